@@ -1,0 +1,40 @@
+# Every third-party library, found once. tools/setup.sh installs them all.
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(cppzmq REQUIRED)
+find_package(OpenMP REQUIRED)
+find_package(Eigen3 REQUIRED NO_MODULE)
+find_package(Protobuf REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(libzip REQUIRED IMPORTED_TARGET libzip)
+if(PIPESHARD_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()
+if(PIPESHARD_BUILD_BENCHMARKS)
+  find_package(benchmark REQUIRED)
+endif()
+
+# oneDNN: Debian's CMake package insists on OpenCL headers that pipeshard does not need, so it is found by name.
+find_path(DNNL_INCLUDE_DIR dnnl.hpp PATH_SUFFIXES oneapi/dnnl REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+add_library(pipeshard_onednn INTERFACE)
+target_include_directories(pipeshard_onednn SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
+target_link_libraries(pipeshard_onednn INTERFACE ${DNNL_LIBRARY})
+
+# ONNX >= 1.18, built once by tools/setup.sh into a cache folder (Debian's 1.12 is too old and unsafe with foreign models).
+set(PIPESHARD_ONNX_VERSION 1.19.1)
+if(DEFINED ENV{XDG_CACHE_HOME})
+  set(PIPESHARD_CACHE_DIR "$ENV{XDG_CACHE_HOME}/pipeshard")
+else()
+  set(PIPESHARD_CACHE_DIR "$ENV{HOME}/.cache/pipeshard")
+endif()
+find_package(ONNX 1.18 CONFIG QUIET HINTS ${PIPESHARD_CACHE_DIR}/onnx-${PIPESHARD_ONNX_VERSION})
+if(NOT ONNX_FOUND)
+  message(FATAL_ERROR "ONNX >= 1.18 (C++) was not found. Run tools/setup.sh, which builds version ${PIPESHARD_ONNX_VERSION} once, "
+                      "or point CMAKE_PREFIX_PATH at an installation.")
+endif()

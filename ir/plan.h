@@ -1,0 +1,67 @@
+// Plan: what was decided and why. Written as plan.json: versioned, deterministic (same input, same bytes), diffable,
+// editable. `run` and `validate` on a plan directory solve nothing again.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/data_type.h"
+
+namespace pipeshard {
+
+inline constexpr int kPlanVersion = 1;
+
+// Nodes x devices per node. Heterogeneous descriptions extend this (nodes, rates, links).
+struct Cluster {
+  int nodes = 1;
+  int devices_per_node = 1;
+  int deviceCount() const { return nodes * devices_per_node; }
+};
+// "1x4": one node, four devices. Throws Error(kUsage) that shows the accepted forms.
+Cluster parseCluster(std::string_view text);
+
+// A run of consecutive forward nodes; the unit that stages are made of.
+struct LayerPlan {
+  std::string first_node;  // names, for people; the assignment below uses positions
+  std::string last_node;
+  int64_t first = 0;  // positions in the forward nodes of the training graph, inclusive
+  int64_t last = 0;
+  int64_t flops = 0;  // forward, one microbatch
+};
+
+struct StagePlan {
+  int first_layer = 0;  // inclusive
+  int last_layer = 0;
+  std::vector<int> devices;            // ranks
+  std::vector<int> mesh_shape = {1, 1};  // logical mesh, (data, model)
+  int64_t forward_flops = 0;           // one microbatch
+  int64_t backward_flops = 0;
+  int64_t parameter_bytes = 0;
+  int64_t peak_activations = 0;        // microbatches in flight under the schedule
+};
+
+struct Plan {
+  std::string model_path;                     // absolute
+  std::map<std::string, int64_t> dimensions;  // symbolic dimensions as bound, at the full batch
+  std::string batch_dimension;                // the one that is cut into microbatches; "" if none
+  std::string loss;                           // as given, or the model output that is the loss
+  std::string optimizer;                      // canonical text: "adamw:lr=0.001,..."
+  DataType precision = DataType::kFloat32;
+  Cluster cluster;
+  int64_t microbatches = 1;
+  std::string schedule;  // "sequential", "gpipe", "1f1b"
+  std::vector<LayerPlan> layers;
+  std::vector<StagePlan> stages;
+  std::vector<std::string> notes;  // what the user should know: operators replicated, defaults taken
+};
+
+std::string planToJson(const Plan& plan);
+// Throws Error(kConfiguration) naming the field, what was found and what is allowed; Error(kVersionMismatch).
+Plan planFromJson(std::string_view text);
+// A table for people.
+std::string printPlan(const Plan& plan);
+
+}  // namespace pipeshard

@@ -1,0 +1,138 @@
+// Program: everything one rank does in a training step, as pure data: buffers, subgraphs and a list of instructions.
+// The contract between planning (partition/ writes Programs) and execution (runtime/ runs them and knows nothing else).
+//
+// How a step runs: instructions execute in order. `kSend` is asynchronous: it posts the buffer and goes on; the buffer may
+// not be written or freed until the peer has received it, so `kFree` (and any write) of a buffer with a send under way
+// waits for it. `kReceive` waits for the matching send. Messages between an ordered pair of ranks match in order.
+// Everything has a static size; runtime/memory_plan.h gives each buffer an offset in one arena from its live interval.
+//
+// Buffers that live across steps ("persistent": parameters, states, weights) are never freed and keep their content.
+// All others are written by the first instruction that lists them as output, and end at their kFree.
+//
+// Worked example, rank 1 of 2 in GPipe with one microbatch (buffer names in quotes):
+//   receive peer=0 -> "h@0";  load_input "labels@0";  run forward ["h@0","labels@0","w"] -> ["loss@0","logits@0"]
+//   accumulate "loss@0" -> "loss" overwrite;  run backward_input [...] -> ["dh@0"];  send peer=0 "dh@0"; free "h@0"
+//   run backward_weight [...] -> ["dw@0"];  accumulate "dw@0" -> "dw" overwrite;  free ...;  free "dh@0"
+//   update ["w","dw","step"] -> ["w"]
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/data_type.h"
+#include "ir/graph.h"
+#include "ir/ids.h"
+#include "ir/shape.h"
+#include "ir/training_graph.h"
+
+namespace pipeshard {
+
+inline constexpr int kProgramVersion = 1;
+
+enum class BufferKind : uint8_t {
+  kParameter,       // persistent; initial content from `source`
+  kWeight,          // persistent, never updated (a big constant, a frozen parameter); from `source`
+  kOptimizerState,  // persistent; starts as zeros
+  kStep,            // persistent int64 scalar; the executor sets it to the step number (1-based) before the step
+  kGradient,        // accumulator of a parameter's gradient
+  kAccumulator,     // other sums over microbatches: the loss, prologue totals
+  kInput,           // a batch input of one microbatch
+  kActivation,      // anything else
+};
+std::string_view bufferKindName(BufferKind kind);
+bool isPersistent(BufferKind kind);
+
+struct Buffer {
+  std::string name;  // value name, "@microbatch" appended where there is one per microbatch; unique in the program
+  BufferKind kind = BufferKind::kActivation;
+  DataType data_type = DataType::kUndefined;
+  Shape shape;
+  std::string value;  // the value's name in the model (parameters, weights, inputs), for messages, data and checkpoints
+  // Initial content of kParameter and kWeight. Bytes in the file have type `source_type` (converted to data_type on load).
+  std::optional<Initializer> source;
+  DataType source_type = DataType::kUndefined;
+};
+
+// One .onnx file of this rank. Run instructions bind buffers to its inputs and outputs by position.
+struct Subgraph {
+  std::string name;  // "forward", "backward_input", "backward_weight", "update", "prologue"
+  std::string file;  // relative to the rank's directory; name + ".onnx"
+  Phase phase = Phase::kForward;
+  std::vector<std::string> inputs;   // names of the graph inputs, in order
+  std::vector<std::string> outputs;  // names of the graph outputs, in order
+};
+
+enum class InstructionKind : uint8_t {
+  kLoadInput,   // outputs[0] := microbatch `microbatch` of batch input buffer.value, from the job's data
+  kRun,         // outputs := subgraph(inputs)
+  kUpdate,      // like kRun; an output may be the same buffer as an input: it is replaced when all have been read
+  kAccumulate,  // outputs[0] := inputs[0] if overwrite, else outputs[0] + inputs[0], element by element
+  kSend,        // inputs[0] to rank `peer` (asynchronous)
+  kReceive,     // outputs[0] from rank `peer`
+  kFree,        // the content of inputs[0] ends
+  kAllReduce,   // outputs[0] := sum over the ranks of groups[group], of inputs[0]; in fixed rank order
+};
+std::string_view instructionKindName(InstructionKind kind);
+
+struct Instruction {
+  InstructionKind kind = InstructionKind::kRun;
+  SubgraphId subgraph;  // kRun, kUpdate
+  int microbatch = -1;  // -1: belongs to the whole step
+  std::vector<BufferId> inputs;
+  std::vector<BufferId> outputs;
+  int peer = -1;           // kSend, kReceive
+  int group = -1;          // kAllReduce
+  bool overwrite = false;  // kAccumulate
+};
+
+// What a step leaves behind for the user: loss, gradients, parameters, states. Names are the model's.
+struct Result {
+  enum class Kind : uint8_t { kLoss, kGradient, kParameter, kOptimizerState };
+  Kind kind = Kind::kLoss;
+  std::string name;   // parameter name; "loss" for the loss
+  std::string state;  // kOptimizerState: its name ("first_moment")
+  BufferId buffer;    // valid at the end of the step (a gradient buffer is not freed before)
+};
+
+// How a batch input is cut; the same list in every rank's program.
+struct ProgramInput {
+  std::string name;
+  DataType data_type = DataType::kUndefined;
+  Shape shape;     // of the whole batch
+  int axis = -1;   // cut into equal microbatches along it; -1: not cut
+  // Synthetic data: integers in [low, high); floating-point: standard normal (low == high == 0).
+  int64_t low = 0;
+  int64_t high = 0;
+};
+
+struct Program {
+  int rank = 0;
+  int world_size = 1;
+  int64_t microbatches = 1;
+  std::vector<Buffer> buffers;
+  std::vector<Subgraph> subgraphs;
+  std::vector<Instruction> instructions;  // one step
+  std::vector<std::vector<int>> groups;   // ranks, ascending
+  std::vector<Result> results;
+  std::vector<ProgramInput> inputs;
+
+  Buffer& buffer(BufferId id) { return buffers[id.index()]; }
+  const Buffer& buffer(BufferId id) const { return buffers[id.index()]; }
+};
+
+// Deterministic text, one line per buffer and instruction.
+std::string printProgram(const Program& program);
+
+// program.json. parse throws Error(kConfiguration) naming the field; version mismatch: Error(kVersionMismatch).
+std::string programToJson(const Program& program);
+Program programFromJson(std::string_view text);
+
+// Proves of all ranks' programs together: every receive has its send, in a compatible order and with equal type and
+// shape; every buffer is written before it is read, not used after it is freed, freed once, and freed at all unless it is
+// persistent or a result; no cycle of waits exists (receives wait for sends, frees and overwrites of sent buffers wait for
+// the receive). Throws Error(kInternal) naming rank, instruction and buffer.
+void verifyPrograms(const std::vector<Program>& programs);
+
+}  // namespace pipeshard

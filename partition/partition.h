@@ -1,0 +1,44 @@
+// Between stages: layers, stages, schedules, and the emission of Programs. First algorithms; later ones replace them behind
+// the same functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/plan.h"
+#include "ir/program.h"
+#include "ir/training_graph.h"
+
+namespace pipeshard {
+
+struct PartitionOptions {
+  Cluster cluster;
+  std::string stages = "auto";           // "auto" (one per device) or "uniform:K"
+  std::vector<std::string> boundaries;   // --boundary: a value name; a stage ends with the node that makes it. Overrides `stages`
+  std::string schedule = "1f1b";         // "sequential", "gpipe", "1f1b"
+  int layers = 0;                        // how many layers to form; 0: automatic
+};
+
+// Clusters the forward nodes into layers by cumulative FLOPs, gives the layers to stages, stages to devices, and fills
+// `plan`'s layers, stages and schedule (its other fields are the caller's). Fewer devices used than there are: a note.
+// Errors: kConfiguration (more stages than devices or than forward nodes, an unknown boundary with near matches, boundaries
+// out of order), kUsage (a malformed option).
+void partitionTraining(const TrainingGraph& training, const PartitionOptions& options, Plan& plan);
+
+// The stage of every node of the training graph, by node index, as the plan decides: forward nodes by layer; prologue nodes
+// with each of their readers (they are cheap and replicated: the list holds the first); backward nodes with the forward node
+// that they differentiate; an update with the owner of its parameter, the first stage that reads it.
+std::vector<int> nodeStages(const TrainingGraph& training, const Plan& plan);
+
+// What one rank gets: its program and the graphs of its subgraphs, in order.
+struct RankProgram {
+  Program program;
+  std::vector<Graph> subgraphs;
+};
+
+// Cuts the training graph into per-rank programs and orders them by the schedule. Values that a later stage needs go there
+// directly, whatever lies between. A parameter read on several stages has one owner; the others receive it at the start of
+// the step and send their summed gradient back at its end. The result passes verifyPrograms.
+std::vector<RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan);
+
+}  // namespace pipeshard

@@ -1,0 +1,57 @@
+// Factor rules: what an operator does, said once, as a statement about named factors.
+//
+// A rule maps every axis of every input and output to a list of factors, major to minor. MatMul [8,16]x[16,32] is
+//   factors: i(8) parallel, k(16) sum, j(32) parallel;   inputs: [[i],[k]], [[k],[j]];   outputs: [[i],[j]]
+// A reshape [8,16,64] -> [128,64] is
+//   factors: a(8), b(16), c(64) parallel;   inputs: [[a],[b],[c]];   outputs: [[a,b],[c]]
+// From it follow microbatching (a factor cut along time), data and tensor parallelism (a factor cut along a mesh axis),
+// local shapes, collectives, bytes and FLOPs. Nobody writes strategies by hand. The idea is Shardy's (sdy dialect, op
+// sharding rule) and GSPMD's (Xu et al. 2021, section 3), with partial results as a first-class state.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace pipeshard {
+
+enum class FactorKind : uint8_t {
+  kParallel,  // cut inputs give the same cut of the outputs
+  kSum,       // in inputs only: cut inputs give partial sums
+  kMean,      // in inputs only: cut inputs give means of parts: a ratio of sums
+  kMax,       // in inputs only: partial maxima
+  kMin,
+  kWhole,     // cannot be cut (the axis of a softmax, of a sort, a sliced axis)
+};
+
+struct Factor {
+  std::string name;  // for printing
+  int64_t size = 1;
+  FactorKind kind = FactorKind::kParallel;
+};
+
+// Factors of one tensor: per axis a list of indices into FactorRule::factors, major to minor. An axis of size 1 that is
+// broadcast, or one that no cut may touch and that no other tensor shares, has an empty list.
+using TensorFactors = std::vector<std::vector<int>>;
+
+struct FactorRule {
+  std::vector<Factor> factors;
+  std::vector<TensorFactors> inputs;   // by input position; absent inputs have an empty entry
+  std::vector<TensorFactors> outputs;  // by output position
+  // Inputs in which the outputs are linear when all other inputs are fixed (partial sums may pass through): Add in both,
+  // provided both are partial; Mul in one at a time. See linearity in time_axis.cc.
+  double flops = 0;  // of the whole operator: 2 per multiply-add
+};
+
+// The rule of a node of a prepared graph; nullopt for an operator without one (it runs replicated, and `plan` says so).
+std::optional<FactorRule> factorRule(const Graph& graph, NodeId node);
+
+// Forward FLOPs of a node: the rule's, or the elements of its outputs where there is no rule.
+int64_t nodeFlops(const Graph& graph, NodeId node);
+
+// "i(8) k(16,sum) j(32): [i][k],[k][j] -> [i][j]"
+std::string printFactorRule(const FactorRule& rule);
+
+}  // namespace pipeshard

@@ -1,0 +1,62 @@
+// Tensors between the processes of a job. One interface for all transports: shared memory on a node (here), Gloo between
+// nodes and NCCL between GPUs (later).
+//
+// Ranks of a communicator are 0..size-1. Operations between an ordered pair of ranks match in the order posted. Every wait
+// has a deadline; when it passes, or when a peer dies, the operation throws Error(kHang) or Error(kPeerUnavailable) naming
+// the peer and the bytes, and the communicator is broken: only its destruction is allowed afterwards.
+// Thread rules: one thread uses a communicator at a time.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/data_type.h"
+
+namespace pipeshard {
+
+enum class Reduction : uint8_t { kSum, kMax, kMin };
+
+// Ranks that take part in a collective, ascending, containing the caller. Collectives of one group must be called by all its
+// members in the same order. Sums are taken in rank order: the same bits on every rank and in every run.
+using Group = std::vector<int>;
+
+// A posted send. wait() returns when the peer has the data, so that the buffer may be overwritten. Destroying it without
+// waiting is allowed only when the communicator is broken or destroyed.
+class SendHandle {
+ public:
+  virtual ~SendHandle() = default;
+  virtual bool done() = 0;
+  virtual void wait() = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Posts a send and returns at once. `data` must stay unchanged until the handle is done.
+  virtual std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) = 0;
+  // Waits for the matching send; sizes must agree (Error(kInternal) names both).
+  virtual void receive(int peer, std::span<std::byte> data) = 0;
+
+  // Element counts are per rank; `count` elements of `type` at each pointer unless said otherwise. In place (input ==
+  // output) is allowed for allReduce and broadcast.
+  virtual void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) = 0;
+  // output holds group.size() * count elements: the inputs in rank order.
+  virtual void allGather(const Group& group, DataType type, const void* input, void* output, size_t count) = 0;
+  // input holds group.size() * count elements; rank i of the group gets the reduction of everybody's i-th block.
+  virtual void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) = 0;
+  // input and output hold group.size() * count elements: block j goes to rank j of the group.
+  virtual void allToAll(const Group& group, DataType type, const void* input, void* output, size_t count) = 0;
+  // root is an index into the group.
+  virtual void broadcast(const Group& group, DataType type, int root, void* data, size_t count) = 0;
+  virtual void barrier(const Group& group) = 0;
+};
+
+}  // namespace pipeshard
