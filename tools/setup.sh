@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Installs what pipeshard needs to build: Debian packages, and ONNX (C++), built once into a cache folder.
+# Safe to run again: what is there is left alone (a second run takes about a second).
+#
+#   tools/setup.sh             packages and ONNX
+#   tools/setup.sh --tests     also a Python environment with onnx and onnxruntime: test oracles, optional
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tools/lib.sh
+
+packages=(g++ cmake ninja-build ccache git pkg-config python3 python3-pip python3-venv
+  libprotobuf-dev protobuf-compiler libdnnl-dev libzmq3-dev cppzmq-dev libcli11-dev nlohmann-json3-dev
+  libspdlog-dev libfmt-dev libzip-dev libeigen3-dev libgtest-dev libgmock-dev libbenchmark-dev)
+
+install_packages() {
+  local missing=() package
+  for package in "${packages[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  say "installing Debian packages: ${missing[*]}"
+  local run=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || die "these packages are missing and there is no sudo: ${missing[*]}; install them and run this again"
+    run=(sudo)
+  fi
+  "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q >"$log" 2>&1 || show_log_and_die "apt-get update failed"
+  "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >"$log" 2>&1 ||
+    show_log_and_die "installing packages failed"
+}
+
+# The archive comes from the Python package index; pip checks its SHA-256.
+onnx_version=1.19.1
+onnx_sha256=737524d6eb3907d3499ea459c6f01c5a96278bb3a0f2ff8ae04786fb5d7f1ed5
+
+build_onnx() {
+  local prefix="$cache/onnx-$onnx_version" work
+  [ -e "$prefix/complete" ] && return
+  work=$(mktemp -d "$cache/build.XXXXXX")
+  trap 'rm -rf "$work"' RETURN
+  say "fetching ONNX $onnx_version"
+  echo "onnx==$onnx_version --hash=sha256:$onnx_sha256" >"$work/requirements.txt"
+  python3 -m pip download -q --disable-pip-version-check --no-deps --no-binary onnx --require-hashes -r "$work/requirements.txt" -d "$work" \
+    >"$log" 2>&1 || show_log_and_die "fetching ONNX failed"
+  tar -xf "$work/onnx-$onnx_version.tar.gz" -C "$work"
+  say "building ONNX $onnx_version (once, about two minutes)"
+  cmake -G Ninja -S "$work/onnx-$onnx_version" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DONNX_BUILD_PYTHON=OFF -DONNX_BUILD_TESTS=OFF \
+    -DONNX_ML=ON -DONNX_USE_PROTOBUF_SHARED_LIBS=ON -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_INSTALL_PREFIX="$prefix" >"$log" 2>&1 ||
+    show_log_and_die "configuring ONNX failed"
+  cmake --build "$work/build" >"$log" 2>&1 || show_log_and_die "building ONNX failed"
+  cmake --install "$work/build" >"$log" 2>&1 || show_log_and_die "installing ONNX failed"
+  mkdir -p "$prefix/share"
+  rm -rf "$prefix/share/node-tests"
+  cp -r "$work/onnx-$onnx_version/onnx/backend/test/data/node" "$prefix/share/node-tests"
+  touch "$prefix/complete"
+}
+
+# Oracles for tests. Failing to get them is no error: the tests that want them say that they were skipped.
+build_test_environment() {
+  local environment="$cache/test-environment"
+  if [ -e "$environment/complete" ] && cmp -s tests/requirements.txt "$environment/complete"; then return; fi
+  say "installing test oracles (onnx, onnxruntime)"
+  rm -rf "$environment"
+  if python3 -m venv "$environment" >"$log" 2>&1 &&
+    "$environment/bin/python" -m pip install -q --disable-pip-version-check -r tests/requirements.txt >"$log" 2>&1; then
+    cp tests/requirements.txt "$environment/complete"
+  else
+    say "could not install them; the oracle tests will be skipped (log: $log)"
+  fi
+}
+
+mkdir -p "$cache"
+install_packages
+build_onnx
+case "${1:-}" in
+  --tests) build_test_environment ;;
+  "") ;;
+  *) die "unknown option '$1'; see the head of this file" ;;
+esac
