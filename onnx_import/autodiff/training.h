@@ -66,6 +66,9 @@ struct ForwardGraph {
   int64_t microbatches = 1;
 };
 
+// Whether a gradient rule for the operator is registered.
+bool hasGradientRule(std::string_view domain, std::string_view op_type);
+
 // Appends backward nodes (reverse mode; accumulation of several uses by Sum/Add; only where a parameter is reached), splits
 // them into input and weight parts, and appends the update nodes. An operator without gradient on a path from a parameter
 // to the loss: Error(kBadModel) naming node and operator.
