@@ -1,0 +1,83 @@
+"""Export a model's training step (forward pass and loss) to ONNX, as pipeshard reads it.
+
+The file holds the forward pass from the batch to the scalar output `loss`; pipeshard adds the backward pass and the
+optimizer. The batch axis is dynamic and named `batch`. Weights lie beside the file in PATH.data.
+"""
+
+import argparse
+import inspect
+import json
+import logging
+import pathlib
+import shlex
+import sys
+import warnings
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+import onnx_file
+from models import MODELS, build
+from step_export import export_step, save
+
+DEFAULT_BATCH = 8
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(
+        prog="export.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n"
+               "  export.py mlp --output mlp.onnx                  a few layers of 32 features, 70 kB\n"
+               "  export.py gpt2 --size full --output gpt2.onnx    GPT-2 with 124 million parameters, 0.5 GB\n"
+               "  export.py gpt2 --layers 8 --output deep.onnx     the small one, with eight layers instead of four\n")
+    parser.add_argument("--version", action="version", version=f"torch {torch.__version__}, onnx_ir {ir.__version__}")
+    models = parser.add_subparsers(dest="model", required=True, metavar="MODEL")
+    for name, model in MODELS.items():
+        sub = models.add_parser(
+            name, help=model.__doc__.splitlines()[0], description=inspect.cleandoc(model.__doc__),
+            formatter_class=argparse.RawDescriptionHelpFormatter)
+        sub.add_argument("--output", required=True, type=pathlib.Path, metavar="PATH",
+                         help="the .onnx file to write; weights go to PATH.data")
+        sub.add_argument("--size", choices=model.SIZES, default="small",
+                         help="small: for tests, below 1 MB; full: the published size (default: %(default)s)")
+        sub.add_argument("--double", action="store_true",
+                         help="the same numbers in float64, for comparisons far below float32's rounding")
+        sub.add_argument("--seed", type=int, default=0, help="of the initial parameters (default: %(default)s)")
+        for key, small in model.SIZES["small"].items():
+            sub.add_argument(f"--{key.replace('_', '-')}", type=type(small), default=None,
+                             help=f"overrides the size (small {small}, full {model.SIZES['full'][key]})")
+        for key, choices in getattr(model, "CHOICES", {}).items():
+            sub.add_argument(f"--{key}", choices=choices, default=choices[0],
+                             help=f"default: {choices[0]}")
+    return parser.parse_args(arguments)
+
+
+def main(arguments) -> None:
+    options = parse_arguments(arguments)
+    warnings.filterwarnings("ignore", category=UserWarning)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    config = dict(MODELS[options.model].SIZES[options.size])
+    for key in [*config, *getattr(MODELS[options.model], "CHOICES", {})]:
+        override = getattr(options, key)
+        if override is not None:
+            config[key] = override
+
+    try:
+        module = build(options.model, config, options.seed)
+    except ValueError as error:
+        raise SystemExit(f"export.py: {error}")
+    inputs = module.example_inputs(DEFAULT_BATCH, np.random.default_rng(0))
+    model = export_step(module, {name: torch.from_numpy(array) for name, array in inputs.items()})
+    if options.double:
+        model = ir.from_proto(onnx_file.in_double(ir.to_proto(model)))
+    model.metadata_props["pipeshard.dimensions"] = f"batch={DEFAULT_BATCH}"
+    model.metadata_props["pipeshard.export_command"] = shlex.join(["python", "tools/export/export.py", *arguments])
+    model.metadata_props["pipeshard.export_config"] = json.dumps({"model": options.model, "config": config})
+    save(model, options.output)
+    size = options.output.stat().st_size, options.output.with_name(options.output.name + ".data").stat().st_size
+    print(f"{options.output}: {len(list(model.graph))} nodes, {size[0]} bytes; weights {size[1]} bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

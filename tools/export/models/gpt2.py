@@ -1,0 +1,83 @@
+"""GPT-2 as Hugging Face transformers implements it, with its own causal language-model loss."""
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.gpt2.modeling_gpt2 import eager_attention_forward
+
+IGNORED_LABEL = -100
+
+# transformers builds its attention mask with vmap, which torch.export cannot trace with a dynamic batch. An attention
+# implementation that it has no mask for gets none; both of these are causal by themselves, so they need none.
+ALL_ATTENTION_FUNCTIONS.register("eager_causal", eager_attention_forward)
+ALL_ATTENTION_FUNCTIONS.register("sdpa_causal", ALL_ATTENTION_FUNCTIONS["sdpa"])
+
+# A file stores a LayerNormalization's epsilon as a float32 attribute, whatever the model's type: use that very number.
+LAYER_NORM_EPSILON = float(np.float32(1e-5))
+
+
+class GPT2(GPT2LMHeadModel):
+    """input_ids[batch, seq], labels[batch, seq] -> loss; labels of -100 are ignored.
+
+    Inherits rather than wraps, so that parameters keep the names of a Hugging Face checkpoint. The output projection is
+    tied to the token embedding. There is no dropout and no key-value cache.
+    """
+
+    SIZES = {
+        "small": {"vocab": 256, "positions": 64, "seq": 16, "embd": 64, "layers": 4, "heads": 4, "init_std": 0.08},
+        "full": {"vocab": 50257, "positions": 1024, "seq": 1024, "embd": 768, "layers": 12, "heads": 12,
+                 "init_std": 0.02},
+    }
+
+    CHOICES = {"attention": ("eager", "sdpa")}
+
+    def __init__(self, vocab: int, positions: int, seq: int, embd: int, layers: int, heads: int, init_std: float,
+                 attention: str = "eager"):
+        if seq > positions:
+            raise ValueError(f"a sequence of {seq} needs as many positions, not {positions}")
+        super().__init__(GPT2Config(
+            vocab_size=vocab, n_positions=positions, n_embd=embd, n_layer=layers, n_head=heads,
+            initializer_range=init_std, layer_norm_epsilon=LAYER_NORM_EPSILON,
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+            bos_token_id=0, eos_token_id=0, use_cache=False,
+            attn_implementation=f"{attention}_causal"))
+        self.loss_type = "ForCausalLM"  # transformers would guess it from the name of the class
+        self.export_config = {
+            "vocab": vocab, "positions": positions, "seq": seq, "embd": embd, "layers": layers, "heads": heads,
+            "init_std": init_std, "attention": attention}
+
+    def reset(self, generator: torch.Generator) -> None:
+        """GPT-2's initialisation, moved a little.
+
+        A fresh GPT-2 has zero biases and unit scales, which would hide a bias added in the wrong place, and make all
+        of them equal to each other. As after some training, every parameter gets a value of its own.
+        """
+        std = self.config.initializer_range
+        for name, parameter in self.named_parameters():
+            parameter.normal_(0.0, std, generator=generator)
+            if name.endswith("c_proj.weight"):
+                parameter.div_((2 * self.config.n_layer) ** 0.5)
+            elif ".ln_" in name and name.endswith("weight"):
+                parameter.add_(1.0)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return super().forward(input_ids=input_ids, labels=labels, use_cache=False).loss
+
+    def double(self):
+        """As in the base class; also keeps the loss in float64, where transformers rounds its logits to float32."""
+        self.loss_function = _causal_loss
+        return super().double()
+
+    def example_inputs(self, batch: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        shape = (batch, self.export_config["seq"])
+        ids = rng.integers(0, self.export_config["vocab"], shape, dtype=np.int64)
+        return {"input_ids": ids, "labels": ids.copy()}
+
+
+def _causal_loss(logits, labels, vocab_size, **_):
+    """Mean cross entropy of each position's prediction of the next token; the last position predicts nothing."""
+    next_tokens = nn.functional.pad(labels, (0, 1), value=IGNORED_LABEL)[:, 1:]
+    return nn.functional.cross_entropy(
+        logits.reshape(-1, vocab_size), next_tokens.reshape(-1), ignore_index=IGNORED_LABEL)
