@@ -1,0 +1,86 @@
+#include "tools/console.h"
+
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "ir/error.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr std::chrono::seconds kQuiet{2};
+
+std::string formatScaled(double amount, double step, const std::array<const char*, 6>& units) {
+  size_t unit = 0;
+  while (amount >= step && unit + 1 < units.size()) {
+    amount /= step;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} {}", amount, units[0]) : fmt::format("{:.3g} {}", amount, units[unit]);
+}
+
+bool looksNumeric(const std::string& cell) {
+  return !cell.empty() && (std::isdigit(static_cast<unsigned char>(cell[0])) != 0 || (cell[0] == '-' && cell.size() > 1));
+}
+
+}  // namespace
+
+Progress::Progress() : terminal_(isatty(STDERR_FILENO) == 1), last_output_(std::chrono::steady_clock::now()) {}
+
+Progress::~Progress() {
+  if (terminal_ && shown_) fmt::print(stderr, "\r\033[K");
+}
+
+void Progress::phase(const std::string& text) {
+  const auto now = std::chrono::steady_clock::now();
+  if (terminal_) {
+    fmt::print(stderr, "\r\033[K{} ...", text);
+    shown_ = true;
+  } else if (now - last_output_ >= kQuiet) {
+    fmt::print(stderr, "{} ...\n", text);
+  } else {
+    return;
+  }
+  std::fflush(stderr);
+  last_output_ = now;
+}
+
+std::string formatTable(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t column = 0; column < row.size(); ++column) widths[column] = std::max(widths[column], row[column].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t column = 0; column < row.size(); ++column) {
+      const bool right = &row != &rows[0] && looksNumeric(row[column]);
+      line += right ? fmt::format("{:>{}}", row[column], widths[column]) : fmt::format("{:<{}}", row[column], widths[column]);
+      line += "  ";
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string formatBytes(int64_t bytes) { return formatScaled(static_cast<double>(bytes), 1024, {"B", "KiB", "MiB", "GiB", "TiB", "PiB"}); }
+
+std::string formatFlops(int64_t flops) {
+  return formatScaled(static_cast<double>(flops), 1000, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"});
+}
+
+void writeOutputFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) fail(ErrorCode::kDiskFull, "{} cannot be written", path);
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,98 @@
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "sharding/rules/factor_rule.h"
+#include "tools/commands.h"
+#include "tools/console.h"
+#include "tools/planning.h"
+
+namespace pipeshard {
+namespace {
+
+struct Totals {
+  int64_t parameters = 0;  // elements
+  int64_t parameter_bytes = 0;
+  int64_t activation_bytes = 0;  // every node output of one forward pass
+  int64_t flops = 0;             // forward
+};
+
+Totals countTotals(const ForwardModel& model) {
+  Totals totals;
+  for (ValueId id : trainableParameters(model.graph)) {
+    totals.parameters += elementCount(model.graph.shape(id));
+    totals.parameter_bytes += model.graph.bytes(id);
+  }
+  for (size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    totals.flops += nodeFlops(model.graph, NodeId(n));
+    for (ValueId id : model.graph.nodes[n].outputs) {
+      if (id.valid()) totals.activation_bytes += model.graph.bytes(id);
+    }
+  }
+  return totals;
+}
+
+std::string supportText(const OperatorSupport& entry) {
+  if (!entry.kernel) return "no CPU kernel: cannot run";
+  std::string text;
+  if (!entry.gradient) text += "no gradient (fine unless a parameter's gradient passes it)";
+  if (!entry.factor_rule) text += std::string(text.empty() ? "" : "; ") + "no factor rule: runs replicated";
+  return text.empty() ? "full" : text;
+}
+
+nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals, const std::vector<OperatorSupport>& support) {
+  nlohmann::ordered_json json;
+  json["dimensions"] = model.dimensions;
+  json["parameters"] = totals.parameters;
+  json["parameter_bytes"] = totals.parameter_bytes;
+  json["activation_bytes"] = totals.activation_bytes;
+  json["forward_flops"] = totals.flops;
+  json["loss"] = model.graph.value(model.loss).name;
+  for (const OperatorSupport& entry : support) {
+    json["operators"].push_back({{"operator", entry.op}, {"count", entry.count}, {"kernel", entry.kernel},
+                                 {"gradient", entry.gradient}, {"factor_rule", entry.factor_rule}});
+  }
+  return json;
+}
+
+struct InspectCommand {
+  PlanRequest request;
+  std::string json;
+
+  int run() {
+    request.microbatches = 1;
+    request.allow_missing_weights = true;
+    Progress progress;
+    const ForwardModel model = loadForward(request, 1, [&](const std::string& phase) { progress.phase(phase); });
+    const Totals totals = countTotals(model);
+    const std::vector<OperatorSupport> support = operatorSupport(model.graph);
+    fmt::print("{}: forward graph, opset {}, {} nodes\n", request.model_path, model.graph.opset_imports.at(""), model.graph.nodes.size());
+    for (const BatchInput& input : model.inputs) {
+      const Value& value = model.graph.value(input.value);
+      fmt::print("  input {} {}{}{}\n", value.name, dataTypeName(value.data_type), shapeToString(*value.shape),
+                 input.axis >= 0 ? fmt::format(", batch on axis {}", input.axis) : "");
+    }
+    fmt::print("  loss {}\n", model.graph.value(model.loss).name);
+    fmt::print("parameters {} ({}), forward {}, activations {}\n\n", totals.parameters, formatBytes(totals.parameter_bytes),
+               formatFlops(totals.flops), formatBytes(totals.activation_bytes));
+    std::vector<std::vector<std::string>> rows = {{"operator", "nodes", "support"}};
+    for (const OperatorSupport& entry : support) rows.push_back({entry.op, std::to_string(entry.count), supportText(entry)});
+    fmt::print("{}", formatTable(rows));
+    if (!json.empty()) writeOutputFile(json, toJson(model, totals, support).dump(2) + "\n");
+    return 0;
+  }
+};
+
+}  // namespace
+
+CommandFunction addInspectCommand(CLI::App& app) {
+  auto command = std::make_shared<InspectCommand>();
+  CLI::App* sub = app.add_subcommand("inspect", "Show what is in a model: inputs, parameters, FLOPs, operators and what is unsupported");
+  sub->add_option("MODEL", command->request.model_path, "The .onnx file")->required();
+  addModelOptions(*sub, command->request);
+  sub->add_option("--json", command->json, "Also write the result to this file")->type_name("FILE");
+  return [command] { return command->run(); };
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,64 @@
+// The `pipeshard` command.
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "ir/error.h"
+#include "tools/commands.h"
+
+namespace {
+
+constexpr const char* kFooter = R"(
+Examples:
+  pipeshard inspect examples/gpt2.onnx
+  pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:4 -o gpt2.plan
+  pipeshard validate gpt2.plan
+  pipeshard validate examples/mlp.onnx --cluster 1x4 --schedule gpipe --microbatches 8 --optimizer adamw:lr=1e-3 --steps 3
+
+Exit codes: 0 success, 1 validation failed, 64 usage, 65 bad model, 66 missing input, 69 worker lost, 70 bug, 73 disk full,
+78 configuration, 81 hang, 82 not a number, 83 out of memory.)";
+
+int report(const pipeshard::Error& error) {
+  fmt::print(stderr, "pipeshard: {}: {}\n", pipeshard::errorCodeName(error.code()), error.message());
+  return static_cast<int>(error.code());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace pipeshard;
+  CLI::App app("pipeshard partitions an ONNX model's training step over a cluster, runs it, and proves that it equals one device.", "pipeshard");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "pipeshard 0.1.0");
+  app.footer(kFooter);
+  std::vector<std::pair<CLI::App*, CommandFunction>> commands;
+  for (auto* add : {addInspectCommand, addPlanCommand, addValidateCommand, addWorkerCommand}) {
+    CommandFunction run = add(app);
+    commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(run));
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const bool harmless = error.get_exit_code() == 0;  // --help, --version
+    app.exit(error);
+    return harmless ? 0 : static_cast<int>(ErrorCode::kUsage);
+  }
+  try {
+    for (auto& [command, run] : commands) {
+      if (command->parsed()) return run();
+    }
+    return static_cast<int>(ErrorCode::kUsage);
+  } catch (const Error& error) {
+    return report(error);
+  } catch (const std::bad_alloc&) {
+    return report(Error(ErrorCode::kOutOfMemory, "this process ran out of memory"));
+  } catch (const std::exception& error) {
+    return report(Error(ErrorCode::kInternal, fmt::format("{}; this is a bug in pipeshard, please report it", error.what())));
+  }
+}

@@ -1,0 +1,58 @@
+#include "tools/model_options.h"
+
+#include <charconv>
+
+#include "ir/error.h"
+
+namespace pipeshard {
+
+void addModelOptions(CLI::App& command, PlanRequest& request) {
+  command.add_option("--dim", request.dimensions, "Bind a symbolic dimension, e.g. --dim batch=8; repeat for several")->type_name("NAME=N");
+  command.add_option("--external-data-root", request.external_data_root, "A second folder that the model's external data may lie in")
+      ->type_name("DIR");
+  command.add_option("--loss", request.loss,
+                     "The loss: a scalar output's name, cross-entropy:LOGITS,LABELS or mse:PREDICTION,TARGET\n"
+                     "(default: the model's only scalar output)");
+}
+
+void addPlanOptions(CLI::App& command, PlanRequest& request) {
+  addModelOptions(command, request);
+  command.add_option("--cluster", request.cluster, "Nodes x devices per node, e.g. 1x4")->type_name("NxD")->capture_default_str();
+  command.add_option("--stages", request.partition.stages, "auto (one stage per device) or uniform:K (K stages of equal work)")
+      ->capture_default_str();
+  command.add_option("--boundary", request.partition.boundaries, "End a stage at the node that makes this value; once per cut, in order. Overrides --stages")
+      ->type_name("VALUE");
+  command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
+  command.add_option("--schedule", request.partition.schedule, "sequential, gpipe or 1f1b")->capture_default_str();
+  command.add_option("--microbatches", request.microbatches, "How many equal parts the batch is cut into (default: at most two per stage)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--batch-dim", request.batch_dimension, "The symbolic dimension that is the batch (default: found by name and place)")
+      ->type_name("NAME");
+  command.add_option("--optimizer", request.optimizer, "sgd:lr=0.1,momentum=0.9 | adam:lr=1e-3 | adamw:lr=1e-3,weight_decay=0.01")
+      ->capture_default_str();
+  command.add_option("--precision", request.precision, "float32, or float64 to validate with tight bounds")->capture_default_str();
+  command.add_flag("--allow-missing-weights", request.allow_missing_weights, "Plan although the files of external data do not exist");
+}
+
+std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& texts) {
+  std::map<std::string, int64_t> dimensions;
+  for (const std::string& text : texts) {
+    const size_t equals = text.find('=');
+    int64_t size = 0;
+    const char* end = text.data() + text.size();
+    const bool parsed = equals != std::string::npos && equals > 0 &&
+                        std::from_chars(text.data() + equals + 1, end, size).ptr == end && equals + 1 < text.size();
+    if (!parsed || size < 1) fail(ErrorCode::kUsage, "--dim {}: expected NAME=N with a positive whole number, e.g. --dim batch=8", text);
+    const std::string name = text.substr(0, equals);
+    if (!dimensions.emplace(name, size).second) fail(ErrorCode::kUsage, "--dim {}: '{}' is bound twice", text, name);
+  }
+  return dimensions;
+}
+
+DataType parsePrecision(const std::string& text) {
+  if (text == "float32") return DataType::kFloat32;
+  if (text == "float64") return DataType::kFloat64;
+  fail(ErrorCode::kUsage, "--precision {}: expected float32 or float64", text);
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,40 @@
+// The options that `inspect`, `plan` and `validate` share, and what they mean for planning.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "ir/data_type.h"
+#include "partition/partition.h"
+
+namespace pipeshard {
+
+// What the user asks for, as given; planTraining (planning.h) gives it its meaning.
+struct PlanRequest {
+  std::string model_path;
+  std::vector<std::string> dimensions;  // "batch=8"
+  std::string external_data_root;
+  bool allow_missing_weights = false;
+  std::string loss;
+  std::string optimizer = "sgd:lr=0.01";
+  std::string precision = "float32";
+  std::string batch_dimension;  // "": found by name and place
+  int64_t microbatches = 0;     // 0: automatic
+  std::string cluster = "1x1";
+  PartitionOptions partition;
+};
+
+// Declares the options on a subcommand; the request must outlive parsing.
+void addModelOptions(CLI::App& command, PlanRequest& request);
+void addPlanOptions(CLI::App& command, PlanRequest& request);
+
+// "batch=8" -> {"batch", 8}. Error(kUsage) otherwise.
+std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& texts);
+// "float32" or "float64". Error(kUsage) otherwise.
+DataType parsePrecision(const std::string& text);
+
+}  // namespace pipeshard

@@ -1,0 +1,102 @@
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "ir/error.h"
+#include "onnx_import/writer.h"
+#include "tools/planning.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+void writeText(const fs::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) fail(ErrorCode::kDiskFull, "{} cannot be written (is the disk full, or the folder read-only?)", path.string());
+}
+
+void makeFolder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail(ErrorCode::kDiskFull, "folder {} cannot be made: {}", path.string(), error.message());
+}
+
+void writeRank(const RankProgram& rank, const fs::path& directory) {
+  makeFolder(directory);
+  writeText(directory / "program.json", programToJson(rank.program));
+  for (size_t i = 0; i < rank.subgraphs.size(); ++i) writeModel(rank.subgraphs[i], (directory / rank.program.subgraphs[i].file).string());
+}
+
+// The training graph as a model of its own: every phase, with phase and stage of each node in its metadata.
+Graph annotatedModel(const PlannedTraining& planned) {
+  Graph graph = planned.training.graph;
+  const std::vector<int> stages = nodeStages(planned.training, planned.plan);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    graph.nodes[n].metadata.emplace_back("pipeshard.phase", phaseName(planned.training.node_phase[n]));
+    graph.nodes[n].metadata.emplace_back("pipeshard.stage", std::to_string(stages[n]));
+  }
+  // Weights stay where the model has them, so here they are inputs.
+  for (auto it = graph.initializers.begin(); it != graph.initializers.end();) {
+    if (const auto* reference = std::get_if<WeightReference>(&it->second)) {
+      Value& value = graph.value(it->first);
+      value.metadata.emplace_back("pipeshard.weight", fmt::format("{}@{}", reference->location, reference->offset));
+      graph.inputs.push_back(it->first);
+      it = graph.initializers.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  return graph;
+}
+
+void replaceDirectory(const fs::path& built, const fs::path& target) {
+  std::error_code error;
+  fs::remove_all(target, error);
+  fs::rename(built, target, error);
+  if (error) fail(ErrorCode::kDiskFull, "{} cannot be put in place: {}", target.string(), error.message());
+}
+
+}  // namespace
+
+void writePlanDirectory(const PlannedTraining& planned, const std::string& directory) {
+  const fs::path target = fs::absolute(directory).lexically_normal();
+  if (fs::exists(target) && !fs::exists(target / "plan.json") && !(fs::is_directory(target) && fs::is_empty(target))) {
+    fail(ErrorCode::kConfiguration, "{} exists and is no plan directory; choose another -o", target.string());
+  }
+  fs::path built = target;
+  built += fmt::format(".partial-{}", getpid());
+  fs::remove_all(built);
+  try {
+    makeFolder(built);
+    for (size_t rank = 0; rank < planned.ranks.size(); ++rank) writeRank(planned.ranks[rank], built / "ranks" / fmt::format("{:04}", rank));
+    writeRank(planned.reference, built / "reference" / "ranks" / "0000");
+    writeModel(annotatedModel(planned), (built / "model.onnx").string());
+    writeText(built / "plan.json", planToJson(planned.plan));
+    replaceDirectory(built, target);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(built, ignored);
+    throw;
+  }
+}
+
+Plan readPlanDirectory(const std::string& directory) {
+  const fs::path path = fs::path(directory) / "plan.json";
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail(ErrorCode::kMissingInput, "{} cannot be read; is {} a plan directory, as `pipeshard plan MODEL -o DIR` writes it?", path.string(), directory);
+  std::stringstream text;
+  text << file.rdbuf();
+  try {
+    return planFromJson(text.str());
+  } catch (Error& error) {
+    throw error.addContext(path.string());
+  }
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,61 @@
+// Wires the rooms: from an .onnx file to a plan, the training graph and every rank's program.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ir/plan.h"
+#include "ir/training_graph.h"
+#include "onnx_import/autodiff/training.h"
+#include "partition/partition.h"
+#include "tools/model_options.h"
+
+namespace pipeshard {
+
+// Called when a phase of the work begins ("reading the model").
+using ProgressCallback = std::function<void(const std::string&)>;
+
+// The forward graph of one microbatch, as planning reads it.
+struct ForwardModel {
+  Graph graph;    // prepared, in the working precision
+  ValueId loss;   // as the model means it, of one microbatch
+  std::vector<BatchInput> inputs;
+  std::map<std::string, int64_t> dimensions;  // at the full batch
+  std::string batch_dimension;                // "" if nothing is cut
+  int64_t microbatches = 1;
+  std::map<std::string, DataType> source_types;  // of weights whose precision was changed
+  std::vector<std::string> notes;
+};
+
+// Reads, checks and prepares the model. `stages` serves the automatic choice of microbatches.
+ForwardModel loadForward(const PlanRequest& request, int stages, const ProgressCallback& progress);
+
+struct PlannedTraining {
+  Plan plan;
+  TrainingGraph training;
+  std::vector<RankProgram> ranks;
+  RankProgram reference;  // the same step on one device
+};
+
+PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress);
+
+// The plan directory of the design (section 5), plus reference/: the single-device program that `validate` compares with.
+// An existing plan directory is replaced; any other existing folder is refused (Error(kConfiguration)).
+void writePlanDirectory(const PlannedTraining& planned, const std::string& directory);
+
+// plan.json of a plan directory. Errors: kMissingInput, kConfiguration.
+Plan readPlanDirectory(const std::string& directory);
+
+// The operators of a prepared graph that the CPU cannot run, differentiate or cut, each with a node that uses it.
+struct OperatorSupport {
+  std::string op;  // "onnx::Conv"
+  int64_t count = 0;
+  std::string example;
+  bool kernel = false;
+  bool gradient = false;
+  bool factor_rule = false;
+};
+std::vector<OperatorSupport> operatorSupport(const Graph& graph);
+
+}  // namespace pipeshard
