@@ -1,0 +1,104 @@
+#include "transport/control_socket.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "transport/control_message.h"
+
+namespace pipeshard {
+namespace {
+
+// Milliseconds, except where noted. Heartbeats only tell a broken link from a silent one: a dead process is seen by its
+// pidfd and a stuck one by its progress, both faster.
+constexpr int kLinger = 500;
+constexpr int kHandshake = 5000;
+constexpr int kHeartbeatInterval = 2000;
+constexpr int kHeartbeatTimeout = 10000;
+constexpr int kReconnectFirst = 100;
+constexpr int kReconnectLast = 2000;
+constexpr int kConnectTimeout = 5000;
+constexpr int kQueuedMessages = 1000;  // per peer
+constexpr int kBacklog = 512;          // connections
+
+}  // namespace
+
+void failControl(const zmq::error_t& error, ErrorCode code, std::string_view what) { fail(code, "control: {}: {}", what, error.what()); }
+
+std::chrono::milliseconds Deadline::left() const {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now());
+  return std::max(left, std::chrono::milliseconds(0));
+}
+
+ControlSocket::ControlSocket(zmq::socket_type type, std::string_view routing_id) try : context_(1), socket_(context_, type) {
+  namespace option = zmq::sockopt;
+  context_.set(zmq::ctxopt::blocky, false);
+  socket_.set(option::linger, kLinger);
+  socket_.set(option::maxmsgsize, static_cast<int64_t>(kMaxControlBytes));
+  socket_.set(option::handshake_ivl, kHandshake);
+  socket_.set(option::heartbeat_ivl, kHeartbeatInterval);
+  socket_.set(option::heartbeat_timeout, kHeartbeatTimeout);
+  socket_.set(option::heartbeat_ttl, kHeartbeatTimeout);
+  socket_.set(option::reconnect_ivl, kReconnectFirst);
+  socket_.set(option::reconnect_ivl_max, kReconnectLast);
+  socket_.set(option::connect_timeout, kConnectTimeout);
+  socket_.set(option::sndtimeo, kControlSendTimeout);
+  socket_.set(option::sndhwm, kQueuedMessages);
+  socket_.set(option::rcvhwm, kQueuedMessages);
+  socket_.set(option::backlog, kBacklog);
+  if (type == zmq::socket_type::router) socket_.set(option::router_mandatory, true);
+  if (type == zmq::socket_type::dealer) {
+    socket_.set(option::routing_id, routing_id);
+    socket_.set(option::immediate, true);  // nothing is queued for a coordinator that is not there
+  }
+} catch (const zmq::error_t& error) {
+  failControl(error, ErrorCode::kConfiguration, "cannot make a socket; check `ulimit -n`");
+}
+
+std::optional<std::vector<std::string>> ControlSocket::receiveNow() {
+  std::vector<std::string> frames;
+  try {
+    do {
+      zmq::message_t frame;
+      if (!socket_.recv(frame, zmq::recv_flags::dontwait)) return std::nullopt;
+      // An endless message would fill the memory: only the beginning is of interest, to say that it is garbage.
+      if (frames.size() < 3) frames.push_back(frame.to_string());
+    } while (socket_.get(zmq::sockopt::rcvmore));
+  } catch (const zmq::error_t& error) {
+    if (error.num() == EINTR) return std::nullopt;
+    failControl(error, ErrorCode::kPeerUnavailable, "cannot receive");
+  }
+  return frames;
+}
+
+std::vector<int> ControlSocket::wait(const Deadline& deadline, std::span<const int> descriptors, bool& has_message) {
+  std::vector<zmq::pollitem_t> items = {{socket_.handle(), 0, ZMQ_POLLIN, 0}};
+  for (const int descriptor : descriptors) items.push_back({nullptr, descriptor, ZMQ_POLLIN, 0});
+  try {
+    zmq::poll(items, deadline.left());
+  } catch (const zmq::error_t& error) {
+    if (error.num() != EINTR) failControl(error, ErrorCode::kInternal, "cannot wait");
+    for (zmq::pollitem_t& item : items) item.revents = 0;
+  }
+  has_message = (items[0].revents & ZMQ_POLLIN) != 0;
+  std::vector<int> ready;
+  for (size_t i = 1; i < items.size(); ++i) {
+    if ((items[i].revents & (ZMQ_POLLIN | ZMQ_POLLERR)) != 0) ready.push_back(items[i].fd);
+  }
+  return ready;
+}
+
+bool ControlSocket::send(const std::vector<std::string_view>& frames) {
+  for (size_t i = 0; i < frames.size(); ++i) {
+    const auto flags = i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none;
+    try {
+      if (!socket_.send(zmq::buffer(frames[i]), flags)) return false;
+    } catch (const zmq::error_t& error) {
+      if (error.num() == EHOSTUNREACH) return false;
+      if (error.num() != EINTR) failControl(error, ErrorCode::kPeerUnavailable, "cannot send");
+      --i;
+    }
+  }
+  return true;
+}
+
+}  // namespace pipeshard

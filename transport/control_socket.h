@@ -1,0 +1,49 @@
+// A ZeroMQ socket with the options that control needs, and ZeroMQ's exceptions translated. Internal to control.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <zmq.hpp>
+
+#include "ir/error.h"
+
+namespace pipeshard {
+
+inline constexpr int kControlSendTimeout = 5000;  // milliseconds
+
+// The part of a wait that is left.
+class Deadline {
+ public:
+  explicit Deadline(std::chrono::milliseconds timeout) : end_(std::chrono::steady_clock::now() + timeout) {}
+  std::chrono::milliseconds left() const;
+
+ private:
+  std::chrono::steady_clock::time_point end_;
+};
+
+class ControlSocket {
+ public:
+  ControlSocket(zmq::socket_type type, std::string_view routing_id);
+
+  zmq::socket_t& socket() { return socket_; }
+
+  // The frames of the next message, if one is there. Never waits.
+  std::optional<std::vector<std::string>> receiveNow();
+  // Until a message is there, one of `descriptors` is readable, or the deadline; the readable descriptors.
+  std::vector<int> wait(const Deadline& deadline, std::span<const int> descriptors, bool& has_message);
+  // False when the peer is unknown or its queue stays full.
+  bool send(const std::vector<std::string_view>& frames);
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+};
+
+[[noreturn]] void failControl(const zmq::error_t& error, ErrorCode code, std::string_view what);
+
+}  // namespace pipeshard

@@ -1,0 +1,28 @@
+// One mmap of a file descriptor, unmapped on destruction. Errors: kOutOfMemory names the bytes and what they were for.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace pipeshard::shm {
+
+class Mapping {
+ public:
+  Mapping() = default;
+  // Maps bytes [0, bytes) shared. The descriptor may be closed afterwards. 0 bytes give an empty mapping.
+  static Mapping map(int descriptor, size_t bytes, bool writable, std::string_view purpose);
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  std::span<std::byte> span() const { return {data_, bytes_}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace pipeshard::shm

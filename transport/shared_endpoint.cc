@@ -1,0 +1,255 @@
+#include "transport/shared_endpoint.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "transport/shared_arena.h"
+
+namespace pipeshard::shm {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Twice the cost of a futex wake-up where every rank has a core; next to nothing where ranks share cores, because then
+// the spinner keeps the core from the rank that it waits for.
+constexpr auto kSpinAlone = 10us;
+constexpr auto kSpinShared = 1us;
+// A rung doorbell ends a sleep; the slice only bounds what a lost ring could cost.
+constexpr auto kSlice = 100ms;
+
+std::chrono::nanoseconds spinTime(int ranks) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  const bool known = ::sched_getaffinity(0, sizeof(cores), &cores) == 0;
+  return known && CPU_COUNT(&cores) >= ranks ? kSpinAlone : kSpinShared;
+}
+
+}  // namespace
+
+std::string_view operationName(Operation operation) {
+  switch (operation) {
+    case Operation::kSend: return "send";
+    case Operation::kAllReduce: return "allReduce";
+    case Operation::kAllGather: return "allGather";
+    case Operation::kReduceScatter: return "reduceScatter";
+    case Operation::kAllToAll: return "allToAll";
+    case Operation::kBroadcast: return "broadcast";
+    case Operation::kBarrier: return "barrier";
+  }
+  return "unknown operation";
+}
+
+Endpoint::Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank, std::chrono::milliseconds timeout)
+    : segments_(std::move(segments)), control_(std::move(control)), rank_(rank), timeout_(timeout) {
+  const int size = segments_.size();
+  if (rank < 0 || rank >= size) fail(ErrorCode::kConfiguration, "rank {} opens a communicator of {} ranks", rank, size);
+  view_ = ControlView(control_->data(), size);
+  spin_ = spinTime(size);
+  peer_arenas_.resize(static_cast<size_t>(size));
+  for (auto& boxes : out_) boxes.resize(static_cast<size_t>(size));
+  auto expected = static_cast<uint32_t>(Life::kAbsent);
+  if (!view_.rank(rank).life.compare_exchange_strong(expected, static_cast<uint32_t>(Life::kOpen))) {
+    fail(ErrorCode::kInternal, "rank {} opens its communicator twice; a restarted job needs new segments", rank);
+  }
+}
+
+Endpoint::~Endpoint() {
+  view_.rank(rank_).life.store(static_cast<uint32_t>(Life::kClosed), std::memory_order_seq_cst);
+  for (int peer = 0; peer < size(); ++peer) ring(view_.rank(peer));
+}
+
+std::span<std::byte> Endpoint::createArena(size_t bytes) {
+  checkUsable(rank_);
+  if (arena_created_) breakWith(ErrorCode::kInternal, fmt::format("rank {} creates its arena twice", rank_));
+  arena_ = populateArena(segments_.arenaDescriptor(rank_), bytes, view_, rank_);
+  arena_created_ = true;
+  view_.rank(rank_).arena_bytes.store(bytes, std::memory_order_release);
+  return arena_.span();
+}
+
+std::optional<uint64_t> Endpoint::arenaOffset(std::span<const std::byte> data) const {
+  const auto begin = reinterpret_cast<uintptr_t>(arena_.data());
+  const auto address = reinterpret_cast<uintptr_t>(data.data());
+  if (arena_.bytes() == 0 || address < begin || address - begin > arena_.bytes()) return std::nullopt;
+  if (data.size() > arena_.bytes() - (address - begin)) return std::nullopt;
+  return address - begin;
+}
+
+Ticket Endpoint::post(Channel channel, int peer, Operation operation, std::span<const std::byte> data, bool staged) {
+  checkUsable(peer);
+  const auto offset = staged ? std::nullopt : arenaOffset(data);
+  const Route route = offset ? Route::kArena : Route::kStaged;
+  OutBox& box = outBox(channel, peer);
+  if (box.queue.empty()) active_.emplace_back(channel, peer);
+  box.queue.push_back({data.data(), data.size(), operation, route, offset.value_or(0), 0, false});
+  const Ticket ticket{channel, peer, box.next_sequence++, route};
+  progress();
+  return ticket;
+}
+
+bool Endpoint::completed(const Ticket& ticket) const {
+  return view_.mailbox(ticket.channel, rank_, ticket.peer).completed.load(std::memory_order_acquire) > ticket.sequence;
+}
+
+bool Endpoint::settled(const Ticket& ticket) const {
+  return ticket.route == Route::kArena ? completed(ticket) : outBox(ticket.channel, ticket.peer).left > ticket.sequence;
+}
+
+void Endpoint::progress() {
+  for (size_t i = 0; i < active_.size();) {
+    const auto [channel, peer] = active_[i];
+    pump(channel, peer);
+    if (outBox(channel, peer).queue.empty()) {
+      active_[i] = active_.back();
+      active_.pop_back();
+    } else {
+      ++i;
+    }
+  }
+}
+
+void Endpoint::pump(Channel channel, int peer) {
+  OutBox& box = outBox(channel, peer);
+  while (!box.queue.empty() && pushFront(channel, peer, box.queue.front())) {
+    box.queue.pop_front();
+    ++box.left;
+  }
+}
+
+// True when the message has left: its descriptor is posted and, if staged, all its bytes are in slots.
+bool Endpoint::pushFront(Channel channel, int peer, Outgoing& message) {
+  Mailbox& mailbox = view_.mailbox(channel, rank_, peer);
+  if (!message.posted) {
+    const uint64_t number = mailbox.posted.load(std::memory_order_relaxed);
+    if (number - mailbox.completed.load(std::memory_order_acquire) >= kDescriptors) return false;
+    mailbox.descriptors[number % kDescriptors] = {message.bytes, message.offset, message.route, message.operation};
+    mailbox.posted.store(number + 1, std::memory_order_release);
+    message.posted = true;
+    // A staged message rings with its first slot, unless it has none or none is free.
+    const bool slot_follows = message.route == Route::kStaged && message.bytes > 0;
+    if (!slot_follows) ring(view_.rank(peer));
+  }
+  if (message.route == Route::kArena) return true;
+  while (message.staged < message.bytes) {
+    const uint64_t slot = mailbox.filled.load(std::memory_order_relaxed);
+    if (slot - mailbox.released.load(std::memory_order_acquire) >= kSlots) return false;
+    const size_t part = std::min(kSlotBytes, message.bytes - message.staged);
+    std::memcpy(view_.slot(channel, rank_, peer, slot), message.data + message.staged, part);
+    mailbox.filled.store(slot + 1, std::memory_order_release);
+    message.staged += part;
+    ring(view_.rank(peer));
+  }
+  return true;
+}
+
+const std::byte* Endpoint::peerArena(int peer, uint64_t offset, size_t bytes) {
+  Mapping& mapping = peer_arenas_[static_cast<size_t>(peer)];
+  if (mapping.bytes() == 0) {
+    const size_t announced = view_.rank(peer).arena_bytes.load(std::memory_order_acquire);
+    mapping = Mapping::map(segments_.arenaDescriptor(peer), announced, false, fmt::format("the arena of rank {}", peer));
+  }
+  if (offset > mapping.bytes() || bytes > mapping.bytes() - offset) {
+    breakWith(ErrorCode::kInternal,
+              fmt::format("rank {} announces bytes {} to {} of an arena of {} bytes", peer, offset, offset + bytes, mapping.bytes()));
+  }
+  return mapping.data() + offset;
+}
+
+std::string Endpoint::describeWait(const Waiting& waiting) const {
+  return fmt::format("rank {}: {} of {} bytes {} rank {}", rank_, operationName(waiting.operation), waiting.bytes, waiting.action,
+                     waiting.peer);
+}
+
+std::optional<int> Endpoint::findLost(const Waiting& waiting) const {
+  for (const int member : waiting.members) {
+    if (view_.rank(member).dead.load(std::memory_order_seq_cst) != 0) return member;
+  }
+  const bool closed = view_.rank(waiting.peer).life.load(std::memory_order_seq_cst) == static_cast<uint32_t>(Life::kClosed);
+  return closed ? std::optional(waiting.peer) : std::nullopt;
+}
+
+void Endpoint::breakLost(const Waiting& waiting, int lost) {
+  const bool dead = view_.rank(lost).dead.load(std::memory_order_seq_cst) != 0;
+  breakWith(ErrorCode::kPeerUnavailable,
+            fmt::format("{}, but rank {} {}; look at that rank's log for the first cause", describeWait(waiting), lost,
+                        dead ? "has died" : "has ended and closed its communicator"));
+}
+
+std::chrono::nanoseconds Endpoint::checkDeadline(const Waiting& waiting, Clock::time_point start) {
+  const auto waited = Clock::now() - start;
+  if (waited >= timeout_) {
+    const bool absent = view_.rank(waiting.peer).life.load() == static_cast<uint32_t>(Life::kAbsent);
+    breakWith(ErrorCode::kHang,
+              fmt::format("{}, and nothing came in {} ms; rank {} {}", describeWait(waiting), timeout_.count(), waiting.peer,
+                          absent ? "has not opened its communicator: did it start?" : "is alive, but stuck or busy elsewhere"));
+  }
+  return std::min<std::chrono::nanoseconds>(kSlice, timeout_ - waited);
+}
+
+void Endpoint::checkUsable(int peer) const {
+  if (broken_) throw Error(broken_->code(), fmt::format("the communicator is broken by an earlier error: {}", broken_->message()));
+  if (peer < 0 || peer >= size()) fail(ErrorCode::kInternal, "rank {}: peer {} of a communicator of {} ranks", rank_, peer, size());
+}
+
+void Endpoint::breakWith(ErrorCode code, std::string message) {
+  view_.rank(rank_).sleeping.store(0, std::memory_order_relaxed);
+  broken_.emplace(code, std::move(message));
+  throw *broken_;
+}
+
+IncomingMessage::IncomingMessage(Endpoint& endpoint, Channel channel, int source, Operation operation, size_t bytes,
+                                 std::span<const int> members)
+    : endpoint_(endpoint),
+      channel_(channel),
+      waiting_{operation, "waits for", source, bytes, members},
+      mailbox_(endpoint.view_.mailbox(channel, source, endpoint.rank_)) {
+  const uint64_t number = mailbox_.completed.load(std::memory_order_relaxed);
+  endpoint_.await(waiting_, [&] { return mailbox_.posted.load(std::memory_order_acquire) > number; });
+  const Descriptor message = mailbox_.descriptors[number % kDescriptors];
+  if (message.operation != operation) {
+    endpoint_.breakWith(ErrorCode::kInternal,
+                        fmt::format("rank {} does {} where rank {} does {} of {} bytes", source, operationName(message.operation),
+                                    endpoint_.rank_, operationName(operation), bytes));
+  }
+  if (message.bytes != bytes) {
+    endpoint_.breakWith(ErrorCode::kInternal, fmt::format("rank {} gives {} bytes to a {} where rank {} expects {} bytes", source,
+                                                          message.bytes, operationName(operation), endpoint_.rank_, bytes));
+  }
+  if (message.route == Route::kArena) arena_ = endpoint_.peerArena(source, message.offset, bytes);
+}
+
+std::span<const std::byte> IncomingMessage::view() {
+  const size_t rest = waiting_.bytes - position_;
+  if (rest == 0) return {};
+  if (arena_ != nullptr) return {arena_ + position_, rest};
+  const uint64_t slot = mailbox_.released.load(std::memory_order_relaxed);
+  endpoint_.await(waiting_, [&] { return mailbox_.filled.load(std::memory_order_acquire) > slot; });
+  return {endpoint_.view_.slot(channel_, waiting_.peer, endpoint_.rank_, slot), std::min(rest, kSlotBytes)};
+}
+
+void IncomingMessage::advance(size_t bytes) {
+  position_ += bytes;
+  if (arena_ != nullptr || bytes == 0) return;
+  mailbox_.released.store(mailbox_.released.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  ring(endpoint_.view_.rank(waiting_.peer));
+}
+
+void IncomingMessage::finish() {
+  PIPESHARD_CHECK(position_ == waiting_.bytes, "{} of {} bytes read", position_, waiting_.bytes);
+  mailbox_.completed.store(mailbox_.completed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  ring(endpoint_.view_.rank(waiting_.peer));
+}
+
+void IncomingMessage::copyTo(std::byte* destination) {
+  while (position_ < waiting_.bytes) {
+    const auto part = view();
+    std::memcpy(destination + position_, part.data(), part.size());
+    advance(part.size());
+    endpoint_.progress();
+  }
+  finish();
+}
+
+}  // namespace pipeshard::shm

@@ -1,0 +1,112 @@
+#include "transport/shared_memory.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "ir/error.h"
+#include "transport/shared_collectives.h"
+#include "transport/shared_endpoint.h"
+
+namespace pipeshard {
+namespace {
+
+class Handle : public SendHandle {
+ public:
+  Handle(shm::Endpoint& endpoint, shm::Ticket ticket, size_t bytes) : endpoint_(endpoint), ticket_(ticket), bytes_(bytes) {}
+
+  bool done() override {
+    endpoint_.progress();
+    return endpoint_.completed(ticket_);
+  }
+
+  void wait() override {
+    if (endpoint_.completed(ticket_)) return;
+    endpoint_.checkUsable(ticket_.peer);
+    endpoint_.await({shm::Operation::kSend, "is to be taken by", ticket_.peer, bytes_, {&ticket_.peer, 1}},
+                    [this] { return endpoint_.completed(ticket_); });
+  }
+
+ private:
+  shm::Endpoint& endpoint_;
+  shm::Ticket ticket_;
+  size_t bytes_;
+};
+
+class Implementation : public SharedMemoryCommunicator {
+ public:
+  Implementation(SharedSegments segments, std::shared_ptr<shm::Mapping> control, int rank, std::chrono::milliseconds timeout)
+      : endpoint_(std::move(segments), std::move(control), rank, timeout) {}
+
+  int rank() const override { return endpoint_.rank(); }
+  int size() const override { return endpoint_.size(); }
+  std::span<std::byte> createArena(size_t bytes) override { return endpoint_.createArena(bytes); }
+
+  std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
+    const shm::Ticket ticket = endpoint_.post(shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data);
+    return std::make_unique<Handle>(endpoint_, ticket, data.size());
+  }
+
+  void receive(int peer, std::span<std::byte> data) override {
+    endpoint_.checkUsable(peer);
+    shm::IncomingMessage message(endpoint_, shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data.size(), {&peer, 1});
+    message.copyTo(data.data());
+  }
+
+  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+    check(group, type);
+    shm::allReduce(endpoint_, group, type, reduction, input, output, count);
+  }
+
+  void allGather(const Group& group, DataType type, const void* input, void* output, size_t count) override {
+    check(group, type);
+    shm::allGather(endpoint_, group, type, input, output, count);
+  }
+
+  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+    check(group, type);
+    shm::reduceScatter(endpoint_, group, type, reduction, input, output, count);
+  }
+
+  void allToAll(const Group& group, DataType type, const void* input, void* output, size_t count) override {
+    check(group, type);
+    shm::allToAll(endpoint_, group, type, input, output, count);
+  }
+
+  void broadcast(const Group& group, DataType type, int root, void* data, size_t count) override {
+    check(group, type);
+    if (root < 0 || static_cast<size_t>(root) >= group.size()) {
+      fail(ErrorCode::kInternal, "rank {}: broadcast from member {} of a group of {}", rank(), root, group.size());
+    }
+    shm::broadcast(endpoint_, group, type, root, data, count);
+  }
+
+  void barrier(const Group& group) override {
+    check(group, DataType::kUint8);
+    shm::barrier(endpoint_, group);
+  }
+
+ private:
+  void check(const Group& group, DataType type) const {
+    endpoint_.checkUsable(rank());
+    const bool ascending = std::adjacent_find(group.begin(), group.end(), std::greater_equal<>()) == group.end();
+    const bool inside = !group.empty() && group.front() >= 0 && group.back() < size();
+    if (!ascending || !inside || !std::binary_search(group.begin(), group.end(), rank())) {
+      fail(ErrorCode::kInternal, "rank {} of {}: group [{}] must be ascending ranks that contain the caller", rank(), size(),
+           fmt::join(group, ", "));
+    }
+    if (dataTypeSize(type) == 0) fail(ErrorCode::kInternal, "a collective of {}, which has no size in bytes", dataTypeName(type));
+  }
+
+  shm::Endpoint endpoint_;
+};
+
+}  // namespace
+
+std::unique_ptr<SharedMemoryCommunicator> SharedMemoryCommunicator::open(SharedSegments segments, int rank,
+                                                                         std::chrono::milliseconds timeout) {
+  const size_t bytes = shm::controlBytes(static_cast<size_t>(segments.size()));
+  auto control = std::make_shared<shm::Mapping>(shm::Mapping::map(segments.controlDescriptor(), bytes, true, "the control segment"));
+  return std::make_unique<Implementation>(std::move(segments), std::move(control), rank, timeout);
+}
+
+}  // namespace pipeshard
