@@ -1,0 +1,209 @@
+#include "runtime/data.h"
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "ir/error.h"
+#include "runtime/convert.h"
+#include "runtime/npz.h"
+
+namespace pipeshard {
+namespace {
+
+// An input as [outer, axis, inner]: `inner` in elements.
+struct Cut {
+  int64_t outer = 1;
+  int64_t rows = 1;  // of the whole batch
+  int64_t inner = 1;
+  int64_t rows_per_microbatch = 1;
+};
+
+Cut cutOf(const ProgramInput& input, int64_t microbatches) {
+  Cut cut;
+  if (input.axis < 0) {
+    cut.inner = elementCount(input.shape);
+    return cut;
+  }
+  for (size_t axis = 0; axis < input.shape.size(); ++axis) {
+    const int64_t size = input.shape[axis];
+    if (static_cast<int>(axis) < input.axis) cut.outer *= size;
+    if (static_cast<int>(axis) == input.axis) cut.rows = size;
+    if (static_cast<int>(axis) > input.axis) cut.inner *= size;
+  }
+  cut.rows_per_microbatch = microbatchShape(input, microbatches)[static_cast<size_t>(input.axis)];
+  return cut;
+}
+
+// The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection that mixes every bit into every other.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+uint64_t hashName(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
+  return mix(hash);
+}
+
+double uniform(uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }  // in (0, 1)
+
+// Box and Muller 1958, the cosine branch.
+double standardNormal(uint64_t key, uint64_t element) {
+  const uint64_t first = mix(key ^ mix(2 * element));
+  const uint64_t second = mix(key ^ mix(2 * element + 1));
+  return std::sqrt(-2 * std::log(uniform(first))) * std::cos(2 * std::numbers::pi * uniform(second));
+}
+
+// The high word of a 64x64 bit product: a value in [0, range) without the bias and cost of a division.
+uint64_t scaled(uint64_t bits, uint64_t range) { return static_cast<uint64_t>((static_cast<unsigned __int128>(bits) * range) >> 64); }
+
+class SyntheticData : public DataSource {
+ public:
+  SyntheticData(const std::vector<ProgramInput>& inputs, int64_t microbatches, uint64_t seed) : inputs_(inputs), seed_(seed) {
+    for (const ProgramInput& input : inputs_) {
+      const bool is_integer = isInteger(input.data_type);
+      if (!is_integer && !isFloatingPoint(input.data_type) && input.data_type != DataType::kBool) {
+        fail(ErrorCode::kConfiguration, "input '{}': no synthetic data of type {}; give --data", input.name, dataTypeName(input.data_type));
+      }
+      if (is_integer && input.high <= input.low) {
+        fail(ErrorCode::kConfiguration, "input '{}': its integer range [{}, {}) is empty, so there is no synthetic data for it; give --data",
+             input.name, input.low, input.high);
+      }
+      cuts_.push_back(cutOf(input, microbatches));
+      names_.push_back(hashName(input.name));
+    }
+  }
+
+  void fill(size_t input, int64_t step, int64_t microbatch, std::span<std::byte> out) override {
+    const Cut& cut = cuts_[input];
+    const ProgramInput& description = inputs_[input];
+    const size_t element_bytes = dataTypeSize(description.data_type);
+    const int64_t run = cut.rows_per_microbatch * cut.inner;
+    PIPESHARD_CHECK(out.size() == static_cast<size_t>(cut.outer * run) * element_bytes, "input '{}'", description.name);
+    const uint64_t key = mix(mix(seed_) ^ mix(static_cast<uint64_t>(step)) * 3 ^ names_[input]);
+    std::byte* to = out.data();
+    for (int64_t o = 0; o < cut.outer; ++o) {
+      const int64_t first = (o * cut.rows + microbatch * cut.rows_per_microbatch) * cut.inner;
+      for (int64_t i = 0; i < run; ++i, to += element_bytes) writeElement(description, key, static_cast<uint64_t>(first + i), to);
+    }
+  }
+
+ private:
+  static void writeElement(const ProgramInput& input, uint64_t key, uint64_t element, std::byte* to) {
+    if (isFloatingPoint(input.data_type)) {
+      const double value = standardNormal(key, element);
+      convertElements(DataType::kFloat64, &value, input.data_type, to, 1);
+      return;
+    }
+    const bool is_bool = input.data_type == DataType::kBool;
+    const uint64_t range = is_bool ? 2 : static_cast<uint64_t>(input.high) - static_cast<uint64_t>(input.low);
+    const auto value = static_cast<int64_t>(static_cast<uint64_t>(is_bool ? 0 : input.low) + scaled(mix(key ^ mix(element)), range));
+    convertElements(DataType::kInt64, &value, input.data_type, to, 1);
+  }
+
+  std::vector<ProgramInput> inputs_;
+  uint64_t seed_;
+  std::vector<Cut> cuts_;
+  std::vector<uint64_t> names_;
+};
+
+// Whether an array of one type may stand for an input of another: floats for floats, integers (and bools) for integers.
+bool isAcceptable(DataType found, DataType wanted) {
+  if (found == wanted) return true;
+  if (isFloatingPoint(found)) return isFloatingPoint(wanted);
+  return isInteger(found) && (isInteger(wanted) || wanted == DataType::kBool);
+}
+
+class NpzData : public DataSource {
+ public:
+  NpzData(const std::string& path, const std::vector<ProgramInput>& inputs, int64_t microbatches, const std::vector<bool>& needed)
+      : inputs_(inputs), rows_(inputs.size(), 1), content_(inputs.size()) {
+    const NpzFile file = NpzFile::open(path);
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      cuts_.push_back(cutOf(inputs_[i], microbatches));
+      if (!needed.empty() && !needed[i]) continue;
+      NpzArray array = file.read(inputs_[i].name);
+      checkArray(path, i, array);
+      const auto count = static_cast<size_t>(elementCount(array.shape));
+      content_[i].resize(count * dataTypeSize(inputs_[i].data_type));
+      convertElements(array.data_type, array.bytes.data(), inputs_[i].data_type, content_[i].data(), count);
+    }
+  }
+
+  void fill(size_t input, int64_t step, int64_t microbatch, std::span<std::byte> out) override {
+    const Cut& cut = cuts_[input];
+    const size_t row_bytes = static_cast<size_t>(cut.inner) * dataTypeSize(inputs_[input].data_type);
+    PIPESHARD_CHECK(out.size() == static_cast<size_t>(cut.outer * cut.rows_per_microbatch) * row_bytes, "input '{}'", inputs_[input].name);
+    const int64_t rows = rows_[input];
+    const int64_t first = inputs_[input].axis < 0 ? 0 : ((step - 1) % rows * cut.rows + microbatch * cut.rows_per_microbatch) % rows;
+    std::byte* to = out.data();
+    for (int64_t o = 0; o < cut.outer; ++o) {
+      for (int64_t r = 0; r < cut.rows_per_microbatch; ++r, to += row_bytes) {
+        const int64_t row = o * rows + (first + r) % rows;
+        std::memcpy(to, content_[input].data() + static_cast<size_t>(row) * row_bytes, row_bytes);
+      }
+    }
+  }
+
+ private:
+  void checkArray(const std::string& path, size_t index, const NpzArray& array) {
+    const ProgramInput& input = inputs_[index];
+    const std::string expected =
+        fmt::format("{}{}", dataTypeName(input.data_type), shapeToString(input.shape)) +
+        (input.axis < 0 ? "" : fmt::format(" (or a longer axis {})", input.axis));
+    Shape comparable = array.shape;
+    const auto axis = static_cast<size_t>(input.axis);
+    const bool has_rows = input.axis >= 0 && axis < array.shape.size() && array.shape[axis] >= input.shape[axis];
+    if (has_rows) comparable[axis] = input.shape[axis];
+    if (comparable != input.shape || !isAcceptable(array.data_type, input.data_type)) {
+      fail(ErrorCode::kConfiguration, "{}, array '{}': found {}{}, expected {}", path, input.name, dataTypeName(array.data_type),
+           shapeToString(array.shape), expected);
+    }
+    if (has_rows) rows_[index] = array.shape[axis];
+  }
+
+  std::vector<ProgramInput> inputs_;
+  std::vector<Cut> cuts_;
+  std::vector<int64_t> rows_;  // of the array, along the input's axis
+  std::vector<std::vector<std::byte>> content_;
+};
+
+}  // namespace
+
+Shape microbatchShape(const ProgramInput& input, int64_t microbatches) {
+  Shape shape = input.shape;
+  if (input.axis < 0) return shape;
+  const auto axis = static_cast<size_t>(input.axis);
+  if (axis >= shape.size() || shape[axis] % microbatches != 0) {
+    fail(ErrorCode::kConfiguration, "input '{}' {} cannot be cut into {} equal microbatches along axis {}", input.name, shapeToString(input.shape),
+         microbatches, input.axis);
+  }
+  shape[axis] /= microbatches;
+  return shape;
+}
+
+std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, int64_t microbatches, uint64_t seed) {
+  return std::make_unique<SyntheticData>(inputs, microbatches, seed);
+}
+
+std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs, int64_t microbatches,
+                                        const std::vector<bool>& needed) {
+  return std::make_unique<NpzData>(path, inputs, microbatches, needed);
+}
+
+std::unique_ptr<DataSource> makeDataSource(const DataDescription& description, const Program& program) {
+  if (description.path.empty()) return makeSyntheticData(program.inputs, program.microbatches, description.seed);
+  std::vector<bool> needed(program.inputs.size(), false);
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.kind != InstructionKind::kLoadInput) continue;
+    const std::string& name = program.buffer(instruction.outputs.at(0)).value;
+    for (size_t i = 0; i < needed.size(); ++i) needed[i] = needed[i] || program.inputs[i].name == name;
+  }
+  return openNpzData(description.path, program.inputs, program.microbatches, needed);
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,263 @@
+#include "runtime/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <chrono>
+#include <cstring>
+
+#include "ir/error.h"
+#include "runtime/convert.h"
+#include "runtime/elementwise_add.h"
+#include "runtime/weights.h"
+
+namespace pipeshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+bool isTransfer(InstructionKind kind) {
+  return kind == InstructionKind::kSend || kind == InstructionKind::kReceive || kind == InstructionKind::kAllReduce ||
+         kind == InstructionKind::kFree;
+}
+
+std::string describeInstruction(const Program& program, size_t index) {
+  const Instruction& instruction = program.instructions[index];
+  std::string text = fmt::format("rank {}, instruction {}: {}", program.rank, index, instructionKindName(instruction.kind));
+  if (instruction.subgraph.valid()) text += fmt::format(" {}", program.subgraphs[instruction.subgraph.index()].name);
+  if (instruction.microbatch >= 0) text += fmt::format(" microbatch {}", instruction.microbatch);
+  if (instruction.peer >= 0) text += fmt::format(" peer {}", instruction.peer);
+  if (!instruction.subgraph.valid()) {
+    for (const BufferId id : instruction.inputs) text += fmt::format(" '{}'", program.buffer(id).name);
+    for (const BufferId id : instruction.outputs) text += fmt::format(" -> '{}'", program.buffer(id).name);
+  }
+  return text;
+}
+
+}  // namespace
+
+// An instruction with its pointers.
+struct Executor::Action {
+  const Instruction* instruction = nullptr;
+  BoundRun run;
+  std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  size_t bytes = 0;
+  size_t elements = 0;
+  DataType data_type = DataType::kUndefined;
+  size_t data_input = 0;  // kLoadInput: index into program.inputs
+};
+
+Executor::Executor(RankImage image, const ExecutorOptions& options)
+    : image_(std::move(image)), options_(options) {
+  if (image_.subgraphs.size() != program().subgraphs.size()) {
+    fail(ErrorCode::kConfiguration, "rank {}: {} subgraphs, but {} graphs", program().rank, program().subgraphs.size(), image_.subgraphs.size());
+  }
+  try {
+    compileSubgraphs(options_.kernels == nullptr ? cpuKernels() : *options_.kernels);
+    int64_t workspace_bytes = 0;
+    for (const Instruction& instruction : program().instructions) {
+      if (!instruction.subgraph.valid()) continue;
+      CompiledSubgraph& subgraph = *subgraphs_.at(instruction.subgraph.index());
+      checkBinding(instruction, subgraph);
+      workspace_bytes = std::max(workspace_bytes, subgraph.workspaceBytes(aliasingOf(instruction)));
+    }
+    memory_ = planMemory(program(), workspace_bytes);
+  } catch (Error& error) {
+    throw error.addContext(fmt::format("rank {}", program().rank));
+  }
+}
+
+Executor::~Executor() = default;
+
+void Executor::compileSubgraphs(const KernelRegistry& kernels) {
+  for (size_t s = 0; s < image_.subgraphs.size(); ++s) {
+    subgraphs_.push_back(std::make_unique<CompiledSubgraph>(std::move(image_.subgraphs[s]), program().subgraphs[s].name, kernels));
+  }
+  image_.subgraphs.clear();
+}
+
+int64_t Executor::constantBytes() const {
+  int64_t bytes = 0;
+  for (const auto& subgraph : subgraphs_) bytes += subgraph->constantBytes();
+  return bytes;
+}
+
+CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction) const {
+  // Numbered by first occurrence, so that equal patterns over different microbatches' buffers share a layout.
+  CompiledSubgraph::Aliasing aliasing;
+  std::vector<BufferId> seen;
+  const auto number = [&](BufferId id) {
+    const auto found = std::find(seen.begin(), seen.end(), id);
+    const int result = static_cast<int>(found - seen.begin());
+    if (found == seen.end()) seen.push_back(id);
+    return result;
+  };
+  for (const BufferId id : instruction.inputs) aliasing.inputs.push_back(number(id));
+  for (const BufferId id : instruction.outputs) aliasing.outputs.push_back(number(id));
+  return aliasing;
+}
+
+void Executor::checkBinding(const Instruction& instruction, const CompiledSubgraph& subgraph) const {
+  if (instruction.inputs.size() != subgraph.inputCount() || instruction.outputs.size() != subgraph.outputCount()) {
+    fail(ErrorCode::kConfiguration, "subgraph '{}' has {} inputs and {} outputs, an instruction binds {} and {}", subgraph.name(),
+         subgraph.inputCount(), subgraph.outputCount(), instruction.inputs.size(), instruction.outputs.size());
+  }
+  const auto check = [&](const Value& value, BufferId id) {
+    const Buffer& buffer = program().buffer(id);
+    if (buffer.data_type == value.data_type && value.shape && buffer.shape == *value.shape) return;
+    fail(ErrorCode::kConfiguration, "subgraph '{}': '{}' is {}{}, but buffer '{}' is {}{}", subgraph.name(), value.name,
+         dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : "?", buffer.name, dataTypeName(buffer.data_type),
+         shapeToString(buffer.shape));
+  };
+  for (size_t i = 0; i < instruction.inputs.size(); ++i) check(subgraph.input(i), instruction.inputs[i]);
+  for (size_t o = 0; o < instruction.outputs.size(); ++o) check(subgraph.output(o), instruction.outputs[o]);
+}
+
+std::span<std::byte> Executor::content(BufferId id) const {
+  const Buffer& buffer = program().buffer(id);
+  return arena_.subspan(static_cast<size_t>(memory_.offsets[id.index()]), static_cast<size_t>(byteCount(buffer.data_type, buffer.shape)));
+}
+
+Executor::Action Executor::resolve(const Instruction& instruction) {
+  Action action;
+  action.instruction = &instruction;
+  if (!instruction.inputs.empty()) action.input = content(instruction.inputs[0]).data();
+  if (!instruction.outputs.empty()) action.output = content(instruction.outputs[0]).data();
+  const std::vector<BufferId>& sized = instruction.outputs.empty() ? instruction.inputs : instruction.outputs;
+  if (!sized.empty()) {
+    const Buffer& buffer = program().buffer(sized[0]);
+    action.data_type = buffer.data_type;
+    action.elements = static_cast<size_t>(elementCount(buffer.shape));
+    action.bytes = content(sized[0]).size();
+  }
+  if (instruction.subgraph.valid()) {
+    std::vector<std::byte*> inputs, outputs;
+    for (const BufferId id : instruction.inputs) inputs.push_back(content(id).data());
+    for (const BufferId id : instruction.outputs) outputs.push_back(content(id).data());
+    action.run = subgraphs_[instruction.subgraph.index()]->bind(aliasingOf(instruction), inputs, outputs, arena_.data() + memory_.workspace_offset);
+  }
+  if (instruction.kind == InstructionKind::kLoadInput) {
+    const std::string& name = program().buffer(instruction.outputs.at(0)).value;
+    const auto& inputs = program().inputs;
+    const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const ProgramInput& input) { return input.name == name; });
+    if (found == inputs.end()) fail(ErrorCode::kConfiguration, "the program loads '{}', which is not one of its inputs", name);
+    if (data_ == nullptr) fail(ErrorCode::kConfiguration, "the program loads '{}', but no data was given", name);
+    action.data_input = static_cast<size_t>(found - inputs.begin());
+  }
+  return action;
+}
+
+void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
+  PIPESHARD_CHECK(actions_.empty(), "attach was called twice");
+  PIPESHARD_CHECK(arena.size() >= static_cast<size_t>(memory_.total_bytes), "arena of {} bytes, needed {}", arena.size(), memory_.total_bytes);
+  const int size = communicator == nullptr ? 1 : communicator->size();
+  if (size != program().world_size) {
+    fail(ErrorCode::kConfiguration, "rank {}: the program is for {} ranks, the communicator has {}", program().rank, program().world_size, size);
+  }
+  arena_ = arena;
+  communicator_ = communicator;
+  data_ = data;
+  pending_sends_.resize(program().buffers.size());
+  for (const Instruction& instruction : program().instructions) {
+    if (instruction.kind == InstructionKind::kSend) pending_sends_[instruction.inputs.at(0).index()].reserve(static_cast<size_t>(size));
+  }
+  for (size_t i = 0; i < program().instructions.size(); ++i) {
+    try {
+      actions_.push_back(resolve(program().instructions[i]));
+    } catch (Error& error) {
+      throw error.addContext(describeInstruction(program(), i));
+    }
+  }
+  for (size_t b = 0; b < program().buffers.size(); ++b) {
+    if (!isPersistent(program().buffers[b].kind)) continue;
+    try {
+      loadInitialContent(program().buffers[b], image_.directory, content(BufferId(b)));
+    } catch (Error& error) {
+      throw error.addContext(fmt::format("rank {}", program().rank));
+    }
+  }
+}
+
+size_t Executor::currentInstruction() const { return current_.load(std::memory_order_relaxed); }
+
+StepReport Executor::runStep(int64_t step) {
+  PIPESHARD_CHECK(actions_.size() == program().instructions.size(), "attach was not called");
+  const Clock::time_point start = Clock::now();
+  StepReport report;
+  for (size_t b = 0; b < program().buffers.size(); ++b) {
+    if (program().buffers[b].kind == BufferKind::kStep) std::memcpy(content(BufferId(b)).data(), &step, sizeof step);
+  }
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    current_.store(i, std::memory_order_relaxed);
+    try {
+      execute(actions_[i], step, report);
+    } catch (Error& error) {
+      throw error.addContext(fmt::format("step {}, {}", step, describeInstruction(program(), i)));
+    }
+  }
+  const Clock::time_point end_of_work = Clock::now();
+  for (size_t b = 0; b < pending_sends_.size(); ++b) waitForSends(BufferId(b));
+  report.transfer_seconds += secondsSince(end_of_work);
+  report.loss = readLoss();
+  if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
+    fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; lower the learning rate or check the data", program().rank, step, *report.loss);
+  }
+  report.seconds = secondsSince(start);
+  return report;
+}
+
+void Executor::execute(Action& action, int64_t step, StepReport& report) {
+  const Instruction& instruction = *action.instruction;
+  const Clock::time_point start = Clock::now();
+  for (const BufferId id : instruction.outputs) waitForSends(id);
+  switch (instruction.kind) {
+    case InstructionKind::kLoadInput: data_->fill(action.data_input, step, instruction.microbatch, {action.output, action.bytes}); break;
+    case InstructionKind::kRun:
+    case InstructionKind::kUpdate: action.run.run(); break;
+    case InstructionKind::kAccumulate:
+      if (instruction.overwrite) {
+        if (action.bytes > 0) std::memmove(action.output, action.input, action.bytes);
+      } else {
+        addElements(action.data_type, action.input, action.output, action.elements);
+      }
+      break;
+    case InstructionKind::kSend:
+    case InstructionKind::kReceive:
+    case InstructionKind::kAllReduce: transfer(action); break;
+    case InstructionKind::kFree: waitForSends(instruction.inputs[0]); break;
+  }
+  (isTransfer(instruction.kind) ? report.transfer_seconds : report.compute_seconds) += secondsSince(start);
+}
+
+void Executor::transfer(Action& action) {
+  const Instruction& instruction = *action.instruction;
+  PIPESHARD_CHECK(communicator_ != nullptr, "a transfer without communicator");
+  if (instruction.kind == InstructionKind::kSend) {
+    pending_sends_[instruction.inputs[0].index()].push_back(communicator_->send(instruction.peer, {action.input, action.bytes}));
+  } else if (instruction.kind == InstructionKind::kReceive) {
+    communicator_->receive(instruction.peer, {action.output, action.bytes});
+  } else {
+    const std::vector<int>& group = program().groups.at(static_cast<size_t>(instruction.group));
+    communicator_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output, action.elements);
+  }
+}
+
+void Executor::waitForSends(BufferId buffer) {
+  std::vector<std::unique_ptr<SendHandle>>& sends = pending_sends_[buffer.index()];
+  for (const auto& send : sends) send->wait();
+  sends.clear();
+}
+
+std::optional<double> Executor::readLoss() const {
+  for (const Result& result : program().results) {
+    if (result.kind != Result::Kind::kLoss) continue;
+    double loss = 0;
+    convertElements(program().buffer(result.buffer).data_type, content(result.buffer).data(), DataType::kFloat64, &loss, 1);
+    return loss;
+  }
+  return std::nullopt;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,126 @@
+// Executes one rank's Program. Everything is decided when it is loaded: kernels, offsets, pointers. A step does no allocation
+// of its own and no lookup by name.
+//
+//   RankImage image = loadRank("gpt2.plan/ranks/0003");
+//   Executor executor(std::move(image), options);                      // kernels made, memory planned; Errors for what cannot run
+//   executor.attach(arena, communicator, data);                        // arena of executor.memory().total_bytes; weights loaded
+//   for (int64_t step = 1; step <= n; ++step) executor.runStep(step);  // state lives in the arena
+//
+// LocalProgram below does all of it for a program of one rank in this process.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/program.h"
+#include "runtime/aligned_memory.h"
+#include "runtime/data.h"
+#include "runtime/kernels/kernel.h"
+#include "runtime/memory_plan.h"
+#include "runtime/subgraph.h"
+#include "transport/communicator.h"
+
+namespace pipeshard {
+
+// A rank's directory in memory.
+struct RankImage {
+  Program program;
+  std::vector<Graph> subgraphs;  // by SubgraphId
+  std::string directory;         // where relative weight locations start
+};
+
+// "0003": the name of a rank's folder under ranks/.
+std::string rankDirectoryName(int rank);
+
+// Reads program.json and the subgraphs. Errors: kMissingInput, kConfiguration, kVersionMismatch, kBadModel, naming the file.
+RankImage loadRank(const std::string& directory);
+
+struct ExecutorOptions {
+  bool check_finite = true;  // a loss that is NaN or infinite ends the step with Error(kNotANumber)
+  const KernelRegistry* kernels = nullptr;  // nullptr: cpuKernels()
+};
+
+struct StepReport {
+  std::optional<double> loss;   // on ranks whose program has a loss
+  double seconds = 0;           // of the whole step
+  double compute_seconds = 0;   // in kernels and accumulation
+  double transfer_seconds = 0;  // in sends, receives, collectives and waiting for them
+};
+
+// Thread rules: one thread uses an executor at a time.
+class Executor {
+ public:
+  // Creates kernels, checks that buffers fit the subgraphs, plans memory. Errors: kBadModel (no kernel, wrong type),
+  // kConfiguration (program and subgraphs contradict each other).
+  Executor(RankImage image, const ExecutorOptions& options);
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+  ~Executor();
+
+  const Program& program() const { return image_.program; }
+  const MemoryPlan& memory() const { return memory_; }
+  // Constants of the subgraphs, bytes; they are beside the arena.
+  int64_t constantBytes() const;
+
+  // Gives it memory (at least memory().total_bytes, 64-byte aligned), a communicator (may be nullptr for one rank) and data
+  // (may be nullptr when nothing loads inputs). All are used until destruction. Loads initial content. Call once.
+  void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data);
+
+  // Runs all instructions. Errors carry rank, instruction and node as context; afterwards the state is undefined.
+  StepReport runStep(int64_t step);
+
+  // What is being executed, for reports about a hang: index into program().instructions. Safe to read from other threads.
+  size_t currentInstruction() const;
+
+  // Content of a buffer; meaningful at the end of a step for persistent ones and results.
+  std::span<std::byte> content(BufferId id) const;
+
+ private:
+  struct Action;
+
+  void compileSubgraphs(const KernelRegistry& kernels);
+  CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction) const;
+  void checkBinding(const Instruction& instruction, const CompiledSubgraph& subgraph) const;
+  Action resolve(const Instruction& instruction);
+  void execute(Action& action, int64_t step, StepReport& report);
+  void transfer(Action& action);
+  void waitForSends(BufferId buffer);
+  std::optional<double> readLoss() const;
+
+  RankImage image_;
+  ExecutorOptions options_;
+  std::vector<std::unique_ptr<CompiledSubgraph>> subgraphs_;
+  MemoryPlan memory_;
+  std::span<std::byte> arena_;
+  Communicator* communicator_ = nullptr;
+  DataSource* data_ = nullptr;
+  std::vector<Action> actions_;                                         // by instruction
+  std::vector<std::vector<std::unique_ptr<SendHandle>>> pending_sends_;  // by buffer
+  std::atomic<size_t> current_{0};
+};
+
+// A program of one rank, in this process: reference runs and tests.
+class LocalProgram {
+ public:
+  // world_size must be 1 (Error(kConfiguration)). Synthetic or file data as described.
+  LocalProgram(RankImage image, const DataDescription& data, const ExecutorOptions& options = {});
+
+  StepReport runStep(int64_t step) { return executor_.runStep(step); }
+  const Executor& executor() const { return executor_; }
+  Executor& executor() { return executor_; }
+  // The result of this kind and name ("" for the loss); nullptr if the program has none.
+  const Result* findResult(Result::Kind kind, std::string_view name, std::string_view state = "") const;
+  // Elements of a result as double.
+  std::vector<double> elements(const Result& result) const;
+
+ private:
+  Executor executor_;
+  AlignedMemory arena_;
+  std::unique_ptr<DataSource> data_;
+};
+
+}  // namespace pipeshard

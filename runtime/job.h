@@ -1,0 +1,102 @@
+// A job: the workers of one node running a plan directory, under a coordinator.
+//
+//   JobSpec spec;
+//   spec.plan_directory = "gpt2.plan";  spec.steps = 3;
+//   const JobResult result = runJob(spec);
+//   result.steps[0].loss
+//
+// runJob is the coordinator. It starts one process per rank (`EXE worker ...`, see worker.h) and stays until all are gone,
+// however it ends: no process, shared memory segment or socket outlives it, also when it is killed with SIGKILL (the kernel
+// kills the workers then).
+//
+// When something fails, the first cause is what runJob throws, with rank, process and instruction; failures that follow from it
+// (peers that lose their partner) are not reported. The code is the worker's own (kBadModel, kNotANumber, kOutOfMemory, ...);
+// kPeerUnavailable for a process that died; kHang when a deadline passed.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ir/error.h"
+#include "runtime/data.h"
+#include "runtime/dump.h"
+#include "runtime/memory_plan.h"
+
+namespace pipeshard {
+
+struct JobSpec {
+  std::string plan_directory;  // holds ranks/0000/program.json and so on
+  DataDescription data;
+  int64_t steps = 1;
+  int threads_per_worker = 0;  // 0: processors / ranks, at least 1
+  bool check_finite = true;    // stop when the loss is NaN or infinite
+
+  std::string dump_directory;  // "": nothing is written; created if needed
+  DumpSelection dump;
+
+  // How a worker is started: the executable is called with these arguments and then the options of worker.h.
+  std::string worker_executable = "/proc/self/exe";
+  std::vector<std::string> worker_arguments = {"worker"};
+
+  std::chrono::milliseconds load_timeout{std::chrono::minutes(10)};     // from start until all weights are in memory
+  std::chrono::milliseconds step_timeout{std::chrono::minutes(30)};     // one step on all ranks
+  std::chrono::milliseconds transfer_timeout{std::chrono::minutes(10)};  // one wait for a peer inside a step
+  std::chrono::milliseconds stop_timeout{std::chrono::seconds(2)};      // for workers to end by themselves before they are killed
+
+  bool handle_signals = true;  // SIGINT and SIGTERM stop the job while runJob runs (JobInterrupted); previous handlers return
+};
+
+// What people see meanwhile. `rank` is -1 for the job as a whole.
+struct JobProgress {
+  enum class Kind : uint8_t { kStarted, kLoaded, kStep };
+  Kind kind = Kind::kStarted;
+  int rank = -1;     // kStarted, kLoaded
+  int pid = 0;       // kStarted
+  int64_t step = 0;  // kStep: this step is done on all ranks
+  double loss = 0;
+  double seconds = 0;
+};
+using JobProgressCallback = std::function<void(const JobProgress&)>;
+
+struct StepResult {
+  int64_t step = 0;    // 1-based
+  double loss = 0;     // of the whole batch
+  double seconds = 0;  // on the slowest rank
+  std::vector<double> compute_seconds;   // by rank
+  std::vector<double> transfer_seconds;  // by rank, waiting included
+};
+
+struct RankResult {
+  int pid = 0;
+  int64_t arena_bytes = 0;     // planned: all tensors of the program
+  int64_t constant_bytes = 0;  // constants of the subgraphs
+  int64_t peak_resident_bytes = 0;  // measured: the process's high-water mark
+  MemoryParts memory;
+};
+
+struct JobResult {
+  std::vector<StepResult> steps;
+  std::vector<RankResult> ranks;
+  double load_seconds = 0;
+  std::vector<std::string> dump_files;  // in order of step, rank
+};
+
+// The user or a job scheduler stopped the job. Code kRequeue; a command exits with 128 + signal.
+class JobInterrupted : public Error {
+ public:
+  explicit JobInterrupted(int signal);
+  int signal() const { return signal_; }
+
+ private:
+  int signal_;
+};
+
+// How many ranks a plan directory has. Error(kMissingInput) when it has none, kConfiguration when numbers are missing.
+int countRanks(const std::string& plan_directory);
+
+// Runs the job to its end. One job per process at a time when handle_signals is set. Errors: see above.
+JobResult runJob(const JobSpec& spec, const JobProgressCallback& progress = {});
+
+}  // namespace pipeshard

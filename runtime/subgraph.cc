@@ -1,0 +1,194 @@
+#include "runtime/subgraph.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "ir/error.h"
+#include "onnx_import/prepare.h"
+#include "runtime/memory_plan.h"
+#include "runtime/subgraph_planner.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr uint64_t kInlineLimit = 2'000'000;
+
+bool hasStaticShape(const Value& value) { return value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape); }
+
+// Operators whose output is their first input under another shape.
+bool isViewOperator(const Node& node) {
+  constexpr std::array<std::string_view, 5> kViews{"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"};
+  return node.domain.empty() && std::find(kViews.begin(), kViews.end(), node.op_type) != kViews.end();
+}
+
+bool isView(const Graph& graph, const Node& node) {
+  if (!isViewOperator(node)) return false;
+  if (node.inputs.empty() || node.outputs.empty() || !node.inputs[0].valid() || !node.outputs[0].valid()) return false;
+  const Value& from = graph.value(node.inputs[0]);
+  const Value& to = graph.value(node.outputs[0]);
+  if (!hasStaticShape(from) || !hasStaticShape(to)) return false;
+  return from.data_type == to.data_type && elementCount(*from.shape) == elementCount(*to.shape);
+}
+
+}  // namespace
+
+void BoundRun::run() const {
+  for (const Call& call : calls_) {
+    if (call.kernel == nullptr) {
+      std::memcpy(outputs_[call.first_output], inputs_[call.first_input], call.bytes);
+      continue;
+    }
+    try {
+      call.kernel->run({std::span(inputs_).subspan(call.first_input, call.input_count),
+                        std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace});
+    } catch (Error& error) {
+      throw error.addContext((*node_names_)[call.node]);
+    }
+  }
+}
+
+CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels) : graph_(std::move(graph)), name_(std::move(name)) {
+  try {
+    prepare(kernels);
+    findViews();
+    placeConstants();
+    createKernels(kernels);
+  } catch (Error& error) {
+    throw error.addContext(fmt::format("subgraph '{}'", name_));
+  }
+}
+
+void CompiledSubgraph::prepare(const KernelRegistry& kernels) {
+  const auto has_kernel = [&](const Node& node) { return kernels.has(node.domain, node.op_type) || isView(graph_, node); };
+  const auto is_function_to_inline = [&](const Node& node) {
+    return !kernels.has(node.domain, node.op_type) && graph_.findFunction(node.domain, node.op_type, node.overload) != nullptr;
+  };
+  if (std::any_of(graph_.nodes.begin(), graph_.nodes.end(), is_function_to_inline)) {
+    inlineFunctions(graph_, kInlineLimit, [&](const Function& function) { return kernels.has(function.domain, function.name); });
+    inferShapes(graph_);
+  }
+  const bool is_complete = std::all_of(graph_.values.begin(), graph_.values.end(), hasStaticShape);
+  if (is_complete && std::all_of(graph_.nodes.begin(), graph_.nodes.end(), has_kernel)) return;
+  PrepareOptions options;
+  options.supported = [&](const Node& node) { return kernels.has(node.domain, node.op_type) || isViewOperator(node); };
+  graph_ = prepareModel(graph_, options);
+}
+
+void CompiledSubgraph::findViews() {
+  roots_.resize(graph_.values.size());
+  for (size_t v = 0; v < roots_.size(); ++v) roots_[v] = ValueId(v);
+  for (const Node& node : graph_.nodes) {
+    if (isView(graph_, node)) roots_[node.outputs[0].index()] = root(node.inputs[0]);
+  }
+}
+
+void CompiledSubgraph::placeConstants() {
+  constant_offsets_.assign(graph_.values.size(), 0);
+  std::vector<bool> is_input(graph_.values.size(), false);
+  for (const ValueId input : graph_.inputs) is_input[input.index()] = true;
+  size_t bytes = 0;
+  for (const auto& [id, initializer] : graph_.initializers) {
+    if (is_input[id.index()]) continue;  // its default; the bound buffer decides
+    const auto* constant = std::get_if<Constant>(&initializer);
+    if (constant == nullptr) {
+      fail(ErrorCode::kBadModel, "'{}' is a weight in a file, but not an input of the subgraph: a program binds weights as buffers", graph_.value(id).name);
+    }
+    constant_offsets_[id.index()] = bytes;
+    bytes += (constant->bytes.size() + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+  }
+  constants_ = AlignedMemory(bytes);
+  for (const auto& [id, initializer] : graph_.initializers) {
+    if (is_input[id.index()]) continue;
+    const auto& constant = std::get<Constant>(initializer);
+    if (!constant.bytes.empty()) std::memcpy(constants_.data() + constant_offsets_[id.index()], constant.bytes.data(), constant.bytes.size());
+  }
+}
+
+KernelSpec CompiledSubgraph::kernelSpec(const Node& node) const {
+  KernelSpec spec;
+  spec.node = &node;
+  const auto describe = [&](ValueId id) {
+    if (!id.valid()) return TensorSpec{};
+    const bool is_input = std::find(graph_.inputs.begin(), graph_.inputs.end(), root(id)) != graph_.inputs.end();
+    return TensorSpec{graph_.dataType(id), graph_.shape(id), is_input ? nullptr : graph_.constant(id)};
+  };
+  for (const ValueId id : node.inputs) spec.inputs.push_back(describe(id));
+  for (const ValueId id : node.outputs) spec.outputs.push_back(describe(id));
+  return spec;
+}
+
+void CompiledSubgraph::createKernels(const KernelRegistry& kernels) {
+  for (const Node& node : graph_.nodes) {
+    node_names_.push_back(describeNode(node));
+    if (isView(graph_, node)) {
+      kernels_.push_back(nullptr);
+      continue;
+    }
+    for (const std::vector<ValueId>* ids : {&node.inputs, &node.outputs}) {
+      for (const ValueId id : *ids) {
+        if (id.valid() && !hasStaticShape(graph_.value(id))) {
+          fail(ErrorCode::kBadModel, "{}: '{}' has no static shape", node_names_.back(), graph_.value(id).name);
+        }
+      }
+    }
+    kernels_.push_back(kernels.create(kernelSpec(node)));
+  }
+}
+
+const CompiledSubgraph::Layout& CompiledSubgraph::layout(const Aliasing& aliasing) {
+  const auto found = layouts_.find(aliasing);
+  if (found != layouts_.end()) return found->second;
+  PIPESHARD_CHECK(aliasing.inputs.size() == inputCount() && aliasing.outputs.size() == outputCount(), "subgraph '{}'", name_);
+  return layouts_.emplace(aliasing, Planner(*this, aliasing).plan()).first->second;
+}
+
+int64_t CompiledSubgraph::workspaceBytes(const Aliasing& aliasing) { return layout(aliasing).workspace_bytes; }
+
+size_t CompiledSubgraph::copyCount(const Aliasing& aliasing) { return layout(aliasing).copies.size(); }
+
+BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* const> inputs, std::span<std::byte* const> outputs,
+                                std::byte* workspace) {
+  const Layout& plan = layout(aliasing);
+  const auto address = [&](const Storage& storage) -> std::byte* {
+    switch (storage.kind) {
+      case Storage::Kind::kInput: return inputs[storage.index];
+      case Storage::Kind::kOutput: return outputs[storage.index];
+      case Storage::Kind::kConstant: return constants_.data() + storage.index;
+      case Storage::Kind::kTemporary: return workspace + plan.temporaries[storage.index].offset;
+      case Storage::Kind::kNone: break;
+    }
+    return nullptr;
+  };
+  const auto value_address = [&](ValueId id) { return id.valid() ? address(plan.storage[root(id).index()]) : nullptr; };
+
+  BoundRun run;
+  run.node_names_ = &node_names_;
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    if (kernels_[n] == nullptr) continue;
+    const Node& node = graph_.nodes[n];
+    BoundRun::Call call;
+    call.kernel = kernels_[n].get();
+    call.first_input = run.inputs_.size();
+    call.input_count = node.inputs.size();
+    call.first_output = run.outputs_.size();
+    call.output_count = node.outputs.size();
+    call.node = n;
+    for (const ValueId id : node.inputs) run.inputs_.push_back(value_address(id));
+    for (const ValueId id : node.outputs) run.outputs_.push_back(value_address(id));
+    if (plan.kernel_workspace[n] != Planner::kNoTemporary) call.workspace = workspace + plan.temporaries[plan.kernel_workspace[n]].offset;
+    run.calls_.push_back(call);
+  }
+  for (const Copy& copy : plan.copies) {
+    BoundRun::Call call;
+    call.first_input = run.inputs_.size();
+    call.first_output = run.outputs_.size();
+    call.bytes = copy.bytes;
+    run.inputs_.push_back(address(copy.from));
+    run.outputs_.push_back(address(copy.to));
+    run.calls_.push_back(call);
+  }
+  return run;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,236 @@
+#include "runtime/validate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "ir/error.h"
+#include "runtime/step_dump.h"
+#include "runtime/update_check.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::vector<double> toDoubles(DataType type, const std::vector<std::byte>& bytes) {
+  return numericElements(Constant{type, {}, bytes});
+}
+
+double norm(std::span<const double> elements) {
+  double sum = 0;
+  for (double x : elements) sum += x * x;
+  return std::sqrt(sum);
+}
+
+double largestDifference(std::span<const double> got, std::span<const double> want) {
+  double largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double difference = std::abs(got[i] - want[i]);
+    if (!(difference <= largest)) largest = std::isnan(difference) ? kInfinity : difference;
+  }
+  return largest;
+}
+
+// Element by element; elements far below the tensor's largest are judged against a thousandth of that.
+double largestRelativeDifference(std::span<const double> got, std::span<const double> want) {
+  double scale = 0;
+  for (double x : want) scale = std::max(scale, std::abs(x));
+  double largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == want[i]) continue;
+    const double error = std::abs(got[i] - want[i]) / std::max(std::abs(want[i]), scale * 1e-3);
+    if (!(error <= largest)) largest = std::isnan(error) ? kInfinity : error;
+  }
+  return largest;
+}
+
+// The dump name of a result: "gradient/w", "state/w/first_moment", ...
+std::string dumpName(const Result& result) {
+  switch (result.kind) {
+    case Result::Kind::kLoss: return "loss";
+    case Result::Kind::kGradient: return "gradient/" + result.name;
+    case Result::Kind::kParameter: return "parameter/" + result.name;
+    case Result::Kind::kOptimizerState: return "state/" + result.name + "/" + result.state;
+  }
+  return "";
+}
+
+ComparedKind comparedKind(Result::Kind kind) {
+  switch (kind) {
+    case Result::Kind::kLoss: return ComparedKind::kLoss;
+    case Result::Kind::kGradient: return ComparedKind::kGradient;
+    case Result::Kind::kParameter: return ComparedKind::kParameter;
+    case Result::Kind::kOptimizerState: return ComparedKind::kOptimizerState;
+  }
+  return ComparedKind::kLoss;
+}
+
+// Norm and size of all tensors of one kind in one step: the floor of the measure.
+struct KindTotal {
+  double squares = 0;
+  int64_t size = 0;
+};
+
+class Comparison {
+ public:
+  Comparison(const ValidateSpec& spec, std::vector<Result> results, ValidationReport& report)
+      : spec_(spec), results_(std::move(results)), report_(report) {}
+
+  // Against the single device, by the measure.
+  void compareStep(int step, const StepDump& planned, const StepDump& reference) {
+    std::map<Result::Kind, KindTotal> totals;
+    for (const Result& result : results_) {
+      const std::vector<double> want = read(reference, result);
+      KindTotal& total = totals[result.kind];
+      total.squares += std::pow(norm(want), 2);
+      total.size += static_cast<int64_t>(want.size());
+    }
+    for (const Result& result : results_) {
+      const std::vector<double> got = read(planned, result);
+      const std::vector<double> want = read(reference, result);
+      PIPESHARD_CHECK(got.size() == want.size(), "{} has {} elements, on one device {}", dumpName(result), got.size(), want.size());
+      const KindTotal& total = totals[result.kind];
+      TensorComparison entry = describe(comparedKind(result.kind), result, step);
+      entry.error = relativeError(got, want, std::sqrt(total.squares), total.size);
+      entry.largest_difference = largestDifference(got, want);
+      const bool of_update = result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState;
+      entry.bound = of_update && spec_.adaptive ? kInfinity : spec_.bound;
+      report_.tensors.push_back(std::move(entry));
+      if (result.kind == Result::Kind::kLoss) report_.steps.push_back({got.at(0), want.at(0)});
+    }
+  }
+
+  // The planned job's update against the single-device update program on the planned job's own gradients. `update` holds the
+  // parameters and states before the step, and afterwards those after it.
+  void compareUpdate(int step, const StepDump& planned, UpdateOnly& update) {
+    for (const Result& result : update.results()) {
+      if (result.kind != Result::Kind::kGradient) continue;
+      const std::vector<std::byte> bytes = planned.read(dumpName(result)).bytes;
+      PIPESHARD_CHECK(bytes.size() == update.content(result).size(), "{} has {} bytes", dumpName(result), bytes.size());
+      std::memcpy(update.content(result).data(), bytes.data(), bytes.size());
+    }
+    update.run(step);
+    for (const Result& result : update.results()) {
+      const bool parameter = result.kind == Result::Kind::kParameter;
+      if (!parameter && result.kind != Result::Kind::kOptimizerState) continue;
+      const std::vector<double> got = read(planned, result);
+      const std::span<std::byte> content = update.content(result);
+      const std::vector<double> want = toDoubles(update.buffer(result).data_type, {content.begin(), content.end()});
+      TensorComparison entry = describe(parameter ? ComparedKind::kUpdatedParameter : ComparedKind::kUpdatedState, result, step);
+      entry.error = largestRelativeDifference(got, want);
+      entry.largest_difference = largestDifference(got, want);
+      entry.bound = spec_.update_bound;
+      report_.tensors.push_back(std::move(entry));
+      adopt(planned, result, content);
+    }
+  }
+
+  void adopt(const StepDump& planned, const Result& result, std::span<std::byte> content) const {
+    const std::vector<std::byte> bytes = planned.read(dumpName(result)).bytes;
+    std::memcpy(content.data(), bytes.data(), std::min(bytes.size(), content.size()));
+  }
+
+ private:
+  static TensorComparison describe(ComparedKind kind, const Result& result, int step) {
+    TensorComparison entry;
+    entry.kind = kind;
+    entry.name = result.name;
+    entry.state = result.state;
+    entry.step = step;
+    return entry;
+  }
+
+  static std::vector<double> read(const StepDump& dump, const Result& result) {
+    const DumpedTensor tensor = dump.read(dumpName(result));
+    return toDoubles(tensor.data_type, tensor.bytes);
+  }
+
+  const ValidateSpec& spec_;
+  std::vector<Result> results_;
+  ValidationReport& report_;
+};
+
+}  // namespace
+
+std::string_view comparedKindName(ComparedKind kind) {
+  switch (kind) {
+    case ComparedKind::kLoss: return "loss";
+    case ComparedKind::kGradient: return "gradient";
+    case ComparedKind::kParameter: return "parameter";
+    case ComparedKind::kOptimizerState: return "optimizer state";
+    case ComparedKind::kUpdatedParameter: return "updated parameter";
+    case ComparedKind::kUpdatedState: return "updated state";
+  }
+  return "unknown";
+}
+
+bool ValidationReport::passed() const {
+  return std::all_of(tensors.begin(), tensors.end(), [](const TensorComparison& tensor) { return tensor.passed(); });
+}
+
+void setPromisedBounds(DataType precision, ValidateSpec& spec) {
+  spec.bound = precision == DataType::kFloat64 ? 1e-11 : 1e-5;
+  spec.update_bound = precision == DataType::kFloat64 ? 1e-12 : 1e-6;
+}
+
+double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm, int64_t all_wants_size) {
+  if (got.size() != want.size()) return kInfinity;
+  double squares = 0;
+  for (size_t i = 0; i < got.size(); ++i) squares += (got[i] - want[i]) * (got[i] - want[i]);
+  if (squares == 0) return 0;
+  const double share = std::sqrt(static_cast<double>(want.size()) / static_cast<double>(std::max<int64_t>(1, all_wants_size)));
+  const double error = std::sqrt(squares) / std::max(norm(want), 1e-4 * all_wants_norm * share);
+  return std::isnan(error) ? kInfinity : error;
+}
+
+namespace {
+
+void sortWorstFirst(std::vector<TensorComparison>& tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorComparison& a, const TensorComparison& b) {
+    const double badness_a = a.error / a.bound;
+    const double badness_b = b.error / b.bound;
+    if (badness_a != badness_b) return badness_a > badness_b;
+    return std::tie(a.kind, a.name, a.state, a.step) < std::tie(b.kind, b.name, b.state, b.step);
+  });
+}
+
+}  // namespace
+
+ValidationReport validate(const ValidateSpec& spec, const std::function<void(const std::string&)>& progress) {
+  ValidationReport report;
+  const auto run = [&](JobSpec job, const std::string& what) {
+    job.dump_directory = spec.work_directory + "/" + what;
+    job.dump_tensors = true;
+    return runJob(job, [&](int64_t step, double loss) {
+      progress(fmt::format("{}: step {} of {}, loss {:.6g}", what, step, job.steps, loss));
+    });
+  };
+  progress("one device: starting");
+  report.reference = run(spec.reference, "reference");
+  progress("all ranks: starting");
+  report.planned = run(spec.planned, "planned");
+  report.ranks = report.planned.world_size;
+
+  RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(0));
+  Comparison comparison(spec, image.program.results, report);
+  std::unique_ptr<UpdateOnly> update;
+  if (spec.adaptive) {
+    // The state before the first step is the program's initial content, which a fresh single-device load provides.
+    update = std::make_unique<UpdateOnly>(std::move(image));
+  }
+  for (int step = 1; step <= spec.planned.steps; ++step) {
+    progress(fmt::format("comparing step {}", step));
+    const StepDump planned = StepDump::open(spec.work_directory + "/planned", step, report.planned.world_size);
+    const StepDump reference = StepDump::open(spec.work_directory + "/reference", step, 1);
+    comparison.compareStep(step, planned, reference);
+    if (update) comparison.compareUpdate(step, planned, *update);
+  }
+  sortWorstFirst(report.tensors);
+  return report;
+}
+
+}  // namespace pipeshard

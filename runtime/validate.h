@@ -1,0 +1,77 @@
+// Validation: the planned job against one device. Same initial weights, same data, same microbatches; compared are the loss
+// of every step, every gradient, every updated parameter and every optimizer state.
+//
+// The measure, everywhere (design, section 8): for a tensor,
+//   error = norm(got - want) / max(norm(want), 1e-4 * norm(all wants) * sqrt(size / total size))       in 2-norms,
+// "all wants" being all tensors of the same kind and step. The floor keeps a gradient that is analytically zero (a key bias
+// under softmax) from deciding.
+//
+// Adaptive optimizers magnify rounding: Adam turns a gradient of 1e-12 instead of 0 into a step of a whole learning rate. So
+// with Adam and AdamW the update is judged on identical gradients: the single-device update program runs on the planned job's
+// own parameters, states and gradients of that step, and must give the same parameters and states element by element.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ir/data_type.h"
+#include "runtime/job.h"
+
+namespace pipeshard {
+
+enum class ComparedKind : uint8_t {
+  kLoss,
+  kGradient,
+  kParameter,          // against the single device's, by the measure
+  kOptimizerState,     // likewise
+  kUpdatedParameter,   // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor * 1e-3)
+  kUpdatedState,       // likewise
+};
+std::string_view comparedKindName(ComparedKind kind);
+
+struct TensorComparison {
+  ComparedKind kind = ComparedKind::kGradient;
+  std::string name;   // the model's name of the parameter; "loss"
+  std::string state;  // of optimizer states
+  int step = 0;       // 1-based
+  double error = 0;   // as above; NaN in either tensor counts as infinity
+  double largest_difference = 0;  // largest |got - want|
+  double bound = 0;   // infinity: shown, but not decisive
+  bool passed() const { return error <= bound; }
+};
+
+struct StepComparison {
+  double loss = 0;            // planned
+  double reference_loss = 0;  // one device
+};
+
+struct ValidationReport {
+  std::vector<StepComparison> steps;
+  std::vector<TensorComparison> tensors;  // worst (error / bound) first, ties by kind, name and step
+  int ranks = 0;
+  JobResult planned;
+  JobResult reference;
+  bool passed() const;
+};
+
+struct ValidateSpec {
+  JobSpec planned;    // its dump settings are overridden
+  JobSpec reference;  // the single-device program of the same plan
+  double bound = 1e-5;         // losses, gradients; parameters and states too unless `adaptive`
+  double update_bound = 1e-6;  // element by element, on identical gradients
+  bool adaptive = false;       // Adam, AdamW
+  std::string work_directory;  // for dumps; made and removed by the caller
+};
+
+// Bounds that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64.
+void setPromisedBounds(DataType precision, ValidateSpec& spec);
+
+// Runs both jobs and compares. A tensor that one side lacks is an Error(kInternal). Failures of a job are its errors.
+ValidationReport validate(const ValidateSpec& spec, const std::function<void(const std::string&)>& progress);
+
+// The pure comparison, for tests: both spans hold elements of `type`.
+double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm, int64_t all_wants_size);
+
+}  // namespace pipeshard
