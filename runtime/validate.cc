@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "ir/error.h"
-#include "runtime/step_dump.h"
+#include "runtime/dump.h"
 #include "runtime/update_check.h"
 
 namespace pipeshard {
@@ -48,17 +48,6 @@ double largestRelativeDifference(std::span<const double> got, std::span<const do
   return largest;
 }
 
-// The dump name of a result: "gradient/w", "state/w/first_moment", ...
-std::string dumpName(const Result& result) {
-  switch (result.kind) {
-    case Result::Kind::kLoss: return "loss";
-    case Result::Kind::kGradient: return "gradient/" + result.name;
-    case Result::Kind::kParameter: return "parameter/" + result.name;
-    case Result::Kind::kOptimizerState: return "state/" + result.name + "/" + result.state;
-  }
-  return "";
-}
-
 ComparedKind comparedKind(Result::Kind kind) {
   switch (kind) {
     case Result::Kind::kLoss: return ComparedKind::kLoss;
@@ -92,7 +81,7 @@ class Comparison {
     for (const Result& result : results_) {
       const std::vector<double> got = read(planned, result);
       const std::vector<double> want = read(reference, result);
-      PIPESHARD_CHECK(got.size() == want.size(), "{} has {} elements, on one device {}", dumpName(result), got.size(), want.size());
+      PIPESHARD_CHECK(got.size() == want.size(), "{} has {} elements, on one device {}", dumpTensorName(result), got.size(), want.size());
       const KindTotal& total = totals[result.kind];
       TensorComparison entry = describe(comparedKind(result.kind), result, step);
       entry.error = relativeError(got, want, std::sqrt(total.squares), total.size);
@@ -109,8 +98,8 @@ class Comparison {
   void compareUpdate(int step, const StepDump& planned, UpdateOnly& update) {
     for (const Result& result : update.results()) {
       if (result.kind != Result::Kind::kGradient) continue;
-      const std::vector<std::byte> bytes = planned.read(dumpName(result)).bytes;
-      PIPESHARD_CHECK(bytes.size() == update.content(result).size(), "{} has {} bytes", dumpName(result), bytes.size());
+      const std::vector<std::byte> bytes = planned.read(dumpTensorName(result)).bytes;
+      PIPESHARD_CHECK(bytes.size() == update.content(result).size(), "{} has {} bytes", dumpTensorName(result), bytes.size());
       std::memcpy(update.content(result).data(), bytes.data(), bytes.size());
     }
     update.run(step);
@@ -130,7 +119,7 @@ class Comparison {
   }
 
   void adopt(const StepDump& planned, const Result& result, std::span<std::byte> content) const {
-    const std::vector<std::byte> bytes = planned.read(dumpName(result)).bytes;
+    const std::vector<std::byte> bytes = planned.read(dumpTensorName(result)).bytes;
     std::memcpy(content.data(), bytes.data(), std::min(bytes.size(), content.size()));
   }
 
@@ -144,10 +133,7 @@ class Comparison {
     return entry;
   }
 
-  static std::vector<double> read(const StepDump& dump, const Result& result) {
-    const DumpedTensor tensor = dump.read(dumpName(result));
-    return toDoubles(tensor.data_type, tensor.bytes);
-  }
+  static std::vector<double> read(const StepDump& dump, const Result& result) { return dump.read(dumpTensorName(result)).elements(); }
 
   const ValidateSpec& spec_;
   std::vector<Result> results_;
@@ -204,16 +190,17 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
   ValidationReport report;
   const auto run = [&](JobSpec job, const std::string& what) {
     job.dump_directory = spec.work_directory + "/" + what;
-    job.dump_tensors = true;
-    return runJob(job, [&](int64_t step, double loss) {
-      progress(fmt::format("{}: step {} of {}, loss {:.6g}", what, step, job.steps, loss));
+    job.dump = {.gradients = true, .parameters = true, .states = true};
+    return runJob(job, [&](const JobProgress& event) {
+      if (event.kind != JobProgress::Kind::kStep) return;
+      progress(fmt::format("{}: step {} of {}, loss {:.6g}", what, event.step, job.steps, event.loss));
     });
   };
   progress("one device: starting");
   report.reference = run(spec.reference, "reference");
   progress("all ranks: starting");
   report.planned = run(spec.planned, "planned");
-  report.ranks = report.planned.world_size;
+  report.ranks = static_cast<int>(report.planned.ranks.size());
 
   RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(0));
   Comparison comparison(spec, image.program.results, report);
@@ -224,7 +211,7 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
   }
   for (int step = 1; step <= spec.planned.steps; ++step) {
     progress(fmt::format("comparing step {}", step));
-    const StepDump planned = StepDump::open(spec.work_directory + "/planned", step, report.planned.world_size);
+    const StepDump planned = StepDump::open(spec.work_directory + "/planned", step, report.ranks);
     const StepDump reference = StepDump::open(spec.work_directory + "/reference", step, 1);
     comparison.compareStep(step, planned, reference);
     if (update) comparison.compareUpdate(step, planned, *update);

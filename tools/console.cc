@@ -32,8 +32,11 @@ bool looksNumeric(const std::string& cell) {
 
 Progress::Progress() : terminal_(isatty(STDERR_FILENO) == 1), last_output_(std::chrono::steady_clock::now()) {}
 
-Progress::~Progress() {
+Progress::~Progress() { clear(); }
+
+void Progress::clear() {
   if (terminal_ && shown_) fmt::print(stderr, "\r\033[K");
+  shown_ = false;
 }
 
 void Progress::phase(const std::string& text) {

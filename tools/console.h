@@ -16,6 +16,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void phase(const std::string& text);
+  void clear();  // before other output
 
  private:
   bool terminal_;

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "ir/error.h"
+#include "runtime/job.h"
 #include "tools/commands.h"
 
 namespace {
@@ -54,6 +55,9 @@ int main(int argc, char** argv) {
       if (command->parsed()) return run();
     }
     return static_cast<int>(ErrorCode::kUsage);
+  } catch (const JobInterrupted& error) {
+    report(error);
+    return 128 + error.signal();
   } catch (const Error& error) {
     return report(error);
   } catch (const std::bad_alloc&) {

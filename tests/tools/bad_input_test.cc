@@ -1,0 +1,166 @@
+// Bad input gets a clear error with the design's exit code, quickly, and never a crash.
+
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "onnx_import/reader.h"
+#include "onnx_import/writer.h"
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+CommandResult validateFile(const std::string& path, std::vector<std::string> more = {}) {
+  more.insert(more.begin(), {"validate", path, "--steps", "1"});
+  return runPipeshard(more, std::chrono::seconds(20));
+}
+
+void expectFault(const CommandResult& result, int exit_code, const std::vector<std::string>& words) {
+  EXPECT_EQ(result.exit_code, exit_code) << result.output << result.errors;
+  EXPECT_LT(result.seconds, 10);
+  for (const std::string& word : words) EXPECT_THAT(result.errors, HasSubstr(word));
+}
+
+TEST(BadInput, MissingFile) { expectFault(validateFile("no/such/model.onnx"), 66, {"no/such/model.onnx"}); }
+
+TEST(BadInput, Folder) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path() / "x.onnx");
+  expectFault(validateFile(folder.file("x.onnx")), 66, {"x.onnx"});
+}
+
+TEST(BadInput, EmptyFile) {
+  const TemporaryFolder folder;
+  writeFile(folder.file("empty.onnx"), "");
+  expectFault(validateFile(folder.file("empty.onnx")), 65, {"empty.onnx", "empty"});
+}
+
+TEST(BadInput, TextFile) {
+  const TemporaryFolder folder;
+  writeFile(folder.file("text.onnx"), "This is not a model, it is a poem.\n");
+  expectFault(validateFile(folder.file("text.onnx")), 65, {"text.onnx"});
+}
+
+TEST(BadInput, TruncatedAtEveryTenthOfTheFile) {
+  const TemporaryFolder folder;
+  const std::string whole = readFile(std::filesystem::path(PIPESHARD_SOURCE_DIR) / "examples/mlp.onnx");
+  for (int tenth = 1; tenth < 10; ++tenth) {
+    writeFile(folder.file("short.onnx"), whole.substr(0, whole.size() * tenth / 10));
+    expectFault(validateFile(folder.file("short.onnx")), 65, {"short.onnx"});
+  }
+}
+
+TEST(BadInput, MissingExternalData) {
+  const TemporaryFolder folder;
+  std::filesystem::copy(std::filesystem::path(PIPESHARD_SOURCE_DIR) / "examples/mlp.onnx", folder.path() / "mlp.onnx");
+  expectFault(validateFile(folder.file("mlp.onnx")), 66, {"mlp.onnx.data"});
+}
+
+// A model with one weight whose location the caller chooses.
+void writeModelWithLocation(const std::string& path, const std::string& location, const Shape& shape = {4, 4}) {
+  Graph graph;
+  graph.opset_imports = {{"", 18}};
+  GraphBuilder builder(graph);
+  const ValueId x = builder.addValue("x", DataType::kFloat32, {4});
+  const ValueId w = builder.addValue("w", DataType::kFloat32, shape);
+  const ValueId y = builder.addValue("y", DataType::kFloat32, {4});
+  const ValueId loss = builder.addValue("loss", DataType::kFloat32, {});
+  graph.inputs = {x};
+  graph.initializers[w] = WeightReference{location, 0, static_cast<uint64_t>(shape[0]) * static_cast<uint64_t>(shape[1]) * 4};
+  builder.addNode("", "MatMul", {x, w}, {y});
+  builder.addNode("", "ReduceMean", {y}, {loss}, {{"keepdims", int64_t{0}}});
+  graph.outputs = {loss};
+  writeModel(graph, path);
+}
+
+TEST(BadInput, ExternalDataOutsideOfTheModelsFolder) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path() / "inner");
+  writeFile(folder.file("secret"), std::string(64, 'x'));
+  writeModelWithLocation(folder.file("inner/model.onnx"), "../secret");
+  expectFault(validateFile(folder.file("inner/model.onnx")), 65, {"model.onnx", "../secret"});
+  writeModelWithLocation(folder.file("inner/model.onnx"), folder.file("secret"));
+  expectFault(validateFile(folder.file("inner/model.onnx")), 65, {"model.onnx", "secret"});
+}
+
+TEST(BadInput, AShapeOfTwoToTheFortyElements) {
+  const TemporaryFolder folder;
+  writeFile(folder.file("w"), std::string(64, 'x'));
+  writeModelWithLocation(folder.file("model.onnx"), "w", {int64_t{1} << 20, int64_t{1} << 20});
+  expectFault(validateFile(folder.file("model.onnx")), 65, {"model.onnx", "w"});
+}
+
+TEST(BadInput, UnknownDimension) { expectFault(validateFile("examples/gpt2.onnx", {"--dim", "bach=8"}), 64, {"bach", "batch"}); }
+
+TEST(BadInput, BatchThatCannotBeCut) {
+  expectFault(validateFile("examples/gpt2.onnx", {"--dim", "batch=8", "--microbatches", "3"}), 78, {"8", "3"});
+}
+
+TEST(BadInput, MoreStagesThanDevices) {
+  expectFault(validateFile("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:4"}), 78, {"4", "2"});
+}
+
+TEST(BadInput, UnknownBoundarySuggestsNearMatches) {
+  expectFault(validateFile("examples/mlp.onnx", {"--cluster", "1x2", "--boundary", "relu_l"}), 78, {"relu_l", "relu_1"});
+}
+
+TEST(BadInput, UnknownSchedule) { expectFault(validateFile("examples/mlp.onnx", {"--schedule", "1f2b"}), 64, {"1f2b", "gpipe"}); }
+
+TEST(BadInput, UnknownOptimizer) { expectFault(validateFile("examples/mlp.onnx", {"--optimizer", "adan:lr=1"}), 64, {"adan", "adamw"}); }
+
+TEST(BadInput, UnknownOption) { EXPECT_EQ(runPipeshard({"validate", "examples/mlp.onnx", "--nonsense"}).exit_code, 64); }
+
+TEST(BadInput, NoSubcommand) { EXPECT_EQ(runPipeshard({}).exit_code, 64); }
+
+TEST(BadInput, AFolderThatIsNoPlan) {
+  const TemporaryFolder folder;
+  expectFault(runPipeshard({"validate", folder.path().string()}), 66, {"plan.json"});
+}
+
+TEST(BadInput, DoesNotOverwriteAFolderThatIsNoPlan) {
+  const TemporaryFolder folder;
+  writeFile(folder.file("precious"), "data");
+  expectFault(runPipeshard({"plan", "examples/mlp.onnx", "-o", folder.path().string()}), 78, {"no plan directory"});
+  EXPECT_EQ(readFile(folder.file("precious")), "data");
+}
+
+TEST(BigModel, IsPlannedWithoutReadingItsWeights) {
+  const TemporaryFolder folder;
+  const int64_t rows = 35000;
+  Graph graph;
+  graph.opset_imports = {{"", 18}};
+  GraphBuilder builder(graph);
+  ValueId current = builder.addValue("x", DataType::kFloat32, {2, rows});
+  graph.inputs = {current};
+  const uint64_t bytes = static_cast<uint64_t>(rows * rows) * 4;  // 4.9 GB
+  const ValueId w = builder.addValue("w", DataType::kFloat32, {rows, rows});
+  graph.initializers[w] = WeightReference{"big.data", 0, bytes};
+  const ValueId bias = builder.addValue("b", DataType::kFloat32, {rows});
+  graph.initializers[bias] = WeightReference{"big.data", bytes, static_cast<uint64_t>(rows) * 4};
+  for (int layer = 0; layer < 2; ++layer) {
+    const ValueId y = builder.addValue("y", DataType::kFloat32, {2, rows});
+    if (layer == 0) {
+      builder.addNode("", "MatMul", {current, w}, {y});
+    } else {
+      builder.addNode("", "Add", {current, bias}, {y});
+    }
+    current = y;
+  }
+  const ValueId loss = builder.addValue("loss", DataType::kFloat32, {});
+  builder.addNode("", "ReduceMean", {current}, {loss}, {{"keepdims", int64_t{0}}});
+  graph.outputs = {loss};
+  writeModel(graph, folder.file("big.onnx"));
+  std::ofstream(folder.file("big.data")).close();
+  std::filesystem::resize_file(folder.file("big.data"), bytes + static_cast<uint64_t>(rows) * 4);  // sparse
+
+  const CommandResult result = runPipeshard({"plan", folder.file("big.onnx"), "--cluster", "1x2", "-o", folder.file("big.plan")});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_LT(result.peak_kilobytes, 500 * 1024);
+}
+
+}  // namespace
+}  // namespace pipeshard

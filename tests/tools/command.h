@@ -1,0 +1,64 @@
+// Runs the pipeshard command as a user would, for end-to-end tests.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace pipeshard {
+
+struct CommandResult {
+  int exit_code = -1;  // 128 + signal if one ended it
+  std::string output;  // standard output
+  std::string errors;  // standard error
+  double seconds = 0;
+  long peak_kilobytes = 0;  // largest resident set of the process itself
+};
+
+// Runs `pipeshard ARGUMENTS...` in the checkout's root; killed after `limit`.
+CommandResult runPipeshard(const std::vector<std::string>& arguments, std::chrono::seconds limit = std::chrono::seconds(100));
+
+// Starts it and returns its pid; output goes to the two files. Reap with finishPipeshard.
+pid_t startPipeshard(const std::vector<std::string>& arguments, const std::filesystem::path& output, const std::filesystem::path& errors);
+CommandResult finishPipeshard(pid_t pid, const std::filesystem::path& output, const std::filesystem::path& errors, std::chrono::seconds limit);
+
+// Processes whose command line contains `text` (the plan directory of a test, say), other than the caller.
+std::vector<pid_t> processesMentioning(const std::string& text);
+
+// Waits until f() is true; false if it is not within the limit.
+template <typename F>
+bool eventually(F&& f, std::chrono::milliseconds limit);
+
+// A fresh folder, removed with everything in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::filesystem::path path() const { return path_; }
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string readFile(const std::filesystem::path& path);
+void writeFile(const std::filesystem::path& path, const std::string& content);
+
+}  // namespace pipeshard
+
+#include <thread>
+
+template <typename F>
+bool pipeshard::eventually(F&& f, std::chrono::milliseconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!f()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}

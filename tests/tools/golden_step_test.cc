@@ -1,0 +1,73 @@
+// Three steps against PyTorch in float64: tests/oracle/golden holds what PyTorch computed (make_golden.py).
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "runtime/dump.h"
+#include "runtime/npz.h"
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr size_t kStride = 37;
+constexpr double kBound = 1e-9;
+
+std::vector<double> golden(const NpzFile& file, const std::string& name) {
+  const NpzArray array = file.read(name);
+  return numericElements(Constant{array.data_type, array.shape, array.bytes});
+}
+
+// Every 37th element, judged against the tensor's root mean square (with the design's floor over all tensors), and the norm.
+void compareKind(const std::string& kind, const StepDump& dump, const NpzFile& file, size_t expected_tensors) {
+  double squares = 0;
+  double elements = 0;
+  size_t tensors = 0;
+  for (const std::string& name : dump.names()) {
+    if (!name.starts_with(kind + "/")) continue;
+    ++tensors;
+    squares += std::pow(golden(file, kind + "_norm/" + name.substr(kind.size() + 1)).at(0), 2);
+    elements += static_cast<double>(dump.read(name).elements().size());
+  }
+  EXPECT_EQ(tensors, expected_tensors);
+  const double all_root_mean_square = std::sqrt(squares / elements);
+  for (const std::string& name : dump.names()) {
+    if (!name.starts_with(kind + "/")) continue;
+    const std::vector<double> got = dump.read(name).elements();
+    const std::vector<double> want = golden(file, name);
+    const double norm = golden(file, kind + "_norm/" + name.substr(kind.size() + 1)).at(0);
+    const double size = std::sqrt(static_cast<double>(got.size()));
+    const double scale = std::max(norm / size, 1e-4 * all_root_mean_square);
+    double got_norm = 0;
+    for (double x : got) got_norm += x * x;
+    EXPECT_NEAR(std::sqrt(got_norm), norm, kBound * scale * size) << name;
+    ASSERT_EQ(want.size(), (got.size() + kStride - 1) / kStride) << name;
+    double difference = 0;
+    for (size_t i = 0; i < want.size(); ++i) difference += std::pow(got[i * kStride] - want[i], 2);
+    EXPECT_LE(std::sqrt(difference / static_cast<double>(want.size())), kBound * scale) << name;
+  }
+}
+
+class GoldenStep : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenStep, AgreesWithPyTorchInFloat64) {
+  const std::string model = GetParam();
+  const TemporaryFolder folder;
+  const std::string data = std::string(PIPESHARD_SOURCE_DIR) + "/tests/oracle/golden/" + model + ".npz";
+  const CommandResult result =
+      runPipeshard({"validate", "examples/" + model + ".onnx", "--cluster", "1x4", "--microbatches", "8", "--precision", "float64", "--optimizer",
+                    "sgd:lr=0.1,momentum=0.9", "--steps", "3", "--data", data, "--dump", folder.path().string()});
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  const NpzFile file = NpzFile::open(data);
+  const size_t parameters = model == "mlp" ? 8 : 52;
+  const StepDump first = StepDump::open(folder.file("planned"), 1, 4);
+  EXPECT_NEAR(first.read("loss").elements().at(0), golden(file, "loss").at(0), 1e-12);
+  compareKind("gradient", first, file, parameters);
+  compareKind("parameter", StepDump::open(folder.file("planned"), 3, 4), file, parameters);
+}
+
+INSTANTIATE_TEST_SUITE_P(Examples, GoldenStep, ::testing::Values("mlp", "gpt2"), [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace pipeshard

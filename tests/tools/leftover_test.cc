@@ -1,0 +1,104 @@
+// Nothing survives a run: no process, no file, no shared memory; also after Ctrl-C and after kill -9.
+
+#include <csignal>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Leftover : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    plan_ = folder_.file("mlp.plan");
+    const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x4", "-o", plan_});
+    ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+    shared_memory_ = listFolder("/dev/shm");
+    temporary_ = ownTemporaries();
+  }
+
+  static std::set<std::string> listFolder(const fs::path& path) {
+    std::set<std::string> names;
+    if (!fs::exists(path)) return names;
+    for (const auto& entry : fs::directory_iterator(path)) names.insert(entry.path().filename().string());
+    return names;
+  }
+
+  // Files of the command in the temporary folder (those of tests that run beside this one do not count).
+  std::set<std::string> ownTemporaries() const {
+    std::set<std::string> names;
+    for (const std::string& name : listFolder(folder_.path())) names.insert(name);
+    return names;
+  }
+
+  pid_t startLongRun() {
+    setenv("TMPDIR", folder_.path().c_str(), 1);
+    const pid_t pid = startPipeshard({"validate", plan_, "--steps", "100000"}, folder_.path() / "out", folder_.path() / "err");
+    EXPECT_TRUE(eventually([&] { return processesMentioning(plan_ + "/ranks").size() >= 4; }, std::chrono::seconds(20)));
+    unsetenv("TMPDIR");
+    return pid;
+  }
+
+  void expectNothingLeft() {
+    EXPECT_TRUE(eventually([&] { return processesMentioning(plan_).empty(); }, std::chrono::seconds(5)));
+    EXPECT_EQ(listFolder("/dev/shm"), shared_memory_);
+    std::set<std::string> left = ownTemporaries();
+    left.erase("out");
+    left.erase("err");
+    EXPECT_EQ(left, temporary_);
+  }
+
+  TemporaryFolder folder_;
+  std::string plan_;
+  std::set<std::string> shared_memory_;
+  std::set<std::string> temporary_;
+};
+
+TEST_F(Leftover, NothingAfterAFinishedRun) {
+  ASSERT_EQ(runPipeshard({"validate", plan_, "--steps", "2"}).exit_code, 0);
+  expectNothingLeft();
+}
+
+TEST_F(Leftover, NothingAfterInterrupt) {
+  const pid_t pid = startLongRun();
+  kill(pid, SIGINT);
+  const CommandResult result = finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
+  EXPECT_EQ(result.exit_code, 130) << result.errors;
+  expectNothingLeft();
+}
+
+TEST_F(Leftover, NothingAfterTermination) {
+  const pid_t pid = startLongRun();
+  kill(pid, SIGTERM);
+  const CommandResult result = finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
+  EXPECT_EQ(result.exit_code, 143) << result.errors;
+  expectNothingLeft();
+}
+
+TEST_F(Leftover, NoProcessAfterTheCoordinatorIsKilled) {
+  const pid_t pid = startLongRun();
+  kill(pid, SIGKILL);
+  finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
+  EXPECT_TRUE(eventually([&] { return processesMentioning(plan_).empty(); }, std::chrono::seconds(5)));
+  EXPECT_EQ(listFolder("/dev/shm"), shared_memory_);
+}
+
+TEST_F(Leftover, AKilledWorkerEndsTheJobWithItsCause) {
+  const pid_t pid = startLongRun();
+  const std::vector<pid_t> workers = processesMentioning(plan_ + "/ranks");
+  ASSERT_FALSE(workers.empty());
+  kill(workers.back(), SIGKILL);
+  const CommandResult result = finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
+  EXPECT_EQ(result.exit_code, 69) << result.errors;
+  EXPECT_THAT(result.errors, ::testing::HasSubstr("rank"));
+  expectNothingLeft();
+}
+
+}  // namespace
+}  // namespace pipeshard

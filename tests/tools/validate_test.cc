@@ -1,0 +1,148 @@
+// The main job, end to end: the command, real exports, worker processes.
+
+#include <nlohmann/json.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Configuration {
+  std::string name;
+  std::string model;
+  std::string schedule = "1f1b";
+  int workers = 4;
+  int microbatches = 8;
+  std::string optimizer = "adamw:lr=1e-3";
+  std::string precision = "float32";
+  std::vector<std::string> more;
+};
+
+void PrintTo(const Configuration& configuration, std::ostream* stream) { *stream << configuration.name; }
+
+std::vector<std::string> commandLine(const Configuration& c, const std::string& json) {
+  std::vector<std::string> line = {"validate", "examples/" + c.model + ".onnx", "--cluster", "1x" + std::to_string(c.workers),
+                                   "--stages", "uniform:" + std::to_string(c.workers), "--schedule", c.schedule,
+                                   "--microbatches", std::to_string(c.microbatches), "--optimizer", c.optimizer,
+                                   "--precision", c.precision, "--steps", "3", "--json", json};
+  line.insert(line.end(), c.more.begin(), c.more.end());
+  return line;
+}
+
+class Validate : public ::testing::TestWithParam<Configuration> {};
+
+TEST_P(Validate, EqualsOneDevice) {
+  const TemporaryFolder folder;
+  const CommandResult result = runPipeshard(commandLine(GetParam(), folder.file("result.json")));
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("PASS"));
+
+  const auto json = nlohmann::json::parse(readFile(folder.file("result.json")));
+  EXPECT_TRUE(json.at("passed").get<bool>());
+  EXPECT_EQ(json.at("steps").size(), 3u);
+  const double bound = GetParam().precision == "float64" ? 1e-11 : 1e-5;
+  const double update_bound = GetParam().precision == "float64" ? 1e-12 : 1e-6;
+  std::map<std::string, int> counts;
+  for (const auto& tensor : json.at("tensors")) {
+    const std::string kind = tensor.at("kind");
+    ++counts[kind];
+    if (kind == "loss" || kind == "gradient") EXPECT_LE(tensor.at("error").get<double>(), bound) << tensor.dump();
+    if (kind == "updated parameter" || kind == "updated state") EXPECT_LE(tensor.at("error").get<double>(), update_bound) << tensor.dump();
+    if (kind == "parameter" && GetParam().optimizer.starts_with("sgd")) EXPECT_LE(tensor.at("error").get<double>(), bound) << tensor.dump();
+  }
+  const int parameters = GetParam().model == "mlp" ? 8 : 52;
+  EXPECT_EQ(counts["gradient"], 3 * parameters);
+  EXPECT_EQ(counts["parameter"], 3 * parameters);
+  EXPECT_EQ(counts["loss"], 3);
+  if (!GetParam().optimizer.starts_with("sgd")) {
+    EXPECT_EQ(counts["updated parameter"], 3 * parameters);
+    EXPECT_EQ(counts["updated state"], 6 * parameters);
+  }
+}
+
+std::vector<Configuration> configurations() {
+  std::vector<Configuration> all;
+  for (const char* model : {"mlp", "gpt2"}) {
+    const std::string m = model;
+    for (const char* schedule : {"sequential", "gpipe", "1f1b"}) {
+      const std::string s = schedule;
+      all.push_back({.name = m + "_" + s + "_adamw", .model = m, .schedule = s});
+      all.push_back({.name = m + "_" + s + "_sgd_float64", .model = m, .schedule = s, .optimizer = "sgd:lr=0.1", .precision = "float64"});
+    }
+    all.push_back({.name = m + "_sgd", .model = m, .optimizer = "sgd:lr=0.1"});
+    all.push_back({.name = m + "_momentum", .model = m, .optimizer = "sgd:lr=0.1,momentum=0.9"});
+    all.push_back({.name = m + "_adam", .model = m, .optimizer = "adam:lr=1e-3"});
+    all.push_back({.name = m + "_adam_float64", .model = m, .optimizer = "adam:lr=1e-3", .precision = "float64"});
+    all.push_back({.name = m + "_three_workers", .model = m, .workers = 3});
+    all.push_back({.name = m + "_one_worker", .model = m, .workers = 1});
+    all.push_back({.name = m + "_one_microbatch", .model = m, .microbatches = 1});
+    all.push_back({.name = m + "_fewer_microbatches_than_stages", .model = m, .microbatches = 2});
+    all.push_back({.name = m + "_gpipe_fewer_microbatches", .model = m, .schedule = "gpipe", .microbatches = 2});
+  }
+  all.push_back({.name = "gpt2_batch_32", .model = "gpt2", .more = {"--dim", "batch=32"}});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(MainJob, Validate, ::testing::ValuesIn(configurations()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(ValidateCommand, ReplaysAPlanDirectory) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("gpt2.plan");
+  const CommandResult planned = runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "uniform:4", "--microbatches", "4", "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  const CommandResult result = runPipeshard({"validate", plan, "--steps", "2"});
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("PASS"));
+}
+
+TEST(ValidateCommand, FindsAProgramThatComputesSomethingElse) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("mlp.plan");
+  ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "4", "--optimizer", "sgd:lr=0.1", "-o", plan}).exit_code, 0);
+  // Every other accumulation of a gradient on the last rank overwrites instead of adding.
+  const std::string file = plan + "/ranks/0001/program.json";
+  auto program = nlohmann::ordered_json::parse(readFile(file));
+  int changed = 0;
+  for (auto& instruction : program.at("instructions")) {
+    if (instruction.at("kind") == "accumulate" && instruction.value("overwrite", false) == false && changed++ % 2 == 0) instruction["overwrite"] = true;
+  }
+  ASSERT_GT(changed, 0);
+  writeFile(file, program.dump(1));
+  const CommandResult result = runPipeshard({"validate", plan, "--steps", "1"});
+  EXPECT_EQ(result.exit_code, 1) << result.output << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("FAIL"));
+}
+
+TEST(PlanCommand, GivesTheSameBytesTwice) {
+  const TemporaryFolder folder;
+  for (const char* name : {"a.plan", "b.plan"}) {
+    ASSERT_EQ(runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "-o", folder.file(name)}).exit_code, 0);
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path() / "a.plan")) {
+    if (!entry.is_regular_file()) continue;
+    const auto other = folder.path() / "b.plan" / std::filesystem::relative(entry.path(), folder.path() / "a.plan");
+    EXPECT_EQ(readFile(entry.path()), readFile(other)) << entry.path();
+  }
+}
+
+TEST(ValidateCommand, CutsAtManualBoundaries) {
+  const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--boundary", "relu_1", "--microbatches", "4", "--steps", "1"});
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+}
+
+TEST(ValidateCommand, TakesCrossEntropyAndMeanSquaredErrorFromTheCommandLine) {
+  const CommandResult mse = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--loss", "mse:relu_3,target", "--microbatches", "4", "--steps", "1"});
+  EXPECT_EQ(mse.exit_code, 0) << mse.output << mse.errors;
+  const CommandResult entropy =
+      runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--loss", "cross-entropy:relu_3,classes", "--microbatches", "4", "--steps", "1"});
+  EXPECT_EQ(entropy.exit_code, 0) << entropy.output << entropy.errors;
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,184 @@
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "ir/error.h"
+#include "runtime/validate.h"
+#include "tools/commands.h"
+#include "tools/console.h"
+#include "tools/planning.h"
+#include "tools/report.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kFailed = 1;  // exit code: it ran, and something differs
+
+// A folder of this run's own, removed at the end whatever happens.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string pattern = (fs::temp_directory_path() / "pipeshard-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) fail(ErrorCode::kDiskFull, "no folder can be made in {}", fs::temp_directory_path().string());
+    path_ = pattern;
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+nlohmann::ordered_json toJson(const ValidationReport& report) {
+  nlohmann::ordered_json json;
+  json["passed"] = report.passed();
+  json["ranks"] = report.ranks;
+  for (const StepComparison& step : report.steps) json["steps"].push_back({{"loss", step.loss}, {"reference_loss", step.reference_loss}});
+  for (const TensorComparison& tensor : report.tensors) {
+    nlohmann::ordered_json entry = {{"kind", comparedKindName(tensor.kind)}, {"name", tensor.name}, {"step", tensor.step},
+                                    {"error", tensor.error}, {"largest_difference", tensor.largest_difference}, {"passed", tensor.passed()}};
+    if (!tensor.state.empty()) entry["state"] = tensor.state;
+    if (std::isfinite(tensor.bound)) entry["bound"] = tensor.bound;
+    json["tensors"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+std::string boundText(double bound) { return std::isfinite(bound) ? fmt::format("{:.0e}", bound) : "(not decisive)"; }
+
+// For each kind the worst tensor, and every tensor that failed, up to `most` of them.
+std::string worstTable(const ValidationReport& report, size_t most) {
+  std::vector<std::vector<std::string>> rows = {{"compared", "tensors", "worst error", "bound", "verdict", "worst tensor"}};
+  for (ComparedKind kind : {ComparedKind::kLoss, ComparedKind::kGradient, ComparedKind::kParameter, ComparedKind::kOptimizerState,
+                            ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState}) {
+    const TensorComparison* worst = nullptr;
+    size_t count = 0;
+    for (const TensorComparison& tensor : report.tensors) {
+      if (tensor.kind != kind) continue;
+      ++count;
+      if (worst == nullptr || tensor.error > worst->error) worst = &tensor;
+    }
+    if (worst == nullptr) continue;
+    rows.push_back({std::string(comparedKindName(kind)), std::to_string(count), fmt::format("{:.2e}", worst->error), boundText(worst->bound),
+                    !std::isfinite(worst->bound) ? "-" : worst->passed() ? "ok" : "DIFFERS",
+                    fmt::format("{}{} step {}", worst->name, worst->state.empty() ? "" : " " + worst->state, worst->step)});
+  }
+  std::string text = formatTable(rows);
+  size_t failed = 0;
+  for (const TensorComparison& tensor : report.tensors) {
+    if (tensor.passed()) continue;
+    if (failed++ < most) {
+      text += fmt::format("DIFFERS: {} {}{} in step {}: error {:.2e}, bound {:.0e}, largest difference {:.2e}\n", comparedKindName(tensor.kind),
+                          tensor.name, tensor.state.empty() ? "" : " " + tensor.state, tensor.step, tensor.error, tensor.bound,
+                          tensor.largest_difference);
+    }
+  }
+  if (failed > most) text += fmt::format("... and {} more (--json lists all)\n", failed - most);
+  return text;
+}
+
+struct ValidateCommand {
+  PlanRequest request;
+  std::string output;
+  std::string json;
+  std::string dump;
+  std::string data;
+  uint64_t seed = 0;
+  int steps = 1;
+  int threads = 0;
+  int timeout_seconds = 120;
+  double bound = 0;
+
+  int run() {
+    Progress progress;
+    const auto show = [&](const std::string& phase) { progress.phase(phase); };
+    const ScratchFolder scratch;
+    const std::string plan_directory = preparePlan(scratch.path(), show);
+    const Plan plan = readPlanDirectory(plan_directory);
+    const std::string work = dump.empty() ? (scratch.path() / "dump").string() : fs::absolute(dump).string();
+    const ValidationReport report = validate(makeSpec(plan, plan_directory, work), show);
+    progress.clear();
+    print(plan, report);
+    if (!json.empty()) writeOutputFile(json, toJson(report).dump(1) + "\n");
+    writeOutputFile(plan_directory + "/report.html", renderReport({plan, &report}));
+    return report.passed() ? 0 : kFailed;
+  }
+
+ private:
+  // The plan directory to run: the given one, or one that is planned now (kept with -o).
+  std::string preparePlan(const fs::path& scratch, const ProgressCallback& show) const {
+    if (fs::is_directory(request.model_path) && !request.model_path.ends_with(".onnx")) return fs::absolute(request.model_path).string();
+    const std::string directory = output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
+    writePlanDirectory(planTraining(request, show), directory);
+    return directory;
+  }
+
+  ValidateSpec makeSpec(const Plan& plan, const std::string& plan_directory, const std::string& work) const {
+    ValidateSpec spec;
+    setPromisedBounds(plan.precision, spec);
+    if (bound > 0) spec.bound = bound;
+    spec.adaptive = plan.optimizer.starts_with("adam");
+    spec.work_directory = work;
+    const int ranks = static_cast<int>(plan.stages.size());
+    JobSpec job;
+    job.steps = steps;
+    job.data.path = data.empty() ? "" : fs::absolute(data).string();
+    job.data.seed = seed;
+    // Both sides use as many threads per worker: the same kernels in the same blocks.
+    job.threads_per_worker = threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
+    job.step_timeout = std::chrono::seconds(timeout_seconds);
+    spec.planned = job;
+    spec.planned.plan_directory = plan_directory;
+    spec.reference = job;
+    spec.reference.plan_directory = plan_directory + "/reference";
+    return spec;
+  }
+
+  void print(const Plan& plan, const ValidationReport& report) const {
+    fmt::print("{}\n", printPlan(plan));
+    std::vector<std::vector<std::string>> rows = {{"step", "loss", "loss on one device", "difference"}};
+    for (size_t i = 0; i < report.steps.size(); ++i) {
+      const StepComparison& step = report.steps[i];
+      rows.push_back({std::to_string(i + 1), fmt::format("{:.9g}", step.loss), fmt::format("{:.9g}", step.reference_loss),
+                      fmt::format("{:.1e}", std::abs(step.loss - step.reference_loss))});
+    }
+    fmt::print("{}\n{}\n", formatTable(rows), worstTable(report, 20));
+    fmt::print("{}: {} on {} worker{} {} one device\n", report.passed() ? "PASS" : "FAIL", fs::path(plan.model_path).filename().string(),
+               report.ranks, report.ranks == 1 ? "" : "s", report.passed() ? "equals" : "differs from");
+  }
+};
+
+}  // namespace
+
+CommandFunction addValidateCommand(CLI::App& app) {
+  auto command = std::make_shared<ValidateCommand>();
+  CLI::App* sub = app.add_subcommand("validate", "Run a step or more on one device and on all, and compare loss, gradients, parameters and states");
+  sub->add_option("MODEL|DIR", command->request.model_path, "An .onnx file (planned first, with the options below) or a plan directory")->required();
+  addPlanOptions(*sub, command->request);
+  sub->add_option("--steps", command->steps, "How many training steps")->check(CLI::PositiveNumber)->capture_default_str();
+  sub->add_option("--data", command->data, "An .npz file with an array per model input (default: synthetic)")->type_name("FILE");
+  sub->add_option("--seed", command->seed, "Of synthetic data")->capture_default_str();
+  sub->add_option("--threads", command->threads, "Threads per worker, on both sides (default: the cores divided by the workers)");
+  sub->add_option("--timeout", command->timeout_seconds, "Longest time that one step may take")->type_name("SECONDS")->capture_default_str();
+  sub->add_option("--bound", command->bound, "Largest error of loss, gradients and (SGD) parameters\n(default: 1e-5 for float32, 1e-11 for float64)");
+  sub->add_option("-o,--output", command->output, "Keep the plan directory, with the report, here")->type_name("DIR");
+  sub->add_option("--dump", command->dump, "Keep the compared tensors here, as safetensors")->type_name("DIR");
+  sub->add_option("--json", command->json, "Also write the result to this file")->type_name("FILE");
+  sub->footer("Exit code 0: every tensor is within its bound; 1: some differ.\n"
+              "Example: pipeshard validate examples/gpt2.onnx --cluster 1x4 --schedule 1f1b --microbatches 8 --optimizer adamw:lr=1e-3 --steps 3");
+  return [command] { return command->run(); };
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,16 @@
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/worker.h"
+#include "tools/commands.h"
+
+namespace pipeshard {
+
+CommandFunction addWorkerCommand(CLI::App& app) {
+  CLI::App* sub = app.add_subcommand("worker", "One rank of a job; the coordinator starts it")->group("");
+  sub->prefix_command();  // the options are runtime/worker.h's
+  return [sub] { return workerMain(sub->remaining()); };
+}
+
+}  // namespace pipeshard
