@@ -33,12 +33,12 @@ struct OptimizerSpec {
   enum class Kind { kSgd, kAdam, kAdamW };
   Kind kind = Kind::kSgd;
   double learning_rate = 1e-2;
-  double momentum = 0;       // SGD
-  bool nesterov = false;     // SGD
-  double beta1 = 0.9;        // Adam, AdamW
+  double momentum = 0;    // SGD
+  bool nesterov = false;  // SGD
+  double beta1 = 0.9;     // Adam, AdamW
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double weight_decay = 0;   // AdamW default 0.01 (decoupled); Adam, SGD: added to the gradient
+  double weight_decay = 0;  // AdamW default 0.01 (decoupled); Adam, SGD: added to the gradient
 };
 // "sgd:lr=0.1,momentum=0.9" | "adam:lr=1e-3,beta1=..,beta2=..,eps=..,weight_decay=.." | "adamw:...". Error(kUsage) names the
 // key and the allowed ones. Meaning as in torch.optim.
@@ -57,10 +57,15 @@ PrecisionChange setPrecision(Graph& graph, DataType precision);
 // of the graph with more than one element that is no constant of the arithmetic (heuristic documented in the source) .
 std::vector<ValueId> trainableParameters(const Graph& graph);
 
+// Whether a prepared graph may hold this node on its way to the loss: there is a gradient rule for its operator, or the
+// operator has no gradient by nature (Shape, Equal, Floor, ...). A node with neither is an error only if it lies on a path
+// from a parameter to the loss; one that has an ONNX function body is better expanded (PrepareOptions::supported).
+bool hasGradientRule(const Node& node);
+
 // A microbatch's forward graph with what the time-axis analysis found; see ir/training_graph.h for the meaning.
 struct ForwardGraph {
-  Graph graph;                        // prepared, for one microbatch
-  ValueId loss;                       // scalar share of the loss
+  Graph graph;   // prepared, for one microbatch
+  ValueId loss;  // scalar share of the loss
   std::vector<BatchInput> inputs;
   std::vector<PrologueTotal> totals;  // `part` nodes are already in the graph
   int64_t microbatches = 1;
@@ -69,6 +74,12 @@ struct ForwardGraph {
 // Whether a gradient rule for the operator is registered.
 bool hasGradientRule(std::string_view domain, std::string_view op_type);
 
+// The training graph's nodes are in the order prologue, forward, backward, update; forward nodes that the loss does not need
+// are gone (so are a model's other outputs); its graph outputs are the loss, the parts of totals, the gradient parts and what
+// the updates give. Value names: "<value>_grad" ("<parameter>_grad.<k>" for several parts), "<parameter>.gradient",
+// "<parameter>.<state>", "<parameter>.updated", "<parameter>.<state>.updated", "step", "<value>.prologue" for a prologue's own
+// copy of a forward value. Backward nodes are called "<forward node>_grad/<operator>" and carry its metadata.
+//
 // Appends backward nodes (reverse mode; accumulation of several uses by Sum/Add; only where a parameter is reached), splits
 // them into input and weight parts, and appends the update nodes. An operator without gradient on a path from a parameter
 // to the loss: Error(kBadModel) naming node and operator.

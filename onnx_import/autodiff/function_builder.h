@@ -1,0 +1,45 @@
+// Writes the body of a Function, operator by operator.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace pipeshard {
+
+// Worked example, y = 2 x:   FunctionBuilder f("Double", 18);  auto x = f.input("x");  f.output("y", f.op("Mul", {x, f.number(2, x)}));
+class FunctionBuilder {
+ public:
+  FunctionBuilder(std::string_view name, std::string_view overload, int opset);
+
+  ValueId input(std::string_view name);
+  // An attribute of the calling node: required, or optional with a default.
+  void attribute(const std::string& name) { function_.attributes.push_back(name); }
+  void attribute(const std::string& name, Attribute default_value) { function_.default_attributes[name] = std::move(default_value); }
+  void output(std::string_view name, ValueId value);
+
+  // A standard operator with one output.
+  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, std::map<std::string, Attribute> attributes = {});
+  // An attribute of a body's node that stands for integer attribute `name` of the call.
+  static Attribute integerReference(std::string_view name);
+  // Integer attribute `name` of the call as a scalar.
+  ValueId integerAttribute(std::string_view name);
+  ValueId integer(int64_t value);                          // shape []
+  ValueId integers(const std::vector<int64_t>& elements);  // shape [n]
+  ValueId number(double value, ValueId like);              // shape [], of the type of `like`
+
+  Function finish();
+
+ private:
+  ValueId newValue(std::string_view name);
+  ValueId constant(Constant constant);
+
+  Function function_;
+  Graph body_;
+  int temporaries_ = 0;
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,300 @@
+#include "onnx_import/autodiff/functions.h"
+
+#include <cmath>
+#include <map>
+
+#include "ir/error.h"
+#include "onnx_import/autodiff/function_builder.h"
+
+namespace pipeshard {
+namespace {
+
+using Builder = FunctionBuilder;
+
+// ---- activations and softmax --------------------------------------------------------------------------------------
+
+void reluGrad(Builder& f) {
+  const ValueId dy = f.input("dY");
+  const ValueId y = f.input("Y");
+  const ValueId zero = f.number(0, y);
+  f.output("dX", f.op("Where", {f.op("Greater", {y, zero}), dy, zero}));
+}
+
+// dY (cdf(X) + X pdf(X)) of the standard normal distribution.
+void geluGrad(Builder& f) {
+  f.attribute("approximate", std::string("none"));
+  const ValueId dy = f.input("dY");
+  const ValueId x = f.input("X");
+  const ValueId erf = f.op("Erf", {f.op("Mul", {x, f.number(std::sqrt(0.5), x)})});
+  const ValueId cdf = f.op("Mul", {f.op("Add", {erf, f.number(1, x)}), f.number(0.5, x)});
+  const ValueId bell = f.op("Exp", {f.op("Mul", {f.op("Mul", {x, x}), f.number(-0.5, x)})});
+  const ValueId pdf = f.op("Mul", {bell, f.number(1 / std::sqrt(2 * M_PI), x)});
+  f.output("dX", f.op("Mul", {dy, f.op("Add", {cdf, f.op("Mul", {x, pdf})})}));
+}
+
+// Y = X/2 (1 + tanh u), u = k (X + c X^3):   dY (1/2 (1 + t) + X/2 (1 - t^2) k (1 + 3 c X^2))
+void geluTanhGrad(Builder& f) {
+  f.attribute("approximate", std::string("tanh"));
+  const ValueId dy = f.input("dY");
+  const ValueId x = f.input("X");
+  const ValueId one = f.number(1, x);
+  const ValueId half = f.number(0.5, x);
+  const ValueId k = f.number(std::sqrt(2 / M_PI), x);
+  const ValueId square = f.op("Mul", {x, x});
+  const ValueId cubic = f.op("Add", {one, f.op("Mul", {square, f.number(0.044715, x)})});
+  const ValueId t = f.op("Tanh", {f.op("Mul", {k, f.op("Mul", {x, cubic})})});
+  const ValueId du = f.op("Mul", {k, f.op("Add", {one, f.op("Mul", {square, f.number(3 * 0.044715, x)})})});
+  const ValueId slope = f.op("Mul", {f.op("Sub", {one, f.op("Mul", {t, t})}), du});
+  const ValueId sum = f.op("Add", {f.op("Add", {one, t}), f.op("Mul", {x, slope})});
+  f.output("dX", f.op("Mul", {dy, f.op("Mul", {half, sum})}));
+}
+
+ValueId sumOverAxisAttribute(Builder& f, ValueId x) {
+  const ValueId axes = f.op("Reshape", {f.integerAttribute("axis"), f.integers({1})});
+  return f.op("ReduceSum", {x, axes}, {{"keepdims", int64_t{1}}});
+}
+
+void softmaxGrad(Builder& f) {
+  f.attribute("axis", int64_t{-1});
+  const ValueId dy = f.input("dY");
+  const ValueId y = f.input("Y");
+  const ValueId sum = sumOverAxisAttribute(f, f.op("Mul", {dy, y}));
+  f.output("dX", f.op("Mul", {y, f.op("Sub", {dy, sum})}));
+}
+
+void logSoftmaxGrad(Builder& f) {
+  f.attribute("axis", int64_t{-1});
+  const ValueId dy = f.input("dY");
+  const ValueId y = f.input("Y");
+  const ValueId sum = sumOverAxisAttribute(f, dy);
+  f.output("dX", f.op("Sub", {dy, f.op("Mul", {f.op("Exp", {y}), sum})}));
+}
+
+// ---- LayerNormalization -------------------------------------------------------------------------------------------
+
+// Everything before `axis` as rows, the rest as columns.
+ValueId asRows(Builder& f, ValueId x) { return f.op("Flatten", {x}, {{"axis", Builder::integerReference("axis")}}); }
+
+struct Normalized {
+  ValueId dy, x_hat, inverse;  // rows
+};
+
+Normalized normalized(Builder& f, ValueId dy, ValueId x, ValueId mean, ValueId inverse) {
+  const ValueId inverse_rows = asRows(f, inverse);
+  const ValueId centred = f.op("Sub", {asRows(f, x), asRows(f, mean)});
+  return {asRows(f, dy), f.op("Mul", {centred, inverse_rows}), inverse_rows};
+}
+
+// With g = dY Scale:   InvStdDev (g - mean(g) - x_hat mean(g x_hat)), means over the normalised axes.
+void layerNormalizationInputGrad(Builder& f) {
+  f.attribute("axis", int64_t{-1});
+  const ValueId dy = f.input("dY");
+  const ValueId x = f.input("X");
+  const ValueId scale = f.input("Scale");
+  const ValueId mean = f.input("Mean");
+  const ValueId inverse = f.input("InvStdDev");
+  const Normalized n = normalized(f, dy, x, mean, inverse);
+  const ValueId g = f.op("Mul", {n.dy, f.op("Reshape", {scale, f.integers({1, -1})})});
+  const ValueId count = f.op("CastLike", {f.op("Shape", {g}, {{"start", int64_t{1}}, {"end", int64_t{2}}}), g});
+  const ValueId columns = f.integers({1});
+  const auto meanOf = [&](ValueId v) { return f.op("Div", {f.op("ReduceSum", {v, columns}, {{"keepdims", int64_t{1}}}), count}); };
+  const ValueId g_mean = meanOf(g);
+  const ValueId projection = f.op("Mul", {n.x_hat, meanOf(f.op("Mul", {g, n.x_hat}))});
+  const ValueId rows = f.op("Mul", {n.inverse, f.op("Sub", {f.op("Sub", {g, g_mean}), projection})});
+  f.output("dX", f.op("Reshape", {rows, f.op("Shape", {x})}));
+}
+
+void layerNormalizationWeightGrad(Builder& f) {
+  f.attribute("axis", int64_t{-1});
+  const ValueId dy = f.input("dY");
+  const ValueId x = f.input("X");
+  const ValueId mean = f.input("Mean");
+  const ValueId inverse = f.input("InvStdDev");
+  const Normalized n = normalized(f, dy, x, mean, inverse);
+  const ValueId inner = f.op("Shape", {x}, {{"start", Builder::integerReference("axis")}});
+  const ValueId rows = f.integers({0});
+  const auto sumOfRows = [&](ValueId v) { return f.op("Reshape", {f.op("ReduceSum", {v, rows}, {{"keepdims", int64_t{0}}}), inner}); };
+  f.output("dScale", sumOfRows(f.op("Mul", {n.dy, n.x_hat})));
+  f.output("dBias", sumOfRows(n.dy));
+}
+
+// ---- Gather -------------------------------------------------------------------------------------------------------
+
+// The data as [outer, axis, inner] with axis moved to the front, so that ScatterND can add whole [outer, inner] slices.
+void gatherGrad(Builder& f) {
+  f.attribute("axis", int64_t{0});
+  const ValueId dy = f.input("dY");
+  const ValueId indices = f.input("Indices");
+  const ValueId shape = f.input("Shape");
+  const ValueId one = f.integers({1});
+  const ValueId rank = f.op("Reshape", {f.op("Size", {shape}), one});
+  const ValueId signed_axis = f.op("Reshape", {f.integerAttribute("axis"), one});
+  const ValueId axis = f.op("Mod", {f.op("Add", {signed_axis, rank}), rank});
+  const ValueId next = f.op("Add", {axis, one});
+  const auto product = [&](ValueId from, ValueId to) {
+    const ValueId sizes = f.op("Concat", {one, f.op("Slice", {shape, from, to})}, {{"axis", int64_t{0}}});
+    return f.op("ReduceProd", {sizes}, {{"keepdims", int64_t{1}}});
+  };
+  const ValueId outer = product(f.integers({0}), axis);
+  const ValueId size = f.op("Slice", {shape, axis, next});
+  const ValueId inner = product(next, rank);
+  const ValueId dy_shape = f.op("Concat", {outer, f.integers({-1}), inner}, {{"axis", int64_t{0}}});
+  const std::vector<int64_t> swap = {1, 0, 2};
+  const ValueId updates = f.op("Transpose", {f.op("Reshape", {dy, dy_shape})}, {{"perm", swap}});
+  const ValueId flat = f.op("Reshape", {indices, f.integers({-1, 1})});
+  const ValueId wrapped = f.op("Where", {f.op("Less", {flat, f.integer(0)}), f.op("Add", {flat, size}), flat});
+  const ValueId data_shape = f.op("Concat", {size, outer, inner}, {{"axis", int64_t{0}}});
+  const ValueId zeros = f.op("Expand", {f.number(0, dy), data_shape});
+  const ValueId sums = f.op("ScatterND", {zeros, wrapped, updates}, {{"reduction", std::string("add")}});
+  f.output("dData", f.op("Reshape", {f.op("Transpose", {sums}, {{"perm", swap}}), shape}));
+}
+
+void gatherElementsGrad(Builder& f) {
+  f.attribute("axis", int64_t{0});
+  const ValueId dy = f.input("dY");
+  const ValueId indices = f.input("Indices");
+  const ValueId shape = f.input("Shape");
+  const ValueId zeros = f.op("Expand", {f.number(0, dy), shape});
+  f.output("dData",
+           f.op("ScatterElements", {zeros, indices, dy}, {{"axis", Builder::integerReference("axis")}, {"reduction", std::string("add")}}));
+}
+
+// ---- loss ---------------------------------------------------------------------------------------------------------
+
+// share (softmax - onehot(label)), share = dLoss * weight[label] (for a mean, divided by the sum of those), 0 where ignored.
+void softmaxCrossEntropyLossGrad(Builder& f, const std::string& reduction, bool weighted) {
+  f.attribute("reduction", reduction);
+  f.attribute("ignore_index", int64_t{0});
+  f.attribute("has_ignore_index", int64_t{0});
+  const ValueId d_loss = f.input("dLoss");
+  const ValueId log_probabilities = f.input("LogProb");
+  const ValueId labels = f.input("Labels");
+  const ValueId class_weights = weighted ? f.input("Weights") : ValueId();
+  const ValueId may_ignore = f.op("Equal", {f.integerAttribute("has_ignore_index"), f.integer(1)});
+  const ValueId ignored = f.op("And", {f.op("Equal", {labels, f.integerAttribute("ignore_index")}), may_ignore});
+  const ValueId label = f.op("Where", {ignored, f.integer(0), labels});
+  const ValueId zero = f.number(0, log_probabilities);
+  const ValueId weight = weighted ? f.op("Gather", {class_weights, label}) : f.number(1, log_probabilities);
+  const ValueId counted = f.op("Where", {ignored, zero, weight});
+  ValueId share = f.op("Mul", {d_loss, counted});
+  if (reduction == "mean") share = f.op("Div", {share, f.op("ReduceSum", {counted}, {{"keepdims", int64_t{0}}})});
+  share = f.op("Where", {ignored, zero, share});
+  const ValueId classes = f.integers({1});
+  const ValueId column = f.op("Unsqueeze", {share, classes});
+  const ValueId spread = f.op("Mul", {f.op("Exp", {log_probabilities}), column});
+  f.output("dScores", f.op("ScatterElements", {spread, f.op("Unsqueeze", {label, classes}), f.op("Neg", {column})},
+                           {{"axis", int64_t{1}}, {"reduction", std::string("add")}}));
+}
+
+// ---- optimizers ---------------------------------------------------------------------------------------------------
+
+ValueId decayedGradient(Builder& f, ValueId parameter, ValueId gradient, ValueId decay) {
+  return f.op("Add", {gradient, f.op("Mul", {decay, parameter})});
+}
+
+void sgd(Builder& f) {
+  const ValueId parameter = f.input("Param");
+  const ValueId gradient = f.input("Grad");
+  const ValueId rate = f.input("LearningRate");
+  const ValueId decay = f.input("WeightDecay");
+  const ValueId g = decayedGradient(f, parameter, gradient, decay);
+  f.output("NewParam", f.op("Sub", {parameter, f.op("Mul", {rate, g})}));
+}
+
+void sgdMomentum(Builder& f) {
+  f.attribute("nesterov", int64_t{0});
+  const ValueId parameter = f.input("Param");
+  const ValueId gradient = f.input("Grad");
+  const ValueId velocity = f.input("Velocity");
+  const ValueId rate = f.input("LearningRate");
+  const ValueId momentum = f.input("Momentum");
+  const ValueId decay = f.input("WeightDecay");
+  const ValueId g = decayedGradient(f, parameter, gradient, decay);
+  const ValueId new_velocity = f.op("Add", {f.op("Mul", {momentum, velocity}), g});
+  const ValueId ahead = f.op("Add", {g, f.op("Mul", {momentum, new_velocity})});
+  const ValueId nesterov = f.op("Equal", {f.integerAttribute("nesterov"), f.integer(1)});
+  const ValueId direction = f.op("Where", {nesterov, ahead, new_velocity});
+  f.output("NewParam", f.op("Sub", {parameter, f.op("Mul", {rate, direction})}));
+  f.output("NewVelocity", new_velocity);
+}
+
+void adamLike(Builder& f, bool decoupled_decay) {
+  ValueId parameter = f.input("Param");
+  ValueId g = f.input("Grad");
+  const ValueId m = f.input("M");
+  const ValueId v = f.input("V");
+  const ValueId step = f.input("Step");
+  const ValueId rate = f.input("LearningRate");
+  const ValueId beta1 = f.input("Beta1");
+  const ValueId beta2 = f.input("Beta2");
+  const ValueId epsilon = f.input("Epsilon");
+  const ValueId decay = f.input("WeightDecay");
+  const ValueId one = f.number(1, parameter);
+  if (decoupled_decay) {
+    parameter = f.op("Mul", {parameter, f.op("Sub", {one, f.op("Mul", {rate, decay})})});
+  } else {
+    g = decayedGradient(f, parameter, g, decay);
+  }
+  const auto average = [&](ValueId beta, ValueId old, ValueId sample) {
+    return f.op("Add", {f.op("Mul", {beta, old}), f.op("Mul", {f.op("Sub", {one, beta}), sample})});
+  };
+  const ValueId new_m = average(beta1, m, g);
+  const ValueId new_v = average(beta2, v, f.op("Mul", {g, g}));
+  const ValueId t = f.op("CastLike", {step, one});
+  const auto correction = [&](ValueId beta) { return f.op("Sub", {one, f.op("Pow", {beta, t})}); };
+  const ValueId deviation = f.op("Div", {f.op("Sqrt", {new_v}), f.op("Sqrt", {correction(beta2)})});
+  const ValueId direction = f.op("Div", {new_m, f.op("Add", {deviation, epsilon})});
+  const ValueId stride = f.op("Div", {rate, correction(beta1)});
+  f.output("NewParam", f.op("Sub", {parameter, f.op("Mul", {stride, direction})}));
+  f.output("NewM", new_m);
+  f.output("NewV", new_v);
+}
+
+void adam(Builder& f) { adamLike(f, false); }
+void adamW(Builder& f) { adamLike(f, true); }
+
+using Bodies = std::map<std::pair<std::string, std::string>, void (*)(Builder&)>;
+
+const Bodies& bodies() {
+  static const Bodies table = {
+      {{"ReluGrad", ""}, reluGrad},
+      {{"GeluGrad", ""}, geluGrad},
+      {{"GeluGrad", "tanh"}, geluTanhGrad},
+      {{"SoftmaxGrad", ""}, softmaxGrad},
+      {{"LogSoftmaxGrad", ""}, logSoftmaxGrad},
+      {{"LayerNormalizationInputGrad", ""}, layerNormalizationInputGrad},
+      {{"LayerNormalizationWeightGrad", ""}, layerNormalizationWeightGrad},
+      {{"GatherGrad", ""}, gatherGrad},
+      {{"GatherElementsGrad", ""}, gatherElementsGrad},
+      {{"SoftmaxCrossEntropyLossGrad", "none"}, [](Builder& f) { softmaxCrossEntropyLossGrad(f, "none", false); }},
+      {{"SoftmaxCrossEntropyLossGrad", "sum"}, [](Builder& f) { softmaxCrossEntropyLossGrad(f, "sum", false); }},
+      {{"SoftmaxCrossEntropyLossGrad", "mean"}, [](Builder& f) { softmaxCrossEntropyLossGrad(f, "mean", false); }},
+      {{"SoftmaxCrossEntropyLossGrad", "none_weighted"}, [](Builder& f) { softmaxCrossEntropyLossGrad(f, "none", true); }},
+      {{"SoftmaxCrossEntropyLossGrad", "sum_weighted"}, [](Builder& f) { softmaxCrossEntropyLossGrad(f, "sum", true); }},
+      {{"SoftmaxCrossEntropyLossGrad", "mean_weighted"}, [](Builder& f) { softmaxCrossEntropyLossGrad(f, "mean", true); }},
+      {{"SGD", ""}, sgd},
+      {{"SGDMomentum", ""}, sgdMomentum},
+      {{"Adam", ""}, adam},
+      {{"AdamW", ""}, adamW},
+  };
+  return table;
+}
+
+}  // namespace
+
+Function makePipeshardFunction(std::string_view name, std::string_view overload, int opset) {
+  const auto it = bodies().find({std::string(name), std::string(overload)});
+  PIPESHARD_CHECK(it != bodies().end(), "no function pipeshard::{} with overload '{}'", name, overload);
+  PIPESHARD_CHECK(opset >= 16, "function bodies need opset 16 or later, found {}", opset);
+  FunctionBuilder builder(name, overload, opset);
+  it->second(builder);
+  return builder.finish();
+}
+
+std::vector<std::pair<std::string, std::string>> pipeshardFunctions() {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const auto& [name, body] : bodies()) names.push_back(name);
+  return names;
+}
+
+}  // namespace pipeshard

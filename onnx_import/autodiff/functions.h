@@ -1,0 +1,27 @@
+// The functions of the pipeshard domain, as docs/operators.md lists them, with bodies in standard ONNX.
+//
+// A body cannot branch on a string attribute or on an absent input. Where the meaning depends on one, there is one body per
+// case and the call says which by its `overload`; its attributes say the same, for kernels.
+//
+//   GeluGrad                     ""  (approximate "none"), "tanh"
+//   SoftmaxCrossEntropyLossGrad  "none", "sum", "mean", and each with "_weighted" when Weights is given
+//   every other function         ""
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace pipeshard {
+
+// The definition of a function, its body written for version `opset` (16 or later) of the standard operators; a model and
+// its functions must agree on the version. Error(kInternal) for a name or overload that does not exist.
+Function makePipeshardFunction(std::string_view name, std::string_view overload, int opset);
+
+// (name, overload) of all functions, sorted.
+std::vector<std::pair<std::string, std::string>> pipeshardFunctions();
+
+}  // namespace pipeshard

@@ -1,0 +1,260 @@
+#include "onnx_import/autodiff/gradient_context.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "ir/error.h"
+#include "onnx_import/autodiff/functions.h"
+
+namespace pipeshard {
+namespace {
+
+bool hasOneElement(const Shape& shape) {
+  return std::all_of(shape.begin(), shape.end(), [](int64_t size) { return size == 1; });
+}
+
+std::string joinedIntegers(const std::vector<int64_t>& elements) { return fmt::format("{}", fmt::join(elements, "_")); }
+
+std::string forwardName(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (!node.name.empty()) return node.name;
+  for (ValueId output : node.outputs) {
+    if (output.valid()) return graph.value(output).name;
+  }
+  return node.op_type;
+}
+
+}  // namespace
+
+BackwardBuilder::BackwardBuilder(Graph& graph) : graph_(graph), builder_(graph), forward_nodes_(graph.nodes.size()) {
+  graph.opset_imports.emplace(std::string(kPipeshardDomain), 1);
+}
+
+ValueId BackwardBuilder::scalar(DataType type, double number) {
+  const auto [it, added] = scalars_.try_emplace({type, number});
+  if (added) it->second = builder_.addConstant(fmt::format("grad/{}.{}", dataTypeName(type), number), makeScalar(type, number));
+  return it->second;
+}
+
+ValueId BackwardBuilder::integers(const std::vector<int64_t>& elements) {
+  const auto [it, added] = integers_.try_emplace(elements);
+  if (added) {
+    const std::string name = elements.size() > 16 ? "grad/integers" : "grad/integers." + joinedIntegers(elements);
+    it->second = builder_.addConstant(name, makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+  }
+  return it->second;
+}
+
+void BackwardBuilder::useFunction(std::string_view name, std::string_view overload) {
+  if (graph().findFunction(kPipeshardDomain, name, overload) != nullptr) return;
+  graph().functions.push_back(makePipeshardFunction(name, overload, graph().opset_imports.at("")));
+}
+
+NodeId BackwardBuilder::addNode(std::string_view domain, std::string_view op_type, std::string_view overload, std::vector<ValueId> inputs,
+                                std::vector<ValueId> outputs, std::map<std::string, Attribute> attributes) {
+  if (domain == kPipeshardDomain) useFunction(op_type, overload);
+  const NodeId id = builder_.addNode(domain, op_type, std::move(inputs), std::move(outputs), std::move(attributes));
+  graph().node(id).overload = overload;
+  if (!overload.empty()) graph().ir_version = std::max<int64_t>(graph().ir_version, 10);
+  forward_nodes_.emplace_back();
+  return id;
+}
+
+NodeId BackwardBuilder::addBackwardNode(NodeId forward, std::string_view domain, std::string_view op_type, std::string_view overload,
+                                        std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+                                        std::map<std::string, Attribute> attributes) {
+  const NodeId id = addNode(domain, op_type, overload, std::move(inputs), std::move(outputs), std::move(attributes));
+  std::string name = fmt::format("{}_grad/{}", forwardName(graph(), forward), op_type);
+  if (const int uses = name_uses_[name]++; uses > 0) name += fmt::format("_{}", uses);
+  graph().node(id).name = std::move(name);
+  graph().node(id).metadata = graph().node(forward).metadata;
+  forward_nodes_.back() = forward;
+  return id;
+}
+
+GradientContext::GradientContext(BackwardBuilder& builder, NodeId forward, std::vector<ValueId> output_gradients, std::vector<bool> needed)
+    : builder_(builder),
+      forward_(forward),
+      node_(builder.graph().node(forward)),
+      output_gradients_(std::move(output_gradients)),
+      needed_(std::move(needed)),
+      input_gradients_(node_.inputs.size()) {}
+
+ValueId GradientContext::input(size_t position) const {
+  if (!hasInput(position)) refuse(fmt::format("it lacks input {}", position));
+  return node_.inputs[position];
+}
+
+ValueId GradientContext::output(size_t position) const {
+  if (position >= node_.outputs.size() || !node_.outputs[position].valid()) refuse(fmt::format("it lacks output {}", position));
+  return node_.outputs[position];
+}
+
+ValueId GradientContext::ensureOutput(size_t position, std::string_view suffix, DataType type, Shape shape) {
+  std::vector<ValueId>& outputs = builder_.graph().node(forward_).outputs;
+  if (outputs.size() <= position) outputs.resize(position + 1);
+  if (!outputs[position].valid()) {
+    const std::string name = fmt::format("{}.{}", builder_.graph().value(outputs[0]).name, suffix);
+    outputs[position] = builder_.values().addValue(name, type, std::move(shape));
+  }
+  node_.outputs = outputs;
+  return outputs[position];
+}
+
+void GradientContext::setForwardAttribute(const std::string& name, Attribute attribute) {
+  builder_.graph().node(forward_).attributes[name] = attribute;
+  node_.attributes[name] = std::move(attribute);
+}
+
+std::optional<std::vector<int64_t>> GradientContext::constantIntegers(size_t position) const {
+  if (!hasInput(position)) return std::nullopt;
+  const Constant* constant = builder_.graph().constant(node_.inputs[position]);
+  if (constant == nullptr) {
+    refuse(fmt::format("input {} ('{}') must be a constant for the gradient; export with static shapes there", position,
+                       builder_.graph().value(node_.inputs[position]).name));
+  }
+  return integerElements(*constant);
+}
+
+std::optional<double> GradientContext::constantNumber(ValueId value) const {
+  const Constant* constant = builder_.graph().constant(value);
+  if (constant == nullptr || !hasOneElement(constant->shape)) return std::nullopt;
+  return numericElements(*constant).front();
+}
+
+void GradientContext::give(size_t position, ValueId gradient) {
+  const ValueId target = input(position);
+  PIPESHARD_CHECK(needs(position), "{}: a gradient of input {} that nobody needs", describeNode(node_), position);
+  PIPESHARD_CHECK(shape(gradient) == shape(target) && type(gradient) == type(target), "{}: gradient of input {} is {}{}, wanted {}{}",
+                  describeNode(node_), position, dataTypeName(type(gradient)), shapeToString(shape(gradient)), dataTypeName(type(target)),
+                  shapeToString(shape(target)));
+  PIPESHARD_CHECK(!input_gradients_[position].valid(), "{}: two gradients of input {}", describeNode(node_), position);
+  input_gradients_[position] = gradient;
+}
+
+void GradientContext::refuse(std::string_view reason) const {
+  fail(ErrorCode::kBadModel, "{}: its gradient cannot be taken: {}", describeNode(node_), reason);
+}
+
+void GradientContext::requireVersion(int version) const {
+  if (node_.opset_version >= version) return;
+  refuse(fmt::format("version {} of the operator has another meaning; convert the model to opset {} or later (onnx.version_converter)",
+                     node_.opset_version, version));
+}
+
+ValueId GradientContext::op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
+                            std::map<std::string, Attribute> attributes) {
+  const ValueId result = builder_.values().addValue(nodeName(op_type), type, std::move(shape));
+  builder_.addBackwardNode(forward_, "", op_type, "", std::move(inputs), {result}, std::move(attributes));
+  return result;
+}
+
+std::string GradientContext::nodeName(std::string_view op_type) {
+  return fmt::format("{}_grad/{}", forwardName(builder_.graph(), forward_), op_type);
+}
+
+ValueId GradientContext::function(std::string_view name, std::string_view overload, std::vector<ValueId> inputs, DataType type, Shape shape,
+                                  std::map<std::string, Attribute> attributes) {
+  const ValueId result = builder_.values().addValue(nodeName(name), type, std::move(shape));
+  builder_.addBackwardNode(forward_, kPipeshardDomain, name, overload, std::move(inputs), {result}, std::move(attributes));
+  return result;
+}
+
+std::vector<ValueId> GradientContext::functionOutputs(std::string_view name, std::vector<ValueId> inputs, DataType type,
+                                                      const std::vector<std::optional<Shape>>& shapes,
+                                                      std::map<std::string, Attribute> attributes) {
+  std::vector<ValueId> results;
+  for (const std::optional<Shape>& shape : shapes) {
+    results.push_back(shape ? builder_.values().addValue(nodeName(name), type, *shape) : ValueId());
+  }
+  builder_.addBackwardNode(forward_, kPipeshardDomain, name, "", std::move(inputs), results, std::move(attributes));
+  return results;
+}
+
+ValueId GradientContext::unary(std::string_view op_type, ValueId x) { return op(op_type, {x}, type(x), shape(x)); }
+
+ValueId GradientContext::binary(std::string_view op_type, ValueId a, ValueId b) {
+  return op(op_type, {a, b}, type(a), broadcastShapes(shape(a), shape(b)));
+}
+
+ValueId GradientContext::compare(std::string_view op_type, ValueId a, ValueId b) {
+  return op(op_type, {a, b}, DataType::kBool, broadcastShapes(shape(a), shape(b)));
+}
+
+ValueId GradientContext::where(ValueId condition, ValueId a, ValueId b) {
+  return op("Where", {condition, a, b}, type(a), broadcastShapes(shape(condition), broadcastShapes(shape(a), shape(b))));
+}
+
+ValueId GradientContext::multiply(ValueId a, ValueId b) {
+  const Shape result = broadcastShapes(shape(a), shape(b));
+  if (const auto number = constantNumber(a); number && shape(b) == result) return scale(b, *number);
+  if (const auto number = constantNumber(b); number && shape(a) == result) return scale(a, *number);
+  return binary("Mul", a, b);
+}
+
+ValueId GradientContext::scale(ValueId x, double number) {
+  if (number == 1) return x;
+  if (const auto constant = constantNumber(x); constant && shape(x).empty()) return scalar(type(x), *constant * number);
+  if (number == -1) return unary("Neg", x);
+  return binary("Mul", x, scalar(type(x), number));
+}
+
+ValueId GradientContext::addNumber(ValueId x, double number) { return binary("Add", x, scalar(type(x), number)); }
+
+ValueId GradientContext::reshape(ValueId x, const Shape& target) {
+  if (shape(x) == target) return x;
+  return op("Reshape", {x, integers(target)}, type(x), target);
+}
+
+ValueId GradientContext::expand(ValueId x, const Shape& target) {
+  if (shape(x) == target) return x;
+  return op("Expand", {x, integers(target)}, type(x), target);
+}
+
+ValueId GradientContext::transpose(ValueId x, const std::vector<int64_t>& permutation) {
+  const Shape from = shape(x);
+  Shape to;
+  for (int64_t axis : permutation) to.push_back(from[static_cast<size_t>(axis)]);
+  return op("Transpose", {x}, type(x), to, {{"perm", permutation}});
+}
+
+ValueId GradientContext::transposeLastTwo(ValueId x) {
+  std::vector<int64_t> permutation(shape(x).size());
+  for (size_t i = 0; i < permutation.size(); ++i) permutation[i] = static_cast<int64_t>(i);
+  std::swap(permutation[permutation.size() - 1], permutation[permutation.size() - 2]);
+  return transpose(x, permutation);
+}
+
+ValueId GradientContext::reduceSum(ValueId x, const std::vector<int64_t>& axes, bool keep_dims) {
+  if (axes.empty()) return x;
+  const Shape from = shape(x);
+  Shape to;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const bool reduced = std::find(axes.begin(), axes.end(), static_cast<int64_t>(i)) != axes.end();
+    if (!reduced) to.push_back(from[i]);
+    if (reduced && keep_dims) to.push_back(1);
+  }
+  return op("ReduceSum", {x, integers(axes)}, type(x), to, {{"keepdims", int64_t{keep_dims}}});
+}
+
+ValueId GradientContext::cast(ValueId x, DataType target) {
+  if (type(x) == target) return x;
+  return op("Cast", {x}, target, shape(x), {{"to", static_cast<int64_t>(target)}});
+}
+
+ValueId GradientContext::reduceTo(ValueId x, const Shape& target) {
+  const Shape from = shape(x);
+  if (from == target) return x;
+  const size_t leading = from.size() - target.size();
+  std::vector<int64_t> axes;
+  bool inner = false;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const bool broadcast = i >= leading && target[i - leading] == 1 && from[i] != 1;
+    if (i < leading || broadcast) axes.push_back(static_cast<int64_t>(i));
+    inner = inner || broadcast;
+  }
+  return reshape(reduceSum(x, axes, inner), target);
+}
+
+}  // namespace pipeshard

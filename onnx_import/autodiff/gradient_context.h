@@ -1,0 +1,130 @@
+// What a gradient rule works with: the forward node, the gradients of its outputs, and ways to emit backward nodes.
+//
+// Everything that is emitted gets a type and a static shape, the name "<forward node>_grad/<operator>", the metadata of the
+// forward node, and an entry in BackwardBuilder::forwardNodes(). Constants are shared over the whole graph.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace pipeshard {
+
+// Adds nodes, shared constants and functions to a graph whose first nodes are forward nodes. One per graph.
+class BackwardBuilder {
+ public:
+  explicit BackwardBuilder(Graph& graph);
+
+  const Graph& graph() const { return graph_; }
+  Graph& graph() { return graph_; }
+  GraphBuilder& values() { return builder_; }
+
+  // An initializer of shape [] holding `number`; the same one for the same type and number.
+  ValueId scalar(DataType type, double number);
+  // A 1-D int64 initializer; the same one for the same elements.
+  ValueId integers(const std::vector<int64_t>& elements);
+
+  // Appends a node that differentiates `forward`. For a function of the pipeshard domain its definition is added once.
+  NodeId addBackwardNode(NodeId forward, std::string_view domain, std::string_view op_type, std::string_view overload,
+                         std::vector<ValueId> inputs, std::vector<ValueId> outputs, std::map<std::string, Attribute> attributes);
+  // Appends a node that differentiates nothing (an update).
+  NodeId addNode(std::string_view domain, std::string_view op_type, std::string_view overload, std::vector<ValueId> inputs,
+                 std::vector<ValueId> outputs, std::map<std::string, Attribute> attributes);
+
+  // By node index: the forward node of each backward node, invalid for all others.
+  const std::vector<NodeId>& forwardNodes() const { return forward_nodes_; }
+
+ private:
+  void useFunction(std::string_view name, std::string_view overload);
+
+  Graph& graph_;
+  GraphBuilder builder_;
+  std::map<std::pair<DataType, double>, ValueId> scalars_;
+  std::map<std::vector<int64_t>, ValueId> integers_;
+  std::vector<NodeId> forward_nodes_;
+  std::map<std::string, int> name_uses_;
+};
+
+class GradientContext {
+ public:
+  // `output_gradients` by output position, invalid where no gradient arrives; `needed` by input position.
+  GradientContext(BackwardBuilder& builder, NodeId forward, std::vector<ValueId> output_gradients, std::vector<bool> needed);
+
+  // ---- the forward node ----
+  const Node& node() const { return node_; }  // a copy: emitting nodes does not invalidate it
+  NodeId nodeId() const { return forward_; }
+  size_t inputCount() const { return node_.inputs.size(); }
+  bool hasInput(size_t position) const { return position < node_.inputs.size() && node_.inputs[position].valid(); }
+  ValueId input(size_t position) const;
+  ValueId output(size_t position = 0) const;
+  // The output at `position`, added to the forward node (with this name suffix, type and shape) if it is not there.
+  ValueId ensureOutput(size_t position, std::string_view suffix, DataType type, Shape shape);
+  void setForwardAttribute(const std::string& name, Attribute attribute);
+  Shape shape(ValueId value) const { return builder_.graph().shape(value); }
+  DataType type(ValueId value) const { return builder_.graph().dataType(value); }
+  // The elements of an integer input that is constant; nullopt if the input is absent. Refuses one that is not constant.
+  std::optional<std::vector<int64_t>> constantIntegers(size_t position) const;
+  // The single number that an input holds for certain, if it is a constant of one element.
+  std::optional<double> constantNumber(ValueId value) const;
+
+  // ---- gradients ----
+  ValueId outputGradient(size_t position = 0) const {
+    return position < output_gradients_.size() ? output_gradients_[position] : ValueId();
+  }
+  bool needs(size_t position) const { return position < needed_.size() && needed_[position]; }
+  // Says what the gradient of an input is. Type and shape must be the input's.
+  void give(size_t position, ValueId gradient);
+  // give, after summing a gradient of the output's shape over what was broadcast.
+  void giveReduced(size_t position, ValueId gradient) { give(position, reduceTo(gradient, shape(input(position)))); }
+  const std::vector<ValueId>& inputGradients() const { return input_gradients_; }
+
+  // Error(kBadModel) naming the node, its operator and `reason`.
+  [[noreturn]] void refuse(std::string_view reason) const;
+  // Refuses a node whose operator has a lower version than `version`, where it meant something else.
+  void requireVersion(int version) const;
+
+  // ---- emitting ----
+  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
+             std::map<std::string, Attribute> attributes = {});
+  // A function of the pipeshard domain with one output.
+  ValueId function(std::string_view name, std::string_view overload, std::vector<ValueId> inputs, DataType type, Shape shape,
+                   std::map<std::string, Attribute> attributes = {});
+  // The same with several outputs; absent ones are given as nullopt and come back invalid.
+  std::vector<ValueId> functionOutputs(std::string_view name, std::vector<ValueId> inputs, DataType type,
+                                       const std::vector<std::optional<Shape>>& shapes, std::map<std::string, Attribute> attributes);
+  ValueId scalar(DataType type, double number) { return builder_.scalar(type, number); }
+  ValueId integers(const std::vector<int64_t>& elements) { return builder_.integers(elements); }
+
+  ValueId unary(std::string_view op_type, ValueId x);               // same type and shape
+  ValueId binary(std::string_view op_type, ValueId a, ValueId b);   // broadcast, type of a
+  ValueId compare(std::string_view op_type, ValueId a, ValueId b);  // broadcast, bool
+  ValueId where(ValueId condition, ValueId a, ValueId b);           // broadcast, type of a
+  ValueId multiply(ValueId a, ValueId b);                           // constants of one element are folded
+  ValueId scale(ValueId x, double number);                          // x * number; x itself for 1
+  ValueId addNumber(ValueId x, double number);                      // x + number
+  ValueId reshape(ValueId x, const Shape& shape);                   // x itself if it has the shape
+  ValueId expand(ValueId x, const Shape& shape);                    // x itself if it has the shape
+  ValueId transpose(ValueId x, const std::vector<int64_t>& permutation);
+  ValueId transposeLastTwo(ValueId x);
+  ValueId reduceSum(ValueId x, const std::vector<int64_t>& axes, bool keep_dims);
+  ValueId cast(ValueId x, DataType type);  // x itself if it has the type
+  // The adjoint of broadcasting `shape` to x's shape: sums over the broadcast axes.
+  ValueId reduceTo(ValueId x, const Shape& shape);
+
+ private:
+  std::string nodeName(std::string_view op_type);
+
+  BackwardBuilder& builder_;
+  NodeId forward_;
+  Node node_;
+  std::vector<ValueId> output_gradients_;
+  std::vector<bool> needed_;
+  std::vector<ValueId> input_gradients_;
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,42 @@
+// The table of gradient rules: one small function per operator, keyed by (domain, operator), filled by explicit calls.
+//
+// A rule reads context.outputGradient() and says context.give(i, ...) for every input i with context.needs(i). It must be
+// right for every shape, type and attribute of its operator, or refuse by name.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "ir/graph.h"
+#include "onnx_import/autodiff/gradient_context.h"
+
+namespace pipeshard {
+
+struct GradientRule {
+  void (*apply)(GradientContext&) = nullptr;  // nullptr: the outputs do not depend on any input in a differentiable way
+  uint32_t stopped_inputs = 0;                // bit i: no gradient passes to input i (an index, a shape, a flag, a limit)
+
+  bool passesGradient(size_t input) const { return apply != nullptr && (input >= 32 || (stopped_inputs >> input & 1) == 0); }
+};
+
+using GradientRules = std::map<std::pair<std::string, std::string>, GradientRule>;
+
+// All rules.
+const GradientRules& gradientRules();
+// The rule of a node's operator, or nullptr.
+const GradientRule* findGradientRule(const Node& node);
+
+// One family each.
+void addArithmeticRules(GradientRules& rules);     // rules_arithmetic.cc
+void addUnaryRules(GradientRules& rules);          // rules_unary.cc
+void addSelectionRules(GradientRules& rules);      // rules_selection.cc
+void addMatmulRules(GradientRules& rules);         // rules_matmul.cc
+void addReductionRules(GradientRules& rules);      // rules_reduction.cc
+void addShapeRules(GradientRules& rules);          // rules_shape.cc
+void addMovementRules(GradientRules& rules);       // rules_movement.cc
+void addNormalizationRules(GradientRules& rules);  // rules_normalization.cc
+void addLossRules(GradientRules& rules);           // rules_loss.cc
+
+}  // namespace pipeshard

@@ -1,0 +1,84 @@
+// MatMul and Gemm. A product with a matrix of weights becomes one Gemm on the flattened rows: no transposed copies.
+#include "onnx_import/autodiff/gradient_rules.h"
+
+namespace pipeshard {
+namespace {
+
+ValueId gemm(GradientContext& c, ValueId a, bool transpose_a, ValueId b, bool transpose_b, float alpha = 1) {
+  const Shape rows = c.shape(a);
+  const Shape columns = c.shape(b);
+  std::map<std::string, Attribute> attributes = {{"transA", int64_t{transpose_a}}, {"transB", int64_t{transpose_b}}};
+  if (alpha != 1) attributes["alpha"] = alpha;
+  return c.op("Gemm", {a, b}, c.type(a), {rows[transpose_a ? 1 : 0], columns[transpose_b ? 0 : 1]}, std::move(attributes));
+}
+
+ValueId matmul(GradientContext& c, ValueId a, ValueId b) {
+  const Shape left = c.shape(a);
+  const Shape right = c.shape(b);
+  Shape result = broadcastShapes(Shape(left.begin(), left.end() - 2), Shape(right.begin(), right.end() - 2));
+  result.push_back(left[left.size() - 2]);
+  result.push_back(right.back());
+  return c.op("MatMul", {a, b}, c.type(a), std::move(result));
+}
+
+// [.., m, k] as [rows, k].
+ValueId flattenRows(GradientContext& c, ValueId x) {
+  const Shape shape = c.shape(x);
+  return c.reshape(x, {elementCount(shape) / shape.back(), shape.back()});
+}
+
+// Y = A B with B a matrix: rows of A and Y are independent.
+void matmulByMatrix(GradientContext& c, ValueId a, ValueId b, ValueId dy) {
+  const ValueId rows = flattenRows(c, dy);
+  if (c.needs(0)) c.give(0, c.reshape(gemm(c, rows, false, b, true), c.shape(c.input(0))));
+  if (c.needs(1)) c.give(1, c.reshape(gemm(c, flattenRows(c, a), true, rows, false), c.shape(c.input(1))));
+}
+
+void matmulGradient(GradientContext& c) {
+  Shape a_shape = c.shape(c.input(0));
+  Shape b_shape = c.shape(c.input(1));
+  Shape y_shape = c.shape(c.output());
+  // One-dimensional inputs are a row (left) or a column (right) without saying so.
+  if (b_shape.size() == 1) {
+    b_shape.push_back(1);
+    y_shape.push_back(1);
+  }
+  if (a_shape.size() == 1) {
+    a_shape.insert(a_shape.begin(), 1);
+    y_shape.insert(y_shape.end() - 1, 1);
+  }
+  const ValueId a = c.reshape(c.input(0), a_shape);
+  const ValueId b = c.reshape(c.input(1), b_shape);
+  const ValueId dy = c.reshape(c.outputGradient(), y_shape);
+  if (b_shape.size() == 2) return matmulByMatrix(c, a, b, dy);
+  if (c.needs(0)) {
+    const ValueId gradient = c.reduceTo(matmul(c, dy, c.transposeLastTwo(b)), a_shape);
+    c.give(0, c.reshape(gradient, c.shape(c.input(0))));
+  }
+  if (c.needs(1)) {
+    const ValueId gradient = c.reduceTo(matmul(c, c.transposeLastTwo(a), dy), b_shape);
+    c.give(1, c.reshape(gradient, c.shape(c.input(1))));
+  }
+}
+
+// Y = alpha op(A) op(B) + beta C
+void gemmGradient(GradientContext& c) {
+  const bool transpose_a = c.node().intAttribute("transA", 0) != 0;
+  const bool transpose_b = c.node().intAttribute("transB", 0) != 0;
+  const float alpha = c.node().floatAttribute("alpha", 1);
+  const ValueId a = c.input(0);
+  const ValueId b = c.input(1);
+  const ValueId dy = c.outputGradient();
+  if (c.needs(0)) c.give(0, transpose_a ? gemm(c, b, transpose_b, dy, true, alpha) : gemm(c, dy, false, b, !transpose_b, alpha));
+  if (c.needs(1)) c.give(1, transpose_b ? gemm(c, dy, true, a, transpose_a, alpha) : gemm(c, a, !transpose_a, dy, false, alpha));
+  if (c.needs(2)) c.give(2, c.scale(c.reduceTo(dy, c.shape(c.input(2))), c.node().floatAttribute("beta", 1)));
+}
+
+}  // namespace
+
+void addMatmulRules(GradientRules& rules) {
+  rules[{"", "MatMul"}] = {matmulGradient};
+  rules[{"", "Gemm"}] = {gemmGradient};
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,61 @@
+// ReduceSum, ReduceMean, ReduceMax, ReduceMin.
+#include <algorithm>
+#include <numeric>
+
+#include "onnx_import/autodiff/gradient_rules.h"
+
+namespace pipeshard {
+namespace {
+
+// The reduced axes, from input 1 (newer versions) or the attribute (older ones), as [0, rank).
+std::vector<int64_t> reducedAxes(const GradientContext& c) {
+  const size_t rank = c.shape(c.input(0)).size();
+  std::vector<int64_t> axes = c.node().intsAttribute("axes");
+  if (const auto input = c.constantIntegers(1)) axes = *input;
+  if (axes.empty() && c.node().intAttribute("noop_with_empty_axes", 0) == 0) {
+    axes.resize(rank);
+    std::iota(axes.begin(), axes.end(), 0);
+  }
+  for (int64_t& axis : axes) axis = normalizeAxis(axis, rank);
+  std::sort(axes.begin(), axes.end());
+  return axes;
+}
+
+Shape keptShape(const GradientContext& c, const std::vector<int64_t>& axes) {
+  Shape shape = c.shape(c.input(0));
+  for (int64_t axis : axes) shape[static_cast<size_t>(axis)] = 1;
+  return shape;
+}
+
+void reduceSumGradient(GradientContext& c) {
+  const ValueId kept = c.reshape(c.outputGradient(), keptShape(c, reducedAxes(c)));
+  c.give(0, c.expand(kept, c.shape(c.input(0))));
+}
+
+void reduceMeanGradient(GradientContext& c) {
+  const Shape kept_shape = keptShape(c, reducedAxes(c));
+  const double parts = static_cast<double>(elementCount(c.shape(c.input(0)))) / static_cast<double>(elementCount(kept_shape));
+  const ValueId kept = c.reshape(c.scale(c.outputGradient(), 1 / parts), kept_shape);
+  c.give(0, c.expand(kept, c.shape(c.input(0))));
+}
+
+// Equal extremes share the gradient.
+void reduceExtremeGradient(GradientContext& c) {
+  const std::vector<int64_t> axes = reducedAxes(c);
+  const Shape kept_shape = keptShape(c, axes);
+  const ValueId x = c.input(0);
+  const ValueId hit = c.cast(c.compare("Equal", x, c.reshape(c.output(), kept_shape)), c.type(x));
+  const ValueId share = c.binary("Div", c.reshape(c.outputGradient(), kept_shape), c.reduceSum(hit, axes, true));
+  c.give(0, c.binary("Mul", hit, share));
+}
+
+}  // namespace
+
+void addReductionRules(GradientRules& rules) {
+  rules[{"", "ReduceSum"}] = {reduceSumGradient, 2};
+  rules[{"", "ReduceMean"}] = {reduceMeanGradient, 2};
+  rules[{"", "ReduceMax"}] = {reduceExtremeGradient, 2};
+  rules[{"", "ReduceMin"}] = {reduceExtremeGradient, 2};
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,90 @@
+// Elementwise operators on one tensor.
+#include <cmath>
+
+#include "onnx_import/autodiff/gradient_rules.h"
+
+namespace pipeshard {
+namespace {
+
+void pass(GradientContext& c) { c.give(0, c.outputGradient()); }
+void negGradient(GradientContext& c) { c.give(0, c.scale(c.outputGradient(), -1)); }
+void sqrtGradient(GradientContext& c) { c.give(0, c.binary("Div", c.scale(c.outputGradient(), 0.5), c.output())); }
+void expGradient(GradientContext& c) { c.give(0, c.binary("Mul", c.outputGradient(), c.output())); }
+void logGradient(GradientContext& c) { c.give(0, c.binary("Div", c.outputGradient(), c.input(0))); }
+void sinGradient(GradientContext& c) { c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Cos", c.input(0)))); }
+void absGradient(GradientContext& c) { c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Sign", c.input(0)))); }
+
+void cosGradient(GradientContext& c) { c.give(0, c.binary("Mul", c.scale(c.outputGradient(), -1), c.unary("Sin", c.input(0)))); }
+
+// -dY Y^2
+void reciprocalGradient(GradientContext& c) {
+  c.give(0, c.binary("Mul", c.scale(c.outputGradient(), -1), c.binary("Mul", c.output(), c.output())));
+}
+
+// dY 2/sqrt(pi) exp(-X^2)
+void erfGradient(GradientContext& c) {
+  const ValueId x = c.input(0);
+  const ValueId bell = c.unary("Exp", c.scale(c.binary("Mul", x, x), -1));
+  c.give(0, c.binary("Mul", c.outputGradient(), c.scale(bell, 2 / std::sqrt(M_PI))));
+}
+
+// dY (1 - Y^2)
+void tanhGradient(GradientContext& c) {
+  const ValueId y = c.output();
+  const ValueId slope = c.binary("Sub", c.scalar(c.type(y), 1), c.binary("Mul", y, y));
+  c.give(0, c.binary("Mul", c.outputGradient(), slope));
+}
+
+// dY Y (1 - Y)
+void sigmoidGradient(GradientContext& c) {
+  const ValueId y = c.output();
+  const ValueId slope = c.binary("Mul", y, c.binary("Sub", c.scalar(c.type(y), 1), y));
+  c.give(0, c.binary("Mul", c.outputGradient(), slope));
+}
+
+void reluGradient(GradientContext& c) {
+  const ValueId y = c.output();
+  c.give(0, c.function("ReluGrad", "", {c.outputGradient(), y}, c.type(y), c.shape(y)));
+}
+
+void geluGradient(GradientContext& c) {
+  const ValueId x = c.input(0);
+  const std::string approximate = c.node().stringAttribute("approximate", "none");
+  const std::string overload = approximate == "tanh" ? "tanh" : "";
+  c.give(0, c.function("GeluGrad", overload, {c.outputGradient(), x}, c.type(x), c.shape(x), {{"approximate", approximate}}));
+}
+
+void castGradient(GradientContext& c) { c.give(0, c.cast(c.outputGradient(), c.type(c.input(0)))); }
+
+// Without training_mode a Dropout passes its input on.
+void dropoutGradient(GradientContext& c) {
+  const auto training = c.hasInput(2) ? c.constantNumber(c.input(2)) : 0.0;
+  if (training != 0.0) c.refuse("it drops at random (training_mode); export the model in evaluation mode, or without dropout");
+  pass(c);
+}
+
+constexpr uint32_t kAllButFirst = ~uint32_t{1};
+
+}  // namespace
+
+void addUnaryRules(GradientRules& rules) {
+  rules[{"", "Identity"}] = {pass};
+  rules[{"", "Neg"}] = {negGradient};
+  rules[{"", "Sqrt"}] = {sqrtGradient};
+  rules[{"", "Exp"}] = {expGradient};
+  rules[{"", "Log"}] = {logGradient};
+  rules[{"", "Reciprocal"}] = {reciprocalGradient};
+  rules[{"", "Abs"}] = {absGradient};
+  rules[{"", "Sin"}] = {sinGradient};
+  rules[{"", "Cos"}] = {cosGradient};
+  rules[{"", "Erf"}] = {erfGradient};
+  rules[{"", "Tanh"}] = {tanhGradient};
+  rules[{"", "Sigmoid"}] = {sigmoidGradient};
+  rules[{"", "Relu"}] = {reluGradient};
+  rules[{"", "Gelu"}] = {geluGradient};
+  rules[{"", "Cast"}] = {castGradient};
+  rules[{"", "CastLike"}] = {castGradient, kAllButFirst};
+  rules[{"", "Dropout"}] = {dropoutGradient, kAllButFirst};
+}
+
+}  // namespace pipeshard

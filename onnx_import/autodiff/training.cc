@@ -1,0 +1,130 @@
+#include "onnx_import/autodiff/training.h"
+
+#include <algorithm>
+
+#include "ir/error.h"
+#include "onnx_import/autodiff/backward.h"
+#include "onnx_import/autodiff/gradient_rules.h"
+#include "onnx_import/autodiff/update.h"
+
+namespace pipeshard {
+namespace {
+
+void keepWhatTheLossNeeds(ForwardGraph& forward) {
+  Graph& graph = forward.graph;
+  graph.outputs = {forward.loss};
+  for (const PrologueTotal& total : forward.totals) graph.outputs.push_back(total.part);
+  std::vector<ValueId> keep;
+  for (const PrologueTotal& total : forward.totals) keep.push_back(total.total);
+  for (const BatchInput& input : forward.inputs) keep.push_back(input.value);
+  const std::vector<ValueId> new_id = removeDeadCode(graph, keep);
+  forward.loss = new_id[forward.loss.index()];
+  for (PrologueTotal& total : forward.totals) total = {new_id[total.part.index()], new_id[total.total.index()]};
+  for (BatchInput& input : forward.inputs) input.value = new_id[input.value.index()];
+}
+
+// By node index: is it an ancestor of one of `values`?
+std::vector<bool> ancestors(const Graph& graph, const std::vector<ValueId>& values) {
+  std::vector<bool> needed(graph.values.size(), false);
+  std::vector<bool> result(graph.nodes.size(), false);
+  for (ValueId id : values) needed[id.index()] = true;
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    for (ValueId id : graph.nodes[n].outputs) result[n] = result[n] || (id.valid() && needed[id.index()]);
+    for (ValueId id : graph.nodes[n].inputs) {
+      if (result[n] && id.valid()) needed[id.index()] = true;
+    }
+  }
+  return result;
+}
+
+// Puts the prologue's nodes first. A node that the forward needs too is duplicated. Returns how many nodes the prologue has.
+size_t separatePrologue(ForwardGraph& forward) {
+  Graph& graph = forward.graph;
+  std::vector<ValueId> parts;
+  for (const PrologueTotal& total : forward.totals) parts.push_back(total.part);
+  const std::vector<bool> in_prologue = ancestors(graph, parts);
+  const std::vector<bool> in_forward = ancestors(graph, {forward.loss});
+  GraphBuilder builder(graph);
+  std::vector<ValueId> copy_of(graph.values.size());
+  const auto copied = [&](ValueId id) { return id.valid() && copy_of[id.index()].valid() ? copy_of[id.index()] : id; };
+  std::vector<Node> prologue;
+  std::vector<Node> rest;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (in_forward[n]) rest.push_back(graph.nodes[n]);
+    if (!in_prologue[n]) continue;
+    Node node = graph.nodes[n];
+    if (in_forward[n]) node.name += "/prologue";
+    for (ValueId& id : node.inputs) id = copied(id);
+    for (ValueId& id : node.outputs) {
+      if (!id.valid() || !in_forward[n]) continue;
+      const Value original = graph.value(id);
+      copy_of[id.index()] = builder.addValue(original.name + ".prologue", original.data_type, *original.shape);
+      id = copy_of[id.index()];
+    }
+    prologue.push_back(std::move(node));
+  }
+  for (PrologueTotal& total : forward.totals) total.part = copied(total.part);
+  graph.nodes = prologue;
+  graph.nodes.insert(graph.nodes.end(), rest.begin(), rest.end());
+  return prologue.size();
+}
+
+void requireOpset(const Graph& graph) {
+  const auto opset = graph.opset_imports.find("");
+  const int version = opset == graph.opset_imports.end() ? 0 : opset->second;
+  if (version >= 16) return;
+  fail(ErrorCode::kBadModel,
+       "the model uses opset {} of the standard operators, gradients need 16 or later; convert it (onnx.version_converter) "
+       "or export it again with a newer opset",
+       version);
+}
+
+void requireTrainableType(const Graph& graph, ValueId parameter) {
+  const DataType type = graph.dataType(parameter);
+  if (type == DataType::kFloat32 || type == DataType::kFloat64) return;
+  fail(ErrorCode::kBadModel, "parameter '{}' is {}, but training needs float32 or float64; export the model in float32",
+       graph.value(parameter).name, dataTypeName(type));
+}
+
+}  // namespace
+
+bool hasGradientRule(const Node& node) { return findGradientRule(node) != nullptr; }
+
+TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& optimizer) {
+  requireOpset(forward.graph);
+  keepWhatTheLossNeeds(forward);
+  const size_t prologue_nodes = separatePrologue(forward);
+  TrainingGraph training;
+  training.graph = std::move(forward.graph);
+  training.inputs = std::move(forward.inputs);
+  training.totals = std::move(forward.totals);
+  training.loss = forward.loss;
+  training.microbatches = forward.microbatches;
+  Graph& graph = training.graph;
+  const size_t first_backward = graph.nodes.size();
+
+  const std::vector<ValueId> parameters = trainableParameters(graph);
+  for (ValueId id : parameters) requireTrainableType(graph, id);
+  BackwardBuilder builder(graph);
+  const Gradients gradients = appendBackward(builder, training.loss, parameters);
+  training.node_phase.assign(graph.nodes.size(), Phase::kForward);
+  std::fill_n(training.node_phase.begin(), prologue_nodes, Phase::kPrologue);
+  splitBackwardPhases(graph, builder.forwardNodes(), gradients.activation_gradients, training.node_phase);
+  PIPESHARD_CHECK(first_backward < graph.nodes.size(), "no backward nodes");
+
+  graph.outputs = {training.loss};
+  for (const PrologueTotal& total : training.totals) graph.outputs.push_back(total.part);
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    Parameter& parameter = training.parameters.emplace_back();
+    parameter.value = parameters[p];
+    parameter.gradient_parts = gradients.parameter_parts[p];
+    graph.outputs.insert(graph.outputs.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
+  }
+  appendUpdates(builder, optimizer, training);
+  training.node_phase.resize(graph.nodes.size(), Phase::kUpdate);
+  training.forward_node = builder.forwardNodes();
+  verifyTrainingGraph(training);
+  return training;
+}
+
+}  // namespace pipeshard
