@@ -48,6 +48,9 @@ struct FactorRule {
 // The rule of a node of a prepared graph; nullopt for an operator without one (it runs replicated, and `plan` says so).
 std::optional<FactorRule> factorRule(const Graph& graph, NodeId node);
 
+// The same for a node that is not (yet) in the graph, but whose inputs and outputs are values of it.
+std::optional<FactorRule> factorRule(const Graph& graph, const Node& node);
+
 // Forward FLOPs of a node: the rule's, or the elements of its outputs where there is no rule.
 int64_t nodeFlops(const Graph& graph, NodeId node);
 

@@ -1,0 +1,74 @@
+// Contractions.
+#include <algorithm>
+
+#include "sharding/rules/rule_builder.h"
+
+namespace pipeshard {
+
+namespace {
+
+double contractionFlops(const std::vector<int64_t>& sizes) {
+  double flops = 2;
+  for (int64_t size : sizes) flops *= static_cast<double>(size);
+  return flops;
+}
+
+// [b.., i, k] x [b.., k, j] -> [b.., i, j]; an operand of rank 1 lacks i or j.
+std::optional<FactorRule> matMulRule(const Graph& graph, const Node& node) {
+  RuleBuilder builder(graph, node);
+  const Shape& a = builder.inputShape(0);
+  const Shape& b = builder.inputShape(1);
+  const Shape& y = builder.outputShape(0);
+  const bool has_i = a.size() > 1;
+  const bool has_j = b.size() > 1;
+  const size_t batch_rank = y.size() - (has_i ? 1 : 0) - (has_j ? 1 : 0);
+  std::vector<int> row;
+  for (size_t axis = 0; axis < batch_rank; ++axis) row.push_back(builder.factor(fmt::format("b{}", axis), y[axis]));
+  std::vector<int> left = row;
+  std::vector<int> right = row;
+  double flops = builder.outputElements(0);
+  if (has_i) {
+    const int i = builder.factor("i", a[a.size() - 2]);
+    left.push_back(i);
+    row.push_back(i);
+  }
+  const int k = builder.factor("k", a.back(), FactorKind::kSum);
+  left.push_back(k);
+  right.push_back(k);
+  if (has_j) {
+    const int j = builder.factor("j", b.back());
+    right.push_back(j);
+    row.push_back(j);
+  }
+  builder.alignInput(0, left);
+  builder.alignInput(1, right);
+  builder.alignOutput(0, row);
+  return builder.build(contractionFlops({a.back()}) * flops);
+}
+
+std::optional<FactorRule> gemmRule(const Graph& graph, const Node& node) {
+  RuleBuilder builder(graph, node);
+  const bool transpose_a = node.intAttribute("transA", 0) != 0;
+  const bool transpose_b = node.intAttribute("transB", 0) != 0;
+  const Shape& y = builder.outputShape(0);
+  const int64_t contracted = builder.inputShape(0)[transpose_a ? 0 : 1];
+  const int i = builder.factor("i", y[0]);
+  const int k = builder.factor("k", contracted, FactorKind::kSum);
+  const int j = builder.factor("j", y[1]);
+  builder.alignInput(0, transpose_a ? std::vector{k, i} : std::vector{i, k});
+  builder.alignInput(1, transpose_b ? std::vector{j, k} : std::vector{k, j});
+  builder.alignInput(2, {i, j});
+  builder.alignOutput(0, {i, j});
+  // A partial sum over k would add C once per part.
+  if (builder.hasInput(2) && node.floatAttribute("beta", 1.0f) != 0) builder.setKind(k, FactorKind::kWhole);
+  return builder.build(contractionFlops({y[0], contracted, y[1]}));
+}
+
+}  // namespace
+
+void registerMatmulRules(RuleTable& table) {
+  table.add("", "MatMul", matMulRule);
+  table.add("", "Gemm", gemmRule);
+}
+
+}  // namespace pipeshard

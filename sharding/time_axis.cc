@@ -1,0 +1,263 @@
+#include "sharding/time_axis.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "ir/error.h"
+#include "sharding/linearity.h"
+#include "sharding/time_kinds.h"
+#include "sharding/time_rewrite.h"
+
+namespace pipeshard {
+
+namespace {
+
+constexpr std::string_view kInputKind = "InputSpec.kind";  // torch.export's, as the end of the metadata key
+
+bool isMarkedParameter(const Value& value) {
+  return std::any_of(value.metadata.begin(), value.metadata.end(),
+                     [](const auto& entry) { return entry.first.ends_with(kInputKind) && entry.second == "PARAMETER"; });
+}
+
+// Initializers that training may change: the marked ones; where the exporter marks none, every weight that is not in the model
+// file itself, and every floating-point one of more than one element. A total over them would be stale.
+std::vector<bool> possibleParameters(const Graph& graph) {
+  std::vector<bool> result(graph.values.size(), false);
+  bool any_marked = false;
+  for (const auto& [id, initializer] : graph.initializers) any_marked = any_marked || isMarkedParameter(graph.value(id));
+  for (const auto& [id, initializer] : graph.initializers) {
+    const bool weight = std::holds_alternative<WeightReference>(initializer);
+    const bool array = isFloatingPoint(graph.dataType(id)) && elementCount(graph.shape(id)) > 1;
+    result[id.index()] = any_marked ? isMarkedParameter(graph.value(id)) : weight || array;
+  }
+  return result;
+}
+
+class TimeAxisPass {
+ public:
+  TimeAxisPass(Graph& graph, int64_t microbatches) : graph_(graph), builder_(graph), microbatches_(microbatches) {}
+
+  TimeAxisResult run(ValueId loss, const std::vector<BatchInput>& inputs) {
+    setSources(inputs);
+    const std::vector<bool> needed = ancestors(loss);
+    std::vector<Node> old = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    for (size_t n = 0; n < old.size(); ++n) {
+      if (needed[n]) {
+        process(std::move(old[n]));
+      } else {
+        graph_.nodes.push_back(std::move(old[n]));
+      }
+    }
+    checkLoss(loss);
+    if (!totals_.empty()) separatePrologue(builder_, loss, totals_, facts_);
+    TimeAxisResult result;
+    for (const TimeFacts& facts : facts_) result.kinds.push_back(facts.kind);
+    result.totals = std::move(totals_);
+    result.loss = loss;
+    return result;
+  }
+
+ private:
+  using Kind = TimeKind::Kind;
+
+  TimeFacts& facts(ValueId value) {
+    if (facts_.size() < graph_.values.size()) facts_.resize(graph_.values.size());
+    return facts_[value.index()];
+  }
+  bool is(ValueId value, Kind kind) { return value.valid() && facts(value).kind.kind == kind; }
+  const std::string& name(ValueId value) const { return graph_.value(value).name; }
+
+  void setSources(const std::vector<BatchInput>& inputs) {
+    facts_.resize(graph_.values.size());
+    const std::vector<bool> parameters = possibleParameters(graph_);
+    for (const auto& [id, initializer] : graph_.initializers) facts_[id.index()].batch_only = !parameters[id.index()];
+    for (const BatchInput& input : inputs) {
+      TimeFacts& known = facts_[input.value.index()];
+      known.batch_only = true;
+      if (input.axis < 0) continue;
+      PIPESHARD_CHECK(static_cast<size_t>(input.axis) < graph_.shape(input.value).size(), "batch input '{}' has no axis {}",
+                      name(input.value), input.axis);
+      known.kind = {Kind::kSplit, input.axis};
+    }
+  }
+
+  std::vector<bool> ancestors(ValueId loss) const {
+    std::vector<bool> needed_value(graph_.values.size(), false);
+    std::vector<bool> needed_node(graph_.nodes.size(), false);
+    needed_value[loss.index()] = true;
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const Node& node = graph_.nodes[n];
+      needed_node[n] =
+          std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return id.valid() && needed_value[id.index()]; });
+      if (!needed_node[n]) continue;
+      for (ValueId input : node.inputs) {
+        if (input.valid()) needed_value[input.index()] = true;
+      }
+    }
+    return needed_node;
+  }
+
+  bool anyInput(const Node& node, Kind kind) {
+    return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return is(input, kind); });
+  }
+
+  void process(Node node) {
+    if (anyInput(node, Kind::kSplit)) {
+      std::vector<Node> expanded = expandMeanLoss(builder_, node);
+      if (!expanded.empty() && !is(node.inputs[1], Kind::kSplit)) {
+        refuseTimeCut(node, fmt::format("its labels '{}' are not cut with the batch, so they cannot be counted", name(node.inputs[1])));
+      }
+      for (Node& part : expanded) process(std::move(part));
+      if (!expanded.empty()) return;
+    }
+    if (anyInput(node, Kind::kSum) && passSums(node)) return emit(std::move(node), {Kind::kSum, -1});
+    if (anyInput(node, Kind::kSplit)) return emitCut(std::move(node));
+    emit(std::move(node), {});
+  }
+
+  // Adds the node; all its outputs are of one kind.
+  void emit(Node node, TimeKind kind) {
+    const bool batch_only = isBatchOnly(node);
+    for (size_t output = 0; output < node.outputs.size(); ++output) {
+      if (!node.outputs[output].valid()) continue;
+      const uint64_t uniform = kind.kind == Kind::kInvariant ? uniformAxes(graph_, facts_, node, output) : 0;
+      facts(node.outputs[output]) = {kind, batch_only, uniform};
+    }
+    graph_.nodes.push_back(std::move(node));
+  }
+
+  bool isBatchOnly(const Node& node) {
+    return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return !input.valid() || facts(input).batch_only; });
+  }
+
+  // Some inputs are split, none is a sum.
+  void emitCut(Node node) {
+    facts(node.outputs[0]);  // the table covers all values
+    const std::vector<OutputKind> kinds = cutNode(graph_, facts_, node);
+    const bool batch_only = isBatchOnly(node);
+    std::vector<std::pair<ValueId, ValueId>> means;  // part, scaled part
+    for (size_t output = 0; output < node.outputs.size(); ++output) {
+      ValueId& value = node.outputs[output];
+      if (!value.valid()) continue;
+      const bool split = kinds[output].change == OutputChange::kSplit;
+      facts(value) = {{split ? Kind::kSplit : Kind::kSum, kinds[output].axis}, batch_only, 0};
+      if (kinds[output].change != OutputChange::kMean) continue;
+      if (!isFloatingPoint(graph_.dataType(value))) refuseTimeCut(node, fmt::format("'{}' is a mean of integers", name(value)));
+      const ValueId part = builder_.addValue(name(value) + ".part", graph_.dataType(value), graph_.shape(value));
+      facts(part) = {{Kind::kSum, -1}, batch_only, 0};
+      means.emplace_back(part, value);
+      value = part;
+    }
+    const Node origin = node;
+    graph_.nodes.push_back(std::move(node));
+    for (const auto& [part, scaled] : means) graph_.nodes.push_back(scaling(origin, part, scaled));
+  }
+
+  // scaled = value / microbatches
+  Node scaling(const Node& origin, ValueId value, ValueId scaled) {
+    Node node;
+    node.op_type = "Mul";
+    const auto imported = graph_.opset_imports.find("");
+    node.opset_version = imported != graph_.opset_imports.end() ? imported->second : origin.opset_version;
+    node.inputs = {value, share(graph_.dataType(value))};
+    node.outputs = {scaled};
+    node.name = origin.name + "/microbatch_share";
+    node.metadata = origin.metadata;
+    return node;
+  }
+
+  ValueId share(DataType type) {
+    ValueId& constant = shares_[type];
+    if (!constant.valid()) {
+      constant = builder_.addConstant("microbatch_share", makeScalar(type, 1.0 / static_cast<double>(microbatches_)));
+      facts(constant).batch_only = true;
+    }
+    return constant;
+  }
+
+  // Some inputs are sums. True: the outputs are sums. False: no input is a sum any more (totals took their place).
+  bool passSums(Node& node) {
+    const auto sums = [&] {
+      std::vector<bool> result;
+      for (ValueId input : node.inputs) result.push_back(is(input, Kind::kSum));
+      return result;
+    };
+    if (!anyInput(node, Kind::kSplit) && passesSums(graph_, node, sums())) return true;
+    for (ValueId& input : node.inputs) {
+      if (is(input, Kind::kSum) && facts(input).batch_only) input = total(input);
+    }
+    const auto left = std::find_if(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return is(input, Kind::kSum); });
+    if (left == node.inputs.end()) return false;
+    if (anyInput(node, Kind::kSplit)) {
+      refuseTimeCut(node,
+                    fmt::format("it needs '{}' for every example, a sum over the whole batch that depends on parameters", name(*left)));
+    }
+    if (passesSums(graph_, node, sums())) return true;
+    if (shareInvariants(node)) return true;
+    refuseTimeCut(
+        node, fmt::format("{} is not linear in '{}', a sum over the whole batch that depends on parameters", node.op_type, name(*left)));
+  }
+
+  // sum + c == sum of (part + c/microbatches): gives every microbatch its share of what does not depend on the batch.
+  bool shareInvariants(Node& node) {
+    const std::vector<size_t> additive = additiveInputs(node);
+    if (additive.empty() || node.is("Where") || !isFloatingPoint(graph_.dataType(node.outputs[0]))) return false;
+    for (size_t position : additive) {
+      ValueId& input = node.inputs[position];
+      if (is(input, Kind::kSum)) continue;
+      const ValueId scaled = builder_.addValue(name(input) + ".share", graph_.dataType(input), graph_.shape(input));
+      facts(scaled) = {{Kind::kSum, -1}, facts(input).batch_only, 0};
+      graph_.nodes.push_back(scaling(node, input, scaled));
+      input = scaled;
+    }
+    return true;
+  }
+
+  // The new graph input that holds the total of a sum. A total is known only after the prologue, so no prologue may need one.
+  ValueId total(ValueId part) {
+    const auto known = total_of_.find(part);
+    if (known != total_of_.end()) return known->second;
+    const ValueId total = builder_.addValue(name(part) + ".total", graph_.dataType(part), graph_.shape(part));
+    graph_.inputs.push_back(total);
+    facts(total) = {{Kind::kInvariant, -1}, false, 0};
+    totals_.push_back({part, total});
+    total_of_[part] = total;
+    return total;
+  }
+
+  void checkLoss(ValueId loss) {
+    if (is(loss, Kind::kSum)) return;
+    if (is(loss, Kind::kSplit)) {
+      fail(ErrorCode::kBadModel, "the loss '{}' still has one value per example (axis {}): it must be a sum or mean over the batch",
+           name(loss), facts(loss).kind.axis);
+    }
+    fail(ErrorCode::kBadModel, "the loss '{}' does not depend on parameters by way of the batch: no microbatch has a share of it",
+         name(loss));
+  }
+
+  Graph& graph_;
+  GraphBuilder builder_;
+  int64_t microbatches_;
+  TimeFactsTable facts_;
+  std::vector<PrologueTotal> totals_;
+  std::map<ValueId, ValueId> total_of_;
+  std::map<DataType, ValueId> shares_;
+};
+
+}  // namespace
+
+TimeAxisResult splitTimeAxis(Graph& microbatch_graph, ValueId loss, const std::vector<BatchInput>& inputs, int64_t microbatches) {
+  PIPESHARD_CHECK(microbatches >= 1, "{} microbatches", microbatches);
+  if (microbatches == 1) {
+    TimeAxisResult result;
+    result.kinds.resize(microbatch_graph.values.size());  // the one part is the whole
+    result.loss = loss;
+    return result;
+  }
+  return TimeAxisPass(microbatch_graph, microbatches).run(loss, inputs);
+}
+
+}  // namespace pipeshard
