@@ -180,17 +180,23 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
   }
 }
 
-size_t Executor::currentInstruction() const { return current_.load(std::memory_order_relaxed); }
+std::string Executor::describeCurrent() const {
+  const int64_t step = current_step_.load();
+  if (step == 0) return fmt::format("rank {}, between steps", program().rank);
+  return fmt::format("step {}, {}", step, describeInstruction(program(), current_instruction_.load()));
+}
 
 StepReport Executor::runStep(int64_t step) {
   PIPESHARD_CHECK(actions_.size() == program().instructions.size(), "attach was not called");
   const Clock::time_point start = Clock::now();
   StepReport report;
+  current_instruction_.store(0);
+  current_step_.store(step);
   for (size_t b = 0; b < program().buffers.size(); ++b) {
     if (program().buffers[b].kind == BufferKind::kStep) std::memcpy(content(BufferId(b)).data(), &step, sizeof step);
   }
   for (size_t i = 0; i < actions_.size(); ++i) {
-    current_.store(i, std::memory_order_relaxed);
+    current_instruction_.store(i, std::memory_order_relaxed);
     try {
       execute(actions_[i], step, report);
     } catch (Error& error) {
@@ -204,6 +210,7 @@ StepReport Executor::runStep(int64_t step) {
   if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
     fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; lower the learning rate or check the data", program().rank, step, *report.loss);
   }
+  current_step_.store(0);
   report.seconds = secondsSince(start);
   return report;
 }

@@ -73,8 +73,9 @@ class Executor {
   // Runs all instructions. Errors carry rank, instruction and node as context; afterwards the state is undefined.
   StepReport runStep(int64_t step);
 
-  // What is being executed, for reports about a hang: index into program().instructions. Safe to read from other threads.
-  size_t currentInstruction() const;
+  // What is being executed, for reports about a hang: "step 3, rank 1, instruction 7: receive peer 0 -> 'h@0'". The one function
+  // that other threads may call meanwhile.
+  std::string describeCurrent() const;
 
   // Content of a buffer; meaningful at the end of a step for persistent ones and results.
   std::span<std::byte> content(BufferId id) const;
@@ -100,7 +101,8 @@ class Executor {
   DataSource* data_ = nullptr;
   std::vector<Action> actions_;                                         // by instruction
   std::vector<std::vector<std::unique_ptr<SendHandle>>> pending_sends_;  // by buffer
-  std::atomic<size_t> current_{0};
+  std::atomic<size_t> current_instruction_{0};
+  std::atomic<int64_t> current_step_{0};  // 0 between steps
 };
 
 // A program of one rank, in this process: reference runs and tests.

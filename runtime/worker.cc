@@ -1,0 +1,189 @@
+#include "runtime/worker.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <new>
+
+#include "runtime/executor.h"
+#include "runtime/worker_link.h"
+#include "transport/shared_memory.h"
+
+namespace pipeshard {
+namespace {
+
+// After an error was sent the worker waits to be stopped, so that its message is read before its end is noticed.
+constexpr std::chrono::seconds kStopAfterError{10};
+
+template <typename T>
+T parseNumber(const std::string& option, const std::string& text) {
+  T number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) fail(ErrorCode::kUsage, "worker: {} {}: not a number", option, text);
+  return number;
+}
+
+int64_t peakResidentBytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word) {
+    int64_t kibibytes = 0;
+    if (word == "VmHWM:" && status >> kibibytes) return kibibytes * 1024;
+  }
+  return 0;
+}
+
+nlohmann::json memoryJson(const MemoryParts& parts) {
+  return {{"parameters", parts.parameters},   {"states", parts.states},       {"gradients", parts.gradients},
+          {"activations", parts.activations}, {"workspace", parts.workspace}, {"padding", parts.padding}};
+}
+
+// The steps that one "run" asks for.
+void runSteps(const WorkerOptions& options, WorkerLink& link, Executor& executor, int64_t first, int64_t last) {
+  for (int64_t step = first; step <= last && !link.stopRequested(); ++step) {
+    const StepReport report = executor.runStep(step);
+    nlohmann::json body = {{"step", step},
+                           {"seconds", report.seconds},
+                           {"compute_seconds", report.compute_seconds},
+                           {"transfer_seconds", report.transfer_seconds}};
+    if (report.loss) body["loss"] = *report.loss;  // null when it is not finite
+    if (!options.dump_directory.empty()) body["dump"] = writeStepDump(executor, options.dump_directory, step, options.dump);
+    link.send("step", std::move(body));
+  }
+  link.send("finished", {{"peak_resident_bytes", peakResidentBytes()}});
+}
+
+void work(const WorkerOptions& options, WorkerLink& link) {
+  ExecutorOptions executor_options;
+  executor_options.check_finite = options.check_finite;
+  SharedSegments segments = SharedSegments::inherit(options.segments);
+  Executor executor(loadRank(options.directory), executor_options);
+  if (executor.program().rank != options.rank) {
+    fail(ErrorCode::kConfiguration, "{} holds the program of rank {}, not of rank {}", options.directory, executor.program().rank, options.rank);
+  }
+  const auto data = makeDataSource(options.data, executor.program());
+  const auto communicator =
+      SharedMemoryCommunicator::open(std::move(segments), options.rank, std::chrono::milliseconds(options.transfer_timeout_ms));
+  const auto arena = communicator->createArena(static_cast<size_t>(executor.memory().total_bytes));
+  executor.attach(arena, communicator.get(), data.get());
+  // The link's thread goes on after a throw below; it must not ask an executor that is gone.
+  struct StatusGuard {
+    WorkerLink& link;
+    ~StatusGuard() { link.setStatus({}); }
+  } guard{link};
+  link.setStatus([&executor] { return executor.describeCurrent(); });
+  link.send("loaded", {{"arena_bytes", executor.memory().total_bytes},
+                       {"constant_bytes", executor.constantBytes()},
+                       {"memory", memoryJson(executor.memory().parts)}});
+  while (true) {
+    const ControlMessage command = link.next();
+    if (command.type == "stop") return;
+    if (command.type != "run") fail(ErrorCode::kInternal, "worker: unknown command '{}'", command.type);
+    runSteps(options, link, executor, command.body.at("first").get<int64_t>(), command.body.at("last").get<int64_t>());
+  }
+}
+
+int reportError(WorkerLink& link, const Error& error) {
+  link.send("error", {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
+  try {
+    const auto deadline = std::chrono::steady_clock::now() + kStopAfterError;
+    while (!link.stopRequested() && std::chrono::steady_clock::now() < deadline) link.nextWithin(std::chrono::milliseconds(100));
+  } catch (const Error&) {
+    // The coordinator is gone, and with it whoever could read the message.
+  }
+  return static_cast<int>(error.code());
+}
+
+int workAndReport(const WorkerOptions& options) {
+  WorkerLink link(options);
+  try {
+    work(options, link);
+    return 0;
+  } catch (const Error& error) {
+    return reportError(link, error);
+  } catch (const std::bad_alloc&) {
+    return reportError(link, Error(ErrorCode::kOutOfMemory, fmt::format("rank {}: out of memory", options.rank)));
+  } catch (const std::exception& error) {
+    return reportError(link, Error(ErrorCode::kInternal, fmt::format("rank {}: {}", options.rank, error.what())));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> workerArguments(const WorkerOptions& options) {
+  std::vector<std::string> arguments{"--connect",     options.endpoint,  "--job",       options.job,
+                                     "--rank",        std::to_string(options.rank), "--segments",  options.segments,
+                                     "--directory",   options.directory, "--coordinator", std::to_string(options.coordinator),
+                                     "--seed",        std::to_string(options.data.seed), "--transfer-timeout", std::to_string(options.transfer_timeout_ms)};
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) arguments.insert(arguments.end(), {option, value});
+  };
+  add("--data", options.data.path);
+  add("--dump", options.dump_directory);
+  if (options.dump.gradients) arguments.emplace_back("--dump-gradients");
+  if (options.dump.parameters) arguments.emplace_back("--dump-parameters");
+  if (options.dump.states) arguments.emplace_back("--dump-states");
+  if (!options.check_finite) arguments.emplace_back("--allow-not-finite");
+  return arguments;
+}
+
+WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
+  WorkerOptions options;
+  const std::map<std::string, std::function<void(const std::string&)>> valued{
+      {"--connect", [&](const std::string& text) { options.endpoint = text; }},
+      {"--job", [&](const std::string& text) { options.job = text; }},
+      {"--rank", [&](const std::string& text) { options.rank = parseNumber<int>("--rank", text); }},
+      {"--segments", [&](const std::string& text) { options.segments = text; }},
+      {"--directory", [&](const std::string& text) { options.directory = text; }},
+      {"--coordinator", [&](const std::string& text) { options.coordinator = parseNumber<int>("--coordinator", text); }},
+      {"--seed", [&](const std::string& text) { options.data.seed = parseNumber<uint64_t>("--seed", text); }},
+      {"--transfer-timeout", [&](const std::string& text) { options.transfer_timeout_ms = parseNumber<int64_t>("--transfer-timeout", text); }},
+      {"--data", [&](const std::string& text) { options.data.path = text; }},
+      {"--dump", [&](const std::string& text) { options.dump_directory = text; }}};
+  const std::map<std::string, std::function<void()>> flags{{"--dump-gradients", [&] { options.dump.gradients = true; }},
+                                                           {"--dump-parameters", [&] { options.dump.parameters = true; }},
+                                                           {"--dump-states", [&] { options.dump.states = true; }},
+                                                           {"--allow-not-finite", [&] { options.check_finite = false; }}};
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (const auto flag = flags.find(arguments[i]); flag != flags.end()) {
+      flag->second();
+      continue;
+    }
+    const auto found = valued.find(arguments[i]);
+    if (found == valued.end()) fail(ErrorCode::kUsage, "worker: unknown argument '{}'; workers are started by the coordinator", arguments[i]);
+    if (++i == arguments.size()) fail(ErrorCode::kUsage, "worker: {} needs a value", found->first);
+    found->second(arguments[i]);
+  }
+  if (options.endpoint.empty() || options.job.empty() || options.segments.empty() || options.directory.empty() || options.coordinator <= 0) {
+    fail(ErrorCode::kUsage, "worker: --connect, --job, --segments, --directory and --coordinator are needed; workers are started by the coordinator");
+  }
+  return options;
+}
+
+int workerMain(const WorkerOptions& options) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != options.coordinator) return static_cast<int>(ErrorCode::kPeerUnavailable);
+  try {
+    return workAndReport(options);
+  } catch (const Error& error) {
+    fmt::print(stderr, "pipeshard worker {}: {}: {}\n", options.rank, errorCodeName(error.code()), error.message());
+    return static_cast<int>(error.code());
+  }
+}
+
+int workerMain(const std::vector<std::string>& arguments) {
+  try {
+    return workerMain(parseWorkerArguments(arguments));
+  } catch (const Error& error) {
+    fmt::print(stderr, "pipeshard: {}\n", error.message());
+    return static_cast<int>(error.code());
+  }
+}
+
+}  // namespace pipeshard

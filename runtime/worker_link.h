@@ -1,0 +1,58 @@
+// A worker's side of the control connection. A thread of its own owns the connection, so that a worker that computes still
+// answers: it sends a heartbeat every second that says where the worker is, and ends the process when the coordinator is gone.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/error.h"
+#include "runtime/posix_file.h"
+#include "runtime/worker.h"
+#include "transport/control.h"
+
+namespace pipeshard {
+
+class WorkerLink {
+ public:
+  // Registers with the coordinator. Errors as ControlClient::connect.
+  explicit WorkerLink(const WorkerOptions& options);
+  // Sends what is still to be sent.
+  ~WorkerLink();
+
+  // Any thread. `status` is called by the link's thread for each heartbeat.
+  void send(std::string type, nlohmann::json body);
+  void setStatus(std::function<std::string()> status);
+
+  // Waits for the next command of the coordinator ("run", "stop").
+  ControlMessage next();
+  std::optional<ControlMessage> nextWithin(std::chrono::milliseconds timeout);
+  bool stopRequested() const { return stop_requested_.load(); }
+
+ private:
+  void serve(const WorkerOptions& options);
+  void exchange(ControlClient& client, int coordinator);
+  bool sendQueued(ControlClient& client);
+  void wake();
+
+  Descriptor wake_;  // eventfd
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<std::string, nlohmann::json>> outgoing_;
+  std::deque<ControlMessage> incoming_;
+  std::function<std::string()> status_;
+  bool registered_ = false;
+  bool closing_ = false;
+  std::optional<Error> failure_;
+  std::atomic<bool> stop_requested_{false};
+  std::thread thread_;  // last: started when all else is there
+};
+
+}  // namespace pipeshard
