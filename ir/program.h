@@ -125,14 +125,18 @@ struct Program {
 // Deterministic text, one line per buffer and instruction.
 std::string printProgram(const Program& program);
 
+// One instruction as messages and printProgram show it: `send microbatch=0 peer=1 "h@0"`.
+std::string describeInstruction(const Program& program, const Instruction& instruction);
+
 // program.json. parse throws Error(kConfiguration) naming the field; version mismatch: Error(kVersionMismatch).
 std::string programToJson(const Program& program);
 Program programFromJson(std::string_view text);
 
 // Proves of all ranks' programs together: every receive has its send, in a compatible order and with equal type and
-// shape; every buffer is written before it is read, not used after it is freed, freed once, and freed at all unless it is
-// persistent or a result; no cycle of waits exists (receives wait for sends, frees and overwrites of sent buffers wait for
-// the receive). Throws Error(kInternal) naming rank, instruction and buffer.
+// shape (a buffer name that both sides of a pair know stands for the same content, so a swap is found); every buffer is
+// written before it is read, not used after it is freed, freed once, and freed at all unless it is persistent or a result;
+// no cycle of waits exists (receives wait for sends, frees and overwrites of sent buffers wait for the receive). Throws
+// Error(kInternal) naming rank, instruction and buffer.
 void verifyPrograms(const std::vector<Program>& programs);
 
 }  // namespace pipeshard

@@ -13,10 +13,10 @@ namespace pipeshard {
 
 struct PartitionOptions {
   Cluster cluster;
-  std::string stages = "auto";           // "auto" (one per device) or "uniform:K"
-  std::vector<std::string> boundaries;   // --boundary: a value name; a stage ends with the node that makes it. Overrides `stages`
-  std::string schedule = "1f1b";         // "sequential", "gpipe", "1f1b"
-  int layers = 0;                        // how many layers to form; 0: automatic
+  std::string stages = "auto";          // "auto" (one per device) or "uniform:K"
+  std::vector<std::string> boundaries;  // --boundary: a value name; a stage ends with the node that makes it. Overrides `stages`
+  std::string schedule = "1f1b";        // "sequential", "gpipe", "1f1b"
+  int layers = 0;                       // how many layers to form; 0: automatic
 };
 
 // Clusters the forward nodes into layers by cumulative FLOPs, gives the layers to stages, stages to devices, and fills

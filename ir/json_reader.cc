@@ -1,0 +1,155 @@
+#include "ir/json_reader.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "ir/error.h"
+
+namespace pipeshard {
+namespace {
+
+// The start of a value, short enough for a message.
+std::string excerpt(const Json& json) {
+  constexpr size_t kLongest = 80;
+  std::string text = json.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  return text;
+}
+
+}  // namespace
+
+Json parseJson(std::string_view text, std::string_view what) {
+  std::vector<std::set<std::string>> open_objects;
+  const auto callback = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == Json::parse_event_t::key && !open_objects.back().insert(parsed.get<std::string>()).second) {
+      fail(ErrorCode::kConfiguration, "{}: key {} appears twice in one object; keep one of them", what, excerpt(parsed));
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), callback);
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::kConfiguration, "{}: this is not JSON: {}", what, error.what());
+  }
+}
+
+void checkJsonVersion(const Json& document, std::string_view what, int version) {
+  if (!document.is_object() || !document.contains("version")) {
+    fail(ErrorCode::kConfiguration, "{}: key \"version\" is missing; is this the right file?", what);
+  }
+  const int64_t found = JsonReader(document.at("version"), std::string(what) + ".version").integer(0, INT32_MAX);
+  if (found != version) {
+    fail(ErrorCode::kVersionMismatch,
+         "{}: version {} was found, this pipeshard reads version {}; plan again, or use the pipeshard that wrote it", what, found, version);
+  }
+}
+
+std::string dumpJson(const Json& document) {
+  try {
+    std::string text = "{\n";
+    size_t left = document.size();
+    for (const auto& [key, value] : document.items()) {
+      text += "  " + Json(key).dump() + ": ";
+      if (value.is_array() && !value.empty()) {
+        text += "[\n";
+        for (size_t i = 0; i < value.size(); ++i) text += "    " + value[i].dump() + (i + 1 < value.size() ? ",\n" : "\n");
+        text += "  ]";
+      } else {
+        text += value.dump();
+      }
+      text += --left > 0 ? ",\n" : "\n";
+    }
+    return text + "}\n";
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::kBadModel, "a name in the model cannot be written to JSON: {}; names must be UTF-8", error.what());
+  }
+}
+
+void JsonReader::failExpected(std::string_view expected) const {
+  fail(ErrorCode::kConfiguration, "{}: found {}; expected {}", path_, excerpt(*json_), expected);
+}
+
+void JsonReader::expectObject(std::initializer_list<std::string_view> required, std::initializer_list<std::string_view> optional) const {
+  if (!json_->is_object()) failExpected("an object");
+  std::vector<std::string_view> allowed(required);
+  allowed.insert(allowed.end(), optional.begin(), optional.end());
+  for (const auto& [key, value] : json_->items()) {
+    if (std::find(allowed.begin(), allowed.end(), key) == allowed.end()) {
+      fail(ErrorCode::kConfiguration, "{}: found an unknown key {}; the keys here are {}", path_, excerpt(Json(key)),
+           fmt::join(allowed, ", "));
+    }
+  }
+  for (std::string_view key : required) {
+    if (!json_->contains(key)) {
+      fail(ErrorCode::kConfiguration, "{}: key \"{}\" is missing; the keys here are {}", path_, key, fmt::join(allowed, ", "));
+    }
+  }
+}
+
+JsonReader JsonReader::at(const char* key) const { return {json_->at(key), path_ + "." + key}; }
+
+std::vector<JsonReader> JsonReader::elements() const {
+  if (!json_->is_array()) failExpected("an array");
+  std::vector<JsonReader> result;
+  for (size_t i = 0; i < json_->size(); ++i) result.emplace_back((*json_)[i], fmt::format("{}[{}]", path_, i));
+  return result;
+}
+
+std::vector<std::string> JsonReader::keys() const {
+  if (!json_->is_object()) failExpected("an object");
+  std::vector<std::string> result;
+  for (const auto& [key, value] : json_->items()) result.push_back(key);
+  return result;
+}
+
+int64_t JsonReader::integer(int64_t low, int64_t high) const {
+  const bool fits = json_->is_number_integer() &&
+                    (!json_->is_number_unsigned() || json_->get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX)) &&
+                    json_->get<int64_t>() >= low && json_->get<int64_t>() <= high;
+  if (!fits && high == INT64_MAX) failExpected(fmt::format("an integer of at least {}", low));
+  if (!fits) failExpected(fmt::format("an integer from {} to {}", low, high));
+  return json_->get<int64_t>();
+}
+
+bool JsonReader::boolean() const {
+  if (!json_->is_boolean()) failExpected("true or false");
+  return json_->get<bool>();
+}
+
+std::string JsonReader::string() const {
+  if (!json_->is_string()) failExpected("a string");
+  return json_->get<std::string>();
+}
+
+std::string JsonReader::string(const std::vector<std::string>& allowed) const {
+  if (!json_->is_string() || std::find(allowed.begin(), allowed.end(), json_->get<std::string>()) == allowed.end()) {
+    failExpected(fmt::format("one of \"{}\"", fmt::join(allowed, "\", \"")));
+  }
+  return json_->get<std::string>();
+}
+
+DataType JsonReader::dataType() const {
+  const DataType type = dataTypeFromName(string());
+  if (dataTypeSize(type) == 0) failExpected("the name of a type of whole bytes, such as \"float32\" or \"int64\"");
+  return type;
+}
+
+Shape JsonReader::shape() const { return integers(0, INT64_MAX); }
+
+std::vector<int64_t> JsonReader::integers(int64_t low, int64_t high) const {
+  std::vector<int64_t> result;
+  for (const JsonReader& element : elements()) result.push_back(element.integer(low, high));
+  return result;
+}
+
+std::vector<std::string> JsonReader::strings() const {
+  std::vector<std::string> result;
+  for (const JsonReader& element : elements()) result.push_back(element.string());
+  return result;
+}
+
+}  // namespace pipeshard

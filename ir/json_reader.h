@@ -1,0 +1,62 @@
+// Reading and writing the JSON files of ir/ (plan.json, program.json): strict, with errors that name the path of the
+// field, what was found and what is allowed. For the sources of ir/ only: nlohmann-json stays behind this header.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/data_type.h"
+#include "ir/shape.h"
+
+namespace pipeshard {
+
+using Json = nlohmann::ordered_json;
+
+// Parses a whole document. Error(kConfiguration), with line and column, for text that is no JSON or repeats a key.
+// `what` ("plan.json") starts every message.
+Json parseJson(std::string_view text, std::string_view what);
+
+// Looks at the document's "version" before anything else: Error(kConfiguration) without one, Error(kVersionMismatch) with
+// another than `version`.
+void checkJsonVersion(const Json& document, std::string_view what, int version);
+
+// The document as text: one line per key of the outermost object, and one line per element of arrays in it; integers
+// and strings only, so the same data gives the same bytes. Error(kBadModel) for names that are not UTF-8.
+std::string dumpJson(const Json& document);
+
+// A view of one JSON value and its path ("stages[2].devices"). The document must outlive it. Every getter throws
+// Error(kConfiguration) when the value is not what it asks for.
+class JsonReader {
+ public:
+  JsonReader(const Json& json, std::string path) : json_(&json), path_(std::move(path)) {}
+
+  // An object with these keys and no others; `required` ones must be there, `optional` ones may.
+  void expectObject(std::initializer_list<std::string_view> required, std::initializer_list<std::string_view> optional = {}) const;
+  bool has(const char* key) const { return json_->contains(key); }
+  JsonReader at(const char* key) const;      // of an object, after expectObject
+  std::vector<JsonReader> elements() const;  // of an array
+  std::vector<std::string> keys() const;     // of an object with free keys
+
+  int64_t integer(int64_t low, int64_t high) const;  // both bounds inclusive
+  bool boolean() const;
+  std::string string() const;
+  std::string string(const std::vector<std::string>& allowed) const;
+  DataType dataType() const;
+  Shape shape() const;
+  std::vector<int64_t> integers(int64_t low, int64_t high) const;
+  std::vector<std::string> strings() const;
+
+  // Throws Error(kConfiguration): "<path>: found <value>; <expected>".
+  [[noreturn]] void failExpected(std::string_view expected) const;
+
+ private:
+  const Json* json_;
+  std::string path_;
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,136 @@
+// plan.json. Reading is strict: a hand-edited plan with a misspelt key or stages that leave a layer out is refused.
+
+#include "ir/error.h"
+#include "ir/json_reader.h"
+#include "ir/plan.h"
+
+namespace pipeshard {
+namespace {
+
+Json layerToJson(const LayerPlan& layer) {
+  return {{"first_node", layer.first_node},
+          {"last_node", layer.last_node},
+          {"first", layer.first},
+          {"last", layer.last},
+          {"flops", layer.flops}};
+}
+
+LayerPlan layerFromJson(const JsonReader& json, int64_t expected_first) {
+  json.expectObject({"first_node", "last_node", "first", "last", "flops"});
+  LayerPlan layer;
+  layer.first_node = json.at("first_node").string();
+  layer.last_node = json.at("last_node").string();
+  layer.first = json.at("first").integer(0, INT64_MAX);
+  if (layer.first != expected_first) {
+    json.at("first").failExpected(fmt::format("{}: layers follow each other without gap or overlap", expected_first));
+  }
+  layer.last = json.at("last").integer(layer.first, INT64_MAX - 1);
+  layer.flops = json.at("flops").integer(0, INT64_MAX);
+  return layer;
+}
+
+Json stageToJson(const StagePlan& stage) {
+  return {{"first_layer", stage.first_layer},
+          {"last_layer", stage.last_layer},
+          {"devices", stage.devices},
+          {"mesh_shape", stage.mesh_shape},
+          {"forward_flops", stage.forward_flops},
+          {"backward_flops", stage.backward_flops},
+          {"parameter_bytes", stage.parameter_bytes},
+          {"peak_activations", stage.peak_activations}};
+}
+
+StagePlan stageFromJson(const JsonReader& json, const Plan& plan) {
+  json.expectObject(
+      {"first_layer", "last_layer", "devices", "mesh_shape", "forward_flops", "backward_flops", "parameter_bytes", "peak_activations"});
+  StagePlan stage;
+  const int expected_first = plan.stages.empty() ? 0 : plan.stages.back().last_layer + 1;
+  const int64_t last_layer = static_cast<int64_t>(plan.layers.size()) - 1;
+  stage.first_layer = static_cast<int>(json.at("first_layer").integer(0, INT32_MAX));
+  if (stage.first_layer != expected_first) {
+    json.at("first_layer").failExpected(fmt::format("{}: stages follow each other without gap or overlap", expected_first));
+  }
+  if (stage.first_layer > last_layer) json.failExpected(fmt::format("no further stage: there are {} layers", last_layer + 1));
+  stage.last_layer = static_cast<int>(json.at("last_layer").integer(stage.first_layer, last_layer));
+  stage.devices.clear();
+  for (int64_t device : json.at("devices").integers(0, plan.cluster.deviceCount() - 1)) stage.devices.push_back(static_cast<int>(device));
+  stage.mesh_shape.clear();
+  for (int64_t size : json.at("mesh_shape").integers(1, INT32_MAX)) stage.mesh_shape.push_back(static_cast<int>(size));
+  int64_t mesh_size = 1;
+  for (int size : stage.mesh_shape) {
+    mesh_size *= size;
+    if (mesh_size > plan.cluster.deviceCount()) break;
+  }
+  if (stage.devices.empty() || mesh_size != static_cast<int64_t>(stage.devices.size())) {
+    json.at("mesh_shape")
+        .failExpected(fmt::format("a shape whose product is the number of devices of the stage, {}", stage.devices.size()));
+  }
+  stage.forward_flops = json.at("forward_flops").integer(0, INT64_MAX);
+  stage.backward_flops = json.at("backward_flops").integer(0, INT64_MAX);
+  stage.parameter_bytes = json.at("parameter_bytes").integer(0, INT64_MAX);
+  stage.peak_activations = json.at("peak_activations").integer(0, INT64_MAX);
+  return stage;
+}
+
+void readCluster(const JsonReader& json, Cluster& cluster) {
+  json.expectObject({"nodes", "devices_per_node"});
+  constexpr int kMostDevices = 1 << 20;
+  cluster.nodes = static_cast<int>(json.at("nodes").integer(1, kMostDevices));
+  cluster.devices_per_node = static_cast<int>(json.at("devices_per_node").integer(1, kMostDevices / cluster.nodes));
+}
+
+}  // namespace
+
+std::string planToJson(const Plan& plan) {
+  Json document;
+  document["version"] = kPlanVersion;
+  document["model"] = plan.model_path;
+  document["dimensions"] = Json::object();
+  for (const auto& [name, size] : plan.dimensions) document["dimensions"][name] = size;
+  document["batch_dimension"] = plan.batch_dimension;
+  document["loss"] = plan.loss;
+  document["optimizer"] = plan.optimizer;
+  document["precision"] = dataTypeName(plan.precision);
+  document["cluster"] = {{"nodes", plan.cluster.nodes}, {"devices_per_node", plan.cluster.devices_per_node}};
+  document["microbatches"] = plan.microbatches;
+  document["schedule"] = plan.schedule;
+  document["layers"] = Json::array();
+  for (const LayerPlan& layer : plan.layers) document["layers"].push_back(layerToJson(layer));
+  document["stages"] = Json::array();
+  for (const StagePlan& stage : plan.stages) document["stages"].push_back(stageToJson(stage));
+  document["notes"] = plan.notes;
+  return dumpJson(document);
+}
+
+Plan planFromJson(std::string_view text) {
+  const Json document = parseJson(text, "plan.json");
+  checkJsonVersion(document, "plan.json", kPlanVersion);
+  const JsonReader json(document, "plan.json");
+  json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
+                     "schedule", "layers", "stages"},
+                    {"notes"});
+  Plan plan;
+  plan.model_path = json.at("model").string();
+  const JsonReader dimensions = json.at("dimensions");
+  for (const std::string& name : dimensions.keys()) plan.dimensions[name] = dimensions.at(name.c_str()).integer(0, INT64_MAX);
+  plan.batch_dimension = json.at("batch_dimension").string();
+  plan.loss = json.at("loss").string();
+  plan.optimizer = json.at("optimizer").string();
+  plan.precision = json.at("precision").dataType();
+  readCluster(json.at("cluster"), plan.cluster);
+  plan.microbatches = json.at("microbatches").integer(1, INT32_MAX);
+  plan.schedule = json.at("schedule").string({"sequential", "gpipe", "1f1b"});
+  for (const JsonReader& layer : json.at("layers").elements()) {
+    plan.layers.push_back(layerFromJson(layer, plan.layers.empty() ? 0 : plan.layers.back().last + 1));
+  }
+  const JsonReader stages = json.at("stages");
+  for (const JsonReader& stage : stages.elements()) plan.stages.push_back(stageFromJson(stage, plan));
+  const int covered = plan.stages.empty() ? 0 : plan.stages.back().last_layer + 1;
+  if (covered != static_cast<int>(plan.layers.size())) {
+    stages.failExpected(fmt::format("stages that cover all {} layers; the last stage ends before layer {}", plan.layers.size(), covered));
+  }
+  if (json.has("notes")) plan.notes = json.at("notes").strings();
+  return plan;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,125 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/error.h"
+#include "ir/program.h"
+
+namespace pipeshard {
+namespace {
+
+std::string quoted(const Program& program, const std::vector<BufferId>& buffers) {
+  std::string text;
+  for (BufferId id : buffers) {
+    if (!text.empty()) text += ", ";
+    text += id.valid() && id.index() < program.buffers.size() ? "\"" + program.buffer(id).name + "\"" : "?";
+  }
+  return text;
+}
+
+std::string sourceText(const Buffer& buffer) {
+  std::string text;
+  if (const auto* weight = std::get_if<WeightReference>(&*buffer.source)) {
+    text = fmt::format(" from {} [{}, +{}]", weight->location, weight->offset, weight->length);
+  } else {
+    text = fmt::format(" from {} bytes in the program", std::get<Constant>(*buffer.source).bytes.size());
+  }
+  if (buffer.source_type != buffer.data_type) text += fmt::format(" stored as {}", dataTypeName(buffer.source_type));
+  return text;
+}
+
+std::string bufferLine(const Buffer& buffer) {
+  std::string text = fmt::format("  \"{}\": {} {}{}", buffer.name, bufferKindName(buffer.kind), dataTypeName(buffer.data_type),
+                                 shapeToString(buffer.shape));
+  if (!buffer.value.empty() && buffer.value != buffer.name) text += fmt::format(" of {}", buffer.value);
+  if (buffer.source) text += sourceText(buffer);
+  return text + "\n";
+}
+
+std::string_view resultKindName(Result::Kind kind) {
+  switch (kind) {
+    case Result::Kind::kLoss: return "loss";
+    case Result::Kind::kGradient: return "gradient";
+    case Result::Kind::kParameter: return "parameter";
+    case Result::Kind::kOptimizerState: return "optimizer_state";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::string_view bufferKindName(BufferKind kind) {
+  switch (kind) {
+    case BufferKind::kParameter: return "parameter";
+    case BufferKind::kWeight: return "weight";
+    case BufferKind::kOptimizerState: return "optimizer_state";
+    case BufferKind::kStep: return "step";
+    case BufferKind::kGradient: return "gradient";
+    case BufferKind::kAccumulator: return "accumulator";
+    case BufferKind::kInput: return "input";
+    case BufferKind::kActivation: return "activation";
+  }
+  return "unknown";
+}
+
+bool isPersistent(BufferKind kind) {
+  return kind == BufferKind::kParameter || kind == BufferKind::kWeight || kind == BufferKind::kOptimizerState || kind == BufferKind::kStep;
+}
+
+std::string_view instructionKindName(InstructionKind kind) {
+  switch (kind) {
+    case InstructionKind::kLoadInput: return "load_input";
+    case InstructionKind::kRun: return "run";
+    case InstructionKind::kUpdate: return "update";
+    case InstructionKind::kAccumulate: return "accumulate";
+    case InstructionKind::kSend: return "send";
+    case InstructionKind::kReceive: return "receive";
+    case InstructionKind::kFree: return "free";
+    case InstructionKind::kAllReduce: return "all_reduce";
+  }
+  return "unknown";
+}
+
+std::string describeInstruction(const Program& program, const Instruction& instruction) {
+  std::string text(instructionKindName(instruction.kind));
+  const SubgraphId subgraph = instruction.subgraph;
+  if (subgraph.valid()) text += " " + (subgraph.index() < program.subgraphs.size() ? program.subgraphs[subgraph.index()].name : "?");
+  if (instruction.microbatch >= 0) text += fmt::format(" microbatch={}", instruction.microbatch);
+  if (instruction.peer >= 0) text += fmt::format(" peer={}", instruction.peer);
+  if (instruction.group >= 0) text += fmt::format(" group={}", instruction.group);
+  if (instruction.overwrite) text += " overwrite";
+  if (!instruction.inputs.empty()) text += " " + quoted(program, instruction.inputs);
+  if (!instruction.outputs.empty()) text += " -> " + quoted(program, instruction.outputs);
+  return text;
+}
+
+std::string printProgram(const Program& program) {
+  std::string text = fmt::format("program of rank {} of {}, {} microbatch{}\n", program.rank, program.world_size, program.microbatches,
+                                 program.microbatches == 1 ? "" : "es");
+  if (!program.inputs.empty()) text += "inputs\n";
+  for (const ProgramInput& input : program.inputs) {
+    text += fmt::format("  \"{}\": {}{}", input.name, dataTypeName(input.data_type), shapeToString(input.shape));
+    text += input.axis >= 0 ? fmt::format(" cut along axis {}", input.axis) : " not cut";
+    text += input.low != input.high ? fmt::format(", in [{}, {})\n", input.low, input.high) : "\n";
+  }
+  if (!program.groups.empty()) text += "groups\n";
+  for (size_t i = 0; i < program.groups.size(); ++i) text += fmt::format("  {}: {}\n", i, fmt::join(program.groups[i], ","));
+  if (!program.subgraphs.empty()) text += "subgraphs\n";
+  for (const Subgraph& subgraph : program.subgraphs) {
+    text += fmt::format("  {} ({}, {}): [{}] -> [{}]\n", subgraph.name, subgraph.file, phaseName(subgraph.phase),
+                        fmt::join(subgraph.inputs, ", "), fmt::join(subgraph.outputs, ", "));
+  }
+  if (!program.buffers.empty()) text += "buffers\n";
+  for (const Buffer& buffer : program.buffers) text += bufferLine(buffer);
+  if (!program.instructions.empty()) text += "instructions\n";
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    text += fmt::format("  {:>4}  {}\n", i, describeInstruction(program, program.instructions[i]));
+  }
+  if (!program.results.empty()) text += "results\n";
+  for (const Result& result : program.results) {
+    text += fmt::format("  {} {}{}: {}\n", resultKindName(result.kind), result.name, result.state.empty() ? "" : "." + result.state,
+                        quoted(program, {result.buffer}));
+  }
+  return text;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,274 @@
+#include "ir/program_verify.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include <fmt/ranges.h>
+
+namespace pipeshard {
+namespace {
+
+std::string tensorText(const Buffer& buffer) {
+  return fmt::format("\"{}\" ({}{})", buffer.name, dataTypeName(buffer.data_type), shapeToString(buffer.shape));
+}
+
+bool sameTensor(const Buffer& a, const Buffer& b) { return a.data_type == b.data_type && a.shape == b.shape; }
+
+// What an instruction of each kind must have.
+struct Form {
+  int inputs = -1;  // -1: as the subgraph says
+  int outputs = -1;
+  bool subgraph = false;
+  bool peer = false;
+  bool group = false;
+};
+
+Form formOf(InstructionKind kind) {
+  switch (kind) {
+    case InstructionKind::kLoadInput: return {0, 1, false, false, false};
+    case InstructionKind::kRun:
+    case InstructionKind::kUpdate: return {-1, -1, true, false, false};
+    case InstructionKind::kAccumulate: return {1, 1, false, false, false};
+    case InstructionKind::kSend: return {1, 0, false, true, false};
+    case InstructionKind::kReceive: return {0, 1, false, true, false};
+    case InstructionKind::kFree: return {1, 0, false, false, false};
+    case InstructionKind::kAllReduce: return {1, 1, false, false, true};
+  }
+  return {};
+}
+
+class StructureVerifier {
+ public:
+  StructureVerifier(const std::vector<Program>& programs, const Program& program) : programs_(programs), program_(program) {}
+
+  void run(size_t expected_rank) {
+    verifyHeader(expected_rank);
+    verifyBuffers();
+    verifyGroups();
+    for (at_ = 0; at_ < program_.instructions.size(); ++at_) verifyInstruction(program_.instructions[at_]);
+    for (const Result& result : program_.results) {
+      if (!inRange(result.buffer)) failHere(fmt::format("the result \"{}\" has no buffer", result.name));
+    }
+  }
+
+ private:
+  std::string rankText() const { return fmt::format("rank {}", program_.rank); }
+  [[noreturn]] void failHere(const std::string& message) const { failVerification(rankText(), message); }
+  [[noreturn]] void failInstruction(const std::string& message) const { failVerification(describeAt(program_, at_), message); }
+  bool inRange(BufferId id) const { return id.valid() && id.index() < program_.buffers.size(); }
+
+  void verifyHeader(size_t expected_rank) const {
+    if (program_.rank != static_cast<int>(expected_rank)) failHere(fmt::format("this program stands at position {}", expected_rank));
+    if (program_.world_size != static_cast<int>(programs_.size())) {
+      failHere(fmt::format("its world size is {}, but there are {} programs", program_.world_size, programs_.size()));
+    }
+    const Program& first = programs_.front();
+    if (program_.microbatches < 1 || program_.microbatches != first.microbatches) {
+      failHere(fmt::format("it has {} microbatches, rank 0 has {}", program_.microbatches, first.microbatches));
+    }
+    const auto same = [](const ProgramInput& a, const ProgramInput& b) {
+      return a.name == b.name && a.data_type == b.data_type && a.shape == b.shape && a.axis == b.axis;
+    };
+    if (!std::equal(program_.inputs.begin(), program_.inputs.end(), first.inputs.begin(), first.inputs.end(), same)) {
+      failHere("its list of batch inputs differs from that of rank 0");
+    }
+  }
+
+  void verifyBuffers() const {
+    std::set<std::string> names;
+    for (const Buffer& buffer : program_.buffers) {
+      if (buffer.name.empty() || !names.insert(buffer.name).second)
+        failHere(fmt::format("the buffer name \"{}\" is empty or taken", buffer.name));
+      if (dataTypeSize(buffer.data_type) == 0 || !isStatic(buffer.shape))
+        failHere(fmt::format("buffer {} has no size", tensorText(buffer)));
+      const bool sourced = buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeight;
+      if (sourced != buffer.source.has_value()) {
+        failHere(fmt::format("buffer \"{}\" of kind {} {} a source", buffer.name, bufferKindName(buffer.kind),
+                             sourced ? "needs" : "cannot have"));
+      }
+      if (buffer.kind == BufferKind::kStep && (buffer.data_type != DataType::kInt64 || !buffer.shape.empty())) {
+        failHere(fmt::format("the step {} must be an int64 scalar", tensorText(buffer)));
+      }
+    }
+  }
+
+  void verifyGroups() const {
+    for (const std::vector<int>& group : program_.groups) {
+      const bool ascending = std::adjacent_find(group.begin(), group.end(), std::greater_equal<>()) == group.end();
+      const bool in_range = std::all_of(group.begin(), group.end(), [&](int r) { return r >= 0 && r < program_.world_size; });
+      if (!ascending || !in_range || std::find(group.begin(), group.end(), program_.rank) == group.end()) {
+        failHere(fmt::format("group {{{}}} must list existing ranks in ascending order, this rank among them", fmt::join(group, ",")));
+      }
+    }
+  }
+
+  void verifyInstruction(const Instruction& instruction) const {
+    for (BufferId id : instruction.inputs) {
+      if (!inRange(id)) failInstruction("an input is no buffer of this program");
+    }
+    for (BufferId id : instruction.outputs) {
+      if (!inRange(id)) failInstruction("an output is no buffer of this program");
+    }
+    verifyForm(instruction);
+    if (instruction.microbatch >= program_.microbatches) failInstruction(fmt::format("there are {} microbatches", program_.microbatches));
+    verifyOutputs(instruction);
+    if (instruction.kind == InstructionKind::kLoadInput) verifyLoad(instruction);
+    const bool copies = instruction.kind == InstructionKind::kAccumulate || instruction.kind == InstructionKind::kAllReduce;
+    if (!copies) return;
+    const Buffer& from = program_.buffer(instruction.inputs[0]);
+    const Buffer& to = program_.buffer(instruction.outputs[0]);
+    if (!sameTensor(from, to)) failInstruction(fmt::format("{} and {} differ in type or shape", tensorText(from), tensorText(to)));
+  }
+
+  void verifyForm(const Instruction& instruction) const {
+    const Form form = formOf(instruction.kind);
+    if (form.subgraph != instruction.subgraph.valid() || (form.subgraph && instruction.subgraph.index() >= program_.subgraphs.size())) {
+      failInstruction(form.subgraph ? "it names no subgraph of this program" : "it cannot have a subgraph");
+    }
+    size_t inputs = static_cast<size_t>(form.inputs);
+    size_t outputs = static_cast<size_t>(form.outputs);
+    if (form.subgraph) {
+      const Subgraph& subgraph = program_.subgraphs[instruction.subgraph.index()];
+      inputs = subgraph.inputs.size();
+      outputs = subgraph.outputs.size();
+    }
+    if (instruction.inputs.size() != inputs || instruction.outputs.size() != outputs) {
+      failInstruction(fmt::format("it has {} inputs and {} outputs where {} and {} are needed", instruction.inputs.size(),
+                                  instruction.outputs.size(), inputs, outputs));
+    }
+    const bool peer_exists = instruction.peer >= 0 && instruction.peer < program_.world_size && instruction.peer != program_.rank;
+    if (form.peer && !peer_exists) failInstruction(fmt::format("there is no peer {} of rank {}", instruction.peer, program_.rank));
+    const bool group_exists = instruction.group >= 0 && instruction.group < static_cast<int>(program_.groups.size());
+    if (form.group && !group_exists) failInstruction(fmt::format("there is no group {}", instruction.group));
+  }
+
+  void verifyOutputs(const Instruction& instruction) const {
+    std::set<BufferId> written;
+    for (BufferId id : instruction.outputs) {
+      const Buffer& buffer = program_.buffer(id);
+      if (!written.insert(id).second) failInstruction(fmt::format("it writes \"{}\" twice", buffer.name));
+      const bool is_input = std::find(instruction.inputs.begin(), instruction.inputs.end(), id) != instruction.inputs.end();
+      const bool may_replace = instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAllReduce;
+      if (is_input && !may_replace) failInstruction(fmt::format("it reads and writes \"{}\"", buffer.name));
+      const bool constant = buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kStep;
+      if (constant || (isPersistent(buffer.kind) && !may_replace)) {
+        failInstruction(fmt::format("it writes \"{}\", whose kind is {}", buffer.name, bufferKindName(buffer.kind)));
+      }
+    }
+  }
+
+  void verifyLoad(const Instruction& instruction) const {
+    const Buffer& buffer = program_.buffer(instruction.outputs[0]);
+    const auto input =
+        std::find_if(program_.inputs.begin(), program_.inputs.end(), [&](const ProgramInput& i) { return i.name == buffer.value; });
+    if (buffer.kind != BufferKind::kInput || input == program_.inputs.end()) {
+      failInstruction(fmt::format("\"{}\" is no batch input of the program", buffer.name));
+    }
+    if (instruction.microbatch < 0) failInstruction("it names no microbatch");
+    Shape expected = input->shape;
+    if (input->axis >= 0) expected[static_cast<size_t>(input->axis)] /= program_.microbatches;
+    if (buffer.data_type != input->data_type || buffer.shape != expected) {
+      failInstruction(
+          fmt::format("{} is not a microbatch of {}{}", tensorText(buffer), dataTypeName(input->data_type), shapeToString(input->shape)));
+    }
+  }
+
+  const std::vector<Program>& programs_;
+  const Program& program_;
+  size_t at_ = 0;
+};
+
+class LifetimeVerifier {
+ public:
+  explicit LifetimeVerifier(const Program& program) : program_(program), written_(program.buffers.size()), freed_(program.buffers.size()) {}
+
+  void run() {
+    for (at_ = 0; at_ < program_.instructions.size(); ++at_) step(program_.instructions[at_]);
+    std::vector<bool> is_result(program_.buffers.size());
+    for (const Result& result : program_.results) is_result[result.buffer.index()] = true;
+    for (size_t i = 0; i < program_.buffers.size(); ++i) {
+      const Buffer& buffer = program_.buffers[i];
+      const std::string place = fmt::format("rank {}, buffer \"{}\"", program_.rank, buffer.name);
+      if (isPersistent(buffer.kind)) continue;
+      if (!written_[i]) failVerification(place, "no instruction writes it");
+      if (is_result[i] && freed_[i])
+        failVerification(place, fmt::format("it is a result but is freed by {}", describeAt(program_, *freed_[i])));
+      if (!is_result[i] && !freed_[i])
+        failVerification(place, fmt::format("it is never freed; {} wrote it", describeAt(program_, *written_[i])));
+    }
+  }
+
+ private:
+  [[noreturn]] void failHere(const std::string& message) const { failVerification(describeAt(program_, at_), message); }
+
+  void step(const Instruction& instruction) {
+    if (instruction.kind == InstructionKind::kFree) return release(instruction.inputs[0]);
+    for (BufferId id : instruction.inputs) read(id);
+    const bool adds = instruction.kind == InstructionKind::kAccumulate && !instruction.overwrite;
+    if (adds) read(instruction.outputs[0]);
+    for (BufferId id : instruction.outputs) write(id, instruction);
+  }
+
+  void read(BufferId id) const {
+    const Buffer& buffer = program_.buffer(id);
+    if (isPersistent(buffer.kind)) return;
+    if (freed_[id.index()])
+      failHere(fmt::format("it uses \"{}\" after {} freed it", buffer.name, describeAt(program_, *freed_[id.index()])));
+    if (!written_[id.index()]) failHere(fmt::format("it reads \"{}\", which nothing has written yet", buffer.name));
+  }
+
+  void write(BufferId id, const Instruction& instruction) {
+    const Buffer& buffer = program_.buffer(id);
+    std::optional<size_t>& written = written_[id.index()];
+    if (isPersistent(buffer.kind)) return;
+    if (freed_[id.index()])
+      failHere(fmt::format("it writes \"{}\" after {} freed it", buffer.name, describeAt(program_, *freed_[id.index()])));
+    const bool may_replace = instruction.kind == InstructionKind::kAccumulate || instruction.kind == InstructionKind::kUpdate ||
+                             instruction.kind == InstructionKind::kAllReduce;
+    if (written && !may_replace) {
+      failHere(fmt::format("it writes \"{}\", which still holds what {} wrote", buffer.name, describeAt(program_, *written)));
+    }
+    if (!written) written = at_;
+  }
+
+  void release(BufferId id) {
+    const Buffer& buffer = program_.buffer(id);
+    std::optional<size_t>& freed = freed_[id.index()];
+    if (isPersistent(buffer.kind)) failHere(fmt::format("\"{}\" is a {} and lives across steps", buffer.name, bufferKindName(buffer.kind)));
+    if (freed) failHere(fmt::format("\"{}\" was freed before by {}", buffer.name, describeAt(program_, *freed)));
+    if (!written_[id.index()]) failHere(fmt::format("\"{}\" has not been written yet", buffer.name));
+    freed = at_;
+  }
+
+  const Program& program_;
+  std::vector<std::optional<size_t>> written_;  // by buffer: the first instruction that writes it
+  std::vector<std::optional<size_t>> freed_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+std::string describeAt(const Program& program, size_t instruction) {
+  return fmt::format("rank {}, instruction {} ({})", program.rank, instruction,
+                     describeInstruction(program, program.instructions[instruction]));
+}
+
+void failVerification(const std::string& place, const std::string& message) {
+  fail(ErrorCode::kInternal, "program verification: {}: {}", place, message);
+}
+
+void verifyStructure(const std::vector<Program>& programs) {
+  for (size_t rank = 0; rank < programs.size(); ++rank) StructureVerifier(programs, programs[rank]).run(rank);
+}
+
+void verifyLifetimes(const Program& program) { LifetimeVerifier(program).run(); }
+
+void verifyPrograms(const std::vector<Program>& programs) {
+  verifyStructure(programs);
+  for (const Program& program : programs) verifyLifetimes(program);
+  verifyMessages(programs);
+  verifyProgress(programs);
+}
+
+}  // namespace pipeshard

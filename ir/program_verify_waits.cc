@@ -1,0 +1,205 @@
+// Waits between ranks: matching of messages, and progress of all ranks together.
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "ir/program_verify.h"
+
+namespace pipeshard {
+namespace {
+
+using Pair = std::pair<int, int>;                      // sender, receiver
+using Channels = std::map<Pair, std::vector<size_t>>;  // instruction positions, in order
+
+// Positions of all sends (by the sender's program) or receives (by the receiver's), per ordered pair.
+Channels channelsOf(const std::vector<Program>& programs, InstructionKind kind) {
+  Channels channels;
+  for (const Program& program : programs) {
+    for (size_t i = 0; i < program.instructions.size(); ++i) {
+      const Instruction& instruction = program.instructions[i];
+      if (instruction.kind != kind) continue;
+      const bool sends = kind == InstructionKind::kSend;
+      channels[sends ? Pair{program.rank, instruction.peer} : Pair{instruction.peer, program.rank}].push_back(i);
+    }
+  }
+  return channels;
+}
+
+const Buffer& sentBuffer(const Program& program, size_t at) { return program.buffer(program.instructions[at].inputs[0]); }
+const Buffer& receivedBuffer(const Program& program, size_t at) { return program.buffer(program.instructions[at].outputs[0]); }
+
+void verifyChannel(const Program& sender, const std::vector<size_t>& sends, const Program& receiver, const std::vector<size_t>& receives) {
+  std::set<std::string> sent_names, received_names;
+  for (size_t at : sends) sent_names.insert(sentBuffer(sender, at).name);
+  for (size_t at : receives) received_names.insert(receivedBuffer(receiver, at).name);
+  for (size_t i = 0; i < std::min(sends.size(), receives.size()); ++i) {
+    const Buffer& sent = sentBuffer(sender, sends[i]);
+    const Buffer& received = receivedBuffer(receiver, receives[i]);
+    const bool name_is_shared = received_names.count(sent.name) > 0 || sent_names.count(received.name) > 0;
+    if (sent.name != received.name && name_is_shared) {
+      failVerification(describeAt(receiver, receives[i]),
+                       fmt::format("message {} on this way is \"{}\" of {}: the orders of sends and receives differ, or one is missing", i,
+                                   sent.name, describeAt(sender, sends[i])));
+    }
+    if (sent.data_type != received.data_type || sent.shape != received.shape) {
+      failVerification(describeAt(receiver, receives[i]),
+                       fmt::format("it expects {}{}, but {} gives {}{}", dataTypeName(received.data_type), shapeToString(received.shape),
+                                   describeAt(sender, sends[i]), dataTypeName(sent.data_type), shapeToString(sent.shape)));
+    }
+  }
+  if (sends.size() > receives.size()) {
+    failVerification(describeAt(sender, sends[receives.size()]), fmt::format("rank {} never receives it", receiver.rank));
+  }
+  if (receives.size() > sends.size()) {
+    failVerification(describeAt(receiver, receives[sends.size()]), fmt::format("rank {} never sends it", sender.rank));
+  }
+}
+
+// Runs all programs with the semantics on top of program.h, without data.
+class ProgressSimulator {
+ public:
+  explicit ProgressSimulator(const std::vector<Program>& programs)
+      : programs_(programs), at_(programs.size()), in_flight_(programs.size()) {
+    for (size_t rank = 0; rank < programs.size(); ++rank) in_flight_[rank].resize(programs[rank].buffers.size());
+  }
+
+  void run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (const Program& program : programs_) {
+        while (at_[index(program)] < program.instructions.size() && !waitsFor(program)) {
+          execute(program, program.instructions[at_[index(program)]]);
+          moved = true;
+        }
+      }
+    }
+    for (const Program& program : programs_) {
+      if (at_[index(program)] < program.instructions.size()) failStuck(program);
+    }
+  }
+
+ private:
+  static size_t index(const Program& program) { return static_cast<size_t>(program.rank); }
+
+  // Why a rank cannot go on: the rank that it waits for, and what for.
+  struct Wait {
+    int rank = -1;
+    std::string reason;
+  };
+
+  std::optional<Wait> waitsFor(const Program& program) const {
+    const Instruction& instruction = program.instructions[at_[index(program)]];
+    if (instruction.kind == InstructionKind::kReceive) {
+      const Pair pair{instruction.peer, program.rank};
+      if (count(received_, pair) < count(sent_, pair)) return std::nullopt;
+      return Wait{instruction.peer, fmt::format("a message from rank {}", instruction.peer)};
+    }
+    if (instruction.kind == InstructionKind::kAllReduce) {
+      if (auto wait = waitsForGroup(program, instruction)) return wait;
+    }
+    if (instruction.kind == InstructionKind::kFree) return waitsForSends(program, instruction.inputs[0]);
+    for (BufferId id : instruction.outputs) {
+      if (auto wait = waitsForSends(program, id)) return wait;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Wait> waitsForSends(const Program& program, BufferId id) const {
+    for (const auto& [receiver, message] : in_flight_[index(program)][id.index()]) {
+      if (count(received_, {program.rank, receiver}) <= message) {
+        return Wait{receiver, fmt::format("rank {} to receive \"{}\"", receiver, program.buffer(id).name)};
+      }
+    }
+    return std::nullopt;
+  }
+
+  // All ranks of the group must stand at an all-reduce over the same ranks; the data types and shapes must agree.
+  std::optional<Wait> waitsForGroup(const Program& program, const Instruction& instruction) const {
+    const std::vector<int>& group = program.groups[static_cast<size_t>(instruction.group)];
+    const size_t turn = turns_.count({program.rank, group}) ? turns_.at({program.rank, group}) : 0;
+    for (int rank : group) {
+      if (turns_.count({rank, group}) && turns_.at({rank, group}) > turn) continue;  // it has passed this turn
+      const Program& other = programs_[static_cast<size_t>(rank)];
+      const size_t at = at_[static_cast<size_t>(rank)];
+      const bool stands = at < other.instructions.size() && other.instructions[at].kind == InstructionKind::kAllReduce &&
+                          other.groups[static_cast<size_t>(other.instructions[at].group)] == group;
+      if (!stands) return Wait{rank, fmt::format("rank {} to reach the all_reduce", rank)};
+      const Buffer& mine = program.buffer(instruction.inputs[0]);
+      const Buffer& theirs = sentBuffer(other, at);
+      if (mine.data_type != theirs.data_type || mine.shape != theirs.shape) {
+        failVerification(describeAt(program, at_[index(program)]),
+                         fmt::format("its tensor differs in type or shape from that of {}", describeAt(other, at)));
+      }
+    }
+    return std::nullopt;
+  }
+
+  void execute(const Program& program, const Instruction& instruction) {
+    if (instruction.kind == InstructionKind::kSend) {
+      const size_t message = sent_[{program.rank, instruction.peer}]++;
+      in_flight_[index(program)][instruction.inputs[0].index()].emplace_back(instruction.peer, message);
+    } else if (instruction.kind == InstructionKind::kReceive) {
+      ++received_[{instruction.peer, program.rank}];
+    } else if (instruction.kind == InstructionKind::kAllReduce) {
+      ++turns_[{program.rank, program.groups[static_cast<size_t>(instruction.group)]}];
+    }
+    ++at_[index(program)];
+  }
+
+  [[noreturn]] void failStuck(const Program& first) const {
+    std::string text;
+    std::vector<bool> seen(programs_.size());
+    int rank = first.rank;
+    while (true) {
+      const Program& program = programs_[static_cast<size_t>(rank)];
+      const size_t at = at_[index(program)];
+      if (at == program.instructions.size()) {
+        text += fmt::format("; rank {} has finished", rank);
+        break;
+      }
+      if (seen[index(program)]) {
+        text += fmt::format("; and so back to rank {}", rank);
+        break;
+      }
+      seen[index(program)] = true;
+      const Wait wait = *waitsFor(program);
+      text += fmt::format("{}{} waits for {}", text.empty() ? "" : "; ", describeAt(program, at), wait.reason);
+      rank = wait.rank;
+    }
+    failVerification("a cycle of waits", text);
+  }
+
+  static size_t count(const std::map<Pair, size_t>& counts, Pair pair) {
+    const auto found = counts.find(pair);
+    return found == counts.end() ? 0 : found->second;
+  }
+
+  const std::vector<Program>& programs_;
+  std::vector<size_t> at_;                                                   // by rank: the next instruction
+  std::vector<std::vector<std::vector<std::pair<int, size_t>>>> in_flight_;  // by rank and buffer: receiver, message number
+  std::map<Pair, size_t> sent_, received_;
+  std::map<std::pair<int, std::vector<int>>, size_t> turns_;  // by rank and group: all-reduces done
+};
+
+}  // namespace
+
+void verifyMessages(const std::vector<Program>& programs) {
+  const Channels sends = channelsOf(programs, InstructionKind::kSend);
+  const Channels receives = channelsOf(programs, InstructionKind::kReceive);
+  std::set<Pair> pairs;
+  for (const auto& [pair, positions] : sends) pairs.insert(pair);
+  for (const auto& [pair, positions] : receives) pairs.insert(pair);
+  const std::vector<size_t> none;
+  for (const Pair& pair : pairs) {
+    const auto sent = sends.find(pair);
+    const auto received = receives.find(pair);
+    verifyChannel(programs[static_cast<size_t>(pair.first)], sent == sends.end() ? none : sent->second,
+                  programs[static_cast<size_t>(pair.second)], received == receives.end() ? none : received->second);
+  }
+}
+
+void verifyProgress(const std::vector<Program>& programs) { ProgressSimulator(programs).run(); }
+
+}  // namespace pipeshard

@@ -1,0 +1,187 @@
+#include "partition/emit_cut.h"
+
+#include <algorithm>
+
+#include "ir/error.h"
+#include "partition/node_stages.h"
+#include "partition/partition.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr Phase kPassPhases[] = {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight};
+
+bool isPass(Phase phase) { return phase == Phase::kForward || phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight; }
+
+class Cutter {
+ public:
+  Cutter(const TrainingGraph& training, const Plan& plan)
+      : training_(training), graph_(training.graph), uses_(computeUseDef(graph_)), stages_(nodeStages(training, plan)) {
+    cut_.stages.resize(plan.stages.size());
+    cut_.owners = parameterOwners(training, stages_);
+  }
+
+  Cut run() {
+    findRoles();
+    placePasses();
+    placePrologues();
+    placeUpdates();
+    for (StagePieces& pieces : cut_.stages) {
+      for (Piece& piece : pieces) findInputs(piece);
+    }
+    findOutputs();
+    return std::move(cut_);
+  }
+
+ private:
+  void setRole(ValueId id, ValueRole role, size_t index = 0) {
+    if (!id.valid()) return;
+    cut_.values[id.index()].role = role;
+    cut_.values[id.index()].index = index;
+  }
+
+  void findRoles() {
+    cut_.values.resize(graph_.values.size());
+    for (const auto& [id, initializer] : graph_.initializers) {
+      setRole(id, std::holds_alternative<Constant>(initializer) ? ValueRole::kConstant : ValueRole::kWeight);
+    }
+    for (size_t i = 0; i < training_.inputs.size(); ++i) setRole(training_.inputs[i].value, ValueRole::kBatchInput, i);
+    for (size_t i = 0; i < training_.totals.size(); ++i) setRole(training_.totals[i].total, ValueRole::kTotal, i);
+    for (size_t p = 0; p < training_.parameters.size(); ++p) {
+      const Parameter& parameter = training_.parameters[p];
+      setRole(parameter.value, ValueRole::kParameter, p);
+      setRole(parameter.gradient, ValueRole::kGradient, p);
+      for (const OptimizerState& state : parameter.states) setRole(state.value, ValueRole::kState, p);
+    }
+    setRole(training_.step, ValueRole::kStep);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      for (ValueId output : graph_.nodes[n].outputs) {
+        setRole(output, ValueRole::kProduced);
+        if (output.valid()) {
+          cut_.values[output.index()].stage = stages_[n];
+          cut_.values[output.index()].phase = training_.node_phase[n];
+        }
+      }
+    }
+  }
+
+  std::vector<bool> liveNodes() const {
+    std::vector<ValueId> open = {training_.loss};
+    for (const Parameter& parameter : training_.parameters) {
+      if (isTrained(parameter)) open.insert(open.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
+    }
+    std::vector<bool> live(graph_.nodes.size());
+    while (!open.empty()) {
+      const ValueId value = open.back();
+      open.pop_back();
+      const NodeId node = value.valid() ? uses_.producer[value.index()] : NodeId();
+      if (!node.valid() || live[node.index()]) continue;
+      live[node.index()] = true;
+      const std::vector<ValueId>& inputs = graph_.node(node).inputs;
+      open.insert(open.end(), inputs.begin(), inputs.end());
+    }
+    return live;
+  }
+
+  Piece& piece(int stage, Phase phase) { return cut_.stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)]; }
+
+  void placePasses() {
+    const std::vector<bool> live = liveNodes();
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (live[n] && isPass(training_.node_phase[n])) piece(stages_[n], training_.node_phase[n]).nodes.emplace_back(n);
+    }
+  }
+
+  // Prologues are cheap: each stage that reads a total computes it for itself.
+  void placePrologues() {
+    for (StagePieces& pieces : cut_.stages) {
+      Piece& prologue = pieces[static_cast<size_t>(Phase::kPrologue)];
+      for (const PrologueTotal& total : training_.totals) {
+        const auto reads = [&](NodeId node) {
+          const std::vector<ValueId>& inputs = graph_.node(node).inputs;
+          return std::find(inputs.begin(), inputs.end(), total.total) != inputs.end();
+        };
+        const bool needed = std::any_of(std::begin(kPassPhases), std::end(kPassPhases), [&](Phase phase) {
+          const std::vector<NodeId>& nodes = pieces[static_cast<size_t>(phase)].nodes;
+          return std::any_of(nodes.begin(), nodes.end(), reads);
+        });
+        const bool listed = std::find(prologue.outputs.begin(), prologue.outputs.end(), total.part) != prologue.outputs.end();
+        if (needed && !listed) prologue.outputs.push_back(total.part);
+      }
+      prologue.nodes = nodesBehind(training_, uses_.producer, prologue.outputs, Phase::kPrologue);
+    }
+  }
+
+  void placeUpdates() {
+    for (size_t s = 0; s < cut_.stages.size(); ++s) {
+      std::vector<ValueId> updated;
+      for (size_t p = 0; p < training_.parameters.size(); ++p) {
+        if (cut_.owners[p] != static_cast<int>(s) || !isTrained(training_.parameters[p])) continue;
+        const std::vector<ValueId> values = updatedValues(training_.parameters[p]);
+        updated.insert(updated.end(), values.begin(), values.end());
+      }
+      Piece& update = cut_.stages[s][static_cast<size_t>(Phase::kUpdate)];
+      update.nodes = nodesBehind(training_, uses_.producer, updated, Phase::kUpdate);
+      update.outputs = updated;
+    }
+  }
+
+  void findInputs(Piece& piece) const {
+    std::vector<bool> known(graph_.values.size());
+    for (NodeId node : piece.nodes) {
+      for (ValueId input : graph_.node(node).inputs) {
+        if (!input.valid() || known[input.index()]) continue;
+        known[input.index()] = true;
+        const ValueRole role = cut_.place(input).role;
+        PIPESHARD_CHECK(role != ValueRole::kNone, "{} reads '{}', which has no role in the training step", describeNode(graph_.node(node)),
+                        graph_.value(input).name);
+        if (role != ValueRole::kConstant) piece.inputs.push_back(input);
+      }
+      for (ValueId output : graph_.node(node).outputs) {
+        if (output.valid()) known[output.index()] = true;
+      }
+    }
+  }
+
+  void findOutputs() {
+    std::vector<bool> needed(graph_.values.size());
+    needed[training_.loss.index()] = true;
+    for (const Parameter& parameter : training_.parameters) {
+      if (!isTrained(parameter)) continue;
+      for (ValueId part : parameter.gradient_parts) needed[part.index()] = true;
+    }
+    for (const StagePieces& pieces : cut_.stages) {
+      for (const Piece& piece : pieces) {
+        for (ValueId input : piece.inputs) needed[input.index()] = true;
+      }
+    }
+    for (StagePieces& pieces : cut_.stages) {
+      for (Phase phase : kPassPhases) {
+        Piece& piece = pieces[static_cast<size_t>(phase)];
+        for (NodeId node : piece.nodes) {
+          for (ValueId output : graph_.node(node).outputs) {
+            if (output.valid() && needed[output.index()]) piece.outputs.push_back(output);
+          }
+        }
+      }
+    }
+  }
+
+  const TrainingGraph& training_;
+  const Graph& graph_;
+  const UseDef uses_;
+  const std::vector<int> stages_;  // by node
+  Cut cut_;
+};
+
+}  // namespace
+
+bool Cut::reads(int stage, ValueId id) const {
+  const StagePieces& pieces = stages[static_cast<size_t>(stage)];
+  return std::any_of(pieces.begin(), pieces.end() - 1,
+                     [&](const Piece& piece) { return std::find(piece.inputs.begin(), piece.inputs.end(), id) != piece.inputs.end(); });
+}
+
+Cut cutTraining(const TrainingGraph& training, const Plan& plan) { return Cutter(training, plan).run(); }
+
+}  // namespace pipeshard

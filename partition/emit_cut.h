@@ -1,0 +1,48 @@
+// The training graph cut into pieces: what each stage runs in each phase, what goes in and what comes out. The first half
+// of emitPrograms; internal to partition/.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "ir/plan.h"
+#include "ir/training_graph.h"
+
+namespace pipeshard {
+
+// One subgraph of one stage. Inputs are in the order in which the nodes read them first, outputs in the order of the nodes.
+// In-memory constants that are no parameters are neither: they travel inside the subgraph.
+struct Piece {
+  std::vector<NodeId> nodes;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+  bool empty() const { return nodes.empty(); }
+};
+
+enum class ValueRole : uint8_t { kProduced, kConstant, kWeight, kParameter, kBatchInput, kTotal, kGradient, kState, kStep, kNone };
+
+struct ValuePlace {
+  ValueRole role = ValueRole::kNone;
+  size_t index = 0;  // kBatchInput: in TrainingGraph::inputs
+  int stage = -1;    // kProduced by a forward or backward node
+  Phase phase = Phase::kForward;
+};
+
+inline constexpr size_t kPhaseCount = 5;
+using StagePieces = std::array<Piece, kPhaseCount>;  // by Phase
+
+struct Cut {
+  std::vector<ValuePlace> values;   // by value index
+  std::vector<StagePieces> stages;  // prologue and update nodes that several stages need are in each of them
+  std::vector<int> owners;          // by parameter, as parameterOwners
+
+  const ValuePlace& place(ValueId id) const { return values[id.index()]; }
+  const Piece& piece(int stage, Phase phase) const { return stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)]; }
+  // A forward, backward or prologue piece of the stage reads the value.
+  bool reads(int stage, ValueId id) const;
+};
+
+// Nodes that neither the loss nor a gradient needs are left out.
+Cut cutTraining(const TrainingGraph& training, const Plan& plan);
+
+}  // namespace pipeshard

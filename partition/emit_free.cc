@@ -1,0 +1,121 @@
+#include "partition/emit_free.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "ir/error.h"
+
+namespace pipeshard {
+namespace {
+
+// By rank: how many of its instructions are known to be complete.
+using Clock = std::vector<size_t>;
+
+struct Knowledge {
+  size_t instruction = 0;  // a receive
+  Clock clock;             // what the rank knows behind it
+};
+
+class Causality {
+ public:
+  explicit Causality(const std::vector<Program>& programs) : programs_(programs), known_(programs.size()) {
+    std::vector<size_t> at(programs.size());
+    std::vector<Clock> clocks(programs.size(), Clock(programs.size()));
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t rank = 0; rank < programs.size(); ++rank) {
+        while (at[rank] < programs[rank].instructions.size() && step(rank, at[rank], clocks[rank])) {
+          ++at[rank];
+          moved = true;
+        }
+      }
+    }
+    for (size_t rank = 0; rank < programs.size(); ++rank) {
+      PIPESHARD_CHECK(at[rank] == programs[rank].instructions.size(), "rank {} cannot go on at instruction {}", rank, at[rank]);
+    }
+  }
+
+  // The first instruction of the rank, from `first` on, behind which it knows that all messages in `sends` (instructions of
+  // the rank) have been received; the number of instructions if there is none.
+  size_t provenAfter(size_t rank, const std::vector<size_t>& sends, size_t first) const {
+    const auto proves = [&](const Knowledge& knowledge) {
+      return std::all_of(sends.begin(), sends.end(), [&](size_t send) {
+        const auto& [receiver, position] = received_by_.at({rank, send});
+        return knowledge.clock[receiver] > position;
+      });
+    };
+    const auto found = std::find_if(known_[rank].begin(), known_[rank].end(), proves);
+    return found == known_[rank].end() ? programs_[rank].instructions.size() : std::max(first, found->instruction);
+  }
+
+ private:
+  struct Posted {
+    size_t instruction = 0;
+    Clock clock;
+  };
+
+  bool step(size_t rank, size_t at, Clock& clock) {
+    const Instruction& instruction = programs_[rank].instructions[at];
+    const auto peer = static_cast<size_t>(instruction.peer);
+    if (instruction.kind == InstructionKind::kReceive) {
+      const std::vector<Posted>& channel = posted_[{peer, rank}];
+      size_t& taken = taken_[{peer, rank}];
+      if (taken == channel.size()) return false;
+      const Posted& message = channel[taken++];
+      received_by_[{peer, message.instruction}] = {rank, at};
+      for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], message.clock[i]);
+    }
+    clock[rank] = at + 1;
+    if (instruction.kind == InstructionKind::kReceive) known_[rank].push_back({at, clock});
+    if (instruction.kind == InstructionKind::kSend) posted_[{rank, peer}].push_back({at, clock});
+    return true;
+  }
+
+  using Pair = std::pair<size_t, size_t>;
+  const std::vector<Program>& programs_;
+  std::vector<std::vector<Knowledge>> known_;   // by rank
+  std::map<Pair, std::vector<Posted>> posted_;  // by sender and receiver
+  std::map<Pair, size_t> taken_;
+  std::map<Pair, Pair> received_by_;  // by sender and its instruction: receiver and its instruction
+};
+
+void insertFrees(Program& program, const Causality& causality) {
+  const size_t count = program.instructions.size();
+  std::vector<size_t> last_use(program.buffers.size(), count);
+  std::vector<std::vector<size_t>> sends(program.buffers.size());
+  for (size_t i = 0; i < count; ++i) {
+    for (BufferId id : program.instructions[i].inputs) last_use[id.index()] = i;
+    for (BufferId id : program.instructions[i].outputs) last_use[id.index()] = i;
+    if (program.instructions[i].kind == InstructionKind::kSend) sends[program.instructions[i].inputs[0].index()].push_back(i);
+  }
+  std::vector<bool> stays(program.buffers.size());
+  for (const Result& result : program.results) stays[result.buffer.index()] = true;
+  std::vector<std::vector<BufferId>> frees(count + 1);  // behind each instruction; the last: at the end of the step
+  for (size_t b = 0; b < program.buffers.size(); ++b) {
+    if (stays[b] || isPersistent(program.buffers[b].kind) || last_use[b] == count) continue;
+    const size_t rank = static_cast<size_t>(program.rank);
+    frees[sends[b].empty() ? last_use[b] : causality.provenAfter(rank, sends[b], last_use[b])].emplace_back(b);
+  }
+  std::vector<Instruction> instructions;
+  for (size_t i = 0; i <= count; ++i) {
+    if (i < count) instructions.push_back(std::move(program.instructions[i]));
+    for (BufferId id : frees[i]) {
+      Instruction free;
+      free.kind = InstructionKind::kFree;
+      free.inputs = {id};
+      instructions.push_back(std::move(free));
+    }
+  }
+  program.instructions = std::move(instructions);
+}
+
+}  // namespace
+
+void insertFrees(std::vector<Program>& programs) {
+  const std::vector<Program> without_frees = programs;
+  const Causality causality(without_frees);
+  for (Program& program : programs) insertFrees(program, causality);
+}
+
+}  // namespace pipeshard
