@@ -1,0 +1,81 @@
+#include "onnx_import/expand.h"
+
+#include <onnx/defs/schema.h>
+
+#include "ir/error.h"
+#include "onnx_import/graph_to_proto.h"
+#include "onnx_import/node_context.h"
+#include "onnx_import/proto_to_graph.h"
+#include "onnx_import/reader.h"
+#include "onnx_import/splice.h"
+
+namespace pipeshard {
+namespace {
+
+bool buildBody(const onnx::OpSchema& schema, const Graph& graph, const Node& node, onnx::FunctionProto& body) {
+  if (schema.HasFunction()) {
+    if (const onnx::FunctionProto* fixed = schema.GetFunction(node.opset_version)) {
+      body = *fixed;
+      return true;
+    }
+  }
+  if (!schema.HasContextDependentFunction()) return false;
+  onnx::NodeProto proto;
+  nodeToProto(graph, node, proto);
+  std::vector<onnx::TypeProto> types;
+  for (ValueId id : node.inputs) types.push_back(id.valid() ? knownType(graph.value(id)) : onnx::TypeProto());
+  const onnx::FunctionBodyBuildContextImpl context(proto, types);
+  return schema.BuildContextDependentFunction(context, body, node.opset_version);
+}
+
+}  // namespace
+
+std::optional<Function> schemaFunction(const Graph& graph, const Node& node) {
+  const auto* schema = onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
+  if (schema == nullptr) return std::nullopt;
+  onnx::FunctionProto body;
+  try {
+    if (!buildBody(*schema, graph, node, body)) return std::nullopt;
+  } catch (const std::exception& error) {
+    fail(ErrorCode::kBadModel, "{}: its ONNX function body cannot be built: {}", describeNode(node), error.what());
+  }
+  bool imports_standard = false;
+  for (auto& import : *body.mutable_opset_import()) imports_standard = imports_standard || import.domain().empty();
+  if (!imports_standard) {
+    auto* import = body.add_opset_import();
+    import->set_domain("");
+    import->set_version(node.opset_version);
+  }
+  const ImportLimits limits;
+  return functionFromProto(body, ProtoSource{limits, nullptr, "", {}});
+}
+
+int expandUnsupported(Graph& graph, const std::function<bool(const Node&)>& supported) {
+  int expanded = 0;
+  GraphBuilder builder(graph);
+  std::vector<Node> nodes;
+  nodes.swap(graph.nodes);
+  for (Node& node : nodes) {
+    std::optional<Function> function;
+    if (node.domain.empty() && !supported(node)) function = schemaFunction(graph, node);
+    if (!function) {
+      graph.nodes.push_back(std::move(node));
+      continue;
+    }
+    // The schema's defaults hold for attributes that the node does not give.
+    std::map<std::string, Attribute> attributes = function->default_attributes;
+    const auto* schema = onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
+    const ImportLimits limits;
+    for (const auto& [name, attribute] : schema->attributes()) {
+      if (attribute.default_value.type() != onnx::AttributeProto::UNDEFINED) {
+        attributes.emplace(name, attributeFromProto(attribute.default_value, ProtoSource{limits, nullptr, "", {}}));
+      }
+    }
+    for (const auto& [name, attribute] : node.attributes) attributes[name] = attribute;
+    spliceBody(builder, *function->body, node, attributes, {}, graph.nodes);
+    ++expanded;
+  }
+  return expanded;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,89 @@
+#include "onnx_import/prepare.h"
+
+#include <algorithm>
+
+#include <onnx/defs/schema.h>
+
+#include "ir/error.h"
+#include "onnx_import/dimensions.h"
+#include "onnx_import/expand.h"
+#include "onnx_import/reader.h"
+#include "onnx_import/simplify.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr int kRounds = 64;  // each round makes the graph simpler; more than this is a bug
+
+// An input with a default takes it: it is a weight that an old exporter lists among the inputs.
+void adoptDefaults(Graph& graph) {
+  std::erase_if(graph.inputs, [&](ValueId id) { return graph.initializers.contains(id); });
+}
+
+void foldAll(Graph& graph, int64_t limit_bytes) {
+  for (int round = 0; round < kRounds; ++round) {
+    const int folded = foldConstants(graph, limit_bytes);
+    const int simplified = simplify(graph);
+    if (folded == 0 && simplified == 0) return;
+    removeDeadCode(graph);
+  }
+  fail(ErrorCode::kInternal, "folding constants does not come to an end");
+}
+
+void expandAll(Graph& graph, const PrepareOptions& options) {
+  for (int round = 0; round < kRounds; ++round) {
+    if (expandUnsupported(graph, options.supported) == 0) return;
+    foldAll(graph, options.fold_limit_bytes);
+  }
+  fail(ErrorCode::kInternal, "expanding operators into their ONNX function bodies does not come to an end");
+}
+
+[[noreturn]] void failUnknown(const Node& node, const Value& value) {
+  const auto* schema = onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
+  const std::string where = describeNode(node);
+  if (schema == nullptr) {
+    fail(ErrorCode::kBadModel, "{}: the operator is neither in ONNX (opset {} of domain '{}') nor a function of the model; export the model without it", where,
+         node.opset_version, node.domain.empty() ? "ai.onnx" : node.domain);
+  }
+  if (!value.opaque_type.empty()) {
+    fail(ErrorCode::kBadModel, "{}: its output '{}' is no dense tensor (a sequence, optional or sparse tensor), which pipeshard does not support", where,
+         value.name);
+  }
+  fail(ErrorCode::kBadModel, "{}: the shape of its output '{}' ({}{}) depends on data, not only on the shapes of the inputs; pipeshard needs static shapes",
+       where, value.name, dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : " of unknown rank");
+}
+
+bool hasStaticType(const Value& value) {
+  return value.opaque_type.empty() && value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape);
+}
+
+void checkStatic(const Graph& graph) {
+  for (ValueId id : graph.inputs) {
+    const Value& input = graph.value(id);
+    if (!hasStaticType(input)) {
+      fail(ErrorCode::kBadModel, "input '{}' has no {}; pipeshard needs tensors of known type and rank as inputs", input.name,
+           input.opaque_type.empty() ? "known type and shape" : "dense tensor type");
+    }
+  }
+  for (const Node& node : graph.nodes) {
+    for (ValueId id : node.outputs) {
+      if (id.valid() && !hasStaticType(graph.value(id))) failUnknown(node, graph.value(id));
+    }
+  }
+}
+
+}  // namespace
+
+Graph prepareModel(Graph graph, const PrepareOptions& options) {
+  adoptDefaults(graph);
+  inlineFunctions(graph, ImportLimits().inlined_nodes, [](const Function& function) { return function.domain == kPipeshardDomain; });
+  bindDimensions(graph, options.dimensions);
+  foldAll(graph, options.fold_limit_bytes);
+  if (options.supported) expandAll(graph, options);
+  removeDeadCode(graph);
+  checkStatic(graph);
+  verifyGraph(graph);
+  return graph;
+}
+
+}  // namespace pipeshard
