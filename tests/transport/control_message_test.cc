@@ -1,0 +1,94 @@
+#include "transport/control_message.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "ir/error.h"
+
+namespace pipeshard {
+namespace {
+
+TEST(ControlMessage, RoundTrips) {
+  const ControlMessage message{kControlVersion, "job", 3, 2, 9, "step_done", {{"loss", 0.1}, {"names", {"a", "b"}}}, 0};
+  const auto decoded = decodeControlMessage(encodeControlMessage(message));
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->job_id, "job");
+  EXPECT_EQ(decoded->generation, 3U);
+  EXPECT_EQ(decoded->rank, 2);
+  EXPECT_EQ(decoded->sequence, 9U);
+  EXPECT_EQ(decoded->type, "step_done");
+  EXPECT_EQ(decoded->body, message.body);
+}
+
+TEST(ControlMessage, ReplacesBytesThatAreNotText) {
+  ControlMessage message;
+  message.type = "error";
+  message.body = {{"text", "broken \xff\xfe path"}};
+  EXPECT_TRUE(decodeControlMessage(encodeControlMessage(message)));
+}
+
+TEST(ControlMessage, RefusesToSendMoreThanTheLimit) {
+  ControlMessage message;
+  message.type = "big";
+  message.body = std::string(kMaxControlBytes, 'x');
+  try {
+    encodeControlMessage(message);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_NE(error.message().find("'big'"), std::string::npos);
+  }
+}
+
+TEST(ControlMessage, IsNothingWhenMalformed) {
+  for (const std::string text : {"", "{", "[]", "null", "7", "\"text\"", "{}", R"({"version":"1"})", R"({"version":1})",
+                                 R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t"})",
+                                 R"({"version":1,"job":5,"generation":0,"rank":0,"sequence":1,"type":"t","body":{}})",
+                                 R"({"version":1,"job":"j","generation":-1,"rank":0,"sequence":1,"type":"t","body":{}})",
+                                 R"({"version":1,"job":"j","generation":0,"rank":4294967296,"sequence":1,"type":"t","body":{}})",
+                                 R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1.5,"type":"t","body":{}})",
+                                 R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":["t"],"body":{}})",
+                                 R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t","body":{}} trailing)"}) {
+    EXPECT_FALSE(decodeControlMessage(text)) << text;
+  }
+}
+
+TEST(ControlMessage, OfAnotherVersionIsKnownByItsVersionOnly) {
+  const auto decoded = decodeControlMessage(R"({"version":7,"type":"REGISTER","something":"new"})");
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->version, 7);
+  EXPECT_EQ(decoded->type, "REGISTER");
+}
+
+TEST(ControlMessage, DoesNotNestWithoutEnd) {
+  EXPECT_FALSE(decodeControlMessage(std::string(1 << 20, '[')));
+  std::string text = R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t","body":)";
+  EXPECT_FALSE(decodeControlMessage(text + std::string(100, '[') + std::string(100, ']') + "}"));
+  EXPECT_TRUE(decodeControlMessage(text + std::string(60, '[') + std::string(60, ']') + "}"));
+  EXPECT_TRUE(decodeControlMessage(text + "\"" + std::string(100, '[') + "\\\"\"}"));
+}
+
+TEST(ControlMessage, SurvivesRandomChanges) {
+  ControlMessage message{kControlVersion, "job", 3, 2, 9, "step_done", {{"loss", 0.1}, {"names", {"a", "b"}}}, 0};
+  const std::string text = encodeControlMessage(message);
+  std::mt19937 random(1);
+  int decoded = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string changed = text;
+    for (unsigned change = 0; change <= random() % 4; ++change) {
+      const size_t position = random() % changed.size();
+      if (random() % 3 == 0) {
+        changed.resize(position + 1);
+      } else {
+        changed[position] = static_cast<char>(random());
+      }
+    }
+    if (decodeControlMessage(changed)) ++decoded;
+  }
+  EXPECT_GT(decoded, 0);
+  EXPECT_LT(decoded, 15000);
+}
+
+}  // namespace
+}  // namespace pipeshard
