@@ -1,4 +1,4 @@
-// Operators that take some elements or put them together: Slice, Split, Concat, Pad, Gather, GatherElements, Trilu.
+// Operators that take some elements or put them together: Slice, Split, Concat, Pad, Gather, GatherElements, GatherND, Trilu.
 #include <algorithm>
 
 #include "onnx_import/autodiff/gradient_rules.h"
@@ -116,6 +116,14 @@ void gatherElementsGradient(GradientContext& c) {
                        {{"axis", c.node().intAttribute("axis", 0)}}));
 }
 
+void gatherNdGradient(GradientContext& c) {
+  if (c.node().intAttribute("batch_dims", 0) != 0) c.refuse("batch_dims other than 0 has no gradient rule; use GatherElements");
+  const Shape shape = c.shape(c.input(0));
+  const DataType type = c.type(c.input(0));
+  const ValueId zeros = c.expand(c.scalar(type, 0), shape);
+  c.give(0, c.op("ScatterND", {zeros, c.input(1), c.outputGradient()}, type, shape, {{"reduction", std::string("add")}}));
+}
+
 void triluGradient(GradientContext& c) {
   std::vector<ValueId> inputs = {c.outputGradient()};
   if (c.hasInput(1)) inputs.push_back(c.input(1));
@@ -131,6 +139,7 @@ void addMovementRules(GradientRules& rules) {
   rules[{"", "Pad"}] = {padGradient, 2 | 8};
   rules[{"", "Gather"}] = {gatherGradient, kAllButFirst};
   rules[{"", "GatherElements"}] = {gatherElementsGradient, kAllButFirst};
+  rules[{"", "GatherND"}] = {gatherNdGradient, kAllButFirst};
   rules[{"", "Trilu"}] = {triluGradient, kAllButFirst};
 }
 

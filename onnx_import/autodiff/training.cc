@@ -88,7 +88,9 @@ void requireTrainableType(const Graph& graph, ValueId parameter) {
 
 }  // namespace
 
-bool hasGradientRule(const Node& node) { return findGradientRule(node) != nullptr; }
+bool hasGradientRule(std::string_view domain, std::string_view op_type) {
+  return gradientRules().contains({std::string(domain), std::string(op_type)});
+}
 
 TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& optimizer) {
   requireOpset(forward.graph);

@@ -57,11 +57,6 @@ PrecisionChange setPrecision(Graph& graph, DataType precision);
 // of the graph with more than one element that is no constant of the arithmetic (heuristic documented in the source) .
 std::vector<ValueId> trainableParameters(const Graph& graph);
 
-// Whether a prepared graph may hold this node on its way to the loss: there is a gradient rule for its operator, or the
-// operator has no gradient by nature (Shape, Equal, Floor, ...). A node with neither is an error only if it lies on a path
-// from a parameter to the loss; one that has an ONNX function body is better expanded (PrepareOptions::supported).
-bool hasGradientRule(const Node& node);
-
 // A microbatch's forward graph with what the time-axis analysis found; see ir/training_graph.h for the meaning.
 struct ForwardGraph {
   Graph graph;   // prepared, for one microbatch
@@ -71,7 +66,9 @@ struct ForwardGraph {
   int64_t microbatches = 1;
 };
 
-// Whether a gradient rule for the operator is registered.
+// Whether a gradient rule for the operator is registered, or it has no gradient by nature (Shape, Equal, Floor, ...). A node
+// with neither is an error only on a path from a parameter to the loss; if it has an ONNX function body, it is better
+// expanded before (PrepareOptions::supported).
 bool hasGradientRule(std::string_view domain, std::string_view op_type);
 
 // The training graph's nodes are in the order prologue, forward, backward, update; forward nodes that the loss does not need

@@ -1,0 +1,193 @@
+// Every pipeshard function: its kernel gives what its body in standard ONNX gives.
+#include "onnx_import/autodiff/functions.h"
+
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "onnx_import/prepare.h"
+#include "onnx_import/writer.h"
+#include "tests/onnx_import/autodiff/interpreter.h"
+
+namespace pipeshard::testing {
+namespace {
+
+struct Call {
+  std::string name;
+  std::string overload;
+  std::vector<Constant> inputs;  // float64, or int64; `constant_inputs` of them are initializers
+  std::vector<Shape> outputs;
+  std::map<std::string, Attribute> attributes = {};
+  std::set<size_t> constant_inputs = {};
+};
+
+Constant numbers(const Shape& shape, double low = -1, double high = 1) {
+  static uint64_t seed = 100;
+  return randomTensor(shape, seed++, low, high);
+}
+
+Constant integers(Shape shape, const std::vector<int64_t>& elements) { return makeConstant<int64_t>(std::move(shape), elements); }
+
+std::vector<Call> activationCalls() {
+  std::vector<Call> calls = {
+      {"ReluGrad", "", {numbers({3, 4}), numbers({3, 4})}, {{3, 4}}},
+      {"GeluGrad", "", {numbers({3, 4}), numbers({3, 4}, -3, 3)}, {{3, 4}}, {{"approximate", std::string("none")}}},
+      {"GeluGrad", "tanh", {numbers({3, 4}), numbers({3, 4}, -3, 3)}, {{3, 4}}, {{"approximate", std::string("tanh")}}},
+      {"SoftmaxGrad", "", {numbers({3, 4}), numbers({3, 4})}, {{3, 4}}},
+  };
+  for (int64_t axis : {0, 1, -1}) {
+    calls.push_back({"SoftmaxGrad", "", {numbers({2, 3, 4}), numbers({2, 3, 4})}, {{2, 3, 4}}, {{"axis", axis}}});
+    calls.push_back({"LogSoftmaxGrad", "", {numbers({2, 3, 4}), numbers({2, 3, 4})}, {{2, 3, 4}}, {{"axis", axis}}});
+  }
+  return calls;
+}
+
+std::vector<Call> layerNormalizationCalls() {
+  std::vector<Call> calls;
+  for (int64_t axis : {-1, 1, 2}) {
+    const Shape inner = axis == 1 ? Shape{3, 4} : Shape{4};
+    const Shape outer = axis == 1 ? Shape{2, 1, 1} : Shape{2, 3, 1};
+    const Constant dy = numbers({2, 3, 4});
+    const Constant x = numbers({2, 3, 4});
+    const Constant mean = numbers(outer);
+    const Constant deviation = numbers(outer, 0.5, 2);
+    calls.push_back({"LayerNormalizationInputGrad", "", {dy, x, numbers(inner), mean, deviation}, {{2, 3, 4}}, {{"axis", axis}}});
+    calls.push_back({"LayerNormalizationWeightGrad", "", {dy, x, mean, deviation}, {inner, inner}, {{"axis", axis}}});
+  }
+  return calls;
+}
+
+std::vector<Call> gatherCalls() {
+  const Constant indices = integers({2, 3}, {0, 2, -1, 2, 1, 0});
+  const Constant elements = integers({2, 4}, {0, 2, 2, 1, 0, -1, 1, 1});
+  return {
+      {"GatherGrad", "", {numbers({2, 3, 4}), indices, integers({2}, {3, 4})}, {{3, 4}}, {}, {2}},
+      {"GatherGrad", "", {numbers({5, 2, 3, 4}), indices, integers({3}, {5, 3, 4})}, {{5, 3, 4}}, {{"axis", int64_t{1}}}, {2}},
+      {"GatherGrad", "", {numbers({5, 2, 3}), indices, integers({2}, {5, 3})}, {{5, 3}}, {{"axis", int64_t{-1}}}, {2}},
+      {"GatherGrad", "", {numbers({4}), integers({}, {-1}), integers({2}, {3, 4})}, {{3, 4}}, {}, {2}},
+      {"GatherElementsGrad", "", {numbers({2, 4}), elements, integers({2}, {3, 4})}, {{3, 4}}, {{"axis", int64_t{0}}}, {2}},
+      {"GatherElementsGrad", "", {numbers({2, 4}), elements, integers({2}, {2, 5})}, {{2, 5}}, {{"axis", int64_t{-1}}}, {2}},
+  };
+}
+
+std::vector<Call> lossCalls() {
+  std::vector<Call> calls;
+  const Constant labels = integers({2, 3}, {0, 3, -100, 1, 2, -100});
+  const Constant all_ignored = integers({2, 3}, {-100, -100, -100, -100, -100, -100});
+  const Constant plain = integers({2, 3}, {0, 3, 1, 1, 2, 0});
+  for (const std::string reduction : {"none", "sum", "mean"}) {
+    for (bool weighted : {false, true}) {
+      for (const Constant& chosen : {labels, plain, all_ignored}) {
+        const bool ignoring = chosen != plain;
+        Call call{"SoftmaxCrossEntropyLossGrad", reduction + (weighted ? "_weighted" : ""), {}, {{2, 4, 3}}};
+        call.inputs = {numbers(reduction == "none" ? Shape{2, 3} : Shape{}), numbers({2, 4, 3}, -3, 0), chosen};
+        if (weighted) call.inputs.push_back(numbers({4}, 0.5, 2));
+        call.attributes = {{"reduction", reduction}, {"ignore_index", int64_t{-100}}, {"has_ignore_index", int64_t{ignoring}}};
+        calls.push_back(call);
+      }
+    }
+  }
+  return calls;
+}
+
+std::vector<Call> optimizerCalls() {
+  const auto scalar = [](double number) { return makeTensor({}, {number}); };
+  const Shape shape = {3, 4};
+  std::vector<Call> calls = {{"SGD", "", {numbers(shape), numbers(shape), scalar(0.1), scalar(0.01)}, {shape}}};
+  for (int64_t nesterov : {0, 1}) {
+    calls.push_back({"SGDMomentum",
+                     "",
+                     {numbers(shape), numbers(shape), numbers(shape), scalar(0.1), scalar(0.9), scalar(0.01)},
+                     {shape, shape},
+                     {{"nesterov", nesterov}}});
+  }
+  for (const char* name : {"Adam", "AdamW"}) {
+    for (int64_t step : {1, 7}) {
+      calls.push_back({name,
+                       "",
+                       {numbers(shape), numbers(shape), numbers(shape), numbers(shape, 0, 1), integers({}, {step}), scalar(1e-3),
+                        scalar(0.9), scalar(0.999), scalar(1e-8), scalar(0.1)},
+                       {shape, shape, shape}});
+    }
+  }
+  return calls;
+}
+
+std::vector<Call> allCalls() {
+  std::vector<Call> calls;
+  for (const auto& family : {activationCalls(), layerNormalizationCalls(), gatherCalls(), lossCalls(), optimizerCalls()}) {
+    calls.insert(calls.end(), family.begin(), family.end());
+  }
+  return calls;
+}
+
+std::string inputName(size_t position) { return "input_" + std::to_string(position); }
+std::string outputName(size_t position) { return "output_" + std::to_string(position); }
+
+Graph graphOf(const Call& call) {
+  Graph graph;
+  graph.opset_imports = {{"", 18}, {std::string(kPipeshardDomain), 1}};
+  GraphBuilder builder(graph);
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const Constant& content = call.inputs[i];
+    if (call.constant_inputs.contains(i)) {
+      inputs.push_back(builder.addConstant(inputName(i), content));
+    } else {
+      inputs.push_back(builder.addValue(inputName(i), content.data_type, content.shape));
+      graph.inputs.push_back(inputs.back());
+    }
+  }
+  for (size_t i = 0; i < call.outputs.size(); ++i) outputs.push_back(builder.addValue(outputName(i), DataType::kFloat64, call.outputs[i]));
+  graph.outputs = outputs;
+  const NodeId node = builder.addNode(kPipeshardDomain, call.name, inputs, outputs, call.attributes);
+  graph.node(node).overload = call.overload;
+  graph.node(node).name = "call";
+  graph.functions.push_back(makePipeshardFunction(call.name, call.overload, 18));
+  return graph;
+}
+
+Tensors tensorsOf(const Call& call) {
+  Tensors tensors;
+  for (size_t i = 0; i < call.inputs.size(); ++i) tensors[inputName(i)] = call.inputs[i];
+  return tensors;
+}
+
+TEST(PipeshardFunction, OfEveryNameAndOverloadIsTestedHere) {
+  std::set<std::pair<std::string, std::string>> tested;
+  for (const Call& call : allCalls()) tested.emplace(call.name, call.overload);
+  for (const auto& function : pipeshardFunctions()) EXPECT_TRUE(tested.contains(function)) << function.first << " " << function.second;
+}
+
+TEST(PipeshardFunction, KernelGivesWhatTheBodyGives) {
+  for (const Call& call : allCalls()) {
+    SCOPED_TRACE(call.name + " " + call.overload);
+    const Graph graph = graphOf(call);
+    Graph inlined = graph;
+    inlineFunctions(inlined, 1000);
+    ASSERT_GT(inlined.nodes.size(), 1u);
+    inlined = prepareModel(std::move(inlined), {});
+    const Tensors from_kernel = Interpreter(graph).run(tensorsOf(call));
+    const Tensors from_body = Interpreter(inlined).run(tensorsOf(call));
+    for (size_t i = 0; i < call.outputs.size(); ++i) {
+      EXPECT_LT(relativeError(from_kernel.at(outputName(i)), from_body.at(outputName(i))), 1e-13) << outputName(i);
+    }
+  }
+}
+
+TEST(PipeshardFunction, IsAcceptedByTheOnnxCheckerInEveryOpset) {
+  for (const Call& call : allCalls()) {
+    SCOPED_TRACE(call.name + " " + call.overload);
+    for (int opset : {16, 17, 18, 19, 20, 21, 22, 23}) {
+      Graph graph = graphOf(call);
+      graph.ir_version = 10;
+      graph.opset_imports[""] = opset;
+      graph.functions = {makePipeshardFunction(call.name, call.overload, opset)};
+      EXPECT_NO_THROW(checkModel(graph)) << opset;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pipeshard::testing

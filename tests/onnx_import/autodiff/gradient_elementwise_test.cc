@@ -1,0 +1,118 @@
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "tests/onnx_import/autodiff/gradient_check.h"
+
+namespace pipeshard::testing {
+namespace {
+
+// Shapes of a and b: equal, broadcast on either side, on both, over missing axes, and a scalar.
+const std::vector<std::pair<Shape, Shape>> kBroadcasts = {{{2, 3}, {2, 3}},    {{2, 3}, {3}}, {{3}, {2, 3}}, {{2, 1, 3}, {1, 4, 1}},
+                                                          {{4, 2, 3}, {2, 1}}, {{2, 3}, {}},  {{}, {2, 3}},  {{1}, {2, 2}}};
+
+void checkBinary(std::string_view op_type, double low = -1, double high = 1) {
+  for (const auto& [a, b] : kBroadcasts) {
+    SCOPED_TRACE(shapeToString(a) + " " + shapeToString(b));
+    TestGraph test;
+    const ValueId left = test.parameter("a", a, low, high);
+    const ValueId right = test.parameter("b", b, low, high);
+    checkGradients(test, {test.op(op_type, {left, right})});
+  }
+}
+
+void checkUnary(std::string_view op_type, double low = -2, double high = 2, std::map<std::string, Attribute> attributes = {}) {
+  TestGraph test;
+  checkGradients(test, {test.op(op_type, {test.parameter("x", {3, 4}, low, high)}, std::move(attributes))});
+}
+
+TEST(Gradient, OfAddMatchesDifferences) { checkBinary("Add"); }
+TEST(Gradient, OfSubMatchesDifferences) { checkBinary("Sub"); }
+TEST(Gradient, OfMulMatchesDifferences) { checkBinary("Mul"); }
+TEST(Gradient, OfDivMatchesDifferences) { checkBinary("Div", 0.5, 1.5); }
+TEST(Gradient, OfPowMatchesDifferencesInBaseAndExponent) { checkBinary("Pow", 0.5, 1.5); }
+TEST(Gradient, OfMaxMatchesDifferences) { checkBinary("Max"); }
+TEST(Gradient, OfMinMatchesDifferences) { checkBinary("Min"); }
+
+TEST(Gradient, OfPowWithConstantExponentMatchesDifferences) {
+  for (double exponent : {0.0, 0.5, 1.0, 2.0, 3.0, 4.0, -1.5}) {
+    SCOPED_TRACE(exponent);
+    TestGraph test;
+    checkGradients(test, {test.op("Pow", {test.parameter("x", {2, 3}, 0.5, 1.5), test.constant(makeTensor({}, {exponent}))})});
+  }
+}
+
+TEST(Gradient, OfPowIsFiniteAtABaseOfZero) {
+  for (double exponent : {0.0, 1.0, 2.0, 3.0}) {
+    TestGraph test;
+    const ValueId x = test.parameter("x", makeTensor({2}, {0, -1}));
+    const ValueId loss = test.weightedSum({test.op("Pow", {x, test.constant(makeTensor({}, {exponent}))})});
+    for (double element : elementsOf(trainAndRun(test, loss).gradients.at("x"))) EXPECT_TRUE(std::isfinite(element)) << exponent;
+  }
+}
+
+TEST(Gradient, OfSumAndMeanMatchesDifferencesInEveryInput) {
+  for (const char* op_type : {"Sum", "Mean"}) {
+    TestGraph test;
+    checkGradients(test, {test.op(op_type, {test.parameter("a", {2, 3}), test.parameter("b", {3}), test.parameter("c", {2, 1})})});
+  }
+}
+
+TEST(Gradient, OfMaxIsSharedBetweenEqualInputs) {
+  TestGraph test;
+  const ValueId a = test.parameter("a", makeTensor({2}, {1, 2}));
+  const ValueId b = test.parameter("b", makeTensor({2}, {1, 0}));
+  const ValueId loss = test.op("ReduceSum", {test.op("Max", {a, b})}, {{"keepdims", int64_t{0}}});
+  const CheckedTraining checked = trainAndRun(test, loss);
+  EXPECT_EQ(elementsOf(checked.gradients.at("a")), (std::vector<double>{0.5, 1}));
+  EXPECT_EQ(elementsOf(checked.gradients.at("b")), (std::vector<double>{0.5, 0}));
+}
+
+TEST(Gradient, OfWhereMatchesDifferencesAndBroadcasts) {
+  TestGraph test;
+  Constant mask{DataType::kBool, {2, 1, 3}, std::vector<std::byte>(6)};
+  mask.bytes[1] = mask.bytes[3] = mask.bytes[5] = std::byte{1};
+  checkGradients(test, {test.op("Where", {test.constant(mask), test.parameter("a", {4, 3}), test.parameter("b", {1})})});
+}
+
+TEST(Gradient, OfClipMatchesDifferences) {
+  const auto limit = [](double number) { return makeTensor({}, {number}); };
+  for (int limits = 0; limits < 4; ++limits) {
+    TestGraph test;
+    const ValueId x = test.parameter("x", {3, 4});
+    const ValueId low = limits & 1 ? test.constant(limit(-0.4)) : ValueId();
+    const ValueId high = limits & 2 ? test.constant(limit(0.3)) : ValueId();
+    checkGradients(test, {test.op("Clip", {x, low, high})});
+  }
+}
+
+TEST(Gradient, OfNegMatchesDifferences) { checkUnary("Neg"); }
+TEST(Gradient, OfSqrtMatchesDifferences) { checkUnary("Sqrt", 0.5, 2); }
+TEST(Gradient, OfExpMatchesDifferences) { checkUnary("Exp"); }
+TEST(Gradient, OfLogMatchesDifferences) { checkUnary("Log", 0.5, 2); }
+TEST(Gradient, OfReciprocalMatchesDifferences) { checkUnary("Reciprocal", 0.5, 2); }
+TEST(Gradient, OfAbsMatchesDifferences) { checkUnary("Abs"); }
+TEST(Gradient, OfSinMatchesDifferences) { checkUnary("Sin"); }
+TEST(Gradient, OfCosMatchesDifferences) { checkUnary("Cos"); }
+TEST(Gradient, OfErfMatchesDifferences) { checkUnary("Erf"); }
+TEST(Gradient, OfTanhMatchesDifferences) { checkUnary("Tanh"); }
+TEST(Gradient, OfSigmoidMatchesDifferences) { checkUnary("Sigmoid"); }
+TEST(Gradient, OfReluMatchesDifferences) { checkUnary("Relu"); }
+TEST(Gradient, OfIdentityMatchesDifferences) { checkUnary("Identity"); }
+TEST(Gradient, OfDropoutInEvaluationMatchesDifferences) { checkUnary("Dropout"); }
+TEST(Gradient, OfGeluMatchesDifferences) {
+  checkUnary("Gelu", -3, 3);
+  checkUnary("Gelu", -3, 3, {{"approximate", std::string("tanh")}});
+}
+
+TEST(Gradient, OfCastReturnsToTheInputsType) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", makeTensor({3}, {0.5, -1, 2}));
+  const ValueId narrow = test.op("Cast", {x}, {{"to", static_cast<int64_t>(DataType::kFloat32)}});
+  const ValueId wide = test.op("Cast", {test.op("Mul", {narrow, narrow})}, {{"to", static_cast<int64_t>(DataType::kFloat64)}});
+  const CheckedTraining checked = trainAndRun(test, test.op("ReduceSum", {wide}, {{"keepdims", int64_t{0}}}));
+  EXPECT_EQ(elementsOf(checked.gradients.at("x")), (std::vector<double>{1, -2, 4}));
+}
+
+}  // namespace
+}  // namespace pipeshard::testing

@@ -1,0 +1,84 @@
+// Normalisation and losses.
+#include <gtest/gtest.h>
+
+#include "tests/onnx_import/autodiff/gradient_check.h"
+
+namespace pipeshard::testing {
+namespace {
+
+TEST(Gradient, OfSoftmaxAndLogSoftmaxMatchesDifferencesOnEveryAxis) {
+  for (const char* op_type : {"Softmax", "LogSoftmax"}) {
+    for (int64_t axis : {0, 1, -1}) {
+      TestGraph test;
+      checkGradients(test, {test.op(op_type, {test.parameter("x", {2, 3, 4})}, {{"axis", axis}})});
+    }
+  }
+}
+
+TEST(Gradient, OfLayerNormalizationMatchesDifferencesInEveryInput) {
+  for (int64_t axis : {-1, 1, -2}) {
+    TestGraph test;
+    const Shape normalized = axis == -1 ? Shape{5} : Shape{4, 5};
+    const ValueId x = test.parameter("x", {3, 4, 5});
+    const ValueId scale = test.parameter("scale", normalized);
+    const ValueId y = test.op("LayerNormalization", {x, scale, test.parameter("bias", normalized)},
+                              {{"axis", axis}, {"epsilon", 1e-3f}, {"stash_type", int64_t{11}}});
+    checkGradients(test, {y});
+  }
+}
+
+TEST(Gradient, OfLayerNormalizationWithoutBiasMatchesDifferences) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {3, 5});
+  checkGradients(test, {test.op("LayerNormalization", {x, test.parameter("scale", {5})}, {{"stash_type", int64_t{11}}})});
+}
+
+struct LossCase {
+  std::string reduction;
+  bool weighted;
+  bool ignoring;
+  Shape scores;
+};
+
+std::vector<LossCase> lossCases() {
+  std::vector<LossCase> cases;
+  for (const char* reduction : {"none", "sum", "mean"}) {
+    for (int flags = 0; flags < 4; ++flags) {
+      cases.push_back({reduction, (flags & 1) != 0, (flags & 2) != 0, {6, 4}});
+      cases.push_back({reduction, (flags & 1) != 0, (flags & 2) != 0, {2, 4, 3}});
+    }
+  }
+  return cases;
+}
+
+void checkLossOperator(std::string_view op_type, const LossCase& c) {
+  SCOPED_TRACE(c.reduction + (c.weighted ? " weighted" : "") + (c.ignoring ? " ignoring " : " ") + shapeToString(c.scores));
+  TestGraph test;
+  const ValueId scores = test.parameter("scores", c.scores);
+  Shape shape = c.scores;
+  shape.erase(shape.begin() + 1);
+  const int64_t ignored = c.ignoring ? -100 : 3;
+  std::vector<ValueId> inputs = {scores, test.constant(makeConstant<int64_t>(shape, {0, 3, ignored, 1, 2, ignored}))};
+  if (c.weighted) inputs.push_back(test.constant(makeTensor({4}, {0.5, 1.5, 2, 0.25})));
+  std::map<std::string, Attribute> attributes = {{"reduction", c.reduction}};
+  if (c.ignoring) attributes["ignore_index"] = int64_t{-100};
+  checkGradients(test, {test.op(op_type, std::move(inputs), std::move(attributes))});
+}
+
+TEST(Gradient, OfSoftmaxCrossEntropyLossMatchesDifferencesInEveryForm) {
+  for (const LossCase& c : lossCases()) checkLossOperator("SoftmaxCrossEntropyLoss", c);
+}
+
+TEST(Gradient, OfNegativeLogLikelihoodLossMatchesDifferencesInEveryForm) {
+  for (const LossCase& c : lossCases()) checkLossOperator("NegativeLogLikelihoodLoss", c);
+}
+
+TEST(Gradient, OfAScalarLossStartsAtOne) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {4, 3});
+  const ValueId labels = test.constant(makeConstant<int64_t>({4}, {0, 1, 2, 1}));
+  checkLossGradients(test, test.op("SoftmaxCrossEntropyLoss", {x, labels}));
+}
+
+}  // namespace
+}  // namespace pipeshard::testing

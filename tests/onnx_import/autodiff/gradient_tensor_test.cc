@@ -1,0 +1,170 @@
+// Products, reductions, shapes and movement.
+#include <gtest/gtest.h>
+
+#include "tests/onnx_import/autodiff/gradient_check.h"
+
+namespace pipeshard::testing {
+namespace {
+
+TEST(Gradient, OfMatMulMatchesDifferencesForAllRanks) {
+  const std::vector<std::pair<Shape, Shape>> cases = {{{2, 3}, {3, 4}},
+                                                      {{3}, {3}},
+                                                      {{3}, {3, 4}},
+                                                      {{2, 3}, {3}},
+                                                      {{5, 2, 3}, {3, 4}},
+                                                      {{5, 2, 3}, {5, 3, 4}},
+                                                      {{2, 3}, {5, 3, 4}},
+                                                      {{5, 1, 2, 3}, {4, 3, 2}},
+                                                      {{2, 1, 2, 3}, {1, 3, 3, 2}},
+                                                      {{3}, {2, 3, 4}},
+                                                      {{2, 4, 3}, {3}}};
+  for (const auto& [a, b] : cases) {
+    SCOPED_TRACE(shapeToString(a) + " " + shapeToString(b));
+    TestGraph test;
+    const ValueId left = test.parameter("a", a);
+    const ValueId right = test.parameter("b", b);
+    checkGradients(test, {test.op("MatMul", {left, right})});
+  }
+}
+
+TEST(Gradient, OfGemmMatchesDifferencesForAllFlags) {
+  const std::vector<Shape> biases = {{2, 4}, {4}, {2, 1}, {1, 4}, {}, {1}};
+  for (int flags = 0; flags < 4; ++flags) {
+    for (const Shape& bias : biases) {
+      SCOPED_TRACE(shapeToString(bias) + std::to_string(flags));
+      TestGraph test;
+      const ValueId a = test.parameter("a", flags & 1 ? Shape{3, 2} : Shape{2, 3});
+      const ValueId b = test.parameter("b", flags & 2 ? Shape{4, 3} : Shape{3, 4});
+      const ValueId c = test.parameter("c", bias);
+      checkGradients(test, {test.op("Gemm", {a, b, c},
+                                    {{"alpha", 0.5f}, {"beta", 2.0f}, {"transA", int64_t{flags & 1}}, {"transB", int64_t{flags >> 1}}})});
+    }
+  }
+}
+
+TEST(Gradient, OfGemmWithoutBiasMatchesDifferences) {
+  TestGraph test;
+  const ValueId a = test.parameter("a", {2, 3});
+  checkGradients(test, {test.op("Gemm", {a, test.parameter("b", {3, 4})})});
+}
+
+TEST(Gradient, OfReductionsMatchesDifferencesForAllAxes) {
+  for (const char* op_type : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"}) {
+    for (int keep = 0; keep < 2; ++keep) {
+      for (const std::vector<int64_t>& axes : std::vector<std::vector<int64_t>>{{0}, {1}, {-1}, {0, 2}, {2, 1}, {0, 1, 2}}) {
+        SCOPED_TRACE(std::string(op_type) + shapeToString(axes));
+        TestGraph test;
+        const ValueId x = test.parameter("x", {2, 3, 4});
+        checkGradients(test, {test.op(op_type, {x, test.integers(axes)}, {{"keepdims", int64_t{keep}}})});
+      }
+      TestGraph test;
+      checkGradients(test, {test.op(op_type, {test.parameter("x", {2, 3})}, {{"keepdims", int64_t{keep}}})});
+    }
+  }
+}
+
+TEST(Gradient, OfAReductionThatDoesNothingPassesThrough) {
+  TestGraph test;
+  checkGradients(test, {test.op("ReduceSum", {test.parameter("x", {2, 3})}, {{"noop_with_empty_axes", int64_t{1}}})});
+}
+
+TEST(Gradient, OfShapeOperatorsMatchesDifferences) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {2, 1, 6});
+  const ValueId reshaped = test.op("Reshape", {x, test.integers({3, -1})});
+  const ValueId flattened = test.op("Flatten", {x}, {{"axis", int64_t{2}}});
+  const ValueId squeezed = test.op("Squeeze", {x, test.integers({1})});
+  const ValueId unsqueezed = test.op("Unsqueeze", {x, test.integers({0, -1})});
+  const ValueId permuted = test.op("Transpose", {x}, {{"perm", std::vector<int64_t>{2, 0, 1}}});
+  const ValueId reversed = test.op("Transpose", {x});
+  const ValueId expanded = test.op("Expand", {x, test.integers({3, 1, 4, 1})});
+  const ValueId tiled = test.op("Tile", {x, test.integers({2, 3, 1})});
+  checkGradients(test, {reshaped, flattened, squeezed, unsqueezed, permuted, reversed, expanded, tiled});
+}
+
+TEST(Gradient, OfSliceMatchesDifferencesForAllSteps) {
+  struct Case {
+    std::vector<int64_t> starts, ends, axes, steps;
+  };
+  const int64_t last = INT64_MAX;
+  const std::vector<Case> cases = {{{1}, {3}, {0}, {1}},
+                                   {{-2}, {last}, {1}, {1}},
+                                   {{0, 1}, {2, 4}, {0, 1}, {1, 2}},
+                                   {{-1}, {INT64_MIN}, {1}, {-1}},
+                                   {{4, 0}, {0, last}, {1, 0}, {-2, 2}},
+                                   {{0}, {last}, {0}, {1}}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(shapeToString(c.starts) + shapeToString(c.steps));
+    TestGraph test;
+    const ValueId x = test.parameter("x", {4, 5, 2});
+    checkGradients(test,
+                   {test.op("Slice", {x, test.integers(c.starts), test.integers(c.ends), test.integers(c.axes), test.integers(c.steps)})});
+  }
+  TestGraph test;
+  const ValueId x = test.parameter("x", {4, 5});
+  checkGradients(test, {test.op("Slice", {x, test.integers({1, 2}), test.integers({-1, 4})})});
+}
+
+TEST(Gradient, OfSplitMatchesDifferencesAlsoWhenAPieceIsUnused) {
+  TestGraph test;
+  const std::vector<ValueId> pieces =
+      test.ops("Split", {test.parameter("x", {2, 6})}, 3, {{"axis", int64_t{1}}, {"num_outputs", int64_t{3}}});
+  checkGradients(test, {pieces[0], pieces[2]});
+  TestGraph uneven;
+  const std::vector<ValueId> parts = uneven.ops("Split", {uneven.parameter("x", {5, 2}), uneven.integers({1, 4})}, 2);
+  checkGradients(uneven, {parts[0], parts[1]});
+}
+
+TEST(Gradient, OfConcatMatchesDifferencesInEveryInput) {
+  TestGraph test;
+  const ValueId a = test.parameter("a", {2, 1, 3});
+  const ValueId b = test.parameter("b", {2, 4, 3});
+  checkGradients(test, {test.op("Concat", {a, b, a}, {{"axis", int64_t{-2}}})});
+}
+
+TEST(Gradient, OfPadMatchesDifferencesAlsoForNegativePads) {
+  TestGraph test;
+  checkGradients(test, {test.op("Pad", {test.parameter("x", {3, 4}), test.integers({1, 0, 2, 3})})});
+  TestGraph negative;
+  checkGradients(negative, {negative.op("Pad", {negative.parameter("x", {3, 4}), negative.integers({-1, 2, 1, -1})})});
+  TestGraph one_axis;
+  const ValueId value = one_axis.constant(makeTensor({}, {7}));
+  checkGradients(one_axis,
+                 {one_axis.op("Pad", {one_axis.parameter("x", {3, 4}), one_axis.integers({1, 2}), value, one_axis.integers({1})})});
+}
+
+TEST(Gradient, OfGatherMatchesDifferencesWithRepeatedAndNegativeIndices) {
+  for (int64_t axis : {0, 1, -1}) {
+    TestGraph test;
+    const ValueId indices = test.constant(makeConstant<int64_t>({2, 3}, {0, 2, -1, 2, 1, 0}));
+    checkGradients(test, {test.op("Gather", {test.parameter("x", {3, 4, 3}), indices}, {{"axis", axis}})});
+  }
+  TestGraph scalar;
+  const ValueId index = scalar.constant(makeConstant<int64_t>({}, {1}));
+  checkGradients(scalar, {scalar.op("Gather", {scalar.parameter("x", {3, 2}), index})});
+}
+
+TEST(Gradient, OfGatherWithIndicesOf32BitsMatchesDifferences) {
+  TestGraph test;
+  const ValueId indices = test.constant(makeConstant<int32_t>({2}, {2, 0}));
+  checkGradients(test, {test.op("Gather", {test.parameter("x", {3, 2}), indices})});
+}
+
+TEST(Gradient, OfGatherElementsAndGatherNdMatchesDifferences) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {3, 4});
+  const ValueId elements = test.constant(makeConstant<int64_t>({2, 4}, {0, 2, 2, 1, 0, -1, 1, 1}));
+  const ValueId places = test.constant(makeConstant<int64_t>({3, 2}, {0, 1, 2, 3, 0, 1}));
+  checkGradients(test, {test.op("GatherElements", {x, elements}, {{"axis", int64_t{0}}}), test.op("GatherND", {x, places})});
+}
+
+TEST(Gradient, OfTriluMatchesDifferences) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {2, 3, 3});
+  const ValueId lower = test.op("Trilu", {x}, {{"upper", int64_t{0}}});
+  const ValueId upper = test.op("Trilu", {x, test.constant(makeConstant<int64_t>({}, {1}))});
+  checkGradients(test, {lower, upper});
+}
+
+}  // namespace
+}  // namespace pipeshard::testing

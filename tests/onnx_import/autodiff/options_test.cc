@@ -1,0 +1,223 @@
+// What --loss and --optimizer say, which weights are trained, and the change of precision.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/error.h"
+#include "onnx_import/autodiff/training.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <typename F>
+std::string usageError(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+TEST(LossOption, ParsesItsThreeForms) {
+  EXPECT_EQ(parseLoss("").kind, LossSpec::Kind::kModelOutput);
+  EXPECT_EQ(parseLoss("loss:0").prediction, "loss:0");
+  const LossSpec cross_entropy = parseLoss("cross-entropy:logits,labels");
+  EXPECT_EQ(cross_entropy.kind, LossSpec::Kind::kCrossEntropy);
+  EXPECT_EQ(cross_entropy.prediction, "logits");
+  EXPECT_EQ(cross_entropy.target, "labels");
+  EXPECT_EQ(lossToString(parseLoss("mse:y,target")), "mse:y,target");
+}
+
+TEST(LossOption, ShowsTheFormsForEverythingElse) {
+  for (const char* text : {"cross-entropy:logits", "mse:", "mse:a,b,c", "hinge:a,b", "mse:,b", "cross-entropy"}) {
+    EXPECT_THAT(usageError([&] { parseLoss(text); }), HasSubstr("cross-entropy:LOGITS,LABELS")) << text;
+  }
+}
+
+TEST(OptimizerOption, ParsesKeysAndPrintsACanonicalForm) {
+  const OptimizerSpec spec = parseOptimizer("adamw:lr=3e-4,beta2=0.95");
+  EXPECT_EQ(spec.kind, OptimizerSpec::Kind::kAdamW);
+  EXPECT_EQ(spec.learning_rate, 3e-4);
+  EXPECT_EQ(spec.beta1, 0.9);
+  EXPECT_EQ(spec.beta2, 0.95);
+  EXPECT_EQ(spec.weight_decay, 0.01);
+  for (const char* text : {"sgd", "sgd:momentum=0.9,nesterov=1", "adam:eps=1e-6", "adamw"}) {
+    const std::string canonical = optimizerToString(parseOptimizer(text));
+    EXPECT_EQ(optimizerToString(parseOptimizer(canonical)), canonical);
+  }
+}
+
+TEST(OptimizerOption, NamesTheWrongKeyAndTheAllowedOnes) {
+  const std::string message = usageError([] { parseOptimizer("sgd:beta1=0.9"); });
+  EXPECT_THAT(message, HasSubstr("beta1"));
+  EXPECT_THAT(message, HasSubstr("lr, momentum, weight_decay, nesterov"));
+  for (const char* text : {"lion", "sgd:lr", "sgd:lr=x", "adam:beta1=1", "sgd:lr=-1", "sgd:nesterov=1", "sgd:momentum=0.9,nesterov=2"}) {
+    usageError([&] { parseOptimizer(text); });
+  }
+}
+
+// A graph as read: symbolic batch, float outputs of the given shapes.
+struct Model {
+  Graph graph;
+  GraphBuilder builder{graph};
+
+  Model() { graph.opset_imports[""] = 18; }
+  ValueId output(const std::string& name, Shape shape, DataType type = DataType::kFloat32) {
+    const ValueId id = builder.addValue(name, type, shape);
+    graph.value(id).symbols.resize(shape.size());
+    if (!shape.empty() && shape[0] == kUnknownSize) graph.value(id).symbols[0] = "batch";
+    graph.outputs.push_back(id);
+    builder.addNode("", "Identity", {input("input_of_" + name, shape, type)}, {id});
+    return id;
+  }
+  ValueId input(const std::string& name, Shape shape, DataType type) {
+    const ValueId id = builder.addValue(name, type, std::move(shape));
+    graph.inputs.push_back(id);
+    return id;
+  }
+};
+
+TEST(Loss, IsTheOnlyScalarOutput) {
+  Model model;
+  model.output("logits", {kUnknownSize, 10});
+  const ValueId loss = model.output("loss", {});
+  EXPECT_EQ(attachLoss(model.graph, {}), loss);
+}
+
+TEST(Loss, ListsPasteableOptionsWhenItIsAmbiguous) {
+  Model model;
+  model.output("logits", {kUnknownSize, 10});
+  const std::string none = usageError([&] { attachLoss(model.graph, {}); });
+  EXPECT_THAT(none, HasSubstr("--loss cross-entropy:logits,labels"));
+  EXPECT_THAT(none, HasSubstr("--loss mse:logits,target"));
+  model.output("a", {});
+  model.output("b", {});
+  const std::string several = usageError([&] { attachLoss(model.graph, {}); });
+  EXPECT_THAT(several, HasSubstr("--loss a\n"));
+  EXPECT_THAT(several, HasSubstr("--loss b"));
+  EXPECT_THAT(usageError([&] { attachLoss(model.graph, parseLoss("c")); }), HasSubstr("no output 'c'"));
+}
+
+TEST(Loss, OfCrossEntropyMakesLabelsWithTheLogitsSymbols) {
+  Model model;
+  model.output("logits", {kUnknownSize, 10});
+  const ValueId loss = attachLoss(model.graph, parseLoss("cross-entropy:logits,labels"));
+  verifyGraph(model.graph);
+  const Value& labels = model.graph.value(findValue(model.graph, "labels"));
+  EXPECT_EQ(labels.data_type, DataType::kInt64);
+  EXPECT_EQ(*labels.shape, Shape{kUnknownSize});
+  EXPECT_EQ(labels.symbols, std::vector<std::string>{"batch"});
+  EXPECT_EQ(model.graph.nodes.back().op_type, "SoftmaxCrossEntropyLoss");
+  EXPECT_EQ(model.graph.nodes.back().intAttribute("ignore_index", 0), -100);
+  EXPECT_EQ(model.graph.outputs.back(), loss);
+}
+
+TEST(Loss, OfCrossEntropyFlattensWhenTheClassAxisIsLast) {
+  Model model;
+  model.output("logits", {kUnknownSize, 16, 256});
+  attachLoss(model.graph, parseLoss("cross-entropy:logits,labels"));
+  verifyGraph(model.graph);
+  const Node& loss = model.graph.nodes.back();
+  EXPECT_EQ(*model.graph.value(loss.inputs[0]).shape, (Shape{-1, 256}));
+  EXPECT_EQ(*model.graph.value(findValue(model.graph, "labels")).shape, (Shape{kUnknownSize, 16}));
+}
+
+TEST(Loss, OfCrossEntropyTransposesWhenTheNumberOfClassesIsUnknown) {
+  Model model;
+  model.output("logits", {kUnknownSize, 16, kUnknownSize});
+  attachLoss(model.graph, parseLoss("cross-entropy:logits,labels"));
+  EXPECT_EQ(model.graph.nodes[model.graph.nodes.size() - 2].intsAttribute("perm"), (std::vector<int64_t>{0, 2, 1}));
+}
+
+TEST(Loss, OfCrossEntropyTakesLabelsThatPutTheClassesSecond) {
+  Model model;
+  model.output("scores", {kUnknownSize, 10, 7});
+  model.input("labels", {kUnknownSize, 7}, DataType::kInt64);
+  attachLoss(model.graph, parseLoss("cross-entropy:scores,labels"));
+  EXPECT_EQ(model.graph.nodes.back().inputs[0], findValue(model.graph, "scores"));
+}
+
+TEST(Loss, OfCrossEntropyRefusesLabelsThatDoNotFit) {
+  Model model;
+  model.output("scores", {kUnknownSize, 10, 7});
+  model.input("labels", {kUnknownSize, 8}, DataType::kInt64);
+  model.input("floats", {kUnknownSize, 10}, DataType::kFloat32);
+  EXPECT_THAT(usageError([&] { attachLoss(model.graph, parseLoss("cross-entropy:scores,labels")); }), HasSubstr("do not fit"));
+  EXPECT_THAT(usageError([&] { attachLoss(model.graph, parseLoss("cross-entropy:scores,floats")); }), HasSubstr("no integer tensor"));
+  EXPECT_THAT(usageError([&] { attachLoss(model.graph, parseLoss("cross-entropy:nothing,labels")); }), HasSubstr("outputs are scores"));
+}
+
+TEST(Loss, OfMeanSquaredErrorMakesATargetOfThePredictionsShape) {
+  Model model;
+  model.output("y", {kUnknownSize, 3});
+  attachLoss(model.graph, parseLoss("mse:y,target"));
+  verifyGraph(model.graph);
+  EXPECT_EQ(*model.graph.value(findValue(model.graph, "target")).shape, (Shape{kUnknownSize, 3}));
+  EXPECT_EQ(model.graph.nodes.back().op_type, "ReduceMean");
+}
+
+TEST(Parameters, AreThoseThatTheExporterMarks) {
+  Model model;
+  const ValueId weight = model.builder.addConstant("weight", makeConstant<float>({2}, {1, 2}));
+  model.builder.addConstant("buffer", makeConstant<float>({2}, {1, 2}));
+  model.graph.value(weight).metadata = {{"pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER"}};
+  EXPECT_EQ(trainableParameters(model.graph), std::vector<ValueId>{weight});
+}
+
+TEST(Parameters, WithoutMarksAreTheWeightsOfTheArithmetic) {
+  Model model;
+  const ValueId x = model.input("x", {2}, DataType::kFloat32);
+  const auto read = [&](std::string_view op_type, ValueId constant) {
+    model.builder.addNode("", op_type, {x, constant}, {model.builder.addValue("y", DataType::kFloat32, {2})});
+    return constant;
+  };
+  const ValueId weight = read("Mul", model.builder.addConstant("weight", makeConstant<float>({2}, {1, 2})));
+  read("Max", model.builder.addConstant("limit", makeConstant<float>({2}, {1, 2})));
+  read("Pow", model.builder.addConstant("exponent", makeConstant<float>({2}, {1, 2})));
+  read("Add", model.builder.addConstant("mask", makeConstant<float>({2}, {0, -3.4e38f})));
+  read("Mul", model.builder.addConstant("scalar", makeConstant<float>({}, {2})));
+  read("Add", model.builder.addConstant("integers", makeConstant<int64_t>({2}, {1, 2})));
+  EXPECT_EQ(trainableParameters(model.graph), std::vector<ValueId>{weight});
+}
+
+TEST(Precision, ChangesValuesConstantsAndTypeAttributes) {
+  Model model;
+  const ValueId x = model.input("x", {2}, DataType::kFloat32);
+  const ValueId constant = model.builder.addConstant("c", makeConstant<float>({2}, {0.1f, 2}));
+  const ValueId weight = model.builder.addValue("w", DataType::kFloat32, {2});
+  model.graph.initializers[weight] = WeightReference{"w.bin", 0, 8};
+  const auto add = [&](std::string_view op_type, std::vector<ValueId> inputs, std::map<std::string, Attribute> attributes) {
+    return model.builder.addNode("", op_type, std::move(inputs), {model.builder.addValue("y", DataType::kFloat32, {2})},
+                                 std::move(attributes));
+  };
+  const NodeId cast = add("Cast", {x}, {{"to", int64_t{1}}});
+  const NodeId other_cast = add("Cast", {x}, {{"to", int64_t{7}}});
+  const NodeId fill = add("ConstantOfShape", {x}, {});
+  const NodeId number = add("Constant", {}, {{"value_float", 0.5f}});
+  const NodeId norm = add("LayerNormalization", {x, weight}, {});
+  const PrecisionChange change = setPrecision(model.graph, DataType::kFloat64);
+  EXPECT_EQ(change.source_types, (std::map<std::string, DataType>{{"w", DataType::kFloat32}}));
+  for (const Value& value : model.graph.values) EXPECT_EQ(value.data_type, DataType::kFloat64) << value.name;
+  EXPECT_EQ(numericElements(*model.graph.constant(constant)), (std::vector<double>{0.1f, 2}));
+  EXPECT_EQ(model.graph.node(cast).intAttribute("to", 0), 11);
+  EXPECT_EQ(model.graph.node(other_cast).intAttribute("to", 0), 7);
+  EXPECT_EQ(std::get<Constant>(model.graph.node(fill).attributes.at("value")).data_type, DataType::kFloat64);
+  EXPECT_EQ(std::get<Constant>(model.graph.node(number).attributes.at("value")), makeConstant<double>({}, {0.5}));
+  EXPECT_EQ(model.graph.node(norm).intAttribute("stash_type", 0), 11);
+}
+
+TEST(Precision, OfFloat32ChangesNothing) {
+  Model model;
+  model.output("y", {2});
+  const std::string before = printGraph(model.graph);
+  EXPECT_TRUE(setPrecision(model.graph, DataType::kFloat32).source_types.empty());
+  EXPECT_EQ(printGraph(model.graph), before);
+  EXPECT_THROW(setPrecision(model.graph, DataType::kFloat16), Error);
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,241 @@
+// The structure of training graphs: phases, names, parts, prologue, errors.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/error.h"
+#include "onnx_import/autodiff/training.h"
+#include "tests/onnx_import/autodiff/gradient_check.h"
+
+namespace pipeshard::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TrainingGraph build(TestGraph& test, ValueId loss, const OptimizerSpec& optimizer = {}) {
+  ForwardGraph forward;
+  forward.graph = test.graph();
+  forward.loss = loss;
+  for (ValueId id : forward.graph.inputs) forward.inputs.push_back({id, 0});
+  return buildTrainingGraph(std::move(forward), optimizer);
+}
+
+ValueId sumOf(TestGraph& test, ValueId value) { return test.op("ReduceSum", {value}, {{"keepdims", int64_t{0}}}); }
+
+// Phase of the node that makes a value.
+Phase phaseOf(const TrainingGraph& training, const std::string& value) {
+  const ValueId id = findValue(training.graph, value);
+  EXPECT_TRUE(id.valid()) << value;
+  const NodeId producer = computeUseDef(training.graph).producer.at(id.index());
+  EXPECT_TRUE(producer.valid()) << value;
+  return training.node_phase.at(producer.index());
+}
+
+struct Mlp {
+  TestGraph test;
+  ValueId loss;
+  Mlp() {
+    const ValueId x = test.input("x", randomTensor({4, 3}, 1));
+    const ValueId hidden = test.op("Relu", {test.op("Gemm", {x, test.parameter("w1", {3, 5}), test.parameter("b1", {5})})});
+    const ValueId y = test.op("Add", {test.op("MatMul", {hidden, test.parameter("w2", {5, 2})}), test.parameter("b2", {2})});
+    loss = sumOf(test, test.op("Mul", {y, y}));
+  }
+};
+
+TEST(TrainingGraph, ComputesParameterGradientsInTheWeightPhaseAndActivationGradientsInTheInputPhase) {
+  Mlp mlp;
+  const TrainingGraph training = build(mlp.test, mlp.loss);
+  for (const char* weight : {"w1_grad", "b1_grad", "w2_grad", "b2_grad"})
+    EXPECT_EQ(phaseOf(training, weight), Phase::kBackwardWeight) << weight;
+  for (const char* activation : {"Relu_grad", "Gemm_grad"}) EXPECT_EQ(phaseOf(training, activation), Phase::kBackwardInput) << activation;
+  EXPECT_EQ(phaseOf(training, "w1.updated"), Phase::kUpdate);
+}
+
+TEST(TrainingGraph, DoesNotDifferentiateTheBatchInput) {
+  Mlp mlp;
+  EXPECT_FALSE(findValue(build(mlp.test, mlp.loss).graph, "x_grad").valid());
+}
+
+TEST(TrainingGraph, NamesBackwardNodesAfterTheForwardNodeAndKeepsItsMetadata) {
+  Mlp mlp;
+  mlp.test.graph().nodes[0].name = "layer";
+  mlp.test.graph().nodes[0].metadata = {{"namespace", "blocks.0"}};
+  const TrainingGraph training = build(mlp.test, mlp.loss);
+  int found = 0;
+  for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
+    const Node& node = training.graph.nodes[n];
+    if (!training.forward_node[n].valid() || training.graph.node(training.forward_node[n]).name != "layer") continue;
+    ++found;
+    EXPECT_TRUE(node.name.starts_with("layer_grad/")) << node.name;
+    EXPECT_EQ(node.metadata, (Metadata{{"namespace", "blocks.0"}}));
+  }
+  EXPECT_EQ(found, 2) << "dW and the bias";
+}
+
+TEST(TrainingGraph, KeepsTheContributionsToAParameterApart) {
+  TestGraph test;
+  const ValueId table = test.parameter("table", {4, 3});
+  const ValueId indices = test.input("indices", makeConstant<int64_t>({2}, {1, 3}));
+  const ValueId embedded = test.op("Gather", {table, indices});
+  const ValueId scores = test.op("MatMul", {embedded, test.op("Transpose", {table})});
+  const ValueId loss = sumOf(test, test.op("Tanh", {scores}));
+  const TrainingGraph training = build(test, loss);
+  ASSERT_EQ(training.parameters.size(), 1u);
+  ASSERT_EQ(training.parameters[0].gradient_parts.size(), 2u);
+  for (ValueId part : training.parameters[0].gradient_parts) {
+    EXPECT_EQ(phaseOf(training, training.graph.value(part).name), Phase::kBackwardWeight);
+  }
+  EXPECT_TRUE(findValue(training.graph, "table_grad.0").valid());
+  checkLossGradients(test, loss);
+}
+
+TEST(TrainingGraph, SumsTheContributionsToAnActivationInOneNodeOfItsProducer) {
+  TestGraph test;
+  const ValueId x = test.input("x", randomTensor({2, 3}, 1));
+  const ValueId h = test.op("Mul", {x, test.parameter("w", {3})});
+  const ValueId loss = sumOf(test, test.op("Sum", {test.op("Tanh", {h}), test.op("Exp", {h}), test.op("Sin", {h})}));
+  const TrainingGraph training = build(test, loss);
+  int sums = 0;
+  for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
+    if (!training.graph.nodes[n].is("Sum") || !training.forward_node[n].valid()) continue;
+    ++sums;
+    EXPECT_EQ(training.graph.nodes[n].inputs.size(), 3u);
+    EXPECT_EQ(training.graph.value(training.graph.nodes[n].outputs[0]).name, "Mul_grad");
+    EXPECT_EQ(training.graph.node(training.forward_node[n]).op_type, "Mul");
+  }
+  EXPECT_EQ(sums, 1);
+  checkLossGradients(test, loss);
+}
+
+TEST(TrainingGraph, GivesAPartOfItsOwnToEveryUseOfAParameter) {
+  TestGraph test;
+  const ValueId x = test.input("x", randomTensor({2, 3}, 1));
+  const ValueId a = test.parameter("a", {2, 3});
+  const ValueId b = test.parameter("b", {2, 3});
+  const ValueId sum = test.op("Add", {test.op("Add", {test.op("Add", {x, a}), b}), a});
+  const ValueId loss = sumOf(test, test.op("Tanh", {sum}));
+  const TrainingGraph training = build(test, loss);
+  std::vector<ValueId> parts;
+  for (const Parameter& parameter : training.parameters) {
+    parts.insert(parts.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
+  }
+  EXPECT_EQ(parts.size(), 3u);
+  EXPECT_EQ(std::set<ValueId>(parts.begin(), parts.end()).size(), 3u);
+  for (ValueId part : parts) EXPECT_EQ(phaseOf(training, training.graph.value(part).name), Phase::kBackwardWeight);
+  checkLossGradients(test, loss);
+}
+
+TEST(TrainingGraph, LeavesAParameterWithoutGradientAlone) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {3});
+  const ValueId steps = test.op("Floor", {test.parameter("unreached", {3})});
+  const TrainingGraph training = build(test, sumOf(test, test.op("Mul", {x, steps})));
+  ASSERT_EQ(training.parameters.size(), 2u);
+  EXPECT_EQ(training.parameters[0].gradient_parts.size(), 1u);
+  EXPECT_TRUE(training.parameters[1].gradient_parts.empty());
+  EXPECT_FALSE(findValue(training.graph, "unreached.gradient").valid());
+}
+
+TEST(TrainingGraph, RunsWhatTotalsNeedInAPrologueOfItsOwn) {
+  TestGraph test;
+  const ValueId x = test.input("x", randomTensor({2, 3}, 1));
+  const ValueId shared = test.op("Abs", {x});
+  const ValueId part = sumOf(test, shared);
+  const ValueId total = test.builder().addValue("total", DataType::kFloat64, {});
+  test.graph().inputs.push_back(total);
+  const ValueId loss = test.op("Div", {sumOf(test, test.op("Mul", {shared, test.parameter("w", {3})})), total});
+  ForwardGraph forward{test.graph(), loss, {{x, 0}}, {{part, total}}, 2};
+  const TrainingGraph training = buildTrainingGraph(std::move(forward), {});
+  EXPECT_EQ(phaseOf(training, "Abs"), Phase::kForward);
+  EXPECT_EQ(phaseOf(training, "Abs.prologue"), Phase::kPrologue);
+  EXPECT_EQ(phaseOf(training, training.graph.value(training.totals.at(0).part).name), Phase::kPrologue);
+  EXPECT_EQ(training.graph.value(training.totals.at(0).total).name, "total");
+}
+
+TEST(TrainingGraph, DropsForwardNodesThatTheLossDoesNotNeed) {
+  Mlp mlp;
+  mlp.test.graph().outputs = {mlp.test.op("Exp", {mlp.loss}), mlp.loss};
+  EXPECT_FALSE(findValue(build(mlp.test, mlp.loss).graph, "Exp").valid());
+}
+
+TEST(TrainingGraph, HasTheRolesOfEveryOptimizer) {
+  const auto built = [](std::string_view text) {
+    Mlp mlp;
+    return build(mlp.test, mlp.loss, parseOptimizer(text));
+  };
+  const TrainingGraph sgd = built("sgd:lr=0.1");
+  EXPECT_TRUE(sgd.parameters[0].states.empty());
+  EXPECT_FALSE(sgd.step.valid());
+  const TrainingGraph momentum = built("sgd:lr=0.1,momentum=0.9");
+  EXPECT_EQ(momentum.parameters[0].states.at(0).name, "momentum");
+  EXPECT_TRUE(findValue(momentum.graph, "w1.momentum.updated").valid());
+  const TrainingGraph adam = built("adamw");
+  EXPECT_EQ(adam.parameters[0].states.size(), 2u);
+  EXPECT_TRUE(findValue(adam.graph, "w1.first_moment.updated").valid());
+  ASSERT_TRUE(adam.step.valid());
+  EXPECT_EQ(adam.graph.dataType(adam.step), DataType::kInt64);
+}
+
+TEST(TrainingGraph, NamesTheOperatorWithoutGradientRule) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {3});
+  const ValueId sorted = test.op("CumSum", {x, test.constant(makeConstant<int64_t>({}, {0}))});
+  const ValueId loss = sumOf(test, sorted);
+  try {
+    build(test, loss);
+    FAIL() << "CumSum has no rule";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadModel);
+    EXPECT_THAT(error.what(), HasSubstr("onnx::CumSum"));
+    EXPECT_THAT(error.what(), HasSubstr("no gradient rule"));
+  }
+}
+
+TEST(TrainingGraph, AllowsAnOperatorWithoutGradientRuleBesideThePath) {
+  TestGraph test;
+  const ValueId x = test.input("x", randomTensor({3}, 1));
+  const ValueId running = test.op("CumSum", {x, test.constant(makeConstant<int64_t>({}, {0}))});
+  EXPECT_NO_THROW(build(test, sumOf(test, test.op("Mul", {running, test.parameter("w", {3})}))));
+}
+
+TEST(TrainingGraph, RefusesALossThatDependsOnNoParameter) {
+  TestGraph test;
+  const ValueId x = test.input("x", randomTensor({3}, 1));
+  test.parameter("w", {3});
+  try {
+    build(test, sumOf(test, x));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("depends on no parameter"));
+  }
+}
+
+TEST(TrainingGraph, RefusesRandomDropout) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {3});
+  const ValueId ratio = test.constant(makeTensor({}, {0.5}));
+  const ValueId training_mode = test.constant(makeScalar(DataType::kBool, 1));
+  const ValueId loss = sumOf(test, test.op("Dropout", {x, ratio, training_mode}));
+  EXPECT_THROW(build(test, loss), Error);
+}
+
+TEST(TrainingGraph, RefusesParametersOfOtherTypes) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {2});
+  const ValueId loss = sumOf(test, test.op("Exp", {x}));
+  for (Value& value : test.graph().values) value.data_type = DataType::kFloat16;
+  try {
+    build(test, loss);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("float16"));
+  }
+}
+
+TEST(TrainingGraph, RefusesAnOpsetThatIsTooOld) {
+  Mlp mlp;
+  mlp.test.graph().opset_imports[""] = 13;
+  EXPECT_THROW(build(mlp.test, mlp.loss), Error);
+}
+
+}  // namespace
+}  // namespace pipeshard::testing
