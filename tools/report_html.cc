@@ -67,7 +67,7 @@ td code+code{border-top:1px dotted var(--line)}
 .node li b{display:block;color:var(--ink);font-size:.95rem}
 .node .idle{border-style:dashed;background:none}
 svg{display:block}
-.chart{padding:6px 14px}
+.chart{padding:6px 2px}
 details{margin:10px 0}
 summary{cursor:pointer}
 footer{max-width:1120px;margin:40px auto 0;padding:14px 20px 40px;color:var(--dim);font-size:.85rem;overflow-wrap:anywhere}

@@ -13,13 +13,13 @@
 namespace pipeshard {
 namespace {
 
-constexpr double kLabelWidth = 140;
+constexpr double kLabelWidth = 148;
 constexpr double kRowHeight = 34;
 constexpr double kRowGap = 8;
 constexpr double kTop = 34;     // the legend
 constexpr double kBottom = 26;  // the axis
 constexpr double kRight = 22;
-constexpr double kSmallestBox = 17;  // holds a microbatch number
+constexpr double kSmallestBox = 20;  // holds a microbatch number
 constexpr double kNarrowest = 860;
 constexpr double kWidest = 6000;
 constexpr size_t kMostNumberedBoxes = 6000;  // beyond: shapes only, so that the page stays light
@@ -173,7 +173,7 @@ class ScheduleSvg {
     for (const TimedAction& timed : timeline_.ranks[rank]) busy += timed.end - timed.start;
     const double idle = timeline_.makespan > 0 ? 1 - busy / timeline_.makespan : 0;
     std::string svg =
-        fmt::format("<text x=\"0\" y=\"{:.0f}\">{}</text><text class=\"dim\" x=\"0\" y=\"{:.0f}\">idle {:.1f}%</text>\n", top(rank) + 14,
+        fmt::format("<text x=\"10\" y=\"{:.0f}\">{}</text><text class=\"dim\" x=\"10\" y=\"{:.0f}\">idle {:.1f}%</text>\n", top(rank) + 14,
                     escapeHtml(rank < row_names_.size() ? row_names_[rank] : fmt::format("rank {}", rank)), top(rank) + 29, 100 * idle);
     svg += fmt::format("<rect class=\"track\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{:.0f}\"/>\n", kLabelWidth, top(rank),
                        plot_width_, kRowHeight);
