@@ -12,9 +12,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Twice the cost of a futex wake-up where every rank has a core; next to nothing where ranks share cores, because then
-// the spinner keeps the core from the rank that it waits for.
-constexpr auto kSpinAlone = 10us;
+// Where every rank has a core, a few times the cost of a futex wake-up (11 us on a virtual machine), which covers the
+// copy of 1 MiB; next to nothing where ranks share cores, because there the spinner keeps the core from the rank that it
+// waits for.
+constexpr auto kSpinAlone = 50us;
 constexpr auto kSpinShared = 1us;
 // A rung doorbell ends a sleep; the slice only bounds what a lost ring could cost.
 constexpr auto kSlice = 100ms;
