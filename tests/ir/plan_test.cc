@@ -1,0 +1,121 @@
+#include "ir/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/error.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+Plan examplePlan() {
+  Plan plan;
+  plan.model_path = "/models/gpt2.onnx";
+  plan.dimensions = {{"batch", 8}, {"sequence", 16}};
+  plan.batch_dimension = "batch";
+  plan.loss = "loss";
+  plan.optimizer = "sgd:lr=0.1";
+  plan.cluster = {1, 2};
+  plan.microbatches = 4;
+  plan.schedule = "1f1b";
+  plan.layers = {{"embed", "add_1", 0, 4, 1000}, {"norm", "mlp", 5, 5, 3000000000}, {"head", "loss", 6, 9, 2000}};
+  plan.stages = {{0, 1, {0}, {1, 1}, 3000001000, 6000002000, 4000000, 2}, {2, 2, {1}, {1, 1}, 2000, 4000, 12, 1}};
+  plan.notes = {"a \"quoted\" note"};
+  return plan;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+void expectError(const std::string& text, ErrorCode code, const std::string& message) {
+  try {
+    planFromJson(text);
+    ADD_FAILURE() << "accepted; expected " << message;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    EXPECT_THAT(error.message(), HasSubstr(message));
+  }
+}
+
+TEST(PlanJson, RoundTripsByteForByte) {
+  const std::string json = planToJson(examplePlan());
+  EXPECT_EQ(planToJson(planFromJson(json)), json);
+  EXPECT_EQ(printPlan(planFromJson(json)), printPlan(examplePlan()));
+  const Plan parsed = planFromJson(json);
+  EXPECT_EQ(parsed.dimensions, examplePlan().dimensions);
+  EXPECT_EQ(parsed.stages[0].forward_flops, 3000001000);
+  EXPECT_EQ(parsed.notes, examplePlan().notes);
+}
+
+TEST(PlanJson, HasOneLinePerLayerAndStage) {
+  const std::string json = planToJson(examplePlan());
+  EXPECT_THAT(json, HasSubstr("\n    {\"first_node\":\"norm\",\"last_node\":\"mlp\",\"first\":5,\"last\":5,\"flops\":3000000000},\n"));
+  EXPECT_THAT(json, HasSubstr("\n  \"microbatches\": 4,\n"));
+}
+
+TEST(PlanJson, NamesTheFieldThatIsWrong) {
+  const std::string json = planToJson(examplePlan());
+  expectError(replaced(json, "\"1f1b\"", "\"zigzag\""), ErrorCode::kConfiguration,
+              "plan.json.schedule: found \"zigzag\"; expected one of \"sequential\", \"gpipe\", \"1f1b\"");
+  expectError(replaced(json, "\"microbatches\": 4", "\"microbatches\": 0"), ErrorCode::kConfiguration,
+              "plan.json.microbatches: found 0; expected an integer from 1");
+  expectError(replaced(json, "\"microbatches\": 4", "\"microbatches\": \"4\""), ErrorCode::kConfiguration,
+              "plan.json.microbatches: found \"4\"");
+  expectError(replaced(json, "\"microbatches\"", "\"microbatch\""), ErrorCode::kConfiguration,
+              "found an unknown key \"microbatch\"; the keys here are version, model");
+  expectError(replaced(json, "\"loss\": \"loss\",", ""), ErrorCode::kConfiguration, "plan.json: key \"loss\" is missing");
+  expectError(replaced(json, "\"devices\":[1]", "\"devices\":[2]"), ErrorCode::kConfiguration,
+              "plan.json.stages[1].devices[0]: found 2; expected an integer from 0 to 1");
+  expectError(replaced(json, "\"mesh_shape\":[1,1]", "\"mesh_shape\":[1,2]"), ErrorCode::kConfiguration,
+              "plan.json.stages[0].mesh_shape: found [1,2]");
+  expectError(replaced(json, "\"batch\":8", "\"batch\":8.5"), ErrorCode::kConfiguration, "plan.json.dimensions.batch: found 8.5");
+  expectError(replaced(json, "\"version\": 1", "\"version\": 7"), ErrorCode::kVersionMismatch,
+              "version 7 was found, this pipeshard reads version 1");
+  expectError("[]", ErrorCode::kConfiguration, "key \"version\" is missing");
+}
+
+TEST(PlanJson, RefusesStagesAndLayersWithGaps) {
+  const std::string json = planToJson(examplePlan());
+  expectError(replaced(json, "\"first\":5", "\"first\":6"), ErrorCode::kConfiguration, "plan.json.layers[1].first: found 6; expected 5");
+  expectError(replaced(json, "\"last_layer\":1", "\"last_layer\":0"), ErrorCode::kConfiguration,
+              "plan.json.stages[1].first_layer: found 2; expected 1");
+  expectError(replaced(json, "\"last_layer\":2", "\"last_layer\":3"), ErrorCode::kConfiguration,
+              "plan.json.stages[1].last_layer: found 3; expected an integer from 2 to 2");
+  Plan short_plan = examplePlan();
+  short_plan.stages.pop_back();
+  expectError(planToJson(short_plan), ErrorCode::kConfiguration, "stages that cover all 3 layers; the last stage ends before layer 2");
+}
+
+TEST(ParseCluster, ReadsNodesTimesDevices) {
+  EXPECT_EQ(parseCluster("1x4").deviceCount(), 4);
+  EXPECT_EQ(parseCluster("2x8").nodes, 2);
+  EXPECT_EQ(parseCluster("2x8").devices_per_node, 8);
+}
+
+TEST(ParseCluster, RefusesAnythingElseAndShowsTheForm) {
+  for (const char* text : {"", "x", "4", "1x", "x4", "0x4", "1x0", "-1x4", "1x4x2", "1X4", " 1x4", "99999999999x1", "1048576x2"}) {
+    try {
+      parseCluster(text);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUsage);
+      EXPECT_THAT(error.message(), HasSubstr("1x4"));
+    }
+  }
+}
+
+TEST(PrintPlan, ShowsStagesAndNotes) {
+  const std::string text = printPlan(examplePlan());
+  EXPECT_THAT(text, HasSubstr("1f1b, 4 microbatches"));
+  EXPECT_THAT(text, HasSubstr("batch = 8 (cut into microbatches)"));
+  EXPECT_THAT(text, HasSubstr("0..1"));
+  EXPECT_THAT(text, HasSubstr("note: a \"quoted\" note"));
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,127 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/error.h"
+#include "ir/program.h"
+#include "tests/ir/program_writer.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Program withConstant(size_t elements) {
+  ProgramWriter writer(0, 1, 1);
+  const BufferId id = writer.buffer("c", BufferKind::kWeight, {static_cast<int64_t>(elements)});
+  Constant constant{DataType::kUint8, {static_cast<int64_t>(elements)}, {}};
+  for (size_t i = 0; i < elements; ++i) constant.bytes.push_back(static_cast<std::byte>(i * 7 + 3));
+  Buffer& buffer = writer.program().buffer(id);
+  buffer.data_type = DataType::kUint8;
+  buffer.source = constant;
+  buffer.source_type = DataType::kUint8;
+  return writer.program();
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+void expectError(const std::string& text, ErrorCode code, const std::string& message) {
+  try {
+    programFromJson(text);
+    ADD_FAILURE() << "accepted; expected " << message;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    EXPECT_THAT(error.message(), HasSubstr(message));
+  }
+}
+
+TEST(ProgramJson, RoundTripsEveryField) {
+  auto programs = twoRankPrograms();
+  programs[0].groups = {{0, 1}};
+  programs[0].inputs[0].low = -5;
+  programs[0].inputs[0].high = 50257;
+  programs[0].results[1].state = "momentum";
+  programs[0].buffers[0].source_type = DataType::kFloat32;
+  for (const Program& program : programs) {
+    const std::string json = programToJson(program);
+    const Program parsed = programFromJson(json);
+    EXPECT_EQ(printProgram(parsed), printProgram(program));
+    EXPECT_EQ(programToJson(parsed), json);
+    for (size_t i = 0; i < program.instructions.size(); ++i) {
+      EXPECT_EQ(parsed.instructions[i].inputs, program.instructions[i].inputs);
+      EXPECT_EQ(parsed.instructions[i].microbatch, program.instructions[i].microbatch);
+      EXPECT_EQ(parsed.instructions[i].subgraph, program.instructions[i].subgraph);
+    }
+  }
+}
+
+TEST(ProgramJson, RoundTripsConstantsOfEveryLengthModuloThree) {
+  for (size_t elements : {size_t{0}, size_t{1}, size_t{2}, size_t{3}, size_t{4}, size_t{300}, size_t{64 * 1024}}) {
+    const Program program = withConstant(elements);
+    EXPECT_EQ(programFromJson(programToJson(program)).buffers[0].source, program.buffers[0].source) << elements;
+  }
+}
+
+TEST(ProgramJson, RefusesToInlineABigConstant) {
+  try {
+    programToJson(withConstant(64 * 1024 + 1));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kConfiguration);
+    EXPECT_THAT(error.message(), AllOf(HasSubstr("buffer \"c\""), HasSubstr("65537 bytes")));
+  }
+}
+
+TEST(ProgramJson, NamesTheFieldThatIsWrong) {
+  const std::string json = programToJson(twoRankPrograms()[0]);
+  expectError(replaced(json, "\"kind\":\"send\"", "\"kind\":\"post\""), ErrorCode::kConfiguration,
+              "program.json.instructions[2].kind: found \"post\"; expected one of \"load_input\", \"run\"");
+  expectError(replaced(json, "\"peer\":1", "\"peer\":2"), ErrorCode::kConfiguration,
+              "program.json.instructions[2].peer: found 2; expected an integer from 0 to 1");
+  expectError(replaced(json, "\"peer\":1", "\"pear\":1"), ErrorCode::kConfiguration,
+              "program.json.instructions[2]: found an unknown key \"pear\"");
+  expectError(replaced(json, "\"rank\": 0", "\"rank\": 0.5"), ErrorCode::kConfiguration,
+              "program.json.rank: found 0.5; expected an integer");
+  expectError(replaced(json, "\"length\":24", "\"length\":23"), ErrorCode::kConfiguration,
+              "program.json.buffers[0].source.length: found 23");
+  expectError(replaced(json, "\"outputs\":[4]", "\"outputs\":[99]"), ErrorCode::kConfiguration, "outputs[0]: found 99");
+  expectError(replaced(json, "\"name\":\"step\"", "\"name\":\"w\""), ErrorCode::kConfiguration,
+              "program.json.buffers[1].name: found \"w\"");
+  expectError(replaced(json, "\"type\":\"float32\"", "\"type\":\"float31\""), ErrorCode::kConfiguration, "found \"float31\"");
+  expectError(replaced(json, "\"shape\":[2,3]", "\"shape\":[4611686018427387904,8]"), ErrorCode::kConfiguration,
+              "program.json.buffers[0].shape");
+  expectError(replaced(json, "\"version\": 1", "\"version\": 2"), ErrorCode::kVersionMismatch, "version 2 was found");
+  expectError(replaced(json, "\"version\": 1,", ""), ErrorCode::kConfiguration, "key \"version\" is missing");
+  expectError(replaced(json, "\"rank\": 0", "\"rank\": 0, \"rank\": 1"), ErrorCode::kConfiguration, "key \"rank\" appears twice");
+  expectError(json.substr(0, json.size() / 2), ErrorCode::kConfiguration, "this is not JSON");
+  expectError("", ErrorCode::kConfiguration, "this is not JSON");
+}
+
+TEST(ProgramJson, RefusesDamagedBase64) {
+  const std::string json = programToJson(withConstant(4));
+  const size_t at = json.find("\"base64\":\"") + 10;
+  std::string damaged = json;
+  damaged[at] = '!';
+  expectError(damaged, ErrorCode::kConfiguration, "program.json.buffers[0].source.base64");
+  damaged = json;
+  damaged.erase(at, 4);
+  expectError(damaged, ErrorCode::kConfiguration, "expected 4 bytes");
+}
+
+TEST(ProgramJson, RefusesNamesThatAreNotUtf8) {
+  auto programs = twoRankPrograms();
+  programs[0].buffers[3].name = "x\xff";
+  try {
+    programToJson(programs[0]);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadModel);
+  }
+}
+
+}  // namespace
+}  // namespace pipeshard
