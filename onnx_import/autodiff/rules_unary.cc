@@ -54,6 +54,23 @@ void geluGradient(GradientContext& c) {
   c.give(0, c.function("GeluGrad", overload, {c.outputGradient(), x}, c.type(x), c.shape(x), {{"approximate", approximate}}));
 }
 
+void softplusGradient(GradientContext& c) { c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Sigmoid", c.input(0)))); }
+
+// The slope on the negative side is alpha.
+void leakyReluGradient(GradientContext& c) {
+  const ValueId dy = c.outputGradient();
+  const ValueId positive = c.compare("Greater", c.input(0), c.scalar(c.type(dy), 0));
+  c.give(0, c.where(positive, dy, c.scale(dy, c.node().floatAttribute("alpha", 0.01f))));
+}
+
+// On the negative side Y = alpha (exp(X) - 1), so the slope is Y + alpha.
+void eluGradient(GradientContext& c) {
+  const ValueId dy = c.outputGradient();
+  const ValueId positive = c.compare("Greater", c.input(0), c.scalar(c.type(dy), 0));
+  const ValueId slope = c.addNumber(c.output(), c.node().floatAttribute("alpha", 1));
+  c.give(0, c.where(positive, dy, c.binary("Mul", dy, slope)));
+}
+
 void castGradient(GradientContext& c) { c.give(0, c.cast(c.outputGradient(), c.type(c.input(0)))); }
 
 // Without training_mode a Dropout passes its input on.
@@ -82,6 +99,9 @@ void addUnaryRules(GradientRules& rules) {
   rules[{"", "Sigmoid"}] = {sigmoidGradient};
   rules[{"", "Relu"}] = {reluGradient};
   rules[{"", "Gelu"}] = {geluGradient};
+  rules[{"", "Softplus"}] = {softplusGradient};
+  rules[{"", "LeakyRelu"}] = {leakyReluGradient};
+  rules[{"", "Elu"}] = {eluGradient};
   rules[{"", "Cast"}] = {castGradient};
   rules[{"", "CastLike"}] = {castGradient, kAllButFirst};
   rules[{"", "Dropout"}] = {dropoutGradient, kAllButFirst};

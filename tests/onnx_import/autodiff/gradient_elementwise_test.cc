@@ -100,6 +100,9 @@ TEST(Gradient, OfSigmoidMatchesDifferences) { checkUnary("Sigmoid"); }
 TEST(Gradient, OfReluMatchesDifferences) { checkUnary("Relu"); }
 TEST(Gradient, OfIdentityMatchesDifferences) { checkUnary("Identity"); }
 TEST(Gradient, OfDropoutInEvaluationMatchesDifferences) { checkUnary("Dropout"); }
+TEST(Gradient, OfSoftplusMatchesDifferences) { checkUnary("Softplus"); }
+TEST(Gradient, OfLeakyReluMatchesDifferences) { checkUnary("LeakyRelu", -2, 2, {{"alpha", 0.2f}}); }
+TEST(Gradient, OfEluMatchesDifferences) { checkUnary("Elu", -2, 2, {{"alpha", 0.5f}}); }
 TEST(Gradient, OfGeluMatchesDifferences) {
   checkUnary("Gelu", -3, 3);
   checkUnary("Gelu", -3, 3, {{"approximate", std::string("tanh")}});
