@@ -115,6 +115,7 @@ TEST(Control, AWaitEndsWhenADescriptorIsReadable) {
   const auto start = Clock::now();
   const ControlEvent event = server->poll(10s, descriptors);
   EXPECT_LT(Clock::now() - start, 5s);
+  writer.join();
   EXPECT_EQ(event.ready, std::vector<int>{loud[0]});
   EXPECT_FALSE(event.message);
   // A descriptor that stays readable does not keep messages away.

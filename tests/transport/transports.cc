@@ -69,6 +69,11 @@ std::span<std::byte> Rank::pattern(size_t bytes, size_t seed) {
   return data;
 }
 
+void Rank::release() {
+  used_ = 0;
+  heap_.clear();
+}
+
 void requirePattern(std::span<const std::byte> data, size_t seed) {
   for (size_t i = 0; i < data.size(); ++i) {
     require(data[i] == patternByte(i, seed), "byte {} of {} is {}, expected {}", i, data.size(), static_cast<int>(data[i]),

@@ -50,12 +50,13 @@ class Rank {
   int size() const { return communicator_->size(); }
   Group everybody() const;
 
-  // Zeroed, aligned to 64 bytes, valid as long as this.
+  // Zeroed, aligned to 64 bytes, valid until release().
   std::byte* allocate(size_t bytes);
   template <typename T>
   std::span<T> allocate(size_t count) {
     return {reinterpret_cast<T*>(allocate(count * sizeof(T))), count};
   }
+  void release();
   // Bytes that depend on `seed` and the position.
   std::span<std::byte> pattern(size_t bytes, size_t seed);
 
