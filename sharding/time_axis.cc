@@ -64,7 +64,10 @@ class TimeAxisPass {
   using Kind = TimeKind::Kind;
 
   TimeFacts& facts(ValueId value) {
-    if (facts_.size() < graph_.values.size()) facts_.resize(graph_.values.size());
+    while (facts_.size() < graph_.values.size()) {  // values that a rewrite has added
+      facts_.emplace_back();
+      facts_.back().batch_only = graph_.constant(ValueId(facts_.size() - 1)) != nullptr;
+    }
     return facts_[value.index()];
   }
   bool is(ValueId value, Kind kind) { return value.valid() && facts(value).kind.kind == kind; }
@@ -173,7 +176,6 @@ class TimeAxisPass {
     ValueId& constant = shares_[type];
     if (!constant.valid()) {
       constant = builder_.addConstant("microbatch_share", makeScalar(type, 1.0 / static_cast<double>(microbatches_)));
-      facts(constant).batch_only = true;
     }
     return constant;
   }
@@ -191,14 +193,11 @@ class TimeAxisPass {
     }
     const auto left = std::find_if(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return is(input, Kind::kSum); });
     if (left == node.inputs.end()) return false;
-    if (anyInput(node, Kind::kSplit)) {
-      refuseTimeCut(node,
-                    fmt::format("it needs '{}' for every example, a sum over the whole batch that depends on parameters", name(*left)));
-    }
-    if (passesSums(graph_, node, sums())) return true;
-    if (shareInvariants(node)) return true;
-    refuseTimeCut(
-        node, fmt::format("{} is not linear in '{}', a sum over the whole batch that depends on parameters", node.op_type, name(*left)));
+    const std::string sum = fmt::format(
+        "'{}', a sum over the whole batch that no prologue can compute (it depends on parameters, or on another such sum)", name(*left));
+    if (anyInput(node, Kind::kSplit)) refuseTimeCut(node, fmt::format("for every example it needs {}", sum));
+    if (passesSums(graph_, node, sums()) || shareInvariants(node)) return true;
+    refuseTimeCut(node, fmt::format("it is not linear in {}", sum));
   }
 
   // sum + c == sum of (part + c/microbatches): gives every microbatch its share of what does not depend on the batch.
@@ -234,8 +233,7 @@ class TimeAxisPass {
       fail(ErrorCode::kBadModel, "the loss '{}' still has one value per example (axis {}): it must be a sum or mean over the batch",
            name(loss), facts(loss).kind.axis);
     }
-    fail(ErrorCode::kBadModel, "the loss '{}' does not depend on parameters by way of the batch: no microbatch has a share of it",
-         name(loss));
+    fail(ErrorCode::kBadModel, "the loss '{}' does not depend on the batch: no microbatch has a share of it", name(loss));
   }
 
   Graph& graph_;

@@ -1,0 +1,246 @@
+#include "tests/sharding/rule_cases.h"
+
+namespace pipeshard::testing {
+
+namespace {
+
+constexpr DataType kReal = DataType::kFloat64;
+constexpr DataType kIndexType = DataType::kInt64;
+constexpr DataType kFlagType = DataType::kBool;
+using Ints = std::vector<int64_t>;
+
+int64_t typeNumber(DataType type) { return static_cast<int64_t>(type); }
+
+void addElementwise(std::vector<RuleCase>& cases) {
+  for (const char* op : {"Add", "Sub", "Mul", "Div", "Max", "Min"}) {
+    cases.push_back({std::string(op) + "OfEqualShapes", "", op, {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
+    cases.push_back({std::string(op) + "Broadcasting", "", op, {real({4, 1, 6}), real({3, 1})}, {{kReal, {4, 3, 6}}}});
+  }
+  for (const char* op : {"Exp", "Neg", "Abs", "Erf", "Tanh", "Sigmoid", "Relu", "Sin", "Cos", "Identity", "Gelu"}) {
+    cases.push_back({op, "", op, {real({4, 6})}, {{kReal, {4, 6}}}});
+  }
+  for (const char* op : {"Sqrt", "Log", "Reciprocal"}) cases.push_back({op, "", op, {positive({4, 6})}, {{kReal, {4, 6}}}});
+  for (const char* op : {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}) {
+    cases.push_back({op, "", op, {index({4, 6}, 0, 3), index({6}, 0, 3)}, {{kFlagType, {4, 6}}}});
+  }
+  for (const char* op : {"And", "Or"}) cases.push_back({op, "", op, {flag({4, 6}), flag({4, 1})}, {{kFlagType, {4, 6}}}});
+  cases.push_back({"Not", "", "Not", {flag({4, 6})}, {{kFlagType, {4, 6}}}});
+  cases.push_back({"IsNaN", "", "IsNaN", {real({4, 6})}, {{kFlagType, {4, 6}}}});
+  cases.push_back({"Pow", "", "Pow", {positive({4, 6}), number(3)}, {{kReal, {4, 6}}}});
+  cases.push_back({"Clip", "", "Clip", {real({4, 6}), number(-0.5), number(0.5)}, {{kReal, {4, 6}}}});
+  cases.push_back({"SumOfThree", "", "Sum", {real({4, 6}), real({6}), real({4, 1})}, {{kReal, {4, 6}}}});
+  cases.push_back({"MeanOfTwo", "", "Mean", {real({4, 6}), real({6})}, {{kReal, {4, 6}}}});
+  cases.push_back({"Where", "", "Where", {flag({4, 1, 6}), real({4, 2, 6}), number(0)}, {{kReal, {4, 2, 6}}}});
+  cases.push_back({"Cast", "", "Cast", {index({4, 6}, 0, 9)}, {{kReal, {4, 6}}}, {{"to", typeNumber(kReal)}}});
+  cases.push_back({"CastLike", "", "CastLike", {index({4, 6}, 0, 9), real({5})}, {{kReal, {4, 6}}}});
+  cases.push_back({"ReluGrad", "pipeshard", "ReluGrad", {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
+  cases.push_back({"GeluGrad", "pipeshard", "GeluGrad", {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
+  cases.push_back({"Sgd", "pipeshard", "SGD", {real({4, 6}), real({4, 6}), number(0.1), number(0.01)}, {{kReal, {4, 6}}}});
+  cases.push_back({"SgdMomentum",
+                   "pipeshard",
+                   "SGDMomentum",
+                   {real({4, 6}), real({4, 6}), real({4, 6}), number(0.1), number(0.9), number(0.01)},
+                   {{kReal, {4, 6}}, {kReal, {4, 6}}},
+                   {{"nesterov", int64_t{1}}}});
+  for (const char* op : {"Adam", "AdamW"}) {
+    cases.push_back({op,
+                     "pipeshard",
+                     op,
+                     {real({4, 6}), real({4, 6}), real({4, 6}), positive({4, 6}), integer(3), number(0.1), number(0.9), number(0.99),
+                      number(1e-8), number(0.01)},
+                     {{kReal, {4, 6}}, {kReal, {4, 6}}, {kReal, {4, 6}}}});
+  }
+}
+
+void addMatmul(std::vector<RuleCase>& cases) {
+  cases.push_back({"MatMulOfMatrices", "", "MatMul", {real({4, 6}), real({6, 2})}, {{kReal, {4, 2}}}});
+  cases.push_back({"MatMulOfStacks", "", "MatMul", {real({2, 3, 4, 6}), real({2, 3, 6, 2})}, {{kReal, {2, 3, 4, 2}}}});
+  cases.push_back({"MatMulBroadcasting", "", "MatMul", {real({2, 1, 4, 6}), real({3, 6, 2})}, {{kReal, {2, 3, 4, 2}}}});
+  cases.push_back({"MatMulOfStackAndMatrix", "", "MatMul", {real({3, 4, 6}), real({6, 2})}, {{kReal, {3, 4, 2}}}});
+  cases.push_back({"MatMulOfMatrixAndVector", "", "MatMul", {real({4, 6}), real({6})}, {{kReal, {4}}}});
+  cases.push_back({"MatMulOfVectorAndMatrix", "", "MatMul", {real({6}), real({6, 4})}, {{kReal, {4}}}});
+  cases.push_back({"MatMulOfVectors", "", "MatMul", {real({6}), real({6})}, {{kReal, {}}}});
+  for (int64_t a : {0, 1}) {
+    for (int64_t b : {0, 1}) {
+      const Shape left = a ? Shape{6, 4} : Shape{4, 6};
+      const Shape right = b ? Shape{2, 6} : Shape{6, 2};
+      const std::string suffix = std::to_string(a) + std::to_string(b);
+      const std::map<std::string, Attribute> attributes = {{"transA", a}, {"transB", b}, {"alpha", 0.5f}};
+      cases.push_back({"Gemm" + suffix, "", "Gemm", {real(left), real(right)}, {{kReal, {4, 2}}}, attributes});
+      for (const Shape& c : {Shape{2}, Shape{4, 1}, Shape{4, 2}, Shape{}}) {
+        cases.push_back(
+            {"Gemm" + suffix + "Plus" + shapeToString(c), "", "Gemm", {real(left), real(right), real(c)}, {{kReal, {4, 2}}}, attributes});
+      }
+    }
+  }
+}
+
+void addReductions(std::vector<RuleCase>& cases) {
+  for (const char* op :
+       {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare"}) {
+    const std::string name = op;
+    cases.push_back({name + "OverMiddle", "", op, {real({4, 6, 2}), fixed({1})}, {{kReal, {4, 1, 2}}}});
+    cases.push_back({name + "OverEnds", "", op, {real({4, 6, 2}), fixed({0, -1})}, {{kReal, {6}}}, {{"keepdims", int64_t{0}}}});
+    cases.push_back({name + "OverAll", "", op, {real({4, 6})}, {{kReal, {}}}, {{"keepdims", int64_t{0}}}});
+  }
+  cases.push_back({"ReduceSumOfIntegers", "", "ReduceSum", {index({4, 6}, 0, 5)}, {{kIndexType, {}}}, {{"keepdims", int64_t{0}}}});
+}
+
+void addMovement(std::vector<RuleCase>& cases) {
+  cases.push_back({"Transpose", "", "Transpose", {real({2, 4, 6})}, {{kReal, {6, 2, 4}}}, {{"perm", Ints{2, 0, 1}}}});
+  cases.push_back({"TransposeByDefault", "", "Transpose", {real({2, 4, 6})}, {{kReal, {6, 4, 2}}}});
+  const std::vector<std::pair<Shape, Shape>> reshapes = {{{8, 16}, {128}},       {{24}, {2, 3, 4}},          {{8, 6}, {6, 8}},
+                                                         {{8, 16, 4}, {128, 4}}, {{4, 6, 1}, {1, 24}},       {{1, 4, 6}, {4, 6}},
+                                                         {{4, 6}, {4, 1, 6}},    {{2, 3, 4}, {4, 6}},        {{6, 4, 5}, {4, 6, 5}},
+                                                         {{12, 10}, {8, 15}},    {{4, 1, 1, 6}, {2, 1, 12}}, {{3, 5, 4}, {5, 3, 4}}};
+  for (const auto& [in, out] : reshapes) {
+    cases.push_back(
+        {"Reshape" + shapeToString(in) + "To" + shapeToString(out), "", "Reshape", {real(in), fixed(out)}, {{kReal, out}}, {}, 1});
+  }
+  cases.push_back({"Flatten", "", "Flatten", {real({2, 4, 6})}, {{kReal, {8, 6}}}, {{"axis", int64_t{2}}}});
+  cases.push_back({"FlattenAll", "", "Flatten", {real({4, 6})}, {{kReal, {1, 24}}}, {{"axis", int64_t{0}}}});
+  cases.push_back({"Squeeze", "", "Squeeze", {real({4, 1, 6}), fixed({1})}, {{kReal, {4, 6}}}});
+  cases.push_back({"Unsqueeze", "", "Unsqueeze", {real({4, 6}), fixed({0, -1})}, {{kReal, {1, 4, 6, 1}}}});
+  cases.push_back({"Expand", "", "Expand", {real({4, 1, 6}), fixed({2, 4, 3, 6})}, {{kReal, {2, 4, 3, 6}}}, {}, 1});
+  cases.push_back({"Tile", "", "Tile", {real({4, 6}), fixed({1, 2})}, {{kReal, {4, 12}}}});
+  cases.push_back({"Slice", "", "Slice", {real({4, 6, 2}), fixed({1}), fixed({5}), fixed({1})}, {{kReal, {4, 4, 2}}}});
+  cases.push_back(
+      {"SliceByStep", "", "Slice", {real({4, 6}), fixed({0, -1}), fixed({4, -7}), fixed({0, 1}), fixed({1, -1})}, {{kReal, {4, 6}}}});
+  cases.push_back({"Split", "", "Split", {real({4, 6}), fixed({2, 4})}, {{kReal, {4, 2}}, {kReal, {4, 4}}}, {{"axis", int64_t{1}}}});
+  cases.push_back({"Concat", "", "Concat", {real({4, 6}), real({4, 2})}, {{kReal, {4, 8}}}, {{"axis", int64_t{-1}}}});
+  cases.push_back({"Pad", "", "Pad", {real({4, 6}), fixed({0, 1, 0, 2}), number(7)}, {{kReal, {4, 9}}}});
+  cases.push_back({"Trilu", "", "Trilu", {real({2, 4, 4})}, {{kReal, {2, 4, 4}}}, {{"upper", int64_t{0}}}});
+  cases.push_back({"ConstantOfShape", "", "ConstantOfShape", {fixed({4, 6})}, {{DataType::kFloat32, {4, 6}}}, {}, 0});
+  cases.push_back({"CumSum", "", "CumSum", {real({4, 6}), integer(1)}, {{kReal, {4, 6}}}});
+}
+
+void addNormalizations(std::vector<RuleCase>& cases) {
+  const std::map<std::string, Attribute> axis_1 = {{"axis", int64_t{1}}};
+  for (const char* op : {"Softmax", "LogSoftmax"}) {
+    cases.push_back({op, "", op, {real({4, 6})}, {{kReal, {4, 6}}}});
+    cases.push_back({std::string(op) + "OverMiddle", "", op, {real({4, 6, 2})}, {{kReal, {4, 6, 2}}}, axis_1});
+    cases.push_back({std::string(op) + "Grad",
+                     "pipeshard",
+                     std::string(op) + "Grad",
+                     {real({4, 6, 2}), real({4, 6, 2})},
+                     {{kReal, {4, 6, 2}}},
+                     axis_1});
+  }
+  cases.push_back({"LayerNormalization",
+                   "",
+                   "LayerNormalization",
+                   {real({4, 2, 6}), real({6}), real({6})},
+                   {{kReal, {4, 2, 6}}, {kReal, {4, 2, 1}}, {kReal, {4, 2, 1}}}});
+  cases.push_back({"LayerNormalizationOverTwoAxes",
+                   "",
+                   "LayerNormalization",
+                   {real({4, 2, 6}), real({2, 6})},
+                   {{kReal, {4, 2, 6}}, {kReal, {4, 1, 1}}, {kReal, {4, 1, 1}}},
+                   axis_1});
+  cases.push_back({"LayerNormalizationInputGrad",
+                   "pipeshard",
+                   "LayerNormalizationInputGrad",
+                   {real({4, 2, 6}), real({4, 2, 6}), real({6}), real({4, 2, 1}), positive({4, 2, 1})},
+                   {{kReal, {4, 2, 6}}}});
+  cases.push_back({"LayerNormalizationWeightGrad",
+                   "pipeshard",
+                   "LayerNormalizationWeightGrad",
+                   {real({4, 2, 6}), real({4, 2, 6}), real({4, 2, 1}), positive({4, 2, 1})},
+                   {{kReal, {6}}, {kReal, {6}}}});
+}
+
+void addLosses(std::vector<RuleCase>& cases) {
+  for (const char* reduction : {"none", "sum", "mean"}) {
+    const std::map<std::string, Attribute> attributes = {{"reduction", std::string(reduction)}};
+    const bool none = std::string(reduction) == "none";
+    const std::string name = reduction;
+    cases.push_back({"SoftmaxCrossEntropyLoss_" + name,
+                     "",
+                     "SoftmaxCrossEntropyLoss",
+                     {real({8, 5}), index({8}, 0, 5)},
+                     {{kReal, none ? Shape{8} : Shape{}}, {kReal, {8, 5}}},
+                     attributes});
+    cases.push_back({"SoftmaxCrossEntropyLossOfPixels_" + name,
+                     "",
+                     "SoftmaxCrossEntropyLoss",
+                     {real({4, 5, 2}), index({4, 2}, 0, 5)},
+                     {{kReal, none ? Shape{4, 2} : Shape{}}, {kReal, {4, 5, 2}}},
+                     attributes});
+    cases.push_back({"NegativeLogLikelihoodLoss_" + name,
+                     "",
+                     "NegativeLogLikelihoodLoss",
+                     {real({8, 5}), index({8}, 0, 5)},
+                     {{kReal, none ? Shape{8} : Shape{}}},
+                     attributes});
+    std::map<std::string, Attribute> gradient = attributes;
+    gradient["has_ignore_index"] = int64_t{1};
+    gradient["ignore_index"] = int64_t{1};
+    cases.push_back({"SoftmaxCrossEntropyLossGrad_" + name,
+                     "pipeshard",
+                     "SoftmaxCrossEntropyLossGrad",
+                     {real(none ? Shape{8} : Shape{}), real({8, 5}), index({8}, 0, 5), positive({5})},
+                     {{kReal, {8, 5}}},
+                     gradient});
+  }
+  std::map<std::string, Attribute> weighted = {{"reduction", std::string("sum")}, {"ignore_index", int64_t{1}}};
+  cases.push_back({"WeightedSoftmaxCrossEntropyLoss",
+                   "",
+                   "SoftmaxCrossEntropyLoss",
+                   {real({8, 5}), index({8}, 0, 5), positive({5})},
+                   {{kReal, {}}, {kReal, {8, 5}}},
+                   weighted});
+}
+
+void addIndexing(std::vector<RuleCase>& cases) {
+  const std::map<std::string, Attribute> axis_1 = {{"axis", int64_t{1}}};
+  cases.push_back({"GatherRows", "", "Gather", {real({7, 4}), index({2, 6}, -7, 7)}, {{kReal, {2, 6, 4}}}});
+  cases.push_back({"GatherColumns", "", "Gather", {real({4, 7, 2}), index({6}, 0, 7)}, {{kReal, {4, 6, 2}}}, axis_1});
+  cases.push_back({"GatherElements", "", "GatherElements", {real({4, 7}), index({4, 6}, 0, 7)}, {{kReal, {4, 6}}}, axis_1});
+  cases.push_back({"GatherElementsOfFewerRows", "", "GatherElements", {real({4, 7}), index({2, 6}, 0, 7)}, {{kReal, {2, 6}}}, axis_1});
+  cases.push_back(
+      {"GatherGradOfRows", "pipeshard", "GatherGrad", {real({2, 6, 4}), index({2, 6}, -7, 7), fixed({7, 4})}, {{kReal, {7, 4}}}, {}, 2});
+  cases.push_back({"GatherGradOfColumns",
+                   "pipeshard",
+                   "GatherGrad",
+                   {real({4, 6, 2}), index({6}, 0, 7), fixed({4, 7, 2})},
+                   {{kReal, {4, 7, 2}}},
+                   axis_1,
+                   2});
+  cases.push_back({"GatherElementsGrad",
+                   "pipeshard",
+                   "GatherElementsGrad",
+                   {real({4, 6}), index({4, 6}, 0, 7), fixed({4, 7})},
+                   {{kReal, {4, 7}}},
+                   axis_1,
+                   2});
+}
+
+}  // namespace
+
+Argument real(Shape shape) { return {Argument::Kind::kReal, std::move(shape), 0, 0, {}}; }
+Argument positive(Shape shape) { return {Argument::Kind::kPositive, std::move(shape), 0, 0, {}}; }
+Argument index(Shape shape, int64_t low, int64_t high) { return {Argument::Kind::kIndex, std::move(shape), low, high, {}}; }
+Argument flag(Shape shape) { return {Argument::Kind::kFlag, std::move(shape), 0, 0, {}}; }
+Argument fixed(const std::vector<int64_t>& elements) {
+  const Shape shape = {static_cast<int64_t>(elements.size())};
+  return {Argument::Kind::kFixed, shape, 0, 0, makeConstant<int64_t>(shape, elements)};
+}
+Argument number(double value) { return {Argument::Kind::kFixed, {}, 0, 0, makeScalar(DataType::kFloat64, value)}; }
+Argument integer(int64_t value) { return {Argument::Kind::kFixed, {}, 0, 0, makeScalar(DataType::kInt64, static_cast<double>(value))}; }
+Argument absent() { return {}; }
+
+void PrintTo(const RuleCase& rule_case, std::ostream* stream) { *stream << rule_case.op_type; }
+
+std::vector<RuleCase> ruleCases() {
+  std::vector<RuleCase> cases;
+  addElementwise(cases);
+  addMatmul(cases);
+  addReductions(cases);
+  addMovement(cases);
+  addNormalizations(cases);
+  addLosses(cases);
+  addIndexing(cases);
+  return cases;
+}
+
+}  // namespace pipeshard::testing

@@ -1,0 +1,47 @@
+// Node configurations for the property test of factor rules.
+#pragma once
+
+#include <map>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace pipeshard::testing {
+
+struct Argument {
+  enum class Kind { kReal, kPositive, kIndex, kFlag, kFixed, kAbsent };
+  Kind kind = Kind::kAbsent;
+  Shape shape;
+  int64_t low = 0;  // kIndex: [low, high)
+  int64_t high = 0;
+  Constant constant;  // kFixed: known before the run (axes, shapes, hyperparameters)
+};
+
+Argument real(Shape shape);
+Argument positive(Shape shape);
+Argument index(Shape shape, int64_t low, int64_t high);
+Argument flag(Shape shape);
+Argument fixed(const std::vector<int64_t>& elements);
+Argument number(double value);    // a float64 scalar
+Argument integer(int64_t value);  // an int64 scalar
+Argument absent();
+
+struct RuleCase {
+  std::string name;
+  std::string domain;
+  std::string op_type;
+  std::vector<Argument> inputs;
+  std::vector<std::pair<DataType, Shape>> outputs;
+  std::map<std::string, Attribute> attributes = {};
+  int shape_input = -1;  // this input is the shape of output 0 and must follow when that is cut
+};
+
+std::vector<RuleCase> ruleCases();
+
+// What GoogleTest shows of a case.
+void PrintTo(const RuleCase& rule_case, std::ostream* stream);
+
+}  // namespace pipeshard::testing

@@ -1,0 +1,61 @@
+// Small models that can be built for any batch size, and the comparison of a batch with its microbatches.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "ir/training_graph.h"
+#include "sharding/time_axis.h"
+#include "tests/sharding/graph_runner.h"
+
+namespace pipeshard::testing {
+
+// Builds a prepared graph. Parameters depend on their names only, so that two sizes of a model have the same ones.
+class Model {
+ public:
+  explicit Model(int64_t batch_size) : batch(batch_size), builder(graph) { graph.opset_imports = {{"", 18}}; }
+  Model(const Model&) = delete;
+
+  ValueId input(const std::string& name, Shape shape, int axis = 0);      // float64, cut along `axis`
+  ValueId labels(const std::string& name, Shape shape, int64_t classes);  // int64, cut along axis 0; some are -100
+  ValueId parameter(const std::string& name, Shape shape);                // float64, marked as a PARAMETER
+  ValueId number(double value);                                           // float64 scalar constant
+  ValueId integers(const std::vector<int64_t>& elements);                 // int64 list constant
+  ValueId constant(Constant value) { return builder.addConstant("constant", std::move(value)); }
+  ValueId op(const std::string& type, std::vector<ValueId> inputs, Shape shape, std::map<std::string, Attribute> attributes = {},
+             DataType data_type = DataType::kFloat64);
+  ValueId sumAll(ValueId value, DataType type = DataType::kFloat64) {
+    return op("ReduceSum", {value}, {}, {{"keepdims", int64_t{0}}}, type);
+  }
+  ValueId meanAll(ValueId value) { return op("ReduceMean", {value}, {}, {{"keepdims", int64_t{0}}}); }
+
+  int64_t batch;
+  Graph graph;
+  GraphBuilder builder;
+  std::vector<BatchInput> inputs;
+  std::map<std::string, int64_t> classes;  // of label inputs
+};
+
+using BuildModel = std::function<ValueId(Model&)>;  // returns the loss
+
+// Data of the whole batch for every input. With `ignore_all`, every label is -100.
+Tensors wholeBatch(const Model& model, uint64_t seed, bool ignore_all = false);
+
+// Microbatch `k` of `count`.
+Tensors microbatch(const Graph& graph, const std::vector<BatchInput>& inputs, const Tensors& whole, int64_t k, int64_t count);
+
+// sum over microbatches of the loss, with the totals computed by the prologue first: the meaning of ir/training_graph.h.
+Constant sumOverMicrobatches(const Graph& graph, const TimeAxisResult& time, const std::vector<BatchInput>& inputs, const Tensors& whole,
+                             const Tensors& weights, int64_t count);
+
+// Loss of a batch of 8 computed at once, and as the sum over `count` microbatches.
+struct Losses {
+  double whole = 0;
+  double parts = 0;
+};
+Losses compareLosses(const BuildModel& build, int64_t count, uint64_t seed, bool ignore_all = false);
+
+}  // namespace pipeshard::testing
