@@ -1,0 +1,130 @@
+// Random training graphs, cut at random places: Programs compute what the definition says, and a mutated Program is refused.
+#include <algorithm>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "ir/error.h"
+#include "partition/partition.h"
+#include "partition/schedule.h"
+#include "tests/partition/symbolic_execution.h"
+#include "tests/partition/training_builder.h"
+
+namespace pipeshard {
+namespace {
+
+TrainingGraph randomTraining(std::mt19937& random) {
+  TrainingBuilder builder(1 + static_cast<int64_t>(random() % 5));
+  std::vector<ValueId> values = {builder.input("x"), builder.input("mask", -1), builder.constant("c"), builder.weight("frozen")};
+  if (random() % 2) values.push_back(builder.total("count", values[random() % 2]));
+  std::vector<ValueId> parameters;
+  const auto anyParameter = [&] {
+    if (!parameters.empty() && random() % 3 == 0) return parameters[random() % parameters.size()];
+    const std::string name = "w" + std::to_string(parameters.size());
+    parameters.push_back(random() % 2 ? builder.parameter(name) : builder.smallParameter(name));
+    return parameters.back();
+  };
+  const size_t first_produced = values.size();
+  const size_t nodes = 2 + random() % 8;
+  for (size_t i = 0; i < nodes; ++i) {
+    const std::string name = "h" + std::to_string(i);
+    const bool has_produced = values.size() > first_produced;
+    if (has_produced && random() % 4 == 0) {
+      values.push_back(builder.bias(name, values[first_produced + random() % (values.size() - first_produced)], anyParameter()));
+      continue;
+    }
+    std::vector<ValueId> inputs = {values.back()};
+    for (size_t j = random() % 3; j > 0; --j) inputs.push_back(values[random() % values.size()]);
+    if (random() % 2) inputs.push_back(anyParameter());
+    values.push_back(builder.op(name, inputs));
+  }
+  return builder.finish({values.back(), values[random() % values.size()], values[first_produced]}, static_cast<int>(random() % 3));
+}
+
+std::vector<RankProgram> emitRandom(const TrainingGraph& training, const std::string& schedule, std::mt19937& random) {
+  const size_t forward = static_cast<size_t>(std::count(training.node_phase.begin(), training.node_phase.end(), Phase::kForward));
+  const size_t stages = 1 + random() % std::min<size_t>(forward, 5);
+  std::vector<size_t> cuts(forward - 1);
+  for (size_t i = 0; i < cuts.size(); ++i) cuts[i] = i;
+  std::shuffle(cuts.begin(), cuts.end(), random);
+  cuts.resize(stages - 1);
+  std::sort(cuts.begin(), cuts.end());
+  PartitionOptions options;
+  options.schedule = schedule;
+  options.cluster = {1, static_cast<int>(stages)};
+  options.stages = "uniform:" + std::to_string(stages);
+  std::vector<std::string> names;
+  for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
+    if (training.node_phase[n] == Phase::kForward) names.push_back(training.graph.value(training.graph.nodes[n].outputs[0]).name);
+  }
+  for (size_t cut : cuts) options.boundaries.push_back(names[cut]);
+  Plan plan;
+  plan.microbatches = training.microbatches;
+  partitionTraining(training, options, plan);
+  return emitPrograms(training, plan);
+}
+
+TEST(RandomTrainingGraphs, ProgramsComputeExactlyTheDefinitionUnderEverySchedule) {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const TrainingGraph training = randomTraining(random);
+    const std::vector<Symbols> expected = executeDefinition(training, 2);
+    for (const std::string& schedule : scheduleNames()) {
+      ASSERT_EQ(executePrograms(emitRandom(training, schedule, random), 2), expected) << "seed " << seed << ", " << schedule;
+    }
+  }
+}
+
+bool refused(const std::vector<Program>& programs) {
+  try {
+    verifyPrograms(programs);
+    return false;
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::kInternal;
+  }
+}
+
+// Without any one of its instructions a program is wrong, except where nothing depends on it: updates, and sums beyond the
+// first, whose absence changes numbers only.
+TEST(RandomTrainingGraphs, AMissingInstructionIsFound) {
+  size_t mutations = 0;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    const TrainingGraph training = randomTraining(random);
+    std::vector<Program> programs;
+    for (RankProgram& rank : emitRandom(training, scheduleNames()[seed % 3], random)) programs.push_back(std::move(rank.program));
+    for (size_t r = 0; r < programs.size(); ++r) {
+      for (size_t i = 0; i < programs[r].instructions.size(); ++i) {
+        const Instruction& instruction = programs[r].instructions[i];
+        if (instruction.kind == InstructionKind::kUpdate) continue;
+        if (instruction.kind == InstructionKind::kAccumulate && !instruction.overwrite) continue;
+        std::vector<Program> mutated = programs;
+        mutated[r].instructions.erase(mutated[r].instructions.begin() + static_cast<std::ptrdiff_t>(i));
+        EXPECT_TRUE(refused(mutated)) << "seed " << seed << " rank " << r << ": " << describeInstruction(programs[r], instruction);
+        ++mutations;
+      }
+    }
+  }
+  EXPECT_GT(mutations, 1000u);
+}
+
+TEST(RandomTrainingGraphs, ADuplicatedInstructionIsFound) {
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    const TrainingGraph training = randomTraining(random);
+    std::vector<Program> programs;
+    for (RankProgram& rank : emitRandom(training, scheduleNames()[seed % 3], random)) programs.push_back(std::move(rank.program));
+    for (size_t r = 0; r < programs.size(); ++r) {
+      for (size_t i = 0; i < programs[r].instructions.size(); ++i) {
+        const Instruction instruction = programs[r].instructions[i];
+        if (instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAccumulate) continue;
+        std::vector<Program> mutated = programs;
+        mutated[r].instructions.insert(mutated[r].instructions.begin() + static_cast<std::ptrdiff_t>(i), instruction);
+        EXPECT_TRUE(refused(mutated)) << "seed " << seed << " rank " << r << ": " << describeInstruction(programs[r], instruction);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,237 @@
+#include "tests/partition/symbolic_execution.h"
+
+#include <deque>
+#include <functional>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+namespace pipeshard {
+namespace {
+
+uint64_t symbol(const std::string& name, const std::vector<uint64_t>& operands = {}) {
+  uint64_t hash = std::hash<std::string>()(name);
+  for (uint64_t operand : operands) hash = (hash ^ (operand + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2))) * 0xff51afd7ed558ccdu;
+  return hash ^ hash >> 31;
+}
+
+uint64_t added(std::optional<uint64_t> sum, uint64_t part) { return sum ? symbol("add", {*sum, part}) : part; }
+
+// What a node gives: depends on its operator, its operands and the output's name (which tells equal operators apart).
+void execute(const Graph& graph, const Node& node, std::map<std::string, uint64_t>& symbols) {
+  std::vector<uint64_t> operands;
+  for (ValueId input : node.inputs) operands.push_back(input.valid() ? symbols.at(graph.value(input).name) : 0);
+  for (ValueId output : node.outputs) {
+    if (output.valid()) symbols[graph.value(output).name] = symbol(node.op_type + ":" + graph.value(output).name, operands);
+  }
+}
+
+uint64_t inputSymbol(const std::string& name, int axis, int microbatch, int step) {
+  return symbol("input " + name, {static_cast<uint64_t>(axis >= 0 ? microbatch : 0), static_cast<uint64_t>(step)});
+}
+
+// One rank: its buffers' contents and where it stands.
+struct RankState {
+  std::vector<std::optional<uint64_t>> contents;
+  size_t at = 0;
+};
+
+class ProgramExecutor {
+ public:
+  explicit ProgramExecutor(const std::vector<RankProgram>& ranks) : ranks_(ranks), states_(ranks.size()) {
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      for (const Buffer& buffer : ranks[r].program.buffers) {
+        std::optional<uint64_t> content;
+        if (buffer.source) content = symbol("file " + buffer.value);
+        if (buffer.kind == BufferKind::kOptimizerState) content = symbol("zeros");
+        states_[r].contents.push_back(content);
+      }
+    }
+  }
+
+  Symbols runStep(int step) {
+    step_ = step;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      states_[r].at = 0;
+      for (size_t b = 0; b < states_[r].contents.size(); ++b) {
+        const Buffer& buffer = ranks_[r].program.buffers[b];
+        if (buffer.kind == BufferKind::kStep) states_[r].contents[b] = symbol("step", {static_cast<uint64_t>(step)});
+        if (!isPersistent(buffer.kind)) states_[r].contents[b].reset();
+      }
+    }
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t r = ranks_.size(); r-- > 0;) {
+        while (states_[r].at < ranks_[r].program.instructions.size() && execute(r)) moved = true;
+      }
+    }
+    Symbols results;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      EXPECT_EQ(states_[r].at, ranks_[r].program.instructions.size()) << "rank " << r << " stopped";
+      for (const Result& result : ranks_[r].program.results) addResult(r, result, results);
+    }
+    return results;
+  }
+
+ private:
+  void addResult(size_t r, const Result& result, Symbols& results) const {
+    std::string name = "loss";
+    if (result.kind == Result::Kind::kGradient) name = "gradient " + result.name;
+    if (result.kind == Result::Kind::kParameter) name = "parameter " + result.name;
+    if (result.kind == Result::Kind::kOptimizerState) name = "state " + result.name + "." + result.state;
+    EXPECT_TRUE(results.emplace(name, states_[r].contents[result.buffer.index()].value()).second) << name << " twice";
+  }
+
+  bool execute(size_t r) {
+    const Program& program = ranks_[r].program;
+    const Instruction& instruction = program.instructions[states_[r].at];
+    auto& contents = states_[r].contents;
+    const auto read = [&](size_t i) { return contents[instruction.inputs[i].index()].value(); };
+    const auto peer = static_cast<size_t>(instruction.peer);
+    switch (instruction.kind) {
+      case InstructionKind::kLoadInput: contents[instruction.outputs[0].index()] = load(program, instruction); break;
+      case InstructionKind::kRun:
+      case InstructionKind::kUpdate: run(r, instruction); break;
+      case InstructionKind::kAccumulate: {
+        auto& sum = contents[instruction.outputs[0].index()];
+        sum = instruction.overwrite ? read(0) : symbol("add", {sum.value(), read(0)});
+        break;
+      }
+      case InstructionKind::kSend: channels_[{r, peer}].push_back(read(0)); break;
+      case InstructionKind::kReceive: {
+        auto& channel = channels_[{peer, r}];
+        if (channel.empty()) return false;
+        contents[instruction.outputs[0].index()] = channel.front();
+        channel.pop_front();
+        break;
+      }
+      case InstructionKind::kFree: contents[instruction.inputs[0].index()].reset(); break;
+      case InstructionKind::kAllReduce: ADD_FAILURE() << "unexpected"; break;
+    }
+    ++states_[r].at;
+    return true;
+  }
+
+  uint64_t load(const Program& program, const Instruction& instruction) const {
+    const Buffer& buffer = program.buffer(instruction.outputs[0]);
+    for (const ProgramInput& input : program.inputs) {
+      if (input.name == buffer.value) return inputSymbol(input.name, input.axis, instruction.microbatch, step_);
+    }
+    ADD_FAILURE() << "no input " << buffer.value;
+    return 0;
+  }
+
+  void run(size_t r, const Instruction& instruction) {
+    const Graph& graph = ranks_[r].subgraphs[instruction.subgraph.index()];
+    std::map<std::string, uint64_t> symbols;
+    for (const auto& [id, initializer] : graph.initializers) symbols[graph.value(id).name] = symbol("file " + graph.value(id).name);
+    for (size_t i = 0; i < instruction.inputs.size(); ++i) {
+      symbols[graph.value(graph.inputs[i]).name] = states_[r].contents[instruction.inputs[i].index()].value();
+    }
+    for (const Node& node : graph.nodes) pipeshard::execute(graph, node, symbols);
+    for (size_t i = 0; i < instruction.outputs.size(); ++i) {
+      states_[r].contents[instruction.outputs[i].index()] = symbols.at(graph.value(graph.outputs[i]).name);
+    }
+  }
+
+  const std::vector<RankProgram>& ranks_;
+  std::vector<RankState> states_;
+  std::map<std::pair<size_t, size_t>, std::deque<uint64_t>> channels_;
+  int step_ = 0;
+};
+
+class DefinitionExecutor {
+ public:
+  explicit DefinitionExecutor(const TrainingGraph& training) : training_(training), graph_(training.graph) {
+    for (const auto& [id, initializer] : graph_.initializers) lasting_[name(id)] = symbol("file " + name(id));
+    for (const Parameter& parameter : training.parameters) {
+      for (const OptimizerState& state : parameter.states) lasting_[name(state.value)] = symbol("zeros");
+    }
+  }
+
+  Symbols runStep(int step) {
+    std::map<std::string, uint64_t> totals;
+    for (int k = 0; k < training_.microbatches; ++k) {
+      auto symbols = microbatch(k, step);
+      run(symbols, Phase::kPrologue, Phase::kPrologue);
+      for (const PrologueTotal& total : training_.totals) {
+        const auto found = totals.find(name(total.total));
+        totals[name(total.total)] =
+            added(found == totals.end() ? std::nullopt : std::optional(found->second), symbols.at(name(total.part)));
+      }
+    }
+    std::optional<uint64_t> loss;
+    std::vector<std::vector<std::optional<uint64_t>>> parts;
+    for (const Parameter& parameter : training_.parameters) parts.emplace_back(parameter.gradient_parts.size());
+    for (int k = 0; k < training_.microbatches; ++k) {
+      auto symbols = microbatch(k, step);
+      symbols.insert(totals.begin(), totals.end());
+      run(symbols, Phase::kForward, Phase::kBackwardWeight);
+      loss = added(loss, symbols.at(name(training_.loss)));
+      for (size_t p = 0; p < parts.size(); ++p) {
+        for (size_t i = 0; i < parts[p].size(); ++i)
+          parts[p][i] = added(parts[p][i], symbols.at(name(training_.parameters[p].gradient_parts[i])));
+      }
+    }
+    return update(step, *loss, parts);
+  }
+
+ private:
+  const std::string& name(ValueId id) const { return graph_.value(id).name; }
+
+  std::map<std::string, uint64_t> microbatch(int k, int step) const {
+    auto symbols = lasting_;
+    for (const BatchInput& input : training_.inputs) symbols[name(input.value)] = inputSymbol(name(input.value), input.axis, k, step);
+    return symbols;
+  }
+
+  void run(std::map<std::string, uint64_t>& symbols, Phase first, Phase last) const {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (training_.node_phase[n] >= first && training_.node_phase[n] <= last) pipeshard::execute(graph_, graph_.nodes[n], symbols);
+    }
+  }
+
+  Symbols update(int step, uint64_t loss, const std::vector<std::vector<std::optional<uint64_t>>>& parts) {
+    Symbols results = {{"loss", loss}};
+    auto symbols = lasting_;
+    symbols[name(training_.step)] = symbol("step", {static_cast<uint64_t>(step)});
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const Parameter& parameter = training_.parameters[p];
+      std::optional<uint64_t> gradient;
+      for (const std::optional<uint64_t>& part : parts[p]) gradient = added(gradient, *part);
+      if (gradient) results["gradient " + name(parameter.value)] = symbols[name(parameter.gradient)] = *gradient;
+    }
+    run(symbols, Phase::kUpdate, Phase::kUpdate);
+    for (const Parameter& parameter : training_.parameters) {
+      const std::string& own = name(parameter.value);
+      if (!parameter.gradient_parts.empty()) lasting_[own] = symbols.at(name(parameter.updated));
+      results["parameter " + own] = lasting_[own];
+      for (const OptimizerState& state : parameter.states) {
+        results["state " + own + "." + state.name] = lasting_[name(state.value)] = symbols.at(name(state.updated));
+      }
+    }
+    return results;
+  }
+
+  const TrainingGraph& training_;
+  const Graph& graph_;
+  std::map<std::string, uint64_t> lasting_;  // parameters, weights, constants, states
+};
+
+}  // namespace
+
+std::vector<Symbols> executeDefinition(const TrainingGraph& training, int steps) {
+  DefinitionExecutor executor(training);
+  std::vector<Symbols> results;
+  for (int step = 1; step <= steps; ++step) results.push_back(executor.runStep(step));
+  return results;
+}
+
+std::vector<Symbols> executePrograms(const std::vector<RankProgram>& ranks, int steps) {
+  ProgramExecutor executor(ranks);
+  std::vector<Symbols> results;
+  for (int step = 1; step <= steps; ++step) results.push_back(executor.runStep(step));
+  return results;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,25 @@
+// Executes training steps with symbols for tensors: a symbol is a hash of the whole expression that made it, so two results
+// are equal only if the same operators were applied to the same operands in the same order (sums included). Works for any
+// operators; shows that Programs compute exactly what ir/training_graph.h defines.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/training_graph.h"
+#include "partition/partition.h"
+
+namespace pipeshard {
+
+// "loss", "gradient w", "parameter w", "state w.moment0": the symbol after the step.
+using Symbols = std::map<std::string, uint64_t>;
+
+// By the definition in ir/training_graph.h, one entry per step.
+std::vector<Symbols> executeDefinition(const TrainingGraph& training, int steps);
+
+// The programs of all ranks, with messages in order per pair of ranks. Adds a test failure when they stop.
+std::vector<Symbols> executePrograms(const std::vector<RankProgram>& ranks, int steps);
+
+}  // namespace pipeshard
