@@ -7,6 +7,7 @@
 
 #include "ir/error.h"
 #include "sharding/linearity.h"
+#include "sharding/time_compare.h"
 #include "sharding/time_kinds.h"
 #include "sharding/time_rewrite.h"
 
@@ -37,10 +38,14 @@ std::vector<bool> possibleParameters(const Graph& graph) {
 
 class TimeAxisPass {
  public:
-  TimeAxisPass(Graph& graph, int64_t microbatches) : graph_(graph), builder_(graph), microbatches_(microbatches) {}
+  TimeAxisPass(Graph& graph, int64_t microbatches, const Graph* whole_batch) : graph_(graph), builder_(graph), microbatches_(microbatches) {
+    if (whole_batch != nullptr) whole_ = WholeBatch(graph, *whole_batch, microbatches);
+  }
 
   TimeAxisResult run(ValueId loss, const std::vector<BatchInput>& inputs) {
     setSources(inputs);
+    setGrowingConstants();
+    const std::vector<std::pair<ValueId, std::vector<std::string>>> symbols = nameGrowingAxes();
     const std::vector<bool> needed = ancestors(loss);
     std::vector<Node> old = std::move(graph_.nodes);
     graph_.nodes.clear();
@@ -51,6 +56,7 @@ class TimeAxisPass {
         graph_.nodes.push_back(std::move(old[n]));
       }
     }
+    for (const auto& [value, names] : symbols) graph_.value(value).symbols = names;
     checkLoss(loss);
     if (!totals_.empty()) separatePrologue(builder_, loss, totals_, facts_);
     TimeAxisResult result;
@@ -84,7 +90,70 @@ class TimeAxisPass {
       PIPESHARD_CHECK(static_cast<size_t>(input.axis) < graph_.shape(input.value).size(), "batch input '{}' has no axis {}",
                       name(input.value), input.axis);
       known.kind = {Kind::kSplit, input.axis};
+      one_example_ = one_example_ || graph_.shape(input.value)[static_cast<size_t>(input.axis)] == 1;
     }
+  }
+
+  // Constants whose size is the batch's are cut with it.
+  void setGrowingConstants() {
+    for (const auto& [id, initializer] : graph_.initializers) {
+      const WholeBatch::Comparison comparison = whole_.compare(id);
+      const Constant* part = graph_.constant(id);
+      const Constant* whole = whole_.constant(id);
+      if (comparison.change != WholeBatch::Change::kGrows || part == nullptr || whole == nullptr) continue;
+      if (isRepetition(*part, *whole, static_cast<size_t>(comparison.axis))) facts_[id.index()].kind = {Kind::kSplit, comparison.axis};
+    }
+  }
+
+  // Tells the rule of Reshape which axis of its output the batch is in. Returns the symbols as they were.
+  std::vector<std::pair<ValueId, std::vector<std::string>>> nameGrowingAxes() {
+    std::vector<std::pair<ValueId, std::vector<std::string>>> before;
+    for (const Node& node : graph_.nodes) {
+      if (!node.is("Reshape")) continue;
+      const WholeBatch::Comparison comparison = whole_.compare(node.outputs[0]);
+      if (comparison.change != WholeBatch::Change::kGrows) continue;
+      Value& value = graph_.value(node.outputs[0]);
+      before.emplace_back(node.outputs[0], value.symbols);
+      value.symbols.assign(value.shape->size(), "");
+      value.symbols[static_cast<size_t>(comparison.axis)] = "batch";
+    }
+    return before;
+  }
+
+  // Reads the whole batch's content where that of a constant depends on the batch size.
+  void takeConstantsOfTheWhole(Node& node) {
+    for (size_t position = 0; position < node.inputs.size(); ++position) {
+      ValueId& input = node.inputs[position];
+      if (!input.valid() || isShapeArgument(node, position)) continue;
+      const Constant* part = graph_.constant(input);
+      const Constant* whole = whole_.constant(input);
+      if (part == nullptr || whole == nullptr || is(input, Kind::kSplit) || *part == *whole) continue;
+      if (part->shape != whole->shape) {
+        refuseTimeCut(node, fmt::format("'{}' is a constant of shape {} for the whole batch, but not the same for every microbatch",
+                                        name(input), shapeToString(whole->shape)));
+      }
+      ValueId& replacement = constants_of_whole_[input];
+      if (!replacement.valid()) replacement = builder_.addConstant(name(input) + ".whole", *whole);
+      input = replacement;
+    }
+  }
+
+  // The kind that the analysis has found must be the one that the shapes of the whole batch show.
+  void compareWithWhole(const Node& node, ValueId output) {
+    const WholeBatch::Comparison comparison = whole_.compare(output);
+    TimeFacts& known = facts(output);
+    if (comparison.change == WholeBatch::Change::kUnknown) return;
+    const bool repeats =
+        comparison.change == WholeBatch::Change::kGrows && comparison.axis < 64 && (known.uniform >> comparison.axis & 1) != 0;
+    if (known.kind.kind == Kind::kInvariant && repeats) known.kind = {Kind::kSplit, comparison.axis};
+    const bool split = known.kind.kind == Kind::kSplit;
+    const bool agrees = split ? comparison.change == WholeBatch::Change::kGrows && comparison.axis == known.kind.axis
+                              : comparison.change == WholeBatch::Change::kNone;
+    if (agrees) return;
+    refuseTimeCut(node,
+                  fmt::format("'{}' has shape {} for a microbatch and {} for the whole batch, but its parts {}", name(output),
+                              shapeToString(graph_.shape(output)), shapeToString(whole_.shape(output)),
+                              split ? fmt::format("follow each other along axis {}", known.kind.axis) : "have the shape of the whole"));
   }
 
   std::vector<bool> ancestors(ValueId loss) const {
@@ -108,6 +177,7 @@ class TimeAxisPass {
   }
 
   void process(Node node) {
+    takeConstantsOfTheWhole(node);
     if (anyInput(node, Kind::kSplit)) {
       std::vector<Node> expanded = expandMeanLoss(builder_, node);
       if (!expanded.empty() && !is(node.inputs[1], Kind::kSplit)) {
@@ -128,6 +198,7 @@ class TimeAxisPass {
       if (!node.outputs[output].valid()) continue;
       const uint64_t uniform = kind.kind == Kind::kInvariant ? uniformAxes(graph_, facts_, node, output) : 0;
       facts(node.outputs[output]) = {kind, batch_only, uniform};
+      compareWithWhole(node, node.outputs[output]);
     }
     graph_.nodes.push_back(std::move(node));
   }
@@ -139,7 +210,7 @@ class TimeAxisPass {
   // Some inputs are split, none is a sum.
   void emitCut(Node node) {
     facts(node.outputs[0]);  // the table covers all values
-    const std::vector<OutputKind> kinds = cutNode(graph_, facts_, node);
+    const std::vector<OutputKind> kinds = cutNode(graph_, facts_, node, one_example_);
     const bool batch_only = isBatchOnly(node);
     std::vector<std::pair<ValueId, ValueId>> means;  // part, scaled part
     for (size_t output = 0; output < node.outputs.size(); ++output) {
@@ -147,6 +218,7 @@ class TimeAxisPass {
       if (!value.valid()) continue;
       const bool split = kinds[output].change == OutputChange::kSplit;
       facts(value) = {{split ? Kind::kSplit : Kind::kSum, kinds[output].axis}, batch_only, 0};
+      compareWithWhole(node, value);
       if (kinds[output].change != OutputChange::kMean) continue;
       if (!isFloatingPoint(graph_.dataType(value))) refuseTimeCut(node, fmt::format("'{}' is a mean of integers", name(value)));
       const ValueId part = builder_.addValue(name(value) + ".part", graph_.dataType(value), graph_.shape(value));
@@ -239,6 +311,9 @@ class TimeAxisPass {
   Graph& graph_;
   GraphBuilder builder_;
   int64_t microbatches_;
+  bool one_example_ = false;  // a microbatch is one example: its axis has size 1
+  WholeBatch whole_;
+  std::map<ValueId, ValueId> constants_of_whole_;
   TimeFactsTable facts_;
   std::vector<PrologueTotal> totals_;
   std::map<ValueId, ValueId> total_of_;
@@ -247,7 +322,8 @@ class TimeAxisPass {
 
 }  // namespace
 
-TimeAxisResult splitTimeAxis(Graph& microbatch_graph, ValueId loss, const std::vector<BatchInput>& inputs, int64_t microbatches) {
+TimeAxisResult splitTimeAxis(Graph& microbatch_graph, ValueId loss, const std::vector<BatchInput>& inputs, int64_t microbatches,
+                             const Graph* whole_batch) {
   PIPESHARD_CHECK(microbatches >= 1, "{} microbatches", microbatches);
   if (microbatches == 1) {
     TimeAxisResult result;
@@ -255,7 +331,7 @@ TimeAxisResult splitTimeAxis(Graph& microbatch_graph, ValueId loss, const std::v
     result.loss = loss;
     return result;
   }
-  return TimeAxisPass(microbatch_graph, microbatches).run(loss, inputs);
+  return TimeAxisPass(microbatch_graph, microbatches, whole_batch).run(loss, inputs);
 }
 
 }  // namespace pipeshard

@@ -32,8 +32,24 @@ struct TimeAxisResult {
 
 // Analyses the prepared graph of ONE microbatch in place and rewrites what the text on top says, so that the sum of `loss`
 // over microbatches is the loss of the whole batch. `inputs` says which axis of which input is cut; with microbatches == 1
-// nothing is rewritten. The loss must come out as a sum (a loss that is invariant or split is refused).
+// nothing is rewritten or refused (every kind is invariant). The loss must come out as a sum (a loss that is invariant or split
+// is refused). `loss` stays the same value. Values that the loss does not depend on are not analysed and count as invariant.
+//
+// Nodes that compute the parts of totals belong to the prologue alone: what the forward pass needs too is there twice. A total is
+// never part of a prologue. A value that does not depend on the batch and is added to a sum is given to the microbatches in equal
+// shares (c/microbatches).
+//
+// `whole_batch`, when given, is the same model prepared for the whole batch. Preparation folds sizes into constants: the n of
+// sum(x)/n, or ones of the batch's size, look as if they did not depend on the batch. With it they are found by comparison
+// (constants of other content are replaced by the whole's; shapes must grow where the batch is cut), and it decides where a batch
+// of one goes in a Reshape. Without it a constant is taken to be the same for every batch size. It is not kept.
+//
 // Errors: kBadModel naming the node, the operator and why the batch cannot be cut there.
-TimeAxisResult splitTimeAxis(Graph& microbatch_graph, ValueId loss, const std::vector<BatchInput>& inputs, int64_t microbatches);
+//
+// Example: loss = SoftmaxCrossEntropyLoss(scores, labels) with reduction "mean" and ignore_index -100 becomes
+//   prologue: part = ReduceSum(Cast(Not(Equal(labels', -100))))                          labels': the prologue's copy
+//   forward:  loss = Div(SoftmaxCrossEntropyLoss(scores, labels, reduction "sum"), total)
+TimeAxisResult splitTimeAxis(Graph& microbatch_graph, ValueId loss, const std::vector<BatchInput>& inputs, int64_t microbatches,
+                             const Graph* whole_batch = nullptr);
 
 }  // namespace pipeshard

@@ -41,6 +41,18 @@ bool isBoundedSlice(const Graph& graph, const Node& node, size_t axis, size_t ra
   return false;
 }
 
+// Removes the factors that the batch cannot be in.
+void dropLiteralOnes(FactorRule& rule) {
+  const auto drop = [&](std::vector<TensorFactors>& tensors) {
+    for (TensorFactors& tensor : tensors) {
+      for (std::vector<int>& axis : tensor)
+        std::erase_if(axis, [&](int factor) { return rule.factors[static_cast<size_t>(factor)].size == 1; });
+    }
+  };
+  drop(rule.inputs);
+  drop(rule.outputs);
+}
+
 // The one factor that the batch is cut along, found from the inputs that are cut.
 int cutFactor(const Graph& graph, const TimeFactsTable& facts, const Node& node, const FactorRule& rule) {
   int factor = -1;
@@ -135,9 +147,10 @@ uint64_t uniformAxes(const Graph& graph, const TimeFactsTable& facts, const Node
   return axes;
 }
 
-std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node) {
-  const auto rule = factorRule(graph, node);
+std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node, bool one_example) {
+  auto rule = factorRule(graph, node);
   if (!rule) refuseTimeCut(node, "there is no sharding rule for this operator, so the batch must reach it whole");
+  if (!one_example) dropLiteralOnes(*rule);
   const int factor = cutFactor(graph, facts, node, *rule);
   checkOtherInputs(graph, facts, node, *rule, factor);
   std::vector<OutputKind> kinds(node.outputs.size());

@@ -36,8 +36,9 @@ struct OutputKind {
 };
 
 // The outputs (by position; absent ones have any value) of a node of which some inputs are split and none is a sum.
+// `one_example`: a microbatch is one example, so the cut may be along a factor of size 1; otherwise such factors are literal ones.
 // Throws Error(kBadModel) by refuseTimeCut.
-std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node);
+std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node, bool one_example);
 
 // Throws Error(kBadModel): "<node>: the batch cannot be cut into microbatches here: <reason>. ..."
 [[noreturn]] void refuseTimeCut(const Node& node, const std::string& reason);

@@ -4,6 +4,8 @@
 //   factors: i(8) parallel, k(16) sum, j(32) parallel;   inputs: [[i],[k]], [[k],[j]];   outputs: [[i],[j]]
 // A reshape [8,16,64] -> [128,64] is
 //   factors: a(8), b(16), c(64) parallel;   inputs: [[a],[b],[c]];   outputs: [[a,b],[c]]
+// Cutting a factor cuts every axis that holds it, at the factor's place in the axis' list. Which operators let partial sums pass
+// is said in sharding/linearity.h.
 // From it follow microbatching (a factor cut along time), data and tensor parallelism (a factor cut along a mesh axis),
 // local shapes, collectives, bytes and FLOPs. Nobody writes strategies by hand. The idea is Shardy's (sdy dialect, op
 // sharding rule) and GSPMD's (Xu et al. 2021, section 3), with partial results as a first-class state.
@@ -40,9 +42,7 @@ struct FactorRule {
   std::vector<Factor> factors;
   std::vector<TensorFactors> inputs;   // by input position; absent inputs have an empty entry
   std::vector<TensorFactors> outputs;  // by output position
-  // Inputs in which the outputs are linear when all other inputs are fixed (partial sums may pass through): Add in both,
-  // provided both are partial; Mul in one at a time. See linearity in time_axis.cc.
-  double flops = 0;  // of the whole operator: 2 per multiply-add
+  double flops = 0;  // of the whole operator: 2 per multiply-add of a contraction, else a small multiple of the elements
 };
 
 // The rule of a node of a prepared graph; nullopt for an operator without one (it runs replicated, and `plan` says so).

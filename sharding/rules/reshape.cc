@@ -6,6 +6,7 @@
 // Axes of size 1 get factors of size 1, so that a batch of one example can be followed. Sizes alone do not say where such an axis
 // goes ([1,16] -> [1,1,16]); in this order decide: the exporter's symbolic sizes, a -1 in the shape, the leftmost place.
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "sharding/rules/rule_builder.h"
@@ -19,7 +20,8 @@ struct Side {
   Shape shape;
   TensorFactors factors;
   std::vector<std::vector<int64_t>> before;
-  std::vector<int64_t> axis_before;  // product of the sizes of the axes before
+  std::map<std::pair<size_t, int64_t>, int> units;  // factors of size 1 inserted, by axis and elements before
+  std::vector<int64_t> axis_before;                 // product of the sizes of the axes before
 
   explicit Side(const Shape& sizes) : shape(sizes), factors(sizes.size()), before(sizes.size()) {
     int64_t product = 1;
@@ -34,11 +36,18 @@ struct Side {
     before[axis].push_back(elements_before);
   }
 
-  // Puts a factor of size 1 into `axis` at the place that has `elements_before` elements before it, before larger factors there.
+  // Puts a factor of size 1 into `axis` at the place that has `elements_before` elements before it: before the larger factor there,
+  // after other factors of size 1.
   void insertUnit(size_t axis, int factor, int64_t elements_before) {
-    const auto place = std::lower_bound(before[axis].begin(), before[axis].end(), elements_before) - before[axis].begin();
+    auto place = std::lower_bound(before[axis].begin(), before[axis].end(), elements_before) - before[axis].begin();
+    place += units[{axis, elements_before}]++;
     factors[axis].insert(factors[axis].begin() + place, factor);
     before[axis].insert(before[axis].begin() + place, elements_before);
+  }
+
+  // The place is inside of the axis or at one of its ends.
+  bool contains(size_t axis, int64_t elements_before) const {
+    return axis_before[axis] <= elements_before && elements_before <= axis_before[axis] * shape[axis];
   }
 
   std::vector<size_t> largeAxes() const {
@@ -149,6 +158,12 @@ class Refinement {
     const std::vector<size_t> from = in_.unitAxesAt(place);
     const std::vector<size_t> to = out_.unitAxesAt(place);
     if (from.empty() && !to.empty()) return splitOff(preferred(to), place);
+    const auto named = std::find(named_.begin(), named_.end(), true) - named_.begin();
+    const bool named_here = named < static_cast<ptrdiff_t>(named_.size()) && out_.contains(static_cast<size_t>(named), place);
+    if (named_here && std::find(to.begin(), to.end(), static_cast<size_t>(named)) == to.end()) {
+      for (size_t axis : from) mergeInto(axis, place);
+      return;
+    }
     if (!from.empty() && to.empty()) {
       for (size_t axis : from) mergeInto(axis, place);
       return;
@@ -163,7 +178,8 @@ class Refinement {
 
   // An axis of size 1 that only the output has: the major part of the axis of the input that starts here.
   void splitOff(size_t out_axis, int64_t place) {
-    if (place != 1 && !isNamed(out_axis) && !isInferred(out_axis)) return;
+    const bool names_given = std::find(named_.begin(), named_.end(), true) != named_.end();
+    if (names_given ? !isNamed(out_axis) : place != 1 && !isInferred(out_axis)) return;
     for (size_t axis = 0; axis < in_.shape.size(); ++axis) {
       if (in_.shape[axis] == 1 || in_.axis_before[axis] != place) continue;
       const int factor = unit();
@@ -178,8 +194,7 @@ class Refinement {
   void mergeInto(size_t in_axis, int64_t place) {
     std::vector<size_t> candidates;
     for (size_t axis = 0; axis < out_.shape.size(); ++axis) {
-      const int64_t begin = out_.axis_before[axis];
-      if (out_.shape[axis] != 1 && begin <= place && place <= begin * out_.shape[axis]) candidates.push_back(axis);
+      if (out_.shape[axis] != 1 && out_.contains(axis, place)) candidates.push_back(axis);
     }
     const int factor = unit();
     in_.append(in_axis, factor, place);

@@ -76,8 +76,7 @@ void addMatmul(std::vector<RuleCase>& cases) {
 }
 
 void addReductions(std::vector<RuleCase>& cases) {
-  for (const char* op :
-       {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare"}) {
+  for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare"}) {
     const std::string name = op;
     cases.push_back({name + "OverMiddle", "", op, {real({4, 6, 2}), fixed({1})}, {{kReal, {4, 1, 2}}}});
     cases.push_back({name + "OverEnds", "", op, {real({4, 6, 2}), fixed({0, -1})}, {{kReal, {6}}}, {{"keepdims", int64_t{0}}}});

@@ -88,7 +88,7 @@ void expectMicrobatchesGiveTheWholeLoss(const std::string& name) {
   EXPECT_GT(wanted, 0);
   for (int64_t count : {1, 2, 4, 8}) {
     Example part = load(name, kBatch / count);
-    const TimeAxisResult time = splitTimeAxis(part.graph, part.loss, part.inputs, count);
+    const TimeAxisResult time = splitTimeAxis(part.graph, part.loss, part.inputs, count, &whole.graph);
     verifyGraph(part.graph);
     const Constant sum = sumOverMicrobatches(part.graph, time, part.inputs, batch, part.weights, count);
     EXPECT_NEAR(numericElements(sum).front(), wanted, 1e-12 * wanted) << count << " microbatches";

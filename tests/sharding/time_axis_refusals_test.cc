@@ -141,5 +141,38 @@ TEST(TimeAxisRefuses, LabelsThatAreNotCut) {
               HasSubstr("are not cut with the batch"));
 }
 
+std::string comparedRefusal(const BuildModel& build, int64_t microbatch) {
+  Model model(microbatch);
+  Model whole(8);
+  const ValueId loss = build(model);
+  build(whole);
+  try {
+    splitTimeAxis(model.graph, loss, model.inputs, 8 / microbatch, &whole.graph);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(TimeAxisRefuses, ConstantsThatNumberTheExamples) {
+  const BuildModel build = [](Model& model) {
+    std::vector<double> numbers;
+    for (int64_t i = 0; i < model.batch; ++i) numbers.push_back(static_cast<double>(i));
+    return model.sumAll(
+        model.op("Mul", {hidden(model), model.constant(makeConstant<double>({model.batch, 1}, numbers))}, {model.batch, 4}));
+  };
+  EXPECT_THAT(comparedRefusal(build, 1), HasSubstr("is a constant of shape [8,1] for the whole batch"));
+  EXPECT_THAT(comparedRefusal(build, 4), HasSubstr("is a constant of shape [8,1] for the whole batch"));
+}
+
+TEST(TimeAxisRefuses, ReshapeOfABatchOfOneIntoALongerRow) {
+  const BuildModel build = [](Model& model) {
+    const ValueId row = model.op("Reshape", {hidden(model), model.integers({1, -1})}, {1, model.batch * 4});
+    return model.sumAll(model.op("Softmax", {row}, {1, model.batch * 4}));
+  };
+  EXPECT_THAT(comparedRefusal(build, 1), HasSubstr("needs the whole of axis 1"));
+  EXPECT_THAT(comparedRefusal(build, 2), HasSubstr("needs the whole of axis 1"));
+}
+
 }  // namespace
 }  // namespace pipeshard::testing

@@ -13,14 +13,19 @@ namespace {
 using Attributes = std::map<std::string, Attribute>;
 const Attributes kMeanIgnoring = {{"reduction", std::string("mean")}, {"ignore_index", int64_t{-100}}};
 
-void expectEqualLosses(const BuildModel& build) {
+void expectEqualLosses(const BuildModel& build, bool compare) {
   for (int64_t count : {1, 2, 4, 8}) {
     for (uint64_t seed : {1, 2, 3}) {
-      const Losses losses = compareLosses(build, count, seed);
+      const Losses losses = compareLosses(build, count, seed, false, compare);
       EXPECT_TRUE(std::isfinite(losses.whole));
       EXPECT_NEAR(losses.parts, losses.whole, 1e-12 * std::max(1.0, std::abs(losses.whole))) << count << " microbatches, seed " << seed;
     }
   }
+}
+
+void expectEqualLosses(const BuildModel& build) {
+  expectEqualLosses(build, false);
+  expectEqualLosses(build, true);
 }
 
 ValueId dense(Model& model, ValueId x, Shape rows, const std::string& name, int64_t in, int64_t out) {
@@ -195,6 +200,51 @@ TEST(TimeAxis, BatchThatIsNotTheFirstAxis) {
     const ValueId per_example = model.op("ReduceMean", {y, model.integers({0, 2})}, {model.batch}, {{"keepdims", int64_t{0}}});
     return model.sumAll(model.op("Mul", {per_example, per_example}, {model.batch}));
   });
+}
+
+// As preparation folds Size(x): the graph of a microbatch holds the microbatch's number.
+TEST(TimeAxis, SizesThatWereFoldedAreTakenFromTheWholeBatch) {
+  const BuildModel build = [](Model& model) {
+    const ValueId h = dense(model, model.input("x", {model.batch, 6}), {model.batch}, "dense", 6, 3);
+    const ValueId count = model.number(static_cast<double>(model.batch * 3));
+    return model.op("Div", {model.sumAll(model.op("Exp", {h}, {model.batch, 3})), count}, {});
+  };
+  expectEqualLosses(build, true);
+  const Losses unaware = compareLosses(build, 4, 1);
+  EXPECT_NEAR(unaware.parts, 4 * unaware.whole, 1e-9 * unaware.parts) << "this is what the comparison is for";
+}
+
+TEST(TimeAxis, OnesOfTheBatchSizeAreCutWithIt) {
+  expectEqualLosses(
+      [](Model& model) {
+        const ValueId h = dense(model, model.input("x", {model.batch, 6}), {model.batch}, "dense", 6, 3);
+        const Shape rows = {model.batch, 1};
+        const ValueId ones = model.constant(makeConstant<double>(rows, std::vector<double>(static_cast<size_t>(model.batch), 1)));
+        return model.op("Div", {model.sumAll(h), model.sumAll(model.op("Mul", {ones, model.number(0.5)}, rows))}, {});
+      },
+      true);
+}
+
+// [1,16] -> [1,1,16] with the batch in the second place: only the whole batch's shapes tell.
+TEST(TimeAxis, BatchOfOneGoesWhereTheWholeBatchHasIt) {
+  expectEqualLosses(
+      [](Model& model) {
+        const ValueId h = dense(model, model.input("x", {model.batch, 6}), {model.batch}, "dense", 6, 3);
+        const ValueId shaped = model.op("Reshape", {h, model.integers({1, model.batch, 3})}, {1, model.batch, 3});
+        const ValueId soft = model.op("Softmax", {shaped}, {1, model.batch, 3}, {{"axis", int64_t{0}}});
+        const ValueId squeezed =
+            model.op("Squeeze", {model.op("Add", {soft, shaped}, {1, model.batch, 3}), model.integers({0})}, {model.batch, 3});
+        return model.meanAll(model.op("Exp", {squeezed}, {model.batch, 3}));
+      },
+      true);
+}
+
+TEST(TimeAxis, ReshapeThatOnlyAddsAnAxisKeepsTheBatch) {
+  Model model(2);
+  const ValueId shaped = model.op("Reshape", {model.input("x", {2, 6}), model.integers({1, 2, 6})}, {1, 2, 6});
+  const ValueId loss = model.sumAll(model.op("Mul", {shaped, model.parameter("w", {6})}, {1, 2, 6}));
+  const TimeAxisResult time = splitTimeAxis(model.graph, loss, model.inputs, 4);
+  EXPECT_EQ(time.kinds.at(shaped.index()).axis, 1);
 }
 
 TEST(TimeAxis, KindsSayHowPartsMakeTheWhole) {

@@ -127,7 +127,7 @@ Constant sumOverMicrobatches(const Graph& graph, const TimeAxisResult& time, con
   return losses.begin()->second;
 }
 
-Losses compareLosses(const BuildModel& build, int64_t count, uint64_t seed, bool ignore_all) {
+Losses compareLosses(const BuildModel& build, int64_t count, uint64_t seed, bool ignore_all, bool compare) {
   constexpr int64_t kBatch = 8;
   Model whole(kBatch);
   const ValueId whole_loss = build(whole);
@@ -135,7 +135,7 @@ Losses compareLosses(const BuildModel& build, int64_t count, uint64_t seed, bool
   Model part(kBatch / count);
   const ValueId loss = build(part);
   part.graph.outputs = {loss};
-  const TimeAxisResult time = splitTimeAxis(part.graph, loss, part.inputs, count);
+  const TimeAxisResult time = splitTimeAxis(part.graph, loss, part.inputs, count, compare ? &whole.graph : nullptr);
   verifyGraph(part.graph);
   Losses losses;
   const std::string& name = whole.graph.value(whole_loss).name;

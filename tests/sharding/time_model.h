@@ -51,11 +51,12 @@ Tensors microbatch(const Graph& graph, const std::vector<BatchInput>& inputs, co
 Constant sumOverMicrobatches(const Graph& graph, const TimeAxisResult& time, const std::vector<BatchInput>& inputs, const Tensors& whole,
                              const Tensors& weights, int64_t count);
 
-// Loss of a batch of 8 computed at once, and as the sum over `count` microbatches.
+// Loss of a batch of 8 computed at once, and as the sum over `count` microbatches. With `compare` the analysis sees the graph of
+// the whole batch too.
 struct Losses {
   double whole = 0;
   double parts = 0;
 };
-Losses compareLosses(const BuildModel& build, int64_t count, uint64_t seed, bool ignore_all = false);
+Losses compareLosses(const BuildModel& build, int64_t count, uint64_t seed, bool ignore_all = false, bool compare = false);
 
 }  // namespace pipeshard::testing
