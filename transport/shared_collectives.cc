@@ -57,8 +57,9 @@ class Round {
   void reduce(Reduction reduction, const std::byte* own, std::byte* output, size_t count);
   // Until every posted byte may be overwritten.
   void settle() {
-    for (const auto& [ticket, bytes] : tickets_) {
-      endpoint_.await({operation_, "is being read by", ticket.peer, bytes, group_}, [&] { return endpoint_.settled(ticket); });
+    for (const Sent& sent : tickets_) {
+      endpoint_.await({operation_, "is being read by", sent.ticket.peer, sent.bytes, group_},
+                      [&] { return endpoint_.settled(sent.ticket); });
     }
     tickets_.clear();
   }
