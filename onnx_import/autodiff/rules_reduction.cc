@@ -27,16 +27,18 @@ Shape keptShape(const GradientContext& c, const std::vector<int64_t>& axes) {
   return shape;
 }
 
-void reduceSumGradient(GradientContext& c) {
-  const ValueId kept = c.reshape(c.outputGradient(), keptShape(c, reducedAxes(c)));
-  c.give(0, c.expand(kept, c.shape(c.input(0))));
+// dY with the reduced axes back as 1, repeated along them. A scalar repeats along any axes as it is.
+ValueId spread(GradientContext& c, ValueId dy, const Shape& kept_shape) {
+  const ValueId kept = c.shape(dy).empty() ? dy : c.reshape(dy, kept_shape);
+  return c.expand(kept, c.shape(c.input(0)));
 }
+
+void reduceSumGradient(GradientContext& c) { c.give(0, spread(c, c.outputGradient(), keptShape(c, reducedAxes(c)))); }
 
 void reduceMeanGradient(GradientContext& c) {
   const Shape kept_shape = keptShape(c, reducedAxes(c));
   const double parts = static_cast<double>(elementCount(c.shape(c.input(0)))) / static_cast<double>(elementCount(kept_shape));
-  const ValueId kept = c.reshape(c.scale(c.outputGradient(), 1 / parts), kept_shape);
-  c.give(0, c.expand(kept, c.shape(c.input(0))));
+  c.give(0, spread(c, c.scale(c.outputGradient(), 1 / parts), kept_shape));
 }
 
 // Equal extremes share the gradient.
