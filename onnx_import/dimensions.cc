@@ -86,7 +86,8 @@ class Parser {
     if (take("-")) return -atom(depth + 1);
     skipSpace();
     const size_t start = position_;
-    while (position_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[position_])) != 0 || text_[position_] == '_' || text_[position_] == '.')) {
+    while (position_ < text_.size() &&
+           (std::isalnum(static_cast<unsigned char>(text_[position_])) != 0 || text_[position_] == '_' || text_[position_] == '.')) {
       ++position_;
     }
     const std::string_view token = text_.substr(start, position_ - start);
@@ -111,7 +112,8 @@ class Parser {
 
 std::string listNames(const std::vector<SymbolicDimension>& dimensions) {
   std::vector<std::string> names;
-  for (const SymbolicDimension& dimension : dimensions) names.push_back(fmt::format("{} ({})", dimension.name, fmt::join(dimension.places, ", ")));
+  for (const SymbolicDimension& dimension : dimensions)
+    names.push_back(fmt::format("{} ({})", dimension.name, fmt::join(dimension.places, ", ")));
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, "; "));
 }
 
@@ -185,7 +187,8 @@ std::map<std::string, int64_t> defaultDimensions(const Graph& graph) {
       const size_t equals = item.find('=');
       int64_t size = 0;
       const char* last = item.data() + item.size();
-      const bool good = equals != std::string::npos && equals > 0 && std::from_chars(item.data() + equals + 1, last, size).ptr == last && size > 0;
+      const bool good =
+          equals != std::string::npos && equals > 0 && std::from_chars(item.data() + equals + 1, last, size).ptr == last && size > 0;
       if (!good) fail(ErrorCode::kBadModel, "the model's metadata '{}' is '{}'; expected NAME=SIZE,...", kDefaultsKey, text);
       result[item.substr(0, equals)] = size;
       start = end + 1;

@@ -35,12 +35,14 @@ Result constantOfShape(const Node& node, const ConstantInputs& inputs) {
     if (given == nullptr) return std::nullopt;
     value = *given;
   }
-  if (elementCount(value.shape) != 1) fail(ErrorCode::kBadModel, "attribute 'value' should have one element, found the shape {}", shapeToString(value.shape));
+  if (elementCount(value.shape) != 1)
+    fail(ErrorCode::kBadModel, "attribute 'value' should have one element, found the shape {}", shapeToString(value.shape));
   return Result{{copyStrided(value, shape, 0, std::vector<int64_t>(shape.size(), 0))}};
 }
 
 Result range(const ConstantInputs& inputs) {
-  if (inputs.size() != 3 || inputs[0]->data_type != inputs[1]->data_type || inputs[0]->data_type != inputs[2]->data_type) return std::nullopt;
+  if (inputs.size() != 3 || inputs[0]->data_type != inputs[1]->data_type || inputs[0]->data_type != inputs[2]->data_type)
+    return std::nullopt;
   for (const Constant* input : inputs) {
     if (elementCount(input->shape) != 1) return std::nullopt;
   }

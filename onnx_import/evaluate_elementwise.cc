@@ -271,12 +271,19 @@ Result variadic(Arithmetic op, const ConstantInputs& inputs) {
 }  // namespace
 
 std::optional<std::vector<Constant>> evaluateElementwise(const Node& node, const ConstantInputs& inputs) {
-  static const std::unordered_map<std::string_view, Arithmetic> kArithmetic = {
-      {"Add", Arithmetic::kAdd}, {"Sub", Arithmetic::kSub}, {"Mul", Arithmetic::kMul}, {"Div", Arithmetic::kDiv}, {"Mod", Arithmetic::kMod}};
-  static const std::unordered_map<std::string_view, Comparison> kComparisons = {
-      {"Equal", Comparison::kEqual}, {"Less", Comparison::kLess}, {"LessOrEqual", Comparison::kLessOrEqual},
-      {"Greater", Comparison::kGreater}, {"GreaterOrEqual", Comparison::kGreaterOrEqual}, {"And", Comparison::kAnd},
-      {"Or", Comparison::kOr}, {"Xor", Comparison::kXor}};
+  static const std::unordered_map<std::string_view, Arithmetic> kArithmetic = {{"Add", Arithmetic::kAdd},
+                                                                               {"Sub", Arithmetic::kSub},
+                                                                               {"Mul", Arithmetic::kMul},
+                                                                               {"Div", Arithmetic::kDiv},
+                                                                               {"Mod", Arithmetic::kMod}};
+  static const std::unordered_map<std::string_view, Comparison> kComparisons = {{"Equal", Comparison::kEqual},
+                                                                                {"Less", Comparison::kLess},
+                                                                                {"LessOrEqual", Comparison::kLessOrEqual},
+                                                                                {"Greater", Comparison::kGreater},
+                                                                                {"GreaterOrEqual", Comparison::kGreaterOrEqual},
+                                                                                {"And", Comparison::kAnd},
+                                                                                {"Or", Comparison::kOr},
+                                                                                {"Xor", Comparison::kXor}};
   if (inputs.empty() || inputs[0] == nullptr) return std::nullopt;
   if (node.op_type == "Min") return variadic(Arithmetic::kMin, inputs);
   if (node.op_type == "Max") return variadic(Arithmetic::kMax, inputs);

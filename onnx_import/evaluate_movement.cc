@@ -33,7 +33,8 @@ Result reshape(const Node& node, const ConstantInputs& inputs) {
   size_t open = shape.size();
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     if (shape[axis] == 0 && !allow_zero) {
-      if (axis >= inputs[0]->shape.size()) fail(ErrorCode::kBadModel, "size 0 at axis {} copies an axis that the input does not have", axis);
+      if (axis >= inputs[0]->shape.size())
+        fail(ErrorCode::kBadModel, "size 0 at axis {} copies an axis that the input does not have", axis);
       shape[axis] = inputs[0]->shape[axis];
     }
     if (shape[axis] == -1) {
@@ -50,7 +51,8 @@ Result flatten(const Node& node, const ConstantInputs& inputs) {
   const Shape& shape = inputs[0]->shape;
   int64_t axis = node.intAttribute("axis", 1);
   if (axis < 0) axis += static_cast<int64_t>(shape.size());
-  if (axis < 0 || axis > static_cast<int64_t>(shape.size())) fail(ErrorCode::kBadModel, "axis {} is outside of {}", axis, shapeToString(shape));
+  if (axis < 0 || axis > static_cast<int64_t>(shape.size()))
+    fail(ErrorCode::kBadModel, "axis {} is outside of {}", axis, shapeToString(shape));
   const Shape outer(shape.begin(), shape.begin() + axis);
   const Shape inner(shape.begin() + axis, shape.end());
   return Result{{reshaped(*inputs[0], {elementCount(outer), elementCount(inner)})}};
@@ -93,7 +95,8 @@ Result transpose(const Node& node, const ConstantInputs& inputs) {
   std::vector<int64_t> sorted = permutation;
   std::sort(sorted.begin(), sorted.end());
   for (size_t i = 0; i < sorted.size(); ++i) {
-    if (sorted.size() != from.size() || sorted[i] != static_cast<int64_t>(i)) fail(ErrorCode::kBadModel, "attribute 'perm' is no permutation of {} axes", from.size());
+    if (sorted.size() != from.size() || sorted[i] != static_cast<int64_t>(i))
+      fail(ErrorCode::kBadModel, "attribute 'perm' is no permutation of {} axes", from.size());
   }
   const Shape strides = rowMajorStrides(from);
   Shape shape;
@@ -184,7 +187,8 @@ Result gather(const Node& node, const ConstantInputs& inputs) {
   std::byte* out = result.bytes.data();
   for (size_t o = 0; o < outer; ++o) {
     for (int64_t index : *indices) {
-      if (index < -data[axis] || index >= data[axis]) fail(ErrorCode::kBadModel, "index {} is outside of an axis of size {}", index, data[axis]);
+      if (index < -data[axis] || index >= data[axis])
+        fail(ErrorCode::kBadModel, "index {} is outside of an axis of size {}", index, data[axis]);
       if (index < 0) index += data[axis];
       std::memcpy(out, inputs[0]->bytes.data() + (o * static_cast<size_t>(data[axis]) + static_cast<size_t>(index)) * block, block);
       out += block;
@@ -201,7 +205,9 @@ Result concat(const Node& node, const ConstantInputs& inputs) {
   for (const Constant* input : inputs) {
     if (input == nullptr || input->data_type != first.data_type || input->shape.size() != shape.size()) return std::nullopt;
     for (size_t i = 0; i < shape.size(); ++i) {
-      if (i != axis && input->shape[i] != shape[i]) fail(ErrorCode::kBadModel, "the inputs {} and {} differ beside axis {}", shapeToString(first.shape), shapeToString(input->shape), axis);
+      if (i != axis && input->shape[i] != shape[i])
+        fail(ErrorCode::kBadModel, "the inputs {} and {} differ beside axis {}", shapeToString(first.shape), shapeToString(input->shape),
+             axis);
     }
     shape[axis] += input->shape[axis];
   }
@@ -262,7 +268,8 @@ Result trilu(const Node& node, const ConstantInputs& inputs) {
 }
 
 Result where(const Node&, const ConstantInputs& inputs) {
-  if (inputs.size() != 3 || inputs[1] == nullptr || inputs[2] == nullptr || inputs[1]->data_type != inputs[2]->data_type) return std::nullopt;
+  if (inputs.size() != 3 || inputs[1] == nullptr || inputs[2] == nullptr || inputs[1]->data_type != inputs[2]->data_type)
+    return std::nullopt;
   const Shape shape = broadcastShapes(broadcastShapes(inputs[0]->shape, inputs[1]->shape), inputs[2]->shape);
   const Constant condition = broadcastTo(*inputs[0], shape);
   Constant result = broadcastTo(*inputs[1], shape);
@@ -278,9 +285,9 @@ Result where(const Node&, const ConstantInputs& inputs) {
 
 std::optional<std::vector<Constant>> evaluateMovement(const Node& node, const ConstantInputs& inputs) {
   static const std::unordered_map<std::string_view, Result (*)(const Node&, const ConstantInputs&)> kOperators = {
-      {"Identity", identity}, {"Reshape", reshape}, {"Flatten", flatten}, {"Unsqueeze", unsqueeze}, {"Squeeze", squeeze},
-      {"Transpose", transpose}, {"Expand", expand}, {"Tile", tile}, {"Slice", slice}, {"Gather", gather},
-      {"Concat", concat}, {"Split", split}, {"Trilu", trilu}, {"Where", where},
+      {"Identity", identity},   {"Reshape", reshape}, {"Flatten", flatten}, {"Unsqueeze", unsqueeze}, {"Squeeze", squeeze},
+      {"Transpose", transpose}, {"Expand", expand},   {"Tile", tile},       {"Slice", slice},         {"Gather", gather},
+      {"Concat", concat},       {"Split", split},     {"Trilu", trilu},     {"Where", where},
   };
   const auto it = kOperators.find(node.op_type);
   if (it == kOperators.end() || inputs.empty() || inputs[0] == nullptr || dataTypeSize(inputs[0]->data_type) == 0) return std::nullopt;

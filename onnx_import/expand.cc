@@ -1,5 +1,7 @@
 #include "onnx_import/expand.h"
 
+#include <set>
+
 #include <onnx/defs/schema.h>
 
 #include "ir/error.h"
@@ -28,6 +30,17 @@ bool buildBody(const onnx::OpSchema& schema, const Graph& graph, const Node& nod
   return schema.BuildContextDependentFunction(context, body, node.opset_version);
 }
 
+// Builders leave out the nodes of outputs that the call omits, but still list the outputs.
+void dropUndefinedOutputs(onnx::FunctionProto& body) {
+  std::set<std::string> defined(body.input().begin(), body.input().end());
+  for (const auto& node : body.node()) defined.insert(node.output().begin(), node.output().end());
+  while (body.output_size() > 0 && !defined.contains(*body.output().rbegin())) body.mutable_output()->RemoveLast();
+  for (auto& output : *body.mutable_output()) {
+    // In the middle of the list: the call omits it, so that any name will do.
+    if (!defined.contains(output)) output = *body.output().rbegin();
+  }
+}
+
 }  // namespace
 
 std::optional<Function> schemaFunction(const Graph& graph, const Node& node) {
@@ -39,6 +52,7 @@ std::optional<Function> schemaFunction(const Graph& graph, const Node& node) {
   } catch (const std::exception& error) {
     fail(ErrorCode::kBadModel, "{}: its ONNX function body cannot be built: {}", describeNode(node), error.what());
   }
+  dropUndefinedOutputs(body);
   bool imports_standard = false;
   for (auto& import : *body.mutable_opset_import()) imports_standard = imports_standard || import.domain().empty();
   if (!imports_standard) {

@@ -106,13 +106,14 @@ ExternalData::File ExternalData::inspect(const std::string& location, const std:
   }
   if (!target) {
     if (!required_) return File{};
-    fail(ErrorCode::kMissingInput, "{} needs the external data file '{}', which is not in '{}'; copy it there or name its folder", what, location,
-         base_);
+    fail(ErrorCode::kMissingInput, "{} needs the external data file '{}', which is not in '{}'; copy it there or name its folder", what,
+         location, base_);
   }
   bool inside = false;
   for (const std::string& directory : allowed_) inside = inside || isInside(*target, directory);
   if (!inside) {
-    fail(ErrorCode::kBadModel, "{} has the external location '{}', which leads to '{}', outside of the model's folder", what, location, *target);
+    fail(ErrorCode::kBadModel, "{} has the external location '{}', which leads to '{}', outside of the model's folder", what, location,
+         *target);
   }
   const int descriptor = ::open(target->c_str(), O_PATH | O_CLOEXEC | O_NOFOLLOW);
   struct stat status = {};
@@ -120,7 +121,8 @@ ExternalData::File ExternalData::inspect(const std::string& location, const std:
   if (descriptor >= 0) ::close(descriptor);
   if (!known) fail(ErrorCode::kMissingInput, "{}: cannot look at '{}': {}", what, *target, std::strerror(errno));
   if (!S_ISREG(status.st_mode)) fail(ErrorCode::kBadModel, "{} has the external location '{}', which is no regular file", what, location);
-  if (::access(target->c_str(), R_OK) != 0) fail(ErrorCode::kMissingInput, "{}: '{}' cannot be read: {}", what, *target, std::strerror(errno));
+  if (::access(target->c_str(), R_OK) != 0)
+    fail(ErrorCode::kMissingInput, "{}: '{}' cannot be read: {}", what, *target, std::strerror(errno));
   return File{true, static_cast<uint64_t>(status.st_size)};
 }
 
@@ -138,11 +140,12 @@ WeightReference ExternalData::check(const onnx::TensorProto& tensor, uint64_t by
   const File& data = file(entries.location, what);
   if (data.exists) {
     if (entries.offset > data.size || byte_count > data.size - entries.offset) {
-      fail(ErrorCode::kBadModel, "{} needs bytes [{}, {} + {}) of '{}', which has only {}", what, entries.offset, entries.offset, byte_count,
-           entries.location, data.size);
+      fail(ErrorCode::kBadModel, "{} needs bytes [{}, {} + {}) of '{}', which has only {}", what, entries.offset, entries.offset,
+           byte_count, entries.location, data.size);
     }
     if (!entries.length && data.size - entries.offset != byte_count) {
-      fail(ErrorCode::kBadModel, "{} gives no length, so that all {} bytes of '{}' after offset {} belong to it, but its type and shape need {}", what,
+      fail(ErrorCode::kBadModel,
+           "{} gives no length, so that all {} bytes of '{}' after offset {} belong to it, but its type and shape need {}", what,
            data.size - entries.offset, entries.location, entries.offset, byte_count);
     }
   }

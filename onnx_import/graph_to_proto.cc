@@ -84,7 +84,8 @@ class AttributeWriter {
 class GraphWriter {
  public:
   GraphWriter(const Graph& graph, WeightForm form) : graph_(graph), form_(form) {
-    if (!graph.opaque.empty()) PIPESHARD_CHECK(residue_.ParseFromString(graph.opaque), "graph '{}' carries bytes that are no ModelProto", graph.name);
+    if (!graph.opaque.empty())
+      PIPESHARD_CHECK(residue_.ParseFromString(graph.opaque), "graph '{}' carries bytes that are no ModelProto", graph.name);
     for (const auto& info : residue_.graph().value_info()) infos_.emplace(info.name(), &info);
   }
 

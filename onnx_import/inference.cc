@@ -16,7 +16,7 @@
 namespace pipeshard {
 namespace {
 
-constexpr int kDepthLimit = 64;                        // nested function calls and subgraphs
+constexpr int kDepthLimit = 64;                          // nested function calls and subgraphs
 constexpr int64_t kEvaluationBudget = int64_t{1} << 30;  // bytes read and written by the evaluator in one run
 
 std::string functionKey(const Node& node) { return node.domain + '\n' + node.op_type + '\n' + node.overload; }
@@ -80,13 +80,21 @@ std::vector<bool> possibleParameters(const Graph& graph) {
 }
 
 Inference::Inference(Graph& graph, int64_t limit_bytes)
-    : graph_(graph), functions_(std::make_shared<FunctionTable>()), trainable_(possibleParameters(graph)), limit_bytes_(limit_bytes),
+    : graph_(graph),
+      functions_(std::make_shared<FunctionTable>()),
+      trainable_(possibleParameters(graph)),
+      limit_bytes_(limit_bytes),
       budget_(std::make_shared<int64_t>(kEvaluationBudget)) {
-  for (const Function& function : graph.functions) functions_->emplace(function.domain + '\n' + function.name + '\n' + function.overload, &function);
+  for (const Function& function : graph.functions)
+    functions_->emplace(function.domain + '\n' + function.name + '\n' + function.overload, &function);
 }
 
 Inference::Inference(Graph& graph, Inference& caller, bool is_subgraph)
-    : graph_(graph), functions_(caller.functions_), trainable_(graph.values.size(), false), limit_bytes_(caller.limit_bytes_), budget_(caller.budget_),
+    : graph_(graph),
+      functions_(caller.functions_),
+      trainable_(graph.values.size(), false),
+      limit_bytes_(caller.limit_bytes_),
+      budget_(caller.budget_),
       depth_(caller.depth_ + 1) {
   if (depth_ > kDepthLimit) fail(ErrorCode::kBadModel, "functions and subgraphs are nested deeper than {}", kDepthLimit);
   if (!is_subgraph) return;
@@ -126,7 +134,8 @@ const Constant* Inference::constantOf(ValueId id) const {
 
 void Inference::inferNode(Node& node) {
   if (const Function* function = callee(node)) {
-    const bool known = std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return !id.valid() || isKnown(graph_.value(id)); });
+    const bool known =
+        std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return !id.valid() || isKnown(graph_.value(id)); });
     if (!known) inferCall(node, *function);
     return;
   }
@@ -209,8 +218,8 @@ void Inference::inferBySchema(Node& node) {
 void Inference::mergeOutput(const Node& node, size_t index, const Value& inferred) {
   Value& value = graph_.value(node.outputs[index]);
   const auto disagree = [&] {
-    fail(ErrorCode::kBadModel, "{}: its output '{}' is {} in the model, but follows from its inputs as {}", describeNode(node), value.name, describeType(value),
-         describeType(inferred));
+    fail(ErrorCode::kBadModel, "{}: its output '{}' is {} in the model, but follows from its inputs as {}", describeNode(node), value.name,
+         describeType(value), describeType(inferred));
   };
   if (!inferred.opaque_type.empty()) {
     if (value.opaque_type.empty()) value.opaque_type = inferred.opaque_type;
@@ -285,7 +294,8 @@ int foldConstants(Graph& graph, int64_t limit_bytes) {
   inference.run();
   std::map<ValueId, Constant>& computed = inference.computed();
   const auto foldable = [&](const Node& node) {
-    return !node.outputs.empty() && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return !id.valid() || computed.contains(id); });
+    return !node.outputs.empty() &&
+           std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return !id.valid() || computed.contains(id); });
   };
   int folded = 0;
   for (const Node& node : graph.nodes) {
@@ -298,8 +308,8 @@ int foldConstants(Graph& graph, int64_t limit_bytes) {
     }
   }
   std::erase_if(graph.nodes, [&](const Node& node) {
-    return !node.outputs.empty() &&
-           std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return !id.valid() || graph.initializers.contains(id); });
+    return !node.outputs.empty() && std::all_of(node.outputs.begin(), node.outputs.end(),
+                                                [&](ValueId id) { return !id.valid() || graph.initializers.contains(id); });
   });
   return folded;
 }

@@ -55,7 +55,8 @@ class Inliner {
       const Function* function = callee(node);
       if (function == nullptr) {
         inlineSubgraphs(node);
-        if (++total_ > node_limit_) fail(ErrorCode::kBadModel, "expanding the model's functions gives more than the limit of {} nodes", node_limit_);
+        if (++total_ > node_limit_)
+          fail(ErrorCode::kBadModel, "expanding the model's functions gives more than the limit of {} nodes", node_limit_);
         done.push_back(std::move(node));
         continue;
       }
@@ -70,7 +71,8 @@ class Inliner {
 
   static void checkCall(const Function& function, const Node& node) {
     if (node.inputs.size() > function.body->inputs.size()) {
-      fail(ErrorCode::kBadModel, "{} has {} inputs, but the function has {}", describeNode(node), node.inputs.size(), function.body->inputs.size());
+      fail(ErrorCode::kBadModel, "{} has {} inputs, but the function has {}", describeNode(node), node.inputs.size(),
+           function.body->inputs.size());
     }
   }
 

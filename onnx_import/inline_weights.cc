@@ -70,7 +70,8 @@ class Scanner {
 
   bool tensor(std::string& out) {
     return copyFields(in_, out, [&](int number, int length, std::string& field, bool& dropped) {
-      if (number != onnx::TensorProto::kRawDataFieldNumber || static_cast<uint64_t>(length) <= threshold_) return in_.ReadString(&field, length);
+      if (number != onnx::TensorProto::kRawDataFieldNumber || static_cast<uint64_t>(length) <= threshold_)
+        return in_.ReadString(&field, length);
       weights_[position_] = {static_cast<uint64_t>(in_.CurrentPosition()), static_cast<uint64_t>(length)};
       dropped = true;
       return in_.Skip(length);
@@ -85,7 +86,8 @@ class Scanner {
 
 }  // namespace
 
-bool parseWithoutWeights(google::protobuf::io::ZeroCopyInputStream& stream, uint64_t threshold, onnx::ModelProto& model, InlineWeights& weights) {
+bool parseWithoutWeights(google::protobuf::io::ZeroCopyInputStream& stream, uint64_t threshold, onnx::ModelProto& model,
+                         InlineWeights& weights) {
   std::string bytes;
   {
     CodedInputStream in(&stream);

@@ -37,8 +37,9 @@ std::optional<int64_t> selectableCount(const Graph& graph, const Node& node, siz
 
 // The node's first output holds the elements of input `position`, possibly rearranged and beside others.
 bool passesOn(const Node& node, size_t position) {
-  static const std::unordered_set<std::string_view> kFirstInput = {"Cast", "CastLike", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Pad",
-                                                                  "Identity", "Flatten", "Split", "Tile", "Gather", "GatherElements", "Clip"};
+  static const std::unordered_set<std::string_view> kFirstInput = {
+      "Cast", "CastLike", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Transpose",      "Expand",
+      "Pad",  "Identity", "Flatten", "Split", "Tile",    "Gather",    "GatherElements", "Clip"};
   if (!node.domain.empty()) return false;
   if (node.op_type == "Concat") return true;
   if (node.op_type == "Where") return position == 1 || position == 2;

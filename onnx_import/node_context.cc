@@ -88,7 +88,8 @@ void shallowNode(const Graph& graph, const Node& node, onnx::NodeProto& proto) {
   }
 }
 
-NodeContext::NodeContext(Inference& inference, Node& node, const onnx::NodeProto& proto) : inference_(inference), node_(node), proto_(proto) {
+NodeContext::NodeContext(Inference& inference, Node& node, const onnx::NodeProto& proto)
+    : inference_(inference), node_(node), proto_(proto) {
   for (ValueId id : node.inputs) input_types_.push_back(id.valid() ? knownType(inference.graph_.value(id)) : onnx::TypeProto());
   output_types_.resize(node.outputs.size());
 }

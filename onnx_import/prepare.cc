@@ -9,6 +9,7 @@
 #include "onnx_import/expand.h"
 #include "onnx_import/reader.h"
 #include "onnx_import/simplify.h"
+#include "onnx_import/splice.h"
 
 namespace pipeshard {
 namespace {
@@ -42,19 +43,46 @@ void expandAll(Graph& graph, const PrepareOptions& options) {
   const auto* schema = onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
   const std::string where = describeNode(node);
   if (schema == nullptr) {
-    fail(ErrorCode::kBadModel, "{}: the operator is neither in ONNX (opset {} of domain '{}') nor a function of the model; export the model without it", where,
+    fail(ErrorCode::kBadModel,
+         "{}: the operator is neither in ONNX (opset {} of domain '{}') nor a function of the model; export the model without it", where,
          node.opset_version, node.domain.empty() ? "ai.onnx" : node.domain);
   }
   if (!value.opaque_type.empty()) {
-    fail(ErrorCode::kBadModel, "{}: its output '{}' is no dense tensor (a sequence, optional or sparse tensor), which pipeshard does not support", where,
+    fail(ErrorCode::kBadModel,
+         "{}: its output '{}' is no dense tensor (a sequence, optional or sparse tensor), which pipeshard does not support", where,
          value.name);
   }
-  fail(ErrorCode::kBadModel, "{}: the shape of its output '{}' ({}{}) depends on data, not only on the shapes of the inputs; pipeshard needs static shapes",
+  fail(ErrorCode::kBadModel,
+       "{}: the shape of its output '{}' ({}{}) depends on data, not only on the shapes of the inputs; pipeshard needs static shapes",
        where, value.name, dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : " of unknown rank");
 }
 
 bool hasStaticType(const Value& value) {
   return value.opaque_type.empty() && value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape);
+}
+
+// Optional outputs that nobody reads need no shape: they go.
+void omitUnreadOutputs(Graph& graph) {
+  std::vector<bool> read(graph.values.size(), false);
+  for (ValueId id : graph.outputs) read[id.index()] = true;
+  for (const Node& node : graph.nodes) {
+    for (ValueId id : node.inputs) {
+      if (id.valid()) read[id.index()] = true;
+    }
+    std::vector<std::string> captures;
+    collectCaptures(node, captures);
+    for (const std::string& name : captures) {
+      const ValueId id = findValue(graph, name);
+      if (id.valid()) read[id.index()] = true;
+    }
+  }
+  for (Node& node : graph.nodes) {
+    for (size_t i = 1; i < node.outputs.size(); ++i) {
+      const ValueId id = node.outputs[i];
+      if (id.valid() && !read[id.index()] && !hasStaticType(graph.value(id))) node.outputs[i] = ValueId();
+    }
+    while (!node.outputs.empty() && !node.outputs.back().valid()) node.outputs.pop_back();
+  }
 }
 
 void checkStatic(const Graph& graph) {
@@ -76,10 +104,13 @@ void checkStatic(const Graph& graph) {
 
 Graph prepareModel(Graph graph, const PrepareOptions& options) {
   adoptDefaults(graph);
+  // Initializers that are no inputs, functions and metadata of nodes all exist from this version on.
+  graph.ir_version = std::max<int64_t>(graph.ir_version, 10);
   inlineFunctions(graph, ImportLimits().inlined_nodes, [](const Function& function) { return function.domain == kPipeshardDomain; });
   bindDimensions(graph, options.dimensions);
   foldAll(graph, options.fold_limit_bytes);
   if (options.supported) expandAll(graph, options);
+  omitUnreadOutputs(graph);
   removeDeadCode(graph);
   checkStatic(graph);
   verifyGraph(graph);

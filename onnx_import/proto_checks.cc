@@ -28,14 +28,17 @@ class Walker {
   Walker(const ImportLimits& limits, ExternalData& external) : limits_(limits), external_(external) {}
 
   void graph(const onnx::GraphProto& graph, int depth, Calls& calls) {
-    if (depth > limits_.subgraph_depth) fail(ErrorCode::kBadModel, "graph '{}' is nested deeper than the limit of {} subgraphs", graph.name(), limits_.subgraph_depth);
+    if (depth > limits_.subgraph_depth)
+      fail(ErrorCode::kBadModel, "graph '{}' is nested deeper than the limit of {} subgraphs", graph.name(), limits_.subgraph_depth);
     initializers_ += static_cast<uint64_t>(graph.initializer_size()) + static_cast<uint64_t>(graph.sparse_initializer_size());
-    if (initializers_ > limits_.initializers) fail(ErrorCode::kBadModel, "the model has more than the limit of {} initializers", limits_.initializers);
+    if (initializers_ > limits_.initializers)
+      fail(ErrorCode::kBadModel, "the model has more than the limit of {} initializers", limits_.initializers);
     for (const auto& tensor : graph.initializer()) {
       name(tensor.name(), "an initializer");
       this->tensor(tensor, fmt::format("initializer '{}'", tensor.name()));
     }
-    for (const auto& sparse : graph.sparse_initializer()) sparseTensor(sparse, fmt::format("sparse initializer '{}'", sparse.values().name()));
+    for (const auto& sparse : graph.sparse_initializer())
+      sparseTensor(sparse, fmt::format("sparse initializer '{}'", sparse.values().name()));
     for (const auto& info : graph.input()) name(info.name(), "a graph input");
     for (const auto& info : graph.output()) name(info.name(), "a graph output");
     for (const auto& info : graph.value_info()) name(info.name(), "a value");
@@ -71,7 +74,8 @@ class Walker {
   void tensor(const onnx::TensorProto& tensor, const std::string& what) {
     const Shape shape = shapeOfTensor(tensor, limits_.rank, limits_.tensor_elements, what);
     if (tensor.data_location() != onnx::TensorProto::EXTERNAL) {
-      if (tensor.external_data_size() > 0) fail(ErrorCode::kBadModel, "{} has external data entries but says that its data is inside", what);
+      if (tensor.external_data_size() > 0)
+        fail(ErrorCode::kBadModel, "{} has external data entries but says that its data is inside", what);
       return;
     }
     if (tensor.has_raw_data()) fail(ErrorCode::kBadModel, "{} has both inline and external data", what);
@@ -88,8 +92,8 @@ class Walker {
 
   void name(const std::string& text, const char* what) const {
     if (text.size() <= limits_.name_bytes) return;
-    fail(ErrorCode::kBadModel, "the name of {} has {} bytes, more than the limit of {}; it starts with '{}'", what, text.size(), limits_.name_bytes,
-         text.substr(0, 40));
+    fail(ErrorCode::kBadModel, "the name of {} has {} bytes, more than the limit of {}; it starts with '{}'", what, text.size(),
+         limits_.name_bytes, text.substr(0, 40));
   }
 
  private:
@@ -107,7 +111,8 @@ class CallGraph {
   // Nodes that the calls of `calls` expand to, its own included; saturates above the limit.
   uint64_t expand(const Calls& calls, int depth) {
     if (depth > limits_.function_call_depth) {
-      fail(ErrorCode::kBadModel, "function '{}' is called through more than the limit of {} functions", display(path_.back()), limits_.function_call_depth);
+      fail(ErrorCode::kBadModel, "function '{}' is called through more than the limit of {} functions", display(path_.back()),
+           limits_.function_call_depth);
     }
     uint64_t total = calls.nodes;
     for (const auto& [key, count] : calls.callees) {

@@ -35,7 +35,8 @@ OpsetImports opsetsFrom(const Imports& imports) {
     }
     const auto [it, added] = opsets.emplace(normalDomain(import.domain()), static_cast<int>(import.version()));
     if (!added && it->second != import.version()) {
-      fail(ErrorCode::kBadModel, "opset_import lists domain '{}' with the versions {} and {}", import.domain(), it->second, import.version());
+      fail(ErrorCode::kBadModel, "opset_import lists domain '{}' with the versions {} and {}", import.domain(), it->second,
+           import.version());
     }
   }
   return opsets;
@@ -43,7 +44,9 @@ OpsetImports opsetsFrom(const Imports& imports) {
 
 class GraphReader {
  public:
-  GraphReader(const ProtoSource& source, const OpsetImports& opsets, const Scope* parent) : source_(source), opsets_(opsets) { scope_.parent = parent; }
+  GraphReader(const ProtoSource& source, const OpsetImports& opsets, const Scope* parent) : source_(source), opsets_(opsets) {
+    scope_.parent = parent;
+  }
 
   Graph readGraph(onnx::GraphProto& proto, bool top);
   Graph readFunctionBody(const onnx::FunctionProto& proto);
@@ -88,7 +91,8 @@ ValueId GraphReader::resolve(const std::string& name, const std::string& reader)
   }
   const auto later = later_.find(name);
   if (later != later_.end()) {
-    fail(ErrorCode::kBadModel, "{} reads '{}' before {} defines it: the nodes form a cycle or are not in topological order", reader, name, later->second);
+    fail(ErrorCode::kBadModel, "{} reads '{}' before {} defines it: the nodes form a cycle or are not in topological order", reader, name,
+         later->second);
   }
   fail(ErrorCode::kBadModel, "{} reads '{}', which nothing defines", reader, name);
 }
@@ -105,7 +109,8 @@ void GraphReader::describe(ValueId id, const onnx::ValueInfoProto& info) {
     value.opaque_type = std::move(typed.opaque_type);
   }
   for (const auto& entry : info.metadata_props()) {
-    const bool known = std::any_of(value.metadata.begin(), value.metadata.end(), [&](const auto& pair) { return pair.first == entry.key(); });
+    const bool known =
+        std::any_of(value.metadata.begin(), value.metadata.end(), [&](const auto& pair) { return pair.first == entry.key(); });
     if (!known) value.metadata.emplace_back(entry.key(), entry.value());
   }
 }
@@ -158,9 +163,15 @@ Attribute GraphReader::readAttribute(const onnx::AttributeProto& proto) {
   if (!proto.ref_attr_name().empty()) return AttributeReference{proto.ref_attr_name(), proto.type()};
   Proto::AttributeType type = proto.type();
   if (type == Proto::UNDEFINED) {  // files of IR version 1
-    type = proto.has_f() ? Proto::FLOAT : proto.has_i() ? Proto::INT : proto.has_s() ? Proto::STRING : proto.has_t() ? Proto::TENSOR
-         : proto.has_g() ? Proto::GRAPH : proto.floats_size() > 0 ? Proto::FLOATS : proto.ints_size() > 0 ? Proto::INTS
-         : proto.strings_size() > 0 ? Proto::STRINGS : Proto::UNDEFINED;
+    type = proto.has_f()              ? Proto::FLOAT
+           : proto.has_i()            ? Proto::INT
+           : proto.has_s()            ? Proto::STRING
+           : proto.has_t()            ? Proto::TENSOR
+           : proto.has_g()            ? Proto::GRAPH
+           : proto.floats_size() > 0  ? Proto::FLOATS
+           : proto.ints_size() > 0    ? Proto::INTS
+           : proto.strings_size() > 0 ? Proto::STRINGS
+                                      : Proto::UNDEFINED;
   }
   switch (type) {
     case Proto::FLOAT: return proto.f();
@@ -215,7 +226,8 @@ void GraphReader::readNode(const onnx::NodeProto& proto) {
   if (node.op_type.empty()) fail(ErrorCode::kBadModel, "{} has no operator type", what);
   const auto opset = opsets_.find(node.domain);
   if (opset == opsets_.end()) {
-    fail(ErrorCode::kBadModel, "{} uses the domain '{}', which opset_import does not list", what, node.domain.empty() ? "ai.onnx" : node.domain);
+    fail(ErrorCode::kBadModel, "{} uses the domain '{}', which opset_import does not list", what,
+         node.domain.empty() ? "ai.onnx" : node.domain);
   }
   node.opset_version = opset->second;
   for (const auto& input : proto.input()) node.inputs.push_back(resolve(input, what));
@@ -357,7 +369,8 @@ Function functionFromProto(const onnx::FunctionProto& proto, const ProtoSource& 
   function.metadata = metadataFrom(proto.metadata_props());
   try {
     const OpsetImports opsets = opsetsFrom(proto.opset_import());
-    for (const auto& attribute : proto.attribute_proto()) function.default_attributes.emplace(attribute.name(), attributeFromProto(attribute, source));
+    for (const auto& attribute : proto.attribute_proto())
+      function.default_attributes.emplace(attribute.name(), attributeFromProto(attribute, source));
     function.body = std::make_shared<const Graph>(GraphReader(source, opsets, nullptr).readFunctionBody(proto));
   } catch (Error& error) {
     throw error.addContext(fmt::format("function '{}::{}'", proto.domain(), proto.name()));
@@ -374,8 +387,8 @@ Graph graphFromModel(onnx::ModelProto& model, const ProtoSource& source) {
   if (!model.has_graph()) fail(ErrorCode::kBadModel, "the model has no graph; is this an ONNX file?");
   if (!model.has_ir_version()) fail(ErrorCode::kBadModel, "the model has no ir_version; is this an ONNX file?");
   if (model.ir_version() < 1 || model.ir_version() > onnx::Version::IR_VERSION) {
-    fail(ErrorCode::kBadModel, "the model has the IR version {}; 1 to {} are supported. Export it again with an older version", model.ir_version(),
-         static_cast<int>(onnx::Version::IR_VERSION));
+    fail(ErrorCode::kBadModel, "the model has the IR version {}; 1 to {} are supported. Export it again with an older version",
+         model.ir_version(), static_cast<int>(onnx::Version::IR_VERSION));
   }
   OpsetImports opsets = opsetsFrom(model.opset_import());
   if (opsets.empty() && model.ir_version() < 3) opsets[""] = 1;

@@ -24,9 +24,9 @@ using InlineWeights = std::map<int, std::pair<uint64_t, uint64_t>>;
 
 struct ProtoSource {
   const ImportLimits& limits;
-  ExternalData* external = nullptr;      // null: no external data is allowed
-  std::string file;                      // location of inline weights
-  InlineWeights inline_weights;          // their raw data was taken out of the message
+  ExternalData* external = nullptr;  // null: no external data is allowed
+  std::string file;                  // location of inline weights
+  InlineWeights inline_weights;      // their raw data was taken out of the message
 };
 
 // Takes the message's big fields apart, hence the mutable argument.

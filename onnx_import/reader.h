@@ -30,7 +30,7 @@ struct ImportLimits {
 inline constexpr uint64_t kKeepInline = ~uint64_t{0};
 
 struct ReadOptions {
-  std::string external_data_root;  // a second folder that external data may come from; "" for none
+  std::string external_data_root;     // a second folder that external data may come from; "" for none
   bool require_external_data = true;  // false: files of external data need not exist (models without weights)
   // Initializers of the main graph with more inline raw bytes than this are not loaded: they become references into the
   // .onnx file itself (readModel only). kKeepInline loads all of them as Constants.

@@ -37,6 +37,7 @@ class Simplifier {
       std::vector<std::string> names;
       collectCaptures(node, names);
       captured_.insert(names.begin(), names.end());
+      read_.insert(node.inputs.begin(), node.inputs.end());
     }
   }
 
@@ -69,11 +70,18 @@ class Simplifier {
 
   bool isCaptured(ValueId id) const { return captured_.contains(graph_.value(id).name); }
 
+  bool isRead(ValueId id) const { return read_.contains(id) || outputs_.contains(id) || isCaptured(id); }
+
   // True for a node whose first output equals its first input and whose other outputs nobody reads.
   bool copiesItsInput(const Node& node) const {
-    if (node.is("Identity")) return node.inputs.size() == 1 && node.inputs[0].valid();
-    if (!node.is("Dropout") || node.inputs.empty() || !node.inputs[0].valid()) return false;
-    if (node.outputs.size() > 1 && node.outputs[1].valid()) return false;
+    if (node.inputs.empty() || !node.inputs[0].valid()) return false;
+    if (node.is("Identity")) return true;
+    if (node.is("Cast")) {
+      const DataType type = graph_.value(node.inputs[0]).data_type;
+      return type != DataType::kUndefined && node.hasAttribute("to") && node.intAttribute("to", 0) == static_cast<int64_t>(type);
+    }
+    if (!node.is("Dropout")) return false;
+    if (node.outputs.size() > 1 && node.outputs[1].valid() && isRead(node.outputs[1])) return false;
     if (node.opset_version < 7) return node.intAttribute("is_test", 0) != 0;
     if (node.opset_version < 12 || node.inputs.size() < 3 || !node.inputs[2].valid()) return true;
     const Constant* training = graph_.constant(node.inputs[2]);
@@ -135,10 +143,11 @@ class Simplifier {
 
   Graph& graph_;
   GraphBuilder builder_;
-  std::vector<ValueId> replacement_;          // by value index: read this instead
-  std::map<ValueId, ValueId> renamed_;        // node outputs that now have the name of a graph output
+  std::vector<ValueId> replacement_;    // by value index: read this instead
+  std::map<ValueId, ValueId> renamed_;  // node outputs that now have the name of a graph output
   std::unordered_set<ValueId> outputs_;
   std::unordered_set<ValueId> inputs_;
+  std::unordered_set<ValueId> read_;          // inputs of nodes
   std::unordered_set<std::string> captured_;  // names that subgraphs read
   int changes_ = 0;
 };

@@ -30,7 +30,8 @@ Attributes rewriteAttributes(const Attributes& own, const Attributes& given, con
 }
 
 // A copy in which references to the caller's attributes are filled in and captured values have their new names.
-std::shared_ptr<const Graph> rewriteSubgraph(const Graph& subgraph, const Attributes& attributes, const Renames& renames, const Node& call) {
+std::shared_ptr<const Graph> rewriteSubgraph(const Graph& subgraph, const Attributes& attributes, const Renames& renames,
+                                             const Node& call) {
   auto copy = std::make_shared<Graph>(subgraph);
   const std::map<std::string, ValueId> captured = capturedValues(subgraph);
   std::unordered_set<std::string> taken;
@@ -54,7 +55,8 @@ std::shared_ptr<const Graph> rewriteSubgraph(const Graph& subgraph, const Attrib
   for (const auto& [name, id] : captured) {
     const auto it = renames.find(name);
     if (it == renames.end()) continue;
-    if (it->second.empty()) fail(ErrorCode::kBadModel, "{}: a subgraph reads the input '{}', which the call omits", describeNode(call), name);
+    if (it->second.empty())
+      fail(ErrorCode::kBadModel, "{}: a subgraph reads the input '{}', which the call omits", describeNode(call), name);
     copy->value(id).name = it->second;
   }
   for (Node& node : copy->nodes) node.attributes = rewriteAttributes(node.attributes, attributes, inner, call);
@@ -63,8 +65,15 @@ std::shared_ptr<const Graph> rewriteSubgraph(const Graph& subgraph, const Attrib
 
 class Splicer {
  public:
-  Splicer(GraphBuilder& builder, const Graph& body, const Node& call, const std::map<std::string, ValueId>& captures, std::vector<Node>& nodes)
-      : builder_(builder), body_(body), call_(call), captures_(captures), nodes_(nodes), mapped_(body.values.size()), known_(body.values.size(), false) {
+  Splicer(GraphBuilder& builder, const Graph& body, const Node& call, const std::map<std::string, ValueId>& captures,
+          std::vector<Node>& nodes)
+      : builder_(builder),
+        body_(body),
+        call_(call),
+        captures_(captures),
+        nodes_(nodes),
+        mapped_(body.values.size()),
+        known_(body.values.size(), false) {
     prefix_ = call.name;
     for (ValueId id : call.outputs) {
       if (prefix_.empty() && id.valid()) prefix_ = builder.graph().value(id).name;
@@ -90,7 +99,7 @@ class Splicer {
       identity.op_type = "Identity";
       const auto opset = builder_.graph().opset_imports.find("");
       identity.opset_version = opset == builder_.graph().opset_imports.end() ? 1 : opset->second;
-      identity.name = prefix_ + "/Identity";
+      identity.name = nodeName("Identity");
       identity.metadata = call_.metadata;
       identity.inputs = {mapped_[from.index()]};
       identity.outputs = {to};
@@ -116,6 +125,11 @@ class Splicer {
     return copy;
   }
 
+  std::string nodeName(const std::string& name) {
+    const int count = node_names_[name]++;
+    return count == 0 ? fmt::format("{}/{}", prefix_, name) : fmt::format("{}/{}_{}", prefix_, name, count);
+  }
+
   // Body outputs that a node of the body defines take the place of the call's outputs; others are copied by an Identity.
   void bindOutputs() {
     std::set<ValueId> produced;
@@ -130,13 +144,14 @@ class Splicer {
       }
     }
     if (call_.outputs.size() > body_.outputs.size()) {
-      fail(ErrorCode::kBadModel, "{} has {} outputs, but its body gives {}", describeNode(call_), call_.outputs.size(), body_.outputs.size());
+      fail(ErrorCode::kBadModel, "{} has {} outputs, but its body gives {}", describeNode(call_), call_.outputs.size(),
+           body_.outputs.size());
     }
   }
 
   void copyNode(const Node& node, const Attributes& attributes) {
     Node copy = node;
-    copy.name = prefix_ + "/" + (node.name.empty() ? node.op_type : node.name);
+    copy.name = nodeName(node.name.empty() ? node.op_type : node.name);
     for (ValueId& id : copy.inputs) {
       if (id.valid()) id = mapped_[id.index()];
     }
@@ -147,7 +162,8 @@ class Splicer {
     }
     Renames renames;
     bool subgraphs = false;
-    for (const auto& [name, attribute] : node.attributes) subgraphs = subgraphs || std::holds_alternative<std::shared_ptr<const Graph>>(attribute);
+    for (const auto& [name, attribute] : node.attributes)
+      subgraphs = subgraphs || std::holds_alternative<std::shared_ptr<const Graph>>(attribute);
     if (subgraphs) {
       for (size_t i = 0; i < body_.values.size(); ++i) {
         if (known_[i]) renames[body_.values[i].name] = mapped_[i].valid() ? builder_.graph().value(mapped_[i]).name : "";
@@ -171,6 +187,7 @@ class Splicer {
   std::vector<bool> known_;
   std::vector<std::pair<ValueId, ValueId>> pass_through_;
   std::string prefix_;
+  std::unordered_map<std::string, int> node_names_;  // how often each occurs
 };
 
 }  // namespace

@@ -13,16 +13,15 @@ namespace {
 
 using onnx::TensorProto;
 
-bool isSubByte(int32_t type) {
-  return type == TensorProto::UINT4 || type == TensorProto::INT4 || type == TensorProto::FLOAT4E2M1;
-}
+bool isSubByte(int32_t type) { return type == TensorProto::UINT4 || type == TensorProto::INT4 || type == TensorProto::FLOAT4E2M1; }
 
 DataType dataTypeOfProto(int32_t type) {
   return type > 0 && type <= static_cast<int32_t>(DataType::kFloat4E2M1) ? static_cast<DataType>(type) : DataType::kUndefined;
 }
 
 [[noreturn]] void failPayload(const std::string& what, size_t found, int64_t expected, const char* unit) {
-  fail(ErrorCode::kBadModel, "{} holds {} {}, but its type and shape need {}; the file is damaged or was edited", what, found, unit, expected);
+  fail(ErrorCode::kBadModel, "{} holds {} {}, but its type and shape need {}; the file is damaged or was edited", what, found, unit,
+       expected);
 }
 
 // Copies the elements of a typed field, narrowed to the element type of the tensor.
@@ -118,8 +117,8 @@ Constant constantFromTensor(const TensorProto& tensor, const Shape& shape, const
     std::memcpy(constant.bytes.data(), tensor.raw_data().data(), constant.bytes.size());
     return constant;
   }
-  const int64_t stored = int64_t{tensor.float_data_size()} + tensor.double_data_size() + tensor.int32_data_size() + tensor.int64_data_size() +
-                         tensor.uint64_data_size();
+  const int64_t stored = int64_t{tensor.float_data_size()} + tensor.double_data_size() + tensor.int32_data_size() +
+                         tensor.int64_data_size() + tensor.uint64_data_size();
   if (stored < elementCount(shape)) failPayload(what, static_cast<size_t>(stored), elementCount(shape), "elements");
   constant.bytes.resize(static_cast<size_t>(bytes));
   copyTypedField(tensor, constant, what);
@@ -142,7 +141,8 @@ void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64
   value.data_type = data_type;
   if (!type.tensor_type().has_shape()) return;
   const auto& dims = type.tensor_type().shape().dim();
-  if (static_cast<uint64_t>(dims.size()) > rank_limit) fail(ErrorCode::kBadModel, "{} has rank {}; the limit is {}", what, dims.size(), rank_limit);
+  if (static_cast<uint64_t>(dims.size()) > rank_limit)
+    fail(ErrorCode::kBadModel, "{} has rank {}; the limit is {}", what, dims.size(), rank_limit);
   Shape shape;
   std::vector<std::string> symbols(static_cast<size_t>(dims.size()));
   bool symbolic = false;

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 #include <fcntl.h>
 #include <google/protobuf/io/coded_stream.h>
@@ -68,8 +69,8 @@ void checkVersions(const Graph& graph) {
     const auto* own = registry->GetSchema(node.op_type, node.opset_version, node.domain);
     const auto* imported = registry->GetSchema(node.op_type, import->second, node.domain);
     if (own == imported) continue;
-    fail(ErrorCode::kBadModel, "{} has the meaning of opset {}, which differs from that of opset {} that the graph imports", describeNode(node),
-         node.opset_version, import->second);
+    fail(ErrorCode::kBadModel, "{} has the meaning of opset {}, which differs from that of opset {} that the graph imports",
+         describeNode(node), node.opset_version, import->second);
   }
 }
 
@@ -80,8 +81,8 @@ std::string serializeModel(const Graph& graph) {
   onnx::ModelProto model;
   modelToProto(graph, WeightForm::kExternalData, model);
   if (model.ByteSizeLong() > static_cast<size_t>(std::numeric_limits<int>::max())) {
-    fail(ErrorCode::kBadModel, "graph '{}' needs {} bytes as a file, more than protobuf's 2 GiB; keep its weights as references", graph.name,
-         model.ByteSizeLong());
+    fail(ErrorCode::kBadModel, "graph '{}' needs {} bytes as a file, more than protobuf's 2 GiB; keep its weights as references",
+         graph.name, model.ByteSizeLong());
   }
   std::string bytes;
   {
@@ -101,15 +102,16 @@ void writeModel(const Graph& graph, const std::string& path) {
 void checkModel(const Graph& graph) {
   verifyGraph(graph);
   checkVersions(graph);
+  // Inference first: it names nodes better, and outputs need a type to be checked.
+  Graph copy = graph;
+  inferShapes(copy);
   onnx::ModelProto model;
-  modelToProto(graph, WeightForm::kInputs, model);
+  modelToProto(copy, WeightForm::kInputs, model);
   try {
     onnx::checker::check_model(model, false, false, false);
   } catch (const std::exception& error) {
     fail(ErrorCode::kBadModel, "graph '{}' is no valid ONNX model: {}", graph.name, error.what());
   }
-  Graph copy = graph;
-  inferShapes(copy);
 }
 
 }  // namespace pipeshard

@@ -1,0 +1,74 @@
+#include "tests/onnx_import/model_files.h"
+
+#include <cstdlib>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <onnx/defs/parser.h>
+
+#include "onnx_import/reader.h"
+
+namespace pipeshard::testing {
+
+onnx::ModelProto parseText(const std::string& text) {
+  onnx::ModelProto model;
+  const auto status = onnx::OnnxParser::Parse(model, text.c_str());
+  EXPECT_TRUE(status.IsOK()) << status.ErrorMessage();
+  return model;
+}
+
+Graph graphFromText(const std::string& text) { return parseModel(parseText(text).SerializeAsString(), "", "text"); }
+
+onnx::ModelProto reluModel() {
+  return parseText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    main_graph (float[2,3] x) => (float[2,3] y) { y = Relu(x) })");
+}
+
+onnx::TensorProto floatTensor(const std::string& name, const std::vector<int64_t>& dims, const std::vector<float>& elements) {
+  onnx::TensorProto tensor;
+  tensor.set_name(name);
+  tensor.set_data_type(onnx::TensorProto::FLOAT);
+  tensor.mutable_dims()->Add(dims.begin(), dims.end());
+  tensor.mutable_float_data()->Add(elements.begin(), elements.end());
+  return tensor;
+}
+
+TemporaryFolder::TemporaryFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "pipeshard-test-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  folder_ = pattern;
+}
+
+TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(folder_); }
+
+std::string TemporaryFolder::write(const std::string& name, const std::string& bytes) const {
+  std::filesystem::create_directories((folder_ / name).parent_path());
+  std::ofstream(folder_ / name, std::ios::binary) << bytes;
+  return path(name);
+}
+
+std::string TemporaryFolder::write(const std::string& name, const onnx::ModelProto& model) const {
+  return write(name, model.SerializeAsString());
+}
+
+Error errorOf(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return Error(ErrorCode::kInternal, "");
+}
+
+std::vector<double> elementsOf(const Graph& graph, const std::string& name) {
+  const ValueId id = findValue(graph, name);
+  const Constant* constant = id.valid() ? graph.constant(id) : nullptr;
+  if (constant == nullptr) {
+    ADD_FAILURE() << "'" << name << "' is no constant of\n" << printGraph(graph);
+    return {};
+  }
+  return numericElements(*constant);
+}
+
+}  // namespace pipeshard::testing
