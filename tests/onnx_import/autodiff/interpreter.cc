@@ -24,7 +24,8 @@ std::unique_ptr<Kernel> makeNodeKernel(const Graph& graph, const Node& node) {
 }  // namespace
 
 Interpreter::Interpreter(const Graph& graph, std::vector<NodeId> nodes) : graph_(graph) {
-  for (size_t n = 0; nodes.empty() && n < graph.nodes.size(); ++n) nodes.push_back(NodeId(n));
+  const bool all = nodes.empty();
+  for (size_t n = 0; all && n < graph.nodes.size(); ++n) nodes.push_back(NodeId(n));
   for (NodeId id : nodes) steps_.push_back({id, makeNodeKernel(graph, graph.node(id))});
 }
 
