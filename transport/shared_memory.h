@@ -48,8 +48,9 @@ class SharedMemoryCommunicator : public Communicator {
   static std::unique_ptr<SharedMemoryCommunicator> open(SharedSegments segments, int rank, std::chrono::milliseconds timeout);
 
   // Sizes this rank's arena and maps it, pre-faulted: call once, before the first operation that uses it. Sends out of the
-  // arena are received without a second copy and need nothing more from the sender; sends of other memory are staged, and
-  // what does not fit at once goes on inside the sender's next waits (or SendHandle::done). Error(kOutOfMemory) names the bytes.
+  // arena are received without a second copy and (up to 128 outstanding per pair) need nothing more from the sender; sends of other memory
+  // are staged, and what does not fit at once goes on inside the sender's next waits (or SendHandle::done). Error(kOutOfMemory) names the
+  // bytes.
   virtual std::span<std::byte> createArena(size_t bytes) = 0;
 };
 
