@@ -119,7 +119,9 @@ std::string listNames(const std::vector<SymbolicDimension>& dimensions) {
 
 void checkBindings(const Graph& graph, const std::map<std::string, int64_t>& dimensions) {
   const std::vector<SymbolicDimension> known = symbolicDimensions(graph);
-  for (const auto& [name, size] : dimensions) {
+  for (const auto& entry : dimensions) {
+    const std::string& name = entry.first;  // clang 14 captures no structured bindings
+    const int64_t size = entry.second;
     if (std::none_of(known.begin(), known.end(), [&](const SymbolicDimension& dimension) { return dimension.name == name; })) {
       fail(ErrorCode::kUsage, "the model has no symbolic dimension '{}'; its dimensions: {}", name, listNames(known));
     }

@@ -190,7 +190,7 @@ Result gather(const Node& node, const ConstantInputs& inputs) {
       if (index < -data[axis] || index >= data[axis])
         fail(ErrorCode::kBadModel, "index {} is outside of an axis of size {}", index, data[axis]);
       if (index < 0) index += data[axis];
-      std::memcpy(out, inputs[0]->bytes.data() + (o * static_cast<size_t>(data[axis]) + static_cast<size_t>(index)) * block, block);
+      std::copy_n(inputs[0]->bytes.data() + (o * static_cast<size_t>(data[axis]) + static_cast<size_t>(index)) * block, block, out);
       out += block;
     }
   }

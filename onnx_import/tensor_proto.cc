@@ -1,5 +1,6 @@
 #include "onnx_import/tensor_proto.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -42,7 +43,7 @@ template <typename To, typename Field>
 void copyComplex(const Field& field, Constant& constant, const std::string& what) {
   const int64_t count = 2 * elementCount(constant.shape);
   if (field.size() != count) failPayload(what, field.size(), count, "numbers");
-  std::memcpy(constant.bytes.data(), field.data(), static_cast<size_t>(count) * sizeof(To));
+  std::copy_n(reinterpret_cast<const std::byte*>(field.data()), static_cast<size_t>(count) * sizeof(To), constant.bytes.data());
 }
 
 void copyTypedField(const TensorProto& tensor, Constant& constant, const std::string& what) {
@@ -114,7 +115,7 @@ Constant constantFromTensor(const TensorProto& tensor, const Shape& shape, const
   if (tensor.has_raw_data()) {
     if (tensor.raw_data().size() != static_cast<size_t>(bytes)) failPayload(what, tensor.raw_data().size(), bytes, "bytes");
     constant.bytes.resize(static_cast<size_t>(bytes));
-    std::memcpy(constant.bytes.data(), tensor.raw_data().data(), constant.bytes.size());
+    std::copy_n(reinterpret_cast<const std::byte*>(tensor.raw_data().data()), constant.bytes.size(), constant.bytes.data());
     return constant;
   }
   const int64_t stored = int64_t{tensor.float_data_size()} + tensor.double_data_size() + tensor.int32_data_size() +
