@@ -1,7 +1,7 @@
 #include "ir/plan.h"
 
 #include <charconv>
-#include <numeric>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,9 +22,14 @@ std::string percent(int64_t part, int64_t whole) {
   return fmt::format("{:.1f}%", whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0);
 }
 
-std::string megabytes(int64_t bytes) { return fmt::format("{:.2f} MB", static_cast<double>(bytes) / 1e6); }
-
-std::string gigaflops(int64_t flops) { return fmt::format("{:.3f}", static_cast<double>(flops) / 1e9); }
+// "3.00 GFLOP": three digits before a unit of a thousand.
+std::string scaled(int64_t amount, std::string_view unit) {
+  constexpr std::string_view kPrefixes[] = {"", "k", "M", "G", "T", "P", "E"};
+  size_t prefix = 0;
+  auto value = static_cast<double>(amount);
+  for (; value >= 1000 && prefix + 1 < std::size(kPrefixes); ++prefix) value /= 1000;
+  return prefix == 0 ? fmt::format("{} {}", amount, unit) : fmt::format("{:.2f} {}{}", value, kPrefixes[prefix], unit);
+}
 
 }  // namespace
 
@@ -51,14 +56,14 @@ std::string printPlan(const Plan& plan) {
   }
   int64_t total = 0;
   for (const StagePlan& stage : plan.stages) total += stage.forward_flops + stage.backward_flops;
-  text += fmt::format("\n  {:>5}  {:>9}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", "stage", "devices", "layers", "fwd GFLOP",
-                      "bwd GFLOP", "share", "parameters", "in flight", "ends with");
+  text += fmt::format("\n  {:>5}  {:>9}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", "stage", "devices", "layers", "forward",
+                      "backward", "share", "parameters", "in flight", "ends with");
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const StagePlan& stage = plan.stages[s];
     text += fmt::format("  {:>5}  {:>9}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", s,
                         fmt::format("{}", fmt::join(stage.devices, ",")), fmt::format("{}..{}", stage.first_layer, stage.last_layer),
-                        gigaflops(stage.forward_flops), gigaflops(stage.backward_flops),
-                        percent(stage.forward_flops + stage.backward_flops, total), megabytes(stage.parameter_bytes),
+                        scaled(stage.forward_flops, "FLOP"), scaled(stage.backward_flops, "FLOP"),
+                        percent(stage.forward_flops + stage.backward_flops, total), scaled(stage.parameter_bytes, "B"),
                         stage.peak_activations, plan.layers.at(static_cast<size_t>(stage.last_layer)).last_node);
   }
   if (!plan.notes.empty()) text += "\n";

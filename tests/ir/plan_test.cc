@@ -114,6 +114,9 @@ TEST(PrintPlan, ShowsStagesAndNotes) {
   EXPECT_THAT(text, HasSubstr("1f1b, 4 microbatches"));
   EXPECT_THAT(text, HasSubstr("batch = 8 (cut into microbatches)"));
   EXPECT_THAT(text, HasSubstr("0..1"));
+  EXPECT_THAT(text, HasSubstr("3.00 GFLOP"));
+  EXPECT_THAT(text, HasSubstr("4.00 MB"));
+  EXPECT_THAT(text, HasSubstr("12 B"));
   EXPECT_THAT(text, HasSubstr("note: a \"quoted\" note"));
 }
 
