@@ -102,11 +102,6 @@ ValueId GradientContext::ensureOutput(size_t position, std::string_view suffix, 
   return outputs[position];
 }
 
-void GradientContext::setForwardAttribute(const std::string& name, Attribute attribute) {
-  builder_.graph().node(forward_).attributes[name] = attribute;
-  node_.attributes[name] = std::move(attribute);
-}
-
 std::optional<std::vector<int64_t>> GradientContext::constantIntegers(size_t position) const {
   if (!hasInput(position)) return std::nullopt;
   const Constant* constant = builder_.graph().constant(node_.inputs[position]);

@@ -64,7 +64,6 @@ class GradientContext {
   ValueId output(size_t position = 0) const;
   // The output at `position`, added to the forward node (with this name suffix, type and shape) if it is not there.
   ValueId ensureOutput(size_t position, std::string_view suffix, DataType type, Shape shape);
-  void setForwardAttribute(const std::string& name, Attribute attribute);
   Shape shape(ValueId value) const { return builder_.graph().shape(value); }
   DataType type(ValueId value) const { return builder_.graph().dataType(value); }
   // The elements of an integer input that is constant; nullopt if the input is absent. Refuses one that is not constant.

@@ -15,23 +15,41 @@ void softmaxLike(GradientContext& c, std::string_view function) {
 void softmaxGradient(GradientContext& c) { softmaxLike(c, "SoftmaxGrad"); }
 void logSoftmaxGradient(GradientContext& c) { softmaxLike(c, "LogSoftmaxGrad"); }
 
+struct Statistics {
+  ValueId mean;
+  ValueId inverse_deviation;
+};
+
+// Mean and InvStdDev, of x's shape with 1 from axis `first` on. In float32 they are outputs of the forward node. In float64
+// they cannot be (ONNX allows no such output type, and float32 would ruin the digits), so they are computed again.
+Statistics statistics(GradientContext& c, ValueId x, size_t first) {
+  Shape outer = c.shape(x);
+  std::fill(outer.begin() + static_cast<std::ptrdiff_t>(first), outer.end(), 1);
+  const DataType type = c.type(x);
+  if (type == DataType::kFloat32) return {c.ensureOutput(1, "mean", type, outer), c.ensureOutput(2, "inv_std_dev", type, outer)};
+  std::vector<int64_t> axes;
+  for (size_t i = first; i < outer.size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  const double share = static_cast<double>(elementCount(outer)) / static_cast<double>(elementCount(c.shape(x)));
+  const ValueId mean = c.scale(c.reduceSum(x, axes, true), share);
+  const ValueId centred = c.binary("Sub", x, mean);
+  const ValueId variance = c.scale(c.reduceSum(c.binary("Mul", centred, centred), axes, true), share);
+  const ValueId deviation = c.unary("Sqrt", c.addNumber(variance, c.node().floatAttribute("epsilon", 1e-5f)));
+  return {mean, c.unary("Reciprocal", deviation)};
+}
+
 void layerNormalizationGradient(GradientContext& c) {
   if (c.outputGradient(1).valid() || c.outputGradient(2).valid()) c.refuse("the loss depends on its output Mean or InvStdDev");
   const ValueId x = c.input(0);
   const ValueId dy = c.outputGradient();
   const DataType type = c.type(x);
+  const Shape shape = c.shape(x);
   const int64_t axis = c.node().intAttribute("axis", -1);
-  Shape outer = c.shape(x);
-  const size_t first = static_cast<size_t>(normalizeAxis(axis, outer.size()));
-  const Shape inner(outer.begin() + static_cast<std::ptrdiff_t>(first), outer.end());
-  std::fill(outer.begin() + static_cast<std::ptrdiff_t>(first), outer.end(), 1);
-  // Statistics of float64 data in float32 would ruin its digits; exporters write stash_type 1 whatever the type.
-  if (type == DataType::kFloat64) c.setForwardAttribute("stash_type", static_cast<int64_t>(DataType::kFloat64));
-  const ValueId mean = c.ensureOutput(1, "mean", type, outer);
-  const ValueId deviation = c.ensureOutput(2, "inv_std_dev", type, outer);
+  const size_t first = static_cast<size_t>(normalizeAxis(axis, shape.size()));
+  const Shape inner(shape.begin() + static_cast<std::ptrdiff_t>(first), shape.end());
+  const auto [mean, deviation] = statistics(c, x, first);
   if (c.needs(0)) {
     const ValueId scale = c.expand(c.input(1), inner);
-    c.give(0, c.function("LayerNormalizationInputGrad", "", {dy, x, scale, mean, deviation}, type, c.shape(x), {{"axis", axis}}));
+    c.give(0, c.function("LayerNormalizationInputGrad", "", {dy, x, scale, mean, deviation}, type, shape, {{"axis", axis}}));
   }
   if (!c.needs(1) && !c.needs(2)) return;
   const auto wanted = [&](size_t position) { return c.needs(position) ? std::optional<Shape>(inner) : std::nullopt; };

@@ -1,6 +1,7 @@
 // Normalisation and losses.
 #include <gtest/gtest.h>
 
+#include "onnx_import/autodiff/training.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
 
 namespace pipeshard::testing {
@@ -31,6 +32,54 @@ TEST(Gradient, OfLayerNormalizationWithoutBiasMatchesDifferences) {
   TestGraph test;
   const ValueId x = test.parameter("x", {3, 5});
   checkGradients(test, {test.op("LayerNormalization", {x, test.parameter("scale", {5})}, {{"stash_type", int64_t{11}}})});
+}
+
+Constant narrowed(const Constant& wide) {
+  std::vector<float> elements;
+  for (double element : elementsOf(wide)) elements.push_back(static_cast<float>(element));
+  return makeConstant<float>(wide.shape, elements);
+}
+
+// Every gradient part of sum(tanh(LayerNormalization(x, scale, bias))), by name.
+Tensors layerNormalizationGradients(DataType precision, const Tensors& contents) {
+  ForwardGraph forward;
+  Graph& graph = forward.graph;
+  graph.opset_imports[""] = 18;
+  GraphBuilder builder(graph);
+  std::vector<ValueId> inputs;
+  for (const auto& [name, content] : contents) {
+    inputs.push_back(builder.addValue(name, DataType::kFloat32, content.shape));
+    graph.initializers[inputs.back()] = WeightReference{"none", 0, static_cast<uint64_t>(graph.bytes(inputs.back()))};
+  }
+  const ValueId y = builder.addValue("y", DataType::kFloat32, {3, 5});
+  const ValueId t = builder.addValue("t", DataType::kFloat32, {3, 5});
+  forward.loss = builder.addValue("loss", DataType::kFloat32, {});
+  builder.addNode("", "LayerNormalization", inputs, {y});
+  builder.addNode("", "Tanh", {y}, {t});
+  builder.addNode("", "ReduceSum", {t}, {forward.loss}, {{"keepdims", int64_t{0}}});
+  setPrecision(graph, precision);
+  const TrainingGraph training = buildTrainingGraph(std::move(forward), {});
+  std::vector<NodeId> nodes;
+  for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
+    if (training.node_phase[n] != Phase::kUpdate) nodes.push_back(NodeId(n));
+  }
+  Tensors given;
+  for (const auto& [name, content] : contents) given[name] = precision == DataType::kFloat32 ? narrowed(content) : content;
+  const Tensors computed = Interpreter(training.graph, nodes).run(given);
+  Tensors gradients;
+  for (const auto& [name, content] : contents) gradients[name] = computed.at(name + "_grad");
+  return gradients;
+}
+
+TEST(Gradient, OfLayerNormalizationInFloat32ReadsTheForwardStatisticsAndAgreesWithFloat64) {
+  const Tensors contents = {{"a_x", randomTensor({3, 5}, 1)}, {"b_scale", randomTensor({5}, 2)}, {"c_bias", randomTensor({5}, 3)}};
+  const Tensors narrow = layerNormalizationGradients(DataType::kFloat32, contents);
+  const Tensors wide = layerNormalizationGradients(DataType::kFloat64, contents);
+  for (const auto& [name, gradient] : wide) {
+    EXPECT_EQ(narrow.at(name).data_type, DataType::kFloat32);
+    EXPECT_EQ(gradient.data_type, DataType::kFloat64);
+    EXPECT_LT(relativeError(narrow.at(name), gradient), 1e-5) << name;
+  }
 }
 
 struct LossCase {
