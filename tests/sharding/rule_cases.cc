@@ -110,6 +110,8 @@ void addMovement(std::vector<RuleCase>& cases) {
   cases.push_back({"Pad", "", "Pad", {real({4, 6}), fixed({0, 1, 0, 2}), number(7)}, {{kReal, {4, 9}}}});
   cases.push_back({"Trilu", "", "Trilu", {real({2, 4, 4})}, {{kReal, {2, 4, 4}}}, {{"upper", int64_t{0}}}});
   cases.push_back({"ConstantOfShape", "", "ConstantOfShape", {fixed({4, 6})}, {{DataType::kFloat32, {4, 6}}}, {}, 0});
+  cases.push_back({"ArgMax", "", "ArgMax", {real({4, 6, 2})}, {{kIndexType, {4, 1, 2}}}, {{"axis", int64_t{1}}}});
+  cases.push_back({"Dropout", "", "Dropout", {real({4, 6})}, {{kReal, {4, 6}}}});
   cases.push_back({"CumSum", "", "CumSum", {real({4, 6}), integer(1)}, {{kReal, {4, 6}}}});
 }
 
@@ -212,6 +214,12 @@ void addIndexing(std::vector<RuleCase>& cases) {
                    {{kReal, {4, 7}}},
                    axis_1,
                    2});
+  cases.push_back({"GatherNd", "", "GatherND", {real({5, 3, 4}), index({6, 2}, 0, 3)}, {{kReal, {6, 4}}}});
+  cases.push_back(
+      {"GatherNdByBatch", "", "GatherND", {real({4, 5, 2}), index({4, 6, 1}, 0, 5)}, {{kReal, {4, 6, 2}}}, {{"batch_dims", int64_t{1}}}});
+  cases.push_back({"ScatterElements", "", "ScatterElements", {real({4, 7}), index({4, 1}, 0, 7), real({4, 1})}, {{kReal, {4, 7}}}, axis_1});
+  cases.push_back({"ScatterNd", "", "ScatterND", {real({5, 4}), fixed2({{0}, {3}}), real({2, 4})}, {{kReal, {5, 4}}}});
+  cases.push_back({"OneHot", "", "OneHot", {index({4, 6}, 0, 5), integer(5), fixedReals({0, 1})}, {{kReal, {4, 6, 5}}}});
 }
 
 }  // namespace
@@ -223,6 +231,16 @@ Argument flag(Shape shape) { return {Argument::Kind::kFlag, std::move(shape), 0,
 Argument fixed(const std::vector<int64_t>& elements) {
   const Shape shape = {static_cast<int64_t>(elements.size())};
   return {Argument::Kind::kFixed, shape, 0, 0, makeConstant<int64_t>(shape, elements)};
+}
+Argument fixed2(const std::vector<std::vector<int64_t>>& rows) {
+  std::vector<int64_t> elements;
+  for (const std::vector<int64_t>& row : rows) elements.insert(elements.end(), row.begin(), row.end());
+  const Shape shape = {static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows.front().size())};
+  return {Argument::Kind::kFixed, shape, 0, 0, makeConstant<int64_t>(shape, elements)};
+}
+Argument fixedReals(const std::vector<double>& elements) {
+  const Shape shape = {static_cast<int64_t>(elements.size())};
+  return {Argument::Kind::kFixed, shape, 0, 0, makeConstant<double>(shape, elements)};
 }
 Argument number(double value) { return {Argument::Kind::kFixed, {}, 0, 0, makeScalar(DataType::kFloat64, value)}; }
 Argument integer(int64_t value) { return {Argument::Kind::kFixed, {}, 0, 0, makeScalar(DataType::kInt64, static_cast<double>(value))}; }

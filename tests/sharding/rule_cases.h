@@ -25,6 +25,8 @@ Argument positive(Shape shape);
 Argument index(Shape shape, int64_t low, int64_t high);
 Argument flag(Shape shape);
 Argument fixed(const std::vector<int64_t>& elements);
+Argument fixed2(const std::vector<std::vector<int64_t>>& rows);
+Argument fixedReals(const std::vector<double>& elements);
 Argument number(double value);    // a float64 scalar
 Argument integer(int64_t value);  // an int64 scalar
 Argument absent();
