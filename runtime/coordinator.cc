@@ -106,6 +106,7 @@ class Coordinator {
 
   // One wait: at most kLookAround; then what came is worked off. The first failure, if any.
   std::optional<Failure> lookAround();
+  void forgiveAbsence();
   std::optional<Failure> handleMessage(const ControlMessage& message);
   std::optional<Failure> handleStep(int rank, Worker& worker, const nlohmann::json& body);
   std::optional<Failure> handleEnd(int rank);
@@ -132,6 +133,7 @@ class Coordinator {
   SharedSegments segments_;
   std::unique_ptr<ControlServer> server_;
   std::optional<SignalWatch> signals_;
+  Clock::time_point last_look_ = Clock::now();
   JobResult result_;
   std::vector<std::optional<double>> losses_;  // by step
   std::vector<std::string> dumps_;             // by step, rank
@@ -182,12 +184,22 @@ void Coordinator::finishStep(int64_t step) {
   report({.kind = JobProgress::Kind::kStep, .step = step, .loss = *loss, .seconds = result.seconds});
 }
 
+// Nobody was silent while the coordinator itself did not listen (suspended, or in the caller's callback).
+void Coordinator::forgiveAbsence() {
+  const Clock::time_point now = Clock::now();
+  const auto absence = now - last_look_;
+  last_look_ = now;
+  if (absence < std::chrono::seconds(1)) return;
+  for (Worker& worker : workers_) worker.last_heard += absence;
+}
+
 std::optional<Failure> Coordinator::lookAround() {
   std::vector<int> descriptors;
   for (const Worker& worker : workers_) {
     if (!worker.process.isReaped()) descriptors.push_back(worker.process.descriptor());
   }
   if (signals_) descriptors.push_back(signals_->descriptor());
+  forgiveAbsence();
   ControlEvent event = server_->poll(kLookAround, descriptors);
   if (signals_) {
     if (const int signal = signals_->take(); signal != 0) {

@@ -22,17 +22,8 @@ bool isTransfer(InstructionKind kind) {
          kind == InstructionKind::kFree;
 }
 
-std::string describeInstruction(const Program& program, size_t index) {
-  const Instruction& instruction = program.instructions[index];
-  std::string text = fmt::format("rank {}, instruction {}: {}", program.rank, index, instructionKindName(instruction.kind));
-  if (instruction.subgraph.valid()) text += fmt::format(" {}", program.subgraphs[instruction.subgraph.index()].name);
-  if (instruction.microbatch >= 0) text += fmt::format(" microbatch {}", instruction.microbatch);
-  if (instruction.peer >= 0) text += fmt::format(" peer {}", instruction.peer);
-  if (!instruction.subgraph.valid()) {
-    for (const BufferId id : instruction.inputs) text += fmt::format(" '{}'", program.buffer(id).name);
-    for (const BufferId id : instruction.outputs) text += fmt::format(" -> '{}'", program.buffer(id).name);
-  }
-  return text;
+std::string describePlace(const Program& program, size_t index) {
+  return fmt::format("rank {}, instruction {}: {}", program.rank, index, describeInstruction(program, program.instructions[index]));
 }
 
 }  // namespace
@@ -167,7 +158,7 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
     try {
       actions_.push_back(resolve(program().instructions[i]));
     } catch (Error& error) {
-      throw error.addContext(describeInstruction(program(), i));
+      throw error.addContext(describePlace(program(), i));
     }
   }
   for (size_t b = 0; b < program().buffers.size(); ++b) {
@@ -183,7 +174,7 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
 std::string Executor::describeCurrent() const {
   const int64_t step = current_step_.load();
   if (step == 0) return fmt::format("rank {}, between steps", program().rank);
-  return fmt::format("step {}, {}", step, describeInstruction(program(), current_instruction_.load()));
+  return fmt::format("step {}, {}", step, describePlace(program(), current_instruction_.load()));
 }
 
 StepReport Executor::runStep(int64_t step) {
@@ -200,7 +191,7 @@ StepReport Executor::runStep(int64_t step) {
     try {
       execute(actions_[i], step, report);
     } catch (Error& error) {
-      throw error.addContext(fmt::format("step {}, {}", step, describeInstruction(program(), i)));
+      throw error.addContext(fmt::format("step {}, {}", step, describePlace(program(), i)));
     }
   }
   const Clock::time_point end_of_work = Clock::now();

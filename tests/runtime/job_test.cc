@@ -1,0 +1,247 @@
+// Jobs with real processes. This program is test, coordinator ("coordinate DIR STEPS": a job in a process of its own that
+// prints its workers) and worker ("worker ...").
+#include "runtime/job.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "runtime/dump.h"
+#include "runtime/worker.h"
+#include "tests/runtime/expect_error.h"
+#include "tests/runtime/pipeline_program.h"
+#include "tests/runtime/temporary_folder.h"
+
+namespace pipeshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int64_t kEndless = 2'000'000;
+
+// Gone, or a zombie that somebody else has to reap.
+bool isGone(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return true;
+  const size_t end = line.rfind(')');
+  return end == std::string::npos || line.compare(end, 4, ") Z ") == 0;
+}
+
+bool waitUntilGone(const std::vector<int>& pids, std::chrono::seconds limit) {
+  const Clock::time_point end = Clock::now() + limit;
+  while (Clock::now() < end) {
+    if (std::all_of(pids.begin(), pids.end(), isGone)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return false;
+}
+
+struct Plan {
+  TemporaryFolder folder;
+  JobSpec spec;
+  explicit Plan(std::vector<RankImage> images = pipelineImages(2)) {
+    writePlanDirectory(folder.path(), images);
+    spec.plan_directory = folder.path();
+    spec.data.seed = 5;
+  }
+};
+
+TEST(RunJob, ComputesTheBitsOfOneProcess) {
+  Plan plan;
+  plan.spec.steps = 3;
+  plan.spec.dump_directory = plan.folder.file("dump");
+  plan.spec.dump = {true, true, true};
+  std::vector<int> pids;
+  std::vector<int64_t> steps;
+  const JobResult result = runJob(plan.spec, [&](const JobProgress& progress) {
+    if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
+    if (progress.kind == JobProgress::Kind::kStep) steps.push_back(progress.step);
+  });
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3}));
+  ASSERT_EQ(pids.size(), 2u);
+  EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
+  EXPECT_EQ(result.dump_files.size(), 6u);
+  ASSERT_EQ(result.ranks.size(), 2u);
+  for (const RankResult& rank : result.ranks) {
+    EXPECT_EQ(rank.memory.total(), rank.arena_bytes);
+    EXPECT_GT(rank.peak_resident_bytes, 1 << 20);
+  }
+  LocalProgram local(std::move(pipelineImages(1)[0]), {"", 5});
+  for (int64_t step = 1; step <= 3; ++step) {
+    EXPECT_EQ(result.steps[static_cast<size_t>(step - 1)].loss, *local.runStep(step).loss);
+    const StepDump dump = StepDump::open(plan.spec.dump_directory, step, 2);
+    for (const char* name : {"w0", "w1"}) {
+      EXPECT_EQ(dump.read(std::string("parameter/") + name).elements(), local.elements(*local.findResult(Result::Kind::kParameter, name)));
+      EXPECT_EQ(dump.read(std::string("gradient/") + name).elements(), local.elements(*local.findResult(Result::Kind::kGradient, name)));
+    }
+  }
+}
+
+TEST(RunJob, NamesAWorkerThatWasKilledWithinFiveSeconds) {
+  Plan plan;
+  plan.spec.steps = kEndless;
+  std::vector<int> pids;
+  Clock::time_point killed;
+  EXPECT_ERROR(runJob(plan.spec,
+                      [&](const JobProgress& progress) {
+                        if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
+                        if (progress.kind != JobProgress::Kind::kStep || progress.step != 3) return;
+                        killed = Clock::now();
+                        ::kill(pids[1], SIGKILL);
+                      }),
+               ErrorCode::kPeerUnavailable, "rank 1 (pid " + std::to_string(pids.at(1)) + ") was killed by signal 9");
+  EXPECT_LT(Clock::now() - killed, std::chrono::seconds(5));
+  EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
+}
+
+TEST(RunJob, NamesAWorkerThatIsKilledWhileLoading) {
+  Plan plan;
+  EXPECT_ERROR(runJob(plan.spec,
+                      [&](const JobProgress& progress) {
+                        if (progress.kind == JobProgress::Kind::kStarted && progress.rank == 1) ::kill(progress.pid, SIGKILL);
+                      }),
+               ErrorCode::kPeerUnavailable, "worker of rank 1");
+}
+
+TEST(RunJob, PassesOnAWorkersErrorAndCode) {
+  std::vector<RankImage> images = pipelineImages(2);
+  images[1].subgraphs[0].nodes[0].domain = "some.where";
+  images[1].subgraphs[0].nodes[0].op_type = "Strange";
+  images[1].subgraphs[0].opset_imports["some.where"] = 1;
+  Plan plan(std::move(images));
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kBadModel, "Strange");
+}
+
+TEST(RunJob, ReportsTheCauseAndNotItsConsequences) {
+  PipelineOptions options;
+  options.rate = 1e160;
+  Plan plan(pipelineImages(2, options));
+  plan.spec.steps = kEndless;
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kNotANumber, "the loss of step 2");
+}
+
+TEST(RunJob, StopsOnASignalAndGivesHandlersBack) {
+  Plan plan;
+  plan.spec.steps = kEndless;
+  std::vector<int> pids;
+  struct sigaction before {}, after {};
+  sigaction(SIGTERM, nullptr, &before);
+  try {
+    runJob(plan.spec, [&](const JobProgress& progress) {
+      if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
+      if (progress.kind == JobProgress::Kind::kStep && progress.step == 2) ::raise(SIGTERM);
+    });
+    ADD_FAILURE() << "the job was not stopped";
+  } catch (const JobInterrupted& interrupted) {
+    EXPECT_EQ(interrupted.signal(), SIGTERM);
+    EXPECT_EQ(interrupted.code(), ErrorCode::kRequeue);
+  }
+  sigaction(SIGTERM, nullptr, &after);
+  EXPECT_EQ(before.sa_handler, after.sa_handler);
+  EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
+}
+
+TEST(RunJob, EndsAStepThatTakesTooLongAndNamesWhoIsLate) {
+  Plan plan;
+  plan.spec.steps = kEndless;
+  plan.spec.step_timeout = std::chrono::milliseconds(1500);
+  std::vector<int> pids;
+  const Clock::time_point start = Clock::now();
+  EXPECT_ERROR(runJob(plan.spec,
+                      [&](const JobProgress& progress) {
+                        if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
+                        if (progress.kind == JobProgress::Kind::kStep && progress.step == 2) ::kill(pids[0], SIGSTOP);
+                      }),
+               ErrorCode::kHang, "rank 0 (pid " + std::to_string(pids.at(0)) + ")");
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
+  EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
+}
+
+TEST(RunJob, SaysWhatIsMissing) {
+  const TemporaryFolder folder;
+  JobSpec spec;
+  spec.plan_directory = folder.path();
+  EXPECT_ERROR(runJob(spec), ErrorCode::kMissingInput, "not a plan directory");
+  std::filesystem::create_directories(folder.path() + "/ranks/0001");
+  EXPECT_ERROR(runJob(spec), ErrorCode::kConfiguration, "not 0000");
+  Plan plan;
+  plan.spec.worker_executable = folder.file("none");
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kMissingInput, "cannot execute the worker");
+  plan.spec.worker_executable = "/bin/false";
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kPeerUnavailable, "ended with exit code 1");
+  plan.spec.steps = 0;
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kUsage, "0 steps");
+}
+
+TEST(RunJob, LeavesNoWorkerWhenTheCoordinatorIsKilled) {
+  Plan plan;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const int coordinator = ::fork();
+  if (coordinator == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::dup2(ends[1], STDOUT_FILENO);
+    ::execl("/proc/self/exe", "runtime_job_test", "coordinate", plan.folder.path().c_str(), nullptr);
+    ::_exit(127);
+  }
+  ::close(ends[1]);
+  FILE* output = ::fdopen(ends[0], "r");
+  int pid0 = 0, pid1 = 0, step = 0;
+  ASSERT_EQ(std::fscanf(output, "started %d started %d step %d", &pid0, &pid1, &step), 3);
+  EXPECT_FALSE(isGone(pid0) || isGone(pid1));
+  ::kill(coordinator, SIGKILL);
+  ::waitpid(coordinator, nullptr, 0);
+  EXPECT_TRUE(waitUntilGone({pid0, pid1}, std::chrono::seconds(5)));
+  std::fclose(output);
+}
+
+TEST(WorkerArguments, ComeBackAsTheyWere) {
+  WorkerOptions options;
+  options.endpoint = "tcp://127.0.0.1:4000";
+  options.job = "ab";
+  options.rank = 3;
+  options.segments = "control=5,arenas=6:7";
+  options.directory = "/plan/ranks/0003";
+  options.coordinator = 77;
+  options.data = {"data file.npz", 18446744073709551615ull};
+  options.check_finite = false;
+  options.dump_directory = "dump";
+  options.dump = {true, false, true};
+  options.transfer_timeout_ms = 1234;
+  const std::vector<std::string> arguments = workerArguments(options);
+  EXPECT_EQ(workerArguments(parseWorkerArguments(arguments)), arguments);
+  EXPECT_ERROR(parseWorkerArguments({"--rank", "x"}), ErrorCode::kUsage, "--rank x");
+  EXPECT_ERROR(parseWorkerArguments({"--rank"}), ErrorCode::kUsage, "needs a value");
+  EXPECT_ERROR(parseWorkerArguments({"--what"}), ErrorCode::kUsage, "'--what'");
+  EXPECT_ERROR(parseWorkerArguments({}), ErrorCode::kUsage, "--connect");
+}
+
+int coordinate(const std::string& directory) {
+  JobSpec spec;
+  spec.plan_directory = directory;
+  spec.steps = kEndless;
+  runJob(spec, [](const JobProgress& progress) {
+    if (progress.kind == JobProgress::Kind::kStarted) std::printf("started %d\n", progress.pid);
+    if (progress.kind == JobProgress::Kind::kStep && progress.step == 2) std::printf("step %d\n", 2);
+    std::fflush(stdout);
+  });
+  return 0;
+}
+
+}  // namespace
+}  // namespace pipeshard
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode == "worker") return pipeshard::workerMain(std::vector<std::string>(argv + 2, argv + argc));
+  if (mode == "coordinate" && argc == 3) return pipeshard::coordinate(argv[2]);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,261 @@
+#include "tests/runtime/pipeline_program.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "onnx_import/writer.h"
+
+namespace pipeshard {
+namespace {
+
+// Builds one subgraph by name.
+class Sketch {
+ public:
+  Sketch(std::string name, DataType type) : builder_(graph_), type_(type) {
+    graph_.name = std::move(name);
+    graph_.opset_imports[""] = 18;
+  }
+  ValueId input(const char* name, Shape shape) {
+    const ValueId id = builder_.addValue(name, type_, std::move(shape));
+    graph_.inputs.push_back(id);
+    return id;
+  }
+  ValueId constant(const char* name, Constant constant) { return builder_.addConstant(name, std::move(constant)); }
+  ValueId node(const char* op, std::vector<ValueId> inputs, const char* name, Shape shape, std::map<std::string, Attribute> attributes = {}) {
+    const ValueId id = builder_.addValue(name, type_, std::move(shape));
+    builder_.addNode("", op, std::move(inputs), {id}, std::move(attributes));
+    return id;
+  }
+  ValueId transpose(ValueId id, const char* name) {
+    const Shape shape = graph_.shape(id);
+    return node("Transpose", {id}, name, {shape[1], shape[0]}, {{"perm", std::vector<int64_t>{1, 0}}});
+  }
+  Graph finish(std::vector<ValueId> outputs) {
+    graph_.outputs = std::move(outputs);
+    return std::move(graph_);
+  }
+
+ private:
+  Graph graph_;
+  GraphBuilder builder_;
+  DataType type_;
+};
+
+// Builds one rank's program.
+class RankSketch {
+ public:
+  RankSketch(int rank, int ranks, const PipelineOptions& options) : options_(options), rows_(options.batch / options.microbatches) {
+    image_.program.rank = rank;
+    image_.program.world_size = ranks;
+    image_.program.microbatches = options.microbatches;
+    image_.program.inputs = {{"x", options.data_type, {options.batch, kFeatures}, 0, 0, 0}};
+  }
+
+  BufferId buffer(const std::string& name, BufferKind kind, Shape shape, const std::string& value = "") {
+    image_.program.buffers.push_back({name, kind, options_.data_type, std::move(shape), value, std::nullopt, DataType::kUndefined});
+    return BufferId(image_.program.buffers.size() - 1);
+  }
+  BufferId weight(int which, Shape shape) {
+    const std::string name = "w" + std::to_string(which);
+    const BufferId id = buffer(name, BufferKind::kParameter, shape, name);
+    image_.program.buffer(id).source = makeConstant<double>(std::move(shape), initialWeights(which));
+    image_.program.buffer(id).source_type = DataType::kFloat64;
+    return id;
+  }
+  SubgraphId subgraph(Graph graph, Phase phase) {
+    Subgraph description{graph.name, graph.name + ".onnx", phase, {}, {}};
+    for (const ValueId id : graph.inputs) description.inputs.push_back(graph.value(id).name);
+    for (const ValueId id : graph.outputs) description.outputs.push_back(graph.value(id).name);
+    image_.program.subgraphs.push_back(std::move(description));
+    image_.subgraphs.push_back(std::move(graph));
+    return SubgraphId(image_.subgraphs.size() - 1);
+  }
+  Instruction& add(InstructionKind kind, std::vector<BufferId> inputs, std::vector<BufferId> outputs, int microbatch = -1) {
+    Instruction instruction;
+    instruction.kind = kind;
+    instruction.inputs = std::move(inputs);
+    instruction.outputs = std::move(outputs);
+    instruction.microbatch = microbatch;
+    image_.program.instructions.push_back(std::move(instruction));
+    return image_.program.instructions.back();
+  }
+  void run(SubgraphId subgraph, std::vector<BufferId> inputs, std::vector<BufferId> outputs, int microbatch) {
+    add(InstructionKind::kRun, std::move(inputs), std::move(outputs), microbatch).subgraph = subgraph;
+  }
+  void free(BufferId id) { add(InstructionKind::kFree, {id}, {}); }
+  void result(Result::Kind kind, const std::string& name, BufferId id) { image_.program.results.push_back({kind, name, "", id}); }
+  void update(int which, BufferId weight, BufferId gradient, const Shape& shape) {
+    Sketch sketch("update_w" + std::to_string(which), options_.data_type);
+    const ValueId w = sketch.input("w", shape);
+    const ValueId g = sketch.input("g", shape);
+    const ValueId rate = sketch.constant("rate", makeScalar(options_.data_type, options_.rate));
+    const ValueId change = sketch.node("Mul", {g, rate}, "change", shape);
+    const SubgraphId id = subgraph(sketch.finish({sketch.node("Sub", {w, change}, "updated", shape)}), Phase::kUpdate);
+    add(InstructionKind::kUpdate, {weight, gradient}, {weight}).subgraph = id;
+    result(Result::Kind::kGradient, "w" + std::to_string(which), gradient);
+    result(Result::Kind::kParameter, "w" + std::to_string(which), weight);
+  }
+  int64_t rows() const { return rows_; }
+  DataType type() const { return options_.data_type; }
+  RankImage finish() { return std::move(image_); }
+
+ private:
+  PipelineOptions options_;
+  int64_t rows_;
+  RankImage image_;
+};
+
+const Shape kShape0{kFeatures, kHidden};
+const Shape kShape1{kHidden, kOutputs};
+
+std::string at(const char* name, int64_t k) { return fmt::format("{}@{}", name, k); }
+
+Graph firstForward(const RankSketch& rank) {
+  Sketch sketch("forward0", rank.type());
+  const ValueId x = sketch.input("x", {rank.rows(), kFeatures});
+  const ValueId w = sketch.input("w", kShape0);
+  return sketch.finish({sketch.node("MatMul", {x, w}, "h", {rank.rows(), kHidden})});
+}
+
+Graph firstBackward(const RankSketch& rank) {
+  Sketch sketch("backward0", rank.type());
+  const ValueId x = sketch.input("x", {rank.rows(), kFeatures});
+  const ValueId dh = sketch.input("dh", {rank.rows(), kHidden});
+  return sketch.finish({sketch.node("MatMul", {sketch.transpose(x, "xt"), dh}, "dw", kShape0)});
+}
+
+// h, w -> loss, dh, dw
+Graph second(const RankSketch& rank) {
+  Sketch sketch("forward_backward1", rank.type());
+  const ValueId h = sketch.input("h", {rank.rows(), kHidden});
+  const ValueId w = sketch.input("w", kShape1);
+  const ValueId two = sketch.constant("two", makeScalar(rank.type(), 2));
+  const ValueId y = sketch.node("MatMul", {h, w}, "y", {rank.rows(), kOutputs});
+  const ValueId square = sketch.node("Mul", {y, y}, "square", {rank.rows(), kOutputs});
+  const ValueId loss = sketch.node("ReduceSum", {square}, "loss", {}, {{"keepdims", int64_t{0}}});
+  const ValueId dy = sketch.node("Mul", {y, two}, "dy", {rank.rows(), kOutputs});
+  const ValueId dh = sketch.node("MatMul", {dy, sketch.transpose(w, "wt")}, "dh", {rank.rows(), kHidden});
+  const ValueId dw = sketch.node("MatMul", {sketch.transpose(h, "ht"), dy}, "dw", kShape1);
+  return sketch.finish({loss, dh, dw});
+}
+
+// What the ranks of the pipeline do with microbatch k. On one rank, h and dh stay where they are.
+struct Halves {
+  RankSketch& first;
+  RankSketch& last;
+  BufferId w0, gradient0, w1, gradient1, loss;
+  SubgraphId forward0, backward0, second;
+
+  void microbatch(int64_t k) {
+    const bool is_pipeline = &first != &last;
+    const int microbatch = static_cast<int>(k);
+    const BufferId x = first.buffer(at("x", k), BufferKind::kInput, {first.rows(), kFeatures}, "x");
+    const BufferId h0 = first.buffer(at("h", k), BufferKind::kActivation, {first.rows(), kHidden});
+    const BufferId h1 = is_pipeline ? last.buffer(at("h", k), BufferKind::kActivation, {first.rows(), kHidden}) : h0;
+    first.add(InstructionKind::kLoadInput, {}, {x}, microbatch);
+    first.run(forward0, {x, w0}, {h0}, microbatch);
+    if (is_pipeline) {
+      first.add(InstructionKind::kSend, {h0}, {}, microbatch).peer = 1;
+      last.add(InstructionKind::kReceive, {}, {h1}, microbatch).peer = 0;
+    }
+    const BufferId part = last.buffer(at("loss", k), BufferKind::kActivation, {});
+    const BufferId dh1 = last.buffer(at("dh", k), BufferKind::kActivation, {first.rows(), kHidden});
+    const BufferId dw1 = last.buffer(at("dw1", k), BufferKind::kActivation, kShape1);
+    last.run(second, {h1, w1}, {part, dh1, dw1}, microbatch);
+    last.add(InstructionKind::kAccumulate, {part}, {loss}, microbatch).overwrite = k == 0;
+    last.add(InstructionKind::kAccumulate, {dw1}, {gradient1}, microbatch).overwrite = k == 0;
+    const BufferId dh0 = is_pipeline ? first.buffer(at("dh", k), BufferKind::kActivation, {first.rows(), kHidden}) : dh1;
+    if (is_pipeline) {
+      last.add(InstructionKind::kSend, {dh1}, {}, microbatch).peer = 0;
+      first.add(InstructionKind::kReceive, {}, {dh0}, microbatch).peer = 1;
+      for (const BufferId id : {part, dw1, h1, dh1}) last.free(id);
+    }
+    const BufferId dw0 = first.buffer(at("dw0", k), BufferKind::kActivation, kShape0);
+    first.run(backward0, {x, dh0}, {dw0}, microbatch);
+    first.add(InstructionKind::kAccumulate, {dw0}, {gradient0}, microbatch).overwrite = k == 0;
+    for (const BufferId id : {x, h0, dh0, dw0}) first.free(id);
+    if (!is_pipeline) {
+      for (const BufferId id : {part, dw1}) last.free(id);
+    }
+  }
+};
+
+}  // namespace
+
+std::vector<double> initialWeights(int which) {
+  std::vector<double> weights(static_cast<size_t>(elementCount(which == 0 ? kShape0 : kShape1)));
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = 0.1 * static_cast<double>(static_cast<int>((i * 7 + static_cast<size_t>(which) * 3) % 11) - 5);
+  return weights;
+}
+
+std::vector<RankImage> pipelineImages(int ranks, const PipelineOptions& options) {
+  std::vector<RankSketch> sketches;
+  for (int rank = 0; rank < ranks; ++rank) sketches.emplace_back(rank, ranks, options);
+  RankSketch& first = sketches.front();
+  RankSketch& last = sketches.back();
+  const BufferId w0 = first.weight(0, kShape0);
+  const BufferId gradient0 = first.buffer("g0", BufferKind::kGradient, kShape0, "w0");
+  const BufferId w1 = last.weight(1, kShape1);
+  const BufferId gradient1 = last.buffer("g1", BufferKind::kGradient, kShape1, "w1");
+  const BufferId loss = last.buffer("loss", BufferKind::kAccumulator, {});
+  Halves halves{first, last, w0, gradient0, w1, gradient1, loss, first.subgraph(firstForward(first), Phase::kForward),
+                first.subgraph(firstBackward(first), Phase::kBackwardWeight), last.subgraph(second(last), Phase::kForward)};
+  for (int64_t k = 0; k < options.microbatches; ++k) halves.microbatch(k);
+  first.update(0, w0, gradient0, kShape0);
+  last.update(1, w1, gradient1, kShape1);
+  last.result(Result::Kind::kLoss, "loss", loss);
+  std::vector<RankImage> images;
+  for (RankSketch& sketch : sketches) images.push_back(sketch.finish());
+  return images;
+}
+
+void writePlanDirectory(const std::string& directory, const std::vector<RankImage>& images) {
+  for (const RankImage& image : images) {
+    const std::filesystem::path folder = std::filesystem::path(directory) / "ranks" / rankDirectoryName(image.program.rank);
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / "program.json") << programToJson(image.program);
+    for (size_t s = 0; s < image.subgraphs.size(); ++s) writeModel(image.subgraphs[s], (folder / image.program.subgraphs[s].file).string());
+  }
+}
+
+std::vector<ExpectedStep> expectedSteps(int steps, uint64_t seed, const PipelineOptions& options) {
+  const ProgramInput input{"x", DataType::kFloat64, {options.batch, kFeatures}, 0, 0, 0};
+  const auto data = makeSyntheticData({input}, 1, seed);
+  std::vector<double> w[2] = {initialWeights(0), initialWeights(1)};
+  std::vector<ExpectedStep> result;
+  for (int step = 1; step <= steps; ++step) {
+    std::vector<double> x(static_cast<size_t>(options.batch * kFeatures));
+    data->fill(0, step, 0, std::as_writable_bytes(std::span(x)));
+    ExpectedStep expected;
+    expected.gradients[0].resize(w[0].size());
+    expected.gradients[1].resize(w[1].size());
+    for (int64_t b = 0; b < options.batch; ++b) {
+      double h[kHidden] = {}, dh[kHidden] = {};
+      for (int64_t j = 0; j < kHidden; ++j) {
+        for (int64_t i = 0; i < kFeatures; ++i) h[j] += x[b * kFeatures + i] * w[0][i * kHidden + j];
+      }
+      for (int64_t o = 0; o < kOutputs; ++o) {
+        double y = 0;
+        for (int64_t j = 0; j < kHidden; ++j) y += h[j] * w[1][j * kOutputs + o];
+        expected.loss += y * y;
+        for (int64_t j = 0; j < kHidden; ++j) {
+          expected.gradients[1][j * kOutputs + o] += h[j] * 2 * y;
+          dh[j] += 2 * y * w[1][j * kOutputs + o];
+        }
+      }
+      for (int64_t i = 0; i < kFeatures; ++i) {
+        for (int64_t j = 0; j < kHidden; ++j) expected.gradients[0][i * kHidden + j] += x[b * kFeatures + i] * dh[j];
+      }
+    }
+    for (int which : {0, 1}) {
+      for (size_t i = 0; i < w[which].size(); ++i) w[which][i] -= options.rate * expected.gradients[which][i];
+      expected.weights[which] = w[which];
+    }
+    result.push_back(std::move(expected));
+  }
+  return result;
+}
+
+}  // namespace pipeshard
