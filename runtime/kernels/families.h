@@ -1,0 +1,29 @@
+// One function per family of operators; each adds its CPU kernels to a registry. Standard operators first.
+#pragma once
+
+#include "runtime/kernels/kernel.h"
+
+namespace pipeshard::kernels {
+
+void addUnaryKernels(KernelRegistry& registry);           // Neg, Exp, Gelu, Clip, ...
+void addBinaryKernels(KernelRegistry& registry);          // Add, Max, And, ...
+void addPowKernels(KernelRegistry& registry);             // Pow
+void addComparisonKernels(KernelRegistry& registry);      // Equal, Less, Where, ...
+void addCastKernels(KernelRegistry& registry);            // Cast, CastLike
+void addMatMulKernels(KernelRegistry& registry);          // MatMul, Gemm
+void addReduceKernels(KernelRegistry& registry);          // ReduceSum, ...
+void addScanKernels(KernelRegistry& registry);            // ArgMax, ArgMin, CumSum
+void addSoftmaxKernels(KernelRegistry& registry);         // Softmax, LogSoftmax and their gradients
+void addNormalizationKernels(KernelRegistry& registry);   // LayerNormalization and its gradients
+void addLossKernels(KernelRegistry& registry);            // SoftmaxCrossEntropyLoss, its gradient, NegativeLogLikelihoodLoss
+void addViewKernels(KernelRegistry& registry);            // Reshape, Squeeze, Identity, Dropout, ...
+void addMakerKernels(KernelRegistry& registry);           // Shape, Constant, ConstantOfShape, Range, OneHot, Trilu, ...
+void addTransposeKernels(KernelRegistry& registry);       // Transpose
+void addCopyKernels(KernelRegistry& registry);            // Slice, Split, Concat, Expand, Tile
+void addPadKernels(KernelRegistry& registry);             // Pad
+void addGatherKernels(KernelRegistry& registry);          // Gather and its gradient
+void addScatterKernels(KernelRegistry& registry);         // GatherElements and its gradient, GatherND, ScatterElements, ScatterND
+void addActivationGradKernels(KernelRegistry& registry);  // ReluGrad, GeluGrad
+void addOptimizerKernels(KernelRegistry& registry);       // SGD, SGDMomentum, Adam, AdamW
+
+}  // namespace pipeshard::kernels

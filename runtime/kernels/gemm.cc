@@ -1,0 +1,127 @@
+#include "runtime/kernels/gemm.h"
+
+#include <type_traits>
+
+#define EIGEN_DONT_PARALLELIZE
+#include <Eigen/Core>
+
+#include "ir/error.h"
+#include "runtime/kernels/onednn.h"
+#include "runtime/kernels/parallel.h"
+
+namespace pipeshard::kernels {
+namespace {
+
+template <typename T>
+struct Operand {
+  const T* data;
+  int64_t leading;
+  bool transposed;
+};
+
+// One thread: C[m,n] (rows `ldc` apart) = alpha * op(A) * op(B) + beta * C.
+void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<float> a, Operand<float> b, double beta, float* c, int64_t ldc) {
+  onednnGemm(a.transposed, b.transposed, m, n, k, static_cast<float>(alpha), a.data, a.leading, b.data, b.leading, static_cast<float>(beta),
+             c, ldc);
+}
+
+void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<double> a, Operand<double> b, double beta, double* c, int64_t ldc) {
+  using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using Stride = Eigen::OuterStride<>;
+  using Input = Eigen::Map<const Matrix, 0, Stride>;
+  Eigen::Map<Matrix, 0, Stride> out(c, m, n, Stride(ldc));
+  const Input left(a.data, a.transposed ? k : m, a.transposed ? m : k, Stride(a.leading));
+  const Input right(b.data, b.transposed ? n : k, b.transposed ? k : n, Stride(b.leading));
+  if (beta == 0)
+    out.setZero();
+  else if (beta != 1)
+    out *= beta;
+  if (a.transposed && b.transposed)
+    out.noalias() += alpha * left.transpose() * right.transpose();
+  else if (a.transposed)
+    out.noalias() += alpha * left.transpose() * right;
+  else if (b.transposed)
+    out.noalias() += alpha * left * right.transpose();
+  else
+    out.noalias() += alpha * left * right;
+}
+
+template <typename T>
+void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<T> a, Operand<T> b, double beta, T* c, int64_t ldc) {
+  using U = std::make_unsigned_t<T>;
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      U sum = 0;
+      for (int64_t l = 0; l < k; ++l) {
+        const T left = a.transposed ? a.data[l * a.leading + i] : a.data[i * a.leading + l];
+        const T right = b.transposed ? b.data[j * b.leading + l] : b.data[l * b.leading + j];
+        sum += static_cast<U>(left) * static_cast<U>(right);
+      }
+      U* out = reinterpret_cast<U*>(c + i * ldc + j);
+      *out = static_cast<U>(static_cast<T>(alpha)) * sum + (beta == 0 ? U(0) : static_cast<U>(static_cast<T>(beta)) * *out);
+    }
+  }
+}
+
+// Tile sizes: small enough to feed many threads, large enough that packing the operands costs little.
+struct Tiling {
+  int64_t rows = 1;
+  int64_t columns = 1;
+};
+
+Tiling chooseTiles(const GemmShape& shape) {
+  constexpr int64_t kEdge = 512;
+  constexpr int64_t kSmallWork = int64_t{1} << 21;  // multiply-adds that one thread does sooner than a second one wakes
+  if (shape.m * shape.n * std::max<int64_t>(1, shape.k) <= kSmallWork)
+    return {std::max<int64_t>(1, shape.m), std::max<int64_t>(1, shape.n)};
+  const auto even = [](int64_t size) {
+    const int64_t parts = (size + kEdge - 1) / kEdge;
+    const int64_t part = (size + parts - 1) / parts;
+    return (part + 15) / 16 * 16;
+  };
+  return {even(shape.m), even(shape.n)};
+}
+
+}  // namespace
+
+template <typename T>
+void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a, const int64_t* a_offsets, const T* b,
+                 const int64_t* b_offsets, double beta, T* c) {
+  if (shape.m == 0 || shape.n == 0 || batch == 0) return;
+  const Tiling tile = chooseTiles(shape);
+  const int64_t row_tiles = (shape.m + tile.rows - 1) / tile.rows;
+  const int64_t column_tiles = (shape.n + tile.columns - 1) / tile.columns;
+  const int64_t lda = shape.transpose_a ? shape.m : shape.k;
+  const int64_t ldb = shape.transpose_b ? shape.k : shape.n;
+  // Small products are grouped, so that a thread has work for some microseconds.
+  const int64_t work = tile.rows * tile.columns * std::max<int64_t>(1, shape.k);
+  const int64_t group = std::max<int64_t>(1, (int64_t{1} << 20) / work);
+  forBlocks(batch * row_tiles * column_tiles, group, [&](int64_t begin, int64_t end) {
+    for (int64_t index = begin; index < end; ++index) {
+      const int64_t matrix = index / (row_tiles * column_tiles);
+      const int64_t i = index / column_tiles % row_tiles * tile.rows;
+      const int64_t j = index % column_tiles * tile.columns;
+      const int64_t m = std::min(tile.rows, shape.m - i);
+      const int64_t n = std::min(tile.columns, shape.n - j);
+      T* out = c + matrix * shape.m * shape.n + i * shape.n + j;
+      if (shape.k == 0) {
+        for (int64_t row = 0; row < m; ++row)
+          for (int64_t column = 0; column < n; ++column)
+            out[row * shape.n + column] = beta == 0 ? T(0) : T(beta * out[row * shape.n + column]);
+        continue;
+      }
+      const Operand<T> left{a + a_offsets[matrix] + (shape.transpose_a ? i : i * lda), lda, shape.transpose_a};
+      const Operand<T> right{b + b_offsets[matrix] + (shape.transpose_b ? j * ldb : j), ldb, shape.transpose_b};
+      tileGemm(m, n, shape.k, alpha, left, right, beta, out, shape.n);
+    }
+  });
+}
+
+template void batchedGemm(const GemmShape&, int64_t, double, const float*, const int64_t*, const float*, const int64_t*, double, float*);
+template void batchedGemm(const GemmShape&, int64_t, double, const double*, const int64_t*, const double*, const int64_t*, double, double*);
+template void batchedGemm(const GemmShape&, int64_t, double, const int32_t*, const int64_t*, const int32_t*, const int64_t*, double,
+                          int32_t*);
+template void batchedGemm(const GemmShape&, int64_t, double, const int64_t*, const int64_t*, const int64_t*, const int64_t*, double,
+                          int64_t*);
+
+}  // namespace pipeshard::kernels

@@ -1,0 +1,24 @@
+// Matrix products of dense row-major matrices: float32 by oneDNN, float64 by Eigen, integers by plain loops. The output is cut
+// into tiles by its size; every tile is computed by one thread over the whole of k, so that bits do not depend on threads.
+#pragma once
+
+#include <cstdint>
+
+namespace pipeshard::kernels {
+
+struct GemmShape {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+};
+
+// C = alpha * op(A) * op(B) + beta * C for `batch` independent products; matrix i of A starts at a + a_offsets[i] (elements),
+// likewise b; C is dense, matrix after matrix. beta == 0: C need not be initialised. T: float, double, int32_t, int64_t
+// (integers wrap; alpha and beta are rounded).
+template <typename T>
+void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a, const int64_t* a_offsets, const T* b,
+                 const int64_t* b_offsets, double beta, T* c);
+
+}  // namespace pipeshard::kernels

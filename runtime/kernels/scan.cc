@@ -1,0 +1,92 @@
+#include "runtime/kernels/columns.h"
+#include "runtime/kernels/families.h"
+
+namespace pipeshard::kernels {
+namespace {
+
+// The position of the greatest (least) element along the middle axis; NaN counts as greatest (least), as in numpy.
+template <typename T>
+void runArgExtreme(const AxisSplit& split, bool greatest, bool take_last, const T* x, int64_t* y) {
+  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
+    for (int64_t c = column; c < column + width; ++c) {
+      const T* line = x + outer * split.size * split.inner + c;
+      T best = line[0];
+      int64_t at = 0;
+      for (int64_t i = 1; i < split.size; ++i) {
+        const T value = line[i * split.inner];
+        const bool better = best == best && (value != value || (greatest ? value > best : value < best));
+        if (better || (take_last && value == best)) {
+          best = value;
+          at = i;
+        }
+      }
+      y[outer * split.inner + c] = at;
+    }
+  });
+}
+
+std::unique_ptr<Kernel> argExtreme(const KernelSpec& spec, bool greatest) {
+  checkArity(spec, 1, 1);
+  const Shape& shape = spec.inputs[0].shape;
+  const size_t axis = axisAttribute(spec, 0);
+  Shape expected = shape;
+  if (spec.node->intAttribute("keepdims", 1) != 0)
+    expected[axis] = 1;
+  else
+    expected.erase(expected.begin() + static_cast<std::ptrdiff_t>(axis));
+  checkOutputShape(spec, 0, expected);
+  checkOutputType(spec, 0, DataType::kInt64);
+  if (shape[axis] == 0) refuse(spec, "axis {} has no elements", axis);
+  const AxisSplit split = splitAtAxis(shape, axis);
+  const bool take_last = spec.node->intAttribute("select_last_index", 0) != 0;
+  return withType<float, double, int32_t, int64_t, int8_t, uint8_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
+    using T = decltype(zero);
+    return makeKernel([=](const KernelArguments& arguments) {
+      runArgExtreme<T>(split, greatest, take_last, input<T>(arguments, 0), output<int64_t>(arguments, 0));
+    });
+  });
+}
+
+template <typename T>
+void runCumulativeSum(const AxisSplit& split, bool exclusive, bool reverse, const T* x, T* y) {
+  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
+    T sums[kColumns] = {};
+    for (int64_t step = 0; step < split.size; ++step) {
+      const int64_t i = reverse ? split.size - 1 - step : step;
+      const int64_t at = (outer * split.size + i) * split.inner + column;
+      for (int64_t c = 0; c < width; ++c) {
+        const T before = sums[c];
+        sums[c] += x[at + c];
+        y[at + c] = exclusive ? before : sums[c];
+      }
+    }
+  });
+}
+
+std::unique_ptr<Kernel> cumulativeSum(const KernelSpec& spec) {
+  checkArity(spec, 2, 2);
+  checkOutputType(spec, 0, spec.inputs[0].data_type);
+  checkOutputShape(spec, 0, spec.inputs[0].shape);
+  const auto axis = static_cast<int64_t>(constantNumber(spec, 1, "axis"));
+  const AxisSplit split = splitAtAxis(spec.inputs[0].shape, checkedAxis(spec, axis, spec.inputs[0].shape.size()));
+  const bool exclusive = spec.node->intAttribute("exclusive", 0) != 0;
+  const bool reverse = spec.node->intAttribute("reverse", 0) != 0;
+  return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
+    using T = decltype(zero);
+    return makeKernel(
+        [=](const KernelArguments& arguments) {
+          runCumulativeSum<T>(split, exclusive, reverse, input<T>(arguments, 0), output<T>(arguments, 0));
+        },
+        inPlaceTraits(spec, {0}));
+  });
+}
+
+}  // namespace
+
+void addScanKernels(KernelRegistry& registry) {
+  registry.add("", "ArgMax", [](const KernelSpec& spec) { return argExtreme(spec, true); });
+  registry.add("", "ArgMin", [](const KernelSpec& spec) { return argExtreme(spec, false); });
+  registry.add("", "CumSum", cumulativeSum);
+}
+
+}  // namespace pipeshard::kernels
