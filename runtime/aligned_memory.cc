@@ -18,7 +18,8 @@ AlignedMemory::AlignedMemory(size_t bytes) {
   size_ = bytes;
 }
 
-AlignedMemory::AlignedMemory(AlignedMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+AlignedMemory::AlignedMemory(AlignedMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
 AlignedMemory& AlignedMemory::operator=(AlignedMemory&& other) noexcept {
   std::swap(data_, other.data_);

@@ -99,7 +99,8 @@ ChildProcess ChildProcess::start(const std::string& executable, const std::vecto
     fail(ErrorCode::kMissingInput, "cannot execute the worker '{}': {}", executable, std::strerror(reason));
   }
   child.descriptor_.reset(openProcessDescriptor(child.pid_));
-  if (!child.descriptor_.valid()) fail(ErrorCode::kConfiguration, "cannot watch a worker: pidfd_open: {}; Linux 5.3 or newer is needed", std::strerror(errno));
+  if (!child.descriptor_.valid())
+    fail(ErrorCode::kConfiguration, "cannot watch a worker: pidfd_open: {}; Linux 5.3 or newer is needed", std::strerror(errno));
   return child;
 }
 

@@ -41,6 +41,7 @@ Half narrowToHalf(double value) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const double magnitude = std::fabs(value);
   if (std::isnan(value)) return {static_cast<uint16_t>(sign | 0x7e00)};
+  if (magnitude == 0) return {sign};
   if (magnitude >= 65520.0) return {static_cast<uint16_t>(sign | 0x7c00)};
   int exponent = 0;
   std::frexp(magnitude, &exponent);  // magnitude = f * 2^exponent, f in [0.5, 1)

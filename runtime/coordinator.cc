@@ -67,7 +67,11 @@ int threadsPerWorker(const JobSpec& spec, int ranks) {
 class Coordinator {
  public:
   Coordinator(const JobSpec& spec, const JobProgressCallback& progress)
-      : spec_(spec), progress_(progress), ranks_(countRanks(spec.plan_directory)), job_id_(newJobId()), segments_(SharedSegments::create(ranks_)),
+      : spec_(spec),
+        progress_(progress),
+        ranks_(countRanks(spec.plan_directory)),
+        job_id_(newJobId()),
+        segments_(SharedSegments::create(ranks_)),
         server_(ControlServer::bind(job_id_)) {
     if (spec.handle_signals) signals_.emplace();
     result_.ranks.resize(static_cast<size_t>(ranks_));
@@ -83,7 +87,8 @@ class Coordinator {
     result_.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
     sendToAll("run", {{"first", 1}, {"last", spec_.steps}});
     for (int64_t step = 1; step <= spec_.steps; ++step) {
-      waitFor([&](const Worker& worker) { return worker.steps_done >= step; }, Clock::now() + spec_.step_timeout, fmt::format("step {}", step));
+      waitFor([&](const Worker& worker) { return worker.steps_done >= step; }, Clock::now() + spec_.step_timeout,
+              fmt::format("step {}", step));
       finishStep(step);
     }
     waitFor([](const Worker& worker) { return worker.finished; }, Clock::now() + spec_.step_timeout, "the end of the last step");
@@ -120,7 +125,8 @@ class Coordinator {
       if (Clock::now() < deadline || is_met()) continue;
       std::string late;
       for (size_t rank = 0; rank < workers_.size(); ++rank) {
-        if (!condition(workers_[rank])) late += fmt::format("\n  rank {} (pid {}): {}", rank, workers_[rank].process.pid(), workers_[rank].where);
+        if (!condition(workers_[rank]))
+          late += fmt::format("\n  rank {} (pid {}): {}", rank, workers_[rank].process.pid(), workers_[rank].where);
       }
       failJob({ErrorCode::kHang, fmt::format("{} took too long; still there:{}", what, late)});
     }
@@ -165,7 +171,8 @@ void Coordinator::startWorkers() {
     std::vector<std::string> arguments = spec_.worker_arguments;
     const std::vector<std::string> own = workerArguments(options);
     arguments.insert(arguments.end(), own.begin(), own.end());
-    workers_.push_back({ChildProcess::start(spec_.worker_executable, arguments, {fmt::format("OMP_NUM_THREADS={}", threads)}), Clock::now()});
+    workers_.push_back(
+        {ChildProcess::start(spec_.worker_executable, arguments, {fmt::format("OMP_NUM_THREADS={}", threads)}), Clock::now()});
     result_.ranks[static_cast<size_t>(rank)].pid = workers_.back().process.pid();
     report({.kind = JobProgress::Kind::kStarted, .rank = rank, .pid = workers_.back().process.pid()});
   }
@@ -225,7 +232,8 @@ std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message)
   worker.last_heard = Clock::now();
   try {
     if (message.lost_before > 0) {
-      return Failure{ErrorCode::kPeerUnavailable, fmt::format("rank {} (pid {}): {} control messages were lost", message.rank, rank.pid, message.lost_before)};
+      return Failure{ErrorCode::kPeerUnavailable,
+                     fmt::format("rank {} (pid {}): {} control messages were lost", message.rank, rank.pid, message.lost_before)};
     }
     if (message.type == "heartbeat") {
       worker.where = body.at("where").get<std::string>();
@@ -234,7 +242,8 @@ std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message)
       rank.arena_bytes = body.at("arena_bytes").get<int64_t>();
       rank.constant_bytes = body.at("constant_bytes").get<int64_t>();
       const nlohmann::json& memory = body.at("memory");
-      rank.memory = {memory.at("parameters"), memory.at("states"), memory.at("gradients"), memory.at("activations"), memory.at("workspace"), memory.at("padding")};
+      rank.memory = {memory.at("parameters"),  memory.at("states"),    memory.at("gradients"),
+                     memory.at("activations"), memory.at("workspace"), memory.at("padding")};
       report({.kind = JobProgress::Kind::kLoaded, .rank = message.rank});
     } else if (message.type == "step") {
       return handleStep(message.rank, worker, body);
@@ -247,7 +256,8 @@ std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message)
                      code != ErrorCode::kPeerUnavailable && code != ErrorCode::kHang};
     }
   } catch (const nlohmann::json::exception& error) {
-    return Failure{ErrorCode::kInternal, fmt::format("rank {} (pid {}): malformed '{}' message: {}", message.rank, rank.pid, message.type, error.what())};
+    return Failure{ErrorCode::kInternal,
+                   fmt::format("rank {} (pid {}): malformed '{}' message: {}", message.rank, rank.pid, message.type, error.what())};
   }
   return std::nullopt;
 }
@@ -284,8 +294,9 @@ std::optional<Failure> Coordinator::findSilentWorker() {
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
     const Worker& worker = workers_[rank];
     if (Clock::now() - worker.last_heard < kSilence) continue;
-    return Failure{ErrorCode::kHang, fmt::format("worker of rank {} (pid {}) has not answered for {} s (stopped?); last seen: {}", rank,
-                                                 worker.process.pid(), std::chrono::duration_cast<std::chrono::seconds>(kSilence).count(), worker.where)};
+    return Failure{ErrorCode::kHang,
+                   fmt::format("worker of rank {} (pid {}) has not answered for {} s (stopped?); last seen: {}", rank, worker.process.pid(),
+                               std::chrono::duration_cast<std::chrono::seconds>(kSilence).count(), worker.where)};
   }
   return std::nullopt;
 }
@@ -331,7 +342,8 @@ int countRanks(const std::string& plan_directory) {
     count += entry->is_directory() ? 1 : 0;
   }
   if (error || count == 0) {
-    fail(ErrorCode::kMissingInput, "{} is not a plan directory: it has no folder ranks/ with a folder per rank; make one with `pipeshard plan`", plan_directory);
+    fail(ErrorCode::kMissingInput,
+         "{} is not a plan directory: it has no folder ranks/ with a folder per rank; make one with `pipeshard plan`", plan_directory);
   }
   for (int rank = 0; rank < count; ++rank) {
     if (!fs::is_directory(folder / rankDirectoryName(rank))) {

@@ -70,8 +70,9 @@ class SyntheticData : public DataSource {
         fail(ErrorCode::kConfiguration, "input '{}': no synthetic data of type {}; give --data", input.name, dataTypeName(input.data_type));
       }
       if (is_integer && input.high <= input.low) {
-        fail(ErrorCode::kConfiguration, "input '{}': its integer range [{}, {}) is empty, so there is no synthetic data for it; give --data",
-             input.name, input.low, input.high);
+        fail(ErrorCode::kConfiguration,
+             "input '{}': its integer range [{}, {}) is empty, so there is no synthetic data for it; give --data", input.name, input.low,
+             input.high);
       }
       cuts_.push_back(cutOf(input, microbatches));
       names_.push_back(hashName(input.name));
@@ -152,9 +153,8 @@ class NpzData : public DataSource {
  private:
   void checkArray(const std::string& path, size_t index, const NpzArray& array) {
     const ProgramInput& input = inputs_[index];
-    const std::string expected =
-        fmt::format("{}{}", dataTypeName(input.data_type), shapeToString(input.shape)) +
-        (input.axis < 0 ? "" : fmt::format(" (or a longer axis {})", input.axis));
+    const std::string expected = fmt::format("{}{}", dataTypeName(input.data_type), shapeToString(input.shape)) +
+                                 (input.axis < 0 ? "" : fmt::format(" (or a longer axis {})", input.axis));
     Shape comparable = array.shape;
     const auto axis = static_cast<size_t>(input.axis);
     const bool has_rows = input.axis >= 0 && axis < array.shape.size() && array.shape[axis] >= input.shape[axis];
@@ -179,8 +179,8 @@ Shape microbatchShape(const ProgramInput& input, int64_t microbatches) {
   if (input.axis < 0) return shape;
   const auto axis = static_cast<size_t>(input.axis);
   if (axis >= shape.size() || shape[axis] % microbatches != 0) {
-    fail(ErrorCode::kConfiguration, "input '{}' {} cannot be cut into {} equal microbatches along axis {}", input.name, shapeToString(input.shape),
-         microbatches, input.axis);
+    fail(ErrorCode::kConfiguration, "input '{}' {} cannot be cut into {} equal microbatches along axis {}", input.name,
+         shapeToString(input.shape), microbatches, input.axis);
   }
   shape[axis] /= microbatches;
   return shape;

@@ -58,7 +58,9 @@ StepDump StepDump::open(const std::string& directory, int64_t step, int ranks) {
     dump.files_.push_back(TensorFile::open((std::filesystem::path(directory) / dumpFileName(step, rank)).string()));
     for (const TensorEntry& entry : dump.files_.back().tensors()) {
       const auto [other, is_new] = dump.file_of_.emplace(entry.name, static_cast<size_t>(rank));
-      if (!is_new) fail(ErrorCode::kBadModel, "dump of {}: '{}' is in the files of ranks {} and {}", dump.description_, entry.name, other->second, rank);
+      if (!is_new)
+        fail(ErrorCode::kBadModel, "dump of {}: '{}' is in the files of ranks {} and {}", dump.description_, entry.name, other->second,
+             rank);
     }
   }
   for (const auto& [name, file] : dump.file_of_) dump.names_.push_back(name);

@@ -1,8 +1,8 @@
 #include "runtime/executor.h"
 
 #include <algorithm>
-#include <cmath>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 
 #include "ir/error.h"
@@ -40,10 +40,10 @@ struct Executor::Action {
   size_t data_input = 0;  // kLoadInput: index into program.inputs
 };
 
-Executor::Executor(RankImage image, const ExecutorOptions& options)
-    : image_(std::move(image)), options_(options) {
+Executor::Executor(RankImage image, const ExecutorOptions& options) : image_(std::move(image)), options_(options) {
   if (image_.subgraphs.size() != program().subgraphs.size()) {
-    fail(ErrorCode::kConfiguration, "rank {}: {} subgraphs, but {} graphs", program().rank, program().subgraphs.size(), image_.subgraphs.size());
+    fail(ErrorCode::kConfiguration, "rank {}: {} subgraphs, but {} graphs", program().rank, program().subgraphs.size(),
+         image_.subgraphs.size());
   }
   try {
     compileSubgraphs(options_.kernels == nullptr ? cpuKernels() : *options_.kernels);
@@ -127,7 +127,8 @@ Executor::Action Executor::resolve(const Instruction& instruction) {
     std::vector<std::byte*> inputs, outputs;
     for (const BufferId id : instruction.inputs) inputs.push_back(content(id).data());
     for (const BufferId id : instruction.outputs) outputs.push_back(content(id).data());
-    action.run = subgraphs_[instruction.subgraph.index()]->bind(aliasingOf(instruction), inputs, outputs, arena_.data() + memory_.workspace_offset);
+    action.run =
+        subgraphs_[instruction.subgraph.index()]->bind(aliasingOf(instruction), inputs, outputs, arena_.data() + memory_.workspace_offset);
   }
   if (instruction.kind == InstructionKind::kLoadInput) {
     const std::string& name = program().buffer(instruction.outputs.at(0)).value;
@@ -142,10 +143,12 @@ Executor::Action Executor::resolve(const Instruction& instruction) {
 
 void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
   PIPESHARD_CHECK(actions_.empty(), "attach was called twice");
-  PIPESHARD_CHECK(arena.size() >= static_cast<size_t>(memory_.total_bytes), "arena of {} bytes, needed {}", arena.size(), memory_.total_bytes);
+  PIPESHARD_CHECK(arena.size() >= static_cast<size_t>(memory_.total_bytes), "arena of {} bytes, needed {}", arena.size(),
+                  memory_.total_bytes);
   const int size = communicator == nullptr ? 1 : communicator->size();
   if (size != program().world_size) {
-    fail(ErrorCode::kConfiguration, "rank {}: the program is for {} ranks, the communicator has {}", program().rank, program().world_size, size);
+    fail(ErrorCode::kConfiguration, "rank {}: the program is for {} ranks, the communicator has {}", program().rank, program().world_size,
+         size);
   }
   arena_ = arena;
   communicator_ = communicator;
@@ -199,7 +202,8 @@ StepReport Executor::runStep(int64_t step) {
   report.transfer_seconds += secondsSince(end_of_work);
   report.loss = readLoss();
   if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
-    fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; lower the learning rate or check the data", program().rank, step, *report.loss);
+    fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; lower the learning rate or check the data", program().rank, step,
+         *report.loss);
   }
   current_step_.store(0);
   report.seconds = secondsSince(start);

@@ -40,7 +40,7 @@ std::string rankDirectoryName(int rank);
 RankImage loadRank(const std::string& directory);
 
 struct ExecutorOptions {
-  bool check_finite = true;  // a loss that is NaN or infinite ends the step with Error(kNotANumber)
+  bool check_finite = true;                 // a loss that is NaN or infinite ends the step with Error(kNotANumber)
   const KernelRegistry* kernels = nullptr;  // nullptr: cpuKernels()
 };
 
@@ -99,7 +99,7 @@ class Executor {
   std::span<std::byte> arena_;
   Communicator* communicator_ = nullptr;
   DataSource* data_ = nullptr;
-  std::vector<Action> actions_;                                         // by instruction
+  std::vector<Action> actions_;                                          // by instruction
   std::vector<std::vector<std::unique_ptr<SendHandle>>> pending_sends_;  // by buffer
   std::atomic<size_t> current_instruction_{0};
   std::atomic<int64_t> current_step_{0};  // 0 between steps

@@ -40,10 +40,10 @@ struct JobSpec {
   std::string worker_executable = "/proc/self/exe";
   std::vector<std::string> worker_arguments = {"worker"};
 
-  std::chrono::milliseconds load_timeout{std::chrono::minutes(10)};     // from start until all weights are in memory
-  std::chrono::milliseconds step_timeout{std::chrono::minutes(30)};     // one step on all ranks
+  std::chrono::milliseconds load_timeout{std::chrono::minutes(10)};      // from start until all weights are in memory
+  std::chrono::milliseconds step_timeout{std::chrono::minutes(30)};      // one step on all ranks
   std::chrono::milliseconds transfer_timeout{std::chrono::minutes(10)};  // one wait for a peer inside a step
-  std::chrono::milliseconds stop_timeout{std::chrono::seconds(2)};      // for workers to end by themselves before they are killed
+  std::chrono::milliseconds stop_timeout{std::chrono::seconds(2)};       // for workers to end by themselves before they are killed
 
   bool handle_signals = true;  // SIGINT and SIGTERM stop the job while runJob runs (JobInterrupted); previous handlers return
 };
@@ -61,17 +61,17 @@ struct JobProgress {
 using JobProgressCallback = std::function<void(const JobProgress&)>;
 
 struct StepResult {
-  int64_t step = 0;    // 1-based
-  double loss = 0;     // of the whole batch
-  double seconds = 0;  // on the slowest rank
+  int64_t step = 0;                      // 1-based
+  double loss = 0;                       // of the whole batch
+  double seconds = 0;                    // on the slowest rank
   std::vector<double> compute_seconds;   // by rank
   std::vector<double> transfer_seconds;  // by rank, waiting included
 };
 
 struct RankResult {
   int pid = 0;
-  int64_t arena_bytes = 0;     // planned: all tensors of the program
-  int64_t constant_bytes = 0;  // constants of the subgraphs
+  int64_t arena_bytes = 0;          // planned: all tensors of the program
+  int64_t constant_bytes = 0;       // constants of the subgraphs
   int64_t peak_resident_bytes = 0;  // measured: the process's high-water mark
   MemoryParts memory;
 };

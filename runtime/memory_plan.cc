@@ -143,7 +143,8 @@ std::vector<LiveBlock> bufferIntervals(const Program& program) {
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     for (const BufferId id : instruction.inputs) {
-      PIPESHARD_CHECK(written[id.index()], "rank {}, instruction {}: buffer '{}' is read before it is written", program.rank, i, program.buffer(id).name);
+      PIPESHARD_CHECK(written[id.index()], "rank {}, instruction {}: buffer '{}' is read before it is written", program.rank, i,
+                      program.buffer(id).name);
       if (instruction.kind == InstructionKind::kFree) blocks[id.index()].end = static_cast<int64_t>(i);
     }
     for (const BufferId id : instruction.outputs) {
@@ -191,9 +192,9 @@ MemoryPlan planMemory(const Program& program, int64_t workspace_bytes) {
 
 std::string printMemory(const MemoryPlan& plan) {
   const MemoryParts& parts = plan.parts;
-  return fmt::format("{} = parameters {} + states {} + gradients {} + activations {} + workspace {} + padding {}", megabytes(plan.total_bytes),
-                     megabytes(parts.parameters), megabytes(parts.states), megabytes(parts.gradients), megabytes(parts.activations),
-                     megabytes(parts.workspace), megabytes(parts.padding));
+  return fmt::format("{} = parameters {} + states {} + gradients {} + activations {} + workspace {} + padding {}",
+                     megabytes(plan.total_bytes), megabytes(parts.parameters), megabytes(parts.states), megabytes(parts.gradients),
+                     megabytes(parts.activations), megabytes(parts.workspace), megabytes(parts.padding));
 }
 
 }  // namespace pipeshard

@@ -25,12 +25,11 @@ struct Description {
   const char* text;
   DataType type;
 };
-constexpr std::array kDescriptions{Description{"|b1", DataType::kBool},    Description{"|u1", DataType::kUint8},
-                                   Description{"|i1", DataType::kInt8},    Description{"<u2", DataType::kUint16},
-                                   Description{"<i2", DataType::kInt16},   Description{"<u4", DataType::kUint32},
-                                   Description{"<i4", DataType::kInt32},   Description{"<u8", DataType::kUint64},
-                                   Description{"<i8", DataType::kInt64},   Description{"<f2", DataType::kFloat16},
-                                   Description{"<f4", DataType::kFloat32}, Description{"<f8", DataType::kFloat64}};
+constexpr std::array kDescriptions{
+    Description{"|b1", DataType::kBool},    Description{"|u1", DataType::kUint8},   Description{"|i1", DataType::kInt8},
+    Description{"<u2", DataType::kUint16},  Description{"<i2", DataType::kInt16},   Description{"<u4", DataType::kUint32},
+    Description{"<i4", DataType::kInt32},   Description{"<u8", DataType::kUint64},  Description{"<i8", DataType::kInt64},
+    Description{"<f2", DataType::kFloat16}, Description{"<f4", DataType::kFloat32}, Description{"<f8", DataType::kFloat64}};
 
 // The header is a Python dict literal of a fixed shape: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }.
 class HeaderParser {
@@ -100,7 +99,8 @@ class HeaderParser {
     for (const Description& description : kDescriptions) {
       if (text == description.text) return description.type;
     }
-    fail(ErrorCode::kBadModel, "{}: elements of type '{}' are not supported (little-endian bool, integers and floats of 2, 4 or 8 bytes are)", where_, text);
+    fail(ErrorCode::kBadModel,
+         "{}: elements of type '{}' are not supported (little-endian bool, integers and floats of 2, 4 or 8 bytes are)", where_, text);
   }
   bool boolean() {
     skipSpace();
@@ -173,7 +173,8 @@ NpyHeader parseNpyHeader(std::span<const std::byte> bytes, const std::string& wh
     begin = 12;
   }
   if (header_bytes > kHeaderLimit || header_bytes > bytes.size() - begin) {
-    fail(ErrorCode::kBadModel, "{}: the .npy header claims {} bytes, but {} follow (limit {})", where, header_bytes, bytes.size() - begin, kHeaderLimit);
+    fail(ErrorCode::kBadModel, "{}: the .npy header claims {} bytes, but {} follow (limit {})", where, header_bytes, bytes.size() - begin,
+         kHeaderLimit);
   }
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + begin, header_bytes);
   NpyHeader header = HeaderParser(text, where).parse();
@@ -205,7 +206,8 @@ NpzFile NpzFile::open(const std::string& path) {
     zip_error_init_with_code(&error, reason);
     const std::string text = zip_error_strerror(&error);
     zip_error_fini(&error);
-    fail(reason == ZIP_ER_OPEN || reason == ZIP_ER_READ ? ErrorCode::kMissingInput : ErrorCode::kBadModel, "{} cannot be read as .npz: {}", path, text);
+    fail(reason == ZIP_ER_OPEN || reason == ZIP_ER_READ ? ErrorCode::kMissingInput : ErrorCode::kBadModel, "{} cannot be read as .npz: {}",
+         path, text);
   }
   const zip_int64_t count = zip_get_num_entries(file.archive_->handle, 0);
   for (zip_int64_t i = 0; i < count; ++i) {

@@ -47,7 +47,8 @@ void readExactly(const Descriptor& file, uint64_t offset, std::span<std::byte> o
     const ssize_t got = ::pread(file.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(ErrorCode::kMissingInput, "cannot read {} at byte {}: {}", path, offset + done, std::strerror(errno));
-    if (got == 0) fail(ErrorCode::kMissingInput, "{} ends at byte {}, but bytes up to {} were expected", path, offset + done, offset + out.size());
+    if (got == 0)
+      fail(ErrorCode::kMissingInput, "{} ends at byte {}, but bytes up to {} were expected", path, offset + done, offset + out.size());
     done += static_cast<size_t>(got);
   }
 }
@@ -61,9 +62,7 @@ PendingFile::~PendingFile() {
   if (!committed_ && file_.valid()) ::unlink(temporary_.c_str());
 }
 
-void PendingFile::failed(const char* action) const {
-  fail(ErrorCode::kDiskFull, "cannot {} {}: {}", action, path_, std::strerror(errno));
-}
+void PendingFile::failed(const char* action) const { fail(ErrorCode::kDiskFull, "cannot {} {}: {}", action, path_, std::strerror(errno)); }
 
 void PendingFile::append(const void* data, size_t bytes) {
   const auto* from = static_cast<const std::byte*>(data);

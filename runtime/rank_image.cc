@@ -30,14 +30,16 @@ RankImage loadRank(const std::string& directory) {
   for (const Subgraph& subgraph : image.program.subgraphs) {
     const std::filesystem::path name(subgraph.file);
     if (name.has_parent_path() || name.empty()) {
-      fail(ErrorCode::kConfiguration, "{}: the file '{}' of subgraph '{}' is not in the rank's folder", program_path, subgraph.file, subgraph.name);
+      fail(ErrorCode::kConfiguration, "{}: the file '{}' of subgraph '{}' is not in the rank's folder", program_path, subgraph.file,
+           subgraph.name);
     }
     image.subgraphs.push_back(readModel((folder / name).string()));
   }
   return image;
 }
 
-LocalProgram::LocalProgram(RankImage image, const DataDescription& data, const ExecutorOptions& options) : executor_(std::move(image), options) {
+LocalProgram::LocalProgram(RankImage image, const DataDescription& data, const ExecutorOptions& options)
+    : executor_(std::move(image), options) {
   const Program& program = executor_.program();
   if (program.world_size != 1) {
     fail(ErrorCode::kConfiguration, "the program is for {} ranks; only a program of one rank runs in one process", program.world_size);

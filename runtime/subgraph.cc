@@ -48,7 +48,8 @@ void BoundRun::run() const {
   }
 }
 
-CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels) : graph_(std::move(graph)), name_(std::move(name)) {
+CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels)
+    : graph_(std::move(graph)), name_(std::move(name)) {
   try {
     prepare(kernels);
     findViews();
@@ -92,7 +93,8 @@ void CompiledSubgraph::placeConstants() {
     if (is_input[id.index()]) continue;  // its default; the bound buffer decides
     const auto* constant = std::get_if<Constant>(&initializer);
     if (constant == nullptr) {
-      fail(ErrorCode::kBadModel, "'{}' is a weight in a file, but not an input of the subgraph: a program binds weights as buffers", graph_.value(id).name);
+      fail(ErrorCode::kBadModel, "'{}' is a weight in a file, but not an input of the subgraph: a program binds weights as buffers",
+           graph_.value(id).name);
     }
     constant_offsets_[id.index()] = bytes;
     bytes += (constant->bytes.size() + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
@@ -101,7 +103,8 @@ void CompiledSubgraph::placeConstants() {
   for (const auto& [id, initializer] : graph_.initializers) {
     if (is_input[id.index()]) continue;
     const auto& constant = std::get<Constant>(initializer);
-    if (!constant.bytes.empty()) std::memcpy(constants_.data() + constant_offsets_[id.index()], constant.bytes.data(), constant.bytes.size());
+    if (!constant.bytes.empty())
+      std::memcpy(constants_.data() + constant_offsets_[id.index()], constant.bytes.data(), constant.bytes.size());
   }
 }
 

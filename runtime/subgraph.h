@@ -90,10 +90,10 @@ class CompiledSubgraph {
     size_t bytes = 0;
   };
   struct Layout {
-    std::vector<Storage> storage;           // by value index; meaningful for roots
+    std::vector<Storage> storage;  // by value index; meaningful for roots
     std::vector<Temporary> temporaries;
-    std::vector<size_t> kernel_workspace;   // by node: temporary, or kNoTemporary
-    std::vector<Copy> copies;               // after the last node, in order
+    std::vector<size_t> kernel_workspace;  // by node: temporary, or kNoTemporary
+    std::vector<Copy> copies;              // after the last node, in order
     int64_t workspace_bytes = 0;
   };
   class Planner;

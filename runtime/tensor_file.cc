@@ -22,13 +22,13 @@ struct TypeName {
   DataType type;
   const char* name;
 };
-constexpr std::array kTypeNames{TypeName{DataType::kBool, "BOOL"},          TypeName{DataType::kUint8, "U8"},
-                                TypeName{DataType::kInt8, "I8"},            TypeName{DataType::kUint16, "U16"},
-                                TypeName{DataType::kInt16, "I16"},          TypeName{DataType::kUint32, "U32"},
-                                TypeName{DataType::kInt32, "I32"},          TypeName{DataType::kUint64, "U64"},
-                                TypeName{DataType::kInt64, "I64"},          TypeName{DataType::kFloat16, "F16"},
-                                TypeName{DataType::kBfloat16, "BF16"},      TypeName{DataType::kFloat32, "F32"},
-                                TypeName{DataType::kFloat64, "F64"},        TypeName{DataType::kFloat8E4M3FN, "F8_E4M3"},
+constexpr std::array kTypeNames{TypeName{DataType::kBool, "BOOL"},         TypeName{DataType::kUint8, "U8"},
+                                TypeName{DataType::kInt8, "I8"},           TypeName{DataType::kUint16, "U16"},
+                                TypeName{DataType::kInt16, "I16"},         TypeName{DataType::kUint32, "U32"},
+                                TypeName{DataType::kInt32, "I32"},         TypeName{DataType::kUint64, "U64"},
+                                TypeName{DataType::kInt64, "I64"},         TypeName{DataType::kFloat16, "F16"},
+                                TypeName{DataType::kBfloat16, "BF16"},     TypeName{DataType::kFloat32, "F32"},
+                                TypeName{DataType::kFloat64, "F64"},       TypeName{DataType::kFloat8E4M3FN, "F8_E4M3"},
                                 TypeName{DataType::kFloat8E5M2, "F8_E5M2"}};
 
 DataType typeFromName(const std::string& name) {
@@ -131,7 +131,8 @@ void TensorFile::parse(uint64_t file_bytes) {
   uint64_t header_bytes = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) header_bytes |= static_cast<uint64_t>(length_bytes[i]) << (8 * i);
   if (header_bytes > kHeaderLimit || header_bytes > file_bytes - kLengthBytes) {
-    malformed(path_, fmt::format("it claims a header of {} bytes, but has {} bytes in all (limit {})", header_bytes, file_bytes, kHeaderLimit));
+    malformed(path_,
+              fmt::format("it claims a header of {} bytes, but has {} bytes in all (limit {})", header_bytes, file_bytes, kHeaderLimit));
   }
   std::string text(header_bytes, '\0');
   readExactly(file_, kLengthBytes, std::as_writable_bytes(std::span(text)), path_);
@@ -157,12 +158,14 @@ void TensorFile::parse(uint64_t file_bytes) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const TensorEntry& entry = tensors_[i];
     if (entry.offset != expected_offset) {
-      malformed(path_, fmt::format("tensor '{}' starts at byte {}, expected {} (no holes, no overlaps)", entry.name, entry.offset, expected_offset));
+      malformed(path_, fmt::format("tensor '{}' starts at byte {}, expected {} (no holes, no overlaps)", entry.name, entry.offset,
+                                   expected_offset));
     }
     expected_offset += entry.length;
     by_name_[entry.name] = i;
   }
-  if (expected_offset != file_bytes) malformed(path_, fmt::format("its tensors end at byte {}, but it has {} bytes", expected_offset, file_bytes));
+  if (expected_offset != file_bytes)
+    malformed(path_, fmt::format("its tensors end at byte {}, but it has {} bytes", expected_offset, file_bytes));
 }
 
 const TensorEntry* TensorFile::find(std::string_view name) const {
@@ -176,7 +179,8 @@ std::vector<std::byte> TensorFile::read(const TensorEntry& entry) const {
   return bytes;
 }
 
-void writeTensorFile(const std::string& path, std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata, bool durable) {
+void writeTensorFile(const std::string& path, std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata,
+                     bool durable) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;

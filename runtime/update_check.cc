@@ -31,7 +31,8 @@ RankImage onlyUpdate(RankImage image) {
 
 }  // namespace
 
-UpdateOnly::UpdateOnly(RankImage image) : program_(onlyUpdate(std::move(image)), DataDescription{}, ExecutorOptions{.check_finite = false}) {}
+UpdateOnly::UpdateOnly(RankImage image)
+    : program_(onlyUpdate(std::move(image)), DataDescription{}, ExecutorOptions{.check_finite = false}) {}
 
 const std::vector<Result>& UpdateOnly::results() const { return program_.executor().program().results; }
 

@@ -16,9 +16,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-std::vector<double> toDoubles(DataType type, const std::vector<std::byte>& bytes) {
-  return numericElements(Constant{type, {}, bytes});
-}
+std::vector<double> toDoubles(DataType type, const std::vector<std::byte>& bytes) { return numericElements(Constant{type, {}, bytes}); }
 
 double norm(std::span<const double> elements) {
   double sum = 0;
@@ -177,9 +175,8 @@ namespace {
 
 void sortWorstFirst(std::vector<TensorComparison>& tensors) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const TensorComparison& a, const TensorComparison& b) {
-    const double badness_a = a.error / a.bound;
-    const double badness_b = b.error / b.bound;
-    if (badness_a != badness_b) return badness_a > badness_b;
+    const auto badness = [](const TensorComparison& tensor) { return std::isinf(tensor.bound) ? 0 : tensor.error / tensor.bound; };
+    if (badness(a) != badness(b)) return badness(a) > badness(b);
     return std::tie(a.kind, a.name, a.state, a.step) < std::tie(b.kind, b.name, b.state, b.step);
   });
 }

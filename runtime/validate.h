@@ -26,21 +26,21 @@ namespace pipeshard {
 enum class ComparedKind : uint8_t {
   kLoss,
   kGradient,
-  kParameter,          // against the single device's, by the measure
-  kOptimizerState,     // likewise
-  kUpdatedParameter,   // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor * 1e-3)
-  kUpdatedState,       // likewise
+  kParameter,         // against the single device's, by the measure
+  kOptimizerState,    // likewise
+  kUpdatedParameter,  // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor * 1e-3)
+  kUpdatedState,      // likewise
 };
 std::string_view comparedKindName(ComparedKind kind);
 
 struct TensorComparison {
   ComparedKind kind = ComparedKind::kGradient;
-  std::string name;   // the model's name of the parameter; "loss"
-  std::string state;  // of optimizer states
-  int step = 0;       // 1-based
-  double error = 0;   // as above; NaN in either tensor counts as infinity
+  std::string name;               // the model's name of the parameter; "loss"
+  std::string state;              // of optimizer states
+  int step = 0;                   // 1-based
+  double error = 0;               // as above; NaN in either tensor counts as infinity
   double largest_difference = 0;  // largest |got - want|
-  double bound = 0;   // infinity: shown, but not decisive
+  double bound = 0;               // infinity: shown, but not decisive
   bool passed() const { return error <= bound; }
 };
 
@@ -59,8 +59,8 @@ struct ValidationReport {
 };
 
 struct ValidateSpec {
-  JobSpec planned;    // its dump settings are overridden
-  JobSpec reference;  // the single-device program of the same plan
+  JobSpec planned;             // its dump settings are overridden
+  JobSpec reference;           // the single-device program of the same plan
   double bound = 1e-5;         // losses, gradients; parameters and states too unless `adaptive`
   double update_bound = 1e-6;  // element by element, on identical gradients
   bool adaptive = false;       // Adam, AdamW

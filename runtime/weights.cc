@@ -17,11 +17,12 @@ constexpr size_t kChunkElements = 1 << 18;
 void checkLength(const Buffer& buffer, DataType source_type, uint64_t found) {
   const auto expected = static_cast<uint64_t>(byteCount(source_type, buffer.shape));
   if (found != expected) {
-    fail(ErrorCode::kConfiguration, "its source has {} bytes, but {}{} needs {}", found, dataTypeName(source_type), shapeToString(buffer.shape),
-         expected);
+    fail(ErrorCode::kConfiguration, "its source has {} bytes, but {}{} needs {}", found, dataTypeName(source_type),
+         shapeToString(buffer.shape), expected);
   }
   if (!isConvertible(source_type, buffer.data_type)) {
-    fail(ErrorCode::kConfiguration, "its source is {}, which cannot be converted to {}", dataTypeName(source_type), dataTypeName(buffer.data_type));
+    fail(ErrorCode::kConfiguration, "its source is {}, which cannot be converted to {}", dataTypeName(source_type),
+         dataTypeName(buffer.data_type));
   }
 }
 
@@ -52,7 +53,8 @@ void loadInitialContent(const Buffer& buffer, const std::string& directory, std:
   try {
     if (const auto* constant = std::get_if<Constant>(&*buffer.source)) {
       checkLength(buffer, constant->data_type, constant->bytes.size());
-      convertElements(constant->data_type, constant->bytes.data(), buffer.data_type, out.data(), static_cast<size_t>(elementCount(buffer.shape)));
+      convertElements(constant->data_type, constant->bytes.data(), buffer.data_type, out.data(),
+                      static_cast<size_t>(elementCount(buffer.shape)));
       return;
     }
     const DataType source_type = buffer.source_type == DataType::kUndefined ? buffer.data_type : buffer.source_type;

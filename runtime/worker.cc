@@ -65,7 +65,8 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   SharedSegments segments = SharedSegments::inherit(options.segments);
   Executor executor(loadRank(options.directory), executor_options);
   if (executor.program().rank != options.rank) {
-    fail(ErrorCode::kConfiguration, "{} holds the program of rank {}, not of rank {}", options.directory, executor.program().rank, options.rank);
+    fail(ErrorCode::kConfiguration, "{} holds the program of rank {}, not of rank {}", options.directory, executor.program().rank,
+         options.rank);
   }
   const auto data = makeDataSource(options.data, executor.program());
   const auto communicator =
@@ -117,10 +118,22 @@ int workAndReport(const WorkerOptions& options) {
 }  // namespace
 
 std::vector<std::string> workerArguments(const WorkerOptions& options) {
-  std::vector<std::string> arguments{"--connect",     options.endpoint,  "--job",       options.job,
-                                     "--rank",        std::to_string(options.rank), "--segments",  options.segments,
-                                     "--directory",   options.directory, "--coordinator", std::to_string(options.coordinator),
-                                     "--seed",        std::to_string(options.data.seed), "--transfer-timeout", std::to_string(options.transfer_timeout_ms)};
+  std::vector<std::string> arguments{"--connect",
+                                     options.endpoint,
+                                     "--job",
+                                     options.job,
+                                     "--rank",
+                                     std::to_string(options.rank),
+                                     "--segments",
+                                     options.segments,
+                                     "--directory",
+                                     options.directory,
+                                     "--coordinator",
+                                     std::to_string(options.coordinator),
+                                     "--seed",
+                                     std::to_string(options.data.seed),
+                                     "--transfer-timeout",
+                                     std::to_string(options.transfer_timeout_ms)};
   const auto add = [&](const char* option, const std::string& value) {
     if (!value.empty()) arguments.insert(arguments.end(), {option, value});
   };
@@ -143,7 +156,8 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--directory", [&](const std::string& text) { options.directory = text; }},
       {"--coordinator", [&](const std::string& text) { options.coordinator = parseNumber<int>("--coordinator", text); }},
       {"--seed", [&](const std::string& text) { options.data.seed = parseNumber<uint64_t>("--seed", text); }},
-      {"--transfer-timeout", [&](const std::string& text) { options.transfer_timeout_ms = parseNumber<int64_t>("--transfer-timeout", text); }},
+      {"--transfer-timeout",
+       [&](const std::string& text) { options.transfer_timeout_ms = parseNumber<int64_t>("--transfer-timeout", text); }},
       {"--data", [&](const std::string& text) { options.data.path = text; }},
       {"--dump", [&](const std::string& text) { options.dump_directory = text; }}};
   const std::map<std::string, std::function<void()>> flags{{"--dump-gradients", [&] { options.dump.gradients = true; }},
@@ -156,12 +170,15 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       continue;
     }
     const auto found = valued.find(arguments[i]);
-    if (found == valued.end()) fail(ErrorCode::kUsage, "worker: unknown argument '{}'; workers are started by the coordinator", arguments[i]);
+    if (found == valued.end())
+      fail(ErrorCode::kUsage, "worker: unknown argument '{}'; workers are started by the coordinator", arguments[i]);
     if (++i == arguments.size()) fail(ErrorCode::kUsage, "worker: {} needs a value", found->first);
     found->second(arguments[i]);
   }
-  if (options.endpoint.empty() || options.job.empty() || options.segments.empty() || options.directory.empty() || options.coordinator <= 0) {
-    fail(ErrorCode::kUsage, "worker: --connect, --job, --segments, --directory and --coordinator are needed; workers are started by the coordinator");
+  if (options.endpoint.empty() || options.job.empty() || options.segments.empty() || options.directory.empty() ||
+      options.coordinator <= 0) {
+    fail(ErrorCode::kUsage,
+         "worker: --connect, --job, --segments, --directory and --coordinator are needed; workers are started by the coordinator");
   }
   return options;
 }

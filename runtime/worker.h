@@ -16,7 +16,7 @@
 namespace pipeshard {
 
 struct WorkerOptions {
-  std::string endpoint;   // of the coordinator's ControlServer
+  std::string endpoint;  // of the coordinator's ControlServer
   std::string job;
   int rank = 0;
   std::string segments;   // SharedSegments::describe()

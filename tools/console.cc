@@ -21,7 +21,8 @@ std::string formatScaled(double amount, double step, const std::array<const char
     amount /= step;
     ++unit;
   }
-  return unit == 0 ? fmt::format("{:.0f} {}", amount, units[0]) : fmt::format("{:.3g} {}", amount, units[unit]);
+  const int decimals = unit == 0 || amount >= 99.95 ? 0 : amount >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f} {}", amount, decimals, units[unit]);
 }
 
 bool looksNumeric(const std::string& cell) {

@@ -6,6 +6,7 @@
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/planning.h"
+#include "tools/report.h"
 
 namespace pipeshard {
 namespace {
@@ -22,9 +23,10 @@ struct PlanCommand {
       planned = planTraining(request, [&](const std::string& phase) { progress.phase(phase); });
       progress.phase("writing " + output);
       writePlanDirectory(planned, output);
+      writeOutputFile(output + "/report.html", renderReport({planned.plan}));
     }
     fmt::print("{}", printPlan(planned.plan));
-    fmt::print("written to {}; `pipeshard validate {}` runs it\n", output, output);
+    fmt::print("written to {} (report.html shows it); `pipeshard validate {}` runs it\n", output, output);
     if (!json.empty()) writeOutputFile(json, planToJson(planned.plan));
     return 0;
   }

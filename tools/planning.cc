@@ -18,6 +18,9 @@
 namespace pipeshard {
 namespace {
 
+// Larger weights stay in the .onnx file and are read by the workers that need them.
+constexpr uint64_t kInlineWeightBytes = 4096;
+
 // The symbolic dimension that is the batch: as told, else "batch" or "batch_size" or "N", else the only symbol on axis 0.
 std::string findBatchDimension(const Graph& graph, const std::string& asked) {
   std::set<std::string> all;
@@ -122,6 +125,7 @@ ForwardModel loadForward(const PlanRequest& request, int stages, const ProgressC
   ReadOptions read;
   read.external_data_root = request.external_data_root;
   read.require_external_data = !request.allow_missing_weights;
+  read.inline_weight_bytes = kInlineWeightBytes;
   Graph raw = readModel(request.model_path, read);
   try {
     const std::string loss_name = raw.value(attachLoss(raw, parseLoss(request.loss))).name;

@@ -14,7 +14,9 @@ namespace pipeshard {
 namespace {
 
 ProgramInput floats(Shape shape, int axis, DataType type = DataType::kFloat64) { return {"x", type, std::move(shape), axis, 0, 0}; }
-ProgramInput integers(Shape shape, int axis, int64_t low, int64_t high) { return {"ids", DataType::kInt64, std::move(shape), axis, low, high}; }
+ProgramInput integers(Shape shape, int axis, int64_t low, int64_t high) {
+  return {"ids", DataType::kInt64, std::move(shape), axis, low, high};
+}
 
 template <typename T>
 std::vector<T> microbatch(DataSource& source, const ProgramInput& input, int64_t microbatches, int64_t step, int64_t k, size_t index = 0) {
@@ -116,7 +118,8 @@ TEST(NpzData, CutsAnInnerAxisAndKeepsUncutInputs) {
   const ProgramInput cut = floats({2, 4}, 1);
   EXPECT_EQ(microbatch<double>(*openNpzData(folder.file("d.npz"), {cut}, 2), cut, 2, 1, 1), (std::vector<double>{2, 3, 6, 7}));
   const ProgramInput uncut = floats({2, 4}, -1);
-  EXPECT_EQ(microbatch<double>(*openNpzData(folder.file("d.npz"), {uncut}, 2), uncut, 2, 5, 1), (std::vector<double>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(microbatch<double>(*openNpzData(folder.file("d.npz"), {uncut}, 2), uncut, 2, 5, 1),
+            (std::vector<double>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
 TEST(NpzData, NamesWhatWasFoundAndExpected) {
@@ -124,7 +127,8 @@ TEST(NpzData, NamesWhatWasFoundAndExpected) {
   ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"x.npy", npyArray("<f4", "(2, 3)", bytesOf<float>({0, 1, 2, 3, 4, 5}))},
                                               {"ids.npy", npyArray("<f4", "(4,)", bytesOf<float>({0, 1, 2, 3}))}}));
   const auto open = [&](const ProgramInput& input) { openNpzData(folder.file("d.npz"), {input}, 1); };
-  EXPECT_ERROR(open(floats({4, 3}, 0)), ErrorCode::kConfiguration, "array 'x': found float32[2,3], expected float64[4,3] (or a longer axis 0)");
+  EXPECT_ERROR(open(floats({4, 3}, 0)), ErrorCode::kConfiguration,
+               "array 'x': found float32[2,3], expected float64[4,3] (or a longer axis 0)");
   EXPECT_ERROR(open(floats({2, 4}, 0)), ErrorCode::kConfiguration, "found float32[2,3]");
   EXPECT_ERROR(open(floats({6}, 0)), ErrorCode::kConfiguration, "expected float64[6]");
   EXPECT_ERROR(open(integers({4}, 0, 0, 9)), ErrorCode::kConfiguration, "found float32[4], expected int64[4]");

@@ -148,7 +148,8 @@ TEST(Executor, SaysWhereAKernelFailed) {
 // A second set of descriptors for the same segments, as another process would inherit it.
 SharedSegments duplicate(const SharedSegments& segments) {
   std::string text = fmt::format("control={},arenas=", ::dup(segments.controlDescriptor()));
-  for (int rank = 0; rank < segments.size(); ++rank) text += fmt::format("{}{}", rank == 0 ? "" : ":", ::dup(segments.arenaDescriptor(rank)));
+  for (int rank = 0; rank < segments.size(); ++rank)
+    text += fmt::format("{}{}", rank == 0 ? "" : ":", ::dup(segments.arenaDescriptor(rank)));
   return SharedSegments::inherit(text);
 }
 

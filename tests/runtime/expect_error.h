@@ -6,11 +6,11 @@
 
 #include "ir/error.h"
 
-#define EXPECT_ERROR(statement, expected_code, part)                                   \
-  try {                                                                                \
-    statement;                                                                         \
-    ADD_FAILURE() << "no error was thrown";                                            \
-  } catch (const ::pipeshard::Error& error) {                                          \
-    EXPECT_EQ(error.code(), expected_code) << error.message();                         \
-    EXPECT_THAT(error.message(), ::testing::HasSubstr(part));                          \
+#define EXPECT_ERROR(statement, expected_code, part)           \
+  try {                                                        \
+    statement;                                                 \
+    ADD_FAILURE() << "no error was thrown";                    \
+  } catch (const ::pipeshard::Error& error) {                  \
+    EXPECT_EQ(error.code(), expected_code) << error.message(); \
+    EXPECT_THAT(error.message(), ::testing::HasSubstr(part));  \
   }

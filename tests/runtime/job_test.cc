@@ -131,7 +131,8 @@ TEST(RunJob, StopsOnASignalAndGivesHandlersBack) {
   Plan plan;
   plan.spec.steps = kEndless;
   std::vector<int> pids;
-  struct sigaction before {}, after {};
+  struct sigaction before {
+  }, after{};
   sigaction(SIGTERM, nullptr, &before);
   try {
     runJob(plan.spec, [&](const JobProgress& progress) {

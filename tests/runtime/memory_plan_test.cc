@@ -69,7 +69,8 @@ TEST(VerifyPlacement, FindsEveryOverlap) {
     for (size_t a = 0; a < blocks.size(); ++a) {
       for (size_t b = a + 1; b < blocks.size(); ++b) {
         const bool in_time = blocks[a].begin < blocks[b].end && blocks[b].begin < blocks[a].end;
-        const bool in_space = placement.offsets[a] < placement.offsets[b] + blocks[b].bytes && placement.offsets[b] < placement.offsets[a] + blocks[a].bytes;
+        const bool in_space =
+            placement.offsets[a] < placement.offsets[b] + blocks[b].bytes && placement.offsets[b] < placement.offsets[a] + blocks[a].bytes;
         is_bad |= in_time && in_space;
       }
     }

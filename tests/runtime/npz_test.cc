@@ -25,9 +25,10 @@ TEST(NpzFile, ReadsCompressedAndStoredArrays) {
   const TemporaryFolder folder;
   for (const bool compress : {true, false}) {
     const std::string path = folder.file(compress ? "compressed.npz" : "stored.npz");
-    ASSERT_TRUE(writeNpz(path, {{"ids.npy", npyArray("<i8", "(2, 2)", bytesOf<int64_t>({1, -2, 3, 4}))},
-                                {"mask.npy", npyArray("|b1", "(3,)", bytesOf<uint8_t>({1, 0, 1}))},
-                                {"one.npy", npyArray("<f8", "()", bytesOf<double>({2.5}))}},
+    ASSERT_TRUE(writeNpz(path,
+                         {{"ids.npy", npyArray("<i8", "(2, 2)", bytesOf<int64_t>({1, -2, 3, 4}))},
+                          {"mask.npy", npyArray("|b1", "(3,)", bytesOf<uint8_t>({1, 0, 1}))},
+                          {"one.npy", npyArray("<f8", "()", bytesOf<double>({2.5}))}},
                          compress));
     const NpzFile file = NpzFile::open(path);
     EXPECT_EQ(file.names(), (std::vector<std::string>{"ids", "mask", "one"}));
@@ -63,8 +64,10 @@ TEST(NpyHeader, RefusesWhatItCannotRead) {
   EXPECT_ERROR(parse(npyFile("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}", "")), ErrorCode::kBadModel, "structured");
   EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'shape': (3,)}", "")), ErrorCode::kBadModel, "are all needed");
   EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}", "")), ErrorCode::kBadModel, "expected a number");
-  EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "")), ErrorCode::kBadModel, "too large");
-  EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)} evil", "")), ErrorCode::kBadModel, "after the closing");
+  EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "")), ErrorCode::kBadModel,
+               "too large");
+  EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)} evil", "")), ErrorCode::kBadModel,
+               "after the closing");
   EXPECT_ERROR(parse(npyFile("{'descr': '<f4", "")), ErrorCode::kBadModel, "unfinished");
   EXPECT_ERROR(parse(std::string("\x93NUMPY\1\0\xff\xff{", 11)), ErrorCode::kBadModel, "claims 65535 bytes");
 }
@@ -72,7 +75,8 @@ TEST(NpyHeader, RefusesWhatItCannotRead) {
 TEST(NpzFile, RefusesWrongSizesAndNamesTheArray) {
   const TemporaryFolder folder;
   ASSERT_TRUE(writeNpz(folder.file("short.npz"), {{"a.npy", npyArray("<f4", "(4,)", bytesOf<float>({1, 2}))}}));
-  EXPECT_ERROR(NpzFile::open(folder.file("short.npz")).read("a"), ErrorCode::kBadModel, "array 'a' is float32[4] (16 bytes), but 8 bytes follow");
+  EXPECT_ERROR(NpzFile::open(folder.file("short.npz")).read("a"), ErrorCode::kBadModel,
+               "array 'a' is float32[4] (16 bytes), but 8 bytes follow");
   ASSERT_TRUE(writeNpz(folder.file("huge.npz"), {{"a.npy", npyArray("<f8", "(4611686018427387904, 16)", "")}}));
   EXPECT_ERROR(NpzFile::open(folder.file("huge.npz")).read("a"), ErrorCode::kBadModel, "array 'a'");
   ASSERT_TRUE(writeNpz(folder.file("other.npz"), {{"readme.txt", "hello"}}));
@@ -85,7 +89,8 @@ TEST(NpzFile, RefusesWrongSizesAndNamesTheArray) {
 TEST(NpzFile, SurvivesRandomDamage) {
   const TemporaryFolder folder;
   const std::vector<float> numbers(100, 1.25f);
-  ASSERT_TRUE(writeNpz(folder.file("good.npz"), {{"a.npy", npyArray("<f4", "(100,)", bytesOf(numbers))}, {"b.npy", npyArray("<f4", "(2,)", bytesOf<float>({1, 2}))}}));
+  ASSERT_TRUE(writeNpz(folder.file("good.npz"), {{"a.npy", npyArray("<f4", "(100,)", bytesOf(numbers))},
+                                                 {"b.npy", npyArray("<f4", "(2,)", bytesOf<float>({1, 2}))}}));
   std::ifstream good_file(folder.file("good.npz"), std::ios::binary);
   const std::string good{std::istreambuf_iterator<char>(good_file), {}};
   std::mt19937 random(11);

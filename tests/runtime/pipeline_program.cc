@@ -23,7 +23,8 @@ class Sketch {
     return id;
   }
   ValueId constant(const char* name, Constant constant) { return builder_.addConstant(name, std::move(constant)); }
-  ValueId node(const char* op, std::vector<ValueId> inputs, const char* name, Shape shape, std::map<std::string, Attribute> attributes = {}) {
+  ValueId node(const char* op, std::vector<ValueId> inputs, const char* name, Shape shape,
+               std::map<std::string, Attribute> attributes = {}) {
     const ValueId id = builder_.addValue(name, type_, std::move(shape));
     builder_.addNode("", op, std::move(inputs), {id}, std::move(attributes));
     return id;
@@ -186,7 +187,8 @@ struct Halves {
 
 std::vector<double> initialWeights(int which) {
   std::vector<double> weights(static_cast<size_t>(elementCount(which == 0 ? kShape0 : kShape1)));
-  for (size_t i = 0; i < weights.size(); ++i) weights[i] = 0.1 * static_cast<double>(static_cast<int>((i * 7 + static_cast<size_t>(which) * 3) % 11) - 5);
+  for (size_t i = 0; i < weights.size(); ++i)
+    weights[i] = 0.1 * static_cast<double>(static_cast<int>((i * 7 + static_cast<size_t>(which) * 3) % 11) - 5);
   return weights;
 }
 
@@ -200,8 +202,16 @@ std::vector<RankImage> pipelineImages(int ranks, const PipelineOptions& options)
   const BufferId w1 = last.weight(1, kShape1);
   const BufferId gradient1 = last.buffer("g1", BufferKind::kGradient, kShape1, "w1");
   const BufferId loss = last.buffer("loss", BufferKind::kAccumulator, {});
-  Halves halves{first, last, w0, gradient0, w1, gradient1, loss, first.subgraph(firstForward(first), Phase::kForward),
-                first.subgraph(firstBackward(first), Phase::kBackwardWeight), last.subgraph(second(last), Phase::kForward)};
+  Halves halves{first,
+                last,
+                w0,
+                gradient0,
+                w1,
+                gradient1,
+                loss,
+                first.subgraph(firstForward(first), Phase::kForward),
+                first.subgraph(firstBackward(first), Phase::kBackwardWeight),
+                last.subgraph(second(last), Phase::kForward)};
   for (int64_t k = 0; k < options.microbatches; ++k) halves.microbatch(k);
   first.update(0, w0, gradient0, kShape0);
   last.update(1, w1, gradient1, kShape1);
