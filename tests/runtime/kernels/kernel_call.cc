@@ -1,0 +1,176 @@
+#include "tests/runtime/kernels/kernel_call.h"
+
+#include <omp.h>
+
+#include <cstdlib>
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "ir/error.h"
+
+namespace pipeshard::testing {
+namespace {
+
+constexpr size_t kGuard = 64;
+constexpr std::byte kGuardByte{0x5c};
+constexpr std::byte kGarbage{0xee};
+
+// Bytes between two guards, 64-byte aligned.
+class GuardedBuffer {
+ public:
+  explicit GuardedBuffer(size_t size) : size_(size), memory_(size + 3 * kGuard, kGuardByte) {
+    const auto address = reinterpret_cast<uintptr_t>(memory_.data()) + kGuard;
+    begin_ = memory_.data() + ((address + 63) / 64 * 64 - reinterpret_cast<uintptr_t>(memory_.data()));
+    std::fill(begin_, begin_ + size_, kGarbage);
+  }
+  std::byte* data() { return begin_; }
+  std::vector<std::byte> content() const { return {begin_, begin_ + size_}; }
+  bool intact() const {
+    for (const std::byte* at = memory_.data(); at < memory_.data() + memory_.size(); ++at) {
+      if ((at < begin_ || at >= begin_ + size_) && *at != kGuardByte) return false;
+    }
+    return true;
+  }
+
+ private:
+  size_t size_;
+  std::vector<std::byte> memory_;
+  std::byte* begin_ = nullptr;
+};
+
+std::vector<Tensor> execute(const KernelCall& call, Kernel& kernel, int shared_input, int shared_output) {
+  std::vector<GuardedBuffer> inputs, outputs;
+  for (const auto& tensor : call.inputs) {
+    inputs.emplace_back(tensor ? tensor->bytes.size() : 0);
+    if (tensor && !tensor->bytes.empty()) std::memcpy(inputs.back().data(), tensor->bytes.data(), tensor->bytes.size());
+  }
+  for (const OutputSpec& spec : call.outputs) {
+    outputs.emplace_back(spec.type == DataType::kUndefined ? 0 : static_cast<size_t>(byteCount(spec.type, spec.shape)));
+  }
+  std::vector<const void*> input_pointers;
+  std::vector<void*> output_pointers;
+  for (size_t i = 0; i < inputs.size(); ++i) input_pointers.push_back(call.inputs[i] ? inputs[i].data() : nullptr);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    output_pointers.push_back(call.outputs[i].type == DataType::kUndefined ? nullptr : outputs[i].data());
+  }
+  if (shared_input >= 0) output_pointers[static_cast<size_t>(shared_output)] = inputs[static_cast<size_t>(shared_input)].data();
+  GuardedBuffer workspace(kernel.workspaceBytes());
+  kernel.run({input_pointers, output_pointers, workspace.data()});
+  std::vector<Tensor> results;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool shared = shared_input >= 0 && static_cast<int>(i) == shared_output;
+    results.push_back(
+        {call.outputs[i].type, call.outputs[i].shape, shared ? inputs[static_cast<size_t>(shared_input)].content() : outputs[i].content()});
+    EXPECT_TRUE(outputs[i].intact()) << "written outside of output " << i;
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    EXPECT_TRUE(inputs[i].intact()) << "written outside of input " << i;
+    if (call.inputs[i] && static_cast<int>(i) != shared_input) {
+      EXPECT_TRUE(inputs[i].content() == call.inputs[i]->bytes) << "input " << i << " was changed";
+    }
+  }
+  EXPECT_TRUE(workspace.intact()) << "written outside of the workspace";
+  return results;
+}
+
+}  // namespace
+
+std::vector<double> numbersOf(const Tensor& tensor) { return numericElements(Constant{tensor.type, tensor.shape, tensor.bytes}); }
+
+Tensor convertTensor(const Tensor& tensor, DataType type) {
+  const std::vector<double> numbers = numbersOf(tensor);
+  if (type == DataType::kFloat64) return makeTensor<double>(tensor.shape, numbers);
+  return makeTensor<float>(tensor.shape, {numbers.begin(), numbers.end()});
+}
+
+KernelCall makeCall(std::string domain, std::string op_type, int opset, std::vector<std::optional<Tensor>> inputs,
+                    std::vector<OutputSpec> outputs, std::map<std::string, Attribute> attributes, std::vector<size_t> constants) {
+  KernelCall call;
+  call.node.domain = std::move(domain);
+  call.node.op_type = std::move(op_type);
+  call.node.opset_version = opset;
+  call.node.name = "tested";
+  call.node.attributes = std::move(attributes);
+  call.inputs = std::move(inputs);
+  call.outputs = std::move(outputs);
+  call.constants = std::move(constants);
+  return call;
+}
+
+std::unique_ptr<Kernel> createKernel(const KernelCall& call) {
+  std::vector<Constant> constants(call.inputs.size());
+  KernelSpec spec;
+  spec.node = &call.node;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    TensorSpec input;
+    if (call.inputs[i]) {
+      input.data_type = call.inputs[i]->type;
+      input.shape = call.inputs[i]->shape;
+      constants[i] = {input.data_type, input.shape, call.inputs[i]->bytes};
+    }
+    for (size_t known : call.constants) {
+      if (known == i && call.inputs[i]) input.constant = &constants[i];
+    }
+    spec.inputs.push_back(input);
+  }
+  for (const OutputSpec& output : call.outputs) {
+    TensorSpec tensor;
+    tensor.data_type = output.type;
+    tensor.shape = output.shape;
+    spec.outputs.push_back(tensor);
+  }
+  return cpuKernels().create(spec);
+}
+
+std::vector<Tensor> runKernel(const KernelCall& call) { return execute(call, *createKernel(call), -1, -1); }
+
+std::vector<Tensor> runInPlace(const KernelCall& call, Kernel& kernel, size_t input, size_t output) {
+  return execute(call, kernel, static_cast<int>(input), static_cast<int>(output));
+}
+
+std::vector<Tensor> runOnOneAndTwoThreads(const KernelCall& call) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  std::vector<Tensor> one = runKernel(call);
+  omp_set_num_threads(2);
+  const std::vector<Tensor> two = runKernel(call);
+  omp_set_num_threads(before);
+  for (size_t i = 0; i < one.size(); ++i)
+    EXPECT_TRUE(one[i].bytes == two[i].bytes) << call.node.op_type << " output " << i << " depends on the threads";
+  return one;
+}
+
+std::vector<double> randomNumbers(size_t count, uint64_t seed, double low, double high) {
+  std::vector<double> numbers(count);
+  uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
+  for (double& number : numbers) {  // splitmix64
+    state += 0x9e3779b97f4a7c15u;
+    uint64_t z = state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    number = low + (high - low) * (static_cast<double>(z >> 11) * 0x1.0p-53);
+  }
+  return numbers;
+}
+
+Tensor randomTensor(DataType type, Shape shape, uint64_t seed, double low, double high) {
+  const std::vector<double> numbers = randomNumbers(static_cast<size_t>(elementCount(shape)), seed, low, high);
+  if (type == DataType::kFloat64) return makeTensor<double>(std::move(shape), numbers);
+  if (type == DataType::kInt64) return makeTensor<int64_t>(std::move(shape), {numbers.begin(), numbers.end()});
+  return makeTensor<float>(std::move(shape), {numbers.begin(), numbers.end()});
+}
+
+std::string refusalOf(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadModel) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no Error was thrown";
+  return "";
+}
+
+}  // namespace pipeshard::testing

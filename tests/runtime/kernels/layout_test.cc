@@ -1,0 +1,166 @@
+// Reductions, softmax, transpositions and copies against index arithmetic, on sizes with many blocks and odd edges.
+#include <cmath>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "tests/runtime/kernels/kernel_call.h"
+
+namespace pipeshard::testing {
+namespace {
+
+const auto kF32 = DataType::kFloat32;
+const auto kF64 = DataType::kFloat64;
+
+std::vector<int64_t> indexOf(const Shape& shape, int64_t flat) {
+  std::vector<int64_t> index(shape.size());
+  for (size_t i = shape.size(); i-- > 0;) {
+    index[i] = flat % shape[i];
+    flat /= shape[i];
+  }
+  return index;
+}
+
+int64_t flatOf(const Shape& shape, const std::vector<int64_t>& index) {
+  const Shape strides = rowMajorStrides(shape);
+  return std::inner_product(index.begin(), index.end(), strides.begin(), int64_t{0});
+}
+
+struct ReduceCase {
+  Shape shape;
+  std::vector<int64_t> axes;
+};
+
+const std::vector<ReduceCase>& reduceCases() {
+  static const std::vector<ReduceCase> cases = {
+      {{300, 129}, {1}},      {{300, 129}, {0}},      {{300, 129}, {0, 1}},  {{200001}, {0}},  {{2, 70000}, {1}},
+      {{5, 6, 7, 8}, {0, 2}}, {{5, 6, 7, 8}, {1, 3}}, {{4, 33, 65}, {0, 1}}, {{3, 1, 5}, {1}}, {{1}, {0}}};
+  return cases;
+}
+
+TEST(ReduceKernels, SumsEqualPlainLoopsForEverySetOfAxes) {
+  for (const ReduceCase& c : reduceCases()) {
+    Shape out = c.shape;
+    for (int64_t axis : c.axes) out[static_cast<size_t>(axis)] = 1;
+    const Tensor x = randomTensor(kF64, c.shape, 3, 0, 1);
+    const std::vector<double> numbers = numbersOf(x);
+    std::vector<double> sum(static_cast<size_t>(elementCount(out))), most(sum.size(), -1), square(sum.size());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      std::vector<int64_t> index = indexOf(c.shape, static_cast<int64_t>(i));
+      for (int64_t axis : c.axes) index[static_cast<size_t>(axis)] = 0;
+      const auto o = static_cast<size_t>(flatOf(out, index));
+      sum[o] += numbers[i];
+      square[o] += numbers[i] * numbers[i];
+      most[o] = std::max(most[o], numbers[i]);
+    }
+    const auto count = static_cast<double>(numbers.size()) / static_cast<double>(sum.size());
+    const Tensor axes = makeTensor<int64_t>({static_cast<int64_t>(c.axes.size())}, c.axes);
+    for (DataType type : {kF64, kF32}) {
+      const double tolerance = type == kF64 ? 1e-13 : 1e-6;
+      const auto run = [&](const char* name) {
+        return numbersOf(runOnOneAndTwoThreads(makeCall("", name, 18, {convertTensor(x, type), axes}, {{type, out}}, {}, {1}))[0]);
+      };
+      const auto sums = run("ReduceSum"), means = run("ReduceMean"), mosts = run("ReduceMax"), norms = run("ReduceL2"),
+                 squares = run("ReduceSumSquare");
+      for (size_t o = 0; o < sum.size(); ++o) {
+        ASSERT_NEAR(sums[o], sum[o], tolerance * (1 + sum[o])) << shapeToString(c.shape);
+        ASSERT_NEAR(means[o], sum[o] / count, tolerance) << shapeToString(c.shape);
+        ASSERT_NEAR(norms[o], std::sqrt(square[o]), tolerance * (1 + sum[o])) << shapeToString(c.shape);
+        ASSERT_NEAR(squares[o], square[o], tolerance * (1 + sum[o])) << shapeToString(c.shape);
+        ASSERT_NEAR(mosts[o], most[o], type == kF64 ? 0 : 1e-7) << shapeToString(c.shape);
+      }
+    }
+  }
+}
+
+TEST(ReduceKernels, TheSumOfNothingIsZero) {
+  const Tensor x{kF32, {2, 0}, {}};
+  EXPECT_EQ(numbersOf(runKernel(makeCall("", "ReduceSum", 13, {x, makeTensor<int64_t>({1}, {1})}, {{kF32, {2, 1}}}, {}, {1}))[0]),
+            (std::vector<double>{0, 0}));
+}
+
+TEST(SoftmaxKernels, RowsSumToOneAndOrderIsKeptWhateverTheAxis) {
+  const Shape shape = {9, 130, 70};
+  const Tensor x = randomTensor(kF32, shape, 4, -30, 30);
+  for (int64_t axis : {0, 1, 2}) {
+    const Tensor y = runOnOneAndTwoThreads(makeCall("", "Softmax", 13, {x}, {{kF32, shape}}, {{"axis", axis}}))[0];
+    const Tensor log = runOnOneAndTwoThreads(makeCall("", "LogSoftmax", 13, {x}, {{kF32, shape}}, {{"axis", axis}}))[0];
+    Shape sums_shape = shape;
+    sums_shape[static_cast<size_t>(axis)] = 1;
+    const std::vector<double> in = numbersOf(x), out = numbersOf(y), logs = numbersOf(log);
+    std::vector<double> total(static_cast<size_t>(elementCount(sums_shape)));
+    const auto group = [&](size_t i) {
+      std::vector<int64_t> index = indexOf(shape, static_cast<int64_t>(i));
+      index[static_cast<size_t>(axis)] = 0;
+      return static_cast<size_t>(flatOf(sums_shape, index));
+    };
+    for (size_t i = 0; i < in.size(); ++i) total[group(i)] += std::exp(in[i]);
+    for (size_t i = 0; i < in.size(); ++i) {
+      ASSERT_NEAR(out[i], std::exp(in[i]) / total[group(i)], 1e-6);
+      ASSERT_NEAR(logs[i], in[i] - std::log(total[group(i)]), 1e-5 * (1 + std::abs(logs[i])));
+    }
+  }
+}
+
+TEST(TransposeKernel, EqualsIndexArithmeticForManyPermutationsAndTypes) {
+  const std::vector<std::pair<Shape, std::vector<int64_t>>> cases = {{{67, 130}, {1, 0}},
+                                                                     {{3, 65, 33}, {0, 2, 1}},
+                                                                     {{3, 65, 33}, {2, 1, 0}},
+                                                                     {{3, 65, 33}, {1, 0, 2}},
+                                                                     {{2, 17, 5, 16}, {0, 2, 1, 3}},
+                                                                     {{2, 17, 5, 16}, {0, 2, 3, 1}},
+                                                                     {{2, 17, 5, 16}, {3, 2, 1, 0}},
+                                                                     {{2, 3, 4, 5, 6}, {4, 0, 3, 1, 2}},
+                                                                     {{1, 40, 1, 50}, {3, 2, 1, 0}},
+                                                                     {{7}, {0}},
+                                                                     {{0, 3}, {1, 0}}};
+  for (const auto& [shape, permutation] : cases) {
+    Shape out;
+    for (int64_t axis : permutation) out.push_back(shape[static_cast<size_t>(axis)]);
+    for (DataType type : {kF32, kF64}) {
+      const Tensor x = randomTensor(type, shape, 7);
+      const Tensor y = runOnOneAndTwoThreads(makeCall("", "Transpose", 13, {x}, {{type, out}}, {{"perm", permutation}}))[0];
+      const std::vector<double> from = numbersOf(x), to = numbersOf(y);
+      for (size_t i = 0; i < to.size(); ++i) {
+        const std::vector<int64_t> index = indexOf(out, static_cast<int64_t>(i));
+        std::vector<int64_t> source(index.size());
+        for (size_t a = 0; a < index.size(); ++a) source[static_cast<size_t>(permutation[a])] = index[a];
+        ASSERT_EQ(to[i], from[static_cast<size_t>(flatOf(shape, source))]) << shapeToString(shape) << " element " << i;
+      }
+    }
+  }
+}
+
+TEST(CopyKernels, ConcatOfASplitIsTheInputOnEveryAxis) {
+  const Shape shape = {6, 50, 70};
+  const Tensor x = randomTensor(kF32, shape, 8);
+  for (int64_t axis : {0, 1, 2}) {
+    Shape first = shape, second = shape;
+    first[static_cast<size_t>(axis)] = 4;
+    second[static_cast<size_t>(axis)] = shape[static_cast<size_t>(axis)] - 4;
+    const Tensor sizes = makeTensor<int64_t>({2}, {4, second[static_cast<size_t>(axis)]});
+    const std::vector<Tensor> parts =
+        runOnOneAndTwoThreads(makeCall("", "Split", 13, {x, sizes}, {{kF32, first}, {kF32, second}}, {{"axis", axis}}, {1}));
+    const Tensor joined = runOnOneAndTwoThreads(makeCall("", "Concat", 13, {parts[0], parts[1]}, {{kF32, shape}}, {{"axis", axis}}))[0];
+    EXPECT_TRUE(joined.bytes == x.bytes) << axis;
+    const Tensor from = makeTensor<int64_t>({1}, {4}), to = makeTensor<int64_t>({1}, {INT64_MAX}), on = makeTensor<int64_t>({1}, {axis});
+    const Tensor sliced = runOnOneAndTwoThreads(makeCall("", "Slice", 13, {x, from, to, on}, {{kF32, second}}, {}, {1, 2, 3}))[0];
+    EXPECT_TRUE(sliced.bytes == parts[1].bytes) << axis;
+  }
+}
+
+TEST(CopyKernels, SplitSkipsAbsentOutputs) {
+  const Tensor x = makeTensor<float>({4}, {1, 2, 3, 4});
+  const std::vector<Tensor> parts = runKernel(makeCall("", "Split", 18, {x}, {{}, {kF32, {2}}}, {{"num_outputs", int64_t{2}}}));
+  EXPECT_EQ(elementsOf<float>(parts[1]), (std::vector<float>{3, 4}));
+}
+
+TEST(LossKernels, GiveTheSameLossWithAndWithoutTheLogProbabilities) {
+  const Tensor scores = randomTensor(kF32, {64, 1000}, 9, -5, 5), labels = randomTensor(DataType::kInt64, {64}, 10, 0, 1000);
+  const auto with = runOnOneAndTwoThreads(makeCall("", "SoftmaxCrossEntropyLoss", 13, {scores, labels}, {{kF32, {}}, {kF32, {64, 1000}}}));
+  const auto without = runOnOneAndTwoThreads(makeCall("", "SoftmaxCrossEntropyLoss", 13, {scores, labels}, {{kF32, {}}}));
+  EXPECT_TRUE(with[0].bytes == without[0].bytes);
+}
+
+}  // namespace
+}  // namespace pipeshard::testing

@@ -1,0 +1,113 @@
+// Optimizer kernels against the formulas of docs/operators.md, written out with doubles.
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "tests/runtime/kernels/kernel_call.h"
+
+namespace pipeshard::testing {
+namespace {
+
+constexpr int64_t kCount = 40000;  // more than one block
+const Shape kShape = {8, kCount / 8};
+
+struct Numbers {
+  std::vector<double> param = randomNumbers(kCount, 1), grad = randomNumbers(kCount, 2), first = randomNumbers(kCount, 3),
+                      second = randomNumbers(kCount, 4, 0, 1);
+};
+
+std::optional<Tensor> of(DataType type, const Shape& shape, const std::vector<double>& numbers) {
+  return convertTensor(makeTensor<double>(shape, numbers), type);
+}
+
+std::optional<Tensor> scalar(DataType type, double number) { return of(type, {}, {number}); }
+
+void expectClose(const Tensor& got, const std::vector<double>& want, DataType type, const char* what) {
+  const double tolerance = type == DataType::kFloat64 ? 1e-14 : 2e-6;
+  const std::vector<double> numbers = numbersOf(got);
+  for (size_t i = 0; i < want.size(); ++i)
+    ASSERT_NEAR(numbers[i], want[i], tolerance * (1 + std::abs(want[i]))) << what << " element " << i;
+}
+
+// Runs on 1 and 2 threads and with every state in place.
+void check(const KernelCall& call, const std::vector<std::vector<double>>& want, DataType type) {
+  const std::vector<Tensor> results = runOnOneAndTwoThreads(call);
+  for (size_t o = 0; o < want.size(); ++o) expectClose(results[o], want[o], type, call.node.op_type.c_str());
+  const std::unique_ptr<Kernel> kernel = createKernel(call);
+  EXPECT_TRUE(kernel->mayRunInPlace(0, 0));
+  for (size_t i = 0; i < 4; ++i) {
+    for (size_t o = 0; o < want.size(); ++o) {
+      if (kernel->mayRunInPlace(static_cast<int>(i), static_cast<int>(o))) {
+        expectClose(runInPlace(call, *kernel, i, o)[o], want[o], type, "in place");
+      }
+    }
+  }
+}
+
+TEST(OptimizerKernels, SgdFollowsItsFormula) {
+  const Numbers n;
+  std::vector<double> want(kCount);
+  for (size_t i = 0; i < want.size(); ++i) want[i] = n.param[i] - 0.1 * (n.grad[i] + 0.01 * n.param[i]);
+  for (DataType type : {DataType::kFloat64, DataType::kFloat32}) {
+    check(makeCall("pipeshard", "SGD", 1, {of(type, kShape, n.param), of(type, kShape, n.grad), scalar(type, 0.1), scalar(type, 0.01)},
+                   {{type, kShape}}),
+          {want}, type);
+  }
+}
+
+TEST(OptimizerKernels, SgdMomentumFollowsItsFormulaWithAndWithoutNesterov) {
+  const Numbers n;
+  for (int64_t nesterov : {0, 1}) {
+    std::vector<double> param(kCount), velocity(kCount);
+    for (size_t i = 0; i < param.size(); ++i) {
+      const double g = n.grad[i] + 0.01 * n.param[i];
+      velocity[i] = 0.9 * n.first[i] + g;
+      param[i] = n.param[i] - 0.1 * (nesterov ? g + 0.9 * velocity[i] : velocity[i]);
+    }
+    for (DataType type : {DataType::kFloat64, DataType::kFloat32}) {
+      check(makeCall("pipeshard", "SGDMomentum", 1,
+                     {of(type, kShape, n.param), of(type, kShape, n.grad), of(type, kShape, n.first), scalar(type, 0.1), scalar(type, 0.9),
+                      scalar(type, 0.01)},
+                     {{type, kShape}, {type, kShape}}, {{"nesterov", nesterov}}),
+            {param, velocity}, type);
+    }
+  }
+}
+
+TEST(OptimizerKernels, AdamAndAdamWFollowTheirFormulas) {
+  const Numbers n;
+  const double rate = 1e-3, b1 = 0.9, b2 = 0.999, epsilon = 1e-8, decay = 0.01;
+  for (bool decoupled : {false, true}) {
+    for (int64_t step : {1, 7}) {
+      std::vector<double> param(kCount), m(kCount), v(kCount);
+      for (size_t i = 0; i < param.size(); ++i) {
+        const double g = n.grad[i] + (decoupled ? 0 : decay * n.param[i]);
+        m[i] = b1 * n.first[i] + (1 - b1) * g;
+        v[i] = b2 * n.second[i] + (1 - b2) * g * g;
+        const auto t = static_cast<double>(step);
+        param[i] = n.param[i] * (decoupled ? 1 - rate * decay : 1) -
+                   rate / (1 - std::pow(b1, t)) * m[i] / (std::sqrt(v[i]) / std::sqrt(1 - std::pow(b2, t)) + epsilon);
+      }
+      for (DataType type : {DataType::kFloat64, DataType::kFloat32}) {
+        check(makeCall("pipeshard", decoupled ? "AdamW" : "Adam", 1,
+                       {of(type, kShape, n.param), of(type, kShape, n.grad), of(type, kShape, n.first), of(type, kShape, n.second),
+                        makeTensor<int64_t>({}, {step}), scalar(type, rate), scalar(type, b1), scalar(type, b2), scalar(type, epsilon),
+                        scalar(type, decay)},
+                       {{type, kShape}, {type, kShape}, {type, kShape}}),
+              {param, m, v}, type);
+      }
+    }
+  }
+}
+
+TEST(OptimizerKernels, AdamRefusesStepZero) {
+  const auto f = DataType::kFloat32;
+  const std::optional<Tensor> one = of(f, {1}, {1}), number = scalar(f, 0.5);
+  const KernelCall call =
+      makeCall("pipeshard", "Adam", 1, {one, one, one, one, makeTensor<int64_t>({}, {0}), number, number, number, number, number},
+               {{f, {1}}, {f, {1}}, {f, {1}}});
+  EXPECT_NE(refusalOf([&] { runKernel(call); }).find("Step is 0"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace pipeshard::testing
