@@ -28,6 +28,8 @@ constexpr milliseconds kSilence{15'000};
 // A worker that lost its peer speaks before the peer's own end is noticed: the cause gets this long to show up.
 constexpr milliseconds kCauseWindow{500};
 
+constexpr int kMessagesAtOnce = 256;
+
 struct Worker {
   ChildProcess process;
   Clock::time_point last_heard;
@@ -215,9 +217,11 @@ std::optional<Failure> Coordinator::lookAround() {
     }
   }
   std::optional<Failure> failure;
-  while (event.message) {  // messages first: what a worker said before it ended explains its end
+  // Messages first: what a worker said before it ended explains its end. Not all of them, or workers with very short steps
+  // would keep the coordinator from looking at anything else.
+  for (int taken = 1; event.message; ++taken) {
     keepFirstCause(failure, handleMessage(*event.message));
-    event.message = server_->receive(milliseconds(0));
+    event.message = taken < kMessagesAtOnce ? server_->receive(milliseconds(0)) : std::nullopt;
   }
   for (int rank = 0; rank < ranks_; ++rank) keepFirstCause(failure, handleEnd(rank));
   keepFirstCause(failure, findSilentWorker());

@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -125,6 +127,17 @@ TEST(RunJob, ReportsTheCauseAndNotItsConsequences) {
   Plan plan(pipelineImages(2, options));
   plan.spec.steps = kEndless;
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kNotANumber, "the loss of step 2");
+}
+
+TEST(RunJob, GoesOnWithALossThatIsNotFiniteWhenAsked) {
+  PipelineOptions options;
+  options.rate = 1e160;
+  Plan plan(pipelineImages(2, options));
+  plan.spec.steps = 2;
+  plan.spec.check_finite = false;
+  const JobResult result = runJob(plan.spec);
+  EXPECT_TRUE(std::isfinite(result.steps[0].loss));
+  EXPECT_FALSE(std::isfinite(result.steps[1].loss));
 }
 
 TEST(RunJob, StopsOnASignalAndGivesHandlersBack) {
