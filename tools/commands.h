@@ -13,6 +13,7 @@ using CommandFunction = std::function<int()>;
 CommandFunction addInspectCommand(CLI::App& app);
 CommandFunction addPlanCommand(CLI::App& app);
 CommandFunction addValidateCommand(CLI::App& app);
+CommandFunction addRunCommand(CLI::App& app);
 CommandFunction addWorkerCommand(CLI::App& app);  // hidden: what the coordinator starts
 
 }  // namespace pipeshard

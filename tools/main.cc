@@ -20,6 +20,7 @@ Examples:
   pipeshard inspect examples/gpt2.onnx
   pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:4 -o gpt2.plan
   pipeshard validate gpt2.plan
+  pipeshard run gpt2.plan --steps 100
   pipeshard validate examples/mlp.onnx --cluster 1x4 --schedule gpipe --microbatches 8 --optimizer adamw:lr=1e-3 --steps 3
 
 Exit codes: 0 success, 1 validation failed, 64 usage, 65 bad model, 66 missing input, 69 worker lost, 70 bug, 73 disk full,
@@ -39,7 +40,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "pipeshard 0.1.0");
   app.footer(kFooter);
   std::vector<std::pair<CLI::App*, CommandFunction>> commands;
-  for (auto* add : {addInspectCommand, addPlanCommand, addValidateCommand, addWorkerCommand}) {
+  for (auto* add : {addInspectCommand, addPlanCommand, addValidateCommand, addRunCommand, addWorkerCommand}) {
     CommandFunction run = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(run));
   }

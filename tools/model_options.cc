@@ -34,6 +34,18 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   command.add_flag("--allow-missing-weights", request.allow_missing_weights, "Plan although the files of external data do not exist");
 }
 
+void addJobOptions(CLI::App& command, JobSpec& job) {
+  command.add_option("--data", job.data.path, "An .npz file with an array per model input; arrays longer than the batch give the next steps\n(default: synthetic)")
+      ->type_name("FILE");
+  command.add_option("--seed", job.data.seed, "Of synthetic data")->capture_default_str();
+  command.add_option("--threads", job.threads_per_worker, "Threads per worker (default: the cores divided by the workers)")->check(CLI::PositiveNumber);
+  command.add_option_function<int>(
+             "--timeout", [&job](int seconds) { job.step_timeout = job.transfer_timeout = std::chrono::seconds(seconds); },
+             "Longest time that one step may take (default: 30 minutes)")
+      ->type_name("SECONDS")
+      ->check(CLI::PositiveNumber);
+}
+
 std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& texts) {
   std::map<std::string, int64_t> dimensions;
   for (const std::string& text : texts) {

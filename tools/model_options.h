@@ -1,4 +1,4 @@
-// The options that `inspect`, `plan` and `validate` share, and what they mean for planning.
+// The options that subcommands share, and what they mean for planning.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "ir/data_type.h"
 #include "partition/partition.h"
+#include "runtime/job.h"
 
 namespace pipeshard {
 
@@ -31,6 +32,8 @@ struct PlanRequest {
 // Declares the options on a subcommand; the request must outlive parsing.
 void addModelOptions(CLI::App& command, PlanRequest& request);
 void addPlanOptions(CLI::App& command, PlanRequest& request);
+// Data, seed, threads and the deadline of a step, for `run` and `validate`.
+void addJobOptions(CLI::App& command, JobSpec& job);
 
 // "batch=8" -> {"batch", 8}. Error(kUsage) otherwise.
 std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& texts);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <numeric>
+#include <memory>
 #include <set>
 
 #include <fmt/format.h>
@@ -143,6 +143,10 @@ ForwardModel loadForward(const PlanRequest& request, int stages, const ProgressC
     model.graph = prepareModel(raw, prepare);
     model.loss = findValue(model.graph, loss_name);
     PIPESHARD_CHECK(model.loss.valid(), "the loss '{}' was lost in preparation", loss_name);
+    if (model.microbatches > 1) {
+      prepare.dimensions = model.dimensions;
+      model.whole_batch = std::make_shared<const Graph>(prepareModel(raw, prepare));
+    }
     bindInputs(raw, model.graph, model);
     return model;
   } catch (Error& error) {
@@ -162,7 +166,7 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
       ranges[model.graph.value(input.value).name] = {range.low, range.high};
     }
     progress("building the training graph");
-    TimeAxisResult time = splitTimeAxis(model.graph, model.loss, model.inputs, model.microbatches);
+    TimeAxisResult time = splitTimeAxis(model.graph, model.loss, model.inputs, model.microbatches, model.whole_batch.get());
     planned.training =
         buildTrainingGraph(ForwardGraph{std::move(model.graph), time.loss, model.inputs, std::move(time.totals), model.microbatches}, optimizer);
     verifyTrainingGraph(planned.training);

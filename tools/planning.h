@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,7 @@ struct ForwardModel {
   std::map<std::string, int64_t> dimensions;  // at the full batch
   std::string batch_dimension;                // "" if nothing is cut
   int64_t microbatches = 1;
+  std::shared_ptr<const Graph> whole_batch;   // the graph of the whole batch, when it is cut
   std::map<std::string, DataType> source_types;  // of weights whose precision was changed
   std::vector<std::string> notes;
 };

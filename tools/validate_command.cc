@@ -94,11 +94,7 @@ struct ValidateCommand {
   std::string output;
   std::string json;
   std::string dump;
-  std::string data;
-  uint64_t seed = 0;
-  int steps = 1;
-  int threads = 0;
-  int timeout_seconds = 120;
+  JobSpec job;
   double bound = 0;
 
   int run() {
@@ -131,17 +127,14 @@ struct ValidateCommand {
     if (bound > 0) spec.bound = bound;
     spec.adaptive = plan.optimizer.starts_with("adam");
     spec.work_directory = work;
-    const int ranks = static_cast<int>(plan.stages.size());
-    JobSpec job;
-    job.steps = steps;
-    job.data.path = data.empty() ? "" : fs::absolute(data).string();
-    job.data.seed = seed;
-    // Both sides use as many threads per worker: the same kernels in the same blocks.
-    job.threads_per_worker = threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
-    job.step_timeout = std::chrono::seconds(timeout_seconds);
     spec.planned = job;
+    if (!job.data.path.empty()) spec.planned.data.path = fs::absolute(job.data.path).string();
+    // Both sides use as many threads per worker: the same kernels in the same blocks.
+    if (job.threads_per_worker == 0) {
+      spec.planned.threads_per_worker = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / static_cast<int>(plan.stages.size()));
+    }
+    spec.reference = spec.planned;
     spec.planned.plan_directory = plan_directory;
-    spec.reference = job;
     spec.reference.plan_directory = plan_directory + "/reference";
     return spec;
   }
@@ -167,11 +160,8 @@ CommandFunction addValidateCommand(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("validate", "Run a step or more on one device and on all, and compare loss, gradients, parameters and states");
   sub->add_option("MODEL|DIR", command->request.model_path, "An .onnx file (planned first, with the options below) or a plan directory")->required();
   addPlanOptions(*sub, command->request);
-  sub->add_option("--steps", command->steps, "How many training steps")->check(CLI::PositiveNumber)->capture_default_str();
-  sub->add_option("--data", command->data, "An .npz file with an array per model input (default: synthetic)")->type_name("FILE");
-  sub->add_option("--seed", command->seed, "Of synthetic data")->capture_default_str();
-  sub->add_option("--threads", command->threads, "Threads per worker, on both sides (default: the cores divided by the workers)");
-  sub->add_option("--timeout", command->timeout_seconds, "Longest time that one step may take")->type_name("SECONDS")->capture_default_str();
+  sub->add_option("--steps", command->job.steps, "How many training steps")->check(CLI::PositiveNumber)->capture_default_str();
+  addJobOptions(*sub, command->job);
   sub->add_option("--bound", command->bound, "Largest error of loss, gradients and (SGD) parameters\n(default: 1e-5 for float32, 1e-11 for float64)");
   sub->add_option("-o,--output", command->output, "Keep the plan directory, with the report, here")->type_name("DIR");
   sub->add_option("--dump", command->dump, "Keep the compared tensors here, as safetensors")->type_name("DIR");

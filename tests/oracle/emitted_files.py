@@ -67,21 +67,21 @@ def initial_weights(model_path):
 
 
 def accumulator_parts(program):
-    """(name of the accumulator, name of the part) for every accumulate instruction."""
+    """(kind of the accumulator, its value, name of the part) for every sum over microbatches."""
     buffers = program["buffers"]
     parts = set()
     for instruction in program["instructions"]:
-        if instruction["kind"] == "accumulate":
+        if instruction["kind"] == "accumulate" and instruction.get("microbatch", -1) >= 0:
             source = buffers[instruction["inputs"][0]]["name"].split("@")[0]
             target = buffers[instruction["outputs"][0]]
-            parts.add((target["value"] or target["name"], target["kind"], source))
-    return parts
+            parts.add((target["kind"], target["value"], source))
+    return sorted(parts)
 
 
 def main(plan_folder, dump_folder, data_path):
     plan = json.loads((plan_folder / "plan.json").read_text())
     onnx.checker.check_model(onnx.load(plan_folder / "model.onnx"), full_check=True)
-    weights = initial_weights(plan["model_path"])
+    weights = initial_weights(plan["model"])
     ranks = [Rank(folder) for folder in sorted((plan_folder / "ranks").iterdir())]
     count = ranks[0].program["microbatches"]
     batch = dict(np.load(data_path))
@@ -91,18 +91,17 @@ def main(plan_folder, dump_folder, data_path):
         return {name: array if axes[name] < 0 else np.split(array, count, axes[name])[k] for name, array in batch.items() if name in axes}
 
     totals = {}
-    sums = {}
     for rank in ranks:
-        if "prologue" in rank.sessions:
-            names = [value.name for value in rank.sessions["prologue"].get_outputs()]
-            targets = {source: name for name, kind, source in accumulator_parts(rank.program) if kind == "accumulator"}
-            for name in names:
-                total = 0
-                for k in range(count):
-                    values = {**weights, **microbatch(k)}
-                    rank.run("prologue", values)
-                    total = total + values[name]
-                totals[targets[name]] = total
+        for kind, target, source in accumulator_parts(rank.program):
+            if "prologue" not in rank.sessions or source not in [value.name for value in rank.sessions["prologue"].get_outputs()]:
+                continue
+            total = 0
+            for k in range(count):
+                values = {**weights, **microbatch(k)}
+                rank.run("prologue", values)
+                total = np.asarray(total + values[source])
+            totals[target] = total
+    got = {}
     for k in range(count):
         values = {**weights, **totals, **microbatch(k)}
         for rank in ranks:
@@ -110,13 +109,10 @@ def main(plan_folder, dump_folder, data_path):
         for rank in reversed(ranks):
             rank.run("backward_input", values)
             rank.run("backward_weight", values)
-        for rank in ranks:
-            for target, kind, source in accumulator_parts(rank.program):
-                if source in values and (kind == "gradient" or target == "loss" or source == plan["loss"]):
-                    sums.setdefault((kind, target), []).append(values[source].astype(np.float64))
-    got = {}
-    for (kind, target), parts in sums.items():
-        got[("gradient/" if kind == "gradient" else "") + target] = sum(parts)
+        for kind, target, source in sorted({entry for rank in ranks for entry in accumulator_parts(rank.program)}):
+            if source in values:
+                name = "gradient/" + target.removesuffix(".gradient") if kind == "gradient" else target
+                got[name] = got.get(name, 0) + values[source].astype(np.float64)
 
     dumped = {}
     for path in sorted(dump_folder.rglob("*.safetensors")):
@@ -128,8 +124,8 @@ def main(plan_folder, dump_folder, data_path):
     norm = np.sqrt(sum(np.sum(g.astype(np.float64) ** 2) for g in gradients.values()))
     size = sum(g.size for g in gradients.values())
     worst = max((relative_error(got[name], tensor.astype(np.float64), norm, size), name) for name, tensor in gradients.items())
-    loss = float(np.sum([got[name] for name in got if not name.startswith("gradient/")]))
-    whole = onnxruntime.InferenceSession(plan["model_path"], providers=["CPUExecutionProvider"])
+    loss = float(got["loss"])
+    whole = onnxruntime.InferenceSession(plan["model"], providers=["CPUExecutionProvider"])
     names = [value.name for value in whole.get_inputs()]
     reference = float(whole.run([plan["loss"]], {name: batch[name] for name in names})[0])
     print(f"loss: emitted files in ONNX Runtime {loss:.9g}, original model in ONNX Runtime {reference:.9g}, "

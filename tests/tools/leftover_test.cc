@@ -39,7 +39,7 @@ class Leftover : public ::testing::Test {
 
   pid_t startLongRun() {
     setenv("TMPDIR", folder_.path().c_str(), 1);
-    const pid_t pid = startPipeshard({"validate", plan_, "--steps", "100000"}, folder_.path() / "out", folder_.path() / "err");
+    const pid_t pid = startPipeshard({"run", plan_, "--steps", "10000000"}, folder_.path() / "out", folder_.path() / "err");
     EXPECT_TRUE(eventually([&] { return processesMentioning(plan_ + "/ranks").size() >= 4; }, std::chrono::seconds(20)));
     unsetenv("TMPDIR");
     return pid;

@@ -1,0 +1,101 @@
+#include <chrono>
+#include <filesystem>
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "runtime/job.h"
+#include "tools/commands.h"
+#include "tools/console.h"
+#include "tools/planning.h"
+
+namespace pipeshard {
+namespace {
+
+// "3m 20s", "45s".
+std::string formatDuration(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole >= 3600) return fmt::format("{}h {:02}m", whole / 3600, whole / 60 % 60);
+  return whole >= 60 ? fmt::format("{}m {:02}s", whole / 60, whole % 60) : fmt::format("{}s", whole);
+}
+
+// One line per step worth telling: the first, the last, and at most one a second; on a terminal the line is rewritten.
+class StepLines {
+ public:
+  explicit StepLines(int64_t steps) : steps_(steps), terminal_(isatty(STDOUT_FILENO) == 1) {}
+
+  void show(const JobProgress& event) {
+    if (event.kind != JobProgress::Kind::kStep) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (event.step == 1) first_ = now;
+    if (event.step != 1 && event.step != steps_ && now - shown_ < std::chrono::seconds(1)) return;
+    shown_ = now;
+    const double elapsed = std::chrono::duration<double>(now - first_).count() + event.seconds;
+    const double rate = static_cast<double>(event.step) / std::max(elapsed, 1e-9);
+    const std::string text = fmt::format("step {}/{}  loss {:.6g}  {:.2f} steps/s  {} left", event.step, steps_, event.loss, rate,
+                                         formatDuration(static_cast<double>(steps_ - event.step) / rate));
+    if (terminal_) {
+      fmt::print("\r\033[K{}{}", text, event.step == steps_ ? "\n" : "");
+    } else {
+      fmt::print("{}\n", text);
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  int64_t steps_;
+  bool terminal_;
+  std::chrono::steady_clock::time_point first_;
+  std::chrono::steady_clock::time_point shown_;
+};
+
+struct RunCommand {
+  std::string directory;
+  std::string json;
+  JobSpec job;
+
+  int run() {
+    readPlanDirectory(directory);  // says what is wrong with the directory
+    job.plan_directory = std::filesystem::absolute(directory).string();
+    if (!job.data.path.empty()) job.data.path = std::filesystem::absolute(job.data.path).string();
+    StepLines lines(job.steps);
+    const JobResult result = runJob(job, [&](const JobProgress& event) { lines.show(event); });
+    int64_t peak = 0;
+    for (const RankResult& rank : result.ranks) peak = std::max(peak, rank.peak_resident_bytes);
+    fmt::print("{} steps on {} worker{}; loss {:.6g} -> {:.6g}; largest worker {}\n", result.steps.size(), result.ranks.size(),
+               result.ranks.size() == 1 ? "" : "s", result.steps.front().loss, result.steps.back().loss, formatBytes(peak));
+    if (!json.empty()) writeOutputFile(json, toJson(result).dump(1) + "\n");
+    return 0;
+  }
+
+  static nlohmann::ordered_json toJson(const JobResult& result) {
+    nlohmann::ordered_json document;
+    document["load_seconds"] = result.load_seconds;
+    for (const StepResult& step : result.steps) {
+      document["steps"].push_back({{"step", step.step}, {"loss", step.loss}, {"seconds", step.seconds},
+                                   {"compute_seconds", step.compute_seconds}, {"transfer_seconds", step.transfer_seconds}});
+    }
+    for (const RankResult& rank : result.ranks) {
+      document["ranks"].push_back({{"arena_bytes", rank.arena_bytes}, {"peak_resident_bytes", rank.peak_resident_bytes}});
+    }
+    return document;
+  }
+};
+
+}  // namespace
+
+CommandFunction addRunCommand(CLI::App& app) {
+  auto command = std::make_shared<RunCommand>();
+  CLI::App* sub = app.add_subcommand("run", "Train a planned model for some steps");
+  sub->add_option("DIR", command->directory, "A plan directory, as `pipeshard plan` writes it")->required();
+  sub->add_option("--steps", command->job.steps, "How many training steps")->check(CLI::PositiveNumber)->capture_default_str();
+  addJobOptions(*sub, command->job);
+  sub->add_option("--dump", command->job.dump_directory, "Write loss and parameters of every step here, as safetensors")->type_name("DIR");
+  sub->add_option("--json", command->json, "Also write losses, times and memory to this file")->type_name("FILE");
+  command->job.dump.parameters = true;
+  return [command] { return command->run(); };
+}
+
+}  // namespace pipeshard
