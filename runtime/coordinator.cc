@@ -243,6 +243,7 @@ std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message)
       worker.where = body.at("where").get<std::string>();
     } else if (message.type == "loaded") {
       worker.loaded = true;
+      worker.where = "loaded";
       rank.arena_bytes = body.at("arena_bytes").get<int64_t>();
       rank.constant_bytes = body.at("constant_bytes").get<int64_t>();
       const nlohmann::json& memory = body.at("memory");
@@ -272,6 +273,7 @@ std::optional<Failure> Coordinator::handleStep(int rank, Worker& worker, const n
     return Failure{ErrorCode::kInternal, fmt::format("rank {}: reported step {} after step {}", rank, step, worker.steps_done)};
   }
   worker.steps_done = step;
+  worker.where = fmt::format("step {} done", step);
   const auto index = static_cast<size_t>(step - 1);
   StepResult& result = result_.steps[index];
   result.compute_seconds.resize(static_cast<size_t>(ranks_));
