@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -181,6 +182,23 @@ void sortWorstFirst(std::vector<TensorComparison>& tensors) {
   });
 }
 
+// Both jobs write every result of every step before anything is compared.
+void checkDiskSpace(const ValidateSpec& spec) {
+  const RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(0));
+  int64_t bytes_per_step = 0;
+  for (const Result& result : image.program.results) {
+    const Buffer& buffer = image.program.buffer(result.buffer);
+    bytes_per_step += byteCount(buffer.data_type, buffer.shape);
+  }
+  std::filesystem::create_directories(spec.work_directory);
+  const double needed = 2.0 * static_cast<double>(bytes_per_step) * static_cast<double>(spec.planned.steps);
+  const auto available = static_cast<double>(std::filesystem::space(spec.work_directory).available);
+  if (needed > available) {
+    fail(ErrorCode::kDiskFull, "comparing {} steps needs {:.1f} GB in {}, which has {:.1f} GB free; take fewer --steps, or set TMPDIR to a larger disk",
+         spec.planned.steps, needed / 1e9, spec.work_directory, available / 1e9);
+  }
+}
+
 }  // namespace
 
 ValidationReport validate(const ValidateSpec& spec, const std::function<void(const std::string&)>& progress) {
@@ -193,6 +211,7 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
       progress(fmt::format("{}: step {} of {}, loss {:.6g}", what, event.step, job.steps, event.loss));
     });
   };
+  checkDiskSpace(spec);
   progress("one device: starting");
   report.reference = run(spec.reference, "reference");
   progress("all ranks: starting");

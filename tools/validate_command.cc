@@ -60,19 +60,22 @@ std::string boundText(double bound) { return std::isfinite(bound) ? fmt::format(
 
 // For each kind the worst tensor, and every tensor that failed, up to `most` of them.
 std::string worstTable(const ValidationReport& report, size_t most) {
-  std::vector<std::vector<std::string>> rows = {{"compared", "tensors", "worst error", "bound", "verdict", "worst tensor"}};
+  std::vector<std::vector<std::string>> rows = {{"compared", "tensors", "worst error", "bound", "verdict", "largest |difference|", "worst tensor"}};
   for (ComparedKind kind : {ComparedKind::kLoss, ComparedKind::kGradient, ComparedKind::kParameter, ComparedKind::kOptimizerState,
                             ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState}) {
     const TensorComparison* worst = nullptr;
     size_t count = 0;
+    double largest_difference = 0;
     for (const TensorComparison& tensor : report.tensors) {
       if (tensor.kind != kind) continue;
       ++count;
+      largest_difference = std::max(largest_difference, tensor.largest_difference);
       if (worst == nullptr || tensor.error > worst->error) worst = &tensor;
     }
     if (worst == nullptr) continue;
     rows.push_back({std::string(comparedKindName(kind)), std::to_string(count), fmt::format("{:.2e}", worst->error), boundText(worst->bound),
                     !std::isfinite(worst->bound) ? "-" : worst->passed() ? "ok" : "DIFFERS",
+                    fmt::format("{:.2e}", largest_difference),
                     fmt::format("{}{} step {}", worst->name, worst->state.empty() ? "" : " " + worst->state, worst->step)});
   }
   std::string text = formatTable(rows);
