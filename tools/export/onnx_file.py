@@ -27,9 +27,15 @@ def metadata(proto) -> dict[str, str]:
 
 def parameters(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     """The trainable initializers by name, in file order."""
-    kinds = {value.name: metadata(value).get(KIND) for value in model.graph.value_info}
-    return {tensor.name: numpy_helper.to_array(tensor)
-            for tensor in model.graph.initializer if kinds.get(tensor.name) == "PARAMETER"}
+    names = {value.name for value in model.graph.value_info if metadata(value).get(KIND) == "PARAMETER"}
+    if not names:  # TorchScript's exporter does not say
+        names = dict(fresh_module(model).named_parameters())
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer if tensor.name in names}
+
+
+def state_updates(model: onnx.ModelProto) -> dict[str, str]:
+    """From an initializer that is state, such as a running mean, to the output that is its next value."""
+    return json.loads(metadata(model).get("pipeshard.state_updates", "{}"))
 
 
 def fresh_module(model: onnx.ModelProto) -> torch.nn.Module:
@@ -42,7 +48,7 @@ def fresh_module(model: onnx.ModelProto) -> torch.nn.Module:
 
 
 def rebuild(model: onnx.ModelProto) -> torch.nn.Module:
-    """The PyTorch module that the file was exported from, in float64, with the parameters that the file holds.
+    """The PyTorch module that the file was exported from, in float64, with the parameters and state that the file holds.
 
     A parameter's gradient is at `module.get_parameter(name).grad` for the file's name of it, tied weights included.
     """
@@ -50,6 +56,9 @@ def rebuild(model: onnx.ModelProto) -> torch.nn.Module:
     with torch.no_grad():
         for name, array in parameters(model).items():
             module.get_parameter(name).copy_(torch.from_numpy(array.astype(np.float64)))
+        for tensor in model.graph.initializer:
+            if tensor.name in state_updates(model):
+                module.get_buffer(tensor.name).copy_(torch.from_numpy(numpy_helper.to_array(tensor).astype(np.float64)))
     return module
 
 

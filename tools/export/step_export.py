@@ -9,17 +9,37 @@ For a module of your own:
 where `module(x=x, y=y)` returns the scalar loss, and x and y are tensors with the batch as their first axis.
 """
 
+import io
+import json
 import pathlib
 
+import onnx
 import onnx_ir as ir
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 OPSET = 18
+TORCHSCRIPT_OPSET = 17
+ALIGNMENT = 64  # bytes, of each weight in a file that is not written
+STATE = (".running_mean", ".running_var")
 
 
 def save(model: ir.Model, path) -> None:
     """Write PATH, and the weights beside it in PATH.data."""
     ir.save(model, path, external_data=pathlib.Path(path).name + ".data")
+
+
+def save_without_weights(model: ir.Model, path) -> int:
+    """Write PATH alone; parameters and state refer to a PATH.data of the size that is returned, which need not exist."""
+    location, offset = pathlib.Path(path).name + ".data", 0
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if is_parameter(value) or value.name.endswith(STATE):
+            value.const_value = ir.ExternalTensor(location, offset, tensor.nbytes, tensor.dtype, shape=tensor.shape,
+                                                  name=value.name)
+            offset += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+    ir.save(model, path)
+    return offset
 
 
 def export_step(module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> ir.Model:
@@ -29,17 +49,49 @@ def export_step(module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> ir.
     takes any number. Paths of this machine, which the exporter records as stack traces, are left out.
     """
     batch = torch.export.Dim("batch", min=2)
+    # The exporter has batch normalisation for inference only: export that, and put the rest back.
+    normalizations = {name: child for name, child in module.named_modules()
+                      if isinstance(child, _BatchNorm) and child.training}
+    for child in normalizations.values():
+        child.eval()
     program = torch.onnx.export(
         module, kwargs=inputs, dynamo=True, optimize=False, verbose=False, opset_version=OPSET,
         input_names=list(inputs), output_names=["loss"],
         dynamic_shapes={name: {0: batch} for name in inputs})
+    for child in normalizations.values():
+        child.train()
     optimize_keeping_parameters(program)
+    normalize_by_batch(program.model, normalizations)
     verify_parameters(program.model, module)
     for value in all_values(program.model.graph):
         value.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
     for node in program.model.graph:
         node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
     return program.model
+
+
+def export_step_torchscript(module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> ir.Model:
+    """The same with the exporter that PyTorch had before, which works out every shape in the graph.
+
+    Its files do not tell parameters from other initializers, except by name.
+    """
+    state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    file = io.BytesIO()
+    torch.onnx.export(
+        module, tuple(inputs.values()), file, dynamo=False, opset_version=TORCHSCRIPT_OPSET,
+        training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False,
+        input_names=list(inputs), output_names=["loss"], dynamic_axes={name: {0: "batch"} for name in inputs})
+    module.load_state_dict(state)
+    model = ir.from_proto(onnx.load_from_string(file.getvalue()))
+    normalize_by_batch(model, {name: child for name, child in module.named_modules()
+                               if isinstance(child, _BatchNorm) and child.training})
+    for name, value in model.graph.initializers.items():
+        if name in state:
+            value.const_value = ir.tensor(state[name], name=name)
+    lost = {name for name, _ in module.named_parameters()} - set(model.graph.initializers)
+    if lost:
+        raise ValueError(f"parameters lost {sorted(lost)}")
+    return model
 
 
 def is_parameter(value: ir.Value) -> bool:
@@ -67,6 +119,32 @@ def optimize_keeping_parameters(program) -> None:
     for value, tensor in parameters:
         value.const_value = tensor
         graph.register_initializer(value)
+
+
+def normalize_by_batch(model: ir.Model, normalizations: dict[str, _BatchNorm]) -> None:
+    """Let BatchNormalization use the batch's own statistics, and return the running statistics that follow.
+
+    They become outputs of the model, `<buffer>.updated`; the metadata `pipeshard.state_updates` says as JSON which
+    output is the next step's value of which initializer. ONNX defines the running variance by the batch's population
+    variance, where PyTorch uses the sample variance.
+    """
+    updates = {}
+    for node in model.graph:
+        if node.op_type != "BatchNormalization":
+            continue
+        buffers = [value.name for value in node.inputs[3:5]]
+        owner = normalizations.pop(buffers[0].removesuffix(".running_mean"))
+        node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
+        node.attributes["momentum"] = ir.AttrFloat32("momentum", 1.0 - owner.momentum)
+        node.resize_outputs(3)
+        for buffer, initializer, updated in zip(buffers, node.inputs[3:5], node.outputs[1:]):
+            updated.name = updates[buffer] = buffer + ".updated"
+            updated.shape, updated.type = initializer.shape, initializer.type
+            model.graph.outputs.append(updated)
+    if normalizations:
+        raise ValueError(f"batch normalisations lost {sorted(normalizations)}")
+    if updates:
+        model.metadata_props["pipeshard.state_updates"] = json.dumps(updates)
 
 
 def verify_parameters(model: ir.Model, module: torch.nn.Module) -> None:

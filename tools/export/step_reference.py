@@ -5,8 +5,12 @@ the given batch. The mathematics is that of the file: a constant that it holds i
 has that rounded value here too, so a float64 evaluation of the file agrees to float64 rounding.
 
 --gradients receives `loss` and the gradient of every parameter, under the name of its ONNX initializer, of the first
-step. --parameters receives `losses` (of every step) and every parameter after the last step. Both are .npz files of
-float64 arrays.
+step. --parameters receives `losses` (of every step), every parameter after the last step, and all running statistics
+after it. Both are .npz files of float64 arrays.
+
+Batch normalisation sees one microbatch at a time, so that --microbatches changes the results: loss and gradients are
+those of the whole batch's mean, and every microbatch updates the running statistics in turn. As ONNX defines it, the
+running variance follows the population variance of the batch, not the sample variance that PyTorch takes.
 """
 
 import argparse
@@ -21,12 +25,29 @@ import onnx_file
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
-class Float32Scalars(TorchFunctionMode):
-    """Rounds Python scalars that meet tensors to float32, as the exporter does when it writes them to a file."""
+class OnnxSemantics(TorchFunctionMode):
+    """PyTorch's mathematics where it differs from that of an exported file.
+
+    Python scalars that meet tensors are rounded to float32, as the exporter does when it writes them to a file.
+    Batch normalisation updates its running statistics as ONNX's BatchNormalization does.
+    """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.nn.functional.batch_norm:
+            return self._batch_norm(*args, **(kwargs or {}))
         return function(*map(self._round, args),
                         **{key: self._round(value) for key, value in (kwargs or {}).items()})
+
+    @classmethod
+    def _batch_norm(cls, x, mean, variance, weight, bias, training, momentum, eps):
+        if training:
+            kept = cls._round(1.0 - momentum)
+            axes = [axis for axis in range(x.dim()) if axis != 1]
+            with torch.no_grad():
+                mean.copy_(kept * mean + (1.0 - kept) * x.mean(axes))
+                variance.copy_(kept * variance + (1.0 - kept) * x.var(axes, correction=0))
+            mean = variance = None
+        return torch.batch_norm(x, weight, bias, mean, variance, training, momentum, cls._round(eps), False)
 
     @staticmethod
     def _round(value):
@@ -40,8 +61,24 @@ class Float32Scalars(TorchFunctionMode):
 
 def forward(module: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """The loss as the file defines it."""
-    with Float32Scalars():
+    with OnnxSemantics():
         return module(**batch)
+
+
+def backward(module: torch.nn.Module, batch: dict[str, torch.Tensor], microbatches: int = 1) -> float:
+    """The batch's loss, whose gradients are added to the parameters'; one microbatch after the other."""
+    parts = [dict(zip(batch, tensors)) for tensors in zip(*(tensor.chunk(microbatches) for tensor in batch.values()))]
+    terms = [module.mean_over(**part) for part in parts]
+    total = 0.0
+    for part, count in zip(parts, terms):
+        if count:
+            loss = forward(module, part) * (count / sum(terms))
+            loss.backward()
+            total += loss.item()
+        else:
+            with torch.no_grad():  # nothing to learn, but the running statistics move
+                forward(module, part)
+    return total
 
 
 def optimizer(specification: str, parameters) -> torch.optim.Optimizer:
@@ -80,7 +117,11 @@ def parse_arguments():
                         help="sgd:lr=0.1,momentum=0.9 | adam:lr=1e-3,beta1=0.9,eps=1e-8 | adamw:lr=1e-3 "
                              "(torch.optim's names, defaults and semantics)")
     parser.add_argument("--steps", type=int, default=1, help="training steps (default: %(default)s)")
+    parser.add_argument("--microbatches", type=int, default=1, metavar="N",
+                        help="equal parts that a batch is computed in, one after the other (default: %(default)s)")
     options = parser.parse_args()
+    if options.microbatches < 1:
+        parser.error("--microbatches must be at least 1")
     if not options.gradients and not options.parameters:
         parser.error("nothing to write: give --gradients, --parameters or both")
     if bool(options.parameters) != bool(options.optimizer):
@@ -95,7 +136,12 @@ def main() -> None:
     model = onnx_file.load(options.model)
     module = onnx_file.rebuild(model)
     named = {name: module.get_parameter(name) for name in onnx_file.parameters(model)}
+    state = {name: module.get_buffer(name) for name in onnx_file.state_updates(model)}
     batches = [onnx_file.load_batch(path, model) for path in options.data]
+    for path, batch in zip(options.data, batches):
+        size = len(next(iter(batch.values())))
+        if size % options.microbatches:
+            parser.error(f"{path} has {size} samples, which --microbatches {options.microbatches} does not divide")
     update = None
     if options.optimizer:
         try:
@@ -106,9 +152,7 @@ def main() -> None:
     losses = []
     for step in range(options.steps if update else 1):
         module.zero_grad()
-        loss = forward(module, batches[step % len(batches)])
-        loss.backward()
-        losses.append(loss.item())
+        losses.append(backward(module, batches[step % len(batches)], options.microbatches))
         if step == 0 and options.gradients:
             np.savez(options.gradients, loss=np.float64(losses[0]),
                      **{name: parameter.grad.numpy() for name, parameter in named.items()})
@@ -116,7 +160,7 @@ def main() -> None:
             update.step()
     if options.parameters:
         np.savez(options.parameters, losses=np.array(losses),
-                 **{name: parameter.detach().numpy() for name, parameter in named.items()})
+                 **{name: tensor.detach().numpy() for name, tensor in (named | state).items()})
     print("losses:", *(f"{value:.17g}" for value in losses))
 
 

@@ -2,12 +2,11 @@
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.gpt2.modeling_gpt2 import eager_attention_forward
 
-IGNORED_LABEL = -100
+from models.causal_lm import CausalLM
 
 # transformers builds its attention mask with vmap, which torch.export cannot trace with a dynamic batch. An attention
 # implementation that it has no mask for gets none; both of these are causal by themselves, so they need none.
@@ -18,17 +17,22 @@ ALL_ATTENTION_FUNCTIONS.register("sdpa_causal", ALL_ATTENTION_FUNCTIONS["sdpa"])
 LAYER_NORM_EPSILON = float(np.float32(1e-5))
 
 
-class GPT2(GPT2LMHeadModel):
+class GPT2(CausalLM, GPT2LMHeadModel):
     """input_ids[batch, seq], labels[batch, seq] -> loss; labels of -100 are ignored.
 
     Inherits rather than wraps, so that parameters keep the names of a Hugging Face checkpoint. The output projection is
-    tied to the token embedding. There is no dropout and no key-value cache.
+    tied to the token embedding. There is no dropout and no key-value cache. The sizes from 125M to 39B are those of Alpa's benchmark.
     """
 
     SIZES = {
         "small": {"vocab": 256, "positions": 64, "seq": 16, "embd": 64, "layers": 4, "heads": 4, "init_std": 0.08},
         "full": {"vocab": 50257, "positions": 1024, "seq": 1024, "embd": 768, "layers": 12, "heads": 12,
                  "init_std": 0.02},
+        **{name: {"vocab": 51200, "positions": 1024, "seq": 1024, "embd": embd, "layers": layers, "heads": heads,
+                  "init_std": 0.02}
+           for name, embd, layers, heads in (
+               ("125M", 768, 12, 12), ("350M", 1024, 24, 16), ("760M", 1536, 24, 16), ("1.3B", 2048, 24, 32),
+               ("2.6B", 2560, 32, 32), ("6.7B", 4096, 32, 32), ("15B", 5120, 48, 40), ("39B", 8192, 48, 64))},
     }
 
     CHOICES = {"attention": ("eager", "sdpa")}
@@ -61,23 +65,3 @@ class GPT2(GPT2LMHeadModel):
                 parameter.div_((2 * self.config.n_layer) ** 0.5)
             elif ".ln_" in name and name.endswith("weight"):
                 parameter.add_(1.0)
-
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return super().forward(input_ids=input_ids, labels=labels, use_cache=False).loss
-
-    def double(self):
-        """As in the base class; also keeps the loss in float64, where transformers rounds its logits to float32."""
-        self.loss_function = _causal_loss
-        return super().double()
-
-    def example_inputs(self, batch: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        shape = (batch, self.export_config["seq"])
-        ids = rng.integers(0, self.export_config["vocab"], shape, dtype=np.int64)
-        return {"input_ids": ids, "labels": ids.copy()}
-
-
-def _causal_loss(logits, labels, vocab_size, **_):
-    """Mean cross entropy of each position's prediction of the next token; the last position predicts nothing."""
-    next_tokens = nn.functional.pad(labels, (0, 1), value=IGNORED_LABEL)[:, 1:]
-    return nn.functional.cross_entropy(
-        logits.reshape(-1, vocab_size), next_tokens.reshape(-1), ignore_index=IGNORED_LABEL)

@@ -36,6 +36,9 @@ class MLP(nn.Module):
         prediction = torch.relu(self.dense4(hidden))
         return nn.functional.mse_loss(prediction, y)
 
+    def mean_over(self, x: torch.Tensor, y: torch.Tensor) -> int:
+        return y.numel()
+
     def example_inputs(self, batch: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         shape = (batch, self.export_config["dim"])
         return {
