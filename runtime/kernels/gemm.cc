@@ -70,12 +70,12 @@ struct Tiling {
 };
 
 Tiling chooseTiles(const GemmShape& shape) {
-  constexpr int64_t kEdge = 512;
+  const int64_t edge = shape.m * shape.n >= (int64_t{1} << 24) ? 1024 : 512;
   constexpr int64_t kSmallWork = int64_t{1} << 21;  // multiply-adds that one thread does sooner than a second one wakes
   if (shape.m * shape.n * std::max<int64_t>(1, shape.k) <= kSmallWork)
     return {std::max<int64_t>(1, shape.m), std::max<int64_t>(1, shape.n)};
-  const auto even = [](int64_t size) {
-    const int64_t parts = (size + kEdge - 1) / kEdge;
+  const auto even = [edge](int64_t size) {
+    const int64_t parts = (size + edge - 1) / edge;
     const int64_t part = (size + parts - 1) / parts;
     return (part + 15) / 16 * 16;
   };

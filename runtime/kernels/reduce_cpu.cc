@@ -8,7 +8,7 @@
 namespace pipeshard::kernels {
 namespace {
 
-constexpr int64_t kColumns = 128;      // outputs that one task reduces together
+constexpr int64_t kColumns = 512;      // outputs that one task reduces together
 constexpr int64_t kRowChunk = 64;      // rows summed in T before they are added up in double
 constexpr int64_t kCut = 16 * kChunk;  // elements of one partial result of a long row
 

@@ -13,9 +13,7 @@ template <typename T>
 struct SoftmaxRow {
   PIPESHARD_INLINE static void run(const T* x, T* y, int64_t size) {
     const T most = maxOf<T>(size, -std::numeric_limits<T>::infinity(), [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return x[i]; });
-#pragma omp simd
-    for (int64_t i = 0; i < size; ++i) y[i] = fastExp(x[i] - most);
-    const T scale = T(1) / sumOf<T>(size, [y](int64_t i) PIPESHARD_LAMBDA_INLINE { return y[i]; });
+    const T scale = T(1) / sumOf<T>(size, [x, y, most](int64_t i) PIPESHARD_LAMBDA_INLINE { return y[i] = fastExp(x[i] - most); });
 #pragma omp simd
     for (int64_t i = 0; i < size; ++i) y[i] *= scale;
   }

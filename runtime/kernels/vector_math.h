@@ -2,7 +2,8 @@
 // 2 units in the last place of the exact value (tanh, erf: 3); double goes to the C library.
 //
 // exp: x = n ln 2 + r, |r| <= ln(2) / 2, exp(r) by a minimax polynomial (coefficients as in Cephes' expf). tanh: odd minimax
-// polynomial below 0.625 (Cephes' tanhf), 1 - 2 / (exp(2x) + 1) above.
+// polynomial below 0.625 (Cephes' tanhf), 1 - 2 / (exp(2x) + 1) above. erf: odd polynomial below 1, 1 - exp(-q(x)) above, both
+// fitted at Chebyshev nodes (relative errors 1.4e-9 of erf, 2.2e-7 of q).
 #pragma once
 
 #include <bit>
@@ -57,6 +58,27 @@ PIPESHARD_INLINE T fastSigmoid(T x) {
 }
 
 PIPESHARD_INLINE double fastErf(double x) { return std::erf(x); }
-PIPESHARD_INLINE float fastErf(float x) { return std::erf(x); }
+PIPESHARD_INLINE float fastErf(float x) {
+  const float magnitude = std::fabs(x);
+  const float square = x * x;
+  float p = 7.882497103e-5f;
+  p = p * square - 8.018854991e-4f;
+  p = p * square + 5.189311942e-3f;
+  p = p * square - 2.685432880e-2f;
+  p = p * square + 1.128359746e-1f;
+  p = p * square - 3.761262690e-1f;
+  p = p * square + 1.128379166f;
+  const float t = magnitude > 4.0f ? 4.0f : magnitude;
+  float q = 1.363312959e-5f;
+  q = q * t - 3.234540239e-4f;
+  q = q * t + 3.481478809e-3f;
+  q = q * t - 2.280460473e-2f;
+  q = q * t + 1.037535687e-1f;
+  q = q * t + 6.384937282e-1f;
+  q = q * t + 1.126368876f;
+  q = q * t + 6.221142633e-4f;
+  const float result = magnitude < 1.0f ? p * magnitude : 1.0f - fastExp(-q);
+  return std::copysign(result, x);
+}
 
 }  // namespace pipeshard::kernels
