@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 OPSET = 18
 TORCHSCRIPT_OPSET = 17
 ALIGNMENT = 64  # bytes, of each weight in a file that is not written
-STATE = (".running_mean", ".running_var")
+STATE_UPDATES = "pipeshard.state_updates"
 
 
 def save(model: ir.Model, path) -> None:
@@ -32,9 +32,10 @@ def save(model: ir.Model, path) -> None:
 def save_without_weights(model: ir.Model, path) -> int:
     """Write PATH alone; parameters and state refer to a PATH.data of the size that is returned, which need not exist."""
     location, offset = pathlib.Path(path).name + ".data", 0
+    state = json.loads(model.metadata_props.get(STATE_UPDATES, "{}"))
     for value in model.graph.initializers.values():
         tensor = value.const_value
-        if is_parameter(value) or value.name.endswith(STATE):
+        if is_parameter(value) or value.name in state:
             value.const_value = ir.ExternalTensor(location, offset, tensor.nbytes, tensor.dtype, shape=tensor.shape,
                                                   name=value.name)
             offset += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
@@ -60,7 +61,8 @@ def export_step(module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> ir.
         dynamic_shapes={name: {0: batch} for name in inputs})
     for child in normalizations.values():
         child.train()
-    optimize_keeping_parameters(program)
+    state = {f"{name}.{buffer}" for name in normalizations for buffer in ("running_mean", "running_var")}
+    optimize_keeping(program, lambda value: is_parameter(value) or value.name in state)
     normalize_by_batch(program.model, normalizations)
     verify_parameters(program.model, module)
     for value in all_values(program.model.graph):
@@ -98,25 +100,25 @@ def is_parameter(value: ir.Value) -> bool:
     return value.metadata_props.get("pkg.torch.export.graph_signature.InputSpec.kind") == "PARAMETER"
 
 
-def optimize_keeping_parameters(program) -> None:
-    """Fold constants and simplify, but leave every parameter alone.
+def optimize_keeping(program, kept) -> None:
+    """Fold constants and simplify, but leave every initializer alone that `kept` says is none of the constants.
 
     The optimizer takes initializers for constants: it folds the rows of the position embedding that are used, merges
     initializers that happen to be equal (every fresh LayerNormalization's), and drops biases that are zero. All of it
     is wrong for a model that will be trained. What is a graph input has no known value, so while it runs the
-    parameters are graph inputs.
+    parameters and running statistics are graph inputs.
     """
     graph = program.model.graph
-    parameters = [(value, value.const_value) for value in graph.initializers.values() if is_parameter(value)]
+    trained = [(value, value.const_value) for value in graph.initializers.values() if kept(value)]
     inputs = list(graph.inputs)
-    for value, _ in parameters:
+    for value, _ in trained:
         del graph.initializers[value.name]
         value.const_value = None
         graph.inputs.append(value)
     program.optimize()
     graph = program.model.graph
     del graph.inputs[len(inputs):]
-    for value, tensor in parameters:
+    for value, tensor in trained:
         value.const_value = tensor
         graph.register_initializer(value)
 
@@ -144,7 +146,7 @@ def normalize_by_batch(model: ir.Model, normalizations: dict[str, _BatchNorm]) -
     if normalizations:
         raise ValueError(f"batch normalisations lost {sorted(normalizations)}")
     if updates:
-        model.metadata_props["pipeshard.state_updates"] = json.dumps(updates)
+        model.metadata_props[STATE_UPDATES] = json.dumps(updates)
 
 
 def verify_parameters(model: ir.Model, module: torch.nn.Module) -> None:

@@ -1,8 +1,8 @@
 """Check files that export.py made against ONNX, ONNX Runtime and PyTorch.
 
 For each file: ONNX's checker accepts it; ONNX Runtime computes PyTorch's loss, for several batch sizes, with and
-without ignored labels; ONNX's reference evaluator, with every float32 raised to float64, computes the loss that
-step_reference.py computes, and its finite differences along random directions are that script's gradients.
+without ignored labels; ONNX's reference evaluator, with every float32 raised to float64, computes the loss and the
+running statistics that step_reference.py computes, and its finite differences along the gradients are as long as they.
 """
 
 import argparse
@@ -40,14 +40,25 @@ class DoubleEvaluator:
             double.graph.input.append(onnx.helper.make_tensor_value_info(name, TensorProto.DOUBLE, array.shape))
         self.evaluator = ReferenceEvaluator(double)
 
-    def loss(self, batch: dict[str, np.ndarray], moved: dict[str, np.ndarray] = {}) -> np.ndarray:
+    def run(self, batch: dict[str, np.ndarray], moved: dict[str, np.ndarray] = {}) -> dict[str, np.ndarray]:
         feeds = {name: array.astype(np.float64) if array.dtype == np.float32 else array
                  for name, array in batch.items()}
-        return self.evaluator.run(None, {**feeds, **self.parameters, **moved})[0]
+        return dict(zip(self.evaluator.output_names,
+                        self.evaluator.run(None, {**feeds, **self.parameters, **moved})))
+
+    def loss(self, batch: dict[str, np.ndarray], moved: dict[str, np.ndarray]) -> float:
+        return float(self.run(batch, moved)["loss"])
 
 
 def relative(got, want) -> float:
     return abs(float(got) - float(want)) / abs(float(want))
+
+
+def farthest(outputs: dict[str, np.ndarray], module: torch.nn.Module, updates: dict[str, str]) -> float:
+    """The largest relative error of running statistics in `outputs` against the module's."""
+    def error(got, want):
+        return np.linalg.norm(got - want) / np.linalg.norm(want)
+    return max(error(outputs[output], module.get_buffer(name).numpy()) for name, output in updates.items())
 
 
 def report(what: str, error: float, tolerance: float) -> bool:
@@ -67,8 +78,12 @@ def verify(path: str) -> bool:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     double = onnx_file.is_double(model)
+    names = [value.name for value in session.get_outputs()]
+    step, difference_tolerance = getattr(module, "DIFFERENCE", (STEP, GRADIENT_TOLERANCE))
 
     passed = True
+    updates = onnx_file.state_updates(model)
+    initial = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     has_labels = any(value.name == "labels" for value in model.graph.input)
     for batch, ignored in BATCHES:
         if ignored and not has_labels:
@@ -77,26 +92,31 @@ def verify(path: str) -> bool:
         tensors = {name: torch.from_numpy(array.astype(np.float64) if array.dtype == np.float32 else array)
                    for name, array in arrays.items()}
         module.zero_grad()
+        module.load_state_dict(initial)
         loss = forward(module, tensors)
         loss.backward()
+        outputs = evaluator.run(arrays)
+        float32 = dict(zip(names, session.run(names, arrays)))
         what = f"batch {batch}, {ignored:.0%} ignored, loss {loss.item():.4f}:"
-        passed &= report(f"{what} ONNX Runtime", relative(session.run(None, arrays)[0], loss.item()),
-                         FLOAT64_TOLERANCE if double else FLOAT32_TOLERANCE)
-        passed &= report(f"{what} float64 reference", relative(evaluator.loss(arrays), loss.item()),
-                         FLOAT64_TOLERANCE)
+        for runtime, results, tolerance in (
+                ("ONNX Runtime", float32, FLOAT64_TOLERANCE if double else FLOAT32_TOLERANCE),
+                ("float64 reference", outputs, FLOAT64_TOLERANCE)):
+            passed &= report(f"{what} {runtime}", relative(results["loss"], loss.item()), tolerance)
+            if updates:
+                passed &= report(f"{what} {runtime}, running statistics", farthest(results, module, updates), tolerance)
     # The last batch's gradients, each parameter on its own.
     worst, worst_name = 0.0, ""
     for name, array in evaluator.parameters.items():
         gradient = module.get_parameter(name).grad.numpy()
         direction = gradient / max(np.linalg.norm(gradient), 1e-300)
         ahead, behind, further_ahead, further_behind = (
-            float(evaluator.loss(arrays, {name: array + step * STEP * direction})) for step in (1, -1, 2, -2))
-        difference = (8 * (ahead - behind) - (further_ahead - further_behind)) / (12 * STEP)
+            evaluator.loss(arrays, {name: array + steps * step * direction}) for steps in (1, -1, 2, -2))
+        difference = (8 * (ahead - behind) - (further_ahead - further_behind)) / (12 * step)
         error = abs(difference - np.linalg.norm(gradient)) / max(np.linalg.norm(gradient), 1e-3)
         if error > worst:
             worst, worst_name = error, name
     passed &= report(f"finite differences of {len(evaluator.parameters)} parameters, worst {worst_name}",
-                     worst, GRADIENT_TOLERANCE)
+                     worst, difference_tolerance)
     return passed
 
 

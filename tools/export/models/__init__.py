@@ -6,6 +6,7 @@ A model is a class with
   * `forward(**inputs)`: one training step's forward pass, returning the scalar loss and nothing else,
   * `mean_over(**inputs)`: the number of terms that the loss is the mean of, which weighs the losses of microbatches,
   * `example_inputs(batch, rng)`: random inputs by name, in the order of `forward`,
+  * optionally `DIFFERENCE`: step and tolerance of verify.py's finite differences,
   * `reset(generator)`: deterministic initial parameters and running statistics.
 """
 
@@ -16,9 +17,10 @@ from torch.overrides import TorchFunctionMode
 from models.gpt2 import GPT2
 from models.llama import Llama
 from models.mlp import MLP
+from models.moe import MoE
 from models.resnet import ResNet
 
-MODELS = {"mlp": MLP, "gpt2": GPT2, "llama": Llama, "resnet": ResNet}
+MODELS = {"mlp": MLP, "gpt2": GPT2, "llama": Llama, "moe": MoE, "resnet": ResNet}
 
 
 def build(name: str, config: dict, seed: int = 0):

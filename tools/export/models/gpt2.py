@@ -38,11 +38,11 @@ class GPT2(CausalLM, GPT2LMHeadModel):
     CHOICES = {"attention": ("eager", "sdpa")}
 
     def __init__(self, vocab: int, positions: int, seq: int, embd: int, layers: int, heads: int, init_std: float,
-                 attention: str = "eager"):
+                 attention: str = "eager", inner: int | None = None):
         if seq > positions:
             raise ValueError(f"a sequence of {seq} needs as many positions, not {positions}")
         super().__init__(GPT2Config(
-            vocab_size=vocab, n_positions=positions, n_embd=embd, n_layer=layers, n_head=heads,
+            vocab_size=vocab, n_positions=positions, n_embd=embd, n_layer=layers, n_head=heads, n_inner=inner,
             initializer_range=init_std, layer_norm_epsilon=LAYER_NORM_EPSILON,
             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
             bos_token_id=0, eos_token_id=0, use_cache=False,

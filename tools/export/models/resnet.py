@@ -49,6 +49,9 @@ class ResNet(nn.Module):
     Alpa's Wide-ResNets: 3x3 convolutions with `width` times as many output channels.
     """
 
+    # Finite differences: the step, short enough to cross next to none of the kinks of relu and max, and the tolerance.
+    DIFFERENCE = 1e-7, 1e-6
+
     SIZES = {
         "small": {"image": 32, "classes": 10, "stem": 3, "blocks": "2,1,1", "channels": 16, "width": 1},
         "full": {"image": 224, "classes": 1000, "stem": 7, "blocks": "3,4,6,3", "channels": 64, "width": 1},
