@@ -14,6 +14,7 @@ import onnxruntime
 import torch
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
 import onnx_file
 from make_data import batch_for
@@ -76,9 +77,15 @@ def verify(path: str) -> bool:
     evaluator = DoubleEvaluator(model)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     double = onnx_file.is_double(model)
-    names = [value.name for value in session.get_outputs()]
+    if double:  # whose fused operators bring constants of their own
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except NoKernel as error:
+        session = None
+        print(f"  not checked: ONNX Runtime cannot run it: {error}")
+    names = [value.name for value in model.graph.output]
     step, difference_tolerance = getattr(module, "DIFFERENCE", (STEP, GRADIENT_TOLERANCE))
 
     passed = True
@@ -96,11 +103,12 @@ def verify(path: str) -> bool:
         loss = forward(module, tensors)
         loss.backward()
         outputs = evaluator.run(arrays)
-        float32 = dict(zip(names, session.run(names, arrays)))
         what = f"batch {batch}, {ignored:.0%} ignored, loss {loss.item():.4f}:"
-        for runtime, results, tolerance in (
-                ("ONNX Runtime", float32, FLOAT64_TOLERANCE if double else FLOAT32_TOLERANCE),
-                ("float64 reference", outputs, FLOAT64_TOLERANCE)):
+        checks = [("float64 reference", outputs, FLOAT64_TOLERANCE)]
+        if session:
+            checks.append(("ONNX Runtime", dict(zip(names, session.run(names, arrays))),
+                           FLOAT64_TOLERANCE if double else FLOAT32_TOLERANCE))
+        for runtime, results, tolerance in checks:
             passed &= report(f"{what} {runtime}", relative(results["loss"], loss.item()), tolerance)
             if updates:
                 passed &= report(f"{what} {runtime}, running statistics", farthest(results, module, updates), tolerance)
