@@ -25,14 +25,6 @@ void setIfAny(const std::string& text, const auto& set) {
   if (!text.empty()) set(text);
 }
 
-bool isMarkedInitializer(const Node& node) {
-  if (!node.is("Constant")) return false;
-  for (const auto& [key, value] : node.metadata) {
-    if (key == kInitializerMark) return true;
-  }
-  return false;
-}
-
 class AttributeWriter {
  public:
   explicit AttributeWriter(AttributeProto& proto) : proto_(proto) {}
@@ -234,6 +226,14 @@ void opsetsToProto(const std::map<std::string, int>& opsets, Imports* imports) {
 }
 
 }  // namespace
+
+bool isMarkedInitializer(const Node& node) {
+  if (!node.is("Constant")) return false;
+  for (const auto& [key, value] : node.metadata) {
+    if (key == kInitializerMark) return true;
+  }
+  return false;
+}
 
 void attributeToProto(const std::string& name, const Attribute& attribute, AttributeProto& proto) {
   proto.set_name(name);

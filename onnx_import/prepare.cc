@@ -85,6 +85,14 @@ void omitUnreadOutputs(Graph& graph) {
   }
 }
 
+// The reader's limit holds after binding and inference too.
+void checkSize(const Value& value, const std::string& what) {
+  const auto limit = static_cast<int64_t>(ImportLimits().tensor_elements);
+  if (elementCount(*value.shape) <= limit) return;
+  fail(ErrorCode::kBadModel, "{} '{}' has the shape {}, which is more than {} elements; check the dimensions", what, value.name,
+       shapeToString(*value.shape), limit);
+}
+
 void checkStatic(const Graph& graph) {
   for (ValueId id : graph.inputs) {
     const Value& input = graph.value(id);
@@ -92,10 +100,13 @@ void checkStatic(const Graph& graph) {
       fail(ErrorCode::kBadModel, "input '{}' has no {}; pipeshard needs tensors of known type and rank as inputs", input.name,
            input.opaque_type.empty() ? "known type and shape" : "dense tensor type");
     }
+    checkSize(input, "input");
   }
   for (const Node& node : graph.nodes) {
     for (ValueId id : node.outputs) {
-      if (id.valid() && !hasStaticType(graph.value(id))) failUnknown(node, graph.value(id));
+      if (!id.valid()) continue;
+      if (!hasStaticType(graph.value(id))) failUnknown(node, graph.value(id));
+      checkSize(graph.value(id), describeNode(node) + ": its output");
     }
   }
 }

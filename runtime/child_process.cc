@@ -145,11 +145,13 @@ SignalWatch::SignalWatch() {
   action.sa_flags = SA_RESTART;
   ::sigaction(SIGINT, &action, &previous_interrupt_);
   ::sigaction(SIGTERM, &action, &previous_terminate_);
+  ::sigaction(SIGHUP, &action, &previous_hangup_);
 }
 
 SignalWatch::~SignalWatch() {
   ::sigaction(SIGINT, &previous_interrupt_, nullptr);
   ::sigaction(SIGTERM, &previous_terminate_, nullptr);
+  ::sigaction(SIGHUP, &previous_hangup_, nullptr);
   signal_pipe.store(-1);
 }
 

@@ -40,7 +40,7 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
-// While it lives, SIGINT and SIGTERM make `descriptor()` readable instead of ending the process. One at a time.
+// While it lives, SIGINT, SIGTERM and SIGHUP make `descriptor()` readable instead of ending the process. One at a time.
 class SignalWatch {
  public:
   SignalWatch();
@@ -56,6 +56,7 @@ class SignalWatch {
   Descriptor write_end_;
   struct sigaction previous_interrupt_ {};
   struct sigaction previous_terminate_ {};
+  struct sigaction previous_hangup_ {};
 };
 
 }  // namespace pipeshard

@@ -75,7 +75,8 @@ class Coordinator {
         job_id_(newJobId()),
         segments_(SharedSegments::create(ranks_)),
         server_(ControlServer::bind(job_id_)) {
-    if (spec.handle_signals) signals_.emplace();
+    signals_ = spec.signals;
+    if (signals_ == nullptr && spec.handle_signals) signals_ = &own_signals_.emplace();
     result_.ranks.resize(static_cast<size_t>(ranks_));
     result_.steps.resize(static_cast<size_t>(spec.steps));
     losses_.resize(result_.steps.size());
@@ -140,7 +141,8 @@ class Coordinator {
   std::string job_id_;
   SharedSegments segments_;
   std::unique_ptr<ControlServer> server_;
-  std::optional<SignalWatch> signals_;
+  std::optional<SignalWatch> own_signals_;
+  SignalWatch* signals_ = nullptr;  // nullptr: signals are not handled
   Clock::time_point last_look_ = Clock::now();
   JobResult result_;
   std::vector<std::optional<double>> losses_;  // by step
@@ -337,7 +339,7 @@ void Coordinator::stopWorkers() {
 }  // namespace
 
 JobInterrupted::JobInterrupted(int signal)
-    : Error(ErrorCode::kRequeue, fmt::format("stopped by {}", signal == SIGINT ? "SIGINT" : "SIGTERM")), signal_(signal) {}
+    : Error(ErrorCode::kRequeue, fmt::format("stopped by {}", signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGHUP")), signal_(signal) {}
 
 int countRanks(const std::string& plan_directory) {
   namespace fs = std::filesystem;

@@ -126,9 +126,11 @@ class NpzData : public DataSource {
     const NpzFile file = NpzFile::open(path);
     for (size_t i = 0; i < inputs_.size(); ++i) {
       cuts_.push_back(cutOf(inputs_[i], microbatches));
-      if (!needed.empty() && !needed[i]) continue;
-      NpzArray array = file.read(inputs_[i].name);
+      const NpzArray array = file.read(inputs_[i].name);
       checkArray(path, i, array);
+      checkRows(path, i);
+      if (!needed.empty() && !needed[i]) continue;
+      checkRange(path, i, array);
       const auto count = static_cast<size_t>(elementCount(array.shape));
       content_[i].resize(count * dataTypeSize(inputs_[i].data_type));
       convertElements(array.data_type, array.bytes.data(), inputs_[i].data_type, content_[i].data(), count);
@@ -164,6 +166,38 @@ class NpzData : public DataSource {
            shapeToString(array.shape), expected);
     }
     if (has_rows) rows_[index] = array.shape[axis];
+  }
+
+  // Whole batches only, and as many examples in every array: otherwise steps would pair what does not belong together.
+  void checkRows(const std::string& path, size_t index) const {
+    const ProgramInput& input = inputs_[index];
+    if (input.axis < 0) return;
+    const int64_t batch = input.shape[static_cast<size_t>(input.axis)];
+    if (batch > 0 && rows_[index] % batch != 0) {
+      fail(ErrorCode::kConfiguration, "{}, array '{}' has {} examples, which is no multiple of the batch of {}; a partial last batch is not supported yet",
+           path, input.name, rows_[index], batch);
+    }
+    for (size_t other = 0; other < index; ++other) {
+      if (inputs_[other].axis < 0 || rows_[other] == rows_[index]) continue;
+      fail(ErrorCode::kConfiguration, "{}: array '{}' has {} examples but array '{}' has {}; they must be as many", path, inputs_[other].name,
+           rows_[other], input.name, rows_[index]);
+    }
+  }
+
+  // Integers that the input's type cannot hold.
+  void checkRange(const std::string& path, size_t index, const NpzArray& array) const {
+    const DataType wanted = inputs_[index].data_type;
+    if (!isInteger(array.data_type) || !isInteger(wanted) || array.data_type == wanted) return;
+    const auto count = static_cast<size_t>(elementCount(array.shape));
+    std::vector<std::byte> there(count * dataTypeSize(wanted));
+    convertElements(array.data_type, array.bytes.data(), wanted, there.data(), count);
+    const std::vector<double> found = numericElements(Constant{array.data_type, array.shape, array.bytes});
+    const std::vector<double> kept = numericElements(Constant{wanted, array.shape, there});
+    for (size_t i = 0; i < count; ++i) {
+      if (found[i] == kept[i]) continue;
+      fail(ErrorCode::kConfiguration, "{}, array '{}': element {} is {:.0f}, which {} cannot hold", path, inputs_[index].name, i, found[i],
+           dataTypeName(wanted));
+    }
   }
 
   std::vector<ProgramInput> inputs_;

@@ -26,6 +26,8 @@
 
 namespace pipeshard {
 
+class SignalWatch;  // runtime/child_process.h
+
 struct JobSpec {
   std::string plan_directory;  // holds ranks/0000/program.json and so on
   DataDescription data;
@@ -45,7 +47,8 @@ struct JobSpec {
   std::chrono::milliseconds transfer_timeout{std::chrono::minutes(10)};  // one wait for a peer inside a step
   std::chrono::milliseconds stop_timeout{std::chrono::seconds(2)};       // for workers to end by themselves before they are killed
 
-  bool handle_signals = true;  // SIGINT and SIGTERM stop the job while runJob runs (JobInterrupted); previous handlers return
+  bool handle_signals = true;  // SIGINT, SIGTERM and SIGHUP stop the job while runJob runs (JobInterrupted); previous handlers return
+  SignalWatch* signals = nullptr;  // the caller's watch, used instead of an own one (for a command that is more than a job)
 };
 
 // What people see meanwhile. `rank` is -1 for the job as a whole.

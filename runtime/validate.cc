@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "ir/error.h"
@@ -70,6 +71,7 @@ class Comparison {
 
   // Against the single device, by the measure.
   void compareStep(int step, const StepDump& planned, const StepDump& reference) {
+    requireSameTensors(planned, reference);
     std::map<Result::Kind, KindTotal> totals;
     for (const Result& result : results_) {
       const std::vector<double> want = read(reference, result);
@@ -101,19 +103,23 @@ class Comparison {
       PIPESHARD_CHECK(bytes.size() == update.content(result).size(), "{} has {} bytes", dumpTensorName(result), bytes.size());
       std::memcpy(update.content(result).data(), bytes.data(), bytes.size());
     }
+    std::map<std::string, std::vector<double>> before;
+    for (const Result& result : update.results()) {
+      if (result.kind == Result::Kind::kParameter) before[result.name] = contentOf(update, result);
+    }
     update.run(step);
     for (const Result& result : update.results()) {
       const bool parameter = result.kind == Result::Kind::kParameter;
       if (!parameter && result.kind != Result::Kind::kOptimizerState) continue;
       const std::vector<double> got = read(planned, result);
-      const std::span<std::byte> content = update.content(result);
-      const std::vector<double> want = toDoubles(update.buffer(result).data_type, {content.begin(), content.end()});
+      const std::vector<double> want = contentOf(update, result);
       TensorComparison entry = describe(parameter ? ComparedKind::kUpdatedParameter : ComparedKind::kUpdatedState, result, step);
-      entry.error = largestRelativeDifference(got, want);
+      const double unit = update.buffer(result).data_type == DataType::kFloat64 ? 0x1p-52 : 0x1p-23;
+      entry.error = parameter ? largestUpdateDifference(got, want, before[result.name], unit) : largestRelativeDifference(got, want);
       entry.largest_difference = largestDifference(got, want);
       entry.bound = spec_.update_bound;
       report_.tensors.push_back(std::move(entry));
-      adopt(planned, result, content);
+      adopt(planned, result, update.content(result));
     }
   }
 
@@ -123,6 +129,24 @@ class Comparison {
   }
 
  private:
+  // A tensor that one side lacks would be compared with nothing.
+  void requireSameTensors(const StepDump& planned, const StepDump& reference) const {
+    std::set<std::string> expected;
+    for (const Result& result : results_) expected.insert(dumpTensorName(result));
+    for (const auto& [dump, what] : {std::pair(&planned, "planned job"), std::pair(&reference, "single-device job")}) {
+      const std::set<std::string> names(dump->names().begin(), dump->names().end());
+      for (const std::string& name : expected) {
+        if (!names.contains(name)) fail(ErrorCode::kInternal, "the {} left no tensor '{}'; the plan directory is damaged: plan again", what, name);
+      }
+      for (const std::string& name : names) {
+        if (!expected.contains(name)) {
+          fail(ErrorCode::kInternal, "the {} left a tensor '{}' that the single-device program does not list; the plan directory is damaged: plan again",
+               what, name);
+        }
+      }
+    }
+  }
+
   static TensorComparison describe(ComparedKind kind, const Result& result, int step) {
     TensorComparison entry;
     entry.kind = kind;
@@ -130,6 +154,11 @@ class Comparison {
     entry.state = result.state;
     entry.step = step;
     return entry;
+  }
+
+  static std::vector<double> contentOf(UpdateOnly& update, const Result& result) {
+    const std::span<std::byte> content = update.content(result);
+    return toDoubles(update.buffer(result).data_type, {content.begin(), content.end()});
   }
 
   static std::vector<double> read(const StepDump& dump, const Result& result) { return dump.read(dumpTensorName(result)).elements(); }
@@ -140,6 +169,21 @@ class Comparison {
 };
 
 }  // namespace
+
+double largestUpdateDifference(std::span<const double> got, std::span<const double> want, std::span<const double> before, double unit) {
+  double scale = 0;
+  for (size_t i = 0; i < want.size(); ++i) scale = std::max(scale, std::abs(want[i] - before[i]));
+  double largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == want[i]) continue;
+    const double rounding = 2 * unit * std::max(std::abs(want[i]), std::abs(before[i]));
+    const double beyond = std::abs(got[i] - want[i]) - rounding;
+    if (beyond <= 0) continue;
+    const double error = beyond / std::max(std::abs(want[i] - before[i]), scale * 1e-3);
+    if (!(error <= largest)) largest = std::isnan(error) ? kInfinity : error;
+  }
+  return largest;
+}
 
 std::string_view comparedKindName(ComparedKind kind) {
   switch (kind) {
@@ -190,7 +234,11 @@ void checkDiskSpace(const ValidateSpec& spec) {
     const Buffer& buffer = image.program.buffer(result.buffer);
     bytes_per_step += byteCount(buffer.data_type, buffer.shape);
   }
-  std::filesystem::create_directories(spec.work_directory);
+  std::error_code error;
+  std::filesystem::create_directories(spec.work_directory, error);
+  if (error || !std::filesystem::is_directory(spec.work_directory)) {
+    fail(ErrorCode::kDiskFull, "no folder can be made at {}: {}", spec.work_directory, error ? error.message() : "something else is there");
+  }
   const double needed = 2.0 * static_cast<double>(bytes_per_step) * static_cast<double>(spec.planned.steps);
   const auto available = static_cast<double>(std::filesystem::space(spec.work_directory).available);
   if (needed > available) {
@@ -220,17 +268,13 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
 
   RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(0));
   Comparison comparison(spec, image.program.results, report);
-  std::unique_ptr<UpdateOnly> update;
-  if (spec.adaptive) {
-    // The state before the first step is the program's initial content, which a fresh single-device load provides.
-    update = std::make_unique<UpdateOnly>(std::move(image));
-  }
+  UpdateOnly update(std::move(image));  // holds the initial weights, as both jobs did before their first step
   for (int step = 1; step <= spec.planned.steps; ++step) {
     progress(fmt::format("comparing step {}", step));
     const StepDump planned = StepDump::open(spec.work_directory + "/planned", step, report.ranks);
     const StepDump reference = StepDump::open(spec.work_directory + "/reference", step, 1);
     comparison.compareStep(step, planned, reference);
-    if (update) comparison.compareUpdate(step, planned, *update);
+    comparison.compareUpdate(step, planned, update);
   }
   sortWorstFirst(report.tensors);
   return report;

@@ -7,8 +7,9 @@
 // under softmax) from deciding.
 //
 // Adaptive optimizers magnify rounding: Adam turns a gradient of 1e-12 instead of 0 into a step of a whole learning rate. So
-// with Adam and AdamW the update is judged on identical gradients: the single-device update program runs on the planned job's
-// own parameters, states and gradients of that step, and must give the same parameters and states element by element.
+// the update of every optimizer is judged on identical gradients as well: the single-device update program runs on the planned
+// job's own parameters, states and gradients of that step, and must make the same change element by element. With Adam and AdamW
+// this replaces the comparison of parameters and states with the single device's, which is shown but does not decide.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ enum class ComparedKind : uint8_t {
   kGradient,
   kParameter,         // against the single device's, by the measure
   kOptimizerState,    // likewise
-  kUpdatedParameter,  // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor * 1e-3)
-  kUpdatedState,      // likewise
+  kUpdatedParameter,  // on identical gradients: the change in this step, element by element (largestUpdateDifference)
+  kUpdatedState,      // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor * 1e-3)
 };
 std::string_view comparedKindName(ComparedKind kind);
 
@@ -73,7 +74,12 @@ void setPromisedBounds(DataType precision, ValidateSpec& spec);
 // Runs both jobs and compares. A tensor that one side lacks is an Error(kInternal). Failures of a job are its errors.
 ValidationReport validate(const ValidateSpec& spec, const std::function<void(const std::string&)>& progress);
 
-// The pure comparison, for tests: both spans hold elements of `type`.
+// Of parameters after and `before` an update: the largest difference between the two changes, relative to the wanted change
+// (or a thousandth of the tensor's largest, if that is more), beyond what rounding the parameters to multiples of `unit` allows.
+// An update that was skipped has error 1, however small the learning rate.
+double largestUpdateDifference(std::span<const double> got, std::span<const double> want, std::span<const double> before, double unit);
+
+// The measure on top. Spans of different size, or NaN: infinity.
 double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm, int64_t all_wants_size);
 
 }  // namespace pipeshard

@@ -80,6 +80,10 @@ std::string formatFlops(int64_t flops) {
   return formatScaled(static_cast<double>(flops), 1000, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"});
 }
 
+void requireWritable(const std::string& path) {
+  if (!std::ofstream(path, std::ios::binary | std::ios::app)) fail(ErrorCode::kDiskFull, "{} cannot be written", path);
+}
+
 void writeOutputFile(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;

@@ -31,6 +31,9 @@ std::string formatTable(const std::vector<std::vector<std::string>>& rows);
 std::string formatBytes(int64_t bytes);
 std::string formatFlops(int64_t flops);
 
+// Error(kDiskFull) if the file cannot be opened for writing: asked before long work.
+void requireWritable(const std::string& path);
+
 // Writes text to a file of the user's choice. Error(kDiskFull) when it cannot.
 void writeOutputFile(const std::string& path, const std::string& text);
 

@@ -7,7 +7,9 @@
 namespace pipeshard {
 
 void addModelOptions(CLI::App& command, PlanRequest& request) {
-  command.add_option("--dim", request.dimensions, "Bind a symbolic dimension, e.g. --dim batch=8; repeat for several")->type_name("NAME=N");
+  command.add_option("--dim", request.dimensions, "Bind a symbolic dimension, e.g. --dim batch=8; repeat for several")
+      ->type_name("NAME=N")
+      ->allow_extra_args(false);
   command.add_option("--external-data-root", request.external_data_root, "A second folder that the model's external data may lie in")
       ->type_name("DIR");
   command.add_option("--loss", request.loss,
@@ -21,7 +23,8 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   command.add_option("--stages", request.partition.stages, "auto (one stage per device) or uniform:K (K stages of equal work)")
       ->capture_default_str();
   command.add_option("--boundary", request.partition.boundaries, "End a stage at the node that makes this value; once per cut, in order. Overrides --stages")
-      ->type_name("VALUE");
+      ->type_name("VALUE")
+      ->allow_extra_args(false);
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
   command.add_option("--schedule", request.partition.schedule, "sequential, gpipe or 1f1b")->capture_default_str();
   command.add_option("--microbatches", request.microbatches, "How many equal parts the batch is cut into (default: at most two per stage)")
@@ -31,7 +34,6 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   command.add_option("--optimizer", request.optimizer, "sgd:lr=0.1,momentum=0.9 | adam:lr=1e-3 | adamw:lr=1e-3,weight_decay=0.01")
       ->capture_default_str();
   command.add_option("--precision", request.precision, "float32, or float64 to validate with tight bounds")->capture_default_str();
-  command.add_flag("--allow-missing-weights", request.allow_missing_weights, "Plan although the files of external data do not exist");
 }
 
 void addJobOptions(CLI::App& command, JobSpec& job) {

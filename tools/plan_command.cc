@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/child_process.h"
+#include "runtime/job.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/planning.h"
@@ -19,9 +21,14 @@ struct PlanCommand {
   int run() const {
     PlannedTraining planned;
     {
+      SignalWatch signals;  // a half-written folder is removed before the command ends
       Progress progress;
-      planned = planTraining(request, [&](const std::string& phase) { progress.phase(phase); });
-      progress.phase("writing " + output);
+      const auto show = [&](const std::string& phase) {
+        if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
+        progress.phase(phase);
+      };
+      planned = planTraining(request, show);
+      show("writing " + output);
       writePlanDirectory(planned, output);
       writeOutputFile(output + "/report.html", renderReport({planned.plan}));
     }
@@ -39,6 +46,7 @@ CommandFunction addPlanCommand(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("plan", "Partition a model's training step over a cluster and write a plan directory");
   sub->add_option("MODEL", command->request.model_path, "The .onnx file")->required();
   addPlanOptions(*sub, command->request);
+  sub->add_flag("--allow-missing-weights", command->request.allow_missing_weights, "Plan although the files of external data do not exist");
   sub->add_option("-o,--output", command->output, "The plan directory to write (an older plan there is replaced)")->required()->type_name("DIR");
   sub->add_option("--json", command->json, "Also write the plan to this file")->type_name("FILE");
   return [command] { return command->run(); };

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "ir/error.h"
+#include "onnx_import/device_configuration.h"
 #include "onnx_import/writer.h"
 #include "tools/planning.h"
 
@@ -33,7 +34,8 @@ void writeRank(const RankProgram& rank, const fs::path& directory) {
   for (size_t i = 0; i < rank.subgraphs.size(); ++i) writeModel(rank.subgraphs[i], (directory / rank.program.subgraphs[i].file).string());
 }
 
-// The training graph as a model of its own: every phase, with phase and stage of each node in its metadata.
+// The training graph as a model of its own: every phase, with phase and stage of each node in its metadata, and the stage in
+// ONNX's device configuration "pipeshard" too.
 Graph annotatedModel(const PlannedTraining& planned) {
   Graph graph = planned.training.graph;
   const std::vector<int> stages = nodeStages(planned.training, planned.plan);
@@ -52,6 +54,9 @@ Graph annotatedModel(const PlannedTraining& planned) {
       ++it;
     }
   }
+  DeviceConfiguration configuration{"pipeshard", {}};
+  for (size_t rank = 0; rank < planned.ranks.size(); ++rank) configuration.devices.push_back(fmt::format("rank{}", rank));
+  annotatePipelineStages(graph, configuration, stages);
   return graph;
 }
 

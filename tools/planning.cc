@@ -22,7 +22,7 @@ namespace {
 constexpr uint64_t kInlineWeightBytes = 4096;
 
 // The symbolic dimension that is the batch: as told, else "batch" or "batch_size" or "N", else the only symbol on axis 0.
-std::string findBatchDimension(const Graph& graph, const std::string& asked) {
+std::string findBatchDimension(const Graph& graph, const std::string& asked, int64_t microbatches) {
   std::set<std::string> all;
   std::set<std::string> leading;
   for (ValueId input : graph.inputs) {
@@ -39,6 +39,10 @@ std::string findBatchDimension(const Graph& graph, const std::string& asked) {
   for (const char* usual : {"batch", "batch_size", "N"}) {
     if (all.contains(usual)) return usual;
   }
+  if (leading.size() > 1 && microbatches > 1) {
+    fail(ErrorCode::kUsage, "which dimension is the batch that --microbatches cuts? Choose one: --batch-dim {}",
+         fmt::join(leading, ", or --batch-dim "));
+  }
   return leading.size() == 1 ? *leading.begin() : "";
 }
 
@@ -51,7 +55,7 @@ int64_t chooseMicrobatches(int64_t batch, int stages) {
 }
 
 void decideMicrobatches(const PlanRequest& request, const Graph& graph, int stages, ForwardModel& model) {
-  model.batch_dimension = findBatchDimension(graph, request.batch_dimension);
+  model.batch_dimension = findBatchDimension(graph, request.batch_dimension, request.microbatches);
   const auto bound = model.dimensions.find(model.batch_dimension);
   if (bound == model.dimensions.end()) {
     if (request.microbatches > 1 && model.batch_dimension.empty()) {
@@ -101,6 +105,21 @@ void completeProgram(const ForwardModel& model, const std::map<std::string, std:
     const auto original = model.source_types.find(buffer.value);
     if (buffer.source && original != model.source_types.end()) buffer.source_type = original->second;
   }
+}
+
+// Floating-point weights that are not trained, unless the exporter says that they are none.
+void noteUntrained(ForwardModel& model) {
+  const std::vector<ValueId> trained = trainableParameters(model.graph);
+  std::vector<std::string> names;
+  for (const auto& [id, initializer] : model.graph.initializers) {
+    const Value& value = model.graph.value(id);
+    const bool by_exporter = std::any_of(value.metadata.begin(), value.metadata.end(), [](const auto& entry) {
+      return entry.first.ends_with("InputSpec.kind") || entry.first == "pipeshard.constant";
+    });
+    if (by_exporter || !isFloatingPoint(value.data_type) || value.shape->empty()) continue;
+    if (std::find(trained.begin(), trained.end(), id) == trained.end()) names.push_back(value.name);
+  }
+  if (!names.empty()) model.notes.push_back(fmt::format("taken for constants, not trained: {}", fmt::join(names, ", ")));
 }
 
 Plan describePlan(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer) {
@@ -165,11 +184,20 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
       const IntegerRange range = inputRange(model.graph, input.value);
       ranges[model.graph.value(input.value).name] = {range.low, range.high};
     }
+    noteUntrained(model);
+    planned.plan.notes = model.notes;
     progress("building the training graph");
+    requireTrainableTypes(model.graph);
     TimeAxisResult time = splitTimeAxis(model.graph, model.loss, model.inputs, model.microbatches, model.whole_batch.get());
     planned.training =
         buildTrainingGraph(ForwardGraph{std::move(model.graph), time.loss, model.inputs, std::move(time.totals), model.microbatches}, optimizer);
     verifyTrainingGraph(planned.training);
+    for (const Parameter& parameter : planned.training.parameters) {
+      if (parameter.gradient_parts.empty()) {
+        planned.plan.notes.push_back(
+            fmt::format("parameter '{}' does not influence the loss: it is not updated", planned.training.graph.value(parameter.value).name));
+      }
+    }
 
     progress("partitioning");
     PartitionOptions options = request.partition;

@@ -57,6 +57,7 @@ struct RunCommand {
   JobSpec job;
 
   int run() {
+    if (!json.empty()) requireWritable(json);
     readPlanDirectory(directory);  // says what is wrong with the directory
     job.plan_directory = std::filesystem::absolute(directory).string();
     if (!job.data.path.empty()) job.data.path = std::filesystem::absolute(job.data.path).string();

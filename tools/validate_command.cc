@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "ir/error.h"
+#include "runtime/child_process.h"
 #include "runtime/validate.h"
 #include "tools/commands.h"
 #include "tools/console.h"
@@ -19,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kPlanning = "Planning (when a MODEL is given; a plan directory is already decided)";
 constexpr int kFailed = 1;  // exit code: it ran, and something differs
 
 // A folder of this run's own, removed at the end whatever happens.
@@ -93,6 +95,7 @@ std::string worstTable(const ValidationReport& report, size_t most) {
 }
 
 struct ValidateCommand {
+  const CLI::App* command = nullptr;
   PlanRequest request;
   std::string output;
   std::string json;
@@ -101,12 +104,19 @@ struct ValidateCommand {
   double bound = 0;
 
   int run() {
+    if (boundGiven() && !(bound > 0 && std::isfinite(bound))) fail(ErrorCode::kUsage, "--bound {}: expected a positive number", bound);
+    if (!json.empty()) requireWritable(json);
+    SignalWatch signals;  // from here on, so that no signal can leave the scratch folder behind
     Progress progress;
-    const auto show = [&](const std::string& phase) { progress.phase(phase); };
+    const auto show = [&](const std::string& phase) {
+      if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
+      progress.phase(phase);
+    };
     const ScratchFolder scratch;
     const std::string plan_directory = preparePlan(scratch.path(), show);
     const Plan plan = readPlanDirectory(plan_directory);
     const std::string work = dump.empty() ? (scratch.path() / "dump").string() : fs::absolute(dump).string();
+    job.signals = &signals;
     const ValidationReport report = validate(makeSpec(plan, plan_directory, work), show);
     progress.clear();
     print(plan, report);
@@ -116,18 +126,32 @@ struct ValidateCommand {
   }
 
  private:
+  bool boundGiven() const { return command->get_option("--bound")->count() > 0; }
+
   // The plan directory to run: the given one, or one that is planned now (kept with -o).
   std::string preparePlan(const fs::path& scratch, const ProgressCallback& show) const {
-    if (fs::is_directory(request.model_path) && !request.model_path.ends_with(".onnx")) return fs::absolute(request.model_path).string();
+    if (fs::is_directory(request.model_path) && !request.model_path.ends_with(".onnx")) {
+      refusePlanningOptions();
+      return fs::absolute(request.model_path).string();
+    }
     const std::string directory = output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
     writePlanDirectory(planTraining(request, show), directory);
     return directory;
   }
 
+  void refusePlanningOptions() const {
+    for (const CLI::Option* option : command->get_options()) {
+      const bool given = option->count() > 0 && (option->get_group() == kPlanning || option->get_name() == "--output");
+      if (!given) continue;
+      fail(ErrorCode::kUsage, "{} is a plan directory, in which everything is decided; {} goes with a MODEL, or with `pipeshard plan`",
+           request.model_path, option->get_name());
+    }
+  }
+
   ValidateSpec makeSpec(const Plan& plan, const std::string& plan_directory, const std::string& work) const {
     ValidateSpec spec;
     setPromisedBounds(plan.precision, spec);
-    if (bound > 0) spec.bound = bound;
+    if (boundGiven()) spec.bound = bound;
     spec.adaptive = plan.optimizer.starts_with("adam");
     spec.work_directory = work;
     spec.planned = job;
@@ -162,7 +186,9 @@ CommandFunction addValidateCommand(CLI::App& app) {
   auto command = std::make_shared<ValidateCommand>();
   CLI::App* sub = app.add_subcommand("validate", "Run a step or more on one device and on all, and compare loss, gradients, parameters and states");
   sub->add_option("MODEL|DIR", command->request.model_path, "An .onnx file (planned first, with the options below) or a plan directory")->required();
+  sub->option_defaults()->group(kPlanning);
   addPlanOptions(*sub, command->request);
+  sub->option_defaults()->group("Options");
   sub->add_option("--steps", command->job.steps, "How many training steps")->check(CLI::PositiveNumber)->capture_default_str();
   addJobOptions(*sub, command->job);
   sub->add_option("--bound", command->bound, "Largest error of loss, gradients and (SGD) parameters\n(default: 1e-5 for float32, 1e-11 for float64)");
@@ -171,6 +197,7 @@ CommandFunction addValidateCommand(CLI::App& app) {
   sub->add_option("--json", command->json, "Also write the result to this file")->type_name("FILE");
   sub->footer("Exit code 0: every tensor is within its bound; 1: some differ.\n"
               "Example: pipeshard validate examples/gpt2.onnx --cluster 1x4 --schedule 1f1b --microbatches 8 --optimizer adamw:lr=1e-3 --steps 3");
+  command->command = sub;
   return [command] { return command->run(); };
 }
 

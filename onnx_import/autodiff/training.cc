@@ -79,14 +79,16 @@ void requireOpset(const Graph& graph) {
        version);
 }
 
-void requireTrainableType(const Graph& graph, ValueId parameter) {
-  const DataType type = graph.dataType(parameter);
-  if (type == DataType::kFloat32 || type == DataType::kFloat64) return;
-  fail(ErrorCode::kBadModel, "parameter '{}' is {}, but training needs float32 or float64; export the model in float32",
-       graph.value(parameter).name, dataTypeName(type));
-}
-
 }  // namespace
+
+void requireTrainableTypes(const Graph& graph) {
+  for (ValueId parameter : trainableParameters(graph)) {
+    const DataType type = graph.dataType(parameter);
+    if (type == DataType::kFloat32 || type == DataType::kFloat64) continue;
+    fail(ErrorCode::kBadModel, "parameter '{}' is {}, but training needs float32 or float64; export the model in float32",
+         graph.value(parameter).name, dataTypeName(type));
+  }
+}
 
 bool hasGradientRule(std::string_view domain, std::string_view op_type) {
   return gradientRules().contains({std::string(domain), std::string(op_type)});
@@ -106,7 +108,7 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
   const size_t first_backward = graph.nodes.size();
 
   const std::vector<ValueId> parameters = trainableParameters(graph);
-  for (ValueId id : parameters) requireTrainableType(graph, id);
+  requireTrainableTypes(graph);
   BackwardBuilder builder(graph);
   const Gradients gradients = appendBackward(builder, training.loss, parameters);
   training.node_phase.assign(graph.nodes.size(), Phase::kForward);

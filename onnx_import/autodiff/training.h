@@ -57,6 +57,9 @@ PrecisionChange setPrecision(Graph& graph, DataType precision);
 // of the graph with more than one element that is no constant of the arithmetic (heuristic documented in the source) .
 std::vector<ValueId> trainableParameters(const Graph& graph);
 
+// Error(kBadModel) naming the parameter, if one is neither float32 nor float64.
+void requireTrainableTypes(const Graph& graph);
+
 // A microbatch's forward graph with what the time-axis analysis found; see ir/training_graph.h for the meaning.
 struct ForwardGraph {
   Graph graph;   // prepared, for one microbatch

@@ -114,6 +114,12 @@ TEST(BadInput, UnknownOptimizer) { expectFault(validateFile("examples/mlp.onnx",
 
 TEST(BadInput, UnknownOption) { EXPECT_EQ(runPipeshard({"validate", "examples/mlp.onnx", "--nonsense"}).exit_code, 64); }
 
+TEST(BadInput, PlanningOptionsForAPlanDirectory) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(runPipeshard({"plan", "--dim", "batch=8", "examples/mlp.onnx", "-o", folder.file("mlp.plan")}).exit_code, 0);
+  expectFault(validateFile(folder.file("mlp.plan"), {"--schedule", "gpipe"}), 64, {"--schedule", "plan directory"});
+}
+
 TEST(BadInput, NoSubcommand) { EXPECT_EQ(runPipeshard({}).exit_code, 64); }
 
 TEST(BadInput, AFolderThatIsNoPlan) {

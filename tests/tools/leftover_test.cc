@@ -61,8 +61,24 @@ class Leftover : public ::testing::Test {
 };
 
 TEST_F(Leftover, NothingAfterAFinishedRun) {
+  setenv("TMPDIR", folder_.path().c_str(), 1);
   ASSERT_EQ(runPipeshard({"validate", plan_, "--steps", "2"}).exit_code, 0);
+  unsetenv("TMPDIR");
   expectNothingLeft();
+}
+
+TEST_F(Leftover, NothingAfterInterruptingValidateAtAnyMoment) {
+  for (int delay_ms : {5, 20, 40, 70, 100, 150, 200, 300}) {
+    setenv("TMPDIR", folder_.path().c_str(), 1);
+    const pid_t pid = startPipeshard({"validate", plan_, "--steps", "200"}, folder_.path() / "out", folder_.path() / "err");
+    unsetenv("TMPDIR");
+    ASSERT_TRUE(eventually([&] { return ownTemporaries().size() > temporary_.size() + 2; }, std::chrono::seconds(10)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+    kill(pid, delay_ms == 40 ? SIGHUP : SIGINT);
+    const CommandResult result = finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
+    EXPECT_EQ(result.exit_code, delay_ms == 40 ? 129 : 130) << delay_ms << " ms: " << result.errors;
+    expectNothingLeft();
+  }
 }
 
 TEST_F(Leftover, NothingAfterInterrupt) {

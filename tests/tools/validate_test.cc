@@ -59,12 +59,13 @@ TEST_P(Validate, EqualsOneDevice) {
     const double allowed = against_device ? bound : of_update ? update_bound : std::numeric_limits<double>::infinity();
     EXPECT_LE(tensor.at("error").get<double>(), allowed) << tensor.dump();
   }
-  const int parameters = GetParam().model == "mlp" ? 8 : 52;
+  const std::map<std::string, int> parameter_counts = {{"mlp", 8}, {"gpt2", 52}, {"gpt2_torchscript", 52}, {"llama", 39}};
+  const int parameters = parameter_counts.at(GetParam().model);
   EXPECT_EQ(counts["gradient"], 3 * parameters);
   EXPECT_EQ(counts["parameter"], 3 * parameters);
   EXPECT_EQ(counts["loss"], 3);
+  EXPECT_EQ(counts["updated parameter"], 3 * parameters);
   if (!GetParam().optimizer.starts_with("sgd")) {
-    EXPECT_EQ(counts["updated parameter"], 3 * parameters);
     EXPECT_EQ(counts["updated state"], 6 * parameters);
   }
 }
@@ -87,6 +88,11 @@ std::vector<Configuration> configurations() {
     all.push_back({.name = m + "_one_microbatch", .model = m, .microbatches = 1});
     all.push_back({.name = m + "_fewer_microbatches_than_stages", .model = m, .microbatches = 2});
     all.push_back({.name = m + "_gpipe_fewer_microbatches", .model = m, .schedule = "gpipe", .microbatches = 2});
+  }
+  for (const char* model : {"llama", "gpt2_torchscript"}) {
+    const std::string m = model;
+    for (const char* schedule : {"sequential", "gpipe", "1f1b"}) all.push_back({.name = m + "_" + schedule, .model = m, .schedule = schedule});
+    all.push_back({.name = m + "_sgd_float64", .model = m, .optimizer = "sgd:lr=0.1", .precision = "float64"});
   }
   all.push_back({.name = "gpt2_batch_32", .model = "gpt2", .more = {"--dim", "batch=32"}});
   return all;
@@ -121,6 +127,40 @@ TEST(ValidateCommand, FindsAProgramThatComputesSomethingElse) {
   const CommandResult result = runPipeshard({"validate", plan, "--steps", "1"});
   EXPECT_EQ(result.exit_code, 1) << result.output << result.errors;
   EXPECT_THAT(result.output, HasSubstr("FAIL"));
+}
+
+// Changes a program of a plan directory with `edit`, and validates.
+template <typename Edit>
+CommandResult validateEdited(const std::string& optimizer, const std::string& program_file, Edit&& edit) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("mlp.plan");
+  EXPECT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "4", "--optimizer", optimizer, "-o", plan}).exit_code, 0);
+  auto program = nlohmann::ordered_json::parse(readFile(plan + "/" + program_file));
+  edit(program);
+  writeFile(plan + "/" + program_file, program.dump(1));
+  return runPipeshard({"validate", plan, "--steps", "2"});
+}
+
+TEST(ValidateCommand, FindsAnUpdateThatIsSkippedAtATinyLearningRate) {
+  for (const char* optimizer : {"sgd:lr=1e-6", "adam:lr=1e-7", "adamw:lr=1e-6"}) {
+    const CommandResult result = validateEdited(optimizer, "ranks/0001/program.json", [](nlohmann::ordered_json& program) {
+      nlohmann::ordered_json kept = nlohmann::ordered_json::array();
+      for (auto& instruction : program.at("instructions")) {
+        if (instruction.at("kind") != "update") kept.push_back(instruction);
+      }
+      EXPECT_LT(kept.size(), program.at("instructions").size());
+      program.at("instructions") = kept;
+    });
+    EXPECT_EQ(result.exit_code, 1) << optimizer << result.output << result.errors;
+  }
+}
+
+TEST(ValidateCommand, RefusesToCompareWithLessThanEverything) {
+  const CommandResult result = validateEdited("adam:lr=1e-3", "reference/ranks/0000/program.json", [](nlohmann::ordered_json& program) {
+    program.at("results").erase(program.at("results").begin() + 1, program.at("results").end());
+  });
+  EXPECT_EQ(result.exit_code, 70) << result.output << result.errors;
+  EXPECT_THAT(result.errors, HasSubstr("plan again"));
 }
 
 TEST(PlanCommand, GivesTheSameBytesTwice) {
