@@ -52,12 +52,33 @@ bool isInteger(DataType type);
 // The DataType of a C++ element type: dataTypeOf<float>() is kFloat32.
 template <typename T>
 constexpr DataType dataTypeOf();
-template <> constexpr DataType dataTypeOf<float>() { return DataType::kFloat32; }
-template <> constexpr DataType dataTypeOf<double>() { return DataType::kFloat64; }
-template <> constexpr DataType dataTypeOf<int64_t>() { return DataType::kInt64; }
-template <> constexpr DataType dataTypeOf<int32_t>() { return DataType::kInt32; }
-template <> constexpr DataType dataTypeOf<uint8_t>() { return DataType::kUint8; }
-template <> constexpr DataType dataTypeOf<int8_t>() { return DataType::kInt8; }
-template <> constexpr DataType dataTypeOf<bool>() { return DataType::kBool; }
+template <>
+constexpr DataType dataTypeOf<float>() {
+  return DataType::kFloat32;
+}
+template <>
+constexpr DataType dataTypeOf<double>() {
+  return DataType::kFloat64;
+}
+template <>
+constexpr DataType dataTypeOf<int64_t>() {
+  return DataType::kInt64;
+}
+template <>
+constexpr DataType dataTypeOf<int32_t>() {
+  return DataType::kInt32;
+}
+template <>
+constexpr DataType dataTypeOf<uint8_t>() {
+  return DataType::kUint8;
+}
+template <>
+constexpr DataType dataTypeOf<int8_t>() {
+  return DataType::kInt8;
+}
+template <>
+constexpr DataType dataTypeOf<bool>() {
+  return DataType::kBool;
+}
 
 }  // namespace pipeshard

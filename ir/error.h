@@ -64,9 +64,9 @@ namespace internal {
 }  // namespace pipeshard
 
 // Ends in Error(kInternal) when a condition that only a bug can break is false. The detail is a fmt format.
-#define PIPESHARD_CHECK(condition, ...)                                                             \
-  do {                                                                                              \
-    if (!(condition)) {                                                                             \
+#define PIPESHARD_CHECK(condition, ...)                                                                  \
+  do {                                                                                                   \
+    if (!(condition)) {                                                                                  \
       ::pipeshard::internal::checkFailed(#condition, __FILE__, __LINE__, ::fmt::format("" __VA_ARGS__)); \
-    }                                                                                               \
+    }                                                                                                    \
   } while (false)

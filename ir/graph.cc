@@ -238,7 +238,8 @@ void verifyGraph(const Graph& graph) {
     }
     for (ValueId output : node.outputs) {
       if (!output.valid()) continue;
-      if (defined[output.index()]) fail(ErrorCode::kBadModel, "{} defines '{}' a second time", describeNode(node), graph.value(output).name);
+      if (defined[output.index()])
+        fail(ErrorCode::kBadModel, "{} defines '{}' a second time", describeNode(node), graph.value(output).name);
       defined[output.index()] = true;
     }
   }
@@ -385,11 +386,12 @@ Graph extractSubgraph(const Graph& graph, std::string_view name, const std::vect
   }
   for (NodeId node_id : nodes) {
     Node node = graph.node(node_id);
+    node.opaque.clear();  // device configurations belong to the whole model
     for (ValueId& id : node.inputs) {
       if (id.valid() && !defined[id.index()]) {
         const Constant* constant = graph.constant(id);
-        PIPESHARD_CHECK(constant != nullptr, "subgraph '{}': {} reads '{}', which is neither an input nor produced inside", name, describeNode(node),
-                        graph.value(id).name);
+        PIPESHARD_CHECK(constant != nullptr, "subgraph '{}': {} reads '{}', which is neither an input nor produced inside", name,
+                        describeNode(node), graph.value(id).name);
         result.initializers.emplace(copier.copy(id), *constant);
         defined[id.index()] = true;
       }

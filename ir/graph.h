@@ -110,9 +110,9 @@ struct Function {
   std::string name;
   std::string overload;
   std::string doc;
-  std::vector<std::string> attributes;             // required of a call
+  std::vector<std::string> attributes;                  // required of a call
   std::map<std::string, Attribute> default_attributes;  // optional in a call
-  std::shared_ptr<const Graph> body;               // with its own opset_imports
+  std::shared_ptr<const Graph> body;                    // with its own opset_imports
   Metadata metadata;
 };
 

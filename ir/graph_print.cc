@@ -60,7 +60,8 @@ std::string printNode(const Graph& graph, const Node& node) {
   }
   std::vector<std::string> inputs;
   for (ValueId id : node.inputs) inputs.push_back(printValueName(graph, id));
-  const std::string op = (node.domain.empty() ? "" : node.domain + "::") + node.op_type + (node.overload.empty() ? "" : ":" + node.overload);
+  const std::string op =
+      (node.domain.empty() ? "" : node.domain + "::") + node.op_type + (node.overload.empty() ? "" : ":" + node.overload);
   std::string text = fmt::format("{} = {}({})", fmt::join(outputs, ", "), op, fmt::join(inputs, ", "));
   if (!node.attributes.empty()) {
     std::vector<std::string> attributes;

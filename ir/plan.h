@@ -35,12 +35,12 @@ struct LayerPlan {
 struct StagePlan {
   int first_layer = 0;  // inclusive
   int last_layer = 0;
-  std::vector<int> devices;            // ranks
+  std::vector<int> devices;              // ranks
   std::vector<int> mesh_shape = {1, 1};  // logical mesh, (data, model)
-  int64_t forward_flops = 0;           // one microbatch
+  int64_t forward_flops = 0;             // one microbatch
   int64_t backward_flops = 0;
   int64_t parameter_bytes = 0;
-  int64_t peak_activations = 0;        // microbatches in flight under the schedule
+  int64_t peak_activations = 0;  // microbatches in flight under the schedule
 };
 
 struct Plan {

@@ -100,8 +100,8 @@ struct Result {
 struct ProgramInput {
   std::string name;
   DataType data_type = DataType::kUndefined;
-  Shape shape;     // of the whole batch
-  int axis = -1;   // cut into equal microbatches along it; -1: not cut
+  Shape shape;    // of the whole batch
+  int axis = -1;  // cut into equal microbatches along it; -1: not cut
   // Synthetic data: integers in [low, high); floating-point: standard normal (low == high == 0).
   int64_t low = 0;
   int64_t high = 0;

@@ -28,7 +28,8 @@ int64_t byteCount(DataType type, const Shape& shape) {
   const auto size = static_cast<int64_t>(dataTypeSize(type));
   if (size == 0) fail(ErrorCode::kBadModel, "a tensor of type {} has no fixed size in bytes", dataTypeName(type));
   const int64_t count = elementCount(shape);
-  if (count > (int64_t{1} << 62) / size) fail(ErrorCode::kBadModel, "a {} tensor of shape {} is too large", dataTypeName(type), shapeToString(shape));
+  if (count > (int64_t{1} << 62) / size)
+    fail(ErrorCode::kBadModel, "a {} tensor of shape {} is too large", dataTypeName(type), shapeToString(shape));
   return count * size;
 }
 

@@ -18,7 +18,8 @@ bool mayRead(Phase reader, Phase writer) {
 
 void verifyPhases(const TrainingGraph& training) {
   const Graph& graph = training.graph;
-  PIPESHARD_CHECK(training.node_phase.size() == graph.nodes.size(), "{} phases for {} nodes", training.node_phase.size(), graph.nodes.size());
+  PIPESHARD_CHECK(training.node_phase.size() == graph.nodes.size(), "{} phases for {} nodes", training.node_phase.size(),
+                  graph.nodes.size());
   PIPESHARD_CHECK(training.forward_node.size() == graph.nodes.size(), "{} forward nodes for {} nodes", training.forward_node.size(),
                   graph.nodes.size());
   const UseDef uses = computeUseDef(graph);
@@ -62,8 +63,8 @@ void verifyTrainingGraph(const TrainingGraph& training) {
   const Graph& graph = training.graph;
   verifyGraph(graph);
   for (const Value& value : graph.values) {
-    PIPESHARD_CHECK(value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape), "value '{}' has no type or static shape",
-                    value.name);
+    PIPESHARD_CHECK(value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape),
+                    "value '{}' has no type or static shape", value.name);
   }
   verifyPhases(training);
   PIPESHARD_CHECK(training.microbatches >= 1, "{} microbatches", training.microbatches);
@@ -88,7 +89,8 @@ std::string printTrainingGraph(const TrainingGraph& training) {
     text += forward.valid() ? fmt::format(" of {}\n", describeNode(graph.node(forward))) : "\n";
   }
   text += fmt::format("microbatches {}\nloss %{}\n", training.microbatches, graph.value(training.loss).name);
-  for (const BatchInput& input : training.inputs) text += fmt::format("batch input %{} axis {}\n", graph.value(input.value).name, input.axis);
+  for (const BatchInput& input : training.inputs)
+    text += fmt::format("batch input %{} axis {}\n", graph.value(input.value).name, input.axis);
   for (const PrologueTotal& total : training.totals) {
     text += fmt::format("total %{} of %{}\n", graph.value(total.total).name, graph.value(total.part).name);
   }

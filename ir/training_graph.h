@@ -26,7 +26,7 @@
 namespace pipeshard {
 
 enum class Phase : uint8_t {
-  kPrologue,        // needs batch inputs only; runs for all microbatches before the first forward
+  kPrologue,  // needs batch inputs only; runs for all microbatches before the first forward
   kForward,
   kBackwardInput,   // gradients that other backward nodes wait for
   kBackwardWeight,  // gradients of parameters: may run later than the input part of the same microbatch
@@ -68,8 +68,8 @@ struct TrainingGraph {
   std::vector<BatchInput> inputs;     // every input that the user's data provides
   std::vector<Parameter> parameters;  // in the model's order of initializers
   std::vector<PrologueTotal> totals;
-  ValueId loss;                       // scalar: this microbatch's share of the loss
-  ValueId step;                       // int64 scalar input of the update, 1 in the first step; invalid if the optimizer needs none
+  ValueId loss;  // scalar: this microbatch's share of the loss
+  ValueId step;  // int64 scalar input of the update, 1 in the first step; invalid if the optimizer needs none
   int64_t microbatches = 1;
 };
 

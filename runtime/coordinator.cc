@@ -339,7 +339,10 @@ void Coordinator::stopWorkers() {
 }  // namespace
 
 JobInterrupted::JobInterrupted(int signal)
-    : Error(ErrorCode::kRequeue, fmt::format("stopped by {}", signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGHUP")), signal_(signal) {}
+    : Error(ErrorCode::kRequeue, fmt::format("stopped by {}", signal == SIGINT    ? "SIGINT"
+                                                              : signal == SIGTERM ? "SIGTERM"
+                                                                                  : "SIGHUP")),
+      signal_(signal) {}
 
 int countRanks(const std::string& plan_directory) {
   namespace fs = std::filesystem;

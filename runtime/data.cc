@@ -174,13 +174,14 @@ class NpzData : public DataSource {
     if (input.axis < 0) return;
     const int64_t batch = input.shape[static_cast<size_t>(input.axis)];
     if (batch > 0 && rows_[index] % batch != 0) {
-      fail(ErrorCode::kConfiguration, "{}, array '{}' has {} examples, which is no multiple of the batch of {}; a partial last batch is not supported yet",
-           path, input.name, rows_[index], batch);
+      fail(ErrorCode::kConfiguration,
+           "{}, array '{}' has {} examples, which is no multiple of the batch of {}; a partial last batch is not supported yet", path,
+           input.name, rows_[index], batch);
     }
     for (size_t other = 0; other < index; ++other) {
       if (inputs_[other].axis < 0 || rows_[other] == rows_[index]) continue;
-      fail(ErrorCode::kConfiguration, "{}: array '{}' has {} examples but array '{}' has {}; they must be as many", path, inputs_[other].name,
-           rows_[other], input.name, rows_[index]);
+      fail(ErrorCode::kConfiguration, "{}: array '{}' has {} examples but array '{}' has {}; they must be as many", path,
+           inputs_[other].name, rows_[other], input.name, rows_[index]);
     }
   }
 

@@ -47,7 +47,7 @@ struct JobSpec {
   std::chrono::milliseconds transfer_timeout{std::chrono::minutes(10)};  // one wait for a peer inside a step
   std::chrono::milliseconds stop_timeout{std::chrono::seconds(2)};       // for workers to end by themselves before they are killed
 
-  bool handle_signals = true;  // SIGINT, SIGTERM and SIGHUP stop the job while runJob runs (JobInterrupted); previous handlers return
+  bool handle_signals = true;      // SIGINT, SIGTERM and SIGHUP stop the job while runJob runs (JobInterrupted); previous handlers return
   SignalWatch* signals = nullptr;  // the caller's watch, used instead of an own one (for a command that is more than a job)
 };
 

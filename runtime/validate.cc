@@ -136,12 +136,14 @@ class Comparison {
     for (const auto& [dump, what] : {std::pair(&planned, "planned job"), std::pair(&reference, "single-device job")}) {
       const std::set<std::string> names(dump->names().begin(), dump->names().end());
       for (const std::string& name : expected) {
-        if (!names.contains(name)) fail(ErrorCode::kInternal, "the {} left no tensor '{}'; the plan directory is damaged: plan again", what, name);
+        if (!names.contains(name))
+          fail(ErrorCode::kInternal, "the {} left no tensor '{}'; the plan directory is damaged: plan again", what, name);
       }
       for (const std::string& name : names) {
         if (!expected.contains(name)) {
-          fail(ErrorCode::kInternal, "the {} left a tensor '{}' that the single-device program does not list; the plan directory is damaged: plan again",
-               what, name);
+          fail(ErrorCode::kInternal,
+               "the {} left a tensor '{}' that the single-device program does not list; the plan directory is damaged: plan again", what,
+               name);
         }
       }
     }
@@ -242,7 +244,8 @@ void checkDiskSpace(const ValidateSpec& spec) {
   const double needed = 2.0 * static_cast<double>(bytes_per_step) * static_cast<double>(spec.planned.steps);
   const auto available = static_cast<double>(std::filesystem::space(spec.work_directory).available);
   if (needed > available) {
-    fail(ErrorCode::kDiskFull, "comparing {} steps needs {:.1f} GB in {}, which has {:.1f} GB free; take fewer --steps, or set TMPDIR to a larger disk",
+    fail(ErrorCode::kDiskFull,
+         "comparing {} steps needs {:.1f} GB in {}, which has {:.1f} GB free; take fewer --steps, or set TMPDIR to a larger disk",
          spec.planned.steps, needed / 1e9, spec.work_directory, available / 1e9);
   }
 }

@@ -177,6 +177,9 @@ class TimeAxisPass {
   }
 
   void process(Node node) {
+    for (ValueId input : node.inputs) {
+      if (input.valid() && facts(input).own) refuseTimeCut(node, fmt::format("'{}' is another in every microbatch", name(input)));
+    }
     takeConstantsOfTheWhole(node);
     if (anyInput(node, Kind::kSplit)) {
       std::vector<Node> expanded = expandMeanLoss(builder_, node);
@@ -197,7 +200,7 @@ class TimeAxisPass {
     for (size_t output = 0; output < node.outputs.size(); ++output) {
       if (!node.outputs[output].valid()) continue;
       const uint64_t uniform = kind.kind == Kind::kInvariant ? uniformAxes(graph_, facts_, node, output) : 0;
-      facts(node.outputs[output]) = {kind, batch_only, uniform};
+      facts(node.outputs[output]) = {kind, batch_only, false, uniform};
       compareWithWhole(node, node.outputs[output]);
     }
     graph_.nodes.push_back(std::move(node));
@@ -217,12 +220,13 @@ class TimeAxisPass {
       ValueId& value = node.outputs[output];
       if (!value.valid()) continue;
       const bool split = kinds[output].change == OutputChange::kSplit;
-      facts(value) = {{split ? Kind::kSplit : Kind::kSum, kinds[output].axis}, batch_only, 0};
+      const bool own = kinds[output].change == OutputChange::kOwn;
+      facts(value) = {{split ? Kind::kSplit : own ? Kind::kInvariant : Kind::kSum, kinds[output].axis}, batch_only, own, 0};
       compareWithWhole(node, value);
       if (kinds[output].change != OutputChange::kMean) continue;
       if (!isFloatingPoint(graph_.dataType(value))) refuseTimeCut(node, fmt::format("'{}' is a mean of integers", name(value)));
       const ValueId part = builder_.addValue(name(value) + ".part", graph_.dataType(value), graph_.shape(value));
-      facts(part) = {{Kind::kSum, -1}, batch_only, 0};
+      facts(part) = {{Kind::kSum, -1}, batch_only, false, 0};
       means.emplace_back(part, value);
       value = part;
     }
@@ -280,7 +284,7 @@ class TimeAxisPass {
       ValueId& input = node.inputs[position];
       if (is(input, Kind::kSum)) continue;
       const ValueId scaled = builder_.addValue(name(input) + ".share", graph_.dataType(input), graph_.shape(input));
-      facts(scaled) = {{Kind::kSum, -1}, facts(input).batch_only, 0};
+      facts(scaled) = {{Kind::kSum, -1}, facts(input).batch_only, false, 0};
       graph_.nodes.push_back(scaling(node, input, scaled));
       input = scaled;
     }
@@ -293,7 +297,7 @@ class TimeAxisPass {
     if (known != total_of_.end()) return known->second;
     const ValueId total = builder_.addValue(name(part) + ".total", graph_.dataType(part), graph_.shape(part));
     graph_.inputs.push_back(total);
-    facts(total) = {{Kind::kInvariant, -1}, false, 0};
+    facts(total) = {{Kind::kInvariant, -1}, false, false, 0};
     totals_.push_back({part, total});
     total_of_[part] = total;
     return total;

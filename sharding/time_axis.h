@@ -7,7 +7,8 @@
 // A ratio of sums (a mean; a mean over labels that are not ignored) becomes a sum after a rewrite: the denominator, which
 // depends on batch inputs alone, is replaced by its total over all microbatches, computed in a prologue; a mean over a
 // batch axis is scaled by 1/microbatches. What needs the whole batch in another way (a softmax, sort or normalisation over
-// the batch axis, a product of two sums that depend on parameters) is refused by name.
+// the batch axis, a product of two sums that depend on parameters) is refused by name. A batch normalisation in training mode is
+// no such case: by definition it sees one microbatch, whole, and its result is split as its input is.
 #pragma once
 
 #include <string>

@@ -147,7 +147,23 @@ uint64_t uniformAxes(const Graph& graph, const TimeFactsTable& facts, const Node
   return axes;
 }
 
+namespace {
+
+// Batch normalisation in training mode sees one microbatch, whole: that is what it means, not a use of the whole batch.
+bool normalizesMicrobatch(const TimeFactsTable& facts, const Node& node) {
+  if (!node.is("BatchNormalization") || node.intAttribute("training_mode", 0) == 0) return false;
+  const bool only_x = std::none_of(node.inputs.begin() + 1, node.inputs.end(), [&](ValueId input) { return isSplit(facts, input); });
+  return only_x && isSplit(facts, node.inputs[0]) && facts[node.inputs[0].index()].kind.axis == 0;
+}
+
+}  // namespace
+
 std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node, bool one_example) {
+  if (normalizesMicrobatch(facts, node)) {
+    std::vector<OutputKind> kinds(node.outputs.size(), {OutputChange::kOwn, -1});
+    kinds[0] = {OutputChange::kSplit, 0};
+    return kinds;
+  }
   auto rule = factorRule(graph, node);
   if (!rule) refuseTimeCut(node, "there is no sharding rule for this operator, so the batch must reach it whole");
   if (!one_example) dropLiteralOnes(*rule);

@@ -14,6 +14,7 @@ namespace pipeshard {
 struct TimeFacts {
   TimeKind kind;
   bool batch_only = false;  // computed from batch inputs and constants alone: a prologue can compute it before the first forward
+  bool own = false;         // every microbatch has its own (batch statistics): nothing that the loss needs may read it
   uint64_t uniform = 0;     // invariant values: bit a set when all entries along axis a are equal
 };
 using TimeFactsTable = std::vector<TimeFacts>;  // by value index
@@ -29,6 +30,7 @@ enum class OutputChange : uint8_t {
   kSplit,  // cut along `axis`
   kSum,    // a partial sum
   kMean,   // the mean of a part: a partial sum after scaling by 1/microbatches
+  kOwn,    // a microbatch's own, by definition of the operator (the running statistics of a batch normalisation)
 };
 struct OutputKind {
   OutputChange change = OutputChange::kSplit;

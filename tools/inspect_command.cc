@@ -50,8 +50,11 @@ nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals, c
   json["forward_flops"] = totals.flops;
   json["loss"] = model.graph.value(model.loss).name;
   for (const OperatorSupport& entry : support) {
-    json["operators"].push_back({{"operator", entry.op}, {"count", entry.count}, {"kernel", entry.kernel},
-                                 {"gradient", entry.gradient}, {"factor_rule", entry.factor_rule}});
+    json["operators"].push_back({{"operator", entry.op},
+                                 {"count", entry.count},
+                                 {"kernel", entry.kernel},
+                                 {"gradient", entry.gradient},
+                                 {"factor_rule", entry.factor_rule}});
   }
   return json;
 }

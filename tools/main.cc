@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "ir/error.h"
 #include "runtime/job.h"
@@ -35,7 +35,8 @@ int report(const pipeshard::Error& error) {
 
 int main(int argc, char** argv) {
   using namespace pipeshard;
-  CLI::App app("pipeshard partitions an ONNX model's training step over a cluster, runs it, and proves that it equals one device.", "pipeshard");
+  CLI::App app("pipeshard partitions an ONNX model's training step over a cluster, runs it, and proves that it equals one device.",
+               "pipeshard");
   app.require_subcommand(1);
   app.set_version_flag("--version", "pipeshard 0.1.0");
   app.footer(kFooter);

@@ -22,7 +22,9 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   command.add_option("--cluster", request.cluster, "Nodes x devices per node, e.g. 1x4")->type_name("NxD")->capture_default_str();
   command.add_option("--stages", request.partition.stages, "auto (one stage per device) or uniform:K (K stages of equal work)")
       ->capture_default_str();
-  command.add_option("--boundary", request.partition.boundaries, "End a stage at the node that makes this value; once per cut, in order. Overrides --stages")
+  command
+      .add_option("--boundary", request.partition.boundaries,
+                  "End a stage at the node that makes this value; once per cut, in order. Overrides --stages")
       ->type_name("VALUE")
       ->allow_extra_args(false);
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
@@ -37,13 +39,17 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
 }
 
 void addJobOptions(CLI::App& command, JobSpec& job) {
-  command.add_option("--data", job.data.path, "An .npz file with an array per model input; arrays longer than the batch give the next steps\n(default: synthetic)")
+  command
+      .add_option("--data", job.data.path,
+                  "An .npz file with an array per model input; arrays longer than the batch give the next steps\n(default: synthetic)")
       ->type_name("FILE");
   command.add_option("--seed", job.data.seed, "Of synthetic data")->capture_default_str();
-  command.add_option("--threads", job.threads_per_worker, "Threads per worker (default: the cores divided by the workers)")->check(CLI::PositiveNumber);
-  command.add_option_function<int>(
-             "--timeout", [&job](int seconds) { job.step_timeout = job.transfer_timeout = std::chrono::seconds(seconds); },
-             "Longest time that one step may take (default: 30 minutes)")
+  command.add_option("--threads", job.threads_per_worker, "Threads per worker (default: the cores divided by the workers)")
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option_function<int>(
+          "--timeout", [&job](int seconds) { job.step_timeout = job.transfer_timeout = std::chrono::seconds(seconds); },
+          "Longest time that one step may take (default: 30 minutes)")
       ->type_name("SECONDS")
       ->check(CLI::PositiveNumber);
 }
@@ -54,8 +60,8 @@ std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& t
     const size_t equals = text.find('=');
     int64_t size = 0;
     const char* end = text.data() + text.size();
-    const bool parsed = equals != std::string::npos && equals > 0 &&
-                        std::from_chars(text.data() + equals + 1, end, size).ptr == end && equals + 1 < text.size();
+    const bool parsed = equals != std::string::npos && equals > 0 && std::from_chars(text.data() + equals + 1, end, size).ptr == end &&
+                        equals + 1 < text.size();
     if (!parsed || size < 1) fail(ErrorCode::kUsage, "--dim {}: expected NAME=N with a positive whole number, e.g. --dim batch=8", text);
     const std::string name = text.substr(0, equals);
     if (!dimensions.emplace(name, size).second) fail(ErrorCode::kUsage, "--dim {}: '{}' is bound twice", text, name);

@@ -47,7 +47,9 @@ CommandFunction addPlanCommand(CLI::App& app) {
   sub->add_option("MODEL", command->request.model_path, "The .onnx file")->required();
   addPlanOptions(*sub, command->request);
   sub->add_flag("--allow-missing-weights", command->request.allow_missing_weights, "Plan although the files of external data do not exist");
-  sub->add_option("-o,--output", command->output, "The plan directory to write (an older plan there is replaced)")->required()->type_name("DIR");
+  sub->add_option("-o,--output", command->output, "The plan directory to write (an older plan there is replaced)")
+      ->required()
+      ->type_name("DIR");
   sub->add_option("--json", command->json, "Also write the plan to this file")->type_name("FILE");
   return [command] { return command->run(); };
 }

@@ -94,7 +94,9 @@ void writePlanDirectory(const PlannedTraining& planned, const std::string& direc
 Plan readPlanDirectory(const std::string& directory) {
   const fs::path path = fs::path(directory) / "plan.json";
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail(ErrorCode::kMissingInput, "{} cannot be read; is {} a plan directory, as `pipeshard plan MODEL -o DIR` writes it?", path.string(), directory);
+  if (!file)
+    fail(ErrorCode::kMissingInput, "{} cannot be read; is {} a plan directory, as `pipeshard plan MODEL -o DIR` writes it?", path.string(),
+         directory);
   std::stringstream text;
   text << file.rdbuf();
   try {

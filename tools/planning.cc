@@ -33,7 +33,8 @@ std::string findBatchDimension(const Graph& graph, const std::string& asked, int
     if (!symbols.empty() && !symbols[0].empty()) leading.insert(symbols[0]);
   }
   if (!asked.empty()) {
-    if (!all.contains(asked)) fail(ErrorCode::kUsage, "--batch-dim {}: the model's symbolic dimensions are: {}", asked, fmt::join(all, ", "));
+    if (!all.contains(asked))
+      fail(ErrorCode::kUsage, "--batch-dim {}: the model's symbolic dimensions are: {}", asked, fmt::join(all, ", "));
     return asked;
   }
   for (const char* usual : {"batch", "batch_size", "N"}) {
@@ -73,7 +74,8 @@ void decideMicrobatches(const PlanRequest& request, const Graph& graph, int stag
          "a batch of {} ({}) cannot be cut into {} equal microbatches; uneven microbatches are not supported yet: choose a divisor of {}",
          bound->second, model.batch_dimension, model.microbatches, bound->second);
   }
-  if (request.microbatches == 0) model.notes.push_back(fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
+  if (request.microbatches == 0)
+    model.notes.push_back(fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
 }
 
 void bindInputs(const Graph& raw, const Graph& prepared, ForwardModel& model) {
@@ -104,6 +106,17 @@ void completeProgram(const ForwardModel& model, const std::map<std::string, std:
   for (Buffer& buffer : program.buffers) {
     const auto original = model.source_types.find(buffer.value);
     if (buffer.source && original != model.source_types.end()) buffer.source_type = original->second;
+  }
+}
+
+// Training is exact without them; only inference with the trained model would read them.
+void noteRunningStatistics(ForwardModel& model) {
+  const auto count = std::count_if(model.graph.nodes.begin(), model.graph.nodes.end(), [](const Node& node) {
+    return node.is("BatchNormalization") && node.intAttribute("training_mode", 0) == 1;
+  });
+  if (count > 0) {
+    model.notes.push_back(fmt::format(
+        "the running statistics of {} batch normalisations are not updated yet: they keep the values of the model file", count));
   }
 }
 
@@ -185,17 +198,18 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
       ranges[model.graph.value(input.value).name] = {range.low, range.high};
     }
     noteUntrained(model);
+    noteRunningStatistics(model);
     planned.plan.notes = model.notes;
     progress("building the training graph");
     requireTrainableTypes(model.graph);
     TimeAxisResult time = splitTimeAxis(model.graph, model.loss, model.inputs, model.microbatches, model.whole_batch.get());
-    planned.training =
-        buildTrainingGraph(ForwardGraph{std::move(model.graph), time.loss, model.inputs, std::move(time.totals), model.microbatches}, optimizer);
+    planned.training = buildTrainingGraph(
+        ForwardGraph{std::move(model.graph), time.loss, model.inputs, std::move(time.totals), model.microbatches}, optimizer);
     verifyTrainingGraph(planned.training);
     for (const Parameter& parameter : planned.training.parameters) {
       if (parameter.gradient_parts.empty()) {
-        planned.plan.notes.push_back(
-            fmt::format("parameter '{}' does not influence the loss: it is not updated", planned.training.graph.value(parameter.value).name));
+        planned.plan.notes.push_back(fmt::format("parameter '{}' does not influence the loss: it is not updated",
+                                                 planned.training.graph.value(parameter.value).name));
       }
     }
 

@@ -20,13 +20,13 @@ using ProgressCallback = std::function<void(const std::string&)>;
 
 // The forward graph of one microbatch, as planning reads it.
 struct ForwardModel {
-  Graph graph;    // prepared, in the working precision
-  ValueId loss;   // as the model means it, of one microbatch
+  Graph graph;   // prepared, in the working precision
+  ValueId loss;  // as the model means it, of one microbatch
   std::vector<BatchInput> inputs;
   std::map<std::string, int64_t> dimensions;  // at the full batch
   std::string batch_dimension;                // "" if nothing is cut
   int64_t microbatches = 1;
-  std::shared_ptr<const Graph> whole_batch;   // the graph of the whole batch, when it is cut
+  std::shared_ptr<const Graph> whole_batch;      // the graph of the whole batch, when it is cut
   std::map<std::string, DataType> source_types;  // of weights whose precision was changed
   std::vector<std::string> notes;
 };

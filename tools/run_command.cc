@@ -3,8 +3,8 @@
 #include <memory>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include "runtime/job.h"
 #include "tools/commands.h"
@@ -75,8 +75,11 @@ struct RunCommand {
     nlohmann::ordered_json document;
     document["load_seconds"] = result.load_seconds;
     for (const StepResult& step : result.steps) {
-      document["steps"].push_back({{"step", step.step}, {"loss", step.loss}, {"seconds", step.seconds},
-                                   {"compute_seconds", step.compute_seconds}, {"transfer_seconds", step.transfer_seconds}});
+      document["steps"].push_back({{"step", step.step},
+                                   {"loss", step.loss},
+                                   {"seconds", step.seconds},
+                                   {"compute_seconds", step.compute_seconds},
+                                   {"transfer_seconds", step.transfer_seconds}});
     }
     for (const RankResult& rank : result.ranks) {
       document["ranks"].push_back({{"arena_bytes", rank.arena_bytes}, {"peak_resident_bytes", rank.peak_resident_bytes}});

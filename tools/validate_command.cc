@@ -4,8 +4,8 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include "ir/error.h"
 #include "runtime/child_process.h"
@@ -49,8 +49,9 @@ nlohmann::ordered_json toJson(const ValidationReport& report) {
   json["ranks"] = report.ranks;
   for (const StepComparison& step : report.steps) json["steps"].push_back({{"loss", step.loss}, {"reference_loss", step.reference_loss}});
   for (const TensorComparison& tensor : report.tensors) {
-    nlohmann::ordered_json entry = {{"kind", comparedKindName(tensor.kind)}, {"name", tensor.name}, {"step", tensor.step},
-                                    {"error", tensor.error}, {"largest_difference", tensor.largest_difference}, {"passed", tensor.passed()}};
+    nlohmann::ordered_json entry = {
+        {"kind", comparedKindName(tensor.kind)},           {"name", tensor.name},      {"step", tensor.step}, {"error", tensor.error},
+        {"largest_difference", tensor.largest_difference}, {"passed", tensor.passed()}};
     if (!tensor.state.empty()) entry["state"] = tensor.state;
     if (std::isfinite(tensor.bound)) entry["bound"] = tensor.bound;
     json["tensors"].push_back(std::move(entry));
@@ -62,7 +63,8 @@ std::string boundText(double bound) { return std::isfinite(bound) ? fmt::format(
 
 // For each kind the worst tensor, and every tensor that failed, up to `most` of them.
 std::string worstTable(const ValidationReport& report, size_t most) {
-  std::vector<std::vector<std::string>> rows = {{"compared", "tensors", "worst error", "bound", "verdict", "largest |difference|", "worst tensor"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"compared", "tensors", "worst error", "bound", "verdict", "largest |difference|", "worst tensor"}};
   for (ComparedKind kind : {ComparedKind::kLoss, ComparedKind::kGradient, ComparedKind::kParameter, ComparedKind::kOptimizerState,
                             ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState}) {
     const TensorComparison* worst = nullptr;
@@ -75,8 +77,11 @@ std::string worstTable(const ValidationReport& report, size_t most) {
       if (worst == nullptr || tensor.error > worst->error) worst = &tensor;
     }
     if (worst == nullptr) continue;
-    rows.push_back({std::string(comparedKindName(kind)), std::to_string(count), fmt::format("{:.2e}", worst->error), boundText(worst->bound),
-                    !std::isfinite(worst->bound) ? "-" : worst->passed() ? "ok" : "DIFFERS",
+    rows.push_back({std::string(comparedKindName(kind)), std::to_string(count), fmt::format("{:.2e}", worst->error),
+                    boundText(worst->bound),
+                    !std::isfinite(worst->bound) ? "-"
+                    : worst->passed()            ? "ok"
+                                                 : "DIFFERS",
                     fmt::format("{:.2e}", largest_difference),
                     fmt::format("{}{} step {}", worst->name, worst->state.empty() ? "" : " " + worst->state, worst->step)});
   }
@@ -85,9 +90,9 @@ std::string worstTable(const ValidationReport& report, size_t most) {
   for (const TensorComparison& tensor : report.tensors) {
     if (tensor.passed()) continue;
     if (failed++ < most) {
-      text += fmt::format("DIFFERS: {} {}{} in step {}: error {:.2e}, bound {:.0e}, largest difference {:.2e}\n", comparedKindName(tensor.kind),
-                          tensor.name, tensor.state.empty() ? "" : " " + tensor.state, tensor.step, tensor.error, tensor.bound,
-                          tensor.largest_difference);
+      text += fmt::format("DIFFERS: {} {}{} in step {}: error {:.2e}, bound {:.0e}, largest difference {:.2e}\n",
+                          comparedKindName(tensor.kind), tensor.name, tensor.state.empty() ? "" : " " + tensor.state, tensor.step,
+                          tensor.error, tensor.bound, tensor.largest_difference);
     }
   }
   if (failed > most) text += fmt::format("... and {} more (--json lists all)\n", failed - most);
@@ -158,7 +163,8 @@ struct ValidateCommand {
     if (!job.data.path.empty()) spec.planned.data.path = fs::absolute(job.data.path).string();
     // Both sides use as many threads per worker: the same kernels in the same blocks.
     if (job.threads_per_worker == 0) {
-      spec.planned.threads_per_worker = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / static_cast<int>(plan.stages.size()));
+      spec.planned.threads_per_worker =
+          std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / static_cast<int>(plan.stages.size()));
     }
     spec.reference = spec.planned;
     spec.planned.plan_directory = plan_directory;
@@ -184,19 +190,23 @@ struct ValidateCommand {
 
 CommandFunction addValidateCommand(CLI::App& app) {
   auto command = std::make_shared<ValidateCommand>();
-  CLI::App* sub = app.add_subcommand("validate", "Run a step or more on one device and on all, and compare loss, gradients, parameters and states");
-  sub->add_option("MODEL|DIR", command->request.model_path, "An .onnx file (planned first, with the options below) or a plan directory")->required();
+  CLI::App* sub =
+      app.add_subcommand("validate", "Run a step or more on one device and on all, and compare loss, gradients, parameters and states");
+  sub->add_option("MODEL|DIR", command->request.model_path, "An .onnx file (planned first, with the options below) or a plan directory")
+      ->required();
   sub->option_defaults()->group(kPlanning);
   addPlanOptions(*sub, command->request);
   sub->option_defaults()->group("Options");
   sub->add_option("--steps", command->job.steps, "How many training steps")->check(CLI::PositiveNumber)->capture_default_str();
   addJobOptions(*sub, command->job);
-  sub->add_option("--bound", command->bound, "Largest error of loss, gradients and (SGD) parameters\n(default: 1e-5 for float32, 1e-11 for float64)");
+  sub->add_option("--bound", command->bound,
+                  "Largest error of loss, gradients and (SGD) parameters\n(default: 1e-5 for float32, 1e-11 for float64)");
   sub->add_option("-o,--output", command->output, "Keep the plan directory, with the report, here")->type_name("DIR");
   sub->add_option("--dump", command->dump, "Keep the compared tensors here, as safetensors")->type_name("DIR");
   sub->add_option("--json", command->json, "Also write the result to this file")->type_name("FILE");
-  sub->footer("Exit code 0: every tensor is within its bound; 1: some differ.\n"
-              "Example: pipeshard validate examples/gpt2.onnx --cluster 1x4 --schedule 1f1b --microbatches 8 --optimizer adamw:lr=1e-3 --steps 3");
+  sub->footer(
+      "Exit code 0: every tensor is within its bound; 1: some differ.\n"
+      "Example: pipeshard validate examples/gpt2.onnx --cluster 1x4 --schedule 1f1b --microbatches 8 --optimizer adamw:lr=1e-3 --steps 3");
   command->command = sub;
   return [command] { return command->run(); };
 }

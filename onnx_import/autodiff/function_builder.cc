@@ -7,7 +7,9 @@
 namespace pipeshard {
 namespace {
 
-constexpr int32_t kIntegerAttribute = 2;  // onnx.AttributeProto.INT
+constexpr int32_t kNumberAttribute = 1;    // onnx.AttributeProto.FLOAT
+constexpr int32_t kIntegersAttribute = 7;  // onnx.AttributeProto.INTS
+constexpr int32_t kIntegerAttribute = 2;   // onnx.AttributeProto.INT
 
 }  // namespace
 
@@ -37,15 +39,27 @@ void FunctionBuilder::output(std::string_view name, ValueId value) {
 }
 
 ValueId FunctionBuilder::op(std::string_view op_type, std::vector<ValueId> inputs, std::map<std::string, Attribute> attributes) {
+  return ops(op_type, std::move(inputs), 1, std::move(attributes))[0];
+}
+
+std::vector<ValueId> FunctionBuilder::ops(std::string_view op_type, std::vector<ValueId> inputs, size_t outputs,
+                                          std::map<std::string, Attribute> attributes) {
   Node node;
   node.op_type = op_type;
   node.opset_version = body_.opset_imports.at("");
   node.inputs = std::move(inputs);
   node.attributes = std::move(attributes);
   node.name = fmt::format("{}_{}", op_type, temporaries_);
-  node.outputs = {newValue(fmt::format("t{}", temporaries_++))};
+  for (size_t i = 0; i < outputs; ++i) node.outputs.push_back(newValue(fmt::format("t{}", temporaries_++)));
   body_.nodes.push_back(std::move(node));
-  return body_.nodes.back().outputs[0];
+  return body_.nodes.back().outputs;
+}
+
+Attribute FunctionBuilder::integersReference(std::string_view name) { return AttributeReference{std::string(name), kIntegersAttribute}; }
+
+ValueId FunctionBuilder::numberAttribute(std::string_view name, ValueId like) {
+  const AttributeReference reference{std::string(name), kNumberAttribute};
+  return op("CastLike", {op("Constant", {}, {{"value_float", reference}}), like});
 }
 
 Attribute FunctionBuilder::integerReference(std::string_view name) { return AttributeReference{std::string(name), kIntegerAttribute}; }

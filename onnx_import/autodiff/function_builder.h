@@ -23,6 +23,13 @@ class FunctionBuilder {
 
   // A standard operator with one output.
   ValueId op(std::string_view op_type, std::vector<ValueId> inputs, std::map<std::string, Attribute> attributes = {});
+  // A standard operator with several outputs.
+  std::vector<ValueId> ops(std::string_view op_type, std::vector<ValueId> inputs, size_t outputs,
+                           std::map<std::string, Attribute> attributes = {});
+  // An attribute of a body's node that stands for the list of integers `name` of the call.
+  static Attribute integersReference(std::string_view name);
+  // Number attribute `name` of the call as a scalar of the type of `like`.
+  ValueId numberAttribute(std::string_view name, ValueId like);
   // An attribute of a body's node that stands for integer attribute `name` of the call.
   static Attribute integerReference(std::string_view name);
   // Integer attribute `name` of the call as a scalar.

@@ -5,6 +5,7 @@
 
 #include "ir/error.h"
 #include "onnx_import/autodiff/function_builder.h"
+#include "onnx_import/autodiff/function_families.h"
 
 namespace pipeshard {
 namespace {
@@ -253,10 +254,8 @@ void adamLike(Builder& f, bool decoupled_decay) {
 void adam(Builder& f) { adamLike(f, false); }
 void adamW(Builder& f) { adamLike(f, true); }
 
-using Bodies = std::map<std::pair<std::string, std::string>, void (*)(Builder&)>;
-
-const Bodies& bodies() {
-  static const Bodies table = {
+FunctionBodies makeBodies() {
+  FunctionBodies table = {
       {{"ReluGrad", ""}, reluGrad},
       {{"GeluGrad", ""}, geluGrad},
       {{"GeluGrad", "tanh"}, geluTanhGrad},
@@ -277,6 +276,12 @@ const Bodies& bodies() {
       {{"Adam", ""}, adam},
       {{"AdamW", ""}, adamW},
   };
+  addConvolutionBodies(table);
+  return table;
+}
+
+const FunctionBodies& bodies() {
+  static const FunctionBodies table = makeBodies();
   return table;
 }
 

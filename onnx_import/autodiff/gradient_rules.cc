@@ -54,6 +54,7 @@ GradientRules makeRules() {
   addShapeRules(rules);
   addMovementRules(rules);
   addNormalizationRules(rules);
+  addConvolutionRules(rules);
   addLossRules(rules);
   return rules;
 }

@@ -3,7 +3,7 @@
 // The exporter of PyTorch 2 marks them (InputSpec.kind PARAMETER, beside BUFFER and CONSTANT_TENSOR). Without any mark:
 // every floating-point initializer of more than one element is a parameter, unless
 //   * only operators read it where a weight makes no sense: the choices of a Where, the limits of a Clip, Max or Min, the
-//     exponent of a Pow, the value of a Pad, a Range, a comparison, or
+//     exponent of a Pow, the value of a Pad, a Range, a comparison, the running statistics of a BatchNormalization, or
 //   * it is held in memory and looks like an additive mask: it holds an infinity or a number beyond 1e4 in magnitude.
 #include <algorithm>
 #include <cmath>
@@ -23,6 +23,7 @@ bool isMarkedParameter(const Value& value) {
 bool isWeightPosition(const Node& node, size_t input) {
   if (!node.domain.empty()) return true;
   if (node.op_type == "Pow") return input == 0;
+  if (node.op_type == "BatchNormalization") return input < 3;
   for (const char* op_type : {"Where", "Clip", "Max", "Min", "Pad", "Range", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
                               "Resize", "Shape", "Size"}) {
     if (node.op_type == op_type) return false;

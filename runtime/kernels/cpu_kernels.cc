@@ -15,6 +15,9 @@ const KernelRegistry& cpuKernels() {
     kernels::addScanKernels(all);
     kernels::addSoftmaxKernels(all);
     kernels::addNormalizationKernels(all);
+    kernels::addBatchNormalizationKernels(all);
+    kernels::addConvolutionKernels(all);
+    kernels::addPoolingKernels(all);
     kernels::addLossKernels(all);
     kernels::addViewKernels(all);
     kernels::addMakerKernels(all);

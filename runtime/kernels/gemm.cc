@@ -117,6 +117,16 @@ void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a
   });
 }
 
+template <typename T>
+void gemmOnThisThread(const GemmShape& shape, const T* a, int64_t lda, const T* b, int64_t ldb, double beta, T* c, int64_t ldc) {
+  const Operand<T> left{a, lda, shape.transpose_a};
+  const Operand<T> right{b, ldb, shape.transpose_b};
+  tileGemm(shape.m, shape.n, shape.k, 1, left, right, beta, c, ldc);
+}
+
+template void gemmOnThisThread(const GemmShape&, const float*, int64_t, const float*, int64_t, double, float*, int64_t);
+template void gemmOnThisThread(const GemmShape&, const double*, int64_t, const double*, int64_t, double, double*, int64_t);
+
 template void batchedGemm(const GemmShape&, int64_t, double, const float*, const int64_t*, const float*, const int64_t*, double, float*);
 template void batchedGemm(const GemmShape&, int64_t, double, const double*, const int64_t*, const double*, const int64_t*, double, double*);
 template void batchedGemm(const GemmShape&, int64_t, double, const int32_t*, const int64_t*, const int32_t*, const int64_t*, double,

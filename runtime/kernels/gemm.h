@@ -21,4 +21,9 @@ template <typename T>
 void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a, const int64_t* a_offsets, const T* b,
                  const int64_t* b_offsets, double beta, T* c);
 
+// C = op(A) * op(B) + beta * C of one product, in one tile on the calling thread (call it inside a parallel loop). lda, ldb, ldc:
+// elements between rows of A, B, C as stored. T: float, double. k > 0.
+template <typename T>
+void gemmOnThisThread(const GemmShape& shape, const T* a, int64_t lda, const T* b, int64_t ldb, double beta, T* c, int64_t ldc);
+
 }  // namespace pipeshard::kernels

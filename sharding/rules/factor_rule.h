@@ -25,7 +25,7 @@ enum class FactorKind : uint8_t {
   kMean,      // in inputs only: cut inputs give means of parts: a ratio of sums
   kMax,       // in inputs only: partial maxima
   kMin,
-  kWhole,     // cannot be cut (the axis of a softmax, of a sort, a sliced axis)
+  kWhole,  // cannot be cut (the axis of a softmax, of a sort, a sliced axis)
 };
 
 struct Factor {
@@ -42,7 +42,7 @@ struct FactorRule {
   std::vector<Factor> factors;
   std::vector<TensorFactors> inputs;   // by input position; absent inputs have an empty entry
   std::vector<TensorFactors> outputs;  // by output position
-  double flops = 0;  // of the whole operator: 2 per multiply-add of a contraction, else a small multiple of the elements
+  double flops = 0;                    // of the whole operator: 2 per multiply-add of a contraction, else a small multiple of the elements
 };
 
 // The rule of a node of a prepared graph; nullopt for an operator without one (it runs replicated, and `plan` says so).

@@ -118,6 +118,26 @@ std::optional<FactorRule> batchNormalizationRule(const Graph& graph, const Node&
   return builder.build(builder.outputElements(0) * kNormalizationFlops);
 }
 
+// dY, X, Scale -> dX and dY, X -> dScale, dBias: only channels are independent.
+std::optional<FactorRule> batchNormalizationGradRule(const Graph& graph, const Node& node) {
+  RuleBuilder builder(graph, node);
+  const size_t rank = builder.inputShape(0).size();
+  if (rank < 2) return std::nullopt;
+  const std::vector<int> factors = builder.factorsOf(builder.inputShape(0), FactorKind::kWhole);
+  builder.setKind(factors[1], FactorKind::kParallel);
+  for (size_t axis = 0; axis < rank; ++axis) {
+    builder.setInput(0, axis, {factors[axis]});
+    builder.setInput(1, axis, {factors[axis]});
+    if (node.op_type == "BatchNormalizationInputGrad") builder.setOutput(0, axis, {factors[axis]});
+  }
+  builder.setInput(2, 0, {factors[1]});
+  if (node.op_type == "BatchNormalizationWeightGrad") {
+    builder.setOutput(0, 0, {factors[1]});
+    builder.setOutput(1, 0, {factors[1]});
+  }
+  return builder.build(builder.inputElements(0) * kNormalizationFlops);
+}
+
 }  // namespace
 
 void registerNormalizationRules(RuleTable& table) {
@@ -125,6 +145,7 @@ void registerNormalizationRules(RuleTable& table) {
   table.addAll("", {"LayerNormalization", "RMSNormalization"}, layerNormalizationRule);
   table.add("", "InstanceNormalization", instanceNormalizationRule);
   table.add("", "BatchNormalization", batchNormalizationRule);
+  table.addAll(kPipeshardDomain, {"BatchNormalizationInputGrad", "BatchNormalizationWeightGrad"}, batchNormalizationGradRule);
   table.addAll(kPipeshardDomain, {"SoftmaxGrad", "LogSoftmaxGrad"}, softmaxGradRule);
   table.add(kPipeshardDomain, "LayerNormalizationInputGrad", layerNormalizationInputGradRule);
   table.add(kPipeshardDomain, "LayerNormalizationWeightGrad", layerNormalizationWeightGradRule);

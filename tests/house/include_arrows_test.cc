@@ -65,7 +65,8 @@ TEST(IncludeArrows, FollowTheDesignsTable) {
         const std::string from = roomOf(include.file);
         const std::string to = roomOf(include.target);
         ++checked;
-        EXPECT_FALSE(to.empty()) << include.file << " includes \"" << include.target << "\", which is in no room: write paths from the root";
+        EXPECT_FALSE(to.empty()) << include.file << " includes \"" << include.target
+                                 << "\", which is in no room: write paths from the root";
         EXPECT_TRUE(from == to || kAllowed.at(from).contains(to)) << include.file << " (" << from << ") may not include " << include.target;
       }
     }
@@ -83,7 +84,8 @@ TEST(IncludeArrows, KeepProtobufInsideOnnxImport) {
       std::ifstream stream(entry.path());
       std::string line;
       while (std::getline(stream, line)) {
-        const bool foreign = line.starts_with("#include <onnx/") || line.starts_with("#include <google/protobuf") || line.starts_with("#include \"onnx/");
+        const bool foreign =
+            line.starts_with("#include <onnx/") || line.starts_with("#include <google/protobuf") || line.starts_with("#include \"onnx/");
         EXPECT_FALSE(foreign) << file << ": " << line;
       }
     }

@@ -217,9 +217,21 @@ TEST(Prepare, AnIndexOutsideOfItsAxisIsNamed) {
 
 TEST(Prepare, AHugeConstantIsNotComputed) {
   const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
-    g (float x) => (float[n] y) <int64[1] n = {1000000000000}> { a = ConstantOfShape(n)  y = Add(a, x) })"),
+    g (float x) => (float[n] y) <int64[1] n = {1000000000}> { a = ConstantOfShape(n)  y = Add(a, x) })"),
                                    {});
   EXPECT_EQ(count(graph, "ConstantOfShape"), 1u);
+}
+
+TEST(Prepare, AShapeThatInferenceMakesTooLargeIsRefused) {
+  const Graph graph = graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float x) => (float[n] y) <int64[1] n = {1099511627776}> { a = ConstantOfShape(n)  y = Add(a, x) })");
+  try {
+    prepareModel(graph, {});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadModel);
+    EXPECT_NE(error.message().find("1099511627776"), std::string::npos) << error.message();
+  }
 }
 
 TEST(Prepare, TheExamplesAreStaticAndValid) {

@@ -101,15 +101,48 @@ TEST(MicrobatchShape, RefusesUnequalParts) {
 
 TEST(NpzData, TakesTheNextRowsEachStepAndStartsAgain) {
   const TemporaryFolder folder;
-  std::vector<int32_t> rows(7);
+  std::vector<int32_t> rows(8);
   std::iota(rows.begin(), rows.end(), 0);
-  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i4", "(7,)", bytesOf(rows))}}));
+  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i4", "(8,)", bytesOf(rows))}}));
   const ProgramInput input = integers({4}, 0, 0, 10);
   const auto source = openNpzData(folder.file("d.npz"), {input}, 2);
   EXPECT_EQ(microbatch<int64_t>(*source, input, 2, 1, 0), (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(microbatch<int64_t>(*source, input, 2, 1, 1), (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(microbatch<int64_t>(*source, input, 2, 2, 1), (std::vector<int64_t>{6, 0}));
-  EXPECT_EQ(microbatch<int64_t>(*source, input, 2, 8, 0), (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(microbatch<int64_t>(*source, input, 2, 2, 1), (std::vector<int64_t>{6, 7}));
+  EXPECT_EQ(microbatch<int64_t>(*source, input, 2, 3, 0), (std::vector<int64_t>{0, 1}));
+}
+
+// The message of the Error(kConfiguration) that opening the file gives.
+std::string refusal(const std::string& path, const std::vector<ProgramInput>& inputs) {
+  try {
+    openNpzData(path, inputs, 2);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kConfiguration);
+    return error.message();
+  }
+  return "accepted";
+}
+
+TEST(NpzData, RefusesAPartialLastBatch) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i4", "(6,)", bytesOf<int32_t>({0, 1, 2, 3, 4, 5}))}}));
+  EXPECT_NE(refusal(folder.file("d.npz"), {integers({4}, 0, 0, 10)}).find("6 examples"), std::string::npos);
+}
+
+TEST(NpzData, RefusesArraysWithUnequalNumbersOfExamples) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i4", "(4,)", bytesOf<int32_t>({0, 1, 2, 3}))},
+                                              {"x.npy", npyArray("<f4", "(2,)", bytesOf<float>({0, 1}))}}));
+  const std::string message = refusal(folder.file("d.npz"), {integers({2}, 0, 0, 10), floats({2}, 0)});
+  EXPECT_NE(message.find("array 'ids' has 4 examples but array 'x' has 2"), std::string::npos) << message;
+}
+
+TEST(NpzData, RefusesIntegersThatTheInputCannotHold) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i8", "(2,)", bytesOf<int64_t>({1, int64_t{1} << 40}))}}));
+  ProgramInput input = integers({2}, 0, 0, 10);
+  input.data_type = DataType::kInt32;
+  EXPECT_NE(refusal(folder.file("d.npz"), {input}).find("1099511627776"), std::string::npos);
 }
 
 TEST(NpzData, CutsAnInnerAxisAndKeepsUncutInputs) {

@@ -48,9 +48,11 @@ TEST(UpdateDifference, OfNanIsInfinite) {
 
 TEST(ValidationReport, PassesOnlyWhenEveryTensorDoes) {
   ValidationReport report;
-  report.tensors.push_back({.kind = ComparedKind::kGradient, .name = "w", .state = "", .step = 1, .error = 1e-6, .largest_difference = 0, .bound = 1e-5});
+  report.tensors.push_back(
+      {.kind = ComparedKind::kGradient, .name = "w", .state = "", .step = 1, .error = 1e-6, .largest_difference = 0, .bound = 1e-5});
   EXPECT_TRUE(report.passed());
-  report.tensors.push_back({.kind = ComparedKind::kGradient, .name = "v", .state = "", .step = 1, .error = 1e-4, .largest_difference = 0, .bound = 1e-5});
+  report.tensors.push_back(
+      {.kind = ComparedKind::kGradient, .name = "v", .state = "", .step = 1, .error = 1e-4, .largest_difference = 0, .bound = 1e-5});
   EXPECT_FALSE(report.passed());
 }
 

@@ -115,6 +115,42 @@ void addMovement(std::vector<RuleCase>& cases) {
   cases.push_back({"CumSum", "", "CumSum", {real({4, 6}), integer(1)}, {{kReal, {4, 6}}}});
 }
 
+void addConvolutions(std::vector<RuleCase>& cases) {
+  const std::map<std::string, Attribute> window = {
+      {"kernel_shape", Ints{3, 3}}, {"pads", Ints{1, 1, 1, 1}}, {"strides", Ints{1, 1}}, {"dilations", Ints{1, 1}}};
+  std::map<std::string, Attribute> grouped = window;
+  grouped["group"] = int64_t{2};
+  std::map<std::string, Attribute> transposed = window;
+  transposed["output_padding"] = Ints{0, 0};
+  const Argument image = real({4, 6, 3, 5});
+  const Argument weight = real({2, 6, 3, 3});
+  const Argument output = real({4, 2, 3, 5});
+  cases.push_back({"Conv", "", "Conv", {image, weight}, {{kReal, {4, 2, 3, 5}}}, window});
+  cases.push_back({"ConvWithBias", "", "Conv", {image, weight, real({2})}, {{kReal, {4, 2, 3, 5}}}, window});
+  cases.push_back({"ConvInGroups", "", "Conv", {image, real({4, 3, 3, 3})}, {{kReal, {4, 4, 3, 5}}}, grouped});
+  cases.push_back({"ConvInputGrad", "pipeshard", "ConvInputGrad", {output, weight}, {{kReal, {4, 6, 3, 5}}}, transposed});
+  cases.push_back({"ConvWeightGrad", "pipeshard", "ConvWeightGrad", {output, image}, {{kReal, {2, 6, 3, 3}}}, window});
+  cases.push_back({"ConvWeightGradInGroups", "pipeshard", "ConvWeightGrad", {real({4, 4, 3, 5}), image}, {{kReal, {4, 3, 3, 3}}}, grouped});
+  cases.push_back({"MaxPool", "", "MaxPool", {image}, {{kReal, {4, 6, 3, 5}}}, window});
+  cases.push_back({"MaxPoolGrad", "pipeshard", "MaxPoolGrad", {image, image}, {{kReal, {4, 6, 3, 5}}}, window});
+  cases.push_back({"AveragePool", "", "AveragePool", {image}, {{kReal, {4, 6, 3, 5}}}, window});
+  cases.push_back({"GlobalAveragePool", "", "GlobalAveragePool", {image}, {{kReal, {4, 6, 1, 1}}}});
+  cases.push_back({"GlobalMaxPool", "", "GlobalMaxPool", {image}, {{kReal, {4, 6, 1, 1}}}});
+  const Argument statistic = positive({6});
+  const std::vector<Argument> inputs = {image, statistic, statistic, statistic, statistic};
+  cases.push_back({"BatchNormalization", "", "BatchNormalization", inputs, {{kReal, {4, 6, 3, 5}}}});
+  cases.push_back({"BatchNormalizationTraining",
+                   "",
+                   "BatchNormalization",
+                   inputs,
+                   {{kReal, {4, 6, 3, 5}}, {kReal, {6}}, {kReal, {6}}},
+                   {{"training_mode", int64_t{1}}}});
+  cases.push_back(
+      {"BatchNormalizationInputGrad", "pipeshard", "BatchNormalizationInputGrad", {image, image, statistic}, {{kReal, {4, 6, 3, 5}}}});
+  cases.push_back(
+      {"BatchNormalizationWeightGrad", "pipeshard", "BatchNormalizationWeightGrad", {image, image}, {{kReal, {6}}, {kReal, {6}}}});
+}
+
 void addNormalizations(std::vector<RuleCase>& cases) {
   const std::map<std::string, Attribute> axis_1 = {{"axis", int64_t{1}}};
   for (const char* op : {"Softmax", "LogSoftmax"}) {
@@ -254,6 +290,7 @@ std::vector<RuleCase> ruleCases() {
   addMatmul(cases);
   addReductions(cases);
   addMovement(cases);
+  addConvolutions(cases);
   addNormalizations(cases);
   addLosses(cases);
   addIndexing(cases);

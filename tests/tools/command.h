@@ -23,7 +23,8 @@ CommandResult runPipeshard(const std::vector<std::string>& arguments, std::chron
 
 // Starts it and returns its pid; output goes to the two files. Reap with finishPipeshard.
 pid_t startPipeshard(const std::vector<std::string>& arguments, const std::filesystem::path& output, const std::filesystem::path& errors);
-CommandResult finishPipeshard(pid_t pid, const std::filesystem::path& output, const std::filesystem::path& errors, std::chrono::seconds limit);
+CommandResult finishPipeshard(pid_t pid, const std::filesystem::path& output, const std::filesystem::path& errors,
+                              std::chrono::seconds limit);
 
 // Processes whose command line contains `text` (the plan directory of a test, say), other than the caller.
 std::vector<pid_t> processesMentioning(const std::string& text);

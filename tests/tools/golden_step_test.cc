@@ -56,8 +56,8 @@ TEST_P(GoldenStep, AgreesWithPyTorchInFloat64) {
   const TemporaryFolder folder;
   const std::string data = std::string(PIPESHARD_SOURCE_DIR) + "/tests/oracle/golden/" + model + ".npz";
   const CommandResult result =
-      runPipeshard({"validate", "examples/" + model + ".onnx", "--cluster", "1x4", "--microbatches", "8", "--precision", "float64", "--optimizer",
-                    "sgd:lr=0.1,momentum=0.9", "--steps", "3", "--data", data, "--dump", folder.path().string()});
+      runPipeshard({"validate", "examples/" + model + ".onnx", "--cluster", "1x4", "--microbatches", "8", "--precision", "float64",
+                    "--optimizer", "sgd:lr=0.1,momentum=0.9", "--steps", "3", "--data", data, "--dump", folder.path().string()});
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
   const NpzFile file = NpzFile::open(data);
   const size_t parameters = model == "mlp" ? 8 : model == "gpt2" ? 52 : 39;
@@ -67,7 +67,8 @@ TEST_P(GoldenStep, AgreesWithPyTorchInFloat64) {
   compareKind("parameter", StepDump::open(folder.file("planned"), 3, 4), file, parameters);
 }
 
-INSTANTIATE_TEST_SUITE_P(Examples, GoldenStep, ::testing::Values("mlp", "gpt2", "llama"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Examples, GoldenStep, ::testing::Values("mlp", "gpt2", "llama"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace pipeshard

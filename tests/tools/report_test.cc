@@ -141,8 +141,8 @@ TEST(Report, ShowsMemoryAndTimeOfEveryRankOnceMeasured) {
   validation.planned.ranks = {rank, rank};
   validation.planned.steps = {{2, 1.125, 0.75, {0.5, 0.25}, {0.125, 0.5}}};
   const std::string page = renderReport({planOf(2, 2, "gpipe"), &validation});
-  EXPECT_EQ(countOf(page, "3 MiB"), 2u);
-  EXPECT_EQ(countOf(page, "7 MiB"), 2u);
+  EXPECT_EQ(countOf(page, "3.00 MiB"), 2u);
+  EXPECT_EQ(countOf(page, "7.00 MiB"), 2u);
   EXPECT_THAT(page, HasSubstr("0.7500 s"));
   EXPECT_THAT(page, HasSubstr("0.1250 s"));
 }

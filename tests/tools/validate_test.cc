@@ -29,10 +29,15 @@ struct Configuration {
 void PrintTo(const Configuration& configuration, std::ostream* stream) { *stream << configuration.name; }
 
 std::vector<std::string> commandLine(const Configuration& c, const std::string& json) {
-  std::vector<std::string> line = {"validate", "examples/" + c.model + ".onnx", "--cluster", "1x" + std::to_string(c.workers),
-                                   "--stages", "uniform:" + std::to_string(c.workers), "--schedule", c.schedule,
-                                   "--microbatches", std::to_string(c.microbatches), "--optimizer", c.optimizer,
-                                   "--precision", c.precision, "--steps", "3", "--json", json};
+  std::vector<std::string> line = {"validate",       "examples/" + c.model + ".onnx",
+                                   "--cluster",      "1x" + std::to_string(c.workers),
+                                   "--stages",       "uniform:" + std::to_string(c.workers),
+                                   "--schedule",     c.schedule,
+                                   "--microbatches", std::to_string(c.microbatches),
+                                   "--optimizer",    c.optimizer,
+                                   "--precision",    c.precision,
+                                   "--steps",        "3",
+                                   "--json",         json};
   line.insert(line.end(), c.more.begin(), c.more.end());
   return line;
 }
@@ -91,20 +96,21 @@ std::vector<Configuration> configurations() {
   }
   for (const char* model : {"llama", "gpt2_torchscript"}) {
     const std::string m = model;
-    for (const char* schedule : {"sequential", "gpipe", "1f1b"}) all.push_back({.name = m + "_" + schedule, .model = m, .schedule = schedule});
+    for (const char* schedule : {"sequential", "gpipe", "1f1b"})
+      all.push_back({.name = m + "_" + schedule, .model = m, .schedule = schedule});
     all.push_back({.name = m + "_sgd_float64", .model = m, .optimizer = "sgd:lr=0.1", .precision = "float64"});
   }
   all.push_back({.name = "gpt2_batch_32", .model = "gpt2", .more = {"--dim", "batch=32"}});
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(MainJob, Validate, ::testing::ValuesIn(configurations()),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(MainJob, Validate, ::testing::ValuesIn(configurations()), [](const auto& info) { return info.param.name; });
 
 TEST(ValidateCommand, ReplaysAPlanDirectory) {
   const TemporaryFolder folder;
   const std::string plan = folder.file("gpt2.plan");
-  const CommandResult planned = runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "uniform:4", "--microbatches", "4", "-o", plan});
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "uniform:4", "--microbatches", "4", "-o", plan});
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   const CommandResult result = runPipeshard({"validate", plan, "--steps", "2"});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
@@ -114,13 +120,16 @@ TEST(ValidateCommand, ReplaysAPlanDirectory) {
 TEST(ValidateCommand, FindsAProgramThatComputesSomethingElse) {
   const TemporaryFolder folder;
   const std::string plan = folder.file("mlp.plan");
-  ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "4", "--optimizer", "sgd:lr=0.1", "-o", plan}).exit_code, 0);
+  ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "4", "--optimizer", "sgd:lr=0.1", "-o", plan})
+                .exit_code,
+            0);
   // Every other accumulation of a gradient on the last rank overwrites instead of adding.
   const std::string file = plan + "/ranks/0001/program.json";
   auto program = nlohmann::ordered_json::parse(readFile(file));
   int changed = 0;
   for (auto& instruction : program.at("instructions")) {
-    if (instruction.at("kind") == "accumulate" && instruction.value("overwrite", false) == false && changed++ % 2 == 0) instruction["overwrite"] = true;
+    if (instruction.at("kind") == "accumulate" && instruction.value("overwrite", false) == false && changed++ % 2 == 0)
+      instruction["overwrite"] = true;
   }
   ASSERT_GT(changed, 0);
   writeFile(file, program.dump(1));
@@ -134,7 +143,9 @@ template <typename Edit>
 CommandResult validateEdited(const std::string& optimizer, const std::string& program_file, Edit&& edit) {
   const TemporaryFolder folder;
   const std::string plan = folder.file("mlp.plan");
-  EXPECT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "4", "--optimizer", optimizer, "-o", plan}).exit_code, 0);
+  EXPECT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "4", "--optimizer", optimizer, "-o", plan})
+                .exit_code,
+            0);
   auto program = nlohmann::ordered_json::parse(readFile(plan + "/" + program_file));
   edit(program);
   writeFile(plan + "/" + program_file, program.dump(1));
@@ -176,15 +187,17 @@ TEST(PlanCommand, GivesTheSameBytesTwice) {
 }
 
 TEST(ValidateCommand, CutsAtManualBoundaries) {
-  const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--boundary", "relu_1", "--microbatches", "4", "--steps", "1"});
+  const CommandResult result =
+      runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--boundary", "relu_1", "--microbatches", "4", "--steps", "1"});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
 }
 
 TEST(ValidateCommand, TakesCrossEntropyAndMeanSquaredErrorFromTheCommandLine) {
-  const CommandResult mse = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--loss", "mse:relu_3,target", "--microbatches", "4", "--steps", "1"});
+  const CommandResult mse = runPipeshard(
+      {"validate", "examples/mlp.onnx", "--cluster", "1x2", "--loss", "mse:relu_3,target", "--microbatches", "4", "--steps", "1"});
   EXPECT_EQ(mse.exit_code, 0) << mse.output << mse.errors;
-  const CommandResult entropy =
-      runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--loss", "cross-entropy:relu_3,classes", "--microbatches", "4", "--steps", "1"});
+  const CommandResult entropy = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--loss", "cross-entropy:relu_3,classes",
+                                              "--microbatches", "4", "--steps", "1"});
   EXPECT_EQ(entropy.exit_code, 0) << entropy.output << entropy.errors;
 }
 

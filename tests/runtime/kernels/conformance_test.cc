@@ -20,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // Fewer cases than these mean that cases were lost: data missing, or kernels that refuse what they once took.
-constexpr int kLeastCases = 540;
-constexpr int kLeastFloat64Cases = 420;
+constexpr int kLeastCases = 600;
+constexpr int kLeastFloat64Cases = 480;
 
 // Cases of operators with a kernel that the kernels refuse by design, and a part of the message. Everything else with the types below must
 // pass.
@@ -166,14 +166,17 @@ bool hasOnlyCoreTypes(const Case& tested) {
   return core;
 }
 
-// "" when equal: integers exactly, floats within 1e-4 (relative) and 1e-6.
-std::string difference(const Tensor& got, const Tensor& want) {
+// How far a case's floats may be off, relatively: some hold numbers that were rounded to four digits by hand.
+double relativeTolerance(const std::string& name) { return name == "test_averagepool_2d_ceil_last_window_starts_on_pad" ? 1e-3 : 1e-4; }
+
+// "" when equal: integers exactly, floats within `relative` and 1e-6.
+std::string difference(const Tensor& got, const Tensor& want, double relative) {
   if (!isFloatingPoint(want.type)) return got.bytes == want.bytes ? "" : "integers differ";
   const std::vector<double> a = numbersOf(got);
   const std::vector<double> b = numbersOf(want);
   for (size_t i = 0; i < a.size(); ++i) {
     if (std::isnan(a[i]) && std::isnan(b[i])) continue;
-    if (a[i] == b[i] || std::abs(a[i] - b[i]) <= 1e-6 + 1e-4 * std::abs(b[i])) continue;
+    if (a[i] == b[i] || std::abs(a[i] - b[i]) <= 1e-6 + relative * std::abs(b[i])) continue;
     return fmt::format("element {} is {}, expected {}", i, a[i], b[i]);
   }
   return "";
@@ -190,10 +193,10 @@ std::unique_ptr<Kernel> createWithConstantsIfNeeded(KernelCall& call) {
   return createKernel(call);
 }
 
-std::string compareAll(const std::vector<Tensor>& got, const std::vector<Tensor>& want) {
+std::string compareAll(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double relative) {
   for (size_t i = 0; i < want.size(); ++i) {
     if (want[i].type == DataType::kUndefined) continue;
-    const std::string text = difference(got[i], want[i]);
+    const std::string text = difference(got[i], want[i], relative);
     if (!text.empty()) return fmt::format("output {}: {}", i, text);
   }
   return "";
@@ -202,13 +205,14 @@ std::string compareAll(const std::vector<Tensor>& got, const std::vector<Tensor>
 // Runs the case as it is and in place wherever the kernel allows that. "" when everything is right.
 std::string runCase(Case tested) {
   const std::unique_ptr<Kernel> kernel = createWithConstantsIfNeeded(tested.call);
-  std::string wrong = compareAll(runKernel(tested.call), tested.expected);
+  const double relative = relativeTolerance(tested.name);
+  std::string wrong = compareAll(runKernel(tested.call), tested.expected, relative);
   if (!wrong.empty()) return wrong;
   for (size_t i = 0; i < tested.call.inputs.size(); ++i) {
     for (size_t o = 0; o < tested.expected.size(); ++o) {
       if (!tested.call.inputs[i] || tested.expected[o].type == DataType::kUndefined) continue;
       if (!kernel->mayRunInPlace(static_cast<int>(i), static_cast<int>(o))) continue;
-      wrong = compareAll(runInPlace(tested.call, *kernel, i, o), tested.expected);
+      wrong = compareAll(runInPlace(tested.call, *kernel, i, o), tested.expected, relative);
       if (!wrong.empty()) return fmt::format("in place of input {}: {}", i, wrong);
     }
   }

@@ -1,0 +1,128 @@
+// Bodies of the gradients of convolutions, pools and batch normalisation.
+#include "onnx_import/autodiff/function_families.h"
+
+namespace pipeshard {
+namespace {
+
+using Builder = FunctionBuilder;
+
+const std::vector<const char*> kWindowLists = {"dilations", "kernel_shape", "pads", "strides"};
+
+// The attributes of the call that say how a window moves, handed on to a standard operator of the body.
+std::map<std::string, Attribute> windowAttributes(Builder& f, const std::vector<const char*>& lists, const char* integer) {
+  std::map<std::string, Attribute> attributes;
+  for (const char* name : lists) {
+    f.attribute(name);
+    attributes[name] = Builder::integersReference(name);
+  }
+  f.attribute(integer);
+  attributes[integer] = Builder::integerReference(integer);
+  return attributes;
+}
+
+void convInputGrad(Builder& f) {
+  std::vector<const char*> lists = kWindowLists;
+  lists.push_back("output_padding");
+  const auto attributes = windowAttributes(f, lists, "group");
+  const ValueId dy = f.input("dY");
+  const ValueId w = f.input("W");
+  f.output("dX", f.op("ConvTranspose", {dy, w}, attributes));
+}
+
+// dW is the convolution of X with dY over the batch: channels take the place of examples, strides that of dilations. What the
+// image has beyond the last window makes the result too long at its end.
+void convWeightGrad(Builder& f) {
+  for (const char* name : kWindowLists) f.attribute(name);
+  f.attribute("group");
+  const ValueId dy = f.input("dY");
+  const ValueId x = f.input("X");
+  const ValueId group = f.op("Reshape", {f.integerAttribute("group"), f.integers({1})});
+  const auto slice = [&](ValueId v, int64_t from, int64_t to) { return f.op("Shape", {v}, {{"start", from}, {"end", to}}); };
+  const auto from = [&](ValueId v, int64_t start) { return f.op("Shape", {v}, {{"start", start}}); };
+  const auto concat = [&](std::vector<ValueId> parts) { return f.op("Concat", std::move(parts), {{"axis", int64_t{0}}}); };
+  const ValueId batch = slice(x, 0, 1);
+  const ValueId rest = f.integers({-1});
+  const ValueId channels = f.op("Div", {slice(x, 1, 2), group});
+  const ValueId grouped = f.op("Reshape", {x, concat({batch, group, channels, rest})});
+  const ValueId turned = f.op("Transpose", {grouped}, {{"perm", std::vector<int64_t>{2, 1, 0, 3}}});
+  const ValueId image = f.op("Reshape", {turned, concat({channels, f.op("Mul", {group, batch}), from(x, 2)})});
+  const std::vector<int64_t> swap = {1, 0, 2};
+  const ValueId flat = f.op("Reshape", {dy, concat({slice(dy, 0, 2), rest})});
+  const ValueId features = slice(dy, 1, 2);
+  const ValueId kernel = f.op("Reshape", {f.op("Transpose", {flat}, {{"perm", swap}}), concat({features, batch, from(dy, 2)})});
+  const ValueId sums = f.op("Conv", {image, kernel},
+                            {{"strides", Builder::integersReference("dilations")},
+                             {"dilations", Builder::integersReference("strides")},
+                             {"pads", Builder::integersReference("pads")},
+                             {"group", Builder::integerReference("group")}});
+  const ValueId sizes = f.op("Constant", {}, {{"value_ints", Builder::integersReference("kernel_shape")}});
+  const ValueId ends = concat({slice(sums, 0, 2), sizes});
+  const ValueId cut = f.op("Slice", {sums, f.op("Sub", {ends, ends}), ends});
+  const ValueId columns = f.op("Reshape", {cut, concat({channels, features, rest})});
+  f.output("dW", f.op("Reshape", {f.op("Transpose", {columns}, {{"perm", swap}}), concat({features, channels, sizes})}));
+}
+
+void maxPoolGrad(Builder& f) {
+  const auto attributes = windowAttributes(f, kWindowLists, "ceil_mode");
+  const ValueId dy = f.input("dY");
+  const ValueId x = f.input("X");
+  const ValueId indices = f.ops("MaxPool", {x}, 2, attributes)[1];
+  const ValueId all = f.integers({-1});
+  const ValueId zeros = f.op("Expand", {f.number(0, x), f.op("Reshape", {f.op("Size", {x}), f.integers({1})})});
+  const ValueId sums = f.op("ScatterElements", {zeros, f.op("Reshape", {indices, all}), f.op("Reshape", {dy, all})},
+                            {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
+  f.output("dX", f.op("Reshape", {sums, f.op("Shape", {x})}));
+}
+
+// X and dY as [batch, channels, rest], and what batch normalisation makes of X.
+struct Normalized {
+  ValueId dy, x_hat, inverse, count;
+};
+
+ValueId channelSum(Builder& f, ValueId v, int64_t keep) { return f.op("ReduceSum", {v, f.integers({0, 2})}, {{"keepdims", keep}}); }
+
+Normalized normalized(Builder& f, ValueId dy, ValueId x) {
+  f.attribute("epsilon", 1e-5f);
+  const ValueId shape =
+      f.op("Concat", {f.op("Shape", {x}, {{"start", int64_t{0}}, {"end", int64_t{2}}}), f.integers({-1})}, {{"axis", int64_t{0}}});
+  const ValueId cube = f.op("Reshape", {x, shape});
+  const ValueId channels = f.op("Shape", {x}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
+  const ValueId count = f.op("CastLike", {f.op("Div", {f.op("Size", {x}), channels}), x});
+  const ValueId centred = f.op("Sub", {cube, f.op("Div", {channelSum(f, cube, 1), count})});
+  const ValueId variance = f.op("Div", {channelSum(f, f.op("Mul", {centred, centred}), 1), count});
+  const ValueId inverse = f.op("Reciprocal", {f.op("Sqrt", {f.op("Add", {variance, f.numberAttribute("epsilon", x)})})});
+  return {f.op("Reshape", {dy, shape}), f.op("Mul", {centred, inverse}), inverse, count};
+}
+
+// Scale InvStdDev (dY - mean(dY) - x_hat mean(dY x_hat)), means over a channel.
+void batchNormalizationInputGrad(Builder& f) {
+  const ValueId dy = f.input("dY");
+  const ValueId x = f.input("X");
+  const ValueId scale = f.input("Scale");
+  const Normalized n = normalized(f, dy, x);
+  const auto mean = [&](ValueId v) { return f.op("Div", {channelSum(f, v, 1), n.count}); };
+  const ValueId projection = f.op("Mul", {n.x_hat, mean(f.op("Mul", {n.dy, n.x_hat}))});
+  const ValueId rest = f.op("Sub", {f.op("Sub", {n.dy, mean(n.dy)}), projection});
+  const ValueId factor = f.op("Mul", {n.inverse, f.op("Reshape", {scale, f.integers({1, -1, 1})})});
+  f.output("dX", f.op("Reshape", {f.op("Mul", {factor, rest}), f.op("Shape", {x})}));
+}
+
+void batchNormalizationWeightGrad(Builder& f) {
+  const ValueId dy = f.input("dY");
+  const ValueId x = f.input("X");
+  const Normalized n = normalized(f, dy, x);
+  f.output("dScale", channelSum(f, f.op("Mul", {n.dy, n.x_hat}), 0));
+  f.output("dBias", channelSum(f, n.dy, 0));
+}
+
+}  // namespace
+
+void addConvolutionBodies(FunctionBodies& bodies) {
+  bodies[{"ConvInputGrad", ""}] = convInputGrad;
+  bodies[{"ConvWeightGrad", ""}] = convWeightGrad;
+  bodies[{"MaxPoolGrad", ""}] = maxPoolGrad;
+  bodies[{"BatchNormalizationInputGrad", ""}] = batchNormalizationInputGrad;
+  bodies[{"BatchNormalizationWeightGrad", ""}] = batchNormalizationWeightGrad;
+}
+
+}  // namespace pipeshard

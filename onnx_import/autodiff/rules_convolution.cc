@@ -1,0 +1,134 @@
+// Convolutions, pools and batch normalisation.
+#include <algorithm>
+
+#include "onnx_import/autodiff/gradient_rules.h"
+
+namespace pipeshard {
+namespace {
+
+using Integers = std::vector<int64_t>;
+
+// The attributes of a sliding window, complete and without auto_pad.
+struct WindowAttributes {
+  Integers kernel, strides, dilations, pads;
+
+  std::map<std::string, Attribute> attributes() const {
+    return {{"kernel_shape", kernel}, {"strides", strides}, {"dilations", dilations}, {"pads", pads}};
+  }
+  int64_t reach(size_t axis) const { return (kernel[axis] - 1) * dilations[axis] + 1; }
+};
+
+WindowAttributes windowOf(const GradientContext& c, Integers kernel, const Shape& image, const Shape& output) {
+  const size_t axes = kernel.size();
+  const auto listed = [&](std::string_view name, size_t size, int64_t otherwise) {
+    const Integers list = c.node().intsAttribute(name);
+    return list.empty() ? Integers(size, otherwise) : list;
+  };
+  WindowAttributes window{std::move(kernel), listed("strides", axes, 1), listed("dilations", axes, 1), Integers(2 * axes, 0)};
+  const std::string auto_pad = c.node().stringAttribute("auto_pad", "NOTSET");
+  if (auto_pad == "NOTSET" || auto_pad.empty()) window.pads = listed("pads", 2 * axes, 0);
+  if (auto_pad != "SAME_UPPER" && auto_pad != "SAME_LOWER") return window;
+  for (size_t i = 0; i < axes; ++i) {
+    const int64_t total = std::max<int64_t>(0, (output[i + 2] - 1) * window.strides[i] + window.reach(i) - image[i + 2]);
+    window.pads[i] = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
+    window.pads[axes + i] = total - window.pads[i];
+  }
+  return window;
+}
+
+void convGradient(GradientContext& c) {
+  const ValueId x = c.input(0);
+  const ValueId w = c.input(1);
+  const ValueId dy = c.outputGradient();
+  const Shape image = c.shape(x);
+  const Shape weight = c.shape(w);
+  const Shape output = c.shape(dy);
+  const DataType type = c.type(x);
+  const WindowAttributes window = windowOf(c, Integers(weight.begin() + 2, weight.end()), image, output);
+  std::map<std::string, Attribute> attributes = window.attributes();
+  attributes["group"] = c.node().intAttribute("group", 1);
+  if (c.needs(0)) {
+    const size_t axes = window.kernel.size();
+    Integers rest;  // what the image has beyond the last window
+    for (size_t i = 0; i < axes; ++i) {
+      const int64_t covered = (output[i + 2] - 1) * window.strides[i] + window.reach(i);
+      rest.push_back(image[i + 2] + window.pads[i] + window.pads[axes + i] - covered);
+    }
+    std::map<std::string, Attribute> with_padding = attributes;
+    with_padding["output_padding"] = rest;
+    c.give(0, c.function("ConvInputGrad", "", {dy, w}, type, image, std::move(with_padding)));
+  }
+  if (c.needs(1)) c.give(1, c.function("ConvWeightGrad", "", {dy, x}, type, weight, attributes));
+  if (!c.needs(2)) return;
+  Integers axes;
+  for (size_t i = 0; i < output.size(); ++i) {
+    if (i != 1) axes.push_back(static_cast<int64_t>(i));
+  }
+  c.give(2, c.reduceSum(dy, axes, false));
+}
+
+void maxPoolGradient(GradientContext& c) {
+  if (c.outputGradient(1).valid()) c.refuse("the loss depends on its output Indices");
+  const ValueId x = c.input(0);
+  const ValueId dy = c.outputGradient();
+  std::map<std::string, Attribute> attributes = windowOf(c, c.node().intsAttribute("kernel_shape"), c.shape(x), c.shape(dy)).attributes();
+  attributes["ceil_mode"] = c.node().intAttribute("ceil_mode", 0);
+  c.give(0, c.function("MaxPoolGrad", "", {dy, x}, c.type(x), c.shape(x), std::move(attributes)));
+}
+
+void globalAveragePoolGradient(GradientContext& c) {
+  const Shape image = c.shape(c.input(0));
+  const ValueId dy = c.outputGradient();
+  const double share = static_cast<double>(elementCount(c.shape(dy))) / static_cast<double>(elementCount(image));
+  c.give(0, c.expand(c.scale(dy, share), image));
+}
+
+// With given statistics:   Y = (X - Mean) Scale / sqrt(Var + epsilon) + B
+void inferenceGradient(GradientContext& c, const Integers& axes) {
+  const ValueId x = c.input(0);
+  const ValueId dy = c.outputGradient();
+  Shape column(c.shape(x).size() - 1, 1);
+  column[0] = c.shape(x)[1];
+  const ValueId deviation = c.unary("Sqrt", c.addNumber(c.input(4), static_cast<double>(c.node().floatAttribute("epsilon", 1e-5f))));
+  const ValueId inverse = c.unary("Reciprocal", deviation);
+  if (c.needs(0)) c.give(0, c.binary("Mul", dy, c.reshape(c.binary("Mul", c.input(1), inverse), column)));
+  if (c.needs(1)) {
+    const ValueId centred = c.binary("Sub", x, c.reshape(c.input(3), column));
+    c.give(1, c.binary("Mul", c.reduceSum(c.binary("Mul", dy, centred), axes, false), inverse));
+  }
+  if (c.needs(2)) c.give(2, c.reduceSum(dy, axes, false));
+}
+
+void batchNormalizationGradient(GradientContext& c) {
+  c.requireVersion(14);
+  if (c.outputGradient(1).valid() || c.outputGradient(2).valid()) c.refuse("the loss depends on its running statistics");
+  const ValueId x = c.input(0);
+  const ValueId dy = c.outputGradient();
+  const Shape shape = c.shape(x);
+  if (shape.size() < 2) c.refuse("its gradient needs an input with a batch and a channel axis");
+  Integers axes;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i != 1) axes.push_back(static_cast<int64_t>(i));
+  }
+  if (c.node().intAttribute("training_mode", 0) == 0) return inferenceGradient(c, axes);
+  const std::map<std::string, Attribute> attributes = {{"epsilon", c.node().floatAttribute("epsilon", 1e-5f)}};
+  if (c.needs(0)) c.give(0, c.function("BatchNormalizationInputGrad", "", {dy, x, c.input(1)}, c.type(x), shape, attributes));
+  if (!c.needs(1) && !c.needs(2)) return;
+  const auto wanted = [&](size_t position) { return c.needs(position) ? std::optional<Shape>(Shape{shape[1]}) : std::nullopt; };
+  const std::vector<ValueId> gradients =
+      c.functionOutputs("BatchNormalizationWeightGrad", {dy, x}, c.type(x), {wanted(1), wanted(2)}, attributes);
+  for (size_t i = 1; i <= 2; ++i) {
+    if (c.needs(i)) c.give(i, gradients[i - 1]);
+  }
+}
+
+}  // namespace
+
+void addConvolutionRules(GradientRules& rules) {
+  rules[{"", "Conv"}] = {convGradient};
+  rules[{"", "MaxPool"}] = {maxPoolGradient};
+  rules[{"", "GlobalAveragePool"}] = {globalAveragePoolGradient};
+  rules[{"", "BatchNormalization"}] = {batchNormalizationGradient, (uint32_t{1} << 3) | (uint32_t{1} << 4)};  // running statistics
+}
+
+}  // namespace pipeshard
