@@ -3,6 +3,8 @@
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/pipeshard"
 log=$(mktemp "${TMPDIR:-/tmp}/pipeshard-setup.XXXXXX.log")
 
+trap '[ $? -ne 0 ] || rm -f "$log"' EXIT  # kept only for what went wrong
+
 say() { printf '== %s\n' "$*"; }
 
 die() {

@@ -65,7 +65,8 @@ build_test_environment() {
     "$environment/bin/python" -m pip install -q --disable-pip-version-check -r tests/requirements.txt >"$log" 2>&1; then
     cp tests/requirements.txt "$environment/complete"
   else
-    say "could not install them; the oracle tests will be skipped (log: $log)"
+    cp "$log" "$cache/test-environment.log"
+    say "could not install them; the oracle tests will be skipped (log: $cache/test-environment.log)"
   fi
 }
 
