@@ -7,6 +7,9 @@
 // Everything has a static size; runtime/memory_plan.h gives each buffer an offset in one arena from its live interval.
 //
 // Buffers that live across steps ("persistent": parameters, states, weights) are never freed and keep their content.
+//
+// A rank is one device of a stage. Where a stage has several data-parallel devices, each runs its rows of every microbatch
+// (a "cell"), and a buffer of a cell that is not the whole microbatch has its rows in its name: "h@0[2:4]".
 // All others are written by the first instruction that lists them as output, and end at their kFree.
 //
 // Worked example, rank 1 of 2 in GPipe with one microbatch (buffer names in quotes):
@@ -29,12 +32,13 @@
 
 namespace pipeshard {
 
-inline constexpr int kProgramVersion = 1;
+inline constexpr int kProgramVersion = 2;
 
 enum class BufferKind : uint8_t {
   kParameter,       // persistent; initial content from `source`
   kWeight,          // persistent, never updated (a big constant, a frozen parameter); from `source`
   kOptimizerState,  // persistent; starts as zeros
+  kForwardState,    // persistent; from `source`; the forward passes replace it (running statistics), by kAccumulate overwrite
   kStep,            // persistent int64 scalar; the executor sets it to the step number (1-based) before the step
   kGradient,        // accumulator of a parameter's gradient
   kAccumulator,     // other sums over microbatches: the loss, prologue totals
@@ -62,17 +66,21 @@ struct Subgraph {
   Phase phase = Phase::kForward;
   std::vector<std::string> inputs;   // names of the graph inputs, in order
   std::vector<std::string> outputs;  // names of the graph outputs, in order
+  std::vector<int> collectives;      // of its nodes in the pipeshard domain that are collectives, in node order: their groups
 };
 
 enum class InstructionKind : uint8_t {
-  kLoadInput,   // outputs[0] := microbatch `microbatch` of batch input buffer.value, from the job's data
+  kLoadInput,   // outputs[0] := batch input buffer.value from index `offset` of its axis on, as many as the buffer holds
   kRun,         // outputs := subgraph(inputs)
   kUpdate,      // like kRun; an output may be the same buffer as an input: it is replaced when all have been read
   kAccumulate,  // outputs[0] := inputs[0] if overwrite, else outputs[0] + inputs[0], element by element
   kSend,        // inputs[0] to rank `peer` (asynchronous)
   kReceive,     // outputs[0] from rank `peer`
   kFree,        // the content of inputs[0] ends
-  kAllReduce,   // outputs[0] := sum over the ranks of groups[group], of inputs[0]; in fixed rank order
+  kAllReduce,   // outputs[0] := sum over the ranks of groups[group], of inputs[0]; in fixed rank order; may be in place
+  kSlice,       // outputs[0] := inputs[0] from index `offset` of `axis` on, as many as the output holds
+  kConcatenate,  // outputs[0] := inputs, one behind the other along `axis`
+  kZero,        // outputs[0] := 0
 };
 std::string_view instructionKindName(InstructionKind kind);
 
@@ -85,13 +93,16 @@ struct Instruction {
   int peer = -1;           // kSend, kReceive
   int group = -1;          // kAllReduce
   bool overwrite = false;  // kAccumulate
+  int axis = -1;           // kSlice, kConcatenate
+  int64_t offset = 0;      // kSlice, kLoadInput
 };
 
-// What a step leaves behind for the user: loss, gradients, parameters, states. Names are the model's.
+// What a step leaves behind for the user: loss, gradients, parameters, states. Names are the model's. Of all ranks that hold
+// equal copies, one lists the result.
 struct Result {
-  enum class Kind : uint8_t { kLoss, kGradient, kParameter, kOptimizerState };
+  enum class Kind : uint8_t { kLoss, kGradient, kParameter, kOptimizerState, kForwardState };
   Kind kind = Kind::kLoss;
-  std::string name;   // parameter name; "loss" for the loss
+  std::string name;   // of the parameter or forward state; "loss" for the loss
   std::string state;  // kOptimizerState: its name ("first_moment")
   BufferId buffer;    // valid at the end of the step (a gradient buffer is not freed before)
 };
@@ -101,7 +112,7 @@ struct ProgramInput {
   std::string name;
   DataType data_type = DataType::kUndefined;
   Shape shape;    // of the whole batch
-  int axis = -1;  // cut into equal microbatches along it; -1: not cut
+  int axis = -1;  // cut into microbatches along it; -1: not cut
   // Synthetic data: integers in [low, high); floating-point: standard normal (low == high == 0).
   int64_t low = 0;
   int64_t high = 0;
@@ -135,7 +146,8 @@ Program programFromJson(std::string_view text);
 // Proves of all ranks' programs together: every receive has its send, in a compatible order and with equal type and
 // shape (a buffer name that both sides of a pair know stands for the same content, so a swap is found); every buffer is
 // written before it is read, not used after it is freed, freed once, and freed at all unless it is persistent or a result;
-// no cycle of waits exists (receives wait for sends, frees and overwrites of sent buffers wait for the receive). Throws
+// no cycle of waits exists (receives wait for sends, frees and overwrites of sent buffers wait for the receive, collectives,
+// also those inside subgraphs, for their whole group). Throws
 // Error(kInternal) naming rank, instruction and buffer.
 void verifyPrograms(const std::vector<Program>& programs);
 

@@ -55,11 +55,11 @@ Enum enumFromJson(const JsonReader& json, const std::vector<std::string>& names)
 }
 
 const std::vector<std::string>& bufferKinds() {
-  static const auto names = enumNames<BufferKind, 8>(bufferKindName);
+  static const auto names = enumNames<BufferKind, 9>(bufferKindName);
   return names;
 }
 const std::vector<std::string>& instructionKinds() {
-  static const auto names = enumNames<InstructionKind, 8>(instructionKindName);
+  static const auto names = enumNames<InstructionKind, 11>(instructionKindName);
   return names;
 }
 const std::vector<std::string>& phases() {
@@ -67,7 +67,7 @@ const std::vector<std::string>& phases() {
   return names;
 }
 const std::vector<std::string>& resultKinds() {
-  static const std::vector<std::string> names = {"loss", "gradient", "parameter", "optimizer_state"};
+  static const std::vector<std::string> names = {"loss", "gradient", "parameter", "optimizer_state", "forward_state"};
   return names;
 }
 
@@ -145,17 +145,28 @@ Buffer bufferFromJson(const JsonReader& json) {
 }
 
 Json subgraphToJson(const Subgraph& subgraph) {
-  return {{"name", subgraph.name},
-          {"file", subgraph.file},
-          {"phase", phaseName(subgraph.phase)},
-          {"inputs", subgraph.inputs},
-          {"outputs", subgraph.outputs}};
+  Json json = {{"name", subgraph.name},
+               {"file", subgraph.file},
+               {"phase", phaseName(subgraph.phase)},
+               {"inputs", subgraph.inputs},
+               {"outputs", subgraph.outputs}};
+  if (!subgraph.collectives.empty()) json["collectives"] = subgraph.collectives;
+  return json;
 }
 
-Subgraph subgraphFromJson(const JsonReader& json) {
-  json.expectObject({"name", "file", "phase", "inputs", "outputs"});
-  return {json.at("name").string(), json.at("file").string(), enumFromJson<Phase>(json.at("phase"), phases()), json.at("inputs").strings(),
-          json.at("outputs").strings()};
+int lastIndex(size_t count) { return static_cast<int>(count) - 1; }
+
+std::vector<int> smallIntegers(const JsonReader& json, int64_t low, int64_t high) {
+  const std::vector<int64_t> numbers = json.integers(low, high);
+  return {numbers.begin(), numbers.end()};
+}
+
+Subgraph subgraphFromJson(const JsonReader& json, size_t group_count) {
+  json.expectObject({"name", "file", "phase", "inputs", "outputs"}, {"collectives"});
+  Subgraph subgraph{json.at("name").string(),       json.at("file").string(),     enumFromJson<Phase>(json.at("phase"), phases()),
+                    json.at("inputs").strings(), json.at("outputs").strings(), {}};
+  if (json.has("collectives")) subgraph.collectives = smallIntegers(json.at("collectives"), 0, lastIndex(group_count));
+  return subgraph;
 }
 
 Json instructionToJson(const Instruction& instruction) {
@@ -165,15 +176,15 @@ Json instructionToJson(const Instruction& instruction) {
   if (instruction.peer >= 0) json["peer"] = instruction.peer;
   if (instruction.group >= 0) json["group"] = instruction.group;
   if (instruction.overwrite) json["overwrite"] = true;
+  if (instruction.axis >= 0) json["axis"] = instruction.axis;
+  if (instruction.offset > 0) json["offset"] = instruction.offset;
   if (!instruction.inputs.empty()) json["inputs"] = idsToJson(instruction.inputs);
   if (!instruction.outputs.empty()) json["outputs"] = idsToJson(instruction.outputs);
   return json;
 }
 
-int lastIndex(size_t count) { return static_cast<int>(count) - 1; }
-
 Instruction instructionFromJson(const JsonReader& json, const Program& program) {
-  json.expectObject({"kind"}, {"subgraph", "microbatch", "peer", "group", "overwrite", "inputs", "outputs"});
+  json.expectObject({"kind"}, {"subgraph", "microbatch", "peer", "group", "overwrite", "axis", "offset", "inputs", "outputs"});
   Instruction instruction;
   instruction.kind = enumFromJson<InstructionKind>(json.at("kind"), instructionKinds());
   if (json.has("subgraph")) {
@@ -183,6 +194,8 @@ Instruction instructionFromJson(const JsonReader& json, const Program& program) 
   if (json.has("peer")) instruction.peer = static_cast<int>(json.at("peer").integer(0, program.world_size - 1));
   if (json.has("group")) instruction.group = static_cast<int>(json.at("group").integer(0, lastIndex(program.groups.size())));
   if (json.has("overwrite")) instruction.overwrite = json.at("overwrite").boolean();
+  if (json.has("axis")) instruction.axis = static_cast<int>(json.at("axis").integer(0, INT32_MAX));
+  if (json.has("offset")) instruction.offset = json.at("offset").integer(0, INT64_MAX);
   if (json.has("inputs")) instruction.inputs = idsFromJson(json.at("inputs"), program.buffers.size());
   if (json.has("outputs")) instruction.outputs = idsFromJson(json.at("outputs"), program.buffers.size());
   return instruction;
@@ -221,12 +234,6 @@ ProgramInput inputFromJson(const JsonReader& json) {
   return input;
 }
 
-std::vector<int> groupFromJson(const JsonReader& json, int world_size) {
-  std::vector<int> group;
-  for (int64_t rank : json.integers(0, world_size - 1)) group.push_back(static_cast<int>(rank));
-  return group;
-}
-
 // The lists hold one element per line.
 template <typename T, typename ToJson>
 Json listToJson(const std::vector<T>& items, ToJson to_json) {
@@ -263,8 +270,10 @@ Program programFromJson(std::string_view text) {
   program.rank = static_cast<int>(json.at("rank").integer(0, program.world_size - 1));
   program.microbatches = json.at("microbatches").integer(1, INT32_MAX);
   for (const JsonReader& input : json.at("inputs").elements()) program.inputs.push_back(inputFromJson(input));
-  for (const JsonReader& group : json.at("groups").elements()) program.groups.push_back(groupFromJson(group, program.world_size));
-  for (const JsonReader& subgraph : json.at("subgraphs").elements()) program.subgraphs.push_back(subgraphFromJson(subgraph));
+  for (const JsonReader& group : json.at("groups").elements()) program.groups.push_back(smallIntegers(group, 0, program.world_size - 1));
+  for (const JsonReader& subgraph : json.at("subgraphs").elements()) {
+    program.subgraphs.push_back(subgraphFromJson(subgraph, program.groups.size()));
+  }
   std::set<std::string> names;
   for (const JsonReader& buffer : json.at("buffers").elements()) {
     program.buffers.push_back(bufferFromJson(buffer));

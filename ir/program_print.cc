@@ -41,6 +41,7 @@ std::string_view resultKindName(Result::Kind kind) {
     case Result::Kind::kGradient: return "gradient";
     case Result::Kind::kParameter: return "parameter";
     case Result::Kind::kOptimizerState: return "optimizer_state";
+    case Result::Kind::kForwardState: return "forward_state";
   }
   return "unknown";
 }
@@ -52,6 +53,7 @@ std::string_view bufferKindName(BufferKind kind) {
     case BufferKind::kParameter: return "parameter";
     case BufferKind::kWeight: return "weight";
     case BufferKind::kOptimizerState: return "optimizer_state";
+    case BufferKind::kForwardState: return "forward_state";
     case BufferKind::kStep: return "step";
     case BufferKind::kGradient: return "gradient";
     case BufferKind::kAccumulator: return "accumulator";
@@ -62,7 +64,8 @@ std::string_view bufferKindName(BufferKind kind) {
 }
 
 bool isPersistent(BufferKind kind) {
-  return kind == BufferKind::kParameter || kind == BufferKind::kWeight || kind == BufferKind::kOptimizerState || kind == BufferKind::kStep;
+  return kind == BufferKind::kParameter || kind == BufferKind::kWeight || kind == BufferKind::kOptimizerState ||
+         kind == BufferKind::kForwardState || kind == BufferKind::kStep;
 }
 
 std::string_view instructionKindName(InstructionKind kind) {
@@ -75,6 +78,9 @@ std::string_view instructionKindName(InstructionKind kind) {
     case InstructionKind::kReceive: return "receive";
     case InstructionKind::kFree: return "free";
     case InstructionKind::kAllReduce: return "all_reduce";
+    case InstructionKind::kSlice: return "slice";
+    case InstructionKind::kConcatenate: return "concatenate";
+    case InstructionKind::kZero: return "zero";
   }
   return "unknown";
 }
@@ -87,6 +93,8 @@ std::string describeInstruction(const Program& program, const Instruction& instr
   if (instruction.peer >= 0) text += fmt::format(" peer={}", instruction.peer);
   if (instruction.group >= 0) text += fmt::format(" group={}", instruction.group);
   if (instruction.overwrite) text += " overwrite";
+  if (instruction.axis >= 0) text += fmt::format(" axis={}", instruction.axis);
+  if (instruction.offset > 0) text += fmt::format(" offset={}", instruction.offset);
   if (!instruction.inputs.empty()) text += " " + quoted(program, instruction.inputs);
   if (!instruction.outputs.empty()) text += " -> " + quoted(program, instruction.outputs);
   return text;
@@ -105,8 +113,9 @@ std::string printProgram(const Program& program) {
   for (size_t i = 0; i < program.groups.size(); ++i) text += fmt::format("  {}: {}\n", i, fmt::join(program.groups[i], ","));
   if (!program.subgraphs.empty()) text += "subgraphs\n";
   for (const Subgraph& subgraph : program.subgraphs) {
-    text += fmt::format("  {} ({}, {}): [{}] -> [{}]\n", subgraph.name, subgraph.file, phaseName(subgraph.phase),
+    text += fmt::format("  {} ({}, {}): [{}] -> [{}]", subgraph.name, subgraph.file, phaseName(subgraph.phase),
                         fmt::join(subgraph.inputs, ", "), fmt::join(subgraph.outputs, ", "));
+    text += subgraph.collectives.empty() ? "\n" : fmt::format(" collectives over groups {}\n", fmt::join(subgraph.collectives, ","));
   }
   if (!program.buffers.empty()) text += "buffers\n";
   for (const Buffer& buffer : program.buffers) text += bufferLine(buffer);

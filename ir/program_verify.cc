@@ -17,7 +17,7 @@ bool sameTensor(const Buffer& a, const Buffer& b) { return a.data_type == b.data
 
 // What an instruction of each kind must have.
 struct Form {
-  int inputs = -1;  // -1: as the subgraph says
+  int inputs = -1;  // -1: as the subgraph says; without one: at least one
   int outputs = -1;
   bool subgraph = false;
   bool peer = false;
@@ -34,6 +34,9 @@ Form formOf(InstructionKind kind) {
     case InstructionKind::kReceive: return {0, 1, false, true, false};
     case InstructionKind::kFree: return {1, 0, false, false, false};
     case InstructionKind::kAllReduce: return {1, 1, false, false, true};
+    case InstructionKind::kSlice: return {1, 1, false, false, false};
+    case InstructionKind::kConcatenate: return {-1, 1, false, false, false};
+    case InstructionKind::kZero: return {0, 1, false, false, false};
   }
   return {};
 }
@@ -46,6 +49,7 @@ class StructureVerifier {
     verifyHeader(expected_rank);
     verifyBuffers();
     verifyGroups();
+    verifySubgraphs();
     for (at_ = 0; at_ < program_.instructions.size(); ++at_) verifyInstruction(program_.instructions[at_]);
     for (const Result& result : program_.results) {
       if (!inRange(result.buffer)) failHere(fmt::format("the result \"{}\" has no buffer", result.name));
@@ -82,7 +86,8 @@ class StructureVerifier {
         failHere(fmt::format("the buffer name \"{}\" is empty or taken", buffer.name));
       if (dataTypeSize(buffer.data_type) == 0 || !isStatic(buffer.shape))
         failHere(fmt::format("buffer {} has no size", tensorText(buffer)));
-      const bool sourced = buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeight;
+      const bool sourced =
+          buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kForwardState;
       if (sourced != buffer.source.has_value()) {
         failHere(fmt::format("buffer \"{}\" of kind {} {} a source", buffer.name, bufferKindName(buffer.kind),
                              sourced ? "needs" : "cannot have"));
@@ -103,6 +108,15 @@ class StructureVerifier {
     }
   }
 
+  void verifySubgraphs() const {
+    for (const Subgraph& subgraph : program_.subgraphs) {
+      for (int group : subgraph.collectives) {
+        if (group < 0 || group >= static_cast<int>(program_.groups.size()))
+          failHere(fmt::format("subgraph \"{}\": there is no group {}", subgraph.name, group));
+      }
+    }
+  }
+
   void verifyInstruction(const Instruction& instruction) const {
     for (BufferId id : instruction.inputs) {
       if (!inRange(id)) failInstruction("an input is no buffer of this program");
@@ -114,6 +128,8 @@ class StructureVerifier {
     if (instruction.microbatch >= program_.microbatches) failInstruction(fmt::format("there are {} microbatches", program_.microbatches));
     verifyOutputs(instruction);
     if (instruction.kind == InstructionKind::kLoadInput) verifyLoad(instruction);
+    if (instruction.kind == InstructionKind::kSlice) verifySlice(instruction);
+    if (instruction.kind == InstructionKind::kConcatenate) verifyConcatenation(instruction);
     const bool copies = instruction.kind == InstructionKind::kAccumulate || instruction.kind == InstructionKind::kAllReduce;
     if (!copies) return;
     const Buffer& from = program_.buffer(instruction.inputs[0]);
@@ -132,6 +148,8 @@ class StructureVerifier {
       const Subgraph& subgraph = program_.subgraphs[instruction.subgraph.index()];
       inputs = subgraph.inputs.size();
       outputs = subgraph.outputs.size();
+    } else if (form.inputs < 0) {
+      inputs = std::max<size_t>(1, instruction.inputs.size());
     }
     if (instruction.inputs.size() != inputs || instruction.outputs.size() != outputs) {
       failInstruction(fmt::format("it has {} inputs and {} outputs where {} and {} are needed", instruction.inputs.size(),
@@ -152,7 +170,9 @@ class StructureVerifier {
       const bool may_replace = instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAllReduce;
       if (is_input && !may_replace) failInstruction(fmt::format("it reads and writes \"{}\"", buffer.name));
       const bool constant = buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kStep;
-      if (constant || (isPersistent(buffer.kind) && !may_replace)) {
+      const bool hands_on =
+          buffer.kind == BufferKind::kForwardState && instruction.kind == InstructionKind::kAccumulate && instruction.overwrite;
+      if (constant || (isPersistent(buffer.kind) && !may_replace && !hands_on)) {
         failInstruction(fmt::format("it writes \"{}\", whose kind is {}", buffer.name, bufferKindName(buffer.kind)));
       }
     }
@@ -166,12 +186,42 @@ class StructureVerifier {
       failInstruction(fmt::format("\"{}\" is no batch input of the program", buffer.name));
     }
     if (instruction.microbatch < 0) failInstruction("it names no microbatch");
-    Shape expected = input->shape;
-    if (input->axis >= 0) expected[static_cast<size_t>(input->axis)] /= program_.microbatches;
-    if (buffer.data_type != input->data_type || buffer.shape != expected) {
-      failInstruction(
-          fmt::format("{} is not a microbatch of {}{}", tensorText(buffer), dataTypeName(input->data_type), shapeToString(input->shape)));
+    const Buffer whole{input->name, BufferKind::kInput, input->data_type, input->shape, input->name, std::nullopt, {}};
+    const bool fits = input->axis < 0 ? sameTensor(whole, buffer) && instruction.offset == 0
+                                      : isRange(whole, buffer, static_cast<size_t>(input->axis), instruction.offset);
+    if (!fits) {
+      failInstruction(fmt::format("{} from {} on is no part of {}{}", tensorText(buffer), instruction.offset,
+                                  dataTypeName(input->data_type), shapeToString(input->shape)));
     }
+  }
+
+  // Is `part` the range of `whole` from `offset` on along `axis`?
+  static bool isRange(const Buffer& whole, const Buffer& part, size_t axis, int64_t offset) {
+    if (whole.data_type != part.data_type || whole.shape.size() != part.shape.size() || axis >= whole.shape.size() || offset < 0)
+      return false;
+    Shape expected = whole.shape;
+    expected[axis] = part.shape[axis];
+    return part.shape == expected && part.shape[axis] <= whole.shape[axis] - offset;
+  }
+
+  void verifySlice(const Instruction& instruction) const {
+    const Buffer& whole = program_.buffer(instruction.inputs[0]);
+    const Buffer& part = program_.buffer(instruction.outputs[0]);
+    if (instruction.axis < 0 || !isRange(whole, part, static_cast<size_t>(instruction.axis), instruction.offset))
+      failInstruction(fmt::format("{} from {} on is no part of {}", tensorText(part), instruction.offset, tensorText(whole)));
+  }
+
+  void verifyConcatenation(const Instruction& instruction) const {
+    const Buffer& whole = program_.buffer(instruction.outputs[0]);
+    int64_t offset = 0;
+    for (BufferId id : instruction.inputs) {
+      const Buffer& part = program_.buffer(id);
+      if (instruction.axis < 0 || !isRange(whole, part, static_cast<size_t>(instruction.axis), offset))
+        failInstruction(fmt::format("{} from {} on is no part of {}", tensorText(part), offset, tensorText(whole)));
+      offset += part.shape[static_cast<size_t>(instruction.axis)];
+    }
+    if (offset != whole.shape[static_cast<size_t>(instruction.axis)])
+      failInstruction(fmt::format("its inputs fill {} of {}", offset, tensorText(whole)));
   }
 
   const std::vector<Program>& programs_;

@@ -61,7 +61,7 @@ void verifyChannel(const Program& sender, const std::vector<size_t>& sends, cons
 class ProgressSimulator {
  public:
   explicit ProgressSimulator(const std::vector<Program>& programs)
-      : programs_(programs), at_(programs.size()), in_flight_(programs.size()) {
+      : programs_(programs), at_(programs.size()), collectives_done_(programs.size()), in_flight_(programs.size()) {
     for (size_t rank = 0; rank < programs.size(); ++rank) in_flight_[rank].resize(programs[rank].buffers.size());
   }
 
@@ -96,7 +96,7 @@ class ProgressSimulator {
       if (count(received_, pair) < count(sent_, pair)) return std::nullopt;
       return Wait{instruction.peer, fmt::format("a message from rank {}", instruction.peer)};
     }
-    if (instruction.kind == InstructionKind::kAllReduce) {
+    if (currentGroup(program) != nullptr) {
       if (auto wait = waitsForGroup(program, instruction)) return wait;
     }
     if (instruction.kind == InstructionKind::kFree) return waitsForSends(program, instruction.inputs[0]);
@@ -115,17 +115,32 @@ class ProgressSimulator {
     return std::nullopt;
   }
 
-  // All ranks of the group must stand at an all-reduce over the same ranks; the data types and shapes must agree.
+  // The ranks that the next collective of the instruction at which a rank stands goes over; nullptr if there is none (any more).
+  const std::vector<int>* currentGroup(const Program& program) const {
+    if (at_[index(program)] >= program.instructions.size()) return nullptr;
+    const Instruction& instruction = program.instructions[at_[index(program)]];
+    const size_t done = collectives_done_[index(program)];
+    if (instruction.kind == InstructionKind::kAllReduce) return done > 0 ? nullptr : &program.groups[static_cast<size_t>(instruction.group)];
+    if (!instruction.subgraph.valid()) return nullptr;
+    const std::vector<int>& collectives = program.subgraphs[instruction.subgraph.index()].collectives;
+    return done < collectives.size() ? &program.groups[static_cast<size_t>(collectives[done])] : nullptr;
+  }
+
+  // All ranks of the group must stand at a collective over the same ranks; the data types and shapes must agree.
   std::optional<Wait> waitsForGroup(const Program& program, const Instruction& instruction) const {
-    const std::vector<int>& group = program.groups[static_cast<size_t>(instruction.group)];
+    const std::vector<int>& group = *currentGroup(program);
     const size_t turn = turns_.count({program.rank, group}) ? turns_.at({program.rank, group}) : 0;
     for (int rank : group) {
       if (turns_.count({rank, group}) && turns_.at({rank, group}) > turn) continue;  // it has passed this turn
       const Program& other = programs_[static_cast<size_t>(rank)];
       const size_t at = at_[static_cast<size_t>(rank)];
-      const bool stands = at < other.instructions.size() && other.instructions[at].kind == InstructionKind::kAllReduce &&
-                          other.groups[static_cast<size_t>(other.instructions[at].group)] == group;
-      if (!stands) return Wait{rank, fmt::format("rank {} to reach the all_reduce", rank)};
+      const std::vector<int>* other_group = currentGroup(other);
+      const bool same_kind = other_group != nullptr && other.instructions[at].kind == instruction.kind;
+      if (!same_kind || *other_group != group) {
+        const char* what = instruction.kind == InstructionKind::kAllReduce ? "the all_reduce" : "a collective of the subgraph";
+        return Wait{rank, fmt::format("rank {} to reach {}", rank, what)};
+      }
+      if (instruction.kind != InstructionKind::kAllReduce) continue;
       const Buffer& mine = program.buffer(instruction.inputs[0]);
       const Buffer& theirs = sentBuffer(other, at);
       if (mine.data_type != theirs.data_type || mine.shape != theirs.shape) {
@@ -142,9 +157,12 @@ class ProgressSimulator {
       in_flight_[index(program)][instruction.inputs[0].index()].emplace_back(instruction.peer, message);
     } else if (instruction.kind == InstructionKind::kReceive) {
       ++received_[{instruction.peer, program.rank}];
-    } else if (instruction.kind == InstructionKind::kAllReduce) {
-      ++turns_[{program.rank, program.groups[static_cast<size_t>(instruction.group)]}];
+    } else if (const std::vector<int>* group = currentGroup(program)) {
+      ++turns_[{program.rank, *group}];
+      ++collectives_done_[index(program)];
+      if (currentGroup(program) != nullptr) return;  // the subgraph goes on to its next collective
     }
+    collectives_done_[index(program)] = 0;
     ++at_[index(program)];
   }
 
@@ -178,6 +196,7 @@ class ProgressSimulator {
 
   const std::vector<Program>& programs_;
   std::vector<size_t> at_;                                                   // by rank: the next instruction
+  std::vector<size_t> collectives_done_;                                     // by rank: of the instruction at which it stands
   std::vector<std::vector<std::vector<std::pair<int, size_t>>>> in_flight_;  // by rank and buffer: receiver, message number
   std::map<Pair, size_t> sent_, received_;
   std::map<std::pair<int, std::vector<int>>, size_t> turns_;  // by rank and group: all-reduces done

@@ -78,6 +78,10 @@ void verifyTrainingGraph(const TrainingGraph& training) {
     for (const OptimizerState& state : parameter.states) verifySameType(graph, state.value, state.updated);
   }
   for (const PrologueTotal& total : training.totals) verifySameType(graph, total.part, total.total);
+  for (const ForwardState& state : training.forward_states) {
+    PIPESHARD_CHECK(graph.initializers.contains(state.value), "forward state '{}' is no initializer", graph.value(state.value).name);
+    verifySameType(graph, state.value, state.updated);
+  }
 }
 
 std::string printTrainingGraph(const TrainingGraph& training) {
@@ -93,6 +97,9 @@ std::string printTrainingGraph(const TrainingGraph& training) {
     text += fmt::format("batch input %{} axis {}\n", graph.value(input.value).name, input.axis);
   for (const PrologueTotal& total : training.totals) {
     text += fmt::format("total %{} of %{}\n", graph.value(total.total).name, graph.value(total.part).name);
+  }
+  for (const ForwardState& state : training.forward_states) {
+    text += fmt::format("forward state %{} becomes %{}\n", graph.value(state.value).name, graph.value(state.updated).name);
   }
   for (const Parameter& parameter : training.parameters) {
     text += fmt::format("parameter %{}", graph.value(parameter.value).name);

@@ -8,6 +8,7 @@
 //   loss       = sum over k of the value `loss`
 //   gradient_p = sum over k, then over parts, of parameter p's gradient_parts          (for every parameter)
 //   run the update nodes once, reading gradients, states and `step`; outputs replace parameters and states
+//   (forward states are handed from microbatch to microbatch)
 //
 // A mean over the batch has already been rewritten into sums divided by totals (sharding/time_axis.h), so that sums over
 // microbatches are exact, with ignored labels too.
@@ -55,6 +56,13 @@ struct Parameter {
   ValueId updated;  // node output, same type and shape as value
 };
 
+// A tensor that forward passes read and replace, without gradient: the running statistics of a batch normalisation. Microbatch
+// k reads what microbatch k-1 gave; the first of a step reads what the last of the step before gave.
+struct ForwardState {
+  ValueId value;    // an initializer
+  ValueId updated;  // output of a forward node, same type and shape as value
+};
+
 // sum over microbatches of `part` (output of a prologue node); read by other nodes as graph input `total`.
 struct PrologueTotal {
   ValueId part;
@@ -68,6 +76,7 @@ struct TrainingGraph {
   std::vector<BatchInput> inputs;     // every input that the user's data provides
   std::vector<Parameter> parameters;  // in the model's order of initializers
   std::vector<PrologueTotal> totals;
+  std::vector<ForwardState> forward_states;
   ValueId loss;  // scalar: this microbatch's share of the loss
   ValueId step;  // int64 scalar input of the update, 1 in the first step; invalid if the optimizer needs none
   int64_t microbatches = 1;
