@@ -64,23 +64,23 @@ struct Subgraph {
   std::string name;  // "forward", "backward_input", "backward_weight", "update", "prologue"
   std::string file;  // relative to the rank's directory; name + ".onnx"
   Phase phase = Phase::kForward;
-  std::vector<std::string> inputs;   // names of the graph inputs, in order
-  std::vector<std::string> outputs;  // names of the graph outputs, in order
-  std::vector<int> collectives;      // of its nodes in the pipeshard domain that are collectives, in node order: their groups
+  std::vector<std::string> inputs;    // names of the graph inputs, in order
+  std::vector<std::string> outputs;   // names of the graph outputs, in order
+  std::vector<int> collectives = {};  // of its nodes in the pipeshard domain that are collectives, in node order: their groups
 };
 
 enum class InstructionKind : uint8_t {
-  kLoadInput,   // outputs[0] := batch input buffer.value from index `offset` of its axis on, as many as the buffer holds
-  kRun,         // outputs := subgraph(inputs)
-  kUpdate,      // like kRun; an output may be the same buffer as an input: it is replaced when all have been read
-  kAccumulate,  // outputs[0] := inputs[0] if overwrite, else outputs[0] + inputs[0], element by element
-  kSend,        // inputs[0] to rank `peer` (asynchronous)
-  kReceive,     // outputs[0] from rank `peer`
-  kFree,        // the content of inputs[0] ends
-  kAllReduce,   // outputs[0] := sum over the ranks of groups[group], of inputs[0]; in fixed rank order; may be in place
-  kSlice,       // outputs[0] := inputs[0] from index `offset` of `axis` on, as many as the output holds
+  kLoadInput,    // outputs[0] := batch input buffer.value from index `offset` of its axis on, as many as the buffer holds
+  kRun,          // outputs := subgraph(inputs)
+  kUpdate,       // like kRun; an output may be the same buffer as an input: it is replaced when all have been read
+  kAccumulate,   // outputs[0] := inputs[0] if overwrite, else outputs[0] + inputs[0], element by element
+  kSend,         // inputs[0] to rank `peer` (asynchronous)
+  kReceive,      // outputs[0] from rank `peer`
+  kFree,         // the content of inputs[0] ends
+  kAllReduce,    // outputs[0] := sum over the ranks of groups[group], of inputs[0]; in fixed rank order; may be in place
+  kSlice,        // outputs[0] := inputs[0] from index `offset` of `axis` on, as many as the output holds
   kConcatenate,  // outputs[0] := inputs, one behind the other along `axis`
-  kZero,        // outputs[0] := 0
+  kZero,         // outputs[0] := 0
 };
 std::string_view instructionKindName(InstructionKind kind);
 

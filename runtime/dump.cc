@@ -13,7 +13,8 @@ bool isSelected(const DumpSelection& selection, Result::Kind kind) {
     case Result::Kind::kLoss: return true;
     case Result::Kind::kGradient: return selection.gradients;
     case Result::Kind::kParameter: return selection.parameters;
-    case Result::Kind::kOptimizerState: return selection.states;
+    case Result::Kind::kOptimizerState:
+    case Result::Kind::kForwardState: return selection.states;
   }
   return false;
 }
@@ -28,6 +29,7 @@ std::string dumpTensorName(const Result& result) {
     case Result::Kind::kGradient: return "gradient/" + result.name;
     case Result::Kind::kParameter: return "parameter/" + result.name;
     case Result::Kind::kOptimizerState: return "state/" + result.name + "/" + result.state;
+    case Result::Kind::kForwardState: return "forward_state/" + result.name;
   }
   return {};
 }

@@ -229,6 +229,9 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
     case InstructionKind::kReceive:
     case InstructionKind::kAllReduce: transfer(action); break;
     case InstructionKind::kFree: waitForSends(instruction.inputs[0]); break;
+    case InstructionKind::kSlice:
+    case InstructionKind::kConcatenate:
+    case InstructionKind::kZero: fail(ErrorCode::kConfiguration, "the runtime cannot execute this instruction yet");
   }
   (isTransfer(instruction.kind) ? report.transfer_seconds : report.compute_seconds) += secondsSince(start);
 }

@@ -48,6 +48,7 @@ int64_t& partOf(MemoryParts& parts, BufferKind kind) {
     case BufferKind::kParameter:
     case BufferKind::kWeight: return parts.parameters;
     case BufferKind::kOptimizerState:
+    case BufferKind::kForwardState:
     case BufferKind::kStep: return parts.states;
     case BufferKind::kGradient:
     case BufferKind::kAccumulator: return parts.gradients;

@@ -53,7 +53,8 @@ ComparedKind comparedKind(Result::Kind kind) {
     case Result::Kind::kLoss: return ComparedKind::kLoss;
     case Result::Kind::kGradient: return ComparedKind::kGradient;
     case Result::Kind::kParameter: return ComparedKind::kParameter;
-    case Result::Kind::kOptimizerState: return ComparedKind::kOptimizerState;
+    case Result::Kind::kOptimizerState:
+    case Result::Kind::kForwardState: return ComparedKind::kOptimizerState;
   }
   return ComparedKind::kLoss;
 }
