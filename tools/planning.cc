@@ -202,7 +202,9 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
     planned.plan.notes = model.notes;
     progress("building the training graph");
     requireTrainableTypes(model.graph);
-    TimeAxisResult time = splitTimeAxis(model.graph, model.loss, model.inputs, model.microbatches, model.whole_batch.get());
+    const int64_t batch = model.whole_batch ? model.dimensions.at(model.batch_dimension) : 1;
+    const BatchShare share{batch / model.microbatches, batch, model.whole_batch.get(), batch};
+    TimeAxisResult time = splitTimeAxis(model.graph, model.loss, model.inputs, share);
     planned.training = buildTrainingGraph(
         ForwardGraph{std::move(model.graph), time.loss, model.inputs, std::move(time.totals), model.microbatches}, optimizer);
     verifyTrainingGraph(planned.training);

@@ -106,7 +106,7 @@ class ProgramExecutor {
         break;
       }
       case InstructionKind::kFree: contents[instruction.inputs[0].index()].reset(); break;
-      case InstructionKind::kAllReduce: ADD_FAILURE() << "unexpected"; break;
+      default: ADD_FAILURE() << "unexpected " << instructionKindName(instruction.kind);
     }
     ++states_[r].at;
     return true;
