@@ -201,7 +201,9 @@ class RankEmitter {
       if (place.role != ValueRole::kBatchInput) continue;
       const BufferId id = bufferOf(input, microbatch, phase == Phase::kPrologue);
       const bool is_cut = training_.inputs[place.index].axis >= 0;
-      if (loaded_.insert(id).second) add(InstructionKind::kLoadInput, is_cut ? microbatch : 0, {}, {id});
+      if (!loaded_.insert(id).second) continue;
+      Instruction& load = add(InstructionKind::kLoadInput, is_cut ? microbatch : 0, {}, {id});
+      if (is_cut) load.offset = microbatch * program_.buffer(id).shape[static_cast<size_t>(training_.inputs[place.index].axis)];
     }
   }
 
