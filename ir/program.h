@@ -147,8 +147,8 @@ Program programFromJson(std::string_view text);
 // shape (a buffer name that both sides of a pair know stands for the same content, so a swap is found); every buffer is
 // written before it is read, not used after it is freed, freed once, and freed at all unless it is persistent or a result;
 // no cycle of waits exists (receives wait for sends, frees and overwrites of sent buffers wait for the receive, collectives,
-// also those inside subgraphs, for their whole group). Throws
-// Error(kInternal) naming rank, instruction and buffer.
+// also those inside subgraphs, for their whole group); ranks that meet in a collective do so in the same microbatch and phase.
+// Throws Error(kInternal) naming rank, instruction and buffer.
 void verifyPrograms(const std::vector<Program>& programs);
 
 }  // namespace pipeshard

@@ -163,7 +163,7 @@ std::vector<int> smallIntegers(const JsonReader& json, int64_t low, int64_t high
 
 Subgraph subgraphFromJson(const JsonReader& json, size_t group_count) {
   json.expectObject({"name", "file", "phase", "inputs", "outputs"}, {"collectives"});
-  Subgraph subgraph{json.at("name").string(),       json.at("file").string(),     enumFromJson<Phase>(json.at("phase"), phases()),
+  Subgraph subgraph{json.at("name").string(),    json.at("file").string(),     enumFromJson<Phase>(json.at("phase"), phases()),
                     json.at("inputs").strings(), json.at("outputs").strings(), {}};
   if (json.has("collectives")) subgraph.collectives = smallIntegers(json.at("collectives"), 0, lastIndex(group_count));
   return subgraph;

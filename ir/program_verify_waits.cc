@@ -96,9 +96,12 @@ class ProgressSimulator {
       if (count(received_, pair) < count(sent_, pair)) return std::nullopt;
       return Wait{instruction.peer, fmt::format("a message from rank {}", instruction.peer)};
     }
-    if (currentGroup(program) != nullptr) {
-      if (auto wait = waitsForGroup(program, instruction)) return wait;
-    }
+    if (auto wait = waitsForSends(program, instruction)) return wait;
+    return currentGroup(program) == nullptr ? std::nullopt : waitsForGroup(program, instruction);
+  }
+
+  // What an instruction writes or frees may not be on its way to another rank any more.
+  std::optional<Wait> waitsForSends(const Program& program, const Instruction& instruction) const {
     if (instruction.kind == InstructionKind::kFree) return waitsForSends(program, instruction.inputs[0]);
     for (BufferId id : instruction.outputs) {
       if (auto wait = waitsForSends(program, id)) return wait;
@@ -120,35 +123,57 @@ class ProgressSimulator {
     if (at_[index(program)] >= program.instructions.size()) return nullptr;
     const Instruction& instruction = program.instructions[at_[index(program)]];
     const size_t done = collectives_done_[index(program)];
-    if (instruction.kind == InstructionKind::kAllReduce) return done > 0 ? nullptr : &program.groups[static_cast<size_t>(instruction.group)];
+    if (instruction.kind == InstructionKind::kAllReduce)
+      return done > 0 ? nullptr : &program.groups[static_cast<size_t>(instruction.group)];
     if (!instruction.subgraph.valid()) return nullptr;
     const std::vector<int>& collectives = program.subgraphs[instruction.subgraph.index()].collectives;
     return done < collectives.size() ? &program.groups[static_cast<size_t>(collectives[done])] : nullptr;
   }
 
-  // All ranks of the group must stand at a collective over the same ranks; the data types and shapes must agree.
+  size_t turnOf(int rank, const std::vector<int>& group) const {
+    const auto found = turns_.find({rank, group});
+    return found == turns_.end() ? 0 : found->second;
+  }
+
+  // All ranks of the group must have begun the collective over the same ranks that is the same turn of the group.
   std::optional<Wait> waitsForGroup(const Program& program, const Instruction& instruction) const {
     const std::vector<int>& group = *currentGroup(program);
-    const size_t turn = turns_.count({program.rank, group}) ? turns_.at({program.rank, group}) : 0;
+    const size_t turn = turnOf(program.rank, group);
     for (int rank : group) {
-      if (turns_.count({rank, group}) && turns_.at({rank, group}) > turn) continue;  // it has passed this turn
+      if (turnOf(rank, group) > turn) continue;  // it has passed this turn
       const Program& other = programs_[static_cast<size_t>(rank)];
-      const size_t at = at_[static_cast<size_t>(rank)];
       const std::vector<int>* other_group = currentGroup(other);
-      const bool same_kind = other_group != nullptr && other.instructions[at].kind == instruction.kind;
-      if (!same_kind || *other_group != group) {
+      const bool has_arrived = turnOf(rank, group) == turn && other_group != nullptr && *other_group == group &&
+                               !waitsForSends(other, other.instructions[at_[static_cast<size_t>(rank)]]);
+      if (!has_arrived) {
         const char* what = instruction.kind == InstructionKind::kAllReduce ? "the all_reduce" : "a collective of the subgraph";
         return Wait{rank, fmt::format("rank {} to reach {}", rank, what)};
       }
-      if (instruction.kind != InstructionKind::kAllReduce) continue;
-      const Buffer& mine = program.buffer(instruction.inputs[0]);
-      const Buffer& theirs = sentBuffer(other, at);
-      if (mine.data_type != theirs.data_type || mine.shape != theirs.shape) {
-        failVerification(describeAt(program, at_[index(program)]),
-                         fmt::format("its tensor differs in type or shape from that of {}", describeAt(other, at)));
-      }
+      verifyPartners(program, other);
     }
     return std::nullopt;
+  }
+
+  // Two ranks that meet in a collective mean the same one, as far as programs show: of one microbatch and phase, or two
+  // all_reduce of equal tensors.
+  void verifyPartners(const Program& program, const Program& other) const {
+    const size_t at = at_[index(program)];
+    const size_t other_at = at_[index(other)];
+    const Instruction& mine = program.instructions[at];
+    const Instruction& theirs = other.instructions[other_at];
+    const auto phase = [](const Program& of, const Instruction& instruction) { return of.subgraphs[instruction.subgraph.index()].phase; };
+    if (mine.kind != theirs.kind || mine.microbatch != theirs.microbatch ||
+        (mine.subgraph.valid() && phase(program, mine) != phase(other, theirs))) {
+      failVerification(describeAt(program, at),
+                       fmt::format("its collective meets that of {}: the orders of collectives differ", describeAt(other, other_at)));
+    }
+    if (mine.kind != InstructionKind::kAllReduce) return;
+    const Buffer& my_buffer = sentBuffer(program, at);
+    const Buffer& their_buffer = sentBuffer(other, other_at);
+    if (my_buffer.data_type != their_buffer.data_type || my_buffer.shape != their_buffer.shape) {
+      failVerification(describeAt(program, at),
+                       fmt::format("its tensor differs in type or shape from that of {}", describeAt(other, other_at)));
+    }
   }
 
   void execute(const Program& program, const Instruction& instruction) {

@@ -47,6 +47,7 @@ class Cutter {
     }
     for (size_t i = 0; i < training_.inputs.size(); ++i) setRole(training_.inputs[i].value, ValueRole::kBatchInput, i);
     for (size_t i = 0; i < training_.totals.size(); ++i) setRole(training_.totals[i].total, ValueRole::kTotal, i);
+    for (size_t i = 0; i < training_.forward_states.size(); ++i) setRole(training_.forward_states[i].value, ValueRole::kForwardState, i);
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
       setRole(parameter.value, ValueRole::kParameter, p);
@@ -67,6 +68,7 @@ class Cutter {
 
   std::vector<bool> liveNodes() const {
     std::vector<ValueId> open = {training_.loss};
+    for (const ForwardState& state : training_.forward_states) open.push_back(state.updated);
     for (const Parameter& parameter : training_.parameters) {
       if (isTrained(parameter)) open.insert(open.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
     }
@@ -146,6 +148,7 @@ class Cutter {
   void findOutputs() {
     std::vector<bool> needed(graph_.values.size());
     needed[training_.loss.index()] = true;
+    for (const ForwardState& state : training_.forward_states) needed[state.updated.index()] = true;
     for (const Parameter& parameter : training_.parameters) {
       if (!isTrained(parameter)) continue;
       for (ValueId part : parameter.gradient_parts) needed[part.index()] = true;

@@ -19,7 +19,19 @@ struct Piece {
   bool empty() const { return nodes.empty(); }
 };
 
-enum class ValueRole : uint8_t { kProduced, kConstant, kWeight, kParameter, kBatchInput, kTotal, kGradient, kState, kStep, kNone };
+enum class ValueRole : uint8_t {
+  kProduced,
+  kConstant,
+  kWeight,
+  kParameter,
+  kBatchInput,
+  kTotal,
+  kForwardState,
+  kGradient,
+  kState,
+  kStep,
+  kNone
+};
 
 struct ValuePlace {
   ValueRole role = ValueRole::kNone;

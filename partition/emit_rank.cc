@@ -1,9 +1,7 @@
 #include "partition/emit_rank.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
-#include <set>
 
 #include <fmt/format.h>
 
@@ -13,145 +11,54 @@
 namespace pipeshard {
 namespace {
 
-constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue", "forward", "backward_input", "backward_weight", "update"};
-
 class RankEmitter {
  public:
   RankEmitter(const EmissionContext& context, int rank)
-      : context_(context), training_(context.training), graph_(context.training.graph), rank_(rank), taken_(context.cut.stages.size()) {
-    program_.rank = rank;
-    program_.world_size = static_cast<int>(context.cut.stages.size());
-    program_.microbatches = training_.microbatches;
-  }
+      : context_(context),
+        layout_(context.layout),
+        training_(context.family.base()),
+        rank_(rank),
+        place_(layout_.place(rank)),
+        builder_(context, rank),
+        taken_(static_cast<size_t>(layout_.stages())) {}
 
   RankProgram run() {
-    listInputs();
-    extractSubgraphs();
     makePersistentBuffers();
     shareParameters();
     runPrologue();
-    for (const Action& action : context_.orders[static_cast<size_t>(rank_)]) {
+    for (const Action& action : context_.orders[static_cast<size_t>(place_.stage)]) {
       for (Phase phase : phasesOf(action.kind)) runPass(phase, action.microbatch);
     }
+    sumOverStage();
     joinGradients();
     runUpdate();
     listResults();
-    return {std::move(program_), std::move(subgraphs_)};
+    return std::move(builder_).take();
   }
 
  private:
-  const Piece& piece(Phase phase) const { return context_.cut.piece(rank_, phase); }
-  const std::string& nameOf(ValueId id) const { return graph_.value(id).name; }
+  const Piece& piece(Phase phase) const { return context_.cut.piece(place_.stage, phase); }
   int ownerOf(size_t parameter) const { return context_.cut.owners[parameter]; }
+  bool owns(size_t parameter) const { return ownerOf(parameter) == place_.stage; }
   bool readsParameter(int stage, size_t parameter) const { return context_.cut.reads(stage, training_.parameters[parameter].value); }
 
-  // ---- buffers and instructions ----
-
-  // The buffer of that name, made at its first mention.
-  BufferId buffer(const std::string& name, BufferKind kind, ValueId value) {
-    const auto [found, is_new] = buffers_.try_emplace(name, program_.buffers.size());
-    if (is_new) program_.buffers.push_back({name, kind, graph_.dataType(value), graph_.shape(value), nameOf(value), std::nullopt, {}});
-    return found->second;
-  }
-
-  std::string microbatchName(ValueId value, int microbatch) const {
-    return fmt::format("{}{}{}", nameOf(value), context_.separator, microbatch);
-  }
-
-  Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
-    Instruction& instruction = program_.instructions.emplace_back();
-    instruction.kind = kind;
-    instruction.microbatch = microbatch;
-    instruction.inputs = std::move(inputs);
-    instruction.outputs = std::move(outputs);
-    return instruction;
-  }
-
-  void send(int peer, BufferId id, int microbatch) { add(InstructionKind::kSend, microbatch, {id}, {}).peer = peer; }
-  void receive(int peer, BufferId id, int microbatch) { add(InstructionKind::kReceive, microbatch, {}, {id}).peer = peer; }
-
-  // total := part, or total + part when it has been written before.
-  void accumulate(BufferId part, BufferId total, int microbatch) {
-    add(InstructionKind::kAccumulate, microbatch, {part}, {total}).overwrite = written_.insert(total).second;
-  }
-
-  // The buffer that stands for a value in a piece. `prologue`: its inputs are loaded apart from those of the passes.
-  BufferId bufferOf(ValueId value, int microbatch, bool prologue = false) {
-    const ValuePlace& place = context_.cut.place(value);
-    switch (place.role) {
-      case ValueRole::kProduced: return buffer(microbatchName(value, microbatch), BufferKind::kActivation, value);
-      case ValueRole::kWeight: return buffer(nameOf(value), BufferKind::kWeight, value);
-      case ValueRole::kParameter: return buffer(nameOf(value), BufferKind::kActivation, value);  // made before, or a copy
-      case ValueRole::kTotal: return buffer(nameOf(value), BufferKind::kAccumulator, value);
-      case ValueRole::kGradient: return buffer(nameOf(value), BufferKind::kGradient, value);
-      case ValueRole::kState: return buffer(nameOf(value), BufferKind::kOptimizerState, value);
-      case ValueRole::kStep: return buffer(nameOf(value), BufferKind::kStep, value);
-      case ValueRole::kBatchInput: {
-        const bool is_cut = training_.inputs[place.index].axis >= 0;
-        if (!is_cut) return buffer(nameOf(value), BufferKind::kInput, value);
-        const std::string suffix = prologue ? context_.separator + "prologue" : "";
-        return buffer(microbatchName(value, microbatch) + suffix, BufferKind::kInput, value);
-      }
-      case ValueRole::kConstant:
-      case ValueRole::kNone: break;
-    }
-    PIPESHARD_CHECK(false, "'{}' needs no buffer", nameOf(value));
-    return {};
-  }
-
-  Initializer sourceOf(ValueId value) const {
-    Initializer source = graph_.initializers.at(value);
-    if (auto* weight = std::get_if<WeightReference>(&source)) {
-      const std::filesystem::path path = std::filesystem::path(graph_.directory) / weight->location;
-      weight->location = std::filesystem::absolute(path).lexically_normal().string();
-    }
-    return source;
-  }
-
-  void makeSourced(ValueId value, BufferKind kind) {
-    Buffer& made = program_.buffer(buffer(nameOf(value), kind, value));
-    made.kind = kind;
-    made.source = sourceOf(value);
-    made.source_type = made.data_type;
-  }
-
-  // ---- the parts of a step ----
-
-  void listInputs() {
-    for (const BatchInput& input : training_.inputs) {
-      ProgramInput listed{nameOf(input.value), graph_.dataType(input.value), graph_.shape(input.value), input.axis, 0, 0};
-      if (input.axis >= 0) listed.shape[static_cast<size_t>(input.axis)] *= training_.microbatches;
-      program_.inputs.push_back(std::move(listed));
-    }
-  }
-
-  void extractSubgraphs() {
-    for (size_t p = 0; p < kPhaseCount; ++p) {
-      const Phase phase = static_cast<Phase>(p);
-      const Piece& part = piece(phase);
-      if (part.empty()) continue;
-      Subgraph subgraph{std::string(kSubgraphNames[p]), std::string(kSubgraphNames[p]) + ".onnx", phase, {}, {}};
-      for (ValueId input : part.inputs) subgraph.inputs.push_back(nameOf(input));
-      for (ValueId output : part.outputs) subgraph.outputs.push_back(nameOf(output));
-      subgraph_of_[p] = SubgraphId(program_.subgraphs.size());
-      program_.subgraphs.push_back(std::move(subgraph));
-      subgraphs_.push_back(extractSubgraph(graph_, kSubgraphNames[p], part.nodes, part.inputs, part.outputs));
-    }
-  }
+  // Of equal copies on the devices of one stage, the one that this position of another stage works with.
+  int counterpart(int stage, int position) const { return layout_.devices(stage)[static_cast<size_t>(position % layout_.width(stage))]; }
 
   void makePersistentBuffers() {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
-      if (!isTrained(parameter) && (ownerOf(p) == rank_ || readsParameter(rank_, p))) makeSourced(parameter.value, BufferKind::kWeight);
-      if (!isTrained(parameter) || ownerOf(p) != rank_) continue;
-      makeSourced(parameter.value, BufferKind::kParameter);
-      for (const OptimizerState& state : parameter.states) bufferOf(state.value, -1);
+      if (!isTrained(parameter) && (owns(p) || readsParameter(place_.stage, p))) builder_.sourced(parameter.value, BufferKind::kWeight);
+      if (!isTrained(parameter) || !owns(p)) continue;
+      builder_.sourced(parameter.value, BufferKind::kParameter);
+      for (const OptimizerState& state : parameter.states) builder_.bufferOf(state.value, kWholeStep);
     }
     for (size_t p = 0; p < kPhaseCount; ++p) {
       for (ValueId input : piece(static_cast<Phase>(p)).inputs) {
         const ValueRole role = context_.cut.place(input).role;
-        if (role == ValueRole::kWeight) makeSourced(input, BufferKind::kWeight);
-        if (role == ValueRole::kStep) bufferOf(input, -1);
+        if (role == ValueRole::kWeight) builder_.sourced(input, BufferKind::kWeight);
+        if (role == ValueRole::kForwardState) builder_.sourced(input, BufferKind::kForwardState);
+        if (role == ValueRole::kStep) builder_.bufferOf(input, kWholeStep);
       }
     }
   }
@@ -159,79 +66,121 @@ class RankEmitter {
   // A trained parameter that several stages read goes from its owner to the others, afresh in every step.
   void shareParameters() {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
-      if (!isTrained(training_.parameters[p]) || ownerOf(p) != rank_) continue;
-      for (int stage = 0; stage < program_.world_size; ++stage) {
-        if (stage != rank_ && readsParameter(stage, p)) send(stage, bufferOf(training_.parameters[p].value, -1), -1);
+      if (!isTrained(training_.parameters[p]) || !owns(p)) continue;
+      for (int stage = 0; stage < layout_.stages(); ++stage) {
+        if (stage == place_.stage || !readsParameter(stage, p)) continue;
+        for (int position = 0; position < layout_.width(stage); ++position) {
+          if (counterpart(place_.stage, position) != rank_) continue;
+          builder_.send(layout_.devices(stage)[static_cast<size_t>(position)], builder_.bufferOf(training_.parameters[p].value, kWholeStep),
+                        -1);
+        }
       }
     }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
-      if (!isTrained(training_.parameters[p]) || ownerOf(p) == rank_ || !readsParameter(rank_, p)) continue;
-      receive(ownerOf(p), bufferOf(training_.parameters[p].value, -1), -1);
+      if (!isTrained(training_.parameters[p]) || owns(p) || !readsParameter(place_.stage, p)) continue;
+      builder_.receive(counterpart(ownerOf(p), place_.position), builder_.bufferOf(training_.parameters[p].value, kWholeStep), -1);
     }
   }
 
+  // Every device computes the totals of the whole batch for itself.
   void runPrologue() {
     if (piece(Phase::kPrologue).empty()) return;
     for (int k = 0; k < static_cast<int>(training_.microbatches); ++k) {
-      loadInputs(Phase::kPrologue, k);
-      runPiece(Phase::kPrologue, k);
+      const Cell cell = builder_.whole(k);
+      loadInputs(Phase::kPrologue, cell);
+      builder_.run(Phase::kPrologue, cell);
       for (const PrologueTotal& total : training_.totals) {
-        if (context_.cut.reads(rank_, total.total)) accumulate(bufferOf(total.part, k), bufferOf(total.total, -1), k);
+        if (!context_.cut.reads(place_.stage, total.total)) continue;
+        builder_.accumulate(builder_.bufferOf(total.part, cell), builder_.bufferOf(total.total, kWholeStep), k);
       }
     }
   }
 
   void runPass(Phase phase, int microbatch) {
     if (piece(phase).empty()) return;
-    loadInputs(phase, microbatch);
+    const Cell cell = builder_.own(microbatch);
+    loadInputs(phase, cell);
     for (ValueId input : piece(phase).inputs) {
       const ValuePlace& place = context_.cut.place(input);
-      if (place.role == ValueRole::kProduced && place.stage != rank_) receiveUntil(place.stage, {input, microbatch});
+      if (place.role == ValueRole::kProduced && place.stage != place_.stage) receiveUntil(place.stage, {input, microbatch});
     }
-    runPiece(phase, microbatch);
-    for (const Departure& departure : context_.messages.departures(rank_, phase)) {
-      send(departure.receiver, bufferOf(departure.value, microbatch), microbatch);
-    }
-    for (ValueId output : piece(phase).outputs) accumulateOutput(output, microbatch);
+    builder_.run(phase, cell);
+    for (const Departure& departure : context_.messages.departures(place_.stage, phase)) sendTo(departure, cell);
+    if (phase == Phase::kForward) handStatesOn(cell);
+    for (ValueId output : piece(phase).outputs) accumulateOutput(output, cell);
   }
 
-  void loadInputs(Phase phase, int microbatch) {
+  void loadInputs(Phase phase, const Cell& cell) {
     for (ValueId input : piece(phase).inputs) {
-      const ValuePlace& place = context_.cut.place(input);
-      if (place.role != ValueRole::kBatchInput) continue;
-      const BufferId id = bufferOf(input, microbatch, phase == Phase::kPrologue);
-      const bool is_cut = training_.inputs[place.index].axis >= 0;
-      if (loaded_.insert(id).second) add(InstructionKind::kLoadInput, is_cut ? microbatch : 0, {}, {id});
+      if (context_.cut.place(input).role == ValueRole::kBatchInput) builder_.load(input, cell, phase == Phase::kPrologue);
     }
   }
 
-  void receiveUntil(int sender, const Message& wanted) {
-    const std::vector<Message>& channel = context_.messages.channel(sender, rank_);
+  // ---- values on their way between stages ----
+
+  std::vector<Shipment> shipmentsOf(ValueId value, int microbatch, int from_stage, int to_stage) const {
+    return shipments(layout_, context_.kinds[value.index()].kind, microbatch, from_stage, to_stage);
+  }
+
+  void sendTo(const Departure& departure, const Cell& cell) {
+    for (const Shipment& shipment : shipmentsOf(departure.value, cell.microbatch, place_.stage, departure.receiver)) {
+      if (shipment.sender != rank_) continue;
+      builder_.send(shipment.receiver, builder_.slice(departure.value, cell, shipment.rows), cell.microbatch);
+    }
+  }
+
+  void receiveUntil(int sender_stage, const Message& wanted) {
+    const std::vector<Message>& channel = context_.messages.channel(sender_stage, place_.stage);
     const auto found = std::find(channel.begin(), channel.end(), wanted);
-    PIPESHARD_CHECK(found != channel.end(), "stage {} never sends '{}' to stage {}", sender, nameOf(wanted.value), rank_);
-    size_t& taken = taken_[static_cast<size_t>(sender)];
-    for (; taken <= static_cast<size_t>(found - channel.begin()); ++taken) {
-      receive(sender, bufferOf(channel[taken].value, channel[taken].microbatch), channel[taken].microbatch);
+    PIPESHARD_CHECK(found != channel.end(), "stage {} never sends '{}' to stage {}", sender_stage, builder_.nameOf(wanted.value),
+                    place_.stage);
+    size_t& taken = taken_[static_cast<size_t>(sender_stage)];
+    for (; taken <= static_cast<size_t>(found - channel.begin()); ++taken) receiveMessage(sender_stage, channel[taken]);
+  }
+
+  void receiveMessage(int sender_stage, const Message& message) {
+    std::vector<Shipment> mine = shipmentsOf(message.value, message.microbatch, sender_stage, place_.stage);
+    std::erase_if(mine, [&](const Shipment& shipment) { return shipment.receiver != rank_; });
+    const BatchKind& kind = context_.kinds[message.value.index()];
+    const bool split = kind.kind == BatchKind::Kind::kSplit;
+    const BufferId whole = builder_.produced(message.value, builder_.own(message.microbatch));
+    if (mine.empty()) {  // no part of the sum fell to this device
+      builder_.add(InstructionKind::kZero, message.microbatch, {}, {whole});
+      return;
+    }
+    if (mine.size() == 1) return builder_.receive(mine.front().sender, whole, message.microbatch);
+    std::vector<BufferId> parts;
+    for (const Shipment& shipment : mine) {
+      parts.push_back(builder_.produced(message.value, {message.microbatch, shipment.rows}));
+      builder_.receive(shipment.sender, parts.back(), message.microbatch);
+    }
+    if (split) {
+      builder_.add(InstructionKind::kConcatenate, message.microbatch, parts, {whole}).axis = kind.axis;
+    } else {
+      for (BufferId part : parts) builder_.accumulate(part, whole, message.microbatch);
     }
   }
 
-  void runPiece(Phase phase, int microbatch) {
-    const bool prologue = phase == Phase::kPrologue;
-    std::vector<BufferId> inputs, outputs;
-    for (ValueId input : piece(phase).inputs) inputs.push_back(bufferOf(input, microbatch, prologue));
-    for (ValueId output : piece(phase).outputs) outputs.push_back(bufferOf(output, microbatch));
-    add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = subgraph_of_[static_cast<size_t>(phase)];
+  // ---- sums over microbatches ----
+
+  void handStatesOn(const Cell& cell) {
+    const std::vector<ValueId>& outputs = piece(Phase::kForward).outputs;
+    for (const ForwardState& state : training_.forward_states) {
+      if (std::find(outputs.begin(), outputs.end(), state.updated) == outputs.end()) continue;
+      const BufferId lasting = builder_.bufferOf(state.value, kWholeStep);
+      builder_.add(InstructionKind::kAccumulate, cell.microbatch, {builder_.produced(state.updated, cell)}, {lasting}).overwrite = true;
+    }
   }
 
-  BufferId lossBuffer() { return buffer(nameOf(training_.loss), BufferKind::kAccumulator, training_.loss); }
+  BufferId lossBuffer() { return builder_.buffer(builder_.nameOf(training_.loss), BufferKind::kAccumulator, training_.loss); }
 
   // Where part i of a gradient is summed over the microbatches: in the gradient itself for the first part, when the owner
   // makes it; else in a buffer of its own.
   BufferId partBuffer(size_t parameter, size_t part) {
     const ValueId gradient = training_.parameters[parameter].gradient;
     const bool is_gradient = part == 0 && partStage(parameter, part) == ownerOf(parameter);
-    if (is_gradient) return bufferOf(gradient, -1);
-    return buffer(fmt::format("{}{}part{}", nameOf(gradient), context_.separator, part), BufferKind::kGradient, gradient);
+    if (is_gradient) return builder_.bufferOf(gradient, kWholeStep);
+    return builder_.buffer(fmt::format("{}{}part{}", builder_.nameOf(gradient), context_.separator, part), BufferKind::kGradient, gradient);
   }
 
   int partStage(size_t parameter, size_t part) const {
@@ -239,59 +188,81 @@ class RankEmitter {
   }
 
   // Sums over microbatches: the loss, and each part of each gradient.
-  void accumulateOutput(ValueId output, int microbatch) {
-    if (output == training_.loss) accumulate(bufferOf(output, microbatch), lossBuffer(), microbatch);
+  void accumulateOutput(ValueId output, const Cell& cell) {
+    if (output == training_.loss) builder_.accumulate(builder_.produced(output, cell), lossBuffer(), cell.microbatch);
     const auto [first, last] = parts_of_.equal_range(output);
     for (auto it = first; it != last; ++it) {
-      accumulate(bufferOf(output, microbatch), partBuffer(it->second.first, it->second.second), microbatch);
+      builder_.accumulate(builder_.produced(output, cell), partBuffer(it->second.first, it->second.second), cell.microbatch);
+    }
+  }
+
+  // What the devices of this stage have summed over their cells becomes the sum over all of them.
+  void sumOverStage() {
+    if (context_.cut.place(training_.loss).stage == place_.stage) builder_.sumOverDevices(lossBuffer());
+    forParts([&](size_t p, size_t i) {
+      if (partStage(p, i) == place_.stage) builder_.sumOverDevices(partBuffer(p, i));
+    });
+  }
+
+  template <typename Visit>
+  void forParts(const Visit& visit) const {
+    for (size_t p = 0; p < training_.parameters.size(); ++p) {
+      if (!isTrained(training_.parameters[p])) continue;
+      for (size_t i = 0; i < training_.parameters[p].gradient_parts.size(); ++i) visit(p, i);
     }
   }
 
   // The parts of a gradient, each summed over all microbatches, are added in their order: the result does not depend on
   // which stage made which part.
   void joinGradients() {
-    for (size_t p = 0; p < training_.parameters.size(); ++p) {
-      if (!isTrained(training_.parameters[p]) || ownerOf(p) == rank_) continue;
-      for (size_t i = 0; i < training_.parameters[p].gradient_parts.size(); ++i) {
-        if (partStage(p, i) == rank_) send(ownerOf(p), partBuffer(p, i), -1);
+    forParts([&](size_t p, size_t i) {
+      if (owns(p) || partStage(p, i) != place_.stage) return;
+      for (int position = 0; position < layout_.width(ownerOf(p)); ++position) {
+        if (counterpart(place_.stage, position) != rank_) continue;
+        builder_.send(layout_.devices(ownerOf(p))[static_cast<size_t>(position)], partBuffer(p, i), -1);
       }
-    }
-    for (size_t p = 0; p < training_.parameters.size(); ++p) {
-      if (!isTrained(training_.parameters[p]) || ownerOf(p) != rank_) continue;
-      const BufferId gradient = bufferOf(training_.parameters[p].gradient, -1);
-      for (size_t i = 0; i < training_.parameters[p].gradient_parts.size(); ++i) {
-        const BufferId part = partBuffer(p, i);
-        if (partStage(p, i) != rank_) receive(partStage(p, i), part, -1);
-        if (part != gradient) accumulate(part, gradient, -1);
-      }
-    }
+    });
+    forParts([&](size_t p, size_t i) {
+      if (!owns(p)) return;
+      const BufferId part = partBuffer(p, i);
+      const BufferId gradient = builder_.bufferOf(training_.parameters[p].gradient, kWholeStep);
+      if (partStage(p, i) != place_.stage) builder_.receive(counterpart(partStage(p, i), place_.position), part, -1);
+      if (part != gradient) builder_.accumulate(part, gradient, -1);
+    });
   }
 
   void runUpdate() {
     const Piece& update = piece(Phase::kUpdate);
     if (update.empty()) return;
     std::vector<BufferId> inputs, outputs;
-    for (ValueId input : update.inputs) inputs.push_back(bufferOf(input, -1));
+    for (ValueId input : update.inputs) inputs.push_back(builder_.bufferOf(input, kWholeStep));
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
-      if (!isTrained(training_.parameters[p]) || ownerOf(p) != rank_) continue;
-      outputs.push_back(bufferOf(training_.parameters[p].value, -1));
-      for (const OptimizerState& state : training_.parameters[p].states) outputs.push_back(bufferOf(state.value, -1));
+      if (!isTrained(training_.parameters[p]) || !owns(p)) continue;
+      outputs.push_back(builder_.bufferOf(training_.parameters[p].value, kWholeStep));
+      for (const OptimizerState& state : training_.parameters[p].states) outputs.push_back(builder_.bufferOf(state.value, kWholeStep));
     }
-    add(InstructionKind::kUpdate, -1, std::move(inputs), std::move(outputs)).subgraph = subgraph_of_[static_cast<size_t>(Phase::kUpdate)];
+    builder_.runUpdate(std::move(inputs), std::move(outputs));
   }
 
+  // The first device of a stage speaks for the others, which hold the same.
   void listResults() {
-    if (context_.cut.place(training_.loss).stage == rank_) program_.results.push_back({Result::Kind::kLoss, "loss", "", lossBuffer()});
+    if (place_.position != 0) return;
+    std::vector<Result>& results = builder_.program().results;
+    if (context_.cut.place(training_.loss).stage == place_.stage) results.push_back({Result::Kind::kLoss, "loss", "", lossBuffer()});
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
-      if (ownerOf(p) != rank_) continue;
-      const std::string& name = nameOf(parameter.value);
-      if (isTrained(parameter)) program_.results.push_back({Result::Kind::kGradient, name, "", bufferOf(parameter.gradient, -1)});
-      program_.results.push_back({Result::Kind::kParameter, name, "", bufferOf(parameter.value, -1)});
+      if (!owns(p)) continue;
+      const std::string& name = builder_.nameOf(parameter.value);
+      if (isTrained(parameter)) results.push_back({Result::Kind::kGradient, name, "", builder_.bufferOf(parameter.gradient, kWholeStep)});
+      results.push_back({Result::Kind::kParameter, name, "", builder_.bufferOf(parameter.value, kWholeStep)});
       if (!isTrained(parameter)) continue;
       for (const OptimizerState& state : parameter.states) {
-        program_.results.push_back({Result::Kind::kOptimizerState, name, state.name, bufferOf(state.value, -1)});
+        results.push_back({Result::Kind::kOptimizerState, name, state.name, builder_.bufferOf(state.value, kWholeStep)});
       }
+    }
+    for (const ForwardState& state : training_.forward_states) {
+      if (context_.cut.place(state.updated).stage != place_.stage) continue;
+      results.push_back({Result::Kind::kForwardState, builder_.nameOf(state.value), "", builder_.bufferOf(state.value, kWholeStep)});
     }
   }
 
@@ -306,16 +277,12 @@ class RankEmitter {
   }
 
   const EmissionContext& context_;
+  const Layout& layout_;
   const TrainingGraph& training_;
-  const Graph& graph_;
   const int rank_;
-  Program program_;
-  std::vector<Graph> subgraphs_;
-  std::array<SubgraphId, kPhaseCount> subgraph_of_;
-  std::map<std::string, BufferId> buffers_;
-  std::set<BufferId> loaded_;                                                              // batch inputs
-  std::set<BufferId> written_;                                                             // accumulators
-  std::vector<size_t> taken_;                                                              // by sender: messages received
+  const Place& place_;
+  RankBuilder builder_;
+  std::vector<size_t> taken_;                                                              // by sending stage: messages received
   const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ = partsOf(training_);  // value to parameter and part
 };
 

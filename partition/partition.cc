@@ -22,19 +22,20 @@ namespace pipeshard {
 namespace {
 
 // What was decided of layers, stages and devices.
-struct Layout {
+struct Choice {
   Cuts cuts;
   std::vector<std::vector<int>> devices;  // by stage
   std::vector<std::vector<int>> meshes;   // by stage, {data, model}
 };
 
-// How many rows a microbatch has along the axis that is the batch; 0 if no input has such an axis.
-int64_t rowsOfMicrobatch(const TrainingGraph& training) {
+// How many rows the smallest microbatch has along the axis that is the batch; 0 if no input has such an axis.
+int64_t rowsOfMicrobatch(const TrainingGraph& training, const Plan& plan) {
   int64_t rows = 0;
   for (const BatchInput& input : training.inputs) {
     if (input.axis >= 0) rows = std::gcd(rows, training.graph.shape(input.value)[static_cast<size_t>(input.axis)]);
   }
-  return rows;
+  const auto batch = plan.dimensions.find(plan.batch_dimension);
+  return batch == plan.dimensions.end() ? rows : std::min(rows, batch->second / plan.microbatches);
 }
 
 // `subject` asks to cut microbatches over so many devices.
@@ -102,7 +103,7 @@ std::vector<int> stageWidths(const PartitionOptions& options, const Chain& chain
     fail(ErrorCode::kConfiguration, "{} stages need {} devices, the cluster has {}; ask for fewer stages or a larger cluster", stages,
          stages, devices);
   }
-  const int64_t rows = rowsOfMicrobatch(chain.training);
+  const int64_t rows = rowsOfMicrobatch(chain.training, plan);
   if (!options.stage_devices.empty()) return givenWidths(options, stages, rows);
   const int share = devices / stages;
   const int width = static_cast<int>(std::min<int64_t>(share, std::max<int64_t>(1, rows)));
@@ -119,12 +120,12 @@ std::vector<int> stageWidths(const PartitionOptions& options, const Chain& chain
 }
 
 // Stage after stage takes the next devices, and cuts the batch over them.
-void placeInOrder(const std::vector<int>& widths, Layout& layout) {
+void placeInOrder(const std::vector<int>& widths, Choice& choice) {
   int next = 0;
   for (int width : widths) {
-    std::vector<int>& devices = layout.devices.emplace_back(static_cast<size_t>(width));
+    std::vector<int>& devices = choice.devices.emplace_back(static_cast<size_t>(width));
     std::iota(devices.begin(), devices.end(), next);
-    layout.meshes.push_back({width, 1});
+    choice.meshes.push_back({width, 1});
     next += width;
   }
 }
@@ -138,7 +139,7 @@ Cuts oneLayerPerStage(std::vector<int64_t> positions, const Chain& chain) {
   return cuts;
 }
 
-Layout layoutOfBoundaries(const PartitionOptions& options, const Chain& chain, Plan& plan) {
+Choice choiceOfBoundaries(const PartitionOptions& options, const Chain& chain, Plan& plan) {
   if (options.layers > 0) fail(ErrorCode::kUsage, "--layers and --boundary exclude each other: each run between boundaries is one layer");
   if (!options.balance.empty()) {
     fail(ErrorCode::kUsage, "--balance and --boundary exclude each other: boundaries leave nothing to balance");
@@ -150,9 +151,9 @@ Layout layoutOfBoundaries(const PartitionOptions& options, const Chain& chain, P
   }
   std::vector<Boundary> boundaries;
   for (const std::string& value : options.boundaries) boundaries.push_back({value, "boundary"});
-  Layout layout{oneLayerPerStage(boundaryPositions(chain, boundaries), chain), {}, {}};
-  placeInOrder(stageWidths(options, chain, needed, plan), layout);
-  return layout;
+  Choice choice{oneLayerPerStage(boundaryPositions(chain, boundaries), chain), {}, {}};
+  placeInOrder(stageWidths(options, chain, needed, plan), choice);
+  return choice;
 }
 
 std::string readStageFileText(const std::string& path) {
@@ -191,7 +192,7 @@ Cuts cutsOfValues(const StageFile& file, const Chain& chain) {
   return oneLayerPerStage(positions, chain);
 }
 
-Layout layoutOfFile(const PartitionOptions& options, const Chain& chain) {
+Choice choiceOfFile(const PartitionOptions& options, const Chain& chain, const Plan& plan) {
   const StageFile file = parseStageFile(readStageFileText(options.stages), options.stages, options.cluster, options.layers);
   if (!options.balance.empty() || !options.stage_devices.empty() || !options.boundaries.empty()) {
     const char* option = !options.balance.empty() ? "--balance" : !options.stage_devices.empty() ? "--stage-devices" : "--boundary";
@@ -201,33 +202,33 @@ Layout layoutOfFile(const PartitionOptions& options, const Chain& chain) {
     fail(ErrorCode::kConfiguration, "{}.layers: found {} layers; expected at most {}, the number of the model's forward nodes", file.name,
          file.layers, chain.count());
   }
-  Layout layout;
+  Choice choice;
   if (file.layers == 0) {
-    layout.cuts = cutsOfValues(file, chain);
+    choice.cuts = cutsOfValues(file, chain);
   } else {
-    layout.cuts.layer_ends = formLayers(chain.flops, chain.cut_bytes, file.layers);
+    choice.cuts.layer_ends = formLayers(chain.flops, chain.cut_bytes, file.layers);
   }
-  const int64_t rows = rowsOfMicrobatch(chain.training);
+  const int64_t rows = rowsOfMicrobatch(chain.training, plan);
   for (size_t s = 0; s < file.stages.size(); ++s) {
     const StageSpec& stage = file.stages[s];
     checkDataAxis(fmt::format("{}.stages[{}].mesh", file.name, s), stage.mesh_shape[0], rows);
-    if (file.layers > 0) layout.cuts.stage_ends.push_back(stage.last_layer);
-    layout.devices.push_back(stage.devices);
-    layout.meshes.push_back(stage.mesh_shape);
+    if (file.layers > 0) choice.cuts.stage_ends.push_back(stage.last_layer);
+    choice.devices.push_back(stage.devices);
+    choice.meshes.push_back(stage.mesh_shape);
   }
-  return layout;
+  return choice;
 }
 
 bool isStageFile(const std::string& stages) { return stages != "auto" && uniformStages(stages) == 0; }
 
-Layout decide(const PartitionOptions& options, const Chain& chain, Plan& plan) {
-  if (isStageFile(options.stages)) return layoutOfFile(options, chain);
-  if (!options.boundaries.empty()) return layoutOfBoundaries(options, chain, plan);
+Choice decide(const PartitionOptions& options, const Chain& chain, Plan& plan) {
+  if (isStageFile(options.stages)) return choiceOfFile(options, chain, plan);
+  if (!options.boundaries.empty()) return choiceOfBoundaries(options, chain, plan);
   const Balance balance = parseBalance(options.balance);
   const std::vector<int> widths = stageWidths(options, chain, stageCount(options, chain, balance), plan);
-  Layout layout{balanceStages(chain, balance, widths, options.layers), {}, {}};
-  placeInOrder(widths, layout);
-  return layout;
+  Choice choice{balanceStages(chain, balance, widths, options.layers), {}, {}};
+  placeInOrder(widths, choice);
+  return choice;
 }
 
 std::string nodeLabel(const Node& node) { return node.name.empty() ? node.op_type : node.name; }
@@ -243,8 +244,8 @@ void fillLayers(const Chain& chain, const std::vector<int64_t>& cuts, Plan& plan
   }
 }
 
-void fillStages(const Chain& chain, const Layout& layout, Plan& plan) {
-  const std::vector<int>& last_layers = layout.cuts.stage_ends;
+void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
+  const std::vector<int>& last_layers = choice.cuts.stage_ends;
   const auto microbatches = static_cast<int>(chain.training.microbatches);
   const ScheduleOrders orders = makeSchedule(plan.schedule, static_cast<int>(last_layers.size()), microbatches);
   plan.stages.clear();
@@ -253,8 +254,8 @@ void fillStages(const Chain& chain, const Layout& layout, Plan& plan) {
     StagePlan stage;
     stage.first_layer = first_layer;
     stage.last_layer = last_layers[s];
-    stage.devices = layout.devices[s];
-    stage.mesh_shape = layout.meshes[s];
+    stage.devices = choice.devices[s];
+    stage.mesh_shape = choice.meshes[s];
     const int64_t first = plan.layers[static_cast<size_t>(stage.first_layer)].first;
     const int64_t last = plan.layers[static_cast<size_t>(stage.last_layer)].last;
     stage.forward_flops = sumOver(chain.flops, first, last);
@@ -289,8 +290,8 @@ void noteUntrained(const Chain& chain, Plan& plan) {
 void partitionTraining(const TrainingGraph& training, const PartitionOptions& options, Plan& plan) {
   const Chain chain = chainOf(training);
   plan.schedule = options.schedule;
-  const Layout layout = decide(options, chain, plan);
-  fillLayers(chain, layout.cuts.layer_ends, plan);
+  const Choice choice = decide(options, chain, plan);
+  fillLayers(chain, choice.cuts.layer_ends, plan);
   fillStages(chain, layout, plan);
   noteUntrained(chain, plan);
 }

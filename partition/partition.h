@@ -7,7 +7,7 @@
 
 #include "ir/plan.h"
 #include "ir/program.h"
-#include "ir/training_graph.h"
+#include "ir/training_family.h"
 
 namespace pipeshard {
 
@@ -41,9 +41,14 @@ struct RankProgram {
   std::vector<Graph> subgraphs;
 };
 
-// Cuts the training graph into per-rank programs and orders them by the schedule. Values that a later stage needs go there
+// Cuts the training step into per-rank programs and orders them by the schedule. Values that a later stage needs go there
 // directly, whatever lies between. A parameter read on several stages has one owner; the others receive it at the start of
-// the step and send their summed gradient back at its end. The result passes verifyPrograms.
+// the step and send their summed gradient back at its end. The devices of a stage share the rows of every microbatch over the
+// data axis of their logical mesh (partition/layout.h) and hold equal copies of the stage's parameters; gradients are summed over
+// them once, after the last microbatch. The result passes verifyPrograms.
+// Errors: kConfiguration when devices, meshes or microbatches do not fit together.
+std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan);
+// The same for a step that is known at one size only: equal microbatches, no data-parallel devices.
 std::vector<RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan);
 
 }  // namespace pipeshard

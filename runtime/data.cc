@@ -16,10 +16,9 @@ struct Cut {
   int64_t outer = 1;
   int64_t rows = 1;  // of the whole batch
   int64_t inner = 1;
-  int64_t rows_per_microbatch = 1;
 };
 
-Cut cutOf(const ProgramInput& input, int64_t microbatches) {
+Cut cutOf(const ProgramInput& input) {
   Cut cut;
   if (input.axis < 0) {
     cut.inner = elementCount(input.shape);
@@ -31,8 +30,17 @@ Cut cutOf(const ProgramInput& input, int64_t microbatches) {
     if (static_cast<int>(axis) == input.axis) cut.rows = size;
     if (static_cast<int>(axis) > input.axis) cut.inner *= size;
   }
-  cut.rows_per_microbatch = microbatchShape(input, microbatches)[static_cast<size_t>(input.axis)];
   return cut;
+}
+
+// How many rows from `offset` on `bytes` are.
+int64_t rowsOf(const ProgramInput& input, const Cut& cut, int64_t offset, size_t bytes) {
+  const size_t bytes_per_row = static_cast<size_t>(cut.outer * cut.inner) * dataTypeSize(input.data_type);
+  const int64_t count = bytes_per_row == 0 ? 0 : static_cast<int64_t>(bytes / bytes_per_row);
+  PIPESHARD_CHECK(bytes == static_cast<size_t>(count) * bytes_per_row && offset >= 0 && count <= cut.rows - offset,
+                  "input '{}': {} bytes from {} on along axis {} of {}", input.name, bytes, offset, input.axis, shapeToString(input.shape));
+  PIPESHARD_CHECK(input.axis >= 0 || count == cut.rows || bytes_per_row == 0, "input '{}' is not cut", input.name);
+  return count;
 }
 
 // The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection that mixes every bit into every other.
@@ -63,7 +71,7 @@ uint64_t scaled(uint64_t bits, uint64_t range) { return static_cast<uint64_t>((s
 
 class SyntheticData : public DataSource {
  public:
-  SyntheticData(const std::vector<ProgramInput>& inputs, int64_t microbatches, uint64_t seed) : inputs_(inputs), seed_(seed) {
+  SyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed) : inputs_(inputs), seed_(seed) {
     for (const ProgramInput& input : inputs_) {
       const bool is_integer = isInteger(input.data_type);
       if (!is_integer && !isFloatingPoint(input.data_type) && input.data_type != DataType::kBool) {
@@ -74,21 +82,20 @@ class SyntheticData : public DataSource {
              "input '{}': its integer range [{}, {}) is empty, so there is no synthetic data for it; give --data", input.name, input.low,
              input.high);
       }
-      cuts_.push_back(cutOf(input, microbatches));
+      cuts_.push_back(cutOf(input));
       names_.push_back(hashName(input.name));
     }
   }
 
-  void fill(size_t input, int64_t step, int64_t microbatch, std::span<std::byte> out) override {
+  void fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out) override {
     const Cut& cut = cuts_[input];
     const ProgramInput& description = inputs_[input];
     const size_t element_bytes = dataTypeSize(description.data_type);
-    const int64_t run = cut.rows_per_microbatch * cut.inner;
-    PIPESHARD_CHECK(out.size() == static_cast<size_t>(cut.outer * run) * element_bytes, "input '{}'", description.name);
+    const int64_t run = rowsOf(description, cut, offset, out.size()) * cut.inner;
     const uint64_t key = mix(mix(seed_) ^ mix(static_cast<uint64_t>(step)) * 3 ^ names_[input]);
     std::byte* to = out.data();
     for (int64_t o = 0; o < cut.outer; ++o) {
-      const int64_t first = (o * cut.rows + microbatch * cut.rows_per_microbatch) * cut.inner;
+      const int64_t first = (o * cut.rows + offset) * cut.inner;
       for (int64_t i = 0; i < run; ++i, to += element_bytes) writeElement(description, key, static_cast<uint64_t>(first + i), to);
     }
   }
@@ -121,11 +128,11 @@ bool isAcceptable(DataType found, DataType wanted) {
 
 class NpzData : public DataSource {
  public:
-  NpzData(const std::string& path, const std::vector<ProgramInput>& inputs, int64_t microbatches, const std::vector<bool>& needed)
+  NpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed)
       : inputs_(inputs), rows_(inputs.size(), 1), content_(inputs.size()) {
     const NpzFile file = NpzFile::open(path);
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      cuts_.push_back(cutOf(inputs_[i], microbatches));
+      cuts_.push_back(cutOf(inputs_[i]));
       const NpzArray array = file.read(inputs_[i].name);
       checkArray(path, i, array);
       checkRows(path, i);
@@ -137,15 +144,15 @@ class NpzData : public DataSource {
     }
   }
 
-  void fill(size_t input, int64_t step, int64_t microbatch, std::span<std::byte> out) override {
+  void fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out) override {
     const Cut& cut = cuts_[input];
     const size_t row_bytes = static_cast<size_t>(cut.inner) * dataTypeSize(inputs_[input].data_type);
-    PIPESHARD_CHECK(out.size() == static_cast<size_t>(cut.outer * cut.rows_per_microbatch) * row_bytes, "input '{}'", inputs_[input].name);
+    const int64_t count = rowsOf(inputs_[input], cut, offset, out.size());
     const int64_t rows = rows_[input];
-    const int64_t first = inputs_[input].axis < 0 ? 0 : ((step - 1) % rows * cut.rows + microbatch * cut.rows_per_microbatch) % rows;
+    const int64_t first = inputs_[input].axis < 0 || rows == 0 ? 0 : ((step - 1) % rows * cut.rows + offset) % rows;
     std::byte* to = out.data();
     for (int64_t o = 0; o < cut.outer; ++o) {
-      for (int64_t r = 0; r < cut.rows_per_microbatch; ++r, to += row_bytes) {
+      for (int64_t r = 0; r < count; ++r, to += row_bytes) {
         const int64_t row = o * rows + (first + r) % rows;
         std::memcpy(to, content_[input].data() + static_cast<size_t>(row) * row_bytes, row_bytes);
       }
@@ -209,36 +216,23 @@ class NpzData : public DataSource {
 
 }  // namespace
 
-Shape microbatchShape(const ProgramInput& input, int64_t microbatches) {
-  Shape shape = input.shape;
-  if (input.axis < 0) return shape;
-  const auto axis = static_cast<size_t>(input.axis);
-  if (axis >= shape.size() || shape[axis] % microbatches != 0) {
-    fail(ErrorCode::kConfiguration, "input '{}' {} cannot be cut into {} equal microbatches along axis {}", input.name,
-         shapeToString(input.shape), microbatches, input.axis);
-  }
-  shape[axis] /= microbatches;
-  return shape;
+std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed) {
+  return std::make_unique<SyntheticData>(inputs, seed);
 }
 
-std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, int64_t microbatches, uint64_t seed) {
-  return std::make_unique<SyntheticData>(inputs, microbatches, seed);
-}
-
-std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs, int64_t microbatches,
-                                        const std::vector<bool>& needed) {
-  return std::make_unique<NpzData>(path, inputs, microbatches, needed);
+std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed) {
+  return std::make_unique<NpzData>(path, inputs, needed);
 }
 
 std::unique_ptr<DataSource> makeDataSource(const DataDescription& description, const Program& program) {
-  if (description.path.empty()) return makeSyntheticData(program.inputs, program.microbatches, description.seed);
+  if (description.path.empty()) return makeSyntheticData(program.inputs, description.seed);
   std::vector<bool> needed(program.inputs.size(), false);
   for (const Instruction& instruction : program.instructions) {
     if (instruction.kind != InstructionKind::kLoadInput) continue;
     const std::string& name = program.buffer(instruction.outputs.at(0)).value;
     for (size_t i = 0; i < needed.size(); ++i) needed[i] = needed[i] || program.inputs[i].name == name;
   }
-  return openNpzData(description.path, program.inputs, program.microbatches, needed);
+  return openNpzData(description.path, program.inputs, needed);
 }
 
 }  // namespace pipeshard

@@ -215,7 +215,7 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
   const Clock::time_point start = Clock::now();
   for (const BufferId id : instruction.outputs) waitForSends(id);
   switch (instruction.kind) {
-    case InstructionKind::kLoadInput: data_->fill(action.data_input, step, instruction.microbatch, {action.output, action.bytes}); break;
+    case InstructionKind::kLoadInput: data_->fill(action.data_input, step, instruction.offset, {action.output, action.bytes}); break;
     case InstructionKind::kRun:
     case InstructionKind::kUpdate: action.run.run(); break;
     case InstructionKind::kAccumulate:

@@ -38,8 +38,8 @@ std::vector<bool> possibleParameters(const Graph& graph) {
 
 class TimeAxisPass {
  public:
-  TimeAxisPass(Graph& graph, int64_t microbatches, const Graph* whole_batch) : graph_(graph), builder_(graph), microbatches_(microbatches) {
-    if (whole_batch != nullptr) whole_ = WholeBatch(graph, *whole_batch, microbatches);
+  TimeAxisPass(Graph& graph, const BatchShare& share) : graph_(graph), builder_(graph), share_(share) {
+    if (share.other != nullptr) other_ = OtherBatch(graph, share);
   }
 
   TimeAxisResult run(ValueId loss, const std::vector<BatchInput>& inputs) {
@@ -97,11 +97,12 @@ class TimeAxisPass {
   // Constants whose size is the batch's are cut with it.
   void setGrowingConstants() {
     for (const auto& [id, initializer] : graph_.initializers) {
-      const WholeBatch::Comparison comparison = whole_.compare(id);
+      const OtherBatch::Comparison comparison = other_.compare(id);
       const Constant* part = graph_.constant(id);
-      const Constant* whole = whole_.constant(id);
-      if (comparison.change != WholeBatch::Change::kGrows || part == nullptr || whole == nullptr) continue;
-      if (isRepetition(*part, *whole, static_cast<size_t>(comparison.axis))) facts_[id.index()].kind = {Kind::kSplit, comparison.axis};
+      const Constant* other = other_.constant(id);
+      if (comparison.change != OtherBatch::Change::kGrows || part == nullptr || other == nullptr) continue;
+      const auto axis = static_cast<size_t>(comparison.axis);
+      if (areEqualExamples(*part, share_.rows, *other, share_.other_rows, axis)) facts_[id.index()].kind = {Kind::kSplit, comparison.axis};
     }
   }
 
@@ -110,8 +111,8 @@ class TimeAxisPass {
     std::vector<std::pair<ValueId, std::vector<std::string>>> before;
     for (const Node& node : graph_.nodes) {
       if (!node.is("Reshape")) continue;
-      const WholeBatch::Comparison comparison = whole_.compare(node.outputs[0]);
-      if (comparison.change != WholeBatch::Change::kGrows) continue;
+      const OtherBatch::Comparison comparison = other_.compare(node.outputs[0]);
+      if (comparison.change != OtherBatch::Change::kGrows) continue;
       Value& value = graph_.value(node.outputs[0]);
       before.emplace_back(node.outputs[0], value.symbols);
       value.symbols.assign(value.shape->size(), "");
@@ -122,11 +123,12 @@ class TimeAxisPass {
 
   // Reads the whole batch's content where that of a constant depends on the batch size.
   void takeConstantsOfTheWhole(Node& node) {
+    if (share_.rows == share_.batch) return;
     for (size_t position = 0; position < node.inputs.size(); ++position) {
       ValueId& input = node.inputs[position];
       if (!input.valid() || isShapeArgument(node, position)) continue;
       const Constant* part = graph_.constant(input);
-      const Constant* whole = whole_.constant(input);
+      const Constant* whole = other_.constant(input);
       if (part == nullptr || whole == nullptr || is(input, Kind::kSplit) || *part == *whole) continue;
       if (part->shape != whole->shape) {
         refuseTimeCut(node, fmt::format("'{}' is a constant of shape {} for the whole batch, but not the same for every microbatch",
@@ -138,21 +140,21 @@ class TimeAxisPass {
     }
   }
 
-  // The kind that the analysis has found must be the one that the shapes of the whole batch show.
-  void compareWithWhole(const Node& node, ValueId output) {
-    const WholeBatch::Comparison comparison = whole_.compare(output);
+  // The kind that the analysis has found must be the one that the shapes of the other size show.
+  void compareWithOther(const Node& node, ValueId output) {
+    const OtherBatch::Comparison comparison = other_.compare(output);
     TimeFacts& known = facts(output);
-    if (comparison.change == WholeBatch::Change::kUnknown) return;
+    if (comparison.change == OtherBatch::Change::kUnknown) return;
     const bool repeats =
-        comparison.change == WholeBatch::Change::kGrows && comparison.axis < 64 && (known.uniform >> comparison.axis & 1) != 0;
+        comparison.change == OtherBatch::Change::kGrows && comparison.axis < 64 && (known.uniform >> comparison.axis & 1) != 0;
     if (known.kind.kind == Kind::kInvariant && repeats) known.kind = {Kind::kSplit, comparison.axis};
     const bool split = known.kind.kind == Kind::kSplit;
-    const bool agrees = split ? comparison.change == WholeBatch::Change::kGrows && comparison.axis == known.kind.axis
-                              : comparison.change == WholeBatch::Change::kNone;
+    const bool agrees = split ? comparison.change == OtherBatch::Change::kGrows && comparison.axis == known.kind.axis
+                              : comparison.change == OtherBatch::Change::kNone;
     if (agrees) return;
     refuseTimeCut(node,
-                  fmt::format("'{}' has shape {} for a microbatch and {} for the whole batch, but its parts {}", name(output),
-                              shapeToString(graph_.shape(output)), shapeToString(whole_.shape(output)),
+                  fmt::format("'{}' has shape {} for {} of the batch and {} for {}, but its parts {}", name(output),
+                              shapeToString(graph_.shape(output)), share_.rows, shapeToString(other_.shape(output)), share_.other_rows,
                               split ? fmt::format("follow each other along axis {}", known.kind.axis) : "have the shape of the whole"));
   }
 
@@ -201,7 +203,7 @@ class TimeAxisPass {
       if (!node.outputs[output].valid()) continue;
       const uint64_t uniform = kind.kind == Kind::kInvariant ? uniformAxes(graph_, facts_, node, output) : 0;
       facts(node.outputs[output]) = {kind, batch_only, false, uniform};
-      compareWithWhole(node, node.outputs[output]);
+      compareWithOther(node, node.outputs[output]);
     }
     graph_.nodes.push_back(std::move(node));
   }
@@ -222,7 +224,7 @@ class TimeAxisPass {
       const bool split = kinds[output].change == OutputChange::kSplit;
       const bool own = kinds[output].change == OutputChange::kOwn;
       facts(value) = {{split ? Kind::kSplit : own ? Kind::kInvariant : Kind::kSum, kinds[output].axis}, batch_only, own, 0};
-      compareWithWhole(node, value);
+      compareWithOther(node, value);
       if (kinds[output].change != OutputChange::kMean) continue;
       if (!isFloatingPoint(graph_.dataType(value))) refuseTimeCut(node, fmt::format("'{}' is a mean of integers", name(value)));
       const ValueId part = builder_.addValue(name(value) + ".part", graph_.dataType(value), graph_.shape(value));
@@ -235,7 +237,7 @@ class TimeAxisPass {
     for (const auto& [part, scaled] : means) graph_.nodes.push_back(scaling(origin, part, scaled));
   }
 
-  // scaled = value / microbatches
+  // scaled = value * rows / batch
   Node scaling(const Node& origin, ValueId value, ValueId scaled) {
     Node node;
     node.op_type = "Mul";
@@ -251,7 +253,8 @@ class TimeAxisPass {
   ValueId share(DataType type) {
     ValueId& constant = shares_[type];
     if (!constant.valid()) {
-      constant = builder_.addConstant("microbatch_share", makeScalar(type, 1.0 / static_cast<double>(microbatches_)));
+      const double part = static_cast<double>(share_.rows) / static_cast<double>(share_.batch);
+      constant = builder_.addConstant("microbatch_share", makeScalar(type, part));
     }
     return constant;
   }
@@ -276,7 +279,7 @@ class TimeAxisPass {
     refuseTimeCut(node, fmt::format("it is not linear in {}", sum));
   }
 
-  // sum + c == sum of (part + c/microbatches): gives every microbatch its share of what does not depend on the batch.
+  // sum + c == sum of (part + c rows/batch): gives every part its share of what does not depend on the batch.
   bool shareInvariants(Node& node) {
     const std::vector<size_t> additive = additiveInputs(node);
     if (additive.empty() || node.is("Where") || !isFloatingPoint(graph_.dataType(node.outputs[0]))) return false;
@@ -314,9 +317,9 @@ class TimeAxisPass {
 
   Graph& graph_;
   GraphBuilder builder_;
-  int64_t microbatches_;
+  const BatchShare share_;
   bool one_example_ = false;  // a microbatch is one example: its axis has size 1
-  WholeBatch whole_;
+  OtherBatch other_;
   std::map<ValueId, ValueId> constants_of_whole_;
   TimeFactsTable facts_;
   std::vector<PrologueTotal> totals_;
@@ -326,16 +329,16 @@ class TimeAxisPass {
 
 }  // namespace
 
-TimeAxisResult splitTimeAxis(Graph& microbatch_graph, ValueId loss, const std::vector<BatchInput>& inputs, int64_t microbatches,
-                             const Graph* whole_batch) {
-  PIPESHARD_CHECK(microbatches >= 1, "{} microbatches", microbatches);
-  if (microbatches == 1) {
+TimeAxisResult splitTimeAxis(Graph& graph, ValueId loss, const std::vector<BatchInput>& inputs, const BatchShare& share) {
+  PIPESHARD_CHECK(share.rows >= 1 && share.rows <= share.batch && share.other_rows != share.rows, "{} rows of {}, compared with {}",
+                  share.rows, share.batch, share.other_rows);
+  if (share.rows == share.batch && share.other == nullptr) {
     TimeAxisResult result;
-    result.kinds.resize(microbatch_graph.values.size());  // the one part is the whole
+    result.kinds.resize(graph.values.size());  // the one part is the whole
     result.loss = loss;
     return result;
   }
-  return TimeAxisPass(microbatch_graph, microbatches, whole_batch).run(loss, inputs);
+  return TimeAxisPass(graph, share).run(loss, inputs);
 }
 
 }  // namespace pipeshard

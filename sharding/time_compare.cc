@@ -12,52 +12,56 @@ namespace pipeshard {
 
 namespace {
 
-WholeBatch::Comparison compareShapes(const Shape& part, const Shape& whole, int64_t microbatches) {
-  WholeBatch::Comparison result{WholeBatch::Change::kNone, -1};
-  for (size_t axis = 0; axis < part.size(); ++axis) {
-    if (part[axis] == whole[axis]) continue;
-    const bool grows = result.change == WholeBatch::Change::kNone && part[axis] * microbatches == whole[axis];
-    if (!grows) return {WholeBatch::Change::kOther, -1};
-    result = {WholeBatch::Change::kGrows, static_cast<int>(axis)};
+OtherBatch::Comparison compareShapes(const Shape& shape, const Shape& other, const BatchShare& share) {
+  OtherBatch::Comparison result{OtherBatch::Change::kNone, -1};
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (shape[axis] == other[axis]) continue;
+    const bool grows = result.change == OtherBatch::Change::kNone && shape[axis] * share.other_rows == other[axis] * share.rows;
+    if (!grows) return {OtherBatch::Change::kOther, -1};
+    result = {OtherBatch::Change::kGrows, static_cast<int>(axis)};
   }
   return result;
 }
 
 }  // namespace
 
-WholeBatch::WholeBatch(const Graph& microbatch, const Graph& whole, int64_t microbatches) : whole_(&whole) {
+OtherBatch::OtherBatch(const Graph& graph, const BatchShare& share) : other_(share.other) {
   std::unordered_map<std::string_view, ValueId> names;
-  for (size_t v = 0; v < whole.values.size(); ++v) names.emplace(whole.values[v].name, ValueId(v));
-  for (const Value& value : microbatch.values) {
+  for (size_t v = 0; v < other_->values.size(); ++v) names.emplace(other_->values[v].name, ValueId(v));
+  for (const Value& value : graph.values) {
     namesake_.emplace_back();
     comparisons_.emplace_back();
     const auto found = names.find(value.name);
     if (found == names.end()) continue;
-    const Value& other = whole.value(found->second);
-    if (!value.shape || !other.shape || other.shape->size() != value.shape->size() || other.data_type != value.data_type) continue;
+    const Value& namesake = other_->value(found->second);
+    if (!value.shape || !namesake.shape || namesake.shape->size() != value.shape->size() || namesake.data_type != value.data_type) continue;
     namesake_.back() = found->second;
-    comparisons_.back() = compareShapes(*value.shape, *other.shape, microbatches);
+    comparisons_.back() = compareShapes(*value.shape, *namesake.shape, share);
   }
 }
 
-WholeBatch::Comparison WholeBatch::compare(ValueId value) const {
+OtherBatch::Comparison OtherBatch::compare(ValueId value) const {
   return value.index() < comparisons_.size() ? comparisons_[value.index()] : Comparison();
 }
 
-const Constant* WholeBatch::constant(ValueId value) const {
+const Constant* OtherBatch::constant(ValueId value) const {
   const bool known = value.index() < namesake_.size() && namesake_[value.index()].valid();
-  return known ? whole_->constant(namesake_[value.index()]) : nullptr;
+  return known ? other_->constant(namesake_[value.index()]) : nullptr;
 }
 
-bool isRepetition(const Constant& part, const Constant& whole, size_t axis) {
-  const size_t block = static_cast<size_t>(rowMajorStrides(part.shape)[axis] * part.shape[axis]) * dataTypeSize(part.data_type);
-  if (block == 0) return true;
-  const size_t repeats = whole.bytes.size() / part.bytes.size();
-  for (size_t target = 0; target < whole.bytes.size(); target += block) {
-    const size_t source = target / (block * repeats) * block;
-    if (std::memcmp(whole.bytes.data() + target, part.bytes.data() + source, block) != 0) return false;
-  }
-  return true;
+bool areEqualExamples(const Constant& constant, int64_t rows, const Constant& other, int64_t other_rows, size_t axis) {
+  const size_t entry = static_cast<size_t>(rowMajorStrides(constant.shape)[axis]) * dataTypeSize(constant.data_type);
+  const size_t block = entry * static_cast<size_t>(constant.shape[axis]);
+  const size_t example = block / static_cast<size_t>(rows);
+  if (example == 0) return true;
+  const auto allLike = [&](const Constant& tested, int64_t tested_rows) {
+    for (size_t start = 0; start < tested.bytes.size(); start += example) {
+      const size_t outer = start / (example * static_cast<size_t>(tested_rows));
+      if (std::memcmp(tested.bytes.data() + start, constant.bytes.data() + outer * block, example) != 0) return false;
+    }
+    return true;
+  };
+  return allLike(constant, rows) && allLike(other, other_rows);
 }
 
 bool isShapeArgument(const Node& node, size_t input) {

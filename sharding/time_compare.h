@@ -1,6 +1,6 @@
 // What changes with the batch size although it looks fixed: preparation folds sizes into constants (the denominator of
-// sum(x)/numel, a tensor of ones of the batch's size), so the graph of a microbatch alone does not show them. Comparing it with
-// the same model prepared for the whole batch, value by value by name, does. Internal to time_axis.
+// sum(x)/numel, a tensor of ones of the batch's size), so one graph alone does not show them. Comparing it with the same model
+// prepared for another number of rows, value by value by name, does. Internal to time_axis.
 #pragma once
 
 #include <cstddef>
@@ -8,20 +8,21 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "sharding/time_axis.h"
 
 namespace pipeshard {
 
-class WholeBatch {
+class OtherBatch {
  public:
   // Knows nothing: everything that does not read a batch input is taken to be the same for every batch size.
-  WholeBatch() = default;
-  // `whole` must outlive this.
-  WholeBatch(const Graph& microbatch, const Graph& whole, int64_t microbatches);
+  OtherBatch() = default;
+  // `share.other` must outlive this.
+  OtherBatch(const Graph& graph, const BatchShare& share);
 
   enum class Change : uint8_t {
-    kUnknown,  // no value of this name, type and rank in the whole
+    kUnknown,  // no value of this name, type and rank in the other graph
     kNone,     // equal shape
-    kGrows,    // `axis` is larger by the number of microbatches
+    kGrows,    // `axis` is longer by the ratio of the rows
     kOther,    // the shapes have nothing to do with each other
   };
   struct Comparison {
@@ -30,18 +31,18 @@ class WholeBatch {
   };
   Comparison compare(ValueId value) const;
 
-  // The whole batch's constant of that name, or nullptr.
+  // The other graph's constant of that name, or nullptr.
   const Constant* constant(ValueId value) const;
-  const Shape& shape(ValueId value) const { return whole_->shape(namesake_[value.index()]); }
+  const Shape& shape(ValueId value) const { return other_->shape(namesake_[value.index()]); }
 
  private:
-  const Graph* whole_ = nullptr;
-  std::vector<ValueId> namesake_;  // by value index of the microbatch's graph
+  const Graph* other_ = nullptr;
+  std::vector<ValueId> namesake_;  // by value index of the graph
   std::vector<Comparison> comparisons_;
 };
 
-// The constant of the whole batch is the microbatch's, again and again along `axis`.
-bool isRepetition(const Constant& part, const Constant& whole, size_t axis);
+// Both constants hold the same for every example along `axis`, of which one has `rows` and the other `other_rows`.
+bool areEqualExamples(const Constant& constant, int64_t rows, const Constant& other, int64_t other_rows, size_t axis);
 
 // The input says where or how large, not what: its content belongs to the microbatch's shapes and stays as it is.
 bool isShapeArgument(const Node& node, size_t input);

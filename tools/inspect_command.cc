@@ -71,10 +71,11 @@ struct InspectCommand {
     const Totals totals = countTotals(model);
     const std::vector<OperatorSupport> support = operatorSupport(model.graph);
     fmt::print("{}: forward graph, opset {}, {} nodes\n", request.model_path, model.graph.opset_imports.at(""), model.graph.nodes.size());
-    for (const BatchInput& input : model.inputs) {
-      const Value& value = model.graph.value(input.value);
+    for (ValueId input : model.graph.inputs) {
+      const Value& value = model.graph.value(input);
+      const auto axis = model.batch_axes.find(value.name);
       fmt::print("  input {} {}{}{}\n", value.name, dataTypeName(value.data_type), shapeToString(*value.shape),
-                 input.axis >= 0 ? fmt::format(", batch on axis {}", input.axis) : "");
+                 axis != model.batch_axes.end() ? fmt::format(", batch on axis {}", axis->second) : "");
     }
     fmt::print("  loss {}\n", model.graph.value(model.loss).name);
     fmt::print("parameters {} ({}), forward {}, activations {}\n\n", totals.parameters, formatBytes(totals.parameter_bytes),

@@ -68,29 +68,51 @@ void decideMicrobatches(const PlanRequest& request, const Graph& graph, int stag
     model.microbatches = 1;  // unbound: prepareModel says which dimensions exist
     return;
   }
-  model.microbatches = request.microbatches > 0 ? request.microbatches : chooseMicrobatches(bound->second, stages);
-  if (bound->second % model.microbatches != 0) {
-    fail(ErrorCode::kConfiguration,
-         "a batch of {} ({}) cannot be cut into {} equal microbatches; uneven microbatches are not supported yet: choose a divisor of {}",
-         bound->second, model.batch_dimension, model.microbatches, bound->second);
+  model.batch = bound->second;
+  model.microbatches = request.microbatches > 0 ? request.microbatches : chooseMicrobatches(model.batch, stages);
+  if (model.microbatches > model.batch) {
+    fail(ErrorCode::kConfiguration, "a batch of {} ({}) cannot be cut into {} microbatches; choose at most {}", model.batch,
+         model.batch_dimension, model.microbatches, model.batch);
   }
   if (request.microbatches == 0)
     model.notes.push_back(fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
 }
 
-void bindInputs(const Graph& raw, const Graph& prepared, ForwardModel& model) {
+// Which axis of each input of a prepared graph the batch is.
+std::vector<BatchInput> batchInputs(const Graph& prepared, const std::map<std::string, int>& axes) {
+  std::vector<BatchInput> inputs;
   for (ValueId input : prepared.inputs) {
-    const ValueId original = findValue(raw, prepared.value(input).name);
-    BatchInput entry{input, -1};
-    const std::vector<std::string>& symbols = raw.value(original).symbols;
-    for (size_t axis = 0; axis < symbols.size(); ++axis) {
-      if (!symbols[axis].empty() && symbols[axis] == model.batch_dimension) entry.axis = static_cast<int>(axis);
-    }
-    model.inputs.push_back(entry);
+    const auto axis = axes.find(prepared.value(input).name);
+    inputs.push_back({input, axis == axes.end() ? -1 : axis->second});
   }
+  return inputs;
+}
+
+std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_dimension) {
+  std::map<std::string, int> axes;
+  for (ValueId input : raw.inputs) {
+    const std::vector<std::string>& symbols = raw.value(input).symbols;
+    for (size_t axis = 0; axis < symbols.size(); ++axis) {
+      if (!symbols[axis].empty() && symbols[axis] == batch_dimension) axes[raw.value(input).name] = static_cast<int>(axis);
+    }
+  }
+  return axes;
 }
 
 bool hasKernel(const Node& node) { return cpuKernels().has(node.domain, node.op_type); }
+
+std::function<const Graph&(int64_t)> preparer(Graph raw, const ForwardModel& model) {
+  PrepareOptions options;
+  options.dimensions = model.dimensions;
+  options.supported = [](const Node& node) { return hasKernel(node) && hasGradientRule(node.domain, node.op_type); };
+  auto made = std::make_shared<std::map<int64_t, Graph>>();
+  return [raw = std::move(raw), options, made, batch_dimension = model.batch_dimension](int64_t rows) mutable -> const Graph& {
+    const auto found = made->find(rows);
+    if (found != made->end()) return found->second;
+    if (options.dimensions.contains(batch_dimension)) options.dimensions[batch_dimension] = rows;
+    return made->emplace(rows, prepareModel(raw, options)).first->second;
+  };
+}
 
 int requestedStages(const PlanRequest& request) {
   if (!request.partition.boundaries.empty()) return static_cast<int>(request.partition.boundaries.size()) + 1;
@@ -166,65 +188,107 @@ ForwardModel loadForward(const PlanRequest& request, int stages, const ProgressC
     model.dimensions = defaultDimensions(raw);
     for (const auto& [name, size] : parseDimensions(request.dimensions)) model.dimensions[name] = size;
     decideMicrobatches(request, raw, stages, model);
+    model.batch_axes = batchAxes(raw, model.batch_dimension);
 
     progress("preparing the graph of one microbatch");
-    PrepareOptions prepare;
-    prepare.dimensions = model.dimensions;
-    if (model.microbatches > 1) prepare.dimensions[model.batch_dimension] /= model.microbatches;
-    prepare.supported = [](const Node& node) { return hasKernel(node) && hasGradientRule(node.domain, node.op_type); };
-    model.graph = prepareModel(raw, prepare);
+    model.prepared = preparer(std::move(raw), model);
+    model.graph = model.prepared(TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch());
     model.loss = findValue(model.graph, loss_name);
     PIPESHARD_CHECK(model.loss.valid(), "the loss '{}' was lost in preparation", loss_name);
-    if (model.microbatches > 1) {
-      prepare.dimensions = model.dimensions;
-      model.whole_batch = std::make_shared<const Graph>(prepareModel(raw, prepare));
-    }
-    bindInputs(raw, model.graph, model);
     return model;
   } catch (Error& error) {
     throw error.addContext(request.model_path);
   }
 }
 
+namespace {
+
+// The training step at any number of rows. `cut`: the batch is cut into parts at all, be it over microbatches or over devices.
+TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& optimizer, bool cut) {
+  return TrainingFamily(model.batch, model.microbatches, [&model, &optimizer, cut](int64_t rows) {
+    Graph graph = model.prepared(rows);
+    const std::vector<BatchInput> inputs = batchInputs(graph, model.batch_axes);
+    BatchShare share{rows, model.batch, nullptr, 0};
+    if (cut) {
+      share.other_rows = rows < model.batch ? model.batch : model.batch / 2;
+      share.other = &model.prepared(share.other_rows);
+    }
+    const ValueId loss = findValue(graph, model.graph.value(model.loss).name);
+    TimeAxisResult time = splitTimeAxis(graph, loss, inputs, share);
+    TrainingGraph training =
+        buildTrainingGraph(ForwardGraph{std::move(graph), time.loss, inputs, std::move(time.totals), model.microbatches}, optimizer);
+    verifyTrainingGraph(training);
+    return training;
+  });
+}
+
+bool isDataParallel(const Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1; });
+}
+
+void refuseDataParallelism(const ForwardModel& model) {
+  if (model.batch > 1) return;
+  fail(ErrorCode::kConfiguration,
+       "the plan has stages of several data-parallel devices, but {}; export the model with a dynamic batch axis "
+       "(torch.export.Dim(\"batch\")) and a batch that can be shared, or use one device per stage",
+       model.batch_dimension.empty() ? "no input of the model has a symbolic batch dimension" : "the batch has one example");
+}
+
+void noteUnreachedParameters(const TrainingGraph& training, Plan& plan) {
+  for (const Parameter& parameter : training.parameters) {
+    if (!parameter.gradient_parts.empty()) continue;
+    plan.notes.push_back(
+        fmt::format("parameter '{}' does not influence the loss: it is not updated", training.graph.value(parameter.value).name));
+  }
+}
+
+// Decides the plan. A batch that is cut nowhere is left as it is, so that models that cannot be cut still run.
+std::unique_ptr<const TrainingFamily> partitionModel(const ForwardModel& model, const OptimizerSpec& optimizer,
+                                                     const PartitionOptions& options, Plan& plan) {
+  const Plan undecided = plan;
+  for (const bool cut : {model.microbatches > 1, true}) {
+    plan = undecided;
+    auto family = std::make_unique<const TrainingFamily>(trainingFamily(model, optimizer, cut));
+    noteUnreachedParameters(family->base(), plan);
+    partitionTraining(family->base(), options, plan);
+    if (isDataParallel(plan)) refuseDataParallelism(model);
+    if (cut || !isDataParallel(plan)) return family;
+  }
+  PIPESHARD_CHECK(false, "no family");
+  return nullptr;
+}
+
+}  // namespace
+
 PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress) {
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   ForwardModel model = loadForward(request, requestedStages(request), progress);
   PlannedTraining planned;
   try {
-    planned.plan = describePlan(request, model, optimizer);
     std::map<std::string, std::pair<int64_t, int64_t>> ranges;
-    for (const BatchInput& input : model.inputs) {
-      const IntegerRange range = inputRange(model.graph, input.value);
-      ranges[model.graph.value(input.value).name] = {range.low, range.high};
+    for (ValueId input : model.graph.inputs) {
+      const IntegerRange range = inputRange(model.graph, input);
+      ranges[model.graph.value(input).name] = {range.low, range.high};
     }
     noteUntrained(model);
     noteRunningStatistics(model);
-    planned.plan.notes = model.notes;
-    progress("building the training graph");
+    planned.plan = describePlan(request, model, optimizer);
     requireTrainableTypes(model.graph);
-    TimeAxisResult time = splitTimeAxis(model.graph, model.loss, model.inputs, model.microbatches, model.whole_batch.get());
-    planned.training = buildTrainingGraph(
-        ForwardGraph{std::move(model.graph), time.loss, model.inputs, std::move(time.totals), model.microbatches}, optimizer);
-    verifyTrainingGraph(planned.training);
-    for (const Parameter& parameter : planned.training.parameters) {
-      if (parameter.gradient_parts.empty()) {
-        planned.plan.notes.push_back(fmt::format("parameter '{}' does not influence the loss: it is not updated",
-                                                 planned.training.graph.value(parameter.value).name));
-      }
-    }
 
-    progress("partitioning");
+    progress("building the training graph and partitioning");
     PartitionOptions options = request.partition;
     options.cluster = planned.plan.cluster;
-    partitionTraining(planned.training, options, planned.plan);
-    planned.ranks = emitPrograms(planned.training, planned.plan);
+    const std::unique_ptr<const TrainingFamily> family = partitionModel(model, optimizer, options, planned.plan);
+    progress("writing the programs of the ranks");
+    planned.training = family->base();
+    planned.ranks = emitPrograms(*family, planned.plan);
 
     Plan single = planned.plan;
     PartitionOptions alone;
     alone.stages = "uniform:1";
     alone.schedule = "sequential";
     partitionTraining(planned.training, alone, single);
-    planned.reference = emitPrograms(planned.training, single).at(0);
+    planned.reference = emitPrograms(*family, single).at(0);
 
     for (RankProgram& rank : planned.ranks) completeProgram(model, ranges, rank.program);
     completeProgram(model, ranges, planned.reference.program);

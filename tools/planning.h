@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ir/plan.h"
-#include "ir/training_graph.h"
+#include "ir/training_family.h"
 #include "onnx_import/autodiff/training.h"
 #include "partition/partition.h"
 #include "tools/model_options.h"
@@ -18,15 +18,17 @@ namespace pipeshard {
 // Called when a phase of the work begins ("reading the model").
 using ProgressCallback = std::function<void(const std::string&)>;
 
-// The forward graph of one microbatch, as planning reads it.
+// The forward graph of the largest microbatch, as planning reads it.
 struct ForwardModel {
-  Graph graph;   // prepared, in the working precision
-  ValueId loss;  // as the model means it, of one microbatch
-  std::vector<BatchInput> inputs;
+  Graph graph;                                // prepared, in the working precision
+  ValueId loss;                               // as the model means it, of one microbatch
+  std::map<std::string, int> batch_axes;      // of the inputs that the batch dimension is in
   std::map<std::string, int64_t> dimensions;  // at the full batch
-  std::string batch_dimension;                // "" if nothing is cut
+  std::string batch_dimension;                // "" if nothing can be cut
+  int64_t batch = 1;                          // rows of the whole batch; 1 if nothing can be cut
   int64_t microbatches = 1;
-  std::shared_ptr<const Graph> whole_batch;      // the graph of the whole batch, when it is cut
+  // The same model prepared for so many rows of the batch. Made at first use, kept; the pointer stays valid.
+  std::function<const Graph&(int64_t rows)> prepared;
   std::map<std::string, DataType> source_types;  // of weights whose precision was changed
   std::vector<std::string> notes;
 };
@@ -36,7 +38,7 @@ ForwardModel loadForward(const PlanRequest& request, int stages, const ProgressC
 
 struct PlannedTraining {
   Plan plan;
-  TrainingGraph training;
+  TrainingGraph training;  // of the largest microbatch
   std::vector<RankProgram> ranks;
   RankProgram reference;  // the same step on one device
 };

@@ -59,6 +59,41 @@ TEST(ProgramJson, RoundTripsEveryField) {
   }
 }
 
+TEST(ProgramJson, RoundTripsRowsCollectivesAndForwardStates) {
+  ProgramWriter writer(0, 2, 2);
+  writer.program().groups = {{0}, {0, 1}};
+  writer.input("x", {5, 3}, 0);
+  writer.buffer("x@1", BufferKind::kInput, {2, 3});
+  writer.buffer("half", BufferKind::kActivation, {2, 1});
+  writer.subgraph("forward", Phase::kForward, {"x"}, {"y"}, {1, 0, 1});
+  const BufferId mean = writer.parameter("mean");
+  writer.program().buffer(mean).kind = BufferKind::kForwardState;
+  writer.load("x@1", 1, 3);
+  writer.slice("x@1", "half", 1, 2);
+  writer.concatenate({"half", "half"}, "whole", 0);
+  writer.zero("whole");
+  writer.result(Result::Kind::kForwardState, "mean", "mean");
+  const Program& program = writer.program();
+  const std::string json = programToJson(program);
+  const Program parsed = programFromJson(json);
+  EXPECT_EQ(programToJson(parsed), json);
+  EXPECT_EQ(printProgram(parsed), printProgram(program));
+  EXPECT_EQ(parsed.subgraphs[0].collectives, (std::vector<int>{1, 0, 1}));
+  EXPECT_EQ(parsed.buffer(mean).kind, BufferKind::kForwardState);
+  EXPECT_EQ(parsed.buffer(mean).source, program.buffer(mean).source);
+  EXPECT_EQ(parsed.results[0].kind, Result::Kind::kForwardState);
+  ASSERT_EQ(parsed.instructions.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(parsed.instructions[i].kind, program.instructions[i].kind) << i;
+    EXPECT_EQ(parsed.instructions[i].axis, program.instructions[i].axis) << i;
+    EXPECT_EQ(parsed.instructions[i].offset, program.instructions[i].offset) << i;
+  }
+  expectError(replaced(json, "\"collectives\":[1,0,1]", "\"collectives\":[1,2,1]"), ErrorCode::kConfiguration,
+              "program.json.subgraphs[0].collectives");
+  expectError(replaced(json, "\"offset\":3", "\"offset\":-3"), ErrorCode::kConfiguration, "program.json.instructions[0].offset: found -3");
+  expectError(replaced(json, "\"axis\":1", "\"axis\":-1"), ErrorCode::kConfiguration, "program.json.instructions[1].axis: found -1");
+}
+
 TEST(ProgramJson, RoundTripsConstantsOfEveryLengthModuloThree) {
   for (size_t elements : {size_t{0}, size_t{1}, size_t{2}, size_t{3}, size_t{4}, size_t{300}, size_t{64 * 1024}}) {
     const Program program = withConstant(elements);
@@ -94,8 +129,8 @@ TEST(ProgramJson, NamesTheFieldThatIsWrong) {
   expectError(replaced(json, "\"type\":\"float32\"", "\"type\":\"float31\""), ErrorCode::kConfiguration, "found \"float31\"");
   expectError(replaced(json, "\"shape\":[2,3]", "\"shape\":[4611686018427387904,8]"), ErrorCode::kConfiguration,
               "program.json.buffers[0].shape");
-  expectError(replaced(json, "\"version\": 1", "\"version\": 2"), ErrorCode::kVersionMismatch, "version 2 was found");
-  expectError(replaced(json, "\"version\": 1,", ""), ErrorCode::kConfiguration, "key \"version\" is missing");
+  expectError(replaced(json, "\"version\": 2", "\"version\": 3"), ErrorCode::kVersionMismatch, "version 3 was found");
+  expectError(replaced(json, "\"version\": 2,", ""), ErrorCode::kConfiguration, "key \"version\" is missing");
   expectError(replaced(json, "\"rank\": 0", "\"rank\": 0, \"rank\": 1"), ErrorCode::kConfiguration, "key \"rank\" appears twice");
   expectError(json.substr(0, json.size() / 2), ErrorCode::kConfiguration, "this is not JSON");
   expectError("", ErrorCode::kConfiguration, "this is not JSON");

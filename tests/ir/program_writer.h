@@ -39,13 +39,23 @@ class ProgramWriter {
   void input(const std::string& name, Shape whole, int axis) {
     program_.inputs.push_back({name, DataType::kFloat32, std::move(whole), axis, 0, 0});
   }
-  void subgraph(const std::string& name, Phase phase, std::vector<std::string> inputs, std::vector<std::string> outputs) {
-    program_.subgraphs.push_back({name, name + ".onnx", phase, std::move(inputs), std::move(outputs)});
+  void subgraph(const std::string& name, Phase phase, std::vector<std::string> inputs, std::vector<std::string> outputs,
+                std::vector<int> collectives = {}) {
+    program_.subgraphs.push_back({name, name + ".onnx", phase, std::move(inputs), std::move(outputs), std::move(collectives)});
   }
 
-  void load(const std::string& name, int microbatch) {
-    add(InstructionKind::kLoadInput, microbatch, {}, {buffer(name, BufferKind::kInput)});
+  void load(const std::string& name, int microbatch, int64_t offset = 0) {
+    add(InstructionKind::kLoadInput, microbatch, {}, {buffer(name, BufferKind::kInput)}).offset = offset;
   }
+  void slice(const std::string& whole, const std::string& part, int axis, int64_t offset) {
+    Instruction& instruction = add(InstructionKind::kSlice, -1, ids({whole}), ids({part}));
+    instruction.axis = axis;
+    instruction.offset = offset;
+  }
+  void concatenate(const std::vector<std::string>& parts, const std::string& whole, int axis) {
+    add(InstructionKind::kConcatenate, -1, ids(parts), ids({whole})).axis = axis;
+  }
+  void zero(const std::string& name) { add(InstructionKind::kZero, -1, {}, ids({name})); }
   void run(size_t subgraph, int microbatch, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs) {
     add(InstructionKind::kRun, microbatch, ids(inputs), ids(outputs)).subgraph = SubgraphId(subgraph);
   }
@@ -100,7 +110,7 @@ inline std::vector<Program> twoRankPrograms() {
   first.subgraph("update", Phase::kUpdate, {"w", "dw", "step"}, {"w_new"});
   for (int k = 0; k < 2; ++k) {
     const std::string at = "@" + std::to_string(k);
-    first.load("x" + at, k);
+    first.load("x" + at, k, 2 * k);
     first.run(0, k, {"x" + at, "w"}, {"h" + at});
     first.send(1, "h" + at, k);
   }

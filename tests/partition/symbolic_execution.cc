@@ -106,6 +106,9 @@ class ProgramExecutor {
         break;
       }
       case InstructionKind::kFree: contents[instruction.inputs[0].index()].reset(); break;
+      case InstructionKind::kSlice:
+      case InstructionKind::kConcatenate:
+      case InstructionKind::kZero:
       case InstructionKind::kAllReduce: ADD_FAILURE() << "unexpected"; break;
     }
     ++states_[r].at;

@@ -18,55 +18,74 @@ ProgramInput integers(Shape shape, int axis, int64_t low, int64_t high) {
   return {"ids", DataType::kInt64, std::move(shape), axis, low, high};
 }
 
+// Rows [offset, offset + count) of an input in a step; all of it when count is -1.
 template <typename T>
-std::vector<T> microbatch(DataSource& source, const ProgramInput& input, int64_t microbatches, int64_t step, int64_t k, size_t index = 0) {
-  std::vector<T> elements(static_cast<size_t>(elementCount(microbatchShape(input, microbatches))));
-  source.fill(index, step, k, std::as_writable_bytes(std::span(elements)));
+std::vector<T> rows(DataSource& source, const ProgramInput& input, int64_t step, int64_t offset = 0, int64_t count = -1, size_t index = 0) {
+  Shape shape = input.shape;
+  if (count >= 0) shape[static_cast<size_t>(input.axis)] = count;
+  std::vector<T> elements(static_cast<size_t>(elementCount(shape)));
+  source.fill(index, step, offset, std::as_writable_bytes(std::span(elements)));
   return elements;
 }
 
-TEST(SyntheticData, IsTheSameWhateverTheMicrobatches) {
+TEST(SyntheticData, IsTheSameHoweverTheBatchIsCut) {
   const ProgramInput input = floats({8, 5}, 0);
-  const auto whole = microbatch<double>(*makeSyntheticData({input}, 1, 3), input, 1, 2, 0);
-  const auto source = makeSyntheticData({input}, 4, 3);
-  std::vector<double> joined;
-  for (int64_t k = 0; k < 4; ++k) {
-    const auto part = microbatch<double>(*source, input, 4, 2, k);
-    joined.insert(joined.end(), part.begin(), part.end());
+  const auto source = makeSyntheticData({input}, 3);
+  const auto whole = rows<double>(*source, input, 2);
+  for (const std::vector<int64_t>& counts : {std::vector<int64_t>{2, 2, 2, 2}, {3, 0, 4, 1}, {8}}) {
+    std::vector<double> joined;
+    int64_t offset = 0;
+    for (const int64_t count : counts) {
+      const auto part = rows<double>(*source, input, 2, offset, count);
+      joined.insert(joined.end(), part.begin(), part.end());
+      offset += count;
+    }
+    EXPECT_EQ(joined, whole);
   }
-  EXPECT_EQ(joined, whole);
 }
 
 TEST(SyntheticData, CutsAnInnerAxis) {
   const ProgramInput input = floats({2, 4}, 1);
-  const auto whole = microbatch<double>(*makeSyntheticData({input}, 1, 3), input, 1, 1, 0);
-  const auto source = makeSyntheticData({input}, 2, 3);
-  EXPECT_EQ(microbatch<double>(*source, input, 2, 1, 1), (std::vector<double>{whole[2], whole[3], whole[6], whole[7]}));
+  const auto source = makeSyntheticData({input}, 3);
+  const auto whole = rows<double>(*source, input, 1);
+  EXPECT_EQ(rows<double>(*source, input, 1, 1, 3), (std::vector<double>{whole[1], whole[2], whole[3], whole[5], whole[6], whole[7]}));
+}
+
+TEST(SyntheticData, RefusesRowsThatTheBatchDoesNotHave) {
+  const ProgramInput cut = floats({8, 5}, 0);
+  const ProgramInput uncut = floats({8, 5}, -1);
+  const auto source = makeSyntheticData({cut, uncut}, 3);
+  EXPECT_ANY_THROW(rows<double>(*source, cut, 1, 7, 2));
+  EXPECT_ANY_THROW(rows<double>(*source, cut, 1, -1, 2));
+  std::vector<double> part(7);  // no whole row
+  EXPECT_ANY_THROW(source->fill(0, 1, 0, std::as_writable_bytes(std::span(part))));
+  EXPECT_ANY_THROW(source->fill(1, 1, 0, {}));
+  EXPECT_EQ(rows<double>(*source, uncut, 1).size(), 40u);
 }
 
 TEST(SyntheticData, DependsOnSeedStepAndName) {
   const ProgramInput input = floats({4, 4}, 0);
   ProgramInput other = input;
   other.name = "y";
-  const auto source = makeSyntheticData({input, other}, 1, 3);
-  const auto reference = microbatch<double>(*source, input, 1, 1, 0);
-  EXPECT_EQ(microbatch<double>(*source, input, 1, 1, 0), reference);
-  EXPECT_NE(microbatch<double>(*source, input, 1, 2, 0), reference);
-  EXPECT_NE(microbatch<double>(*source, other, 1, 1, 0, 1), reference);
-  EXPECT_NE(microbatch<double>(*makeSyntheticData({input}, 1, 4), input, 1, 1, 0), reference);
+  const auto source = makeSyntheticData({input, other}, 3);
+  const auto reference = rows<double>(*source, input, 1);
+  EXPECT_EQ(rows<double>(*source, input, 1), reference);
+  EXPECT_NE(rows<double>(*source, input, 2), reference);
+  EXPECT_NE(rows<double>(*source, other, 1, 0, -1, 1), reference);
+  EXPECT_NE(rows<double>(*makeSyntheticData({input}, 4), input, 1), reference);
 }
 
 TEST(SyntheticData, Float32IsFloat64Rounded) {
   const ProgramInput wide = floats({100}, 0);
   const ProgramInput narrow = floats({100}, 0, DataType::kFloat32);
-  const auto exact = microbatch<double>(*makeSyntheticData({wide}, 1, 3), wide, 1, 1, 0);
-  const auto rounded = microbatch<float>(*makeSyntheticData({narrow}, 1, 3), narrow, 1, 1, 0);
+  const auto exact = rows<double>(*makeSyntheticData({wide}, 3), wide, 1);
+  const auto rounded = rows<float>(*makeSyntheticData({narrow}, 3), narrow, 1);
   for (size_t i = 0; i < exact.size(); ++i) EXPECT_EQ(rounded[i], static_cast<float>(exact[i]));
 }
 
 TEST(SyntheticData, IsStandardNormal) {
   const ProgramInput input = floats({200000}, 0);
-  const auto sample = microbatch<double>(*makeSyntheticData({input}, 1, 5), input, 1, 1, 0);
+  const auto sample = rows<double>(*makeSyntheticData({input}, 5), input, 1);
   double moments[4] = {};
   for (const double x : sample) {
     for (int p = 0; p < 4; ++p) moments[p] += std::pow(x, p + 1) / static_cast<double>(sample.size());
@@ -82,7 +101,7 @@ TEST(SyntheticData, IsStandardNormal) {
 
 TEST(SyntheticData, IntegersFillTheirRangeEvenly) {
   const ProgramInput input = integers({70000}, 0, -3, 4);
-  const auto sample = microbatch<int64_t>(*makeSyntheticData({input}, 1, 5), input, 1, 1, 0);
+  const auto sample = rows<int64_t>(*makeSyntheticData({input}, 5), input, 1);
   std::vector<int> counts(7, 0);
   for (const int64_t x : sample) {
     ASSERT_GE(x, -3);
@@ -90,32 +109,27 @@ TEST(SyntheticData, IntegersFillTheirRangeEvenly) {
     ++counts[static_cast<size_t>(x + 3)];
   }
   for (const int count : counts) EXPECT_NEAR(count, 10000, 400);
-  EXPECT_ERROR(makeSyntheticData({integers({4}, 0, 5, 5)}, 1, 0), ErrorCode::kConfiguration, "'ids'");
-}
-
-TEST(MicrobatchShape, RefusesUnequalParts) {
-  EXPECT_EQ(microbatchShape(floats({8, 5}, 0), 4), (Shape{2, 5}));
-  EXPECT_EQ(microbatchShape(floats({8, 5}, -1), 4), (Shape{8, 5}));
-  EXPECT_ERROR(microbatchShape(floats({8, 5}, 1), 4), ErrorCode::kConfiguration, "4 equal microbatches");
+  EXPECT_ERROR(makeSyntheticData({integers({4}, 0, 5, 5)}, 0), ErrorCode::kConfiguration, "'ids'");
 }
 
 TEST(NpzData, TakesTheNextRowsEachStepAndStartsAgain) {
   const TemporaryFolder folder;
-  std::vector<int32_t> rows(8);
-  std::iota(rows.begin(), rows.end(), 0);
-  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i4", "(8,)", bytesOf(rows))}}));
+  std::vector<int32_t> numbers(8);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i4", "(8,)", bytesOf(numbers))}}));
   const ProgramInput input = integers({4}, 0, 0, 10);
-  const auto source = openNpzData(folder.file("d.npz"), {input}, 2);
-  EXPECT_EQ(microbatch<int64_t>(*source, input, 2, 1, 0), (std::vector<int64_t>{0, 1}));
-  EXPECT_EQ(microbatch<int64_t>(*source, input, 2, 1, 1), (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(microbatch<int64_t>(*source, input, 2, 2, 1), (std::vector<int64_t>{6, 7}));
-  EXPECT_EQ(microbatch<int64_t>(*source, input, 2, 3, 0), (std::vector<int64_t>{0, 1}));
+  const auto source = openNpzData(folder.file("d.npz"), {input});
+  EXPECT_EQ(rows<int64_t>(*source, input, 1, 0, 2), (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(rows<int64_t>(*source, input, 1, 2, 2), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(rows<int64_t>(*source, input, 2, 1, 3), (std::vector<int64_t>{5, 6, 7}));
+  EXPECT_EQ(rows<int64_t>(*source, input, 3, 0, 2), (std::vector<int64_t>{0, 1}));
+  EXPECT_ANY_THROW(rows<int64_t>(*source, input, 1, 3, 2));
 }
 
 // The message of the Error(kConfiguration) that opening the file gives.
 std::string refusal(const std::string& path, const std::vector<ProgramInput>& inputs) {
   try {
-    openNpzData(path, inputs, 2);
+    openNpzData(path, inputs);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kConfiguration);
     return error.message();
@@ -149,17 +163,16 @@ TEST(NpzData, CutsAnInnerAxisAndKeepsUncutInputs) {
   const TemporaryFolder folder;
   ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"x.npy", npyArray("<f4", "(2, 4)", bytesOf<float>({0, 1, 2, 3, 4, 5, 6, 7}))}}));
   const ProgramInput cut = floats({2, 4}, 1);
-  EXPECT_EQ(microbatch<double>(*openNpzData(folder.file("d.npz"), {cut}, 2), cut, 2, 1, 1), (std::vector<double>{2, 3, 6, 7}));
+  EXPECT_EQ(rows<double>(*openNpzData(folder.file("d.npz"), {cut}), cut, 1, 1, 3), (std::vector<double>{1, 2, 3, 5, 6, 7}));
   const ProgramInput uncut = floats({2, 4}, -1);
-  EXPECT_EQ(microbatch<double>(*openNpzData(folder.file("d.npz"), {uncut}, 2), uncut, 2, 5, 1),
-            (std::vector<double>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(rows<double>(*openNpzData(folder.file("d.npz"), {uncut}), uncut, 5), (std::vector<double>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
 TEST(NpzData, NamesWhatWasFoundAndExpected) {
   const TemporaryFolder folder;
   ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"x.npy", npyArray("<f4", "(2, 3)", bytesOf<float>({0, 1, 2, 3, 4, 5}))},
                                               {"ids.npy", npyArray("<f4", "(4,)", bytesOf<float>({0, 1, 2, 3}))}}));
-  const auto open = [&](const ProgramInput& input) { openNpzData(folder.file("d.npz"), {input}, 1); };
+  const auto open = [&](const ProgramInput& input) { openNpzData(folder.file("d.npz"), {input}); };
   EXPECT_ERROR(open(floats({4, 3}, 0)), ErrorCode::kConfiguration,
                "array 'x': found float32[2,3], expected float64[4,3] (or a longer axis 0)");
   EXPECT_ERROR(open(floats({2, 4}, 0)), ErrorCode::kConfiguration, "found float32[2,3]");

@@ -155,7 +155,7 @@ struct Halves {
     const BufferId x = first.buffer(at("x", k), BufferKind::kInput, {first.rows(), kFeatures}, "x");
     const BufferId h0 = first.buffer(at("h", k), BufferKind::kActivation, {first.rows(), kHidden});
     const BufferId h1 = is_pipeline ? last.buffer(at("h", k), BufferKind::kActivation, {first.rows(), kHidden}) : h0;
-    first.add(InstructionKind::kLoadInput, {}, {x}, microbatch);
+    first.add(InstructionKind::kLoadInput, {}, {x}, microbatch).offset = k * first.rows();
     first.run(forward0, {x, w0}, {h0}, microbatch);
     if (is_pipeline) {
       first.add(InstructionKind::kSend, {h0}, {}, microbatch).peer = 1;
@@ -232,7 +232,7 @@ void writePlanDirectory(const std::string& directory, const std::vector<RankImag
 
 std::vector<ExpectedStep> expectedSteps(int steps, uint64_t seed, const PipelineOptions& options) {
   const ProgramInput input{"x", DataType::kFloat64, {options.batch, kFeatures}, 0, 0, 0};
-  const auto data = makeSyntheticData({input}, 1, seed);
+  const auto data = makeSyntheticData({input}, seed);
   std::vector<double> w[2] = {initialWeights(0), initialWeights(1)};
   std::vector<ExpectedStep> result;
   for (int step = 1; step <= steps; ++step) {

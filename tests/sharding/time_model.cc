@@ -97,32 +97,39 @@ Tensors wholeBatch(const Model& model, uint64_t seed, bool ignore_all) {
   return data;
 }
 
-Tensors microbatch(const Graph& graph, const std::vector<BatchInput>& inputs, const Tensors& whole, int64_t k, int64_t count) {
-  Tensors part;
+namespace {
+
+Tensors rowsOf(const BatchPart& part, const std::vector<BatchInput>& inputs, int64_t batch, const Tensors& whole) {
+  Tensors given;
   for (const BatchInput& input : inputs) {
-    const std::string& name = graph.value(input.value).name;
-    part[name] = whole.at(name);
+    const std::string& name = part.graph->value(input.value).name;
+    given[name] = whole.at(name);
     if (input.axis < 0) continue;
-    const int64_t size = part[name].shape[static_cast<size_t>(input.axis)] / count;
+    const int64_t per_row = given[name].shape[static_cast<size_t>(input.axis)] / batch;
     std::vector<int64_t> rows;
-    for (int64_t i = 0; i < size; ++i) rows.push_back(k * size + i);
-    part[name] = selectAlong(part[name], static_cast<size_t>(input.axis), rows);
+    for (int64_t i = part.rows.first * per_row; i < part.rows.end() * per_row; ++i) rows.push_back(i);
+    given[name] = selectAlong(given[name], static_cast<size_t>(input.axis), rows);
   }
-  return part;
+  return given;
 }
 
-Constant sumOverMicrobatches(const Graph& graph, const TimeAxisResult& time, const std::vector<BatchInput>& inputs, const Tensors& whole,
-                             const Tensors& weights, int64_t count) {
-  std::vector<std::string> parts;
-  for (const PrologueTotal& total : time.totals) parts.push_back(graph.value(total.part).name);
+}  // namespace
+
+Constant sumOverParts(const std::vector<BatchPart>& parts, const std::vector<BatchInput>& inputs, int64_t batch, const Tensors& whole,
+                      const Tensors& weights) {
   Tensors sums;
-  for (int64_t k = 0; k < count; ++k) accumulate(sums, runGraph(graph, microbatch(graph, inputs, whole, k, count), parts));
+  for (const BatchPart& part : parts) {
+    std::vector<std::string> names;
+    for (const PrologueTotal& total : part.time->totals) names.push_back(part.graph->value(total.part).name);
+    accumulate(sums, runGraph(*part.graph, rowsOf(part, inputs, batch, whole), names));
+  }
   Tensors losses;
-  for (int64_t k = 0; k < count; ++k) {
-    Tensors given = microbatch(graph, inputs, whole, k, count);
+  for (const BatchPart& part : parts) {
+    Tensors given = rowsOf(part, inputs, batch, whole);
     given.insert(weights.begin(), weights.end());
-    for (const PrologueTotal& total : time.totals) given[graph.value(total.total).name] = sums.at(graph.value(total.part).name);
-    accumulate(losses, runGraph(graph, given, {graph.value(time.loss).name}));
+    for (const PrologueTotal& total : part.time->totals)
+      given[part.graph->value(total.total).name] = sums.at(part.graph->value(total.part).name);
+    accumulate(losses, runGraph(*part.graph, given, {part.graph->value(part.time->loss).name}));
   }
   return losses.begin()->second;
 }
@@ -132,15 +139,30 @@ Losses compareLosses(const BuildModel& build, int64_t count, uint64_t seed, bool
   Model whole(kBatch);
   const ValueId whole_loss = build(whole);
   const Tensors data = wholeBatch(whole, seed, ignore_all);
-  Model part(kBatch / count);
-  const ValueId loss = build(part);
-  part.graph.outputs = {loss};
-  const TimeAxisResult time = splitTimeAxis(part.graph, loss, part.inputs, count, compare ? &whole.graph : nullptr);
-  verifyGraph(part.graph);
+  Model half(kBatch / 2);
+  build(half);
+  std::map<int64_t, std::pair<Graph, TimeAxisResult>> made;  // by rows
+  std::vector<BatchPart> parts;
+  for (int64_t k = 0; k < count; ++k) {
+    const Rows rows = shareOf({0, kBatch}, k, count);
+    if (!made.contains(rows.count)) {
+      Model part(rows.count);
+      const ValueId loss = build(part);
+      part.graph.outputs = {loss};
+      BatchShare share{rows.count, kBatch, nullptr, 0};
+      const Model& other = rows.count == kBatch ? half : whole;
+      if (compare) share.other = &other.graph, share.other_rows = other.batch;
+      TimeAxisResult time = splitTimeAxis(part.graph, loss, part.inputs, share);
+      verifyGraph(part.graph);
+      made.emplace(rows.count, std::pair(std::move(part.graph), std::move(time)));
+    }
+    const auto& [graph, time] = made.at(rows.count);
+    parts.push_back({rows, &graph, &time});
+  }
   Losses losses;
   const std::string& name = whole.graph.value(whole_loss).name;
   losses.whole = numericElements(runGraph(whole.graph, data, {name}).at(name)).front();
-  losses.parts = numericElements(sumOverMicrobatches(part.graph, time, part.inputs, data, {}, count)).front();
+  losses.parts = numericElements(sumOverParts(parts, whole.inputs, kBatch, data, {})).front();
   return losses;
 }
 

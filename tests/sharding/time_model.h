@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ir/training_graph.h"
+#include "ir/training_family.h"
 #include "sharding/time_axis.h"
 #include "tests/sharding/graph_runner.h"
 
@@ -44,15 +44,20 @@ using BuildModel = std::function<ValueId(Model&)>;  // returns the loss
 // Data of the whole batch for every input. With `ignore_all`, every label is -100.
 Tensors wholeBatch(const Model& model, uint64_t seed, bool ignore_all = false);
 
-// Microbatch `k` of `count`.
-Tensors microbatch(const Graph& graph, const std::vector<BatchInput>& inputs, const Tensors& whole, int64_t k, int64_t count);
+// A part of the batch with the graph that computes it.
+struct BatchPart {
+  Rows rows;
+  const Graph* graph = nullptr;
+  const TimeAxisResult* time = nullptr;
+};
 
-// sum over microbatches of the loss, with the totals computed by the prologue first: the meaning of ir/training_graph.h.
-Constant sumOverMicrobatches(const Graph& graph, const TimeAxisResult& time, const std::vector<BatchInput>& inputs, const Tensors& whole,
-                             const Tensors& weights, int64_t count);
+// sum over the parts of the loss, with the totals computed by the prologue first: the meaning of ir/training_graph.h. All inputs
+// are cut along the axis that `inputs` says.
+Constant sumOverParts(const std::vector<BatchPart>& parts, const std::vector<BatchInput>& inputs, int64_t batch, const Tensors& whole,
+                      const Tensors& weights);
 
-// Loss of a batch of 8 computed at once, and as the sum over `count` microbatches. With `compare` the analysis sees the graph of
-// the whole batch too.
+// Loss of a batch of 8 computed at once, and as the sum over `count` microbatches, equal or not. With `compare` the analysis sees
+// the graph of another batch size too.
 struct Losses {
   double whole = 0;
   double parts = 0;

@@ -1,0 +1,210 @@
+#include "partition/rank_builder.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "ir/error.h"
+#if __has_include("sharding/synchronize_normalization.h")
+#include "sharding/synchronize_normalization.h"
+#else
+namespace pipeshard {
+static std::vector<int> synchronizeBatchNormalization(Graph&, int64_t, int64_t, int) { return {}; }
+}  // namespace pipeshard
+#endif
+
+namespace pipeshard {
+namespace {
+
+constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue", "forward", "backward_input", "backward_weight", "update"};
+
+}  // namespace
+
+RankBuilder::RankBuilder(const EmissionContext& context, int rank) : context_(context), training_(context.family.base()) {
+  program_.rank = rank;
+  program_.world_size = context.layout.ranks();
+  program_.microbatches = training_.microbatches;
+  std::vector<int> group = context.layout.dataGroup(rank);
+  if (group.size() > 1) {
+    data_group_ = 0;
+    program_.groups.push_back(std::move(group));
+  }
+  listInputs();
+}
+
+void RankBuilder::listInputs() {
+  const Graph& graph = training_.graph;
+  for (const BatchInput& input : training_.inputs) {
+    ProgramInput listed{nameOf(input.value), graph.dataType(input.value), graph.shape(input.value), input.axis, 0, 0};
+    if (input.axis >= 0) {
+      int64_t& size = listed.shape[static_cast<size_t>(input.axis)];
+      size = size / context_.family.largestMicrobatch() * context_.family.batch();
+    }
+    program_.inputs.push_back(std::move(listed));
+  }
+}
+
+BufferId RankBuilder::buffer(const std::string& name, BufferKind kind, ValueId like) {
+  const auto [found, is_new] = buffers_.try_emplace(name, program_.buffers.size());
+  const Graph& graph = training_.graph;
+  if (is_new) program_.buffers.push_back({name, kind, graph.dataType(like), graph.shape(like), nameOf(like), std::nullopt, {}});
+  return found->second;
+}
+
+std::string RankBuilder::cellName(ValueId value, const Cell& cell) const {
+  std::string name = fmt::format("{}{}{}", nameOf(value), context_.separator, cell.microbatch);
+  if (cell.rows != context_.layout.microbatch(cell.microbatch)) name += fmt::format("[{}:{}]", cell.rows.first, cell.rows.end());
+  return name;
+}
+
+BufferId RankBuilder::produced(ValueId value, const Cell& cell) {
+  const BufferId id = buffer(cellName(value, cell), BufferKind::kActivation, value);
+  const TrainingFamily& family = context_.family;
+  program_.buffer(id).shape = family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value));
+  return id;
+}
+
+BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
+  const ValuePlace& place = context_.cut.place(value);
+  switch (place.role) {
+    case ValueRole::kProduced: return produced(value, cell);
+    case ValueRole::kWeight: return buffer(nameOf(value), BufferKind::kWeight, value);
+    case ValueRole::kParameter: return buffer(nameOf(value), BufferKind::kActivation, value);  // made before, or a copy
+    case ValueRole::kForwardState: return buffer(nameOf(value), BufferKind::kForwardState, value);
+    case ValueRole::kTotal: return buffer(nameOf(value), BufferKind::kAccumulator, value);
+    case ValueRole::kGradient: return buffer(nameOf(value), BufferKind::kGradient, value);
+    case ValueRole::kState: return buffer(nameOf(value), BufferKind::kOptimizerState, value);
+    case ValueRole::kStep: return buffer(nameOf(value), BufferKind::kStep, value);
+    case ValueRole::kBatchInput: {
+      const BatchInput& input = training_.inputs[place.index];
+      if (input.axis < 0) return buffer(nameOf(value), BufferKind::kInput, value);
+      const BufferId id = buffer(cellName(value, cell) + (prologue ? context_.separator + "prologue" : ""), BufferKind::kInput, value);
+      int64_t& size = program_.buffer(id).shape[static_cast<size_t>(input.axis)];
+      size = training_.graph.shape(value)[static_cast<size_t>(input.axis)] / context_.family.largestMicrobatch() * cell.rows.count;
+      return id;
+    }
+    case ValueRole::kConstant:
+    case ValueRole::kNone: break;
+  }
+  PIPESHARD_CHECK(false, "'{}' needs no buffer", nameOf(value));
+  return {};
+}
+
+Initializer RankBuilder::sourceOf(ValueId value) const {
+  Initializer source = training_.graph.initializers.at(value);
+  if (auto* weight = std::get_if<WeightReference>(&source)) {
+    const std::filesystem::path path = std::filesystem::path(training_.graph.directory) / weight->location;
+    weight->location = std::filesystem::absolute(path).lexically_normal().string();
+  }
+  return source;
+}
+
+BufferId RankBuilder::sourced(ValueId value, BufferKind kind) {
+  const BufferId id = buffer(nameOf(value), kind, value);
+  Buffer& made = program_.buffer(id);
+  made.kind = kind;
+  made.source = sourceOf(value);
+  made.source_type = made.data_type;
+  return id;
+}
+
+Instruction& RankBuilder::add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+  Instruction& instruction = program_.instructions.emplace_back();
+  instruction.kind = kind;
+  instruction.microbatch = microbatch;
+  instruction.inputs = std::move(inputs);
+  instruction.outputs = std::move(outputs);
+  return instruction;
+}
+
+void RankBuilder::accumulate(BufferId part, BufferId total, int microbatch) {
+  add(InstructionKind::kAccumulate, microbatch, {part}, {total}).overwrite = written_.insert(total).second;
+}
+
+void RankBuilder::sumOverDevices(BufferId id) {
+  if (data_group_ >= 0) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = data_group_;
+}
+
+void RankBuilder::load(ValueId input, const Cell& cell, bool prologue) {
+  const BufferId id = bufferOf(input, cell, prologue);
+  if (!loaded_.insert(id).second) return;
+  const int axis = training_.inputs[context_.cut.place(input).index].axis;
+  Instruction& instruction = add(InstructionKind::kLoadInput, axis < 0 ? 0 : cell.microbatch, {}, {id});
+  if (axis >= 0) instruction.offset = program_.buffer(id).shape[static_cast<size_t>(axis)] / cell.rows.count * cell.rows.first;
+}
+
+BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
+  const BufferId whole = produced(value, cell);
+  const BatchKind& kind = context_.kinds[value.index()];
+  if (kind.kind != BatchKind::Kind::kSplit || rows == cell.rows) return whole;
+  const Cell part_cell{cell.microbatch, rows};
+  const BufferId part = buffer(cellName(value, part_cell), BufferKind::kActivation, value);
+  const auto axis = static_cast<size_t>(kind.axis);
+  const int64_t per_row = program_.buffer(whole).shape[axis] / cell.rows.count;
+  program_.buffer(part).shape = program_.buffer(whole).shape;
+  program_.buffer(part).shape[axis] = per_row * rows.count;
+  if (!sliced_.insert(part).second) return part;
+  Instruction& instruction = add(InstructionKind::kSlice, cell.microbatch, {whole}, {part});
+  instruction.axis = kind.axis;
+  instruction.offset = per_row * (rows.first - cell.rows.first);
+  return part;
+}
+
+// "forward"; where the rank has cells of several sizes "forward_rows2", or "forward_rows1of3" for a part of a microbatch.
+std::string RankBuilder::subgraphName(Phase phase, const Size& size) const {
+  std::string name(kSubgraphNames[static_cast<size_t>(phase)]);
+  const Place& place = context_.layout.place(program_.rank);
+  std::set<Size> sizes;
+  for (int64_t k = 0; k < program_.microbatches; ++k) {
+    const Rows together = context_.layout.microbatch(k);
+    const Rows here = phase == Phase::kPrologue ? together : context_.layout.cell(place.stage, place.data, k);
+    sizes.emplace(here.count, together.count);
+  }
+  if (phase == Phase::kUpdate || sizes.size() == 1) return name;
+  name += fmt::format("_rows{}", size.first);
+  return size.first == size.second ? name : name + fmt::format("of{}", size.second);
+}
+
+SubgraphId RankBuilder::subgraph(Phase phase, const Size& size) {
+  const auto [found, is_new] = subgraph_of_.try_emplace({phase, size});
+  if (!is_new) return found->second;
+  const TrainingFamily& family = context_.family;
+  const Piece& piece = context_.cut.piece(context_.layout.place(program_.rank).stage, phase);
+  const auto counterparts = [&](const std::vector<ValueId>& values) {
+    std::vector<ValueId> result;
+    for (ValueId value : values) result.push_back(family.valueAt(size.first, value));
+    return result;
+  };
+  Subgraph made;
+  made.name = subgraphName(phase, size);
+  made.file = made.name + ".onnx";
+  made.phase = phase;
+  for (ValueId input : piece.inputs) made.inputs.push_back(nameOf(input));
+  for (ValueId output : piece.outputs) made.outputs.push_back(nameOf(output));
+  Graph graph =
+      extractSubgraph(family.at(size.first).graph, made.name, piece.nodes, counterparts(piece.inputs), counterparts(piece.outputs));
+  if (size.first != size.second) made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, data_group_);
+  found->second = SubgraphId(program_.subgraphs.size());
+  program_.subgraphs.push_back(std::move(made));
+  subgraphs_.push_back(std::move(graph));
+  return found->second;
+}
+
+void RankBuilder::run(Phase phase, const Cell& cell) {
+  const bool prologue = phase == Phase::kPrologue;
+  const Piece& piece = context_.cut.piece(context_.layout.place(program_.rank).stage, phase);
+  std::vector<BufferId> inputs, outputs;
+  for (ValueId input : piece.inputs) inputs.push_back(bufferOf(input, cell, prologue));
+  for (ValueId output : piece.outputs) outputs.push_back(bufferOf(output, cell));
+  const SubgraphId id = subgraph(phase, {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
+  add(InstructionKind::kRun, cell.microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
+}
+
+void RankBuilder::runUpdate(std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+  const int64_t rows = context_.family.largestMicrobatch();
+  const SubgraphId id = subgraph(Phase::kUpdate, {rows, rows});
+  add(InstructionKind::kUpdate, -1, std::move(inputs), std::move(outputs)).subgraph = id;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,102 @@
+// The program of one rank while it grows: buffers by name, instructions, and the subgraphs of each size that its cells have.
+// Internal to partition/.
+#pragma once
+
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ir/program.h"
+#include "ir/training_family.h"
+#include "partition/emit_cut.h"
+#include "partition/emit_messages.h"
+#include "partition/layout.h"
+#include "partition/partition.h"
+#include "partition/shipments.h"
+
+namespace pipeshard {
+
+// What all ranks' emissions share.
+struct EmissionContext {
+  const TrainingFamily& family;
+  const Layout& layout;
+  const Cut& cut;
+  const ScheduleOrders& orders;  // by stage
+  const Messages& messages;
+  const std::vector<BatchKind>& kinds;  // by value index; all invariant where no stage is data-parallel
+  // Between a value's name and a microbatch number: "@", or more of them if a name of the model holds one, so that buffer
+  // names are unique and equal on all ranks.
+  std::string separator;
+};
+
+// Some rows of a microbatch.
+struct Cell {
+  int microbatch = -1;  // -1: the whole step; `rows` mean nothing
+  Rows rows;
+};
+inline constexpr Cell kWholeStep;
+
+class RankBuilder {
+ public:
+  RankBuilder(const EmissionContext& context, int rank);
+
+  // The rank's own cell, and the whole microbatch.
+  Cell own(int microbatch) const { return {microbatch, context_.layout.cell(program_.rank, microbatch)}; }
+  Cell whole(int microbatch) const { return {microbatch, context_.layout.microbatch(microbatch)}; }
+
+  const std::string& nameOf(ValueId id) const { return training_.graph.value(id).name; }
+
+  // The buffer of that name, made at its first mention; `like` gives type and shape.
+  BufferId buffer(const std::string& name, BufferKind kind, ValueId like);
+  // What the cell has of a value that passes make: "h@0", or "h@0[2:4]" where the cell is not the whole microbatch.
+  BufferId produced(ValueId value, const Cell& cell);
+  // The buffer that stands for a value in a piece. `prologue`: its inputs are loaded apart from those of the passes.
+  BufferId bufferOf(ValueId value, const Cell& cell, bool prologue = false);
+  // A persistent buffer that starts from the value's initializer.
+  BufferId sourced(ValueId value, BufferKind kind);
+
+  Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
+  void send(int peer, BufferId id, int microbatch) { add(InstructionKind::kSend, microbatch, {id}, {}).peer = peer; }
+  void receive(int peer, BufferId id, int microbatch) { add(InstructionKind::kReceive, microbatch, {}, {id}).peer = peer; }
+  // total := part, or total + part when it has been written before.
+  void accumulate(BufferId part, BufferId total, int microbatch);
+  // Sum over the data-parallel devices of the stage, in place; nothing where there is one.
+  void sumOverDevices(BufferId id);
+  // Loads a batch input unless it has been loaded.
+  void load(ValueId input, const Cell& cell, bool prologue);
+  // The rows of a split value that a message carries: the buffer itself, or a slice of it, made once.
+  BufferId slice(ValueId value, const Cell& cell, Rows rows);
+
+  // Runs the piece of a phase on a cell. The subgraph comes from the family's member of the cell's size; batch normalisations
+  // see all rows of the microbatch.
+  void run(Phase phase, const Cell& cell);
+  void runUpdate(std::vector<BufferId> inputs, std::vector<BufferId> outputs);
+
+  Program& program() { return program_; }
+  RankProgram take() && { return {std::move(program_), std::move(subgraphs_)}; }
+
+ private:
+  using Size = std::pair<int64_t, int64_t>;  // rows of the cell, rows of its microbatch
+
+  std::string cellName(ValueId value, const Cell& cell) const;
+  void listInputs();
+  Initializer sourceOf(ValueId value) const;
+  std::string subgraphName(Phase phase, const Size& size) const;
+  SubgraphId subgraph(Phase phase, const Size& size);
+
+  const EmissionContext& context_;
+  const TrainingGraph& training_;  // the family's base
+  Program program_;
+  std::vector<Graph> subgraphs_;
+  std::map<std::pair<Phase, Size>, SubgraphId> subgraph_of_;
+  std::map<std::string, BufferId> buffers_;
+  std::set<BufferId> loaded_;  // batch inputs
+  std::set<BufferId> sliced_;
+  std::set<BufferId> written_;  // accumulators
+  int data_group_ = -1;         // in program_.groups; -1: no data parallelism
+};
+
+}  // namespace pipeshard
