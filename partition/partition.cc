@@ -292,7 +292,7 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
   plan.schedule = options.schedule;
   const Choice choice = decide(options, chain, plan);
   fillLayers(chain, choice.cuts.layer_ends, plan);
-  fillStages(chain, layout, plan);
+  fillStages(chain, choice, plan);
   noteUntrained(chain, plan);
 }
 
