@@ -320,7 +320,12 @@ std::string planCommand(const Plan& plan) {
   add("--optimizer", plan.optimizer);
   add("--precision", std::string(dataTypeName(plan.precision)));
   add("--cluster", fmt::format("{}x{}", plan.cluster.nodes, plan.cluster.devices_per_node));
-  if (std::ssize(plan.stages) != plan.cluster.deviceCount()) add("--stages", fmt::format("uniform:{}", plan.stages.size()));
+  if (std::ssize(plan.stages) != plan.cluster.deviceCount()) {
+    add("--stages", fmt::format("uniform:{}", plan.stages.size()));
+    std::vector<size_t> widths;
+    for (const StagePlan& stage : plan.stages) widths.push_back(stage.devices.size());
+    add("--stage-devices", fmt::format("{}", fmt::join(widths, ",")));
+  }
   add("--schedule", plan.schedule);
   add("--microbatches", fmt::format("{}", plan.microbatches));
   add("-o", planDirectory(plan));
@@ -331,7 +336,7 @@ std::string renderReproduction(const Plan& plan) {
   std::string html = paragraph("plan.json beside this page holds the exact cut; validating the directory solves nothing again:");
   html +=
       scrollBox("Command that validates", fmt::format("<pre>{}</pre>", escapeHtml("pipeshard validate " + shellWord(planDirectory(plan)))));
-  html += paragraph("Planned anew (cuts chosen by --boundary have to be given again):");
+  html += paragraph("Planned anew (cuts chosen by --boundary, --balance or a stage file have to be given again):");
   html += scrollBox("Command that plans", fmt::format("<pre>{}</pre>", escapeHtml(planCommand(plan))));
   return section("reproduce", "How to reproduce", html);
 }
