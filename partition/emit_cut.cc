@@ -53,6 +53,10 @@ class Cutter {
       setRole(parameter.gradient, ValueRole::kGradient, p);
       for (const OptimizerState& state : parameter.states) setRole(state.value, ValueRole::kState, p);
     }
+    for (size_t i = 0; i < training_.forward_states.size(); ++i) {
+      checkStage(training_.forward_states[i]);
+      setRole(training_.forward_states[i].value, ValueRole::kForwardState, i);
+    }
     setRole(training_.step, ValueRole::kStep);
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       for (ValueId output : graph_.nodes[n].outputs) {
@@ -65,8 +69,20 @@ class Cutter {
     }
   }
 
+  // A microbatch must read what the one before gave: a stage that updates a state for another one would hold that up.
+  void checkStage(const ForwardState& state) const {
+    const int updated = stages_[uses_.producer[state.updated.index()].index()];
+    const int read = stages_[uses_.consumers[state.value.index()].at(0).index()];
+    if (read == updated) return;
+    fail(ErrorCode::kConfiguration,
+         "'{}' is read in stage {} and updated in stage {}: every microbatch would wait for the one before; choose stages that keep all "
+         "uses of this normalisation together (--boundary)",
+         graph_.value(state.value).name, read, updated);
+  }
+
   std::vector<bool> liveNodes() const {
     std::vector<ValueId> open = {training_.loss};
+    for (const ForwardState& state : training_.forward_states) open.push_back(state.updated);
     for (const Parameter& parameter : training_.parameters) {
       if (isTrained(parameter)) open.insert(open.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
     }
@@ -146,6 +162,7 @@ class Cutter {
   void findOutputs() {
     std::vector<bool> needed(graph_.values.size());
     needed[training_.loss.index()] = true;
+    for (const ForwardState& state : training_.forward_states) needed[state.updated.index()] = true;
     for (const Parameter& parameter : training_.parameters) {
       if (!isTrained(parameter)) continue;
       for (ValueId part : parameter.gradient_parts) needed[part.index()] = true;

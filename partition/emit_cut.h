@@ -19,11 +19,23 @@ struct Piece {
   bool empty() const { return nodes.empty(); }
 };
 
-enum class ValueRole : uint8_t { kProduced, kConstant, kWeight, kParameter, kBatchInput, kTotal, kGradient, kState, kStep, kNone };
+enum class ValueRole : uint8_t {
+  kProduced,
+  kConstant,
+  kWeight,
+  kParameter,
+  kBatchInput,
+  kTotal,
+  kGradient,
+  kState,
+  kForwardState,
+  kStep,
+  kNone
+};
 
 struct ValuePlace {
   ValueRole role = ValueRole::kNone;
-  size_t index = 0;  // kBatchInput: in TrainingGraph::inputs
+  size_t index = 0;  // kBatchInput: in TrainingGraph::inputs; kForwardState: in TrainingGraph::forward_states
   int stage = -1;    // kProduced by a forward or backward node
   Phase phase = Phase::kForward;
 };

@@ -36,6 +36,7 @@ class RankEmitter {
     joinGradients();
     runUpdate();
     listResults();
+    listForwardStates();
     return {std::move(program_), std::move(subgraphs_)};
   }
 
@@ -85,6 +86,7 @@ class RankEmitter {
       case ValueRole::kTotal: return buffer(nameOf(value), BufferKind::kAccumulator, value);
       case ValueRole::kGradient: return buffer(nameOf(value), BufferKind::kGradient, value);
       case ValueRole::kState: return buffer(nameOf(value), BufferKind::kOptimizerState, value);
+      case ValueRole::kForwardState: return buffer(nameOf(value), BufferKind::kForwardState, value);
       case ValueRole::kStep: return buffer(nameOf(value), BufferKind::kStep, value);
       case ValueRole::kBatchInput: {
         const bool is_cut = training_.inputs[place.index].axis >= 0;
@@ -151,6 +153,7 @@ class RankEmitter {
       for (ValueId input : piece(static_cast<Phase>(p)).inputs) {
         const ValueRole role = context_.cut.place(input).role;
         if (role == ValueRole::kWeight) makeSourced(input, BufferKind::kWeight);
+        if (role == ValueRole::kForwardState) makeSourced(input, BufferKind::kForwardState);
         if (role == ValueRole::kStep) bufferOf(input, -1);
       }
     }
@@ -193,6 +196,17 @@ class RankEmitter {
       send(departure.receiver, bufferOf(departure.value, microbatch), microbatch);
     }
     for (ValueId output : piece(phase).outputs) accumulateOutput(output, microbatch);
+    if (phase == Phase::kForward) handOnStates(microbatch);
+  }
+
+  bool updatesState(const ForwardState& state) const { return context_.cut.place(state.updated).stage == rank_; }
+
+  // To the next microbatch, or the next step's first.
+  void handOnStates(int microbatch) {
+    for (const ForwardState& state : training_.forward_states) {
+      if (!updatesState(state)) continue;
+      add(InstructionKind::kAccumulate, microbatch, {bufferOf(state.updated, microbatch)}, {bufferOf(state.value, -1)}).overwrite = true;
+    }
   }
 
   void loadInputs(Phase phase, int microbatch) {
@@ -292,6 +306,13 @@ class RankEmitter {
       for (const OptimizerState& state : parameter.states) {
         program_.results.push_back({Result::Kind::kOptimizerState, name, state.name, bufferOf(state.value, -1)});
       }
+    }
+  }
+
+  void listForwardStates() {
+    for (const ForwardState& state : training_.forward_states) {
+      if (updatesState(state))
+        program_.results.push_back({Result::Kind::kForwardState, nameOf(state.value), "", bufferOf(state.value, -1)});
     }
   }
 
