@@ -1,6 +1,6 @@
 // What a step leaves behind, on disk: one safetensors file per rank and step, and one view over all ranks.
 //
-// Names inside: "loss", "gradient/<parameter>", "parameter/<parameter>", "state/<parameter>/<state>".
+// Names inside: "loss", "gradient/<parameter>", "parameter/<parameter>", "state/<parameter>/<state>", "forward_state/<initializer>".
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ namespace pipeshard {
 struct DumpSelection {
   bool gradients = false;
   bool parameters = false;
-  bool states = false;
+  bool states = false;  // the optimizer's and forward states
 };
 
 // "step-000002.rank-0001.safetensors"

@@ -1,5 +1,5 @@
 // Validation: the planned job against one device. Same initial weights, same data, same microbatches; compared are the loss
-// of every step, every gradient, every updated parameter and every optimizer state.
+// of every step, every gradient, every updated parameter, every optimizer state and every forward state (running statistics).
 //
 // The measure, everywhere (design, section 8): for a tensor,
 //   error = norm(got - want) / max(norm(want), 1e-4 * norm(all wants) * sqrt(size / total size))       in 2-norms,
@@ -9,7 +9,9 @@
 // Adaptive optimizers magnify rounding: Adam turns a gradient of 1e-12 instead of 0 into a step of a whole learning rate. So
 // the update of every optimizer is judged on identical gradients as well: the single-device update program runs on the planned
 // job's own parameters, states and gradients of that step, and must make the same change element by element. With Adam and AdamW
-// this replaces the comparison of parameters and states with the single device's, which is shown but does not decide.
+// this replaces the comparison of parameters and states with the single device's, which is shown but does not decide. Likewise
+// forward states after the first step: a bias in front of a batch normalisation has no gradient but for rounding, and moves the
+// running mean, though not the loss. Those of the first step, which read the initial weights, always decide.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +31,7 @@ enum class ComparedKind : uint8_t {
   kGradient,
   kParameter,         // against the single device's, by the measure
   kOptimizerState,    // likewise
+  kForwardState,      // likewise
   kUpdatedParameter,  // on identical gradients: the change in this step, element by element (largestUpdateDifference)
   kUpdatedState,      // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor * 1e-3)
 };
@@ -62,7 +65,7 @@ struct ValidationReport {
 struct ValidateSpec {
   JobSpec planned;             // its dump settings are overridden
   JobSpec reference;           // the single-device program of the same plan
-  double bound = 1e-5;         // losses, gradients; parameters and states too unless `adaptive`
+  double bound = 1e-5;         // losses, gradients, forward states of step 1; all parameters and states too unless `adaptive`
   double update_bound = 1e-6;  // element by element, on identical gradients
   bool adaptive = false;       // Adam, AdamW
   std::string work_directory;  // for dumps; made and removed by the caller
