@@ -88,7 +88,8 @@ class Comparison {
       TensorComparison entry = describe(comparedKind(result.kind), result, step);
       entry.error = relativeError(got, want, std::sqrt(total.squares), total.size);
       entry.largest_difference = largestDifference(got, want);
-      const bool of_update = result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState;
+      const bool of_update = result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState ||
+                             (result.kind == Result::Kind::kForwardState && step > 1);
       entry.bound = of_update && spec_.adaptive ? kInfinity : spec_.bound;
       report_.tensors.push_back(std::move(entry));
       if (result.kind == Result::Kind::kLoss) report_.steps.push_back({got.at(0), want.at(0)});

@@ -131,17 +131,6 @@ void completeProgram(const ForwardModel& model, const std::map<std::string, std:
   }
 }
 
-// Training is exact without them; only inference with the trained model would read them.
-void noteRunningStatistics(ForwardModel& model) {
-  const auto count = std::count_if(model.graph.nodes.begin(), model.graph.nodes.end(), [](const Node& node) {
-    return node.is("BatchNormalization") && node.intAttribute("training_mode", 0) == 1;
-  });
-  if (count > 0) {
-    model.notes.push_back(fmt::format(
-        "the running statistics of {} batch normalisations are not updated yet: they keep the values of the model file", count));
-  }
-}
-
 // Floating-point weights that are not trained, unless the exporter says that they are none.
 void noteUntrained(ForwardModel& model) {
   const std::vector<ValueId> trained = trainableParameters(model.graph);
@@ -271,7 +260,6 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
       ranges[model.graph.value(input).name] = {range.low, range.high};
     }
     noteUntrained(model);
-    noteRunningStatistics(model);
     planned.plan = describePlan(request, model, optimizer);
     requireTrainableTypes(model.graph);
 
