@@ -7,7 +7,7 @@
 
 #include "ir/plan.h"
 #include "ir/program.h"
-#include "ir/training_family.h"
+#include "sharding/training_family.h"
 
 namespace pipeshard {
 

@@ -53,8 +53,8 @@ ComparedKind comparedKind(Result::Kind kind) {
     case Result::Kind::kLoss: return ComparedKind::kLoss;
     case Result::Kind::kGradient: return ComparedKind::kGradient;
     case Result::Kind::kParameter: return ComparedKind::kParameter;
-    case Result::Kind::kOptimizerState:
-    case Result::Kind::kForwardState: return ComparedKind::kOptimizerState;
+    case Result::Kind::kOptimizerState: return ComparedKind::kOptimizerState;
+    case Result::Kind::kForwardState: return ComparedKind::kForwardState;
   }
   return ComparedKind::kLoss;
 }
@@ -194,6 +194,7 @@ std::string_view comparedKindName(ComparedKind kind) {
     case ComparedKind::kGradient: return "gradient";
     case ComparedKind::kParameter: return "parameter";
     case ComparedKind::kOptimizerState: return "optimizer state";
+    case ComparedKind::kForwardState: return "forward state";
     case ComparedKind::kUpdatedParameter: return "updated parameter";
     case ComparedKind::kUpdatedState: return "updated state";
   }

@@ -66,7 +66,7 @@ std::string worstTable(const ValidationReport& report, size_t most) {
   std::vector<std::vector<std::string>> rows = {
       {"compared", "tensors", "worst error", "bound", "verdict", "largest |difference|", "worst tensor"}};
   for (ComparedKind kind : {ComparedKind::kLoss, ComparedKind::kGradient, ComparedKind::kParameter, ComparedKind::kOptimizerState,
-                            ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState}) {
+                            ComparedKind::kForwardState, ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState}) {
     const TensorComparison* worst = nullptr;
     size_t count = 0;
     double largest_difference = 0;
