@@ -167,6 +167,8 @@ void Coordinator::startWorkers() {
   options.check_finite = spec_.check_finite;
   options.dump_directory = spec_.dump_directory;
   options.dump = spec_.dump;
+  options.adopt_directory = spec_.adopt_directory;
+  options.adopt_ranks = spec_.adopt_ranks;
   options.transfer_timeout_ms = spec_.transfer_timeout.count();
   workers_.reserve(static_cast<size_t>(ranks_));
   for (int rank = 0; rank < ranks_; ++rank) {

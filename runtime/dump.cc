@@ -1,5 +1,6 @@
 #include "runtime/dump.h"
 
+#include <cstring>
 #include <filesystem>
 
 #include "ir/error.h"
@@ -45,6 +46,17 @@ std::string writeStepDump(const Executor& executor, const std::string& directory
   const std::string path = (std::filesystem::path(directory) / dumpFileName(step, program.rank)).string();
   writeTensorFile(path, tensors, {{"step", std::to_string(step)}, {"rank", std::to_string(program.rank)}});
   return path;
+}
+
+void adoptStepDump(Executor& executor, const StepDump& dump) {
+  for (const Result& result : executor.program().results) {
+    if (!isPersistent(executor.program().buffer(result.buffer).kind)) continue;
+    const std::span<std::byte> content = executor.content(result.buffer);
+    const StepDump::Tensor tensor = dump.read(dumpTensorName(result));
+    PIPESHARD_CHECK(tensor.bytes.size() == content.size(), "'{}' has {} bytes in the dump, {} in the program", tensor.name,
+                    tensor.bytes.size(), content.size());
+    std::memcpy(content.data(), tensor.bytes.data(), content.size());
+  }
 }
 
 std::vector<double> StepDump::Tensor::elements() const {

@@ -26,6 +26,10 @@ std::string dumpTensorName(const Result& result);
 // Writes the selected results of a step into `directory` and returns the path. Error(kDiskFull).
 std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step, const DumpSelection& selection);
 
+class StepDump;
+// Sets the executor's parameters, optimizer states and forward states to what the dump holds.
+void adoptStepDump(Executor& executor, const StepDump& dump);
+
 // The results of a step over all ranks.
 class StepDump {
  public:

@@ -37,6 +37,10 @@ struct JobSpec {
 
   std::string dump_directory;  // "": nothing is written; created if needed
   DumpSelection dump;
+  // "": each step starts from what the step before left. Else step s > 1 starts from the parameters and states in this folder's
+  // dump of step s-1, by a job of `adopt_ranks` ranks.
+  std::string adopt_directory;
+  int adopt_ranks = 0;
 
   // How a worker is started: the executable is called with these arguments and then the options of worker.h.
   std::string worker_executable = "/proc/self/exe";

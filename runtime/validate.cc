@@ -88,8 +88,7 @@ class Comparison {
       TensorComparison entry = describe(comparedKind(result.kind), result, step);
       entry.error = relativeError(got, want, std::sqrt(total.squares), total.size);
       entry.largest_difference = largestDifference(got, want);
-      const bool of_update = result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState ||
-                             (result.kind == Result::Kind::kForwardState && step > 1);
+      const bool of_update = result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState;
       entry.bound = of_update && spec_.adaptive ? kInfinity : spec_.bound;
       report_.tensors.push_back(std::move(entry));
       if (result.kind == Result::Kind::kLoss) report_.steps.push_back({got.at(0), want.at(0)});
@@ -266,11 +265,16 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
     });
   };
   checkDiskSpace(spec);
-  progress("one device: starting");
-  report.reference = run(spec.reference, "reference");
   progress("all ranks: starting");
   report.planned = run(spec.planned, "planned");
   report.ranks = static_cast<int>(report.planned.ranks.size());
+  progress("one device: starting");
+  JobSpec reference = spec.reference;
+  if (spec.adaptive) {
+    reference.adopt_directory = spec.work_directory + "/planned";
+    reference.adopt_ranks = report.ranks;
+  }
+  report.reference = run(reference, "reference");
 
   RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(0));
   Comparison comparison(spec, image.program.results, report);

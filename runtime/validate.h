@@ -9,7 +9,9 @@
 // Adaptive optimizers magnify rounding: Adam turns a gradient of 1e-12 instead of 0 into a step of a whole learning rate. So
 // the update of every optimizer is judged on identical gradients as well: the single-device update program runs on the planned
 // job's own parameters, states and gradients of that step, and must make the same change element by element. With Adam and AdamW
-// this replaces the comparison of parameters and states with the single device's, which is shown but does not decide.
+// this replaces the comparison of parameters and states with the single device's, which is shown but does not decide; and the
+// single device starts every step from the planned job's parameters and states of the step before, so that losses, gradients and
+// running statistics of every step are compared at identical parameters.
 #pragma once
 
 #include <cstdint>

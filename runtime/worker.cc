@@ -47,6 +47,8 @@ nlohmann::json memoryJson(const MemoryParts& parts) {
 // The steps that one "run" asks for.
 void runSteps(const WorkerOptions& options, WorkerLink& link, Executor& executor, int64_t first, int64_t last) {
   for (int64_t step = first; step <= last && !link.stopRequested(); ++step) {
+    if (!options.adopt_directory.empty() && step > 1)
+      adoptStepDump(executor, StepDump::open(options.adopt_directory, step - 1, options.adopt_ranks));
     const StepReport report = executor.runStep(step);
     nlohmann::json body = {{"step", step},
                            {"seconds", report.seconds},
@@ -139,6 +141,8 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   };
   add("--data", options.data.path);
   add("--dump", options.dump_directory);
+  add("--adopt", options.adopt_directory);
+  if (options.adopt_ranks > 0) add("--adopt-ranks", std::to_string(options.adopt_ranks));
   if (options.dump.gradients) arguments.emplace_back("--dump-gradients");
   if (options.dump.parameters) arguments.emplace_back("--dump-parameters");
   if (options.dump.states) arguments.emplace_back("--dump-states");
@@ -159,6 +163,8 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--transfer-timeout",
        [&](const std::string& text) { options.transfer_timeout_ms = parseNumber<int64_t>("--transfer-timeout", text); }},
       {"--data", [&](const std::string& text) { options.data.path = text; }},
+      {"--adopt", [&](const std::string& text) { options.adopt_directory = text; }},
+      {"--adopt-ranks", [&](const std::string& text) { options.adopt_ranks = parseNumber<int>("--adopt-ranks", text); }},
       {"--dump", [&](const std::string& text) { options.dump_directory = text; }}};
   const std::map<std::string, std::function<void()>> flags{{"--dump-gradients", [&] { options.dump.gradients = true; }},
                                                            {"--dump-parameters", [&] { options.dump.parameters = true; }},

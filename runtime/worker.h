@@ -2,7 +2,7 @@
 //
 //   EXE worker --connect ENDPOINT --job ID --rank R --segments DESCRIPTION --directory RANKDIR --coordinator PID
 //              [--data FILE] [--seed N] [--transfer-timeout MS] [--dump DIR] [--dump-gradients] [--dump-parameters]
-//              [--dump-states] [--allow-not-finite]
+//              [--dump-states] [--allow-not-finite] [--adopt DIR] [--adopt-ranks N]
 //
 // It loads its rank, says so, runs the steps that the coordinator asks for, and ends when told to, when the coordinator is
 // gone, or on the first error, which it reports as code and message.
@@ -26,6 +26,8 @@ struct WorkerOptions {
   bool check_finite = true;
   std::string dump_directory;
   DumpSelection dump;
+  std::string adopt_directory;
+  int adopt_ranks = 0;
   int64_t transfer_timeout_ms = 600'000;
 };
 
