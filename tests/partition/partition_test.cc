@@ -117,6 +117,18 @@ TEST(PartitionTraining, CutsAMicrobatchOverNoMoreDevicesThanItHasRows) {
   EXPECT_THAT(one.notes, ElementsAre(HasSubstr("no input has a batch dimension that could be cut over more")));
 }
 
+TEST(PartitionTraining, GoesByTheSmallestMicrobatch) {
+  Plan plan;
+  plan.dimensions = {{"batch", 3}};  // microbatches of two rows and one
+  plan.batch_dimension = "batch";
+  plan.microbatches = 2;
+  PartitionOptions options = onDevices(4);
+  options.stages = "uniform:2";
+  partitionTraining(chainTraining(5, 2), options, plan);
+  EXPECT_EQ(devicesOf(plan), "0|1");
+  EXPECT_THAT(plan.notes, ElementsAre(HasSubstr("a microbatch of one row cannot be cut over more")));
+}
+
 TEST(PartitionTraining, NotesParametersWithoutAGradient) {
   TrainingBuilder builder(1);
   const ValueId x = builder.input("x");
