@@ -64,13 +64,17 @@ int uniformStages(const std::string& text) {
   return error == std::errc() && parsed == end && stages > 0 ? stages : 0;
 }
 
-// How many stages the options ask for, without a stage file.
-int stageCount(const PartitionOptions& options, const Chain& chain, const Balance& balance) {
-  const int devices = options.cluster.deviceCount();
+// How many stages the options ask for, without a stage file; 0: it depends on the model.
+int givenCount(const PartitionOptions& options, const Balance& balance) {
   if (!options.boundaries.empty()) return static_cast<int>(options.boundaries.size()) + 1;
   if (options.stages != "auto") return uniformStages(options.stages);
   if (!options.stage_devices.empty()) return static_cast<int>(options.stage_devices.size());
-  if (balance.kind == Balance::Kind::kCounts) return static_cast<int>(balance.counts.size());
+  return balance.kind == Balance::Kind::kCounts ? static_cast<int>(balance.counts.size()) : 0;
+}
+
+int stageCount(const PartitionOptions& options, const Chain& chain, const Balance& balance) {
+  const int devices = options.cluster.deviceCount();
+  if (const int given = givenCount(options, balance); given > 0) return given;
   int64_t most = options.layers > 0 ? std::min<int64_t>(options.layers, chain.count()) : chain.count();
   if (balance.kind == Balance::Kind::kType) most = std::ssize(matchModules(chain.training.graph, chain.nodes, balance.pattern).names);
   return static_cast<int>(std::min<int64_t>(devices, most));
@@ -174,6 +178,10 @@ std::string readStageFileText(const std::string& path) {
        path);
 }
 
+StageFile readStageFile(const PartitionOptions& options) {
+  return parseStageFile(readStageFileText(options.stages), options.stages, options.cluster, options.layers);
+}
+
 // The cuts that the stages' "until" name.
 Cuts cutsOfValues(const StageFile& file, const Chain& chain) {
   std::vector<Boundary> boundaries;
@@ -193,7 +201,7 @@ Cuts cutsOfValues(const StageFile& file, const Chain& chain) {
 }
 
 Choice choiceOfFile(const PartitionOptions& options, const Chain& chain, const Plan& plan) {
-  const StageFile file = parseStageFile(readStageFileText(options.stages), options.stages, options.cluster, options.layers);
+  const StageFile file = readStageFile(options);
   if (!options.balance.empty() || !options.stage_devices.empty() || !options.boundaries.empty()) {
     const char* option = !options.balance.empty() ? "--balance" : !options.stage_devices.empty() ? "--stage-devices" : "--boundary";
     fail(ErrorCode::kUsage, "{} and a stage file exclude each other: {} says everything about stages and devices", option, file.name);
@@ -291,6 +299,22 @@ void noteUntrained(const Chain& chain, Plan& plan) {
 }
 
 }  // namespace
+
+AskedStages askedStages(const PartitionOptions& options) {
+  AskedStages asked;
+  if (isStageFile(options.stages)) {
+    const StageFile file = readStageFile(options);
+    asked.count = static_cast<int>(file.stages.size());
+    for (const StageSpec& stage : file.stages) asked.widest = std::max(asked.widest, stage.mesh_shape[0]);
+    return asked;
+  }
+  const int devices = options.cluster.deviceCount();
+  const int given = givenCount(options, parseBalance(options.balance));
+  asked.count = given > 0 ? given : devices;
+  asked.widest = std::max(1, devices / asked.count);
+  for (int width : options.stage_devices) asked.widest = std::max(asked.widest, width);
+  return asked;
+}
 
 void partitionTraining(const TrainingGraph& training, const PartitionOptions& options, Plan& plan) {
   const Chain chain = chainOf(training);

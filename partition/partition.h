@@ -21,6 +21,14 @@ struct PartitionOptions {
   int layers = 0;                       // how many layers to form; 0: automatic
 };
 
+// What the options say before the model is known: at most so many stages, each over at most so many data-parallel devices. For
+// the automatic choice of microbatches. Errors as partitionTraining.
+struct AskedStages {
+  int count = 1;
+  int widest = 1;
+};
+AskedStages askedStages(const PartitionOptions& options);
+
 // Clusters the forward nodes into layers by cumulative FLOPs, gives the layers to stages, stages to devices, and fills
 // `plan`'s layers, stages and schedule (its other fields are the caller's); docs/stages.md tells what the options mean.
 // Without stage_devices or a stage file K stages get devices/K devices each, rounded down, and no more than a microbatch has

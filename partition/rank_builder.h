@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "ir/program.h"
-#include "sharding/training_family.h"
 #include "partition/emit_cut.h"
 #include "partition/emit_messages.h"
 #include "partition/layout.h"
 #include "partition/partition.h"
 #include "partition/shipments.h"
+#include "sharding/training_family.h"
 
 namespace pipeshard {
 

@@ -12,8 +12,8 @@
 
 #include <vector>
 
-#include "sharding/training_family.h"
 #include "partition/layout.h"
+#include "sharding/training_family.h"
 
 namespace pipeshard {
 

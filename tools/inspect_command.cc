@@ -67,7 +67,7 @@ struct InspectCommand {
     request.microbatches = 1;
     request.allow_missing_weights = true;
     Progress progress;
-    const ForwardModel model = loadForward(request, 1, [&](const std::string& phase) { progress.phase(phase); });
+    const ForwardModel model = loadForward(request, AskedStages(), [&](const std::string& phase) { progress.phase(phase); });
     const Totals totals = countTotals(model);
     const std::vector<OperatorSupport> support = operatorSupport(model.graph);
     fmt::print("{}: forward graph, opset {}, {} nodes\n", request.model_path, model.graph.opset_imports.at(""), model.graph.nodes.size());

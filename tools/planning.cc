@@ -47,15 +47,15 @@ std::string findBatchDimension(const Graph& graph, const std::string& asked, int
   return leading.size() == 1 ? *leading.begin() : "";
 }
 
-// At most two microbatches per stage, dividing the batch.
-int64_t chooseMicrobatches(int64_t batch, int stages) {
-  for (int64_t count = std::min<int64_t>(batch, 2 * stages); count > 1; --count) {
-    if (batch % count == 0) return count;
+// At most two microbatches per stage, dividing the batch, each with a row for every data-parallel device.
+int64_t chooseMicrobatches(int64_t batch, const AskedStages& stages) {
+  for (int64_t count = std::min<int64_t>(batch, 2 * stages.count); count > 1; --count) {
+    if (batch % count == 0 && batch / count >= stages.widest) return count;
   }
   return 1;
 }
 
-void decideMicrobatches(const PlanRequest& request, const Graph& graph, int stages, ForwardModel& model) {
+void decideMicrobatches(const PlanRequest& request, const Graph& graph, const AskedStages& stages, ForwardModel& model) {
   model.batch_dimension = findBatchDimension(graph, request.batch_dimension, request.microbatches);
   const auto bound = model.dimensions.find(model.batch_dimension);
   if (bound == model.dimensions.end()) {
@@ -114,11 +114,6 @@ std::function<const Graph&(int64_t)> preparer(Graph raw, const ForwardModel& mod
   };
 }
 
-int requestedStages(const PlanRequest& request) {
-  if (!request.partition.boundaries.empty()) return static_cast<int>(request.partition.boundaries.size()) + 1;
-  return std::max(1, parseCluster(request.cluster).deviceCount());
-}
-
 // What emitPrograms cannot know: the whole batch's shapes, ranges of integer inputs, types in the weight files.
 void completeProgram(const ForwardModel& model, const std::map<std::string, std::pair<int64_t, int64_t>>& ranges, Program& program) {
   for (ProgramInput& input : program.inputs) {
@@ -163,7 +158,7 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
 
 }  // namespace
 
-ForwardModel loadForward(const PlanRequest& request, int stages, const ProgressCallback& progress) {
+ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages, const ProgressCallback& progress) {
   progress("reading " + request.model_path);
   ReadOptions read;
   read.external_data_root = request.external_data_root;
@@ -251,7 +246,9 @@ std::unique_ptr<const TrainingFamily> partitionModel(const ForwardModel& model, 
 
 PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress) {
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
-  ForwardModel model = loadForward(request, requestedStages(request), progress);
+  PartitionOptions options = request.partition;
+  options.cluster = parseCluster(request.cluster);
+  ForwardModel model = loadForward(request, askedStages(options), progress);
   PlannedTraining planned;
   try {
     std::map<std::string, std::pair<int64_t, int64_t>> ranges;
@@ -264,8 +261,6 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
     requireTrainableTypes(model.graph);
 
     progress("building the training graph and partitioning");
-    PartitionOptions options = request.partition;
-    options.cluster = planned.plan.cluster;
     const std::unique_ptr<const TrainingFamily> family = partitionModel(model, optimizer, options, planned.plan);
     progress("writing the programs of the ranks");
     planned.training = family->base();

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "ir/plan.h"
-#include "sharding/training_family.h"
 #include "onnx_import/autodiff/training.h"
 #include "partition/partition.h"
+#include "sharding/training_family.h"
 #include "tools/model_options.h"
 
 namespace pipeshard {
@@ -34,7 +34,7 @@ struct ForwardModel {
 };
 
 // Reads, checks and prepares the model. `stages` serves the automatic choice of microbatches.
-ForwardModel loadForward(const PlanRequest& request, int stages, const ProgressCallback& progress);
+ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages, const ProgressCallback& progress);
 
 struct PlannedTraining {
   Plan plan;

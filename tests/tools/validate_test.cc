@@ -1,5 +1,6 @@
 // The main job, end to end: the command, real exports, worker processes.
 
+#include <algorithm>
 #include <limits>
 #include <map>
 
@@ -31,13 +32,15 @@ void PrintTo(const Configuration& configuration, std::ostream* stream) { *stream
 std::vector<std::string> commandLine(const Configuration& c, const std::string& json) {
   std::vector<std::string> line = {"validate",       "examples/" + c.model + ".onnx",
                                    "--cluster",      "1x" + std::to_string(c.workers),
-                                   "--stages",       "uniform:" + std::to_string(c.workers),
                                    "--schedule",     c.schedule,
                                    "--microbatches", std::to_string(c.microbatches),
                                    "--optimizer",    c.optimizer,
                                    "--precision",    c.precision,
                                    "--steps",        "3",
                                    "--json",         json};
+  if (std::find(c.more.begin(), c.more.end(), "--stages") == c.more.end()) {
+    line.insert(line.end(), {"--stages", "uniform:" + std::to_string(c.workers)});
+  }
   line.insert(line.end(), c.more.begin(), c.more.end());
   return line;
 }
@@ -104,6 +107,24 @@ std::vector<Configuration> configurations() {
     all.push_back({.name = m + "_8_in_3", .model = m, .microbatches = 3});
     all.push_back({.name = m + "_8_in_5_float64", .model = m, .microbatches = 5, .optimizer = "sgd:lr=0.1", .precision = "float64"});
   }
+  // All four models and both exporters on two stages of two data-parallel devices and on stages of one and three.
+  for (const std::string m : {"mlp", "gpt2", "llama", "resnet", "gpt2_torchscript", "resnet_torchscript"}) {
+    const std::string precision = m.starts_with("resnet") ? "float64" : "float32";  // a Relu near zero may flip in float32
+    const auto add = [&](const std::string& layout, const std::string& schedule, int microbatches, std::vector<std::string> more) {
+      all.push_back({.name = m + "_" + layout + "_" + schedule,
+                     .model = m,
+                     .schedule = schedule,
+                     .microbatches = microbatches,
+                     .optimizer = "sgd:lr=0.1,momentum=0.9",
+                     .precision = precision,
+                     .more = std::move(more)});
+    };
+    for (const std::string schedule : {"sequential", "gpipe", "1f1b"}) add("two_by_two", schedule, 4, {"--stages", "uniform:2"});
+    add("two_by_two_8_in_3", "1f1b", 3, {"--stages", "uniform:2"});
+    add("one_and_three", "1f1b", 2, {"--stages", "auto", "--stage-devices", "1,3"});
+    add("three_and_one", "gpipe", 2, {"--stages", "auto", "--stage-devices", "3,1"});
+  }
+  all.push_back({.name = "gpt2_data_parallel_adamw", .model = "gpt2", .microbatches = 2, .more = {"--stages", "uniform:1"}});
   all.push_back({.name = "gpt2_batch_32", .model = "gpt2", .more = {"--dim", "batch=32"}});
   return all;
 }
