@@ -3,6 +3,8 @@
 
 #include "ir/error.h"
 #include "ir/program.h"
+#include "tests/expect_error.h"
+#include "tests/ir/edited_text.h"
 #include "tests/ir/program_writer.h"
 
 namespace pipeshard {
@@ -23,20 +25,8 @@ Program withConstant(size_t elements) {
   return writer.program();
 }
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
-
 void expectError(const std::string& text, ErrorCode code, const std::string& message) {
-  try {
-    programFromJson(text);
-    ADD_FAILURE() << "accepted; expected " << message;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    EXPECT_THAT(error.message(), HasSubstr(message));
-  }
+  EXPECT_ERROR(programFromJson(text), code, message);
 }
 
 TEST(ProgramJson, RoundTripsEveryField) {

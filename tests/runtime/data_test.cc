@@ -6,9 +6,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "tests/runtime/expect_error.h"
+#include "tests/expect_error.h"
 #include "tests/runtime/npz_writer.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace pipeshard {
 namespace {

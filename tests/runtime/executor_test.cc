@@ -8,9 +8,9 @@
 #include <thread>
 
 #include "runtime/dump.h"
-#include "tests/runtime/expect_error.h"
+#include "tests/expect_error.h"
 #include "tests/runtime/pipeline_program.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "transport/shared_memory.h"
 
 namespace pipeshard {
@@ -70,7 +70,7 @@ TEST(Executor, ReadsARankDirectoryAndWeightsFromFiles) {
     images[0].program.buffers[0].source = WeightReference{folder.file("weights.bin"), 16, constant.bytes.size()};
   }
   writePlanDirectory(folder.path(), images);
-  const std::string rank = folder.path() + "/ranks/0000";
+  const std::string rank = folder.file("ranks/0000");
   {
     LocalProgram local(loadRank(rank), {"", 5});
     expectStep(local, local.runStep(1), expectedSteps(1, 5)[0], 1e-12);
