@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ir/error.h"
+#include "runtime/batch_check.h"
 #include "runtime/convert.h"
 #include "runtime/elementwise_add.h"
 #include "runtime/weights.h"
@@ -194,7 +195,9 @@ StepReport Executor::runStep(int64_t step) {
     try {
       execute(actions_[i], step, report);
     } catch (Error& error) {
-      throw error.addContext(fmt::format("step {}, {}", step, describePlace(program(), i)));
+      error.addContext(fmt::format("step {}, {}", step, describePlace(program(), i)));
+      const bool by_kernel = actions_[i].instruction->kind == InstructionKind::kRun && data_ != nullptr;
+      throw Error(error.code(), error.message() + (by_kernel ? explainFailedStep(program(), *data_, step) : ""));
     }
   }
   const Clock::time_point end_of_work = Clock::now();
@@ -202,8 +205,8 @@ StepReport Executor::runStep(int64_t step) {
   report.transfer_seconds += secondsSince(end_of_work);
   report.loss = readLoss();
   if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
-    fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; lower the learning rate or check the data", program().rank, step,
-         *report.loss);
+    fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; {}", program().rank, step, *report.loss,
+         data_ == nullptr ? "" : explainNotFiniteLoss(program(), *data_, step));
   }
   current_step_.store(0);
   report.seconds = secondsSince(start);

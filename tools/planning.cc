@@ -34,7 +34,8 @@ std::string findBatchDimension(const Graph& graph, const std::string& asked, int
   }
   if (!asked.empty()) {
     if (!all.contains(asked))
-      fail(ErrorCode::kUsage, "--batch-dim {}: the model's symbolic dimensions are: {}", asked, fmt::join(all, ", "));
+      fail(ErrorCode::kUsage, "--batch-dim {}: the model's symbolic dimensions are: {}", asked,
+           all.empty() ? "none" : fmt::format("{}", fmt::join(all, ", ")));
     return asked;
   }
   for (const char* usual : {"batch", "batch_size", "N"}) {
@@ -61,9 +62,9 @@ void decideMicrobatches(const PlanRequest& request, const Graph& graph, int stag
   if (bound == model.dimensions.end()) {
     if (request.microbatches > 1 && model.batch_dimension.empty()) {
       fail(ErrorCode::kConfiguration,
-           "{}: --microbatches {} needs a batch that can be cut, but no input has a symbolic batch dimension; export the model with a "
+           "--microbatches {} needs a batch that can be cut, but no input has a symbolic batch dimension; export the model with a "
            "dynamic batch axis (torch.export.Dim(\"batch\")), or use --microbatches 1",
-           request.model_path, request.microbatches);
+           request.microbatches);
     }
     model.microbatches = 1;  // unbound: prepareModel says which dimensions exist
     return;
@@ -119,11 +120,25 @@ int requestedStages(const PlanRequest& request) {
   return std::max(1, parseCluster(request.cluster).deviceCount());
 }
 
+struct InputLimits {
+  IntegerRange range;
+  std::optional<AllowedIntegers> allowed;
+};
+
+std::map<std::string, InputLimits> inputLimits(const Graph& graph) {
+  std::map<std::string, InputLimits> limits;
+  for (ValueId input : graph.inputs) limits[graph.value(input).name] = {inputRange(graph, input), allowedIntegers(graph, input)};
+  return limits;
+}
+
 // What emitPrograms cannot know: the whole batch's shapes, ranges of integer inputs, types in the weight files.
-void completeProgram(const ForwardModel& model, const std::map<std::string, std::pair<int64_t, int64_t>>& ranges, Program& program) {
+void completeProgram(const ForwardModel& model, const std::map<std::string, InputLimits>& limits, Program& program) {
   for (ProgramInput& input : program.inputs) {
-    const auto range = ranges.find(input.name);
-    if (range != ranges.end()) std::tie(input.low, input.high) = range->second;
+    const auto found = limits.find(input.name);
+    if (found == limits.end()) continue;
+    input.low = found->second.range.low;
+    input.high = found->second.range.high;
+    input.allowed = found->second.allowed;
   }
   for (Buffer& buffer : program.buffers) {
     const auto original = model.source_types.find(buffer.value);
@@ -265,11 +280,7 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
   ForwardModel model = loadForward(request, requestedStages(request), progress);
   PlannedTraining planned;
   try {
-    std::map<std::string, std::pair<int64_t, int64_t>> ranges;
-    for (ValueId input : model.graph.inputs) {
-      const IntegerRange range = inputRange(model.graph, input);
-      ranges[model.graph.value(input).name] = {range.low, range.high};
-    }
+    const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
     noteUntrained(model);
     noteRunningStatistics(model);
     planned.plan = describePlan(request, model, optimizer);
@@ -290,8 +301,8 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
     partitionTraining(planned.training, alone, single);
     planned.reference = emitPrograms(*family, single).at(0);
 
-    for (RankProgram& rank : planned.ranks) completeProgram(model, ranges, rank.program);
-    completeProgram(model, ranges, planned.reference.program);
+    for (RankProgram& rank : planned.ranks) completeProgram(model, limits, rank.program);
+    completeProgram(model, limits, planned.reference.program);
   } catch (Error& error) {
     throw error.addContext(request.model_path);
   }

@@ -34,6 +34,7 @@ TEST(ProgramJson, RoundTripsEveryField) {
   programs[0].groups = {{0, 1}};
   programs[0].inputs[0].low = -5;
   programs[0].inputs[0].high = 50257;
+  programs[0].inputs[0].allowed = AllowedIntegers{-7, 9, -100, false};
   programs[0].results[1].state = "momentum";
   programs[0].buffers[0].source_type = DataType::kFloat32;
   for (const Program& program : programs) {
