@@ -157,19 +157,9 @@ void noteRunningStatistics(ForwardModel& model) {
   }
 }
 
-// Floating-point weights that are not trained, unless the exporter says that they are none.
-void noteUntrained(ForwardModel& model) {
-  const std::vector<ValueId> trained = trainableParameters(model.graph);
-  std::vector<std::string> names;
-  for (const auto& [id, initializer] : model.graph.initializers) {
-    const Value& value = model.graph.value(id);
-    const bool by_exporter = std::any_of(value.metadata.begin(), value.metadata.end(), [](const auto& entry) {
-      return entry.first.ends_with("InputSpec.kind") || entry.first == "pipeshard.constant";
-    });
-    if (by_exporter || !isFloatingPoint(value.data_type) || value.shape->empty()) continue;
-    if (std::find(trained.begin(), trained.end(), id) == trained.end()) names.push_back(value.name);
-  }
-  if (!names.empty()) model.notes.push_back(fmt::format("taken for constants, not trained: {}", fmt::join(names, ", ")));
+void requireParameters(const Graph& graph) {
+  if (!trainableParameters(graph).empty()) return;
+  fail(ErrorCode::kBadModel, "there is no weight to train; --train NAME_REGEX says which weights are, --freeze which are not");
 }
 
 Plan describePlan(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer) {
@@ -183,6 +173,9 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
   plan.cluster = parseCluster(request.cluster);
   plan.microbatches = model.microbatches;
   plan.schedule = request.partition.schedule;
+  plan.train = request.train;
+  plan.freeze = request.freeze;
+  plan.boundaries = request.partition.boundaries;
   plan.notes = model.notes;
   return plan;
 }
@@ -197,6 +190,7 @@ ForwardModel loadForward(const PlanRequest& request, int stages, const ProgressC
   read.inline_weight_bytes = kInlineWeightBytes;
   Graph raw = readModel(request.model_path, read);
   try {
+    overrideParameters(raw, request.train, request.freeze);
     const std::string loss_name = raw.value(attachLoss(raw, parseLoss(request.loss))).name;
     ForwardModel model;
     model.source_types = setPrecision(raw, parsePrecision(request.precision)).source_types;
@@ -281,9 +275,10 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
   PlannedTraining planned;
   try {
     const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
-    noteUntrained(model);
+    for (std::string& note : parameterNotes(model.graph)) model.notes.push_back(std::move(note));
     noteRunningStatistics(model);
     planned.plan = describePlan(request, model, optimizer);
+    requireParameters(model.graph);
     requireTrainableTypes(model.graph);
 
     progress("building the training graph and partitioning");

@@ -321,6 +321,9 @@ std::string planCommand(const Plan& plan) {
   add("--precision", std::string(dataTypeName(plan.precision)));
   add("--cluster", fmt::format("{}x{}", plan.cluster.nodes, plan.cluster.devices_per_node));
   if (std::ssize(plan.stages) != plan.cluster.deviceCount()) add("--stages", fmt::format("uniform:{}", plan.stages.size()));
+  for (const std::string& pattern : plan.freeze) add("--freeze", pattern);
+  for (const std::string& pattern : plan.train) add("--train", pattern);
+  for (const std::string& value : plan.boundaries) add("--boundary", value);
   add("--schedule", plan.schedule);
   add("--microbatches", fmt::format("{}", plan.microbatches));
   add("-o", planDirectory(plan));
@@ -331,7 +334,7 @@ std::string renderReproduction(const Plan& plan) {
   std::string html = paragraph("plan.json beside this page holds the exact cut; validating the directory solves nothing again:");
   html +=
       scrollBox("Command that validates", fmt::format("<pre>{}</pre>", escapeHtml("pipeshard validate " + shellWord(planDirectory(plan)))));
-  html += paragraph("Planned anew (cuts chosen by --boundary have to be given again):");
+  html += paragraph("Planned anew:");
   html += scrollBox("Command that plans", fmt::format("<pre>{}</pre>", escapeHtml(planCommand(plan))));
   return section("reproduce", "How to reproduce", html);
 }

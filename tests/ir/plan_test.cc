@@ -30,6 +30,18 @@ Plan examplePlan() {
 
 void expectError(const std::string& text, ErrorCode code, const std::string& message) { EXPECT_ERROR(planFromJson(text), code, message); }
 
+TEST(PlanJson, KeepsOptionsAsGivenAndLeavesOutThoseThatWereNot) {
+  Plan plan = examplePlan();
+  EXPECT_EQ(planToJson(plan).find("freeze"), std::string::npos);
+  plan.train = {"^head"};
+  plan.freeze = {".", "bias$"};
+  plan.boundaries = {"add_1"};
+  const Plan parsed = planFromJson(planToJson(plan));
+  EXPECT_EQ(parsed.train, plan.train);
+  EXPECT_EQ(parsed.freeze, plan.freeze);
+  EXPECT_EQ(parsed.boundaries, plan.boundaries);
+}
+
 TEST(PlanJson, RoundTripsByteForByte) {
   const std::string json = planToJson(examplePlan());
   EXPECT_EQ(planToJson(planFromJson(json)), json);
