@@ -20,7 +20,7 @@ std::string excerpt(const Json& json) {
 
 }  // namespace
 
-Json parseJson(std::string_view text, std::string_view what) {
+Json parseJson(std::string_view text, std::string_view what, JsonComments comments) {
   std::vector<std::set<std::string>> open_objects;
   const auto callback = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
@@ -31,20 +31,19 @@ Json parseJson(std::string_view text, std::string_view what) {
     return true;
   };
   try {
-    return Json::parse(text.begin(), text.end(), callback);
+    return Json::parse(text.begin(), text.end(), callback, true, comments == JsonComments::kAllowed);
   } catch (const Json::exception& error) {
     fail(ErrorCode::kConfiguration, "{}: this is not JSON: {}", what, error.what());
   }
 }
 
-void checkJsonVersion(const Json& document, std::string_view what, int version) {
+void checkJsonVersion(const Json& document, std::string_view what, int version, std::string_view advice) {
   if (!document.is_object() || !document.contains("version")) {
     fail(ErrorCode::kConfiguration, "{}: key \"version\" is missing; is this the right file?", what);
   }
   const int64_t found = JsonReader(document.at("version"), std::string(what) + ".version").integer(0, INT32_MAX);
   if (found != version) {
-    fail(ErrorCode::kVersionMismatch,
-         "{}: version {} was found, this pipeshard reads version {}; plan again, or use the pipeshard that wrote it", what, found, version);
+    fail(ErrorCode::kVersionMismatch, "{}: version {} was found, this pipeshard reads version {}; {}", what, found, version, advice);
   }
 }
 

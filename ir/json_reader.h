@@ -1,4 +1,4 @@
-// Reading and writing the JSON files of ir/ (plan.json, program.json): strict, with errors that name the path of the
+// Reading and writing the JSON files of ir/ (plan.json, program.json, stage files): strict, with errors that name the path of the
 // field, what was found and what is allowed. For the sources of ir/ only: nlohmann-json stays behind this header.
 #pragma once
 
@@ -17,13 +17,16 @@ namespace pipeshard {
 
 using Json = nlohmann::ordered_json;
 
+enum class JsonComments : bool { kRefused, kAllowed };  // files written by people may hold // and /* */ comments
+
 // Parses a whole document. Error(kConfiguration), with line and column, for text that is no JSON or repeats a key.
 // `what` ("plan.json") starts every message.
-Json parseJson(std::string_view text, std::string_view what);
+Json parseJson(std::string_view text, std::string_view what, JsonComments comments = JsonComments::kRefused);
 
 // Looks at the document's "version" before anything else: Error(kConfiguration) without one, Error(kVersionMismatch) with
-// another than `version`.
-void checkJsonVersion(const Json& document, std::string_view what, int version);
+// another than `version`; `advice` ends that message.
+void checkJsonVersion(const Json& document, std::string_view what, int version,
+                      std::string_view advice = "plan again, or use the pipeshard that wrote it");
 
 // The document as text: one line per key of the outermost object, and one line per element of arrays in it; integers
 // and strings only, so the same data gives the same bytes. Error(kBadModel) for names that are not UTF-8.
@@ -38,6 +41,8 @@ class JsonReader {
   // An object with these keys and no others; `required` ones must be there, `optional` ones may.
   void expectObject(std::initializer_list<std::string_view> required, std::initializer_list<std::string_view> optional = {}) const;
   bool has(const char* key) const { return json_->contains(key); }
+  bool isArray() const { return json_->is_array(); }
+  bool isString() const { return json_->is_string(); }
   JsonReader at(const char* key) const;      // of an object, after expectObject
   std::vector<JsonReader> elements() const;  // of an array
   std::vector<std::string> keys() const;     // of an object with free keys

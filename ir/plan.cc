@@ -31,6 +31,20 @@ std::string scaled(int64_t amount, std::string_view unit) {
   return prefix == 0 ? fmt::format("{} {}", amount, unit) : fmt::format("{:.2f} {}{}", value, kPrefixes[prefix], unit);
 }
 
+// "0", "0,2", "1..3": three or more in a row as a range.
+std::string deviceList(const std::vector<int>& devices) {
+  std::string text;
+  for (size_t i = 0; i < devices.size();) {
+    size_t end = i + 1;
+    while (end < devices.size() && devices[end] == devices[end - 1] + 1) ++end;
+    if (end - i < 3) end = i + 1;
+    text += (text.empty() ? "" : ",") + std::to_string(devices[i]);
+    if (end - i >= 3) text += ".." + std::to_string(devices[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
 }  // namespace
 
 Cluster parseCluster(std::string_view text) {
@@ -55,16 +69,22 @@ std::string printPlan(const Plan& plan) {
     text += fmt::format("  dimension     {} = {}{}\n", name, size, name == plan.batch_dimension ? " (cut into microbatches)" : "");
   }
   int64_t total = 0;
-  for (const StagePlan& stage : plan.stages) total += stage.forward_flops + stage.backward_flops;
-  text += fmt::format("\n  {:>5}  {:>9}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", "stage", "devices", "layers", "forward",
-                      "backward", "share", "parameters", "in flight", "ends with");
+  bool meshes = false;  // some stage has several devices
+  for (const StagePlan& stage : plan.stages) {
+    total += stage.forward_flops + stage.backward_flops;
+    meshes = meshes || stage.devices.size() > 1;
+  }
+  const auto mesh = [&](const std::string& cell) { return meshes ? fmt::format("  {:>12}", cell) : std::string(); };
+  text += fmt::format("\n  {:>5}  {:>9}{}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", "stage", "devices", mesh("data x model"),
+                      "layers", "forward", "backward", "share", "parameters", "in flight", "ends with");
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const StagePlan& stage = plan.stages[s];
-    text += fmt::format("  {:>5}  {:>9}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", s,
-                        fmt::format("{}", fmt::join(stage.devices, ",")), fmt::format("{}..{}", stage.first_layer, stage.last_layer),
-                        scaled(stage.forward_flops, "FLOP"), scaled(stage.backward_flops, "FLOP"),
-                        percent(stage.forward_flops + stage.backward_flops, total), scaled(stage.parameter_bytes, "B"),
-                        stage.peak_activations, plan.layers.at(static_cast<size_t>(stage.last_layer)).last_node);
+    text +=
+        fmt::format("  {:>5}  {:>9}{}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", s, deviceList(stage.devices),
+                    mesh(fmt::format("{}", fmt::join(stage.mesh_shape, "x"))), fmt::format("{}..{}", stage.first_layer, stage.last_layer),
+                    scaled(stage.forward_flops, "FLOP"), scaled(stage.backward_flops, "FLOP"),
+                    percent(stage.forward_flops + stage.backward_flops, total), scaled(stage.parameter_bytes, "B"), stage.peak_activations,
+                    plan.layers.at(static_cast<size_t>(stage.last_layer)).last_node);
   }
   if (!plan.notes.empty()) text += "\n";
   for (const std::string& note : plan.notes) text += "  note: " + note + "\n";

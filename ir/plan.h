@@ -35,8 +35,8 @@ struct LayerPlan {
 struct StagePlan {
   int first_layer = 0;  // inclusive
   int last_layer = 0;
-  std::vector<int> devices;              // ranks
-  std::vector<int> mesh_shape = {1, 1};  // logical mesh, (data, model)
+  std::vector<int> devices;              // ranks, in the mesh's order; each in one stage, 0..n-1 in all stages together
+  std::vector<int> mesh_shape = {1, 1};  // (data, model), product devices.size(): microbatches are cut along the data axis
   int64_t forward_flops = 0;             // one microbatch
   int64_t backward_flops = 0;
   int64_t parameter_bytes = 0;

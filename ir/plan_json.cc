@@ -1,5 +1,7 @@
 // plan.json. Reading is strict: a hand-edited plan with a misspelt key or stages that leave a layer out is refused.
 
+#include <algorithm>
+
 #include "ir/error.h"
 #include "ir/json_reader.h"
 #include "ir/plan.h"
@@ -40,6 +42,24 @@ Json stageToJson(const StagePlan& stage) {
           {"peak_activations", stage.peak_activations}};
 }
 
+// At least one device, and none that another stage has.
+void readDevices(const JsonReader& json, const Plan& plan, StagePlan& stage) {
+  const std::vector<int64_t> devices = json.integers(0, plan.cluster.deviceCount() - 1);
+  if (devices.empty()) json.failExpected("at least one device");
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const int device = static_cast<int>(devices[i]);
+    const auto has = [&](const StagePlan& other) {
+      return std::find(other.devices.begin(), other.devices.end(), device) != other.devices.end();
+    };
+    const auto owner = std::find_if(plan.stages.begin(), plan.stages.end(), has);
+    if (owner != plan.stages.end()) {
+      json.elements()[i].failExpected(fmt::format("a device that no stage has; stages[{}] has it", owner - plan.stages.begin()));
+    }
+    if (has(stage)) json.elements()[i].failExpected("a device that the stage does not have already");
+    stage.devices.push_back(device);
+  }
+}
+
 StagePlan stageFromJson(const JsonReader& json, const Plan& plan) {
   json.expectObject(
       {"first_layer", "last_layer", "devices", "mesh_shape", "forward_flops", "backward_flops", "parameter_bytes", "peak_activations"});
@@ -52,18 +72,13 @@ StagePlan stageFromJson(const JsonReader& json, const Plan& plan) {
   }
   if (stage.first_layer > last_layer) json.failExpected(fmt::format("no further stage: there are {} layers", last_layer + 1));
   stage.last_layer = static_cast<int>(json.at("last_layer").integer(stage.first_layer, last_layer));
-  stage.devices.clear();
-  for (int64_t device : json.at("devices").integers(0, plan.cluster.deviceCount() - 1)) stage.devices.push_back(static_cast<int>(device));
+  readDevices(json.at("devices"), plan, stage);
   stage.mesh_shape.clear();
   for (int64_t size : json.at("mesh_shape").integers(1, INT32_MAX)) stage.mesh_shape.push_back(static_cast<int>(size));
-  int64_t mesh_size = 1;
-  for (int size : stage.mesh_shape) {
-    mesh_size *= size;
-    if (mesh_size > plan.cluster.deviceCount()) break;
-  }
-  if (stage.devices.empty() || mesh_size != static_cast<int64_t>(stage.devices.size())) {
+  const bool fits = stage.mesh_shape.size() == 2 && int64_t{stage.mesh_shape[0]} * stage.mesh_shape[1] == std::ssize(stage.devices);
+  if (!fits) {
     json.at("mesh_shape")
-        .failExpected(fmt::format("a shape whose product is the number of devices of the stage, {}", stage.devices.size()));
+        .failExpected(fmt::format("[data, model] whose product is the number of devices of the stage, {}", stage.devices.size()));
   }
   stage.forward_flops = json.at("forward_flops").integer(0, INT64_MAX);
   stage.backward_flops = json.at("backward_flops").integer(0, INT64_MAX);
@@ -132,10 +147,21 @@ Plan planFromJson(std::string_view text) {
     plan.layers.push_back(layerFromJson(layer, plan.layers.empty() ? 0 : plan.layers.back().last + 1));
   }
   const JsonReader stages = json.at("stages");
+  if (stages.elements().empty()) stages.failExpected("at least one stage");
   for (const JsonReader& stage : stages.elements()) plan.stages.push_back(stageFromJson(stage, plan));
-  const int covered = plan.stages.empty() ? 0 : plan.stages.back().last_layer + 1;
+  const int covered = plan.stages.back().last_layer + 1;
   if (covered != static_cast<int>(plan.layers.size())) {
     stages.failExpected(fmt::format("stages that cover all {} layers; the last stage ends before layer {}", plan.layers.size(), covered));
+  }
+  int used = 0;
+  int last_device = -1;
+  for (const StagePlan& stage : plan.stages) {
+    used += static_cast<int>(stage.devices.size());
+    last_device = std::max(last_device, *std::max_element(stage.devices.begin(), stage.devices.end()));
+  }
+  if (last_device != used - 1) {
+    fail(ErrorCode::kConfiguration, "plan.json.stages: found device {} in use; expected 0 to {} without gaps, as {} devices are in use",
+         last_device, used - 1, used);
   }
   if (json.has("train")) plan.train = json.at("train").strings();
   if (json.has("freeze")) plan.freeze = json.at("freeze").strings();

@@ -148,6 +148,7 @@ Program programFromJson(std::string_view text);
 // Proves of all ranks' programs together: every receive has its send, in a compatible order and with equal type and
 // shape (a buffer name that both sides of a pair know stands for the same content, so a swap is found); every buffer is
 // written before it is read, not used after it is freed, freed once, and freed at all unless it is persistent or a result;
+// a forward state that the runs of a microbatch read is replaced before another microbatch, or the next step, reads it;
 // no cycle of waits exists (receives wait for sends, frees and overwrites of sent buffers wait for the receive, collectives,
 // also those inside subgraphs, for their whole group); ranks that meet in a collective do so in the same microbatch and phase.
 // Throws Error(kInternal) naming rank, instruction and buffer.

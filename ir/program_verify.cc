@@ -231,7 +231,8 @@ class StructureVerifier {
 
 class LifetimeVerifier {
  public:
-  explicit LifetimeVerifier(const Program& program) : program_(program), written_(program.buffers.size()), freed_(program.buffers.size()) {}
+  explicit LifetimeVerifier(const Program& program)
+      : program_(program), written_(program.buffers.size()), freed_(program.buffers.size()), held_(program.buffers.size()) {}
 
   void run() {
     for (at_ = 0; at_ < program_.instructions.size(); ++at_) step(program_.instructions[at_]);
@@ -240,6 +241,7 @@ class LifetimeVerifier {
     for (size_t i = 0; i < program_.buffers.size(); ++i) {
       const Buffer& buffer = program_.buffers[i];
       const std::string place = fmt::format("rank {}, buffer \"{}\"", program_.rank, buffer.name);
+      if (held_[i]) failVerification(place, fmt::format("nothing hands on what {} read", describeAt(program_, *held_[i])));
       if (isPersistent(buffer.kind)) continue;
       if (!written_[i]) failVerification(place, "no instruction writes it");
       if (is_result[i] && freed_[i])
@@ -254,7 +256,10 @@ class LifetimeVerifier {
 
   void step(const Instruction& instruction) {
     if (instruction.kind == InstructionKind::kFree) return release(instruction.inputs[0]);
-    for (BufferId id : instruction.inputs) read(id);
+    for (BufferId id : instruction.inputs) {
+      read(id);
+      hold(id, instruction);
+    }
     const bool adds = instruction.kind == InstructionKind::kAccumulate && !instruction.overwrite;
     if (adds) read(instruction.outputs[0]);
     for (BufferId id : instruction.outputs) write(id, instruction);
@@ -268,7 +273,18 @@ class LifetimeVerifier {
     if (!written_[id.index()]) failHere(fmt::format("it reads \"{}\", which nothing has written yet", buffer.name));
   }
 
+  // What the passes of one microbatch read of a forward state must be replaced before those of the next read it.
+  void hold(BufferId id, const Instruction& instruction) {
+    if (program_.buffer(id).kind != BufferKind::kForwardState || instruction.kind != InstructionKind::kRun) return;
+    std::optional<size_t>& held = held_[id.index()];
+    if (held && program_.instructions[*held].microbatch != instruction.microbatch) {
+      failHere(fmt::format("it reads \"{}\", which still holds what {} read", program_.buffer(id).name, describeAt(program_, *held)));
+    }
+    held = at_;
+  }
+
   void write(BufferId id, const Instruction& instruction) {
+    held_[id.index()].reset();
     const Buffer& buffer = program_.buffer(id);
     std::optional<size_t>& written = written_[id.index()];
     if (isPersistent(buffer.kind)) return;
@@ -294,6 +310,7 @@ class LifetimeVerifier {
   const Program& program_;
   std::vector<std::optional<size_t>> written_;  // by buffer: the first instruction that writes it
   std::vector<std::optional<size_t>> freed_;
+  std::vector<std::optional<size_t>> held_;  // forward states: the last run that read what nothing has replaced since
   size_t at_ = 0;
 };
 

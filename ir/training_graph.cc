@@ -1,5 +1,7 @@
 #include "ir/training_graph.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "ir/error.h"
@@ -46,6 +48,25 @@ void verifySameType(const Graph& graph, ValueId a, ValueId b) {
                   dataTypeName(graph.dataType(b)), shapeToString(graph.shape(b)));
 }
 
+void verifyForwardStates(const TrainingGraph& training) {
+  const Graph& graph = training.graph;
+  const UseDef uses = computeUseDef(graph);
+  const auto isForward = [&](NodeId node) { return node.valid() && training.node_phase[node.index()] == Phase::kForward; };
+  for (const ForwardState& state : training.forward_states) {
+    verifySameType(graph, state.value, state.updated);
+    const std::string& name = graph.value(state.value).name;
+    PIPESHARD_CHECK(graph.initializers.contains(state.value), "forward state '{}' is no initializer", name);
+    PIPESHARD_CHECK(isForward(uses.producer[state.updated.index()]), "forward state '{}': no forward node gives '{}'", name,
+                    graph.value(state.updated).name);
+    const std::vector<NodeId>& readers = uses.consumers[state.value.index()];
+    PIPESHARD_CHECK(readers.size() == 1 && isForward(readers[0]), "forward state '{}' has {} readers, not one forward node", name,
+                    readers.size());
+    const bool learned = std::any_of(training.parameters.begin(), training.parameters.end(),
+                                     [&](const Parameter& parameter) { return parameter.value == state.value; });
+    PIPESHARD_CHECK(!learned, "forward state '{}' is a parameter too", name);
+  }
+}
+
 }  // namespace
 
 std::string_view phaseName(Phase phase) {
@@ -78,10 +99,7 @@ void verifyTrainingGraph(const TrainingGraph& training) {
     for (const OptimizerState& state : parameter.states) verifySameType(graph, state.value, state.updated);
   }
   for (const PrologueTotal& total : training.totals) verifySameType(graph, total.part, total.total);
-  for (const ForwardState& state : training.forward_states) {
-    PIPESHARD_CHECK(graph.initializers.contains(state.value), "forward state '{}' is no initializer", graph.value(state.value).name);
-    verifySameType(graph, state.value, state.updated);
-  }
+  verifyForwardStates(training);
 }
 
 std::string printTrainingGraph(const TrainingGraph& training) {

@@ -57,7 +57,8 @@ struct Parameter {
 };
 
 // A tensor that forward passes read and replace, without gradient: the running statistics of a batch normalisation. Microbatch
-// k reads what microbatch k-1 gave; the first of a step reads what the last of the step before gave.
+// k reads what microbatch k-1 gave; the first of a step reads what the last of the step before gave. Exactly one node, a forward
+// one, reads `value`; it gives `updated`, or what leads to it.
 struct ForwardState {
   ValueId value;    // an initializer
   ValueId updated;  // output of a forward node, same type and shape as value

@@ -47,12 +47,15 @@ class Cutter {
     }
     for (size_t i = 0; i < training_.inputs.size(); ++i) setRole(training_.inputs[i].value, ValueRole::kBatchInput, i);
     for (size_t i = 0; i < training_.totals.size(); ++i) setRole(training_.totals[i].total, ValueRole::kTotal, i);
-    for (size_t i = 0; i < training_.forward_states.size(); ++i) setRole(training_.forward_states[i].value, ValueRole::kForwardState, i);
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
       setRole(parameter.value, ValueRole::kParameter, p);
       setRole(parameter.gradient, ValueRole::kGradient, p);
       for (const OptimizerState& state : parameter.states) setRole(state.value, ValueRole::kState, p);
+    }
+    for (size_t i = 0; i < training_.forward_states.size(); ++i) {
+      checkStage(training_.forward_states[i]);
+      setRole(training_.forward_states[i].value, ValueRole::kForwardState, i);
     }
     setRole(training_.step, ValueRole::kStep);
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -64,6 +67,17 @@ class Cutter {
         }
       }
     }
+  }
+
+  // A microbatch must read what the one before gave: a stage that updates a state for another one would hold that up.
+  void checkStage(const ForwardState& state) const {
+    const int updated = stages_[uses_.producer[state.updated.index()].index()];
+    const int read = stages_[uses_.consumers[state.value.index()].at(0).index()];
+    if (read == updated) return;
+    fail(ErrorCode::kConfiguration,
+         "'{}' is read in stage {} and updated in stage {}: every microbatch would wait for the one before; choose stages that keep all "
+         "uses of this normalisation together (--boundary)",
+         graph_.value(state.value).name, read, updated);
   }
 
   std::vector<bool> liveNodes() const {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ir/plan.h"
-#include "ir/training_family.h"
+#include "sharding/training_family.h"
 
 namespace pipeshard {
 

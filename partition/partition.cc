@@ -2,130 +2,233 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
+#include <sstream>
 
 #include <fmt/ranges.h>
 
 #include "ir/error.h"
+#include "ir/stage_file.h"
+#include "partition/balance.h"
+#include "partition/boundaries.h"
 #include "partition/layers.h"
+#include "partition/modules.h"
 #include "partition/node_stages.h"
 #include "partition/schedule.h"
-#include "partition/stages.h"
-#include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
 namespace {
 
-// The forward nodes of a training graph with what the choices below need to know of them.
-struct Chain {
-  const TrainingGraph& training;
-  std::vector<NodeId> nodes;
-  std::vector<int64_t> flops;           // forward
-  std::vector<int64_t> backward_flops;  // of the backward nodes that differentiate it
-  std::vector<int64_t> cut_bytes;
+// What was decided of layers, stages and devices.
+struct Choice {
+  Cuts cuts;
+  std::vector<std::vector<int>> devices;  // by stage
+  std::vector<std::vector<int>> meshes;   // by stage, {data, model}
 };
 
-Chain chainOf(const TrainingGraph& training) {
-  Chain chain{training, forwardNodes(training), {}, {}, {}};
-  if (chain.nodes.empty()) fail(ErrorCode::kConfiguration, "the model has no forward nodes; there is nothing to partition");
-  chain.flops = forwardFlops(training, chain.nodes);
-  chain.cut_bytes = cutBytes(training, chain.nodes);
-  std::vector<size_t> position(training.graph.nodes.size());
-  for (size_t i = 0; i < chain.nodes.size(); ++i) position[chain.nodes[i].index()] = i;
-  chain.backward_flops.resize(chain.nodes.size());
-  for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
-    const NodeId forward = training.forward_node[n];
-    if (forward.valid()) chain.backward_flops[position[forward.index()]] += nodeFlops(training.graph, NodeId(n));
+// How many rows the smallest microbatch has along the axis that is the batch; 0 if no input has such an axis.
+int64_t rowsOfMicrobatch(const TrainingGraph& training, const Plan& plan) {
+  int64_t rows = 0;
+  for (const BatchInput& input : training.inputs) {
+    if (input.axis >= 0) rows = std::gcd(rows, training.graph.shape(input.value)[static_cast<size_t>(input.axis)]);
   }
-  return chain;
+  const auto batch = plan.dimensions.find(plan.batch_dimension);
+  return batch == plan.dimensions.end() ? rows : std::min(rows, batch->second / plan.microbatches);
 }
 
-// How many stages the option asks for.
-int stageCount(const PartitionOptions& options, const Chain& chain) {
-  const int devices = options.cluster.deviceCount();
-  const auto nodes = static_cast<int64_t>(chain.nodes.size());
-  if (options.stages == "auto") {
-    const int64_t most = options.layers > 0 ? std::min<int64_t>(options.layers, nodes) : nodes;
-    return static_cast<int>(std::min<int64_t>(devices, most));
+// `subject` asks to cut microbatches over so many devices.
+void checkDataAxis(const std::string& subject, int data, int64_t rows) {
+  if (data == 1 || data <= rows) return;
+  if (rows == 0) {
+    fail(ErrorCode::kConfiguration,
+         "{}: found a batch that is cut over {} devices, but no input has a batch dimension that could be cut; use one device, or a mesh "
+         "[1,{}] in a stage file",
+         subject, data, data);
   }
+  fail(
+      ErrorCode::kConfiguration,
+      "{}: found microbatches that are cut over {} devices; expected at most {}, the rows of a microbatch; ask for fewer --microbatches or "
+      "a larger batch",
+      subject, data, rows);
+}
+
+// K of "uniform:K", or 0.
+int uniformStages(const std::string& text) {
   constexpr std::string_view kUniform = "uniform:";
+  if (!text.starts_with(kUniform)) return 0;
   int stages = 0;
-  if (options.stages.starts_with(kUniform)) {
-    const char* end = options.stages.data() + options.stages.size();
-    const auto [parsed, error] = std::from_chars(options.stages.data() + kUniform.size(), end, stages);
-    if (error != std::errc() || parsed != end) stages = 0;
+  const char* end = text.data() + text.size();
+  const auto [parsed, error] = std::from_chars(text.data() + kUniform.size(), end, stages);
+  return error == std::errc() && parsed == end && stages > 0 ? stages : 0;
+}
+
+// How many stages the options ask for, without a stage file.
+int stageCount(const PartitionOptions& options, const Chain& chain, const Balance& balance) {
+  const int devices = options.cluster.deviceCount();
+  if (!options.boundaries.empty()) return static_cast<int>(options.boundaries.size()) + 1;
+  if (options.stages != "auto") return uniformStages(options.stages);
+  if (!options.stage_devices.empty()) return static_cast<int>(options.stage_devices.size());
+  if (balance.kind == Balance::Kind::kCounts) return static_cast<int>(balance.counts.size());
+  int64_t most = options.layers > 0 ? std::min<int64_t>(options.layers, chain.count()) : chain.count();
+  if (balance.kind == Balance::Kind::kType) most = std::ssize(matchModules(chain.training.graph, chain.nodes, balance.pattern).names);
+  return static_cast<int>(std::min<int64_t>(devices, most));
+}
+
+// By stage how many devices it has, as --stage-devices says.
+std::vector<int> givenWidths(const PartitionOptions& options, int stages, int64_t rows) {
+  const std::vector<int>& widths = options.stage_devices;
+  const std::string subject = fmt::format("--stage-devices {}", fmt::join(widths, ","));
+  if (std::ssize(widths) != stages) {
+    fail(ErrorCode::kConfiguration, "{}: found {} stages; expected {}, one number per stage", subject, widths.size(), stages);
   }
-  if (stages < 1) {
-    fail(ErrorCode::kUsage, "--stages \"{}\" is not understood; write auto (one stage per device) or uniform:K (K stages of equal FLOPs)",
-         options.stages);
+  int64_t sum = 0;
+  for (int width : widths) {
+    if (width < 1) fail(ErrorCode::kUsage, "{}: found {}; expected at least one device for each stage, e.g. 1,3", subject, width);
+    checkDataAxis(subject, width, rows);
+    sum += width;
   }
+  if (sum > options.cluster.deviceCount()) {
+    fail(ErrorCode::kConfiguration, "{}: found {} devices; expected at most {}, as the cluster has", subject, sum,
+         options.cluster.deviceCount());
+  }
+  return widths;
+}
+
+// By stage how many devices it has: as told, or an equal share of all. A note says why devices stay unused.
+std::vector<int> stageWidths(const PartitionOptions& options, const Chain& chain, int stages, Plan& plan) {
+  const int devices = options.cluster.deviceCount();
   if (stages > devices) {
     fail(ErrorCode::kConfiguration, "{} stages need {} devices, the cluster has {}; ask for fewer stages or a larger cluster", stages,
          stages, devices);
   }
-  if (stages > nodes) fail(ErrorCode::kConfiguration, "{} stages were asked for, but the model has only {} forward nodes", stages, nodes);
-  return stages;
-}
-
-int layerCount(const PartitionOptions& options, const Chain& chain, int stages) {
-  constexpr int64_t kLayersPerStage = 4;  // fine enough for balance, coarse enough to find a narrow place near each cut
-  const auto nodes = static_cast<int64_t>(chain.nodes.size());
-  if (options.layers < 0)
-    fail(ErrorCode::kUsage, "--layers {} is not understood; write a number, or 0 for an automatic choice", options.layers);
-  if (options.layers == 0) return static_cast<int>(std::min(nodes, kLayersPerStage * stages));
-  if (options.layers < stages) fail(ErrorCode::kConfiguration, "{} layers are too few for {} stages", options.layers, stages);
-  if (options.layers > nodes)
-    fail(ErrorCode::kConfiguration, "{} layers were asked for, but the model has only {} forward nodes", options.layers, nodes);
-  return options.layers;
-}
-
-[[noreturn]] void failUnknownBoundary(const Graph& graph, const std::string& name, const Chain& chain) {
-  std::vector<std::string> names;
-  for (NodeId node : chain.nodes) {
-    for (ValueId output : graph.node(node).outputs) {
-      if (output.valid()) names.push_back(graph.value(output).name);
-    }
+  const int64_t rows = rowsOfMicrobatch(chain.training, plan);
+  if (!options.stage_devices.empty()) return givenWidths(options, stages, rows);
+  const int share = devices / stages;
+  const int width = static_cast<int>(std::min<int64_t>(share, std::max<int64_t>(1, rows)));
+  if (width * stages < devices) {
+    const std::string reason =
+        width == share ? fmt::format("{} stages cannot share {} equally (--stage-devices gives each its number)", stages, devices)
+        : rows == 0    ? std::string("no input has a batch dimension that could be cut over more")
+                       : fmt::format("a microbatch of {} cannot be cut over more (ask for fewer --microbatches)",
+                                  rows == 1 ? "one row" : fmt::format("{} rows", rows));
+    plan.notes.push_back(fmt::format("{} of {} devices are used, {} per stage: {}", width * stages, devices,
+                                     width == 1 ? "one" : std::to_string(width), reason));
   }
-  const std::vector<std::string> near = nearMatches(name, names);
-  const bool exists = findValue(graph, name).valid();
-  fail(ErrorCode::kConfiguration, "boundary \"{}\" {}; a boundary is a value that a forward node makes{}", name,
-       exists ? "is an input, a weight or a value of the backward pass" : "is no value of the model",
-       near.empty() ? std::string("; `inspect` lists them") : fmt::format(", perhaps \"{}\"", fmt::join(near, "\" or \"")));
+  return std::vector<int>(static_cast<size_t>(stages), width);
 }
 
-// The last position of each stage, as the boundaries say.
-std::vector<int64_t> boundaryCuts(const PartitionOptions& options, const Chain& chain) {
-  const Graph& graph = chain.training.graph;
+// Stage after stage takes the next devices, and cuts the batch over them.
+void placeInOrder(const std::vector<int>& widths, Choice& choice) {
+  int next = 0;
+  for (int width : widths) {
+    std::vector<int>& devices = choice.devices.emplace_back(static_cast<size_t>(width));
+    std::iota(devices.begin(), devices.end(), next);
+    choice.meshes.push_back({width, 1});
+    next += width;
+  }
+}
+
+// Each run of nodes up to a cut is one layer and one stage.
+Cuts oneLayerPerStage(std::vector<int64_t> positions, const Chain& chain) {
+  positions.push_back(chain.count() - 1);
+  Cuts cuts{std::move(positions), {}};
+  cuts.stage_ends.resize(cuts.layer_ends.size());
+  std::iota(cuts.stage_ends.begin(), cuts.stage_ends.end(), 0);
+  return cuts;
+}
+
+Choice choiceOfBoundaries(const PartitionOptions& options, const Chain& chain, Plan& plan) {
   if (options.layers > 0) fail(ErrorCode::kUsage, "--layers and --boundary exclude each other: each run between boundaries is one layer");
-  const auto needed = static_cast<int64_t>(options.boundaries.size()) + 1;
+  if (!options.balance.empty()) {
+    fail(ErrorCode::kUsage, "--balance and --boundary exclude each other: boundaries leave nothing to balance");
+  }
+  const int needed = static_cast<int>(options.boundaries.size()) + 1;
   if (needed > options.cluster.deviceCount()) {
     fail(ErrorCode::kConfiguration, "{} boundaries make {} stages, but the cluster has {} device(s)", needed - 1, needed,
          options.cluster.deviceCount());
   }
-  const auto last = static_cast<int64_t>(chain.nodes.size()) - 1;
-  std::vector<int64_t> cuts;
-  for (const std::string& name : options.boundaries) {
-    const ValueId value = findValue(graph, name);
-    const auto makes = [&](NodeId node) {
-      const std::vector<ValueId>& outputs = graph.node(node).outputs;
-      return value.valid() && std::find(outputs.begin(), outputs.end(), value) != outputs.end();
-    };
-    const int64_t position = std::find_if(chain.nodes.begin(), chain.nodes.end(), makes) - chain.nodes.begin();
-    if (position > last) failUnknownBoundary(graph, name, chain);
-    if (position == last)
-      fail(ErrorCode::kConfiguration, "boundary \"{}\" is made by the last forward node; the stage behind it would be empty", name);
-    if (!cuts.empty() && position <= cuts.back()) {
-      fail(ErrorCode::kConfiguration, "boundary \"{}\" does not come after \"{}\"; name boundaries in the model's order, each once", name,
-           options.boundaries[cuts.size() - 1]);
-    }
-    cuts.push_back(position);
-  }
-  cuts.push_back(last);
-  return cuts;
+  std::vector<Boundary> boundaries;
+  for (const std::string& value : options.boundaries) boundaries.push_back({value, "boundary"});
+  Choice choice{oneLayerPerStage(boundaryPositions(chain, boundaries), chain), {}, {}};
+  placeInOrder(stageWidths(options, chain, needed, plan), choice);
+  return choice;
 }
 
-int64_t sumOver(const std::vector<int64_t>& amounts, int64_t first, int64_t last) {
-  return std::accumulate(amounts.begin() + first, amounts.begin() + last + 1, int64_t{0});
+std::string readStageFileText(const std::string& path) {
+  constexpr std::uintmax_t kMostBytes = 16 << 20;
+  std::ifstream file(path, std::ios::binary);
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (file && !error && size <= kMostBytes) {
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  if (!error && size > kMostBytes) fail(ErrorCode::kConfiguration, "{} is too large for a stage file ({} bytes)", path, size);
+  const bool means_file = path.find('/') != std::string::npos || path.ends_with(".json");
+  fail(means_file ? ErrorCode::kMissingInput : ErrorCode::kUsage,
+       "--stages \"{}\" is not understood; write auto (one stage per device), uniform:K (K stages of equal work) or the path of a stage "
+       "file (docs/stages.md); there is no file of this name that can be read",
+       path);
+}
+
+// The cuts that the stages' "until" name.
+Cuts cutsOfValues(const StageFile& file, const Chain& chain) {
+  std::vector<Boundary> boundaries;
+  for (size_t s = 0; s < file.stages.size(); ++s) {
+    boundaries.push_back({file.stages[s].until, fmt::format("{}.stages[{}].until: found", file.name, s)});
+  }
+  const Boundary end = boundaries.back();
+  boundaries.pop_back();
+  const std::vector<int64_t> positions = boundaryPositions(chain, boundaries);
+  if (!end.value.empty() && positionOf(chain, end) != chain.count() - 1) {
+    fail(ErrorCode::kConfiguration,
+         "{} \"{}\"; expected no \"until\" in the last stage, which takes the rest, or the value that the last "
+         "forward node makes",
+         end.subject, end.value);
+  }
+  return oneLayerPerStage(positions, chain);
+}
+
+Choice choiceOfFile(const PartitionOptions& options, const Chain& chain, const Plan& plan) {
+  const StageFile file = parseStageFile(readStageFileText(options.stages), options.stages, options.cluster, options.layers);
+  if (!options.balance.empty() || !options.stage_devices.empty() || !options.boundaries.empty()) {
+    const char* option = !options.balance.empty() ? "--balance" : !options.stage_devices.empty() ? "--stage-devices" : "--boundary";
+    fail(ErrorCode::kUsage, "{} and a stage file exclude each other: {} says everything about stages and devices", option, file.name);
+  }
+  if (file.layers > chain.count()) {
+    fail(ErrorCode::kConfiguration, "{}.layers: found {} layers; expected at most {}, the number of the model's forward nodes", file.name,
+         file.layers, chain.count());
+  }
+  Choice choice;
+  if (file.layers == 0) {
+    choice.cuts = cutsOfValues(file, chain);
+  } else {
+    choice.cuts.layer_ends = formLayers(chain.flops, chain.cut_bytes, file.layers);
+  }
+  const int64_t rows = rowsOfMicrobatch(chain.training, plan);
+  for (size_t s = 0; s < file.stages.size(); ++s) {
+    const StageSpec& stage = file.stages[s];
+    checkDataAxis(fmt::format("{}.stages[{}].mesh", file.name, s), stage.mesh_shape[0], rows);
+    if (file.layers > 0) choice.cuts.stage_ends.push_back(stage.last_layer);
+    choice.devices.push_back(stage.devices);
+    choice.meshes.push_back(stage.mesh_shape);
+  }
+  return choice;
+}
+
+bool isStageFile(const std::string& stages) { return stages != "auto" && uniformStages(stages) == 0; }
+
+Choice decide(const PartitionOptions& options, const Chain& chain, Plan& plan) {
+  if (isStageFile(options.stages)) return choiceOfFile(options, chain, plan);
+  if (!options.boundaries.empty()) return choiceOfBoundaries(options, chain, plan);
+  const Balance balance = parseBalance(options.balance);
+  const std::vector<int> widths = stageWidths(options, chain, stageCount(options, chain, balance), plan);
+  Choice choice{balanceStages(chain, balance, widths, options.layers), {}, {}};
+  placeInOrder(widths, choice);
+  return choice;
 }
 
 std::string nodeLabel(const Node& node) { return node.name.empty() ? node.op_type : node.name; }
@@ -141,17 +244,8 @@ void fillLayers(const Chain& chain, const std::vector<int64_t>& cuts, Plan& plan
   }
 }
 
-// By stage the last layer, balanced by forward and backward FLOPs.
-std::vector<int> balancedStages(const Chain& chain, const Plan& plan, int stages) {
-  std::vector<int64_t> cost, bytes;
-  for (const LayerPlan& layer : plan.layers) {
-    cost.push_back(layer.flops + sumOver(chain.backward_flops, layer.first, layer.last));
-    bytes.push_back(chain.cut_bytes[static_cast<size_t>(layer.last)]);
-  }
-  return assignStages(cost, bytes, stages);
-}
-
-void fillStages(const Chain& chain, const std::vector<int>& last_layers, Plan& plan) {
+void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
+  const std::vector<int>& last_layers = choice.cuts.stage_ends;
   const auto microbatches = static_cast<int>(chain.training.microbatches);
   const ScheduleOrders orders = makeSchedule(plan.schedule, static_cast<int>(last_layers.size()), microbatches);
   plan.stages.clear();
@@ -160,7 +254,8 @@ void fillStages(const Chain& chain, const std::vector<int>& last_layers, Plan& p
     StagePlan stage;
     stage.first_layer = first_layer;
     stage.last_layer = last_layers[s];
-    stage.devices = {static_cast<int>(s)};
+    stage.devices = choice.devices[s];
+    stage.mesh_shape = choice.meshes[s];
     const int64_t first = plan.layers[static_cast<size_t>(stage.first_layer)].first;
     const int64_t last = plan.layers[static_cast<size_t>(stage.last_layer)].last;
     stage.forward_flops = sumOver(chain.flops, first, last);
@@ -177,11 +272,7 @@ void fillStages(const Chain& chain, const std::vector<int>& last_layers, Plan& p
   }
 }
 
-void addNotes(const Chain& chain, const PartitionOptions& options, Plan& plan) {
-  const int devices = options.cluster.deviceCount();
-  if (static_cast<int>(plan.stages.size()) < devices) {
-    plan.notes.push_back(fmt::format("{} of {} devices are used, one per stage", plan.stages.size(), devices));
-  }
+void noteUntrained(const Chain& chain, Plan& plan) {
   std::vector<std::string> untrained;
   for (const Parameter& parameter : chain.training.parameters) {
     if (!isTrained(parameter)) untrained.push_back(chain.training.graph.value(parameter.value).name);
@@ -199,18 +290,10 @@ void addNotes(const Chain& chain, const PartitionOptions& options, Plan& plan) {
 void partitionTraining(const TrainingGraph& training, const PartitionOptions& options, Plan& plan) {
   const Chain chain = chainOf(training);
   plan.schedule = options.schedule;
-  std::vector<int> last_layers;
-  if (options.boundaries.empty()) {
-    const int stages = stageCount(options, chain);
-    fillLayers(chain, formLayers(chain.flops, chain.cut_bytes, layerCount(options, chain, stages)), plan);
-    last_layers = balancedStages(chain, plan, stages);
-  } else {
-    fillLayers(chain, boundaryCuts(options, chain), plan);
-    last_layers.resize(plan.layers.size());
-    std::iota(last_layers.begin(), last_layers.end(), 0);
-  }
-  fillStages(chain, last_layers, plan);
-  addNotes(chain, options, plan);
+  const Choice choice = decide(options, chain, plan);
+  fillLayers(chain, choice.cuts.layer_ends, plan);
+  fillStages(chain, choice, plan);
+  noteUntrained(chain, plan);
 }
 
 }  // namespace pipeshard

@@ -7,22 +7,27 @@
 
 #include "ir/plan.h"
 #include "ir/program.h"
-#include "ir/training_family.h"
+#include "sharding/training_family.h"
 
 namespace pipeshard {
 
 struct PartitionOptions {
   Cluster cluster;
-  std::string stages = "auto";          // "auto" (one per device) or "uniform:K"
+  std::string stages = "auto";          // "auto" (one per device), "uniform:K", or the path of a stage file (ir/stage_file.h)
   std::vector<std::string> boundaries;  // --boundary: a value name; a stage ends with the node that makes it. Overrides `stages`
+  std::string balance;                  // what stages have in equal shares: "flops" (or ""), "parameters", "type:REGEX", "3,5,5,1"
+  std::vector<int> stage_devices;       // devices of each stage, in order; empty: equal shares
   std::string schedule = "1f1b";        // "sequential", "gpipe", "1f1b"
   int layers = 0;                       // how many layers to form; 0: automatic
 };
 
 // Clusters the forward nodes into layers by cumulative FLOPs, gives the layers to stages, stages to devices, and fills
-// `plan`'s layers, stages and schedule (its other fields are the caller's). Fewer devices used than there are: a note.
+// `plan`'s layers, stages and schedule (its other fields are the caller's); docs/stages.md tells what the options mean.
+// Without stage_devices or a stage file K stages get devices/K devices each, rounded down, and no more than a microbatch has
+// rows; a note says why devices stay unused. A stage cuts each microbatch over its devices unless a stage file says otherwise.
 // Errors: kConfiguration (more stages than devices or than forward nodes, an unknown boundary with near matches, boundaries
-// out of order), kUsage (a malformed option).
+// out of order, a stage file that is wrong: the message names the field, what was found and what is allowed), kUsage (a
+// malformed option, options that exclude each other), kMissingInput (no such stage file).
 void partitionTraining(const TrainingGraph& training, const PartitionOptions& options, Plan& plan);
 
 // The stage of every node of the training graph, by node index, as the plan decides: forward nodes by layer; prologue nodes

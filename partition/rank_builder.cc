@@ -6,13 +6,7 @@
 #include <fmt/format.h>
 
 #include "ir/error.h"
-#if __has_include("sharding/synchronize_normalization.h")
 #include "sharding/synchronize_normalization.h"
-#else
-namespace pipeshard {
-static std::vector<int> synchronizeBatchNormalization(Graph&, int64_t, int64_t, int) { return {}; }
-}  // namespace pipeshard
-#endif
 
 namespace pipeshard {
 namespace {

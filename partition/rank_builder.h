@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ir/program.h"
-#include "ir/training_family.h"
+#include "sharding/training_family.h"
 #include "partition/emit_cut.h"
 #include "partition/emit_messages.h"
 #include "partition/layout.h"

@@ -12,7 +12,7 @@
 
 #include <vector>
 
-#include "ir/training_family.h"
+#include "sharding/training_family.h"
 #include "partition/layout.h"
 
 namespace pipeshard {

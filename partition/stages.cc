@@ -1,6 +1,7 @@
 #include "partition/stages.h"
 
 #include <algorithm>
+#include <compare>
 #include <limits>
 #include <numeric>
 
@@ -9,28 +10,89 @@
 namespace pipeshard {
 namespace {
 
-constexpr int64_t kImpossible = std::numeric_limits<int64_t>::max();
+__extension__ using Wide = __int128;
 
-// least[s][i]: the objective of cutting layers i.. into s stages, or kImpossible.
-using Table = std::vector<std::vector<int64_t>>;
+constexpr Wide kImpossible = std::numeric_limits<Wide>::max();
 
-Table impossibleTable(size_t stages, size_t layers) { return Table(stages + 1, std::vector<int64_t>(layers + 1, kImpossible)); }
+// What a partition of some layers into some stages costs beside its largest stage, compared in this order.
+struct Rest {
+  Wide squares = kImpossible;
+  int64_t bytes = 0;
+  bool possible() const { return squares != kImpossible; }
+  friend auto operator<=>(const Rest&, const Rest&) = default;
+};
 
-// The least possible largest stage.
-int64_t leastMaximum(const std::vector<int64_t>& before, size_t stages) {
-  const size_t layers = before.size() - 1;
-  Table least = impossibleTable(stages, layers);
-  least[0][layers] = 0;
-  for (size_t s = 1; s <= stages; ++s) {
-    for (size_t i = 0; i < layers; ++i) {
-      for (size_t next = i + 1; next <= layers; ++next) {
-        if (least[s - 1][next] == kImpossible) continue;
-        least[s][i] = std::min(least[s][i], std::max(before[next] - before[i], least[s - 1][next]));
+// By stages left and first layer left.
+template <typename T>
+using Table = std::vector<std::vector<T>>;
+
+class StageSearch {
+ public:
+  explicit StageSearch(const StageProblem& problem)
+      : problem_(problem), layers_(problem.weight.size()), stages_(problem.widths.size()), before_(layers_ + 1) {
+    PIPESHARD_CHECK(stages_ >= 1 && stages_ <= layers_ && problem.cut_bytes.size() == layers_, "{} stages of {} layers", stages_, layers_);
+    std::partial_sum(problem.weight.begin(), problem.weight.end(), before_.begin() + 1);
+  }
+
+  std::vector<int> run() const {
+    const Wide limit = leastMaximum();
+    PIPESHARD_CHECK(limit != kImpossible, "no partition gives each of {} stages a weight of {}", stages_, problem_.least_weight);
+    Table<Rest> best(stages_ + 1, std::vector<Rest>(layers_ + 1));
+    Table<size_t> next_start(stages_ + 1, std::vector<size_t>(layers_ + 1));
+    best[0][layers_] = {0, 0};
+    for (size_t left = 1; left <= stages_; ++left) {
+      for (size_t first = 0; first < layers_; ++first) {
+        for (size_t next = first + 1; next <= layers_ && perDevice(left, first, next) <= limit; ++next) {
+          if (!best[left - 1][next].possible() || tooLight(first, next)) continue;
+          const Rest candidate = withStage(best[left - 1][next], left, first, next);
+          if (candidate >= best[left][first]) continue;
+          best[left][first] = candidate;
+          next_start[left][first] = next;
+        }
       }
     }
+    std::vector<int> last;
+    size_t start = 0;
+    for (size_t left = stages_; left > 0; --left) {
+      start = next_start[left][start];
+      last.push_back(static_cast<int>(start) - 1);
+    }
+    return last;
   }
-  return least[stages][0];
-}
+
+ private:
+  int64_t weight(size_t first, size_t next) const { return before_[next] - before_[first]; }
+  bool tooLight(size_t first, size_t next) const { return weight(first, next) < problem_.least_weight; }
+  int width(size_t left) const { return problem_.widths[stages_ - left]; }
+
+  // Of the stage that has `left` - 1 stages behind it, in units of 1/720720 (a multiple of 1 to 16).
+  Wide perDevice(size_t left, size_t first, size_t next) const { return Wide{weight(first, next)} * 720720 / width(left); }
+
+  Rest withStage(const Rest& rest, size_t left, size_t first, size_t next) const {
+    const Wide square = problem_.even ? Wide{weight(first, next)} * perDevice(left, first, next) : 0;
+    return {rest.squares + square, rest.bytes + (next < layers_ ? problem_.cut_bytes[next - 1] : 0)};
+  }
+
+  // The least possible largest weight per device.
+  Wide leastMaximum() const {
+    Table<Wide> least(stages_ + 1, std::vector<Wide>(layers_ + 1, kImpossible));
+    least[0][layers_] = 0;
+    for (size_t left = 1; left <= stages_; ++left) {
+      for (size_t first = 0; first < layers_; ++first) {
+        for (size_t next = first + 1; next <= layers_; ++next) {
+          if (least[left - 1][next] == kImpossible || tooLight(first, next)) continue;
+          least[left][first] = std::min(least[left][first], std::max(perDevice(left, first, next), least[left - 1][next]));
+        }
+      }
+    }
+    return least[stages_][0];
+  }
+
+  const StageProblem& problem_;
+  size_t layers_;
+  size_t stages_;
+  std::vector<int64_t> before_;  // the weight of all layers before a layer
+};
 
 size_t editDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -49,34 +111,10 @@ size_t editDistance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+std::vector<int> assignStages(const StageProblem& problem) { return StageSearch(problem).run(); }
+
 std::vector<int> assignStages(const std::vector<int64_t>& cost, const std::vector<int64_t>& cut_bytes, int stages) {
-  const size_t layers = cost.size();
-  const auto count = static_cast<size_t>(stages);
-  PIPESHARD_CHECK(stages >= 1 && count <= layers && cut_bytes.size() == layers, "{} stages of {} layers", stages, layers);
-  std::vector<int64_t> before(layers + 1);
-  std::partial_sum(cost.begin(), cost.end(), before.begin() + 1);
-  const int64_t limit = leastMaximum(before, count);
-  Table bytes = impossibleTable(count, layers);
-  std::vector<std::vector<size_t>> next_start(count + 1, std::vector<size_t>(layers + 1));
-  bytes[0][layers] = 0;
-  for (size_t s = 1; s <= count; ++s) {
-    for (size_t i = 0; i < layers; ++i) {
-      for (size_t next = i + 1; next <= layers && before[next] - before[i] <= limit; ++next) {
-        if (bytes[s - 1][next] == kImpossible) continue;
-        const int64_t candidate = bytes[s - 1][next] + (next < layers ? cut_bytes[next - 1] : 0);
-        if (candidate >= bytes[s][i]) continue;
-        bytes[s][i] = candidate;
-        next_start[s][i] = next;
-      }
-    }
-  }
-  std::vector<int> last;
-  size_t start = 0;
-  for (size_t s = count; s > 0; --s) {
-    start = next_start[s][start];
-    last.push_back(static_cast<int>(start) - 1);
-  }
-  return last;
+  return assignStages({.weight = cost, .cut_bytes = cut_bytes, .widths = std::vector<int>(static_cast<size_t>(stages), 1)});
 }
 
 std::vector<std::string> nearMatches(std::string_view name, const std::vector<std::string>& candidates) {

@@ -1,6 +1,6 @@
 // What a step leaves behind, on disk: one safetensors file per rank and step, and one view over all ranks.
 //
-// Names inside: "loss", "gradient/<parameter>", "parameter/<parameter>", "state/<parameter>/<state>".
+// Names inside: "loss", "gradient/<parameter>", "parameter/<parameter>", "state/<parameter>/<state>", "forward_state/<name>".
 #pragma once
 
 #include <string>

@@ -4,11 +4,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "ir/error.h"
 #include "runtime/batch_check.h"
 #include "runtime/convert.h"
 #include "runtime/elementwise_add.h"
+#include "runtime/row_copy.h"
 #include "runtime/weights.h"
 
 namespace pipeshard {
@@ -38,7 +40,28 @@ struct Executor::Action {
   size_t bytes = 0;
   size_t elements = 0;
   DataType data_type = DataType::kUndefined;
-  size_t data_input = 0;  // kLoadInput: index into program.inputs
+  size_t data_input = 0;        // kLoadInput: index into program.inputs
+  std::vector<RowCopy> copies;  // kSlice, kConcatenate
+};
+
+// Groups by their number in the program. Keeps the time that collectives take, which includes waiting for the others.
+class Executor::GroupCollectives : public Collectives {
+ public:
+  GroupCollectives(const Program& program, Communicator& communicator) : program_(program), communicator_(communicator) {}
+
+  void allReduceSum(int group, DataType type, const void* input, void* output, size_t count) override {
+    const Clock::time_point start = Clock::now();
+    communicator_.allReduce(program_.groups.at(static_cast<size_t>(group)), type, Reduction::kSum, input, output, count);
+    seconds_ += secondsSince(start);
+  }
+
+  // Since the last call.
+  double takeSeconds() { return std::exchange(seconds_, 0); }
+
+ private:
+  const Program& program_;
+  Communicator& communicator_;
+  double seconds_ = 0;
 };
 
 Executor::Executor(RankImage image, const ExecutorOptions& options) : image_(std::move(image)), options_(options) {
@@ -66,8 +89,23 @@ Executor::~Executor() = default;
 void Executor::compileSubgraphs(const KernelRegistry& kernels) {
   for (size_t s = 0; s < image_.subgraphs.size(); ++s) {
     subgraphs_.push_back(std::make_unique<CompiledSubgraph>(std::move(image_.subgraphs[s]), program().subgraphs[s].name, kernels));
+    checkCollectives(program().subgraphs[s], *subgraphs_.back());
   }
   image_.subgraphs.clear();
+}
+
+void Executor::checkCollectives(const Subgraph& description, const CompiledSubgraph& subgraph) const {
+  const std::vector<int> groups = subgraph.collectiveGroups();
+  if (groups != description.collectives) {
+    fail(ErrorCode::kConfiguration,
+         "subgraph '{}': {} has collectives over the groups [{}], but program.json says [{}]; the files belong to different plans",
+         description.name, description.file, fmt::join(groups, ","), fmt::join(description.collectives, ","));
+  }
+  for (const int group : groups) {
+    if (static_cast<size_t>(group) < program().groups.size()) continue;
+    fail(ErrorCode::kConfiguration, "subgraph '{}': a collective goes over group {}, but the program has {} groups", description.name,
+         group, program().groups.size());
+  }
 }
 
 int64_t Executor::constantBytes() const {
@@ -128,8 +166,8 @@ Executor::Action Executor::resolve(const Instruction& instruction) {
     std::vector<std::byte*> inputs, outputs;
     for (const BufferId id : instruction.inputs) inputs.push_back(content(id).data());
     for (const BufferId id : instruction.outputs) outputs.push_back(content(id).data());
-    action.run =
-        subgraphs_[instruction.subgraph.index()]->bind(aliasingOf(instruction), inputs, outputs, arena_.data() + memory_.workspace_offset);
+    action.run = subgraphs_[instruction.subgraph.index()]->bind(aliasingOf(instruction), inputs, outputs,
+                                                                arena_.data() + memory_.workspace_offset, collectives_.get());
   }
   if (instruction.kind == InstructionKind::kLoadInput) {
     const std::string& name = program().buffer(instruction.outputs.at(0)).value;
@@ -139,7 +177,31 @@ Executor::Action Executor::resolve(const Instruction& instruction) {
     if (data_ == nullptr) fail(ErrorCode::kConfiguration, "the program loads '{}', but no data was given", name);
     action.data_input = static_cast<size_t>(found - inputs.begin());
   }
+  const bool copies = instruction.kind == InstructionKind::kSlice || instruction.kind == InstructionKind::kConcatenate;
+  if (copies) action.copies = copiesOf(instruction);
   return action;
+}
+
+// A slice takes from `offset` on; a concatenation fills its output from 0 on.
+std::vector<RowCopy> Executor::copiesOf(const Instruction& instruction) const {
+  const BufferId output = instruction.outputs.at(0);
+  const Buffer& to = program().buffer(output);
+  const bool is_slice = instruction.kind == InstructionKind::kSlice;
+  if (is_slice && instruction.inputs.size() != 1) fail(ErrorCode::kConfiguration, "a slice has {} inputs", instruction.inputs.size());
+  std::vector<RowCopy> copies;
+  int64_t filled = 0;
+  for (const BufferId input : instruction.inputs) {
+    const Buffer& from = program().buffer(input);
+    if (input == output) fail(ErrorCode::kConfiguration, "'{}' is input and output", from.name);
+    if (is_slice) return {copyOutOfRange(from, content(input).data(), to, content(output).data(), instruction.axis, instruction.offset)};
+    copies.push_back(copyIntoRange(from, content(input).data(), to, content(output).data(), instruction.axis, filled));
+    filled += from.shape[static_cast<size_t>(instruction.axis)];
+  }
+  if (instruction.inputs.empty() || filled != to.shape[static_cast<size_t>(instruction.axis)]) {
+    fail(ErrorCode::kConfiguration, "its inputs fill {} entries of axis {} of '{}' {}", filled, instruction.axis, to.name,
+         shapeToString(to.shape));
+  }
+  return copies;
 }
 
 void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
@@ -153,6 +215,7 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
   }
   arena_ = arena;
   communicator_ = communicator;
+  if (communicator != nullptr) collectives_ = std::make_unique<GroupCollectives>(program(), *communicator);
   data_ = data;
   pending_sends_.resize(program().buffers.size());
   for (const Instruction& instruction : program().instructions) {
@@ -234,9 +297,16 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
     case InstructionKind::kFree: waitForSends(instruction.inputs[0]); break;
     case InstructionKind::kSlice:
     case InstructionKind::kConcatenate:
-    case InstructionKind::kZero: fail(ErrorCode::kConfiguration, "the runtime cannot execute this instruction yet");
+      for (const RowCopy& copy : action.copies) copy.run();
+      break;
+    case InstructionKind::kZero:
+      if (action.bytes > 0) std::memset(action.output, 0, action.bytes);
+      break;
   }
-  (isTransfer(instruction.kind) ? report.transfer_seconds : report.compute_seconds) += secondsSince(start);
+  const double seconds = secondsSince(start);
+  const double in_collectives = collectives_ == nullptr ? 0 : collectives_->takeSeconds();
+  report.transfer_seconds += isTransfer(instruction.kind) ? seconds : in_collectives;
+  report.compute_seconds += isTransfer(instruction.kind) ? 0 : seconds - in_collectives;
 }
 
 void Executor::transfer(Action& action) {

@@ -21,6 +21,7 @@
 #include "runtime/data.h"
 #include "runtime/kernels/kernel.h"
 #include "runtime/memory_plan.h"
+#include "runtime/row_copy.h"
 #include "runtime/subgraph.h"
 #include "transport/communicator.h"
 
@@ -47,7 +48,7 @@ struct ExecutorOptions {
 struct StepReport {
   std::optional<double> loss;   // on ranks whose program has a loss
   double seconds = 0;           // of the whole step
-  double compute_seconds = 0;   // in kernels and accumulation
+  double compute_seconds = 0;   // in kernels (but collectives), accumulation and copies
   double transfer_seconds = 0;  // in sends, receives, collectives and waiting for them
 };
 
@@ -82,11 +83,14 @@ class Executor {
 
  private:
   struct Action;
+  class GroupCollectives;
 
   void compileSubgraphs(const KernelRegistry& kernels);
+  void checkCollectives(const Subgraph& description, const CompiledSubgraph& subgraph) const;
   CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction) const;
   void checkBinding(const Instruction& instruction, const CompiledSubgraph& subgraph) const;
   Action resolve(const Instruction& instruction);
+  std::vector<RowCopy> copiesOf(const Instruction& instruction) const;
   void execute(Action& action, int64_t step, StepReport& report);
   void transfer(Action& action);
   void waitForSends(BufferId buffer);
@@ -98,6 +102,7 @@ class Executor {
   MemoryPlan memory_;
   std::span<std::byte> arena_;
   Communicator* communicator_ = nullptr;
+  std::unique_ptr<GroupCollectives> collectives_;  // of the communicator, for nodes inside subgraphs
   DataSource* data_ = nullptr;
   std::vector<Action> actions_;                                          // by instruction
   std::vector<std::vector<std::unique_ptr<SendHandle>>> pending_sends_;  // by buffer

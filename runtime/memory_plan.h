@@ -38,7 +38,7 @@ int64_t liveLowerBound(std::span<const LiveBlock> blocks);
 // What the memory is for, bytes, at the moment of a step when most is live; `padding` is what alignment and gaps add.
 struct MemoryParts {
   int64_t parameters = 0;   // parameters and weights
-  int64_t states = 0;       // optimizer states, step
+  int64_t states = 0;       // optimizer states, forward states, step
   int64_t gradients = 0;    // accumulators of parameters' gradients, and the other accumulators
   int64_t activations = 0;  // activations, inputs
   int64_t workspace = 0;    // temporaries inside the subgraph that needs most

@@ -41,7 +41,7 @@ void BoundRun::run() const {
     }
     try {
       call.kernel->run({std::span(inputs_).subspan(call.first_input, call.input_count),
-                        std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace});
+                        std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace, collectives_});
     } catch (Error& error) {
       throw error.addContext((*node_names_)[call.node]);
     }
@@ -150,8 +150,22 @@ int64_t CompiledSubgraph::workspaceBytes(const Aliasing& aliasing) { return layo
 
 size_t CompiledSubgraph::copyCount(const Aliasing& aliasing) { return layout(aliasing).copies.size(); }
 
+std::vector<int> CompiledSubgraph::collectiveGroups() const {
+  std::vector<int> groups;
+  for (const auto& kernel : kernels_) {
+    const std::optional<int> group = kernel == nullptr ? std::nullopt : kernel->collectiveGroup();
+    if (group) groups.push_back(*group);
+  }
+  return groups;
+}
+
 BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* const> inputs, std::span<std::byte* const> outputs,
-                                std::byte* workspace) {
+                                std::byte* workspace, Collectives* collectives) {
+  if (const size_t count = collectiveGroups().size(); count > 0 && collectives == nullptr) {
+    fail(ErrorCode::kConfiguration,
+         "subgraph '{}' has {} collective node(s), but there is no communicator: it runs only beside the other ranks of its plan", name_,
+         count);
+  }
   const Layout& plan = layout(aliasing);
   const auto address = [&](const Storage& storage) -> std::byte* {
     switch (storage.kind) {
@@ -167,6 +181,7 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
 
   BoundRun run;
   run.node_names_ = &node_names_;
+  run.collectives_ = collectives;
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     if (kernels_[n] == nullptr) continue;
     const Node& node = graph_.nodes[n];

@@ -38,6 +38,7 @@ class BoundRun {
     size_t node = 0;
   };
   const std::vector<std::string>* node_names_ = nullptr;
+  Collectives* collectives_ = nullptr;
   std::vector<Call> calls_;
   std::vector<const void*> inputs_;
   std::vector<void*> outputs_;
@@ -69,7 +70,11 @@ class CompiledSubgraph {
   int64_t workspaceBytes(const Aliasing& aliasing);
   // How many copies (rather than kernels) a run makes; for tests and the curious.
   size_t copyCount(const Aliasing& aliasing);
-  BoundRun bind(const Aliasing& aliasing, std::span<std::byte* const> inputs, std::span<std::byte* const> outputs, std::byte* workspace);
+  // Of the nodes that are collectives, in the order in which they run: their groups.
+  std::vector<int> collectiveGroups() const;
+  // Error(kConfiguration) when the subgraph holds collectives and `collectives` (used by every run) is nullptr.
+  BoundRun bind(const Aliasing& aliasing, std::span<std::byte* const> inputs, std::span<std::byte* const> outputs, std::byte* workspace,
+                Collectives* collectives = nullptr);
 
  private:
   // Where the bytes of a value are during a run.

@@ -53,8 +53,8 @@ ComparedKind comparedKind(Result::Kind kind) {
     case Result::Kind::kLoss: return ComparedKind::kLoss;
     case Result::Kind::kGradient: return ComparedKind::kGradient;
     case Result::Kind::kParameter: return ComparedKind::kParameter;
-    case Result::Kind::kOptimizerState:
-    case Result::Kind::kForwardState: return ComparedKind::kOptimizerState;
+    case Result::Kind::kOptimizerState: return ComparedKind::kOptimizerState;
+    case Result::Kind::kForwardState: return ComparedKind::kForwardState;
   }
   return ComparedKind::kLoss;
 }
@@ -88,7 +88,8 @@ class Comparison {
       TensorComparison entry = describe(comparedKind(result.kind), result, step);
       entry.error = relativeError(got, want, std::sqrt(total.squares), total.size);
       entry.largest_difference = largestDifference(got, want);
-      const bool of_update = result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState;
+      const bool of_update = result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState ||
+                             (result.kind == Result::Kind::kForwardState && step > 1);
       entry.bound = of_update && spec_.adaptive ? kInfinity : spec_.bound;
       report_.tensors.push_back(std::move(entry));
       if (result.kind == Result::Kind::kLoss) report_.steps.push_back({got.at(0), want.at(0)});
@@ -194,6 +195,7 @@ std::string_view comparedKindName(ComparedKind kind) {
     case ComparedKind::kGradient: return "gradient";
     case ComparedKind::kParameter: return "parameter";
     case ComparedKind::kOptimizerState: return "optimizer state";
+    case ComparedKind::kForwardState: return "forward state";
     case ComparedKind::kUpdatedParameter: return "updated parameter";
     case ComparedKind::kUpdatedState: return "updated state";
   }

@@ -29,6 +29,7 @@ enum class ComparedKind : uint8_t {
   kGradient,
   kParameter,         // against the single device's, by the measure
   kOptimizerState,    // likewise
+  kForwardState,      // likewise (running statistics)
   kUpdatedParameter,  // on identical gradients: the change in this step, element by element (largestUpdateDifference)
   kUpdatedState,      // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor * 1e-3)
 };

@@ -31,8 +31,23 @@ void addModelOptions(CLI::App& command, PlanRequest& request) {
 void addPlanOptions(CLI::App& command, PlanRequest& request) {
   addModelOptions(command, request);
   command.add_option("--cluster", request.cluster, "Nodes x devices per node, e.g. 1x4")->type_name("NxD")->capture_default_str();
-  command.add_option("--stages", request.partition.stages, "auto (one stage per device) or uniform:K (K stages of equal work)")
+  command
+      .add_option("--stages", request.partition.stages,
+                  "auto (one stage per device), uniform:K (K stages of equal work, each on an equal\n"
+                  "share of the devices) or a stage FILE (below)")
+      ->type_name("auto|uniform:K|FILE")
       ->capture_default_str();
+  command
+      .add_option("--stage-devices", request.partition.stage_devices,
+                  "How many devices each stage has, e.g. 1,3: the batch is cut over the three of the second")
+      ->type_name("N,N,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command
+      .add_option("--balance", request.partition.balance,
+                  "What stages have in equal shares: flops (the default), parameters, type:REGEX (modules or\n"
+                  "operators that match, e.g. type:block), or how many layers each has: 3,5,5,1")
+      ->type_name("WHAT");
   command
       .add_option("--boundary", request.partition.boundaries,
                   "End a stage at the node that makes this value; once per cut, in order. Overrides --stages")
@@ -47,6 +62,18 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   command.add_option("--optimizer", request.optimizer, "sgd:lr=0.1,momentum=0.9 | adam:lr=1e-3 | adamw:lr=1e-3,weight_decay=0.01")
       ->capture_default_str();
   command.add_option("--precision", request.precision, "float32, or float64 to validate with tight bounds")->capture_default_str();
+}
+
+const char* stageFileHelp() {
+  return R"(A stage file says layers, devices and mesh of each stage (--stages FILE; JSON with // comments, docs/stages.md):
+  {"version": 1,
+   "layers": 8,                                  // operators are grouped into so many layers of equal FLOPs
+   "stages": [
+     {"layers": "0..2", "devices": [0]},         // or "layers": [0,1,2], "layer_count": 3, "until": "VALUE"
+     {"layers": "3..7", "submesh": [1, 3],       // [nodes, devices per node]: the next 3 devices
+      "mesh": [3, 1],                            // [data, model]: the batch is cut over 3 devices
+      "sharding": {"method": "data-parallel"}}]} // or "replicated", with "mesh": [1, 3]
+)";
 }
 
 void addJobOptions(CLI::App& command, JobSpec& job) {

@@ -34,6 +34,8 @@ struct PlanRequest {
 // Declares the options on a subcommand; the request must outlive parsing.
 void addModelOptions(CLI::App& command, PlanRequest& request);
 void addPlanOptions(CLI::App& command, PlanRequest& request);
+// What a stage file looks like, for the end of --help.
+const char* stageFileHelp();
 // Data, seed, threads and the deadline of a step, for `run` and `validate`.
 void addJobOptions(CLI::App& command, JobSpec& job);
 

@@ -51,6 +51,9 @@ CommandFunction addPlanCommand(CLI::App& app) {
       ->required()
       ->type_name("DIR");
   sub->add_option("--json", command->json, "Also write the plan to this file")->type_name("FILE");
+  sub->footer(std::string(stageFileHelp()) +
+              "\nExamples: pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:2 -o gpt2.plan\n"
+              "          pipeshard plan examples/gpt2.onnx --cluster 1x4 --balance 'type:block' -o gpt2.plan");
   return [command] { return command->run(); };
 }
 

@@ -146,17 +146,6 @@ void completeProgram(const ForwardModel& model, const std::map<std::string, Inpu
   }
 }
 
-// Training is exact without them; only inference with the trained model would read them.
-void noteRunningStatistics(ForwardModel& model) {
-  const auto count = std::count_if(model.graph.nodes.begin(), model.graph.nodes.end(), [](const Node& node) {
-    return node.is("BatchNormalization") && node.intAttribute("training_mode", 0) == 1;
-  });
-  if (count > 0) {
-    model.notes.push_back(fmt::format(
-        "the running statistics of {} batch normalisations are not updated yet: they keep the values of the model file", count));
-  }
-}
-
 void requireParameters(const Graph& graph) {
   if (!trainableParameters(graph).empty()) return;
   fail(ErrorCode::kBadModel, "there is no weight to train; --train NAME_REGEX says which weights are, --freeze which are not");
@@ -276,7 +265,6 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
   try {
     const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
     for (std::string& note : parameterNotes(model.graph)) model.notes.push_back(std::move(note));
-    noteRunningStatistics(model);
     planned.plan = describePlan(request, model, optimizer);
     requireParameters(model.graph);
     requireTrainableTypes(model.graph);

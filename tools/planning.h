@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ir/plan.h"
-#include "ir/training_family.h"
+#include "sharding/training_family.h"
 #include "onnx_import/autodiff/training.h"
 #include "partition/partition.h"
 #include "tools/model_options.h"

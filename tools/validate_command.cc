@@ -67,7 +67,7 @@ std::string worstTable(const ValidationReport& report, size_t most) {
   std::vector<std::vector<std::string>> rows = {
       {"compared", "tensors", "worst error", "bound", "verdict", "largest |difference|", "worst tensor"}};
   for (ComparedKind kind : {ComparedKind::kLoss, ComparedKind::kGradient, ComparedKind::kParameter, ComparedKind::kOptimizerState,
-                            ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState}) {
+                            ComparedKind::kForwardState, ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState}) {
     const TensorComparison* worst = nullptr;
     size_t count = 0;
     double largest_difference = 0;
@@ -166,8 +166,9 @@ struct ValidateCommand {
     if (!job.data.path.empty()) spec.planned.data.path = fs::absolute(job.data.path).string();
     // Both sides use as many threads per worker: the same kernels in the same blocks.
     if (job.threads_per_worker == 0) {
-      spec.planned.threads_per_worker =
-          std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / static_cast<int>(plan.stages.size()));
+      size_t workers = 0;
+      for (const StagePlan& stage : plan.stages) workers += stage.devices.size();
+      spec.planned.threads_per_worker = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / static_cast<int>(workers));
     }
     spec.reference = spec.planned;
     spec.planned.plan_directory = plan_directory;
@@ -208,7 +209,8 @@ CommandFunction addValidateCommand(CLI::App& app) {
   sub->add_option("--dump", command->dump, "Keep the compared tensors here, as safetensors")->type_name("DIR");
   sub->add_option("--json", command->json, "Also write the result to this file")->type_name("FILE");
   sub->footer(
-      "Exit code 0: every tensor is within its bound; 1: some differ.\n"
+      std::string(stageFileHelp()) +
+      "\nExit code 0: every tensor is within its bound; 1: some differ.\n"
       "Example: pipeshard validate examples/gpt2.onnx --cluster 1x4 --schedule 1f1b --microbatches 8 --optimizer adamw:lr=1e-3 --steps 3");
   command->command = sub;
   return [command] { return command->run(); };

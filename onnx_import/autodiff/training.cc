@@ -4,6 +4,7 @@
 
 #include "ir/error.h"
 #include "onnx_import/autodiff/backward.h"
+#include "onnx_import/autodiff/forward_states.h"
 #include "onnx_import/autodiff/gradient_rules.h"
 #include "onnx_import/autodiff/update.h"
 
@@ -69,6 +70,13 @@ size_t separatePrologue(ForwardGraph& forward) {
   return prologue.size();
 }
 
+// An exporter may mark running statistics as parameters. The forward pass replaces them; no gradient does.
+std::vector<ValueId> learnedParameters(const TrainingGraph& training) {
+  std::vector<ValueId> parameters = trainableParameters(training.graph);
+  for (const ForwardState& state : training.forward_states) std::erase(parameters, state.value);
+  return parameters;
+}
+
 void requireOpset(const Graph& graph) {
   const auto opset = graph.opset_imports.find("");
   const int version = opset == graph.opset_imports.end() ? 0 : opset->second;
@@ -105,9 +113,10 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
   training.loss = forward.loss;
   training.microbatches = forward.microbatches;
   Graph& graph = training.graph;
+  training.forward_states = findForwardStates(graph, prologue_nodes);
   const size_t first_backward = graph.nodes.size();
 
-  const std::vector<ValueId> parameters = trainableParameters(graph);
+  const std::vector<ValueId> parameters = learnedParameters(training);
   requireTrainableTypes(graph);
   BackwardBuilder builder(graph);
   const Gradients gradients = appendBackward(builder, training.loss, parameters);
@@ -118,6 +127,7 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
 
   graph.outputs = {training.loss};
   for (const PrologueTotal& total : training.totals) graph.outputs.push_back(total.part);
+  for (const ForwardState& state : training.forward_states) graph.outputs.push_back(state.updated);
   for (size_t p = 0; p < parameters.size(); ++p) {
     Parameter& parameter = training.parameters.emplace_back();
     parameter.value = parameters[p];

@@ -84,14 +84,16 @@ struct ForwardGraph {
 bool hasGradientRule(std::string_view domain, std::string_view op_type);
 
 // The training graph's nodes are in the order prologue, forward, backward, update; forward nodes that the loss does not need
-// are gone (so are a model's other outputs); its graph outputs are the loss, the parts of totals, the gradient parts and what
-// the updates give. Value names: "<value>_grad" ("<parameter>_grad.<k>" for several parts), "<parameter>.gradient",
+// are gone (so are a model's other outputs); its graph outputs are the loss, the parts of totals, the updated forward states, the
+// gradient parts and what the updates give. Value names: "<value>_grad" ("<parameter>_grad.<k>" for several parts), "<parameter>.gradient",
 // "<parameter>.<state>", "<parameter>.updated", "<parameter>.<state>.updated", "step", "<value>.prologue" for a prologue's own
 // copy of a forward value. Backward nodes are called "<forward node>_grad/<operator>" and carry its metadata.
 //
+// Forward states are the running statistics of the batch normalisations that the loss needs, in training mode: forward_states.h.
+//
 // Appends backward nodes (reverse mode; accumulation of several uses by Sum/Add; only where a parameter is reached), splits
 // them into input and weight parts, and appends the update nodes. An operator without gradient on a path from a parameter
-// to the loss: Error(kBadModel) naming node and operator.
+// to the loss: Error(kBadModel) naming node and operator. Likewise running statistics that something else reads.
 TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& optimizer);
 
 }  // namespace pipeshard

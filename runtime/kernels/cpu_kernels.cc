@@ -28,6 +28,7 @@ const KernelRegistry& cpuKernels() {
     kernels::addScatterKernels(all);
     kernels::addActivationGradKernels(all);
     kernels::addOptimizerKernels(all);
+    kernels::addCollectiveKernels(all);
     return all;
   }();
   return registry;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,11 +28,22 @@ struct KernelSpec {
   std::vector<TensorSpec> outputs;
 };
 
+// What a kernel of a collective calls: the ranks of this program's groups, as the executor knows them. Every member of the group
+// calls the same operations in the same order; they wait for each other.
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  // output := the sum of the members' inputs, element by element in rank order: the same bits everywhere. `group` is an index
+  // into Program::groups; input == output is allowed.
+  virtual void allReduceSum(int group, DataType type, const void* input, void* output, size_t count) = 0;
+};
+
 // Pointers of one execution, by position; nullptr for absent ones. Dense row-major, 64-byte aligned when from the arena.
 struct KernelArguments {
   std::span<const void* const> inputs;
   std::span<void* const> outputs;
-  void* workspace = nullptr;  // workspaceBytes() bytes, 64-byte aligned, undefined content
+  void* workspace = nullptr;           // workspaceBytes() bytes, 64-byte aligned, undefined content
+  Collectives* collectives = nullptr;  // there when the kernel has a collectiveGroup()
 };
 
 class Kernel {
@@ -42,6 +54,8 @@ class Kernel {
   virtual size_t workspaceBytes() const { return 0; }
   // Output o may be the same memory as input i (an element is read before its place is written).
   virtual bool mayRunInPlace(int /*input*/, int /*output*/) const { return false; }
+  // The group over which run() calls its one collective; nullopt for all others, which need nothing but their arguments.
+  virtual std::optional<int> collectiveGroup() const { return std::nullopt; }
 };
 
 using KernelFactory = std::function<std::unique_ptr<Kernel>(const KernelSpec&)>;

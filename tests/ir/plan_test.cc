@@ -11,6 +11,7 @@ namespace pipeshard {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Plan examplePlan() {
   Plan plan;
@@ -72,11 +73,37 @@ TEST(PlanJson, NamesTheFieldThatIsWrong) {
   expectError(replaced(json, "\"devices\":[1]", "\"devices\":[2]"), ErrorCode::kConfiguration,
               "plan.json.stages[1].devices[0]: found 2; expected an integer from 0 to 1");
   expectError(replaced(json, "\"mesh_shape\":[1,1]", "\"mesh_shape\":[1,2]"), ErrorCode::kConfiguration,
-              "plan.json.stages[0].mesh_shape: found [1,2]");
+              "plan.json.stages[0].mesh_shape: found [1,2]; expected [data, model] whose product is the number of devices of the stage, 1");
+  expectError(replaced(json, "\"mesh_shape\":[1,1]", "\"mesh_shape\":[1]"), ErrorCode::kConfiguration,
+              "plan.json.stages[0].mesh_shape: found [1]; expected [data, model]");
+  expectError(replaced(json, "\"devices\":[0]", "\"devices\":[]"), ErrorCode::kConfiguration,
+              "plan.json.stages[0].devices: found []; expected at least one device");
+  expectError(replaced(json, "\"devices\":[1]", "\"devices\":[0]"), ErrorCode::kConfiguration,
+              "plan.json.stages[1].devices[0]: found 0; expected a device that no stage has; stages[0] has it");
+  expectError(replaced(json, "\"devices\":[0]", "\"devices\":[0,0]"), ErrorCode::kConfiguration,
+              "plan.json.stages[0].devices[1]: found 0; expected a device that the stage does not have already");
   expectError(replaced(json, "\"batch\":8", "\"batch\":8.5"), ErrorCode::kConfiguration, "plan.json.dimensions.batch: found 8.5");
   expectError(replaced(json, "\"version\": 1", "\"version\": 7"), ErrorCode::kVersionMismatch,
               "version 7 was found, this pipeshard reads version 1");
   expectError("[]", ErrorCode::kConfiguration, "key \"version\" is missing");
+}
+
+TEST(PlanJson, RefusesGapsAmongTheDevicesInUse) {
+  Plan plan = examplePlan();
+  plan.cluster = {1, 4};
+  plan.stages[1].devices = {2};
+  expectError(planToJson(plan), ErrorCode::kConfiguration, "plan.json.stages: found device 2 in use; expected 0 to 1 without gaps");
+  plan.stages[0].devices = {3, 1};
+  plan.stages[0].mesh_shape = {2, 1};
+  plan.stages[1].devices = {0, 2};
+  plan.stages[1].mesh_shape = {1, 2};
+  EXPECT_EQ(planToJson(planFromJson(planToJson(plan))), planToJson(plan));
+}
+
+TEST(PlanJson, RefusesAPlanWithoutStages) {
+  Plan plan = examplePlan();
+  plan.stages.clear();
+  expectError(planToJson(plan), ErrorCode::kConfiguration, "plan.json.stages: found []; expected at least one stage");
 }
 
 TEST(PlanJson, RefusesStagesAndLayersWithGaps) {
@@ -118,6 +145,20 @@ TEST(PrintPlan, ShowsStagesAndNotes) {
   EXPECT_THAT(text, HasSubstr("4.00 MB"));
   EXPECT_THAT(text, HasSubstr("12 B"));
   EXPECT_THAT(text, HasSubstr("note: a \"quoted\" note"));
+  EXPECT_THAT(text, Not(HasSubstr("data x model")));
+}
+
+TEST(PrintPlan, ShowsTheDevicesAndTheMeshOfEachStage) {
+  Plan plan = examplePlan();
+  plan.cluster = {1, 8};
+  plan.stages[0].devices = {0, 1};
+  plan.stages[0].mesh_shape = {2, 1};
+  plan.stages[1].devices = {2, 3, 4, 6, 7, 5};
+  plan.stages[1].mesh_shape = {3, 2};
+  const std::string text = printPlan(plan);
+  EXPECT_THAT(text, HasSubstr("  stage    devices  data x model     layers"));
+  EXPECT_THAT(text, HasSubstr("      0        0,1           2x1       0..1"));
+  EXPECT_THAT(text, HasSubstr("      1  2..4,6,7,5           3x2       2..2"));
 }
 
 }  // namespace

@@ -5,7 +5,8 @@ Usage: emitted_files.py PLAN DUMP DATA.npz
 PLAN was written by `pipeshard plan`, and `pipeshard validate PLAN --steps 1 --data DATA.npz --dump DUMP` left its tensors
 in DUMP. Every microbatch's forward and backward subgraphs of all ranks run in ONNX Runtime; values travel between ranks by
 name. The sums over microbatches must equal the dumped loss and gradients, and the original model on the whole batch must
-give the same loss.
+give the same loss. A batch normalisation in training mode sees one microbatch: such a model's loss is the mean of what the
+original gives for each microbatch, and what the original makes of its running statistics must lead to the dumped ones.
 """
 
 import json
@@ -66,16 +67,66 @@ def initial_weights(model_path):
     return {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
 
 
+def handed_on(program):
+    """(state, name of the value that replaces it) for every forward state."""
+    buffers = program["buffers"]
+    return {(buffers[i["outputs"][0]]["value"], buffers[i["inputs"][0]]["value"]) for i in program["instructions"]
+            if i["kind"] == "accumulate" and buffers[i["outputs"][0]]["kind"] == "forward_state"}
+
+
 def accumulator_parts(program):
     """(kind of the accumulator, its value, name of the part) for every sum over microbatches."""
     buffers = program["buffers"]
     parts = set()
     for instruction in program["instructions"]:
+        if instruction["kind"] == "accumulate" and buffers[instruction["outputs"][0]]["kind"] == "forward_state":
+            continue
         if instruction["kind"] == "accumulate" and instruction.get("microbatch", -1) >= 0:
             source = buffers[instruction["inputs"][0]]["name"].split("@")[0]
             target = buffers[instruction["outputs"][0]]
             parts.add((target["kind"], target["value"], source))
     return sorted(parts)
+
+
+class Original:
+    """The model that was planned, in ONNX Runtime."""
+
+    def __init__(self, path, loss):
+        self.model = onnx.load(path)
+        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self.loss = loss
+        self.states = {}  # from the initializer to (output, momentum)
+        outputs = {value.name for value in self.model.graph.output}
+        self.normalizes = False
+        for node in self.model.graph.node:
+            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+            if node.op_type != "BatchNormalization" or attributes.get("training_mode", 0) == 0:
+                continue
+            self.normalizes = True
+            for state, updated in zip(node.input[3:5], node.output[1:3]):
+                if updated in outputs:
+                    self.states[state] = (updated, attributes.get("momentum", 0.9))
+
+    def run(self, batch):
+        names = [output for output, _ in self.states.values()]
+        feeds = {value.name: batch[value.name] for value in self.session.get_inputs()}
+        loss, *updated = self.session.run([self.loss] + names, feeds)
+        return float(loss), dict(zip(self.states, updated))
+
+
+def expected(original, weights, batch, microbatches):
+    """The loss, and the running statistics after all microbatches in turn."""
+    if not original.normalizes:
+        return original.run(batch)[0], {}
+    assert all(np.all(array >= 0) for array in batch.values() if array.dtype == np.int64), "ignored labels: a mean of means is no mean"
+    states = {state: weights[state].astype(np.float64) for state in original.states}
+    losses = []
+    for microbatch in microbatches:
+        loss, updated = original.run(microbatch)  # which starts from the file's statistics, not from the microbatch before
+        losses.append(loss)
+        for state, (_, momentum) in original.states.items():
+            states[state] = updated[state] + momentum * (states[state] - weights[state])
+    return float(np.mean(losses)), states
 
 
 def main(plan_folder, dump_folder, data_path):
@@ -102,13 +153,15 @@ def main(plan_folder, dump_folder, data_path):
                 total = np.asarray(total + values[source])
             totals[target] = total
     got = {}
+    states = {}
     for k in range(count):
-        values = {**weights, **totals, **microbatch(k)}
+        values = {**weights, **totals, **states, **microbatch(k)}
         for rank in ranks:
             rank.run("forward", values)
         for rank in reversed(ranks):
             rank.run("backward_input", values)
             rank.run("backward_weight", values)
+        states = {state: values[updated] for rank in ranks for state, updated in handed_on(rank.program)}
         for kind, target, source in sorted({entry for rank in ranks for entry in accumulator_parts(rank.program)}):
             if source in values:
                 name = "gradient/" + target.removesuffix(".gradient") if kind == "gradient" else target
@@ -117,7 +170,7 @@ def main(plan_folder, dump_folder, data_path):
     dumped = {}
     for path in sorted(dump_folder.rglob("*.safetensors")):
         for name, tensor in read_safetensors(path).items():
-            if name.startswith("gradient/") or name == "loss":
+            if name.startswith(("gradient/", "forward_state/")) or name == "loss":
                 dumped[name] = tensor
     gradients = {name: tensor for name, tensor in dumped.items() if name.startswith("gradient/")}
     assert len(gradients) > 0, "the dump holds no gradients"
@@ -125,14 +178,21 @@ def main(plan_folder, dump_folder, data_path):
     size = sum(g.size for g in gradients.values())
     worst = max((relative_error(got[name], tensor.astype(np.float64), norm, size), name) for name, tensor in gradients.items())
     loss = float(got["loss"])
-    whole = onnxruntime.InferenceSession(plan["model"], providers=["CPUExecutionProvider"])
-    names = [value.name for value in whole.get_inputs()]
-    reference = float(whole.run([plan["loss"]], {name: batch[name] for name in names})[0])
+    original = Original(plan["model"], plan["loss"])
+    reference, reference_states = expected(original, weights, batch, [microbatch(k) for k in range(count)])
     print(f"loss: emitted files in ONNX Runtime {loss:.9g}, original model in ONNX Runtime {reference:.9g}, "
           f"pipeshard {float(dumped['loss']):.9g}; worst gradient {worst[1]} {worst[0]:.2e}")
     assert abs(loss - reference) <= FLOAT32_BOUND * abs(reference)
     assert abs(float(dumped["loss"]) - reference) <= FLOAT32_BOUND * abs(reference)
     assert worst[0] <= FLOAT32_BOUND, worst
+    dumped_states = {name.removeprefix("forward_state/"): t for name, t in dumped.items() if name.startswith("forward_state/")}
+    assert dumped_states.keys() == reference_states.keys() == states.keys()
+    for name, want in reference_states.items():
+        for what, tensor in (("emitted files", states[name]), ("pipeshard", dumped_states[name])):
+            error = np.linalg.norm(tensor - want) / np.linalg.norm(want)
+            assert error <= FLOAT32_BOUND, (what, name, error)
+    if states:
+        print(f"{len(states)} running statistics: emitted files, original model and pipeshard agree")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Usage (with the environment of tools/export/setup.sh): torch_step.py PIPESHARD MODEL.onnx [SEED]
 
-PIPESHARD is the built command. Four workers, eight microbatches, three SGD steps with momentum.
+PIPESHARD is the built command. Four workers, eight microbatches, three SGD steps with momentum. PyTorch computes the batch in the
+same microbatches, which matters to batch normalisation only; its running statistics are compared, too.
 """
 
 import pathlib
@@ -18,6 +19,7 @@ from emitted_files import read_safetensors, relative_error
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXPORT = ROOT / "tools" / "export"
 OPTIMIZER = "sgd:lr=0.1,momentum=0.9"
+MICROBATCHES = "8"
 BOUND = 1e-9
 
 
@@ -46,13 +48,19 @@ def main(pipeshard, model, seed):
             make += ["--ignored", "0.3"]
         subprocess.run(make, check=True)
         subprocess.run([sys.executable, EXPORT / "step_reference.py", model, "--data", batch, "--gradients", folder / "g.npz", "--optimizer",
-                        OPTIMIZER, "--steps", "3", "--parameters", folder / "p.npz"], check=True)
-        subprocess.run([pipeshard, "validate", model, "--cluster", "1x4", "--microbatches", "8", "--precision", "float64", "--optimizer",
+                        OPTIMIZER, "--steps", "3", "--parameters", folder / "p.npz", "--microbatches", MICROBATCHES], check=True)
+        subprocess.run([pipeshard, "validate", model, "--cluster", "1x4", "--microbatches", MICROBATCHES, "--precision", "float64", "--optimizer",
                         OPTIMIZER, "--steps", "3", "--data", batch, "--dump", folder / "dump"], check=True, stdout=subprocess.DEVNULL)
         gradients = {name: tensor for name, tensor in np.load(folder / "g.npz").items() if name != "loss"}
-        parameters = {name: tensor for name, tensor in np.load(folder / "p.npz").items() if name != "losses"}
+        after = {name: tensor for name, tensor in np.load(folder / "p.npz").items() if name != "losses"}
+        parameters = {name: tensor for name, tensor in after.items() if name in gradients}
+        statistics = {name: tensor for name, tensor in after.items() if name not in gradients}
         compare("gradient", dumped(folder / "dump" / "planned", 1), gradients)
-        compare("parameter", dumped(folder / "dump" / "planned", 3), parameters)
+        third = dumped(folder / "dump" / "planned", 3)
+        compare("parameter", third, parameters)
+        assert {f"forward_state/{name}" for name in statistics} == {name for name in third if name.startswith("forward_state/")}
+        if statistics:
+            compare("forward_state", third, statistics)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ TrainingGraph randomTraining(std::mt19937& random) {
     std::vector<ValueId> inputs = {values.back()};
     for (size_t j = random() % 3; j > 0; --j) inputs.push_back(values[random() % values.size()]);
     if (random() % 2) inputs.push_back(anyParameter());
-    values.push_back(builder.op(name, inputs));
+    values.push_back(random() % 4 == 0 ? builder.stateful(name, inputs) : builder.op(name, inputs));
   }
   return builder.finish({values.back(), values[random() % values.size()], values[first_produced]}, static_cast<int>(random() % 3));
 }
@@ -147,6 +147,7 @@ bool refused(const std::vector<Program>& programs) {
 // first, whose absence changes numbers only.
 TEST(RandomTrainingGraphs, AMissingInstructionIsFound) {
   size_t mutations = 0;
+  size_t states = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {
     std::mt19937 random(seed);
     const TrainingGraph training = randomTraining(random);
@@ -161,10 +162,14 @@ TEST(RandomTrainingGraphs, AMissingInstructionIsFound) {
         mutated[r].instructions.erase(mutated[r].instructions.begin() + static_cast<std::ptrdiff_t>(i));
         EXPECT_TRUE(refused(mutated)) << "seed " << seed << " rank " << r << ": " << describeInstruction(programs[r], instruction);
         ++mutations;
+        const bool hands_on = instruction.kind == InstructionKind::kAccumulate &&
+                              programs[r].buffer(instruction.outputs[0]).kind == BufferKind::kForwardState;
+        states += hands_on ? 1 : 0;
       }
     }
   }
   EXPECT_GT(mutations, 1000u);
+  EXPECT_GT(states, 50u);
 }
 
 TEST(RandomTrainingGraphs, ADuplicatedInstructionIsFound) {

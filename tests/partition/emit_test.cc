@@ -78,6 +78,49 @@ TEST(EmitPrograms, OneStageNeedsNoMessages) {
   EXPECT_THAT(instructionTexts(ranks[0].program, InstructionKind::kReceive), ElementsAre());
 }
 
+TEST(EmitPrograms, ForwardStatesAreHandedFromMicrobatchToMicrobatchOnTheStageThatUpdatesThem) {
+  TrainingBuilder builder(3);
+  const ValueId a = builder.stateful("a", {builder.input("x"), builder.parameter("wa")});
+  const ValueId b = builder.stateful("b", {a, builder.parameter("wb")});
+  const TrainingGraph training = builder.finish({builder.op("c", {b})});
+  expectExact(training, {});
+  expectExact(training, {"a"});
+  const auto ranks = emit(training, {"a"});
+  for (const auto& [rank, name] : {std::pair(0u, std::string("a")), std::pair(1u, std::string("b"))}) {
+    const Program& program = ranks[rank].program;
+    EXPECT_EQ(bufferOf(program, name + "_state").kind, BufferKind::kForwardState);
+    EXPECT_TRUE(bufferOf(program, name + "_state").source.has_value());
+    std::vector<std::string> handed_on;
+    for (const std::string& text : instructionTexts(program, InstructionKind::kAccumulate)) {
+      if (text.find("_state") != std::string::npos) handed_on.push_back(text);
+    }
+    EXPECT_THAT(handed_on, ElementsAre(HasSubstr("overwrite \"" + name + "_state_new@0\" -> \"" + name + "_state\""), HasSubstr("_new@1\""),
+                                       HasSubstr("_new@2\"")));
+    size_t results = 0;
+    for (const Result& result : program.results) results += result.kind == Result::Kind::kForwardState && result.name == name + "_state";
+    EXPECT_EQ(results, 1u);
+  }
+}
+
+TEST(EmitPrograms, RefusesAForwardStateThatTwoStagesUpdateInTurn) {
+  TrainingBuilder builder(2);
+  const ValueId a = builder.stateful("a", {builder.input("x"), builder.parameter("wa")});
+  const ValueId b = builder.stateful("b", {a, builder.parameter("wb")});
+  TrainingGraph training = builder.finish({b});
+  const ForwardState first = training.forward_states[0];
+  const ForwardState second = training.forward_states[1];
+  for (Node& node : training.graph.nodes) std::replace(node.inputs.begin(), node.inputs.end(), second.value, first.updated);
+  training.forward_states = {{first.value, second.updated}};
+  expectExact(training, {});
+  try {
+    emit(training, {"a"});
+    FAIL() << "no refusal";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kConfiguration);
+    EXPECT_THAT(error.what(), HasSubstr("'a_state' is read in stage 0 and updated in stage 1"));
+  }
+}
+
 TrainingGraph skipTraining(int64_t microbatches) {
   TrainingBuilder builder(microbatches);
   const ValueId x = builder.input("x");

@@ -1,6 +1,7 @@
 // partitionTraining and nodeStages on training graphs built by hand.
 #include "partition/partition.h"
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,11 +71,50 @@ TEST(PartitionTraining, SurvivesItsOwnJson) {
 
 TEST(PartitionTraining, NotesUnusedDevices) {
   PartitionOptions options = onDevices(4);
+  options.stages = "uniform:3";
+  const Plan plan = planFor(chainTraining(5, 2), options);
+  EXPECT_EQ(plan.stages.size(), 3u);
+  EXPECT_THAT(plan.notes, ElementsAre("3 of 4 devices are used, one per stage: 3 stages cannot share 4 equally (--stage-devices gives each "
+                                      "its number)"));
+  EXPECT_THAT(planFor(chainTraining(1, 1), onDevices(3)).notes, ElementsAre(HasSubstr("2 of 3 devices")));
+}
+
+// "0,1|2,3": the devices of each stage.
+std::string devicesOf(const Plan& plan) {
+  std::string text;
+  for (const StagePlan& stage : plan.stages) {
+    EXPECT_EQ(stage.mesh_shape, (std::vector<int>{static_cast<int>(stage.devices.size()), 1}));
+    text += fmt::format("{}{}", text.empty() ? "" : "|", fmt::join(stage.devices, ","));
+  }
+  return text;
+}
+
+TEST(PartitionTraining, GivesStagesEqualSharesOfTheDevices) {
+  PartitionOptions options = onDevices(4);
+  options.stages = "uniform:2";
+  const Plan plan = planFor(chainTraining(5, 2), options);  // a microbatch has two rows
+  EXPECT_EQ(devicesOf(plan), "0,1|2,3");
+  EXPECT_THAT(plan.notes, IsEmpty());
+  options.cluster = {1, 5};
+  EXPECT_EQ(devicesOf(planFor(chainTraining(5, 2), options)), "0,1|2,3");
+  options.cluster = {2, 2};
+  options.stages = "auto";
+  options.boundaries = {"h1"};
+  EXPECT_EQ(devicesOf(planFor(chainTraining(5, 2), options)), "0,1|2,3");
+}
+
+TEST(PartitionTraining, CutsAMicrobatchOverNoMoreDevicesThanItHasRows) {
+  PartitionOptions options = onDevices(8);
   options.stages = "uniform:2";
   const Plan plan = planFor(chainTraining(5, 2), options);
-  EXPECT_EQ(plan.stages.size(), 2u);
-  EXPECT_THAT(plan.notes, ElementsAre(HasSubstr("2 of 4 devices are used")));
-  EXPECT_THAT(planFor(chainTraining(1, 1), onDevices(3)).notes, ElementsAre(HasSubstr("2 of 3 devices")));
+  EXPECT_EQ(devicesOf(plan), "0,1|2,3");
+  EXPECT_THAT(plan.notes, ElementsAre("4 of 8 devices are used, 2 per stage: a microbatch of 2 rows cannot be cut over more (ask for fewer "
+                                      "--microbatches)"));
+  TrainingBuilder builder(1);
+  const TrainingGraph whole = builder.finish({builder.op("h", {builder.input("x", -1), builder.parameter("w")})});
+  const Plan one = planFor(whole, options);
+  EXPECT_EQ(devicesOf(one), "0|1");
+  EXPECT_THAT(one.notes, ElementsAre(HasSubstr("no input has a batch dimension that could be cut over more")));
 }
 
 TEST(PartitionTraining, NotesParametersWithoutAGradient) {
@@ -117,7 +157,7 @@ TEST(PartitionTraining, RefusesImpossibleStageCounts) {
   PartitionOptions options = onDevices(8);
   for (const char* text : {"uniform:", "uniform:0", "uniform:-1", "uniform:2x", "even", ""}) {
     options.stages = text;
-    expectError(training, options, ErrorCode::kUsage, "is not understood; write auto");
+    expectError(training, options, ErrorCode::kUsage, "is not understood; write auto (one stage per device), uniform:K");
   }
   options.stages = "uniform:9";
   expectError(training, options, ErrorCode::kConfiguration, "9 stages need 9 devices, the cluster has 8");

@@ -79,6 +79,7 @@ class ProgramExecutor {
     if (result.kind == Result::Kind::kGradient) name = "gradient " + result.name;
     if (result.kind == Result::Kind::kParameter) name = "parameter " + result.name;
     if (result.kind == Result::Kind::kOptimizerState) name = "state " + result.name + "." + result.state;
+    if (result.kind == Result::Kind::kForwardState) name = "forward state " + result.name;
     EXPECT_TRUE(results.emplace(name, states_[r].contents[result.buffer.index()].value()).second) << name << " twice";
   }
 
@@ -106,10 +107,10 @@ class ProgramExecutor {
         break;
       }
       case InstructionKind::kFree: contents[instruction.inputs[0].index()].reset(); break;
+      case InstructionKind::kAllReduce:
       case InstructionKind::kSlice:
       case InstructionKind::kConcatenate:
-      case InstructionKind::kZero:
-      case InstructionKind::kAllReduce: ADD_FAILURE() << "unexpected"; break;
+      case InstructionKind::kZero: ADD_FAILURE() << "unexpected"; break;
     }
     ++states_[r].at;
     return true;
@@ -171,6 +172,7 @@ class DefinitionExecutor {
       symbols.insert(totals.begin(), totals.end());
       run(symbols, Phase::kForward, Phase::kBackwardWeight);
       loss = added(loss, symbols.at(name(training_.loss)));
+      for (const ForwardState& state : training_.forward_states) lasting_[name(state.value)] = symbols.at(name(state.updated));
       for (size_t p = 0; p < parts.size(); ++p) {
         for (size_t i = 0; i < parts[p].size(); ++i)
           parts[p][i] = added(parts[p][i], symbols.at(name(training_.parameters[p].gradient_parts[i])));
@@ -213,12 +215,13 @@ class DefinitionExecutor {
         results["state " + own + "." + state.name] = lasting_[name(state.value)] = symbols.at(name(state.updated));
       }
     }
+    for (const ForwardState& state : training_.forward_states) results["forward state " + name(state.value)] = lasting_[name(state.value)];
     return results;
   }
 
   const TrainingGraph& training_;
   const Graph& graph_;
-  std::map<std::string, uint64_t> lasting_;  // parameters, weights, constants, states
+  std::map<std::string, uint64_t> lasting_;  // parameters, weights, constants, states of both kinds
 };
 
 }  // namespace

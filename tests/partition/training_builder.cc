@@ -77,6 +77,22 @@ ValueId TrainingBuilder::bias(const std::string& name, ValueId input, ValueId pa
   return output;
 }
 
+ValueId TrainingBuilder::stateful(const std::string& name, const std::vector<ValueId>& inputs) {
+  const ValueId output = op(name, inputs);
+  const ValueId state = weight(name + "_state");
+  const ValueId updated = value(name + "_state_new", kShape);
+  Node& forward = training_.graph.nodes.back();
+  forward.inputs.push_back(state);
+  forward.outputs.push_back(updated);
+  training_.forward_states.push_back({state, updated});
+  return output;
+}
+
+bool TrainingBuilder::isState(ValueId id) const {
+  return std::any_of(training_.forward_states.begin(), training_.forward_states.end(),
+                     [&](const ForwardState& s) { return s.value == id; });
+}
+
 ValueId TrainingBuilder::gradientOf(ValueId of, NodeId producer) {
   const std::vector<ValueId>& parts = gradients_[of];
   if (parts.size() <= 1) return parts.empty() ? ValueId() : parts[0];
@@ -103,6 +119,7 @@ void TrainingBuilder::differentiate(ValueId seed) {
       ValueId part = gradient;
       if (!forward_[i].is_bias) {
         std::vector<ValueId> read = forward.inputs;
+        std::erase_if(read, [&](ValueId id) { return isState(id); });
         read.push_back(output);
         read.push_back(gradient);
         part = node(is_parameter ? Phase::kBackwardWeight : Phase::kBackwardInput, "Grad" + std::to_string(position), read,

@@ -26,6 +26,9 @@ class TrainingBuilder {
   // output = input + bias: both gradients are the output's gradient itself, so no node computes them.
   ValueId bias(const std::string& name, ValueId input, ValueId parameter);
 
+  // A forward node that also reads and updates a state (a weight reference, "<name>_state").
+  ValueId stateful(const std::string& name, const std::vector<ValueId>& inputs);
+
   // The loss (a scalar) of these values, the backward nodes, and the update nodes with `states` states per parameter.
   TrainingGraph finish(const std::vector<ValueId>& loss_inputs, int states = 1);
 
@@ -40,6 +43,7 @@ class TrainingBuilder {
     return GraphBuilder(training_.graph).addValue(name, DataType::kFloat32, std::move(shape));
   }
   void differentiate(ValueId seed);
+  bool isState(ValueId id) const;
   ValueId gradientOf(ValueId value, NodeId producer);
   void addUpdates(int states);
 

@@ -33,7 +33,7 @@ const Constant& valueOf(const Graph& graph, const Tensors& values, ValueId id) {
   return *constant;
 }
 
-void runNode(const Graph& graph, const Node& node, Tensors& values) {
+void runNode(const Graph& graph, const Node& node, Tensors& values, Collectives* collectives) {
   KernelSpec spec;
   spec.node = &node;
   std::vector<const void*> inputs;
@@ -58,7 +58,7 @@ void runNode(const Graph& graph, const Node& node, Tensors& values) {
   const std::unique_ptr<Kernel> kernel = cpuKernels().create(spec);
   std::vector<std::byte> workspace(kernel->workspaceBytes() + 64);
   const size_t misaligned = reinterpret_cast<uintptr_t>(workspace.data()) % 64;
-  kernel->run({inputs, outputs, workspace.data() + (64 - misaligned) % 64});
+  kernel->run({inputs, outputs, workspace.data() + (64 - misaligned) % 64, collectives});
 }
 
 struct Blocks {
@@ -84,11 +84,11 @@ Constant constantOf(const Shape& shape, const std::vector<T>& elements) {
 
 }  // namespace
 
-Tensors runGraph(const Graph& graph, const Tensors& given, const std::vector<std::string>& wanted) {
+Tensors runGraph(const Graph& graph, const Tensors& given, const std::vector<std::string>& wanted, Collectives* collectives) {
   const std::vector<bool> needed = neededNodes(graph, wanted);
   Tensors values = given;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (needed[n]) runNode(graph, graph.nodes[n], values);
+    if (needed[n]) runNode(graph, graph.nodes[n], values, collectives);
   }
   Tensors results;
   for (const std::string& name : wanted) results[name] = valueOf(graph, values, findValue(graph, name));

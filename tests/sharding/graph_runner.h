@@ -8,13 +8,15 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "runtime/kernels/kernel.h"
 
 namespace pipeshard::testing {
 
 using Tensors = std::map<std::string, Constant>;  // by value name
 
 // The values named `wanted`. `given`: graph inputs, and initializers that are weight references. Runs only what is needed.
-Tensors runGraph(const Graph& graph, const Tensors& given, const std::vector<std::string>& wanted);
+// `collectives`: what its collective nodes call.
+Tensors runGraph(const Graph& graph, const Tensors& given, const std::vector<std::string>& wanted, Collectives* collectives = nullptr);
 
 // Normally distributed elements of type float64 or float32.
 Constant randomReals(std::mt19937_64& generator, const Shape& shape, DataType type = DataType::kFloat64);

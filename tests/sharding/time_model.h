@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ir/training_family.h"
+#include "sharding/training_family.h"
 #include "sharding/time_axis.h"
 #include "tests/sharding/graph_runner.h"
 

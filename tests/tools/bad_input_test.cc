@@ -184,7 +184,8 @@ TEST(BadInput, AShapeOfTwoToTheFortyElements) {
 TEST(BadInput, UnknownDimension) { expectFault(validateFile("examples/gpt2.onnx", {"--dim", "bach=8"}), 64, {"bach", "batch"}); }
 
 TEST(BadInput, BatchThatCannotBeCut) {
-  expectFault(validateFile("examples/gpt2.onnx", {"--dim", "batch=8", "--microbatches", "3"}), 78, {"8", "3"});
+  expectFault(validateFile("examples/gpt2.onnx", {"--dim", "batch=8", "--microbatches", "9"}), 78,
+              {"batch of 8", "9 microbatches", "at most 8"});
 }
 
 TEST(BadInput, MoreStagesThanDevices) {

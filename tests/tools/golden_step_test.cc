@@ -49,14 +49,21 @@ void compareKind(const std::string& kind, const StepDump& dump, const NpzFile& f
   }
 }
 
-class GoldenStep : public ::testing::TestWithParam<const char*> {};
+struct GoldenCase {
+  std::string model;
+  std::string microbatches;
+};
+void PrintTo(const GoldenCase& c, std::ostream* stream) { *stream << c.model << " in " << c.microbatches; }
 
+class GoldenStep : public ::testing::TestWithParam<GoldenCase> {};
+
+// The golden step is that of the whole batch of 8: equal and unequal microbatches must give it.
 TEST_P(GoldenStep, AgreesWithPyTorchInFloat64) {
-  const std::string model = GetParam();
+  const auto& [model, microbatches] = GetParam();
   const TemporaryFolder folder;
   const std::string data = std::string(PIPESHARD_SOURCE_DIR) + "/tests/oracle/golden/" + model + ".npz";
   const CommandResult result =
-      runPipeshard({"validate", "examples/" + model + ".onnx", "--cluster", "1x4", "--microbatches", "8", "--precision", "float64",
+      runPipeshard({"validate", "examples/" + model + ".onnx", "--cluster", "1x4", "--microbatches", microbatches, "--precision", "float64",
                     "--optimizer", "sgd:lr=0.1,momentum=0.9", "--steps", "3", "--data", data, "--dump", folder.path().string()});
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
   const NpzFile file = NpzFile::open(data);
@@ -67,8 +74,11 @@ TEST_P(GoldenStep, AgreesWithPyTorchInFloat64) {
   compareKind("parameter", StepDump::open(folder.file("planned"), 3, 4), file, parameters);
 }
 
-INSTANTIATE_TEST_SUITE_P(Examples, GoldenStep, ::testing::Values("mlp", "gpt2", "llama"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Examples, GoldenStep,
+                         ::testing::Values(GoldenCase{"mlp", "8"}, GoldenCase{"gpt2", "8"}, GoldenCase{"llama", "8"},
+                                           GoldenCase{"mlp", "3"}, GoldenCase{"gpt2", "3"}, GoldenCase{"llama", "5"},
+                                           GoldenCase{"gpt2", "5"}),
+                         [](const auto& info) { return info.param.model + "_microbatches_" + info.param.microbatches; });
 
 }  // namespace
 }  // namespace pipeshard

@@ -13,13 +13,15 @@
 namespace pipeshard {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr size_t kStride = 37;  // the golden file holds every 37th element
 constexpr double kBound = 1e-9;
 
-std::vector<std::string> commandLine(const std::string& schedule, const std::string& precision, const std::string& microbatches) {
-  return {"validate",       "examples/resnet.onnx",
+std::vector<std::string> commandLine(const std::string& schedule, const std::string& precision, const std::string& microbatches,
+                                     const std::string& model = "resnet") {
+  return {"validate",       "examples/" + model + ".onnx",
           "--cluster",      "1x4",
           "--stages",       "uniform:4",
           "--schedule",     schedule,
@@ -35,6 +37,16 @@ TEST(ResNet, EqualsOneDeviceInEverySchedule) {
       const CommandResult result = runPipeshard(commandLine(schedule, precision, "8"));
       EXPECT_EQ(result.exit_code, 0) << schedule << " " << precision << result.output << result.errors;
       EXPECT_THAT(result.output, HasSubstr("PASS")) << schedule << " " << precision;
+    }
+  }
+}
+
+TEST(ResNet, RunningStatisticsEqualOneDeviceInEverySchedule) {
+  for (const char* model : {"resnet", "resnet_torchscript"}) {
+    for (const char* schedule : {"sequential", "gpipe", "1f1b"}) {
+      const CommandResult result = runPipeshard(commandLine(schedule, "float32", "4", model));
+      EXPECT_EQ(result.exit_code, 0) << model << " " << schedule << result.output << result.errors;
+      EXPECT_THAT(result.output, ContainsRegex("forward state +96 .* ok ")) << "32 in each of 3 steps";
     }
   }
 }
@@ -62,6 +74,27 @@ size_t compareKind(const std::string& kind, const StepDump& dump, const NpzFile&
   return tensors;
 }
 
+// The golden file holds them whole; PyTorch computed them as ONNX defines them, with the population variance.
+size_t compareStatistics(const StepDump& dump, const NpzFile& file) {
+  size_t tensors = 0;
+  for (const std::string& name : dump.names()) {
+    constexpr std::string_view kPrefix = "forward_state/";
+    if (!name.starts_with(kPrefix)) continue;
+    ++tensors;
+    const std::vector<double> got = dump.read(name).elements();
+    const std::vector<double> want = golden(file, "state/" + name.substr(kPrefix.size()));
+    EXPECT_EQ(got.size(), want.size()) << name;
+    double difference = 0;
+    double square = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      difference += std::pow(got.at(i) - want[i], 2);
+      square += want[i] * want[i];
+    }
+    EXPECT_LE(std::sqrt(difference), kBound * std::sqrt(square)) << name;
+  }
+  return tensors;
+}
+
 TEST(ResNet, AgreesWithPyTorchInFloat64) {
   const TemporaryFolder folder;
   const std::string data = std::string(PIPESHARD_SOURCE_DIR) + "/tests/oracle/golden/resnet.npz";
@@ -74,7 +107,9 @@ TEST(ResNet, AgreesWithPyTorchInFloat64) {
   const StepDump first = StepDump::open(folder.file("planned"), 1, 4);
   EXPECT_NEAR(first.read("loss").elements().at(0), golden(file, "loss").at(0), 1e-12);
   EXPECT_EQ(compareKind("gradient", first, file), 50u);
-  EXPECT_EQ(compareKind("parameter", StepDump::open(folder.file("planned"), 3, 4), file), 50u);
+  const StepDump third = StepDump::open(folder.file("planned"), 3, 4);
+  EXPECT_EQ(compareKind("parameter", third, file), 50u);
+  EXPECT_EQ(compareStatistics(third, file), 32u);
 }
 
 }  // namespace

@@ -100,6 +100,10 @@ std::vector<Configuration> configurations() {
       all.push_back({.name = m + "_" + schedule, .model = m, .schedule = schedule});
     all.push_back({.name = m + "_sgd_float64", .model = m, .optimizer = "sgd:lr=0.1", .precision = "float64"});
   }
+  for (const std::string m : {"mlp", "gpt2", "llama"}) {
+    all.push_back({.name = m + "_8_in_3", .model = m, .microbatches = 3});
+    all.push_back({.name = m + "_8_in_5_float64", .model = m, .microbatches = 5, .optimizer = "sgd:lr=0.1", .precision = "float64"});
+  }
   all.push_back({.name = "gpt2_batch_32", .model = "gpt2", .more = {"--dim", "batch=32"}});
   return all;
 }

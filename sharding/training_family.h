@@ -25,10 +25,11 @@ struct Rows {
 //   shareOf({0, 8}, k, 3) is {0, 2}, {2, 3}, {5, 3}
 Rows shareOf(Rows rows, int64_t index, int64_t parts);
 
-// Members are made when they are first asked for. Not for several threads.
+// Members are made when they are first asked for. Not for several threads. The member of one row is derived from two larger ones
+// (sharding/training_rows.h): an axis of size 1 does not show that it is the batch.
 class TrainingFamily {
  public:
-  // The training graph of one part of the batch that has `rows` rows.
+  // The training graph of one part of the batch that has `rows` rows; asked for one row more than the largest microbatch, too.
   using Maker = std::function<TrainingGraph(int64_t rows)>;
 
   TrainingFamily(int64_t batch, int64_t microbatches, Maker maker);

@@ -1,0 +1,225 @@
+// Running statistics: which initializers they are, and what a forward pass makes of them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/error.h"
+#include "onnx_import/autodiff/training.h"
+#include "tests/onnx_import/autodiff/gradient_check.h"
+
+namespace pipeshard::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr float kMomentum = 0.75f;
+const std::map<std::string, Attribute> kTraining = {{"training_mode", int64_t{1}}, {"momentum", kMomentum}};
+const std::vector<double> kMean = {0.1, -0.2};
+const std::vector<double> kVariance = {1.5, 0.5};
+const Shape kShape = {2, 2, 3};  // channels on axis 1
+
+struct Module {
+  ValueId scale, bias, mean, variance;
+};
+
+ValueId buffer(TestGraph& test, const std::string& name, const std::vector<double>& content) {
+  return test.builder().addConstant(name, makeTensor({2}, content));
+}
+
+Module makeModule(TestGraph& test, const std::string& name) {
+  return {test.parameter(name + ".scale", {2}), test.parameter(name + ".bias", {2}), buffer(test, name + ".mean", kMean),
+          buffer(test, name + ".variance", kVariance)};
+}
+
+// The node's three outputs.
+std::vector<ValueId> apply(TestGraph& test, const Module& module, ValueId x) {
+  return test.ops("BatchNormalization", {x, module.scale, module.bias, module.mean, module.variance}, 3, kTraining);
+}
+
+ValueId input(TestGraph& test, const std::string& name, uint64_t seed) { return test.input(name, randomTensor(kShape, seed)); }
+
+ValueId sumOf(TestGraph& test, const std::vector<ValueId>& values) {
+  std::vector<ValueId> sums;
+  for (ValueId value : values) sums.push_back(test.op("ReduceSum", {test.op("Mul", {value, value})}, {{"keepdims", int64_t{0}}}));
+  return test.op("Sum", sums);
+}
+
+TrainingGraph build(TestGraph& test, ValueId loss) {
+  ForwardGraph forward;
+  forward.graph = test.graph();
+  forward.loss = loss;
+  for (ValueId id : forward.graph.inputs) forward.inputs.push_back({id, 0});
+  return buildTrainingGraph(std::move(forward), {});
+}
+
+std::vector<std::string> stateNames(const TrainingGraph& training) {
+  std::vector<std::string> names;
+  for (const ForwardState& state : training.forward_states) names.push_back(training.graph.value(state.value).name);
+  return names;
+}
+
+// What one forward pass makes of each state.
+std::vector<std::vector<double>> updatedStates(const TrainingGraph& training, const TestGraph& test) {
+  std::vector<NodeId> forward;
+  for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
+    if (training.node_phase[n] == Phase::kForward) forward.emplace_back(n);
+  }
+  const Tensors tensors = Interpreter(training.graph, forward).run(test.contents());
+  std::vector<std::vector<double>> result;
+  for (const ForwardState& state : training.forward_states)
+    result.push_back(elementsOf(tensors.at(training.graph.value(state.updated).name)));
+  return result;
+}
+
+// ONNX's definition, element by element: the moments of each channel of x, the variance divided by the count.
+void expectUpdate(std::vector<double>& mean, std::vector<double>& variance, const Constant& x) {
+  const std::vector<double> elements = elementsOf(x);
+  for (size_t c = 0; c < 2; ++c) {
+    std::vector<double> channel;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      if (i / 3 % 2 == c) channel.push_back(elements[i]);
+    }
+    double sum = 0;
+    for (double value : channel) sum += value;
+    const double average = sum / 6;
+    double squares = 0;
+    for (double value : channel) squares += (value - average) * (value - average);
+    mean[c] = mean[c] * kMomentum + average * (1 - kMomentum);
+    variance[c] = variance[c] * kMomentum + squares / 6 * (1 - kMomentum);
+  }
+}
+
+void expectNear(const std::vector<double>& got, const std::vector<double>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-14) << i;
+}
+
+TEST(ForwardStates, AreRunningStatisticsUpdatedByThePopulationMomentsOfTheMicrobatch) {
+  TestGraph test;
+  const ValueId x = input(test, "x", 1);
+  const TrainingGraph training = build(test, sumOf(test, {apply(test, makeModule(test, "bn"), x)[0]}));
+  EXPECT_THAT(stateNames(training), ElementsAre("bn.mean", "bn.variance"));
+  std::vector<double> mean = kMean, variance = kVariance;
+  expectUpdate(mean, variance, test.contents().at("x"));
+  const auto updated = updatedStates(training, test);
+  expectNear(updated.at(0), mean);
+  expectNear(updated.at(1), variance);
+}
+
+TEST(ForwardStates, AreUpdatedAlsoWhereTheFileLeavesTheOutputsUnnamed) {
+  TestGraph test;
+  const ValueId x = input(test, "x", 1);
+  const ValueId y = apply(test, makeModule(test, "bn"), x)[0];
+  std::vector<ValueId>& outputs = test.graph().nodes.back().outputs;
+  outputs[1] = outputs[2] = ValueId();
+  const TrainingGraph training = build(test, sumOf(test, {y}));
+  std::vector<double> mean = kMean, variance = kVariance;
+  expectUpdate(mean, variance, test.contents().at("x"));
+  const auto updated = updatedStates(training, test);
+  expectNear(updated.at(0), mean);
+  expectNear(updated.at(1), variance);
+  EXPECT_EQ(training.graph.value(training.forward_states[0].updated).name, "bn.mean.updated");
+}
+
+TEST(ForwardStates, OfAModuleAppliedTwiceAreUpdatedInTurn) {
+  TestGraph test;
+  const ValueId a = input(test, "a", 1);
+  const ValueId b = input(test, "b", 2);
+  const Module module = makeModule(test, "bn");
+  const ValueId first = apply(test, module, a)[0];
+  const TrainingGraph training = build(test, sumOf(test, {first, apply(test, module, b)[0]}));
+  EXPECT_THAT(stateNames(training), ElementsAre("bn.mean", "bn.variance"));
+  std::vector<double> mean = kMean, variance = kVariance;
+  expectUpdate(mean, variance, test.contents().at("a"));
+  expectUpdate(mean, variance, test.contents().at("b"));
+  const auto updated = updatedStates(training, test);
+  expectNear(updated.at(0), mean);
+  expectNear(updated.at(1), variance);
+}
+
+TEST(ForwardStates, FollowAChainThatTheFileWrites) {
+  TestGraph test;
+  const ValueId a = input(test, "a", 1);
+  const ValueId b = input(test, "b", 2);
+  Module module = makeModule(test, "bn");
+  const std::vector<ValueId> first = apply(test, module, a);
+  module.mean = first[1];
+  module.variance = first[2];
+  const std::vector<ValueId> second = apply(test, module, b);
+  const std::string updated_name = test.graph().value(second[2]).name;
+  const TrainingGraph training = build(test, sumOf(test, {first[0], second[0]}));
+  EXPECT_THAT(stateNames(training), ElementsAre("bn.mean", "bn.variance"));
+  EXPECT_EQ(training.graph.value(training.forward_states.at(1).updated).name, updated_name);
+  std::vector<double> mean = kMean, variance = kVariance;
+  expectUpdate(mean, variance, test.contents().at("a"));
+  expectUpdate(mean, variance, test.contents().at("b"));
+  expectNear(updatedStates(training, test).at(0), mean);
+}
+
+TEST(ForwardStates, AreNeitherGivenStatisticsNorConstantsOfTheFileNorWhatTheLossDoesNotNeed) {
+  TestGraph test;
+  const ValueId x = input(test, "x", 1);
+  const Module given = makeModule(test, "given");
+  const ValueId inference = test.op("BatchNormalization", {x, given.scale, given.bias, given.mean, given.variance});
+  const Module constant = makeModule(test, "constant");
+  for (ValueId id : {constant.mean, constant.variance}) test.graph().value(id).metadata.emplace_back("pipeshard.constant", "folded");
+  const ValueId stateless = apply(test, constant, x)[0];
+  apply(test, makeModule(test, "unused"), x);
+  EXPECT_THAT(stateNames(build(test, sumOf(test, {inference, stateless}))), IsEmpty());
+}
+
+TEST(ForwardStates, AreNotLearnedEvenIfTheExporterCallsThemParameters) {
+  TestGraph test;
+  const ValueId x = input(test, "x", 1);
+  const Module module = makeModule(test, "bn");
+  test.graph().value(module.mean).metadata.emplace_back("pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
+  const TrainingGraph training = build(test, sumOf(test, {apply(test, module, x)[0]}));
+  EXPECT_EQ(training.forward_states.size(), 2u);
+  for (const Parameter& parameter : training.parameters) EXPECT_NE(training.graph.value(parameter.value).name, "bn.mean");
+}
+
+void expectRefusal(TestGraph& test, ValueId loss, const std::string& state, const std::string& reader) {
+  try {
+    build(test, loss);
+    FAIL() << "no refusal";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadModel);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("'" + state + "'"), HasSubstr(reader)));
+  }
+}
+
+TEST(ForwardStates, OfTwoModulesThatShareAMeanAreRefused) {
+  TestGraph test;
+  const ValueId x = input(test, "x", 1);
+  const Module one = makeModule(test, "one");
+  Module two = makeModule(test, "two");
+  two.mean = one.mean;
+  const ValueId first = apply(test, one, x)[0];
+  const ValueId second = apply(test, two, x)[0];
+  test.graph().nodes.back().name = "second";
+  expectRefusal(test, sumOf(test, {first, second}), "one.mean", "'second'");
+}
+
+TEST(ForwardStates, ThatAreMeanAndVarianceAtOnceAreRefused) {
+  TestGraph test;
+  const ValueId x = input(test, "x", 1);
+  Module module = makeModule(test, "bn");
+  module.variance = module.mean;
+  const ValueId y = apply(test, module, x)[0];
+  expectRefusal(test, sumOf(test, {y}), "bn.mean", "BatchNormalization");
+}
+
+TEST(ForwardStates, ThatAnotherOperatorReadsAreRefused) {
+  TestGraph test;
+  const ValueId x = input(test, "x", 1);
+  const Module module = makeModule(test, "bn");
+  const ValueId y = apply(test, module, x)[0];
+  const ValueId penalty = test.op("Exp", {module.variance});
+  test.graph().nodes.back().name = "penalty";
+  expectRefusal(test, sumOf(test, {y, penalty}), "bn.variance", "'penalty'");
+}
+
+}  // namespace
+}  // namespace pipeshard::testing

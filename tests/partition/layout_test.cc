@@ -1,0 +1,130 @@
+// Who computes which rows, and what travels between stages of different widths.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/error.h"
+#include "partition/layout.h"
+#include "partition/shipments.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Kind = BatchKind::Kind;
+
+TrainingFamily familyOf(int64_t batch, int64_t microbatches) {
+  return TrainingFamily(batch, microbatches, [](int64_t) { return TrainingGraph(); });
+}
+
+struct Mesh {
+  std::vector<int> devices;
+  int data = 1;
+  int model = 1;
+};
+
+Plan planOf(const std::vector<Mesh>& meshes, int64_t microbatches) {
+  Plan plan;
+  plan.microbatches = microbatches;
+  for (const Mesh& mesh : meshes) {
+    plan.stages.emplace_back().devices = mesh.devices;
+    plan.stages.back().mesh_shape = {mesh.data, mesh.model};
+  }
+  return plan;
+}
+
+std::vector<std::string> texts(const std::vector<Shipment>& list) {
+  std::vector<std::string> result;
+  for (const Shipment& s : list) result.push_back(fmt::format("{}>{} [{}:{}]", s.sender, s.receiver, s.rows.first, s.rows.end()));
+  return result;
+}
+
+TEST(Rows, SharesCoverTheRowsAndDifferByAtMostOne) {
+  for (int64_t count = 1; count <= 20; ++count) {
+    for (int64_t parts = 1; parts <= count; ++parts) {
+      int64_t next = 7;
+      for (int64_t i = 0; i < parts; ++i) {
+        const Rows share = shareOf({7, count}, i, parts);
+        EXPECT_EQ(share.first, next);
+        EXPECT_GE(share.count, count / parts);
+        EXPECT_LE(share.count, (count + parts - 1) / parts);
+        next = share.end();
+      }
+      EXPECT_EQ(next, 7 + count);
+    }
+  }
+}
+
+TEST(Layout, CellsAreTheRowsOfTheDataAxis) {
+  const TrainingFamily family = familyOf(8, 2);
+  const Layout layout(planOf({{{0}, 1, 1}, {{1, 2, 3}, 3, 1}}, 2), family);
+  EXPECT_EQ(layout.ranks(), 4);
+  EXPECT_EQ(layout.cell(0, 1), (Rows{4, 4}));
+  EXPECT_EQ(layout.cell(1, 1), (Rows{4, 1}));
+  EXPECT_EQ(layout.cell(2, 1), (Rows{5, 1}));
+  EXPECT_EQ(layout.cell(3, 1), (Rows{6, 2}));
+  EXPECT_THAT(layout.dataGroup(2), ElementsAre(1, 2, 3));
+  EXPECT_THAT(layout.dataGroup(0), ElementsAre(0));
+}
+
+TEST(Layout, DevicesAlongTheModelAxisHaveTheSameRows) {
+  const TrainingFamily family = familyOf(4, 1);
+  const Layout layout(planOf({{{3, 2, 1, 0}, 2, 2}}, 1), family);
+  EXPECT_EQ(layout.cell(3, 0), (Rows{0, 2}));
+  EXPECT_EQ(layout.cell(2, 0), (Rows{0, 2}));
+  EXPECT_EQ(layout.cell(1, 0), (Rows{2, 2}));
+  EXPECT_THAT(layout.dataGroup(3), ElementsAre(1, 3));
+  EXPECT_THAT(layout.dataGroup(0), ElementsAre(0, 2));
+}
+
+TEST(Layout, RefusesWhatDoesNotFitTogether) {
+  const auto expect = [](const Plan& plan, const std::string& message) {
+    const TrainingFamily family = familyOf(8, 3);
+    try {
+      const Layout layout(plan, family);
+      ADD_FAILURE() << "accepted; expected " << message;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kConfiguration);
+      EXPECT_THAT(error.message(), HasSubstr(message));
+    }
+  };
+  expect(planOf({}, 3), "no stages");
+  expect(planOf({{{0}, 1, 1}}, 2), "2 microbatches, the training graph was built for 3");
+  expect(planOf({{{0}, 1, 1}, {{2}, 1, 1}}, 3), "on devices [0,2]; expected each of 0 to 1");
+  expect(planOf({{{0, 1}, 1, 1}}, 3), "mesh [1,1] and 2 device(s)");
+  expect(planOf({{{0, 1, 2}, 3, 1}}, 3), "3 data-parallel devices, but a microbatch has only 2 example(s) (a batch of 8 in 3");
+}
+
+TEST(Shipments, EqualMeshesSendToTheirCounterparts) {
+  const TrainingFamily family = familyOf(8, 2);
+  const Layout layout(planOf({{{0, 1}, 2, 1}, {{2, 3}, 2, 1}}, 2), family);
+  for (Kind kind : {Kind::kSplit, Kind::kSum, Kind::kInvariant}) {
+    EXPECT_THAT(texts(shipments(layout, kind, 1, 0, 1)), ElementsAre("0>2 [4:6]", "1>3 [6:8]"));
+  }
+}
+
+TEST(Shipments, BetweenOneAndThreeDevices) {
+  const TrainingFamily family = familyOf(8, 2);
+  const Layout layout(planOf({{{0}, 1, 1}, {{1, 2, 3}, 3, 1}}, 2), family);
+  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)), ElementsAre("0>1 [0:1]", "0>2 [1:2]", "0>3 [2:4]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 1, 0)), ElementsAre("1>0 [0:1]", "2>0 [1:2]", "3>0 [2:4]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kSum, 0, 0, 1)), ElementsAre("0>1 [0:4]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kSum, 0, 1, 0)), ElementsAre("1>0 [0:1]", "2>0 [1:2]", "3>0 [2:4]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kInvariant, 0, 0, 1)), ElementsAre("0>1 [0:4]", "0>2 [0:4]", "0>3 [0:4]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kInvariant, 0, 1, 0)), ElementsAre("1>0 [0:1]"));
+}
+
+TEST(Shipments, RowsThatOverlapTwoSendersComeFromBoth) {
+  const TrainingFamily family = familyOf(6, 1);
+  const Layout layout(planOf({{{0, 1}, 2, 1}, {{2, 3, 4}, 3, 1}}, 1), family);
+  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)), ElementsAre("0>2 [0:2]", "0>3 [2:3]", "1>3 [3:4]", "1>4 [4:6]"));
+}
+
+TEST(Shipments, ReplicasAreServedInTurn) {
+  const TrainingFamily family = familyOf(4, 1);
+  const Layout layout(planOf({{{0, 1}, 1, 2}, {{2, 3, 4, 5}, 2, 2}}, 1), family);
+  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)), ElementsAre("0>2 [0:2]", "1>3 [0:2]", "0>4 [2:4]", "1>5 [2:4]"));
+}
+
+}  // namespace
+}  // namespace pipeshard
