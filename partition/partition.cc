@@ -86,13 +86,13 @@ std::vector<int> givenWidths(const PartitionOptions& options, int stages, int64_
   int64_t sum = 0;
   for (int width : widths) {
     if (width < 1) fail(ErrorCode::kUsage, "{}: found {}; expected at least one device for each stage, e.g. 1,3", subject, width);
-    checkDataAxis(subject, width, rows);
     sum += width;
   }
   if (sum > options.cluster.deviceCount()) {
     fail(ErrorCode::kConfiguration, "{}: found {} devices; expected at most {}, as the cluster has", subject, sum,
          options.cluster.deviceCount());
   }
+  for (int width : widths) checkDataAxis(subject, width, rows);
   return widths;
 }
 
@@ -225,7 +225,12 @@ Choice decide(const PartitionOptions& options, const Chain& chain, Plan& plan) {
   if (isStageFile(options.stages)) return choiceOfFile(options, chain, plan);
   if (!options.boundaries.empty()) return choiceOfBoundaries(options, chain, plan);
   const Balance balance = parseBalance(options.balance);
-  const std::vector<int> widths = stageWidths(options, chain, stageCount(options, chain, balance), plan);
+  const int stages = stageCount(options, chain, balance);
+  const bool by_type = balance.kind == Balance::Kind::kType && options.stages == "auto" && options.stage_devices.empty();
+  if (by_type && stages < options.cluster.deviceCount()) {
+    plan.notes.push_back(fmt::format("{} stage(s), as --balance {} matches so many modules", stages, options.balance));
+  }
+  const std::vector<int> widths = stageWidths(options, chain, stages, plan);
   Choice choice{balanceStages(chain, balance, widths, options.layers), {}, {}};
   placeInOrder(widths, choice);
   return choice;

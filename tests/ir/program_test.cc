@@ -89,6 +89,39 @@ TEST(VerifyPrograms, FindsMessagesOfDifferentShape) {
   EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("it expects float32[3,2]"), HasSubstr("gives float32[2,3]")));
 }
 
+// One rank, two microbatches: each forward pass reads the state and gives the next.
+std::vector<Program> statefulPrograms() {
+  ProgramWriter writer(0, 1, 2);
+  writer.input("x", {4, 3}, 0);
+  Buffer& state = writer.program().buffer(writer.buffer("state", BufferKind::kForwardState));
+  state.source = WeightReference{"weights.bin", 0, 24};
+  writer.subgraph("forward", Phase::kForward, {"x", "state"}, {"state_new"});
+  for (int k = 0; k < 2; ++k) {
+    const std::string at = "@" + std::to_string(k);
+    writer.load("x" + at, k);
+    writer.run(0, k, {"x" + at, "state"}, {"state_new" + at});
+    writer.accumulate("state_new" + at, "state", true, k);
+    writer.release("x" + at);
+    writer.release("state_new" + at);
+  }
+  writer.result(Result::Kind::kForwardState, "state", "state");
+  return {writer.program()};
+}
+
+TEST(VerifyPrograms, AcceptsAForwardStateThatIsHandedOn) { EXPECT_NO_THROW(verifyPrograms(statefulPrograms())); }
+
+TEST(VerifyPrograms, FindsAForwardStateThatTheNextMicrobatchReadsUnchanged) {
+  auto programs = statefulPrograms();
+  erase(programs[0], "accumulate microbatch=0 overwrite \"state_new@0\" -> \"state\"");
+  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("(run forward microbatch=1"), HasSubstr("\"state\", which still holds what")));
+}
+
+TEST(VerifyPrograms, FindsAForwardStateThatTheNextStepReadsUnchanged) {
+  auto programs = statefulPrograms();
+  erase(programs[0], "accumulate microbatch=1 overwrite \"state_new@1\" -> \"state\"");
+  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("buffer \"state\""), HasSubstr("nothing hands on what")));
+}
+
 TEST(VerifyPrograms, FindsADoubleFree) {
   auto programs = twoRankPrograms();
   const size_t at = positionOf(programs[0], "free \"x@0\"");

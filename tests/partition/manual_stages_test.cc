@@ -13,7 +13,7 @@
 namespace pipeshard {
 namespace {
 
-using ::testing::ElementsAre;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -106,7 +106,7 @@ TEST(StageDevices, AreRefusedWhereTheyDoNotFit) {
   expect("uniform:2", {0, 3}, ErrorCode::kUsage, "--stage-devices 0,3: found 0; expected at least one device for each stage");
   expect("auto", {4}, ErrorCode::kConfiguration,
          "--stage-devices 4: found microbatches that are cut over 4 devices; expected at most 3, the rows of a microbatch");
-  expect("uniform:2", {2000000000, 2000000000}, ErrorCode::kConfiguration, "expected at most 3, the rows of a microbatch");
+  expect("uniform:2", {2000000000, 2000000000}, ErrorCode::kConfiguration, "found 4000000000 devices; expected at most 4");
 }
 
 TEST(BalanceOption, DecidesTheNumberOfStagesWhereStagesIsAuto) {
@@ -116,7 +116,9 @@ TEST(BalanceOption, DecidesTheNumberOfStagesWhereStagesIsAuto) {
   options.balance = "type:^Op$|Loss";
   EXPECT_EQ(planFor(chainTraining(7, 2), options).stages.size(), 4u);
   options.balance = "type:loss";
-  EXPECT_EQ(stagesOf(planFor(chainTraining(3, 2), options)), "0..3 on 0,1 as 2x1");
+  const Plan one = planFor(chainTraining(3, 2), options);
+  EXPECT_EQ(stagesOf(one), "0..3 on 0,1 as 2x1");
+  EXPECT_THAT(one.notes, Contains(HasSubstr("1 stage(s), as --balance type:loss matches so many modules")));
   options.balance = "even";
   expectError(chainTraining(7, 2), options, ErrorCode::kUsage, "--balance \"even\" is not understood");
   options.balance = "flops";

@@ -145,6 +145,32 @@ TEST(Executor, SaysWhereAKernelFailed) {
   EXPECT_ERROR(local.runStep(3), ErrorCode::kBadModel, "index 9 is out of range");
 }
 
+class NamingKernel : public Kernel {
+ public:
+  explicit NamingKernel(std::string name) : name_(std::move(name)) {}
+  void run(const KernelArguments&) override { fail(ErrorCode::kBadModel, "{}: index 9 is out of range", name_); }
+
+ private:
+  std::string name_;
+};
+
+TEST(Executor, NamesANodeOnceThatNamesItself) {
+  KernelRegistry registry;
+  for (const char* op : {"MatMul", "Mul", "Sub", "ReduceSum", "Transpose"}) {
+    registry.add("", op, [](const KernelSpec& spec) { return std::make_unique<NamingKernel>(describeNode(*spec.node)); });
+  }
+  ExecutorOptions options;
+  options.kernels = &registry;
+  LocalProgram local(std::move(pipelineImages(1)[0]), {"", 5}, options);
+  try {
+    local.runStep(1);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("onnx::MatMul"), std::string::npos) << error.message();
+    EXPECT_EQ(error.message().find("onnx::MatMul"), error.message().rfind("onnx::MatMul")) << error.message();
+  }
+}
+
 // A second set of descriptors for the same segments, as another process would inherit it.
 SharedSegments duplicate(const SharedSegments& segments) {
   std::string text = fmt::format("control={},arenas=", ::dup(segments.controlDescriptor()));
