@@ -52,6 +52,9 @@ struct Plan {
   DataType precision = DataType::kFloat32;
   Cluster cluster;
   int64_t microbatches = 1;
+  std::vector<std::string> train;  // as given: --train, --freeze, --boundary; to plan the same again
+  std::vector<std::string> freeze;
+  std::vector<std::string> boundaries;
   std::string schedule;  // "sequential", "gpipe", "1f1b"
   std::vector<LayerPlan> layers;
   std::vector<StagePlan> stages;

@@ -94,6 +94,11 @@ void readCluster(const JsonReader& json, Cluster& cluster) {
   cluster.devices_per_node = static_cast<int>(json.at("devices_per_node").integer(1, kMostDevices / cluster.nodes));
 }
 
+// Options that are kept as given, and left out when they were not.
+std::vector<std::pair<const char*, const std::vector<std::string>*>> givenLists(const Plan& plan) {
+  return {{"train", &plan.train}, {"freeze", &plan.freeze}, {"boundaries", &plan.boundaries}};
+}
+
 }  // namespace
 
 std::string planToJson(const Plan& plan) {
@@ -109,6 +114,9 @@ std::string planToJson(const Plan& plan) {
   document["cluster"] = {{"nodes", plan.cluster.nodes}, {"devices_per_node", plan.cluster.devices_per_node}};
   document["microbatches"] = plan.microbatches;
   document["schedule"] = plan.schedule;
+  for (const auto& [key, given] : givenLists(plan)) {
+    if (!given->empty()) document[key] = *given;
+  }
   document["layers"] = Json::array();
   for (const LayerPlan& layer : plan.layers) document["layers"].push_back(layerToJson(layer));
   document["stages"] = Json::array();
@@ -123,7 +131,7 @@ Plan planFromJson(std::string_view text) {
   const JsonReader json(document, "plan.json");
   json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
                      "schedule", "layers", "stages"},
-                    {"notes"});
+                    {"notes", "train", "freeze", "boundaries"});
   Plan plan;
   plan.model_path = json.at("model").string();
   const JsonReader dimensions = json.at("dimensions");
@@ -155,6 +163,9 @@ Plan planFromJson(std::string_view text) {
     fail(ErrorCode::kConfiguration, "plan.json.stages: found device {} in use; expected 0 to {} without gaps, as {} devices are in use",
          last_device, used - 1, used);
   }
+  if (json.has("train")) plan.train = json.at("train").strings();
+  if (json.has("freeze")) plan.freeze = json.at("freeze").strings();
+  if (json.has("boundaries")) plan.boundaries = json.at("boundaries").strings();
   if (json.has("notes")) plan.notes = json.at("notes").strings();
   return plan;
 }

@@ -24,6 +24,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/allowed_integers.h"
 #include "ir/data_type.h"
 #include "ir/graph.h"
 #include "ir/ids.h"
@@ -116,6 +117,7 @@ struct ProgramInput {
   // Synthetic data: integers in [low, high); floating-point: standard normal (low == high == 0).
   int64_t low = 0;
   int64_t high = 0;
+  std::optional<AllowedIntegers> allowed = {};  // other data is refused if it is exact; nothing: the model does not tell
 };
 
 struct Program {

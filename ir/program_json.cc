@@ -218,12 +218,17 @@ Result resultFromJson(const JsonReader& json, size_t buffer_count) {
 }
 
 Json inputToJson(const ProgramInput& input) {
-  return {{"name", input.name}, {"type", dataTypeName(input.data_type)}, {"shape", input.shape}, {"axis", input.axis}, {"low", input.low},
-          {"high", input.high}};
+  Json json = {{"name", input.name},   {"type", dataTypeName(input.data_type)},
+               {"shape", input.shape}, {"axis", input.axis},
+               {"low", input.low},     {"high", input.high}};
+  if (!input.allowed) return json;
+  json["allowed"] = {{"low", input.allowed->low}, {"high", input.allowed->high}, {"exact", input.allowed->exact}};
+  if (input.allowed->ignored) json["allowed"]["ignored"] = *input.allowed->ignored;
+  return json;
 }
 
 ProgramInput inputFromJson(const JsonReader& json) {
-  json.expectObject({"name", "type", "shape", "axis", "low", "high"});
+  json.expectObject({"name", "type", "shape", "axis", "low", "high"}, {"allowed"});
   ProgramInput input;
   input.name = json.at("name").string();
   input.data_type = json.at("type").dataType();
@@ -231,6 +236,13 @@ ProgramInput inputFromJson(const JsonReader& json) {
   input.axis = static_cast<int>(json.at("axis").integer(-1, lastIndex(input.shape.size())));
   input.low = json.at("low").integer(INT64_MIN, INT64_MAX);
   input.high = json.at("high").integer(input.low, INT64_MAX);
+  if (!json.has("allowed")) return input;
+  const JsonReader allowed = json.at("allowed");
+  allowed.expectObject({"low", "high", "exact"}, {"ignored"});
+  input.allowed.emplace().low = allowed.at("low").integer(INT64_MIN, INT64_MAX);
+  input.allowed->high = allowed.at("high").integer(input.allowed->low, INT64_MAX);
+  input.allowed->exact = allowed.at("exact").boolean();
+  if (allowed.has("ignored")) input.allowed->ignored = allowed.at("ignored").integer(INT64_MIN, INT64_MAX);
   return input;
 }
 

@@ -32,7 +32,7 @@ std::optional<std::vector<int64_t>> integersOf(const Node& node, const ConstantI
   if (index < inputs.size() && inputs[index] != nullptr) {
     const DataType type = inputs[index]->data_type;
     if (type != DataType::kInt64 && type != DataType::kInt32) {
-      fail(ErrorCode::kBadModel, "{}: input {} should hold integers, found {}", describeNode(node), index, dataTypeName(type));
+      fail(ErrorCode::kBadModel, "input {} should hold integers, found {}", index, dataTypeName(type));
     }
     return integerElements(*inputs[index]);
   }

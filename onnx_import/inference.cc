@@ -6,6 +6,7 @@
 #include <onnx/defs/schema.h>
 
 #include "ir/error.h"
+#include "ir/weight_role.h"
 #include "onnx_import/evaluator.h"
 #include "onnx_import/expand.h"
 #include "onnx_import/node_context.h"
@@ -66,6 +67,7 @@ std::vector<bool> possibleParameters(const Graph& graph) {
   constexpr std::string_view kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
   std::vector<bool> result(graph.values.size(), false);
   bool marked = false;
+  for (const auto& [id, initializer] : graph.initializers) result[id.index()] = trainedByUser(graph.value(id)).value_or(false);
   for (const auto& [id, initializer] : graph.initializers) {
     const std::string* kind = metadataOf(graph.value(id), kKind);
     if (kind != nullptr && *kind == "PARAMETER") marked = result[id.index()] = true;
@@ -73,8 +75,9 @@ std::vector<bool> possibleParameters(const Graph& graph) {
   if (marked) return result;
   for (const auto& [id, initializer] : graph.initializers) {
     const Value& value = graph.value(id);
-    if (metadataOf(value, kKind) != nullptr || metadataOf(value, kConstantMark) != nullptr) continue;
-    result[id.index()] = isFloatingPoint(value.data_type) && value.shape && elementCount(*value.shape) > 1;
+    if (metadataOf(value, kKind) != nullptr || metadataOf(value, kConstantMark) != nullptr || trainedByUser(value)) continue;
+    if (!isFloatingPoint(value.data_type) || !value.shape) continue;
+    result[id.index()] = elementCount(*value.shape) > 1 || namesParameter(value.name);
   }
   return result;
 }

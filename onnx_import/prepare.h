@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "ir/allowed_integers.h"
 #include "ir/graph.h"
 
 namespace pipeshard {
@@ -58,5 +60,11 @@ struct IntegerRange {
   int64_t high = 0;
 };
 IntegerRange inputRange(const Graph& graph, ValueId input);
+
+// What an integer graph input may hold without an operator refusing it, or nothing when the graph does not tell. Other than
+// inputRange it knows negative indices and the loss's ignore_index, and tells what came through operators that keep every
+// element (Cast, Reshape, Transpose, ...) from the rest (Slice, Where, Clip: a number out of range may never be used; not exact).
+//   ids read by a Gather of 50 rows: [-50, 50);  labels of 10 classes: [0, 10) or -100
+std::optional<AllowedIntegers> allowedIntegers(const Graph& graph, ValueId input);
 
 }  // namespace pipeshard

@@ -12,6 +12,7 @@
 
 #include "runtime/child_process.h"
 #include "runtime/job.h"
+#include "runtime/weight_check.h"
 #include "runtime/worker.h"
 #include "transport/control.h"
 #include "transport/shared_memory.h"
@@ -368,6 +369,7 @@ int countRanks(const std::string& plan_directory) {
 
 JobResult runJob(const JobSpec& spec, const JobProgressCallback& progress) {
   if (spec.steps < 1) fail(ErrorCode::kUsage, "{} steps were asked for; at least 1 is needed", spec.steps);
+  checkWeightFiles(spec.plan_directory);
   return Coordinator(spec, progress).run();
 }
 

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "ir/error.h"
+#include "runtime/batch_check.h"
 #include "runtime/convert.h"
 #include "runtime/npz.h"
 
@@ -126,6 +127,13 @@ bool isAcceptable(DataType found, DataType wanted) {
   return isInteger(found) && (isInteger(wanted) || wanted == DataType::kBool);
 }
 
+// Integers that an operator of the model would refuse: said here, where array and row are known.
+void checkAllowed(const std::string& path, const ProgramInput& input, const NpzArray& array) {
+  if (!input.allowed || !input.allowed->exact) return;
+  if (const auto fault = describeNotAllowed(input, array.data_type, array.shape, array.bytes))
+    fail(ErrorCode::kConfiguration, "{}, {}", path, *fault);
+}
+
 class NpzData : public DataSource {
  public:
   NpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed)
@@ -138,6 +146,7 @@ class NpzData : public DataSource {
       checkRows(path, i);
       if (!needed.empty() && !needed[i]) continue;
       checkRange(path, i, array);
+      checkAllowed(path, inputs_[i], array);
       const auto count = static_cast<size_t>(elementCount(array.shape));
       content_[i].resize(count * dataTypeSize(inputs_[i].data_type));
       convertElements(array.data_type, array.bytes.data(), inputs_[i].data_type, content_[i].data(), count);

@@ -36,7 +36,8 @@ std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& i
 // Arrays of an .npz file, named as the inputs. An array may be longer than the batch along the input's axis: step s takes the
 // next rows, and starts again at the end. Integer and float types are converted to the input's. Only the inputs in `needed`
 // (by index; empty: all) are read.
-// Errors: kMissingInput (file or array), kConfiguration (shape or type: found and expected), kBadModel (damaged file).
+// Errors: kMissingInput (file or array), kConfiguration (shape or type: found and expected; an integer that the model does not
+// allow: row, number and range), kBadModel (damaged file).
 std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs,
                                         const std::vector<bool>& needed = {});
 

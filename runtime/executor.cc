@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ir/error.h"
+#include "runtime/batch_check.h"
 #include "runtime/convert.h"
 #include "runtime/elementwise_add.h"
 #include "runtime/row_copy.h"
@@ -257,7 +258,9 @@ StepReport Executor::runStep(int64_t step) {
     try {
       execute(actions_[i], step, report);
     } catch (Error& error) {
-      throw error.addContext(fmt::format("step {}, {}", step, describePlace(program(), i)));
+      error.addContext(fmt::format("step {}, {}", step, describePlace(program(), i)));
+      const bool by_kernel = actions_[i].instruction->kind == InstructionKind::kRun && data_ != nullptr;
+      throw Error(error.code(), error.message() + (by_kernel ? explainFailedStep(program(), *data_, step) : ""));
     }
   }
   const Clock::time_point end_of_work = Clock::now();
@@ -265,8 +268,8 @@ StepReport Executor::runStep(int64_t step) {
   report.transfer_seconds += secondsSince(end_of_work);
   report.loss = readLoss();
   if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
-    fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; lower the learning rate or check the data", program().rank, step,
-         *report.loss);
+    fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; {}", program().rank, step, *report.loss,
+         data_ == nullptr ? "" : explainNotFiniteLoss(program(), *data_, step));
   }
   current_step_.store(0);
   report.seconds = secondsSince(start);

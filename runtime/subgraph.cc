@@ -43,7 +43,9 @@ void BoundRun::run() const {
       call.kernel->run({std::span(inputs_).subspan(call.first_input, call.input_count),
                         std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace, collectives_});
     } catch (Error& error) {
-      throw error.addContext((*node_names_)[call.node]);
+      const std::string& node = (*node_names_)[call.node];  // some kernels name it themselves
+      if (!error.message().starts_with(node)) error.addContext(node);
+      throw;
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstdio>
 #include <fstream>
+#include <thread>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -78,6 +79,14 @@ std::string formatBytes(int64_t bytes) { return formatScaled(static_cast<double>
 
 std::string formatFlops(int64_t flops) {
   return formatScaled(static_cast<double>(flops), 1000, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"});
+}
+
+void noteCrowding(int workers) {
+  const auto processors = static_cast<int>(std::thread::hardware_concurrency());
+  if (processors == 0 || workers <= 2 * processors) return;
+  fmt::print(stderr,
+             "note: {} workers share the {} processor{} of this machine: they take turns, and the times say nothing about a cluster\n",
+             workers, processors, processors == 1 ? "" : "s");
 }
 
 void requireWritable(const std::string& path) {

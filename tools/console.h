@@ -31,6 +31,10 @@ std::string formatTable(const std::vector<std::vector<std::string>>& rows);
 std::string formatBytes(int64_t bytes);
 std::string formatFlops(int64_t flops);
 
+// Says on standard error that a job of so many workers has far more of them than this machine has processors (more than two
+// on each), which works but takes its time. Says nothing otherwise.
+void noteCrowding(int workers);
+
 // Error(kDiskFull) if the file cannot be opened for writing: asked before long work.
 void requireWritable(const std::string& path);
 

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "ir/error.h"
+#include "tools/option_checks.h"
 
 namespace pipeshard {
 
@@ -15,6 +16,16 @@ void addModelOptions(CLI::App& command, PlanRequest& request) {
   command.add_option("--loss", request.loss,
                      "The loss: a scalar output's name, cross-entropy:LOGITS,LABELS or mse:PREDICTION,TARGET\n"
                      "(default: the model's only scalar output)");
+  command
+      .add_option("--freeze", request.freeze, "Do not train weights in whose names this regular expression is found; repeat for several")
+      ->type_name("REGEX")
+      ->allow_extra_args(false);
+  command
+      .add_option(
+          "--train", request.train,
+          "Train these weights, whatever the model says and also if --freeze has them;\n--freeze . --train ^head trains the head alone")
+      ->type_name("REGEX")
+      ->allow_extra_args(false);
 }
 
 void addPlanOptions(CLI::App& command, PlanRequest& request) {
@@ -45,7 +56,7 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
   command.add_option("--schedule", request.partition.schedule, "sequential, gpipe or 1f1b")->capture_default_str();
   command.add_option("--microbatches", request.microbatches, "How many equal parts the batch is cut into (default: at most two per stage)")
-      ->check(CLI::PositiveNumber);
+      ->check(positiveWhole());
   command.add_option("--batch-dim", request.batch_dimension, "The symbolic dimension that is the batch (default: found by name and place)")
       ->type_name("NAME");
   command.add_option("--optimizer", request.optimizer, "sgd:lr=0.1,momentum=0.9 | adam:lr=1e-3 | adamw:lr=1e-3,weight_decay=0.01")
@@ -72,13 +83,13 @@ void addJobOptions(CLI::App& command, JobSpec& job) {
       ->type_name("FILE");
   command.add_option("--seed", job.data.seed, "Of synthetic data")->capture_default_str();
   command.add_option("--threads", job.threads_per_worker, "Threads per worker (default: the cores divided by the workers)")
-      ->check(CLI::PositiveNumber);
+      ->check(positiveWhole());
   command
       .add_option_function<int>(
           "--timeout", [&job](int seconds) { job.step_timeout = job.transfer_timeout = std::chrono::seconds(seconds); },
           "Longest time that one step may take (default: 30 minutes)")
       ->type_name("SECONDS")
-      ->check(CLI::PositiveNumber);
+      ->check(positiveWhole());
 }
 
 std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& texts) {

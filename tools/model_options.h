@@ -21,6 +21,8 @@ struct PlanRequest {
   std::string external_data_root;
   bool allow_missing_weights = false;
   std::string loss;
+  std::vector<std::string> train;   // regular expressions: weights that are trained, whatever the model says
+  std::vector<std::string> freeze;  // weights that are not
   std::string optimizer = "sgd:lr=0.01";
   std::string precision = "float32";
   std::string batch_dimension;  // "": found by name and place

@@ -8,6 +8,7 @@
 #include "ir/error.h"
 #include "onnx_import/device_configuration.h"
 #include "onnx_import/writer.h"
+#include "runtime/weight_check.h"
 #include "tools/planning.h"
 
 namespace pipeshard {
@@ -32,6 +33,10 @@ void writeRank(const RankProgram& rank, const fs::path& directory) {
   makeFolder(directory);
   writeText(directory / "program.json", programToJson(rank.program));
   for (size_t i = 0; i < rank.subgraphs.size(); ++i) writeModel(rank.subgraphs[i], (directory / rank.program.subgraphs[i].file).string());
+}
+
+void writeWeightFiles(const std::vector<const Program*>& programs, const fs::path& directory) {
+  writeText(directory / kWeightFilesName, weightFilesToJson(recordWeightFiles(programs)));
 }
 
 // The training graph as a model of its own: every phase, with phase and stage of each node in its metadata, and the stage in
@@ -81,6 +86,10 @@ void writePlanDirectory(const PlannedTraining& planned, const std::string& direc
     makeFolder(built);
     for (size_t rank = 0; rank < planned.ranks.size(); ++rank) writeRank(planned.ranks[rank], built / "ranks" / fmt::format("{:04}", rank));
     writeRank(planned.reference, built / "reference" / "ranks" / "0000");
+    std::vector<const Program*> programs;
+    for (const RankProgram& rank : planned.ranks) programs.push_back(&rank.program);
+    writeWeightFiles(programs, built);
+    writeWeightFiles({&planned.reference.program}, built / "reference");
     writeModel(annotatedModel(planned), (built / "model.onnx").string());
     writeText(built / "plan.json", planToJson(planned.plan));
     replaceDirectory(built, target);

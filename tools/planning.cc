@@ -34,7 +34,8 @@ std::string findBatchDimension(const Graph& graph, const std::string& asked, int
   }
   if (!asked.empty()) {
     if (!all.contains(asked))
-      fail(ErrorCode::kUsage, "--batch-dim {}: the model's symbolic dimensions are: {}", asked, fmt::join(all, ", "));
+      fail(ErrorCode::kUsage, "--batch-dim {}: the model's symbolic dimensions are: {}", asked,
+           all.empty() ? "none" : fmt::format("{}", fmt::join(all, ", ")));
     return asked;
   }
   for (const char* usual : {"batch", "batch_size", "N"}) {
@@ -61,9 +62,9 @@ void decideMicrobatches(const PlanRequest& request, const Graph& graph, const As
   if (bound == model.dimensions.end()) {
     if (request.microbatches > 1 && model.batch_dimension.empty()) {
       fail(ErrorCode::kConfiguration,
-           "{}: --microbatches {} needs a batch that can be cut, but no input has a symbolic batch dimension; export the model with a "
+           "--microbatches {} needs a batch that can be cut, but no input has a symbolic batch dimension; export the model with a "
            "dynamic batch axis (torch.export.Dim(\"batch\")), or use --microbatches 1",
-           request.model_path, request.microbatches);
+           request.microbatches);
     }
     model.microbatches = 1;  // unbound: prepareModel says which dimensions exist
     return;
@@ -114,11 +115,25 @@ std::function<const Graph&(int64_t)> preparer(Graph raw, const ForwardModel& mod
   };
 }
 
+struct InputLimits {
+  IntegerRange range;
+  std::optional<AllowedIntegers> allowed;
+};
+
+std::map<std::string, InputLimits> inputLimits(const Graph& graph) {
+  std::map<std::string, InputLimits> limits;
+  for (ValueId input : graph.inputs) limits[graph.value(input).name] = {inputRange(graph, input), allowedIntegers(graph, input)};
+  return limits;
+}
+
 // What emitPrograms cannot know: the whole batch's shapes, ranges of integer inputs, types in the weight files.
-void completeProgram(const ForwardModel& model, const std::map<std::string, std::pair<int64_t, int64_t>>& ranges, Program& program) {
+void completeProgram(const ForwardModel& model, const std::map<std::string, InputLimits>& limits, Program& program) {
   for (ProgramInput& input : program.inputs) {
-    const auto range = ranges.find(input.name);
-    if (range != ranges.end()) std::tie(input.low, input.high) = range->second;
+    const auto found = limits.find(input.name);
+    if (found == limits.end()) continue;
+    input.low = found->second.range.low;
+    input.high = found->second.range.high;
+    input.allowed = found->second.allowed;
   }
   for (Buffer& buffer : program.buffers) {
     const auto original = model.source_types.find(buffer.value);
@@ -126,19 +141,9 @@ void completeProgram(const ForwardModel& model, const std::map<std::string, std:
   }
 }
 
-// Floating-point weights that are not trained, unless the exporter says that they are none.
-void noteUntrained(ForwardModel& model) {
-  const std::vector<ValueId> trained = trainableParameters(model.graph);
-  std::vector<std::string> names;
-  for (const auto& [id, initializer] : model.graph.initializers) {
-    const Value& value = model.graph.value(id);
-    const bool by_exporter = std::any_of(value.metadata.begin(), value.metadata.end(), [](const auto& entry) {
-      return entry.first.ends_with("InputSpec.kind") || entry.first == "pipeshard.constant";
-    });
-    if (by_exporter || !isFloatingPoint(value.data_type) || value.shape->empty()) continue;
-    if (std::find(trained.begin(), trained.end(), id) == trained.end()) names.push_back(value.name);
-  }
-  if (!names.empty()) model.notes.push_back(fmt::format("taken for constants, not trained: {}", fmt::join(names, ", ")));
+void requireParameters(const Graph& graph) {
+  if (!trainableParameters(graph).empty()) return;
+  fail(ErrorCode::kBadModel, "there is no weight to train; --train NAME_REGEX says which weights are, --freeze which are not");
 }
 
 Plan describePlan(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer) {
@@ -152,6 +157,9 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
   plan.cluster = parseCluster(request.cluster);
   plan.microbatches = model.microbatches;
   plan.schedule = request.partition.schedule;
+  plan.train = request.train;
+  plan.freeze = request.freeze;
+  plan.boundaries = request.partition.boundaries;
   plan.notes = model.notes;
   return plan;
 }
@@ -166,6 +174,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages, 
   read.inline_weight_bytes = kInlineWeightBytes;
   Graph raw = readModel(request.model_path, read);
   try {
+    overrideParameters(raw, request.train, request.freeze);
     const std::string loss_name = raw.value(attachLoss(raw, parseLoss(request.loss))).name;
     ForwardModel model;
     model.source_types = setPrecision(raw, parsePrecision(request.precision)).source_types;
@@ -251,13 +260,10 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
   ForwardModel model = loadForward(request, askedStages(options), progress);
   PlannedTraining planned;
   try {
-    std::map<std::string, std::pair<int64_t, int64_t>> ranges;
-    for (ValueId input : model.graph.inputs) {
-      const IntegerRange range = inputRange(model.graph, input);
-      ranges[model.graph.value(input).name] = {range.low, range.high};
-    }
-    noteUntrained(model);
+    const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
+    for (std::string& note : parameterNotes(model.graph)) model.notes.push_back(std::move(note));
     planned.plan = describePlan(request, model, optimizer);
+    requireParameters(model.graph);
     requireTrainableTypes(model.graph);
 
     progress("building the training graph and partitioning");
@@ -273,8 +279,8 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
     partitionTraining(planned.training, alone, single);
     planned.reference = emitPrograms(*family, single).at(0);
 
-    for (RankProgram& rank : planned.ranks) completeProgram(model, ranges, rank.program);
-    completeProgram(model, ranges, planned.reference.program);
+    for (RankProgram& rank : planned.ranks) completeProgram(model, limits, rank.program);
+    completeProgram(model, limits, planned.reference.program);
   } catch (Error& error) {
     throw error.addContext(request.model_path);
   }

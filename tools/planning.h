@@ -45,7 +45,8 @@ struct PlannedTraining {
 
 PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress);
 
-// The plan directory of the design (section 5), plus reference/: the single-device program that `validate` compares with.
+// The plan directory of the design (section 5), plus reference/: the single-device program that `validate` compares with, and
+// weights.json (runtime/weight_check.h) for both.
 // An existing plan directory is replaced; any other existing folder is refused (Error(kConfiguration)).
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory);
 

@@ -321,11 +321,14 @@ std::string planCommand(const Plan& plan) {
   add("--precision", std::string(dataTypeName(plan.precision)));
   add("--cluster", fmt::format("{}x{}", plan.cluster.nodes, plan.cluster.devices_per_node));
   if (std::ssize(plan.stages) != plan.cluster.deviceCount()) {
-    add("--stages", fmt::format("uniform:{}", plan.stages.size()));
+    if (plan.boundaries.empty()) add("--stages", fmt::format("uniform:{}", plan.stages.size()));
     std::vector<size_t> widths;
     for (const StagePlan& stage : plan.stages) widths.push_back(stage.devices.size());
     add("--stage-devices", fmt::format("{}", fmt::join(widths, ",")));
   }
+  for (const std::string& value : plan.boundaries) add("--boundary", value);
+  for (const std::string& pattern : plan.freeze) add("--freeze", pattern);
+  for (const std::string& pattern : plan.train) add("--train", pattern);
   add("--schedule", plan.schedule);
   add("--microbatches", fmt::format("{}", plan.microbatches));
   add("-o", planDirectory(plan));
@@ -336,7 +339,7 @@ std::string renderReproduction(const Plan& plan) {
   std::string html = paragraph("plan.json beside this page holds the exact cut; validating the directory solves nothing again:");
   html +=
       scrollBox("Command that validates", fmt::format("<pre>{}</pre>", escapeHtml("pipeshard validate " + shellWord(planDirectory(plan)))));
-  html += paragraph("Planned anew (cuts chosen by --boundary, --balance or a stage file have to be given again):");
+  html += paragraph("Planned anew (cuts chosen by --balance or a stage file have to be given again):");
   html += scrollBox("Command that plans", fmt::format("<pre>{}</pre>", escapeHtml(planCommand(plan))));
   return section("reproduce", "How to reproduce", html);
 }

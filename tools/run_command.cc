@@ -9,6 +9,7 @@
 #include "runtime/job.h"
 #include "tools/commands.h"
 #include "tools/console.h"
+#include "tools/option_checks.h"
 #include "tools/planning.h"
 
 namespace pipeshard {
@@ -61,6 +62,7 @@ struct RunCommand {
     readPlanDirectory(directory);  // says what is wrong with the directory
     job.plan_directory = std::filesystem::absolute(directory).string();
     if (!job.data.path.empty()) job.data.path = std::filesystem::absolute(job.data.path).string();
+    noteCrowding(countRanks(job.plan_directory));
     StepLines lines(job.steps);
     const JobResult result = runJob(job, [&](const JobProgress& event) { lines.show(event); });
     int64_t peak = 0;
@@ -94,7 +96,7 @@ CommandFunction addRunCommand(CLI::App& app) {
   auto command = std::make_shared<RunCommand>();
   CLI::App* sub = app.add_subcommand("run", "Train a planned model for some steps");
   sub->add_option("DIR", command->directory, "A plan directory, as `pipeshard plan` writes it")->required();
-  sub->add_option("--steps", command->job.steps, "How many training steps")->check(CLI::PositiveNumber)->capture_default_str();
+  sub->add_option("--steps", command->job.steps, "How many training steps")->check(positiveWhole())->capture_default_str();
   addJobOptions(*sub, command->job);
   sub->add_option("--dump", command->job.dump_directory, "Write loss and parameters of every step here, as safetensors")->type_name("DIR");
   sub->add_option("--json", command->json, "Also write losses, times and memory to this file")->type_name("FILE");

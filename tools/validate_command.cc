@@ -12,6 +12,7 @@
 #include "runtime/validate.h"
 #include "tools/commands.h"
 #include "tools/console.h"
+#include "tools/option_checks.h"
 #include "tools/planning.h"
 #include "tools/report.h"
 
@@ -122,6 +123,8 @@ struct ValidateCommand {
     const Plan plan = readPlanDirectory(plan_directory);
     const std::string work = dump.empty() ? (scratch.path() / "dump").string() : fs::absolute(dump).string();
     job.signals = &signals;
+    progress.clear();
+    noteCrowding(countRanks(plan_directory));
     const ValidationReport report = validate(makeSpec(plan, plan_directory, work), show);
     progress.clear();
     print(plan, report);
@@ -198,7 +201,7 @@ CommandFunction addValidateCommand(CLI::App& app) {
   sub->option_defaults()->group(kPlanning);
   addPlanOptions(*sub, command->request);
   sub->option_defaults()->group("Options");
-  sub->add_option("--steps", command->job.steps, "How many training steps")->check(CLI::PositiveNumber)->capture_default_str();
+  sub->add_option("--steps", command->job.steps, "How many training steps")->check(positiveWhole())->capture_default_str();
   addJobOptions(*sub, command->job);
   sub->add_option("--bound", command->bound,
                   "Largest error of loss, gradients and (SGD) parameters\n(default: 1e-5 for float32, 1e-11 for float64)");

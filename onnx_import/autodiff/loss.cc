@@ -175,7 +175,15 @@ std::vector<std::string> lossOptions(const Graph& graph) {
 }
 
 [[noreturn]] void failAmbiguous(const Graph& graph, std::string_view found) {
-  fail(ErrorCode::kUsage, "{}; say what the loss is with one of\n  {}", found, fmt::join(lossOptions(graph), "\n  "));
+  const std::vector<std::string> options = lossOptions(graph);
+  if (options.empty()) {
+    std::vector<std::string> outputs;
+    for (ValueId id : graph.outputs) outputs.push_back(fmt::format("{} ({})", graph.value(id).name, dataTypeName(graph.dataType(id))));
+    fail(ErrorCode::kBadModel,
+         "{}, and no floating-point output that a loss could be made of (outputs: {}); export the model with its loss", found,
+         outputs.empty() ? "none" : fmt::format("{}", fmt::join(outputs, ", ")));
+  }
+  fail(ErrorCode::kUsage, "{}; say what the loss is with one of\n  {}", found, fmt::join(options, "\n  "));
 }
 
 ValueId chooseOutput(const Graph& graph, const std::string& name) {

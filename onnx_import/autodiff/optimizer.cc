@@ -1,6 +1,7 @@
 // The text form of an optimizer.
 #include <charconv>
 #include <cmath>
+#include <set>
 #include <span>
 
 #include <fmt/format.h>
@@ -99,6 +100,7 @@ void setKey(OptimizerSpec& spec, std::string_view key, std::string_view text) {
 OptimizerSpec parseOptimizer(std::string_view text) {
   const size_t colon = text.find(':');
   OptimizerSpec spec = defaultsOf(text.substr(0, colon));
+  std::set<std::string_view> given;
   std::string_view rest = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
   while (!rest.empty()) {
     const size_t comma = rest.find(',');
@@ -106,6 +108,7 @@ OptimizerSpec parseOptimizer(std::string_view text) {
     rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
     const size_t equals = item.find('=');
     if (equals == std::string_view::npos) fail(ErrorCode::kUsage, "optimizer: '{}' should be key=number; use {}", item, kForms);
+    if (!given.insert(item.substr(0, equals)).second) fail(ErrorCode::kUsage, "optimizer: '{}' is given twice", item.substr(0, equals));
     setKey(spec, item.substr(0, equals), item.substr(equals + 1));
   }
   if (spec.nesterov && spec.momentum == 0) fail(ErrorCode::kUsage, "optimizer: nesterov=1 needs a momentum, for example momentum=0.9");

@@ -54,8 +54,17 @@ struct PrecisionChange {
 PrecisionChange setPrecision(Graph& graph, DataType precision);
 
 // Which initializers are trained: those that the exporter marks as PARAMETER; if it marks none, every floating-point weight
-// of the graph with more than one element that is no constant of the arithmetic (heuristic documented in the source) .
+// of the graph that is no constant of the arithmetic (heuristic documented in the source, parameters.cc). What overrideParameters
+// says goes before both. In order of id.
 std::vector<ValueId> trainableParameters(const Graph& graph);
+
+// Trains the floating-point weights whose names contain a match of one of the regular expressions in `train`, and does not train
+// those of `freeze`; `train` wins where both match ("--freeze . --train ^head" trains the head alone). To be called on the
+// graph as read. Error(kUsage) for a pattern that is no regular expression or found in no name.
+void overrideParameters(Graph& graph, const std::vector<std::string>& train, const std::vector<std::string>& freeze);
+
+// What the user should know about the choice: frozen weights, those taken for constants, those of one element that are trained.
+std::vector<std::string> parameterNotes(const Graph& graph);
 
 // Error(kBadModel) naming the parameter, if one is neither float32 nor float64.
 void requireTrainableTypes(const Graph& graph);

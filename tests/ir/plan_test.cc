@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "ir/error.h"
+#include "tests/expect_error.h"
+#include "tests/ir/edited_text.h"
 
 namespace pipeshard {
 namespace {
@@ -27,20 +29,18 @@ Plan examplePlan() {
   return plan;
 }
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
+void expectError(const std::string& text, ErrorCode code, const std::string& message) { EXPECT_ERROR(planFromJson(text), code, message); }
 
-void expectError(const std::string& text, ErrorCode code, const std::string& message) {
-  try {
-    planFromJson(text);
-    ADD_FAILURE() << "accepted; expected " << message;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    EXPECT_THAT(error.message(), HasSubstr(message));
-  }
+TEST(PlanJson, KeepsOptionsAsGivenAndLeavesOutThoseThatWereNot) {
+  Plan plan = examplePlan();
+  EXPECT_EQ(planToJson(plan).find("freeze"), std::string::npos);
+  plan.train = {"^head"};
+  plan.freeze = {".", "bias$"};
+  plan.boundaries = {"add_1"};
+  const Plan parsed = planFromJson(planToJson(plan));
+  EXPECT_EQ(parsed.train, plan.train);
+  EXPECT_EQ(parsed.freeze, plan.freeze);
+  EXPECT_EQ(parsed.boundaries, plan.boundaries);
 }
 
 TEST(PlanJson, RoundTripsByteForByte) {

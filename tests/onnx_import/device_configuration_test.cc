@@ -13,7 +13,7 @@ namespace pipeshard {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::TemporaryFolder;
+using testing::ModelFolder;
 
 onnx::ModelProto chainModel() {
   return testing::parseText(R"(<ir_version: 10, opset_import: ["" : 18]>
@@ -44,12 +44,12 @@ onnx::NodeDeviceConfigurationProto& annotationOf(onnx::ModelProto& model, int no
 #define EXPECT_CONTRADICTION(model, ...) EXPECT_ERROR(pipelineStages(graphOf(model), "pipeshard"), ErrorCode::kBadModel, __VA_ARGS__)
 
 TEST(DeviceConfiguration, StagesSurviveAFile) {
-  const TemporaryFolder folder;
+  const ModelFolder folder;
   Graph graph = graphOf(chainModel());
   annotatePipelineStages(graph, kTwoRanks, {0, -1, 1, 0});
   checkModel(graph);
-  writeModel(graph, folder.path("annotated.onnx"));
-  const Graph again = readModel(folder.path("annotated.onnx"));
+  writeModel(graph, folder.file("annotated.onnx"));
+  const Graph again = readModel(folder.file("annotated.onnx"));
   checkModel(again);
   EXPECT_EQ(again.ir_version, 11);
   EXPECT_THAT(deviceConfigurations(again), ElementsAre(kTwoRanks));

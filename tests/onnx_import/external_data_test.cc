@@ -11,8 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::floatTensor;
+using testing::ModelFolder;
 using testing::reluModel;
-using testing::TemporaryFolder;
 using Entries = std::vector<std::pair<std::string, std::string>>;
 
 constexpr auto kBadModel = ErrorCode::kBadModel;
@@ -42,7 +42,7 @@ class ExternalDataTest : public ::testing::Test {
     folder_.write("secret.bin", std::string(64, 's'));
   }
 
-  TemporaryFolder folder_;
+  ModelFolder folder_;
 };
 
 TEST_F(ExternalDataTest, BecomesAReferenceWithoutBeingRead) {
@@ -75,7 +75,7 @@ TEST_F(ExternalDataTest, AMissingFileIsMissingInputUnlessAllowed) {
 TEST_F(ExternalDataTest, PathsOutOfTheFolderAreRefused) {
   EXPECT_ERROR(read({{"location", "../secret.bin"}}), kBadModel, "'w'", "'..'");
   EXPECT_ERROR(read({{"location", "a/../../secret.bin"}}), kBadModel, "'..'");
-  EXPECT_ERROR(read({{"location", folder_.path("secret.bin")}}), kBadModel, "absolute");
+  EXPECT_ERROR(read({{"location", folder_.file("secret.bin")}}), kBadModel, "absolute");
   EXPECT_ERROR(read({{"location", ""}}), kBadModel, "without a location");
   EXPECT_ERROR(read({}), kBadModel, "without a location");
   EXPECT_ERROR(read({{"location", std::string("w.bin\0x", 7)}}), kBadModel, "NUL");
@@ -97,20 +97,20 @@ TEST_F(ExternalDataTest, OffsetAndLengthAreCheckedWithoutOverflow) {
 }
 
 TEST_F(ExternalDataTest, ALinkOutOfTheFolderIsRefused) {
-  fs::create_symlink(folder_.path("secret.bin"), folder_.path("model/link.bin"));
+  fs::create_symlink(folder_.file("secret.bin"), folder_.file("model/link.bin"));
   EXPECT_ERROR(read({{"location", "link.bin"}, {"length", "16"}}), kBadModel, "link.bin", "outside");
 }
 
 TEST_F(ExternalDataTest, ALinkedFolderOutOfTheFolderIsRefused) {
   folder_.write("other/v.bin", std::string(64, 'v'));
-  fs::create_directory_symlink(folder_.path("other"), folder_.path("model/sub"));
+  fs::create_directory_symlink(folder_.file("other"), folder_.file("model/sub"));
   EXPECT_ERROR(read({{"location", "sub/v.bin"}, {"length", "16"}}), kBadModel, "outside");
 }
 
 TEST_F(ExternalDataTest, ALinkUnderTheExtraRootIsAllowed) {
-  fs::create_symlink(folder_.path("secret.bin"), folder_.path("model/link.bin"));
+  fs::create_symlink(folder_.file("secret.bin"), folder_.file("model/link.bin"));
   ReadOptions options;
-  options.external_data_root = folder_.path("");
+  options.external_data_root = folder_.file("");
   EXPECT_EQ(read({{"location", "link.bin"}, {"length", "16"}}, options).initializers.size(), 1u);
 }
 
@@ -118,23 +118,23 @@ TEST_F(ExternalDataTest, ACacheOfLinkedBlobsIsAllowed) {
   // The layout of model caches: both the model and its data are links into one folder of blobs.
   folder_.write("blobs/aa", modelWith({{"location", "m.onnx.data"}, {"length", "16"}}));
   folder_.write("blobs/bb", std::string(16, 'b'));
-  fs::create_directories(folder_.path("snapshot"));
-  fs::create_symlink(folder_.path("blobs/aa"), folder_.path("snapshot/m.onnx"));
-  fs::create_symlink(folder_.path("blobs/bb"), folder_.path("snapshot/m.onnx.data"));
-  EXPECT_EQ(readModel(folder_.path("snapshot/m.onnx")).initializers.size(), 1u);
+  fs::create_directories(folder_.file("snapshot"));
+  fs::create_symlink(folder_.file("blobs/aa"), folder_.file("snapshot/m.onnx"));
+  fs::create_symlink(folder_.file("blobs/bb"), folder_.file("snapshot/m.onnx.data"));
+  EXPECT_EQ(readModel(folder_.file("snapshot/m.onnx")).initializers.size(), 1u);
 }
 
 TEST_F(ExternalDataTest, ALinkToAModelFindsTheDataBesideTheModel) {
   folder_.write("model/m.onnx", modelWith({{"location", "w.bin"}, {"length", "16"}}));
-  fs::create_symlink(folder_.path("model/m.onnx"), folder_.path("link.onnx"));
-  const Graph graph = readModel(folder_.path("link.onnx"));
+  fs::create_symlink(folder_.file("model/m.onnx"), folder_.file("link.onnx"));
+  const Graph graph = readModel(folder_.file("link.onnx"));
   EXPECT_TRUE(fs::exists(fs::path(graph.directory) / "w.bin")) << graph.directory;
 }
 
 TEST_F(ExternalDataTest, OnlyRegularFilesAreData) {
-  ASSERT_EQ(::mkfifo(folder_.path("model/pipe").c_str(), 0600), 0);
+  ASSERT_EQ(::mkfifo(folder_.file("model/pipe").c_str(), 0600), 0);
   EXPECT_ERROR(read({{"location", "pipe"}, {"length", "16"}}), kBadModel, "no regular file");
-  fs::create_directory(folder_.path("model/folder"));
+  fs::create_directory(folder_.file("model/folder"));
   EXPECT_ERROR(read({{"location", "folder"}, {"length", "16"}}), kBadModel, "no regular file");
 }
 

@@ -126,9 +126,9 @@ TEST(PipeshardFunctions, SurviveAFileAndInferThroughTheirBodies) {
   function.body = std::make_shared<const Graph>(body);
   graph.functions.push_back(function);
 
-  const testing::TemporaryFolder folder;
-  writeModel(graph, folder.path("backward.onnx"));
-  Graph read = readModel(folder.path("backward.onnx"));
+  const testing::ModelFolder folder;
+  writeModel(graph, folder.file("backward.onnx"));
+  Graph read = readModel(folder.file("backward.onnx"));
   EXPECT_EQ(printGraph(read), printGraph(graph));
   checkModel(read);
   inferShapes(read);

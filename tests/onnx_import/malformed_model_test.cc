@@ -12,9 +12,9 @@ namespace pipeshard {
 namespace {
 
 using testing::floatTensor;
+using testing::ModelFolder;
 using testing::parseText;
 using testing::reluModel;
-using testing::TemporaryFolder;
 
 constexpr auto kBadModel = ErrorCode::kBadModel;
 
@@ -26,29 +26,29 @@ TEST(MalformedModel, AMissingFileIsMissingInput) {
 }
 
 TEST(MalformedModel, ADirectoryIsMissingInput) {
-  const TemporaryFolder folder;
-  EXPECT_ERROR(readModel(folder.path("")), ErrorCode::kMissingInput, "is a directory");
+  const ModelFolder folder;
+  EXPECT_ERROR(readModel(folder.file("")), ErrorCode::kMissingInput, "is a directory");
 }
 
 TEST(MalformedModel, AnEmptyFileIsRefused) {
-  const TemporaryFolder folder;
+  const ModelFolder folder;
   EXPECT_ERROR(readModel(folder.write("empty.onnx", std::string())), kBadModel, "empty.onnx", "is empty");
 }
 
 TEST(MalformedModel, ATextFileIsNamedAsSuch) {
-  const TemporaryFolder folder;
+  const ModelFolder folder;
   EXPECT_ERROR(readModel(folder.write("notes.onnx", std::string("This is not a model.\n"))), kBadModel, "notes.onnx", "text file");
 }
 
 TEST(MalformedModel, AGitLfsPointerIsNamedAsSuch) {
-  const TemporaryFolder folder;
+  const ModelFolder folder;
   const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
   EXPECT_ERROR(readModel(folder.write("model.onnx", pointer)), kBadModel, "git lfs pull");
 }
 
 TEST(MalformedModel, ATruncatedFileIsRefusedAtEveryLength) {
   const std::string bytes = reluModel().SerializeAsString();
-  const TemporaryFolder folder;
+  const ModelFolder folder;
   for (size_t length = 1; length < bytes.size(); ++length) {
     const std::string path = folder.write("cut.onnx", bytes.substr(0, length));
     EXPECT_ERROR(readModel(path), kBadModel, "cut.onnx");
@@ -59,7 +59,7 @@ TEST(MalformedModel, ATruncatedFileIsRefusedAtEveryLength) {
 }
 
 TEST(MalformedModel, AFileAboveTheLimitIsRefusedBeforeItIsRead) {
-  const TemporaryFolder folder;
+  const ModelFolder folder;
   const std::string path = folder.write("huge.onnx", std::string("x"));
   std::filesystem::resize_file(path, uint64_t{1} << 31);  // sparse
   EXPECT_ERROR(readModel(path), kBadModel, "huge.onnx", "2147483648 bytes", "external data");

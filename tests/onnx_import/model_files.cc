@@ -1,8 +1,5 @@
 #include "tests/onnx_import/model_files.h"
 
-#include <cstdlib>
-#include <fstream>
-
 #include <gtest/gtest.h>
 #include <onnx/defs/parser.h>
 
@@ -31,24 +28,6 @@ onnx::TensorProto floatTensor(const std::string& name, const std::vector<int64_t
   tensor.mutable_dims()->Add(dims.begin(), dims.end());
   tensor.mutable_float_data()->Add(elements.begin(), elements.end());
   return tensor;
-}
-
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "pipeshard-test-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  folder_ = pattern;
-}
-
-TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(folder_); }
-
-std::string TemporaryFolder::write(const std::string& name, const std::string& bytes) const {
-  std::filesystem::create_directories((folder_ / name).parent_path());
-  std::ofstream(folder_ / name, std::ios::binary) << bytes;
-  return path(name);
-}
-
-std::string TemporaryFolder::write(const std::string& name, const onnx::ModelProto& model) const {
-  return write(name, model.SerializeAsString());
 }
 
 Error errorOf(const std::function<void()>& action) {

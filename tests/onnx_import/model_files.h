@@ -2,7 +2,6 @@
 // disappears.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 
 #include "ir/error.h"
 #include "ir/graph.h"
+#include "tests/temporary_folder.h"
 
 namespace pipeshard::testing {
 
@@ -23,19 +23,10 @@ onnx::ModelProto reluModel();
 
 onnx::TensorProto floatTensor(const std::string& name, const std::vector<int64_t>& dims, const std::vector<float>& elements);
 
-class TemporaryFolder {
+class ModelFolder : public TemporaryFolder {
  public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string write(const std::string& name, const std::string& bytes) const;
-  std::string write(const std::string& name, const onnx::ModelProto& model) const;
-
- private:
-  std::filesystem::path folder_;
+  using TemporaryFolder::write;
+  std::string write(const std::string& name, const onnx::ModelProto& model) const { return write(name, model.SerializeAsString()); }
 };
 
 // The error that `action` throws; fails the test and returns an empty kInternal error when it throws none.

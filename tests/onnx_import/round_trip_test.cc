@@ -20,9 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 using google::protobuf::util::MessageDifferencer;
 using testing::floatTensor;
+using testing::ModelFolder;
 using testing::parseText;
 using testing::reluModel;
-using testing::TemporaryFolder;
 
 void setMetadata(auto* entries, const std::string& key, const std::string& value) {
   auto* entry = entries->Add();
@@ -199,13 +199,13 @@ INSTANTIATE_TEST_SUITE_P(Committed, ExampleTest, ::testing::Values("mlp.onnx", "
                          [](const auto& info) { return std::string(info.param).substr(0, std::string(info.param).find('.')); });
 
 TEST(Writer, ReplacesTheFileAndLeavesNothingElse) {
-  const TemporaryFolder folder;
+  const ModelFolder folder;
   const std::string path = folder.write("m.onnx", std::string("old"));
   const Graph graph = parseModel(reluModel().SerializeAsString(), "", "relu");
   writeModel(graph, path);
   EXPECT_EQ(printGraph(readModel(path)), printGraph(graph));
   size_t files = 0;
-  for (const auto& entry : fs::directory_iterator(folder.path(""))) files += entry.is_regular_file() ? 1 : 0;
+  for (const auto& entry : fs::directory_iterator(folder.file(""))) files += entry.is_regular_file() ? 1 : 0;
   EXPECT_EQ(files, 1u);
 }
 
@@ -216,7 +216,7 @@ TEST(Writer, AFolderThatDoesNotExistIsAnError) {
 
 // A limit on file sizes stands for a full disk: write() fails in the same place.
 TEST(Writer, AFullDiskLeavesTheOldFile) {
-  const TemporaryFolder folder;
+  const ModelFolder folder;
   const std::string path = folder.write("m.onnx", std::string("old"));
   onnx::ModelProto model = reluModel();
   *model.mutable_graph()->add_initializer() = floatTensor("w", {4096}, std::vector<float>(4096, 1));
@@ -231,7 +231,7 @@ TEST(Writer, AFullDiskLeavesTheOldFile) {
   std::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(error.code(), ErrorCode::kDiskFull) << error.what();
   EXPECT_EQ(fs::file_size(path), 3u);
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path("")), fs::directory_iterator()), 1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.file("")), fs::directory_iterator()), 1);
 }
 
 TEST(Writer, RefusesANodeWithTheMeaningOfAnotherOpset) {

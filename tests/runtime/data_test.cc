@@ -6,9 +6,10 @@
 #include <cstring>
 #include <numeric>
 
-#include "tests/runtime/expect_error.h"
+#include "runtime/batch_check.h"
+#include "tests/expect_error.h"
 #include "tests/runtime/npz_writer.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace pipeshard {
 namespace {
@@ -42,6 +43,53 @@ TEST(SyntheticData, IsTheSameHoweverTheBatchIsCut) {
     }
     EXPECT_EQ(joined, whole);
   }
+}
+
+TEST(NpzData, NamesRowAndRangeOfANumberThatTheModelDoesNotAllow) {
+  const TemporaryFolder folder;
+  ProgramInput input = integers({2, 3}, 0, 0, 10);
+  const auto open = [&](const std::vector<int64_t>& elements, DataType type = DataType::kInt64) {
+    writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i8", "(4, 3)", bytesOf(elements))}});
+    input.data_type = type;
+    return openNpzData(folder.file("d.npz"), {input});
+  };
+  EXPECT_NO_THROW(open({0, 1, 2, 3, 4, 5, 6, 7, 99, 9, 9, 9}));  // nothing is known
+  input.allowed = AllowedIntegers{0, 10, -100};
+  EXPECT_NO_THROW(open({0, 1, 2, 3, 4, 5, 6, 7, -100, 9, 9, 9}));
+  EXPECT_ERROR(open({0, 1, 2, 3, 4, 5, 6, 7, 10, 9, 9, 9}), ErrorCode::kConfiguration,
+               "d.npz, array 'ids', row 2: found 10 at [2,2], but the model takes integers from 0 to 9 (or -100, which is ignored)");
+  EXPECT_ERROR(open({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, -1, 9}, DataType::kInt32), ErrorCode::kConfiguration, "row 3: found -1 at [3,1]");
+}
+
+TEST(BatchCheck, NamesTheRowOfANumberThatMayHaveFailedTheStep) {
+  const TemporaryFolder folder;
+  Program program;
+  program.inputs = {integers({2}, 0, 0, 10)};
+  program.inputs[0].allowed = AllowedIntegers{0, 10, -100, false};
+  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i8", "(4,)", bytesOf(std::vector<int64_t>{3, -100, 1, 77}))}}));
+  const auto data = openNpzData(folder.file("d.npz"), program.inputs);  // 77 may be cut off by the model
+  program.buffers.emplace_back().value = "ids";
+  Instruction& load = program.instructions.emplace_back();
+  load.kind = InstructionKind::kLoadInput;
+  load.outputs = {BufferId(0)};
+  EXPECT_EQ(explainFailedStep(program, *data, 1), "");
+  EXPECT_THAT(explainFailedStep(program, *data, 2), ::testing::HasSubstr("array 'ids', row 1: found 77 at [1]"));
+}
+
+TEST(BatchCheck, TellsWhetherAllLabelsAreIgnored) {
+  const TemporaryFolder folder;
+  Program program;
+  program.inputs = {integers({2}, 0, 0, 10)};
+  program.inputs[0].allowed = AllowedIntegers{0, 10, -100};
+  writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i8", "(4,)", bytesOf(std::vector<int64_t>{3, -100, -100, -100}))}});
+  const auto data = openNpzData(folder.file("d.npz"), program.inputs);
+  EXPECT_THAT(explainNotFiniteLoss(program, *data, 2), ::testing::HasSubstr("learning rate"));  // another rank loads the labels
+  program.buffers.emplace_back().value = "ids";
+  Instruction& load = program.instructions.emplace_back();
+  load.kind = InstructionKind::kLoadInput;
+  load.outputs = {BufferId(0)};
+  EXPECT_THAT(explainNotFiniteLoss(program, *data, 1), ::testing::HasSubstr("learning rate"));
+  EXPECT_THAT(explainNotFiniteLoss(program, *data, 2), ::testing::HasSubstr("every label of its batch ('ids') is -100"));
 }
 
 TEST(SyntheticData, CutsAnInnerAxis) {

@@ -10,9 +10,9 @@
 
 #include "runtime/executor.h"
 #include "tests/ir/program_writer.h"
-#include "tests/runtime/expect_error.h"
+#include "tests/expect_error.h"
 #include "tests/runtime/pipeline_program.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "transport/shared_memory.h"
 
 namespace pipeshard {

@@ -8,9 +8,9 @@
 #include <thread>
 
 #include "runtime/dump.h"
-#include "tests/runtime/expect_error.h"
+#include "tests/expect_error.h"
 #include "tests/runtime/pipeline_program.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "transport/shared_memory.h"
 
 namespace pipeshard {
@@ -70,7 +70,7 @@ TEST(Executor, ReadsARankDirectoryAndWeightsFromFiles) {
     images[0].program.buffers[0].source = WeightReference{folder.file("weights.bin"), 16, constant.bytes.size()};
   }
   writePlanDirectory(folder.path(), images);
-  const std::string rank = folder.path() + "/ranks/0000";
+  const std::string rank = folder.file("ranks/0000");
   {
     LocalProgram local(loadRank(rank), {"", 5});
     expectStep(local, local.runStep(1), expectedSteps(1, 5)[0], 1e-12);
@@ -143,6 +143,32 @@ TEST(Executor, SaysWhereAKernelFailed) {
   EXPECT_ERROR(local.runStep(3), ErrorCode::kBadModel, "step 3, rank 0, instruction 1: run");
   EXPECT_ERROR(local.runStep(3), ErrorCode::kBadModel, "MatMul");
   EXPECT_ERROR(local.runStep(3), ErrorCode::kBadModel, "index 9 is out of range");
+}
+
+class NamingKernel : public Kernel {
+ public:
+  explicit NamingKernel(std::string name) : name_(std::move(name)) {}
+  void run(const KernelArguments&) override { fail(ErrorCode::kBadModel, "{}: index 9 is out of range", name_); }
+
+ private:
+  std::string name_;
+};
+
+TEST(Executor, NamesANodeOnceThatNamesItself) {
+  KernelRegistry registry;
+  for (const char* op : {"MatMul", "Mul", "Sub", "ReduceSum", "Transpose"}) {
+    registry.add("", op, [](const KernelSpec& spec) { return std::make_unique<NamingKernel>(describeNode(*spec.node)); });
+  }
+  ExecutorOptions options;
+  options.kernels = &registry;
+  LocalProgram local(std::move(pipelineImages(1)[0]), {"", 5}, options);
+  try {
+    local.runStep(1);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("onnx::MatMul"), std::string::npos) << error.message();
+    EXPECT_EQ(error.message().find("onnx::MatMul"), error.message().rfind("onnx::MatMul")) << error.message();
+  }
 }
 
 // A second set of descriptors for the same segments, as another process would inherit it.

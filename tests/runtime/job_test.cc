@@ -17,9 +17,9 @@
 
 #include "runtime/dump.h"
 #include "runtime/worker.h"
-#include "tests/runtime/expect_error.h"
+#include "tests/expect_error.h"
 #include "tests/runtime/pipeline_program.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace pipeshard {
 namespace {
@@ -183,7 +183,7 @@ TEST(RunJob, SaysWhatIsMissing) {
   JobSpec spec;
   spec.plan_directory = folder.path();
   EXPECT_ERROR(runJob(spec), ErrorCode::kMissingInput, "not a plan directory");
-  std::filesystem::create_directories(folder.path() + "/ranks/0001");
+  std::filesystem::create_directories(folder.path() / "ranks/0001");
   EXPECT_ERROR(runJob(spec), ErrorCode::kConfiguration, "not 0000");
   Plan plan;
   plan.spec.worker_executable = folder.file("none");

@@ -5,9 +5,9 @@
 #include <fstream>
 #include <random>
 
-#include "tests/runtime/expect_error.h"
+#include "tests/expect_error.h"
 #include "tests/runtime/npz_writer.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace pipeshard {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <random>
 
-#include "tests/runtime/expect_error.h"
+#include "tests/expect_error.h"
 
 namespace pipeshard {
 namespace {

@@ -10,8 +10,8 @@
 #include <fstream>
 #include <random>
 
-#include "tests/runtime/expect_error.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/expect_error.h"
+#include "tests/temporary_folder.h"
 
 namespace pipeshard {
 namespace {

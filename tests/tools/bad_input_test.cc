@@ -1,6 +1,8 @@
 // Bad input gets a clear error with the design's exit code, quickly, and never a crash.
 
+#include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -75,6 +77,91 @@ void writeModelWithLocation(const std::string& path, const std::string& location
   builder.addNode("", "ReduceMean", {y}, {loss}, {{"keepdims", int64_t{0}}});
   graph.outputs = {loss};
   writeModel(graph, path);
+}
+
+TEST(BadInput, NumbersOutOfRangeAreSaidInWords) {
+  expectFault(validateFile("examples/mlp.onnx", {"--timeout", "0.0001"}), 64, {"--timeout", "whole number from 1 to", "found 0.0001"});
+  for (const char* steps : {"0", "1e3", "99999999999999999999"}) {
+    const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--steps", steps});
+    expectFault(result, 64, {"--steps", "whole number from 1 to", std::string("found ") + steps});
+    EXPECT_LT(result.errors.size(), 200u);
+  }
+}
+
+TEST(BadInput, MessagesNameTheFileOnce) {
+  const TemporaryFolder folder;
+  writeFile(folder.file("w"), std::string(64, '\0'));
+  writeModelWithLocation(folder.file("static.onnx"), "w");
+  const CommandResult result = validateFile(folder.file("static.onnx"), {"--microbatches", "2"});
+  expectFault(result, 78, {"static.onnx: --microbatches 2 needs a batch"});
+  EXPECT_EQ(result.errors.find("static.onnx"), result.errors.rfind("static.onnx")) << result.errors;
+}
+
+TEST(Plan, SaysWhenDevicesAreLeftOverAndWhenWorkersCrowd) {
+  const TemporaryFolder folder;
+  const CommandResult plan = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x100", "-o", folder.file("mlp.plan")});
+  ASSERT_EQ(plan.exit_code, 0) << plan.errors;
+  EXPECT_THAT(plan.output, HasSubstr("of 100 devices are used"));
+  EXPECT_THAT(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "-o", folder.file("two.plan")}).output,
+              ::testing::Not(HasSubstr("devices are used")));
+  const auto ranks = std::distance(std::filesystem::directory_iterator(folder.path() / "mlp.plan" / "ranks"), {});
+  const bool crowded = ranks > 2 * static_cast<std::ptrdiff_t>(std::thread::hardware_concurrency());
+  const CommandResult run = runPipeshard({"run", folder.file("mlp.plan")});
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_EQ(run.errors.find("workers share the") != std::string::npos, crowded) << run.errors;
+}
+
+TEST(Plan, TrainsWhatTheUserSaysAndTellsHowToDoItAgain) {
+  const TemporaryFolder folder;
+  const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--freeze", ".", "--train", "^dense2",
+                                             "-o", folder.file("mlp.plan"), "--json", folder.file("result.json")});
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("not trained (--freeze): "));
+  const std::string json = readFile(folder.file("result.json"));
+  EXPECT_THAT(json, HasSubstr("dense2.weight"));
+  EXPECT_THAT(json, ::testing::Not(HasSubstr("dense1.weight")));
+  EXPECT_THAT(readFile(folder.file("mlp.plan/report.html")), HasSubstr("--train &#39;^dense2&#39;"));
+  expectFault(validateFile("examples/mlp.onnx", {"--freeze", "."}), 65, {"no weight to train"});
+}
+
+// examples/mlp.onnx with its weights, in a folder of the test's own, and a plan of it.
+struct PlannedCopy {
+  TemporaryFolder folder;
+  std::string model = folder.file("mlp.onnx");
+  std::string weights = folder.file("mlp.onnx.data");
+  std::string plan = folder.file("mlp.plan");
+  PlannedCopy() {
+    for (const char* name : {"mlp.onnx", "mlp.onnx.data"}) {
+      std::filesystem::copy(std::filesystem::path(PIPESHARD_SOURCE_DIR) / "examples" / name, folder.path() / name);
+    }
+    EXPECT_EQ(runPipeshard({"plan", "--dim", "batch=8", "--cluster", "1x2", model, "-o", plan}).exit_code, 0);
+  }
+};
+
+TEST(BadInput, WeightsThatChangedSincePlanning) {
+  const PlannedCopy copy;
+  EXPECT_EQ(runPipeshard({"run", copy.plan}).exit_code, 0);
+  std::string bytes = readFile(copy.weights);
+  bytes[bytes.size() / 2] ^= 1;
+  writeFile(copy.weights, bytes);
+  expectFault(runPipeshard({"run", copy.plan}), 78, {copy.weights, "changed since planning; plan again"});
+  expectFault(validateFile(copy.plan), 78, {copy.weights, "changed since planning"});
+  bytes.pop_back();
+  writeFile(copy.weights, bytes);
+  expectFault(runPipeshard({"run", copy.plan}), 78, {copy.weights, "66560", "66559"});
+  std::filesystem::remove(copy.weights);
+  expectFault(runPipeshard({"run", copy.plan}), 66, {copy.weights, "does not exist"});
+  expectFault(validateFile(copy.plan), 66, {copy.weights});
+}
+
+TEST(BadInput, ACopiedPlanAndRewrittenWeightsAreNoFault) {
+  const PlannedCopy copy;
+  std::filesystem::copy(copy.plan, copy.folder.file("moved.plan"), std::filesystem::copy_options::recursive);
+  std::filesystem::remove_all(copy.plan);
+  const std::string bytes = readFile(copy.weights);
+  std::filesystem::remove(copy.weights);
+  writeFile(copy.weights, bytes);
+  EXPECT_EQ(runPipeshard({"run", copy.folder.file("moved.plan")}).exit_code, 0);
 }
 
 TEST(BadInput, ExternalDataOutsideOfTheModelsFolder) {

@@ -69,17 +69,6 @@ std::vector<pid_t> processesMentioning(const std::string& text) {
   return found;
 }
 
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (fs::temp_directory_path() / "pipeshard-test-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  path_ = pattern;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
 std::string readFile(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream text;

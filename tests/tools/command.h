@@ -8,6 +8,8 @@
 
 #include <sys/types.h>
 
+#include "tests/temporary_folder.h"
+
 namespace pipeshard {
 
 struct CommandResult {
@@ -32,20 +34,6 @@ std::vector<pid_t> processesMentioning(const std::string& text);
 // Waits until f() is true; false if it is not within the limit.
 template <typename F>
 bool eventually(F&& f, std::chrono::milliseconds limit);
-
-// A fresh folder, removed with everything in it.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::filesystem::path path() const { return path_; }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string readFile(const std::filesystem::path& path);
 void writeFile(const std::filesystem::path& path, const std::string& content);

@@ -67,7 +67,8 @@ TEST_P(Validate, EqualsOneDevice) {
     const double allowed = against_device ? bound : of_update ? update_bound : std::numeric_limits<double>::infinity();
     EXPECT_LE(tensor.at("error").get<double>(), allowed) << tensor.dump();
   }
-  const std::map<std::string, int> parameter_counts = {{"mlp", 8}, {"gpt2", 52}, {"gpt2_torchscript", 52}, {"llama", 39}};
+  const std::map<std::string, int> parameter_counts = {{"mlp", 8},    {"gpt2", 52},   {"gpt2_torchscript", 52},
+                                                       {"llama", 39}, {"resnet", 50}, {"resnet_torchscript", 50}};
   const int parameters = parameter_counts.at(GetParam().model);
   EXPECT_EQ(counts["gradient"], 3 * parameters);
   EXPECT_EQ(counts["parameter"], 3 * parameters);

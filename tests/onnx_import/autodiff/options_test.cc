@@ -55,6 +55,7 @@ TEST(OptimizerOption, NamesTheWrongKeyAndTheAllowedOnes) {
   const std::string message = usageError([] { parseOptimizer("sgd:beta1=0.9"); });
   EXPECT_THAT(message, HasSubstr("beta1"));
   EXPECT_THAT(message, HasSubstr("lr, momentum, weight_decay, nesterov"));
+  EXPECT_THAT(usageError([] { parseOptimizer("sgd:lr=0.1,lr=0.2"); }), HasSubstr("'lr' is given twice"));
   for (const char* text : {"lion", "sgd:lr", "sgd:lr=x", "adam:beta1=1", "sgd:lr=-1", "sgd:nesterov=1", "sgd:momentum=0.9,nesterov=2"}) {
     usageError([&] { parseOptimizer(text); });
   }
@@ -100,6 +101,18 @@ TEST(Loss, ListsPasteableOptionsWhenItIsAmbiguous) {
   EXPECT_THAT(several, HasSubstr("--loss a\n"));
   EXPECT_THAT(several, HasSubstr("--loss b"));
   EXPECT_THAT(usageError([&] { attachLoss(model.graph, parseLoss("c")); }), HasSubstr("no output 'c'"));
+}
+
+TEST(Loss, CannotBeMadeOfAModelWithoutFloatingPointOutputs) {
+  Model model;
+  model.output("ids", {kUnknownSize, 10}, DataType::kInt64);
+  try {
+    attachLoss(model.graph, {});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadModel);
+    EXPECT_THAT(error.message(), HasSubstr("outputs: ids (int64)"));
+  }
 }
 
 TEST(Loss, OfCrossEntropyMakesLabelsWithTheLogitsSymbols) {
@@ -182,6 +195,73 @@ TEST(Parameters, WithoutMarksAreTheWeightsOfTheArithmetic) {
   read("Mul", model.builder.addConstant("scalar", makeConstant<float>({}, {2})));
   read("Add", model.builder.addConstant("integers", makeConstant<int64_t>({2}, {1, 2})));
   EXPECT_EQ(trainableParameters(model.graph), std::vector<ValueId>{weight});
+}
+
+// Nodes that read weights, in a graph without marks.
+struct Unmarked : Model {
+  ValueId x = input("x", {2, 2}, DataType::kFloat32);
+  ValueId weight(const std::string& name, Shape shape, const std::vector<float>& elements, std::string_view op_type) {
+    const ValueId id = builder.addConstant(name, makeConstant<float>(std::move(shape), elements));
+    builder.addNode("", op_type, {x, id}, {builder.addValue("y", DataType::kFloat32, {2, 2})});
+    return id;
+  }
+  std::vector<std::string> trained() const {
+    std::vector<std::string> names;
+    for (ValueId id : trainableParameters(graph)) names.push_back(graph.value(id).name);
+    return names;
+  }
+};
+
+TEST(Parameters, OfOneElementAreTrainedByPlaceOrName) {
+  Unmarked model;
+  model.weight("fc.bias", {1}, {0.5f}, "Add");
+  model.weight("temperature", {}, {2}, "Div");
+  model.weight("blocks.3.layer_scale", {1}, {0.1f}, "Mul");
+  model.weight("model/dense/BiasAdd/ReadVariableOp:0", {1}, {0}, "Add");
+  model.weight("onnx::MatMul_20", {1, 1}, {3}, "MatMul");
+  model.weight("slope_of_act", {1}, {0.25f}, "PRelu");
+  const std::vector<std::string> expected = model.trained();
+  EXPECT_EQ(expected.size(), 6u);
+  model.weight("onnx::Mul_12", {}, {0.125f}, "Mul");           // 1/sqrt(d)
+  model.weight("/gelu/Constant_output_0", {}, {0.5f}, "Mul");  // of a Gelu
+  model.weight("norm.eps", {1}, {1e-5f}, "Add");
+  model.weight("val_3", {}, {1.702f}, "Mul");
+  model.weight("scale", {}, {0.125f}, "Mul");
+  model.weight("fc.weight", {}, {2}, "Pow");  // no place for a weight
+  const ValueId folded = model.weight("decoder.scale", {}, {8}, "Mul");
+  model.graph.value(folded).metadata = {{"pipeshard.constant", "folded"}};
+  EXPECT_EQ(model.trained(), expected);
+  EXPECT_THAT(parameterNotes(model.graph),
+              ::testing::ElementsAre(HasSubstr("taken for constants, not trained: onnx::Mul_12, "),
+                                     HasSubstr("trained although they have one element: fc.bias, temperature, ")));
+}
+
+TEST(Parameters, WithLargeNumbersAreWeightsAllTheSame) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  Unmarked model;
+  model.weight("embedding", {2, 2}, {20000, -3, 5, 0.5f}, "MatMul");
+  model.weight("offsets", {2}, {20000, 0.5f}, "Add");
+  model.weight("diverged", {2}, {nan, 1}, "Mul");
+  const std::vector<std::string> expected = model.trained();
+  EXPECT_EQ(expected, (std::vector<std::string>{"embedding", "offsets", "diverged"}));
+  model.weight("bert", {2}, {0, -10001}, "Add");
+  model.weight("alibi", {2}, {-0.5f, -infinity}, "Add");
+  model.weight("attn.causal_mask", {2}, {0, 1}, "Mul");
+  model.weight("rotary.inv_freq", {2, 1}, {1, 0.1f}, "MatMul");
+  EXPECT_EQ(model.trained(), expected);
+}
+
+TEST(Parameters, AreWhatTheUserSays) {
+  Unmarked model;
+  model.weight("body.weight", {2}, {1, 2}, "Mul");
+  model.weight("head.weight", {2}, {1, 2}, "Mul");
+  model.weight("scale", {}, {2}, "Mul");
+  overrideParameters(model.graph, {"^head", "^scale$"}, {"."});
+  EXPECT_EQ(model.trained(), (std::vector<std::string>{"head.weight", "scale"}));
+  EXPECT_THAT(parameterNotes(model.graph), ::testing::ElementsAre("not trained (--freeze): body.weight"));
+  EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {}, {"tail"}); }), HasSubstr("--freeze 'tail' is found in no"));
+  EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {"("}, {}); }), HasSubstr("--train '(' is no regular expression"));
 }
 
 TEST(Precision, ChangesValuesConstantsAndTypeAttributes) {
