@@ -1,4 +1,5 @@
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 
@@ -17,7 +18,7 @@ namespace {
 
 // "3m 20s", "45s".
 std::string formatDuration(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const int64_t whole = std::llround(seconds);
   if (whole >= 3600) return fmt::format("{}h {:02}m", whole / 3600, whole / 60 % 60);
   return whole >= 60 ? fmt::format("{}m {:02}s", whole / 60, whole % 60) : fmt::format("{}s", whole);
 }

@@ -142,7 +142,7 @@ struct ValidateCommand {
       refusePlanningOptions();
       return fs::absolute(request.model_path).string();
     }
-    const std::string directory = output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
+    std::string directory = output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
     writePlanDirectory(planTraining(request, show), directory);
     return directory;
   }

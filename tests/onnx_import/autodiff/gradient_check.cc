@@ -41,7 +41,7 @@ Constant centralDifferences(const Interpreter& forward, Tensors contents, const 
 
 TestGraph::TestGraph() : builder_(graph_) { graph_.opset_imports[""] = 20; }
 
-ValueId TestGraph::parameter(const std::string& name, Shape shape, double low, double high) {
+ValueId TestGraph::parameter(const std::string& name, const Shape& shape, double low, double high) {
   return parameter(name, randomTensor(shape, seed_++, low, high));
 }
 

@@ -17,7 +17,7 @@ class TestGraph {
  public:
   TestGraph();
   // A trained initializer with random content in [low, high).
-  ValueId parameter(const std::string& name, Shape shape, double low = -1, double high = 1);
+  ValueId parameter(const std::string& name, const Shape& shape, double low = -1, double high = 1);
   ValueId parameter(const std::string& name, Constant content);
   // A graph input (batch axis 0), not trained.
   ValueId input(const std::string& name, Constant content);
