@@ -20,7 +20,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 template <typename F>
 void expectError(F&& f, ErrorCode code, const std::string& message) {

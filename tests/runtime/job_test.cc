@@ -48,7 +48,7 @@ bool waitUntilGone(const std::vector<int>& pids, std::chrono::seconds limit) {
 struct Plan {
   TemporaryFolder folder;
   JobSpec spec;
-  explicit Plan(std::vector<RankImage> images = pipelineImages(2)) {
+  explicit Plan(const std::vector<RankImage>& images = pipelineImages(2)) {
     writePlanDirectory(folder.path(), images);
     spec.plan_directory = folder.path();
     spec.data.seed = 5;
