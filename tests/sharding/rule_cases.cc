@@ -16,7 +16,7 @@ void addElementwise(std::vector<RuleCase>& cases) {
     cases.push_back({std::string(op) + "OfEqualShapes", "", op, {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
     cases.push_back({std::string(op) + "Broadcasting", "", op, {real({4, 1, 6}), real({3, 1})}, {{kReal, {4, 3, 6}}}});
   }
-  for (const char* op : {"Exp", "Neg", "Abs", "Erf", "Tanh", "Sigmoid", "Relu", "Sin", "Cos", "Identity", "Gelu"}) {
+  for (const char* op : {"Exp", "Neg", "Abs", "Erf", "Tanh", "Sigmoid", "Relu", "Sin", "Cos", "Identity", "Gelu", "Mish"}) {
     cases.push_back({op, "", op, {real({4, 6})}, {{kReal, {4, 6}}}});
   }
   for (const char* op : {"Sqrt", "Log", "Reciprocal"}) cases.push_back({op, "", op, {positive({4, 6})}, {{kReal, {4, 6}}}});
@@ -34,7 +34,9 @@ void addElementwise(std::vector<RuleCase>& cases) {
   cases.push_back({"Cast", "", "Cast", {index({4, 6}, 0, 9)}, {{kReal, {4, 6}}}, {{"to", typeNumber(kReal)}}});
   cases.push_back({"CastLike", "", "CastLike", {index({4, 6}, 0, 9), real({5})}, {{kReal, {4, 6}}}});
   cases.push_back({"ReluGrad", "pipeshard", "ReluGrad", {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
-  cases.push_back({"GeluGrad", "pipeshard", "GeluGrad", {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
+  for (const char* op : {"GeluGrad", "MishGrad"}) {
+    cases.push_back({op, "pipeshard", op, {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
+  }
   cases.push_back({"Sgd", "pipeshard", "SGD", {real({4, 6}), real({4, 6}), number(0.1), number(0.01)}, {{kReal, {4, 6}}}});
   cases.push_back({"SgdMomentum",
                    "pipeshard",

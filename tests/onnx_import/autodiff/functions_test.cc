@@ -33,6 +33,7 @@ std::vector<Call> activationCalls() {
       {"ReluGrad", "", {numbers({3, 4}), numbers({3, 4})}, {{3, 4}}},
       {"GeluGrad", "", {numbers({3, 4}), numbers({3, 4}, -3, 3)}, {{3, 4}}, {{"approximate", std::string("none")}}},
       {"GeluGrad", "tanh", {numbers({3, 4}), numbers({3, 4}, -3, 3)}, {{3, 4}}, {{"approximate", std::string("tanh")}}},
+      {"MishGrad", "", {numbers({3, 4}), numbers({3, 4}, -4, 4)}, {{3, 4}}},
       {"SoftmaxGrad", "", {numbers({3, 4}), numbers({3, 4})}, {{3, 4}}},
   };
   for (int64_t axis : {0, 1, -1}) {
