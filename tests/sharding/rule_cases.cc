@@ -165,6 +165,8 @@ void addNormalizations(std::vector<RuleCase>& cases) {
                      {{kReal, {4, 6, 2}}},
                      axis_1});
   }
+  cases.push_back({"LpNormalization", "", "LpNormalization", {real({4, 6})}, {{kReal, {4, 6}}}});
+  cases.push_back({"LpNormalizationOverMiddle", "", "LpNormalization", {real({4, 6, 2})}, {{kReal, {4, 6, 2}}}, axis_1});
   cases.push_back({"LayerNormalization",
                    "",
                    "LayerNormalization",
