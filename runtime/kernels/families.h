@@ -17,7 +17,7 @@ void addSoftmaxKernels(KernelRegistry& registry);             // Softmax, LogSof
 void addNormalizationKernels(KernelRegistry& registry);       // LayerNormalization and its gradients, LpNormalization
 void addBatchNormalizationKernels(KernelRegistry& registry);  // BatchNormalization and its gradients
 void addConvolutionKernels(KernelRegistry& registry);         // Conv and its gradients, ConvTranspose
-void addPoolingKernels(KernelRegistry& registry);             // MaxPool and its gradient, AveragePool, GlobalAveragePool, GlobalMaxPool
+void addPoolingKernels(KernelRegistry& registry);             // MaxPool, AveragePool, their gradients, GlobalAveragePool, GlobalMaxPool
 void addLossKernels(KernelRegistry& registry);                // SoftmaxCrossEntropyLoss, its gradient, NegativeLogLikelihoodLoss
 void addViewKernels(KernelRegistry& registry);                // Reshape, Squeeze, Identity, Dropout, ...
 void addMakerKernels(KernelRegistry& registry);               // Shape, Constant, ConstantOfShape, Range, OneHot, Trilu, ...
