@@ -91,6 +91,26 @@ TEST(GradientKernels, GeluGradEqualsFiniteDifferencesForBothApproximations) {
   }
 }
 
+TEST(GradientKernels, MishGradEqualsFiniteDifferences) {
+  const Tensor x = randomTensor(kF64, {5, 37}, 3, -9, 9), dy = randomTensor(kF64, {5, 37}, 4);
+  const KernelCall forward = makeCall("", "Mish", 18, {x}, {{kF64, {5, 37}}});
+  expectGradient(makeCall("pipeshard", "MishGrad", 1, {dy, x}, {{kF64, {5, 37}}}), 0, forward, 0, 0, dy);
+}
+
+TEST(GradientKernels, MishAndItsGradientReachTheirLimitsWithoutOverflow) {
+  for (const DataType type : {DataType::kFloat32, kF64}) {
+    const Tensor x = convertTensor(makeTensor<double>({5}, {-2000, -120, 0, 120, 2000}), type);
+    const Tensor dy = convertTensor(makeTensor<double>({5}, {1, 1, 1, 1, 1}), type);
+    const std::vector<double> y = numbersOf(runKernel(makeCall("", "Mish", 18, {x}, {{type, {5}}}))[0]);
+    const std::vector<double> dx = numbersOf(runKernel(makeCall("pipeshard", "MishGrad", 1, {dy, x}, {{type, {5}}}))[0]);
+    const std::vector<double> values = {0, 0, 0, 120, 2000}, slopes = {0, 0, 0.6, 1, 1};
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_NEAR(y[i], values[i], 1e-6) << i;
+      EXPECT_NEAR(dx[i], slopes[i], 1e-6) << i;
+    }
+  }
+}
+
 TEST(GradientKernels, SoftmaxGradsEqualFiniteDifferencesOnEveryAxis) {
   const Shape shape = {3, 5, 7};
   const Tensor x = randomTensor(kF64, shape, 5, -3, 3), dy = randomTensor(kF64, shape, 6);
