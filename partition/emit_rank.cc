@@ -141,8 +141,8 @@ class RankEmitter {
   void receiveMessage(int sender_stage, const Message& message) {
     std::vector<Shipment> mine = shipmentsOf(message.value, message.microbatch, sender_stage, place_.stage);
     std::erase_if(mine, [&](const Shipment& shipment) { return shipment.receiver != rank_; });
-    const BatchKind& kind = context_.kinds[message.value.index()];
-    const bool split = kind.kind == BatchKind::Kind::kSplit;
+    const TimeKind& kind = context_.kinds[message.value.index()];
+    const bool split = kind.kind == TimeKind::Kind::kSplit;
     const BufferId whole = builder_.produced(message.value, builder_.own(message.microbatch));
     if (mine.empty()) {  // no part of the sum fell to this device
       builder_.add(InstructionKind::kZero, message.microbatch, {}, {whole});

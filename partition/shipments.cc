@@ -23,12 +23,12 @@ int differingAxis(const Value& value, const Shape& a, const Shape& b) {
 
 }  // namespace
 
-std::vector<BatchKind> batchKinds(const TrainingFamily& family, int64_t rows) {
-  using Kind = BatchKind::Kind;
+std::vector<TimeKind> batchKinds(const TrainingFamily& family, int64_t rows) {
+  using Kind = TimeKind::Kind;
   const TrainingGraph& base = family.base();
   const TrainingGraph& other = family.at(rows);
   const Graph& graph = base.graph;
-  std::vector<BatchKind> kinds(graph.values.size());
+  std::vector<TimeKind> kinds(graph.values.size());
   for (const BatchInput& input : base.inputs) {
     if (input.axis >= 0) kinds[input.value.index()] = {Kind::kSplit, input.axis};
   }
@@ -40,7 +40,7 @@ std::vector<BatchKind> batchKinds(const TrainingFamily& family, int64_t rows) {
     for (ValueId output : node.outputs) {
       if (!output.valid()) continue;
       const int axis = differingAxis(graph.value(output), graph.shape(output), other.graph.shape(family.valueAt(rows, output)));
-      BatchKind& kind = kinds[output.index()];
+      TimeKind& kind = kinds[output.index()];
       if (axis >= 0)
         kind = {Kind::kSplit, axis};
       else if (depends)
@@ -50,7 +50,7 @@ std::vector<BatchKind> batchKinds(const TrainingFamily& family, int64_t rows) {
   return kinds;
 }
 
-std::vector<Shipment> shipments(const Layout& layout, BatchKind::Kind kind, int64_t k, int from_stage, int to_stage) {
+std::vector<Shipment> shipments(const Layout& layout, TimeKind::Kind kind, int64_t k, int from_stage, int to_stage) {
   const int senders = layout.dataWidth(from_stage);
   std::vector<Shipment> result;
   for (int data = 0; data < layout.dataWidth(to_stage); ++data) {
@@ -59,11 +59,11 @@ std::vector<Shipment> shipments(const Layout& layout, BatchKind::Kind kind, int6
       const int receiver = layout.rankAt(to_stage, data, model);
       for (int from = 0; from < senders; ++from) {
         Rows rows = layout.cell(from_stage, from, k);
-        if (kind == BatchKind::Kind::kSplit) {
+        if (kind == TimeKind::Kind::kSplit) {
           const int64_t first = std::max(rows.first, wanted.first);
           rows = {first, std::min(rows.end(), wanted.end()) - first};
           if (rows.count <= 0) continue;
-        } else if (kind == BatchKind::Kind::kSum) {
+        } else if (kind == TimeKind::Kind::kSum) {
           if (from % layout.dataWidth(to_stage) != data) continue;
         } else if (from != data % senders) {
           continue;

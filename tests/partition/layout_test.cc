@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Kind = BatchKind::Kind;
+using Kind = TimeKind::Kind;
 
 TrainingFamily familyOf(int64_t batch, int64_t microbatches) {
   return TrainingFamily(batch, microbatches, [](int64_t) { return TrainingGraph(); });
