@@ -60,7 +60,9 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
                   "Examples in a shorter batch that ends an epoch; it gets programs of its own\n(default: what --data leaves over)")
       ->type_name("ROWS")
       ->check(positiveWhole());
-  command.add_option("--microbatches", request.microbatches, "How many equal parts the batch is cut into (default: at most two per stage)")
+  command
+      .add_option("--microbatches", request.microbatches,
+                  "How many parts the batch is cut into: equal ones, or such as differ by one example\n(default: at most two per stage)")
       ->check(positiveWhole());
   command.add_option("--batch-dim", request.batch_dimension, "The symbolic dimension that is the batch (default: found by name and place)")
       ->type_name("NAME");
