@@ -146,6 +146,22 @@ TEST(GradientKernels, LayerNormalizationGradsEqualFiniteDifferences) {
   }
 }
 
+TEST(GradientKernels, AveragePoolGradEqualsFiniteDifferences) {
+  const Shape image = {2, 3, 7, 6}, pooled = {2, 3, 4, 3};
+  const Tensor x = randomTensor(kF64, image, 11), dy = randomTensor(kF64, pooled, 12);
+  for (int64_t counted : {0, 1}) {
+    std::map<std::string, Attribute> attributes = {{"kernel_shape", std::vector<int64_t>{3, 2}},
+                                                   {"strides", std::vector<int64_t>{2, 2}},
+                                                   {"dilations", std::vector<int64_t>{1, 2}},
+                                                   {"pads", std::vector<int64_t>{1, 1, 0, 0}},
+                                                   {"ceil_mode", int64_t{1}},
+                                                   {"count_include_pad", counted}};
+    const KernelCall forward = makeCall("", "AveragePool", 19, {x}, {{kF64, pooled}}, attributes);
+    attributes["image"] = std::vector<int64_t>{7, 6};
+    expectGradient(makeCall("pipeshard", "AveragePoolGrad", 1, {dy}, {{kF64, image}}, attributes), 0, forward, 0, 0, dy);
+  }
+}
+
 TEST(GradientKernels, GatherGradEqualsFiniteDifferencesWithRepeatedAndNegativeIndices) {
   const Tensor indices = makeTensor<int64_t>({2, 3}, {0, 4, -1, 2, 0, 0});
   for (int64_t axis : {0, 1, -1}) {
