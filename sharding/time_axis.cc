@@ -123,7 +123,7 @@ class TimeAxisPass {
 
   // Reads the whole batch's content where that of a constant depends on the batch size.
   void takeConstantsOfTheWhole(Node& node) {
-    if (share_.rows == share_.batch) return;
+    if (share_.other_rows != share_.batch) return;
     for (size_t position = 0; position < node.inputs.size(); ++position) {
       ValueId& input = node.inputs[position];
       if (!input.valid() || isShapeArgument(node, position)) continue;

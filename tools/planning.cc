@@ -210,7 +210,7 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
     const std::vector<BatchInput> inputs = batchInputs(graph, model.batch_axes);
     BatchShare share{rows, batch.rows, nullptr, 0};
     if (batch.cut) {
-      share.other_rows = rows < batch.rows ? batch.rows : batch.rows > 1 ? batch.rows / 2 : 2;
+      share.other_rows = rows != batch.rows ? batch.rows : batch.rows > 1 ? batch.rows / 2 : 2;
       share.other = &model.prepared(share.other_rows);
     }
     const ValueId loss = findValue(graph, model.graph.value(model.loss).name);
