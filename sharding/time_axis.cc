@@ -135,7 +135,10 @@ class TimeAxisPass {
                                         name(input), shapeToString(whole->shape)));
       }
       ValueId& replacement = constants_of_whole_[input];
-      if (!replacement.valid()) replacement = builder_.addConstant(name(input) + ".whole", *whole);
+      if (!replacement.valid()) {
+        replacement = builder_.addConstant(name(input) + ".whole", *whole);
+        graph_.value(replacement).metadata = graph_.value(input).metadata;  // it is no more a parameter than the other
+      }
       input = replacement;
     }
   }
