@@ -21,6 +21,15 @@ int differingAxis(const Value& value, const Shape& a, const Shape& b) {
   return axis;
 }
 
+// A constant that depends on how many rows the graph has (not as an argument that is a size): the rows themselves, or their share of
+// the batch. What is made of it and of invariant values adds up over the devices.
+bool dependsOnRows(const Graph& graph, ValueId id, const Graph& other_graph, ValueId other_id) {
+  const Constant* constant = id.valid() ? graph.constant(id) : nullptr;
+  const Constant* other = constant != nullptr ? other_graph.constant(other_id) : nullptr;
+  if (other == nullptr) return false;
+  return constant->shape != other->shape || (isFloatingPoint(constant->data_type) && constant->bytes != other->bytes);
+}
+
 }  // namespace
 
 std::vector<TimeKind> batchKinds(const TrainingFamily& family, int64_t rows) {
@@ -35,8 +44,13 @@ std::vector<TimeKind> batchKinds(const TrainingFamily& family, int64_t rows) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     if (!isPass(base.node_phase[n])) continue;
     const Node& node = graph.nodes[n];
-    const bool depends = std::any_of(node.inputs.begin(), node.inputs.end(),
-                                     [&](ValueId input) { return input.valid() && kinds[input.index()].kind != Kind::kInvariant; });
+    const Node& other_node = other.graph.nodes[n];
+    bool depends = false;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId input = node.inputs[i];
+      depends = depends || (input.valid() && kinds[input.index()].kind != Kind::kInvariant) ||
+                dependsOnRows(graph, input, other.graph, other_node.inputs[i]);
+    }
     for (ValueId output : node.outputs) {
       if (!output.valid()) continue;
       const int axis = differingAxis(graph.value(output), graph.shape(output), other.graph.shape(family.valueAt(rows, output)));

@@ -17,7 +17,8 @@
 namespace pipeshard {
 
 // By value index of the family's base, for values that forward and backward nodes make. Found by comparing the base with the
-// member of `rows` rows: a value is split along the axis whose size differs; else it is a sum if it depends on something split.
+// member of `rows` rows: a value is split along the axis whose size differs; else it is a sum if it depends on something split, or on
+// a constant that differs and is no size (c rows/batch).
 std::vector<TimeKind> batchKinds(const TrainingFamily& family, int64_t rows);
 
 struct Shipment {
