@@ -28,7 +28,7 @@ target_link_libraries(pipeshard_onednn INTERFACE ${DNNL_LIBRARY})
 
 # ONNX >= 1.18, built once by tools/setup.sh into a cache folder (Debian's 1.12 is too old and unsafe with foreign models).
 set(PIPESHARD_ONNX_VERSION 1.19.1)
-if(DEFINED ENV{XDG_CACHE_HOME})
+if(NOT "$ENV{XDG_CACHE_HOME}" STREQUAL "")
   set(PIPESHARD_CACHE_DIR "$ENV{XDG_CACHE_HOME}/pipeshard")
 else()
   set(PIPESHARD_CACHE_DIR "$ENV{HOME}/.cache/pipeshard")

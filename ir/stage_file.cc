@@ -189,7 +189,7 @@ class StageFileReader {
   }
 
   std::vector<int> submeshShape(const JsonReader& json) const {
-    const std::vector<int> shape = narrow(json.integers(1, cluster_.deviceCount()));
+    std::vector<int> shape = narrow(json.integers(1, cluster_.deviceCount()));
     const bool is_valid = shape.size() == 2 && shape[0] <= cluster_.nodes && shape[1] <= cluster_.devices_per_node &&
                           (shape[0] == 1 || shape[1] == cluster_.devices_per_node);
     if (!is_valid) {

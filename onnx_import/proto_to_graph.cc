@@ -57,7 +57,7 @@ class GraphReader {
   ValueId resolve(const std::string& name, const std::string& reader);
   void describe(ValueId id, const onnx::ValueInfoProto& info);
   void readInitializer(onnx::TensorProto& tensor, int position, bool top);
-  void addMarkedConstant(const std::string& name, onnx::AttributeProto attribute);
+  void addMarkedConstant(const std::string& name, const onnx::AttributeProto& attribute);
   void readNode(const onnx::NodeProto& proto);
   void applyValueInfo(const google::protobuf::RepeatedPtrField<onnx::ValueInfoProto>& infos);
 
@@ -115,7 +115,7 @@ void GraphReader::describe(ValueId id, const onnx::ValueInfoProto& info) {
   }
 }
 
-void GraphReader::addMarkedConstant(const std::string& name, onnx::AttributeProto attribute) {
+void GraphReader::addMarkedConstant(const std::string& name, const onnx::AttributeProto& attribute) {
   Node node;
   node.op_type = "Constant";
   const auto opset = opsets_.find("");
@@ -137,7 +137,7 @@ void GraphReader::readInitializer(onnx::TensorProto& tensor, int position, bool 
     attribute.set_type(onnx::AttributeProto::TENSOR);
     const std::string name = tensor.name();
     *attribute.mutable_t() = std::move(tensor);
-    return addMarkedConstant(name, std::move(attribute));
+    return addMarkedConstant(name, attribute);
   }
   const ValueId id = define(tensor.name(), what);
   const Shape shape = shapeOfTensor(tensor, source_.limits.rank, source_.limits.tensor_elements, what);
@@ -307,7 +307,7 @@ Graph GraphReader::readGraph(onnx::GraphProto& proto, bool top) {
     attribute.set_name("sparse_value");
     attribute.set_type(onnx::AttributeProto::SPARSE_TENSOR);
     *attribute.mutable_sparse_tensor() = sparse;
-    addMarkedConstant(sparse.values().name(), std::move(attribute));
+    addMarkedConstant(sparse.values().name(), attribute);
   }
   for (const auto& info : proto.input()) {
     const auto known = scope_.names.find(info.name());

@@ -35,7 +35,10 @@ class Layout {
   int dataWidth(int stage) const { return stages_[static_cast<size_t>(stage)].mesh_shape[0]; }
   int modelWidth(int stage) const { return stages_[static_cast<size_t>(stage)].mesh_shape[1]; }
   bool hasDataParallelism() const;
-  int rankAt(int stage, int data, int model) const { return devices(stage)[static_cast<size_t>(data * modelWidth(stage) + model)]; }
+  int rankAt(int stage, int data, int model) const {
+    const int index = data * modelWidth(stage) + model;
+    return devices(stage)[static_cast<size_t>(index)];
+  }
 
   // Ranks that compute the other rows of this rank's microbatches, itself included; ascending.
   std::vector<int> dataGroup(int rank) const;

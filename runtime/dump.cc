@@ -43,7 +43,7 @@ std::string writeStepDump(const Executor& executor, const std::string& directory
     const Buffer& buffer = program.buffer(result.buffer);
     tensors.push_back({dumpTensorName(result), buffer.data_type, buffer.shape, executor.content(result.buffer).data()});
   }
-  const std::string path = (std::filesystem::path(directory) / dumpFileName(step, program.rank)).string();
+  std::string path = (std::filesystem::path(directory) / dumpFileName(step, program.rank)).string();
   writeTensorFile(path, tensors, {{"step", std::to_string(step)}, {"rank", std::to_string(program.rank)}});
   return path;
 }

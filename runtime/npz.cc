@@ -88,7 +88,7 @@ class HeaderParser {
     if (quote != '\'' && quote != '"') malformed("expected a string");
     const size_t end = text_.find(quote, position_ + 1);
     if (end == std::string_view::npos) malformed("unfinished string");
-    const std::string result(text_.substr(position_ + 1, end - position_ - 1));
+    std::string result(text_.substr(position_ + 1, end - position_ - 1));
     position_ = end + 1;
     return result;
   }

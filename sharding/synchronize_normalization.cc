@@ -103,7 +103,8 @@ class Rewriter {
     PIPESHARD_CHECK(here * rows_together_ % rows_here_ == 0, "{}: {} elements per channel in {} of {} rows", describeNode(*origin_), here,
                     rows_here_, rows_together_);
     Moments& moments = found->second;
-    moments.count = scalar(static_cast<double>(here * rows_together_ / rows_here_), x);
+    const int64_t count = here * rows_together_ / rows_here_;
+    moments.count = scalar(static_cast<double>(count), x);
     moments.mean = elementwise("Div", allReduce(channelSum(x)), moments.count);
     moments.centred = elementwise("Sub", x, moments.mean);
     const ValueId squares = elementwise("Mul", moments.centred, moments.centred);

@@ -1,16 +1,24 @@
 # Sourced by the scripts of this folder, from the root of the checkout.
 
-cache="${XDG_CACHE_HOME:-$HOME/.cache}/pipeshard"
-log=$(mktemp "${TMPDIR:-/tmp}/pipeshard-setup.XXXXXX.log")
-
-trap '[ $? -ne 0 ] || rm -f "$log"' EXIT  # kept only for what went wrong
-
 say() { printf '== %s\n' "$*"; }
 
 die() {
   printf 'error: %s\n' "$*" >&2
   exit 1
 }
+
+# A service or a container may start without HOME; the shell then asks the system. CMake and ccache read it too.
+if [ -z "${HOME:-}" ]; then
+  unset HOME
+  HOME=~
+  export HOME
+fi
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/pipeshard"
+mkdir -p "$cache" && [ -w "$cache" ] || die "$cache cannot be written; set XDG_CACHE_HOME to a folder that can be"
+
+log=$(mktemp "${TMPDIR:-/tmp}/pipeshard-setup.XXXXXX.log") || die "TMPDIR (${TMPDIR:-/tmp}) cannot be written"
+work=""  # a scratch folder, gone at the end however it comes
+trap 'status=$?; [ -z "$work" ] || rm -rf "$work"; { [ $status -ne 0 ] && [ -s "$log" ]; } || rm -f "$log"' EXIT  # the log is kept for what went wrong
 
 show_log_and_die() {
   tail -n 40 "$log" >&2

@@ -76,7 +76,10 @@ $(comm -23 <(printf '%s\n' "${wanted[@]}" | sort) <(printf '%s\n' "${analysed[@]
 fi
 say "clang-tidy on ${#analysed[@]} files"
 if [ ${#analysed[@]} -gt 0 ]; then
-  printf '%s\0' "${analysed[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p build/dev 2>/dev/null ||
+  # Options that only GCC knows would be errors here, and end the analyzer's part unseen.
+  mkdir -p build/lint
+  sed -E 's/ (-Wno-restrict|-fno-loop-unroll-and-jam)\b//g' "$database" >build/lint/compile_commands.json
+  printf '%s\0' "${analysed[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p build/lint 2>/dev/null ||
     failed+=("clang-tidy: each message ends with the name of its check; repair the code, or say on the line why not: // NOLINT(check): reason")
 fi
 

@@ -34,10 +34,9 @@ onnx_version=1.19.1
 onnx_sha256=737524d6eb3907d3499ea459c6f01c5a96278bb3a0f2ff8ae04786fb5d7f1ed5
 
 build_onnx() {
-  local prefix="$cache/onnx-$onnx_version" work
+  local prefix="$cache/onnx-$onnx_version"
   [ -e "$prefix/complete" ] && return
   work=$(mktemp -d "$cache/build.XXXXXX")
-  trap 'rm -rf "$work"' RETURN
   say "fetching ONNX $onnx_version"
   echo "onnx==$onnx_version --hash=sha256:$onnx_sha256" >"$work/requirements.txt"
   python3 -m pip download -q --disable-pip-version-check --no-deps --no-binary onnx --require-hashes -r "$work/requirements.txt" -d "$work" \
@@ -53,6 +52,7 @@ build_onnx() {
   rm -rf "$prefix/share/node-tests"
   cp -r "$work/onnx-$onnx_version/onnx/backend/test/data/node" "$prefix/share/node-tests"
   touch "$prefix/complete"
+  rm -rf "$work"
 }
 
 # Oracles for tests. Failing to get them is no error: the tests that want them say that they were skipped.
@@ -70,7 +70,6 @@ build_test_environment() {
   fi
 }
 
-mkdir -p "$cache"
 install_packages
 build_onnx
 case "${1:-}" in

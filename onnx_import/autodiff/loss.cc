@@ -37,7 +37,7 @@ class LossWriter {
   ValueId newTarget(const std::string& name, DataType type, const Value& like, size_t rank);
   ValueId op(std::string_view op_type, std::vector<ValueId> inputs, std::string_view name, DataType type, std::optional<Shape> shape,
              std::map<std::string, Attribute> attributes = {});
-  ValueId flatten(ValueId value, std::vector<int64_t> shape);
+  ValueId flatten(ValueId value, const std::vector<int64_t>& shape);
 
   Graph& graph_;
   GraphBuilder builder_;
@@ -86,7 +86,7 @@ ValueId LossWriter::newTarget(const std::string& name, DataType type, const Valu
   return id;
 }
 
-ValueId LossWriter::flatten(ValueId value, std::vector<int64_t> shape) {
+ValueId LossWriter::flatten(ValueId value, const std::vector<int64_t>& shape) {
   const std::string& name = graph_.value(value).name;
   const ValueId target = builder_.addConstant(name + ".flat_shape", makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
   return op("Reshape", {value, target}, graph_.value(value).name + ".flat", graph_.dataType(value), Shape(shape));

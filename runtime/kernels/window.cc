@@ -102,10 +102,10 @@ bool Window::isPointwise() const {
 }
 
 std::vector<int64_t> kernelSizes(const KernelSpec& spec, const Shape* weight) {
-  const std::vector<int64_t> said = spec.node->intsAttribute("kernel_shape");
+  std::vector<int64_t> said = spec.node->intsAttribute("kernel_shape");
   if (weight == nullptr) return said;
   if (weight->size() < 2) refuse(spec, "the weight has shape {}; it needs two channel axes", shapeToString(*weight));
-  const std::vector<int64_t> sizes(weight->begin() + 2, weight->end());
+  std::vector<int64_t> sizes(weight->begin() + 2, weight->end());
   if (!said.empty() && said != sizes) refuse(spec, "kernel_shape is not that of the weight {}", shapeToString(*weight));
   return sizes;
 }

@@ -45,7 +45,7 @@ fs::path dataFolder() {
   if (const char* folder = std::getenv("PIPESHARD_ONNX_TEST_DATA")) return folder;
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  const fs::path base = cache != nullptr ? fs::path(cache) : fs::path(home != nullptr ? home : "") / ".cache";
+  const fs::path base = cache != nullptr && *cache != 0 ? fs::path(cache) : fs::path(home != nullptr ? home : "") / ".cache";
   return base / "pipeshard/onnx-1.19.1/share/node-tests";
 }
 
