@@ -63,6 +63,10 @@ std::string printPlan(const Plan& plan) {
   std::string text = fmt::format("plan of {}\n", plan.model_path);
   text += fmt::format("  cluster       {} x {} devices\n", plan.cluster.nodes, plan.cluster.devices_per_node);
   text += fmt::format("  schedule      {}, {} microbatch{}\n", plan.schedule, plan.microbatches, plan.microbatches == 1 ? "" : "es");
+  if (plan.last_batch > 0) {
+    text += fmt::format("  last batch    {} row{} in {} microbatch{}\n", plan.last_batch, plan.last_batch == 1 ? "" : "s",
+                        plan.last_microbatches, plan.last_microbatches == 1 ? "" : "es");
+  }
   text +=
       fmt::format("  loss          {}\n  optimizer     {}\n  precision     {}\n", plan.loss, plan.optimizer, dataTypeName(plan.precision));
   for (const auto& [name, size] : plan.dimensions) {

@@ -52,6 +52,9 @@ struct Plan {
   DataType precision = DataType::kFloat32;
   Cluster cluster;
   int64_t microbatches = 1;
+  // The shorter batch that ends an epoch of data which is no multiple of the batch: its rows and microbatches. 0: there is none.
+  int64_t last_batch = 0;
+  int64_t last_microbatches = 0;
   std::vector<std::string> train;  // as given: --train, --freeze, --boundary; to plan the same again
   std::vector<std::string> freeze;
   std::vector<std::string> boundaries;

@@ -113,6 +113,7 @@ std::string planToJson(const Plan& plan) {
   document["precision"] = dataTypeName(plan.precision);
   document["cluster"] = {{"nodes", plan.cluster.nodes}, {"devices_per_node", plan.cluster.devices_per_node}};
   document["microbatches"] = plan.microbatches;
+  if (plan.last_batch > 0) document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   document["schedule"] = plan.schedule;
   for (const auto& [key, given] : givenLists(plan)) {
     if (!given->empty()) document[key] = *given;
@@ -131,7 +132,7 @@ Plan planFromJson(std::string_view text) {
   const JsonReader json(document, "plan.json");
   json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
                      "schedule", "layers", "stages"},
-                    {"notes", "train", "freeze", "boundaries"});
+                    {"notes", "train", "freeze", "boundaries", "last_batch"});
   Plan plan;
   plan.model_path = json.at("model").string();
   const JsonReader dimensions = json.at("dimensions");
@@ -142,6 +143,12 @@ Plan planFromJson(std::string_view text) {
   plan.precision = json.at("precision").dataType();
   readCluster(json.at("cluster"), plan.cluster);
   plan.microbatches = json.at("microbatches").integer(1, INT32_MAX);
+  if (json.has("last_batch")) {
+    const JsonReader last = json.at("last_batch");
+    last.expectObject({"rows", "microbatches"});
+    plan.last_batch = last.at("rows").integer(1, INT64_MAX);
+    plan.last_microbatches = last.at("microbatches").integer(1, plan.last_batch);
+  }
   plan.schedule = json.at("schedule").string({"sequential", "gpipe", "1f1b"});
   for (const JsonReader& layer : json.at("layers").elements()) {
     plan.layers.push_back(layerFromJson(layer, plan.layers.empty() ? 0 : plan.layers.back().last + 1));

@@ -139,7 +139,8 @@ struct Program {
 std::string printProgram(const Program& program);
 
 // One instruction as messages and printProgram show it: `send microbatch=0 peer=1 "h@0"`.
-std::string describeInstruction(const Program& program, const Instruction& instruction);
+// At most so many inputs and outputs are named each.
+std::string describeInstruction(const Program& program, const Instruction& instruction, size_t most_buffers = 6);
 
 // program.json. parse throws Error(kConfiguration) naming the field; version mismatch: Error(kVersionMismatch).
 std::string programToJson(const Program& program);

@@ -7,9 +7,11 @@
 namespace pipeshard {
 namespace {
 
-std::string quoted(const Program& program, const std::vector<BufferId>& buffers) {
+std::string quoted(const Program& program, const std::vector<BufferId>& buffers, size_t most = SIZE_MAX) {
   std::string text;
-  for (BufferId id : buffers) {
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const BufferId id = buffers[i];
+    if (i == most) return text + fmt::format(" and {} more", buffers.size() - most);
     if (!text.empty()) text += ", ";
     text += id.valid() && id.index() < program.buffers.size() ? "\"" + program.buffer(id).name + "\"" : "?";
   }
@@ -85,7 +87,7 @@ std::string_view instructionKindName(InstructionKind kind) {
   return "unknown";
 }
 
-std::string describeInstruction(const Program& program, const Instruction& instruction) {
+std::string describeInstruction(const Program& program, const Instruction& instruction, size_t most_buffers) {
   std::string text(instructionKindName(instruction.kind));
   const SubgraphId subgraph = instruction.subgraph;
   if (subgraph.valid()) text += " " + (subgraph.index() < program.subgraphs.size() ? program.subgraphs[subgraph.index()].name : "?");
@@ -95,8 +97,8 @@ std::string describeInstruction(const Program& program, const Instruction& instr
   if (instruction.overwrite) text += " overwrite";
   if (instruction.axis >= 0) text += fmt::format(" axis={}", instruction.axis);
   if (instruction.offset > 0) text += fmt::format(" offset={}", instruction.offset);
-  if (!instruction.inputs.empty()) text += " " + quoted(program, instruction.inputs);
-  if (!instruction.outputs.empty()) text += " -> " + quoted(program, instruction.outputs);
+  if (!instruction.inputs.empty()) text += " " + quoted(program, instruction.inputs, most_buffers);
+  if (!instruction.outputs.empty()) text += " -> " + quoted(program, instruction.outputs, most_buffers);
   return text;
 }
 
@@ -121,7 +123,7 @@ std::string printProgram(const Program& program) {
   for (const Buffer& buffer : program.buffers) text += bufferLine(buffer);
   if (!program.instructions.empty()) text += "instructions\n";
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    text += fmt::format("  {:>4}  {}\n", i, describeInstruction(program, program.instructions[i]));
+    text += fmt::format("  {:>4}  {}\n", i, describeInstruction(program, program.instructions[i], SIZE_MAX));
   }
   if (!program.results.empty()) text += "results\n";
   for (const Result& result : program.results) {

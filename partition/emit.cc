@@ -36,7 +36,7 @@ std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& 
   verifySchedule(orders, static_cast<int>(plan.microbatches));
   const Cut cut = cutTraining(training, plan);
   const Messages messages(cut, orders);
-  std::vector<BatchKind> kinds(training.graph.values.size());
+  std::vector<TimeKind> kinds(training.graph.values.size());
   if (layout.hasDataParallelism()) kinds = batchKinds(family, smallestCell(layout, family));
   const EmissionContext context{family, layout, cut, orders, messages, kinds, separatorFor(training.graph)};
   std::vector<RankProgram> ranks;

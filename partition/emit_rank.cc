@@ -141,8 +141,8 @@ class RankEmitter {
   void receiveMessage(int sender_stage, const Message& message) {
     std::vector<Shipment> mine = shipmentsOf(message.value, message.microbatch, sender_stage, place_.stage);
     std::erase_if(mine, [&](const Shipment& shipment) { return shipment.receiver != rank_; });
-    const BatchKind& kind = context_.kinds[message.value.index()];
-    const bool split = kind.kind == BatchKind::Kind::kSplit;
+    const TimeKind& kind = context_.kinds[message.value.index()];
+    const bool split = kind.kind == TimeKind::Kind::kSplit;
     const BufferId whole = builder_.produced(message.value, builder_.own(message.microbatch));
     if (mine.empty()) {  // no part of the sum fell to this device
       builder_.add(InstructionKind::kZero, message.microbatch, {}, {whole});
@@ -150,6 +150,9 @@ class RankEmitter {
     }
     if (mine.size() == 1) return builder_.receive(mine.front().sender, whole, message.microbatch);
     std::vector<BufferId> parts;
+    // A part of a sum that has the rows of this device's cell has its buffer, too: it comes first, and the others are added.
+    std::stable_partition(mine.begin(), mine.end(),
+                          [&](const Shipment& shipment) { return shipment.rows == builder_.own(message.microbatch).rows; });
     for (const Shipment& shipment : mine) {
       parts.push_back(builder_.produced(message.value, {message.microbatch, shipment.rows}));
       builder_.receive(shipment.sender, parts.back(), message.microbatch);
@@ -157,7 +160,9 @@ class RankEmitter {
     if (split) {
       builder_.add(InstructionKind::kConcatenate, message.microbatch, parts, {whole}).axis = kind.axis;
     } else {
-      for (BufferId part : parts) builder_.accumulate(part, whole, message.microbatch);
+      bool begun = parts.front() == whole;
+      for (size_t i = begun ? 1 : 0; i < parts.size(); ++i, begun = true)
+        builder_.add(InstructionKind::kAccumulate, message.microbatch, {parts[i]}, {whole}).overwrite = !begun;
     }
   }
 

@@ -41,6 +41,8 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
 // The stage of every node of the training graph, by node index, as the plan decides: forward nodes by layer; prologue nodes
 // with each of their readers (they are cheap and replicated: the list holds the first); backward nodes with the forward node
 // that they differentiate; an update with the owner of its parameter, the first stage that reads it.
+// A mean's scaling by its share of the batch stays with the mean where the stages have unequally many data-parallel devices.
+// Errors: kConfiguration when the plan is of another model, or a stage is empty without such a scaling.
 std::vector<int> nodeStages(const TrainingGraph& training, const Plan& plan);
 
 // What one rank gets: its program and the graphs of its subgraphs, in order.

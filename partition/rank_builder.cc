@@ -130,8 +130,8 @@ void RankBuilder::load(ValueId input, const Cell& cell, bool prologue) {
 
 BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
   const BufferId whole = produced(value, cell);
-  const BatchKind& kind = context_.kinds[value.index()];
-  if (kind.kind != BatchKind::Kind::kSplit || rows == cell.rows) return whole;
+  const TimeKind& kind = context_.kinds[value.index()];
+  if (kind.kind != TimeKind::Kind::kSplit || rows == cell.rows) return whole;
   const Cell part_cell{cell.microbatch, rows};
   const BufferId part = buffer(cellName(value, part_cell), BufferKind::kActivation, value);
   const auto axis = static_cast<size_t>(kind.axis);

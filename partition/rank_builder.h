@@ -26,7 +26,7 @@ struct EmissionContext {
   const Cut& cut;
   const ScheduleOrders& orders;  // by stage
   const Messages& messages;
-  const std::vector<BatchKind>& kinds;  // by value index; all invariant where no stage is data-parallel
+  const std::vector<TimeKind>& kinds;  // by value index; all invariant where no stage is data-parallel
   // Between a value's name and a microbatch number: "@", or more of them if a name of the model holds one, so that buffer
   // names are unique and equal on all ranks.
   std::string separator;

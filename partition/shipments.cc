@@ -21,26 +21,40 @@ int differingAxis(const Value& value, const Shape& a, const Shape& b) {
   return axis;
 }
 
+// A constant that depends on how many rows the graph has (not as an argument that is a size): the rows themselves, or their share of
+// the batch. What is made of it and of invariant values adds up over the devices.
+bool dependsOnRows(const Graph& graph, ValueId id, const Graph& other_graph, ValueId other_id) {
+  const Constant* constant = id.valid() ? graph.constant(id) : nullptr;
+  const Constant* other = constant != nullptr ? other_graph.constant(other_id) : nullptr;
+  if (other == nullptr) return false;
+  return constant->shape != other->shape || (isFloatingPoint(constant->data_type) && constant->bytes != other->bytes);
+}
+
 }  // namespace
 
-std::vector<BatchKind> batchKinds(const TrainingFamily& family, int64_t rows) {
-  using Kind = BatchKind::Kind;
+std::vector<TimeKind> batchKinds(const TrainingFamily& family, int64_t rows) {
+  using Kind = TimeKind::Kind;
   const TrainingGraph& base = family.base();
   const TrainingGraph& other = family.at(rows);
   const Graph& graph = base.graph;
-  std::vector<BatchKind> kinds(graph.values.size());
+  std::vector<TimeKind> kinds(graph.values.size());
   for (const BatchInput& input : base.inputs) {
     if (input.axis >= 0) kinds[input.value.index()] = {Kind::kSplit, input.axis};
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     if (!isPass(base.node_phase[n])) continue;
     const Node& node = graph.nodes[n];
-    const bool depends = std::any_of(node.inputs.begin(), node.inputs.end(),
-                                     [&](ValueId input) { return input.valid() && kinds[input.index()].kind != Kind::kInvariant; });
+    const Node& other_node = other.graph.nodes[n];
+    bool depends = false;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId input = node.inputs[i];
+      depends = depends || (input.valid() && kinds[input.index()].kind != Kind::kInvariant) ||
+                dependsOnRows(graph, input, other.graph, other_node.inputs[i]);
+    }
     for (ValueId output : node.outputs) {
       if (!output.valid()) continue;
       const int axis = differingAxis(graph.value(output), graph.shape(output), other.graph.shape(family.valueAt(rows, output)));
-      BatchKind& kind = kinds[output.index()];
+      TimeKind& kind = kinds[output.index()];
       if (axis >= 0)
         kind = {Kind::kSplit, axis};
       else if (depends)
@@ -50,7 +64,7 @@ std::vector<BatchKind> batchKinds(const TrainingFamily& family, int64_t rows) {
   return kinds;
 }
 
-std::vector<Shipment> shipments(const Layout& layout, BatchKind::Kind kind, int64_t k, int from_stage, int to_stage) {
+std::vector<Shipment> shipments(const Layout& layout, TimeKind::Kind kind, int64_t k, int from_stage, int to_stage) {
   const int senders = layout.dataWidth(from_stage);
   std::vector<Shipment> result;
   for (int data = 0; data < layout.dataWidth(to_stage); ++data) {
@@ -59,11 +73,11 @@ std::vector<Shipment> shipments(const Layout& layout, BatchKind::Kind kind, int6
       const int receiver = layout.rankAt(to_stage, data, model);
       for (int from = 0; from < senders; ++from) {
         Rows rows = layout.cell(from_stage, from, k);
-        if (kind == BatchKind::Kind::kSplit) {
+        if (kind == TimeKind::Kind::kSplit) {
           const int64_t first = std::max(rows.first, wanted.first);
           rows = {first, std::min(rows.end(), wanted.end()) - first};
           if (rows.count <= 0) continue;
-        } else if (kind == BatchKind::Kind::kSum) {
+        } else if (kind == TimeKind::Kind::kSum) {
           if (from % layout.dataWidth(to_stage) != data) continue;
         } else if (from != data % senders) {
           continue;

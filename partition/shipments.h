@@ -1,9 +1,7 @@
 // What of a value travels between the devices of two stages.
 //
-// A device computes its rows of a microbatch. What it holds of a value then is, seen from the whole microbatch:
-//   split(axis)  its rows of it, along the axis
-//   sum          a part of a sum: the value is the sum over the devices along the data axis
-//   invariant    all of it
+// A device computes its rows of a microbatch. What it holds of a value is to the whole microbatch what a part is to the batch along
+// the time axis (TimeKind): its rows along an axis (split), a part of a sum, or all of it (invariant).
 // Between stages of equal meshes each device sends to its counterpart. Else: rows go to whoever computes them, each to one
 // receiver per place along the model axis; parts of a sum are shared out, so that the receivers' parts have the same total
 // (everything downstream of a sum is linear in it); an invariant value comes from one sender.
@@ -13,19 +11,15 @@
 #include <vector>
 
 #include "partition/layout.h"
+#include "sharding/time_axis.h"
 #include "sharding/training_family.h"
 
 namespace pipeshard {
 
-struct BatchKind {
-  enum class Kind : uint8_t { kInvariant, kSplit, kSum };
-  Kind kind = Kind::kInvariant;
-  int axis = -1;  // kSplit
-};
-
 // By value index of the family's base, for values that forward and backward nodes make. Found by comparing the base with the
-// member of `rows` rows: a value is split along the axis whose size differs; else it is a sum if it depends on something split.
-std::vector<BatchKind> batchKinds(const TrainingFamily& family, int64_t rows);
+// member of `rows` rows: a value is split along the axis whose size differs; else it is a sum if it depends on something split, or on
+// a constant that differs and is no size (c rows/batch).
+std::vector<TimeKind> batchKinds(const TrainingFamily& family, int64_t rows);
 
 struct Shipment {
   int sender = 0;  // ranks
@@ -35,6 +29,6 @@ struct Shipment {
 
 // Everything that travels of one value of microbatch `k`. For each receiver in ascending order of rows; the order is the same
 // however often it is asked.
-std::vector<Shipment> shipments(const Layout& layout, BatchKind::Kind kind, int64_t k, int from_stage, int to_stage);
+std::vector<Shipment> shipments(const Layout& layout, TimeKind::Kind kind, int64_t k, int from_stage, int to_stage);
 
 }  // namespace pipeshard

@@ -72,7 +72,8 @@ uint64_t scaled(uint64_t bits, uint64_t range) { return static_cast<uint64_t>((s
 
 class SyntheticData : public DataSource {
  public:
-  SyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed) : inputs_(inputs), seed_(seed) {
+  SyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed, const EpochEnd& end)
+      : inputs_(inputs), seed_(seed), alternates_(end.last_batch > 0 && !end.drop_last) {
     for (const ProgramInput& input : inputs_) {
       const bool is_integer = isInteger(input.data_type);
       if (!is_integer && !isFloatingPoint(input.data_type) && input.data_type != DataType::kBool) {
@@ -101,6 +102,8 @@ class SyntheticData : public DataSource {
     }
   }
 
+  bool isLastBatch(int64_t step) const override { return alternates_ && step % 2 == 0; }
+
  private:
   static void writeElement(const ProgramInput& input, uint64_t key, uint64_t element, std::byte* to) {
     if (isFloatingPoint(input.data_type)) {
@@ -116,6 +119,7 @@ class SyntheticData : public DataSource {
 
   std::vector<ProgramInput> inputs_;
   uint64_t seed_;
+  bool alternates_;
   std::vector<Cut> cuts_;
   std::vector<uint64_t> names_;
 };
@@ -136,8 +140,8 @@ void checkAllowed(const std::string& path, const ProgramInput& input, const NpzA
 
 class NpzData : public DataSource {
  public:
-  NpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed)
-      : inputs_(inputs), rows_(inputs.size(), 1), content_(inputs.size()) {
+  NpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed, const EpochEnd& end)
+      : inputs_(inputs), end_(end), rows_(inputs.size(), 1), content_(inputs.size()) {
     const NpzFile file = NpzFile::open(path);
     for (size_t i = 0; i < inputs_.size(); ++i) {
       cuts_.push_back(cutOf(inputs_[i]));
@@ -158,15 +162,18 @@ class NpzData : public DataSource {
     const size_t row_bytes = static_cast<size_t>(cut.inner) * dataTypeSize(inputs_[input].data_type);
     const int64_t count = rowsOf(inputs_[input], cut, offset, out.size());
     const int64_t rows = rows_[input];
-    const int64_t first = inputs_[input].axis < 0 || rows == 0 ? 0 : ((step - 1) % rows * cut.rows + offset) % rows;
+    const int64_t first = inputs_[input].axis < 0 ? 0 : (step - 1) % steps_per_epoch_ * cut.rows + offset;
+    PIPESHARD_CHECK(first + count <= rows || inputs_[input].axis < 0, "rows {} to {} of {}", first, first + count, rows);
     std::byte* to = out.data();
     for (int64_t o = 0; o < cut.outer; ++o) {
       for (int64_t r = 0; r < count; ++r, to += row_bytes) {
-        const int64_t row = o * rows + (first + r) % rows;
+        const int64_t row = o * rows + first + r;
         std::memcpy(to, content_[input].data() + static_cast<size_t>(row) * row_bytes, row_bytes);
       }
     }
   }
+
+  bool isLastBatch(int64_t step) const override { return has_last_batch_ && step % steps_per_epoch_ == 0; }
 
  private:
   void checkArray(const std::string& path, size_t index, const NpzArray& array) {
@@ -184,16 +191,24 @@ class NpzData : public DataSource {
     if (has_rows) rows_[index] = array.shape[axis];
   }
 
-  // Whole batches only, and as many examples in every array: otherwise steps would pair what does not belong together.
-  void checkRows(const std::string& path, size_t index) const {
+  // As many examples in every array: otherwise steps would pair what does not belong together. Of what is left over, a batch that
+  // the plan has programs for.
+  void checkRows(const std::string& path, size_t index) {
     const ProgramInput& input = inputs_[index];
     if (input.axis < 0) return;
     const int64_t batch = input.shape[static_cast<size_t>(input.axis)];
-    if (batch > 0 && rows_[index] % batch != 0) {
+    const int64_t left = batch > 0 ? rows_[index] % batch : 0;
+    if (left != 0 && left != end_.last_batch && !end_.drop_last) {
       fail(ErrorCode::kConfiguration,
-           "{}, array '{}' has {} examples, which is no multiple of the batch of {}; a partial last batch is not supported yet", path,
-           input.name, rows_[index], batch);
+           "{}, array '{}' has {} examples: after batches of {} a last one of {} is left, but the plan {}; plan again with --data or "
+           "--last-batch {}, or leave these examples out with --drop-last",
+           path, input.name, rows_[index], batch, left,
+           end_.last_batch == 0 ? std::string("has programs for whole batches only")
+                                : fmt::format("is for a last batch of {}", end_.last_batch),
+           left);
     }
+    has_last_batch_ = left != 0 && !end_.drop_last;
+    steps_per_epoch_ = batch > 0 ? std::max<int64_t>(1, rows_[index] / batch + (has_last_batch_ ? 1 : 0)) : 1;
     for (size_t other = 0; other < index; ++other) {
       if (inputs_[other].axis < 0 || rows_[other] == rows_[index]) continue;
       fail(ErrorCode::kConfiguration, "{}: array '{}' has {} examples but array '{}' has {}; they must be as many", path,
@@ -218,6 +233,9 @@ class NpzData : public DataSource {
   }
 
   std::vector<ProgramInput> inputs_;
+  EpochEnd end_;
+  int64_t steps_per_epoch_ = 1;
+  bool has_last_batch_ = false;
   std::vector<Cut> cuts_;
   std::vector<int64_t> rows_;  // of the array, along the input's axis
   std::vector<std::vector<std::byte>> content_;
@@ -225,23 +243,31 @@ class NpzData : public DataSource {
 
 }  // namespace
 
-std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed) {
-  return std::make_unique<SyntheticData>(inputs, seed);
+int64_t lastBatchOf(const std::string& path, const ProgramInput& input) {
+  const NpzArray array = NpzFile::open(path).read(input.name);
+  const auto axis = static_cast<size_t>(input.axis);
+  const bool whole = axis < array.shape.size() && array.shape[axis] >= input.shape[axis];
+  return whole ? array.shape[axis] % input.shape[axis] : 0;  // what does not fit is refused when the data are opened
 }
 
-std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed) {
-  return std::make_unique<NpzData>(path, inputs, needed);
+std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed, const EpochEnd& end) {
+  return std::make_unique<SyntheticData>(inputs, seed, end);
+}
+
+std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed,
+                                        const EpochEnd& end) {
+  return std::make_unique<NpzData>(path, inputs, needed, end);
 }
 
 std::unique_ptr<DataSource> makeDataSource(const DataDescription& description, const Program& program) {
-  if (description.path.empty()) return makeSyntheticData(program.inputs, description.seed);
+  if (description.path.empty()) return makeSyntheticData(program.inputs, description.seed, description.end);
   std::vector<bool> needed(program.inputs.size(), false);
   for (const Instruction& instruction : program.instructions) {
     if (instruction.kind != InstructionKind::kLoadInput) continue;
     const std::string& name = program.buffer(instruction.outputs.at(0)).value;
     for (size_t i = 0; i < needed.size(); ++i) needed[i] = needed[i] || program.inputs[i].name == name;
   }
-  return openNpzData(description.path, program.inputs, needed);
+  return openNpzData(description.path, program.inputs, needed, description.end);
 }
 
 }  // namespace pipeshard

@@ -20,18 +20,33 @@ class DataSource {
   // -1 (offset 0).
   //   x float32[8,3], axis 0: fill(0, step, 2, <24 bytes>) writes rows 2 and 3
   virtual void fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out) = 0;
+  // The step's batch is the shorter one that ends an epoch: it has EpochEnd::last_batch rows.
+  virtual bool isLastBatch(int64_t step) const = 0;
+};
+
+// How an epoch ends that is no multiple of the batch.
+struct EpochEnd {
+  // Rows of the shorter batch that the plan has programs for; 0: none. Synthetic data then alternate between whole and shorter
+  // batches; a file must end with a batch of this size, or with a whole one.
+  int64_t last_batch = 0;
+  bool drop_last = false;  // the rows of a file that do not fill a batch are left out
 };
 
 struct DataDescription {
   std::string path;   // an .npz file; "": synthetic
   uint64_t seed = 0;  // of synthetic data
+  EpochEnd end = {};
 };
+
+// How many rows of a file's array are left for the last, shorter batch of an epoch; 0 when they are a multiple of the batch (its
+// size along the input's axis). Errors as openNpzData.
+int64_t lastBatchOf(const std::string& path, const ProgramInput& input);
 
 // Counter-based random numbers: element e of input n in step s is a function of (seed, s, n's name, e) alone, so that any
 // split of the batch sees the same numbers. Standard normal for floating-point inputs (the float32 value is the float64
 // value rounded), integers in [low, high), bools from {0, 1}.
 // Errors: kConfiguration for an integer input with an empty range or a type that cannot be made.
-std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed);
+std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed, const EpochEnd& end = {});
 
 // Arrays of an .npz file, named as the inputs. An array may be longer than the batch along the input's axis: step s takes the
 // next rows, and starts again at the end. Integer and float types are converted to the input's. Only the inputs in `needed`
@@ -39,7 +54,7 @@ std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& i
 // Errors: kMissingInput (file or array), kConfiguration (shape or type: found and expected; an integer that the model does not
 // allow: row, number and range), kBadModel (damaged file).
 std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs,
-                                        const std::vector<bool>& needed = {});
+                                        const std::vector<bool>& needed = {}, const EpochEnd& end = {});
 
 std::unique_ptr<DataSource> makeDataSource(const DataDescription& description, const Program& program);
 

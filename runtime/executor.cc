@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "ir/error.h"
@@ -204,7 +206,7 @@ std::vector<RowCopy> Executor::copiesOf(const Instruction& instruction) const {
   return copies;
 }
 
-void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
+void Executor::bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
   PIPESHARD_CHECK(actions_.empty(), "attach was called twice");
   PIPESHARD_CHECK(arena.size() >= static_cast<size_t>(memory_.total_bytes), "arena of {} bytes, needed {}", arena.size(),
                   memory_.total_bytes);
@@ -228,6 +230,10 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
       throw error.addContext(describePlace(program(), i));
     }
   }
+}
+
+void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
+  bind(arena, communicator, data);
   for (size_t b = 0; b < program().buffers.size(); ++b) {
     if (!isPersistent(program().buffers[b].kind)) continue;
     try {
@@ -236,6 +242,24 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
       throw error.addContext(fmt::format("rank {}", program().rank));
     }
   }
+}
+
+void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
+  const auto persistent = [](const Executor& executor) {
+    std::map<std::string, std::tuple<BufferKind, DataType, Shape, int64_t>> found;
+    for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
+      const Buffer& buffer = executor.program().buffers[b];
+      if (isPersistent(buffer.kind)) found[buffer.name] = {buffer.kind, buffer.data_type, buffer.shape, executor.memory().offsets[b]};
+    }
+    return found;
+  };
+  if (persistent(*this) != persistent(other)) {
+    fail(ErrorCode::kConfiguration,
+         "rank {}: the program of the last batch keeps other tensors across steps than that of whole batches; "
+         "plan again",
+         program().rank);
+  }
+  bind(arena, communicator, data);
 }
 
 std::string Executor::describeCurrent() const {

@@ -70,6 +70,9 @@ class Executor {
   // Gives it memory (at least memory().total_bytes, 64-byte aligned), a communicator (may be nullptr for one rank) and data
   // (may be nullptr when nothing loads inputs). All are used until destruction. Loads initial content. Call once.
   void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data);
+  // The same for a program that continues another's state in the same arena: that of the shorter last batch. Nothing is loaded.
+  // Error(kConfiguration) when the two do not have equal persistent buffers in equal places.
+  void attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator, DataSource* data);
 
   // Runs all instructions. Errors carry rank, instruction and node as context; afterwards the state is undefined.
   StepReport runStep(int64_t step);
@@ -90,6 +93,7 @@ class Executor {
   CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction) const;
   void checkBinding(const Instruction& instruction, const CompiledSubgraph& subgraph) const;
   Action resolve(const Instruction& instruction);
+  void bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data);
   std::vector<RowCopy> copiesOf(const Instruction& instruction) const;
   void execute(Action& action, int64_t step, StepReport& report);
   void transfer(Action& action);

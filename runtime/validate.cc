@@ -231,11 +231,10 @@ void sortWorstFirst(std::vector<TensorComparison>& tensors) {
 }
 
 // Both jobs write every result of every step before anything is compared.
-void checkDiskSpace(const ValidateSpec& spec) {
-  const RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(0));
+void checkDiskSpace(const ValidateSpec& spec, const Program& reference) {
   int64_t bytes_per_step = 0;
-  for (const Result& result : image.program.results) {
-    const Buffer& buffer = image.program.buffer(result.buffer);
+  for (const Result& result : reference.results) {
+    const Buffer& buffer = reference.buffer(result.buffer);
     bytes_per_step += byteCount(buffer.data_type, buffer.shape);
   }
   std::error_code error;
@@ -264,7 +263,8 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
       progress(fmt::format("{}: step {} of {}, loss {:.6g}", what, event.step, job.steps, event.loss));
     });
   };
-  checkDiskSpace(spec);
+  RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(0));
+  checkDiskSpace(spec, image.program);
   progress("all ranks: starting");
   report.planned = run(spec.planned, "planned");
   report.ranks = static_cast<int>(report.planned.ranks.size());
@@ -276,7 +276,6 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
   }
   report.reference = run(reference, "reference");
 
-  RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(0));
   Comparison comparison(spec, image.program.results, report);
   UpdateOnly update(std::move(image));  // holds the initial weights, as both jobs did before their first step
   for (int step = 1; step <= spec.planned.steps; ++step) {

@@ -11,7 +11,7 @@
 #include <map>
 #include <new>
 
-#include "runtime/executor.h"
+#include "runtime/step_runner.h"
 #include "runtime/worker_link.h"
 #include "transport/shared_memory.h"
 
@@ -45,8 +45,9 @@ nlohmann::json memoryJson(const MemoryParts& parts) {
 }
 
 // The steps that one "run" asks for.
-void runSteps(const WorkerOptions& options, WorkerLink& link, Executor& executor, int64_t first, int64_t last) {
+void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner, int64_t first, int64_t last) {
   for (int64_t step = first; step <= last && !link.stopRequested(); ++step) {
+    Executor& executor = runner.executorOf(step);
     if (!options.adopt_directory.empty() && step > 1)
       adoptStepDump(executor, StepDump::open(options.adopt_directory, step - 1, options.adopt_ranks));
     const StepReport report = executor.runStep(step);
@@ -65,30 +66,32 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   ExecutorOptions executor_options;
   executor_options.check_finite = options.check_finite;
   SharedSegments segments = SharedSegments::inherit(options.segments);
-  Executor executor(loadRank(options.directory), executor_options);
-  if (executor.program().rank != options.rank) {
-    fail(ErrorCode::kConfiguration, "{} holds the program of rank {}, not of rank {}", options.directory, executor.program().rank,
-         options.rank);
+  StepRunner runner(options.directory, executor_options);
+  const Program& program = runner.main().program();
+  if (program.rank != options.rank) {
+    fail(ErrorCode::kConfiguration, "{} holds the program of rank {}, not of rank {}", options.directory, program.rank, options.rank);
   }
-  const auto data = makeDataSource(options.data, executor.program());
+  DataDescription description = options.data;
+  description.end.last_batch = runner.lastBatch();
+  const auto data = makeDataSource(description, program);
   const auto communicator =
       SharedMemoryCommunicator::open(std::move(segments), options.rank, std::chrono::milliseconds(options.transfer_timeout_ms));
-  const auto arena = communicator->createArena(static_cast<size_t>(executor.memory().total_bytes));
-  executor.attach(arena, communicator.get(), data.get());
+  const auto arena = communicator->createArena(runner.arenaBytes());
+  runner.attach(arena, communicator.get(), data.get());
   // The link's thread goes on after a throw below; it must not ask an executor that is gone.
   struct StatusGuard {
     WorkerLink& link;
     ~StatusGuard() { link.setStatus({}); }
   } guard{link};
-  link.setStatus([&executor] { return executor.describeCurrent(); });
-  link.send("loaded", {{"arena_bytes", executor.memory().total_bytes},
-                       {"constant_bytes", executor.constantBytes()},
-                       {"memory", memoryJson(executor.memory().parts)}});
+  link.setStatus([&runner] { return runner.describeCurrent(); });
+  link.send("loaded", {{"arena_bytes", runner.arenaBytes()},
+                       {"constant_bytes", runner.constantBytes()},
+                       {"memory", memoryJson(runner.main().memory().parts)}});
   while (true) {
     const ControlMessage command = link.next();
     if (command.type == "stop") return;
     if (command.type != "run") fail(ErrorCode::kInternal, "worker: unknown command '{}'", command.type);
-    runSteps(options, link, executor, command.body.at("first").get<int64_t>(), command.body.at("last").get<int64_t>());
+    runSteps(options, link, runner, command.body.at("first").get<int64_t>(), command.body.at("last").get<int64_t>());
   }
 }
 
@@ -146,6 +149,7 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   if (options.dump.gradients) arguments.emplace_back("--dump-gradients");
   if (options.dump.parameters) arguments.emplace_back("--dump-parameters");
   if (options.dump.states) arguments.emplace_back("--dump-states");
+  if (options.data.end.drop_last) arguments.emplace_back("--drop-last");
   if (!options.check_finite) arguments.emplace_back("--allow-not-finite");
   return arguments;
 }
@@ -169,6 +173,7 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
   const std::map<std::string, std::function<void()>> flags{{"--dump-gradients", [&] { options.dump.gradients = true; }},
                                                            {"--dump-parameters", [&] { options.dump.parameters = true; }},
                                                            {"--dump-states", [&] { options.dump.states = true; }},
+                                                           {"--drop-last", [&] { options.data.end.drop_last = true; }},
                                                            {"--allow-not-finite", [&] { options.check_finite = false; }}};
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (const auto flag = flags.find(arguments[i]); flag != flags.end()) {

@@ -2,7 +2,7 @@
 //
 //   EXE worker --connect ENDPOINT --job ID --rank R --segments DESCRIPTION --directory RANKDIR --coordinator PID
 //              [--data FILE] [--seed N] [--transfer-timeout MS] [--dump DIR] [--dump-gradients] [--dump-parameters]
-//              [--dump-states] [--allow-not-finite] [--adopt DIR] [--adopt-ranks N]
+//              [--dump-states] [--drop-last] [--allow-not-finite] [--adopt DIR] [--adopt-ranks N]
 //
 // It loads its rank, says so, runs the steps that the coordinator asks for, and ends when told to, when the coordinator is
 // gone, or on the first error, which it reports as code and message.

@@ -123,7 +123,7 @@ class TimeAxisPass {
 
   // Reads the whole batch's content where that of a constant depends on the batch size.
   void takeConstantsOfTheWhole(Node& node) {
-    if (share_.rows == share_.batch) return;
+    if (share_.other_rows != share_.batch) return;
     for (size_t position = 0; position < node.inputs.size(); ++position) {
       ValueId& input = node.inputs[position];
       if (!input.valid() || isShapeArgument(node, position)) continue;
@@ -135,7 +135,10 @@ class TimeAxisPass {
                                         name(input), shapeToString(whole->shape)));
       }
       ValueId& replacement = constants_of_whole_[input];
-      if (!replacement.valid()) replacement = builder_.addConstant(name(input) + ".whole", *whole);
+      if (!replacement.valid()) {
+        replacement = builder_.addConstant(name(input) + ".whole", *whole);
+        graph_.value(replacement).metadata = graph_.value(input).metadata;  // it is no more a parameter than the other
+      }
       input = replacement;
     }
   }

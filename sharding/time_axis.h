@@ -36,7 +36,7 @@ struct BatchShare {
   int64_t rows = 1;   // in the graph
   int64_t batch = 1;  // rows of the whole batch
   // The same model prepared for another number of rows: for the whole batch, or (where the graph itself holds the whole batch)
-  // for any other number.
+  // for any other number. `rows` may be more than `batch` where only the form of the graph is wanted (training_rows.h).
   const Graph* other = nullptr;
   int64_t other_rows = 0;
 };

@@ -55,7 +55,14 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
       ->allow_extra_args(false);
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
   command.add_option("--schedule", request.partition.schedule, "sequential, gpipe or 1f1b")->capture_default_str();
-  command.add_option("--microbatches", request.microbatches, "How many equal parts the batch is cut into (default: at most two per stage)")
+  command
+      .add_option("--last-batch", request.last_batch,
+                  "Examples in a shorter batch that ends an epoch; it gets programs of its own\n(default: what --data leaves over)")
+      ->type_name("ROWS")
+      ->check(positiveWhole());
+  command
+      .add_option("--microbatches", request.microbatches,
+                  "How many parts the batch is cut into: equal ones, or such as differ by one example\n(default: at most two per stage)")
       ->check(positiveWhole());
   command.add_option("--batch-dim", request.batch_dimension, "The symbolic dimension that is the batch (default: found by name and place)")
       ->type_name("NAME");
@@ -81,6 +88,7 @@ void addJobOptions(CLI::App& command, JobSpec& job) {
       .add_option("--data", job.data.path,
                   "An .npz file with an array per model input; arrays longer than the batch give the next steps\n(default: synthetic)")
       ->type_name("FILE");
+  command.add_flag("--drop-last", job.data.end.drop_last, "Leave out the examples of a file that do not fill a batch");
   command.add_option("--seed", job.data.seed, "Of synthetic data")->capture_default_str();
   command.add_option("--threads", job.threads_per_worker, "Threads per worker (default: the cores divided by the workers)")
       ->check(positiveWhole());

@@ -27,6 +27,8 @@ struct PlanRequest {
   std::string precision = "float32";
   std::string batch_dimension;  // "": found by name and place
   int64_t microbatches = 0;     // 0: automatic
+  int64_t last_batch = 0;       // rows of the shorter batch that ends an epoch; 0: as `data_path` says
+  std::string data_path;        // an .npz file whose length decides it; "": there is none
   std::string cluster = "1x1";
   PartitionOptions partition;
 };

@@ -46,6 +46,8 @@ CommandFunction addPlanCommand(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("plan", "Partition a model's training step over a cluster and write a plan directory");
   sub->add_option("MODEL", command->request.model_path, "The .onnx file")->required();
   addPlanOptions(*sub, command->request);
+  sub->add_option("--data", command->request.data_path, "The .npz file to be trained on: its length decides about a shorter last batch")
+      ->type_name("FILE");
   sub->add_flag("--allow-missing-weights", command->request.allow_missing_weights, "Plan although the files of external data do not exist");
   sub->add_option("-o,--output", command->output, "The plan directory to write (an older plan there is replaced)")
       ->required()

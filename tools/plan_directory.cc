@@ -8,6 +8,7 @@
 #include "ir/error.h"
 #include "onnx_import/device_configuration.h"
 #include "onnx_import/writer.h"
+#include "runtime/step_runner.h"
 #include "runtime/weight_check.h"
 #include "tools/planning.h"
 
@@ -35,6 +36,14 @@ void writeRank(const RankProgram& rank, const fs::path& directory) {
   for (size_t i = 0; i < rank.subgraphs.size(); ++i) writeModel(rank.subgraphs[i], (directory / rank.program.subgraphs[i].file).string());
 }
 
+// `inside`: the folder in each rank's.
+void writeStep(const StepPrograms& step, const fs::path& directory, const char* inside) {
+  for (size_t rank = 0; rank < step.ranks.size(); ++rank) {
+    writeRank(step.ranks[rank], directory / "ranks" / rankDirectoryName(static_cast<int>(rank)) / inside);
+  }
+  writeRank(step.reference, directory / "reference" / "ranks" / rankDirectoryName(0) / inside);
+}
+
 void writeWeightFiles(const std::vector<const Program*>& programs, const fs::path& directory) {
   writeText(directory / kWeightFilesName, weightFilesToJson(recordWeightFiles(programs)));
 }
@@ -60,7 +69,7 @@ Graph annotatedModel(const PlannedTraining& planned) {
     }
   }
   DeviceConfiguration configuration{"pipeshard", {}};
-  for (size_t rank = 0; rank < planned.ranks.size(); ++rank) configuration.devices.push_back(fmt::format("rank{}", rank));
+  for (size_t rank = 0; rank < planned.whole.ranks.size(); ++rank) configuration.devices.push_back(fmt::format("rank{}", rank));
   annotatePipelineStages(graph, configuration, stages);
   return graph;
 }
@@ -84,12 +93,12 @@ void writePlanDirectory(const PlannedTraining& planned, const std::string& direc
   fs::remove_all(built);
   try {
     makeFolder(built);
-    for (size_t rank = 0; rank < planned.ranks.size(); ++rank) writeRank(planned.ranks[rank], built / "ranks" / fmt::format("{:04}", rank));
-    writeRank(planned.reference, built / "reference" / "ranks" / "0000");
+    writeStep(planned.whole, built, "");
+    if (planned.last) writeStep(*planned.last, built, kLastBatchFolder);
     std::vector<const Program*> programs;
-    for (const RankProgram& rank : planned.ranks) programs.push_back(&rank.program);
+    for (const RankProgram& rank : planned.whole.ranks) programs.push_back(&rank.program);
     writeWeightFiles(programs, built);
-    writeWeightFiles({&planned.reference.program}, built / "reference");
+    writeWeightFiles({&planned.whole.reference.program}, built / "reference");
     writeModel(annotatedModel(planned), (built / "model.onnx").string());
     writeText(built / "plan.json", planToJson(planned.plan));
     replaceDirectory(built, target);

@@ -196,20 +196,27 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages, 
 
 namespace {
 
-// The training step at any number of rows. `cut`: the batch is cut into parts at all, be it over microbatches or over devices.
-TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& optimizer, bool cut) {
-  return TrainingFamily(model.batch, model.microbatches, [&model, &optimizer, cut](int64_t rows) {
+// How a batch is taken.
+struct BatchCut {
+  int64_t rows = 1;
+  int64_t microbatches = 1;
+  bool cut = false;  // into parts at all, be it over microbatches or over devices
+};
+
+// The training step of a batch, at any number of rows of it.
+TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch) {
+  return TrainingFamily(batch.rows, batch.microbatches, [&model, &optimizer, batch](int64_t rows) {
     Graph graph = model.prepared(rows);
     const std::vector<BatchInput> inputs = batchInputs(graph, model.batch_axes);
-    BatchShare share{rows, model.batch, nullptr, 0};
-    if (cut) {
-      share.other_rows = rows < model.batch ? model.batch : model.batch / 2;
+    BatchShare share{rows, batch.rows, nullptr, 0};
+    if (batch.cut) {
+      share.other_rows = rows != batch.rows ? batch.rows : batch.rows > 1 ? batch.rows / 2 : 2;
       share.other = &model.prepared(share.other_rows);
     }
     const ValueId loss = findValue(graph, model.graph.value(model.loss).name);
     TimeAxisResult time = splitTimeAxis(graph, loss, inputs, share);
     TrainingGraph training =
-        buildTrainingGraph(ForwardGraph{std::move(graph), time.loss, inputs, std::move(time.totals), model.microbatches}, optimizer);
+        buildTrainingGraph(ForwardGraph{std::move(graph), time.loss, inputs, std::move(time.totals), batch.microbatches}, optimizer);
     verifyTrainingGraph(training);
     return training;
   });
@@ -236,19 +243,64 @@ void noteUnreachedParameters(const TrainingGraph& training, Plan& plan) {
 }
 
 // Decides the plan. A batch that is cut nowhere is left as it is, so that models that cannot be cut still run.
-std::unique_ptr<const TrainingFamily> partitionModel(const ForwardModel& model, const OptimizerSpec& optimizer,
-                                                     const PartitionOptions& options, Plan& plan) {
+BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimizer, const PartitionOptions& options, Plan& plan,
+                        TrainingGraph& training) {
   const Plan undecided = plan;
   for (const bool cut : {model.microbatches > 1, true}) {
     plan = undecided;
-    auto family = std::make_unique<const TrainingFamily>(trainingFamily(model, optimizer, cut));
-    noteUnreachedParameters(family->base(), plan);
-    partitionTraining(family->base(), options, plan);
+    const BatchCut batch{model.batch, model.microbatches, cut};
+    training = trainingFamily(model, optimizer, batch).base();
+    noteUnreachedParameters(training, plan);
+    partitionTraining(training, options, plan);
     if (isDataParallel(plan)) refuseDataParallelism(model);
-    if (cut || !isDataParallel(plan)) return family;
+    if (cut || !isDataParallel(plan)) return batch;
   }
-  PIPESHARD_CHECK(false, "no family");
-  return nullptr;
+  PIPESHARD_CHECK(false, "nothing was decided");
+  return {};
+}
+
+// The programs of all ranks, and of one device alone.
+StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch, Plan plan) {
+  const TrainingFamily family = trainingFamily(model, optimizer, batch);
+  plan.microbatches = batch.microbatches;
+  StepPrograms step;
+  step.ranks = emitPrograms(family, plan);
+  PartitionOptions alone;
+  alone.stages = "uniform:1";
+  alone.schedule = "sequential";
+  partitionTraining(family.base(), alone, plan);
+  step.reference = emitPrograms(family, plan).at(0);
+  const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
+  for (RankProgram& rank : step.ranks) completeProgram(model, limits, rank.program);
+  completeProgram(model, limits, step.reference.program);
+  return step;
+}
+
+// Rows of the shorter batch that ends an epoch, as told or as the data file says.
+int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model) {
+  int64_t rows = request.last_batch;
+  if (rows == 0 && !request.data_path.empty() && !model.batch_axes.empty()) {
+    const auto& [name, axis] = *model.batch_axes.begin();
+    ProgramInput input{name, DataType::kUndefined, model.prepared(model.batch).shape(findValue(model.prepared(model.batch), name)), axis};
+    rows = lastBatchOf(request.data_path, input);
+  }
+  if (rows == 0 || rows < model.batch) return rows;
+  fail(ErrorCode::kUsage, "--last-batch {}: found a last batch that is not shorter than the batch of {}{}", rows, model.batch,
+       model.batch_axes.empty() ? "; no input of the model has a symbolic batch dimension" : "");
+}
+
+// As many microbatches as the whole batch has, if every device gets a row of each.
+void decideLastBatch(int64_t rows, Plan& plan) {
+  if (rows == 0) return;
+  int widest = 1;
+  for (const StagePlan& stage : plan.stages) widest = std::max(widest, stage.mesh_shape.at(0));
+  if (rows < widest) {
+    fail(ErrorCode::kConfiguration,
+         "the last batch of {} example(s) cannot be shared by {} data-parallel devices; leave it out (--drop-last), or use narrower stages",
+         rows, widest);
+  }
+  plan.last_batch = rows;
+  plan.last_microbatches = std::min(plan.microbatches, rows / widest);
 }
 
 }  // namespace
@@ -260,27 +312,19 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
   ForwardModel model = loadForward(request, askedStages(options), progress);
   PlannedTraining planned;
   try {
-    const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
     for (std::string& note : parameterNotes(model.graph)) model.notes.push_back(std::move(note));
     planned.plan = describePlan(request, model, optimizer);
     requireParameters(model.graph);
     requireTrainableTypes(model.graph);
 
     progress("building the training graph and partitioning");
-    const std::unique_ptr<const TrainingFamily> family = partitionModel(model, optimizer, options, planned.plan);
+    const BatchCut batch = partitionModel(model, optimizer, options, planned.plan, planned.training);
+    decideLastBatch(lastBatchRows(request, model), planned.plan);
     progress("writing the programs of the ranks");
-    planned.training = family->base();
-    planned.ranks = emitPrograms(*family, planned.plan);
-
-    Plan single = planned.plan;
-    PartitionOptions alone;
-    alone.stages = "uniform:1";
-    alone.schedule = "sequential";
-    partitionTraining(planned.training, alone, single);
-    planned.reference = emitPrograms(*family, single).at(0);
-
-    for (RankProgram& rank : planned.ranks) completeProgram(model, limits, rank.program);
-    completeProgram(model, limits, planned.reference.program);
+    planned.whole = emitStep(model, optimizer, batch, planned.plan);
+    if (planned.plan.last_batch > 0) {
+      planned.last = emitStep(model, optimizer, {planned.plan.last_batch, planned.plan.last_microbatches, batch.cut}, planned.plan);
+    }
   } catch (Error& error) {
     throw error.addContext(request.model_path);
   }

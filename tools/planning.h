@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,17 @@ struct ForwardModel {
 // Reads, checks and prepares the model. `stages` serves the automatic choice of microbatches.
 ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages, const ProgressCallback& progress);
 
+// A training step, cut up.
+struct StepPrograms {
+  std::vector<RankProgram> ranks;
+  RankProgram reference;  // the same step on one device
+};
+
 struct PlannedTraining {
   Plan plan;
   TrainingGraph training;  // of the largest microbatch
-  std::vector<RankProgram> ranks;
-  RankProgram reference;  // the same step on one device
+  StepPrograms whole;
+  std::optional<StepPrograms> last;  // of the shorter batch that ends an epoch
 };
 
 PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress);

@@ -84,6 +84,7 @@ std::string renderFacts(const Plan& plan) {
     facts.emplace_back(fmt::format("Dimension {}", name),
                        cut ? fmt::format("{}, cut into {}", size, plan.microbatches) : fmt::format("{}", size));
   }
+  if (plan.last_batch > 0) facts.emplace_back("Last batch", fmt::format("{}, cut into {}", plan.last_batch, plan.last_microbatches));
   constexpr size_t kLong = 22;
   std::string html = "<dl class=\"facts\">\n";
   for (const auto& [name, value] : facts) {
@@ -331,6 +332,7 @@ std::string planCommand(const Plan& plan) {
   for (const std::string& pattern : plan.train) add("--train", pattern);
   add("--schedule", plan.schedule);
   add("--microbatches", fmt::format("{}", plan.microbatches));
+  if (plan.last_batch > 0) add("--last-batch", fmt::format("{}", plan.last_batch));
   add("-o", planDirectory(plan));
   return command;
 }

@@ -143,7 +143,9 @@ struct ValidateCommand {
       return fs::absolute(request.model_path).string();
     }
     std::string directory = output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
-    writePlanDirectory(planTraining(request, show), directory);
+    PlanRequest asked = request;
+    if (!job.data.end.drop_last) asked.data_path = job.data.path;
+    writePlanDirectory(planTraining(asked, show), directory);
     return directory;
   }
 

@@ -50,6 +50,15 @@ void geluTanhGrad(Builder& f) {
   f.output("dX", f.op("Mul", {dy, f.op("Mul", {half, sum})}));
 }
 
+// Y = X t, t = tanh(softplus(X)):   dY (t + X (1 - t^2) sigmoid(X))
+void mishGrad(Builder& f) {
+  const ValueId dy = f.input("dY");
+  const ValueId x = f.input("X");
+  const ValueId t = f.op("Tanh", {f.op("Softplus", {x})});
+  const ValueId slope = f.op("Mul", {f.op("Sub", {f.number(1, x), f.op("Mul", {t, t})}), f.op("Sigmoid", {x})});
+  f.output("dX", f.op("Mul", {dy, f.op("Add", {t, f.op("Mul", {x, slope})})}));
+}
+
 ValueId sumOverAxisAttribute(Builder& f, ValueId x) {
   const ValueId axes = f.op("Reshape", {f.integerAttribute("axis"), f.integers({1})});
   return f.op("ReduceSum", {x, axes}, {{"keepdims", int64_t{1}}});
@@ -259,6 +268,7 @@ FunctionBodies makeBodies() {
       {{"ReluGrad", ""}, reluGrad},
       {{"GeluGrad", ""}, geluGrad},
       {{"GeluGrad", "tanh"}, geluTanhGrad},
+      {{"MishGrad", ""}, mishGrad},
       {{"SoftmaxGrad", ""}, softmaxGrad},
       {{"LogSoftmaxGrad", ""}, logSoftmaxGrad},
       {{"LayerNormalizationInputGrad", ""}, layerNormalizationInputGrad},

@@ -74,6 +74,45 @@ void maxPoolGrad(Builder& f) {
   f.output("dX", f.op("Reshape", {sums, f.op("Shape", {x})}));
 }
 
+// Every channel of every example is an image of one channel. On a canvas that the windows cover, which begins where the pads do, the
+// sum over windows is a ConvTranspose with ones, and how many elements a window counts is a Conv of ones where elements count.
+void averagePoolGrad(Builder& f) {
+  for (const char* name : kWindowLists) f.attribute(name);
+  for (const char* name : {"image", "ceil_mode", "count_include_pad"}) f.attribute(name);
+  const ValueId dy = f.input("dY");
+  const auto list = [&](const char* name) { return f.op("Constant", {}, {{"value_ints", Builder::integersReference(name)}}); };
+  const auto concat = [&](std::vector<ValueId> parts) { return f.op("Concat", std::move(parts), {{"axis", int64_t{0}}}); };
+  const auto sum = [&](ValueId a, ValueId b) { return f.op("Add", {a, b}); };
+  const std::map<std::string, Attribute> window = {{"strides", Builder::integersReference("strides")},
+                                                   {"dilations", Builder::integersReference("dilations")}};
+  const ValueId image = list("image");
+  const ValueId kernel = list("kernel_shape");
+  const ValueId strides = list("strides");
+  const std::vector<ValueId> halves = f.ops("Split", {list("pads"), concat({f.op("Shape", {image}), f.op("Shape", {image})})}, 2);
+  const ValueId none = f.op("Sub", {image, image});
+  const ValueId two = f.integers({1, 1});
+  const ValueId no_two = f.integers({0, 0});
+  const auto onesOf = [&](ValueId sizes) { return f.op("Expand", {f.number(1, dy), concat({two, sizes})}); };
+  const auto extend = [&](ValueId v, ValueId begin, ValueId end) { return f.op("Pad", {v, concat({no_two, begin, no_two, end})}); };
+  const auto cut = [&](ValueId v, ValueId begin, ValueId size) {
+    const ValueId rank = f.op("Size", {concat({no_two, image})});
+    const ValueId axes = f.op("Range", {f.integer(2), rank, f.integer(1)});
+    return f.op("Slice", {v, begin, sum(begin, size), axes});
+  };
+  const ValueId spatial = f.op("Shape", {dy}, {{"start", int64_t{2}}});
+  const ValueId with_pads = f.op("Equal", {f.integerAttribute("count_include_pad"), f.integer(1)});
+  const ValueId counted = f.op("Where", {with_pads, sum(sum(halves[0], image), halves[1]), image});
+  const ValueId before = f.op("Where", {with_pads, none, halves[0]});
+  const ValueId ones = onesOf(kernel);
+  const ValueId mask = extend(onesOf(counted), before, sum(halves[1], strides));
+  const ValueId count = f.op("Max", {cut(f.op("Conv", {mask, ones}, window), none, spatial), f.number(1, dy)});
+  const ValueId planes = f.op("Reshape", {dy, concat({f.integers({-1, 1}), spatial})});
+  const ValueId canvas = f.op("ConvTranspose", {f.op("Div", {planes, count}), ones}, window);
+  const ValueId inside = cut(extend(canvas, none, strides), halves[0], image);
+  const ValueId outer = f.op("Shape", {dy}, {{"start", int64_t{0}}, {"end", int64_t{2}}});
+  f.output("dX", f.op("Reshape", {inside, concat({outer, image})}));
+}
+
 // X and dY as [batch, channels, rest], and what batch normalisation makes of X.
 struct Normalized {
   ValueId dy, x_hat, inverse, count;
@@ -121,6 +160,7 @@ void addConvolutionBodies(FunctionBodies& bodies) {
   bodies[{"ConvInputGrad", ""}] = convInputGrad;
   bodies[{"ConvWeightGrad", ""}] = convWeightGrad;
   bodies[{"MaxPoolGrad", ""}] = maxPoolGrad;
+  bodies[{"AveragePoolGrad", ""}] = averagePoolGrad;
   bodies[{"BatchNormalizationInputGrad", ""}] = batchNormalizationInputGrad;
   bodies[{"BatchNormalizationWeightGrad", ""}] = batchNormalizationWeightGrad;
 }

@@ -36,6 +36,15 @@ WindowAttributes windowOf(const GradientContext& c, Integers kernel, const Shape
   return window;
 }
 
+// All axes but that of the channels.
+Integers axesButChannels(size_t rank) {
+  Integers axes;
+  for (size_t i = 0; i < rank; ++i) {
+    if (i != 1) axes.push_back(static_cast<int64_t>(i));
+  }
+  return axes;
+}
+
 void convGradient(GradientContext& c) {
   const ValueId x = c.input(0);
   const ValueId w = c.input(1);
@@ -59,12 +68,59 @@ void convGradient(GradientContext& c) {
     c.give(0, c.function("ConvInputGrad", "", {dy, w}, type, image, std::move(with_padding)));
   }
   if (c.needs(1)) c.give(1, c.function("ConvWeightGrad", "", {dy, x}, type, weight, attributes));
-  if (!c.needs(2)) return;
-  Integers axes;
-  for (size_t i = 0; i < output.size(); ++i) {
-    if (i != 1) axes.push_back(static_cast<int64_t>(i));
+  if (c.needs(2)) c.give(2, c.reduceSum(dy, axesButChannels(output.size()), false));
+}
+
+// The window of a transposed convolution as that of the convolution from its output to its input. Its pads at the end need only cover
+// the last position; those at the begin follow output_shape or auto_pad, which share out what the windows reach beyond the output.
+WindowAttributes transposedWindowOf(const GradientContext& c, Integers kernel, const Shape& input, const Shape& output) {
+  const std::string auto_pad = c.node().stringAttribute("auto_pad", "NOTSET");
+  const bool same = auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER";
+  const bool shared = same || !c.node().intsAttribute("output_shape").empty();
+  const size_t axes = kernel.size();
+  WindowAttributes window = windowOf(c, std::move(kernel), output, input);
+  const Integers padding = c.node().intsAttribute("output_padding");
+  for (size_t i = 0; i < axes; ++i) {
+    const int64_t reach = (input[i + 2] - 1) * window.strides[i] + window.reach(i);
+    const int64_t total = std::max<int64_t>(0, reach + (padding.empty() ? 0 : padding[i]) - output[i + 2]);
+    if (shared) window.pads[i] = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
+    window.pads[axes + i] = std::max<int64_t>(0, reach - output[i + 2] - window.pads[i]);
   }
-  c.give(2, c.reduceSum(dy, axes, false));
+  return window;
+}
+
+// dY without what lies so far behind the last window (output_padding, output_shape) that one more window would fit.
+ValueId withinWindows(GradientContext& c, const WindowAttributes& window, const Shape& input) {
+  const ValueId dy = c.outputGradient();
+  Shape shape = c.shape(dy);
+  Integers starts, ends, axes;
+  for (size_t i = 0; i < window.kernel.size(); ++i) {
+    const int64_t end = (input[i + 2] - 1) * window.strides[i] + window.reach(i) - window.pads[i];
+    if (shape[i + 2] - end < window.strides[i]) continue;
+    shape[i + 2] = end;
+    starts.push_back(0);
+    ends.push_back(end);
+    axes.push_back(static_cast<int64_t>(i + 2));
+  }
+  if (axes.empty()) return dy;
+  return c.op("Slice", {dy, c.integers(starts), c.integers(ends), c.integers(axes)}, c.type(dy), shape);
+}
+
+// ConvTranspose is the adjoint of a Conv from its output to its input: dX is that Conv of dY, dW its weight's gradient.
+void convTransposeGradient(GradientContext& c) {
+  const ValueId x = c.input(0);
+  const ValueId w = c.input(1);
+  const ValueId dy = c.outputGradient();
+  const Shape weight = c.shape(w);
+  const WindowAttributes window = transposedWindowOf(c, Integers(weight.begin() + 2, weight.end()), c.shape(x), c.shape(dy));
+  std::map<std::string, Attribute> attributes = window.attributes();
+  attributes["group"] = c.node().intAttribute("group", 1);
+  if (c.needs(0) || c.needs(1)) {
+    const ValueId image = withinWindows(c, window, c.shape(x));
+    if (c.needs(0)) c.give(0, c.op("Conv", {image, w}, c.type(x), c.shape(x), attributes));
+    if (c.needs(1)) c.give(1, c.function("ConvWeightGrad", "", {x, image}, c.type(x), weight, attributes));
+  }
+  if (c.needs(2)) c.give(2, c.reduceSum(dy, axesButChannels(c.shape(dy).size()), false));
 }
 
 void maxPoolGradient(GradientContext& c) {
@@ -74,6 +130,32 @@ void maxPoolGradient(GradientContext& c) {
   std::map<std::string, Attribute> attributes = windowOf(c, c.node().intsAttribute("kernel_shape"), c.shape(x), c.shape(dy)).attributes();
   attributes["ceil_mode"] = c.node().intAttribute("ceil_mode", 0);
   c.give(0, c.function("MaxPoolGrad", "", {dy, x}, c.type(x), c.shape(x), std::move(attributes)));
+}
+
+void averagePoolGradient(GradientContext& c) {
+  const ValueId x = c.input(0);
+  const ValueId dy = c.outputGradient();
+  const Shape image = c.shape(x);
+  std::map<std::string, Attribute> attributes = windowOf(c, c.node().intsAttribute("kernel_shape"), image, c.shape(dy)).attributes();
+  for (const char* name : {"ceil_mode", "count_include_pad"}) attributes[name] = c.node().intAttribute(name, 0);
+  attributes["image"] = Integers(image.begin() + 2, image.end());
+  c.give(0, c.function("AveragePoolGrad", "", {dy}, c.type(x), image, std::move(attributes)));
+}
+
+// A MaxPool whose only window is the whole image. Pools take one to three spatial axes; other images are seen as lines.
+void globalMaxPoolGradient(GradientContext& c) {
+  const ValueId x = c.input(0);
+  const Shape image = c.shape(x);
+  const Shape line = {image[0], image[1], image[0] * image[1] == 0 ? 0 : elementCount(image) / (image[0] * image[1])};
+  const Shape seen = image.size() >= 3 && image.size() <= 5 ? image : line;
+  const size_t axes = seen.size() - 2;
+  Shape pooled(seen.size(), 1);
+  std::copy_n(seen.begin(), 2, pooled.begin());
+  const WindowAttributes window{Integers(seen.begin() + 2, seen.end()), Integers(axes, 1), Integers(axes, 1), Integers(2 * axes, 0)};
+  std::map<std::string, Attribute> attributes = window.attributes();
+  attributes["ceil_mode"] = int64_t{0};
+  const ValueId dy = c.reshape(c.outputGradient(), pooled);
+  c.give(0, c.reshape(c.function("MaxPoolGrad", "", {dy, c.reshape(x, seen)}, c.type(x), seen, std::move(attributes)), image));
 }
 
 void globalAveragePoolGradient(GradientContext& c) {
@@ -106,10 +188,7 @@ void batchNormalizationGradient(GradientContext& c) {
   const ValueId dy = c.outputGradient();
   const Shape shape = c.shape(x);
   if (shape.size() < 2) c.refuse("its gradient needs an input with a batch and a channel axis");
-  Integers axes;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (i != 1) axes.push_back(static_cast<int64_t>(i));
-  }
+  const Integers axes = axesButChannels(shape.size());
   if (c.node().intAttribute("training_mode", 0) == 0) return inferenceGradient(c, axes);
   const std::map<std::string, Attribute> attributes = {{"epsilon", c.node().floatAttribute("epsilon", 1e-5f)}};
   if (c.needs(0)) c.give(0, c.function("BatchNormalizationInputGrad", "", {dy, x, c.input(1)}, c.type(x), shape, attributes));
@@ -126,6 +205,9 @@ void batchNormalizationGradient(GradientContext& c) {
 
 void addConvolutionRules(GradientRules& rules) {
   rules[{"", "Conv"}] = {convGradient};
+  rules[{"", "ConvTranspose"}] = {convTransposeGradient};
+  rules[{"", "AveragePool"}] = {averagePoolGradient};
+  rules[{"", "GlobalMaxPool"}] = {globalMaxPoolGradient};
   rules[{"", "MaxPool"}] = {maxPoolGradient};
   rules[{"", "GlobalAveragePool"}] = {globalAveragePoolGradient};
   rules[{"", "BatchNormalization"}] = {batchNormalizationGradient, (uint32_t{1} << 3) | (uint32_t{1} << 4)};  // running statistics

@@ -1,4 +1,4 @@
-// Softmax, LogSoftmax, LayerNormalization: gradients with structure, as functions of the pipeshard domain.
+// Softmax, LogSoftmax, LayerNormalization: gradients with structure, as functions of the pipeshard domain. LpNormalization.
 #include <algorithm>
 
 #include "onnx_import/autodiff/gradient_rules.h"
@@ -60,11 +60,28 @@ void layerNormalizationGradient(GradientContext& c) {
   }
 }
 
+// Y = X / norm, with s = sum(dY Y) along the axis:   dX = (dY - s Y) / norm for p = 2, (dY - s sign(X)) / norm for p = 1. NaN
+// where the norm is 0, as Y.
+void lpNormalizationGradient(GradientContext& c) {
+  const ValueId x = c.input(0);
+  const ValueId y = c.output();
+  const ValueId dy = c.outputGradient();
+  const int64_t p = c.node().intAttribute("p", 2);
+  if (p != 1 && p != 2) c.refuse("its attribute p is neither 1 nor 2");
+  const std::vector<int64_t> axes = {normalizeAxis(c.node().intAttribute("axis", -1), c.shape(x).size())};
+  const ValueId norm =
+      p == 1 ? c.reduceSum(c.unary("Abs", x), axes, true) : c.unary("Sqrt", c.reduceSum(c.binary("Mul", x, x), axes, true));
+  const ValueId sum = c.reduceSum(c.binary("Mul", dy, y), axes, true);
+  const ValueId along = c.binary("Mul", p == 1 ? c.unary("Sign", x) : y, sum);
+  c.give(0, c.binary("Div", c.binary("Sub", dy, along), norm));
+}
+
 }  // namespace
 
 void addNormalizationRules(GradientRules& rules) {
   rules[{"", "Softmax"}] = {softmaxGradient};
   rules[{"", "LogSoftmax"}] = {logSoftmaxGradient};
+  rules[{"", "LpNormalization"}] = {lpNormalizationGradient};
   rules[{"", "LayerNormalization"}] = {layerNormalizationGradient};
 }
 

@@ -56,6 +56,11 @@ void geluGradient(GradientContext& c) {
 
 void softplusGradient(GradientContext& c) { c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Sigmoid", c.input(0)))); }
 
+void mishGradient(GradientContext& c) {
+  const ValueId x = c.input(0);
+  c.give(0, c.function("MishGrad", "", {c.outputGradient(), x}, c.type(x), c.shape(x)));
+}
+
 // The slope on the negative side is alpha.
 void leakyReluGradient(GradientContext& c) {
   const ValueId dy = c.outputGradient();
@@ -100,6 +105,7 @@ void addUnaryRules(GradientRules& rules) {
   rules[{"", "Relu"}] = {reluGradient};
   rules[{"", "Gelu"}] = {geluGradient};
   rules[{"", "Softplus"}] = {softplusGradient};
+  rules[{"", "Mish"}] = {mishGradient};
   rules[{"", "LeakyRelu"}] = {leakyReluGradient};
   rules[{"", "Elu"}] = {eluGradient};
   rules[{"", "Cast"}] = {castGradient};

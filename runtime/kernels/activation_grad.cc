@@ -34,6 +34,19 @@ struct GeluTanhGrad {
   }
 };
 
+// With t = n / d as in the Mish kernel, 1 - t^2 is 4 (n + 1) / d^2 = 4 (1 + e^x)^2 / d^2, and times sigmoid(x) it is
+// 4 e^x (1 + e^x) / d^2. Where x > 0, with e = e^-x and d divided by e^2x, that is 4 e^2 (1 + e) / d^2.
+struct MishGrad {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T dy, T x) {
+    const T e = fastExp(-std::abs(x));
+    const T n = x < T(0) ? e * (e + T(2)) : T(1) + T(2) * e;
+    const T d = n + (x < T(0) ? T(2) : T(2) * e * e);
+    const T slope = T(4) * e * (T(1) + e) / d / d;
+    return dy * (n / d + x * (x < T(0) ? slope : slope * e));
+  }
+};
+
 template <typename Op, typename T>
 struct GradLoop {
   PIPESHARD_INLINE static void run(const T* dy, const T* x, T* dx, int64_t count) {
@@ -76,6 +89,7 @@ void addActivationGradKernels(KernelRegistry& registry) {
   const std::string ours(kPipeshardDomain);
   registry.add(ours, "ReluGrad", activationGrad<ReluGrad>);
   registry.add(ours, "GeluGrad", geluGrad);
+  registry.add(ours, "MishGrad", activationGrad<MishGrad>);
 }
 
 }  // namespace pipeshard::kernels

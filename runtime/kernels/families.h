@@ -14,10 +14,10 @@ void addMatMulKernels(KernelRegistry& registry);              // MatMul, Gemm
 void addReduceKernels(KernelRegistry& registry);              // ReduceSum, ...
 void addScanKernels(KernelRegistry& registry);                // ArgMax, ArgMin, CumSum
 void addSoftmaxKernels(KernelRegistry& registry);             // Softmax, LogSoftmax and their gradients
-void addNormalizationKernels(KernelRegistry& registry);       // LayerNormalization and its gradients
+void addNormalizationKernels(KernelRegistry& registry);       // LayerNormalization and its gradients, LpNormalization
 void addBatchNormalizationKernels(KernelRegistry& registry);  // BatchNormalization and its gradients
 void addConvolutionKernels(KernelRegistry& registry);         // Conv and its gradients, ConvTranspose
-void addPoolingKernels(KernelRegistry& registry);             // MaxPool and its gradient, AveragePool, GlobalAveragePool, GlobalMaxPool
+void addPoolingKernels(KernelRegistry& registry);             // MaxPool, AveragePool, their gradients, GlobalAveragePool, GlobalMaxPool
 void addLossKernels(KernelRegistry& registry);                // SoftmaxCrossEntropyLoss, its gradient, NegativeLogLikelihoodLoss
 void addViewKernels(KernelRegistry& registry);                // Reshape, Squeeze, Identity, Dropout, ...
 void addMakerKernels(KernelRegistry& registry);               // Shape, Constant, ConstantOfShape, Range, OneHot, Trilu, ...

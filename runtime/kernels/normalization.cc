@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "runtime/kernels/columns.h"
 #include "runtime/kernels/families.h"
 #include "runtime/kernels/lanes.h"
 #include "runtime/kernels/parallel.h"
@@ -220,11 +221,50 @@ std::unique_ptr<Kernel> layerNormWeightGrad(const KernelSpec& spec) {
                        [&](auto t, auto s) { return makeWeightGrad<decltype(t), decltype(s)>(plan); });
 }
 
+// x / norm along the middle axis; NaN where the norm is 0, as in the conformance data. Sums are float64, so that squares of float32 do not
+// overflow.
+template <typename T>
+void runLpNormalization(const AxisSplit& split, int64_t p, const T* x, T* y) {
+  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
+    const int64_t start = outer * split.size * split.inner + column;
+    double norms[kColumns] = {};
+    for (int64_t i = 0; i < split.size; ++i) {
+      for (int64_t c = 0; c < width; ++c) {
+        const auto element = static_cast<double>(x[start + i * split.inner + c]);
+        norms[c] += p == 1 ? std::abs(element) : element * element;
+      }
+    }
+    for (int64_t c = 0; p == 2 && c < width; ++c) norms[c] = std::sqrt(norms[c]);
+    for (int64_t i = 0; i < split.size; ++i) {
+      for (int64_t c = 0; c < width; ++c) {
+        const int64_t at = start + i * split.inner + c;
+        y[at] = static_cast<T>(static_cast<double>(x[at]) / norms[c]);
+      }
+    }
+  });
+}
+
+std::unique_ptr<Kernel> lpNormalization(const KernelSpec& spec) {
+  checkArity(spec, 1, 1);
+  checkOutputType(spec, 0, spec.inputs[0].data_type);
+  checkOutputShape(spec, 0, spec.inputs[0].shape);
+  const int64_t p = spec.node->intAttribute("p", 2);
+  if (p != 1 && p != 2) refuse(spec, "attribute p is {}; ONNX knows 1 and 2", p);
+  const AxisSplit split = splitAtAxis(spec.inputs[0].shape, axisAttribute(spec, -1));
+  return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
+    using T = decltype(zero);
+    return makeKernel(
+        [=](const KernelArguments& arguments) { runLpNormalization<T>(split, p, input<T>(arguments, 0), output<T>(arguments, 0)); },
+        inPlaceTraits(spec, {0}));
+  });
+}
+
 }  // namespace
 
 void addNormalizationKernels(KernelRegistry& registry) {
   const std::string ours(kPipeshardDomain);
   registry.add("", "LayerNormalization", layerNormalization);
+  registry.add("", "LpNormalization", lpNormalization);
   registry.add(ours, "LayerNormalizationInputGrad", layerNormInputGrad);
   registry.add(ours, "LayerNormalizationWeightGrad", layerNormWeightGrad);
 }

@@ -169,6 +169,35 @@ std::unique_ptr<Kernel> averagePool(const KernelSpec& spec) {
                                  [&](auto zero) { return makeAveragePool<decltype(zero)>(pool, with_padding); });
 }
 
+// dY -> dX: every element in sight gets its share.
+template <typename T>
+std::unique_ptr<Kernel> makeAveragePoolGrad(const Pool& pool, bool with_padding) {
+  return makeKernel([pool, with_padding](const KernelArguments& arguments) {
+    const Window& w = pool.window;
+    const T* dy = input<T>(arguments, 0);
+    T* dx = output<T>(arguments, 0);
+    forRows(pool.planes, w.outSize() * w.kernelSize(), [&](int64_t first, int64_t last) {
+      for (int64_t plane = first; plane < last; ++plane) {
+        T* image = dx + plane * w.inSize();
+        std::fill_n(image, w.inSize(), T(0));
+        for (int64_t o = 0; o < w.outSize(); ++o) {
+          const T share = dy[plane * w.outSize() + o] / static_cast<T>(averageCount(w, o, with_padding));
+          Visible(w, o).forEach(w, [&](int64_t offset) { image[offset] += share; });
+        }
+      }
+    });
+  });
+}
+
+std::unique_ptr<Kernel> averagePoolGrad(const KernelSpec& spec) {
+  checkArity(spec, 1, 1);
+  const Pool pool = planPool(spec, spec.outputs[0].shape, spec.inputs[0].shape);
+  checkOutputType(spec, 0, spec.inputs[0].data_type);
+  const bool with_padding = spec.node->intAttribute("count_include_pad", 0) != 0;
+  return withType<float, double>(spec, spec.inputs[0].data_type, "dY",
+                                 [&](auto zero) { return makeAveragePoolGrad<decltype(zero)>(pool, with_padding); });
+}
+
 // Over all spatial axes.
 template <bool kMaximum>
 std::unique_ptr<Kernel> globalPool(const KernelSpec& spec) {
@@ -207,6 +236,7 @@ void addPoolingKernels(KernelRegistry& registry) {
   registry.add("", "GlobalAveragePool", globalPool<false>);
   registry.add("", "GlobalMaxPool", globalPool<true>);
   registry.add(std::string(kPipeshardDomain), "MaxPoolGrad", maxPoolGrad);
+  registry.add(std::string(kPipeshardDomain), "AveragePoolGrad", averagePoolGrad);
 }
 
 }  // namespace pipeshard::kernels

@@ -109,6 +109,15 @@ struct SoftplusOp {
     return std::log1p(std::exp(-std::abs(x))) + (x < T(0) ? T(0) : x);
   }
 };
+// x tanh(log(1 + e^x)) as x n / d with n = e^x (e^x + 2) and d = n + 2, divided by e^2x where x > 0, so that nothing overflows.
+struct MishOp {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T x, const Parameters&) {
+    const T e = fastExp(-std::abs(x));
+    const T n = x < T(0) ? e * (e + T(2)) : T(1) + T(2) * e;
+    return x * (n / (n + (x < T(0) ? T(2) : T(2) * e * e)));
+  }
+};
 struct SinOp {
   template <typename T>
   PIPESHARD_INLINE static T apply(T x, const Parameters&) {
@@ -295,6 +304,7 @@ void addUnaryKernels(KernelRegistry& registry) {
   addFloat<TanhOp>(registry, "Tanh");
   addFloat<SigmoidOp>(registry, "Sigmoid");
   addFloat<SoftplusOp>(registry, "Softplus");
+  addFloat<MishOp>(registry, "Mish");
   addFloat<SinOp>(registry, "Sin");
   addFloat<CosOp>(registry, "Cos");
   addFloat<FloorOp>(registry, "Floor");

@@ -19,8 +19,8 @@ void place(RuleBuilder& builder, int position, const std::vector<int>& factors) 
 }
 
 // Image [n, c, ..], weight [f, c / group, ..], output [n, f, ..]. With several groups the channels of one group belong together,
-// and a cut would change the attribute `group`: they are whole; so are channels
-// that a sum with a bias would count twice.
+// and a cut would change the attribute `group`: they are whole; so are those that the node sums over when it adds a bias, which the
+// parts would count twice.
 FactorRule convolution(const Graph& graph, const Node& node, const Roles& roles) {
   RuleBuilder builder(graph, node);
   const auto shape = [&](int position) {
@@ -34,12 +34,14 @@ FactorRule convolution(const Graph& graph, const Node& node, const Roles& roles)
   // The tensor that the node gives lacks one of the three; over that one it sums.
   const auto kind = [](int lacking) { return lacking < 0 ? FactorKind::kSum : FactorKind::kParallel; };
   const int n = builder.factor("n", image[0], kind(roles.weight));
-  const int c = builder.factor("c", weight[1], !one_group || bias ? FactorKind::kWhole : kind(roles.output));
-  const int f = builder.factor("f", weight[0], !one_group ? FactorKind::kWhole : kind(roles.image));
+  const auto channelKind = [&](int lacking) { return !one_group || (bias && lacking < 0) ? FactorKind::kWhole : kind(lacking); };
+  const int c = builder.factor("c", weight[1], channelKind(roles.output));
+  const int f = builder.factor("f", weight[0], channelKind(roles.image));
   place(builder, roles.image, {n, one_group ? c : -1});
   place(builder, roles.weight, {f, c});
   place(builder, roles.output, {n, f});
-  if (bias) place(builder, roles.bias, {f});
+  if (bias && roles.output < 0) place(builder, roles.bias, {f});
+  if (bias && roles.image < 0) place(builder, roles.bias, {one_group ? c : -1});
   double outputs = 1;
   for (int64_t size : output) outputs *= static_cast<double>(size);
   double per_output = 2;
@@ -48,6 +50,8 @@ FactorRule convolution(const Graph& graph, const Node& node, const Roles& roles)
 }
 
 std::optional<FactorRule> convRule(const Graph& graph, const Node& node) { return convolution(graph, node, {0, 1, -1, 2}); }
+// The input takes the place of a convolution's output, and the output that of its image.
+std::optional<FactorRule> convTransposeRule(const Graph& graph, const Node& node) { return convolution(graph, node, {-1, 1, 0, 2}); }
 std::optional<FactorRule> convInputGradRule(const Graph& graph, const Node& node) { return convolution(graph, node, {-1, 1, 0, -1}); }
 std::optional<FactorRule> convWeightGradRule(const Graph& graph, const Node& node) { return convolution(graph, node, {1, -1, 0, -1}); }
 
@@ -75,10 +79,11 @@ std::optional<FactorRule> poolRule(const Graph& graph, const Node& node) {
 
 void registerConvolutionRules(RuleTable& table) {
   table.add("", "Conv", convRule);
+  table.add("", "ConvTranspose", convTransposeRule);
   table.addAll("", {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}, poolRule);
   table.add(kPipeshardDomain, "ConvInputGrad", convInputGradRule);
   table.add(kPipeshardDomain, "ConvWeightGrad", convWeightGradRule);
-  table.add(kPipeshardDomain, "MaxPoolGrad", poolRule);
+  table.addAll(kPipeshardDomain, {"MaxPoolGrad", "AveragePoolGrad"}, poolRule);
 }
 
 }  // namespace pipeshard

@@ -62,7 +62,7 @@ void registerElementwiseRules(RuleTable& table) {
   table.add("", "Identity", identityRule);
   table.addAll("", {"CastLike", "Dropout"}, firstInputOnlyRule);
   table.add(kPipeshardDomain, "ReluGrad", arithmeticRule);
-  table.add(kPipeshardDomain, "GeluGrad", transcendentalRule);
+  table.addAll(kPipeshardDomain, {"GeluGrad", "MishGrad"}, transcendentalRule);
   table.addAll(kPipeshardDomain, {"SGD", "SGDMomentum", "Adam", "AdamW"}, optimizerRule);
 }
 

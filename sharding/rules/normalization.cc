@@ -24,13 +24,12 @@ std::optional<FactorRule> softmaxRule(const Graph& graph, const Node& node) {
   return builder.build(builder.outputElements(0) * kNormalizationFlops);
 }
 
-// dY and Y of equal shape; one axis, as in opset 13.
-std::optional<FactorRule> softmaxGradRule(const Graph& graph, const Node& node) {
+// All inputs and outputs of one shape, and attribute axis (by default the last) is whole.
+std::optional<FactorRule> alongAxisRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), builder.inputShape(0).size()));
   const std::vector<int> factors = factorsWithWholeAxes(builder, axis, axis + 1);
-  builder.alignInput(0, factors);
-  builder.alignInput(1, factors);
+  for (size_t input = 0; input < node.inputs.size(); ++input) builder.alignInput(input, factors);
   builder.alignOutput(0, factors);
   return builder.build(builder.outputElements(0) * kNormalizationFlops);
 }
@@ -143,10 +142,11 @@ std::optional<FactorRule> batchNormalizationGradRule(const Graph& graph, const N
 void registerNormalizationRules(RuleTable& table) {
   table.addAll("", {"Softmax", "LogSoftmax", "Hardmax"}, softmaxRule);
   table.addAll("", {"LayerNormalization", "RMSNormalization"}, layerNormalizationRule);
+  table.add("", "LpNormalization", alongAxisRule);
   table.add("", "InstanceNormalization", instanceNormalizationRule);
   table.add("", "BatchNormalization", batchNormalizationRule);
   table.addAll(kPipeshardDomain, {"BatchNormalizationInputGrad", "BatchNormalizationWeightGrad"}, batchNormalizationGradRule);
-  table.addAll(kPipeshardDomain, {"SoftmaxGrad", "LogSoftmaxGrad"}, softmaxGradRule);
+  table.addAll(kPipeshardDomain, {"SoftmaxGrad", "LogSoftmaxGrad"}, alongAxisRule);
   table.add(kPipeshardDomain, "LayerNormalizationInputGrad", layerNormalizationInputGradRule);
   table.add(kPipeshardDomain, "LayerNormalizationWeightGrad", layerNormalizationWeightGradRule);
 }

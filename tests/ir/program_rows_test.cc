@@ -12,17 +12,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string verifierMessage(const std::vector<Program>& programs) {
-  try {
-    verifyPrograms(programs);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInternal);
-    return error.message();
-  }
-  ADD_FAILURE() << "the verifier accepted the programs";
-  return "";
-}
-
 // Two uneven microbatches of "x" [5,3]; the second is cut in two and put together again; "mean" is replaced by a sum.
 ProgramWriter rowsProgram() {
   ProgramWriter writer(0, 1, 2);

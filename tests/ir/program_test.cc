@@ -15,18 +15,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The verifier's message; fails the test if it finds nothing.
-std::string verifierMessage(const std::vector<Program>& programs) {
-  try {
-    verifyPrograms(programs);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInternal);
-    return error.message();
-  }
-  ADD_FAILURE() << "the verifier accepted the programs";
-  return "";
-}
-
 size_t positionOf(const Program& program, const std::string& text) {
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (describeInstruction(program, program.instructions[i]) == text) return i;

@@ -6,6 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include <gtest/gtest.h>
+
+#include "ir/error.h"
 #include "ir/program.h"
 
 namespace pipeshard {
@@ -148,6 +151,18 @@ inline std::vector<Program> twoRankPrograms() {
   second.release("dh@1");
   second.result(Result::Kind::kLoss, "loss", "loss");
   return {first.program(), second.program()};
+}
+
+// The verifier's message; fails the test if it finds nothing.
+inline std::string verifierMessage(const std::vector<Program>& programs) {
+  try {
+    verifyPrograms(programs);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    return error.message();
+  }
+  ADD_FAILURE() << "the verifier accepted the programs";
+  return "";
 }
 
 }  // namespace pipeshard

@@ -4,6 +4,7 @@
 
 #include "ir/error.h"
 #include "partition/layout.h"
+#include "partition/partition.h"
 #include "partition/shipments.h"
 
 namespace pipeshard {
@@ -11,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Kind = BatchKind::Kind;
+using Kind = TimeKind::Kind;
 
 TrainingFamily familyOf(int64_t batch, int64_t microbatches) {
   return TrainingFamily(batch, microbatches, [](int64_t) { return TrainingGraph(); });
@@ -124,6 +125,58 @@ TEST(Shipments, ReplicasAreServedInTurn) {
   const TrainingFamily family = familyOf(4, 1);
   const Layout layout(planOf({{{0, 1}, 1, 2}, {{2, 3, 4, 5}, 2, 2}}, 1), family);
   EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)), ElementsAre("0>2 [0:2]", "1>3 [0:2]", "0>4 [2:4]", "1>5 [2:4]"));
+}
+
+TrainingGraph meanOfSquares() {
+  TrainingGraph training;
+  training.graph.opset_imports = {{"", 20}};
+  GraphBuilder builder(training.graph);
+  ValueId last = builder.addValue("x", DataType::kFloat32, {4, 8});
+  training.graph.inputs = {last};
+  training.inputs = {{last, 0}};
+  const auto node = [&](const std::string& op_type, const std::vector<ValueId>& inputs, const std::string& name, Shape shape) {
+    last = builder.addValue(name, DataType::kFloat32, std::move(shape));
+    builder.addNode("", op_type, inputs, {last}, {{"keepdims", int64_t{0}}});
+    training.node_phase.push_back(Phase::kForward);
+    training.forward_node.emplace_back();
+  };
+  node("Mul", {last, last}, "squares", {4, 8});
+  node("ReduceMean", {last}, "part", {});
+  node("Mul", {last, builder.addConstant("share", makeScalar(DataType::kFloat32, 0.5))}, "scaled", {});
+  node("Relu", {last}, "loss", {});
+  training.loss = last;
+  return training;
+}
+
+// Stages of these nodes (inclusive), each on as many data-parallel devices.
+Plan cutAt(const std::vector<int64_t>& ends, const std::vector<int>& widths) {
+  Plan plan;
+  int64_t first = 0;
+  for (size_t s = 0; s < ends.size(); ++s) {
+    LayerPlan& layer = plan.layers.emplace_back();
+    layer.first = first;
+    layer.last = ends[s];
+    first = ends[s] + 1;
+    StagePlan& stage = plan.stages.emplace_back();
+    stage.first_layer = stage.last_layer = static_cast<int>(s);
+    stage.mesh_shape = {widths[s], 1};
+  }
+  return plan;
+}
+
+TEST(NodeStages, AMeanIsScaledByItsShareOfTheBatchBeforeItGoesToOtherRows) {
+  const TrainingGraph training = meanOfSquares();
+  EXPECT_THAT(nodeStages(training, cutAt({1, 3}, {2, 1})), ElementsAre(0, 0, 0, 1));
+  EXPECT_THAT(nodeStages(training, cutAt({1, 3}, {1, 3})), ElementsAre(0, 0, 0, 1));
+  EXPECT_THAT(nodeStages(training, cutAt({1, 3}, {2, 2})), ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(nodeStages(training, cutAt({0, 3}, {2, 1})), ElementsAre(0, 1, 1, 1));
+  try {
+    nodeStages(training, cutAt({1, 2, 3}, {2, 1, 1}));
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kConfiguration);
+    EXPECT_THAT(error.message(), HasSubstr("stage 1 has only"));
+  }
 }
 
 }  // namespace

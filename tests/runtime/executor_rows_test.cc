@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "runtime/executor.h"
-#include "tests/ir/program_writer.h"
 #include "tests/expect_error.h"
+#include "tests/ir/program_writer.h"
 #include "tests/runtime/pipeline_program.h"
 #include "tests/temporary_folder.h"
 #include "transport/shared_memory.h"

@@ -16,7 +16,7 @@ void addElementwise(std::vector<RuleCase>& cases) {
     cases.push_back({std::string(op) + "OfEqualShapes", "", op, {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
     cases.push_back({std::string(op) + "Broadcasting", "", op, {real({4, 1, 6}), real({3, 1})}, {{kReal, {4, 3, 6}}}});
   }
-  for (const char* op : {"Exp", "Neg", "Abs", "Erf", "Tanh", "Sigmoid", "Relu", "Sin", "Cos", "Identity", "Gelu"}) {
+  for (const char* op : {"Exp", "Neg", "Abs", "Erf", "Tanh", "Sigmoid", "Relu", "Sin", "Cos", "Identity", "Gelu", "Mish"}) {
     cases.push_back({op, "", op, {real({4, 6})}, {{kReal, {4, 6}}}});
   }
   for (const char* op : {"Sqrt", "Log", "Reciprocal"}) cases.push_back({op, "", op, {positive({4, 6})}, {{kReal, {4, 6}}}});
@@ -34,7 +34,9 @@ void addElementwise(std::vector<RuleCase>& cases) {
   cases.push_back({"Cast", "", "Cast", {index({4, 6}, 0, 9)}, {{kReal, {4, 6}}}, {{"to", typeNumber(kReal)}}});
   cases.push_back({"CastLike", "", "CastLike", {index({4, 6}, 0, 9), real({5})}, {{kReal, {4, 6}}}});
   cases.push_back({"ReluGrad", "pipeshard", "ReluGrad", {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
-  cases.push_back({"GeluGrad", "pipeshard", "GeluGrad", {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
+  for (const char* op : {"GeluGrad", "MishGrad"}) {
+    cases.push_back({op, "pipeshard", op, {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
+  }
   cases.push_back({"Sgd", "pipeshard", "SGD", {real({4, 6}), real({4, 6}), number(0.1), number(0.01)}, {{kReal, {4, 6}}}});
   cases.push_back({"SgdMomentum",
                    "pipeshard",
@@ -122,6 +124,8 @@ void addConvolutions(std::vector<RuleCase>& cases) {
   grouped["group"] = int64_t{2};
   std::map<std::string, Attribute> transposed = window;
   transposed["output_padding"] = Ints{0, 0};
+  std::map<std::string, Attribute> averaged = window;
+  averaged["image"] = Ints{3, 5};
   const Argument image = real({4, 6, 3, 5});
   const Argument weight = real({2, 6, 3, 3});
   const Argument output = real({4, 2, 3, 5});
@@ -131,8 +135,15 @@ void addConvolutions(std::vector<RuleCase>& cases) {
   cases.push_back({"ConvInputGrad", "pipeshard", "ConvInputGrad", {output, weight}, {{kReal, {4, 6, 3, 5}}}, transposed});
   cases.push_back({"ConvWeightGrad", "pipeshard", "ConvWeightGrad", {output, image}, {{kReal, {2, 6, 3, 3}}}, window});
   cases.push_back({"ConvWeightGradInGroups", "pipeshard", "ConvWeightGrad", {real({4, 4, 3, 5}), image}, {{kReal, {4, 3, 3, 3}}}, grouped});
+  const Argument features = real({4, 6, 3, 5});
+  cases.push_back({"ConvTranspose", "", "ConvTranspose", {features, real({6, 2, 3, 3})}, {{kReal, {4, 2, 3, 5}}}, window});
+  cases.push_back(
+      {"ConvTransposeWithBias", "", "ConvTranspose", {features, real({6, 2, 3, 3}), real({2})}, {{kReal, {4, 2, 3, 5}}}, window});
+  cases.push_back(
+      {"ConvTransposeInGroupsWithBias", "", "ConvTranspose", {features, real({6, 2, 3, 3}), real({4})}, {{kReal, {4, 4, 3, 5}}}, grouped});
   cases.push_back({"MaxPool", "", "MaxPool", {image}, {{kReal, {4, 6, 3, 5}}}, window});
   cases.push_back({"MaxPoolGrad", "pipeshard", "MaxPoolGrad", {image, image}, {{kReal, {4, 6, 3, 5}}}, window});
+  cases.push_back({"AveragePoolGrad", "pipeshard", "AveragePoolGrad", {image}, {{kReal, {4, 6, 3, 5}}}, averaged});
   cases.push_back({"AveragePool", "", "AveragePool", {image}, {{kReal, {4, 6, 3, 5}}}, window});
   cases.push_back({"GlobalAveragePool", "", "GlobalAveragePool", {image}, {{kReal, {4, 6, 1, 1}}}});
   cases.push_back({"GlobalMaxPool", "", "GlobalMaxPool", {image}, {{kReal, {4, 6, 1, 1}}}});
@@ -163,6 +174,8 @@ void addNormalizations(std::vector<RuleCase>& cases) {
                      {{kReal, {4, 6, 2}}},
                      axis_1});
   }
+  cases.push_back({"LpNormalization", "", "LpNormalization", {real({4, 6})}, {{kReal, {4, 6}}}});
+  cases.push_back({"LpNormalizationOverMiddle", "", "LpNormalization", {real({4, 6, 2})}, {{kReal, {4, 6, 2}}}, axis_1});
   cases.push_back({"LayerNormalization",
                    "",
                    "LayerNormalization",

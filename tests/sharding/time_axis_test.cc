@@ -214,6 +214,24 @@ TEST(TimeAxis, SizesThatWereFoldedAreTakenFromTheWholeBatch) {
   EXPECT_NEAR(unaware.parts, 4 * unaware.whole, 1e-9 * unaware.parts) << "this is what the comparison is for";
 }
 
+// What is known of the folded size is known of the whole batch's too: it is no parameter, whatever it is called.
+TEST(TimeAxis, ASizeOfTheWholeBatchKeepsTheMarkOfAFoldedConstant) {
+  const auto build = [](Model& model) {
+    const ValueId h = dense(model, model.input("x", {model.batch, 6}), {model.batch}, "dense", 6, 3);
+    const ValueId count = model.number(static_cast<double>(model.batch * 3));
+    model.graph.value(count).metadata = {{"pipeshard.constant", "folded"}};
+    return model.op("Div", {model.sumAll(model.op("Exp", {h}, {model.batch, 3})), count}, {});
+  };
+  Model part(2);
+  const ValueId loss = build(part);
+  Model whole(8);
+  build(whole);
+  splitTimeAxis(part.graph, loss, part.inputs, {2, 8, &whole.graph, 8});
+  const Value& taken = part.graph.value(part.graph.nodes.back().inputs[1]);
+  EXPECT_TRUE(taken.name.ends_with(".whole")) << taken.name;
+  EXPECT_EQ(taken.metadata, (Metadata{{"pipeshard.constant", "folded"}}));
+}
+
 TEST(TimeAxis, OnesOfTheBatchSizeAreCutWithIt) {
   expectEqualLosses(
       [](Model& model) {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "sharding/training_family.h"
 #include "sharding/time_axis.h"
+#include "sharding/training_family.h"
 #include "tests/sharding/graph_runner.h"
 
 namespace pipeshard::testing {

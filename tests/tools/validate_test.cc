@@ -4,11 +4,13 @@
 #include <limits>
 #include <map>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "onnx_import/writer.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -131,6 +133,59 @@ std::vector<Configuration> configurations() {
 }
 
 INSTANTIATE_TEST_SUITE_P(MainJob, Validate, ::testing::ValuesIn(configurations()), [](const auto& info) { return info.param.name; });
+
+// sum((x w + position)^2) / size, the size folded into a constant when the model is prepared. Without an exporter's marks.
+std::string writeMeanOfSquares(const TemporaryFolder& folder) {
+  Graph graph;
+  graph.opset_imports = {{"", 18}};
+  GraphBuilder builder(graph);
+  const auto value = [&](const char* name, Shape shape, DataType type = DataType::kFloat32) {
+    return builder.addValue(name, type, std::move(shape));
+  };
+  const auto weight = [&](const char* name, Shape shape) {
+    std::vector<float> elements(static_cast<size_t>(elementCount(shape)));
+    for (size_t i = 0; i < elements.size(); ++i) elements[i] = 0.1f * static_cast<float>(i % 7) - 0.2f;
+    return builder.addConstant(name, makeConstant<float>(std::move(shape), elements));
+  };
+  const ValueId x = value("x", {kUnknownSize, 3, 4});
+  graph.value(x).symbols = {"batch", "", ""};
+  const ValueId product = value("product", {kUnknownSize, 3, 5});
+  const ValueId shifted = value("shifted", {kUnknownSize, 3, 5});
+  const ValueId squares = value("squares", {kUnknownSize, 3, 5});
+  const ValueId sum = value("sum", {}), size = value("size", {}, DataType::kInt64), divisor = value("divisor", {}),
+                loss = value("loss", {});
+  builder.addNode("", "MatMul", {x, weight("dense.weight", {4, 5})}, {product});
+  builder.addNode("", "Add", {product, weight("position.weight", {1, 3, 5})}, {shifted});
+  builder.addNode("", "Mul", {shifted, shifted}, {squares});
+  builder.addNode("", "ReduceSum", {squares}, {sum}, {{"keepdims", int64_t{0}}});
+  builder.addNode("", "Size", {squares}, {size});
+  builder.addNode("", "Cast", {size}, {divisor}, {{"to", static_cast<int64_t>(DataType::kFloat32)}});
+  builder.addNode("", "Div", {sum, divisor}, {loss});
+  graph.inputs = {x};
+  graph.outputs = {loss};
+  writeModel(graph, folder.file("mean.onnx"));
+  return folder.file("mean.onnx");
+}
+
+TEST(ValidateCommand, AFoldedBatchSizeIsNoParameterAndTheSameForEveryCut) {
+  const TemporaryFolder folder;
+  const std::string model = writeMeanOfSquares(folder);
+  std::vector<std::string> losses;
+  for (const std::vector<std::string>& cut : std::vector<std::vector<std::string>>{{"--cluster", "1x1", "--microbatches", "1"},
+                                                                                   {"--cluster", "1x1", "--microbatches", "3"},
+                                                                                   {"--cluster", "1x2", "--microbatches", "1"},
+                                                                                   {"--cluster", "1x3", "--microbatches", "2"},
+                                                                                   {"--cluster", "1x4", "--microbatches", "2"}}) {
+    std::vector<std::string> line = {"validate", model,     "--dim", "batch=8",     "--stages", "uniform:1", "--precision",
+                                     "float64",  "--steps", "2",     "--optimizer", "sgd:lr=1", "--json",    folder.file("result.json")};
+    line.insert(line.end(), cut.begin(), cut.end());
+    const CommandResult result = runPipeshard(line);
+    ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+    const auto json = nlohmann::json::parse(readFile(folder.file("result.json")));
+    losses.push_back(fmt::format("{:.10g}", json.at("steps").at(1).at("loss").get<double>()));
+    EXPECT_EQ(losses.back(), losses.front());
+  }
+}
 
 TEST(ValidateCommand, ReplaysAPlanDirectory) {
   const TemporaryFolder folder;

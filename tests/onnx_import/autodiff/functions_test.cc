@@ -33,6 +33,7 @@ std::vector<Call> activationCalls() {
       {"ReluGrad", "", {numbers({3, 4}), numbers({3, 4})}, {{3, 4}}},
       {"GeluGrad", "", {numbers({3, 4}), numbers({3, 4}, -3, 3)}, {{3, 4}}, {{"approximate", std::string("none")}}},
       {"GeluGrad", "tanh", {numbers({3, 4}), numbers({3, 4}, -3, 3)}, {{3, 4}}, {{"approximate", std::string("tanh")}}},
+      {"MishGrad", "", {numbers({3, 4}), numbers({3, 4}, -4, 4)}, {{3, 4}}},
       {"SoftmaxGrad", "", {numbers({3, 4}), numbers({3, 4})}, {{3, 4}}},
   };
   for (int64_t axis : {0, 1, -1}) {
@@ -143,6 +144,40 @@ std::vector<Call> convolutionCalls() {
   return calls;
 }
 
+// Padding that counts and padding that does not, windows that reach beyond it, an image that reaches beyond the windows.
+std::vector<Call> averagePoolCalls() {
+  struct Case {
+    Shape image, output;
+    Ints kernel, strides, dilations, pads;
+    int64_t ceil_mode;
+  };
+  const std::vector<Case> cases = {
+      {{2, 3, 5, 6}, {2, 3, 3, 5}, {3, 2}, {1, 1}, {1, 1}, {0, 0, 0, 0}, 0},
+      {{2, 3, 6, 5}, {2, 3, 4, 3}, {3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}, 1},
+      {{1, 2, 6, 5}, {1, 2, 3, 3}, {3, 3}, {2, 2}, {1, 1}, {1, 0, 1, 2}, 0},
+      {{1, 2, 7, 9}, {1, 2, 3, 3}, {2, 3}, {2, 3}, {3, 1}, {1, 1, 0, 0}, 0},
+      {{2, 2, 9}, {2, 2, 4}, {3}, {3}, {1}, {1, 1}, 1},
+      {{1, 2, 4, 3, 5}, {1, 2, 4, 3, 2}, {2, 1, 3}, {1, 1, 2}, {1, 1, 1}, {1, 0, 0, 0, 0, 0}, 0},
+  };
+  std::vector<Call> calls;
+  for (const Case& c : cases) {
+    for (int64_t counted : {0, 1}) {
+      calls.push_back({"AveragePoolGrad",
+                       "",
+                       {numbers(c.output)},
+                       {c.image},
+                       {{"kernel_shape", c.kernel},
+                        {"strides", c.strides},
+                        {"dilations", c.dilations},
+                        {"pads", c.pads},
+                        {"ceil_mode", c.ceil_mode},
+                        {"count_include_pad", counted},
+                        {"image", Ints(c.image.begin() + 2, c.image.end())}}});
+    }
+  }
+  return calls;
+}
+
 std::vector<Call> poolAndBatchNormalizationCalls() {
   std::vector<Call> calls;
   const std::map<std::string, Attribute> plain = {{"kernel_shape", Ints{3, 2}},
@@ -168,7 +203,7 @@ std::vector<Call> poolAndBatchNormalizationCalls() {
 std::vector<Call> allCalls() {
   std::vector<Call> calls;
   for (const auto& family : {activationCalls(), layerNormalizationCalls(), gatherCalls(), lossCalls(), optimizerCalls(), convolutionCalls(),
-                             poolAndBatchNormalizationCalls()}) {
+                             averagePoolCalls(), poolAndBatchNormalizationCalls()}) {
     calls.insert(calls.end(), family.begin(), family.end());
   }
   return calls;

@@ -101,6 +101,7 @@ TEST(Gradient, OfReluMatchesDifferences) { checkUnary("Relu"); }
 TEST(Gradient, OfIdentityMatchesDifferences) { checkUnary("Identity"); }
 TEST(Gradient, OfDropoutInEvaluationMatchesDifferences) { checkUnary("Dropout"); }
 TEST(Gradient, OfSoftplusMatchesDifferences) { checkUnary("Softplus"); }
+TEST(Gradient, OfMishMatchesDifferences) { checkUnary("Mish", -4, 4); }
 TEST(Gradient, OfLeakyReluMatchesDifferences) { checkUnary("LeakyRelu", -2, 2, {{"alpha", 0.2f}}); }
 TEST(Gradient, OfEluMatchesDifferences) { checkUnary("Elu", -2, 2, {{"alpha", 0.5f}}); }
 TEST(Gradient, OfGeluMatchesDifferences) {

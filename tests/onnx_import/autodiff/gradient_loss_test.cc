@@ -16,6 +16,17 @@ TEST(Gradient, OfSoftmaxAndLogSoftmaxMatchesDifferencesOnEveryAxis) {
   }
 }
 
+TEST(Gradient, OfLpNormalizationMatchesDifferencesForBothNormsOnEveryAxis) {
+  for (int64_t p : {1, 2}) {
+    for (int64_t axis : {0, 1, -1}) {
+      TestGraph test;
+      checkGradients(test, {test.op("LpNormalization", {test.parameter("x", {2, 3, 4})}, {{"axis", axis}, {"p", p}})});
+    }
+  }
+  TestGraph test;
+  checkGradients(test, {test.op("LpNormalization", {test.parameter("x", {2, 3})})});
+}
+
 TEST(Gradient, OfLayerNormalizationMatchesDifferencesInEveryInput) {
   for (int64_t axis : {-1, 1, -2}) {
     TestGraph test;

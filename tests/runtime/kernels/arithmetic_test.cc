@@ -136,14 +136,18 @@ struct Function {
 };
 
 TEST(ElementwiseKernels, FloatFunctionsAreWithinAFewUnitsInTheLastPlace) {
-  const Function functions[] = {
-      {"Exp", std::exp, -87, 88, 2.5e-7},       {"Tanh", std::tanh, -10, 10, 2.5e-7},
-      {"Tanh", std::tanh, -0.01, 0.01, 2.5e-7}, {"Erf", std::erf, -5, 5, 2.5e-7},
-      {"Erf", std::erf, -0.01, 0.01, 2.5e-7},   {"Sigmoid", [](double x) { return 1 / (1 + std::exp(-x)); }, -80, 80, 4e-7},
-      {"Log", std::log, 1e-30, 1e6, 2.5e-7},    {"Sqrt", std::sqrt, 0, 1e6, 1.2e-7}};
+  const Function functions[] = {{"Exp", std::exp, -87, 88, 2.5e-7},
+                                {"Tanh", std::tanh, -10, 10, 2.5e-7},
+                                {"Tanh", std::tanh, -0.01, 0.01, 2.5e-7},
+                                {"Erf", std::erf, -5, 5, 2.5e-7},
+                                {"Erf", std::erf, -0.01, 0.01, 2.5e-7},
+                                {"Sigmoid", [](double x) { return 1 / (1 + std::exp(-x)); }, -80, 80, 4e-7},
+                                {"Mish", [](double x) { return x * std::tanh(std::log1p(std::exp(x))); }, -80, 80, 6e-7},
+                                {"Log", std::log, 1e-30, 1e6, 2.5e-7},
+                                {"Sqrt", std::sqrt, 0, 1e6, 1.2e-7}};
   for (const Function& f : functions) {
     const Tensor x = randomTensor(kF32, {100001}, 5, f.low, f.high);
-    const Tensor y = runOnOneAndTwoThreads(makeCall("", f.name, 13, {x}, {{kF32, {100001}}}))[0];
+    const Tensor y = runOnOneAndTwoThreads(makeCall("", f.name, 18, {x}, {{kF32, {100001}}}))[0];
     const std::vector<double> in = numbersOf(x), out = numbersOf(y);
     double worst = 0;
     for (size_t i = 0; i < in.size(); ++i)

@@ -91,6 +91,26 @@ TEST(GradientKernels, GeluGradEqualsFiniteDifferencesForBothApproximations) {
   }
 }
 
+TEST(GradientKernels, MishGradEqualsFiniteDifferences) {
+  const Tensor x = randomTensor(kF64, {5, 37}, 3, -9, 9), dy = randomTensor(kF64, {5, 37}, 4);
+  const KernelCall forward = makeCall("", "Mish", 18, {x}, {{kF64, {5, 37}}});
+  expectGradient(makeCall("pipeshard", "MishGrad", 1, {dy, x}, {{kF64, {5, 37}}}), 0, forward, 0, 0, dy);
+}
+
+TEST(GradientKernels, MishAndItsGradientReachTheirLimitsWithoutOverflow) {
+  for (const DataType type : {DataType::kFloat32, kF64}) {
+    const Tensor x = convertTensor(makeTensor<double>({5}, {-2000, -120, 0, 120, 2000}), type);
+    const Tensor dy = convertTensor(makeTensor<double>({5}, {1, 1, 1, 1, 1}), type);
+    const std::vector<double> y = numbersOf(runKernel(makeCall("", "Mish", 18, {x}, {{type, {5}}}))[0]);
+    const std::vector<double> dx = numbersOf(runKernel(makeCall("pipeshard", "MishGrad", 1, {dy, x}, {{type, {5}}}))[0]);
+    const std::vector<double> values = {0, 0, 0, 120, 2000}, slopes = {0, 0, 0.6, 1, 1};
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_NEAR(y[i], values[i], 1e-6) << i;
+      EXPECT_NEAR(dx[i], slopes[i], 1e-6) << i;
+    }
+  }
+}
+
 TEST(GradientKernels, SoftmaxGradsEqualFiniteDifferencesOnEveryAxis) {
   const Shape shape = {3, 5, 7};
   const Tensor x = randomTensor(kF64, shape, 5, -3, 3), dy = randomTensor(kF64, shape, 6);
@@ -123,6 +143,22 @@ TEST(GradientKernels, LayerNormalizationGradsEqualFiniteDifferences) {
                                            {{kF64, weights}, {kF64, weights}}, attributes);
     expectGradient(to_weights, 0, forward, 1, 0, dy);
     expectGradient(to_weights, 1, forward, 2, 0, dy);
+  }
+}
+
+TEST(GradientKernels, AveragePoolGradEqualsFiniteDifferences) {
+  const Shape image = {2, 3, 7, 6}, pooled = {2, 3, 4, 3};
+  const Tensor x = randomTensor(kF64, image, 11), dy = randomTensor(kF64, pooled, 12);
+  for (int64_t counted : {0, 1}) {
+    std::map<std::string, Attribute> attributes = {{"kernel_shape", std::vector<int64_t>{3, 2}},
+                                                   {"strides", std::vector<int64_t>{2, 2}},
+                                                   {"dilations", std::vector<int64_t>{1, 2}},
+                                                   {"pads", std::vector<int64_t>{1, 1, 0, 0}},
+                                                   {"ceil_mode", int64_t{1}},
+                                                   {"count_include_pad", counted}};
+    const KernelCall forward = makeCall("", "AveragePool", 19, {x}, {{kF64, pooled}}, attributes);
+    attributes["image"] = std::vector<int64_t>{7, 6};
+    expectGradient(makeCall("pipeshard", "AveragePoolGrad", 1, {dy}, {{kF64, image}}, attributes), 0, forward, 0, 0, dy);
   }
 }
 

@@ -162,5 +162,31 @@ TEST(LossKernels, GiveTheSameLossWithAndWithoutTheLogProbabilities) {
   EXPECT_TRUE(with[0].bytes == without[0].bytes);
 }
 
+TEST(LpNormalizationKernels, EqualPlainLoopsOnEveryAxisWithoutOverflow) {
+  const Shape shape = {40, 33, 70};
+  for (DataType type : {kF64, kF32}) {
+    Tensor x = convertTensor(randomTensor(kF64, shape, 8, -1e30, 1e30), type);
+    for (int64_t axis : {0, 1, 2}) {
+      for (int64_t p : {1, 2}) {
+        const std::vector<double> numbers = numbersOf(x);
+        Shape rest = shape;
+        rest[static_cast<size_t>(axis)] = 1;
+        std::vector<double> norms(static_cast<size_t>(elementCount(rest)));
+        const auto normOf = [&](size_t i) -> double& {
+          std::vector<int64_t> index = indexOf(shape, static_cast<int64_t>(i));
+          index[static_cast<size_t>(axis)] = 0;
+          return norms[static_cast<size_t>(flatOf(rest, index))];
+        };
+        for (size_t i = 0; i < numbers.size(); ++i) normOf(i) += std::pow(std::abs(numbers[i]), p);
+        const KernelCall call = makeCall("", "LpNormalization", 18, {x}, {{type, shape}}, {{"axis", axis}, {"p", p}});
+        const std::vector<double> y = numbersOf(runOnOneAndTwoThreads(call)[0]);
+        for (size_t i = 0; i < y.size(); ++i)
+          ASSERT_NEAR(y[i], numbers[i] / std::pow(normOf(i), 1.0 / static_cast<double>(p)), type == kF64 ? 1e-14 : 1e-7)
+              << axis << " " << p;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pipeshard::testing

@@ -51,6 +51,8 @@ TEST(KernelRefusals, NameUnsupportedAttributes) {
   const Tensor x = randomTensor(kF32, {2}, 1);
   EXPECT_THAT(creationRefusal(makeCall("", "Gelu", 20, {x}, {{kF32, {2}}}, {{"approximate", std::string("sigmoid")}})),
               AllOf(HasSubstr("sigmoid"), HasSubstr("'none' and 'tanh'")));
+  EXPECT_THAT(creationRefusal(makeCall("", "LpNormalization", 18, {x}, {{kF32, {2}}}, {{"p", int64_t{3}}})),
+              AllOf(HasSubstr("p is 3"), HasSubstr("1 and 2")));
 }
 
 TEST(KernelRefusals, NameIndicesOutOfRangeAtRunTime) {

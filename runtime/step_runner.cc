@@ -1,0 +1,39 @@
+#include "runtime/step_runner.h"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace pipeshard {
+
+StepRunner::StepRunner(const std::string& rank_directory, const ExecutorOptions& options)
+    : main_(std::make_unique<Executor>(loadRank(rank_directory), options)) {
+  const std::filesystem::path last = std::filesystem::path(rank_directory) / kLastBatchFolder;
+  if (std::filesystem::is_directory(last)) last_ = std::make_unique<Executor>(loadRank(last.string()), options);
+}
+
+size_t StepRunner::arenaBytes() const {
+  return static_cast<size_t>(std::max(main_->memory().total_bytes, last_ ? last_->memory().total_bytes : 0));
+}
+
+int64_t StepRunner::constantBytes() const { return main_->constantBytes() + (last_ ? last_->constantBytes() : 0); }
+
+int64_t StepRunner::lastBatch() const {
+  if (!last_) return 0;
+  for (const ProgramInput& input : last_->program().inputs) {
+    if (input.axis >= 0) return input.shape[static_cast<size_t>(input.axis)];
+  }
+  return 0;
+}
+
+void StepRunner::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
+  data_ = data;
+  main_->attach(arena, communicator, data);
+  if (last_) last_->attachBeside(*main_, arena, communicator, data);
+}
+
+std::string StepRunner::describeCurrent() const {
+  const std::string current = main_->describeCurrent();
+  return last_ && current.ends_with("between steps") ? last_->describeCurrent() : current;
+}
+
+}  // namespace pipeshard
