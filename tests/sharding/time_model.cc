@@ -64,7 +64,7 @@ ValueId Model::labels(const std::string& name, Shape shape, int64_t class_count)
   return id;
 }
 
-ValueId Model::parameter(const std::string& name, Shape shape) {
+ValueId Model::parameter(const std::string& name, const Shape& shape) {
   std::mt19937_64 generator = generatorFor(name, 0);
   const ValueId id = builder.addConstant(name, randomReals(generator, shape));
   graph.value(id).metadata.emplace_back("pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");

@@ -21,7 +21,7 @@ class Model {
 
   ValueId input(const std::string& name, Shape shape, int axis = 0);      // float64, cut along `axis`
   ValueId labels(const std::string& name, Shape shape, int64_t classes);  // int64, cut along axis 0; some are -100
-  ValueId parameter(const std::string& name, Shape shape);                // float64, marked as a PARAMETER
+  ValueId parameter(const std::string& name, const Shape& shape);         // float64, marked as a PARAMETER
   ValueId number(double value);                                           // float64 scalar constant
   ValueId integers(const std::vector<int64_t>& elements);                 // int64 list constant
   ValueId constant(Constant value) { return builder.addConstant("constant", std::move(value)); }

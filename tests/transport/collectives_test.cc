@@ -169,8 +169,8 @@ TEST_P(Collectives, InputsMayBeOverwrittenAfterReturn) {
       rank->allGather(rank.everybody(), DataType::kFloat32, input.data(), output.data(), count);
       for (float& value : input) value = -1;
       for (size_t i = 0; i < output.size(); ++i) {
-        require(output[i] == static_cast<float>(round * 4) + static_cast<float>(i / count), "round {}: element {} is {}", round, i,
-                output[i]);
+        const size_t from = i / count;
+        require(output[i] == static_cast<float>(round * 4) + static_cast<float>(from), "round {}: element {} is {}", round, i, output[i]);
       }
     }
   }));
