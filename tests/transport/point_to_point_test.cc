@@ -56,8 +56,8 @@ TEST_P(PointToPoint, ManySendsMayBeOutstanding) {
 
 TEST_P(PointToPoint, PairsAreIndependent) {
   constexpr int kRanks = 4;
-  const auto sizeOf = [](int from, int to) { return static_cast<size_t>(100000 * (from + 1) + 7 * to); };
-  const auto seedOf = [](int from, int to) { return static_cast<size_t>(from * kRanks + to); };
+  const auto sizeOf = [](size_t from, size_t to) { return 100000 * (from + 1) + 7 * to; };
+  const auto seedOf = [](size_t from, size_t to) { return from * kRanks + to; };
   expectSuccess(run(kRanks, [&](Rank& rank) {
     std::vector<std::unique_ptr<SendHandle>> handles;
     for (int peer = 0; peer < kRanks; ++peer) {
