@@ -270,7 +270,7 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
   report.ranks = static_cast<int>(report.planned.ranks.size());
   progress("one device: starting");
   JobSpec reference = spec.reference;
-  if (spec.adaptive) {
+  if (spec.adaptive || spec.same_start) {
     reference.adopt_directory = spec.work_directory + "/planned";
     reference.adopt_ranks = report.ranks;
   }

@@ -37,13 +37,9 @@ class Rewriter {
   }
 
  private:
-  // Of one x: [1,C,1,..], but for `centred`, which has the shape of x.
+  // Of one x, in float64: [1,C,1,..], but for `centred`, which has the shape of x.
   struct Moments {
     ValueId count, mean, centred, variance;
-  };
-  // Of one x and epsilon.
-  struct Normalized {
-    ValueId inverse, x_hat;
   };
 
   ValueId fresh(std::string_view name, ValueId like, Shape shape) {
@@ -70,6 +66,19 @@ class Rewriter {
     return builder_.addConstant("integers", makeConstant<int64_t>({static_cast<int64_t>(numbers.size())}, numbers));
   }
 
+  ValueId cast(ValueId x, DataType type) {
+    if (graph_.dataType(x) == type) return x;
+    const ValueId result = builder_.addValue(graph_.value(x).name + "_" + std::string(dataTypeName(type)), type, graph_.shape(x));
+    add("", "Cast", {x}, result, {{"to", static_cast<int64_t>(type)}});
+    return result;
+  }
+  // The value in float64: sums are taken in it, so that their order does not show after rounding.
+  ValueId wide(ValueId x) {
+    const auto [found, is_new] = wide_.try_emplace(x);
+    if (is_new) found->second = cast(x, DataType::kFloat64);
+    return found->second;
+  }
+
   int64_t channels(ValueId x) const { return graph_.shape(x).size() > 1 ? graph_.shape(x)[1] : 1; }
   Shape wideShape(ValueId x) const {
     Shape shape(graph_.shape(x).size(), 1);
@@ -92,13 +101,10 @@ class Rewriter {
     add(kPipeshardDomain, "AllReduce", {part}, total, {{"group", int64_t{group_}}, {"reduction", std::string("sum")}});
     return total;
   }
-  ValueId perChannel(ValueId wide) {
-    return op("Reshape", {wide, integers({elementCount(graph_.shape(wide))})}, {elementCount(graph_.shape(wide))});
-  }
-
-  const Moments& momentsOf(ValueId x) {
-    const auto [found, is_new] = moments_.try_emplace(x);
+  const Moments& momentsOf(ValueId narrow) {
+    const auto [found, is_new] = moments_.try_emplace(narrow);
     if (!is_new) return found->second;
+    const ValueId x = wide(narrow);
     const int64_t here = elementCount(graph_.shape(x)) / channels(x);
     PIPESHARD_CHECK(here * rows_together_ % rows_here_ == 0, "{}: {} elements per channel in {} of {} rows", describeNode(*origin_), here,
                     rows_here_, rows_together_);
@@ -112,67 +118,78 @@ class Rewriter {
     return moments;
   }
 
-  const Normalized& normalizedOf(ValueId x) {
+  // 1 / sqrt(variance + epsilon), float64.
+  ValueId inverseOf(ValueId x) {
     const float epsilon = origin_->floatAttribute("epsilon", 1e-5f);
-    const auto [found, is_new] = normalized_.try_emplace({x, epsilon});
+    const auto [found, is_new] = inverses_.try_emplace({x, epsilon});
     if (!is_new) return found->second;
-    const Moments& moments = momentsOf(x);
-    const ValueId shifted = elementwise("Add", moments.variance, scalar(static_cast<double>(epsilon), x));
+    const ValueId variance = momentsOf(x).variance;
+    const ValueId shifted = elementwise("Add", variance, scalar(static_cast<double>(epsilon), variance));
     const Shape shape = wideShape(x);
-    const ValueId inverse = op("Reciprocal", {op("Sqrt", {shifted}, shape)}, shape);
-    found->second = {inverse, elementwise("Mul", moments.centred, inverse)};
-    return found->second;
+    return found->second = op("Reciprocal", {op("Sqrt", {shifted}, shape)}, shape);
   }
 
+  // [C] as [1,C,1,..].
+  ValueId perChannel(ValueId vector, ValueId x) {
+    const Shape shape = wideShape(x);
+    return op("Reshape", {vector, integers({shape.begin(), shape.end()})}, shape);
+  }
+
+  // The arithmetic of the kernel of one device, step by step: the same bits, but for the order of the sums.
+  //   Y = (X - mean) (inverse Scale) + B        with mean and inverse rounded to X's type
   void forward(const Node& node) {
-    const Moments& moments = momentsOf(node.inputs[0]);
-    const ValueId statistics[] = {perChannel(moments.mean), perChannel(moments.variance)};
+    const ValueId x = node.inputs[0];
+    const DataType type = graph_.dataType(x);
+    const Moments moments = momentsOf(x);
+    const ValueId statistics[] = {moments.mean, moments.variance};
     const auto momentum = static_cast<double>(node.floatAttribute("momentum", 0.9f));
     for (size_t i = 0; i < 2; ++i) {
       if (node.outputs.size() <= 1 + i || !node.outputs[1 + i].valid()) continue;
-      const ValueId kept = elementwise("Mul", node.inputs[3 + i], scalar(momentum, node.inputs[3 + i]));
-      const ValueId added = elementwise("Mul", statistics[i], scalar(1 - momentum, statistics[i]));
-      add("", "Add", {kept, added}, node.outputs[1 + i]);
+      const ValueId batch = op("Reshape", {statistics[i], integers({channels(x)})}, {channels(x)});
+      const ValueId kept = elementwise("Mul", cast(node.inputs[3 + i], DataType::kFloat64), scalar(momentum, batch));
+      const ValueId sum = elementwise("Add", kept, elementwise("Mul", batch, scalar(1 - momentum, batch)));
+      add("", "Cast", {sum}, node.outputs[1 + i], {{"to", static_cast<int64_t>(type)}});
     }
-    Node evaluation = node;
-    evaluation.inputs[3] = statistics[0];
-    evaluation.inputs[4] = statistics[1];
-    evaluation.outputs.resize(1);
-    evaluation.attributes["training_mode"] = int64_t{0};
-    graph_.nodes.push_back(std::move(evaluation));
+    const ValueId factor = elementwise("Mul", cast(inverseOf(x), type), perChannel(node.inputs[1], x));
+    const ValueId centred = elementwise("Sub", x, cast(moments.mean, type));
+    add("", "Add", {elementwise("Mul", centred, factor), perChannel(node.inputs[2], x)}, node.outputs[0]);
   }
 
+  // dX = (inverse Scale) (dY - mean(dY) - (X - mean) inverse^2 mean(dY (X - mean)))
   void inputGradient(const Node& node) {
     const ValueId dy = node.inputs[0];
     const ValueId x = node.inputs[1];
-    const Normalized normalized = normalizedOf(x);
-    const ValueId count = momentsOf(x).count;
-    const ValueId mean = elementwise("Div", allReduce(gradientSum(dy)), count);
-    const ValueId slope = elementwise("Div", allReduce(projection(dy, x)), count);
-    const ValueId rest = elementwise("Sub", elementwise("Sub", dy, mean), elementwise("Mul", normalized.x_hat, slope));
-    const Shape wide = wideShape(x);
-    const ValueId scale = op("Reshape", {node.inputs[2], integers({wide.begin(), wide.end()})}, wide);
-    add("", "Mul", {rest, elementwise("Mul", normalized.inverse, scale)}, node.outputs[0]);
+    const DataType type = graph_.dataType(x);
+    const Moments moments = momentsOf(x);
+    const ValueId inverse = inverseOf(x);
+    const ValueId mean = elementwise("Div", allReduce(gradientSum(dy)), moments.count);
+    const ValueId dot = elementwise("Mul", elementwise("Mul", allReduce(projection(dy, x)), inverse), inverse);
+    const ValueId slope = cast(elementwise("Div", dot, moments.count), type);
+    const ValueId factor = cast(elementwise("Mul", inverse, cast(perChannel(node.inputs[2], x), DataType::kFloat64)), type);
+    const ValueId along = elementwise("Mul", elementwise("Sub", x, cast(moments.mean, type)), slope);
+    const ValueId rest = elementwise("Sub", elementwise("Sub", dy, cast(mean, type)), along);
+    add("", "Mul", {rest, factor}, node.outputs[0]);
   }
 
   void weightGradient(const Node& node) {
-    const auto give = [&](size_t output, auto wide) {
+    const ValueId x = node.inputs[1];
+    const auto give = [&](size_t output, auto sum) {
       if (node.outputs.size() <= output || !node.outputs[output].valid()) return;
-      add("", "Reshape", {wide(), integers({channels(node.inputs[1])})}, node.outputs[output]);
+      add("", "Reshape", {cast(sum(), graph_.dataType(x)), integers({channels(x)})}, node.outputs[output]);
     };
-    give(0, [&] { return projection(node.inputs[0], node.inputs[1]); });
+    give(0, [&] { return elementwise("Mul", projection(node.inputs[0], x), inverseOf(x)); });
     give(1, [&] { return gradientSum(node.inputs[0]); });
   }
 
-  // This device's sum of dY, and of dY x_hat.
+  // This device's sum of dY, and of dY (X - mean), float64.
   ValueId gradientSum(ValueId dy) {
     const auto found = gradient_sums_.find(dy);
-    return found != gradient_sums_.end() ? found->second : gradient_sums_[dy] = channelSum(dy);
+    return found != gradient_sums_.end() ? found->second : gradient_sums_[dy] = channelSum(wide(dy));
   }
   ValueId projection(ValueId dy, ValueId x) {
-    const ValueId x_hat = normalizedOf(x).x_hat;
-    const auto found = projections_.find({dy, x_hat});
-    return found != projections_.end() ? found->second : projections_[{dy, x_hat}] = channelSum(elementwise("Mul", dy, x_hat));
+    const ValueId centred = momentsOf(x).centred;
+    const auto found = projections_.find({dy, x});
+    return found != projections_.end() ? found->second : projections_[{dy, x}] = channelSum(elementwise("Mul", wide(dy), centred));
   }
 
   Graph& graph_;
@@ -182,7 +199,8 @@ class Rewriter {
   int group_;
   const Node* origin_ = nullptr;  // the node that is being replaced
   std::map<ValueId, Moments> moments_;
-  std::map<std::pair<ValueId, float>, Normalized> normalized_;
+  std::map<std::pair<ValueId, float>, ValueId> inverses_;
+  std::map<ValueId, ValueId> wide_;
   std::map<ValueId, ValueId> gradient_sums_;
   std::map<std::pair<ValueId, ValueId>, ValueId> projections_;
 };

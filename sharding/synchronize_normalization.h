@@ -14,10 +14,13 @@ namespace pipeshard {
 // pipeshard::BatchNormalizationInputGrad and ...WeightGrad, becomes standard nodes and pipeshard::AllReduce nodes over `group`:
 //
 //   mean = AllReduce(sum x) / N       variance = AllReduce(sum (x - mean)^2) / N       N = elements per channel, of all devices
-//   Y = BatchNormalization(x, scale, bias, mean, variance), not in training mode
+//   Y = (x - mean) (inv scale) + bias                              inv = 1 / sqrt(variance + epsilon)
 //   running' = running momentum + batch (1 - momentum)            equal on all devices, biased variance as in ONNX
-//   dX = scale inv (dY - AllReduce(sum dY) / N - x_hat AllReduce(sum dY x_hat) / N)
-//   dScale = sum dY x_hat, dBias = sum dY                         over this device's rows: parts of the gradient, to be summed
+//   dX = scale inv (dY - AllReduce(sum dY) / N - (x - mean) inv^2 AllReduce(sum dY (x - mean)) / N)
+//   dScale = inv sum dY (x - mean), dBias = sum dY                over this device's rows: parts of the gradient, to be summed
+//
+// Moments and sums are float64 whatever x is, and the rest is the arithmetic of the CPU kernel of one device, so that in float32 the
+// order of the sums does not show: else a Relu behind it flips for values near zero, and gradients jump by a percent.
 //
 // Moments of one x are computed once per piece. Graph inputs and outputs keep names, shapes and order. Functions that nobody
 // calls any more leave piece.functions. The nodes and their order follow from the piece's structure alone: devices whose pieces

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -163,6 +164,8 @@ struct ValidateCommand {
     setPromisedBounds(plan.precision, spec);
     if (boundGiven()) spec.bound = bound;
     spec.adaptive = plan.optimizer.starts_with("adam");
+    spec.same_start =
+        std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1; });
     spec.work_directory = work;
     spec.planned = job;
     if (!job.data.path.empty()) spec.planned.data.path = fs::absolute(job.data.path).string();
