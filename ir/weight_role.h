@@ -8,6 +8,9 @@
 
 namespace pipeshard {
 
+// The metadata key on initializers that folding made: "folded".
+inline constexpr const char* kConstantMark = "pipeshard.constant";
+
 // The user's decision, "yes" or "no", as metadata of the value (`--train`, `--freeze`).
 inline constexpr const char* kTrainedMark = "pipeshard.trained";
 std::optional<bool> trainedByUser(const Value& value);

@@ -57,7 +57,4 @@ class Inference {
 // or, where it marks nothing, every floating-point one with more than one element. By value index.
 std::vector<bool> possibleParameters(const Graph& graph);
 
-// The metadata key on initializers that folding made: "folded".
-inline constexpr const char* kConstantMark = "pipeshard.constant";
-
 }  // namespace pipeshard

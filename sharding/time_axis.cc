@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ir/error.h"
+#include "ir/weight_role.h"
 #include "sharding/linearity.h"
 #include "sharding/time_compare.h"
 #include "sharding/time_kinds.h"
@@ -23,15 +24,17 @@ bool isMarkedParameter(const Value& value) {
 }
 
 // Initializers that training may change: the marked ones; where the exporter marks none, every weight that is not in the model
-// file itself, and every floating-point one of more than one element. A total over them would be stale.
+// file itself, and every floating-point one that has several elements or a parameter's name; in either case what the user says
+// (ir/weight_role.h). A total over them would leave out their gradient.
 std::vector<bool> possibleParameters(const Graph& graph) {
   std::vector<bool> result(graph.values.size(), false);
   bool any_marked = false;
   for (const auto& [id, initializer] : graph.initializers) any_marked = any_marked || isMarkedParameter(graph.value(id));
   for (const auto& [id, initializer] : graph.initializers) {
     const bool weight = std::holds_alternative<WeightReference>(initializer);
-    const bool array = isFloatingPoint(graph.dataType(id)) && elementCount(graph.shape(id)) > 1;
-    result[id.index()] = any_marked ? isMarkedParameter(graph.value(id)) : weight || array;
+    const Value& value = graph.value(id);
+    const bool array = isFloatingPoint(value.data_type) && (elementCount(graph.shape(id)) > 1 || namesParameter(value.name));
+    result[id.index()] = trainedByUser(value).value_or(any_marked ? isMarkedParameter(value) : weight || array);
   }
   return result;
 }

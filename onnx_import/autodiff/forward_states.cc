@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/error.h"
+#include "ir/weight_role.h"
 
 namespace pipeshard {
 namespace {
@@ -59,7 +60,7 @@ class StateFinder {
   bool isState(ValueId id) const {
     if (!id.valid() || !graph_.initializers.contains(id)) return false;
     const Metadata& metadata = graph_.value(id).metadata;
-    return std::none_of(metadata.begin(), metadata.end(), [](const auto& entry) { return entry.first == "pipeshard.constant"; });
+    return std::none_of(metadata.begin(), metadata.end(), [](const auto& entry) { return entry.first == kConstantMark; });
   }
 
   // Is the node another application of a module whose statistics are known: with the same scale, bias, mean and variance?

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/error.h"
+#include "ir/weight_role.h"
 #include "sharding/time_axis.h"
 #include "tests/sharding/time_model.h"
 
@@ -47,6 +48,24 @@ TEST(TimeAxisRefuses, NormalisationByTheMeanOfTheBatch) {
 TEST(TimeAxisRefuses, NonlinearFunctionOfASum) {
   EXPECT_THAT(refusal([](Model& model) { return model.op("Exp", {model.sumAll(hidden(model))}, {}); }),
               AllOf(HasSubstr("node 'Exp_output_node' (onnx::Exp)"), HasSubstr("not linear in 'ReduceSum_output'")));
+}
+
+// A prologue may not multiply a count by a weight: the weight's gradient would be lost.
+TEST(TimeAxisRefuses, ATotalOverAWeightOfOneElement) {
+  const auto lossOver = [](const char* name, const Metadata& metadata) {
+    return [=](Model& model) {
+      const ValueId scale = model.builder.addConstant(name, makeScalar(DataType::kFloat64, 0.5));
+      model.graph.value(scale).metadata = metadata;
+      const ValueId w = model.builder.addConstant("dense.weight", makeConstant<double>({6, 4}, std::vector<double>(24, 0.1)));
+      const ValueId h = model.op("MatMul", {model.input("x", {model.batch, 6}), w}, {model.batch, 4});
+      const ValueId count = model.sumAll(model.input("mask", {model.batch}));
+      return model.op("Div", {model.sumAll(h), model.op("Mul", {count, scale}, {})}, {});
+    };
+  };
+  EXPECT_THAT(refusal(lossOver("head.scale", {})), HasSubstr("depends on parameters"));
+  EXPECT_THAT(refusal(lossOver("factor", {{kTrainedMark, "yes"}})), HasSubstr("depends on parameters"));
+  EXPECT_EQ(refusal(lossOver("factor", {})), "accepted");
+  EXPECT_EQ(refusal(lossOver("head.scale", {{kTrainedMark, "no"}})), "accepted");
 }
 
 TEST(TimeAxisRefuses, ProductOfTwoSums) {
