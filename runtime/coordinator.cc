@@ -75,7 +75,7 @@ class Coordinator {
         ranks_(countRanks(spec.plan_directory)),
         job_id_(newJobId()),
         segments_(SharedSegments::create(ranks_)),
-        server_(ControlServer::bind(job_id_)) {
+        server_(ControlServer::bind({.job_id = job_id_})) {
     signals_ = spec.signals;
     if (signals_ == nullptr && spec.handle_signals) signals_ = &own_signals_.emplace();
     result_.ranks.resize(static_cast<size_t>(ranks_));
