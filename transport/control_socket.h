@@ -15,7 +15,7 @@
 
 namespace pipeshard {
 
-inline constexpr int kControlSendTimeout = 5000;  // milliseconds
+inline constexpr int kControlSendTimeout = 2000;  // milliseconds
 
 // The part of a wait that is left.
 class Deadline {
