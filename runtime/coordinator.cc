@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "runtime/child_process.h"
+#include "runtime/control_types.h"
 #include "runtime/job.h"
 #include "runtime/weight_check.h"
 #include "runtime/worker.h"
@@ -75,7 +76,7 @@ class Coordinator {
         ranks_(countRanks(spec.plan_directory)),
         job_id_(newJobId()),
         segments_(SharedSegments::create(ranks_)),
-        server_(ControlServer::bind({.job_id = job_id_})) {
+        server_(ControlServer::bind({.job_id = job_id_, .schema = workerMessages()})) {
     signals_ = spec.signals;
     if (signals_ == nullptr && spec.handle_signals) signals_ = &own_signals_.emplace();
     result_.ranks.resize(static_cast<size_t>(ranks_));
@@ -243,6 +244,10 @@ std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message)
     if (message.lost_before > 0) {
       return Failure{ErrorCode::kPeerUnavailable,
                      fmt::format("rank {} (pid {}): {} control messages were lost", message.rank, rank.pid, message.lost_before)};
+    }
+    if (message.type == kFault) {
+      return Failure{ErrorCode::kInternal, fmt::format("rank {} (pid {}) breaks the rules of control: {}", message.rank, rank.pid,
+                                                       body.at("message").get<std::string>())};
     }
     if (message.type == "heartbeat") {
       worker.where = body.at("where").get<std::string>();

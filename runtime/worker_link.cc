@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/control_types.h"
+
 namespace pipeshard {
 namespace {
 
@@ -79,6 +81,7 @@ void WorkerLink::serve(const WorkerOptions& options) {
   try {
     ControlClientOptions client_options;
     client_options.body = {{"pid", ::getpid()}};
+    client_options.schema = coordinatorMessages();
     const auto client = ControlClient::connect(options.endpoint, options.job, options.rank, kConnectTimeout, client_options);
     {
       const std::lock_guard lock(mutex_);
