@@ -76,7 +76,7 @@ class Coordinator {
         ranks_(countRanks(spec.plan_directory)),
         job_id_(newJobId()),
         segments_(SharedSegments::create(ranks_)),
-        server_(ControlServer::bind({.job_id = job_id_, .schema = workerMessages()})) {
+        server_(ControlServer::bind({.job_id = job_id_, .keys = keys_, .schema = workerMessages()})) {
     signals_ = spec.signals;
     if (signals_ == nullptr && spec.handle_signals) signals_ = &own_signals_.emplace();
     result_.ranks.resize(static_cast<size_t>(ranks_));
@@ -142,6 +142,7 @@ class Coordinator {
   int ranks_;
   std::string job_id_;
   SharedSegments segments_;
+  JobKeys keys_ = makeJobKeys();
   std::unique_ptr<ControlServer> server_;
   std::optional<SignalWatch> own_signals_;
   SignalWatch* signals_ = nullptr;  // nullptr: signals are not handled
@@ -179,8 +180,9 @@ void Coordinator::startWorkers() {
     std::vector<std::string> arguments = spec_.worker_arguments;
     const std::vector<std::string> own = workerArguments(options);
     arguments.insert(arguments.end(), own.begin(), own.end());
-    workers_.push_back(
-        {ChildProcess::start(spec_.worker_executable, arguments, {fmt::format("OMP_NUM_THREADS={}", threads)}), Clock::now()});
+    const std::vector<std::string> environment{fmt::format("OMP_NUM_THREADS={}", threads),
+                                               fmt::format("{}={}", kClientKeysVariable, clientKeysText(keys_.clientKeys()))};
+    workers_.push_back({ChildProcess::start(spec_.worker_executable, arguments, environment), Clock::now()});
     result_.ranks[static_cast<size_t>(rank)].pid = workers_.back().process.pid();
     report({.kind = JobProgress::Kind::kStarted, .rank = rank, .pid = workers_.back().process.pid()});
   }

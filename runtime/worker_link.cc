@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "runtime/control_types.h"
@@ -82,6 +83,7 @@ void WorkerLink::serve(const WorkerOptions& options) {
     ControlClientOptions client_options;
     client_options.body = {{"pid", ::getpid()}};
     client_options.schema = coordinatorMessages();
+    if (const char* keys = std::getenv(kClientKeysVariable)) client_options.keys = parseClientKeys(keys);
     const auto client = ControlClient::connect(options.endpoint, options.job, options.rank, kConnectTimeout, client_options);
     {
       const std::lock_guard lock(mutex_);
