@@ -157,9 +157,10 @@ TEST(ControlAbuseByKeys, AnEndlessMultipartMessageOfAStrangerTakesNoMemory) {
     const RawPeer peer(worker.server().endpoint());
     peer.send(greeting(mechanism) + readyCommand());
     int64_t sent = 0;
-    for (const auto end = Clock::now() + 1s; sent >= 0 && Clock::now() < end;) {
-      const int64_t more = peer.sendSome(frames);
-      sent = more < 0 ? -1 : sent + more;
+    for (const auto end = Clock::now() + 1s; Clock::now() < end;) {
+      const int64_t more = peer.sendSome(std::string_view(frames).substr(static_cast<size_t>(sent) % frames.size()));
+      if (more < 0) break;
+      sent += more;
       if (more == 0) worker.serveFor(1ms);
     }
     EXPECT_LT(sent, 16 * kMebibyte) << mechanism;

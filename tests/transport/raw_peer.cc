@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <fstream>
 #include <stdexcept>
 #include <utility>
@@ -28,7 +29,7 @@ RawPeer::~RawPeer() {
   if (socket_ >= 0) ::close(socket_);
 }
 
-int64_t RawPeer::sendSome(const std::string& bytes) const {
+int64_t RawPeer::sendSome(std::string_view bytes) const {
   const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) return errno == EAGAIN ? 0 : -1;
   return sent;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace pipeshard {
 
@@ -18,7 +19,7 @@ class RawPeer {
   // False when the other side has closed.
   bool send(const std::string& bytes) const;
   // As much as fits now; bytes taken, or -1 when the other side has closed.
-  int64_t sendSome(const std::string& bytes) const;
+  int64_t sendSome(std::string_view bytes) const;
   // Reads until the other side closes; true if it did within `timeout`.
   bool isClosedWithin(std::chrono::milliseconds timeout) const;
 
