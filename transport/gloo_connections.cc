@@ -171,7 +171,7 @@ void Mesh::runPeer(Peer& peer) {
       const Lock lock(mutex_);
       peer.connected = true;
     }
-    for (Small& small : peer.receiving) small.buffer->recv(peer.rank, 0);
+    for (Small& small : peer.receiving) postReceive(peer, small);
     {
       const Lock lock(mutex_);
       const auto ranks = static_cast<Operation>(size_);
@@ -188,10 +188,22 @@ void Mesh::runPeer(Peer& peer) {
   changed_.notify_all();
 }
 
+// A broken connection refuses new receives, but what had arrived before lies in those that were posted: they are read first.
+void Mesh::postReceive(Peer& peer, Small& small) {
+  small.posted = false;
+  try {
+    if (peer.broken.empty()) small.buffer->recv(peer.rank, 0);
+    small.posted = peer.broken.empty();
+  } catch (const std::exception& error) {
+    peer.broken = error.what();
+  }
+}
+
 // Returns when this rank closes; throws when the connection breaks or the peer makes no sense.
 void Mesh::readSmall(Peer& peer) {
   for (size_t next = 0;; next = (next + 1) % kPosted) {
     Small& small = peer.receiving[next];
+    if (!small.posted) fail(ErrorCode::kPeerUnavailable, "{}", peer.broken);
     if (!small.buffer->waitRecv(kForever)) return;
     Header header;
     std::memcpy(&header, small.memory.get(), sizeof(header));
@@ -200,7 +212,7 @@ void Mesh::readSmall(Peer& peer) {
       if (header.bytes > kEagerBytes) fail(ErrorCode::kPeerUnavailable, "it sent a small message of {} bytes", header.bytes);
       payload.assign(small.memory.get() + sizeof(header), small.memory.get() + sizeof(header) + header.bytes);
     }
-    small.buffer->recv(peer.rank, 0);
+    postReceive(peer, small);
     const Lock lock(mutex_);
     handle(peer, header, std::move(payload));
     changed_.notify_all();

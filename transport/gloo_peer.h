@@ -45,6 +45,7 @@ static_assert(sizeof(Header) == 48);
 struct Small {
   std::unique_ptr<std::byte[]> memory;
   std::unique_ptr<Buffer> buffer;
+  bool posted = false;  // as a receive
 };
 
 // A message that the peer has announced or sent.
@@ -70,6 +71,7 @@ struct Peer {
   std::vector<char> address;
   std::thread thread;
   std::array<Small, kPosted> receiving;  // used in turn, by the thread only
+  std::string broken;                    // why nothing can be posted any more; for the thread only
 
   // Guarded by the mesh's mutex.
   Contact contact = Contact::kConnecting;
