@@ -48,20 +48,23 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 // Between fork and exec: only async-signal-safe calls, since other threads may have held locks.
-[[noreturn]] void becomeWorker(const char* executable, char* const* arguments, char* const* environment, int parent, int report) {
+[[noreturn]] void becomeWorker(const char* executable, char* const* arguments, char* const* environment, int parent, int report,
+                               bool is_command) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kCannotExecute);  // the parent died before the line above
-  struct sigaction ignore {};
-  ignore.sa_handler = SIG_IGN;
-  ::sigaction(SIGINT, &ignore, nullptr);
-  ::sigaction(SIGTERM, &ignore, nullptr);
+  struct sigaction action {};
+  action.sa_handler = is_command ? SIG_DFL : SIG_IGN;
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  const int null = ::open("/dev/null", O_RDONLY);
-  if (null >= 0) ::dup2(null, STDIN_FILENO);
-  if (null > STDERR_FILENO) ::close(null);
-  ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  if (!is_command) {
+    const int null = ::open("/dev/null", O_RDONLY);
+    if (null >= 0) ::dup2(null, STDIN_FILENO);
+    if (null > STDERR_FILENO) ::close(null);
+    ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  }
   ::execve(executable, arguments, environment);
   const int reason = errno;
   if (::write(report, &reason, sizeof reason) < 0) ::_exit(kCannotExecute);
@@ -73,7 +76,7 @@ int openProcessDescriptor(int pid) { return static_cast<int>(::syscall(SYS_pidfd
 }  // namespace
 
 ChildProcess ChildProcess::start(const std::string& executable, const std::vector<std::string>& arguments,
-                                 const std::vector<std::string>& environment) {
+                                 const std::vector<std::string>& environment, bool is_command) {
   std::vector<std::string> argument_texts{executable};
   argument_texts.insert(argument_texts.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment_texts = mergedEnvironment(environment);
@@ -87,7 +90,7 @@ ChildProcess ChildProcess::start(const std::string& executable, const std::vecto
   ChildProcess child;
   child.pid_ = ::fork();
   if (child.pid_ < 0) fail(ErrorCode::kOutOfMemory, "cannot start a worker: {}; check `ulimit -u` and memory", std::strerror(errno));
-  if (child.pid_ == 0) becomeWorker(executable.c_str(), argv.data(), envp.data(), parent, report_write.get());
+  if (child.pid_ == 0) becomeWorker(executable.c_str(), argv.data(), envp.data(), parent, report_write.get(), is_command);
 
   report_write.reset();
   int reason = 0;
@@ -131,6 +134,11 @@ std::string ChildProcess::describeEnd() const {
   PIPESHARD_CHECK(status_.has_value(), "process {} has not ended", pid_);
   if (WIFSIGNALED(*status_)) return fmt::format("was killed by signal {} ({})", WTERMSIG(*status_), strsignal(WTERMSIG(*status_)));
   return fmt::format("ended with exit code {}", WEXITSTATUS(*status_));
+}
+
+int ChildProcess::exitCode() const {
+  PIPESHARD_CHECK(status_.has_value(), "process {} has not ended", pid_);
+  return WIFSIGNALED(*status_) ? 128 + WTERMSIG(*status_) : WEXITSTATUS(*status_);
 }
 
 SignalWatch::SignalWatch() {

@@ -15,10 +15,11 @@ namespace pipeshard {
 class ChildProcess {
  public:
   // `arguments` without argv[0]. `environment` ("NAME=value") overrides that of this process. Standard input is /dev/null,
-  // standard output goes where standard error goes; SIGINT and SIGTERM are ignored: the parent decides when it ends.
+  // standard output goes where standard error goes, SIGINT and SIGTERM are ignored (the parent decides when it ends); not so with
+  // `is_command`: then it reads, writes and is interrupted as if the user had started it.
   // Errors: kMissingInput (cannot be executed), kOutOfMemory (cannot fork).
   static ChildProcess start(const std::string& executable, const std::vector<std::string>& arguments,
-                            const std::vector<std::string>& environment);
+                            const std::vector<std::string>& environment, bool is_command = false);
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
   ~ChildProcess();
@@ -32,6 +33,7 @@ class ChildProcess {
   void kill();
   // "was killed by signal 9 (Killed)", "ended with exit code 3". Only when reaped.
   std::string describeEnd() const;
+  int exitCode() const;  // 128 + signal if one ended it. Only when reaped.
 
  private:
   ChildProcess() = default;

@@ -1,21 +1,19 @@
-#include <fcntl.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <optional>
 #include <random>
-#include <thread>
 
 #include "runtime/child_process.h"
+#include "runtime/control_types.h"
+#include "runtime/executor.h"
 #include "runtime/job.h"
+#include "runtime/node_pool.h"
+#include "runtime/worker_placement.h"
 #include "runtime/weight_check.h"
-#include "runtime/worker.h"
 #include "transport/control.h"
-#include "transport/shared_memory.h"
 
 namespace pipeshard {
 namespace {
@@ -24,102 +22,70 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLookAround{100};
-// A worker's link answers every second, whatever the worker computes; silence means stopped or swapped out.
-constexpr milliseconds kSilence{15'000};
-// A worker that lost its peer speaks before the peer's own end is noticed: the cause gets this long to show up.
-constexpr milliseconds kCauseWindow{500};
+// A worker's link answers twice a second, whatever the worker computes; silence means stopped or swapped out. Longer than a node's, so
+// that a node that is lost is named rather than its workers.
+constexpr milliseconds kSilence{5'000};
 
 constexpr int kMessagesAtOnce = 256;
 
 struct Worker {
-  ChildProcess process;
   Clock::time_point last_heard;
   std::string where = "starting";
   bool loaded = false;
   bool finished = false;
   int64_t steps_done = 0;
+  uint64_t progress = 0;  // of its computing thread
+  Clock::time_point last_progress;
 };
-
-struct Failure {
-  ErrorCode code;
-  std::string message;
-  bool is_cause = true;  // false: a worker cannot reach a peer, most often the consequence of something else
-};
-
-// The earlier one, unless only the later one can be a cause.
-void keepFirstCause(std::optional<Failure>& first, std::optional<Failure> later) {
-  if (later && (!first || (!first->is_cause && later->is_cause))) first = std::move(later);
-}
-
-ErrorCode knownCode(int code) {
-  const auto first = static_cast<int>(ErrorCode::kUsage);
-  const auto last = static_cast<int>(ErrorCode::kNoGoodCheckpoint);
-  return code >= first && code <= last ? static_cast<ErrorCode>(code) : ErrorCode::kInternal;
-}
 
 std::string newJobId() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
-int threadsPerWorker(const JobSpec& spec, int ranks) {
-  if (spec.threads_per_worker > 0) return spec.threads_per_worker;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
-}
+int64_t wholeSeconds(Clock::duration duration) { return std::chrono::duration_cast<std::chrono::seconds>(duration).count(); }
 
 class Coordinator {
  public:
   Coordinator(const JobSpec& spec, const JobProgressCallback& progress)
-      : spec_(spec),
-        progress_(progress),
-        ranks_(countRanks(spec.plan_directory)),
-        job_id_(newJobId()),
-        segments_(SharedSegments::create(ranks_)),
-        server_(ControlServer::bind(job_id_)) {
+      : spec_(spec), progress_(progress), ranks_(countRanks(spec.plan_directory)), workers_(static_cast<size_t>(ranks_)) {
     signals_ = spec.signals;
     if (signals_ == nullptr && spec.handle_signals) signals_ = &own_signals_.emplace();
     result_.ranks.resize(static_cast<size_t>(ranks_));
     result_.steps.resize(static_cast<size_t>(spec.steps));
     losses_.resize(result_.steps.size());
     dumps_.assign(result_.steps.size() * static_cast<size_t>(ranks_), "");
+    makePlacement();
   }
 
-  JobResult run() {
-    const Clock::time_point start = Clock::now();
-    startWorkers();
-    waitFor([](const Worker& worker) { return worker.loaded; }, start + spec_.load_timeout, "loading the program");
-    result_.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    sendToAll("run", {{"first", 1}, {"last", spec_.steps}});
-    for (int64_t step = 1; step <= spec_.steps; ++step) {
-      waitFor([&](const Worker& worker) { return worker.steps_done >= step; }, Clock::now() + spec_.step_timeout,
-              fmt::format("step {}", step));
-      finishStep(step);
-    }
-    waitFor([](const Worker& worker) { return worker.finished; }, Clock::now() + spec_.step_timeout, "the end of the last step");
-    stopWorkers();
-    for (std::string& path : dumps_) {
-      if (!path.empty()) result_.dump_files.push_back(std::move(path));
-    }
-    return std::move(result_);
-  }
+  JobResult run();
 
  private:
+  void makePlacement();
+  WorkerOptions commonOptions() const;
   void startWorkers();
   void finishStep(int64_t step);
-  void stopWorkers();
+  void stopWorkers(int exit_code, const std::string& message);
+  void abortWorkers();
   [[noreturn]] void failJob(Failure first);
   void report(const JobProgress& progress) {
     if (progress_) progress_(progress);
   }
   void sendToAll(std::string_view type, const nlohmann::json& body);
+  // "worker of rank 2 (host a, pid 4711)".
+  std::string nameOf(int rank) const;
 
   // One wait: at most kLookAround; then what came is worked off. The first failure, if any.
   std::optional<Failure> lookAround();
-  void forgiveAbsence();
+  Clock::duration forgiveAbsence();
   std::optional<Failure> handleMessage(const ControlMessage& message);
+  std::optional<Failure> handleWorker(const ControlMessage& message);
+  void handleRegister(int rank);
+  void handleHeartbeat(Worker& worker, const nlohmann::json& body);
+  void handleLoaded(int rank, const nlohmann::json& body);
+  void handleStored(int sender, const nlohmann::json& body);
   std::optional<Failure> handleStep(int rank, Worker& worker, const nlohmann::json& body);
-  std::optional<Failure> handleEnd(int rank);
-  std::optional<Failure> findSilentWorker();
+  std::optional<Failure> findStuckWorker() const;
 
   template <typename Condition>
   void waitFor(Condition condition, Clock::time_point deadline, const std::string& what) {
@@ -128,9 +94,9 @@ class Coordinator {
       if (std::optional<Failure> failure = lookAround()) failJob(std::move(*failure));
       if (Clock::now() < deadline || is_met()) continue;
       std::string late;
-      for (size_t rank = 0; rank < workers_.size(); ++rank) {
-        if (!condition(workers_[rank]))
-          late += fmt::format("\n  rank {} (pid {}): {}", rank, workers_[rank].process.pid(), workers_[rank].where);
+      for (int rank = 0; rank < ranks_; ++rank) {
+        const Worker& worker = workers_[static_cast<size_t>(rank)];
+        if (!condition(worker)) late += fmt::format("\n  {}: {}", nameOf(rank), worker.where);
       }
       failJob({ErrorCode::kHang, fmt::format("{} took too long; still there:{}", what, late)});
     }
@@ -139,31 +105,57 @@ class Coordinator {
   const JobSpec& spec_;
   const JobProgressCallback& progress_;
   int ranks_;
+  std::unique_ptr<ControlServer> own_server_;  // of a job on this machine; nodes have joined at their pool's
+  ControlServer* server_ = nullptr;
   std::string job_id_;
-  SharedSegments segments_;
-  std::unique_ptr<ControlServer> server_;
+  std::optional<JobKeys> keys_;
   std::optional<SignalWatch> own_signals_;
   SignalWatch* signals_ = nullptr;  // nullptr: signals are not handled
   Clock::time_point last_look_ = Clock::now();
   JobResult result_;
   std::vector<std::optional<double>> losses_;  // by step
   std::vector<std::string> dumps_;             // by step, rank
-  std::vector<Worker> workers_;                // last: killed and reaped before anything that they use goes away
+  std::vector<nlohmann::json> stored_;         // addresses that workers have left for each other, as they came
+  std::vector<Worker> workers_;
+  std::unique_ptr<WorkerPlacement> placement_;  // last: its processes are killed and reaped before anything that they use goes away
 };
 
-void Coordinator::startWorkers() {
-  namespace fs = std::filesystem;
-  const int threads = threadsPerWorker(spec_, ranks_);
+void Coordinator::makePlacement() {
+  if (spec_.nodes != nullptr) {
+    server_ = &spec_.nodes->server();
+    job_id_ = spec_.nodes->job();
+    keys_ = spec_.nodes->keys();
+    if (static_cast<int>(spec_.node_of_rank.size()) != ranks_) {
+      fail(ErrorCode::kInternal, "{} ranks, but {} are placed on nodes", ranks_, spec_.node_of_rank.size());
+    }
+  } else {
+    job_id_ = newJobId();
+    keys_ = makeJobKeys();
+    own_server_ = ControlServer::bind({.job_id = job_id_, .keys = keys_, .schema = workerMessages()});
+    server_ = own_server_.get();
+  }
   if (!spec_.dump_directory.empty()) {
     std::error_code error;
-    fs::create_directories(spec_.dump_directory, error);
+    std::filesystem::create_directories(spec_.dump_directory, error);
     if (error) fail(ErrorCode::kDiskFull, "cannot create the folder {}: {}", spec_.dump_directory, error.message());
   }
+  WorkerGroupSpec group{spec_.worker_executable, spec_.worker_arguments, spec_.threads_per_worker, spec_.plan_directory, {},
+                        commonOptions()};
+  if (spec_.nodes != nullptr) {
+    placement_ = placeOnNodes(spec_, std::move(group), progress_);
+    return;
+  }
+  for (int rank = 0; rank < ranks_; ++rank) group.ranks.push_back(rank);
+  placement_ = placeHere(std::move(group));
+}
+
+WorkerOptions Coordinator::commonOptions() const {
   WorkerOptions options;
   options.endpoint = server_->endpoint();
   options.job = job_id_;
-  options.segments = segments_.describe();
-  options.coordinator = ::getpid();
+  options.generation = spec_.nodes == nullptr ? 0 : spec_.nodes->generation();
+  if (keys_) options.keys = keys_->clientKeys();
+  options.node_of_rank = spec_.node_of_rank;
   options.data = spec_.data;
   options.check_finite = spec_.check_finite;
   options.dump_directory = spec_.dump_directory;
@@ -171,22 +163,49 @@ void Coordinator::startWorkers() {
   options.adopt_directory = spec_.adopt_directory;
   options.adopt_ranks = spec_.adopt_ranks;
   options.transfer_timeout_ms = spec_.transfer_timeout.count();
-  workers_.reserve(static_cast<size_t>(ranks_));
+  return options;
+}
+
+JobResult Coordinator::run() {
+  startWorkers();
+  const Clock::time_point start = Clock::now();
+  waitFor([](const Worker& worker) { return worker.loaded; }, start + spec_.load_timeout, "loading the program");
+  result_.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  sendToAll("run", {{"first", 1}, {"last", spec_.steps}});
+  for (Worker& worker : workers_) worker.last_progress = Clock::now();
+  for (int64_t step = 1; step <= spec_.steps; ++step) {
+    waitFor([&](const Worker& worker) { return worker.steps_done >= step; }, Clock::now() + spec_.step_timeout,
+            fmt::format("step {}", step));
+    finishStep(step);
+  }
+  waitFor([](const Worker& worker) { return worker.finished; }, Clock::now() + spec_.step_timeout, "the end of the last step");
+  stopWorkers(0, "");
+  for (std::string& path : dumps_) {
+    if (!path.empty()) result_.dump_files.push_back(std::move(path));
+  }
+  return std::move(result_);
+}
+
+void Coordinator::startWorkers() {
+  const Clock::time_point deadline = Clock::now() + placement_->startTimeout();
+  while (!placement_->start()) {
+    if (std::optional<Failure> failure = lookAround()) failJob(std::move(*failure));
+    if (Clock::now() > deadline) failJob({ErrorCode::kPeerUnavailable, placement_->describeMissing()});
+  }
   for (int rank = 0; rank < ranks_; ++rank) {
-    options.rank = rank;
-    options.directory = (fs::path(spec_.plan_directory) / "ranks" / rankDirectoryName(rank)).string();
-    std::vector<std::string> arguments = spec_.worker_arguments;
-    const std::vector<std::string> own = workerArguments(options);
-    arguments.insert(arguments.end(), own.begin(), own.end());
-    workers_.push_back(
-        {ChildProcess::start(spec_.worker_executable, arguments, {fmt::format("OMP_NUM_THREADS={}", threads)}), Clock::now()});
-    result_.ranks[static_cast<size_t>(rank)].pid = workers_.back().process.pid();
-    report({.kind = JobProgress::Kind::kStarted, .rank = rank, .pid = workers_.back().process.pid()});
+    Worker& worker = workers_[static_cast<size_t>(rank)];
+    worker.last_heard = Clock::now();
+    result_.ranks[static_cast<size_t>(rank)].pid = placement_->pid(rank);
+    report({.kind = JobProgress::Kind::kStarted, .rank = rank, .pid = placement_->pid(rank), .host = placement_->host(rank)});
   }
 }
 
 void Coordinator::sendToAll(std::string_view type, const nlohmann::json& body) {
   for (int rank = 0; rank < ranks_; ++rank) server_->send(rank, type, body);
+}
+
+std::string Coordinator::nameOf(int rank) const {
+  return fmt::format("worker of rank {} (host {}, pid {})", rank, placement_->host(rank), placement_->pid(rank));
 }
 
 void Coordinator::finishStep(int64_t step) {
@@ -199,26 +218,28 @@ void Coordinator::finishStep(int64_t step) {
 }
 
 // Nobody was silent while the coordinator itself did not listen (suspended, or in the caller's callback).
-void Coordinator::forgiveAbsence() {
+Clock::duration Coordinator::forgiveAbsence() {
   const Clock::time_point now = Clock::now();
   const auto absence = now - last_look_;
   last_look_ = now;
-  if (absence < std::chrono::seconds(1)) return;
-  for (Worker& worker : workers_) worker.last_heard += absence;
+  if (absence < std::chrono::seconds(1)) return Clock::duration::zero();
+  for (Worker& worker : workers_) {
+    worker.last_heard += absence;
+    worker.last_progress += absence;
+  }
+  return absence;
 }
 
 std::optional<Failure> Coordinator::lookAround() {
-  std::vector<int> descriptors;
-  for (const Worker& worker : workers_) {
-    if (!worker.process.isReaped()) descriptors.push_back(worker.process.descriptor());
-  }
+  std::vector<int> descriptors = placement_->descriptors();
   if (signals_) descriptors.push_back(signals_->descriptor());
-  forgiveAbsence();
+  const Clock::duration absence = forgiveAbsence();
   ControlEvent event = server_->poll(kLookAround, descriptors);
   if (signals_) {
     if (const int signal = signals_->take(); signal != 0) {
-      stopWorkers();
-      throw JobInterrupted(signal);
+      const JobInterrupted interrupted(signal);
+      stopWorkers(static_cast<int>(interrupted.code()), interrupted.message());
+      throw interrupted;
     }
   }
   std::optional<Failure> failure;
@@ -228,48 +249,87 @@ std::optional<Failure> Coordinator::lookAround() {
     keepFirstCause(failure, handleMessage(*event.message));
     event.message = taken < kMessagesAtOnce ? server_->receive(milliseconds(0)) : std::nullopt;
   }
-  for (int rank = 0; rank < ranks_; ++rank) keepFirstCause(failure, handleEnd(rank));
-  keepFirstCause(failure, findSilentWorker());
+  for (const WorkerEnd& end : placement_->takeEnds()) {
+    const std::string& where = workers_[static_cast<size_t>(end.rank)].where;
+    keepFirstCause(failure,
+                   Failure{ErrorCode::kPeerUnavailable, fmt::format("{} {}; last seen: {}", nameOf(end.rank), end.description, where)});
+  }
+  keepFirstCause(failure, placement_->look(absence));
+  if (!failure) failure = findStuckWorker();
   return failure;
 }
 
 std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message) {
-  if (message.rank < 0 || message.rank >= ranks_) return std::nullopt;
-  Worker& worker = workers_[static_cast<size_t>(message.rank)];
-  RankResult& rank = result_.ranks[static_cast<size_t>(message.rank)];
-  const nlohmann::json& body = message.body;
-  worker.last_heard = Clock::now();
   try {
-    if (message.lost_before > 0) {
-      return Failure{ErrorCode::kPeerUnavailable,
-                     fmt::format("rank {} (pid {}): {} control messages were lost", message.rank, rank.pid, message.lost_before)};
-    }
-    if (message.type == "heartbeat") {
-      worker.where = body.at("where").get<std::string>();
-    } else if (message.type == "loaded") {
-      worker.loaded = true;
-      worker.where = "loaded";
-      rank.arena_bytes = body.at("arena_bytes").get<int64_t>();
-      rank.constant_bytes = body.at("constant_bytes").get<int64_t>();
-      const nlohmann::json& memory = body.at("memory");
-      rank.memory = {memory.at("parameters"),  memory.at("states"),    memory.at("gradients"),
-                     memory.at("activations"), memory.at("workspace"), memory.at("padding")};
-      report({.kind = JobProgress::Kind::kLoaded, .rank = message.rank});
-    } else if (message.type == "step") {
-      return handleStep(message.rank, worker, body);
-    } else if (message.type == "finished") {
-      worker.finished = true;
-      rank.peak_resident_bytes = body.at("peak_resident_bytes").get<int64_t>();
-    } else if (message.type == "error") {
-      const ErrorCode code = knownCode(body.at("code").get<int>());
-      return Failure{code, fmt::format("worker of rank {} (pid {}): {}", message.rank, rank.pid, body.at("message").get<std::string>()),
-                     code != ErrorCode::kPeerUnavailable && code != ErrorCode::kHang};
-    }
+    if (message.rank >= kFirstNodeRank) return placement_->handleMessage(message);
+    if (message.rank >= 0 && message.rank < ranks_) return handleWorker(message);
   } catch (const nlohmann::json::exception& error) {
-    return Failure{ErrorCode::kInternal,
-                   fmt::format("rank {} (pid {}): malformed '{}' message: {}", message.rank, rank.pid, message.type, error.what())};
+    return Failure{ErrorCode::kInternal, fmt::format("rank {}: malformed '{}' message: {}", message.rank, message.type, error.what())};
   }
   return std::nullopt;
+}
+
+std::optional<Failure> Coordinator::handleWorker(const ControlMessage& message) {
+  Worker& worker = workers_[static_cast<size_t>(message.rank)];
+  const nlohmann::json& body = message.body;
+  worker.last_heard = Clock::now();
+  if (message.lost_before > 0) {
+    return Failure{ErrorCode::kPeerUnavailable,
+                   fmt::format("{}: {} control messages were lost", nameOf(message.rank), message.lost_before)};
+  }
+  if (message.type == kRegister) {
+    handleRegister(message.rank);
+  } else if (message.type == "heartbeat") {
+    handleHeartbeat(worker, body);
+  } else if (message.type == "store") {
+    handleStored(message.rank, body);
+  } else if (message.type == "loaded") {
+    handleLoaded(message.rank, body);
+  } else if (message.type == "step") {
+    return handleStep(message.rank, worker, body);
+  } else if (message.type == "finished") {
+    worker.finished = true;
+    result_.ranks[static_cast<size_t>(message.rank)].peak_resident_bytes = body.at("peak_resident_bytes").get<int64_t>();
+  } else if (message.type == "error") {
+    const ErrorCode code = knownErrorCode(body.at("code").get<int>());
+    return Failure{code, fmt::format("{}: {}", nameOf(message.rank), body.at("message").get<std::string>()),
+                   code != ErrorCode::kPeerUnavailable && code != ErrorCode::kHang};
+  }
+  return std::nullopt;
+}
+
+// What other workers have stored before this one came.
+void Coordinator::handleRegister(int rank) {
+  for (const nlohmann::json& entry : stored_) server_->send(rank, "store", entry);
+}
+
+void Coordinator::handleStored(int sender, const nlohmann::json& body) {
+  stored_.push_back(body);
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank != sender && server_->isRegistered(rank)) server_->send(rank, "store", body);
+  }
+}
+
+void Coordinator::handleHeartbeat(Worker& worker, const nlohmann::json& body) {
+  worker.where = body.at("where").get<std::string>();
+  const auto progress = body.at("progress").get<uint64_t>();
+  const bool may_take_its_time = !body.at("computing").get<bool>();
+  if (progress != worker.progress || may_take_its_time) worker.last_progress = Clock::now();
+  worker.progress = progress;
+}
+
+void Coordinator::handleLoaded(int rank, const nlohmann::json& body) {
+  Worker& worker = workers_[static_cast<size_t>(rank)];
+  RankResult& result = result_.ranks[static_cast<size_t>(rank)];
+  worker.loaded = true;
+  worker.last_progress = Clock::now();
+  worker.where = "loaded";
+  result.arena_bytes = body.at("arena_bytes").get<int64_t>();
+  result.constant_bytes = body.at("constant_bytes").get<int64_t>();
+  const nlohmann::json& memory = body.at("memory");
+  result.memory = {memory.at("parameters"),  memory.at("states"),    memory.at("gradients"),
+                   memory.at("activations"), memory.at("workspace"), memory.at("padding")};
+  report({.kind = JobProgress::Kind::kLoaded, .rank = rank});
 }
 
 std::optional<Failure> Coordinator::handleStep(int rank, Worker& worker, const nlohmann::json& body) {
@@ -293,35 +353,46 @@ std::optional<Failure> Coordinator::handleStep(int rank, Worker& worker, const n
   return std::nullopt;
 }
 
-std::optional<Failure> Coordinator::handleEnd(int rank) {
-  Worker& worker = workers_[static_cast<size_t>(rank)];
-  if (worker.process.isReaped() || !worker.process.tryReap()) return std::nullopt;
-  segments_.markDead(rank);
-  return Failure{ErrorCode::kPeerUnavailable, fmt::format("worker of rank {} (pid {}) {}; last seen: {}", rank, worker.process.pid(),
-                                                          worker.process.describeEnd(), worker.where)};
-}
-
-std::optional<Failure> Coordinator::findSilentWorker() {
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    const Worker& worker = workers_[rank];
-    if (Clock::now() - worker.last_heard < kSilence) continue;
-    return Failure{ErrorCode::kHang,
-                   fmt::format("worker of rank {} (pid {}) has not answered for {} s (stopped?); last seen: {}", rank, worker.process.pid(),
-                               std::chrono::duration_cast<std::chrono::seconds>(kSilence).count(), worker.where)};
+std::optional<Failure> Coordinator::findStuckWorker() const {
+  const Clock::time_point now = Clock::now();
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const Worker& worker = workers_[static_cast<size_t>(rank)];
+    if (worker.last_heard == Clock::time_point()) continue;  // not started
+    if (now - worker.last_heard >= kSilence) {
+      return Failure{ErrorCode::kPeerUnavailable, fmt::format("{} has not answered for {} s{}; last seen: {}", nameOf(rank),
+                                                              wholeSeconds(kSilence), placement_->processState(rank), worker.where)};
+    }
+    if (worker.loaded && !worker.finished && now - worker.last_progress >= spec_.progress_timeout) {
+      return Failure{ErrorCode::kHang, fmt::format("{} answers, but its computation has made no progress for {} s; it is at: {}. If one "
+                                                   "operator may take so long, raise --progress-timeout",
+                                                   nameOf(rank), wholeSeconds(spec_.progress_timeout), worker.where)};
+    }
   }
   return std::nullopt;
 }
 
+// Beside those who started them: a node daemon that is stopped itself cannot end its workers.
+void Coordinator::abortWorkers() {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    try {
+      if (server_->isRegistered(rank)) server_->send(rank, "abort", nlohmann::json::object());
+    } catch (const Error&) {
+      // It is gone.
+    }
+  }
+}
+
 void Coordinator::failJob(Failure first) {
   std::optional<Failure> failure = std::move(first);
-  const Clock::time_point end = Clock::now() + kCauseWindow;
+  const Clock::time_point end = Clock::now() + placement_->causeWindow();
   while (!failure->is_cause && Clock::now() < end) keepFirstCause(failure, lookAround());
-  for (int rank = 0; rank < ranks_; ++rank) segments_.markDead(rank);
-  for (Worker& worker : workers_) worker.process.kill();
+  abortWorkers();
+  placement_->kill();
+  placement_->release(static_cast<int>(failure->code), failure->message);
   throw Error(failure->code, failure->message);
 }
 
-void Coordinator::stopWorkers() {
+void Coordinator::stopWorkers(int exit_code, const std::string& message) {
   for (int rank = 0; rank < ranks_; ++rank) {
     try {
       if (server_->isRegistered(rank)) server_->send(rank, "stop", nlohmann::json::object());
@@ -330,13 +401,15 @@ void Coordinator::stopWorkers() {
     }
   }
   const Clock::time_point end = Clock::now() + spec_.stop_timeout;
-  for (Worker& worker : workers_) {
-    while (!worker.process.tryReap() && Clock::now() < end) {
-      const int descriptor = worker.process.descriptor();
-      server_->poll(kLookAround, std::span(&descriptor, 1));
-    }
-    worker.process.kill();
+  while (!placement_->allEnded() && Clock::now() < end) {
+    const std::vector<int> descriptors = placement_->descriptors();
+    const ControlEvent event = server_->poll(kLookAround, descriptors);
+    if (event.message && event.message->rank >= kFirstNodeRank) placement_->handleMessage(*event.message);
+    placement_->takeEnds();
+    placement_->look(Clock::duration::zero());
   }
+  if (!placement_->allEnded()) placement_->kill();
+  placement_->release(exit_code, message);
 }
 
 }  // namespace

@@ -49,11 +49,14 @@ struct Executor::Action {
 // Groups by their number in the program. Keeps the time that collectives take, which includes waiting for the others.
 class Executor::GroupCollectives : public Collectives {
  public:
-  GroupCollectives(const Program& program, Communicator& communicator) : program_(program), communicator_(communicator) {}
+  GroupCollectives(const Program& program, Communicator& communicator, std::atomic<bool>& waiting)
+      : program_(program), communicator_(communicator), waiting_(waiting) {}
 
   void allReduceSum(int group, DataType type, const void* input, void* output, size_t count) override {
     const Clock::time_point start = Clock::now();
+    waiting_.store(true, std::memory_order_relaxed);
     communicator_.allReduce(program_.groups.at(static_cast<size_t>(group)), type, Reduction::kSum, input, output, count);
+    waiting_.store(false, std::memory_order_relaxed);
     seconds_ += secondsSince(start);
   }
 
@@ -63,6 +66,7 @@ class Executor::GroupCollectives : public Collectives {
  private:
   const Program& program_;
   Communicator& communicator_;
+  std::atomic<bool>& waiting_;
   double seconds_ = 0;
 };
 
@@ -217,7 +221,7 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
   }
   arena_ = arena;
   communicator_ = communicator;
-  if (communicator != nullptr) collectives_ = std::make_unique<GroupCollectives>(program(), *communicator);
+  if (communicator != nullptr) collectives_ = std::make_unique<GroupCollectives>(program(), *communicator, waiting_);
   data_ = data;
   pending_sends_.resize(program().buffers.size());
   for (const Instruction& instruction : program().instructions) {
@@ -268,6 +272,10 @@ std::string Executor::describeCurrent() const {
   return fmt::format("step {}, {}", step, describePlace(program(), current_instruction_.load()));
 }
 
+ExecutorProgress Executor::progress() const {
+  return {progress_.load(std::memory_order_relaxed), waiting_.load(std::memory_order_relaxed), current_step_.load() != 0};
+}
+
 StepReport Executor::runStep(int64_t step) {
   PIPESHARD_CHECK(actions_.size() == program().instructions.size(), "attach was not called");
   const Clock::time_point start = Clock::now();
@@ -279,6 +287,7 @@ StepReport Executor::runStep(int64_t step) {
   }
   for (size_t i = 0; i < actions_.size(); ++i) {
     current_instruction_.store(i, std::memory_order_relaxed);
+    progress_.fetch_add(1, std::memory_order_relaxed);
     try {
       execute(actions_[i], step, report);
     } catch (Error& error) {
@@ -289,6 +298,7 @@ StepReport Executor::runStep(int64_t step) {
   }
   const Clock::time_point end_of_work = Clock::now();
   for (size_t b = 0; b < pending_sends_.size(); ++b) waitForSends(BufferId(b));
+  progress_.fetch_add(1, std::memory_order_relaxed);
   report.transfer_seconds += secondsSince(end_of_work);
   report.loss = readLoss();
   if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
@@ -307,7 +317,7 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
   switch (instruction.kind) {
     case InstructionKind::kLoadInput: data_->fill(action.data_input, step, instruction.offset, {action.output, action.bytes}); break;
     case InstructionKind::kRun:
-    case InstructionKind::kUpdate: action.run.run(); break;
+    case InstructionKind::kUpdate: action.run.run(progress_); break;
     case InstructionKind::kAccumulate:
       if (instruction.overwrite) {
         if (action.bytes > 0) std::memmove(action.output, action.input, action.bytes);
@@ -336,6 +346,7 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
 void Executor::transfer(Action& action) {
   const Instruction& instruction = *action.instruction;
   PIPESHARD_CHECK(communicator_ != nullptr, "a transfer without communicator");
+  waiting_.store(true, std::memory_order_relaxed);
   if (instruction.kind == InstructionKind::kSend) {
     pending_sends_[instruction.inputs[0].index()].push_back(communicator_->send(instruction.peer, {action.input, action.bytes}));
   } else if (instruction.kind == InstructionKind::kReceive) {
@@ -344,11 +355,15 @@ void Executor::transfer(Action& action) {
     const std::vector<int>& group = program().groups.at(static_cast<size_t>(instruction.group));
     communicator_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output, action.elements);
   }
+  waiting_.store(false, std::memory_order_relaxed);
 }
 
 void Executor::waitForSends(BufferId buffer) {
   std::vector<std::unique_ptr<SendHandle>>& sends = pending_sends_[buffer.index()];
+  if (sends.empty()) return;
+  waiting_.store(true, std::memory_order_relaxed);
   for (const auto& send : sends) send->wait();
+  waiting_.store(false, std::memory_order_relaxed);
   sends.clear();
 }
 

@@ -52,6 +52,13 @@ struct StepReport {
   double transfer_seconds = 0;  // in sends, receives, collectives and waiting for them
 };
 
+// What a watcher needs to tell a computing rank from one that is stuck, and both from one that waits for somebody else.
+struct ExecutorProgress {
+  uint64_t count = 0;    // grows with every instruction and every node of a subgraph
+  bool waiting = false;  // in a send, receive or collective
+  bool running = false;  // inside a step
+};
+
 // Thread rules: one thread uses an executor at a time.
 class Executor {
  public:
@@ -77,9 +84,10 @@ class Executor {
   // Runs all instructions. Errors carry rank, instruction and node as context; afterwards the state is undefined.
   StepReport runStep(int64_t step);
 
-  // What is being executed, for reports about a hang: "step 3, rank 1, instruction 7: receive peer 0 -> 'h@0'". The one function
-  // that other threads may call meanwhile.
+  // What is being executed, for reports about a hang: "step 3, rank 1, instruction 7: receive peer 0 -> 'h@0'". This and progress()
+  // are what other threads may call meanwhile.
   std::string describeCurrent() const;
+  ExecutorProgress progress() const;
 
   // Content of a buffer; meaningful at the end of a step for persistent ones and results.
   std::span<std::byte> content(BufferId id) const;
@@ -112,6 +120,8 @@ class Executor {
   std::vector<std::vector<std::unique_ptr<SendHandle>>> pending_sends_;  // by buffer
   std::atomic<size_t> current_instruction_{0};
   std::atomic<int64_t> current_step_{0};  // 0 between steps
+  std::atomic<uint64_t> progress_{0};
+  std::atomic<bool> waiting_{false};
 };
 
 // A program of one rank, in this process: reference runs and tests.

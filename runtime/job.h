@@ -1,17 +1,21 @@
-// A job: the workers of one node running a plan directory, under a coordinator.
+// A job: workers running a plan directory, on this machine or on nodes, under a coordinator.
 //
 //   JobSpec spec;
 //   spec.plan_directory = "gpt2.plan";  spec.steps = 3;
 //   const JobResult result = runJob(spec);
 //   result.steps[0].loss
 //
-// runJob is the coordinator. It starts one process per rank (`EXE worker ...`, see worker.h) and stays until all are gone,
-// however it ends: no process, shared memory segment or socket outlives it, also when it is killed with SIGKILL (the kernel
-// kills the workers then).
+// runJob is the coordinator. It starts one process per rank (`EXE worker ...`, see worker.h), or has the nodes that joined
+// (runtime/node_pool.h) start theirs, and stays until all are gone, however it ends: no process, shared memory segment or socket
+// outlives it, also when it is killed with SIGKILL (the kernel kills its workers then, and the nodes theirs within five seconds).
 //
-// When something fails, the first cause is what runJob throws, with rank, process and instruction; failures that follow from it
-// (peers that lose their partner) are not reported. The code is the worker's own (kBadModel, kNotANumber, kOutOfMemory, ...);
-// kPeerUnavailable for a process that died; kHang when a deadline passed.
+// When something fails, the first cause is what runJob throws, one line with rank, host, process and instruction; failures that follow
+// from it (peers that lose their partner) are not reported. The code is the worker's own (kBadModel, kNotANumber, kOutOfMemory, ...);
+// kPeerUnavailable for a process or node that died or does not answer (SIGSTOP, a cut link); kHang when a rank answers but makes no
+// progress, or when a deadline passed.
+//
+// Three signals tell that a rank lives: its process (its end is noticed at once), its heartbeats (twice a second, from a thread of their
+// own), and the progress of its computing thread, which they carry.
 #pragma once
 
 #include <chrono>
@@ -26,13 +30,14 @@
 
 namespace pipeshard {
 
+class NodePool;     // runtime/node_pool.h
 class SignalWatch;  // runtime/child_process.h
 
 struct JobSpec {
   std::string plan_directory;  // holds ranks/0000/program.json and so on
   DataDescription data;
   int64_t steps = 1;
-  int threads_per_worker = 0;  // 0: processors / ranks, at least 1
+  int threads_per_worker = 0;  // 0: the node's processors / its ranks, at least 1
   bool check_finite = true;    // stop when the loss is NaN or infinite
 
   std::string dump_directory;  // "": nothing is written; created if needed
@@ -42,13 +47,19 @@ struct JobSpec {
   std::string adopt_directory;
   int adopt_ranks = 0;
 
-  // How a worker is started: the executable is called with these arguments and then the options of worker.h.
+  // nullptr: all workers run on this machine. Else rank r runs on node node_of_rank[r] of those that join.
+  NodePool* nodes = nullptr;
+  std::vector<int> node_of_rank;
+
+  // How a worker is started (on nodes the daemon's own executable is): the executable is called with these arguments and then the options
+  // of worker.h.
   std::string worker_executable = "/proc/self/exe";
   std::vector<std::string> worker_arguments = {"worker"};
 
   std::chrono::milliseconds load_timeout{std::chrono::minutes(10)};      // from start until all weights are in memory
   std::chrono::milliseconds step_timeout{std::chrono::minutes(30)};      // one step on all ranks
   std::chrono::milliseconds transfer_timeout{std::chrono::minutes(10)};  // one wait for a peer inside a step
+  std::chrono::milliseconds progress_timeout{std::chrono::minutes(2)};   // one operator of a rank that computes
   std::chrono::milliseconds stop_timeout{std::chrono::seconds(2)};       // for workers to end by themselves before they are killed
 
   bool handle_signals = true;      // SIGINT, SIGTERM and SIGHUP stop the job while runJob runs (JobInterrupted); previous handlers return
@@ -57,10 +68,12 @@ struct JobSpec {
 
 // What people see meanwhile. `rank` is -1 for the job as a whole.
 struct JobProgress {
-  enum class Kind : uint8_t { kStarted, kLoaded, kStep };
+  enum class Kind : uint8_t { kNodeJoined, kStarted, kLoaded, kStep };
   Kind kind = Kind::kStarted;
+  int node = -1;     // kNodeJoined
   int rank = -1;     // kStarted, kLoaded
-  int pid = 0;       // kStarted
+  int pid = 0;       // kStarted; of the daemon in kNodeJoined
+  std::string host = {};  // kStarted, kNodeJoined
   int64_t step = 0;  // kStep: this step is done on all ranks
   double loss = 0;
   double seconds = 0;
@@ -99,6 +112,9 @@ class JobInterrupted : public Error {
  private:
   int signal_;
 };
+
+// This machine's name, for messages.
+std::string hostName();
 
 // How many ranks a plan directory has. Error(kMissingInput) when it has none, kConfiguration when numbers are missing.
 int countRanks(const std::string& plan_directory);

@@ -36,4 +36,11 @@ std::string StepRunner::describeCurrent() const {
   return last_ && current.ends_with("between steps") ? last_->describeCurrent() : current;
 }
 
+ExecutorProgress StepRunner::progress() const {
+  ExecutorProgress sum = main_->progress();
+  if (!last_) return sum;
+  const ExecutorProgress last = last_->progress();
+  return {sum.count + last.count, sum.waiting || last.waiting, sum.running || last.running};
+}
+
 }  // namespace pipeshard

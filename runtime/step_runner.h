@@ -28,8 +28,9 @@ class StepRunner {
   void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data);
   StepReport runStep(int64_t step) { return executorOf(step).runStep(step); }
   Executor& executorOf(int64_t step) { return last_ && data_ != nullptr && data_->isLastBatch(step) ? *last_ : *main_; }
-  // Another thread may call it meanwhile.
+  // Another thread may call these meanwhile.
   std::string describeCurrent() const;
+  ExecutorProgress progress() const;
 
  private:
   std::unique_ptr<Executor> main_;

@@ -33,8 +33,9 @@ bool isView(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-void BoundRun::run() const {
+void BoundRun::run(std::atomic<uint64_t>& progress) const {
   for (const Call& call : calls_) {
+    progress.fetch_add(1, std::memory_order_relaxed);
     if (call.kernel == nullptr) {
       std::memcpy(outputs_[call.first_output], inputs_[call.first_input], call.bytes);
       continue;

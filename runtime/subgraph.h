@@ -8,6 +8,7 @@
 // beside) the node that makes the output, else in a temporary that is copied when everything has run.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -24,8 +25,8 @@ namespace pipeshard {
 // Calls of one binding, in order. Valid as long as its CompiledSubgraph and the memory it was bound to.
 class BoundRun {
  public:
-  // Errors of a kernel get the node as context.
-  void run() const;
+  // Adds one to `progress` with every node, for those who watch. Errors of a kernel get the node as context.
+  void run(std::atomic<uint64_t>& progress) const;
 
  private:
   friend class CompiledSubgraph;

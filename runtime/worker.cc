@@ -4,12 +4,15 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <new>
+#include <sstream>
 
 #include "runtime/step_runner.h"
 #include "runtime/worker_link.h"
@@ -27,6 +30,21 @@ T parseNumber(const std::string& option, const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) fail(ErrorCode::kUsage, "worker: {} {}: not a number", option, text);
   return number;
+}
+
+std::vector<int> parseNumbers(const std::string& option, const std::string& text) {
+  std::vector<int> numbers;
+  std::istringstream list(text);
+  for (std::string part; std::getline(list, part, ',');) numbers.push_back(parseNumber<int>(option, part));
+  return numbers;
+}
+
+std::optional<ClientKeys> takeKeys() {
+  const char* text = std::getenv(kClientKeysVariable);
+  if (text == nullptr) return std::nullopt;
+  const ClientKeys keys = parseClientKeys(text);
+  ::unsetenv(kClientKeysVariable);
+  return keys;
 }
 
 int64_t peakResidentBytes() {
@@ -62,6 +80,28 @@ void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner
   link.send("finished", {{"peak_resident_bytes", peakResidentBytes()}});
 }
 
+// Shared memory with the ranks on this node; if there are other nodes, Gloo to theirs.
+std::unique_ptr<Communicator> openCommunicator(const WorkerOptions& options, int ranks, WorkerLink&, SharedSegments segments,
+                                               size_t arena_bytes, std::span<std::byte>& arena) {
+  const std::chrono::milliseconds timeout(options.transfer_timeout_ms);
+  std::vector<int> nodes = options.node_of_rank;
+  if (nodes.empty()) nodes.resize(static_cast<size_t>(ranks));
+  if (static_cast<int>(nodes.size()) != ranks) {
+    fail(ErrorCode::kConfiguration, "the plan has {} ranks, but {} are placed on nodes", ranks, nodes.size());
+  }
+  const int own_node = nodes.at(static_cast<size_t>(options.rank));
+  std::vector<int> here;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (nodes[static_cast<size_t>(rank)] == own_node) here.push_back(rank);
+  }
+  const int local_rank = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
+  const bool is_alone = static_cast<int>(here.size()) == ranks;
+  auto on_node = SharedMemoryCommunicator::open(std::move(segments), local_rank, timeout);
+  arena = on_node->createArena(arena_bytes);
+  if (is_alone) return on_node;
+  fail(ErrorCode::kConfiguration, "tensors between nodes are not there yet");
+}
+
 void work(const WorkerOptions& options, WorkerLink& link) {
   ExecutorOptions executor_options;
   executor_options.check_finite = options.check_finite;
@@ -74,16 +114,18 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   DataDescription description = options.data;
   description.end.last_batch = runner.lastBatch();
   const auto data = makeDataSource(description, program);
-  const auto communicator =
-      SharedMemoryCommunicator::open(std::move(segments), options.rank, std::chrono::milliseconds(options.transfer_timeout_ms));
-  const auto arena = communicator->createArena(runner.arenaBytes());
+  std::span<std::byte> arena;
+  const auto communicator = openCommunicator(options, program.world_size, link, std::move(segments), runner.arenaBytes(), arena);
   runner.attach(arena, communicator.get(), data.get());
   // The link's thread goes on after a throw below; it must not ask an executor that is gone.
   struct StatusGuard {
     WorkerLink& link;
     ~StatusGuard() { link.setStatus({}); }
   } guard{link};
-  link.setStatus([&runner] { return runner.describeCurrent(); });
+  link.setStatus([&runner] {
+    const ExecutorProgress progress = runner.progress();
+    return WorkerStatus{runner.describeCurrent(), progress.count, progress.running && !progress.waiting};
+  });
   link.send("loaded", {{"arena_bytes", runner.arenaBytes()},
                        {"constant_bytes", runner.constantBytes()},
                        {"memory", memoryJson(runner.main().memory().parts)}});
@@ -127,14 +169,12 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
                                      options.endpoint,
                                      "--job",
                                      options.job,
+                                     "--generation",
+                                     std::to_string(options.generation),
                                      "--rank",
                                      std::to_string(options.rank),
-                                     "--segments",
-                                     options.segments,
-                                     "--directory",
-                                     options.directory,
-                                     "--coordinator",
-                                     std::to_string(options.coordinator),
+                                     "--parent",
+                                     std::to_string(options.parent),
                                      "--seed",
                                      std::to_string(options.data.seed),
                                      "--transfer-timeout",
@@ -142,6 +182,10 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   const auto add = [&](const char* option, const std::string& value) {
     if (!value.empty()) arguments.insert(arguments.end(), {option, value});
   };
+  add("--segments", options.segments);
+  add("--directory", options.directory);
+  add("--nodes", fmt::format("{}", fmt::join(options.node_of_rank, ",")));
+  add("--host", options.host);
   add("--data", options.data.path);
   add("--dump", options.dump_directory);
   add("--adopt", options.adopt_directory);
@@ -162,7 +206,10 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--rank", [&](const std::string& text) { options.rank = parseNumber<int>("--rank", text); }},
       {"--segments", [&](const std::string& text) { options.segments = text; }},
       {"--directory", [&](const std::string& text) { options.directory = text; }},
-      {"--coordinator", [&](const std::string& text) { options.coordinator = parseNumber<int>("--coordinator", text); }},
+      {"--generation", [&](const std::string& text) { options.generation = parseNumber<uint64_t>("--generation", text); }},
+      {"--parent", [&](const std::string& text) { options.parent = parseNumber<int>("--parent", text); }},
+      {"--nodes", [&](const std::string& text) { options.node_of_rank = parseNumbers("--nodes", text); }},
+      {"--host", [&](const std::string& text) { options.host = text; }},
       {"--seed", [&](const std::string& text) { options.data.seed = parseNumber<uint64_t>("--seed", text); }},
       {"--transfer-timeout",
        [&](const std::string& text) { options.transfer_timeout_ms = parseNumber<int64_t>("--transfer-timeout", text); }},
@@ -186,18 +233,21 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
     if (++i == arguments.size()) fail(ErrorCode::kUsage, "worker: {} needs a value", found->first);
     found->second(arguments[i]);
   }
-  if (options.endpoint.empty() || options.job.empty() || options.segments.empty() || options.directory.empty() ||
-      options.coordinator <= 0) {
-    fail(ErrorCode::kUsage,
-         "worker: --connect, --job, --segments, --directory and --coordinator are needed; workers are started by the coordinator");
-  }
   return options;
+}
+
+std::vector<std::string> workerEnvironment(const WorkerOptions& options) {
+  if (!options.keys) return {};
+  return {fmt::format("{}={}", kClientKeysVariable, clientKeysText(*options.keys))};
 }
 
 int workerMain(const WorkerOptions& options) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != options.coordinator) return static_cast<int>(ErrorCode::kPeerUnavailable);
+  if (::getppid() != options.parent) return static_cast<int>(ErrorCode::kPeerUnavailable);
   try {
+    if (options.endpoint.empty() || options.job.empty() || options.segments.empty() || options.directory.empty()) {
+      fail(ErrorCode::kUsage, "--connect, --job, --segments and --directory are needed; workers are started by a coordinator or a node");
+    }
     return workAndReport(options);
   } catch (const Error& error) {
     fmt::print(stderr, "pipeshard worker {}: {}: {}\n", options.rank, errorCodeName(error.code()), error.message());
@@ -207,7 +257,9 @@ int workerMain(const WorkerOptions& options) {
 
 int workerMain(const std::vector<std::string>& arguments) {
   try {
-    return workerMain(parseWorkerArguments(arguments));
+    WorkerOptions options = parseWorkerArguments(arguments);
+    options.keys = takeKeys();
+    return workerMain(options);
   } catch (const Error& error) {
     fmt::print(stderr, "pipeshard: {}\n", error.message());
     return static_cast<int>(error.code());

@@ -5,14 +5,27 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+
+#include "runtime/control_types.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr std::chrono::seconds kConnectTimeout{30};
-constexpr std::chrono::milliseconds kHeartbeat{1000};
+constexpr std::chrono::milliseconds kHeartbeat{500};
 constexpr std::chrono::milliseconds kLookAround{250};  // how soon a worker notices that its parent is gone
+
+std::string fromHex(const std::string& text) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < text.size(); i += 2) {
+    int byte = 0;
+    std::from_chars(text.data() + i, text.data() + i + 2, byte, 16);
+    bytes += static_cast<char>(byte);
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -52,7 +65,7 @@ void WorkerLink::send(std::string type, nlohmann::json body) {
   wake();
 }
 
-void WorkerLink::setStatus(std::function<std::string()> status) {
+void WorkerLink::setStatus(std::function<WorkerStatus()> status) {
   const std::lock_guard lock(mutex_);
   status_ = std::move(status);
 }
@@ -75,18 +88,43 @@ std::optional<ControlMessage> WorkerLink::nextWithin(std::chrono::milliseconds t
   return std::nullopt;
 }
 
+void WorkerLink::store(const std::string& key, const std::string& bytes) {
+  std::string text;
+  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  {
+    const std::lock_guard lock(mutex_);
+    stored_[key] = bytes;
+  }
+  send("store", {{"key", key}, {"value", text}});
+}
+
+std::string WorkerLink::fetch(const std::string& key, std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, timeout, [&] { return stored_.contains(key) || failure_; })) {
+    fail(ErrorCode::kPeerUnavailable, "nobody has announced '{}' within {} ms", key, timeout.count());
+  }
+  if (failure_) throw *failure_;
+  return stored_.at(key);
+}
+
 void WorkerLink::serve(const WorkerOptions& options) {
+  bool registered = false;
   try {
     ControlClientOptions client_options;
+    client_options.generation = options.generation;
+    client_options.keys = options.keys;
+    client_options.schema = workerCommands();
     client_options.body = {{"pid", ::getpid()}};
     const auto client = ControlClient::connect(options.endpoint, options.job, options.rank, kConnectTimeout, client_options);
     {
       const std::lock_guard lock(mutex_);
-      registered_ = true;
+      registered = registered_ = true;
     }
     changed_.notify_all();
-    exchange(*client, options.coordinator);
+    exchange(*client, options.parent);
   } catch (const Error& error) {
+    // Without a coordinator there is nobody to work for, whatever the other thread is doing.
+    if (registered && error.code() == ErrorCode::kPeerUnavailable) ::_exit(static_cast<int>(ErrorCode::kPeerUnavailable));
     const std::lock_guard lock(mutex_);
     failure_ = error;
   } catch (const std::exception& error) {
@@ -110,34 +148,46 @@ bool WorkerLink::sendQueued(ControlClient& client) {
   }
 }
 
-void WorkerLink::exchange(ControlClient& client, int coordinator) {
+void WorkerLink::take(ControlMessage message) {
+  if (message.type == "abort") ::_exit(static_cast<int>(ErrorCode::kPeerUnavailable));
+  if (message.type == "stop") stop_requested_.store(true);
+  {
+    const std::lock_guard lock(mutex_);
+    if (message.type == "store") {
+      stored_[message.body.at("key").get<std::string>()] = fromHex(message.body.at("value").get<std::string>());
+    } else {
+      incoming_.push_back(std::move(message));
+    }
+  }
+  changed_.notify_all();
+}
+
+void WorkerLink::beat(ControlClient& client) {
+  std::function<WorkerStatus()> status;
+  {
+    const std::lock_guard lock(mutex_);
+    status = status_;
+  }
+  const WorkerStatus now = status ? status() : WorkerStatus();
+  client.send("heartbeat", {{"where", now.where}, {"progress", now.progress}, {"computing", now.computing}});
+}
+
+void WorkerLink::exchange(ControlClient& client, int parent) {
   auto last_heartbeat = std::chrono::steady_clock::now();
   const std::array<int, 1> descriptors{wake_.get()};
   while (!sendQueued(client)) {
     // The kernel kills the worker with its parent; this is for a parent that died before that was asked for.
-    if (::getppid() != coordinator) ::_exit(static_cast<int>(ErrorCode::kPeerUnavailable));
+    if (::getppid() != parent) ::_exit(static_cast<int>(ErrorCode::kPeerUnavailable));
     ControlEvent event = client.poll(kLookAround, descriptors);
     if (!event.ready.empty()) {
       uint64_t count = 0;
       if (::read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN) fail(ErrorCode::kInternal, "eventfd: {}", std::strerror(errno));
     }
-    if (event.message) {
-      if (event.message->type == "stop") stop_requested_.store(true);
-      {
-        const std::lock_guard lock(mutex_);
-        incoming_.push_back(std::move(*event.message));
-      }
-      changed_.notify_all();
-    }
+    if (event.message) take(std::move(*event.message));
     const auto now = std::chrono::steady_clock::now();
     if (now - last_heartbeat < kHeartbeat) continue;
     last_heartbeat = now;
-    std::function<std::string()> status;
-    {
-      const std::lock_guard lock(mutex_);
-      status = status_;
-    }
-    client.send("heartbeat", {{"where", status ? status() : "loading"}});
+    beat(client);
   }
 }
 

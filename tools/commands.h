@@ -14,6 +14,7 @@ CommandFunction addInspectCommand(CLI::App& app);
 CommandFunction addPlanCommand(CLI::App& app);
 CommandFunction addValidateCommand(CLI::App& app);
 CommandFunction addRunCommand(CLI::App& app);
+CommandFunction addNodeCommand(CLI::App& app);
 CommandFunction addWorkerCommand(CLI::App& app);  // hidden: what the coordinator starts
 
 }  // namespace pipeshard

@@ -21,10 +21,12 @@ Examples:
   pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:4 -o gpt2.plan
   pipeshard validate gpt2.plan
   pipeshard run gpt2.plan --steps 100
+  pipeshard run gpt2.plan --steps 100 --listen tcp://10.0.0.1:7000 --key-file job.key      and on every host:
+  pipeshard node --join tcp://10.0.0.1:7000 --key-file job.key
   pipeshard validate examples/mlp.onnx --cluster 1x4 --schedule gpipe --microbatches 8 --optimizer adamw:lr=1e-3 --steps 3
 
-Exit codes: 0 success, 1 validation failed, 64 usage, 65 bad model, 66 missing input, 69 worker lost, 70 bug, 73 disk full,
-78 configuration, 81 hang, 82 not a number, 83 out of memory.)";
+Exit codes: 0 success, 1 validation failed, 64 usage, 65 bad model, 66 missing input, 69 worker or node lost, 70 bug,
+73 disk full, 76 version mismatch, 77 key refused, 78 configuration, 81 hang, 82 not a number, 83 out of memory.)";
 
 int report(const pipeshard::Error& error) {
   fmt::print(stderr, "pipeshard: {}: {}\n", pipeshard::errorCodeName(error.code()), error.message());
@@ -41,7 +43,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "pipeshard 0.1.0");
   app.footer(kFooter);
   std::vector<std::pair<CLI::App*, CommandFunction>> commands;
-  for (auto* add : {addInspectCommand, addPlanCommand, addValidateCommand, addRunCommand, addWorkerCommand}) {
+  for (auto* add : {addInspectCommand, addPlanCommand, addValidateCommand, addRunCommand, addNodeCommand, addWorkerCommand}) {
     CommandFunction run = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(run));
   }

@@ -98,6 +98,12 @@ void addJobOptions(CLI::App& command, JobSpec& job) {
           "Longest time that one step may take (default: 30 minutes)")
       ->type_name("SECONDS")
       ->check(positiveWhole());
+  command
+      .add_option_function<int>(
+          "--progress-timeout", [&job](int seconds) { job.progress_timeout = std::chrono::seconds(seconds); },
+          "Longest time that a worker may compute without finishing an operator (default: 2 minutes)")
+      ->type_name("SECONDS")
+      ->check(positiveWhole());
 }
 
 std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& texts) {

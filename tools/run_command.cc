@@ -10,6 +10,7 @@
 #include "runtime/job.h"
 #include "tools/commands.h"
 #include "tools/console.h"
+#include "tools/node_options.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
 
@@ -57,15 +58,20 @@ struct RunCommand {
   std::string directory;
   std::string json;
   JobSpec job;
+  ListenOptions listen;
 
   int run() {
     if (!json.empty()) requireWritable(json);
-    readPlanDirectory(directory);  // says what is wrong with the directory
+    const Plan plan = readPlanDirectory(directory);
     job.plan_directory = std::filesystem::absolute(directory).string();
     if (!job.data.path.empty()) job.data.path = std::filesystem::absolute(job.data.path).string();
-    noteCrowding(countRanks(job.plan_directory));
+    const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, job);
+    if (!nodes) noteCrowding(countRanks(job.plan_directory));
     StepLines lines(job.steps);
-    const JobResult result = runJob(job, [&](const JobProgress& event) { lines.show(event); });
+    const JobResult result = runJob(job, [&](const JobProgress& event) {
+      showNodes(event);
+      lines.show(event);
+    });
     int64_t peak = 0;
     for (const RankResult& rank : result.ranks) peak = std::max(peak, rank.peak_resident_bytes);
     fmt::print("{} steps on {} worker{}; loss {:.6g} -> {:.6g}; largest worker {}\n", result.steps.size(), result.ranks.size(),
@@ -99,6 +105,7 @@ CommandFunction addRunCommand(CLI::App& app) {
   sub->add_option("DIR", command->directory, "A plan directory, as `pipeshard plan` writes it")->required();
   sub->add_option("--steps", command->job.steps, "How many training steps")->check(positiveWhole())->capture_default_str();
   addJobOptions(*sub, command->job);
+  addListenOptions(*sub, command->listen);
   sub->add_option("--dump", command->job.dump_directory, "Write loss and parameters of every step here, as safetensors")->type_name("DIR");
   sub->add_option("--json", command->json, "Also write losses, times and memory to this file")->type_name("FILE");
   command->job.dump.parameters = true;

@@ -13,6 +13,7 @@
 #include "runtime/validate.h"
 #include "tools/commands.h"
 #include "tools/console.h"
+#include "tools/node_options.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
 #include "tools/report.h"
@@ -28,9 +29,9 @@ constexpr int kFailed = 1;  // exit code: it ran, and something differs
 // A folder of this run's own, removed at the end whatever happens.
 class ScratchFolder {
  public:
-  ScratchFolder() {
-    std::string pattern = (fs::temp_directory_path() / "pipeshard-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) fail(ErrorCode::kDiskFull, "no folder can be made in {}", fs::temp_directory_path().string());
+  explicit ScratchFolder(const fs::path& parent) {
+    std::string pattern = (parent / "pipeshard-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) fail(ErrorCode::kDiskFull, "no folder can be made in {}", parent.string());
     path_ = pattern;
   }
   ~ScratchFolder() {
@@ -108,6 +109,7 @@ struct ValidateCommand {
   std::string json;
   std::string dump;
   JobSpec job;
+  ListenOptions listen;
   double bound = 0;
 
   int run() {
@@ -119,14 +121,17 @@ struct ValidateCommand {
       if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
       progress.phase(phase);
     };
-    const ScratchFolder scratch;
+    // Nodes read the plan and write what is compared: hosts share the folder that people work in more often than /tmp.
+    const ScratchFolder scratch(listen.listen.empty() ? fs::temp_directory_path() : fs::current_path());
     const std::string plan_directory = preparePlan(scratch.path(), show);
     const Plan plan = readPlanDirectory(plan_directory);
     const std::string work = dump.empty() ? (scratch.path() / "dump").string() : fs::absolute(dump).string();
     job.signals = &signals;
     progress.clear();
-    noteCrowding(countRanks(plan_directory));
-    const ValidationReport report = validate(makeSpec(plan, plan_directory, work), show);
+    ValidateSpec spec = makeSpec(plan, plan_directory, work);
+    const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, spec.planned);
+    if (!nodes) noteCrowding(countRanks(plan_directory));
+    const ValidationReport report = validate(spec, show);
     progress.clear();
     print(plan, report);
     if (!json.empty()) writeOutputFile(json, toJson(report).dump(1) + "\n");
@@ -208,6 +213,7 @@ CommandFunction addValidateCommand(CLI::App& app) {
   sub->option_defaults()->group("Options");
   sub->add_option("--steps", command->job.steps, "How many training steps")->check(positiveWhole())->capture_default_str();
   addJobOptions(*sub, command->job);
+  addListenOptions(*sub, command->listen);
   sub->add_option("--bound", command->bound,
                   "Largest error of loss, gradients and (SGD) parameters\n(default: 1e-5 for float32, 1e-11 for float64)");
   sub->add_option("-o,--output", command->output, "Keep the plan directory, with the report, here")->type_name("DIR");

@@ -1,5 +1,5 @@
-// Tensors between the processes of a job. One interface for all transports: shared memory on a node (here), Gloo between
-// nodes and NCCL between GPUs (later).
+// Tensors between the processes of a job. One interface for all transports: shared memory on a node, Gloo between nodes, and
+// both joined; NCCL between GPUs (later).
 //
 // Ranks of a communicator are 0..size-1. Operations between an ordered pair of ranks match in the order posted. Every wait
 // has a deadline; when it passes, or when a peer dies, the operation throws Error(kHang) or Error(kPeerUnavailable) naming
@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -57,6 +58,12 @@ class Communicator {
   // root is an index into the group.
   virtual void broadcast(const Group& group, DataType type, int root, void* data, size_t count) = 0;
   virtual void barrier(const Group& group) = 0;
+
+  // For communicators that are used together by one thread. progress() moves posted sends on without waiting; true when some
+  // still need calls of this rank to move. whileWaiting() sets what the other one's waits call now and then, so that a wait
+  // here does not hold up a send there: `work` returns true to be called again soon.
+  virtual bool progress() { return false; }
+  virtual void whileWaiting(std::function<bool()>) {}
 };
 
 }  // namespace pipeshard

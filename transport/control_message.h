@@ -27,6 +27,8 @@ inline constexpr int kCoordinatorRank = -1;
 inline constexpr std::string_view kRegister = "REGISTER";
 inline constexpr std::string_view kWelcome = "WELCOME";
 inline constexpr std::string_view kReject = "REJECT";
+// Made by the receiver for a registered peer that broke the rules; refused as garbage when a peer sends it.
+inline constexpr std::string_view kFault = "FAULT";
 
 struct ControlMessage {
   int version = kControlVersion;

@@ -54,20 +54,37 @@ ControlSocket::ControlSocket(zmq::socket_type type, std::string_view routing_id)
   failControl(error, ErrorCode::kConfiguration, "cannot make a socket; check `ulimit -n`");
 }
 
-std::optional<std::vector<std::string>> ControlSocket::receiveNow() {
-  std::vector<std::string> frames;
+void ControlSocket::useKeys(const JobKeys& keys) try {
+  socket_.set(zmq::sockopt::curve_server, true);
+  socket_.set(zmq::sockopt::curve_secretkey, keys.server_secret);
+} catch (const zmq::error_t& error) {
+  failControl(error, ErrorCode::kAuthentication, "the server's keys are not keys");
+}
+
+void ControlSocket::useKeys(const ClientKeys& keys) try {
+  socket_.set(zmq::sockopt::curve_serverkey, keys.server_public);
+  socket_.set(zmq::sockopt::curve_publickey, keys.client_public);
+  socket_.set(zmq::sockopt::curve_secretkey, keys.client_secret);
+} catch (const zmq::error_t& error) {
+  failControl(error, ErrorCode::kAuthentication, "the client's keys are not keys; use the key file of this job");
+}
+
+std::optional<ReceivedFrames> ControlSocket::receiveNow() {
+  ReceivedFrames received;
+  std::vector<std::string>& frames = received.frames;
   try {
     do {
       zmq::message_t frame;
       if (!socket_.recv(frame, zmq::recv_flags::dontwait)) return std::nullopt;
       // An endless message would fill the memory: only the beginning is of interest, to say that it is garbage.
       if (frames.size() < 3) frames.push_back(frame.to_string());
+      if (const char* address = ::zmq_msg_gets(frame.handle(), "Peer-Address")) received.address = address;
     } while (socket_.get(zmq::sockopt::rcvmore));
   } catch (const zmq::error_t& error) {
     if (error.num() == EINTR) return std::nullopt;
     failControl(error, ErrorCode::kPeerUnavailable, "cannot receive");
   }
-  return frames;
+  return received;
 }
 
 std::vector<int> ControlSocket::wait(const Deadline& deadline, std::span<const int> descriptors, bool& has_message) {
@@ -87,9 +104,10 @@ std::vector<int> ControlSocket::wait(const Deadline& deadline, std::span<const i
   return ready;
 }
 
-bool ControlSocket::send(const std::vector<std::string_view>& frames) {
+bool ControlSocket::send(const std::vector<std::string_view>& frames, bool patience) {
   for (size_t i = 0; i < frames.size(); ++i) {
-    const auto flags = i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none;
+    auto flags = patience ? zmq::send_flags::none : zmq::send_flags::dontwait;
+    if (i + 1 < frames.size()) flags = flags | zmq::send_flags::sndmore;
     try {
       if (!socket_.send(zmq::buffer(frames[i]), flags)) return false;
     } catch (const zmq::error_t& error) {

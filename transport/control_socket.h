@@ -11,10 +11,11 @@
 #include <zmq.hpp>
 
 #include "ir/error.h"
+#include "transport/job_keys.h"
 
 namespace pipeshard {
 
-inline constexpr int kControlSendTimeout = 5000;  // milliseconds
+inline constexpr int kControlSendTimeout = 2000;  // milliseconds
 
 // The part of a wait that is left.
 class Deadline {
@@ -26,18 +27,25 @@ class Deadline {
   std::chrono::steady_clock::time_point end_;
 };
 
+struct ReceivedFrames {
+  std::vector<std::string> frames;  // the first three of them
+  std::string address;              // of the peer: "10.0.0.2", or ""
+};
+
 class ControlSocket {
  public:
   ControlSocket(zmq::socket_type type, std::string_view routing_id);
+  void useKeys(const JobKeys& keys);     // before bind
+  void useKeys(const ClientKeys& keys);  // before connect
 
   zmq::socket_t& socket() { return socket_; }
 
   // The frames of the next message, if one is there. Never waits.
-  std::optional<std::vector<std::string>> receiveNow();
+  std::optional<ReceivedFrames> receiveNow();
   // Until a message is there, one of `descriptors` is readable, or the deadline; the readable descriptors.
   std::vector<int> wait(const Deadline& deadline, std::span<const int> descriptors, bool& has_message);
-  // False when the peer is unknown or its queue stays full.
-  bool send(const std::vector<std::string_view>& frames);
+  // False when the peer is unknown or its queue is full: at once, or (with `patience`) after the socket's send timeout.
+  bool send(const std::vector<std::string_view>& frames, bool patience = true);
 
  private:
   zmq::context_t context_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/parts.h"
 #include "transport/reduce.h"
 
 namespace pipeshard::shm {
@@ -12,19 +13,6 @@ namespace {
 constexpr size_t kSmallBytes = 8 << 10;
 // One member's part of a segment: stays in the second-level cache between being reduced and being copied by the others.
 constexpr size_t kPartBytes = 256 << 10;
-
-struct Range {
-  size_t begin = 0;
-  size_t end = 0;
-  size_t count() const { return end - begin; }
-};
-
-// Part `index` of `parts` of [0, count): equal, in multiples of a cache line, the last ones shorter or empty.
-Range partOf(size_t count, size_t parts, size_t index, size_t element_bytes) {
-  const size_t line = std::max<size_t>(1, 64 / element_bytes);
-  const size_t each = roundUp((count + parts - 1) / parts, line);
-  return {std::min(count, index * each), std::min(count, (index + 1) * each)};
-}
 
 // What all collectives share: who is who, and the sends under way.
 class Round {

@@ -29,22 +29,11 @@ std::chrono::nanoseconds spinTime(int ranks) {
 
 }  // namespace
 
-std::string_view operationName(Operation operation) {
-  switch (operation) {
-    case Operation::kSend: return "send";
-    case Operation::kAllReduce: return "allReduce";
-    case Operation::kAllGather: return "allGather";
-    case Operation::kReduceScatter: return "reduceScatter";
-    case Operation::kAllToAll: return "allToAll";
-    case Operation::kBroadcast: return "broadcast";
-    case Operation::kBarrier: return "barrier";
-  }
-  return "unknown operation";
-}
-
-Endpoint::Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank, std::chrono::milliseconds timeout)
-    : segments_(std::move(segments)), control_(std::move(control)), rank_(rank), timeout_(timeout) {
+Endpoint::Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank, std::chrono::milliseconds timeout,
+                   std::vector<int> names)
+    : segments_(std::move(segments)), control_(std::move(control)), rank_(rank), timeout_(timeout), names_(std::move(names)) {
   const int size = segments_.size();
+  PIPESHARD_CHECK(names_.empty() || names_.size() == static_cast<size_t>(size), "{} names for {} ranks", names_.size(), size);
   if (rank < 0 || rank >= size) fail(ErrorCode::kConfiguration, "rank {} opens a communicator of {} ranks", rank, size);
   view_ = ControlView(control_->data(), size);
   spin_ = spinTime(size);
@@ -52,7 +41,7 @@ Endpoint::Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, in
   for (auto& boxes : out_) boxes.resize(static_cast<size_t>(size));
   auto expected = static_cast<uint32_t>(Life::kAbsent);
   if (!view_.rank(rank).life.compare_exchange_strong(expected, static_cast<uint32_t>(Life::kOpen))) {
-    fail(ErrorCode::kInternal, "rank {} opens its communicator twice; a restarted job needs new segments", rank);
+    fail(ErrorCode::kInternal, "rank {} opens its communicator twice; a restarted job needs new segments", name(rank));
   }
 }
 
@@ -63,7 +52,7 @@ Endpoint::~Endpoint() {
 
 std::span<std::byte> Endpoint::createArena(size_t bytes) {
   checkUsable(rank_);
-  if (arena_created_) breakWith(ErrorCode::kInternal, fmt::format("rank {} creates its arena twice", rank_));
+  if (arena_created_) breakWith(ErrorCode::kInternal, fmt::format("rank {} creates its arena twice", name(rank_)));
   arena_ = populateArena(segments_.arenaDescriptor(rank_), bytes, view_, rank_);
   arena_created_ = true;
   view_.rank(rank_).arena_bytes.store(bytes, std::memory_order_release);
@@ -98,7 +87,7 @@ bool Endpoint::settled(const Ticket& ticket) const {
   return ticket.route == Route::kArena ? completed(ticket) : outBox(ticket.channel, ticket.peer).left > ticket.sequence;
 }
 
-void Endpoint::progress() {
+bool Endpoint::progress() {
   for (size_t i = 0; i < active_.size();) {
     const auto [channel, peer] = active_[i];
     pump(channel, peer);
@@ -109,6 +98,7 @@ void Endpoint::progress() {
       ++i;
     }
   }
+  return !active_.empty();
 }
 
 void Endpoint::pump(Channel channel, int peer) {
@@ -149,18 +139,18 @@ const std::byte* Endpoint::peerArena(int peer, uint64_t offset, size_t bytes) {
   Mapping& mapping = peer_arenas_[static_cast<size_t>(peer)];
   if (mapping.bytes() == 0) {
     const size_t announced = view_.rank(peer).arena_bytes.load(std::memory_order_acquire);
-    mapping = Mapping::map(segments_.arenaDescriptor(peer), announced, false, fmt::format("the arena of rank {}", peer));
+    mapping = Mapping::map(segments_.arenaDescriptor(peer), announced, false, fmt::format("the arena of rank {}", name(peer)));
   }
   if (offset > mapping.bytes() || bytes > mapping.bytes() - offset) {
     breakWith(ErrorCode::kInternal,
-              fmt::format("rank {} announces bytes {} to {} of an arena of {} bytes", peer, offset, offset + bytes, mapping.bytes()));
+              fmt::format("rank {} announces bytes {} to {} of an arena of {} bytes", name(peer), offset, offset + bytes, mapping.bytes()));
   }
   return mapping.data() + offset;
 }
 
 std::string Endpoint::describeWait(const Waiting& waiting) const {
-  return fmt::format("rank {}: {} of {} bytes {} rank {}", rank_, operationName(waiting.operation), waiting.bytes, waiting.action,
-                     waiting.peer);
+  return fmt::format("rank {}: {} of {} bytes {} rank {}", name(rank_), operationName(waiting.operation), waiting.bytes, waiting.action,
+                     name(waiting.peer));
 }
 
 std::optional<int> Endpoint::findLost(const Waiting& waiting) const {
@@ -174,7 +164,7 @@ std::optional<int> Endpoint::findLost(const Waiting& waiting) const {
 void Endpoint::breakLost(const Waiting& waiting, int lost) {
   const bool dead = view_.rank(lost).dead.load(std::memory_order_seq_cst) != 0;
   breakWith(ErrorCode::kPeerUnavailable,
-            fmt::format("{}, but rank {} {}; look at that rank's log for the first cause", describeWait(waiting), lost,
+            fmt::format("{}, but rank {} {}; look at that rank's log for the first cause", describeWait(waiting), name(lost),
                         dead ? "has died" : "has ended and closed its communicator"));
 }
 
@@ -183,7 +173,7 @@ std::chrono::nanoseconds Endpoint::checkDeadline(const Waiting& waiting, Clock::
   if (waited >= timeout_) {
     const bool absent = view_.rank(waiting.peer).life.load() == static_cast<uint32_t>(Life::kAbsent);
     breakWith(ErrorCode::kHang,
-              fmt::format("{}, and nothing came in {} ms; rank {} {}", describeWait(waiting), timeout_.count(), waiting.peer,
+              fmt::format("{}, and nothing came in {} ms; rank {} {}", describeWait(waiting), timeout_.count(), name(waiting.peer),
                           absent ? "has not opened its communicator: did it start?" : "is alive, but stuck or busy elsewhere"));
   }
   return std::min<std::chrono::nanoseconds>(kSlice, timeout_ - waited);
@@ -191,7 +181,7 @@ std::chrono::nanoseconds Endpoint::checkDeadline(const Waiting& waiting, Clock::
 
 void Endpoint::checkUsable(int peer) const {
   if (broken_) throw Error(broken_->code(), fmt::format("the communicator is broken by an earlier error: {}", broken_->message()));
-  if (peer < 0 || peer >= size()) fail(ErrorCode::kInternal, "rank {}: peer {} of a communicator of {} ranks", rank_, peer, size());
+  if (peer < 0 || peer >= size()) fail(ErrorCode::kInternal, "rank {}: peer {} of a communicator of {} ranks", name(rank_), peer, size());
 }
 
 void Endpoint::breakWith(ErrorCode code, std::string message) {
@@ -211,12 +201,13 @@ IncomingMessage::IncomingMessage(Endpoint& endpoint, Channel channel, int source
   const Descriptor message = mailbox_.descriptors[number % kDescriptors];
   if (message.operation != operation) {
     endpoint_.breakWith(ErrorCode::kInternal,
-                        fmt::format("rank {} does {} where rank {} does {} of {} bytes", source, operationName(message.operation),
-                                    endpoint_.rank_, operationName(operation), bytes));
+                        fmt::format("rank {} does {} where rank {} does {} of {} bytes", endpoint_.name(source),
+                                    operationName(message.operation), endpoint_.name(endpoint_.rank_), operationName(operation), bytes));
   }
   if (message.bytes != bytes) {
-    endpoint_.breakWith(ErrorCode::kInternal, fmt::format("rank {} gives {} bytes to a {} where rank {} expects {} bytes", source,
-                                                          message.bytes, operationName(operation), endpoint_.rank_, bytes));
+    endpoint_.breakWith(ErrorCode::kInternal,
+                        fmt::format("rank {} gives {} bytes to a {} where rank {} expects {} bytes", endpoint_.name(source), message.bytes,
+                                    operationName(operation), endpoint_.name(endpoint_.rank_), bytes));
   }
   if (message.route == Route::kArena) arena_ = endpoint_.peerArena(source, message.offset, bytes);
 }

@@ -26,16 +26,7 @@
 
 namespace pipeshard::shm {
 
-std::string_view operationName(Operation operation);
-
-// What a wait is for: makes the message when it fails. `members` are the ranks whose death ends it (at least `peer`).
-struct Waiting {
-  Operation operation;
-  std::string_view action;  // "waits for", "sends to"
-  int peer;
-  size_t bytes;
-  std::span<const int> members;
-};
+using pipeshard::Waiting;
 
 // A posted message. Under kStaged the bytes may be overwritten once they have left the local queue, under kArena once the
 // receiver has completed the message.
@@ -49,7 +40,9 @@ struct Ticket {
 class Endpoint {
  public:
   // `control` is a mapping of the segments' control segment; shared so that tests can run several ranks in one process.
-  Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank, std::chrono::milliseconds timeout);
+  // `names`: what messages call the ranks; empty for their own numbers.
+  Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank, std::chrono::milliseconds timeout,
+           std::vector<int> names = {});
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
@@ -66,8 +59,8 @@ class Endpoint {
   // The bytes may be overwritten.
   bool settled(const Ticket& ticket) const;
 
-  // Moves queued messages on, as far as mailboxes and slots allow.
-  void progress();
+  // Moves queued messages on, as far as mailboxes and slots allow. True when some remain.
+  bool progress();
 
   // Returns once ready() is true. Throws kPeerUnavailable or kHang, and breaks the endpoint.
   template <typename Ready>
@@ -108,6 +101,8 @@ class Endpoint {
   // Throws when the deadline has passed; returns how long to sleep.
   std::chrono::nanoseconds checkDeadline(const Waiting& waiting, Clock::time_point start);
   std::string describeWait(const Waiting& waiting) const;
+  // What messages call a rank.
+  int name(int rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
 
   SharedSegments segments_;
   std::shared_ptr<Mapping> control_;
@@ -120,6 +115,7 @@ class Endpoint {
   std::vector<Mapping> peer_arenas_;
   std::vector<OutBox> out_[kChannels];
   std::vector<std::pair<Channel, int>> active_;  // boxes with a queue
+  std::vector<int> names_;
   std::optional<Error> broken_;
 };
 

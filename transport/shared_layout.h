@@ -27,6 +27,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "transport/operation.h"
+
 namespace pipeshard::shm {
 
 inline constexpr uint64_t kMagic = 0x3130544d48535350;  // "PSSHMT01" in memory
@@ -44,8 +46,7 @@ inline constexpr size_t kChannels = 2;
 
 enum class Route : uint32_t { kStaged = 0, kArena = 1 };
 
-// Travels with every message, so that ranks that disagree about what they are doing find out.
-enum class Operation : uint32_t { kSend = 0, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier };
+using pipeshard::Operation;  // stored as uint32_t
 
 enum class Life : uint32_t { kAbsent = 0, kOpen = 1, kClosed = 2 };
 

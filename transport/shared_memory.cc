@@ -1,9 +1,6 @@
 #include "transport/shared_memory.h"
 
-#include <algorithm>
-#include <functional>
-
-#include "ir/error.h"
+#include "transport/operation.h"
 #include "transport/shared_collectives.h"
 #include "transport/shared_endpoint.h"
 
@@ -34,12 +31,15 @@ class Handle : public SendHandle {
 
 class Implementation : public SharedMemoryCommunicator {
  public:
-  Implementation(SharedSegments segments, std::shared_ptr<shm::Mapping> control, int rank, std::chrono::milliseconds timeout)
-      : endpoint_(std::move(segments), std::move(control), rank, timeout) {}
+  Implementation(SharedSegments segments, std::shared_ptr<shm::Mapping> control, int rank, std::chrono::milliseconds timeout,
+                 std::vector<int> names)
+      : endpoint_(std::move(segments), std::move(control), rank, timeout, std::move(names)) {}
 
   int rank() const override { return endpoint_.rank(); }
   int size() const override { return endpoint_.size(); }
   std::span<std::byte> createArena(size_t bytes) override { return endpoint_.createArena(bytes); }
+
+  bool progress() override { return endpoint_.progress(); }
 
   std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
     const shm::Ticket ticket = endpoint_.post(shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data);
@@ -74,9 +74,7 @@ class Implementation : public SharedMemoryCommunicator {
 
   void broadcast(const Group& group, DataType type, int root, void* data, size_t count) override {
     check(group, type);
-    if (root < 0 || static_cast<size_t>(root) >= group.size()) {
-      fail(ErrorCode::kInternal, "rank {}: broadcast from member {} of a group of {}", rank(), root, group.size());
-    }
+    checkRoot(rank(), group, root);
     shm::broadcast(endpoint_, group, type, root, data, count);
   }
 
@@ -88,13 +86,7 @@ class Implementation : public SharedMemoryCommunicator {
  private:
   void check(const Group& group, DataType type) const {
     endpoint_.checkUsable(rank());
-    const bool ascending = std::adjacent_find(group.begin(), group.end(), std::greater_equal<>()) == group.end();
-    const bool inside = !group.empty() && group.front() >= 0 && group.back() < size();
-    if (!ascending || !inside || !std::binary_search(group.begin(), group.end(), rank())) {
-      fail(ErrorCode::kInternal, "rank {} of {}: group [{}] must be ascending ranks that contain the caller", rank(), size(),
-           fmt::join(group, ", "));
-    }
-    if (dataTypeSize(type) == 0) fail(ErrorCode::kInternal, "a collective of {}, which has no size in bytes", dataTypeName(type));
+    checkGroup(rank(), size(), group, type);
   }
 
   shm::Endpoint endpoint_;
@@ -103,10 +95,10 @@ class Implementation : public SharedMemoryCommunicator {
 }  // namespace
 
 std::unique_ptr<SharedMemoryCommunicator> SharedMemoryCommunicator::open(SharedSegments segments, int rank,
-                                                                         std::chrono::milliseconds timeout) {
+                                                                         std::chrono::milliseconds timeout, std::vector<int> names) {
   const size_t bytes = shm::controlBytes(static_cast<size_t>(segments.size()));
   auto control = std::make_shared<shm::Mapping>(shm::Mapping::map(segments.controlDescriptor(), bytes, true, "the control segment"));
-  return std::make_unique<Implementation>(std::move(segments), std::move(control), rank, timeout);
+  return std::make_unique<Implementation>(std::move(segments), std::move(control), rank, timeout, std::move(names));
 }
 
 }  // namespace pipeshard

@@ -45,7 +45,9 @@ class SharedMemoryCommunicator : public Communicator {
  public:
   // `timeout` bounds every single wait. All ranks must open, each once per segments (a restarted job makes new ones). A
   // rank that destroys its communicator is not waited for any more: who still waits for it gets Error(kPeerUnavailable).
-  static std::unique_ptr<SharedMemoryCommunicator> open(SharedSegments segments, int rank, std::chrono::milliseconds timeout);
+  // `names`, one per rank, is what error messages call the ranks (their numbers in a larger job); empty: their own numbers.
+  static std::unique_ptr<SharedMemoryCommunicator> open(SharedSegments segments, int rank, std::chrono::milliseconds timeout,
+                                                        std::vector<int> names = {});
 
   // Sizes this rank's arena and maps it, pre-faulted: call once, before the first operation that uses it. Sends out of the
   // arena are received without a second copy and (up to 128 outstanding per pair) need nothing more from the sender; sends of other memory

@@ -2,9 +2,11 @@
 // prints its workers) and worker ("worker ...").
 #include "runtime/job.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -98,7 +100,8 @@ TEST(RunJob, NamesAWorkerThatWasKilledWithinFiveSeconds) {
                         killed = Clock::now();
                         ::kill(pids[1], SIGKILL);
                       }),
-               ErrorCode::kPeerUnavailable, "rank 1 (pid " + std::to_string(pids.at(1)) + ") was killed by signal 9");
+               ErrorCode::kPeerUnavailable,
+               "rank 1 (host " + hostName() + ", pid " + std::to_string(pids.at(1)) + ") was killed by signal 9");
   EXPECT_LT(Clock::now() - killed, std::chrono::seconds(5));
   EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
 }
@@ -173,9 +176,90 @@ TEST(RunJob, EndsAStepThatTakesTooLongAndNamesWhoIsLate) {
                         if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
                         if (progress.kind == JobProgress::Kind::kStep && progress.step == 2) ::kill(pids[0], SIGSTOP);
                       }),
-               ErrorCode::kHang, "rank 0 (pid " + std::to_string(pids.at(0)) + ")");
+               ErrorCode::kHang, "rank 0 (host " + hostName() + ", pid " + std::to_string(pids.at(0)) + ")");
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
   EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
+}
+
+TEST(RunJob, NamesAWorkerThatIsStoppedWithinTenSeconds) {
+  Plan plan;
+  plan.spec.steps = kEndless;
+  std::vector<int> pids;
+  Clock::time_point stopped;
+  EXPECT_ERROR(runJob(plan.spec,
+                      [&](const JobProgress& progress) {
+                        if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
+                        if (progress.kind != JobProgress::Kind::kStep || progress.step != 2) return;
+                        stopped = Clock::now();
+                        ::kill(pids[0], SIGSTOP);
+                      }),
+               ErrorCode::kPeerUnavailable, std::to_string(pids.at(0)) + ") has not answered for 5 s (it is stopped, as by SIGSTOP)");
+  EXPECT_LT(Clock::now() - stopped, std::chrono::seconds(10));
+  EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
+}
+
+// Stops one thread of another process and lets the others run, as if it computed for ever. A process of its own, which ends with its
+// victim. 0 when the system does not allow it.
+pid_t startThreadStopper(pid_t thread) {
+  int ends[2];
+  if (::pipe(ends) != 0) return 0;
+  const pid_t stopper = ::fork();
+  if (stopper == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const bool allowed = ::ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) == 0 && ::ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) == 0;
+    if (::write(ends[1], &allowed, 1) != 1) ::_exit(1);
+    int status = 0;
+    while (allowed && ::waitpid(thread, &status, __WALL) == thread && !WIFSIGNALED(status) && !WIFEXITED(status)) {
+    }
+    ::_exit(0);
+  }
+  bool allowed = false;
+  const bool answered = ::read(ends[0], &allowed, 1) == 1;
+  ::close(ends[0]);
+  ::close(ends[1]);
+  if (answered && allowed) return stopper;
+  ::waitpid(stopper, nullptr, 0);
+  return 0;
+}
+
+// Runs a job whose rank 1 is stopped as above in the middle; what runJob says about it. nullopt: not allowed here.
+std::optional<Error> errorOfAStoppedThread(std::vector<int>& pids) {
+  PipelineOptions options;
+  options.batch = 200'000;
+  options.rate = 1e-12;
+  Plan plan(pipelineImages(2, options));
+  plan.spec.steps = kEndless;
+  plan.spec.progress_timeout = std::chrono::seconds(2);
+  plan.spec.transfer_timeout = std::chrono::seconds(4);
+  pid_t stopper = -1;
+  std::optional<Error> caught;
+  try {
+    runJob(plan.spec, [&](const JobProgress& progress) {
+      if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
+      if (progress.kind == JobProgress::Kind::kStep && stopper == -1) stopper = startThreadStopper(pids[1]);
+      if (stopper == 0) fail(ErrorCode::kRequeue, "not allowed");
+    });
+  } catch (const Error& error) {
+    if (stopper > 0) caught = error;
+  }
+  if (stopper > 0) ::waitpid(stopper, nullptr, 0);
+  return caught;
+}
+
+TEST(RunJob, NamesAWorkerThatAnswersButMakesNoProgress) {
+  // Whether the thread computes or waits for rank 0 just then is chance. While it waits, only its peer's deadline can tell.
+  for (int attempt = 0; attempt < 8; ++attempt) {
+    std::vector<int> pids;
+    const std::optional<Error> error = errorOfAStoppedThread(pids);
+    if (!error) GTEST_SKIP() << "this system does not let a process trace another";
+    ASSERT_EQ(pids.size(), 2u);
+    EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
+    EXPECT_EQ(error->code(), ErrorCode::kHang) << error->message();
+    const std::string who =
+        fmt::format("rank 1 (host {}, pid {}) answers, but its computation has made no progress for 2 s", hostName(), pids[1]);
+    if (error->message().find(who) != std::string::npos) return;
+  }
+  FAIL() << "a stopped thread was never found";
 }
 
 TEST(RunJob, SaysWhatIsMissing) {
@@ -223,7 +307,10 @@ TEST(WorkerArguments, ComeBackAsTheyWere) {
   options.rank = 3;
   options.segments = "control=5,arenas=6:7";
   options.directory = "/plan/ranks/0003";
-  options.coordinator = 77;
+  options.parent = 77;
+  options.generation = 2;
+  options.node_of_rank = {0, 0, 1, 1};
+  options.host = "10.0.0.2";
   options.data = {"data file.npz", 18446744073709551615ull};
   options.check_finite = false;
   options.dump_directory = "dump";
@@ -234,7 +321,7 @@ TEST(WorkerArguments, ComeBackAsTheyWere) {
   EXPECT_ERROR(parseWorkerArguments({"--rank", "x"}), ErrorCode::kUsage, "--rank x");
   EXPECT_ERROR(parseWorkerArguments({"--rank"}), ErrorCode::kUsage, "needs a value");
   EXPECT_ERROR(parseWorkerArguments({"--what"}), ErrorCode::kUsage, "'--what'");
-  EXPECT_ERROR(parseWorkerArguments({}), ErrorCode::kUsage, "--connect");
+  EXPECT_EQ(parseWorkerArguments(arguments).node_of_rank, options.node_of_rank);
 }
 
 int coordinate(const std::string& directory) {

@@ -100,7 +100,8 @@ void expectMeaning(const Graph& graph, const CompiledSubgraph::Aliasing& aliasin
   for (const int id : aliasing.inputs) inputs.push_back(reinterpret_cast<std::byte*>(buffers[id].data()));
   for (const int id : aliasing.outputs) outputs.push_back(reinterpret_cast<std::byte*>(buffers[id].data()));
   AlignedMemory workspace(static_cast<size_t>(subgraph.workspaceBytes(aliasing)));
-  subgraph.bind(aliasing, inputs, outputs, workspace.data()).run();
+  std::atomic<uint64_t> progress{0};
+  subgraph.bind(aliasing, inputs, outputs, workspace.data()).run(progress);
   std::map<uint32_t, double> values = evaluate(graph, numbers);
   for (size_t o = 0; o < outputs.size(); ++o) {
     const double want = values[static_cast<uint32_t>(graph.outputs[o].index())];

@@ -69,7 +69,7 @@ void expectError(ErrorCode code, const std::string& part, const std::function<vo
 }
 
 TEST(ControlStrangers, GarbageIsCountedAndHarmsNobody) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   const auto client = connectTo(*server, 0);
   Stranger stranger(server->endpoint());
   stranger.send(std::vector<std::string>{"not json"});
@@ -86,7 +86,7 @@ TEST(ControlStrangers, GarbageIsCountedAndHarmsNobody) {
 }
 
 TEST(ControlStrangers, AnOversizeFrameEndsItsConnectionOnly) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   const auto client = connectTo(*server, 0);
   {
     Stranger stranger(server->endpoint());
@@ -99,7 +99,7 @@ TEST(ControlStrangers, AnOversizeFrameEndsItsConnectionOnly) {
 }
 
 TEST(ControlStrangers, AWorkerOfAnotherVersionIsToldSo) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   Stranger stranger(server->endpoint());
   stranger.send(std::vector<std::string>{R"({"version":9,"type":"REGISTER","body":{}})"});
   expectCounted(*server, &ControlCounters::other_version, 1);
@@ -128,26 +128,79 @@ TEST(ControlStrangers, ARejectionForTheVersionEndsTheClient) {
   expectError(ErrorCode::kVersionMismatch, "we speak version 2", [&] { connecting.get(); });
 }
 
-TEST(ControlStrangers, AWorkerOfAnotherJobFindsNoCoordinator) {
-  const auto server = ControlServer::bind("job");
-  auto connecting = std::async(std::launch::async, [&] { return ControlClient::connect(server->endpoint(), "another", 0, 300ms); });
-  EXPECT_FALSE(server->receive(600ms));
-  expectError(ErrorCode::kPeerUnavailable, "'another'", [&] { connecting.get(); });
+TEST(ControlStrangers, AWorkerOfAnotherJobIsToldSo) {
+  const auto server = ControlServer::bind({.job_id = "job"});
+  auto connecting = std::async(std::launch::async, [&] { return ControlClient::connect(server->endpoint(), "another", 0, 5s); });
+  expectCounted(*server, &ControlCounters::other_job, 1);
+  expectError(ErrorCode::kVersionMismatch, "job 'another' is not here; this is job 'job'", [&] { connecting.get(); });
   EXPECT_GE(server->counters().other_job, 1U);
   EXPECT_FALSE(server->isRegistered(0));
 }
 
 TEST(ControlStrangers, AnEarlierGenerationIsStale) {
-  const auto server = ControlServer::bind("job", 2);
+  const auto server = ControlServer::bind({.job_id = "job", .generation = 2});
   const auto client = connectTo(*server, 0, 2);
   Stranger stranger(server->endpoint());
   stranger.send(messageOf("job", 0, 1, kRegister, 1));
   stranger.send(messageOf("job", 0, 2, "done", 1));
   expectCounted(*server, &ControlCounters::stale, 2);
+  for (int answer = 0; answer < 2; ++answer) EXPECT_EQ(nlohmann::json::parse(stranger.receive())["body"]["code"], 76);
+  auto late = std::async(std::launch::async, [&] { return ControlClient::connect(server->endpoint(), "job", 1, 5s, {1, {}}); });
+  expectCounted(*server, &ControlCounters::stale, 3);
+  expectError(ErrorCode::kVersionMismatch, "generation 1 of job 'job' is over; this is generation 2", [&] { late.get(); });
+}
+
+TEST(ControlStrangers, AClientThatKnowsNoJobIsLetInOnlyWhereThatIsOpen) {
+  for (const bool open : {false, true}) {
+    const auto server = ControlServer::bind({.job_id = "job", .generation = 3, .open_registration = open});
+    auto connecting = std::async(std::launch::async, [&] {
+      ControlClientOptions options;
+      options.any_job = true;
+      return ControlClient::connect(server->endpoint(), "", 4, 5s, options);
+    });
+    if (open) {
+      EXPECT_TRUE(server->receive(5s));
+      const auto client = connecting.get();
+      EXPECT_EQ(client->job(), "job");
+      EXPECT_EQ(client->generation(), 3U);
+      EXPECT_EQ(server->peerAddress(4), "127.0.0.1");
+      client->send("ready", {});
+      EXPECT_TRUE(server->receive(5s));
+      server->send(4, "run", {});
+      EXPECT_TRUE(client->receive(5s));
+    } else {
+      expectCounted(*server, &ControlCounters::other_job, 1);
+      expectError(ErrorCode::kVersionMismatch, "'job'", [&] { connecting.get(); });
+    }
+  }
+}
+
+TEST(ControlStrangers, OnlyHoldersOfTheServersKeyAreServed) {
+  const JobKeys keys = makeJobKeys();
+  const auto server = ControlServer::bind({.job_id = "job", .keys = keys});
+  const auto connectWith = [&](const ClientKeys& with) {
+    ControlClientOptions options;
+    options.keys = with;
+    return ControlClient::connect(server->endpoint(), "job", 0, 2s, options);
+  };
+  auto connecting = std::async(std::launch::async, [&] { return connectWith(keys.clientKeys()); });
+  EXPECT_TRUE(server->receive(5s));
+  const auto client = connecting.get();
+  client->send("done", {});
+  EXPECT_TRUE(server->receive(5s));
+  EXPECT_THROW(connectWith(makeJobKeys().clientKeys()), Error);
+}
+
+TEST(ControlStrangers, APublicBindNeedsKeys) {
+  for (const char* endpoint : {"tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*", "tcp://127.0.0.1.example.org:*"}) {
+    expectError(ErrorCode::kConfiguration, "keys", [&] { ControlServer::bind({.job_id = "job", .endpoint = endpoint}); });
+  }
+  EXPECT_TRUE(ControlServer::bind({.job_id = "job", .endpoint = "tcp://0.0.0.0:*", .keys = makeJobKeys()}));
+  EXPECT_TRUE(ControlServer::bind({.job_id = "job", .endpoint = "tcp://0.0.0.0:*", .allow_insecure = true}));
 }
 
 TEST(ControlStrangers, WhoDidNotRegisterIsNotHeard) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   const auto client = connectTo(*server, 0);
   Stranger stranger(server->endpoint());
   stranger.send(messageOf("job", 0, 5, "done"));  // in the name of rank 0
@@ -156,7 +209,7 @@ TEST(ControlStrangers, WhoDidNotRegisterIsNotHeard) {
 }
 
 TEST(ControlStrangers, ASecondWorkerOfARankIsRejectedUntilTheFirstIsForgotten) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   const auto client = connectTo(*server, 0);
   auto connecting = std::async(std::launch::async, [&] { return ControlClient::connect(server->endpoint(), "job", 0, 5s); });
   EXPECT_FALSE(server->receive(300ms));
@@ -168,7 +221,7 @@ TEST(ControlStrangers, ASecondWorkerOfARankIsRejectedUntilTheFirstIsForgotten) {
 }
 
 TEST(ControlStrangers, DuplicatesAreDroppedAndGapsReported) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   Stranger worker(server->endpoint());
   worker.send(messageOf("job", 0, 1, kRegister));
   ASSERT_TRUE(server->receive(5s));
@@ -191,7 +244,7 @@ TEST(ControlStrangers, DuplicatesAreDroppedAndGapsReported) {
 }
 
 TEST(ControlStrangers, AStormOfGarbageDoesNotKeepAWaitFromEnding) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   std::jthread storm([endpoint = server->endpoint()](const std::stop_token& stop) {
     Stranger stranger(endpoint);
     while (!stop.stop_requested()) {

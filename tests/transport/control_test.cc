@@ -34,14 +34,14 @@ ErrorCode codeOf(const std::function<void()>& action) {
 }
 
 TEST(Control, ListensOnAFreePortOfLoopback) {
-  const auto first = ControlServer::bind("job");
-  const auto second = ControlServer::bind("job");
+  const auto first = ControlServer::bind({.job_id = "job"});
+  const auto second = ControlServer::bind({.job_id = "job"});
   EXPECT_EQ(first->endpoint().rfind("tcp://127.0.0.1:", 0), 0U);
   EXPECT_NE(first->endpoint(), second->endpoint());
 }
 
 TEST(Control, RegistersAWorkerWithItsBody) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   EXPECT_FALSE(server->isRegistered(3));
   auto connecting = std::async(std::launch::async, [&] {
     return ControlClient::connect(server->endpoint(), "job", 3, 5s, {0, {{"pid", 42}}});
@@ -55,7 +55,7 @@ TEST(Control, RegistersAWorkerWithItsBody) {
 }
 
 TEST(Control, MessagesGoBothWaysInOrder) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   const auto zero = connectTo(*server, "job", 0);
   const auto one = connectTo(*server, "job", 1);
   for (int i = 0; i < 300; ++i) {
@@ -80,7 +80,7 @@ TEST(Control, MessagesGoBothWaysInOrder) {
 }
 
 TEST(Control, CarriesAMessageNearTheLimit) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   const auto client = connectTo(*server, "job", 0);
   const std::string text(kMaxControlBytes - 1000, 'x');
   client->send("log", text);
@@ -91,7 +91,7 @@ TEST(Control, CarriesAMessageNearTheLimit) {
 }
 
 TEST(Control, AWaitEndsWhenItsTimeIsOver) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   const auto start = Clock::now();
   EXPECT_FALSE(server->receive(100ms));
   EXPECT_GE(Clock::now() - start, 100ms);
@@ -100,7 +100,7 @@ TEST(Control, AWaitEndsWhenItsTimeIsOver) {
 }
 
 TEST(Control, AWaitEndsWhenADescriptorIsReadable) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   const auto client = connectTo(*server, "job", 0);
   int quiet[2];
   int loud[2];
@@ -139,7 +139,7 @@ TEST(Control, AWaitEndsWhenADescriptorIsReadable) {
 }
 
 TEST(Control, NoCoordinatorIsAnErrorInTime) {
-  std::string endpoint = ControlServer::bind("job")->endpoint();  // closed again
+  std::string endpoint = ControlServer::bind({.job_id = "job"})->endpoint();  // closed again
   const auto start = Clock::now();
   EXPECT_EQ(codeOf([&] { ControlClient::connect(endpoint, "job", 0, 300ms); }), ErrorCode::kPeerUnavailable);
   EXPECT_GE(Clock::now() - start, 300ms);
@@ -147,16 +147,16 @@ TEST(Control, NoCoordinatorIsAnErrorInTime) {
 }
 
 TEST(Control, ACoordinatorThatStartsLateIsFound) {
-  std::string endpoint = ControlServer::bind("job")->endpoint();
+  std::string endpoint = ControlServer::bind({.job_id = "job"})->endpoint();
   auto connecting = std::async(std::launch::async, [&] { return ControlClient::connect(endpoint, "job", 0, 10s); });
   std::this_thread::sleep_for(300ms);
-  const auto server = ControlServer::bind("job", 0, endpoint);
+  const auto server = ControlServer::bind({.job_id = "job", .endpoint = endpoint});
   EXPECT_TRUE(server->receive(10s));
   EXPECT_EQ(connecting.get()->rank(), 0);
 }
 
 TEST(Control, SendingToNobodyIsAnError) {
-  const auto server = ControlServer::bind("job");
+  const auto server = ControlServer::bind({.job_id = "job"});
   EXPECT_EQ(codeOf([&] { server->send(0, "run", {}); }), ErrorCode::kPeerUnavailable);
   connectTo(*server, "job", 0).reset();
   ErrorCode code{0};
@@ -168,9 +168,9 @@ TEST(Control, SendingToNobodyIsAnError) {
 }
 
 TEST(Control, EndpointsAreChecked) {
-  const auto server = ControlServer::bind("job");
-  EXPECT_EQ(codeOf([&] { ControlServer::bind("job", 0, server->endpoint()); }), ErrorCode::kAddressInUse);
-  EXPECT_EQ(codeOf([] { ControlServer::bind("job", 0, "nonsense"); }), ErrorCode::kConfiguration);
+  const auto server = ControlServer::bind({.job_id = "job"});
+  EXPECT_EQ(codeOf([&] { ControlServer::bind({.job_id = "job", .endpoint = server->endpoint()}); }), ErrorCode::kAddressInUse);
+  EXPECT_EQ(codeOf([] { ControlServer::bind({.job_id = "job", .endpoint = "nonsense"}); }), ErrorCode::kConfiguration);
   EXPECT_EQ(codeOf([] { ControlClient::connect("nonsense", "job", 0, 100ms); }), ErrorCode::kConfiguration);
 }
 
@@ -181,7 +181,7 @@ TEST(Control, LeavesNoDescriptor) {
   };
   const auto before = count();
   for (int round = 0; round < 3; ++round) {
-    const auto server = ControlServer::bind("job");
+    const auto server = ControlServer::bind({.job_id = "job"});
     const auto client = connectTo(*server, "job", 0);
     client->send("done", {});
     EXPECT_TRUE(server->receive(5s));

@@ -1,0 +1,57 @@
+#include "runtime/control_types.h"
+
+namespace pipeshard {
+namespace {
+
+using enum ControlType;
+
+// "store" goes both ways: what a worker leaves for the others, its address in hexadecimal.
+const ControlForm kStore{"store", {{"key", kString}, {"value", kString}}};
+const ControlForm kFault{"error", {{"code", kInteger}, {"message", kString}}};
+
+}  // namespace
+
+const ControlSchema& workerMessages() {
+  static const std::vector<ControlField> memory{{"parameters", kCount},  {"states", kCount},    {"gradients", kCount},
+                                                {"activations", kCount}, {"workspace", kCount}, {"padding", kCount}};
+  static const ControlSchema schema{{"heartbeat", {{"where", kString}, {"progress", kCount}, {"computing", kBoolean}}},
+                                    kStore,
+                                    {"loaded", {{"arena_bytes", kCount}, {"constant_bytes", kCount}, {"memory", kObject, 0, memory}}},
+                                    // The loss is null when it is not finite.
+                                    {"step",
+                                     {{"step", kCount},
+                                      {"seconds", kNumber},
+                                      {"compute_seconds", kNumber},
+                                      {"transfer_seconds", kNumber},
+                                      {"loss", kNumber, kOptional | kNullable},
+                                      {"dump", kString, kOptional}}},
+                                    {"finished", {{"peak_resident_bytes", kCount}}},
+                                    kFault};
+  return schema;
+}
+
+const ControlSchema& workerCommands() {
+  static const ControlSchema schema{{"run", {{"first", kCount}, {"last", kCount}}}, kStore, {"stop", {}}, {"abort", {}}};
+  return schema;
+}
+
+const ControlSchema& nodeMessages() {
+  static const ControlSchema schema{{"started", {{"pids", kArray, 0, {{"", kCount}}}}},
+                                    {"alive", {}},
+                                    {"ended", {{"rank", kCount}, {"description", kString}}},
+                                    {"bye", {}},
+                                    {"leaving", {{"message", kString}}}};
+  return schema;
+}
+
+const ControlSchema& nodeCommands() {
+  static const ControlSchema schema{
+      {"start",
+       {{"ranks", kArray, 0, {{"", kCount}}}, {"threads", kCount}, {"directory", kString}, {"arguments", kArray, 0, {{"", kString}}}}},
+      {"alive", {}},
+      {"kill", {}},
+      {"stop", {{"code", kInteger}, {"message", kString}}}};
+  return schema;
+}
+
+}  // namespace pipeshard

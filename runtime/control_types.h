@@ -1,0 +1,18 @@
+// What the processes of a job say to each other: the fields of every control message, checked on arrival (transport/control_schema.h).
+// A message that is not in the receiver's table is dropped and counted; a new field or type begins here.
+#pragma once
+
+#include "transport/control_schema.h"
+
+namespace pipeshard {
+
+// A worker to its coordinator.
+const ControlSchema& workerMessages();
+// The coordinator to a worker.
+const ControlSchema& workerCommands();
+// A node daemon to its coordinator; the conversation is drawn in runtime/node_placement.cc.
+const ControlSchema& nodeMessages();
+// The coordinator to a node daemon.
+const ControlSchema& nodeCommands();
+
+}  // namespace pipeshard

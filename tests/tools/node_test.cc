@@ -1,0 +1,264 @@
+// Jobs on nodes, as a user starts them: a coordinator that listens and a daemon for each node, all on this machine. What happens to
+// the link between real hosts is tested in tests/cluster.
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Nodes : public ::testing::Test {
+ protected:
+  struct Process {
+    pid_t pid = -1;
+    std::string name;
+  };
+
+  Process start(const std::string& name, const std::vector<std::string>& arguments) {
+    return {startPipeshard(arguments, folder_.path() / (name + ".out"), folder_.path() / (name + ".err")), name};
+  }
+  CommandResult finish(const Process& process, seconds limit = seconds(60)) {
+    return finishPipeshard(process.pid, folder_.path() / (process.name + ".out"), folder_.path() / (process.name + ".err"), limit);
+  }
+  std::string errorsOf(const Process& process) const { return readFile(folder_.path() / (process.name + ".err")); }
+
+  void plan(const std::string& model = "examples/mlp.onnx") {
+    plan_ = folder_.file("job.plan");
+    const CommandResult planned =
+        runPipeshard({"plan", model, "--cluster", "2x2", "--stages", "uniform:4", "--microbatches", "4", "-o", plan_});
+    ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  }
+  Process startNode(const std::string& name, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments{"node", "--key-file", key_, "--wait", "30"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return start(name, arguments);
+  }
+  Process startRun(const std::string& node_timeout = "30") {
+    return start(
+        "run", {"run", plan_, "--steps", "10000000", "--listen", "tcp://127.0.0.1:*", "--key-file", key_, "--node-timeout", node_timeout});
+  }
+  // A job on two nodes, in the middle of its steps.
+  void startJob() {
+    plan();
+    run_ = startRun();
+    first_ = startNode("node0", {"--index", "0"});
+    second_ = startNode("node1", {"--index", "1"});
+    const auto is_stepping = [&] { return readFile(folder_.path() / "run.out").find("step") != std::string::npos; };
+    ASSERT_TRUE(eventually(is_stepping, seconds(30))) << errorsOf(run_) << errorsOf(first_) << errorsOf(second_);
+  }
+  pid_t workerOf(int rank) const {
+    for (const pid_t pid : processesMentioning(plan_ + "/ranks/000" + std::to_string(rank))) return pid;
+    return -1;
+  }
+  // All processes of the job have ended, and the key file is gone.
+  void expectNothingLeft(seconds limit = seconds(5)) {
+    EXPECT_TRUE(eventually([&] { return processesMentioning(plan_).empty(); }, limit));
+    EXPECT_FALSE(std::filesystem::exists(key_));
+  }
+
+  TemporaryFolder folder_;
+  std::string key_ = folder_.file("job.key");
+  std::string plan_ = folder_.file("job.plan");
+  Process run_, first_, second_;
+};
+
+TEST_F(Nodes, ValidatePassesOnTwoNodesWithKeys) {
+  for (const char* model : {"examples/mlp.onnx", "examples/gpt2.onnx"}) {
+    const Process validate =
+        start("validate", {"validate", model, "--cluster", "2x2", "--stages", "uniform:4", "--schedule", "1f1b", "--microbatches", "8",
+                           "--steps", "2", "--listen", "tcp://127.0.0.1:*", "--key-file", key_});
+    const Process first = startNode("node0");
+    const Process second = startNode("node1");
+    const CommandResult result = finish(validate);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_THAT(result.output, HasSubstr("PASS"));
+    for (const Process& node : {first, second}) {
+      const CommandResult ended = finish(node);
+      EXPECT_EQ(ended.exit_code, 0) << ended.errors;
+      EXPECT_THAT(ended.errors, HasSubstr("the job is done"));
+    }
+    EXPECT_FALSE(std::filesystem::exists(key_));
+  }
+}
+
+TEST_F(Nodes, ValidatePassesWithDataParallelDevicesAcrossNodes) {
+  const Process validate =
+      start("validate", {"validate", "examples/gpt2.onnx", "--cluster", "2x2", "--stages", "uniform:2", "--stage-devices", "1,3",
+                         "--microbatches", "2", "--steps", "2", "--listen", "tcp://127.0.0.1:*", "--key-file", key_});
+  const Process first = startNode("node0");
+  const Process second = startNode("node1");
+  const CommandResult result = finish(validate);
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("PASS"));
+  finish(first);
+  finish(second);
+}
+
+TEST_F(Nodes, TheKeyFileIsForItsOwnerOnly) {
+  plan();
+  run_ = startRun();
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(key_); }, seconds(10)));
+  struct stat status {};
+  ASSERT_EQ(stat(key_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  kill(run_.pid, SIGTERM);
+  EXPECT_EQ(finish(run_).exit_code, 128 + SIGTERM);
+  expectNothingLeft();
+}
+
+TEST_F(Nodes, AKilledWorkerEndsTheJobWithItsNameAndHost) {
+  startJob();
+  const pid_t victim = workerOf(2);
+  ASSERT_GT(victim, 0);
+  kill(victim, SIGKILL);
+  const CommandResult result = finish(run_, seconds(5));
+  EXPECT_EQ(result.exit_code, 69);
+  EXPECT_THAT(result.errors, HasSubstr("rank 2 (host "));
+  EXPECT_THAT(result.errors, HasSubstr("pid " + std::to_string(victim) + ") was killed by signal 9"));
+  EXPECT_EQ(finish(first_, seconds(5)).exit_code, 69);
+  EXPECT_EQ(finish(second_, seconds(5)).exit_code, 69);
+  expectNothingLeft();
+}
+
+TEST_F(Nodes, AStoppedWorkerEndsTheJobWithinTenSeconds) {
+  startJob();
+  const pid_t victim = workerOf(1);
+  ASSERT_GT(victim, 0);
+  kill(victim, SIGSTOP);
+  const CommandResult result = finish(run_, seconds(10));
+  EXPECT_EQ(result.exit_code, 69);
+  EXPECT_THAT(result.errors, HasSubstr("pid " + std::to_string(victim) + ") has not answered"));
+  finish(first_, seconds(5));
+  finish(second_, seconds(5));
+  expectNothingLeft();
+}
+
+TEST_F(Nodes, AKilledDaemonIsNamedAndItsWorkersEndWithIt) {
+  startJob();
+  kill(second_.pid, SIGKILL);
+  EXPECT_TRUE(eventually([&] { return workerOf(2) < 0 && workerOf(3) < 0; }, seconds(5)));
+  const CommandResult result = finish(run_, seconds(15));
+  EXPECT_EQ(result.exit_code, 69);
+  EXPECT_THAT(result.errors, HasSubstr("node 1 (host "));
+  EXPECT_THAT(result.errors, HasSubstr("pid " + std::to_string(second_.pid) + ") with ranks 2, 3 has not answered"));
+  EXPECT_EQ(finish(first_, seconds(5)).exit_code, 69);
+  finish(second_);
+  expectNothingLeft();
+}
+
+TEST_F(Nodes, AStoppedDaemonLeavesNoWorkerToGoOn) {
+  startJob();
+  kill(second_.pid, SIGSTOP);
+  const CommandResult result = finish(run_, seconds(15));
+  EXPECT_EQ(result.exit_code, 69);
+  EXPECT_THAT(result.errors, HasSubstr("node 1 (host "));
+  // The workers were told by the coordinator itself.
+  EXPECT_TRUE(eventually([&] { return workerOf(2) < 0 && workerOf(3) < 0; }, seconds(5)));
+  kill(second_.pid, SIGCONT);
+  EXPECT_EQ(finish(second_, seconds(10)).exit_code, 69);
+  finish(first_, seconds(5));
+  expectNothingLeft();
+}
+
+TEST_F(Nodes, AKilledCoordinatorLeavesNoWorkerBehind) {
+  startJob();
+  kill(run_.pid, SIGKILL);
+  EXPECT_TRUE(eventually([&] { return processesMentioning(plan_).empty(); }, seconds(5)));
+  for (const Process& node : {first_, second_}) {
+    const CommandResult ended = finish(node, seconds(5));
+    EXPECT_EQ(ended.exit_code, 69);
+    EXPECT_THAT(ended.errors, HasSubstr("the coordinator at tcp://127.0.0.1:"));
+  }
+  finish(run_);
+}
+
+TEST_F(Nodes, AnInterruptedDaemonSaysSoAndEndsTheJob) {
+  startJob();
+  kill(first_.pid, SIGTERM);
+  const CommandResult result = finish(run_, seconds(5));
+  EXPECT_EQ(result.exit_code, 69);
+  EXPECT_THAT(result.errors, HasSubstr("was stopped: stopped by SIGTERM"));
+  EXPECT_EQ(finish(first_, seconds(5)).exit_code, 128 + SIGTERM);
+  finish(second_, seconds(5));
+  expectNothingLeft();
+}
+
+TEST_F(Nodes, MissingNodesAreListed) {
+  plan();
+  run_ = startRun("2");
+  const Process node = startNode("node0", {"--index", "0"});
+  const CommandResult result = finish(run_, seconds(20));
+  EXPECT_EQ(result.exit_code, 69);
+  EXPECT_THAT(result.errors, HasSubstr("missing: node 1; joined: node 0 on"));
+  EXPECT_THAT(result.errors, HasSubstr("pipeshard node --join tcp://127.0.0.1:"));
+  EXPECT_EQ(finish(node, seconds(10)).exit_code, 69);
+}
+
+TEST_F(Nodes, TwoNodesOfOneIndexAreRefused) {
+  plan();
+  run_ = startRun("6");
+  const Process node = startNode("node0", {"--index", "0"});
+  ASSERT_TRUE(eventually([&] { return errorsOf(run_).find("joined") != std::string::npos; }, seconds(10)));
+  const CommandResult other = finish(startNode("other", {"--index", "0"}), seconds(10));
+  EXPECT_EQ(other.exit_code, 78);
+  EXPECT_THAT(other.errors, HasSubstr("node 0 has joined already"));
+  const CommandResult beyond = finish(startNode("beyond", {"--index", "7"}), seconds(10));
+  EXPECT_EQ(beyond.exit_code, 78);
+  EXPECT_THAT(beyond.errors, HasSubstr("the plan's cluster has 2 nodes"));
+  finish(run_, seconds(20));
+  finish(node, seconds(10));
+}
+
+TEST_F(Nodes, TheKeyOfAnotherJobIsRefused) {
+  plan();
+  run_ = startRun();
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(key_); }, seconds(10)));
+  const std::string address = readFile(key_).substr(readFile(key_).find("tcp://"), std::string("tcp://127.0.0.1:40000").size());
+  const std::string own_key = key_;
+  key_ = folder_.file("other.key");
+  const Process other = start("other_run", {"run", plan_, "--listen", "tcp://127.0.0.1:*", "--key-file", key_});
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(key_); }, seconds(10)));
+  const Process stranger = startNode("stranger", {"--join", address});
+  const CommandResult refused = finish(stranger, seconds(20));
+  EXPECT_EQ(refused.exit_code, 77) << refused.errors;
+  kill(other.pid, SIGTERM);
+  kill(run_.pid, SIGTERM);
+  finish(other);
+  finish(run_);
+}
+
+TEST_F(Nodes, AnAddressForAllNeedsKeys) {
+  plan();
+  const CommandResult result = runPipeshard({"run", plan_, "--listen", "tcp://0.0.0.0:*"});
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_THAT(result.errors, HasSubstr("without keys"));
+}
+
+TEST_F(Nodes, APlanDirectoryThatANodeLacksIsNamed) {
+  plan();
+  run_ = startRun();
+  const Process node = startNode("node0");
+  ASSERT_TRUE(eventually([&] { return errorsOf(run_).find("joined") != std::string::npos; }, seconds(10)));
+  std::filesystem::rename(plan_, plan_ + ".elsewhere");
+  const Process second = startNode("node1");
+  const CommandResult result = finish(run_, seconds(20));
+  EXPECT_EQ(result.exit_code, 66);
+  EXPECT_THAT(result.errors, HasSubstr("is not on this host"));
+  finish(node, seconds(10));
+  finish(second, seconds(10));
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,59 @@
+#include "tools/node_options.h"
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "ir/error.h"
+#include "tools/option_checks.h"
+
+namespace pipeshard {
+
+void addListenOptions(CLI::App& command, ListenOptions& options) {
+  const char* group = "Nodes (without --listen, all workers run on this machine)";
+  command
+      .add_option(
+          "--listen", options.listen,
+          "Run on the nodes of the plan's cluster: wait here until they have joined with\n`pipeshard node --join`; port * takes a free one")
+      ->type_name("tcp://ADDRESS:PORT")
+      ->group(group);
+  command.add_option("--key-file", options.pool.key_file, "Write this job's keys here, for the nodes; only who can read it can join")
+      ->type_name("FILE")
+      ->group(group);
+  command.add_option("--advertise", options.pool.advertise, "The name or address under which nodes reach this machine")
+      ->type_name("HOST")
+      ->group(group);
+  command.add_flag("--insecure", options.pool.insecure, "Listen without keys: whoever reaches the port can take part in the job")
+      ->group(group);
+  command
+      .add_option_function<int>(
+          "--node-timeout", [&options](int seconds) { options.pool.wait = std::chrono::seconds(seconds); },
+          "How long to wait for all nodes (default: 5 minutes)")
+      ->type_name("SECONDS")
+      ->check(positiveWhole())
+      ->group(group);
+  command.add_option("--generation", options.pool.generation, "")->group("");  // given by `pipeshard node -- COMMAND`
+}
+
+std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job) {
+  if (options.listen.empty()) {
+    if (!options.pool.key_file.empty()) fail(ErrorCode::kUsage, "--key-file goes with --listen tcp://ADDRESS:PORT");
+    return nullptr;
+  }
+  NodePoolOptions pool_options = options.pool;
+  pool_options.listen = options.listen;
+  pool_options.count = cluster.nodes;
+  auto pool = std::make_unique<NodePool>(pool_options);
+  const int ranks = countRanks(job.plan_directory);
+  for (int rank = 0; rank < ranks; ++rank) job.node_of_rank.push_back(rank / cluster.devices_per_node);
+  job.nodes = pool.get();
+  fmt::print(stderr, "waiting for {} node{}; start on each host: {}\n", cluster.nodes, cluster.nodes == 1 ? "" : "s", pool->joinCommand());
+  return pool;
+}
+
+void showNodes(const JobProgress& event) {
+  if (event.kind != JobProgress::Kind::kNodeJoined) return;
+  fmt::print(stderr, "node {} joined: host {}, pid {}\n", event.node, event.host, event.pid);
+}
+
+}  // namespace pipeshard

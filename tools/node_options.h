@@ -1,0 +1,30 @@
+// Options of the commands that run a job, for running it on nodes that join.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "ir/plan.h"
+#include "runtime/job.h"
+#include "runtime/node_pool.h"
+
+namespace pipeshard {
+
+struct ListenOptions {
+  std::string listen;  // "": the job runs on this machine
+  NodePoolOptions pool;
+};
+
+// --listen, --advertise, --key-file, --insecure, --node-timeout.
+void addListenOptions(CLI::App& command, ListenOptions& options);
+
+// With --listen: listens, says on standard error what to start on the hosts, and has `job` use it; nullptr without. Ranks are placed as
+// the plan's cluster says: devices_per_node of them on each node.
+std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job);
+
+// A line on standard error for every node that joins.
+void showNodes(const JobProgress& event);
+
+}  // namespace pipeshard

@@ -1,0 +1,50 @@
+// What the messages of a job look like, as a table: the transport checks every message against it before its caller sees it.
+//
+//   const ControlSchema kFromWorkers = {
+//       {"heartbeat", {{"where", ControlType::kString}}},
+//       {"step", {{"step", ControlType::kInteger}, {"loss", ControlType::kNumber, kOptional | kNullable}}}};
+//   controlFault(kFromWorkers, "step", body);  // nothing, or "'step': no field 'step'"
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace pipeshard {
+
+enum class ControlType {
+  kBoolean,
+  kInteger,  // fits int64_t
+  kCount,    // an integer that is not negative and fits int64_t
+  kNumber,   // integer or not
+  kString,
+  kObject,  // with `inner` as its fields; anything where `inner` is empty
+  kArray,   // of elements like inner[0] (its name does not matter); of anything where `inner` is empty
+  kAny,
+};
+
+inline constexpr unsigned kOptional = 1;  // may be missing
+inline constexpr unsigned kNullable = 2;  // may be null
+
+struct ControlField {
+  std::string_view name;
+  ControlType type;
+  unsigned flags = 0;
+  std::vector<ControlField> inner = {};
+};
+
+struct ControlForm {
+  std::string_view type;
+  std::vector<ControlField> fields;  // no others are allowed; a message without fields has {} or null as its body
+};
+
+// Empty: nothing is checked.
+using ControlSchema = std::vector<ControlForm>;
+
+// Why `body` is not a message of `type` under `schema`: unknown type; missing, surplus or wrongly typed field. Nothing when it is.
+std::optional<std::string> controlFault(const ControlSchema& schema, std::string_view type, const nlohmann::json& body);
+
+}  // namespace pipeshard
