@@ -1,5 +1,7 @@
 #include "runtime/control_types.h"
 
+#include "transport/control_message.h"
+
 namespace pipeshard {
 namespace {
 
@@ -7,14 +9,16 @@ using enum ControlType;
 
 // "store" goes both ways: what a worker leaves for the others, its address in hexadecimal.
 const ControlForm kStore{"store", {{"key", kString}, {"value", kString}}};
-const ControlForm kFault{"error", {{"code", kInteger}, {"message", kString}}};
+const ControlForm kError{"error", {{"code", kInteger}, {"message", kString}}};
 
 }  // namespace
 
 const ControlSchema& workerMessages() {
   static const std::vector<ControlField> memory{{"parameters", kCount},  {"states", kCount},    {"gradients", kCount},
                                                 {"activations", kCount}, {"workspace", kCount}, {"padding", kCount}};
-  static const ControlSchema schema{{"heartbeat", {{"where", kString}, {"progress", kCount}, {"computing", kBoolean}}},
+  static const ControlSchema schema{// Of nodes too: they say where they are, and which place in the cluster they want.
+                                    {kRegister, {{"pid", kCount}, {"host", kString, kOptional}, {"index", kCount, kOptional}}},
+                                    {"heartbeat", {{"where", kString}, {"progress", kCount}, {"computing", kBoolean}}},
                                     kStore,
                                     {"loaded", {{"arena_bytes", kCount}, {"constant_bytes", kCount}, {"memory", kObject, 0, memory}}},
                                     // The loss is null when it is not finite.
@@ -26,7 +30,7 @@ const ControlSchema& workerMessages() {
                                       {"loss", kNumber, kOptional | kNullable},
                                       {"dump", kString, kOptional}}},
                                     {"finished", {{"peak_resident_bytes", kCount}}},
-                                    kFault};
+                                    kError};
   return schema;
 }
 

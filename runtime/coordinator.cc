@@ -11,8 +11,8 @@
 #include "runtime/executor.h"
 #include "runtime/job.h"
 #include "runtime/node_pool.h"
-#include "runtime/worker_placement.h"
 #include "runtime/weight_check.h"
+#include "runtime/worker_placement.h"
 #include "transport/control.h"
 
 namespace pipeshard {
@@ -276,6 +276,9 @@ std::optional<Failure> Coordinator::handleWorker(const ControlMessage& message) 
   if (message.lost_before > 0) {
     return Failure{ErrorCode::kPeerUnavailable,
                    fmt::format("{}: {} control messages were lost", nameOf(message.rank), message.lost_before)};
+  }
+  if (message.type == kFault) {
+    return Failure{ErrorCode::kInternal, fmt::format("{}: {}", nameOf(message.rank), body.at("message").get<std::string>())};
   }
   if (message.type == kRegister) {
     handleRegister(message.rank);

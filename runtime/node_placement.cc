@@ -177,6 +177,9 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
   if (node == nodes_.end()) return std::nullopt;
   node->last_heard = Clock::now();
   const nlohmann::json& body = message.body;
+  if (message.type == kFault) {
+    return Failure{ErrorCode::kInternal, fmt::format("{}: {}", nameOf(*node), body.at("message").get<std::string>())};
+  }
   if (message.type == "started") {
     const auto pids = body.at("pids").get<std::vector<int>>();
     if (pids.size() != node->ranks.size()) {

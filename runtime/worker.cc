@@ -16,6 +16,8 @@
 
 #include "runtime/step_runner.h"
 #include "runtime/worker_link.h"
+#include "transport/gloo_communicator.h"
+#include "transport/joined_communicator.h"
 #include "transport/shared_memory.h"
 
 namespace pipeshard {
@@ -23,6 +25,8 @@ namespace {
 
 // After an error was sent the worker waits to be stopped, so that its message is read before its end is noticed.
 constexpr std::chrono::seconds kStopAfterError{10};
+// For all workers to have opened their ports; they load their programs first.
+constexpr std::chrono::minutes kConnectTimeout{10};
 
 template <typename T>
 T parseNumber(const std::string& option, const std::string& text) {
@@ -57,6 +61,17 @@ int64_t peakResidentBytes() {
   return 0;
 }
 
+// Addresses travel over the control connection.
+class LinkStore : public RendezvousStore {
+ public:
+  explicit LinkStore(WorkerLink& link) : link_(link) {}
+  void set(const std::string& key, const std::string& bytes) override { link_.store(key, bytes); }
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override { return link_.fetch(key, timeout); }
+
+ private:
+  WorkerLink& link_;
+};
+
 nlohmann::json memoryJson(const MemoryParts& parts) {
   return {{"parameters", parts.parameters},   {"states", parts.states},       {"gradients", parts.gradients},
           {"activations", parts.activations}, {"workspace", parts.workspace}, {"padding", parts.padding}};
@@ -81,7 +96,7 @@ void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner
 }
 
 // Shared memory with the ranks on this node; if there are other nodes, Gloo to theirs.
-std::unique_ptr<Communicator> openCommunicator(const WorkerOptions& options, int ranks, WorkerLink&, SharedSegments segments,
+std::unique_ptr<Communicator> openCommunicator(const WorkerOptions& options, int ranks, WorkerLink& link, SharedSegments segments,
                                                size_t arena_bytes, std::span<std::byte>& arena) {
   const std::chrono::milliseconds timeout(options.transfer_timeout_ms);
   std::vector<int> nodes = options.node_of_rank;
@@ -89,17 +104,20 @@ std::unique_ptr<Communicator> openCommunicator(const WorkerOptions& options, int
   if (static_cast<int>(nodes.size()) != ranks) {
     fail(ErrorCode::kConfiguration, "the plan has {} ranks, but {} are placed on nodes", ranks, nodes.size());
   }
-  const int own_node = nodes.at(static_cast<size_t>(options.rank));
-  std::vector<int> here;
-  for (int rank = 0; rank < ranks; ++rank) {
-    if (nodes[static_cast<size_t>(rank)] == own_node) here.push_back(rank);
-  }
+  const std::vector<int> here = ranksOnNode(nodes, options.rank);
   const int local_rank = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
   const bool is_alone = static_cast<int>(here.size()) == ranks;
-  auto on_node = SharedMemoryCommunicator::open(std::move(segments), local_rank, timeout);
+  auto on_node = SharedMemoryCommunicator::open(std::move(segments), local_rank, timeout, here);
   arena = on_node->createArena(arena_bytes);
   if (is_alone) return on_node;
-  fail(ErrorCode::kConfiguration, "tensors between nodes are not there yet");
+  LinkStore store(link);
+  GlooOptions gloo;
+  gloo.rank = options.rank;
+  gloo.size = ranks;
+  gloo.host = options.host;
+  gloo.timeout = timeout;
+  gloo.connect_timeout = kConnectTimeout;
+  return joinCommunicators(std::move(nodes), options.rank, std::move(on_node), openGloo(gloo, store));
 }
 
 void work(const WorkerOptions& options, WorkerLink& link) {

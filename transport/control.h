@@ -54,10 +54,12 @@ struct ControlCounters {
   uint64_t handshakes = 0;    // connections that ended before they were let in: wrong key, no key, not ZeroMQ, too slow
 };
 
-// What one registered rank may send, as a token bucket. A rank that sends more is a fault of the job; see kFault.
+// What one registered rank may send, as a token bucket. A rank that sends more is a fault of the job (kFault) and not heard any
+// more until it is forgotten. Dropping only the surplus would look like lost messages. The limit is far above what a worker
+// does (a message per step and second) and below the 175 000 a second that a server can take: it ends runaway loops.
 struct ControlLimits {
-  double messages_per_second = 2000;
-  double burst = 4000;
+  double messages_per_second = 50'000;
+  double burst = 200'000;
 };
 
 // What ended a wait: a message, descriptors that became readable, both, or (when its time was over) neither.

@@ -5,12 +5,19 @@
 #include "ir/error.h"
 #include "transport/control.h"
 #include "transport/control_link.h"
+#include "transport/control_monitor.h"
 #include "transport/control_socket.h"
 
 namespace pipeshard {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
+
+// A server closes at once when it cannot decrypt what was encrypted for another key; a slow one takes longer, a dying one does
+// not come back for more.
+constexpr auto kClosedAtOnce = 1s;
+constexpr int kClosedHandshakes = 3;
 
 // Unique among all workers that ever connect; kept over reconnects, so the server knows the worker again.
 std::string makeIdentity(int rank) {
@@ -27,8 +34,9 @@ class Client : public ControlClient {
         generation_(options.any_job ? 0 : options.generation),
         options_(options),
         adopts_job_(options.any_job),
-        socket_(zmq::socket_type::dealer, makeIdentity(rank)) {
+        socket_(zmq::socket_type::dealer, makeIdentity(rank), endpoint) {
     if (options.keys) socket_.useKeys(*options.keys);
+    monitor_.emplace(socket_.context(), socket_.socket());
     try {
       socket_.socket().connect(endpoint);
     } catch (const zmq::error_t& error) {
@@ -42,23 +50,7 @@ class Client : public ControlClient {
   uint64_t generation() const override { return generation_; }
   const ControlCounters& counters() const override { return counters_; }
 
-  void registerAt(std::chrono::milliseconds timeout) {
-    const Deadline deadline(timeout);
-    const std::string text = encodeControlMessage(makeMessage(std::string(kRegister), options_.body));
-    numbering_.sent = 1;
-    socket_.socket().set(zmq::sockopt::sndtimeo, 0);
-    while (deadline.left() > 0ms) {
-      const bool sent = socket_.send({text});
-      auto answer = receive(std::min<std::chrono::milliseconds>(deadline.left(), sent ? 500ms : 10ms));
-      if (!answer) continue;
-      socket_.socket().set(zmq::sockopt::sndtimeo, kControlSendTimeout);
-      // Any answer of the job shows that the server knows this worker; WELCOME itself may be lost.
-      if (answer->type != kWelcome) early_ = std::move(answer);
-      return;
-    }
-    fail(ErrorCode::kPeerUnavailable, "control: rank {} got no answer from the coordinator{} at '{}' within {} ms; is it running?", rank_,
-         job_id_.empty() ? "" : fmt::format(" of job '{}'", job_id_), endpoint_, timeout.count());
-  }
+  void registerAt(std::chrono::milliseconds timeout);
 
   void send(std::string_view type, nlohmann::json body) override {
     const std::string text = encodeControlMessage(makeMessage(std::string(type), std::move(body)));
@@ -83,6 +75,8 @@ class Client : public ControlClient {
 
   std::optional<ControlMessage> take(const std::vector<std::string>& frames);
   [[noreturn]] void failRejected(const ControlMessage& message) const;
+  void checkHandshakes();
+  [[noreturn]] void failAuthentication(std::string_view why) const;
 
   std::string endpoint_;
   std::string job_id_;
@@ -91,10 +85,65 @@ class Client : public ControlClient {
   ControlClientOptions options_;
   bool adopts_job_;  // until the first answer
   ControlSocket socket_;
+  std::optional<ControlMonitor> monitor_;  // until registered
+  Clock::time_point connected_;
+  int connections_ = 0;
+  int closed_handshakes_ = 0;  // one after the other
   ControlCounters counters_;
   Numbering numbering_;
   std::optional<ControlMessage> early_;
 };
+
+void Client::registerAt(std::chrono::milliseconds timeout) {
+  const Deadline deadline(timeout);
+  const std::string text = encodeControlMessage(makeMessage(std::string(kRegister), options_.body));
+  numbering_.sent = 1;
+  std::chrono::milliseconds pause = 1ms;
+  for (Clock::time_point repeat = Clock::now(); deadline.left() > 0ms;) {
+    if (Clock::now() >= repeat && socket_.send({text}, /*patience=*/false)) repeat = Clock::now() + 500ms;
+    auto answer = receive(std::min(deadline.left(), pause));
+    if (!answer) {
+      pause = std::min<std::chrono::milliseconds>(pause * 2, 20ms);
+      checkHandshakes();
+      continue;
+    }
+    // Any answer of the job shows that the server knows this worker; WELCOME itself may be lost.
+    if (answer->type != kWelcome) early_ = std::move(answer);
+    monitor_.reset();
+    return;
+  }
+  fail(ErrorCode::kPeerUnavailable, "control: rank {} got no answer from the coordinator{} at '{}' within {} ms; {}", rank_,
+       job_id_.empty() ? "" : fmt::format(" of job '{}'", job_id_), endpoint_, timeout.count(),
+       connections_ == 0 ? "nothing listens there: is it running, and is no firewall in between?"
+                         : "something listens there: is it a coordinator, and not stopped?");
+}
+
+// Ends a registration that cannot succeed.
+void Client::checkHandshakes() {
+  using Kind = HandshakeEvent::Kind;
+  while (const auto event = monitor_->next()) {
+    switch (event->kind) {
+      case Kind::kConnected:
+        connected_ = Clock::now();
+        ++connections_;
+        break;
+      case Kind::kSucceeded: closed_handshakes_ = 0; break;
+      case Kind::kRefused: failAuthentication("refused this key");
+      case Kind::kMismatch: failAuthentication(options_.keys ? "uses no keys" : "asks for a key, and there is none");
+      case Kind::kMalformed: break;
+      case Kind::kBroken:
+        closed_handshakes_ = Clock::now() - connected_ < kClosedAtOnce ? closed_handshakes_ + 1 : 0;
+        if (options_.keys && closed_handshakes_ >= kClosedHandshakes) {
+          failAuthentication("refused this key (it does not understand what is encrypted for the server's key in it)");
+        }
+    }
+  }
+}
+
+void Client::failAuthentication(std::string_view why) const {
+  fail(ErrorCode::kAuthentication, "control: authentication failed: the coordinator at '{}' {}; use the key file of this job", endpoint_,
+       why);
+}
 
 std::optional<ControlMessage> Client::take(const std::vector<std::string>& frames) {
   std::optional<ControlMessage> message;
@@ -121,7 +170,8 @@ std::optional<ControlMessage> Client::take(const std::vector<std::string>& frame
   if (message->type == kWelcome) return message;
   if (const auto fault = controlFault(options_.schema, message->type, message->body)) {
     ++counters_.garbage;
-    return makeFault(*message, *fault);
+    message->type = kFault;
+    message->body = {{"message", *fault}};
   }
   return message;
 }

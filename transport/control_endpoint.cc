@@ -2,7 +2,7 @@
 
 #include <arpa/inet.h>
 
-#include <string_view>
+#include <utility>
 
 namespace pipeshard {
 
@@ -22,6 +22,15 @@ bool isLocalEndpoint(const std::string& endpoint) {
   if (::inet_pton(AF_INET, host.c_str(), &four) == 1) return (ntohl(four.s_addr) >> 24) == 127;
   in6_addr six{};
   return ::inet_pton(AF_INET6, host.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+std::string reachableHere(const std::string& endpoint) {
+  for (const auto& [wildcard, loopback] : {std::pair<std::string, std::string>{"tcp://0.0.0.0:", "tcp://127.0.0.1:"},
+                                           {"tcp://*:", "tcp://127.0.0.1:"},
+                                           {"tcp://[::]:", "tcp://[::1]:"}}) {
+    if (endpoint.rfind(wildcard, 0) == 0) return loopback + endpoint.substr(wildcard.size());
+  }
+  return endpoint;
 }
 
 }  // namespace pipeshard

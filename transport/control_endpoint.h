@@ -9,4 +9,7 @@ namespace pipeshard {
 // "tcp://localhost:*"), ipc://, inproc://. Host names and interfaces other than these are taken as public.
 bool isLocalEndpoint(const std::string& endpoint);
 
+// Where a client on this machine reaches a server that listens on `endpoint`: wildcards become loopback.
+std::string reachableHere(const std::string& endpoint);
+
 }  // namespace pipeshard

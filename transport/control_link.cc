@@ -13,11 +13,4 @@ bool acceptSequence(Numbering& numbering, ControlMessage& message, ControlCounte
   return true;
 }
 
-ControlMessage makeFault(const ControlMessage& cause, const std::string& why) {
-  ControlMessage fault = cause;
-  fault.type = kFault;
-  fault.body = {{"message", why}};
-  return fault;
-}
-
 }  // namespace pipeshard

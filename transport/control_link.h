@@ -19,9 +19,6 @@ struct Numbering {
 // False for a duplicate. Fills in lost_before.
 bool acceptSequence(Numbering& numbering, ControlMessage& message, ControlCounters& counters);
 
-// What the caller gets in the name of `rank` when it broke the rules.
-ControlMessage makeFault(const ControlMessage& cause, const std::string& why);
-
 // The loop of both sides: `take` looks at one message that is there and says what of it concerns the caller.
 template <typename Take>
 ControlEvent pollWith(ControlSocket& socket, std::chrono::milliseconds timeout, std::span<const int> descriptors, Take&& take) {

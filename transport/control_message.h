@@ -19,7 +19,7 @@ namespace pipeshard {
 
 inline constexpr int kControlVersion = 1;
 // Results travel by files and tensors by communicators; a longer message is refused by its sender.
-inline constexpr size_t kMaxControlBytes = size_t{16} << 20;
+inline constexpr size_t kMaxControlBytes = size_t{1} << 20;
 inline constexpr int kMaxControlDepth = 64;  // of nested arrays and objects
 inline constexpr int kCoordinatorRank = -1;
 

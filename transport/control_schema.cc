@@ -12,9 +12,6 @@ namespace {
 
 std::optional<std::string> fieldsFault(const std::vector<ControlField>& fields, const nlohmann::json& object);
 
-// What comes from a peer is quoted in a log: its beginning only.
-std::string shortened(std::string_view text) { return std::string(text.substr(0, 40)); }
-
 bool fitsSigned(const nlohmann::json& value) {
   return value.is_number_integer() &&
          (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
@@ -75,17 +72,25 @@ std::optional<std::string> fieldsFault(const std::vector<ControlField>& fields, 
   if (present == object.size()) return std::nullopt;
   for (const auto& [name, value] : object.items()) {
     const bool is_known = std::any_of(fields.begin(), fields.end(), [&](const ControlField& field) { return field.name == name; });
-    if (!is_known) return fmt::format("surplus field '{}'", shortened(name));
+    if (!is_known) return fmt::format("surplus field '{}'", printableBeginning(name));
   }
   return std::nullopt;
 }
 
 }  // namespace
 
+std::string printableBeginning(std::string_view text) {
+  std::string beginning(text.substr(0, 40));
+  for (char& c : beginning) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return beginning;
+}
+
 std::optional<std::string> controlFault(const ControlSchema& schema, std::string_view type, const nlohmann::json& body) {
   if (schema.empty()) return std::nullopt;
   const auto form = std::find_if(schema.begin(), schema.end(), [&](const ControlForm& each) { return each.type == type; });
-  if (form == schema.end()) return fmt::format("'{}': unknown type of message", shortened(type));
+  if (form == schema.end()) return fmt::format("'{}': unknown type of message", printableBeginning(type));
   if (body.is_null() && form->fields.empty()) return std::nullopt;
   if (!body.is_object()) return fmt::format("'{}': its body is {}, not an object", form->type, body.type_name());
   if (auto fault = fieldsFault(form->fields, body)) return fmt::format("'{}': {}", form->type, *fault);

@@ -47,4 +47,7 @@ using ControlSchema = std::vector<ControlForm>;
 // Why `body` is not a message of `type` under `schema`: unknown type; missing, surplus or wrongly typed field. Nothing when it is.
 std::optional<std::string> controlFault(const ControlSchema& schema, std::string_view type, const nlohmann::json& body);
 
+// What a peer sent, fit for a log line: its first 40 bytes, with '?' for what is not printable ASCII.
+std::string printableBeginning(std::string_view text);
+
 }  // namespace pipeshard

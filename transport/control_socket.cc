@@ -1,5 +1,7 @@
 #include "transport/control_socket.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cerrno>
 
@@ -11,7 +13,6 @@ namespace {
 // Milliseconds, except where noted. Heartbeats only tell a broken link from a silent one: a dead process is seen by its
 // pidfd and a stuck one by its progress, both faster.
 constexpr int kLinger = 500;
-constexpr int kHandshake = 5000;
 constexpr int kHeartbeatInterval = 2000;
 constexpr int kHeartbeatTimeout = 10000;
 constexpr int kReconnectFirst = 100;
@@ -19,6 +20,8 @@ constexpr int kReconnectLast = 2000;
 constexpr int kConnectTimeout = 5000;
 constexpr int kQueuedMessages = 1000;  // per peer
 constexpr int kBacklog = 512;          // connections
+constexpr size_t kEncryption = 64;     // bytes that CURVE adds to a message
+constexpr rlim_t kDescriptors = 65536;
 
 }  // namespace
 
@@ -29,12 +32,13 @@ std::chrono::milliseconds Deadline::left() const {
   return std::max(left, std::chrono::milliseconds(0));
 }
 
-ControlSocket::ControlSocket(zmq::socket_type type, std::string_view routing_id) try : context_(1), socket_(context_, type) {
+ControlSocket::ControlSocket(zmq::socket_type type, std::string_view routing_id, std::string_view endpoint) try
+    : context_(1), socket_(context_, type) {
   namespace option = zmq::sockopt;
   context_.set(zmq::ctxopt::blocky, false);
   socket_.set(option::linger, kLinger);
-  socket_.set(option::maxmsgsize, static_cast<int64_t>(kMaxControlBytes));
-  socket_.set(option::handshake_ivl, kHandshake);
+  socket_.set(option::maxmsgsize, static_cast<int64_t>(kMaxControlBytes + kEncryption));
+  socket_.set(option::handshake_ivl, kControlHandshake);
   socket_.set(option::heartbeat_ivl, kHeartbeatInterval);
   socket_.set(option::heartbeat_timeout, kHeartbeatTimeout);
   socket_.set(option::heartbeat_ttl, kHeartbeatTimeout);
@@ -45,6 +49,7 @@ ControlSocket::ControlSocket(zmq::socket_type type, std::string_view routing_id)
   socket_.set(option::sndhwm, kQueuedMessages);
   socket_.set(option::rcvhwm, kQueuedMessages);
   socket_.set(option::backlog, kBacklog);
+  if (endpoint.find('[') != std::string_view::npos) socket_.set(option::ipv6, true);
   if (type == zmq::socket_type::router) socket_.set(option::router_mandatory, true);
   if (type == zmq::socket_type::dealer) {
     socket_.set(option::routing_id, routing_id);
@@ -67,6 +72,15 @@ void ControlSocket::useKeys(const ClientKeys& keys) try {
   socket_.set(zmq::sockopt::curve_secretkey, keys.client_secret);
 } catch (const zmq::error_t& error) {
   failControl(error, ErrorCode::kAuthentication, "the client's keys are not keys; use the key file of this job");
+}
+
+void raiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min(limit.rlim_max, kDescriptors);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);  // without it only the margin is smaller
 }
 
 std::optional<ReceivedFrames> ControlSocket::receiveNow() {

@@ -16,6 +16,7 @@
 namespace pipeshard {
 
 inline constexpr int kControlSendTimeout = 2000;  // milliseconds
+inline constexpr int kControlHandshake = 2000;    // milliseconds
 
 // The part of a wait that is left.
 class Deadline {
@@ -34,11 +35,13 @@ struct ReceivedFrames {
 
 class ControlSocket {
  public:
-  ControlSocket(zmq::socket_type type, std::string_view routing_id);
+  // `endpoint` decides about IPv6 only.
+  ControlSocket(zmq::socket_type type, std::string_view routing_id, std::string_view endpoint);
   void useKeys(const JobKeys& keys);     // before bind
   void useKeys(const ClientKeys& keys);  // before connect
 
   zmq::socket_t& socket() { return socket_; }
+  zmq::context_t& context() { return context_; }
 
   // The frames of the next message, if one is there. Never waits.
   std::optional<ReceivedFrames> receiveNow();
@@ -51,6 +54,10 @@ class ControlSocket {
   zmq::context_t context_;
   zmq::socket_t socket_;
 };
+
+// Idle connections of strangers use descriptors until their handshake times out, and a listener that cannot accept makes ZeroMQ
+// spin: raises the soft limit of descriptors of this process towards the hard one, to 65536 at most.
+void raiseDescriptorLimit();
 
 [[noreturn]] void failControl(const zmq::error_t& error, ErrorCode code, std::string_view what);
 

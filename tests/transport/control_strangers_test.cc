@@ -90,7 +90,7 @@ TEST(ControlStrangers, AnOversizeFrameEndsItsConnectionOnly) {
   const auto client = connectTo(*server, 0);
   {
     Stranger stranger(server->endpoint());
-    stranger.send(std::vector<std::string>{std::string(kMaxControlBytes + 1, 'x')});
+    stranger.send(std::vector<std::string>{std::string(kMaxControlBytes + 100, 'x')});
     EXPECT_FALSE(server->receive(300ms));
   }
   EXPECT_EQ(server->counters().garbage, 0U);
