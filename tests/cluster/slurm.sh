@@ -4,32 +4,14 @@
 #   tests/cluster/slurm.sh [--nodes N] COMMAND [ARGUMENT...]       N is 2 if not given
 #   tests/cluster/slurm.sh srun --ntasks-per-node=1 sh -c 'echo $SLURM_NODEID'
 #
-# munged, slurmctld and one slurmd per node live in process, network and mount namespaces of their own, with their files on a
-# tmpfs there. So they meet no other Slurm or munge, listen on no address of this machine, and end with the script however it
-# ends, SIGKILL included. The command runs in there too: it sees this machine's files, and of the network only 192.0.2.1 and loopback.
+# munged, slurmctld and one slurmd per node live in namespaces of their own (isolate.sh), with their files on a tmpfs there: they meet
+# no other Slurm or munge, and end with the script. The command runs in there too: it sees this machine's files, and of the network
+# only 192.0.2.1 and loopback; n1, n2, ... are names of 127.0.0.1.
 # Exit code: that of the command; 77 with a reason when this machine lacks something; 1 when Slurm does not start.
 set -euo pipefail
+source "${BASH_SOURCE[0]%/*}/isolate.sh"
 
 nodes=2
-packages="slurm-wlm munge"
-
-skip() {
-  echo "skipped: $*" >&2
-  exit 77
-}
-
-check_programs() {
-  local program
-  for program in munged mungekey slurmctld slurmd salloc srun sinfo; do
-    command -v "$program" >/dev/null || skip "there is no $program (Debian packages: $packages)"
-  done
-  for program in unshare setpriv ip mount; do
-    command -v "$program" >/dev/null || skip "there is no $program (Debian packages: util-linux iproute2 mount)"
-  done
-  [ -d /var/lib/munge ] || skip "there is no folder /var/lib/munge (Debian package: munge)"
-}
-
-# Below is what runs inside the namespaces.
 
 write_configuration() {
   cat >slurm.conf <<END
@@ -82,7 +64,6 @@ has_munge() { [ -S munge.socket ]; }
 all_nodes_idle() { [ "$(timeout 5 sinfo --noheader --Node --format=%t 2>/dev/null | grep -c '^idle$')" -eq "$nodes" ]; }
 
 start_slurm() {
-  ip link set lo up
   # Where there is nothing but loopback, the C library resolves no address to listen on, and mpirun does not start.
   ip link add slurm0 type veth peer name slurm1
   ip address add 192.0.2.1/24 dev slurm0
@@ -108,36 +89,18 @@ start_slurm() {
   wait_for Slurm all_nodes_idle
 }
 
-run_inside() {
-  local folder=$PWD code=0
-  start_slurm
-  cd "$folder"
-  salloc --quiet --nodes="$nodes" "$@" || code=$?
-  exit "$code"  # process 1 of the namespace ends: the kernel ends all others
-}
-
-if [ "${1:-}" = --inside ]; then
-  nodes=$2
-  shift 2
-  run_inside "$@"
-fi
-
-if [ "${1:-}" = --nodes ]; then
+[ $# -gt 0 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 64; }
+for program in munged mungekey; do needs $program munge; done
+for program in slurmctld slurmd salloc srun sinfo; do needs $program slurm-wlm; done
+[ -d /var/lib/munge ] || skip "there is no folder /var/lib/munge (Debian package: munge)"
+isolate "$@"
+if [ "$1" = --nodes ]; then
   nodes=$2
   shift 2
 fi
-[ $# -gt 0 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 64; }
-check_programs
-[ "$(id -u)" -eq 0 ] || skip "only root may start Slurm's daemons in namespaces of their own"
-namespaces=(unshare --pid --fork --kill-child --mount-proc --mount --net)
-"${namespaces[@]}" true 2>/dev/null || skip "no process, network and mount namespaces can be made here"
-
-# In the background, so that signals reach this shell at once; killed by the kernel if this shell is.
-setpriv --pdeathsig KILL "${namespaces[@]}" "$0" --inside "$nodes" "$@" &
-inside=$!
-trap 'kill -KILL "$inside" 2>/dev/null; exit 143' TERM
-trap 'kill -KILL "$inside" 2>/dev/null; exit 130' INT
-trap 'kill -KILL "$inside" 2>/dev/null; exit 129' HUP
+folder=$PWD
+start_slurm
+cd "$folder"
 code=0
-wait "$inside" || code=$?
+salloc --quiet --nodes="$nodes" "$@" || code=$?
 exit "$code"
