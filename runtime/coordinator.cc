@@ -29,6 +29,7 @@ constexpr milliseconds kSilence{5'000};
 constexpr int kMessagesAtOnce = 256;
 
 struct Worker {
+  bool started = false;
   Clock::time_point last_heard;
   std::string where = "starting";
   bool loaded = false;
@@ -194,6 +195,7 @@ void Coordinator::startWorkers() {
   }
   for (int rank = 0; rank < ranks_; ++rank) {
     Worker& worker = workers_[static_cast<size_t>(rank)];
+    worker.started = true;
     worker.last_heard = Clock::now();
     result_.ranks[static_cast<size_t>(rank)].pid = placement_->pid(rank);
     report({.kind = JobProgress::Kind::kStarted, .rank = rank, .pid = placement_->pid(rank), .host = placement_->host(rank)});
@@ -360,7 +362,7 @@ std::optional<Failure> Coordinator::findStuckWorker() const {
   const Clock::time_point now = Clock::now();
   for (int rank = 0; rank < ranks_; ++rank) {
     const Worker& worker = workers_[static_cast<size_t>(rank)];
-    if (worker.last_heard == Clock::time_point()) continue;  // not started
+    if (!worker.started) continue;
     if (now - worker.last_heard >= kSilence) {
       return Failure{ErrorCode::kPeerUnavailable, fmt::format("{} has not answered for {} s{}; last seen: {}", nameOf(rank),
                                                               wholeSeconds(kSilence), placement_->processState(rank), worker.where)};

@@ -13,7 +13,8 @@
 namespace pipeshard {
 
 struct ListenOptions {
-  std::string listen;  // "": the job runs on this machine
+  std::string listen;      // "": the job runs on this machine
+  int launched_nodes = 0;  // how many daemons a launcher has started; 0: not known
   NodePoolOptions pool;
 };
 

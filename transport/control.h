@@ -69,7 +69,7 @@ struct ControlEvent {
 };
 
 struct ControlServerOptions {
-  std::string job_id;
+  std::string job_id = {};
   uint64_t generation = 0;  // raised whenever the job is restarted; earlier ones are fenced off
   std::string endpoint = "tcp://127.0.0.1:*";
   std::optional<JobKeys> keys = std::nullopt;

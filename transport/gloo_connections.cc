@@ -286,9 +286,9 @@ void Mesh::runWatch() {
 // With the mutex held.
 void Mesh::sayFarewell() {
   for (const auto& peer : peers_) {
-    if (!peer || !peer->greeted || peer->parted) continue;
-    peer->parted = true;
+    if (!peer || !peer->greeted || peer->parted > 0) continue;
     sendSmall(*peer, {.kind = Kind::kFarewell, .channel = Channel::kPointToPoint, .operation = Operation::kSend, .bytes = 0}, {});
+    peer->parted = peer->sent_arrived + peer->sent.size();
   }
 }
 
@@ -297,7 +297,9 @@ void Mesh::shutdown() {
   {
     Lock lock(mutex_);
     sayFarewell();
-    const auto settled = [](const std::unique_ptr<Peer>& peer) { return !peer || !peer->greeted || peer->gone || peer->sent.empty(); };
+    const auto settled = [](const std::unique_ptr<Peer>& peer) {
+      return !peer || !peer->greeted || peer->gone || peer->sent_arrived >= peer->parted;
+    };
     changed_.wait_for(lock, broken_ ? kFarewellBroken : kFarewell, [&] { return std::all_of(peers_.begin(), peers_.end(), settled); });
     stopping_ = true;
     gate_changed_.notify_all();

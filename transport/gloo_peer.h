@@ -75,7 +75,7 @@ struct Peer {
   Contact contact = Contact::kConnecting;
   bool connected = false;  // Gloo's connect has returned
   bool greeted = false;    // the peer's hello has come
-  bool parted = false;     // this rank has said farewell
+  uint64_t parted = 0;     // small messages sent up to this rank's farewell; 0 before it
   bool gone = false;       // the thread is ending; nothing is read any more
   std::string reason;      // of kLost
   uint64_t arrived = 0;

@@ -1,8 +1,9 @@
 // Batch normalisation over [batch, channels, spatial..]. A channel is one thread's work from begin to end, and its sums are in
-// float64, so that bits do not depend on threads.
+// float64, so that bits do not depend on threads. Several passes over a channel read it from the cache.
 #include <cmath>
 
 #include "runtime/kernels/families.h"
+#include "runtime/kernels/lanes.h"
 #include "runtime/kernels/parallel.h"
 #include "runtime/kernels/support.h"
 
@@ -16,22 +17,46 @@ struct BatchNorm {
   double epsilon = 1e-5;
 
   int64_t count() const { return batch * inner; }
-
-  // body(first element, number of elements) for each contiguous run of a channel.
-  template <typename Body>
-  void forRuns(int64_t channel, const Body& body) const {
-    for (int64_t n = 0; n < batch; ++n) body((n * channels + channel) * inner, inner);
-  }
-
-  template <typename Element>
-  double sum(int64_t channel, const Element& element) const {
-    double total = 0;
-    forRuns(channel, [&](int64_t first, int64_t size) {
-      for (int64_t i = first; i < first + size; ++i) total += element(i);
-    });
-    return total;
-  }
 };
+
+// The contiguous pieces of a channel, `inner` elements each.
+struct ChannelPieces {
+  int64_t first;
+  int64_t stride;
+  int64_t pieces;
+  int64_t inner;
+
+  ChannelPieces(const BatchNorm& plan, int64_t channel)
+      : first(channel * plan.inner), stride(plan.channels * plan.inner), pieces(plan.batch), inner(plan.inner) {}
+};
+
+struct Sums {
+  double a = 0;
+  double b = 0;
+};
+
+// Sums of a(i) and b(i) over a channel, in kLanes running sums each.
+template <typename A, typename B>
+PIPESHARD_INLINE Sums sumChannel(const ChannelPieces& c, const A& a, const B& b) {
+  double a_lanes[kLanes] = {};
+  double b_lanes[kLanes] = {};
+  for (int64_t piece = 0; piece < c.pieces; ++piece) {
+    const int64_t begin = c.first + piece * c.stride;
+    const int64_t whole = c.inner / kLanes * kLanes;
+    for (int64_t i = begin; i < begin + whole; i += kLanes) {
+#pragma omp simd
+      for (int lane = 0; lane < kLanes; ++lane) {
+        a_lanes[lane] += a(i + lane);
+        b_lanes[lane] += b(i + lane);
+      }
+    }
+    for (int64_t i = whole; i < c.inner; ++i) {
+      a_lanes[i - whole] += a(begin + i);
+      b_lanes[i - whole] += b(begin + i);
+    }
+  }
+  return {sumLanes(a_lanes), sumLanes(b_lanes)};
+}
 
 struct Moments {
   double mean;
@@ -39,15 +64,69 @@ struct Moments {
 };
 
 template <typename T>
-Moments momentsOf(const BatchNorm& plan, int64_t channel, const T* x) {
-  const auto count = static_cast<double>(plan.count());
-  const double mean = plan.sum(channel, [&](int64_t i) { return static_cast<double>(x[i]); }) / count;
-  const double squares = plan.sum(channel, [&](int64_t i) {
-    const double d = static_cast<double>(x[i]) - mean;
-    return d * d;
-  });
-  return {mean, squares / count};
-}
+struct ChannelMoments {
+  PIPESHARD_INLINE static void run(const ChannelPieces* c, const T* x, Moments* moments) {
+    const auto count = static_cast<double>(c->pieces * c->inner);
+    const auto zero = [](int64_t) PIPESHARD_LAMBDA_INLINE { return 0.0; };
+    const double mean = sumChannel(
+                            *c, [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return static_cast<double>(x[i]); }, zero)
+                            .a /
+                        count;
+    const auto square = [x, mean](int64_t i) PIPESHARD_LAMBDA_INLINE {
+      const double d = static_cast<double>(x[i]) - mean;
+      return d * d;
+    };
+    *moments = {mean, sumChannel(*c, square, zero).a / count};
+  }
+};
+
+// What the gradients need of a channel: moments of x, the sum of dy, and the sum of dy * (x - mean).
+struct GradientSums {
+  Moments moments;
+  double dy = 0;
+  double dot = 0;
+};
+
+template <typename T>
+struct ChannelGradientSums {
+  PIPESHARD_INLINE static void run(const ChannelPieces* c, const T* dy, const T* x, GradientSums* sums) {
+    const auto count = static_cast<double>(c->pieces * c->inner);
+    const Sums first = sumChannel(
+        *c, [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return static_cast<double>(x[i]); },
+        [dy](int64_t i) PIPESHARD_LAMBDA_INLINE { return static_cast<double>(dy[i]); });
+    const double mean = first.a / count;
+    const Sums second = sumChannel(
+        *c,
+        [x, mean](int64_t i) PIPESHARD_LAMBDA_INLINE {
+          const double d = static_cast<double>(x[i]) - mean;
+          return d * d;
+        },
+        [dy, x, mean](int64_t i) PIPESHARD_LAMBDA_INLINE { return static_cast<double>(dy[i]) * (static_cast<double>(x[i]) - mean); });
+    *sums = {{mean, second.a / count}, first.b, second.b};
+  }
+};
+
+template <typename T>
+struct NormalizeChannel {
+  PIPESHARD_INLINE static void run(const ChannelPieces* c, const T* x, T mean, T factor, T bias, T* y) {
+    for (int64_t piece = 0; piece < c->pieces; ++piece) {
+      const int64_t begin = c->first + piece * c->stride;
+#pragma omp simd
+      for (int64_t i = begin; i < begin + c->inner; ++i) y[i] = (x[i] - mean) * factor + bias;
+    }
+  }
+};
+
+template <typename T>
+struct InputGradChannel {
+  PIPESHARD_INLINE static void run(const ChannelPieces* c, const T* dy, const T* x, T dy_mean, T x_mean, T slope, T factor, T* dx) {
+    for (int64_t piece = 0; piece < c->pieces; ++piece) {
+      const int64_t begin = c->first + piece * c->stride;
+#pragma omp simd
+      for (int64_t i = begin; i < begin + c->inner; ++i) dx[i] = factor * (dy[i] - dy_mean - (x[i] - x_mean) * slope);
+    }
+  }
+};
 
 BatchNorm planBatchNorm(const KernelSpec& spec, const Shape& x) {
   if (x.empty()) refuse(spec, "X is a scalar; it needs a batch axis");
@@ -61,15 +140,6 @@ BatchNorm planBatchNorm(const KernelSpec& spec, const Shape& x) {
 }
 
 template <typename T>
-void normalize(const BatchNorm& plan, int64_t channel, const T* x, double mean, double inverse, T scale, T bias, T* y) {
-  const T m = static_cast<T>(mean);
-  const T factor = static_cast<T>(inverse) * scale;
-  plan.forRuns(channel, [&](int64_t first, int64_t size) {
-    for (int64_t i = first; i < first + size; ++i) y[i] = (x[i] - m) * factor + bias;
-  });
-}
-
-template <typename T>
 std::unique_ptr<Kernel> makeBatchNorm(const BatchNorm& plan, bool training, double momentum) {
   return makeKernel([plan, training, momentum](const KernelArguments& a) {
     const T* x = input<T>(a, 0);
@@ -79,15 +149,16 @@ std::unique_ptr<Kernel> makeBatchNorm(const BatchNorm& plan, bool training, doub
     T* variance_out = output<T>(a, 2);
     forRows(plan.channels, plan.count(), [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
+        const ChannelPieces pieces(plan, c);
         Moments moments{static_cast<double>(mean_in[c]), static_cast<double>(variance_in[c])};
         if (training) {
           const Moments running = moments;
-          moments = momentsOf(plan, c, x);
+          runVectorised<ChannelMoments<T>>(&pieces, x, &moments);
           if (mean_out != nullptr) mean_out[c] = static_cast<T>(running.mean * momentum + moments.mean * (1 - momentum));
           if (variance_out != nullptr) variance_out[c] = static_cast<T>(running.variance * momentum + moments.variance * (1 - momentum));
         }
-        normalize(plan, c, x, moments.mean, 1 / std::sqrt(moments.variance + plan.epsilon), input<T>(a, 1)[c], input<T>(a, 2)[c],
-                  output<T>(a, 0));
+        const T factor = static_cast<T>(1 / std::sqrt(moments.variance + plan.epsilon)) * input<T>(a, 1)[c];
+        runVectorised<NormalizeChannel<T>>(&pieces, x, static_cast<T>(moments.mean), factor, input<T>(a, 2)[c], output<T>(a, 0));
       }
     });
   });
@@ -124,18 +195,15 @@ std::unique_ptr<Kernel> makeInputGrad(const BatchNorm& plan) {
     T* dx = output<T>(a, 0);
     forRows(plan.channels, plan.count(), [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
-        const Moments moments = momentsOf(plan, c, x);
-        const double inverse = 1 / std::sqrt(moments.variance + plan.epsilon);
+        const ChannelPieces pieces(plan, c);
+        GradientSums sums;
+        runVectorised<ChannelGradientSums<T>>(&pieces, dy, x, &sums);
         const auto count = static_cast<double>(plan.count());
-        const double mean = plan.sum(c, [&](int64_t i) { return static_cast<double>(dy[i]); }) / count;
-        const double dot = plan.sum(c, [&](int64_t i) { return static_cast<double>(dy[i]) * (static_cast<double>(x[i]) - moments.mean); });
+        const double inverse = 1 / std::sqrt(sums.moments.variance + plan.epsilon);
         const T factor = static_cast<T>(inverse * static_cast<double>(input<T>(a, 2)[c]));
-        const T slope = static_cast<T>(dot * inverse * inverse / count);
-        const T dy_mean = static_cast<T>(mean);
-        const T x_mean = static_cast<T>(moments.mean);
-        plan.forRuns(c, [&](int64_t first, int64_t size) {
-          for (int64_t i = first; i < first + size; ++i) dx[i] = factor * (dy[i] - dy_mean - (x[i] - x_mean) * slope);
-        });
+        const T slope = static_cast<T>(sums.dot * inverse * inverse / count);
+        runVectorised<InputGradChannel<T>>(&pieces, dy, x, static_cast<T>(sums.dy / count), static_cast<T>(sums.moments.mean), slope,
+                                           factor, dx);
       }
     });
   });
@@ -149,13 +217,11 @@ std::unique_ptr<Kernel> makeWeightGrad(const BatchNorm& plan) {
     const T* x = input<T>(a, 1);
     forRows(plan.channels, plan.count(), [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
-        if (T* d_scale = output<T>(a, 0)) {
-          const Moments moments = momentsOf(plan, c, x);
-          const double dot =
-              plan.sum(c, [&](int64_t i) { return static_cast<double>(dy[i]) * (static_cast<double>(x[i]) - moments.mean); });
-          d_scale[c] = static_cast<T>(dot / std::sqrt(moments.variance + plan.epsilon));
-        }
-        if (T* d_bias = output<T>(a, 1)) d_bias[c] = static_cast<T>(plan.sum(c, [&](int64_t i) { return static_cast<double>(dy[i]); }));
+        const ChannelPieces pieces(plan, c);
+        GradientSums sums;
+        runVectorised<ChannelGradientSums<T>>(&pieces, dy, x, &sums);
+        if (T* d_scale = output<T>(a, 0)) d_scale[c] = static_cast<T>(sums.dot / std::sqrt(sums.moments.variance + plan.epsilon));
+        if (T* d_bias = output<T>(a, 1)) d_bias[c] = static_cast<T>(sums.dy);
       }
     });
   });

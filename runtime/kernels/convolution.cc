@@ -1,18 +1,26 @@
-// Convolutions as matrix products of weights and of what each output position sees of the image. Work is cut by sizes alone
-// into tasks; a fixed number of slots share them, each with its own piece of the workspace.
+// Convolutions: by oneDNN where it has code for them (blocked_convolution.h), else as matrix products of weights and of what each
+// output position sees of the image. Work is cut by sizes alone into tasks; a fixed number of slots share them, each with its own
+// piece of the workspace.
 #include <algorithm>
+#include <type_traits>
 
+#include "runtime/kernels/blocked_convolution.h"
 #include "runtime/kernels/families.h"
 #include "runtime/kernels/gemm.h"
 #include "runtime/kernels/parallel.h"
+#include "runtime/kernels/slots.h"
 #include "runtime/kernels/window.h"
 
 namespace pipeshard::kernels {
 namespace {
 
 constexpr int64_t kSlots = 32;
-constexpr int64_t kImageChunks = 8;           // partial sums of a weight's gradient
+constexpr int64_t kTasks = 8;                 // that work is cut into at least, if its sizes allow
 constexpr int64_t kColumnElements = 1 << 16;  // of one matrix of columns
+constexpr int64_t kLeastWidth = 256;          // columns of a product that is cut for the sake of more tasks
+constexpr int64_t kLeastChannels = 64;        // rows of such a one
+
+int64_t ceilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct Convolution {
   Window window;
@@ -22,24 +30,19 @@ struct Convolution {
   int64_t features = 0;  // of the output, per group
 
   int64_t rows() const { return channels * window.kernelSize(); }
-  int64_t width() const { return std::min(window.outSize(), std::max<int64_t>(64, kColumnElements / rows())); }
-  int64_t tiles() const { return (window.outSize() + width() - 1) / width(); }
+  // Output positions are cut into tiles: those of a pointwise one to have enough tasks, others to keep the columns in the cache.
+  int64_t width() const {
+    const int64_t size = window.outSize();
+    if (window.isPointwise())
+      return std::min(size, std::max(kLeastWidth, ceilDivide(size, ceilDivide(kTasks, std::max<int64_t>(1, batch * groups)))));
+    return ceilDivide(size, ceilDivide(size, std::max<int64_t>(64, kColumnElements / rows())));
+  }
+  int64_t tiles() const { return ceilDivide(window.outSize(), width()); }
   int64_t imageOffset(int64_t item, int64_t group) const { return (item * groups + group) * channels * window.inSize(); }
   int64_t outputOffset(int64_t item, int64_t group) const { return (item * groups + group) * features * window.outSize(); }
   int64_t weightElements() const { return groups * features * rows(); }
   int64_t columnElements() const { return window.isPointwise() ? 0 : rows() * width(); }
 };
-
-// body(slot, task): the tasks of a slot run one after the other.
-template <typename Body>
-void forSlots(int64_t tasks, const Body& body) {
-  const int64_t slots = std::min(tasks, kSlots);
-  // At least two, so that a product never spreads over threads by itself, which could change its bits.
-  forEachBlock(std::max<int64_t>(2, slots), true, [&](int64_t slot) {
-    if (slot >= slots) return;
-    for (int64_t task = slot * tasks / slots; task < (slot + 1) * tasks / slots; ++task) body(slot, task);
-  });
-}
 
 // The columns [first, last) of a group's image, in `space` or, where the output is the image, in the image itself.
 template <typename T>
@@ -58,7 +61,7 @@ Columns<T> columnsOf(const Convolution& c, const T* image, int64_t first, int64_
 template <typename T>
 void forward(const Convolution& c, const T* x, const T* w, const T* bias, T* y, T* space) {
   const int64_t size = c.window.outSize();
-  forSlots(c.batch * c.groups * c.tiles(), [&](int64_t slot, int64_t task) {
+  forSlots(kSlots, c.batch * c.groups * c.tiles(), [&](int64_t slot, int64_t task) {
     const int64_t item = task / c.tiles() / c.groups;
     const int64_t group = task / c.tiles() % c.groups;
     const int64_t first = task % c.tiles() * c.width();
@@ -73,55 +76,88 @@ void forward(const Convolution& c, const T* x, const T* w, const T* bias, T* y, 
   });
 }
 
-// Image := what the outputs, multiplied by the weights, add to each of its elements.
+// Image := what the outputs, multiplied by the weights, add to each of its elements. Tiles of a pointwise one are tasks.
 template <typename T>
 void backwardImage(const Convolution& c, const T* dy, const T* w, const T* bias, T* dx, T* space) {
   const int64_t size = c.window.outSize();
   const int64_t image_size = c.window.inSize();
-  forSlots(c.batch * c.groups, [&](int64_t slot, int64_t task) {
-    const int64_t group = task % c.groups;
-    T* image = dx + task * c.channels * image_size;
+  const bool direct = c.window.isPointwise();
+  const int64_t parts = direct ? c.tiles() : 1;
+  const int64_t part = direct ? c.width() : size;
+  forSlots(kSlots, c.batch * c.groups * parts, [&](int64_t slot, int64_t task) {
+    const int64_t image_index = task / parts;
+    const int64_t group = image_index % c.groups;
+    T* image = dx + image_index * c.channels * image_size;
     T* columns = space + slot * c.columnElements();
-    for (int64_t i = 0; i < c.channels; ++i) {
-      std::fill_n(image + i * image_size, image_size, bias == nullptr ? T(0) : bias[group * c.channels + i]);
+    const int64_t begin = task % parts * part;
+    const int64_t end = std::min(size, begin + part);
+    for (int64_t i = 0; i < c.channels && (!direct || bias != nullptr); ++i) {
+      T* plane = image + i * image_size;
+      std::fill(direct ? plane + begin : plane, direct ? plane + end : plane + image_size,
+                bias == nullptr ? T(0) : bias[group * c.channels + i]);
     }
-    for (int64_t first = 0; first < size; first += c.width()) {
-      const int64_t last = std::min(size, first + c.width());
-      const bool direct = c.window.isPointwise();
+    for (int64_t first = begin; first < end; first += c.width()) {
+      const int64_t last = std::min(end, first + c.width());
       gemmOnThisThread<T>({true, false, c.rows(), last - first, c.features}, w + group * c.features * c.rows(), c.rows(),
-                          dy + task * c.features * size + first, size, direct ? 1 : 0, direct ? image + first : columns,
-                          direct ? image_size : last - first);
+                          dy + image_index * c.features * size + first, size, direct && bias != nullptr ? 1 : 0,
+                          direct ? image + first : columns, direct ? image_size : last - first);
       if (!direct) addColumnsToImage(c.window, c.channels, columns, first, last, image);
     }
   });
 }
 
-// The batch in fixed chunks; the sums of the chunks are added in order.
+// How the gradient of a weight is cut: a pointwise one into pieces of the larger of its two sizes, and, where that gives too few
+// tasks, the batch into chunks, whose sums are added in order.
+struct WeightCut {
+  bool by_features = true;
+  int64_t pieces = 1;
+  int64_t chunks = 1;
+};
+
+WeightCut cutWeight(const Convolution& c) {
+  WeightCut cut;
+  cut.by_features = c.features >= c.channels;
+  if (c.window.isPointwise()) cut.pieces = std::clamp<int64_t>(std::max(c.features, c.channels) / kLeastChannels, 1, kTasks);
+  cut.chunks = std::min(c.batch, ceilDivide(kTasks, cut.pieces * c.groups));
+  return cut;
+}
+
 template <typename T>
 void backwardWeight(const Convolution& c, const T* dy, const T* x, T* dw, T* space) {
   const int64_t size = c.window.outSize();
-  const int64_t chunks = std::min(c.batch, kImageChunks);
-  T* partial = space;
-  T* column_space = space + chunks * c.weightElements();
-  forSlots(chunks * c.groups, [&](int64_t slot, int64_t task) {
-    const int64_t chunk = task / c.groups;
-    const int64_t group = task % c.groups;
-    T* sum = partial + chunk * c.weightElements() + group * c.features * c.rows();
+  const WeightCut cut = cutWeight(c);
+  T* partial = cut.chunks > 1 ? space : dw;
+  T* column_space = space + (cut.chunks > 1 ? cut.chunks * c.weightElements() : 0);
+  forSlots(kSlots, cut.chunks * c.groups * cut.pieces, [&](int64_t slot, int64_t task) {
+    const int64_t chunk = task / (c.groups * cut.pieces);
+    const int64_t group = task / cut.pieces % c.groups;
+    const int64_t piece = task % cut.pieces;
+    const int64_t whole = cut.by_features ? c.features : c.channels;
+    const int64_t begin = piece * whole / cut.pieces;
+    const int64_t count = (piece + 1) * whole / cut.pieces - begin;
+    const int64_t feature = cut.by_features ? begin : 0;
+    const int64_t channel = cut.by_features ? 0 : begin;  // only of a pointwise one, whose rows are its channels
+    T* sum = partial + chunk * c.weightElements() + (group * c.features + feature) * c.rows() + channel;
+    const int64_t columns_wanted = cut.by_features ? c.rows() : count * c.window.kernelSize();
     bool started = false;
-    for (int64_t item = chunk * c.batch / chunks; item < (chunk + 1) * c.batch / chunks; ++item) {
-      for (int64_t first = 0; first < size; first += c.width()) {
-        const int64_t last = std::min(size, first + c.width());
-        const Columns<T> columns = columnsOf(c, x + c.imageOffset(item, group), first, last, column_space + slot * c.columnElements());
-        gemmOnThisThread<T>({false, true, c.features, c.rows(), last - first}, dy + c.outputOffset(item, group) + first, size, columns.data,
-                            columns.leading, started ? 1 : 0, sum, c.rows());
+    for (int64_t item = chunk * c.batch / cut.chunks; item < (chunk + 1) * c.batch / cut.chunks; ++item) {
+      const int64_t width = c.window.isPointwise() ? size : c.width();
+      for (int64_t first = 0; first < size; first += width) {
+        const int64_t last = std::min(size, first + width);
+        const T* image = x + c.imageOffset(item, group) + channel * size;
+        const Columns<T> columns = columnsOf(c, image, first, last, column_space + slot * c.columnElements());
+        gemmOnThisThread<T>({false, true, cut.by_features ? count : c.features, columns_wanted, last - first},
+                            dy + c.outputOffset(item, group) + feature * size + first, size, columns.data, columns.leading, started ? 1 : 0,
+                            sum, c.rows());
         started = true;
       }
     }
   });
-  forRows(c.weightElements(), chunks, [&](int64_t first, int64_t last) {
+  if (cut.chunks == 1) return;
+  forRows(c.weightElements(), cut.chunks, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       T total = 0;
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) total += partial[chunk * c.weightElements() + i];
+      for (int64_t chunk = 0; chunk < cut.chunks; ++chunk) total += partial[chunk * c.weightElements() + i];
       dw[i] = total;
     }
   });
@@ -143,6 +179,41 @@ Convolution planConvolution(const KernelSpec& spec, const Window& window, const 
   return c;
 }
 
+// oneDNN's code for a task, where it is faster than products: not for pointwise convolutions of large images and for their
+// weights, since a product needs no other layout.
+std::shared_ptr<const BlockedConvolution> blockedFor(ConvolutionTask task, const Convolution& c) {
+  if (c.groups != 1) return nullptr;
+  if (c.window.isPointwise() && (task == ConvolutionTask::kWeightGrad || c.window.outSize() >= kLeastWidth)) return nullptr;
+  return BlockedConvolution::create(task, c.window, c.batch, c.channels, c.features);
+}
+
+void addBias(float* y, const float* bias, int64_t batch, int64_t channels, int64_t size) {
+  if (bias == nullptr) return;
+  forRows(batch * channels, size, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row)
+      for (int64_t i = 0; i < size; ++i) y[row * size + i] += bias[row % channels];
+  });
+}
+
+std::unique_ptr<Kernel> blockedKernel(ConvolutionTask task, std::shared_ptr<const BlockedConvolution> blocked, const Convolution& c) {
+  const size_t bytes = blocked->workspaceBytes();
+  const auto read = [](const KernelArguments& a, size_t i) { return const_cast<float*>(input<float>(a, i)); };
+  return makeKernel(
+      [task, c, read, blocked = std::move(blocked)](const KernelArguments& a) {
+        float* result = kernels::output<float>(a, 0);
+        switch (task) {
+          case ConvolutionTask::kForward:
+            blocked->run(read(a, 0), read(a, 1), result, a.workspace);
+            return addBias(result, input<float>(a, 2), c.batch, c.features, c.window.outSize());
+          case ConvolutionTask::kInputGrad:
+            blocked->run(result, read(a, 1), read(a, 0), a.workspace);
+            return addBias(result, input<float>(a, 2), c.batch, c.channels, c.window.inSize());
+          case ConvolutionTask::kWeightGrad: return blocked->run(read(a, 1), result, read(a, 0), a.workspace);
+        }
+      },
+      {.in_place = {}, .workspace_bytes = bytes});
+}
+
 size_t slotBytes(const Convolution& c, size_t element) { return static_cast<size_t>(kSlots * c.columnElements()) * element; }
 
 void checkTypes(const KernelSpec& spec, DataType type) {
@@ -160,6 +231,9 @@ std::unique_ptr<Kernel> conv(const KernelSpec& spec) {
   if (hasInput(spec, 2)) checkInputShape(spec, 2, {output[1]});
   return withType<float, double>(spec, spec.inputs[0].data_type, "X", [&](auto zero) {
     using T = decltype(zero);
+    if constexpr (std::is_same_v<T, float>) {
+      if (auto blocked = blockedFor(ConvolutionTask::kForward, c)) return blockedKernel(ConvolutionTask::kForward, std::move(blocked), c);
+    }
     return makeKernel(
         [c](const KernelArguments& a) {
           forward(c, input<T>(a, 0), input<T>(a, 1), input<T>(a, 2), kernels::output<T>(a, 0), static_cast<T*>(a.workspace));
@@ -180,6 +254,10 @@ std::unique_ptr<Kernel> convTranspose(const KernelSpec& spec) {
   if (hasInput(spec, 2)) checkInputShape(spec, 2, {image[1]});
   return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
+    if constexpr (std::is_same_v<T, float>) {
+      if (auto blocked = blockedFor(ConvolutionTask::kInputGrad, c))
+        return blockedKernel(ConvolutionTask::kInputGrad, std::move(blocked), c);
+    }
     return makeKernel(
         [c](const KernelArguments& a) {
           backwardImage(c, input<T>(a, 0), input<T>(a, 1), input<T>(a, 2), kernels::output<T>(a, 0), static_cast<T*>(a.workspace));
@@ -198,7 +276,12 @@ std::unique_ptr<Kernel> convWeightGrad(const KernelSpec& spec) {
   const Convolution c = planConvolution(spec, windowOf(spec, image, output, kernelSizes(spec, &weight)), image, output, weight);
   return withType<float, double>(spec, spec.inputs[0].data_type, "dY", [&](auto zero) {
     using T = decltype(zero);
-    const int64_t sums = std::min(c.batch, kImageChunks) * c.weightElements();
+    if constexpr (std::is_same_v<T, float>) {
+      if (auto blocked = blockedFor(ConvolutionTask::kWeightGrad, c))
+        return blockedKernel(ConvolutionTask::kWeightGrad, std::move(blocked), c);
+    }
+    const int64_t chunks = cutWeight(c).chunks;
+    const int64_t sums = chunks > 1 ? chunks * c.weightElements() : 0;
     return makeKernel(
         [c](const KernelArguments& a) {
           backwardWeight(c, input<T>(a, 0), input<T>(a, 1), kernels::output<T>(a, 0), static_cast<T*>(a.workspace));

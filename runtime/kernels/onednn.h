@@ -1,4 +1,4 @@
-// The one place that knows oneDNN (2.x). Its errors come out as pipeshard::Error (kInternal).
+// Matrix products of oneDNN (2.x). Its errors come out as pipeshard::Error (kInternal).
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 
 #include "runtime/kernels/families.h"
 #include "runtime/kernels/parallel.h"
+#include "runtime/kernels/simd.h"
 #include "runtime/kernels/window.h"
 
 namespace pipeshard::kernels {
@@ -33,14 +34,58 @@ struct Visible {
   }
 };
 
-// The offset of the first largest element in sight, -1 when there is none.
+constexpr int64_t kRowPart = 256;  // output positions of a row that are looked at together
+
+// Of output positions [first, first + count) of the row (oz, oy): the first largest element in sight and its offset in the image,
+// -1 when nothing is in sight.
 template <typename T>
-int64_t largest(const Window& w, const T* image, int64_t position) {
-  int64_t best = -1;
-  Visible(w, position).forEach(w, [&](int64_t offset) {
-    if (best < 0 || image[offset] > image[best]) best = offset;
-  });
-  return best;
+struct LargestOfRow {
+  PIPESHARD_INLINE static void run(const Window* window, const T* image, int64_t oz, int64_t oy, int64_t first, int64_t count, T* best,
+                                   int32_t* place) {
+    const Window& w = *window;
+    for (int64_t i = 0; i < count; ++i) {
+      best[i] = std::numeric_limits<T>::lowest();
+      place[i] = -1;
+    }
+    const int64_t stride = w.stride[2];
+    for (int64_t kz = 0; kz < w.kernel[0]; ++kz) {
+      const int64_t z = oz * w.stride[0] - w.pad[0] + kz * w.dilation[0];
+      if (z < 0 || z >= w.in[0]) continue;
+      for (int64_t ky = 0; ky < w.kernel[1]; ++ky) {
+        const int64_t y = oy * w.stride[1] - w.pad[1] + ky * w.dilation[1];
+        if (y < 0 || y >= w.in[1]) continue;
+        for (int64_t kx = 0; kx < w.kernel[2]; ++kx) {
+          const int64_t x = first * stride - w.pad[2] + kx * w.dilation[2];
+          const int64_t begin = x >= 0 ? 0 : (-x + stride - 1) / stride;
+          const int64_t end = x >= w.in[2] ? 0 : std::min(count, (w.in[2] - x + stride - 1) / stride);
+          const auto row = static_cast<int32_t>((z * w.in[1] + y) * w.in[2] + x);
+          const auto step = static_cast<int32_t>(stride);
+#pragma omp simd
+          for (int32_t i = static_cast<int32_t>(begin); i < static_cast<int32_t>(end); ++i) {
+            const int32_t offset = row + i * step;
+            const T element = image[offset];
+            const bool larger = place[i] < 0 || element > best[i];
+            best[i] = larger ? element : best[i];
+            place[i] = larger ? offset : place[i];
+          }
+        }
+      }
+    }
+  }
+};
+
+// body(output position, largest element, its offset or -1) for every output position of a plane, in order.
+template <typename T, typename Body>
+void forLargest(const Window& w, const T* image, const Body& body) {
+  T best[kRowPart];
+  int32_t place[kRowPart];
+  for (int64_t row = 0; row < w.out[0] * w.out[1]; ++row) {
+    for (int64_t first = 0; first < w.out[2]; first += kRowPart) {
+      const int64_t count = std::min(kRowPart, w.out[2] - first);
+      runVectorised<LargestOfRow<T>>(&w, image, row / w.out[1], row % w.out[1], first, count, best, place);
+      for (int64_t i = 0; i < count; ++i) body(row * w.out[2] + first + i, best[i], place[i]);
+    }
+  }
 }
 
 struct Pool {
@@ -54,6 +99,8 @@ Pool planPool(const KernelSpec& spec, const Shape& image, const Shape& output) {
   Pool pool{windowOf(spec, image, output, kernel), image[0] * image[1]};
   if (image[0] != output[0] || image[1] != output[1])
     refuse(spec, "{} and {} differ in batch or channels", shapeToString(image), shapeToString(output));
+  if (pool.window.inSize() + pool.window.out[2] * pool.window.stride[2] > std::numeric_limits<int32_t>::max())
+    refuse(spec, "an image of {} has more elements than the CPU kernel can number in 32 bits", shapeToString(image));
   return pool;
 }
 
@@ -75,13 +122,11 @@ std::unique_ptr<Kernel> makeMaxPool(const Pool& pool, bool column_major) {
     forRows(pool.planes, w.outSize() * w.kernelSize(), [&](int64_t first, int64_t last) {
       for (int64_t plane = first; plane < last; ++plane) {
         const T* image = x + plane * w.inSize();
-        for (int64_t o = 0; o < w.outSize(); ++o) {
-          const int64_t best = largest(w, image, o);
-          const int64_t place = plane * w.outSize() + o;
-          y[place] = best < 0 ? std::numeric_limits<T>::lowest() : image[best];
-          if (indices == nullptr) continue;
-          indices[place] = best < 0 ? -1 : plane * w.inSize() + (column_major ? columnMajor(w, best) : best);
-        }
+        forLargest(w, image, [&](int64_t o, T best, int64_t place) {
+          y[plane * w.outSize() + o] = best;
+          if (indices == nullptr) return;
+          indices[plane * w.outSize() + o] = place < 0 ? -1 : plane * w.inSize() + (column_major ? columnMajor(w, place) : place);
+        });
       }
     });
   });
@@ -110,10 +155,9 @@ std::unique_ptr<Kernel> makeMaxPoolGrad(const Pool& pool) {
       for (int64_t plane = first; plane < last; ++plane) {
         T* image = dx + plane * w.inSize();
         std::fill_n(image, w.inSize(), T(0));
-        for (int64_t o = 0; o < w.outSize(); ++o) {
-          const int64_t best = largest(w, x + plane * w.inSize(), o);
-          if (best >= 0) image[best] += dy[plane * w.outSize() + o];
-        }
+        forLargest(w, x + plane * w.inSize(), [&](int64_t o, T, int64_t place) {
+          if (place >= 0) image[place] += dy[plane * w.outSize() + o];
+        });
       }
     });
   });

@@ -1,0 +1,123 @@
+// Convolutions in float32, which oneDNN or products compute as sizes and layouts suggest, against those in float64, which are
+// products of columns always and agree with ONNX's own test data (conformance_test.cc).
+#include <cmath>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "runtime/kernels/blocked_convolution.h"
+#include "tests/runtime/kernels/kernel_call.h"
+
+namespace pipeshard::testing {
+namespace {
+
+const auto kF64 = DataType::kFloat64;
+
+struct Case {
+  const char* name;
+  int64_t batch, channels, features;
+  Shape in, kernel;
+  int64_t stride = 1, pad = 0, dilation = 1, groups = 1;
+
+  Shape out() const {
+    Shape sizes;
+    for (size_t a = 0; a < in.size(); ++a) sizes.push_back((in[a] + 2 * pad - (kernel[a] - 1) * dilation - 1) / stride + 1);
+    return sizes;
+  }
+  Shape image() const { return joined({batch, channels}, in); }
+  Shape weight() const { return joined({features, channels / groups}, kernel); }
+  Shape output() const { return joined({batch, features}, out()); }
+  std::map<std::string, Attribute> attributes() const {
+    const size_t axes = in.size();
+    return {{"kernel_shape", std::vector<int64_t>(kernel)},
+            {"strides", std::vector<int64_t>(axes, stride)},
+            {"pads", std::vector<int64_t>(2 * axes, pad)},
+            {"dilations", std::vector<int64_t>(axes, dilation)},
+            {"group", groups}};
+  }
+
+ private:
+  static Shape joined(Shape shape, const Shape& more) {
+    shape.insert(shape.end(), more.begin(), more.end());
+    return shape;
+  }
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+const Case kCases[] = {
+    {"first_layer", 2, 3, 64, {31, 30}, {7, 7}, 2, 3},
+    {"three_by_three", 5, 32, 64, {14, 13}, {3, 3}, 1, 1},
+    {"strided", 3, 32, 48, {15, 14}, {3, 3}, 2, 1},
+    {"dilated", 2, 16, 32, {17, 16}, {3, 3}, 1, 2, 2},
+    {"no_padding_and_a_remainder", 2, 16, 16, {12, 12}, {2, 2}, 3},
+    {"channels_of_no_block", 3, 19, 37, {9, 11}, {3, 3}, 1, 1},
+    {"one_image_in_pieces", 1, 128, 256, {9, 9}, {3, 3}, 1, 1},
+    {"two_images_in_pieces", 2, 192, 128, {8, 8}, {3, 3}, 1, 1},
+    {"many_features", 2, 24, 512, {5, 5}, {3, 3}, 1, 1},
+    {"pointwise_small", 9, 96, 160, {7, 7}, {1, 1}},
+    {"pointwise_large", 3, 160, 96, {24, 23}, {1, 1}},
+    {"pointwise_large_single", 1, 64, 72, {40, 40}, {1, 1}},
+    {"pointwise_few_channels", 4, 3, 5, {20, 20}, {1, 1}},
+    {"pointwise_grouped", 3, 64, 96, {18, 18}, {1, 1}, 1, 0, 1, 2},
+    {"pointwise_strided", 4, 32, 64, {14, 14}, {1, 1}, 2},
+    {"grouped", 3, 32, 48, {10, 10}, {3, 3}, 1, 1, 1, 4},
+    {"depthwise", 2, 24, 24, {10, 9}, {3, 3}, 1, 1, 1, 24},
+    {"one_axis", 3, 32, 32, {50}, {5}, 2, 2},
+    {"three_axes", 2, 16, 16, {5, 6, 7}, {3, 3, 3}, 1, 1},
+};
+
+class Convolutions : public ::testing::TestWithParam<Case> {};
+
+// The call in float32, on one and on two threads, equals the one in float64; `terms` products are added for an element.
+void expectAgreement(const KernelCall& wide, int64_t terms) {
+  KernelCall narrow = wide;
+  for (auto& tensor : narrow.inputs) tensor = convertTensor(*tensor, DataType::kFloat32);
+  narrow.outputs[0].type = DataType::kFloat32;
+  const std::vector<double> want = numbersOf(runOnOneAndTwoThreads(wide)[0]);
+  const std::vector<double> got = numbersOf(runOnOneAndTwoThreads(narrow)[0]);
+  ASSERT_EQ(got.size(), want.size());
+  const double bound = 4e-7 * std::sqrt(static_cast<double>(terms));
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], bound * (1 + std::abs(want[i]))) << "element " << i;
+}
+
+int64_t product(const Shape& sizes) { return elementCount(sizes); }
+
+TEST_P(Convolutions, ForwardInFloat32EqualsFloat64) {
+  const Case& c = GetParam();
+  const Tensor x = randomTensor(kF64, c.image(), 1), w = randomTensor(kF64, c.weight(), 2);
+  const int64_t terms = c.channels / c.groups * product(c.kernel);
+  expectAgreement(makeCall("", "Conv", 18, {x, w}, {{kF64, c.output()}}, c.attributes()), terms);
+  expectAgreement(makeCall("", "Conv", 18, {x, w, randomTensor(kF64, {c.features}, 3)}, {{kF64, c.output()}}, c.attributes()), terms);
+}
+
+TEST_P(Convolutions, InputGradInFloat32EqualsFloat64) {
+  const Case& c = GetParam();
+  const Tensor dy = randomTensor(kF64, c.output(), 4), w = randomTensor(kF64, c.weight(), 5);
+  const int64_t terms = c.features / c.groups * product(c.kernel);
+  expectAgreement(makeCall("pipeshard", "ConvInputGrad", 1, {dy, w}, {{kF64, c.image()}}, c.attributes()), terms);
+  expectAgreement(makeCall("", "ConvTranspose", 11, {dy, w, randomTensor(kF64, {c.channels}, 6)}, {{kF64, c.image()}}, c.attributes()),
+                  terms);
+}
+
+TEST_P(Convolutions, WeightGradInFloat32EqualsFloat64) {
+  const Case& c = GetParam();
+  const Tensor dy = randomTensor(kF64, c.output(), 7), x = randomTensor(kF64, c.image(), 8);
+  expectAgreement(makeCall("pipeshard", "ConvWeightGrad", 1, {dy, x}, {{kF64, c.weight()}}, c.attributes()), c.batch * product(c.out()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Convolutions, ::testing::ValuesIn(kCases), [](const auto& info) { return std::string(info.param.name); });
+
+// Else the cases above compare products with products.
+TEST(BlockedConvolutions, AreMadeWhereOnednnHasCodeForTheProcessor) {
+  if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "oneDNN's convolutions need AVX2";
+  kernels::Window window;
+  window.in = window.out = {1, 14, 14};
+  window.kernel = {1, 3, 3};
+  window.pad = window.pad_end = {0, 1, 1};
+  for (const auto task : {kernels::ConvolutionTask::kForward, kernels::ConvolutionTask::kInputGrad, kernels::ConvolutionTask::kWeightGrad})
+    EXPECT_NE(kernels::BlockedConvolution::create(task, window, 2, 32, 64), nullptr);
+}
+
+}  // namespace
+}  // namespace pipeshard::testing
