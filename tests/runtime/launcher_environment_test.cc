@@ -177,6 +177,16 @@ TEST(DetectLauncher, TheInnermostAnswersWhenAllAgree) {
   EXPECT_EQ(place.generation, (2u << 16) + 3);
 }
 
+TEST(DetectLauncher, TakesTheSlurmStepOfMpirunsDaemonsForTheirs) {
+  // `salloc -N3 mpirun -N 1` where mpirun runs on n1: the processes on n2 and n3 have the step of mpirun's daemons around them.
+  const LauncherPlace place = detected(srun(1, 2) + mpirun(2, 3, 0, 1, 3));
+  EXPECT_EQ(place.launcher, "Open MPI");
+  EXPECT_EQ(place.node, 2);
+  EXPECT_EQ(place.nodes, 3);
+  EXPECT_EQ(detected(srun(1, 2) + mpirun(4, 6, 0, 2, 3)).nodes, 3);
+  EXPECT_ERROR(detectLauncher(srun(0, 2) + mpirun(2, 3, 0, 1, 3)), ErrorCode::kConfiguration, "number of nodes (2 and 3)");
+}
+
 TEST(DetectLauncher, RefusesLaunchersThatContradict) {
   // `srun -N2 mpirun -np 1`: each task has a whole world of its own.
   EXPECT_ERROR(detectLauncher(srun(1, 2) + mpirun(0, 1, 0, 1, 1)), ErrorCode::kConfiguration, "number of nodes (2 and 1)");
