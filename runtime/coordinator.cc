@@ -72,6 +72,8 @@ class Coordinator {
   void report(const JobProgress& progress) {
     if (progress_) progress_(progress);
   }
+  // A worker that is gone is no error here: its end, or its silence, is the cause, and comes with its name.
+  void send(int rank, std::string_view type, const nlohmann::json& body);
   void sendToAll(std::string_view type, const nlohmann::json& body);
   // "worker of rank 2 (host a, pid 4711)".
   std::string nameOf(int rank) const;
@@ -202,8 +204,16 @@ void Coordinator::startWorkers() {
   }
 }
 
+void Coordinator::send(int rank, std::string_view type, const nlohmann::json& body) {
+  try {
+    server_->send(rank, type, body);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPeerUnavailable) throw;
+  }
+}
+
 void Coordinator::sendToAll(std::string_view type, const nlohmann::json& body) {
-  for (int rank = 0; rank < ranks_; ++rank) server_->send(rank, type, body);
+  for (int rank = 0; rank < ranks_; ++rank) send(rank, type, body);
 }
 
 std::string Coordinator::nameOf(int rank) const {
@@ -306,13 +316,13 @@ std::optional<Failure> Coordinator::handleWorker(const ControlMessage& message) 
 
 // What other workers have stored before this one came.
 void Coordinator::handleRegister(int rank) {
-  for (const nlohmann::json& entry : stored_) server_->send(rank, "store", entry);
+  for (const nlohmann::json& entry : stored_) send(rank, "store", entry);
 }
 
 void Coordinator::handleStored(int sender, const nlohmann::json& body) {
   stored_.push_back(body);
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (rank != sender && server_->isRegistered(rank)) server_->send(rank, "store", body);
+    if (rank != sender && server_->isRegistered(rank)) send(rank, "store", body);
   }
 }
 
