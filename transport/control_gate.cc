@@ -148,7 +148,11 @@ void requireRefusal(const std::string& endpoint, const std::string& server_publi
     socket.socket().connect(reachableHere(endpoint));
     for (const Deadline deadline(kSelfTest); deadline.left() > 0ms;) {
       std::vector<zmq::pollitem_t> items = {{monitor.socket().handle(), 0, ZMQ_POLLIN, 0}};
-      zmq::poll(items, deadline.left());
+      try {
+        zmq::poll(items, deadline.left());
+      } catch (const zmq::error_t& error) {
+        if (error.num() != EINTR) throw;
+      }
       while (const auto event = monitor.next()) {
         if (event->kind == HandshakeEvent::Kind::kRefused) return;
         if (event->kind != HandshakeEvent::Kind::kSucceeded) continue;
