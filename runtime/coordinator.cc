@@ -254,6 +254,7 @@ std::optional<Failure> Coordinator::lookAround() {
       throw interrupted;
     }
   }
+  if (const auto notice = server_->takeNotice()) report({.kind = JobProgress::Kind::kNotice, .text = *notice});
   std::optional<Failure> failure;
   // Messages first: what a worker said before it ended explains its end. Not all of them, or workers with very short steps
   // would keep the coordinator from looking at anything else.

@@ -58,6 +58,7 @@ std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Clu
 }
 
 void showNodes(const JobProgress& event) {
+  if (event.kind == JobProgress::Kind::kNotice) fmt::print(stderr, "{}\n", event.text);
   if (event.kind != JobProgress::Kind::kNodeJoined) return;
   fmt::print(stderr, "node {} joined: host {}, pid {}\n", event.node, event.host, event.pid);
 }

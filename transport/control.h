@@ -109,7 +109,7 @@ class ControlServer {
 
 struct ControlClientOptions {
   uint64_t generation = 0;
-  nlohmann::json body = nlohmann::json::object();  // of REGISTER
+  nlohmann::json body = nlohmann::json::object();  // of REGISTER; 64 KiB with everything at most
   std::optional<ClientKeys> keys = std::nullopt;
   // For a client that does not know its job yet: job id ("") and generation are adopted from WELCOME.
   bool any_job = false;

@@ -95,11 +95,11 @@ Mesh::Mesh(const GlooOptions& options, RendezvousStore& store)
 Mesh::~Mesh() { shutdown(); }
 
 void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
-  const SignalsBlocked blocked;
   const auto timeout = options.connect_timeout > 0ms ? options.connect_timeout : timeout_;
   const auto deadline = Clock::now() + timeout;
   std::string addresses;
   try {
+    const SignalsBlocked blocked;
     ::gloo::transport::tcp::attr attributes(options.host.c_str());
     device_ = ::gloo::transport::tcp::CreateDevice(attributes);
     context_ = device_->createContext(rank_, size_);
@@ -112,7 +112,10 @@ void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
          withoutSource(error.what()));
   }
   store.set(keyOf(rank_), addresses);
-  watch_ = std::thread([this] { runWatch(); });
+  {
+    const SignalsBlocked blocked;
+    watch_ = std::thread([this] { runWatch(); });
+  }
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_) peers_[static_cast<size_t>(rank)] = std::make_unique<Peer>(rank);
   }
@@ -139,6 +142,7 @@ void Mesh::startPeer(Peer& peer, const std::string& addresses) {
     small.memory = std::make_unique<std::byte[]>(kBytes);
     small.buffer = context_->createUnboundBuffer(small.memory.get(), kBytes);
   }
+  const SignalsBlocked blocked;
   peer.thread = std::thread([this, &peer] { runPeer(peer); });
 }
 
