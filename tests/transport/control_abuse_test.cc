@@ -1,8 +1,10 @@
 // Peers that attack a control server by bytes: it refuses them, bounds its memory, and goes on serving its own worker.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 
 #include <atomic>
+#include <csignal>
 #include <future>
 #include <random>
 #include <thread>
@@ -268,6 +270,19 @@ TEST(ControlAbuseByKeys, TheSelfTestFindsAServerThatLetsStrangersIn) {
   const auto start = Clock::now();
   EXPECT_ERROR(requireRefusal(silent.get(zmq::sockopt::last_endpoint), keys.server_public), ErrorCode::kAuthentication, "did not refuse");
   EXPECT_LT(Clock::now() - start, 3s);
+}
+
+TEST(ControlAbuseByKeys, TheSelfTestGoesOnAfterASignal) {
+  zmq::context_t context;
+  zmq::socket_t silent(context, zmq::socket_type::stream);
+  silent.set(zmq::sockopt::linger, 0);
+  silent.bind("tcp://127.0.0.1:*");
+  const auto previous = ::signal(SIGALRM, [](int) {});
+  const itimerval soon{{0, 0}, {0, 100'000}};
+  ASSERT_EQ(::setitimer(ITIMER_REAL, &soon, nullptr), 0);
+  EXPECT_ERROR(requireRefusal(silent.get(zmq::sockopt::last_endpoint), makeJobKeys().server_public), ErrorCode::kAuthentication,
+               "did not refuse");
+  ::signal(SIGALRM, previous);
 }
 
 TEST(ControlAbuseByKeys, TheLimitOfDescriptorsIsRaised) {

@@ -1,8 +1,6 @@
 // Keys of a job, and the file that carries them.
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <sys/time.h>
 
 #include <atomic>
 #include <filesystem>
@@ -11,7 +9,6 @@
 #include "ir/error.h"
 #include "tests/expect_error.h"
 #include "tests/temporary_folder.h"
-#include "transport/control.h"
 #include "transport/control_endpoint.h"
 #include "transport/job_keys.h"
 
@@ -121,20 +118,6 @@ TEST(JobTicket, IsNeverSeenInHalf) {
   EXPECT_GT(read, 0);
   writer.join();
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), std::filesystem::directory_iterator()), 1);
-}
-
-// A signal (Ctrl-C, a timer) that comes during the test of strangers is for others to handle.
-TEST(ControlKeys, ListeningIsNotDisturbedBySignals) {
-  struct sigaction action {
-  }, previous{};
-  action.sa_handler = [](int) {};
-  ::sigaction(SIGALRM, &action, &previous);
-  const itimerval often{{0, 500}, {0, 500}};
-  ::setitimer(ITIMER_REAL, &often, nullptr);
-  for (int i = 0; i < 5; ++i) EXPECT_NO_THROW(ControlServer::bind({.job_id = "signals", .keys = makeJobKeys()}));
-  const itimerval never{};
-  ::setitimer(ITIMER_REAL, &never, nullptr);
-  ::sigaction(SIGALRM, &previous, nullptr);
 }
 
 TEST(ControlEndpoint, OnlyLoopbackIsLocal) {
