@@ -49,12 +49,15 @@ const ControlSchema& nodeMessages() {
 }
 
 const ControlSchema& nodeCommands() {
-  static const ControlSchema schema{
-      {"start",
-       {{"ranks", kArray, 0, {{"", kCount}}}, {"threads", kCount}, {"directory", kString}, {"arguments", kArray, 0, {{"", kString}}}}},
-      {"alive", {}},
-      {"kill", {}},
-      {"stop", {{"code", kInteger}, {"message", kString}}}};
+  static const ControlSchema schema{{"start",
+                                     {{"ranks", kArray, 0, {{"", kCount}}},
+                                      {"threads", kCount},
+                                      {"directory", kString},
+                                      {"towards", kString},
+                                      {"arguments", kArray, 0, {{"", kString}}}}},
+                                    {"alive", {}},
+                                    {"kill", {}},
+                                    {"stop", {{"code", kInteger}, {"message", kString}}}};
   return schema;
 }
 

@@ -29,6 +29,7 @@ constexpr milliseconds kSilence{5'000};
 constexpr int kMessagesAtOnce = 256;
 
 struct Worker {
+  bool started = false;
   Clock::time_point last_heard;
   std::string where = "starting";
   bool loaded = false;
@@ -71,6 +72,8 @@ class Coordinator {
   void report(const JobProgress& progress) {
     if (progress_) progress_(progress);
   }
+  // A worker that is gone is no error here: its end, or its silence, is the cause, and comes with its name.
+  void send(int rank, std::string_view type, const nlohmann::json& body);
   void sendToAll(std::string_view type, const nlohmann::json& body);
   // "worker of rank 2 (host a, pid 4711)".
   std::string nameOf(int rank) const;
@@ -194,14 +197,23 @@ void Coordinator::startWorkers() {
   }
   for (int rank = 0; rank < ranks_; ++rank) {
     Worker& worker = workers_[static_cast<size_t>(rank)];
+    worker.started = true;
     worker.last_heard = Clock::now();
     result_.ranks[static_cast<size_t>(rank)].pid = placement_->pid(rank);
     report({.kind = JobProgress::Kind::kStarted, .rank = rank, .pid = placement_->pid(rank), .host = placement_->host(rank)});
   }
 }
 
+void Coordinator::send(int rank, std::string_view type, const nlohmann::json& body) {
+  try {
+    server_->send(rank, type, body);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPeerUnavailable) throw;
+  }
+}
+
 void Coordinator::sendToAll(std::string_view type, const nlohmann::json& body) {
-  for (int rank = 0; rank < ranks_; ++rank) server_->send(rank, type, body);
+  for (int rank = 0; rank < ranks_; ++rank) send(rank, type, body);
 }
 
 std::string Coordinator::nameOf(int rank) const {
@@ -242,6 +254,7 @@ std::optional<Failure> Coordinator::lookAround() {
       throw interrupted;
     }
   }
+  if (const auto notice = server_->takeNotice()) report({.kind = JobProgress::Kind::kNotice, .text = *notice});
   std::optional<Failure> failure;
   // Messages first: what a worker said before it ended explains its end. Not all of them, or workers with very short steps
   // would keep the coordinator from looking at anything else.
@@ -303,13 +316,13 @@ std::optional<Failure> Coordinator::handleWorker(const ControlMessage& message) 
 
 // What other workers have stored before this one came.
 void Coordinator::handleRegister(int rank) {
-  for (const nlohmann::json& entry : stored_) server_->send(rank, "store", entry);
+  for (const nlohmann::json& entry : stored_) send(rank, "store", entry);
 }
 
 void Coordinator::handleStored(int sender, const nlohmann::json& body) {
   stored_.push_back(body);
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (rank != sender && server_->isRegistered(rank)) server_->send(rank, "store", body);
+    if (rank != sender && server_->isRegistered(rank)) send(rank, "store", body);
   }
 }
 
@@ -360,7 +373,7 @@ std::optional<Failure> Coordinator::findStuckWorker() const {
   const Clock::time_point now = Clock::now();
   for (int rank = 0; rank < ranks_; ++rank) {
     const Worker& worker = workers_[static_cast<size_t>(rank)];
-    if (worker.last_heard == Clock::time_point()) continue;  // not started
+    if (!worker.started) continue;
     if (now - worker.last_heard >= kSilence) {
       return Failure{ErrorCode::kPeerUnavailable, fmt::format("{} has not answered for {} s{}; last seen: {}", nameOf(rank),
                                                               wholeSeconds(kSilence), placement_->processState(rank), worker.where)};

@@ -42,6 +42,7 @@ struct Executor::Action {
   size_t bytes = 0;
   size_t elements = 0;
   DataType data_type = DataType::kUndefined;
+  bool done = false;            // kAccumulate: by the run that made the input
   size_t data_input = 0;        // kLoadInput: index into program.inputs
   std::vector<RowCopy> copies;  // kSlice, kConcatenate
 };
@@ -84,7 +85,8 @@ Executor::Executor(RankImage image, const ExecutorOptions& options) : image_(std
       checkBinding(instruction, subgraph);
       workspace_bytes = std::max(workspace_bytes, subgraph.workspaceBytes(aliasingOf(instruction)));
     }
-    memory_ = planMemory(program(), workspace_bytes);
+    shareAccumulators();
+    memory_ = planMemory(program(), accumulation_, workspace_bytes);
   } catch (Error& error) {
     throw error.addContext(fmt::format("rank {}", program().rank));
   }
@@ -98,6 +100,11 @@ void Executor::compileSubgraphs(const KernelRegistry& kernels) {
     checkCollectives(program().subgraphs[s], *subgraphs_.back());
   }
   image_.subgraphs.clear();
+}
+
+void Executor::shareAccumulators() {
+  accumulation_ = findAccumulation(
+      program(), [&](const Instruction& run, size_t output) { return subgraphs_.at(run.subgraph.index())->mayAccumulate(output); });
 }
 
 void Executor::checkCollectives(const Subgraph& description, const CompiledSubgraph& subgraph) const {
@@ -159,6 +166,7 @@ std::span<std::byte> Executor::content(BufferId id) const {
 Executor::Action Executor::resolve(const Instruction& instruction) {
   Action action;
   action.instruction = &instruction;
+  action.done = accumulation_.done[static_cast<size_t>(&instruction - program().instructions.data())];
   if (!instruction.inputs.empty()) action.input = content(instruction.inputs[0]).data();
   if (!instruction.outputs.empty()) action.output = content(instruction.outputs[0]).data();
   const std::vector<BufferId>& sized = instruction.outputs.empty() ? instruction.inputs : instruction.outputs;
@@ -172,8 +180,10 @@ Executor::Action Executor::resolve(const Instruction& instruction) {
     std::vector<std::byte*> inputs, outputs;
     for (const BufferId id : instruction.inputs) inputs.push_back(content(id).data());
     for (const BufferId id : instruction.outputs) outputs.push_back(content(id).data());
+    std::vector<bool> adds;
+    for (const BufferId id : instruction.outputs) adds.push_back(accumulation_.adds[id.index()]);
     action.run = subgraphs_[instruction.subgraph.index()]->bind(aliasingOf(instruction), inputs, outputs,
-                                                                arena_.data() + memory_.workspace_offset, collectives_.get());
+                                                                arena_.data() + memory_.workspace_offset, collectives_.get(), adds);
   }
   if (instruction.kind == InstructionKind::kLoadInput) {
     const std::string& name = program().buffer(instruction.outputs.at(0)).value;
@@ -313,12 +323,13 @@ StepReport Executor::runStep(int64_t step) {
 void Executor::execute(Action& action, int64_t step, StepReport& report) {
   const Instruction& instruction = *action.instruction;
   const Clock::time_point start = Clock::now();
-  for (const BufferId id : instruction.outputs) waitForSends(id);
+  for (const BufferId id : instruction.outputs) waitForSends(accumulation_.placeOf(id));
   switch (instruction.kind) {
     case InstructionKind::kLoadInput: data_->fill(action.data_input, step, instruction.offset, {action.output, action.bytes}); break;
     case InstructionKind::kRun:
     case InstructionKind::kUpdate: action.run.run(progress_); break;
     case InstructionKind::kAccumulate:
+      if (action.done) break;
       if (instruction.overwrite) {
         if (action.bytes > 0) std::memmove(action.output, action.input, action.bytes);
       } else {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ir/program.h"
+#include "runtime/accumulation.h"
 #include "runtime/aligned_memory.h"
 #include "runtime/data.h"
 #include "runtime/kernels/kernel.h"
@@ -98,6 +99,7 @@ class Executor {
 
   void compileSubgraphs(const KernelRegistry& kernels);
   void checkCollectives(const Subgraph& description, const CompiledSubgraph& subgraph) const;
+  void shareAccumulators();
   CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction) const;
   void checkBinding(const Instruction& instruction, const CompiledSubgraph& subgraph) const;
   Action resolve(const Instruction& instruction);
@@ -111,6 +113,7 @@ class Executor {
   RankImage image_;
   ExecutorOptions options_;
   std::vector<std::unique_ptr<CompiledSubgraph>> subgraphs_;
+  Accumulation accumulation_;
   MemoryPlan memory_;
   std::span<std::byte> arena_;
   Communicator* communicator_ = nullptr;

@@ -68,13 +68,14 @@ struct JobSpec {
 
 // What people see meanwhile. `rank` is -1 for the job as a whole.
 struct JobProgress {
-  enum class Kind : uint8_t { kNodeJoined, kStarted, kLoaded, kStep };
+  enum class Kind : uint8_t { kNodeJoined, kStarted, kLoaded, kStep, kNotice };
   Kind kind = Kind::kStarted;
-  int node = -1;     // kNodeJoined
-  int rank = -1;     // kStarted, kLoaded
-  int pid = 0;       // kStarted; of the daemon in kNodeJoined
+  int node = -1;          // kNodeJoined
+  int rank = -1;          // kStarted, kLoaded
+  int pid = 0;            // kStarted; of the daemon in kNodeJoined
   std::string host = {};  // kStarted, kNodeJoined
-  int64_t step = 0;  // kStep: this step is done on all ranks
+  int64_t step = 0;       // kStep: this step is done on all ranks
+  std::string text = {};  // kNotice: for a log, such as that a stranger was refused
   double loss = 0;
   double seconds = 0;
 };

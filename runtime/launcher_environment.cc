@@ -256,9 +256,17 @@ std::optional<Layer> readMpich(const Environment& environment) {
        fmt::join(inner.evidence, ", "));
 }
 
+// mpirun on the first node of an allocation starts its daemons on the others as a Slurm step, whose variables they pass on: there,
+// node 1 of mpirun's is node 0 of that step, which has a node less. (On its own node, no step is seen.)
+bool isStepOfMpirunsDaemons(const LauncherPlace& outer, const LauncherPlace& inner) {
+  if (outer.launcher != "Slurm" || inner.launcher != "Open MPI" || !outer.nodes || !inner.nodes || !outer.node) return false;
+  return *outer.nodes + 1 == *inner.nodes && (!inner.node || *outer.node + 1 == *inner.node);
+}
+
 void checkAgreement(const Layer& outer, const Layer& inner) {
   const LauncherPlace& a = outer.place;
   const LauncherPlace& b = inner.place;
+  if (isStepOfMpirunsDaemons(a, b)) return;
   if (a.nodes && b.nodes && a.nodes != b.nodes) refuse(a, b, fmt::format("the number of nodes ({} and {})", *a.nodes, *b.nodes));
   if (a.node && b.node && a.node != b.node) refuse(a, b, fmt::format("the node's number ({} and {})", *a.node, *b.node));
   // Two inner launchers on one host, each with its own local rank 0.

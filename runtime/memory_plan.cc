@@ -129,7 +129,7 @@ int64_t liveLowerBound(std::span<const LiveBlock> blocks) {
   return peak;
 }
 
-std::vector<LiveBlock> bufferIntervals(const Program& program) {
+std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulation& accumulation) {
   const auto end_of_step = static_cast<int64_t>(program.instructions.size());
   std::vector<LiveBlock> blocks(program.buffers.size());
   std::vector<bool> written(program.buffers.size(), false);
@@ -143,12 +143,14 @@ std::vector<LiveBlock> bufferIntervals(const Program& program) {
   }
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
-    for (const BufferId id : instruction.inputs) {
+    for (const BufferId input : instruction.inputs) {
+      const BufferId id = accumulation.placeOf(input);
       PIPESHARD_CHECK(written[id.index()], "rank {}, instruction {}: buffer '{}' is read before it is written", program.rank, i,
                       program.buffer(id).name);
-      if (instruction.kind == InstructionKind::kFree) blocks[id.index()].end = static_cast<int64_t>(i);
+      if (instruction.kind == InstructionKind::kFree && id == input) blocks[id.index()].end = static_cast<int64_t>(i);
     }
-    for (const BufferId id : instruction.outputs) {
+    for (const BufferId output : instruction.outputs) {
+      const BufferId id = accumulation.placeOf(output);
       if (written[id.index()]) continue;
       written[id.index()] = true;
       blocks[id.index()].begin = static_cast<int64_t>(i);
@@ -158,8 +160,8 @@ std::vector<LiveBlock> bufferIntervals(const Program& program) {
   return blocks;
 }
 
-MemoryPlan planMemory(const Program& program, int64_t workspace_bytes) {
-  const std::vector<LiveBlock> blocks = bufferIntervals(program);
+MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, int64_t workspace_bytes) {
+  const std::vector<LiveBlock> blocks = bufferIntervals(program, accumulation);
   MemoryPlan plan;
   plan.offsets.assign(blocks.size(), 0);
   int64_t top = 0;
@@ -177,6 +179,7 @@ MemoryPlan planMemory(const Program& program, int64_t workspace_bytes) {
   for (size_t b = 0; b < blocks.size(); ++b) {
     if (!isPersistent(program.buffers[b].kind)) plan.offsets[b] = top + placement.offsets[b];
   }
+  for (size_t b = 0; b < blocks.size(); ++b) plan.offsets[b] = plan.offsets[accumulation.placeOf(BufferId(b)).index()];
   plan.workspace_offset = top + placement.total_bytes;
   plan.workspace_bytes = workspace_bytes;
   plan.total_bytes = plan.workspace_offset + align(workspace_bytes);

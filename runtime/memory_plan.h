@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ir/program.h"
+#include "runtime/accumulation.h"
 
 namespace pipeshard {
 
@@ -47,7 +48,7 @@ struct MemoryParts {
 };
 
 struct MemoryPlan {
-  std::vector<int64_t> offsets;  // by buffer
+  std::vector<int64_t> offsets;  // by buffer; that of the accumulator for one that is computed there
   int64_t workspace_offset = 0;
   int64_t workspace_bytes = 0;
   int64_t total_bytes = 0;  // of the arena; equals parts.total()
@@ -55,11 +56,12 @@ struct MemoryPlan {
 };
 
 // By buffer: persistent ones live throughout; others from the first instruction that writes them to their kFree, or to the
-// end of the step. Error(kInternal) for a buffer that is read but never written.
-std::vector<LiveBlock> bufferIntervals(const Program& program);
+// end of the step. A buffer that is computed in its accumulator counts as that. Error(kInternal) for a buffer that is read but
+// never written.
+std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulation& accumulation);
 
 // Persistent buffers first, then the others, then the workspace, which is live throughout.
-MemoryPlan planMemory(const Program& program, int64_t workspace_bytes);
+MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, int64_t workspace_bytes);
 
 // "parameters 1.2 MiB, ...": one line for people.
 std::string printMemory(const MemoryPlan& plan);

@@ -218,7 +218,9 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
   spec.options = parseWorkerArguments(body.at("arguments").get<std::vector<std::string>>());
   spec.options.endpoint = endpoint_;
   spec.options.keys = keys_;
-  spec.options.host = options_.host.empty() ? addressTowards(endpoint_) : options_.host;
+  const auto towards = body.at("towards").get<std::string>();
+  spec.options.host = options_.host;
+  if (spec.options.host.empty()) spec.options.host = addressTowards(towards.empty() ? endpoint_ : "tcp://" + towards + ":1");
   std::vector<int> pids;
   if (!spec.ranks.empty()) {
     if (!std::filesystem::is_directory(spec.plan_directory)) {

@@ -22,7 +22,7 @@ struct NodeOptions {
   std::string join;          // "tcp://HOST:PORT"; "": what the key file says
   std::string key_file;      // "": no keys; waited for if it is not there yet
   std::optional<int> index;  // this node's place in the cluster; none: the first that is free
-  std::string host;          // this machine as other nodes reach it; "": its address on the way to the coordinator
+  std::string host;          // this machine as other nodes reach it; "": its address on the way to them
   uint64_t generation = 0;   // as the coordinator's; see NodePoolOptions
   std::chrono::seconds wait{300};
 

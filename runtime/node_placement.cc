@@ -15,6 +15,7 @@
 
 #include "runtime/node_pool.h"
 #include "runtime/worker_placement.h"
+#include "transport/control_endpoint.h"
 
 namespace pipeshard {
 namespace {
@@ -63,7 +64,11 @@ class NodePlacement : public WorkerPlacement {
   std::string processState(int) const override { return ""; }
   std::vector<int> descriptors() const override { return {}; }
   std::vector<WorkerEnd> takeEnds() override { return std::exchange(ends_, {}); }
-  bool allEnded() const override { return ended_ == node_of_rank_.size(); }
+  bool allEnded() const override {
+    size_t started = 0;
+    for (const Node& node : nodes_) started += node.pids.size();
+    return ended_ == started;
+  }
 
   std::optional<Failure> handleMessage(const ControlMessage& message) override;
   std::optional<Failure> look(Clock::duration absence) override;
@@ -119,11 +124,18 @@ std::string NodePlacement::describeMissing() const {
 
 void NodePlacement::tellToStart() {
   told_ = true;
+  // A node beside the coordinator reaches it over loopback, where the other nodes do not reach that node.
+  std::string towards;
+  for (const Node& node : nodes_) {
+    const std::string address = pool_.server().peerAddress(node.control_rank);
+    if (!address.empty() && !isLocalEndpoint("tcp://" + address + ":1")) towards = address;
+  }
   for (const Node& node : nodes_) {
     send(node, "start",
          {{"ranks", node.ranks},
           {"threads", workers_.threads},
           {"directory", workers_.plan_directory},
+          {"towards", towards},
           {"arguments", workerArguments(workers_.options)}});
   }
 }

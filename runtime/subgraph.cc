@@ -42,7 +42,7 @@ void BoundRun::run(std::atomic<uint64_t>& progress) const {
     }
     try {
       call.kernel->run({std::span(inputs_).subspan(call.first_input, call.input_count),
-                        std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace, collectives_});
+                        std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace, collectives_, call.accumulate});
     } catch (Error& error) {
       const std::string& node = (*node_names_)[call.node];  // some kernels name it themselves
       if (!error.message().starts_with(node)) error.addContext(node);
@@ -153,6 +153,21 @@ int64_t CompiledSubgraph::workspaceBytes(const Aliasing& aliasing) { return layo
 
 size_t CompiledSubgraph::copyCount(const Aliasing& aliasing) { return layout(aliasing).copies.size(); }
 
+bool CompiledSubgraph::mayAccumulate(size_t output) const {
+  const ValueId value = root(graph_.outputs.at(output));
+  const auto shares = [&](ValueId id) { return id.valid() && root(id) == value; };
+  if (std::count_if(graph_.outputs.begin(), graph_.outputs.end(), shares) != 1) return false;
+  bool may = false;
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    if (kernels_[n] == nullptr) continue;
+    const Node& node = graph_.nodes[n];
+    if (std::any_of(node.inputs.begin(), node.inputs.end(), shares)) return false;
+    const auto made = std::find(node.outputs.begin(), node.outputs.end(), value);
+    if (made != node.outputs.end()) may = kernels_[n]->mayAccumulate(static_cast<int>(made - node.outputs.begin()));
+  }
+  return may;
+}
+
 std::vector<int> CompiledSubgraph::collectiveGroups() const {
   std::vector<int> groups;
   for (const auto& kernel : kernels_) {
@@ -163,7 +178,7 @@ std::vector<int> CompiledSubgraph::collectiveGroups() const {
 }
 
 BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* const> inputs, std::span<std::byte* const> outputs,
-                                std::byte* workspace, Collectives* collectives) {
+                                std::byte* workspace, Collectives* collectives, const std::vector<bool>& adds) {
   if (const size_t count = collectiveGroups().size(); count > 0 && collectives == nullptr) {
     fail(ErrorCode::kConfiguration,
          "subgraph '{}' has {} collective node(s), but there is no communicator: it runs only beside the other ranks of its plan", name_,
@@ -196,7 +211,13 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
     call.output_count = node.outputs.size();
     call.node = n;
     for (const ValueId id : node.inputs) run.inputs_.push_back(value_address(id));
-    for (const ValueId id : node.outputs) run.outputs_.push_back(value_address(id));
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      const ValueId id = node.outputs[o];
+      run.outputs_.push_back(value_address(id));
+      if (adds.empty() || !id.valid()) continue;
+      const Storage& place = plan.storage[root(id).index()];
+      if (place.kind == Storage::Kind::kOutput && adds.at(place.index)) call.accumulate |= uint32_t{1} << o;
+    }
     if (plan.kernel_workspace[n] != Planner::kNoTemporary) call.workspace = workspace + plan.temporaries[plan.kernel_workspace[n]].offset;
     run.calls_.push_back(call);
   }

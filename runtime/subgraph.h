@@ -35,6 +35,7 @@ class BoundRun {
     size_t first_input = 0, input_count = 0;
     size_t first_output = 0, output_count = 0;
     void* workspace = nullptr;
+    uint32_t accumulate = 0;
     size_t bytes = 0;
     size_t node = 0;
   };
@@ -73,9 +74,12 @@ class CompiledSubgraph {
   size_t copyCount(const Aliasing& aliasing);
   // Of the nodes that are collectives, in the order in which they run: their groups.
   std::vector<int> collectiveGroups() const;
-  // Error(kConfiguration) when the subgraph holds collectives and `collectives` (used by every run) is nullptr.
+  // Can a run add this output to what its buffer holds? When a kernel that can makes it, and nothing else reads it.
+  bool mayAccumulate(size_t output) const;
+  // `adds`, by output (empty: none): those that are added to what their buffer holds, which is no input's; only where
+  // mayAccumulate. Error(kConfiguration) when the subgraph holds collectives and `collectives` (used by every run) is nullptr.
   BoundRun bind(const Aliasing& aliasing, std::span<std::byte* const> inputs, std::span<std::byte* const> outputs, std::byte* workspace,
-                Collectives* collectives = nullptr);
+                Collectives* collectives = nullptr, const std::vector<bool>& adds = {});
 
  private:
   // Where the bytes of a value are during a run.

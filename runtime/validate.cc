@@ -260,6 +260,7 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
     job.dump = {.gradients = true, .parameters = true, .states = true};
     return runJob(job, [&](const JobProgress& event) {
       if (event.kind == JobProgress::Kind::kNodeJoined) progress(fmt::format("node {} joined: host {}", event.node, event.host));
+      if (event.kind == JobProgress::Kind::kNotice) progress(event.text);
       if (event.kind != JobProgress::Kind::kStep) return;
       progress(fmt::format("{}: step {} of {}, loss {:.6g}", what, event.step, job.steps, event.loss));
     });

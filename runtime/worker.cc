@@ -150,6 +150,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   while (true) {
     const ControlMessage command = link.next();
     if (command.type == "stop") return;
+    if (command.type == kFault) fail(ErrorCode::kInternal, "worker: {}", command.body.at("message").get<std::string>());
     if (command.type != "run") fail(ErrorCode::kInternal, "worker: unknown command '{}'", command.type);
     runSteps(options, link, runner, command.body.at("first").get<int64_t>(), command.body.at("last").get<int64_t>());
   }

@@ -32,13 +32,19 @@ void addListenOptions(CLI::App& command, ListenOptions& options) {
       ->type_name("SECONDS")
       ->check(positiveWhole())
       ->group(group);
-  command.add_option("--generation", options.pool.generation, "")->group("");  // given by `pipeshard node -- COMMAND`
+  // Given by `pipeshard node COMMAND`.
+  command.add_option("--generation", options.pool.generation, "")->group("");
+  command.add_option("--launched-nodes", options.launched_nodes, "")->group("");
 }
 
 std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job) {
   if (options.listen.empty()) {
     if (!options.pool.key_file.empty()) fail(ErrorCode::kUsage, "--key-file goes with --listen tcp://ADDRESS:PORT");
     return nullptr;
+  }
+  if (options.launched_nodes > 0 && options.launched_nodes != cluster.nodes) {
+    fail(ErrorCode::kConfiguration, "{} node daemons were launched, but the plan is for a cluster of {} nodes; plan with --cluster {}x{}",
+         options.launched_nodes, cluster.nodes, options.launched_nodes, cluster.devices_per_node);
   }
   NodePoolOptions pool_options = options.pool;
   pool_options.listen = options.listen;
@@ -52,6 +58,7 @@ std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Clu
 }
 
 void showNodes(const JobProgress& event) {
+  if (event.kind == JobProgress::Kind::kNotice) fmt::print(stderr, "{}\n", event.text);
   if (event.kind != JobProgress::Kind::kNodeJoined) return;
   fmt::print(stderr, "node {} joined: host {}, pid {}\n", event.node, event.host, event.pid);
 }

@@ -13,7 +13,8 @@
 namespace pipeshard {
 
 struct ListenOptions {
-  std::string listen;  // "": the job runs on this machine
+  std::string listen;      // "": the job runs on this machine
+  int launched_nodes = 0;  // how many daemons a launcher has started; 0: not known
   NodePoolOptions pool;
 };
 
@@ -24,7 +25,7 @@ void addListenOptions(CLI::App& command, ListenOptions& options);
 // the plan's cluster says: devices_per_node of them on each node.
 std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job);
 
-// A line on standard error for every node that joins.
+// A line on standard error for every node that joins, and for notices.
 void showNodes(const JobProgress& event);
 
 }  // namespace pipeshard

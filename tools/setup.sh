@@ -4,6 +4,7 @@
 #
 #   tools/setup.sh             packages and ONNX
 #   tools/setup.sh --tests     also a Python environment with onnx and onnxruntime: test oracles, optional
+#   tools/setup.sh --cluster-tests   also Slurm and Open MPI, which tests in tests/cluster start in namespaces; optional
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/lib.sh
@@ -70,10 +71,11 @@ build_test_environment() {
   fi
 }
 
+[ "${1:-}" = --cluster-tests ] && packages+=(slurm-wlm munge openmpi-bin iproute2 procps)
 install_packages
 build_onnx
 case "${1:-}" in
   --tests) build_test_environment ;;
-  "") ;;
+  --cluster-tests | "") ;;
   *) die "unknown option '$1'; see the head of this file" ;;
 esac

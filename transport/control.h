@@ -69,7 +69,7 @@ struct ControlEvent {
 };
 
 struct ControlServerOptions {
-  std::string job_id;
+  std::string job_id = {};
   uint64_t generation = 0;  // raised whenever the job is restarted; earlier ones are fenced off
   std::string endpoint = "tcp://127.0.0.1:*";
   std::optional<JobKeys> keys = std::nullopt;
@@ -109,7 +109,7 @@ class ControlServer {
 
 struct ControlClientOptions {
   uint64_t generation = 0;
-  nlohmann::json body = nlohmann::json::object();  // of REGISTER
+  nlohmann::json body = nlohmann::json::object();  // of REGISTER; 64 KiB with everything at most
   std::optional<ClientKeys> keys = std::nullopt;
   // For a client that does not know its job yet: job id ("") and generation are adopted from WELCOME.
   bool any_job = false;

@@ -97,6 +97,10 @@ class Client : public ControlClient {
 void Client::registerAt(std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
   const std::string text = encodeControlMessage(makeMessage(std::string(kRegister), options_.body));
+  if (text.size() > kMaxRegisterBytes) {
+    fail(ErrorCode::kInternal, "control: the body of REGISTER makes it {} bytes long, at most {} are allowed", text.size(),
+         kMaxRegisterBytes);
+  }
   numbering_.sent = 1;
   std::chrono::milliseconds pause = 1ms;
   for (Clock::time_point repeat = Clock::now(); deadline.left() > 0ms;) {

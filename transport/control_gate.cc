@@ -1,6 +1,7 @@
 #include "transport/control_gate.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <array>
@@ -46,7 +47,13 @@ ControlGate::ControlGate(ControlSocket& socket, const std::optional<std::string>
   // Missing in other builds of ZeroMQ; the self-test tells whether strangers are refused.
   (void)::zmq_setsockopt(socket.socket().handle(), kZapEnforceDomain, &one, sizeof one);
   if (::pipe2(wake_, O_CLOEXEC | O_NONBLOCK) != 0) fail(ErrorCode::kOutOfMemory, "control: cannot make a pipe: {}", std::strerror(errno));
+  // A signal in the middle of an answer would leave it half sent, and nobody could be let in after it.
+  sigset_t all;
+  sigset_t previous;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &previous);
   thread_ = std::thread([this] { serve(); });
+  ::pthread_sigmask(SIG_SETMASK, &previous, nullptr);
 }
 
 ControlGate::~ControlGate() {

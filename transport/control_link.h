@@ -10,6 +10,9 @@
 
 namespace pipeshard {
 
+// Of a sender that has not registered: nobody parses a stranger's megabytes.
+inline constexpr size_t kMaxRegisterBytes = size_t{64} << 10;
+
 // Numbers what is sent to one peer and checks the numbers of what comes from it.
 struct Numbering {
   uint64_t sent = 0;

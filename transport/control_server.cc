@@ -15,8 +15,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of a sender that has not registered: its REGISTER is small, and nobody parses a stranger's megabytes.
-constexpr size_t kMaxStrangerBytes = 64 << 10;
 constexpr std::chrono::minutes kNoticeInterval{1};
 
 class Server : public ControlServer {
@@ -134,7 +132,7 @@ std::optional<ControlMessage> Server::take(const ReceivedFrames& received) {
     worker->cut_off = true;
     return blame(known->second, counters_.flooded, fmt::format("more than {} messages a second", options_.limits.messages_per_second));
   }
-  const bool has_form = received.frames.size() == 2 && (worker || received.frames[1].size() <= kMaxStrangerBytes);
+  const bool has_form = received.frames.size() == 2 && (worker || received.frames[1].size() <= kMaxRegisterBytes);
   std::optional<ControlMessage> message = has_form ? decodeControlMessage(received.frames[1]) : std::nullopt;
   if (!message || message->type == kFault) {
     if (worker) return blame(known->second, counters_.garbage, "not a control message");

@@ -95,11 +95,11 @@ Mesh::Mesh(const GlooOptions& options, RendezvousStore& store)
 Mesh::~Mesh() { shutdown(); }
 
 void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
-  const SignalsBlocked blocked;
   const auto timeout = options.connect_timeout > 0ms ? options.connect_timeout : timeout_;
   const auto deadline = Clock::now() + timeout;
   std::string addresses;
   try {
+    const SignalsBlocked blocked;
     ::gloo::transport::tcp::attr attributes(options.host.c_str());
     device_ = ::gloo::transport::tcp::CreateDevice(attributes);
     context_ = device_->createContext(rank_, size_);
@@ -112,7 +112,10 @@ void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
          withoutSource(error.what()));
   }
   store.set(keyOf(rank_), addresses);
-  watch_ = std::thread([this] { runWatch(); });
+  {
+    const SignalsBlocked blocked;
+    watch_ = std::thread([this] { runWatch(); });
+  }
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_) peers_[static_cast<size_t>(rank)] = std::make_unique<Peer>(rank);
   }
@@ -139,6 +142,7 @@ void Mesh::startPeer(Peer& peer, const std::string& addresses) {
     small.memory = std::make_unique<std::byte[]>(kBytes);
     small.buffer = context_->createUnboundBuffer(small.memory.get(), kBytes);
   }
+  const SignalsBlocked blocked;
   peer.thread = std::thread([this, &peer] { runPeer(peer); });
 }
 
@@ -171,7 +175,7 @@ void Mesh::runPeer(Peer& peer) {
       const Lock lock(mutex_);
       peer.connected = true;
     }
-    for (Small& small : peer.receiving) small.buffer->recv(peer.rank, 0);
+    for (Small& small : peer.receiving) postReceive(peer, small);
     {
       const Lock lock(mutex_);
       const auto ranks = static_cast<Operation>(size_);
@@ -188,10 +192,22 @@ void Mesh::runPeer(Peer& peer) {
   changed_.notify_all();
 }
 
+// A broken connection refuses new receives, but what had arrived before lies in those that were posted: they are read first.
+void Mesh::postReceive(Peer& peer, Small& small) {
+  small.posted = false;
+  try {
+    if (peer.broken.empty()) small.buffer->recv(peer.rank, 0);
+    small.posted = peer.broken.empty();
+  } catch (const std::exception& error) {
+    peer.broken = error.what();
+  }
+}
+
 // Returns when this rank closes; throws when the connection breaks or the peer makes no sense.
 void Mesh::readSmall(Peer& peer) {
   for (size_t next = 0;; next = (next + 1) % kPosted) {
     Small& small = peer.receiving[next];
+    if (!small.posted) fail(ErrorCode::kPeerUnavailable, "{}", peer.broken);
     if (!small.buffer->waitRecv(kForever)) return;
     Header header;
     std::memcpy(&header, small.memory.get(), sizeof(header));
@@ -200,7 +216,7 @@ void Mesh::readSmall(Peer& peer) {
       if (header.bytes > kEagerBytes) fail(ErrorCode::kPeerUnavailable, "it sent a small message of {} bytes", header.bytes);
       payload.assign(small.memory.get() + sizeof(header), small.memory.get() + sizeof(header) + header.bytes);
     }
-    small.buffer->recv(peer.rank, 0);
+    postReceive(peer, small);
     const Lock lock(mutex_);
     handle(peer, header, std::move(payload));
     changed_.notify_all();
@@ -286,9 +302,9 @@ void Mesh::runWatch() {
 // With the mutex held.
 void Mesh::sayFarewell() {
   for (const auto& peer : peers_) {
-    if (!peer || !peer->greeted || peer->parted) continue;
-    peer->parted = true;
+    if (!peer || !peer->greeted || peer->parted > 0) continue;
     sendSmall(*peer, {.kind = Kind::kFarewell, .channel = Channel::kPointToPoint, .operation = Operation::kSend, .bytes = 0}, {});
+    peer->parted = peer->sent_arrived + peer->sent.size();
   }
 }
 
@@ -297,7 +313,9 @@ void Mesh::shutdown() {
   {
     Lock lock(mutex_);
     sayFarewell();
-    const auto settled = [](const std::unique_ptr<Peer>& peer) { return !peer || !peer->greeted || peer->gone || peer->sent.empty(); };
+    const auto settled = [](const std::unique_ptr<Peer>& peer) {
+      return !peer || !peer->greeted || peer->gone || peer->sent_arrived >= peer->parted;
+    };
     changed_.wait_for(lock, broken_ ? kFarewellBroken : kFarewell, [&] { return std::all_of(peers_.begin(), peers_.end(), settled); });
     stopping_ = true;
     gate_changed_.notify_all();

@@ -49,6 +49,7 @@ constexpr size_t kPieceBytes = 4 << 20;
 
 struct Header;
 struct Peer;
+struct Small;
 
 struct Ticket {
   Channel channel;
@@ -111,6 +112,7 @@ class Mesh {
   void endPeerThread(Peer& peer);
 
   void runPeer(Peer& peer);
+  void postReceive(Peer& peer, Small& small);
   void readSmall(Peer& peer);
   void handle(Peer& peer, const Header& header, std::vector<std::byte> payload);
   void sendSmall(Peer& peer, Header header, std::span<const std::byte> payload);

@@ -45,6 +45,7 @@ static_assert(sizeof(Header) == 48);
 struct Small {
   std::unique_ptr<std::byte[]> memory;
   std::unique_ptr<Buffer> buffer;
+  bool posted = false;  // as a receive
 };
 
 // A message that the peer has announced or sent.
@@ -70,12 +71,13 @@ struct Peer {
   std::vector<char> address;
   std::thread thread;
   std::array<Small, kPosted> receiving;  // used in turn, by the thread only
+  std::string broken;                    // why nothing can be posted any more; for the thread only
 
   // Guarded by the mesh's mutex.
   Contact contact = Contact::kConnecting;
   bool connected = false;  // Gloo's connect has returned
   bool greeted = false;    // the peer's hello has come
-  bool parted = false;     // this rank has said farewell
+  uint64_t parted = 0;     // small messages sent up to this rank's farewell; 0 before it
   bool gone = false;       // the thread is ending; nothing is read any more
   std::string reason;      // of kLost
   uint64_t arrived = 0;

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <compare>
 #include <cstring>
 
 #include "runtime/kernels/families.h"
@@ -47,29 +49,50 @@ std::unique_ptr<Kernel> gather(const KernelSpec& spec) {
   });
 }
 
+constexpr int64_t kColumns = 128;  // columns of the data that one task adds up
+
+// A place in the indices, and the row of the data that it names.
+struct Mention {
+  int64_t row;
+  int64_t position;
+  friend auto operator<=>(const Mention&, const Mention&) = default;
+};
+
+// The mentions of one row: adds up their gradients in the order of positions, and puts the sum (or adds it) to the row's.
 template <typename T>
-struct AddRow {
-  PIPESHARD_INLINE static void run(const T* from, T* to, int64_t count) {
+struct SumMentions {
+  PIPESHARD_INLINE static void run(const Mention* mentions, int64_t count, const T* dy, int64_t stride, T* row, int64_t width, bool add) {
+    T sums[kColumns] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      const T* from = dy + mentions[i].position * stride;
 #pragma omp simd
-    for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+      for (int64_t c = 0; c < width; ++c) sums[c] += from[c];
+    }
+#pragma omp simd
+    for (int64_t c = 0; c < width; ++c) row[c] = add ? row[c] + sums[c] : sums[c];
   }
 };
 
-constexpr int64_t kColumns = 128;  // columns of the data that one task adds up
-
-// Indices may repeat, so tasks share out columns, and every task walks all indices in order.
+// Indices may repeat, so they are sorted by row, and tasks share out columns. `mentions`: room for `count`.
 template <typename T, typename I>
-void runGatherGrad(const AxisSplit& split, int64_t count, const T* dy, const I* indices, T* ddata) {
-  forBlocks(split.outer * split.size * split.inner, kBlockElements * 16,
-            [&](int64_t begin, int64_t end) { std::fill(ddata + begin, ddata + end, T(0)); });
+void runGatherGrad(const AxisSplit& split, int64_t count, const T* dy, const I* indices, Mention* mentions, bool add, T* ddata) {
+  if (!add) {
+    forBlocks(split.outer * split.size * split.inner, kBlockElements * 16,
+              [&](int64_t begin, int64_t end) { std::fill(ddata + begin, ddata + end, T(0)); });
+  }
+  for (int64_t i = 0; i < count; ++i) mentions[i] = {wrapIndex(indices[i], split.size), i};
+  std::sort(mentions, mentions + count);
   const int64_t groups = (split.inner + kColumns - 1) / kColumns;
   forEachBlock(split.outer * groups, split.outer * count * split.inner > kBlockElements, [&](int64_t task) {
     const int64_t outer = task / groups;
     const int64_t column = task % groups * kColumns;
     const int64_t width = std::min(kColumns, split.inner - column);
-    for (int64_t i = 0; i < count; ++i) {
-      const T* from = dy + (outer * count + i) * split.inner + column;
-      runVectorised<AddRow<T>>(from, ddata + (outer * split.size + wrapIndex(indices[i], split.size)) * split.inner + column, width);
+    for (int64_t i = 0; i < count;) {
+      int64_t end = i + 1;
+      while (end < count && mentions[end].row == mentions[i].row) ++end;
+      runVectorised<SumMentions<T>>(mentions + i, end - i, dy + outer * count * split.inner + column, split.inner,
+                                    ddata + (outer * split.size + mentions[i].row) * split.inner + column, width, add);
+      i = end;
     }
   });
 }
@@ -91,10 +114,13 @@ std::unique_ptr<Kernel> gatherGrad(const KernelSpec& spec) {
     using T = decltype(element);
     return withType<int32_t, int64_t>(spec, spec.inputs[1].data_type, "input 1", [&](auto index) {
       using I = decltype(index);
-      return makeKernel([split, count, node = describeNode(*spec.node)](const KernelArguments& arguments) {
-        checkIndices(node, input<I>(arguments, 1), count, split.size);
-        runGatherGrad<T, I>(split, count, input<T>(arguments, 0), input<I>(arguments, 1), output<T>(arguments, 0));
-      });
+      return makeKernel(
+          [split, count, node = describeNode(*spec.node)](const KernelArguments& arguments) {
+            checkIndices(node, input<I>(arguments, 1), count, split.size);
+            runGatherGrad<T, I>(split, count, input<T>(arguments, 0), input<I>(arguments, 1), static_cast<Mention*>(arguments.workspace),
+                                accumulates(arguments), output<T>(arguments, 0));
+          },
+          {.in_place = {}, .workspace_bytes = static_cast<size_t>(count) * sizeof(Mention), .accumulates = true});
     });
   });
 }

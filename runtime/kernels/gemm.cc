@@ -1,6 +1,7 @@
 #include "runtime/kernels/gemm.h"
 
 #include <type_traits>
+#include <vector>
 
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
@@ -8,6 +9,7 @@
 #include "ir/error.h"
 #include "runtime/kernels/onednn.h"
 #include "runtime/kernels/parallel.h"
+#include "runtime/kernels/simd.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -82,27 +84,59 @@ Tiling chooseTiles(const GemmShape& shape) {
   return {even(shape.m), even(shape.n)};
 }
 
+// The tiles of one matrix.
+struct Grid {
+  Grid(const GemmShape& shape, Tiling tile)
+      : tile(tile), rows((shape.m + tile.rows - 1) / tile.rows), columns((shape.n + tile.columns - 1) / tile.columns) {}
+  int64_t size() const { return rows * columns; }
+  // Where tile `index` is: first row and column, and how many there are.
+  struct Part {
+    int64_t i, j, m, n;
+  };
+  Part part(const GemmShape& shape, int64_t index) const {
+    const int64_t i = index / columns % rows * tile.rows;
+    const int64_t j = index % columns * tile.columns;
+    return {i, j, std::min(tile.rows, shape.m - i), std::min(tile.columns, shape.n - j)};
+  }
+  Tiling tile;
+  int64_t rows;
+  int64_t columns;
+};
+
+template <typename T>
+Operand<T> leftOf(const GemmShape& shape, const T* a, int64_t i) {
+  const int64_t lda = shape.transpose_a ? shape.m : shape.k;
+  return {a + (shape.transpose_a ? i : i * lda), lda, shape.transpose_a};
+}
+
+template <typename T>
+Operand<T> rightOf(const GemmShape& shape, const T* b, int64_t j) {
+  const int64_t ldb = shape.transpose_b ? shape.k : shape.n;
+  return {b + (shape.transpose_b ? j * ldb : j), ldb, shape.transpose_b};
+}
+
+template <typename T>
+struct AddRow {
+  PIPESHARD_INLINE static void run(const T* from, T* to, int64_t count) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+  }
+};
+
 }  // namespace
 
 template <typename T>
 void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a, const int64_t* a_offsets, const T* b,
                  const int64_t* b_offsets, double beta, T* c) {
   if (shape.m == 0 || shape.n == 0 || batch == 0) return;
-  const Tiling tile = chooseTiles(shape);
-  const int64_t row_tiles = (shape.m + tile.rows - 1) / tile.rows;
-  const int64_t column_tiles = (shape.n + tile.columns - 1) / tile.columns;
-  const int64_t lda = shape.transpose_a ? shape.m : shape.k;
-  const int64_t ldb = shape.transpose_b ? shape.k : shape.n;
+  const Grid grid(shape, chooseTiles(shape));
   // Small products are grouped, so that a thread has work for some microseconds.
-  const int64_t work = tile.rows * tile.columns * std::max<int64_t>(1, shape.k);
+  const int64_t work = grid.tile.rows * grid.tile.columns * std::max<int64_t>(1, shape.k);
   const int64_t group = std::max<int64_t>(1, (int64_t{1} << 20) / work);
-  forBlocks(batch * row_tiles * column_tiles, group, [&](int64_t begin, int64_t end) {
+  forBlocks(batch * grid.size(), group, [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) {
-      const int64_t matrix = index / (row_tiles * column_tiles);
-      const int64_t i = index / column_tiles % row_tiles * tile.rows;
-      const int64_t j = index % column_tiles * tile.columns;
-      const int64_t m = std::min(tile.rows, shape.m - i);
-      const int64_t n = std::min(tile.columns, shape.n - j);
+      const int64_t matrix = index / grid.size();
+      const auto [i, j, m, n] = grid.part(shape, index);
       T* out = c + matrix * shape.m * shape.n + i * shape.n + j;
       if (shape.k == 0) {
         for (int64_t row = 0; row < m; ++row)
@@ -110,10 +144,21 @@ void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a
             out[row * shape.n + column] = beta == 0 ? T(0) : T(beta * out[row * shape.n + column]);
         continue;
       }
-      const Operand<T> left{a + a_offsets[matrix] + (shape.transpose_a ? i : i * lda), lda, shape.transpose_a};
-      const Operand<T> right{b + b_offsets[matrix] + (shape.transpose_b ? j * ldb : j), ldb, shape.transpose_b};
-      tileGemm(m, n, shape.k, alpha, left, right, beta, out, shape.n);
+      tileGemm(m, n, shape.k, alpha, leftOf(shape, a + a_offsets[matrix], i), rightOf(shape, b + b_offsets[matrix], j), beta, out, shape.n);
     }
+  });
+}
+
+template <typename T>
+void addGemm(const GemmShape& shape, double alpha, const T* a, const T* b, T* c) {
+  if (shape.m == 0 || shape.n == 0 || shape.k == 0) return;
+  const Grid grid(shape, chooseTiles(shape));
+  forEachBlock(grid.size(), true, [&](int64_t index) {
+    const auto [i, j, m, n] = grid.part(shape, index);
+    thread_local std::vector<T> product;  // grows to the largest tile that a thread ever has
+    if (product.size() < static_cast<size_t>(m * n)) product.resize(static_cast<size_t>(m * n));
+    tileGemm(m, n, shape.k, alpha, leftOf(shape, a, i), rightOf(shape, b, j), 0, product.data(), n);
+    for (int64_t row = 0; row < m; ++row) runVectorised<AddRow<T>>(product.data() + row * n, c + (i + row) * shape.n + j, n);
   });
 }
 
@@ -126,6 +171,11 @@ void gemmOnThisThread(const GemmShape& shape, const T* a, int64_t lda, const T* 
 
 template void gemmOnThisThread(const GemmShape&, const float*, int64_t, const float*, int64_t, double, float*, int64_t);
 template void gemmOnThisThread(const GemmShape&, const double*, int64_t, const double*, int64_t, double, double*, int64_t);
+
+template void addGemm(const GemmShape&, double, const float*, const float*, float*);
+template void addGemm(const GemmShape&, double, const double*, const double*, double*);
+template void addGemm(const GemmShape&, double, const int32_t*, const int32_t*, int32_t*);
+template void addGemm(const GemmShape&, double, const int64_t*, const int64_t*, int64_t*);
 
 template void batchedGemm(const GemmShape&, int64_t, double, const float*, const int64_t*, const float*, const int64_t*, double, float*);
 template void batchedGemm(const GemmShape&, int64_t, double, const double*, const int64_t*, const double*, const int64_t*, double, double*);

@@ -21,6 +21,10 @@ template <typename T>
 void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a, const int64_t* a_offsets, const T* b,
                  const int64_t* b_offsets, double beta, T* c);
 
+// C = C + alpha * op(A) * op(B) of one product, to the bits of a product that is added afterwards (beta = 1 adds blocks of it).
+template <typename T>
+void addGemm(const GemmShape& shape, double alpha, const T* a, const T* b, T* c);
+
 // C = op(A) * op(B) + beta * C of one product, in one tile on the calling thread (call it inside a parallel loop). lda, ldb, ldc:
 // elements between rows of A, B, C as stored. T: float, double. k > 0.
 template <typename T>

@@ -44,6 +44,7 @@ struct KernelArguments {
   std::span<void* const> outputs;
   void* workspace = nullptr;           // workspaceBytes() bytes, 64-byte aligned, undefined content
   Collectives* collectives = nullptr;  // there when the kernel has a collectiveGroup()
+  uint32_t accumulate = 0;             // bit o: output o is added to what is there; only where mayAccumulate(o)
 };
 
 class Kernel {
@@ -54,6 +55,8 @@ class Kernel {
   virtual size_t workspaceBytes() const { return 0; }
   // Output o may be the same memory as input i (an element is read before its place is written).
   virtual bool mayRunInPlace(int /*input*/, int /*output*/) const { return false; }
+  // Output o may be added to what its memory holds (none of the inputs), to the same bits as a separate addition element by element.
+  virtual bool mayAccumulate(int /*output*/) const { return false; }
   // The group over which run() calls its one collective; nullopt for all others, which need nothing but their arguments.
   virtual std::optional<int> collectiveGroup() const { return std::nullopt; }
 };

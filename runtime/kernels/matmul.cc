@@ -66,10 +66,15 @@ std::unique_ptr<Kernel> matMul(const KernelSpec& spec) {
   checkOutputShape(spec, 0, plan.output);
   return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
-    return makeKernel([plan](const KernelArguments& arguments) {
-      batchedGemm<T>(plan.shape, plan.batch, 1, input<T>(arguments, 0), plan.a_offsets.data(), input<T>(arguments, 1),
-                     plan.b_offsets.data(), 0, output<T>(arguments, 0));
-    });
+    return makeKernel(
+        [plan](const KernelArguments& arguments) {
+          const T* a = input<T>(arguments, 0);
+          const T* b = input<T>(arguments, 1);
+          T* y = output<T>(arguments, 0);
+          if (accumulates(arguments)) return addGemm<T>(plan.shape, 1, a, b, y);
+          batchedGemm<T>(plan.shape, plan.batch, 1, a, plan.a_offsets.data(), b, plan.b_offsets.data(), 0, y);
+        },
+        {.in_place = {}, .workspace_bytes = 0, .accumulates = plan.batch == 1});
   });
 }
 
@@ -104,13 +109,16 @@ std::unique_ptr<Kernel> gemm(const KernelSpec& spec) {
   if (beta != 0) bias = makeBroadcast({shape.m, shape.n}, {spec.inputs[2].shape, Shape{}});
   return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
-    return makeKernel([shape, alpha, beta, bias](const KernelArguments& arguments) {
-      constexpr int64_t kNoOffset = 0;
-      T* y = output<T>(arguments, 0);
-      const T unused{};
-      if (beta != 0) runBinary<CopyOp, T, T>(bias, input<T>(arguments, 2), &unused, y);
-      batchedGemm<T>(shape, 1, alpha, input<T>(arguments, 0), &kNoOffset, input<T>(arguments, 1), &kNoOffset, beta, y);
-    });
+    return makeKernel(
+        [shape, alpha, beta, bias](const KernelArguments& arguments) {
+          constexpr int64_t kNoOffset = 0;
+          T* y = output<T>(arguments, 0);
+          const T unused{};
+          if (accumulates(arguments)) return addGemm<T>(shape, alpha, input<T>(arguments, 0), input<T>(arguments, 1), y);
+          if (beta != 0) runBinary<CopyOp, T, T>(bias, input<T>(arguments, 2), &unused, y);
+          batchedGemm<T>(shape, 1, alpha, input<T>(arguments, 0), &kNoOffset, input<T>(arguments, 1), &kNoOffset, beta, y);
+        },
+        {.in_place = {}, .workspace_bytes = 0, .accumulates = beta == 0});
   });
 }
 

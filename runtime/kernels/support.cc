@@ -15,6 +15,7 @@ class FunctionKernel : public Kernel {
   bool mayRunInPlace(int input, int output) const override {
     return std::find(traits_.in_place.begin(), traits_.in_place.end(), std::pair(input, output)) != traits_.in_place.end();
   }
+  bool mayAccumulate(int output) const override { return traits_.accumulates && output == 0; }
 
  private:
   std::function<void(const KernelArguments&)> body_;

@@ -67,6 +67,7 @@ AxisSplit splitAtAxis(const Shape& shape, size_t axis);
 struct KernelTraits {
   std::vector<std::pair<int, int>> in_place;  // (input, output) pairs
   size_t workspace_bytes = 0;
+  bool accumulates = false;  // output 0 may be added to what is there
 };
 
 // A kernel that calls `body`. The body must own what it captures.
@@ -83,6 +84,9 @@ template <typename T>
 T* output(const KernelArguments& arguments, size_t position) {
   return position < arguments.outputs.size() ? static_cast<T*>(arguments.outputs[position]) : nullptr;
 }
+
+// Is output 0 to be added to what is there?
+inline bool accumulates(const KernelArguments& arguments) { return (arguments.accumulate & 1U) != 0; }
 
 // Calls body(T{}) with the T among Ts whose DataType is `type`; refuses, listing Ts, when there is none.
 //   return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) { ... });

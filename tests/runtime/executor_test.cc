@@ -41,6 +41,41 @@ TEST(Executor, RunsAStepAsComputedByHand) {
   }
 }
 
+// The CPU's kernels, which here cannot add to what is there.
+class PlainKernel : public Kernel {
+ public:
+  explicit PlainKernel(std::unique_ptr<Kernel> kernel) : kernel_(std::move(kernel)) {}
+  void run(const KernelArguments& arguments) override { kernel_->run(arguments); }
+  size_t workspaceBytes() const override { return kernel_->workspaceBytes(); }
+  bool mayRunInPlace(int input, int output) const override { return kernel_->mayRunInPlace(input, output); }
+
+ private:
+  std::unique_ptr<Kernel> kernel_;
+};
+
+TEST(Executor, AddsGradientsInTheirAccumulatorsToTheSameBits) {
+  KernelRegistry plain;
+  for (const std::string& name : cpuKernels().operators()) {
+    const size_t colons = name.find("::");
+    const std::string domain = name.substr(0, colons) == "onnx" ? "" : name.substr(0, colons);
+    plain.add(domain, name.substr(colons + 2),
+              [](const KernelSpec& spec) -> std::unique_ptr<Kernel> { return std::make_unique<PlainKernel>(cpuKernels().create(spec)); });
+  }
+  PipelineOptions options;
+  options.data_type = DataType::kFloat32;
+  options.microbatches = 4;
+  LocalProgram in_place(std::move(pipelineImages(1, options)[0]), {"", 5});
+  LocalProgram separate(std::move(pipelineImages(1, options)[0]), {"", 5}, {true, &plain});
+  EXPECT_LT(in_place.executor().memory().total_bytes, separate.executor().memory().total_bytes);
+  for (const int64_t step : {1, 2}) {
+    EXPECT_EQ(in_place.runStep(step).loss, separate.runStep(step).loss);
+    for (const char* name : {"w0", "w1"}) {
+      const auto gradient = [&](const LocalProgram& local) { return local.elements(*local.findResult(Result::Kind::kGradient, name)); };
+      EXPECT_TRUE(gradient(in_place) == gradient(separate)) << name;
+    }
+  }
+}
+
 TEST(Executor, RunsInFloat32FromFloat64Weights) {
   PipelineOptions options;
   options.data_type = DataType::kFloat32;

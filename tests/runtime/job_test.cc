@@ -115,6 +115,21 @@ TEST(RunJob, NamesAWorkerThatIsKilledWhileLoading) {
                ErrorCode::kPeerUnavailable, "worker of rank 1");
 }
 
+TEST(RunJob, NamesAWorkerThatIsKilledBetweenLoadingAndRunning) {
+  Plan plan;
+  std::vector<int> pids;
+  int loaded = 0;
+  EXPECT_ERROR(runJob(plan.spec,
+                      [&](const JobProgress& progress) {
+                        if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
+                        if (progress.kind != JobProgress::Kind::kLoaded || ++loaded < 2) return;
+                        ::kill(pids[0], SIGKILL);
+                        ::usleep(200'000);  // its connection is closed when the coordinator sends it the word to run
+                      }),
+               ErrorCode::kPeerUnavailable,
+               "rank 0 (host " + hostName() + ", pid " + std::to_string(pids.at(0)) + ") was killed by signal 9");
+}
+
 TEST(RunJob, PassesOnAWorkersErrorAndCode) {
   std::vector<RankImage> images = pipelineImages(2);
   images[1].subgraphs[0].nodes[0].domain = "some.where";

@@ -1,6 +1,7 @@
 #include "runtime/launcher_environment.h"
 
 #include <cstdlib>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -177,6 +178,16 @@ TEST(DetectLauncher, TheInnermostAnswersWhenAllAgree) {
   EXPECT_EQ(place.generation, (2u << 16) + 3);
 }
 
+TEST(DetectLauncher, TakesTheSlurmStepOfMpirunsDaemonsForTheirs) {
+  // `salloc -N3 mpirun -N 1` where mpirun runs on n1: the processes on n2 and n3 have the step of mpirun's daemons around them.
+  const LauncherPlace place = detected(srun(1, 2) + mpirun(2, 3, 0, 1, 3));
+  EXPECT_EQ(place.launcher, "Open MPI");
+  EXPECT_EQ(place.node, 2);
+  EXPECT_EQ(place.nodes, 3);
+  EXPECT_EQ(detected(srun(1, 2) + mpirun(4, 6, 0, 2, 3)).nodes, 3);
+  EXPECT_ERROR(detectLauncher(srun(0, 2) + mpirun(2, 3, 0, 1, 3)), ErrorCode::kConfiguration, "number of nodes (2 and 3)");
+}
+
 TEST(DetectLauncher, RefusesLaunchersThatContradict) {
   // `srun -N2 mpirun -np 1`: each task has a whole world of its own.
   EXPECT_ERROR(detectLauncher(srun(1, 2) + mpirun(0, 1, 0, 1, 1)), ErrorCode::kConfiguration, "number of nodes (2 and 1)");
@@ -195,6 +206,96 @@ TEST(DetectLauncher, NamesAVariableThatIsMalformed) {
   EXPECT_ERROR(detectLauncher(mpirun(0, 0, 0, 1, 1)), ErrorCode::kConfiguration, "OMPI_COMM_WORLD_SIZE=0");
   EXPECT_ERROR(detectLauncher(torchrun(0, 1, 0, 1, 0, 1) + Environment{{"MASTER_PORT", "70000"}}), ErrorCode::kConfiguration,
                "MASTER_PORT=70000");
+}
+
+// What Slurm 22.05 and Open MPI 4.1 set on two nodes (see tests/cluster/slurm.sh), without what says nothing of places.
+constexpr const char* kRecordedBatchScript = R"(
+SLURMD_NODENAME=n1
+SLURM_JOB_ID=2
+SLURM_JOB_NODELIST=n[1-2]
+SLURM_JOB_NUM_NODES=2
+SLURM_LOCALID=0
+SLURM_NNODES=2
+SLURM_NODEID=0
+SLURM_NODELIST=n[1-2]
+SLURM_PROCID=0
+SLURM_TASKS_PER_NODE=2(x2)
+)";
+constexpr const char* kRecordedStep = R"(
+SLURMD_NODENAME=n2
+SLURM_GTIDS=1
+SLURM_JOB_ID=1
+SLURM_JOB_NODELIST=n[1-2]
+SLURM_JOB_NUM_NODES=2
+SLURM_LAUNCH_NODE_IPADDR=127.0.0.1
+SLURM_LOCALID=0
+SLURM_NNODES=2
+SLURM_NODEID=1
+SLURM_NODELIST=n[1-2]
+SLURM_NTASKS=2
+SLURM_NTASKS_PER_NODE=1
+SLURM_PROCID=1
+SLURM_STEPID=0
+SLURM_STEP_ID=0
+SLURM_STEP_NODELIST=n[1-2]
+SLURM_STEP_NUM_NODES=2
+SLURM_STEP_NUM_TASKS=2
+SLURM_STEP_TASKS_PER_NODE=1(x2)
+SLURM_TASKS_PER_NODE=1(x2)
+)";
+// On n2, by `mpirun -N 1` in the salloc shell on n1.
+constexpr const char* kRecordedMpirunUnderSalloc = R"(
+OMPI_COMM_WORLD_LOCAL_RANK=0
+OMPI_COMM_WORLD_LOCAL_SIZE=1
+OMPI_COMM_WORLD_NODE_RANK=0
+OMPI_COMM_WORLD_RANK=1
+OMPI_COMM_WORLD_SIZE=2
+OMPI_MCA_ess_base_jobid=427556865
+OMPI_MCA_orte_ess_node_rank=0
+OMPI_MCA_orte_hnp_uri=427556864.0;tcp://192.0.2.1:45551
+OMPI_MCA_orte_node_regex=n[1:1-2]@0(2)
+OMPI_MCA_orte_num_nodes=2
+OMPI_UNIVERSE_SIZE=4
+PMIX_ID=427556865.1
+PMIX_NAMESPACE=427556865
+PMIX_RANK=1
+SLURMD_NODENAME=n2
+SLURM_JOB_ID=1
+SLURM_JOB_NODELIST=n[1-2]
+SLURM_LOCALID=0
+SLURM_NNODES=1
+SLURM_NODEID=0
+SLURM_NODELIST=n[1-2]
+SLURM_PROCID=0
+SLURM_STEP_ID=0
+SLURM_STEP_NODELIST=n2
+SLURM_STEP_NUM_NODES=1
+SLURM_STEP_NUM_TASKS=1
+)";
+
+Environment recorded(const std::string& text) {
+  Environment environment;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty()) environment[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
+  }
+  return environment;
+}
+
+TEST(DetectLauncher, ReadsRecordedEnvironments) {
+  EXPECT_FALSE(detectLauncher(recorded(kRecordedBatchScript)));
+  const LauncherPlace step = detected(recorded(kRecordedStep));
+  EXPECT_EQ(step.launcher, "Slurm");
+  EXPECT_EQ(step.job, "slurm-1.0");
+  EXPECT_EQ(step.node, 1);
+  EXPECT_EQ(step.nodes, 2);
+  EXPECT_EQ(step.coordinator_host, "n1");
+  const LauncherPlace mpi = detected(recorded(kRecordedMpirunUnderSalloc));
+  EXPECT_EQ(mpi.launcher, "Open MPI");
+  EXPECT_EQ(mpi.job, "openmpi-427556865");
+  EXPECT_EQ(mpi.node, 1);
+  EXPECT_EQ(mpi.nodes, 2);
+  EXPECT_EQ(mpi.coordinator_host, "192.0.2.1");
 }
 
 TEST(CurrentEnvironment, HasTheVariablesOfThisProcess) {

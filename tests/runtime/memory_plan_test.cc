@@ -111,9 +111,15 @@ Program twoMicrobatches() {
   return program;
 }
 
+// Every buffer has memory of its own.
+Accumulation separate(const Program& program) {
+  return {std::vector<BufferId>(program.buffers.size()), std::vector<bool>(program.buffers.size()),
+          std::vector<bool>(program.instructions.size())};
+}
+
 TEST(PlanMemory, GivesMicrobatchesOneAfterAnotherTheSamePlace) {
   const Program program = twoMicrobatches();
-  const MemoryPlan plan = planMemory(program, 500);
+  const MemoryPlan plan = planMemory(program, separate(program), 500);
   EXPECT_EQ(plan.offsets[0], 0);
   EXPECT_EQ(plan.offsets[1], plan.offsets[2]);
   EXPECT_NE(plan.offsets[2], plan.offsets[3]);
@@ -129,7 +135,7 @@ TEST(PlanMemory, GivesMicrobatchesOneAfterAnotherTheSamePlace) {
 TEST(PlanMemory, RefusesABufferThatIsNeverWritten) {
   Program program = twoMicrobatches();
   program.instructions.erase(program.instructions.begin());
-  EXPECT_THROW(planMemory(program, 0), Error);
+  EXPECT_THROW(planMemory(program, separate(program), 0), Error);
 }
 
 }  // namespace

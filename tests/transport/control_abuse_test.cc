@@ -147,6 +147,31 @@ TEST_P(ControlAbuse, HundredsOfIdleConnectionsAreClosedAndCostNothing) {
   worker_.serveFor(10ms);
 }
 
+TEST_P(ControlAbuse, AStormOfConnectionsAndGarbageDoesNotSilenceTheWorker) {
+  const int quiet = worker_.serveFor(500ms);
+  std::atomic<int> connections{0};
+  std::vector<std::jthread> storm;
+  for (int i = 0; i < 3; ++i) {
+    storm.emplace_back([&, i](const std::stop_token& stop) {
+      // Without keys these are complete messages that reach the server; with keys they end at the door.
+      std::string messages = greeting(mechanism()) + (GetParam() ? "" : readyCommand());
+      for (int message = 0; message < 20; ++message) messages += frameHeader(1000) + randomBytes(1000, 1);
+      while (!stop.stop_requested()) {
+        const RawPeer peer(worker_.server().endpoint());
+        peer.send(messages);
+        if (i == 0) (void)peer.isClosedWithin(1ms);
+        ++connections;
+        std::this_thread::sleep_for(200us);
+      }
+    });
+  }
+  const int stormy = worker_.serveFor(1000ms);
+  storm.clear();
+  EXPECT_GT(connections, 100);
+  EXPECT_GT(stormy, quiet / 10);
+  worker_.serveFor(10ms);
+}
+
 // In plain text nothing bounds it: ZeroMQ keeps the frames of a message that is not complete, however many.
 TEST(ControlAbuseByKeys, AnEndlessMultipartMessageOfAStrangerTakesNoMemory) {
   ServedWorker worker(makeJobKeys());

@@ -191,6 +191,13 @@ TEST(ControlStrangers, OnlyHoldersOfTheServersKeyAreServed) {
   EXPECT_THROW(connectWith(makeJobKeys().clientKeys()), Error);
 }
 
+TEST(ControlStrangers, ARegistrationThatNobodyWouldReadIsNotSent) {
+  const auto server = ControlServer::bind({.job_id = "job"});
+  expectError(ErrorCode::kInternal, "REGISTER", [&] {
+    ControlClient::connect(server->endpoint(), "job", 0, 5s, {0, {{"text", std::string(70'000, 'x')}}});
+  });
+}
+
 TEST(ControlStrangers, APublicBindNeedsKeys) {
   for (const char* endpoint : {"tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*", "tcp://127.0.0.1.example.org:*"}) {
     expectError(ErrorCode::kConfiguration, "keys", [&] { ControlServer::bind({.job_id = "job", .endpoint = endpoint}); });

@@ -142,7 +142,11 @@ TEST_P(Failures, ARankThatNeverStartsIsNamed) {
     Rank rank(*job, GetParam(), number, 200ms);
     rank->barrier({0, 1});
   });
-  expectError(results[0], ErrorCode::kHang, {"barrier", "rank 1", "did it start"});
+  if (GetParam().connects) {
+    expectError(results[0], ErrorCode::kPeerUnavailable, {"rank 0 connects to rank 1", "did it start"});
+  } else {
+    expectError(results[0], ErrorCode::kHang, {"barrier", "rank 1", "did it start"});
+  }
 }
 
 TEST_P(Failures, ARankThatEndsEarlyIsNotWaitedFor) {

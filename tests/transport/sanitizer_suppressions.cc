@@ -1,5 +1,5 @@
-// ThreadSanitizer sees the memory that libzmq's threads share, but not how the uninstrumented library orders its accesses.
-// Link this into test programs that use control.
+// ThreadSanitizer sees the memory that the threads of libzmq and of Gloo share, but not how these uninstrumented libraries (and
+// libsodium, which decrypts into that memory) order their accesses. Link this into test programs that use control or Gloo.
 #if defined(__SANITIZE_THREAD__)
 #define PIPESHARD_THREAD_SANITIZER 1
 #elif defined(__has_feature)
@@ -9,5 +9,7 @@
 #endif
 
 #ifdef PIPESHARD_THREAD_SANITIZER
-extern "C" const char* __tsan_default_suppressions() { return "race:libzmq.so\ncalled_from_lib:libzmq.so\n"; }
+extern "C" const char* __tsan_default_suppressions() {
+  return "race:libzmq.so\nrace:libsodium.so\ncalled_from_lib:libzmq.so\nrace:libgloo.so\n";
+}
 #endif

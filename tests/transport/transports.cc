@@ -2,6 +2,9 @@
 
 #include <numeric>
 
+#include "tests/transport/shared_store.h"
+#include "transport/gloo_communicator.h"
+#include "transport/joined_communicator.h"
 #include "transport/shared_memory.h"
 
 namespace pipeshard::testing {
@@ -24,6 +27,47 @@ class SharedMemoryJob : public TransportJob {
   SharedSegments segments_;
 };
 
+// Ranks may be slow to start; a rank that never does is waited for this long.
+constexpr std::chrono::milliseconds kConnectTimeout{2000};
+
+class GlooJob : public TransportJob {
+ public:
+  explicit GlooJob(int size) : store_(size) {}
+  std::unique_ptr<Communicator> open(int rank, std::chrono::milliseconds timeout) override {
+    return openGloo({rank, store_.size(), "127.0.0.1", timeout, std::max(timeout, kConnectTimeout)}, store_);
+  }
+  void markDead(int) override {}
+
+ private:
+  SharedStore store_;
+};
+
+// Ranks with even numbers on one node, those with odd numbers on another: two ranks are on different nodes.
+class JoinedJob : public TransportJob {
+ public:
+  explicit JoinedJob(int size) : gloo_(size), node_of_rank_(static_cast<size_t>(size)) {
+    for (size_t rank = 0; rank < node_of_rank_.size(); ++rank) node_of_rank_[rank] = static_cast<int>(rank % 2);
+    for (int node = 0; node < std::min(2, size); ++node) {
+      segments_.push_back(SharedSegments::create(static_cast<int>(ranksOnNode(node_of_rank_, node).size())));
+    }
+  }
+  std::unique_ptr<Communicator> open(int rank, std::chrono::milliseconds timeout) override {
+    const std::vector<int> names = ranksOnNode(node_of_rank_, rank);
+    std::unique_ptr<Communicator> on_node;
+    if (names.size() > 1) {
+      SharedSegments& segments = segments_[static_cast<size_t>(rank % 2)];
+      on_node = SharedMemoryCommunicator::open(SharedSegments::inherit(segments.describe()), rank / 2, timeout, names);
+    }
+    return joinCommunicators(node_of_rank_, rank, std::move(on_node), gloo_.open(rank, timeout));
+  }
+  void markDead(int rank) override { segments_[static_cast<size_t>(rank % 2)].markDead(rank / 2); }
+
+ private:
+  GlooJob gloo_;
+  std::vector<int> node_of_rank_;
+  std::vector<SharedSegments> segments_;
+};
+
 std::byte patternByte(size_t position, size_t seed) {
   return static_cast<std::byte>((position * 131 + (position >> 8) * 7 + seed * 29 + 3) & 0xff);
 }
@@ -34,7 +78,12 @@ std::ostream& operator<<(std::ostream& stream, const Transport& transport) { ret
 
 std::vector<Transport> allTransports() {
   const auto shared = [](int size) { return std::make_unique<SharedMemoryJob>(size); };
-  return {{"SharedMemoryArena", true, shared}, {"SharedMemoryHeap", false, shared}};
+  const auto gloo = [](int size) { return std::make_unique<GlooJob>(size); };
+  const auto joined = [](int size) { return std::make_unique<JoinedJob>(size); };
+  return {{"SharedMemoryArena", true, false, shared},
+          {"SharedMemoryHeap", false, false, shared},
+          {"Gloo", false, true, gloo},
+          {"Joined", false, true, joined}};
 }
 
 std::string transportName(const ::testing::TestParamInfo<Transport>& info) { return info.param.name; }

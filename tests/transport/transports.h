@@ -32,6 +32,7 @@ class TransportJob {
 struct Transport {
   std::string name;
   bool own_memory = false;  // messages of the tests lie in ownMemory()
+  bool connects = false;    // open() waits for all ranks
   std::function<std::unique_ptr<TransportJob>(int size)> make;
 };
 std::ostream& operator<<(std::ostream& stream, const Transport& transport);

@@ -59,6 +59,17 @@ TEST(MatrixKernels, GemmEqualsPlainLoopsInEveryFormAndOnAnyNumberOfThreads) {
   }
 }
 
+TEST(MatrixKernels, ProductsAddToWhatIsThere) {
+  for (const int64_t k : {1, 40, 1100}) {
+    const Tensor a = randomTensor(kF32, {k, 600}, 1), b = randomTensor(kF32, {k, 530}, 2), total = randomTensor(kF32, {600, 530}, 3);
+    expectAddsInPlace(makeCall("", "Gemm", 13, {a, b}, {{kF32, {600, 530}}}, {{"transA", int64_t{1}}, {"alpha", 0.5f}}), total);
+    const Tensor left = randomTensor(kF32, {600, k}, 4);
+    expectAddsInPlace(makeCall("", "MatMul", 13, {left, b}, {{kF32, {600, 530}}}), total);
+  }
+  const Tensor a = randomTensor(kF32, {2, 2}, 1);
+  EXPECT_FALSE(createKernel(makeCall("", "Gemm", 13, {a, a, a}, {{kF32, {2, 2}}}))->mayAccumulate(0)) << "the bias is the output's";
+}
+
 TEST(MatrixKernels, MatMulBroadcastsBatchesAsNumpyDoes) {
   const Tensor a = randomTensor(kF64, {2, 1, 3, 4}, 1), b = randomTensor(kF64, {5, 4, 6}, 2);
   const std::vector<double> x = numbersOf(a), y = numbersOf(b);

@@ -175,6 +175,14 @@ TEST(GradientKernels, GatherGradEqualsFiniteDifferencesWithRepeatedAndNegativeIn
   }
 }
 
+TEST(GradientKernels, GatherGradAddsToWhatIsThere) {
+  const Tensor indices = makeTensor<int64_t>({2, 3}, {0, 4, -1, 2, 0, 0});
+  const Tensor dy = randomTensor(DataType::kFloat32, {2, 3, 300}, 12), total = randomTensor(DataType::kFloat32, {5, 300}, 13);
+  expectAddsInPlace(
+      makeCall("pipeshard", "GatherGrad", 1, {dy, indices, makeTensor<int64_t>({2}, {5, 300})}, {{DataType::kFloat32, {5, 300}}}, {}, {2}),
+      total);
+}
+
 TEST(GradientKernels, GatherElementsGradEqualsFiniteDifferences) {
   const Shape shape = {4, 3}, picked = {2, 3};
   const Tensor indices = makeTensor<int64_t>(picked, {0, -1, 2, 0, 1, 2});

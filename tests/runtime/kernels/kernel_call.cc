@@ -39,7 +39,8 @@ class GuardedBuffer {
   std::byte* begin_ = nullptr;
 };
 
-std::vector<Tensor> execute(const KernelCall& call, Kernel& kernel, int shared_input, int shared_output) {
+// `total`: content of output 0 that the kernel adds to.
+std::vector<Tensor> execute(const KernelCall& call, Kernel& kernel, int shared_input, int shared_output, const Tensor* total = nullptr) {
   std::vector<GuardedBuffer> inputs, outputs;
   for (const auto& tensor : call.inputs) {
     inputs.emplace_back(tensor ? tensor->bytes.size() : 0);
@@ -56,7 +57,8 @@ std::vector<Tensor> execute(const KernelCall& call, Kernel& kernel, int shared_i
   }
   if (shared_input >= 0) output_pointers[static_cast<size_t>(shared_output)] = inputs[static_cast<size_t>(shared_input)].data();
   GuardedBuffer workspace(kernel.workspaceBytes());
-  kernel.run({input_pointers, output_pointers, workspace.data()});
+  if (total != nullptr) std::memcpy(outputs[0].data(), total->bytes.data(), total->bytes.size());
+  kernel.run({input_pointers, output_pointers, workspace.data(), nullptr, total == nullptr ? 0U : 1U});
   std::vector<Tensor> results;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const bool shared = shared_input >= 0 && static_cast<int>(i) == shared_output;
@@ -127,6 +129,21 @@ std::vector<Tensor> runKernel(const KernelCall& call) { return execute(call, *cr
 
 std::vector<Tensor> runInPlace(const KernelCall& call, Kernel& kernel, size_t input, size_t output) {
   return execute(call, kernel, static_cast<int>(input), static_cast<int>(output));
+}
+
+void expectAddsInPlace(const KernelCall& call, const Tensor& total) {
+  const std::unique_ptr<Kernel> kernel = createKernel(call);
+  ASSERT_TRUE(kernel->mayAccumulate(0)) << call.node.op_type;
+  const std::vector<float> part = elementsOf<float>(runKernel(call)[0]);
+  std::vector<float> want = elementsOf<float>(total);
+  for (size_t i = 0; i < want.size(); ++i) want[i] += part[i];
+  const int before = omp_get_max_threads();
+  for (const int threads : {1, 2}) {
+    omp_set_num_threads(threads);
+    const std::vector<float> got = elementsOf<float>(execute(call, *kernel, -1, -1, &total)[0]);
+    EXPECT_TRUE(got == want) << call.node.op_type << " does not add to the bits of a separate addition on " << threads << " threads";
+  }
+  omp_set_num_threads(before);
 }
 
 std::vector<Tensor> runOnOneAndTwoThreads(const KernelCall& call) {

@@ -65,6 +65,9 @@ std::vector<Tensor> runKernel(const KernelCall& call);
 // As runKernel, with output `output` in the memory of input `input`.
 std::vector<Tensor> runInPlace(const KernelCall& call, Kernel& kernel, size_t input, size_t output);
 
+// Output 0 (float32) added to `total` by the kernel must be what a separate addition makes of it, on 1 and on 2 threads.
+void expectAddsInPlace(const KernelCall& call, const Tensor& total);
+
 // runKernel on 1 and on 2 threads must give the same bits; returns the result.
 std::vector<Tensor> runOnOneAndTwoThreads(const KernelCall& call);
 

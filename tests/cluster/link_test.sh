@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# A job on two hosts that a cable joins (namespaces.sh): coordinator and node 0 on host 0, node 1 on host 1.
+#
+#   tests/cluster/link_test.sh PIPESHARD validate      passes, and tensors go through the cable
+#   tests/cluster/link_test.sh PIPESHARD cut           the cable is cut: exit code 69 within 15 seconds, with node 1 as the cause
+#   tests/cluster/link_test.sh PIPESHARD slow          a cable of 10 Mbit/s only makes it slower
+set -euo pipefail
+here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
+source "$here/isolate.sh"
+source "$here/namespaces.sh"
+needs pgrep procps
+isolate "$@"
+pipeshard=$(realpath "$1")
+cd "$here/../.."
+make_hosts
+mount -t tmpfs none /mnt  # in this test's namespace only
+folder=/mnt
+key=$folder/job.key
+
+die() {
+  echo "FAILED: $*" >&2
+  tail -n 20 $folder/*.err >&2
+  exit 1
+}
+
+now() { date +%s%N; }
+milliseconds_since() { echo $((($(now) - $1) / 1000000)); }
+
+# start_job COMMAND...: the coordinator and both nodes; their process ids are in `coordinator` and `nodes`.
+start_job() {
+  on_host 0 "$pipeshard" "$@" --listen tcp://192.0.2.1:7000 --key-file $key --node-timeout 20 >$folder/job.out 2>$folder/job.err &
+  coordinator=$!
+  nodes=()
+  local host
+  for host in 0 1; do
+    on_host $host "$pipeshard" node --key-file $key --index $host --wait 20 >$folder/node$host.out 2>$folder/node$host.err &
+    nodes+=($!)
+  done
+}
+
+# expect_end PID CODE NAME
+expect_end() {
+  local code=0
+  wait "$1" || code=$?
+  [ $code -eq "$2" ] || die "$3 ended with $code, not $2"
+}
+
+end_well() {
+  expect_end "$coordinator" 0 "the coordinator"
+  expect_end "${nodes[0]}" 0 "node 0"
+  expect_end "${nodes[1]}" 0 "node 1"
+}
+
+plan() {
+  "$pipeshard" plan examples/gpt2.onnx --cluster 2x2 --stages uniform:4 --microbatches 4 -o $folder/plan >/dev/null
+}
+
+test_validate() {
+  plan
+  start_job validate $folder/plan --steps 3
+  end_well
+  grep -q '^PASS' $folder/job.out || die "no PASS"
+  local bytes
+  bytes=$(on_host 0 cat /sys/class/net/cable0/statistics/tx_bytes)
+  [ "$bytes" -gt 100000 ] || die "only $bytes bytes went through the cable"
+  grep '^PASS' $folder/job.out
+  echo "$bytes bytes went from host 0 to host 1"
+}
+
+test_cut() {
+  plan
+  start_job run $folder/plan --steps 10000000
+  local tries
+  for ((tries = 0; ; ++tries)); do
+    grep -q '^step' $folder/job.out && break
+    [ $tries -lt 200 ] || die "no step within 20 seconds"
+    sleep 0.1
+  done
+  sleep 0.5
+  local start cause
+  start=$(now)
+  cut_cable
+  expect_end "$coordinator" 69 "the coordinator"
+  local seconds_of_coordinator
+  seconds_of_coordinator=$(milliseconds_since "$start")
+  expect_end "${nodes[0]}" 69 "node 0"
+  expect_end "${nodes[1]}" 69 "node 1"
+  local all
+  all=$(milliseconds_since "$start")
+  [ "$all" -lt 15000 ] || die "it took $all ms until all had ended"
+  cause=$(grep '^pipeshard:' $folder/job.err) || die "no cause"
+  [ "$(wc -l <<<"$cause")" -eq 1 ] || die "more than one cause"
+  [[ $cause == *"node 1 (host "*"network between is cut"* ]] || die "the cause is not node 1: $cause"
+  grep -q 'network between is cut; the workers here were ended' $folder/node1.err || die "node 1 does not tell why it ended"
+  [ "$(pgrep -c -f ' worker ' || true)" -eq 0 ] || die "workers are left: $(pgrep -a -f ' worker ')"
+  echo "the coordinator ended $seconds_of_coordinator ms after the cut, everything after $all ms:"
+  echo "$cause"
+}
+
+test_slow() {
+  plan
+  local start fast slow
+  start=$(now)
+  start_job run $folder/plan --steps 20
+  end_well
+  fast=$(milliseconds_since "$start")
+  slow_cable 10mbit
+  start=$(now)
+  start_job run $folder/plan --steps 20
+  end_well
+  slow=$(milliseconds_since "$start")
+  [ "$slow" -gt $((fast + 500)) ] || die "$slow ms on the slow cable, $fast ms on the fast one: did anything go through it?"
+  slow_cable 4mbit
+  start_job validate $folder/plan --steps 2
+  end_well
+  grep -q '^PASS' $folder/job.out || die "no PASS"
+  echo "20 steps: $fast ms, at 10 Mbit/s $slow ms"
+}
+
+"test_$2"

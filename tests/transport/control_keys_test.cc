@@ -1,0 +1,138 @@
+// Keys of a job, and the file that carries them.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "ir/error.h"
+#include "tests/expect_error.h"
+#include "tests/temporary_folder.h"
+#include "transport/control_endpoint.h"
+#include "transport/job_keys.h"
+
+namespace pipeshard {
+namespace {
+
+JobTicket makeTicket() {
+  const JobKeys keys = makeJobKeys();
+  return {"job \"1\"", uint64_t{1} << 60, "tcp://10.0.0.1:4000", keys.server_public, keys.client_public, keys.client_secret};
+}
+
+mode_t modeOf(const std::string& path) {
+  struct stat status {};
+  EXPECT_EQ(::stat(path.c_str(), &status), 0);
+  return status.st_mode & 07777;
+}
+
+TEST(JobKeys, AreFreshAndWellFormed) {
+  const JobKeys one = makeJobKeys();
+  const JobKeys two = makeJobKeys();
+  for (const std::string* key : {&one.server_public, &one.server_secret, &one.client_public, &one.client_secret}) {
+    EXPECT_TRUE(isJobKey(*key)) << *key;
+  }
+  EXPECT_NE(one.client_secret, two.client_secret);
+  EXPECT_NE(one.server_secret, one.client_secret);
+  for (const std::string bad : {"", "short", "                                        ", "########################################"}) {
+    EXPECT_FALSE(isJobKey(bad)) << bad;
+  }
+}
+
+TEST(JobKeys, TravelAsOneVariable) {
+  const ClientKeys keys = makeJobKeys().clientKeys();
+  const ClientKeys read = parseClientKeys(clientKeysText(keys));
+  EXPECT_EQ(read.server_public, keys.server_public);
+  EXPECT_EQ(read.client_public, keys.client_public);
+  EXPECT_EQ(read.client_secret, keys.client_secret);
+  for (const std::string& bad : {std::string(), keys.server_public, clientKeysText(keys) + " x"}) {
+    EXPECT_ERROR(parseClientKeys(bad), ErrorCode::kAuthentication, "three keys");
+  }
+}
+
+TEST(JobTicket, ComesBackAsItWasWritten) {
+  const TemporaryFolder folder;
+  const JobTicket ticket = makeTicket();
+  EXPECT_FALSE(readJobTicket(folder.file("ticket")));
+  writeJobTicket(folder.file("ticket"), ticket);
+  const auto read = readJobTicket(folder.file("ticket"));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->job_id, ticket.job_id);
+  EXPECT_EQ(read->generation, ticket.generation);
+  EXPECT_EQ(read->endpoint, ticket.endpoint);
+  EXPECT_EQ(clientKeysText(read->clientKeys()), clientKeysText(ticket.clientKeys()));
+}
+
+TEST(JobTicket, IsReadableByItsOwnerOnlyWhateverTheUmaskAndTheFileBefore) {
+  const TemporaryFolder folder;
+  const mode_t previous = ::umask(0);
+  writeJobTicket(folder.file("new"), makeTicket());
+  const std::string old = folder.write("old", "world-readable");
+  writeJobTicket(old, makeTicket());
+  ::umask(previous);
+  EXPECT_EQ(modeOf(folder.file("new")), 0600U);
+  EXPECT_EQ(modeOf(old), 0600U);
+  EXPECT_TRUE(readJobTicket(old));
+}
+
+TEST(JobTicket, ThatOthersMayReadIsRefused) {
+  const TemporaryFolder folder;
+  writeJobTicket(folder.file("ticket"), makeTicket());
+  for (const mode_t mode : {0640U, 0604U, 0620U, 0666U}) {
+    ASSERT_EQ(::chmod(folder.file("ticket").c_str(), mode), 0);
+    EXPECT_ERROR(readJobTicket(folder.file("ticket")), ErrorCode::kAuthentication, "chmod 600");
+  }
+  ASSERT_EQ(::chmod(folder.file("ticket").c_str(), 0400), 0);
+  EXPECT_TRUE(readJobTicket(folder.file("ticket")));
+}
+
+TEST(JobTicket, ThatIsMalformedSaysWhy) {
+  const TemporaryFolder folder;
+  const auto expectRefused = [&](const std::string& text, ErrorCode code, const std::string& part) {
+    const std::string path = folder.write("ticket", text);
+    ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+    EXPECT_ERROR(readJobTicket(path), code, part);
+  };
+  expectRefused("", ErrorCode::kAuthentication, "not a key file");
+  expectRefused("[1]", ErrorCode::kAuthentication, "not a key file");
+  expectRefused(R"({"pipeshard_ticket": 2})", ErrorCode::kVersionMismatch, "version 2");
+  expectRefused(R"({"pipeshard_ticket": 1, "generation": 1, "job": 5})", ErrorCode::kAuthentication, "no \"job\"");
+  expectRefused(R"({"pipeshard_ticket": 1, "generation": -1, "job": ""})", ErrorCode::kAuthentication, "no \"generation\"");
+  expectRefused(R"({"pipeshard_ticket": 1, "generation": 1, "job": "j", "endpoint": "e", "server_public": "a", "client_public": "b",
+                    "client_secret": "c"})",
+                ErrorCode::kAuthentication, "40 characters");
+  expectRefused(std::string(1 << 20, ' '), ErrorCode::kAuthentication, "1048576 bytes");
+  EXPECT_ERROR(readJobTicket(folder.path().string()), ErrorCode::kAuthentication, "not a plain file");
+  EXPECT_ERROR(writeJobTicket(folder.file("no/such/folder"), makeTicket()), ErrorCode::kDiskFull, "No such file");
+}
+
+TEST(JobTicket, IsNeverSeenInHalf) {
+  const TemporaryFolder folder;
+  std::atomic<bool> done{false};
+  std::jthread writer([&] {
+    for (int i = 0; i < 300; ++i) writeJobTicket(folder.file("ticket"), makeTicket());
+    done = true;
+  });
+  int read = 0;
+  while (!done) read += readJobTicket(folder.file("ticket")) ? 1 : 0;
+  EXPECT_GT(read, 0);
+  writer.join();
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), std::filesystem::directory_iterator()), 1);
+}
+
+TEST(ControlEndpoint, OnlyLoopbackIsLocal) {
+  for (const char* local :
+       {"tcp://127.0.0.1:*", "tcp://127.9.9.9:1", "tcp://[::1]:5000", "tcp://localhost:*", "tcp://lo:*", "ipc:///tmp/x"}) {
+    EXPECT_TRUE(isLocalEndpoint(local)) << local;
+  }
+  for (const char* open : {"tcp://*:*", "tcp://0.0.0.0:1", "tcp://[::]:1", "tcp://10.0.0.1:1", "tcp://eth0:1", "tcp://127.0.0.1.a.org:1",
+                           "tcp://128.0.0.1:1", "udp://127.0.0.1:1", "pgm://127.0.0.1:1", "nonsense", ""}) {
+    EXPECT_FALSE(isLocalEndpoint(open)) << open;
+  }
+  EXPECT_EQ(reachableHere("tcp://0.0.0.0:77"), "tcp://127.0.0.1:77");
+  EXPECT_EQ(reachableHere("tcp://[::]:77"), "tcp://[::1]:77");
+  EXPECT_EQ(reachableHere("tcp://10.0.0.1:77"), "tcp://10.0.0.1:77");
+}
+
+}  // namespace
+}  // namespace pipeshard
