@@ -13,7 +13,6 @@ A missed floor is a measurement, not an error: the exit code is 0 unless --stric
 """
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import os
@@ -150,8 +149,8 @@ def measure_sends(setting: Setting, rows: list[Row]) -> None:
     """Payload per second: the receiver has the data, beside memcpy within one process."""
     sizes = [MIB, 64 * MIB]
     names = "|".join(str(size) for size in sizes)
-    text = call(setting.benchmark("transport_benchmark"), f"--benchmark_filter=^(copyInOneProcess|sendArena)/({names})(/2)?(/manual_time)?$",
-                "--benchmark_repetitions=7", "--benchmark_min_time=0.3", "--benchmark_enable_random_interleaving=true",
+    text = call(setting.benchmark("transport_benchmark"),
+                f"--benchmark_filter=^(copyInOneProcess|sendArena)/({names})(/2)?(/manual_time)?$", "--benchmark_repetitions=7", "--benchmark_min_time=0.3", "--benchmark_enable_random_interleaving=true",
                 "--benchmark_format=json")
     rates: dict[str, list[float]] = {}
     for run in json.loads(text)["benchmarks"]:
@@ -196,8 +195,8 @@ def measure_pipeline(setting: Setting, rows: list[Row]) -> None:
     """GPT-2 124M, 8 microbatches of 4 x 128 tokens. The single worker gets the same batch in 8 parts and in 2."""
     model = gpt2(setting)
     common = ("--dim", "batch=32", "--optimizer", "adamw:lr=1e-4")
-    singles = {f"one worker, {parts} parts": planned(setting, model, f"single{parts}.plan", *common, "--microbatches", parts, "--cluster", "1x1")
-               for parts in (8, 2)}
+    singles = {f"one worker, {parts} parts": planned(setting, model, f"single{parts}.plan", *common, "--microbatches", parts,
+                                                     "--cluster", "1x1") for parts in (8, 2)}
     pair = planned(setting, model, "pair.plan", *common, "--microbatches", 8, "--cluster", "1x2", "--stages", "uniform:2",
                    "--schedule", "1f1b")
     sides = {name: (plan, setting.threads) for name, plan in singles.items()} | {"pair": (pair, max(1, setting.threads // 2))}
@@ -235,11 +234,9 @@ def build(folder: pathlib.Path) -> None:
         sys.exit("floors.py: only build/release is built; give --no-build for another --build")
     try:
         call("cmake", "--preset", "release", "-S", ROOT, "-Wno-dev")
-        call("cmake", "--build", folder, "--target", "pipeshard", "transport_benchmark", "control_benchmark")
+        call("cmake", "--build", folder, "--target", "pipeshard", "transport_benchmark", "control_benchmark", "allreduce_ratio")
     except Skipped as reason:
         sys.exit(f"floors.py: {reason}")
-    with contextlib.suppress(Skipped):  # needs a Gloo with its headers; the row says so
-        call("cmake", "--build", folder, "--target", "allreduce_ratio")
 
 
 def environment_python() -> pathlib.Path:
@@ -258,7 +255,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release", metavar="DIR", help="default: build/release")
     parser.add_argument("--no-build", action="store_true", help="take the programs in --build as they are")
-    parser.add_argument("--cache", type=pathlib.Path, default=CACHE / "floors", metavar="DIR", help="of exported models (default: %(default)s)")
+    parser.add_argument("--cache", type=pathlib.Path, default=CACHE / "floors", metavar="DIR",
+                        help="of exported models (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of each side (default: %(default)s)")
     parser.add_argument("--modes", default="eager,eager+env", help="of PyTorch, as pytorch_step.py names them (default: %(default)s)")
     parser.add_argument("--only", type=re.compile, default=re.compile(""), metavar="REGEX", help="rows whose name it is found in")

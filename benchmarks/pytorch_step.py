@@ -1,10 +1,11 @@
 """One training step of a full-size model in PyTorch, and in pipeshard beside it: seconds per step and peak memory.
 
-The peer is PyTorch at its best: eager and torch.compile, the fused AdamW, scaled-dot-product attention for GPT-2,
+The peer is PyTorch at its best: eager and torch.compile, fused optimizers, scaled-dot-product attention for GPT-2,
 channels-last images for ResNet, denormals flushed, as many threads as pipeshard gets. It takes the same steps: the model
-of tools/export/models, AdamW (or SGD with momentum) in float32, one microbatch unless --microbatches says otherwise. A mode that ends in +env
-also gets an environment that PyTorch does not set by itself, but that makes it faster: freed memory is kept, in huge
-pages, and on processors of other makers MKL is told by a preloaded library to use its AVX-512 code, as on Intel's.
+of tools/export/models, AdamW or SGD with momentum in float32, one microbatch unless --microbatches says otherwise. A
+mode that ends in +env also gets an environment that PyTorch does not set by itself, but that makes it faster: freed
+memory is kept, in huge pages, and on processors of other makers MKL is told by a preloaded library to use its AVX-512
+code, as on Intel's.
 
 With --plan, rounds of both sides alternate, so that both see the same machine. Each round is a fresh process; its first
 steps warm it up and do not count. Peak memory is VmHWM of the process that computes.
@@ -105,7 +106,8 @@ def tuned_environment(folder: str) -> dict:
 def peer_round(options, mode: str, folder: str) -> dict:
     mode, _, tuned = mode.partition("+")
     command = [sys.executable, __file__, "--peer", mode, "--model", options.model, "--batch", options.batch, "--seq", options.seq,
-               "--optimizer", options.optimizer, "--steps", options.steps, "--threads", options.threads, "--microbatches", options.microbatches]
+               "--optimizer", options.optimizer, "--steps", options.steps, "--threads", options.threads,
+               "--microbatches", options.microbatches]
     environment = os.environ | {"OMP_NUM_THREADS": str(options.threads)} | (tuned_environment(folder) if tuned else {})
     output = subprocess.run([str(word) for word in command], env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(output.splitlines()[-1])
@@ -155,7 +157,8 @@ def main() -> None:
                         help="of PyTorch; empty: plans only (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=None, help="examples (default: 4 for gpt2, 8 for resnet50)")
     parser.add_argument("--seq", type=int, default=128, help="tokens of an example of gpt2 (default: %(default)s)")
-    parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="PyTorch's; a plan has its own (default: %(default)s)")
+    parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw",
+                        help="PyTorch's; a plan has its own (default: %(default)s)")
     parser.add_argument("--data", metavar="NPZ", help="what plans are trained on (default: synthetic, made within each step)")
     parser.add_argument("--microbatches", type=int, default=1, help="PyTorch's; a plan has its own (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="shared out to the workers of a plan (default: %(default)s)")
