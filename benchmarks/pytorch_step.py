@@ -1,10 +1,11 @@
 """One training step of a full-size model in PyTorch, and in pipeshard beside it: seconds per step and peak memory.
 
-The peer is PyTorch at its best: eager and torch.compile, the fused AdamW, scaled-dot-product attention for GPT-2,
+The peer is PyTorch at its best: eager and torch.compile, fused optimizers, scaled-dot-product attention for GPT-2,
 channels-last images for ResNet, denormals flushed, as many threads as pipeshard gets. It takes the same steps: the model
-of tools/export/models, AdamW in float32, one microbatch unless --microbatches says otherwise. A mode that ends in +env
-also gets an environment that PyTorch does not set by itself, but that makes it faster: freed memory is kept, in huge
-pages, and on processors of other makers MKL is told by a preloaded library to use its AVX-512 code, as on Intel's.
+of tools/export/models, AdamW or SGD with momentum in float32, one microbatch unless --microbatches says otherwise. A
+mode that ends in +env also gets an environment that PyTorch does not set by itself, but that makes it faster: freed
+memory is kept, in huge pages, and on processors of other makers MKL is told by a preloaded library to use its AVX-512
+code, as on Intel's.
 
 With --plan, rounds of both sides alternate, so that both see the same machine. Each round is a fresh process; its first
 steps warm it up and do not count. Peak memory is VmHWM of the process that computes.
@@ -64,7 +65,10 @@ def take_steps(options) -> None:
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     module, batch = build(options)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
+    if options.optimizer == "adamw":
+        optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
+    else:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9, fused=True)
     forward = torch.compile(module) if options.peer == "compile" else module
     parts = [dict(zip(batch, tensors)) for tensors in zip(*(tensor.chunk(options.microbatches) for tensor in batch.values()))]
 
@@ -102,7 +106,8 @@ def tuned_environment(folder: str) -> dict:
 def peer_round(options, mode: str, folder: str) -> dict:
     mode, _, tuned = mode.partition("+")
     command = [sys.executable, __file__, "--peer", mode, "--model", options.model, "--batch", options.batch, "--seq", options.seq,
-               "--steps", options.steps, "--threads", options.threads, "--microbatches", options.microbatches]
+               "--optimizer", options.optimizer, "--steps", options.steps, "--threads", options.threads,
+               "--microbatches", options.microbatches]
     environment = os.environ | {"OMP_NUM_THREADS": str(options.threads)} | (tuned_environment(folder) if tuned else {})
     output = subprocess.run([str(word) for word in command], env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(output.splitlines()[-1])
@@ -113,6 +118,7 @@ def own_round(options, plan: str) -> dict:
         command = [options.pipeshard, "run", plan, "--steps", WARM_UP + options.steps, "--json", file.name]
         workers = len(list((pathlib.Path(plan) / "ranks").iterdir()))
         command += ["--threads", max(1, options.threads // workers)]
+        command += ["--data", options.data] if options.data else []
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         report = json.load(open(file.name))
     return {"seconds": [step["seconds"] for step in report["steps"]][WARM_UP:],
@@ -151,6 +157,9 @@ def main() -> None:
                         help="of PyTorch; empty: plans only (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=None, help="examples (default: 4 for gpt2, 8 for resnet50)")
     parser.add_argument("--seq", type=int, default=128, help="tokens of an example of gpt2 (default: %(default)s)")
+    parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw",
+                        help="PyTorch's; a plan has its own (default: %(default)s)")
+    parser.add_argument("--data", metavar="NPZ", help="what plans are trained on (default: synthetic, made within each step)")
     parser.add_argument("--microbatches", type=int, default=1, help="PyTorch's; a plan has its own (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="shared out to the workers of a plan (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=4, help=f"that count in a round, after {WARM_UP} (default: %(default)s)")

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLookAround{100};
-constexpr milliseconds kOneTry{2'000};        // to reach the coordinator, before looking at the key file and the command again
+constexpr milliseconds kOneTry{5'000};        // to reach the coordinator, before looking at the key file and the command again
 constexpr milliseconds kCommandsEnd{60'000};  // for the command to end by itself once the job is over
 
 int newControlRank() {

@@ -6,6 +6,7 @@
 
 #include "ir/error.h"
 #include "onnx_import/prepare.h"
+#include "runtime/fold_transposes.h"
 #include "runtime/memory_plan.h"
 #include "runtime/subgraph_planner.h"
 
@@ -55,6 +56,7 @@ CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRe
     : graph_(std::move(graph)), name_(std::move(name)) {
   try {
     prepare(kernels);
+    foldTransposes(graph_, kernels);
     findViews();
     placeConstants();
     createKernels(kernels);

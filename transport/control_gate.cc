@@ -20,7 +20,7 @@ constexpr const char* kZapAddress = "inproc://zeromq.zap.01";  // fixed by ZeroM
 constexpr const char* kZapDomain = "pipeshard";
 // Refuses everybody should the handler be missing. Stable in the library, but in its headers among the drafts (4.3.4).
 constexpr int kZapEnforceDomain = 93;
-constexpr std::chrono::milliseconds kSelfTest = 1000ms;
+constexpr std::chrono::milliseconds kSelfTest{5000};
 constexpr size_t kRawKey = 32;
 
 std::string rawKey(const std::string& z85) {
@@ -151,7 +151,7 @@ void requireRefusal(const std::string& endpoint, const std::string& server_publi
       try {
         zmq::poll(items, deadline.left());
       } catch (const zmq::error_t& error) {
-        if (error.num() != EINTR) throw;
+        if (error.num() != EINTR) throw;  // a signal, which others look after
       }
       while (const auto event = monitor.next()) {
         if (event->kind == HandshakeEvent::Kind::kRefused) return;

@@ -145,7 +145,7 @@ class Differentiation {
       if (is_backward && renamed.insert(id).second && names.insert(name).second) builder_.graph().value(id).name = name;
     };
     for (size_t i = 0; i < contributions_.size(); ++i) {
-      if (contributions_[i].size() != 1 || !producer_[i].valid()) continue;
+      if (contributions_[i].size() != 1 || !producer_[i].valid() || builder_.isReplaced(contributions_[i][0].gradient)) continue;
       if (from_input_[i]) result.activation_gradients.push_back(contributions_[i][0].gradient);
       rename(contributions_[i][0].gradient, graph().values[i].name + "_grad");
     }

@@ -25,6 +25,13 @@ std::string forwardName(const Graph& graph, NodeId id) {
   return node.op_type;
 }
 
+// A Transpose that swaps the axes of a matrix.
+bool isMatrixTranspose(const Graph& graph, const Node& node) {
+  if (!node.is("Transpose") || graph.shape(node.inputs[0]).size() != 2) return false;
+  const std::vector<int64_t> permutation = node.intsAttribute("perm");
+  return permutation.empty() || permutation == std::vector<int64_t>{1, 0};
+}
+
 }  // namespace
 
 BackwardBuilder::BackwardBuilder(Graph& graph) : graph_(graph), builder_(graph), forward_nodes_(graph.nodes.size()) {
@@ -49,6 +56,42 @@ ValueId BackwardBuilder::integers(const std::vector<int64_t>& elements) {
 void BackwardBuilder::useFunction(std::string_view name, std::string_view overload) {
   if (graph().findFunction(kPipeshardDomain, name, overload) != nullptr) return;
   graph().functions.push_back(makePipeshardFunction(name, overload, graph().opset_imports.at("")));
+}
+
+NodeId BackwardBuilder::producer(ValueId value) const {
+  for (size_t n = graph_.nodes.size(); n-- > 0;) {
+    const std::vector<ValueId>& outputs = graph_.nodes[n].outputs;
+    if (std::find(outputs.begin(), outputs.end(), value) != outputs.end()) return NodeId(n);
+  }
+  return {};
+}
+
+NodeId BackwardBuilder::soleReader(ValueId value) const {
+  if (std::find(graph_.outputs.begin(), graph_.outputs.end(), value) != graph_.outputs.end()) return {};
+  NodeId reader;
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    const std::vector<ValueId>& inputs = graph_.nodes[n].inputs;
+    const auto reads = std::count(inputs.begin(), inputs.end(), value);
+    if (reads == 0 || forward_nodes_[n].valid()) continue;
+    if (reads > 1 || reader.valid()) return {};
+    reader = NodeId(n);
+  }
+  return reader;
+}
+
+ValueId BackwardBuilder::transposeProduct(NodeId gemm) {
+  const ValueId old = graph_.node(gemm).outputs[0];
+  const Shape shape = {graph_.shape(old)[1], graph_.shape(old)[0]};
+  const ValueId transposed = builder_.addValue(graph_.value(old).name, graph_.dataType(old), shape);
+  Node& node = graph_.node(gemm);
+  const bool transpose_a = node.intAttribute("transA", 0) != 0;
+  const bool transpose_b = node.intAttribute("transB", 0) != 0;
+  std::swap(node.inputs[0], node.inputs[1]);
+  node.attributes["transA"] = int64_t{!transpose_b};
+  node.attributes["transB"] = int64_t{!transpose_a};
+  node.outputs[0] = transposed;
+  replaced_.insert(old);
+  return transposed;
 }
 
 NodeId BackwardBuilder::addNode(std::string_view domain, std::string_view op_type, std::string_view overload, std::vector<ValueId> inputs,
@@ -212,6 +255,24 @@ ValueId GradientContext::transpose(ValueId x, const std::vector<int64_t>& permut
   Shape to;
   for (int64_t axis : permutation) to.push_back(from[static_cast<size_t>(axis)]);
   return op("Transpose", {x}, type(x), to, {{"perm", permutation}});
+}
+
+ValueId GradientContext::untransposed(ValueId x) const {
+  const NodeId id = builder_.producer(x);
+  if (!id.valid() || !isMatrixTranspose(builder_.graph(), builder_.graph().node(id))) return {};
+  return builder_.graph().node(id).inputs[0];
+}
+
+ValueId GradientContext::transposedOutputGradient() {
+  const Graph& graph = builder_.graph();
+  if (!isMatrixTranspose(graph, node_)) return {};
+  const ValueId gradient = outputGradient();
+  const NodeId reader = builder_.soleReader(output());
+  const NodeId product = builder_.producer(gradient);
+  if (!reader.valid() || !product.valid() || builder_.forwardNodes()[product.index()] != reader) return {};
+  if (!graph.node(reader).is("MatMul") && !graph.node(reader).is("Gemm")) return {};
+  if (!graph.node(product).is("Gemm") || graph.node(product).inputs.size() != 2) return {};
+  return builder_.transposeProduct(product);
 }
 
 ValueId GradientContext::transposeLastTwo(ValueId x) {

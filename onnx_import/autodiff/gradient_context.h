@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,14 @@ class BackwardBuilder {
   NodeId addNode(std::string_view domain, std::string_view op_type, std::string_view overload, std::vector<ValueId> inputs,
                  std::vector<ValueId> outputs, std::map<std::string, Attribute> attributes);
 
+  // The node that makes a value; invalid for inputs and initializers. The only forward node that reads it; invalid for none or several.
+  NodeId producer(ValueId value) const;
+  NodeId soleReader(ValueId value) const;
+  // Makes of a Gemm without C, whose output nobody has read, its transpose: (A B)^T = B^T A^T. Returns its new output; nobody makes
+  // the old one then.
+  ValueId transposeProduct(NodeId gemm);
+  bool isReplaced(ValueId value) const { return replaced_.contains(value); }
+
   // By node index: the forward node of each backward node, invalid for all others.
   const std::vector<NodeId>& forwardNodes() const { return forward_nodes_; }
 
@@ -48,6 +57,7 @@ class BackwardBuilder {
   std::map<std::vector<int64_t>, ValueId> integers_;
   std::vector<NodeId> forward_nodes_;
   std::map<std::string, int> name_uses_;
+  std::set<ValueId> replaced_;
 };
 
 class GradientContext {
@@ -110,6 +120,11 @@ class GradientContext {
   ValueId expand(ValueId x, const Shape& shape);                    // x itself if it has the shape
   ValueId transpose(ValueId x, const std::vector<int64_t>& permutation);
   ValueId transposeLastTwo(ValueId x);
+  // The matrix that the forward pass has transposed to get x; invalid where it has not.
+  ValueId untransposed(ValueId x) const;
+  // For a Transpose of a matrix: its input's gradient without a pass over it, computed by the product that gave the output's.
+  // Invalid unless a product is all that reads the output.
+  ValueId transposedOutputGradient();
   ValueId reduceSum(ValueId x, const std::vector<int64_t>& axes, bool keep_dims);
   ValueId cast(ValueId x, DataType type);  // x itself if it has the type
   // The adjoint of broadcasting `shape` to x's shape: sums over the broadcast axes.

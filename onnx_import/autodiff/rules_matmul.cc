@@ -1,10 +1,15 @@
-// MatMul and Gemm. A product with a matrix of weights becomes one Gemm on the flattened rows: no transposed copies.
+// MatMul and Gemm. A product with a matrix of weights becomes one Gemm on the flattened rows: no transposed copies, neither of ours nor of
+// those that the forward pass makes.
 #include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {
 namespace {
 
 ValueId gemm(GradientContext& c, ValueId a, bool transpose_a, ValueId b, bool transpose_b, float alpha = 1) {
+  if (const ValueId original = c.untransposed(b); original.valid()) {
+    b = original;
+    transpose_b = !transpose_b;
+  }
   const Shape rows = c.shape(a);
   const Shape columns = c.shape(b);
   std::map<std::string, Attribute> attributes = {{"transA", int64_t{transpose_a}}, {"transB", int64_t{transpose_b}}};

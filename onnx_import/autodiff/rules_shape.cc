@@ -7,6 +7,7 @@ namespace {
 void reshapeGradient(GradientContext& c) { c.give(0, c.reshape(c.outputGradient(), c.shape(c.input(0)))); }
 
 void transposeGradient(GradientContext& c) {
+  if (const ValueId gradient = c.transposedOutputGradient(); gradient.valid()) return c.give(0, gradient);
   const size_t rank = c.shape(c.input(0)).size();
   const std::vector<int64_t> permutation = c.node().intsAttribute("perm");
   std::vector<int64_t> inverse(rank);

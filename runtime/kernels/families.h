@@ -10,7 +10,7 @@ void addBinaryKernels(KernelRegistry& registry);              // Add, Max, And, 
 void addPowKernels(KernelRegistry& registry);                 // Pow
 void addComparisonKernels(KernelRegistry& registry);          // Equal, Less, Where, ...
 void addCastKernels(KernelRegistry& registry);                // Cast, CastLike
-void addMatMulKernels(KernelRegistry& registry);              // MatMul, Gemm
+void addMatMulKernels(KernelRegistry& registry);              // MatMul, FusedMatMul, Gemm
 void addReduceKernels(KernelRegistry& registry);              // ReduceSum, ...
 void addScanKernels(KernelRegistry& registry);                // ArgMax, ArgMin, CumSum
 void addSoftmaxKernels(KernelRegistry& registry);             // Softmax, LogSoftmax and their gradients

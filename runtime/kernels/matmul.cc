@@ -6,7 +6,8 @@
 namespace pipeshard::kernels {
 namespace {
 
-// MatMul as numpy's matmul, reduced to one batched product.
+// MatMul as numpy's matmul, reduced to one batched product. ONNX Runtime's FusedMatMul has flags beside, for operands whose last
+// two axes are swapped.
 struct MatMulPlan {
   GemmShape shape;
   int64_t batch = 1;
@@ -34,7 +35,11 @@ MatMulPlan planMatMul(const KernelSpec& spec) {
   if (a_vector) a.insert(a.begin(), 1);
   if (b_vector) b.push_back(1);
   MatMulPlan plan;
-  plan.shape = {.m = a[a.size() - 2], .n = b.back(), .k = a.back()};
+  const bool transpose_a = !a_vector && spec.node->intAttribute("transA", 0) != 0;
+  const bool transpose_b = !b_vector && spec.node->intAttribute("transB", 0) != 0;
+  if (transpose_a) std::swap(a[a.size() - 2], a.back());
+  if (transpose_b) std::swap(b[b.size() - 2], b.back());
+  plan.shape = {.transpose_a = transpose_a, .transpose_b = transpose_b, .m = a[a.size() - 2], .n = b.back(), .k = a.back()};
   if (b[b.size() - 2] != plan.shape.k) {
     refuse(spec, "shapes {} and {} do not multiply: inner sizes {} and {} differ", shapeToString(spec.inputs[0].shape),
            shapeToString(spec.inputs[1].shape), plan.shape.k, b[b.size() - 2]);
@@ -47,7 +52,8 @@ MatMulPlan planMatMul(const KernelSpec& spec) {
   if (!b_vector) plan.output.push_back(plan.shape.n);
   plan.batch = elementCount(batch);
   if (plan.batch == 0) return plan;
-  if (elementCount(b_batch) == 1 && elementCount(a_batch) == plan.batch) {  // [.., m, k] x [k, n]: one tall product
+  const bool one_product = plan.batch == 1 || !transpose_a;
+  if (elementCount(b_batch) == 1 && elementCount(a_batch) == plan.batch && one_product) {  // [.., m, k] x [k, n]: one tall product
     plan.shape.m *= plan.batch;
     plan.batch = 1;
     plan.a_offsets = plan.b_offsets = {0};
@@ -62,20 +68,28 @@ std::unique_ptr<Kernel> matMul(const KernelSpec& spec) {
   checkArity(spec, 2, 2);
   checkInputType(spec, 1, spec.inputs[0].data_type);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
+  const double alpha = spec.node->floatAttribute("alpha", 1.0f);
   const MatMulPlan plan = planMatMul(spec);
   checkOutputShape(spec, 0, plan.output);
   return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel(
-        [plan](const KernelArguments& arguments) {
+        [plan, alpha](const KernelArguments& arguments) {
           const T* a = input<T>(arguments, 0);
           const T* b = input<T>(arguments, 1);
           T* y = output<T>(arguments, 0);
-          if (accumulates(arguments)) return addGemm<T>(plan.shape, 1, a, b, y);
-          batchedGemm<T>(plan.shape, plan.batch, 1, a, plan.a_offsets.data(), b, plan.b_offsets.data(), 0, y);
+          if (accumulates(arguments)) return addGemm<T>(plan.shape, alpha, a, b, y);
+          batchedGemm<T>(plan.shape, plan.batch, alpha, a, plan.a_offsets.data(), b, plan.b_offsets.data(), 0, y);
         },
         {.in_place = {}, .workspace_bytes = 0, .accumulates = plan.batch == 1});
   });
+}
+
+std::unique_ptr<Kernel> fusedMatMul(const KernelSpec& spec) {
+  for (const char* flag : {"transBatchA", "transBatchB"}) {
+    if (spec.node->intAttribute(flag, 0) != 0) refuse(spec, "attribute {} is set; the CPU kernel knows transA and transB", flag);
+  }
+  return matMul(spec);
 }
 
 struct CopyOp {
@@ -126,6 +140,7 @@ std::unique_ptr<Kernel> gemm(const KernelSpec& spec) {
 
 void addMatMulKernels(KernelRegistry& registry) {
   registry.add("", "MatMul", matMul);
+  registry.add("com.microsoft", "FusedMatMul", fusedMatMul);
   registry.add("", "Gemm", gemm);
 }
 

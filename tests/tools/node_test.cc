@@ -208,7 +208,7 @@ TEST_F(Nodes, MissingNodesAreListed) {
 
 TEST_F(Nodes, TwoNodesOfOneIndexAreRefused) {
   plan();
-  run_ = startRun("6");
+  run_ = startRun("60");
   const Process node = startNode("node0", {"--index", "0"});
   ASSERT_TRUE(eventually([&] { return errorsOf(run_).find("joined") != std::string::npos; }, seconds(10)));
   const CommandResult other = finish(startNode("other", {"--index", "0"}), seconds(10));
@@ -217,7 +217,8 @@ TEST_F(Nodes, TwoNodesOfOneIndexAreRefused) {
   const CommandResult beyond = finish(startNode("beyond", {"--index", "7"}), seconds(10));
   EXPECT_EQ(beyond.exit_code, 78);
   EXPECT_THAT(beyond.errors, HasSubstr("the plan's cluster has 2 nodes"));
-  finish(run_, seconds(20));
+  kill(run_.pid, SIGTERM);
+  EXPECT_EQ(finish(run_, seconds(20)).exit_code, 128 + SIGTERM);
   finish(node, seconds(10));
 }
 

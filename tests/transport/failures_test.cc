@@ -72,7 +72,7 @@ TEST_P(Failures, ADeadMemberEndsTheCollectiveOfThoseWhoWaitForOthers) {
       },
       25s,
       [&](const std::vector<pid_t>& ranks) {
-        std::this_thread::sleep_for(100ms);
+        std::this_thread::sleep_for(1500ms);  // by then they have opened, and wait
         ::kill(ranks[2], SIGKILL);
         job->markDead(2);
       });

@@ -42,6 +42,47 @@ TEST(Gradient, OfGemmMatchesDifferencesForAllFlags) {
   }
 }
 
+// How many Transposes differentiate something.
+int64_t backwardTransposes(TestGraph& test, ValueId output) {
+  const ValueId loss = test.op("ReduceSum", {output}, {{"keepdims", int64_t{0}}});
+  const TrainingGraph training = trainAndRun(test, loss).training;
+  int64_t found = 0;
+  for (size_t n = 0; n < training.graph.nodes.size(); ++n)
+    found += training.forward_node[n].valid() && training.graph.nodes[n].is("Transpose") ? 1 : 0;
+  return found;
+}
+
+TEST(Gradient, OfAProductWithATransposedMatrixMatchesDifferencesWithoutTransposing) {
+  for (const char* product : {"MatMul", "Gemm"}) {
+    for (const bool square : {false, true}) {
+      const int64_t n = square ? 3 : 4;
+      const auto right = [&](TestGraph& test) {
+        const Shape shape = std::string_view(product) == "Gemm" ? Shape{5, 3} : Shape{2, 5, 3};
+        return test.op(product, {test.parameter("x", shape), test.op("Transpose", {test.parameter("w", {n, 3})})});
+      };
+      const auto left = [&](TestGraph& test) {
+        return test.op(product, {test.op("Transpose", {test.parameter("w", {3, n})}), test.parameter("x", {3, 5})});
+      };
+      TestGraph a, b, c, d;
+      checkGradients(a, {right(a)});
+      checkGradients(b, {left(b)});
+      EXPECT_EQ(backwardTransposes(c, right(c)), 0) << product;
+      EXPECT_EQ(backwardTransposes(d, left(d)), 0) << product;
+    }
+  }
+}
+
+TEST(Gradient, OfATransposedMatrixThatMoreThanOneProductReadsMatchesDifferences) {
+  for (const int64_t n : {3, 4}) {
+    TestGraph test;
+    const ValueId w = test.op("Transpose", {test.parameter("w", {n, 3})});
+    const ValueId v = test.op("Transpose", {test.parameter("v", {n, 3})});
+    const ValueId x = test.parameter("x", {5, 3});
+    const ValueId twice = test.op("MatMul", {x, test.op("Add", {w, v})});
+    checkGradients(test, {twice, test.op("MatMul", {x, w}), v});
+  }
+}
+
 TEST(Gradient, OfGemmWithoutBiasMatchesDifferences) {
   TestGraph test;
   const ValueId a = test.parameter("a", {2, 3});

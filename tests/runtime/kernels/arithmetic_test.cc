@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/kernels/gemm.h"
@@ -82,6 +83,34 @@ TEST(MatrixKernels, MatMulBroadcastsBatchesAsNumpyDoes) {
     }
   }
   expectClose(runOnOneAndTwoThreads(makeCall("", "MatMul", 13, {a, b}, {{kF64, {2, 5, 3, 6}}}))[0], want, 1e-13, "MatMul");
+}
+
+TEST(MatrixKernels, FusedMatMulReadsTransposedOperands) {
+  const auto product = [](const Tensor& a, const Tensor& b, bool ta, bool tb) {
+    return makeCall("com.microsoft", "FusedMatMul", 1, {a, b}, {{kF64, {2, 3, 5, 6}}},
+                    {{"transA", int64_t{ta}}, {"transB", int64_t{tb}}, {"alpha", 0.5f}});
+  };
+  const auto swapped = [](const Tensor& x) {
+    Shape shape = x.shape;
+    std::swap(shape[shape.size() - 2], shape.back());
+    std::vector<int64_t> permutation(shape.size());
+    for (size_t i = 0; i < permutation.size(); ++i) permutation[i] = static_cast<int64_t>(i);
+    std::swap(permutation[permutation.size() - 2], permutation.back());
+    return runKernel(makeCall("", "Transpose", 13, {x}, {{kF64, shape}}, {{"perm", permutation}}))[0];
+  };
+  for (const Shape& b_shape : {Shape{2, 3, 4, 6}, Shape{3, 4, 6}, Shape{4, 6}}) {
+    const Tensor a = randomTensor(kF64, {2, 3, 5, 4}, 1), b = randomTensor(kF64, b_shape, 2);
+    std::vector<double> want = numbersOf(runKernel(makeCall("", "MatMul", 13, {a, b}, {{kF64, {2, 3, 5, 6}}}))[0]);
+    for (double& number : want) number *= 0.5;
+    for (int form = 0; form < 4; ++form) {
+      const bool ta = (form & 1) != 0, tb = (form & 2) != 0;
+      const KernelCall call = product(ta ? swapped(a) : a, tb ? swapped(b) : b, ta, tb);
+      expectClose(runOnOneAndTwoThreads(call)[0], want, 1e-12, fmt::format("form {}", form));
+    }
+  }
+  KernelCall batch = product(randomTensor(kF64, {2, 3, 5, 4}, 1), randomTensor(kF64, {4, 6}, 2), false, false);
+  batch.node.attributes["transBatchA"] = int64_t{1};
+  EXPECT_THAT(refusalOf([&] { runKernel(batch); }), ::testing::HasSubstr("transBatchA"));
 }
 
 TEST(MatrixKernels, ProductsOverNothingAreZero) {
