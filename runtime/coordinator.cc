@@ -245,8 +245,8 @@ Clock::duration Coordinator::forgiveAbsence() {
 std::optional<Failure> Coordinator::lookAround() {
   std::vector<int> descriptors = placement_->descriptors();
   if (signals_) descriptors.push_back(signals_->descriptor());
-  const Clock::duration absence = forgiveAbsence();
   ControlEvent event = server_->poll(kLookAround, descriptors);
+  const Clock::duration absence = forgiveAbsence();  // a coordinator that is suspended is, mostly, while it waits
   if (signals_) {
     if (const int signal = signals_->take(); signal != 0) {
       const JobInterrupted interrupted(signal);

@@ -219,7 +219,7 @@ std::optional<Failure> NodePlacement::look(Clock::duration absence) {
   if (is_time) last_sent_ = now;
   for (Node& node : nodes_) {
     if (node.control_rank < 0) continue;
-    node.last_heard += absence;
+    node.last_heard = std::min(now, node.last_heard + absence);
     if (is_time) send(node, "alive", nlohmann::json::object());
     if (now - node.last_heard < kNodeSilence) continue;
     return Failure{ErrorCode::kPeerUnavailable,
