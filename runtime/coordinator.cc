@@ -390,11 +390,7 @@ std::optional<Failure> Coordinator::findStuckWorker() const {
 // Beside those who started them: a node daemon that is stopped itself cannot end its workers.
 void Coordinator::abortWorkers() {
   for (int rank = 0; rank < ranks_; ++rank) {
-    try {
-      if (server_->isRegistered(rank)) server_->send(rank, "abort", nlohmann::json::object());
-    } catch (const Error&) {
-      // It is gone.
-    }
+    if (server_->isRegistered(rank)) send(rank, "abort", nlohmann::json::object());
   }
 }
 
@@ -410,11 +406,7 @@ void Coordinator::failJob(Failure first) {
 
 void Coordinator::stopWorkers(int exit_code, const std::string& message) {
   for (int rank = 0; rank < ranks_; ++rank) {
-    try {
-      if (server_->isRegistered(rank)) server_->send(rank, "stop", nlohmann::json::object());
-    } catch (const Error&) {
-      // It is gone already, or will be killed below.
-    }
+    if (server_->isRegistered(rank)) send(rank, "stop", nlohmann::json::object());
   }
   const Clock::time_point end = Clock::now() + spec_.stop_timeout;
   while (!placement_->allEnded() && Clock::now() < end) {
