@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Runs a test in process, network and mount namespaces of its own: it meets no other test and no daemon of this machine, listens on
 # none of its addresses, and whatever it starts or mounts goes away with it, however it ends, SIGKILL included. To be sourced:
 #

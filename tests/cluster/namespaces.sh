@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Two hosts on one machine: network namespaces of which each has one end of a cable (a veth pair). To be sourced after isolate.sh, and
 # used inside, so that nothing of it stays:
 #
