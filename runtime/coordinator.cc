@@ -64,7 +64,7 @@ class Coordinator {
  private:
   void makePlacement();
   WorkerOptions commonOptions() const;
-  void startWorkers();
+  Clock::time_point startWorkers();  // when, not counting the wait for nodes
   void finishStep(int64_t step);
   void stopWorkers(int exit_code, const std::string& message);
   void abortWorkers();
@@ -170,8 +170,7 @@ WorkerOptions Coordinator::commonOptions() const {
 }
 
 JobResult Coordinator::run() {
-  startWorkers();
-  const Clock::time_point start = Clock::now();
+  const Clock::time_point start = startWorkers();
   waitFor([](const Worker& worker) { return worker.loaded; }, start + spec_.load_timeout, "loading the program");
   result_.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
   sendToAll("run", {{"first", 1}, {"last", spec_.steps}});
@@ -189,9 +188,11 @@ JobResult Coordinator::run() {
   return std::move(result_);
 }
 
-void Coordinator::startWorkers() {
+Clock::time_point Coordinator::startWorkers() {
   const Clock::time_point deadline = Clock::now() + placement_->startTimeout();
+  Clock::time_point start = Clock::now();
   while (!placement_->start()) {
+    start = Clock::now();
     if (std::optional<Failure> failure = lookAround()) failJob(std::move(*failure));
     if (Clock::now() > deadline) failJob({ErrorCode::kPeerUnavailable, placement_->describeMissing()});
   }
@@ -202,6 +203,7 @@ void Coordinator::startWorkers() {
     result_.ranks[static_cast<size_t>(rank)].pid = placement_->pid(rank);
     report({.kind = JobProgress::Kind::kStarted, .rank = rank, .pid = placement_->pid(rank), .host = placement_->host(rank)});
   }
+  return start;
 }
 
 void Coordinator::send(int rank, std::string_view type, const nlohmann::json& body) {

@@ -138,7 +138,7 @@ void Client::checkHandshakes() {
       case Kind::kBroken:
         closed_handshakes_ = Clock::now() - connected_ < kClosedAtOnce ? closed_handshakes_ + 1 : 0;
         if (options_.keys && closed_handshakes_ >= kClosedHandshakes) {
-          failAuthentication("refused this key (it does not understand what is encrypted for the server's key in it)");
+          failAuthentication("refused this key, or uses no keys (it closes the connection at the first encrypted word)");
         }
     }
   }

@@ -269,7 +269,7 @@ TEST(ControlAbuseByKeys, TheSelfTestFindsAServerThatLetsStrangersIn) {
   silent.bind("tcp://127.0.0.1:*");
   const auto start = Clock::now();
   EXPECT_ERROR(requireRefusal(silent.get(zmq::sockopt::last_endpoint), keys.server_public), ErrorCode::kAuthentication, "did not refuse");
-  EXPECT_LT(Clock::now() - start, 3s);
+  EXPECT_LT(Clock::now() - start, 8s);
 }
 
 TEST(ControlAbuseByKeys, TheSelfTestGoesOnAfterASignal) {
