@@ -154,8 +154,11 @@ TEST(Gloo, ADeathIsKnownAtOnceAndHarmsOnlyWhoNeedsTheDead) {
   const auto results = runRanks(3, overGloo(store, 20s, [](Communicator& communicator) {
                                   std::byte word{};
                                   communicator.barrier({0, 1, 2});
-                                  if (communicator.rank() == 2) ::kill(::getpid(), SIGKILL);
-                                  std::this_thread::sleep_for(200ms);
+                                  if (communicator.rank() == 2) {
+                                    std::this_thread::sleep_for(100ms);  // what it sent for the barrier may still be on its way
+                                    ::kill(::getpid(), SIGKILL);
+                                  }
+                                  std::this_thread::sleep_for(300ms);
                                   // The two survivors can go on with each other.
                                   if (communicator.rank() == 0) communicator.send(1, {&word, 1})->wait();
                                   if (communicator.rank() == 1) communicator.receive(0, {&word, 1});
