@@ -117,7 +117,7 @@ std::unique_ptr<Communicator> openCommunicator(const WorkerOptions& options, int
   gloo.host = options.host;
   gloo.timeout = timeout;
   gloo.connect_timeout = kConnectTimeout;
-  return joinCommunicators(std::move(nodes), options.rank, std::move(on_node), openGloo(gloo, store));
+  return joinCommunicators(nodes, options.rank, std::move(on_node), openGloo(gloo, store));
 }
 
 void work(const WorkerOptions& options, WorkerLink& link) {

@@ -63,7 +63,7 @@ class Communicator {
   // still need calls of this rank to move. whileWaiting() sets what the other one's waits call now and then, so that a wait
   // here does not hold up a send there: `work` returns true to be called again soon.
   virtual bool progress() { return false; }
-  virtual void whileWaiting(std::function<bool()>) {}
+  virtual void whileWaiting(const std::function<bool()>&) {}
 };
 
 }  // namespace pipeshard

@@ -28,7 +28,7 @@ class GlooCommunicator : public Communicator {
 
   int rank() const override { return mesh_.rank(); }
   int size() const override { return mesh_.size(); }
-  void whileWaiting(std::function<bool()> work) override { mesh_.whileWaiting(std::move(work)); }
+  void whileWaiting(const std::function<bool()>& work) override { mesh_.whileWaiting(work); }
 
   std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
     return std::make_unique<Handle>(mesh_, mesh_.post(mesh::Channel::kPointToPoint, peer, Operation::kSend, data), data.size());

@@ -99,7 +99,7 @@ std::vector<int> ranksOnNode(const std::vector<int>& node_of_rank, int rank) {
   return ranks;
 }
 
-std::unique_ptr<Communicator> joinCommunicators(std::vector<int> node_of_rank, int rank, std::unique_ptr<Communicator> on_node,
+std::unique_ptr<Communicator> joinCommunicators(const std::vector<int>& node_of_rank, int rank, std::unique_ptr<Communicator> on_node,
                                                 std::unique_ptr<Communicator> between) {
   const int size = static_cast<int>(node_of_rank.size());
   if (rank < 0 || rank >= size) fail(ErrorCode::kInternal, "rank {} joins communicators of {} ranks", rank, size);
