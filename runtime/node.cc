@@ -99,7 +99,7 @@ class NodeDaemon {
 
 std::optional<int> NodeDaemon::join() {
   const Clock::time_point end = Clock::now() + options_.wait;
-  std::optional<Error> refusal;  // a key file may be that of an earlier job, about to be replaced
+  bool was_refused = false;  // once: the key file may be that of an earlier job, about to be replaced
   bool announced = false;
   while (true) {
     checkSignals();
@@ -111,8 +111,8 @@ std::optional<int> NodeDaemon::join() {
       if (has_address && tryToJoin(ticket)) return std::nullopt;
     } catch (const Error& error) {
       const bool may_pass = error.code() == ErrorCode::kAuthentication || error.code() == ErrorCode::kVersionMismatch;
-      if (!may_pass || options_.key_file.empty() || refusal) throw;
-      refusal = error;
+      if (!may_pass || options_.key_file.empty() || was_refused) throw;
+      was_refused = true;
     }
     if (Clock::now() >= end) break;
     if (!announced)
