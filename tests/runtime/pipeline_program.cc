@@ -100,6 +100,7 @@ class RankSketch {
   }
   int64_t rows() const { return rows_; }
   DataType type() const { return options_.data_type; }
+  bool endless() const { return options_.endless; }
   RankImage finish() { return std::move(image_); }
 
  private:
@@ -127,6 +128,18 @@ Graph firstBackward(const RankSketch& rank) {
   return sketch.finish({sketch.node("MatMul", {sketch.transpose(x, "xt"), dh}, "dw", kShape0)});
 }
 
+// A zero whose computation takes minutes: the largest of every window of 1000 x 1000 elements.
+ValueId endlessZero(Sketch& sketch, DataType type) {
+  constexpr int64_t kImage = 2000, kWindow = 1000;
+  const std::vector<double> zeros(static_cast<size_t>(kImage * kImage));
+  const ValueId image =
+      sketch.constant("image", type == DataType::kFloat64 ? makeConstant<double>({1, 1, kImage, kImage}, zeros)
+                                                          : makeConstant<float>({1, 1, kImage, kImage}, {zeros.begin(), zeros.end()}));
+  const Shape pooled{1, 1, kImage - kWindow + 1, kImage - kWindow + 1};
+  const ValueId largest = sketch.node("MaxPool", {image}, "largest", pooled, {{"kernel_shape", std::vector<int64_t>{kWindow, kWindow}}});
+  return sketch.node("ReduceSum", {largest}, "endless_zero", {}, {{"keepdims", int64_t{0}}});
+}
+
 // h, w -> loss, dh, dw
 Graph second(const RankSketch& rank) {
   Sketch sketch("forward_backward1", rank.type());
@@ -135,7 +148,8 @@ Graph second(const RankSketch& rank) {
   const ValueId two = sketch.constant("two", makeScalar(rank.type(), 2));
   const ValueId y = sketch.node("MatMul", {h, w}, "y", {rank.rows(), kOutputs});
   const ValueId square = sketch.node("Mul", {y, y}, "square", {rank.rows(), kOutputs});
-  const ValueId loss = sketch.node("ReduceSum", {square}, "loss", {}, {{"keepdims", int64_t{0}}});
+  ValueId loss = sketch.node("ReduceSum", {square}, rank.endless() ? "sum" : "loss", {}, {{"keepdims", int64_t{0}}});
+  if (rank.endless()) loss = sketch.node("Add", {loss, endlessZero(sketch, rank.type())}, "loss", {});
   const ValueId dy = sketch.node("Mul", {y, two}, "dy", {rank.rows(), kOutputs});
   const ValueId dh = sketch.node("MatMul", {dy, sketch.transpose(w, "wt")}, "dh", {rank.rows(), kHidden});
   const ValueId dw = sketch.node("MatMul", {sketch.transpose(h, "ht"), dy}, "dw", kShape1);

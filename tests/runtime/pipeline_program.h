@@ -17,6 +17,7 @@ struct PipelineOptions {
   int64_t batch = 8;
   int64_t microbatches = 2;
   double rate = 0.01;
+  bool endless = false;  // the last rank's forward subgraph holds an operator that takes minutes
 };
 
 inline constexpr int64_t kFeatures = 3;
