@@ -8,6 +8,7 @@
 #include "partition/layout.h"
 #include "partition/partition.h"
 #include "partition/schedule.h"
+#include "partition/stage_shardings.h"
 
 namespace pipeshard {
 namespace {
@@ -38,7 +39,8 @@ std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& 
   const Messages messages(cut, orders);
   std::vector<TimeKind> kinds(training.graph.values.size());
   if (layout.hasDataParallelism()) kinds = batchKinds(family, smallestCell(layout, family));
-  const EmissionContext context{family, layout, cut, orders, messages, kinds, separatorFor(training.graph)};
+  const StageShardings shardings(family, plan, cut);
+  const EmissionContext context{family, layout, cut, orders, messages, kinds, shardings, separatorFor(training.graph)};
   std::vector<RankProgram> ranks;
   std::vector<Program> programs;
   for (int rank = 0; rank < layout.ranks(); ++rank) {

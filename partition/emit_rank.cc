@@ -31,6 +31,7 @@ class RankEmitter {
     }
     sumOverStage();
     joinGradients();
+    synchronizeGradients();
     runUpdate();
     listResults();
     return std::move(builder_).take();
@@ -184,8 +185,15 @@ class RankEmitter {
   BufferId partBuffer(size_t parameter, size_t part) {
     const ValueId gradient = training_.parameters[parameter].gradient;
     const bool is_gradient = part == 0 && partStage(parameter, part) == ownerOf(parameter);
-    if (is_gradient) return builder_.bufferOf(gradient, kWholeStep);
-    return builder_.buffer(fmt::format("{}{}part{}", builder_.nameOf(gradient), context_.separator, part), BufferKind::kGradient, gradient);
+    if (is_gradient) return gradientBuffer(parameter);
+    return builder_.buffer(fmt::format("{}{}part{}", builder_.nameOf(gradient), context_.separator, part), BufferKind::kGradient, gradient,
+                           training_.parameters[parameter].gradient_parts[part]);
+  }
+
+  // Where the parts of a gradient come together, kept as the parts are.
+  BufferId gradientBuffer(size_t parameter) {
+    const Parameter& of = training_.parameters[parameter];
+    return builder_.buffer(builder_.nameOf(of.gradient), BufferKind::kGradient, of.gradient, of.gradient_parts.front());
   }
 
   int partStage(size_t parameter, size_t part) const {
@@ -203,10 +211,22 @@ class RankEmitter {
 
   // What the devices of this stage have summed over their cells becomes the sum over all of them.
   void sumOverStage() {
-    if (context_.cut.place(training_.loss).stage == place_.stage) builder_.sumOverDevices(lossBuffer());
+    if (context_.cut.place(training_.loss).stage == place_.stage) builder_.sumOverDevices(lossBuffer(), training_.loss);
+    if (context_.shardings.isSharded(place_.stage)) return;  // synchronizeGradients
     forParts([&](size_t p, size_t i) {
-      if (partStage(p, i) == place_.stage) builder_.sumOverDevices(partBuffer(p, i));
+      if (partStage(p, i) == place_.stage) builder_.sumOverDevices(partBuffer(p, i), training_.parameters[p].gradient_parts[i]);
     });
+  }
+
+  // From the spec of the accumulators to the one that the update reads.
+  void synchronizeGradients() {
+    synchronized_.resize(training_.parameters.size());
+    for (size_t p = 0; p < training_.parameters.size(); ++p) {
+      const Parameter& parameter = training_.parameters[p];
+      if (!isTrained(parameter) || !owns(p)) continue;
+      synchronized_[p] = builder_.synchronize(gradientBuffer(p), parameter.gradient_parts.front(), parameter.gradient);
+    }
+    builder_.flushSynchronization();
   }
 
   template <typename Visit>
@@ -230,7 +250,7 @@ class RankEmitter {
     forParts([&](size_t p, size_t i) {
       if (!owns(p)) return;
       const BufferId part = partBuffer(p, i);
-      const BufferId gradient = builder_.bufferOf(training_.parameters[p].gradient, kWholeStep);
+      const BufferId gradient = gradientBuffer(p);
       if (partStage(p, i) != place_.stage) builder_.receive(counterpart(partStage(p, i), place_.position), part, -1);
       if (part != gradient) builder_.accumulate(part, gradient, -1);
     });
@@ -240,7 +260,10 @@ class RankEmitter {
     const Piece& update = piece(Phase::kUpdate);
     if (update.empty()) return;
     std::vector<BufferId> inputs, outputs;
-    for (ValueId input : update.inputs) inputs.push_back(builder_.bufferOf(input, kWholeStep));
+    for (ValueId input : update.inputs) {
+      const ValuePlace& place = context_.cut.place(input);
+      inputs.push_back(place.role == ValueRole::kGradient ? synchronized_[place.index] : builder_.bufferOf(input, kWholeStep));
+    }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       if (!isTrained(training_.parameters[p]) || !owns(p)) continue;
       outputs.push_back(builder_.bufferOf(training_.parameters[p].value, kWholeStep));
@@ -249,26 +272,30 @@ class RankEmitter {
     builder_.runUpdate(std::move(inputs), std::move(outputs));
   }
 
-  // The first device of a stage speaks for the others, which hold the same.
+  // Of devices that hold the same, one speaks for the others.
   void listResults() {
-    if (place_.position != 0) return;
-    std::vector<Result>& results = builder_.program().results;
-    if (context_.cut.place(training_.loss).stage == place_.stage) results.push_back({Result::Kind::kLoss, "loss", "", lossBuffer()});
+    if (context_.cut.place(training_.loss).stage == place_.stage && place_.position == 0)
+      addResult(Result::Kind::kLoss, "loss", lossBuffer());
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
       if (!owns(p)) continue;
       const std::string& name = builder_.nameOf(parameter.value);
-      if (isTrained(parameter)) results.push_back({Result::Kind::kGradient, name, "", builder_.bufferOf(parameter.gradient, kWholeStep)});
-      results.push_back({Result::Kind::kParameter, name, "", builder_.bufferOf(parameter.value, kWholeStep)});
-      if (!isTrained(parameter)) continue;
+      const bool trained = isTrained(parameter);
+      if (trained && builder_.speaksFor(parameter.gradient)) addResult(Result::Kind::kGradient, name, synchronized_[p]);
+      if (builder_.speaksFor(parameter.value)) addResult(Result::Kind::kParameter, name, builder_.bufferOf(parameter.value, kWholeStep));
       for (const OptimizerState& state : parameter.states) {
-        results.push_back({Result::Kind::kOptimizerState, name, state.name, builder_.bufferOf(state.value, kWholeStep)});
+        if (!trained || !builder_.speaksFor(state.value)) continue;
+        addResult(Result::Kind::kOptimizerState, name, builder_.bufferOf(state.value, kWholeStep), state.name);
       }
     }
     for (const ForwardState& state : training_.forward_states) {
-      if (context_.cut.place(state.updated).stage != place_.stage) continue;
-      results.push_back({Result::Kind::kForwardState, builder_.nameOf(state.value), "", builder_.bufferOf(state.value, kWholeStep)});
+      if (context_.cut.place(state.updated).stage != place_.stage || !builder_.speaksFor(state.value)) continue;
+      addResult(Result::Kind::kForwardState, builder_.nameOf(state.value), builder_.bufferOf(state.value, kWholeStep));
     }
+  }
+
+  void addResult(Result::Kind kind, const std::string& name, BufferId buffer, const std::string& state = "") {
+    builder_.program().results.push_back({kind, name, state, buffer});
   }
 
   static std::multimap<ValueId, std::pair<size_t, size_t>> partsOf(const TrainingGraph& training) {
@@ -287,7 +314,8 @@ class RankEmitter {
   const int rank_;
   const Place& place_;
   RankBuilder builder_;
-  std::vector<size_t> taken_;                                                              // by sending stage: messages received
+  std::vector<BufferId> synchronized_;  // by parameter: the gradient that its update reads
+  std::vector<size_t> taken_;           // by sending stage: messages received
   const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ = partsOf(training_);  // value to parameter and part
 };
 

@@ -107,7 +107,8 @@ std::vector<int> stageWidths(const PartitionOptions& options, const Chain& chain
     fail(ErrorCode::kConfiguration, "{} stages need {} devices, the cluster has {}; ask for fewer stages or a larger cluster", stages,
          stages, devices);
   }
-  const int64_t rows = rowsOfMicrobatch(chain.training, plan);
+  const bool sharded = !options.sharding.method.empty();  // then rows are one axis among others
+  const int64_t rows = sharded ? devices : rowsOfMicrobatch(chain.training, plan);
   if (!options.stage_devices.empty()) return givenWidths(options, stages, rows);
   const int share = devices / stages;
   const int width = static_cast<int>(std::min<int64_t>(share, std::max<int64_t>(1, rows)));
@@ -123,13 +124,13 @@ std::vector<int> stageWidths(const PartitionOptions& options, const Chain& chain
   return std::vector<int>(static_cast<size_t>(stages), width);
 }
 
-// Stage after stage takes the next devices, and cuts the batch over them.
-void placeInOrder(const std::vector<int>& widths, Choice& choice) {
+// Stage after stage takes the next devices, and cuts the batch over them unless the stages are to be sharded.
+void placeInOrder(const PartitionOptions& options, const std::vector<int>& widths, Choice& choice) {
   int next = 0;
   for (int width : widths) {
     std::vector<int>& devices = choice.devices.emplace_back(static_cast<size_t>(width));
     std::iota(devices.begin(), devices.end(), next);
-    choice.meshes.push_back({width, 1});
+    choice.meshes.push_back(options.sharding.method.empty() ? std::vector<int>{width, 1} : std::vector<int>{1, width});
     next += width;
   }
 }
@@ -156,7 +157,7 @@ Choice choiceOfBoundaries(const PartitionOptions& options, const Chain& chain, P
   std::vector<Boundary> boundaries;
   for (const std::string& value : options.boundaries) boundaries.push_back({value, "boundary"});
   Choice choice{oneLayerPerStage(boundaryPositions(chain, boundaries), chain), {}, {}};
-  placeInOrder(stageWidths(options, chain, needed, plan), choice);
+  placeInOrder(options, stageWidths(options, chain, needed, plan), choice);
   return choice;
 }
 
@@ -240,7 +241,7 @@ Choice decide(const PartitionOptions& options, const Chain& chain, Plan& plan) {
   }
   const std::vector<int> widths = stageWidths(options, chain, stages, plan);
   Choice choice{balanceStages(chain, balance, widths, options.layers), {}, {}};
-  placeInOrder(widths, choice);
+  placeInOrder(options, widths, choice);
   return choice;
 }
 
@@ -311,6 +312,7 @@ AskedStages askedStages(const PartitionOptions& options) {
   const int devices = options.cluster.deviceCount();
   const int given = givenCount(options, parseBalance(options.balance));
   asked.count = given > 0 ? given : devices;
+  if (!options.sharding.method.empty()) return asked;
   asked.widest = std::max(1, devices / asked.count);
   for (int width : options.stage_devices) asked.widest = std::max(asked.widest, width);
   return asked;

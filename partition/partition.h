@@ -2,14 +2,25 @@
 // the same functions.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "ir/plan.h"
 #include "ir/program.h"
+#include "sharding/shard_stage.h"
 #include "sharding/training_family.h"
 
 namespace pipeshard {
+
+// How the operators of stages with several devices are sharded (sharding/shard_stage.h).
+struct ShardingRequest {
+  std::string method;                    // "auto", "data-parallel", "megatron:2,2", ...; "": the devices share the rows of every microbatch
+  std::string mesh;                      // "2x2"; "": the best of the logical meshes that have as many devices
+  std::vector<std::string> constraints;  // "NAME=S0,R"
+  int64_t memory_bytes = 0;              // of each device; 0: no limit
+  double seconds = 60;                   // for each stage and mesh, until the best sharding found is taken
+};
 
 struct PartitionOptions {
   Cluster cluster;
@@ -19,6 +30,7 @@ struct PartitionOptions {
   std::vector<int> stage_devices;       // devices of each stage, in order; empty: equal shares
   std::string schedule = "1f1b";        // "sequential", "gpipe", "1f1b"
   int layers = 0;                       // how many layers to form; 0: automatic
+  ShardingRequest sharding;
 };
 
 // What the options say before the model is known: at most so many stages, each over at most so many data-parallel devices. For
@@ -37,6 +49,22 @@ AskedStages askedStages(const PartitionOptions& options);
 // out of order, a stage file that is wrong: the message names the field, what was found and what is allowed), kUsage (a
 // malformed option, options that exclude each other), kMissingInput (no such stage file).
 void partitionTraining(const TrainingGraph& training, const PartitionOptions& options, Plan& plan);
+
+// Chooses the shardings of the plan's stages that have several devices (StagePlan::sharding): for each the best logical mesh and, on it,
+// the best sharding. Does nothing without a method. `progress` is called per stage and mesh.
+// Errors: kUsage, kConfiguration (a method, mesh or constraint that cannot be), kOutOfMemory (nothing fits).
+void shardStages(const TrainingGraph& training, const ShardingRequest& request, Plan& plan,
+                 const std::function<void(const std::string&)>& progress = {});
+
+// Why a sharded stage is sharded as it is.
+struct StageExplanation {
+  int stage = 0;
+  int64_t total_ns = 0;             // predicted, of a step
+  std::vector<Decision> decisions;  // dearest first
+};
+// Of every sharded stage; the second best of the `alternatives` dearest decisions of each.
+std::vector<StageExplanation> explainStages(const TrainingGraph& training, const ShardingRequest& request, const Plan& plan,
+                                            int alternatives, const std::function<void(const std::string&)>& progress = {});
 
 // The stage of every node of the training graph, by node index, as the plan decides: forward nodes by layer; prologue nodes
 // with each of their readers (they are cheap and replicated: the list holds the first); backward nodes with the forward node

@@ -19,12 +19,30 @@ RankBuilder::RankBuilder(const EmissionContext& context, int rank) : context_(co
   program_.rank = rank;
   program_.world_size = context.layout.ranks();
   program_.microbatches = training_.microbatches;
-  std::vector<int> group = context.layout.dataGroup(rank);
+  addGroups();
+  listInputs();
+}
+
+void RankBuilder::addGroups() {
+  std::vector<int> group = context_.layout.dataGroup(program_.rank);
   if (group.size() > 1) {
     data_group_ = 0;
     program_.groups.push_back(std::move(group));
   }
-  listInputs();
+  if (!isSharded()) return;
+  const LogicalMesh& mesh = context_.shardings.mesh(place().stage);
+  for (int axis = 0; axis < mesh.rank(); ++axis) {
+    mesh_groups_.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1 : static_cast<int>(program_.groups.size()));
+    if (mesh.axisSize(axis) == 1) continue;
+    std::vector<int> line;
+    for (int position : mesh.lineOf(place().position, axis)) {
+      line.push_back(context_.layout.devices(place().stage)[static_cast<size_t>(position)]);
+    }
+    if (!std::is_sorted(line.begin(), line.end())) {
+      fail(ErrorCode::kConfiguration, "stages[{}].devices: a sharded stage lists its devices in ascending order", place().stage);
+    }
+    program_.groups.push_back(std::move(line));
+  }
 }
 
 void RankBuilder::listInputs() {
@@ -39,11 +57,25 @@ void RankBuilder::listInputs() {
   }
 }
 
-BufferId RankBuilder::buffer(const std::string& name, BufferKind kind, ValueId like) {
+BufferId RankBuilder::buffer(const std::string& name, BufferKind kind, ValueId like, ValueId kept) {
   const auto [found, is_new] = buffers_.try_emplace(name, program_.buffers.size());
   const Graph& graph = training_.graph;
-  if (is_new) program_.buffers.push_back({name, kind, graph.dataType(like), graph.shape(like), nameOf(like), std::nullopt, {}});
+  if (is_new) {
+    program_.buffers.push_back({name, kind, graph.dataType(like), graph.shape(like), nameOf(like), std::nullopt, {}});
+    cut(found->second, graph.shape(like), kept.valid() ? kept : like);
+  }
   return found->second;
+}
+
+void RankBuilder::cut(BufferId id, const Shape& whole, ValueId value) {
+  Buffer& buffer = program_.buffer(id);
+  buffer.shape = whole;
+  buffer.part.reset();
+  if (!isSharded() || kept(value).axes.size() != whole.size()) return;
+  Shard shard = shardOf(kept(value), whole, context_.shardings.mesh(place().stage), place().position);
+  if (shard.size == whole) return;
+  buffer.shape = std::move(shard.size);
+  buffer.part = BufferPart{whole, std::move(shard.start)};
 }
 
 std::string RankBuilder::cellName(ValueId value, const Cell& cell) const {
@@ -55,7 +87,7 @@ std::string RankBuilder::cellName(ValueId value, const Cell& cell) const {
 BufferId RankBuilder::produced(ValueId value, const Cell& cell) {
   const BufferId id = buffer(cellName(value, cell), BufferKind::kActivation, value);
   const TrainingFamily& family = context_.family;
-  program_.buffer(id).shape = family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value));
+  cut(id, family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value)), value);
   return id;
 }
 
@@ -74,8 +106,15 @@ BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
       const BatchInput& input = training_.inputs[place.index];
       if (input.axis < 0) return buffer(nameOf(value), BufferKind::kInput, value);
       const BufferId id = buffer(cellName(value, cell) + (prologue ? context_.separator + "prologue" : ""), BufferKind::kInput, value);
-      int64_t& size = program_.buffer(id).shape[static_cast<size_t>(input.axis)];
-      size = training_.graph.shape(value)[static_cast<size_t>(input.axis)] / context_.family.largestMicrobatch() * cell.rows.count;
+      Shape whole = training_.graph.shape(value);
+      int64_t& size = whole[static_cast<size_t>(input.axis)];
+      size = size / context_.family.largestMicrobatch() * cell.rows.count;
+      if (prologue) {
+        program_.buffer(id).shape = std::move(whole);
+        program_.buffer(id).part.reset();
+      } else {
+        cut(id, whole, value);
+      }
       return id;
     }
     case ValueRole::kConstant:
@@ -116,8 +155,64 @@ void RankBuilder::accumulate(BufferId part, BufferId total, int microbatch) {
   add(InstructionKind::kAccumulate, microbatch, {part}, {total}).overwrite = written_.insert(total).second;
 }
 
-void RankBuilder::sumOverDevices(BufferId id) {
+void RankBuilder::sumOverDevices(BufferId id, ValueId kept_like) {
   if (data_group_ >= 0) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = data_group_;
+  if (!isSharded()) return;
+  for (int axis : kept(kept_like).partial) {
+    const int group = mesh_groups_.group_of_axis[static_cast<size_t>(axis)];
+    if (group >= 0) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = group;
+  }
+}
+
+BufferId RankBuilder::synchronize(BufferId accumulator, ValueId part, ValueId gradient) {
+  if (!isSharded() || kept(part) == kept(gradient)) return accumulator;
+  ShardingSpec summed = kept(part);
+  summed.partial.clear();
+  if (summed == kept(gradient)) {
+    sumOverDevices(accumulator, part);
+    return accumulator;
+  }
+  const BufferId result = buffer(nameOf(gradient) + context_.separator + "synchronized", BufferKind::kGradient, gradient);
+  pending_.push_back({accumulator, result, part, gradient});
+  return result;
+}
+
+void RankBuilder::flushSynchronization() {
+  if (pending_.empty()) return;
+  const LogicalMesh& mesh = context_.shardings.mesh(place().stage);
+  const CostModel& model = context_.shardings.model(place().stage);
+  Graph graph;
+  graph.name = "synchronize";
+  graph.opset_imports = training_.graph.opset_imports;
+  GraphBuilder nodes(graph);
+  std::vector<BufferId> inputs, outputs;
+  Subgraph description{graph.name, graph.name + ".onnx", Phase::kUpdate, {}, {}};
+  for (const Pending& pending : pending_) {
+    const Shape& whole = training_.graph.shape(pending.gradient);
+    const DataType type = training_.graph.dataType(pending.gradient);
+    const ValueId input = nodes.addValue(nameOf(pending.gradient), type, program_.buffer(pending.from).shape);
+    graph.inputs.push_back(input);
+    const Resharding steps = planResharding(whole, type, kept(pending.part), kept(pending.gradient), mesh, model);
+    graph.outputs.push_back(emitResharding(nodes, input, whole, kept(pending.part), steps, mesh, place().position, mesh_groups_));
+    description.inputs.push_back(graph.value(input).name);
+    description.outputs.push_back(graph.value(graph.outputs.back()).name);
+    inputs.push_back(pending.from);
+    outputs.push_back(pending.to);
+  }
+  pending_.clear();
+  for (const Node& node : graph.nodes) {
+    if (node.domain == kPipeshardDomain) description.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
+  }
+  add(InstructionKind::kRun, -1, std::move(inputs), std::move(outputs)).subgraph = addSubgraph(std::move(description), std::move(graph));
+}
+
+bool RankBuilder::speaksFor(ValueId value) const {
+  if (!isSharded()) return place().position == 0;
+  const LogicalMesh& mesh = context_.shardings.mesh(place().stage);
+  for (int axis = 0; axis < mesh.rank(); ++axis) {
+    if (!kept(value).uses(axis) && mesh.coordinate(place().position, axis) != 0) return false;
+  }
+  return true;
 }
 
 void RankBuilder::load(ValueId input, const Cell& cell, bool prologue) {
@@ -125,7 +220,7 @@ void RankBuilder::load(ValueId input, const Cell& cell, bool prologue) {
   if (!loaded_.insert(id).second) return;
   const int axis = training_.inputs[context_.cut.place(input).index].axis;
   Instruction& instruction = add(InstructionKind::kLoadInput, axis < 0 ? 0 : cell.microbatch, {}, {id});
-  if (axis >= 0) instruction.offset = program_.buffer(id).shape[static_cast<size_t>(axis)] / cell.rows.count * cell.rows.first;
+  if (axis >= 0) instruction.offset = wholeShape(program_.buffer(id))[static_cast<size_t>(axis)] / cell.rows.count * cell.rows.first;
 }
 
 BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
@@ -179,10 +274,20 @@ SubgraphId RankBuilder::subgraph(Phase phase, const Size& size) {
   Graph graph =
       extractSubgraph(family.at(size.first).graph, made.name, piece.nodes, counterparts(piece.inputs), counterparts(piece.outputs));
   if (size.first != size.second) made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, data_group_);
-  found->second = SubgraphId(program_.subgraphs.size());
-  program_.subgraphs.push_back(std::move(made));
-  subgraphs_.push_back(std::move(graph));
+  if (isSharded() && phase != Phase::kPrologue) {
+    const PieceSharding sharding = context_.shardings.pieceSharding(place().stage, piece.nodes, size.first, graph);
+    LocalPiece local = rewriteForDevice(graph, sharding, place().position, mesh_groups_);
+    graph = std::move(local.graph);
+    made.collectives = std::move(local.collectives);
+  }
+  found->second = addSubgraph(std::move(made), std::move(graph));
   return found->second;
+}
+
+SubgraphId RankBuilder::addSubgraph(Subgraph description, Graph graph) {
+  program_.subgraphs.push_back(std::move(description));
+  subgraphs_.push_back(std::move(graph));
+  return SubgraphId(program_.subgraphs.size() - 1);
 }
 
 void RankBuilder::run(Phase phase, const Cell& cell) {

@@ -15,6 +15,7 @@
 #include "partition/layout.h"
 #include "partition/partition.h"
 #include "partition/shipments.h"
+#include "partition/stage_shardings.h"
 #include "sharding/training_family.h"
 
 namespace pipeshard {
@@ -27,6 +28,7 @@ struct EmissionContext {
   const ScheduleOrders& orders;  // by stage
   const Messages& messages;
   const std::vector<TimeKind>& kinds;  // by value index; all invariant where no stage is data-parallel
+  const StageShardings& shardings;
   // Between a value's name and a microbatch number: "@", or more of them if a name of the model holds one, so that buffer
   // names are unique and equal on all ranks.
   std::string separator;
@@ -49,8 +51,9 @@ class RankBuilder {
 
   const std::string& nameOf(ValueId id) const { return training_.graph.value(id).name; }
 
-  // The buffer of that name, made at its first mention; `like` gives type and shape.
-  BufferId buffer(const std::string& name, BufferKind kind, ValueId like);
+  // The buffer of that name, made at its first mention; `like` gives type and shape, and in a sharded stage `kept` how it is cut
+  // (`like` itself when invalid).
+  BufferId buffer(const std::string& name, BufferKind kind, ValueId like, ValueId kept = {});
   // What the cell has of a value that passes make: "h@0", or "h@0[2:4]" where the cell is not the whole microbatch.
   BufferId produced(ValueId value, const Cell& cell);
   // The buffer that stands for a value in a piece. `prologue`: its inputs are loaded apart from those of the passes.
@@ -63,8 +66,16 @@ class RankBuilder {
   void receive(int peer, BufferId id, int microbatch) { add(InstructionKind::kReceive, microbatch, {}, {id}).peer = peer; }
   // total := part, or total + part when it has been written before.
   void accumulate(BufferId part, BufferId total, int microbatch);
-  // Sum over the data-parallel devices of the stage, in place; nothing where there is one.
-  void sumOverDevices(BufferId id);
+  // Sum over the data-parallel devices of the stage, in place; nothing where there is one. In a sharded stage: over the mesh axes that
+  // `kept` is a partial sum over.
+  void sumOverDevices(BufferId id, ValueId kept);
+  // In a sharded stage, a tensor kept like `part` becomes one kept like `gradient`: in place where only sums are taken (returns
+  // `accumulator`), else in a new buffer that flushSynchronization fills.
+  BufferId synchronize(BufferId accumulator, ValueId part, ValueId gradient);
+  // Runs what synchronize has gathered, as one subgraph.
+  void flushSynchronization();
+  // Of all devices of a stage that hold the same shard of the value, this one speaks.
+  bool speaksFor(ValueId value) const;
   // Loads a batch input unless it has been loaded.
   void load(ValueId input, const Cell& cell, bool prologue);
   // The rows of a split value that a message carries: the buffer itself, or a slice of it, made once.
@@ -84,6 +95,13 @@ class RankBuilder {
   std::string cellName(ValueId value, const Cell& cell) const;
   void listInputs();
   Initializer sourceOf(ValueId value) const;
+  bool isSharded() const { return context_.shardings.isSharded(place().stage); }
+  const Place& place() const { return context_.layout.place(program_.rank); }
+  const ShardingSpec& kept(ValueId value) const { return context_.shardings.kept(place().stage, value); }
+  void addGroups();
+  // Gives the buffer its shape: this device's part of `whole`, as the value is kept.
+  void cut(BufferId id, const Shape& whole, ValueId value);
+  SubgraphId addSubgraph(Subgraph description, Graph graph);
   std::string subgraphName(Phase phase, const Size& size) const;
   SubgraphId subgraph(Phase phase, const Size& size);
 
@@ -97,6 +115,14 @@ class RankBuilder {
   std::set<BufferId> sliced_;
   std::set<BufferId> written_;  // accumulators
   int data_group_ = -1;         // in program_.groups; -1: no data parallelism
+  MeshGroups mesh_groups_;      // of a sharded stage
+
+  // Synchronization that waits to be run.
+  struct Pending {
+    BufferId from, to;
+    ValueId part, gradient;
+  };
+  std::vector<Pending> pending_;
 };
 
 }  // namespace pipeshard

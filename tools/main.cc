@@ -19,6 +19,7 @@ constexpr const char* kFooter = R"(
 Examples:
   pipeshard inspect examples/gpt2.onnx
   pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:4 -o gpt2.plan
+  pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:1 --method auto -o gpt2.plan && pipeshard explain gpt2.plan
   pipeshard validate gpt2.plan
   pipeshard run gpt2.plan --steps 100
   pipeshard run gpt2.plan --steps 100 --listen tcp://10.0.0.1:7000 --key-file job.key      and on every host:
@@ -43,7 +44,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "pipeshard 0.1.0");
   app.footer(kFooter);
   std::vector<std::pair<CLI::App*, CommandFunction>> commands;
-  for (auto* add : {addInspectCommand, addPlanCommand, addValidateCommand, addRunCommand, addNodeCommand, addWorkerCommand}) {
+  for (auto* add :
+       {addInspectCommand, addPlanCommand, addExplainCommand, addValidateCommand, addRunCommand, addNodeCommand, addWorkerCommand}) {
     CommandFunction run = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(run));
   }

@@ -53,6 +53,23 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
                   "End a stage at the node that makes this value; once per cut, in order. Overrides --stages")
       ->type_name("VALUE")
       ->allow_extra_args(false);
+  ShardingRequest& sharding = request.partition.sharding;
+  command
+      .add_option("--method", sharding.method,
+                  "How the operators of stages with several devices are sharded: auto (the cheapest way), data-parallel,\n"
+                  "zero2, zero3, tensor-parallel, megatron:DP,TP, manual (with --shard) or exhaustive\n"
+                  "(default: the devices share the rows of every microbatch; docs/sharding.md)")
+      ->type_name("METHOD");
+  command.add_option("--mesh", sharding.mesh, "The logical mesh of sharded stages, e.g. 4 or 2x2 (default: the cheapest)")
+      ->type_name("AxB");
+  command
+      .add_option("--shard", sharding.constraints,
+                  "Keep a value in this sharding: for each axis S with mesh axes, or R; NAME may hold * and ?; repeat for several")
+      ->type_name("NAME=S0,R")
+      ->allow_extra_args(false);
+  command.add_option("--memory", sharding.memory_bytes, "Memory of each device of a sharded stage, e.g. 16GB (default: no limit)")
+      ->type_name("BYTES")
+      ->transform(CLI::AsSizeValue(false));
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
   command.add_option("--schedule", request.partition.schedule, "sequential, gpipe or 1f1b")->capture_default_str();
   command

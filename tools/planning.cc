@@ -242,18 +242,35 @@ void noteUnreachedParameters(const TrainingGraph& training, Plan& plan) {
   }
 }
 
+// A sharded stage may cut the batch where a loss is a sum over it. Nothing is lost where it is not: the loss is computed whole.
+bool canSumOverBatch(const ForwardModel& model, const OptimizerSpec& optimizer, Plan& plan) {
+  if (model.batch < 2) return false;
+  try {
+    trainingFamily(model, optimizer, {model.batch, 1, true}).base();
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kBadModel) throw;
+    plan.notes.push_back("the loss is not cut along the batch: " + error.message());
+    return false;
+  }
+}
+
 // Decides the plan. A batch that is cut nowhere is left as it is, so that models that cannot be cut still run.
-BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimizer, const PartitionOptions& options, Plan& plan,
-                        TrainingGraph& training) {
+BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimizer, const PartitionOptions& options,
+                        const ProgressCallback& progress, Plan& plan, TrainingGraph& training) {
+  const bool sharded = !options.sharding.method.empty();
+  const bool cut_first = model.microbatches > 1 || (sharded && canSumOverBatch(model, optimizer, plan));
   const Plan undecided = plan;
-  for (const bool cut : {model.microbatches > 1, true}) {
+  for (const bool cut : {cut_first, true}) {
     plan = undecided;
     const BatchCut batch{model.batch, model.microbatches, cut};
     training = trainingFamily(model, optimizer, batch).base();
     noteUnreachedParameters(training, plan);
     partitionTraining(training, options, plan);
     if (isDataParallel(plan)) refuseDataParallelism(model);
-    if (cut || !isDataParallel(plan)) return batch;
+    if (!cut && isDataParallel(plan)) continue;
+    shardStages(training, options.sharding, plan, progress);
+    return batch;
   }
   PIPESHARD_CHECK(false, "nothing was decided");
   return {};
@@ -318,7 +335,7 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
     requireTrainableTypes(model.graph);
 
     progress("building the training graph and partitioning");
-    const BatchCut batch = partitionModel(model, optimizer, options, planned.plan, planned.training);
+    const BatchCut batch = partitionModel(model, optimizer, options, progress, planned.plan, planned.training);
     decideLastBatch(lastBatchRows(request, model), planned.plan);
     progress("writing the programs of the ranks");
     planned.whole = emitStep(model, optimizer, batch, planned.plan);
@@ -329,6 +346,44 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
     throw error.addContext(request.model_path);
   }
   return planned;
+}
+
+namespace {
+
+// What was asked for when the plan was made, as far as the training graph depends on it.
+PlanRequest requestOf(const Plan& plan) {
+  PlanRequest request;
+  request.model_path = plan.model_path;
+  request.allow_missing_weights = true;
+  for (const auto& [name, size] : plan.dimensions) request.dimensions.push_back(fmt::format("{}={}", name, size));
+  request.loss = plan.loss;
+  request.train = plan.train;
+  request.freeze = plan.freeze;
+  request.optimizer = plan.optimizer;
+  request.precision = dataTypeName(plan.precision);
+  request.batch_dimension = plan.batch_dimension;
+  request.microbatches = plan.microbatches;
+  return request;
+}
+
+bool isSharded(const Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
+}
+
+}  // namespace
+
+std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives, const ProgressCallback& progress) {
+  const PlanRequest request = requestOf(plan);
+  const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
+  const ForwardModel model = loadForward(request, {}, progress);
+  try {
+    Plan noted = plan;
+    const bool cut = model.microbatches > 1 || isDataParallel(plan) || (isSharded(plan) && canSumOverBatch(model, optimizer, noted));
+    const TrainingFamily family = trainingFamily(model, optimizer, {model.batch, model.microbatches, cut});
+    return explainStages(family.base(), request.partition.sharding, plan, alternatives, progress);
+  } catch (Error& error) {
+    throw error.addContext(request.model_path);
+  }
 }
 
 std::vector<OperatorSupport> operatorSupport(const Graph& graph) {

@@ -60,6 +60,9 @@ void writePlanDirectory(const PlannedTraining& planned, const std::string& direc
 // plan.json of a plan directory. Errors: kMissingInput, kConfiguration.
 Plan readPlanDirectory(const std::string& directory);
 
+// What explainStages says of a plan, whose model must still be where it was.
+std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives, const ProgressCallback& progress);
+
 // The operators of a prepared graph that the CPU cannot run, differentiate or cut, each with a node that uses it.
 struct OperatorSupport {
   std::string op;  // "onnx::Conv"

@@ -169,8 +169,8 @@ struct ValidateCommand {
     setPromisedBounds(plan.precision, spec);
     if (boundGiven()) spec.bound = bound;
     spec.adaptive = plan.optimizer.starts_with("adam");
-    spec.same_start =
-        std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1; });
+    spec.same_start = std::any_of(plan.stages.begin(), plan.stages.end(),
+                                  [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1 || stage.sharding.has_value(); });
     spec.work_directory = work;
     spec.planned = job;
     if (!job.data.path.empty()) spec.planned.data.path = fs::absolute(job.data.path).string();

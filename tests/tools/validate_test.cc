@@ -127,6 +127,19 @@ std::vector<Configuration> configurations() {
     add("one_and_three", "1f1b", 2, {"--stages", "auto", "--stage-devices", "1,3"});
     add("three_and_one", "gpipe", 2, {"--stages", "auto", "--stage-devices", "3,1"});
   }
+  // Every method, on one stage of four devices; resnet in float64, where a Relu near zero does not flip.
+  for (const std::string m : {"mlp", "gpt2", "llama", "resnet", "gpt2_torchscript", "resnet_torchscript"}) {
+    for (const std::string method : {"auto", "data-parallel", "zero2", "zero3", "tensor-parallel", "megatron:2,2", "megatron:1,4"}) {
+      std::string name = m + "_" + method;
+      std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == ':' || c == ','; }, '_');
+      all.push_back({.name = name,
+                     .model = m,
+                     .microbatches = 2,
+                     .optimizer = "sgd:lr=0.1,momentum=0.9",
+                     .precision = m.starts_with("resnet") ? "float64" : "float32",
+                     .more = {"--stages", "uniform:1", "--method", method}});
+    }
+  }
   all.push_back({.name = "gpt2_data_parallel_adamw", .model = "gpt2", .microbatches = 2, .more = {"--stages", "uniform:1"}});
   all.push_back({.name = "gpt2_batch_32", .model = "gpt2", .more = {"--dim", "batch=32"}});
   return all;

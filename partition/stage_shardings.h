@@ -1,0 +1,45 @@
+// The shardings of a plan's stages while programs are made. A stage without one (StagePlan::sharding) shares rows, as layout.h says.
+// A sharded stage's devices all have the rows of the whole microbatch, cut inside as its StageSharding says.
+// Internal to partition/.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "partition/emit_cut.h"
+#include "sharding/sharding_plan.h"
+#include "sharding/spmd_rewrite.h"
+#include "sharding/training_family.h"
+
+namespace pipeshard {
+
+// The nodes of a stage that a sharding is about: forward, backward and update, in order. Prologues are replicated.
+std::vector<NodeId> shardedNodes(const Cut& cut, int stage);
+
+class StageShardings {
+ public:
+  // Errors: kConfiguration naming stage and entry when plan.json's sharding does not fit the model.
+  StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut);
+
+  bool isSharded(int stage) const { return stages_[static_cast<size_t>(stage)].has_value(); }
+  const LogicalMesh& mesh(int stage) const { return of(stage).sharding.mesh; }
+  const CostModel& model(int stage) const { return of(stage).model; }
+  // How the stage keeps a value of the family's base.
+  const ShardingSpec& kept(int stage, ValueId value) const { return of(stage).sharding.kept[value.index()]; }
+
+  // For a subgraph of the family's member of `rows` rows that holds `nodes` in this order. Error(kConfiguration) when a strategy does not
+  // fit so many rows.
+  PieceSharding pieceSharding(int stage, const std::vector<NodeId>& nodes, int64_t rows, const Graph& subgraph) const;
+
+ private:
+  struct Stage {
+    StageSharding sharding;
+    CostModel model;
+  };
+  const Stage& of(int stage) const { return *stages_[static_cast<size_t>(stage)]; }
+
+  const TrainingFamily& family_;
+  std::vector<std::optional<Stage>> stages_;
+};
+
+}  // namespace pipeshard

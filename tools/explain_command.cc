@@ -1,0 +1,101 @@
+// `explain`: why a plan shards its stages as it does.
+#include <filesystem>
+#include <memory>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "ir/error.h"
+#include "tools/commands.h"
+#include "tools/console.h"
+#include "tools/option_checks.h"
+#include "tools/planning.h"
+
+namespace pipeshard {
+namespace {
+
+std::string microseconds(int64_t ns) { return fmt::format("{:.1f} us", static_cast<double>(ns) / 1e3); }
+
+struct ExplainCommand {
+  std::string directory;
+  std::string json;
+  int most = 20;
+  int alternatives = 5;
+
+  int run() const {
+    const Plan plan = readPlanDirectory(directory);
+    fmt::print("{}", printPlan(plan));
+    nlohmann::ordered_json report;
+    report["stages"] = nlohmann::ordered_json::array();
+    Progress progress;
+    std::vector<StageExplanation> explanations = explainPlan(plan, alternatives, [&](const std::string& phase) { progress.phase(phase); });
+    progress.clear();
+    for (const StageExplanation& explanation : explanations) {
+      print(plan.stages.at(static_cast<size_t>(explanation.stage)), explanation);
+      report["stages"].push_back(toJson(explanation));
+    }
+    if (explanations.empty()) {
+      fmt::print(
+          "\nno stage is sharded: the devices of a stage share the rows of every microbatch. `pipeshard plan MODEL --method auto` shards "
+          "operators\n");
+    }
+    if (!json.empty()) writeOutputFile(json, report.dump(1) + "\n");
+    return 0;
+  }
+
+ private:
+  void print(const StagePlan& stage, const StageExplanation& explanation) const {
+    const ShardingPlan& sharding = *stage.sharding;
+    fmt::print("\nstage {} on devices {}, logical mesh {}, method {}\n", explanation.stage, fmt::join(stage.devices, ","),
+               fmt::join(sharding.mesh, "x"), sharding.method);
+    std::vector<std::vector<std::string>> rows = {{"decision", "chosen", "compute", "communication", "second best", "would cost"}};
+    int64_t hidden = 0;
+    for (const Decision& decision : explanation.decisions) {
+      if (std::ssize(rows) > most) {
+        ++hidden;
+        continue;
+      }
+      rows.push_back({decision.name, decision.chosen, microseconds(decision.compute_ns), microseconds(decision.communication_ns),
+                      decision.second ? decision.second->text : "",
+                      decision.second ? fmt::format("+{}", microseconds(decision.second->cost_ns - explanation.total_ns)) : ""});
+    }
+    fmt::print("\n{}", formatTable(rows));
+    if (hidden > 0) fmt::print("... and {} more (--most N, --json lists all)\n", hidden);
+  }
+
+  static nlohmann::ordered_json toJson(const StageExplanation& explanation) {
+    nlohmann::ordered_json entry;
+    entry["stage"] = explanation.stage;
+    entry["total_ns"] = explanation.total_ns;
+    entry["decisions"] = nlohmann::ordered_json::array();
+    for (const Decision& decision : explanation.decisions) {
+      nlohmann::ordered_json one = {{"name", decision.name},
+                                    {"chosen", decision.chosen},
+                                    {"compute_ns", decision.compute_ns},
+                                    {"communication_ns", decision.communication_ns}};
+      if (decision.second) one["second"] = {{"chosen", decision.second->text}, {"total_ns", decision.second->cost_ns}};
+      entry["decisions"].push_back(std::move(one));
+    }
+    return entry;
+  }
+};
+
+}  // namespace
+
+CommandFunction addExplainCommand(CLI::App& app) {
+  auto command = std::make_shared<ExplainCommand>();
+  CLI::App* sub = app.add_subcommand("explain", "Why a plan's stages are sharded as they are: each decision, its cost, the second best");
+  sub->add_option("DIR", command->directory, "A plan directory")->required();
+  sub->add_option("--most", command->most, "Rows per table")->check(positiveWhole())->capture_default_str();
+  sub->add_option("--alternatives", command->alternatives, "For how many of the dearest decisions the second best is sought")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  sub->add_option("--json", command->json, "Also write everything to this file")->type_name("FILE");
+  sub->footer(
+      "Example: pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:1 --method auto -o gpt2.plan && pipeshard explain "
+      "gpt2.plan");
+  return [command] { return command->run(); };
+}
+
+}  // namespace pipeshard
