@@ -29,11 +29,12 @@
 #include "ir/graph.h"
 #include "ir/ids.h"
 #include "ir/shape.h"
+#include "ir/sharding_spec.h"
 #include "ir/training_graph.h"
 
 namespace pipeshard {
 
-inline constexpr int kProgramVersion = 2;
+inline constexpr int kProgramVersion = 3;
 
 enum class BufferKind : uint8_t {
   kParameter,       // persistent; initial content from `source`
@@ -49,16 +50,30 @@ enum class BufferKind : uint8_t {
 std::string_view bufferKindName(BufferKind kind);
 bool isPersistent(BufferKind kind);
 
+// The buffer holds a box of a tensor: [start, start + the buffer's shape) of `whole`. So several ranks hold one tensor in parts.
+struct BufferPart {
+  Shape whole;
+  Shape start;
+  friend bool operator==(const BufferPart&, const BufferPart&) = default;
+};
+
 struct Buffer {
   std::string name;  // value name, "@microbatch" appended where there is one per microbatch; unique in the program
   BufferKind kind = BufferKind::kActivation;
   DataType data_type = DataType::kUndefined;
   Shape shape;
   std::string value;  // the value's name in the model (parameters, weights, inputs), for messages, data and checkpoints
-  // Initial content of kParameter and kWeight. Bytes in the file have type `source_type` (converted to data_type on load).
+  // Initial content of kParameter, kWeight and kForwardState. Bytes in the file have type `source_type` (converted to data_type on
+  // load). It is always the whole tensor: of a buffer with a `part`, only the box is read.
   std::optional<Initializer> source;
   DataType source_type = DataType::kUndefined;
+  // Nothing: the whole tensor. Of a kInput buffer, `whole` is what is loaded where nothing is sharded: the rows of a microbatch.
+  //   rank 1 of 2, "w" [8,6] in columns: shape [8,3], part {whole [8,6], start [0,3]}
+  std::optional<BufferPart> part = {};
 };
+// The shape of the tensor that a buffer holds (a part of), and the box of it that it holds.
+const Shape& wholeShape(const Buffer& buffer);
+Shard boxOf(const Buffer& buffer);
 
 // One .onnx file of this rank. Run instructions bind buffers to its inputs and outputs by position.
 struct Subgraph {
@@ -71,7 +86,7 @@ struct Subgraph {
 };
 
 enum class InstructionKind : uint8_t {
-  kLoadInput,    // outputs[0] := batch input buffer.value from index `offset` of its axis on, as many as the buffer holds
+  kLoadInput,    // outputs[0] := batch input buffer.value from index `offset` of its axis on, as many as the buffer holds (loadedBox)
   kRun,          // outputs := subgraph(inputs)
   kUpdate,       // like kRun; an output may be the same buffer as an input: it is replaced when all have been read
   kAccumulate,   // outputs[0] := inputs[0] if overwrite, else outputs[0] + inputs[0], element by element
@@ -99,7 +114,7 @@ struct Instruction {
 };
 
 // What a step leaves behind for the user: loss, gradients, parameters, states. Names are the model's. Of all ranks that hold
-// equal copies, one lists the result.
+// equal copies, one lists the result. Where ranks hold parts of a tensor, several list it: together every element exactly once.
 struct Result {
   enum class Kind : uint8_t { kLoss, kGradient, kParameter, kOptimizerState, kForwardState };
   Kind kind = Kind::kLoss;
@@ -135,6 +150,12 @@ struct Program {
   const Buffer& buffer(BufferId id) const { return buffers[id.index()]; }
 };
 
+// What a kLoadInput into `buffer` reads of the whole batch, whose input `input` is.
+//   x [8,6] cut along axis 0; microbatch 1 of 2, columns 3..5: buffer [4,3], part {whole [4,6], start [0,3]}, offset 4: box [4,3] from
+//   [4,3] on
+// Error(kConfiguration), naming the buffer, when that is no part of the batch.
+Shard loadedBox(const ProgramInput& input, const Buffer& buffer, int64_t offset);
+
 // Deterministic text, one line per buffer and instruction.
 std::string printProgram(const Program& program);
 
@@ -147,7 +168,8 @@ std::string programToJson(const Program& program);
 Program programFromJson(std::string_view text);
 
 // Proves of all ranks' programs together: every receive has its send, in a compatible order and with equal type and
-// shape (a buffer name that both sides of a pair know stands for the same content, so a swap is found); every buffer is
+// shape (a buffer name that both sides of a pair know stands for the same content, the same part of a tensor too, so a swap is
+// found); the parts of a result together are the whole; every buffer is
 // written before it is read, not used after it is freed, freed once, and freed at all unless it is persistent or a result;
 // a forward state that the runs of a microbatch read is replaced before another microbatch, or the next step, reads it;
 // no cycle of waits exists (receives wait for sends, frees and overwrites of sent buffers wait for the receive, collectives,

@@ -6,6 +6,7 @@
 #include "ir/error.h"
 #include "ir/json_reader.h"
 #include "ir/program.h"
+#include "ir/tensor_box.h"
 
 namespace pipeshard {
 namespace {
@@ -99,7 +100,8 @@ Json sourceToJson(const Buffer& buffer) {
 }
 
 Initializer sourceFromJson(const JsonReader& json, const Buffer& buffer) {
-  const int64_t expected = byteCount(buffer.source_type, buffer.shape);
+  const Shape& whole = wholeShape(buffer);
+  const int64_t expected = byteCount(buffer.source_type, whole);
   if (json.has("file")) {
     json.expectObject({"file", "offset", "length"});
     return WeightReference{json.at("file").string(), static_cast<uint64_t>(json.at("offset").integer(0, INT64_MAX)),
@@ -107,7 +109,7 @@ Initializer sourceFromJson(const JsonReader& json, const Buffer& buffer) {
   }
   json.expectObject({"shape", "base64"});
   Constant constant{buffer.source_type, json.at("shape").shape(), fromBase64(json.at("base64"))};
-  if (constant.shape != buffer.shape) json.at("shape").failExpected("the buffer's shape, " + shapeToString(buffer.shape));
+  if (constant.shape != whole) json.at("shape").failExpected("the shape of the buffer's tensor, " + shapeToString(whole));
   if (static_cast<int64_t>(constant.bytes.size()) != expected) json.at("base64").failExpected(fmt::format("{} bytes", expected));
   return constant;
 }
@@ -116,6 +118,7 @@ Json bufferToJson(const Buffer& buffer) {
   Json json = {
       {"name", buffer.name}, {"kind", bufferKindName(buffer.kind)}, {"type", dataTypeName(buffer.data_type)}, {"shape", buffer.shape}};
   if (!buffer.value.empty()) json["value"] = buffer.value;
+  if (buffer.part) json["part"] = {{"whole", buffer.part->whole}, {"start", buffer.part->start}};
   if (buffer.source) {
     json["source_type"] = dataTypeName(buffer.source_type);
     json["source"] = sourceToJson(buffer);
@@ -123,8 +126,16 @@ Json bufferToJson(const Buffer& buffer) {
   return json;
 }
 
+BufferPart partFromJson(const JsonReader& json, const Buffer& buffer) {
+  json.expectObject({"whole", "start"});
+  BufferPart part{json.at("whole").shape(), json.at("start").integers(0, INT64_MAX)};
+  const std::string fault = boxFault(part.whole, {part.start, buffer.shape});
+  if (!fault.empty()) json.failExpected(fmt::format("a box of a tensor, but {}", fault));
+  return part;
+}
+
 Buffer bufferFromJson(const JsonReader& json) {
-  json.expectObject({"name", "kind", "type", "shape"}, {"value", "source_type", "source"});
+  json.expectObject({"name", "kind", "type", "shape"}, {"value", "part", "source_type", "source"});
   Buffer buffer;
   buffer.name = json.at("name").string();
   buffer.kind = enumFromJson<BufferKind>(json.at("kind"), bufferKinds());
@@ -136,6 +147,7 @@ Buffer bufferFromJson(const JsonReader& json) {
     json.at("shape").failExpected(fmt::format("the shape of a tensor that has a size ({})", error.message()));
   }
   if (json.has("value")) buffer.value = json.at("value").string();
+  if (json.has("part")) buffer.part = partFromJson(json.at("part"), buffer);
   if (json.has("source") != json.has("source_type")) json.failExpected("\"source\" and \"source_type\" together");
   if (json.has("source")) {
     buffer.source_type = json.at("source_type").dataType();

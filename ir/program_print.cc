@@ -3,6 +3,7 @@
 
 #include "ir/error.h"
 #include "ir/program.h"
+#include "ir/tensor_box.h"
 
 namespace pipeshard {
 namespace {
@@ -33,6 +34,7 @@ std::string bufferLine(const Buffer& buffer) {
   std::string text = fmt::format("  \"{}\": {} {}{}", buffer.name, bufferKindName(buffer.kind), dataTypeName(buffer.data_type),
                                  shapeToString(buffer.shape));
   if (!buffer.value.empty() && buffer.value != buffer.name) text += fmt::format(" of {}", buffer.value);
+  if (buffer.part) text += fmt::format(" part of {} from {} on", shapeToString(buffer.part->whole), shapeToString(buffer.part->start));
   if (buffer.source) text += sourceText(buffer);
   return text + "\n";
 }
@@ -68,6 +70,29 @@ std::string_view bufferKindName(BufferKind kind) {
 bool isPersistent(BufferKind kind) {
   return kind == BufferKind::kParameter || kind == BufferKind::kWeight || kind == BufferKind::kOptimizerState ||
          kind == BufferKind::kForwardState || kind == BufferKind::kStep;
+}
+
+const Shape& wholeShape(const Buffer& buffer) { return buffer.part ? buffer.part->whole : buffer.shape; }
+
+Shard boxOf(const Buffer& buffer) { return buffer.part ? Shard{buffer.part->start, buffer.shape} : wholeBox(buffer.shape); }
+
+Shard loadedBox(const ProgramInput& input, const Buffer& buffer, int64_t offset) {
+  const Shape& rows = wholeShape(buffer);  // of one microbatch
+  Shard loaded{Shape(rows.size(), 0), rows};
+  if (input.axis >= 0 && static_cast<size_t>(input.axis) < rows.size()) loaded.start[static_cast<size_t>(input.axis)] = offset;
+  bool fits = input.data_type == buffer.data_type && boxFault(input.shape, loaded).empty() && boxFault(rows, boxOf(buffer)).empty();
+  for (size_t axis = 0; fits && axis < rows.size(); ++axis) {
+    fits = static_cast<int>(axis) == input.axis || rows[axis] == input.shape[axis];
+  }
+  if (!fits || (input.axis < 0 && offset != 0)) {
+    const std::string part =
+        buffer.part ? fmt::format(" (part of {} from {} on)", shapeToString(rows), shapeToString(buffer.part->start)) : "";
+    fail(ErrorCode::kConfiguration, "\"{}\" ({}{}){} from {} on is no part of {}{}", buffer.name, dataTypeName(buffer.data_type),
+         shapeToString(buffer.shape), part, offset, dataTypeName(input.data_type), shapeToString(input.shape));
+  }
+  Shard box = boxOf(buffer);
+  for (size_t axis = 0; axis < rows.size(); ++axis) box.start[axis] += loaded.start[axis];
+  return box;
 }
 
 std::string_view instructionKindName(InstructionKind kind) {

@@ -1,10 +1,14 @@
 #include "ir/program_verify.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include <fmt/ranges.h>
+
+#include "ir/tensor_box.h"
 
 namespace pipeshard {
 namespace {
@@ -86,6 +90,8 @@ class StructureVerifier {
         failHere(fmt::format("the buffer name \"{}\" is empty or taken", buffer.name));
       if (dataTypeSize(buffer.data_type) == 0 || !isStatic(buffer.shape))
         failHere(fmt::format("buffer {} has no size", tensorText(buffer)));
+      const std::string fault = buffer.part ? boxFault(buffer.part->whole, boxOf(buffer)) : "";
+      if (!fault.empty()) failHere(fmt::format("buffer {} is no part of a tensor: {}", tensorText(buffer), fault));
       const bool sourced =
           buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kForwardState;
       if (sourced != buffer.source.has_value()) {
@@ -135,6 +141,8 @@ class StructureVerifier {
     const Buffer& from = program_.buffer(instruction.inputs[0]);
     const Buffer& to = program_.buffer(instruction.outputs[0]);
     if (!sameTensor(from, to)) failInstruction(fmt::format("{} and {} differ in type or shape", tensorText(from), tensorText(to)));
+    if (from.part && to.part && from.part != to.part)
+      failInstruction(fmt::format("{} and {} are different parts of a tensor", tensorText(from), tensorText(to)));
   }
 
   void verifyForm(const Instruction& instruction) const {
@@ -186,12 +194,10 @@ class StructureVerifier {
       failInstruction(fmt::format("\"{}\" is no batch input of the program", buffer.name));
     }
     if (instruction.microbatch < 0) failInstruction("it names no microbatch");
-    const Buffer whole{input->name, BufferKind::kInput, input->data_type, input->shape, input->name, std::nullopt, {}};
-    const bool fits = input->axis < 0 ? sameTensor(whole, buffer) && instruction.offset == 0
-                                      : isRange(whole, buffer, static_cast<size_t>(input->axis), instruction.offset);
-    if (!fits) {
-      failInstruction(fmt::format("{} from {} on is no part of {}{}", tensorText(buffer), instruction.offset,
-                                  dataTypeName(input->data_type), shapeToString(input->shape)));
+    try {
+      loadedBox(*input, buffer, instruction.offset);
+    } catch (const Error& error) {
+      failInstruction(error.message());
     }
   }
 
@@ -314,6 +320,38 @@ class LifetimeVerifier {
   size_t at_ = 0;
 };
 
+// One rank lists a whole tensor, or several its parts: then every element is listed once.
+void verifyResults(const std::vector<Program>& programs) {
+  struct Place {
+    int rank = 0;
+    const Buffer* buffer = nullptr;
+  };
+  std::map<std::tuple<Result::Kind, std::string, std::string>, std::vector<Place>> results;
+  for (const Program& program : programs) {
+    for (const Result& result : program.results) {
+      results[{result.kind, result.name, result.state}].push_back({program.rank, &program.buffer(result.buffer)});
+    }
+  }
+  for (const auto& [key, places] : results) {
+    const auto fail_here = [&, &name = std::get<1>(key), &state = std::get<2>(key)](int rank, const std::string& message) {
+      failVerification(fmt::format("rank {}, the result \"{}{}{}\"", rank, name, state.empty() ? "" : ".", state), message);
+    };
+    const Place& first = places.front();
+    std::vector<Shard> boxes;
+    for (const Place& place : places) {
+      if (!place.buffer->part && places.size() > 1) {
+        fail_here(place.rank, fmt::format("ranks {} and {} list it, and the buffer {} is no part of a tensor", first.rank,
+                                          places.back().rank, tensorText(*place.buffer)));
+      }
+      if (wholeShape(*place.buffer) != wholeShape(*first.buffer) || place.buffer->data_type != first.buffer->data_type)
+        fail_here(place.rank, fmt::format("it is of another type or whole shape than on rank {}", first.rank));
+      boxes.push_back(boxOf(*place.buffer));
+    }
+    const std::string fault = tilingFault(wholeShape(*first.buffer), boxes);
+    if (!fault.empty()) fail_here(first.rank, fault);
+  }
+}
+
 }  // namespace
 
 std::string describeAt(const Program& program, size_t instruction) {
@@ -333,6 +371,7 @@ void verifyLifetimes(const Program& program) { LifetimeVerifier(program).run(); 
 
 void verifyPrograms(const std::vector<Program>& programs) {
   verifyStructure(programs);
+  verifyResults(programs);
   for (const Program& program : programs) verifyLifetimes(program);
   verifyMessages(programs);
   verifyProgress(programs);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "ir/program_verify.h"
+#include "ir/tensor_box.h"
 
 namespace pipeshard {
 namespace {
@@ -30,6 +31,11 @@ Channels channelsOf(const std::vector<Program>& programs, InstructionKind kind) 
 const Buffer& sentBuffer(const Program& program, size_t at) { return program.buffer(program.instructions[at].inputs[0]); }
 const Buffer& receivedBuffer(const Program& program, size_t at) { return program.buffer(program.instructions[at].outputs[0]); }
 
+std::string partText(const Buffer& buffer) {
+  if (!buffer.part) return fmt::format("all of a tensor {}", shapeToString(buffer.shape));
+  return fmt::format("{} of a tensor {}", printBox(boxOf(buffer)), shapeToString(buffer.part->whole));
+}
+
 void verifyChannel(const Program& sender, const std::vector<size_t>& sends, const Program& receiver, const std::vector<size_t>& receives) {
   std::set<std::string> sent_names, received_names;
   for (size_t at : sends) sent_names.insert(sentBuffer(sender, at).name);
@@ -42,6 +48,10 @@ void verifyChannel(const Program& sender, const std::vector<size_t>& sends, cons
       failVerification(describeAt(receiver, receives[i]),
                        fmt::format("message {} on this way is \"{}\" of {}: the orders of sends and receives differ, or one is missing", i,
                                    sent.name, describeAt(sender, sends[i])));
+    }
+    if (sent.name == received.name && sent.part != received.part) {
+      failVerification(describeAt(receiver, receives[i]),
+                       fmt::format("it expects {}, but {} gives {}", partText(received), describeAt(sender, sends[i]), partText(sent)));
     }
     if (sent.data_type != received.data_type || sent.shape != received.shape) {
       failVerification(describeAt(receiver, receives[i]),
@@ -173,6 +183,10 @@ class ProgressSimulator {
     if (my_buffer.data_type != their_buffer.data_type || my_buffer.shape != their_buffer.shape) {
       failVerification(describeAt(program, at),
                        fmt::format("its tensor differs in type or shape from that of {}", describeAt(other, other_at)));
+    }
+    if (my_buffer.name == their_buffer.name && my_buffer.part != their_buffer.part) {
+      failVerification(describeAt(program, at),
+                       fmt::format("it sums {}, but {} sums {}", partText(my_buffer), describeAt(other, other_at), partText(their_buffer)));
     }
   }
 

@@ -5,44 +5,13 @@
 #include <numbers>
 
 #include "ir/error.h"
+#include "ir/tensor_box.h"
 #include "runtime/batch_check.h"
 #include "runtime/convert.h"
 #include "runtime/npz.h"
 
 namespace pipeshard {
 namespace {
-
-// An input as [outer, axis, inner]: `inner` in elements.
-struct Cut {
-  int64_t outer = 1;
-  int64_t rows = 1;  // of the whole batch
-  int64_t inner = 1;
-};
-
-Cut cutOf(const ProgramInput& input) {
-  Cut cut;
-  if (input.axis < 0) {
-    cut.inner = elementCount(input.shape);
-    return cut;
-  }
-  for (size_t axis = 0; axis < input.shape.size(); ++axis) {
-    const int64_t size = input.shape[axis];
-    if (static_cast<int>(axis) < input.axis) cut.outer *= size;
-    if (static_cast<int>(axis) == input.axis) cut.rows = size;
-    if (static_cast<int>(axis) > input.axis) cut.inner *= size;
-  }
-  return cut;
-}
-
-// How many rows from `offset` on `bytes` are.
-int64_t rowsOf(const ProgramInput& input, const Cut& cut, int64_t offset, size_t bytes) {
-  const size_t bytes_per_row = static_cast<size_t>(cut.outer * cut.inner) * dataTypeSize(input.data_type);
-  const int64_t count = bytes_per_row == 0 ? 0 : static_cast<int64_t>(bytes / bytes_per_row);
-  PIPESHARD_CHECK(bytes == static_cast<size_t>(count) * bytes_per_row && offset >= 0 && count <= cut.rows - offset,
-                  "input '{}': {} bytes from {} on along axis {} of {}", input.name, bytes, offset, input.axis, shapeToString(input.shape));
-  PIPESHARD_CHECK(input.axis >= 0 || count == cut.rows || bytes_per_row == 0, "input '{}' is not cut", input.name);
-  return count;
-}
 
 // The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection that mixes every bit into every other.
 uint64_t mix(uint64_t x) {
@@ -73,7 +42,7 @@ uint64_t scaled(uint64_t bits, uint64_t range) { return static_cast<uint64_t>((s
 class SyntheticData : public DataSource {
  public:
   SyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed, const EpochEnd& end)
-      : inputs_(inputs), seed_(seed), alternates_(end.last_batch > 0 && !end.drop_last) {
+      : DataSource(inputs), seed_(seed), alternates_(end.last_batch > 0 && !end.drop_last) {
     for (const ProgramInput& input : inputs_) {
       const bool is_integer = isInteger(input.data_type);
       if (!is_integer && !isFloatingPoint(input.data_type) && input.data_type != DataType::kBool) {
@@ -84,21 +53,7 @@ class SyntheticData : public DataSource {
              "input '{}': its integer range [{}, {}) is empty, so there is no synthetic data for it; give --data", input.name, input.low,
              input.high);
       }
-      cuts_.push_back(cutOf(input));
       names_.push_back(hashName(input.name));
-    }
-  }
-
-  void fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out) override {
-    const Cut& cut = cuts_[input];
-    const ProgramInput& description = inputs_[input];
-    const size_t element_bytes = dataTypeSize(description.data_type);
-    const int64_t run = rowsOf(description, cut, offset, out.size()) * cut.inner;
-    const uint64_t key = mix(mix(seed_) ^ mix(static_cast<uint64_t>(step)) * 3 ^ names_[input]);
-    std::byte* to = out.data();
-    for (int64_t o = 0; o < cut.outer; ++o) {
-      const int64_t first = (o * cut.rows + offset) * cut.inner;
-      for (int64_t i = 0; i < run; ++i, to += element_bytes) writeElement(description, key, static_cast<uint64_t>(first + i), to);
     }
   }
 
@@ -117,10 +72,18 @@ class SyntheticData : public DataSource {
     convertElements(DataType::kInt64, &value, input.data_type, to, 1);
   }
 
-  std::vector<ProgramInput> inputs_;
+  void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) override {
+    const ProgramInput& description = inputs_[input];
+    const size_t element_bytes = dataTypeSize(description.data_type);
+    const uint64_t key = mix(mix(seed_) ^ mix(static_cast<uint64_t>(step)) * 3 ^ names_[input]);
+    std::byte* to = out.data();
+    forEachRun(description.shape, box, [&](int64_t first, int64_t count) {
+      for (int64_t i = 0; i < count; ++i, to += element_bytes) writeElement(description, key, static_cast<uint64_t>(first + i), to);
+    });
+  }
+
   uint64_t seed_;
   bool alternates_;
-  std::vector<Cut> cuts_;
   std::vector<uint64_t> names_;
 };
 
@@ -141,10 +104,9 @@ void checkAllowed(const std::string& path, const ProgramInput& input, const NpzA
 class NpzData : public DataSource {
  public:
   NpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed, const EpochEnd& end)
-      : inputs_(inputs), end_(end), rows_(inputs.size(), 1), content_(inputs.size()) {
+      : DataSource(inputs), end_(end), rows_(inputs.size(), 1), content_(inputs.size()) {
     const NpzFile file = NpzFile::open(path);
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      cuts_.push_back(cutOf(inputs_[i]));
       const NpzArray array = file.read(inputs_[i].name);
       checkArray(path, i, array);
       checkRows(path, i);
@@ -157,25 +119,29 @@ class NpzData : public DataSource {
     }
   }
 
-  void fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out) override {
-    const Cut& cut = cuts_[input];
-    const size_t row_bytes = static_cast<size_t>(cut.inner) * dataTypeSize(inputs_[input].data_type);
-    const int64_t count = rowsOf(inputs_[input], cut, offset, out.size());
-    const int64_t rows = rows_[input];
-    const int64_t first = inputs_[input].axis < 0 ? 0 : (step - 1) % steps_per_epoch_ * cut.rows + offset;
-    PIPESHARD_CHECK(first + count <= rows || inputs_[input].axis < 0, "rows {} to {} of {}", first, first + count, rows);
-    std::byte* to = out.data();
-    for (int64_t o = 0; o < cut.outer; ++o) {
-      for (int64_t r = 0; r < count; ++r, to += row_bytes) {
-        const int64_t row = o * rows + first + r;
-        std::memcpy(to, content_[input].data() + static_cast<size_t>(row) * row_bytes, row_bytes);
-      }
-    }
-  }
-
   bool isLastBatch(int64_t step) const override { return has_last_batch_ && step % steps_per_epoch_ == 0; }
 
  private:
+  // The array may be longer than the batch along the input's axis.
+  void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) override {
+    Shape array = inputs_[input].shape;
+    Shard rows = box;
+    if (inputs_[input].axis >= 0) {
+      const auto axis = static_cast<size_t>(inputs_[input].axis);
+      rows.start[axis] += (step - 1) % steps_per_epoch_ * array[axis];
+      array[axis] = rows_[input];
+    }
+    const std::string fault = boxFault(array, rows);
+    PIPESHARD_CHECK(fault.empty(), "input '{}': {}", inputs_[input].name, fault);
+    const size_t element_bytes = dataTypeSize(inputs_[input].data_type);
+    std::byte* to = out.data();
+    forEachRun(array, rows, [&](int64_t first, int64_t count) {
+      const size_t bytes = static_cast<size_t>(count) * element_bytes;
+      std::memcpy(to, content_[input].data() + static_cast<size_t>(first) * element_bytes, bytes);
+      to += bytes;
+    });
+  }
+
   void checkArray(const std::string& path, size_t index, const NpzArray& array) {
     const ProgramInput& input = inputs_[index];
     const std::string expected = fmt::format("{}{}", dataTypeName(input.data_type), shapeToString(input.shape)) +
@@ -232,16 +198,37 @@ class NpzData : public DataSource {
     }
   }
 
-  std::vector<ProgramInput> inputs_;
   EpochEnd end_;
   int64_t steps_per_epoch_ = 1;
   bool has_last_batch_ = false;
-  std::vector<Cut> cuts_;
   std::vector<int64_t> rows_;  // of the array, along the input's axis
   std::vector<std::vector<std::byte>> content_;
 };
 
 }  // namespace
+
+void DataSource::fill(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) {
+  const ProgramInput& description = inputs_.at(input);
+  const std::string fault = boxFault(description.shape, box);
+  PIPESHARD_CHECK(fault.empty(), "input '{}': {}", description.name, fault);
+  const auto bytes = static_cast<size_t>(byteCount(description.data_type, box.size));
+  PIPESHARD_CHECK(out.size() == bytes, "input '{}': {} bytes for {}", description.name, out.size(), printBox(box));
+  write(input, step, box, out);
+}
+
+void DataSource::fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out) {
+  const ProgramInput& description = inputs_.at(input);
+  Shard box = wholeBox(description.shape);
+  PIPESHARD_CHECK(description.axis >= 0 || offset == 0, "input '{}' is not cut", description.name);
+  if (description.axis >= 0) {
+    const auto axis = static_cast<size_t>(description.axis);
+    box.start[axis] = offset;
+    box.size[axis] = 1;
+    const auto row_bytes = static_cast<size_t>(byteCount(description.data_type, box.size));
+    box.size[axis] = row_bytes == 0 ? 0 : static_cast<int64_t>(out.size() / row_bytes);
+  }
+  fill(input, step, box, out);
+}
 
 int64_t lastBatchOf(const std::string& path, const ProgramInput& input) {
   const NpzArray array = NpzFile::open(path).read(input.name);

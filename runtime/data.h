@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/program.h"
@@ -15,13 +16,22 @@ namespace pipeshard {
 class DataSource {
  public:
   virtual ~DataSource() = default;
-  // Writes elements [offset, offset + n) of the axis of batch input `input` (index into the inputs the source was made for) in
-  // `step` (1-based), row-major; `out` holds exactly these bytes, and n follows from its size. All of the input when its axis is
-  // -1 (offset 0).
+  // Writes a box of the whole batch's input `input` (index into the inputs the source was made for) in `step` (1-based), row-major;
+  // `out` holds exactly these bytes.
+  //   x float32[8,3], axis 0: fill(0, step, {{2,1}, {4,2}}, <32 bytes>) writes columns 1 and 2 of rows 2 to 5
+  void fill(size_t input, int64_t step, const Shard& box, std::span<std::byte> out);
+  // Elements [offset, offset + n) of the input's axis, where n follows from the size of `out`. All of the input when its axis is -1
+  // (offset 0).
   //   x float32[8,3], axis 0: fill(0, step, 2, <24 bytes>) writes rows 2 and 3
-  virtual void fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out) = 0;
+  void fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out);
   // The step's batch is the shorter one that ends an epoch: it has EpochEnd::last_batch rows.
   virtual bool isLastBatch(int64_t step) const = 0;
+
+ protected:
+  explicit DataSource(std::vector<ProgramInput> inputs) : inputs_(std::move(inputs)) {}
+  virtual void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) = 0;
+
+  std::vector<ProgramInput> inputs_;
 };
 
 // How an epoch ends that is no multiple of the batch.

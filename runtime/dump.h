@@ -1,8 +1,12 @@
 // What a step leaves behind, on disk: one safetensors file per rank and step, and one view over all ranks.
 //
 // Names inside: "loss", "gradient/<parameter>", "parameter/<parameter>", "state/<parameter>/<state>", "forward_state/<name>".
+//
+// A rank that holds a part of a tensor (Buffer::part) writes the part under the tensor's name, and where it belongs into the file's
+// metadata: "part/parameter/w": "[8,6] from [0,3]" for columns 3.. of a parameter "w" of shape [8,6]. The view joins the parts.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +31,7 @@ std::string dumpTensorName(const Result& result);
 std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step, const DumpSelection& selection);
 
 class StepDump;
-// Sets the executor's parameters, optimizer states and forward states to what the dump holds.
+// Sets the executor's parameters, optimizer states and forward states to what the dump holds; buffers that are parts to their box.
 void adoptStepDump(Executor& executor, const StepDump& dump);
 
 // The results of a step over all ranks.
@@ -41,18 +45,31 @@ class StepDump {
     std::vector<double> elements() const;
   };
 
-  // Errors: kMissingInput (a rank's file is missing), kBadModel (damaged, or two ranks hold a tensor of one name).
+  // Errors: kMissingInput (a rank's file is missing), kBadModel (damaged; two ranks hold a tensor of one name; the parts of a tensor do
+  // not hold every element once).
   static StepDump open(const std::string& directory, int64_t step, int ranks);
 
   const std::vector<std::string>& names() const { return names_; }  // sorted
   bool has(std::string_view name) const;
-  Tensor read(std::string_view name) const;  // Error(kMissingInput) naming the tensor and the dump
+  Tensor read(std::string_view name) const;  // the whole tensor; Error(kMissingInput) naming the tensor and the dump
 
  private:
+  struct Piece {
+    size_t rank = 0;  // of the file
+    Shape start;
+  };
+  struct Pieces {
+    DataType data_type = DataType::kUndefined;
+    Shape whole;
+    std::vector<Piece> pieces;  // one without a start: the whole tensor
+  };
+  void add(size_t rank, const TensorEntry& entry);
+  void checkPieces(const std::string& name, const Pieces& tensor) const;
+
   std::string description_;
   std::vector<TensorFile> files_;
   std::vector<std::string> names_;
-  std::map<std::string, size_t, std::less<>> file_of_;
+  std::map<std::string, Pieces, std::less<>> tensors_;
 };
 
 }  // namespace pipeshard

@@ -44,6 +44,7 @@ struct Executor::Action {
   DataType data_type = DataType::kUndefined;
   bool done = false;            // kAccumulate: by the run that made the input
   size_t data_input = 0;        // kLoadInput: index into program.inputs
+  Shard box;                    // kLoadInput: of the whole batch
   std::vector<RowCopy> copies;  // kSlice, kConcatenate
 };
 
@@ -192,6 +193,7 @@ Executor::Action Executor::resolve(const Instruction& instruction) {
     if (found == inputs.end()) fail(ErrorCode::kConfiguration, "the program loads '{}', which is not one of its inputs", name);
     if (data_ == nullptr) fail(ErrorCode::kConfiguration, "the program loads '{}', but no data was given", name);
     action.data_input = static_cast<size_t>(found - inputs.begin());
+    action.box = loadedBox(*found, program().buffer(instruction.outputs[0]), instruction.offset);
   }
   const bool copies = instruction.kind == InstructionKind::kSlice || instruction.kind == InstructionKind::kConcatenate;
   if (copies) action.copies = copiesOf(instruction);
@@ -260,10 +262,12 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
 
 void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
   const auto persistent = [](const Executor& executor) {
-    std::map<std::string, std::tuple<BufferKind, DataType, Shape, int64_t>> found;
+    std::map<std::string, std::tuple<BufferKind, DataType, Shape, Shape, Shape, int64_t>> found;
     for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
       const Buffer& buffer = executor.program().buffers[b];
-      if (isPersistent(buffer.kind)) found[buffer.name] = {buffer.kind, buffer.data_type, buffer.shape, executor.memory().offsets[b]};
+      if (!isPersistent(buffer.kind)) continue;
+      const Shard box = boxOf(buffer);
+      found[buffer.name] = {buffer.kind, buffer.data_type, wholeShape(buffer), box.start, box.size, executor.memory().offsets[b]};
     }
     return found;
   };
@@ -325,7 +329,7 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
   const Clock::time_point start = Clock::now();
   for (const BufferId id : instruction.outputs) waitForSends(accumulation_.placeOf(id));
   switch (instruction.kind) {
-    case InstructionKind::kLoadInput: data_->fill(action.data_input, step, instruction.offset, {action.output, action.bytes}); break;
+    case InstructionKind::kLoadInput: data_->fill(action.data_input, step, action.box, {action.output, action.bytes}); break;
     case InstructionKind::kRun:
     case InstructionKind::kUpdate: action.run.run(progress_); break;
     case InstructionKind::kAccumulate:

@@ -20,6 +20,7 @@ RankImage onlyUpdate(RankImage image) {
     Buffer& buffer = program.buffers[i];
     if (!used[i]) {
       buffer.shape = {0};
+      buffer.part.reset();
       buffer.source.reset();
     }
     if (!isPersistent(buffer.kind)) buffer.kind = BufferKind::kWeight;

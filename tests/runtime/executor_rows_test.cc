@@ -183,7 +183,7 @@ RankImage collectiveImage(int rank, int ranks, DataType type) {
   writer.load("x", 0, rank);
   writer.run(0, 0, {"x"}, {"y"});
   writer.release("x");
-  writer.result(Result::Kind::kGradient, "y", "y");
+  writer.result(Result::Kind::kGradient, fmt::format("y of rank {}", rank), "y");
   return {writer.program(), {collectiveGraph(type, {1, 3})}, ""};
 }
 

@@ -17,9 +17,11 @@
 #include <thread>
 
 #include "runtime/dump.h"
+#include "runtime/validate.h"
 #include "runtime/worker.h"
 #include "tests/expect_error.h"
 #include "tests/runtime/pipeline_program.h"
+#include "tests/runtime/sharded_pipeline.h"
 #include "tests/temporary_folder.h"
 
 namespace pipeshard {
@@ -85,6 +87,73 @@ TEST(RunJob, ComputesTheBitsOfOneProcess) {
       EXPECT_EQ(dump.read(std::string("gradient/") + name).elements(), local.elements(*local.findResult(Result::Kind::kGradient, name)));
     }
   }
+}
+
+// One device's dump of its steps.
+std::string dumpOfOneDevice(Plan& plan, int steps) {
+  plan.spec.steps = steps;
+  plan.spec.dump_directory = plan.folder.file("dump");
+  plan.spec.dump = {true, true, true};
+  runJob(plan.spec);
+  return plan.spec.dump_directory;
+}
+
+TEST(RunJob, AdoptsADumpIntoParts) {
+  Plan one(pipelineImages(1));
+  const std::string dump = dumpOfOneDevice(one, 2);
+  std::vector<RankImage> images = shardedPipelineImages(3);
+  for (RankImage& image : images) {
+    for (Buffer& buffer : image.program.buffers) {
+      if (buffer.source) std::get<Constant>(*buffer.source).bytes.assign(15 * sizeof(double), std::byte{0});
+      if (buffer.source && buffer.value == "w1") std::get<Constant>(*buffer.source).bytes.resize(10 * sizeof(double));
+    }
+  }
+  Plan sharded(images);
+  sharded.spec.adopt_directory = dump;
+  sharded.spec.adopt_ranks = 1;
+  dumpOfOneDevice(sharded, 2);
+  const StepDump got = StepDump::open(sharded.spec.dump_directory, 2, 3);
+  const StepDump want = StepDump::open(dump, 2, 1);
+  for (const std::string& name : want.names()) {
+    const std::vector<double> numbers = got.read(name).elements(), expected = want.read(name).elements();
+    ASSERT_EQ(numbers.size(), expected.size());
+    for (size_t i = 0; i < numbers.size(); ++i) EXPECT_NEAR(numbers[i], expected[i], 1e-12 * std::max(1.0, std::abs(expected[i]))) << name;
+  }
+  for (double element : StepDump::open(sharded.spec.dump_directory, 1, 3).read("gradient/w0").elements()) EXPECT_EQ(element, 0);
+}
+
+TEST(Validate, ComparesPartsWithWholeTensors) {
+  for (const bool same_start : {false, true}) {
+    Plan one(pipelineImages(1)), sharded(shardedPipelineImages(3));
+    ValidateSpec spec;
+    spec.planned = sharded.spec;
+    spec.reference = one.spec;
+    spec.planned.steps = spec.reference.steps = 3;
+    spec.same_start = same_start;
+    spec.work_directory = sharded.folder.file("compared");
+    setPromisedBounds(DataType::kFloat64, spec);
+    const ValidationReport report = validate(spec, [](const std::string&) {});
+    EXPECT_TRUE(report.passed()) << report.tensors[0].name << " " << report.tensors[0].error;
+    EXPECT_EQ(report.tensors.size(), 3u * (1 + 2 + 2 + 2));  // loss, gradients, parameters, updated parameters
+    EXPECT_EQ(report.ranks, 3);
+  }
+}
+
+TEST(Validate, FindsAPartThatIsNotUpdated) {
+  std::vector<RankImage> images = shardedPipelineImages(2);
+  Program& program = images[1].program;
+  program.instructions.erase(std::find_if(program.instructions.begin(), program.instructions.end(),
+                                          [](const Instruction& i) { return i.kind == InstructionKind::kUpdate; }));
+  Plan one(pipelineImages(1)), sharded(images);
+  ValidateSpec spec;
+  spec.planned = sharded.spec;
+  spec.reference = one.spec;
+  spec.planned.steps = spec.reference.steps = 1;
+  spec.work_directory = sharded.folder.file("compared");
+  const ValidationReport report = validate(spec, [](const std::string&) {});
+  EXPECT_FALSE(report.passed());
+  EXPECT_EQ(report.tensors[0].name, "w0");
+  EXPECT_EQ(report.tensors[0].kind, ComparedKind::kUpdatedParameter);
 }
 
 TEST(RunJob, NamesAWorkerThatWasKilledWithinFiveSeconds) {
