@@ -1,5 +1,6 @@
 #include "ir/plan.h"
 
+#include <algorithm>
 #include <charconv>
 #include <iterator>
 
@@ -43,6 +44,21 @@ std::string deviceList(const std::vector<int>& devices) {
     i = end;
   }
   return text;
+}
+
+// "1.23 ms": three or more digits of a time.
+std::string duration(int64_t ns) {
+  if (ns < 1000) return fmt::format("{} ns", ns);
+  if (ns < 1000000) return fmt::format("{:.2f} us", static_cast<double>(ns) / 1e3);
+  if (ns < 1000000000) return fmt::format("{:.2f} ms", static_cast<double>(ns) / 1e6);
+  return fmt::format("{:.2f} s", static_cast<double>(ns) / 1e9);
+}
+
+std::string shardingLine(size_t stage, const ShardingPlan& sharding) {
+  const std::string bound = sharding.optimal ? "optimal" : "at least " + duration(sharding.lower_bound_ns);
+  return fmt::format("  sharding of stage {}: {} on {}, {} compute + {} communication ({}), {} per device\n", stage, sharding.method,
+                     fmt::join(sharding.mesh, "x"), duration(sharding.compute_ns), duration(sharding.communication_ns), bound,
+                     scaled(sharding.memory_bytes, "B"));
 }
 
 }  // namespace
@@ -89,6 +105,12 @@ std::string printPlan(const Plan& plan) {
                     scaled(stage.forward_flops, "FLOP"), scaled(stage.backward_flops, "FLOP"),
                     percent(stage.forward_flops + stage.backward_flops, total), scaled(stage.parameter_bytes, "B"), stage.peak_activations,
                     plan.layers.at(static_cast<size_t>(stage.last_layer)).last_node);
+  }
+  const bool sharded =
+      std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
+  if (sharded) text += "\n";
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    if (plan.stages[s].sharding) text += shardingLine(s, *plan.stages[s].sharding);
   }
   if (!plan.notes.empty()) text += "\n";
   for (const std::string& note : plan.notes) text += "  note: " + note + "\n";

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,24 @@ struct LayerPlan {
   int64_t flops = 0;  // forward, one microbatch
 };
 
+// How a stage's tensors lie on its devices, by name; what is not listed is replicated (sharding/sharding_plan.h). In plan.json every
+// entry has a line of its own:
+//   "shardings":  {"stage":0,"method":"auto","mesh":[2,2],"predicted":{"compute_ns":51,...,"lower_bound_ns":60},"optimal":true}
+//   "strategies": {"stage":0,"node":"matmul_1","uses":"0:k 1:j"}
+//   "specs":      {"stage":0,"value":"w1","spec":"S0,R"}
+struct ShardingPlan {
+  std::string method = "auto";                    // as given to --sharding
+  std::vector<int> mesh;                          // the logical mesh, product StagePlan::devices.size()
+  std::map<std::string, std::string> strategies;  // by a node's first output: printUses (sharding/strategy.h)
+  std::map<std::string, std::string> specs;       // by value: printSpec
+  // Of one step, as the cost model predicts it: on the device with the largest shards.
+  int64_t compute_ns = 0;
+  int64_t communication_ns = 0;
+  int64_t memory_bytes = 0;    // the largest peak of a device
+  int64_t lower_bound_ns = 0;  // no choice costs less than this; of compute and communication together
+  bool optimal = false;        // proven: the bound is met
+};
+
 struct StagePlan {
   int first_layer = 0;  // inclusive
   int last_layer = 0;
@@ -41,6 +60,7 @@ struct StagePlan {
   int64_t backward_flops = 0;
   int64_t parameter_bytes = 0;
   int64_t peak_activations = 0;  // microbatches in flight under the schedule
+  std::optional<ShardingPlan> sharding = {};
 };
 
 struct Plan {

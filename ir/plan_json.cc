@@ -1,10 +1,12 @@
 // plan.json. Reading is strict: a hand-edited plan with a misspelt key or stages that leave a layer out is refused.
 
 #include <algorithm>
+#include <limits>
 
 #include "ir/error.h"
 #include "ir/json_reader.h"
 #include "ir/plan.h"
+#include "ir/sharding_spec.h"
 
 namespace pipeshard {
 namespace {
@@ -87,6 +89,95 @@ StagePlan stageFromJson(const JsonReader& json, const Plan& plan) {
   return stage;
 }
 
+// The shardings of all stages: one list for each kind of entry, so that every entry has a line of its own. Left out where nothing is
+// sharded.
+void addShardings(const Plan& plan, Json& document) {
+  Json shardings = Json::array(), strategies = Json::array(), specs = Json::array();
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    if (!plan.stages[s].sharding) continue;
+    const ShardingPlan& sharding = *plan.stages[s].sharding;
+    shardings.push_back({{"stage", s},
+                         {"method", sharding.method},
+                         {"mesh", sharding.mesh},
+                         {"predicted",
+                          {{"compute_ns", sharding.compute_ns},
+                           {"communication_ns", sharding.communication_ns},
+                           {"memory_bytes", sharding.memory_bytes},
+                           {"lower_bound_ns", sharding.lower_bound_ns}}},
+                         {"optimal", sharding.optimal}});
+    for (const auto& [node, uses] : sharding.strategies) strategies.push_back({{"stage", s}, {"node", node}, {"uses", uses}});
+    for (const auto& [value, spec] : sharding.specs) specs.push_back({{"stage", s}, {"value", value}, {"spec", spec}});
+  }
+  if (shardings.empty()) return;
+  document["shardings"] = std::move(shardings);
+  document["strategies"] = std::move(strategies);
+  document["specs"] = std::move(specs);
+}
+
+void readSharding(const JsonReader& json, Plan& plan) {
+  json.expectObject({"stage", "method", "mesh", "predicted", "optimal"});
+  const auto s = static_cast<size_t>(json.at("stage").integer(0, std::ssize(plan.stages) - 1));
+  StagePlan& stage = plan.stages[s];
+  if (stage.sharding) json.at("stage").failExpected("a stage that no earlier entry is about");
+  ShardingPlan& sharding = stage.sharding.emplace();
+  sharding.method = json.at("method").string();
+  int64_t devices = 1;
+  for (int64_t size : json.at("mesh").integers(1, INT32_MAX)) {
+    sharding.mesh.push_back(static_cast<int>(size));
+    devices = devices > INT32_MAX ? devices : devices * size;
+  }
+  if (sharding.mesh.empty() || devices != std::ssize(stage.devices)) {
+    json.at("mesh").failExpected(fmt::format("a mesh whose product is the number of devices of the stage, {}", stage.devices.size()));
+  }
+  const JsonReader predicted = json.at("predicted");
+  predicted.expectObject({"compute_ns", "communication_ns", "memory_bytes", "lower_bound_ns"});
+  sharding.compute_ns = predicted.at("compute_ns").integer(0, INT64_MAX);
+  sharding.communication_ns = predicted.at("communication_ns").integer(0, INT64_MAX);
+  sharding.memory_bytes = predicted.at("memory_bytes").integer(0, INT64_MAX);
+  sharding.lower_bound_ns = predicted.at("lower_bound_ns").integer(0, INT64_MAX);
+  sharding.optimal = json.at("optimal").boolean();
+}
+
+ShardingPlan& shardingOf(const JsonReader& json, Plan& plan) {
+  const int64_t stage = json.at("stage").integer(0, std::ssize(plan.stages) - 1);
+  std::optional<ShardingPlan>& sharding = plan.stages[static_cast<size_t>(stage)].sharding;
+  if (!sharding) json.at("stage").failExpected("a stage that \"shardings\" is about");
+  return *sharding;
+}
+
+// Axes of the mesh at most, each once. Whether the tensor can be cut so is for those to say who have the model.
+void checkSpec(const JsonReader& json, const ShardingPlan& sharding) {
+  ShardingSpec spec;
+  try {
+    spec = parseSpec(json.string());
+  } catch (const Error& error) {
+    json.failExpected(fmt::format("a sharding spec ({})", error.message()));
+  }
+  const std::string fault = specFault(spec, Shape(spec.axes.size(), std::numeric_limits<int32_t>::max()), LogicalMesh{sharding.mesh});
+  if (!fault.empty()) json.failExpected(fmt::format("a spec on the mesh of the stage, but {}", fault));
+}
+
+void readShardings(const JsonReader& json, Plan& plan) {
+  if (json.has("shardings")) {
+    for (const JsonReader& entry : json.at("shardings").elements()) readSharding(entry, plan);
+  }
+  if (json.has("strategies")) {
+    for (const JsonReader& entry : json.at("strategies").elements()) {
+      entry.expectObject({"stage", "node", "uses"});
+      const bool is_new = shardingOf(entry, plan).strategies.try_emplace(entry.at("node").string(), entry.at("uses").string()).second;
+      if (!is_new) entry.at("node").failExpected("a node that no earlier entry of the stage is about");
+    }
+  }
+  if (!json.has("specs")) return;
+  for (const JsonReader& entry : json.at("specs").elements()) {
+    entry.expectObject({"stage", "value", "spec"});
+    ShardingPlan& sharding = shardingOf(entry, plan);
+    checkSpec(entry.at("spec"), sharding);
+    const bool is_new = sharding.specs.try_emplace(entry.at("value").string(), entry.at("spec").string()).second;
+    if (!is_new) entry.at("value").failExpected("a value that no earlier entry of the stage is about");
+  }
+}
+
 void readCluster(const JsonReader& json, Cluster& cluster) {
   json.expectObject({"nodes", "devices_per_node"});
   constexpr int kMostDevices = 1 << 20;
@@ -122,6 +213,7 @@ std::string planToJson(const Plan& plan) {
   for (const LayerPlan& layer : plan.layers) document["layers"].push_back(layerToJson(layer));
   document["stages"] = Json::array();
   for (const StagePlan& stage : plan.stages) document["stages"].push_back(stageToJson(stage));
+  addShardings(plan, document);
   document["notes"] = plan.notes;
   return dumpJson(document);
 }
@@ -132,7 +224,7 @@ Plan planFromJson(std::string_view text) {
   const JsonReader json(document, "plan.json");
   json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
                      "schedule", "layers", "stages"},
-                    {"notes", "train", "freeze", "boundaries", "last_batch"});
+                    {"notes", "train", "freeze", "boundaries", "last_batch", "shardings", "strategies", "specs"});
   Plan plan;
   plan.model_path = json.at("model").string();
   const JsonReader dimensions = json.at("dimensions");
@@ -170,6 +262,7 @@ Plan planFromJson(std::string_view text) {
     fail(ErrorCode::kConfiguration, "plan.json.stages: found device {} in use; expected 0 to {} without gaps, as {} devices are in use",
          last_device, used - 1, used);
   }
+  readShardings(json, plan);
   if (json.has("train")) plan.train = json.at("train").strings();
   if (json.has("freeze")) plan.freeze = json.at("freeze").strings();
   if (json.has("boundaries")) plan.boundaries = json.at("boundaries").strings();

@@ -118,6 +118,75 @@ TEST(PlanJson, RefusesStagesAndLayersWithGaps) {
   expectError(planToJson(short_plan), ErrorCode::kConfiguration, "stages that cover all 3 layers; the last stage ends before layer 2");
 }
 
+// Stage 0 on a mesh of 2 x 2.
+Plan shardedPlan() {
+  Plan plan = examplePlan();
+  plan.cluster = {1, 8};
+  plan.stages[0].devices = {0, 1, 2, 3};
+  plan.stages[0].mesh_shape = {1, 4};
+  plan.stages[1].devices = {4};
+  plan.stages[0].sharding = ShardingPlan{
+      "auto", {2, 2}, {{"mul", "0:i"}, {"add_1", "0:k 1:j"}}, {{"w", "S0,R"}, {"h", "R,S1;P0"}}, 1230000, 450000, 3000000, 1600000, false};
+  return plan;
+}
+
+TEST(PlanJson, RoundTripsShardings) {
+  const std::string json = planToJson(shardedPlan());
+  const Plan parsed = planFromJson(json);
+  EXPECT_EQ(planToJson(parsed), json);
+  EXPECT_FALSE(parsed.stages[1].sharding);
+  const ShardingPlan& sharding = parsed.stages[0].sharding.value();
+  const ShardingPlan expected = *shardedPlan().stages[0].sharding;
+  EXPECT_EQ(sharding.method, "auto");
+  EXPECT_EQ(sharding.mesh, expected.mesh);
+  EXPECT_EQ(sharding.strategies, expected.strategies);
+  EXPECT_EQ(sharding.specs, expected.specs);
+  EXPECT_EQ(sharding.compute_ns, 1230000);
+  EXPECT_EQ(sharding.communication_ns, 450000);
+  EXPECT_EQ(sharding.memory_bytes, 3000000);
+  EXPECT_EQ(sharding.lower_bound_ns, 1600000);
+  EXPECT_FALSE(sharding.optimal);
+  EXPECT_EQ(planToJson(examplePlan()).find("shardings"), std::string::npos);
+}
+
+TEST(PlanJson, HasOneLinePerEntryOfASharding) {
+  const std::string json = planToJson(shardedPlan());
+  EXPECT_THAT(json, HasSubstr("\n    {\"stage\":0,\"method\":\"auto\",\"mesh\":[2,2],\"predicted\":{\"compute_ns\":1230000,"));
+  EXPECT_THAT(json, HasSubstr("\n    {\"stage\":0,\"node\":\"add_1\",\"uses\":\"0:k 1:j\"},\n"));
+  EXPECT_THAT(json, HasSubstr("\n    {\"stage\":0,\"value\":\"h\",\"spec\":\"R,S1;P0\"},\n"));
+}
+
+TEST(PlanJson, NamesWhatIsWrongWithASharding) {
+  const std::string json = planToJson(shardedPlan());
+  const auto refuse = [&](const char* from, const char* to, const char* message) {
+    expectError(replaced(json, from, to), ErrorCode::kConfiguration, message);
+  };
+  refuse("\"mesh\":[2,2]", "\"mesh\":[2,3]",
+         "plan.json.shardings[0].mesh: found [2,3]; expected a mesh whose product is the number of devices of the stage, 4");
+  refuse("\"mesh\":[2,2]", "\"mesh\":[2147483647,2147483647,2147483647,2147483647]", "plan.json.shardings[0].mesh");
+  refuse("\"mesh\":[2,2]", "\"mesh\":[]", "plan.json.shardings[0].mesh: found []");
+  refuse("\"stage\":0,\"method\"", "\"stage\":2,\"method\"", "plan.json.shardings[0].stage: found 2; expected an integer from 0 to 1");
+  refuse("\"stage\":0,\"node\":\"mul\"", "\"stage\":1,\"node\":\"mul\"",
+         "plan.json.strategies[1].stage: found 1; expected a stage that \"shardings\" is about");
+  refuse("\"node\":\"mul\"", "\"node\":\"add_1\"", "plan.json.strategies[1].node: found \"add_1\"; expected a node that no earlier entry");
+  refuse("\"value\":\"w\"", "\"value\":\"h\"", "plan.json.specs[1].value: found \"h\"; expected a value that no earlier entry");
+  refuse("\"S0,R\"", "\"S2,R\"", "plan.json.specs[1].spec: found \"S2,R\"; expected a spec on the mesh of the stage, but");
+  refuse("\"S0,R\"", "\"S0,S0\"", "plan.json.specs[1].spec: found \"S0,S0\"");
+  refuse("\"S0,R\"", "\"Q\"", "plan.json.specs[1].spec: found \"Q\"; expected a sharding spec");
+  refuse("\"lower_bound_ns\"", "\"bound\"", "plan.json.shardings[0].predicted");
+  refuse("\"optimal\":false", "\"optimal\":0", "plan.json.shardings[0].optimal: found 0; expected true or false");
+}
+
+TEST(PrintPlan, ShowsTheShardingOfAStageInOneLine) {
+  Plan plan = shardedPlan();
+  EXPECT_THAT(printPlan(plan),
+              HasSubstr("\n  sharding of stage 0: auto on 2x2, 1.23 ms compute + 450.00 us communication (at least 1.60 ms), "
+                        "3.00 MB per device\n"));
+  plan.stages[0].sharding->optimal = true;
+  EXPECT_THAT(printPlan(plan), HasSubstr("450.00 us communication (optimal), 3.00 MB"));
+  EXPECT_THAT(printPlan(examplePlan()), Not(HasSubstr("sharding")));
+}
+
 TEST(ParseCluster, ReadsNodesTimesDevices) {
   EXPECT_EQ(parseCluster("1x4").deviceCount(), 4);
   EXPECT_EQ(parseCluster("2x8").nodes, 2);
