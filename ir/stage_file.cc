@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <map>
 #include <numeric>
 
@@ -201,13 +202,32 @@ class StageFileReader {
     return shape;
   }
 
+  // The operators of the stage are sharded, on a logical mesh of any rank.
+  static void readSharding(const JsonReader& json, const std::string& method, StageSpec& stage) {
+    const int devices = static_cast<int>(stage.devices.size());
+    stage.method = method;
+    stage.mesh_shape = {1, devices};
+    if (!json.has("mesh")) return;
+    stage.logical_mesh = narrow(json.at("mesh").integers(1, INT32_MAX));
+    const int64_t product = std::accumulate(stage.logical_mesh.begin(), stage.logical_mesh.end(), int64_t{1}, std::multiplies<>());
+    if (product != devices)
+      json.at("mesh").failExpected(fmt::format("axes with the product {}, the number of the stage's devices", devices));
+  }
+
   static void readMesh(const JsonReader& json, StageSpec& stage) {
     const int devices = static_cast<int>(stage.devices.size());
     std::string method;
     if (json.has("sharding")) {
       json.at("sharding").expectObject({"method"});
-      method = json.at("sharding").at("method").string({"data-parallel", "replicated"});
+      method = json.at("sharding").at("method").string({});
+      if (!method.starts_with("megatron:")) {
+        method = json.at("sharding")
+                     .at("method")
+                     .string({"data-parallel", "replicated", "auto", "zero2", "zero3", "tensor-parallel", "manual", "megatron:DP,TP"});
+      }
     }
+    stage.undecided = !json.has("sharding") && !json.has("mesh");
+    if (!method.empty() && method != "replicated" && method != "data-parallel") return readSharding(json, method, stage);
     stage.mesh_shape = method == "replicated" ? std::vector<int>{1, devices} : std::vector<int>{devices, 1};
     if (!json.has("mesh")) return;
     stage.mesh_shape = narrow(json.at("mesh").integers(1, INT32_MAX));

@@ -22,7 +22,12 @@ struct StageSpec {
   int last_layer = 0;
   std::string until;            // otherwise: the value at which the stage ends; "" for the last stage: the rest
   std::vector<int> devices;     // ranks, at least one; no two stages share one
-  std::vector<int> mesh_shape;  // {data, model}, the product is the number of devices
+  std::vector<int> mesh_shape;  // {data, model}, the product is the number of devices; {1, n} when operators are sharded
+  // "auto", "zero3", ... (docs/sharding.md): the stage's operators are sharded, on this mesh (empty: the best). Or "": they are not, as
+  // "data-parallel" or "replicated" say, or nothing is said.
+  std::string method;
+  std::vector<int> logical_mesh;
+  bool undecided = false;  // the file says neither mesh nor sharding
 };
 
 struct StageFile {

@@ -24,9 +24,19 @@ namespace {
 // What was decided of layers, stages and devices.
 struct Choice {
   Cuts cuts;
-  std::vector<std::vector<int>> devices;  // by stage
-  std::vector<std::vector<int>> meshes;   // by stage, {data, model}
+  std::vector<std::vector<int>> devices;               // by stage
+  std::vector<std::vector<int>> meshes;                // by stage, {data, model}
+  std::vector<std::optional<ShardingPlan>> shardings;  // by stage: method, and mesh if it is told
 };
+
+// What the method of a stage of several devices leaves for shardStages to fill in.
+std::optional<ShardingPlan> shardingOf(const std::string& method, const std::vector<int>& mesh, size_t devices) {
+  if (method.empty() || devices < 2) return std::nullopt;
+  ShardingPlan sharding;
+  sharding.method = method;
+  sharding.mesh = mesh;
+  return sharding;
+}
 
 // How many rows the smallest microbatch has along the axis that is the batch; 0 if no input has such an axis.
 int64_t rowsOfMicrobatch(const TrainingGraph& training, const Plan& plan) {
@@ -130,7 +140,8 @@ void placeInOrder(const PartitionOptions& options, const std::vector<int>& width
   for (int width : widths) {
     std::vector<int>& devices = choice.devices.emplace_back(static_cast<size_t>(width));
     std::iota(devices.begin(), devices.end(), next);
-    choice.meshes.push_back(options.sharding.method.empty() ? std::vector<int>{width, 1} : std::vector<int>{1, width});
+    choice.shardings.push_back(shardingOf(options.sharding.method, {}, devices.size()));
+    choice.meshes.push_back(choice.shardings.back() ? std::vector<int>{1, width} : std::vector<int>{width, 1});
     next += width;
   }
 }
@@ -156,7 +167,7 @@ Choice choiceOfBoundaries(const PartitionOptions& options, const Chain& chain, P
   }
   std::vector<Boundary> boundaries;
   for (const std::string& value : options.boundaries) boundaries.push_back({value, "boundary"});
-  Choice choice{oneLayerPerStage(boundaryPositions(chain, boundaries), chain), {}, {}};
+  Choice choice{oneLayerPerStage(boundaryPositions(chain, boundaries), chain), {}, {}, {}};
   placeInOrder(options, stageWidths(options, chain, needed, plan), choice);
   return choice;
 }
@@ -220,10 +231,13 @@ Choice choiceOfFile(const PartitionOptions& options, const Chain& chain, const P
   const int64_t rows = rowsOfMicrobatch(chain.training, plan);
   for (size_t s = 0; s < file.stages.size(); ++s) {
     const StageSpec& stage = file.stages[s];
-    checkDataAxis(fmt::format("{}.stages[{}].mesh", file.name, s), stage.mesh_shape[0], rows);
+    const std::string& method = stage.undecided ? options.sharding.method : stage.method;
+    choice.shardings.push_back(shardingOf(method, stage.logical_mesh, stage.devices.size()));
+    const int devices = static_cast<int>(stage.devices.size());
+    choice.meshes.push_back(choice.shardings.back() ? std::vector<int>{1, devices} : stage.mesh_shape);
+    checkDataAxis(fmt::format("{}.stages[{}].mesh", file.name, s), choice.meshes.back()[0], rows);
     if (file.layers > 0) choice.cuts.stage_ends.push_back(stage.last_layer);
     choice.devices.push_back(stage.devices);
-    choice.meshes.push_back(stage.mesh_shape);
   }
   return choice;
 }
@@ -240,7 +254,7 @@ Choice decide(const PartitionOptions& options, const Chain& chain, Plan& plan) {
     plan.notes.push_back(fmt::format("{} stage(s), as --balance {} matches so many modules", stages, options.balance));
   }
   const std::vector<int> widths = stageWidths(options, chain, stages, plan);
-  Choice choice{balanceStages(chain, balance, widths, options.layers), {}, {}};
+  Choice choice{balanceStages(chain, balance, widths, options.layers), {}, {}, {}};
   placeInOrder(options, widths, choice);
   return choice;
 }
@@ -270,6 +284,7 @@ void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
     stage.last_layer = last_layers[s];
     stage.devices = choice.devices[s];
     stage.mesh_shape = choice.meshes[s];
+    stage.sharding = choice.shardings[s];
     const int64_t first = plan.layers[static_cast<size_t>(stage.first_layer)].first;
     const int64_t last = plan.layers[static_cast<size_t>(stage.last_layer)].last;
     stage.forward_flops = sumOver(chain.flops, first, last);

@@ -50,9 +50,10 @@ AskedStages askedStages(const PartitionOptions& options);
 // malformed option, options that exclude each other), kMissingInput (no such stage file).
 void partitionTraining(const TrainingGraph& training, const PartitionOptions& options, Plan& plan);
 
-// Chooses the shardings of the plan's stages that have several devices (StagePlan::sharding): for each the best logical mesh and, on it,
-// the best sharding. Does nothing without a method. `progress` is called per stage and mesh.
+// Fills in the shardings that partitionTraining has asked for (StagePlan::sharding with a method): for each stage the best logical mesh
+// and, on it, the best sharding. `progress` is called per stage and mesh.
 // Errors: kUsage, kConfiguration (a method, mesh or constraint that cannot be), kOutOfMemory (nothing fits).
+bool hasShardedStage(const Plan& plan);
 void shardStages(const TrainingGraph& training, const ShardingRequest& request, Plan& plan,
                  const std::function<void(const std::string&)>& progress = {});
 

@@ -46,8 +46,11 @@ std::vector<ValueId> sharedValues(const TrainingGraph& training, const Cut& cut,
   return shared;
 }
 
-std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, int devices) {
-  if (request.mesh.empty()) return meshesFor(devices, request.method);
+// The mesh that the stage file or --mesh says, else all that are worth a try.
+std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, const StagePlan& stage) {
+  const int devices = static_cast<int>(stage.devices.size());
+  if (!stage.sharding->mesh.empty()) return {LogicalMesh{stage.sharding->mesh}};
+  if (request.mesh.empty()) return meshesFor(devices, stage.sharding->method);
   const LogicalMesh mesh = parseMesh(request.mesh);
   if (mesh.deviceCount() != devices) {
     fail(ErrorCode::kConfiguration, "--mesh {}: it has {} devices, the stage has {}", request.mesh, mesh.deviceCount(), devices);
@@ -89,7 +92,6 @@ ShardingPlan describeResult(const TrainingGraph& training, const std::vector<Nod
 
 ShardStageOptions optionsOf(const TrainingGraph& training, const ShardingRequest& request) {
   ShardStageOptions options;
-  options.method = request.method;
   for (const std::string& text : request.constraints) options.constraints.push_back(parseConstraint(text));
   options.microbatches = training.microbatches;
   options.seconds = request.seconds;
@@ -98,6 +100,7 @@ ShardStageOptions optionsOf(const TrainingGraph& training, const ShardingRequest
 }
 
 void setStage(const TrainingGraph& training, const Cut& cut, const StagePlan& stage, int index, ShardStageOptions& options) {
+  options.method = stage.sharding->method;
   options.replicated = sharedValues(training, cut, index);
   options.in_flight = stage.peak_activations;
 }
@@ -106,25 +109,24 @@ void setStage(const TrainingGraph& training, const Cut& cut, const StagePlan& st
 
 void shardStages(const TrainingGraph& training, const ShardingRequest& request, Plan& plan,
                  const std::function<void(const std::string&)>& progress) {
-  if (request.method.empty()) {
+  if (!hasShardedStage(plan)) {
     if (!request.constraints.empty() || !request.mesh.empty() || request.memory_bytes > 0)
-      fail(ErrorCode::kUsage, "--shard, --mesh and --memory go with --method, e.g. --method auto");
+      fail(ErrorCode::kUsage, "--shard, --mesh and --memory go with --method, and with a stage of several devices (--stages uniform:1)");
     return;
   }
   ShardStageOptions options = optionsOf(training, request);
   const Cut cut = cutTraining(training, plan);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     StagePlan& stage = plan.stages[s];
-    if (stage.devices.size() < 2) continue;
+    if (!stage.sharding) continue;
     const std::vector<NodeId> nodes = shardedNodes(cut, static_cast<int>(s));
     setStage(training, cut, stage, static_cast<int>(s), options);
     const auto show = [&](const LogicalMesh& mesh) {
       if (progress) progress(fmt::format("sharding stage {} on mesh {}", s, printMesh(mesh)));
     };
     try {
-      const ShardingResult result =
-          bestSharding(training, nodes, meshesToTry(request, static_cast<int>(stage.devices.size())), options, show);
-      stage.sharding = describeResult(training, nodes, request.method, result);
+      const ShardingResult result = bestSharding(training, nodes, meshesToTry(request, stage), options, show);
+      stage.sharding = describeResult(training, nodes, options.method, result);
       for (const std::string& op : result.replicated_operators) {
         const std::string note = fmt::format("{} has no factor rule and runs replicated", op);
         if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
@@ -146,7 +148,6 @@ std::vector<StageExplanation> explainStages(const TrainingGraph& training, const
     if (progress) progress(fmt::format("explaining stage {}", s));
     const std::vector<NodeId> nodes = shardedNodes(cut, static_cast<int>(s));
     setStage(training, cut, stage, static_cast<int>(s), options);
-    options.method = stage.sharding->method;
     ShardingResult result;
     result.sharding = shardingOfPlan(training, nodes, *stage.sharding);
     result.compute_ns = stage.sharding->compute_ns;

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "ir/error.h"
+#include "partition/partition.h"
 
 namespace pipeshard {
 
@@ -15,6 +16,10 @@ std::vector<NodeId> shardedNodes(const Cut& cut, int stage) {
   }
   std::sort(nodes.begin(), nodes.end());
   return nodes;
+}
+
+bool hasShardedStage(const Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
 }
 
 StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut) : family_(family) {

@@ -11,6 +11,7 @@
 #include "ir/error.h"
 #include "onnx_import/prepare.h"
 #include "onnx_import/reader.h"
+#include "runtime/executor.h"
 #include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
 #include "sharding/time_axis.h"
@@ -222,6 +223,12 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
   });
 }
 
+// What the rank's worker will allocate: its arena (runtime/memory_plan.h) and constants.
+int64_t plannedMemory(const RankProgram& rank) {
+  const Executor executor({rank.program, rank.subgraphs, ""}, {});
+  return executor.memory().total_bytes + executor.constantBytes();
+}
+
 bool isDataParallel(const Plan& plan) {
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1; });
 }
@@ -258,17 +265,15 @@ bool canSumOverBatch(const ForwardModel& model, const OptimizerSpec& optimizer, 
 // Decides the plan. A batch that is cut nowhere is left as it is, so that models that cannot be cut still run.
 BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimizer, const PartitionOptions& options,
                         const ProgressCallback& progress, Plan& plan, TrainingGraph& training) {
-  const bool sharded = !options.sharding.method.empty();
-  const bool cut_first = model.microbatches > 1 || (sharded && canSumOverBatch(model, optimizer, plan));
   const Plan undecided = plan;
-  for (const bool cut : {cut_first, true}) {
+  for (const bool cut : {model.microbatches > 1, true}) {
     plan = undecided;
     const BatchCut batch{model.batch, model.microbatches, cut};
     training = trainingFamily(model, optimizer, batch).base();
     noteUnreachedParameters(training, plan);
     partitionTraining(training, options, plan);
     if (isDataParallel(plan)) refuseDataParallelism(model);
-    if (!cut && isDataParallel(plan)) continue;
+    if (!cut && (isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, plan)))) continue;
     shardStages(training, options.sharding, plan, progress);
     return batch;
   }
@@ -320,6 +325,26 @@ void decideLastBatch(int64_t rows, Plan& plan) {
   plan.last_microbatches = std::min(plan.microbatches, rows / widest);
 }
 
+// The solver's memory rows foresee; what a device needs is known when its memory is planned. False: it is more than `room`, and
+// `limit`, which the solver keeps to, was lowered by the difference.
+bool fitsMemory(const PlannedTraining& planned, int64_t room, int64_t& limit) {
+  int64_t needed = 0;
+  for (const StagePlan& stage : planned.plan.stages) {
+    if (!stage.sharding) continue;
+    for (int rank : stage.devices) needed = std::max(needed, plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)]));
+  }
+  if (needed <= room) return true;
+  const int64_t lower = limit - std::max(needed - room, limit / 100);
+  if (lower <= room / 2) {
+    fail(ErrorCode::kOutOfMemory,
+         "--memory {}: the best sharding found needs {} bytes on a device; allow more memory, more devices, or more "
+         "microbatches (--microbatches)",
+         room, needed);
+  }
+  limit = lower;
+  return false;
+}
+
 }  // namespace
 
 PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress) {
@@ -334,11 +359,17 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
     requireParameters(model.graph);
     requireTrainableTypes(model.graph);
 
-    progress("building the training graph and partitioning");
-    const BatchCut batch = partitionModel(model, optimizer, options, progress, planned.plan, planned.training);
-    decideLastBatch(lastBatchRows(request, model), planned.plan);
-    progress("writing the programs of the ranks");
-    planned.whole = emitStep(model, optimizer, batch, planned.plan);
+    const Plan undecided = planned.plan;
+    BatchCut batch;
+    for (int64_t room = options.sharding.memory_bytes;;) {
+      progress("building the training graph and partitioning");
+      planned.plan = undecided;
+      batch = partitionModel(model, optimizer, options, progress, planned.plan, planned.training);
+      decideLastBatch(lastBatchRows(request, model), planned.plan);
+      progress("writing the programs of the ranks");
+      planned.whole = emitStep(model, optimizer, batch, planned.plan);
+      if (room == 0 || fitsMemory(planned, room, options.sharding.memory_bytes)) break;
+    }
     if (planned.plan.last_batch > 0) {
       planned.last = emitStep(model, optimizer, {planned.plan.last_batch, planned.plan.last_microbatches, batch.cut}, planned.plan);
     }
@@ -366,10 +397,6 @@ PlanRequest requestOf(const Plan& plan) {
   return request;
 }
 
-bool isSharded(const Plan& plan) {
-  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
-}
-
 }  // namespace
 
 std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives, const ProgressCallback& progress) {
@@ -378,7 +405,7 @@ std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives, co
   const ForwardModel model = loadForward(request, {}, progress);
   try {
     Plan noted = plan;
-    const bool cut = model.microbatches > 1 || isDataParallel(plan) || (isSharded(plan) && canSumOverBatch(model, optimizer, noted));
+    const bool cut = model.microbatches > 1 || isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, noted));
     const TrainingFamily family = trainingFamily(model, optimizer, {model.batch, model.microbatches, cut});
     return explainStages(family.base(), request.partition.sharding, plan, alternatives, progress);
   } catch (Error& error) {

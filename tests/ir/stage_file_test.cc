@@ -198,7 +198,7 @@ const std::vector<Malformed> kMalformed = {
     {"sharding_unknown", file(R"({"layers": [0], "sharding": {"method": "replicated", "zero": 3}})"),
      "s.json.stages[0].sharding: found an unknown key \"zero\"; the keys here are method"},
     {"sharding_method", file(R"({"layers": [0], "sharding": {"method": "megatron"}})"),
-     "s.json.stages[0].sharding.method: found \"megatron\"; expected one of \"data-parallel\", \"replicated\""},
+     "s.json.stages[0].sharding.method: found \"megatron\"; expected one of \"data-parallel\", \"replicated\", \"auto\", \"zero2\""},
     {"sharding_method_type", file(R"({"layers": [0], "sharding": {"method": 1}})"),
      "s.json.stages[0].sharding.method: found 1; expected one of"},
 };
