@@ -219,7 +219,7 @@ class StageFileReader {
     std::string method;
     if (json.has("sharding")) {
       json.at("sharding").expectObject({"method"});
-      method = json.at("sharding").at("method").string({});
+      method = json.at("sharding").at("method").string();
       if (!method.starts_with("megatron:")) {
         method = json.at("sharding")
                      .at("method")
