@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ir/error.h"
+#include "sharding/cost_model.h"
 
 namespace pipeshard {
 namespace {
@@ -225,7 +226,7 @@ std::vector<int> synchronizeBatchNormalization(Graph& piece, int64_t rows_here, 
   });
   std::vector<int> groups;
   for (const Node& node : piece.nodes) {
-    if (isOurs(node, "AllReduce")) groups.push_back(static_cast<int>(node.intAttribute("group", -1)));
+    if (collectiveKind(node)) groups.push_back(static_cast<int>(node.intAttribute("group", -1)));
   }
   return groups;
 }
