@@ -7,7 +7,7 @@
 //   pipelineStages(readModel(path), "pipeshard") == {0, 0, 1}
 //
 // The annotations live in Graph::opaque and Node::opaque. Only nodes of the main graph are looked at: what is in a branch or
-// a loop is in the stage of the node around it. Node annotations other than the stage (sharding specs) are carried.
+// a loop is in the stage of the node around it. Node annotations other than the stage are carried; sharding specs: device_sharding.h.
 #pragma once
 
 #include <string>
