@@ -17,6 +17,8 @@ const FormTable& formTable() {
     registerGatherForms(forms);
     registerSoftmaxForms(forms);
     registerLossForms(forms);
+    registerNormalizationForms(forms);
+    registerReductionForms(forms);
     return forms;
   }();
   return table;

@@ -52,6 +52,8 @@ class FormTable {
 void registerGatherForms(FormTable& table);
 void registerSoftmaxForms(FormTable& table);
 void registerLossForms(FormTable& table);
+void registerNormalizationForms(FormTable& table);
+void registerReductionForms(FormTable& table);
 
 // Forms of the usual kinds: every output holds the factor or is the same on all devices; the only output is a partial sum.
 const ExchangeForm* wholeOutputs();

@@ -35,22 +35,6 @@ double shareOf(const StrategyBuilder& strategies, const ExchangeContext& context
   return static_cast<double>(part) / static_cast<double>(size);
 }
 
-// The factors whose parts give means, for an output that lacks them: 1 where there are none.
-double meanShare(const StrategyBuilder& strategies, const ExchangeContext& context, const Strategy& strategy, size_t output, bool& any) {
-  double share = 1;
-  for (int factor = 0; strategies.rule() && factor < static_cast<int>(strategies.rule()->factors.size()); ++factor) {
-    if (strategies.rule()->factors[static_cast<size_t>(factor)].kind != FactorKind::kMean) continue;
-    if (strategies.devicesAlong(strategy.uses, factor) == 1) continue;
-    const TensorFactors& axes = strategies.rule()->outputs[output];
-    const bool held = std::any_of(axes.begin(), axes.end(),
-                                  [&](const std::vector<int>& list) { return std::find(list.begin(), list.end(), factor) != list.end(); });
-    if (held) continue;
-    any = true;
-    share *= shareOf(strategies, context, strategy, factor);
-  }
-  return share;
-}
-
 ValueId scale(GraphBuilder& builder, ValueId mean, double share) {
   const DataType type = builder.graph().dataType(mean);
   const ValueId constant = builder.addConstant("share", makeScalar(type, share));
@@ -84,9 +68,6 @@ int sizesInput(const Node& node) {
 
 std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder& strategies, const ExchangeContext& context,
                                    const Node& node, const Strategy& strategy, std::vector<ValueId> inputs) {
-  const bool exchanges = std::any_of(strategy.uses.begin(), strategy.uses.end(), [&](const AxisUse& use) {
-    return use.kind == AxisUse::Kind::kFactor && strategies.exchanges(use.index);
-  });
   const Graph& whole = context.whole;
   const auto localShape = [&](size_t o) {
     return shardOf(strategy.outputs[o], whole.shape(node.outputs[o]), context.mesh, context.device).size;
@@ -96,7 +77,7 @@ std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder&
     const std::string name = whole.value(node.inputs[static_cast<size_t>(sizes)]).name;
     inputs[static_cast<size_t>(sizes)] = builder.addConstant(name, makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
   }
-  if (exchanges) return emitExchangeForm(builder, context, node, strategy, inputs);
+  if (strategies.exchangesAny(strategy.uses)) return emitExchangeForm(builder, context, node, strategy, inputs);
   Node local = node;
   local.opaque.clear();  // the exporter's sharding
   local.inputs = std::move(inputs);
@@ -108,9 +89,9 @@ std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder&
   std::vector<ValueId> outputs = local.outputs;
   builder.graph().nodes.push_back(std::move(local));
   for (size_t o = 0; o < node.outputs.size(); ++o) {
-    bool mean = false;
-    const double share = outputs[o].valid() ? meanShare(strategies, context, strategy, o, mean) : 1;
-    if (mean) outputs[o] = scale(builder, outputs[o], share);
+    double share = 1;
+    for (int factor : strategies.meanFactors(strategy.uses, o)) share *= shareOf(strategies, context, strategy, factor);
+    if (strategies.scalesMean(strategy.uses, o)) outputs[o] = scale(builder, outputs[o], share);
   }
   return outputs;
 }

@@ -161,8 +161,9 @@ void NodeEmitter::give(size_t position, std::string_view op_type, std::vector<Va
   if (output.valid()) append(op_type, std::move(inputs), output, std::move(attributes));
 }
 
-void NodeEmitter::copy(std::vector<ValueId> inputs, Attributes attributes, std::vector<ValueId> outputs) {
+void NodeEmitter::copyAs(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes, std::vector<ValueId> outputs) {
   Node node = origin_;
+  node.op_type = op_type;
   node.inputs = std::move(inputs);
   node.attributes = std::move(attributes);
   while (!outputs.empty() && !outputs.back().valid()) outputs.pop_back();
@@ -179,6 +180,13 @@ void NodeEmitter::giveElementwise(size_t position, std::string_view op_type, std
 
 void NodeEmitter::giveCast(size_t position, ValueId x, DataType wanted) {
   give(position, "Cast", {x}, wanted, shape(x), {{"to", static_cast<int64_t>(wanted)}});
+}
+
+void NodeEmitter::giveAllReduce(size_t position, ValueId x, const std::vector<int>& groups, std::string_view reduction) {
+  if (groups.empty()) return give(position, "Identity", {x}, type(x), shape(x));
+  const ValueId before = allReduce(x, {groups.begin(), groups.end() - 1}, reduction);
+  give(position, "pipeshard::AllReduce", {before}, type(x), shape(x),
+       {{"group", int64_t{groups.back()}}, {"reduction", std::string(reduction)}});
 }
 
 }  // namespace pipeshard

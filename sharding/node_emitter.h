@@ -61,8 +61,13 @@ class NodeEmitter {
   // The same with the type and (broadcast) shape of the first two inputs, or of the only one.
   void giveElementwise(size_t position, std::string_view op_type, std::vector<ValueId> inputs);
   void giveCast(size_t position, ValueId x, DataType type);
+  void giveAllReduce(size_t position, ValueId x, const std::vector<int>& groups, std::string_view reduction);
   // The node again, with other inputs and attributes; outputs by position: target() or value(), invalid ones are left out.
-  void copy(std::vector<ValueId> inputs, Attributes attributes, std::vector<ValueId> outputs);
+  void copy(std::vector<ValueId> inputs, Attributes attributes, std::vector<ValueId> outputs) {
+    copyAs(origin_.op_type, std::move(inputs), std::move(attributes), std::move(outputs));
+  }
+  // The same as another operator, of inputs and attributes like it.
+  void copyAs(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes, std::vector<ValueId> outputs);
   ValueId value(DataType type, Shape shape) { return builder_.addValue(name_, type, std::move(shape)); }
   ValueId target(size_t position, DataType type, Shape shape);  // where an output goes; invalid if nobody wants it
   bool wants(size_t position) const { return position < origin_.outputs.size() && origin_.outputs[position].valid(); }

@@ -92,6 +92,25 @@ int64_t StrategyBuilder::devicesAlong(const std::vector<AxisUse>& uses, int fact
   return devices;
 }
 
+bool StrategyBuilder::exchangesAny(const std::vector<AxisUse>& uses) const {
+  return std::any_of(uses.begin(), uses.end(),
+                     [&](const AxisUse& use) { return use.kind == AxisUse::Kind::kFactor && exchanges(use.index); });
+}
+
+std::vector<int> StrategyBuilder::meanFactors(const std::vector<AxisUse>& uses, size_t output) const {
+  std::vector<int> factors;
+  if (!rule_ || exchangesAny(uses)) return factors;  // an exchange form gives what is wanted
+  for (int factor = 0; factor < static_cast<int>(cuts_.size()); ++factor) {
+    const bool mean = rule_->factors[static_cast<size_t>(factor)].kind == FactorKind::kMean;
+    if (!mean || devicesAlong(uses, factor) == 1) continue;
+    const std::vector<int>& lacking = cuts_[static_cast<size_t>(factor)].partial_outputs;
+    if (std::find(lacking.begin(), lacking.end(), static_cast<int>(output)) != lacking.end()) factors.push_back(factor);
+  }
+  return factors;
+}
+
+bool StrategyBuilder::scalesMean(const std::vector<AxisUse>& uses, size_t output) const { return !meanFactors(uses, output).empty(); }
+
 bool StrategyBuilder::allows(const std::vector<AxisUse>& uses) const {
   if (!uses.empty() && uses.size() != static_cast<size_t>(mesh_.rank())) return false;
   for (const AxisUse& use : uses) {

@@ -1,0 +1,25 @@
+// Runs local pieces of all devices of a mesh in one process, node by node in step.
+#pragma once
+
+#include <random>
+#include <vector>
+
+#include "sharding/spmd_rewrite.h"
+#include "tests/sharding/graph_runner.h"
+
+namespace pipeshard::testing {
+
+// Groups of a mesh: those of axis 0, then axis 1, ...; each line of devices has one.
+MeshGroups groupsOf(const LogicalMesh& mesh, int device);
+
+// A device's part of a tensor. Of a partial sum: random summands, which add up to it.
+std::vector<Constant> distribute(const Constant& whole, const ShardingSpec& spec, const LogicalMesh& mesh, std::mt19937_64& generator);
+
+// The tensor of these parts. Devices that should hold the same must: their parts are compared bit by bit (`what` names it in failures).
+Constant collect(const std::vector<Constant>& parts, const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh,
+                 const std::string& what);
+
+// All values by device and name. `given`: the graph inputs, by device. Collectives are the reference: their definition, element by element.
+std::vector<Tensors> runPieces(const std::vector<LocalPiece>& pieces, const std::vector<Tensors>& given);
+
+}  // namespace pipeshard::testing
