@@ -1,4 +1,4 @@
-// Which operators let a sum over microbatches pass: f(sum of parts) == sum of f(parts).
+// Which operators let a sum over microbatches pass: f(sum of parts) == sum of f(parts). The table is that of linearInputs (strategy.h).
 #pragma once
 
 #include <cstddef>

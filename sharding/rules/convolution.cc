@@ -37,6 +37,8 @@ FactorRule convolution(const Graph& graph, const Node& node, const Roles& roles)
   const auto channelKind = [&](int lacking) { return !one_group || (bias && lacking < 0) ? FactorKind::kWhole : kind(lacking); };
   const int c = builder.factor("c", weight[1], channelKind(roles.output));
   const int f = builder.factor("f", weight[0], channelKind(roles.image));
+  if (bias && one_group && roles.output < 0) builder.setAddedOnce(c, roles.bias);
+  if (bias && one_group && roles.image < 0) builder.setAddedOnce(f, roles.bias);
   place(builder, roles.image, {n, one_group ? c : -1});
   place(builder, roles.weight, {f, c});
   place(builder, roles.output, {n, f});

@@ -42,7 +42,14 @@ struct FactorRule {
   std::vector<Factor> factors;
   std::vector<TensorFactors> inputs;   // by input position; absent inputs have an empty entry
   std::vector<TensorFactors> outputs;  // by output position
-  double flops = 0;                    // of the whole operator: 2 per multiply-add of a contraction, else a small multiple of the elements
+  // A whole factor that would be a sum if this input were not added once to it (Gemm's C, a convolution's bias). Devices can share it
+  // all the same where the input is a partial sum too; microbatches cannot.
+  struct AddedOnce {
+    int factor = -1;
+    int input = -1;
+  };
+  std::optional<AddedOnce> added_once;
+  double flops = 0;  // of the whole operator: 2 per multiply-add of a contraction, else a small multiple of the elements
 };
 
 // The rule of a node of a prepared graph; nullopt for an operator without one (it runs replicated, and `plan` says so).

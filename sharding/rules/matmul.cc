@@ -60,7 +60,10 @@ std::optional<FactorRule> gemmRule(const Graph& graph, const Node& node) {
   builder.alignInput(2, {i, j});
   builder.alignOutput(0, {i, j});
   // A partial sum over k would add C once per part.
-  if (builder.hasInput(2) && node.floatAttribute("beta", 1.0f) != 0) builder.setKind(k, FactorKind::kWhole);
+  if (builder.hasInput(2) && node.floatAttribute("beta", 1.0f) != 0) {
+    builder.setKind(k, FactorKind::kWhole);
+    builder.setAddedOnce(k, 2);
+  }
   return builder.build(contractionFlops({y[0], contracted, y[1]}));
 }
 

@@ -68,6 +68,8 @@ class RuleBuilder {
   void alignInput(size_t input, const std::vector<int>& factors);
   void alignOutput(size_t output, const std::vector<int>& factors);
 
+  void setAddedOnce(int factor, int input) { rule_.added_once = {factor, input}; }
+
   FactorRule build(double flops);
 
  private:

@@ -1,5 +1,7 @@
 #include "tests/sharding/rule_cases.h"
 
+#include "tests/sharding/graph_runner.h"
+
 namespace pipeshard::testing {
 
 namespace {
@@ -271,6 +273,21 @@ void addIndexing(std::vector<RuleCase>& cases) {
   cases.push_back({"OneHot", "", "OneHot", {index({4, 6}, 0, 5), integer(5), fixedReals({0, 1})}, {{kReal, {4, 6, 5}}}});
 }
 
+Constant makeData(std::mt19937_64& generator, const Argument& argument) {
+  switch (argument.kind) {
+    case Argument::Kind::kIndex: return randomIntegers(generator, argument.shape, argument.low, argument.high);
+    case Argument::Kind::kFlag: return randomFlags(generator, argument.shape);
+    case Argument::Kind::kFixed: return argument.constant;
+    case Argument::Kind::kPositive: {
+      Constant data = randomReals(generator, argument.shape);
+      auto* elements = reinterpret_cast<double*>(data.bytes.data());
+      for (int64_t i = 0; i < elementCount(argument.shape); ++i) elements[i] = 0.1 + std::abs(elements[i]);
+      return data;
+    }
+    default: return randomReals(generator, argument.shape);
+  }
+}
+
 }  // namespace
 
 Argument real(Shape shape) { return {Argument::Kind::kReal, std::move(shape), 0, 0, {}}; }
@@ -308,6 +325,48 @@ std::vector<RuleCase> ruleCases() {
   addLosses(cases);
   addIndexing(cases);
   return cases;
+}
+
+std::vector<Constant> caseInputs(const RuleCase& rule_case, std::mt19937_64& generator) {
+  std::vector<Constant> inputs;
+  for (const Argument& argument : rule_case.inputs) inputs.push_back(makeData(generator, argument));
+  return inputs;
+}
+
+Graph caseGraph(const RuleCase& rule_case, const std::vector<Constant>& inputs, const std::vector<Shape>& output_shapes) {
+  Graph graph;
+  graph.opset_imports = {{"", 18}, {"pipeshard", 1}};
+  if (rule_case.op_type == "Gelu") graph.opset_imports[""] = 20;
+  GraphBuilder builder(graph);
+  std::vector<ValueId> ids;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Argument& argument = rule_case.inputs[i];
+    const std::string name = "input" + std::to_string(i);
+    if (argument.kind == Argument::Kind::kAbsent) {
+      ids.emplace_back();
+    } else if (argument.kind == Argument::Kind::kFixed) {
+      const bool follows = static_cast<int>(i) == rule_case.shape_input;
+      ids.push_back(builder.addConstant(name, follows ? makeConstant<int64_t>(argument.shape, output_shapes[0]) : inputs[i]));
+    } else {
+      ids.push_back(builder.addValue(name, inputs[i].data_type, inputs[i].shape));
+      graph.inputs.push_back(ids.back());
+    }
+  }
+  std::vector<ValueId> outputs;
+  for (size_t o = 0; o < output_shapes.size(); ++o) {
+    outputs.push_back(builder.addValue("output" + std::to_string(o), rule_case.outputs[o].first, output_shapes[o]));
+  }
+  graph.outputs = outputs;
+  builder.addNode(rule_case.domain, rule_case.op_type, ids, outputs, rule_case.attributes);
+  graph.nodes[0].name = rule_case.name;
+  return graph;
+}
+
+Graph caseGraph(const RuleCase& rule_case) {
+  std::mt19937_64 generator(7);
+  std::vector<Shape> shapes;
+  for (const auto& [type, shape] : rule_case.outputs) shapes.push_back(shape);
+  return caseGraph(rule_case, caseInputs(rule_case, generator), shapes);
 }
 
 }  // namespace pipeshard::testing

@@ -16,53 +16,8 @@ namespace {
 
 constexpr double kTolerance = 1e-12;
 
-Constant makeData(std::mt19937_64& generator, const Argument& argument) {
-  switch (argument.kind) {
-    case Argument::Kind::kIndex: return randomIntegers(generator, argument.shape, argument.low, argument.high);
-    case Argument::Kind::kFlag: return randomFlags(generator, argument.shape);
-    case Argument::Kind::kFixed: return argument.constant;
-    case Argument::Kind::kPositive: {
-      Constant data = randomReals(generator, argument.shape);
-      auto* elements = reinterpret_cast<double*>(data.bytes.data());
-      for (int64_t i = 0; i < elementCount(argument.shape); ++i) elements[i] = 0.1 + std::abs(elements[i]);
-      return data;
-    }
-    default: return randomReals(generator, argument.shape);
-  }
-}
-
-// A graph of the one node, with the shapes of these inputs and outputs.
-Graph makeGraph(const RuleCase& rule_case, const std::vector<Constant>& inputs, const std::vector<Shape>& output_shapes) {
-  Graph graph;
-  graph.opset_imports = {{"", 18}, {"pipeshard", 1}};
-  if (rule_case.op_type == "Gelu") graph.opset_imports[""] = 20;
-  GraphBuilder builder(graph);
-  std::vector<ValueId> ids;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Argument& argument = rule_case.inputs[i];
-    const std::string name = "input" + std::to_string(i);
-    if (argument.kind == Argument::Kind::kAbsent) {
-      ids.emplace_back();
-    } else if (argument.kind == Argument::Kind::kFixed) {
-      const bool follows = static_cast<int>(i) == rule_case.shape_input;
-      ids.push_back(builder.addConstant(name, follows ? makeConstant<int64_t>(argument.shape, output_shapes[0]) : inputs[i]));
-    } else {
-      ids.push_back(builder.addValue(name, inputs[i].data_type, inputs[i].shape));
-      graph.inputs.push_back(ids.back());
-    }
-  }
-  std::vector<ValueId> outputs;
-  for (size_t o = 0; o < output_shapes.size(); ++o) {
-    outputs.push_back(builder.addValue("output" + std::to_string(o), rule_case.outputs[o].first, output_shapes[o]));
-  }
-  graph.outputs = outputs;
-  builder.addNode(rule_case.domain, rule_case.op_type, ids, outputs, rule_case.attributes);
-  graph.nodes[0].name = rule_case.name;
-  return graph;
-}
-
 std::vector<Constant> runCase(const RuleCase& rule_case, const std::vector<Constant>& inputs, const std::vector<Shape>& output_shapes) {
-  const Graph graph = makeGraph(rule_case, inputs, output_shapes);
+  const Graph graph = caseGraph(rule_case, inputs, output_shapes);
   Tensors given;
   for (ValueId id : graph.inputs) given[graph.value(id).name] = inputs[std::stoul(graph.value(id).name.substr(5))];
   std::vector<std::string> names;
@@ -173,11 +128,10 @@ class FactorRuleProperty : public ::testing::TestWithParam<RuleCase> {};
 TEST_P(FactorRuleProperty, PartsRecombineToTheWhole) {
   const RuleCase& rule_case = GetParam();
   std::mt19937_64 generator(7);
-  std::vector<Constant> inputs;
-  for (const Argument& argument : rule_case.inputs) inputs.push_back(makeData(generator, argument));
+  const std::vector<Constant> inputs = caseInputs(rule_case, generator);
   std::vector<Shape> shapes;
   for (const auto& [type, shape] : rule_case.outputs) shapes.push_back(shape);
-  const Graph graph = makeGraph(rule_case, inputs, shapes);
+  const Graph graph = caseGraph(rule_case, inputs, shapes);
   const auto rule = factorRule(graph, NodeId(0));
   ASSERT_TRUE(rule.has_value());
   SCOPED_TRACE(printFactorRule(*rule));
@@ -207,11 +161,10 @@ TEST(FactorRuleProperty, EveryCaseHasAFactorToCut) {
   const std::set<std::string> nothing = {"ReduceProdOverAll", "ReduceL2OverAll", "SoftmaxCrossEntropyLossGrad_mean"};
   for (const RuleCase& rule_case : ruleCases()) {
     std::mt19937_64 generator(7);
-    std::vector<Constant> inputs;
-    for (const Argument& argument : rule_case.inputs) inputs.push_back(makeData(generator, argument));
+    const std::vector<Constant> inputs = caseInputs(rule_case, generator);
     std::vector<Shape> shapes;
     for (const auto& [type, shape] : rule_case.outputs) shapes.push_back(shape);
-    const auto rule = factorRule(makeGraph(rule_case, inputs, shapes), NodeId(0));
+    const auto rule = factorRule(caseGraph(rule_case, inputs, shapes), NodeId(0));
     ASSERT_TRUE(rule.has_value()) << rule_case.name;
     const bool any = std::any_of(rule->factors.begin(), rule->factors.end(),
                                  [](const Factor& factor) { return factor.kind != FactorKind::kWhole && factor.size > 1; });
