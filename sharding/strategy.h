@@ -58,6 +58,9 @@ struct StrategyCost {
   int64_t total() const { return compute_ns + communication_ns; }
 };
 StrategyCost strategyCost(const Graph& graph, const Node& node, const LogicalMesh& mesh, const Strategy& strategy, const CostModel& model);
+// Of several strategies of one node: the rule is looked up once.
+std::vector<StrategyCost> strategyCosts(const Graph& graph, const Node& node, const LogicalMesh& mesh,
+                                        const std::vector<Strategy>& strategies, const CostModel& model);
 
 // "0:k 1:j", "0:pass0", "replicate". parse throws Error(kConfiguration) naming what was found and the node's factors.
 std::string printUses(const Graph& graph, const Node& node, const std::vector<AxisUse>& uses);

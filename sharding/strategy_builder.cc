@@ -59,18 +59,20 @@ void StrategyBuilder::describeCut(int factor) {
   Cut& cut = cuts_[static_cast<size_t>(factor)];
   if (rule_->factors[static_cast<size_t>(factor)].size < 2) return;
   const bool added_once = rule_->added_once && rule_->added_once->factor == factor;
-  if (kind == FactorKind::kWhole && !added_once) cut.exchange = exchangeForm(graph_, node_, *rule_, factor);
-  const bool sums = kind == FactorKind::kSum || kind == FactorKind::kMean || added_once;
-  if (!sums && kind != FactorKind::kParallel && cut.exchange == nullptr) return;
-  if (kind == FactorKind::kMean && !meansByShare(node_)) return;
+  const bool plain = kind == FactorKind::kParallel || kind == FactorKind::kSum || added_once;
+  if (!plain) cut.exchange = exchangeForm(graph_, node_, *rule_, factor);
+  const bool sums = kind == FactorKind::kSum || added_once || (kind == FactorKind::kMean && meansByShare(node_));
+  if (kind != FactorKind::kParallel && !sums && cut.exchange == nullptr) return;
   if (!findPlaces(factor, rule_->inputs, cut.in_inputs) || !findPlaces(factor, rule_->outputs, cut.in_outputs)) return;
   if (cut.in_inputs.empty() && cut.in_outputs.empty()) return;
   for (int output = 0; output < static_cast<int>(node_.outputs.size()); ++output) {
     const auto o = static_cast<size_t>(output);
     const bool held = std::any_of(cut.in_outputs.begin(), cut.in_outputs.end(), [&](auto place) { return place.first == output; });
-    const bool complete = cut.exchange != nullptr && !cut.exchange->partial_outputs[o];  // exchanging made it so
-    if (held || complete || !node_.outputs[o].valid()) continue;
-    if ((cut.exchange == nullptr && !sums) || !isFloating(node_.outputs[o])) return;
+    if (held || !node_.outputs[o].valid()) continue;
+    if (cut.exchange == nullptr && !sums) return;
+    const bool complete = cut.exchange != nullptr && (o >= cut.exchange->partial_outputs.size() || !cut.exchange->partial_outputs[o]);
+    if (complete) continue;  // exchanging made it so
+    if (!isFloating(node_.outputs[o])) return;
     cut.partial_outputs.push_back(output);
   }
   cut.possible = true;

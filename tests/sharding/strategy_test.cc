@@ -166,6 +166,31 @@ TEST(Strategy, TextThatIsNoStrategyIsRefused) {
   EXPECT_ERROR(parseUses(odd.graph(), odd.node(), parseMesh("4"), "0:a0"), ErrorCode::kConfiguration, "cannot be shared so");
 }
 
+TEST(Strategy, CostIsThatOfTheLargestShard) {
+  const LogicalMesh mesh = parseMesh("3x2");
+  const CostModel model = CostModel::uniform(mesh);
+  OneNode node = matMul();
+  const auto cost = [&](const std::string& uses) {
+    const auto strategy = makeStrategy(node.graph(), node.node(), mesh, parseUses(node.graph(), node.node(), mesh, uses));
+    return strategyCost(node.graph(), node.node(), mesh, *strategy, model);
+  };
+  const auto time = [&](double i, double k, double j) {
+    return computeCost(model, 2 * i * k * j, static_cast<int64_t>(4 * (i * k + k * j + i * j)));
+  };
+  EXPECT_EQ(cost("replicate").compute_ns, time(8, 16, 32));
+  EXPECT_EQ(cost("0:pass0 1:pass1").compute_ns, time(8, 16, 32));
+  EXPECT_EQ(cost("0:i 1:j").compute_ns, time(3, 16, 16));
+  EXPECT_EQ(cost("0:k 1:k").compute_ns, time(8, 3, 32));
+  EXPECT_EQ(cost("0:k 1:k").communication_ns, 0);
+  const std::vector<Strategy> all = strategies(node.graph(), node.node(), mesh);
+  const std::vector<StrategyCost> costs = strategyCosts(node.graph(), node.node(), mesh, all, model);
+  for (size_t s = 0; s < all.size(); ++s) {
+    EXPECT_EQ(costs[s].total(), strategyCost(node.graph(), node.node(), mesh, all[s], model).total());
+  }
+  OneNode view = (OneNode("Identity").input({8, 6}).output({8, 6}));
+  EXPECT_EQ(strategyCost(view.graph(), view.node(), mesh, strategies(view.graph(), view.node(), mesh)[0], model).total(), 0);
+}
+
 // All strategies of all operators: specs that the tensors can have, text that reads back, in an order without repetitions.
 TEST(Strategy, OfEveryOperatorFitsItsTensors) {
   for (const RuleCase& rule_case : ruleCases()) {

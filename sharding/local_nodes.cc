@@ -1,0 +1,118 @@
+#include "sharding/local_nodes.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ir/error.h"
+#include "sharding/work_count.h"
+
+namespace pipeshard {
+
+namespace {
+
+// Copies the box [start, start + size) of a tensor, axis by axis.
+void copyBox(const std::byte* from, const Shape& strides, const Shard& shard, size_t axis, size_t element, std::byte*& to) {
+  const size_t stride = static_cast<size_t>(strides[axis]) * element;
+  from += static_cast<size_t>(shard.start[axis]) * stride;
+  if (axis + 1 == strides.size()) {
+    const size_t bytes = static_cast<size_t>(shard.size[axis]) * element;
+    std::memcpy(to, from, bytes);
+    to += bytes;
+    return;
+  }
+  for (int64_t i = 0; i < shard.size[axis]; ++i) copyBox(from + static_cast<size_t>(i) * stride, strides, shard, axis + 1, element, to);
+}
+
+// Which part of the factor's elements this device works on.
+double shareOf(const StrategyBuilder& strategies, const ExchangeContext& context, const Strategy& strategy, int factor) {
+  ShardingSpec spec{{{}}, {}};
+  for (size_t axis = 0; axis < strategy.uses.size(); ++axis) {
+    const AxisUse& use = strategy.uses[axis];
+    if (use.kind == AxisUse::Kind::kFactor && use.index == factor) spec.axes[0].push_back(static_cast<int>(axis));
+  }
+  const int64_t size = strategies.rule()->factors[static_cast<size_t>(factor)].size;
+  const int64_t part = shardOf(spec, {size}, context.mesh, context.device).size[0];
+  return static_cast<double>(part) / static_cast<double>(size);
+}
+
+// The factors whose parts give means, for an output that lacks them: 1 where there are none.
+double meanShare(const StrategyBuilder& strategies, const ExchangeContext& context, const Strategy& strategy, size_t output, bool& any) {
+  double share = 1;
+  for (int factor = 0; strategies.rule() && factor < static_cast<int>(strategies.rule()->factors.size()); ++factor) {
+    if (strategies.rule()->factors[static_cast<size_t>(factor)].kind != FactorKind::kMean) continue;
+    if (strategies.devicesAlong(strategy.uses, factor) == 1) continue;
+    const TensorFactors& axes = strategies.rule()->outputs[output];
+    const bool held = std::any_of(axes.begin(), axes.end(),
+                                  [&](const std::vector<int>& list) { return std::find(list.begin(), list.end(), factor) != list.end(); });
+    if (held) continue;
+    any = true;
+    share *= shareOf(strategies, context, strategy, factor);
+  }
+  return share;
+}
+
+ValueId scale(GraphBuilder& builder, ValueId mean, double share) {
+  const DataType type = builder.graph().dataType(mean);
+  const ValueId constant = builder.addConstant("share", makeScalar(type, share));
+  const std::string name = builder.graph().value(mean).name + "_share";
+  const ValueId scaled = builder.addValue(name, type, Shape(builder.graph().shape(mean)));
+  const NodeId node = builder.addNode("", "Mul", {mean, constant}, {scaled});
+  markPlacing(builder.graph().node(node));
+  return scaled;
+}
+
+}  // namespace
+
+Constant localConstant(const Constant& constant, const ShardingSpec& spec, const LogicalMesh& mesh, int device) {
+  const Shard shard = shardOf(spec, constant.shape, mesh, device);
+  Constant local{constant.data_type, shard.size, {}};
+  local.bytes.resize(static_cast<size_t>(byteCount(constant.data_type, shard.size)));
+  const bool keeps = std::all_of(spec.partial.begin(), spec.partial.end(), [&](int axis) { return mesh.coordinate(device, axis) == 0; });
+  if (!keeps || local.bytes.empty()) return local;
+  if (shard.size == constant.shape) return constant;
+  std::byte* to = local.bytes.data();
+  copyBox(constant.bytes.data(), rowMajorStrides(constant.shape), shard, 0, dataTypeSize(constant.data_type), to);
+  return local;
+}
+
+int sizesInput(const Node& node) {
+  if (node.is("ConstantOfShape")) return 0;
+  if (node.is("Expand") || (node.is("Reshape") && node.inputs.size() > 1)) return 1;
+  const bool gradient = node.domain == kPipeshardDomain && (node.op_type == "GatherGrad" || node.op_type == "GatherElementsGrad");
+  return gradient ? 2 : -1;
+}
+
+std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder& strategies, const ExchangeContext& context,
+                                   const Node& node, const Strategy& strategy, std::vector<ValueId> inputs) {
+  const bool exchanges = std::any_of(strategy.uses.begin(), strategy.uses.end(), [&](const AxisUse& use) {
+    return use.kind == AxisUse::Kind::kFactor && strategies.exchanges(use.index);
+  });
+  const Graph& whole = context.whole;
+  const auto localShape = [&](size_t o) {
+    return shardOf(strategy.outputs[o], whole.shape(node.outputs[o]), context.mesh, context.device).size;
+  };
+  if (const int sizes = sizesInput(node); sizes >= 0) {
+    const Shape shape = localShape(0);
+    const std::string name = whole.value(node.inputs[static_cast<size_t>(sizes)]).name;
+    inputs[static_cast<size_t>(sizes)] = builder.addConstant(name, makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
+  }
+  if (exchanges) return emitExchangeForm(builder, context, node, strategy, inputs);
+  Node local = node;
+  local.opaque.clear();  // the exporter's sharding
+  local.inputs = std::move(inputs);
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    if (!node.outputs[o].valid()) continue;
+    const Value& output = whole.value(node.outputs[o]);
+    local.outputs[o] = builder.addValue(output.name, output.data_type, localShape(o));
+  }
+  std::vector<ValueId> outputs = local.outputs;
+  builder.graph().nodes.push_back(std::move(local));
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    bool mean = false;
+    const double share = outputs[o].valid() ? meanShare(strategies, context, strategy, o, mean) : 1;
+    if (mean) outputs[o] = scale(builder, outputs[o], share);
+  }
+  return outputs;
+}
+
+}  // namespace pipeshard

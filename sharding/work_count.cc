@@ -1,0 +1,58 @@
+#include "sharding/work_count.h"
+
+#include <algorithm>
+
+#include "ir/error.h"
+#include "sharding/spmd_rewrite.h"
+
+namespace pipeshard {
+
+namespace {
+
+const std::pair<std::string, std::string> kPlacing = {"pipeshard.role", "placing"};
+
+int axisOfGroup(const MeshGroups& groups, const Node& node) {
+  const auto& list = groups.group_of_axis;
+  const auto found = std::find(list.begin(), list.end(), static_cast<int>(node.intAttribute("group", -1)));
+  PIPESHARD_CHECK(found != list.end(), "{} has a group that belongs to no mesh axis", describeNode(node));
+  return static_cast<int>(found - list.begin());
+}
+
+}  // namespace
+
+NodeWork nodeWork(const Graph& graph, const Node& node, const std::optional<FactorRule>& rule) {
+  NodeWork work;
+  if (rule && rule->flops == 0) return work;
+  if (rule) work.flops = rule->flops;
+  for (ValueId input : node.inputs) {
+    if (input.valid()) work.bytes += graph.bytes(input);
+  }
+  for (ValueId output : node.outputs) {
+    if (!output.valid()) continue;
+    work.bytes += graph.bytes(output);
+    if (!rule) work.flops += static_cast<double>(elementCount(graph.shape(output)));
+  }
+  return work;
+}
+
+void markPlacing(Node& node) { node.metadata.push_back(kPlacing); }
+bool isPlacing(const Node& node) { return std::find(node.metadata.begin(), node.metadata.end(), kPlacing) != node.metadata.end(); }
+
+WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroups& groups, const CostModel& model) {
+  WorkCount count;
+  for (const Node& node : local.nodes) {
+    if (const auto kind = collectiveKind(node)) {
+      const int64_t bytes = collectiveBytes(*kind, local.bytes(node.inputs[0]), local.bytes(node.outputs[0]));
+      count.collective_bytes[static_cast<size_t>(*kind)] += bytes;
+      ++count.collectives[static_cast<size_t>(*kind)];
+      count.communication_ns += collectiveCost(model, mesh, *kind, axisOfGroup(groups, node), bytes);
+    } else if (!isPlacing(node)) {
+      const NodeWork work = nodeWork(local, node, factorRule(local, node));
+      count.flops += work.flops;
+      count.compute_ns += computeCost(model, work.flops, work.bytes);
+    }
+  }
+  return count;
+}
+
+}  // namespace pipeshard
