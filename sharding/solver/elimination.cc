@@ -121,16 +121,30 @@ struct Elimination::Kernel {
   }
 
   inline __attribute__((always_inline)) static void run(Elimination* self, const Step* step) {
-    constexpr int32_t kMostFactors = 64;
     const int32_t outer = step->scope_end - step->scope_begin - 1;
     const int32_t width = static_cast<int32_t>(self->steps_[self->scopes_[step->scope_end - 1]].size);
     const size_t position = static_cast<size_t>(step - self->steps_.data());
     std::vector<double> sums;
     const double* costs = &self->costs_[self->offsets_[position]];
-    const double* at[kMostFactors];
-    int32_t stride[kMostFactors];
-    const int32_t* strides[kMostFactors];
     const int32_t factors = step->factor_end - step->factor_begin;
+    constexpr int32_t kUsual = 32;
+    const double* usual_at[kUsual];
+    int32_t usual_stride[kUsual];
+    const int32_t* usual_strides[kUsual];
+    const double** at = usual_at;
+    int32_t* stride = usual_stride;
+    const int32_t** strides = usual_strides;
+    std::vector<const double*> many_at;
+    std::vector<int32_t> many_stride;
+    std::vector<const int32_t*> many_strides;
+    if (factors > kUsual) {
+      many_at.resize(factors);
+      many_stride.resize(factors);
+      many_strides.resize(factors);
+      at = many_at.data();
+      stride = many_stride.data();
+      strides = many_strides.data();
+    }
     int32_t count = 0, scalars = 0;
     for (int32_t f = 0; f < factors; ++f) {
       const Factor& factor = self->factors_[step->factor_begin + f];
@@ -141,7 +155,6 @@ struct Elimination::Kernel {
         for (int32_t s = 0; s < step->size; ++s) sums[s] += self->data(factor)[s];
         continue;
       }
-      PIPESHARD_CHECK(count < kMostFactors, "{} tables around a node", factors);
       at[count] = self->data(factor);
       stride[count] = factor.stride;
       strides[count] = &self->strides_[factor.strides];

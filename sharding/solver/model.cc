@@ -60,7 +60,7 @@ class Builder {
     std::sort(times.begin(), times.end());
     times.erase(std::unique(times.begin(), times.end()), times.end());
     if (times.empty()) return;
-    for (size_t i = 0; i + 1 < times.size(); ++i) model_.rows.push_back({*problem_.usage_limit, times[i]});
+    for (size_t i = 0; i + 1 < times.size(); ++i) model_.rows.push_back({*problem_.usage_limit, times[i], 0});
     const auto rowOf = [&](int64_t time) {
       return static_cast<int32_t>(std::lower_bound(times.begin(), times.end(), time) - times.begin());
     };

@@ -37,6 +37,7 @@ struct ModelEdge {
 struct ModelRow {
   int64_t capacity = 0;  // bytes left for items; negative: cannot be met
   int64_t time = 0;      // one of the times that it stands for
+  double price = 0;      // a Lagrange multiplier that did well, per byte; a row that goes leaves it to the one that implies it
 };
 
 // How the label of a node that is gone follows from others.
@@ -80,9 +81,9 @@ Model buildModel(const SolverProblem& problem);
 void reduceRows(Model& model);
 
 // Shrinks the model without losing an optimum: labels without support or dominated by another, nodes of one label, nodes that another one
-// determines, edges that say nothing, nodes without memory that join at most two others. Calls reduceRows. Returns whether anything
-// changed.
-bool reduceModel(Model& model);
+// determines, edges that say nothing, nodes without memory that join at most two others. Calls reduceRows. `labels`, if given, is a
+// choice (a label of every node) that becomes one, at most as costly, of the reduced model; it must meet nothing forbidden.
+void reduceModel(Model& model, std::vector<int32_t>* labels = nullptr);
 
 // Fills what search wants: transposed tables. Drops nodes and edges that are gone from the lists of the living only, ids stay.
 void finishModel(Model& model);

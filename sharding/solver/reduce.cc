@@ -12,7 +12,7 @@ constexpr int64_t kDominanceWork = 200'000'000;
 
 class Reducer {
  public:
-  explicit Reducer(Model& model) : model_(model), queued_(model.nodes.size(), true) {
+  Reducer(Model& model, std::vector<int32_t>* labels) : model_(model), labels_(labels), queued_(model.nodes.size(), true) {
     for (size_t i = 0; i < model.nodes.size(); ++i) queue_.push_back(static_cast<int32_t>(i));
   }
 
@@ -85,6 +85,10 @@ class Reducer {
       if (keep[i]) step.labels.push_back(static_cast<int32_t>(i));
     }
     const std::vector<int32_t>& labels = step.labels;
+    if (labels_ != nullptr) {
+      int32_t& label = (*labels_)[node];
+      label = static_cast<int32_t>(std::lower_bound(labels.begin(), labels.end(), label) - labels.begin());
+    }
     for (const int32_t id : self.edges) {
       ModelEdge& edge = model_.edges[id];
       const size_t old_columns = size(edge.b);
@@ -356,12 +360,14 @@ class Reducer {
         if (better == worse || !keep[better] || !dominates(node, better, worse)) continue;
         keep[worse] = false;
         ++dropped;
+        if (labels_ != nullptr && (*labels_)[node] == static_cast<int32_t>(worse)) (*labels_)[node] = static_cast<int32_t>(better);
       }
     }
     if (dropped > 0) restrict(node, keep);
   }
 
   Model& model_;
+  std::vector<int32_t>* labels_;
   std::deque<int32_t> queue_;
   std::vector<bool> queued_;
   bool changed_ = false;
@@ -390,15 +396,12 @@ void mergeItems(Model& model) {
 
 }  // namespace
 
-bool reduceModel(Model& model) {
-  bool ever = false;
+void reduceModel(Model& model, std::vector<int32_t>* labels) {
   for (bool changed = true; changed && !model.infeasible;) {
     mergeItems(model);
     reduceRows(model);
-    changed = Reducer(model).run();
-    ever |= changed;
+    changed = Reducer(model, labels).run();
   }
-  return ever;
 }
 
 }  // namespace pipeshard::solver

@@ -111,9 +111,11 @@ std::vector<bool> rowsNotImplied(Model& model) {
       if (next.ends == 0 && capacity <= last_capacity) {
         next.starts += last.starts;
         next.ends += last.ends;
+        model.rows[next.row].price += model.rows[last.row].price;
         kept.pop_back();
       } else if (next.starts == 0 && last_capacity <= capacity) {
         implied = true;
+        model.rows[last.row].price += model.rows[next.row].price;
         break;
       } else {
         break;

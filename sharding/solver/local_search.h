@@ -1,0 +1,51 @@
+// Improves a choice by moves: some nodes are freed and optimised together, exactly, by elimination, the others stay. Memory is kept by
+// prices that rise where the answer does not fit, until it fits or is what was there before.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "sharding/solver/random.h"
+#include "sharding/solver/state.h"
+
+namespace pipeshard::solver {
+
+class LocalSearch {
+ public:
+  // Model, memory and prices must stay as they are.
+  LocalSearch(const Model& model, const Memory& memory, const std::vector<double>& prices, std::vector<int32_t> labels, uint64_t seed);
+
+  // A few moves, side by side, from the same choice; those that still improve it after those before are made. The outcome does not depend
+  // on the number of threads. `stop` is asked between eliminations. Returns whether the score improved.
+  bool round(int threads, const std::function<bool()>& stop);
+
+  const State& state() const { return state_; }
+  // Table entries visited so far.
+  int64_t work() const { return work_; }
+
+ private:
+  struct Move {
+    std::vector<Change> changes;  // none: nothing better was found
+    int64_t work = 0;
+  };
+  Move tryMove(uint64_t seed, const std::function<bool()>& stop) const;
+  std::vector<int32_t> chooseRegion(Random& random) const;
+  std::vector<int32_t> ball(int32_t centre, size_t size, Random& random) const;
+  void optimise(const std::vector<int32_t>& order, double price_factor, const std::function<bool()>& stop, Move& move) const;
+  double pricedGain(const std::vector<Change>& changes, const Score& after, const std::vector<double>& prefix) const;
+
+  const Model& model_;
+  const Memory& memory_;
+  const std::vector<double>& prices_;
+  std::vector<int32_t> alive_;
+  State state_;
+  uint64_t seed_;
+  uint64_t rounds_ = 0;
+  int64_t work_ = 0;
+};
+
+// Calls body(0), ..., body(count - 1), on up to `threads` threads.
+void parallelFor(int threads, int32_t count, const std::function<void(int32_t)>& body);
+
+}  // namespace pipeshard::solver
