@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/error.h"
-#include "partition/stages.h"
+#include "ir/near_matches.h"
 
 namespace pipeshard {
 namespace {

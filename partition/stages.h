@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
 
 namespace pipeshard {
@@ -33,8 +31,5 @@ std::vector<int> assignStages(const StageProblem& problem);
 // The same for `stages` stages of one device, not even, any weight.
 //   assignStages({2,1,1,2}, {5,5,5,0}, 2) == {1,3};   assignStages({1,1,1,1,9}, {1,9,3,4,0}, 2) == {3,4}
 std::vector<int> assignStages(const std::vector<int64_t>& cost, const std::vector<int64_t>& cut_bytes, int stages);
-
-// Names among `candidates` that are close to `name` (edit distance, or one holds the other), best first, at most three.
-std::vector<std::string> nearMatches(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace pipeshard

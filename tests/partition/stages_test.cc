@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/near_matches.h"
 #include "partition/layers.h"
 
 namespace pipeshard {

@@ -1,0 +1,224 @@
+#include "sharding/cost_network.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ir/error.h"
+#include "sharding/solver/solver.h"
+
+namespace pipeshard {
+
+namespace {
+
+size_t hashOf(const CostTable& table) {
+  uint64_t hash = 1469598103934665603ULL;
+  const auto mix = [&hash](uint64_t word) { hash = (hash ^ word) * 1099511628211ULL + (hash >> 29); };
+  for (int size : table.sizes) mix(static_cast<uint64_t>(size));
+  for (int64_t cost : table.costs) mix(static_cast<uint64_t>(cost));
+  return hash;
+}
+
+int64_t productOf(const std::vector<int>& sizes) {
+  int64_t product = 1;
+  for (int size : sizes) {
+    if (product > INT64_MAX / 65536) return INT64_MAX;
+    product *= size;
+  }
+  return product;
+}
+
+// A factor walked in step with the scope: how far one step along each variable of the scope moves in its table.
+struct Walk {
+  const int64_t* costs;
+  std::vector<int64_t> strides;
+  int64_t offset = 0;
+};
+
+Walk walkOf(const CostTable& table, const std::vector<int>& axes, size_t rank) {
+  Walk walk{table.costs.data(), std::vector<int64_t>(rank, 0)};
+  int64_t stride = 1;
+  for (size_t axis = axes.size(); axis-- > 0;) {
+    walk.strides[static_cast<size_t>(axes[axis])] += stride;
+    stride *= table.sizes[axis];
+  }
+  return walk;
+}
+
+void addRow(const Walk& walk, int64_t stride, std::vector<int64_t>& row) {
+  const int64_t* from = walk.costs + walk.offset;
+  for (size_t k = 0; k < row.size(); ++k) row[k] = std::min(row[k] + from[static_cast<int64_t>(k) * stride], kForbiddenCost);
+}
+
+// Advances the scope's odometer (without the last variable).
+void advance(std::vector<int>& position, const std::vector<int>& sizes, std::vector<Walk>& walks) {
+  for (size_t axis = position.size(); axis-- > 0;) {
+    ++position[axis];
+    for (Walk& walk : walks) walk.offset += walk.strides[axis];
+    if (position[axis] < sizes[axis]) return;
+    position[axis] = 0;
+    for (Walk& walk : walks) walk.offset -= walk.strides[axis] * sizes[axis];
+  }
+}
+
+}  // namespace
+
+TableId TablePool::add(CostTable table) {
+  const size_t hash = hashOf(table);
+  const auto [begin, end] = by_hash_.equal_range(hash);
+  for (auto entry = begin; entry != end; ++entry) {
+    const CostTable& other = at(entry->second);
+    if (other.sizes == table.sizes && other.costs == table.costs) return entry->second;
+  }
+  tables_.push_back(std::make_shared<const CostTable>(std::move(table)));
+  const auto id = static_cast<TableId>(tables_.size() - 1);
+  by_hash_.emplace(hash, id);
+  return id;
+}
+
+TablePool::Product TablePool::eliminate(const std::vector<Factor>& factors, const std::vector<int>& sizes) {
+  const auto known = products_.find({factors, sizes});
+  if (known != products_.end()) return known->second;
+  std::vector<Walk> walks;
+  for (const Factor& factor : factors) walks.push_back(walkOf(at(factor.table), factor.axes, sizes.size()));
+  CostTable minimum{{sizes.begin(), sizes.end() - 1}, {}};
+  const auto count = static_cast<size_t>(productOf(minimum.sizes));
+  minimum.costs.resize(count);
+  auto argument = std::make_shared<std::vector<uint16_t>>(count);
+  std::vector<int> position(minimum.sizes.size(), 0);
+  std::vector<int64_t> row(static_cast<size_t>(sizes.back()));
+  for (size_t entry = 0; entry < count; ++entry) {
+    std::fill(row.begin(), row.end(), 0);
+    for (const Walk& walk : walks) addRow(walk, walk.strides.back(), row);
+    const auto best = std::min_element(row.begin(), row.end());
+    minimum.costs[entry] = *best;
+    (*argument)[entry] = static_cast<uint16_t>(best - row.begin());
+    advance(position, minimum.sizes, walks);
+  }
+  work_ += static_cast<int64_t>(count) * sizes.back();
+  const Product product{add(std::move(minimum)), std::move(argument)};
+  products_.emplace(std::pair{factors, sizes}, product);
+  return product;
+}
+
+int64_t CostNetwork::cost(const std::vector<int>& choice) const {
+  int64_t total = 0;
+  for (const NetworkTable& entry : tables) {
+    const CostTable& table = pool->at(entry.table);
+    int64_t index = 0;
+    for (size_t axis = 0; axis < entry.variables.size(); ++axis) {
+      index = index * table.sizes[axis] + choice[static_cast<size_t>(entry.variables[axis])];
+    }
+    total = std::min(total + table.costs[static_cast<size_t>(index)], kForbiddenCost);
+  }
+  return total;
+}
+
+Elimination::Elimination(CostNetwork network, int64_t limit) : network_(std::move(network)) {
+  const size_t count = network_.sizes.size();
+  tables_of_.resize(count);
+  entries_.assign(count, 0);
+  gone_.assign(network_.tables.size(), false);
+  for (size_t table = 0; table < network_.tables.size(); ++table) {
+    for (int variable : network_.tables[table].variables) tables_of_[static_cast<size_t>(variable)].push_back(static_cast<int>(table));
+  }
+  for (size_t variable = 0; variable < count; ++variable) {
+    entries_[variable] = entriesOf(static_cast<int>(variable));
+    queue_.insert({entries_[variable], static_cast<int>(variable)});
+  }
+  while (!queue_.empty() && queue_.begin()->first <= limit) {
+    const int variable = queue_.begin()->second;
+    queue_.erase(queue_.begin());
+    eliminate(variable);
+  }
+  for (const auto& [entries, variable] : queue_) left_.push_back(variable);
+  std::sort(left_.begin(), left_.end());
+}
+
+int64_t Elimination::entriesOf(int variable) const {
+  std::set<int> scope{variable};
+  for (int table : tables_of_[static_cast<size_t>(variable)]) {
+    const std::vector<int>& members = network_.tables[static_cast<size_t>(table)].variables;
+    scope.insert(members.begin(), members.end());
+  }
+  std::vector<int> sizes;
+  for (int member : scope) sizes.push_back(network_.sizes[static_cast<size_t>(member)]);
+  return productOf(sizes);
+}
+
+void Elimination::refresh(int variable) {
+  const auto index = static_cast<size_t>(variable);
+  queue_.erase({entries_[index], variable});
+  entries_[index] = entriesOf(variable);
+  queue_.insert({entries_[index], variable});
+}
+
+void Elimination::attach(NetworkTable table) {
+  for (int variable : table.variables) tables_of_[static_cast<size_t>(variable)].push_back(static_cast<int>(network_.tables.size()));
+  network_.tables.push_back(std::move(table));
+  gone_.push_back(false);
+}
+
+void Elimination::eliminate(int variable) {
+  const auto index = static_cast<size_t>(variable);
+  std::set<int> neighbors;
+  for (int table : tables_of_[index]) {
+    const std::vector<int>& members = network_.tables[static_cast<size_t>(table)].variables;
+    neighbors.insert(members.begin(), members.end());
+  }
+  neighbors.erase(variable);
+  std::vector<int> scope(neighbors.begin(), neighbors.end());
+  std::map<int, int> place;
+  std::vector<int> sizes;
+  for (int member : scope) {
+    place[member] = static_cast<int>(sizes.size());
+    sizes.push_back(network_.sizes[static_cast<size_t>(member)]);
+  }
+  place[variable] = static_cast<int>(sizes.size());
+  sizes.push_back(network_.sizes[index]);
+  std::vector<TablePool::Factor> factors;
+  for (int table : tables_of_[index]) {
+    const NetworkTable& entry = network_.tables[static_cast<size_t>(table)];
+    TablePool::Factor factor{entry.table, {}};
+    for (int member : entry.variables) factor.axes.push_back(place[member]);
+    factors.push_back(std::move(factor));
+    gone_[static_cast<size_t>(table)] = true;
+  }
+  std::sort(factors.begin(), factors.end());
+  const TablePool::Product product = network_.pool->eliminate(factors, sizes);
+  for (int member : scope)
+    std::erase_if(tables_of_[static_cast<size_t>(member)], [this](int table) { return gone_[static_cast<size_t>(table)]; });
+  tables_of_[index].clear();
+  steps_.push_back({variable, scope, product.argument});
+  attach({scope, product.minimum});
+  for (int member : scope) refresh(member);
+}
+
+CostNetwork Elimination::remainder() const {
+  CostNetwork rest;
+  rest.pool = network_.pool;
+  std::map<int, int> place;
+  for (int variable : left_) {
+    place[variable] = static_cast<int>(rest.sizes.size());
+    rest.sizes.push_back(network_.sizes[static_cast<size_t>(variable)]);
+  }
+  for (size_t table = 0; table < network_.tables.size(); ++table) {
+    if (gone_[table]) continue;
+    NetworkTable entry{{}, network_.tables[table].table};
+    for (int variable : network_.tables[table].variables) entry.variables.push_back(place.at(variable));
+    rest.tables.push_back(std::move(entry));
+  }
+  return rest;
+}
+
+std::vector<int> Elimination::complete(const std::vector<int>& choice) const {
+  std::vector<int> full(network_.sizes.size(), 0);
+  for (size_t position = 0; position < left_.size(); ++position) full[static_cast<size_t>(left_[position])] = choice[position];
+  for (size_t step = steps_.size(); step-- > 0;) {
+    int64_t index = 0;
+    for (int member : steps_[step].scope) index = index * network_.sizes[static_cast<size_t>(member)] + full[static_cast<size_t>(member)];
+    full[static_cast<size_t>(steps_[step].variable)] = (*steps_[step].argument)[static_cast<size_t>(index)];
+  }
+  return full;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,14 @@
+// Megatron-LM's way of cutting, as limits: over mesh axis 0 the batch, over mesh axis 1 matrix products by columns or rows of their
+// weights, with what lies between two products (heads, activations) cut as they come, and the residual stream with its normalisations
+// whole. Internal to methods.
+#pragma once
+
+#include <vector>
+
+#include "sharding/methods.h"
+
+namespace pipeshard {
+
+ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh);
+
+}  // namespace pipeshard

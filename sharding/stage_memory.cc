@@ -1,0 +1,146 @@
+#include "sharding/stage_memory.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace pipeshard {
+
+namespace {
+
+constexpr size_t kNamedValues = 5;  // in a message
+
+bool isForward(Phase phase) { return phase == Phase::kForward || phase == Phase::kPrologue; }
+
+}  // namespace
+
+StageMemory::StageMemory(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::vector<StageValue>& values,
+                         const MemoryOptions& options)
+    : training_(training),
+      nodes_(nodes),
+      values_(values),
+      options_(options),
+      position_(training.graph.nodes.size(), -1),
+      intervals_(training.graph.values.size()) {
+  for (size_t position = 0; position < nodes.size(); ++position) {
+    position_[nodes[position].index()] = static_cast<int64_t>(position);
+    if (training.node_phase[nodes[position].index()] != Phase::kUpdate) passes_end_ = static_cast<int64_t>(position) + 1;
+  }
+  for (size_t index = 0; index < values.size(); ++index) {
+    if (values[index].held && !values[index].constant) intervals_[index] = intervalOf(ValueId(index));
+  }
+  placeGradients();
+}
+
+LiveInterval StageMemory::intervalOf(ValueId id) const {
+  const StageValue& value = values_[id.index()];
+  if (value.persistent) return {0, nodeCount(), false};
+  const int64_t made = value.producer.valid() ? position_[value.producer.index()] : 0;
+  int64_t last = made;
+  bool waits = false;
+  for (const ValueReader& reader : value.readers) {
+    last = std::max(last, position_[reader.node.index()]);
+    const Phase phase = training_.node_phase[reader.node.index()];
+    const bool from_forward = !value.producer.valid() || isForward(training_.node_phase[value.producer.index()]);
+    waits = waits || (from_forward && !isForward(phase) && phase != Phase::kUpdate);
+  }
+  return {made, last + 1, waits};
+}
+
+// The parts of a gradient are one accumulator, from the first microbatch until the update.
+void StageMemory::placeGradients() {
+  for (const Parameter& parameter : training_.parameters) {
+    if (parameter.gradient_parts.empty()) continue;
+    LiveInterval all{nodeCount(), 0, false};
+    ValueId holder;
+    for (ValueId part : parameter.gradient_parts) {
+      if (!values_[part.index()].held) continue;
+      if (!holder.valid()) holder = part;
+      all.from = std::min(all.from, intervals_[part.index()].from);
+      all.to = std::max(all.to, intervals_[part.index()].to);
+      intervals_[part.index()] = {};
+    }
+    if (!holder.valid()) continue;
+    if (options_.microbatches > 1) all.from = 0;
+    all.to = std::max(all.to, passes_end_);
+    if (parameter.gradient.valid() && values_[parameter.gradient.index()].held) {
+      LiveInterval& gradient = intervals_[parameter.gradient.index()];
+      all.to = std::max(all.to, gradient.to);
+      gradient.from = gradient.to - 1;
+    }
+    intervals_[holder.index()] = all;
+  }
+}
+
+int64_t StageMemory::bytes(ValueId value, const ShardingSpec& spec, const LogicalMesh& mesh) const {
+  return largestShard(spec, training_.graph.shape(value), mesh) * static_cast<int64_t>(dataTypeSize(training_.graph.dataType(value)));
+}
+
+std::vector<MemoryUse> StageMemory::uses(const StageSharding& sharding) const {
+  std::map<ValueId, ShardingSpec> accumulated;  // by gradient
+  for (const Parameter& parameter : training_.parameters) {
+    if (!parameter.gradient_parts.empty()) accumulated[parameter.gradient] = sharding.kept[parameter.gradient_parts.front().index()];
+  }
+  std::vector<MemoryUse> result;
+  for (size_t index = 0; index < values_.size(); ++index) {
+    const StageValue& value = values_[index];
+    const ValueId id(index);
+    if (!value.held || value.constant) continue;
+    const ShardingSpec& kept = sharding.kept[index];
+    const LiveInterval& live = intervals_[index];
+    const auto gradient = accumulated.find(id);
+    const bool in_accumulator = gradient != accumulated.end() && gradient->second == kept;
+    if (live.from < live.to && !in_accumulator) result.push_back({id, bytes(id, kept, sharding.mesh), live.from, live.to});
+    if (live.waits && options_.in_flight > 1) {
+      result.push_back({id, (options_.in_flight - 1) * bytes(id, kept, sharding.mesh), 0, passes_end_});
+    }
+    if (value.producer.valid()) {
+      const ShardingSpec& made = sharding.strategies[value.producer.index()].outputs[value.output];
+      const int64_t at = position_[value.producer.index()];
+      const bool apart = made != kept || live.from == live.to || (live.from < at && !value.readers.empty());
+      if (apart) result.push_back({id, bytes(id, made, sharding.mesh), at, at + 1});
+    }
+    for (const ValueReader& reader : value.readers) {
+      std::set<ShardingSpec> wanted;
+      for (size_t position : reader.positions) wanted.insert(sharding.strategies[reader.node.index()].inputs[position]);
+      wanted.erase(kept);
+      const int64_t at = position_[reader.node.index()];
+      for (const ShardingSpec& spec : wanted) result.push_back({id, bytes(id, spec, sharding.mesh), at, at + 1});
+    }
+  }
+  return result;
+}
+
+MemoryPeak peakOf(const std::vector<MemoryUse>& uses, int64_t node_count) {
+  std::vector<int64_t> change(static_cast<size_t>(node_count) + 1, 0);
+  for (const MemoryUse& use : uses) {
+    change[static_cast<size_t>(use.from)] += use.bytes;
+    change[static_cast<size_t>(use.to)] -= use.bytes;
+  }
+  MemoryPeak peak;
+  int64_t now = 0;
+  for (int64_t time = 0; time < node_count; ++time) {
+    now += change[static_cast<size_t>(time)];
+    if (now > peak.bytes) peak = {now, time, {}};
+  }
+  for (const MemoryUse& use : uses) {
+    if (use.from <= peak.time && peak.time < use.to && use.bytes > 0) peak.uses.push_back(use);
+  }
+  std::stable_sort(peak.uses.begin(), peak.uses.end(), [](const MemoryUse& a, const MemoryUse& b) { return a.bytes > b.bytes; });
+  return peak;
+}
+
+std::string describePeak(const TrainingGraph& training, const std::vector<NodeId>& nodes, const MemoryPeak& peak, int64_t limit) {
+  std::vector<std::string> largest;
+  for (size_t index = 0; index < std::min(kNamedValues, peak.uses.size()); ++index) {
+    largest.push_back(fmt::format("'{}' {}", training.graph.value(peak.uses[index].value).name, peak.uses[index].bytes));
+  }
+  return fmt::format("at {} a device holds {} bytes, {} more than the {} that fit; the largest: {}",
+                     describeNode(training.graph.node(nodes[static_cast<size_t>(peak.time)])), peak.bytes, peak.bytes - limit, limit,
+                     fmt::join(largest, ", "));
+}
+
+}  // namespace pipeshard
