@@ -38,6 +38,9 @@ struct RankImage {
 // "0003": the name of a rank's folder under ranks/.
 std::string rankDirectoryName(int rank);
 
+// Reads program.json. Errors: kMissingInput, kConfiguration, kVersionMismatch, naming the file.
+Program loadProgram(const std::string& directory);
+
 // Reads program.json and the subgraphs. Errors: kMissingInput, kConfiguration, kVersionMismatch, kBadModel, naming the file.
 RankImage loadRank(const std::string& directory);
 

@@ -14,24 +14,28 @@ namespace pipeshard {
 
 std::string rankDirectoryName(int rank) { return fmt::format("{:04}", rank); }
 
-RankImage loadRank(const std::string& directory) {
-  const std::filesystem::path folder(directory);
-  RankImage image;
-  image.directory = directory;
-  const std::string program_path = (folder / "program.json").string();
+Program loadProgram(const std::string& directory) {
+  const std::string program_path = (std::filesystem::path(directory) / "program.json").string();
   const Descriptor file = openForReading(program_path);
   std::string text(fileBytes(file, program_path), '\0');
   readExactly(file, 0, std::as_writable_bytes(std::span(text)), program_path);
   try {
-    image.program = programFromJson(text);
+    return programFromJson(text);
   } catch (Error& error) {
     throw error.addContext(program_path);
   }
+}
+
+RankImage loadRank(const std::string& directory) {
+  const std::filesystem::path folder(directory);
+  RankImage image;
+  image.directory = directory;
+  image.program = loadProgram(directory);
   for (const Subgraph& subgraph : image.program.subgraphs) {
     const std::filesystem::path name(subgraph.file);
     if (name.has_parent_path() || name.empty()) {
-      fail(ErrorCode::kConfiguration, "{}: the file '{}' of subgraph '{}' is not in the rank's folder", program_path, subgraph.file,
-           subgraph.name);
+      fail(ErrorCode::kConfiguration, "{}: the file '{}' of subgraph '{}' is not in the rank's folder", (folder / "program.json").string(),
+           subgraph.file, subgraph.name);
     }
     image.subgraphs.push_back(readModel((folder / name).string()));
   }

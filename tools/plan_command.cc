@@ -30,7 +30,7 @@ struct PlanCommand {
       planned = planTraining(request, show);
       show("writing " + output);
       writePlanDirectory(planned, output);
-      writeOutputFile(output + "/report.html", renderReport({planned.plan}));
+      writeOutputFile(output + "/report.html", renderReport({.plan = planned.plan, .parameters = readParameters(planned.plan, output)}));
     }
     fmt::print("{}", printPlan(planned.plan));
     fmt::print("written to {} (report.html shows it); `pipeshard validate {}` runs it\n", output, output);

@@ -11,6 +11,7 @@
 #include "runtime/validate.h"
 #include "tools/console.h"
 #include "tools/report_html.h"
+#include "tools/report_sharding.h"
 
 namespace pipeshard {
 namespace {
@@ -23,13 +24,6 @@ constexpr size_t kMostStepsShown = 50;
 std::string plural(int64_t count, std::string_view noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
 
 std::string percent(double part) { return fmt::format("{:.1f}%", 100 * part); }
-
-std::string section(std::string_view id, std::string_view title, const std::string& content) {
-  return fmt::format("<section id=\"{}\" aria-labelledby=\"{}-title\">\n<h2 id=\"{}-title\">{}</h2>\n{}</section>\n", id, id, id, title,
-                     content);
-}
-
-std::string paragraph(std::string_view text) { return fmt::format("<p>{}</p>\n", escapeHtml(text)); }
 
 std::string modelName(const Plan& plan) { return std::filesystem::path(plan.model_path).filename().string(); }
 
@@ -346,11 +340,16 @@ std::string renderReproduction(const Plan& plan) {
   return section("reproduce", "How to reproduce", html);
 }
 
+bool isSharded(const Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
+}
 bool hasRanks(const ReportInput& input) { return input.validation != nullptr && !input.validation->planned.ranks.empty(); }
 bool hasTimes(const ReportInput& input) { return input.validation != nullptr && !input.validation->planned.steps.empty(); }
 
 std::string renderNavigation(const ReportInput& input) {
-  std::vector<std::pair<const char*, const char*>> links = {{"cluster", "Cluster"}, {"stages", "Stages"}, {"schedule", "Schedule"}};
+  std::vector<std::pair<const char*, const char*>> links = {{"cluster", "Cluster"}, {"stages", "Stages"}};
+  if (isSharded(input.plan)) links.emplace_back("sharding", "Sharding");
+  links.emplace_back("schedule", "Schedule");
   if (input.validation != nullptr) links.insert(links.end(), {{"comparison", "Against one device"}, {"losses", "Loss"}});
   if (hasRanks(input)) links.emplace_back("memory", "Memory");
   if (hasTimes(input)) links.emplace_back("times", "Time");
@@ -371,11 +370,13 @@ std::string renderReport(const ReportInput& input) {
   std::string html = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
   html += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
   html += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";
-  html += fmt::format("<title>{}: pipeshard</title>\n<style>\n{}{}</style>\n</head>\n<body>\n", escapeHtml(headline(plan)), kPageStyle,
-                      kScheduleStyle);
+  html += fmt::format("<title>{}: pipeshard</title>\n<style>\n{}{}</style>\n</head>\n<body>\n", escapeHtml(headline(plan)),
+                      std::string(kPageStyle) + (isSharded(plan) ? kShardingStyle : ""), kScheduleStyle);
   html += fmt::format("<header><h1>{}</h1>\n{}{}</header>\n", escapeHtml(headline(plan)), renderVerdict(input), renderFacts(plan));
   html += renderNavigation(input) + "<main>\n";
-  html += renderCluster(plan) + renderStages(plan) + renderSchedule(plan, orders);
+  html += renderCluster(plan) + renderStages(plan);
+  if (isSharded(plan)) html += renderShardings(plan, input.parameters);
+  html += renderSchedule(plan, orders);
   if (input.validation != nullptr) html += renderComparison(*input.validation) + renderLosses(*input.validation);
   if (hasRanks(input)) html += renderMemory(input.validation->planned);
   if (hasTimes(input)) html += renderTimes(input.validation->planned.steps.back());

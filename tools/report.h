@@ -8,17 +8,31 @@
 #include <string>
 #include <vector>
 
+#include "ir/data_type.h"
 #include "ir/plan.h"
+#include "ir/shape.h"
 #include "partition/schedule.h"
 
 namespace pipeshard {
 
 struct ValidationReport;  // runtime/validate.h
 
+// A parameter as one device of a stage holds it.
+struct ReportedParameter {
+  size_t stage = 0;
+  std::string name;
+  DataType data_type = DataType::kUndefined;
+  Shape whole;
+  Shape held;
+};
+// Of the stages that are sharded, as the programs of their first devices say. Errors as loadProgram (runtime/executor.h).
+std::vector<ReportedParameter> readParameters(const Plan& plan, const std::string& plan_directory);
+
 struct ReportInput {
   const Plan& plan;
   const ValidationReport* validation = nullptr;  // null: planned only
   const ScheduleOrders* orders = nullptr;        // null: makeSchedule(plan.schedule, stages, microbatches)
+  std::vector<ReportedParameter> parameters = {};
 };
 
 // The whole page. Throws what makeSchedule and simulateSchedule throw.

@@ -75,6 +75,14 @@ footer{max-width:1120px;margin:40px auto 0;padding:14px 20px 40px;color:var(--di
 @media print{nav{display:none}.scroll{overflow:visible}}
 )css";
 
+// Colours of specs: light paper with dark ink, so that the text is read in both schemes.
+const char* const kShardingStyle =
+    R"css(.spec{display:inline-block;padding:1px 9px;border-radius:9px;color:#0b1b2b;white-space:nowrap;font-variant-numeric:tabular-nums}
+.c0{background:#a9d4f7}.c1{background:#bfe6b8}.c2{background:#f9d59b}.c3{background:#e3c4f2}.c4{background:#f6bcb8}.c5{background:#a8e4df}.c6{background:#e6e19a}.c7{background:#cdd3f5}
+.whole{background:none;color:var(--dim);border:1px solid var(--line)}
+.specs{display:flex;flex-wrap:wrap;gap:6px 14px;list-style:none;margin:8px 0;padding:0}
+)css";
+
 std::string escapeHtml(std::string_view text) {
   std::string escaped;
   escaped.reserve(text.size());
@@ -106,6 +114,13 @@ std::string breakable(std::string_view text) {
   }
   return html + escapeHtml(text.substr(begin));
 }
+
+std::string section(std::string_view id, std::string_view title, const std::string& content) {
+  return fmt::format("<section id=\"{}\" aria-labelledby=\"{}-title\">\n<h2 id=\"{}-title\">{}</h2>\n{}</section>\n", id, id, id, title,
+                     content);
+}
+
+std::string paragraph(std::string_view text) { return fmt::format("<p>{}</p>\n", escapeHtml(text)); }
 
 HtmlCell textCell(std::string_view text) { return {escapeHtml(text), false}; }
 HtmlCell codeCell(std::string_view text) { return {fmt::format("<code>{}</code>", breakable(text)), false}; }

@@ -13,6 +13,10 @@ std::string escapeHtml(std::string_view text);
 // Escaped, and a line may break after the punctuation of names and options.
 std::string breakable(std::string_view text);
 
+// A section of the page, with its title as heading; `content` is already escaped HTML. And a paragraph, which escapes.
+std::string section(std::string_view id, std::string_view title, const std::string& content);
+std::string paragraph(std::string_view text);
+
 // A cell of already escaped HTML.
 struct HtmlCell {
   std::string html;
@@ -34,6 +38,7 @@ std::string renderTable(const HtmlTable& table);
 std::string scrollBox(std::string_view name, std::string_view html);
 
 extern const char* const kPageStyle;
+extern const char* const kShardingStyle;  // the classes that renderShardings uses
 extern const char* const kScheduleStyle;  // the classes that renderScheduleSvg uses
 
 }  // namespace pipeshard

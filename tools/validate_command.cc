@@ -135,7 +135,8 @@ struct ValidateCommand {
     progress.clear();
     print(plan, report);
     if (!json.empty()) writeOutputFile(json, toJson(report).dump(1) + "\n");
-    writeOutputFile(plan_directory + "/report.html", renderReport({plan, &report}));
+    writeOutputFile(plan_directory + "/report.html",
+                    renderReport({.plan = plan, .validation = &report, .parameters = readParameters(plan, plan_directory)}));
     return report.passed() ? 0 : kFailed;
   }
 

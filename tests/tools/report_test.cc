@@ -170,6 +170,42 @@ TEST(Report, DrawsNoMoreDevicesThanAPageCanHold) {
   EXPECT_THAT(page, HasSubstr("And 7488 devices that are not drawn"));
 }
 
+Plan shardedPlan() {
+  Plan plan = planOf(2, 2, "gpipe");
+  plan.cluster = {1, 8};
+  plan.stages[0].devices = {0, 1, 2, 3};
+  plan.stages[1].devices = {4};
+  plan.stages[0].sharding =
+      ShardingPlan{"megatron:2,2", {2, 2}, {{"h", "0:i"}}, {{"w<1>", "R,S1"}, {"h", "S0,S1"}, {"y", "S0,R;P1"}}, 1250000, 500000, 3 << 20,
+                   1500000,        true};
+  return plan;
+}
+
+TEST(Report, ShowsHowStagesAreSharded) {
+  const Plan plan = shardedPlan();
+  const std::string page = renderReport({.plan = plan,
+                                         .parameters = {{0, "w<1>", DataType::kFloat32, {256, 512}, {256, 256}},
+                                                        {0, "bias", DataType::kFloat32, {512}, {512}},
+                                                        {1, "elsewhere", DataType::kFloat32, {512}, {512}}}});
+  for (const char* text :
+       {"id=\"sharding\"", "href=\"#sharding\"", "2 × 2 of 4 devices", "megatron:2,2", "1.250 ms", "0.500 ms", "3.00 MiB",
+        "1.500 ms (optimal)", "width:71.4%", "<code>w&lt;1&gt;</code>", "512 KiB", "256 KiB", "2 other tensors that are not whole"}) {
+    EXPECT_THAT(page, HasSubstr(text));
+  }
+  EXPECT_THAT(page, HasSubstr("<span class=\"spec whole\">R</span>"));
+  EXPECT_THAT(page, Not(HasSubstr("elsewhere")));
+  EXPECT_EQ(countOf(page, "<span class=\"spec c0\">R,S1</span>"), 2u);  // in the legend and of the parameter
+  EXPECT_EQ(countOf(page, "<span class=\"spec c1\">S0,R;P1</span>"), 2u);
+  EXPECT_EQ(countOf(page, "<span class=\"spec c2\">S0,S1</span>"), 2u);
+}
+
+TEST(Report, OfAPlanWithoutShardingsSaysNothingOfThem) {
+  const std::string page = renderReport({planOf(2, 2, "gpipe")});
+  EXPECT_THAT(page, Not(HasSubstr("harding")));
+  EXPECT_THAT(page, Not(HasSubstr(".spec")));
+  EXPECT_TRUE(readParameters(planOf(2, 2, "gpipe"), "/nowhere").empty());
+}
+
 TEST(Report, IsTheSameForTheSameInput) {
   const Plan plan = planOf(4, 8, "1f1b");
   EXPECT_EQ(renderReport({plan}), renderReport({plan}));
