@@ -4,20 +4,29 @@
 //   all-gather      latency + (n-1)/n B / bandwidth         B: gathered
 //   reduce-scatter  latency + (n-1)/n B / bandwidth         B: before it is scattered
 //   all-reduce      latency + 2 (n-1)/n B / bandwidth
-//   all-to-all      latency + (n-1)/n B / bandwidth         B: what one device holds
+//   all-to-all      latency + (n-1)/n B / bandwidth         B: what one device holds (uneven shards: before or after, the larger)
 // Local work: max(FLOPs / rate, bytes read and written / memory bandwidth).
+// Shards may be uneven; costs are those of the device with the largest, which is always the last one of the mesh.
+//
+//   all-gather of "S0,R" to "R,R", [8,16] floats, 4 devices: B = 512, 384 bytes travel: 5000 + 384/5 = 5077 ns
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "ir/graph.h"
 #include "ir/sharding_spec.h"
 
 namespace pipeshard {
 
 enum class CollectiveKind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
 std::string_view collectiveName(CollectiveKind kind);  // the operator's name in the pipeshard domain: "AllReduce"
+// Of a node; nullopt when it is no collective.
+std::optional<CollectiveKind> collectiveKind(const Node& node);
+// The B above, from the bytes of the collective's local input and output.
+int64_t collectiveBytes(CollectiveKind kind, int64_t input, int64_t output);
 
 struct LinkCost {
   int64_t latency_ns = 5'000;
@@ -33,7 +42,7 @@ struct CostModel {
   static CostModel uniform(const LogicalMesh& mesh, LinkCost link = {});
 };
 
-// 0 over a mesh axis of one device.
+// `bytes`: B. 0 over a mesh axis of one device.
 int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, CollectiveKind kind, int mesh_axis, int64_t bytes);
 int64_t computeCost(const CostModel& model, double flops, int64_t bytes);
 

@@ -9,8 +9,13 @@
 //
 //   "S0,R" to "R,S0" of 8x8 floats on 2 devices: one all-to-all; "R,R;P0" to "S0,R": one reduce-scatter
 //
-// Costs are those of cost_model.h. Paths are found by shortest path over specs, ties by the order of the list above: always the same. All
-// pairs of specs are connected. Shards may be uneven.
+// Costs are those of cost_model.h for the device with the largest shard; the two steps without communication cost nothing. Paths are found
+// by shortest path over specs; of equally cheap ones that of fewest steps, then the first by the order of the list above, mesh axes, tensor
+// axes: always the same. All pairs of specs are connected. Shards may be uneven. Along a mesh axis of one device every step is free, and
+// nothing is emitted for it. Meshes of up to 4 axes are searched for tensors of up to 11 dimensions, of 5 for up to 4; what is beyond
+// 50,000 specs is refused with Error(kConfiguration).
+//
+// Thread rules: all functions may be called by several threads at once.
 #pragma once
 
 #include <vector>
@@ -41,7 +46,8 @@ struct Resharding {
 Resharding planResharding(const Shape& shape, DataType type, const ShardingSpec& from, const ShardingSpec& to, const LogicalMesh& mesh,
                           const CostModel& model);
 
-// The cost alone, of every spec of `from` to every spec of `to`: row-major. Faster than one by one.
+// The cost alone, of every spec of `from` to every spec of `to`: row-major. Faster than one by one (25 x 25 specs on a 2x4 mesh, 4
+// dimensions: 0.03 ms); of tensors with equal shape, type, mesh and model it is the same.
 std::vector<int64_t> reshardingCosts(const Shape& shape, DataType type, const std::vector<ShardingSpec>& from,
                                      const std::vector<ShardingSpec>& to, const LogicalMesh& mesh, const CostModel& model);
 
@@ -50,10 +56,12 @@ struct MeshGroups {
   std::vector<int> group_of_axis;  // by mesh axis; -1 along an axis of one device
 };
 
-// Appends the steps to a device's local graph: Slice, Concat, Mul and pipeshard::AllGather, AllReduce, ReduceScatter, AllToAll nodes
-// with attributes `group`, and where it applies `axis` (from_axis), `to_axis`, `sizes` (of every member's part along the axis; of
-// both axes for AllToAll: docs/operators.md). `local` is the device's shard under `from`; returns that under the last step's spec.
-// `shape` is the whole tensor's.
+// Appends the steps to a device's local graph: Slice (slice), Where (keep one: the tensor, or zeros of its shape), and the collectives of
+// docs/operators.md, pipeshard::AllGather, AllReduce, ReduceScatter, AllToAll, with the attributes `group` and where it applies `axis`
+// (that is gathered; of a ReduceScatter: cut), `to_axis` (AllToAll: that is cut), `sizes` and `to_sizes` (of every member's part along the
+// two). The nodes of all devices are alike up to shapes and constants. `local` is the device's shard under `from`; returns that under the
+// last step's spec, which is `local` itself where nothing has to be done. `shape` is the whole tensor's. Types: those that reductions
+// between workers support where a partial sum is resolved, any of 1 to 8 bytes elsewhere.
 ValueId emitResharding(GraphBuilder& builder, ValueId local, const Shape& shape, const ShardingSpec& from, const Resharding& resharding,
                        const LogicalMesh& mesh, int device, const MeshGroups& groups);
 
