@@ -60,12 +60,19 @@ std::vector<T> runKernel(Collectives& collectives, const char* op, const Shape& 
                          const std::vector<T>& x) {
   const std::unique_ptr<Kernel> kernel = makeKernel(op, dataTypeOf<T>(), from, to, attributes);
   EXPECT_EQ(kernel->collectiveGroup(), 5);
-  std::vector<T> y(static_cast<size_t>(elementCount(to)));
-  std::vector<std::byte> memory(kernel->workspaceBytes() + 64, std::byte{0xff});  // NaNs, if anybody read them
-  const size_t misaligned = reinterpret_cast<uintptr_t>(memory.data()) % 64;
+  const auto count = static_cast<size_t>(elementCount(to));
+  std::vector<T> y(count + 16, T{77});
+  std::vector<std::byte> memory(kernel->workspaceBytes() + 192, std::byte{0xff});  // NaNs, if anybody read them
+  const size_t aligned = 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
   const void* const inputs[] = {x.data()};
   void* const outputs[] = {y.data()};
-  kernel->run({inputs, outputs, memory.data() + (64 - misaligned) % 64, &collectives});
+  kernel->run({inputs, outputs, memory.data() + aligned, &collectives});
+  const auto untouched = [](std::byte byte) { return byte == std::byte{0xff}; };
+  const auto end = memory.begin() + static_cast<std::ptrdiff_t>(aligned + kernel->workspaceBytes());
+  EXPECT_TRUE(std::all_of(end, memory.end(), untouched)) << "wrote behind the workspace";
+  EXPECT_TRUE(std::all_of(y.begin() + static_cast<std::ptrdiff_t>(count), y.end(), [](T behind) { return behind == T{77}; }))
+      << "wrote behind the output";
+  y.resize(count);
   return y;
 }
 
