@@ -18,7 +18,11 @@ namespace {
 class Rewriter {
  public:
   Rewriter(const Graph& piece, const PieceSharding& sharding, int device, const MeshGroups& groups)
-      : piece_(piece), sharding_(sharding), groups_(groups), context_{piece, sharding.mesh, device, groups, &emitted_}, builder_(result_.graph) {
+      : piece_(piece),
+        sharding_(sharding),
+        groups_(groups),
+        context_{piece, sharding.mesh, device, groups, &emitted_},
+        builder_(result_.graph) {
     PIPESHARD_CHECK(sharding.strategies.size() == piece.nodes.size(), "{} strategies for {} nodes", sharding.strategies.size(),
                     piece.nodes.size());
     PIPESHARD_CHECK(sharding.kept.size() == piece.values.size(), "{} specs for {} values", sharding.kept.size(), piece.values.size());

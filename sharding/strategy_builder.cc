@@ -59,10 +59,11 @@ void StrategyBuilder::describeCut(int factor) {
   Cut& cut = cuts_[static_cast<size_t>(factor)];
   if (rule_->factors[static_cast<size_t>(factor)].size < 2) return;
   const bool added_once = rule_->added_once && rule_->added_once->factor == factor;
-  const bool plain = kind == FactorKind::kParallel || kind == FactorKind::kSum || added_once;
-  if (!plain) cut.exchange = exchangeForm(graph_, node_, *rule_, factor);
   const bool sums = kind == FactorKind::kSum || added_once || (kind == FactorKind::kMean && meansByShare(node_));
-  if (kind != FactorKind::kParallel && !sums && cut.exchange == nullptr) return;
+  if (kind != FactorKind::kParallel && !sums) {
+    cut.exchange = exchangeForm(graph_, node_, *rule_, factor);
+    if (cut.exchange == nullptr) return;
+  }
   if (!findPlaces(factor, rule_->inputs, cut.in_inputs) || !findPlaces(factor, rule_->outputs, cut.in_outputs)) return;
   if (cut.in_inputs.empty() && cut.in_outputs.empty()) return;
   for (int output = 0; output < static_cast<int>(node_.outputs.size()); ++output) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "onnx_import/prepare.h"
 #include "sharding/cost_model.h"
 
 namespace pipeshard::testing {
@@ -19,11 +20,15 @@ Constant fromDoubles(DataType type, const Shape& shape, const std::vector<double
   return makeConstant<float>(shape, {elements.begin(), elements.end()});
 }
 
-Constant combine(const std::vector<Constant>& parts, bool maximum) {
+Constant combine(const std::vector<Constant>& parts, const std::string& reduction) {
   std::vector<double> result = numericElements(parts[0]);
   for (size_t p = 1; p < parts.size(); ++p) {
     const std::vector<double> more = numericElements(parts[p]);
-    for (size_t i = 0; i < result.size(); ++i) result[i] = maximum ? std::max(result[i], more[i]) : result[i] + more[i];
+    for (size_t i = 0; i < result.size(); ++i) {
+      if (reduction == "sum") result[i] += more[i];
+      if (reduction == "max") result[i] = std::max(result[i], more[i]);
+      if (reduction == "min") result[i] = std::min(result[i], more[i]);
+    }
   }
   return fromDoubles(parts[0].data_type, parts[0].shape, result);
 }
@@ -55,11 +60,11 @@ Constant partOf(const Constant& whole, size_t axis, const std::vector<int64_t>& 
 // What member `member` of a group gets from the members' inputs.
 Constant collective(const Node& node, const std::vector<Constant>& inputs, size_t member) {
   const auto axis = static_cast<size_t>(node.intAttribute("axis", 0));
-  const bool maximum = node.stringAttribute("reduction", "sum") == "max";
+  const std::string reduction = node.stringAttribute("reduction", "sum");
   switch (*collectiveKind(node)) {
-    case CollectiveKind::kAllReduce: return combine(inputs, maximum);
+    case CollectiveKind::kAllReduce: return combine(inputs, reduction);
     case CollectiveKind::kAllGather: return join(inputs, axis);
-    case CollectiveKind::kReduceScatter: return partOf(combine(inputs, maximum), axis, node.intsAttribute("sizes"), member);
+    case CollectiveKind::kReduceScatter: return partOf(combine(inputs, reduction), axis, node.intsAttribute("sizes"), member);
     case CollectiveKind::kAllToAll: break;
   }
   std::vector<Constant> parts;
@@ -96,6 +101,37 @@ Constant boxOf(const Constant& whole, const Shard& shard) {
 }
 
 }  // namespace
+
+bool isRunnable(const Graph& graph) {
+  return std::all_of(graph.nodes.begin(), graph.nodes.end(),
+                     [](const Node& node) { return collectiveKind(node) || cpuKernels().has(node.domain, node.op_type); });
+}
+
+void makeRunnable(Graph& graph) {
+  PrepareOptions options;
+  options.supported = [](const Node& node) { return cpuKernels().has("", node.op_type); };
+  if (!isRunnable(graph)) graph = prepareModel(std::move(graph), options);
+}
+
+std::string shapeFault(const Graph& graph) {
+  Graph inferred = graph;
+  for (size_t v = 0; v < inferred.values.size(); ++v) {
+    const bool made = !inferred.initializers.contains(ValueId(v)) &&
+                      std::find(inferred.inputs.begin(), inferred.inputs.end(), ValueId(v)) == inferred.inputs.end();
+    if (made) inferred.values[v].shape.reset();
+  }
+  for (const Node& node : inferred.nodes) {
+    if (!collectiveKind(node)) continue;  // ONNX does not know them
+    for (ValueId output : node.outputs) inferred.value(output).shape = graph.value(output).shape;
+  }
+  inferShapes(inferred);
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const Value& found = inferred.values[v];
+    if (!found.shape || !isStatic(*found.shape) || *found.shape == *graph.values[v].shape) continue;
+    return "'" + found.name + "' is " + shapeToString(*found.shape) + ", not " + shapeToString(*graph.values[v].shape);
+  }
+  return "";
+}
 
 MeshGroups groupsOf(const LogicalMesh& mesh, int device) {
   MeshGroups groups;

@@ -9,6 +9,13 @@
 
 namespace pipeshard::testing {
 
+// Replaces operators without a kernel by their bodies, where ONNX has them.
+void makeRunnable(Graph& graph);
+bool isRunnable(const Graph& graph);
+
+// Forgets all shapes that nodes give: ONNX's shape inference must find the same from the inputs. Says where it does not; "" if it does.
+std::string shapeFault(const Graph& graph);
+
 // Groups of a mesh: those of axis 0, then axis 1, ...; each line of devices has one.
 MeshGroups groupsOf(const LogicalMesh& mesh, int device);
 
