@@ -4,7 +4,3 @@ namespace pipeshard {
 std::vector<Decision> explainSharding(const TrainingGraph&, const std::vector<NodeId>&, const CostModel&, const ShardStageOptions&, const ShardingResult&, int) { fail(ErrorCode::kInternal, "not yet"); }
 std::vector<Combination> exhaustiveSharding(const TrainingGraph&, const std::vector<NodeId>&, const LogicalMesh&, const CostModel&, const ShardStageOptions&, int64_t) { fail(ErrorCode::kInternal, "not yet"); }
 }
-#include "sharding/solver/solver.h"
-namespace pipeshard {
-SolverSolution solve(const SolverProblem& p, const SolverOptions&) { fail(ErrorCode::kInternal, "no solver yet: {} nodes left", p.nodes.size()); }
-}
