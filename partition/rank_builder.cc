@@ -359,12 +359,21 @@ SubgraphId RankBuilder::subgraph(Phase phase, const Size& size) {
   if (size.first != size.second) made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, data_group_);
   if (isSharded() && phase != Phase::kPrologue) {
     const PieceSharding sharding = context_.shardings.pieceSharding(place().stage, piece.nodes, size.first, graph);
+    if (place().position == 0) verifyPieces(graph, sharding);
     LocalPiece local = rewriteForDevice(graph, sharding, place().position, mesh_groups_);
     graph = std::move(local.graph);
     made.collectives = std::move(local.collectives);
   }
   found->second = addSubgraph(std::move(made), std::move(graph));
   return found->second;
+}
+
+void RankBuilder::verifyPieces(const Graph& piece, const PieceSharding& sharding) const {
+  std::vector<LocalPiece> devices;
+  for (int device = 0; device < sharding.mesh.deviceCount(); ++device) {
+    devices.push_back(rewriteForDevice(piece, sharding, device, mesh_groups_));
+  }
+  verifyLocalPieces(piece, sharding, devices);
 }
 
 SubgraphId RankBuilder::addSubgraph(Subgraph description, Graph graph) {

@@ -106,6 +106,8 @@ class RankBuilder {
   // Gives the buffer its shape: this device's part of `whole`, as the value is kept.
   void cut(BufferId id, const Shape& whole, ValueId value);
   SubgraphId addSubgraph(Subgraph description, Graph graph);
+  // Of all devices of the stage together. The first one's emission asks for it.
+  void verifyPieces(const Graph& piece, const PieceSharding& sharding) const;
   // The buffer that holds a box of what the cell has of a value.
   BufferId boxBuffer(ValueId value, const Cell& cell, const Shard& box);
   const Shape& wholeCell(ValueId value, const Cell& cell) const;
