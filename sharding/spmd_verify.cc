@@ -222,8 +222,17 @@ class Verifier {
     return spec;
   }
 
+  void checkShare(const Node& node, const Strategy& strategy, const StrategyBuilder& strategies, size_t n, ValueId value) const {
+    const auto output = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
+    for (int device = 0; device < mesh_.deviceCount(); ++device) {
+      const double share = meanShare(strategies, mesh_, device, strategy.uses, static_cast<size_t>(output));
+      const bool equal = constantOf(device, nodeOf(device, n), 1) == makeScalar(piece_.dataType(value), share);
+      if (!equal) fault(device, &nodeOf(device, n), fmt::format("its share of the mean is {}", share));
+    }
+  }
+
   // A node of a resharding, or the share of a mean.
-  void checkPlacing(size_t n) {
+  void checkPlacing(const Node& of, const Strategy& strategy, const StrategyBuilder& strategies, size_t n) {
     const Node& node = nodeOf(0, n);
     const size_t position = node.is("Where") ? 1 : 0;
     const Placed before = placed_[node.inputs.at(position).index()];
@@ -236,7 +245,9 @@ class Verifier {
       spec = afterSlice(n, before);
     } else if (node.is("Where")) {
       spec = afterKeepOne(n, before);
-    } else if (!node.is("Mul")) {
+    } else if (node.is("Mul")) {
+      checkShare(of, strategy, strategies, n, before.value);
+    } else {
       fault(0, &node, "it is no step of a resharding");
     }
     place(node.outputs[0], before.value, spec, &node);
@@ -339,7 +350,7 @@ class Verifier {
     for (; next < first().nodes.size() && devices_[0].origins[next] == n; ++next) {
       const Node& local = nodeOf(0, next);
       if (isPlacing(local)) {
-        checkPlacing(next);
+        checkPlacing(node, strategy, strategies, next);
       } else if (exchanges) {
         checkExchange(node, strategy, next, natural);
       } else if (++operators == 1) {
