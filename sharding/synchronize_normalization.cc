@@ -5,6 +5,7 @@
 
 #include "ir/error.h"
 #include "sharding/batch_moments.h"
+#include "sharding/cost_model.h"
 
 namespace pipeshard {
 namespace {
@@ -42,7 +43,7 @@ std::vector<int> synchronizeBatchNormalization(Graph& piece, int64_t rows_here, 
   });
   std::vector<int> groups;
   for (const Node& node : piece.nodes) {
-    if (node.domain == kPipeshardDomain && node.op_type == "AllReduce") groups.push_back(static_cast<int>(node.intAttribute("group", -1)));
+    if (collectiveKind(node)) groups.push_back(static_cast<int>(node.intAttribute("group", -1)));
   }
   return groups;
 }

@@ -89,6 +89,20 @@ TEST(ExchangeGather, ElementsAlongACutAxis) {
   }
 }
 
+TEST(ExchangeGather, OneHotOfAPartOfTheClasses) {
+  for (const int64_t axis : {-1, 0}) {
+    FormProblem problem;
+    // Negative ones count from the end; what is out of range is nobody's.
+    const ValueId indices = problem.input("indices", makeConstant<int64_t>({2, 5}, {0, 6, -1, -7, 3, 2, 7, -8, 100, 4}));
+    const ValueId depth = problem.constant("depth", makeScalar(DataType::kInt64, 7));
+    const ValueId values = problem.input("values", makeConstant<float>({2}, {-1, 3}));
+    problem.node("", "OneHot", {indices, depth, values}, {{DataType::kFloat32, axis == 0 ? Shape{7, 2, 5} : Shape{2, 5, 7}}},
+                 {{"axis", axis}});
+    for (const auto& [mesh, factors] : cutsOf("depth")) expectAsWhole(problem, mesh, factors, 0);
+    expectAsWhole(problem, {{2, 3}}, {"i1", "depth"}, 0);
+  }
+}
+
 TEST(ExchangeGather, RefusesAnIndexBeyondTheWholeTableAsOneDeviceDoes) {
   for (const int64_t bad : {int64_t{11}, int64_t{-12}, int64_t{100}}) {
     FormProblem problem = gatherProblem({11, 3}, {2}, 0, DataType::kFloat32);

@@ -181,7 +181,7 @@ TEST(ExchangeNormalization, NodesOfOneGraphShareMoments) {
   const FormProblem problem = batchProblem("BatchNormalizationInputGrad", DataType::kFloat32, {4, 3, 2});
   const LogicalMesh mesh{{2}};
   const Strategy strategy = strategyOf(problem, mesh, {"a0"});
-  const MeshGroups groups = groupsOf(mesh, 0);
+  const MeshGroups groups = meshGroups(mesh);
   Graph local;
   local.opset_imports = problem.graph.opset_imports;
   GraphBuilder builder(local);

@@ -3,41 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <numeric>
 #include <stdexcept>
-#include <thread>
 
 #include "ir/error.h"
 
 namespace pipeshard::testing {
 namespace {
-
-template <typename T>
-Constant combine(const std::vector<const Constant*>& parts, const std::string& reduction) {
-  Constant result = *parts[0];
-  auto* out = reinterpret_cast<T*>(result.bytes.data());
-  for (size_t p = 1; p < parts.size(); ++p) {
-    const auto* in = reinterpret_cast<const T*>(parts[p]->bytes.data());
-    for (size_t i = 0; i < result.bytes.size() / sizeof(T); ++i) {
-      if (reduction == "sum") out[i] += in[i];
-      if (reduction == "max") out[i] = std::max(out[i], in[i]);
-      if (reduction == "min") out[i] = std::min(out[i], in[i]);
-    }
-  }
-  return result;
-}
-
-Constant combineParts(const std::vector<const Constant*>& parts, const std::string& reduction) {
-  for (const Constant* part : parts) {
-    if (part->shape != parts[0]->shape || part->data_type != parts[0]->data_type) throw std::logic_error("all-reduce of different shapes");
-  }
-  if (reduction != "sum" && reduction != "max" && reduction != "min") throw std::logic_error("reduction " + reduction);
-  if (parts[0]->data_type == DataType::kFloat64) return combine<double>(parts, reduction);
-  if (parts[0]->data_type == DataType::kFloat32) return combine<float>(parts, reduction);
-  throw std::logic_error("all-reduce of a type that collectives do not take");
-}
 
 std::vector<int64_t> range(int64_t start, int64_t size) {
   std::vector<int64_t> indices(static_cast<size_t>(size));
@@ -87,7 +60,7 @@ Graph localGraph(const FormProblem& problem, const LogicalMesh& mesh, const Stra
         constant != nullptr ? builder.addConstant(name, partOf(*constant, shard)) : builder.addValue(name, whole.dataType(id), shard.size);
     if (constant == nullptr) graph.inputs.push_back(inputs.back());
   }
-  const MeshGroups groups = groupsOf(mesh, device);
+  const MeshGroups groups = meshGroups(mesh);
   const std::vector<ValueId> outputs = emitExchangeForm(builder, {whole, mesh, device, groups, nullptr}, node, strategy, inputs);
   for (size_t o = 0; o < node.outputs.size(); ++o) {
     EXPECT_EQ(outputs.at(o).valid(), node.outputs[o].valid());
@@ -102,7 +75,7 @@ Graph localGraph(const FormProblem& problem, const LogicalMesh& mesh, const Stra
 }
 
 Tensors runDevice(const FormProblem& problem, const Graph& graph, const LogicalMesh& mesh, const Strategy& strategy, int device,
-                  ThreadMesh& threads) {
+                  Collectives& collectives) {
   const Node& node = problem.theNode();
   Tensors values;
   for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -111,14 +84,7 @@ Tensors runDevice(const FormProblem& problem, const Graph& graph, const LogicalM
     const Shard shard = shardOf(strategy.inputs[i], problem.graph.shape(node.inputs[i]), mesh, device);
     values[name + "#" + std::to_string(i)] = partOf(problem.given.at(name), shard);
   }
-  for (const Node& local : graph.nodes) {
-    if (local.op_type != "AllReduce") {
-      runNode(graph, local, values);
-      continue;
-    }
-    Constant& result = values[graph.value(local.outputs[0]).name] = values.at(graph.value(local.inputs[0]).name);
-    threads.allReduce(device, static_cast<int>(local.intAttribute("group", -1)), local.stringAttribute("reduction", ""), result);
-  }
+  for (const Node& local : graph.nodes) runNode(graph, local, values, &collectives);
   Tensors outputs;
   size_t next = 0;
   for (size_t o = 0; o < node.outputs.size(); ++o) {
@@ -128,48 +94,6 @@ Tensors runDevice(const FormProblem& problem, const Graph& graph, const LogicalM
 }
 
 }  // namespace
-
-int groupOfLine(const LogicalMesh& mesh, int device, int mesh_axis) { return 100 * (mesh_axis + 1) + mesh.lineOf(device, mesh_axis)[0]; }
-
-MeshGroups groupsOf(const LogicalMesh& mesh, int device) {
-  MeshGroups groups;
-  for (int axis = 0; axis < mesh.rank(); ++axis) {
-    groups.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1 : groupOfLine(mesh, device, axis));
-  }
-  return groups;
-}
-
-ThreadMesh::ThreadMesh(const LogicalMesh& mesh) {
-  for (int device = 0; device < mesh.deviceCount(); ++device) {
-    for (int axis = 0; axis < mesh.rank(); ++axis) lines_[groupOfLine(mesh, device, axis)].members = mesh.lineOf(device, axis);
-  }
-}
-
-void ThreadMesh::stop() {
-  const std::lock_guard lock(mutex_);
-  stopped_ = true;
-  changed_.notify_all();
-}
-
-void ThreadMesh::allReduce(int device, int group, const std::string& reduction, Constant& values) {
-  std::unique_lock lock(mutex_);
-  Line& line = lines_.at(group);
-  if (std::find(line.members.begin(), line.members.end(), device) == line.members.end()) throw std::logic_error("no member of the group");
-  changed_.wait(lock, [&] { return stopped_ || line.left == 0; });
-  line.arrived[device] = values;
-  if (line.arrived.size() == line.members.size()) {
-    std::vector<const Constant*> parts;
-    for (const auto& [member, part] : line.arrived) parts.push_back(&part);
-    line.result = combineParts(parts, reduction);
-    line.left = static_cast<int>(parts.size());
-    line.arrived.clear();
-    changed_.notify_all();
-  }
-  changed_.wait(lock, [&] { return stopped_ || line.left > 0; });
-  if (stopped_) throw std::runtime_error("another device has failed");
-  values = line.result;
-  if (--line.left == 0) changed_.notify_all();
-}
 
 FormProblem::FormProblem() { graph.opset_imports = {{"", 18}, {std::string(kPipeshardDomain), 1}}; }
 
@@ -239,21 +163,16 @@ Constant partOf(const Constant& whole, const Shard& shard) {
 FormResult runForm(const FormProblem& problem, const LogicalMesh& mesh, const Strategy& strategy) {
   const auto devices = static_cast<size_t>(mesh.deviceCount());
   FormResult result{{}, std::vector<Tensors>(devices)};
-  ThreadMesh threads(mesh);
   std::vector<std::exception_ptr> failures(devices);
   for (size_t d = 0; d < devices; ++d) result.graphs.push_back(localGraph(problem, mesh, strategy, static_cast<int>(d)));
-  std::vector<std::thread> running;
-  for (size_t d = 0; d < devices; ++d) {
-    running.emplace_back([&, d] {
-      try {
-        result.outputs[d] = runDevice(problem, result.graphs[d], mesh, strategy, static_cast<int>(d), threads);
-      } catch (...) {
-        failures[d] = std::current_exception();
-        threads.stop();
-      }
-    });
-  }
-  for (std::thread& thread : running) thread.join();
+  runDevices(mesh, [&](int device, Collectives& collectives) {
+    const auto d = static_cast<size_t>(device);
+    try {
+      result.outputs[d] = runDevice(problem, result.graphs[d], mesh, strategy, device, collectives);
+    } catch (...) {
+      failures[d] = std::current_exception();
+    }
+  });
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }

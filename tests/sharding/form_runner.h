@@ -1,42 +1,16 @@
-// Runs one operator as its exchange form: devices in threads, with real kernels, that meet at their collectives; against the operator on
-// one device.
+// Runs one operator as its exchange form: devices in threads, with real kernels and collectives (device_threads.h), against the operator
+// on one device.
 #pragma once
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "sharding/exchange_forms.h"
+#include "tests/sharding/device_threads.h"
 #include "tests/sharding/graph_runner.h"
 
 namespace pipeshard::testing {
-
-// Group numbers of every device's line along each axis of a mesh.
-int groupOfLine(const LogicalMesh& mesh, int device, int mesh_axis);
-MeshGroups groupsOf(const LogicalMesh& mesh, int device);
-
-// All-reduce between the threads of one mesh. A thread that fails wakes the others.
-class ThreadMesh {
- public:
-  explicit ThreadMesh(const LogicalMesh& mesh);
-  // `values`: this device's; the members' results are in them afterwards.
-  void allReduce(int device, int group, const std::string& reduction, Constant& values);
-  void stop();
-
- private:
-  struct Line {
-    std::vector<int> members;
-    std::map<int, Constant> arrived;
-    Constant result;
-    int left = 0;  // members that have not yet taken the result
-  };
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopped_ = false;
-  std::map<int, Line> lines_;
-};
 
 // A graph of one node and the whole tensors that it reads.
 struct FormProblem {
