@@ -111,20 +111,19 @@ class Verifier {
     fault(0, &node, what);
   }
 
-  // The mesh axis whose lines are the groups of this collective.
+  // The mesh axis along which all devices meet in this collective.
   int axisOfGroups(size_t n) const {
-    const auto groupOf = [&](int device) { return nodeOf(device, n).intAttribute("group", -1); };
-    const auto matches = [&](int axis) {
-      for (int device = 0; device < mesh_.deviceCount(); ++device) {
-        const std::vector<int> line = mesh_.lineOf(device, axis);
-        for (int other = 0; other < mesh_.deviceCount(); ++other) {
-          const bool member = std::find(line.begin(), line.end(), other) != line.end();
-          if (member != (groupOf(device) == groupOf(other))) return false;
-        }
-      }
-      return true;
-    };
-    return findAxis(nodeOf(0, n), matches, "its groups are not the lines of a mesh axis");
+    int mesh_axis = -1;
+    for (int device = 0; device < mesh_.deviceCount(); ++device) {
+      const Node& node = nodeOf(device, n);
+      const std::vector<int>& groups = devices_[static_cast<size_t>(device)].groups.group_of_axis;
+      const auto found = std::find(groups.begin(), groups.end(), static_cast<int>(node.intAttribute("group", -1)));
+      const auto axis = static_cast<int>(found - groups.begin());
+      if (axis >= mesh_.rank() || mesh_.axisSize(axis) == 1) fault(device, &node, "its group is no line of the mesh");
+      if (device > 0 && axis != mesh_axis) fault(device, &node, "it meets along another mesh axis than device 0");
+      mesh_axis = axis;
+    }
+    return mesh_axis;
   }
 
   // `sizes` must be those of the parts under `spec` along the tensor axis, in the order of the line.

@@ -12,11 +12,13 @@
 namespace pipeshard::testing {
 namespace {
 
-// The devices of the mesh are the ranks.
 class MeshCollectives : public Collectives {
  public:
-  MeshCollectives(Communicator& communicator, const LogicalMesh& mesh) : communicator_(communicator) {
-    for (int axis = 0; axis < mesh.rank(); ++axis) lines_.push_back(mesh.lineOf(communicator.rank(), axis));
+  MeshCollectives(Communicator& communicator, const LogicalMesh& mesh, int first_rank) : communicator_(communicator) {
+    for (int axis = 0; axis < mesh.rank(); ++axis) {
+      lines_.push_back(mesh.lineOf(communicator.rank() - first_rank, axis));
+      for (int& rank : lines_.back()) rank += first_rank;
+    }
   }
   void call(const CollectiveCall& call) override { runCollective(communicator_, lines_.at(static_cast<size_t>(call.group)), call); }
 
@@ -82,11 +84,13 @@ MeshGroups meshGroups(const LogicalMesh& mesh) {
   return groups;
 }
 
+std::unique_ptr<Collectives> meshCollectives(Communicator& communicator, const LogicalMesh& mesh, int first_rank) {
+  return std::make_unique<MeshCollectives>(communicator, mesh, first_rank);
+}
+
 void runDevices(const LogicalMesh& mesh, const std::function<void(int, Collectives&)>& body) {
-  runRankThreads(mesh.deviceCount(), [&](Communicator& communicator) {
-    MeshCollectives collectives(communicator, mesh);
-    body(communicator.rank(), collectives);
-  });
+  runRankThreads(mesh.deviceCount(),
+                 [&](Communicator& communicator) { body(communicator.rank(), *meshCollectives(communicator, mesh, 0)); });
 }
 
 Constant shardOfTensor(const Constant& whole, const ShardingSpec& spec, const LogicalMesh& mesh, int device) {

@@ -2,15 +2,20 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "ir/sharding_spec.h"
 #include "runtime/kernels/kernel.h"
 #include "sharding/resharding.h"
+#include "transport/communicator.h"
 
 namespace pipeshard::testing {
 
 // Group a of a device is its line along mesh axis a.
 MeshGroups meshGroups(const LogicalMesh& mesh);
+
+// Of a rank that is device rank - first_rank of the mesh. The communicator must outlive it.
+std::unique_ptr<Collectives> meshCollectives(Communicator& communicator, const LogicalMesh& mesh, int first_rank);
 
 // Runs body(device, collectives) once per device, all at the same time.
 void runDevices(const LogicalMesh& mesh, const std::function<void(int device, Collectives& collectives)>& body);

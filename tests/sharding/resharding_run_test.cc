@@ -20,17 +20,18 @@ struct Case {
   std::vector<Constant> results;  // by device
 };
 
-// `pairs`: all pairs of specs, each with a tensor of its own and one of four types.
-std::vector<Case> casesOf(const Shape& shape, const LogicalMesh& mesh) {
+// A tensor of its own for each pair of specs.
+Case makeCase(const ShardingSpec& from, const ShardingSpec& to, const Shape& shape, const LogicalMesh& mesh, size_t number) {
+  const DataType type = kTypes[number % std::size(kTypes)];
+  return {from, to, integerTensor(type, shape, number), planResharding(shape, type, from, to, mesh, CostModel::uniform(mesh)),
+          std::vector<Constant>(static_cast<size_t>(mesh.deviceCount()))};
+}
+
+std::vector<Case> allPairs(const Shape& shape, const LogicalMesh& mesh) {
   const std::vector<ShardingSpec> specs = specsOf(shape, mesh);
   std::vector<Case> cases;
   for (const ShardingSpec& from : specs) {
-    for (const ShardingSpec& to : specs) {
-      const DataType type = kTypes[cases.size() % std::size(kTypes)];
-      cases.push_back({from, to, integerTensor(type, shape, cases.size()),
-                       planResharding(shape, type, from, to, mesh, CostModel::uniform(mesh)),
-                       std::vector<Constant>(static_cast<size_t>(mesh.deviceCount()))});
-    }
+    for (const ShardingSpec& to : specs) cases.push_back(makeCase(from, to, shape, mesh, cases.size()));
   }
   return cases;
 }
@@ -48,8 +49,7 @@ std::pair<Graph, std::string> deviceGraph(const Case& one, const Shape& shape, c
   return {graph, graph.value(y).name};
 }
 
-size_t runAllPairs(const Shape& shape, const LogicalMesh& mesh) {
-  std::vector<Case> cases = casesOf(shape, mesh);
+void runCases(std::vector<Case> cases, const Shape& shape, const LogicalMesh& mesh) {
   runDevices(mesh, [&](int device, Collectives& collectives) {
     for (Case& one : cases) {
       const auto [graph, y] = deviceGraph(one, shape, mesh, device);
@@ -62,7 +62,6 @@ size_t runAllPairs(const Shape& shape, const LogicalMesh& mesh) {
     expectShards(one.results, one.whole, one.to, mesh);
     if (::testing::Test::HasFailure()) break;
   }
-  return cases.size();
 }
 
 class ReshardingRun : public ::testing::TestWithParam<const char*> {};
@@ -71,7 +70,10 @@ TEST_P(ReshardingRun, BringsEveryShardToItsPlaceBitForBit) {
   size_t pairs = 0;
   for (const Shape& shape : {Shape{5, 7}, Shape{4, 6, 3}, Shape{9}, Shape{}}) {
     SCOPED_TRACE(shapeToString(shape));
-    pairs += runAllPairs(shape, parseMesh(GetParam()));
+    const LogicalMesh mesh = parseMesh(GetParam());
+    std::vector<Case> cases = allPairs(shape, mesh);
+    pairs += cases.size();
+    runCases(std::move(cases), shape, mesh);
   }
   EXPECT_GT(pairs, 800u);
 }
@@ -79,27 +81,16 @@ TEST_P(ReshardingRun, BringsEveryShardToItsPlaceBitForBit) {
 INSTANTIATE_TEST_SUITE_P(Meshes, ReshardingRun, ::testing::Values("2x2", "1x4", "4x1", "1x3", "3x1"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(ReshardingRun, ThreeMeshAxes) {
-  // The specs of a matrix over all three axes, from and to the replicated one and each other's neighbours: too many pairs for all.
+TEST(ReshardingRun, WorksOverThreeMeshAxes) {
+  // From every spec of a matrix to two others: too many pairs for all.
   const LogicalMesh mesh = parseMesh("2x2x2");
   const Shape shape{9, 11};
   const std::vector<ShardingSpec> specs = specsOf(shape, mesh);
   std::vector<Case> cases;
   for (size_t i = 0; i < specs.size(); ++i) {
-    for (size_t j : {size_t{0}, (i * 7 + 3) % specs.size()}) {
-      cases.push_back({specs[i], specs[j], integerTensor(DataType::kFloat32, shape, i),
-                       planResharding(shape, DataType::kFloat32, specs[i], specs[j], mesh, CostModel::uniform(mesh)),
-                       std::vector<Constant>(8)});
-    }
+    for (size_t j : {size_t{0}, (i * 7 + 3) % specs.size()}) cases.push_back(makeCase(specs[i], specs[j], shape, mesh, cases.size()));
   }
-  runDevices(mesh, [&](int device, Collectives& collectives) {
-    for (Case& one : cases) {
-      const auto [graph, y] = deviceGraph(one, shape, mesh, device);
-      one.results[static_cast<size_t>(device)] =
-          runGraph(graph, {{"x", shardOfTensor(one.whole, one.from, mesh, device)}}, {y}, &collectives).at(y);
-    }
-  });
-  for (const Case& one : cases) expectShards(one.results, one.whole, one.to, mesh);
+  runCases(std::move(cases), shape, mesh);
 }
 
 TEST(ReshardingRun, KeepingOneKeepsInfinitiesAndLetsNoNaNThrough) {

@@ -254,8 +254,12 @@ TEST_F(Broken, GroupsThatDoNotMeet) {
   LocalPiece& piece = pieces[3];
   find(3, "ReduceScatter").attributes["group"] = int64_t{77};
   expectFault("its list of groups is not that of its collectives");
-  *std::find(piece.collectives.begin(), piece.collectives.end(), groupsOf(sharding.mesh, 3).group_of_axis[0]) = 77;
-  expectFault("its groups are not the lines of a mesh axis");
+  int& listed = *std::find(piece.collectives.begin(), piece.collectives.end(), piece.groups.group_of_axis[0]);
+  listed = 77;
+  expectFault("its group is no line of the mesh");
+  listed = piece.groups.group_of_axis[1];
+  find(3, "ReduceScatter").attributes["group"] = int64_t{listed};
+  expectFault("it meets along another mesh axis than device 0");
 }
 
 TEST_F(Broken, PartSizes) {
