@@ -18,6 +18,7 @@ if(PIPESHARD_BUILD_TESTS)
 endif()
 if(PIPESHARD_BUILD_BENCHMARKS)
   find_package(benchmark REQUIRED)
+  find_package(ZLIB REQUIRED)
 endif()
 
 # oneDNN: Debian's CMake package insists on OpenCL headers that pipeshard does not need, so it is found by name.

@@ -39,7 +39,7 @@ Elimination::Elimination(const Model& model, const std::vector<int32_t>& order) 
     factors[first].push_back({.step = static_cast<int32_t>(i)});
     scopes[first].emplace_back(scopes_.begin() + step.scope_begin + 1, scopes_.begin() + step.scope_end);
   }
-  arena_.resize(steps_.empty() ? 0 : steps_.back().result + steps_.back().result_size);
+  memory_ = steps_.empty() ? 0 : steps_.back().result + steps_.back().result_size;
 }
 
 void Elimination::addStep(size_t position, std::vector<Factor>& factors, std::vector<std::vector<int32_t>>& scopes) {
@@ -191,12 +191,14 @@ void Elimination::runStep(size_t position) {
   arena_[step.result] = best;
 }
 
-double Elimination::run(const std::vector<double>& costs) {
+double Elimination::run(const std::vector<double>& costs, const std::function<bool()>& stop) {
+  arena_.resize(memory_);
   costs_.resize(costs.size());
   for (size_t i = 0; i < costs.size(); ++i) costs_[i] = costs[i] + boundary_costs_[i];
   double sum = 0;
   for (size_t i = 0; i < steps_.size(); ++i) {
     runStep(i);
+    if (stop && stop()) break;
     if (steps_[i].scope_begin == steps_[i].scope_end) sum += arena_[steps_[i].result];
   }
   return sum;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "sharding/solver/model.h"
@@ -20,7 +21,8 @@ class Elimination {
 
   // The least sum of `costs` (of the nodes in the order, by label, at offset(i) for the i-th), of the edges among them, and of those to
   // fixed nodes. A result of model.big or more means that every choice is forbidden.
-  double run(const std::vector<double>& costs);
+  // `stop`, if given, is asked now and then; the result is worthless after it.
+  double run(const std::vector<double>& costs, const std::function<bool()>& stop = {});
   // After run(): the labels that reach it. Writes only those of the order.
   void assign(std::vector<int32_t>& labels) const;
   // After run(): for each label, at the offset of costs, the least sum with that label.
@@ -31,6 +33,8 @@ class Elimination {
   size_t costCount() const { return offsets_.back(); }
   // Entries of all joint tables.
   int64_t work() const { return work_; }
+  // Entries of the tables that are left, which are kept.
+  int64_t memory() const { return memory_; }
 
  private:
   struct Factor {
@@ -70,6 +74,7 @@ class Elimination {
   std::vector<double> costs_;
   std::vector<double> arena_;
   int64_t work_ = 0;
+  int64_t memory_ = 0;
 };
 
 }  // namespace pipeshard::solver

@@ -1,12 +1,10 @@
 #include "sharding/solver/local_search.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <thread>
 
 #include "sharding/solver/elimination.h"
 #include "sharding/solver/ordering.h"
+#include "sharding/solver/parallel.h"
 
 namespace pipeshard::solver {
 
@@ -16,28 +14,6 @@ constexpr int32_t kMovesPerRound = 4;
 constexpr int32_t kPriceSteps = 8;
 
 }  // namespace
-
-void parallelFor(int threads, int32_t count, const std::function<void(int32_t)>& body) {
-  std::atomic<int32_t> next{0};
-  std::vector<std::exception_ptr> errors(count);
-  const auto work = [&] {
-    for (int32_t i = next++; i < count; i = next++) {
-      try {
-        body(i);
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    for (int i = 1; i < std::min(threads, count); ++i) others.emplace_back(work);
-    work();
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
 
 LocalSearch::LocalSearch(const Model& model, const Memory& memory, const std::vector<double>& prices, std::vector<int32_t> labels,
                          uint64_t seed)

@@ -45,7 +45,4 @@ class LocalSearch {
   int64_t work_ = 0;
 };
 
-// Calls body(0), ..., body(count - 1), on up to `threads` threads.
-void parallelFor(int threads, int32_t count, const std::function<void(int32_t)>& body);
-
 }  // namespace pipeshard::solver

@@ -45,6 +45,14 @@ void Memory::addUsage(int32_t node, int32_t label, int64_t sign, std::vector<int
   }
 }
 
+void Memory::bytesIn(int32_t row, int32_t node, double* bytes) const {
+  for (int32_t i = begin_[node]; i < begin_[node + 1]; ++i) {
+    const Item& item = items_[i];
+    if (row < item.from || row >= item.to) continue;
+    for (int32_t x = 0; x < size_[node]; ++x) bytes[x] += static_cast<double>(usages_[item.at + x]);
+  }
+}
+
 std::vector<int64_t> Memory::usage(const std::vector<int32_t>& labels) const {
   std::vector<int64_t> changes(capacity_.size() + 1, 0);
   for (size_t i = 0; i + 1 < begin_.size(); ++i) {
@@ -54,6 +62,14 @@ std::vector<int64_t> Memory::usage(const std::vector<int32_t>& labels) const {
   for (int64_t& change : changes) change = sum += change;
   changes.pop_back();
   return changes;
+}
+
+bool Memory::fits(const std::vector<int32_t>& labels) const {
+  const std::vector<int64_t> bytes = usage(labels);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] > capacity_[i]) return false;
+  }
+  return true;
 }
 
 }  // namespace pipeshard::solver

@@ -26,6 +26,12 @@ class Memory {
   // Bytes in every row.
   std::vector<int64_t> usage(const std::vector<int32_t>& labels) const;
 
+  // Adds the bytes of each label of the node in one row.
+  void bytesIn(int32_t row, int32_t node, double* bytes) const;
+
+  // Whether no row is over its capacity.
+  bool fits(const std::vector<int32_t>& labels) const;
+
   bool hasItems(int32_t node) const { return begin_[node] < begin_[node + 1]; }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <unordered_map>
 
 #include "ir/error.h"
@@ -36,7 +37,7 @@ class Builder {
   Model build() {
     model_.big = forbiddenCost(problem_);
     for (const SolverProblem::Node& node : problem_.nodes)
-      model_.nodes.push_back({.costs = toCosts(node.costs, model_.big), .items = {}, .edges = {}});
+      model_.nodes.push_back({.costs = toCosts(node.costs, model_.big), .items = {}, .edges = {}, .origins = {}});
     addItems();
     for (const SolverProblem::Edge& edge : problem_.edges) addEdge(edge);
     return std::move(model_);
@@ -190,6 +191,14 @@ void Model::expand(std::vector<int32_t>& labels) const {
       case ModelUndo::Kind::kRestrict: labels[step.node] = step.labels[labels[step.node]]; break;
       case ModelUndo::Kind::kEliminate: labels[step.node] = bestLabel(step, labels); break;
     }
+  }
+}
+
+void trackOrigins(Model& model) {
+  model.undo.clear();
+  for (ModelNode& node : model.nodes) {
+    node.origins.resize(node.costs.size());
+    std::iota(node.origins.begin(), node.origins.end(), 0);
   }
 }
 

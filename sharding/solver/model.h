@@ -19,7 +19,8 @@ struct MemoryItem {
 struct ModelNode {
   std::vector<double> costs;  // by label; empty: the node is gone
   std::vector<MemoryItem> items;
-  std::vector<int32_t> edges;  // live ones, in no order
+  std::vector<int32_t> edges;    // live ones, in no order
+  std::vector<int32_t> origins;  // what each label was when tracking began (trackOrigins); empty: not tracked
 
   int32_t size() const { return static_cast<int32_t>(costs.size()); }
 };
@@ -62,9 +63,10 @@ struct Model {
   std::vector<ModelEdge> edges;
   std::vector<ModelRow> rows;
   double constant = 0;
-  double big = 0;           // a cost of this or more is forbidden; more than all others together
-  bool infeasible = false;  // proven by reduction: some node has no label left
-  int32_t culprit = -1;     // that node
+  double big = 0;            // a cost of this or more is forbidden; more than all others together
+  bool infeasible = false;   // proven by reduction: some node has no label left, or some row no capacity
+  int32_t culprit = -1;      // that node
+  int32_t culprit_row = -1;  // or that row
   std::vector<ModelUndo> undo;
 
   // The sum of the costs of all alive nodes and edges, with `constant`; forbidden ones count as big or more.
@@ -84,6 +86,9 @@ void reduceRows(Model& model);
 // determines, edges that say nothing, nodes without memory that join at most two others. Calls reduceRows. `labels`, if given, is a
 // choice (a label of every node) that becomes one, at most as costly, of the reduced model; it must meet nothing forbidden.
 void reduceModel(Model& model, std::vector<int32_t>* labels = nullptr);
+
+// Forgets how the model came about: from now on undo and origins speak of the model as it is.
+void trackOrigins(Model& model);
 
 // Fills what search wants: transposed tables. Drops nodes and edges that are gone from the lists of the living only, ids stay.
 void finishModel(Model& model);

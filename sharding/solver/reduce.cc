@@ -105,6 +105,10 @@ class Reducer {
     }
     for (size_t i = 0; i < labels.size(); ++i) self.costs[i] = self.costs[labels[i]];
     self.costs.resize(labels.size());
+    if (!self.origins.empty()) {
+      for (size_t i = 0; i < labels.size(); ++i) self.origins[i] = self.origins[labels[i]];
+      self.origins.resize(labels.size());
+    }
     for (MemoryItem& item : self.items) {
       for (size_t i = 0; i < labels.size(); ++i) item.usages[i] = item.usages[labels[i]];
       item.usages.resize(labels.size());
@@ -400,6 +404,7 @@ void reduceModel(Model& model, std::vector<int32_t>* labels) {
   for (bool changed = true; changed && !model.infeasible;) {
     mergeItems(model);
     reduceRows(model);
+    if (model.infeasible) return;
     changed = Reducer(model, labels).run();
   }
 }

@@ -1,10 +1,13 @@
-// A lower bound of the whole problem: memory rows in the objective by prices (Lagrange multipliers), the pairwise rest by message passing.
-// Prices follow the average bytes of the labels that message passing finds, in steps that shrink as the bound stops to rise.
+// A lower bound of the whole problem: memory rows in the objective by prices (Lagrange multipliers); the pairwise rest exactly by
+// elimination where that is cheap, else by message passing. Prices follow the average bytes of the labels that are found, in steps that
+// shrink as the bound stops to rise. Only rows that were too full at some step have prices.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "sharding/solver/elimination.h"
 #include "sharding/solver/memory.h"
 #include "sharding/solver/messages.h"
 #include "sharding/solver/model.h"
@@ -16,41 +19,61 @@ class Relaxation {
   // Starts from the prices of the model's rows. The model must be finished, and stay as it is.
   explicit Relaxation(const Model& model);
 
-  // One sweep of messages, then one step of prices towards a bound of `target` (the best known cost).
+  // Finds labels at the present prices, then moves the prices towards a bound of `target` (the best known cost).
   void step(double target);
   // The best bound so far, with the model's constant, less what rounding may have added.
   double bound() const { return bound_; }
   // Steps since the bound rose by a thousandth of its distance to the target.
   int32_t stalled() const { return stalled_; }
-  // The labels of the last step.
-  const std::vector<int32_t>& labels() const { return messages_.labels(); }
+  // The labels of the last step, and whether they are within the capacity of all rows.
+  const std::vector<int32_t>& labels() const { return labels_; }
   bool labelsFit() const { return fit_; }
+  // Whether bounds are exact minima at their prices, so that labels that fit and have no price to pay are an optimum.
+  bool exact() const { return elimination_.has_value(); }
 
   struct Excess {
-    double bound = 0;          // with the model's constant
+    double bound = 0;          // as above
     std::vector<double> rise;  // of the bound, by node and label, when that label is taken
   };
   // At the best prices. The rises of nodes()[i] start at offset(i).
   Excess excess();
-  const std::vector<int32_t>& nodes() const { return messages_.nodes(); }
-  size_t offset(size_t i) const { return messages_.offset(i); }
+  const std::vector<int32_t>& nodes() const { return nodes_; }
+  size_t offset(size_t i) const { return offsets_[i]; }
 
-  const std::vector<double>& prices() const { return best_prices_; }
+  // The best prices, by row.
+  std::vector<double> prices() const;
+  // What the bytes of each label cost at the best prices, as offset() says.
+  std::vector<double> bytesCost() const;
   const Memory& memory() const { return memory_; }
   // Entries that a step visits.
   int64_t work() const { return work_; }
 
  private:
-  void setCosts(const std::vector<double>& prices);
-  double sweep(const std::vector<double>& prices);
+  struct ActiveRow {
+    int32_t row = 0;
+    double price = 0;
+    double best_price = 0;
+    double average = 0;         // bytes
+    std::vector<double> bytes;  // by node and label
+    int32_t idle = 0;           // steps for which it was not full
+  };
+
+  void addRow(int32_t row, double price);
+  void setCosts(bool best);
+  double findLabels(bool best);
+  void checkAllRows();
   void movePrices(double target);
 
   const Model& model_;
   Memory memory_;
-  Messages messages_;
-  std::vector<double> prices_, best_prices_;
+  std::vector<int32_t> nodes_;
+  std::vector<size_t> offsets_;
+  std::optional<Messages> messages_;
+  std::optional<Elimination> elimination_;
+  std::vector<ActiveRow> active_;
+  std::vector<bool> is_active_;
   std::vector<double> costs_;
-  std::vector<double> average_;  // bytes in rows
+  std::vector<int32_t> labels_;
   double bound_;
   double last_progress_;
   double step_size_ = 1;

@@ -137,10 +137,16 @@ std::vector<bool> rowsNotImplied(Model& model) {
 void reduceRows(Model& model) {
   if (model.rows.empty()) return;
   takeOutConstants(model);
+  for (size_t i = 0; i < model.rows.size(); ++i) {
+    if (model.rows[i].capacity >= 0) continue;
+    if (!model.infeasible || model.rows[i].capacity < model.rows[model.culprit_row].capacity) model.culprit_row = static_cast<int32_t>(i);
+    model.infeasible = true;
+  }
+  if (model.infeasible) return;
   forbidWhatDoesNotFit(model);
   const std::vector<int64_t> usage = mostUsage(model);
   std::vector<bool> keep(model.rows.size());
-  for (size_t i = 0; i < keep.size(); ++i) keep[i] = usage[i] > model.rows[i].capacity || model.rows[i].capacity < 0;
+  for (size_t i = 0; i < keep.size(); ++i) keep[i] = usage[i] > model.rows[i].capacity;
   keepRows(model, keep);
   if (!model.rows.empty()) keepRows(model, rowsNotImplied(model));
 }

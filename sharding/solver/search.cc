@@ -1,0 +1,218 @@
+#include "sharding/solver/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "sharding/solver/branch.h"
+#include "sharding/solver/elimination.h"
+#include "sharding/solver/local_search.h"
+#include "sharding/solver/ordering.h"
+#include "sharding/solver/parallel.h"
+
+namespace pipeshard::solver {
+
+namespace {
+
+constexpr int64_t kMostExactWork = int64_t{1} << 33;    // entries: a second or two
+constexpr int64_t kMostExactMemory = int64_t{1} << 27;  // entries: a GiB
+constexpr int32_t kStepsPerEpoch = 40;
+
+std::vector<int32_t> aliveNodes(const Model& model) {
+  std::vector<int32_t> alive;
+  for (size_t i = 0; i < model.nodes.size(); ++i) {
+    if (model.nodes[i].size() > 0) alive.push_back(static_cast<int32_t>(i));
+  }
+  return alive;
+}
+
+}  // namespace
+
+Search::Search(Model model, const SearchLimits& limits, Report report)
+    : model_(std::move(model)), limits_(limits), report_(std::move(report)), bound_(model_.constant) {
+  stop_ = [this] {
+    if (!cut_ && limits_.deadline && std::chrono::steady_clock::now() >= *limits_.deadline) cut_ = true;
+    return cut_.load();
+  };
+}
+
+bool Search::stopped() { return stop_() || (limits_.work >= 0 && work_ >= limits_.work); }
+
+void Search::raiseBound(double bound) {
+  bound_ = std::max(bound_, found_ ? std::min(bound, cost_) : bound);
+  proven_ |= bound > limit() - 1;
+  if (proven_ && found_) bound_ = cost_;
+  report_(found_ ? cost_ : std::numeric_limits<double>::infinity(), bound_);
+}
+
+void Search::offer(const std::vector<int32_t>& labels, double cost) {
+  if (cost >= limit()) return;
+  found_ = true;
+  cost_ = cost;
+  labels_ = labels;
+  choice_ = labels;
+  model_.expand(choice_);
+  raiseBound(bound_);
+}
+
+void Search::run() {
+  if (eliminateAll()) return;
+  explore();
+  if (!proven_ && !stopped()) finish();
+}
+
+// Without memory, or where memory turns out not to matter, elimination alone may do.
+bool Search::eliminateAll() {
+  const std::vector<int32_t> alive = aliveNodes(model_);
+  const Ordering ordering = orderNodes(model_, alive, {});
+  const int64_t most = model_.rows.empty() ? kMostExactWork : kMostExactWork >> 8;
+  if (ordering.work > most || stopped()) return false;
+  Elimination elimination(model_, ordering.order);
+  if (elimination.memory() > kMostExactMemory) return false;
+  std::vector<double> costs(elimination.costCount());
+  for (size_t i = 0; i < ordering.order.size(); ++i) {
+    const std::vector<double>& own = model_.nodes[ordering.order[i]].costs;
+    std::copy(own.begin(), own.end(), &costs[elimination.offset(i)]);
+  }
+  const double least = elimination.run(costs, stop_) + model_.constant;
+  if (cut_) return false;
+  std::vector<int32_t> labels(model_.nodes.size(), 0);
+  elimination.assign(labels);
+  const double cost = model_.cost(labels);
+  const bool fits = model_.rows.empty() || Memory(model_).fits(labels);
+  if (fits && cost < model_.big / 2) offer(labels, cost);
+  // Sums of whole numbers below 2^53 are exact.
+  raiseBound(cost < 0x1p52 ? least : least * (1 - 1e-11));
+  start_ = labels;
+  return proven_;
+}
+
+// Bounds and moves in turns with reduction, as long as that shrinks the model.
+void Search::explore() {
+  while (!proven_ && !stopped()) {
+    finishModel(model_);
+    Relaxation relaxation(model_);
+    exploreOnce(relaxation);
+    if (proven_ || stopped()) return;
+    if (!pruneModel(relaxation)) return;
+  }
+}
+
+void Search::exploreOnce(Relaxation& relaxation) {
+  constexpr int32_t kPatience = 200, kMovesPatience = 10;
+  std::optional<std::vector<int32_t>> moved;
+  int32_t idle = 0;
+  double best_fit = std::numeric_limits<double>::infinity();
+  std::vector<int32_t> fit_labels;
+  while (!stopped() && !proven_ && (relaxation.stalled() < kPatience || idle < kMovesPatience)) {
+    const double target_cost = limit();
+    const bool known = found_;
+    const std::vector<double> prices = relaxation.prices();
+    std::vector<int32_t> from = moved ? *moved : labels_.empty() ? start_ : labels_;
+    std::optional<LocalSearch> search;
+    if (!from.empty()) search.emplace(model_, relaxation.memory(), prices, from, limits_.seed + 7919 * ++epochs_);
+    const int64_t epoch_work = std::max<int64_t>(kStepsPerEpoch * relaxation.work(), 1 << 22);
+    int32_t steps = 0;
+    const auto relax = [&] {
+      for (; steps < kStepsPerEpoch && !stop_() && relaxation.stalled() < kPatience; ++steps) {
+        const double bound = std::max(relaxation.bound(), bound_);
+        relaxation.step(known ? target_cost : bound + 1 + 0.1 * std::abs(bound));
+        if (relaxation.bound() > target_cost - 1) return;
+        if (!relaxation.labelsFit()) continue;
+        const double cost = model_.cost(relaxation.labels());
+        if (cost < best_fit) {
+          best_fit = cost;
+          fit_labels = relaxation.labels();
+        }
+      }
+    };
+    bool improved = false;
+    const auto move = [&] {
+      while (search && search->work() < epoch_work && !stop_()) improved |= search->round(1, stop_);
+    };
+    parallelFor(limits_.threads, 2, [&](int32_t i) { i == 0 ? relax() : move(); });
+    work_ += steps * relaxation.work() + (search ? search->work() : 0);
+    idle = improved ? 0 : idle + 1;
+    if (best_fit < model_.big / 2) offer(fit_labels, best_fit);
+    if (search) {
+      moved = search->state().labels();
+      if (search->state().feasible()) {
+        offer(*moved, search->state().score().cost);
+      } else if (!found_ && (choice_.empty() || search->state().score().excess < attempt_excess_)) {
+        attempt_excess_ = search->state().score().excess;
+        choice_ = *moved;
+        model_.expand(choice_);
+      }
+      if (found_ && (!search->state().feasible() || search->state().score().cost > cost_)) moved = labels_;
+    } else {
+      start_ = relaxation.labels();
+    }
+    raiseBound(relaxation.bound());
+  }
+  start_ = moved ? *moved : start_;
+}
+
+// Removes labels that no better choice has, and reduces. False: too few went to be worth another look.
+bool Search::pruneModel(Relaxation& relaxation) {
+  const Relaxation::Excess excess = relaxation.excess();
+  work_ += 8 * relaxation.work();
+  raiseBound(excess.bound);
+  if (proven_ || !found_) return false;
+  size_t removed = 0;
+  for (size_t i = 0; i < relaxation.nodes().size(); ++i) {
+    ModelNode& node = model_.nodes[relaxation.nodes()[i]];
+    for (int32_t x = 0; x < node.size(); ++x) {
+      // What the best choice has stays, so that it stays a choice of the model.
+      if (excess.bound + excess.rise[relaxation.offset(i) + x] <= cost_ - 1 || labels_[relaxation.nodes()[i]] == x) continue;
+      node.costs[x] = model_.big;
+      ++removed;
+    }
+  }
+  const std::vector<double> prices = relaxation.prices();
+  for (size_t i = 0; i < prices.size(); ++i) model_.rows[i].price = prices[i];
+  if (removed == 0) return false;
+  const size_t before = excess.rise.size();
+  reduceModel(model_, &labels_);
+  start_.clear();
+  size_t after = 0;
+  for (const ModelNode& node : model_.nodes) after += node.costs.size();
+  if (after == 0) {
+    raiseBound(cost_);
+    return false;
+  }
+  finishModel(model_);
+  return after < before - before / 20;
+}
+
+// Branch and bound, and moves beside it, until one of them ends the search.
+void Search::finish() {
+  finishModel(model_);
+  const Memory memory(model_);
+  std::vector<double> prices;
+  for (const ModelRow& row : model_.rows) prices.push_back(row.price);
+  BranchAndBound tree(model_, bound_);
+  std::vector<int32_t> from = labels_.empty() ? start_ : labels_;
+  if (from.empty()) from.assign(model_.nodes.size(), 0);
+  std::optional<LocalSearch> moves;
+  moves.emplace(model_, memory, prices, from, limits_.seed + 7919 * ++epochs_);
+  while (!stopped() && !proven_) {
+    const int64_t tree_before = tree.work(), moves_before = moves->work();
+    if (!tree.full()) {
+      const std::optional<std::vector<int32_t>> better = tree.round(limit(), limits_.threads, stop_);
+      if (better) {
+        offer(*better, model_.cost(*better));
+        work_ += moves->work() - moves_before;
+        moves.emplace(model_, memory, prices, labels_, limits_.seed + 7919 * ++epochs_);
+      }
+      work_ += tree.work() - tree_before;
+      raiseBound(tree.bound());
+      if (proven_) break;
+    }
+    const int64_t share = std::max<int64_t>(tree.work() - tree_before, 1 << 20), from_work = moves->work();
+    while (moves->work() - from_work < share && !stop_()) moves->round(limits_.threads, stop_);
+    work_ += moves->work() - from_work;
+    if (moves->state().feasible()) offer(moves->state().labels(), moves->state().score().cost);
+  }
+}
+
+}  // namespace pipeshard::solver
