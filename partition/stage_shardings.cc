@@ -22,19 +22,35 @@ bool hasShardedStage(const Plan& plan) {
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
 }
 
-StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut) : family_(family) {
+namespace {
+
+std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan, const Cut& cut) {
+  std::vector<std::optional<StageSharding>> shardings(plan.stages.size());
   for (size_t s = 0; s < plan.stages.size(); ++s) {
-    std::optional<Stage>& stage = stages_.emplace_back();
     if (!plan.stages[s].sharding) continue;
     try {
       const std::vector<NodeId> nodes = shardedNodes(cut, static_cast<int>(s));
-      StageSharding sharding = shardingOfPlan(family.base(), nodes, *plan.stages[s].sharding);
-      verifyStageSharding(family.base(), nodes, sharding);
-      CostModel model = CostModel::uniform(sharding.mesh);
-      stage = {std::move(sharding), std::move(model)};
+      shardings[s] = shardingOfPlan(training, nodes, *plan.stages[s].sharding);
+      verifyStageSharding(training, nodes, *shardings[s]);
     } catch (Error& error) {
       throw error.addContext(fmt::format("stages[{}].sharding", s));
     }
+  }
+  return shardings;
+}
+
+}  // namespace
+
+std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan) {
+  return shardingsOf(training, plan, cutTraining(training, plan));
+}
+
+StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut) : family_(family) {
+  for (std::optional<StageSharding>& sharding : shardingsOf(family.base(), plan, cut)) {
+    std::optional<Stage>& stage = stages_.emplace_back();
+    if (!sharding) continue;
+    CostModel model = CostModel::uniform(sharding->mesh);
+    stage = {std::move(*sharding), std::move(model)};
   }
 }
 
