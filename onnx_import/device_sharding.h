@@ -26,7 +26,8 @@
 
 namespace pipeshard {
 
-// The devices of a stage: device i of `mesh` is number devices[i] of the device configuration.
+// The devices of a stage: device i of `mesh` is number devices[i] of the device configuration. Without devices: of a stage of which nothing
+// is said.
 struct StageDevices {
   LogicalMesh mesh;
   std::vector<int> devices;

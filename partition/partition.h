@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,10 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
 bool hasShardedStage(const Plan& plan);
 void shardStages(const TrainingGraph& training, const ShardingRequest& request, Plan& plan,
                  const std::function<void(const std::string&)>& progress = {});
+
+// What the plan says of its stages' shardings, by stage; nothing for one that is not sharded. Error(kConfiguration) naming stage and
+// entry when it does not fit the model.
+std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan);
 
 // Why a sharded stage is sharded as it is.
 struct StageExplanation {

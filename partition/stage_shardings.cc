@@ -22,25 +22,41 @@ bool hasShardedStage(const Plan& plan) {
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
 }
 
-StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut) : family_(family) {
+namespace {
+
+std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan, const Cut& cut) {
+  std::vector<std::optional<StageSharding>> shardings(plan.stages.size());
   for (size_t s = 0; s < plan.stages.size(); ++s) {
-    std::optional<Stage>& stage = stages_.emplace_back();
-    data_width_.push_back(plan.stages[s].mesh_shape.at(0));
     if (!plan.stages[s].sharding) continue;
     try {
       const std::vector<NodeId> nodes = shardedNodes(cut, static_cast<int>(s));
-      StageSharding sharding = shardingOfPlan(family.base(), nodes, *plan.stages[s].sharding);
-      verifyStageSharding(family.base(), nodes, sharding);
-      // What another stage makes and this one adds up or shares (a tied parameter's gradient) comes whole.
-      const Graph& graph = family.base().graph;
-      for (size_t v = 0; v < graph.values.size(); ++v) {
-        if (sharding.kept[v].axes.size() != graph.shape(ValueId(v)).size()) sharding.kept[v] = replicated(graph.shape(ValueId(v)).size());
-      }
-      CostModel model = CostModel::uniform(sharding.mesh);
-      stage = {std::move(sharding), std::move(model)};
+      shardings[s] = shardingOfPlan(training, nodes, *plan.stages[s].sharding);
+      verifyStageSharding(training, nodes, *shardings[s]);
     } catch (Error& error) {
       throw error.addContext(fmt::format("stages[{}].sharding", s));
     }
+  }
+  return shardings;
+}
+
+}  // namespace
+
+std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan) {
+  return shardingsOf(training, plan, cutTraining(training, plan));
+}
+
+StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut) : family_(family) {
+  const Graph& graph = family.base().graph;
+  for (const StagePlan& stage : plan.stages) data_width_.push_back(stage.mesh_shape.at(0));
+  for (std::optional<StageSharding>& sharding : shardingsOf(family.base(), plan, cut)) {
+    std::optional<Stage>& stage = stages_.emplace_back();
+    if (!sharding) continue;
+    // What another stage makes and this one adds up or shares (a tied parameter's gradient) comes whole.
+    for (size_t v = 0; v < graph.values.size(); ++v) {
+      if (sharding->kept[v].axes.size() != graph.shape(ValueId(v)).size()) sharding->kept[v] = replicated(graph.shape(ValueId(v)).size());
+    }
+    CostModel model = CostModel::uniform(sharding->mesh);
+    stage = {std::move(*sharding), std::move(model)};
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "ir/error.h"
 #include "onnx_import/device_configuration.h"
+#include "onnx_import/device_sharding.h"
 #include "onnx_import/writer.h"
 #include "runtime/step_runner.h"
 #include "runtime/weight_check.h"
@@ -48,8 +49,41 @@ void writeWeightFiles(const std::vector<const Program*>& programs, const fs::pat
   writeText(directory / kWeightFilesName, weightFilesToJson(recordWeightFiles(programs)));
 }
 
+// Of a node: its inputs as its strategy needs them, its outputs as they are kept.
+NodeSharding nodeSharding(const Graph& graph, NodeId id, const StageSharding& sharding) {
+  NodeSharding annotated;
+  const Node& node = graph.node(id);
+  const Strategy& strategy = sharding.strategies[id.index()];
+  const auto fits = [&](ValueId value, const ShardingSpec& spec) { return value.valid() && spec.axes.size() == graph.shape(value).size(); };
+  for (size_t i = 0; i < node.inputs.size() && i < strategy.inputs.size(); ++i) {
+    annotated.inputs.emplace_back();
+    if (fits(node.inputs[i], strategy.inputs[i])) annotated.inputs.back() = strategy.inputs[i];
+  }
+  for (ValueId output : node.outputs) {
+    annotated.outputs.emplace_back();
+    if (output.valid() && fits(output, sharding.kept[output.index()])) annotated.outputs.back() = sharding.kept[output.index()];
+  }
+  return annotated;
+}
+
+// Partial sums, and weights that are kept in another sharding than they are read in, stay unsaid: plan.json has them.
+void annotateSharded(const PlannedTraining& planned, const std::string& configuration, const std::vector<int>& stage_of, Graph& graph) {
+  if (!hasShardedStage(planned.plan)) return;
+  const std::vector<std::optional<StageSharding>> shardings = shardingsOf(planned.training, planned.plan);
+  std::vector<StageDevices> stages;
+  for (size_t s = 0; s < shardings.size(); ++s)
+    stages.push_back(shardings[s] ? StageDevices{shardings[s]->mesh, planned.plan.stages[s].devices} : StageDevices{});
+  std::vector<NodeSharding> nodes(graph.nodes.size());
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    const std::optional<StageSharding>& sharding = shardings.at(static_cast<size_t>(stage_of[n]));
+    // Of prologues and of what nothing needs, a sharding says nothing.
+    if (sharding && !sharding->strategies[n].outputs.empty()) nodes[n] = nodeSharding(planned.training.graph, NodeId(n), *sharding);
+  }
+  annotateShardings(graph, configuration, stages, nodes);
+}
+
 // The training graph as a model of its own: every phase, with phase and stage of each node in its metadata, and the stage in
-// ONNX's device configuration "pipeshard" too.
+// ONNX's device configuration "pipeshard" too, with the shardings of the stages that have one.
 Graph annotatedModel(const PlannedTraining& planned) {
   Graph graph = planned.training.graph;
   const std::vector<int> stages = nodeStages(planned.training, planned.plan);
@@ -71,6 +105,7 @@ Graph annotatedModel(const PlannedTraining& planned) {
   DeviceConfiguration configuration{"pipeshard", {}};
   for (size_t rank = 0; rank < planned.whole.ranks.size(); ++rank) configuration.devices.push_back(fmt::format("rank{}", rank));
   annotatePipelineStages(graph, configuration, stages);
+  annotateSharded(planned, configuration.name, stages, graph);
   return graph;
 }
 
