@@ -57,8 +57,9 @@ class BranchAndBound::Expansion {
 
   // False: nothing better is below, or the clock stopped.
   bool bound(Relaxation& relaxation) {
-    constexpr int32_t kSteps = 80, kPatience = 25;
-    for (int32_t i = 0; i < kSteps && relaxation.stalled() < kPatience; ++i) {
+    constexpr int32_t kSteps = 80, kPatience = 25, kExactSteps = 25, kExactPatience = 8;
+    const int32_t most_steps = relaxation.exact() ? kExactSteps : kSteps, patience = relaxation.exact() ? kExactPatience : kPatience;
+    for (int32_t i = 0; i < most_steps && relaxation.stalled() < patience; ++i) {
       if (stop_()) {
         outcome_.stopped = true;
         return false;
