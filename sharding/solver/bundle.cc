@@ -18,6 +18,9 @@ double product(const std::vector<double>& x, const std::vector<double>& y) {
 }  // namespace
 
 void Bundle::add(double cost, std::vector<double> over, std::vector<int32_t> labels) {
+  for (size_t i = 0; i < costs_.size(); ++i) {
+    if (costs_[i] == cost && over_[i] == over) return;
+  }
   costs_.push_back(cost);
   over_.push_back(std::move(over));
   labels_.push_back(std::move(labels));
@@ -51,7 +54,7 @@ double Bundle::clipped(const std::vector<double>& sum, const std::vector<double>
 
 // Moves weight from the plane that binds least to the one that binds most until they agree.
 void Bundle::balance(const std::vector<double>& centre, double bound) {
-  constexpr int32_t kMoves = 100;
+  constexpr int32_t kMoves = 400;
   const size_t rows = centre.size(), planes = costs_.size();
   std::vector<double> slack(planes), sum(rows, 0), direction(rows), gradient(planes);
   for (size_t i = 0; i < planes; ++i) {
@@ -77,15 +80,16 @@ void Bundle::balance(const std::vector<double>& centre, double bound) {
   }
 }
 
-std::vector<double> Bundle::next(const std::vector<double>& centre, double bound, double target) {
+std::vector<double> Bundle::next(const std::vector<double>& centre, double bound, double value, double target) {
   const size_t rows = centre.size();
   if (length_ < 0) {
     const double square = product(over_.back(), over_.back());
     if (square <= 0) return centre;
     length_ = std::max(1e-6, target - bound) / square;
   } else {
-    const double rise = bound - last_bound_;
-    length_ *= rise >= 0.5 * expected_rises_[0] ? 4 : rise > 0 ? 1.5 : 0.8;
+    // Longer steps while the planes foresee well, shorter ones when they are far off.
+    const double rise = value - last_bound_, expected = expected_rises_[0];
+    length_ *= rise >= 0.5 * expected ? 4 : rise > 0.1 * expected ? 1.5 : rise > -expected ? 0.8 : 0.4;
   }
   last_bound_ = bound;
   balance(centre, bound);

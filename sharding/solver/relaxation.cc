@@ -117,7 +117,7 @@ void Relaxation::step(double target) {
   }
   if (elimination_) {
     checkAllRows();
-    return movePricesByBundle(target);
+    return movePricesByBundle(bound, target);
   }
   if (since_shrink_ > kPatience) {
     step_size_ *= 0.8;
@@ -168,7 +168,7 @@ void Relaxation::movePrices(double target) {
   }
 }
 
-void Relaxation::movePricesByBundle(double target) {
+void Relaxation::movePricesByBundle(double bound, double target) {
   std::vector<double> over, centre;
   for (const ActiveRow& row : active_) {
     over.push_back(bytesNow(row, labels_) - static_cast<double>(memory_.capacity(row.row)));
@@ -179,7 +179,7 @@ void Relaxation::movePricesByBundle(double target) {
     return;
   }
   bundle_.add(model_.cost(labels_), std::move(over), labels_);
-  const std::vector<double> prices = bundle_.next(centre, bound_, target);
+  const std::vector<double> prices = bundle_.next(centre, bound_, bound, target);
   for (size_t i = 0; i < active_.size(); ++i) active_[i].price = prices[i];
   if (bundle_.expectedRise() < std::max(0.3, 1e-3 * std::abs(target - bound_))) stalled_ = kConverged;
 }

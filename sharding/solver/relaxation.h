@@ -65,7 +65,7 @@ class Relaxation {
   double findLabels(bool best);
   void checkAllRows();
   void movePrices(double target);
-  void movePricesByBundle(double target);
+  void movePricesByBundle(double bound, double target);
   double bytesNow(const ActiveRow& row, const std::vector<int32_t>& labels) const;
 
   const Model& model_;
