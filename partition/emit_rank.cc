@@ -123,7 +123,14 @@ class RankEmitter {
     return shipments(layout_, context_.kinds[value.index()].kind, microbatch, from_stage, to_stage);
   }
 
+  const CrossMeshPlan* transferOf(ValueId value, int microbatch, int from_stage, int to_stage) const {
+    return context_.shardings.transfer(value, layout_.microbatch(microbatch).count, from_stage, to_stage);
+  }
+
   void sendTo(const Departure& departure, const Cell& cell) {
+    if (const CrossMeshPlan* plan = transferOf(departure.value, cell.microbatch, place_.stage, departure.receiver)) {
+      return builder_.sendShards(*plan, departure.value, cell, departure.receiver);
+    }
     for (const Shipment& shipment : shipmentsOf(departure.value, cell.microbatch, place_.stage, departure.receiver)) {
       if (shipment.sender != rank_) continue;
       builder_.send(shipment.receiver, builder_.slice(departure.value, cell, shipment.rows), cell.microbatch);
@@ -140,6 +147,9 @@ class RankEmitter {
   }
 
   void receiveMessage(int sender_stage, const Message& message) {
+    if (const CrossMeshPlan* plan = transferOf(message.value, message.microbatch, sender_stage, place_.stage)) {
+      return builder_.receiveShards(*plan, message.value, builder_.own(message.microbatch), sender_stage);
+    }
     std::vector<Shipment> mine = shipmentsOf(message.value, message.microbatch, sender_stage, place_.stage);
     std::erase_if(mine, [&](const Shipment& shipment) { return shipment.receiver != rank_; });
     const TimeKind& kind = context_.kinds[message.value.index()];

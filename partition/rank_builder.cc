@@ -173,37 +173,120 @@ BufferId RankBuilder::synchronize(BufferId accumulator, ValueId part, ValueId gr
     return accumulator;
   }
   const BufferId result = buffer(nameOf(gradient) + context_.separator + "synchronized", BufferKind::kGradient, gradient);
-  pending_.push_back({accumulator, result, part, gradient});
+  const Shape& whole = training_.graph.shape(gradient);
+  pending_.push_back({accumulator, result, whole, kept(part),
+                      planResharding(whole, training_.graph.dataType(gradient), kept(part), kept(gradient),
+                                     context_.shardings.mesh(place().stage), context_.shardings.model(place().stage))});
   return result;
 }
 
 void RankBuilder::flushSynchronization() {
-  if (pending_.empty()) return;
-  const LogicalMesh& mesh = context_.shardings.mesh(place().stage);
-  const CostModel& model = context_.shardings.model(place().stage);
+  if (!pending_.empty()) runReshardings("synchronize", Phase::kUpdate, -1, pending_);
+  pending_.clear();
+}
+
+void RankBuilder::runReshardings(const std::string& name, Phase phase, int microbatch, const std::vector<Pending>& reshardings) {
   Graph graph;
-  graph.name = "synchronize";
+  graph.name = name;
   graph.opset_imports = training_.graph.opset_imports;
+  graph.opset_imports.try_emplace(std::string(kPipeshardDomain), 1);
   GraphBuilder nodes(graph);
   std::vector<BufferId> inputs, outputs;
-  Subgraph description{graph.name, graph.name + ".onnx", Phase::kUpdate, {}, {}};
-  for (const Pending& pending : pending_) {
-    const Shape& whole = training_.graph.shape(pending.gradient);
-    const DataType type = training_.graph.dataType(pending.gradient);
-    const ValueId input = nodes.addValue(nameOf(pending.gradient), type, program_.buffer(pending.from).shape);
+  Subgraph description{name, name + ".onnx", phase, {}, {}};
+  for (const Pending& one : reshardings) {
+    const Buffer& from = program_.buffer(one.from);
+    const ValueId input = nodes.addValue(from.name, from.data_type, from.shape);
     graph.inputs.push_back(input);
-    const Resharding steps = planResharding(whole, type, kept(pending.part), kept(pending.gradient), mesh, model);
-    graph.outputs.push_back(emitResharding(nodes, input, whole, kept(pending.part), steps, mesh, place().position, mesh_groups_));
+    graph.outputs.push_back(emitResharding(nodes, input, one.whole, one.before, one.steps, ownMesh(), ownDevice(), mesh_groups_));
     description.inputs.push_back(graph.value(input).name);
     description.outputs.push_back(graph.value(graph.outputs.back()).name);
-    inputs.push_back(pending.from);
-    outputs.push_back(pending.to);
+    inputs.push_back(one.from);
+    outputs.push_back(one.to);
   }
-  pending_.clear();
   for (const Node& node : graph.nodes) {
-    if (node.domain == kPipeshardDomain) description.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
+    if (collectiveKind(node)) description.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
   }
-  add(InstructionKind::kRun, -1, std::move(inputs), std::move(outputs)).subgraph = addSubgraph(std::move(description), std::move(graph));
+  const SubgraphId id = addSubgraph(std::move(description), std::move(graph));
+  add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
+}
+
+// ---- values on their way between sharded stages ----
+
+const Shape& RankBuilder::wholeCell(ValueId value, const Cell& cell) const {
+  const TrainingFamily& family = context_.family;
+  return family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value));
+}
+
+BufferId RankBuilder::boxBuffer(ValueId value, const Cell& cell, const Shard& box) {
+  std::string name = cellName(value, cell) + "[";
+  for (size_t axis = 0; axis < box.start.size(); ++axis) {
+    name += fmt::format("{}{}:{}", axis > 0 ? "," : "", box.start[axis], box.start[axis] + box.size[axis]);
+  }
+  const BufferId id = buffer(name + "]", BufferKind::kActivation, value);
+  Buffer& made = program_.buffer(id);
+  made.shape = box.size;
+  made.part.reset();
+  if (box.size != wholeCell(value, cell)) made.part = BufferPart{wholeCell(value, cell), box.start};
+  return id;
+}
+
+void RankBuilder::sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int to_stage) {
+  const Shape whole = wholeCell(value, cell);
+  const Shard held = shardOf(plan.sent, whole, ownMesh(), ownDevice());
+  BufferId source = produced(value, cell);
+  if (!plan.before.steps.empty()) {
+    const BufferId resharded = boxBuffer(value, cell, held);
+    if (sliced_.insert(resharded).second) {
+      runReshardings(fmt::format("reshard_{}", reshardings_++), context_.cut.place(value).phase, cell.microbatch,
+                     {{source, resharded, whole, kept(value), plan.before}});
+    }
+    source = resharded;
+  }
+  for (const CrossMeshPiece& piece : plan.transfer.pieces) {
+    if (piece.sender != ownDevice()) continue;
+    BufferId part = source;
+    Shard box = held;
+    for (const AxisRange& range : cutOut(held, piece.box)) {
+      const auto axis = static_cast<size_t>(range.axis);
+      box.start[axis] += range.offset;
+      box.size[axis] = range.size;
+      const BufferId next = boxBuffer(value, cell, box);
+      if (sliced_.insert(next).second) {
+        Instruction& instruction = add(InstructionKind::kSlice, cell.microbatch, {part}, {next});
+        instruction.axis = range.axis;
+        instruction.offset = range.offset;
+      }
+      part = next;
+    }
+    send(context_.layout.devices(to_stage)[static_cast<size_t>(piece.receiver)], part, cell.microbatch);
+  }
+}
+
+void RankBuilder::receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int from_stage) {
+  const Shape whole = wholeCell(value, cell);
+  const Shard wanted = shardOf(plan.received, whole, ownMesh(), ownDevice());
+  const BufferId last = plan.after.steps.empty() ? produced(value, cell) : boxBuffer(value, cell, wanted);
+  const CrossMeshAssembly& assembly = plan.transfer.assemblies[static_cast<size_t>(ownDevice())];
+  std::vector<BufferId> operands;
+  std::vector<Shape> starts;
+  for (int index : assembly.pieces) {
+    const CrossMeshPiece& piece = plan.transfer.pieces[static_cast<size_t>(index)];
+    operands.push_back(assembly.pieces.size() == 1 ? last : boxBuffer(value, cell, piece.box));
+    starts.push_back(piece.box.start);
+    receive(context_.layout.devices(from_stage)[static_cast<size_t>(piece.sender)], operands.back(), cell.microbatch);
+  }
+  const std::vector<Concatenation> steps = putTogether(assembly);
+  for (const Concatenation& step : steps) {
+    std::vector<BufferId> inputs;
+    for (int operand : step.operands) inputs.push_back(operands[static_cast<size_t>(operand)]);
+    starts.push_back(starts[static_cast<size_t>(step.operands.front())]);
+    const bool is_last = &step == &steps.back();
+    operands.push_back(is_last ? last : boxBuffer(value, cell, {starts.back(), step.shape}));
+    add(InstructionKind::kConcatenate, cell.microbatch, std::move(inputs), {operands.back()}).axis = step.axis;
+  }
+  if (plan.after.steps.empty()) return;
+  runReshardings(fmt::format("reshard_{}", reshardings_++), context_.cut.place(value).phase, cell.microbatch,
+                 {{last, produced(value, cell), whole, plan.received, plan.after}});
 }
 
 bool RankBuilder::speaksFor(ValueId value) const {
@@ -276,12 +359,21 @@ SubgraphId RankBuilder::subgraph(Phase phase, const Size& size) {
   if (size.first != size.second) made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, data_group_);
   if (isSharded() && phase != Phase::kPrologue) {
     const PieceSharding sharding = context_.shardings.pieceSharding(place().stage, piece.nodes, size.first, graph);
+    if (place().position == 0) verifyPieces(graph, sharding);
     LocalPiece local = rewriteForDevice(graph, sharding, place().position, mesh_groups_);
     graph = std::move(local.graph);
     made.collectives = std::move(local.collectives);
   }
   found->second = addSubgraph(std::move(made), std::move(graph));
   return found->second;
+}
+
+void RankBuilder::verifyPieces(const Graph& piece, const PieceSharding& sharding) const {
+  std::vector<LocalPiece> devices;
+  for (int device = 0; device < sharding.mesh.deviceCount(); ++device) {
+    devices.push_back(rewriteForDevice(piece, sharding, device, mesh_groups_));
+  }
+  verifyLocalPieces(piece, sharding, devices);
 }
 
 SubgraphId RankBuilder::addSubgraph(Subgraph description, Graph graph) {

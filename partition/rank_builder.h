@@ -81,6 +81,10 @@ class RankBuilder {
   // The rows of a split value that a message carries: the buffer itself, or a slice of it, made once.
   BufferId slice(ValueId value, const Cell& cell, Rows rows);
 
+  // What another stage gets of a value of this (sharded) stage, or this one of another's, as the plan says.
+  void sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int to_stage);
+  void receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int from_stage);
+
   // Runs the piece of a phase on a cell. The subgraph comes from the family's member of the cell's size; batch normalisations
   // see all rows of the microbatch.
   void run(Phase phase, const Cell& cell);
@@ -102,6 +106,13 @@ class RankBuilder {
   // Gives the buffer its shape: this device's part of `whole`, as the value is kept.
   void cut(BufferId id, const Shape& whole, ValueId value);
   SubgraphId addSubgraph(Subgraph description, Graph graph);
+  // Of all devices of the stage together. The first one's emission asks for it.
+  void verifyPieces(const Graph& piece, const PieceSharding& sharding) const;
+  // The buffer that holds a box of what the cell has of a value.
+  BufferId boxBuffer(ValueId value, const Cell& cell, const Shard& box);
+  const Shape& wholeCell(ValueId value, const Cell& cell) const;
+  LogicalMesh ownMesh() const { return isSharded() ? context_.shardings.mesh(place().stage) : LogicalMesh{{1}}; }
+  int ownDevice() const { return isSharded() ? place().position : 0; }
   std::string subgraphName(Phase phase, const Size& size) const;
   SubgraphId subgraph(Phase phase, const Size& size);
 
@@ -117,12 +128,16 @@ class RankBuilder {
   int data_group_ = -1;         // in program_.groups; -1: no data parallelism
   MeshGroups mesh_groups_;      // of a sharded stage
 
-  // Synchronization that waits to be run.
+  // A resharding of one tensor, between buffers.
   struct Pending {
     BufferId from, to;
-    ValueId part, gradient;
+    Shape whole;
+    ShardingSpec before;
+    Resharding steps;
   };
-  std::vector<Pending> pending_;
+  void runReshardings(const std::string& name, Phase phase, int microbatch, const std::vector<Pending>& reshardings);
+  std::vector<Pending> pending_;  // synchronization that waits to be run
+  int reshardings_ = 0;           // subgraphs made for values on their way
 };
 
 }  // namespace pipeshard

@@ -46,9 +46,15 @@ std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& train
 }
 
 StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut) : family_(family) {
+  const Graph& graph = family.base().graph;
+  for (const StagePlan& stage : plan.stages) data_width_.push_back(stage.mesh_shape.at(0));
   for (std::optional<StageSharding>& sharding : shardingsOf(family.base(), plan, cut)) {
     std::optional<Stage>& stage = stages_.emplace_back();
     if (!sharding) continue;
+    // What another stage makes and this one adds up or shares (a tied parameter's gradient) comes whole.
+    for (size_t v = 0; v < graph.values.size(); ++v) {
+      if (sharding->kept[v].axes.size() != graph.shape(ValueId(v)).size()) sharding->kept[v] = replicated(graph.shape(ValueId(v)).size());
+    }
     CostModel model = CostModel::uniform(sharding->mesh);
     stage = {std::move(*sharding), std::move(model)};
   }
@@ -85,6 +91,24 @@ PieceSharding StageShardings::pieceSharding(int stage, const std::vector<NodeId>
     if (found != base_of.end()) piece.kept[v] = sharding.kept[found->second.index()];
   }
   return piece;
+}
+
+CrossMeshSide StageShardings::side(int stage, ValueId value) const {
+  if (isSharded(stage)) return {mesh(stage), kept(stage, value), model(stage)};
+  const LogicalMesh one{{1}};
+  return {one, replicated(family_.base().graph.shape(value).size()), CostModel::uniform(one)};
+}
+
+const CrossMeshPlan* StageShardings::transfer(ValueId value, int64_t rows, int from, int to) const {
+  const auto shares_rows = [&](int stage) { return data_width_[static_cast<size_t>(stage)] > 1; };
+  if ((!isSharded(from) && !isSharded(to)) || shares_rows(from) || shares_rows(to)) return nullptr;
+  const auto [found, is_new] = transfers_.try_emplace({value, rows, from, to});
+  if (is_new) {
+    const Graph& member = family_.at(rows).graph;
+    const ValueId counterpart = family_.valueAt(rows, value);
+    found->second = planCrossMesh(member.shape(counterpart), member.dataType(counterpart), side(from, value), side(to, value), LinkCost{});
+  }
+  return &found->second;
 }
 
 }  // namespace pipeshard

@@ -3,10 +3,13 @@
 // Internal to partition/.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "partition/emit_cut.h"
+#include "sharding/cross_mesh.h"
 #include "sharding/sharding_plan.h"
 #include "sharding/spmd_rewrite.h"
 #include "sharding/training_family.h"
@@ -31,6 +34,10 @@ class StageShardings {
   // fit so many rows.
   PieceSharding pieceSharding(int stage, const std::vector<NodeId>& nodes, int64_t rows, const Graph& subgraph) const;
 
+  // How a value of a microbatch of so many rows gets from one stage to another. nullptr: as shipments.h says, since neither stage is
+  // sharded, or one shares rows. The pointer stays valid.
+  const CrossMeshPlan* transfer(ValueId value, int64_t rows, int from, int to) const;
+
  private:
   struct Stage {
     StageSharding sharding;
@@ -38,8 +45,12 @@ class StageShardings {
   };
   const Stage& of(int stage) const { return *stages_[static_cast<size_t>(stage)]; }
 
+  CrossMeshSide side(int stage, ValueId value) const;
+
   const TrainingFamily& family_;
   std::vector<std::optional<Stage>> stages_;
+  std::vector<int> data_width_;  // by stage
+  mutable std::map<std::tuple<ValueId, int64_t, int, int>, CrossMeshPlan> transfers_;
 };
 
 }  // namespace pipeshard

@@ -5,10 +5,8 @@
 namespace pipeshard {
 
 void runCollective(Communicator& communicator, const Group& group, const CollectiveCall& call) {
-  if (call.members != 0 && call.members != group.size()) {
-    fail(ErrorCode::kConfiguration, "the collective is cut for {} members, but group {} of the program has {}; plan again", call.members,
-         call.group, group.size());
-  }
+  PIPESHARD_CHECK(call.members == 0 || call.members == group.size(), "a collective for {} members over group {} of {}", call.members,
+                  call.group, group.size());
   switch (call.kind) {
     case CollectiveCall::Kind::kAllReduce:
       return communicator.allReduce(group, call.type, call.reduction, call.input, call.output, call.count);

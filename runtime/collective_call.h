@@ -6,7 +6,7 @@
 
 namespace pipeshard {
 
-// Error(kConfiguration) when the call counts on another number of members than the group has; else those of Communicator.
+// The group has as many members as the call counts on. Errors: those of Communicator.
 void runCollective(Communicator& communicator, const Group& group, const CollectiveCall& call);
 
 }  // namespace pipeshard

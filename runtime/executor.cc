@@ -121,6 +121,7 @@ void Executor::checkCollectives(const Subgraph& description, const CompiledSubgr
     fail(ErrorCode::kConfiguration, "subgraph '{}': a collective goes over group {}, but the program has {} groups", description.name,
          group, program().groups.size());
   }
+  subgraph.checkGroupSizes(program().groups);
 }
 
 int64_t Executor::constantBytes() const {

@@ -24,15 +24,13 @@ void copyBox(const std::byte* from, const Shape& strides, const Shard& shard, si
 }
 
 // Which part of the factor's elements this device works on.
-double shareOf(const StrategyBuilder& strategies, const ExchangeContext& context, const Strategy& strategy, int factor) {
+double shareOf(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device, const std::vector<AxisUse>& uses, int factor) {
   ShardingSpec spec{{{}}, {}};
-  for (size_t axis = 0; axis < strategy.uses.size(); ++axis) {
-    const AxisUse& use = strategy.uses[axis];
-    if (use.kind == AxisUse::Kind::kFactor && use.index == factor) spec.axes[0].push_back(static_cast<int>(axis));
+  for (size_t axis = 0; axis < uses.size(); ++axis) {
+    if (uses[axis] == AxisUse{AxisUse::Kind::kFactor, factor}) spec.axes[0].push_back(static_cast<int>(axis));
   }
   const int64_t size = strategies.rule()->factors[static_cast<size_t>(factor)].size;
-  const int64_t part = shardOf(spec, {size}, context.mesh, context.device).size[0];
-  return static_cast<double>(part) / static_cast<double>(size);
+  return static_cast<double>(shardOf(spec, {size}, mesh, device).size[0]) / static_cast<double>(size);
 }
 
 ValueId scale(GraphBuilder& builder, ValueId mean, double share) {
@@ -57,6 +55,12 @@ Constant localConstant(const Constant& constant, const ShardingSpec& spec, const
   std::byte* to = local.bytes.data();
   copyBox(constant.bytes.data(), rowMajorStrides(constant.shape), shard, 0, dataTypeSize(constant.data_type), to);
   return local;
+}
+
+double meanShare(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device, const std::vector<AxisUse>& uses, size_t output) {
+  double share = 1;
+  for (int factor : strategies.meanFactors(uses, output)) share *= shareOf(strategies, mesh, device, uses, factor);
+  return share;
 }
 
 int sizesInput(const Node& node) {
@@ -89,9 +93,8 @@ std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder&
   std::vector<ValueId> outputs = local.outputs;
   builder.graph().nodes.push_back(std::move(local));
   for (size_t o = 0; o < node.outputs.size(); ++o) {
-    double share = 1;
-    for (int factor : strategies.meanFactors(strategy.uses, o)) share *= shareOf(strategies, context, strategy, factor);
-    if (strategies.scalesMean(strategy.uses, o)) outputs[o] = scale(builder, outputs[o], share);
+    if (!strategies.scalesMean(strategy.uses, o)) continue;
+    outputs[o] = scale(builder, outputs[o], meanShare(strategies, context.mesh, context.device, strategy.uses, o));
   }
   return outputs;
 }

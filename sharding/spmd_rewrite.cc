@@ -45,6 +45,7 @@ class Rewriter {
     for (const Node& node : graph().nodes) {
       if (collectiveKind(node)) result_.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
     }
+    result_.groups = groups_;
     return std::move(result_);
   }
 

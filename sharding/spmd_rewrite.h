@@ -27,6 +27,7 @@ struct LocalPiece {
   Graph graph;                   // inputs and outputs as the piece's, in their kept specs' local shapes, names as in the piece
   std::vector<int> collectives;  // the group of every collective node, in node order (Subgraph::collectives)
   std::vector<int> origins;      // by local node: index of the piece's node that it belongs to; not descending
+  MeshGroups groups;             // as they were given
 };
 
 // Constants are cut when the piece is rewritten; uses of one spec share the part. Inputs that hold the sizes of an output (Reshape,

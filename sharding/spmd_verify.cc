@@ -111,20 +111,19 @@ class Verifier {
     fault(0, &node, what);
   }
 
-  // The mesh axis whose lines are the groups of this collective.
+  // The mesh axis along which all devices meet in this collective.
   int axisOfGroups(size_t n) const {
-    const auto groupOf = [&](int device) { return nodeOf(device, n).intAttribute("group", -1); };
-    const auto matches = [&](int axis) {
-      for (int device = 0; device < mesh_.deviceCount(); ++device) {
-        const std::vector<int> line = mesh_.lineOf(device, axis);
-        for (int other = 0; other < mesh_.deviceCount(); ++other) {
-          const bool member = std::find(line.begin(), line.end(), other) != line.end();
-          if (member != (groupOf(device) == groupOf(other))) return false;
-        }
-      }
-      return true;
-    };
-    return findAxis(nodeOf(0, n), matches, "its groups are not the lines of a mesh axis");
+    int mesh_axis = -1;
+    for (int device = 0; device < mesh_.deviceCount(); ++device) {
+      const Node& node = nodeOf(device, n);
+      const std::vector<int>& groups = devices_[static_cast<size_t>(device)].groups.group_of_axis;
+      const auto found = std::find(groups.begin(), groups.end(), static_cast<int>(node.intAttribute("group", -1)));
+      const auto axis = static_cast<int>(found - groups.begin());
+      if (axis >= mesh_.rank() || mesh_.axisSize(axis) == 1) fault(device, &node, "its group is no line of the mesh");
+      if (device > 0 && axis != mesh_axis) fault(device, &node, "it meets along another mesh axis than device 0");
+      mesh_axis = axis;
+    }
+    return mesh_axis;
   }
 
   // `sizes` must be those of the parts under `spec` along the tensor axis, in the order of the line.
@@ -222,8 +221,17 @@ class Verifier {
     return spec;
   }
 
+  void checkShare(const Node& node, const Strategy& strategy, const StrategyBuilder& strategies, size_t n, ValueId value) const {
+    const auto output = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
+    for (int device = 0; device < mesh_.deviceCount(); ++device) {
+      const double share = meanShare(strategies, mesh_, device, strategy.uses, static_cast<size_t>(output));
+      const bool equal = constantOf(device, nodeOf(device, n), 1) == makeScalar(piece_.dataType(value), share);
+      if (!equal) fault(device, &nodeOf(device, n), fmt::format("its share of the mean is {}", share));
+    }
+  }
+
   // A node of a resharding, or the share of a mean.
-  void checkPlacing(size_t n) {
+  void checkPlacing(const Node& of, const Strategy& strategy, const StrategyBuilder& strategies, size_t n) {
     const Node& node = nodeOf(0, n);
     const size_t position = node.is("Where") ? 1 : 0;
     const Placed before = placed_[node.inputs.at(position).index()];
@@ -236,7 +244,9 @@ class Verifier {
       spec = afterSlice(n, before);
     } else if (node.is("Where")) {
       spec = afterKeepOne(n, before);
-    } else if (!node.is("Mul")) {
+    } else if (node.is("Mul")) {
+      checkShare(of, strategy, strategies, n, before.value);
+    } else {
       fault(0, &node, "it is no step of a resharding");
     }
     place(node.outputs[0], before.value, spec, &node);
@@ -339,7 +349,7 @@ class Verifier {
     for (; next < first().nodes.size() && devices_[0].origins[next] == n; ++next) {
       const Node& local = nodeOf(0, next);
       if (isPlacing(local)) {
-        checkPlacing(next);
+        checkPlacing(node, strategy, strategies, next);
       } else if (exchanges) {
         checkExchange(node, strategy, next, natural);
       } else if (++operators == 1) {

@@ -86,6 +86,7 @@ class CollectiveKernel : public Kernel {
   size_t workspaceBytes() const override { return output_begin_ + aligned(output_.count() * sizeof(T)); }
   bool mayRunInPlace(int, int) const override { return call_.kind == Kind::kAllReduce; }
   std::optional<int> collectiveGroup() const override { return call_.group; }
+  size_t collectiveMembers() const override { return call_.members; }
 
  private:
   CollectiveCall call_;

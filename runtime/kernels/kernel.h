@@ -44,7 +44,7 @@ struct CollectiveCall {
 };
 
 // What a kernel of a collective calls: the ranks of this program's groups, as the executor knows them. Every member of the group
-// calls the same operations in the same order; they wait for each other. Error(kConfiguration) when the group has not so many members.
+// calls the same operations in the same order; they wait for each other.
 class Collectives {
  public:
   virtual ~Collectives() = default;
@@ -72,6 +72,8 @@ class Kernel {
   virtual bool mayAccumulate(int /*output*/) const { return false; }
   // The group over which run() calls its one collective; nullopt for all others, which need nothing but their arguments.
   virtual std::optional<int> collectiveGroup() const { return std::nullopt; }
+  // As many members that group must have; 0: any number.
+  virtual size_t collectiveMembers() const { return 0; }
 };
 
 using KernelFactory = std::function<std::unique_ptr<Kernel>(const KernelSpec&)>;

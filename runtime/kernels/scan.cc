@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "runtime/kernels/columns.h"
 #include "runtime/kernels/families.h"
 
@@ -47,6 +49,53 @@ std::unique_ptr<Kernel> argExtreme(const KernelSpec& spec, bool greatest) {
   });
 }
 
+// The k greatest (least) elements along the middle axis, best first; of equal ones the earlier first; NaN counts as greatest (least).
+template <typename T>
+void runTopK(const AxisSplit& split, int64_t k, bool greatest, const T* x, T* values, int64_t* places) {
+  const auto better = [greatest](T a, T b) { return b == b && (a != a || (greatest ? a > b : a < b)); };
+  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
+    for (int64_t c = column; c < column + width; ++c) {
+      const T* line = x + outer * split.size * split.inner + c;
+      T* best = values + outer * k * split.inner + c;
+      int64_t* place = places + outer * k * split.inner + c;
+      for (int64_t i = 0; i < split.size; ++i) {
+        const T value = line[i * split.inner];
+        int64_t at = std::min(i, k);
+        if (at == k && (k == 0 || !better(value, best[(k - 1) * split.inner]))) continue;
+        for (at = std::min(at, k - 1); at > 0 && better(value, best[(at - 1) * split.inner]); --at) {
+          best[at * split.inner] = best[(at - 1) * split.inner];
+          place[at * split.inner] = place[(at - 1) * split.inner];
+        }
+        best[at * split.inner] = value;
+        place[at * split.inner] = i;
+      }
+    }
+  });
+}
+
+// Sorted even where the model does not ask for it: so results do not depend on who computes them.
+std::unique_ptr<Kernel> topK(const KernelSpec& spec) {
+  checkArity(spec, 1, 2);
+  const Shape& shape = spec.inputs[0].shape;
+  const size_t axis = axisAttribute(spec, -1);
+  const int64_t k = hasInput(spec, 1) ? static_cast<int64_t>(constantNumber(spec, 1, "K")) : spec.node->intAttribute("k", -1);
+  if (k < 0 || k > shape[axis]) refuse(spec, "K is {}; axis {} has {} elements", k, axis, shape[axis]);
+  Shape expected = shape;
+  expected[axis] = k;
+  for (size_t o : {0, 1}) checkOutputShape(spec, o, expected);
+  checkOutputType(spec, 0, spec.inputs[0].data_type);
+  checkOutputType(spec, 1, DataType::kInt64);
+  if (!hasOutput(spec, 1)) refuse(spec, "output 1 is missing");
+  const AxisSplit split = splitAtAxis(shape, axis);
+  const bool greatest = spec.node->intAttribute("largest", 1) != 0;
+  return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
+    using T = decltype(zero);
+    return makeKernel([=](const KernelArguments& arguments) {
+      runTopK<T>(split, k, greatest, input<T>(arguments, 0), output<T>(arguments, 0), output<int64_t>(arguments, 1));
+    });
+  });
+}
+
 template <typename T>
 void runCumulativeSum(const AxisSplit& split, bool exclusive, bool reverse, const T* x, T* y) {
   forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
@@ -87,6 +136,7 @@ void addScanKernels(KernelRegistry& registry) {
   registry.add("", "ArgMax", [](const KernelSpec& spec) { return argExtreme(spec, true); });
   registry.add("", "ArgMin", [](const KernelSpec& spec) { return argExtreme(spec, false); });
   registry.add("", "CumSum", cumulativeSum);
+  registry.add("", "TopK", topK);
 }
 
 }  // namespace pipeshard::kernels

@@ -210,14 +210,6 @@ TEST(CollectiveKernels, EvenRowsNeedNoScratchMemory) {
   EXPECT_EQ(workspace("AllGather", {3, 6}, {7, 6}, {{"axis", int64_t{0}}, {"sizes", Sizes{3, 4}}}), 128u + 192u);
 }
 
-TEST(CollectiveKernels, AGroupOfAnotherSizeIsRefused) {
-  runRankThreads(2, [](Communicator& communicator) {
-    EverybodysCollectives collectives(communicator);
-    EXPECT_ERROR(runKernel<float>(collectives, "AllGather", {1, 2}, {3, 2}, {{"axis", int64_t{0}}, {"sizes", Sizes{1, 1, 1}}}, {1, 2}),
-                 ErrorCode::kConfiguration, "cut for 3 members, but group 5 of the program has 2");
-  });
-}
-
 TEST(CollectiveKernels, RefuseWhatDoesNotFit) {
   const auto refuse = [](const char* op, const Shape& from, const Shape& to, const Attributes& attributes, const char* message) {
     EXPECT_ERROR(makeKernel(op, DataType::kFloat32, from, to, attributes), ErrorCode::kBadModel, message);
@@ -285,23 +277,28 @@ Graph roundTrip(int64_t rank, const Sizes& columns) {
   return graph;
 }
 
+// Rank r loads row r of three.
+RankImage roundTripImage(int rank, const Sizes& columns) {
+  const auto ranks = static_cast<int>(columns.size());
+  ProgramWriter writer(rank, ranks, 1);
+  writer.input("x", {ranks, 7}, 0);
+  writer.program().groups = {{0, 1, 2}};
+  writer.program().inputs[0].data_type = DataType::kFloat32;
+  writer.subgraph("forward", Phase::kForward, {"x"}, {"y"}, {0, 0, 0});
+  writer.program().buffer(writer.buffer("x", BufferKind::kInput, {1, 7})).data_type = DataType::kFloat32;
+  writer.program().buffer(writer.buffer("y", BufferKind::kActivation, {1, 7})).data_type = DataType::kFloat32;
+  writer.load("x", 0, rank);
+  writer.run(0, 0, {"x"}, {"y"});
+  writer.release("x");
+  writer.result(Result::Kind::kGradient, "y", "y");
+  return {writer.program(), {roundTrip(rank, columns)}, ""};
+}
+
 TEST(CollectiveKernels, RunInsideAProgramReadFromItsFiles) {
-  const Sizes columns{2, 1, 4};
   std::vector<RankImage> images;
   std::vector<Program> programs;
   for (int rank = 0; rank < 3; ++rank) {
-    ProgramWriter writer(rank, 3, 1);
-    writer.input("x", {3, 7}, 0);
-    writer.program().groups = {{0, 1, 2}};
-    writer.program().inputs[0].data_type = DataType::kFloat32;
-    writer.subgraph("forward", Phase::kForward, {"x"}, {"y"}, {0, 0, 0});
-    writer.program().buffer(writer.buffer("x", BufferKind::kInput, {1, 7})).data_type = DataType::kFloat32;
-    writer.program().buffer(writer.buffer("y", BufferKind::kActivation, {1, 7})).data_type = DataType::kFloat32;
-    writer.load("x", 0, rank);
-    writer.run(0, 0, {"x"}, {"y"});
-    writer.release("x");
-    writer.result(Result::Kind::kGradient, "y", "y");
-    images.push_back({writer.program(), {roundTrip(rank, columns)}, ""});
+    images.push_back(roundTripImage(rank, {2, 1, 4}));
     programs.push_back(images.back().program);
   }
   verifyPrograms(programs);
@@ -322,6 +319,12 @@ TEST(CollectiveKernels, RunInsideAProgramReadFromItsFiles) {
       EXPECT_EQ(y[c], one + one + one) << "rank " << rank << ", column " << c;
     }
   });
+}
+
+TEST(CollectiveKernels, AGroupOfAnotherSizeIsRefusedWhenLoading) {
+  RankImage image = roundTripImage(0, {2, 1, 4});
+  image.program.groups = {{0, 1}};
+  EXPECT_ERROR(Executor(std::move(image), {}), ErrorCode::kConfiguration, "is cut for 3 members, but group 0 of the program has 2");
 }
 
 }  // namespace

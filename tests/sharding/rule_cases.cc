@@ -149,6 +149,7 @@ void addConvolutions(std::vector<RuleCase>& cases) {
   transposed["output_padding"] = Ints{0, 0};
   std::map<std::string, Attribute> averaged = window;
   averaged["image"] = Ints{3, 5};
+  averaged["ceil_mode"] = averaged["count_include_pad"] = int64_t{0};
   const Argument image = real({4, 6, 3, 5});
   const Argument weight = real({2, 6, 3, 3});
   const Argument output = real({4, 2, 3, 5});
@@ -366,7 +367,7 @@ std::vector<Constant> caseInputs(const RuleCase& rule_case, std::mt19937_64& gen
 Graph caseGraph(const RuleCase& rule_case, const std::vector<Constant>& inputs, const std::vector<Shape>& output_shapes) {
   Graph graph;
   graph.opset_imports = {{"", 18}, {"pipeshard", 1}};
-  static const std::map<std::string, int> kNewer = {{"Gelu", 20}, {"RMSNormalization", 23}, {"Swish", 24}};
+  static const std::map<std::string, int> kNewer = {{"AveragePool", 19}, {"Gelu", 20}, {"RMSNormalization", 23}, {"Swish", 24}};
   if (kNewer.contains(rule_case.op_type)) graph.opset_imports[""] = kNewer.at(rule_case.op_type);
   GraphBuilder builder(graph);
   std::vector<ValueId> ids;

@@ -222,4 +222,37 @@ std::vector<Tensors> runPieces(const std::vector<LocalPiece>& pieces, const std:
   return values;
 }
 
+std::vector<LocalPiece> rewriteAll(const Graph& graph, const PieceSharding& sharding) {
+  std::vector<LocalPiece> pieces;
+  for (int device = 0; device < sharding.mesh.deviceCount(); ++device) {
+    pieces.push_back(rewriteForDevice(graph, sharding, device, groupsOf(sharding.mesh, device)));
+  }
+  verifyLocalPieces(graph, sharding, pieces);
+  return pieces;
+}
+
+void checkPieces(const Graph& graph, const Tensors& inputs, const Tensors& outputs, const PieceSharding& sharding,
+                 std::vector<LocalPiece> pieces, double tolerance) {
+  std::mt19937_64 generator(11);
+  const auto kept = [&](ValueId id) -> const ShardingSpec& { return sharding.kept[id.index()]; };
+  std::vector<Tensors> given(pieces.size());
+  for (ValueId input : graph.inputs) {
+    const std::string& name = graph.value(input).name;
+    const std::vector<Constant> parts = distribute(inputs.at(name), kept(input), sharding.mesh, generator);
+    for (size_t d = 0; d < parts.size(); ++d) given[d][name] = parts[d];
+  }
+  for (LocalPiece& piece : pieces) {
+    EXPECT_EQ(shapeFault(piece.graph), "") << printGraph(piece.graph);
+    makeRunnable(piece.graph);
+  }
+  const std::vector<Tensors> values = runPieces(pieces, given);
+  for (ValueId output : graph.outputs) {
+    const std::string& name = graph.value(output).name;
+    std::vector<Constant> parts;
+    for (const Tensors& device : values) parts.push_back(device.at(name));
+    const Constant found = collect(parts, kept(output), graph.shape(output), sharding.mesh, name);
+    EXPECT_LE(distance(found, outputs.at(name)), tolerance) << name;
+  }
+}
+
 }  // namespace pipeshard::testing

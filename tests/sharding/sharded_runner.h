@@ -29,4 +29,11 @@ Constant collect(const std::vector<Constant>& parts, const ShardingSpec& spec, c
 // All values by device and name. `given`: the graph inputs, by device. Collectives are the reference: their definition, element by element.
 std::vector<Tensors> runPieces(const std::vector<LocalPiece>& pieces, const std::vector<Tensors>& given);
 
+// The pieces of all devices, proven.
+std::vector<LocalPiece> rewriteAll(const Graph& graph, const PieceSharding& sharding);
+
+// Runs the pieces on inputs cut as they are kept, and compares what they give with `outputs` (distance <= tolerance).
+void checkPieces(const Graph& graph, const Tensors& inputs, const Tensors& outputs, const PieceSharding& sharding,
+                 std::vector<LocalPiece> pieces, double tolerance);
+
 }  // namespace pipeshard::testing
