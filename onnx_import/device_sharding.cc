@@ -268,6 +268,7 @@ class Notes {
     if (!seen_.insert(note).second) return;
     if (notes_.size() < kMostNotes) notes_.push_back(note);
   }
+  size_t count() const { return seen_.size(); }
   std::vector<std::string> take() {
     if (seen_.size() > kMostNotes) notes_.push_back(fmt::format("{} more sharding annotations were skipped", seen_.size() - kMostNotes));
     return std::move(notes_);
@@ -277,6 +278,13 @@ class Notes {
   std::set<std::string> seen_;
   std::vector<std::string> notes_;
 };
+
+int64_t deviceCount(const Graph& graph, const std::string& configuration) {
+  for (const DeviceConfiguration& each : deviceConfigurations(graph)) {
+    if (each.name == configuration) return std::ssize(each.devices);
+  }
+  return 0;
+}
 
 void checkStages(const std::vector<StageDevices>& stages) {
   for (const StageDevices& stage : stages) {
@@ -314,10 +322,7 @@ std::vector<std::string> annotateShardings(Graph& graph, const std::string& conf
 ReadShardings nodeShardings(const Graph& graph, const std::string& configuration, const std::vector<StageDevices>& stages) {
   checkStages(stages);
   const std::vector<int> stage_of = pipelineStages(graph, configuration);
-  int64_t device_count = 0;
-  for (const DeviceConfiguration& each : deviceConfigurations(graph)) {
-    if (each.name == configuration) device_count = std::ssize(each.devices);
-  }
+  const int64_t device_count = deviceCount(graph, configuration);
   ReadShardings result;
   Notes notes;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -348,7 +353,42 @@ ReadShardings nodeShardings(const Graph& graph, const std::string& configuration
       }
     }
   }
+  result.skipped = notes.count();
   result.notes = notes.take();
+  return result;
+}
+
+std::vector<std::vector<int>> shardedDevices(const Graph& graph, const std::string& configuration) {
+  const std::vector<int> stage_of = pipelineStages(graph, configuration);
+  const int64_t device_count = deviceCount(graph, configuration);
+  std::vector<std::set<int>> devices;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const onnx::NodeProto residue = residueOf(graph.nodes[n]);
+    const auto stage = static_cast<size_t>(std::max(0, stage_of[n]));
+    const auto list = [&](int64_t device) {
+      if (device >= 0 && device < device_count) devices[stage].insert(static_cast<int>(device));
+    };
+    for (const auto& annotation : residue.device_configurations()) {
+      if (annotation.configuration_id() != configuration || annotation.sharding_spec_size() == 0) continue;
+      if (stage > static_cast<size_t>(device_count)) {
+        fail(ErrorCode::kBadModel, "{} has the pipeline stage {}, but the device configuration '{}' has {} devices",
+             describeNode(graph.nodes[n]), stage, configuration, device_count);
+      }
+      devices.resize(std::max(devices.size(), stage + 1));
+      for (const auto& spec : annotation.sharding_spec()) {
+        std::set<int64_t> groups;
+        for (const auto& entry : spec.index_to_device_group_map()) {
+          groups.insert(entry.key());
+          std::for_each(entry.value().begin(), entry.value().end(), list);
+        }
+        for (const int64_t device : spec.device()) {
+          if (!groups.contains(device)) list(device);
+        }
+      }
+    }
+  }
+  std::vector<std::vector<int>> result;
+  for (const std::set<int>& of_stage : devices) result.emplace_back(of_stage.begin(), of_stage.end());
   return result;
 }
 

@@ -50,7 +50,12 @@ std::vector<std::string> annotateShardings(Graph& graph, const std::string& conf
 struct ReadShardings {
   std::vector<NodeSharding> nodes;
   std::vector<std::string> notes;  // what was skipped and why, for people; at most a few, then how many more
+  size_t skipped = 0;
 };
+
+// By stage: the devices that the shardings of its nodes list, ascending; nodes without a stage count to stage 0. For a reader that does
+// not know them. Errors as nodeShardings, as far as it looks.
+std::vector<std::vector<int>> shardedDevices(const Graph& graph, const std::string& configuration);
 
 // What the nodes say under a configuration; a node without stage is in the only one, if `stages` has one. To be called on a model as it
 // was read, once inferShapes has found its shapes (sizes may be unknown): later passes change what nodes read, but not what is said there.

@@ -175,9 +175,13 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages, 
   read.inline_weight_bytes = kInlineWeightBytes;
   Graph raw = readModel(request.model_path, read);
   try {
+    std::optional<FileShardings> file_shardings;
+    const ShardingRequest& sharding = request.partition.sharding;
+    if (sharding.method == "manual" && sharding.constraints.empty()) file_shardings = readFileShardings(raw, sharding.mesh);
     overrideParameters(raw, request.train, request.freeze);
     const std::string loss_name = raw.value(attachLoss(raw, parseLoss(request.loss))).name;
     ForwardModel model;
+    model.file_shardings = std::move(file_shardings);
     model.source_types = setPrecision(raw, parsePrecision(request.precision)).source_types;
     model.dimensions = defaultDimensions(raw);
     for (const auto& [name, size] : parseDimensions(request.dimensions)) model.dimensions[name] = size;
@@ -221,6 +225,16 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
     verifyTrainingGraph(training);
     return training;
   });
+}
+
+// Values that are lost in preparation (folded constants) cannot be kept in any sharding.
+void useFileShardings(const ForwardModel& model, ShardingRequest& request, std::vector<std::string>& notes) {
+  if (!model.file_shardings) return;
+  request.mesh = printMesh(model.file_shardings->mesh);
+  for (const auto& [name, spec] : model.file_shardings->specs) {
+    if (findValue(model.graph, name).valid()) request.constraints.push_back(name + "=" + printSpec(spec));
+  }
+  notes.insert(notes.end(), model.file_shardings->notes.begin(), model.file_shardings->notes.end());
 }
 
 // What the rank's worker will allocate: its arena (runtime/memory_plan.h) and constants.
@@ -352,6 +366,7 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
   PartitionOptions options = request.partition;
   options.cluster = parseCluster(request.cluster);
   ForwardModel model = loadForward(request, askedStages(options), progress);
+  useFileShardings(model, options.sharding, model.notes);
   PlannedTraining planned;
   try {
     for (std::string& note : parameterNotes(model.graph)) model.notes.push_back(std::move(note));

@@ -12,6 +12,7 @@
 #include "onnx_import/autodiff/training.h"
 #include "partition/partition.h"
 #include "sharding/training_family.h"
+#include "tools/file_shardings.h"
 #include "tools/model_options.h"
 
 namespace pipeshard {
@@ -31,6 +32,7 @@ struct ForwardModel {
   // The same model prepared for so many rows of the batch. Made at first use, kept; the pointer stays valid.
   std::function<const Graph&(int64_t rows)> prepared;
   std::map<std::string, DataType> source_types;  // of weights whose precision was changed
+  std::optional<FileShardings> file_shardings;   // with the method manual and no --shard
   std::vector<std::string> notes;
 };
 

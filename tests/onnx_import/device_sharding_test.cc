@@ -274,6 +274,18 @@ TEST(DeviceSharding, NodesOfOtherStagesAreSkipped) {
   EXPECT_THAT(read.notes[0], HasSubstr("the node is in no stage that is known here"));
 }
 
+TEST(DeviceSharding, ListsTheDevicesOfEachStage) {
+  EXPECT_THAT(shardedDevices(graphOf(annotatedModel()), "pipeshard"), ElementsAre(ElementsAre(0, 1, 2, 3)));
+  EXPECT_THAT(shardedDevices(annotated(stageOn({2, 2}), {{specs({"S0,R", "R,R"}), {}}, {}}), "pipeshard"),
+              ElementsAre(IsEmpty(), ElementsAre(4, 5, 6, 7)));
+  Graph plain = graphOf(matMulModel());
+  annotatePipelineStages(plain, configurationOf(2), {0, 1});
+  EXPECT_THAT(shardedDevices(plain, "pipeshard"), IsEmpty());
+  onnx::ModelProto model = annotatedModel();
+  model.mutable_graph()->mutable_node(0)->mutable_device_configurations(0)->set_pipeline_stage(2147483647);
+  EXPECT_ERROR(shardedDevices(graphOf(model), "pipeshard"), ErrorCode::kBadModel, "pipeline stage 2147483647", "has 4 devices");
+}
+
 TEST(DeviceSharding, RefusesContradictions) {
   const auto refuse = [](auto change, const char* message) {
     const onnx::ModelProto model = changed(change);
