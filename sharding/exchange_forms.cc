@@ -73,6 +73,11 @@ bool isReal(const Graph& graph, ValueId value) {
   return type == DataType::kFloat32 || type == DataType::kFloat64;
 }
 
+bool isReducible(const Graph& graph, ValueId value) {
+  const DataType type = graph.dataType(value);
+  return isReal(graph, value) || type == DataType::kInt32 || type == DataType::kInt64;
+}
+
 int soleFactor(const TensorFactors& tensor, size_t axis) {
   return axis < tensor.size() && tensor[axis].size() == 1 ? tensor[axis].front() : -1;
 }

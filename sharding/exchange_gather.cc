@@ -40,7 +40,7 @@ size_t axisOf(const Node& node, const Shape& data) { return static_cast<size_t>(
 // data, indices -> gathered
 const ExchangeForm* gatherCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
   const size_t axis = axisOf(node, graph.shape(node.inputs[0]));
-  return isReal(graph, node.inputs[0]) && soleFactor(rule.inputs[0], axis) == factor ? partialOutput() : nullptr;
+  return isReducible(graph, node.inputs[0]) && soleFactor(rule.inputs[0], axis) == factor ? partialOutput() : nullptr;
 }
 
 // dY, indices, shape -> dData: the data's own part

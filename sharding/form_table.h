@@ -59,7 +59,8 @@ void registerReductionForms(FormTable& table);
 const ExchangeForm* wholeOutputs();
 const ExchangeForm* partialOutput();
 
-bool isReal(const Graph& graph, ValueId value);  // float32 or float64: what collectives take
+bool isReal(const Graph& graph, ValueId value);       // float32 or float64
+bool isReducible(const Graph& graph, ValueId value);  // or int32 or int64: what collectives can add and compare
 // The factor of a tensor's axis if it is its only one, else -1.
 int soleFactor(const TensorFactors& tensor, size_t axis);
 

@@ -155,6 +155,11 @@ ValueId NodeEmitter::target(size_t position, DataType type, Shape shape) {
   return outputs_[position];
 }
 
+ValueId NodeEmitter::constantOfDevice(std::string_view key, Constant constant) {
+  return once([&] { return fmt::format("own constant {}", key); },
+              [&] { return builder_.addConstant(name_ + "/constant", std::move(constant)); });
+}
+
 void NodeEmitter::give(size_t position, std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
                        Attributes attributes) {
   const ValueId output = target(position, type, std::move(shape));

@@ -55,6 +55,7 @@ class NodeEmitter {
   // Constants of this device alone; `key` says on all devices alike what it is ("start of 50257 along 0").
   ValueId ofDevice(std::string_view key, DataType type, int64_t number);
   ValueId integersOfDevice(std::string_view key, const std::vector<int64_t>& numbers);
+  ValueId constantOfDevice(std::string_view key, Constant constant);
 
   // The node's output at `position`: the last node. Type and shape are the target's where there is one.
   void give(size_t position, std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape, Attributes attributes = {});

@@ -111,13 +111,15 @@ TEST(ExchangeGather, RefusesAnIndexBeyondTheWholeTableAsOneDeviceDoes) {
   }
 }
 
-TEST(ExchangeGather, IntegersAreNotSummed) {
-  FormProblem problem;
-  const ValueId data = problem.input("data", makeConstant<int64_t>({4}, {1, 2, 3, 4}));
-  const ValueId indices = problem.input("indices", makeConstant<int64_t>({2}, {1, 2}));
-  problem.node("", "Gather", {data, indices}, {{DataType::kInt64, {2}}}, {{"axis", int64_t{0}}});
-  const auto rule = factorRule(problem.graph, problem.theNode());
-  EXPECT_EQ(exchangeForm(problem.graph, problem.theNode(), *rule, 0), nullptr);
+TEST(ExchangeGather, WhatNoCollectiveAddsIsNotCut) {
+  for (const DataType type : {DataType::kInt64, DataType::kBool}) {
+    FormProblem problem;
+    const ValueId data = problem.input("data", Constant{type, {4}, std::vector<std::byte>(4 * dataTypeSize(type))});
+    const ValueId indices = problem.input("indices", makeConstant<int64_t>({2}, {1, 2}));
+    problem.node("", "Gather", {data, indices}, {{type, {2}}}, {{"axis", int64_t{0}}});
+    const auto rule = factorRule(problem.graph, problem.theNode());
+    EXPECT_EQ(exchangeForm(problem.graph, problem.theNode(), *rule, 0) != nullptr, type == DataType::kInt64);
+  }
 }
 
 }  // namespace

@@ -102,6 +102,15 @@ TEST(ExchangeLoss, WithClassesCut) {
   }
 }
 
+TEST(ExchangeLoss, WithLabelsOf32Bits) {
+  FormProblem problem = lossProblem({{5, 7}, "mean", true, 1, DataType::kFloat64}, "SoftmaxCrossEntropyLoss");
+  const std::vector<int64_t> labels = integerElements(problem.given.at("labels"));
+  problem.given["labels"] = makeConstant<int32_t>({5}, std::vector<int32_t>(labels.begin(), labels.end()));
+  problem.graph.value(problem.theNode().inputs[1]).data_type = DataType::kInt32;
+  expectAsWhole(problem, {{3}}, {"a1"}, 1e-12);
+  expectAsWhole(problem, {{2}}, {"a0"}, 1e-12);
+}
+
 TEST(ExchangeLoss, WithClassesAndLabelsCut) {
   forEachCase({5, 7, 3}, DataType::kFloat64, [&](const LossCase& c) {
     for (const std::vector<std::string>& factors : {std::vector<std::string>{"a0", "a1"}, {"a1", "a2"}}) {

@@ -63,5 +63,25 @@ TEST(ExchangeReduction, PlacesOfExtremesAlongACutAxis) {
   }
 }
 
+TEST(ExchangeReduction, RunningSumsAlongACutAxis) {
+  for (const DataType type : {DataType::kFloat64, DataType::kFloat32, DataType::kInt64}) {
+    for (const int64_t exclusive : {0, 1}) {
+      for (const int64_t reverse : {0, 1}) {
+        std::mt19937_64 generator(7);
+        const Shape shape{2, 9, 3};
+        FormProblem problem;
+        const ValueId x =
+            problem.input("x", type == DataType::kInt64 ? randomIntegers(generator, shape, -9, 9) : randomReals(generator, shape, type));
+        const ValueId axis = problem.constant("axis", makeScalar(DataType::kInt64, -2));
+        problem.node("", "CumSum", {x, axis}, {{type, shape}}, {{"exclusive", exclusive}, {"reverse", reverse}});
+        const double tolerance = type == DataType::kInt64 ? 0 : toleranceOf(type);
+        for (const auto& [mesh, factors] : cutsOf("a1")) expectAsWhole(problem, mesh, factors, tolerance);
+        expectAsWhole(problem, {{3, 2}}, {"a1", "a0"}, tolerance);
+        expectAsWhole(problem, {{2, 1, 4}}, {"a1", "a1", "a1"}, tolerance);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pipeshard

@@ -46,6 +46,21 @@ TEST(ExchangeSoftmax, BeforeOpset13AllAxesBehindAreOne) {
   }
 }
 
+// ReduceMax takes its axes as an attribute before opset 18.
+TEST(ExchangeSoftmax, WritesTheOperatorsOfTheModelsOpset) {
+  for (const int opset : {17, 18}) {
+    FormProblem problem = softmaxProblem("Softmax", DataType::kFloat64, {3, 8}, 1, false);
+    problem.graph.opset_imports[""] = opset;
+    problem.graph.nodes.back().opset_version = opset;
+    expectAsWhole(problem, {{2}}, {"a1"}, 1e-12);
+    const Graph local = runForm(problem, {{2}}, strategyOf(problem, {{2}}, {"a1"})).graphs[0];
+    for (const Node& node : local.nodes) {
+      EXPECT_EQ(node.opset_version, node.domain.empty() ? opset : 1);
+      EXPECT_TRUE(!node.is("ReduceMax") || node.inputs.size() == (opset < 18 ? 1u : 2u));
+    }
+  }
+}
+
 TEST(ExchangeSoftmax, LargeAndMaskedScoresStayFinite) {
   FormProblem problem = softmaxProblem("Softmax", DataType::kFloat32, {1, 6}, 1, false);
   const float inf = std::numeric_limits<float>::infinity();
