@@ -95,13 +95,14 @@ void runDevices(const LogicalMesh& mesh, const std::function<void(int, Collectiv
 
 Constant shardOfTensor(const Constant& whole, const ShardingSpec& spec, const LogicalMesh& mesh, int device) {
   const Shard shard = shardOf(spec, whole.shape, mesh, device);
-  const auto [summand, count] = summandOf(spec, mesh, device);
+  const std::pair<uint64_t, uint64_t> place = summandOf(spec, mesh, device);
+  const uint64_t summand = place.first, count = place.second;
   Constant result = emptyShard(whole, shard);
   withElements(whole.data_type, [&](auto zero) {
     using T = decltype(zero);
     const auto* from = reinterpret_cast<const T*>(whole.bytes.data());
     auto* to = reinterpret_cast<T*>(result.bytes.data());
-    forElements(shard, whole.shape, [&, summand = summand, count = count](size_t here, size_t there) {
+    forElements(shard, whole.shape, [&](size_t here, size_t there) {
       const auto part = [&](uint64_t k) { return static_cast<T>(smallInteger(there * 64 + k)); };
       to[here] = part(summand);
       if (summand + 1 < count) return;
