@@ -17,6 +17,7 @@ namespace {
 Constant fromDoubles(DataType type, const Shape& shape, const std::vector<double>& elements) {
   if (type == DataType::kFloat64) return makeConstant<double>(shape, elements);
   if (type == DataType::kInt64) return makeConstant<int64_t>(shape, {elements.begin(), elements.end()});
+  if (type == DataType::kInt32) return makeConstant<int32_t>(shape, {elements.begin(), elements.end()});
   return makeConstant<float>(shape, {elements.begin(), elements.end()});
 }
 
