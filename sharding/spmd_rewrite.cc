@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -92,9 +93,10 @@ class Rewriter {
     if (from == to) return local;
     checkSpec(value, to);
     const Shape& shape = piece_.shape(value);
-    const Resharding steps = planResharding(shape, piece_.dataType(value), from, to, sharding_.mesh, sharding_.model);
+    const auto [plan, fresh] = plans_.try_emplace({shape, piece_.dataType(value), from, to});
+    if (fresh) plan->second = planResharding(shape, piece_.dataType(value), from, to, sharding_.mesh, sharding_.model);
     const size_t before = graph().nodes.size();
-    const ValueId placed = emitResharding(builder_, local, shape, from, steps, sharding_.mesh, context_.device, groups_);
+    const ValueId placed = emitResharding(builder_, local, shape, from, plan->second, sharding_.mesh, context_.device, groups_);
     for (size_t n = before; n < graph().nodes.size(); ++n) markPlacing(graph().nodes[n]);
     return placed;
   }
@@ -164,6 +166,7 @@ class Rewriter {
   GraphBuilder builder_;
   std::vector<ValueId> kept_;  // by the piece's value: the local one in its kept spec
   std::map<std::pair<size_t, ShardingSpec>, ValueId> constants_;
+  std::map<std::tuple<Shape, DataType, ShardingSpec, ShardingSpec>, Resharding> plans_;  // layers repeat
 };
 
 }  // namespace

@@ -72,7 +72,8 @@ class NodeCost {
             builder.addValue(graph_.value(id).name, graph_.dataType(id), shardOf(strategy.inputs[i], graph_.shape(id), mesh_, device).size);
       }
     }
-    emitLocalNode(builder, builder_, {graph_, mesh_, device, groups_}, node_, strategy, std::move(inputs));
+    EmittedValues emitted;
+    emitLocalNode(builder, builder_, {graph_, mesh_, device, groups_, &emitted}, node_, strategy, std::move(inputs));
     const WorkCount count = countWork(local, mesh_, groups_, model_);
     return {count.compute_ns, count.communication_ns};
   }

@@ -132,6 +132,14 @@ void addMovement(std::vector<RuleCase>& cases) {
   cases.push_back({"ConstantOfShape", "", "ConstantOfShape", {fixed({4, 6})}, {{DataType::kFloat32, {4, 6}}}, {}, 0});
   cases.push_back({"ArgMax", "", "ArgMax", {real({4, 6, 2})}, {{kIndexType, {4, 1, 2}}}, {{"axis", int64_t{1}}}});
   cases.push_back({"ArgMin", "", "ArgMin", {real({4, 6, 2})}, {{kIndexType, {4, 2}}}, {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}}});
+  for (int64_t axis : {0, 1}) {
+    cases.push_back({"TopKAlong" + std::to_string(axis),
+                     "",
+                     "TopK",
+                     {real({4, 6}), fixed({2})},
+                     {{kReal, axis == 0 ? Shape{2, 6} : Shape{4, 2}}, {kIndexType, axis == 0 ? Shape{2, 6} : Shape{4, 2}}},
+                     {{"axis", axis}}});
+  }
   cases.push_back({"Range", "", "Range", {integer(2), integer(8), integer(2)}, {{kIndexType, {3}}}});
   cases.push_back({"Shape", "", "Shape", {real({4, 6})}, {{kIndexType, {2}}}});
   cases.push_back({"Size", "", "Size", {real({4, 6})}, {{kIndexType, {}}}});

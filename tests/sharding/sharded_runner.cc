@@ -17,6 +17,7 @@ namespace {
 Constant fromDoubles(DataType type, const Shape& shape, const std::vector<double>& elements) {
   if (type == DataType::kFloat64) return makeConstant<double>(shape, elements);
   if (type == DataType::kInt64) return makeConstant<int64_t>(shape, {elements.begin(), elements.end()});
+  if (type == DataType::kInt32) return makeConstant<int32_t>(shape, {elements.begin(), elements.end()});
   return makeConstant<float>(shape, {elements.begin(), elements.end()});
 }
 
@@ -113,8 +114,32 @@ void makeRunnable(Graph& graph) {
   if (!isRunnable(graph)) graph = prepareModel(std::move(graph), options);
 }
 
+Constant singlePrecision(const Constant& tensor) {
+  if (tensor.data_type != DataType::kFloat64) return tensor;
+  const std::vector<double> elements = numericElements(tensor);
+  return makeConstant<float>(tensor.shape, {elements.begin(), elements.end()});
+}
+
+Graph singlePrecision(Graph graph) {
+  for (Value& value : graph.values) {
+    if (value.data_type == DataType::kFloat64) value.data_type = DataType::kFloat32;
+  }
+  for (auto& [id, initializer] : graph.initializers) {
+    if (auto* constant = std::get_if<Constant>(&initializer)) *constant = singlePrecision(*constant);
+  }
+  for (Node& node : graph.nodes) {
+    for (auto& [name, attribute] : node.attributes) {
+      const bool names_type = name == "to" || name == "dtype" || name == "stash_type";
+      if (names_type && attribute == Attribute(static_cast<int64_t>(DataType::kFloat64)))
+        attribute = static_cast<int64_t>(DataType::kFloat32);
+      if (auto* constant = std::get_if<Constant>(&attribute)) *constant = singlePrecision(*constant);
+    }
+  }
+  return graph;
+}
+
 std::string shapeFault(const Graph& graph) {
-  Graph inferred = graph;
+  Graph inferred = singlePrecision(graph);
   for (size_t v = 0; v < inferred.values.size(); ++v) {
     const bool made = !inferred.initializers.contains(ValueId(v)) &&
                       std::find(inferred.inputs.begin(), inferred.inputs.end(), ValueId(v)) == inferred.inputs.end();

@@ -13,7 +13,12 @@ namespace pipeshard::testing {
 void makeRunnable(Graph& graph);
 bool isRunnable(const Graph& graph);
 
-// Forgets all shapes that nodes give: ONNX's shape inference must find the same from the inputs. Says where it does not; "" if it does.
+// float64 becomes float32; other types stay.
+Constant singlePrecision(const Constant& tensor);
+Graph singlePrecision(Graph graph);
+
+// Forgets all shapes that nodes give: ONNX's shape inference must find the same from the inputs (as of float32: it has no
+// mean of a LayerNormalization in float64). Says where it does not; "" if it does.
 std::string shapeFault(const Graph& graph);
 
 // Groups of a mesh: those of axis 0, then axis 1, ...; each line of devices has one.
