@@ -56,6 +56,7 @@ void Search::offer(const std::vector<int32_t>& labels, double cost) {
 }
 
 void Search::run() {
+  finishModel(model_);
   if (eliminateAll()) return;
   explore();
   if (!proven_ && !stopped()) finish();
@@ -99,22 +100,22 @@ void Search::explore() {
 }
 
 void Search::exploreOnce(Relaxation& relaxation) {
-  constexpr int32_t kPatience = 200, kMovesPatience = 10;
+  const int32_t patience = relaxation.exact() ? 60 : 200, moves_patience = relaxation.exact() ? 3 : 10;
   std::optional<std::vector<int32_t>> moved;
   int32_t idle = 0;
   double best_fit = std::numeric_limits<double>::infinity();
   std::vector<int32_t> fit_labels;
-  while (!stopped() && !proven_ && (relaxation.stalled() < kPatience || idle < kMovesPatience)) {
+  while (!stopped() && !proven_ && (relaxation.stalled() < patience || idle < moves_patience)) {
     const double target_cost = limit();
     const bool known = found_;
     const std::vector<double> prices = relaxation.prices();
     std::vector<int32_t> from = moved ? *moved : labels_.empty() ? start_ : labels_;
     std::optional<LocalSearch> search;
     if (!from.empty()) search.emplace(model_, relaxation.memory(), prices, from, limits_.seed + 7919 * ++epochs_);
-    const int64_t epoch_work = std::max<int64_t>(kStepsPerEpoch * relaxation.work(), 1 << 22);
+    const int64_t epoch_work = kStepsPerEpoch * relaxation.work();
     int32_t steps = 0;
     const auto relax = [&] {
-      for (; steps < kStepsPerEpoch && !stop_() && relaxation.stalled() < kPatience; ++steps) {
+      for (; steps < kStepsPerEpoch && !stop_() && relaxation.stalled() < patience; ++steps) {
         const double bound = std::max(relaxation.bound(), bound_);
         relaxation.step(known ? target_cost : bound + 1 + 0.1 * std::abs(bound));
         if (relaxation.bound() > target_cost - 1) return;
@@ -174,6 +175,8 @@ bool Search::pruneModel(Relaxation& relaxation) {
   const size_t before = excess.rise.size();
   reduceModel(model_, &labels_);
   start_.clear();
+  // What was eliminated may be chosen better than before.
+  offer(labels_, model_.cost(labels_));
   size_t after = 0;
   for (const ModelNode& node : model_.nodes) after += node.costs.size();
   if (after == 0) {
@@ -208,7 +211,7 @@ void Search::finish() {
       raiseBound(tree.bound());
       if (proven_) break;
     }
-    const int64_t share = std::max<int64_t>(tree.work() - tree_before, 1 << 20), from_work = moves->work();
+    const int64_t share = tree.work() - tree_before, from_work = moves->work();
     while (moves->work() - from_work < share && !stop_()) moves->round(limits_.threads, stop_);
     work_ += moves->work() - from_work;
     if (moves->state().feasible()) offer(moves->state().labels(), moves->state().score().cost);

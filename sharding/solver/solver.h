@@ -30,17 +30,17 @@ struct SolverProblem {
   struct Node {
     int64_t from = 0;  // live at times [from, to); never live if from >= to
     int64_t to = 0;
-    std::vector<int64_t> costs;   // by strategy: at least one; >= 0
-    std::vector<int64_t> usages;  // by strategy, bytes >= 0; empty: none
+    std::vector<int64_t> costs = {};   // by strategy: at least one; >= 0
+    std::vector<int64_t> usages = {};  // by strategy, bytes >= 0; empty: none
   };
   // Joins two nodes, one (a second cost of that node) or more (at most 2^22 entries); a node may be named more than once.
   struct Edge {
-    std::vector<int32_t> nodes;
-    std::vector<int64_t> costs;  // >= 0; row-major: the choice of the last node varies fastest
+    std::vector<int32_t> nodes = {};
+    std::vector<int64_t> costs = {};  // >= 0; row-major: the choice of the last node varies fastest
   };
-  std::vector<Node> nodes;
-  std::vector<Edge> edges;
-  std::optional<int64_t> usage_limit;  // bytes that live at any one time; none: no limit
+  std::vector<Node> nodes = {};
+  std::vector<Edge> edges = {};
+  std::optional<int64_t> usage_limit = {};  // bytes that live at any one time; none: no limit
 };
 
 struct SolverProgress {
@@ -60,7 +60,7 @@ struct SolverOptions {
   uint64_t seed = 1;
   int threads = 2;
   // Told now and then, by the calling thread.
-  std::function<void(const SolverProgress&)> progress;
+  std::function<void(const SolverProgress&)> progress = {};
 };
 
 // Why there is no choice.
@@ -70,25 +70,25 @@ struct SolverInfeasibility {
     kMemory,     // too little memory
   };
   Reason reason = Reason::kForbidden;
-  bool proven = false;         // false: none was found within the limits
-  int64_t time = 0;            // kMemory: the time of the largest excess in the best attempt (or, if proven, of the least possible one)
-  std::vector<int32_t> nodes;  // kMemory: those live at `time` that use memory, the largest first. kForbidden: nodes that contradict
-                               // each other, if known
-  Int128 usage = 0;            // kMemory: bytes at `time`
-  Int128 excess = 0;           // kMemory: bytes over the limit at `time`
+  bool proven = false;  // false: none was found within the limits
+  int64_t time = 0;     // kMemory: the time of the largest excess in the best attempt (or, if proven, of the least possible one)
+  std::vector<int32_t> nodes = {};  // kMemory: those live at `time` that use memory, the largest first. kForbidden: nodes that contradict
+                                    // each other, if known
+  Int128 usage = 0;                 // kMemory: bytes at `time`
+  Int128 excess = 0;                // kMemory: bytes over the limit at `time`
 };
 
 struct SolverSolution {
   bool feasible = false;
-  std::vector<int32_t> choice;  // by node; empty if not feasible
-  Int128 cost = 0;              // of `choice`
+  std::vector<int32_t> choice = {};  // by node; empty if not feasible
+  Int128 cost = 0;                   // of `choice`
   // No feasible choice costs less. Equal to `cost` if optimal.
   Int128 lower_bound = 0;
   bool optimal = false;    // proven
   bool cut_short = false;  // the clock ended the search: another run may answer differently
   int64_t steps = 0;       // work spent on search, as SolverOptions::step_limit counts
   double seconds = 0;
-  std::optional<SolverInfeasibility> infeasibility;  // set if not feasible
+  std::optional<SolverInfeasibility> infeasibility = {};  // set if not feasible
 
   // (cost - lower_bound) / cost; 0 if the cost is 0.
   double gap() const;
