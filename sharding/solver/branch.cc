@@ -52,20 +52,23 @@ class BranchAndBound::Expansion {
                                        [](const ModelRow& row, int64_t value) { return row.time < value; });
       if (at != model_.rows.end()) at->price += price;
     }
-    for (const ModelEdge& edge : model_.edges) outcome_.work += static_cast<int64_t>(edge.table.size());
+    // What copying and reducing costs, by experience.
+    outcome_.work += 20 * static_cast<int64_t>(tree_.offsets_.back() + model_.rows.size());
+    for (const ModelEdge& edge : model_.edges) outcome_.work += 20 * static_cast<int64_t>(edge.table.size());
   }
 
   // False: nothing better is below, or the clock stopped.
   bool bound(Relaxation& relaxation) {
-    constexpr int32_t kSteps = 80, kPatience = 25;
-    for (int32_t i = 0; i < kSteps && relaxation.stalled() < kPatience; ++i) {
+    constexpr int32_t kSteps = 80, kPatience = 25, kExactSteps = 25, kExactPatience = 8;
+    const int32_t most_steps = relaxation.exact() ? kExactSteps : kSteps, patience = relaxation.exact() ? kExactPatience : kPatience;
+    for (int32_t i = 0; i < most_steps && relaxation.stalled() < patience; ++i) {
       if (stop_()) {
         outcome_.stopped = true;
         return false;
       }
       const double guess = std::max(bound_, open_.bound);
       relaxation.step(limit_ < model_.big ? limit_ : guess + 1 + 0.1 * std::abs(guess));
-      outcome_.work += relaxation.work();
+      outcome_.work += 2 * relaxation.work();
       if (relaxation.labelsFit()) offer(relaxation.labels());
       if (relaxation.bound() > limit_ - 1) return false;
       recent_.push_back(relaxation.labels());

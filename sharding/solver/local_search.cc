@@ -48,7 +48,7 @@ std::vector<int32_t> LocalSearch::chooseRegion(Random& random) const {
   const auto count = static_cast<int64_t>(alive_.size());
   const int64_t kind = random.below(8);
   const int64_t size = int64_t{16} << random.below(7);
-  if (size >= count || (kind == 0 && count < 1000)) return alive_;
+  if (size >= count || (kind == 0 && (count < 1000 || random.below(4) == 0))) return alive_;
   const int64_t centre = random.below(count);
   if (kind <= 2) {
     const int64_t from = std::min(std::max<int64_t>(0, centre - size / 2), count - size);
@@ -80,10 +80,11 @@ LocalSearch::Move LocalSearch::tryMove(uint64_t seed, const std::function<bool()
   const OrderingLimits limits{
       .joint_entries = int64_t{1} << (10 + random.below(region.size() > 1000 ? 6 : 9)), .fill = false, .random = &random};
   const Ordering ordering = orderNodes(model_, region, limits);
-  move.work += ordering.work / 4 + static_cast<int64_t>(20 * region.size());
+  move.work += ordering.work / 4 + static_cast<int64_t>(200 * region.size());
   if (ordering.order.empty() || stop()) return move;
-  constexpr double kFactors[] = {1, 1, 1, 0.5, 0, 1.5};
-  optimise(ordering.order, kFactors[random.below(6)], stop, move);
+  // Half of the time the prices are taken as they are, else up to half more or less.
+  const double factor = random.below(2) == 0 ? 1 : 0.5 + random.unit();
+  optimise(ordering.order, factor, stop, move);
   return move;
 }
 
@@ -117,7 +118,7 @@ void LocalSearch::optimise(const std::vector<int32_t>& order, double price_facto
     }
     elimination.run(costs);
     elimination.assign(labels);
-    move.work += elimination.work() / 4 + static_cast<int64_t>(4 * prices.size());
+    move.work += elimination.work() / 4 + static_cast<int64_t>(8 * prices.size() + 40 * order.size());
     std::vector<Change> changes;
     for (const int32_t node : order) {
       if (labels[node] != state_.labels()[node]) changes.emplace_back(node, labels[node]);

@@ -11,9 +11,10 @@ namespace pipeshard::solver {
 namespace {
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
+constexpr int32_t kConverged = 1 << 20;
 constexpr int64_t kCheapElimination = 200'000;  // entries
 constexpr int64_t kDearElimination = 50'000'000;
-constexpr int64_t kSweepsPerElimination = 40;   // message passing needs about as many for a bound that is worse
+constexpr int64_t kSweepsPerElimination = 40;  // message passing needs about as many for a bound that is worse
 
 }  // namespace
 
@@ -54,8 +55,19 @@ void Relaxation::addRow(int32_t row, double price) {
   is_active_[row] = true;
   ActiveRow added{.row = row, .price = price, .best_price = price, .average = 0, .bytes = std::vector<double>(costs_.size(), 0)};
   for (size_t i = 0; i < nodes_.size(); ++i) memory_.bytesIn(row, nodes_[i], &added.bytes[offsets_[i]]);
-  for (size_t i = 0; i < nodes_.size(); ++i) added.average += added.bytes[offsets_[i] + labels_[nodes_[i]]];
+  added.average = bytesNow(added, labels_);
+  std::vector<double> over;
+  for (const std::vector<int32_t>& labels : bundle_.answers()) {
+    over.push_back(bytesNow(added, labels) - static_cast<double>(memory_.capacity(row)));
+  }
+  bundle_.addRow(over);
   active_.push_back(std::move(added));
+}
+
+double Relaxation::bytesNow(const ActiveRow& row, const std::vector<int32_t>& labels) const {
+  double bytes = 0;
+  for (size_t i = 0; i < nodes_.size(); ++i) bytes += row.bytes[offsets_[i] + labels[nodes_[i]]];
+  return bytes;
 }
 
 void Relaxation::setCosts(bool best) {
@@ -103,6 +115,10 @@ void Relaxation::step(double target) {
     bound_ = bound;
     for (ActiveRow& row : active_) row.best_price = row.price;
   }
+  if (elimination_) {
+    checkAllRows();
+    return movePricesByBundle(bound, target);
+  }
   if (since_shrink_ > kPatience) {
     step_size_ *= 0.8;
     since_shrink_ = 0;
@@ -137,9 +153,7 @@ void Relaxation::movePrices(double target) {
   const double weight = std::max(0.1, 1.0 / (1 + 0.2 * steps_));
   double square = 0;
   for (ActiveRow& row : active_) {
-    double bytes = 0;
-    for (size_t i = 0; i < nodes_.size(); ++i) bytes += row.bytes[offsets_[i] + labels_[nodes_[i]]];
-    row.average += weight * (bytes - row.average);
+    row.average += weight * (bytesNow(row, labels_) - row.average);
     const double over = row.average - static_cast<double>(memory_.capacity(row.row));
     if (over > 0 || row.price > 0) square += over * over;
     row.idle = over > 0 || row.price > 0 || row.best_price > 0 ? 0 : row.idle + 1;
@@ -152,6 +166,22 @@ void Relaxation::movePrices(double target) {
   for (ActiveRow& row : active_) {
     row.price = std::max(0.0, row.price + step * (row.average - static_cast<double>(memory_.capacity(row.row))));
   }
+}
+
+void Relaxation::movePricesByBundle(double bound, double target) {
+  std::vector<double> over, centre;
+  for (const ActiveRow& row : active_) {
+    over.push_back(bytesNow(row, labels_) - static_cast<double>(memory_.capacity(row.row)));
+    centre.push_back(row.best_price);
+  }
+  if (active_.empty()) {
+    stalled_ = kConverged;
+    return;
+  }
+  bundle_.add(model_.cost(labels_), std::move(over), labels_);
+  const std::vector<double> prices = bundle_.next(centre, bound_, bound, target);
+  for (size_t i = 0; i < active_.size(); ++i) active_[i].price = prices[i];
+  if (bundle_.expectedRise() < std::max(0.3, 1e-3 * std::abs(target - bound_))) stalled_ = kConverged;
 }
 
 Relaxation::Excess Relaxation::excess() {

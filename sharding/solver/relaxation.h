@@ -1,12 +1,14 @@
 // A lower bound of the whole problem: memory rows in the objective by prices (Lagrange multipliers); the pairwise rest exactly by
-// elimination where that is cheap, else by message passing. Prices follow the average bytes of the labels that are found, in steps that
-// shrink as the bound stops to rise. Only rows that were too full at some step have prices.
+// elimination where that is cheap, else by message passing. Beside elimination prices follow a bundle method, beside message passing the
+// average bytes of the labels that are found, in steps that shrink as the bound stops to rise. Only rows that were too full at some step
+// have prices.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "sharding/solver/bundle.h"
 #include "sharding/solver/elimination.h"
 #include "sharding/solver/memory.h"
 #include "sharding/solver/messages.h"
@@ -63,6 +65,8 @@ class Relaxation {
   double findLabels(bool best);
   void checkAllRows();
   void movePrices(double target);
+  void movePricesByBundle(double bound, double target);
+  double bytesNow(const ActiveRow& row, const std::vector<int32_t>& labels) const;
 
   const Model& model_;
   Memory memory_;
@@ -70,6 +74,7 @@ class Relaxation {
   std::vector<size_t> offsets_;
   std::optional<Messages> messages_;
   std::optional<Elimination> elimination_;
+  Bundle bundle_;  // beside elimination_
   std::vector<ActiveRow> active_;
   std::vector<bool> is_active_;
   std::vector<double> costs_;

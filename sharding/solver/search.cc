@@ -16,7 +16,6 @@ namespace {
 
 constexpr int64_t kMostExactWork = int64_t{1} << 33;    // entries: a second or two
 constexpr int64_t kMostExactMemory = int64_t{1} << 27;  // entries: a GiB
-constexpr int32_t kStepsPerEpoch = 40;
 
 std::vector<int32_t> aliveNodes(const Model& model) {
   std::vector<int32_t> alive;
@@ -58,8 +57,10 @@ void Search::offer(const std::vector<int32_t>& labels, double cost) {
 void Search::run() {
   finishModel(model_);
   if (eliminateAll()) return;
-  explore();
-  if (!proven_ && !stopped()) finish();
+  while (!proven_ && !stopped()) {
+    explore();
+    if (!proven_ && !stopped()) finish();
+  }
 }
 
 // Without memory, or where memory turns out not to matter, elimination alone may do.
@@ -100,7 +101,8 @@ void Search::explore() {
 }
 
 void Search::exploreOnce(Relaxation& relaxation) {
-  const int32_t patience = relaxation.exact() ? 60 : 200, moves_patience = relaxation.exact() ? 3 : 10;
+  const int32_t patience = relaxation.exact() ? 20 : 200, moves_patience = relaxation.exact() ? 1 : 10;
+  const int32_t steps_per_epoch = relaxation.exact() ? 20 : 40;
   std::optional<std::vector<int32_t>> moved;
   int32_t idle = 0;
   double best_fit = std::numeric_limits<double>::infinity();
@@ -112,10 +114,10 @@ void Search::exploreOnce(Relaxation& relaxation) {
     std::vector<int32_t> from = moved ? *moved : labels_.empty() ? start_ : labels_;
     std::optional<LocalSearch> search;
     if (!from.empty()) search.emplace(model_, relaxation.memory(), prices, from, limits_.seed + 7919 * ++epochs_);
-    const int64_t epoch_work = kStepsPerEpoch * relaxation.work();
+    const int64_t epoch_work = steps_per_epoch * relaxation.work();
     int32_t steps = 0;
     const auto relax = [&] {
-      for (; steps < kStepsPerEpoch && !stop_() && relaxation.stalled() < patience; ++steps) {
+      for (; steps < steps_per_epoch && !stop_() && relaxation.stalled() < patience; ++steps) {
         const double bound = std::max(relaxation.bound(), bound_);
         relaxation.step(known ? target_cost : bound + 1 + 0.1 * std::abs(bound));
         if (relaxation.bound() > target_cost - 1) return;
@@ -187,7 +189,8 @@ bool Search::pruneModel(Relaxation& relaxation) {
   return after < before - before / 20;
 }
 
-// Branch and bound, and moves beside it, until one of them ends the search.
+// Branch and bound, and moves beside it, until the end, or until the cost came so much closer to the bound that exploring again, from the
+// start, will remove many labels.
 void Search::finish() {
   finishModel(model_);
   const Memory memory(model_);
@@ -198,7 +201,9 @@ void Search::finish() {
   if (from.empty()) from.assign(model_.nodes.size(), 0);
   std::optional<LocalSearch> moves;
   moves.emplace(model_, memory, prices, from, limits_.seed + 7919 * ++epochs_);
-  while (!stopped() && !proven_) {
+  const double first_limit = limit(), first_bound = bound_;
+  int32_t idle = 0;
+  while (!stopped() && !proven_ && first_limit - limit() <= 0.3 * (first_limit - first_bound)) {
     const int64_t tree_before = tree.work(), moves_before = moves->work();
     if (!tree.full()) {
       const std::optional<std::vector<int32_t>> better = tree.round(limit(), limits_.threads, stop_);
@@ -211,8 +216,11 @@ void Search::finish() {
       raiseBound(tree.bound());
       if (proven_) break;
     }
-    const int64_t share = tree.work() - tree_before, from_work = moves->work();
-    while (moves->work() - from_work < share && !stop_()) moves->round(limits_.threads, stop_);
+    // Moves get as much work as the tree, less and less as they find nothing.
+    const int64_t share = (tree.work() - tree_before) >> std::min(idle, 5), from_work = moves->work();
+    bool improved = tree.full();
+    while (moves->work() - from_work < share && !stop_()) improved |= moves->round(limits_.threads, stop_);
+    idle = improved ? 0 : idle + 1;
     work_ += moves->work() - from_work;
     if (moves->state().feasible()) offer(moves->state().labels(), moves->state().score().cost);
   }

@@ -71,44 +71,72 @@ std::optional<Int128> bruteForce(const SolverProblem& problem) {
   }
 }
 
-SolverProblem ladder(int layers, int strategies, bool memory, solver::Random& random) {
-  SolverProblem problem;
-  const auto addNode = [&](int64_t from, int64_t to) {
-    SolverProblem::Node node{.from = from, .to = to, .costs = {}, .usages = {}};
-    const int64_t count = strategies * 3 / 4 + random.below(strategies / 2 + 1);
-    const int64_t bytes = 1000 + random.below(10000);
+namespace {
+
+// A strategy is a layout of the value and a way to compute it; layouts differ in bytes, and going from one to another costs.
+class LadderBuilder {
+ public:
+  LadderBuilder(int strategies, solver::Random& random) : strategies_(strategies), random_(random) {}
+
+  int32_t addNode(int64_t from, int64_t to) {
+    SolverProblem::Node node{.from = from, .to = to};
+    const int64_t count = strategies_ * 3 / 4 + random_.below(strategies_ / 2 + 1), bytes = 1000 + random_.below(10000);
+    std::vector<int64_t> layouts;
     for (int64_t s = 0; s < count; ++s) {
-      node.costs.push_back(random.below(5) == 0 ? random.below(10000) : 0);
-      node.usages.push_back(bytes >> random.below(4));
+      layouts.push_back(random_.below(kLayouts));
+      const int64_t shift = layouts.back() % 4;
+      node.costs.push_back(shift * bytes / 8 + random_.below(5000));
+      node.usages.push_back(bytes >> shift);
     }
-    problem.nodes.push_back(std::move(node));
-    return static_cast<int32_t>(problem.nodes.size() - 1);
-  };
-  const auto join = [&](int32_t a, int32_t b) {
-    SolverProblem::Edge edge{.nodes = {a, b}, .costs = {}};
-    const int64_t bytes = 100 + random.below(5000);
-    for (size_t i = 0; i < problem.nodes[a].costs.size() * problem.nodes[b].costs.size(); ++i) {
-      edge.costs.push_back(random.below(4) == 0 ? 0 : bytes * (1 + random.below(8)) / 8);
+    problem_.nodes.push_back(std::move(node));
+    layouts_.push_back(std::move(layouts));
+    return static_cast<int32_t>(problem_.nodes.size() - 1);
+  }
+
+  void join(int32_t a, int32_t b) {
+    SolverProblem::Edge edge{.nodes = {a, b}};
+    const int64_t bytes = 1000 + random_.below(10000);
+    for (const int64_t x : layouts_[a]) {
+      for (const int64_t y : layouts_[b]) edge.costs.push_back(x == y ? 0 : bytes * (1 + (3 * x + 5 * y) % 7) / 4);
     }
-    problem.edges.push_back(std::move(edge));
-  };
+    problem_.edges.push_back(std::move(edge));
+  }
+
+  SolverProblem take() { return std::move(problem_); }
+
+ private:
+  static constexpr int64_t kLayouts = 7;
+
+  int strategies_;
+  solver::Random& random_;
+  SolverProblem problem_;
+  std::vector<std::vector<int64_t>> layouts_;
+};
+
+}  // namespace
+
+SolverProblem ladder(int layers, int strategies, bool memory, solver::Random& random) {
+  LadderBuilder builder(strategies, random);
   std::vector<int32_t> forward, weight;
   for (int i = 0; i < layers; ++i) {
-    weight.push_back(addNode(0, 2 * layers));
-    forward.push_back(addNode(i, 2 * layers - i));
-    join(weight[i], forward[i]);
-    if (i > 0) join(forward[i - 1], forward[i]);
+    weight.push_back(builder.addNode(0, 2 * layers + 1));
+    forward.push_back(builder.addNode(i, 2 * layers - i));
+    builder.join(weight[i], forward[i]);
+    if (i > 0) builder.join(forward[i - 1], forward[i]);
+    if (i > 2 && i % 3 == 0) builder.join(forward[i - 3], forward[i]);
   }
   int32_t later = -1;
   for (int i = layers; i-- > 0;) {
-    const int32_t gradient = addNode(2 * layers - i - 1, 2 * layers - i + 1);
-    const int32_t weight_gradient = addNode(2 * layers - i - 1, 2 * layers + 1);
-    join(forward[i], gradient);
-    if (later >= 0) join(later, gradient);
-    join(gradient, weight_gradient);
-    join(weight_gradient, weight[i]);
+    const int32_t gradient = builder.addNode(2 * layers - i - 1, 2 * layers - i + 1);
+    const int32_t weight_gradient = builder.addNode(2 * layers - i - 1, 2 * layers + 1);
+    builder.join(forward[i], gradient);
+    builder.join(weight[i], gradient);
+    if (later >= 0) builder.join(later, gradient);
+    builder.join(gradient, weight_gradient);
+    builder.join(weight_gradient, weight[i]);
     later = gradient;
   }
+  SolverProblem problem = builder.take();
   if (memory) {
     const auto least = static_cast<int64_t>(peak(problem, false)), most = static_cast<int64_t>(peak(problem, true));
     problem.usage_limit = least + (most - least) / 3;
