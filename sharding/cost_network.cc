@@ -100,6 +100,79 @@ TablePool::Product TablePool::eliminate(const std::vector<Factor>& factors, cons
   return product;
 }
 
+namespace {
+
+// A table as rows by option of one variable.
+std::vector<int64_t> rowsOf(const CostTable& table, int axis) {
+  int64_t inner = 1;
+  for (size_t later = static_cast<size_t>(axis) + 1; later < table.sizes.size(); ++later) inner *= table.sizes[later];
+  const int64_t size = table.sizes[static_cast<size_t>(axis)];
+  const int64_t outer = static_cast<int64_t>(table.costs.size()) / (inner * size);
+  std::vector<int64_t> rows(table.costs.size());
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t option = 0; option < size; ++option) {
+      const auto from = table.costs.begin() + (o * size + option) * inner;
+      std::copy(from, from + inner, rows.begin() + (option * outer + o) * inner);
+    }
+  }
+  return rows;
+}
+
+// The least that row `a` costs more than row `b`, over all columns.
+int64_t leastExcess(const std::vector<int64_t>& rows, size_t width, size_t a, size_t b) {
+  int64_t least = INT64_MAX;
+  const int64_t* of_a = rows.data() + a * width;
+  const int64_t* of_b = rows.data() + b * width;
+  for (size_t column = 0; column < width; ++column) least = std::min(least, of_a[column] - of_b[column]);
+  return least;
+}
+
+}  // namespace
+
+const std::vector<int>& TablePool::undominated(const std::vector<std::pair<TableId, int>>& factors, int size) {
+  const auto [place, is_new] = undominated_.try_emplace(factors);
+  if (!is_new) return place->second;
+  const auto count = static_cast<size_t>(size);
+  std::vector<std::vector<int64_t>> tables;
+  for (const auto& [table, axis] : factors) tables.push_back(rowsOf(at(table), axis));
+  std::vector<bool> dropped(count, false);
+  const auto dominates = [&](size_t b, size_t a) {
+    int64_t excess = 0;
+    for (const std::vector<int64_t>& rows : tables) {
+      excess += leastExcess(rows, rows.size() / count, a, b);
+      work_ += static_cast<int64_t>(rows.size() / count);
+    }
+    return excess >= 0;
+  };
+  for (size_t a = count; a-- > 0;) {
+    for (size_t b = 0; b < count && !dropped[a]; ++b) dropped[a] = a != b && !dropped[b] && dominates(b, a);
+  }
+  for (size_t option = 0; option < count; ++option) {
+    if (!dropped[option]) place->second.push_back(static_cast<int>(option));
+  }
+  return place->second;
+}
+
+TableId TablePool::slice(TableId id, int axis, const std::vector<int>& options) {
+  const auto known = slices_.find({id, axis, options});
+  if (known != slices_.end()) return known->second;
+  const CostTable& table = at(id);
+  int64_t inner = 1;
+  for (size_t later = static_cast<size_t>(axis) + 1; later < table.sizes.size(); ++later) inner *= table.sizes[later];
+  const int64_t size = table.sizes[static_cast<size_t>(axis)];
+  CostTable result{table.sizes, {}};
+  result.sizes[static_cast<size_t>(axis)] = static_cast<int>(options.size());
+  for (int64_t begin = 0; begin < static_cast<int64_t>(table.costs.size()); begin += size * inner) {
+    for (int option : options) {
+      const auto from = table.costs.begin() + begin + option * inner;
+      result.costs.insert(result.costs.end(), from, from + inner);
+    }
+  }
+  const TableId sliced = add(std::move(result));
+  slices_.emplace(std::tuple{id, axis, options}, sliced);
+  return sliced;
+}
+
 int64_t CostNetwork::cost(const std::vector<int>& choice) const {
   int64_t total = 0;
   for (const NetworkTable& entry : tables) {
@@ -121,6 +194,14 @@ Elimination::Elimination(CostNetwork network, int64_t limit) : network_(std::mov
   for (size_t table = 0; table < network_.tables.size(); ++table) {
     for (int variable : network_.tables[table].variables) tables_of_[static_cast<size_t>(variable)].push_back(static_cast<int>(table));
   }
+  options_.resize(count);
+  std::set<int> all;
+  for (size_t variable = 0; variable < count; ++variable) {
+    options_[variable].resize(static_cast<size_t>(network_.sizes[variable]));
+    std::iota(options_[variable].begin(), options_[variable].end(), 0);
+    all.insert(static_cast<int>(variable));
+  }
+  dropDominated(std::move(all));
   for (size_t variable = 0; variable < count; ++variable) {
     entries_[variable] = entriesOf(static_cast<int>(variable));
     queue_.insert({entries_[variable], static_cast<int>(variable)});
@@ -158,15 +239,49 @@ void Elimination::attach(NetworkTable table) {
   gone_.push_back(false);
 }
 
+std::set<int> Elimination::neighbors(int variable) const {
+  std::set<int> result;
+  for (int table : tables_of_[static_cast<size_t>(variable)]) {
+    const std::vector<int>& members = network_.tables[static_cast<size_t>(table)].variables;
+    result.insert(members.begin(), members.end());
+  }
+  result.erase(variable);
+  return result;
+}
+
+void Elimination::dropDominated(std::set<int> variables) {
+  while (!variables.empty()) {
+    const int variable = *variables.begin();
+    variables.erase(variables.begin());
+    const auto index = static_cast<size_t>(variable);
+    if (network_.sizes[index] == 1) continue;
+    std::vector<std::pair<TableId, int>> factors;
+    for (int table : tables_of_[index]) {
+      const NetworkTable& entry = network_.tables[static_cast<size_t>(table)];
+      const auto axis = std::find(entry.variables.begin(), entry.variables.end(), variable) - entry.variables.begin();
+      factors.emplace_back(entry.table, static_cast<int>(axis));
+    }
+    std::sort(factors.begin(), factors.end());
+    const std::vector<int> kept = network_.pool->undominated(factors, network_.sizes[index]);
+    if (static_cast<int>(kept.size()) == network_.sizes[index]) continue;
+    std::vector<int> options;
+    for (int position : kept) options.push_back(options_[index][static_cast<size_t>(position)]);
+    options_[index] = std::move(options);
+    network_.sizes[index] = static_cast<int>(kept.size());
+    for (int table : tables_of_[index]) {
+      NetworkTable& entry = network_.tables[static_cast<size_t>(table)];
+      const auto axis = std::find(entry.variables.begin(), entry.variables.end(), variable) - entry.variables.begin();
+      entry.table = network_.pool->slice(entry.table, static_cast<int>(axis), kept);
+    }
+    const std::set<int> around = neighbors(variable);
+    variables.insert(around.begin(), around.end());
+  }
+}
+
 void Elimination::eliminate(int variable) {
   const auto index = static_cast<size_t>(variable);
-  std::set<int> neighbors;
-  for (int table : tables_of_[index]) {
-    const std::vector<int>& members = network_.tables[static_cast<size_t>(table)].variables;
-    neighbors.insert(members.begin(), members.end());
-  }
-  neighbors.erase(variable);
-  std::vector<int> scope(neighbors.begin(), neighbors.end());
+  const std::set<int> around = neighbors(variable);
+  std::vector<int> scope(around.begin(), around.end());
   std::map<int, int> place;
   std::vector<int> sizes;
   for (int member : scope) {
@@ -218,6 +333,7 @@ std::vector<int> Elimination::complete(const std::vector<int>& choice) const {
     for (int member : steps_[step].scope) index = index * network_.sizes[static_cast<size_t>(member)] + full[static_cast<size_t>(member)];
     full[static_cast<size_t>(steps_[step].variable)] = (*steps_[step].argument)[static_cast<size_t>(index)];
   }
+  for (size_t variable = 0; variable < full.size(); ++variable) full[variable] = options_[variable][static_cast<size_t>(full[variable])];
   return full;
 }
 

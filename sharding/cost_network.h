@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -38,12 +39,19 @@ class TablePool {
     std::shared_ptr<const std::vector<uint16_t>> argument;
   };
   Product eliminate(const std::vector<Factor>& factors, const std::vector<int>& sizes);
+  // The options of a variable (by position) that are worth to be chosen, whatever the others choose: option b dominates a when
+  // b costs at most as much as a in every case (of equal ones the first stays). Factors: tables with the variable, and its axis in each.
+  const std::vector<int>& undominated(const std::vector<std::pair<TableId, int>>& factors, int size);
+  // The table without the other options along an axis.
+  TableId slice(TableId table, int axis, const std::vector<int>& options);
   int64_t work() const { return work_; }  // table entries computed so far
 
  private:
   std::vector<std::shared_ptr<const CostTable>> tables_;
   std::unordered_multimap<size_t, TableId> by_hash_;
   std::map<std::pair<std::vector<Factor>, std::vector<int>>, Product> products_;
+  std::map<std::vector<std::pair<TableId, int>>, std::vector<int>> undominated_;
+  std::map<std::tuple<TableId, int, std::vector<int>>, TableId> slices_;
   int64_t work_ = 0;
 };
 
@@ -63,10 +71,11 @@ struct CostNetwork {
 // What is left when variables have been eliminated exactly.
 class Elimination {
  public:
-  // Eliminates every variable whose product has at most `limit` entries (its own axis included), cheapest first; ties by number.
+  // Drops dominated options, then eliminates every variable whose product has at most `limit` entries (its own axis included), cheapest
+  // first; ties by number.
   Elimination(CostNetwork network, int64_t limit);
 
-  // The variables that are left, and their network (numbered by position in `left`).
+  // The variables that are left, and their network (numbered by position in `left`, with the options that are left).
   const std::vector<int>& left() const { return left_; }
   CostNetwork remainder() const;
   // A best choice of all variables, given those that are left (by position in `left`).
@@ -78,12 +87,15 @@ class Elimination {
     std::vector<int> scope;  // without the variable
     std::shared_ptr<const std::vector<uint16_t>> argument;
   };
+  void dropDominated(std::set<int> variables);
+  std::set<int> neighbors(int variable) const;
   void eliminate(int variable);
   int64_t entriesOf(int variable) const;
   void refresh(int variable);
   void attach(NetworkTable table);
 
   CostNetwork network_;
+  std::vector<std::vector<int>> options_;  // by variable: of the given network's
   std::vector<bool> gone_;                   // by table
   std::vector<std::vector<int>> tables_of_;  // by variable: live tables
   std::vector<int64_t> entries_;             // by variable, of its product; -1: eliminated

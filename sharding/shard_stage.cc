@@ -28,6 +28,25 @@ std::vector<std::string> operatorsWithoutRule(const Graph& graph, const std::vec
   return result;
 }
 
+// The options of one problem in another one of the same stage.
+std::vector<ForbiddenOption> sameOptions(const ShardingProblem& from, const ShardingProblem& to, const std::vector<ForbiddenOption>& options) {
+  std::vector<ForbiddenOption> result;
+  for (const ForbiddenOption& entry : options) {
+    const ShardingVariable& variable = from.variables()[static_cast<size_t>(entry.variable)];
+    const int other = variable.choices != nullptr ? to.variableOf(variable.node) : to.variableOf(variable.value);
+    const std::vector<int>& numbers = to.variables()[static_cast<size_t>(other)].options;
+    // Strategies are in one order; specs are numbered as they are met, so they are compared.
+    for (size_t position = 0; position < numbers.size(); ++position) {
+      const bool same = variable.choices != nullptr
+                            ? numbers[position] == variable.options[static_cast<size_t>(entry.option)]
+                            : to.variables()[static_cast<size_t>(other)].specs->spec(numbers[position]) ==
+                                  variable.specs->spec(variable.options[static_cast<size_t>(entry.option)]);
+      if (same) result.push_back({other, static_cast<int>(position)});
+    }
+  }
+  return result;
+}
+
 // An empty stage has no devices' work, and a mesh of no device no stage.
 void checkStage(const std::vector<NodeId>& nodes, const LogicalMesh& mesh, const CostModel& model, const ShardStageOptions& options) {
   PIPESHARD_CHECK(!nodes.empty(), "a stage without nodes");
@@ -70,17 +89,18 @@ ShardingResult StageContext::solve(const ShardingProblem& problem, const std::ve
   if (!free.feasible) failForbidden(problem, free);
   ShardingResult best = result(problem, free);
   if (!options.memory_bytes || best.memory_bytes <= *options.memory_bytes) return best;
-  return solveWithin(forbidden, best.lower_bound_ns);
-}
-
-ShardingResult StageContext::solveWithin(const std::vector<ForbiddenOption>& /*forbidden*/, int64_t lower_bound) const {
   ProblemLimits with_memory = limits;
   with_memory.keep_all = true;
-  const ShardingProblem problem(training, nodes, mesh, model, options, with_memory);
+  const ShardingProblem rows(training, nodes, mesh, model, options, with_memory);
+  return solveWithin(rows, sameOptions(problem, rows, forbidden), best.lower_bound_ns);
+}
+
+ShardingResult StageContext::solveWithin(const ShardingProblem& problem, const std::vector<ForbiddenOption>& forbidden,
+                                         int64_t lower_bound) const {
   int64_t limit = *options.memory_bytes;
   std::optional<MemoryPeak> least;
   for (int attempt = 0; attempt < kMemoryAttempts && limit > 0; ++attempt) {
-    const StageSolution solution = solveStageWithin(problem, options, memory(), limit);
+    const StageSolution solution = solveStageWithin(problem, options, memory(), limit, forbidden);
     if (!solution.feasible) {
       if (solution.infeasibility && attempt == 0) failMemory(problem, *solution.infeasibility);
       break;

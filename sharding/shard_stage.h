@@ -78,6 +78,17 @@ std::vector<LogicalMesh> meshesFor(int devices, const std::string& method);
 std::vector<Decision> explainSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const CostModel& model,
                                       const ShardStageOptions& options, const ShardingResult& result, int alternatives);
 
+// What the stage's repeated blocks do, for people.
+struct BlockSummary {
+  std::string first;   // name of the block's first node
+  int64_t nodes = 0;   // of one block, forward
+  int64_t repeats = 1;
+  std::vector<std::string> patterns;  // by mesh axis: "data-parallel", "column-parallel then row-parallel, 2 all-reduces forward, 2 backward"
+};
+// The longest run of structurally equal blocks of forward nodes, as its middle block does it; the whole stage if nothing repeats.
+BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<NodeId>& nodes, const CostModel& model,
+                             const ShardStageOptions& options, const ShardingResult& result);
+
 // Every combination of input shardings (batch inputs and parameters; each replicated, or cut along one axis by mesh axis 0), each completed
 // by the solver: dearest first, best last. Error(kConfiguration) when there are more than `limit`.
 struct Combination {

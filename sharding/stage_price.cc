@@ -1,5 +1,6 @@
 #include "sharding/stage_price.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
@@ -44,7 +45,7 @@ class Pricing {
     auto& known = known_[{graph.dataType(value), graph.shape(value), from, to}];
     if (!known) known = planResharding(graph.shape(value), graph.dataType(value), from, to, sharding_.mesh, model_);
     price_.communication_ns += known->cost_ns * runs;
-    price_.reshardings.push_back({value, reader, runs, *known});
+    price_.reshardings.push_back({value, reader, runs, from, *known});
   }
 
   StagePrice take() { return std::move(price_); }
@@ -76,6 +77,41 @@ StagePrice priceStage(const TrainingGraph& training, const std::vector<NodeId>& 
     if (here) pricing.addResharding(parameter.gradient, {}, 1, sharding.kept[part.index()], sharding.kept[parameter.gradient.index()]);
   }
   return pricing.take();
+}
+
+std::optional<CollectiveKind> collectiveOf(ReshardingStep::Kind kind) {
+  switch (kind) {
+    case ReshardingStep::Kind::kAllGather: return CollectiveKind::kAllGather;
+    case ReshardingStep::Kind::kAllReduce: return CollectiveKind::kAllReduce;
+    case ReshardingStep::Kind::kReduceScatter: return CollectiveKind::kReduceScatter;
+    case ReshardingStep::Kind::kAllToAll: return CollectiveKind::kAllToAll;
+    case ReshardingStep::Kind::kSlice:
+    case ReshardingStep::Kind::kKeepOne: break;
+  }
+  return std::nullopt;
+}
+
+int64_t communicationBytes(const TrainingGraph& training, const std::vector<NodeId>& nodes, const StageSharding& sharding,
+                           const StagePrice& price, int64_t microbatches) {
+  const CostModel bytes_only = CostModel::uniform(sharding.mesh, {.latency_ns = 0, .bytes_per_ns = 1});
+  int64_t total = 0;
+  for (NodeId node : nodes) {
+    const StrategyCost cost =
+        strategyCost(training.graph, training.graph.node(node), sharding.mesh, sharding.strategies[node.index()], bytes_only);
+    total += cost.communication_ns * runsPerStep(training.node_phase[node.index()], microbatches);
+  }
+  for (const StageResharding& entry : price.reshardings) {
+    const Shape& shape = training.graph.shape(entry.value);
+    const auto element = static_cast<int64_t>(dataTypeSize(training.graph.dataType(entry.value)));
+    ShardingSpec before = entry.from;
+    for (const ReshardingStep& step : entry.resharding.steps) {
+      const int64_t most = std::max(largestShard(before, shape, sharding.mesh), largestShard(step.after, shape, sharding.mesh)) * element;
+      const auto kind = collectiveOf(step.kind);
+      if (kind) total += entry.runs * collectiveCost(bytes_only, sharding.mesh, *kind, step.mesh_axis, most);
+      before = step.after;
+    }
+  }
+  return total;
 }
 
 }  // namespace pipeshard

@@ -2,7 +2,7 @@
 // nothing of the problem that is solved, which must come to the same sum. Internal to shard_stage.
 #pragma once
 
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "ir/training_graph.h"
@@ -17,6 +17,7 @@ struct StageResharding {
   ValueId value;
   NodeId reader;     // invalid: from what its producer gives to what is kept, or from the parts of a gradient to the gradient
   int64_t runs = 1;  // per step
+  ShardingSpec from;
   Resharding resharding;
 };
 
@@ -29,5 +30,12 @@ struct StagePrice {
 
 StagePrice priceStage(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::vector<StageValue>& values,
                       const StageSharding& sharding, const CostModel& model, int64_t microbatches);
+
+// What a device sends and receives per step, as cost_model.h counts it: collectives of nodes, and reshardings.
+int64_t communicationBytes(const TrainingGraph& training, const std::vector<NodeId>& nodes, const StageSharding& sharding,
+                           const StagePrice& price, int64_t microbatches);
+
+// The collective that a step is; nullopt: it needs none.
+std::optional<CollectiveKind> collectiveOf(ReshardingStep::Kind kind);
 
 }  // namespace pipeshard

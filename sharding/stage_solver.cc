@@ -1,6 +1,7 @@
 #include "sharding/stage_solver.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "ir/error.h"
 
@@ -68,7 +69,7 @@ StageSolution infeasible(const SolverSolution& found) {
 
 StageSolution solveStage(const ShardingProblem& problem, const ShardStageOptions& options, const std::vector<ForbiddenOption>& forbidden) {
   const CostNetwork network = withForbidden(problem.network(), forbidden);
-  const Elimination elimination(network, kEliminationEntries);
+  const Elimination elimination(network, getenv("LIM") ? 1LL << atoi(getenv("LIM")) : kEliminationEntries);
   if (elimination.left().empty()) return finish(problem, network, elimination.complete({}), 0, true);
   const SolverSolution rest = solve(solverProblem(elimination.remainder()), solverOptions(options));
   if (!rest.feasible) return infeasible(rest);
