@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <optional>
 
 #include <fmt/format.h>
@@ -8,6 +10,7 @@
 #include "partition/node_stages.h"
 #include "partition/partition.h"
 #include "partition/stage_shardings.h"
+#include "sharding/cross_mesh.h"
 #include "sharding/shard_stage.h"
 
 namespace pipeshard {
@@ -22,24 +25,40 @@ ShardConstraint parseConstraint(const std::string& text) {
   return {text.substr(0, equals), parseSpec(text.substr(equals + 1))};
 }
 
-// Values that the stage has in common with others: sent, received, or a parameter that several stages read.
-std::vector<ValueId> sharedValues(const TrainingGraph& training, const Cut& cut, int stage) {
-  std::vector<ValueId> shared;
-  const int stages = static_cast<int>(cut.stages.size());
+// A value that passes make on one stage and read on another.
+struct Crossing {
+  ValueId value;
+  int other = 0;  // stage
+  bool sent = false;
+};
+
+std::vector<Crossing> crossingsOf(const Cut& cut, int stage) {
+  std::vector<Crossing> crossings;
   for (size_t v = 0; v < cut.values.size(); ++v) {
     const ValueId value(v);
     const ValuePlace& place = cut.place(value);
     if (place.role != ValueRole::kProduced || place.stage < 0) continue;
-    bool crosses = place.stage != stage && cut.reads(stage, value);
-    for (int other = 0; other < stages && place.stage == stage; ++other) crosses = crosses || (other != stage && cut.reads(other, value));
-    if (crosses) shared.push_back(value);
+    if (place.stage != stage) {
+      if (cut.reads(stage, value)) crossings.push_back({value, place.stage, false});
+      continue;
+    }
+    for (int other = 0; other < static_cast<int>(cut.stages.size()); ++other) {
+      if (other != stage && cut.reads(other, value)) crossings.push_back({value, other, true});
+    }
   }
+  return crossings;
+}
+
+// Parameters that several stages read or add a gradient to, and the parts of these gradients.
+std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& cut) {
+  std::vector<ValueId> shared;
   for (size_t p = 0; p < training.parameters.size(); ++p) {
     const Parameter& parameter = training.parameters[p];
-    int readers = 0;
-    for (int other = 0; other < stages; ++other) readers += cut.reads(other, parameter.value) || cut.owners[p] == other ? 1 : 0;
-    for (ValueId part : parameter.gradient_parts) readers += cut.place(part).stage == cut.owners[p] ? 0 : 1;
-    if (readers < 2) continue;
+    int stages = 0;
+    for (int stage = 0; stage < static_cast<int>(cut.stages.size()); ++stage)
+      stages += cut.reads(stage, parameter.value) || cut.owners[p] == stage ? 1 : 0;
+    for (ValueId part : parameter.gradient_parts) stages += cut.place(part).stage == cut.owners[p] ? 0 : 1;
+    if (stages < 2) continue;
     shared.push_back(parameter.value);
     shared.insert(shared.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
   }
@@ -58,15 +77,81 @@ std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, const Stage
   return {mesh};
 }
 
-// The best sharding over all meshes to try. Where none can be, the first mesh's reason is thrown.
+// One stage among others, some of which are decided.
+class StageSearch {
+ public:
+  StageSearch(const TrainingGraph& training, const Plan& plan, const Cut& cut, const ShardingRequest& request)
+      : training_(training), plan_(plan), cut_(cut), decided_(plan.stages.size()) {
+    options_.microbatches = training.microbatches;
+    options_.seconds = request.seconds;
+    for (const std::string& text : request.constraints) options_.constraints.push_back(parseConstraint(text));
+    if (request.memory_bytes > 0) options_.memory_bytes = request.memory_bytes;
+  }
+
+  ShardStageOptions optionsFor(int stage, const LogicalMesh& mesh) const {
+    const StagePlan& of = plan_.stages[static_cast<size_t>(stage)];
+    ShardStageOptions options = options_;
+    options.method = of.sharding->method;
+    options.in_flight = of.peak_activations;
+    options.replicated = sharedParameters(training_, cut_);
+    std::map<ValueId, std::vector<Crossing>> crossings;
+    for (const Crossing& crossing : crossingsOf(cut_, stage)) crossings[crossing.value].push_back(crossing);
+    for (auto& [value, list] : crossings) {
+      const bool by_rows = std::any_of(list.begin(), list.end(), [&](const Crossing& crossing) { return sharesRows(crossing.other); });
+      if (by_rows) {
+        options.replicated.push_back(value);
+      } else {
+        options.crossings[value] = costOf(mesh, std::move(list));
+      }
+    }
+    return options;
+  }
+
+  // How a stage was decided, for those that come after it.
+  void decide(int stage, StageSharding sharding) { decided_[static_cast<size_t>(stage)] = std::move(sharding); }
+
+ private:
+  bool sharesRows(int stage) const { return plan_.stages[static_cast<size_t>(stage)].mesh_shape.at(0) > 1; }
+
+  // The other side of a crossing; undecided: replicated.
+  CrossMeshSide otherSide(int stage, ValueId value) const {
+    const std::optional<StageSharding>& decided = decided_[static_cast<size_t>(stage)];
+    if (decided) return {decided->mesh, decided->kept[value.index()], CostModel::uniform(decided->mesh)};
+    const LogicalMesh mesh{{static_cast<int>(plan_.stages[static_cast<size_t>(stage)].devices.size())}};
+    return {mesh, replicated(training_.graph.shape(value).size()), CostModel::uniform(mesh)};
+  }
+
+  CrossingCost costOf(const LogicalMesh& mesh, std::vector<Crossing> crossings) const {
+    const auto known = std::make_shared<std::map<ShardingSpec, int64_t>>();
+    return [this, mesh, crossings = std::move(crossings), known](const ShardingSpec& spec) {
+      const auto [found, is_new] = known->try_emplace(spec, 0);
+      if (!is_new) return found->second;
+      for (const Crossing& crossing : crossings) {
+        const CrossMeshSide own{mesh, spec, CostModel::uniform(mesh)};
+        const CrossMeshSide other = otherSide(crossing.other, crossing.value);
+        found->second += planCrossMesh(training_.graph.shape(crossing.value), training_.graph.dataType(crossing.value),
+                                       crossing.sent ? own : other, crossing.sent ? other : own, LinkCost{})
+                             .cost_ns;
+      }
+      return found->second;
+    };
+  }
+
+  const TrainingGraph& training_;
+  const Plan& plan_;
+  const Cut& cut_;
+  ShardStageOptions options_;
+  std::vector<std::optional<StageSharding>> decided_;  // by stage
+};
+
+// The best sharding over all meshes. Where none can be, the first mesh's reason is thrown.
 ShardingResult bestSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::vector<LogicalMesh>& meshes,
-                            const ShardStageOptions& options, const std::function<void(const LogicalMesh&)>& progress) {
+                            const std::function<ShardStageOptions(const LogicalMesh&)>& options_for) {
   std::optional<ShardingResult> best;
   std::optional<Error> failure;
   for (const LogicalMesh& mesh : meshes) {
-    progress(mesh);
     try {
-      ShardingResult result = shardStage(training, nodes, mesh, CostModel::uniform(mesh), options);
+      ShardingResult result = shardStage(training, nodes, mesh, CostModel::uniform(mesh), options_for(mesh));
       if (!best || result.total_ns() < best->total_ns()) best = std::move(result);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory && error.code() != ErrorCode::kConfiguration) throw;
@@ -90,21 +175,6 @@ ShardingPlan describeResult(const TrainingGraph& training, const std::vector<Nod
   return plan;
 }
 
-ShardStageOptions optionsOf(const TrainingGraph& training, const ShardingRequest& request) {
-  ShardStageOptions options;
-  for (const std::string& text : request.constraints) options.constraints.push_back(parseConstraint(text));
-  options.microbatches = training.microbatches;
-  options.seconds = request.seconds;
-  if (request.memory_bytes > 0) options.memory_bytes = request.memory_bytes;
-  return options;
-}
-
-void setStage(const TrainingGraph& training, const Cut& cut, const StagePlan& stage, int index, ShardStageOptions& options) {
-  options.method = stage.sharding->method;
-  options.replicated = sharedValues(training, cut, index);
-  options.in_flight = stage.peak_activations;
-}
-
 }  // namespace
 
 void shardStages(const TrainingGraph& training, const ShardingRequest& request, Plan& plan,
@@ -114,23 +184,26 @@ void shardStages(const TrainingGraph& training, const ShardingRequest& request, 
       fail(ErrorCode::kUsage, "--shard, --mesh and --memory go with --method, and with a stage of several devices (--stages uniform:1)");
     return;
   }
-  ShardStageOptions options = optionsOf(training, request);
   const Cut cut = cutTraining(training, plan);
+  const Plan asked = plan;
+  StageSearch search(training, asked, cut, request);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     StagePlan& stage = plan.stages[s];
     if (!stage.sharding) continue;
-    const std::vector<NodeId> nodes = shardedNodes(cut, static_cast<int>(s));
-    setStage(training, cut, stage, static_cast<int>(s), options);
-    const auto show = [&](const LogicalMesh& mesh) {
+    const int index = static_cast<int>(s);
+    const std::vector<NodeId> nodes = shardedNodes(cut, index);
+    const auto options_for = [&](const LogicalMesh& mesh) {
       if (progress) progress(fmt::format("sharding stage {} on mesh {}", s, printMesh(mesh)));
+      return search.optionsFor(index, mesh);
     };
     try {
-      const ShardingResult result = bestSharding(training, nodes, meshesToTry(request, stage), options, show);
-      stage.sharding = describeResult(training, nodes, options.method, result);
+      ShardingResult result = bestSharding(training, nodes, meshesToTry(request, stage), options_for);
+      stage.sharding = describeResult(training, nodes, stage.sharding->method, result);
       for (const std::string& op : result.replicated_operators) {
         const std::string note = fmt::format("{} has no factor rule and runs replicated", op);
         if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
       }
+      search.decide(index, std::move(result.sharding));
     } catch (Error& error) {
       throw error.addContext(fmt::format("stage {}", s));
     }
@@ -139,23 +212,24 @@ void shardStages(const TrainingGraph& training, const ShardingRequest& request, 
 
 std::vector<StageExplanation> explainStages(const TrainingGraph& training, const ShardingRequest& request, const Plan& plan,
                                             int alternatives, const std::function<void(const std::string&)>& progress) {
-  ShardStageOptions options = optionsOf(training, request);
   const Cut cut = cutTraining(training, plan);
+  StageSearch search(training, plan, cut, request);
   std::vector<StageExplanation> explanations;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const StagePlan& stage = plan.stages[s];
     if (!stage.sharding) continue;
     if (progress) progress(fmt::format("explaining stage {}", s));
     const std::vector<NodeId> nodes = shardedNodes(cut, static_cast<int>(s));
-    setStage(training, cut, stage, static_cast<int>(s), options);
     ShardingResult result;
     result.sharding = shardingOfPlan(training, nodes, *stage.sharding);
     result.compute_ns = stage.sharding->compute_ns;
     result.communication_ns = stage.sharding->communication_ns;
     result.memory_bytes = stage.sharding->memory_bytes;
-    const CostModel model = CostModel::uniform(result.sharding.mesh);
+    const LogicalMesh& mesh = result.sharding.mesh;
     explanations.push_back(
-        {static_cast<int>(s), result.total_ns(), explainSharding(training, nodes, model, options, result, alternatives)});
+        {static_cast<int>(s), result.total_ns(),
+         explainSharding(training, nodes, CostModel::uniform(mesh), search.optionsFor(static_cast<int>(s), mesh), result, alternatives)});
+    search.decide(static_cast<int>(s), std::move(result.sharding));
   }
   return explanations;
 }

@@ -76,6 +76,9 @@ ShardingResult StageContext::result(const ShardingProblem& problem, const StageS
   const StagePrice price = priceStage(training, nodes, values, result.sharding, model, options.microbatches);
   result.compute_ns = price.compute_ns;
   result.communication_ns = price.communication_ns;
+  for (const auto& [value, cost] : options.crossings) {
+    result.communication_ns += cost(result.sharding.kept[value.index()]) * options.microbatches;
+  }
   PIPESHARD_CHECK(result.total_ns() == solution.cost_ns, "the problem's cost is {}, the sharding's {}", solution.cost_ns,
                   result.total_ns());
   result.lower_bound_ns = solution.lower_bound_ns;

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,10 +32,14 @@ struct ShardConstraint {
   ShardingSpec spec;
 };
 
+// What it costs per microbatch, in nanoseconds, that a value goes to other stages, or comes from one, when it is kept so.
+using CrossingCost = std::function<int64_t(const ShardingSpec&)>;
+
 struct ShardStageOptions {
   std::string method = "auto";
-  std::vector<ShardConstraint> constraints;  // with every method
-  std::vector<ValueId> replicated;           // values that other stages send, receive or share: kept replicated
+  std::vector<ShardConstraint> constraints;   // with every method
+  std::vector<ValueId> replicated;            // values that stages share: kept replicated
+  std::map<ValueId, CrossingCost> crossings;  // values that other stages send or receive; part of the communication
   int64_t microbatches = 1;
   int64_t in_flight = 1;                // microbatches whose activations are alive together
   std::optional<int64_t> memory_bytes;  // per device
@@ -80,10 +85,11 @@ std::vector<Decision> explainSharding(const TrainingGraph& training, const std::
 
 // What the stage's repeated blocks do, for people.
 struct BlockSummary {
-  std::string first;   // name of the block's first node
-  int64_t nodes = 0;   // of one block, forward
+  std::string first;  // name of the block's first node
+  int64_t nodes = 0;  // of one block, forward
   int64_t repeats = 1;
-  std::vector<std::string> patterns;  // by mesh axis: "data-parallel", "column-parallel then row-parallel, 2 all-reduces forward, 2 backward"
+  std::vector<std::string>
+      patterns;  // by mesh axis: "data-parallel", "column-parallel then row-parallel, 2 all-reduces forward, 2 backward"
 };
 // The longest run of structurally equal blocks of forward nodes, as its middle block does it; the whole stage if nothing repeats.
 BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<NodeId>& nodes, const CostModel& model,

@@ -89,7 +89,7 @@ void ShardingProblem::addValueVariables() {
 
 bool ShardingProblem::needsVariable(ValueId first, const std::vector<ValueId>& members) const {
   const StageValue& value = values_[first.index()];
-  if (members.size() > 1 || !value.producer.valid() || limits_.given.contains(first)) return true;
+  if (members.size() > 1 || !value.producer.valid() || limits_.given.contains(first) || options_.crossings.contains(first)) return true;
   if (value.fixed_replicated || !value.partial_allowed || first == training_.loss || gradient_of_.contains(first)) return true;
   if (value.readers.empty()) return false;
   if (value.readers.size() > 1 || value.readers.front().positions.size() > 1) return true;
@@ -165,8 +165,10 @@ void ShardingProblem::addUnaryTables() {
     const ShardingVariable& variable = variables_[index];
     network_.sizes.push_back(static_cast<int>(variable.options.size()));
     CostTable table{{network_.sizes.back()}, {}};
+    const auto crossing = variable.choices == nullptr ? options_.crossings.find(variable.value) : options_.crossings.end();
     for (int option : variable.options) {
       int64_t cost = 0;
+      if (crossing != options_.crossings.end()) cost = crossing->second(variable.specs->spec(option)) * options_.microbatches * scale_;
       if (variable.choices != nullptr) {
         const StrategyCost& parts = variable.choices->costs[static_cast<size_t>(option)];
         cost = parts.total() * runs(variable.node) * scale_;
