@@ -24,6 +24,7 @@ ForwardGraph load(const std::string& name, int64_t rows) {
   };
   ForwardGraph forward;
   forward.graph = prepareModel(std::move(graph), options);
+  setPrecision(forward.graph, DataType::kFloat64);
   for (const ValueId input : forward.graph.inputs) forward.inputs.push_back({input, 0});
   forward.loss = findValue(forward.graph, loss);
   return forward;
@@ -61,7 +62,7 @@ Constant dataFor(std::mt19937_64& generator, const Value& value) {
   const bool vector = value.shape->size() < 2;
   std::vector<double> elements = numericElements(randomReals(generator, *value.shape, value.data_type));
   for (double& element : elements) element = vector ? 1 + 0.1 * std::tanh(element) : 0.1 * element;
-  return makeConstant<float>(*value.shape, {elements.begin(), elements.end()});
+  return makeConstant<double>(*value.shape, elements);
 }
 
 class SpmdExamples : public ::testing::TestWithParam<const char*> {};
@@ -84,7 +85,7 @@ TEST_P(SpmdExamples, AnyShardingGivesTheSameGradients) {
     SCOPED_TRACE(mesh);
     const PieceSharding sharding = randomSharding(generator, piece, parseMesh(mesh), false);
     std::vector<LocalPiece> pieces = rewriteAll(piece, sharding);
-    checkPieces(piece, inputs, outputs, sharding, std::move(pieces), 1e-4);
+    checkPieces(piece, inputs, outputs, sharding, std::move(pieces), 1e-10);
   }
 }
 
