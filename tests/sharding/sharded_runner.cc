@@ -247,6 +247,36 @@ std::vector<Tensors> runPieces(const std::vector<LocalPiece>& pieces, const std:
   return values;
 }
 
+namespace {
+
+ShardingSpec randomSpec(std::mt19937_64& generator, const Shape& shape, bool may_be_partial, const LogicalMesh& mesh) {
+  while (true) {
+    ShardingSpec spec = replicated(shape.size());
+    for (int axis = 0; axis < mesh.rank(); ++axis) {
+      const size_t choice = generator() % (shape.size() + 2);
+      if (choice < shape.size()) spec.axes[choice].push_back(axis);
+      if (choice == shape.size() && may_be_partial) spec.partial.push_back(axis);
+    }
+    if (specFault(spec, shape, mesh).empty()) return spec;
+  }
+}
+
+}  // namespace
+
+PieceSharding randomSharding(std::mt19937_64& generator, const Graph& graph, const LogicalMesh& mesh, bool partial_inputs) {
+  PieceSharding sharding{mesh, CostModel::uniform(mesh), {}, {}};
+  for (const Node& node : graph.nodes) {
+    const std::vector<Strategy> all = strategies(graph, node, mesh);
+    sharding.strategies.push_back(all[generator() % all.size()]);
+  }
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const bool input = std::find(graph.inputs.begin(), graph.inputs.end(), ValueId(v)) != graph.inputs.end();
+    const bool may_be_partial = isFloatingPoint(graph.values[v].data_type) && (partial_inputs || !input);
+    sharding.kept.push_back(randomSpec(generator, graph.shape(ValueId(v)), may_be_partial, mesh));
+  }
+  return sharding;
+}
+
 std::vector<LocalPiece> rewriteAll(const Graph& graph, const PieceSharding& sharding) {
   std::vector<LocalPiece> pieces;
   for (int device = 0; device < sharding.mesh.deviceCount(); ++device) {

@@ -34,6 +34,9 @@ Constant collect(const std::vector<Constant>& parts, const ShardingSpec& spec, c
 // All values by device and name. `given`: the graph inputs, by device. Collectives are the reference: their definition, element by element.
 std::vector<Tensors> runPieces(const std::vector<LocalPiece>& pieces, const std::vector<Tensors>& given);
 
+// Any strategy of each node, any spec of each value; inputs are partial sums only if `partial_inputs`.
+PieceSharding randomSharding(std::mt19937_64& generator, const Graph& graph, const LogicalMesh& mesh, bool partial_inputs = true);
+
 // The pieces of all devices, proven.
 std::vector<LocalPiece> rewriteAll(const Graph& graph, const PieceSharding& sharding);
 

@@ -14,32 +14,6 @@
 namespace pipeshard::testing {
 namespace {
 
-ShardingSpec randomSpec(std::mt19937_64& generator, const Shape& shape, bool may_be_partial, const LogicalMesh& mesh) {
-  while (true) {
-    ShardingSpec spec = replicated(shape.size());
-    for (int axis = 0; axis < mesh.rank(); ++axis) {
-      const size_t choice = generator() % (shape.size() + 2);
-      if (choice < shape.size()) spec.axes[choice].push_back(axis);
-      if (choice == shape.size() && may_be_partial) spec.partial.push_back(axis);
-    }
-    if (specFault(spec, shape, mesh).empty()) return spec;
-  }
-}
-
-// Any strategy of each node, any spec of each value.
-PieceSharding randomSharding(std::mt19937_64& generator, const Graph& graph, const LogicalMesh& mesh) {
-  PieceSharding sharding{mesh, CostModel::uniform(mesh), {}, {}};
-  for (const Node& node : graph.nodes) {
-    const std::vector<Strategy> all = strategies(graph, node, mesh);
-    sharding.strategies.push_back(all[generator() % all.size()]);
-  }
-  for (size_t v = 0; v < graph.values.size(); ++v) {
-    const bool real = isFloatingPoint(graph.values[v].data_type);
-    sharding.kept.push_back(randomSpec(generator, graph.shape(ValueId(v)), real, mesh));
-  }
-  return sharding;
-}
-
 // The sum of what the solver is told.
 StrategyCost toldCost(const Graph& graph, const PieceSharding& sharding) {
   StrategyCost cost;
