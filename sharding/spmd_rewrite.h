@@ -1,0 +1,49 @@
+// The SPMD rewrite: a piece of a stage (a subgraph with whole shapes) becomes the graph that one device runs, with local shapes and
+// explicit collectives. Every device gets its own: shards may be uneven.
+//
+//   piece:   y = MatMul(x[8,16], w[16,32]);  strategy "0:k", x kept "R,S0", w kept "S0,R", y kept "R,R", mesh [2]
+//   device:  y_part = MatMul(x[8,8], w[8,32]);  y = AllReduce(y_part) {group}
+//
+// All devices of the mesh get the same nodes up to shapes and constants, so that their collectives meet.
+#pragma once
+
+#include <vector>
+
+#include "ir/graph.h"
+#include "ir/sharding_spec.h"
+#include "sharding/resharding.h"
+#include "sharding/strategy.h"
+
+namespace pipeshard {
+
+struct PieceSharding {
+  LogicalMesh mesh;
+  CostModel model;                   // decides the steps of reshardings
+  std::vector<Strategy> strategies;  // by node index of the piece
+  std::vector<ShardingSpec> kept;    // by value index of the piece; constants: anything (each use takes what it needs)
+};
+
+struct LocalPiece {
+  Graph graph;                   // inputs and outputs as the piece's, in their kept specs' local shapes, names as in the piece
+  std::vector<int> collectives;  // the group of every collective node, in node order (Subgraph::collectives)
+};
+
+// Constants are cut when the piece is rewritten. Inputs that hold the sizes of an output (Reshape, Expand, ...) get the local sizes.
+// Error(kInternal) when a strategy's specs do not fit the values.
+LocalPiece rewriteForDevice(const Graph& piece, const PieceSharding& sharding, int device, const MeshGroups& groups);
+
+// Proves of all devices' pieces together, by device: collectives meet (same kind, group, axis, reduction; part sizes fit), shapes are those
+// that operators give from local inputs, no partial sum is read as a value. Throws Error(kInternal) naming device and node.
+void verifyLocalPieces(const Graph& piece, const PieceSharding& sharding, const std::vector<LocalPiece>& devices);
+
+// What running a device's piece once takes, counted from its nodes: agrees with strategyCost and planResharding, summed.
+struct WorkCount {
+  double flops = 0;
+  int64_t compute_ns = 0;
+  int64_t communication_ns = 0;
+  std::vector<int64_t> collective_bytes = std::vector<int64_t>(4);  // by CollectiveKind: the B of cost_model.h
+  std::vector<int64_t> collectives = std::vector<int64_t>(4);       // how many
+};
+WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroups& groups, const CostModel& model);
+
+}  // namespace pipeshard
