@@ -96,7 +96,9 @@ struct SolverSolution {
 
 // Finds a choice of least cost, or the best within the limits. Thread-safe: calls share nothing.
 // Errors: kConfiguration for a problem that is malformed (a table of the wrong size, a node that does not exist, a negative cost; the
-// message names the node or edge) and for limits that would never end.
+// message names the node or edge), for usages that exceed 2^62 bytes together, and for limits that would never end.
+// The search calculates in doubles: it is exact while the largest costs of all nodes and edges together are below 2^53 (the costs of the
+// solution always are); beyond, a choice may be called best by mistake of one part in 10^11, and is not called optimal.
 SolverSolution solve(const SolverProblem& problem, const SolverOptions& options = {});
 
 // What a choice costs; the one checker, which knows nothing of the solver.
