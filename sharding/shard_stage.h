@@ -80,10 +80,11 @@ std::vector<Decision> explainSharding(const TrainingGraph& training, const std::
 
 // What the stage's repeated blocks do, for people.
 struct BlockSummary {
-  std::string first;   // name of the block's first node
-  int64_t nodes = 0;   // of one block, forward
+  std::string first;  // name of the block's first node
+  int64_t nodes = 0;  // of one block, forward
   int64_t repeats = 1;
-  std::vector<std::string> patterns;  // by mesh axis: "data-parallel", "column-parallel then row-parallel, 2 all-reduces forward, 2 backward"
+  std::vector<std::string>
+      patterns;  // by mesh axis: "data-parallel", "column-parallel then row-parallel, 2 all-reduces forward, 2 all-reduces backward"
 };
 // The longest run of structurally equal blocks of forward nodes, as its middle block does it; the whole stage if nothing repeats.
 BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<NodeId>& nodes, const CostModel& model,

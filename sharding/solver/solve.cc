@@ -60,31 +60,41 @@ SolverSolution solveForLeastBytes(const SolverProblem& problem, const SolverOpti
   return solve(relaxed, little);
 }
 
+// Why reduction alone found that there is no choice, if it was a row of memory.
+std::optional<SolverInfeasibility> shortRow(const SolverProblem& problem, const solver::Model& model) {
+  if (model.culprit_row < 0) return std::nullopt;
+  const solver::ModelRow& row = model.rows[model.culprit_row];
+  return SolverInfeasibility{.reason = SolverInfeasibility::Reason::kMemory,
+                             .proven = true,
+                             .time = row.time,
+                             .nodes = holders(problem, row.time, {}),
+                             .usage = *problem.usage_limit - row.capacity,
+                             .excess = -row.capacity};
+}
+
 // `attempt`: a choice that breaks limits, or empty.
-SolverInfeasibility explain(const SolverProblem& problem, const SolverOptions& options, const solver::Model& model,
-                            const std::vector<int32_t>& attempt, bool proven) {
-  if (model.infeasible && model.culprit_row >= 0) {
-    const solver::ModelRow& row = model.rows[model.culprit_row];
-    return {.reason = SolverInfeasibility::Reason::kMemory,
-            .proven = true,
-            .time = row.time,
-            .nodes = holders(problem, row.time, {}),
-            .usage = *problem.usage_limit - row.capacity,
-            .excess = -row.capacity};
+SolverInfeasibility explain(const SolverProblem& problem, const SolverSolution& least, const std::vector<int32_t>& attempt, bool proven) {
+  if (!least.feasible) return {.reason = SolverInfeasibility::Reason::kForbidden, .proven = proven && least.infeasibility->proven};
+  SolverInfeasibility shortage = memoryShortage(problem, least.choice, proven);
+  if (attempt.size() != problem.nodes.size() || evaluate(problem, attempt).forbidden) return shortage;
+  const SolverInfeasibility other = memoryShortage(problem, attempt, proven);
+  return other.excess < shortage.excess ? other : shortage;
+}
+
+// Nothing was found: says why, unless the choice of least bytes is one.
+void settle(const SolverProblem& problem, const SolverOptions& options, const std::vector<int32_t>& attempt, bool proven,
+            SolverSolution& solution) {
+  if (!problem.usage_limit) {
+    solution.infeasibility = {.reason = SolverInfeasibility::Reason::kForbidden, .proven = proven};
+    return;
   }
-  SolverInfeasibility forbidden{.reason = SolverInfeasibility::Reason::kForbidden, .proven = proven, .nodes = {}};
-  if (!problem.usage_limit) return forbidden;
-  const auto shortage = [&](const std::vector<int32_t>& choice) -> std::optional<SolverInfeasibility> {
-    if (choice.size() != problem.nodes.size() || evaluate(problem, choice).forbidden) return std::nullopt;
-    return memoryShortage(problem, choice, proven);
-  };
-  const SolverSolution least = solveForLeastBytes(problem, options);
-  if (!least.feasible) {
-    forbidden.proven = least.infeasibility->proven;
-    return forbidden;
+  SolverSolution least = solveForLeastBytes(problem, options);
+  if (least.feasible && evaluate(problem, least.choice).feasible) {
+    solution.feasible = true;
+    solution.choice = std::move(least.choice);
+  } else {
+    solution.infeasibility = explain(problem, least, attempt, proven);
   }
-  const std::optional<SolverInfeasibility> first = shortage(attempt), second = shortage(least.choice);
-  return first && first->excess < second->excess ? *first : *second;
 }
 
 solver::SearchLimits searchLimits(const SolverOptions& options, Clock::time_point start) {
@@ -95,6 +105,7 @@ solver::SearchLimits searchLimits(const SolverOptions& options, Clock::time_poin
   }
   if (options.step_limit >= 0)
     limits.work = static_cast<int64_t>(std::min(9e18, kEntriesPerStep * static_cast<double>(options.step_limit)));
+  limits.exact_work = static_cast<int64_t>(std::min(9e18, kEntriesPerStep * static_cast<double>(options.exact_steps)));
   limits.seed = options.seed;
   limits.threads = std::max(1, options.threads);
   return limits;
@@ -114,7 +125,8 @@ SolverSolution solve(const SolverProblem& problem, const SolverOptions& options)
   solver::reduceModel(model);
   SolverSolution solution;
   if (model.infeasible) {
-    solution.infeasibility = explain(problem, options, model, {}, true);
+    solution.infeasibility = shortRow(problem, model);
+    if (!solution.infeasibility) settle(problem, options, {}, true, solution);
     solution.seconds = secondsSince(start);
     return solution;
   }
@@ -126,25 +138,25 @@ SolverSolution solve(const SolverProblem& problem, const SolverOptions& options)
                       .cost = found ? static_cast<Int128>(cost) : 0,
                       .lower_bound = std::isfinite(bound) ? wholeBound(bound) : 0});
   };
-  const solver::Model unsolved;  // for explain: reduction proved nothing
   solver::Search search(std::move(model), searchLimits(options, start), report);
   search.run();
   solution.cut_short = search.cutShort();
   solution.steps = static_cast<int64_t>(static_cast<double>(search.work()) / kEntriesPerStep);
   std::vector<int32_t> choice = search.choice();
   choice.resize(choice.empty() ? 0 : problem.nodes.size());
-  if (!search.found()) {
-    solution.infeasibility = explain(problem, options, unsolved, choice, search.proven());
-    solution.seconds = secondsSince(start);
-    return solution;
+  solution.feasible = search.found();
+  if (solution.feasible) {
+    solution.choice = std::move(choice);
+  } else {
+    settle(problem, options, choice, search.proven(), solution);
   }
-  const SolverEvaluation evaluation = evaluate(problem, choice);
-  PIPESHARD_CHECK(evaluation.feasible, "the solver's choice is not feasible");
-  solution.feasible = true;
-  solution.choice = std::move(choice);
-  solution.cost = evaluation.cost;
-  solution.lower_bound = std::min(evaluation.cost, wholeBound(search.bound()));
-  solution.optimal = solution.lower_bound == solution.cost;
+  if (solution.feasible) {
+    const SolverEvaluation evaluation = evaluate(problem, solution.choice);
+    PIPESHARD_CHECK(evaluation.feasible, "the solver's choice is not feasible");
+    solution.cost = evaluation.cost;
+    solution.lower_bound = std::min(evaluation.cost, wholeBound(search.bound()));
+    solution.optimal = solution.lower_bound == solution.cost;
+  }
   solution.seconds = secondsSince(start);
   return solution;
 }

@@ -57,6 +57,9 @@ struct SolverOptions {
   // (about a millisecond each); negative: no limit, which is allowed only together with `seconds`.
   // The same problem, seed and step limit give the same choice on every machine, with any number of threads, unless the clock cut it.
   int64_t step_limit = 4000;
+  // Without a usage limit, or where it does not bind: what elimination alone may take before bounds are tried, in such steps. Small
+  // problems that are asked for often do better with little: bounds leave less to eliminate.
+  int64_t exact_steps = 8590;
   uint64_t seed = 1;
   int threads = 2;
   // Told now and then, by the calling thread.
@@ -96,7 +99,9 @@ struct SolverSolution {
 
 // Finds a choice of least cost, or the best within the limits. Thread-safe: calls share nothing.
 // Errors: kConfiguration for a problem that is malformed (a table of the wrong size, a node that does not exist, a negative cost; the
-// message names the node or edge) and for limits that would never end.
+// message names the node or edge), for usages that exceed 2^62 bytes together, and for limits that would never end.
+// The search calculates in doubles: it is exact while the largest costs of all nodes and edges together are below 2^53 (the costs of the
+// solution always are); beyond, a choice may be called best by mistake of one part in 10^11, and is not called optimal.
 SolverSolution solve(const SolverProblem& problem, const SolverOptions& options = {});
 
 // What a choice costs; the one checker, which knows nothing of the solver.
