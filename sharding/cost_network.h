@@ -95,7 +95,7 @@ class Elimination {
   void attach(NetworkTable table);
 
   CostNetwork network_;
-  std::vector<std::vector<int>> options_;  // by variable: of the given network's
+  std::vector<std::vector<int>> options_;    // by variable: of the given network's
   std::vector<bool> gone_;                   // by table
   std::vector<std::vector<int>> tables_of_;  // by variable: live tables
   std::vector<int64_t> entries_;             // by variable, of its product; -1: eliminated

@@ -42,7 +42,8 @@ void checkCount(const std::vector<InputChoices>& inputs, int64_t limit) {
   for (const InputChoices& input : inputs) count *= static_cast<double>(input.specs.size());
   if (count <= static_cast<double>(limit)) return;
   fail(ErrorCode::kConfiguration,
-       "method exhaustive: {} inputs and parameters have {:.3g} combinations of shardings, more than the {} that are allowed; use auto, or a "
+       "method exhaustive: {} inputs and parameters have {:.3g} combinations of shardings, more than the {} that are allowed; use auto, or "
+       "a "
        "smaller model",
        inputs.size(), count, limit);
 }
@@ -80,7 +81,8 @@ std::vector<Combination> exhaustiveSharding(const TrainingGraph& training, const
     }
   }
   std::stable_sort(result.begin(), result.end(), [](const Combination& a, const Combination& b) {
-    return std::pair{a.compute_ns + a.communication_ns, a.communication_ns} > std::pair{b.compute_ns + b.communication_ns, b.communication_ns};
+    return std::pair{a.compute_ns + a.communication_ns, a.communication_ns} >
+           std::pair{b.compute_ns + b.communication_ns, b.communication_ns};
   });
   return result;
 }

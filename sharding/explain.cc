@@ -17,7 +17,8 @@ std::string nodeName(const Node& node) { return node.name.empty() ? describeNode
 // One per node and per value with a variable, in that order; their costs add up to the result's.
 std::vector<OpenDecision> decisionsOf(const StageContext& context, const ShardingProblem& problem, const StageSharding& sharding) {
   const Graph& graph = context.training.graph;
-  const StagePrice price = priceStage(context.training, context.nodes, context.values, sharding, context.model, context.options.microbatches);
+  const StagePrice price =
+      priceStage(context.training, context.nodes, context.values, sharding, context.model, context.options.microbatches);
   std::vector<OpenDecision> decisions(problem.variables().size());
   for (size_t index = 0; index < decisions.size(); ++index) {
     const ShardingVariable& variable = problem.variables()[index];
@@ -46,15 +47,16 @@ std::vector<OpenDecision> decisionsOf(const StageContext& context, const Shardin
 int chosenOption(const ShardingVariable& variable, const StageSharding& sharding) {
   for (size_t position = 0; position < variable.options.size(); ++position) {
     const int option = variable.options[position];
-    const bool same = variable.choices != nullptr
-                          ? variable.choices->strategies[static_cast<size_t>(option)].uses == sharding.strategies[variable.node.index()].uses
-                          : variable.specs->spec(option) == sharding.kept[variable.value.index()];
+    const bool same = variable.choices != nullptr ? variable.choices->strategies[static_cast<size_t>(option)].uses ==
+                                                        sharding.strategies[variable.node.index()].uses
+                                                  : variable.specs->spec(option) == sharding.kept[variable.value.index()];
     if (same) return static_cast<int>(position);
   }
   return -1;
 }
 
-std::optional<Alternative> secondBest(const StageContext& context, const ShardingProblem& problem, int index, const StageSharding& sharding) {
+std::optional<Alternative> secondBest(const StageContext& context, const ShardingProblem& problem, int index,
+                                      const StageSharding& sharding) {
   const ShardingVariable& variable = problem.variables()[static_cast<size_t>(index)];
   const int chosen = chosenOption(variable, sharding);
   if (variable.options.size() < 2 || chosen < 0) return std::nullopt;

@@ -102,7 +102,11 @@ bool holds(const TensorFactors& factors, int factor) {
 // Negative: not allowed.
 int rankOnTensorAxis(const Facts& facts, NodeId id, const NodeChoices& choices, const AxisUse& use) {
   const Node& node = facts.training.graph.node(id);
-  if (facts.stream.contains(id)) return use.kind == AxisUse::Kind::kFactor ? -1 : 0;
+  if (facts.stream.contains(id)) {
+    // Sums are resolved before a normalisation, and gradients of the stream's own weights are whole.
+    const bool whole = isNormalization(node) || facts.training.node_phase[id.index()] == Phase::kBackwardWeight;
+    return use.kind == AxisUse::Kind::kReplicate || (use.kind == AxisUse::Kind::kPass && !whole) ? 0 : -1;
+  }
   if (use.kind != AxisUse::Kind::kFactor) return 0;
   if (use.index == facts.batch.factor_of_node[id.index()]) return -1;
   if (!isProduct(node) || !choices.rule) return 0;

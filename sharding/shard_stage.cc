@@ -29,7 +29,8 @@ std::vector<std::string> operatorsWithoutRule(const Graph& graph, const std::vec
 }
 
 // The options of one problem in another one of the same stage.
-std::vector<ForbiddenOption> sameOptions(const ShardingProblem& from, const ShardingProblem& to, const std::vector<ForbiddenOption>& options) {
+std::vector<ForbiddenOption> sameOptions(const ShardingProblem& from, const ShardingProblem& to,
+                                         const std::vector<ForbiddenOption>& options) {
   std::vector<ForbiddenOption> result;
   for (const ForbiddenOption& entry : options) {
     const ShardingVariable& variable = from.variables()[static_cast<size_t>(entry.variable)];
@@ -37,10 +38,9 @@ std::vector<ForbiddenOption> sameOptions(const ShardingProblem& from, const Shar
     const std::vector<int>& numbers = to.variables()[static_cast<size_t>(other)].options;
     // Strategies are in one order; specs are numbered as they are met, so they are compared.
     for (size_t position = 0; position < numbers.size(); ++position) {
-      const bool same = variable.choices != nullptr
-                            ? numbers[position] == variable.options[static_cast<size_t>(entry.option)]
-                            : to.variables()[static_cast<size_t>(other)].specs->spec(numbers[position]) ==
-                                  variable.specs->spec(variable.options[static_cast<size_t>(entry.option)]);
+      const bool same = variable.choices != nullptr ? numbers[position] == variable.options[static_cast<size_t>(entry.option)]
+                                                    : to.variables()[static_cast<size_t>(other)].specs->spec(numbers[position]) ==
+                                                          variable.specs->spec(variable.options[static_cast<size_t>(entry.option)]);
       if (same) result.push_back({other, static_cast<int>(position)});
     }
   }

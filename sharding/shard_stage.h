@@ -89,7 +89,7 @@ struct BlockSummary {
   int64_t nodes = 0;  // of one block, forward
   int64_t repeats = 1;
   std::vector<std::string>
-      patterns;  // by mesh axis: "data-parallel", "column-parallel then row-parallel, 2 all-reduces forward, 2 backward"
+      patterns;  // by mesh axis: "data-parallel", "column-parallel then row-parallel, 2 all-reduces forward, 2 all-reduces backward"
 };
 // The longest run of structurally equal blocks of forward nodes, as its middle block does it; the whole stage if nothing repeats.
 BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<NodeId>& nodes, const CostModel& model,

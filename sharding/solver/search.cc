@@ -14,7 +14,6 @@ namespace pipeshard::solver {
 
 namespace {
 
-constexpr int64_t kMostExactWork = int64_t{1} << 33;    // entries: a second or two
 constexpr int64_t kMostExactMemory = int64_t{1} << 27;  // entries: a GiB
 
 std::vector<int32_t> aliveNodes(const Model& model) {
@@ -67,7 +66,7 @@ void Search::run() {
 bool Search::eliminateAll() {
   const std::vector<int32_t> alive = aliveNodes(model_);
   const Ordering ordering = orderNodes(model_, alive, {});
-  const int64_t most = model_.rows.empty() ? kMostExactWork : kMostExactWork >> 8;
+  const int64_t most = model_.rows.empty() ? limits_.exact_work : limits_.exact_work >> 8;
   if (ordering.work > most || stopped()) return false;
   Elimination elimination(model_, ordering.order);
   if (elimination.memory() > kMostExactMemory) return false;

@@ -105,6 +105,7 @@ solver::SearchLimits searchLimits(const SolverOptions& options, Clock::time_poin
   }
   if (options.step_limit >= 0)
     limits.work = static_cast<int64_t>(std::min(9e18, kEntriesPerStep * static_cast<double>(options.step_limit)));
+  limits.exact_work = static_cast<int64_t>(std::min(9e18, kEntriesPerStep * static_cast<double>(options.exact_steps)));
   limits.seed = options.seed;
   limits.threads = std::max(1, options.threads);
   return limits;

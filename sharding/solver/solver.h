@@ -57,6 +57,9 @@ struct SolverOptions {
   // (about a millisecond each); negative: no limit, which is allowed only together with `seconds`.
   // The same problem, seed and step limit give the same choice on every machine, with any number of threads, unless the clock cut it.
   int64_t step_limit = 4000;
+  // Without a usage limit, or where it does not bind: what elimination alone may take before bounds are tried, in such steps. Small
+  // problems that are asked for often do better with little: bounds leave less to eliminate.
+  int64_t exact_steps = 8590;
   uint64_t seed = 1;
   int threads = 2;
   // Told now and then, by the calling thread.

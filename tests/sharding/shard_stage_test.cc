@@ -1,0 +1,458 @@
+#include "sharding/shard_stage.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/error.h"
+#include "sharding/stage_price.h"
+#include "tests/expect_error.h"
+#include "tests/sharding/stage_models.h"
+
+namespace pipeshard {
+namespace {
+
+using testing::allNodes;
+using ::testing::HasSubstr;
+using testing::StageModel;
+
+ShardingResult shard(const TrainingGraph& training, const std::string& mesh, const ShardStageOptions& options) {
+  const LogicalMesh logical = parseMesh(mesh);
+  return shardStage(training, allNodes(training), logical, CostModel::uniform(logical), options);
+}
+
+// Collectives of reshardings, by phase group ("forward", "backward", "update": gradient synchronisation and updates), kind and mesh axis.
+struct Collective {
+  std::string phase;
+  CollectiveKind kind;
+  int mesh_axis;
+  friend auto operator<=>(const Collective&, const Collective&) = default;
+};
+
+std::map<Collective, int> collectivesOf(const TrainingGraph& training, const ShardingResult& result, const CostModel& model) {
+  const std::vector<NodeId> nodes = allNodes(training);
+  const std::vector<StageValue> values = stageValues(training, nodes, {});
+  std::map<Collective, int> counts;
+  for (const StageResharding& entry : priceStage(training, nodes, values, result.sharding, model, 1).reshardings) {
+    const NodeId node = entry.reader.valid() ? entry.reader : values[entry.value.index()].producer;
+    const Phase phase = node.valid() ? training.node_phase[node.index()] : Phase::kUpdate;
+    const std::string name = phase == Phase::kUpdate ? "update" : phase == Phase::kForward ? "forward" : "backward";
+    for (const ReshardingStep& step : entry.resharding.steps) {
+      const auto kind = collectiveOf(step.kind);
+      if (kind) ++counts[{name, *kind, step.mesh_axis}];
+    }
+  }
+  return counts;
+}
+
+// ---- brute force ------------------------------------------------------------------------------------------------------------------
+
+// The least cost over all strategies of all nodes, by dynamic trial: every node's strategy is tried, and for the strategies chosen every
+// kept spec that the tensor can have.
+class BruteForce {
+ public:
+  BruteForce(const TrainingGraph& training, const LogicalMesh& mesh, const CostModel& model, int64_t microbatches)
+      : training_(training),
+        mesh_(mesh),
+        model_(model),
+        microbatches_(microbatches),
+        values_(stageValues(training, allNodes(training), {})) {
+    for (NodeId node : allNodes(training)) strategies_.push_back(strategies(training.graph, training.graph.node(node), mesh));
+    choice_.resize(strategies_.size());
+    for (const Parameter& parameter : training.parameters) {
+      if (!parameter.gradient_parts.empty()) gradients_[parameter.gradient_parts.front()] = parameter.gradient;
+    }
+    groups_ = groups();
+  }
+
+  int64_t least() {
+    try_(0, 0);
+    return best_;
+  }
+
+ private:
+  std::vector<std::vector<ValueId>> groups() const {
+    std::map<ValueId, std::vector<ValueId>> by_first;
+    for (size_t index = 0; index < values_.size(); ++index) {
+      const ValueId id(index);
+      if (!values_[index].held || values_[index].constant) continue;
+      ValueId first = values_[index].shares;
+      for (const auto& [part, gradient] : gradients_) {
+        if (gradient == id) first = part;  // decided together with the accumulator
+      }
+      by_first[first].push_back(id);
+    }
+    std::vector<std::vector<ValueId>> result;
+    for (auto& [first, members] : by_first) result.push_back(std::move(members));
+    return result;
+  }
+
+  void try_(size_t node, int64_t cost) {
+    if (cost >= best_) return;
+    if (node == strategies_.size()) {
+      for (const std::vector<ValueId>& group : groups_) cost += keep(group);
+      best_ = std::min(best_, cost);
+      return;
+    }
+    const Node& of = training_.graph.node(NodeId(node));
+    for (const Strategy& strategy : strategies_[node]) {
+      choice_[node] = &strategy;
+      try_(node + 1, cost + runs(NodeId(node)) * strategyCost(training_.graph, of, mesh_, strategy, model_).total());
+    }
+  }
+
+  int64_t runs(NodeId node) const { return runsPerStep(training_.node_phase[node.index()], microbatches_); }
+
+  std::vector<ShardingSpec> possible(ValueId id, bool partial) const {
+    const Shape& shape = training_.graph.shape(id);
+    std::vector<ShardingSpec> result;
+    ShardingSpec spec = replicated(shape.size());
+    const std::function<void(int)> place = [&](int mesh_axis) {
+      if (mesh_axis == mesh_.rank()) {
+        if (specFault(spec, shape, mesh_).empty()) result.push_back(spec);
+        return;
+      }
+      place(mesh_axis + 1);
+      if (partial) {
+        spec.partial.push_back(mesh_axis);
+        place(mesh_axis + 1);
+        spec.partial.pop_back();
+      }
+      for (std::vector<int>& axes : spec.axes) {
+        axes.push_back(mesh_axis);
+        place(mesh_axis + 1);
+        axes.pop_back();
+      }
+    };
+    place(0);
+    return result;
+  }
+
+  int64_t reshard(ValueId id, const ShardingSpec& from, const ShardingSpec& to) {
+    int64_t& cost = known_.try_emplace({training_.graph.shape(id), from, to}, -1).first->second;
+    if (cost < 0) cost = planResharding(training_.graph.shape(id), training_.graph.dataType(id), from, to, mesh_, model_).cost_ns;
+    return cost;
+  }
+
+  int64_t costAt(ValueId id, const ShardingSpec& kept) {
+    const StageValue& value = values_[id.index()];
+    int64_t cost = 0;
+    if (value.producer.valid()) cost += runs(value.producer) * reshard(id, choice_[value.producer.index()]->outputs[value.output], kept);
+    for (const ValueReader& reader : value.readers) {
+      std::set<ShardingSpec> wanted;
+      for (size_t position : reader.positions) wanted.insert(choice_[reader.node.index()]->inputs[position]);
+      for (const ShardingSpec& spec : wanted) cost += runs(reader.node) * reshard(id, kept, spec);
+    }
+    return cost;
+  }
+
+  int64_t keep(const std::vector<ValueId>& group) {
+    bool partial = true;
+    ValueId gradient;
+    std::vector<ValueId> members;
+    for (ValueId id : group) {
+      const bool is_gradient = std::any_of(gradients_.begin(), gradients_.end(), [id](const auto& entry) { return entry.second == id; });
+      if (is_gradient) gradient = id;
+      if (!is_gradient) members.push_back(id);
+      if (!is_gradient) partial = partial && values_[id.index()].partial_allowed;
+    }
+    int64_t least = INT64_MAX;
+    for (const ShardingSpec& spec : possible(members.front(), partial)) {
+      if (values_[members.front().index()].fixed_replicated && !spec.isReplicated()) continue;
+      int64_t cost = 0;
+      for (ValueId id : members) cost += costAt(id, spec);
+      if (gradient.valid()) {
+        int64_t synchronised = INT64_MAX;
+        for (const ShardingSpec& kept : possible(gradient, false)) {
+          synchronised = std::min(synchronised, reshard(gradient, spec, kept) + costAt(gradient, kept));
+        }
+        cost += synchronised;
+      }
+      least = std::min(least, cost);
+    }
+    return least;
+  }
+
+  const TrainingGraph& training_;
+  const LogicalMesh& mesh_;
+  const CostModel& model_;
+  int64_t microbatches_;
+  std::vector<StageValue> values_;
+  std::vector<std::vector<Strategy>> strategies_;
+  std::vector<const Strategy*> choice_;
+  std::map<ValueId, ValueId> gradients_;
+  std::vector<std::vector<ValueId>> groups_;
+  std::map<std::tuple<Shape, ShardingSpec, ShardingSpec>, int64_t> known_;
+  int64_t best_ = INT64_MAX;
+};
+
+TrainingGraph oneProduct(int64_t rows, int64_t in, int64_t out) {
+  StageModel model;
+  const ValueId x = model.input("x", {rows, in});
+  const ValueId y = model.op("MatMul", {x, model.parameter("w", {in, out})}, {rows, out});
+  return model.finish(model.op("ReduceSum", {y}, {}, {{"keepdims", int64_t{0}}}));
+}
+
+TrainingGraph scaled(int64_t rows, int64_t width) {
+  StageModel model;
+  const ValueId x = model.input("x", {rows, width});
+  const ValueId y = model.op("Mul", {x, model.parameter("scale", {width})}, {rows, width});
+  return model.finish(model.op("ReduceSum", {y}, {}, {{"keepdims", int64_t{0}}}), "sgd:lr=0.1,momentum=0.9");
+}
+
+struct BruteCase {
+  const char* name;
+  TrainingGraph training;
+  const char* mesh;
+  int64_t microbatches;
+};
+
+TEST(ShardStage, CostsWhatBruteForceOverAllStrategiesAndSpecsFinds) {
+  std::vector<BruteCase> cases;
+  cases.push_back({"square", oneProduct(64, 64, 64), "4", 1});
+  cases.push_back({"wide", oneProduct(8, 4096, 1024), "4", 1});
+  cases.push_back({"tall", oneProduct(4096, 64, 32), "4", 4});
+  cases.push_back({"odd", oneProduct(7, 129, 65), "3", 2});
+  cases.push_back({"scaled", scaled(512, 300), "4", 3});
+  for (const BruteCase& test : cases) {
+    for (const double speed : {5.0, 0.05}) {
+      const LogicalMesh mesh = parseMesh(test.mesh);
+      const CostModel model = CostModel::uniform(mesh, {.latency_ns = 500, .bytes_per_ns = speed});
+      ShardStageOptions options;
+      options.microbatches = test.microbatches;
+      const ShardingResult result = shardStage(test.training, allNodes(test.training), mesh, model, options);
+      EXPECT_TRUE(result.optimal) << test.name;
+      EXPECT_EQ(result.lower_bound_ns, result.total_ns()) << test.name;
+      EXPECT_EQ(result.total_ns(), BruteForce(test.training, mesh, model, test.microbatches).least()) << test.name << " " << speed;
+    }
+  }
+}
+
+TEST(ShardStage, TheSameStageGivesTheSameSharding) {
+  const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
+  const ShardingResult first = shard(training, "2x2", {});
+  const ShardingResult second = shard(training, "2x2", {});
+  EXPECT_EQ(first.sharding.kept, second.sharding.kept);
+  for (size_t node = 0; node < training.graph.nodes.size(); ++node) {
+    EXPECT_EQ(first.sharding.strategies[node].uses, second.sharding.strategies[node].uses);
+  }
+}
+
+// ---- what is chosen -----------------------------------------------------------------------------------------------------------------
+
+TEST(ShardStage, ASmallModelWithALargeBatchIsDataParallel) {
+  const TrainingGraph training = testing::perceptron(65536, 256, 256, 256);
+  const ShardingResult result = shard(training, "4", {});
+  ShardStageOptions options;
+  options.method = "data-parallel";
+  EXPECT_EQ(result.total_ns() <= shard(training, "4", options).total_ns(), true);
+  for (size_t node = 0; node < training.graph.nodes.size(); ++node) {
+    const Node& of = training.graph.nodes[node];
+    if (of.is("Gemm") && training.node_phase[node] == Phase::kForward) {
+      EXPECT_EQ(printUses(training.graph, of, result.sharding.strategies[node].uses), "0:i");
+    }
+  }
+}
+
+TEST(ShardStage, DataParallelismNeedsOneAllReducePerParameter) {
+  const TrainingGraph training = testing::perceptron(64, 48, 96, 32, "adam:lr=1e-3");
+  ShardStageOptions options;
+  options.method = "data-parallel";
+  options.microbatches = 4;
+  const LogicalMesh mesh = parseMesh("4");
+  const CostModel model = CostModel::uniform(mesh);
+  const ShardingResult result = shardStage(training, allNodes(training), mesh, model, options);
+  const std::map<Collective, int> expected = {{{"update", CollectiveKind::kAllReduce, 0}, 4}};
+  EXPECT_EQ(collectivesOf(training, result, model), expected);
+}
+
+TEST(ShardStage, Zero2ScattersGradientsAndGathersParameters) {
+  const TrainingGraph training = testing::perceptron(64, 48, 96, 32, "adam:lr=1e-3");
+  ShardStageOptions options;
+  options.method = "zero2";
+  const LogicalMesh mesh = parseMesh("4");
+  const CostModel model = CostModel::uniform(mesh);
+  const ShardingResult result = shardStage(training, allNodes(training), mesh, model, options);
+  const std::map<Collective, int> counts = collectivesOf(training, result, model);
+  int scatters = 0;
+  int gathers = 0;
+  for (const auto& [collective, count] : counts) {
+    if (collective.kind == CollectiveKind::kReduceScatter) scatters += count;
+    if (collective.kind == CollectiveKind::kAllGather && collective.phase == "update") gathers += count;
+    EXPECT_NE(collective.kind, CollectiveKind::kAllReduce);
+  }
+  EXPECT_EQ(scatters, 4);
+  EXPECT_EQ(gathers, 4);
+  for (const Parameter& parameter : training.parameters) {
+    EXPECT_TRUE(result.sharding.kept[parameter.value.index()].isReplicated());
+    for (const OptimizerState& state : parameter.states) EXPECT_FALSE(result.sharding.kept[state.value.index()].isReplicated());
+  }
+}
+
+TEST(ShardStage, Zero3KeepsParametersCut) {
+  const TrainingGraph training = testing::perceptron(64, 48, 96, 32, "adam:lr=1e-3");
+  ShardStageOptions options;
+  options.method = "zero3";
+  const ShardingResult result = shard(training, "4", options);
+  for (const Parameter& parameter : training.parameters) {
+    EXPECT_FALSE(result.sharding.kept[parameter.value.index()].isReplicated());
+    EXPECT_EQ(result.sharding.kept[parameter.value.index()], result.sharding.kept[parameter.updated.index()]);
+  }
+  options.method = "data-parallel";
+  EXPECT_LT(result.memory_bytes, shard(training, "4", options).memory_bytes);
+}
+
+TEST(ShardStage, MegatronNeedsTwoAllReducesPerLayerAndDirection) {
+  const TrainingGraph training = testing::gpt({.layers = 3, .batch = 4, .sequence = 64, .hidden = 256, .heads = 8});
+  const LogicalMesh mesh = parseMesh("1x4");
+  const CostModel model = CostModel::uniform(mesh);
+  ShardStageOptions options;
+  options.method = "megatron:1,4";
+  const ShardingResult result = shardStage(training, allNodes(training), mesh, model, options);
+  std::map<Collective, int> counts = collectivesOf(training, result, model);
+  EXPECT_EQ((counts[{"forward", CollectiveKind::kAllReduce, 1}]), 6);
+  EXPECT_EQ((counts[{"backward", CollectiveKind::kAllReduce, 1}]), 6);
+  EXPECT_EQ(counts.size(), 2u);
+  options.method = "auto";
+  EXPECT_LE(shardStage(training, allNodes(training), mesh, model, options).total_ns(), result.total_ns());
+  const BlockSummary blocks = summarizeBlocks(training, allNodes(training), model, options, result);
+  EXPECT_EQ(blocks.repeats, 3);
+  EXPECT_THAT(blocks.patterns[1], HasSubstr("column-parallel then row-parallel, 2 all-reduces forward, 2 all-reduces backward"));
+}
+
+TEST(ShardStage, TensorParallelismCutsNothingAlongTheBatch) {
+  const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
+  ShardStageOptions options;
+  options.method = "tensor-parallel";
+  const ShardingResult result = shard(training, "4", options);
+  EXPECT_TRUE(result.sharding.kept[training.inputs[0].value.index()].axes[0].empty());
+  for (size_t node = 0; node < training.graph.nodes.size(); ++node) {
+    if (!training.graph.nodes[node].is("Gemm") || training.node_phase[node] != Phase::kForward) continue;
+    EXPECT_EQ(printUses(training.graph, training.graph.nodes[node], result.sharding.strategies[node].uses).find(":i"), std::string::npos);
+  }
+}
+
+TEST(ShardStage, KeepsWhatIsGiven) {
+  const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
+  ShardStageOptions options;
+  options.method = "manual";
+  options.constraints = {{"fc?.weight", parseSpec("S0,R")}, {"fc1.bias", parseSpec("R")}};
+  const ShardingResult result = shard(training, "4", options);
+  for (const Parameter& parameter : training.parameters) {
+    const std::string& name = training.graph.value(parameter.value).name;
+    const std::string kept = printSpec(result.sharding.kept[parameter.updated.index()]);
+    if (name.find("weight") != std::string::npos || name == "fc1.bias") {
+      EXPECT_EQ(kept, name == "fc1.bias" ? "R" : "S0,R") << name;
+    }
+  }
+}
+
+// ---- errors ---------------------------------------------------------------------------------------------------------------------------
+
+TEST(ShardStage, RefusesWhatCannotBeMetByName) {
+  const TrainingGraph training = testing::perceptron(6, 256, 512, 128);
+  const auto expect = [&](const std::string& method, const std::vector<ShardConstraint>& constraints, const char* text) {
+    ShardStageOptions options;
+    options.method = method;
+    options.constraints = constraints;
+    EXPECT_ERROR((void)shard(training, "8", options), ErrorCode::kConfiguration, text);
+  };
+  expect("data-paralel", {}, "did you mean data-parallel");
+  expect("megatron:2", {}, "megatron:DP,TP");
+  expect("megatron:2,2", {}, "needs mesh 2x2, not 8");
+  expect("manual", {}, "no shardings are given");
+  expect("data-parallel", {}, "a microbatch has 6 rows ('x', axis 0) for 8 devices");
+  expect("auto", {{"fc3.weight", parseSpec("S0,R")}}, "near matches: fc1.weight, fc2.weight");
+  expect("auto", {{"x", parseSpec("S0,R")}}, "axis 0 has 6 elements for 8 devices");
+  expect("auto", {{"fc1.weight", parseSpec("R,R;P0")}}, "no partial sum");
+  expect("auto", {{"fc1.weight", parseSpec("S0")}}, "it has 2 axes, the spec 1");
+  expect("auto", {{"fc1.*", parseSpec("S0,R")}}, "'fc1.bias'");
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------------------------
+
+TEST(ShardStage, StaysWithinTheMemoryGivenOrSaysWhatIsTooMuch) {
+  const TrainingGraph training = testing::perceptron(4096, 512, 512, 512, "adam:lr=1e-3");
+  const ShardingResult free = shard(training, "4", {});
+  ShardStageOptions options;
+  options.memory_bytes = free.memory_bytes - 1;
+  const ShardingResult tight = shard(training, "4", options);
+  EXPECT_LT(tight.memory_bytes, free.memory_bytes);
+  EXPECT_GE(tight.total_ns(), free.total_ns());
+  options.memory_bytes = 100'000;
+  EXPECT_ERROR((void)shard(training, "4", options), ErrorCode::kOutOfMemory, "more than the 100000 that fit");
+}
+
+TEST(ShardStage, MicrobatchesInFlightTakeMemory) {
+  const TrainingGraph training = testing::perceptron(4096, 512, 512, 512);
+  ShardStageOptions options;
+  options.microbatches = 4;
+  const int64_t one = shard(training, "4", options).memory_bytes;
+  options.in_flight = 3;
+  EXPECT_GT(shard(training, "4", options).memory_bytes, one + 2 * 4096 * 512 * 4 / 4);
+}
+
+// ---- explanations -----------------------------------------------------------------------------------------------------------------
+
+TEST(ExplainSharding, DecisionsAddUpAndSecondsAreNoCheaper) {
+  const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
+  const LogicalMesh mesh = parseMesh("4");
+  const CostModel model = CostModel::uniform(mesh);
+  const ShardingResult result = shardStage(training, allNodes(training), mesh, model, {});
+  const std::vector<Decision> decisions = explainSharding(training, allNodes(training), model, {}, result, 5);
+  int64_t compute = 0;
+  int64_t communication = 0;
+  int seconds = 0;
+  for (const Decision& decision : decisions) {
+    compute += decision.compute_ns;
+    communication += decision.communication_ns;
+    if (!decision.second) continue;
+    ++seconds;
+    EXPECT_GE(decision.second->cost_ns, result.total_ns());
+    EXPECT_NE(decision.second->text, decision.chosen);
+  }
+  EXPECT_EQ(compute, result.compute_ns);
+  EXPECT_EQ(communication, result.communication_ns);
+  EXPECT_EQ(seconds, 5);
+}
+
+// Two matmul layers on four devices, as in the published experiment with xmap.
+TEST(ExhaustiveSharding, ListsAllInputShardingsOfTwoMatmulLayers) {
+  const TrainingGraph training = testing::twoLayers({.batch = 2048, .width = 8192});
+  const LogicalMesh mesh = parseMesh("4");
+  const CostModel model = CostModel::uniform(mesh);
+  const std::vector<Combination> list = exhaustiveSharding(training, allNodes(training), mesh, model, {}, 100);
+  ASSERT_EQ(list.size(), 81u);
+  const auto total = [](const Combination& combination) { return combination.compute_ns + combination.communication_ns; };
+  int64_t least_bytes = INT64_MAX;
+  int64_t published = -1;
+  for (size_t index = 0; index < list.size(); ++index) {
+    EXPECT_GE(total(list[index > 0 ? index - 1 : 0]), total(list[index]));
+    least_bytes = std::min(least_bytes, list[index].communication_bytes);
+    std::string text;
+    for (const auto& [name, spec] : list[index].inputs) text += name + "=" + printSpec(spec) + " ";
+    if (text == "x=R,R y=R,R w1=R,S0 w2=S0,R ") published = list[index].communication_bytes;
+  }
+  EXPECT_EQ(published, least_bytes);
+  EXPECT_EQ(shardStage(training, allNodes(training), mesh, model, {}).total_ns(), total(list.back()));
+  EXPECT_ERROR((void)exhaustiveSharding(training, allNodes(training), mesh, model, {}, 80), ErrorCode::kConfiguration, "81 combinations");
+}
+
+TEST(MeshesFor, OneAndTwoAxes) {
+  const auto print = [](const std::vector<LogicalMesh>& meshes) {
+    std::string text;
+    for (const LogicalMesh& mesh : meshes) text += printMesh(mesh) + " ";
+    return text;
+  };
+  EXPECT_EQ(print(meshesFor(8, "auto")), "8 2x4 4x2 ");
+  EXPECT_EQ(print(meshesFor(8, "zero2")), "8 ");
+  EXPECT_EQ(print(meshesFor(8, "megatron:4,2")), "4x2 ");
+  EXPECT_ERROR((void)meshesFor(8, "megatron:2,2"), ErrorCode::kConfiguration, "are 4, but the stage has 8");
+}
+
+}  // namespace
+}  // namespace pipeshard
