@@ -54,9 +54,15 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
 // Fills in the shardings that partitionTraining has asked for (StagePlan::sharding with a method): for each stage the best logical mesh
 // and, on it, the best sharding. `progress` is called per stage and mesh.
 // Errors: kUsage, kConfiguration (a method, mesh or constraint that cannot be), kOutOfMemory (nothing fits).
+// With the method "exhaustive" (on one mesh, by default that of one axis) a stage takes the best of all combinations of its inputs'
+// shardings; they are returned, by stage.
 bool hasShardedStage(const Plan& plan);
-void shardStages(const TrainingGraph& training, const ShardingRequest& request, Plan& plan,
-                 const std::function<void(const std::string&)>& progress = {});
+struct StageCombinations {
+  int stage = 0;
+  std::vector<Combination> combinations;  // dearest first, best last
+};
+std::vector<StageCombinations> shardStages(const TrainingGraph& training, const ShardingRequest& request, Plan& plan,
+                                           const std::function<void(const std::string&)>& progress = {});
 
 // What the plan says of its stages' shardings, by stage; nothing for one that is not sharded. Error(kConfiguration) naming stage and
 // entry when it does not fit the model.
@@ -66,6 +72,7 @@ std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& train
 struct StageExplanation {
   int stage = 0;
   int64_t total_ns = 0;             // predicted, of a step
+  BlockSummary blocks;              // what its repeated blocks do
   std::vector<Decision> decisions;  // dearest first
 };
 // Of every sharded stage; the second best of the `alternatives` dearest decisions of each.

@@ -16,6 +16,9 @@
 namespace pipeshard {
 namespace {
 
+constexpr std::string_view kExhaustive = "exhaustive";
+constexpr int64_t kMostCombinations = 20'000;
+
 ShardConstraint parseConstraint(const std::string& text) {
   const size_t equals = text.rfind('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
@@ -69,6 +72,7 @@ std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& 
 std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, const StagePlan& stage) {
   const int devices = static_cast<int>(stage.devices.size());
   if (!stage.sharding->mesh.empty()) return {LogicalMesh{stage.sharding->mesh}};
+  if (request.mesh.empty() && stage.sharding->method == kExhaustive) return {LogicalMesh{{devices}}};
   if (request.mesh.empty()) return meshesFor(devices, stage.sharding->method);
   const LogicalMesh mesh = parseMesh(request.mesh);
   if (mesh.deviceCount() != devices) {
@@ -162,6 +166,22 @@ ShardingResult bestSharding(const TrainingGraph& training, const std::vector<Nod
   return std::move(*best);
 }
 
+// A name in which * and ? mean themselves. Patterns know no escape, so each stands for any one character.
+ShardConstraint exactly(std::string name, const ShardingSpec& spec) {
+  std::replace(name.begin(), name.end(), '*', '?');
+  return {std::move(name), spec};
+}
+
+// The best combination, completed by the solver; all of them are added to `listed`.
+ShardingResult bestCombination(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
+                               ShardStageOptions options, std::vector<Combination>& listed) {
+  options.method = "auto";
+  const CostModel model = CostModel::uniform(mesh);
+  listed = exhaustiveSharding(training, nodes, mesh, model, options, kMostCombinations);
+  for (const auto& [name, spec] : listed.back().inputs) options.constraints.push_back(exactly(name, spec));
+  return shardStage(training, nodes, mesh, model, options);
+}
+
 ShardingPlan describeResult(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::string& method,
                             const ShardingResult& result) {
   ShardingPlan plan;
@@ -175,14 +195,22 @@ ShardingPlan describeResult(const TrainingGraph& training, const std::vector<Nod
   return plan;
 }
 
+void noteReplicated(const ShardingResult& result, Plan& plan) {
+  for (const std::string& op : result.replicated_operators) {
+    const std::string note = fmt::format("{} has no factor rule and runs replicated", op);
+    if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
+  }
+}
+
 }  // namespace
 
-void shardStages(const TrainingGraph& training, const ShardingRequest& request, Plan& plan,
-                 const std::function<void(const std::string&)>& progress) {
+std::vector<StageCombinations> shardStages(const TrainingGraph& training, const ShardingRequest& request, Plan& plan,
+                                           const std::function<void(const std::string&)>& progress) {
+  std::vector<StageCombinations> listed;
   if (!hasShardedStage(plan)) {
     if (!request.constraints.empty() || !request.mesh.empty() || request.memory_bytes > 0)
       fail(ErrorCode::kUsage, "--shard, --mesh and --memory go with --method, and with a stage of several devices (--stages uniform:1)");
-    return;
+    return listed;
   }
   const Cut cut = cutTraining(training, plan);
   const Plan asked = plan;
@@ -197,17 +225,19 @@ void shardStages(const TrainingGraph& training, const ShardingRequest& request, 
       return search.optionsFor(index, mesh);
     };
     try {
-      ShardingResult result = bestSharding(training, nodes, meshesToTry(request, stage), options_for);
+      const std::vector<LogicalMesh> meshes = meshesToTry(request, stage);
+      const bool exhaustive = stage.sharding->method == kExhaustive;
+      if (exhaustive) listed.push_back({index, {}});
+      ShardingResult result = exhaustive ? bestCombination(training, nodes, meshes[0], options_for(meshes[0]), listed.back().combinations)
+                                         : bestSharding(training, nodes, meshes, options_for);
       stage.sharding = describeResult(training, nodes, stage.sharding->method, result);
-      for (const std::string& op : result.replicated_operators) {
-        const std::string note = fmt::format("{} has no factor rule and runs replicated", op);
-        if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
-      }
+      noteReplicated(result, plan);
       search.decide(index, std::move(result.sharding));
     } catch (Error& error) {
       throw error.addContext(fmt::format("stage {}", s));
     }
   }
+  return listed;
 }
 
 std::vector<StageExplanation> explainStages(const TrainingGraph& training, const ShardingRequest& request, const Plan& plan,
@@ -225,10 +255,11 @@ std::vector<StageExplanation> explainStages(const TrainingGraph& training, const
     result.compute_ns = stage.sharding->compute_ns;
     result.communication_ns = stage.sharding->communication_ns;
     result.memory_bytes = stage.sharding->memory_bytes;
-    const LogicalMesh& mesh = result.sharding.mesh;
-    explanations.push_back(
-        {static_cast<int>(s), result.total_ns(),
-         explainSharding(training, nodes, CostModel::uniform(mesh), search.optionsFor(static_cast<int>(s), mesh), result, alternatives)});
+    const CostModel model = CostModel::uniform(result.sharding.mesh);
+    ShardStageOptions options = search.optionsFor(static_cast<int>(s), result.sharding.mesh);
+    if (options.method == kExhaustive) options.method = "auto";
+    explanations.push_back({static_cast<int>(s), result.total_ns(), summarizeBlocks(training, nodes, model, options, result),
+                            explainSharding(training, nodes, model, options, result, alternatives)});
     search.decide(static_cast<int>(s), std::move(result.sharding));
   }
   return explanations;

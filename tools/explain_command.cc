@@ -11,11 +11,10 @@
 #include "tools/console.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
+#include "tools/sharding_tables.h"
 
 namespace pipeshard {
 namespace {
-
-std::string microseconds(int64_t ns) { return fmt::format("{:.1f} us", static_cast<double>(ns) / 1e3); }
 
 struct ExplainCommand {
   std::string directory;
@@ -49,6 +48,16 @@ struct ExplainCommand {
     const ShardingPlan& sharding = *stage.sharding;
     fmt::print("\nstage {} on devices {}, logical mesh {}, method {}\n", explanation.stage, fmt::join(stage.devices, ","),
                fmt::join(sharding.mesh, "x"), sharding.method);
+    fmt::print("  predicted per step: {} compute, {} communication; {}\n", formatNanoseconds(sharding.compute_ns),
+               formatNanoseconds(sharding.communication_ns),
+               sharding.optimal ? std::string("proven optimal")
+                                : fmt::format("no sharding costs less than {}", formatNanoseconds(sharding.lower_bound_ns)));
+    const BlockSummary& blocks = explanation.blocks;
+    fmt::print("  {} block{} of {} operators (the first begins with {}):\n", blocks.repeats, blocks.repeats == 1 ? "" : "s", blocks.nodes,
+               blocks.first);
+    for (size_t axis = 0; axis < blocks.patterns.size(); ++axis) {
+      fmt::print("    mesh axis {} ({} devices): {}\n", axis, sharding.mesh.at(axis), blocks.patterns[axis]);
+    }
     std::vector<std::vector<std::string>> rows = {{"decision", "chosen", "compute", "communication", "second best", "would cost"}};
     int64_t hidden = 0;
     for (const Decision& decision : explanation.decisions) {
@@ -56,9 +65,9 @@ struct ExplainCommand {
         ++hidden;
         continue;
       }
-      rows.push_back({decision.name, decision.chosen, microseconds(decision.compute_ns), microseconds(decision.communication_ns),
+      rows.push_back({decision.name, decision.chosen, formatNanoseconds(decision.compute_ns), formatNanoseconds(decision.communication_ns),
                       decision.second ? decision.second->text : "",
-                      decision.second ? fmt::format("+{}", microseconds(decision.second->cost_ns - explanation.total_ns)) : ""});
+                      decision.second ? fmt::format("+{}", formatNanoseconds(decision.second->cost_ns - explanation.total_ns)) : ""});
     }
     fmt::print("\n{}", formatTable(rows));
     if (hidden > 0) fmt::print("... and {} more (--most N, --json lists all)\n", hidden);
@@ -68,6 +77,10 @@ struct ExplainCommand {
     nlohmann::ordered_json entry;
     entry["stage"] = explanation.stage;
     entry["total_ns"] = explanation.total_ns;
+    entry["blocks"] = {{"first", explanation.blocks.first},
+                       {"nodes", explanation.blocks.nodes},
+                       {"repeats", explanation.blocks.repeats},
+                       {"patterns", explanation.blocks.patterns}};
     entry["decisions"] = nlohmann::ordered_json::array();
     for (const Decision& decision : explanation.decisions) {
       nlohmann::ordered_json one = {{"name", decision.name},

@@ -9,9 +9,12 @@
 #include "tools/console.h"
 #include "tools/planning.h"
 #include "tools/report.h"
+#include "tools/sharding_tables.h"
 
 namespace pipeshard {
 namespace {
+
+constexpr size_t kMostCombinations = 100;  // that are shown
 
 struct PlanCommand {
   PlanRequest request;
@@ -32,6 +35,7 @@ struct PlanCommand {
       writePlanDirectory(planned, output);
       writeOutputFile(output + "/report.html", renderReport({.plan = planned.plan, .parameters = readParameters(planned.plan, output)}));
     }
+    for (const StageCombinations& stage : planned.combinations) fmt::print("{}\n", combinationTable(stage, kMostCombinations));
     fmt::print("{}", printPlan(planned.plan));
     fmt::print("written to {} (report.html shows it); `pipeshard validate {}` runs it\n", output, output);
     if (!json.empty()) writeOutputFile(json, planToJson(planned.plan));

@@ -278,7 +278,9 @@ bool canSumOverBatch(const ForwardModel& model, const OptimizerSpec& optimizer, 
 
 // Decides the plan. A batch that is cut nowhere is left as it is, so that models that cannot be cut still run.
 BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimizer, const PartitionOptions& options,
-                        const ProgressCallback& progress, Plan& plan, TrainingGraph& training) {
+                        const ProgressCallback& progress, PlannedTraining& planned) {
+  Plan& plan = planned.plan;
+  TrainingGraph& training = planned.training;
   const Plan undecided = plan;
   for (const bool cut : {model.microbatches > 1, true}) {
     plan = undecided;
@@ -288,7 +290,7 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
     partitionTraining(training, options, plan);
     if (isDataParallel(plan)) refuseDataParallelism(model);
     if (!cut && (isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, plan)))) continue;
-    shardStages(training, options.sharding, plan, progress);
+    planned.combinations = shardStages(training, options.sharding, plan, progress);
     return batch;
   }
   PIPESHARD_CHECK(false, "nothing was decided");
@@ -379,7 +381,7 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
     for (int64_t room = options.sharding.memory_bytes;;) {
       progress("building the training graph and partitioning");
       planned.plan = undecided;
-      batch = partitionModel(model, optimizer, options, progress, planned.plan, planned.training);
+      batch = partitionModel(model, optimizer, options, progress, planned);
       decideLastBatch(lastBatchRows(request, model), planned.plan);
       progress("writing the programs of the ranks");
       planned.whole = emitStep(model, optimizer, batch, planned.plan);

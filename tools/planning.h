@@ -49,7 +49,8 @@ struct PlannedTraining {
   Plan plan;
   TrainingGraph training;  // of the largest microbatch
   StepPrograms whole;
-  std::optional<StepPrograms> last;  // of the shorter batch that ends an epoch
+  std::optional<StepPrograms> last;             // of the shorter batch that ends an epoch
+  std::vector<StageCombinations> combinations;  // with --method exhaustive
 };
 
 PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress);
