@@ -39,7 +39,9 @@ struct LayerPlan {
 //   "strategies": {"stage":0,"node":"matmul_1","uses":"0:k 1:j"}
 //   "specs":      {"stage":0,"value":"w1","spec":"S0,R"}
 struct ShardingPlan {
-  std::string method = "auto";                    // as given to --sharding
+  std::string method = "auto";  // as given: --method, --shard, --memory (0: no limit); to explain the choice
+  std::vector<std::string> constraints = {};
+  int64_t memory_limit = 0;
   std::vector<int> mesh;                          // the logical mesh, product StagePlan::devices.size()
   std::map<std::string, std::string> strategies;  // by a node's first output: printUses (sharding/strategy.h)
   std::map<std::string, std::string> specs;       // by value: printSpec

@@ -105,6 +105,8 @@ void addShardings(const Plan& plan, Json& document) {
                            {"memory_bytes", sharding.memory_bytes},
                            {"lower_bound_ns", sharding.lower_bound_ns}}},
                          {"optimal", sharding.optimal}});
+    if (!sharding.constraints.empty()) shardings.back()["constraints"] = sharding.constraints;
+    if (sharding.memory_limit > 0) shardings.back()["memory_limit"] = sharding.memory_limit;
     for (const auto& [node, uses] : sharding.strategies) strategies.push_back({{"stage", s}, {"node", node}, {"uses", uses}});
     for (const auto& [value, spec] : sharding.specs) specs.push_back({{"stage", s}, {"value", value}, {"spec", spec}});
   }
@@ -115,7 +117,7 @@ void addShardings(const Plan& plan, Json& document) {
 }
 
 void readSharding(const JsonReader& json, Plan& plan) {
-  json.expectObject({"stage", "method", "mesh", "predicted", "optimal"});
+  json.expectObject({"stage", "method", "mesh", "predicted", "optimal"}, {"constraints", "memory_limit"});
   const auto s = static_cast<size_t>(json.at("stage").integer(0, std::ssize(plan.stages) - 1));
   StagePlan& stage = plan.stages[s];
   if (stage.sharding) json.at("stage").failExpected("a stage that no earlier entry is about");
@@ -136,6 +138,8 @@ void readSharding(const JsonReader& json, Plan& plan) {
   sharding.memory_bytes = predicted.at("memory_bytes").integer(0, INT64_MAX);
   sharding.lower_bound_ns = predicted.at("lower_bound_ns").integer(0, INT64_MAX);
   sharding.optimal = json.at("optimal").boolean();
+  if (json.has("constraints")) sharding.constraints = json.at("constraints").strings();
+  if (json.has("memory_limit")) sharding.memory_limit = json.at("memory_limit").integer(1, INT64_MAX);
 }
 
 ShardingPlan& shardingOf(const JsonReader& json, Plan& plan) {

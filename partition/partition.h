@@ -76,8 +76,8 @@ struct StageExplanation {
   std::vector<Decision> decisions;  // dearest first
 };
 // Of every sharded stage; the second best of the `alternatives` dearest decisions of each.
-std::vector<StageExplanation> explainStages(const TrainingGraph& training, const ShardingRequest& request, const Plan& plan,
-                                            int alternatives, const std::function<void(const std::string&)>& progress = {});
+std::vector<StageExplanation> explainStages(const TrainingGraph& training, const Plan& plan, int alternatives,
+                                            const std::function<void(const std::string&)>& progress = {});
 
 // The stage of every node of the training graph, by node index, as the plan decides: forward nodes by layer; prologue nodes
 // with each of their readers (they are cheap and replicated: the list holds the first); backward nodes with the forward node

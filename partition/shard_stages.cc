@@ -84,18 +84,16 @@ std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, const Stage
 // One stage among others, some of which are decided.
 class StageSearch {
  public:
-  StageSearch(const TrainingGraph& training, const Plan& plan, const Cut& cut, const ShardingRequest& request)
-      : training_(training), plan_(plan), cut_(cut), decided_(plan.stages.size()) {
-    options_.microbatches = training.microbatches;
-    options_.seconds = request.seconds;
-    for (const std::string& text : request.constraints) options_.constraints.push_back(parseConstraint(text));
-    if (request.memory_bytes > 0) options_.memory_bytes = request.memory_bytes;
-  }
+  StageSearch(const TrainingGraph& training, const Plan& plan, const Cut& cut)
+      : training_(training), plan_(plan), cut_(cut), decided_(plan.stages.size()) {}
 
   ShardStageOptions optionsFor(int stage, const LogicalMesh& mesh) const {
     const StagePlan& of = plan_.stages[static_cast<size_t>(stage)];
-    ShardStageOptions options = options_;
+    ShardStageOptions options;
+    options.microbatches = training_.microbatches;
     options.method = of.sharding->method;
+    for (const std::string& text : of.sharding->constraints) options.constraints.push_back(parseConstraint(text));
+    if (of.sharding->memory_limit > 0) options.memory_bytes = of.sharding->memory_limit;
     options.in_flight = of.peak_activations;
     options.replicated = sharedParameters(training_, cut_);
     std::map<ValueId, std::vector<Crossing>> crossings;
@@ -144,7 +142,6 @@ class StageSearch {
   const TrainingGraph& training_;
   const Plan& plan_;
   const Cut& cut_;
-  ShardStageOptions options_;
   std::vector<std::optional<StageSharding>> decided_;  // by stage
 };
 
@@ -213,8 +210,13 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
     return listed;
   }
   const Cut cut = cutTraining(training, plan);
+  for (StagePlan& stage : plan.stages) {
+    if (!stage.sharding) continue;
+    stage.sharding->constraints = request.constraints;
+    stage.sharding->memory_limit = request.memory_bytes;
+  }
   const Plan asked = plan;
-  StageSearch search(training, asked, cut, request);
+  StageSearch search(training, asked, cut);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     StagePlan& stage = plan.stages[s];
     if (!stage.sharding) continue;
@@ -222,7 +224,9 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
     const std::vector<NodeId> nodes = shardedNodes(cut, index);
     const auto options_for = [&](const LogicalMesh& mesh) {
       if (progress) progress(fmt::format("sharding stage {} on mesh {}", s, printMesh(mesh)));
-      return search.optionsFor(index, mesh);
+      ShardStageOptions options = search.optionsFor(index, mesh);
+      options.seconds = request.seconds;
+      return options;
     };
     try {
       const std::vector<LogicalMesh> meshes = meshesToTry(request, stage);
@@ -230,7 +234,10 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
       if (exhaustive) listed.push_back({index, {}});
       ShardingResult result = exhaustive ? bestCombination(training, nodes, meshes[0], options_for(meshes[0]), listed.back().combinations)
                                          : bestSharding(training, nodes, meshes, options_for);
-      stage.sharding = describeResult(training, nodes, stage.sharding->method, result);
+      ShardingPlan chosen = describeResult(training, nodes, stage.sharding->method, result);
+      chosen.constraints = request.constraints;
+      chosen.memory_limit = request.memory_bytes;
+      stage.sharding = std::move(chosen);
       noteReplicated(result, plan);
       search.decide(index, std::move(result.sharding));
     } catch (Error& error) {
@@ -240,10 +247,10 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
   return listed;
 }
 
-std::vector<StageExplanation> explainStages(const TrainingGraph& training, const ShardingRequest& request, const Plan& plan,
-                                            int alternatives, const std::function<void(const std::string&)>& progress) {
+std::vector<StageExplanation> explainStages(const TrainingGraph& training, const Plan& plan, int alternatives,
+                                            const std::function<void(const std::string&)>& progress) {
   const Cut cut = cutTraining(training, plan);
-  StageSearch search(training, plan, cut, request);
+  StageSearch search(training, plan, cut);
   std::vector<StageExplanation> explanations;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const StagePlan& stage = plan.stages[s];

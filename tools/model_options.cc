@@ -67,9 +67,11 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
                   "Keep a value in this sharding: for each axis S with mesh axes, or R; NAME may hold * and ?; repeat for several")
       ->type_name("NAME=S0,R")
       ->allow_extra_args(false);
-  command.add_option("--memory", sharding.memory_bytes, "Memory of each device of a sharded stage, e.g. 16GB (default: no limit)")
-      ->type_name("BYTES")
-      ->transform(CLI::AsSizeValue(false));
+  command
+      .add_option_function<std::string>(
+          "--memory", [&sharding](const std::string& text) { sharding.memory_bytes = parseBytes("--memory", text); },
+          "Memory of each device of a sharded stage, e.g. 16GB (default: no limit)")
+      ->type_name("BYTES");
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
   command.add_option("--schedule", request.partition.schedule, "sequential, gpipe or 1f1b")->capture_default_str();
   command
@@ -136,6 +138,20 @@ std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& t
     if (!dimensions.emplace(name, size).second) fail(ErrorCode::kUsage, "--dim {}: '{}' is bound twice", text, name);
   }
   return dimensions;
+}
+
+int64_t parseBytes(const std::string& option, const std::string& text) {
+  static const std::map<std::string, double> kUnits = {{"", 1},          {"B", 1},         {"kB", 1e3},       {"KB", 1e3},
+                                                       {"MB", 1e6},      {"GB", 1e9},      {"TB", 1e12},      {"KiB", 1024},
+                                                       {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1ll << 40}};
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  const auto unit = kUnits.find(std::string(rest, end));
+  const double bytes = error == std::errc() && unit != kUnits.end() ? number * unit->second : 0;
+  if (!(bytes >= 1) || bytes > 9e18)
+    fail(ErrorCode::kUsage, "{} {}: expected a number of bytes, e.g. 16GB, 1.5GiB or 800000", option, text);
+  return static_cast<int64_t>(bytes);
 }
 
 DataType parsePrecision(const std::string& text) {

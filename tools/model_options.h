@@ -43,6 +43,8 @@ void addJobOptions(CLI::App& command, JobSpec& job);
 
 // "batch=8" -> {"batch", 8}. Error(kUsage) otherwise.
 std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& texts);
+// "16GB", "1.5GiB", "800000" -> bytes; units B, kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB. Error(kUsage) otherwise.
+int64_t parseBytes(const std::string& option, const std::string& text);
 // "float32" or "float64". Error(kUsage) otherwise.
 DataType parsePrecision(const std::string& text);
 

@@ -341,24 +341,51 @@ void decideLastBatch(int64_t rows, Plan& plan) {
   plan.last_microbatches = std::min(plan.microbatches, rows / widest);
 }
 
-// The solver's memory rows foresee; what a device needs is known when its memory is planned. False: it is more than `room`, and
-// `limit`, which the solver keeps to, was lowered by the difference.
-bool fitsMemory(const PlannedTraining& planned, int64_t room, int64_t& limit) {
+// Of the devices of sharded stages, the most that one needs.
+int64_t largestShardedMemory(const PlannedTraining& planned) {
   int64_t needed = 0;
   for (const StagePlan& stage : planned.plan.stages) {
     if (!stage.sharding) continue;
     for (int rank : stage.devices) needed = std::max(needed, plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)]));
   }
-  if (needed <= room) return true;
-  const int64_t lower = limit - std::max(needed - room, limit / 100);
-  if (lower <= room / 2) {
-    fail(ErrorCode::kOutOfMemory,
-         "--memory {}: the best sharding found needs {} bytes on a device; allow more memory, more devices, or more "
-         "microbatches (--microbatches)",
-         room, needed);
+  return needed;
+}
+
+// Plans and emits. The solver's memory rows foresee; what a device needs is known when its memory is planned. If that is more than
+// --memory, the solver gets so much less, and again.
+BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer, PartitionOptions options,
+                          const ProgressCallback& progress, PlannedTraining& planned) {
+  constexpr int kAttempts = 8;
+  const Plan undecided = planned.plan;
+  const int64_t room = options.sharding.memory_bytes;
+  int64_t& limit = options.sharding.memory_bytes;
+  int64_t least = INT64_MAX;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    progress("building the training graph and partitioning");
+    planned.plan = undecided;
+    BatchCut batch;
+    try {
+      batch = partitionModel(model, optimizer, options, progress, planned);
+    } catch (const Error& error) {
+      if (attempt == 0 || error.code() != ErrorCode::kOutOfMemory) throw;
+      break;
+    }
+    decideLastBatch(lastBatchRows(request, model), planned.plan);
+    progress("writing the programs of the ranks");
+    planned.whole = emitStep(model, optimizer, batch, planned.plan);
+    const int64_t needed = room > 0 ? largestShardedMemory(planned) : 0;
+    for (StagePlan& stage : planned.plan.stages) {
+      if (stage.sharding) stage.sharding->memory_limit = room;
+    }
+    if (needed <= room) return batch;
+    least = std::min(least, needed);
+    limit -= std::max(needed - room, limit / 100);
+    if (limit <= 0) break;
   }
-  limit = lower;
-  return false;
+  fail(ErrorCode::kOutOfMemory,
+       "--memory {}: the least that a device was made to need is {} bytes; allow more memory, more devices, or more microbatches "
+       "(--microbatches)",
+       room, least);
 }
 
 }  // namespace
@@ -376,17 +403,7 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
     requireParameters(model.graph);
     requireTrainableTypes(model.graph);
 
-    const Plan undecided = planned.plan;
-    BatchCut batch;
-    for (int64_t room = options.sharding.memory_bytes;;) {
-      progress("building the training graph and partitioning");
-      planned.plan = undecided;
-      batch = partitionModel(model, optimizer, options, progress, planned);
-      decideLastBatch(lastBatchRows(request, model), planned.plan);
-      progress("writing the programs of the ranks");
-      planned.whole = emitStep(model, optimizer, batch, planned.plan);
-      if (room == 0 || fitsMemory(planned, room, options.sharding.memory_bytes)) break;
-    }
+    const BatchCut batch = planWithinMemory(request, model, optimizer, options, progress, planned);
     if (planned.plan.last_batch > 0) {
       planned.last = emitStep(model, optimizer, {planned.plan.last_batch, planned.plan.last_microbatches, batch.cut}, planned.plan);
     }
@@ -424,7 +441,7 @@ std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives, co
     Plan noted = plan;
     const bool cut = model.microbatches > 1 || isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, noted));
     const TrainingFamily family = trainingFamily(model, optimizer, {model.batch, model.microbatches, cut});
-    return explainStages(family.base(), request.partition.sharding, plan, alternatives, progress);
+    return explainStages(family.base(), plan, alternatives, progress);
   } catch (Error& error) {
     throw error.addContext(request.model_path);
   }
