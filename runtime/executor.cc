@@ -10,6 +10,7 @@
 
 #include "ir/error.h"
 #include "runtime/batch_check.h"
+#include "runtime/collective_call.h"
 #include "runtime/convert.h"
 #include "runtime/elementwise_add.h"
 #include "runtime/row_copy.h"
@@ -53,10 +54,10 @@ class Executor::GroupCollectives : public Collectives {
   GroupCollectives(const Program& program, Communicator& communicator, std::atomic<bool>& waiting)
       : program_(program), communicator_(communicator), waiting_(waiting) {}
 
-  void allReduceSum(int group, DataType type, const void* input, void* output, size_t count) override {
+  void call(const CollectiveCall& call) override {
     const Clock::time_point start = Clock::now();
     waiting_.store(true, std::memory_order_relaxed);
-    communicator_.allReduce(program_.groups.at(static_cast<size_t>(group)), type, Reduction::kSum, input, output, count);
+    runCollective(communicator_, program_.groups.at(static_cast<size_t>(call.group)), call);
     waiting_.store(false, std::memory_order_relaxed);
     seconds_ += secondsSince(start);
   }
@@ -119,6 +120,7 @@ void Executor::checkCollectives(const Subgraph& description, const CompiledSubgr
     fail(ErrorCode::kConfiguration, "subgraph '{}': a collective goes over group {}, but the program has {} groups", description.name,
          group, program().groups.size());
   }
+  subgraph.checkGroupSizes(program().groups);
 }
 
 int64_t Executor::constantBytes() const {

@@ -179,6 +179,18 @@ std::vector<int> CompiledSubgraph::collectiveGroups() const {
   return groups;
 }
 
+void CompiledSubgraph::checkGroupSizes(const std::vector<std::vector<int>>& groups) const {
+  for (size_t n = 0; n < kernels_.size(); ++n) {
+    const size_t members = kernels_[n] == nullptr ? 0 : kernels_[n]->collectiveMembers();
+    if (members == 0) continue;
+    const int group = kernels_[n]->collectiveGroup().value();
+    const size_t size = groups.at(static_cast<size_t>(group)).size();
+    if (members == size) continue;
+    fail(ErrorCode::kConfiguration, "subgraph '{}': {} is cut for {} members, but group {} of the program has {}; plan again", name_,
+         node_names_[n], members, group, size);
+  }
+}
+
 BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* const> inputs, std::span<std::byte* const> outputs,
                                 std::byte* workspace, Collectives* collectives, const std::vector<bool>& adds) {
   if (const size_t count = collectiveGroups().size(); count > 0 && collectives == nullptr) {

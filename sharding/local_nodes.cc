@@ -24,31 +24,13 @@ void copyBox(const std::byte* from, const Shape& strides, const Shard& shard, si
 }
 
 // Which part of the factor's elements this device works on.
-double shareOf(const StrategyBuilder& strategies, const ExchangeContext& context, const Strategy& strategy, int factor) {
+double shareOf(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device, const std::vector<AxisUse>& uses, int factor) {
   ShardingSpec spec{{{}}, {}};
-  for (size_t axis = 0; axis < strategy.uses.size(); ++axis) {
-    const AxisUse& use = strategy.uses[axis];
-    if (use.kind == AxisUse::Kind::kFactor && use.index == factor) spec.axes[0].push_back(static_cast<int>(axis));
+  for (size_t axis = 0; axis < uses.size(); ++axis) {
+    if (uses[axis] == AxisUse{AxisUse::Kind::kFactor, factor}) spec.axes[0].push_back(static_cast<int>(axis));
   }
   const int64_t size = strategies.rule()->factors[static_cast<size_t>(factor)].size;
-  const int64_t part = shardOf(spec, {size}, context.mesh, context.device).size[0];
-  return static_cast<double>(part) / static_cast<double>(size);
-}
-
-// The factors whose parts give means, for an output that lacks them: 1 where there are none.
-double meanShare(const StrategyBuilder& strategies, const ExchangeContext& context, const Strategy& strategy, size_t output, bool& any) {
-  double share = 1;
-  for (int factor = 0; strategies.rule() && factor < static_cast<int>(strategies.rule()->factors.size()); ++factor) {
-    if (strategies.rule()->factors[static_cast<size_t>(factor)].kind != FactorKind::kMean) continue;
-    if (strategies.devicesAlong(strategy.uses, factor) == 1) continue;
-    const TensorFactors& axes = strategies.rule()->outputs[output];
-    const bool held = std::any_of(axes.begin(), axes.end(),
-                                  [&](const std::vector<int>& list) { return std::find(list.begin(), list.end(), factor) != list.end(); });
-    if (held) continue;
-    any = true;
-    share *= shareOf(strategies, context, strategy, factor);
-  }
-  return share;
+  return static_cast<double>(shardOf(spec, {size}, mesh, device).size[0]) / static_cast<double>(size);
 }
 
 ValueId scale(GraphBuilder& builder, ValueId mean, double share) {
@@ -75,6 +57,12 @@ Constant localConstant(const Constant& constant, const ShardingSpec& spec, const
   return local;
 }
 
+double meanShare(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device, const std::vector<AxisUse>& uses, size_t output) {
+  double share = 1;
+  for (int factor : strategies.meanFactors(uses, output)) share *= shareOf(strategies, mesh, device, uses, factor);
+  return share;
+}
+
 int sizesInput(const Node& node) {
   if (node.is("ConstantOfShape")) return 0;
   if (node.is("Expand") || (node.is("Reshape") && node.inputs.size() > 1)) return 1;
@@ -84,9 +72,6 @@ int sizesInput(const Node& node) {
 
 std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder& strategies, const ExchangeContext& context,
                                    const Node& node, const Strategy& strategy, std::vector<ValueId> inputs) {
-  const bool exchanges = std::any_of(strategy.uses.begin(), strategy.uses.end(), [&](const AxisUse& use) {
-    return use.kind == AxisUse::Kind::kFactor && strategies.exchanges(use.index);
-  });
   const Graph& whole = context.whole;
   const auto localShape = [&](size_t o) {
     return shardOf(strategy.outputs[o], whole.shape(node.outputs[o]), context.mesh, context.device).size;
@@ -96,7 +81,7 @@ std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder&
     const std::string name = whole.value(node.inputs[static_cast<size_t>(sizes)]).name;
     inputs[static_cast<size_t>(sizes)] = builder.addConstant(name, makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
   }
-  if (exchanges) return emitExchangeForm(builder, context, node, strategy, inputs);
+  if (strategies.exchangesAny(strategy.uses)) return emitExchangeForm(builder, context, node, strategy, inputs);
   Node local = node;
   local.opaque.clear();  // the exporter's sharding
   local.inputs = std::move(inputs);
@@ -108,9 +93,8 @@ std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder&
   std::vector<ValueId> outputs = local.outputs;
   builder.graph().nodes.push_back(std::move(local));
   for (size_t o = 0; o < node.outputs.size(); ++o) {
-    bool mean = false;
-    const double share = outputs[o].valid() ? meanShare(strategies, context, strategy, o, mean) : 1;
-    if (mean) outputs[o] = scale(builder, outputs[o], share);
+    if (!strategies.scalesMean(strategy.uses, o)) continue;
+    outputs[o] = scale(builder, outputs[o], meanShare(strategies, context.mesh, context.device, strategy.uses, o));
   }
   return outputs;
 }

@@ -26,17 +26,23 @@ struct PieceSharding {
 struct LocalPiece {
   Graph graph;                   // inputs and outputs as the piece's, in their kept specs' local shapes, names as in the piece
   std::vector<int> collectives;  // the group of every collective node, in node order (Subgraph::collectives)
+  std::vector<int> origins;      // by local node: index of the piece's node that it belongs to; not descending
+  MeshGroups groups;             // as they were given
 };
 
-// Constants are cut when the piece is rewritten. Inputs that hold the sizes of an output (Reshape, Expand, ...) get the local sizes.
+// Constants are cut when the piece is rewritten; uses of one spec share the part. Inputs that hold the sizes of an output (Reshape,
+// Expand, ConstantOfShape, GatherGrad, GatherElementsGrad) get the local sizes. Functions that the piece calls come along unchanged: their
+// bodies hold for any shape. Nodes of reshardings and the shares of means are marked in their metadata (work_count.h).
 // Error(kInternal) when a strategy's specs do not fit the values.
 LocalPiece rewriteForDevice(const Graph& piece, const PieceSharding& sharding, int device, const MeshGroups& groups);
 
-// Proves of all devices' pieces together, by device: collectives meet (same kind, group, axis, reduction; part sizes fit), shapes are those
-// that operators give from local inputs, no partial sum is read as a value. Throws Error(kInternal) naming device and node.
+// Proves of all devices' pieces together, by device: collectives meet (same kind, group, axis, reduction; part sizes fit), every operator
+// reads what its strategy needs and every value ends as it is kept, step by step, so that no partial sum is read as a value; all shapes are
+// the shards of these specs; constants hold this device's part. Throws Error(kInternal) naming device and node.
 void verifyLocalPieces(const Graph& piece, const PieceSharding& sharding, const std::vector<LocalPiece>& devices);
 
-// What running a device's piece once takes, counted from its nodes: agrees with strategyCost and planResharding, summed.
+// What running a device's piece once takes, counted from its nodes: on the last device of the mesh, which has the largest shards, that is
+// strategyCost and planResharding, summed. `groups` are the device's. What exchange forms of several nodes share is counted once.
 struct WorkCount {
   double flops = 0;
   int64_t compute_ns = 0;

@@ -59,10 +59,11 @@ void StrategyBuilder::describeCut(int factor) {
   Cut& cut = cuts_[static_cast<size_t>(factor)];
   if (rule_->factors[static_cast<size_t>(factor)].size < 2) return;
   const bool added_once = rule_->added_once && rule_->added_once->factor == factor;
-  const bool plain = kind == FactorKind::kParallel || kind == FactorKind::kSum || added_once;
-  if (!plain) cut.exchange = exchangeForm(graph_, node_, *rule_, factor);
   const bool sums = kind == FactorKind::kSum || added_once || (kind == FactorKind::kMean && meansByShare(node_));
-  if (kind != FactorKind::kParallel && !sums && cut.exchange == nullptr) return;
+  if (kind != FactorKind::kParallel && !sums) {
+    cut.exchange = exchangeForm(graph_, node_, *rule_, factor);
+    if (cut.exchange == nullptr) return;
+  }
   if (!findPlaces(factor, rule_->inputs, cut.in_inputs) || !findPlaces(factor, rule_->outputs, cut.in_outputs)) return;
   if (cut.in_inputs.empty() && cut.in_outputs.empty()) return;
   for (int output = 0; output < static_cast<int>(node_.outputs.size()); ++output) {
@@ -91,6 +92,25 @@ int64_t StrategyBuilder::devicesAlong(const std::vector<AxisUse>& uses, int fact
   }
   return devices;
 }
+
+bool StrategyBuilder::exchangesAny(const std::vector<AxisUse>& uses) const {
+  return std::any_of(uses.begin(), uses.end(),
+                     [&](const AxisUse& use) { return use.kind == AxisUse::Kind::kFactor && exchanges(use.index); });
+}
+
+std::vector<int> StrategyBuilder::meanFactors(const std::vector<AxisUse>& uses, size_t output) const {
+  std::vector<int> factors;
+  if (!rule_ || exchangesAny(uses)) return factors;  // an exchange form gives what is wanted
+  for (int factor = 0; factor < static_cast<int>(cuts_.size()); ++factor) {
+    const bool mean = rule_->factors[static_cast<size_t>(factor)].kind == FactorKind::kMean;
+    if (!mean || devicesAlong(uses, factor) == 1) continue;
+    const std::vector<int>& lacking = cuts_[static_cast<size_t>(factor)].partial_outputs;
+    if (std::find(lacking.begin(), lacking.end(), static_cast<int>(output)) != lacking.end()) factors.push_back(factor);
+  }
+  return factors;
+}
+
+bool StrategyBuilder::scalesMean(const std::vector<AxisUse>& uses, size_t output) const { return !meanFactors(uses, output).empty(); }
 
 bool StrategyBuilder::allows(const std::vector<AxisUse>& uses) const {
   if (!uses.empty() && uses.size() != static_cast<size_t>(mesh_.rank())) return false;

@@ -24,6 +24,12 @@ class StrategyBuilder {
   // The factor is whole in the rule and is cut by exchanging.
   bool exchanges(int factor) const { return cuts_[static_cast<size_t>(factor)].exchange != nullptr; }
 
+  bool exchangesAny(const std::vector<AxisUse>& uses) const;
+  // Output `output` of the operator is a mean over the device's part: to be multiplied by the part's share.
+  bool scalesMean(const std::vector<AxisUse>& uses, size_t output) const;
+  // The factors over whose parts it is one.
+  std::vector<int> meanFactors(const std::vector<AxisUse>& uses, size_t output) const;
+
   // nullopt where a use is not possible. An empty list replicates on all axes.
   std::optional<Strategy> make(const std::vector<AxisUse>& uses) const;
 

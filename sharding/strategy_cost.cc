@@ -21,10 +21,7 @@ class NodeCost {
   }
 
   StrategyCost of(const Strategy& strategy) const {
-    const bool exchanges = std::any_of(strategy.uses.begin(), strategy.uses.end(), [&](const AxisUse& use) {
-      return use.kind == AxisUse::Kind::kFactor && builder_.exchanges(use.index);
-    });
-    if (exchanges) return ofExchange(strategy);
+    if (builder_.exchangesAny(strategy.uses)) return ofExchange(strategy);
     if (builder_.rule() && builder_.rule()->flops == 0) return {};  // a view
     int64_t bytes = 0;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
@@ -75,7 +72,8 @@ class NodeCost {
             builder.addValue(graph_.value(id).name, graph_.dataType(id), shardOf(strategy.inputs[i], graph_.shape(id), mesh_, device).size);
       }
     }
-    emitLocalNode(builder, builder_, {graph_, mesh_, device, groups_}, node_, strategy, std::move(inputs));
+    EmittedValues emitted;
+    emitLocalNode(builder, builder_, {graph_, mesh_, device, groups_, &emitted}, node_, strategy, std::move(inputs));
     const WorkCount count = countWork(local, mesh_, groups_, model_);
     return {count.compute_ns, count.communication_ns};
   }

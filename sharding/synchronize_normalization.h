@@ -11,16 +11,8 @@ namespace pipeshard {
 
 // `piece`: a subgraph of one device (static shapes), whose batch axis holds rows_here of the rows_together rows that the devices
 // of `group` (index into Program::groups) hold together. Every BatchNormalization with training_mode = 1, and every
-// pipeshard::BatchNormalizationInputGrad and ...WeightGrad, becomes standard nodes and pipeshard::AllReduce nodes over `group`:
-//
-//   mean = AllReduce(sum x) / N       variance = AllReduce(sum (x - mean)^2) / N       N = elements per channel, of all devices
-//   Y = (x - mean) (inv scale) + bias                              inv = 1 / sqrt(variance + epsilon)
-//   running' = running momentum + batch (1 - momentum)            equal on all devices, biased variance as in ONNX
-//   dX = scale inv (dY - AllReduce(sum dY) / N - (x - mean) inv^2 AllReduce(sum dY (x - mean)) / N)
-//   dScale = inv sum dY (x - mean), dBias = sum dY                over this device's rows: parts of the gradient, to be summed
-//
-// Moments and sums are float64 whatever x is, and the rest is the arithmetic of the CPU kernel of one device, so that in float32 the
-// order of the sums does not show: else a Relu behind it flips for values near zero, and gradients jump by a percent.
+// pipeshard::BatchNormalizationInputGrad and ...WeightGrad, becomes standard nodes and pipeshard::AllReduce nodes over `group`, as
+// batch_moments.h says. Gradients of Scale and Bias are over this device's rows: parts of the gradient, to be summed.
 //
 // Moments of one x are computed once per piece. Graph inputs and outputs keep names, shapes and order. Functions that nobody
 // calls any more leave piece.functions. The nodes and their order follow from the piece's structure alone: devices whose pieces

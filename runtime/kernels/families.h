@@ -28,6 +28,6 @@ void addGatherKernels(KernelRegistry& registry);              // Gather and its 
 void addScatterKernels(KernelRegistry& registry);             // GatherElements and its gradient, GatherND, ScatterElements, ScatterND
 void addActivationGradKernels(KernelRegistry& registry);      // ReluGrad, GeluGrad
 void addOptimizerKernels(KernelRegistry& registry);           // SGD, SGDMomentum, Adam, AdamW
-void addCollectiveKernels(KernelRegistry& registry);          // AllReduce
+void addCollectiveKernels(KernelRegistry& registry);          // AllReduce, AllGather, ReduceScatter, AllToAll
 
 }  // namespace pipeshard::kernels

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "transport/communicator.h"
 
 namespace pipeshard {
 
@@ -28,14 +29,26 @@ struct KernelSpec {
   std::vector<TensorSpec> outputs;
 };
 
+// One collective, by the group's index in Program::groups. Meaning of the pointers as in transport/communicator.h: `count` elements per
+// member; results in rank order, the same bits in every run. input == output is allowed for kAllReduce.
+struct CollectiveCall {
+  enum class Kind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
+  Kind kind = Kind::kAllReduce;
+  int group = -1;
+  size_t members = 0;  // that the caller counts on; 0: any number
+  DataType type = DataType::kUndefined;
+  Reduction reduction = Reduction::kSum;  // kAllReduce, kReduceScatter
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t count = 0;
+};
+
 // What a kernel of a collective calls: the ranks of this program's groups, as the executor knows them. Every member of the group
 // calls the same operations in the same order; they wait for each other.
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  // output := the sum of the members' inputs, element by element in rank order: the same bits everywhere. `group` is an index
-  // into Program::groups; input == output is allowed.
-  virtual void allReduceSum(int group, DataType type, const void* input, void* output, size_t count) = 0;
+  virtual void call(const CollectiveCall& call) = 0;
 };
 
 // Pointers of one execution, by position; nullptr for absent ones. Dense row-major, 64-byte aligned when from the arena.
@@ -59,6 +72,8 @@ class Kernel {
   virtual bool mayAccumulate(int /*output*/) const { return false; }
   // The group over which run() calls its one collective; nullopt for all others, which need nothing but their arguments.
   virtual std::optional<int> collectiveGroup() const { return std::nullopt; }
+  // As many members that group must have; 0: any number.
+  virtual size_t collectiveMembers() const { return 0; }
 };
 
 using KernelFactory = std::function<std::unique_ptr<Kernel>(const KernelSpec&)>;

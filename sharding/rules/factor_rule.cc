@@ -59,6 +59,8 @@ std::optional<FactorRule> factorRule(const Graph& graph, const Node& node) {
   return function == nullptr ? std::nullopt : function(graph, node);
 }
 
+std::vector<std::pair<std::string, std::string>> operatorsWithRule() { return ruleTable().operators(); }
+
 std::optional<FactorRule> factorRule(const Graph& graph, NodeId node) { return factorRule(graph, graph.node(node)); }
 
 int64_t nodeFlops(const Graph& graph, NodeId node) {

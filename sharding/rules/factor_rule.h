@@ -13,6 +13,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/graph.h"
@@ -57,6 +58,9 @@ std::optional<FactorRule> factorRule(const Graph& graph, NodeId node);
 
 // The same for a node that is not (yet) in the graph, but whose inputs and outputs are values of it.
 std::optional<FactorRule> factorRule(const Graph& graph, const Node& node);
+
+// (domain, operator) of all rules, sorted.
+std::vector<std::pair<std::string, std::string>> operatorsWithRule();
 
 // Forward FLOPs of a node: the rule's, or the elements of its outputs where there is no rule.
 int64_t nodeFlops(const Graph& graph, NodeId node);

@@ -136,13 +136,14 @@ std::optional<FactorRule> scatterNdRule(const Graph& graph, const Node& node) {
   return builder.build(builder.outputElements(0) * kMoveFlops);
 }
 
-// indices -> indices with a class axis inserted
+// indices, depth, values -> indices with a class axis inserted
 std::optional<FactorRule> oneHotRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), builder.outputShape(0).size()));
   const std::vector<int> factors = builder.factorsOf(builder.inputShape(0), FactorKind::kParallel, "i");
   builder.alignInput(0, factors);
   for (size_t i = 0; i < factors.size(); ++i) builder.setOutput(0, i < axis ? i : i + 1, {factors[i]});
+  builder.setOutput(0, axis, {builder.factor("depth", builder.outputShape(0)[axis], FactorKind::kWhole)});
   return builder.build(builder.outputElements(0) * kMoveFlops);
 }
 

@@ -61,6 +61,20 @@ std::optional<FactorRule> cumSumRule(const Graph& graph, const Node& node) {
   return builder.build(builder.outputElements(0) * kMoveFlops);
 }
 
+// X, K -> values, indices: the k largest along one axis.
+std::optional<FactorRule> topKRule(const Graph& graph, const Node& node) {
+  RuleBuilder builder(graph, node);
+  const Shape& shape = builder.inputShape(0);
+  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), shape.size()));
+  std::vector<int> factors = builder.factorsOf(shape);
+  builder.setKind(factors[axis], FactorKind::kWhole);
+  builder.alignInput(0, factors);
+  factors[axis] = builder.factor("k", builder.outputShape(0)[axis], FactorKind::kWhole);
+  builder.alignOutput(0, factors);
+  builder.alignOutput(1, factors);
+  return builder.build(builder.inputElements(0) * kTranscendentalFlops);
+}
+
 }  // namespace
 
 void registerReductionRules(RuleTable& table) {
@@ -70,6 +84,7 @@ void registerReductionRules(RuleTable& table) {
                reduceRule);
   table.addAll("", {"ArgMax", "ArgMin"}, argReduceRule);
   table.add("", "CumSum", cumSumRule);
+  table.add("", "TopK", topKRule);
 }
 
 }  // namespace pipeshard

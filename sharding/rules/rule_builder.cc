@@ -20,6 +20,12 @@ RuleFunction RuleTable::find(const std::string& domain, const std::string& op_ty
   return found == functions_.end() ? nullptr : found->second;
 }
 
+std::vector<std::pair<std::string, std::string>> RuleTable::operators() const {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const auto& [name, function] : functions_) names.push_back(name);
+  return names;
+}
+
 RuleBuilder::RuleBuilder(const Graph& graph, const Node& node) : graph_(graph), node_(node) {
   for (ValueId input : node.inputs) rule_.inputs.emplace_back(input.valid() ? graph.shape(input).size() : 0);
   for (ValueId output : node.outputs) rule_.outputs.emplace_back(output.valid() ? graph.shape(output).size() : 0);

@@ -29,6 +29,7 @@ class RuleTable {
   void add(std::string_view domain, std::string_view op_type, RuleFunction function);
   void addAll(std::string_view domain, const std::vector<std::string_view>& op_types, RuleFunction function);
   RuleFunction find(const std::string& domain, const std::string& op_type) const;  // nullptr: none
+  std::vector<std::pair<std::string, std::string>> operators() const;
 
  private:
   std::map<std::pair<std::string, std::string>, RuleFunction> functions_;

@@ -271,11 +271,11 @@ TEST(ExecutorCollectives, RefusesWhatAllReduceCannotDo) {
     EXPECT_ERROR(Executor(std::move(image), {}), ErrorCode::kBadModel, message);
   };
   refuse(
-      DataType::kFloat64, [](Node& node) { node.attributes["reduction"] = std::string("max"); }, "reduction is \"max\"");
+      DataType::kFloat64, [](Node& node) { node.attributes["reduction"] = std::string("product"); }, "reduction is \"product\"");
   refuse(
       DataType::kFloat64, [](Node& node) { node.attributes.erase("group"); }, "attribute group");
   refuse(
-      DataType::kInt64, [](Node&) {}, "the CPU kernel supports float32, float64");
+      DataType::kInt8, [](Node&) {}, "the CPU kernel supports float32, float64, int32, int64");
 }
 
 }  // namespace

@@ -41,6 +41,25 @@ TEST(FactorRule, ReshapeFollowsABatchOfOne) {
   EXPECT_EQ(reshapeRule({1, 16}, {1, -1, 16}, {1, 1, 16}), "r0(16) u1(1): [u1][r0],[] -> [][u1][r0]");
 }
 
+TEST(FactorRule, TheLargestOfARowNeedTheRow) {
+  Graph graph;
+  graph.opset_imports = {{"", 18}};
+  GraphBuilder builder(graph);
+  const ValueId x = builder.addValue("x", DataType::kFloat32, {4, 6, 8});
+  const ValueId k = builder.addConstant("k", makeConstant<int64_t>({1}, {2}));
+  const ValueId values = builder.addValue("values", DataType::kFloat32, {4, 2, 8});
+  const ValueId places = builder.addValue("places", DataType::kInt64, {4, 2, 8});
+  builder.addNode("", "TopK", {x, k}, {values, places}, {{"axis", int64_t{1}}});
+  EXPECT_EQ(printFactorRule(*factorRule(graph, NodeId(0))),
+            "a0(4) a1(6,whole) a2(8) k(2,whole): [a0][a1][a2],[] -> [a0][k][a2],[a0][k][a2]");
+}
+
+TEST(FactorRule, OneHotKnowsItsClasses) {
+  Model model(4);
+  model.op("OneHot", {model.input("x", {4, 6}), model.integers({5}), model.parameter("values", {2})}, {4, 6, 5});
+  EXPECT_EQ(lastRule(model), "i0(4) i1(6) depth(5,whole): [i0][i1],[],[] -> [i0][i1][depth]");
+}
+
 TEST(FactorRule, OperatorsWithoutARuleCountTheirOutputs) {
   Model model(8);
   model.op("Unheard", {model.input("x", {8, 16})}, {8, 2});

@@ -33,6 +33,29 @@ const Constant& valueOf(const Graph& graph, const Tensors& values, ValueId id) {
   return *constant;
 }
 
+struct Blocks {
+  size_t outer = 1;
+  size_t axis_size = 1;
+  size_t bytes = 1;  // of one entry of the axis
+};
+
+Blocks blocksOf(const Constant& tensor, size_t axis) {
+  Blocks blocks;
+  for (size_t a = 0; a < axis; ++a) blocks.outer *= static_cast<size_t>(tensor.shape[a]);
+  blocks.axis_size = static_cast<size_t>(tensor.shape[axis]);
+  blocks.bytes = static_cast<size_t>(rowMajorStrides(tensor.shape)[axis]) * dataTypeSize(tensor.data_type);
+  return blocks;
+}
+
+template <typename T>
+Constant constantOf(const Shape& shape, const std::vector<T>& elements) {
+  Constant constant{dataTypeOf<T>(), shape, std::vector<std::byte>(elements.size() * sizeof(T))};
+  std::memcpy(constant.bytes.data(), elements.data(), constant.bytes.size());
+  return constant;
+}
+
+}  // namespace
+
 void runNode(const Graph& graph, const Node& node, Tensors& values, Collectives* collectives) {
   KernelSpec spec;
   spec.node = &node;
@@ -60,29 +83,6 @@ void runNode(const Graph& graph, const Node& node, Tensors& values, Collectives*
   const size_t misaligned = reinterpret_cast<uintptr_t>(workspace.data()) % 64;
   kernel->run({inputs, outputs, workspace.data() + (64 - misaligned) % 64, collectives});
 }
-
-struct Blocks {
-  size_t outer = 1;
-  size_t axis_size = 1;
-  size_t bytes = 1;  // of one entry of the axis
-};
-
-Blocks blocksOf(const Constant& tensor, size_t axis) {
-  Blocks blocks;
-  for (size_t a = 0; a < axis; ++a) blocks.outer *= static_cast<size_t>(tensor.shape[a]);
-  blocks.axis_size = static_cast<size_t>(tensor.shape[axis]);
-  blocks.bytes = static_cast<size_t>(rowMajorStrides(tensor.shape)[axis]) * dataTypeSize(tensor.data_type);
-  return blocks;
-}
-
-template <typename T>
-Constant constantOf(const Shape& shape, const std::vector<T>& elements) {
-  Constant constant{dataTypeOf<T>(), shape, std::vector<std::byte>(elements.size() * sizeof(T))};
-  std::memcpy(constant.bytes.data(), elements.data(), constant.bytes.size());
-  return constant;
-}
-
-}  // namespace
 
 Tensors runGraph(const Graph& graph, const Tensors& given, const std::vector<std::string>& wanted, Collectives* collectives) {
   const std::vector<bool> needed = neededNodes(graph, wanted);

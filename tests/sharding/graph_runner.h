@@ -18,6 +18,9 @@ using Tensors = std::map<std::string, Constant>;  // by value name
 // `collectives`: what its collective nodes call.
 Tensors runGraph(const Graph& graph, const Tensors& given, const std::vector<std::string>& wanted, Collectives* collectives = nullptr);
 
+// One node, whose inputs are constants or in `values`; its outputs are put there.
+void runNode(const Graph& graph, const Node& node, Tensors& values, Collectives* collectives = nullptr);
+
 // Normally distributed elements of type float64 or float32.
 Constant randomReals(std::mt19937_64& generator, const Shape& shape, DataType type = DataType::kFloat64);
 // Uniform in [low, high), int64.

@@ -21,11 +21,24 @@ void addElementwise(std::vector<RuleCase>& cases) {
   for (const char* op : {"Exp", "Neg", "Abs", "Erf", "Tanh", "Sigmoid", "Relu", "Sin", "Cos", "Identity", "Gelu", "Mish"}) {
     cases.push_back({op, "", op, {real({4, 6})}, {{kReal, {4, 6}}}});
   }
+  for (const char* op : {"Acos",   "Acosh", "Asin",  "Asinh",       "Atan",      "Atanh",     "Ceil",  "Celu",
+                         "Cosh",   "Elu",   "Floor", "HardSigmoid", "HardSwish", "LeakyRelu", "Round", "Selu",
+                         "Shrink", "Sign",  "Sinh",  "Softplus",    "Softsign",  "Swish",     "Tan",   "ThresholdedRelu"}) {
+    cases.push_back({op, "", op, {real({4, 6})}, {{kReal, {4, 6}}}});
+  }
+  for (const char* op : {"Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}) {
+    cases.push_back({op, "", op, {index({4, 6}, 0, 9), index({6}, 1, 9)}, {{kIndexType, {4, 6}}}});
+  }
+  cases.push_back(
+      {"BitShift", "", "BitShift", {index({4, 6}, 0, 9), index({6}, 1, 9)}, {{kIndexType, {4, 6}}}, {{"direction", std::string("LEFT")}}});
+  cases.push_back({"BitwiseNot", "", "BitwiseNot", {index({4, 6}, 0, 9)}, {{kIndexType, {4, 6}}}});
+  cases.push_back({"PRelu", "", "PRelu", {real({4, 6}), real({6})}, {{kReal, {4, 6}}}});
+  cases.push_back({"IsInf", "", "IsInf", {real({4, 6})}, {{kFlagType, {4, 6}}}});
   for (const char* op : {"Sqrt", "Log", "Reciprocal"}) cases.push_back({op, "", op, {positive({4, 6})}, {{kReal, {4, 6}}}});
   for (const char* op : {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}) {
     cases.push_back({op, "", op, {index({4, 6}, 0, 3), index({6}, 0, 3)}, {{kFlagType, {4, 6}}}});
   }
-  for (const char* op : {"And", "Or"}) cases.push_back({op, "", op, {flag({4, 6}), flag({4, 1})}, {{kFlagType, {4, 6}}}});
+  for (const char* op : {"And", "Or", "Xor"}) cases.push_back({op, "", op, {flag({4, 6}), flag({4, 1})}, {{kFlagType, {4, 6}}}});
   cases.push_back({"Not", "", "Not", {flag({4, 6})}, {{kFlagType, {4, 6}}}});
   cases.push_back({"IsNaN", "", "IsNaN", {real({4, 6})}, {{kFlagType, {4, 6}}}});
   cases.push_back({"Pow", "", "Pow", {positive({4, 6}), number(3)}, {{kReal, {4, 6}}}});
@@ -86,6 +99,9 @@ void addReductions(std::vector<RuleCase>& cases) {
     cases.push_back({name + "OverEnds", "", op, {real({4, 6, 2}), fixed({0, -1})}, {{kReal, {6}}}, {{"keepdims", int64_t{0}}}});
     cases.push_back({name + "OverAll", "", op, {real({4, 6})}, {{kReal, {}}}, {{"keepdims", int64_t{0}}}});
   }
+  for (const char* op : {"ReduceLogSum", "ReduceLogSumExp"}) {
+    cases.push_back({std::string(op) + "OverMiddle", "", op, {positive({4, 6, 2}), fixed({1})}, {{kReal, {4, 1, 2}}}});
+  }
   cases.push_back({"ReduceSumOfIntegers", "", "ReduceSum", {index({4, 6}, 0, 5)}, {{kIndexType, {}}}, {{"keepdims", int64_t{0}}}});
 }
 
@@ -115,6 +131,19 @@ void addMovement(std::vector<RuleCase>& cases) {
   cases.push_back({"Trilu", "", "Trilu", {real({2, 4, 4})}, {{kReal, {2, 4, 4}}}, {{"upper", int64_t{0}}}});
   cases.push_back({"ConstantOfShape", "", "ConstantOfShape", {fixed({4, 6})}, {{DataType::kFloat32, {4, 6}}}, {}, 0});
   cases.push_back({"ArgMax", "", "ArgMax", {real({4, 6, 2})}, {{kIndexType, {4, 1, 2}}}, {{"axis", int64_t{1}}}});
+  cases.push_back({"ArgMin", "", "ArgMin", {real({4, 6, 2})}, {{kIndexType, {4, 2}}}, {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}}});
+  for (int64_t axis : {0, 1}) {
+    cases.push_back({"TopKAlong" + std::to_string(axis),
+                     "",
+                     "TopK",
+                     {real({4, 6}), fixed({2})},
+                     {{kReal, axis == 0 ? Shape{2, 6} : Shape{4, 2}}, {kIndexType, axis == 0 ? Shape{2, 6} : Shape{4, 2}}},
+                     {{"axis", axis}}});
+  }
+  cases.push_back({"Range", "", "Range", {integer(2), integer(8), integer(2)}, {{kIndexType, {3}}}});
+  cases.push_back({"Shape", "", "Shape", {real({4, 6})}, {{kIndexType, {2}}}});
+  cases.push_back({"Size", "", "Size", {real({4, 6})}, {{kIndexType, {}}}});
+  cases.push_back({"EyeLike", "", "EyeLike", {real({4, 6})}, {{kReal, {4, 6}}}});
   cases.push_back({"Dropout", "", "Dropout", {real({4, 6})}, {{kReal, {4, 6}}}});
   cases.push_back({"CumSum", "", "CumSum", {real({4, 6}), integer(1)}, {{kReal, {4, 6}}}});
 }
@@ -128,6 +157,7 @@ void addConvolutions(std::vector<RuleCase>& cases) {
   transposed["output_padding"] = Ints{0, 0};
   std::map<std::string, Attribute> averaged = window;
   averaged["image"] = Ints{3, 5};
+  averaged["ceil_mode"] = averaged["count_include_pad"] = int64_t{0};
   const Argument image = real({4, 6, 3, 5});
   const Argument weight = real({2, 6, 3, 3});
   const Argument output = real({4, 2, 3, 5});
@@ -176,6 +206,15 @@ void addNormalizations(std::vector<RuleCase>& cases) {
                      {{kReal, {4, 6, 2}}},
                      axis_1});
   }
+  cases.push_back({"Hardmax", "", "Hardmax", {real({4, 6})}, {{kReal, {4, 6}}}});
+  cases.push_back({"InstanceNormalization", "", "InstanceNormalization", {real({4, 6, 5}), real({6}), real({6})}, {{kReal, {4, 6, 5}}}});
+  // ONNX's body computes in the type that is stashed.
+  cases.push_back({"RMSNormalization",
+                   "",
+                   "RMSNormalization",
+                   {real({4, 2, 6}), real({6})},
+                   {{kReal, {4, 2, 6}}},
+                   {{"stash_type", typeNumber(kReal)}}});
   cases.push_back({"LpNormalization", "", "LpNormalization", {real({4, 6})}, {{kReal, {4, 6}}}});
   cases.push_back({"LpNormalizationOverMiddle", "", "LpNormalization", {real({4, 6, 2})}, {{kReal, {4, 6, 2}}}, axis_1});
   cases.push_back({"LayerNormalization",
@@ -336,7 +375,8 @@ std::vector<Constant> caseInputs(const RuleCase& rule_case, std::mt19937_64& gen
 Graph caseGraph(const RuleCase& rule_case, const std::vector<Constant>& inputs, const std::vector<Shape>& output_shapes) {
   Graph graph;
   graph.opset_imports = {{"", 18}, {"pipeshard", 1}};
-  if (rule_case.op_type == "Gelu") graph.opset_imports[""] = 20;
+  static const std::map<std::string, int> kNewer = {{"AveragePool", 19}, {"Gelu", 20}, {"RMSNormalization", 23}, {"Swish", 24}};
+  if (kNewer.contains(rule_case.op_type)) graph.opset_imports[""] = kNewer.at(rule_case.op_type);
   GraphBuilder builder(graph);
   std::vector<ValueId> ids;
   for (size_t i = 0; i < inputs.size(); ++i) {

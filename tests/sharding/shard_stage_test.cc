@@ -21,7 +21,9 @@ using testing::StageModel;
 
 ShardingResult shard(const TrainingGraph& training, const std::string& mesh, const ShardStageOptions& options) {
   const LogicalMesh logical = parseMesh(mesh);
-  return shardStage(training, allNodes(training), logical, CostModel::uniform(logical), options);
+  ShardingResult result = shardStage(training, allNodes(training), logical, CostModel::uniform(logical), options);
+  verifyStageSharding(training, allNodes(training), result.sharding);
+  return result;
 }
 
 // Collectives of reshardings, by phase group ("forward", "backward", "update": gradient synchronisation and updates), kind and mesh axis.
@@ -223,6 +225,7 @@ TEST(ShardStage, OtherSpecsThanThoseInUseMakeNothingCheaper) {
     context.limits.keep_all = true;
     const ShardingProblem all(training, nodes, mesh, model, options, context.limits);
     const ShardingResult result = context.solve(few, {});
+    verifyStageSharding(training, nodes, result.sharding);
     EXPECT_TRUE(result.optimal);
     EXPECT_EQ(result.total_ns(), context.solve(all, {}).total_ns());
   }
@@ -244,6 +247,7 @@ TEST(ShardStage, APartOfAModelKeepsWhatItSharesReplicated) {
   }
   options.replicated = {shared};
   const ShardingResult result = shardStage(training, nodes, mesh, CostModel::uniform(mesh), options);
+  verifyStageSharding(training, nodes, result.sharding);
   EXPECT_TRUE(result.sharding.kept[shared.index()].isReplicated());
   EXPECT_TRUE(result.sharding.strategies[0].outputs.empty());
   EXPECT_FALSE(result.sharding.strategies[nodes[0].index()].outputs.empty());

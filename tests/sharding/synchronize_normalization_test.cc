@@ -27,17 +27,19 @@ struct Meeting {
 class ThreadCollectives : public Collectives {
  public:
   ThreadCollectives(Meeting& meeting, size_t device) : meeting_(meeting), device_(device) {}
-  void allReduceSum(int group, DataType type, const void* input, void* output, size_t count) override {
-    groups.push_back(group);
-    EXPECT_EQ(type, DataType::kFloat64);
-    meeting_.inputs[device_] = static_cast<const double*>(input);
+  void call(const CollectiveCall& call) override {
+    groups.push_back(call.group);
+    EXPECT_EQ(call.kind, CollectiveCall::Kind::kAllReduce);
+    EXPECT_EQ(call.reduction, Reduction::kSum);
+    EXPECT_EQ(call.type, DataType::kFloat64);
+    meeting_.inputs[device_] = static_cast<const double*>(call.input);
     meeting_.barrier.arrive_and_wait();
-    std::vector<double> sum(count);
+    std::vector<double> sum(call.count);
     for (const double* part : meeting_.inputs) {
-      for (size_t i = 0; i < count; ++i) sum[i] += part[i];
+      for (size_t i = 0; i < call.count; ++i) sum[i] += part[i];
     }
     meeting_.barrier.arrive_and_wait();
-    std::memcpy(output, sum.data(), count * sizeof(double));
+    std::memcpy(call.output, sum.data(), call.count * sizeof(double));
   }
   std::vector<int> groups;
 

@@ -1,0 +1,255 @@
+#include "sharding/cross_mesh.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <tuple>
+
+#include "ir/error.h"
+#include "sharding/spec_space.h"
+
+namespace pipeshard {
+namespace {
+
+void requireResolved(const ShardingSpec& spec) {
+  PIPESHARD_CHECK(spec.partial.empty(), "{} is a partial sum: it is resolved before it is sent, and made after it is received",
+                  printSpec(spec));
+}
+
+int64_t transferTime(const LinkCost& link, int64_t bytes) {
+  return link.latency_ns + static_cast<int64_t>(std::ceil(static_cast<double>(bytes) / link.bytes_per_ns));
+}
+
+std::vector<Shard> shardsOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh) {
+  std::vector<Shard> shards;
+  for (int device = 0; device < mesh.deviceCount(); ++device) shards.push_back(shardOf(spec, shape, mesh, device));
+  return shards;
+}
+
+// Along one axis: [start, start + size).
+struct Interval {
+  int64_t start = 0;
+  int64_t size = 0;
+};
+
+// The senders' shards as cells of a grid over the tensor, each with the devices that hold it.
+class SenderGrid {
+ public:
+  SenderGrid(const std::vector<Shard>& shards, size_t rank) : starts_(rank) {
+    for (size_t axis = 0; axis < rank; ++axis) {
+      std::vector<int64_t>& starts = starts_[axis];
+      for (const Shard& shard : shards) starts.push_back(shard.start[axis]);
+      std::sort(starts.begin(), starts.end());
+      starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
+      cells_ *= starts.size();
+    }
+    holders_.resize(cells_);
+    for (size_t device = 0; device < shards.size(); ++device) {
+      holders_[cellAt(shards[device].start)].push_back(static_cast<int>(device));
+    }
+  }
+
+  const std::vector<int>& holdersOf(const Shape& position) const { return holders_[cellAt(position)]; }
+
+  // What the cells leave of a receiver's shard along an axis. An axis of size 0 is one empty interval.
+  std::vector<Interval> cut(size_t axis, int64_t start, int64_t size) const {
+    std::vector<Interval> parts;
+    const std::vector<int64_t>& starts = starts_[axis];
+    for (int64_t at = start; parts.empty() || at < start + size;) {
+      const auto next = std::upper_bound(starts.begin(), starts.end(), at);
+      const int64_t end = next == starts.end() ? start + size : std::min(*next, start + size);
+      parts.push_back({at, end - at});
+      at = end;
+    }
+    return parts;
+  }
+
+ private:
+  size_t cellAt(const Shape& position) const {
+    size_t cell = 0;
+    for (size_t axis = 0; axis < starts_.size(); ++axis) {
+      const std::vector<int64_t>& starts = starts_[axis];
+      const auto next = std::upper_bound(starts.begin(), starts.end(), position[axis]);
+      cell = cell * starts.size() + static_cast<size_t>(next - starts.begin()) - 1;
+    }
+    return cell;
+  }
+
+  std::vector<std::vector<int64_t>> starts_;  // by axis
+  size_t cells_ = 1;
+  std::vector<std::vector<int>> holders_;
+};
+
+// Adds the pieces of one receiver, not yet given to senders.
+void addPieces(CrossMeshTransfer& transfer, const SenderGrid& grid, const Shard& shard, int receiver) {
+  const size_t rank = shard.start.size();
+  CrossMeshAssembly assembly;
+  std::vector<std::vector<Interval>> parts;
+  size_t cells = 1;
+  for (size_t axis = 0; axis < rank; ++axis) {
+    parts.push_back(grid.cut(axis, shard.start[axis], shard.size[axis]));
+    assembly.sizes.emplace_back();
+    for (const Interval& part : parts.back()) assembly.sizes.back().push_back(part.size);
+    cells *= parts.back().size();
+  }
+  for (size_t cell = 0; cell < cells; ++cell) {
+    Shard box{Shape(rank), Shape(rank)};
+    size_t rest = cell;
+    for (size_t axis = rank; axis-- > 0;) {
+      const Interval& part = parts[axis][rest % parts[axis].size()];
+      rest /= parts[axis].size();
+      box.start[axis] = part.start;
+      box.size[axis] = part.size;
+    }
+    assembly.pieces.push_back(static_cast<int>(transfer.pieces.size()));
+    transfer.pieces.push_back({-1, receiver, std::move(box)});
+  }
+  transfer.assemblies.push_back(std::move(assembly));
+}
+
+// The longest pieces first, each to the device that has least to send.
+void chooseSenders(CrossMeshTransfer& transfer, const SenderGrid& grid, const std::vector<int64_t>& times, std::vector<int64_t>& load) {
+  std::vector<size_t> order(transfer.pieces.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return times[a] > times[b]; });
+  for (size_t p : order) {
+    CrossMeshPiece& piece = transfer.pieces[p];
+    const std::vector<int>& holders = grid.holdersOf(piece.box.start);
+    piece.sender = *std::min_element(holders.begin(), holders.end(),
+                                     [&](int a, int b) { return load[static_cast<size_t>(a)] < load[static_cast<size_t>(b)]; });
+    load[static_cast<size_t>(piece.sender)] += times[p];
+  }
+}
+
+// A spec on the way, and what it costs to get there or on from there.
+struct Candidate {
+  ShardingSpec spec;
+  int64_t cost_ns = 0;
+};
+
+// All specs that are no partial sums, cheapest first, and of these the side's own. Cuts along axes of one device say nothing new.
+std::vector<Candidate> candidatesOf(const Shape& shape, DataType type, const CrossMeshSide& side, bool is_sender) {
+  std::vector<ShardingSpec> specs;
+  if (side.spec.partial.empty()) specs.push_back(side.spec);
+  const auto usesLoneDevice = [&](const ShardingSpec& spec) {
+    for (int axis = 0; axis < side.mesh.rank(); ++axis) {
+      if (side.mesh.axisSize(axis) == 1 && spec.uses(axis)) return true;
+    }
+    return false;
+  };
+  const auto space = SpecSpace::of(shape.size(), side.mesh.rank());
+  for (const ShardingSpec& spec : space->specs()) {
+    if (!spec.partial.empty() || spec == side.spec || usesLoneDevice(spec) || !specFault(spec, shape, side.mesh).empty()) continue;
+    specs.push_back(spec);
+  }
+  const std::vector<ShardingSpec> own{side.spec};
+  const std::vector<int64_t> costs = reshardingCosts(shape, type, is_sender ? own : specs, is_sender ? specs : own, side.mesh, side.model);
+  std::vector<Candidate> candidates;
+  for (size_t i = 0; i < specs.size(); ++i) candidates.push_back({specs[i], costs[i]});
+  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.cost_ns < b.cost_ns; });
+  return candidates;
+}
+
+// No transfer to this spec takes less: somebody receives the largest shard, and somebody sends his share of all.
+int64_t leastTransfer(const Shape& shape, int64_t element, const LogicalMesh& from_mesh, const LogicalMesh& to_mesh, const ShardingSpec& to,
+                      const LinkCost& between) {
+  int64_t total = 0;
+  for (const Shard& shard : shardsOf(to, shape, to_mesh)) total += elementCount(shard.size) * element;
+  const int64_t share = std::max(largestShard(to, shape, to_mesh) * element, total / from_mesh.deviceCount());
+  return between.latency_ns + static_cast<int64_t>(static_cast<double>(share) / between.bytes_per_ns);
+}
+
+}  // namespace
+
+CrossMeshTransfer planTransfer(const Shape& shape, DataType type, const LogicalMesh& from_mesh, const ShardingSpec& from,
+                               const LogicalMesh& to_mesh, const ShardingSpec& to, const LinkCost& between) {
+  requireResolved(from);
+  requireResolved(to);
+  const SenderGrid grid(shardsOf(from, shape, from_mesh), shape.size());
+  CrossMeshTransfer transfer;
+  for (int receiver = 0; receiver < to_mesh.deviceCount(); ++receiver) {
+    addPieces(transfer, grid, shardOf(to, shape, to_mesh, receiver), receiver);
+  }
+  std::vector<int64_t> times;
+  std::vector<int64_t> sending(static_cast<size_t>(from_mesh.deviceCount()));
+  std::vector<int64_t> receiving(static_cast<size_t>(to_mesh.deviceCount()));
+  for (const CrossMeshPiece& piece : transfer.pieces) {
+    const int64_t bytes = byteCount(type, piece.box.size);
+    transfer.bytes += bytes;
+    times.push_back(transferTime(between, bytes));
+    receiving[static_cast<size_t>(piece.receiver)] += times.back();
+  }
+  chooseSenders(transfer, grid, times, sending);
+  transfer.cost_ns = std::max(*std::max_element(sending.begin(), sending.end()), *std::max_element(receiving.begin(), receiving.end()));
+  return transfer;
+}
+
+CrossMeshPlan planCrossMesh(const Shape& shape, DataType type, const CrossMeshSide& from, const CrossMeshSide& to,
+                            const LinkCost& between) {
+  const std::vector<Candidate> senders = candidatesOf(shape, type, from, true);
+  const std::vector<Candidate> receivers = candidatesOf(shape, type, to, false);
+  const int64_t element = byteCount(type, {});
+  CrossMeshPlan best;
+  best.cost_ns = std::numeric_limits<int64_t>::max();
+  for (const Candidate& received : receivers) {
+    const int64_t least = received.cost_ns + leastTransfer(shape, element, from.mesh, to.mesh, received.spec, between);
+    for (const Candidate& sent : senders) {
+      if (sent.cost_ns + least >= best.cost_ns) break;
+      CrossMeshTransfer transfer = planTransfer(shape, type, from.mesh, sent.spec, to.mesh, received.spec, between);
+      const int64_t cost_ns = sent.cost_ns + transfer.cost_ns + received.cost_ns;
+      if (cost_ns >= best.cost_ns) continue;
+      best = {sent.spec, {}, std::move(transfer), received.spec, {}, cost_ns};
+    }
+  }
+  best.before = planResharding(shape, type, from.spec, best.sent, from.mesh, from.model);
+  best.after = planResharding(shape, type, best.received, to.spec, to.mesh, to.model);
+  return best;
+}
+
+std::vector<AxisRange> cutOut(const Shard& held, const Shard& box) {
+  std::vector<AxisRange> ranges;
+  for (size_t axis = 0; axis < box.start.size(); ++axis) {
+    const int64_t offset = box.start[axis] - held.start[axis];
+    PIPESHARD_CHECK(offset >= 0 && offset + box.size[axis] <= held.size[axis],
+                    "{} entries of axis {} from {} on are not within {} from {} on", box.size[axis], axis, box.start[axis], held.size[axis],
+                    held.start[axis]);
+    if (box.size[axis] != held.size[axis]) ranges.push_back({static_cast<int>(axis), offset, box.size[axis]});
+  }
+  return ranges;
+}
+
+std::vector<Concatenation> putTogether(const CrossMeshAssembly& assembly) {
+  std::vector<Concatenation> steps;
+  std::vector<int> operands(assembly.pieces.size());
+  std::iota(operands.begin(), operands.end(), 0);
+  // Axis by axis from the last: what is left is a grid over the axes before, each entry whole along the axes behind.
+  for (size_t axis = assembly.sizes.size(); axis-- > 0;) {
+    const size_t along = assembly.sizes[axis].size();
+    if (along == 1) continue;
+    std::vector<int> results;
+    for (size_t first = 0; first < operands.size(); first += along) {
+      Concatenation step;
+      step.axis = static_cast<int>(axis);
+      step.operands.assign(operands.begin() + static_cast<std::ptrdiff_t>(first),
+                           operands.begin() + static_cast<std::ptrdiff_t>(first + along));
+      size_t rest = first / along;
+      step.shape.resize(assembly.sizes.size());
+      for (size_t a = assembly.sizes.size(); a-- > 0;) {
+        const std::vector<int64_t>& sizes = assembly.sizes[a];
+        if (a >= axis) {
+          step.shape[a] = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+        } else {
+          step.shape[a] = sizes[rest % sizes.size()];
+          rest /= sizes.size();
+        }
+      }
+      results.push_back(static_cast<int>(assembly.pieces.size() + steps.size()));
+      steps.push_back(std::move(step));
+    }
+    operands = std::move(results);
+  }
+  return steps;
+}
+
+}  // namespace pipeshard
