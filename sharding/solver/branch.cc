@@ -12,6 +12,7 @@ namespace pipeshard::solver {
 namespace {
 
 constexpr int32_t kNodesPerRound = 8;
+constexpr size_t kDivers = 2;
 constexpr size_t kMostOpenBytes = size_t{1} << 30;
 
 }  // namespace
@@ -190,6 +191,8 @@ class BranchAndBound::Expansion {
   Outcome outcome_;
 };
 
+bool BranchAndBound::later(const Open& x, const Open& y) { return x.bound != y.bound ? x.bound > y.bound : x.id > y.id; }
+
 BranchAndBound::BranchAndBound(const Model& model, double bound) : root_(model), start_(model) {
   trackOrigins(start_);
   offsets_.assign(1, 0);
@@ -202,14 +205,28 @@ BranchAndBound::BranchAndBound(const Model& model, double bound) : root_(model),
   open_.push_back(std::move(first));
 }
 
-std::optional<std::vector<int32_t>> BranchAndBound::round(double limit, int threads, const std::function<bool()>& stop) {
-  const auto later = [](const Open& x, const Open& y) { return x.bound != y.bound ? x.bound > y.bound : x.id > y.id; };
+void BranchAndBound::push(Open open) {
+  open_.push_back(std::move(open));
+  std::push_heap(open_.begin(), open_.end(), later);
+}
+
+// Those that dive, and the ones of least bound.
+std::vector<BranchAndBound::Open> BranchAndBound::nextBatch(double limit) {
   std::vector<Open> batch;
+  for (Open& open : diving_) {
+    if (open.bound <= limit - 1) batch.push_back(std::move(open));
+  }
+  diving_.clear();
   while (!open_.empty() && batch.size() < kNodesPerRound) {
     std::pop_heap(open_.begin(), open_.end(), later);
     if (open_.back().bound <= limit - 1) batch.push_back(std::move(open_.back()));
     open_.pop_back();
   }
+  return batch;
+}
+
+std::optional<std::vector<int32_t>> BranchAndBound::round(double limit, int threads, const std::function<bool()>& stop) {
+  std::vector<Open> batch = nextBatch(limit);
   std::vector<Outcome> outcomes(batch.size());
   parallelFor(threads, static_cast<int32_t>(batch.size()), [&](int32_t i) { outcomes[i] = expand(batch[i], limit, stop); });
   std::optional<std::vector<int32_t>> best;
@@ -221,11 +238,13 @@ std::optional<std::vector<int32_t>> BranchAndBound::round(double limit, int thre
       best = std::move(outcome.labels);
     }
     if (outcome.stopped) outcome.children.push_back(std::move(batch[i]));
-    for (Open& child : outcome.children) {
-      child.id = next_id_++;
-      open_.push_back(std::move(child));
-      std::push_heap(open_.begin(), open_.end(), later);
+    for (Open& child : outcome.children) child.id = next_id_++;
+    // Divers come first in the batch; who has ended is followed by a child of the next.
+    if (!outcome.children.empty() && !outcome.stopped && diving_.size() < kDivers) {
+      diving_.push_back(std::move(outcome.children.front()));
+      outcome.children.erase(outcome.children.begin());
     }
+    for (Open& child : outcome.children) push(std::move(child));
   }
   return best;
 }
@@ -234,7 +253,11 @@ BranchAndBound::Outcome BranchAndBound::expand(const Open& open, double limit, c
   return Expansion(*this, open, limit, stop).run();
 }
 
-double BranchAndBound::bound() const { return open_.empty() ? std::numeric_limits<double>::infinity() : open_.front().bound; }
+double BranchAndBound::bound() const {
+  double least = open_.empty() ? std::numeric_limits<double>::infinity() : open_.front().bound;
+  for (const Open& open : diving_) least = std::min(least, open.bound);
+  return least;
+}
 
 bool BranchAndBound::full() const { return open_.size() * (offsets_.back() / 8 + 200) > kMostOpenBytes; }
 

@@ -1,4 +1,5 @@
-// Branch and bound: a tree of restrictions of a model, each reduced and bounded again. Open nodes with the least bound come first.
+// Branch and bound: a tree of restrictions of a model, each reduced and bounded again. Open nodes with the least bound come first,
+// beside a few that are followed down at once.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,7 @@ class BranchAndBound {
 
   // No choice that was not returned costs less than this, or than a limit that was given.
   double bound() const;
-  bool done() const { return open_.empty(); }
-  size_t openCount() const { return open_.size(); }
+  size_t openCount() const { return open_.size() + diving_.size(); }
   // Open nodes need too much memory to go on.
   bool full() const;
   // Table entries visited so far.
@@ -44,12 +44,16 @@ class BranchAndBound {
   };
   class Expansion;
 
+  static bool later(const Open& x, const Open& y);
+  void push(Open open);
+  std::vector<Open> nextBatch(double limit);
   Outcome expand(const Open& open, double limit, const std::function<bool()>& stop) const;
 
   const Model& root_;
   Model start_;                  // the root, with origins tracked
   std::vector<size_t> offsets_;  // of the labels of each node of the root
   std::vector<Open> open_;       // a heap, the least bound on top
+  std::vector<Open> diving_;     // apart: expanded in every round, to find a choice early
   int64_t next_id_ = 0;
   int64_t work_ = 0;
 };

@@ -99,59 +99,101 @@ void Search::explore() {
   }
 }
 
-void Search::exploreOnce(Relaxation& relaxation) {
-  const int32_t patience = relaxation.exact() ? 20 : 200, moves_patience = relaxation.exact() ? 1 : 10;
-  const int32_t steps_per_epoch = relaxation.exact() ? 20 : 40;
-  std::optional<std::vector<int32_t>> moved;
-  int32_t idle = 0;
-  double best_fit = std::numeric_limits<double>::infinity();
+// One turn of bounds and moves over the same model, until neither gets on.
+struct Search::Exploration {
+  explicit Exploration(Relaxation& relaxed)
+      : relaxation(relaxed),
+        patience(relaxed.exact() ? 20 : 200),
+        moves_patience(relaxed.exact() ? 1 : 10),
+        epoch_steps(relaxed.exact() ? 20 : 40) {}
+
+  bool goesOn() const { return relaxation.stalled() < patience || idle < moves_patience; }
+
+  Relaxation& relaxation;
+  int32_t patience, moves_patience, epoch_steps;
+  int32_t idle = 0;                                           // epochs in which moves found nothing
+  double fit_cost = std::numeric_limits<double>::infinity();  // of the best labels of the relaxation that fit
   std::vector<int32_t> fit_labels;
-  while (!stopped() && !proven_ && (relaxation.stalled() < patience || idle < moves_patience)) {
-    const double target_cost = limit();
-    const bool known = found_;
-    const std::vector<double> prices = relaxation.prices();
-    std::vector<int32_t> from = moved ? *moved : labels_.empty() ? start_ : labels_;
-    std::optional<LocalSearch> search;
-    if (!from.empty()) search.emplace(model_, relaxation.memory(), prices, from, limits_.seed + 7919 * ++epochs_);
-    const int64_t epoch_work = steps_per_epoch * relaxation.work();
-    int32_t steps = 0;
-    const auto relax = [&] {
-      for (; steps < steps_per_epoch && !stop_() && relaxation.stalled() < patience; ++steps) {
-        const double bound = std::max(relaxation.bound(), bound_);
-        relaxation.step(known ? target_cost : bound + 1 + 0.1 * std::abs(bound));
-        if (relaxation.bound() > target_cost - 1) return;
-        if (!relaxation.labelsFit()) continue;
-        const double cost = model_.cost(relaxation.labels());
-        if (cost < best_fit) {
-          best_fit = cost;
-          fit_labels = relaxation.labels();
-        }
-      }
-    };
-    bool improved = false;
-    const auto move = [&] {
-      while (search && search->work() < epoch_work && !stop_()) improved |= search->round(1, stop_);
-    };
-    parallelFor(limits_.threads, 2, [&](int32_t i) { i == 0 ? relax() : move(); });
-    work_ += steps * relaxation.work() + (search ? search->work() : 0);
-    idle = improved ? 0 : idle + 1;
-    if (best_fit < model_.big / 2) offer(fit_labels, best_fit);
-    if (search) {
-      moved = search->state().labels();
-      if (search->state().feasible()) {
-        offer(*moved, search->state().score().cost);
-      } else if (!found_ && (choice_.empty() || search->state().score().excess < attempt_excess_)) {
-        attempt_excess_ = search->state().score().excess;
-        choice_ = *moved;
-        model_.expand(choice_);
-      }
-      if (found_ && (!search->state().feasible() || search->state().score().cost > cost_)) moved = labels_;
-    } else {
-      start_ = relaxation.labels();
-    }
-    raiseBound(relaxation.bound());
+  std::vector<int32_t> moved;  // where moves go on; empty: at the best, or at start_
+  double checked_gap = std::numeric_limits<double>::infinity();
+};
+
+void Search::exploreOnce(Relaxation& relaxation) {
+  Exploration exploration(relaxation);
+  while (!stopped() && !proven_ && exploration.goesOn()) {
+    exploreEpoch(exploration);
+    if (!proven_ && worthPruning(exploration)) break;
   }
-  start_ = moved ? *moved : start_;
+  if (!exploration.moved.empty()) start_ = exploration.moved;
+}
+
+void Search::exploreEpoch(Exploration& exploration) {
+  Relaxation& relaxation = exploration.relaxation;
+  const std::vector<double> prices = relaxation.prices();
+  const std::vector<int32_t> from = !exploration.moved.empty() ? exploration.moved : !labels_.empty() ? labels_ : start_;
+  std::optional<LocalSearch> moves;
+  if (!from.empty()) moves.emplace(model_, relaxation.memory(), prices, from, limits_.seed + 7919 * ++epochs_);
+  const int64_t epoch_work = exploration.epoch_steps * relaxation.work();
+  int32_t steps = 0;
+  bool improved = false;
+  parallelFor(limits_.threads, 2, [&](int32_t i) {
+    if (i == 0) {
+      steps = relax(exploration);
+    } else {
+      while (moves && moves->work() < epoch_work && !stop_()) improved |= moves->round(1, stop_);
+    }
+  });
+  work_ += steps * relaxation.work() + (moves ? moves->work() : 0);
+  exploration.idle = improved ? 0 : exploration.idle + 1;
+  if (exploration.fit_cost < model_.big / 2) offer(exploration.fit_labels, exploration.fit_cost);
+  if (moves) {
+    offerState(moves->state());
+    exploration.moved = moves->state().labels();
+    if (found_ && (!moves->state().feasible() || moves->state().score().cost > cost_)) exploration.moved = labels_;
+  } else {
+    start_ = relaxation.labels();
+  }
+  raiseBound(relaxation.bound());
+}
+
+// Returns the steps made.
+int32_t Search::relax(Exploration& exploration) const {
+  Relaxation& relaxation = exploration.relaxation;
+  const double target = limit();
+  int32_t steps = 0;
+  while (steps < exploration.epoch_steps && !stop_() && relaxation.stalled() < exploration.patience && relaxation.bound() <= target - 1) {
+    ++steps;
+    const double bound = std::max(relaxation.bound(), bound_);
+    relaxation.step(found_ ? target : bound + 1 + 0.1 * std::abs(bound));
+    if (!relaxation.labelsFit()) continue;
+    const double cost = model_.cost(relaxation.labels());
+    if (cost >= exploration.fit_cost) continue;
+    exploration.fit_cost = cost;
+    exploration.fit_labels = relaxation.labels();
+  }
+  return steps;
+}
+
+void Search::offerState(const State& state) {
+  if (state.feasible()) {
+    offer(state.labels(), state.score().cost);
+  } else if (!found_ && (choice_.empty() || state.score().excess < attempt_excess_)) {
+    attempt_excess_ = state.score().excess;
+    choice_ = state.labels();
+    model_.expand(choice_);
+  }
+}
+
+// Asked when the gap shrank well: whether most labels could go already. Sweeps over what is left are then cheaper.
+bool Search::worthPruning(Exploration& exploration) {
+  Relaxation& relaxation = exploration.relaxation;
+  const double gap = limit() - relaxation.bound();
+  if (!found_ || relaxation.exact() || gap > 0.02 * std::abs(cost_) || gap > 0.8 * exploration.checked_gap) return false;
+  exploration.checked_gap = gap;
+  const Relaxation::Excess excess = relaxation.excess();
+  work_ += 8 * relaxation.work();
+  const auto useless = std::count_if(excess.rise.begin(), excess.rise.end(), [&](double rise) { return excess.bound + rise > cost_ - 1; });
+  return 10 * useless > 4 * static_cast<int64_t>(excess.rise.size());
 }
 
 // Removes labels that no better choice has, and reduces. False: too few went to be worth another look.

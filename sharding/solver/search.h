@@ -10,6 +10,7 @@
 
 #include "sharding/solver/model.h"
 #include "sharding/solver/relaxation.h"
+#include "sharding/solver/state.h"
 
 namespace pipeshard::solver {
 
@@ -45,9 +46,14 @@ class Search {
   bool stopped();
   bool eliminateAll();
   void explore();
+  struct Exploration;
   void exploreOnce(Relaxation& relaxation);
+  void exploreEpoch(Exploration& exploration);
+  int32_t relax(Exploration& exploration) const;
+  bool worthPruning(Exploration& exploration);
   bool pruneModel(Relaxation& relaxation);
   void finish();
+  void offerState(const State& state);
   void offer(const std::vector<int32_t>& labels, double cost);
   void raiseBound(double bound);
   double limit() const { return found_ ? cost_ : model_.big / 2; }
