@@ -345,6 +345,22 @@ TEST(ShardStage, MegatronNeedsTwoAllReducesPerLayerAndDirection) {
   EXPECT_THAT(blocks.patterns[1], HasSubstr("column-parallel then row-parallel, 2 all-reduces forward, 2 all-reduces backward"));
 }
 
+TEST(ShardStage, NoMethodIsCheaperThanAuto) {
+  const TrainingGraph training =
+      testing::gpt({.layers = 2, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4, .vocabulary = 1003}, "adamw:lr=1e-3");
+  for (const std::string mesh : {"4", "2x2"}) {
+    const int64_t best = shard(training, mesh, {}).total_ns();
+    for (const char* method : {"data-parallel", "zero2", "zero3", "tensor-parallel", "megatron:2,2"}) {
+      if (mesh == "4" && std::string(method) == "megatron:2,2") continue;
+      ShardStageOptions options;
+      options.method = method;
+      const ShardingResult result = shard(training, mesh, options);
+      EXPECT_TRUE(result.optimal) << method << " on " << mesh;
+      EXPECT_GE(result.total_ns(), best) << method << " on " << mesh;
+    }
+  }
+}
+
 TEST(ShardStage, TensorParallelismCutsNothingAlongTheBatch) {
   const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
   ShardStageOptions options;
