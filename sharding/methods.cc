@@ -53,21 +53,8 @@ int devicesCutting(const LogicalMesh& mesh, const ShardingSpec& spec) {
 
 // The most devices that a tensor can be cut over.
 int mostDevices(const LogicalMesh& mesh, const Shape& shape) {
-  ShardingSpec spec = replicated(shape.size());
   int most = 1;
-  const std::function<void(int)> place = [&](int mesh_axis) {
-    if (mesh_axis == mesh.rank()) {
-      if (specFault(spec, shape, mesh).empty()) most = std::max(most, devicesCutting(mesh, spec));
-      return;
-    }
-    place(mesh_axis + 1);
-    for (std::vector<int>& axes : spec.axes) {
-      axes.push_back(mesh_axis);
-      place(mesh_axis + 1);
-      axes.pop_back();
-    }
-  };
-  place(0);
+  for (const ShardingSpec& spec : possibleSpecs(shape, mesh, false)) most = std::max(most, devicesCutting(mesh, spec));
   return most;
 }
 

@@ -117,7 +117,7 @@ ShardingResult StageContext::solveWithin(const ShardingProblem& problem, const s
     if (over <= 0) return found;
     const MemoryPeak peak = peakOf(memory().uses(found.sharding), static_cast<int64_t>(nodes.size()));
     if (!least || peak.bytes < least->bytes) least = peak;
-    limit -= over;
+    limit -= over + attempt * (limit / 128);  // what stands beside the rows moves with the choice: small steps alone may never arrive
   }
   PIPESHARD_CHECK(least.has_value(), "no attempt was made");
   fail(ErrorCode::kOutOfMemory, "method {} on mesh {}: no sharding was found that fits; {}; {}", options.method, printMesh(mesh),

@@ -129,6 +129,10 @@ void ShardingProblem::addValueVariable(ValueId first, const std::vector<ValueId>
   if (!fixed) {
     for (ValueId member : members) addSpecs(member, specs);
     addGradientSpecs(first, specs);
+    if (limits_.all_specs) {
+      for (const ShardingSpec& spec : possibleSpecs(training_.graph.shape(first), mesh_, partial))
+        addMissing(variable.specs->number(spec), specs);
+    }
     std::sort(specs.begin(), specs.end());
   }
   const auto given = limits_.given.find(first);

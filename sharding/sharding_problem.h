@@ -29,6 +29,8 @@ struct ProblemLimits {
   std::map<ValueId, ShardingSpec> given;
   // Every value that somebody reads gets a variable, so that each has a memory usage of its own.
   bool keep_all = false;
+  // Every spec that a value can have, not only those that producers give and consumers want: to see that these are enough.
+  bool all_specs = false;
 };
 
 struct ShardingVariable {

@@ -1,8 +1,36 @@
 #include "sharding/spec_table.h"
 
+#include <functional>
+
 #include "sharding/resharding.h"
 
 namespace pipeshard {
+
+std::vector<ShardingSpec> possibleSpecs(const Shape& shape, const LogicalMesh& mesh, bool partial) {
+  std::vector<ShardingSpec> result;
+  ShardingSpec spec = replicated(shape.size());
+  const std::function<void(int)> place = [&](int mesh_axis) {
+    if (mesh_axis == mesh.rank()) {
+      if (specFault(spec, shape, mesh).empty()) result.push_back(spec);
+      return;
+    }
+    place(mesh_axis + 1);
+    if (partial) {
+      spec.partial.push_back(mesh_axis);
+      place(mesh_axis + 1);
+      spec.partial.pop_back();
+    }
+    for (std::vector<int>& axes : spec.axes) {
+      for (size_t before = 0; before <= axes.size(); ++before) {
+        axes.insert(axes.begin() + static_cast<ptrdiff_t>(before), mesh_axis);
+        place(mesh_axis + 1);
+        axes.erase(axes.begin() + static_cast<ptrdiff_t>(before));
+      }
+    }
+  };
+  place(0);
+  return result;
+}
 
 SpecTable::SpecTable(Shape shape, DataType type, const LogicalMesh& mesh, const CostModel& model)
     : shape_(std::move(shape)), type_(type), mesh_(mesh), model_(model) {

@@ -13,6 +13,9 @@
 
 namespace pipeshard {
 
+// Every spec that a tensor of this shape can have, replicated first.
+std::vector<ShardingSpec> possibleSpecs(const Shape& shape, const LogicalMesh& mesh, bool partial);
+
 class SpecTable {
  public:
   SpecTable(Shape shape, DataType type, const LogicalMesh& mesh, const CostModel& model);

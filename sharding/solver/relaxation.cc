@@ -150,7 +150,7 @@ void Relaxation::checkAllRows() {
 
 void Relaxation::movePrices(double target) {
   constexpr int32_t kMostIdle = 50;
-  const double weight = std::max(0.1, 1.0 / (1 + 0.2 * steps_));
+  const double weight = std::max(0.1, 1.0 / (1 + 0.02 * steps_));
   double square = 0;
   for (ActiveRow& row : active_) {
     row.average += weight * (bytesNow(row, labels_) - row.average);

@@ -188,7 +188,7 @@ void Search::offerState(const State& state) {
 bool Search::worthPruning(Exploration& exploration) {
   Relaxation& relaxation = exploration.relaxation;
   const double gap = limit() - relaxation.bound();
-  if (!found_ || relaxation.exact() || gap > 0.02 * std::abs(cost_) || gap > 0.5 * exploration.checked_gap) return false;
+  if (!found_ || relaxation.exact() || gap > 0.02 * std::abs(cost_) || gap > 0.8 * exploration.checked_gap) return false;
   exploration.checked_gap = gap;
   const Relaxation::Excess excess = relaxation.excess();
   work_ += 8 * relaxation.work();

@@ -1,7 +1,6 @@
 #include "sharding/shard_stage.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <set>
 
@@ -9,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/error.h"
-#include "sharding/stage_price.h"
+#include "sharding/shard_stage_parts.h"
 #include "tests/expect_error.h"
 #include "tests/sharding/stage_models.h"
 
@@ -22,7 +21,9 @@ using testing::StageModel;
 
 ShardingResult shard(const TrainingGraph& training, const std::string& mesh, const ShardStageOptions& options) {
   const LogicalMesh logical = parseMesh(mesh);
-  return shardStage(training, allNodes(training), logical, CostModel::uniform(logical), options);
+  ShardingResult result = shardStage(training, allNodes(training), logical, CostModel::uniform(logical), options);
+  verifyStageSharding(training, allNodes(training), result.sharding);
+  return result;
 }
 
 // Collectives of reshardings, by phase group ("forward", "backward", "update": gradient synchronisation and updates), kind and mesh axis.
@@ -107,31 +108,6 @@ class BruteForce {
 
   int64_t runs(NodeId node) const { return runsPerStep(training_.node_phase[node.index()], microbatches_); }
 
-  std::vector<ShardingSpec> possible(ValueId id, bool partial) const {
-    const Shape& shape = training_.graph.shape(id);
-    std::vector<ShardingSpec> result;
-    ShardingSpec spec = replicated(shape.size());
-    const std::function<void(int)> place = [&](int mesh_axis) {
-      if (mesh_axis == mesh_.rank()) {
-        if (specFault(spec, shape, mesh_).empty()) result.push_back(spec);
-        return;
-      }
-      place(mesh_axis + 1);
-      if (partial) {
-        spec.partial.push_back(mesh_axis);
-        place(mesh_axis + 1);
-        spec.partial.pop_back();
-      }
-      for (std::vector<int>& axes : spec.axes) {
-        axes.push_back(mesh_axis);
-        place(mesh_axis + 1);
-        axes.pop_back();
-      }
-    };
-    place(0);
-    return result;
-  }
-
   int64_t reshard(ValueId id, const ShardingSpec& from, const ShardingSpec& to) {
     int64_t& cost = known_.try_emplace({training_.graph.shape(id), from, to}, -1).first->second;
     if (cost < 0) cost = planResharding(training_.graph.shape(id), training_.graph.dataType(id), from, to, mesh_, model_).cost_ns;
@@ -161,13 +137,13 @@ class BruteForce {
       if (!is_gradient) partial = partial && values_[id.index()].partial_allowed;
     }
     int64_t least = INT64_MAX;
-    for (const ShardingSpec& spec : possible(members.front(), partial)) {
+    for (const ShardingSpec& spec : possibleSpecs(training_.graph.shape(members.front()), mesh_, partial)) {
       if (values_[members.front().index()].fixed_replicated && !spec.isReplicated()) continue;
       int64_t cost = 0;
       for (ValueId id : members) cost += costAt(id, spec);
       if (gradient.valid()) {
         int64_t synchronised = INT64_MAX;
-        for (const ShardingSpec& kept : possible(gradient, false)) {
+        for (const ShardingSpec& kept : possibleSpecs(training_.graph.shape(gradient), mesh_, false)) {
           synchronised = std::min(synchronised, reshard(gradient, spec, kept) + costAt(gradient, kept));
         }
         cost += synchronised;
@@ -230,6 +206,51 @@ TEST(ShardStage, CostsWhatBruteForceOverAllStrategiesAndSpecsFinds) {
       EXPECT_EQ(result.total_ns(), BruteForce(test.training, mesh, model, test.microbatches).least()) << test.name << " " << speed;
     }
   }
+}
+
+// What producers give and consumers want is enough: with every spec that a tensor can have, nothing becomes cheaper.
+TEST(ShardStage, OtherSpecsThanThoseInUseMakeNothingCheaper) {
+  std::vector<TrainingGraph> trainings;
+  trainings.push_back(oneProduct(64, 256, 128));
+  trainings.push_back(testing::perceptron(64, 96, 320, 48, "adam:lr=1e-3"));
+  trainings.push_back(testing::gpt({.layers = 1, .batch = 4, .sequence = 32, .hidden = 64, .heads = 4}));
+  for (const TrainingGraph& training : trainings) {
+    const std::vector<NodeId> nodes = allNodes(training);
+    const LogicalMesh mesh = parseMesh("2x2");
+    const CostModel model = CostModel::uniform(mesh, {.latency_ns = 300, .bytes_per_ns = 2});
+    const ShardStageOptions options;
+    StageContext context(training, nodes, mesh, model, options);
+    const ShardingProblem few(training, nodes, mesh, model, options, context.limits);
+    context.limits.all_specs = true;
+    context.limits.keep_all = true;
+    const ShardingProblem all(training, nodes, mesh, model, options, context.limits);
+    const ShardingResult result = context.solve(few, {});
+    verifyStageSharding(training, nodes, result.sharding);
+    EXPECT_TRUE(result.optimal);
+    EXPECT_EQ(result.total_ns(), context.solve(all, {}).total_ns());
+  }
+}
+
+TEST(ShardStage, APartOfAModelKeepsWhatItSharesReplicated) {
+  const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
+  const LogicalMesh mesh = parseMesh("4");
+  // The second layer: everything that does not touch the first one's parameters or the input.
+  std::vector<NodeId> nodes;
+  ShardStageOptions options;
+  const ValueId shared = training.graph.nodes[1].outputs[0];
+  for (NodeId node : allNodes(training)) {
+    const std::string name = describeNode(training.graph.node(node));
+    const std::vector<ValueId>& inputs = training.graph.node(node).inputs;
+    const bool of_first = node.index() < 2 || inputs[0] == training.inputs[0].value || name.find("fc1") != std::string::npos ||
+                          std::find(inputs.begin(), inputs.end(), training.inputs[0].value) != inputs.end();
+    if (!of_first) nodes.push_back(node);
+  }
+  options.replicated = {shared};
+  const ShardingResult result = shardStage(training, nodes, mesh, CostModel::uniform(mesh), options);
+  verifyStageSharding(training, nodes, result.sharding);
+  EXPECT_TRUE(result.sharding.kept[shared.index()].isReplicated());
+  EXPECT_TRUE(result.sharding.strategies[0].outputs.empty());
+  EXPECT_FALSE(result.sharding.strategies[nodes[0].index()].outputs.empty());
 }
 
 TEST(ShardStage, TheSameStageGivesTheSameSharding) {
@@ -322,6 +343,22 @@ TEST(ShardStage, MegatronNeedsTwoAllReducesPerLayerAndDirection) {
   const BlockSummary blocks = summarizeBlocks(training, allNodes(training), model, options, result);
   EXPECT_EQ(blocks.repeats, 3);
   EXPECT_THAT(blocks.patterns[1], HasSubstr("column-parallel then row-parallel, 2 all-reduces forward, 2 all-reduces backward"));
+}
+
+TEST(ShardStage, NoMethodIsCheaperThanAuto) {
+  const TrainingGraph training =
+      testing::gpt({.layers = 2, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4, .vocabulary = 1003}, "adamw:lr=1e-3");
+  for (const std::string mesh : {"4", "2x2"}) {
+    const int64_t best = shard(training, mesh, {}).total_ns();
+    for (const char* method : {"data-parallel", "zero2", "zero3", "tensor-parallel", "megatron:2,2"}) {
+      if (mesh == "4" && std::string(method) == "megatron:2,2") continue;
+      ShardStageOptions options;
+      options.method = method;
+      const ShardingResult result = shard(training, mesh, options);
+      EXPECT_TRUE(result.optimal) << method << " on " << mesh;
+      EXPECT_GE(result.total_ns(), best) << method << " on " << mesh;
+    }
+  }
 }
 
 TEST(ShardStage, TensorParallelismCutsNothingAlongTheBatch) {
