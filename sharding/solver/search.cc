@@ -15,6 +15,7 @@ namespace pipeshard::solver {
 namespace {
 
 constexpr int64_t kMostExactWork = int64_t{1} << 33;    // entries: a second or two
+constexpr int64_t kWidestTable = int64_t{1} << 28;      // entries: the clock is asked between tables
 constexpr int64_t kMostExactMemory = int64_t{1} << 27;  // entries: a GiB
 
 std::vector<int32_t> aliveNodes(const Model& model) {
@@ -68,7 +69,7 @@ bool Search::eliminateAll() {
   const std::vector<int32_t> alive = aliveNodes(model_);
   const Ordering ordering = orderNodes(model_, alive, {});
   const int64_t most = model_.rows.empty() ? kMostExactWork : kMostExactWork >> 8;
-  if (ordering.work > most || stopped()) return false;
+  if (ordering.work > most || ordering.widest > kWidestTable || stopped()) return false;
   Elimination elimination(model_, ordering.order);
   if (elimination.memory() > kMostExactMemory) return false;
   std::vector<double> costs(elimination.costCount());
