@@ -50,6 +50,10 @@ nlohmann::ordered_json toJson(const ValidationReport& report) {
   nlohmann::ordered_json json;
   json["passed"] = report.passed();
   json["ranks"] = report.ranks;
+  for (const RankResult& rank : report.planned.ranks) {
+    json["memory"].push_back(
+        {{"allocated_bytes", rank.arena_bytes + rank.constant_bytes}, {"peak_resident_bytes", rank.peak_resident_bytes}});
+  }
   for (const StepComparison& step : report.steps) json["steps"].push_back({{"loss", step.loss}, {"reference_loss", step.reference_loss}});
   for (const TensorComparison& tensor : report.tensors) {
     nlohmann::ordered_json entry = {

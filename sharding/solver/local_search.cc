@@ -88,6 +88,34 @@ LocalSearch::Move LocalSearch::tryMove(uint64_t seed, const std::function<bool()
   return move;
 }
 
+std::vector<int32_t> LocalSearch::kicked(uint64_t seed) const {
+  Random random(seed);
+  std::vector<int32_t> labels = state_.labels();
+  const int32_t node = alive_[random.below(static_cast<int64_t>(alive_.size()))];
+  const int32_t size = model_.nodes[node].size();
+  labels[node] = static_cast<int32_t>((labels[node] + 1 + random.below(std::max(1, size - 1))) % size);
+  std::vector<int32_t> region = ball(node, static_cast<size_t>(16) << random.below(4), random);
+  std::erase(region, node);
+  const OrderingLimits limits{.joint_entries = int64_t{1} << 14, .fill = false, .random = &random};
+  const Ordering ordering = orderNodes(model_, region, limits);
+  Elimination elimination(model_, ordering.order);
+  elimination.condition(labels);
+  std::vector<double> costs(elimination.costCount());
+  setCosts(elimination, memory_.prefix(prices_), costs);
+  elimination.run(costs);
+  elimination.assign(labels);
+  return labels;
+}
+
+void LocalSearch::setCosts(const Elimination& elimination, const std::vector<double>& prefix, std::vector<double>& costs) const {
+  const std::vector<int32_t>& order = elimination.order();
+  for (size_t i = 0; i < order.size(); ++i) {
+    const std::vector<double>& own = model_.nodes[order[i]].costs;
+    std::copy(own.begin(), own.end(), costs.begin() + static_cast<int64_t>(elimination.offset(i)));
+    memory_.addPrices(order[i], prefix, &costs[elimination.offset(i)]);
+  }
+}
+
 // What the changes gain when bytes are paid for.
 double LocalSearch::pricedGain(const std::vector<Change>& changes, const Score& after, const std::vector<double>& prefix) const {
   double gain = state_.score().cost - after.cost;
@@ -111,11 +139,7 @@ void LocalSearch::optimise(const std::vector<int32_t>& order, double price_facto
   Score best = state_.score();
   for (int32_t step = 0; step < kPriceSteps && !stop(); ++step) {
     const std::vector<double> prefix = memory_.prefix(prices);
-    for (size_t i = 0; i < order.size(); ++i) {
-      const std::vector<double>& own = model_.nodes[order[i]].costs;
-      std::copy(own.begin(), own.end(), &costs[elimination.offset(i)]);
-      memory_.addPrices(order[i], prefix, &costs[elimination.offset(i)]);
-    }
+    setCosts(elimination, prefix, costs);
     elimination.run(costs);
     elimination.assign(labels);
     move.work += elimination.work() / 4 + static_cast<int64_t>(8 * prices.size() + 40 * order.size());

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
+#include "sharding/solver/elimination.h"
 #include "sharding/solver/random.h"
 #include "sharding/solver/state.h"
 
@@ -20,6 +22,11 @@ class LocalSearch {
   // on the number of threads. `stop` is asked between eliminations. Returns whether the score improved.
   bool round(int threads, const std::function<bool()>& stop);
 
+  // Labels near the present ones but elsewhere: one node is given another label, and its neighbourhood follows. They may be worse in all
+  // ways.
+  std::vector<int32_t> kicked(uint64_t seed) const;
+  void setLabels(std::vector<int32_t> labels) { state_ = State(model_, memory_, std::move(labels)); }
+
   const State& state() const { return state_; }
   // Table entries visited so far.
   int64_t work() const { return work_; }
@@ -33,6 +40,7 @@ class LocalSearch {
   std::vector<int32_t> chooseRegion(Random& random) const;
   std::vector<int32_t> ball(int32_t centre, size_t size, Random& random) const;
   void optimise(const std::vector<int32_t>& order, double price_factor, const std::function<bool()>& stop, Move& move) const;
+  void setCosts(const Elimination& elimination, const std::vector<double>& prefix, std::vector<double>& costs) const;
   double pricedGain(const std::vector<Change>& changes, const Score& after, const std::vector<double>& prefix) const;
 
   const Model& model_;

@@ -103,6 +103,7 @@ class Eliminator {
 
   void eliminate(int32_t node) {
     const double entries = std::exp2(static_cast<double>(weight_[node] + log_[node]) / 65536);
+    result_.widest = std::max(result_.widest, static_cast<int64_t>(std::min(entries, static_cast<double>(Ordering::kMostWork))));
     result_.work = static_cast<int64_t>(std::min(static_cast<double>(result_.work) + entries, static_cast<double>(Ordering::kMostWork)));
     remove(node);
     const std::vector<int32_t>& around = neighbours_[node];

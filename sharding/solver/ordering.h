@@ -13,6 +13,7 @@ struct Ordering {
   std::vector<int32_t> order;  // nodes of the model
   std::vector<int32_t> fixed;  // of those given, the ones that the order leaves out
   int64_t work = 0;            // entries of all joint tables; saturates at kMostWork
+  int64_t widest = 0;          // entries of the largest joint table; likewise
 
   static constexpr int64_t kMostWork = int64_t{1} << 60;
 };

@@ -14,6 +14,7 @@ namespace pipeshard::solver {
 
 namespace {
 
+constexpr int64_t kWidestTable = int64_t{1} << 28;      // entries: the clock is asked between tables
 constexpr int64_t kMostExactMemory = int64_t{1} << 27;  // entries: a GiB
 
 std::vector<int32_t> aliveNodes(const Model& model) {
@@ -67,7 +68,7 @@ bool Search::eliminateAll() {
   const std::vector<int32_t> alive = aliveNodes(model_);
   const Ordering ordering = orderNodes(model_, alive, {});
   const int64_t most = model_.rows.empty() ? limits_.exact_work : limits_.exact_work >> 8;
-  if (ordering.work > most || stopped()) return false;
+  if (ordering.work > most || ordering.widest > kWidestTable || stopped()) return false;
   Elimination elimination(model_, ordering.order);
   if (elimination.memory() > kMostExactMemory) return false;
   std::vector<double> costs(elimination.costCount());
@@ -233,38 +234,53 @@ bool Search::pruneModel(Relaxation& relaxation) {
 // Branch and bound, and moves beside it, until the end, or until the cost came so much closer to the bound that exploring again, from the
 // start, will remove many labels.
 void Search::finish() {
+  constexpr int32_t kPatience = 10;
   finishModel(model_);
   const Memory memory(model_);
   std::vector<double> prices;
   for (const ModelRow& row : model_.rows) prices.push_back(row.price);
   BranchAndBound tree(model_, bound_);
-  std::vector<int32_t> from = labels_.empty() ? start_ : labels_;
-  if (from.empty()) from.assign(model_.nodes.size(), 0);
-  std::optional<LocalSearch> moves;
-  moves.emplace(model_, memory, prices, from, limits_.seed + 7919 * ++epochs_);
   const double first_limit = limit(), first_bound = bound_;
-  int32_t idle = 0;
+  double risen_bound = bound_;
+  int32_t moves_idle = 0, tree_idle = 0;  // rounds without success
   while (!stopped() && !proven_ && first_limit - limit() <= 0.3 * (first_limit - first_bound)) {
-    const int64_t tree_before = tree.work(), moves_before = moves->work();
+    const int64_t tree_before = tree.work();
     if (!tree.full()) {
       const std::optional<std::vector<int32_t>> better = tree.round(limit(), limits_.threads, stop_);
-      if (better) {
-        offer(*better, model_.cost(*better));
-        work_ += moves->work() - moves_before;
-        moves.emplace(model_, memory, prices, labels_, limits_.seed + 7919 * ++epochs_);
-      }
       work_ += tree.work() - tree_before;
+      if (better) offer(*better, model_.cost(*better));
       raiseBound(tree.bound());
       if (proven_) break;
     }
-    // Moves get as much work as the tree, less and less as they find nothing.
-    const int64_t share = (tree.work() - tree_before) >> std::min(idle, 5), from_work = moves->work();
-    bool improved = tree.full();
-    while (moves->work() - from_work < share && !stop_()) improved |= moves->round(limits_.threads, stop_);
-    idle = improved ? 0 : idle + 1;
-    work_ += moves->work() - from_work;
-    if (moves->state().feasible()) offer(moves->state().labels(), moves->state().score().cost);
+    ++tree_idle;
+    if (bound_ - risen_bound > 0.005 * (limit() - bound_)) {
+      risen_bound = bound_;
+      tree_idle = 0;
+    }
+    // Moves get as much work as the tree, less and less as they find nothing, but not while the tree finds nothing either.
+    const int64_t share = std::max<int64_t>(tree.work() - tree_before, 1 << 20) >> (tree_idle > kPatience ? 0 : std::min(moves_idle, 5));
+    moves_idle = improveByMoves(memory, prices, share, moves_idle > 1) ? 0 : moves_idle + 1;
   }
+}
+
+// From the best choice, or from one somewhat beside it.
+bool Search::improveByMoves(const Memory& memory, const std::vector<double>& prices, int64_t work, bool kick) {
+  const uint64_t seed = limits_.seed + 7919 * ++epochs_;
+  if (start_.empty()) start_.assign(model_.nodes.size(), 0);
+  LocalSearch moves(model_, memory, prices, start_, seed);
+  if (!found_) {
+    kick = false;
+  } else if (moves.state().score().cost > cost_ || !moves.state().feasible()) {
+    moves.setLabels(labels_);
+  }
+  if (kick) moves.setLabels(moves.kicked(seed));
+  while (moves.work() < work && !stop_()) moves.round(limits_.threads, stop_);
+  work_ += moves.work();
+  const bool known = found_;
+  const double before = cost_;
+  offerState(moves.state());
+  if (!kick || cost_ < before) start_ = moves.state().labels();
+  return found_ && (!known || cost_ < before);
 }
 
 }  // namespace pipeshard::solver

@@ -53,6 +53,7 @@ class Search {
   bool worthPruning(Exploration& exploration);
   bool pruneModel(Relaxation& relaxation);
   void finish();
+  bool improveByMoves(const Memory& memory, const std::vector<double>& prices, int64_t work, bool kick);
   void offerState(const State& state);
   void offer(const std::vector<int32_t>& labels, double cost);
   void raiseBound(double bound);

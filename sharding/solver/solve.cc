@@ -11,7 +11,7 @@ namespace pipeshard {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double kEntriesPerStep = 1e6;
+constexpr double kEntriesPerStep = 250e3;
 
 double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 

@@ -53,7 +53,7 @@ struct SolverProgress {
 struct SolverOptions {
   // The clock only cuts short, and the solution says so; negative: no limit. Time is measured from the call of solve().
   double seconds = -1;
-  // Work allowed for search once reduction and exact elimination have not proven an optimum, in steps of a million table entries
+  // Work allowed for search once reduction and exact elimination have not proven an optimum, in steps of 250,000 table entries
   // (about a millisecond each); negative: no limit, which is allowed only together with `seconds`.
   // The same problem, seed and step limit give the same choice on every machine, with any number of threads, unless the clock cut it.
   int64_t step_limit = 4000;

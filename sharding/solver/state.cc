@@ -19,8 +19,8 @@ double entry(const ModelEdge& edge, const Model& model, int32_t a, int32_t b) {
 }  // namespace
 
 State::State(const Model& model, const Memory& memory, std::vector<int32_t> labels)
-    : model_(model), memory_(memory), labels_(std::move(labels)), usage_(memory.usage(labels_)) {
-  score_ = {excessOf(memory_, usage_), model_.cost(labels_)};
+    : model_(&model), memory_(&memory), labels_(std::move(labels)), usage_(memory.usage(labels_)) {
+  score_ = {excessOf(*memory_, usage_), model_->cost(labels_)};
 }
 
 Score State::scoreAfter(const std::vector<Change>& changes, std::vector<int64_t>* usage) const {
@@ -34,18 +34,18 @@ Score State::scoreAfter(const std::vector<Change>& changes, std::vector<int64_t>
   double cost = score_.cost;
   std::vector<int64_t> difference(usage_.size() + 1, 0);
   for (const auto& [node, label] : sorted) {
-    const ModelNode& self = model_.nodes[node];
+    const ModelNode& self = model_->nodes[node];
     cost += self.costs[label] - self.costs[labels_[node]];
     for (const int32_t id : self.edges) {
-      const ModelEdge& edge = model_.edges[id];
+      const ModelEdge& edge = model_->edges[id];
       const auto [other_label, other_changed] = labelAfter(edge.other(node));
       if (other_changed && node == edge.b) continue;
       const int32_t a = node == edge.a ? label : other_label, b = node == edge.a ? other_label : label;
-      cost += entry(edge, model_, a, b) - entry(edge, model_, labels_[edge.a], labels_[edge.b]);
+      cost += entry(edge, *model_, a, b) - entry(edge, *model_, labels_[edge.a], labels_[edge.b]);
     }
-    if (!memory_.hasItems(node)) continue;
-    memory_.addUsage(node, label, 1, difference);
-    memory_.addUsage(node, labels_[node], -1, difference);
+    if (!memory_->hasItems(node)) continue;
+    memory_->addUsage(node, label, 1, difference);
+    memory_->addUsage(node, labels_[node], -1, difference);
   }
   int64_t sum = 0;
   double excess = 0;
@@ -53,7 +53,7 @@ Score State::scoreAfter(const std::vector<Change>& changes, std::vector<int64_t>
   for (size_t i = 0; i < usage_.size(); ++i) {
     sum += difference[i];
     const int64_t bytes = usage_[i] + sum;
-    excess += static_cast<double>(std::max<int64_t>(0, bytes - memory_.capacity(i)));
+    excess += static_cast<double>(std::max<int64_t>(0, bytes - memory_->capacity(i)));
     if (usage != nullptr) (*usage)[i] = bytes;
   }
   return {excess, cost};
@@ -62,19 +62,19 @@ Score State::scoreAfter(const std::vector<Change>& changes, std::vector<int64_t>
 void State::apply(const std::vector<Change>& changes) {
   score_ = scoreAfter(changes, &usage_);
   for (const auto& [node, label] : changes) labels_[node] = label;
-  if (score_.cost >= model_.big) score_.cost = model_.cost(labels_);  // large numbers cancel badly
+  if (score_.cost >= model_->big) score_.cost = model_->cost(labels_);  // large numbers cancel badly
 }
 
 std::vector<int32_t> State::peaks(const std::vector<int64_t>& usage) const {
   std::vector<int32_t> result;
   for (size_t i = 0; i < usage.size();) {
-    if (usage[i] <= memory_.capacity(i)) {
+    if (usage[i] <= memory_->capacity(i)) {
       ++i;
       continue;
     }
     size_t most = i;
-    for (; i < usage.size() && usage[i] > memory_.capacity(i); ++i) {
-      if (usage[i] - memory_.capacity(i) > usage[most] - memory_.capacity(most)) most = i;
+    for (; i < usage.size() && usage[i] > memory_->capacity(i); ++i) {
+      if (usage[i] - memory_->capacity(i) > usage[most] - memory_->capacity(most)) most = i;
     }
     result.push_back(static_cast<int32_t>(most));
   }

@@ -27,7 +27,7 @@ class State {
   const std::vector<int32_t>& labels() const { return labels_; }
   const Score& score() const { return score_; }
   // Neither forbidden nor over a capacity.
-  bool feasible() const { return score_.excess == 0 && score_.cost < model_.big; }
+  bool feasible() const { return score_.excess == 0 && score_.cost < model_->big; }
   const std::vector<int64_t>& usage() const { return usage_; }
 
   // The score after the changes (nodes at most once), without making them. `usage`, if given, gets the bytes in rows.
@@ -37,8 +37,8 @@ class State {
   std::vector<int32_t> peaks(const std::vector<int64_t>& usage) const;
 
  private:
-  const Model& model_;
-  const Memory& memory_;
+  const Model* model_;
+  const Memory* memory_;
   std::vector<int32_t> labels_;
   std::vector<int64_t> usage_;
   Score score_;

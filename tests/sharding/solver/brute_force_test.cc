@@ -34,6 +34,8 @@ struct Family {
   int count;
 };
 
+void PrintTo(const Family& family, std::ostream* stream) { *stream << family.name; }
+
 class BruteForce : public testing::TestWithParam<Family> {};
 
 TEST_P(BruteForce, AgreesOnTheCost) {

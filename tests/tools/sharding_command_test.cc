@@ -1,0 +1,108 @@
+// Sharded stages by the command: plan, explain, limits, bad input. That every method equals one device: validate_test.cc.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::string> planLine(const std::string& model, const std::string& output, std::vector<std::string> more) {
+  std::vector<std::string> line = {"plan", "examples/" + model + ".onnx", "--cluster", "1x4", "--stages", "uniform:1", "-o", output};
+  line.insert(line.end(), more.begin(), more.end());
+  return line;
+}
+
+TEST(ShardingCommand, ExplainNamesBlocksAndSecondBests) {
+  const TemporaryFolder folder;
+  const CommandResult planned = runPipeshard(planLine("gpt2", folder.file("plan"), {"--method", "megatron:1,4"}));
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  const CommandResult explained = runPipeshard({"explain", folder.file("plan"), "--alternatives", "2", "--json", folder.file("why.json")});
+  ASSERT_EQ(explained.exit_code, 0) << explained.errors;
+  EXPECT_THAT(explained.output, HasSubstr("4 blocks of"));
+  EXPECT_THAT(explained.output, HasSubstr("column-parallel then row-parallel"));
+  EXPECT_THAT(explained.output, HasSubstr("second best"));
+  const auto json = nlohmann::json::parse(readFile(folder.file("why.json")));
+  const auto& stage = json.at("stages").at(0);
+  EXPECT_GT(stage.at("decisions").size(), 100u);
+  EXPECT_GE(stage.at("decisions")[0].at("second").at("total_ns").get<int64_t>(), stage.at("total_ns").get<int64_t>());
+}
+
+TEST(ShardingCommand, APlanReplaysItsSharding) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> more = {"--method", "auto", "--precision", "float64", "--optimizer", "sgd:lr=0.1"};
+  ASSERT_EQ(runPipeshard(planLine("gpt2", folder.file("plan"), more)).exit_code, 0);
+  ASSERT_EQ(runPipeshard(planLine("gpt2", folder.file("again"), more)).exit_code, 0);
+  EXPECT_EQ(readFile(folder.file("plan/plan.json")), readFile(folder.file("again/plan.json")));
+  const CommandResult validated = runPipeshard({"validate", folder.file("plan"), "--steps", "2"});
+  EXPECT_EQ(validated.exit_code, 0) << validated.errors;
+}
+
+TEST(ShardingCommand, ListsEveryCombinationOfInputShardings) {
+  const TemporaryFolder folder;
+  const CommandResult planned = runPipeshard(planLine("mlp", folder.file("plan"), {"--method", "exhaustive"}));
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  // x and y, four weights, four biases: 3^6 * 2^4.
+  EXPECT_THAT(planned.output, HasSubstr("11664 combinations of input shardings, best last"));
+  EXPECT_EQ(runPipeshard({"validate", folder.file("plan")}).exit_code, 0);
+}
+
+int64_t mostAllocated(const nlohmann::json& report) {
+  int64_t largest = 0;
+  for (const auto& rank : report.at("memory")) largest = std::max(largest, rank.at("allocated_bytes").get<int64_t>());
+  return largest;
+}
+
+TEST(ShardingCommand, MemoryThatReplicationExceedsIsKeptTo) {
+  const TemporaryFolder folder;
+  const auto line = [&](const std::string& method, const std::string& json, std::vector<std::string> more) {
+    std::vector<std::string> all = {
+        "validate",    "examples/gpt2.onnx", "--cluster",      "1x4", "--stages", "uniform:1",      "--method", method,
+        "--optimizer", "adamw:lr=1e-3",      "--microbatches", "4",   "--json",   folder.file(json)};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const CommandResult replicated = runPipeshard(line("data-parallel", "all.json", {}));
+  ASSERT_EQ(replicated.exit_code, 0) << replicated.errors;
+  const int64_t limit = 1'800'000;
+  EXPECT_GT(mostAllocated(nlohmann::json::parse(readFile(folder.file("all.json")))), 2 * limit);
+  const CommandResult refused = runPipeshard(line("data-parallel", "refused.json", {"--memory", "1.8MB"}));
+  EXPECT_EQ(refused.exit_code, 83) << refused.errors;
+  const CommandResult found = runPipeshard(line("auto", "found.json", {"--memory", "1.8MB"}));
+  ASSERT_EQ(found.exit_code, 0) << found.errors;
+  EXPECT_LE(mostAllocated(nlohmann::json::parse(readFile(folder.file("found.json")))), limit);
+}
+
+struct BadOption {
+  std::vector<std::string> more;
+  int exit_code;
+  std::string message;
+};
+
+TEST(ShardingCommand, SaysWhatIsWrong) {
+  const TemporaryFolder folder;
+  const std::vector<BadOption> cases = {
+      {{"--method", "magic"}, 78, "magic"},
+      {{"--method", "megatron:3,2"}, 78, "3 x 2 devices are 6, but the stage has 4"},
+      {{"--method", "auto", "--mesh", "2x3"}, 78, "it has 6 devices, the stage has 4"},
+      {{"--method", "auto", "--mesh", "x"}, 64, "is no logical mesh"},
+      {{"--method", "auto", "--shard", "dense1.weight"}, 64, "expected NAME=SPEC"},
+      {{"--method", "auto", "--shard", "dense1.weight=Q"}, 78, "is no sharding spec"},
+      {{"--method", "auto", "--shard", "dense1.weigth=R,S0"}, 78, "dense1.weight"},
+      {{"--method", "auto", "--memory", "many"}, 64, "expected a number of bytes"},
+      {{"--memory", "1GB"}, 64, "go with --method"},
+      {{"--method", "manual"}, 78, "--shard"},
+  };
+  for (const BadOption& bad : cases) {
+    const CommandResult result = runPipeshard(planLine("mlp", folder.file("plan"), bad.more));
+    EXPECT_EQ(result.exit_code, bad.exit_code) << bad.message << result.errors;
+    EXPECT_THAT(result.errors, HasSubstr(bad.message));
+  }
+}
+
+}  // namespace
+}  // namespace pipeshard
