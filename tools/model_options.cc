@@ -69,7 +69,14 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
       ->allow_extra_args(false);
   command
       .add_option_function<std::string>(
-          "--memory", [&sharding](const std::string& text) { sharding.memory_bytes = parseBytes("--memory", text); },
+          "--memory",
+          [&sharding](const std::string& text) {
+            try {
+              sharding.memory_bytes = parseBytes("--memory", text);
+            } catch (const Error& error) {
+              throw CLI::ValidationError(error.message());
+            }
+          },
           "Memory of each device of a sharded stage, e.g. 16GB (default: no limit)")
       ->type_name("BYTES");
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();

@@ -44,10 +44,10 @@ TEST(ShardingCommand, APlanReplaysItsSharding) {
 
 TEST(ShardingCommand, ListsEveryCombinationOfInputShardings) {
   const TemporaryFolder folder;
-  const CommandResult planned = runPipeshard(planLine("mlp", folder.file("plan"), {"--method", "exhaustive"}));
+  const CommandResult planned = runPipeshard(planLine("mlp", folder.file("plan"), {"--method", "exhaustive", "--freeze", "bias"}));
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
-  // x and y, four weights, four biases: 3^6 * 2^4.
-  EXPECT_THAT(planned.output, HasSubstr("11664 combinations of input shardings, best last"));
+  // x and y, four weights: 3^6.
+  EXPECT_THAT(planned.output, HasSubstr("729 combinations of input shardings, best last"));
   EXPECT_EQ(runPipeshard({"validate", folder.file("plan")}).exit_code, 0);
 }
 
@@ -62,17 +62,17 @@ TEST(ShardingCommand, MemoryThatReplicationExceedsIsKeptTo) {
   const auto line = [&](const std::string& method, const std::string& json, std::vector<std::string> more) {
     std::vector<std::string> all = {
         "validate",    "examples/gpt2.onnx", "--cluster",      "1x4", "--stages", "uniform:1",      "--method", method,
-        "--optimizer", "adamw:lr=1e-3",      "--microbatches", "4",   "--json",   folder.file(json)};
+        "--optimizer", "adamw:lr=1e-3",      "--microbatches", "2",   "--json",   folder.file(json)};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
   const CommandResult replicated = runPipeshard(line("data-parallel", "all.json", {}));
   ASSERT_EQ(replicated.exit_code, 0) << replicated.errors;
-  const int64_t limit = 1'800'000;
-  EXPECT_GT(mostAllocated(nlohmann::json::parse(readFile(folder.file("all.json")))), 2 * limit);
-  const CommandResult refused = runPipeshard(line("data-parallel", "refused.json", {"--memory", "1.8MB"}));
+  const int64_t limit = 2'000'000;
+  EXPECT_GT(mostAllocated(nlohmann::json::parse(readFile(folder.file("all.json")))), limit * 3 / 2);
+  const CommandResult refused = runPipeshard(line("data-parallel", "refused.json", {"--memory", "2MB"}));
   EXPECT_EQ(refused.exit_code, 83) << refused.errors;
-  const CommandResult found = runPipeshard(line("auto", "found.json", {"--memory", "1.8MB"}));
+  const CommandResult found = runPipeshard(line("auto", "found.json", {"--memory", "2MB"}));
   ASSERT_EQ(found.exit_code, 0) << found.errors;
   EXPECT_LE(mostAllocated(nlohmann::json::parse(readFile(folder.file("found.json")))), limit);
 }
