@@ -39,9 +39,7 @@ struct LayerPlan {
 //   "strategies": {"stage":0,"node":"matmul_1","uses":"0:k 1:j"}
 //   "specs":      {"stage":0,"value":"w1","spec":"S0,R"}
 struct ShardingPlan {
-  std::string method = "auto";  // as given: --method, --shard, --memory (0: no limit); to explain the choice
-  std::vector<std::string> constraints = {};
-  int64_t memory_limit = 0;
+  std::string method = "auto";                    // as given: --method
   std::vector<int> mesh;                          // the logical mesh, product StagePlan::devices.size()
   std::map<std::string, std::string> strategies;  // by a node's first output: printUses (sharding/strategy.h)
   std::map<std::string, std::string> specs;       // by value: printSpec
@@ -51,6 +49,9 @@ struct ShardingPlan {
   int64_t memory_bytes = 0;    // the largest peak of a device
   int64_t lower_bound_ns = 0;  // no choice costs less than this; of compute and communication together
   bool optimal = false;        // proven: the bound is met
+  // As given, to explain the choice: --shard, and --memory (0: no limit).
+  std::vector<std::string> constraints = {};
+  int64_t memory_limit = 0;
 };
 
 struct StagePlan {

@@ -322,6 +322,13 @@ std::string planCommand(const Plan& plan) {
     add("--stage-devices", fmt::format("{}", fmt::join(widths, ",")));
   }
   for (const std::string& value : plan.boundaries) add("--boundary", value);
+  const auto sharded =
+      std::find_if(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
+  if (sharded != plan.stages.end()) {
+    add("--method", sharded->sharding->method);
+    for (const std::string& constraint : sharded->sharding->constraints) add("--shard", constraint);
+    if (sharded->sharding->memory_limit > 0) add("--memory", fmt::format("{}", sharded->sharding->memory_limit));
+  }
   for (const std::string& pattern : plan.freeze) add("--freeze", pattern);
   for (const std::string& pattern : plan.train) add("--train", pattern);
   add("--schedule", plan.schedule);
