@@ -176,6 +176,26 @@ TEST(Solver, ProvesADenseProblem) {
   EXPECT_TRUE(solution.optimal || solution.infeasibility) << fmt::format("{} of {}", solution.cost, solution.lower_bound);
 }
 
+// Three nodes of 40 strategies in one table, two of which another edge makes equal.
+TEST(Solver, TakesALargeTableOverThreeNodes) {
+  solver::Random random(11);
+  SolverProblem problem;
+  for (int i = 0; i < 3; ++i) problem.nodes.push_back({.from = 0, .to = 1, .costs = std::vector<int64_t>(40, 0)});
+  SolverProblem::Edge wide{.nodes = {2, 0, 1}}, equal{.nodes = {0, 1}};
+  int64_t best = kForbiddenCost;
+  for (int64_t i = 0; i < 40 * 40 * 40; ++i) {
+    wide.costs.push_back(1000 + random.below(1'000'000));
+    if (i / 40 % 40 == i % 40) best = std::min(best, wide.costs.back());
+  }
+  for (int64_t i = 0; i < 40 * 40; ++i) equal.costs.push_back(i / 40 == i % 40 ? 0 : kForbiddenCost);
+  problem.edges = {wide, equal};
+  const SolverSolution solution = solve(problem);
+  EXPECT_TRUE(solution.optimal && solution.cost == best) << fmt::format("{}", solution.cost);
+  problem.nodes[0].costs.push_back(0);
+  for (int i = 0; i < 40 * 40; ++i) problem.edges[0].costs.push_back(0);
+  EXPECT_ERROR(solve(problem), ErrorCode::kConfiguration, "edge 0 joins 3 nodes with more than 65536 combinations");
+}
+
 TEST(Solver, ReportsProgress) {
   solver::Random random(10);
   const SolverProblem problem = ladder(100, 12, true, random);
