@@ -2,7 +2,8 @@
 
 #include "sharding/solver/solver.h"
 
-#include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -165,6 +166,55 @@ TEST(Solver, ProvesTheOptimumOfThousandsOfNodesByElimination) {
   const SolverSolution solution = solve(ladder(1250, 20, false, random));
   EXPECT_TRUE(solution.optimal);
   EXPECT_EQ(solution.steps, 0);
+}
+
+// The same problem with its nodes, their strategies and its edges in another order.
+SolverProblem shuffled(const SolverProblem& problem, solver::Random& random) {
+  const auto permutation = [&](size_t size) {
+    std::vector<int32_t> order(size);
+    std::iota(order.begin(), order.end(), 0);
+    for (size_t i = size; i > 1; --i) std::swap(order[i - 1], order[random.below(static_cast<int64_t>(i))]);
+    return order;
+  };
+  const std::vector<int32_t> place = permutation(problem.nodes.size());
+  SolverProblem result = problem;
+  std::vector<std::vector<int32_t>> labels;
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    const SolverProblem::Node& node = problem.nodes[i];
+    labels.push_back(permutation(node.costs.size()));
+    SolverProblem::Node& moved = result.nodes[place[i]] = node;
+    for (size_t x = 0; x < node.costs.size(); ++x) {
+      moved.costs[labels[i][x]] = node.costs[x];
+      moved.usages[labels[i][x]] = node.usages[x];
+    }
+  }
+  const std::vector<int32_t> edge_place = permutation(problem.edges.size());
+  for (size_t i = 0; i < problem.edges.size(); ++i) {
+    const SolverProblem::Edge& edge = problem.edges[i];
+    SolverProblem::Edge& moved = result.edges[edge_place[i]] = edge;
+    const int32_t a = edge.nodes[0], b = edge.nodes[1];
+    const size_t rows = labels[a].size(), columns = labels[b].size();
+    moved.nodes = {place[b], place[a]};
+    for (size_t x = 0; x < rows; ++x) {
+      for (size_t y = 0; y < columns; ++y) moved.costs[labels[b][y] * rows + labels[a][x]] = edge.costs[x * columns + y];
+    }
+  }
+  return result;
+}
+
+// Larger than what can be tried through: every order leads to other reductions, bounds and branches, but to one optimum.
+TEST(Solver, ProvesTheSameOptimumInAnyOrder) {
+  solver::Random random(12);
+  for (int i = 0; i < 12; ++i) {
+    const SolverProblem problem = ladder(8 + 2 * i, 10, true, random);
+    const SolverSolution first = solve(problem);
+    ASSERT_TRUE(first.optimal);
+    for (int j = 0; j < 3; ++j) {
+      const SolverSolution other = solve(shuffled(problem, random), {.seed = static_cast<uint64_t>(j)});
+      EXPECT_TRUE(other.optimal);
+      EXPECT_TRUE(other.cost == first.cost) << fmt::format("ladder {}: {} and {}", i, first.cost, other.cost);
+    }
+  }
 }
 
 // No elimination order is cheap here: bounds and branching have to prove it.
