@@ -23,7 +23,7 @@ void checkNodes(const SolverProblem& problem) {
 }
 
 void checkEdge(const SolverProblem& problem, size_t index) {
-  constexpr size_t kMaxEntries = size_t{1} << 22;
+  constexpr size_t kMaxEntries = size_t{1} << 16;
   const SolverProblem::Edge& edge = problem.edges[index];
   if (edge.nodes.empty()) fail(ErrorCode::kConfiguration, "edge {} joins no node", index);
   size_t entries = 1;

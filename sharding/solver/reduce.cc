@@ -8,6 +8,7 @@ namespace pipeshard::solver {
 namespace {
 
 constexpr size_t kMostEntries = size_t{1} << 16;  // of a table made by elimination
+constexpr size_t kMostDominanceLabels = 2000;     // all pairs are compared
 constexpr int64_t kDominanceWork = 200'000'000;
 
 class Reducer {
@@ -356,7 +357,7 @@ class Reducer {
 
   void dropDominated(int32_t node) {
     const size_t own = size(node);
-    if (work_ > kDominanceWork) return;
+    if (work_ > kDominanceWork || own > kMostDominanceLabels) return;
     std::vector<bool> keep(own, true);
     size_t dropped = 0;
     for (size_t worse = 0; worse < own; ++worse) {

@@ -33,7 +33,7 @@ struct SolverProblem {
     std::vector<int64_t> costs = {};   // by strategy: at least one; >= 0
     std::vector<int64_t> usages = {};  // by strategy, bytes >= 0; empty: none
   };
-  // Joins two nodes, one (a second cost of that node) or more (at most 2^22 entries); a node may be named more than once.
+  // Joins two nodes, one (a second cost of that node) or more (then at most 2^16 entries); a node may be named more than once.
   struct Edge {
     std::vector<int32_t> nodes = {};
     std::vector<int64_t> costs = {};  // >= 0; row-major: the choice of the last node varies fastest
@@ -55,6 +55,7 @@ struct SolverOptions {
   double seconds = -1;
   // Work allowed for search once reduction and exact elimination have not proven an optimum, in steps of 250,000 table entries
   // (about a millisecond each); negative: no limit, which is allowed only together with `seconds`.
+  // It is looked at between rounds of work, so that a little more may be done.
   // The same problem, seed and step limit give the same choice on every machine, with any number of threads, unless the clock cut it.
   int64_t step_limit = 4000;
   // Without a usage limit, or where it does not bind: what elimination alone may take before bounds are tried, in such steps. Small

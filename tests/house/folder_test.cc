@@ -19,8 +19,8 @@ size_t countLines(const fs::path& path) {
 }
 
 TEST(Folder, HasAReadmeOfOneScreen) {
-  for (const char* folder : {"ir", "onnx_import", "onnx_import/autodiff", "sharding", "sharding/solver", "partition", "transport", "runtime",
-                             "runtime/kernels", "tools", "tests", "examples", "benchmarks"}) {
+  for (const char* folder : {"ir", "onnx_import", "onnx_import/autodiff", "sharding", "sharding/solver", "partition", "transport",
+                             "runtime", "runtime/kernels", "tools", "tests", "examples", "benchmarks"}) {
     const fs::path readme = fs::path(PIPESHARD_SOURCE_DIR) / folder / "README.md";
     ASSERT_TRUE(fs::exists(readme)) << readme;
     EXPECT_LE(countLines(readme), 70u) << readme;

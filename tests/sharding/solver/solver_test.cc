@@ -2,7 +2,8 @@
 
 #include "sharding/solver/solver.h"
 
-#include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -167,6 +168,55 @@ TEST(Solver, ProvesTheOptimumOfThousandsOfNodesByElimination) {
   EXPECT_EQ(solution.steps, 0);
 }
 
+// The same problem with its nodes, their strategies and its edges in another order.
+SolverProblem shuffled(const SolverProblem& problem, solver::Random& random) {
+  const auto permutation = [&](size_t size) {
+    std::vector<int32_t> order(size);
+    std::iota(order.begin(), order.end(), 0);
+    for (size_t i = size; i > 1; --i) std::swap(order[i - 1], order[random.below(static_cast<int64_t>(i))]);
+    return order;
+  };
+  const std::vector<int32_t> place = permutation(problem.nodes.size());
+  SolverProblem result = problem;
+  std::vector<std::vector<int32_t>> labels;
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    const SolverProblem::Node& node = problem.nodes[i];
+    labels.push_back(permutation(node.costs.size()));
+    SolverProblem::Node& moved = result.nodes[place[i]] = node;
+    for (size_t x = 0; x < node.costs.size(); ++x) {
+      moved.costs[labels[i][x]] = node.costs[x];
+      moved.usages[labels[i][x]] = node.usages[x];
+    }
+  }
+  const std::vector<int32_t> edge_place = permutation(problem.edges.size());
+  for (size_t i = 0; i < problem.edges.size(); ++i) {
+    const SolverProblem::Edge& edge = problem.edges[i];
+    SolverProblem::Edge& moved = result.edges[edge_place[i]] = edge;
+    const int32_t a = edge.nodes[0], b = edge.nodes[1];
+    const size_t rows = labels[a].size(), columns = labels[b].size();
+    moved.nodes = {place[b], place[a]};
+    for (size_t x = 0; x < rows; ++x) {
+      for (size_t y = 0; y < columns; ++y) moved.costs[labels[b][y] * rows + labels[a][x]] = edge.costs[x * columns + y];
+    }
+  }
+  return result;
+}
+
+// Larger than what can be tried through: every order leads to other reductions, bounds and branches, but to one optimum.
+TEST(Solver, ProvesTheSameOptimumInAnyOrder) {
+  solver::Random random(12);
+  for (int i = 0; i < 12; ++i) {
+    const SolverProblem problem = ladder(8 + 2 * i, 10, true, random);
+    const SolverSolution first = solve(problem);
+    ASSERT_TRUE(first.optimal);
+    for (int j = 0; j < 3; ++j) {
+      const SolverSolution other = solve(shuffled(problem, random), {.seed = static_cast<uint64_t>(j)});
+      EXPECT_TRUE(other.optimal);
+      EXPECT_TRUE(other.cost == first.cost) << fmt::format("ladder {}: {} and {}", i, first.cost, other.cost);
+    }
+  }
+}
+
 // No elimination order is cheap here: bounds and branching have to prove it.
 TEST(Solver, ProvesADenseProblem) {
   solver::Random random(9);
@@ -174,6 +224,26 @@ TEST(Solver, ProvesADenseProblem) {
   const SolverProblem problem = randomProblem(options, random);
   const SolverSolution solution = solve(problem);
   EXPECT_TRUE(solution.optimal || solution.infeasibility) << fmt::format("{} of {}", solution.cost, solution.lower_bound);
+}
+
+// Three nodes of 40 strategies in one table, two of which another edge makes equal.
+TEST(Solver, TakesALargeTableOverThreeNodes) {
+  solver::Random random(11);
+  SolverProblem problem;
+  for (int i = 0; i < 3; ++i) problem.nodes.push_back({.from = 0, .to = 1, .costs = std::vector<int64_t>(40, 0)});
+  SolverProblem::Edge wide{.nodes = {2, 0, 1}}, equal{.nodes = {0, 1}};
+  int64_t best = kForbiddenCost;
+  for (int64_t i = 0; i < 40 * 40 * 40; ++i) {
+    wide.costs.push_back(1000 + random.below(1'000'000));
+    if (i / 40 % 40 == i % 40) best = std::min(best, wide.costs.back());
+  }
+  for (int64_t i = 0; i < 40 * 40; ++i) equal.costs.push_back(i / 40 == i % 40 ? 0 : kForbiddenCost);
+  problem.edges = {wide, equal};
+  const SolverSolution solution = solve(problem);
+  EXPECT_TRUE(solution.optimal && solution.cost == best) << fmt::format("{}", solution.cost);
+  problem.nodes[0].costs.push_back(0);
+  for (int i = 0; i < 40 * 40; ++i) problem.edges[0].costs.push_back(0);
+  EXPECT_ERROR(solve(problem), ErrorCode::kConfiguration, "edge 0 joins 3 nodes with more than 65536 combinations");
 }
 
 TEST(Solver, ReportsProgress) {
