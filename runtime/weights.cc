@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kChunkBytes = 1 << 20;   // read at once
 constexpr size_t kDirectBytes = 1 << 16;  // a run of this size is read where it belongs, if nothing is to be converted
-constexpr size_t kGapBytes = 1 << 14;     // that a read may bring in vain between two runs
+constexpr size_t kGapBytes = 1 << 12;     // that a read may bring in vain between two runs: a page, which the system reads anyway
 
 void checkLength(const Buffer& buffer, DataType source_type, uint64_t found) {
   const auto expected = static_cast<uint64_t>(byteCount(source_type, wholeShape(buffer)));
