@@ -200,7 +200,7 @@ const std::vector<Malformed> kMalformed = {
     {"sharding_method", file(R"({"layers": [0], "sharding": {"method": "megatron"}})"),
      "s.json.stages[0].sharding.method: found \"megatron\"; expected one of \"data-parallel\", \"replicated\", \"auto\", \"zero2\""},
     {"sharding_method_type", file(R"({"layers": [0], "sharding": {"method": 1}})"),
-     "s.json.stages[0].sharding.method: found 1; expected one of"},
+     "s.json.stages[0].sharding.method: found 1; expected a string"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Fields, MalformedStageFile, ::testing::ValuesIn(kMalformed), [](const auto& info) { return info.param.name; });
