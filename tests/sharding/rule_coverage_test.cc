@@ -5,30 +5,13 @@
 
 #include "onnx_import/autodiff/functions.h"
 #include "onnx_import/autodiff/training.h"
-#include "onnx_import/prepare.h"
-#include "onnx_import/reader.h"
-#include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
 #include "sharding/time_axis.h"
+#include "tests/sharding/example_model.h"
 #include "tests/sharding/rule_cases.h"
 
 namespace pipeshard::testing {
 namespace {
-
-ForwardGraph load(const std::string& name, int64_t rows) {
-  Graph graph = readModel(std::string(PIPESHARD_SOURCE_DIR) + "/examples/" + name);
-  const std::string loss = graph.value(graph.outputs.at(0)).name;
-  PrepareOptions options;
-  options.dimensions = {{"batch", rows}};
-  options.supported = [](const Node& node) {
-    return cpuKernels().has(node.domain, node.op_type) && hasGradientRule(node.domain, node.op_type);
-  };
-  ForwardGraph forward;
-  forward.graph = prepareModel(std::move(graph), options);
-  for (const ValueId input : forward.graph.inputs) forward.inputs.push_back({input, 0});
-  forward.loss = findValue(forward.graph, loss);
-  return forward;
-}
 
 std::vector<std::string> nodesWithoutRule(const Graph& graph) {
   std::vector<std::string> missing;
@@ -42,9 +25,9 @@ class RulesOfExamples : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RulesOfExamples, CoverEveryNodeOfTheTrainingStep) {
   constexpr int64_t kBatch = 8;
-  const ForwardGraph whole = load(GetParam(), kBatch);
+  const ForwardGraph whole = exampleForward(GetParam(), kBatch);
   for (const char* optimizer : {"sgd:momentum=0.9", "adamw"}) {
-    ForwardGraph half = load(GetParam(), kBatch / 2);
+    ForwardGraph half = exampleForward(GetParam(), kBatch / 2);
     TimeAxisResult time = splitTimeAxis(half.graph, half.loss, half.inputs, {kBatch / 2, kBatch, &whole.graph, kBatch});
     half.totals = std::move(time.totals);
     half.microbatches = 2;

@@ -345,6 +345,21 @@ TEST(ShardStage, MegatronNeedsTwoAllReducesPerLayerAndDirection) {
   EXPECT_THAT(blocks.patterns[1], HasSubstr("column-parallel then row-parallel, 2 all-reduces forward, 2 all-reduces backward"));
 }
 
+TEST(ShardStage, AMixtureOfExpertsIsExpertParallelWithAllToAlls) {
+  const TrainingGraph training = testing::mixtureOfExperts({});
+  const LogicalMesh mesh = parseMesh("8");
+  const CostModel model = CostModel::uniform(mesh);
+  const ShardingResult result = shardStage(training, allNodes(training), mesh, model, {});
+  EXPECT_TRUE(result.optimal);
+  std::map<Collective, int> counts = collectivesOf(training, result, model);
+  EXPECT_EQ((counts[{"forward", CollectiveKind::kAllToAll, 0}]), 2);
+  EXPECT_EQ((counts[{"backward", CollectiveKind::kAllToAll, 0}]), 2);
+  for (const char* name : {"up", "down"}) {
+    EXPECT_EQ(printSpec(result.sharding.kept[findValue(training.graph, name).index()]), "S0,R,R") << name;
+  }
+  EXPECT_TRUE(result.sharding.kept[findValue(training.graph, "dense").index()].isReplicated());
+}
+
 TEST(ShardStage, NoMethodIsCheaperThanAuto) {
   const TrainingGraph training =
       testing::gpt({.layers = 2, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4, .vocabulary = 1003}, "adamw:lr=1e-3");

@@ -7,26 +7,16 @@
 
 #include "onnx_import/autodiff/training.h"
 #include "onnx_import/prepare.h"
-#include "onnx_import/reader.h"
 #include "sharding/time_axis.h"
+#include "tests/sharding/example_model.h"
 #include "tests/sharding/sharded_runner.h"
 
 namespace pipeshard::testing {
 namespace {
 
 ForwardGraph load(const std::string& name, int64_t rows) {
-  Graph graph = readModel(std::string(PIPESHARD_SOURCE_DIR) + "/examples/" + name);
-  const std::string loss = graph.value(graph.outputs.at(0)).name;
-  PrepareOptions options;
-  options.dimensions = {{"batch", rows}};
-  options.supported = [](const Node& node) {
-    return cpuKernels().has(node.domain, node.op_type) && hasGradientRule(node.domain, node.op_type);
-  };
-  ForwardGraph forward;
-  forward.graph = prepareModel(std::move(graph), options);
+  ForwardGraph forward = exampleForward(name, rows);
   setPrecision(forward.graph, DataType::kFloat64);
-  for (const ValueId input : forward.graph.inputs) forward.inputs.push_back({input, 0});
-  forward.loss = findValue(forward.graph, loss);
   return forward;
 }
 

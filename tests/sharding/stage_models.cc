@@ -156,4 +156,28 @@ TrainingGraph gpt(const GptSizes& sizes, const std::string& optimizer) {
   return model.finish(model.op("SoftmaxCrossEntropyLoss", {scores, labels}, {}, {{"reduction", std::string("sum")}}), optimizer);
 }
 
+TrainingGraph mixtureOfExperts(const ExpertSizes& sizes, const std::string& optimizer) {
+  const auto [batch, sequence, hidden, experts, capacity, inner] = sizes;
+  StageModel model;
+  const Shape stream{batch, sequence, hidden}, slots{batch, experts * capacity, hidden};
+  const auto transposed = [&](ValueId value, std::vector<int64_t> perm, Shape shape) {
+    return model.op("Transpose", {value}, std::move(shape), {{"perm", std::move(perm)}});
+  };
+  ValueId x = model.op("MatMul", {model.input("x", stream), model.parameter("dense", {hidden, hidden})}, stream);
+  const ValueId mask = model.input("mask", {batch, sequence, experts * capacity});
+  const ValueId dispatched = model.op("MatMul", {transposed(mask, {0, 2, 1}, {batch, experts * capacity, sequence}), x}, slots);
+  const Shape by_example{batch, experts, capacity, hidden}, by_expert{experts, batch, capacity, hidden};
+  ValueId tokens = model.op("Reshape", {dispatched, model.integers(by_example)}, by_example);
+  tokens = transposed(tokens, {1, 0, 2, 3}, by_expert);
+  const Shape flat{experts, batch * capacity, hidden}, wide{experts, batch * capacity, inner};
+  tokens = model.op("Reshape", {tokens, model.integers(flat)}, flat);
+  tokens = model.op("Relu", {model.op("MatMul", {tokens, model.parameter("up", {experts, hidden, inner})}, wide)}, wide);
+  tokens = model.op("MatMul", {tokens, model.parameter("down", {experts, inner, hidden})}, flat);
+  tokens = model.op("Reshape", {tokens, model.integers(by_expert)}, by_expert);
+  tokens = transposed(tokens, {1, 0, 2, 3}, by_example);
+  tokens = model.op("Reshape", {tokens, model.integers(slots)}, slots);
+  x = model.op("Add", {x, model.op("MatMul", {mask, tokens}, stream)}, stream);
+  return model.finish(sumOfSquares(model, x, stream), optimizer);
+}
+
 }  // namespace pipeshard::testing

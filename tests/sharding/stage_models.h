@@ -50,4 +50,16 @@ struct GptSizes {
 // GPT-like blocks with separate projections for queries, keys and values: "h.0.q", "h.0.k", "h.0.v", "h.0.proj", "h.0.fc", "h.0.out".
 TrainingGraph gpt(const GptSizes& sizes, const std::string& optimizer = "sgd:lr=0.01");
 
+// A block with a dense layer and a layer of experts, GShard's way: tokens are dispatched to experts by matrix products with a mask that
+// comes with the batch [batch, sequence, experts * capacity]. "dense" [hidden,hidden], "up" [experts,hidden,inner], "down".
+struct ExpertSizes {
+  int64_t batch = 8;
+  int64_t sequence = 1024;
+  int64_t hidden = 512;
+  int64_t experts = 8;
+  int64_t capacity = 256;  // tokens that an expert takes of one example
+  int64_t inner = 2048;
+};
+TrainingGraph mixtureOfExperts(const ExpertSizes& sizes, const std::string& optimizer = "sgd:lr=0.01");
+
 }  // namespace pipeshard::testing
