@@ -113,7 +113,7 @@ class StageSearch {
   void decide(int stage, StageSharding sharding) { decided_[static_cast<size_t>(stage)] = std::move(sharding); }
 
  private:
-  bool sharesRows(int stage) const { return plan_.stages[static_cast<size_t>(stage)].mesh_shape.at(0) > 1; }
+  bool sharesRows(int stage) const { return hasUnshardedDevices(plan_.stages[static_cast<size_t>(stage)]); }
 
   // The other side of a crossing; undecided: replicated.
   CrossMeshSide otherSide(int stage, ValueId value) const {

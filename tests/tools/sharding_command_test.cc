@@ -77,6 +77,27 @@ TEST(ShardingCommand, MemoryThatReplicationExceedsIsKeptTo) {
   EXPECT_LE(mostAllocated(nlohmann::json::parse(readFile(folder.file("found.json")))), limit);
 }
 
+// A sharded stage beside one whose devices all compute the same, or share rows: what travels is whole, and reaches every device.
+TEST(ShardingCommand, ShardedStagesSendToDevicesThatAreNot) {
+  const TemporaryFolder folder;
+  for (const std::string unsharded : {R"("mesh": [1, 2], "sharding": {"method": "replicated"})", R"("mesh": [2, 1])"}) {
+    writeFile(folder.file("stages.json"), R"({"version": 1, "layers": 6, "stages": [
+      {"layers": "0..1", "devices": [0, 1], "sharding": {"method": "megatron:1,2"}}, {"layers": "2..3", "devices": [2, 3], )" +
+                                              unsharded + R"(}, {"layers": "4..5", "devices": [4, 5], "sharding": {"method": "zero2"}}]})");
+    const CommandResult validated = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x6", "--stages",
+                                                  folder.file("stages.json"), "--precision", "float64", "--microbatches", "2"});
+    EXPECT_EQ(validated.exit_code, 0) << unsharded << validated.errors;
+  }
+}
+
+TEST(ShardingCommand, RefusesAMicrobatchThatIsTooSmallForWhatCrossesStages) {
+  const TemporaryFolder folder;
+  const CommandResult planned = runPipeshard({"plan", "examples/llama.onnx", "--dim", "batch=7", "--cluster", "1x3", "--stage-devices",
+                                              "1,2", "--method", "zero3", "--microbatches", "4", "-o", folder.file("plan")});
+  EXPECT_EQ(planned.exit_code, 78) << planned.errors;
+  EXPECT_THAT(planned.errors, HasSubstr("1 row"));
+}
+
 struct BadOption {
   std::vector<std::string> more;
   int exit_code;
