@@ -113,7 +113,7 @@ class StageSearch {
   void decide(int stage, StageSharding sharding) { decided_[static_cast<size_t>(stage)] = std::move(sharding); }
 
  private:
-  bool sharesRows(int stage) const { return plan_.stages[static_cast<size_t>(stage)].mesh_shape.at(0) > 1; }
+  bool sharesRows(int stage) const { return hasUnshardedDevices(plan_.stages[static_cast<size_t>(stage)]); }
 
   // The other side of a crossing; undecided: replicated.
   CrossMeshSide otherSide(int stage, ValueId value) const {
@@ -199,6 +199,15 @@ void noteReplicated(const ShardingResult& result, Plan& plan) {
   }
 }
 
+// Errors: kConfiguration when there is no such method, or it wants more devices than a stage has.
+void noteNothingSharded(const std::string& method, Plan& plan) {
+  if (method != kExhaustive) meshesFor(1, method);
+  plan.notes.push_back(
+      fmt::format("--method {} shards nothing here: every stage has one device, or says itself what its devices do; "
+                  "--stages uniform:1 makes all devices one stage",
+                  method));
+}
+
 }  // namespace
 
 std::vector<StageCombinations> shardStages(const TrainingGraph& training, const ShardingRequest& request, Plan& plan,
@@ -207,6 +216,7 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
   if (!hasShardedStage(plan)) {
     if (!request.constraints.empty() || !request.mesh.empty() || request.memory_bytes > 0)
       fail(ErrorCode::kUsage, "--shard, --mesh and --memory go with --method, and with a stage of several devices (--stages uniform:1)");
+    if (!request.method.empty()) noteNothingSharded(request.method, plan);
     return listed;
   }
   const Cut cut = cutTraining(training, plan);
@@ -258,7 +268,11 @@ std::vector<StageExplanation> explainStages(const TrainingGraph& training, const
     if (progress) progress(fmt::format("explaining stage {}", s));
     const std::vector<NodeId> nodes = shardedNodes(cut, static_cast<int>(s));
     ShardingResult result;
-    result.sharding = shardingOfPlan(training, nodes, *stage.sharding);
+    try {
+      result.sharding = shardingOfPlan(training, nodes, *stage.sharding);
+    } catch (Error& error) {
+      throw error.addContext(fmt::format("stages[{}].sharding", s));
+    }
     result.compute_ns = stage.sharding->compute_ns;
     result.communication_ns = stage.sharding->communication_ns;
     result.memory_bytes = stage.sharding->memory_bytes;

@@ -18,11 +18,22 @@ std::vector<NodeId> shardedNodes(const Cut& cut, int stage) {
   return nodes;
 }
 
+bool hasUnshardedDevices(const StagePlan& stage) { return !stage.sharding && stage.devices.size() > 1; }
+
 bool hasShardedStage(const Plan& plan) {
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
 }
 
 namespace {
+
+void requireFit(const Shape& shape, const ShardingSpec& spec, const LogicalMesh& mesh, const std::string& name, int64_t rows) {
+  const std::string fault = specFault(spec, shape, mesh);
+  if (fault.empty()) return;
+  fail(ErrorCode::kConfiguration,
+       "'{}' {} cannot be kept as {} on mesh {} for a microbatch of {} row(s): {}; choose microbatches of equal size (--microbatches), or "
+       "another sharding",
+       name, shapeToString(shape), printSpec(spec), printMesh(mesh), rows, fault);
+}
 
 std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan, const Cut& cut) {
   std::vector<std::optional<StageSharding>> shardings(plan.stages.size());
@@ -47,7 +58,7 @@ std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& train
 
 StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut) : family_(family) {
   const Graph& graph = family.base().graph;
-  for (const StagePlan& stage : plan.stages) data_width_.push_back(stage.mesh_shape.at(0));
+  for (const StagePlan& stage : plan.stages) has_unsharded_devices_.push_back(hasUnshardedDevices(stage));
   for (std::optional<StageSharding>& sharding : shardingsOf(family.base(), plan, cut)) {
     std::optional<Stage>& stage = stages_.emplace_back();
     if (!sharding) continue;
@@ -78,8 +89,7 @@ PieceSharding StageShardings::pieceSharding(int stage, const std::vector<NodeId>
     if (!strategy) {
       fail(ErrorCode::kConfiguration,
            "{} cannot run as \"{}\" on mesh {} for a microbatch of {} row(s); choose microbatches of equal size (--microbatches), or "
-           "another "
-           "sharding",
+           "another sharding",
            describeNode(node), printUses(base, base.node(id), uses), printMesh(sharding.mesh), rows);
     }
     piece.strategies.push_back(std::move(*strategy));
@@ -88,7 +98,11 @@ PieceSharding StageShardings::pieceSharding(int stage, const std::vector<NodeId>
   }
   for (size_t v = 0; v < subgraph.values.size(); ++v) {
     const auto found = base_of.find(subgraph.values[v].name);
-    if (found != base_of.end()) piece.kept[v] = sharding.kept[found->second.index()];
+    if (found == base_of.end()) continue;
+    piece.kept[v] = sharding.kept[found->second.index()];
+    if (piece.kept[v].axes.size() == subgraph.shape(ValueId(v)).size()) {
+      requireFit(subgraph.shape(ValueId(v)), piece.kept[v], sharding.mesh, subgraph.values[v].name, rows);
+    }
   }
   return piece;
 }
@@ -100,12 +114,15 @@ CrossMeshSide StageShardings::side(int stage, ValueId value) const {
 }
 
 const CrossMeshPlan* StageShardings::transfer(ValueId value, int64_t rows, int from, int to) const {
-  const auto shares_rows = [&](int stage) { return data_width_[static_cast<size_t>(stage)] > 1; };
-  if ((!isSharded(from) && !isSharded(to)) || shares_rows(from) || shares_rows(to)) return nullptr;
+  const auto ships_whole = [&](int stage) { return has_unsharded_devices_[static_cast<size_t>(stage)]; };
+  if ((!isSharded(from) && !isSharded(to)) || ships_whole(from) || ships_whole(to)) return nullptr;
   const auto [found, is_new] = transfers_.try_emplace({value, rows, from, to});
   if (is_new) {
     const Graph& member = family_.at(rows).graph;
     const ValueId counterpart = family_.valueAt(rows, value);
+    for (int stage : {from, to}) {
+      if (isSharded(stage)) requireFit(member.shape(counterpart), kept(stage, value), mesh(stage), member.value(counterpart).name, rows);
+    }
     found->second = planCrossMesh(member.shape(counterpart), member.dataType(counterpart), side(from, value), side(to, value), LinkCost{});
   }
   return &found->second;

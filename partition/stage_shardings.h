@@ -19,6 +19,10 @@ namespace pipeshard {
 // The nodes of a stage that a sharding is about: forward, backward and update, in order. Prologues are replicated.
 std::vector<NodeId> shardedNodes(const Cut& cut, int stage);
 
+// Whether several devices share the rows of microbatches or all compute the same. What goes to or from them is kept whole and travels as
+// shipments.h says.
+bool hasUnshardedDevices(const StagePlan& stage);
+
 class StageShardings {
  public:
   // Errors: kConfiguration naming stage and entry when plan.json's sharding does not fit the model.
@@ -35,7 +39,8 @@ class StageShardings {
   PieceSharding pieceSharding(int stage, const std::vector<NodeId>& nodes, int64_t rows, const Graph& subgraph) const;
 
   // How a value of a microbatch of so many rows gets from one stage to another. nullptr: as shipments.h says, since neither stage is
-  // sharded, or one shares rows. The pointer stays valid.
+  // sharded, or one has several devices that are not. The pointer stays valid. Error(kConfiguration) when the value cannot be kept so with
+  // so many rows.
   const CrossMeshPlan* transfer(ValueId value, int64_t rows, int from, int to) const;
 
  private:
@@ -49,7 +54,7 @@ class StageShardings {
 
   const TrainingFamily& family_;
   std::vector<std::optional<Stage>> stages_;
-  std::vector<int> data_width_;  // by stage
+  std::vector<bool> has_unsharded_devices_;  // by stage
   mutable std::map<std::tuple<ValueId, int64_t, int, int>, CrossMeshPlan> transfers_;
 };
 

@@ -61,7 +61,11 @@ StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<No
     const auto found = plan.strategies.find(key);
     std::vector<AxisUse> uses(plan.mesh.size());
     if (found != plan.strategies.end()) {
-      uses = parseUses(graph, node, sharding.mesh, found->second);
+      try {
+        uses = parseUses(graph, node, sharding.mesh, found->second);
+      } catch (Error& error) {
+        throw error.addContext(fmt::format("strategies.{}", key));
+      }
       ++strategies;
     }
     const std::optional<Strategy> strategy = makeStrategy(graph, node, sharding.mesh, uses);

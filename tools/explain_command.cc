@@ -36,7 +36,8 @@ struct ExplainCommand {
     }
     if (explanations.empty()) {
       fmt::print(
-          "\nno stage is sharded: the devices of a stage share the rows of every microbatch. `pipeshard plan MODEL --method auto` shards "
+          "\nno stage is sharded: the devices of a stage share the rows of every microbatch. `pipeshard plan MODEL --stages uniform:1 "
+          "--method auto` shards "
           "operators\n");
     }
     if (!json.empty()) writeOutputFile(json, report.dump(1) + "\n");

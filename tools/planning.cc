@@ -341,6 +341,27 @@ void decideLastBatch(int64_t rows, Plan& plan) {
   plan.last_microbatches = std::min(plan.microbatches, rows / widest);
 }
 
+// With fewer microbatches where shardings do not fit so few rows, as long as these are no larger than those of a whole batch.
+StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& whole, Plan& plan) {
+  const int64_t most_rows = (whole.rows + whole.microbatches - 1) / whole.microbatches;
+  const int64_t least_count = (plan.last_batch + most_rows - 1) / most_rows;
+  for (std::optional<Error> failure;;) {
+    try {
+      return emitStep(model, optimizer, {plan.last_batch, plan.last_microbatches, whole.cut}, plan);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kConfiguration || !hasShardedStage(plan)) throw;
+      if (!failure) failure = error;
+    }
+    if (plan.last_microbatches <= least_count) {
+      throw failure->addContext(
+          fmt::format("the last batch of {} example(s) does not fit how the stages are sharded; leave it out (--drop-last), or choose "
+                      "another batch or method",
+                      plan.last_batch));
+    }
+    --plan.last_microbatches;
+  }
+}
+
 // Of the devices of sharded stages, the most that one needs.
 int64_t largestShardedMemory(const PlannedTraining& planned) {
   int64_t needed = 0;
@@ -404,9 +425,7 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
     requireTrainableTypes(model.graph);
 
     const BatchCut batch = planWithinMemory(request, model, optimizer, options, progress, planned);
-    if (planned.plan.last_batch > 0) {
-      planned.last = emitStep(model, optimizer, {planned.plan.last_batch, planned.plan.last_microbatches, batch.cut}, planned.plan);
-    }
+    if (planned.plan.last_batch > 0) planned.last = emitLastBatch(model, optimizer, batch, planned.plan);
   } catch (Error& error) {
     throw error.addContext(request.model_path);
   }

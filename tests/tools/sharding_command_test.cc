@@ -77,6 +77,70 @@ TEST(ShardingCommand, MemoryThatReplicationExceedsIsKeptTo) {
   EXPECT_LE(mostAllocated(nlohmann::json::parse(readFile(folder.file("found.json")))), limit);
 }
 
+// A sharded stage beside one whose devices all compute the same, or share rows: what travels is whole, and reaches every device.
+TEST(ShardingCommand, ShardedStagesSendToDevicesThatAreNot) {
+  const TemporaryFolder folder;
+  for (const std::string unsharded : {R"("mesh": [1, 2], "sharding": {"method": "replicated"})", R"("mesh": [2, 1])"}) {
+    writeFile(folder.file("stages.json"), R"({"version": 1, "layers": 6, "stages": [
+      {"layers": "0..1", "devices": [0, 1], "sharding": {"method": "megatron:1,2"}}, {"layers": "2..3", "devices": [2, 3], )" +
+                                              unsharded + R"(}, {"layers": "4..5", "devices": [4, 5], "sharding": {"method": "zero2"}}]})");
+    const CommandResult validated = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x6", "--stages",
+                                                  folder.file("stages.json"), "--precision", "float64", "--microbatches", "2"});
+    EXPECT_EQ(validated.exit_code, 0) << unsharded << validated.errors;
+  }
+}
+
+TEST(ShardingCommand, RefusesAMicrobatchThatIsTooSmallForWhatCrossesStages) {
+  const TemporaryFolder folder;
+  const CommandResult planned = runPipeshard({"plan", "examples/llama.onnx", "--dim", "batch=7", "--cluster", "1x3", "--stage-devices",
+                                              "1,2", "--method", "zero3", "--microbatches", "4", "-o", folder.file("plan")});
+  EXPECT_EQ(planned.exit_code, 78) << planned.errors;
+  EXPECT_THAT(planned.errors, HasSubstr("1 row"));
+}
+
+// Two microbatches of two rows cannot be shared by four devices, one of four can.
+TEST(ShardingCommand, TheLastBatchHasFewerMicrobatchesWhereDevicesNeedRows) {
+  const TemporaryFolder folder;
+  std::vector<std::string> line = {"validate",    "examples/mlp.onnx", "--dim",          "batch=8", "--cluster",
+                                   "1x4",         "--stages",          "uniform:1",      "--steps", "2",
+                                   "--precision", "float64",           "--microbatches", "2",       "--method"};
+  line.insert(line.end(), {"data-parallel", "--last-batch", "4"});
+  const CommandResult validated = runPipeshard(line);
+  EXPECT_EQ(validated.exit_code, 0) << validated.errors;
+  line.back() = "3";
+  const CommandResult refused = runPipeshard(line);
+  EXPECT_EQ(refused.exit_code, 78) << refused.errors;
+  EXPECT_THAT(refused.errors, HasSubstr("the last batch of 3 example(s)"));
+  EXPECT_THAT(refused.errors, HasSubstr("--drop-last"));
+}
+
+TEST(ShardingCommand, APlanThatWasEditedSaysWhichEntryIsWrong) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(runPipeshard(planLine("mlp", folder.file("plan"), {"--method", "auto"})).exit_code, 0);
+  const std::string original = readFile(folder.file("plan/plan.json"));
+  auto edited = nlohmann::json::parse(original);
+  ASSERT_FALSE(edited.at("strategies").empty());
+  edited["strategies"][0]["uses"] = "0:zz";
+  writeFile(folder.file("plan/plan.json"), edited.dump());
+  const CommandResult explained = runPipeshard({"explain", folder.file("plan")});
+  EXPECT_EQ(explained.exit_code, 78) << explained.errors;
+  EXPECT_THAT(explained.errors, HasSubstr("stages[0].sharding: strategies." + edited["strategies"][0]["node"].get<std::string>()));
+}
+
+TEST(ShardingCommand, AMethodThatShardsNothingSaysSo) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> line = {"plan", "examples/mlp.onnx", "--cluster", "1x4", "-o", folder.file("plan"), "--method"};
+  const auto planned = [&](const std::string& method) {
+    std::vector<std::string> all = line;
+    all.push_back(method);
+    return runPipeshard(all);
+  };
+  const CommandResult one_each = planned("auto");
+  EXPECT_EQ(one_each.exit_code, 0) << one_each.errors;
+  EXPECT_THAT(one_each.output, HasSubstr("--method auto shards nothing here"));
+  EXPECT_EQ(planned("magic").exit_code, 78);
+}
+
 struct BadOption {
   std::vector<std::string> more;
   int exit_code;
