@@ -133,8 +133,9 @@ void readSharding(const JsonReader& json, Plan& plan) {
   }
   const JsonReader predicted = json.at("predicted");
   predicted.expectObject({"compute_ns", "communication_ns", "memory_bytes", "lower_bound_ns"});
-  sharding.compute_ns = predicted.at("compute_ns").integer(0, INT64_MAX);
-  sharding.communication_ns = predicted.at("communication_ns").integer(0, INT64_MAX);
+  constexpr int64_t kLongest = int64_t{1} << 60;  // ns: the sum of both still is a number
+  sharding.compute_ns = predicted.at("compute_ns").integer(0, kLongest);
+  sharding.communication_ns = predicted.at("communication_ns").integer(0, kLongest);
   sharding.memory_bytes = predicted.at("memory_bytes").integer(0, INT64_MAX);
   sharding.lower_bound_ns = predicted.at("lower_bound_ns").integer(0, INT64_MAX);
   sharding.optimal = json.at("optimal").boolean();

@@ -71,13 +71,16 @@ std::vector<int> LogicalMesh::lineOf(int device, int mesh_axis) const {
 std::string printMesh(const LogicalMesh& mesh) { return fmt::format("{}", fmt::join(mesh.shape, "x")); }
 
 LogicalMesh parseMesh(std::string_view text) {
+  constexpr int kMostDevices = 1 << 20;  // as in a cluster
   LogicalMesh mesh;
+  int devices = 1;
   for (std::string_view part : split(text, 'x')) {
     int size = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), size);
-    if (error != std::errc() || end != part.data() + part.size() || size < 1 || size > 65536 || mesh.rank() == 10)
+    if (error != std::errc() || end != part.data() + part.size() || size < 1 || size > kMostDevices / devices || mesh.rank() == 10)
       fail(ErrorCode::kUsage, "\"{}\" is no logical mesh; write the devices along each axis: \"4\", \"2x4\", \"2x2x2\"", text);
     mesh.shape.push_back(size);
+    devices *= size;
   }
   return mesh;
 }
@@ -122,18 +125,17 @@ ShardingSpec parseSpec(std::string_view text) {
 std::string specFault(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh) {
   if (spec.axes.size() != shape.size()) return fmt::format("it has {} axes, the tensor has {}", spec.axes.size(), shape.size());
   std::vector<int> used = spec.partial;
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    int64_t parts = 1;
-    for (int mesh_axis : spec.axes[axis]) {
-      used.push_back(mesh_axis);
-      if (mesh_axis < mesh.rank()) parts *= mesh.axisSize(mesh_axis);
-    }
-    if (parts > 1 && shape[axis] < parts) return fmt::format("axis {} has {} elements for {} devices", axis, shape[axis], parts);
-  }
+  for (const std::vector<int>& axis : spec.axes) used.insert(used.end(), axis.begin(), axis.end());
   std::sort(used.begin(), used.end());
   if (!used.empty() && used.back() >= mesh.rank()) return fmt::format("mesh axis {} of a mesh of {} axes", used.back(), mesh.rank());
   const auto twice = std::adjacent_find(used.begin(), used.end());
-  return twice == used.end() ? "" : fmt::format("mesh axis {} is used twice", *twice);
+  if (twice != used.end()) return fmt::format("mesh axis {} is used twice", *twice);
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    int64_t parts = 1;
+    for (int mesh_axis : spec.axes[axis]) parts *= mesh.axisSize(mesh_axis);
+    if (parts > 1 && shape[axis] < parts) return fmt::format("axis {} has {} elements for {} devices", axis, shape[axis], parts);
+  }
+  return "";
 }
 
 Shard shardOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh, int device) {

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <functional>
 #include <map>
-#include <numeric>
 
 #include <fmt/ranges.h>
 
@@ -209,7 +207,8 @@ class StageFileReader {
     stage.mesh_shape = {1, devices};
     if (!json.has("mesh")) return;
     stage.logical_mesh = narrow(json.at("mesh").integers(1, INT32_MAX));
-    const int64_t product = std::accumulate(stage.logical_mesh.begin(), stage.logical_mesh.end(), int64_t{1}, std::multiplies<>());
+    int64_t product = 1;
+    for (int size : stage.logical_mesh) product = product > INT32_MAX ? product : product * size;
     if (product != devices)
       json.at("mesh").failExpected(fmt::format("axes with the product {}, the number of the stage's devices", devices));
   }

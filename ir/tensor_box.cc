@@ -38,6 +38,7 @@ std::string boxFault(const Shape& whole, const Shard& box) {
 }
 
 std::string tilingFault(const Shape& whole, const std::vector<Shard>& boxes) {
+  const int64_t all = elementCount(whole);  // refuses what could not be added up
   int64_t held = 0;
   for (size_t i = 0; i < boxes.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
@@ -45,8 +46,8 @@ std::string tilingFault(const Shape& whole, const std::vector<Shard>& boxes) {
     }
     held += elementCount(boxes[i].size);
   }
-  if (held == elementCount(whole)) return "";
-  return fmt::format("the parts hold {} of the {} elements of {}", held, elementCount(whole), shapeToString(whole));
+  if (held == all) return "";
+  return fmt::format("the parts hold {} of the {} elements of {}", held, all, shapeToString(whole));
 }
 
 }  // namespace pipeshard

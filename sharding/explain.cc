@@ -37,7 +37,10 @@ std::vector<OpenDecision> decisionsOf(const StageContext& context, const Shardin
   }
   for (const StageResharding& entry : price.reshardings) {
     int variable = entry.reader.valid() ? problem.variableOf(entry.reader) : problem.variableOf(entry.value);
-    if (variable < 0) variable = problem.variableOf(context.values[entry.value.index()].readers.front().node);
+    if (variable < 0) {
+      const StageValue& value = context.values[entry.value.index()];
+      variable = problem.variableOf(value.readers.empty() ? value.producer : value.readers.front().node);
+    }
     decisions[static_cast<size_t>(variable)].decision.communication_ns += entry.resharding.cost_ns * entry.runs;
   }
   return decisions;

@@ -162,9 +162,10 @@ std::vector<LogicalMesh> meshesFor(int devices, const std::string& method) {
   const ShardingMethod parsed = parseMethod(method);
   using Kind = ShardingMethod::Kind;
   if (parsed.kind == Kind::kMegatron) {
-    if (parsed.data * parsed.tensor != devices) {
-      fail(ErrorCode::kConfiguration, "method {}: {} x {} devices are {}, but the stage has {}", method, parsed.data, parsed.tensor,
-           parsed.data * parsed.tensor, devices);
+    const int64_t wanted = int64_t{parsed.data} * parsed.tensor;
+    if (wanted != devices) {
+      fail(ErrorCode::kConfiguration, "method {}: {} x {} devices are {}, but the stage has {}", method, parsed.data, parsed.tensor, wanted,
+           devices);
     }
     return {{{parsed.data, parsed.tensor}}};
   }

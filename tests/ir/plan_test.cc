@@ -174,6 +174,8 @@ TEST(PlanJson, NamesWhatIsWrongWithASharding) {
   refuse("\"S0,R\"", "\"S0,S0\"", "plan.json.specs[1].spec: found \"S0,S0\"");
   refuse("\"S0,R\"", "\"Q\"", "plan.json.specs[1].spec: found \"Q\"; expected a sharding spec");
   refuse("\"lower_bound_ns\"", "\"bound\"", "plan.json.shardings[0].predicted");
+  refuse("\"compute_ns\":1230000", "\"compute_ns\":9223372036854775807",
+         "plan.json.shardings[0].predicted.compute_ns: found 9223372036854775807");
   refuse("\"optimal\":false", "\"optimal\":0", "plan.json.shardings[0].optimal: found 0; expected true or false");
 }
 

@@ -19,6 +19,8 @@ TEST(LogicalMesh, CountsRowMajor) {
   EXPECT_EQ(printMesh(parseMesh("2x4")), "2x4");
   EXPECT_ERROR(parseMesh("2x"), ErrorCode::kUsage, "no logical mesh");
   EXPECT_ERROR(parseMesh("0"), ErrorCode::kUsage, "no logical mesh");
+  EXPECT_EQ(parseMesh("1048576").deviceCount(), 1 << 20);
+  EXPECT_ERROR(parseMesh("65536x65536"), ErrorCode::kUsage, "no logical mesh");  // more devices than an int counts
 }
 
 TEST(ShardingSpec, ReadsWhatItPrints) {
@@ -35,6 +37,9 @@ TEST(ShardingSpec, NamesItsFault) {
   EXPECT_EQ(specFault(parseSpec("R,S01"), {8, 3}, kMesh), "axis 1 has 3 elements for 4 devices");
   EXPECT_EQ(specFault(parseSpec("S2,R"), {8, 3}, kMesh), "mesh axis 2 of a mesh of 2 axes");
   EXPECT_EQ(specFault(parseSpec("S0,R;P0"), {8, 3}, kMesh), "mesh axis 0 is used twice");
+  EXPECT_EQ(specFault(parseSpec("R,S00"), {8, 3}, kMesh), "mesh axis 0 is used twice");
+  // However often: a product of the sizes would overflow.
+  EXPECT_EQ(specFault(parseSpec("R,S" + std::string(80, '0')), {8, 3}, kMesh), "mesh axis 0 is used twice");
 }
 
 TEST(ShardingSpec, CutsUnevenAxesIntoSharesOfShares) {

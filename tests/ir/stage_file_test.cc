@@ -191,6 +191,13 @@ const std::vector<Malformed> kMalformed = {
      "s.json.stages[0].mesh: found [2,1]; expected [1,2], as \"replicated\" cuts the batch nowhere"},
     {"mesh_of_data_parallel", file(R"({"layers": [0], "submesh": [1, 2], "mesh": [1, 2], "sharding": {"method": "data-parallel"}})"),
      "s.json.stages[0].mesh: found [1,2]; expected a data axis of 2 or more"},
+    {"logical_mesh_product", file(R"({"layers": [0], "devices": [0, 1], "mesh": [2, 2], "sharding": {"method": "auto"}})"),
+     "s.json.stages[0].mesh: found [2,2]; expected axes with the product 2, the number of the stage's devices"},
+    // The product is 2 * 2^64 + 3.
+    {"logical_mesh_overflow",
+     file(R"({"layers": [0], "devices": [0, 1, 2], "mesh": [5, 7, 11239, 88801, 1056175639], )"
+          R"("sharding": {"method": "auto"}})"),
+     "s.json.stages[0].mesh: found [5,7,11239,88801,1056175639]; expected axes with the product 3"},
     {"sharding_type", file(R"({"layers": [0], "sharding": "replicated"})"),
      "s.json.stages[0].sharding: found \"replicated\"; expected an object"},
     {"sharding_empty", file(R"({"layers": [0], "sharding": {}})"),

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/error.h"
+#include "tests/expect_error.h"
+
 namespace pipeshard {
 namespace {
 
@@ -73,6 +76,8 @@ TEST(TensorBox, EverySpecsShardsTile) {
   EXPECT_EQ(tilingFault({7, 11}, missing), "the parts hold 55 of the 77 elements of [7,11]");
   EXPECT_EQ(tilingFault({}, {{{}, {}}}), "");
   EXPECT_EQ(tilingFault({0, 3}, {}), "");
+  constexpr int64_t kMany = int64_t{1} << 62;  // elements of a part: two are more than an int64 counts
+  EXPECT_ERROR(tilingFault({2, kMany}, {{{0, 0}, {1, kMany}}, {{1, 0}, {1, kMany}}}), ErrorCode::kBadModel, "more than 2^62 elements");
   EXPECT_NE(tilingFault({}, {{{}, {}}, {{}, {}}}), "");
 }
 

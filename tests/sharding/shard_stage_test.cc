@@ -504,6 +504,7 @@ TEST(MeshesFor, OneAndTwoAxes) {
   EXPECT_EQ(print(meshesFor(8, "zero2")), "8 ");
   EXPECT_EQ(print(meshesFor(8, "megatron:4,2")), "4x2 ");
   EXPECT_ERROR((void)meshesFor(8, "megatron:2,2"), ErrorCode::kConfiguration, "are 4, but the stage has 8");
+  EXPECT_ERROR((void)meshesFor(4, "megatron:100,42949673"), ErrorCode::kConfiguration, "are 4294967300, but the stage has 4");
 }
 
 }  // namespace
