@@ -12,16 +12,25 @@ namespace pipeshard {
 
 namespace {
 
-// `*` stands for any characters, `?` for one.
+// `*` stands for any characters, `?` for one. A star that turns out too short takes one more: linear but for the last star.
 bool matches(std::string_view pattern, std::string_view name) {
-  if (pattern.empty()) return name.empty();
-  if (pattern.front() == '*') {
-    for (size_t skipped = 0; skipped <= name.size(); ++skipped) {
-      if (matches(pattern.substr(1), name.substr(skipped))) return true;
+  size_t p = 0, n = 0;
+  size_t star = std::string_view::npos, star_end = 0;  // the last star, and where what it stands for ends
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      star_end = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++star_end;
+    } else {
+      return false;
     }
-    return false;
   }
-  return !name.empty() && (pattern.front() == '?' || pattern.front() == name.front()) && matches(pattern.substr(1), name.substr(1));
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
 [[noreturn]] void failUnmatched(const TrainingGraph& training, const std::string& pattern) {

@@ -192,6 +192,7 @@ ShardingMethod parseMethod(std::string_view text) {
   std::vector<std::string> names;
   for (const auto& [name, kind] : methodNames()) names.push_back(name);
   names.emplace_back("megatron:DP,TP");
+  names.emplace_back("exhaustive");
   const std::vector<std::string> near = nearMatches(text, names);
   fail(ErrorCode::kConfiguration, "there is no sharding method \"{}\"{}; the methods are {}", text,
        near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or ")), fmt::join(names, ", "));
