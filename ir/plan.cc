@@ -75,6 +75,10 @@ Cluster parseCluster(std::string_view text) {
        text);
 }
 
+bool hasShardedStage(const Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
+}
+
 std::string printPlan(const Plan& plan) {
   std::string text = fmt::format("plan of {}\n", plan.model_path);
   text += fmt::format("  cluster       {} x {} devices\n", plan.cluster.nodes, plan.cluster.devices_per_node);
@@ -106,9 +110,7 @@ std::string printPlan(const Plan& plan) {
                     percent(stage.forward_flops + stage.backward_flops, total), scaled(stage.parameter_bytes, "B"), stage.peak_activations,
                     plan.layers.at(static_cast<size_t>(stage.last_layer)).last_node);
   }
-  const bool sharded =
-      std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
-  if (sharded) text += "\n";
+  if (hasShardedStage(plan)) text += "\n";
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     if (plan.stages[s].sharding) text += shardingLine(s, *plan.stages[s].sharding);
   }

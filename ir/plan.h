@@ -87,6 +87,9 @@ struct Plan {
   std::vector<std::string> notes;  // what the user should know: operators replicated, defaults taken
 };
 
+// The operators of some stage are sharded.
+bool hasShardedStage(const Plan& plan);
+
 std::string planToJson(const Plan& plan);
 // Throws Error(kConfiguration) naming the field, what was found and what is allowed; Error(kVersionMismatch).
 Plan planFromJson(std::string_view text);

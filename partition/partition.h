@@ -20,7 +20,6 @@ struct ShardingRequest {
   std::string mesh;                      // "2x2"; "": the best of the logical meshes that have as many devices
   std::vector<std::string> constraints;  // "NAME=S0,R"
   int64_t memory_bytes = 0;              // of each device; 0: no limit
-  double seconds = 60;                   // for each stage and mesh, until the best sharding found is taken
 };
 
 struct PartitionOptions {
@@ -56,7 +55,6 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
 // Errors: kUsage, kConfiguration (a method, mesh or constraint that cannot be), kOutOfMemory (nothing fits).
 // With the method "exhaustive" (on one mesh, by default that of one axis) a stage takes the best of all combinations of its inputs'
 // shardings; they are returned, by stage.
-bool hasShardedStage(const Plan& plan);
 struct StageCombinations {
   int stage = 0;
   std::vector<Combination> combinations;  // dearest first, best last

@@ -234,9 +234,7 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
     const std::vector<NodeId> nodes = shardedNodes(cut, index);
     const auto options_for = [&](const LogicalMesh& mesh) {
       if (progress) progress(fmt::format("sharding stage {} on mesh {}", s, printMesh(mesh)));
-      ShardStageOptions options = search.optionsFor(index, mesh);
-      options.seconds = request.seconds;
-      return options;
+      return search.optionsFor(index, mesh);
     };
     try {
       const std::vector<LogicalMesh> meshes = meshesToTry(request, stage);

@@ -20,10 +20,6 @@ std::vector<NodeId> shardedNodes(const Cut& cut, int stage) {
 
 bool hasUnshardedDevices(const StagePlan& stage) { return !stage.sharding && stage.devices.size() > 1; }
 
-bool hasShardedStage(const Plan& plan) {
-  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
-}
-
 namespace {
 
 void requireFit(const Shape& shape, const ShardingSpec& spec, const LogicalMesh& mesh, const std::string& name, int64_t rows) {

@@ -4,24 +4,12 @@
 #include <cstring>
 
 #include "ir/error.h"
+#include "ir/tensor_box.h"
 #include "sharding/work_count.h"
 
 namespace pipeshard {
 
 namespace {
-
-// Copies the box [start, start + size) of a tensor, axis by axis.
-void copyBox(const std::byte* from, const Shape& strides, const Shard& shard, size_t axis, size_t element, std::byte*& to) {
-  const size_t stride = static_cast<size_t>(strides[axis]) * element;
-  from += static_cast<size_t>(shard.start[axis]) * stride;
-  if (axis + 1 == strides.size()) {
-    const size_t bytes = static_cast<size_t>(shard.size[axis]) * element;
-    std::memcpy(to, from, bytes);
-    to += bytes;
-    return;
-  }
-  for (int64_t i = 0; i < shard.size[axis]; ++i) copyBox(from + static_cast<size_t>(i) * stride, strides, shard, axis + 1, element, to);
-}
 
 // Which part of the factor's elements this device works on.
 double shareOf(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device, const std::vector<AxisUse>& uses, int factor) {
@@ -52,8 +40,13 @@ Constant localConstant(const Constant& constant, const ShardingSpec& spec, const
   const bool keeps = std::all_of(spec.partial.begin(), spec.partial.end(), [&](int axis) { return mesh.coordinate(device, axis) == 0; });
   if (!keeps || local.bytes.empty()) return local;
   if (shard.size == constant.shape) return constant;
+  const size_t element = dataTypeSize(constant.data_type);
   std::byte* to = local.bytes.data();
-  copyBox(constant.bytes.data(), rowMajorStrides(constant.shape), shard, 0, dataTypeSize(constant.data_type), to);
+  forEachRun(constant.shape, shard, [&](int64_t first, int64_t count) {
+    const size_t bytes = static_cast<size_t>(count) * element;
+    std::memcpy(to, constant.bytes.data() + static_cast<size_t>(first) * element, bytes);
+    to += bytes;
+  });
   return local;
 }
 

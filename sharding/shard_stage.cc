@@ -89,7 +89,7 @@ ShardingResult StageContext::result(const ShardingProblem& problem, const StageS
 
 ShardingResult StageContext::solve(const ShardingProblem& problem, const std::vector<ForbiddenOption>& forbidden) const {
   const StageSolution free = solveStage(problem, options, forbidden);
-  if (!free.feasible) failForbidden(problem, free);
+  if (!free.feasible) failForbidden();
   ShardingResult best = result(problem, free);
   if (!options.memory_bytes || best.memory_bytes <= *options.memory_bytes) return best;
   ProblemLimits with_memory = limits;
@@ -143,7 +143,7 @@ void StageContext::failMemory(const ShardingProblem& problem, const SolverInfeas
        *options.memory_bytes, fmt::join(largest, ", "), memoryAdvice());
 }
 
-void StageContext::failForbidden(const ShardingProblem& /*problem*/, const StageSolution& /*solution*/) const {
+void StageContext::failForbidden() const {
   fail(ErrorCode::kConfiguration, "method {} on mesh {}: what is given leaves no sharding", options.method, printMesh(mesh));
 }
 

@@ -43,7 +43,6 @@ struct ShardStageOptions {
   int64_t microbatches = 1;
   int64_t in_flight = 1;                // microbatches whose activations are alive together
   std::optional<int64_t> memory_bytes;  // per device
-  double seconds = 60;                  // when the solver gives up proving; the result says so
   uint64_t seed = 1;
 };
 

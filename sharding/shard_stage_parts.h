@@ -35,7 +35,7 @@ struct StageContext {
   ShardingResult solveWithin(const ShardingProblem& problem, const std::vector<ForbiddenOption>& forbidden, int64_t lower_bound) const;
   std::string memoryAdvice() const;
   [[noreturn]] void failMemory(const ShardingProblem& problem, const SolverInfeasibility& reason) const;
-  [[noreturn]] void failForbidden(const ShardingProblem& problem, const StageSolution& solution) const;
+  [[noreturn]] void failForbidden() const;
 };
 
 }  // namespace pipeshard

@@ -1,6 +1,6 @@
 #include "sharding/sharding_plan.h"
 
-#include <map>
+#include <set>
 
 #include "ir/error.h"
 
@@ -52,12 +52,11 @@ void describeSharding(const TrainingGraph& training, const std::vector<NodeId>& 
 StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan) {
   const Graph& graph = training.graph;
   StageSharding sharding{LogicalMesh{plan.mesh}, std::vector<Strategy>(graph.nodes.size()), std::vector<ShardingSpec>(graph.values.size())};
-  size_t strategies = 0;
-  std::map<std::string, bool> known;
+  std::set<std::string> known;
   for (NodeId id : nodes) {
     const Node& node = graph.node(id);
     const std::string& key = nodeKey(graph, id);
-    known[key] = true;
+    known.insert(key);
     const auto found = plan.strategies.find(key);
     std::vector<AxisUse> uses(plan.mesh.size());
     if (found != plan.strategies.end()) {
@@ -66,7 +65,6 @@ StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<No
       } catch (Error& error) {
         throw error.addContext(fmt::format("strategies.{}", key));
       }
-      ++strategies;
     }
     const std::optional<Strategy> strategy = makeStrategy(graph, node, sharding.mesh, uses);
     if (!strategy) {
@@ -81,7 +79,7 @@ StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<No
   known.clear();
   for (ValueId value : valuesOf(graph, nodes)) {
     const std::string& name = graph.value(value).name;
-    known[name] = true;
+    known.insert(name);
     const auto found = plan.specs.find(name);
     ShardingSpec spec = replicated(graph.shape(value).size());
     if (found != plan.specs.end()) {

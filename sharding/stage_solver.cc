@@ -43,9 +43,9 @@ SolverProblem solverProblem(const CostNetwork& network) {
   return problem;
 }
 
+// Limited by steps alone: a clock would give other plans on other machines.
 SolverOptions solverOptions(const ShardStageOptions& options) {
   SolverOptions result;
-  result.seconds = options.seconds;
   result.exact_steps = kExactSteps;
   result.seed = options.seed;
   return result;

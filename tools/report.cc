@@ -347,15 +347,12 @@ std::string renderReproduction(const Plan& plan) {
   return section("reproduce", "How to reproduce", html);
 }
 
-bool isSharded(const Plan& plan) {
-  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
-}
 bool hasRanks(const ReportInput& input) { return input.validation != nullptr && !input.validation->planned.ranks.empty(); }
 bool hasTimes(const ReportInput& input) { return input.validation != nullptr && !input.validation->planned.steps.empty(); }
 
 std::string renderNavigation(const ReportInput& input) {
   std::vector<std::pair<const char*, const char*>> links = {{"cluster", "Cluster"}, {"stages", "Stages"}};
-  if (isSharded(input.plan)) links.emplace_back("sharding", "Sharding");
+  if (hasShardedStage(input.plan)) links.emplace_back("sharding", "Sharding");
   links.emplace_back("schedule", "Schedule");
   if (input.validation != nullptr) links.insert(links.end(), {{"comparison", "Against one device"}, {"losses", "Loss"}});
   if (hasRanks(input)) links.emplace_back("memory", "Memory");
@@ -378,11 +375,11 @@ std::string renderReport(const ReportInput& input) {
   html += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
   html += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";
   html += fmt::format("<title>{}: pipeshard</title>\n<style>\n{}{}</style>\n</head>\n<body>\n", escapeHtml(headline(plan)),
-                      std::string(kPageStyle) + (isSharded(plan) ? kShardingStyle : ""), kScheduleStyle);
+                      std::string(kPageStyle) + (hasShardedStage(plan) ? kShardingStyle : ""), kScheduleStyle);
   html += fmt::format("<header><h1>{}</h1>\n{}{}</header>\n", escapeHtml(headline(plan)), renderVerdict(input), renderFacts(plan));
   html += renderNavigation(input) + "<main>\n";
   html += renderCluster(plan) + renderStages(plan);
-  if (isSharded(plan)) html += renderShardings(plan, input.parameters);
+  if (hasShardedStage(plan)) html += renderShardings(plan, input.parameters);
   html += renderSchedule(plan, orders);
   if (input.validation != nullptr) html += renderComparison(*input.validation) + renderLosses(*input.validation);
   if (hasRanks(input)) html += renderMemory(input.validation->planned);

@@ -9,6 +9,28 @@
 namespace pipeshard {
 namespace {
 
+TEST(ExplainSharding, DecisionsAddUpAndSecondsAreNoCheaper) {
+  const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
+  const LogicalMesh mesh = parseMesh("4");
+  const CostModel model = CostModel::uniform(mesh);
+  const ShardingResult result = shardStage(training, testing::allNodes(training), mesh, model, {});
+  const std::vector<Decision> decisions = explainSharding(training, testing::allNodes(training), model, {}, result, 5);
+  int64_t compute = 0;
+  int64_t communication = 0;
+  int seconds = 0;
+  for (const Decision& decision : decisions) {
+    compute += decision.compute_ns;
+    communication += decision.communication_ns;
+    if (!decision.second) continue;
+    ++seconds;
+    EXPECT_GE(decision.second->cost_ns, result.total_ns());
+    EXPECT_NE(decision.second->text, decision.chosen);
+  }
+  EXPECT_EQ(compute, result.compute_ns);
+  EXPECT_EQ(communication, result.communication_ns);
+  EXPECT_EQ(seconds, 5);
+}
+
 // A plan that was edited by hand may keep an output that nothing reads otherwise than its node makes it: that is the node's resharding.
 TEST(ExplainSharding, AnOutputThatNothingReadsIsReshardedByItsNode) {
   TrainingGraph training = testing::perceptron(64, 256, 512, 128);

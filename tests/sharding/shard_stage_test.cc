@@ -448,30 +448,6 @@ TEST(ShardStage, MicrobatchesInFlightTakeMemory) {
   EXPECT_GT(shard(training, "4", options).memory_bytes, one + 2 * 4096 * 512 * 4 / 4);
 }
 
-// ---- explanations -----------------------------------------------------------------------------------------------------------------
-
-TEST(ExplainSharding, DecisionsAddUpAndSecondsAreNoCheaper) {
-  const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
-  const LogicalMesh mesh = parseMesh("4");
-  const CostModel model = CostModel::uniform(mesh);
-  const ShardingResult result = shardStage(training, allNodes(training), mesh, model, {});
-  const std::vector<Decision> decisions = explainSharding(training, allNodes(training), model, {}, result, 5);
-  int64_t compute = 0;
-  int64_t communication = 0;
-  int seconds = 0;
-  for (const Decision& decision : decisions) {
-    compute += decision.compute_ns;
-    communication += decision.communication_ns;
-    if (!decision.second) continue;
-    ++seconds;
-    EXPECT_GE(decision.second->cost_ns, result.total_ns());
-    EXPECT_NE(decision.second->text, decision.chosen);
-  }
-  EXPECT_EQ(compute, result.compute_ns);
-  EXPECT_EQ(communication, result.communication_ns);
-  EXPECT_EQ(seconds, 5);
-}
-
 // Two matmul layers on four devices, as in the published experiment with xmap.
 TEST(ExhaustiveSharding, ListsAllInputShardingsOfTwoMatmulLayers) {
   const TrainingGraph training = testing::twoLayers({.batch = 2048, .width = 8192});
