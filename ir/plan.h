@@ -57,12 +57,17 @@ struct ShardingPlan {
 struct StagePlan {
   int first_layer = 0;  // inclusive
   int last_layer = 0;
-  std::vector<int> devices;              // ranks, in the mesh's order; each in one stage, 0..n-1 in all stages together
+  // Ranks, in the mesh's order; 0..n-1 in all stages together. Stages that share a device share all of them: they are the chunks of one
+  // pipeline rank.
+  std::vector<int> devices;
   std::vector<int> mesh_shape = {1, 1};  // (data, model), product devices.size(): microbatches are cut along the data axis
   int64_t forward_flops = 0;             // one microbatch
   int64_t backward_flops = 0;
   int64_t parameter_bytes = 0;
   int64_t peak_activations = 0;  // microbatches in flight under the schedule
+  // "never"; "always": a backward pass runs the stage's forward pass again instead of keeping what it made; "except-last": so for all
+  // microbatches but the last one of a step.
+  std::string recomputation = "never";
   std::optional<ShardingPlan> sharding = {};
 };
 
@@ -81,7 +86,12 @@ struct Plan {
   std::vector<std::string> train;  // as given: --train, --freeze, --boundary; to plan the same again
   std::vector<std::string> freeze;
   std::vector<std::string> boundaries;
-  std::string schedule;  // "sequential", "gpipe", "1f1b"
+  std::string schedule;  // partition/schedule.h: "1f1b", "interleaved:v=2", "file"
+  // The orders, a line per pipeline rank in the form of scheduleToCsv; empty where `schedule` alone gives them. A file's, and those of
+  // schedules that were made for measured or predicted times.
+  std::vector<std::string> schedule_orders;
+  // Asynchronous schedules: a step of a program is a window of so many updates, of `microbatches` microbatches each, and drains at its end.
+  int64_t updates_per_step = 1;
   std::vector<LayerPlan> layers;
   std::vector<StagePlan> stages;
   std::vector<std::string> notes;  // what the user should know: operators replicated, defaults taken

@@ -34,14 +34,16 @@ LayerPlan layerFromJson(const JsonReader& json, int64_t expected_first) {
 }
 
 Json stageToJson(const StagePlan& stage) {
-  return {{"first_layer", stage.first_layer},
-          {"last_layer", stage.last_layer},
-          {"devices", stage.devices},
-          {"mesh_shape", stage.mesh_shape},
-          {"forward_flops", stage.forward_flops},
-          {"backward_flops", stage.backward_flops},
-          {"parameter_bytes", stage.parameter_bytes},
-          {"peak_activations", stage.peak_activations}};
+  Json json = {{"first_layer", stage.first_layer},
+               {"last_layer", stage.last_layer},
+               {"devices", stage.devices},
+               {"mesh_shape", stage.mesh_shape},
+               {"forward_flops", stage.forward_flops},
+               {"backward_flops", stage.backward_flops},
+               {"parameter_bytes", stage.parameter_bytes},
+               {"peak_activations", stage.peak_activations}};
+  if (stage.recomputation != "never") json["recomputation"] = stage.recomputation;
+  return json;
 }
 
 // At least one device, and none that another stage has.
@@ -64,7 +66,8 @@ void readDevices(const JsonReader& json, const Plan& plan, StagePlan& stage) {
 
 StagePlan stageFromJson(const JsonReader& json, const Plan& plan) {
   json.expectObject(
-      {"first_layer", "last_layer", "devices", "mesh_shape", "forward_flops", "backward_flops", "parameter_bytes", "peak_activations"});
+      {"first_layer", "last_layer", "devices", "mesh_shape", "forward_flops", "backward_flops", "parameter_bytes", "peak_activations"},
+      {"recomputation"});
   StagePlan stage;
   const int expected_first = plan.stages.empty() ? 0 : plan.stages.back().last_layer + 1;
   const int64_t last_layer = static_cast<int64_t>(plan.layers.size()) - 1;
@@ -86,6 +89,7 @@ StagePlan stageFromJson(const JsonReader& json, const Plan& plan) {
   stage.backward_flops = json.at("backward_flops").integer(0, INT64_MAX);
   stage.parameter_bytes = json.at("parameter_bytes").integer(0, INT64_MAX);
   stage.peak_activations = json.at("peak_activations").integer(0, INT64_MAX);
+  if (json.has("recomputation")) stage.recomputation = json.at("recomputation").string({"never", "always", "except-last"});
   return stage;
 }
 
@@ -210,7 +214,9 @@ std::string planToJson(const Plan& plan) {
   document["cluster"] = {{"nodes", plan.cluster.nodes}, {"devices_per_node", plan.cluster.devices_per_node}};
   document["microbatches"] = plan.microbatches;
   if (plan.last_batch > 0) document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
+  if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
   document["schedule"] = plan.schedule;
+  if (!plan.schedule_orders.empty()) document["schedule_orders"] = plan.schedule_orders;
   for (const auto& [key, given] : givenLists(plan)) {
     if (!given->empty()) document[key] = *given;
   }
@@ -227,9 +233,10 @@ Plan planFromJson(std::string_view text) {
   const Json document = parseJson(text, "plan.json");
   checkJsonVersion(document, "plan.json", kPlanVersion);
   const JsonReader json(document, "plan.json");
-  json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
-                     "schedule", "layers", "stages"},
-                    {"notes", "train", "freeze", "boundaries", "last_batch", "shardings", "strategies", "specs"});
+  json.expectObject(
+      {"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches", "schedule",
+       "layers", "stages"},
+      {"notes", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "schedule_orders", "shardings", "strategies", "specs"});
   Plan plan;
   plan.model_path = json.at("model").string();
   const JsonReader dimensions = json.at("dimensions");
@@ -246,7 +253,9 @@ Plan planFromJson(std::string_view text) {
     plan.last_batch = last.at("rows").integer(1, INT64_MAX);
     plan.last_microbatches = last.at("microbatches").integer(1, plan.last_batch);
   }
-  plan.schedule = json.at("schedule").string({"sequential", "gpipe", "1f1b"});
+  if (json.has("updates_per_step")) plan.updates_per_step = json.at("updates_per_step").integer(1, INT32_MAX);
+  plan.schedule = json.at("schedule").string();
+  if (json.has("schedule_orders")) plan.schedule_orders = json.at("schedule_orders").strings();
   for (const JsonReader& layer : json.at("layers").elements()) {
     plan.layers.push_back(layerFromJson(layer, plan.layers.empty() ? 0 : plan.layers.back().last + 1));
   }

@@ -34,14 +34,14 @@
 
 namespace pipeshard {
 
-inline constexpr int kProgramVersion = 3;
+inline constexpr int kProgramVersion = 4;
 
 enum class BufferKind : uint8_t {
   kParameter,       // persistent; initial content from `source`
   kWeight,          // persistent, never updated (a big constant, a frozen parameter); from `source`
   kOptimizerState,  // persistent; starts as zeros
   kForwardState,    // persistent; from `source`; the forward passes replace it (running statistics), by kAccumulate overwrite
-  kStep,            // persistent int64 scalar; the executor sets it to the step number (1-based) before the step
+  kStep,            // persistent int64 scalar; before step t (1-based) the executor sets it to (t-1) * updates_per_step + update + 1
   kGradient,        // accumulator of a parameter's gradient
   kAccumulator,     // other sums over microbatches: the loss, prologue totals
   kInput,           // a batch input of one microbatch
@@ -70,6 +70,7 @@ struct Buffer {
   // Nothing: the whole tensor. Of a kInput buffer, `whole` is what is loaded where nothing is sharded: the rows of a microbatch.
   //   rank 1 of 2, "w" [8,6] in columns: shape [8,3], part {whole [8,6], start [0,3]}
   std::optional<BufferPart> part = {};
+  int update = 0;  // kStep: which of the step's updates reads it
 };
 // The shape of the tensor that a buffer holds (a part of), and the box of it that it holds.
 const Shape& wholeShape(const Buffer& buffer);
@@ -83,6 +84,7 @@ struct Subgraph {
   std::vector<std::string> inputs;    // names of the graph inputs, in order
   std::vector<std::string> outputs;   // names of the graph outputs, in order
   std::vector<int> collectives = {};  // of its nodes in the pipeshard domain that are collectives, in node order: their groups
+  bool recomputation = false;         // makes again, for a backward pass, what a forward pass has made and freed
 };
 
 enum class InstructionKind : uint8_t {
@@ -103,6 +105,7 @@ std::string_view instructionKindName(InstructionKind kind);
 struct Instruction {
   InstructionKind kind = InstructionKind::kRun;
   SubgraphId subgraph;  // kRun, kUpdate
+  int stage = -1;       // the pipeline stage that it works for; -1: for several, or none
   int microbatch = -1;  // -1: belongs to the whole step
   std::vector<BufferId> inputs;
   std::vector<BufferId> outputs;
@@ -111,6 +114,9 @@ struct Instruction {
   bool overwrite = false;  // kAccumulate
   int axis = -1;           // kSlice, kConcatenate
   int64_t offset = 0;      // kSlice, kLoadInput
+  // kReceive, kAllReduce, and kRun of a subgraph that has collectives and no other work: runs beside the instructions behind it, after
+  // the background instructions before it. What writes, reads or frees its outputs, or writes or frees its inputs, waits for its end.
+  bool background = false;
 };
 
 // What a step leaves behind for the user: loss, gradients, parameters, states. Names are the model's. Of all ranks that hold
@@ -139,6 +145,7 @@ struct Program {
   int rank = 0;
   int world_size = 1;
   int64_t microbatches = 1;
+  int64_t updates_per_step = 1;  // more than one in asynchronous schedules: a step is a window of so many updates
   std::vector<Buffer> buffers;
   std::vector<Subgraph> subgraphs;
   std::vector<Instruction> instructions;  // one step

@@ -119,6 +119,7 @@ Json bufferToJson(const Buffer& buffer) {
       {"name", buffer.name}, {"kind", bufferKindName(buffer.kind)}, {"type", dataTypeName(buffer.data_type)}, {"shape", buffer.shape}};
   if (!buffer.value.empty()) json["value"] = buffer.value;
   if (buffer.part) json["part"] = {{"whole", buffer.part->whole}, {"start", buffer.part->start}};
+  if (buffer.update > 0) json["update"] = buffer.update;
   if (buffer.source) {
     json["source_type"] = dataTypeName(buffer.source_type);
     json["source"] = sourceToJson(buffer);
@@ -135,7 +136,7 @@ BufferPart partFromJson(const JsonReader& json, const Buffer& buffer) {
 }
 
 Buffer bufferFromJson(const JsonReader& json) {
-  json.expectObject({"name", "kind", "type", "shape"}, {"value", "part", "source_type", "source"});
+  json.expectObject({"name", "kind", "type", "shape"}, {"value", "part", "update", "source_type", "source"});
   Buffer buffer;
   buffer.name = json.at("name").string();
   buffer.kind = enumFromJson<BufferKind>(json.at("kind"), bufferKinds());
@@ -148,6 +149,7 @@ Buffer bufferFromJson(const JsonReader& json) {
   }
   if (json.has("value")) buffer.value = json.at("value").string();
   if (json.has("part")) buffer.part = partFromJson(json.at("part"), buffer);
+  if (json.has("update")) buffer.update = static_cast<int>(json.at("update").integer(0, INT32_MAX));
   if (json.has("source") != json.has("source_type")) json.failExpected("\"source\" and \"source_type\" together");
   if (json.has("source")) {
     buffer.source_type = json.at("source_type").dataType();
@@ -163,6 +165,7 @@ Json subgraphToJson(const Subgraph& subgraph) {
                {"inputs", subgraph.inputs},
                {"outputs", subgraph.outputs}};
   if (!subgraph.collectives.empty()) json["collectives"] = subgraph.collectives;
+  if (subgraph.recomputation) json["recomputation"] = true;
   return json;
 }
 
@@ -174,40 +177,46 @@ std::vector<int> smallIntegers(const JsonReader& json, int64_t low, int64_t high
 }
 
 Subgraph subgraphFromJson(const JsonReader& json, size_t group_count) {
-  json.expectObject({"name", "file", "phase", "inputs", "outputs"}, {"collectives"});
+  json.expectObject({"name", "file", "phase", "inputs", "outputs"}, {"collectives", "recomputation"});
   Subgraph subgraph{json.at("name").string(),    json.at("file").string(),     enumFromJson<Phase>(json.at("phase"), phases()),
                     json.at("inputs").strings(), json.at("outputs").strings(), {}};
   if (json.has("collectives")) subgraph.collectives = smallIntegers(json.at("collectives"), 0, lastIndex(group_count));
+  if (json.has("recomputation")) subgraph.recomputation = json.at("recomputation").boolean();
   return subgraph;
 }
 
 Json instructionToJson(const Instruction& instruction) {
   Json json = {{"kind", instructionKindName(instruction.kind)}};
   if (instruction.subgraph.valid()) json["subgraph"] = instruction.subgraph.index();
+  if (instruction.stage >= 0) json["stage"] = instruction.stage;
   if (instruction.microbatch >= 0) json["microbatch"] = instruction.microbatch;
   if (instruction.peer >= 0) json["peer"] = instruction.peer;
   if (instruction.group >= 0) json["group"] = instruction.group;
   if (instruction.overwrite) json["overwrite"] = true;
   if (instruction.axis >= 0) json["axis"] = instruction.axis;
   if (instruction.offset > 0) json["offset"] = instruction.offset;
+  if (instruction.background) json["background"] = true;
   if (!instruction.inputs.empty()) json["inputs"] = idsToJson(instruction.inputs);
   if (!instruction.outputs.empty()) json["outputs"] = idsToJson(instruction.outputs);
   return json;
 }
 
 Instruction instructionFromJson(const JsonReader& json, const Program& program) {
-  json.expectObject({"kind"}, {"subgraph", "microbatch", "peer", "group", "overwrite", "axis", "offset", "inputs", "outputs"});
+  json.expectObject({"kind"},
+                    {"subgraph", "stage", "microbatch", "peer", "group", "overwrite", "axis", "offset", "background", "inputs", "outputs"});
   Instruction instruction;
   instruction.kind = enumFromJson<InstructionKind>(json.at("kind"), instructionKinds());
   if (json.has("subgraph")) {
     instruction.subgraph = SubgraphId(static_cast<size_t>(json.at("subgraph").integer(0, lastIndex(program.subgraphs.size()))));
   }
+  if (json.has("stage")) instruction.stage = static_cast<int>(json.at("stage").integer(0, INT32_MAX));
   if (json.has("microbatch")) instruction.microbatch = static_cast<int>(json.at("microbatch").integer(0, program.microbatches - 1));
   if (json.has("peer")) instruction.peer = static_cast<int>(json.at("peer").integer(0, program.world_size - 1));
   if (json.has("group")) instruction.group = static_cast<int>(json.at("group").integer(0, lastIndex(program.groups.size())));
   if (json.has("overwrite")) instruction.overwrite = json.at("overwrite").boolean();
   if (json.has("axis")) instruction.axis = static_cast<int>(json.at("axis").integer(0, INT32_MAX));
   if (json.has("offset")) instruction.offset = json.at("offset").integer(0, INT64_MAX);
+  if (json.has("background")) instruction.background = json.at("background").boolean();
   if (json.has("inputs")) instruction.inputs = idsFromJson(json.at("inputs"), program.buffers.size());
   if (json.has("outputs")) instruction.outputs = idsFromJson(json.at("outputs"), program.buffers.size());
   return instruction;
@@ -274,6 +283,7 @@ std::string programToJson(const Program& program) {
   document["rank"] = program.rank;
   document["world_size"] = program.world_size;
   document["microbatches"] = program.microbatches;
+  document["updates_per_step"] = program.updates_per_step;
   document["inputs"] = listToJson(program.inputs, inputToJson);
   document["groups"] = program.groups;
   document["subgraphs"] = listToJson(program.subgraphs, subgraphToJson);
@@ -287,12 +297,13 @@ Program programFromJson(std::string_view text) {
   const Json document = parseJson(text, "program.json");
   checkJsonVersion(document, "program.json", kProgramVersion);
   const JsonReader json(document, "program.json");
-  json.expectObject(
-      {"version", "rank", "world_size", "microbatches", "inputs", "groups", "subgraphs", "buffers", "instructions", "results"});
+  json.expectObject({"version", "rank", "world_size", "microbatches", "updates_per_step", "inputs", "groups", "subgraphs", "buffers",
+                     "instructions", "results"});
   Program program;
   program.world_size = static_cast<int>(json.at("world_size").integer(1, INT32_MAX));
   program.rank = static_cast<int>(json.at("rank").integer(0, program.world_size - 1));
   program.microbatches = json.at("microbatches").integer(1, INT32_MAX);
+  program.updates_per_step = json.at("updates_per_step").integer(1, program.microbatches);
   for (const JsonReader& input : json.at("inputs").elements()) program.inputs.push_back(inputFromJson(input));
   for (const JsonReader& group : json.at("groups").elements()) program.groups.push_back(smallIntegers(group, 0, program.world_size - 1));
   for (const JsonReader& subgraph : json.at("subgraphs").elements()) {

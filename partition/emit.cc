@@ -33,8 +33,7 @@ int64_t smallestCell(const Layout& layout, const TrainingFamily& family) {
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan) {
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family);
-  const ScheduleOrders orders = makeSchedule(plan.schedule, layout.stages(), static_cast<int>(plan.microbatches));
-  verifySchedule(orders, static_cast<int>(plan.microbatches));
+  const ScheduleOrders orders = makeSchedule(plan.schedule, layout.stages(), static_cast<int>(plan.microbatches)).orders;
   const Cut cut = cutTraining(training, plan);
   const Messages messages(cut, orders);
   std::vector<TimeKind> kinds(training.graph.values.size());

@@ -15,6 +15,7 @@ std::vector<Phase> phasesOf(ActionKind kind) {
     case ActionKind::kBackward: return {Phase::kBackwardInput, Phase::kBackwardWeight};
     case ActionKind::kBackwardInput: return {Phase::kBackwardInput};
     case ActionKind::kBackwardWeight: return {Phase::kBackwardWeight};
+    default: break;
   }
   return {};
 }

@@ -275,7 +275,7 @@ void fillLayers(const Chain& chain, const std::vector<int64_t>& cuts, Plan& plan
 void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
   const std::vector<int>& last_layers = choice.cuts.stage_ends;
   const auto microbatches = static_cast<int>(chain.training.microbatches);
-  const ScheduleOrders orders = makeSchedule(plan.schedule, static_cast<int>(last_layers.size()), microbatches);
+  const ScheduleOrders orders = makeSchedule(plan.schedule, static_cast<int>(last_layers.size()), microbatches).orders;
   plan.stages.clear();
   int first_layer = 0;
   for (size_t s = 0; s < last_layers.size(); ++s) {

@@ -1,171 +1,122 @@
 #include "partition/schedule.h"
 
 #include <algorithm>
-#include <map>
-#include <tuple>
+#include <charconv>
 
 #include <fmt/ranges.h>
 
 #include "ir/error.h"
+#include "partition/schedules/families.h"
 
 namespace pipeshard {
 namespace {
 
-std::vector<Action> sequentialOrder(int stage, int, int microbatches) {
-  std::vector<Action> order;
-  for (int k = 0; k < microbatches; ++k) {
-    order.push_back({stage, ActionKind::kForward, k});
-    order.push_back({stage, ActionKind::kBackward, k});
-  }
-  return order;
-}
+constexpr std::string_view kKindNames[] = {"F", "B", "I", "W", "UPDATE", "REDUCE_GRAD", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
 
-std::vector<Action> gpipeOrder(int stage, int, int microbatches) {
-  std::vector<Action> order;
-  for (int k = 0; k < microbatches; ++k) order.push_back({stage, ActionKind::kForward, k});
-  for (int k = 0; k < microbatches; ++k) order.push_back({stage, ActionKind::kBackward, k});
-  return order;
-}
-
-std::vector<Action> oneForwardOneBackwardOrder(int stage, int stages, int microbatches) {
-  const int warm_up = std::min(stages - 1 - stage, microbatches);
-  std::vector<Action> order;
-  for (int k = 0; k < warm_up; ++k) order.push_back({stage, ActionKind::kForward, k});
-  for (int k = warm_up; k < microbatches; ++k) {
-    order.push_back({stage, ActionKind::kForward, k});
-    order.push_back({stage, ActionKind::kBackward, k - warm_up});
-  }
-  for (int k = microbatches - warm_up; k < microbatches; ++k) order.push_back({stage, ActionKind::kBackward, k});
-  return order;
-}
-
-struct Entry {
-  std::string name;
-  std::vector<Action> (*order)(int stage, int stages, int microbatches);
+// "interleaved:v=3,group=4" taken apart.
+struct ScheduleText {
+  const FamilyEntry* family = nullptr;
+  int chunks = 1;
+  std::map<std::string, int64_t> options;
 };
 
-const std::vector<Entry>& entries() {
-  static const std::vector<Entry> all = {{"sequential", sequentialOrder}, {"gpipe", gpipeOrder}, {"1f1b", oneForwardOneBackwardOrder}};
-  return all;
+[[noreturn]] void failOption(std::string_view text, std::string_view option, const FamilyEntry& family) {
+  std::vector<std::string> known = family.options;
+  if (family.about.chunks > 1) known.insert(known.begin(), "v");
+  if (known.empty()) fail(ErrorCode::kUsage, "--schedule {}: found \"{}\"; {} has no options", text, option, family.about.name);
+  fail(ErrorCode::kUsage, "--schedule {}: found \"{}\"; expected options of {} ({}), as in {}:{}=2", text, option, family.about.name,
+       fmt::join(known, ", "), family.about.name, known.front());
 }
 
-using Pass = std::tuple<int, ActionKind, int>;  // stage, kind, microbatch
-
-Pass passOf(const Action& action) { return {action.stage, action.kind, action.microbatch}; }
-
-// The passes that must be complete before `action` can run. A backward pass of the next stage is B, or I where it is halved.
-std::vector<Pass> dependencies(const Action& action, int stages, const std::map<Pass, size_t>& all) {
-  const auto [stage, kind, k] = passOf(action);
-  if (kind == ActionKind::kForward) return stage > 0 ? std::vector<Pass>{{stage - 1, ActionKind::kForward, k}} : std::vector<Pass>{};
-  if (kind == ActionKind::kBackwardWeight) return {{stage, ActionKind::kBackwardInput, k}};
-  std::vector<Pass> result = {{stage, ActionKind::kForward, k}};
-  if (stage + 1 < stages) {
-    const bool halved = all.count({stage + 1, ActionKind::kBackwardInput, k}) > 0;
-    result.emplace_back(stage + 1, halved ? ActionKind::kBackwardInput : ActionKind::kBackward, k);
+ScheduleText parseText(std::string_view text) {
+  const size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  const auto entry = std::find_if(familyEntries().begin(), familyEntries().end(), [&](const auto& e) { return e.about.name == name; });
+  if (entry == familyEntries().end()) {
+    fail(ErrorCode::kUsage, "there is no schedule \"{}\"; the schedules are {}", name, fmt::join(scheduleNames(), ", "));
+  }
+  ScheduleText result{&*entry, entry->about.chunks, {}};
+  std::string_view rest = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
+  while (!rest.empty()) {
+    const std::string_view option = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), option.size() + 1));
+    const size_t equals = option.find('=');
+    const std::string key(option.substr(0, equals));
+    const std::string_view number = equals == std::string_view::npos ? std::string_view() : option.substr(equals + 1);
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    const bool chunks = key == "v" && entry->most_chunks != 1;
+    const bool known = chunks || std::find(entry->options.begin(), entry->options.end(), key) != entry->options.end();
+    if (!known || error != std::errc() || end != number.data() + number.size() || value < 0) failOption(text, option, *entry);
+    if (!chunks && !result.options.emplace(key, value).second) failOption(text, option, *entry);
+    if (!chunks) continue;
+    if (value < 1 || (entry->most_chunks > 0 && value > entry->most_chunks)) failOption(text, option, *entry);
+    result.chunks = static_cast<int>(value);
   }
   return result;
 }
 
-std::map<Pass, size_t> verifyCompleteness(const ScheduleOrders& orders, int microbatches) {
-  std::map<Pass, size_t> rank_of;
-  int stages = 0;
-  for (size_t rank = 0; rank < orders.size(); ++rank) {
-    for (const Action& action : orders[rank]) {
-      stages = std::max(stages, action.stage + 1);
-      const bool in_range = action.stage >= 0 && action.microbatch >= 0 && action.microbatch < microbatches;
-      if (!in_range)
-        fail(ErrorCode::kInternal, "schedule: rank {} runs {}, of {} microbatches", rank, actionToString(action), microbatches);
-      if (!rank_of.emplace(passOf(action), rank).second) fail(ErrorCode::kInternal, "schedule: {} runs twice", actionToString(action));
-    }
-  }
-  for (int stage = 0; stage < stages; ++stage) {
-    for (int k = 0; k < microbatches; ++k) {
-      const auto count = [&](ActionKind kind) { return rank_of.count({stage, kind, k}); };
-      const size_t whole = count(ActionKind::kBackward);
-      const bool halved = whole == 0 && count(ActionKind::kBackwardInput) == 1 && count(ActionKind::kBackwardWeight) == 1;
-      const bool unhalved = whole == 1 && count(ActionKind::kBackwardInput) == 0 && count(ActionKind::kBackwardWeight) == 0;
-      if (count(ActionKind::kForward) != 1) fail(ErrorCode::kInternal, "schedule: {}F{} is missing", stage, k);
-      if (!halved && !unhalved) fail(ErrorCode::kInternal, "schedule: stage {} needs either B{} or both I{} and W{}", stage, k, k, k);
-    }
-  }
-  return rank_of;
-}
-
-void verifyOwnOrder(const ScheduleOrders& orders, const std::map<Pass, size_t>& rank_of, int stages) {
-  std::map<Pass, size_t> position;
-  for (const std::vector<Action>& order : orders) {
-    for (size_t i = 0; i < order.size(); ++i) position[passOf(order[i])] = i;
-  }
-  for (size_t rank = 0; rank < orders.size(); ++rank) {
-    for (const Action& action : orders[rank]) {
-      for (const Pass& needed : dependencies(action, stages, rank_of)) {
-        if (rank_of.at(needed) == rank && position.at(needed) > position.at(passOf(action))) {
-          const auto& [stage, kind, k] = needed;
-          fail(ErrorCode::kInternal, "schedule: rank {} runs {} before {}", rank, actionToString(action), actionToString({stage, kind, k}));
-        }
-      }
-    }
-  }
+std::string canonicalName(const ScheduleText& text) {
+  std::vector<std::string> options;
+  if (text.family->most_chunks != 1) options.push_back(fmt::format("v={}", text.chunks));
+  for (const auto& [key, value] : text.options) options.push_back(fmt::format("{}={}", key, value));
+  return options.empty() ? text.family->about.name : fmt::format("{}:{}", text.family->about.name, fmt::join(options, ","));
 }
 
 }  // namespace
 
+std::string_view actionKindName(ActionKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
+
+bool isPass(ActionKind kind) { return kind <= ActionKind::kBackwardWeight; }
+
 std::string actionToString(const Action& action) {
-  return fmt::format("{}{}{}", action.stage, static_cast<char>(action.kind), action.microbatch);
+  std::string text = fmt::format("{}{}", action.stage, actionKindName(action.kind));
+  return action.microbatch < 0 ? text : text + std::to_string(action.microbatch);
 }
 
-const std::vector<std::string>& scheduleNames() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> result;
-    for (const Entry& entry : entries()) result.push_back(entry.name);
+const std::vector<ScheduleFamily>& scheduleFamilies() {
+  static const std::vector<ScheduleFamily> families = [] {
+    std::vector<ScheduleFamily> result;
+    for (const FamilyEntry& entry : familyEntries()) result.push_back(entry.about);
     return result;
   }();
+  return families;
+}
+
+std::vector<std::string> scheduleNames() {
+  std::vector<std::string> names;
+  for (const ScheduleFamily& family : scheduleFamilies()) names.push_back(family.name);
   return names;
 }
 
-ScheduleOrders makeSchedule(std::string_view name, int stages, int microbatches) {
-  PIPESHARD_CHECK(stages >= 1 && microbatches >= 1, "{} stages, {} microbatches", stages, microbatches);
-  const auto entry = std::find_if(entries().begin(), entries().end(), [&](const Entry& e) { return e.name == name; });
-  if (entry == entries().end()) {
-    fail(ErrorCode::kUsage, "there is no schedule \"{}\"; the schedules are {}", name, fmt::join(scheduleNames(), ", "));
-  }
-  ScheduleOrders orders;
-  for (int stage = 0; stage < stages; ++stage) orders.push_back(entry->order(stage, stages, microbatches));
-  return orders;
+int chunksOf(std::string_view text) { return parseText(text).chunks; }
+
+Schedule makeSchedule(const ScheduleRequest& request) {
+  PIPESHARD_CHECK(request.ranks >= 1 && request.microbatches >= 1, "{} ranks, {} microbatches", request.ranks, request.microbatches);
+  const ScheduleText text = parseText(request.text);
+  Schedule schedule = text.family->make({request.ranks, request.microbatches, text.chunks, text.options, request.costs});
+  schedule.name = canonicalName(text);
+  schedule.microbatches = request.microbatches;
+  schedule.stages = static_cast<int>(schedule.rank_of_stage.size());
+  verifySchedule(schedule);
+  return schedule;
 }
 
-void verifySchedule(const ScheduleOrders& orders, int microbatches) {
-  const std::map<Pass, size_t> rank_of = verifyCompleteness(orders, microbatches);
-  const int stages = rank_of.empty() ? 0 : std::get<0>(rank_of.rbegin()->first) + 1;
-  verifyOwnOrder(orders, rank_of, stages);
-  std::vector<size_t> at(orders.size());
-  std::map<Pass, bool> done;
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t rank = 0; rank < orders.size(); ++rank) {
-      for (; at[rank] < orders[rank].size(); ++at[rank], moved = true) {
-        const Action& action = orders[rank][at[rank]];
-        const std::vector<Pass> needed = dependencies(action, stages, rank_of);
-        if (!std::all_of(needed.begin(), needed.end(), [&](const Pass& pass) { return done.count(pass) > 0; })) break;
-        done[passOf(action)] = true;
-      }
-    }
-  }
-  std::vector<std::string> stuck;
-  for (size_t rank = 0; rank < orders.size(); ++rank) {
-    if (at[rank] < orders[rank].size()) stuck.push_back(fmt::format("rank {} at {}", rank, actionToString(orders[rank][at[rank]])));
-  }
-  if (!stuck.empty()) fail(ErrorCode::kInternal, "schedule: the ranks wait for each other: {}", fmt::join(stuck, ", "));
+Schedule makeSchedule(std::string_view text, int ranks, int microbatches) {
+  return makeSchedule(ScheduleRequest{std::string(text), ranks, microbatches, {}});
 }
 
-int64_t peakActivations(const std::vector<Action>& order) {
+int64_t peakActivations(const std::vector<Action>& order, int stage) {
   int64_t held = 0;
   int64_t peak = 0;
   for (const Action& action : order) {
+    if (stage >= 0 && action.stage != stage) continue;
     if (action.kind == ActionKind::kForward) peak = std::max(peak, ++held);
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) --held;
   }
   return peak;
 }
+
+int64_t peakActivations(const std::vector<Action>& order) { return peakActivations(order, -1); }
 
 }  // namespace pipeshard

@@ -1,62 +1,130 @@
-// Schedules as small pure functions: for each rank the order of its forward and backward passes.
+// Schedules: for each pipeline rank the order of its passes, as small pure functions (partition/schedules/).
 //
-// F is the forward pass of one microbatch through one stage, B its whole backward pass (input gradients, then weight
-// gradients; I and W are the two halves, for schedules that part them). p stages, m microbatches, tF and tB the time of a
-// pass through one stage, A the activation bytes that a stage keeps from F to B of one microbatch.
+// A *pipeline rank* is a group of devices that runs a set of stages: one stage each in plain pipelines, v stages ("chunks") each in
+// interleaved and V-shaped ones. p pipeline ranks, m microbatches, S = p v stages. F is the forward pass of one microbatch through one
+// stage, B its whole backward pass; I and W are its two halves (input gradients, weight gradients) where a schedule parts them. tF, tI,
+// tW, tB = tI + tW are the times of one microbatch through a pipeline rank's *whole share* (all its stages): a chunk costs tF/v. A is the
+// activation bytes of one microbatch on a whole share: a chunk keeps A/v from its F to its B (or W).
 //
-// Every schedule here runs the backward passes of a stage in ascending order of microbatches. Gradients are thus added up
-// in the same order in all of them, and the results of a step are equal bit by bit.
+// F(s,k) needs F(s-1,k); B(s,k) and I(s,k) need F(s,k) and B or I(s+1,k); W(s,k) needs I(s,k). A rank runs its list in order.
 //
-// sequential: a microbatch goes forward through all stages and backward again before the next one starts. Plain model
-// parallelism; the reference for the others.
-//   p=2, m=2, tF=1, tB=2       rank 0  F0 .  .  .  B0 B0 F1 .  .  .  B1 B1
-//                              rank 1  .  F0 B0 B0 .  .  .  F1 B1 B1 .  .
-//   makespan m p (tF+tB);  idle/makespan (p-1)/p;  peak activations A on every rank.
+// Synchronous schedules update all weights once, after all microbatches: results are those of one device. Asynchronous ones (PipeDream,
+// PipeDream-2BW) update inside the list (kUpdate), and passes read older *versions* of the weights: `versions` says which.
 //
-// gpipe: all forwards, then all backwards. Huang et al. 2019, "GPipe: Efficient Training of Giant Neural Networks using
-// Pipeline Parallelism", section 2.3 (there with backwards in descending order; the makespan is the same).
-//   p=2, m=3, tF=1, tB=2       rank 0  F0 F1 F2 .  .  .  B0 B0 B1 B1 B2 B2
-//                              rank 1  .  F0 F1 F2 B0 B0 B1 B1 B2 B2 .  .
-//   makespan (m+p-1)(tF+tB);  idle/makespan (p-1)/(m+p-1), idle/useful (p-1)/m;  peak activations m A on every rank.
-//
-// 1f1b: rank s starts with min(p-1-s, m) forwards, then alternates one forward and one backward, then drains. Narayanan et
-// al. 2019, "PipeDream", section 3.2, with a flush at the end of the step as in Fan et al. 2021, "DAPPLE", section 3.2, and
-// Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", section 2.2.
-//   p=2, m=3, tF=1, tB=2       rank 0  F0 F1 .  .  B0 B0 F2 B1 B1 .  B2 B2
-//                              rank 1  .  F0 B0 B0 F1 B1 B1 F2 B2 B2 .  .
-//   makespan and idle as gpipe;  peak activations min(p-s, m) A on rank s.
+// Every schedule runs the forward passes of a stage, its backward passes and its weight passes each in ascending order of microbatches,
+// unless its description says otherwise. Gradients are thus added up in the same order in all of them: results are equal bit by bit.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace pipeshard {
 
-enum class ActionKind : char { kForward = 'F', kBackward = 'B', kBackwardInput = 'I', kBackwardWeight = 'W' };
+enum class ActionKind : uint8_t {
+  kForward,          // "F"
+  kBackward,         // "B"
+  kBackwardInput,    // "I"
+  kBackwardWeight,   // "W"
+  kUpdate,           // "UPDATE": asynchronous schedules; `microbatch` is the last one whose gradient it takes
+  kReduceGradients,  // "REDUCE_GRAD": gradients of the stage are synchronised over its devices; no microbatch
+  kSendForward,      // "SEND_F": the stage's output leaves for the next stage
+  kReceiveForward,   // "RECV_F": the stage's input arrives from the stage before
+  kSendBackward,     // "SEND_B": the gradient of the stage's input leaves for the stage before
+  kReceiveBackward,  // "RECV_B": the gradient of the stage's output arrives from the next stage
+};
+std::string_view actionKindName(ActionKind kind);  // as above
+bool isPass(ActionKind kind);                      // F, B, I, W
 
 struct Action {
   int stage = 0;
   ActionKind kind = ActionKind::kForward;
-  int microbatch = 0;
+  int microbatch = 0;  // -1: none (kReduceGradients)
+  // The next action of the list belongs to this one: a forward and a backward pass that a device may overlap (DualPipe). Here they run
+  // one after the other.
+  bool overlaps_next = false;
   friend bool operator==(const Action&, const Action&) = default;
 };
-std::string actionToString(const Action& action);  // "2F3": stage, kind, microbatch
+std::string actionToString(const Action& action);  // "2F3": stage, kind, microbatch; without overlaps_next
 
-// orders[rank]: the actions of the rank (= stage here), first to last.
+// orders[pipeline rank]: its actions, first to last.
 using ScheduleOrders = std::vector<std::vector<Action>>;
 
-// All names, for --help and messages.
-const std::vector<std::string>& scheduleNames();
-// Throws Error(kUsage) for an unknown name, listing those that exist. stages >= 1, microbatches >= 1 (fewer microbatches
-// than stages are fine).
-ScheduleOrders makeSchedule(std::string_view name, int stages, int microbatches);
+struct Schedule {
+  std::string name;                      // canonical text with options: "interleaved:v=2"; "file" for one that was read
+  int stages = 1;                        // S
+  int microbatches = 1;                  // m: of one step (of the whole window, for asynchronous schedules)
+  std::vector<int> rank_of_stage = {0};  // by stage: its pipeline rank
+  ScheduleOrders orders;                 // by pipeline rank; passes and updates only
+  bool forward_only = false;             // no backward passes: evaluation
+  // Asynchronous schedules. Microbatches that one update takes: the minibatch. 0: synchronous, one update at the end of the step.
+  int microbatches_per_update = 0;
+  // versions[stage][microbatch]: how many updates the weights that its forward and backward pass read have seen. Empty: synchronous.
+  std::vector<std::vector<int>> versions = {};
 
-// Completeness, order (F before B, upstream before downstream) and freedom from deadlock; Error(kInternal) otherwise.
-void verifySchedule(const ScheduleOrders& orders, int microbatches);
+  int ranks() const { return static_cast<int>(orders.size()); }
+  bool asynchronous() const { return microbatches_per_update > 0; }
+};
 
-// The most microbatches of which the rank holds activations at once: from F to B (or to W, where B is in halves).
+// What automatic schedules (zb-1p, zb-2p, v-min, ...) are made for: of a whole share, in any one unit of time and one of memory.
+struct ScheduleCosts {
+  int64_t forward = 1;
+  int64_t backward_input = 1;
+  int64_t backward_weight = 1;
+  int64_t transfer = 0;  // from the end of a pass to the moment when the next stage can start
+  // What a microbatch's F adds to the memory of its rank, and what I and W change it by (negative: they free).
+  int64_t forward_memory = 1;
+  int64_t input_memory = 0;
+  int64_t weight_memory = -1;
+};
+
+struct ScheduleRequest {
+  std::string text;      // "1f1b", "interleaved:v=3", "eager-1f1b:extra=2"; names and options: scheduleFamilies()
+  int ranks = 1;         // p
+  int microbatches = 1;  // m
+  ScheduleCosts costs = {};
+};
+
+// One line per schedule, for --help, messages and docs.
+struct ScheduleFamily {
+  std::string name;
+  std::string description;  // one sentence; its options
+  int chunks = 1;           // v unless the text says otherwise
+  bool asynchronous = false;
+  bool splits_backward = false;
+};
+const std::vector<ScheduleFamily>& scheduleFamilies();
+std::vector<std::string> scheduleNames();
+// Stages per pipeline rank that the text asks for. Errors as makeSchedule.
+int chunksOf(std::string_view text);
+
+// Errors: kUsage for an unknown name or option (lists those that exist); kConfiguration where the schedule does not exist for so many
+// ranks or microbatches: the message says which numbers would do. The result passes verifySchedule.
+Schedule makeSchedule(const ScheduleRequest& request);
+Schedule makeSchedule(std::string_view text, int ranks, int microbatches);
+
+// The form of torch.distributed.pipelining: a line per pipeline rank, actions separated by commas ("0F0,0F1,,0B0"; empty cells are
+// skipped), an overlapped pair as "(0F3;7B1)OVERLAP_F_B".
+std::string scheduleToCsv(const ScheduleOrders& orders);
+// Stages, microbatches and placement follow from the actions. Sends and receives, and torch's UNSHARD and RESHARD, are dropped: emission
+// places its own. Error(kConfiguration) with line and column for what is no action; `what` (the file) starts every message. The result
+// passes verifySchedule.
+Schedule scheduleFromCsv(std::string_view text, std::string_view what);
+
+// Completeness (every stage runs every microbatch once, B or both I and W), order, placement (each stage on one rank), version rules
+// (no pass reads a version that its rank has not made by then; versions do not go back), and freedom from deadlock when every send is a
+// rendezvous. Error(kConfiguration); its message names the fault and shows the grid of orders with the faulty step marked.
+void verifySchedule(const Schedule& schedule);
+
+// The orders with sends and receives between pipeline ranks (not between stages of one rank), placed so that no order deadlocks even if
+// every send waits for its receive: a receive stands as late as its pass allows, in the order in which its sender sends.
+ScheduleOrders withTransfers(const Schedule& schedule);
+
+// The most stashes that the rank holds at once, from F to B (or W): in stages' shares, A/v each.
 int64_t peakActivations(const std::vector<Action>& order);
+// Of stage s alone.
+int64_t peakActivations(const std::vector<Action>& order, int stage);
 
 }  // namespace pipeshard

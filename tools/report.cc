@@ -369,8 +369,9 @@ std::string renderNavigation(const ReportInput& input) {
 std::string renderReport(const ReportInput& input) {
   const Plan& plan = input.plan;
   const ScheduleOrders orders =
-      input.orders != nullptr ? *input.orders
-                              : makeSchedule(plan.schedule, static_cast<int>(plan.stages.size()), static_cast<int>(plan.microbatches));
+      input.orders != nullptr
+          ? *input.orders
+          : makeSchedule(plan.schedule, static_cast<int>(plan.stages.size()), static_cast<int>(plan.microbatches)).orders;
   std::string html = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
   html += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
   html += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";

@@ -81,7 +81,8 @@ class Simulation {
   }
 
   std::optional<double> readyTime(const Action& action) const {
-    const auto [stage, kind, microbatch] = action;
+    const int stage = action.stage, microbatch = action.microbatch;
+    const ActionKind kind = action.kind;
     if (kind == ActionKind::kBackwardWeight) return endOf(stage, ActionKind::kBackwardInput, microbatch);
     if (kind == ActionKind::kForward) return stage == 0 ? 0.0 : endOf(stage - 1, ActionKind::kForward, microbatch);
     const std::optional<double> forward = endOf(stage, ActionKind::kForward, microbatch);

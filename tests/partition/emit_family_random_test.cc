@@ -180,7 +180,7 @@ TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionOnAnyMeshesUnder
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Job job = randomJob(seed);
     const std::vector<Symbols> expected = executeDefinition(job.maker, job.parts(), 2);
-    for (const std::string& schedule : scheduleNames()) {
+    for (const std::string schedule : {"sequential", "gpipe", "1f1b"}) {
       const std::vector<RankProgram> ranks = emit(job, schedule);
       try {
         ASSERT_EQ(executeFamilyPrograms(ranks, 2), expected) << schedule << "\n" << planToJson(job.plan);

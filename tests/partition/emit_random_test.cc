@@ -70,7 +70,7 @@ TEST(RandomTrainingGraphs, ProgramsComputeExactlyTheDefinitionUnderEverySchedule
     std::mt19937 random(seed);
     const TrainingGraph training = randomTraining(random);
     const std::vector<Symbols> expected = executeDefinition(training, 2);
-    for (const std::string& schedule : scheduleNames()) {
+    for (const std::string schedule : {"sequential", "gpipe", "1f1b"}) {
       ASSERT_EQ(executePrograms(emitRandom(training, schedule, random), 2), expected) << "seed " << seed << ", " << schedule;
     }
   }

@@ -41,7 +41,7 @@ std::vector<RankProgram> emit(const TrainingGraph& training, const std::vector<s
 // Emits for every schedule and expects exactly the results that the definition gives, in two steps.
 void expectExact(const TrainingGraph& training, const std::vector<std::string>& boundaries) {
   const std::vector<Symbols> expected = executeDefinition(training, 2);
-  for (const std::string& schedule : scheduleNames()) {
+  for (const std::string schedule : {"sequential", "gpipe", "1f1b"}) {
     EXPECT_EQ(executePrograms(emit(training, boundaries, schedule), 2), expected) << schedule;
   }
 }

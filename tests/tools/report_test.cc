@@ -216,7 +216,7 @@ TEST(SimulateSchedule, GivesThePublishedBubblesOfGPipeAnd1F1B) {
   for (const char* schedule : {"gpipe", "1f1b"}) {
     for (int p : {1, 2, 4, 7}) {
       for (int m : {1, 3, 8}) {
-        const Timeline timeline = simulateSchedule(makeSchedule(schedule, p, m), std::vector<StageTimes>(static_cast<size_t>(p)));
+        const Timeline timeline = simulateSchedule(makeSchedule(schedule, p, m).orders, std::vector<StageTimes>(static_cast<size_t>(p)));
         EXPECT_DOUBLE_EQ(timeline.makespan, 3.0 * (m + p - 1)) << schedule << " p=" << p << " m=" << m;
         EXPECT_DOUBLE_EQ(timeline.busy, 3.0 * m * p);
         EXPECT_NEAR(timeline.idleOfMakespan(), (p - 1.0) / (m + p - 1.0), 1e-12);
@@ -271,7 +271,7 @@ TEST(StageTimes, FollowTheFlopsAndFallBackToOneAndTwo) {
 }
 
 TEST(ScheduleSvg, DrawsABoxForEveryPassWithItsMicrobatch) {
-  const Timeline timeline = simulateSchedule(makeSchedule("1f1b", 3, 5), std::vector<StageTimes>(3));
+  const Timeline timeline = simulateSchedule(makeSchedule("1f1b", 3, 5).orders, std::vector<StageTimes>(3));
   const std::vector<std::string> names = {"a < b", "second", "third"};
   const std::string svg = renderScheduleSvg(timeline, names);
   EXPECT_EQ(countOf(svg, "<g><title>stage "), 2u * 3 * 5);
@@ -282,7 +282,7 @@ TEST(ScheduleSvg, DrawsABoxForEveryPassWithItsMicrobatch) {
 }
 
 TEST(ScheduleSvg, StaysLightForManyMicrobatches) {
-  const Timeline timeline = simulateSchedule(makeSchedule("gpipe", 16, 1024), std::vector<StageTimes>(16));
+  const Timeline timeline = simulateSchedule(makeSchedule("gpipe", 16, 1024).orders, std::vector<StageTimes>(16));
   const std::string svg = renderScheduleSvg(timeline, {});
   EXPECT_LT(svg.size(), 2u << 20);
   EXPECT_THAT(svg, HasSubstr("rank 15"));

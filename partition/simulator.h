@@ -1,0 +1,83 @@
+// What happens when, if every rank runs its list in order and nobody waits without need: an event-driven simulation of schedules, and
+// of Programs (partition/program_simulation.h), over one engine. All times are integers (ticks), so results are exact; decimal times
+// of users become ticks of a common unit.
+//
+// Worked example, 1f1b with p=2, m=1, F=1, I=W=1 tick, latency 1:
+//   rank 0  0F0@0-1            0B0@6-8        makespan 8, idle per rank 5 and 5... (rank 1: 1F0@2-3 1B0@3-5)
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "partition/schedule.h"
+
+namespace pipeshard {
+
+using Ticks = int64_t;
+
+// Of one microbatch on one stage.
+struct PassTimes {
+  Ticks forward = 1;
+  Ticks backward_input = 1;  // B takes backward_input + backward_weight
+  Ticks backward_weight = 1;
+  Ticks recomputation = 0;  // before B or I
+  Ticks update = 0;         // kUpdate, and the end of a synchronous step
+  int64_t activation = 1;   // kept from F to B or W, any unit (bytes; shares)
+};
+
+enum class CommunicationModel : uint8_t {
+  kOverlapped,  // transfers run beside compute: a message arrives `latency + occupancy` after its pass ended
+  kExposed,     // sender and receiver are busy while a message travels
+};
+
+struct SimulationRequest {
+  const Schedule& schedule;
+  std::vector<PassTimes> stages;  // by stage
+  Ticks latency = 0;              // of every message between pipeline ranks
+  Ticks occupancy = 0;            // how long a message holds the link between its two ranks (one link per ordered pair)
+  CommunicationModel communication = CommunicationModel::kOverlapped;
+  bool contention = true;  // messages on one link follow each other; else each has the link for itself
+};
+
+struct SimulatedAction {
+  Action action;
+  Ticks start = 0;
+  Ticks end = 0;
+};
+
+struct SimulatedMessage {
+  Action sent;           // kSendForward or kSendBackward
+  int from = 0, to = 0;  // pipeline ranks
+  Ticks posted = 0, started = 0, arrived = 0;
+};
+
+struct MemoryPoint {
+  Ticks time = 0;
+  int64_t held = 0;  // from this time on
+};
+
+struct Simulation {
+  std::vector<std::vector<SimulatedAction>> ranks;  // by pipeline rank
+  std::vector<SimulatedMessage> messages;           // in order of `posted`
+  std::vector<std::vector<MemoryPoint>> memory;     // by rank, in order of time
+  std::vector<int64_t> peak_memory;                 // by rank
+  std::vector<Ticks> busy;                          // by rank
+  Ticks makespan = 0;
+
+  std::vector<Ticks> idlePerRank() const;  // makespan - busy
+  Ticks longestSpan() const;               // of a rank, from its first start to its last end
+  // The bubble by the three usual conventions: 1 - busy/makespan over all ranks; idle/useful; and (span - useful)/span for the rank
+  // with the longest span (the zero-bubble papers' rate).
+  double bubbleOfMakespan() const;
+  double bubbleOfUseful() const;
+  double bubbleOfSpan() const;
+};
+
+// Errors: kConfiguration, as verifySchedule, when the orders wait for each other.
+Simulation simulate(const SimulationRequest& request);
+
+// Equal stages: `share` is of a pipeline rank's whole share; a chunk takes 1/v of it. Ticks must divide by v (PIPESHARD_CHECK).
+std::vector<PassTimes> equalStages(const Schedule& schedule, const PassTimes& share);
+
+}  // namespace pipeshard
