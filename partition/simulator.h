@@ -3,32 +3,38 @@
 // of users become ticks of a common unit.
 //
 // Worked example, 1f1b with p=2, m=1, F=1, I=W=1 tick, latency 1:
-//   rank 0  0F0@0-1            0B0@6-8        makespan 8, idle per rank 5 and 5... (rank 1: 1F0@2-3 1B0@3-5)
+//   rank 0  0F0@0-1                  0B0@6-8      makespan 8; both ranks are busy for 3 and idle for 5
+//   rank 1          1F0@2-3 1B0@3-5
+//   spans: rank 0 from 0 to 8, rank 1 from 2 to 5; bubble of makespan (16-6)/16, of useful 10/6, of span (8-3)/8
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "partition/event_engine.h"
 #include "partition/schedule.h"
 
 namespace pipeshard {
-
-using Ticks = int64_t;
 
 // Of one microbatch on one stage.
 struct PassTimes {
   Ticks forward = 1;
   Ticks backward_input = 1;  // B takes backward_input + backward_weight
   Ticks backward_weight = 1;
-  Ticks recomputation = 0;  // before B or I
-  Ticks update = 0;         // kUpdate, and the end of a synchronous step
-  int64_t activation = 1;   // kept from F to B or W, any unit (bytes; shares)
+  Ticks recomputation = 0;  // before B or I, as part of it
+  Ticks update = 0;         // kUpdate, and the end of a synchronous step, as a kUpdate of the last microbatch
+  // Memory, in any unit (bytes; shares): F adds `activation` when it starts; I adds `input_memory`, or frees that much of it when it ends
+  // (negative); B or W frees the rest when it ends. A pass of evaluation frees everything when it ends.
+  int64_t activation = 1;
+  int64_t input_memory = 0;
+  int64_t recomputed = 0;  // held besides, from the recomputation to the end of B, or of W
 };
 
 enum class CommunicationModel : uint8_t {
   kOverlapped,  // transfers run beside compute: a message arrives `latency + occupancy` after its pass ended
-  kExposed,     // sender and receiver are busy while a message travels
+  kExposed,     // sends and receives are in the order of withTransfers; a message starts when sender and receiver are both at it, and they
+                // do nothing else until it has arrived
 };
 
 struct SimulationRequest {
@@ -52,17 +58,12 @@ struct SimulatedMessage {
   Ticks posted = 0, started = 0, arrived = 0;
 };
 
-struct MemoryPoint {
-  Ticks time = 0;
-  int64_t held = 0;  // from this time on
-};
-
 struct Simulation {
-  std::vector<std::vector<SimulatedAction>> ranks;  // by pipeline rank
+  std::vector<std::vector<SimulatedAction>> ranks;  // by pipeline rank: passes and updates
   std::vector<SimulatedMessage> messages;           // in order of `posted`
   std::vector<std::vector<MemoryPoint>> memory;     // by rank, in order of time
   std::vector<int64_t> peak_memory;                 // by rank
-  std::vector<Ticks> busy;                          // by rank
+  std::vector<Ticks> busy;                          // by rank: passes and updates
   Ticks makespan = 0;
 
   std::vector<Ticks> idlePerRank() const;  // makespan - busy
@@ -77,7 +78,7 @@ struct Simulation {
 // Errors: kConfiguration, as verifySchedule, when the orders wait for each other.
 Simulation simulate(const SimulationRequest& request);
 
-// Equal stages: `share` is of a pipeline rank's whole share; a chunk takes 1/v of it. Ticks must divide by v (PIPESHARD_CHECK).
+// Equal stages: `share` is of a pipeline rank's whole share; a chunk takes 1/v of it. Ticks and memory must divide by v (PIPESHARD_CHECK).
 std::vector<PassTimes> equalStages(const Schedule& schedule, const PassTimes& share);
 
 }  // namespace pipeshard

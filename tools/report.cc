@@ -172,15 +172,16 @@ std::string ordersAsText(const ScheduleOrders& orders) {
   return text;
 }
 
-std::vector<HtmlCell> bubbleRow(std::string_view name, const Timeline& timeline) {
-  return {textCell(name), numberCell(percent(timeline.idleOfMakespan())), numberCell(percent(timeline.idleOfUseful()))};
+std::vector<HtmlCell> bubbleRow(std::string_view name, const Simulation& simulation) {
+  return {textCell(name), numberCell(percent(simulation.bubbleOfMakespan())), numberCell(percent(simulation.bubbleOfUseful()))};
 }
 
-std::string renderSchedule(const Plan& plan, const ScheduleOrders& orders) {
-  const std::vector<StageTimes> times = stageTimes(plan);
-  const std::vector<StageTimes> equal(plan.stages.size());
-  const bool from_flops = std::any_of(times.begin(), times.end(), [](const StageTimes& t) { return t.forward != 1 || t.backward != 2; });
-  const Timeline timeline = simulateSchedule(orders, times);
+std::string renderSchedule(const Plan& plan, const Schedule& schedule) {
+  const std::vector<PassTimes> times = stageTimes(plan);
+  const std::vector<PassTimes> equal(plan.stages.size());
+  const bool from_flops =
+      std::any_of(times.begin(), times.end(), [](const PassTimes& t) { return t.forward != 1 || t.backward_input != 1; });
+  const Simulation timeline = simulate({.schedule = schedule, .stages = times});
   std::vector<std::string> names;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const std::vector<int>& devices = plan.stages[s].devices;
@@ -192,11 +193,11 @@ std::string renderSchedule(const Plan& plan, const ScheduleOrders& orders) {
   html += scrollBox("Schedule chart", fmt::format("<div class=\"chart\">{}</div>", renderScheduleSvg(timeline, names, SvgUse::kInPage)));
   HtmlTable bubbles{"Idle share", {textCell("Idle time (bubble)"), numberCell("of the step"), numberCell("of the useful work")}, {}};
   bubbles.rows.push_back(bubbleRow(from_flops ? "this plan" : "equal stages", timeline));
-  if (from_flops) bubbles.rows.push_back(bubbleRow("equal stages", simulateSchedule(orders, equal)));
+  if (from_flops) bubbles.rows.push_back(bubbleRow("equal stages", simulate({.schedule = schedule, .stages = equal})));
   html += renderTable(bubbles);
   html += paragraph("Equal stages: what the schedule alone costs, with a backward pass twice as long as a forward pass.");
   html += "<details><summary>The order of each stage as text</summary>\n" +
-          scrollBox("Order of each stage", "<pre>" + escapeHtml(ordersAsText(orders)) + "</pre>") + "</details>\n";
+          scrollBox("Order of each stage", "<pre>" + escapeHtml(ordersAsText(schedule.orders)) + "</pre>") + "</details>\n";
   return section("schedule", "Schedule", html);
 }
 
@@ -368,10 +369,10 @@ std::string renderNavigation(const ReportInput& input) {
 
 std::string renderReport(const ReportInput& input) {
   const Plan& plan = input.plan;
-  const ScheduleOrders orders =
-      input.orders != nullptr
-          ? *input.orders
-          : makeSchedule(plan.schedule, static_cast<int>(plan.stages.size()), static_cast<int>(plan.microbatches)).orders;
+  const Schedule schedule = input.schedule != nullptr
+                                ? *input.schedule
+                                : makeSchedule(plan.schedule, static_cast<int>(plan.stages.size()) / chunksOf(plan.schedule),
+                                               static_cast<int>(plan.microbatches));
   std::string html = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
   html += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
   html += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";
@@ -381,7 +382,7 @@ std::string renderReport(const ReportInput& input) {
   html += renderNavigation(input) + "<main>\n";
   html += renderCluster(plan) + renderStages(plan);
   if (hasShardedStage(plan)) html += renderShardings(plan, input.parameters);
-  html += renderSchedule(plan, orders);
+  html += renderSchedule(plan, schedule);
   if (input.validation != nullptr) html += renderComparison(*input.validation) + renderLosses(*input.validation);
   if (hasRanks(input)) html += renderMemory(input.validation->planned);
   if (hasTimes(input)) html += renderTimes(input.validation->planned.steps.back());

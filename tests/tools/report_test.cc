@@ -211,67 +211,19 @@ TEST(Report, IsTheSameForTheSameInput) {
   EXPECT_EQ(renderReport({plan}), renderReport({plan}));
 }
 
-// p equal stages, m microbatches, a backward pass of two forward passes: makespan 3(m+p-1), idle shares as published.
-TEST(SimulateSchedule, GivesThePublishedBubblesOfGPipeAnd1F1B) {
-  for (const char* schedule : {"gpipe", "1f1b"}) {
-    for (int p : {1, 2, 4, 7}) {
-      for (int m : {1, 3, 8}) {
-        const Timeline timeline = simulateSchedule(makeSchedule(schedule, p, m).orders, std::vector<StageTimes>(static_cast<size_t>(p)));
-        EXPECT_DOUBLE_EQ(timeline.makespan, 3.0 * (m + p - 1)) << schedule << " p=" << p << " m=" << m;
-        EXPECT_DOUBLE_EQ(timeline.busy, 3.0 * m * p);
-        EXPECT_NEAR(timeline.idleOfMakespan(), (p - 1.0) / (m + p - 1.0), 1e-12);
-        EXPECT_NEAR(timeline.idleOfUseful(), (p - 1.0) / m, 1e-12);
-      }
-    }
-  }
-}
-
-TEST(SimulateSchedule, StartsEachPassWhenItsInputsAndItsRankAreReady) {
-  const ScheduleOrders orders = {{{0, ActionKind::kForward, 0},
-                                  {0, ActionKind::kForward, 1},
-                                  {0, ActionKind::kBackwardInput, 0},
-                                  {0, ActionKind::kBackwardWeight, 0},
-                                  {0, ActionKind::kBackward, 1}},
-                                 {{1, ActionKind::kForward, 0},
-                                  {1, ActionKind::kBackwardInput, 0},
-                                  {1, ActionKind::kForward, 1},
-                                  {1, ActionKind::kBackward, 1},
-                                  {1, ActionKind::kBackwardWeight, 0}}};
-  const Timeline timeline = simulateSchedule(orders, std::vector<StageTimes>{{2, 4}, {3, 6}});
-  std::vector<double> starts;
-  for (const auto& rank : timeline.ranks) {
-    for (const TimedAction& timed : rank) starts.push_back(timed.start);
-  }
-  EXPECT_THAT(starts, ::testing::ElementsAre(0, 2, 8, 10, 17, 2, 5, 8, 11, 17));
-  EXPECT_EQ(timeline.makespan, 21);
-  EXPECT_EQ(timeline.busy, 30);
-}
-
-TEST(SimulateSchedule, NamesTheRanksThatWaitInACircle) {
-  const ScheduleOrders orders = {{{0, ActionKind::kBackward, 0}, {0, ActionKind::kForward, 0}},
-                                 {{1, ActionKind::kForward, 0}, {1, ActionKind::kBackward, 0}}};
-  try {
-    simulateSchedule(orders, std::vector<StageTimes>(2));
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInternal);
-    EXPECT_THAT(error.what(), HasSubstr("rank 0 at 0B0"));
-    EXPECT_THAT(error.what(), HasSubstr("rank 1 at 1F0"));
-  }
-}
-
 TEST(StageTimes, FollowTheFlopsAndFallBackToOneAndTwo) {
   Plan plan = planOf(2, 2, "gpipe");
   plan.stages[1].backward_flops = 350;
   EXPECT_EQ(stageTimes(plan)[1].forward, 100);
-  EXPECT_EQ(stageTimes(plan)[1].backward, 350);
+  EXPECT_EQ(stageTimes(plan)[1].backward_input + stageTimes(plan)[1].backward_weight, 350);
   plan.stages[0].forward_flops = 0;
   EXPECT_EQ(stageTimes(plan)[1].forward, 1);
-  EXPECT_EQ(stageTimes(plan)[1].backward, 2);
+  EXPECT_EQ(stageTimes(plan)[1].backward_input + stageTimes(plan)[1].backward_weight, 2);
 }
 
 TEST(ScheduleSvg, DrawsABoxForEveryPassWithItsMicrobatch) {
-  const Timeline timeline = simulateSchedule(makeSchedule("1f1b", 3, 5).orders, std::vector<StageTimes>(3));
+  const Schedule schedule = makeSchedule("1f1b", 3, 5);
+  const Simulation timeline = simulate({.schedule = schedule, .stages = std::vector<PassTimes>(3)});
   const std::vector<std::string> names = {"a < b", "second", "third"};
   const std::string svg = renderScheduleSvg(timeline, names);
   EXPECT_EQ(countOf(svg, "<g><title>stage "), 2u * 3 * 5);
@@ -282,7 +234,8 @@ TEST(ScheduleSvg, DrawsABoxForEveryPassWithItsMicrobatch) {
 }
 
 TEST(ScheduleSvg, StaysLightForManyMicrobatches) {
-  const Timeline timeline = simulateSchedule(makeSchedule("gpipe", 16, 1024).orders, std::vector<StageTimes>(16));
+  const Schedule schedule = makeSchedule("gpipe", 16, 1024);
+  const Simulation timeline = simulate({.schedule = schedule, .stages = std::vector<PassTimes>(16)});
   const std::string svg = renderScheduleSvg(timeline, {});
   EXPECT_LT(svg.size(), 2u << 20);
   EXPECT_THAT(svg, HasSubstr("rank 15"));
