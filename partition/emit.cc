@@ -33,7 +33,17 @@ int64_t smallestCell(const Layout& layout, const TrainingFamily& family) {
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan) {
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family);
-  const ScheduleOrders orders = makeSchedule(plan.schedule, layout.stages(), static_cast<int>(plan.microbatches)).orders;
+  const Schedule schedule = makeSchedule(plan.schedule, layout.stages(), static_cast<int>(plan.microbatches));
+  const bool plain = schedule.stages == schedule.ranks() && !schedule.forward_only && !schedule.asynchronous();
+  for (const std::vector<Action>& order : schedule.orders) {
+    for (const Action& action : order) {
+      if (!plain || action.kind == ActionKind::kBackwardInput) {
+        fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but not run yet; choose sequential, gpipe or 1f1b",
+             schedule.name);
+      }
+    }
+  }
+  const ScheduleOrders& orders = schedule.orders;
   const Cut cut = cutTraining(training, plan);
   const Messages messages(cut, orders);
   std::vector<TimeKind> kinds(training.graph.values.size());
