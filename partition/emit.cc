@@ -34,8 +34,14 @@ std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& 
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family);
   const Schedule schedule = makeSchedule(plan.schedule, layout.stages(), static_cast<int>(plan.microbatches));
-  if (schedule.asynchronous()) {
-    fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but not run yet; choose a synchronous one", schedule.name);
+  const bool plain = schedule.stages == schedule.ranks() && !schedule.forward_only && !schedule.asynchronous();
+  for (const std::vector<Action>& order : schedule.orders) {
+    for (const Action& action : order) {
+      if (!plain || action.kind == ActionKind::kBackwardInput) {
+        fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but not run yet; choose sequential, gpipe or 1f1b",
+             schedule.name);
+      }
+    }
   }
   const ScheduleOrders& orders = schedule.orders;
   const Cut cut = cutTraining(training, plan);
