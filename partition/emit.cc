@@ -33,7 +33,11 @@ int64_t smallestCell(const Layout& layout, const TrainingFamily& family) {
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan) {
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family);
-  const ScheduleOrders orders = makeSchedule(plan.schedule, layout.stages(), static_cast<int>(plan.microbatches)).orders;
+  const Schedule schedule = makeSchedule(plan.schedule, layout.stages(), static_cast<int>(plan.microbatches));
+  if (schedule.asynchronous()) {
+    fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but not run yet; choose a synchronous one", schedule.name);
+  }
+  const ScheduleOrders& orders = schedule.orders;
   const Cut cut = cutTraining(training, plan);
   const Messages messages(cut, orders);
   std::vector<TimeKind> kinds(training.graph.values.size());

@@ -20,6 +20,9 @@ std::vector<Pass> dependencies(const Action& action, int stages, const std::map<
   const auto [stage, kind, k] = passOf(action);
   if (kind == ActionKind::kForward) return stage > 0 ? std::vector<Pass>{{stage - 1, ActionKind::kForward, k}} : std::vector<Pass>{};
   if (kind == ActionKind::kBackwardWeight) return {{stage, ActionKind::kBackwardInput, k}};
+  if (kind == ActionKind::kUpdate) {
+    return {{stage, all.count({stage, ActionKind::kBackwardWeight, k}) > 0 ? ActionKind::kBackwardWeight : ActionKind::kBackward, k}};
+  }
   std::vector<Pass> result = {{stage, ActionKind::kForward, k}};
   if (stage + 1 < stages) {
     const bool halved = all.count({stage + 1, ActionKind::kBackwardInput, k}) > 0;
