@@ -45,6 +45,18 @@ const std::vector<FamilyEntry>& familyEntries() {
        {},
        1},
       {{"forward-only", "forward passes only, for evaluation; option v"}, forwardOnlySchedule, {}, 0},
+      {{"pipedream", "asynchronous: an update after every microbatch, weights stashed for its backward pass", 1, true},
+       pipeDreamSchedule,
+       {},
+       1},
+      {{"pipedream-vertical", "pipedream with vertical sync: all stages read one version for a microbatch", 1, true},
+       pipeDreamVerticalSchedule,
+       {},
+       1},
+      {{"pipedream-2bw", "asynchronous: an update after every m >= p microbatches (option m), two versions of the weights", 1, true},
+       pipeDreamTwoBufferSchedule,
+       {"m"},
+       1},
   };
   return entries;
 }

@@ -145,4 +145,28 @@ Schedule zeroBubbleH2Schedule(const FamilyRequest& request);
 //   published tables count; a pass that need not wait for its partner's inputs idles less.
 Schedule dualPipeVSchedule(const FamilyRequest& request);
 
+// partition/schedules/asynchronous.cc
+//
+// Asynchronous schedules. `microbatches` are those of a window of several updates, in which the pipeline is never empty; it drains at
+// the window's end. U is an update of the stage's weights; "reads" is the version of the weights that F and B of microbatch 0, 1, ... use.
+// Between the ends of a window nobody idles: makespan m (tF+tB) + (p-1)(tF+tB), whatever the number of updates. Peak activations as 1f1b.
+//
+// pipedream: 1f1b with an update after every backward pass, and weight stashing: B reads the version that F has read. Narayanan et al.
+// 2019, "PipeDream: Generalized Pipeline Parallelism for DNN Training", section 3.3. Microbatch i on stage s reads version max(0, i -
+// (p-1-s)); at most min(p-s, m) versions live on it.
+//   p=2, m=4        rank 0  F0 F1 .  B0 U F2 B1 U F3 B2 U .  B3 U    reads 0 0 1 2
+//                   rank 1  .  F0 B0 U F1 B1 U F2 B2 U F3 B3 U       reads 0 1 2 3
+Schedule pipeDreamSchedule(const FamilyRequest& request);
+//
+// pipedream-vertical: the same order with vertical sync (same section): every stage reads the version that stage 0 has read,
+// max(0, i - (p-1)); at most min(p, m) versions live on each stage.
+Schedule pipeDreamVerticalSchedule(const FamilyRequest& request);
+//
+// pipedream-2bw: double-buffered weight updates. Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.1.
+// An update takes option m microbatches (default p, at least p; the window is a multiple); those of batch t read version max(0, t-1);
+// at most two versions live on each stage.
+//   p=2, m=4, option m=2    rank 0  F0 F1 .  B0 F2 B1 U F3 B2 .  B3 U     reads 0 0 0 0
+//                           rank 1  .  F0 B0 F1 B1 U F2 B2 F3 B3 U        reads 0 0 0 0
+Schedule pipeDreamTwoBufferSchedule(const FamilyRequest& request);
+
 }  // namespace pipeshard
