@@ -23,8 +23,7 @@ class ScheduleSimulation {
     const bool exposed = request.communication == CommunicationModel::kExposed;
     engine_.contention = request.contention;
     engine_.rendezvous = exposed;
-    if (exposed) fail(ErrorCode::kConfiguration, "communication that is not overlapped is not simulated yet; leave it overlapped");
-    actions_ = withDirectTransfers();
+    actions_ = exposed ? withTransfers(schedule_) : withDirectTransfers();
     engine_.ranks.resize(actions_.size());
     for (size_t rank = 0; rank < actions_.size(); ++rank) {
       if (!schedule_.asynchronous()) addUpdates(static_cast<int>(rank));
