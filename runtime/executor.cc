@@ -57,11 +57,15 @@ class Executor::GroupCollectives : public Collectives {
 
   void call(const CollectiveCall& call) override {
     const Clock::time_point start = Clock::now();
+    if (recorder_ != nullptr) recorder_->beginPart(TraceLane::kForeground, start);
     waiting_.store(true, std::memory_order_relaxed);
     runCollective(communicator_, program_.groups.at(static_cast<size_t>(call.group)), call);
     waiting_.store(false, std::memory_order_relaxed);
-    seconds_ += secondsSince(start);
+    const Clock::time_point end = Clock::now();
+    if (recorder_ != nullptr) recorder_->endPart(TraceLane::kForeground, end, communicator_.waited());
+    seconds_ += std::chrono::duration<double>(end - start).count();
   }
+  void record(TraceRecorder* recorder) { recorder_ = recorder; }
 
   // Since the last call.
   double takeSeconds() { return std::exchange(seconds_, 0); }
@@ -70,6 +74,7 @@ class Executor::GroupCollectives : public Collectives {
   const Program& program_;
   Communicator& communicator_;
   std::atomic<bool>& waiting_;
+  TraceRecorder* recorder_ = nullptr;
   double seconds_ = 0;
 };
 
@@ -292,10 +297,26 @@ ExecutorProgress Executor::progress() const {
   return {progress_.load(std::memory_order_relaxed), waiting_.load(std::memory_order_relaxed), current_step_.load() != 0};
 }
 
+void Executor::record(TraceRecorder* recorder, uint32_t number) {
+  recorder_ = recorder;
+  recorded_program_ = number;
+  if (collectives_) collectives_->record(recorder);
+}
+
+std::vector<int64_t> Executor::liveBytes() const {
+  std::vector<int64_t> live(program().instructions.size(), memory_.workspace_bytes);
+  for (const LiveBlock& block : bufferIntervals(program(), accumulation_)) {
+    for (int64_t i = block.begin; i < std::min(block.end, static_cast<int64_t>(live.size())); ++i)
+      live[static_cast<size_t>(i)] += block.bytes;
+  }
+  return live;
+}
+
 StepReport Executor::runStep(int64_t step) {
   PIPESHARD_CHECK(actions_.size() == program().instructions.size(), "attach was not called");
   const Clock::time_point start = Clock::now();
   StepReport report;
+  if (recorder_ != nullptr) recorder_->beginStep(step, recorded_program_, start);
   current_instruction_.store(0);
   current_step_.store(step);
   for (size_t b = 0; b < program().buffers.size(); ++b) {
@@ -322,6 +343,7 @@ StepReport Executor::runStep(int64_t step) {
          data_ == nullptr ? "" : explainNotFiniteLoss(program(), *data_, step));
   }
   current_step_.store(0);
+  if (recorder_ != nullptr) recorder_->endStep(Clock::now());
   report.seconds = secondsSince(start);
   return report;
 }
@@ -329,7 +351,13 @@ StepReport Executor::runStep(int64_t step) {
 void Executor::execute(Action& action, int64_t step, StepReport& report) {
   const Instruction& instruction = *action.instruction;
   const Clock::time_point start = Clock::now();
-  for (const BufferId id : instruction.outputs) waitForSends(accumulation_.placeOf(id));
+  bool waited = false;
+  for (const BufferId id : instruction.outputs) waited = waitForSends(accumulation_.placeOf(id)) || waited;
+  const bool recorded = recorder_ != nullptr && instruction.kind != InstructionKind::kFree && !action.done;
+  if (recorded) {
+    const auto index = static_cast<size_t>(&instruction - program().instructions.data());
+    recorder_->begin(TraceLane::kForeground, index, waited ? Clock::now() : start);
+  }
   switch (instruction.kind) {
     case InstructionKind::kLoadInput: data_->fill(action.data_input, step, action.box, {action.output, action.bytes}); break;
     case InstructionKind::kRun:
@@ -354,7 +382,12 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
       if (action.bytes > 0) std::memset(action.output, 0, action.bytes);
       break;
   }
-  const double seconds = secondsSince(start);
+  const Clock::time_point end = Clock::now();
+  if (recorded) {
+    const bool meets = instruction.kind == InstructionKind::kReceive || instruction.kind == InstructionKind::kAllReduce;
+    recorder_->end(TraceLane::kForeground, end, meets ? communicator_->waited() : std::chrono::nanoseconds());
+  }
+  const double seconds = std::chrono::duration<double>(end - start).count();
   const double in_collectives = collectives_ == nullptr ? 0 : collectives_->takeSeconds();
   report.transfer_seconds += isTransfer(instruction.kind) ? seconds : in_collectives;
   report.compute_seconds += isTransfer(instruction.kind) ? 0 : seconds - in_collectives;
@@ -375,13 +408,14 @@ void Executor::transfer(Action& action) {
   waiting_.store(false, std::memory_order_relaxed);
 }
 
-void Executor::waitForSends(BufferId buffer) {
+bool Executor::waitForSends(BufferId buffer) {
   std::vector<std::unique_ptr<SendHandle>>& sends = pending_sends_[buffer.index()];
-  if (sends.empty()) return;
+  if (sends.empty()) return false;
   waiting_.store(true, std::memory_order_relaxed);
   for (const auto& send : sends) send->wait();
   waiting_.store(false, std::memory_order_relaxed);
   sends.clear();
+  return true;
 }
 
 std::optional<double> Executor::readLoss() const {

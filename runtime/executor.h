@@ -24,6 +24,7 @@
 #include "runtime/memory_plan.h"
 #include "runtime/row_copy.h"
 #include "runtime/subgraph.h"
+#include "runtime/trace_recorder.h"
 #include "transport/communicator.h"
 
 namespace pipeshard {
@@ -85,6 +86,11 @@ class Executor {
   // Error(kConfiguration) when the two do not have equal persistent buffers in equal places.
   void attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator, DataSource* data);
 
+  // From the next step on, what runs when is recorded as program `number` of `recorder`; nullptr: no more. Not inside a step.
+  void record(TraceRecorder* recorder, uint32_t number = 0);
+  // What the rank holds while an instruction runs: live buffers (one computed in its accumulator counts as that) and the workspace.
+  std::vector<int64_t> liveBytes() const;
+
   // Runs all instructions. Errors carry rank, instruction and node as context; afterwards the state is undefined.
   StepReport runStep(int64_t step);
 
@@ -110,7 +116,7 @@ class Executor {
   std::vector<RowCopy> copiesOf(const Instruction& instruction) const;
   void execute(Action& action, int64_t step, StepReport& report);
   void transfer(Action& action);
-  void waitForSends(BufferId buffer);
+  bool waitForSends(BufferId buffer);  // false: there was none
   std::optional<double> readLoss() const;
 
   RankImage image_;
@@ -122,6 +128,8 @@ class Executor {
   Communicator* communicator_ = nullptr;
   std::unique_ptr<GroupCollectives> collectives_;  // of the communicator, for nodes inside subgraphs
   DataSource* data_ = nullptr;
+  TraceRecorder* recorder_ = nullptr;
+  uint32_t recorded_program_ = 0;
   std::vector<Action> actions_;                                          // by instruction
   std::vector<std::vector<std::unique_ptr<SendHandle>>> pending_sends_;  // by buffer
   std::atomic<size_t> current_instruction_{0};

@@ -40,6 +40,9 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Of the last receive or collective: how long it was blocked before each peer that it takes something from had begun its part. The rest
+  // of its time was transfer. Precision: that of waking up, some microseconds; over a network a message has come when its first word has.
+  virtual std::chrono::nanoseconds waited() const { return {}; }
 
   // Posts a send and returns at once. `data` must stay unchanged until the handle is done.
   virtual std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) = 0;

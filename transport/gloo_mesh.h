@@ -92,6 +92,8 @@ class Mesh {
   void checkUsable() const;
   void checkPeer(int peer) const;
   void whileWaiting(std::function<bool()> work) { work_ = std::move(work); }
+  WaitedTime& waitedTime() { return waited_; }
+  const WaitedTime& waitedTime() const { return waited_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -134,6 +136,7 @@ class Mesh {
   std::chrono::milliseconds timeout_;
   std::function<bool()> work_;
   std::optional<Error> broken_;
+  WaitedTime waited_;
 
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;

@@ -21,6 +21,7 @@
 #include "ir/error.h"
 #include "transport/doorbell.h"
 #include "transport/mapping.h"
+#include "transport/operation.h"
 #include "transport/shared_layout.h"
 #include "transport/shared_memory.h"
 
@@ -65,6 +66,9 @@ class Endpoint {
   // Returns once ready() is true. Throws kPeerUnavailable or kHang, and breaks the endpoint.
   template <typename Ready>
   void await(const Waiting& waiting, Ready&& ready);
+
+  WaitedTime& waitedTime() { return waited_; }
+  const WaitedTime& waitedTime() const { return waited_; }
 
   // Throws the first error again, if there was one; and when `peer` is out of range.
   void checkUsable(int peer) const;
@@ -117,6 +121,7 @@ class Endpoint {
   std::vector<std::pair<Channel, int>> active_;  // boxes with a queue
   std::vector<int> names_;
   std::optional<Error> broken_;
+  WaitedTime waited_;
 };
 
 // The next message of a channel from one source, taken block by block. All blocks but the last have kSlotBytes bytes, on

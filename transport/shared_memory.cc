@@ -37,6 +37,7 @@ class Implementation : public SharedMemoryCommunicator {
 
   int rank() const override { return endpoint_.rank(); }
   int size() const override { return endpoint_.size(); }
+  std::chrono::nanoseconds waited() const override { return endpoint_.waitedTime().get(); }
   std::span<std::byte> createArena(size_t bytes) override { return endpoint_.createArena(bytes); }
 
   bool progress() override { return endpoint_.progress(); }
@@ -48,6 +49,7 @@ class Implementation : public SharedMemoryCommunicator {
 
   void receive(int peer, std::span<std::byte> data) override {
     endpoint_.checkUsable(peer);
+    endpoint_.waitedTime().beginOperation();
     shm::IncomingMessage message(endpoint_, shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data.size(), {&peer, 1});
     message.copyTo(data.data());
   }
