@@ -87,7 +87,7 @@ class RankEvents {
     if (records[0].instruction >= program.instructions.size()) failForeign("an instruction beyond the program's end");
     const Instruction& instruction = program.instructions[records[0].instruction];
     TraceEvent event = describe(program, step, records[0]);
-    event.background = lane == static_cast<size_t>(TraceLane::kBackground);
+    event.background = lane != static_cast<size_t>(TraceLane::kForeground);
     const TraceEvent whole = event;
     int64_t from = whole.start_ns;
     for (const TraceRecord& part : records.subspan(1)) {

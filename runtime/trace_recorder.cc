@@ -44,7 +44,12 @@ struct SlotImage {
 };
 
 size_t slotBytes(const size_t (&capacity)[kTraceLanes]) {
-  return aligned(sizeof(SlotImage)) + aligned((capacity[0] + capacity[1]) * sizeof(TraceRecord));
+  return aligned(sizeof(SlotImage)) + aligned((capacity[0] + capacity[1] + capacity[2]) * sizeof(TraceRecord));
+}
+
+TraceLane laneOf(const Instruction& instruction) {
+  if (!instruction.background) return TraceLane::kForeground;
+  return instruction.kind == InstructionKind::kReceive ? TraceLane::kPosted : TraceLane::kBackground;
 }
 
 size_t collectivesOf(const Program& program, const Instruction& instruction) {
@@ -63,7 +68,7 @@ TraceRecorder::TraceRecorder(int rank, std::vector<TracedProgram> programs, int6
   for (const TracedProgram& traced : programs_) {
     size_t counts[kTraceLanes] = {};
     for (const Instruction& instruction : traced.program->instructions) {
-      counts[instruction.background ? 1 : 0] += 1 + collectivesOf(*traced.program, instruction);
+      counts[static_cast<size_t>(laneOf(instruction))] += 1 + collectivesOf(*traced.program, instruction);
     }
     for (size_t lane = 0; lane < kTraceLanes; ++lane) capacity_[lane] = std::max(capacity_[lane], counts[lane]);
     tables += traced.live_bytes.size() * sizeof(int64_t);
@@ -77,7 +82,7 @@ TraceRecorder::TraceRecorder(int rank, std::vector<TracedProgram> programs, int6
 void TraceRecorder::place(std::span<std::byte> memory) {
   PIPESHARD_CHECK(memory.size() >= bytes_, "{} bytes for a recording of {}", memory.size(), bytes_);
   memory_ = memory.data();
-  Header header{0, rank_, slots_, 0, {capacity_[0], capacity_[1]}, {}};
+  Header header{0, rank_, slots_, 0, {capacity_[0], capacity_[1], capacity_[2]}, {}};
   std::byte* table = memory_ + sizeof(Header);
   for (size_t p = 0; p < programs_.size(); ++p) {
     const std::vector<int64_t>& live = programs_[p].live_bytes;
@@ -133,6 +138,17 @@ void TraceRecorder::end(TraceLane lane, Time end, std::chrono::nanoseconds waite
   record.end_ns = nanoseconds(end);
 }
 
+void TraceRecorder::endPosted(size_t instruction, Time arrived, Time end) {
+  Track& track = tracks_[static_cast<size_t>(TraceLane::kPosted)];
+  for (size_t i = track.count; i-- > 0;) {  // few have been posted since
+    TraceRecord& record = track.records[i];
+    if (record.instruction != instruction) continue;
+    record.waited_ns = nanoseconds(arrived) - record.start_ns;
+    record.end_ns = nanoseconds(end);
+    return;
+  }
+}
+
 void TraceRecorder::beginPart(TraceLane lane, Time start) {
   Track& track = tracks_[static_cast<size_t>(lane)];
   const uint32_t instruction = track.records[track.current].instruction;
@@ -168,7 +184,8 @@ std::optional<Recording> findRecording(std::span<const std::byte> memory) {
   const Header& header = found.header;
   if (header.magic != kMagic) failBroken("it does not begin as one");
   constexpr uint64_t kMost = uint64_t{1} << 31;
-  if (std::max({header.capacity[0], header.capacity[1], header.slots, header.live_counts[0], header.live_counts[1]}) > kMost) {
+  if (std::max({header.capacity[0], header.capacity[1], header.capacity[2], header.slots, header.live_counts[0], header.live_counts[1]}) >
+      kMost) {
     failBroken("it claims to be impossibly large");
   }
   std::copy(std::begin(header.capacity), std::end(header.capacity), found.capacity);

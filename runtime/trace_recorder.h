@@ -12,7 +12,8 @@
 // It is a ring of steps: when it is full, the oldest ones are overwritten. Times are nanoseconds of this machine's CLOCK_MONOTONIC
 // (std::chrono::steady_clock). Cost: about as much as the two looks at the clock that an instruction takes anyway.
 //
-// Thread rules: one thread per lane at a time; steps begin and end on the foreground's thread while the background's does nothing.
+// Thread rules: the foreground's thread, but for calls with kBackground, which are its own thread's; that one does nothing while a step
+// begins or ends.
 #pragma once
 
 #include <chrono>
@@ -35,8 +36,9 @@ struct TraceRecord {
   uint32_t part = 0;  // 0: the instruction; n: the n-th collective inside it, from 1 on
 };
 
-enum class TraceLane : uint8_t { kForeground, kBackground };
-inline constexpr size_t kTraceLanes = 2;
+// kBackground: collectives of the rank's background lane. kPosted: receives that the foreground has posted and waits for later.
+enum class TraceLane : uint8_t { kForeground, kBackground, kPosted };
+inline constexpr size_t kTraceLanes = 3;
 
 // What the recorder knows of a program.
 struct TracedProgram {
@@ -73,9 +75,10 @@ class TraceRecorder {
 
   void beginStep(int64_t step, uint32_t program, Time start);
   void endStep(Time end);
-  // Of an instruction. Those of a lane follow each other.
+  // Of an instruction. Those of a lane follow each other, but for kPosted: each of these ends with endPosted.
   void begin(TraceLane lane, size_t instruction, Time start);
   void end(TraceLane lane, Time end, std::chrono::nanoseconds waited = {});
+  void endPosted(size_t instruction, Time arrived, Time end);
   // Of a collective inside the instruction that has begun last.
   void beginPart(TraceLane lane, Time start);
   void endPart(TraceLane lane, Time end, std::chrono::nanoseconds waited);

@@ -29,6 +29,7 @@ class GlooCommunicator : public Communicator {
   int rank() const override { return mesh_.rank(); }
   int size() const override { return mesh_.size(); }
   std::chrono::nanoseconds waited() const override { return mesh_.waitedTime().get(); }
+  void interrupt() override { mesh_.interrupt(); }
   void whileWaiting(const std::function<bool()>& work) override { mesh_.whileWaiting(work); }
 
   std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {

@@ -21,6 +21,10 @@ class JoinedCommunicator : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(local_of_rank_.size()); }
   std::chrono::nanoseconds waited() const override { return last_ == nullptr ? std::chrono::nanoseconds() : last_->waited(); }
+  void interrupt() override {
+    if (on_node_) on_node_->interrupt();
+    between_->interrupt();
+  }
   bool progress() override {
     const bool more = on_node_ && on_node_->progress();
     return between_->progress() || more;
@@ -35,6 +39,11 @@ class JoinedCommunicator : public Communicator {
     const int local = localOf(peer);
     last_ = local >= 0 ? on_node_.get() : between_.get();
     last_->receive(local >= 0 ? local : peer, data);
+  }
+
+  std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data) override {
+    const int local = localOf(peer);
+    return local >= 0 ? on_node_->postReceive(local, data) : between_->postReceive(peer, data);
   }
 
   void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
