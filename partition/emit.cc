@@ -59,7 +59,7 @@ std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& 
   std::vector<TimeKind> kinds(training.graph.values.size());
   if (layout.hasDataParallelism()) kinds = batchKinds(family, smallestCell(layout, family));
   const StageShardings shardings(family, plan, cut);
-  const EmissionContext context{family, layout, cut, schedule, messages, kinds, shardings, separatorFor(training.graph)};
+  const EmissionContext context{family, layout, plan.stages, cut, schedule, messages, kinds, shardings, separatorFor(training.graph)};
   std::vector<RankProgram> ranks;
   std::vector<Program> programs;
   for (int rank = 0; rank < layout.ranks(); ++rank) {

@@ -335,6 +335,33 @@ void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
   }
 }
 
+// --recompute, for all stages or by stage.
+void fillRecomputations(const std::string& text, Plan& plan) {
+  const auto failHere = [&](std::string_view found) {
+    fail(ErrorCode::kUsage,
+         "--recompute {}: found \"{}\"; expected never, always or except-last, for all stages or by stage from 0 to {}, each once, as in "
+         "0:always,2:except-last",
+         text, found, plan.stages.size() - 1);
+  };
+  const auto isMode = [](std::string_view mode) { return mode == "never" || mode == "always" || mode == "except-last"; };
+  if (isMode(text)) {
+    for (StagePlan& stage : plan.stages) stage.recomputation = text;
+    return;
+  }
+  std::set<size_t> seen;
+  for (std::string_view rest = text; seen.empty() || !rest.empty();) {
+    const std::string_view entry = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
+    const size_t colon = entry.find(':');
+    size_t stage = 0;
+    const auto [end, error] = std::from_chars(entry.data(), entry.data() + std::min(colon, entry.size()), stage);
+    const bool is_stage =
+        colon != std::string_view::npos && error == std::errc() && end == entry.data() + colon && stage < plan.stages.size();
+    if (!is_stage || !isMode(entry.substr(colon + 1)) || !seen.insert(stage).second) failHere(entry);
+    plan.stages[stage].recomputation = entry.substr(colon + 1);
+  }
+}
+
 void fillPeaks(Plan& plan) {
   const Schedule schedule = scheduleOf(plan);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -388,6 +415,7 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
   fillLayers(chain, choice.cuts.layer_ends, plan);
   fillStages(chain, choice, plan);
   setSchedule(schedule, plan);
+  fillRecomputations(options.recomputation, plan);
   fillPeaks(plan);
   noteUntrained(chain, plan);
 }
