@@ -51,7 +51,7 @@ std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& 
   PIPESHARD_CHECK(schedule.stages == layout.stages() && schedule.microbatches == family.microbatches(),
                   "the schedule {} is of another plan", schedule.name);
   refuseShardedChunks(plan, layout);
-  if (schedule.asynchronous()) {
+  if (schedule.asynchronous() || schedule.forward_only) {
     fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but not run yet; choose a synchronous one", schedule.name);
   }
   const Cut cut = cutTraining(training, plan);
