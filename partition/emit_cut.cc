@@ -18,6 +18,7 @@ class Cutter {
  public:
   Cutter(const TrainingGraph& training, const Plan& plan)
       : training_(training),
+        plan_(plan),
         graph_(training.graph),
         uses_(computeUseDef(graph_)),
         stages_(nodeStages(training, plan)),

@@ -1,6 +1,7 @@
 #include "partition/partition.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +20,7 @@
 #include "partition/node_stages.h"
 #include "partition/plan_schedule.h"
 #include "partition/schedule.h"
+#include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
 namespace {
@@ -335,6 +337,24 @@ void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
   }
 }
 
+// What the passes of a pipeline rank cost, in parts of a thousand, as far as FLOPs tell.
+ScheduleCosts costsOf(const Chain& chain) {
+  std::array<int64_t, 3> flops = {};  // forward, backward-input, backward-weight
+  for (size_t n = 0; n < chain.training.graph.nodes.size(); ++n) {
+    const Phase phase = chain.training.node_phase[n];
+    const size_t part = phase == Phase::kForward ? 0 : phase == Phase::kBackwardInput ? 1 : 2;
+    if (part == 2 && phase != Phase::kBackwardWeight) continue;
+    flops[part] += nodeFlops(chain.training.graph, NodeId(n));
+  }
+  const int64_t unit = std::max<int64_t>(1, (flops[0] + flops[1] + flops[2]) / 1000);
+  const auto share = [&](size_t part) { return std::max<int64_t>(1, (flops[part] + unit / 2) / unit); };
+  ScheduleCosts costs;
+  costs.forward = share(0);
+  costs.backward_input = share(1);
+  costs.backward_weight = share(2);
+  return costs;
+}
+
 // --recompute, for all stages or by stage.
 void fillRecomputations(const std::string& text, Plan& plan) {
   const auto failHere = [&](std::string_view found) {
@@ -414,7 +434,7 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
   const Choice choice = decide(options, schedule, chain, plan);
   fillLayers(chain, choice.cuts.layer_ends, plan);
   fillStages(chain, choice, plan);
-  setSchedule(schedule, plan);
+  setSchedule(schedule, costsOf(chain), plan);
   fillRecomputations(options.recomputation, plan);
   fillPeaks(plan);
   noteUntrained(chain, plan);

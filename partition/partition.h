@@ -96,6 +96,9 @@ std::vector<int> deviceGroups(const Plan& plan);
 // a rank whose devices the plan keeps apart (or the other way round); the message names stages and devices.
 Schedule scheduleOf(const Plan& plan);
 
+// The passes of the first microbatches alone, in the same order: for the shorter batch that ends an epoch.
+Schedule firstMicrobatches(Schedule schedule, int count);
+
 // What one rank gets: its program and the graphs of its subgraphs, in order.
 struct RankProgram {
   Program program;
