@@ -25,7 +25,7 @@ TrainingGraph chainOfStages(int stages, int64_t microbatches) {
   for (int s = 0; s < stages; ++s) {
     std::vector<ValueId> inputs = {made.back(), builder.parameter("w" + std::to_string(s))};
     if (s > 1) inputs.push_back(made[made.size() - 2]);
-    if (s == stages - 1 || s == stages / 2) inputs.insert(inputs.end(), {made[1], tied, count});
+    if (s == stages - 1 || s == stages / 2) inputs.insert(inputs.end(), {made.size() > 1 ? made[1] : x, tied, count});
     if (s == 0) inputs.push_back(tied);
     const std::string name = "h" + std::to_string(s);
     made.push_back(s % 3 == 1 ? builder.stateful(name, inputs) : builder.op(name, inputs));
