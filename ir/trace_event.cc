@@ -59,24 +59,18 @@ void verifyMessages(const Trace& trace) {
   }
 }
 
-// What a rank does in the foreground, in its background lane, and receives in the background from one peer, is one after the other each;
-// sends are only posted.
-using TrackKey = std::tuple<int, bool, int>;  // rank, background, peer of a receive
-
-TrackKey trackOf(const TraceEvent& event) {
-  return {event.rank, event.background, event.background && event.kind == TraceEventKind::kReceive ? event.peer : -1};
-}
-
+// What a rank does in the foreground, and what runs beside it, is one after the other each. Sends, and receives beside it, are only posted.
 void verifyTracks(const Trace& trace) {
-  std::map<TrackKey, const TraceEvent*> last;
+  std::map<std::pair<int, bool>, const TraceEvent*> last;
   std::vector<const TraceEvent*> events;
   for (const TraceEvent& event : trace.events) {
-    if (event.kind != TraceEventKind::kSend) events.push_back(&event);
+    const bool posted = event.kind == TraceEventKind::kSend || (event.kind == TraceEventKind::kReceive && event.background);
+    if (!posted) events.push_back(&event);
   }
   std::stable_sort(events.begin(), events.end(),
                    [](const auto* a, const auto* b) { return std::pair(a->start_ns, a->end_ns) < std::pair(b->start_ns, b->end_ns); });
   for (const TraceEvent* event : events) {
-    const TraceEvent*& before = last[trackOf(*event)];
+    const TraceEvent*& before = last[{event->rank, event->background}];
     if (before != nullptr && event->start_ns < before->end_ns) failEvent(*event, "it overlaps " + describe(*before));
     before = event;
   }
