@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/error.h"
+#include "ir/trace_names.h"
 #include "partition/simulator.h"
 
 namespace pipeshard {
@@ -284,29 +285,7 @@ class ProgramsSimulation {
   ProgramSimulation simulation_;
 };
 
-std::string passName(const Instruction& instruction, ActionKind kind) {
-  return actionToString({instruction.stage, kind, instruction.microbatch});
-}
-
-std::string runName(const Subgraph& subgraph, const Instruction& instruction) {
-  if (instruction.stage < 0 || instruction.microbatch < 0) return subgraph.name;
-  switch (subgraph.phase) {
-    case Phase::kForward:
-      return subgraph.recomputation ? "recompute " + passName(instruction, ActionKind::kForward)
-                                    : passName(instruction, ActionKind::kForward);
-    case Phase::kBackwardInput: return passName(instruction, ActionKind::kBackwardInput);
-    case Phase::kBackwardWeight: return passName(instruction, ActionKind::kBackwardWeight);
-    default: return subgraph.name;
-  }
-}
-
 }  // namespace
-
-std::string traceName(const Program& program, const Instruction& instruction) {
-  if (instruction.subgraph.valid()) return runName(program.subgraphs[instruction.subgraph.index()], instruction);
-  const std::vector<BufferId>& named = instruction.outputs.empty() ? instruction.inputs : instruction.outputs;
-  return fmt::format("{} {}", instructionKindName(instruction.kind), named.empty() ? "" : program.buffer(named[0]).name);
-}
 
 ProgramSimulation simulatePrograms(const ProgramSimulationRequest& request) { return ProgramsSimulation(request).run(); }
 

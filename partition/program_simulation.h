@@ -53,7 +53,4 @@ struct ProgramSimulation {
 // Errors: kConfiguration when the programs wait for each other: which rank stands at which instruction.
 ProgramSimulation simulatePrograms(const ProgramSimulationRequest& request);
 
-// How traces name an instruction: "0F3", "recompute 0F3", "update", "send h@3".
-std::string traceName(const Program& program, const Instruction& instruction);
-
 }  // namespace pipeshard
