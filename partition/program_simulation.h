@@ -17,22 +17,16 @@
 #include "ir/trace_event.h"
 #include "partition/event_engine.h"
 #include "sharding/cost_model.h"
+#include "sharding/spmd_rewrite.h"
 
 namespace pipeshard {
 
-// A run of a subgraph is computing, then a collective, and so on; the last part has none. An all-reduce instruction is one part.
-struct WorkPart {
-  Ticks compute = 0;
-  int group = -1;  // of the program's groups; -1: no collective follows
-  Ticks exchange = 0;
-  int64_t bytes = 0;  // of the collective
-};
-
 // Of one rank.
 struct ProgramCosts {
-  std::vector<std::vector<WorkPart>> instructions;  // by instruction; sends, receives and frees: empty
-  std::vector<int64_t> buffer_bytes = {};           // by buffer; 0 for one that lives in another's memory. Empty: the buffers' sizes
-  int64_t other_bytes = 0;                          // held throughout: workspace, constants
+  // By instruction: computing and collectives in turn; an all-reduce is one part. Of sends, receives and frees: nothing.
+  std::vector<std::vector<WorkPart>> instructions;
+  std::vector<int64_t> buffer_bytes = {};  // by buffer; 0 for one that lives in another's memory. Empty: the buffers' sizes
+  int64_t other_bytes = 0;                 // held throughout: workspace, constants
 };
 
 struct ProgramSimulationRequest {
