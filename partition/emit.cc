@@ -5,6 +5,7 @@
 #include "partition/emit_free.h"
 #include "partition/emit_messages.h"
 #include "partition/emit_rank.h"
+#include "partition/gradient_buckets.h"
 #include "partition/layout.h"
 #include "partition/partition.h"
 #include "partition/schedule.h"
@@ -52,6 +53,7 @@ std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& 
   std::vector<Program> programs;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     ranks.push_back(emitRank(context, rank));
+    postGradientBuckets(ranks.back(), plan.bucket_bytes, context.separator);
     programs.push_back(ranks.back().program);
   }
   insertFrees(programs);

@@ -109,6 +109,19 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
       .add_option("--microbatches", request.microbatches,
                   "How many parts the batch is cut into: equal ones, or such as differ by one example\n(default: at most two per stage)")
       ->check(positiveWhole());
+  command
+      .add_option_function<std::string>(
+          "--bucket",
+          [&request](const std::string& text) {
+            try {
+              request.bucket_bytes = text == "off" ? 0 : parseBytes("--bucket", text);
+            } catch (const Error& error) {
+              throw CLI::ValidationError(error.message());
+            }
+          },
+          "Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes on; off: behind it\n"
+          "(default: 4MiB)")
+      ->type_name("BYTES");
   command.add_option("--batch-dim", request.batch_dimension, "The symbolic dimension that is the batch (default: found by name and place)")
       ->type_name("NAME");
   command.add_option("--optimizer", request.optimizer, "sgd:lr=0.1,momentum=0.9 | adam:lr=1e-3 | adamw:lr=1e-3,weight_decay=0.01")

@@ -173,6 +173,7 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
   plan.precision = parsePrecision(request.precision);
   plan.cluster = parseCluster(request.cluster);
   plan.microbatches = model.microbatches;
+  plan.bucket_bytes = request.bucket_bytes;
   plan.schedule = request.partition.schedule;
   plan.train = request.train;
   plan.freeze = request.freeze;
@@ -464,6 +465,7 @@ PlanRequest requestOf(const Plan& plan) {
   request.precision = dataTypeName(plan.precision);
   request.batch_dimension = plan.batch_dimension;
   request.microbatches = plan.microbatches;
+  request.bucket_bytes = plan.bucket_bytes;
   return request;
 }
 
