@@ -95,6 +95,12 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
   command.add_option("--schedule", request.partition.schedule, scheduleHelp())->type_name("NAME[:OPTIONS]")->capture_default_str();
   command
+      .add_option("--recompute", request.partition.recomputation,
+                  "never; always: a backward pass runs its stage's forward pass again, instead of keeping what it made;\n"
+                  "except-last: so for all microbatches but the last; or by stage: 0:always,2:except-last")
+      ->type_name("WHEN")
+      ->capture_default_str();
+  command
       .add_option("--last-batch", request.last_batch,
                   "Examples in a shorter batch that ends an epoch; it gets programs of its own\n(default: what --data leaves over)")
       ->type_name("ROWS")

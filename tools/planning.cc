@@ -317,9 +317,10 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
 // The programs of all ranks, and of one device alone.
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch, Plan plan) {
   const TrainingFamily family = trainingFamily(model, optimizer, batch);
+  const Schedule schedule = firstMicrobatches(scheduleOf(plan), static_cast<int>(batch.microbatches));
   plan.microbatches = batch.microbatches;
   StepPrograms step;
-  step.ranks = emitPrograms(family, plan);
+  step.ranks = emitPrograms(family, plan, schedule);
   PartitionOptions alone;
   alone.stages = "uniform:1";
   alone.schedule = "sequential";
