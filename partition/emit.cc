@@ -5,6 +5,7 @@
 #include "partition/emit_free.h"
 #include "partition/emit_messages.h"
 #include "partition/emit_rank.h"
+#include "partition/gradient_buckets.h"
 #include "partition/layout.h"
 #include "partition/partition.h"
 #include "partition/schedule.h"
@@ -28,17 +29,6 @@ int64_t smallestCell(const Layout& layout, const TrainingFamily& family) {
   return rows;
 }
 
-// Chunks of a rank would keep one value in several ways.
-void refuseShardedChunks(const Plan& plan, const Layout& layout) {
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    if (!plan.stages[s].sharding || layout.stagesOf(layout.group(static_cast<int>(s))).size() == 1) continue;
-    fail(ErrorCode::kConfiguration,
-         "stage {} is sharded (--method {}), and its devices have other stages too (--schedule {}); leave out --method, or take a schedule "
-         "with one stage per pipeline rank",
-         s, plan.stages[s].sharding->method, plan.schedule);
-  }
-}
-
 }  // namespace
 
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan) {
@@ -50,7 +40,6 @@ std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& 
   const Layout layout(plan, family);
   PIPESHARD_CHECK(schedule.stages == layout.stages() && schedule.microbatches == family.microbatches(),
                   "the schedule {} is of another plan", schedule.name);
-  refuseShardedChunks(plan, layout);
   if (schedule.asynchronous() || schedule.forward_only) {
     fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but not run yet; choose a synchronous one", schedule.name);
   }
@@ -59,11 +48,12 @@ std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& 
   std::vector<TimeKind> kinds(training.graph.values.size());
   if (layout.hasDataParallelism()) kinds = batchKinds(family, smallestCell(layout, family));
   const StageShardings shardings(family, plan, cut);
-  const EmissionContext context{family, layout, cut, schedule, messages, kinds, shardings, separatorFor(training.graph)};
+  const EmissionContext context{family, layout, plan.stages, cut, schedule, messages, kinds, shardings, separatorFor(training.graph)};
   std::vector<RankProgram> ranks;
   std::vector<Program> programs;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     ranks.push_back(emitRank(context, rank));
+    postGradientBuckets(ranks.back(), plan.bucket_bytes, context.separator);
     programs.push_back(ranks.back().program);
   }
   insertFrees(programs);

@@ -30,6 +30,7 @@ struct PartitionOptions {
   std::string balance;                  // what stages have in equal shares: "flops" (or ""), "parameters", "type:REGEX", "3,5,5,1"
   std::vector<int> stage_devices;       // devices of each pipeline rank, in order; empty: equal shares
   std::string schedule = "1f1b";        // schedule.h: "gpipe", "interleaved:v=2"; or the path of a file of orders ("x.csv", "./x")
+  std::string recomputation = "never";  // "never", "always", "except-last" (StagePlan), or by stage: "0:always,2:except-last"
   int layers = 0;                       // how many layers to form; 0: automatic
   ShardingRequest sharding;
 };
@@ -94,6 +95,9 @@ std::vector<int> deviceGroups(const Plan& plan);
 // Errors: kConfiguration when it does not exist for so many ranks or microbatches, has another number of stages, or has stages together on
 // a rank whose devices the plan keeps apart (or the other way round); the message names stages and devices.
 Schedule scheduleOf(const Plan& plan);
+
+// The passes of the first microbatches alone, in the same order: for the shorter batch that ends an epoch.
+Schedule firstMicrobatches(Schedule schedule, int count);
 
 // What one rank gets: its program and the graphs of its subgraphs, in order.
 struct RankProgram {
