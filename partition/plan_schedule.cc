@@ -50,8 +50,9 @@ Schedule scheduleOf(const Plan& plan) {
   const std::vector<int> groups = deviceGroups(plan);
   if (groups.empty()) fail(ErrorCode::kConfiguration, "the plan has no stages");
   const int ranks = *std::max_element(groups.begin(), groups.end()) + 1;
-  const Schedule schedule = makeSchedule(plan.schedule, ranks, static_cast<int>(plan.microbatches));
-  if (schedule.microbatches != plan.microbatches) {
+  const auto updates = static_cast<int>(plan.updates_per_step);
+  const Schedule schedule = makeSchedule(plan.schedule, ranks, static_cast<int>(plan.microbatches), updates);
+  if (schedule.microbatches != plan.microbatches * updates) {
     fail(ErrorCode::kConfiguration, "the orders of the schedule are for {} microbatches, the plan has {}; ask for --microbatches {}",
          schedule.microbatches, plan.microbatches, schedule.microbatches);
   }

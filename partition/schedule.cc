@@ -111,7 +111,7 @@ bool isAsynchronous(std::string_view text) { return parseText(text).family->abou
 Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates) {
   ScheduleText parsed = parseText(text);
   if (!parsed.family->about.asynchronous) {
-    PIPESHARD_CHECK(updates == 1, "a window of {} updates under {}", updates, text);
+    if (updates != 1) fail(ErrorCode::kConfiguration, "schedule {}: found {} updates in a step; expected one", text, updates);
     return makeSchedule(text, ranks, microbatches);
   }
   const std::vector<std::string>& options = parsed.family->options;
