@@ -76,6 +76,10 @@ std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, co
 }  // namespace
 
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
+  if (schedule.forward_only) {
+    fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but does not train; choose one with backward passes",
+         schedule.name);
+  }
   const Cut cut = cutTraining(family.base(), plan);
   refuseUndefinedVersions(family.base(), cut, plan, schedule);
   return emit(family, plan, schedule, cut, cut.owners);

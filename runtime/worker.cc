@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <new>
+#include <set>
 #include <sstream>
 
 #include "runtime/step_runner.h"
@@ -100,9 +101,26 @@ void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner
   link.send("finished", {{"peak_resident_bytes", peakResidentBytes()}});
 }
 
+struct Communicators {
+  std::unique_ptr<Communicator> first;
+  std::unique_ptr<Communicator> second;  // for background collectives; null where there are none
+  std::span<std::byte> arena;
+};
+
+// Those that are to be connected through Gloo, so that the groups that are not all on one node can meet. Each of them finds the same.
+std::vector<int> ranksAcrossNodes(const std::vector<std::vector<int>>& groups, const std::vector<int>& node_of_rank) {
+  std::set<int> ranks;
+  for (const std::vector<int>& group : groups) {
+    const auto node = [&](int rank) { return node_of_rank[static_cast<size_t>(rank)]; };
+    if (std::any_of(group.begin(), group.end(), [&](int rank) { return node(rank) != node(group.front()); }))
+      ranks.insert(group.begin(), group.end());
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
 // Shared memory with the ranks on this node; if there are other nodes, Gloo to theirs.
-std::unique_ptr<Communicator> openCommunicator(const WorkerOptions& options, int ranks, WorkerLink& link, SharedSegments segments,
-                                               size_t arena_bytes, std::span<std::byte>& arena) {
+Communicators openCommunicators(const WorkerOptions& options, const StepRunner& runner, WorkerLink& link, SharedSegments segments) {
+  const int ranks = runner.main().program().world_size;
   const std::chrono::milliseconds timeout(options.transfer_timeout_ms);
   std::vector<int> nodes = options.node_of_rank;
   if (nodes.empty()) nodes.resize(static_cast<size_t>(ranks));
@@ -111,10 +129,13 @@ std::unique_ptr<Communicator> openCommunicator(const WorkerOptions& options, int
   }
   const std::vector<int> here = ranksOnNode(nodes, options.rank);
   const int local_rank = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
-  const bool is_alone = static_cast<int>(here.size()) == ranks;
   auto on_node = SharedMemoryCommunicator::open(std::move(segments), local_rank, timeout, here);
-  arena = on_node->createArena(arena_bytes);
-  if (is_alone) return on_node;
+  Communicators opened;
+  opened.arena = on_node->createArena(runner.arenaBytes());
+  const std::vector<std::vector<int>> groups = runner.backgroundGroups();
+  if (!groups.empty()) opened.second = on_node->openSecond();
+  opened.first = std::move(on_node);
+  if (static_cast<int>(here.size()) == ranks) return opened;
   LinkStore store(link);
   GlooOptions gloo;
   gloo.rank = options.rank;
@@ -122,7 +143,12 @@ std::unique_ptr<Communicator> openCommunicator(const WorkerOptions& options, int
   gloo.host = options.host;
   gloo.timeout = timeout;
   gloo.connect_timeout = kConnectTimeout;
-  return joinCommunicators(nodes, options.rank, std::move(on_node), openGloo(gloo, store));
+  opened.first = joinCommunicators(nodes, options.rank, std::move(opened.first), openGloo(gloo, store));
+  if (groups.empty()) return opened;
+  gloo.channel = "background";
+  gloo.peers = ranksAcrossNodes(groups, nodes);
+  opened.second = joinCommunicators(nodes, options.rank, std::move(opened.second), openGloo(gloo, store));
+  return opened;
 }
 
 void work(const WorkerOptions& options, WorkerLink& link) {
@@ -137,9 +163,8 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   DataDescription description = options.data;
   description.end.last_batch = runner.lastBatch();
   const auto data = makeDataSource(description, program);
-  std::span<std::byte> arena;
-  const auto communicator = openCommunicator(options, program.world_size, link, std::move(segments), runner.arenaBytes(), arena);
-  runner.attach(arena, communicator.get(), data.get());
+  const Communicators communicators = openCommunicators(options, runner, link, std::move(segments));
+  runner.attach(communicators.arena, communicators.first.get(), data.get(), communicators.second.get());
   // The link's thread goes on after a throw below; it must not ask an executor that is gone.
   struct StatusGuard {
     WorkerLink& link;

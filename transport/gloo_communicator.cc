@@ -28,6 +28,7 @@ class GlooCommunicator : public Communicator {
 
   int rank() const override { return mesh_.rank(); }
   int size() const override { return mesh_.size(); }
+  void interrupt() override { mesh_.interrupt(); }
   void whileWaiting(const std::function<bool()>& work) override { mesh_.whileWaiting(work); }
 
   std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {

@@ -20,6 +20,10 @@ class JoinedCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(local_of_rank_.size()); }
+  void interrupt() override {
+    if (on_node_) on_node_->interrupt();
+    between_->interrupt();
+  }
   bool progress() override {
     const bool more = on_node_ && on_node_->progress();
     return between_->progress() || more;
@@ -33,6 +37,11 @@ class JoinedCommunicator : public Communicator {
   void receive(int peer, std::span<std::byte> data) override {
     const int local = localOf(peer);
     local >= 0 ? on_node_->receive(local, data) : between_->receive(peer, data);
+  }
+
+  std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data) override {
+    const int local = localOf(peer);
+    return local >= 0 ? on_node_->postReceive(local, data) : between_->postReceive(peer, data);
   }
 
   void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
