@@ -43,7 +43,7 @@ class RankEmitter {
   void finishUpdate(int update, int microbatch) {
     workForAll();
     sumOverDevices(update);
-    joinGradients();
+    joinGradients(update);
     synchronizeGradients();
     for (int stage : stages_) runUpdate(stage, update, microbatch);
     builder_.forgetGradients();
@@ -223,12 +223,13 @@ class RankEmitter {
 
   // Where part i of a gradient is summed over the microbatches: in the gradient itself for the first part, when a stage on the owner's
   // devices makes it; else in a buffer of its own.
-  BufferId partBuffer(size_t parameter, size_t part) {
+  BufferId partBuffer(size_t parameter, size_t part, int update) {
     const ValueId gradient = training_.parameters[parameter].gradient;
     const bool is_gradient = part == 0 && partGroup(parameter, part) == layout_.group(ownerOf(parameter));
     if (is_gradient) return gradientBuffer(parameter);
-    return builder_.buffer(fmt::format("{}{}part{}", builder_.nameOf(gradient), context_.separator, part), BufferKind::kGradient, gradient,
-                           training_.parameters[parameter].gradient_parts[part]);
+    std::string name = fmt::format("{}{}part{}", builder_.nameOf(gradient), context_.separator, part);
+    if (context_.versions.updates() > 1) name += fmt::format("{}update{}", context_.separator, update);
+    return builder_.buffer(name, BufferKind::kGradient, gradient, training_.parameters[parameter].gradient_parts[part]);
   }
 
   // Where the parts of a gradient come together, kept as the parts are.
@@ -244,12 +245,11 @@ class RankEmitter {
 
   // Sums over microbatches: the loss, and each part of each gradient.
   void accumulateOutput(ValueId output, const Cell& cell) {
-    if (output == training_.loss) {
-      builder_.accumulate(builder_.produced(output, cell), lossBuffer(context_.versions.updateOf(cell.microbatch)), cell.microbatch);
-    }
+    const int update = context_.versions.updateOf(cell.microbatch);
+    if (output == training_.loss) builder_.accumulate(builder_.produced(output, cell), lossBuffer(update), cell.microbatch);
     const auto [first, last] = parts_of_.equal_range(output);
     for (auto it = first; it != last; ++it) {
-      builder_.accumulate(builder_.produced(output, cell), partBuffer(it->second.first, it->second.second), cell.microbatch);
+      builder_.accumulate(builder_.produced(output, cell), partBuffer(it->second.first, it->second.second, update), cell.microbatch);
     }
   }
 
@@ -258,7 +258,7 @@ class RankEmitter {
     if (isHere(context_.cut.place(training_.loss).stage)) builder_.sumOverDevices(lossBuffer(update), training_.loss);
     if (context_.shardings.isSharded(stages_.front())) return;  // synchronizeGradients
     forParts([&](size_t p, size_t i) {
-      if (makesPart(p, i)) builder_.sumOverDevices(partBuffer(p, i), training_.parameters[p].gradient_parts[i]);
+      if (makesPart(p, i)) builder_.sumOverDevices(partBuffer(p, i, update), training_.parameters[p].gradient_parts[i]);
     });
   }
 
@@ -283,13 +283,13 @@ class RankEmitter {
 
   // The parts of a gradient, each summed over all microbatches, are added in their order: the result does not depend on
   // which stage made which part.
-  void joinGradients() {
+  void joinGradients(int update) {
     forParts([&](size_t p, size_t i) {
-      if (!owns(p) && makesPart(p, i)) sendToGroup(layout_.group(ownerOf(p)), partBuffer(p, i));
+      if (!owns(p) && makesPart(p, i)) sendToGroup(layout_.group(ownerOf(p)), partBuffer(p, i, update));
     });
     forParts([&](size_t p, size_t i) {
       if (!owns(p)) return;
-      const BufferId part = partBuffer(p, i);
+      const BufferId part = partBuffer(p, i, update);
       const BufferId gradient = gradientBuffer(p);
       if (!makesPart(p, i)) builder_.receive(counterpart(partGroup(p, i), place_.position), part, -1);
       if (part != gradient) builder_.accumulate(part, gradient, -1);

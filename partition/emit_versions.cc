@@ -12,13 +12,15 @@ namespace {
 
 constexpr std::string_view kAdvice = "take a synchronous schedule (1f1b, zb-h1, ...)";
 
+// Those that read it, and those before its owner that make a part of its gradient: their passes of a microbatch come behind the owner's
+// update. (Later stages make parts, too: the gradient of a bias at a stage's end is that of the stage's output. They come before.)
 std::vector<int> stagesOfParameter(const TrainingGraph& training, const Cut& cut, size_t parameter) {
   std::vector<int> stages;
-  for (size_t stage = 0; stage < cut.stages.size(); ++stage) {
-    const bool reads = cut.reads(static_cast<int>(stage), training.parameters[parameter].value);
-    const auto made_here = [&](ValueId part) { return cut.place(part).stage == static_cast<int>(stage); };
+  for (int stage = 0; stage < static_cast<int>(cut.stages.size()); ++stage) {
+    const auto made_here = [&](ValueId part) { return cut.place(part).stage == stage && stage < cut.owners[parameter]; };
     const std::vector<ValueId>& parts = training.parameters[parameter].gradient_parts;
-    if (reads || std::any_of(parts.begin(), parts.end(), made_here)) stages.push_back(static_cast<int>(stage));
+    const bool reads = cut.reads(stage, training.parameters[parameter].value);
+    if (reads || stage == cut.owners[parameter] || std::any_of(parts.begin(), parts.end(), made_here)) stages.push_back(stage);
   }
   return stages;
 }

@@ -61,7 +61,7 @@ Schedule scheduleOf(const Plan& plan) {
 }
 
 std::vector<int> AskedSchedule::rankOfStage(int ranks, int microbatches) const {
-  if (!given) return makeSchedule(text, ranks, microbatches).rank_of_stage;
+  if (!given) return makeSchedule(text, ranks, microbatches, 1).rank_of_stage;
   if (given->ranks() == ranks) return given->rank_of_stage;
   fail(ErrorCode::kConfiguration, "--schedule {}: found orders of {} pipeline ranks; expected {}, as the stages need", text, given->ranks(),
        ranks);
