@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -125,19 +126,46 @@ class RankEmitter {
     }
   }
 
+  bool recomputes(int stage, int microbatch) const {
+    if (context_.cut.recomputation(stage).again.nodes.empty()) return false;
+    return context_.stages[static_cast<size_t>(stage)].recomputation == "always" || microbatch + 1 < training_.microbatches;
+  }
+
   void runPass(int stage, Phase phase, int microbatch) {
     if (piece(stage, phase).empty()) return;
     builder_.workFor(stage);
     const Cell cell = builder_.own(microbatch);
+    const bool recomputed = recomputes(stage, microbatch);
+    const bool forward = phase == Phase::kForward;
+    const PassForm form = forward && recomputed ? PassForm::kDiscarding : PassForm::kWhole;
     loadInputs(stage, phase, cell);
+    if (!forward && recomputed) recompute(stage, phase, cell);
     for (ValueId input : piece(stage, phase).inputs) {
       const ValuePlace& place = context_.cut.place(input);
       if (place.role == ValueRole::kProduced && !isHere(place.stage)) receiveUntil(layout_.group(place.stage), {input, microbatch});
     }
-    builder_.run(stage, phase, cell);
+    if (form == PassForm::kDiscarding) copyStates(stage, cell);
+    builder_.run(stage, phase, cell, form, recomputed);
     for (const Departure& departure : context_.messages.departures(stage, phase)) sendTo(departure, cell);
-    if (phase == Phase::kForward) handStatesOn(stage, cell);
-    for (ValueId output : piece(stage, phase).outputs) accumulateOutput(output, cell);
+    if (forward) handStatesOn(stage, cell);
+    for (ValueId output : context_.cut.piece(stage, phase, form).outputs) accumulateOutput(output, cell);
+  }
+
+  // Before the first backward piece that reads what the forward pass has not kept.
+  void recompute(int stage, Phase phase, const Cell& cell) {
+    const std::vector<ValueId>& inputs = piece(stage, phase).inputs;
+    if (std::none_of(inputs.begin(), inputs.end(), [&](ValueId input) { return context_.cut.remakes(stage, input); })) return;
+    if (remade_.insert({stage, cell.microbatch}).second) builder_.run(stage, Phase::kForward, cell, PassForm::kAgain);
+  }
+
+  // The recomputation reads what the forward pass reads, and states change in between.
+  void copyStates(int stage, const Cell& cell) {
+    for (ValueId input : context_.cut.recomputation(stage).again.inputs) {
+      if (context_.cut.place(input).role != ValueRole::kForwardState) continue;
+      builder_
+          .add(InstructionKind::kAccumulate, cell.microbatch, {builder_.bufferOf(input, kWholeStep)}, {builder_.stateBefore(input, cell)})
+          .overwrite = true;
+    }
   }
 
   void loadInputs(int stage, Phase phase, const Cell& cell) {
@@ -375,9 +403,10 @@ class RankEmitter {
   const Place& place_;
   const std::vector<int>& stages_;  // that the rank runs
   RankBuilder builder_;
-  std::vector<BufferId> synchronized_;  // by parameter: the gradient that its update reads
-  std::vector<size_t> taken_;           // by sending group: messages received
-  int prologues_ = 0;                   // run, one per update
+  std::vector<BufferId> synchronized_;    // by parameter: the gradient that its update reads
+  std::set<std::pair<int, int>> remade_;  // stage, microbatch: recomputed
+  std::vector<size_t> taken_;             // by sending group: messages received
+  int prologues_ = 0;                     // run, one per update
   const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ = partsOf(training_);  // value to parameter and part
 };
 

@@ -7,7 +7,9 @@
 
 #include <fmt/ranges.h>
 
+#include "ir/background.h"
 #include "ir/error.h"
+#include "ir/trace_names.h"
 #include "partition/simulator.h"
 
 namespace pipeshard {
@@ -84,7 +86,7 @@ class RankOperations {
   }
 
   void push(EngineOperation operation, size_t part) {
-    operation.background = program_.instructions[at_].background;
+    operation.background = isOfLane(program_.instructions[at_]);
     operations.push_back(std::move(operation));
     origins.push_back({at_, part});
   }
@@ -118,7 +120,14 @@ class RankOperations {
     operation.kind = send ? Kind::kSend : Kind::kReceive;
     operation.latency = link_.latency_ns;
     operation.occupancy = std::llround(static_cast<double>(bytesOf(program_.buffer(buffer))) / link_.bytes_per_ns);
+    operation.posted = send || instruction.background;
     messages[operations.size()] = {instruction.peer, count_[{send, instruction.peer}]++};
+    if (!send) {
+      // Receives from one peer are one after the other.
+      const auto before = last_receive_.find(instruction.peer);
+      if (before != last_receive_.end()) operation.after.push_back(before->second);
+      last_receive_[instruction.peer] = operations.size();
+    }
     push(operation, 0);
   }
 
@@ -148,6 +157,7 @@ class RankOperations {
   std::vector<std::vector<Touch>> touching_;       // by buffer, since it began
   std::vector<char> written_;                      // by buffer: it holds something
   std::map<std::pair<bool, int>, int64_t> count_;  // messages to or from each peer
+  std::map<int, size_t> last_receive_;             // by peer
   int64_t base_ = 0;
 };
 
@@ -233,7 +243,7 @@ class ProgramsSimulation {
     event.start_ns = times.start;
     event.end_ns = times.end;
     event.arrived_ns = times.begun;
-    event.background = operation.background;
+    event.background = instruction.background;
     const bool runs = instruction.kind == InstructionKind::kRun || instruction.kind == InstructionKind::kUpdate;
     event.kind = runs ? TraceEventKind::kCompute : TraceEventKind::kCopy;
     if (operation.kind == Kind::kCollective) {
@@ -284,29 +294,7 @@ class ProgramsSimulation {
   ProgramSimulation simulation_;
 };
 
-std::string passName(const Instruction& instruction, ActionKind kind) {
-  return actionToString({instruction.stage, kind, instruction.microbatch});
-}
-
-std::string runName(const Subgraph& subgraph, const Instruction& instruction) {
-  if (instruction.stage < 0 || instruction.microbatch < 0) return subgraph.name;
-  switch (subgraph.phase) {
-    case Phase::kForward:
-      return subgraph.recomputation ? "recompute " + passName(instruction, ActionKind::kForward)
-                                    : passName(instruction, ActionKind::kForward);
-    case Phase::kBackwardInput: return passName(instruction, ActionKind::kBackwardInput);
-    case Phase::kBackwardWeight: return passName(instruction, ActionKind::kBackwardWeight);
-    default: return subgraph.name;
-  }
-}
-
 }  // namespace
-
-std::string traceName(const Program& program, const Instruction& instruction) {
-  if (instruction.subgraph.valid()) return runName(program.subgraphs[instruction.subgraph.index()], instruction);
-  const std::vector<BufferId>& named = instruction.outputs.empty() ? instruction.inputs : instruction.outputs;
-  return fmt::format("{} {}", instructionKindName(instruction.kind), named.empty() ? "" : program.buffer(named[0]).name);
-}
 
 ProgramSimulation simulatePrograms(const ProgramSimulationRequest& request) { return ProgramsSimulation(request).run(); }
 

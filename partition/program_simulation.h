@@ -3,8 +3,8 @@
 // split backward passes, collectives, background instructions and asynchronous updates need nothing of their own here.
 //
 // Rules of ir/program.h: instructions run in order; a send is posted, and what frees or overwrites its buffer waits until the peer has
-// it; a collective begins when its whole group has come; background instructions run beside the others, in their order; the step ends when
-// everything has ended. Times are nanoseconds.
+// it; a collective begins when its whole group has come; the background lane runs beside the others, background receives are posted
+// (ir/background.h); the step ends when everything has ended. Times are nanoseconds.
 //
 //   rank 0: run forward (10) -> "h"; send "h"; free "h"       0F0@0-10, send@10-17, the free waits until 17
 //   rank 1: receive "h"; run forward (10)                     receive@0-17 (waiting until 10), 1F0@17-27     link: 2 ns + 50 bytes at 10
@@ -17,22 +17,16 @@
 #include "ir/trace_event.h"
 #include "partition/event_engine.h"
 #include "sharding/cost_model.h"
+#include "sharding/spmd_rewrite.h"
 
 namespace pipeshard {
 
-// A run of a subgraph is computing, then a collective, and so on; the last part has none. An all-reduce instruction is one part.
-struct WorkPart {
-  Ticks compute = 0;
-  int group = -1;  // of the program's groups; -1: no collective follows
-  Ticks exchange = 0;
-  int64_t bytes = 0;  // of the collective
-};
-
 // Of one rank.
 struct ProgramCosts {
-  std::vector<std::vector<WorkPart>> instructions;  // by instruction; sends, receives and frees: empty
-  std::vector<int64_t> buffer_bytes = {};           // by buffer; 0 for one that lives in another's memory. Empty: the buffers' sizes
-  int64_t other_bytes = 0;                          // held throughout: workspace, constants
+  // By instruction: computing and collectives in turn; an all-reduce is one part. Of sends, receives and frees: nothing.
+  std::vector<std::vector<WorkPart>> instructions;
+  std::vector<int64_t> buffer_bytes = {};  // by buffer; 0 for one that lives in another's memory. Empty: the buffers' sizes
+  int64_t other_bytes = 0;                 // held throughout: workspace, constants
 };
 
 struct ProgramSimulationRequest {
@@ -58,8 +52,5 @@ struct ProgramSimulation {
 
 // Errors: kConfiguration when the programs wait for each other: which rank stands at which instruction.
 ProgramSimulation simulatePrograms(const ProgramSimulationRequest& request);
-
-// How traces name an instruction: "0F3", "recompute 0F3", "update", "send h@3".
-std::string traceName(const Program& program, const Instruction& instruction);
 
 }  // namespace pipeshard

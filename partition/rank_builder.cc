@@ -92,6 +92,17 @@ BufferId RankBuilder::produced(ValueId value, const Cell& cell) {
   return id;
 }
 
+BufferId RankBuilder::remade(ValueId value, const Cell& cell) {
+  const BufferId id = buffer(cellName(value, cell) + context_.separator + "again", BufferKind::kActivation, value);
+  const TrainingFamily& family = context_.family;
+  cut(id, family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value)), value);
+  return id;
+}
+
+BufferId RankBuilder::stateBefore(ValueId state, const Cell& cell) {
+  return buffer(fmt::format("{}{}{}", nameOf(state), context_.separator, cell.microbatch), BufferKind::kActivation, state);
+}
+
 BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
   const ValuePlace& place = context_.cut.place(value);
   switch (place.role) {
@@ -352,8 +363,9 @@ BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
 
 // "forward", or "stage4_forward" on a rank of several stages; where the rank has cells of several sizes "forward_rows2", or
 // "forward_rows1of3" for a part of a microbatch.
-std::string RankBuilder::subgraphName(int stage, Phase phase, const Size& size) const {
-  std::string name(kSubgraphNames[static_cast<size_t>(phase)]);
+std::string RankBuilder::subgraphName(int stage, Phase phase, PassForm form, const Size& size) const {
+  std::string name(form == PassForm::kAgain ? "recomputation" : kSubgraphNames[static_cast<size_t>(phase)]);
+  if (form == PassForm::kDiscarding) name += "_discarding";
   if (phase != Phase::kPrologue && context_.layout.stagesOf(place().group).size() > 1) name = fmt::format("stage{}_{}", stage, name);
   std::set<Size> sizes;
   for (int64_t k = 0; k < program_.microbatches; ++k) {
@@ -366,20 +378,21 @@ std::string RankBuilder::subgraphName(int stage, Phase phase, const Size& size) 
   return size.first == size.second ? name : name + fmt::format("of{}", size.second);
 }
 
-SubgraphId RankBuilder::subgraph(int stage, Phase phase, const Size& size) {
-  const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, size});
+SubgraphId RankBuilder::subgraph(int stage, Phase phase, PassForm form, const Size& size) {
+  const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, form, size});
   if (!is_new) return found->second;
   const TrainingFamily& family = context_.family;
-  const Piece& piece = context_.cut.piece(stage, phase);
+  const Piece& piece = context_.cut.piece(stage, phase, form);
   const auto counterparts = [&](const std::vector<ValueId>& values) {
     std::vector<ValueId> result;
     for (ValueId value : values) result.push_back(family.valueAt(size.first, value));
     return result;
   };
   Subgraph made;
-  made.name = subgraphName(stage, phase, size);
+  made.name = subgraphName(stage, phase, form, size);
   made.file = made.name + ".onnx";
   made.phase = phase;
+  made.recomputation = form == PassForm::kAgain;
   for (ValueId input : piece.inputs) made.inputs.push_back(nameOf(input));
   for (ValueId output : piece.outputs) made.outputs.push_back(nameOf(output));
   Graph graph =
@@ -410,19 +423,24 @@ SubgraphId RankBuilder::addSubgraph(Subgraph description, Graph graph) {
   return SubgraphId(program_.subgraphs.size() - 1);
 }
 
-void RankBuilder::run(int stage, Phase phase, const Cell& cell) {
+void RankBuilder::run(int stage, Phase phase, const Cell& cell, PassForm form, bool recomputed) {
   const bool prologue = phase == Phase::kPrologue;
-  const Piece& piece = context_.cut.piece(stage, phase);
+  const bool again = form == PassForm::kAgain;
+  const Piece& piece = context_.cut.piece(stage, phase, form);
   std::vector<BufferId> inputs, outputs;
-  for (ValueId input : piece.inputs) inputs.push_back(bufferOf(input, cell, prologue));
-  for (ValueId output : piece.outputs) outputs.push_back(bufferOf(output, cell));
-  const SubgraphId id = subgraph(stage, phase, {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
+  for (ValueId input : piece.inputs) {
+    const bool is_state = context_.cut.place(input).role == ValueRole::kForwardState;
+    const bool is_remade = recomputed && phase != Phase::kForward && context_.cut.remakes(stage, input);
+    inputs.push_back(again && is_state ? stateBefore(input, cell) : is_remade ? remade(input, cell) : bufferOf(input, cell, prologue));
+  }
+  for (ValueId output : piece.outputs) outputs.push_back(again ? remade(output, cell) : bufferOf(output, cell));
+  const SubgraphId id = subgraph(stage, phase, form, {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
   add(InstructionKind::kRun, cell.microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
 void RankBuilder::runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
   const int64_t rows = context_.family.largestMicrobatch();
-  const SubgraphId id = subgraph(stage, Phase::kUpdate, {rows, rows});
+  const SubgraphId id = subgraph(stage, Phase::kUpdate, PassForm::kWhole, {rows, rows});
   add(InstructionKind::kUpdate, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 

@@ -26,6 +26,7 @@ namespace pipeshard {
 struct EmissionContext {
   const TrainingFamily& family;
   const Layout& layout;
+  const std::vector<StagePlan>& stages;
   const Cut& cut;
   const Schedule& schedule;
   const WeightVersions& versions;
@@ -96,9 +97,13 @@ class RankBuilder {
   void sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int to_stage);
   void receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int from_stage);
 
+  // What a recomputation makes again of a value: "h@0@again".
+  BufferId remade(ValueId value, const Cell& cell);
+  // A copy of what a forward state was before the cell's forward pass, for the recomputation.
+  BufferId stateBefore(ValueId state, const Cell& cell);
   // Runs the piece of a stage's phase on a cell. The subgraph comes from the family's member of the cell's size; batch normalisations
-  // see all rows of the microbatch.
-  void run(int stage, Phase phase, const Cell& cell);
+  // see all rows of the microbatch. `recomputed`: the stage's forward pass of the cell is recomputed.
+  void run(int stage, Phase phase, const Cell& cell, PassForm form = PassForm::kWhole, bool recomputed = false);
   void runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
 
   Program& program() { return program_; }
@@ -126,14 +131,14 @@ class RankBuilder {
   const Shape& wholeCell(ValueId value, const Cell& cell) const;
   LogicalMesh ownMesh() const { return isSharded() ? context_.shardings.mesh(firstStage()) : LogicalMesh{{1}}; }
   int ownDevice() const { return isSharded() ? place().position : 0; }
-  std::string subgraphName(int stage, Phase phase, const Size& size) const;
-  SubgraphId subgraph(int stage, Phase phase, const Size& size);
+  std::string subgraphName(int stage, Phase phase, PassForm form, const Size& size) const;
+  SubgraphId subgraph(int stage, Phase phase, PassForm form, const Size& size);
 
   const EmissionContext& context_;
   const TrainingGraph& training_;  // the family's base
   Program program_;
   std::vector<Graph> subgraphs_;
-  std::map<std::tuple<int, Phase, Size>, SubgraphId> subgraph_of_;  // by stage, phase, size
+  std::map<std::tuple<int, Phase, PassForm, Size>, SubgraphId> subgraph_of_;
   std::map<std::string, BufferId> buffers_;
   std::set<BufferId> loaded_;  // batch inputs
   std::set<BufferId> sliced_;

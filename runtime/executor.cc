@@ -261,10 +261,27 @@ ExecutorProgress Executor::progress() const {
   return {progress_.load(std::memory_order_relaxed), waiting, current_step_.load() != 0};
 }
 
+void Executor::record(TraceRecorder* recorder, uint32_t number) {
+  recorder_ = recorder;
+  recorded_program_ = number;
+  if (collectives_) collectives_->record(recorder, TraceLane::kForeground);
+  if (background_collectives_) background_collectives_->record(recorder, TraceLane::kBackground);
+}
+
+std::vector<int64_t> Executor::liveBytes() const {
+  std::vector<int64_t> live(program().instructions.size(), memory_.workspace_bytes);
+  for (const LiveBlock& block : bufferIntervals(program(), accumulation_)) {
+    for (int64_t i = block.begin; i < std::min(block.end, static_cast<int64_t>(live.size())); ++i)
+      live[static_cast<size_t>(i)] += block.bytes;
+  }
+  return live;
+}
+
 StepReport Executor::runStep(int64_t step) {
   PIPESHARD_CHECK(actions_.size() == program().instructions.size(), "attach was not called");
   const Clock::time_point start = Clock::now();
   StepReport report;
+  if (recorder_ != nullptr) recorder_->beginStep(step, recorded_program_, start);
   current_instruction_.store(0);
   current_step_.store(step);
   for (size_t b = 0; b < program().buffers.size(); ++b) {
@@ -303,13 +320,20 @@ StepReport Executor::runStep(int64_t step) {
          data_ == nullptr ? "" : explainNotFiniteLoss(program(), *data_, step));
   }
   current_step_.store(0);
+  if (recorder_ != nullptr) recorder_->endStep(Clock::now());
   report.seconds = secondsSince(start);
   return report;
+}
+
+size_t Executor::positionOf(const Instruction& instruction) const {
+  return static_cast<size_t>(&instruction - program().instructions.data());
 }
 
 void Executor::execute(Action& action, int64_t step, StepReport& report) {
   const Instruction& instruction = *action.instruction;
   const Clock::time_point start = Clock::now();
+  const bool recorded = recorder_ != nullptr && instruction.kind != InstructionKind::kFree && !action.done;
+  if (recorded) recorder_->begin(TraceLane::kForeground, positionOf(instruction), start);
   switch (instruction.kind) {
     case InstructionKind::kLoadInput: data_->fill(action.data_input, step, action.box, {action.output, action.bytes}); break;
     case InstructionKind::kUpdate:
@@ -337,7 +361,12 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
       if (action.bytes > 0) std::memset(action.output, 0, action.bytes);
       break;
   }
-  const double seconds = secondsSince(start);
+  const Clock::time_point end = Clock::now();
+  if (recorded) {
+    const bool meets = instruction.kind == InstructionKind::kReceive || instruction.kind == InstructionKind::kAllReduce;
+    recorder_->end(TraceLane::kForeground, end, meets ? communicator_->waited() : std::chrono::nanoseconds());
+  }
+  const double seconds = std::chrono::duration<double>(end - start).count();
   const double in_collectives = collectives_ == nullptr ? 0 : collectives_->takeSeconds();
   report.transfer_seconds += isTransfer(instruction.kind) ? seconds : in_collectives;
   report.compute_seconds += isTransfer(instruction.kind) ? 0 : seconds - in_collectives;

@@ -27,6 +27,7 @@
 #include "runtime/memory_plan.h"
 #include "runtime/row_copy.h"
 #include "runtime/subgraph.h"
+#include "runtime/trace_recorder.h"
 #include "transport/communicator.h"
 
 namespace pipeshard {
@@ -93,6 +94,11 @@ class Executor {
   void attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator, DataSource* data,
                     Communicator* background = nullptr);
 
+  // From the next step on, what runs when is recorded as program `number` of `recorder`; nullptr: no more. Not inside a step.
+  void record(TraceRecorder* recorder, uint32_t number = 0);
+  // What the rank holds while an instruction runs: live buffers (one computed in its accumulator counts as that) and the workspace.
+  std::vector<int64_t> liveBytes() const;
+
   // Runs all instructions. Errors carry rank, instruction and node as context; afterwards the state is undefined, and the communicators
   // are broken. When the background lane fails first, that is the error, whatever this thread was doing.
   StepReport runStep(int64_t step);
@@ -123,6 +129,7 @@ class Executor {
   void bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background);
   void startLane();
   std::vector<RowCopy> copiesOf(const Instruction& instruction) const;
+  size_t positionOf(const Instruction& instruction) const;
   void execute(Action& action, int64_t step, StepReport& report);
   void transfer(Action& action);
   void runInstruction(size_t position, int64_t step, StepReport& report);
@@ -144,6 +151,8 @@ class Executor {
   std::unique_ptr<GroupCollectives> collectives_;  // of the communicator, for nodes inside subgraphs
   std::unique_ptr<GroupCollectives> background_collectives_;
   DataSource* data_ = nullptr;
+  TraceRecorder* recorder_ = nullptr;
+  uint32_t recorded_program_ = 0;
   std::vector<Action> actions_;                                          // by instruction
   std::vector<std::vector<std::unique_ptr<SendHandle>>> pending_sends_;  // by buffer
   std::atomic<size_t> current_instruction_{0};

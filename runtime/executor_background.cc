@@ -40,6 +40,7 @@ void Executor::runInstruction(size_t position, int64_t step, StepReport& report)
     if (isOfLane(instruction)) {
       lane_->post();
     } else {
+      if (recorder_ != nullptr) recorder_->begin(TraceLane::kPosted, position, Clock::now());
       posted_receives_[position] = communicator_->postReceive(instruction.peer, {action.output, action.bytes});
     }
   }
@@ -57,12 +58,14 @@ void Executor::waitForBackground(size_t position) {
   }
   for (const size_t receive : waits_.receives[position]) {
     waiting_.store(true, std::memory_order_relaxed);
+    const Clock::time_point start = Clock::now();
     try {
       posted_receives_[receive]->wait();
     } catch (Error& error) {
       throw error.addContext(fmt::format("instruction {}: {}", receive, describeInstruction(program(), program().instructions[receive])));
     }
     waiting_.store(false, std::memory_order_relaxed);
+    if (recorder_ != nullptr) recorder_->endPosted(receive, start + posted_receives_[receive]->waited(), Clock::now());
     posted_receives_[receive].reset();
   }
 }
@@ -72,12 +75,19 @@ void Executor::performInBackground(size_t position) {
   Action& action = actions_[position];
   const Instruction& instruction = *action.instruction;
   progress_.fetch_add(1, std::memory_order_relaxed);
+  if (recorder_ != nullptr) recorder_->begin(TraceLane::kBackground, position, Clock::now());
   try {
-    if (instruction.kind == InstructionKind::kRun) return action.run.run(progress_);
-    background_waiting_.store(true);
-    const std::vector<int>& group = program().groups.at(static_cast<size_t>(instruction.group));
-    background_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output, action.elements);
-    background_waiting_.store(false);
+    std::chrono::nanoseconds waited{};
+    if (instruction.kind == InstructionKind::kRun) {
+      action.run.run(progress_);
+    } else {
+      background_waiting_.store(true);
+      const std::vector<int>& group = program().groups.at(static_cast<size_t>(instruction.group));
+      background_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output, action.elements);
+      background_waiting_.store(false);
+      waited = background_->waited();
+    }
+    if (recorder_ != nullptr) recorder_->end(TraceLane::kBackground, Clock::now(), waited);
   } catch (Error& error) {
     background_waiting_.store(false);
     throw error.addContext(fmt::format("step {}, {}", current_step_.load(), describePlace(program(), position)));

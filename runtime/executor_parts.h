@@ -43,10 +43,18 @@ class Executor::GroupCollectives : public Collectives {
 
   void call(const CollectiveCall& call) override {
     const Clock::time_point start = Clock::now();
+    if (recorder_ != nullptr) recorder_->beginPart(lane_, start);
     waiting_.store(true, std::memory_order_relaxed);
     runCollective(communicator_, program_.groups.at(static_cast<size_t>(call.group)), call);
     waiting_.store(false, std::memory_order_relaxed);
-    seconds_ += secondsSince(start);
+    const Clock::time_point end = Clock::now();
+    if (recorder_ != nullptr) recorder_->endPart(lane_, end, communicator_.waited());
+    seconds_ += std::chrono::duration<double>(end - start).count();
+  }
+  // As parts of the instruction that has begun last on this lane.
+  void record(TraceRecorder* recorder, TraceLane lane) {
+    recorder_ = recorder;
+    lane_ = lane;
   }
 
   // Since the last call.
@@ -56,6 +64,8 @@ class Executor::GroupCollectives : public Collectives {
   const Program& program_;
   Communicator& communicator_;
   std::atomic<bool>& waiting_;
+  TraceRecorder* recorder_ = nullptr;
+  TraceLane lane_ = TraceLane::kForeground;
   double seconds_ = 0;
 };
 

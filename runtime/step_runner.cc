@@ -38,6 +38,17 @@ void StepRunner::attach(std::span<std::byte> arena, Communicator* communicator, 
   if (last_) last_->attachBeside(*main_, arena, communicator, data, background);
 }
 
+std::vector<TracedProgram> StepRunner::tracedPrograms() const {
+  std::vector<TracedProgram> programs{{&main_->program(), main_->liveBytes()}};
+  if (last_) programs.push_back({&last_->program(), last_->liveBytes()});
+  return programs;
+}
+
+void StepRunner::record(TraceRecorder& recorder) {
+  main_->record(&recorder, 0);
+  if (last_) last_->record(&recorder, 1);
+}
+
 std::string StepRunner::describeCurrent() const {
   const std::string current = main_->describeCurrent();
   return last_ && current.ends_with("between steps") ? last_->describeCurrent() : current;

@@ -16,6 +16,8 @@
 #include <sstream>
 
 #include "runtime/step_runner.h"
+#include "runtime/trace_memory.h"
+#include "runtime/trace_recorder.h"
 #include "runtime/worker_link.h"
 #include "transport/gloo_communicator.h"
 #include "transport/joined_communicator.h"
@@ -151,6 +153,18 @@ Communicators openCommunicators(const WorkerOptions& options, const StepRunner& 
   return opened;
 }
 
+struct Recording {
+  shm::Mapping memory;
+  std::optional<TraceRecorder> recorder;
+
+  void start(const WorkerOptions& options, StepRunner& runner) {
+    recorder.emplace(options.rank, runner.tracedPrograms(), std::max<int64_t>(1, options.trace_steps));
+    memory = openTraceMemory(options.trace_descriptor, recorder->bytes());
+    recorder->place(memory.span());
+    runner.record(*recorder);
+  }
+};
+
 void work(const WorkerOptions& options, WorkerLink& link) {
   ExecutorOptions executor_options;
   executor_options.check_finite = options.check_finite;
@@ -165,6 +179,8 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   const auto data = makeDataSource(description, program);
   const Communicators communicators = openCommunicators(options, runner, link, std::move(segments));
   runner.attach(communicators.arena, communicators.first.get(), data.get(), communicators.second.get());
+  Recording recording;
+  if (options.trace_descriptor >= 0) recording.start(options, runner);
   // The link's thread goes on after a throw below; it must not ask an executor that is gone.
   struct StatusGuard {
     WorkerLink& link;
@@ -238,6 +254,8 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   add("--data", options.data.path);
   add("--dump", options.dump_directory);
   add("--adopt", options.adopt_directory);
+  if (options.trace_steps > 0) add("--trace-steps", std::to_string(options.trace_steps));
+  if (options.trace_descriptor >= 0) add("--trace-descriptor", std::to_string(options.trace_descriptor));
   if (options.adopt_ranks > 0) add("--adopt-ranks", std::to_string(options.adopt_ranks));
   if (options.dump.gradients) arguments.emplace_back("--dump-gradients");
   if (options.dump.parameters) arguments.emplace_back("--dump-parameters");
@@ -265,6 +283,8 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--data", [&](const std::string& text) { options.data.path = text; }},
       {"--adopt", [&](const std::string& text) { options.adopt_directory = text; }},
       {"--adopt-ranks", [&](const std::string& text) { options.adopt_ranks = parseNumber<int>("--adopt-ranks", text); }},
+      {"--trace-steps", [&](const std::string& text) { options.trace_steps = parseNumber<int64_t>("--trace-steps", text); }},
+      {"--trace-descriptor", [&](const std::string& text) { options.trace_descriptor = parseNumber<int>("--trace-descriptor", text); }},
       {"--dump", [&](const std::string& text) { options.dump_directory = text; }}};
   const std::map<std::string, std::function<void()>> flags{{"--dump-gradients", [&] { options.dump.gradients = true; }},
                                                            {"--dump-parameters", [&] { options.dump.parameters = true; }},

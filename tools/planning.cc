@@ -173,6 +173,7 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
   plan.precision = parsePrecision(request.precision);
   plan.cluster = parseCluster(request.cluster);
   plan.microbatches = model.microbatches;
+  plan.bucket_bytes = request.bucket_bytes;
   plan.schedule = request.partition.schedule;
   plan.train = request.train;
   plan.freeze = request.freeze;
@@ -316,10 +317,11 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
 // The programs of all ranks, and of one device alone.
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch, Plan plan) {
   const TrainingFamily family = trainingFamily(model, optimizer, batch);
+  const Schedule schedule = firstMicrobatches(scheduleOf(plan), static_cast<int>(batch.microbatches * plan.updates_per_step));
   plan.microbatches = batch.microbatches;
   StepPrograms step;
-  step.ranks = emitPrograms(family, plan);
-  step.reference = emitOnOneDevice(family, plan);
+  step.ranks = emitPrograms(family, plan, schedule);
+  step.reference = emitOnOneDevice(family, plan, schedule);
   const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
   for (RankProgram& rank : step.ranks) completeProgram(model, limits, rank.program);
   completeProgram(model, limits, step.reference.program);
@@ -466,6 +468,7 @@ PlanRequest requestOf(const Plan& plan) {
   request.precision = dataTypeName(plan.precision);
   request.batch_dimension = plan.batch_dimension;
   request.microbatches = plan.microbatches;
+  request.bucket_bytes = plan.bucket_bytes;
   return request;
 }
 

@@ -6,12 +6,17 @@ namespace {
 class LaterReceive : public ReceiveHandle {
  public:
   LaterReceive(Communicator& communicator, int peer, std::span<std::byte> data) : communicator_(communicator), peer_(peer), data_(data) {}
-  void wait() override { communicator_.receive(peer_, data_); }
+  void wait() override {
+    communicator_.receive(peer_, data_);
+    waited_ = communicator_.waited();
+  }
+  std::chrono::nanoseconds waited() const override { return waited_; }
 
  private:
   Communicator& communicator_;
   int peer_;
   std::span<std::byte> data_;
+  std::chrono::nanoseconds waited_{};
 };
 
 }  // namespace

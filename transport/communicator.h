@@ -41,6 +41,8 @@ class ReceiveHandle {
  public:
   virtual ~ReceiveHandle() = default;
   virtual void wait() = 0;
+  // After wait(): how much of it was spent before the message had begun to come, as Communicator::waited().
+  virtual std::chrono::nanoseconds waited() const { return {}; }
 };
 
 class Communicator {
@@ -49,6 +51,9 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Of the last receive or collective: how long it was blocked before each peer that it takes something from had begun its part. The rest
+  // of its time was transfer. Precision: that of waking up, some microseconds; over a network a message has come when its first word has.
+  virtual std::chrono::nanoseconds waited() const { return {}; }
 
   // Posts a send and returns at once. `data` must stay unchanged until the handle is done.
   virtual std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) = 0;

@@ -87,7 +87,8 @@ Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& wai
   Peer& peer = *peers_[static_cast<size_t>(waiting.peer)];
   auto& inbox = peer.inbox[static_cast<size_t>(channel)];
   Lock lock(mutex_);
-  await(lock, waiting, [&] { return !inbox.empty(); });
+  const auto has_come = [&] { return !inbox.empty(); };
+  waited_.during(has_come, [&] { await(lock, waiting, has_come); });
   const Arrival arrival = std::move(inbox.front());
   inbox.pop_front();
   if (arrival.operation != waiting.operation) {

@@ -94,6 +94,8 @@ class Mesh {
   // Any thread: ends this and all later waits.
   void interrupt();
   void whileWaiting(std::function<bool()> work) { work_ = std::move(work); }
+  WaitedTime& waitedTime() { return waited_; }
+  const WaitedTime& waitedTime() const { return waited_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -136,6 +138,7 @@ class Mesh {
   std::chrono::milliseconds timeout_;
   std::function<bool()> work_;
   std::optional<Error> broken_;
+  WaitedTime waited_;
 
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;

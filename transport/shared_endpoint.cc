@@ -227,7 +227,8 @@ IncomingMessage::IncomingMessage(Endpoint& endpoint, Channel channel, int source
       waiting_{operation, "waits for", source, bytes, members},
       mailbox_(endpoint.view_.mailbox(channel, source, endpoint.rank_)) {
   const uint64_t number = mailbox_.completed.load(std::memory_order_relaxed);
-  endpoint_.await(waiting_, [&] { return mailbox_.posted.load(std::memory_order_acquire) > number; });
+  const auto is_posted = [&] { return mailbox_.posted.load(std::memory_order_acquire) > number; };
+  endpoint_.waited_.during(is_posted, [&] { endpoint_.await(waiting_, is_posted); });
   const Descriptor message = mailbox_.descriptors[number % kDescriptors];
   if (message.operation != operation) {
     endpoint_.breakWith(ErrorCode::kInternal,

@@ -22,6 +22,7 @@
 #include "ir/error.h"
 #include "transport/doorbell.h"
 #include "transport/mapping.h"
+#include "transport/operation.h"
 #include "transport/shared_layout.h"
 #include "transport/shared_memory.h"
 
@@ -71,6 +72,9 @@ class Endpoint {
 
   // Any thread: ends this and all later waits.
   void interrupt();
+
+  WaitedTime& waitedTime() { return waited_; }
+  const WaitedTime& waitedTime() const { return waited_; }
 
   // Throws the first error again, if there was one; and when `peer` is out of range.
   void checkUsable(int peer) const;
@@ -125,6 +129,7 @@ class Endpoint {
   std::vector<std::pair<Channel, int>> active_;  // boxes with a queue
   std::vector<int> names_;
   std::optional<Error> broken_;
+  WaitedTime waited_;
   std::atomic<bool> interrupted_{false};
 };
 

@@ -38,6 +38,7 @@ class Implementation : public SharedMemoryCommunicator {
 
   int rank() const override { return endpoint_.rank(); }
   int size() const override { return endpoint_.size(); }
+  std::chrono::nanoseconds waited() const override { return endpoint_.waitedTime().get(); }
   std::span<std::byte> createArena(size_t bytes) override { return endpoint_.createArena(bytes); }
 
   std::unique_ptr<Communicator> openSecond() override { return std::make_unique<Implementation>(endpoint_, shm::Lane::kSecond); }
@@ -52,6 +53,7 @@ class Implementation : public SharedMemoryCommunicator {
 
   void receive(int peer, std::span<std::byte> data) override {
     endpoint_.checkUsable(peer);
+    endpoint_.waitedTime().beginOperation();
     shm::IncomingMessage message(endpoint_, shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data.size(), {&peer, 1});
     message.copyTo(data.data());
   }

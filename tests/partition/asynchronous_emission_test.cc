@@ -89,7 +89,7 @@ TEST(AsynchronousEmission, ProgramsComputeTheDefinitionOnManyDevicesAndOnOne) {
     ASSERT_EQ(difference(executePrograms(emitPrograms(training, plan), 2), expected), "")
         << seed << " " << schedule << " " << stages << " " << window;
     std::vector<RankProgram> alone;
-    alone.push_back(emitOnOneDevice(TrainingFamily(training), plan));
+    alone.push_back(emitOnOneDevice(TrainingFamily(training), plan, scheduleOf(plan)));
     ASSERT_EQ(difference(executePrograms(alone, 2), expected), "") << seed << " " << schedule << " alone";
   }
 }

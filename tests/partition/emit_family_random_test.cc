@@ -218,7 +218,7 @@ TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionOnAnyMeshesUnder
     EXPECT_GT(used[kind], 200) << instructionKindName(kind);
 }
 
-TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionWithAnyStagesOnADeviceInAnyOrder) {
+TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionWithAnyStagesOnADeviceInAnyOrderAndAnyRecomputation) {
   for (unsigned seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
@@ -227,6 +227,7 @@ TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionWithAnyStagesOnA
     const Schedule schedule = randomSchedule(static_cast<int>(job.plan.stages.size()), 1 + static_cast<int>(random() % 4),
                                              static_cast<int>(job.microbatches), random);
     placeAtRandom(job, schedule.rank_of_stage, false, random);
+    recomputeAtRandom(job.plan, random);
     try {
       ASSERT_EQ(executeFamilyPrograms(emitPrograms(job.family(), job.plan, schedule), 2), executeDefinition(job.maker, job.parts(), 2))
           << planToJson(job.plan);
