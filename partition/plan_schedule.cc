@@ -53,7 +53,7 @@ void checkPlacement(const Schedule& schedule, const Plan& plan, const std::vecto
 
 bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches) {
   try {
-    makeSchedule(schedule, ranks, static_cast<int>(microbatches));
+    makeSchedule(schedule, ranks, static_cast<int>(microbatches), 1);
     return true;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kConfiguration) throw;
@@ -89,15 +89,16 @@ std::vector<int> deviceGroups(const Plan& plan) {
 Schedule scheduleOf(const Plan& plan) {
   const std::vector<int> groups = deviceGroups(plan);
   if (groups.empty()) fail(ErrorCode::kConfiguration, "the plan has no stages");
+  const auto updates = static_cast<int>(plan.updates_per_step);
   Schedule schedule;
   if (plan.schedule_orders.empty()) {
     const int ranks = *std::max_element(groups.begin(), groups.end()) + 1;
-    schedule = makeSchedule(plan.schedule, ranks, static_cast<int>(plan.microbatches));
+    schedule = makeSchedule(plan.schedule, ranks, static_cast<int>(plan.microbatches), updates);
   } else {
     schedule = scheduleFromCsv(fmt::format("{}\n", fmt::join(plan.schedule_orders, "\n")), "schedule_orders");
     schedule.name = plan.schedule;
   }
-  if (schedule.microbatches != plan.microbatches) {
+  if (schedule.microbatches != plan.microbatches * updates) {
     fail(ErrorCode::kConfiguration, "the orders of the schedule are for {} microbatches, the plan has {}; ask for --microbatches {}",
          schedule.microbatches, plan.microbatches, schedule.microbatches);
   }
@@ -106,7 +107,7 @@ Schedule scheduleOf(const Plan& plan) {
 }
 
 std::vector<int> AskedSchedule::rankOfStage(int ranks, int microbatches) const {
-  if (!given) return makeSchedule(text, ranks, microbatches).rank_of_stage;
+  if (!given) return makeSchedule(text, ranks, microbatches, 1).rank_of_stage;
   if (given->ranks() == ranks) return given->rank_of_stage;
   fail(ErrorCode::kConfiguration, "--schedule {}: found orders of {} pipeline ranks; expected {}, as the stages need", text, given->ranks(),
        ranks);
@@ -166,6 +167,7 @@ void setSchedule(const AskedSchedule& asked, const ScheduleCosts& costs, Plan& p
   plan.schedule = asked.text;
   const Schedule usual = scheduleOf(plan);
   plan.schedule = usual.name;
+  if (usual.asynchronous()) return;
   const Schedule fitting = makeSchedule({asked.text, usual.ranks(), usual.microbatches, costs});
   if (fitting.orders != usual.orders) store(fitting.orders);
 }
