@@ -114,8 +114,11 @@ struct Instruction {
   bool overwrite = false;  // kAccumulate
   int axis = -1;           // kSlice, kConcatenate
   int64_t offset = 0;      // kSlice, kLoadInput
-  // kReceive, kAllReduce, and kRun of a subgraph that has collectives and no other work: runs beside the instructions behind it, after
-  // the background instructions before it. What writes, reads or frees its outputs, or writes or frees its inputs, waits for its end.
+  // kAllReduce, and kRun of a subgraph that is there for its collectives: done by the rank's background lane, beside the instructions
+  // behind it, after those of the lane before it, over a communicator of its own: such collectives meet only each other.
+  // kReceive: posted; its message comes while the instructions behind it run.
+  // What writes, reads or frees its outputs, or writes or frees its inputs, waits for its end (ir/background.h). So does the end of the
+  // step, and, for a receive, the next receive from that peer.
   bool background = false;
 };
 
@@ -180,7 +183,8 @@ Program programFromJson(std::string_view text);
 // written before it is read, not used after it is freed, freed once, and freed at all unless it is persistent or a result;
 // a forward state that the runs of a microbatch read is replaced before another microbatch, or the next step, reads it;
 // no cycle of waits exists (receives wait for sends, frees and overwrites of sent buffers wait for the receive, collectives,
-// also those inside subgraphs, for their whole group); ranks that meet in a collective do so in the same microbatch and phase.
+// also those inside subgraphs, for their whole group, instructions for the background ones whose buffers they touch); ranks that meet in
+// a collective do so in the same microbatch and phase, both in the background or neither.
 // Throws Error(kInternal) naming rank, instruction and buffer.
 void verifyPrograms(const std::vector<Program>& programs);
 

@@ -116,6 +116,7 @@ std::string describeInstruction(const Program& program, const Instruction& instr
   std::string text(instructionKindName(instruction.kind));
   const SubgraphId subgraph = instruction.subgraph;
   if (subgraph.valid()) text += " " + (subgraph.index() < program.subgraphs.size() ? program.subgraphs[subgraph.index()].name : "?");
+  if (instruction.background) text += " background";
   if (instruction.microbatch >= 0) text += fmt::format(" microbatch={}", instruction.microbatch);
   if (instruction.peer >= 0) text += fmt::format(" peer={}", instruction.peer);
   if (instruction.group >= 0) text += fmt::format(" group={}", instruction.group);

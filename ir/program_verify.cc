@@ -131,6 +131,7 @@ class StructureVerifier {
       if (!inRange(id)) failInstruction("an output is no buffer of this program");
     }
     verifyForm(instruction);
+    if (instruction.background) verifyBackground(instruction);
     if (instruction.microbatch >= program_.microbatches) failInstruction(fmt::format("there are {} microbatches", program_.microbatches));
     verifyOutputs(instruction);
     if (instruction.kind == InstructionKind::kLoadInput) verifyLoad(instruction);
@@ -167,6 +168,17 @@ class StructureVerifier {
     if (form.peer && !peer_exists) failInstruction(fmt::format("there is no peer {} of rank {}", instruction.peer, program_.rank));
     const bool group_exists = instruction.group >= 0 && instruction.group < static_cast<int>(program_.groups.size());
     if (form.group && !group_exists) failInstruction(fmt::format("there is no group {}", instruction.group));
+  }
+
+  void verifyBackground(const Instruction& instruction) const {
+    const bool has_collectives =
+        instruction.kind == InstructionKind::kRun && !program_.subgraphs[instruction.subgraph.index()].collectives.empty();
+    if (instruction.kind != InstructionKind::kReceive && instruction.kind != InstructionKind::kAllReduce && !has_collectives)
+      failInstruction("only receives and collectives go on in the background");
+    // A subgraph's kernels are used by one thread.
+    const auto beside = [&](const Instruction& other) { return other.subgraph == instruction.subgraph && !other.background; };
+    if (has_collectives && std::any_of(program_.instructions.begin(), program_.instructions.end(), beside))
+      failInstruction("its subgraph runs elsewhere, too, and not in the background");
   }
 
   void verifyOutputs(const Instruction& instruction) const {

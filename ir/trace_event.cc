@@ -59,12 +59,13 @@ void verifyMessages(const Trace& trace) {
   }
 }
 
-// What a rank does in the foreground, and what runs beside it, is one after the other each; sends are only posted.
+// What a rank does in the foreground, and what runs beside it, is one after the other each. Sends, and receives beside it, are only posted.
 void verifyTracks(const Trace& trace) {
   std::map<std::pair<int, bool>, const TraceEvent*> last;
   std::vector<const TraceEvent*> events;
   for (const TraceEvent& event : trace.events) {
-    if (event.kind != TraceEventKind::kSend) events.push_back(&event);
+    const bool posted = event.kind == TraceEventKind::kSend || (event.kind == TraceEventKind::kReceive && event.background);
+    if (!posted) events.push_back(&event);
   }
   std::stable_sort(events.begin(), events.end(),
                    [](const auto* a, const auto* b) { return std::pair(a->start_ns, a->end_ns) < std::pair(b->start_ns, b->end_ns); });

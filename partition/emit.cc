@@ -28,18 +28,38 @@ int64_t smallestCell(const Layout& layout, const TrainingFamily& family) {
   return rows;
 }
 
+// Chunks of a rank would keep one value in several ways.
+void refuseShardedChunks(const Plan& plan, const Layout& layout) {
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    if (!plan.stages[s].sharding || layout.stagesOf(layout.group(static_cast<int>(s))).size() == 1) continue;
+    fail(ErrorCode::kConfiguration,
+         "stage {} is sharded (--method {}), and its devices have other stages too (--schedule {}); leave out --method, or take a schedule "
+         "with one stage per pipeline rank",
+         s, plan.stages[s].sharding->method, plan.schedule);
+  }
+}
+
 }  // namespace
 
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan) {
+  return emitPrograms(family, plan, scheduleOf(plan));
+}
+
+std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family);
-  const ScheduleOrders orders = makeSchedule(plan.schedule, layout.stages(), static_cast<int>(plan.microbatches)).orders;
+  PIPESHARD_CHECK(schedule.stages == layout.stages() && schedule.microbatches == family.microbatches(),
+                  "the schedule {} is of another plan", schedule.name);
+  refuseShardedChunks(plan, layout);
+  if (schedule.asynchronous() || schedule.forward_only) {
+    fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but not run yet; choose a synchronous one", schedule.name);
+  }
   const Cut cut = cutTraining(training, plan);
-  const Messages messages(cut, orders);
+  const Messages messages(cut, schedule);
   std::vector<TimeKind> kinds(training.graph.values.size());
   if (layout.hasDataParallelism()) kinds = batchKinds(family, smallestCell(layout, family));
   const StageShardings shardings(family, plan, cut);
-  const EmissionContext context{family, layout, cut, orders, messages, kinds, shardings, separatorFor(training.graph)};
+  const EmissionContext context{family, layout, cut, schedule, messages, kinds, shardings, separatorFor(training.graph)};
   std::vector<RankProgram> ranks;
   std::vector<Program> programs;
   for (int rank = 0; rank < layout.ranks(); ++rank) {

@@ -16,12 +16,18 @@ bool isPass(Phase phase) { return phase == Phase::kForward || phase == Phase::kB
 class Cutter {
  public:
   Cutter(const TrainingGraph& training, const Plan& plan)
-      : training_(training), graph_(training.graph), uses_(computeUseDef(graph_)), stages_(nodeStages(training, plan)) {
+      : training_(training),
+        graph_(training.graph),
+        uses_(computeUseDef(graph_)),
+        stages_(nodeStages(training, plan)),
+        phases_(training.node_phase) {
     cut_.stages.resize(plan.stages.size());
     cut_.owners = parameterOwners(training, stages_);
+    cut_.groups = deviceGroups(plan);
   }
 
   Cut run() {
+    hasten();
     findRoles();
     placePasses();
     placePrologues();
@@ -34,6 +40,22 @@ class Cutter {
   }
 
  private:
+  // A schedule orders the input parts of a microbatch's backward passes from stage to stage, but not their weight parts: what another
+  // stage waits for is made in the input part.
+  void hasten() {
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      if (phases_[n] != Phase::kBackwardWeight) continue;
+      for (ValueId output : graph_.nodes[n].outputs) {
+        if (!output.valid()) continue;
+        for (NodeId reader : uses_.consumers[output.index()]) {
+          const bool backward = isPass(training_.node_phase[reader.index()]);
+          if (backward && (stages_[reader.index()] != stages_[n] || phases_[reader.index()] == Phase::kBackwardInput))
+            phases_[n] = Phase::kBackwardInput;
+        }
+      }
+    }
+  }
+
   void setRole(ValueId id, ValueRole role, size_t index = 0) {
     if (!id.valid()) return;
     cut_.values[id.index()].role = role;
@@ -63,7 +85,7 @@ class Cutter {
         setRole(output, ValueRole::kProduced);
         if (output.valid()) {
           cut_.values[output.index()].stage = stages_[n];
-          cut_.values[output.index()].phase = training_.node_phase[n];
+          cut_.values[output.index()].phase = phases_[n];
         }
       }
     }
@@ -104,25 +126,29 @@ class Cutter {
   void placePasses() {
     const std::vector<bool> live = liveNodes();
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      if (live[n] && isPass(training_.node_phase[n])) piece(stages_[n], training_.node_phase[n]).nodes.emplace_back(n);
+      if (live[n] && isPass(phases_[n])) piece(stages_[n], phases_[n]).nodes.emplace_back(n);
     }
   }
 
-  // Prologues are cheap: each stage that reads a total computes it for itself.
+  bool readsInPass(const StagePieces& pieces, ValueId value) const {
+    const auto reads = [&](NodeId node) {
+      const std::vector<ValueId>& inputs = graph_.node(node).inputs;
+      return std::find(inputs.begin(), inputs.end(), value) != inputs.end();
+    };
+    return std::any_of(std::begin(kPassPhases), std::end(kPassPhases), [&](Phase phase) {
+      const std::vector<NodeId>& nodes = pieces[static_cast<size_t>(phase)].nodes;
+      return std::any_of(nodes.begin(), nodes.end(), reads);
+    });
+  }
+
+  // Prologues are cheap: each group of devices that reads a total computes it for itself.
   void placePrologues() {
-    for (StagePieces& pieces : cut_.stages) {
-      Piece& prologue = pieces[static_cast<size_t>(Phase::kPrologue)];
+    for (size_t s = 0; s < cut_.stages.size(); ++s) {
+      const auto first = std::find(cut_.groups.begin(), cut_.groups.end(), cut_.groups[s]);
+      Piece& prologue = piece(static_cast<int>(first - cut_.groups.begin()), Phase::kPrologue);
       for (const PrologueTotal& total : training_.totals) {
-        const auto reads = [&](NodeId node) {
-          const std::vector<ValueId>& inputs = graph_.node(node).inputs;
-          return std::find(inputs.begin(), inputs.end(), total.total) != inputs.end();
-        };
-        const bool needed = std::any_of(std::begin(kPassPhases), std::end(kPassPhases), [&](Phase phase) {
-          const std::vector<NodeId>& nodes = pieces[static_cast<size_t>(phase)].nodes;
-          return std::any_of(nodes.begin(), nodes.end(), reads);
-        });
         const bool listed = std::find(prologue.outputs.begin(), prologue.outputs.end(), total.part) != prologue.outputs.end();
-        if (needed && !listed) prologue.outputs.push_back(total.part);
+        if (!listed && readsInPass(cut_.stages[s], total.total)) prologue.outputs.push_back(total.part);
       }
       prologue.nodes = nodesBehind(training_, uses_.producer, prologue.outputs, Phase::kPrologue);
     }
@@ -188,6 +214,7 @@ class Cutter {
   const Graph& graph_;
   const UseDef uses_;
   const std::vector<int> stages_;  // by node
+  std::vector<Phase> phases_;      // by node
   Cut cut_;
 };
 
@@ -197,6 +224,13 @@ bool Cut::reads(int stage, ValueId id) const {
   const StagePieces& pieces = stages[static_cast<size_t>(stage)];
   return std::any_of(pieces.begin(), pieces.end() - 1,
                      [&](const Piece& piece) { return std::find(piece.inputs.begin(), piece.inputs.end(), id) != piece.inputs.end(); });
+}
+
+bool Cut::groupReads(int group, ValueId id) const {
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    if (groups[stage] == group && reads(static_cast<int>(stage), id)) return true;
+  }
+  return false;
 }
 
 Cut cutTraining(const TrainingGraph& training, const Plan& plan) { return Cutter(training, plan).run(); }

@@ -44,14 +44,19 @@ inline constexpr size_t kPhaseCount = 5;
 using StagePieces = std::array<Piece, kPhaseCount>;  // by Phase
 
 struct Cut {
-  std::vector<ValuePlace> values;   // by value index
-  std::vector<StagePieces> stages;  // prologue and update nodes that several stages need are in each of them
-  std::vector<int> owners;          // by parameter, as parameterOwners
+  std::vector<ValuePlace> values;  // by value index
+  // Update nodes that several stages need are in each of them; so are prologue nodes, but of the stages that share devices (deviceGroups)
+  // the first runs the prologue of all.
+  std::vector<StagePieces> stages;
+  std::vector<int> owners;  // by parameter, as parameterOwners
+  std::vector<int> groups;  // by stage, as deviceGroups
 
   const ValuePlace& place(ValueId id) const { return values[id.index()]; }
   const Piece& piece(int stage, Phase phase) const { return stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)]; }
   // A forward, backward or prologue piece of the stage reads the value.
   bool reads(int stage, ValueId id) const;
+  // Of some stage of the group.
+  bool groupReads(int group, ValueId id) const;
 };
 
 // Nodes that neither the loss nor a gradient needs are left out.

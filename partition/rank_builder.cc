@@ -30,16 +30,16 @@ void RankBuilder::addGroups() {
     program_.groups.push_back(std::move(group));
   }
   if (!isSharded()) return;
-  const LogicalMesh& mesh = context_.shardings.mesh(place().stage);
+  const LogicalMesh& mesh = context_.shardings.mesh(firstStage());
   for (int axis = 0; axis < mesh.rank(); ++axis) {
     mesh_groups_.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1 : static_cast<int>(program_.groups.size()));
     if (mesh.axisSize(axis) == 1) continue;
     std::vector<int> line;
     for (int position : mesh.lineOf(place().position, axis)) {
-      line.push_back(context_.layout.devices(place().stage)[static_cast<size_t>(position)]);
+      line.push_back(context_.layout.devices(firstStage())[static_cast<size_t>(position)]);
     }
     if (!std::is_sorted(line.begin(), line.end())) {
-      fail(ErrorCode::kConfiguration, "stages[{}].devices: a sharded stage lists its devices in ascending order", place().stage);
+      fail(ErrorCode::kConfiguration, "stages[{}].devices: a sharded stage lists its devices in ascending order", firstStage());
     }
     program_.groups.push_back(std::move(line));
   }
@@ -72,7 +72,7 @@ void RankBuilder::cut(BufferId id, const Shape& whole, ValueId value) {
   buffer.shape = whole;
   buffer.part.reset();
   if (!isSharded() || kept(value).axes.size() != whole.size()) return;
-  Shard shard = shardOf(kept(value), whole, context_.shardings.mesh(place().stage), place().position);
+  Shard shard = shardOf(kept(value), whole, context_.shardings.mesh(firstStage()), place().position);
   if (shard.size == whole) return;
   buffer.shape = std::move(shard.size);
   buffer.part = BufferPart{whole, std::move(shard.start)};
@@ -145,6 +145,7 @@ BufferId RankBuilder::sourced(ValueId value, BufferKind kind) {
 Instruction& RankBuilder::add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
   Instruction& instruction = program_.instructions.emplace_back();
   instruction.kind = kind;
+  instruction.stage = stage_;
   instruction.microbatch = microbatch;
   instruction.inputs = std::move(inputs);
   instruction.outputs = std::move(outputs);
@@ -176,7 +177,7 @@ BufferId RankBuilder::synchronize(BufferId accumulator, ValueId part, ValueId gr
   const Shape& whole = training_.graph.shape(gradient);
   pending_.push_back({accumulator, result, whole, kept(part),
                       planResharding(whole, training_.graph.dataType(gradient), kept(part), kept(gradient),
-                                     context_.shardings.mesh(place().stage), context_.shardings.model(place().stage))});
+                                     context_.shardings.mesh(firstStage()), context_.shardings.model(firstStage()))});
   return result;
 }
 
@@ -291,7 +292,7 @@ void RankBuilder::receiveShards(const CrossMeshPlan& plan, ValueId value, const 
 
 bool RankBuilder::speaksFor(ValueId value) const {
   if (!isSharded()) return place().position == 0;
-  const LogicalMesh& mesh = context_.shardings.mesh(place().stage);
+  const LogicalMesh& mesh = context_.shardings.mesh(firstStage());
   for (int axis = 0; axis < mesh.rank(); ++axis) {
     if (!kept(value).uses(axis) && mesh.coordinate(place().position, axis) != 0) return false;
   }
@@ -323,14 +324,15 @@ BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
   return part;
 }
 
-// "forward"; where the rank has cells of several sizes "forward_rows2", or "forward_rows1of3" for a part of a microbatch.
-std::string RankBuilder::subgraphName(Phase phase, const Size& size) const {
+// "forward", or "stage4_forward" on a rank of several stages; where the rank has cells of several sizes "forward_rows2", or
+// "forward_rows1of3" for a part of a microbatch.
+std::string RankBuilder::subgraphName(int stage, Phase phase, const Size& size) const {
   std::string name(kSubgraphNames[static_cast<size_t>(phase)]);
-  const Place& place = context_.layout.place(program_.rank);
+  if (phase != Phase::kPrologue && context_.layout.stagesOf(place().group).size() > 1) name = fmt::format("stage{}_{}", stage, name);
   std::set<Size> sizes;
   for (int64_t k = 0; k < program_.microbatches; ++k) {
     const Rows together = context_.layout.microbatch(k);
-    const Rows here = phase == Phase::kPrologue ? together : context_.layout.cell(place.stage, place.data, k);
+    const Rows here = phase == Phase::kPrologue ? together : context_.layout.cell(stage, place().data, k);
     sizes.emplace(here.count, together.count);
   }
   if (phase == Phase::kUpdate || sizes.size() == 1) return name;
@@ -338,18 +340,18 @@ std::string RankBuilder::subgraphName(Phase phase, const Size& size) const {
   return size.first == size.second ? name : name + fmt::format("of{}", size.second);
 }
 
-SubgraphId RankBuilder::subgraph(Phase phase, const Size& size) {
-  const auto [found, is_new] = subgraph_of_.try_emplace({phase, size});
+SubgraphId RankBuilder::subgraph(int stage, Phase phase, const Size& size) {
+  const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, size});
   if (!is_new) return found->second;
   const TrainingFamily& family = context_.family;
-  const Piece& piece = context_.cut.piece(context_.layout.place(program_.rank).stage, phase);
+  const Piece& piece = context_.cut.piece(stage, phase);
   const auto counterparts = [&](const std::vector<ValueId>& values) {
     std::vector<ValueId> result;
     for (ValueId value : values) result.push_back(family.valueAt(size.first, value));
     return result;
   };
   Subgraph made;
-  made.name = subgraphName(phase, size);
+  made.name = subgraphName(stage, phase, size);
   made.file = made.name + ".onnx";
   made.phase = phase;
   for (ValueId input : piece.inputs) made.inputs.push_back(nameOf(input));
@@ -358,7 +360,7 @@ SubgraphId RankBuilder::subgraph(Phase phase, const Size& size) {
       extractSubgraph(family.at(size.first).graph, made.name, piece.nodes, counterparts(piece.inputs), counterparts(piece.outputs));
   if (size.first != size.second) made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, data_group_);
   if (isSharded() && phase != Phase::kPrologue) {
-    const PieceSharding sharding = context_.shardings.pieceSharding(place().stage, piece.nodes, size.first, graph);
+    const PieceSharding sharding = context_.shardings.pieceSharding(stage, piece.nodes, size.first, graph);
     if (place().position == 0) verifyPieces(graph, sharding);
     LocalPiece local = rewriteForDevice(graph, sharding, place().position, mesh_groups_);
     graph = std::move(local.graph);
@@ -382,19 +384,19 @@ SubgraphId RankBuilder::addSubgraph(Subgraph description, Graph graph) {
   return SubgraphId(program_.subgraphs.size() - 1);
 }
 
-void RankBuilder::run(Phase phase, const Cell& cell) {
+void RankBuilder::run(int stage, Phase phase, const Cell& cell) {
   const bool prologue = phase == Phase::kPrologue;
-  const Piece& piece = context_.cut.piece(context_.layout.place(program_.rank).stage, phase);
+  const Piece& piece = context_.cut.piece(stage, phase);
   std::vector<BufferId> inputs, outputs;
   for (ValueId input : piece.inputs) inputs.push_back(bufferOf(input, cell, prologue));
   for (ValueId output : piece.outputs) outputs.push_back(bufferOf(output, cell));
-  const SubgraphId id = subgraph(phase, {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
+  const SubgraphId id = subgraph(stage, phase, {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
   add(InstructionKind::kRun, cell.microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
-void RankBuilder::runUpdate(std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+void RankBuilder::runUpdate(int stage, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
   const int64_t rows = context_.family.largestMicrobatch();
-  const SubgraphId id = subgraph(Phase::kUpdate, {rows, rows});
+  const SubgraphId id = subgraph(stage, Phase::kUpdate, {rows, rows});
   add(InstructionKind::kUpdate, -1, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 

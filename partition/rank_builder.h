@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -25,7 +26,7 @@ struct EmissionContext {
   const TrainingFamily& family;
   const Layout& layout;
   const Cut& cut;
-  const ScheduleOrders& orders;  // by stage
+  const Schedule& schedule;
   const Messages& messages;
   const std::vector<TimeKind>& kinds;  // by value index; all invariant where no stage is data-parallel
   const StageShardings& shardings;
@@ -61,6 +62,8 @@ class RankBuilder {
   // A persistent buffer that starts from the value's initializer.
   BufferId sourced(ValueId value, BufferKind kind);
 
+  // The stage that the instructions from here on work for; -1: several, or none.
+  void workFor(int stage) { stage_ = stage; }
   Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
   void send(int peer, BufferId id, int microbatch) { add(InstructionKind::kSend, microbatch, {id}, {}).peer = peer; }
   void receive(int peer, BufferId id, int microbatch) { add(InstructionKind::kReceive, microbatch, {}, {id}).peer = peer; }
@@ -85,10 +88,10 @@ class RankBuilder {
   void sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int to_stage);
   void receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int from_stage);
 
-  // Runs the piece of a phase on a cell. The subgraph comes from the family's member of the cell's size; batch normalisations
+  // Runs the piece of a stage's phase on a cell. The subgraph comes from the family's member of the cell's size; batch normalisations
   // see all rows of the microbatch.
-  void run(Phase phase, const Cell& cell);
-  void runUpdate(std::vector<BufferId> inputs, std::vector<BufferId> outputs);
+  void run(int stage, Phase phase, const Cell& cell);
+  void runUpdate(int stage, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
 
   Program& program() { return program_; }
   RankProgram take() && { return {std::move(program_), std::move(subgraphs_)}; }
@@ -99,9 +102,11 @@ class RankBuilder {
   std::string cellName(ValueId value, const Cell& cell) const;
   void listInputs();
   Initializer sourceOf(ValueId value) const;
-  bool isSharded() const { return context_.shardings.isSharded(place().stage); }
+  bool isSharded() const { return context_.shardings.isSharded(firstStage()); }
   const Place& place() const { return context_.layout.place(program_.rank); }
-  const ShardingSpec& kept(ValueId value) const { return context_.shardings.kept(place().stage, value); }
+  // The first of the rank's stages: it stands for the others where these do not differ.
+  int firstStage() const { return context_.layout.firstStage(place().group); }
+  const ShardingSpec& kept(ValueId value) const { return context_.shardings.kept(firstStage(), value); }
   void addGroups();
   // Gives the buffer its shape: this device's part of `whole`, as the value is kept.
   void cut(BufferId id, const Shape& whole, ValueId value);
@@ -111,20 +116,21 @@ class RankBuilder {
   // The buffer that holds a box of what the cell has of a value.
   BufferId boxBuffer(ValueId value, const Cell& cell, const Shard& box);
   const Shape& wholeCell(ValueId value, const Cell& cell) const;
-  LogicalMesh ownMesh() const { return isSharded() ? context_.shardings.mesh(place().stage) : LogicalMesh{{1}}; }
+  LogicalMesh ownMesh() const { return isSharded() ? context_.shardings.mesh(firstStage()) : LogicalMesh{{1}}; }
   int ownDevice() const { return isSharded() ? place().position : 0; }
-  std::string subgraphName(Phase phase, const Size& size) const;
-  SubgraphId subgraph(Phase phase, const Size& size);
+  std::string subgraphName(int stage, Phase phase, const Size& size) const;
+  SubgraphId subgraph(int stage, Phase phase, const Size& size);
 
   const EmissionContext& context_;
   const TrainingGraph& training_;  // the family's base
   Program program_;
   std::vector<Graph> subgraphs_;
-  std::map<std::pair<Phase, Size>, SubgraphId> subgraph_of_;
+  std::map<std::tuple<int, Phase, Size>, SubgraphId> subgraph_of_;  // by stage, phase, size
   std::map<std::string, BufferId> buffers_;
   std::set<BufferId> loaded_;  // batch inputs
   std::set<BufferId> sliced_;
   std::set<BufferId> written_;  // accumulators
+  int stage_ = -1;              // workFor
   int data_group_ = -1;         // in program_.groups; -1: no data parallelism
   MeshGroups mesh_groups_;      // of a sharded stage
 

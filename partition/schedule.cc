@@ -22,7 +22,7 @@ struct ScheduleText {
 
 [[noreturn]] void failOption(std::string_view text, std::string_view option, const FamilyEntry& family) {
   std::vector<std::string> known = family.options;
-  if (family.about.chunks > 1) known.insert(known.begin(), "v");
+  if (family.most_chunks != 1) known.insert(known.begin(), "v");
   if (known.empty()) fail(ErrorCode::kUsage, "--schedule {}: found \"{}\"; {} has no options", text, option, family.about.name);
   fail(ErrorCode::kUsage, "--schedule {}: found \"{}\"; expected options of {} ({}), as in {}:{}=2", text, option, family.about.name,
        fmt::join(known, ", "), family.about.name, known.front());
@@ -50,7 +50,8 @@ ScheduleText parseText(std::string_view text) {
     if (!known || error != std::errc() || end != number.data() + number.size() || value < 0) failOption(text, option, *entry);
     if (!chunks && !result.options.emplace(key, value).second) failOption(text, option, *entry);
     if (!chunks) continue;
-    if (value < 1 || (entry->most_chunks > 0 && value > entry->most_chunks)) failOption(text, option, *entry);
+    constexpr int64_t kMostChunks = 4096;
+    if (value < 1 || value > (entry->most_chunks > 0 ? entry->most_chunks : kMostChunks)) failOption(text, option, *entry);
     result.chunks = static_cast<int>(value);
   }
   return result;
@@ -58,7 +59,8 @@ ScheduleText parseText(std::string_view text) {
 
 std::string canonicalName(const ScheduleText& text) {
   std::vector<std::string> options;
-  if (text.family->most_chunks != 1) options.push_back(fmt::format("v={}", text.chunks));
+  if (text.family->most_chunks != 1 && (text.chunks != 1 || text.family->about.chunks != 1))
+    options.push_back(fmt::format("v={}", text.chunks));
   for (const auto& [key, value] : text.options) options.push_back(fmt::format("{}={}", key, value));
   return options.empty() ? text.family->about.name : fmt::format("{}:{}", text.family->about.name, fmt::join(options, ","));
 }
@@ -94,6 +96,13 @@ int chunksOf(std::string_view text) { return parseText(text).chunks; }
 Schedule makeSchedule(const ScheduleRequest& request) {
   PIPESHARD_CHECK(request.ranks >= 1 && request.microbatches >= 1, "{} ranks, {} microbatches", request.ranks, request.microbatches);
   const ScheduleText text = parseText(request.text);
+  constexpr int64_t kMostPasses = 1 << 24;
+  const int64_t passes = int64_t{request.ranks} * text.chunks * request.microbatches;
+  if (passes > kMostPasses) {
+    fail(ErrorCode::kConfiguration,
+         "schedule {}: found {} forward passes ({} ranks, {} stages on each, {} microbatches); expected at most {}", request.text, passes,
+         request.ranks, text.chunks, request.microbatches, kMostPasses);
+  }
   Schedule schedule = text.family->make({request.ranks, request.microbatches, text.chunks, text.options, request.costs});
   schedule.name = canonicalName(text);
   schedule.microbatches = request.microbatches;

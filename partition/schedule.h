@@ -42,8 +42,8 @@ struct Action {
   int stage = 0;
   ActionKind kind = ActionKind::kForward;
   int microbatch = 0;  // -1: none (kReduceGradients)
-  // The next action of the list belongs to this one: a forward and a backward pass that a device may overlap (DualPipe). Here they run
-  // one after the other.
+  // The next action of the list belongs to this one: a forward and a backward pass that a device may overlap (DualPipe). They need
+  // nothing of each other, and can start when the inputs of both are there. Here they run one after the other.
   bool overlaps_next = false;
   friend bool operator==(const Action&, const Action&) = default;
 };
@@ -106,20 +106,32 @@ Schedule makeSchedule(const ScheduleRequest& request);
 Schedule makeSchedule(std::string_view text, int ranks, int microbatches);
 
 // The form of torch.distributed.pipelining: a line per pipeline rank, actions separated by commas ("0F0,0F1,,0B0"; empty cells are
-// skipped), an overlapped pair as "(0F3;7B1)OVERLAP_F_B".
+// skipped), an overlapped pair as "(0F3;7B1)OVERLAP_F_B". UPDATE is ours: torch has no asynchronous schedules.
 std::string scheduleToCsv(const ScheduleOrders& orders);
-// Stages, microbatches and placement follow from the actions. Sends and receives, and torch's UNSHARD and RESHARD, are dropped: emission
-// places its own. Error(kConfiguration) with line and column for what is no action; `what` (the file) starts every message. The result
-// passes verifySchedule.
+// All actions that the text has, but torch's UNSHARD and RESHARD, which mean nothing here. Error(kConfiguration) "WHAT:line:column: ..."
+// for what is no action (`what` is the file).
+ScheduleOrders ordersFromCsv(std::string_view text, std::string_view what);
+// Stages, microbatches and placement follow from the actions. Sends, receives and REDUCE_GRAD are dropped: emission places its own.
+// Error(kConfiguration) as ordersFromCsv, and for UPDATE: a file does not say which weights are read. The result passes verifySchedule.
 Schedule scheduleFromCsv(std::string_view text, std::string_view what);
 
 // Completeness (every stage runs every microbatch once, B or both I and W), order, placement (each stage on one rank), version rules
-// (no pass reads a version that its rank has not made by then; versions do not go back), and freedom from deadlock when every send is a
-// rendezvous. Error(kConfiguration); its message names the fault and shows the grid of orders with the faulty step marked.
+// (an update takes the gradients of its minibatch and of no other; no pass reads a version that its rank has not made by then; versions do
+// not go back), and freedom from deadlock: passes of an overlapped pair start together. Without sends and receives that suffices for
+// withTransfers. Where the orders have them: every message is sent after its pass and received before its pass, in one order at
+// both ends, and the orders do not deadlock when every send waits for its receive.
+// Error(kConfiguration); its message names the fault and shows a window of the orders with the faulty step marked:
+//     schedule 1f1b: rank 1 runs 1B0 before 1F0, which it needs
+//         rank 0, step 0:  0F0   0F1   0B0   0F2   0B1   0B2
+//         rank 1, step 0: >1B0<  1F0   1F1   1B1   1F2   1B2
 void verifySchedule(const Schedule& schedule);
 
-// The orders with sends and receives between pipeline ranks (not between stages of one rank), placed so that no order deadlocks even if
-// every send waits for its receive: a receive stands as late as its pass allows, in the order in which its sender sends.
+// The orders of a schedule of passes that verifySchedule accepts, with sends and receives between pipeline ranks (not between stages of
+// one rank) placed so that they do not deadlock even if every send waits for its receive. A send follows its pass (both sends an overlapped
+// pair). A receive stands before the pass that needs it, after those that its sender sends before; earlier only where ranks would
+// wait for each other otherwise, and then it takes a message that is there: the sender that is stuck with it, whose receiver holds
+// the fewest that wait for their pass. So no order of passes that could run is lost, and buffers are bounded: 1 message
+// for gpipe, 2 for 1f1b and zb-h1, and never more than the passes that a rank runs before it needs the first of them.
 ScheduleOrders withTransfers(const Schedule& schedule);
 
 // The most stashes that the rank holds at once, from F to B (or W): in stages' shares, A/v each.

@@ -23,8 +23,7 @@ class ScheduleSimulation {
     const bool exposed = request.communication == CommunicationModel::kExposed;
     engine_.contention = request.contention;
     engine_.rendezvous = exposed;
-    if (exposed) fail(ErrorCode::kConfiguration, "communication that is not overlapped is not simulated yet; leave it overlapped");
-    actions_ = withDirectTransfers();
+    actions_ = exposed ? withTransfers(schedule_) : withDirectTransfers();
     engine_.ranks.resize(actions_.size());
     for (size_t rank = 0; rank < actions_.size(); ++rank) {
       if (!schedule_.asynchronous()) addUpdates(static_cast<int>(rank));
@@ -185,14 +184,17 @@ double Simulation::bubbleOfSpan() const {
 }
 
 std::vector<PassTimes> equalStages(const Schedule& schedule, const PassTimes& share) {
-  const int chunks = schedule.ranks() > 0 ? schedule.stages / schedule.ranks() : 1;
-  const auto part = [&](int64_t whole) {
-    PIPESHARD_CHECK(whole % chunks == 0, "{} does not divide by the {} stages of a rank", whole, chunks);
-    return whole / chunks;
-  };
-  const PassTimes chunk = {part(share.forward), part(share.backward_input), part(share.backward_weight), part(share.recomputation),
-                           part(share.update),  part(share.activation),     part(share.input_memory),    part(share.recomputed)};
-  return std::vector<PassTimes>(static_cast<size_t>(schedule.stages), chunk);
+  std::vector<PassTimes> stages;
+  for (const int rank : schedule.rank_of_stage) {
+    const int64_t chunks = std::count(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), rank);
+    const auto part = [&](int64_t whole) {
+      PIPESHARD_CHECK(whole % chunks == 0, "{} does not divide by the {} stages of rank {}", whole, chunks, rank);
+      return whole / chunks;
+    };
+    stages.push_back({part(share.forward), part(share.backward_input), part(share.backward_weight), part(share.recomputation),
+                      part(share.update), part(share.activation), part(share.input_memory), part(share.recomputed)});
+  }
+  return stages;
 }
 
 }  // namespace pipeshard

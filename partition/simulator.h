@@ -78,7 +78,8 @@ struct Simulation {
 // Errors: kConfiguration, as verifySchedule, when the orders wait for each other.
 Simulation simulate(const SimulationRequest& request);
 
-// Equal stages: `share` is of a pipeline rank's whole share; a chunk takes 1/v of it. Ticks and memory must divide by v (PIPESHARD_CHECK).
+// Equal shares: `share` is of a pipeline rank's whole share, and each of its v stages takes 1/v of it. Ticks and memory must divide by v
+// (PIPESHARD_CHECK).
 std::vector<PassTimes> equalStages(const Schedule& schedule, const PassTimes& share);
 
 }  // namespace pipeshard

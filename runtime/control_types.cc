@@ -43,6 +43,9 @@ const ControlSchema& nodeMessages() {
   static const ControlSchema schema{{"started", {{"pids", kArray, 0, {{"", kCount}}}}},
                                     {"alive", {}},
                                     {"ended", {{"rank", kCount}, {"description", kString}}},
+                                    {"clock", {{"asked", kInteger}, {"now", kInteger}}},
+                                    // A piece of what a rank has recorded, in hexadecimal; the last one reaches `total`.
+                                    {"trace", {{"rank", kCount}, {"offset", kCount}, {"total", kCount}, {"bytes", kString}}},
                                     {"bye", {}},
                                     {"leaving", {{"message", kString}}}};
   return schema;
@@ -56,6 +59,8 @@ const ControlSchema& nodeCommands() {
                                       {"towards", kString},
                                       {"arguments", kArray, 0, {{"", kString}}}}},
                                     {"alive", {}},
+                                    {"clock", {{"asked", kInteger}}},
+                                    {"trace", {}},
                                     {"kill", {}},
                                     {"stop", {{"code", kInteger}, {"message", kString}}}};
   return schema;

@@ -13,8 +13,10 @@ using CommandFunction = std::function<int()>;
 CommandFunction addInspectCommand(CLI::App& app);
 CommandFunction addPlanCommand(CLI::App& app);
 CommandFunction addExplainCommand(CLI::App& app);
+CommandFunction addSimulateCommand(CLI::App& app);
 CommandFunction addValidateCommand(CLI::App& app);
 CommandFunction addRunCommand(CLI::App& app);
+CommandFunction addReportCommand(CLI::App& app);
 CommandFunction addNodeCommand(CLI::App& app);
 CommandFunction addWorkerCommand(CLI::App& app);  // hidden: what the coordinator starts
 

@@ -2,10 +2,23 @@
 
 #include <charconv>
 
+#include <fmt/format.h>
+
 #include "ir/error.h"
 #include "tools/option_checks.h"
 
 namespace pipeshard {
+
+namespace {
+
+// One line per schedule.
+std::string scheduleHelp() {
+  std::string text = "The order of forward and backward passes:";
+  for (const ScheduleFamily& family : scheduleFamilies()) text += fmt::format("\n  {}: {}", family.name, family.description);
+  return text + "\nOptions follow a colon, as in name:key=2";
+}
+
+}  // namespace
 
 void addModelOptions(CLI::App& command, PlanRequest& request) {
   command.add_option("--dim", request.dimensions, "Bind a symbolic dimension, e.g. --dim batch=8; repeat for several")
@@ -80,7 +93,7 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
           "Memory of each device of a sharded stage, e.g. 16GB (default: no limit)")
       ->type_name("BYTES");
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
-  command.add_option("--schedule", request.partition.schedule, "sequential, gpipe or 1f1b")->capture_default_str();
+  command.add_option("--schedule", request.partition.schedule, scheduleHelp())->type_name("NAME[:OPTIONS]")->capture_default_str();
   command
       .add_option("--last-batch", request.last_batch,
                   "Examples in a shorter batch that ends an epoch; it gets programs of its own\n(default: what --data leaves over)")

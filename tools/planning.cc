@@ -49,12 +49,27 @@ std::string findBatchDimension(const Graph& graph, const std::string& asked, int
   return leading.size() == 1 ? *leading.begin() : "";
 }
 
-// At most two microbatches per stage, dividing the batch, each with a row for every data-parallel device.
-int64_t chooseMicrobatches(int64_t batch, const AskedStages& stages) {
-  for (int64_t count = std::min<int64_t>(batch, 2 * stages.count); count > 1; --count) {
-    if (batch % count == 0 && batch / count >= stages.widest) return count;
+bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches) {
+  try {
+    makeSchedule(schedule, ranks, static_cast<int>(microbatches));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfiguration) throw;
+    return false;
   }
-  return 1;
+}
+
+// As a file of orders says; else at most two microbatches per pipeline rank, dividing the batch, each with a row for every data-parallel
+// device, and such that the schedule exists, if any is.
+int64_t chooseMicrobatches(int64_t batch, const std::string& schedule, const AskedStages& stages) {
+  if (stages.microbatches > 0) return stages.microbatches;
+  int64_t largest = 1;
+  for (int64_t count = std::min<int64_t>(batch, 2 * stages.ranks); count >= 1; --count) {
+    if (count > 1 && (batch % count != 0 || batch / count < stages.widest)) continue;
+    if (scheduleExists(schedule, stages.ranks, count)) return count;
+    largest = std::max(largest, count);
+  }
+  return largest;
 }
 
 void decideMicrobatches(const PlanRequest& request, const Graph& graph, const AskedStages& stages, ForwardModel& model) {
@@ -71,7 +86,8 @@ void decideMicrobatches(const PlanRequest& request, const Graph& graph, const As
     return;
   }
   model.batch = bound->second;
-  model.microbatches = request.microbatches > 0 ? request.microbatches : chooseMicrobatches(model.batch, stages);
+  model.microbatches =
+      request.microbatches > 0 ? request.microbatches : chooseMicrobatches(model.batch, request.partition.schedule, stages);
   if (model.microbatches > model.batch) {
     fail(ErrorCode::kConfiguration, "a batch of {} ({}) cannot be cut into {} microbatches; choose at most {}", model.batch,
          model.batch_dimension, model.microbatches, model.batch);
@@ -306,7 +322,7 @@ StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer,
   PartitionOptions alone;
   alone.stages = "uniform:1";
   alone.schedule = "sequential";
-  partitionTraining(family.base(), alone, plan);
+  partitionTraining(family.base(), alone, plan);  // forgets the orders, too
   step.reference = emitPrograms(family, plan).at(0);
   const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
   for (RankProgram& rank : step.ranks) completeProgram(model, limits, rank.program);

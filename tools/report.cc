@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "partition/partition.h"
 #include "runtime/validate.h"
 #include "tools/console.h"
 #include "tools/report_gantt.h"
@@ -30,7 +31,7 @@ std::vector<Timeline> timelinesOf(const ReportInput& input, const Schedule& sche
   timelines.push_back(input.predicted
                           ? timelineOf(*input.predicted, input.plan)
                           : timelineOf(simulate({.schedule = schedule, .stages = passTimes(input.plan)}), schedule, input.plan));
-  if (input.measured) timelines.push_back(timelineOf(*input.measured, input.plan));
+  if (input.measured) timelines.push_back(timelineOf(*input.measured, input.plan, input.measured_step));
   return timelines;
 }
 
@@ -158,7 +159,7 @@ std::vector<Section> sectionsOf(const ReportInput& input, const Schedule& schedu
   return sections;
 }
 
-Schedule scheduleOf(const ReportInput& input) { return input.schedule != nullptr ? *input.schedule : scheduleOfPlan(input.plan); }
+Schedule scheduleOf(const ReportInput& input) { return input.schedule != nullptr ? *input.schedule : scheduleOf(input.plan); }
 
 }  // namespace
 

@@ -39,12 +39,13 @@ std::vector<MemoryParts> readMemory(const Plan& plan, const std::string& plan_di
 struct ReportInput {
   const Plan& plan;
   const ValidationReport* validation = nullptr;  // null: planned only
-  const Schedule* schedule = nullptr;            // null: scheduleOfPlan (tools/report_timeline.h)
+  const Schedule* schedule = nullptr;            // null: scheduleOf(plan) (partition/partition.h)
   std::vector<ReportedParameter> parameters = {};
   std::vector<MemoryParts> memory = {};  // readMemory; empty: not known
   // What was simulated of the programs; none: the schedule, simulated with the plan's FLOPs, transfers free.
   std::optional<Trace> predicted = {};
-  std::optional<Trace> measured = {};  // `run --trace`; its last step is shown
+  std::optional<Trace> measured = {};  // `run --trace`
+  int64_t measured_step = 0;           // 0: its last
 };
 
 // The whole page. Throws what makeSchedule and simulate throw, and Error(kConfiguration) for a trace without a step.

@@ -266,11 +266,6 @@ std::vector<PassTimes> passTimes(const Plan& plan) {
   return times;
 }
 
-Schedule scheduleOfPlan(const Plan& plan) {
-  const int updates = static_cast<int>(std::max<int64_t>(1, plan.updates_per_step));
-  return makeSchedule(plan.schedule, static_cast<int>(pipelineRanks(plan).size()), static_cast<int>(plan.microbatches) * updates);
-}
-
 BubbleFormula bubbleFormula(const Schedule& schedule) {
   const std::string name = schedule.name.substr(0, schedule.name.find(':'));
   const int64_t p = schedule.ranks();

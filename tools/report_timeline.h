@@ -81,9 +81,6 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step = 0);
 std::vector<PassTimes> passTimes(const Plan& plan);
 bool hasFlops(const Plan& plan);
 
-// The schedule that the plan names or holds. Errors as makeSchedule and scheduleFromCsv.
-Schedule scheduleOfPlan(const Plan& plan);
-
 // What theory says of a schedule with p equal ranks, F = I = W.
 struct BubbleFormula {
   std::string of_step;    // "(p-1)/(m+p-1)"

@@ -16,7 +16,8 @@
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
-#include "tools/report.h"
+#include "tools/report_files.h"
+#include "tools/trace_options.h"
 
 namespace pipeshard {
 namespace {
@@ -115,6 +116,7 @@ struct ValidateCommand {
   JobSpec job;
   ListenOptions listen;
   double bound = 0;
+  TraceOptions trace;
 
   int run() {
     if (boundGiven() && !(bound > 0 && std::isfinite(bound))) fail(ErrorCode::kUsage, "--bound {}: expected a positive number", bound);
@@ -135,12 +137,15 @@ struct ValidateCommand {
     ValidateSpec spec = makeSpec(plan, plan_directory, work);
     const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, spec.planned);
     if (!nodes) noteCrowding(countRanks(plan_directory));
+    trace.apply(spec.planned, true);
+    TraceWriter writer(trace);
     const ValidationReport report = validate(spec, show);
     progress.clear();
     print(plan, report);
+    writer.finish();
     if (!json.empty()) writeOutputFile(json, toJson(report).dump(1) + "\n");
-    writeOutputFile(plan_directory + "/report.html",
-                    renderReport({.plan = plan, .validation = &report, .parameters = readParameters(plan, plan_directory)}));
+    keepValidation(report, trace.trace, plan_directory);
+    writeReport(plan_directory);
     return report.passed() ? 0 : kFailed;
   }
 
@@ -219,6 +224,7 @@ CommandFunction addValidateCommand(CLI::App& app) {
   sub->add_option("--steps", command->job.steps, "How many training steps")->check(positiveWhole())->capture_default_str();
   addJobOptions(*sub, command->job);
   addListenOptions(*sub, command->listen);
+  command->trace.add(*sub);
   sub->add_option("--bound", command->bound,
                   "Largest error of loss, gradients and (SGD) parameters\n(default: 1e-5 for float32, 1e-11 for float64)");
   sub->add_option("-o,--output", command->output, "Keep the plan directory, with the report, here")->type_name("DIR");

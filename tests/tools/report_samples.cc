@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "partition/partition.h"
 #include "partition/simulator.h"
 #include "tools/report_timeline.h"
 
@@ -33,7 +34,7 @@ Plan planOf(int stages, int64_t microbatches, const std::string& schedule) {
 }
 
 Plan chunkedPlan(int ranks, int chunks, int64_t microbatches) {
-  Plan plan = planOf(ranks * chunks, microbatches, "1f1b");
+  Plan plan = planOf(ranks * chunks, microbatches, chunks == 1 ? "zb-h1" : fmt::format("interleaved:v={}", chunks));
   plan.model_path = "/home/somebody/models/language/gpt2-small-with-a-loss-inside-and-a-long-name.onnx";
   plan.cluster = {(ranks + 7) / 8, std::min(ranks, 8)};
   plan.optimizer = "adamw:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-08,weight_decay=0.01";
@@ -51,30 +52,6 @@ Plan chunkedPlan(int ranks, int chunks, int64_t microbatches) {
     layer.flops = stage.forward_flops;
   }
   return plan;
-}
-
-Schedule chunkedSchedule(int ranks, int chunks, int microbatches, bool split) {
-  Schedule schedule;
-  schedule.name = fmt::format("looped-bfs:v={}", chunks);
-  schedule.stages = ranks * chunks;
-  schedule.microbatches = microbatches;
-  schedule.rank_of_stage.clear();
-  for (int s = 0; s < schedule.stages; ++s) schedule.rank_of_stage.push_back(s % ranks);
-  schedule.orders.resize(static_cast<size_t>(ranks));
-  for (int r = 0; r < ranks; ++r) {
-    std::vector<Action>& order = schedule.orders[static_cast<size_t>(r)];
-    for (int c = 0; c < chunks; ++c) {
-      for (int k = 0; k < microbatches; ++k) order.push_back({c * ranks + r, ActionKind::kForward, k});
-    }
-    for (int c = chunks - 1; c >= 0; --c) {
-      for (int k = 0; k < microbatches; ++k) {
-        order.push_back({c * ranks + r, split ? ActionKind::kBackwardInput : ActionKind::kBackward, k});
-        if (split) order.push_back({c * ranks + r, ActionKind::kBackwardWeight, k});
-      }
-    }
-  }
-  verifySchedule(schedule);
-  return schedule;
 }
 
 Plan shardedPlan() {
@@ -172,17 +149,17 @@ std::vector<std::pair<std::string, std::string>> samplePages() {
   const Plan planned = planOf(4, 8, "1f1b");
   pages.emplace_back("planned", renderReport({.plan = planned}));
   const Plan chunked = chunkedPlan(4, 2, 8);
-  const Schedule schedule = chunkedSchedule(4, 2, 8);
+  const Schedule schedule = scheduleOf(chunked);
   const Trace measured = measuredTrace(chunked, schedule);
   const ValidationReport passed = validatedRun(4);
-  pages.emplace_back("measured", renderReport({.plan = chunked, .validation = &passed, .schedule = &schedule, .measured = measured}));
+  pages.emplace_back("measured", renderReport({.plan = chunked, .validation = &passed, .measured = measured}));
   Plan limited = shardedPlan();
   limited.stages[0].sharding->memory_limit = 400 << 20;
   const ValidationReport failed = validated({compared("broken", std::numeric_limits<double>::infinity(), 1e-5)});
   pages.emplace_back("sharded", renderReport({.plan = limited, .validation = &failed, .parameters = shardedParameters()}));
   const Plan large = chunkedPlan(16, 1, 128);
-  const Schedule split = chunkedSchedule(16, 1, 128, true);
-  pages.emplace_back("large", renderReport({.plan = large, .schedule = &split, .measured = measuredTrace(large, split)}));
+  const Schedule split = scheduleOf(large);
+  pages.emplace_back("large", renderReport({.plan = large, .measured = measuredTrace(large, split)}));
   return pages;
 }
 

@@ -13,10 +13,9 @@ namespace pipeshard {
 
 // A stage per device, each of forward 100, backward 200 FLOPs.
 Plan planOf(int stages, int64_t microbatches, const std::string& schedule);
-// `ranks` devices in nodes of eight at most, `chunks` stages on each (stage s on device s mod ranks), names as exporters give them.
+// `ranks` devices in nodes of eight at most, `chunks` stages on each (stage s on device s mod ranks), names as exporters give them;
+// interleaved, or zb-h1 with one stage each.
 Plan chunkedPlan(int ranks, int chunks, int64_t microbatches);
-// For chunkedPlan: all microbatches forward through a chunk, then through the next, then backward; with `split`, in input and weight parts.
-Schedule chunkedSchedule(int ranks, int chunks, int microbatches, bool split = false);
 Plan shardedPlan();
 std::vector<ReportedParameter> shardedParameters();
 

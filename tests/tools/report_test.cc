@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/error.h"
+#include "partition/partition.h"
 #include "runtime/validate.h"
 #include "tests/tools/report_samples.h"
 #include "tools/report_html.h"
@@ -155,8 +156,8 @@ TEST(Report, IsTheSameForTheSameInput) {
 
 TEST(Report, ShowsWhatWasMeasuredBelowWhatWasPredicted) {
   const Plan plan = chunkedPlan(4, 2, 8);
-  const Schedule schedule = chunkedSchedule(4, 2, 8);
-  const std::string page = renderReport({.plan = plan, .schedule = &schedule, .measured = measuredTrace(plan, schedule)});
+  const Schedule schedule = scheduleOf(plan);
+  const std::string page = renderReport({.plan = plan, .measured = measuredTrace(plan, schedule)});
   const size_t predicted = page.find(">predicted</text>");
   const size_t measured = page.find(">measured</text>");
   ASSERT_NE(predicted, std::string::npos);
@@ -178,8 +179,7 @@ TEST(Report, TellsTheBubbleByFormulaWhereThereIsOne) {
 
 TEST(Report, TellsChunksOfARankApartByShades) {
   const Plan plan = chunkedPlan(4, 2, 8);
-  const Schedule schedule = chunkedSchedule(4, 2, 8);
-  const std::string page = renderReport({.plan = plan, .schedule = &schedule});
+  const std::string page = renderReport({.plan = plan});
   EXPECT_EQ(countOf(page, "<rect class=\"f0\" x=\"0\""), 2u);  // the legend's, and the first pass of rank 0
   EXPECT_GE(countOf(page, "<rect class=\"f2\""), 32u);
   EXPECT_EQ(countOf(page, "<rect class=\"f1\""), 0u);
@@ -196,8 +196,8 @@ TEST(Report, ShowsWhatMemoryIsForAsPlanned) {
 
 TEST(ReportPictures, StandAloneAsFiles) {
   const Plan plan = chunkedPlan(4, 2, 8);
-  const Schedule schedule = chunkedSchedule(4, 2, 8);
-  const auto pictures = renderPictures({.plan = plan, .schedule = &schedule, .measured = measuredTrace(plan, schedule)});
+  const Schedule schedule = scheduleOf(plan);
+  const auto pictures = renderPictures({.plan = plan, .measured = measuredTrace(plan, schedule)});
   ASSERT_EQ(pictures.size(), 3u);
   for (const auto& [name, svg] : pictures) {
     EXPECT_TRUE(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"")) << name;

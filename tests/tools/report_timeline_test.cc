@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "partition/partition.h"
 #include "tests/expect_error.h"
 #include "tests/tools/report_samples.h"
 
@@ -63,7 +64,7 @@ TEST(StepParts, FillTheStep) {
 TEST(TimelineOfSchedule, HasTheStagesOfEachRankAndRecomputationApart) {
   Plan plan = chunkedPlan(2, 2, 4);
   plan.stages[3].recomputation = "always";
-  const Schedule schedule = chunkedSchedule(2, 2, 4);
+  const Schedule schedule = scheduleOf(plan);
   const Timeline timeline = timelineOf(simulate({.schedule = schedule, .stages = passTimes(plan)}), schedule, plan);
   ASSERT_EQ(timeline.ranks.size(), 2u);
   EXPECT_THAT(timeline.ranks[1].stages, ::testing::ElementsAre(1, 3));
@@ -75,7 +76,7 @@ TEST(TimelineOfSchedule, HasTheStagesOfEachRankAndRecomputationApart) {
   }
   EXPECT_EQ(recomputed, 4 * plan.stages[3].forward_flops);
   EXPECT_EQ(backward, 4 * plan.stages[3].backward_flops);
-  EXPECT_EQ(timeline.ranks[1].peakMemory(), 8);  // four microbatches of two stages
+  EXPECT_EQ(timeline.ranks[1].peakMemory(), peakActivations(schedule.orders[1]));
 }
 
 TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
