@@ -32,6 +32,7 @@ std::vector<Timeline> timelinesOf(const ReportInput& input, const Schedule& sche
                           ? timelineOf(*input.predicted, input.plan)
                           : timelineOf(simulate({.schedule = schedule, .stages = passTimes(input.plan)}), schedule, input.plan));
   if (input.measured) timelines.push_back(timelineOf(*input.measured, input.plan, input.measured_step));
+  for (Timeline& timeline : timelines) joinHalves(schedule, timeline);
   return timelines;
 }
 

@@ -17,7 +17,7 @@ constexpr double kGap = 7;
 constexpr double kHead = 26;
 constexpr double kAxis = 26;
 constexpr double kNarrowest = 920;
-constexpr double kWidest = 4000;
+constexpr double kWidest = 2400;
 constexpr double kForwardBox = 15;  // wanted: holds the number of a microbatch
 constexpr size_t kMostNumbered = 1600;
 constexpr size_t kMostRows = 64;
@@ -62,7 +62,8 @@ class Gantt {
     for (const Timeline& timeline : timelines_) {
       if (timeline.ranks.size() > kMostTallRows) row_ = kLowRow;
       for (const TimelineRank& rank : timeline.ranks) {
-        boxes_ += rank.bars.size();
+        boxes_ +=
+            static_cast<size_t>(std::count_if(rank.bars.begin(), rank.bars.end(), [](const auto& b) { return b.work != Work::kOther; }));
         lanes_ = lanes_ || std::any_of(rank.transfers.begin(), rank.transfers.end(), [](const auto& t) { return t.end > t.arrived; });
       }
     }
@@ -138,7 +139,9 @@ class Gantt {
       const double width = axis_.x(scales_[t] * static_cast<double>(timeline.length));
       for (const char* layer : {"track", "idle"})
         boxes += fmt::format("<rect class=\"{}\" x=\"0\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\"/>", layer, y, width, row_);
-      boxes += boxes_ <= kMostNumbered ? numbered(t, rank, y) : plain(t, rank, y);
+      const bool numbers = boxes_ <= kMostNumbered;
+      boxes += plain(t, rank, y, numbers);
+      if (numbers) boxes += numbered(t, rank, y);
       if (lanes_) boxes += transfers(t, rank, y + row_ + 1);
       boxes += svgText(axis_.width + 8, y + middle(), "dim", fmt::format("{:.1f}% idle", 100 * idle)) + "\n";
       y += row_ + (row_ == kLowRow ? kGap / 2 : kGap) + (lanes_ ? kLane : 0);
@@ -169,6 +172,7 @@ class Gantt {
   std::string numbered(size_t t, const TimelineRank& rank, double y) const {
     std::string svg;
     for (const TimelineBar& bar : rank.bars) {
+      if (bar.work == Work::kOther) continue;
       const BarStyle style = styleOf(rank, bar);
       const double left = x(t, bar.start);
       const double width = std::max(0.4, x(t, bar.end) - left - 1);
@@ -183,7 +187,7 @@ class Gantt {
   }
 
   // Boxes of one class that touch become one area.
-  std::string plain(size_t t, const TimelineRank& rank, double y) const {
+  std::string plain(size_t t, const TimelineRank& rank, double y, bool only_others) const {
     struct Path {
       std::string text;
       int64_t start = 0, end = 0;
@@ -195,6 +199,7 @@ class Gantt {
                                  x(t, path.end) - x(t, path.start));
     };
     for (const TimelineBar& bar : rank.bars) {
+      if (only_others && bar.work != Work::kOther) continue;
       Path& path = paths[styleOf(rank, bar).box];
       if (path.end == bar.start && path.end > path.start) {
         path.end = bar.end;

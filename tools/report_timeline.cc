@@ -54,8 +54,8 @@ Work workOf(ActionKind kind) {
 // "0F3" as schedules name actions, "recompute 0F3", "update".
 Work workOfEvent(const TraceEvent& event) {
   if (event.kind != TraceEventKind::kCompute) return Work::kOther;
-  if (event.name.starts_with("recompute")) return Work::kRecomputation;
-  if (event.name.starts_with("update") || event.name.find("UPDATE") != std::string::npos) return Work::kUpdate;
+  if (event.name.find("recompute") != std::string::npos) return Work::kRecomputation;
+  if (event.name.find("update") != std::string::npos || event.name.find("UPDATE") != std::string::npos) return Work::kUpdate;
   size_t at = 0;
   while (at < event.name.size() && event.name[at] >= '0' && event.name[at] <= '9') ++at;
   if (at == 0 || at == event.name.size()) return Work::kOther;
@@ -242,6 +242,31 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
   }
   addMemory(trace, begin, end, timeline.ranks);
   return timeline;
+}
+
+void joinHalves(const Schedule& schedule, Timeline& timeline) {
+  std::set<std::pair<int, int>> whole;
+  for (const std::vector<Action>& order : schedule.orders) {
+    for (const Action& action : order) {
+      if (action.kind == ActionKind::kBackward) whole.emplace(action.stage, action.microbatch);
+    }
+  }
+  for (TimelineRank& rank : timeline.ranks) {
+    std::vector<TimelineBar> joined;
+    for (TimelineBar bar : rank.bars) {
+      const bool half = bar.work == Work::kBackwardInput || bar.work == Work::kBackwardWeight;
+      if (half && whole.contains({bar.stage, bar.microbatch})) bar.work = Work::kBackward;
+      const bool continues = !joined.empty() && bar.work == Work::kBackward && joined.back().work == Work::kBackward &&
+                             joined.back().stage == bar.stage && joined.back().microbatch == bar.microbatch &&
+                             joined.back().end == bar.start;
+      if (continues) {
+        joined.back().end = bar.end;
+      } else {
+        joined.push_back(bar);
+      }
+    }
+    rank.bars = std::move(joined);
+  }
 }
 
 bool hasFlops(const Plan& plan) {

@@ -77,6 +77,9 @@ Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, cons
 // Of one step of a trace; step 0: its last. Rows are the trace's ranks. Error(kConfiguration) when the trace has no such step.
 Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step = 0);
 
+// Programs run every backward pass in its two halves; where the schedule has them as one, they become one kind of bar.
+void joinHalves(const Schedule& schedule, Timeline& timeline);
+
 // The times that the plan's FLOPs give on equal devices; F=1, I=W=1 for every stage when a stage has no FLOPs.
 std::vector<PassTimes> passTimes(const Plan& plan);
 bool hasFlops(const Plan& plan);

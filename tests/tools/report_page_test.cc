@@ -81,7 +81,7 @@ TEST(ReportPage, IsWellFormed) {
 
 TEST(ReportPage, StaysLightForManyRanksAndMicrobatches) {
   for (const auto& [name, html] : pages()) EXPECT_LT(html.size(), 1'500'000u) << name;
-  EXPECT_EQ(pages().back().second.find("<g><title>"), std::string::npos);           // no boxes of their own
+  EXPECT_EQ(pages().back().second.find("<g><title>"), std::string::npos);               // no boxes of their own
   EXPECT_NE(pages().back().second.find("15: 15F0 15I0 15F1 15I1"), std::string::npos);  // but the orders as text
 }
 

@@ -119,6 +119,26 @@ TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
   }
 }
 
+TEST(JoinHalves, MakesOneKindOfBackwardPassWhereTheScheduleHasOne) {
+  Schedule schedule;
+  schedule.microbatches = 2;
+  schedule.orders = {{{0, ActionKind::kForward, 0},
+                      {0, ActionKind::kForward, 1},
+                      {0, ActionKind::kBackward, 0},
+                      {0, ActionKind::kBackwardInput, 1},
+                      {0, ActionKind::kBackwardWeight, 1}}};
+  Timeline timeline;
+  timeline.ranks.resize(1);
+  timeline.ranks[0].bars = {{Work::kForward, 0, 0, 0, 1},        {Work::kForward, 0, 1, 1, 2},       {Work::kBackwardInput, 0, 0, 2, 3},
+                            {Work::kBackwardWeight, 0, 0, 3, 5}, {Work::kBackwardInput, 0, 1, 5, 6}, {Work::kBackwardWeight, 0, 1, 6, 7}};
+  joinHalves(schedule, timeline);
+  ASSERT_EQ(timeline.ranks[0].bars.size(), 5u);
+  EXPECT_EQ(timeline.ranks[0].bars[2].work, Work::kBackward);
+  EXPECT_EQ(timeline.ranks[0].bars[2].end, 5);
+  EXPECT_EQ(timeline.ranks[0].bars[3].work, Work::kBackwardInput);
+  EXPECT_EQ(timeline.busy(), 7);
+}
+
 TEST(PassTimes, FollowTheFlopsAndFallBackToEqualParts) {
   Plan plan = planOf(2, 2, "gpipe");
   plan.stages[1].backward_flops = 350;
