@@ -220,6 +220,7 @@ std::string planToJson(const Plan& plan) {
   document["microbatches"] = plan.microbatches;
   if (plan.last_batch > 0) document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
+  if (plan.bucket_bytes != kDefaultBucketBytes) document["bucket_bytes"] = plan.bucket_bytes;
   document["schedule"] = plan.schedule;
   if (!plan.schedule_orders.empty()) document["schedule_orders"] = plan.schedule_orders;
   for (const auto& [key, given] : givenLists(plan)) {
@@ -238,10 +239,10 @@ Plan planFromJson(std::string_view text) {
   const Json document = parseJson(text, "plan.json");
   checkJsonVersion(document, "plan.json", kPlanVersion);
   const JsonReader json(document, "plan.json");
-  json.expectObject(
-      {"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches", "schedule",
-       "layers", "stages"},
-      {"notes", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "schedule_orders", "shardings", "strategies", "specs"});
+  json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
+                     "schedule", "layers", "stages"},
+                    {"notes", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes", "schedule_orders",
+                     "shardings", "strategies", "specs"});
   Plan plan;
   plan.model_path = json.at("model").string();
   const JsonReader dimensions = json.at("dimensions");
@@ -259,6 +260,7 @@ Plan planFromJson(std::string_view text) {
     plan.last_microbatches = last.at("microbatches").integer(1, plan.last_batch);
   }
   if (json.has("updates_per_step")) plan.updates_per_step = json.at("updates_per_step").integer(1, INT32_MAX);
+  if (json.has("bucket_bytes")) plan.bucket_bytes = json.at("bucket_bytes").integer(0, INT64_MAX);
   plan.schedule = json.at("schedule").string();
   if (json.has("schedule_orders")) plan.schedule_orders = json.at("schedule_orders").strings();
   for (const JsonReader& layer : json.at("layers").elements()) {

@@ -88,6 +88,7 @@ class ProgressSimulator {
       std::map<int, size_t> messages;
       for (const Instruction& instruction : program.instructions) {
         rank.message.push_back(instruction.kind == InstructionKind::kReceive ? messages[instruction.peer]++ : 0);
+        if (instruction.kind == InstructionKind::kAllReduce) rank.summed.insert(program.buffer(instruction.inputs[0]).name);
       }
     }
   }
@@ -113,6 +114,7 @@ class ProgressSimulator {
  private:
   struct Rank {
     BackgroundWaits waits;
+    std::set<std::string> summed;                                // names of buffers, by all_reduce
     size_t at = 0;                                               // the next instruction; their number: the end of the step
     size_t posted = 0;                                           // of the lane's instructions
     size_t done = 0;                                             // of them
@@ -240,6 +242,14 @@ class ProgressSimulator {
     return std::nullopt;
   }
 
+  static std::vector<std::string> namesOf(const Program& program, const std::vector<BufferId>& ids) {
+    std::vector<std::string> names;
+    for (BufferId id : ids) names.push_back(program.buffer(id).name);
+    return names;
+  }
+
+  bool sums(const Program& program, const std::string& name) const { return of(program.rank).summed.count(name) > 0; }
+
   // Two ranks that meet in a collective mean the same one, as far as programs show: of one microbatch and phase, or two
   // all_reduce of equal tensors.
   void verifyPartners(const Actor& actor, const Actor& other_actor) const {
@@ -255,12 +265,21 @@ class ProgressSimulator {
       failVerification(describeAt(program, at),
                        fmt::format("its collective meets that of {}: the orders of collectives differ", describeAt(other, other_at)));
     }
-    if (mine.kind != InstructionKind::kAllReduce) return;
+    if (mine.kind != InstructionKind::kAllReduce) {
+      if (mine.microbatch < 0 && namesOf(program, mine.inputs) != namesOf(other, theirs.inputs)) {
+        failVerification(describeAt(program, at), fmt::format("it meets {}, which is about other tensors", describeAt(other, other_at)));
+      }
+      return;
+    }
     const Buffer& my_buffer = sentBuffer(program, at);
     const Buffer& their_buffer = sentBuffer(other, other_at);
     if (my_buffer.data_type != their_buffer.data_type || my_buffer.shape != their_buffer.shape) {
       failVerification(describeAt(program, at),
                        fmt::format("its tensor differs in type or shape from that of {}", describeAt(other, other_at)));
+    }
+    if (my_buffer.name != their_buffer.name && (sums(other, my_buffer.name) || sums(program, their_buffer.name))) {
+      failVerification(describeAt(program, at), fmt::format("it meets {}, which is about another tensor: the orders of collectives differ",
+                                                            describeAt(other, other_at)));
     }
     if (my_buffer.name == their_buffer.name && my_buffer.part != their_buffer.part) {
       failVerification(describeAt(program, at),

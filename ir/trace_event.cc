@@ -36,7 +36,7 @@ void verifyEvent(const Trace& trace, const TraceEvent& event) {
   if (message && (event.peer < 0 || event.peer >= trace.ranks || event.peer == event.rank)) {
     failEvent(event, fmt::format("its peer is {}", event.peer));
   }
-  if (message && event.message < 0) failEvent(event, "its message has no number");
+  if (event.kind == TraceEventKind::kSend && event.message < 0) failEvent(event, "its message has no number");
 }
 
 void verifyMessages(const Trace& trace) {
@@ -46,7 +46,8 @@ void verifyMessages(const Trace& trace) {
     if (event.kind == TraceEventKind::kSend && !sends.emplace(MessageKey{event.rank, event.peer, event.message}, &event).second) {
       failEvent(event, fmt::format("message {} is sent twice", event.message));
     }
-    if (event.kind == TraceEventKind::kReceive && !receives.emplace(MessageKey{event.peer, event.rank, event.message}, &event).second) {
+    const bool matched = event.kind == TraceEventKind::kReceive && event.message >= 0;
+    if (matched && !receives.emplace(MessageKey{event.peer, event.rank, event.message}, &event).second) {
       failEvent(event, fmt::format("message {} is received twice", event.message));
     }
   }

@@ -5,6 +5,7 @@
 #include "partition/emit_free.h"
 #include "partition/emit_messages.h"
 #include "partition/emit_rank.h"
+#include "partition/gradient_buckets.h"
 #include "partition/layout.h"
 #include "partition/partition.h"
 #include "partition/schedule.h"
@@ -28,48 +29,62 @@ int64_t smallestCell(const Layout& layout, const TrainingFamily& family) {
   return rows;
 }
 
-// Chunks of a rank would keep one value in several ways.
-void refuseShardedChunks(const Plan& plan, const Layout& layout) {
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    if (!plan.stages[s].sharding || layout.stagesOf(layout.group(static_cast<int>(s))).size() == 1) continue;
-    fail(ErrorCode::kConfiguration,
-         "stage {} is sharded (--method {}), and its devices have other stages too (--schedule {}); leave out --method, or take a schedule "
-         "with one stage per pipeline rank",
-         s, plan.stages[s].sharding->method, plan.schedule);
-  }
-}
-
 }  // namespace
 
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan) {
   return emitPrograms(family, plan, scheduleOf(plan));
 }
 
-std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
+namespace {
+
+// `stage_of_parameter`: as WeightVersions.
+std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule, const Cut& cut,
+                              std::vector<int> stage_of_parameter) {
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family);
-  PIPESHARD_CHECK(schedule.stages == layout.stages() && schedule.microbatches == family.microbatches(),
+  PIPESHARD_CHECK(schedule.stages == layout.stages() && schedule.microbatches == family.microbatches() * plan.updates_per_step,
                   "the schedule {} is of another plan", schedule.name);
-  refuseShardedChunks(plan, layout);
-  if (schedule.asynchronous() || schedule.forward_only) {
-    fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but not run yet; choose a synchronous one", schedule.name);
-  }
-  const Cut cut = cutTraining(training, plan);
+  const WeightVersions versions(schedule, std::move(stage_of_parameter));
   const Messages messages(cut, schedule);
   std::vector<TimeKind> kinds(training.graph.values.size());
   if (layout.hasDataParallelism()) kinds = batchKinds(family, smallestCell(layout, family));
   const StageShardings shardings(family, plan, cut);
-  const EmissionContext context{family, layout, cut, schedule, messages, kinds, shardings, separatorFor(training.graph)};
+  const EmissionContext context{family,   layout,   plan.stages, cut,       schedule,
+                                versions, messages, kinds,       shardings, separatorFor(training.graph)};
   std::vector<RankProgram> ranks;
   std::vector<Program> programs;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     ranks.push_back(emitRank(context, rank));
+    if (!schedule.asynchronous()) postGradientBuckets(ranks.back(), plan.bucket_bytes, context.separator);
     programs.push_back(ranks.back().program);
   }
   insertFrees(programs);
   verifyPrograms(programs);
   for (size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].program = std::move(programs[rank]);
   return ranks;
+}
+
+}  // namespace
+
+std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
+  if (schedule.forward_only) {
+    fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but does not train; choose one with backward passes",
+         schedule.name);
+  }
+  const Cut cut = cutTraining(family.base(), plan);
+  refuseUndefinedVersions(family.base(), cut, plan, schedule);
+  return emit(family, plan, schedule, cut, cut.owners);
+}
+
+RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
+  PartitionOptions options;
+  options.stages = "uniform:1";
+  options.schedule = "sequential";
+  Plan alone = plan;
+  partitionTraining(family.base(), options, alone);  // forgets the orders, too
+  alone.updates_per_step = plan.updates_per_step;
+  const std::vector<int> stage_of_parameter = cutTraining(family.base(), plan).owners;
+  return std::move(emit(family, alone, onOneDevice(schedule), cutTraining(family.base(), alone), stage_of_parameter).front());
 }
 
 std::vector<RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan) {

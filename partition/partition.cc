@@ -1,6 +1,7 @@
 #include "partition/partition.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +20,7 @@
 #include "partition/node_stages.h"
 #include "partition/plan_schedule.h"
 #include "partition/schedule.h"
+#include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
 namespace {
@@ -335,6 +337,52 @@ void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
   }
 }
 
+// What the passes of a pipeline rank cost, in parts of a thousand, as far as FLOPs tell.
+ScheduleCosts costsOf(const Chain& chain) {
+  std::array<int64_t, 3> flops = {};  // forward, backward-input, backward-weight
+  for (size_t n = 0; n < chain.training.graph.nodes.size(); ++n) {
+    const Phase phase = chain.training.node_phase[n];
+    const size_t part = phase == Phase::kForward ? 0 : phase == Phase::kBackwardInput ? 1 : 2;
+    if (part == 2 && phase != Phase::kBackwardWeight) continue;
+    flops[part] += nodeFlops(chain.training.graph, NodeId(n));
+  }
+  const int64_t unit = std::max<int64_t>(1, (flops[0] + flops[1] + flops[2]) / 1000);
+  const auto share = [&](size_t part) { return std::max<int64_t>(1, (flops[part] + unit / 2) / unit); };
+  ScheduleCosts costs;
+  costs.forward = share(0);
+  costs.backward_input = share(1);
+  costs.backward_weight = share(2);
+  return costs;
+}
+
+// --recompute, for all stages or by stage.
+void fillRecomputations(const std::string& text, Plan& plan) {
+  const auto failHere = [&](std::string_view found) {
+    fail(ErrorCode::kUsage,
+         "--recompute {}: found \"{}\"; expected never, always or except-last, for all stages or by stage from 0 to {}, each once, as in "
+         "0:always,2:except-last",
+         text, found, plan.stages.size() - 1);
+  };
+  const auto isMode = [](std::string_view mode) { return mode == "never" || mode == "always" || mode == "except-last"; };
+  if (isMode(text)) {
+    for (StagePlan& stage : plan.stages) stage.recomputation = text;
+    return;
+  }
+  if (text.ends_with(',')) failHere("");
+  std::set<size_t> seen;
+  for (std::string_view rest = text; seen.empty() || !rest.empty();) {
+    const std::string_view entry = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
+    const size_t colon = entry.find(':');
+    size_t stage = 0;
+    const auto [end, error] = std::from_chars(entry.data(), entry.data() + std::min(colon, entry.size()), stage);
+    const bool is_stage =
+        colon != std::string_view::npos && error == std::errc() && end == entry.data() + colon && stage < plan.stages.size();
+    if (!is_stage || !isMode(entry.substr(colon + 1)) || !seen.insert(stage).second) failHere(entry);
+    plan.stages[stage].recomputation = entry.substr(colon + 1);
+  }
+}
+
 void fillPeaks(Plan& plan) {
   const Schedule schedule = scheduleOf(plan);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -380,14 +428,27 @@ AskedStages askedStages(const PartitionOptions& options) {
   return asked;
 }
 
+namespace {
+
+int updatesPerStep(const PartitionOptions& options, const AskedSchedule& schedule) {
+  if (!schedule.given && isAsynchronous(schedule.text)) return options.window > 0 ? options.window : kDefaultWindow;
+  if (options.window == 0) return 1;
+  fail(ErrorCode::kUsage, "--window {}: the schedule {} updates once per step; a window of several updates goes with pipedream schedules",
+       options.window, options.schedule);
+}
+
+}  // namespace
+
 void partitionTraining(const TrainingGraph& training, const PartitionOptions& options, Plan& plan) {
   const Chain chain = chainOf(training);
   plan.microbatches = training.microbatches;
   const AskedSchedule schedule = askSchedule(options.schedule);
+  plan.updates_per_step = updatesPerStep(options, schedule);
   const Choice choice = decide(options, schedule, chain, plan);
   fillLayers(chain, choice.cuts.layer_ends, plan);
   fillStages(chain, choice, plan);
-  setSchedule(schedule, plan);
+  setSchedule(schedule, costsOf(chain), plan);
+  fillRecomputations(options.recomputation, plan);
   fillPeaks(plan);
   noteUntrained(chain, plan);
 }

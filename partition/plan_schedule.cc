@@ -1,6 +1,9 @@
 #include "partition/plan_schedule.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include <fmt/ranges.h>
 
@@ -9,6 +12,22 @@
 
 namespace pipeshard {
 namespace {
+
+constexpr const char* kOfFile = "file";  // Plan::schedule of orders that were read
+
+std::string readOrders(const std::string& path) {
+  constexpr std::uintmax_t kMostBytes = 64 << 20;
+  std::ifstream file(path, std::ios::binary);
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (!file || error) fail(ErrorCode::kMissingInput, "--schedule {}: there is no file of this name that can be read", path);
+  if (size > kMostBytes) fail(ErrorCode::kConfiguration, "--schedule {}: too large for a file of orders ({} bytes)", path, size);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+bool meansFile(const std::string& text) { return text.find('/') != std::string::npos || text.ends_with(".csv"); }
 
 std::string devicesText(const Plan& plan, size_t stage) { return fmt::format("[{}]", fmt::join(plan.stages[stage].devices, ",")); }
 
@@ -49,9 +68,16 @@ std::vector<int> deviceGroups(const Plan& plan) {
 Schedule scheduleOf(const Plan& plan) {
   const std::vector<int> groups = deviceGroups(plan);
   if (groups.empty()) fail(ErrorCode::kConfiguration, "the plan has no stages");
-  const int ranks = *std::max_element(groups.begin(), groups.end()) + 1;
-  const Schedule schedule = makeSchedule(plan.schedule, ranks, static_cast<int>(plan.microbatches));
-  if (schedule.microbatches != plan.microbatches) {
+  const auto updates = static_cast<int>(plan.updates_per_step);
+  Schedule schedule;
+  if (plan.schedule_orders.empty()) {
+    const int ranks = *std::max_element(groups.begin(), groups.end()) + 1;
+    schedule = makeSchedule(plan.schedule, ranks, static_cast<int>(plan.microbatches), updates);
+  } else {
+    schedule = scheduleFromCsv(fmt::format("{}\n", fmt::join(plan.schedule_orders, "\n")), "schedule_orders");
+    schedule.name = plan.schedule;
+  }
+  if (schedule.microbatches != plan.microbatches * updates) {
     fail(ErrorCode::kConfiguration, "the orders of the schedule are for {} microbatches, the plan has {}; ask for --microbatches {}",
          schedule.microbatches, plan.microbatches, schedule.microbatches);
   }
@@ -60,7 +86,7 @@ Schedule scheduleOf(const Plan& plan) {
 }
 
 std::vector<int> AskedSchedule::rankOfStage(int ranks, int microbatches) const {
-  if (!given) return makeSchedule(text, ranks, microbatches).rank_of_stage;
+  if (!given) return makeSchedule(text, ranks, microbatches, 1).rank_of_stage;
   if (given->ranks() == ranks) return given->rank_of_stage;
   fail(ErrorCode::kConfiguration, "--schedule {}: found orders of {} pipeline ranks; expected {}, as the stages need", text, given->ranks(),
        ranks);
@@ -76,12 +102,52 @@ int AskedSchedule::ranksFor(int stages, const std::string& subject) const {
        subject, stages, chunks, text, chunks);
 }
 
-AskedSchedule askSchedule(const std::string& text) { return {text, chunksOf(text), std::nullopt}; }
+AskedSchedule askSchedule(const std::string& text) {
+  AskedSchedule asked{text, 1, std::nullopt};
+  if (!meansFile(text)) {
+    asked.chunks = chunksOf(text);
+    return asked;
+  }
+  asked.given = scheduleFromCsv(readOrders(text), text);
+  asked.chunks = (asked.given->stages + asked.given->ranks() - 1) / asked.given->ranks();
+  return asked;
+}
 
-void setSchedule(const AskedSchedule& asked, Plan& plan) {
+Schedule firstMicrobatches(Schedule schedule, int count) {
+  if (count == schedule.microbatches) return schedule;
+  PIPESHARD_CHECK(count >= 1 && count <= schedule.microbatches && !schedule.asynchronous(), "{} of {} microbatches of {}", count,
+                  schedule.microbatches, schedule.name);
+  schedule.microbatches = count;
+  for (std::vector<Action>& order : schedule.orders) {
+    std::vector<Action> kept;
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (order[i].microbatch >= count) continue;
+      kept.push_back(order[i]);
+      kept.back().overlaps_next = order[i].overlaps_next && i + 1 < order.size() && order[i + 1].microbatch < count;
+    }
+    order = std::move(kept);
+  }
+  verifySchedule(schedule);
+  return schedule;
+}
+
+void setSchedule(const AskedSchedule& asked, const ScheduleCosts& costs, Plan& plan) {
   plan.schedule_orders.clear();
+  const auto store = [&](const ScheduleOrders& orders) {
+    std::istringstream lines(scheduleToCsv(orders));
+    for (std::string line; std::getline(lines, line);) plan.schedule_orders.push_back(line);
+  };
+  if (asked.given) {
+    plan.schedule = kOfFile;
+    store(asked.given->orders);
+    scheduleOf(plan);
+    return;
+  }
   plan.schedule = asked.text;
-  plan.schedule = scheduleOf(plan).name;
+  const Schedule usual = scheduleOf(plan);
+  plan.schedule = usual.name;
+  const Schedule fitting = makeSchedule({asked.text, usual.ranks(), usual.microbatches, costs});
+  if (fitting.orders != usual.orders) store(fitting.orders);
 }
 
 }  // namespace pipeshard

@@ -25,7 +25,8 @@ struct AskedSchedule {
 // Errors: kUsage (no such schedule), kMissingInput (no such file), kConfiguration (a file that is wrong).
 AskedSchedule askSchedule(const std::string& text);
 
-// Writes it into the plan: a name, or with a file its orders too. The plan's stages and microbatches must be known.
-void setSchedule(const AskedSchedule& asked, Plan& plan);
+// Writes it into the plan: a name, and the orders where the name alone does not give them, as with a file or a schedule that depends on
+// costs. The plan's stages and microbatches must be known.
+void setSchedule(const AskedSchedule& asked, const ScheduleCosts& costs, Plan& plan);
 
 }  // namespace pipeshard

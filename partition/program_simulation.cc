@@ -7,6 +7,7 @@
 
 #include <fmt/ranges.h>
 
+#include "ir/background.h"
 #include "ir/error.h"
 #include "ir/trace_names.h"
 #include "partition/simulator.h"
@@ -85,7 +86,7 @@ class RankOperations {
   }
 
   void push(EngineOperation operation, size_t part) {
-    operation.background = program_.instructions[at_].background;
+    operation.background = isOfLane(program_.instructions[at_]);
     operations.push_back(std::move(operation));
     origins.push_back({at_, part});
   }
@@ -119,7 +120,14 @@ class RankOperations {
     operation.kind = send ? Kind::kSend : Kind::kReceive;
     operation.latency = link_.latency_ns;
     operation.occupancy = std::llround(static_cast<double>(bytesOf(program_.buffer(buffer))) / link_.bytes_per_ns);
+    operation.posted = send || instruction.background;
     messages[operations.size()] = {instruction.peer, count_[{send, instruction.peer}]++};
+    if (!send) {
+      // Receives from one peer are one after the other.
+      const auto before = last_receive_.find(instruction.peer);
+      if (before != last_receive_.end()) operation.after.push_back(before->second);
+      last_receive_[instruction.peer] = operations.size();
+    }
     push(operation, 0);
   }
 
@@ -149,6 +157,7 @@ class RankOperations {
   std::vector<std::vector<Touch>> touching_;       // by buffer, since it began
   std::vector<char> written_;                      // by buffer: it holds something
   std::map<std::pair<bool, int>, int64_t> count_;  // messages to or from each peer
+  std::map<int, size_t> last_receive_;             // by peer
   int64_t base_ = 0;
 };
 
@@ -234,7 +243,7 @@ class ProgramsSimulation {
     event.start_ns = times.start;
     event.end_ns = times.end;
     event.arrived_ns = times.begun;
-    event.background = operation.background;
+    event.background = instruction.background;
     const bool runs = instruction.kind == InstructionKind::kRun || instruction.kind == InstructionKind::kUpdate;
     event.kind = runs ? TraceEventKind::kCompute : TraceEventKind::kCopy;
     if (operation.kind == Kind::kCollective) {

@@ -3,8 +3,8 @@
 // split backward passes, collectives, background instructions and asynchronous updates need nothing of their own here.
 //
 // Rules of ir/program.h: instructions run in order; a send is posted, and what frees or overwrites its buffer waits until the peer has
-// it; a collective begins when its whole group has come; background instructions run beside the others, in their order; the step ends when
-// everything has ended. Times are nanoseconds.
+// it; a collective begins when its whole group has come; the background lane runs beside the others, background receives are posted
+// (ir/background.h); the step ends when everything has ended. Times are nanoseconds.
 //
 //   rank 0: run forward (10) -> "h"; send "h"; free "h"       0F0@0-10, send@10-17, the free waits until 17
 //   rank 1: receive "h"; run forward (10)                     receive@0-17 (waiting until 10), 1F0@17-27     link: 2 ns + 50 bytes at 10

@@ -168,7 +168,7 @@ class RankEvents {
   int64_t held_ = -1;
 };
 
-// Sends last until they are received; receives of nobody's send are dropped.
+// Sends last until they are received; receives of nobody's send lose their number.
 void joinMessages(Trace& trace) {
   std::map<MessageKey, int64_t> received;
   std::set<MessageKey> sent;
@@ -176,10 +176,9 @@ void joinMessages(Trace& trace) {
     if (event.kind == TraceEventKind::kReceive) received[{event.peer, event.rank, event.message}] = event.end_ns;
     if (event.kind == TraceEventKind::kSend) sent.insert({event.rank, event.peer, event.message});
   }
-  std::erase_if(trace.events, [&](const TraceEvent& event) {
-    return event.kind == TraceEventKind::kReceive && !sent.contains({event.peer, event.rank, event.message});
-  });
   for (TraceEvent& event : trace.events) {
+    const bool receives = event.kind == TraceEventKind::kReceive;
+    if (receives && !sent.contains({event.peer, event.rank, event.message})) event.message = -1;
     if (event.kind != TraceEventKind::kSend) continue;
     const auto found = received.find({event.rank, event.peer, event.message});
     if (found != received.end()) event.end_ns = std::max(event.start_ns, found->second);

@@ -25,7 +25,7 @@ struct RankRecording {
 };
 
 // The steps that are there of every rank; of a rank that had not come so far, what it did. Times begin with the first step's start. Ranks
-// that left nothing have no recording; receives whose sender's record is missing are left out. The result passes verifyTrace. Error
+// that left nothing have no recording; a receive whose sender's record is missing has no number. The result passes verifyTrace. Error
 // (kConfiguration) when a recording and its programs do not belong together.
 Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings);
 

@@ -127,7 +127,11 @@ CommandFunction addSimulateCommand(CLI::App& app) {
       ->type_name("TIME")
       ->capture_default_str()
       ->group(kBare);
-  sub->add_flag("--exposed", command->bare.exposed, "Sender and receiver wait while a message travels (default: it travels beside compute)")
+  sub->add_flag("--exposed", command->bare.exposed,
+                "Sender and receiver compute nothing while a message travels between them (default: it travels beside compute)")
+      ->group(kBare);
+  sub->add_flag("--split-pairs", command->bare.split_pairs,
+                "Passes that a device may overlap (dual-pipe-v) run one after the other (default: they start and end together)")
       ->group(kBare);
   sub->add_option("--memory-model", command->bare.memory_model, "What passes change the memory of a rank by; adds up to 0")
       ->type_name("F=..,I=..,W=..")

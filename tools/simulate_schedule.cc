@@ -159,7 +159,8 @@ Bare run(const BareRequest& request) {
                               .latency = bare.exact.latency,
                               .occupancy = bare.exact.occupancy,
                               .communication = request.exposed ? CommunicationModel::kExposed : CommunicationModel::kOverlapped,
-                              .contention = !request.no_contention});
+                              .contention = !request.no_contention,
+                              .pairs_together = !request.split_pairs});
   return bare;
 }
 

@@ -41,6 +41,7 @@ struct BareRequest {
   std::string occupancy = "0";
   std::string memory_model = "F=1,I=0,W=-1";
   bool exposed = false;
+  bool split_pairs = false;
   bool no_contention = false;
 };
 // Errors: kUsage for an option that is wrong, kMissingInput, and what makeSchedule and simulate throw.

@@ -77,6 +77,7 @@ std::vector<RankProgram> emitChunks(const TrainingGraph& training, std::mt19937&
   const Schedule schedule = randomSchedule(static_cast<int>(plan.stages.size()), 1 + static_cast<int>(random() % 4),
                                            static_cast<int>(training.microbatches), random);
   for (size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].devices = {schedule.rank_of_stage[s]};
+  recomputeAtRandom(plan, random);
   return emitPrograms(TrainingFamily(training), plan, schedule);
 }
 
@@ -91,18 +92,22 @@ TEST(RandomTrainingGraphs, ProgramsComputeExactlyTheDefinitionUnderEverySchedule
   }
 }
 
-TEST(RandomTrainingGraphs, ProgramsComputeExactlyTheDefinitionWithAnyStagesOnARankInAnyOrder) {
-  int shared = 0;
+TEST(RandomTrainingGraphs, ProgramsComputeExactlyTheDefinitionWithAnyStagesOnARankInAnyOrderAndAnyRecomputation) {
+  int shared = 0, recomputed = 0;
   for (unsigned seed = 0; seed < 1000; ++seed) {
     std::mt19937 random(seed);
     const TrainingGraph training = randomTraining(random);
     const std::vector<RankProgram> ranks = emitChunks(training, random);
     ASSERT_EQ(executePrograms(ranks, 2), executeDefinition(training, 2)) << "seed " << seed;
     for (const RankProgram& rank : ranks) {
-      for (const Subgraph& subgraph : rank.program.subgraphs) shared += subgraph.name.starts_with("stage") ? 1 : 0;
+      for (const Subgraph& subgraph : rank.program.subgraphs) {
+        shared += subgraph.name.starts_with("stage") ? 1 : 0;
+        recomputed += subgraph.recomputation ? 1 : 0;
+      }
     }
   }
   EXPECT_GT(shared, 5000);
+  EXPECT_GT(recomputed, 500);
 }
 
 // Runs one rank and, of the others, only what it needs to go on: the laziest peers that the messages allow.

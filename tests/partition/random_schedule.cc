@@ -52,4 +52,9 @@ Schedule randomSchedule(int stages, int ranks, int microbatches, std::mt19937& r
   return schedule;
 }
 
+void recomputeAtRandom(Plan& plan, std::mt19937& random) {
+  constexpr const char* kModes[] = {"never", "always", "except-last"};
+  for (StagePlan& stage : plan.stages) stage.recomputation = kModes[random() % 3];
+}
+
 }  // namespace pipeshard

@@ -185,7 +185,7 @@ TEST(MergeTrace, PutsRanksOfAnotherHostOnOneClock) {
   EXPECT_EQ(events, kMerged);
 }
 
-TEST(MergeTrace, LeavesOutReceivesOfARankThatLeftNothing) {
+TEST(MergeTrace, KeepsReceivesOfARankThatLeftNothing) {
   const Program second = secondProgram();
   Recorded b(second);
   b.recorder.beginStep(1, 0, at(100));
@@ -193,8 +193,9 @@ TEST(MergeTrace, LeavesOutReceivesOfARankThatLeftNothing) {
   b.recorder.end(kFront, at(200), nanoseconds(50));
   b.recorder.begin(kFront, 1, at(210));
   const Trace trace = mergeTrace(2, {{b.read(), {second}, {}}});
-  ASSERT_EQ(trace.events.size(), 1u);
-  EXPECT_EQ(describe(trace.events[0]), "1 1: send send dh@0 (unfinished) 110-110-110 #0 of 24");
+  ASSERT_EQ(trace.events.size(), 2u);
+  EXPECT_EQ(describe(trace.events[0]), "1 1: receive receive h@0 0-50-100");
+  EXPECT_EQ(describe(trace.events[1]), "1 1: send send dh@0 (unfinished) 110-110-110 #0 of 24");
   EXPECT_EQ(mergeTrace(2, {}).events.size(), 0u);
 }
 
