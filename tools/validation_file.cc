@@ -67,7 +67,11 @@ ValidationReport fromJson(const Json& json) {
   for (const Json& rank : json.at("memory")) report.planned.ranks.push_back(memoryFromJson(rank));
   if (json.contains("last_step")) {
     const Json& last = json.at("last_step");
-    report.planned.steps.push_back({last.at("step"), 0, last.at("seconds"), last.at("compute_seconds"), last.at("transfer_seconds")});
+    StepResult& step = report.planned.steps.emplace_back();
+    step.step = last.at("step");
+    step.seconds = last.at("seconds");
+    step.compute_seconds = last.at("compute_seconds").get<std::vector<double>>();
+    step.transfer_seconds = last.at("transfer_seconds").get<std::vector<double>>();
   }
   return report;
 }

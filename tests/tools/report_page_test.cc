@@ -23,7 +23,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<std::pair<std::string, std::string>>& pages() {
+using Pages = std::vector<std::pair<std::string, std::string>>;
+
+const Pages& pages() {
   static const auto all = samplePages();
   return all;
 }
@@ -95,11 +97,12 @@ std::string browser() {
 }
 
 // A page that shows all pages, each in a frame of this size, and gathers what report_page_check.js finds in them.
-void writeHost(const fs::path& folder, const std::string& width, const std::string& height) {
+void writeHost(const Pages& pages, const fs::path& folder, const std::string& size) {
+  const std::string width = size.substr(0, size.find('x')), height = size.substr(size.find('x') + 1);
   const std::string check = readText(fs::path(PIPESHARD_SOURCE_DIR) / "tests/tools/report_page_check.js");
   ASSERT_FALSE(check.empty());
   std::string frames;
-  for (const auto& [name, html] : pages()) {
+  for (const auto& [name, html] : pages) {
     std::string page = html;
     const std::string policy = "style-src 'unsafe-inline'";
     page.replace(page.find(policy), policy.size(), policy + "; script-src 'unsafe-inline'");
@@ -122,32 +125,63 @@ std::string unescaped(std::string text) {
   return text;
 }
 
+struct Seen {
+  nlohmann::json reports;  // of report_page_check.js
+  std::string log;
+};
+
+Seen look(const Pages& pages, const std::string& size, bool dark) {
+  const TemporaryFolder folder;
+  writeHost(pages, folder.path(), size);
+  const std::string place = folder.path().string();
+  const std::string command = fmt::format(
+      "timeout 60 {} --headless --no-sandbox --disable-gpu --hide-scrollbars --force-device-scale-factor=1 --user-data-dir='{}/profile' "
+      "--enable-logging=stderr --allow-file-access-from-files --blink-settings=preferredColorScheme={} --window-size=1500,1000 "
+      "--virtual-time-budget=20000 --dump-dom 'file://{}/host.html' >'{}/dom.html' 2>'{}/log'",
+      browser(), place, dark ? 0 : 1, place, place, place);
+  Seen seen;
+  const int status = std::system(command.c_str());
+  seen.log = readText(folder.path() / "log");
+  EXPECT_EQ(status, 0) << seen.log;
+  const std::string dom = readText(folder.path() / "dom.html");
+  const std::vector<std::string> found = matches(dom, "<pre id=\"found\">([^<]*)</pre>");
+  EXPECT_EQ(found.size(), 1u) << dom.substr(0, 2000);
+  if (found.size() == 1) seen.reports = nlohmann::json::parse(unescaped(found[0]));
+  return seen;
+}
+
 class ReportInBrowser : public ::testing::TestWithParam<std::tuple<std::string, bool>> {};
 
 TEST_P(ReportInBrowser, FitsAndIsReadAndReached) {
   if (browser().empty()) GTEST_SKIP() << "no chromium, chromium-browser or google-chrome on this machine";
   const auto [size, dark] = GetParam();
-  const TemporaryFolder folder;
-  ASSERT_NO_FATAL_FAILURE(writeHost(folder.path(), size.substr(0, size.find('x')), size.substr(size.find('x') + 1)));
-  const std::string command = fmt::format(
-      "timeout 60 {} --headless --no-sandbox --disable-gpu --hide-scrollbars --force-device-scale-factor=1 --user-data-dir='{}/profile' "
-      "--enable-logging=stderr --allow-file-access-from-files --blink-settings=preferredColorScheme={} --window-size=1500,1000 "
-      "--virtual-time-budget=20000 --dump-dom 'file://{}/host.html' >'{}/dom.html' 2>'{}/log'",
-      browser(), folder.path().string(), dark ? 0 : 1, folder.path().string(), folder.path().string(), folder.path().string());
-  ASSERT_EQ(std::system(command.c_str()), 0) << readText(folder.path() / "log");
-  const std::string dom = readText(folder.path() / "dom.html");
-  const std::vector<std::string> found = matches(dom, "<pre id=\"found\">([^<]*)</pre>");
-  ASSERT_EQ(found.size(), 1u) << dom.substr(0, 2000);
-  const nlohmann::json reports = nlohmann::json::parse(unescaped(found[0]));
-  EXPECT_EQ(reports.size(), pages().size());
-  for (const nlohmann::json& report : reports) {
+  const Seen seen = look(pages(), size, dark);
+  EXPECT_EQ(seen.reports.size(), pages().size());
+  for (const nlohmann::json& report : seen.reports) {
     EXPECT_EQ(report.at("size"), size);
     EXPECT_EQ(report.at("dark"), dark);
     EXPECT_GT(report.at("texts"), 10);
     for (const nlohmann::json& finding : report.at("findings")) ADD_FAILURE() << report.at("page") << ": " << finding;
   }
-  const std::string log = readText(folder.path() / "log");
-  EXPECT_EQ(log.find("CONSOLE"), std::string::npos) << log.substr(log.find("CONSOLE"), 500);
+  EXPECT_EQ(seen.log.find("CONSOLE"), std::string::npos) << seen.log;
+}
+
+// What looks at the pages does find what is wrong.
+TEST(ReportPageCheck, FindsFaults) {
+  if (browser().empty()) GTEST_SKIP() << "no chromium, chromium-browser or google-chrome on this machine";
+  const Pages broken = {{"broken",
+                         "<!DOCTYPE html><html><head><meta name=\"style-src 'unsafe-inline'\"><title>broken</title></head><body>"
+                         "<main><section><div style=\"width:3000px\">wide</div><p style=\"color:#999;background:#fff\">pale</p>"
+                         "<div style=\"overflow-x:auto;width:50px\"><div style=\"width:90px\">x</div></div>"
+                         "<svg width=\"90\" height=\"30\"><text x=\"5\" y=\"15\">first</text><text x=\"9\" y=\"15\">second</text></svg>"
+                         "</section><section style=\"margin-top:-30px\"><p>over it</p></section></main>"
+                         "<script>console.error('something')</script></body></html>"}};
+  const Seen seen = look(broken, "390x844", false);
+  const std::string found = seen.reports.dump();
+  for (const char* fault :
+       {"the page scrolls sideways", "contrast is 2.85", "scrolls, but not with the keyboard", "text lies over", "lies over its neighbour"})
+    EXPECT_THAT(found, ::testing::HasSubstr(fault));
+  EXPECT_THAT(seen.log, ::testing::HasSubstr("CONSOLE"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ReportInBrowser,

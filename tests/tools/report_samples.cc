@@ -140,7 +140,7 @@ ValidationReport validatedRun(int ranks) {
   rank.peak_resident_bytes = 190 << 20;
   report.planned.ranks.assign(static_cast<size_t>(ranks), rank);
   report.planned.steps = {
-      {2, 1.125, 0.75, std::vector<double>(static_cast<size_t>(ranks), 0.5), std::vector<double>(static_cast<size_t>(ranks), 0.125)}};
+      {2, 1.125, {}, 0.75, std::vector<double>(static_cast<size_t>(ranks), 0.5), std::vector<double>(static_cast<size_t>(ranks), 0.125)}};
   return report;
 }
 
