@@ -95,6 +95,7 @@ std::string printPlan(const Plan& plan) {
   std::string text = fmt::format("plan of {}\n", plan.model_path);
   text += fmt::format("  cluster       {} x {} devices\n", plan.cluster.nodes, plan.cluster.devices_per_node);
   text += fmt::format("  schedule      {}, {} microbatch{}\n", plan.schedule, plan.microbatches, plan.microbatches == 1 ? "" : "es");
+  if (plan.updates_per_step > 1) text += fmt::format("  window        {} updates per step\n", plan.updates_per_step);
   if (plan.last_batch > 0) {
     text += fmt::format("  last batch    {} row{} in {} microbatch{}\n", plan.last_batch, plan.last_batch == 1 ? "" : "s",
                         plan.last_microbatches, plan.last_microbatches == 1 ? "" : "es");

@@ -27,21 +27,29 @@ class RankEmitter {
   RankProgram run() {
     makePersistentBuffers();
     shareParameters();
-    runPrologue();
     const int pipeline_rank = context_.schedule.rank_of_stage[static_cast<size_t>(stages_.front())];
     for (const Action& action : context_.schedule.orders[static_cast<size_t>(pipeline_rank)]) {
+      const int update = context_.versions.updateOf(action.microbatch);
+      for (; prologues_ <= update; ++prologues_) runPrologue(prologues_);
       for (Phase phase : phasesOf(action.kind)) runPass(action.stage, phase, action.microbatch);
+      if (action.kind == ActionKind::kUpdate) finishUpdate(update, action.microbatch);
     }
-    workForAll();
-    sumOverDevices();
-    joinGradients();
-    synchronizeGradients();
-    for (int stage : stages_) runUpdate(stage);
+    if (!context_.versions.asynchronous()) finishUpdate(0, -1);
     listResults();
     return std::move(builder_).take();
   }
 
  private:
+  // The update, of gradients that are complete on every device by themselves. `microbatch`: the last one of a window's update.
+  void finishUpdate(int update, int microbatch) {
+    workForAll();
+    sumOverDevices(update);
+    joinGradients(update);
+    synchronizeGradients();
+    for (int stage : stages_) runUpdate(stage, update, microbatch);
+    builder_.forgetGradients();
+  }
+
   const Piece& piece(int stage, Phase phase) const { return context_.cut.piece(stage, phase); }
   bool isHere(int stage) const { return stage >= 0 && layout_.group(stage) == place_.group; }
   // Instructions from here on work for all stages of the rank.
@@ -78,7 +86,8 @@ class RankEmitter {
           const ValueRole role = context_.cut.place(input).role;
           if (role == ValueRole::kWeight) builder_.sourced(input, BufferKind::kWeight);
           if (role == ValueRole::kForwardState) builder_.sourced(input, BufferKind::kForwardState);
-          if (role == ValueRole::kStep) builder_.bufferOf(input, kWholeStep);
+          if (role != ValueRole::kStep) continue;
+          for (int update = 0; update < context_.versions.updates(); ++update) builder_.ofUpdate(input, BufferKind::kStep, update);
         }
       }
     }
@@ -100,18 +109,19 @@ class RankEmitter {
     }
   }
 
-  // Every device computes the totals of the whole batch for itself, once for all its stages.
-  void runPrologue() {
+  // Every device computes the totals of the whole batch of an update for itself, once for all its stages.
+  void runPrologue(int update) {
     const int first = stages_.front();
     if (piece(first, Phase::kPrologue).empty()) return;
     workForAll();
-    for (int k = 0; k < static_cast<int>(training_.microbatches); ++k) {
+    const int count = context_.versions.microbatchesPerUpdate();
+    for (int k = update * count; k < (update + 1) * count; ++k) {
       const Cell cell = builder_.whole(k);
       loadInputs(first, Phase::kPrologue, cell);
       builder_.run(first, Phase::kPrologue, cell);
       for (const PrologueTotal& total : training_.totals) {
         if (!context_.cut.groupReads(place_.group, total.total)) continue;
-        builder_.accumulate(builder_.bufferOf(total.part, cell), builder_.bufferOf(total.total, kWholeStep), k);
+        builder_.accumulate(builder_.bufferOf(total.part, cell), builder_.bufferOf(total.total, cell), k);
       }
     }
   }
@@ -237,16 +247,17 @@ class RankEmitter {
     }
   }
 
-  BufferId lossBuffer() { return builder_.buffer(builder_.nameOf(training_.loss), BufferKind::kAccumulator, training_.loss); }
+  BufferId lossBuffer(int update) { return builder_.ofUpdate(training_.loss, BufferKind::kAccumulator, update); }
 
   // Where part i of a gradient is summed over the microbatches: in the gradient itself for the first part, when a stage on the owner's
   // devices makes it; else in a buffer of its own.
-  BufferId partBuffer(size_t parameter, size_t part) {
+  BufferId partBuffer(size_t parameter, size_t part, int update) {
     const ValueId gradient = training_.parameters[parameter].gradient;
     const bool is_gradient = part == 0 && partGroup(parameter, part) == layout_.group(ownerOf(parameter));
     if (is_gradient) return gradientBuffer(parameter);
-    return builder_.buffer(fmt::format("{}{}part{}", builder_.nameOf(gradient), context_.separator, part), BufferKind::kGradient, gradient,
-                           training_.parameters[parameter].gradient_parts[part]);
+    std::string name = fmt::format("{}{}part{}", builder_.nameOf(gradient), context_.separator, part);
+    if (context_.versions.updates() > 1) name += fmt::format("{}update{}", context_.separator, update);
+    return builder_.buffer(name, BufferKind::kGradient, gradient, training_.parameters[parameter].gradient_parts[part]);
   }
 
   // Where the parts of a gradient come together, kept as the parts are.
@@ -262,19 +273,20 @@ class RankEmitter {
 
   // Sums over microbatches: the loss, and each part of each gradient.
   void accumulateOutput(ValueId output, const Cell& cell) {
-    if (output == training_.loss) builder_.accumulate(builder_.produced(output, cell), lossBuffer(), cell.microbatch);
+    const int update = context_.versions.updateOf(cell.microbatch);
+    if (output == training_.loss) builder_.accumulate(builder_.produced(output, cell), lossBuffer(update), cell.microbatch);
     const auto [first, last] = parts_of_.equal_range(output);
     for (auto it = first; it != last; ++it) {
-      builder_.accumulate(builder_.produced(output, cell), partBuffer(it->second.first, it->second.second), cell.microbatch);
+      builder_.accumulate(builder_.produced(output, cell), partBuffer(it->second.first, it->second.second, update), cell.microbatch);
     }
   }
 
   // What the devices of the group have summed over their cells becomes the sum over all of them.
-  void sumOverDevices() {
-    if (isHere(context_.cut.place(training_.loss).stage)) builder_.sumOverDevices(lossBuffer(), training_.loss);
+  void sumOverDevices(int update) {
+    if (isHere(context_.cut.place(training_.loss).stage)) builder_.sumOverDevices(lossBuffer(update), training_.loss);
     if (context_.shardings.isSharded(stages_.front())) return;  // synchronizeGradients
     forParts([&](size_t p, size_t i) {
-      if (makesPart(p, i)) builder_.sumOverDevices(partBuffer(p, i), training_.parameters[p].gradient_parts[i]);
+      if (makesPart(p, i)) builder_.sumOverDevices(partBuffer(p, i, update), training_.parameters[p].gradient_parts[i]);
     });
   }
 
@@ -299,45 +311,65 @@ class RankEmitter {
 
   // The parts of a gradient, each summed over all microbatches, are added in their order: the result does not depend on
   // which stage made which part.
-  void joinGradients() {
+  void joinGradients(int update) {
     forParts([&](size_t p, size_t i) {
-      if (!owns(p) && makesPart(p, i)) sendToGroup(layout_.group(ownerOf(p)), partBuffer(p, i));
+      if (!owns(p) && makesPart(p, i)) sendToGroup(layout_.group(ownerOf(p)), partBuffer(p, i, update));
     });
     forParts([&](size_t p, size_t i) {
       if (!owns(p)) return;
-      const BufferId part = partBuffer(p, i);
+      const BufferId part = partBuffer(p, i, update);
       const BufferId gradient = gradientBuffer(p);
       if (!makesPart(p, i)) builder_.receive(counterpart(partGroup(p, i), place_.position), part, -1);
       if (part != gradient) builder_.accumulate(part, gradient, -1);
     });
   }
 
-  void runUpdate(int stage) {
+  void runUpdate(int stage, int number, int microbatch) {
     const Piece& update = piece(stage, Phase::kUpdate);
     if (update.empty()) return;
     builder_.workFor(stage);
     std::vector<BufferId> inputs, outputs;
     for (ValueId input : update.inputs) {
-      const ValuePlace& place = context_.cut.place(input);
-      inputs.push_back(place.role == ValueRole::kGradient ? synchronized_[place.index] : builder_.bufferOf(input, kWholeStep));
+      inputs.push_back(updateReads(input, number));
     }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       if (!isTrained(training_.parameters[p]) || ownerOf(p) != stage) continue;
-      outputs.push_back(builder_.bufferOf(training_.parameters[p].value, kWholeStep));
+      outputs.push_back(builder_.version(p, context_.versions.asynchronous() ? number + 1 : 0));
       for (const OptimizerState& state : training_.parameters[p].states) outputs.push_back(builder_.bufferOf(state.value, kWholeStep));
     }
-    builder_.runUpdate(stage, std::move(inputs), std::move(outputs));
+    builder_.runUpdate(stage, microbatch, std::move(inputs), std::move(outputs));
+  }
+
+  BufferId updateReads(ValueId input, int update) {
+    const ValuePlace& place = context_.cut.place(input);
+    switch (place.role) {
+      case ValueRole::kGradient: return synchronized_[place.index];
+      case ValueRole::kParameter: return builder_.version(place.index, context_.versions.asynchronous() ? update : 0);
+      case ValueRole::kStep: return builder_.ofUpdate(input, BufferKind::kStep, update);
+      default: return builder_.bufferOf(input, kWholeStep);
+    }
   }
 
   // Of devices that hold the same, one speaks for the others.
   void listResults() {
-    if (isHere(context_.cut.place(training_.loss).stage) && place_.position == 0) addResult(Result::Kind::kLoss, "loss", lossBuffer());
+    const int updates = context_.versions.updates();
+    const auto forUpdates = [&](const auto& add) {
+      for (int update = 0; update < updates; ++update) {
+        add(update);
+        if (updates > 1) builder_.program().results.back().update = update;
+      }
+    };
+    if (isHere(context_.cut.place(training_.loss).stage) && place_.position == 0) {
+      forUpdates([&](int update) { addResult(Result::Kind::kLoss, "loss", lossBuffer(update)); });
+    }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
       if (!owns(p)) continue;
       const std::string& name = builder_.nameOf(parameter.value);
       const bool trained = isTrained(parameter);
-      if (trained && builder_.speaksFor(parameter.gradient)) addResult(Result::Kind::kGradient, name, synchronized_[p]);
+      if (trained && builder_.speaksFor(parameter.gradient)) {
+        forUpdates([&](int) { addResult(Result::Kind::kGradient, name, synchronized_[p]); });
+      }
       if (builder_.speaksFor(parameter.value)) addResult(Result::Kind::kParameter, name, builder_.bufferOf(parameter.value, kWholeStep));
       for (const OptimizerState& state : parameter.states) {
         if (!trained || !builder_.speaksFor(state.value)) continue;
@@ -374,6 +406,7 @@ class RankEmitter {
   std::vector<BufferId> synchronized_;    // by parameter: the gradient that its update reads
   std::set<std::pair<int, int>> remade_;  // stage, microbatch: recomputed
   std::vector<size_t> taken_;             // by sending group: messages received
+  int prologues_ = 0;                     // run, one per update
   const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ = partsOf(training_);  // value to parameter and part
 };
 

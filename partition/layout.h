@@ -51,8 +51,11 @@ class Layout {
   // Ranks that compute the other rows of this rank's microbatches, itself included; ascending.
   std::vector<int> dataGroup(int rank) const;
 
-  // Rows of the whole batch.
-  Rows microbatch(int64_t k) const { return family_->microbatch(k); }
+  // Rows of the whole batch; of microbatch k of a window, of the batches of all its updates together.
+  Rows microbatch(int64_t k) const {
+    const Rows rows = family_->microbatch(k % family_->microbatches());
+    return {rows.first + k / family_->microbatches() * family_->batch(), rows.count};
+  }
   Rows cell(int stage, int data, int64_t k) const { return shareOf(microbatch(k), data, dataWidth(stage)); }
   Rows cell(int rank, int64_t k) const { return cell(firstStage(place(rank).group), place(rank).data, k); }
 

@@ -368,6 +368,7 @@ void fillRecomputations(const std::string& text, Plan& plan) {
     for (StagePlan& stage : plan.stages) stage.recomputation = text;
     return;
   }
+  if (text.ends_with(',')) failHere("");
   std::set<size_t> seen;
   for (std::string_view rest = text; seen.empty() || !rest.empty();) {
     const std::string_view entry = rest.substr(0, rest.find(','));
@@ -427,10 +428,22 @@ AskedStages askedStages(const PartitionOptions& options) {
   return asked;
 }
 
+namespace {
+
+int updatesPerStep(const PartitionOptions& options, const AskedSchedule& schedule) {
+  if (!schedule.given && isAsynchronous(schedule.text)) return options.window > 0 ? options.window : kDefaultWindow;
+  if (options.window == 0) return 1;
+  fail(ErrorCode::kUsage, "--window {}: the schedule {} updates once per step; a window of several updates goes with pipedream schedules",
+       options.window, options.schedule);
+}
+
+}  // namespace
+
 void partitionTraining(const TrainingGraph& training, const PartitionOptions& options, Plan& plan) {
   const Chain chain = chainOf(training);
   plan.microbatches = training.microbatches;
   const AskedSchedule schedule = askSchedule(options.schedule);
+  plan.updates_per_step = updatesPerStep(options, schedule);
   const Choice choice = decide(options, schedule, chain, plan);
   fillLayers(chain, choice.cuts.layer_ends, plan);
   fillStages(chain, choice, plan);

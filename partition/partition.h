@@ -23,6 +23,8 @@ struct ShardingRequest {
   int64_t memory_bytes = 0;              // of each device; 0: no limit
 };
 
+inline constexpr int kDefaultWindow = 8;
+
 struct PartitionOptions {
   Cluster cluster;
   std::string stages = "auto";  // "auto" (one per device and chunk), "uniform:K" (in all), or the path of a stage file (ir/stage_file.h)
@@ -32,6 +34,7 @@ struct PartitionOptions {
   std::string schedule = "1f1b";        // schedule.h: "gpipe", "interleaved:v=2"; or the path of a file of orders ("x.csv", "./x")
   std::string recomputation = "never";  // "never", "always", "except-last" (StagePlan), or by stage: "0:always,2:except-last"
   int layers = 0;                       // how many layers to form; 0: automatic
+  int window = 0;                       // updates of a step under an asynchronous schedule; 0: kDefaultWindow
   ShardingRequest sharding;
 };
 
@@ -112,6 +115,9 @@ struct RankProgram {
 // them once, after the last microbatch. The result passes verifyPrograms.
 // Errors: kConfiguration when devices, meshes or microbatches do not fit together.
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan);
+// The same step on one device, cut nowhere: what `validate` compares with. Under an asynchronous schedule every microbatch reads the
+// versions of the parameters that it reads on the plan's stages.
+RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule);
 // The same in the order of a schedule that fits the plan's stages, whatever the plan's own is.
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan, const Schedule& schedule);
 // The same for a step that is known at one size only: equal microbatches, no data-parallel devices.

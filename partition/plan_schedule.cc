@@ -68,15 +68,16 @@ std::vector<int> deviceGroups(const Plan& plan) {
 Schedule scheduleOf(const Plan& plan) {
   const std::vector<int> groups = deviceGroups(plan);
   if (groups.empty()) fail(ErrorCode::kConfiguration, "the plan has no stages");
+  const auto updates = static_cast<int>(plan.updates_per_step);
   Schedule schedule;
   if (plan.schedule_orders.empty()) {
     const int ranks = *std::max_element(groups.begin(), groups.end()) + 1;
-    schedule = makeSchedule(plan.schedule, ranks, static_cast<int>(plan.microbatches));
+    schedule = makeSchedule(plan.schedule, ranks, static_cast<int>(plan.microbatches), updates);
   } else {
     schedule = scheduleFromCsv(fmt::format("{}\n", fmt::join(plan.schedule_orders, "\n")), "schedule_orders");
     schedule.name = plan.schedule;
   }
-  if (schedule.microbatches != plan.microbatches) {
+  if (schedule.microbatches != plan.microbatches * updates) {
     fail(ErrorCode::kConfiguration, "the orders of the schedule are for {} microbatches, the plan has {}; ask for --microbatches {}",
          schedule.microbatches, plan.microbatches, schedule.microbatches);
   }
@@ -85,7 +86,7 @@ Schedule scheduleOf(const Plan& plan) {
 }
 
 std::vector<int> AskedSchedule::rankOfStage(int ranks, int microbatches) const {
-  if (!given) return makeSchedule(text, ranks, microbatches).rank_of_stage;
+  if (!given) return makeSchedule(text, ranks, microbatches, 1).rank_of_stage;
   if (given->ranks() == ranks) return given->rank_of_stage;
   fail(ErrorCode::kConfiguration, "--schedule {}: found orders of {} pipeline ranks; expected {}, as the stages need", text, given->ranks(),
        ranks);

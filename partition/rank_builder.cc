@@ -18,7 +18,8 @@ constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue", "forward",
 RankBuilder::RankBuilder(const EmissionContext& context, int rank) : context_(context), training_(context.family.base()) {
   program_.rank = rank;
   program_.world_size = context.layout.ranks();
-  program_.microbatches = training_.microbatches;
+  program_.microbatches = context.schedule.microbatches;
+  program_.updates_per_step = context.versions.updates();
   addGroups();
   listInputs();
 }
@@ -51,7 +52,7 @@ void RankBuilder::listInputs() {
     ProgramInput listed{nameOf(input.value), graph.dataType(input.value), graph.shape(input.value), input.axis, 0, 0};
     if (input.axis >= 0) {
       int64_t& size = listed.shape[static_cast<size_t>(input.axis)];
-      size = size / context_.family.largestMicrobatch() * context_.family.batch();
+      size = size / context_.family.largestMicrobatch() * context_.family.batch() * program_.updates_per_step;
     }
     program_.inputs.push_back(std::move(listed));
   }
@@ -107,12 +108,12 @@ BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
   switch (place.role) {
     case ValueRole::kProduced: return produced(value, cell);
     case ValueRole::kWeight: return buffer(nameOf(value), BufferKind::kWeight, value);
-    case ValueRole::kParameter: return buffer(nameOf(value), BufferKind::kActivation, value);  // made before, or a copy
+    case ValueRole::kParameter: return version(place.index, cell.microbatch < 0 ? 0 : context_.versions.read(place.index, cell.microbatch));
     case ValueRole::kForwardState: return buffer(nameOf(value), BufferKind::kForwardState, value);
-    case ValueRole::kTotal: return buffer(nameOf(value), BufferKind::kAccumulator, value);
+    case ValueRole::kTotal: return ofUpdate(value, BufferKind::kAccumulator, context_.versions.updateOf(cell.microbatch));
     case ValueRole::kGradient: return buffer(nameOf(value), BufferKind::kGradient, value);
     case ValueRole::kState: return buffer(nameOf(value), BufferKind::kOptimizerState, value);
-    case ValueRole::kStep: return buffer(nameOf(value), BufferKind::kStep, value);
+    case ValueRole::kStep: return ofUpdate(value, BufferKind::kStep, context_.versions.updateOf(cell.microbatch));
     case ValueRole::kBatchInput: {
       const BatchInput& input = training_.inputs[place.index];
       if (input.axis < 0) return buffer(nameOf(value), BufferKind::kInput, value);
@@ -133,6 +134,27 @@ BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
   }
   PIPESHARD_CHECK(false, "'{}' needs no buffer", nameOf(value));
   return {};
+}
+
+BufferId RankBuilder::ofUpdate(ValueId value, BufferKind kind, int update) {
+  const bool one = program_.updates_per_step == 1;
+  const BufferId id = buffer(one ? nameOf(value) : fmt::format("{}{}update{}", nameOf(value), context_.separator, update), kind, value);
+  if (kind == BufferKind::kStep) program_.buffer(id).update = update;
+  return id;
+}
+
+BufferId RankBuilder::version(size_t parameter, int version) {
+  const ValueId value = training_.parameters[parameter].value;
+  bool in_parameter = true;
+  if (version > 0) {
+    const auto [found, is_new] = in_parameter_.try_emplace(parameter);
+    const int stage = context_.cut.owners[parameter];
+    const int pipeline_rank = context_.schedule.rank_of_stage[static_cast<size_t>(stage)];
+    if (is_new) found->second = context_.versions.inParameter(parameter, context_.schedule.orders[static_cast<size_t>(pipeline_rank)]);
+    in_parameter = found->second[static_cast<size_t>(version)];
+  }
+  if (in_parameter) return buffer(nameOf(value), BufferKind::kActivation, value);  // made before, or a copy
+  return buffer(fmt::format("{}{}version{}", nameOf(value), context_.separator, version), BufferKind::kWeightVersion, value);
 }
 
 Initializer RankBuilder::sourceOf(ValueId value) const {
@@ -165,6 +187,10 @@ Instruction& RankBuilder::add(InstructionKind kind, int microbatch, std::vector<
 
 void RankBuilder::accumulate(BufferId part, BufferId total, int microbatch) {
   add(InstructionKind::kAccumulate, microbatch, {part}, {total}).overwrite = written_.insert(total).second;
+}
+
+void RankBuilder::forgetGradients() {
+  std::erase_if(written_, [&](BufferId id) { return program_.buffer(id).kind == BufferKind::kGradient; });
 }
 
 void RankBuilder::sumOverDevices(BufferId id, ValueId kept_like) {
@@ -412,10 +438,10 @@ void RankBuilder::run(int stage, Phase phase, const Cell& cell, PassForm form, b
   add(InstructionKind::kRun, cell.microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
-void RankBuilder::runUpdate(int stage, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+void RankBuilder::runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
   const int64_t rows = context_.family.largestMicrobatch();
   const SubgraphId id = subgraph(stage, Phase::kUpdate, PassForm::kWhole, {rows, rows});
-  add(InstructionKind::kUpdate, -1, std::move(inputs), std::move(outputs)).subgraph = id;
+  add(InstructionKind::kUpdate, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
 }  // namespace pipeshard

@@ -13,6 +13,7 @@
 #include "ir/program.h"
 #include "partition/emit_cut.h"
 #include "partition/emit_messages.h"
+#include "partition/emit_versions.h"
 #include "partition/layout.h"
 #include "partition/partition.h"
 #include "partition/shipments.h"
@@ -28,6 +29,7 @@ struct EmissionContext {
   const std::vector<StagePlan>& stages;
   const Cut& cut;
   const Schedule& schedule;
+  const WeightVersions& versions;
   const Messages& messages;
   const std::vector<TimeKind>& kinds;  // by value index; all invariant where no stage is data-parallel
   const StageShardings& shardings;
@@ -60,6 +62,10 @@ class RankBuilder {
   BufferId produced(ValueId value, const Cell& cell);
   // The buffer that stands for a value in a piece. `prologue`: its inputs are loaded apart from those of the passes.
   BufferId bufferOf(ValueId value, const Cell& cell, bool prologue = false);
+  // The same of a value that every update has for itself: totals, the step, the loss.
+  BufferId ofUpdate(ValueId value, BufferKind kind, int update);
+  // Where a version of a trained parameter lies (emit_versions.h).
+  BufferId version(size_t parameter, int version);
   // A persistent buffer that starts from the value's initializer.
   BufferId sourced(ValueId value, BufferKind kind);
 
@@ -70,6 +76,8 @@ class RankBuilder {
   void receive(int peer, BufferId id, int microbatch) { add(InstructionKind::kReceive, microbatch, {}, {id}).peer = peer; }
   // total := part, or total + part when it has been written before.
   void accumulate(BufferId part, BufferId total, int microbatch);
+  // An update has taken the gradients: what is accumulated next overwrites them.
+  void forgetGradients();
   // Sum over the data-parallel devices of the stage, in place; nothing where there is one. In a sharded stage: over the mesh axes that
   // `kept` is a partial sum over.
   void sumOverDevices(BufferId id, ValueId kept);
@@ -96,7 +104,7 @@ class RankBuilder {
   // Runs the piece of a stage's phase on a cell. The subgraph comes from the family's member of the cell's size; batch normalisations
   // see all rows of the microbatch. `recomputed`: the stage's forward pass of the cell is recomputed.
   void run(int stage, Phase phase, const Cell& cell, PassForm form = PassForm::kWhole, bool recomputed = false);
-  void runUpdate(int stage, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
+  void runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
 
   Program& program() { return program_; }
   RankProgram take() && { return {std::move(program_), std::move(subgraphs_)}; }
@@ -134,10 +142,11 @@ class RankBuilder {
   std::map<std::string, BufferId> buffers_;
   std::set<BufferId> loaded_;  // batch inputs
   std::set<BufferId> sliced_;
-  std::set<BufferId> written_;  // accumulators
-  int stage_ = -1;              // workFor
-  int data_group_ = -1;         // in program_.groups; -1: no data parallelism
-  MeshGroups mesh_groups_;      // of a sharded stage
+  std::set<BufferId> written_;                        // accumulators
+  std::map<size_t, std::vector<bool>> in_parameter_;  // by parameter and version: WeightVersions::inParameter
+  int stage_ = -1;                                    // workFor
+  int data_group_ = -1;                               // in program_.groups; -1: no data parallelism
+  MeshGroups mesh_groups_;                            // of a sharded stage
 
   // A resharding of one tensor, between buffers.
   struct Pending {

@@ -104,6 +104,11 @@ int chunksOf(std::string_view text);
 // ranks or microbatches: the message says which numbers would do. The result passes verifySchedule.
 Schedule makeSchedule(const ScheduleRequest& request);
 Schedule makeSchedule(std::string_view text, int ranks, int microbatches);
+// Of a window of so many updates of so many microbatches each. Error(kConfiguration) where the schedule takes another number of
+// microbatches per update (pipedream: one).
+Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates);
+// Whether the text asks for an asynchronous schedule. Errors as makeSchedule.
+bool isAsynchronous(std::string_view text);
 
 // The form of torch.distributed.pipelining: a line per pipeline rank, actions separated by commas ("0F0,0F1,,0B0"; empty cells are
 // skipped), an overlapped pair as "(0F3;7B1)OVERLAP_F_B". UPDATE is ours: torch has no asynchronous schedules.

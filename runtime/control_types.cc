@@ -28,6 +28,7 @@ const ControlSchema& workerMessages() {
                                       {"compute_seconds", kNumber},
                                       {"transfer_seconds", kNumber},
                                       {"loss", kNumber, kOptional | kNullable},
+                                      {"losses", kArray, kOptional, {{"", kNumber, kNullable}}},
                                       {"dump", kString, kOptional}}},
                                     {"finished", {{"peak_resident_bytes", kCount}}},
                                     kError};

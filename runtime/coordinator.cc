@@ -372,6 +372,11 @@ std::optional<Failure> Coordinator::handleStep(int rank, Worker& worker, const n
   if (body.contains("loss")) {
     losses_[index] = body["loss"].is_null() ? std::numeric_limits<double>::quiet_NaN() : body["loss"].get<double>();
   }
+  if (body.contains("losses")) {
+    for (const nlohmann::json& loss : body["losses"]) {
+      result.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
+    }
+  }
   if (body.contains("dump")) dumps_[index * static_cast<size_t>(ranks_) + static_cast<size_t>(rank)] = body["dump"].get<std::string>();
   return std::nullopt;
 }

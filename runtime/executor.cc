@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -284,7 +285,9 @@ StepReport Executor::runStep(int64_t step) {
   current_instruction_.store(0);
   current_step_.store(step);
   for (size_t b = 0; b < program().buffers.size(); ++b) {
-    if (program().buffers[b].kind == BufferKind::kStep) std::memcpy(content(BufferId(b)).data(), &step, sizeof step);
+    if (program().buffers[b].kind != BufferKind::kStep) continue;
+    const int64_t update = (step - 1) * program().updates_per_step + program().buffers[b].update + 1;
+    std::memcpy(content(BufferId(b)).data(), &update, sizeof update);
   }
   if (lane_) lane_->begin();
   for (size_t i = 0; i < actions_.size(); ++i) {
@@ -308,7 +311,10 @@ StepReport Executor::runStep(int64_t step) {
   if (lane_) report.background_seconds = lane_->seconds();
   progress_.fetch_add(1, std::memory_order_relaxed);
   report.transfer_seconds += secondsSince(end_of_work);
-  report.loss = readLoss();
+  report.losses = readLosses();
+  if (!report.losses.empty()) {
+    report.loss = std::accumulate(report.losses.begin(), report.losses.end(), 0.0) / static_cast<double>(report.losses.size());
+  }
   if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
     fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; {}", program().rank, step, *report.loss,
          data_ == nullptr ? "" : explainNotFiniteLoss(program(), *data_, step));
@@ -330,8 +336,11 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
   if (recorded) recorder_->begin(TraceLane::kForeground, positionOf(instruction), start);
   switch (instruction.kind) {
     case InstructionKind::kLoadInput: data_->fill(action.data_input, step, action.box, {action.output, action.bytes}); break;
-    case InstructionKind::kRun:
-    case InstructionKind::kUpdate: action.run.run(progress_); break;
+    case InstructionKind::kUpdate:
+      if (update_observer_) update_observer_(instruction);
+      action.run.run(progress_);
+      break;
+    case InstructionKind::kRun: action.run.run(progress_); break;
     case InstructionKind::kAccumulate:
       if (action.done) break;
       if (instruction.overwrite) {
@@ -387,14 +396,15 @@ void Executor::waitForSends(BufferId buffer) {
   sends.clear();
 }
 
-std::optional<double> Executor::readLoss() const {
+std::vector<double> Executor::readLosses() const {
+  std::vector<double> losses;
   for (const Result& result : program().results) {
     if (result.kind != Result::Kind::kLoss) continue;
-    double loss = 0;
+    losses.resize(std::max(losses.size(), static_cast<size_t>(std::max(0, result.update)) + 1));
+    double& loss = losses[static_cast<size_t>(std::max(0, result.update))];
     convertElements(program().buffer(result.buffer).data_type, content(result.buffer).data(), DataType::kFloat64, &loss, 1);
-    return loss;
   }
-  return std::nullopt;
+  return losses;
 }
 
 }  // namespace pipeshard

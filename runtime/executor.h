@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -53,7 +54,8 @@ struct ExecutorOptions {
 };
 
 struct StepReport {
-  std::optional<double> loss;   // on ranks whose program has a loss
+  std::optional<double> loss;   // on ranks whose program has a loss; the mean over `losses`
+  std::vector<double> losses;   // of every update of the step
   double seconds = 0;           // of the whole step
   double compute_seconds = 0;   // in kernels (but collectives), accumulation and copies
   double transfer_seconds = 0;  // in sends, receives, collectives and waiting for them
@@ -101,6 +103,11 @@ class Executor {
   // are broken. When the background lane fails first, that is the error, whatever this thread was doing.
   StepReport runStep(int64_t step);
 
+  // Called in runStep before each kUpdate, whose gradients are complete then: in a window of several updates the next one's take their
+  // place. nullptr: nothing is called.
+  using UpdateObserver = std::function<void(const Instruction& update)>;
+  void setUpdateObserver(UpdateObserver observer) { update_observer_ = std::move(observer); }
+
   // What is being executed, for reports about a hang: "step 3, rank 1, instruction 7: receive peer 0 -> 'h@0'". This and progress()
   // are what other threads may call meanwhile.
   std::string describeCurrent() const;
@@ -130,10 +137,11 @@ class Executor {
   void performInBackground(size_t position);
   [[noreturn]] void failStep(const Error& error);
   void waitForSends(BufferId buffer);
-  std::optional<double> readLoss() const;
+  std::vector<double> readLosses() const;
 
   RankImage image_;
   ExecutorOptions options_;
+  UpdateObserver update_observer_;
   std::vector<std::unique_ptr<CompiledSubgraph>> subgraphs_;
   Accumulation accumulation_;
   MemoryPlan memory_;

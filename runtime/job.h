@@ -89,7 +89,8 @@ using JobProgressCallback = std::function<void(const JobProgress&)>;
 
 struct StepResult {
   int64_t step = 0;                      // 1-based
-  double loss = 0;                       // of the whole batch
+  double loss = 0;                       // of the whole batch; of a window of several updates: the mean over them
+  std::vector<double> losses;            // of every update, where a step is a window of several; else empty
   double seconds = 0;                    // on the slowest rank
   std::vector<double> compute_seconds;   // by rank
   std::vector<double> transfer_seconds;  // by rank, waiting included

@@ -82,6 +82,8 @@ nlohmann::json memoryJson(const MemoryParts& parts) {
 
 // The steps that one "run" asks for.
 void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner, int64_t first, int64_t last) {
+  std::optional<WindowGradients> window;
+  if (options.dump.gradients && runner.main().program().updates_per_step > 1) window.emplace(runner.executorOf(first));
   for (int64_t step = first; step <= last && !link.stopRequested(); ++step) {
     Executor& executor = runner.executorOf(step);
     if (!options.adopt_directory.empty() && step > 1)
@@ -92,7 +94,10 @@ void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner
                            {"compute_seconds", report.compute_seconds},
                            {"transfer_seconds", report.transfer_seconds}};
     if (report.loss) body["loss"] = *report.loss;  // null when it is not finite
-    if (!options.dump_directory.empty()) body["dump"] = writeStepDump(executor, options.dump_directory, step, options.dump);
+    if (report.losses.size() > 1) body["losses"] = report.losses;
+    if (!options.dump_directory.empty()) {
+      body["dump"] = writeStepDump(executor, options.dump_directory, step, options.dump, window ? &*window : nullptr);
+    }
     link.send("step", std::move(body));
   }
   link.send("finished", {{"peak_resident_bytes", peakResidentBytes()}});

@@ -95,6 +95,11 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
   command.add_option("--schedule", request.partition.schedule, scheduleHelp())->type_name("NAME[:OPTIONS]")->capture_default_str();
   command
+      .add_option("--window", request.partition.window,
+                  "Updates in a step of an asynchronous schedule (pipedream...): the pipeline drains once per step\n(default: 8)")
+      ->type_name("N")
+      ->check(positiveWhole());
+  command
       .add_option("--recompute", request.partition.recomputation,
                   "never; always: a backward pass runs its stage's forward pass again, instead of keeping what it made;\n"
                   "except-last: so for all microbatches but the last; or by stage: 0:always,2:except-last")

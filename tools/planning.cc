@@ -51,7 +51,7 @@ std::string findBatchDimension(const Graph& graph, const std::string& asked, int
 
 bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches) {
   try {
-    makeSchedule(schedule, ranks, static_cast<int>(microbatches));
+    makeSchedule(schedule, ranks, static_cast<int>(microbatches), 1);
     return true;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kConfiguration) throw;
@@ -317,15 +317,11 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
 // The programs of all ranks, and of one device alone.
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch, Plan plan) {
   const TrainingFamily family = trainingFamily(model, optimizer, batch);
-  const Schedule schedule = firstMicrobatches(scheduleOf(plan), static_cast<int>(batch.microbatches));
+  const Schedule schedule = firstMicrobatches(scheduleOf(plan), static_cast<int>(batch.microbatches * plan.updates_per_step));
   plan.microbatches = batch.microbatches;
   StepPrograms step;
   step.ranks = emitPrograms(family, plan, schedule);
-  PartitionOptions alone;
-  alone.stages = "uniform:1";
-  alone.schedule = "sequential";
-  partitionTraining(family.base(), alone, plan);  // forgets the orders, too
-  step.reference = emitPrograms(family, plan).at(0);
+  step.reference = emitOnOneDevice(family, plan, schedule);
   const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
   for (RankProgram& rank : step.ranks) completeProgram(model, limits, rank.program);
   completeProgram(model, limits, step.reference.program);
@@ -333,8 +329,15 @@ StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer,
 }
 
 // Rows of the shorter batch that ends an epoch, as told or as the data file says.
-int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model) {
+int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, const Plan& plan) {
   int64_t rows = request.last_batch;
+  if (scheduleOf(plan).asynchronous()) {
+    if (rows == 0) return 0;
+    fail(ErrorCode::kConfiguration,
+         "--last-batch {}: under the schedule {} a step takes whole windows; leave it out (--drop-last leaves out "
+         "the rest of a file)",
+         rows, plan.schedule);
+  }
   if (rows == 0 && !request.data_path.empty() && !model.batch_axes.empty()) {
     const auto& [name, axis] = *model.batch_axes.begin();
     ProgramInput input{name, DataType::kUndefined, model.prepared(model.batch).shape(findValue(model.prepared(model.batch), name)), axis};
@@ -409,7 +412,7 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
       if (attempt == 0 || error.code() != ErrorCode::kOutOfMemory) throw;
       break;
     }
-    decideLastBatch(lastBatchRows(request, model), planned.plan);
+    decideLastBatch(lastBatchRows(request, model, planned.plan), planned.plan);
     progress("writing the programs of the ranks");
     planned.whole = emitStep(model, optimizer, batch, planned.plan);
     const int64_t needed = room > 0 ? largestShardedMemory(planned) : 0;

@@ -94,6 +94,7 @@ struct RunCommand {
                                    {"seconds", step.seconds},
                                    {"compute_seconds", step.compute_seconds},
                                    {"transfer_seconds", step.transfer_seconds}});
+      if (!step.losses.empty()) document["steps"].back()["losses"] = step.losses;
     }
     for (const RankResult& rank : result.ranks) {
       document["ranks"].push_back({{"arena_bytes", rank.arena_bytes}, {"peak_resident_bytes", rank.peak_resident_bytes}});
