@@ -146,7 +146,7 @@ void setSchedule(const AskedSchedule& asked, const ScheduleCosts& costs, Plan& p
   plan.schedule = asked.text;
   const Schedule usual = scheduleOf(plan);
   plan.schedule = usual.name;
-  const Schedule fitting = makeSchedule({asked.text, usual.ranks(), usual.microbatches, costs});
+  const Schedule fitting = makeSchedule({usual.name, usual.ranks(), usual.microbatches, costs});
   if (fitting.orders != usual.orders) store(fitting.orders);
 }
 
