@@ -368,6 +368,7 @@ void fillRecomputations(const std::string& text, Plan& plan) {
     for (StagePlan& stage : plan.stages) stage.recomputation = text;
     return;
   }
+  if (text.ends_with(',')) failHere("");
   std::set<size_t> seen;
   for (std::string_view rest = text; seen.empty() || !rest.empty();) {
     const std::string_view entry = rest.substr(0, rest.find(','));

@@ -1,6 +1,7 @@
 // Random training steps at any batch size, cut at random places and over random meshes: the Programs compute exactly what the
 // definition says, and a mutated Program is refused or computes something else.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <random>
@@ -179,6 +180,7 @@ Job wholeJob(unsigned seed, bool rows_differ, std::mt19937& random) {
     return RandomStep(seed, rows, microbatches, rows_differ).make();
   };
   job.plan.microbatches = job.microbatches;
+  job.plan.bucket_bytes = std::array<int64_t, 4>{0, 1, 1000, kDefaultBucketBytes}[seed % 4];
   return job;
 }
 
@@ -198,6 +200,7 @@ std::vector<RankProgram> emit(const Job& job, const std::string& schedule) {
 
 TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionOnAnyMeshesUnderEverySchedule) {
   std::map<InstructionKind, int> used;
+  int in_background = 0;
   for (unsigned seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Job job = randomJob(seed);
@@ -210,12 +213,16 @@ TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionOnAnyMeshesUnder
         FAIL() << schedule << ": " << error.what() << "\n" << planToJson(job.plan);
       }
       for (const RankProgram& rank : ranks) {
-        for (const Instruction& instruction : rank.program.instructions) ++used[instruction.kind];
+        for (const Instruction& instruction : rank.program.instructions) {
+          ++used[instruction.kind];
+          if (instruction.background) ++in_background;
+        }
       }
     }
   }
   for (InstructionKind kind : {InstructionKind::kAllReduce, InstructionKind::kSlice, InstructionKind::kConcatenate, InstructionKind::kZero})
     EXPECT_GT(used[kind], 200) << instructionKindName(kind);
+  EXPECT_GT(in_background, 200);
 }
 
 TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionWithAnyStagesOnADeviceInAnyOrderAndAnyRecomputation) {
