@@ -61,6 +61,18 @@ std::string shardingLine(size_t stage, const ShardingPlan& sharding) {
                      scaled(sharding.memory_bytes, "B"));
 }
 
+// "always", where all stages do the same; else "stage 0 always, stage 2 except-last"; "" where none does.
+std::string recomputationText(const Plan& plan) {
+  std::string text;
+  size_t equal = 0;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::string& mode = plan.stages[s].recomputation;
+    equal += mode == plan.stages[0].recomputation ? 1 : 0;
+    if (mode != "never") text += fmt::format("{}stage {} {}", text.empty() ? "" : ", ", s, mode);
+  }
+  return equal == plan.stages.size() && !text.empty() ? plan.stages[0].recomputation : text;
+}
+
 }  // namespace
 
 Cluster parseCluster(std::string_view text) {
@@ -83,12 +95,14 @@ std::string printPlan(const Plan& plan) {
   std::string text = fmt::format("plan of {}\n", plan.model_path);
   text += fmt::format("  cluster       {} x {} devices\n", plan.cluster.nodes, plan.cluster.devices_per_node);
   text += fmt::format("  schedule      {}, {} microbatch{}\n", plan.schedule, plan.microbatches, plan.microbatches == 1 ? "" : "es");
+  if (plan.updates_per_step > 1) text += fmt::format("  window        {} updates per step\n", plan.updates_per_step);
   if (plan.last_batch > 0) {
     text += fmt::format("  last batch    {} row{} in {} microbatch{}\n", plan.last_batch, plan.last_batch == 1 ? "" : "s",
                         plan.last_microbatches, plan.last_microbatches == 1 ? "" : "es");
   }
   text +=
       fmt::format("  loss          {}\n  optimizer     {}\n  precision     {}\n", plan.loss, plan.optimizer, dataTypeName(plan.precision));
+  if (const std::string recomputed = recomputationText(plan); !recomputed.empty()) text += "  recomputes    " + recomputed + "\n";
   for (const auto& [name, size] : plan.dimensions) {
     text += fmt::format("  dimension     {} = {}{}\n", name, size, name == plan.batch_dimension ? " (cut into microbatches)" : "");
   }

@@ -71,6 +71,8 @@ struct StagePlan {
   std::optional<ShardingPlan> sharding = {};
 };
 
+inline constexpr int64_t kDefaultBucketBytes = int64_t{4} << 20;
+
 struct Plan {
   std::string model_path;                     // absolute
   std::map<std::string, int64_t> dimensions;  // symbolic dimensions as bound, at the full batch
@@ -92,6 +94,8 @@ struct Plan {
   std::vector<std::string> schedule_orders;
   // Asynchronous schedules: a step of a program is a window of so many updates, of `microbatches` microbatches each, and drains at its end.
   int64_t updates_per_step = 1;
+  // Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes on; 0: all behind it.
+  int64_t bucket_bytes = kDefaultBucketBytes;
   std::vector<LayerPlan> layers;
   std::vector<StagePlan> stages;
   std::vector<std::string> notes;  // what the user should know: operators replicated, defaults taken

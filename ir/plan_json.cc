@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "ir/error.h"
 #include "ir/json_reader.h"
@@ -46,21 +47,25 @@ Json stageToJson(const StagePlan& stage) {
   return json;
 }
 
-// At least one device, and none that another stage has.
+// At least one device, and none that another stage has, unless the other has all of them: the stages of one pipeline rank.
 void readDevices(const JsonReader& json, const Plan& plan, StagePlan& stage) {
   const std::vector<int64_t> devices = json.integers(0, plan.cluster.deviceCount() - 1);
   if (devices.empty()) json.failExpected("at least one device");
-  for (size_t i = 0; i < devices.size(); ++i) {
-    const int device = static_cast<int>(devices[i]);
+  for (int64_t device : devices) {
+    const auto found = std::find(stage.devices.begin(), stage.devices.end(), static_cast<int>(device));
+    if (found != stage.devices.end()) {
+      json.elements()[stage.devices.size()].failExpected("a device that the stage does not have already");
+    }
+    stage.devices.push_back(static_cast<int>(device));
+  }
+  for (size_t i = 0; i < stage.devices.size(); ++i) {
     const auto has = [&](const StagePlan& other) {
-      return std::find(other.devices.begin(), other.devices.end(), device) != other.devices.end();
+      return std::find(other.devices.begin(), other.devices.end(), stage.devices[i]) != other.devices.end();
     };
     const auto owner = std::find_if(plan.stages.begin(), plan.stages.end(), has);
-    if (owner != plan.stages.end()) {
-      json.elements()[i].failExpected(fmt::format("a device that no stage has; stages[{}] has it", owner - plan.stages.begin()));
-    }
-    if (has(stage)) json.elements()[i].failExpected("a device that the stage does not have already");
-    stage.devices.push_back(device);
+    if (owner == plan.stages.end() || owner->devices == stage.devices) continue;
+    json.elements()[i].failExpected(
+        fmt::format("a device that no stage has, or all devices of stages[{}], which has it, in its order", owner - plan.stages.begin()));
   }
 }
 
@@ -215,6 +220,7 @@ std::string planToJson(const Plan& plan) {
   document["microbatches"] = plan.microbatches;
   if (plan.last_batch > 0) document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
+  if (plan.bucket_bytes != kDefaultBucketBytes) document["bucket_bytes"] = plan.bucket_bytes;
   document["schedule"] = plan.schedule;
   if (!plan.schedule_orders.empty()) document["schedule_orders"] = plan.schedule_orders;
   for (const auto& [key, given] : givenLists(plan)) {
@@ -233,10 +239,10 @@ Plan planFromJson(std::string_view text) {
   const Json document = parseJson(text, "plan.json");
   checkJsonVersion(document, "plan.json", kPlanVersion);
   const JsonReader json(document, "plan.json");
-  json.expectObject(
-      {"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches", "schedule",
-       "layers", "stages"},
-      {"notes", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "schedule_orders", "shardings", "strategies", "specs"});
+  json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
+                     "schedule", "layers", "stages"},
+                    {"notes", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes", "schedule_orders",
+                     "shardings", "strategies", "specs"});
   Plan plan;
   plan.model_path = json.at("model").string();
   const JsonReader dimensions = json.at("dimensions");
@@ -254,6 +260,7 @@ Plan planFromJson(std::string_view text) {
     plan.last_microbatches = last.at("microbatches").integer(1, plan.last_batch);
   }
   if (json.has("updates_per_step")) plan.updates_per_step = json.at("updates_per_step").integer(1, INT32_MAX);
+  if (json.has("bucket_bytes")) plan.bucket_bytes = json.at("bucket_bytes").integer(0, INT64_MAX);
   plan.schedule = json.at("schedule").string();
   if (json.has("schedule_orders")) plan.schedule_orders = json.at("schedule_orders").strings();
   for (const JsonReader& layer : json.at("layers").elements()) {
@@ -266,12 +273,10 @@ Plan planFromJson(std::string_view text) {
   if (covered != static_cast<int>(plan.layers.size())) {
     stages.failExpected(fmt::format("stages that cover all {} layers; the last stage ends before layer {}", plan.layers.size(), covered));
   }
-  int used = 0;
-  int last_device = -1;
-  for (const StagePlan& stage : plan.stages) {
-    used += static_cast<int>(stage.devices.size());
-    last_device = std::max(last_device, *std::max_element(stage.devices.begin(), stage.devices.end()));
-  }
+  std::set<int> devices;
+  for (const StagePlan& stage : plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
+  const int used = static_cast<int>(devices.size());
+  const int last_device = *devices.rbegin();
   if (last_device != used - 1) {
     fail(ErrorCode::kConfiguration, "plan.json.stages: found device {} in use; expected 0 to {} without gaps, as {} devices are in use",
          last_device, used - 1, used);

@@ -46,6 +46,9 @@ enum class BufferKind : uint8_t {
   kAccumulator,     // other sums over microbatches: the loss, prologue totals
   kInput,           // a batch input of one microbatch
   kActivation,      // anything else
+  // Asynchronous schedules: a version of a parameter that lives beside the one in the kParameter buffer. Written by one kUpdate, freed
+  // when nothing reads that version any more. Buffer::value is the parameter's name.
+  kWeightVersion,
 };
 std::string_view bufferKindName(BufferKind kind);
 bool isPersistent(BufferKind kind);
@@ -106,7 +109,7 @@ struct Instruction {
   InstructionKind kind = InstructionKind::kRun;
   SubgraphId subgraph;  // kRun, kUpdate
   int stage = -1;       // the pipeline stage that it works for; -1: for several, or none
-  int microbatch = -1;  // -1: belongs to the whole step
+  int microbatch = -1;  // -1: belongs to the whole step; a kUpdate inside a window names the last one whose gradient it takes
   std::vector<BufferId> inputs;
   std::vector<BufferId> outputs;
   int peer = -1;           // kSend, kReceive
@@ -114,8 +117,11 @@ struct Instruction {
   bool overwrite = false;  // kAccumulate
   int axis = -1;           // kSlice, kConcatenate
   int64_t offset = 0;      // kSlice, kLoadInput
-  // kReceive, kAllReduce, and kRun of a subgraph that has collectives and no other work: runs beside the instructions behind it, after
-  // the background instructions before it. What writes, reads or frees its outputs, or writes or frees its inputs, waits for its end.
+  // kAllReduce, and kRun of a subgraph that is there for its collectives: done by the rank's background lane, beside the instructions
+  // behind it, after those of the lane before it, over a communicator of its own: such collectives meet only each other.
+  // kReceive: posted; its message comes while the instructions behind it run.
+  // What writes, reads or frees its outputs, or writes or frees its inputs, waits for its end (ir/background.h). So does the end of the
+  // step, and, for a receive, the next receive from that peer.
   bool background = false;
 };
 
@@ -127,6 +133,9 @@ struct Result {
   std::string name;   // of the parameter or forward state; "loss" for the loss
   std::string state;  // kOptimizerState: its name ("first_moment")
   BufferId buffer;    // valid at the end of the step (a gradient buffer is not freed before)
+  // Of a window of several updates: to which of them a loss or gradient belongs; -1: to the whole step. Such a gradient is valid when
+  // its update runs; that of the next update takes its place.
+  int update = -1;
 };
 
 // How a batch input is cut; the same list in every rank's program.
@@ -163,6 +172,9 @@ struct Program {
 // Error(kConfiguration), naming the buffer, when that is no part of the batch.
 Shard loadedBox(const ProgramInput& input, const Buffer& buffer, int64_t offset);
 
+// Which of the step's updates a kUpdate makes, from 0 on; 0 where a step makes one.
+int updateOf(const Program& program, const Instruction& instruction);
+
 // Deterministic text, one line per buffer and instruction.
 std::string printProgram(const Program& program);
 
@@ -178,9 +190,11 @@ Program programFromJson(std::string_view text);
 // shape (a buffer name that both sides of a pair know stands for the same content, the same part of a tensor too, so a swap is
 // found); the parts of a result together are the whole; every buffer is
 // written before it is read, not used after it is freed, freed once, and freed at all unless it is persistent or a result;
+// all runs of a microbatch read one version of a parameter; a gradient of an update is read by that update;
 // a forward state that the runs of a microbatch read is replaced before another microbatch, or the next step, reads it;
 // no cycle of waits exists (receives wait for sends, frees and overwrites of sent buffers wait for the receive, collectives,
-// also those inside subgraphs, for their whole group); ranks that meet in a collective do so in the same microbatch and phase.
+// also those inside subgraphs, for their whole group, instructions for the background ones whose buffers they touch); ranks that meet in
+// a collective do so in the same microbatch and phase, both in the background or neither.
 // Throws Error(kInternal) naming rank, instruction and buffer.
 void verifyPrograms(const std::vector<Program>& programs);
 

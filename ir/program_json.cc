@@ -56,7 +56,7 @@ Enum enumFromJson(const JsonReader& json, const std::vector<std::string>& names)
 }
 
 const std::vector<std::string>& bufferKinds() {
-  static const auto names = enumNames<BufferKind, 9>(bufferKindName);
+  static const auto names = enumNames<BufferKind, 10>(bufferKindName);
   return names;
 }
 const std::vector<std::string>& instructionKinds() {
@@ -225,16 +225,18 @@ Instruction instructionFromJson(const JsonReader& json, const Program& program) 
 Json resultToJson(const Result& result) {
   Json json = {{"kind", resultKinds()[static_cast<size_t>(result.kind)]}, {"name", result.name}, {"buffer", result.buffer.index()}};
   if (!result.state.empty()) json["state"] = result.state;
+  if (result.update >= 0) json["update"] = result.update;
   return json;
 }
 
 Result resultFromJson(const JsonReader& json, size_t buffer_count) {
-  json.expectObject({"kind", "name", "buffer"}, {"state"});
+  json.expectObject({"kind", "name", "buffer"}, {"state", "update"});
   Result result;
   result.kind = enumFromJson<Result::Kind>(json.at("kind"), resultKinds());
   result.name = json.at("name").string();
   if (json.has("state")) result.state = json.at("state").string();
   result.buffer = BufferId(static_cast<size_t>(json.at("buffer").integer(0, lastIndex(buffer_count))));
+  if (json.has("update")) result.update = static_cast<int>(json.at("update").integer(0, INT32_MAX));
   return result;
 }
 

@@ -63,6 +63,7 @@ std::string_view bufferKindName(BufferKind kind) {
     case BufferKind::kAccumulator: return "accumulator";
     case BufferKind::kInput: return "input";
     case BufferKind::kActivation: return "activation";
+    case BufferKind::kWeightVersion: return "weight_version";
   }
   return "unknown";
 }
@@ -70,6 +71,10 @@ std::string_view bufferKindName(BufferKind kind) {
 bool isPersistent(BufferKind kind) {
   return kind == BufferKind::kParameter || kind == BufferKind::kWeight || kind == BufferKind::kOptimizerState ||
          kind == BufferKind::kForwardState || kind == BufferKind::kStep;
+}
+
+int updateOf(const Program& program, const Instruction& instruction) {
+  return instruction.microbatch < 0 ? 0 : static_cast<int>(instruction.microbatch * program.updates_per_step / program.microbatches);
 }
 
 const Shape& wholeShape(const Buffer& buffer) { return buffer.part ? buffer.part->whole : buffer.shape; }
@@ -116,6 +121,7 @@ std::string describeInstruction(const Program& program, const Instruction& instr
   std::string text(instructionKindName(instruction.kind));
   const SubgraphId subgraph = instruction.subgraph;
   if (subgraph.valid()) text += " " + (subgraph.index() < program.subgraphs.size() ? program.subgraphs[subgraph.index()].name : "?");
+  if (instruction.background) text += " background";
   if (instruction.microbatch >= 0) text += fmt::format(" microbatch={}", instruction.microbatch);
   if (instruction.peer >= 0) text += fmt::format(" peer={}", instruction.peer);
   if (instruction.group >= 0) text += fmt::format(" group={}", instruction.group);
@@ -152,8 +158,8 @@ std::string printProgram(const Program& program) {
   }
   if (!program.results.empty()) text += "results\n";
   for (const Result& result : program.results) {
-    text += fmt::format("  {} {}{}: {}\n", resultKindName(result.kind), result.name, result.state.empty() ? "" : "." + result.state,
-                        quoted(program, {result.buffer}));
+    text += fmt::format("  {} {}{}{}: {}\n", resultKindName(result.kind), result.name, result.state.empty() ? "" : "." + result.state,
+                        result.update < 0 ? "" : fmt::format(" of update {}", result.update), quoted(program, {result.buffer}));
   }
   return text;
 }

@@ -55,9 +55,7 @@ class StructureVerifier {
     verifyGroups();
     verifySubgraphs();
     for (at_ = 0; at_ < program_.instructions.size(); ++at_) verifyInstruction(program_.instructions[at_]);
-    for (const Result& result : program_.results) {
-      if (!inRange(result.buffer)) failHere(fmt::format("the result \"{}\" has no buffer", result.name));
-    }
+    for (const Result& result : program_.results) verifyResult(result);
   }
 
  private:
@@ -74,6 +72,11 @@ class StructureVerifier {
     const Program& first = programs_.front();
     if (program_.microbatches < 1 || program_.microbatches != first.microbatches) {
       failHere(fmt::format("it has {} microbatches, rank 0 has {}", program_.microbatches, first.microbatches));
+    }
+    const int64_t updates = program_.updates_per_step;
+    if (updates < 1 || program_.microbatches % updates != 0 || updates != first.updates_per_step) {
+      failHere(
+          fmt::format("it makes {} updates of {} microbatches, rank 0 makes {}", updates, program_.microbatches, first.updates_per_step));
     }
     const auto same = [](const ProgramInput& a, const ProgramInput& b) {
       return a.name == b.name && a.data_type == b.data_type && a.shape == b.shape && a.axis == b.axis;
@@ -101,7 +104,23 @@ class StructureVerifier {
       if (buffer.kind == BufferKind::kStep && (buffer.data_type != DataType::kInt64 || !buffer.shape.empty())) {
         failHere(fmt::format("the step {} must be an int64 scalar", tensorText(buffer)));
       }
+      if (buffer.update < 0 || buffer.update >= program_.updates_per_step) {
+        failHere(fmt::format("buffer \"{}\" is of update {}, of {}", buffer.name, buffer.update, program_.updates_per_step));
+      }
     }
+  }
+
+  void verifyResult(const Result& result) const {
+    if (!inRange(result.buffer)) failHere(fmt::format("the result \"{}\" has no buffer", result.name));
+    if (result.update >= program_.updates_per_step) {
+      failHere(fmt::format("the result \"{}\" is of update {}, of {}", result.name, result.update, program_.updates_per_step));
+    }
+    if (result.update < 0 || result.kind != Result::Kind::kGradient) return;
+    for (const Instruction& instruction : program_.instructions) {
+      const bool reads = std::find(instruction.inputs.begin(), instruction.inputs.end(), result.buffer) != instruction.inputs.end();
+      if (reads && instruction.kind == InstructionKind::kUpdate && updateOf(program_, instruction) == result.update) return;
+    }
+    failHere(fmt::format("no update {} reads the gradient of \"{}\"", result.update, result.name));
   }
 
   void verifyGroups() const {
@@ -131,6 +150,7 @@ class StructureVerifier {
       if (!inRange(id)) failInstruction("an output is no buffer of this program");
     }
     verifyForm(instruction);
+    if (instruction.background) verifyBackground(instruction);
     if (instruction.microbatch >= program_.microbatches) failInstruction(fmt::format("there are {} microbatches", program_.microbatches));
     verifyOutputs(instruction);
     if (instruction.kind == InstructionKind::kLoadInput) verifyLoad(instruction);
@@ -169,6 +189,17 @@ class StructureVerifier {
     if (form.group && !group_exists) failInstruction(fmt::format("there is no group {}", instruction.group));
   }
 
+  void verifyBackground(const Instruction& instruction) const {
+    const bool has_collectives =
+        instruction.kind == InstructionKind::kRun && !program_.subgraphs[instruction.subgraph.index()].collectives.empty();
+    if (instruction.kind != InstructionKind::kReceive && instruction.kind != InstructionKind::kAllReduce && !has_collectives)
+      failInstruction("only receives and collectives go on in the background");
+    // A subgraph's kernels are used by one thread.
+    const auto beside = [&](const Instruction& other) { return other.subgraph == instruction.subgraph && !other.background; };
+    if (has_collectives && std::any_of(program_.instructions.begin(), program_.instructions.end(), beside))
+      failInstruction("its subgraph runs elsewhere, too, and not in the background");
+  }
+
   void verifyOutputs(const Instruction& instruction) const {
     std::set<BufferId> written;
     for (BufferId id : instruction.outputs) {
@@ -177,6 +208,9 @@ class StructureVerifier {
       const bool is_input = std::find(instruction.inputs.begin(), instruction.inputs.end(), id) != instruction.inputs.end();
       const bool may_replace = instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAllReduce;
       if (is_input && !may_replace) failInstruction(fmt::format("it reads and writes \"{}\"", buffer.name));
+      if (buffer.kind == BufferKind::kWeightVersion && instruction.kind != InstructionKind::kUpdate) {
+        failInstruction(fmt::format("it writes \"{}\", a version of a parameter, which only an update makes", buffer.name));
+      }
       const bool constant = buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kStep;
       const bool hands_on =
           buffer.kind == BufferKind::kForwardState && instruction.kind == InstructionKind::kAccumulate && instruction.overwrite;
@@ -238,7 +272,11 @@ class StructureVerifier {
 class LifetimeVerifier {
  public:
   explicit LifetimeVerifier(const Program& program)
-      : program_(program), written_(program.buffers.size()), freed_(program.buffers.size()), held_(program.buffers.size()) {}
+      : program_(program),
+        written_(program.buffers.size()),
+        freed_(program.buffers.size()),
+        held_(program.buffers.size()),
+        contents_(program.buffers.size()) {}
 
   void run() {
     for (at_ = 0; at_ < program_.instructions.size(); ++at_) step(program_.instructions[at_]);
@@ -265,6 +303,7 @@ class LifetimeVerifier {
     for (BufferId id : instruction.inputs) {
       read(id);
       hold(id, instruction);
+      readVersion(id, instruction);
     }
     const bool adds = instruction.kind == InstructionKind::kAccumulate && !instruction.overwrite;
     if (adds) read(instruction.outputs[0]);
@@ -289,8 +328,20 @@ class LifetimeVerifier {
     held = at_;
   }
 
+  // The passes of a microbatch read one version of a parameter, wherever it lies.
+  void readVersion(BufferId id, const Instruction& instruction) {
+    const Buffer& buffer = program_.buffer(id);
+    const bool version = buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeightVersion;
+    if (!version || instruction.kind != InstructionKind::kRun || instruction.microbatch < 0) return;
+    const VersionRead read{id, contents_[id.index()], at_};
+    const auto [first, is_first] = versions_.try_emplace({buffer.value, instruction.microbatch}, read);
+    if (is_first || (first->second.buffer == read.buffer && first->second.content == read.content)) return;
+    failHere(fmt::format("it reads another version of \"{}\" than {}", buffer.value, describeAt(program_, first->second.instruction)));
+  }
+
   void write(BufferId id, const Instruction& instruction) {
     held_[id.index()].reset();
+    ++contents_[id.index()];
     const Buffer& buffer = program_.buffer(id);
     std::optional<size_t>& written = written_[id.index()];
     if (isPersistent(buffer.kind)) return;
@@ -317,6 +368,13 @@ class LifetimeVerifier {
   std::vector<std::optional<size_t>> written_;  // by buffer: the first instruction that writes it
   std::vector<std::optional<size_t>> freed_;
   std::vector<std::optional<size_t>> held_;  // forward states: the last run that read what nothing has replaced since
+  struct VersionRead {
+    BufferId buffer;
+    int64_t content = 0;
+    size_t instruction = 0;
+  };
+  std::vector<int64_t> contents_;                                // by buffer: how often it has been written
+  std::map<std::pair<std::string, int>, VersionRead> versions_;  // by parameter and microbatch: the first read of it
   size_t at_ = 0;
 };
 
@@ -326,10 +384,10 @@ void verifyResults(const std::vector<Program>& programs) {
     int rank = 0;
     const Buffer* buffer = nullptr;
   };
-  std::map<std::tuple<Result::Kind, std::string, std::string>, std::vector<Place>> results;
+  std::map<std::tuple<Result::Kind, std::string, std::string, int>, std::vector<Place>> results;
   for (const Program& program : programs) {
     for (const Result& result : program.results) {
-      results[{result.kind, result.name, result.state}].push_back({program.rank, &program.buffer(result.buffer)});
+      results[{result.kind, result.name, result.state, result.update}].push_back({program.rank, &program.buffer(result.buffer)});
     }
   }
   for (const auto& [key, places] : results) {

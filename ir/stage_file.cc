@@ -159,9 +159,14 @@ class StageFileReader {
       const JsonReader devices = json.at("devices");
       stage.devices = narrow(devices.integers(0, cluster_.deviceCount() - 1));
       if (stage.devices.empty()) devices.failExpected("at least one device");
+      const auto owner = owner_.find(stage.devices[0]);
+      if (owner != owner_.end() && file_.stages[owner->second].devices == stage.devices) return;  // another stage of a pipeline rank
       for (size_t i = 0; i < stage.devices.size(); ++i) {
         const auto [found, is_new] = owner_.try_emplace(stage.devices[i], index);
-        if (!is_new) devices.elements()[i].failExpected(fmt::format("a device that is not in use; stages[{}] has it", found->second));
+        if (is_new) continue;
+        devices.elements()[i].failExpected(
+            found->second == index ? std::string("a device that the stage does not have already")
+                                   : fmt::format("a device that is not in use, or all devices of stages[{}], which has it", found->second));
       }
       return;
     }

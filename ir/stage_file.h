@@ -21,7 +21,7 @@ struct StageSpec {
   int first_layer = 0;  // inclusive; when StageFile::layers > 0
   int last_layer = 0;
   std::string until;            // otherwise: the value at which the stage ends; "" for the last stage: the rest
-  std::vector<int> devices;     // ranks, at least one; no two stages share one
+  std::vector<int> devices;     // ranks, at least one; two stages share all of them (one pipeline rank) or none
   std::vector<int> mesh_shape;  // {data, model}, the product is the number of devices; {1, n} when operators are sharded
   // "auto", "zero3", ... (docs/sharding.md): the stage's operators are sharded, on this mesh (empty: the best). Or "": they are not, as
   // "data-parallel" or "replicated" say, or nothing is said.
@@ -36,9 +36,9 @@ struct StageFile {
   std::vector<StageSpec> stages;
 };
 
-// Reads and checks all that needs no model: types, layers without gap or overlap, devices of the cluster, each used once, in
-// use without gaps (0..n-1), submeshes that fit into nodes, meshes. `what` (the file's name) starts every message; `layers` is
-// what --layers says, 0 if it does not. Throws Error(kConfiguration) naming the field ("stages[1].devices[0]"), what was found
+// Reads and checks all that needs no model: types, layers without gap or overlap, devices of the cluster, which stages share as a whole or
+// not at all, in use without gaps (0..n-1), submeshes that fit into nodes, meshes. `what` (the file's name) starts every message; `layers`
+// is what --layers says, 0 if it does not. Throws Error(kConfiguration) naming the field ("stages[1].devices[0]"), what was found
 // and what is allowed; Error(kVersionMismatch).
 StageFile parseStageFile(std::string_view text, std::string_view what, const Cluster& cluster, int layers = 0);
 

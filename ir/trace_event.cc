@@ -36,7 +36,7 @@ void verifyEvent(const Trace& trace, const TraceEvent& event) {
   if (message && (event.peer < 0 || event.peer >= trace.ranks || event.peer == event.rank)) {
     failEvent(event, fmt::format("its peer is {}", event.peer));
   }
-  if (message && event.message < 0) failEvent(event, "its message has no number");
+  if (event.kind == TraceEventKind::kSend && event.message < 0) failEvent(event, "its message has no number");
 }
 
 void verifyMessages(const Trace& trace) {
@@ -46,7 +46,8 @@ void verifyMessages(const Trace& trace) {
     if (event.kind == TraceEventKind::kSend && !sends.emplace(MessageKey{event.rank, event.peer, event.message}, &event).second) {
       failEvent(event, fmt::format("message {} is sent twice", event.message));
     }
-    if (event.kind == TraceEventKind::kReceive && !receives.emplace(MessageKey{event.peer, event.rank, event.message}, &event).second) {
+    const bool matched = event.kind == TraceEventKind::kReceive && event.message >= 0;
+    if (matched && !receives.emplace(MessageKey{event.peer, event.rank, event.message}, &event).second) {
       failEvent(event, fmt::format("message {} is received twice", event.message));
     }
   }
@@ -59,12 +60,13 @@ void verifyMessages(const Trace& trace) {
   }
 }
 
-// What a rank does in the foreground, and what runs beside it, is one after the other each; sends are only posted.
+// What a rank does in the foreground, and what runs beside it, is one after the other each. Sends, and receives beside it, are only posted.
 void verifyTracks(const Trace& trace) {
   std::map<std::pair<int, bool>, const TraceEvent*> last;
   std::vector<const TraceEvent*> events;
   for (const TraceEvent& event : trace.events) {
-    if (event.kind != TraceEventKind::kSend) events.push_back(&event);
+    const bool posted = event.kind == TraceEventKind::kSend || (event.kind == TraceEventKind::kReceive && event.background);
+    if (!posted) events.push_back(&event);
   }
   std::stable_sort(events.begin(), events.end(),
                    [](const auto* a, const auto* b) { return std::pair(a->start_ns, a->end_ns) < std::pair(b->start_ns, b->end_ns); });

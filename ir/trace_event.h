@@ -33,7 +33,8 @@ struct TraceEvent {
   int64_t arrived_ns = 0;   // kReceive, kCollective; else start_ns
   int peer = -1;            // kSend, kReceive
   int64_t bytes = 0;        // of messages and collectives
-  int64_t message = -1;     // kSend, kReceive: its number between the ordered pair of ranks, over all steps: both ends have the same
+  int64_t message = -1;     // kSend, kReceive: its number between the ordered pair of ranks, over all steps: both ends have the
+                            // same; -1: a receive whose send was not recorded, or was still to come
   bool background = false;  // ran beside compute
 };
 

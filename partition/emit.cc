@@ -5,6 +5,7 @@
 #include "partition/emit_free.h"
 #include "partition/emit_messages.h"
 #include "partition/emit_rank.h"
+#include "partition/gradient_buckets.h"
 #include "partition/layout.h"
 #include "partition/partition.h"
 #include "partition/schedule.h"
@@ -31,35 +32,59 @@ int64_t smallestCell(const Layout& layout, const TrainingFamily& family) {
 }  // namespace
 
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan) {
+  return emitPrograms(family, plan, scheduleOf(plan));
+}
+
+namespace {
+
+// `stage_of_parameter`: as WeightVersions.
+std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule, const Cut& cut,
+                              std::vector<int> stage_of_parameter) {
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family);
-  const Schedule schedule = makeSchedule(plan.schedule, layout.stages(), static_cast<int>(plan.microbatches));
-  const bool plain = schedule.stages == schedule.ranks() && !schedule.forward_only && !schedule.asynchronous();
-  for (const std::vector<Action>& order : schedule.orders) {
-    for (const Action& action : order) {
-      if (!plain || action.kind == ActionKind::kBackwardInput) {
-        fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but not run yet; choose sequential, gpipe or 1f1b",
-             schedule.name);
-      }
-    }
-  }
-  const ScheduleOrders& orders = schedule.orders;
-  const Cut cut = cutTraining(training, plan);
-  const Messages messages(cut, orders);
+  PIPESHARD_CHECK(schedule.stages == layout.stages() && schedule.microbatches == family.microbatches() * plan.updates_per_step,
+                  "the schedule {} is of another plan", schedule.name);
+  const WeightVersions versions(schedule, std::move(stage_of_parameter));
+  const Messages messages(cut, schedule);
   std::vector<TimeKind> kinds(training.graph.values.size());
   if (layout.hasDataParallelism()) kinds = batchKinds(family, smallestCell(layout, family));
   const StageShardings shardings(family, plan, cut);
-  const EmissionContext context{family, layout, cut, orders, messages, kinds, shardings, separatorFor(training.graph)};
+  const EmissionContext context{family,   layout,   plan.stages, cut,       schedule,
+                                versions, messages, kinds,       shardings, separatorFor(training.graph)};
   std::vector<RankProgram> ranks;
   std::vector<Program> programs;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     ranks.push_back(emitRank(context, rank));
+    if (!schedule.asynchronous()) postGradientBuckets(ranks.back(), plan.bucket_bytes, context.separator);
     programs.push_back(ranks.back().program);
   }
   insertFrees(programs);
   verifyPrograms(programs);
   for (size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].program = std::move(programs[rank]);
   return ranks;
+}
+
+}  // namespace
+
+std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
+  if (schedule.forward_only) {
+    fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but does not train; choose one with backward passes",
+         schedule.name);
+  }
+  const Cut cut = cutTraining(family.base(), plan);
+  refuseUndefinedVersions(family.base(), cut, plan, schedule);
+  return emit(family, plan, schedule, cut, cut.owners);
+}
+
+RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
+  PartitionOptions options;
+  options.stages = "uniform:1";
+  options.schedule = "sequential";
+  Plan alone = plan;
+  partitionTraining(family.base(), options, alone);  // forgets the orders, too
+  alone.updates_per_step = plan.updates_per_step;
+  const std::vector<int> stage_of_parameter = cutTraining(family.base(), plan).owners;
+  return std::move(emit(family, alone, onOneDevice(schedule), cutTraining(family.base(), alone), stage_of_parameter).front());
 }
 
 std::vector<RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan) {

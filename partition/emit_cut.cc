@@ -11,17 +11,25 @@ namespace {
 
 constexpr Phase kPassPhases[] = {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight};
 
-bool isPass(Phase phase) { return phase == Phase::kForward || phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight; }
+bool isBackward(Phase phase) { return phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight; }
+bool isPass(Phase phase) { return phase == Phase::kForward || isBackward(phase); }
 
 class Cutter {
  public:
   Cutter(const TrainingGraph& training, const Plan& plan)
-      : training_(training), graph_(training.graph), uses_(computeUseDef(graph_)), stages_(nodeStages(training, plan)) {
+      : training_(training),
+        plan_(plan),
+        graph_(training.graph),
+        uses_(computeUseDef(graph_)),
+        stages_(nodeStages(training, plan)),
+        phases_(training.node_phase) {
     cut_.stages.resize(plan.stages.size());
     cut_.owners = parameterOwners(training, stages_);
+    cut_.groups = deviceGroups(plan);
   }
 
   Cut run() {
+    hasten();
     findRoles();
     placePasses();
     placePrologues();
@@ -30,10 +38,30 @@ class Cutter {
       for (Piece& piece : pieces) findInputs(piece);
     }
     findOutputs();
+    cut_.recomputations.resize(plan_.stages.size());
+    for (size_t s = 0; s < plan_.stages.size(); ++s) {
+      if (plan_.stages[s].recomputation != "never") cut_.recomputations[s] = recomputationOf(static_cast<int>(s));
+    }
     return std::move(cut_);
   }
 
  private:
+  // A schedule orders the input parts of a microbatch's backward passes from stage to stage, but not their weight parts: what another
+  // stage waits for is made in the input part.
+  void hasten() {
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      if (phases_[n] != Phase::kBackwardWeight) continue;
+      for (ValueId output : graph_.nodes[n].outputs) {
+        if (!output.valid()) continue;
+        for (NodeId reader : uses_.consumers[output.index()]) {
+          const bool backward = isPass(training_.node_phase[reader.index()]);
+          if (backward && (stages_[reader.index()] != stages_[n] || phases_[reader.index()] == Phase::kBackwardInput))
+            phases_[n] = Phase::kBackwardInput;
+        }
+      }
+    }
+  }
+
   void setRole(ValueId id, ValueRole role, size_t index = 0) {
     if (!id.valid()) return;
     cut_.values[id.index()].role = role;
@@ -63,7 +91,7 @@ class Cutter {
         setRole(output, ValueRole::kProduced);
         if (output.valid()) {
           cut_.values[output.index()].stage = stages_[n];
-          cut_.values[output.index()].phase = training_.node_phase[n];
+          cut_.values[output.index()].phase = phases_[n];
         }
       }
     }
@@ -102,27 +130,31 @@ class Cutter {
   Piece& piece(int stage, Phase phase) { return cut_.stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)]; }
 
   void placePasses() {
-    const std::vector<bool> live = liveNodes();
+    live_ = liveNodes();
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      if (live[n] && isPass(training_.node_phase[n])) piece(stages_[n], training_.node_phase[n]).nodes.emplace_back(n);
+      if (live_[n] && isPass(phases_[n])) piece(stages_[n], phases_[n]).nodes.emplace_back(n);
     }
   }
 
-  // Prologues are cheap: each stage that reads a total computes it for itself.
+  bool readsInPass(const StagePieces& pieces, ValueId value) const {
+    const auto reads = [&](NodeId node) {
+      const std::vector<ValueId>& inputs = graph_.node(node).inputs;
+      return std::find(inputs.begin(), inputs.end(), value) != inputs.end();
+    };
+    return std::any_of(std::begin(kPassPhases), std::end(kPassPhases), [&](Phase phase) {
+      const std::vector<NodeId>& nodes = pieces[static_cast<size_t>(phase)].nodes;
+      return std::any_of(nodes.begin(), nodes.end(), reads);
+    });
+  }
+
+  // Prologues are cheap: each group of devices that reads a total computes it for itself.
   void placePrologues() {
-    for (StagePieces& pieces : cut_.stages) {
-      Piece& prologue = pieces[static_cast<size_t>(Phase::kPrologue)];
+    for (size_t s = 0; s < cut_.stages.size(); ++s) {
+      const auto first = std::find(cut_.groups.begin(), cut_.groups.end(), cut_.groups[s]);
+      Piece& prologue = piece(static_cast<int>(first - cut_.groups.begin()), Phase::kPrologue);
       for (const PrologueTotal& total : training_.totals) {
-        const auto reads = [&](NodeId node) {
-          const std::vector<ValueId>& inputs = graph_.node(node).inputs;
-          return std::find(inputs.begin(), inputs.end(), total.total) != inputs.end();
-        };
-        const bool needed = std::any_of(std::begin(kPassPhases), std::end(kPassPhases), [&](Phase phase) {
-          const std::vector<NodeId>& nodes = pieces[static_cast<size_t>(phase)].nodes;
-          return std::any_of(nodes.begin(), nodes.end(), reads);
-        });
         const bool listed = std::find(prologue.outputs.begin(), prologue.outputs.end(), total.part) != prologue.outputs.end();
-        if (needed && !listed) prologue.outputs.push_back(total.part);
+        if (!listed && readsInPass(cut_.stages[s], total.total)) prologue.outputs.push_back(total.part);
       }
       prologue.nodes = nodesBehind(training_, uses_.producer, prologue.outputs, Phase::kPrologue);
     }
@@ -184,19 +216,102 @@ class Cutter {
     }
   }
 
+  bool isBackwardOf(NodeId node, int stage) const {
+    return stages_[node.index()] == stage && live_[node.index()] && isBackward(phases_[node.index()]);
+  }
+
+  Recomputation recomputationOf(int stage) const {
+    Recomputation result;
+    for (ValueId output : cut_.piece(stage, Phase::kForward).outputs) {
+      const std::vector<NodeId>& readers = uses_.consumers[output.index()];
+      const bool own = std::any_of(readers.begin(), readers.end(), [&](NodeId reader) { return isBackwardOf(reader, stage); });
+      if (own) result.again.outputs.push_back(output);
+      if (isNeededByOthers(output, stage)) result.forward.outputs.push_back(output);
+    }
+    for (Piece* piece : {&result.forward, &result.again}) {
+      piece->nodes = nodesFor(piece->outputs, cut_.piece(stage, Phase::kForward).nodes);
+      findInputs(*piece);
+    }
+    for (NodeId node : result.again.nodes) requireRepeatable(graph_.node(node), stage);
+    return result;
+  }
+
+  // Those of the nodes that the values depend on.
+  std::vector<NodeId> nodesFor(const std::vector<ValueId>& values, const std::vector<NodeId>& nodes) const {
+    std::vector<bool> needed(graph_.values.size());
+    for (ValueId value : values) needed[value.index()] = true;
+    std::vector<NodeId> result;
+    for (size_t i = nodes.size(); i-- > 0;) {
+      const Node& node = graph_.node(nodes[i]);
+      const auto is_needed = [&](ValueId output) { return output.valid() && needed[output.index()]; };
+      if (std::none_of(node.outputs.begin(), node.outputs.end(), is_needed)) continue;
+      result.push_back(nodes[i]);
+      for (ValueId input : node.inputs) {
+        if (input.valid()) needed[input.index()] = true;
+      }
+    }
+    std::reverse(result.begin(), result.end());
+    return result;
+  }
+
+  // Of a forward output, by anything but the stage's own backward pass.
+  bool isNeededByOthers(ValueId output, int stage) const {
+    const auto updates = [&](const ForwardState& state) { return state.updated == output; };
+    const std::vector<ForwardState>& states = training_.forward_states;
+    if (output == training_.loss || std::any_of(states.begin(), states.end(), updates)) return true;
+    for (const Parameter& parameter : training_.parameters) {
+      const std::vector<ValueId>& parts = parameter.gradient_parts;
+      if (std::find(parts.begin(), parts.end(), output) != parts.end()) return true;
+    }
+    const std::vector<NodeId>& readers = uses_.consumers[output.index()];
+    return std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
+      return stages_[reader.index()] != stage && live_[reader.index()] && isPass(phases_[reader.index()]);
+    });
+  }
+
+  void requireRepeatable(const Node& node, int stage) const {
+    for (const char* op_type : {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}) {
+      if (!node.is(op_type)) continue;
+      fail(ErrorCode::kConfiguration,
+           "stage {} recomputes its forward pass, but {} would give other random numbers the second time; leave the stage out of "
+           "--recompute",
+           stage, describeNode(node));
+    }
+  }
+
   const TrainingGraph& training_;
+  const Plan& plan_;
   const Graph& graph_;
   const UseDef uses_;
   const std::vector<int> stages_;  // by node
+  std::vector<Phase> phases_;      // by node
+  std::vector<bool> live_;         // by node: its piece has it
   Cut cut_;
 };
 
 }  // namespace
 
+const Piece& Cut::piece(int stage, Phase phase, PassForm form) const {
+  if (phase != Phase::kForward || form == PassForm::kWhole) return piece(stage, phase);
+  return form == PassForm::kDiscarding ? recomputation(stage).forward : recomputation(stage).again;
+}
+
+bool Cut::remakes(int stage, ValueId id) const {
+  const std::vector<ValueId>& made = recomputation(stage).again.outputs;
+  return std::find(made.begin(), made.end(), id) != made.end();
+}
+
 bool Cut::reads(int stage, ValueId id) const {
   const StagePieces& pieces = stages[static_cast<size_t>(stage)];
   return std::any_of(pieces.begin(), pieces.end() - 1,
                      [&](const Piece& piece) { return std::find(piece.inputs.begin(), piece.inputs.end(), id) != piece.inputs.end(); });
+}
+
+bool Cut::groupReads(int group, ValueId id) const {
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    if (groups[stage] == group && reads(static_cast<int>(stage), id)) return true;
+  }
+  return false;
 }
 
 Cut cutTraining(const TrainingGraph& training, const Plan& plan) { return Cutter(training, plan).run(); }

@@ -43,18 +43,43 @@ struct ValuePlace {
 inline constexpr size_t kPhaseCount = 5;
 using StagePieces = std::array<Piece, kPhaseCount>;  // by Phase
 
+// How a stage that recomputes runs its forward pass.
+struct Recomputation {
+  Piece forward;  // makes only what others need: other stages, the loss, forward states
+  Piece again;    // makes what the stage's own backward pieces read of its forward pass, from the forward pass's inputs
+};
+
+// In which form a pass runs.
+enum class PassForm : uint8_t {
+  kWhole,       // its piece, with all outputs
+  kDiscarding,  // Recomputation::forward
+  kAgain,       // Recomputation::again
+};
+
 struct Cut {
-  std::vector<ValuePlace> values;   // by value index
-  std::vector<StagePieces> stages;  // prologue and update nodes that several stages need are in each of them
-  std::vector<int> owners;          // by parameter, as parameterOwners
+  std::vector<ValuePlace> values;  // by value index
+  // Update nodes that several stages need are in each of them; so are prologue nodes, but of the stages that share devices (deviceGroups)
+  // the first runs the prologue of all.
+  std::vector<StagePieces> stages;
+  std::vector<Recomputation> recomputations;  // by stage; empty where it does not recompute
+  std::vector<int> owners;                    // by parameter, as parameterOwners
+  std::vector<int> groups;                    // by stage, as deviceGroups
 
   const ValuePlace& place(ValueId id) const { return values[id.index()]; }
   const Piece& piece(int stage, Phase phase) const { return stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)]; }
+  const Recomputation& recomputation(int stage) const { return recomputations[static_cast<size_t>(stage)]; }
+  // The piece that runs; `form` matters to forward passes only.
+  const Piece& piece(int stage, Phase phase, PassForm form) const;
+  // The stage's recomputation makes the value again.
+  bool remakes(int stage, ValueId id) const;
   // A forward, backward or prologue piece of the stage reads the value.
   bool reads(int stage, ValueId id) const;
+  // Of some stage of the group.
+  bool groupReads(int group, ValueId id) const;
 };
 
-// Nodes that neither the loss nor a gradient needs are left out.
+// Nodes that neither the loss nor a gradient needs are left out. Error(kConfiguration) when a stage would run a node again that gives
+// random numbers.
 Cut cutTraining(const TrainingGraph& training, const Plan& plan);
 
 }  // namespace pipeshard

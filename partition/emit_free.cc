@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "ir/background.h"
 #include "ir/error.h"
 
 namespace pipeshard {
@@ -88,6 +89,13 @@ void insertFrees(Program& program, const Causality& causality) {
     for (BufferId id : program.instructions[i].inputs) last_use[id.index()] = i;
     for (BufferId id : program.instructions[i].outputs) last_use[id.index()] = i;
     if (program.instructions[i].kind == InstructionKind::kSend) sends[program.instructions[i].inputs[0].index()].push_back(i);
+  }
+  // Right behind a background instruction the free would wait for it: what awaits it anyway comes first.
+  const BackgroundWaits waits = backgroundWaits(program);
+  for (size_t& use : last_use) {
+    if (use == count || !isOfLane(program.instructions[use])) continue;
+    const size_t number = static_cast<size_t>(std::lower_bound(waits.lane.begin(), waits.lane.end(), use) - waits.lane.begin());
+    while (use + 1 < count && waits.before[use] <= number) ++use;
   }
   std::vector<bool> stays(program.buffers.size());
   for (const Result& result : program.results) stays[result.buffer.index()] = true;

@@ -5,8 +5,6 @@
 #include <map>
 #include <tuple>
 
-#include "ir/error.h"
-
 namespace pipeshard {
 
 std::vector<Phase> phasesOf(ActionKind kind) {
@@ -20,40 +18,48 @@ std::vector<Phase> phasesOf(ActionKind kind) {
   return {};
 }
 
-Messages::Messages(const Cut& cut, const ScheduleOrders& orders) : stages_(cut.stages.size()) {
+void Messages::findDepartures(const Cut& cut) {
   using Need = std::tuple<int, int, Phase, size_t>;  // distance, receiver, its first phase that reads the value, position there
-  std::map<ValueId, std::map<int, Need>> needs;      // by value and receiver
-  for (int receiver = 0; receiver < static_cast<int>(stages_); ++receiver) {
+  std::map<ValueId, std::map<int, Need>> needs;      // by value and receiving group
+  for (int receiver = 0; receiver < static_cast<int>(cut.stages.size()); ++receiver) {
+    const int group = cut.groups[static_cast<size_t>(receiver)];
     for (Phase phase : {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}) {
       const std::vector<ValueId>& inputs = cut.piece(receiver, phase).inputs;
       for (size_t i = 0; i < inputs.size(); ++i) {
         const ValuePlace& place = cut.place(inputs[i]);
-        if (place.role != ValueRole::kProduced || place.stage == receiver) continue;
-        needs[inputs[i]].emplace(receiver, Need{std::abs(receiver - place.stage), receiver, phase, i});
+        if (place.role != ValueRole::kProduced || cut.groups[static_cast<size_t>(place.stage)] == group) continue;
+        const Need need{std::abs(receiver - place.stage), receiver, phase, i};
+        const auto [found, is_new] = needs[inputs[i]].emplace(group, need);
+        if (!is_new) found->second = std::min(found->second, need);
       }
     }
   }
-  departures_.assign(stages_, std::vector<std::vector<Departure>>(kPhaseCount));
-  for (size_t stage = 0; stage < stages_; ++stage) {
+  departures_.assign(cut.stages.size(), std::vector<std::vector<Departure>>(kPhaseCount));
+  for (size_t stage = 0; stage < cut.stages.size(); ++stage) {
     for (size_t phase = 0; phase < kPhaseCount; ++phase) {
       std::vector<std::pair<Need, ValueId>> leaving;
       for (ValueId value : cut.stages[stage][phase].outputs) {
         const auto found = needs.find(value);
         if (found == needs.end()) continue;
-        for (const auto& [receiver, need] : found->second) leaving.emplace_back(need, value);
+        for (const auto& [group, need] : found->second) leaving.emplace_back(need, value);
       }
       std::sort(leaving.begin(), leaving.end());
       for (const auto& [need, value] : leaving) departures_[stage][phase].push_back({std::get<1>(need), value});
     }
   }
-  channels_.resize(stages_ * stages_);
-  PIPESHARD_CHECK(orders.size() == stages_, "{} orders for {} stages", orders.size(), stages_);
-  for (size_t sender = 0; sender < stages_; ++sender) {
-    for (const Action& action : orders[sender]) {
-      PIPESHARD_CHECK(action.stage == static_cast<int>(sender), "{} on rank {}", actionToString(action), sender);
+}
+
+Messages::Messages(const Cut& cut, const Schedule& schedule)
+    : groups_(static_cast<size_t>(*std::max_element(cut.groups.begin(), cut.groups.end())) + 1) {
+  findDepartures(cut);
+  channels_.resize(groups_ * groups_);
+  for (const std::vector<Action>& order : schedule.orders) {
+    for (const Action& action : order) {
+      const auto sender = static_cast<size_t>(cut.groups.at(static_cast<size_t>(action.stage)));
       for (Phase phase : phasesOf(action.kind)) {
         for (const Departure& departure : departures(action.stage, phase)) {
-          channels_[sender * stages_ + static_cast<size_t>(departure.receiver)].push_back({departure.value, action.microbatch});
+          const auto receiver = static_cast<size_t>(cut.groups[static_cast<size_t>(departure.receiver)]);
+          channels_[sender * groups_ + receiver].push_back({departure.value, action.microbatch});
         }
       }
     }
@@ -65,7 +71,7 @@ const std::vector<Departure>& Messages::departures(int stage, Phase phase) const
 }
 
 const std::vector<Message>& Messages::channel(int sender, int receiver) const {
-  return channels_[static_cast<size_t>(sender) * stages_ + static_cast<size_t>(receiver)];
+  return channels_[static_cast<size_t>(sender) * groups_ + static_cast<size_t>(receiver)];
 }
 
 }  // namespace pipeshard

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -19,100 +20,156 @@ class RankEmitter {
         training_(context.family.base()),
         rank_(rank),
         place_(layout_.place(rank)),
+        stages_(layout_.stagesOf(place_.group)),
         builder_(context, rank),
-        taken_(static_cast<size_t>(layout_.stages())) {}
+        taken_(static_cast<size_t>(layout_.groups())) {}
 
   RankProgram run() {
     makePersistentBuffers();
     shareParameters();
-    runPrologue();
-    for (const Action& action : context_.orders[static_cast<size_t>(place_.stage)]) {
-      for (Phase phase : phasesOf(action.kind)) runPass(phase, action.microbatch);
+    const int pipeline_rank = context_.schedule.rank_of_stage[static_cast<size_t>(stages_.front())];
+    for (const Action& action : context_.schedule.orders[static_cast<size_t>(pipeline_rank)]) {
+      const int update = context_.versions.updateOf(action.microbatch);
+      for (; prologues_ <= update; ++prologues_) runPrologue(prologues_);
+      for (Phase phase : phasesOf(action.kind)) runPass(action.stage, phase, action.microbatch);
+      if (action.kind == ActionKind::kUpdate) finishUpdate(update, action.microbatch);
     }
-    sumOverStage();
-    joinGradients();
-    synchronizeGradients();
-    runUpdate();
+    if (!context_.versions.asynchronous()) finishUpdate(0, -1);
     listResults();
     return std::move(builder_).take();
   }
 
  private:
-  const Piece& piece(Phase phase) const { return context_.cut.piece(place_.stage, phase); }
-  int ownerOf(size_t parameter) const { return context_.cut.owners[parameter]; }
-  bool owns(size_t parameter) const { return ownerOf(parameter) == place_.stage; }
-  bool readsParameter(int stage, size_t parameter) const { return context_.cut.reads(stage, training_.parameters[parameter].value); }
+  // The update, of gradients that are complete on every device by themselves. `microbatch`: the last one of a window's update.
+  void finishUpdate(int update, int microbatch) {
+    workForAll();
+    sumOverDevices(update);
+    joinGradients(update);
+    synchronizeGradients();
+    for (int stage : stages_) runUpdate(stage, update, microbatch);
+    builder_.forgetGradients();
+  }
 
-  // Of equal copies on the devices of one stage, the one that this position of another stage works with.
-  int counterpart(int stage, int position) const { return layout_.devices(stage)[static_cast<size_t>(position % layout_.width(stage))]; }
+  const Piece& piece(int stage, Phase phase) const { return context_.cut.piece(stage, phase); }
+  bool isHere(int stage) const { return stage >= 0 && layout_.group(stage) == place_.group; }
+  // Instructions from here on work for all stages of the rank.
+  void workForAll() { builder_.workFor(stages_.size() == 1 ? stages_.front() : -1); }
+
+  int ownerOf(size_t parameter) const { return context_.cut.owners[parameter]; }
+  bool owns(size_t parameter) const { return isHere(ownerOf(parameter)); }
+  bool readsParameter(int group, size_t parameter) const { return context_.cut.groupReads(group, training_.parameters[parameter].value); }
+
+  const std::vector<int>& devicesOf(int group) const { return layout_.devices(layout_.firstStage(group)); }
+  // Of equal copies on the devices of one group, the one that this position of another group works with.
+  int counterpart(int group, int position) const {
+    const std::vector<int>& devices = devicesOf(group);
+    return devices[static_cast<size_t>(position) % devices.size()];
+  }
+  // Sends to all devices of another group that work with this one.
+  void sendToGroup(int group, BufferId buffer) {
+    for (size_t position = 0; position < devicesOf(group).size(); ++position) {
+      if (counterpart(place_.group, static_cast<int>(position)) == rank_) builder_.send(devicesOf(group)[position], buffer, -1);
+    }
+  }
 
   void makePersistentBuffers() {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
-      if (!isTrained(parameter) && (owns(p) || readsParameter(place_.stage, p))) builder_.sourced(parameter.value, BufferKind::kWeight);
+      if (!isTrained(parameter) && (owns(p) || readsParameter(place_.group, p))) builder_.sourced(parameter.value, BufferKind::kWeight);
       if (!isTrained(parameter) || !owns(p)) continue;
       builder_.sourced(parameter.value, BufferKind::kParameter);
       for (const OptimizerState& state : parameter.states) builder_.bufferOf(state.value, kWholeStep);
     }
-    for (size_t p = 0; p < kPhaseCount; ++p) {
-      for (ValueId input : piece(static_cast<Phase>(p)).inputs) {
-        const ValueRole role = context_.cut.place(input).role;
-        if (role == ValueRole::kWeight) builder_.sourced(input, BufferKind::kWeight);
-        if (role == ValueRole::kForwardState) builder_.sourced(input, BufferKind::kForwardState);
-        if (role == ValueRole::kStep) builder_.bufferOf(input, kWholeStep);
-      }
-    }
-  }
-
-  // A trained parameter that several stages read goes from its owner to the others, afresh in every step.
-  void shareParameters() {
-    for (size_t p = 0; p < training_.parameters.size(); ++p) {
-      if (!isTrained(training_.parameters[p]) || !owns(p)) continue;
-      for (int stage = 0; stage < layout_.stages(); ++stage) {
-        if (stage == place_.stage || !readsParameter(stage, p)) continue;
-        for (int position = 0; position < layout_.width(stage); ++position) {
-          if (counterpart(place_.stage, position) != rank_) continue;
-          builder_.send(layout_.devices(stage)[static_cast<size_t>(position)], builder_.bufferOf(training_.parameters[p].value, kWholeStep),
-                        -1);
+    for (int stage : stages_) {
+      for (size_t p = 0; p < kPhaseCount; ++p) {
+        for (ValueId input : piece(stage, static_cast<Phase>(p)).inputs) {
+          const ValueRole role = context_.cut.place(input).role;
+          if (role == ValueRole::kWeight) builder_.sourced(input, BufferKind::kWeight);
+          if (role == ValueRole::kForwardState) builder_.sourced(input, BufferKind::kForwardState);
+          if (role != ValueRole::kStep) continue;
+          for (int update = 0; update < context_.versions.updates(); ++update) builder_.ofUpdate(input, BufferKind::kStep, update);
         }
       }
     }
+  }
+
+  // A trained parameter that several groups read goes from its owner to the others, afresh in every step.
+  void shareParameters() {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
-      if (!isTrained(training_.parameters[p]) || owns(p) || !readsParameter(place_.stage, p)) continue;
-      builder_.receive(counterpart(ownerOf(p), place_.position), builder_.bufferOf(training_.parameters[p].value, kWholeStep), -1);
+      if (!isTrained(training_.parameters[p]) || !owns(p)) continue;
+      for (int group = 0; group < layout_.groups(); ++group) {
+        if (group == place_.group || !readsParameter(group, p)) continue;
+        sendToGroup(group, builder_.bufferOf(training_.parameters[p].value, kWholeStep));
+      }
+    }
+    for (size_t p = 0; p < training_.parameters.size(); ++p) {
+      if (!isTrained(training_.parameters[p]) || owns(p) || !readsParameter(place_.group, p)) continue;
+      builder_.receive(counterpart(layout_.group(ownerOf(p)), place_.position),
+                       builder_.bufferOf(training_.parameters[p].value, kWholeStep), -1);
     }
   }
 
-  // Every device computes the totals of the whole batch for itself.
-  void runPrologue() {
-    if (piece(Phase::kPrologue).empty()) return;
-    for (int k = 0; k < static_cast<int>(training_.microbatches); ++k) {
+  // Every device computes the totals of the whole batch of an update for itself, once for all its stages.
+  void runPrologue(int update) {
+    const int first = stages_.front();
+    if (piece(first, Phase::kPrologue).empty()) return;
+    workForAll();
+    const int count = context_.versions.microbatchesPerUpdate();
+    for (int k = update * count; k < (update + 1) * count; ++k) {
       const Cell cell = builder_.whole(k);
-      loadInputs(Phase::kPrologue, cell);
-      builder_.run(Phase::kPrologue, cell);
+      loadInputs(first, Phase::kPrologue, cell);
+      builder_.run(first, Phase::kPrologue, cell);
       for (const PrologueTotal& total : training_.totals) {
-        if (!context_.cut.reads(place_.stage, total.total)) continue;
-        builder_.accumulate(builder_.bufferOf(total.part, cell), builder_.bufferOf(total.total, kWholeStep), k);
+        if (!context_.cut.groupReads(place_.group, total.total)) continue;
+        builder_.accumulate(builder_.bufferOf(total.part, cell), builder_.bufferOf(total.total, cell), k);
       }
     }
   }
 
-  void runPass(Phase phase, int microbatch) {
-    if (piece(phase).empty()) return;
-    const Cell cell = builder_.own(microbatch);
-    loadInputs(phase, cell);
-    for (ValueId input : piece(phase).inputs) {
-      const ValuePlace& place = context_.cut.place(input);
-      if (place.role == ValueRole::kProduced && place.stage != place_.stage) receiveUntil(place.stage, {input, microbatch});
-    }
-    builder_.run(phase, cell);
-    for (const Departure& departure : context_.messages.departures(place_.stage, phase)) sendTo(departure, cell);
-    if (phase == Phase::kForward) handStatesOn(cell);
-    for (ValueId output : piece(phase).outputs) accumulateOutput(output, cell);
+  bool recomputes(int stage, int microbatch) const {
+    if (context_.cut.recomputation(stage).again.nodes.empty()) return false;
+    return context_.stages[static_cast<size_t>(stage)].recomputation == "always" || microbatch + 1 < training_.microbatches;
   }
 
-  void loadInputs(Phase phase, const Cell& cell) {
-    for (ValueId input : piece(phase).inputs) {
+  void runPass(int stage, Phase phase, int microbatch) {
+    if (piece(stage, phase).empty()) return;
+    builder_.workFor(stage);
+    const Cell cell = builder_.own(microbatch);
+    const bool recomputed = recomputes(stage, microbatch);
+    const bool forward = phase == Phase::kForward;
+    const PassForm form = forward && recomputed ? PassForm::kDiscarding : PassForm::kWhole;
+    loadInputs(stage, phase, cell);
+    if (!forward && recomputed) recompute(stage, phase, cell);
+    for (ValueId input : piece(stage, phase).inputs) {
+      const ValuePlace& place = context_.cut.place(input);
+      if (place.role == ValueRole::kProduced && !isHere(place.stage)) receiveUntil(layout_.group(place.stage), {input, microbatch});
+    }
+    if (form == PassForm::kDiscarding) copyStates(stage, cell);
+    builder_.run(stage, phase, cell, form, recomputed);
+    for (const Departure& departure : context_.messages.departures(stage, phase)) sendTo(departure, cell);
+    if (forward) handStatesOn(stage, cell);
+    for (ValueId output : context_.cut.piece(stage, phase, form).outputs) accumulateOutput(output, cell);
+  }
+
+  // Before the first backward piece that reads what the forward pass has not kept.
+  void recompute(int stage, Phase phase, const Cell& cell) {
+    const std::vector<ValueId>& inputs = piece(stage, phase).inputs;
+    if (std::none_of(inputs.begin(), inputs.end(), [&](ValueId input) { return context_.cut.remakes(stage, input); })) return;
+    if (remade_.insert({stage, cell.microbatch}).second) builder_.run(stage, Phase::kForward, cell, PassForm::kAgain);
+  }
+
+  // The recomputation reads what the forward pass reads, and states change in between.
+  void copyStates(int stage, const Cell& cell) {
+    for (ValueId input : context_.cut.recomputation(stage).again.inputs) {
+      if (context_.cut.place(input).role != ValueRole::kForwardState) continue;
+      builder_
+          .add(InstructionKind::kAccumulate, cell.microbatch, {builder_.bufferOf(input, kWholeStep)}, {builder_.stateBefore(input, cell)})
+          .overwrite = true;
+    }
+  }
+
+  void loadInputs(int stage, Phase phase, const Cell& cell) {
+    for (ValueId input : piece(stage, phase).inputs) {
       if (context_.cut.place(input).role == ValueRole::kBatchInput) builder_.load(input, cell, phase == Phase::kPrologue);
     }
   }
@@ -128,29 +185,31 @@ class RankEmitter {
   }
 
   void sendTo(const Departure& departure, const Cell& cell) {
-    if (const CrossMeshPlan* plan = transferOf(departure.value, cell.microbatch, place_.stage, departure.receiver)) {
+    const int own_stage = stages_.front();
+    if (const CrossMeshPlan* plan = transferOf(departure.value, cell.microbatch, own_stage, departure.receiver)) {
       return builder_.sendShards(*plan, departure.value, cell, departure.receiver);
     }
-    for (const Shipment& shipment : shipmentsOf(departure.value, cell.microbatch, place_.stage, departure.receiver)) {
+    for (const Shipment& shipment : shipmentsOf(departure.value, cell.microbatch, own_stage, departure.receiver)) {
       if (shipment.sender != rank_) continue;
       builder_.send(shipment.receiver, builder_.slice(departure.value, cell, shipment.rows), cell.microbatch);
     }
   }
 
-  void receiveUntil(int sender_stage, const Message& wanted) {
-    const std::vector<Message>& channel = context_.messages.channel(sender_stage, place_.stage);
+  void receiveUntil(int sender, const Message& wanted) {
+    const std::vector<Message>& channel = context_.messages.channel(sender, place_.group);
     const auto found = std::find(channel.begin(), channel.end(), wanted);
-    PIPESHARD_CHECK(found != channel.end(), "stage {} never sends '{}' to stage {}", sender_stage, builder_.nameOf(wanted.value),
-                    place_.stage);
-    size_t& taken = taken_[static_cast<size_t>(sender_stage)];
-    for (; taken <= static_cast<size_t>(found - channel.begin()); ++taken) receiveMessage(sender_stage, channel[taken]);
+    PIPESHARD_CHECK(found != channel.end(), "'{}' never goes from group {} to group {}", builder_.nameOf(wanted.value), sender,
+                    place_.group);
+    size_t& taken = taken_[static_cast<size_t>(sender)];
+    for (; taken <= static_cast<size_t>(found - channel.begin()); ++taken) receiveMessage(layout_.firstStage(sender), channel[taken]);
   }
 
   void receiveMessage(int sender_stage, const Message& message) {
-    if (const CrossMeshPlan* plan = transferOf(message.value, message.microbatch, sender_stage, place_.stage)) {
+    const int own_stage = stages_.front();
+    if (const CrossMeshPlan* plan = transferOf(message.value, message.microbatch, sender_stage, own_stage)) {
       return builder_.receiveShards(*plan, message.value, builder_.own(message.microbatch), sender_stage);
     }
-    std::vector<Shipment> mine = shipmentsOf(message.value, message.microbatch, sender_stage, place_.stage);
+    std::vector<Shipment> mine = shipmentsOf(message.value, message.microbatch, sender_stage, own_stage);
     std::erase_if(mine, [&](const Shipment& shipment) { return shipment.receiver != rank_; });
     const TimeKind& kind = context_.kinds[message.value.index()];
     const bool split = kind.kind == TimeKind::Kind::kSplit;
@@ -179,8 +238,8 @@ class RankEmitter {
 
   // ---- sums over microbatches ----
 
-  void handStatesOn(const Cell& cell) {
-    const std::vector<ValueId>& outputs = piece(Phase::kForward).outputs;
+  void handStatesOn(int stage, const Cell& cell) {
+    const std::vector<ValueId>& outputs = piece(stage, Phase::kForward).outputs;
     for (const ForwardState& state : training_.forward_states) {
       if (std::find(outputs.begin(), outputs.end(), state.updated) == outputs.end()) continue;
       const BufferId lasting = builder_.bufferOf(state.value, kWholeStep);
@@ -188,16 +247,17 @@ class RankEmitter {
     }
   }
 
-  BufferId lossBuffer() { return builder_.buffer(builder_.nameOf(training_.loss), BufferKind::kAccumulator, training_.loss); }
+  BufferId lossBuffer(int update) { return builder_.ofUpdate(training_.loss, BufferKind::kAccumulator, update); }
 
-  // Where part i of a gradient is summed over the microbatches: in the gradient itself for the first part, when the owner
-  // makes it; else in a buffer of its own.
-  BufferId partBuffer(size_t parameter, size_t part) {
+  // Where part i of a gradient is summed over the microbatches: in the gradient itself for the first part, when a stage on the owner's
+  // devices makes it; else in a buffer of its own.
+  BufferId partBuffer(size_t parameter, size_t part, int update) {
     const ValueId gradient = training_.parameters[parameter].gradient;
-    const bool is_gradient = part == 0 && partStage(parameter, part) == ownerOf(parameter);
+    const bool is_gradient = part == 0 && partGroup(parameter, part) == layout_.group(ownerOf(parameter));
     if (is_gradient) return gradientBuffer(parameter);
-    return builder_.buffer(fmt::format("{}{}part{}", builder_.nameOf(gradient), context_.separator, part), BufferKind::kGradient, gradient,
-                           training_.parameters[parameter].gradient_parts[part]);
+    std::string name = fmt::format("{}{}part{}", builder_.nameOf(gradient), context_.separator, part);
+    if (context_.versions.updates() > 1) name += fmt::format("{}update{}", context_.separator, update);
+    return builder_.buffer(name, BufferKind::kGradient, gradient, training_.parameters[parameter].gradient_parts[part]);
   }
 
   // Where the parts of a gradient come together, kept as the parts are.
@@ -206,25 +266,27 @@ class RankEmitter {
     return builder_.buffer(builder_.nameOf(of.gradient), BufferKind::kGradient, of.gradient, of.gradient_parts.front());
   }
 
-  int partStage(size_t parameter, size_t part) const {
-    return context_.cut.place(training_.parameters[parameter].gradient_parts[part]).stage;
+  int partGroup(size_t parameter, size_t part) const {
+    return layout_.group(context_.cut.place(training_.parameters[parameter].gradient_parts[part]).stage);
   }
+  bool makesPart(size_t parameter, size_t part) const { return partGroup(parameter, part) == place_.group; }
 
   // Sums over microbatches: the loss, and each part of each gradient.
   void accumulateOutput(ValueId output, const Cell& cell) {
-    if (output == training_.loss) builder_.accumulate(builder_.produced(output, cell), lossBuffer(), cell.microbatch);
+    const int update = context_.versions.updateOf(cell.microbatch);
+    if (output == training_.loss) builder_.accumulate(builder_.produced(output, cell), lossBuffer(update), cell.microbatch);
     const auto [first, last] = parts_of_.equal_range(output);
     for (auto it = first; it != last; ++it) {
-      builder_.accumulate(builder_.produced(output, cell), partBuffer(it->second.first, it->second.second), cell.microbatch);
+      builder_.accumulate(builder_.produced(output, cell), partBuffer(it->second.first, it->second.second, update), cell.microbatch);
     }
   }
 
-  // What the devices of this stage have summed over their cells becomes the sum over all of them.
-  void sumOverStage() {
-    if (context_.cut.place(training_.loss).stage == place_.stage) builder_.sumOverDevices(lossBuffer(), training_.loss);
-    if (context_.shardings.isSharded(place_.stage)) return;  // synchronizeGradients
+  // What the devices of the group have summed over their cells becomes the sum over all of them.
+  void sumOverDevices(int update) {
+    if (isHere(context_.cut.place(training_.loss).stage)) builder_.sumOverDevices(lossBuffer(update), training_.loss);
+    if (context_.shardings.isSharded(stages_.front())) return;  // synchronizeGradients
     forParts([&](size_t p, size_t i) {
-      if (partStage(p, i) == place_.stage) builder_.sumOverDevices(partBuffer(p, i), training_.parameters[p].gradient_parts[i]);
+      if (makesPart(p, i)) builder_.sumOverDevices(partBuffer(p, i, update), training_.parameters[p].gradient_parts[i]);
     });
   }
 
@@ -249,49 +311,65 @@ class RankEmitter {
 
   // The parts of a gradient, each summed over all microbatches, are added in their order: the result does not depend on
   // which stage made which part.
-  void joinGradients() {
+  void joinGradients(int update) {
     forParts([&](size_t p, size_t i) {
-      if (owns(p) || partStage(p, i) != place_.stage) return;
-      for (int position = 0; position < layout_.width(ownerOf(p)); ++position) {
-        if (counterpart(place_.stage, position) != rank_) continue;
-        builder_.send(layout_.devices(ownerOf(p))[static_cast<size_t>(position)], partBuffer(p, i), -1);
-      }
+      if (!owns(p) && makesPart(p, i)) sendToGroup(layout_.group(ownerOf(p)), partBuffer(p, i, update));
     });
     forParts([&](size_t p, size_t i) {
       if (!owns(p)) return;
-      const BufferId part = partBuffer(p, i);
+      const BufferId part = partBuffer(p, i, update);
       const BufferId gradient = gradientBuffer(p);
-      if (partStage(p, i) != place_.stage) builder_.receive(counterpart(partStage(p, i), place_.position), part, -1);
+      if (!makesPart(p, i)) builder_.receive(counterpart(partGroup(p, i), place_.position), part, -1);
       if (part != gradient) builder_.accumulate(part, gradient, -1);
     });
   }
 
-  void runUpdate() {
-    const Piece& update = piece(Phase::kUpdate);
+  void runUpdate(int stage, int number, int microbatch) {
+    const Piece& update = piece(stage, Phase::kUpdate);
     if (update.empty()) return;
+    builder_.workFor(stage);
     std::vector<BufferId> inputs, outputs;
     for (ValueId input : update.inputs) {
-      const ValuePlace& place = context_.cut.place(input);
-      inputs.push_back(place.role == ValueRole::kGradient ? synchronized_[place.index] : builder_.bufferOf(input, kWholeStep));
+      inputs.push_back(updateReads(input, number));
     }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
-      if (!isTrained(training_.parameters[p]) || !owns(p)) continue;
-      outputs.push_back(builder_.bufferOf(training_.parameters[p].value, kWholeStep));
+      if (!isTrained(training_.parameters[p]) || ownerOf(p) != stage) continue;
+      outputs.push_back(builder_.version(p, context_.versions.asynchronous() ? number + 1 : 0));
       for (const OptimizerState& state : training_.parameters[p].states) outputs.push_back(builder_.bufferOf(state.value, kWholeStep));
     }
-    builder_.runUpdate(std::move(inputs), std::move(outputs));
+    builder_.runUpdate(stage, microbatch, std::move(inputs), std::move(outputs));
+  }
+
+  BufferId updateReads(ValueId input, int update) {
+    const ValuePlace& place = context_.cut.place(input);
+    switch (place.role) {
+      case ValueRole::kGradient: return synchronized_[place.index];
+      case ValueRole::kParameter: return builder_.version(place.index, context_.versions.asynchronous() ? update : 0);
+      case ValueRole::kStep: return builder_.ofUpdate(input, BufferKind::kStep, update);
+      default: return builder_.bufferOf(input, kWholeStep);
+    }
   }
 
   // Of devices that hold the same, one speaks for the others.
   void listResults() {
-    if (context_.cut.place(training_.loss).stage == place_.stage && place_.position == 0)
-      addResult(Result::Kind::kLoss, "loss", lossBuffer());
+    const int updates = context_.versions.updates();
+    const auto forUpdates = [&](const auto& add) {
+      for (int update = 0; update < updates; ++update) {
+        add(update);
+        if (updates > 1) builder_.program().results.back().update = update;
+      }
+    };
+    if (isHere(context_.cut.place(training_.loss).stage) && place_.position == 0) {
+      forUpdates([&](int update) { addResult(Result::Kind::kLoss, "loss", lossBuffer(update)); });
+    }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
       if (!owns(p)) continue;
       const std::string& name = builder_.nameOf(parameter.value);
       const bool trained = isTrained(parameter);
-      if (trained && builder_.speaksFor(parameter.gradient)) addResult(Result::Kind::kGradient, name, synchronized_[p]);
+      if (trained && builder_.speaksFor(parameter.gradient)) {
+        forUpdates([&](int) { addResult(Result::Kind::kGradient, name, synchronized_[p]); });
+      }
       if (builder_.speaksFor(parameter.value)) addResult(Result::Kind::kParameter, name, builder_.bufferOf(parameter.value, kWholeStep));
       for (const OptimizerState& state : parameter.states) {
         if (!trained || !builder_.speaksFor(state.value)) continue;
@@ -299,7 +377,7 @@ class RankEmitter {
       }
     }
     for (const ForwardState& state : training_.forward_states) {
-      if (context_.cut.place(state.updated).stage != place_.stage || !builder_.speaksFor(state.value)) continue;
+      if (!isHere(context_.cut.place(state.updated).stage) || !builder_.speaksFor(state.value)) continue;
       addResult(Result::Kind::kForwardState, builder_.nameOf(state.value), builder_.bufferOf(state.value, kWholeStep));
     }
   }
@@ -323,9 +401,12 @@ class RankEmitter {
   const TrainingGraph& training_;
   const int rank_;
   const Place& place_;
+  const std::vector<int>& stages_;  // that the rank runs
   RankBuilder builder_;
-  std::vector<BufferId> synchronized_;  // by parameter: the gradient that its update reads
-  std::vector<size_t> taken_;           // by sending stage: messages received
+  std::vector<BufferId> synchronized_;    // by parameter: the gradient that its update reads
+  std::set<std::pair<int, int>> remade_;  // stage, microbatch: recomputed
+  std::vector<size_t> taken_;             // by sending group: messages received
+  int prologues_ = 0;                     // run, one per update
   const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ = partsOf(training_);  // value to parameter and part
 };
 

@@ -104,14 +104,14 @@ class Engine {
           rank.queue.push_back(current);
           continue;
         }
-        if (operation.kind != Kind::kSend || operation.blocking) rank.running = current;
+        if (!operation.posted) rank.running = current;
         start(index, current);
         moved = true;
       }
       if (rank.beside == kNowhere && !rank.queue.empty() && ready(rank, operations[rank.queue.front()])) {
         const size_t current = rank.queue.front();
         rank.queue.pop_front();
-        if (operations[current].kind != Kind::kSend) rank.beside = current;
+        if (!operations[current].posted) rank.beside = current;
         start(index, current);
         moved = true;
       }

@@ -20,13 +20,13 @@ using Ticks = int64_t;
 struct EngineOperation {
   enum class Kind : uint8_t {
     kCompute,     // takes `duration`
-    kSend,        // posts `message`; the stream goes on at once unless `blocking`. Ends when the receiver has the message
-    kReceive,     // ends when `message` is there
+    kSend,        // posts `message`; ends when the receiver has it
+    kReceive,     // wants `message`; ends when it is there
     kCollective,  // begins when all members of `meeting` have come, takes the longest of their durations
   };
   Kind kind = Kind::kCompute;
   bool background = false;
-  bool blocking = false;           // kSend
+  bool posted = false;             // kSend, kReceive: the stream goes on at once, others may wait for it (`after`)
   Ticks duration = 0;              // kCompute, kCollective
   Ticks occupancy = 0;             // kSend: the link is taken so long
   Ticks latency = 0;               // kSend: then it takes so long

@@ -6,20 +6,40 @@
 #include <fmt/ranges.h>
 
 #include "ir/error.h"
+#include "partition/partition.h"
 
 namespace pipeshard {
 namespace {
 
-void checkDevices(const std::vector<StagePlan>& stages) {
+// Stages of one group have one list of devices; all lists together are 0..n-1.
+void checkDevices(const std::vector<StagePlan>& stages, const std::vector<std::vector<int>>& group_stages) {
   std::vector<int> used;
-  for (const StagePlan& stage : stages) used.insert(used.end(), stage.devices.begin(), stage.devices.end());
+  for (const std::vector<int>& group : group_stages) {
+    const std::vector<int>& devices = stages[static_cast<size_t>(group.front())].devices;
+    used.insert(used.end(), devices.begin(), devices.end());
+  }
   std::vector<int> expected(used.size());
   std::iota(expected.begin(), expected.end(), 0);
   std::vector<int> sorted = used;
   std::sort(sorted.begin(), sorted.end());
   if (sorted == expected) return;
-  fail(ErrorCode::kConfiguration, "the stages are on devices [{}]; expected each of 0 to {} in exactly one stage", fmt::join(used, ","),
-       used.empty() ? 0 : used.size() - 1);
+  fail(ErrorCode::kConfiguration,
+       "the stages are on devices [{}]; expected 0 to {}, and stages that share a device to list the same devices in the same order",
+       fmt::join(used, ","), used.empty() ? 0 : used.size() - 1);
+}
+
+void checkGroup(const std::vector<StagePlan>& stages, const std::vector<int>& group) {
+  const StagePlan& first = stages[static_cast<size_t>(group.front())];
+  for (int stage : group) {
+    const StagePlan& other = stages[static_cast<size_t>(stage)];
+    if (other.mesh_shape == first.mesh_shape && other.sharding.has_value() == first.sharding.has_value()) continue;
+    fail(ErrorCode::kConfiguration,
+         "stages {} and {} share the devices [{}], but cut their work differently over them (mesh [{}]{} and [{}]{}); stages of one "
+         "pipeline "
+         "rank need one logical mesh",
+         group.front(), stage, fmt::join(first.devices, ","), fmt::join(first.mesh_shape, ","), first.sharding ? ", sharded" : "",
+         fmt::join(other.mesh_shape, ","), other.sharding ? ", sharded" : "");
+  }
 }
 
 void checkMesh(size_t stage, const StagePlan& plan) {
@@ -48,19 +68,26 @@ Layout::Layout(const Plan& plan, const TrainingFamily& family) : family_(&family
     fail(ErrorCode::kConfiguration, "the plan has {} microbatches, the training graph was built for {}", plan.microbatches,
          family.microbatches());
   }
-  checkDevices(stages_);
+  groups_ = deviceGroups(plan);
+  group_stages_.resize(static_cast<size_t>(*std::max_element(groups_.begin(), groups_.end())) + 1);
+  for (size_t s = 0; s < stages_.size(); ++s) group_stages_[static_cast<size_t>(groups_[s])].push_back(static_cast<int>(s));
+  checkDevices(stages_, group_stages_);
   size_t ranks = 0;
   for (size_t s = 0; s < stages_.size(); ++s) {
     checkMesh(s, stages_[s]);
     checkRows(s, stages_[s].mesh_shape[0], family);
-    ranks += stages_[s].devices.size();
+  }
+  for (const std::vector<int>& group : group_stages_) {
+    checkGroup(stages_, group);
+    ranks += stages_[static_cast<size_t>(group.front())].devices.size();
   }
   places_.resize(ranks);
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    const int model_width = stages_[s].mesh_shape[1];
-    for (int position = 0; position < static_cast<int>(stages_[s].devices.size()); ++position) {
-      places_[static_cast<size_t>(stages_[s].devices[static_cast<size_t>(position)])] = {static_cast<int>(s), position,
-                                                                                         position / model_width, position % model_width};
+  for (int group = 0; group < groups(); ++group) {
+    const std::vector<int>& of_group = devices(firstStage(group));
+    const int model_width = modelWidth(firstStage(group));
+    for (int position = 0; position < static_cast<int>(of_group.size()); ++position) {
+      places_[static_cast<size_t>(of_group[static_cast<size_t>(position)])] = {group, position, position / model_width,
+                                                                               position % model_width};
     }
   }
 }
@@ -71,8 +98,9 @@ bool Layout::hasDataParallelism() const {
 
 std::vector<int> Layout::dataGroup(int rank) const {
   const Place& own = place(rank);
+  const int stage = firstStage(own.group);
   std::vector<int> group;
-  for (int data = 0; data < dataWidth(own.stage); ++data) group.push_back(rankAt(own.stage, data, own.model));
+  for (int data = 0; data < dataWidth(stage); ++data) group.push_back(rankAt(stage, data, own.model));
   std::sort(group.begin(), group.end());
   return group;
 }

@@ -1,10 +1,12 @@
 #include "partition/partition.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <set>
 #include <sstream>
 
 #include <fmt/ranges.h>
@@ -16,7 +18,9 @@
 #include "partition/layers.h"
 #include "partition/modules.h"
 #include "partition/node_stages.h"
+#include "partition/plan_schedule.h"
 #include "partition/schedule.h"
+#include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
 namespace {
@@ -74,28 +78,42 @@ int uniformStages(const std::string& text) {
   return error == std::errc() && parsed == end && stages > 0 ? stages : 0;
 }
 
+// So many stages, and what asks for them.
+struct StageCount {
+  int stages = 0;
+  std::string subject;
+};
+
 // How many stages the options ask for, without a stage file; 0: it depends on the model.
-int givenCount(const PartitionOptions& options, const Balance& balance) {
-  if (!options.boundaries.empty()) return static_cast<int>(options.boundaries.size()) + 1;
-  if (options.stages != "auto") return uniformStages(options.stages);
-  if (!options.stage_devices.empty()) return static_cast<int>(options.stage_devices.size());
-  return balance.kind == Balance::Kind::kCounts ? static_cast<int>(balance.counts.size()) : 0;
+StageCount givenCount(const PartitionOptions& options, const Balance& balance, const AskedSchedule& schedule) {
+  if (!options.boundaries.empty()) return {static_cast<int>(options.boundaries.size()) + 1, "--boundary"};
+  if (options.stages != "auto") return {uniformStages(options.stages), "--stages " + options.stages};
+  if (schedule.given) return {schedule.given->stages, "--schedule " + schedule.text};
+  if (!options.stage_devices.empty()) return {static_cast<int>(options.stage_devices.size()) * schedule.chunks, "--stage-devices"};
+  if (balance.kind == Balance::Kind::kCounts) return {static_cast<int>(balance.counts.size()), "--balance " + options.balance};
+  return {};
 }
 
-int stageCount(const PartitionOptions& options, const Chain& chain, const Balance& balance) {
+// As given, or `chunks` for each device as far as the model goes.
+StageCount stageCount(const PartitionOptions& options, const Chain& chain, const Balance& balance, const AskedSchedule& schedule) {
   const int devices = options.cluster.deviceCount();
-  if (const int given = givenCount(options, balance); given > 0) return given;
+  if (StageCount given = givenCount(options, balance, schedule); given.stages > 0) return given;
   int64_t most = options.layers > 0 ? std::min<int64_t>(options.layers, chain.count()) : chain.count();
   if (balance.kind == Balance::Kind::kType) most = std::ssize(matchModules(chain.training.graph, chain.nodes, balance.pattern).names);
-  return static_cast<int>(std::min<int64_t>(devices, most));
+  const int64_t ranks = std::max<int64_t>(1, std::min<int64_t>(devices, most / schedule.chunks));
+  return {static_cast<int>(ranks) * schedule.chunks, "--schedule " + schedule.text};
 }
 
-// By stage how many devices it has, as --stage-devices says.
-std::vector<int> givenWidths(const PartitionOptions& options, int stages, int64_t rows) {
+// What has devices of its own: a stage, or a pipeline rank with several stages.
+const char* unitsOf(const AskedSchedule& schedule) { return schedule.chunks == 1 ? "stages" : "pipeline ranks"; }
+
+// By pipeline rank how many devices it has, as --stage-devices says.
+std::vector<int> givenWidths(const PartitionOptions& options, const AskedSchedule& schedule, int ranks, int64_t rows) {
   const std::vector<int>& widths = options.stage_devices;
   const std::string subject = fmt::format("--stage-devices {}", fmt::join(widths, ","));
-  if (std::ssize(widths) != stages) {
-    fail(ErrorCode::kConfiguration, "{}: found {} stages; expected {}, one number per stage", subject, widths.size(), stages);
+  if (std::ssize(widths) != ranks) {
+    fail(ErrorCode::kConfiguration, "{}: found {} {}; expected {}, one number per {}", subject, widths.size(), unitsOf(schedule), ranks,
+         schedule.chunks == 1 ? "stage" : "pipeline rank");
   }
   int64_t sum = 0;
   for (int width : widths) {
@@ -110,39 +128,59 @@ std::vector<int> givenWidths(const PartitionOptions& options, int stages, int64_
   return widths;
 }
 
-// By stage how many devices it has: as told, or an equal share of all. A note says why devices stay unused.
-std::vector<int> stageWidths(const PartitionOptions& options, const Chain& chain, int stages, Plan& plan) {
+// By pipeline rank how many devices it has: as told, or an equal share of all. A note says why devices stay unused.
+std::vector<int> rankWidths(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, int ranks, Plan& plan) {
   const int devices = options.cluster.deviceCount();
-  if (stages > devices) {
-    fail(ErrorCode::kConfiguration, "{} stages need {} devices, the cluster has {}; ask for fewer stages or a larger cluster", stages,
-         stages, devices);
+  if (ranks > devices) {
+    fail(ErrorCode::kConfiguration, "{} {} need {} devices, the cluster has {}; ask for fewer stages or a larger cluster", ranks,
+         unitsOf(schedule), ranks, devices);
   }
   const bool sharded = !options.sharding.method.empty();  // then rows are one axis among others
   const int64_t rows = sharded ? devices : rowsOfMicrobatch(chain.training, plan);
-  if (!options.stage_devices.empty()) return givenWidths(options, stages, rows);
-  const int share = devices / stages;
+  if (!options.stage_devices.empty()) return givenWidths(options, schedule, ranks, rows);
+  const int share = devices / ranks;
   const int width = static_cast<int>(std::min<int64_t>(share, std::max<int64_t>(1, rows)));
-  if (width * stages < devices) {
-    const std::string reason =
-        width == share ? fmt::format("{} stages cannot share {} equally (--stage-devices gives each its number)", stages, devices)
-        : rows == 0    ? std::string("no input has a batch dimension that could be cut over more")
-                       : fmt::format("a microbatch of {} cannot be cut over more (ask for fewer --microbatches)",
-                                  rows == 1 ? "one row" : fmt::format("{} rows", rows));
-    plan.notes.push_back(fmt::format("{} of {} devices are used, {} per stage: {}", width * stages, devices,
-                                     width == 1 ? "one" : std::to_string(width), reason));
+  if (width * ranks < devices) {
+    const std::string reason = width == share ? fmt::format("{} {} cannot share {} equally (--stage-devices gives each its number)", ranks,
+                                                            unitsOf(schedule), devices)
+                               : rows == 0    ? std::string("no input has a batch dimension that could be cut over more")
+                                              : fmt::format("a microbatch of {} cannot be cut over more (ask for fewer --microbatches)",
+                                                         rows == 1 ? "one row" : fmt::format("{} rows", rows));
+    plan.notes.push_back(fmt::format("{} of {} devices are used, {} per {}: {}", width * ranks, devices,
+                                     width == 1 ? "one" : std::to_string(width), schedule.chunks == 1 ? "stage" : "pipeline rank", reason));
   }
-  return std::vector<int>(static_cast<size_t>(stages), width);
+  return std::vector<int>(static_cast<size_t>(ranks), width);
 }
 
-// Stage after stage takes the next devices, and cuts the batch over them unless the stages are to be sharded.
-void placeInOrder(const PartitionOptions& options, const std::vector<int>& widths, Choice& choice) {
+// Which devices every stage gets: pipeline rank after rank takes the next ones.
+struct Placement {
+  std::vector<int> rank_of_stage;
+  std::vector<int> widths;  // by stage
+  std::vector<std::vector<int>> devices_of_rank;
+};
+
+Placement placeInOrder(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, const StageCount& count,
+                       Plan& plan) {
+  const int ranks = schedule.ranksFor(count.stages, count.subject);
+  const std::vector<int> widths = rankWidths(options, schedule, chain, ranks, plan);
+  Placement placement{schedule.rankOfStage(ranks, static_cast<int>(plan.microbatches)), {}, {}};
   int next = 0;
   for (int width : widths) {
-    std::vector<int>& devices = choice.devices.emplace_back(static_cast<size_t>(width));
+    std::vector<int>& devices = placement.devices_of_rank.emplace_back(static_cast<size_t>(width));
     std::iota(devices.begin(), devices.end(), next);
+    next += width;
+  }
+  for (int rank : placement.rank_of_stage) placement.widths.push_back(widths[static_cast<size_t>(rank)]);
+  return placement;
+}
+
+// A stage cuts the batch over its devices unless it is to be sharded.
+void fillDevices(const PartitionOptions& options, const Placement& placement, Choice& choice) {
+  for (int rank : placement.rank_of_stage) {
+    const std::vector<int>& devices = choice.devices.emplace_back(placement.devices_of_rank[static_cast<size_t>(rank)]);
+    const int width = static_cast<int>(devices.size());
     choice.shardings.push_back(shardingOf(options.sharding.method, {}, devices.size()));
     choice.meshes.push_back(choice.shardings.back() ? std::vector<int>{1, width} : std::vector<int>{width, 1});
-    next += width;
   }
 }
 
@@ -155,20 +193,21 @@ Cuts oneLayerPerStage(std::vector<int64_t> positions, const Chain& chain) {
   return cuts;
 }
 
-Choice choiceOfBoundaries(const PartitionOptions& options, const Chain& chain, Plan& plan) {
+Choice choiceOfBoundaries(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, Plan& plan) {
   if (options.layers > 0) fail(ErrorCode::kUsage, "--layers and --boundary exclude each other: each run between boundaries is one layer");
   if (!options.balance.empty()) {
     fail(ErrorCode::kUsage, "--balance and --boundary exclude each other: boundaries leave nothing to balance");
   }
-  const int needed = static_cast<int>(options.boundaries.size()) + 1;
-  if (needed > options.cluster.deviceCount()) {
-    fail(ErrorCode::kConfiguration, "{} boundaries make {} stages, but the cluster has {} device(s)", needed - 1, needed,
-         options.cluster.deviceCount());
+  const StageCount count{static_cast<int>(options.boundaries.size()) + 1, "--boundary"};
+  const int ranks = schedule.ranksFor(count.stages, count.subject);
+  if (ranks > options.cluster.deviceCount()) {
+    fail(ErrorCode::kConfiguration, "{} boundaries make {} stages{}, but the cluster has {} device(s)", count.stages - 1, count.stages,
+         schedule.chunks == 1 ? "" : fmt::format(" on {} pipeline ranks", ranks), options.cluster.deviceCount());
   }
   std::vector<Boundary> boundaries;
   for (const std::string& value : options.boundaries) boundaries.push_back({value, "boundary"});
   Choice choice{oneLayerPerStage(boundaryPositions(chain, boundaries), chain), {}, {}, {}};
-  placeInOrder(options, stageWidths(options, chain, needed, plan), choice);
+  fillDevices(options, placeInOrder(options, schedule, chain, count, plan), choice);
   return choice;
 }
 
@@ -244,18 +283,18 @@ Choice choiceOfFile(const PartitionOptions& options, const Chain& chain, const P
 
 bool isStageFile(const std::string& stages) { return stages != "auto" && uniformStages(stages) == 0; }
 
-Choice decide(const PartitionOptions& options, const Chain& chain, Plan& plan) {
+Choice decide(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, Plan& plan) {
   if (isStageFile(options.stages)) return choiceOfFile(options, chain, plan);
-  if (!options.boundaries.empty()) return choiceOfBoundaries(options, chain, plan);
+  if (!options.boundaries.empty()) return choiceOfBoundaries(options, schedule, chain, plan);
   const Balance balance = parseBalance(options.balance);
-  const int stages = stageCount(options, chain, balance);
+  const StageCount count = stageCount(options, chain, balance, schedule);
   const bool by_type = balance.kind == Balance::Kind::kType && options.stages == "auto" && options.stage_devices.empty();
-  if (by_type && stages < options.cluster.deviceCount()) {
-    plan.notes.push_back(fmt::format("{} stage(s), as --balance {} matches so many modules", stages, options.balance));
+  if (by_type && count.stages < options.cluster.deviceCount() * schedule.chunks) {
+    plan.notes.push_back(fmt::format("{} stage(s), as --balance {} matches so many modules", count.stages, options.balance));
   }
-  const std::vector<int> widths = stageWidths(options, chain, stages, plan);
-  Choice choice{balanceStages(chain, balance, widths, options.layers), {}, {}, {}};
-  placeInOrder(options, widths, choice);
+  const Placement placement = placeInOrder(options, schedule, chain, count, plan);
+  Choice choice{balanceStages(chain, balance, placement.widths, options.layers), {}, {}, {}};
+  fillDevices(options, placement, choice);
   return choice;
 }
 
@@ -274,8 +313,6 @@ void fillLayers(const Chain& chain, const std::vector<int64_t>& cuts, Plan& plan
 
 void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
   const std::vector<int>& last_layers = choice.cuts.stage_ends;
-  const auto microbatches = static_cast<int>(chain.training.microbatches);
-  const ScheduleOrders orders = makeSchedule(plan.schedule, static_cast<int>(last_layers.size()), microbatches).orders;
   plan.stages.clear();
   int first_layer = 0;
   for (size_t s = 0; s < last_layers.size(); ++s) {
@@ -289,7 +326,6 @@ void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
     const int64_t last = plan.layers[static_cast<size_t>(stage.last_layer)].last;
     stage.forward_flops = sumOver(chain.flops, first, last);
     stage.backward_flops = sumOver(chain.backward_flops, first, last);
-    stage.peak_activations = peakActivations(orders[s]);
     plan.stages.push_back(std::move(stage));
     first_layer = last_layers[s] + 1;
   }
@@ -298,6 +334,59 @@ void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
     for (int s : readers[p]) {
       plan.stages[static_cast<size_t>(s)].parameter_bytes += chain.training.graph.bytes(chain.training.parameters[p].value);
     }
+  }
+}
+
+// What the passes of a pipeline rank cost, in parts of a thousand, as far as FLOPs tell.
+ScheduleCosts costsOf(const Chain& chain) {
+  std::array<int64_t, 3> flops = {};  // forward, backward-input, backward-weight
+  for (size_t n = 0; n < chain.training.graph.nodes.size(); ++n) {
+    const Phase phase = chain.training.node_phase[n];
+    const size_t part = phase == Phase::kForward ? 0 : phase == Phase::kBackwardInput ? 1 : 2;
+    if (part == 2 && phase != Phase::kBackwardWeight) continue;
+    flops[part] += nodeFlops(chain.training.graph, NodeId(n));
+  }
+  const int64_t unit = std::max<int64_t>(1, (flops[0] + flops[1] + flops[2]) / 1000);
+  const auto share = [&](size_t part) { return std::max<int64_t>(1, (flops[part] + unit / 2) / unit); };
+  ScheduleCosts costs;
+  costs.forward = share(0);
+  costs.backward_input = share(1);
+  costs.backward_weight = share(2);
+  return costs;
+}
+
+// --recompute, for all stages or by stage.
+void fillRecomputations(const std::string& text, Plan& plan) {
+  const auto failHere = [&](std::string_view found) {
+    fail(ErrorCode::kUsage,
+         "--recompute {}: found \"{}\"; expected never, always or except-last, for all stages or by stage from 0 to {}, each once, as in "
+         "0:always,2:except-last",
+         text, found, plan.stages.size() - 1);
+  };
+  const auto isMode = [](std::string_view mode) { return mode == "never" || mode == "always" || mode == "except-last"; };
+  if (isMode(text)) {
+    for (StagePlan& stage : plan.stages) stage.recomputation = text;
+    return;
+  }
+  if (text.ends_with(',')) failHere("");
+  std::set<size_t> seen;
+  for (std::string_view rest = text; seen.empty() || !rest.empty();) {
+    const std::string_view entry = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
+    const size_t colon = entry.find(':');
+    size_t stage = 0;
+    const auto [end, error] = std::from_chars(entry.data(), entry.data() + std::min(colon, entry.size()), stage);
+    const bool is_stage =
+        colon != std::string_view::npos && error == std::errc() && end == entry.data() + colon && stage < plan.stages.size();
+    if (!is_stage || !isMode(entry.substr(colon + 1)) || !seen.insert(stage).second) failHere(entry);
+    plan.stages[stage].recomputation = entry.substr(colon + 1);
+  }
+}
+
+void fillPeaks(Plan& plan) {
+  const Schedule schedule = scheduleOf(plan);
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    plan.stages[s].peak_activations = peakActivations(schedule.orders[static_cast<size_t>(schedule.rank_of_stage[s])], static_cast<int>(s));
   }
 }
 
@@ -317,28 +406,50 @@ void noteUntrained(const Chain& chain, Plan& plan) {
 }  // namespace
 
 AskedStages askedStages(const PartitionOptions& options) {
+  const AskedSchedule schedule = askSchedule(options.schedule);
   AskedStages asked;
+  if (schedule.given) asked.microbatches = schedule.given->microbatches;
   if (isStageFile(options.stages)) {
     const StageFile file = readStageFile(options);
-    asked.count = static_cast<int>(file.stages.size());
-    for (const StageSpec& stage : file.stages) asked.widest = std::max(asked.widest, stage.mesh_shape[0]);
+    std::set<std::vector<int>> groups;
+    for (const StageSpec& stage : file.stages) {
+      groups.insert(stage.devices);
+      asked.widest = std::max(asked.widest, stage.mesh_shape[0]);
+    }
+    asked.ranks = static_cast<int>(groups.size());
     return asked;
   }
   const int devices = options.cluster.deviceCount();
-  const int given = givenCount(options, parseBalance(options.balance));
-  asked.count = given > 0 ? given : devices;
+  const StageCount given = givenCount(options, parseBalance(options.balance), schedule);
+  asked.ranks = given.stages > 0 ? schedule.ranksFor(given.stages, given.subject) : devices;
   if (!options.sharding.method.empty()) return asked;
-  asked.widest = std::max(1, devices / asked.count);
+  asked.widest = std::max(1, devices / asked.ranks);
   for (int width : options.stage_devices) asked.widest = std::max(asked.widest, width);
   return asked;
 }
 
+namespace {
+
+int updatesPerStep(const PartitionOptions& options, const AskedSchedule& schedule) {
+  if (!schedule.given && isAsynchronous(schedule.text)) return options.window > 0 ? options.window : kDefaultWindow;
+  if (options.window == 0) return 1;
+  fail(ErrorCode::kUsage, "--window {}: the schedule {} updates once per step; a window of several updates goes with pipedream schedules",
+       options.window, options.schedule);
+}
+
+}  // namespace
+
 void partitionTraining(const TrainingGraph& training, const PartitionOptions& options, Plan& plan) {
   const Chain chain = chainOf(training);
-  plan.schedule = options.schedule;
-  const Choice choice = decide(options, chain, plan);
+  plan.microbatches = training.microbatches;
+  const AskedSchedule schedule = askSchedule(options.schedule);
+  plan.updates_per_step = updatesPerStep(options, schedule);
+  const Choice choice = decide(options, schedule, chain, plan);
   fillLayers(chain, choice.cuts.layer_ends, plan);
   fillStages(chain, choice, plan);
+  setSchedule(schedule, costsOf(chain), plan);
+  fillRecomputations(options.recomputation, plan);
+  fillPeaks(plan);
   noteUntrained(chain, plan);
 }
 

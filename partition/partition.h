@@ -9,6 +9,7 @@
 
 #include "ir/plan.h"
 #include "ir/program.h"
+#include "partition/schedule.h"
 #include "sharding/shard_stage.h"
 #include "sharding/training_family.h"
 
@@ -22,32 +23,37 @@ struct ShardingRequest {
   int64_t memory_bytes = 0;              // of each device; 0: no limit
 };
 
+inline constexpr int kDefaultWindow = 8;
+
 struct PartitionOptions {
   Cluster cluster;
-  std::string stages = "auto";          // "auto" (one per device), "uniform:K", or the path of a stage file (ir/stage_file.h)
+  std::string stages = "auto";  // "auto" (one per device and chunk), "uniform:K" (in all), or the path of a stage file (ir/stage_file.h)
   std::vector<std::string> boundaries;  // --boundary: a value name; a stage ends with the node that makes it. Overrides `stages`
   std::string balance;                  // what stages have in equal shares: "flops" (or ""), "parameters", "type:REGEX", "3,5,5,1"
-  std::vector<int> stage_devices;       // devices of each stage, in order; empty: equal shares
-  std::string schedule = "1f1b";        // "sequential", "gpipe", "1f1b"
+  std::vector<int> stage_devices;       // devices of each pipeline rank, in order; empty: equal shares
+  std::string schedule = "1f1b";        // schedule.h: "gpipe", "interleaved:v=2"; or the path of a file of orders ("x.csv", "./x")
+  std::string recomputation = "never";  // "never", "always", "except-last" (StagePlan), or by stage: "0:always,2:except-last"
   int layers = 0;                       // how many layers to form; 0: automatic
+  int window = 0;                       // updates of a step under an asynchronous schedule; 0: kDefaultWindow
   ShardingRequest sharding;
 };
 
-// What the options say before the model is known: at most so many stages, each over at most so many data-parallel devices. For
-// the automatic choice of microbatches. Errors as partitionTraining.
+// What the options say before the model is known: at most so many pipeline ranks, each over at most so many data-parallel devices; a
+// file of orders tells the number of microbatches. For the automatic choice of microbatches. Errors as partitionTraining.
 struct AskedStages {
-  int count = 1;
+  int ranks = 1;
   int widest = 1;
+  int64_t microbatches = 0;  // as a file of orders says; 0: any
 };
 AskedStages askedStages(const PartitionOptions& options);
 
 // Clusters the forward nodes into layers by cumulative FLOPs, gives the layers to stages, stages to devices, and fills
-// `plan`'s layers, stages and schedule (its other fields are the caller's); docs/stages.md tells what the options mean.
-// Without stage_devices or a stage file K stages get devices/K devices each, rounded down, and no more than a microbatch has
-// rows; a note says why devices stay unused. A stage cuts each microbatch over its devices unless a stage file says otherwise.
-// Errors: kConfiguration (more stages than devices or than forward nodes, an unknown boundary with near matches, boundaries
-// out of order, a stage file that is wrong: the message names the field, what was found and what is allowed), kUsage (a
-// malformed option, options that exclude each other), kMissingInput (no such stage file).
+// `plan`'s layers, stages, schedule and number of microbatches (its other fields are the caller's); docs/stages.md tells what the options
+// mean. Without stage_devices or a stage file K stages get devices/K devices each, rounded down, and no more than a microbatch has rows; a
+// note says why devices stay unused. A stage cuts each microbatch over its devices unless a stage file says otherwise. Errors:
+// kConfiguration (more stages than devices or than forward nodes, an unknown boundary with near matches, boundaries out of order, a stage
+// file that is wrong: the message names the field, what was found and what is allowed), kUsage (a malformed option, options that exclude
+// each other), kMissingInput (no such stage file).
 void partitionTraining(const TrainingGraph& training, const PartitionOptions& options, Plan& plan);
 
 // Fills in the shardings that partitionTraining has asked for (StagePlan::sharding with a method): for each stage the best logical mesh
@@ -84,6 +90,18 @@ std::vector<StageExplanation> explainStages(const TrainingGraph& training, const
 // Errors: kConfiguration when the plan is of another model, or a stage is empty without such a scaling.
 std::vector<int> nodeStages(const TrainingGraph& training, const Plan& plan);
 
+// By stage: its group of devices. Stages that share devices are the chunks of one pipeline rank, and have one group. Groups are numbered by
+// their first stages.
+std::vector<int> deviceGroups(const Plan& plan);
+
+// The schedule of the plan: its name's, for as many pipeline ranks as there are groups of devices, or that of its stored orders.
+// Errors: kConfiguration when it does not exist for so many ranks or microbatches, has another number of stages, or has stages together on
+// a rank whose devices the plan keeps apart (or the other way round); the message names stages and devices.
+Schedule scheduleOf(const Plan& plan);
+
+// The passes of the first microbatches alone, in the same order: for the shorter batch that ends an epoch.
+Schedule firstMicrobatches(Schedule schedule, int count);
+
 // What one rank gets: its program and the graphs of its subgraphs, in order.
 struct RankProgram {
   Program program;
@@ -97,6 +115,11 @@ struct RankProgram {
 // them once, after the last microbatch. The result passes verifyPrograms.
 // Errors: kConfiguration when devices, meshes or microbatches do not fit together.
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan);
+// The same step on one device, cut nowhere: what `validate` compares with. Under an asynchronous schedule every microbatch reads the
+// versions of the parameters that it reads on the plan's stages.
+RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule);
+// The same in the order of a schedule that fits the plan's stages, whatever the plan's own is.
+std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan, const Schedule& schedule);
 // The same for a step that is known at one size only: equal microbatches, no data-parallel devices.
 std::vector<RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan);
 

@@ -18,7 +18,8 @@ constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue", "forward",
 RankBuilder::RankBuilder(const EmissionContext& context, int rank) : context_(context), training_(context.family.base()) {
   program_.rank = rank;
   program_.world_size = context.layout.ranks();
-  program_.microbatches = training_.microbatches;
+  program_.microbatches = context.schedule.microbatches;
+  program_.updates_per_step = context.versions.updates();
   addGroups();
   listInputs();
 }
@@ -30,16 +31,16 @@ void RankBuilder::addGroups() {
     program_.groups.push_back(std::move(group));
   }
   if (!isSharded()) return;
-  const LogicalMesh& mesh = context_.shardings.mesh(place().stage);
+  const LogicalMesh& mesh = context_.shardings.mesh(firstStage());
   for (int axis = 0; axis < mesh.rank(); ++axis) {
     mesh_groups_.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1 : static_cast<int>(program_.groups.size()));
     if (mesh.axisSize(axis) == 1) continue;
     std::vector<int> line;
     for (int position : mesh.lineOf(place().position, axis)) {
-      line.push_back(context_.layout.devices(place().stage)[static_cast<size_t>(position)]);
+      line.push_back(context_.layout.devices(firstStage())[static_cast<size_t>(position)]);
     }
     if (!std::is_sorted(line.begin(), line.end())) {
-      fail(ErrorCode::kConfiguration, "stages[{}].devices: a sharded stage lists its devices in ascending order", place().stage);
+      fail(ErrorCode::kConfiguration, "stages[{}].devices: a sharded stage lists its devices in ascending order", firstStage());
     }
     program_.groups.push_back(std::move(line));
   }
@@ -51,7 +52,7 @@ void RankBuilder::listInputs() {
     ProgramInput listed{nameOf(input.value), graph.dataType(input.value), graph.shape(input.value), input.axis, 0, 0};
     if (input.axis >= 0) {
       int64_t& size = listed.shape[static_cast<size_t>(input.axis)];
-      size = size / context_.family.largestMicrobatch() * context_.family.batch();
+      size = size / context_.family.largestMicrobatch() * context_.family.batch() * program_.updates_per_step;
     }
     program_.inputs.push_back(std::move(listed));
   }
@@ -72,7 +73,7 @@ void RankBuilder::cut(BufferId id, const Shape& whole, ValueId value) {
   buffer.shape = whole;
   buffer.part.reset();
   if (!isSharded() || kept(value).axes.size() != whole.size()) return;
-  Shard shard = shardOf(kept(value), whole, context_.shardings.mesh(place().stage), place().position);
+  Shard shard = shardOf(kept(value), whole, context_.shardings.mesh(firstStage()), place().position);
   if (shard.size == whole) return;
   buffer.shape = std::move(shard.size);
   buffer.part = BufferPart{whole, std::move(shard.start)};
@@ -91,17 +92,28 @@ BufferId RankBuilder::produced(ValueId value, const Cell& cell) {
   return id;
 }
 
+BufferId RankBuilder::remade(ValueId value, const Cell& cell) {
+  const BufferId id = buffer(cellName(value, cell) + context_.separator + "again", BufferKind::kActivation, value);
+  const TrainingFamily& family = context_.family;
+  cut(id, family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value)), value);
+  return id;
+}
+
+BufferId RankBuilder::stateBefore(ValueId state, const Cell& cell) {
+  return buffer(fmt::format("{}{}{}", nameOf(state), context_.separator, cell.microbatch), BufferKind::kActivation, state);
+}
+
 BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
   const ValuePlace& place = context_.cut.place(value);
   switch (place.role) {
     case ValueRole::kProduced: return produced(value, cell);
     case ValueRole::kWeight: return buffer(nameOf(value), BufferKind::kWeight, value);
-    case ValueRole::kParameter: return buffer(nameOf(value), BufferKind::kActivation, value);  // made before, or a copy
+    case ValueRole::kParameter: return version(place.index, cell.microbatch < 0 ? 0 : context_.versions.read(place.index, cell.microbatch));
     case ValueRole::kForwardState: return buffer(nameOf(value), BufferKind::kForwardState, value);
-    case ValueRole::kTotal: return buffer(nameOf(value), BufferKind::kAccumulator, value);
+    case ValueRole::kTotal: return ofUpdate(value, BufferKind::kAccumulator, context_.versions.updateOf(cell.microbatch));
     case ValueRole::kGradient: return buffer(nameOf(value), BufferKind::kGradient, value);
     case ValueRole::kState: return buffer(nameOf(value), BufferKind::kOptimizerState, value);
-    case ValueRole::kStep: return buffer(nameOf(value), BufferKind::kStep, value);
+    case ValueRole::kStep: return ofUpdate(value, BufferKind::kStep, context_.versions.updateOf(cell.microbatch));
     case ValueRole::kBatchInput: {
       const BatchInput& input = training_.inputs[place.index];
       if (input.axis < 0) return buffer(nameOf(value), BufferKind::kInput, value);
@@ -122,6 +134,27 @@ BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
   }
   PIPESHARD_CHECK(false, "'{}' needs no buffer", nameOf(value));
   return {};
+}
+
+BufferId RankBuilder::ofUpdate(ValueId value, BufferKind kind, int update) {
+  const bool one = program_.updates_per_step == 1;
+  const BufferId id = buffer(one ? nameOf(value) : fmt::format("{}{}update{}", nameOf(value), context_.separator, update), kind, value);
+  if (kind == BufferKind::kStep) program_.buffer(id).update = update;
+  return id;
+}
+
+BufferId RankBuilder::version(size_t parameter, int version) {
+  const ValueId value = training_.parameters[parameter].value;
+  bool in_parameter = true;
+  if (version > 0) {
+    const auto [found, is_new] = in_parameter_.try_emplace(parameter);
+    const int stage = context_.cut.owners[parameter];
+    const int pipeline_rank = context_.schedule.rank_of_stage[static_cast<size_t>(stage)];
+    if (is_new) found->second = context_.versions.inParameter(parameter, context_.schedule.orders[static_cast<size_t>(pipeline_rank)]);
+    in_parameter = found->second[static_cast<size_t>(version)];
+  }
+  if (in_parameter) return buffer(nameOf(value), BufferKind::kActivation, value);  // made before, or a copy
+  return buffer(fmt::format("{}{}version{}", nameOf(value), context_.separator, version), BufferKind::kWeightVersion, value);
 }
 
 Initializer RankBuilder::sourceOf(ValueId value) const {
@@ -145,6 +178,7 @@ BufferId RankBuilder::sourced(ValueId value, BufferKind kind) {
 Instruction& RankBuilder::add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
   Instruction& instruction = program_.instructions.emplace_back();
   instruction.kind = kind;
+  instruction.stage = stage_;
   instruction.microbatch = microbatch;
   instruction.inputs = std::move(inputs);
   instruction.outputs = std::move(outputs);
@@ -153,6 +187,10 @@ Instruction& RankBuilder::add(InstructionKind kind, int microbatch, std::vector<
 
 void RankBuilder::accumulate(BufferId part, BufferId total, int microbatch) {
   add(InstructionKind::kAccumulate, microbatch, {part}, {total}).overwrite = written_.insert(total).second;
+}
+
+void RankBuilder::forgetGradients() {
+  std::erase_if(written_, [&](BufferId id) { return program_.buffer(id).kind == BufferKind::kGradient; });
 }
 
 void RankBuilder::sumOverDevices(BufferId id, ValueId kept_like) {
@@ -176,7 +214,7 @@ BufferId RankBuilder::synchronize(BufferId accumulator, ValueId part, ValueId gr
   const Shape& whole = training_.graph.shape(gradient);
   pending_.push_back({accumulator, result, whole, kept(part),
                       planResharding(whole, training_.graph.dataType(gradient), kept(part), kept(gradient),
-                                     context_.shardings.mesh(place().stage), context_.shardings.model(place().stage))});
+                                     context_.shardings.mesh(firstStage()), context_.shardings.model(firstStage()))});
   return result;
 }
 
@@ -291,7 +329,7 @@ void RankBuilder::receiveShards(const CrossMeshPlan& plan, ValueId value, const 
 
 bool RankBuilder::speaksFor(ValueId value) const {
   if (!isSharded()) return place().position == 0;
-  const LogicalMesh& mesh = context_.shardings.mesh(place().stage);
+  const LogicalMesh& mesh = context_.shardings.mesh(firstStage());
   for (int axis = 0; axis < mesh.rank(); ++axis) {
     if (!kept(value).uses(axis) && mesh.coordinate(place().position, axis) != 0) return false;
   }
@@ -323,14 +361,16 @@ BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
   return part;
 }
 
-// "forward"; where the rank has cells of several sizes "forward_rows2", or "forward_rows1of3" for a part of a microbatch.
-std::string RankBuilder::subgraphName(Phase phase, const Size& size) const {
-  std::string name(kSubgraphNames[static_cast<size_t>(phase)]);
-  const Place& place = context_.layout.place(program_.rank);
+// "forward", or "stage4_forward" on a rank of several stages; where the rank has cells of several sizes "forward_rows2", or
+// "forward_rows1of3" for a part of a microbatch.
+std::string RankBuilder::subgraphName(int stage, Phase phase, PassForm form, const Size& size) const {
+  std::string name(form == PassForm::kAgain ? "recomputation" : kSubgraphNames[static_cast<size_t>(phase)]);
+  if (form == PassForm::kDiscarding) name += "_discarding";
+  if (phase != Phase::kPrologue && context_.layout.stagesOf(place().group).size() > 1) name = fmt::format("stage{}_{}", stage, name);
   std::set<Size> sizes;
   for (int64_t k = 0; k < program_.microbatches; ++k) {
     const Rows together = context_.layout.microbatch(k);
-    const Rows here = phase == Phase::kPrologue ? together : context_.layout.cell(place.stage, place.data, k);
+    const Rows here = phase == Phase::kPrologue ? together : context_.layout.cell(stage, place().data, k);
     sizes.emplace(here.count, together.count);
   }
   if (phase == Phase::kUpdate || sizes.size() == 1) return name;
@@ -338,27 +378,28 @@ std::string RankBuilder::subgraphName(Phase phase, const Size& size) const {
   return size.first == size.second ? name : name + fmt::format("of{}", size.second);
 }
 
-SubgraphId RankBuilder::subgraph(Phase phase, const Size& size) {
-  const auto [found, is_new] = subgraph_of_.try_emplace({phase, size});
+SubgraphId RankBuilder::subgraph(int stage, Phase phase, PassForm form, const Size& size) {
+  const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, form, size});
   if (!is_new) return found->second;
   const TrainingFamily& family = context_.family;
-  const Piece& piece = context_.cut.piece(context_.layout.place(program_.rank).stage, phase);
+  const Piece& piece = context_.cut.piece(stage, phase, form);
   const auto counterparts = [&](const std::vector<ValueId>& values) {
     std::vector<ValueId> result;
     for (ValueId value : values) result.push_back(family.valueAt(size.first, value));
     return result;
   };
   Subgraph made;
-  made.name = subgraphName(phase, size);
+  made.name = subgraphName(stage, phase, form, size);
   made.file = made.name + ".onnx";
   made.phase = phase;
+  made.recomputation = form == PassForm::kAgain;
   for (ValueId input : piece.inputs) made.inputs.push_back(nameOf(input));
   for (ValueId output : piece.outputs) made.outputs.push_back(nameOf(output));
   Graph graph =
       extractSubgraph(family.at(size.first).graph, made.name, piece.nodes, counterparts(piece.inputs), counterparts(piece.outputs));
   if (size.first != size.second) made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, data_group_);
   if (isSharded() && phase != Phase::kPrologue) {
-    const PieceSharding sharding = context_.shardings.pieceSharding(place().stage, piece.nodes, size.first, graph);
+    const PieceSharding sharding = context_.shardings.pieceSharding(stage, piece.nodes, size.first, graph);
     if (place().position == 0) verifyPieces(graph, sharding);
     LocalPiece local = rewriteForDevice(graph, sharding, place().position, mesh_groups_);
     graph = std::move(local.graph);
@@ -382,20 +423,25 @@ SubgraphId RankBuilder::addSubgraph(Subgraph description, Graph graph) {
   return SubgraphId(program_.subgraphs.size() - 1);
 }
 
-void RankBuilder::run(Phase phase, const Cell& cell) {
+void RankBuilder::run(int stage, Phase phase, const Cell& cell, PassForm form, bool recomputed) {
   const bool prologue = phase == Phase::kPrologue;
-  const Piece& piece = context_.cut.piece(context_.layout.place(program_.rank).stage, phase);
+  const bool again = form == PassForm::kAgain;
+  const Piece& piece = context_.cut.piece(stage, phase, form);
   std::vector<BufferId> inputs, outputs;
-  for (ValueId input : piece.inputs) inputs.push_back(bufferOf(input, cell, prologue));
-  for (ValueId output : piece.outputs) outputs.push_back(bufferOf(output, cell));
-  const SubgraphId id = subgraph(phase, {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
+  for (ValueId input : piece.inputs) {
+    const bool is_state = context_.cut.place(input).role == ValueRole::kForwardState;
+    const bool is_remade = recomputed && phase != Phase::kForward && context_.cut.remakes(stage, input);
+    inputs.push_back(again && is_state ? stateBefore(input, cell) : is_remade ? remade(input, cell) : bufferOf(input, cell, prologue));
+  }
+  for (ValueId output : piece.outputs) outputs.push_back(again ? remade(output, cell) : bufferOf(output, cell));
+  const SubgraphId id = subgraph(stage, phase, form, {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
   add(InstructionKind::kRun, cell.microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
-void RankBuilder::runUpdate(std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+void RankBuilder::runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
   const int64_t rows = context_.family.largestMicrobatch();
-  const SubgraphId id = subgraph(Phase::kUpdate, {rows, rows});
-  add(InstructionKind::kUpdate, -1, std::move(inputs), std::move(outputs)).subgraph = id;
+  const SubgraphId id = subgraph(stage, Phase::kUpdate, PassForm::kWhole, {rows, rows});
+  add(InstructionKind::kUpdate, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
 }  // namespace pipeshard

@@ -6,12 +6,14 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "ir/program.h"
 #include "partition/emit_cut.h"
 #include "partition/emit_messages.h"
+#include "partition/emit_versions.h"
 #include "partition/layout.h"
 #include "partition/partition.h"
 #include "partition/shipments.h"
@@ -24,8 +26,10 @@ namespace pipeshard {
 struct EmissionContext {
   const TrainingFamily& family;
   const Layout& layout;
+  const std::vector<StagePlan>& stages;
   const Cut& cut;
-  const ScheduleOrders& orders;  // by stage
+  const Schedule& schedule;
+  const WeightVersions& versions;
   const Messages& messages;
   const std::vector<TimeKind>& kinds;  // by value index; all invariant where no stage is data-parallel
   const StageShardings& shardings;
@@ -58,14 +62,22 @@ class RankBuilder {
   BufferId produced(ValueId value, const Cell& cell);
   // The buffer that stands for a value in a piece. `prologue`: its inputs are loaded apart from those of the passes.
   BufferId bufferOf(ValueId value, const Cell& cell, bool prologue = false);
+  // The same of a value that every update has for itself: totals, the step, the loss.
+  BufferId ofUpdate(ValueId value, BufferKind kind, int update);
+  // Where a version of a trained parameter lies (emit_versions.h).
+  BufferId version(size_t parameter, int version);
   // A persistent buffer that starts from the value's initializer.
   BufferId sourced(ValueId value, BufferKind kind);
 
+  // The stage that the instructions from here on work for; -1: several, or none.
+  void workFor(int stage) { stage_ = stage; }
   Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
   void send(int peer, BufferId id, int microbatch) { add(InstructionKind::kSend, microbatch, {id}, {}).peer = peer; }
   void receive(int peer, BufferId id, int microbatch) { add(InstructionKind::kReceive, microbatch, {}, {id}).peer = peer; }
   // total := part, or total + part when it has been written before.
   void accumulate(BufferId part, BufferId total, int microbatch);
+  // An update has taken the gradients: what is accumulated next overwrites them.
+  void forgetGradients();
   // Sum over the data-parallel devices of the stage, in place; nothing where there is one. In a sharded stage: over the mesh axes that
   // `kept` is a partial sum over.
   void sumOverDevices(BufferId id, ValueId kept);
@@ -85,10 +97,14 @@ class RankBuilder {
   void sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int to_stage);
   void receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int from_stage);
 
-  // Runs the piece of a phase on a cell. The subgraph comes from the family's member of the cell's size; batch normalisations
-  // see all rows of the microbatch.
-  void run(Phase phase, const Cell& cell);
-  void runUpdate(std::vector<BufferId> inputs, std::vector<BufferId> outputs);
+  // What a recomputation makes again of a value: "h@0@again".
+  BufferId remade(ValueId value, const Cell& cell);
+  // A copy of what a forward state was before the cell's forward pass, for the recomputation.
+  BufferId stateBefore(ValueId state, const Cell& cell);
+  // Runs the piece of a stage's phase on a cell. The subgraph comes from the family's member of the cell's size; batch normalisations
+  // see all rows of the microbatch. `recomputed`: the stage's forward pass of the cell is recomputed.
+  void run(int stage, Phase phase, const Cell& cell, PassForm form = PassForm::kWhole, bool recomputed = false);
+  void runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
 
   Program& program() { return program_; }
   RankProgram take() && { return {std::move(program_), std::move(subgraphs_)}; }
@@ -99,9 +115,11 @@ class RankBuilder {
   std::string cellName(ValueId value, const Cell& cell) const;
   void listInputs();
   Initializer sourceOf(ValueId value) const;
-  bool isSharded() const { return context_.shardings.isSharded(place().stage); }
+  bool isSharded() const { return context_.shardings.isSharded(firstStage()); }
   const Place& place() const { return context_.layout.place(program_.rank); }
-  const ShardingSpec& kept(ValueId value) const { return context_.shardings.kept(place().stage, value); }
+  // The first of the rank's stages: it stands for the others where these do not differ.
+  int firstStage() const { return context_.layout.firstStage(place().group); }
+  const ShardingSpec& kept(ValueId value) const { return context_.shardings.kept(firstStage(), value); }
   void addGroups();
   // Gives the buffer its shape: this device's part of `whole`, as the value is kept.
   void cut(BufferId id, const Shape& whole, ValueId value);
@@ -111,22 +129,24 @@ class RankBuilder {
   // The buffer that holds a box of what the cell has of a value.
   BufferId boxBuffer(ValueId value, const Cell& cell, const Shard& box);
   const Shape& wholeCell(ValueId value, const Cell& cell) const;
-  LogicalMesh ownMesh() const { return isSharded() ? context_.shardings.mesh(place().stage) : LogicalMesh{{1}}; }
+  LogicalMesh ownMesh() const { return isSharded() ? context_.shardings.mesh(firstStage()) : LogicalMesh{{1}}; }
   int ownDevice() const { return isSharded() ? place().position : 0; }
-  std::string subgraphName(Phase phase, const Size& size) const;
-  SubgraphId subgraph(Phase phase, const Size& size);
+  std::string subgraphName(int stage, Phase phase, PassForm form, const Size& size) const;
+  SubgraphId subgraph(int stage, Phase phase, PassForm form, const Size& size);
 
   const EmissionContext& context_;
   const TrainingGraph& training_;  // the family's base
   Program program_;
   std::vector<Graph> subgraphs_;
-  std::map<std::pair<Phase, Size>, SubgraphId> subgraph_of_;
+  std::map<std::tuple<int, Phase, PassForm, Size>, SubgraphId> subgraph_of_;
   std::map<std::string, BufferId> buffers_;
   std::set<BufferId> loaded_;  // batch inputs
   std::set<BufferId> sliced_;
-  std::set<BufferId> written_;  // accumulators
-  int data_group_ = -1;         // in program_.groups; -1: no data parallelism
-  MeshGroups mesh_groups_;      // of a sharded stage
+  std::set<BufferId> written_;                        // accumulators
+  std::map<size_t, std::vector<bool>> in_parameter_;  // by parameter and version: WeightVersions::inParameter
+  int stage_ = -1;                                    // workFor
+  int data_group_ = -1;                               // in program_.groups; -1: no data parallelism
+  MeshGroups mesh_groups_;                            // of a sharded stage
 
   // A resharding of one tensor, between buffers.
   struct Pending {

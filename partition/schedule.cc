@@ -115,6 +115,28 @@ Schedule makeSchedule(std::string_view text, int ranks, int microbatches) {
   return makeSchedule(ScheduleRequest{std::string(text), ranks, microbatches, {}});
 }
 
+bool isAsynchronous(std::string_view text) { return parseText(text).family->about.asynchronous; }
+
+Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates) {
+  ScheduleText parsed = parseText(text);
+  if (!parsed.family->about.asynchronous) {
+    if (updates != 1) fail(ErrorCode::kConfiguration, "schedule {}: found {} updates in a step; expected one", text, updates);
+    return makeSchedule(text, ranks, microbatches);
+  }
+  const std::vector<std::string>& options = parsed.family->options;
+  if (std::find(options.begin(), options.end(), "m") != options.end()) parsed.options.try_emplace("m", microbatches);
+  constexpr int64_t kMostMicrobatches = 1 << 20;
+  const int64_t window = int64_t{microbatches} * updates;
+  if (window > kMostMicrobatches) {
+    fail(ErrorCode::kConfiguration, "schedule {}: found a window of {} updates of {} microbatches; expected at most {} microbatches", text,
+         updates, microbatches, kMostMicrobatches);
+  }
+  const Schedule schedule = makeSchedule(canonicalName(parsed), ranks, static_cast<int>(window));
+  if (schedule.microbatches_per_update == microbatches) return schedule;
+  fail(ErrorCode::kConfiguration, "schedule {}: found {} microbatches per update; expected {} (--microbatches {})", text, microbatches,
+       schedule.microbatches_per_update, schedule.microbatches_per_update);
+}
+
 int64_t peakActivations(const std::vector<Action>& order, int stage) {
   int64_t held = 0;
   int64_t peak = 0;

@@ -104,6 +104,11 @@ int chunksOf(std::string_view text);
 // ranks or microbatches: the message says which numbers would do. The result passes verifySchedule.
 Schedule makeSchedule(const ScheduleRequest& request);
 Schedule makeSchedule(std::string_view text, int ranks, int microbatches);
+// Of a window of so many updates of so many microbatches each. Error(kConfiguration) where the schedule takes another number of
+// microbatches per update (pipedream: one).
+Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates);
+// Whether the text asks for an asynchronous schedule. Errors as makeSchedule.
+bool isAsynchronous(std::string_view text);
 
 // The form of torch.distributed.pipelining: a line per pipeline rank, actions separated by commas ("0F0,0F1,,0B0"; empty cells are
 // skipped), an overlapped pair as "(0F3;7B1)OVERLAP_F_B". UPDATE is ours: torch has no asynchronous schedules.
@@ -129,9 +134,9 @@ void verifySchedule(const Schedule& schedule);
 // The orders of a schedule of passes that verifySchedule accepts, with sends and receives between pipeline ranks (not between stages of
 // one rank) placed so that they do not deadlock even if every send waits for its receive. A send follows its pass (both sends an overlapped
 // pair). A receive stands before the pass that needs it, after those that its sender sends before; earlier only where ranks would
-// wait for each other otherwise, and then it takes a message that is there: the sender that is stuck with it, whose receiver holds
-// the fewest that wait for their pass. So no order of passes that could run is lost, and buffers are bounded: 1 message
-// for gpipe, 2 for 1f1b and zb-h1, and never more than the passes that a rank runs before it needs the first of them.
+// wait for each other otherwise, and then it takes a message that its sender is stuck with: the first that both sides can exchange when
+// F, I and W take equal times. So no order of passes that could run is lost, and few messages wait for their passes: at most 1 on a rank
+// for gpipe, 2 for 1f1b and zb-h1, and never more than the activations that ranks stash.
 ScheduleOrders withTransfers(const Schedule& schedule);
 
 // The most stashes that the rank holds at once, from F to B (or W): in stages' shares, A/v each.

@@ -85,7 +85,21 @@ std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, const Stage
 class StageSearch {
  public:
   StageSearch(const TrainingGraph& training, const Plan& plan, const Cut& cut)
-      : training_(training), plan_(plan), cut_(cut), decided_(plan.stages.size()) {}
+      : training_(training), plan_(plan), cut_(cut), decided_(plan.stages.size()), whole_(valuesOfSeveralStages(training, cut)) {}
+
+  // How many stages share the stage's devices, itself included.
+  int64_t stagesBeside(int stage) const {
+    return std::count(cut_.groups.begin(), cut_.groups.end(), cut_.groups[static_cast<size_t>(stage)]);
+  }
+
+  // The mesh of an earlier stage on the same devices.
+  std::optional<LogicalMesh> meshBeside(int stage) const {
+    for (int other = 0; other < stage; ++other) {
+      const std::optional<StageSharding>& decided = decided_[static_cast<size_t>(other)];
+      if (decided && isBeside(stage, other)) return decided->mesh;
+    }
+    return std::nullopt;
+  }
 
   ShardStageOptions optionsFor(int stage, const LogicalMesh& mesh) const {
     const StagePlan& of = plan_.stages[static_cast<size_t>(stage)];
@@ -93,12 +107,16 @@ class StageSearch {
     options.microbatches = training_.microbatches;
     options.method = of.sharding->method;
     for (const std::string& text : of.sharding->constraints) options.constraints.push_back(parseConstraint(text));
-    if (of.sharding->memory_limit > 0) options.memory_bytes = of.sharding->memory_limit;
+    if (of.sharding->memory_limit > 0) options.memory_bytes = std::max<int64_t>(1, of.sharding->memory_limit / stagesBeside(stage));
     options.in_flight = of.peak_activations;
     options.replicated = sharedParameters(training_, cut_);
+    const std::vector<ValueId>& whole = whole_[static_cast<size_t>(cut_.groups[static_cast<size_t>(stage)])];
+    options.replicated.insert(options.replicated.end(), whole.begin(), whole.end());
     std::map<ValueId, std::vector<Crossing>> crossings;
     for (const Crossing& crossing : crossingsOf(cut_, stage)) crossings[crossing.value].push_back(crossing);
     for (auto& [value, list] : crossings) {
+      std::erase_if(list, [&](const Crossing& crossing) { return isBeside(stage, crossing.other); });
+      if (list.empty() || std::find(whole.begin(), whole.end(), value) != whole.end()) continue;
       const bool by_rows = std::any_of(list.begin(), list.end(), [&](const Crossing& crossing) { return sharesRows(crossing.other); });
       if (by_rows) {
         options.replicated.push_back(value);
@@ -113,6 +131,7 @@ class StageSearch {
   void decide(int stage, StageSharding sharding) { decided_[static_cast<size_t>(stage)] = std::move(sharding); }
 
  private:
+  bool isBeside(int stage, int other) const { return cut_.groups[static_cast<size_t>(stage)] == cut_.groups[static_cast<size_t>(other)]; }
   bool sharesRows(int stage) const { return hasUnshardedDevices(plan_.stages[static_cast<size_t>(stage)]); }
 
   // The other side of a crossing; undecided: replicated.
@@ -143,6 +162,7 @@ class StageSearch {
   const Plan& plan_;
   const Cut& cut_;
   std::vector<std::optional<StageSharding>> decided_;  // by stage
+  std::vector<std::vector<ValueId>> whole_;            // by group: valuesOfSeveralStages
 };
 
 // The best sharding over all meshes. Where none can be, the first mesh's reason is thrown.
@@ -237,7 +257,8 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
       return search.optionsFor(index, mesh);
     };
     try {
-      const std::vector<LogicalMesh> meshes = meshesToTry(request, stage);
+      const std::optional<LogicalMesh> beside = search.meshBeside(index);
+      const std::vector<LogicalMesh> meshes = beside ? std::vector<LogicalMesh>{*beside} : meshesToTry(request, stage);
       const bool exhaustive = stage.sharding->method == kExhaustive;
       if (exhaustive) listed.push_back({index, {}});
       ShardingResult result = exhaustive ? bestCombination(training, nodes, meshes[0], options_for(meshes[0]), listed.back().combinations)

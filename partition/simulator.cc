@@ -4,6 +4,8 @@
 #include <map>
 #include <tuple>
 
+#include <fmt/ranges.h>
+
 #include "ir/error.h"
 
 namespace pipeshard {
@@ -23,18 +25,18 @@ class ScheduleSimulation {
     const bool exposed = request.communication == CommunicationModel::kExposed;
     engine_.contention = request.contention;
     engine_.rendezvous = exposed;
-    if (exposed) fail(ErrorCode::kConfiguration, "communication that is not overlapped is not simulated yet; leave it overlapped");
-    actions_ = withDirectTransfers();
+    actions_ = exposed ? withTransfers(schedule_) : withDirectTransfers();
     engine_.ranks.resize(actions_.size());
     for (size_t rank = 0; rank < actions_.size(); ++rank) {
       if (!schedule_.asynchronous()) addUpdates(static_cast<int>(rank));
-      for (const Action& action : actions_[rank]) engine_.ranks[rank].push_back(operation(action, exposed));
+      for (const Action& action : actions_[rank]) engine_.ranks[rank].push_back(operation(action));
+      if (exposed) waitForTransfers(engine_.ranks[rank]);
     }
   }
 
   Simulation run() {
     const EngineResult result = runEngine(engine_);
-    PIPESHARD_CHECK(result.complete(), "a schedule that was verified cannot go on");
+    if (!result.complete()) failStuck(result);
     Simulation simulation;
     simulation.ranks.resize(actions_.size());
     simulation.busy.resize(actions_.size());
@@ -60,22 +62,53 @@ class ScheduleSimulation {
   int rankOf(int stage) const { return schedule_.rank_of_stage[static_cast<size_t>(stage)]; }
   bool leaves(int stage, int to) const { return to >= 0 && to < schedule_.stages && rankOf(stage) != rankOf(to); }
 
-  // A receive stands right before the pass that needs it, a send right behind the pass that makes it.
+  // A receive stands right before the pass that needs it, a send right behind the pass that makes it; a pair of passes is as one.
   ScheduleOrders withDirectTransfers() const {
     ScheduleOrders result(schedule_.orders.size());
     for (size_t rank = 0; rank < result.size(); ++rank) {
-      for (const Action& action : schedule_.orders[rank]) {
-        const bool forward = action.kind == ActionKind::kForward;
-        const bool backward = action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
-        const auto add = [&](ActionKind kind) { result[rank].push_back({action.stage, kind, action.microbatch}); };
-        if (forward && leaves(action.stage, action.stage - 1)) add(ActionKind::kReceiveForward);
-        if (backward && leaves(action.stage, action.stage + 1)) add(ActionKind::kReceiveBackward);
-        result[rank].push_back(action);
-        if (forward && leaves(action.stage, action.stage + 1)) add(ActionKind::kSendForward);
-        if (backward && leaves(action.stage, action.stage - 1)) add(ActionKind::kSendBackward);
+      const std::vector<Action>& order = schedule_.orders[rank];
+      for (size_t i = 0; i < order.size();) {
+        size_t end = i + 1;
+        while (request_.pairs_together && end < order.size() && order[end - 1].overlaps_next) ++end;
+        for (size_t j = i; j < end; ++j) addTransfers(order[j], true, result[rank]);
+        result[rank].insert(result[rank].end(), order.begin() + static_cast<ptrdiff_t>(i), order.begin() + static_cast<ptrdiff_t>(end));
+        for (size_t j = i; j < end; ++j) addTransfers(order[j], false, result[rank]);
+        i = end;
       }
     }
     return result;
+  }
+
+  void addTransfers(const Action& action, bool before, std::vector<Action>& order) const {
+    const bool forward = action.kind == ActionKind::kForward;
+    if (!forward && action.kind != ActionKind::kBackward && action.kind != ActionKind::kBackwardInput) return;
+    const int other = action.stage + (forward == before ? -1 : 1);
+    if (!leaves(action.stage, other)) return;
+    if (before) order.push_back({action.stage, forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward, action.microbatch});
+    if (!before) order.push_back({action.stage, forward ? ActionKind::kSendForward : ActionKind::kSendBackward, action.microbatch});
+  }
+
+  // Transfers between two passes are posted together; the next pass waits for all of them.
+  static void waitForTransfers(std::vector<EngineOperation>& operations) {
+    std::vector<size_t> transfers;
+    for (size_t i = 0; i < operations.size(); ++i) {
+      if (operations[i].kind == Kind::kCompute) {
+        operations[i].after = std::move(transfers);
+        transfers.clear();
+        continue;
+      }
+      operations[i].posted = true;
+      transfers.push_back(i);
+    }
+  }
+
+  [[noreturn]] void failStuck(const EngineResult& result) const {
+    std::vector<std::string> stuck;
+    for (size_t rank = 0; rank < actions_.size(); ++rank) {
+      if (result.stuck[rank]) stuck.push_back(fmt::format("rank {} at {}", rank, actionToString(actions_[rank][*result.stuck[rank]])));
+    }
+    fail(ErrorCode::kConfiguration, "schedule: with pairs of passes that start together the ranks wait for each other: {}",
+         fmt::join(stuck, ", "));
   }
 
   void addUpdates(int rank) {
@@ -85,7 +118,7 @@ class ScheduleSimulation {
     }
   }
 
-  EngineOperation operation(const Action& action, bool exposed) {
+  EngineOperation operation(const Action& action) {
     EngineOperation result;
     if (!isTransfer(action.kind)) {
       result.duration = duration(action);
@@ -94,7 +127,7 @@ class ScheduleSimulation {
     }
     const bool send = isSend(action.kind);
     result.kind = send ? Kind::kSend : Kind::kReceive;
-    result.blocking = exposed;
+    result.posted = send;
     result.latency = request_.latency;
     result.occupancy = request_.occupancy;
     const bool forward = action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveForward;
@@ -185,14 +218,17 @@ double Simulation::bubbleOfSpan() const {
 }
 
 std::vector<PassTimes> equalStages(const Schedule& schedule, const PassTimes& share) {
-  const int chunks = schedule.ranks() > 0 ? schedule.stages / schedule.ranks() : 1;
-  const auto part = [&](int64_t whole) {
-    PIPESHARD_CHECK(whole % chunks == 0, "{} does not divide by the {} stages of a rank", whole, chunks);
-    return whole / chunks;
-  };
-  const PassTimes chunk = {part(share.forward), part(share.backward_input), part(share.backward_weight), part(share.recomputation),
-                           part(share.update),  part(share.activation),     part(share.input_memory),    part(share.recomputed)};
-  return std::vector<PassTimes>(static_cast<size_t>(schedule.stages), chunk);
+  std::vector<PassTimes> stages;
+  for (const int rank : schedule.rank_of_stage) {
+    const int64_t chunks = std::count(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), rank);
+    const auto part = [&](int64_t whole) {
+      PIPESHARD_CHECK(whole % chunks == 0, "{} does not divide by the {} stages of rank {}", whole, chunks, rank);
+      return whole / chunks;
+    };
+    stages.push_back({part(share.forward), part(share.backward_input), part(share.backward_weight), part(share.recomputation),
+                      part(share.update), part(share.activation), part(share.input_memory), part(share.recomputed)});
+  }
+  return stages;
 }
 
 }  // namespace pipeshard

@@ -33,8 +33,9 @@ struct PassTimes {
 
 enum class CommunicationModel : uint8_t {
   kOverlapped,  // transfers run beside compute: a message arrives `latency + occupancy` after its pass ended
-  kExposed,     // sends and receives are in the order of withTransfers; a message starts when sender and receiver are both at it, and they
-                // do nothing else until it has arrived
+  // What a rank sends and receives between two passes is under way together, in the order of withTransfers; a message starts when sender
+  // and receiver are both at it, and neither computes before it has arrived.
+  kExposed,
 };
 
 struct SimulationRequest {
@@ -44,6 +45,9 @@ struct SimulationRequest {
   Ticks occupancy = 0;            // how long a message holds the link between its two ranks (one link per ordered pair)
   CommunicationModel communication = CommunicationModel::kOverlapped;
   bool contention = true;  // messages on one link follow each other; else each has the link for itself
+  // Passes that a device may overlap (Action::overlaps_next) start together, when the inputs of both are there, and hand their results on
+  // together, at the end of both. Else one after the other, as the runtime here runs them.
+  bool pairs_together = true;
 };
 
 struct SimulatedAction {
@@ -75,10 +79,11 @@ struct Simulation {
   double bubbleOfSpan() const;
 };
 
-// Errors: kConfiguration, as verifySchedule, when the orders wait for each other.
+// Errors: kConfiguration, as verifySchedule, when the orders wait for each other, be it only because of pairs that start together.
 Simulation simulate(const SimulationRequest& request);
 
-// Equal stages: `share` is of a pipeline rank's whole share; a chunk takes 1/v of it. Ticks and memory must divide by v (PIPESHARD_CHECK).
+// Equal shares: `share` is of a pipeline rank's whole share, and each of its v stages takes 1/v of it. Ticks and memory must divide by v
+// (PIPESHARD_CHECK).
 std::vector<PassTimes> equalStages(const Schedule& schedule, const PassTimes& share);
 
 }  // namespace pipeshard

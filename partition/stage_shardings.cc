@@ -18,6 +18,39 @@ std::vector<NodeId> shardedNodes(const Cut& cut, int stage) {
   return nodes;
 }
 
+namespace {
+
+// By value: whether nodes of the stage read or make it.
+std::vector<bool> valuesOf(const TrainingGraph& training, const Cut& cut, int stage) {
+  std::vector<bool> used(training.graph.values.size());
+  for (NodeId id : shardedNodes(cut, stage)) {
+    const Node& node = training.graph.node(id);
+    for (const std::vector<ValueId>* values : {&node.inputs, &node.outputs}) {
+      for (ValueId value : *values) {
+        if (value.valid()) used[value.index()] = true;
+      }
+    }
+  }
+  return used;
+}
+
+}  // namespace
+
+std::vector<std::vector<ValueId>> valuesOfSeveralStages(const TrainingGraph& training, const Cut& cut) {
+  std::vector<std::vector<ValueId>> result(cut.groups.size());
+  std::vector<std::vector<int>> users(cut.groups.size(), std::vector<int>(training.graph.values.size()));  // by group and value
+  for (size_t s = 0; s < cut.groups.size(); ++s) {
+    const std::vector<bool> used = valuesOf(training, cut, static_cast<int>(s));
+    for (size_t v = 0; v < used.size(); ++v) users[static_cast<size_t>(cut.groups[s])][v] += used[v] ? 1 : 0;
+  }
+  for (size_t g = 0; g < users.size(); ++g) {
+    for (size_t v = 0; v < users[g].size(); ++v) {
+      if (users[g][v] > 1) result[g].emplace_back(v);
+    }
+  }
+  return result;
+}
+
 bool hasUnshardedDevices(const StagePlan& stage) { return !stage.sharding && stage.devices.size() > 1; }
 
 namespace {
@@ -64,6 +97,39 @@ StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, c
     }
     CostModel model = CostModel::uniform(sharding->mesh);
     stage = {std::move(*sharding), std::move(model)};
+  }
+  agree(family.base(), cut);
+}
+
+void StageShardings::agree(const TrainingGraph& training, const Cut& cut) {
+  const size_t values = training.graph.values.size();
+  for (size_t g = 0; g < cut.groups.size(); ++g) {
+    std::vector<size_t> stages;
+    for (size_t s = 0; s < cut.groups.size(); ++s) {
+      if (cut.groups[s] == static_cast<int>(g) && stages_[s]) stages.push_back(s);
+    }
+    if (stages.size() < 2) continue;
+    std::vector<ShardingSpec> kept = stages_[stages.front()]->sharding.kept;
+    std::vector<int> user(values, -1);
+    for (size_t s : stages) {
+      if (stages_[s]->sharding.mesh != stages_[stages.front()]->sharding.mesh) {
+        fail(ErrorCode::kConfiguration,
+             "stages {} and {} share their devices, but are sharded on meshes {} and {}; expected one mesh (--mesh)", stages.front(), s,
+             printMesh(stages_[stages.front()]->sharding.mesh), printMesh(stages_[s]->sharding.mesh));
+      }
+      const std::vector<bool> used = valuesOf(training, cut, static_cast<int>(s));
+      for (size_t v = 0; v < values; ++v) {
+        if (!used[v]) continue;
+        const ShardingSpec& own = stages_[s]->sharding.kept[v];
+        if (user[v] >= 0 && own != kept[v]) {
+          fail(ErrorCode::kConfiguration, "stages {} and {} share their devices, but keep '{}' as {} and {}; expected one spec", user[v], s,
+               training.graph.values[v].name, printSpec(kept[v]), printSpec(own));
+        }
+        kept[v] = own;
+        user[v] = static_cast<int>(s);
+      }
+    }
+    for (size_t s : stages) stages_[s]->sharding.kept = kept;
   }
 }
 

@@ -19,19 +19,24 @@ namespace pipeshard {
 // The nodes of a stage that a sharding is about: forward, backward and update, in order. Prologues are replicated.
 std::vector<NodeId> shardedNodes(const Cut& cut, int stage);
 
+// By group of devices (Cut::groups) the values that nodes of several of its stages read or make. Such a value has one buffer on a device:
+// sharded stages of one pipeline rank keep it whole, so that all keep it in one way.
+std::vector<std::vector<ValueId>> valuesOfSeveralStages(const TrainingGraph& training, const Cut& cut);
+
 // Whether several devices share the rows of microbatches or all compute the same. What goes to or from them is kept whole and travels as
 // shipments.h says.
 bool hasUnshardedDevices(const StagePlan& stage);
 
 class StageShardings {
  public:
-  // Errors: kConfiguration naming stage and entry when plan.json's sharding does not fit the model.
+  // Errors: kConfiguration naming stage and entry when plan.json's sharding does not fit the model, or when stages of one pipeline rank are
+  // on different meshes or keep a value that both use in different ways.
   StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut);
 
   bool isSharded(int stage) const { return stages_[static_cast<size_t>(stage)].has_value(); }
   const LogicalMesh& mesh(int stage) const { return of(stage).sharding.mesh; }
   const CostModel& model(int stage) const { return of(stage).model; }
-  // How the stage keeps a value of the family's base.
+  // How the stage keeps a value of the family's base; one of several stages on the same devices: as that one of them does that uses it.
   const ShardingSpec& kept(int stage, ValueId value) const { return of(stage).sharding.kept[value.index()]; }
 
   // For a subgraph of the family's member of `rows` rows that holds `nodes` in this order. Error(kConfiguration) when a strategy does not
@@ -50,6 +55,8 @@ class StageShardings {
   };
   const Stage& of(int stage) const { return *stages_[static_cast<size_t>(stage)]; }
 
+  // All stages of a group get to keep everything as those do that use it.
+  void agree(const TrainingGraph& training, const Cut& cut);
   CrossMeshSide side(int stage, ValueId value) const;
 
   const TrainingFamily& family_;

@@ -44,7 +44,7 @@ Accumulation findAccumulation(const Program& program, const std::function<bool(c
     if (part == total || isPersistent(program.buffer(part).kind) || uses.is_result[part.index()]) continue;
     if (writes.size() != 1 || writes[0] >= i || uses.reads[part.index()] != std::vector<size_t>{i}) continue;
     const Instruction& run = program.instructions[writes[0]];
-    if (run.kind != InstructionKind::kRun || uses.touched(total, writes[0], i)) continue;
+    if (run.kind != InstructionKind::kRun || run.background || uses.touched(total, writes[0], i)) continue;
     const auto position = std::find(run.outputs.begin(), run.outputs.end(), part) - run.outputs.begin();
     if (!accumulation.overwrite && !may_add(run, static_cast<size_t>(position))) continue;
     found.place[part.index()] = total;

@@ -28,6 +28,7 @@ const ControlSchema& workerMessages() {
                                       {"compute_seconds", kNumber},
                                       {"transfer_seconds", kNumber},
                                       {"loss", kNumber, kOptional | kNullable},
+                                      {"losses", kArray, kOptional, {{"", kNumber, kNullable}}},
                                       {"dump", kString, kOptional}}},
                                     {"finished", {{"peak_resident_bytes", kCount}}},
                                     kError};
@@ -43,6 +44,9 @@ const ControlSchema& nodeMessages() {
   static const ControlSchema schema{{"started", {{"pids", kArray, 0, {{"", kCount}}}}},
                                     {"alive", {}},
                                     {"ended", {{"rank", kCount}, {"description", kString}}},
+                                    {"clock", {{"asked", kInteger}, {"now", kInteger}}},
+                                    // A piece of what a rank has recorded, in hexadecimal; the last one reaches `total`.
+                                    {"trace", {{"rank", kCount}, {"offset", kCount}, {"total", kCount}, {"bytes", kString}}},
                                     {"bye", {}},
                                     {"leaving", {{"message", kString}}}};
   return schema;
@@ -56,6 +60,8 @@ const ControlSchema& nodeCommands() {
                                       {"towards", kString},
                                       {"arguments", kArray, 0, {{"", kString}}}}},
                                     {"alive", {}},
+                                    {"clock", {{"asked", kInteger}}},
+                                    {"trace", {}},
                                     {"kill", {}},
                                     {"stop", {{"code", kInteger}, {"message", kString}}}};
   return schema;

@@ -11,6 +11,7 @@
 #include "runtime/executor.h"
 #include "runtime/job.h"
 #include "runtime/node_pool.h"
+#include "runtime/trace_merge.h"
 #include "runtime/weight_check.h"
 #include "runtime/worker_placement.h"
 #include "transport/control.h"
@@ -27,6 +28,8 @@ constexpr milliseconds kLookAround{100};
 constexpr milliseconds kSilence{5'000};
 
 constexpr int kMessagesAtOnce = 256;
+// For nodes to hand over what their ranks have recorded.
+constexpr milliseconds kTraceTime{5'000};
 
 struct Worker {
   bool started = false;
@@ -68,6 +71,7 @@ class Coordinator {
   void finishStep(int64_t step);
   void stopWorkers(int exit_code, const std::string& message);
   void abortWorkers();
+  void release(int exit_code, const std::string& message);
   [[noreturn]] void failJob(Failure first);
   void report(const JobProgress& progress) {
     if (progress_) progress_(progress);
@@ -166,6 +170,7 @@ WorkerOptions Coordinator::commonOptions() const {
   options.adopt_directory = spec_.adopt_directory;
   options.adopt_ranks = spec_.adopt_ranks;
   options.transfer_timeout_ms = spec_.transfer_timeout.count();
+  if (spec_.trace != nullptr) options.trace_steps = spec_.trace_steps;
   return options;
 }
 
@@ -367,6 +372,11 @@ std::optional<Failure> Coordinator::handleStep(int rank, Worker& worker, const n
   if (body.contains("loss")) {
     losses_[index] = body["loss"].is_null() ? std::numeric_limits<double>::quiet_NaN() : body["loss"].get<double>();
   }
+  if (body.contains("losses")) {
+    for (const nlohmann::json& loss : body["losses"]) {
+      result.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
+    }
+  }
   if (body.contains("dump")) dumps_[index * static_cast<size_t>(ranks_) + static_cast<size_t>(rank)] = body["dump"].get<std::string>();
   return std::nullopt;
 }
@@ -402,7 +412,7 @@ void Coordinator::failJob(Failure first) {
   while (!failure->is_cause && Clock::now() < end) keepFirstCause(failure, lookAround());
   abortWorkers();
   placement_->kill();
-  placement_->release(static_cast<int>(failure->code), failure->message);
+  release(static_cast<int>(failure->code), failure->message);
   throw Error(failure->code, failure->message);
 }
 
@@ -419,6 +429,19 @@ void Coordinator::stopWorkers(int exit_code, const std::string& message) {
     placement_->look(Clock::duration::zero());
   }
   if (!placement_->allEnded()) placement_->kill();
+  release(exit_code, message);
+}
+
+// All workers have ended, or have been told to. A trace that cannot be had does not change how the job ends.
+void Coordinator::release(int exit_code, const std::string& message) {
+  if (spec_.trace != nullptr) {
+    try {
+      const WorkerPlacement::Recorded recorded = placement_->collectTraces(Clock::now() + kTraceTime);
+      *spec_.trace = mergeTrace(spec_.plan_directory, recorded.bytes, recorded.clocks);
+    } catch (const Error& error) {
+      report({.kind = JobProgress::Kind::kNotice, .text = fmt::format("there is no trace: {}", error.message())});
+    }
+  }
   placement_->release(exit_code, message);
 }
 
@@ -451,6 +474,7 @@ int countRanks(const std::string& plan_directory) {
 }
 
 JobResult runJob(const JobSpec& spec, const JobProgressCallback& progress) {
+  if (spec.trace != nullptr && spec.trace_steps < 1) fail(ErrorCode::kUsage, "a trace of {} steps; at least 1 is needed", spec.trace_steps);
   if (spec.steps < 1) fail(ErrorCode::kUsage, "{} steps were asked for; at least 1 is needed", spec.steps);
   checkWeightFiles(spec.plan_directory);
   return Coordinator(spec, progress).run();

@@ -1,5 +1,6 @@
 #include "runtime/dump.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
@@ -80,9 +81,10 @@ void copyOutOfBox(DataType type, std::span<const std::byte> bytes, const Shape& 
 std::string dumpFileName(int64_t step, int rank) { return fmt::format("step-{:06}.rank-{:04}.safetensors", step, rank); }
 
 std::string dumpTensorName(const Result& result) {
+  const std::string window = result.update < 0 ? "" : fmt::format("update{}/", result.update);
   switch (result.kind) {
-    case Result::Kind::kLoss: return "loss";
-    case Result::Kind::kGradient: return "gradient/" + result.name;
+    case Result::Kind::kLoss: return window + "loss";
+    case Result::Kind::kGradient: return window + "gradient/" + result.name;
     case Result::Kind::kParameter: return "parameter/" + result.name;
     case Result::Kind::kOptimizerState: return "state/" + result.name + "/" + result.state;
     case Result::Kind::kForwardState: return "forward_state/" + result.name;
@@ -90,14 +92,39 @@ std::string dumpTensorName(const Result& result) {
   return {};
 }
 
-std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step, const DumpSelection& selection) {
+WindowGradients::WindowGradients(Executor& executor) : executor_(executor), kept_(executor.program().results.size()) {
+  executor.setUpdateObserver([this](const Instruction& update) {
+    const Program& program = executor_.program();
+    for (size_t i = 0; i < program.results.size(); ++i) {
+      const Result& result = program.results[i];
+      if (result.kind != Result::Kind::kGradient || result.update != updateOf(program, update)) continue;
+      if (std::find(update.inputs.begin(), update.inputs.end(), result.buffer) == update.inputs.end()) continue;
+      const std::span<std::byte> content = executor_.content(result.buffer);
+      kept_[i].assign(content.begin(), content.end());
+    }
+  });
+}
+
+WindowGradients::~WindowGradients() { executor_.setUpdateObserver(nullptr); }
+
+const std::byte* WindowGradients::find(const Result& result) const {
+  const std::vector<Result>& results = executor_.program().results;
+  PIPESHARD_CHECK(&result >= results.data() && &result < results.data() + results.size(), "not a result of the executor's program");
+  return kept_[static_cast<size_t>(&result - results.data())].data();
+}
+
+std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step, const DumpSelection& selection,
+                          const WindowGradients* gradients) {
   const Program& program = executor.program();
   std::vector<TensorView> tensors;
   std::map<std::string, std::string> metadata = {{"step", std::to_string(step)}, {"rank", std::to_string(program.rank)}};
   for (const Result& result : program.results) {
     if (!isSelected(selection, result.kind)) continue;
     const Buffer& buffer = program.buffer(result.buffer);
-    tensors.push_back({dumpTensorName(result), buffer.data_type, buffer.shape, executor.content(result.buffer).data()});
+    const bool passes = result.kind == Result::Kind::kGradient && result.update >= 0;
+    if (passes && gradients == nullptr) continue;
+    const std::byte* content = passes ? gradients->find(result) : executor.content(result.buffer).data();
+    tensors.push_back({dumpTensorName(result), buffer.data_type, buffer.shape, content});
     if (buffer.part) metadata[kPartPrefix + tensors.back().name] = printPart(*buffer.part);
   }
   std::string path = (std::filesystem::path(directory) / dumpFileName(step, program.rank)).string();

@@ -1,6 +1,7 @@
 // What a step leaves behind, on disk: one safetensors file per rank and step, and one view over all ranks.
 //
-// Names inside: "loss", "gradient/<parameter>", "parameter/<parameter>", "state/<parameter>/<state>", "forward_state/<name>".
+// Names inside: "loss", "gradient/<parameter>", "parameter/<parameter>", "state/<parameter>/<state>", "forward_state/<name>". Where a step
+// is a window of several updates, losses and gradients say to which they belong: "update0/loss", "update3/gradient/<parameter>".
 //
 // A rank that holds a part of a tensor (Buffer::part) writes the part under the tensor's name, and where it belongs into the file's
 // metadata: "part/parameter/w": "[8,6] from [0,3]" for columns 3.. of a parameter "w" of shape [8,6]. The view joins the parts.
@@ -27,8 +28,25 @@ struct DumpSelection {
 std::string dumpFileName(int64_t step, int rank);
 std::string dumpTensorName(const Result& result);
 
-// Writes the selected results of a step into `directory` and returns the path. Error(kDiskFull).
-std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step, const DumpSelection& selection);
+// The gradients of a window's updates, each kept when its update runs. Watches the executor, which must live as long.
+class WindowGradients {
+ public:
+  explicit WindowGradients(Executor& executor);
+  ~WindowGradients();
+  WindowGradients(const WindowGradients&) = delete;
+  WindowGradients& operator=(const WindowGradients&) = delete;
+
+  const std::byte* find(const Result& result) const;  // of the last step
+
+ private:
+  Executor& executor_;
+  std::vector<std::vector<std::byte>> kept_;  // by result of the program
+};
+
+// Writes the selected results of a step into `directory` and returns the path. Gradients of a window's updates are taken from `gradients`,
+// and left out without. Error(kDiskFull).
+std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step, const DumpSelection& selection,
+                          const WindowGradients* gradients = nullptr);
 
 class StepDump;
 // Sets the executor's parameters, optimizer states and forward states to what the dump holds; buffers that are parts to their box.

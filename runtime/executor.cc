@@ -5,73 +5,27 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "ir/error.h"
 #include "runtime/batch_check.h"
-#include "runtime/collective_call.h"
 #include "runtime/convert.h"
 #include "runtime/elementwise_add.h"
+#include "runtime/executor_parts.h"
 #include "runtime/row_copy.h"
 #include "runtime/weights.h"
 
 namespace pipeshard {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 bool isTransfer(InstructionKind kind) {
   return kind == InstructionKind::kSend || kind == InstructionKind::kReceive || kind == InstructionKind::kAllReduce ||
          kind == InstructionKind::kFree;
 }
 
-std::string describePlace(const Program& program, size_t index) {
-  return fmt::format("rank {}, instruction {}: {}", program.rank, index, describeInstruction(program, program.instructions[index]));
-}
-
 }  // namespace
-
-// An instruction with its pointers.
-struct Executor::Action {
-  const Instruction* instruction = nullptr;
-  BoundRun run;
-  std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  size_t bytes = 0;
-  size_t elements = 0;
-  DataType data_type = DataType::kUndefined;
-  bool done = false;            // kAccumulate: by the run that made the input
-  size_t data_input = 0;        // kLoadInput: index into program.inputs
-  Shard box;                    // kLoadInput: of the whole batch
-  std::vector<RowCopy> copies;  // kSlice, kConcatenate
-};
-
-// Groups by their number in the program. Keeps the time that collectives take, which includes waiting for the others.
-class Executor::GroupCollectives : public Collectives {
- public:
-  GroupCollectives(const Program& program, Communicator& communicator, std::atomic<bool>& waiting)
-      : program_(program), communicator_(communicator), waiting_(waiting) {}
-
-  void call(const CollectiveCall& call) override {
-    const Clock::time_point start = Clock::now();
-    waiting_.store(true, std::memory_order_relaxed);
-    runCollective(communicator_, program_.groups.at(static_cast<size_t>(call.group)), call);
-    waiting_.store(false, std::memory_order_relaxed);
-    seconds_ += secondsSince(start);
-  }
-
-  // Since the last call.
-  double takeSeconds() { return std::exchange(seconds_, 0); }
-
- private:
-  const Program& program_;
-  Communicator& communicator_;
-  std::atomic<bool>& waiting_;
-  double seconds_ = 0;
-};
 
 Executor::Executor(RankImage image, const ExecutorOptions& options) : image_(std::move(image)), options_(options) {
   if (image_.subgraphs.size() != program().subgraphs.size()) {
@@ -81,14 +35,19 @@ Executor::Executor(RankImage image, const ExecutorOptions& options) : image_(std
   try {
     compileSubgraphs(options_.kernels == nullptr ? cpuKernels() : *options_.kernels);
     int64_t workspace_bytes = 0;
+    int64_t background_bytes = 0;
     for (const Instruction& instruction : program().instructions) {
       if (!instruction.subgraph.valid()) continue;
       CompiledSubgraph& subgraph = *subgraphs_.at(instruction.subgraph.index());
       checkBinding(instruction, subgraph);
-      workspace_bytes = std::max(workspace_bytes, subgraph.workspaceBytes(aliasingOf(instruction)));
+      int64_t& bytes = isOfLane(instruction) ? background_bytes : workspace_bytes;
+      bytes = std::max(bytes, subgraph.workspaceBytes(aliasingOf(instruction)));
     }
     shareAccumulators();
-    memory_ = planMemory(program(), accumulation_, workspace_bytes);
+    // The lane's workspace is behind the other.
+    workspace_bytes = (workspace_bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+    memory_ = planMemory(program(), accumulation_, workspace_bytes + background_bytes);
+    background_workspace_ = static_cast<size_t>(memory_.workspace_offset + workspace_bytes);
   } catch (Error& error) {
     throw error.addContext(fmt::format("rank {}", program().rank));
   }
@@ -185,8 +144,10 @@ Executor::Action Executor::resolve(const Instruction& instruction) {
     for (const BufferId id : instruction.outputs) outputs.push_back(content(id).data());
     std::vector<bool> adds;
     for (const BufferId id : instruction.outputs) adds.push_back(accumulation_.adds[id.index()]);
-    action.run = subgraphs_[instruction.subgraph.index()]->bind(aliasingOf(instruction), inputs, outputs,
-                                                                arena_.data() + memory_.workspace_offset, collectives_.get(), adds);
+    const bool of_lane = isOfLane(instruction);
+    std::byte* workspace = arena_.data() + (of_lane ? background_workspace_ : static_cast<size_t>(memory_.workspace_offset));
+    action.run = subgraphs_[instruction.subgraph.index()]->bind(aliasingOf(instruction), inputs, outputs, workspace,
+                                                                (of_lane ? background_collectives_ : collectives_).get(), adds);
   }
   if (instruction.kind == InstructionKind::kLoadInput) {
     const std::string& name = program().buffer(instruction.outputs.at(0)).value;
@@ -224,7 +185,7 @@ std::vector<RowCopy> Executor::copiesOf(const Instruction& instruction) const {
   return copies;
 }
 
-void Executor::bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
+void Executor::bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background) {
   PIPESHARD_CHECK(actions_.empty(), "attach was called twice");
   PIPESHARD_CHECK(arena.size() >= static_cast<size_t>(memory_.total_bytes), "arena of {} bytes, needed {}", arena.size(),
                   memory_.total_bytes);
@@ -235,7 +196,9 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
   }
   arena_ = arena;
   communicator_ = communicator;
+  background_ = background;
   if (communicator != nullptr) collectives_ = std::make_unique<GroupCollectives>(program(), *communicator, waiting_);
+  if (background != nullptr) background_collectives_ = std::make_unique<GroupCollectives>(program(), *background, background_waiting_);
   data_ = data;
   pending_sends_.resize(program().buffers.size());
   for (const Instruction& instruction : program().instructions) {
@@ -248,10 +211,11 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
       throw error.addContext(describePlace(program(), i));
     }
   }
+  startLane();
 }
 
-void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
-  bind(arena, communicator, data);
+void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background) {
+  bind(arena, communicator, data, background);
   for (size_t b = 0; b < program().buffers.size(); ++b) {
     if (!isPersistent(program().buffers[b].kind)) continue;
     try {
@@ -262,7 +226,8 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
   }
 }
 
-void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
+void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator, DataSource* data,
+                            Communicator* background) {
   const auto persistent = [](const Executor& executor) {
     std::map<std::string, std::tuple<BufferKind, DataType, Shape, Shape, Shape, int64_t>> found;
     for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
@@ -279,61 +244,103 @@ void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, C
          "plan again",
          program().rank);
   }
-  bind(arena, communicator, data);
+  bind(arena, communicator, data, background);
 }
 
 std::string Executor::describeCurrent() const {
   const int64_t step = current_step_.load();
   if (step == 0) return fmt::format("rank {}, between steps", program().rank);
-  return fmt::format("step {}, {}", step, describePlace(program(), current_instruction_.load()));
+  std::string text = fmt::format("step {}, {}", step, describePlace(program(), current_instruction_.load()));
+  if (awaits_lane_.load())
+    text += fmt::format("; it waits for {}", describePlace(program(), waits_.lane[std::min(lane_->done(), waits_.lane.size() - 1)]));
+  return text;
 }
 
 ExecutorProgress Executor::progress() const {
-  return {progress_.load(std::memory_order_relaxed), waiting_.load(std::memory_order_relaxed), current_step_.load() != 0};
+  const bool waiting = waiting_.load(std::memory_order_relaxed) || (awaits_lane_.load() && background_waiting_.load());
+  return {progress_.load(std::memory_order_relaxed), waiting, current_step_.load() != 0};
+}
+
+void Executor::record(TraceRecorder* recorder, uint32_t number) {
+  recorder_ = recorder;
+  recorded_program_ = number;
+  if (collectives_) collectives_->record(recorder, TraceLane::kForeground);
+  if (background_collectives_) background_collectives_->record(recorder, TraceLane::kBackground);
+}
+
+std::vector<int64_t> Executor::liveBytes() const {
+  std::vector<int64_t> live(program().instructions.size(), memory_.workspace_bytes);
+  for (const LiveBlock& block : bufferIntervals(program(), accumulation_)) {
+    for (int64_t i = block.begin; i < std::min(block.end, static_cast<int64_t>(live.size())); ++i)
+      live[static_cast<size_t>(i)] += block.bytes;
+  }
+  return live;
 }
 
 StepReport Executor::runStep(int64_t step) {
   PIPESHARD_CHECK(actions_.size() == program().instructions.size(), "attach was not called");
   const Clock::time_point start = Clock::now();
   StepReport report;
+  if (recorder_ != nullptr) recorder_->beginStep(step, recorded_program_, start);
   current_instruction_.store(0);
   current_step_.store(step);
   for (size_t b = 0; b < program().buffers.size(); ++b) {
-    if (program().buffers[b].kind == BufferKind::kStep) std::memcpy(content(BufferId(b)).data(), &step, sizeof step);
+    if (program().buffers[b].kind != BufferKind::kStep) continue;
+    const int64_t update = (step - 1) * program().updates_per_step + program().buffers[b].update + 1;
+    std::memcpy(content(BufferId(b)).data(), &update, sizeof update);
   }
+  if (lane_) lane_->begin();
   for (size_t i = 0; i < actions_.size(); ++i) {
     current_instruction_.store(i, std::memory_order_relaxed);
     progress_.fetch_add(1, std::memory_order_relaxed);
     try {
-      execute(actions_[i], step, report);
+      runInstruction(i, step, report);
     } catch (Error& error) {
       error.addContext(fmt::format("step {}, {}", step, describePlace(program(), i)));
       const bool by_kernel = actions_[i].instruction->kind == InstructionKind::kRun && data_ != nullptr;
-      throw Error(error.code(), error.message() + (by_kernel ? explainFailedStep(program(), *data_, step) : ""));
+      failStep(Error(error.code(), error.message() + (by_kernel ? explainFailedStep(program(), *data_, step) : "")));
     }
   }
   const Clock::time_point end_of_work = Clock::now();
-  for (size_t b = 0; b < pending_sends_.size(); ++b) waitForSends(BufferId(b));
+  try {
+    waitForBackground(actions_.size());
+    for (size_t b = 0; b < pending_sends_.size(); ++b) waitForSends(BufferId(b));
+  } catch (Error& error) {
+    failStep(error.addContext(fmt::format("step {}, rank {}, the end of the step", step, program().rank)));
+  }
+  if (lane_) report.background_seconds = lane_->seconds();
   progress_.fetch_add(1, std::memory_order_relaxed);
   report.transfer_seconds += secondsSince(end_of_work);
-  report.loss = readLoss();
+  report.losses = readLosses();
+  if (!report.losses.empty()) {
+    report.loss = std::accumulate(report.losses.begin(), report.losses.end(), 0.0) / static_cast<double>(report.losses.size());
+  }
   if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
     fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; {}", program().rank, step, *report.loss,
          data_ == nullptr ? "" : explainNotFiniteLoss(program(), *data_, step));
   }
   current_step_.store(0);
+  if (recorder_ != nullptr) recorder_->endStep(Clock::now());
   report.seconds = secondsSince(start);
   return report;
+}
+
+size_t Executor::positionOf(const Instruction& instruction) const {
+  return static_cast<size_t>(&instruction - program().instructions.data());
 }
 
 void Executor::execute(Action& action, int64_t step, StepReport& report) {
   const Instruction& instruction = *action.instruction;
   const Clock::time_point start = Clock::now();
-  for (const BufferId id : instruction.outputs) waitForSends(accumulation_.placeOf(id));
+  const bool recorded = recorder_ != nullptr && instruction.kind != InstructionKind::kFree && !action.done;
+  if (recorded) recorder_->begin(TraceLane::kForeground, positionOf(instruction), start);
   switch (instruction.kind) {
     case InstructionKind::kLoadInput: data_->fill(action.data_input, step, action.box, {action.output, action.bytes}); break;
-    case InstructionKind::kRun:
-    case InstructionKind::kUpdate: action.run.run(progress_); break;
+    case InstructionKind::kUpdate:
+      if (update_observer_) update_observer_(instruction);
+      action.run.run(progress_);
+      break;
+    case InstructionKind::kRun: action.run.run(progress_); break;
     case InstructionKind::kAccumulate:
       if (action.done) break;
       if (instruction.overwrite) {
@@ -354,7 +361,12 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
       if (action.bytes > 0) std::memset(action.output, 0, action.bytes);
       break;
   }
-  const double seconds = secondsSince(start);
+  const Clock::time_point end = Clock::now();
+  if (recorded) {
+    const bool meets = instruction.kind == InstructionKind::kReceive || instruction.kind == InstructionKind::kAllReduce;
+    recorder_->end(TraceLane::kForeground, end, meets ? communicator_->waited() : std::chrono::nanoseconds());
+  }
+  const double seconds = std::chrono::duration<double>(end - start).count();
   const double in_collectives = collectives_ == nullptr ? 0 : collectives_->takeSeconds();
   report.transfer_seconds += isTransfer(instruction.kind) ? seconds : in_collectives;
   report.compute_seconds += isTransfer(instruction.kind) ? 0 : seconds - in_collectives;
@@ -384,14 +396,15 @@ void Executor::waitForSends(BufferId buffer) {
   sends.clear();
 }
 
-std::optional<double> Executor::readLoss() const {
+std::vector<double> Executor::readLosses() const {
+  std::vector<double> losses;
   for (const Result& result : program().results) {
     if (result.kind != Result::Kind::kLoss) continue;
-    double loss = 0;
+    losses.resize(std::max(losses.size(), static_cast<size_t>(std::max(0, result.update)) + 1));
+    double& loss = losses[static_cast<size_t>(std::max(0, result.update))];
     convertElements(program().buffer(result.buffer).data_type, content(result.buffer).data(), DataType::kFloat64, &loss, 1);
-    return loss;
   }
-  return std::nullopt;
+  return losses;
 }
 
 }  // namespace pipeshard

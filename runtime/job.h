@@ -32,6 +32,7 @@ namespace pipeshard {
 
 class NodePool;     // runtime/node_pool.h
 class SignalWatch;  // runtime/child_process.h
+struct Trace;       // ir/trace_event.h
 
 struct JobSpec {
   std::string plan_directory;  // holds ranks/0000/program.json and so on
@@ -46,6 +47,11 @@ struct JobSpec {
   // dump of step s-1, by a job of `adopt_ranks` ranks.
   std::string adopt_directory;
   int adopt_ranks = 0;
+
+  // nullptr: nothing is recorded. Else what every rank did in the last `trace_steps` steps is here when runJob ends, also when it throws:
+  // as far as the ranks had come and answer.
+  Trace* trace = nullptr;
+  int64_t trace_steps = 20;
 
   // nullptr: all workers run on this machine. Else rank r runs on node node_of_rank[r] of those that join.
   NodePool* nodes = nullptr;
@@ -83,7 +89,8 @@ using JobProgressCallback = std::function<void(const JobProgress&)>;
 
 struct StepResult {
   int64_t step = 0;                      // 1-based
-  double loss = 0;                       // of the whole batch
+  double loss = 0;                       // of the whole batch; of a window of several updates: the mean over them
+  std::vector<double> losses;            // of every update, where a step is a window of several; else empty
   double seconds = 0;                    // on the slowest rank
   std::vector<double> compute_seconds;   // by rank
   std::vector<double> transfer_seconds;  // by rank, waiting included

@@ -46,6 +46,7 @@ std::string megabytes(int64_t bytes) { return fmt::format("{:.1f} MiB", static_c
 int64_t& partOf(MemoryParts& parts, BufferKind kind) {
   switch (kind) {
     case BufferKind::kParameter:
+    case BufferKind::kWeightVersion:
     case BufferKind::kWeight: return parts.parameters;
     case BufferKind::kOptimizerState:
     case BufferKind::kForwardState:

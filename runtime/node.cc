@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "ir/error.h"
 #include "runtime/control_types.h"
+#include "runtime/hex.h"
 #include "runtime/worker_placement.h"
 #include "transport/job_keys.h"
 
@@ -23,6 +25,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLookAround{100};
+constexpr size_t kTracePiece = size_t{256} << 10;
 constexpr milliseconds kOneTry{5'000};        // to reach the coordinator, before looking at the key file and the command again
 constexpr milliseconds kCommandsEnd{60'000};  // for the command to end by itself once the job is over
 
@@ -75,6 +78,7 @@ class NodeDaemon {
   void handle(const ControlMessage& message);
   void startWorkers(const nlohmann::json& body);
   void reportEnds();
+  void sendTraces();
   void checkCoordinator();
   void tell(std::string_view type, nlohmann::json body);
   void sayLast(std::string_view type, nlohmann::json body);
@@ -198,6 +202,10 @@ void NodeDaemon::handle(const ControlMessage& message) {
     }
   } else if (message.type == "kill") {
     if (workers_) workers_->kill();
+  } else if (message.type == "clock") {
+    tell("clock", {{"asked", message.body.at("asked")}, {"now", Clock::now().time_since_epoch().count()}});
+  } else if (message.type == "trace") {
+    sendTraces();
   } else if (message.type == "stop") {
     if (workers_) workers_->kill();
     exit_code_ = message.body.at("code").get<int>();
@@ -233,6 +241,22 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
     say_(fmt::format("started rank{} {}", spec.ranks.size() == 1 ? "" : "s", fmt::join(spec.ranks, ", ")));
   }
   tell("started", {{"pids", pids}});
+}
+
+void NodeDaemon::sendTraces() {
+  if (!workers_) return;
+  for (const int rank : workers_->ranks()) {
+    std::vector<std::byte> bytes;
+    try {
+      bytes = workers_->readTrace(rank);
+    } catch (const Error& error) {
+      say_(error.message());
+    }
+    for (size_t offset = 0; offset < std::max<size_t>(1, bytes.size()); offset += kTracePiece) {
+      const auto piece = std::span(bytes).subspan(offset, std::min(kTracePiece, bytes.size() - offset));
+      tell("trace", {{"rank", rank}, {"offset", offset}, {"total", bytes.size()}, {"bytes", toHex(piece)}});
+    }
+  }
 }
 
 void NodeDaemon::reportEnds() {

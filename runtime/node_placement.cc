@@ -7,12 +7,18 @@
 //   alive {} twice a second          ──►   ◄──  alive {} twice a second
 //   ended {rank, description}        ──►
 //   error {code, message}            ──►   (it cannot start its workers)
+//                                    ◄──   clock {asked}                  when its trace is wanted, before and after the job, some times
+//   clock {asked, now}               ──►
+//                                    ◄──   trace {}                       when all workers have ended
+//   trace {rank, offset, total, bytes} ─►  (pieces of what each rank has recorded)
 //                                    ◄──   kill {}, then stop {code, message}
 //   bye {}                           ──►   (what a socket that is closed had not delivered yet would be lost)
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
+#include "runtime/hex.h"
 #include "runtime/node_pool.h"
 #include "runtime/worker_placement.h"
 #include "transport/control_endpoint.h"
@@ -23,6 +29,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kFarewell{1'000};
+// Of a clock, each time: the fastest answer counts.
+constexpr int kClockQuestions = 20;
+// While waiting for several nodes.
+constexpr std::chrono::milliseconds kPatience{50};
 
 struct Node {
   int control_rank = -1;  // -1: has not joined
@@ -31,6 +41,10 @@ struct Node {
   Clock::time_point last_heard;
   std::vector<int> ranks;
   std::map<int, int> pids;  // by rank; empty until started
+  int clock_questions = 0;  // that are still to be answered
+  ClockAlignment clock;
+  std::map<int, std::vector<std::byte>> traces;  // by rank, as far as they have come
+  std::set<int> whole_traces;
 };
 
 class NodePlacement : public WorkerPlacement {
@@ -76,6 +90,7 @@ class NodePlacement : public WorkerPlacement {
   std::chrono::milliseconds causeWindow() const override { return kNodeSilence + 2 * kNodeHeartbeat; }
 
   void kill() override;
+  Recorded collectTraces(Clock::time_point deadline) override;
   void release(int exit_code, const std::string& message) override;
 
  private:
@@ -84,6 +99,12 @@ class NodePlacement : public WorkerPlacement {
     return fmt::format("node {} (host {}, pid {})", &node - nodes_.data(), node.host, node.pid);
   }
   void tellToStart();
+  void askClock(Node& node, int times);
+  void takeClock(Node& node, const nlohmann::json& body);
+  void takeTracePiece(Node& node, const nlohmann::json& body);
+  // Handles what nodes say until the condition is met for all that answer, or the deadline has passed.
+  template <typename Condition>
+  void hearUntil(Condition condition, Clock::time_point deadline);
   void admit(const ControlMessage& message);
   void send(const Node& node, std::string_view type, nlohmann::json body);
 
@@ -198,6 +219,7 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
       return Failure{ErrorCode::kInternal, fmt::format("{} started {} workers of {}", nameOf(*node), pids.size(), node->ranks.size())};
     }
     for (size_t i = 0; i < pids.size(); ++i) node->pids[node->ranks[i]] = pids[i];
+    if (workers_.options.trace_steps > 0) askClock(*node, kClockQuestions);
   } else if (message.type == "ended") {
     const int rank = body.at("rank").get<int>();
     if (!node->pids.contains(rank)) return std::nullopt;
@@ -205,6 +227,10 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
     ++ended_;
   } else if (message.type == "error") {
     return Failure{knownErrorCode(body.at("code").get<int>()), fmt::format("{}: {}", nameOf(*node), body.at("message").get<std::string>())};
+  } else if (message.type == "clock") {
+    takeClock(*node, body);
+  } else if (message.type == "trace") {
+    takeTracePiece(*node, body);
   } else if (message.type == "bye") {
     node->control_rank = -1;
   } else if (message.type == "leaving") {
@@ -236,6 +262,63 @@ void NodePlacement::kill() {
   for (const Node& node : nodes_) {
     if (node.control_rank >= 0) send(node, "kill", nlohmann::json::object());
   }
+}
+
+void NodePlacement::askClock(Node& node, int times) {
+  if (times <= 0) return;
+  node.clock_questions = times;
+  send(node, "clock", {{"asked", Clock::now().time_since_epoch().count()}});
+}
+
+void NodePlacement::takeClock(Node& node, const nlohmann::json& body) {
+  const int64_t answered = Clock::now().time_since_epoch().count();
+  node.clock.add({body.at("asked").get<int64_t>(), body.at("now").get<int64_t>(), answered});
+  askClock(node, --node.clock_questions);
+}
+
+void NodePlacement::takeTracePiece(Node& node, const nlohmann::json& body) {
+  const int rank = body.at("rank").get<int>();
+  std::vector<std::byte>& trace = node.traces[rank];
+  if (body.at("offset").get<size_t>() != trace.size()) return;  // a piece is missing: the rest is of no use
+  const std::vector<std::byte> bytes = fromHex(body.at("bytes").get<std::string>());
+  trace.insert(trace.end(), bytes.begin(), bytes.end());
+  if (trace.size() == body.at("total").get<size_t>()) node.whole_traces.insert(rank);
+}
+
+template <typename Condition>
+void NodePlacement::hearUntil(Condition condition, Clock::time_point deadline) {
+  const auto done = [&](const Node& node) {
+    return node.control_rank < 0 || Clock::now() - node.last_heard >= kNodeSilence || condition(node);
+  };
+  while (Clock::now() < deadline && !std::all_of(nodes_.begin(), nodes_.end(), done)) {
+    const auto answer = pool_.server().receive(kPatience);
+    if (answer && answer->rank >= kFirstNodeRank) handleMessage(*answer);
+    look(Clock::duration::zero());
+  }
+}
+
+WorkerPlacement::Recorded NodePlacement::collectTraces(Clock::time_point deadline) {
+  Recorded recorded;
+  recorded.bytes.resize(node_of_rank_.size());
+  recorded.clocks.resize(node_of_rank_.size());
+  for (Node& node : nodes_) {
+    if (node.control_rank < 0 || node.pids.empty()) continue;
+    node.clock.beginAfter();
+    askClock(node, kClockQuestions);
+  }
+  hearUntil([](const Node& node) { return node.clock_questions == 0; }, deadline);
+  for (const Node& node : nodes_) {
+    if (node.control_rank >= 0 && !node.pids.empty()) send(node, "trace", nlohmann::json::object());
+  }
+  hearUntil([](const Node& node) { return node.whole_traces.size() == node.pids.size(); }, deadline);
+  for (Node& node : nodes_) {
+    for (const int rank : node.whole_traces) {
+      if (!node.pids.contains(rank)) continue;
+      recorded.bytes[static_cast<size_t>(rank)] = std::move(node.traces[rank]);
+      recorded.clocks[static_cast<size_t>(rank)] = node.clock;
+    }
+  }
+  return recorded;
 }
 
 void NodePlacement::release(int exit_code, const std::string& message) {

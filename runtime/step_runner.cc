@@ -25,10 +25,28 @@ int64_t StepRunner::lastBatch() const {
   return 0;
 }
 
-void StepRunner::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data) {
+std::vector<std::vector<int>> StepRunner::backgroundGroups() const {
+  std::vector<std::vector<int>> groups = pipeshard::backgroundGroups(main_->program());
+  if (!last_) return groups;
+  for (std::vector<int>& group : pipeshard::backgroundGroups(last_->program())) groups.push_back(std::move(group));
+  return groups;
+}
+
+void StepRunner::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background) {
   data_ = data;
-  main_->attach(arena, communicator, data);
-  if (last_) last_->attachBeside(*main_, arena, communicator, data);
+  main_->attach(arena, communicator, data, background);
+  if (last_) last_->attachBeside(*main_, arena, communicator, data, background);
+}
+
+std::vector<TracedProgram> StepRunner::tracedPrograms() const {
+  std::vector<TracedProgram> programs{{&main_->program(), main_->liveBytes()}};
+  if (last_) programs.push_back({&last_->program(), last_->liveBytes()});
+  return programs;
+}
+
+void StepRunner::record(TraceRecorder& recorder) {
+  main_->record(&recorder, 0);
+  if (last_) last_->record(&recorder, 1);
 }
 
 std::string StepRunner::describeCurrent() const {

@@ -21,11 +21,17 @@ class StepRunner {
   const Executor& main() const { return *main_; }
   size_t arenaBytes() const;
   int64_t constantBytes() const;
+  // What a TraceRecorder is made of: whole batches, then the last one, if there is a program for it.
+  std::vector<TracedProgram> tracedPrograms() const;
+  // Of both programs (ir/background.h).
+  std::vector<std::vector<int>> backgroundGroups() const;
   // Rows of the last batch; 0 if there is no program for one.
   int64_t lastBatch() const;
 
   // As Executor::attach. `data` decides which steps are short.
-  void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data);
+  void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background = nullptr);
+  // From the next step on.
+  void record(TraceRecorder& recorder);
   StepReport runStep(int64_t step) { return executorOf(step).runStep(step); }
   Executor& executorOf(int64_t step) { return last_ && data_ != nullptr && data_->isLastBatch(step) ? *last_ : *main_; }
   // Another thread may call these meanwhile.

@@ -41,6 +41,13 @@ const Buffer& UpdateOnly::buffer(const Result& result) const { return program_.e
 
 std::span<std::byte> UpdateOnly::content(const Result& result) { return program_.executor().content(result.buffer); }
 
-void UpdateOnly::run(int64_t step) { program_.runStep(step); }
+void UpdateOnly::run(int64_t step, const std::function<void(int update)>& before) {
+  Executor& executor = program_.executor();
+  if (before) {
+    executor.setUpdateObserver([&](const Instruction& update) { before(updateOf(executor.program(), update)); });
+  }
+  program_.runStep(step);
+  executor.setUpdateObserver(nullptr);
+}
 
 }  // namespace pipeshard

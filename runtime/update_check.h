@@ -1,6 +1,7 @@
 // The update of one step, alone, on given gradients: what an adaptive optimizer is judged by (validate.h).
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,7 +25,8 @@ class UpdateOnly {
   const std::vector<Result>& results() const;  // of the program: loss, gradients, parameters, states
   const Buffer& buffer(const Result& result) const;
   std::span<std::byte> content(const Result& result);
-  void run(int64_t step);
+  // `before` is called before each update of the step with its number: the place to fill in its gradients where a step makes several.
+  void run(int64_t step, const std::function<void(int update)>& before = {});
 
  private:
   LocalProgram program_;

@@ -91,24 +91,18 @@ class Comparison {
       const bool of_update = result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState;
       entry.bound = of_update && spec_.adaptive ? kInfinity : spec_.bound;
       report_.tensors.push_back(std::move(entry));
-      if (result.kind == Result::Kind::kLoss) report_.steps.push_back({got.at(0), want.at(0)});
+      if (result.kind == Result::Kind::kLoss) report_.steps.push_back({got.at(0), want.at(0), step, result.update});
     }
   }
 
   // The planned job's update against the single-device update program on the planned job's own gradients. `update` holds the
   // parameters and states before the step, and afterwards those after it.
   void compareUpdate(int step, const StepDump& planned, UpdateOnly& update) {
-    for (const Result& result : update.results()) {
-      if (result.kind != Result::Kind::kGradient) continue;
-      const std::vector<std::byte> bytes = planned.read(dumpTensorName(result)).bytes;
-      PIPESHARD_CHECK(bytes.size() == update.content(result).size(), "{} has {} bytes", dumpTensorName(result), bytes.size());
-      std::memcpy(update.content(result).data(), bytes.data(), bytes.size());
-    }
     std::map<std::string, std::vector<double>> before;
     for (const Result& result : update.results()) {
       if (result.kind == Result::Kind::kParameter) before[result.name] = contentOf(update, result);
     }
-    update.run(step);
+    update.run(step, [&](int number) { giveGradients(number, planned, update); });
     for (const Result& result : update.results()) {
       const bool parameter = result.kind == Result::Kind::kParameter;
       if (!parameter && result.kind != Result::Kind::kOptimizerState) continue;
@@ -130,6 +124,16 @@ class Comparison {
   }
 
  private:
+  // Those of the step's update of that number.
+  static void giveGradients(int number, const StepDump& planned, UpdateOnly& update) {
+    for (const Result& result : update.results()) {
+      if (result.kind != Result::Kind::kGradient || std::max(0, result.update) != number) continue;
+      const std::vector<std::byte> bytes = planned.read(dumpTensorName(result)).bytes;
+      PIPESHARD_CHECK(bytes.size() == update.content(result).size(), "{} has {} bytes", dumpTensorName(result), bytes.size());
+      std::memcpy(update.content(result).data(), bytes.data(), bytes.size());
+    }
+  }
+
   // A tensor that one side lacks would be compared with nothing.
   void requireSameTensors(const StepDump& planned, const StepDump& reference) const {
     std::set<std::string> expected;
@@ -156,6 +160,7 @@ class Comparison {
     entry.name = result.name;
     entry.state = result.state;
     entry.step = step;
+    entry.update = result.update;
     return entry;
   }
 
@@ -226,7 +231,7 @@ void sortWorstFirst(std::vector<TensorComparison>& tensors) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const TensorComparison& a, const TensorComparison& b) {
     const auto badness = [](const TensorComparison& tensor) { return std::isinf(tensor.bound) ? 0 : tensor.error / tensor.bound; };
     if (badness(a) != badness(b)) return badness(a) > badness(b);
-    return std::tie(a.kind, a.name, a.state, a.step) < std::tie(b.kind, b.name, b.state, b.step);
+    return std::tie(a.kind, a.name, a.state, a.step, a.update) < std::tie(b.kind, b.name, b.state, b.step, b.update);
   });
 }
 

@@ -45,15 +45,19 @@ struct TensorComparison {
   std::string name;               // the model's name of the parameter; "loss"
   std::string state;              // of optimizer states
   int step = 0;                   // 1-based
+  int update = -1;                // of losses and gradients where a step is a window of several updates: which of them, from 0 on
   double error = 0;               // as above; NaN in either tensor counts as infinity
   double largest_difference = 0;  // largest |got - want|
   double bound = 0;               // infinity: shown, but not decisive
   bool passed() const { return error <= bound; }
 };
 
+// Of a step, or of an update where a step is a window of several.
 struct StepComparison {
   double loss = 0;            // planned
   double reference_loss = 0;  // one device
+  int step = 0;
+  int update = -1;
 };
 
 struct ValidationReport {

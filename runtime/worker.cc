@@ -12,9 +12,12 @@
 #include <functional>
 #include <map>
 #include <new>
+#include <set>
 #include <sstream>
 
 #include "runtime/step_runner.h"
+#include "runtime/trace_memory.h"
+#include "runtime/trace_recorder.h"
 #include "runtime/worker_link.h"
 #include "transport/gloo_communicator.h"
 #include "transport/joined_communicator.h"
@@ -79,6 +82,8 @@ nlohmann::json memoryJson(const MemoryParts& parts) {
 
 // The steps that one "run" asks for.
 void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner, int64_t first, int64_t last) {
+  std::optional<WindowGradients> window;
+  if (options.dump.gradients && runner.main().program().updates_per_step > 1) window.emplace(runner.executorOf(first));
   for (int64_t step = first; step <= last && !link.stopRequested(); ++step) {
     Executor& executor = runner.executorOf(step);
     if (!options.adopt_directory.empty() && step > 1)
@@ -89,15 +94,35 @@ void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner
                            {"compute_seconds", report.compute_seconds},
                            {"transfer_seconds", report.transfer_seconds}};
     if (report.loss) body["loss"] = *report.loss;  // null when it is not finite
-    if (!options.dump_directory.empty()) body["dump"] = writeStepDump(executor, options.dump_directory, step, options.dump);
+    if (report.losses.size() > 1) body["losses"] = report.losses;
+    if (!options.dump_directory.empty()) {
+      body["dump"] = writeStepDump(executor, options.dump_directory, step, options.dump, window ? &*window : nullptr);
+    }
     link.send("step", std::move(body));
   }
   link.send("finished", {{"peak_resident_bytes", peakResidentBytes()}});
 }
 
+struct Communicators {
+  std::unique_ptr<Communicator> first;
+  std::unique_ptr<Communicator> second;  // for background collectives; null where there are none
+  std::span<std::byte> arena;
+};
+
+// Those that are to be connected through Gloo, so that the groups that are not all on one node can meet. Each of them finds the same.
+std::vector<int> ranksAcrossNodes(const std::vector<std::vector<int>>& groups, const std::vector<int>& node_of_rank) {
+  std::set<int> ranks;
+  for (const std::vector<int>& group : groups) {
+    const auto node = [&](int rank) { return node_of_rank[static_cast<size_t>(rank)]; };
+    if (std::any_of(group.begin(), group.end(), [&](int rank) { return node(rank) != node(group.front()); }))
+      ranks.insert(group.begin(), group.end());
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
 // Shared memory with the ranks on this node; if there are other nodes, Gloo to theirs.
-std::unique_ptr<Communicator> openCommunicator(const WorkerOptions& options, int ranks, WorkerLink& link, SharedSegments segments,
-                                               size_t arena_bytes, std::span<std::byte>& arena) {
+Communicators openCommunicators(const WorkerOptions& options, const StepRunner& runner, WorkerLink& link, SharedSegments segments) {
+  const int ranks = runner.main().program().world_size;
   const std::chrono::milliseconds timeout(options.transfer_timeout_ms);
   std::vector<int> nodes = options.node_of_rank;
   if (nodes.empty()) nodes.resize(static_cast<size_t>(ranks));
@@ -106,10 +131,13 @@ std::unique_ptr<Communicator> openCommunicator(const WorkerOptions& options, int
   }
   const std::vector<int> here = ranksOnNode(nodes, options.rank);
   const int local_rank = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
-  const bool is_alone = static_cast<int>(here.size()) == ranks;
   auto on_node = SharedMemoryCommunicator::open(std::move(segments), local_rank, timeout, here);
-  arena = on_node->createArena(arena_bytes);
-  if (is_alone) return on_node;
+  Communicators opened;
+  opened.arena = on_node->createArena(runner.arenaBytes());
+  const std::vector<std::vector<int>> groups = runner.backgroundGroups();
+  if (!groups.empty()) opened.second = on_node->openSecond();
+  opened.first = std::move(on_node);
+  if (static_cast<int>(here.size()) == ranks) return opened;
   LinkStore store(link);
   GlooOptions gloo;
   gloo.rank = options.rank;
@@ -117,8 +145,25 @@ std::unique_ptr<Communicator> openCommunicator(const WorkerOptions& options, int
   gloo.host = options.host;
   gloo.timeout = timeout;
   gloo.connect_timeout = kConnectTimeout;
-  return joinCommunicators(nodes, options.rank, std::move(on_node), openGloo(gloo, store));
+  opened.first = joinCommunicators(nodes, options.rank, std::move(opened.first), openGloo(gloo, store));
+  if (groups.empty()) return opened;
+  gloo.channel = "background";
+  gloo.peers = ranksAcrossNodes(groups, nodes);
+  opened.second = joinCommunicators(nodes, options.rank, std::move(opened.second), openGloo(gloo, store));
+  return opened;
 }
+
+struct Recording {
+  shm::Mapping memory;
+  std::optional<TraceRecorder> recorder;
+
+  void start(const WorkerOptions& options, StepRunner& runner) {
+    recorder.emplace(options.rank, runner.tracedPrograms(), std::max<int64_t>(1, options.trace_steps));
+    memory = openTraceMemory(options.trace_descriptor, recorder->bytes());
+    recorder->place(memory.span());
+    runner.record(*recorder);
+  }
+};
 
 void work(const WorkerOptions& options, WorkerLink& link) {
   ExecutorOptions executor_options;
@@ -132,9 +177,10 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   DataDescription description = options.data;
   description.end.last_batch = runner.lastBatch();
   const auto data = makeDataSource(description, program);
-  std::span<std::byte> arena;
-  const auto communicator = openCommunicator(options, program.world_size, link, std::move(segments), runner.arenaBytes(), arena);
-  runner.attach(arena, communicator.get(), data.get());
+  const Communicators communicators = openCommunicators(options, runner, link, std::move(segments));
+  runner.attach(communicators.arena, communicators.first.get(), data.get(), communicators.second.get());
+  Recording recording;
+  if (options.trace_descriptor >= 0) recording.start(options, runner);
   // The link's thread goes on after a throw below; it must not ask an executor that is gone.
   struct StatusGuard {
     WorkerLink& link;
@@ -208,6 +254,8 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   add("--data", options.data.path);
   add("--dump", options.dump_directory);
   add("--adopt", options.adopt_directory);
+  if (options.trace_steps > 0) add("--trace-steps", std::to_string(options.trace_steps));
+  if (options.trace_descriptor >= 0) add("--trace-descriptor", std::to_string(options.trace_descriptor));
   if (options.adopt_ranks > 0) add("--adopt-ranks", std::to_string(options.adopt_ranks));
   if (options.dump.gradients) arguments.emplace_back("--dump-gradients");
   if (options.dump.parameters) arguments.emplace_back("--dump-parameters");
@@ -235,6 +283,8 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--data", [&](const std::string& text) { options.data.path = text; }},
       {"--adopt", [&](const std::string& text) { options.adopt_directory = text; }},
       {"--adopt-ranks", [&](const std::string& text) { options.adopt_ranks = parseNumber<int>("--adopt-ranks", text); }},
+      {"--trace-steps", [&](const std::string& text) { options.trace_steps = parseNumber<int64_t>("--trace-steps", text); }},
+      {"--trace-descriptor", [&](const std::string& text) { options.trace_descriptor = parseNumber<int>("--trace-descriptor", text); }},
       {"--dump", [&](const std::string& text) { options.dump_directory = text; }}};
   const std::map<std::string, std::function<void()>> flags{{"--dump-gradients", [&] { options.dump.gradients = true; }},
                                                            {"--dump-parameters", [&] { options.dump.parameters = true; }},

@@ -3,6 +3,7 @@
 //   EXE worker --connect ENDPOINT --job ID --generation N --rank R --segments DESCRIPTION --directory RANKDIR --parent PID
 //              [--nodes 0,0,1,1 --host NAME] [--data FILE] [--seed N] [--transfer-timeout MS] [--dump DIR] [--dump-gradients]
 //              [--dump-parameters] [--dump-states] [--drop-last] [--allow-not-finite] [--adopt DIR] [--adopt-ranks N]
+//              [--trace-steps N --trace-descriptor FD]
 //
 // Keys come through the environment (kClientKeysVariable), which, unlike arguments, others cannot read.
 //
@@ -38,6 +39,8 @@ struct WorkerOptions {
   std::string adopt_directory;
   int adopt_ranks = 0;
   int64_t transfer_timeout_ms = 600'000;
+  int64_t trace_steps = 0;    // 0: nothing is recorded; else the last so many steps
+  int trace_descriptor = -1;  // where (runtime/trace_memory.h)
 };
 
 // The options as arguments, and back; Error(kUsage) naming the argument. Without what a node daemon fills in (rank, segments, directory,

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "runtime/executor.h"
+#include "runtime/trace_memory.h"
 
 namespace pipeshard {
 
@@ -21,18 +22,27 @@ WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec) : segments_(SharedSegments
   for (const int rank : spec.ranks) {
     options.rank = rank;
     options.directory = (std::filesystem::path(spec.plan_directory) / "ranks" / rankDirectoryName(rank)).string();
+    Descriptor trace;
+    if (options.trace_steps > 0) trace = makeTraceMemory();
+    options.trace_descriptor = trace.get();
     std::vector<std::string> arguments = spec.arguments;
     const std::vector<std::string> own = workerArguments(options);
     arguments.insert(arguments.end(), own.begin(), own.end());
     std::vector<std::string> environment = workerEnvironment(options);
     environment.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
-    members_.push_back({rank, ChildProcess::start(spec.executable, arguments, environment)});
+    members_.push_back({rank, ChildProcess::start(spec.executable, arguments, environment), std::move(trace)});
   }
 }
 
 int WorkerGroup::pid(int rank) const {
   const auto found = std::find_if(members_.begin(), members_.end(), [&](const Member& member) { return member.rank == rank; });
   return found == members_.end() ? 0 : found->process.pid();
+}
+
+std::vector<int> WorkerGroup::ranks() const {
+  std::vector<int> ranks;
+  for (const Member& member : members_) ranks.push_back(member.rank);
+  return ranks;
 }
 
 std::vector<int> WorkerGroup::descriptors() const {
@@ -61,6 +71,11 @@ bool WorkerGroup::allEnded() const {
 void WorkerGroup::kill() {
   for (size_t i = 0; i < members_.size(); ++i) segments_.markDead(static_cast<int>(i));
   for (Member& member : members_) member.process.kill();
+}
+
+std::vector<std::byte> WorkerGroup::readTrace(int rank) const {
+  const auto found = std::find_if(members_.begin(), members_.end(), [&](const Member& member) { return member.rank == rank; });
+  return found == members_.end() || !found->trace.valid() ? std::vector<std::byte>() : readTraceMemory(found->trace);
 }
 
 std::string describeProcessState(int pid) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/child_process.h"
+#include "runtime/posix_file.h"
 #include "runtime/worker.h"
 #include "transport/shared_memory.h"
 
@@ -41,17 +42,21 @@ class WorkerGroup {
   WorkerGroup& operator=(const WorkerGroup&) = delete;
 
   int pid(int rank) const;
+  std::vector<int> ranks() const;
   std::vector<int> descriptors() const;  // of those that have not been taken by takeEnds: readable when the process has ended
   // Reaps who has ended since the last call, and marks them dead for the others' waits. Never waits.
   std::vector<WorkerEnd> takeEnds();
   bool allEnded() const;
   // SIGKILL to all that are left, and waits for their end.
   void kill();
+  // What the rank has recorded, when it has ended (readTraceMemory); empty when nothing was asked for.
+  std::vector<std::byte> readTrace(int rank) const;
 
  private:
   struct Member {
     int rank;
     ChildProcess process;
+    Descriptor trace;  // not valid: nothing is recorded
   };
   SharedSegments segments_;
   std::vector<Member> members_;  // last: gone before the segments

@@ -5,10 +5,10 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
 #include "runtime/control_types.h"
+#include "runtime/hex.h"
 
 namespace pipeshard {
 namespace {
@@ -16,16 +16,6 @@ namespace {
 constexpr std::chrono::seconds kConnectTimeout{30};
 constexpr std::chrono::milliseconds kHeartbeat{500};
 constexpr std::chrono::milliseconds kLookAround{250};  // how soon a worker notices that its parent is gone
-
-std::string fromHex(const std::string& text) {
-  std::string bytes;
-  for (size_t i = 0; i + 1 < text.size(); i += 2) {
-    int byte = 0;
-    std::from_chars(text.data() + i, text.data() + i + 2, byte, 16);
-    bytes += static_cast<char>(byte);
-  }
-  return bytes;
-}
 
 }  // namespace
 
@@ -89,8 +79,7 @@ std::optional<ControlMessage> WorkerLink::nextWithin(std::chrono::milliseconds t
 }
 
 void WorkerLink::store(const std::string& key, const std::string& bytes) {
-  std::string text;
-  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  const std::string text = toHex(std::as_bytes(std::span(bytes)));
   {
     const std::lock_guard lock(mutex_);
     stored_[key] = bytes;
@@ -154,7 +143,8 @@ void WorkerLink::take(ControlMessage message) {
   {
     const std::lock_guard lock(mutex_);
     if (message.type == "store") {
-      stored_[message.body.at("key").get<std::string>()] = fromHex(message.body.at("value").get<std::string>());
+      const std::vector<std::byte> bytes = fromHex(message.body.at("value").get<std::string>());
+      stored_[message.body.at("key").get<std::string>()] = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
     } else {
       incoming_.push_back(std::move(message));
     }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ir/error.h"
+#include "runtime/clock_alignment.h"
 #include "runtime/job.h"
 #include "runtime/worker_group.h"
 #include "transport/control.h"
@@ -64,6 +65,13 @@ class WorkerPlacement {
 
   // Ends all workers at once. A second call does nothing.
   virtual void kill() = 0;
+  // With WorkerOptions::trace_steps, once all have been ended or killed: what ranks have recorded, and their hosts' clocks. Gives up on
+  // nodes that do not answer by `deadline`. Errors: as WorkerGroup::readTrace.
+  struct Recorded {
+    std::vector<std::vector<std::byte>> bytes;  // by rank; empty: nothing came
+    std::vector<ClockAlignment> clocks;         // by rank
+  };
+  virtual Recorded collectTraces(std::chrono::steady_clock::time_point deadline) = 0;
   // The job is over: nodes may go, with this exit code and message ("" when all went well).
   virtual void release(int exit_code, const std::string& message) = 0;
 };

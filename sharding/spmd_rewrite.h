@@ -52,4 +52,14 @@ struct WorkCount {
 };
 WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroups& groups, const CostModel& model);
 
+// The same work in its order: computing, the collective behind it, and so on. The last part has no collective.
+struct WorkPart {
+  int64_t compute = 0;   // nanoseconds
+  int group = -1;        // of the program's groups; -1: no collective follows
+  int64_t exchange = 0;  // nanoseconds
+  int64_t bytes = 0;     // of the collective
+};
+// group_sizes[g]: the members of group g. A group's link is the model's first.
+std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& group_sizes, const CostModel& model);
+
 }  // namespace pipeshard

@@ -55,4 +55,24 @@ WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroup
   return count;
 }
 
+std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& group_sizes, const CostModel& model) {
+  CostModel link = model;
+  link.links.resize(1);
+  std::vector<WorkPart> parts(1);
+  for (const Node& node : local.nodes) {
+    if (const auto kind = collectiveKind(node)) {
+      WorkPart& part = parts.back();
+      part.group = static_cast<int>(node.intAttribute("group", -1));
+      PIPESHARD_CHECK(part.group >= 0 && part.group < std::ssize(group_sizes), "{} has a group that does not exist", describeNode(node));
+      part.bytes = collectiveBytes(*kind, local.bytes(node.inputs[0]), local.bytes(node.outputs[0]));
+      part.exchange = collectiveCost(link, {{group_sizes[static_cast<size_t>(part.group)]}}, *kind, 0, part.bytes);
+      parts.emplace_back();
+    } else if (!isPlacing(node)) {
+      const NodeWork work = nodeWork(local, node, factorRule(local, node));
+      parts.back().compute += computeCost(model, work.flops, work.bytes);
+    }
+  }
+  return parts;
+}
+
 }  // namespace pipeshard

@@ -13,6 +13,7 @@ using CommandFunction = std::function<int()>;
 CommandFunction addInspectCommand(CLI::App& app);
 CommandFunction addPlanCommand(CLI::App& app);
 CommandFunction addExplainCommand(CLI::App& app);
+CommandFunction addSimulateCommand(CLI::App& app);
 CommandFunction addValidateCommand(CLI::App& app);
 CommandFunction addRunCommand(CLI::App& app);
 CommandFunction addNodeCommand(CLI::App& app);

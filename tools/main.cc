@@ -20,6 +20,8 @@ Examples:
   pipeshard inspect examples/gpt2.onnx
   pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:4 -o gpt2.plan
   pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:1 --method auto -o gpt2.plan && pipeshard explain gpt2.plan
+  pipeshard simulate gpt2.plan
+  pipeshard simulate --schedule zb-h1 --p 4 --m 8 --times F=1,I=1,W=1 --comm 0.5
   pipeshard validate gpt2.plan
   pipeshard run gpt2.plan --steps 100
   pipeshard run gpt2.plan --steps 100 --listen tcp://10.0.0.1:7000 --key-file job.key      and on every host:
@@ -44,8 +46,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "pipeshard 0.1.0");
   app.footer(kFooter);
   std::vector<std::pair<CLI::App*, CommandFunction>> commands;
-  for (auto* add :
-       {addInspectCommand, addPlanCommand, addExplainCommand, addValidateCommand, addRunCommand, addNodeCommand, addWorkerCommand}) {
+  for (auto* add : {addInspectCommand, addPlanCommand, addExplainCommand, addSimulateCommand, addValidateCommand, addRunCommand,
+                    addNodeCommand, addWorkerCommand}) {
     CommandFunction run = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(run));
   }

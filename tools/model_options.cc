@@ -2,10 +2,23 @@
 
 #include <charconv>
 
+#include <fmt/format.h>
+
 #include "ir/error.h"
 #include "tools/option_checks.h"
 
 namespace pipeshard {
+
+namespace {
+
+// One line per schedule.
+std::string scheduleHelp() {
+  std::string text = "The order of forward and backward passes:";
+  for (const ScheduleFamily& family : scheduleFamilies()) text += fmt::format("\n  {}: {}", family.name, family.description);
+  return text + "\nOptions follow a colon, as in name:key=2";
+}
+
+}  // namespace
 
 void addModelOptions(CLI::App& command, PlanRequest& request) {
   command.add_option("--dim", request.dimensions, "Bind a symbolic dimension, e.g. --dim batch=8; repeat for several")
@@ -80,7 +93,18 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
           "Memory of each device of a sharded stage, e.g. 16GB (default: no limit)")
       ->type_name("BYTES");
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
-  command.add_option("--schedule", request.partition.schedule, "sequential, gpipe or 1f1b")->capture_default_str();
+  command.add_option("--schedule", request.partition.schedule, scheduleHelp())->type_name("NAME[:OPTIONS]")->capture_default_str();
+  command
+      .add_option("--window", request.partition.window,
+                  "Updates in a step of an asynchronous schedule (pipedream...): the pipeline drains once per step\n(default: 8)")
+      ->type_name("N")
+      ->check(positiveWhole());
+  command
+      .add_option("--recompute", request.partition.recomputation,
+                  "never; always: a backward pass runs its stage's forward pass again, instead of keeping what it made;\n"
+                  "except-last: so for all microbatches but the last; or by stage: 0:always,2:except-last")
+      ->type_name("WHEN")
+      ->capture_default_str();
   command
       .add_option("--last-batch", request.last_batch,
                   "Examples in a shorter batch that ends an epoch; it gets programs of its own\n(default: what --data leaves over)")
@@ -90,6 +114,19 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
       .add_option("--microbatches", request.microbatches,
                   "How many parts the batch is cut into: equal ones, or such as differ by one example\n(default: at most two per stage)")
       ->check(positiveWhole());
+  command
+      .add_option_function<std::string>(
+          "--bucket",
+          [&request](const std::string& text) {
+            try {
+              request.bucket_bytes = text == "off" ? 0 : parseBytes("--bucket", text);
+            } catch (const Error& error) {
+              throw CLI::ValidationError(error.message());
+            }
+          },
+          "Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes on; off: behind it\n"
+          "(default: 4MiB)")
+      ->type_name("BYTES");
   command.add_option("--batch-dim", request.batch_dimension, "The symbolic dimension that is the batch (default: found by name and place)")
       ->type_name("NAME");
   command.add_option("--optimizer", request.optimizer, "sgd:lr=0.1,momentum=0.9 | adam:lr=1e-3 | adamw:lr=1e-3,weight_decay=0.01")

@@ -25,10 +25,11 @@ struct PlanRequest {
   std::vector<std::string> freeze;  // weights that are not
   std::string optimizer = "sgd:lr=0.01";
   std::string precision = "float32";
-  std::string batch_dimension;  // "": found by name and place
-  int64_t microbatches = 0;     // 0: automatic
-  int64_t last_batch = 0;       // rows of the shorter batch that ends an epoch; 0: as `data_path` says
-  std::string data_path;        // an .npz file whose length decides it; "": there is none
+  std::string batch_dimension;                 // "": found by name and place
+  int64_t microbatches = 0;                    // 0: automatic
+  int64_t bucket_bytes = kDefaultBucketBytes;  // of gradients; 0: no buckets
+  int64_t last_batch = 0;                      // rows of the shorter batch that ends an epoch; 0: as `data_path` says
+  std::string data_path;                       // an .npz file whose length decides it; "": there is none
   std::string cluster = "1x1";
   PartitionOptions partition;
 };

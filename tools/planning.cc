@@ -49,12 +49,27 @@ std::string findBatchDimension(const Graph& graph, const std::string& asked, int
   return leading.size() == 1 ? *leading.begin() : "";
 }
 
-// At most two microbatches per stage, dividing the batch, each with a row for every data-parallel device.
-int64_t chooseMicrobatches(int64_t batch, const AskedStages& stages) {
-  for (int64_t count = std::min<int64_t>(batch, 2 * stages.count); count > 1; --count) {
-    if (batch % count == 0 && batch / count >= stages.widest) return count;
+bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches) {
+  try {
+    makeSchedule(schedule, ranks, static_cast<int>(microbatches), 1);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfiguration) throw;
+    return false;
   }
-  return 1;
+}
+
+// As a file of orders says; else at most two microbatches per pipeline rank, dividing the batch, each with a row for every data-parallel
+// device, and such that the schedule exists, if any is.
+int64_t chooseMicrobatches(int64_t batch, const std::string& schedule, const AskedStages& stages) {
+  if (stages.microbatches > 0) return stages.microbatches;
+  int64_t largest = 1;
+  for (int64_t count = std::min<int64_t>(batch, 2 * stages.ranks); count >= 1; --count) {
+    if (count > 1 && (batch % count != 0 || batch / count < stages.widest)) continue;
+    if (scheduleExists(schedule, stages.ranks, count)) return count;
+    largest = std::max(largest, count);
+  }
+  return largest;
 }
 
 void decideMicrobatches(const PlanRequest& request, const Graph& graph, const AskedStages& stages, ForwardModel& model) {
@@ -71,7 +86,8 @@ void decideMicrobatches(const PlanRequest& request, const Graph& graph, const As
     return;
   }
   model.batch = bound->second;
-  model.microbatches = request.microbatches > 0 ? request.microbatches : chooseMicrobatches(model.batch, stages);
+  model.microbatches =
+      request.microbatches > 0 ? request.microbatches : chooseMicrobatches(model.batch, request.partition.schedule, stages);
   if (model.microbatches > model.batch) {
     fail(ErrorCode::kConfiguration, "a batch of {} ({}) cannot be cut into {} microbatches; choose at most {}", model.batch,
          model.batch_dimension, model.microbatches, model.batch);
@@ -157,6 +173,7 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
   plan.precision = parsePrecision(request.precision);
   plan.cluster = parseCluster(request.cluster);
   plan.microbatches = model.microbatches;
+  plan.bucket_bytes = request.bucket_bytes;
   plan.schedule = request.partition.schedule;
   plan.train = request.train;
   plan.freeze = request.freeze;
@@ -300,14 +317,11 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
 // The programs of all ranks, and of one device alone.
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch, Plan plan) {
   const TrainingFamily family = trainingFamily(model, optimizer, batch);
+  const Schedule schedule = firstMicrobatches(scheduleOf(plan), static_cast<int>(batch.microbatches * plan.updates_per_step));
   plan.microbatches = batch.microbatches;
   StepPrograms step;
-  step.ranks = emitPrograms(family, plan);
-  PartitionOptions alone;
-  alone.stages = "uniform:1";
-  alone.schedule = "sequential";
-  partitionTraining(family.base(), alone, plan);
-  step.reference = emitPrograms(family, plan).at(0);
+  step.ranks = emitPrograms(family, plan, schedule);
+  step.reference = emitOnOneDevice(family, plan, schedule);
   const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
   for (RankProgram& rank : step.ranks) completeProgram(model, limits, rank.program);
   completeProgram(model, limits, step.reference.program);
@@ -315,8 +329,15 @@ StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer,
 }
 
 // Rows of the shorter batch that ends an epoch, as told or as the data file says.
-int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model) {
+int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, const Plan& plan) {
   int64_t rows = request.last_batch;
+  if (scheduleOf(plan).asynchronous()) {
+    if (rows == 0) return 0;
+    fail(ErrorCode::kConfiguration,
+         "--last-batch {}: under the schedule {} a step takes whole windows; leave it out (--drop-last leaves out "
+         "the rest of a file)",
+         rows, plan.schedule);
+  }
   if (rows == 0 && !request.data_path.empty() && !model.batch_axes.empty()) {
     const auto& [name, axis] = *model.batch_axes.begin();
     ProgramInput input{name, DataType::kUndefined, model.prepared(model.batch).shape(findValue(model.prepared(model.batch), name)), axis};
@@ -391,7 +412,7 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
       if (attempt == 0 || error.code() != ErrorCode::kOutOfMemory) throw;
       break;
     }
-    decideLastBatch(lastBatchRows(request, model), planned.plan);
+    decideLastBatch(lastBatchRows(request, model, planned.plan), planned.plan);
     progress("writing the programs of the ranks");
     planned.whole = emitStep(model, optimizer, batch, planned.plan);
     const int64_t needed = room > 0 ? largestShardedMemory(planned) : 0;
@@ -447,6 +468,7 @@ PlanRequest requestOf(const Plan& plan) {
   request.precision = dataTypeName(plan.precision);
   request.batch_dimension = plan.batch_dimension;
   request.microbatches = plan.microbatches;
+  request.bucket_bytes = plan.bucket_bytes;
   return request;
 }
 

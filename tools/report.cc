@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "partition/partition.h"
 #include "runtime/validate.h"
 #include "tools/console.h"
 #include "tools/report_html.h"
@@ -369,10 +370,7 @@ std::string renderNavigation(const ReportInput& input) {
 
 std::string renderReport(const ReportInput& input) {
   const Plan& plan = input.plan;
-  const Schedule schedule = input.schedule != nullptr
-                                ? *input.schedule
-                                : makeSchedule(plan.schedule, static_cast<int>(plan.stages.size()) / chunksOf(plan.schedule),
-                                               static_cast<int>(plan.microbatches));
+  const Schedule schedule = input.schedule != nullptr ? *input.schedule : scheduleOf(plan);
   std::string html = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
   html += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
   html += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";

@@ -13,6 +13,7 @@
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
+#include "tools/trace_options.h"
 
 namespace pipeshard {
 namespace {
@@ -59,15 +60,18 @@ struct RunCommand {
   std::string json;
   JobSpec job;
   ListenOptions listen;
+  TraceOptions trace;
 
   int run() {
     if (!json.empty()) requireWritable(json);
+    trace.apply(job);
     const Plan plan = readPlanDirectory(directory);
     job.plan_directory = std::filesystem::absolute(directory).string();
     if (!job.data.path.empty()) job.data.path = std::filesystem::absolute(job.data.path).string();
     const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, job);
     if (!nodes) noteCrowding(countRanks(job.plan_directory));
     StepLines lines(job.steps);
+    TraceWriter writer(trace);
     const JobResult result = runJob(job, [&](const JobProgress& event) {
       showNodes(event);
       lines.show(event);
@@ -76,6 +80,7 @@ struct RunCommand {
     for (const RankResult& rank : result.ranks) peak = std::max(peak, rank.peak_resident_bytes);
     fmt::print("{} steps on {} worker{}; loss {:.6g} -> {:.6g}; largest worker {}\n", result.steps.size(), result.ranks.size(),
                result.ranks.size() == 1 ? "" : "s", result.steps.front().loss, result.steps.back().loss, formatBytes(peak));
+    writer.finish();
     if (!json.empty()) writeOutputFile(json, toJson(result).dump(1) + "\n");
     return 0;
   }
@@ -89,6 +94,7 @@ struct RunCommand {
                                    {"seconds", step.seconds},
                                    {"compute_seconds", step.compute_seconds},
                                    {"transfer_seconds", step.transfer_seconds}});
+      if (!step.losses.empty()) document["steps"].back()["losses"] = step.losses;
     }
     for (const RankResult& rank : result.ranks) {
       document["ranks"].push_back({{"arena_bytes", rank.arena_bytes}, {"peak_resident_bytes", rank.peak_resident_bytes}});
@@ -106,6 +112,7 @@ CommandFunction addRunCommand(CLI::App& app) {
   sub->add_option("--steps", command->job.steps, "How many training steps")->check(positiveWhole())->capture_default_str();
   addJobOptions(*sub, command->job);
   addListenOptions(*sub, command->listen);
+  command->trace.add(*sub);
   sub->add_option("--dump", command->job.dump_directory, "Write loss and parameters of every step here, as safetensors")->type_name("DIR");
   sub->add_option("--json", command->json, "Also write losses, times and memory to this file")->type_name("FILE");
   command->job.dump.parameters = true;

@@ -17,6 +17,7 @@
 #include "tools/option_checks.h"
 #include "tools/planning.h"
 #include "tools/report.h"
+#include "tools/trace_options.h"
 
 namespace pipeshard {
 namespace {
@@ -54,12 +55,16 @@ nlohmann::ordered_json toJson(const ValidationReport& report) {
     json["memory"].push_back(
         {{"allocated_bytes", rank.arena_bytes + rank.constant_bytes}, {"peak_resident_bytes", rank.peak_resident_bytes}});
   }
-  for (const StepComparison& step : report.steps) json["steps"].push_back({{"loss", step.loss}, {"reference_loss", step.reference_loss}});
+  for (const StepComparison& step : report.steps) {
+    json["steps"].push_back({{"loss", step.loss}, {"reference_loss", step.reference_loss}});
+    if (step.update >= 0) json["steps"].back().update({{"step", step.step}, {"update", step.update}});
+  }
   for (const TensorComparison& tensor : report.tensors) {
     nlohmann::ordered_json entry = {
         {"kind", comparedKindName(tensor.kind)},           {"name", tensor.name},      {"step", tensor.step}, {"error", tensor.error},
         {"largest_difference", tensor.largest_difference}, {"passed", tensor.passed()}};
     if (!tensor.state.empty()) entry["state"] = tensor.state;
+    if (tensor.update >= 0) entry["update"] = tensor.update;
     if (std::isfinite(tensor.bound)) entry["bound"] = tensor.bound;
     json["tensors"].push_back(std::move(entry));
   }
@@ -67,6 +72,9 @@ nlohmann::ordered_json toJson(const ValidationReport& report) {
 }
 
 std::string boundText(double bound) { return std::isfinite(bound) ? fmt::format("{:.0e}", bound) : "(not decisive)"; }
+
+// "2", or of an update in a window "2, update 3" (numbers from 1 on).
+std::string stepText(int step, int update) { return update < 0 ? std::to_string(step) : fmt::format("{}, update {}", step, update + 1); }
 
 // For each kind the worst tensor, and every tensor that failed, up to `most` of them.
 std::string worstTable(const ValidationReport& report, size_t most) {
@@ -84,13 +92,13 @@ std::string worstTable(const ValidationReport& report, size_t most) {
       if (worst == nullptr || tensor.error > worst->error) worst = &tensor;
     }
     if (worst == nullptr) continue;
-    rows.push_back({std::string(comparedKindName(kind)), std::to_string(count), fmt::format("{:.2e}", worst->error),
-                    boundText(worst->bound),
-                    !std::isfinite(worst->bound) ? "-"
-                    : worst->passed()            ? "ok"
-                                                 : "DIFFERS",
-                    fmt::format("{:.2e}", largest_difference),
-                    fmt::format("{}{} step {}", worst->name, worst->state.empty() ? "" : " " + worst->state, worst->step)});
+    rows.push_back(
+        {std::string(comparedKindName(kind)), std::to_string(count), fmt::format("{:.2e}", worst->error), boundText(worst->bound),
+         !std::isfinite(worst->bound) ? "-"
+         : worst->passed()            ? "ok"
+                                      : "DIFFERS",
+         fmt::format("{:.2e}", largest_difference),
+         fmt::format("{}{} step {}", worst->name, worst->state.empty() ? "" : " " + worst->state, stepText(worst->step, worst->update))});
   }
   std::string text = formatTable(rows);
   size_t failed = 0;
@@ -98,8 +106,8 @@ std::string worstTable(const ValidationReport& report, size_t most) {
     if (tensor.passed()) continue;
     if (failed++ < most) {
       text += fmt::format("DIFFERS: {} {}{} in step {}: error {:.2e}, bound {:.0e}, largest difference {:.2e}\n",
-                          comparedKindName(tensor.kind), tensor.name, tensor.state.empty() ? "" : " " + tensor.state, tensor.step,
-                          tensor.error, tensor.bound, tensor.largest_difference);
+                          comparedKindName(tensor.kind), tensor.name, tensor.state.empty() ? "" : " " + tensor.state,
+                          stepText(tensor.step, tensor.update), tensor.error, tensor.bound, tensor.largest_difference);
     }
   }
   if (failed > most) text += fmt::format("... and {} more (--json lists all)\n", failed - most);
@@ -115,6 +123,7 @@ struct ValidateCommand {
   JobSpec job;
   ListenOptions listen;
   double bound = 0;
+  TraceOptions trace;
 
   int run() {
     if (boundGiven() && !(bound > 0 && std::isfinite(bound))) fail(ErrorCode::kUsage, "--bound {}: expected a positive number", bound);
@@ -135,9 +144,12 @@ struct ValidateCommand {
     ValidateSpec spec = makeSpec(plan, plan_directory, work);
     const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, spec.planned);
     if (!nodes) noteCrowding(countRanks(plan_directory));
+    trace.apply(spec.planned, true);
+    TraceWriter writer(trace);
     const ValidationReport report = validate(spec, show);
     progress.clear();
     print(plan, report);
+    writer.finish();
     if (!json.empty()) writeOutputFile(json, toJson(report).dump(1) + "\n");
     writeOutputFile(plan_directory + "/report.html",
                     renderReport({.plan = plan, .validation = &report, .parameters = readParameters(plan, plan_directory)}));
@@ -194,9 +206,8 @@ struct ValidateCommand {
   void print(const Plan& plan, const ValidationReport& report) const {
     fmt::print("{}\n", printPlan(plan));
     std::vector<std::vector<std::string>> rows = {{"step", "loss", "loss on one device", "difference"}};
-    for (size_t i = 0; i < report.steps.size(); ++i) {
-      const StepComparison& step = report.steps[i];
-      rows.push_back({std::to_string(i + 1), fmt::format("{:.9g}", step.loss), fmt::format("{:.9g}", step.reference_loss),
+    for (const StepComparison& step : report.steps) {
+      rows.push_back({stepText(step.step, step.update), fmt::format("{:.9g}", step.loss), fmt::format("{:.9g}", step.reference_loss),
                       fmt::format("{:.1e}", std::abs(step.loss - step.reference_loss))});
     }
     fmt::print("{}\n{}\n", formatTable(rows), worstTable(report, 20));
@@ -219,6 +230,7 @@ CommandFunction addValidateCommand(CLI::App& app) {
   sub->add_option("--steps", command->job.steps, "How many training steps")->check(positiveWhole())->capture_default_str();
   addJobOptions(*sub, command->job);
   addListenOptions(*sub, command->listen);
+  command->trace.add(*sub);
   sub->add_option("--bound", command->bound,
                   "Largest error of loss, gradients and (SGD) parameters\n(default: 1e-5 for float32, 1e-11 for float64)");
   sub->add_option("-o,--output", command->output, "Keep the plan directory, with the report, here")->type_name("DIR");

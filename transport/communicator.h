@@ -4,7 +4,9 @@
 // Ranks of a communicator are 0..size-1. Operations between an ordered pair of ranks match in the order posted. Every wait
 // has a deadline; when it passes, or when a peer dies, the operation throws Error(kHang) or Error(kPeerUnavailable) naming
 // the peer and the bytes, and the communicator is broken: only its destruction is allowed afterwards.
-// Thread rules: one thread uses a communicator at a time.
+// Thread rules: one thread uses a communicator at a time; interrupt() is for any other. A rank whose second thread communicates, too, has
+// a second communicator for it (SharedMemoryCommunicator::openSecond, GlooOptions::channel): the second ones of all ranks are a
+// world of their own, where nothing matches, or waits for, what the first ones do.
 #pragma once
 
 #include <chrono>
@@ -34,17 +36,33 @@ class SendHandle {
   virtual void wait() = 0;
 };
 
+// A posted receive. wait() returns when the data is there.
+class ReceiveHandle {
+ public:
+  virtual ~ReceiveHandle() = default;
+  virtual void wait() = 0;
+  // After wait(): how much of it was spent before the message had begun to come, as Communicator::waited().
+  virtual std::chrono::nanoseconds waited() const { return {}; }
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Of the last receive or collective: how long it was blocked before each peer that it takes something from had begun its part. The rest
+  // of its time was transfer. Precision: that of waking up, some microseconds; over a network a message has come when its first word has.
+  virtual std::chrono::nanoseconds waited() const { return {}; }
 
   // Posts a send and returns at once. `data` must stay unchanged until the handle is done.
   virtual std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) = 0;
   // Waits for the matching send; sizes must agree (Error(kInternal) names both).
   virtual void receive(int peer, std::span<std::byte> data) = 0;
+  // Posts a receive and returns at once. `data` belongs to it until wait() has returned, which is to be called before the next receive from
+  // this peer. Over networks the bytes come meanwhile; a transport without that (shared memory, where they are copied in no time) receives
+  // in wait().
+  virtual std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data);
 
   // Element counts are per rank; `count` elements of `type` at each pointer unless said otherwise. In place (input ==
   // output) is allowed for allReduce and broadcast.
@@ -58,6 +76,10 @@ class Communicator {
   // root is an index into the group.
   virtual void broadcast(const Group& group, DataType type, int root, void* data, size_t count) = 0;
   virtual void barrier(const Group& group) = 0;
+
+  // Any thread: the wait that is under way, and every later one, ends with Error(kPeerUnavailable). For a rank that ends because of an
+  // error elsewhere while another of its threads is inside this communicator.
+  virtual void interrupt() {}
 
   // For communicators that are used together by one thread. progress() moves posted sends on without waiting; true when some
   // still need calls of this rank to move. whileWaiting() sets what the other one's waits call now and then, so that a wait

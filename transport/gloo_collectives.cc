@@ -20,7 +20,9 @@ constexpr size_t kPartBytes = 1 << 20;
 class Round : public RoundMembers {
  public:
   Round(Mesh& mesh, const Group& group, Operation operation, DataType type)
-      : RoundMembers(group, mesh.rank(), type), mesh_(mesh), operation_(operation), type_(type) {}
+      : RoundMembers(group, mesh.rank(), type), mesh_(mesh), operation_(operation), type_(type) {
+    mesh.waitedTime().beginOperation();
+  }
 
   void post(size_t member, std::span<const std::byte> data) {
     const Ticket ticket = mesh_.post(Channel::kCollective, group_[member], operation_, data);
@@ -55,13 +57,16 @@ class Round : public RoundMembers {
   };
 
   Incoming take(size_t member, std::span<std::byte> to) {
-    return mesh_.take(Channel::kCollective, to, {operation_, "waits for", group_[member], to.size(), group_});
+    Incoming incoming = mesh_.take(Channel::kCollective, to, {operation_, "waits for", group_[member], to.size(), group_});
+    if (++taken_ + 1 == size()) mesh_.waitedTime().everybodyCame();  // the first ones are of different members
+    return incoming;
   }
 
   Mesh& mesh_;
   Operation operation_;
   DataType type_;
   std::vector<Sent> sent_;
+  size_t taken_ = 0;
   std::vector<std::byte> scratch_;  // the others' inputs
 };
 

@@ -28,6 +28,8 @@ class GlooCommunicator : public Communicator {
 
   int rank() const override { return mesh_.rank(); }
   int size() const override { return mesh_.size(); }
+  std::chrono::nanoseconds waited() const override { return mesh_.waitedTime().get(); }
+  void interrupt() override { mesh_.interrupt(); }
   void whileWaiting(const std::function<bool()>& work) override { mesh_.whileWaiting(work); }
 
   std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
@@ -35,6 +37,7 @@ class GlooCommunicator : public Communicator {
   }
 
   void receive(int peer, std::span<std::byte> data) override {
+    mesh_.waitedTime().beginOperation();
     auto incoming = mesh_.take(mesh::Channel::kPointToPoint, data, {Operation::kSend, "waits for", peer, data.size(), {&peer, 1}});
     mesh_.finish(incoming);
   }

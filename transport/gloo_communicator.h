@@ -17,14 +17,17 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "transport/communicator.h"
 
 namespace pipeshard {
 
-// Where ranks leave their addresses for each other: "gloo/rank/N" holds those of rank N. Implemented by the runtime over the
-// control connection; by tests in memory. Used by one thread, within openGloo() only. A restarted job needs a fresh one.
+// Where ranks leave their addresses for each other: "gloo/rank/N" holds those of rank N ("gloo/CHANNEL/N" with GlooOptions::channel).
+// Implemented by the runtime over the control connection; by tests in memory. Used by one thread, within openGloo() only. A restarted job
+// needs a fresh one.
 class RendezvousStore {
  public:
   virtual ~RendezvousStore() = default;
@@ -39,6 +42,10 @@ struct GlooOptions {
   std::string host;                              // address or name of this machine's interface, as other nodes reach it
   std::chrono::milliseconds timeout{30000};      // of every wait for a message, or for 4 MiB of a long one
   std::chrono::milliseconds connect_timeout{0};  // of openGloo(); 0: as `timeout`
+  // Several communicators of the same ranks have a store in common, and names of their own.
+  std::string channel = "rank";
+  // Those to connect to, in any order; nothing: all. Whoever lists a rank is to be listed by it. Others cannot be spoken to.
+  std::optional<std::vector<int>> peers = {};
 };
 
 // Connects to all other ranks, which do the same; returns when every connection has been used in both directions.

@@ -42,7 +42,12 @@ void ignoreBrokenPipes() {
   }
 }
 
-std::string keyOf(int rank) { return fmt::format("gloo/rank/{}", rank); }
+std::string keyOf(const GlooOptions& options, int rank) { return fmt::format("gloo/{}/{}", options.channel, rank); }
+
+bool speaksTo(const GlooOptions& options, int peer) {
+  if (peer == options.rank) return false;
+  return !options.peers || std::find(options.peers->begin(), options.peers->end(), peer) != options.peers->end();
+}
 
 // The addresses where a rank awaits each other rank: length and bytes, in rank order.
 void appendAddress(std::string& text, const std::vector<char>& address) {
@@ -82,7 +87,9 @@ Mesh::Mesh(const GlooOptions& options, RendezvousStore& store)
   if (options.host.empty())
     fail(ErrorCode::kConfiguration, "rank {}: Gloo needs the address of this machine that other nodes reach", rank_);
   peers_.resize(static_cast<size_t>(size_));
-  if (size_ == 1) return;
+  bool alone = true;
+  for (int peer = 0; peer < size_; ++peer) alone = alone && !speaksTo(options, peer);
+  if (alone) return;
   ignoreBrokenPipes();
   try {
     connect(options, store);
@@ -105,25 +112,25 @@ void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
     context_ = device_->createContext(rank_, size_);
     context_->setTimeout(timeout);
     for (int peer = 0; peer < size_; ++peer) {
-      appendAddress(addresses, peer == rank_ ? std::vector<char>{} : context_->createPair(peer)->address().bytes());
+      appendAddress(addresses, speaksTo(options, peer) ? context_->createPair(peer)->address().bytes() : std::vector<char>{});
     }
   } catch (const std::exception& error) {
     fail(ErrorCode::kConfiguration, "rank {} cannot listen at host '{}': {}; it must be an address of this machine", rank_, options.host,
          withoutSource(error.what()));
   }
-  store.set(keyOf(rank_), addresses);
+  store.set(keyOf(options, rank_), addresses);
   {
     const SignalsBlocked blocked;
     watch_ = std::thread([this] { runWatch(); });
   }
   for (int rank = 0; rank < size_; ++rank) {
-    if (rank != rank_) peers_[static_cast<size_t>(rank)] = std::make_unique<Peer>(rank);
+    if (speaksTo(options, rank)) peers_[static_cast<size_t>(rank)] = std::make_unique<Peer>(rank);
   }
   for (const auto& peer : peers_) {
     if (!peer) continue;
     const auto left = std::max(1ms, std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
     try {
-      startPeer(*peer, store.get(keyOf(peer->rank), left));
+      startPeer(*peer, store.get(keyOf(options, peer->rank), left));
     } catch (Error& error) {
       throw error.addContext(fmt::format("rank {} connects to rank {}", rank_, peer->rank));
     }
@@ -289,7 +296,7 @@ void Mesh::runWatch() {
     if (gate_.buffer == nullptr) {
       watch_until_ = Clock::time_point::max();
       gate_changed_.wait(lock);
-    } else if (Clock::now() >= gate_.until || isLost(gate_.members)) {
+    } else if (Clock::now() >= gate_.until || interrupted_ || isLost(gate_.members)) {
       gate_.sends ? gate_.buffer->abortWaitSend() : gate_.buffer->abortWaitRecv();
       gate_.buffer = nullptr;
     } else {

@@ -32,6 +32,7 @@ void Mesh::checkPeer(int peer) const {
   checkUsable();
   if (peer < 0 || peer >= size_) fail(ErrorCode::kInternal, "rank {}: peer {} of a communicator of {} ranks", rank_, peer, size_);
   if (peer == rank_) fail(ErrorCode::kInternal, "rank {} sends to itself, or receives from itself, through Gloo", rank_);
+  if (!peers_[static_cast<size_t>(peer)]) fail(ErrorCode::kInternal, "rank {} has not opened a connection to rank {}", rank_, peer);
 }
 
 Ticket Mesh::post(Channel channel, int to, Operation operation, std::span<const std::byte> data) {
@@ -86,7 +87,8 @@ Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& wai
   Peer& peer = *peers_[static_cast<size_t>(waiting.peer)];
   auto& inbox = peer.inbox[static_cast<size_t>(channel)];
   Lock lock(mutex_);
-  await(lock, waiting, [&] { return !inbox.empty(); });
+  const auto has_come = [&] { return !inbox.empty(); };
+  waited_.during(has_come, [&] { await(lock, waiting, has_come); });
   const Arrival arrival = std::move(inbox.front());
   inbox.pop_front();
   if (arrival.operation != waiting.operation) {
@@ -165,9 +167,18 @@ void Mesh::awaitPiece(Buffer& buffer, bool sends, const Waiting& waiting) {
   }
 }
 
+void Mesh::interrupt() {
+  const Lock lock(mutex_);
+  interrupted_ = true;
+  changed_.notify_all();
+  gate_changed_.notify_all();
+}
+
 bool Mesh::isLost(std::span<const int> members) const {
-  return std::any_of(members.begin(), members.end(),
-                     [&](int member) { return member != rank_ && peers_[static_cast<size_t>(member)]->contact == Contact::kLost; });
+  return std::any_of(members.begin(), members.end(), [&](int member) {
+    const auto& peer = peers_[static_cast<size_t>(member)];
+    return peer && peer->contact == Contact::kLost;
+  });
 }
 
 void Mesh::checkWait(const Waiting& waiting, Clock::time_point deadline) {
@@ -176,6 +187,8 @@ void Mesh::checkWait(const Waiting& waiting, Clock::time_point deadline) {
   }
   const Peer& peer = *peers_[static_cast<size_t>(waiting.peer)];
   if (peer.contact == Contact::kEnded) breakLost(waiting, peer);
+  if (interrupted_)
+    breakWith(ErrorCode::kPeerUnavailable, fmt::format("{}, but this rank has failed elsewhere and gives up", describeWait(waiting)));
   if (Clock::now() < deadline) return;
   breakWith(ErrorCode::kHang,
             fmt::format("{}, and nothing came in {} ms; rank {} is connected, but stopped, stuck, busy elsewhere or out of reach",

@@ -91,7 +91,11 @@ class Mesh {
   // Throws the first error again, if there was one; and when `peer` is out of range or this rank.
   void checkUsable() const;
   void checkPeer(int peer) const;
+  // Any thread: ends this and all later waits.
+  void interrupt();
   void whileWaiting(std::function<bool()> work) { work_ = std::move(work); }
+  WaitedTime& waitedTime() { return waited_; }
+  const WaitedTime& waitedTime() const { return waited_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -134,10 +138,11 @@ class Mesh {
   std::chrono::milliseconds timeout_;
   std::function<bool()> work_;
   std::optional<Error> broken_;
+  WaitedTime waited_;
 
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // null for this rank
+  std::vector<std::unique_ptr<Peer>> peers_;  // null for this rank and those that it is not connected to
 
   mutable std::mutex mutex_;         // guards the peers' state, the gate and the flags below
   std::condition_variable changed_;  // a peer's state
@@ -145,6 +150,7 @@ class Mesh {
   Gate gate_;
   Clock::time_point watch_until_;  // when the watch looks again by itself
   bool stopping_ = false;
+  bool interrupted_ = false;
   std::thread watch_;
 };
 

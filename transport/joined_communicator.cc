@@ -20,6 +20,11 @@ class JoinedCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(local_of_rank_.size()); }
+  std::chrono::nanoseconds waited() const override { return last_ == nullptr ? std::chrono::nanoseconds() : last_->waited(); }
+  void interrupt() override {
+    if (on_node_) on_node_->interrupt();
+    between_->interrupt();
+  }
   bool progress() override {
     const bool more = on_node_ && on_node_->progress();
     return between_->progress() || more;
@@ -32,7 +37,13 @@ class JoinedCommunicator : public Communicator {
 
   void receive(int peer, std::span<std::byte> data) override {
     const int local = localOf(peer);
-    local >= 0 ? on_node_->receive(local, data) : between_->receive(peer, data);
+    last_ = local >= 0 ? on_node_.get() : between_.get();
+    last_->receive(local >= 0 ? local : peer, data);
+  }
+
+  std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data) override {
+    const int local = localOf(peer);
+    return local >= 0 ? on_node_->postReceive(local, data) : between_->postReceive(peer, data);
   }
 
   void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
@@ -80,13 +91,15 @@ class JoinedCommunicator : public Communicator {
     Group local(group.size());
     std::transform(group.begin(), group.end(), local.begin(), [&](int rank) { return localOf(rank); });
     const bool here = std::all_of(local.begin(), local.end(), [](int rank) { return rank >= 0; });
-    return here ? Choice{*on_node_, std::move(local)} : Choice{*between_, group};
+    last_ = here ? on_node_.get() : between_.get();
+    return {*last_, here ? std::move(local) : group};
   }
 
   std::vector<int> local_of_rank_;  // -1 on other nodes
   int rank_;
   std::unique_ptr<Communicator> between_;
   std::unique_ptr<Communicator> on_node_;  // destroyed first: its peers on the node learn at once
+  Communicator* last_ = nullptr;           // that of the last receive or collective
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What communicators have in common below their interface: which operation a message belongs to, and what a wait is for.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,6 +24,31 @@ struct Waiting {
   int peer;
   size_t bytes;
   std::span<const int> members;
+};
+
+// What Communicator::waited() is made of: a transport reports how long it was blocked for the beginning of each message, and an operation
+// says whether it still counts.
+class WaitedTime {
+ public:
+  void beginOperation() {
+    waited_ = {};
+    counts_ = true;
+  }
+  // Every peer has come: what follows is transfer.
+  void everybodyCame() { counts_ = false; }
+  // Calls wait() unless there is no need to.
+  template <typename Ready, typename Wait>
+  void during(Ready&& ready, Wait&& wait) {
+    if (ready()) return;
+    const auto start = std::chrono::steady_clock::now();
+    wait();
+    if (counts_) waited_ += std::chrono::steady_clock::now() - start;
+  }
+  std::chrono::nanoseconds get() const { return waited_; }
+
+ private:
+  std::chrono::nanoseconds waited_{};
+  bool counts_ = true;
 };
 
 // Error(kInternal) unless the group is ascending ranks of 0..size-1 that contain `rank`, and the type has a size in bytes.

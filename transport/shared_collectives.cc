@@ -18,14 +18,18 @@ constexpr size_t kPartBytes = 256 << 10;
 class Round : public RoundMembers {
  public:
   Round(Endpoint& endpoint, const Group& group, Operation operation, DataType type)
-      : RoundMembers(group, endpoint.rank(), type), endpoint_(endpoint), operation_(operation), type_(type) {}
+      : RoundMembers(group, endpoint.rank(), type), endpoint_(endpoint), operation_(operation), type_(type) {
+    endpoint.waitedTime().beginOperation();
+  }
 
   void post(size_t member, std::span<const std::byte> data) {
     const bool staged = data.size() <= kSmallBytes;
     tickets_.push_back({endpoint_.post(Channel::kCollective, group_[member], operation_, data, staged), data.size()});
   }
   IncomingMessage take(size_t member, size_t bytes) {
-    return IncomingMessage(endpoint_, Channel::kCollective, group_[member], operation_, bytes, group_);
+    IncomingMessage message(endpoint_, Channel::kCollective, group_[member], operation_, bytes, group_);
+    if (++taken_ + 1 == size()) endpoint_.waitedTime().everybodyCame();  // the first ones are of different members
+    return message;
   }
   template <typename Destination>
   void takeFromOthers(Destination&& destination) {
@@ -55,6 +59,7 @@ class Round : public RoundMembers {
   Operation operation_;
   DataType type_;
   std::vector<Sent> tickets_;
+  size_t taken_ = 0;
 };
 
 void Round::reduce(Reduction reduction, const std::byte* own, std::byte* output, size_t count) {

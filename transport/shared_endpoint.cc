@@ -31,17 +31,38 @@ std::chrono::nanoseconds spinTime(int ranks) {
 
 Endpoint::Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank, std::chrono::milliseconds timeout,
                    std::vector<int> names)
-    : segments_(std::move(segments)), control_(std::move(control)), rank_(rank), timeout_(timeout), names_(std::move(names)) {
-  const int size = segments_.size();
+    : segments_(std::make_shared<SharedSegments>(std::move(segments))),
+      control_(std::move(control)),
+      rank_(rank),
+      timeout_(timeout),
+      names_(std::move(names)) {
+  const int size = segments_->size();
   PIPESHARD_CHECK(names_.empty() || names_.size() == static_cast<size_t>(size), "{} names for {} ranks", names_.size(), size);
   if (rank < 0 || rank >= size) fail(ErrorCode::kConfiguration, "rank {} opens a communicator of {} ranks", rank, size);
   view_ = ControlView(control_->data(), size);
   spin_ = spinTime(size);
-  peer_arenas_.resize(static_cast<size_t>(size));
-  for (auto& boxes : out_) boxes.resize(static_cast<size_t>(size));
+  open();
+}
+
+Endpoint::Endpoint(const Endpoint& first, Lane lane)
+    : segments_(first.segments_),
+      control_(first.control_),
+      view_(control_->data(), first.size(), lane),
+      rank_(first.rank_),
+      timeout_(first.timeout_),
+      spin_(kSpinShared),  // the rank computes meanwhile
+      arena_(first.arena_),
+      names_(first.names_) {
+  open();
+  if (arena_) view_.rank(rank_).arena_bytes.store(arena_->bytes(), std::memory_order_release);
+}
+
+void Endpoint::open() {
+  peer_arenas_.resize(static_cast<size_t>(size()));
+  for (auto& boxes : out_) boxes.resize(static_cast<size_t>(size()));
   auto expected = static_cast<uint32_t>(Life::kAbsent);
-  if (!view_.rank(rank).life.compare_exchange_strong(expected, static_cast<uint32_t>(Life::kOpen))) {
-    fail(ErrorCode::kInternal, "rank {} opens its communicator twice; a restarted job needs new segments", name(rank));
+  if (!view_.rank(rank_).life.compare_exchange_strong(expected, static_cast<uint32_t>(Life::kOpen))) {
+    fail(ErrorCode::kInternal, "rank {} opens its communicator twice; a restarted job needs new segments", name(rank_));
   }
 }
 
@@ -50,20 +71,25 @@ Endpoint::~Endpoint() {
   for (int peer = 0; peer < size(); ++peer) ring(view_.rank(peer));
 }
 
+void Endpoint::interrupt() {
+  interrupted_.store(true, std::memory_order_seq_cst);
+  ring(view_.rank(rank_));
+}
+
 std::span<std::byte> Endpoint::createArena(size_t bytes) {
   checkUsable(rank_);
-  if (arena_created_) breakWith(ErrorCode::kInternal, fmt::format("rank {} creates its arena twice", name(rank_)));
-  arena_ = populateArena(segments_.arenaDescriptor(rank_), bytes, view_, rank_);
-  arena_created_ = true;
+  if (arena_) breakWith(ErrorCode::kInternal, fmt::format("rank {} creates its arena twice", name(rank_)));
+  arena_ = std::make_shared<Mapping>(populateArena(segments_->arenaDescriptor(rank_), bytes, view_, rank_));
   view_.rank(rank_).arena_bytes.store(bytes, std::memory_order_release);
-  return arena_.span();
+  return arena_->span();
 }
 
 std::optional<uint64_t> Endpoint::arenaOffset(std::span<const std::byte> data) const {
-  const auto begin = reinterpret_cast<uintptr_t>(arena_.data());
+  if (!arena_) return std::nullopt;
+  const auto begin = reinterpret_cast<uintptr_t>(arena_->data());
   const auto address = reinterpret_cast<uintptr_t>(data.data());
-  if (arena_.bytes() == 0 || address < begin || address - begin > arena_.bytes()) return std::nullopt;
-  if (data.size() > arena_.bytes() - (address - begin)) return std::nullopt;
+  if (arena_->bytes() == 0 || address < begin || address - begin > arena_->bytes()) return std::nullopt;
+  if (data.size() > arena_->bytes() - (address - begin)) return std::nullopt;
   return address - begin;
 }
 
@@ -139,7 +165,7 @@ const std::byte* Endpoint::peerArena(int peer, uint64_t offset, size_t bytes) {
   Mapping& mapping = peer_arenas_[static_cast<size_t>(peer)];
   if (mapping.bytes() == 0) {
     const size_t announced = view_.rank(peer).arena_bytes.load(std::memory_order_acquire);
-    mapping = Mapping::map(segments_.arenaDescriptor(peer), announced, false, fmt::format("the arena of rank {}", name(peer)));
+    mapping = Mapping::map(segments_->arenaDescriptor(peer), announced, false, fmt::format("the arena of rank {}", name(peer)));
   }
   if (offset > mapping.bytes() || bytes > mapping.bytes() - offset) {
     breakWith(ErrorCode::kInternal,
@@ -166,6 +192,10 @@ void Endpoint::breakLost(const Waiting& waiting, int lost) {
   breakWith(ErrorCode::kPeerUnavailable,
             fmt::format("{}, but rank {} {}; look at that rank's log for the first cause", describeWait(waiting), name(lost),
                         dead ? "has died" : "has ended and closed its communicator"));
+}
+
+void Endpoint::breakInterrupted(const Waiting& waiting) {
+  breakWith(ErrorCode::kPeerUnavailable, fmt::format("{}, but this rank has failed elsewhere and gives up", describeWait(waiting)));
 }
 
 std::chrono::nanoseconds Endpoint::checkDeadline(const Waiting& waiting, Clock::time_point start) {
@@ -197,7 +227,8 @@ IncomingMessage::IncomingMessage(Endpoint& endpoint, Channel channel, int source
       waiting_{operation, "waits for", source, bytes, members},
       mailbox_(endpoint.view_.mailbox(channel, source, endpoint.rank_)) {
   const uint64_t number = mailbox_.completed.load(std::memory_order_relaxed);
-  endpoint_.await(waiting_, [&] { return mailbox_.posted.load(std::memory_order_acquire) > number; });
+  const auto is_posted = [&] { return mailbox_.posted.load(std::memory_order_acquire) > number; };
+  endpoint_.waited_.during(is_posted, [&] { endpoint_.await(waiting_, is_posted); });
   const Descriptor message = mailbox_.descriptors[number % kDescriptors];
   if (message.operation != operation) {
     endpoint_.breakWith(ErrorCode::kInternal,

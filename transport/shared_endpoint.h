@@ -5,9 +5,10 @@
 // later wait of this rank, whomever that wait is for. So a rank that waits never holds up a rank that waits for it, and no
 // order of asynchronous sends can deadlock by itself.
 //
-// Thread rules: one thread at a time. Errors: every failure breaks the endpoint; later calls repeat the first error.
+// Thread rules: one thread at a time, but interrupt(). Errors: every failure breaks the endpoint; later calls repeat the first error.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "ir/error.h"
 #include "transport/doorbell.h"
 #include "transport/mapping.h"
+#include "transport/operation.h"
 #include "transport/shared_layout.h"
 #include "transport/shared_memory.h"
 
@@ -43,8 +45,10 @@ class Endpoint {
   // `names`: what messages call the ranks; empty for their own numbers.
   Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank, std::chrono::milliseconds timeout,
            std::vector<int> names = {});
-  ~Endpoint();
+  // The same rank's end on another lane than `first`, for another thread. It knows the arena that `first` has made before.
+  Endpoint(const Endpoint& first, Lane lane);
   Endpoint(const Endpoint&) = delete;
+  ~Endpoint();
   Endpoint& operator=(const Endpoint&) = delete;
 
   int rank() const { return rank_; }
@@ -65,6 +69,12 @@ class Endpoint {
   // Returns once ready() is true. Throws kPeerUnavailable or kHang, and breaks the endpoint.
   template <typename Ready>
   void await(const Waiting& waiting, Ready&& ready);
+
+  // Any thread: ends this and all later waits.
+  void interrupt();
+
+  WaitedTime& waitedTime() { return waited_; }
+  const WaitedTime& waitedTime() const { return waited_; }
 
   // Throws the first error again, if there was one; and when `peer` is out of range.
   void checkUsable(int peer) const;
@@ -98,25 +108,29 @@ class Endpoint {
   // A member that is dead, or the peer when it has closed its communicator: nothing comes from it that is not there now.
   std::optional<int> findLost(const Waiting& waiting) const;
   [[noreturn]] void breakLost(const Waiting& waiting, int lost);
+  [[noreturn]] void breakInterrupted(const Waiting& waiting);
   // Throws when the deadline has passed; returns how long to sleep.
   std::chrono::nanoseconds checkDeadline(const Waiting& waiting, Clock::time_point start);
   std::string describeWait(const Waiting& waiting) const;
   // What messages call a rank.
   int name(int rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
 
-  SharedSegments segments_;
+  void open();
+
+  std::shared_ptr<SharedSegments> segments_;  // shared by both lanes, like the arena
   std::shared_ptr<Mapping> control_;
   ControlView view_;
   int rank_;
   std::chrono::milliseconds timeout_;
   std::chrono::nanoseconds spin_;
-  Mapping arena_;
-  bool arena_created_ = false;
+  std::shared_ptr<Mapping> arena_;  // null until it is made
   std::vector<Mapping> peer_arenas_;
   std::vector<OutBox> out_[kChannels];
   std::vector<std::pair<Channel, int>> active_;  // boxes with a queue
   std::vector<int> names_;
   std::optional<Error> broken_;
+  WaitedTime waited_;
+  std::atomic<bool> interrupted_{false};
 };
 
 // The next message of a channel from one source, taken block by block. All blocks but the last have kSlotBytes bytes, on
@@ -169,6 +183,7 @@ void Endpoint::await(const Waiting& waiting, Ready&& ready) {
       return;
     }
     if (lost) breakLost(waiting, *lost);
+    if (interrupted_.load(std::memory_order_seq_cst)) breakInterrupted(waiting);
     sleepOn(self, bell, checkDeadline(waiting, start));
   }
 }

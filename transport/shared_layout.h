@@ -4,6 +4,9 @@
 //   ranksOffset()       RankState[size]
 //   mailboxesOffset()   Mailbox[2][size][size]              indexed [channel][source][destination]
 //   slotsOffset()       kSlots * kSlotBytes per mailbox     in the same order; page-aligned
+//   laneBytes()         the same once more (its header is not used): the second lane
+//
+// A lane is what one communicator of each rank works on; the two lanes of a rank belong to two threads and share nothing but its arena.
 //
 // A mailbox carries the messages of one ordered pair on one channel, in order. Its sender writes `posted` and `filled`, its
 // receiver `completed` and `released`; all four only grow.
@@ -32,13 +35,16 @@
 namespace pipeshard::shm {
 
 inline constexpr uint64_t kMagic = 0x3130544d48535350;  // "PSSHMT01" in memory
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr int kMaxRanks = 128;
 inline constexpr size_t kPage = 4096;
 inline constexpr size_t kLine = 128;  // two cache lines: the adjacent-line prefetcher pairs them
 inline constexpr size_t kSlotBytes = 64 << 10;
 inline constexpr size_t kSlots = 8;
 inline constexpr size_t kDescriptors = 128;
+
+enum class Lane : uint32_t { kFirst = 0, kSecond = 1 };
+inline constexpr size_t kLanes = 2;
 
 // Point-to-point messages and collectives do not wait for each other.
 enum class Channel : uint32_t { kPointToPoint = 0, kCollective = 1 };
@@ -88,13 +94,16 @@ constexpr size_t roundUp(size_t value, size_t multiple) { return (value + multip
 constexpr size_t ranksOffset() { return kLine; }
 constexpr size_t mailboxesOffset(size_t size) { return ranksOffset() + size * sizeof(RankState); }
 constexpr size_t slotsOffset(size_t size) { return roundUp(mailboxesOffset(size) + kChannels * size * size * sizeof(Mailbox), kPage); }
-constexpr size_t controlBytes(size_t size) { return slotsOffset(size) + kChannels * size * size * kSlots * kSlotBytes; }
+constexpr size_t laneBytes(size_t size) { return slotsOffset(size) + kChannels * size * size * kSlots * kSlotBytes; }
+constexpr size_t controlBytes(size_t size) { return kLanes * laneBytes(size); }
+static_assert(kSlotBytes % kPage == 0);  // so that the second lane is page-aligned
 
 // Typed access to a mapped control segment; does not own it.
 class ControlView {
  public:
   ControlView() = default;
-  ControlView(std::byte* base, int size) : base_(base), size_(static_cast<size_t>(size)) {}
+  ControlView(std::byte* base, int size, Lane lane = Lane::kFirst)
+      : base_(base + static_cast<size_t>(lane) * laneBytes(static_cast<size_t>(size))), size_(static_cast<size_t>(size)) {}
 
   int size() const { return static_cast<int>(size_); }
   RankState& rank(int rank) const { return reinterpret_cast<RankState*>(base_ + ranksOffset())[rank]; }

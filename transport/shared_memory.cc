@@ -34,12 +34,17 @@ class Implementation : public SharedMemoryCommunicator {
   Implementation(SharedSegments segments, std::shared_ptr<shm::Mapping> control, int rank, std::chrono::milliseconds timeout,
                  std::vector<int> names)
       : endpoint_(std::move(segments), std::move(control), rank, timeout, std::move(names)) {}
+  Implementation(const shm::Endpoint& first, shm::Lane lane) : endpoint_(first, lane) {}
 
   int rank() const override { return endpoint_.rank(); }
   int size() const override { return endpoint_.size(); }
+  std::chrono::nanoseconds waited() const override { return endpoint_.waitedTime().get(); }
   std::span<std::byte> createArena(size_t bytes) override { return endpoint_.createArena(bytes); }
 
+  std::unique_ptr<Communicator> openSecond() override { return std::make_unique<Implementation>(endpoint_, shm::Lane::kSecond); }
+
   bool progress() override { return endpoint_.progress(); }
+  void interrupt() override { endpoint_.interrupt(); }
 
   std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
     const shm::Ticket ticket = endpoint_.post(shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data);
@@ -48,6 +53,7 @@ class Implementation : public SharedMemoryCommunicator {
 
   void receive(int peer, std::span<std::byte> data) override {
     endpoint_.checkUsable(peer);
+    endpoint_.waitedTime().beginOperation();
     shm::IncomingMessage message(endpoint_, shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data.size(), {&peer, 1});
     message.copyTo(data.data());
   }

@@ -54,6 +54,10 @@ class SharedMemoryCommunicator : public Communicator {
   // are staged, and what does not fit at once goes on inside the sender's next waits (or SendHandle::done). Error(kOutOfMemory) names the
   // bytes.
   virtual std::span<std::byte> createArena(size_t bytes) = 0;
+
+  // This rank's second communicator, for another thread; once, after createArena. It knows the arena, and outlives this one if need be.
+  // It has the same ranks, names and timeout; of its peers, only those that it exchanges something with must have opened theirs.
+  virtual std::unique_ptr<Communicator> openSecond() = 0;
 };
 
 }  // namespace pipeshard

@@ -142,11 +142,13 @@ int SharedSegments::arenaDescriptor(int rank) const { return arenas_.at(static_c
 
 void SharedSegments::markDead(int rank) {
   PIPESHARD_CHECK(rank >= 0 && rank < size(), "rank {} of {}", rank, size());
-  const size_t bytes = shm::mailboxesOffset(arenas_.size());
+  const size_t bytes = shm::laneBytes(arenas_.size()) + shm::mailboxesOffset(arenas_.size());
   const shm::Mapping mapping = shm::Mapping::map(control_, bytes, true, "the control segment's flags");
-  const shm::ControlView view(mapping.data(), size());
-  view.rank(rank).dead.store(1, std::memory_order_seq_cst);
-  for (int other = 0; other < size(); ++other) shm::ring(view.rank(other));
+  for (const shm::Lane lane : {shm::Lane::kFirst, shm::Lane::kSecond}) {
+    const shm::ControlView view(mapping.data(), size(), lane);
+    view.rank(rank).dead.store(1, std::memory_order_seq_cst);
+    for (int other = 0; other < size(); ++other) shm::ring(view.rank(other));
+  }
 }
 
 }  // namespace pipeshard

@@ -169,4 +169,52 @@ Schedule pipeDreamVerticalSchedule(const FamilyRequest& request);
 //                           rank 1  .  F0 B0 F1 B1 U F2 B2 F3 B3 U        reads 0 0 0 0
 Schedule pipeDreamTwoBufferSchedule(const FamilyRequest& request);
 
+// partition/schedules/zero_bubble_automatic.cc
+//
+// zb-1p, zb-2p: split backward passes, orders found for the request's times and memory by a counted search over greedy rules
+// (zero_bubble_automatic.h). Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 3.1. No rank holds more than option `limit` times
+// what a microbatch's F adds: by default p (zb-1p) or 2p (zb-2p).
+//   zb-1p, p=2, m=3            rank 0  F0 F1 .  I0 W0 F2 I1 W1 I2 W2
+//                              rank 1  .  F0 I0 F1 I1 W0 F2 I2 W1 W2
+//   zb-2p, p=2, m=3            rank 0  F0 F1 F2 I0 W0 I1 W1 I2 W2 .
+//                              rank 1  .  F0 I0 F1 I1 F2 I2 W0 W1 W2
+//   Equal times, m >= p (zb-2p: 2p): zb-1p as zb-h1, idle (p-1)(tF+tI-tW) on every rank; zb-2p has no idle time between a rank's first
+//   start and its last end, idle (p-1) tF beside it. Other times: at least automaticSpanBound; the tests hold it to the paper's table 5.
+//   Peak activations min(limit, m) A on every rank at most.
+Schedule zeroBubbleOneSchedule(const FamilyRequest& request);
+Schedule zeroBubbleTwoSchedule(const FamilyRequest& request);
+
+// partition/schedules/v_schedules.cc
+//
+// Two stages per rank, r and 2p-1-r: microbatches go down the ranks and up again, so a rank's second stage frees early what its first one
+// holds long, and all ranks hold the same. In the timelines capital letters are of stage r, small ones of stage 2p-1-r, each half a unit.
+//
+// zbv: split backward passes. Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 6.
+//   p=2, m=3       rank 0  F0 F1 F2 f0 i0 w0 f1 i1 w1 I0 W0 f2 i2 w2 I1 W1 I2 W2 .
+//                  rank 1  .  F0 f0 F1 f1 i0 w0 F2 I0 W0 f2 i1 w1 I1 i2 I2 W1 w2 W2
+//   Equal times, m >= 2p-1: makespan m (tF+tB) + (p-1) tF/2, no idle time between a rank's first start and its last end.
+//   Peak activations p A on every rank.
+Schedule zbvSchedule(const FamilyRequest& request);
+//
+// 1f1b-v: whole backward passes. Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", appendix.
+//   p=2, m=2       rank 0  F0 F1 .  f0 b0 b0 f1 b1 b1 .  B0 B0 .  .  B1 B1
+//                  rank 1  .  F0 f0 F1 f1 .  b0 b0 B0 B0 b1 b1 B1 B1 .  .
+//   tI=tW=tF, m >= p: makespan at most m (tF+tB) + 5 (p-1) tF/2, and exactly that where p = 1 modulo 3.
+//   Peak activations floor((2p+3)/3) A on every rank: 2/3 of 1f1b's in the limit.
+Schedule oneForwardOneBackwardVSchedule(const FamilyRequest& request);
+
+// partition/schedules/v_automatic.cc
+//
+// v-half, v-min: split backward passes, orders found for the request's times and memory, shortest makespan first (v_automatic.h). Qi et al.
+// 2024, "Pipeline Parallelism with Controllable Memory", section 4, of which the memory is; the orders are searched anew for every
+// request. No rank holds more than option `limit` times what a microbatch's F adds to its two stages: by default floor(p/2)+1 (v-half),
+// floor((p+4)/3) (v-min): 1/2 and 1/3 of 1f1b's in the limit.
+//   v-min, p=3, m=2  (v-half, too: 2 A)
+//                  rank 0  F0 F1 .  .  .  f0 i0 f1 i1 w0 w1 I0 W0 I1 W1 .
+//                  rank 1  .  F0 F1 .  f0 .  f1 i0 w0 i1 I0 w1 I1 W0 W1 .
+//                  rank 2  .  .  F0 f0 F1 f1 .  .  i0 I0 i1 I1 w0 W0 w1 W1
+//   Equal times at p=4, m=8: makespan 26.5 and 29.5 (zbv 25.5), peaks 3 A and 2 A. Peak activations min(limit, m) A at most.
+Schedule vHalfSchedule(const FamilyRequest& request);
+Schedule vMinSchedule(const FamilyRequest& request);
+
 }  // namespace pipeshard

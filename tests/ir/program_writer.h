@@ -76,6 +76,8 @@ class ProgramWriter {
   }
   void release(const std::string& name) { add(InstructionKind::kFree, -1, ids({name}), {}); }
   void allReduce(int group, const std::string& name) { add(InstructionKind::kAllReduce, -1, ids({name}), ids({name})).group = group; }
+  // The last instruction goes on in the background.
+  void inBackground() { program_.instructions.back().background = true; }
   void result(Result::Kind kind, const std::string& name, const std::string& buffer_name) {
     program_.results.push_back({kind, name, "", buffer(buffer_name)});
   }

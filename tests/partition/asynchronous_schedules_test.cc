@@ -8,6 +8,7 @@
 
 #include "ir/error.h"
 #include "partition/schedule.h"
+#include "tests/expect_error.h"
 
 namespace pipeshard {
 namespace {
@@ -113,6 +114,19 @@ TEST(PipeDream, AtMostTheStatedNumberOfVersionsLives) {
       }
     }
   }
+}
+
+TEST(PipeDream, AWindowHasUpdatesOfSoManyMicrobatches) {
+  const Schedule two_buffers = makeSchedule("pipedream-2bw", 2, 3, 4);
+  EXPECT_EQ(two_buffers.name, "pipedream-2bw:m=3");
+  EXPECT_EQ(two_buffers.microbatches, 12);
+  EXPECT_EQ(two_buffers.microbatches_per_update, 3);
+  EXPECT_EQ(makeSchedule("pipedream", 3, 1, 8).orders, makeSchedule("pipedream", 3, 8).orders);
+  EXPECT_EQ(makeSchedule("1f1b", 3, 8, 1).orders, makeSchedule("1f1b", 3, 8).orders);
+  EXPECT_ERROR(makeSchedule("pipedream", 3, 4, 2), ErrorCode::kConfiguration, "found 4 microbatches per update; expected 1");
+  EXPECT_ERROR(makeSchedule("pipedream-2bw:m=4", 3, 6, 2), ErrorCode::kConfiguration, "found 6 microbatches per update; expected 4");
+  EXPECT_TRUE(isAsynchronous("pipedream-vertical"));
+  EXPECT_FALSE(isAsynchronous("gpipe"));
 }
 
 std::string messageOf(const std::string& name, int ranks, int microbatches) {

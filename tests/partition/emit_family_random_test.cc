@@ -1,6 +1,7 @@
 // Random training steps at any batch size, cut at random places and over random meshes: the Programs compute exactly what the
 // definition says, and a mutated Program is refused or computes something else.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <random>
@@ -13,6 +14,7 @@
 #include "partition/partition.h"
 #include "partition/schedule.h"
 #include "tests/partition/modular_execution.h"
+#include "tests/partition/random_schedule.h"
 #include "tests/partition/training_builder.h"
 
 namespace pipeshard {
@@ -114,15 +116,15 @@ struct Job {
 
 constexpr std::pair<int, int> kMeshes[] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {1, 2}, {1, 3}, {2, 2}};
 
-// Stages at random cuts, each with a random mesh of random devices; `along_data`: so that nobody does the same as another.
-void cutAndPlace(Job& job, bool along_data, std::mt19937& random) {
+// At most so many stages at random cuts.
+void cutAtRandom(Job& job, size_t most_stages, std::mt19937& random) {
   const TrainingFamily family = job.family();
   const TrainingGraph& training = family.base();
   std::vector<std::string> names;
   for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
     if (training.node_phase[n] == Phase::kForward) names.push_back(training.graph.value(training.graph.nodes[n].outputs[0]).name);
   }
-  const size_t stages = 1 + random() % std::min<size_t>(names.size(), 4);
+  const size_t stages = 1 + random() % std::min(names.size(), most_stages);
   std::vector<size_t> cuts(names.size() - 1);
   std::iota(cuts.begin(), cuts.end(), 0);
   std::shuffle(cuts.begin(), cuts.end(), random);
@@ -133,9 +135,13 @@ void cutAndPlace(Job& job, bool along_data, std::mt19937& random) {
   options.stages = "uniform:" + std::to_string(stages);
   for (size_t cut : cuts) options.boundaries.push_back(names[cut]);
   partitionTraining(training, options, job.plan);
+}
 
+// Gives each group of stages a random mesh of random devices; `along_data`: so that nobody does the same as another.
+void placeAtRandom(Job& job, const std::vector<int>& groups, bool along_data, std::mt19937& random) {
+  const size_t count = static_cast<size_t>(*std::max_element(groups.begin(), groups.end())) + 1;
   std::vector<std::pair<int, int>> meshes;
-  for (size_t s = 0; s < stages; ++s) {
+  for (size_t g = 0; g < count; ++g) {
     std::pair<int, int> mesh = kMeshes[random() % std::size(kMeshes)];
     if (along_data) mesh.second = 1;
     if (mesh.first > job.batch / job.microbatches) mesh = {1, mesh.second};
@@ -147,16 +153,26 @@ void cutAndPlace(Job& job, bool along_data, std::mt19937& random) {
   std::iota(numbers.begin(), numbers.end(), 0);
   std::shuffle(numbers.begin(), numbers.end(), random);
   auto next = numbers.begin();
-  for (size_t s = 0; s < stages; ++s) {
-    job.plan.stages[s].mesh_shape = {meshes[s].first, meshes[s].second};
-    job.plan.stages[s].devices.assign(next, next + meshes[s].first * meshes[s].second);
-    next += meshes[s].first * meshes[s].second;
+  for (size_t g = 0; g < count; ++g) {
+    const auto end = next + meshes[g].first * meshes[g].second;
+    for (size_t s = 0; s < groups.size(); ++s) {
+      if (groups[s] != static_cast<int>(g)) continue;
+      job.plan.stages[s].mesh_shape = {meshes[g].first, meshes[g].second};
+      job.plan.stages[s].devices.assign(next, end);
+    }
+    next = end;
   }
 }
 
-// `rows_differ`: without repetitions, so that every mistake shows.
-Job randomJob(unsigned seed, bool rows_differ = false) {
-  std::mt19937 random(seed);
+void cutAndPlace(Job& job, bool along_data, std::mt19937& random) {
+  cutAtRandom(job, 4, random);
+  std::vector<int> groups(job.plan.stages.size());
+  std::iota(groups.begin(), groups.end(), 0);
+  placeAtRandom(job, groups, along_data, random);
+}
+
+// Cut nowhere yet.
+Job wholeJob(unsigned seed, bool rows_differ, std::mt19937& random) {
   Job job;
   job.microbatches = 1 + static_cast<int64_t>(random() % 4);
   job.batch = job.microbatches * (1 + static_cast<int64_t>(random() % 5)) + static_cast<int64_t>(random() % 4);
@@ -164,6 +180,14 @@ Job randomJob(unsigned seed, bool rows_differ = false) {
     return RandomStep(seed, rows, microbatches, rows_differ).make();
   };
   job.plan.microbatches = job.microbatches;
+  job.plan.bucket_bytes = std::array<int64_t, 4>{0, 1, 1000, kDefaultBucketBytes}[seed % 4];
+  return job;
+}
+
+// `rows_differ`: without repetitions, so that every mistake shows.
+Job randomJob(unsigned seed, bool rows_differ = false) {
+  std::mt19937 random(seed);
+  Job job = wholeJob(seed, rows_differ, random);
   cutAndPlace(job, rows_differ, random);
   return job;
 }
@@ -176,6 +200,7 @@ std::vector<RankProgram> emit(const Job& job, const std::string& schedule) {
 
 TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionOnAnyMeshesUnderEverySchedule) {
   std::map<InstructionKind, int> used;
+  int in_background = 0;
   for (unsigned seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Job job = randomJob(seed);
@@ -188,12 +213,35 @@ TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionOnAnyMeshesUnder
         FAIL() << schedule << ": " << error.what() << "\n" << planToJson(job.plan);
       }
       for (const RankProgram& rank : ranks) {
-        for (const Instruction& instruction : rank.program.instructions) ++used[instruction.kind];
+        for (const Instruction& instruction : rank.program.instructions) {
+          ++used[instruction.kind];
+          if (instruction.background) ++in_background;
+        }
       }
     }
   }
   for (InstructionKind kind : {InstructionKind::kAllReduce, InstructionKind::kSlice, InstructionKind::kConcatenate, InstructionKind::kZero})
     EXPECT_GT(used[kind], 200) << instructionKindName(kind);
+  EXPECT_GT(in_background, 200);
+}
+
+TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionWithAnyStagesOnADeviceInAnyOrderAndAnyRecomputation) {
+  for (unsigned seed = 0; seed < 600; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    Job job = wholeJob(seed, false, random);
+    cutAtRandom(job, 8, random);
+    const Schedule schedule = randomSchedule(static_cast<int>(job.plan.stages.size()), 1 + static_cast<int>(random() % 4),
+                                             static_cast<int>(job.microbatches), random);
+    placeAtRandom(job, schedule.rank_of_stage, false, random);
+    recomputeAtRandom(job.plan, random);
+    try {
+      ASSERT_EQ(executeFamilyPrograms(emitPrograms(job.family(), job.plan, schedule), 2), executeDefinition(job.maker, job.parts(), 2))
+          << planToJson(job.plan);
+    } catch (const std::runtime_error& error) {
+      FAIL() << error.what() << "\n" << planToJson(job.plan);
+    }
+  }
 }
 
 // Without states the passes of a microbatch do not depend on each other: all microbatches together are one.

@@ -8,6 +8,7 @@
 #include "ir/error.h"
 #include "partition/partition.h"
 #include "partition/schedule.h"
+#include "tests/partition/random_schedule.h"
 #include "tests/partition/symbolic_execution.h"
 #include "tests/partition/training_builder.h"
 
@@ -42,9 +43,10 @@ TrainingGraph randomTraining(std::mt19937& random) {
   return builder.finish({values.back(), values[random() % values.size()], values[first_produced]}, static_cast<int>(random() % 3));
 }
 
-std::vector<RankProgram> emitRandom(const TrainingGraph& training, const std::string& schedule, std::mt19937& random) {
+// At most so many stages, cut at random places.
+Plan randomPlan(const TrainingGraph& training, const std::string& schedule, size_t most_stages, std::mt19937& random) {
   const size_t forward = static_cast<size_t>(std::count(training.node_phase.begin(), training.node_phase.end(), Phase::kForward));
-  const size_t stages = 1 + random() % std::min<size_t>(forward, 5);
+  const size_t stages = 1 + random() % std::min(forward, most_stages);
   std::vector<size_t> cuts(forward - 1);
   for (size_t i = 0; i < cuts.size(); ++i) cuts[i] = i;
   std::shuffle(cuts.begin(), cuts.end(), random);
@@ -62,7 +64,21 @@ std::vector<RankProgram> emitRandom(const TrainingGraph& training, const std::st
   Plan plan;
   plan.microbatches = training.microbatches;
   partitionTraining(training, options, plan);
-  return emitPrograms(training, plan);
+  return plan;
+}
+
+std::vector<RankProgram> emitRandom(const TrainingGraph& training, const std::string& schedule, std::mt19937& random) {
+  return emitPrograms(training, randomPlan(training, schedule, 5, random));
+}
+
+// Several stages per rank, placed and ordered at random.
+std::vector<RankProgram> emitChunks(const TrainingGraph& training, std::mt19937& random) {
+  Plan plan = randomPlan(training, "gpipe", 8, random);
+  const Schedule schedule = randomSchedule(static_cast<int>(plan.stages.size()), 1 + static_cast<int>(random() % 4),
+                                           static_cast<int>(training.microbatches), random);
+  for (size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].devices = {schedule.rank_of_stage[s]};
+  recomputeAtRandom(plan, random);
+  return emitPrograms(TrainingFamily(training), plan, schedule);
 }
 
 TEST(RandomTrainingGraphs, ProgramsComputeExactlyTheDefinitionUnderEverySchedule) {
@@ -74,6 +90,24 @@ TEST(RandomTrainingGraphs, ProgramsComputeExactlyTheDefinitionUnderEverySchedule
       ASSERT_EQ(executePrograms(emitRandom(training, schedule, random), 2), expected) << "seed " << seed << ", " << schedule;
     }
   }
+}
+
+TEST(RandomTrainingGraphs, ProgramsComputeExactlyTheDefinitionWithAnyStagesOnARankInAnyOrderAndAnyRecomputation) {
+  int shared = 0, recomputed = 0;
+  for (unsigned seed = 0; seed < 1000; ++seed) {
+    std::mt19937 random(seed);
+    const TrainingGraph training = randomTraining(random);
+    const std::vector<RankProgram> ranks = emitChunks(training, random);
+    ASSERT_EQ(executePrograms(ranks, 2), executeDefinition(training, 2)) << "seed " << seed;
+    for (const RankProgram& rank : ranks) {
+      for (const Subgraph& subgraph : rank.program.subgraphs) {
+        shared += subgraph.name.starts_with("stage") ? 1 : 0;
+        recomputed += subgraph.recomputation ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(shared, 5000);
+  EXPECT_GT(recomputed, 500);
 }
 
 // Runs one rank and, of the others, only what it needs to go on: the laziest peers that the messages allow.

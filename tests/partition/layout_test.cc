@@ -78,6 +78,19 @@ TEST(Layout, DevicesAlongTheModelAxisHaveTheSameRows) {
   EXPECT_THAT(layout.dataGroup(0), ElementsAre(0, 2));
 }
 
+TEST(Layout, StagesOnTheSameDevicesAreOneGroup) {
+  const TrainingFamily family = familyOf(8, 2);
+  const Layout layout(planOf({{{2}, 1, 1}, {{0, 1}, 2, 1}, {{2}, 1, 1}, {{0, 1}, 2, 1}}, 2), family);
+  EXPECT_EQ(layout.ranks(), 3);
+  EXPECT_EQ(layout.stages(), 4);
+  ASSERT_EQ(layout.groups(), 2);
+  EXPECT_THAT(layout.stagesOf(0), ElementsAre(0, 2));
+  EXPECT_THAT(layout.stagesOf(1), ElementsAre(1, 3));
+  EXPECT_EQ(layout.place(2).group, 0);
+  EXPECT_EQ(layout.cell(1, 1), (Rows{6, 2}));
+  EXPECT_THAT(layout.dataGroup(0), ElementsAre(0, 1));
+}
+
 TEST(Layout, RefusesWhatDoesNotFitTogether) {
   const auto expect = [](const Plan& plan, const std::string& message) {
     const TrainingFamily family = familyOf(8, 3);
@@ -91,7 +104,9 @@ TEST(Layout, RefusesWhatDoesNotFitTogether) {
   };
   expect(planOf({}, 3), "no stages");
   expect(planOf({{{0}, 1, 1}}, 2), "2 microbatches, the training graph was built for 3");
-  expect(planOf({{{0}, 1, 1}, {{2}, 1, 1}}, 3), "on devices [0,2]; expected each of 0 to 1");
+  expect(planOf({{{0}, 1, 1}, {{2}, 1, 1}}, 3), "on devices [0,2]; expected 0 to 1, and stages that share a device to list the same");
+  expect(planOf({{{0, 1}, 2, 1}, {{1, 0}, 2, 1}}, 3), "on devices [0,1,1,0]; expected 0 to 3");
+  expect(planOf({{{0, 1}, 2, 1}, {{0, 1}, 1, 2}}, 3), "stages 0 and 1 share the devices [0,1], but cut their work differently");
   expect(planOf({{{0, 1}, 1, 1}}, 3), "mesh [1,1] and 2 device(s)");
   expect(planOf({{{0, 1, 2}, 3, 1}}, 3), "3 data-parallel devices, but a microbatch has only 2 example(s) (a batch of 8 in 3");
 }

@@ -95,6 +95,41 @@ TEST(Simulator, MessagesOnOneLinkFollowEachOther) {
   EXPECT_EQ(timesOf(simulate(request).ranks[1]), "1F0@5-6 1F1@6-7 1B0@7-9 1B1@9-11");
 }
 
+// Rank 0 can do nothing while its messages wait for rank 1, and the other way round.
+TEST(Simulator, ExposedTransfersHoldUpBothSides) {
+  const Schedule schedule = makeSchedule("1f1b", 2, 2);
+  SimulationRequest request{.schedule = schedule, .stages = std::vector<PassTimes>(2), .latency = 1};
+  EXPECT_EQ(timesOf(simulate(request).ranks[0]), "0F0@0-1 0F1@1-2 0B0@6-8 0B1@9-11");
+  request.communication = CommunicationModel::kExposed;
+  const Simulation exposed = simulate(request);
+  EXPECT_EQ(timesOf(exposed.ranks[0]), "0F0@0-1 0F1@2-3 0B0@6-8 0B1@10-12");
+  EXPECT_EQ(timesOf(exposed.ranks[1]), "1F0@2-3 1B0@3-5 1F1@6-7 1B1@7-9");
+  EXPECT_THAT(exposed.busy, ElementsAre(6, 6));
+}
+
+TEST(Simulator, ExposedTransfersOfNoLengthCostNothingToOneForwardOneBackward) {
+  for (int m : {1, 3, 8}) {
+    const Schedule schedule = makeSchedule("1f1b", 4, m);
+    SimulationRequest request{.schedule = schedule, .stages = std::vector<PassTimes>(4)};
+    request.communication = CommunicationModel::kExposed;
+    EXPECT_EQ(simulate(request).makespan, 3 * (m + 3));
+  }
+}
+
+// Stages 0 and 1, each on two ranks' lists in a made-up order: a pair starts when both inputs are there and ends together.
+TEST(Simulator, PairsOfPassesStartAndEndTogether) {
+  Schedule schedule = makeSchedule("gpipe", 2, 2);
+  schedule.orders[1] = {
+      {1, ActionKind::kForward, 0}, {1, ActionKind::kForward, 1, true}, {1, ActionKind::kBackward, 0}, {1, ActionKind::kBackward, 1}};
+  SimulationRequest request{.schedule = schedule, .stages = std::vector<PassTimes>(2)};
+  EXPECT_EQ(timesOf(simulate(request).ranks[1]), "1F0@1-2 1F1@2-3 1B0@3-5 1B1@5-7");
+  schedule.orders[1] = {
+      {1, ActionKind::kForward, 0}, {1, ActionKind::kBackward, 0, true}, {1, ActionKind::kForward, 1}, {1, ActionKind::kBackward, 1}};
+  EXPECT_EQ(timesOf(simulate(request).ranks[0]), "0F0@0-1 0F1@1-2 0B0@5-7 0B1@7-9");  // its gradient leaves with the end of 1F1
+  request.pairs_together = false;
+  EXPECT_EQ(timesOf(simulate(request).ranks[0]), "0F0@0-1 0F1@1-2 0B0@4-6 0B1@7-9");
+}
+
 TEST(Simulator, KeepsMemoryFromForwardToBackward) {
   const Schedule schedule = makeSchedule("1f1b", 2, 2);
   const Simulation simulation = simulate({.schedule = schedule, .stages = {{.activation = 10}, {.activation = 7}}});

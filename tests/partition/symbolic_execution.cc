@@ -1,8 +1,10 @@
 #include "tests/partition/symbolic_execution.h"
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -55,7 +57,8 @@ class ProgramExecutor {
       states_[r].at = 0;
       for (size_t b = 0; b < states_[r].contents.size(); ++b) {
         const Buffer& buffer = ranks_[r].program.buffers[b];
-        if (buffer.kind == BufferKind::kStep) states_[r].contents[b] = symbol("step", {static_cast<uint64_t>(step)});
+        const int64_t update = (step - 1) * ranks_[r].program.updates_per_step + buffer.update + 1;
+        if (buffer.kind == BufferKind::kStep) states_[r].contents[b] = symbol("step", {static_cast<uint64_t>(update)});
         if (!isPersistent(buffer.kind)) states_[r].contents[b].reset();
       }
     }
@@ -65,21 +68,27 @@ class ProgramExecutor {
         while (states_[r].at < ranks_[r].program.instructions.size() && execute(r)) moved = true;
       }
     }
-    Symbols results;
+    Symbols results = std::exchange(passed_, {});
     for (size_t r = 0; r < ranks_.size(); ++r) {
       EXPECT_EQ(states_[r].at, ranks_[r].program.instructions.size()) << "rank " << r << " stopped";
-      for (const Result& result : ranks_[r].program.results) addResult(r, result, results);
+      for (const Result& result : ranks_[r].program.results) {
+        if (!passes(result)) addResult(r, result, results);
+      }
     }
     return results;
   }
 
  private:
+  // Valid when its update runs, not at the end of the step.
+  static bool passes(const Result& result) { return result.update >= 0 && result.kind == Result::Kind::kGradient; }
+
   void addResult(size_t r, const Result& result, Symbols& results) const {
     std::string name = "loss";
     if (result.kind == Result::Kind::kGradient) name = "gradient " + result.name;
     if (result.kind == Result::Kind::kParameter) name = "parameter " + result.name;
     if (result.kind == Result::Kind::kOptimizerState) name = "state " + result.name + "." + result.state;
     if (result.kind == Result::Kind::kForwardState) name = "forward state " + result.name;
+    if (result.update >= 0) name += " of update " + std::to_string(result.update);
     EXPECT_TRUE(results.emplace(name, states_[r].contents[result.buffer.index()].value()).second) << name << " twice";
   }
 
@@ -91,8 +100,14 @@ class ProgramExecutor {
     const auto peer = static_cast<size_t>(instruction.peer);
     switch (instruction.kind) {
       case InstructionKind::kLoadInput: contents[instruction.outputs[0].index()] = load(program, instruction); break;
-      case InstructionKind::kRun:
-      case InstructionKind::kUpdate: run(r, instruction); break;
+      case InstructionKind::kUpdate:
+        for (const Result& result : program.results) {
+          const bool reads = std::find(instruction.inputs.begin(), instruction.inputs.end(), result.buffer) != instruction.inputs.end();
+          if (passes(result) && reads && result.update == updateOf(program, instruction)) addResult(r, result, passed_);
+        }
+        run(r, instruction);
+        break;
+      case InstructionKind::kRun: run(r, instruction); break;
       case InstructionKind::kAccumulate: {
         auto& sum = contents[instruction.outputs[0].index()];
         sum = instruction.overwrite ? read(0) : symbol("add", {sum.value(), read(0)});
@@ -141,6 +156,7 @@ class ProgramExecutor {
   const std::vector<RankProgram>& ranks_;
   std::vector<RankState> states_;
   std::map<std::pair<size_t, size_t>, std::deque<uint64_t>> channels_;
+  Symbols passed_;  // gradients of the updates so far
   int step_ = 0;
 };
 
@@ -153,9 +169,30 @@ class DefinitionExecutor {
     }
   }
 
-  Symbols runStep(int step) {
+  Symbols runStep(int step) { return runMinibatch(step, 0, step); }
+
+  // A window of updates. Losses and gradients are named by their update; parameters and states are those of the last one.
+  Symbols runWindow(int step, int updates, const std::map<std::string, std::vector<int>>& versions) {
+    versions_ = &versions;
+    history_.clear();
+    for (const auto& [parameter, reads] : versions) history_[parameter] = {lasting_.at(parameter)};
+    Symbols results;
+    for (int u = 0; u < updates; ++u) {
+      const auto first = static_cast<int>(training_.microbatches) * u;
+      for (const auto& [name, value] : runMinibatch(step, first, (step - 1) * updates + u + 1)) {
+        const bool of_update = name == "loss" || name.starts_with("gradient ");
+        results[of_update ? name + " of update " + std::to_string(u) : name] = value;
+      }
+      for (auto& [parameter, values] : history_) values.push_back(lasting_.at(parameter));
+    }
+    return results;
+  }
+
+ private:
+  // Of the step's microbatches those from `first` on, and the update after them, which is the number `update` of all.
+  Symbols runMinibatch(int step, int first, int update_number) {
     std::map<std::string, uint64_t> totals;
-    for (int k = 0; k < training_.microbatches; ++k) {
+    for (int k = first; k < first + training_.microbatches; ++k) {
       auto symbols = microbatch(k, step);
       run(symbols, Phase::kPrologue, Phase::kPrologue);
       for (const PrologueTotal& total : training_.totals) {
@@ -167,7 +204,7 @@ class DefinitionExecutor {
     std::optional<uint64_t> loss;
     std::vector<std::vector<std::optional<uint64_t>>> parts;
     for (const Parameter& parameter : training_.parameters) parts.emplace_back(parameter.gradient_parts.size());
-    for (int k = 0; k < training_.microbatches; ++k) {
+    for (int k = first; k < first + training_.microbatches; ++k) {
       auto symbols = microbatch(k, step);
       symbols.insert(totals.begin(), totals.end());
       run(symbols, Phase::kForward, Phase::kBackwardWeight);
@@ -178,14 +215,15 @@ class DefinitionExecutor {
           parts[p][i] = added(parts[p][i], symbols.at(name(training_.parameters[p].gradient_parts[i])));
       }
     }
-    return update(step, *loss, parts);
+    return update(update_number, *loss, parts);
   }
 
- private:
   const std::string& name(ValueId id) const { return graph_.value(id).name; }
 
   std::map<std::string, uint64_t> microbatch(int k, int step) const {
     auto symbols = lasting_;
+    for (const auto& [parameter, values] : history_)
+      symbols[parameter] = values.at(static_cast<size_t>(versions_->at(parameter).at(static_cast<size_t>(k))));
     for (const BatchInput& input : training_.inputs) symbols[name(input.value)] = inputSymbol(name(input.value), input.axis, k, step);
     return symbols;
   }
@@ -221,7 +259,9 @@ class DefinitionExecutor {
 
   const TrainingGraph& training_;
   const Graph& graph_;
-  std::map<std::string, uint64_t> lasting_;  // parameters, weights, constants, states of both kinds
+  std::map<std::string, uint64_t> lasting_;                            // parameters, weights, constants, states of both kinds
+  const std::map<std::string, std::vector<int>>* versions_ = nullptr;  // of a window
+  std::map<std::string, std::vector<uint64_t>> history_;               // of a window: by parameter and version
 };
 
 }  // namespace
@@ -230,6 +270,14 @@ std::vector<Symbols> executeDefinition(const TrainingGraph& training, int steps)
   DefinitionExecutor executor(training);
   std::vector<Symbols> results;
   for (int step = 1; step <= steps; ++step) results.push_back(executor.runStep(step));
+  return results;
+}
+
+std::vector<Symbols> executeWindows(const TrainingGraph& training, int updates, const std::map<std::string, std::vector<int>>& versions,
+                                    int steps) {
+  DefinitionExecutor executor(training);
+  std::vector<Symbols> results;
+  for (int step = 1; step <= steps; ++step) results.push_back(executor.runWindow(step, updates, versions));
   return results;
 }
 

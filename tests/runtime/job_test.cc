@@ -14,8 +14,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
+#include "ir/trace_event.h"
 #include "runtime/dump.h"
 #include "runtime/validate.h"
 #include "runtime/worker.h"
@@ -172,6 +174,55 @@ TEST(RunJob, NamesAWorkerThatWasKilledWithinFiveSeconds) {
                "rank 1 (host " + hostName() + ", pid " + std::to_string(pids.at(1)) + ") was killed by signal 9");
   EXPECT_LT(Clock::now() - killed, std::chrono::seconds(5));
   EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
+}
+
+TEST(RunJob, LeavesATrace) {
+  Plan plan;
+  plan.spec.steps = 5;
+  Trace trace;
+  plan.spec.trace = &trace;
+  plan.spec.trace_steps = 3;
+  runJob(plan.spec);
+  verifyTrace(trace);
+  EXPECT_EQ(trace.ranks, 2);
+  std::set<std::pair<int, int64_t>> seen;
+  for (const TraceEvent& event : trace.events) seen.emplace(event.rank, event.step);
+  EXPECT_EQ(seen, (std::set<std::pair<int, int64_t>>{{0, 3}, {0, 4}, {0, 5}, {1, 3}, {1, 4}, {1, 5}}));
+  EXPECT_FALSE(trace.memory.empty());
+}
+
+TEST(RunJob, LeavesATraceOfWhatAKilledWorkerDid) {
+  Plan plan;
+  plan.spec.steps = kEndless;
+  Trace trace;
+  plan.spec.trace = &trace;
+  std::vector<int> pids;
+  EXPECT_ERROR(runJob(plan.spec,
+                      [&](const JobProgress& progress) {
+                        if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
+                        if (progress.kind == JobProgress::Kind::kStep && progress.step == 30) ::kill(pids[1], SIGKILL);
+                      }),
+               ErrorCode::kPeerUnavailable, "was killed by signal 9");
+  verifyTrace(trace);
+  for (const int rank : {0, 1}) {
+    EXPECT_GT(std::count_if(trace.events.begin(), trace.events.end(), [&](const TraceEvent& event) { return event.rank == rank; }), 10);
+  }
+}
+
+// The kernel that never ends is in the trace of a job that is given up, and so is the rank that waits for it.
+TEST(RunJob, LeavesATraceThatShowsWhereItHung) {
+  PipelineOptions options;
+  options.endless = true;
+  Plan plan(pipelineImages(2, options));
+  plan.spec.progress_timeout = std::chrono::seconds(2);
+  Trace trace;
+  plan.spec.trace = &trace;
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "made no progress");
+  std::vector<std::string> unfinished;
+  for (const TraceEvent& event : trace.events) {
+    if (event.name.ends_with("(unfinished)")) unfinished.push_back(fmt::format("{} {}", event.rank, traceEventKindName(event.kind)));
+  }
+  EXPECT_EQ(unfinished, (std::vector<std::string>{"0 receive", "1 compute"}));
 }
 
 TEST(RunJob, NamesAWorkerThatIsKilledWhileLoading) {
@@ -352,6 +403,8 @@ TEST(WorkerArguments, ComeBackAsTheyWere) {
   options.dump_directory = "dump";
   options.dump = {true, false, true};
   options.transfer_timeout_ms = 1234;
+  options.trace_steps = 20;
+  options.trace_descriptor = 9;
   const std::vector<std::string> arguments = workerArguments(options);
   EXPECT_EQ(workerArguments(parseWorkerArguments(arguments)), arguments);
   EXPECT_ERROR(parseWorkerArguments({"--rank", "x"}), ErrorCode::kUsage, "--rank x");

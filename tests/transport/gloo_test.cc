@@ -99,6 +99,26 @@ TEST(Gloo, ClosingLeavesNothingBehind) {
   }));
 }
 
+TEST(Gloo, ConnectsToListedPeersOnly) {
+  SharedStore store(3);
+  expectSuccess(runRanks(3, [&](int rank) {
+    GlooOptions options = optionsOf(rank, 3, 5s);
+    options.channel = "some";
+    options.peers = rank == 1 ? std::vector<int>{} : std::vector<int>{0, 1, 2};
+    if (rank != 1) std::erase(*options.peers, 1);
+    const auto communicator = openGloo(options, store);
+    if (rank != 1) communicator->barrier({0, 2});
+    const int stranger = rank == 1 ? 0 : 1;
+    try {
+      communicator->send(stranger, {});
+      failRank("a message to a rank that is not connected");
+    } catch (const Error& error) {
+      require(error.message().find(fmt::format("has not opened a connection to rank {}", stranger)) != std::string::npos, "{}",
+              error.message());
+    }
+  }));
+}
+
 TEST(Gloo, OptionsAreChecked) {
   SharedStore store(2);
   EXPECT_ERROR(openGloo({2, 2, "127.0.0.1", 1s}, store), ErrorCode::kConfiguration, "rank 2");

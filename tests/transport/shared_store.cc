@@ -11,24 +11,31 @@
 
 namespace pipeshard::testing {
 
+namespace {
+
+// Ranks' first communicators, and one other.
+constexpr size_t kChannels = 2;
+
+}  // namespace
+
 struct SharedStore::Entry {
   std::atomic<size_t> bytes;  // 0: not there
   char data[16 << 10];
 };
 
 SharedStore::SharedStore(int size) : size_(size) {
-  const size_t bytes = sizeof(Entry) * static_cast<size_t>(size);
+  const size_t bytes = kChannels * sizeof(Entry) * static_cast<size_t>(size);
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("mmap");
   entries_ = static_cast<Entry*>(memory);
 }
 
-SharedStore::~SharedStore() { ::munmap(entries_, sizeof(Entry) * static_cast<size_t>(size_)); }
+SharedStore::~SharedStore() { ::munmap(entries_, kChannels * sizeof(Entry) * static_cast<size_t>(size_)); }
 
 SharedStore::Entry& SharedStore::entryOf(const std::string& key) {
   const int rank = std::stoi(key.substr(key.rfind('/') + 1));
   if (rank < 0 || rank >= size_) throw std::runtime_error("a key of rank " + std::to_string(rank));
-  return entries_[rank];
+  return entries_[key.starts_with("gloo/rank/") ? rank : size_ + rank];
 }
 
 void SharedStore::set(const std::string& key, const std::string& bytes) {

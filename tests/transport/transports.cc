@@ -21,6 +21,9 @@ class SharedMemoryJob : public TransportJob {
   std::span<std::byte> ownMemory(Communicator& communicator, size_t bytes) override {
     return dynamic_cast<SharedMemoryCommunicator&>(communicator).createArena(bytes);
   }
+  std::unique_ptr<Communicator> openSecond(Communicator& first, std::chrono::milliseconds) override {
+    return dynamic_cast<SharedMemoryCommunicator&>(first).openSecond();
+  }
   void markDead(int rank) override { segments_.markDead(rank); }
 
  private:
@@ -35,6 +38,9 @@ class GlooJob : public TransportJob {
   explicit GlooJob(int size) : store_(size) {}
   std::unique_ptr<Communicator> open(int rank, std::chrono::milliseconds timeout) override {
     return openGloo({rank, store_.size(), "127.0.0.1", timeout, std::max(timeout, kConnectTimeout)}, store_);
+  }
+  std::unique_ptr<Communicator> openSecond(Communicator& first, std::chrono::milliseconds timeout) override {
+    return openGloo({first.rank(), store_.size(), "127.0.0.1", timeout, std::max(timeout, kConnectTimeout), "second"}, store_);
   }
   void markDead(int) override {}
 
@@ -53,12 +59,17 @@ class JoinedJob : public TransportJob {
   }
   std::unique_ptr<Communicator> open(int rank, std::chrono::milliseconds timeout) override {
     const std::vector<int> names = ranksOnNode(node_of_rank_, rank);
-    std::unique_ptr<Communicator> on_node;
+    std::unique_ptr<SharedMemoryCommunicator> on_node;
     if (names.size() > 1) {
       SharedSegments& segments = segments_[static_cast<size_t>(rank % 2)];
       on_node = SharedMemoryCommunicator::open(SharedSegments::inherit(segments.describe()), rank / 2, timeout, names);
     }
+    on_node_ = on_node.get();
     return joinCommunicators(node_of_rank_, rank, std::move(on_node), gloo_.open(rank, timeout));
+  }
+  std::unique_ptr<Communicator> openSecond(Communicator& first, std::chrono::milliseconds timeout) override {
+    return joinCommunicators(node_of_rank_, first.rank(), on_node_ == nullptr ? nullptr : on_node_->openSecond(),
+                             gloo_.openSecond(first, timeout));
   }
   void markDead(int rank) override { segments_[static_cast<size_t>(rank % 2)].markDead(rank / 2); }
 
@@ -66,6 +77,7 @@ class JoinedJob : public TransportJob {
   GlooJob gloo_;
   std::vector<int> node_of_rank_;
   std::vector<SharedSegments> segments_;
+  SharedMemoryCommunicator* on_node_ = nullptr;  // in a rank
 };
 
 std::byte patternByte(size_t position, size_t seed) {
@@ -89,7 +101,7 @@ std::vector<Transport> allTransports() {
 std::string transportName(const ::testing::TestParamInfo<Transport>& info) { return info.param.name; }
 
 Rank::Rank(TransportJob& job, const Transport& transport, int rank, std::chrono::milliseconds timeout)
-    : communicator_(job.open(rank, timeout)), use_own_(transport.own_memory) {
+    : job_(job), communicator_(job.open(rank, timeout)), use_own_(transport.own_memory) {
   if (use_own_) own_ = job.ownMemory(*communicator_, kOwnBytes);
 }
 

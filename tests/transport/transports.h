@@ -25,6 +25,8 @@ class TransportJob {
   virtual std::unique_ptr<Communicator> open(int rank, std::chrono::milliseconds timeout) = 0;
   // In a rank: memory of the transport's own (an arena), or nothing when it has none. Once per communicator.
   virtual std::span<std::byte> ownMemory(Communicator&, size_t) { return {}; }
+  // In a rank: its second communicator, for another thread; after ownMemory.
+  virtual std::unique_ptr<Communicator> openSecond(Communicator& first, std::chrono::milliseconds timeout) = 0;
   // In the launcher: the rank's process has ended.
   virtual void markDead(int rank) = 0;
 };
@@ -47,6 +49,9 @@ class Rank {
 
   Communicator* operator->() { return communicator_.get(); }
   Communicator& communicator() { return *communicator_; }
+  std::unique_ptr<Communicator> openSecond(std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
+    return job_.openSecond(*communicator_, timeout);
+  }
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
   Group everybody() const;
@@ -62,6 +67,7 @@ class Rank {
   std::span<std::byte> pattern(size_t bytes, size_t seed);
 
  private:
+  TransportJob& job_;
   std::unique_ptr<Communicator> communicator_;
   std::span<std::byte> own_;
   size_t used_ = 0;

@@ -1,0 +1,153 @@
+#include "partition/plan_schedule.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/ranges.h>
+
+#include "ir/error.h"
+#include "partition/partition.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr const char* kOfFile = "file";  // Plan::schedule of orders that were read
+
+std::string readOrders(const std::string& path) {
+  constexpr std::uintmax_t kMostBytes = 64 << 20;
+  std::ifstream file(path, std::ios::binary);
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (!file || error) fail(ErrorCode::kMissingInput, "--schedule {}: there is no file of this name that can be read", path);
+  if (size > kMostBytes) fail(ErrorCode::kConfiguration, "--schedule {}: too large for a file of orders ({} bytes)", path, size);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+bool meansFile(const std::string& text) { return text.find('/') != std::string::npos || text.ends_with(".csv"); }
+
+std::string devicesText(const Plan& plan, size_t stage) { return fmt::format("[{}]", fmt::join(plan.stages[stage].devices, ",")); }
+
+void checkPlacement(const Schedule& schedule, const Plan& plan, const std::vector<int>& groups) {
+  if (schedule.stages != static_cast<int>(groups.size())) {
+    fail(ErrorCode::kConfiguration,
+         "the schedule {} runs {} stages on {} pipeline ranks; the plan has {} stages on {} groups of devices; ask for {} stages, or "
+         "another "
+         "schedule",
+         schedule.name, schedule.stages, schedule.ranks(), groups.size(), *std::max_element(groups.begin(), groups.end()) + 1,
+         schedule.stages);
+  }
+  for (size_t s = 0; s < groups.size(); ++s) {
+    for (size_t t = 0; t < s; ++t) {
+      const bool one_rank = schedule.rank_of_stage[s] == schedule.rank_of_stage[t];
+      if (one_rank == (groups[s] == groups[t])) continue;
+      fail(ErrorCode::kConfiguration, "the schedule {} has stages {} and {} on {}, but their devices are {} and {}; expected {} devices",
+           schedule.name, t, s, one_rank ? "one pipeline rank" : "different pipeline ranks", devicesText(plan, t), devicesText(plan, s),
+           one_rank ? "the same" : "different");
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<int> deviceGroups(const Plan& plan) {
+  std::vector<int> groups;
+  int count = 0;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const auto shares = [&](const StagePlan& other) { return other.devices == plan.stages[s].devices; };
+    const auto first = std::find_if(plan.stages.begin(), plan.stages.begin() + static_cast<std::ptrdiff_t>(s), shares);
+    const auto index = static_cast<size_t>(first - plan.stages.begin());
+    groups.push_back(index == s ? count++ : groups[index]);
+  }
+  return groups;
+}
+
+Schedule scheduleOf(const Plan& plan) {
+  const std::vector<int> groups = deviceGroups(plan);
+  if (groups.empty()) fail(ErrorCode::kConfiguration, "the plan has no stages");
+  const auto updates = static_cast<int>(plan.updates_per_step);
+  Schedule schedule;
+  if (plan.schedule_orders.empty()) {
+    const int ranks = *std::max_element(groups.begin(), groups.end()) + 1;
+    schedule = makeSchedule(plan.schedule, ranks, static_cast<int>(plan.microbatches), updates);
+  } else {
+    schedule = scheduleFromCsv(fmt::format("{}\n", fmt::join(plan.schedule_orders, "\n")), "schedule_orders");
+    schedule.name = plan.schedule;
+  }
+  if (schedule.microbatches != plan.microbatches * updates) {
+    fail(ErrorCode::kConfiguration, "the orders of the schedule are for {} microbatches, the plan has {}; ask for --microbatches {}",
+         schedule.microbatches, plan.microbatches, schedule.microbatches);
+  }
+  checkPlacement(schedule, plan, groups);
+  return schedule;
+}
+
+std::vector<int> AskedSchedule::rankOfStage(int ranks, int microbatches) const {
+  if (!given) return makeSchedule(text, ranks, microbatches, 1).rank_of_stage;
+  if (given->ranks() == ranks) return given->rank_of_stage;
+  fail(ErrorCode::kConfiguration, "--schedule {}: found orders of {} pipeline ranks; expected {}, as the stages need", text, given->ranks(),
+       ranks);
+}
+
+int AskedSchedule::ranksFor(int stages, const std::string& subject) const {
+  if (given && given->stages != stages) {
+    fail(ErrorCode::kConfiguration, "{}: found {} stages; expected {}, as --schedule {} runs", subject, stages, given->stages, text);
+  }
+  if (given) return given->ranks();
+  if (stages % chunks == 0) return stages / chunks;
+  fail(ErrorCode::kConfiguration, "{}: found {} stages; expected a multiple of {}, as --schedule {} has {} stages on every pipeline rank",
+       subject, stages, chunks, text, chunks);
+}
+
+AskedSchedule askSchedule(const std::string& text) {
+  AskedSchedule asked{text, 1, std::nullopt};
+  if (!meansFile(text)) {
+    asked.chunks = chunksOf(text);
+    return asked;
+  }
+  asked.given = scheduleFromCsv(readOrders(text), text);
+  asked.chunks = (asked.given->stages + asked.given->ranks() - 1) / asked.given->ranks();
+  return asked;
+}
+
+Schedule firstMicrobatches(Schedule schedule, int count) {
+  if (count == schedule.microbatches) return schedule;
+  PIPESHARD_CHECK(count >= 1 && count <= schedule.microbatches && !schedule.asynchronous(), "{} of {} microbatches of {}", count,
+                  schedule.microbatches, schedule.name);
+  schedule.microbatches = count;
+  for (std::vector<Action>& order : schedule.orders) {
+    std::vector<Action> kept;
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (order[i].microbatch >= count) continue;
+      kept.push_back(order[i]);
+      kept.back().overlaps_next = order[i].overlaps_next && i + 1 < order.size() && order[i + 1].microbatch < count;
+    }
+    order = std::move(kept);
+  }
+  verifySchedule(schedule);
+  return schedule;
+}
+
+void setSchedule(const AskedSchedule& asked, const ScheduleCosts& costs, Plan& plan) {
+  plan.schedule_orders.clear();
+  const auto store = [&](const ScheduleOrders& orders) {
+    std::istringstream lines(scheduleToCsv(orders));
+    for (std::string line; std::getline(lines, line);) plan.schedule_orders.push_back(line);
+  };
+  if (asked.given) {
+    plan.schedule = kOfFile;
+    store(asked.given->orders);
+    scheduleOf(plan);
+    return;
+  }
+  plan.schedule = asked.text;
+  const Schedule usual = scheduleOf(plan);
+  plan.schedule = usual.name;
+  const Schedule fitting = makeSchedule({asked.text, usual.ranks(), usual.microbatches, costs});
+  if (fitting.orders != usual.orders) store(fitting.orders);
+}
+
+}  // namespace pipeshard

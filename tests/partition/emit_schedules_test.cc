@@ -1,0 +1,193 @@
+// Programs of every synchronous schedule over grids of ranks, microbatches and chunks: they compute the definition, and hold the
+// activations of exactly those microbatches that the schedule says.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/error.h"
+#include "partition/partition.h"
+#include "tests/partition/symbolic_execution.h"
+#include "tests/partition/training_builder.h"
+
+namespace pipeshard {
+namespace {
+
+// A chain of one node per stage, with skip connections to near and far stages, a parameter that three stages share, a total and states.
+TrainingGraph chainOfStages(int stages, int64_t microbatches) {
+  TrainingBuilder builder(microbatches);
+  const ValueId x = builder.input("x");
+  const ValueId count = builder.total("count", x);
+  const ValueId tied = builder.parameter("tied");
+  std::vector<ValueId> made = {x};
+  for (int s = 0; s < stages; ++s) {
+    std::vector<ValueId> inputs = {made.back(), builder.parameter("w" + std::to_string(s))};
+    if (s > 1) inputs.push_back(made[made.size() - 2]);
+    if (s == stages - 1 || s == stages / 2) inputs.insert(inputs.end(), {made.size() > 1 ? made[1] : x, tied, count});
+    if (s == 0) inputs.push_back(tied);
+    const std::string name = "h" + std::to_string(s);
+    made.push_back(s % 3 == 1 ? builder.stateful(name, inputs) : builder.op(name, inputs));
+  }
+  return builder.finish({made.back()});
+}
+
+struct Case {
+  std::string schedule;
+  int ranks = 1;
+  int microbatches = 1;
+};
+
+// Every synchronous schedule that trains, where it exists.
+std::vector<Case> allCases() {
+  std::vector<Case> cases;
+  for (const ScheduleFamily& family : scheduleFamilies()) {
+    if (family.asynchronous) continue;
+    for (int p : {1, 2, 3, 4}) {
+      for (int m : {1, 2, 3, 4, 6, 8, 12}) {
+        for (const std::string options : {"", ":v=3"}) {
+          if (!options.empty() && family.chunks == 1) continue;
+          try {
+            if (!makeSchedule(family.name + options, p, m).forward_only) cases.push_back({family.name + options, p, m});
+          } catch (const Error& error) {  // it does not exist, or not with this option
+            EXPECT_TRUE(error.code() == ErrorCode::kConfiguration || error.code() == ErrorCode::kUsage) << error.what();
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+Plan planOf(const TrainingGraph& training, const Case& c, const std::string& recomputation) {
+  const int stages = c.ranks * chunksOf(c.schedule);
+  PartitionOptions options;
+  options.schedule = c.schedule;
+  options.cluster = {1, c.ranks};
+  options.recomputation = recomputation;
+  for (int s = 0; s + 1 < stages; ++s) options.boundaries.push_back("h" + std::to_string(s));
+  Plan plan;
+  plan.cluster = options.cluster;
+  partitionTraining(training, options, plan);
+  return plan;
+}
+
+using Microbatch = std::pair<int, int>;  // stage, microbatch
+
+// What a stage's forward pass reads or makes and its backward passes read: by microbatch, the buffers.
+std::map<Microbatch, std::set<BufferId>> stashes(const Program& program) {
+  std::map<Microbatch, std::set<BufferId>> forward, both;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.kind != InstructionKind::kRun) continue;
+    const Subgraph& subgraph = program.subgraphs[instruction.subgraph.index()];
+    const Microbatch at{instruction.stage, instruction.microbatch};
+    if (subgraph.phase == Phase::kForward && !subgraph.recomputation) {
+      forward[at].insert(instruction.inputs.begin(), instruction.inputs.end());
+      forward[at].insert(instruction.outputs.begin(), instruction.outputs.end());
+    }
+    const bool again = subgraph.recomputation;
+    if (!again && subgraph.phase != Phase::kBackwardInput && subgraph.phase != Phase::kBackwardWeight) continue;
+    for (BufferId id : instruction.inputs) {
+      const std::string& name = program.buffer(id).name;
+      const std::string number = "@" + std::to_string(instruction.microbatch);
+      if (forward[at].contains(id) && name.ends_with(number)) both[at].insert(id);
+    }
+  }
+  return both;
+}
+
+// By stage and microbatch: those whose stash is in memory, after each action of the rank that they ran.
+std::vector<std::set<Microbatch>> heldAfterEachAction(const Program& program, const std::vector<Action>& order) {
+  const std::map<Microbatch, std::set<BufferId>> stash = stashes(program);
+  std::set<BufferId> alive;
+  std::vector<std::set<Microbatch>> held;
+  std::set<Microbatch> begun;
+  size_t action = 0;
+  const auto note = [&] {
+    std::set<Microbatch>& now = held.emplace_back();
+    for (const auto& [at, buffers] : stash) {
+      const bool is_alive = std::any_of(buffers.begin(), buffers.end(), [&](BufferId id) { return alive.contains(id); });
+      if (begun.contains(at) && is_alive) now.insert(at);
+    }
+  };
+  for (const Instruction& instruction : program.instructions) {
+    const bool pass = instruction.kind == InstructionKind::kRun &&
+                      program.subgraphs[instruction.subgraph.index()].phase != Phase::kPrologue && instruction.microbatch >= 0;
+    if (pass) {
+      const auto is_of = [&](const Action& a) { return a.stage == instruction.stage && a.microbatch == instruction.microbatch; };
+      const bool forward = program.subgraphs[instruction.subgraph.index()].phase == Phase::kForward &&
+                           !program.subgraphs[instruction.subgraph.index()].recomputation;
+      while (!is_of(order[action]) || (forward != (order[action].kind == ActionKind::kForward))) {
+        note();
+        ++action;
+      }
+      if (forward) begun.insert({instruction.stage, instruction.microbatch});
+    }
+    alive.insert(instruction.outputs.begin(), instruction.outputs.end());
+    if (instruction.kind == InstructionKind::kFree) alive.erase(instruction.inputs[0]);
+  }
+  return held;
+}
+
+TEST(EveryScheduleEmitted, ComputesTheDefinitionAndHoldsTheActivationsThatItsPeakCounts) {
+  size_t peaks = 0;
+  for (const Case& c : allCases()) {
+    SCOPED_TRACE(c.schedule + " p=" + std::to_string(c.ranks) + " m=" + std::to_string(c.microbatches));
+    const TrainingGraph training = chainOfStages(c.ranks * chunksOf(c.schedule), c.microbatches);
+    const std::vector<Symbols> expected = executeDefinition(training, 2);
+    for (const std::string recomputation : {"never", "always", "except-last"}) {
+      const Plan plan = planOf(training, c, recomputation);
+      const Schedule schedule = scheduleOf(plan);
+      const std::vector<RankProgram> ranks = emitPrograms(training, plan);
+      ASSERT_EQ(ranks.size(), static_cast<size_t>(c.ranks));
+      ASSERT_EQ(executePrograms(ranks, 2), expected) << recomputation;
+      for (size_t r = 0; r < ranks.size(); ++r) {
+        const std::vector<Action>& order = schedule.orders[r];
+        std::set<Microbatch> held;
+        size_t most = 0;
+        const auto after = heldAfterEachAction(ranks[r].program, order);
+        for (size_t i = 0; i < after.size(); ++i) {
+          const Action& action = order[i];
+          if (action.kind == ActionKind::kForward) held.insert({action.stage, action.microbatch});
+          if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight)
+            held.erase({action.stage, action.microbatch});
+          EXPECT_EQ(after[i], held) << "rank " << r << " after " << actionToString(action) << ", " << recomputation;
+          most = std::max(most, after[i].size());
+        }
+        EXPECT_EQ(static_cast<int64_t>(most), peakActivations(order)) << "rank " << r;
+        ++peaks;
+      }
+    }
+  }
+  EXPECT_GT(peaks, 1000u);
+}
+
+// What a recomputation makes is gone when the backward passes of its microbatch are done, and the forward pass has not kept it.
+TEST(EveryScheduleEmitted, RecomputesOnlyWhileAMicrobatchRunsBackward) {
+  for (const std::string schedule : {"1f1b", "zb-h1", "interleaved:v=2"}) {
+    const Case c{schedule, 2, 4};
+    const TrainingGraph training = chainOfStages(2 * chunksOf(schedule), 4);
+    for (const RankProgram& rank : emitPrograms(training, planOf(training, c, "always"))) {
+      std::map<BufferId, Microbatch> again;
+      int runs = 0;
+      for (const Instruction& instruction : rank.program.instructions) {
+        if (instruction.kind == InstructionKind::kFree) again.erase(instruction.inputs[0]);
+        if (instruction.kind != InstructionKind::kRun) continue;
+        const Subgraph& subgraph = rank.program.subgraphs[instruction.subgraph.index()];
+        if (subgraph.recomputation) {
+          for (BufferId id : instruction.outputs) again[id] = {instruction.stage, instruction.microbatch};
+          ++runs;
+        }
+        if (subgraph.phase == Phase::kForward && !subgraph.recomputation && !schedule.starts_with("zb")) {
+          EXPECT_TRUE(again.empty()) << schedule << ": " << describeInstruction(rank.program, instruction);
+        }
+      }
+      EXPECT_TRUE(again.empty());
+      EXPECT_EQ(runs, 4 * chunksOf(schedule)) << schedule;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,18 @@
+// Any schedule that can be: stages on any ranks, passes in any order that their dependencies allow, backward passes halved here and there.
+#pragma once
+
+#include <random>
+
+#include "ir/plan.h"
+#include "partition/schedule.h"
+
+namespace pipeshard {
+
+// Every stage runs its passes of each kind in ascending order of microbatches. `ranks`: at most so many, each with a stage. Passes
+// verifySchedule.
+Schedule randomSchedule(int stages, int ranks, int microbatches, std::mt19937& random);
+
+// Some stages recompute always, some but for the last microbatch.
+void recomputeAtRandom(Plan& plan, std::mt19937& random);
+
+}  // namespace pipeshard

@@ -1,0 +1,182 @@
+// `simulate` of a plan directory: the programs that the runtime would run, with durations by the cost model.
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/error.h"
+#include "partition/program_simulation.h"
+#include "runtime/executor.h"
+#include "tools/console.h"
+#include "tools/planning.h"
+#include "tools/program_costs.h"
+#include "tools/sharding_tables.h"
+#include "tools/simulation_report.h"
+
+namespace pipeshard {
+namespace {
+
+struct SimulatedPlan {
+  Plan plan;
+  std::vector<Program> programs;
+  ProgramSimulation simulation;
+};
+
+SimulatedPlan run(const PlanSimulationRequest& request) {
+  SimulatedPlan result;
+  result.plan = readPlanDirectory(request.directory);
+  CostModel model;
+  model.flops_per_ns = request.device_gflops;
+  model.bytes_per_ns = request.device_gbytes;
+  const LinkCost link = {static_cast<int64_t>(request.link_us * 1000), request.link_gbytes};
+  model.links = {link};
+  std::vector<ProgramCosts> costs;
+  int ranks = 1;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::filesystem::path folder = std::filesystem::path(request.directory) / "ranks" / rankDirectoryName(rank);
+    RankImage image = loadRank(folder.string());
+    ranks = image.program.world_size;
+    costs.push_back(programCosts(image, model));
+    result.programs.push_back(std::move(image.program));
+  }
+  result.simulation = simulatePrograms({.programs = result.programs,
+                                        .costs = std::move(costs),
+                                        .link = link,
+                                        .contention = !request.no_contention,
+                                        .rendezvous = !request.eager});
+  return result;
+}
+
+// What a run is to a schedule; nothing for what no schedule speaks of.
+std::optional<Action> actionOf(const Program& program, const Instruction& instruction) {
+  if (!instruction.subgraph.valid() || instruction.stage < 0 || instruction.microbatch < 0) return std::nullopt;
+  const Subgraph& subgraph = program.subgraphs[instruction.subgraph.index()];
+  if (subgraph.recomputation) return std::nullopt;
+  switch (subgraph.phase) {
+    case Phase::kForward: return Action{instruction.stage, ActionKind::kForward, instruction.microbatch};
+    case Phase::kBackwardInput: return Action{instruction.stage, ActionKind::kBackwardInput, instruction.microbatch};
+    case Phase::kBackwardWeight: return Action{instruction.stage, ActionKind::kBackwardWeight, instruction.microbatch};
+    default: return std::nullopt;
+  }
+}
+
+// A stage has its activations of a microbatch until its last backward run of it.
+double peakActivationsOf(const std::vector<Action>& order) {
+  std::vector<std::pair<int, int>> held;
+  std::vector<int> stages;
+  size_t peak = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const Action& action = order[i];
+    const std::pair<int, int> stash = {action.stage, action.microbatch};
+    if (std::find(stages.begin(), stages.end(), action.stage) == stages.end()) stages.push_back(action.stage);
+    if (action.kind == ActionKind::kForward && std::find(held.begin(), held.end(), stash) == held.end()) held.push_back(stash);
+    peak = std::max(peak, held.size());
+    if (action.kind == ActionKind::kForward) continue;
+    const bool more = std::any_of(order.begin() + static_cast<ptrdiff_t>(i) + 1, order.end(), [&](const Action& later) {
+      return later.stage == action.stage && later.microbatch == action.microbatch;
+    });
+    if (!more) held.erase(std::remove(held.begin(), held.end(), stash), held.end());
+  }
+  return stages.empty() ? 0 : static_cast<double>(peak) / static_cast<double>(stages.size());
+}
+
+// As they are executed: devices that share the rows of a microbatch have several runs of one action.
+ScheduleOrders ordersOf(const std::vector<Program>& programs) {
+  ScheduleOrders orders;
+  for (const Program& program : programs) {
+    std::vector<Action>& order = orders.emplace_back();
+    for (const Instruction& instruction : program.instructions) {
+      const std::optional<Action> action = actionOf(program, instruction);
+      if (action && (order.empty() || !(order.back() == *action))) order.push_back(*action);
+    }
+  }
+  return orders;
+}
+
+char kindOf(const TraceEvent& event) {
+  if (event.kind != TraceEventKind::kCompute) return '-';
+  if (event.name.rfind("recompute", 0) == 0) return 'r';
+  if (event.name.rfind("update", 0) == 0) return 'u';
+  const size_t kind = event.name.find_first_of("FIW");
+  if (event.microbatch < 0 || event.stage < 0 || kind == std::string::npos) return '-';
+  return event.name[kind] == 'F' ? 'f' : event.name[kind] == 'I' ? 'i' : 'w';
+}
+
+std::vector<std::vector<GanttBar>> ganttOf(const Trace& trace) {
+  std::vector<std::vector<GanttBar>> rows(static_cast<size_t>(trace.ranks));
+  std::vector<int> first_stage(rows.size(), -1);
+  for (const TraceEvent& event : trace.events) {
+    if (event.background || (event.kind != TraceEventKind::kCompute && event.kind != TraceEventKind::kCopy)) continue;
+    const size_t rank = static_cast<size_t>(event.rank);
+    if (first_stage[rank] < 0) first_stage[rank] = event.stage;
+    rows[rank].push_back({kindOf(event), event.microbatch, event.stage != first_stage[rank], event.start_ns, event.end_ns});
+  }
+  return rows;
+}
+
+nlohmann::ordered_json jsonOf(const SimulatedPlan& simulated, const ScheduleOrders& orders) {
+  const ProgramSimulation& simulation = simulated.simulation;
+  nlohmann::ordered_json json;
+  json["schedule"] = simulated.plan.schedule;
+  json["ranks"] = simulated.programs.size();
+  json["stages"] = simulated.plan.stages.size();
+  json["microbatches"] = simulated.plan.microbatches;
+  json["unit"] = "ns";
+  json["makespan"] = simulation.makespan;
+  json["idle_per_rank"] = simulation.idlePerRank();
+  json["bubble_of_makespan"] = simulation.bubbleOfMakespan();
+  json["bubble_of_useful"] = simulation.bubbleOfUseful();
+  json["bubble_of_span"] = simulation.bubbleOfSpan();
+  json["peak_memory_bytes"] = simulation.peak_memory;
+  for (const std::vector<Action>& order : orders) {
+    json["peak_activations"].push_back(peakActivationsOf(order));
+    nlohmann::ordered_json texts = nlohmann::ordered_json::array();
+    for (const Action& action : order) texts.push_back(actionToString(action));
+    json["orders"].push_back(texts);
+  }
+  return json;
+}
+
+std::vector<std::vector<std::string>> tableOf(const SimulatedPlan& simulated, const ScheduleOrders& orders) {
+  const ProgramSimulation& simulation = simulated.simulation;
+  std::vector<std::vector<std::string>> table = {{"rank", "busy", "idle", "waiting", "span", "peak activations", "peak memory"}};
+  std::vector<Ticks> waiting(simulated.programs.size());
+  for (const TraceEvent& event : simulation.trace.events) {
+    const bool met = event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective;
+    if (met && !event.background) waiting[static_cast<size_t>(event.rank)] += event.arrived_ns - event.start_ns;
+  }
+  const std::vector<Ticks> idle = simulation.idlePerRank();
+  for (size_t rank = 0; rank < simulated.programs.size(); ++rank) {
+    table.push_back({simulation.trace.rank_names[rank], formatNanoseconds(simulation.busy[rank]), formatNanoseconds(idle[rank]),
+                     formatNanoseconds(waiting[rank]), formatNanoseconds(simulation.span[rank]),
+                     fmt::format("{:g}", peakActivationsOf(orders[rank])), formatBytes(simulation.peak_memory[rank])});
+  }
+  return table;
+}
+
+}  // namespace
+
+SimulationReport simulatePlan(const PlanSimulationRequest& request) {
+  SimulatedPlan simulated = run(request);
+  SimulationReport report;
+  report.orders = ordersOf(simulated.programs);
+  const Plan& plan = simulated.plan;
+  report.title = fmt::format("{}: {} stage{} on {} rank{}, {}, {} microbatch{}", request.directory, plan.stages.size(),
+                             plan.stages.size() == 1 ? "" : "s", simulated.programs.size(), simulated.programs.size() == 1 ? "" : "s",
+                             plan.schedule, plan.microbatches, plan.microbatches == 1 ? "" : "es");
+  report.table = tableOf(simulated, report.orders);
+  report.makespan = simulated.simulation.makespan;
+  report.makespan_text = formatNanoseconds(report.makespan);
+  report.bubble_of_makespan = simulated.simulation.bubbleOfMakespan();
+  report.bubble_of_useful = simulated.simulation.bubbleOfUseful();
+  report.bubble_of_span = simulated.simulation.bubbleOfSpan();
+  report.gantt = ganttOf(simulated.simulation.trace);
+  report.ticks_per_unit = 1000;
+  report.unit = " us";
+  report.json = jsonOf(simulated, report.orders);
+  report.trace = std::move(simulated.simulation.trace);
+  return report;
+}
+
+}  // namespace pipeshard
