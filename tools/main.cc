@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "pipeshard 0.1.0");
   app.footer(kFooter);
   std::vector<std::pair<CLI::App*, CommandFunction>> commands;
-  for (auto* add : {addInspectCommand, addPlanCommand, addExplainCommand, addSimulateCommand, addValidateCommand, addRunCommand,
+  for (auto* add : {addInspectCommand, addPlanCommand, addExplainCommand, addSimulateCommand, addReportCommand, addValidateCommand, addRunCommand,
                     addNodeCommand, addWorkerCommand}) {
     CommandFunction run = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(run));

@@ -8,7 +8,7 @@
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/planning.h"
-#include "tools/report.h"
+#include "tools/report_files.h"
 #include "tools/sharding_tables.h"
 
 namespace pipeshard {
@@ -33,7 +33,7 @@ struct PlanCommand {
       planned = planTraining(request, show);
       show("writing " + output);
       writePlanDirectory(planned, output);
-      writeOutputFile(output + "/report.html", renderReport({.plan = planned.plan, .parameters = readParameters(planned.plan, output)}));
+      writeReport(output);
     }
     for (const StageCombinations& stage : planned.combinations) fmt::print("{}\n", combinationTable(stage, kMostCombinations));
     fmt::print("{}", printPlan(planned.plan));

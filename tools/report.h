@@ -1,18 +1,21 @@
-// The page that `plan` and `validate` leave in the plan directory (report.html), and the picture of a schedule.
+// The page that `plan` and `validate` leave in the plan directory (report.html), and its pictures as files.
 //
 // The page is one HTML file without scripts or outside references: it can be mailed, printed and kept. Everything that
-// comes from the model (names, notes, paths) is escaped. Same input, same bytes.
+// comes from the model (names, notes, paths) is escaped. Same input, same bytes. It is read on a laptop and on a phone, in light and
+// dark, and with the keyboard (docs/report.md; tests/tools/report_page_test.cc looks at it in a browser).
 #pragma once
 
-#include <span>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/data_type.h"
 #include "ir/plan.h"
 #include "ir/shape.h"
+#include "ir/trace_event.h"
 #include "partition/schedule.h"
-#include "partition/simulator.h"
+#include "runtime/memory_plan.h"
 
 namespace pipeshard {
 
@@ -29,26 +32,26 @@ struct ReportedParameter {
 // Of the stages that are sharded, as the programs of their first devices say. Errors as loadProgram (runtime/executor.h).
 std::vector<ReportedParameter> readParameters(const Plan& plan, const std::string& plan_directory);
 
+// By rank: what its memory is for at its fullest moment, as its program says; without workspace and padding, which kernels decide.
+// Errors as loadProgram.
+std::vector<MemoryParts> readMemory(const Plan& plan, const std::string& plan_directory);
+
 struct ReportInput {
   const Plan& plan;
   const ValidationReport* validation = nullptr;  // null: planned only
-  const Schedule* schedule = nullptr;            // null: makeSchedule(plan.schedule, ...)
+  const Schedule* schedule = nullptr;            // null: scheduleOf(plan) (partition/partition.h)
   std::vector<ReportedParameter> parameters = {};
+  std::vector<MemoryParts> memory = {};  // readMemory; empty: not known
+  // What was simulated of the programs; none: the schedule, simulated with the plan's FLOPs, transfers free.
+  std::optional<Trace> predicted = {};
+  std::optional<Trace> measured = {};  // `run --trace`
+  int64_t measured_step = 0;           // 0: its last
 };
 
-// The whole page. Throws what makeSchedule and simulate throw.
+// The whole page. Throws what makeSchedule and simulate throw, and Error(kConfiguration) for a trace without a step.
 std::string renderReport(const ReportInput& input);
 
-// The times that the plan's FLOPs give on equal devices, a backward pass half input part and half weight part; F=I=W=1 for every stage
-// when a stage has no FLOPs.
-std::vector<PassTimes> stageTimes(const Plan& plan);
-
-enum class SvgUse {
-  kInPage,  // styled by the page
-  kFile,    // stands alone: namespace, style and background included
-};
-
-// A Gantt chart: a row per rank, a box per pass with the number of its microbatch. row_names[rank] is written before the row.
-std::string renderScheduleSvg(const Simulation& simulation, std::span<const std::string> row_names, SvgUse use = SvgUse::kFile);
+// The pictures as SVG files that stand alone, by file name: "cluster.svg", "schedule.svg", "memory.svg" where memory is known.
+std::vector<std::pair<std::string, std::string>> renderPictures(const ReportInput& input);
 
 }  // namespace pipeshard

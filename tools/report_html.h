@@ -30,15 +30,12 @@ struct HtmlTable {
   std::string name;  // for screen readers
   std::vector<HtmlCell> head;
   std::vector<std::vector<HtmlCell>> rows;
+  bool cards = false;  // on narrow screens a row becomes a card: the cells below each other, each with its heading (plain text)
 };
 // The table in a container of its own that scrolls, also with the keyboard.
 std::string renderTable(const HtmlTable& table);
 
 // A container that scrolls sideways, also with the keyboard, around already escaped HTML.
 std::string scrollBox(std::string_view name, std::string_view html);
-
-extern const char* const kPageStyle;
-extern const char* const kShardingStyle;  // the classes that renderShardings uses
-extern const char* const kScheduleStyle;  // the classes that renderScheduleSvg uses
 
 }  // namespace pipeshard

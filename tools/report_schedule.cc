@@ -3,171 +3,167 @@
 
 #include <fmt/format.h>
 
-#include "ir/error.h"
-#include "tools/report.h"
+#include "tools/report_gantt.h"
 #include "tools/report_html.h"
+#include "tools/report_pictures.h"
+#include "tools/report_sections.h"
 
 namespace pipeshard {
 namespace {
 
-constexpr double kLabelWidth = 148;
-constexpr double kRowHeight = 34;
-constexpr double kRowGap = 8;
-constexpr double kTop = 34;     // the legend
-constexpr double kBottom = 26;  // the axis
-constexpr double kRight = 22;
-constexpr double kSmallestBox = 20;  // holds a microbatch number
-constexpr double kNarrowest = 860;
-constexpr double kWidest = 6000;
-constexpr size_t kMostNumberedBoxes = 6000;  // beyond: shapes only, so that the page stays light
+constexpr size_t kMostRanksShown = 64;
+constexpr std::array<const char*, kWorks> kPartClasses = {"f", "b", "i", "w", "r", "u", "o"};
+constexpr std::array<const char*, kWorks> kSwatches = {"f0", "b0", "i0", "w0", "r", "u", "o"};
 
-struct PassStyle {
-  ActionKind kind;
-  const char* css_class;
-  const char* name;
-};
-constexpr std::array<PassStyle, 4> kPasses = {{{ActionKind::kForward, "f", "forward"},
-                                               {ActionKind::kBackward, "b", "backward"},
-                                               {ActionKind::kBackwardInput, "i", "backward, input part"},
-                                               {ActionKind::kBackwardWeight, "w", "backward, weight part"}}};
-
-const PassStyle& passStyle(ActionKind kind) {
-  return *std::find_if(kPasses.begin(), kPasses.end(), [kind](const PassStyle& pass) { return pass.kind == kind; });
+std::string ordersAsText(const ScheduleOrders& orders) {
+  std::string text;
+  for (size_t rank = 0; rank < orders.size(); ++rank) {
+    text += fmt::format("{}:", rank);
+    for (const Action& action : orders[rank]) text += " " + actionToString(action);
+    text += "\n";
+  }
+  return text;
 }
 
-class ScheduleSvg {
- public:
-  ScheduleSvg(const Simulation& timeline, std::span<const std::string> row_names) : timeline_(timeline), row_names_(row_names) {
-    const double makespan = static_cast<double>(timeline.makespan);
-    double shortest = makespan;
-    for (const auto& rank : timeline.ranks) {
-      boxes_ += rank.size();
-      for (const SimulatedAction& timed : rank) shortest = std::min(shortest, static_cast<double>(timed.end - timed.start));
+// Every pass of a rank's whole share takes one unit: F = I = W.
+Timeline equalTimeline(const Plan& plan, const Schedule& schedule) {
+  const int chunks = std::max(1, schedule.stages / std::max(1, schedule.ranks()));
+  const bool even = schedule.stages == chunks * schedule.ranks();
+  const std::vector<PassTimes> times =
+      even ? equalStages(schedule, {.forward = chunks, .backward_input = chunks, .backward_weight = chunks, .activation = chunks})
+           : std::vector<PassTimes>(static_cast<size_t>(schedule.stages));
+  return timelineOf(simulate({.schedule = schedule, .stages = times}), schedule, plan);
+}
+
+std::vector<HtmlCell> bubbleRow(std::string_view name, double step, double useful, const std::string& span) {
+  return {textCell(name), numberCell(percent(step)), numberCell(percent(useful)), numberCell(span)};
+}
+
+std::vector<HtmlCell> bubbleRow(std::string_view name, const Timeline& timeline) {
+  return bubbleRow(name, timeline.idleOfStep(), timeline.idleOfUseful(), percent(timeline.idleOfSpan()));
+}
+
+std::string bubbleTable(const Plan& plan, const Schedule& schedule, std::span<const Timeline> timelines) {
+  HtmlTable table{
+      "Idle share",
+      {textCell("Idle time (bubble)"), numberCell("of the step"), numberCell("of the useful work"), numberCell("of the longest span")},
+      {}};
+  for (const Timeline& timeline : timelines) table.rows.push_back(bubbleRow("this plan, " + timeline.source, timeline));
+  table.rows.push_back(bubbleRow("equal stages, simulated", equalTimeline(plan, schedule)));
+  const BubbleFormula formula = bubbleFormula(schedule);
+  if (!formula.of_step.empty()) table.rows.push_back(bubbleRow("equal stages, by formula", formula.step, formula.useful, ""));
+  return renderTable(table);
+}
+
+std::string lesson(std::string_view term, const std::string& text) {
+  return fmt::format("<dt>{}</dt><dd>{}</dd>\n", escapeHtml(term), escapeHtml(text));
+}
+
+std::string lessons(const Schedule& schedule) {
+  std::string html = "<dl class=\"teach\">\n";
+  html +=
+      lesson("What is a bubble?",
+             "Time in which a rank has nothing to run, because what it needs is still being computed elsewhere. A pipeline fills when a "
+             "step begins and drains when it ends, so somebody is idle; the hatched areas show who, and when.");
+  html +=
+      lesson("Two ways to count, and a third",
+             "Of the step: idle time of all ranks over ranks times the length of the step; the part of the machine that is lost. Of the "
+             "useful work: idle time over busy time; how much longer a step takes than without any bubble. Papers on zero-bubble "
+             "schedules count inside the longest span of a rank, from its first pass to its last.");
+  const BubbleFormula formula = bubbleFormula(schedule);
+  if (!formula.of_step.empty()) {
+    const int chunks = schedule.stages / schedule.ranks();
+    html +=
+        lesson(fmt::format("{} in theory", schedule.name),
+               fmt::format("With p = {} equal ranks and m = {} microbatches{}, and F = I = W: {} = {} of the step, {} = {} of the useful "
+                           "work.{}",
+                           schedule.ranks(), schedule.microbatches, chunks > 1 ? fmt::format(", v = {} stages on each rank", chunks) : "",
+                           formula.of_step, percent(formula.step), formula.of_useful, percent(formula.useful),
+                           formula.step > 0 && schedule.name != "sequential" ? " More microbatches make it smaller." : ""));
+  }
+  html += lesson("Shades and numbers",
+                 "A number is a microbatch. B is a whole backward pass; some schedules part it into I, gradients of the inputs, for which "
+                 "another rank waits, and W, gradients of the weights, which fill what would be idle. Of a rank with several stages, the "
+                 "first is the lightest.");
+  return html + "</dl>\n";
+}
+
+std::string boxWidths(const Plan& plan, std::span<const Timeline> timelines) {
+  const bool stretched = timelines.size() > 1 && !timelines[0].nanoseconds;
+  if (timelines[0].nanoseconds) return "Box widths are times.";
+  const std::string widths = hasFlops(plan) ? "the stages' FLOPs on equal devices" : "forward 1, backward 2";
+  return fmt::format("Predicted box widths: {}; transfers count as free{}.", widths,
+                     stretched ? "; stretched to be busy as long as what was measured" : "");
+}
+
+int64_t chunksOfRank(const Timeline& timeline) {
+  size_t most = 1;
+  for (const TimelineRank& rank : timeline.ranks) most = std::max(most, rank.stages.size());
+  return static_cast<int64_t>(most);
+}
+
+std::string partsRow(const TimelineRank& rank, int64_t length) {
+  const StepParts parts = stepParts(rank, length);
+  const auto share = [&](int64_t part) { return length > 0 ? static_cast<double>(part) / static_cast<double>(length) : 0; };
+  std::string bar;
+  int64_t busy = 0;
+  for (size_t w = 0; w < kWorks; ++w) {
+    busy += parts.work[w];
+    if (parts.work[w] > 0) bar += fmt::format("<i class=\"{}\" style=\"width:{}\"></i>", kPartClasses[w], percent(share(parts.work[w])));
+  }
+  if (parts.transfer > 0) bar += fmt::format("<i class=\"t\" style=\"width:{}\"></i>", percent(share(parts.transfer)));
+  return fmt::format("<span>{}</span><span class=\"bar\" aria-hidden=\"true\">{}</span><span class=\"numbers\">{} busy{}, {} idle</span>\n",
+                     escapeHtml(rank.name), bar, percent(share(busy)),
+                     parts.transfer > 0 ? fmt::format(", {} transfer", percent(share(parts.transfer))) : "", percent(share(parts.idle)));
+}
+
+std::vector<LegendEntry> partsLegend(std::span<const Timeline> timelines) {
+  StepParts all;
+  for (const Timeline& timeline : timelines) {
+    for (const TimelineRank& rank : timeline.ranks) {
+      const StepParts parts = stepParts(rank, timeline.length);
+      for (size_t w = 0; w < kWorks; ++w) all.work[w] += parts.work[w];
+      all.transfer += parts.transfer;
     }
-    const double wanted = shortest > 0 ? makespan / shortest * kSmallestBox : kNarrowest;
-    plot_width_ = std::clamp(wanted, kNarrowest, kWidest);
-    scale_ = makespan > 0 ? plot_width_ / makespan : 0;
-    width_ = kLabelWidth + plot_width_ + kRight;
-    height_ = kTop + static_cast<double>(timeline.ranks.size()) * (kRowHeight + kRowGap) + kBottom;
   }
-
-  std::string render(SvgUse use) const {
-    const bool file = use == SvgUse::kFile;
-    std::string svg = fmt::format("<svg class=\"sched\"{} width=\"{:.0f}\" height=\"{:.0f}\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\">\n",
-                                  file ? " xmlns=\"http://www.w3.org/2000/svg\"" : "", width_, height_, width_, height_);
-    svg += "<title>Schedule: what each rank computes when, over one step</title>\n";
-    if (file) {
-      svg +=
-          fmt::format("<style>{}</style>\n<rect class=\"paper\" width=\"{:.0f}\" height=\"{:.0f}\"/>\n", kScheduleStyle, width_, height_);
-    }
-    svg += legend();
-    for (size_t rank = 0; rank < timeline_.ranks.size(); ++rank) svg += row(rank);
-    return svg + axis() + "</svg>\n";
+  std::vector<LegendEntry> legend;
+  for (size_t w = 0; w < kWorks; ++w) {
+    if (all.work[w] > 0) legend.push_back({{kSwatches[w]}, std::string(workName(static_cast<Work>(w)))});
   }
-
- private:
-  double top(size_t rank) const { return kTop + static_cast<double>(rank) * (kRowHeight + kRowGap); }
-  double x(Ticks time) const { return kLabelWidth + static_cast<double>(time) * scale_; }
-  double percent(Ticks time) const { return 100 * static_cast<double>(time) / static_cast<double>(std::max<Ticks>(timeline_.makespan, 1)); }
-
-  std::string legend() const {
-    std::string svg;
-    double at = kLabelWidth;
-    for (const PassStyle& pass : kPasses) {
-      const bool used = std::any_of(timeline_.ranks.begin(), timeline_.ranks.end(), [&](const auto& rank) {
-        return std::any_of(rank.begin(), rank.end(), [&](const SimulatedAction& timed) { return timed.action.kind == pass.kind; });
-      });
-      if (!used) continue;
-      svg += fmt::format("<rect class=\"{}\" x=\"{:.0f}\" y=\"8\" width=\"14\" height=\"14\"/><text x=\"{:.0f}\" y=\"19\">{}</text>\n",
-                         pass.css_class, at, at + 20, pass.name);
-      at += 44 + 6.6 * static_cast<double>(std::string_view(pass.name).size());
-    }
-    if (boxes_ <= kMostNumberedBoxes) svg += fmt::format("<text class=\"dim\" x=\"{:.0f}\" y=\"19\">numbers are microbatches</text>\n", at);
-    return svg;
-  }
-
-  std::string row(size_t rank) const {
-    std::string svg = fmt::format("<text x=\"10\" y=\"{:.0f}\">{}</text><text class=\"dim\" x=\"10\" y=\"{:.0f}\">idle {:.1f}%</text>\n",
-                                  top(rank) + 14, escapeHtml(rank < row_names_.size() ? row_names_[rank] : fmt::format("rank {}", rank)),
-                                  top(rank) + 29, percent(timeline_.makespan - timeline_.busy[rank]));
-    svg += fmt::format("<rect class=\"track\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{:.0f}\"/>\n", kLabelWidth, top(rank),
-                       plot_width_, kRowHeight);
-    return svg + (boxes_ <= kMostNumberedBoxes ? numberedBoxes(rank) : plainBoxes(rank));
-  }
-
-  std::string numberedBoxes(size_t rank) const {
-    std::string svg;
-    for (const SimulatedAction& timed : timeline_.ranks[rank]) {
-      const PassStyle& pass = passStyle(timed.action.kind);
-      const std::string number = fmt::format("{}", timed.action.microbatch);
-      const double left = x(timed.start);
-      const double width = std::max(0.3, x(timed.end) - left - 1);
-      svg += fmt::format("<g><title>stage {}, {} of microbatch {}: {:.1f}% to {:.1f}% of the step</title>", timed.action.stage, pass.name,
-                         number, percent(timed.start), percent(timed.end));
-      svg += fmt::format("<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{:.0f}\"/>", pass.css_class, left,
-                         top(rank), width, kRowHeight);
-      if (width >= 7 * static_cast<double>(number.size()) + 2) {
-        svg += fmt::format("<text class=\"n {}\" x=\"{:.1f}\" y=\"{:.0f}\">{}</text>", pass.css_class, left + width / 2, top(rank) + 21,
-                           number);
-      }
-      svg += "</g>\n";
-    }
-    return svg;
-  }
-
-  std::string plainBoxes(size_t rank) const {
-    std::string svg;
-    for (const PassStyle& pass : kPasses) {
-      std::string path;
-      for (const SimulatedAction& timed : timeline_.ranks[rank]) {
-        if (timed.action.kind != pass.kind) continue;
-        const double width = x(timed.end) - x(timed.start);
-        path += fmt::format("M{:.2f} {:.0f}h{:.2f}v{:.0f}h-{:.2f}z", x(timed.start), top(rank), width, kRowHeight, width);
-      }
-      if (!path.empty()) svg += fmt::format("<path class=\"{}\" d=\"{}\"/>\n", pass.css_class, path);
-    }
-    return svg;
-  }
-
-  std::string axis() const {
-    const double bottom = height_ - kBottom;
-    std::string svg;
-    for (int quarter = 0; quarter <= 4; ++quarter) {
-      const double at = kLabelWidth + plot_width_ * quarter / 4;
-      svg += fmt::format("<line class=\"grid\" x1=\"{:.1f}\" y1=\"{:.0f}\" x2=\"{:.1f}\" y2=\"{:.0f}\"/>", at, bottom - 4, at, bottom + 4);
-      svg += fmt::format("<text class=\"dim\" text-anchor=\"{}\" x=\"{:.1f}\" y=\"{:.0f}\">{}%{}</text>\n",
-                         quarter == 0 ? "start" : (quarter == 4 ? "end" : "middle"), at, bottom + 18, 25 * quarter,
-                         quarter == 0 ? " of the step" : "");
-    }
-    return svg;
-  }
-
-  const Simulation& timeline_;
-  std::span<const std::string> row_names_;
-  size_t boxes_ = 0;
-  double plot_width_ = 0;
-  double scale_ = 0;
-  double width_ = 0;
-  double height_ = 0;
-};
+  if (all.transfer > 0) legend.push_back({{"t"}, "transfer that nothing hides"});
+  legend.push_back({{"track"}, "idle"});
+  return legend;
+}
 
 }  // namespace
 
-std::vector<PassTimes> stageTimes(const Plan& plan) {
-  const bool known = std::all_of(plan.stages.begin(), plan.stages.end(),
-                                 [](const StagePlan& stage) { return stage.forward_flops > 0 && stage.backward_flops > 0; });
-  std::vector<PassTimes> times;
-  for (const StagePlan& stage : plan.stages) {
-    const int64_t half = stage.backward_flops / 2;
-    times.push_back(known
-                        ? PassTimes{.forward = stage.forward_flops, .backward_input = half, .backward_weight = stage.backward_flops - half}
-                        : PassTimes{});
-  }
-  return times;
+std::string renderSchedule(const Plan& plan, const Schedule& schedule, std::span<const Timeline> timelines) {
+  const int64_t chunks = chunksOfRank(timelines[0]);
+  std::string html =
+      paragraph(fmt::format("{}: {} on {}{}. {}", schedule.name,
+                            schedule.microbatches == 1 ? "one microbatch" : fmt::format("{} microbatches", schedule.microbatches),
+                            plural(schedule.ranks(), "pipeline rank"), chunks > 1 ? fmt::format(", up to {} stages each", chunks) : "",
+                            boxWidths(plan, timelines)));
+  html += legendHtml(ganttLegend(timelines));
+  html += scrollBox("Schedule chart", renderChart(ganttChart(timelines), SvgUse::kInPage));
+  html += bubbleTable(plan, schedule, timelines) + lessons(schedule);
+  html += "<details><summary>The order of each rank as text</summary>\n" +
+          scrollBox("Order of each rank", "<pre>" + escapeHtml(ordersAsText(schedule.orders)) + "</pre>") + "</details>\n";
+  return section("schedule", "Schedule", html);
 }
 
-std::string renderScheduleSvg(const Simulation& simulation, std::span<const std::string> row_names, SvgUse use) {
-  return ScheduleSvg(simulation, row_names).render(use);
+std::string renderStepParts(std::span<const Timeline> timelines) {
+  std::string html = paragraph("Each rank's step by what it is spent on.");
+  html += legendHtml(partsLegend(timelines));
+  for (const Timeline& timeline : timelines) {
+    html += fmt::format("<h3>{}{}</h3>\n<div class=\"parts\">\n", timeline.source,
+                        timeline.nanoseconds ? ", " + formatNanoseconds(static_cast<double>(timeline.length)) : "");
+    const size_t shown = std::min(timeline.ranks.size(), kMostRanksShown);
+    for (size_t r = 0; r < shown; ++r) html += partsRow(timeline.ranks[r], timeline.length);
+    html += "</div>\n";
+    if (shown < timeline.ranks.size()) html += paragraph(fmt::format("And {} more ranks.", timeline.ranks.size() - shown));
+  }
+  return section("parts", "Where the step goes", html);
 }
 
 }  // namespace pipeshard

@@ -62,7 +62,7 @@ std::string renderPrediction(const StagePlan& stage, const ShardingPlan& shardin
   html += "</dl>\n";
   if (cost > 0) {
     html += fmt::format(
-        "<span class=\"bar\" aria-hidden=\"true\"><i class=\"f\" style=\"width:{0:.1f}%\"></i><i class=\"b\" "
+        "<span class=\"bar\" aria-hidden=\"true\"><i class=\"f\" style=\"width:{0:.1f}%\"></i><i class=\"t\" "
         "style=\"width:{1:.1f}%\"></i></span>\n",
         100.0 * static_cast<double>(sharding.compute_ns) / static_cast<double>(cost),
         100.0 * static_cast<double>(sharding.communication_ns) / static_cast<double>(cost));
@@ -151,7 +151,7 @@ std::string renderShardings(const Plan& plan, const std::vector<ReportedParamete
   }
   html += paragraph(
       "S and the numbers of mesh axes: the tensor's axis is cut over these axes of the mesh, R: it is whole. P: the devices "
-      "along that axis of the mesh hold summands. The bar: predicted compute (light) and communication (dark).");
+      "along that axis of the mesh hold summands. The bar: predicted compute (blue) and communication (red).");
   return section("sharding", "Sharding inside stages", html);
 }
 

@@ -16,7 +16,7 @@
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
-#include "tools/report.h"
+#include "tools/report_files.h"
 #include "tools/trace_options.h"
 
 namespace pipeshard {
@@ -151,8 +151,8 @@ struct ValidateCommand {
     print(plan, report);
     writer.finish();
     if (!json.empty()) writeOutputFile(json, toJson(report).dump(1) + "\n");
-    writeOutputFile(plan_directory + "/report.html",
-                    renderReport({.plan = plan, .validation = &report, .parameters = readParameters(plan, plan_directory)}));
+    keepValidation(report, trace.trace, plan_directory);
+    writeReport(plan_directory);
     return report.passed() ? 0 : kFailed;
   }
 

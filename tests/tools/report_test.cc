@@ -9,7 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "ir/error.h"
+#include "partition/partition.h"
 #include "runtime/validate.h"
+#include "tests/tools/report_samples.h"
 #include "tools/report_html.h"
 
 namespace pipeshard {
@@ -18,57 +20,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Plan planOf(int stages, int64_t microbatches, const std::string& schedule) {
-  Plan plan;
-  plan.model_path = "/models/tiny <b>.onnx";
-  plan.dimensions = {{"batch", 8}};
-  plan.batch_dimension = "batch";
-  plan.loss = "cross-entropy:logits,labels";
-  plan.optimizer = "sgd:lr=0.1";
-  plan.cluster = {1, stages};
-  plan.microbatches = microbatches;
-  plan.schedule = schedule;
-  for (int s = 0; s < stages; ++s) {
-    plan.layers.push_back({fmt::format("first_of_{}", s), fmt::format("last_of_{}", s), 2 * s, 2 * s + 1, 100});
-    StagePlan stage;
-    stage.first_layer = stage.last_layer = s;
-    stage.devices = {s};
-    stage.forward_flops = 100;
-    stage.backward_flops = 200;
-    plan.stages.push_back(stage);
-  }
-  return plan;
-}
-
-TensorComparison compared(const std::string& name, double error, double bound) {
-  TensorComparison tensor;
-  tensor.name = name;
-  tensor.step = 1;
-  tensor.error = error;
-  tensor.bound = bound;
-  return tensor;
-}
-
-ValidationReport validated(std::vector<TensorComparison> tensors) {
-  ValidationReport report;
-  report.ranks = 2;
-  report.steps = {{1.25, 1.25}, {1.125, 1.125}};
-  report.tensors = std::move(tensors);
-  return report;
-}
-
-size_t countOf(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
-  return count;
-}
-
 TEST(Report, NamesEveryStageWithItsOperatorsAndRank) {
   const std::string page = renderReport({planOf(5, 4, "1f1b")});
   for (int s = 0; s < 5; ++s) {
     EXPECT_THAT(page, HasSubstr(breakable(fmt::format("first_of_{}", s))));
     EXPECT_THAT(page, HasSubstr(breakable(fmt::format("last_of_{}", s))));
-    EXPECT_THAT(page, HasSubstr(fmt::format("stage {} · rank {}", s, s)));
+    EXPECT_THAT(page, HasSubstr(fmt::format("<li>rank {}<b>stage {}</b></li>", s, s)));
   }
 }
 
@@ -86,7 +43,7 @@ TEST(Report, EscapesWhateverComesFromTheModel) {
 TEST(Report, NeedsNothingFromOutside) {
   const ValidationReport validation = validated({compared("w", 1e-7, 1e-5)});
   const std::string page = renderReport({planOf(2, 2, "gpipe"), &validation});
-  for (const char* reference : {"http://", "https://", "src=", "url(", "@import", "<link", "<script", "<iframe"}) {
+  for (const char* reference : {"http://", "https://", "src=", "url(h", "url(d", "@import", "<link", "<script", "<iframe"}) {
     EXPECT_THAT(page, Not(HasSubstr(reference)));
   }
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));
@@ -134,7 +91,7 @@ TEST(Report, ShowsTheFifteenWorstTensors) {
 
 TEST(Report, ShowsMemoryAndTimeOfEveryRankOnceMeasured) {
   ValidationReport validation = validated({compared("w", 1e-7, 1e-5)});
-  EXPECT_THAT(renderReport({planOf(2, 2, "gpipe"), &validation}), Not(HasSubstr("id=\"memory\"")));
+  EXPECT_THAT(renderReport({planOf(2, 2, "gpipe"), &validation}), Not(HasSubstr("Process, measured")));
   RankResult rank;
   rank.memory.parameters = 3 << 20;
   rank.arena_bytes = 7 << 20;
@@ -170,30 +127,16 @@ TEST(Report, DrawsNoMoreDevicesThanAPageCanHold) {
   EXPECT_THAT(page, HasSubstr("And 7488 devices that are not drawn"));
 }
 
-Plan shardedPlan() {
-  Plan plan = planOf(2, 2, "gpipe");
-  plan.cluster = {1, 8};
-  plan.stages[0].devices = {0, 1, 2, 3};
-  plan.stages[1].devices = {4};
-  plan.stages[0].sharding =
-      ShardingPlan{"megatron:2,2", {2, 2}, {{"h", "0:i"}}, {{"w<1>", "R,S1"}, {"h", "S0,S1"}, {"y", "S0,R;P1"}}, 1250000, 500000, 3 << 20,
-                   1500000,        true};
-  return plan;
-}
-
 TEST(Report, ShowsHowStagesAreSharded) {
   const Plan plan = shardedPlan();
-  const std::string page = renderReport({.plan = plan,
-                                         .parameters = {{0, "w<1>", DataType::kFloat32, {256, 512}, {256, 256}},
-                                                        {0, "bias", DataType::kFloat32, {512}, {512}},
-                                                        {1, "elsewhere", DataType::kFloat32, {512}, {512}}}});
+  const std::string page = renderReport({.plan = plan, .parameters = shardedParameters()});
   for (const char* text :
        {"id=\"sharding\"", "href=\"#sharding\"", "2 × 2 of 4 devices", "megatron:2,2", "1.250 ms", "0.500 ms", "3.00 MiB",
         "1.500 ms (optimal)", "width:71.4%", "<code>w&lt;1&gt;</code>", "512 KiB", "256 KiB", "2 other tensors that are not whole"}) {
     EXPECT_THAT(page, HasSubstr(text));
   }
   EXPECT_THAT(page, HasSubstr("<span class=\"spec whole\">R</span>"));
-  EXPECT_THAT(page, Not(HasSubstr("elsewhere")));
+  EXPECT_THAT(page, Not(HasSubstr("of_another_stage")));
   EXPECT_EQ(countOf(page, "<span class=\"spec c0\">R,S1</span>"), 2u);  // in the legend and of the parameter
   EXPECT_EQ(countOf(page, "<span class=\"spec c1\">S0,R;P1</span>"), 2u);
   EXPECT_EQ(countOf(page, "<span class=\"spec c2\">S0,S1</span>"), 2u);
@@ -211,34 +154,58 @@ TEST(Report, IsTheSameForTheSameInput) {
   EXPECT_EQ(renderReport({plan}), renderReport({plan}));
 }
 
-TEST(StageTimes, FollowTheFlopsAndFallBackToOneAndTwo) {
-  Plan plan = planOf(2, 2, "gpipe");
-  plan.stages[1].backward_flops = 350;
-  EXPECT_EQ(stageTimes(plan)[1].forward, 100);
-  EXPECT_EQ(stageTimes(plan)[1].backward_input + stageTimes(plan)[1].backward_weight, 350);
-  plan.stages[0].forward_flops = 0;
-  EXPECT_EQ(stageTimes(plan)[1].forward, 1);
-  EXPECT_EQ(stageTimes(plan)[1].backward_input + stageTimes(plan)[1].backward_weight, 2);
+TEST(Report, ShowsWhatWasMeasuredBelowWhatWasPredicted) {
+  const Plan plan = chunkedPlan(4, 2, 8);
+  const Schedule schedule = scheduleOf(plan);
+  const std::string page = renderReport({.plan = plan, .measured = measuredTrace(plan, schedule)});
+  const size_t predicted = page.find(">predicted</text>");
+  const size_t measured = page.find(">measured</text>");
+  ASSERT_NE(predicted, std::string::npos);
+  ASSERT_NE(measured, std::string::npos);
+  EXPECT_LT(predicted, measured);
+  EXPECT_EQ(countOf(page, "stage 7, forward of microbatch 4:"), 2u);
+  EXPECT_THAT(page, HasSubstr("this plan, measured"));
+  EXPECT_THAT(page, HasSubstr("stages 0, 4"));
 }
 
-TEST(ScheduleSvg, DrawsABoxForEveryPassWithItsMicrobatch) {
-  const Schedule schedule = makeSchedule("1f1b", 3, 5);
-  const Simulation timeline = simulate({.schedule = schedule, .stages = std::vector<PassTimes>(3)});
-  const std::vector<std::string> names = {"a < b", "second", "third"};
-  const std::string svg = renderScheduleSvg(timeline, names);
-  EXPECT_EQ(countOf(svg, "<g><title>stage "), 2u * 3 * 5);
-  EXPECT_EQ(countOf(svg, "forward of microbatch 4:"), 3u);
-  EXPECT_THAT(svg, HasSubstr("a &lt; b"));
-  EXPECT_THAT(svg, HasSubstr("xmlns="));
-  EXPECT_THAT(renderScheduleSvg(timeline, names, SvgUse::kInPage), Not(HasSubstr("xmlns=")));
+TEST(Report, TellsTheBubbleByFormulaWhereThereIsOne) {
+  const std::string page = renderReport({planOf(4, 8, "1f1b")});
+  EXPECT_THAT(page, HasSubstr("(p−1)/(m+p−1) = 27.3% of the step, (p−1)/m = 37.5% of the useful work"));
+  const Plan plan = planOf(4, 8, "1f1b");
+  Schedule schedule = makeSchedule("1f1b", 4, 8);
+  schedule.name = "file";
+  EXPECT_THAT(renderReport({.plan = plan, .schedule = &schedule}), Not(HasSubstr("by formula")));
 }
 
-TEST(ScheduleSvg, StaysLightForManyMicrobatches) {
-  const Schedule schedule = makeSchedule("gpipe", 16, 1024);
-  const Simulation timeline = simulate({.schedule = schedule, .stages = std::vector<PassTimes>(16)});
-  const std::string svg = renderScheduleSvg(timeline, {});
-  EXPECT_LT(svg.size(), 2u << 20);
-  EXPECT_THAT(svg, HasSubstr("rank 15"));
+TEST(Report, TellsChunksOfARankApartByShades) {
+  const Plan plan = chunkedPlan(4, 2, 8);
+  const std::string page = renderReport({.plan = plan});
+  EXPECT_EQ(countOf(page, "<rect class=\"f0\" x=\"0\""), 2u);  // the legend's, and the first pass of rank 0
+  EXPECT_GE(countOf(page, "<rect class=\"f2\""), 32u);
+  EXPECT_EQ(countOf(page, "<rect class=\"f1\""), 0u);
+}
+
+TEST(Report, ShowsWhatMemoryIsForAsPlanned) {
+  const Plan plan = planOf(2, 2, "gpipe");
+  ReportInput input{plan};
+  input.memory = {{.parameters = 3 << 20, .activations = 5 << 20}, {.parameters = 4 << 20}};
+  const std::string page = renderReport(input);
+  EXPECT_THAT(page, HasSubstr("8.00 MiB"));
+  EXPECT_THAT(page, HasSubstr("At the fullest moment of a step, as planned"));
+}
+
+TEST(ReportPictures, StandAloneAsFiles) {
+  const Plan plan = chunkedPlan(4, 2, 8);
+  const Schedule schedule = scheduleOf(plan);
+  const auto pictures = renderPictures({.plan = plan, .measured = measuredTrace(plan, schedule)});
+  ASSERT_EQ(pictures.size(), 3u);
+  for (const auto& [name, svg] : pictures) {
+    EXPECT_TRUE(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"")) << name;
+    EXPECT_THAT(svg, HasSubstr("prefers-color-scheme:dark"));
+    EXPECT_LT(svg.size(), 300'000u) << name;
+  }
+  EXPECT_EQ(countOf(pictures[0].second, "class=\"seat\""), 4u);
+  EXPECT_EQ(countOf(pictures[1].second, "<g><title>stage "), 2u * 4 * 2 * 8 * 2);  // predicted and measured, forward and backward
 }
 
 TEST(EscapeHtml, ReplacesMarkupAndControlCharacters) {

@@ -1,0 +1,64 @@
+// `report`: the page of a plan directory, and its pictures.
+#include <filesystem>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "ir/error.h"
+#include "tools/commands.h"
+#include "tools/console.h"
+#include "tools/report_files.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ReportCommand {
+  ReportRequest request;
+  std::string output;
+  std::string pictures;
+
+  int run() const {
+    const std::string page = output.empty() ? (fs::path(request.directory) / "report.html").string() : output;
+    const RenderedReport rendered = renderDirectory(request);
+    writeOutputFile(page, rendered.page);
+    fmt::print("{}{}\n", page, rendered.measured.empty() ? "" : fmt::format(" (measured: {})", rendered.measured));
+    if (pictures.empty()) return 0;
+    std::error_code error;
+    fs::create_directories(pictures, error);
+    if (error) fail(ErrorCode::kDiskFull, "folder {} cannot be made: {}", pictures, error.message());
+    for (const auto& [name, svg] : rendered.pictures) {
+      const std::string path = (fs::path(pictures) / name).string();
+      writeOutputFile(path, svg);
+      fmt::print("{}\n", path);
+    }
+    return 0;
+  }
+};
+
+constexpr const char* kFooter = R"(
+The page is one file without scripts or outside references (docs/report.md). `plan` and `validate` write it, too; this
+command makes it anew, with what was measured since:
+
+  pipeshard run gpt2.plan --steps 10 --trace step.json && pipeshard report gpt2.plan --trace step.json --svg pictures)";
+
+}  // namespace
+
+CommandFunction addReportCommand(CLI::App& app) {
+  auto command = std::make_shared<ReportCommand>();
+  CLI::App* sub = app.add_subcommand("report", "The page that shows a plan: cluster, stages, schedule, memory, predicted and measured");
+  sub->add_option("DIR", command->request.directory, "A plan directory, as `pipeshard plan` writes it")->required();
+  sub->add_option("-o,--output", command->output, "Write the page here (default: DIR/report.html)")->type_name("FILE");
+  sub->add_option("--trace", command->request.trace, "Show what `run --trace` recorded (default: what `validate` did, if it has run)")
+      ->type_name("FILE");
+  sub->add_option("--step", command->request.step, "The step of the trace that is shown (default: its last)")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  sub->add_option("--svg", command->pictures, "Also write the pictures to this folder: cluster.svg, schedule.svg, memory.svg")
+      ->type_name("DIR");
+  sub->footer(kFooter);
+  return [command] { return command->run(); };
+}
+
+}  // namespace pipeshard

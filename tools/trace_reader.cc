@@ -1,0 +1,121 @@
+#include "tools/trace_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "ir/error.h"
+
+namespace pipeshard {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<TraceEventKind, 5> kKinds = {TraceEventKind::kCompute, TraceEventKind::kSend, TraceEventKind::kReceive,
+                                                  TraceEventKind::kCollective, TraceEventKind::kCopy};
+
+int64_t nanoseconds(const json& microseconds) { return std::llround(microseconds.get<double>() * 1000); }
+
+class Reader {
+ public:
+  Trace read(const json& document, std::string_view source) {
+    const json& events = document.at("traceEvents");
+    for (const json& event : events) {
+      if (event.at("ph") == "M") addName(event);
+    }
+    chooseProcesses(source);
+    for (const json& event : events) {
+      if (!ranks_.contains(event.at("pid").get<int>())) continue;
+      if (event.at("ph") == "X") addEvent(event);
+      if (event.at("ph") == "C") addMemory(event);
+    }
+    std::stable_sort(trace_.events.begin(), trace_.events.end(), [](const TraceEvent& a, const TraceEvent& b) {
+      return std::pair(a.rank, a.start_ns) < std::pair(b.rank, b.start_ns);
+    });
+    return std::move(trace_);
+  }
+
+ private:
+  void addName(const json& event) {
+    const int process = event.at("pid");
+    if (event.at("name") == "process_name") processes_[process] = event.at("args").at("name");
+    if (event.at("name") == "thread_name" && event.at("args").at("name") == "background")
+      background_.insert({process, event.at("tid").get<int>()});
+  }
+
+  // "measured rank 0": the rank is the process's place among those of its source.
+  void chooseProcesses(std::string_view source) {
+    const std::string prefix = std::string(source) + " ";
+    std::set<std::string> sources;
+    for (const auto& [process, name] : processes_) sources.insert(name.substr(0, name.find(' ')));
+    for (const auto& [process, name] : processes_) {
+      if (sources.size() > 1 && !name.starts_with(prefix)) continue;
+      ranks_[process] = trace_.ranks++;
+      const size_t space = name.find(' ');
+      trace_.source = name.substr(0, space);
+      trace_.rank_names.push_back(space == std::string::npos ? name : name.substr(space + 1));
+    }
+    if (ranks_.empty()) fail(ErrorCode::kConfiguration, "found no ranks of a \"{}\" trace", source);
+  }
+
+  void addEvent(const json& json_event) {
+    const std::string kind = json_event.at("cat");
+    const auto known = std::find_if(kKinds.begin(), kKinds.end(), [&](TraceEventKind k) { return traceEventKindName(k) == kind; });
+    if (known == kKinds.end()) return;  // "waiting" and "transfer" lie inside others
+    const json& arguments = json_event.at("args");
+    TraceEvent event;
+    event.kind = *known;
+    event.rank = ranks_.at(json_event.at("pid"));
+    event.name = json_event.at("name");
+    event.step = arguments.value("step", int64_t{1});
+    event.stage = arguments.value("stage", -1);
+    event.microbatch = arguments.value("microbatch", -1);
+    event.peer = arguments.value("peer", -1);
+    event.bytes = arguments.value("bytes", int64_t{0});
+    event.background = background_.contains({json_event.at("pid").get<int>(), json_event.at("tid").get<int>()});
+    event.start_ns = nanoseconds(json_event.at("ts"));
+    event.end_ns = event.start_ns + nanoseconds(json_event.at("dur"));
+    event.arrived_ns = std::min(event.end_ns, event.start_ns + arguments.value("waiting_ns", int64_t{0}));
+    trace_.events.push_back(std::move(event));
+  }
+
+  void addMemory(const json& event) {
+    trace_.memory.push_back({ranks_.at(event.at("pid")), nanoseconds(event.at("ts")), event.at("args").at("bytes").get<int64_t>()});
+  }
+
+  Trace trace_;
+  std::map<int, std::string> processes_;
+  std::map<int, int> ranks_;  // by process
+  std::set<std::pair<int, int>> background_;
+};
+
+}  // namespace
+
+Trace traceFromJson(std::string_view text, std::string_view source) {
+  try {
+    return Reader().read(json::parse(text), source);
+  } catch (const json::exception& error) {
+    fail(ErrorCode::kConfiguration, "this is no trace as `run --trace` writes it: {}", error.what());
+  }
+}
+
+Trace readTrace(const std::string& path, std::string_view source) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail(ErrorCode::kMissingInput, "{} cannot be read; record a trace with `pipeshard run DIR --trace FILE`", path);
+  std::stringstream text;
+  text << file.rdbuf();
+  try {
+    return traceFromJson(text.str(), source);
+  } catch (Error& error) {
+    throw error.addContext(path);
+  }
+}
+
+}  // namespace pipeshard
