@@ -1,17 +1,12 @@
 #include "tools/measured_costs.h"
 
 #include <algorithm>
-#include <cmath>
-#include <fstream>
 #include <map>
-#include <optional>
-#include <sstream>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
+#include <vector>
 
 #include "ir/error.h"
 #include "ir/trace_names.h"
+#include "tools/trace_reader.h"
 
 namespace pipeshard {
 namespace {
@@ -38,61 +33,24 @@ Ticks median(std::vector<Ticks> values) {
   return *middle;
 }
 
-struct Sample {
-  int rank = 0;
-  std::string stem;
-  int64_t step = 1;
-  Ticks duration = 0;
-};
-
-// The rank in "measured rank 3 (stage 1)".
-std::optional<int> rankIn(const std::string& process) {
-  const size_t at = process.find("rank ");
-  if (at == std::string::npos || at + 5 >= process.size() || !isDigit(process[at + 5])) return std::nullopt;
-  return std::stoi(process.substr(at + 5, 6));
-}
-
-std::vector<Sample> samplesOf(const nlohmann::json& file) {
-  std::map<int64_t, int> rank_of;
-  for (const auto& event : file.at("traceEvents")) {
-    if (event.at("name") != "process_name") continue;
-    if (const std::optional<int> rank = rankIn(event.at("args").at("name"))) rank_of[event.at("pid")] = *rank;
-  }
-  std::vector<Sample> samples;
-  for (const auto& event : file.at("traceEvents")) {
-    const std::string category = event.value("cat", "");
-    if (event.at("ph") != "X" || (category != "compute" && category != "copy")) continue;
-    const auto rank = rank_of.find(event.at("pid"));
-    if (rank == rank_of.end()) continue;
-    samples.push_back({rank->second, stemOf(event.at("name")), event.at("args").value("step", int64_t{1}),
-                       std::llround(event.at("dur").get<double>() * 1000)});
-  }
-  return samples;
-}
-
 }  // namespace
 
 MeasuredDurations MeasuredDurations::read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) fail(ErrorCode::kMissingInput, "{} cannot be read", path);
-  std::vector<Sample> samples;
-  try {
-    samples = samplesOf(nlohmann::json::parse(text.str()));
-  } catch (const nlohmann::json::exception& error) {
-    fail(ErrorCode::kConfiguration, "{}: expected a trace that `run --trace` has written: {}", path, error.what());
+  const Trace trace = readTrace(path);
+  std::vector<const TraceEvent*> events;
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind == TraceEventKind::kCompute || event.kind == TraceEventKind::kCopy) events.push_back(&event);
   }
-  if (samples.empty()) fail(ErrorCode::kConfiguration, "{}: found no computing; expected a trace that `run --trace` has written", path);
+  if (events.empty()) fail(ErrorCode::kConfiguration, "{}: found no computing; expected a trace that `run --trace` has written", path);
   const auto [first, last] =
-      std::minmax_element(samples.begin(), samples.end(), [](const Sample& a, const Sample& b) { return a.step < b.step; });
-  const int64_t left_out = first->step < last->step ? first->step : first->step - 1;
+      std::minmax_element(events.begin(), events.end(), [](const auto* a, const auto* b) { return a->step < b->step; });
+  const int64_t left_out = (*first)->step < (*last)->step ? (*first)->step : (*first)->step - 1;
   std::map<std::pair<int, std::string>, std::vector<Ticks>> by_rank;
   std::map<std::string, std::vector<Ticks>> anywhere;
-  for (const Sample& sample : samples) {
-    if (sample.step == left_out) continue;
-    by_rank[{sample.rank, sample.stem}].push_back(sample.duration);
-    anywhere[sample.stem].push_back(sample.duration);
+  for (const TraceEvent* event : events) {
+    if (event->step == left_out) continue;
+    by_rank[{event->rank, stemOf(event->name)}].push_back(event->end_ns - event->start_ns);
+    anywhere[stemOf(event->name)].push_back(event->end_ns - event->start_ns);
   }
   MeasuredDurations result;
   for (const auto& [key, values] : by_rank) result.by_rank_[key] = median(values);
