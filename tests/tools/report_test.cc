@@ -139,7 +139,7 @@ TEST(Report, ShowsMemoryAndTimeOfEveryRankOnceMeasured) {
   rank.memory.parameters = 3 << 20;
   rank.arena_bytes = 7 << 20;
   validation.planned.ranks = {rank, rank};
-  validation.planned.steps = {{2, 1.125, 0.75, {0.5, 0.25}, {0.125, 0.5}}};
+  validation.planned.steps = {{2, 1.125, {}, 0.75, {0.5, 0.25}, {0.125, 0.5}}};
   const std::string page = renderReport({planOf(2, 2, "gpipe"), &validation});
   EXPECT_EQ(countOf(page, "3.00 MiB"), 2u);
   EXPECT_EQ(countOf(page, "7.00 MiB"), 2u);
