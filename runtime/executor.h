@@ -29,6 +29,7 @@
 #include "runtime/subgraph.h"
 #include "runtime/trace_recorder.h"
 #include "transport/communicator.h"
+#include "transport/random_delays.h"
 
 namespace pipeshard {
 
@@ -51,6 +52,7 @@ RankImage loadRank(const std::string& directory);
 struct ExecutorOptions {
   bool check_finite = true;                 // a loss that is NaN or infinite ends the step with Error(kNotANumber)
   const KernelRegistry* kernels = nullptr;  // nullptr: cpuKernels()
+  RandomDelays* delays = nullptr;           // nullptr: none. Else it pauses before instructions; for tests
 };
 
 struct StepReport {

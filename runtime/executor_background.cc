@@ -33,6 +33,7 @@ void Executor::failStep(const Error& error) {
 void Executor::runInstruction(size_t position, int64_t step, StepReport& report) {
   Action& action = actions_[position];
   const Instruction& instruction = *action.instruction;
+  if (options_.delays != nullptr) options_.delays->pause();
   const Clock::time_point start = Clock::now();
   waitForBackground(position);
   for (const BufferId id : instruction.outputs) waitForSends(accumulation_.placeOf(id));
@@ -74,6 +75,7 @@ void Executor::waitForBackground(size_t position) {
 void Executor::performInBackground(size_t position) {
   Action& action = actions_[position];
   const Instruction& instruction = *action.instruction;
+  if (options_.delays != nullptr) options_.delays->pause();
   progress_.fetch_add(1, std::memory_order_relaxed);
   if (recorder_ != nullptr) recorder_->begin(TraceLane::kBackground, position, Clock::now());
   try {

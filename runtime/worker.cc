@@ -168,6 +168,11 @@ struct Recording {
 void work(const WorkerOptions& options, WorkerLink& link) {
   ExecutorOptions executor_options;
   executor_options.check_finite = options.check_finite;
+  std::optional<RandomDelays> delays;
+  if (const char* text = std::getenv(kRandomDelaysVariable); text != nullptr) {
+    const RandomDelaysText asked = parseRandomDelays(text);
+    executor_options.delays = &delays.emplace(asked.seed, options.rank, asked.longest);
+  }
   SharedSegments segments = SharedSegments::inherit(options.segments);
   StepRunner runner(options.directory, executor_options);
   const Program& program = runner.main().program();
@@ -177,7 +182,14 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   DataDescription description = options.data;
   description.end.last_batch = runner.lastBatch();
   const auto data = makeDataSource(description, program);
-  const Communicators communicators = openCommunicators(options, runner, link, std::move(segments));
+  Communicators communicators = openCommunicators(options, runner, link, std::move(segments));
+  Communicators inner;
+  if (delays) {
+    inner = std::exchange(communicators, {});
+    communicators.arena = inner.arena;
+    communicators.first = delayCommunicator(*inner.first, *delays);
+    if (inner.second) communicators.second = delayCommunicator(*inner.second, *delays);
+  }
   runner.attach(communicators.arena, communicators.first.get(), data.get(), communicators.second.get());
   Recording recording;
   if (options.trace_descriptor >= 0) recording.start(options, runner);

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <csignal>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/tools/command.h"
 
@@ -91,6 +93,38 @@ TEST_F(Nodes, ValidatePassesOnTwoNodesWithKeys) {
     }
     EXPECT_FALSE(std::filesystem::exists(key_));
   }
+}
+
+// Both daemons share this machine's clock: what alignment measures is 0, within half a round trip.
+TEST_F(Nodes, ATraceHasTheRanksOfAllNodesOnOneClock) {
+  plan();
+  const std::string file = folder_.file("trace.json");
+  run_ = start("run", {"run", plan_, "--steps", "30", "--trace", file, "--trace-steps", "5", "--listen", "tcp://127.0.0.1:*", "--key-file",
+                       key_, "--node-timeout", "30"});
+  first_ = startNode("node0", {"--index", "0"});
+  second_ = startNode("node1", {"--index", "1"});
+  const CommandResult result = finish(run_);
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("rank 3 (stage 3)"));
+  std::map<int64_t, double> sent, received;
+  std::set<std::pair<int, int>> steps;
+  const nlohmann::json trace = nlohmann::json::parse(readFile(file));
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    const std::string phase = event.at("ph");
+    if (phase == "s") sent[event.at("id")] = event.at("ts");
+    if (phase == "f") received[event.at("id")] = event.at("ts");
+    if (phase == "X" && event.at("args").contains("step")) steps.emplace(event.at("pid"), event.at("args").at("step"));
+  }
+  EXPECT_EQ(steps.size(), 20u);  // the last 5 of 4 ranks
+  EXPECT_TRUE(steps.contains({3, 30}));
+  EXPECT_GE(received.size(), 5u * 6 * 4);
+  for (const auto& [message, time] : received) {
+    ASSERT_TRUE(sent.contains(message));
+    EXPECT_GT(time - sent[message], -1000.0) << "microseconds";
+  }
+  EXPECT_EQ(finish(first_, seconds(5)).exit_code, 0);
+  EXPECT_EQ(finish(second_, seconds(5)).exit_code, 0);
+  expectNothingLeft();
 }
 
 TEST_F(Nodes, ValidatePassesWithDataParallelDevicesAcrossNodes) {
