@@ -51,7 +51,28 @@ void checkPlacement(const Schedule& schedule, const Plan& plan, const std::vecto
   }
 }
 
+bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches) {
+  try {
+    makeSchedule(schedule, ranks, static_cast<int>(microbatches), 1);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfiguration) throw;
+    return false;
+  }
+}
+
 }  // namespace
+
+int64_t chooseMicrobatches(int64_t batch, const PartitionOptions& options, const AskedStages& stages) {
+  if (stages.microbatches > 0) return stages.microbatches;
+  int64_t largest = 1;
+  for (int64_t count = std::min<int64_t>(batch, 2 * stages.ranks); count >= 1; --count) {
+    if (count > 1 && (batch % count != 0 || batch / count < stages.widest)) continue;
+    if (scheduleExists(options.schedule, stages.ranks, count)) return count;
+    largest = std::max(largest, count);
+  }
+  return largest;
+}
 
 std::vector<int> deviceGroups(const Plan& plan) {
   std::vector<int> groups;
@@ -146,6 +167,7 @@ void setSchedule(const AskedSchedule& asked, const ScheduleCosts& costs, Plan& p
   plan.schedule = asked.text;
   const Schedule usual = scheduleOf(plan);
   plan.schedule = usual.name;
+  if (usual.asynchronous()) return;
   const Schedule fitting = makeSchedule({asked.text, usual.ranks(), usual.microbatches, costs});
   if (fitting.orders != usual.orders) store(fitting.orders);
 }

@@ -22,12 +22,14 @@ class Verifier {
   void verify() {
     verifyShape();
     for (size_t rank = 0; rank < orders_.size(); ++rank) {
-      for (size_t step = 0; step < orders_[rank].size(); ++step) {
-        verifyAction({rank, step});
-        if (at({rank, step}).overlaps_next) verifyPair({rank, step});
-      }
+      for (size_t step = 0; step < orders_[rank].size(); ++step) verifyAction({rank, step});
     }
     verifyCompleteness();
+    for (size_t rank = 0; rank < orders_.size(); ++rank) {
+      for (size_t step = 0; step < orders_[rank].size(); ++step) {
+        if (orders_[rank][step].overlaps_next) verifyPair({rank, step});
+      }
+    }
     if (has_transfers_) verifyMessages();
     verifyOwnOrder();
     if (schedule_.asynchronous()) verifyVersions();

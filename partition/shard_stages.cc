@@ -108,7 +108,7 @@ class StageSearch {
     options.method = of.sharding->method;
     for (const std::string& text : of.sharding->constraints) options.constraints.push_back(parseConstraint(text));
     if (of.sharding->memory_limit > 0) options.memory_bytes = std::max<int64_t>(1, of.sharding->memory_limit / stagesBeside(stage));
-    options.in_flight = of.peak_activations;
+    options.in_flight = of.recomputation == "always" ? 1 : of.peak_activations;  // what is held besides, planned memory tells
     options.replicated = sharedParameters(training_, cut_);
     const std::vector<ValueId>& whole = whole_[static_cast<size_t>(cut_.groups[static_cast<size_t>(stage)])];
     options.replicated.insert(options.replicated.end(), whole.begin(), whole.end());
@@ -258,7 +258,12 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
     };
     try {
       const std::optional<LogicalMesh> beside = search.meshBeside(index);
-      const std::vector<LogicalMesh> meshes = beside ? std::vector<LogicalMesh>{*beside} : meshesToTry(request, stage);
+      std::vector<LogicalMesh> meshes = meshesToTry(request, stage);
+      if (beside && std::find(meshes.begin(), meshes.end(), *beside) == meshes.end()) {
+        fail(ErrorCode::kConfiguration, "mesh {}: an earlier stage on the same devices is sharded on mesh {}; expected one mesh for both",
+             printMesh(meshes.front()), printMesh(*beside));
+      }
+      if (beside) meshes = {*beside};
       const bool exhaustive = stage.sharding->method == kExhaustive;
       if (exhaustive) listed.push_back({index, {}});
       ShardingResult result = exhaustive ? bestCombination(training, nodes, meshes[0], options_for(meshes[0]), listed.back().combinations)

@@ -49,29 +49,6 @@ std::string findBatchDimension(const Graph& graph, const std::string& asked, int
   return leading.size() == 1 ? *leading.begin() : "";
 }
 
-bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches) {
-  try {
-    makeSchedule(schedule, ranks, static_cast<int>(microbatches), 1);
-    return true;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kConfiguration) throw;
-    return false;
-  }
-}
-
-// As a file of orders says; else at most two microbatches per pipeline rank, dividing the batch, each with a row for every data-parallel
-// device, and such that the schedule exists, if any is.
-int64_t chooseMicrobatches(int64_t batch, const std::string& schedule, const AskedStages& stages) {
-  if (stages.microbatches > 0) return stages.microbatches;
-  int64_t largest = 1;
-  for (int64_t count = std::min<int64_t>(batch, 2 * stages.ranks); count >= 1; --count) {
-    if (count > 1 && (batch % count != 0 || batch / count < stages.widest)) continue;
-    if (scheduleExists(schedule, stages.ranks, count)) return count;
-    largest = std::max(largest, count);
-  }
-  return largest;
-}
-
 void decideMicrobatches(const PlanRequest& request, const Graph& graph, const AskedStages& stages, ForwardModel& model) {
   model.batch_dimension = findBatchDimension(graph, request.batch_dimension, request.microbatches);
   const auto bound = model.dimensions.find(model.batch_dimension);
@@ -86,8 +63,7 @@ void decideMicrobatches(const PlanRequest& request, const Graph& graph, const As
     return;
   }
   model.batch = bound->second;
-  model.microbatches =
-      request.microbatches > 0 ? request.microbatches : chooseMicrobatches(model.batch, request.partition.schedule, stages);
+  model.microbatches = request.microbatches > 0 ? request.microbatches : chooseMicrobatches(model.batch, request.partition, stages);
   if (model.microbatches > model.batch) {
     fail(ErrorCode::kConfiguration, "a batch of {} ({}) cannot be cut into {} microbatches; choose at most {}", model.batch,
          model.batch_dimension, model.microbatches, model.batch);

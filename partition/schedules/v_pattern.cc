@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -123,9 +124,10 @@ class Unroller {
       Timeline& line = timelines_[at(pass.rank)];
       const int slots = slotsOf(pass.action.kind);
       line.set(pass.start, slots, 1);
-      if (holds(pass.action.kind)) hold(line, pass.start, 1);
-      if (frees(pass.action.kind)) hold(line, pass.start + slots, -1);
+      if (holds(pass.action.kind)) ++line.held[at(pass.start)];
+      if (frees(pass.action.kind)) --line.held[at(pass.start + slots)];
     }
+    for (Timeline& line : timelines_) std::partial_sum(line.held.begin(), line.held.end(), line.held.begin());
     for (const Timeline& line : timelines_) peak_ = std::max(peak_, *std::max_element(line.held.begin(), line.held.end()));
     for (auto& ends : ends_) ends.assign(2 * at(pattern.ranks), std::vector<int>(at(microbatches), 0));
   }
@@ -144,9 +146,6 @@ class Unroller {
  private:
   static bool holds(ActionKind kind) { return kind == ActionKind::kForward; }
   bool frees(ActionKind kind) const { return kind == (pattern_.splits_backward ? ActionKind::kBackwardWeight : ActionKind::kBackward); }
-  static void hold(Timeline& line, int from, int change) {
-    for (size_t i = at(from); i < line.held.size(); ++i) line.held[i] += change;
-  }
 
   int& end(ActionKind kind, int stage, int microbatch) {
     const size_t row = kind == ActionKind::kForward ? 0 : kind == ActionKind::kBackwardWeight ? 2 : 1;

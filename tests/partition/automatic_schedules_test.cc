@@ -1,4 +1,5 @@
 // zb-1p and zb-2p: the published bubble rates, every size, memory limits, and how near they are to the best order.
+#include <array>
 #include <random>
 
 #include <fmt/ranges.h>
@@ -98,11 +99,15 @@ TEST(AutomaticSchedules, EverySizeRunsWithinItsMemory) {
 }
 
 ScheduleCosts randomCosts(std::mt19937& random) {
-  const auto upTo = [&](int most) { return std::uniform_int_distribution<int64_t>(0, most)(random); };
+  const auto upTo = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
   ScheduleCosts costs{1 + upTo(9), 1 + upTo(9), 1 + upTo(9), upTo(4), 1 + upTo(5), 0, 0};
-  costs.input_memory = upTo(4) == 0 ? upTo(3) : -upTo(static_cast<int>(costs.forward_memory));
+  costs.input_memory = upTo(4) == 0 ? upTo(3) : -upTo(costs.forward_memory);
   costs.weight_memory = -costs.forward_memory - costs.input_memory;
   return costs;
+}
+
+int64_t smallestLimit(const ScheduleCosts& costs) {
+  return 1 + (std::max<int64_t>(costs.input_memory, 0) + costs.forward_memory - 1) / costs.forward_memory;
 }
 
 // Random times, transfers, memory models and limits: never stuck, never above the limit, never better than possible; and never worse
@@ -112,8 +117,7 @@ TEST(AutomaticSchedules, HoldTheirLimitForGivenCosts) {
   for (int round = 0; round < 300; ++round) {
     const int p = 1 + static_cast<int>(random() % 6), m = 1 + static_cast<int>(random() % 14);
     const ScheduleCosts costs = randomCosts(random);
-    const int64_t smallest = 1 + (std::max<int64_t>(costs.input_memory, 0) + costs.forward_memory - 1) / costs.forward_memory;
-    const int64_t limit = smallest + static_cast<int64_t>(random() % 8);
+    const int64_t limit = smallestLimit(costs) + static_cast<int64_t>(random() % 8);
     const SecondSimulation result = simulated({fmt::format("zb-2p:limit={}", limit), p, m, costs});
     ASSERT_FALSE(result.stuck);
     EXPECT_THAT(result.peak_memory, Each(Le(limit * costs.forward_memory))) << round;
@@ -125,6 +129,101 @@ TEST(AutomaticSchedules, HoldTheirLimitForGivenCosts) {
       EXPECT_LE(result.longestSpan(), made.longestSpan()) << round << " " << name;
     }
   }
+}
+
+// Every order of every rank that is legal under the limit, in all combinations: the best longest span.
+class Exhaustive {
+ public:
+  Exhaustive(int ranks, int microbatches, const ScheduleCosts& costs, int64_t limit)
+      : ranks_(ranks), microbatches_(microbatches), costs_(costs), limit_(limit) {
+    std::vector<int> word;
+    collect(word, {}, 0);
+  }
+
+  int64_t best() {
+    std::vector<size_t> pick(static_cast<size_t>(ranks_), 0);
+    int64_t best = INT64_MAX;
+    while (true) {
+      best = std::min(best, longestSpan(pick));
+      size_t rank = 0;
+      while (rank < pick.size() && ++pick[rank] == words_.size()) pick[rank++] = 0;
+      if (rank == pick.size()) return best;
+    }
+  }
+
+ private:
+  using Counts = std::array<int, 3>;  // F, I, W done
+
+  void collect(std::vector<int>& word, Counts done, int64_t memory) {
+    if (done[2] == microbatches_) words_.push_back(word);
+    const int64_t change[] = {costs_.forward_memory, costs_.input_memory, costs_.weight_memory};
+    for (const int kind : {0, 1, 2}) {
+      const auto k = static_cast<size_t>(kind);
+      const int most = kind == 0 ? microbatches_ : done[k - 1];
+      if (done[k] == most || memory + change[k] > limit_) continue;
+      Counts next = done;
+      ++next[k];
+      word.push_back(kind);
+      collect(word, next, memory + change[k]);
+      word.pop_back();
+    }
+  }
+
+  int64_t longestSpan(const std::vector<size_t>& pick) const {
+    const auto ranks = static_cast<size_t>(ranks_);
+    const int64_t times[] = {costs_.forward, costs_.backward_input, costs_.backward_weight};
+    std::array<std::array<std::array<int64_t, 4>, 3>, 4> end{};  // by rank, kind and microbatch
+    std::array<Counts, 4> done{};
+    std::array<size_t, 4> at{};
+    std::array<int64_t, 4> now{}, first{-1, -1, -1, -1};
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t rank = 0; rank < ranks; ++rank) {
+        for (const std::vector<int>& word = words_[pick[rank]]; at[rank] < word.size(); ++at[rank], moved = true) {
+          const auto kind = static_cast<size_t>(word[at[rank]]);
+          const auto k = static_cast<size_t>(done[rank][kind]);
+          const size_t source = kind == 0 ? rank - 1 : kind == 1 ? rank + 1 : ranks;
+          if (source < ranks && done[source][kind] <= static_cast<int>(k)) break;
+          const int64_t start = std::max(now[rank], source < ranks ? end[source][kind][k] + costs_.transfer : 0);
+          if (first[rank] < 0) first[rank] = start;
+          end[rank][kind][k] = now[rank] = start + times[kind];
+          ++done[rank][kind];
+        }
+      }
+    }
+    int64_t span = 0;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      if (at[rank] < words_[pick[rank]].size()) return INT64_MAX;  // they wait for each other
+      span = std::max(span, now[rank] - first[rank]);
+    }
+    return span;
+  }
+
+  int ranks_;
+  int microbatches_;
+  ScheduleCosts costs_;
+  int64_t limit_;
+  std::vector<std::vector<int>> words_;
+};
+
+// On small sizes, against all orders: 97 of 100 are the best there is, and none is 8% longer.
+TEST(AutomaticSchedules, AreNearlyAlwaysTheBestThatThereIs) {
+  std::mt19937 random(7);
+  int optimal = 0, all = 0;
+  for (const auto& [p, m] : std::vector<std::pair<int, int>>{{2, 1}, {2, 2}, {2, 3}, {2, 4}, {3, 1}, {3, 2}, {3, 3}}) {
+    for (int round = 0; round < 40; ++round) {
+      const ScheduleCosts costs = round == 0 ? ScheduleCosts{} : randomCosts(random);
+      const int64_t limit = smallestLimit(costs) + static_cast<int64_t>(random() % 4);
+      const int64_t best = Exhaustive(p, m, costs, limit * costs.forward_memory).best();
+      const int64_t span = simulated({fmt::format("zb-2p:limit={}", limit), p, m, costs}).longestSpan();
+      EXPECT_GE(span, best) << p << " " << m << " " << round;
+      EXPECT_LE(span * 100, best * 108) << p << " " << m << " " << round;
+      EXPECT_GE(best, automaticSpanBound({p, m, 1, {}, costs}));
+      optimal += span == best ? 1 : 0;
+      ++all;
+    }
+  }
+  EXPECT_GE(optimal * 100, all * 97) << optimal << " of " << all;
 }
 
 TEST(AutomaticSchedules, RefuseWhatTheyCannotDo) {

@@ -75,7 +75,8 @@ Plan planOf(const TrainingGraph& training, const Case& c, const std::string& rec
 
 using Microbatch = std::pair<int, int>;  // stage, microbatch
 
-// What a stage's forward pass reads or makes and its backward passes read: by microbatch, the buffers.
+// What a stage's forward pass reads or makes and its backward passes read: by microbatch, the buffers. What two stages of the rank hold
+// together counts for the earlier one, which needs it longer.
 std::map<Microbatch, std::set<BufferId>> stashes(const Program& program) {
   std::map<Microbatch, std::set<BufferId>> forward, both;
   for (const Instruction& instruction : program.instructions) {
@@ -94,7 +95,20 @@ std::map<Microbatch, std::set<BufferId>> stashes(const Program& program) {
       if (forward[at].contains(id) && name.ends_with(number)) both[at].insert(id);
     }
   }
+  for (auto& [at, buffers] : both) {
+    for (const auto& [other, held] : both) {
+      if (other.first < at.first && other.second == at.second) std::erase_if(buffers, [&](BufferId id) { return held.contains(id); });
+    }
+  }
   return both;
+}
+
+bool isPartOf(const Instruction& run, const Subgraph& subgraph, const Action& action) {
+  if (action.stage != run.stage || action.microbatch != run.microbatch) return false;
+  if (subgraph.recomputation) return action.kind != ActionKind::kForward;
+  if (subgraph.phase == Phase::kForward) return action.kind == ActionKind::kForward;
+  const ActionKind half = subgraph.phase == Phase::kBackwardInput ? ActionKind::kBackwardInput : ActionKind::kBackwardWeight;
+  return action.kind == ActionKind::kBackward || action.kind == half;
 }
 
 // By stage and microbatch: those whose stash is in memory, after each action of the rank that they ran.
@@ -112,17 +126,13 @@ std::vector<std::set<Microbatch>> heldAfterEachAction(const Program& program, co
     }
   };
   for (const Instruction& instruction : program.instructions) {
-    const bool pass = instruction.kind == InstructionKind::kRun &&
-                      program.subgraphs[instruction.subgraph.index()].phase != Phase::kPrologue && instruction.microbatch >= 0;
-    if (pass) {
-      const auto is_of = [&](const Action& a) { return a.stage == instruction.stage && a.microbatch == instruction.microbatch; };
-      const bool forward = program.subgraphs[instruction.subgraph.index()].phase == Phase::kForward &&
-                           !program.subgraphs[instruction.subgraph.index()].recomputation;
-      while (!is_of(order[action]) || (forward != (order[action].kind == ActionKind::kForward))) {
+    if (instruction.kind == InstructionKind::kRun && instruction.microbatch >= 0) {
+      const Subgraph& subgraph = program.subgraphs[instruction.subgraph.index()];
+      while (subgraph.phase != Phase::kPrologue && !isPartOf(instruction, subgraph, order.at(action))) {
         note();
         ++action;
       }
-      if (forward) begun.insert({instruction.stage, instruction.microbatch});
+      if (subgraph.phase == Phase::kForward && !subgraph.recomputation) begun.insert({instruction.stage, instruction.microbatch});
     }
     alive.insert(instruction.outputs.begin(), instruction.outputs.end());
     if (instruction.kind == InstructionKind::kFree) alive.erase(instruction.inputs[0]);
@@ -161,6 +171,29 @@ TEST(EveryScheduleEmitted, ComputesTheDefinitionAndHoldsTheActivationsThatItsPea
     }
   }
   EXPECT_GT(peaks, 1000u);
+}
+
+// The gradient of a value that comes from parameters alone is part of no activation's gradient: a weight part. When another stage made that
+// value, its weight part waits for this one, and no schedule says in which order they run.
+TEST(EveryScheduleEmitted, WeightPartsOfDifferentStagesDoNotWaitForEachOther) {
+  TrainingBuilder builder(2);
+  const ValueId of_weight = builder.op("t", {builder.parameter("wt")});
+  const ValueId h0 = builder.op("h0", {builder.input("x"), builder.parameter("w0")});
+  TrainingGraph training = builder.finish({builder.op("h1", {h0, of_weight, builder.parameter("w1")})});
+  int changed = 0;
+  for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
+    if (training.graph.value(training.graph.nodes[n].outputs[0]).name != "d_t_by_h1") continue;
+    training.node_phase[n] = Phase::kBackwardWeight;
+    ++changed;
+  }
+  ASSERT_EQ(changed, 1);
+  PartitionOptions options;
+  options.cluster = {1, 2};
+  options.boundaries = {"h0"};
+  Plan plan;
+  partitionTraining(training, options, plan);
+  plan.schedule_orders = {"0F0,0I0,0W0,0F1,0B1", "1F0,1I0,1F1,1W0,1B1"};
+  EXPECT_EQ(executePrograms(emitPrograms(training, plan), 2), executeDefinition(training, 2));
 }
 
 // What a recomputation makes is gone when the backward passes of its microbatch are done, and the forward pass has not kept it.
