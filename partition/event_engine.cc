@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <queue>
+#include <set>
 #include <unordered_map>
 
 #include "ir/error.h"
@@ -43,6 +44,10 @@ struct Rank {
   std::deque<size_t> queue;   // background operations that the foreground has passed
   size_t beside = kNowhere;   // background operation under way
   std::vector<char> ended;    // by operation
+  bool computing = false;     // in the foreground
+  // With exposed messages:
+  int travelling = 0;          // messages that keep it from computing
+  std::deque<size_t> offered;  // messages that wait until it computes nothing
   int64_t held = 0;
 };
 
@@ -60,12 +65,16 @@ class Engine {
   }
 
   EngineResult run() {
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) advance(rank);
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) touched_.insert(rank);
+    settle();
     while (!events_.empty()) {
-      const Event event = events_.top();
-      events_.pop();
-      now_ = event.time;
-      event.arrival ? arrive(messages_[event.operation]) : finish(event.rank, event.operation);
+      now_ = events_.top().time;
+      while (!events_.empty() && events_.top().time == now_) {
+        const Event event = events_.top();
+        events_.pop();
+        event.arrival ? arrive(messages_[event.operation]) : finish(event.rank, event.operation);
+      }
+      settle();
     }
     for (size_t rank = 0; rank < ranks_.size(); ++rank) result_.stuck.push_back(firstUnfinished(ranks_[rank]));
     return std::move(result_);
@@ -89,8 +98,15 @@ class Engine {
     return std::all_of(operation.after.begin(), operation.after.end(), [&](size_t before) { return rank.ended[before] != 0; });
   }
 
-  // Starts what can start on a rank.
-  void advance(size_t index) {
+  // Starts what can start now. Messages first: what is posted at the moment when its receiver could begin to compute goes before that.
+  void settle() {
+    const std::vector<size_t> ranks(touched_.begin(), touched_.end());
+    touched_.clear();
+    for (const size_t rank : ranks) advance(rank, false);
+    for (const size_t rank : ranks) advance(rank, true);
+  }
+
+  void advance(size_t index, bool may_compute) {
     Rank& rank = ranks_[index];
     const std::vector<EngineOperation>& operations = request_.ranks[index];
     bool moved = true;
@@ -98,6 +114,8 @@ class Engine {
       moved = false;
       while (rank.running == kNowhere && rank.next < operations.size()) {
         const EngineOperation& operation = operations[rank.next];
+        const bool computes = operation.kind == Kind::kCompute && !operation.background;
+        if (computes && (!may_compute || rank.travelling > 0)) break;
         if (!operation.background && !ready(rank, operation)) break;
         const size_t current = rank.next++;
         if (operation.background) {
@@ -105,6 +123,7 @@ class Engine {
           continue;
         }
         if (!operation.posted) rank.running = current;
+        rank.computing = computes;
         start(index, current);
         moved = true;
       }
@@ -144,22 +163,29 @@ class Engine {
     }
   }
 
+  size_t messageOf(size_t rank, size_t operation) const { return message_of_.at(at(rank, operation).message); }
+
   void post(size_t rank, size_t index) {
-    Message& message = messages_[message_of_.at(at(rank, index).message)];
+    Message& message = messages_[messageOf(rank, index)];
     PIPESHARD_CHECK(!message.sender.known(), "message {} is sent twice", at(rank, index).message);
     PIPESHARD_CHECK(message.to != kNowhere, "message {} has no receiver", at(rank, index).message);
     message.sender = {rank, index};
     message.record = result_.messages.size();
     result_.messages.push_back({at(rank, index).message, static_cast<int>(rank), static_cast<int>(message.to), now_, now_, now_});
-    if (!request_.rendezvous || message.receiver.known()) transfer(message);
+    if (request_.exposed) {
+      ++ranks_[rank].travelling;
+      ranks_[message.to].computing ? ranks_[message.to].offered.push_back(messageOf(rank, index)) : transfer(message);
+    } else if (!request_.rendezvous || message.receiver.known()) {
+      transfer(message);
+    }
   }
 
   void want(size_t rank, size_t index) {
-    Message& message = messages_[message_of_.at(at(rank, index).message)];
+    Message& message = messages_[messageOf(rank, index)];
     PIPESHARD_CHECK(!message.receiver.known(), "message {} is received twice", at(rank, index).message);
     message.receiver = {rank, index};
     if (message.arrived) {
-      push(now_, true, rank, message_of_.at(at(rank, index).message));
+      push(now_, true, rank, messageOf(rank, index));
     } else if (request_.rendezvous && message.sender.known()) {
       transfer(message);
     }
@@ -172,10 +198,17 @@ class Engine {
     times.started = request_.contention ? std::max(now_, free) : now_;
     free = times.started + send.occupancy;
     times.arrived = free + send.latency;
+    if (request_.exposed) ++ranks_[message.to].travelling;
     push(times.arrived, true, message.sender.rank, message_of_.at(send.message));
   }
 
   void arrive(Message& message) {
+    if (!message.arrived && request_.exposed) {
+      for (const size_t rank : {message.sender.rank, message.to}) {
+        --ranks_[rank].travelling;
+        touched_.insert(rank);
+      }
+    }
     message.arrived = true;
     if (!message.receiver.known()) return;
     OperationTimes& times = result_.ranks[message.receiver.rank][message.receiver.operation];
@@ -191,9 +224,13 @@ class Engine {
     result_.ranks[index][operation].end = now_;
     result_.end = std::max(result_.end, now_);
     changeMemory(index, at(index, operation).memory_at_end);
-    if (rank.running == operation) rank.running = kNowhere;
+    if (rank.running == operation) {
+      rank.running = kNowhere;
+      rank.computing = false;
+      for (; !rank.offered.empty(); rank.offered.pop_front()) transfer(messages_[rank.offered.front()]);
+    }
     if (rank.beside == operation) rank.beside = kNowhere;
-    advance(index);
+    touched_.insert(index);
   }
 
   void changeMemory(size_t index, int64_t change) {
@@ -219,6 +256,7 @@ class Engine {
   std::unordered_map<int64_t, std::vector<Place>> meetings_;
   std::map<std::pair<size_t, size_t>, Ticks> link_free_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::set<size_t> touched_;  // ranks where something may start now
   int64_t order_ = 0;
   Ticks now_ = 0;
 };

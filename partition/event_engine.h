@@ -42,6 +42,9 @@ struct EngineRequest {
   std::vector<std::vector<EngineOperation>> ranks;
   bool contention = true;   // the messages from one rank to another share a link, one after the other
   bool rendezvous = false;  // a message starts when it is posted and wanted; else when it is posted
+  // A message travels while neither of its two ranks computes: it starts when it is posted and its receiver is between two operations that
+  // compute, and neither of them computes before it has arrived. (Not with `rendezvous`.)
+  bool exposed = false;
 };
 
 struct OperationTimes {

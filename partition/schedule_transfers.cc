@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <deque>
-#include <map>
+#include <utility>
 
 #include "ir/error.h"
 
@@ -75,6 +75,7 @@ class TransferPlacer {
     std::deque<Action> todo;  // passes and sends
     std::vector<Action> done;
     std::vector<Action> waiting;  // received, but not used yet
+    int64_t now = 0;              // when it came so far, if messages take no time: F, I, W take 1, B 2
   };
 
   size_t receiver(const Action& send) const { return static_cast<size_t>(rank_of_stage_[static_cast<size_t>(receiveOf(send).stage)]); }
@@ -98,6 +99,7 @@ class TransferPlacer {
     from.todo.pop_front();
     to.done.push_back(receiveOf(send));
     to.waiting.push_back(receiveOf(send));
+    from.now = to.now = std::max(from.now, to.now);
   }
 
   bool runOne(Rank& rank) {
@@ -114,6 +116,7 @@ class TransferPlacer {
     if (const std::optional<Action> receive = receiveBefore(action, rank_of_stage_)) {
       rank.waiting.erase(std::find(rank.waiting.begin(), rank.waiting.end(), *receive));
     }
+    if (isPass(action.kind)) rank.now += action.kind == ActionKind::kBackward ? 2 : 1;
     rank.done.push_back(action);
     rank.todo.pop_front();
     return true;
@@ -131,12 +134,17 @@ class TransferPlacer {
     return moved;
   }
 
-  // Of the ranks that are stuck with a message, the one whose receiver holds the fewest.
+  // Of the messages that ranks are stuck with, the one that both sides can exchange first; then the one whose receiver holds the fewest.
   bool relieve() {
     Rank* best = nullptr;
+    std::pair<int64_t, size_t> best_cost;
     for (Rank& rank : ranks_) {
       if (rank.todo.empty() || !isSend(rank.todo.front().kind)) continue;
-      if (!best || ranks_[receiver(rank.todo.front())].waiting.size() < ranks_[receiver(best->todo.front())].waiting.size()) best = &rank;
+      const Rank& to = ranks_[receiver(rank.todo.front())];
+      const std::pair<int64_t, size_t> cost(std::max(rank.now, to.now), to.waiting.size());
+      if (best && best_cost <= cost) continue;
+      best = &rank;
+      best_cost = cost;
     }
     if (best) transfer(*best);
     return best != nullptr;

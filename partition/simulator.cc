@@ -22,15 +22,13 @@ class ScheduleSimulation {
   explicit ScheduleSimulation(const SimulationRequest& request) : request_(request), schedule_(request.schedule) {
     PIPESHARD_CHECK(std::ssize(request.stages) == schedule_.stages, "{} stages have times, the schedule has {}", request.stages.size(),
                     schedule_.stages);
-    const bool exposed = request.communication == CommunicationModel::kExposed;
     engine_.contention = request.contention;
-    engine_.rendezvous = exposed;
-    actions_ = exposed ? withTransfers(schedule_) : withDirectTransfers();
+    engine_.exposed = request.communication == CommunicationModel::kExposed && request.latency + request.occupancy > 0;
+    actions_ = withDirectTransfers();
     engine_.ranks.resize(actions_.size());
     for (size_t rank = 0; rank < actions_.size(); ++rank) {
       if (!schedule_.asynchronous()) addUpdates(static_cast<int>(rank));
       for (const Action& action : actions_[rank]) engine_.ranks[rank].push_back(operation(action));
-      if (exposed) waitForTransfers(engine_.ranks[rank]);
     }
   }
 
@@ -86,20 +84,6 @@ class ScheduleSimulation {
     if (!leaves(action.stage, other)) return;
     if (before) order.push_back({action.stage, forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward, action.microbatch});
     if (!before) order.push_back({action.stage, forward ? ActionKind::kSendForward : ActionKind::kSendBackward, action.microbatch});
-  }
-
-  // Transfers between two passes are posted together; the next pass waits for all of them.
-  static void waitForTransfers(std::vector<EngineOperation>& operations) {
-    std::vector<size_t> transfers;
-    for (size_t i = 0; i < operations.size(); ++i) {
-      if (operations[i].kind == Kind::kCompute) {
-        operations[i].after = std::move(transfers);
-        transfers.clear();
-        continue;
-      }
-      operations[i].posted = true;
-      transfers.push_back(i);
-    }
   }
 
   [[noreturn]] void failStuck(const EngineResult& result) const {

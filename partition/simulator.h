@@ -33,8 +33,8 @@ struct PassTimes {
 
 enum class CommunicationModel : uint8_t {
   kOverlapped,  // transfers run beside compute: a message arrives `latency + occupancy` after its pass ended
-  // What a rank sends and receives between two passes is under way together, in the order of withTransfers; a message starts when sender
-  // and receiver are both at it, and neither computes before it has arrived.
+  // A message travels while neither of its two ranks computes: it waits until its receiver's pass ends, whether the next one needs it or
+  // not, and both ranks wait until it has arrived. Messages that take no time are as if overlapped.
   kExposed,
 };
 

@@ -153,6 +153,10 @@ CommandFunction addSimulateCommand(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group(kPlan);
+  sub->add_option("--measured", command->plan.measured,
+                  "Take durations from a trace of `run --trace`, of this plan or one with the same stages")
+      ->type_name("TRACE")
+      ->group(kPlan);
   sub->add_flag("--eager", command->plan.eager, "Messages travel before they are wanted, as over a network (default: as in shared memory)")
       ->group(kPlan);
   const auto contention = [command](int64_t) { command->bare.no_contention = command->plan.no_contention = true; };

@@ -1,6 +1,7 @@
 // `simulate` of a plan directory: the programs that the runtime would run, with durations by the cost model.
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,6 +10,7 @@
 #include "partition/program_simulation.h"
 #include "runtime/executor.h"
 #include "tools/console.h"
+#include "tools/measured_costs.h"
 #include "tools/planning.h"
 #include "tools/program_costs.h"
 #include "tools/sharding_tables.h"
@@ -31,6 +33,8 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
   model.bytes_per_ns = request.device_gbytes;
   const LinkCost link = {static_cast<int64_t>(request.link_us * 1000), request.link_gbytes};
   model.links = {link};
+  std::optional<MeasuredDurations> measured;
+  if (!request.measured.empty()) measured = MeasuredDurations::read(request.measured);
   std::vector<ProgramCosts> costs;
   int ranks = 1;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -38,6 +42,10 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
     RankImage image = loadRank(folder.string());
     ranks = image.program.world_size;
     costs.push_back(programCosts(image, model));
+    if (measured && measured->apply(image.program, costs.back()) == 0) {
+      fail(ErrorCode::kConfiguration, "{}: says nothing of what rank {} computes; expected the trace of a plan with the same stages",
+           request.measured, rank);
+    }
     result.programs.push_back(std::move(image.program));
   }
   result.simulation = simulatePrograms({.programs = result.programs,

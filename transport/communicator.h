@@ -60,8 +60,7 @@ class Communicator {
   // Waits for the matching send; sizes must agree (Error(kInternal) names both).
   virtual void receive(int peer, std::span<std::byte> data) = 0;
   // Posts a receive and returns at once. `data` belongs to it until wait() has returned, which is to be called before the next receive from
-  // this peer. Over networks the bytes come meanwhile; a transport without that (shared memory, where they are copied in no time) receives
-  // in wait().
+  // this peer. All transports so far receive in wait(); one may let the bytes come before.
   virtual std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data);
 
   // Element counts are per rank; `count` elements of `type` at each pointer unless said otherwise. In place (input ==

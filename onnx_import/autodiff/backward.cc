@@ -23,7 +23,9 @@ struct Contribution {
 class Differentiation {
  public:
   Differentiation(BackwardBuilder& builder, ValueId loss, const std::vector<ValueId>& parameters)
-      : builder_(builder), loss_(loss), parameters_(parameters), forward_nodes_(builder.graph().nodes.size()) {}
+      : builder_(builder), loss_(loss), parameters_(parameters), forward_nodes_(builder.graph().nodes.size()) {
+    builder_.setTrained(parameters);
+  }
 
   Gradients run() {
     markActive();

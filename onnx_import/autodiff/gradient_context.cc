@@ -157,7 +157,7 @@ std::optional<std::vector<int64_t>> GradientContext::constantIntegers(size_t pos
 
 std::optional<double> GradientContext::constantNumber(ValueId value) const {
   const Constant* constant = builder_.graph().constant(value);
-  if (constant == nullptr || !hasOneElement(constant->shape)) return std::nullopt;
+  if (constant == nullptr || !hasOneElement(constant->shape) || builder_.isTrained(value)) return std::nullopt;
   return numericElements(*constant).front();
 }
 

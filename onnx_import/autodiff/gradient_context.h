@@ -45,6 +45,10 @@ class BackwardBuilder {
   ValueId transposeProduct(NodeId gemm);
   bool isReplaced(ValueId value) const { return replaced_.contains(value); }
 
+  // Initializers that training changes: what they hold now is no constant.
+  void setTrained(const std::vector<ValueId>& parameters) { trained_.insert(parameters.begin(), parameters.end()); }
+  bool isTrained(ValueId value) const { return trained_.contains(value); }
+
   // By node index: the forward node of each backward node, invalid for all others.
   const std::vector<NodeId>& forwardNodes() const { return forward_nodes_; }
 
@@ -58,6 +62,7 @@ class BackwardBuilder {
   std::vector<NodeId> forward_nodes_;
   std::map<std::string, int> name_uses_;
   std::set<ValueId> replaced_;
+  std::set<ValueId> trained_;
 };
 
 class GradientContext {

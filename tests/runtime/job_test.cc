@@ -225,6 +225,52 @@ TEST(RunJob, LeavesATraceThatShowsWhereItHung) {
   EXPECT_EQ(unfinished, (std::vector<std::string>{"0 receive", "1 compute"}));
 }
 
+// Every sum in the background, by workers' second threads.
+std::vector<RankImage> imagesWithLanes(int ranks) {
+  std::vector<RankImage> images = shardedPipelineImages(ranks);
+  std::vector<Program> programs;
+  for (RankImage& image : images) {
+    for (Instruction& instruction : image.program.instructions) instruction.background = instruction.kind == InstructionKind::kAllReduce;
+    programs.push_back(image.program);
+  }
+  verifyPrograms(programs);
+  return images;
+}
+
+TEST(RunJob, ComputesTheSameBitsInTheBackground) {
+  Plan before(shardedPipelineImages(3)), beside(imagesWithLanes(3));
+  for (Plan* plan : {&before, &beside}) {
+    plan->spec.steps = 20;
+    plan->spec.dump_directory = plan->folder.file("dump");
+    plan->spec.dump = {true, true, true};
+    runJob(plan->spec);
+  }
+  for (const int64_t step : {1, 20}) {
+    const StepDump want = StepDump::open(before.spec.dump_directory, step, 3), got = StepDump::open(beside.spec.dump_directory, step, 3);
+    for (const std::string& name : want.names()) EXPECT_TRUE(got.read(name).bytes == want.read(name).bytes) << name;
+  }
+}
+
+TEST(RunJob, NamesAWorkerThatWasKilledWhileOthersMeetItInTheBackground) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    Plan plan(imagesWithLanes(3));
+    plan.spec.steps = kEndless;
+    plan.spec.transfer_timeout = std::chrono::seconds(60);
+    std::vector<int> pids;
+    Clock::time_point killed;
+    EXPECT_ERROR(runJob(plan.spec,
+                        [&](const JobProgress& progress) {
+                          if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
+                          if (progress.kind != JobProgress::Kind::kStep || progress.step != 30) return;
+                          ::kill(pids[1], signal);
+                          killed = Clock::now();
+                        }),
+                 ErrorCode::kPeerUnavailable, "worker of rank 1");
+    EXPECT_LT(Clock::now() - killed, std::chrono::seconds(10));
+    EXPECT_TRUE(waitUntilGone(pids, std::chrono::seconds(2)));
+  }
+}
+
 TEST(RunJob, NamesAWorkerThatIsKilledWhileLoading) {
   Plan plan;
   EXPECT_ERROR(runJob(plan.spec,

@@ -3,19 +3,21 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/background.h"
 #include "sharding/spmd_rewrite.h"
 #include "tools/planning.h"
 
 namespace pipeshard {
 namespace {
 
-PlannedTraining plannedBy(const std::string& model, const std::string& method) {
+PlannedTraining plannedBy(const std::string& model, const std::string& method, int64_t bucket_bytes = kDefaultBucketBytes) {
   PlanRequest request;
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/" + model + ".onnx";
   request.dimensions = {"batch=8"};
   request.optimizer = "adamw:lr=0.001";
   request.cluster = "1x4";
   request.microbatches = 2;
+  request.bucket_bytes = bucket_bytes;
   request.partition.stages = "uniform:1";
   request.partition.sharding.method = method;
   return planTraining(request, [](const std::string&) {});
@@ -61,6 +63,18 @@ TEST_P(PredictedCost, IsCountedInThePrograms) {
   EXPECT_EQ(counted.compute_ns, sharding.compute_ns);
   EXPECT_EQ(counted.communication_ns, sharding.communication_ns);
   EXPECT_GT(counted.communication_ns, 0);
+}
+
+// Views that several parts of a pass read are in each of them: they are computed again, nothing is communicated again.
+TEST(PredictedCommunication, IsThatOfGradientsInBuckets) {
+  for (const char* method : {"data-parallel", "zero2", "zero3", "megatron:2,2"}) {
+    const PlannedTraining planned = plannedBy("gpt2", method, 2000);
+    const ShardingPlan& sharding = *planned.plan.stages.at(0).sharding;
+    const WorkCount counted = countedOf(planned);
+    EXPECT_EQ(counted.communication_ns, sharding.communication_ns) << method;
+    EXPECT_GE(counted.compute_ns, sharding.compute_ns) << method;
+    EXPECT_FALSE(backgroundWaits(planned.whole.ranks.back().program).lane.empty()) << method;
+  }
 }
 
 std::vector<std::pair<std::string, std::string>> cases() {

@@ -124,6 +124,22 @@ TEST(TrainingGraph, GivesAPartOfItsOwnToEveryUseOfAParameter) {
   checkLossGradients(test, loss);
 }
 
+// Its value is an initializer in memory, but no constant: the next step has another.
+TEST(TrainingGraph, ReadsAWeightOfOneElementWhereAGradientNeedsIt) {
+  TestGraph test;
+  const ValueId h = test.op("Mul", {test.input("x", randomTensor({4, 3}, 1)), test.parameter("w1", {1})});
+  const ValueId factor = test.parameter("w2", {1});
+  test.graph().initializers[factor] = makeConstant<double>({1}, {0.8});
+  const TrainingGraph training = build(test, sumOf(test, test.op("Mul", {h, factor})));
+  const UseDef uses = computeUseDef(training.graph);
+  bool reads = false;
+  for (NodeId reader : uses.consumers.at(findValue(training.graph, "w2").index())) {
+    const Phase phase = training.node_phase.at(reader.index());
+    reads = reads || phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight;
+  }
+  EXPECT_TRUE(reads);
+}
+
 TEST(TrainingGraph, LeavesAParameterWithoutGradientAlone) {
   TestGraph test;
   const ValueId x = test.parameter("x", {3});

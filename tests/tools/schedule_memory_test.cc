@@ -1,0 +1,136 @@
+// How much the arena of a rank sets aside for what microbatches leave behind between their passes: GPT-2, stage by stage, against the
+// schedule's own count.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "ir/program.h"
+#include "partition/partition.h"
+#include "runtime/memory_plan.h"
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using Microbatch = std::pair<int, int>;  // stage, microbatch
+
+struct Planned {
+  Plan plan;
+  std::vector<Program> programs;
+};
+
+Planned planExample(const std::string& schedule, const std::string& recomputation) {
+  const TemporaryFolder folder;
+  const CommandResult result = runPipeshard({"plan", "examples/gpt2.onnx", "--dim", "batch=8", "--cluster", "1x4", "--microbatches", "8",
+                                             "--schedule", schedule, "--recompute", recomputation, "-o", folder.file("plan")});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  Planned planned{planFromJson(readFile(folder.path() / "plan/plan.json")), {}};
+  for (int rank = 0; rank < 4; ++rank)
+    planned.programs.push_back(programFromJson(readFile(folder.path() / fmt::format("plan/ranks/{:04}/program.json", rank))));
+  return planned;
+}
+
+// What a forward pass reads or makes and the backward passes of its microbatch read.
+std::map<Microbatch, std::set<BufferId>> stashes(const Program& program) {
+  std::map<Microbatch, std::set<BufferId>> forward, stash;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.kind != InstructionKind::kRun || instruction.microbatch < 0) continue;
+    const Subgraph& subgraph = program.subgraphs[instruction.subgraph.index()];
+    const Microbatch at{instruction.stage, instruction.microbatch};
+    if (subgraph.phase == Phase::kForward && !subgraph.recomputation) {
+      forward[at].insert(instruction.inputs.begin(), instruction.inputs.end());
+      forward[at].insert(instruction.outputs.begin(), instruction.outputs.end());
+    } else if (subgraph.phase != Phase::kPrologue) {
+      for (BufferId id : instruction.inputs) {
+        const bool own = program.buffer(id).name.ends_with(fmt::format("@{}", instruction.microbatch));
+        if (own && forward[at].contains(id)) stash[at].insert(id);
+      }
+    }
+  }
+  return stash;
+}
+
+int64_t alignedBytes(const LiveBlock& block) { return (block.bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment; }
+
+std::vector<LiveBlock> intervalsOf(const Program& program) {
+  Accumulation none;
+  none.place.resize(program.buffers.size());
+  return bufferIntervals(program, none);
+}
+
+// The most bytes of stashes that the arena's intervals have at one instruction. Stages of a rank hold some buffers together.
+int64_t measured(const Program& program) {
+  const std::vector<LiveBlock> intervals = intervalsOf(program);
+  std::set<BufferId> all;
+  for (const auto& [at, buffers] : stashes(program)) all.insert(buffers.begin(), buffers.end());
+  std::vector<int64_t> change(program.instructions.size() + 2);
+  for (BufferId id : all) {
+    change[static_cast<size_t>(intervals[id.index()].begin)] += alignedBytes(intervals[id.index()]);
+    change[static_cast<size_t>(intervals[id.index()].end)] -= alignedBytes(intervals[id.index()]);
+  }
+  int64_t live = 0, most = 0;
+  for (int64_t bytes : change) most = std::max(most, live += bytes);
+  return most;
+}
+
+// What the schedule says: every microbatch of a stage from its F to its B or W, with all that it leaves behind.
+int64_t counted(const Program& program, const std::vector<Action>& order) {
+  const std::vector<LiveBlock> intervals = intervalsOf(program);
+  const std::map<Microbatch, std::set<BufferId>> stash = stashes(program);
+  std::set<Microbatch> held;
+  int64_t most = 0;
+  for (const Action& action : order) {
+    if (action.kind == ActionKind::kForward) held.insert({action.stage, action.microbatch});
+    std::set<BufferId> buffers;
+    for (const Microbatch& at : held) {
+      const auto found = stash.find(at);
+      if (found != stash.end()) buffers.insert(found->second.begin(), found->second.end());
+    }
+    int64_t bytes = 0;
+    for (BufferId id : buffers) bytes += alignedBytes(intervals[id.index()]);
+    most = std::max(most, bytes);
+    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) held.erase({action.stage, action.microbatch});
+  }
+  return most;
+}
+
+int64_t largestMessage(const Program& program) {
+  const std::vector<LiveBlock> intervals = intervalsOf(program);
+  int64_t largest = 0;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.kind != InstructionKind::kReceive || instruction.microbatch < 0) continue;
+    largest = std::max(largest, alignedBytes(intervals[instruction.outputs[0].index()]));
+  }
+  return largest;
+}
+
+TEST(ScheduleMemory, ArenasHoldWhatThePeaksOfSchedulesCount) {
+  for (const ScheduleFamily& family : scheduleFamilies()) {
+    if (family.asynchronous || makeSchedule(family.name, 4, 8).forward_only) continue;
+    for (const std::string recomputation : {"never", "always"}) {
+      const Planned planned = planExample(family.name, recomputation);
+      const Schedule schedule = scheduleOf(planned.plan);
+      for (size_t rank = 0; rank < planned.programs.size(); ++rank) {
+        SCOPED_TRACE(fmt::format("{}, rank {}, {}", family.name, rank, recomputation));
+        const int64_t held = measured(planned.programs[rank]);
+        const int64_t said = counted(planned.programs[rank], schedule.orders[rank]);
+        EXPECT_GT(held, 0);
+        // What only I reads goes before W. With several stages on a rank, messages come in the order in which the other rank sends them:
+        // the input of one stage may be there before its F, while another stage waits for its own.
+        EXPECT_LE(held, said + (family.chunks > 1 ? largestMessage(planned.programs[rank]) : 0));
+        if (!family.splits_backward && family.chunks == 1) {
+          EXPECT_EQ(held, said);
+          const std::map<Microbatch, std::set<BufferId>> stash = stashes(planned.programs[rank]);
+          EXPECT_EQ(said % peakActivations(schedule.orders[rank]), 0);
+          EXPECT_EQ(stash.size(), 8u);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pipeshard
