@@ -52,6 +52,9 @@ CommandFunction addReportCommand(CLI::App& app) {
   sub->add_option("-o,--output", command->output, "Write the page here (default: DIR/report.html)")->type_name("FILE");
   sub->add_option("--trace", command->request.trace, "Show what `run --trace` recorded (default: what `validate` did, if it has run)")
       ->type_name("FILE");
+  sub->add_option("--measured", command->request.durations,
+                  "Predict with the durations of this trace, as `simulate --measured` does\n(default: by the cost model)")
+      ->type_name("TRACE");
   sub->add_option("--step", command->request.step, "The step of the trace that is shown (default: its last)")
       ->check(CLI::PositiveNumber)
       ->type_name("N");

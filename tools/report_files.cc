@@ -42,7 +42,10 @@ RenderedReport renderDirectory(const ReportRequest& request) {
   input.validation = validation ? &*validation : nullptr;
   input.parameters = readParameters(plan, request.directory);
   input.memory = readMemory(plan, request.directory);
-  input.predicted = simulatePlan({.directory = request.directory}).trace;
+  PlanSimulationRequest simulation;
+  simulation.directory = request.directory;
+  simulation.measured = request.durations;
+  input.predicted = simulatePlan(simulation).trace;
   RenderedReport rendered;
   if (!request.trace.empty() || fs::exists(recorded)) {
     rendered.measured = recorded.string();

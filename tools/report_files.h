@@ -14,7 +14,9 @@ struct ValidationReport;  // runtime/validate.h
 struct ReportRequest {
   std::string directory;
   std::string trace = {};  // what `run --trace` recorded; "": the directory's trace.json, if there is one
-  int64_t step = 0;        // of the trace; 0: its last
+  // Durations for what is predicted, from a trace (simulate --measured); "": by the cost model.
+  std::string durations = {};
+  int64_t step = 0;  // of the trace; 0: its last
 };
 
 struct RenderedReport {

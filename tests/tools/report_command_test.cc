@@ -44,6 +44,8 @@ TEST(ReportCommand, ShowsWhatWasPlannedThenWhatWasMeasured) {
   const CommandResult run = runPipeshard({"run", plan, "--steps", "3", "--trace", folder.file("run.json")});
   ASSERT_EQ(run.exit_code, 0) << run.errors;
   EXPECT_EQ(runPipeshard({"report", plan, "--trace", folder.file("run.json"), "--step", "2"}).exit_code, 0);
+  EXPECT_EQ(runPipeshard({"report", plan, "--measured", folder.file("run.json"), "-o", folder.file("fourth.html")}).exit_code, 0);
+  EXPECT_NE(readFile(folder.file("fourth.html")), second);  // another prediction
   const CommandResult missing = runPipeshard({"report", plan, "--trace", folder.file("run.json"), "--step", "9"});
   EXPECT_EQ(missing.exit_code, 78);
   EXPECT_THAT(missing.errors, HasSubstr("no events of step 9"));
