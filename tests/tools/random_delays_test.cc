@@ -123,7 +123,7 @@ TEST(RandomDelays, NeitherHangASchedulesProgramsNorChangeTheirResults) {
   }
   for (const auto& [what, why] : refused) fmt::print("not run: {}: {}\n", what, why);
   for (const ScheduleFamily& family : scheduleFamilies()) {
-    if (family.asynchronous || family.name == "forward-only") continue;
+    if (family.name == "forward-only") continue;  // nothing is trained
     EXPECT_GT(done[family.name], 0u) << family.name;
   }
   fmt::print("{} runs of {} schedules\n", runs, done.size());
