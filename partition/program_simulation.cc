@@ -131,7 +131,7 @@ class RankOperations {
     push(operation, 0);
   }
 
-  void addParts(EngineOperation first) {
+  void addParts(const EngineOperation& first) {
     const std::vector<WorkPart>& parts = costs_.instructions[at_];
     for (size_t part = 0; part < std::max<size_t>(parts.size(), 1); ++part) {
       const WorkPart work = parts.empty() ? WorkPart{} : parts[part];

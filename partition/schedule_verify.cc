@@ -143,7 +143,8 @@ class Verifier {
 
   // What must be complete before `action` can run; with messages in the orders, on its own rank.
   std::vector<Action> needs(const Action& action) const {
-    const auto [stage, kind, k, overlaps] = action;
+    const int stage = action.stage, k = action.microbatch;
+    const ActionKind kind = action.kind;
     const auto backward = [&](int s, ActionKind half) { return Action{s, find(s, half, k) ? half : ActionKind::kBackward, k}; };
     if (isSend(kind)) {
       if (kind == ActionKind::kSendForward) return {{stage, ActionKind::kForward, k}};

@@ -205,6 +205,7 @@ std::vector<PassTimes> equalStages(const Schedule& schedule, const PassTimes& sh
   std::vector<PassTimes> stages;
   for (const int rank : schedule.rank_of_stage) {
     const int64_t chunks = std::count(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), rank);
+    PIPESHARD_CHECK(chunks > 0, "rank {} has no stage", rank);
     const auto part = [&](int64_t whole) {
       PIPESHARD_CHECK(whole % chunks == 0, "{} does not divide by the {} stages of rank {}", whole, chunks, rank);
       return whole / chunks;

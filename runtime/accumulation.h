@@ -24,9 +24,9 @@ struct Accumulation {
   BufferId placeOf(BufferId id) const { return place[id.index()].valid() ? place[id.index()] : id; }
 };
 
-// A buffer is computed in its accumulator when one kRun (not in the background) writes it, only one kAccumulate reads it, it is no result, and no
-// instruction from the run up to the accumulation touches the accumulator. `may_add(run, o)`: can the run add its output o to
-// what is there?
+// A buffer is computed in its accumulator when one kRun (not in the background) writes it, only one kAccumulate reads it, it is no result,
+// and no instruction from the run up to the accumulation touches the accumulator. `may_add(run, o)`: can the run add its output o to what
+// is there?
 Accumulation findAccumulation(const Program& program, const std::function<bool(const Instruction& run, size_t output)>& may_add);
 
 }  // namespace pipeshard

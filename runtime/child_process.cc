@@ -1,6 +1,7 @@
 #include "runtime/child_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -17,6 +18,7 @@ namespace pipeshard {
 namespace {
 
 constexpr int kCannotExecute = 127;
+constexpr int kLongestStart = 8'000;  // milliseconds from fork to exec
 std::atomic<int> signal_pipe{-1};
 
 void onSignal(int signal) {
@@ -93,6 +95,15 @@ ChildProcess ChildProcess::start(const std::string& executable, const std::vecto
   if (child.pid_ == 0) becomeWorker(executable.c_str(), argv.data(), envp.data(), parent, report_write.get(), is_command);
 
   report_write.reset();
+  ::pollfd begun{report_read.get(), POLLIN, 0};
+  int ready = -1;
+  do {
+    ready = ::poll(&begun, 1, kLongestStart);
+  } while (ready < 0 && errno == EINTR);
+  if (ready == 0) {
+    fail(ErrorCode::kPeerUnavailable, "a worker (pid {}) did not begin within {} s of its start; something has stopped it", child.pid_,
+         kLongestStart / 1000);
+  }
   int reason = 0;
   ssize_t got = -1;
   do {

@@ -17,7 +17,7 @@ class ChildProcess {
   // `arguments` without argv[0]. `environment` ("NAME=value") overrides that of this process. Standard input is /dev/null,
   // standard output goes where standard error goes, SIGINT and SIGTERM are ignored (the parent decides when it ends); not so with
   // `is_command`: then it reads, writes and is interrupted as if the user had started it.
-  // Errors: kMissingInput (cannot be executed), kOutOfMemory (cannot fork).
+  // Errors: kMissingInput (cannot be executed), kOutOfMemory (cannot fork), kPeerUnavailable (stopped before it has begun).
   static ChildProcess start(const std::string& executable, const std::vector<std::string>& arguments,
                             const std::vector<std::string>& environment, bool is_command = false);
   ChildProcess(ChildProcess&& other) noexcept;

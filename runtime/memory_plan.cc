@@ -43,22 +43,6 @@ Placement placeInOrder(std::span<const LiveBlock> blocks, const std::vector<size
 
 std::string megabytes(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
-int64_t& partOf(MemoryParts& parts, BufferKind kind) {
-  switch (kind) {
-    case BufferKind::kParameter:
-    case BufferKind::kWeightVersion:
-    case BufferKind::kWeight: return parts.parameters;
-    case BufferKind::kOptimizerState:
-    case BufferKind::kForwardState:
-    case BufferKind::kStep: return parts.states;
-    case BufferKind::kGradient:
-    case BufferKind::kAccumulator: return parts.gradients;
-    case BufferKind::kInput:
-    case BufferKind::kActivation: return parts.activations;
-  }
-  return parts.activations;
-}
-
 // The moment when most bytes are live. Only begins can be maxima.
 int64_t peakMoment(std::span<const LiveBlock> blocks, int64_t& peak_bytes) {
   std::map<int64_t, int64_t> change;
@@ -80,6 +64,22 @@ int64_t peakMoment(std::span<const LiveBlock> blocks, int64_t& peak_bytes) {
 }
 
 }  // namespace
+
+int64_t& partOf(MemoryParts& parts, BufferKind kind) {
+  switch (kind) {
+    case BufferKind::kParameter:
+    case BufferKind::kWeightVersion:
+    case BufferKind::kWeight: return parts.parameters;
+    case BufferKind::kOptimizerState:
+    case BufferKind::kForwardState:
+    case BufferKind::kStep: return parts.states;
+    case BufferKind::kGradient:
+    case BufferKind::kAccumulator: return parts.gradients;
+    case BufferKind::kInput:
+    case BufferKind::kActivation: return parts.activations;
+  }
+  return parts.activations;
+}
 
 Placement placeBlocks(std::span<const LiveBlock> blocks) {
   std::vector<size_t> order;

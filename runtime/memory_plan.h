@@ -47,6 +47,9 @@ struct MemoryParts {
   int64_t total() const { return parameters + states + gradients + activations + workspace + padding; }
 };
 
+// The part that a buffer of this kind counts in.
+int64_t& partOf(MemoryParts& parts, BufferKind kind);
+
 struct MemoryPlan {
   std::vector<int64_t> offsets;  // by buffer; that of the accumulator for one that is computed there
   int64_t workspace_offset = 0;

@@ -2,7 +2,9 @@
 
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,8 +48,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "pipeshard 0.1.0");
   app.footer(kFooter);
   std::vector<std::pair<CLI::App*, CommandFunction>> commands;
-  for (auto* add : {addInspectCommand, addPlanCommand, addExplainCommand, addSimulateCommand, addReportCommand, addValidateCommand, addRunCommand,
-                    addNodeCommand, addWorkerCommand}) {
+  for (auto* add : {addInspectCommand, addPlanCommand, addExplainCommand, addSimulateCommand, addReportCommand, addValidateCommand,
+                    addRunCommand, addNodeCommand, addWorkerCommand}) {
     CommandFunction run = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(run));
   }
@@ -68,6 +70,9 @@ int main(int argc, char** argv) {
     return 128 + error.signal();
   } catch (const Error& error) {
     return report(error);
+  } catch (const std::filesystem::filesystem_error& error) {
+    const std::string path = error.path1().empty() ? "a path without a name" : error.path1().string();
+    return report(Error(ErrorCode::kConfiguration, fmt::format("{} cannot be used: {}; give another path", path, error.code().message())));
   } catch (const std::bad_alloc&) {
     return report(Error(ErrorCode::kOutOfMemory, "this process ran out of memory"));
   } catch (const std::exception& error) {

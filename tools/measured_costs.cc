@@ -11,6 +11,8 @@
 namespace pipeshard {
 namespace {
 
+bool isPass(Phase phase) { return phase == Phase::kForward || phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight; }
+
 bool isDigit(char c) { return c >= '0' && c <= '9'; }
 
 // Without numbers of microbatches: "0F3" and "recompute 0F3" lose the last one, "load x@3" what follows the @.
@@ -58,19 +60,23 @@ MeasuredDurations MeasuredDurations::read(const std::string& path) {
   return result;
 }
 
-size_t MeasuredDurations::apply(const Program& program, ProgramCosts& costs) const {
-  size_t applied = 0;
+std::string MeasuredDurations::apply(const Program& program, ProgramCosts& costs) const {
+  std::string missing;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     std::vector<WorkPart>& parts = costs.instructions[i];
     if (parts.size() != 1 || parts[0].group >= 0) continue;
     const std::string stem = stemOf(traceName(program, program.instructions[i]));
     const auto own = by_rank_.find({program.rank, stem});
     const auto other = anywhere_.find(stem);
-    if (other == anywhere_.end()) continue;
+    if (other == anywhere_.end()) {
+      const SubgraphId subgraph = program.instructions[i].subgraph;
+      const bool pass = subgraph.valid() && isPass(program.subgraphs[subgraph.index()].phase);
+      if (pass && missing.empty()) missing = traceName(program, program.instructions[i]);
+      continue;
+    }
     parts[0].compute = own != by_rank_.end() ? own->second : other->second;
-    ++applied;
   }
-  return applied;
+  return missing;
 }
 
 }  // namespace pipeshard

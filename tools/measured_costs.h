@@ -17,8 +17,8 @@ class MeasuredDurations {
   static MeasuredDurations read(const std::string& path);
 
   // Replaces the costs of instructions without collectives that the trace has: the median of the same on the same rank, else (a plan of
-  // another shape) on any rank. Returns how many.
-  size_t apply(const Program& program, ProgramCosts& costs) const;
+  // another shape) on any rank. Returns the first forward or backward pass that the trace lacks, by name; "" if it has all.
+  std::string apply(const Program& program, ProgramCosts& costs) const;
 
  private:
   std::map<std::pair<int, std::string>, Ticks> by_rank_;

@@ -111,8 +111,9 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
       ->type_name("ROWS")
       ->check(positiveWhole());
   command
-      .add_option("--microbatches", request.microbatches,
-                  "How many parts the batch is cut into: equal ones, or such as differ by one example\n(default: at most two per stage)")
+      .add_option(
+          "--microbatches", request.microbatches,
+          "How many parts the batch is cut into: equal ones, or such as differ by one example\n(default: at most two per pipeline rank)")
       ->check(positiveWhole());
   command
       .add_option_function<std::string>(

@@ -95,6 +95,15 @@ std::string shellWord(const std::string& word) {
   return quoted + "'";
 }
 
+// "0:always,2:except-last"; empty where nothing is recomputed.
+std::string recomputedStages(const Plan& plan) {
+  std::vector<std::string> stages;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    if (plan.stages[s].recomputation != "never") stages.push_back(fmt::format("{}:{}", s, plan.stages[s].recomputation));
+  }
+  return fmt::format("{}", fmt::join(stages, ","));
+}
+
 std::string planCommand(const Plan& plan) {
   std::string command = "pipeshard plan " + shellWord(plan.model_path);
   const auto add = [&](const char* option, const std::string& value) { command += fmt::format(" \\\n  {} {}", option, shellWord(value)); };
@@ -104,10 +113,12 @@ std::string planCommand(const Plan& plan) {
   add("--optimizer", plan.optimizer);
   add("--precision", std::string(dataTypeName(plan.precision)));
   add("--cluster", fmt::format("{}x{}", plan.cluster.nodes, plan.cluster.devices_per_node));
-  if (std::ssize(plan.stages) != plan.cluster.deviceCount()) {
+  const std::vector<int> group_of_stage = deviceGroups(plan);
+  std::vector<size_t> widths(
+      plan.stages.empty() ? 0 : 1 + static_cast<size_t>(*std::max_element(group_of_stage.begin(), group_of_stage.end())));
+  for (size_t s = 0; s < plan.stages.size(); ++s) widths[static_cast<size_t>(group_of_stage[s])] = plan.stages[s].devices.size();
+  if (std::ssize(widths) != plan.cluster.deviceCount()) {
     if (plan.boundaries.empty()) add("--stages", fmt::format("uniform:{}", plan.stages.size()));
-    std::vector<size_t> widths;
-    for (const StagePlan& stage : plan.stages) widths.push_back(stage.devices.size());
     add("--stage-devices", fmt::format("{}", fmt::join(widths, ",")));
   }
   for (const std::string& value : plan.boundaries) add("--boundary", value);
@@ -120,7 +131,10 @@ std::string planCommand(const Plan& plan) {
   }
   for (const std::string& pattern : plan.freeze) add("--freeze", pattern);
   for (const std::string& pattern : plan.train) add("--train", pattern);
-  add("--schedule", plan.schedule);
+  if (plan.schedule != "file") add("--schedule", plan.schedule);
+  if (plan.updates_per_step > 1) add("--window", fmt::format("{}", plan.updates_per_step));
+  if (const std::string recomputed = recomputedStages(plan); !recomputed.empty()) add("--recompute", recomputed);
+  if (plan.bucket_bytes != kDefaultBucketBytes) add("--bucket", plan.bucket_bytes == 0 ? "off" : fmt::format("{}", plan.bucket_bytes));
   add("--microbatches", fmt::format("{}", plan.microbatches));
   if (plan.last_batch > 0) add("--last-batch", fmt::format("{}", plan.last_batch));
   add("-o", planDirectory(plan));
@@ -131,7 +145,7 @@ std::string renderReproduction(const Plan& plan) {
   std::string html = paragraph("plan.json beside this page holds the exact cut; validating the directory solves nothing again:");
   html +=
       scrollBox("Command that validates", fmt::format("<pre>{}</pre>", escapeHtml("pipeshard validate " + shellWord(planDirectory(plan)))));
-  html += paragraph("Planned anew (cuts chosen by --balance or a stage file have to be given again):");
+  html += paragraph("Planned anew (cuts chosen by --balance or a stage file, and a schedule from a file, have to be given again):");
   html += scrollBox("Command that plans", fmt::format("<pre>{}</pre>", escapeHtml(planCommand(plan))));
   return section("reproduce", "How to reproduce", html);
 }

@@ -32,6 +32,18 @@ Trace lastStep(const Trace& trace) {
   return last;
 }
 
+void checkTraceIsOf(const Plan& plan, const Trace& trace, const std::string& path) {
+  size_t ranks = 0;
+  for (const StagePlan& stage : plan.stages) {
+    for (const int device : stage.devices) ranks = std::max(ranks, static_cast<size_t>(device) + 1);
+  }
+  int last_stage = -1;
+  for (const TraceEvent& event : trace.events) last_stage = std::max(last_stage, event.stage);
+  if (trace.ranks == static_cast<int>(ranks) && last_stage < std::ssize(plan.stages)) return;
+  fail(ErrorCode::kConfiguration, "{}: found a trace of {} ranks and at least {} stages; expected one of this plan, which has {} and {}",
+       path, trace.ranks, last_stage + 1, ranks, plan.stages.size());
+}
+
 }  // namespace
 
 RenderedReport renderDirectory(const ReportRequest& request) {
@@ -50,6 +62,7 @@ RenderedReport renderDirectory(const ReportRequest& request) {
   if (!request.trace.empty() || fs::exists(recorded)) {
     rendered.measured = recorded.string();
     input.measured = readTrace(rendered.measured);
+    checkTraceIsOf(plan, *input.measured, rendered.measured);
     input.measured_step = request.step;
   }
   rendered.page = renderReport(input);

@@ -17,19 +17,6 @@ namespace {
 
 constexpr size_t kMostRanksShown = 256;
 
-int64_t& partOf(BufferKind kind, MemoryParts& parts) {
-  switch (kind) {
-    case BufferKind::kParameter:
-    case BufferKind::kWeight: return parts.parameters;
-    case BufferKind::kOptimizerState:
-    case BufferKind::kForwardState:
-    case BufferKind::kStep: return parts.states;
-    case BufferKind::kGradient:
-    case BufferKind::kAccumulator: return parts.gradients;
-    default: return parts.activations;
-  }
-}
-
 MemoryParts fullestMoment(const Program& program) {
   const Accumulation none = findAccumulation(program, [](const Instruction&, size_t) { return false; });
   const std::vector<LiveBlock> blocks = bufferIntervals(program, none);
@@ -48,7 +35,7 @@ MemoryParts fullestMoment(const Program& program) {
   }
   MemoryParts parts;
   for (size_t b = 0; b < blocks.size(); ++b) {
-    if (blocks[b].begin <= moment && moment < blocks[b].end) partOf(program.buffers[b].kind, parts) += blocks[b].bytes;
+    if (blocks[b].begin <= moment && moment < blocks[b].end) partOf(parts, program.buffers[b].kind) += blocks[b].bytes;
   }
   return parts;
 }

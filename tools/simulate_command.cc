@@ -138,19 +138,19 @@ CommandFunction addSimulateCommand(CLI::App& app) {
       ->capture_default_str()
       ->group(kBare);
   sub->add_option("--device-gflops", command->plan.device_gflops, "GFLOP/s of a device")
-      ->check(CLI::PositiveNumber)
+      ->check(numberFrom(1e-6, 1e9))
       ->capture_default_str()
       ->group(kPlan);
   sub->add_option("--device-gbytes", command->plan.device_gbytes, "GB/s of a device's memory")
-      ->check(CLI::PositiveNumber)
+      ->check(numberFrom(1e-6, 1e9))
       ->capture_default_str()
       ->group(kPlan);
   sub->add_option("--link-gbytes", command->plan.link_gbytes, "GB/s of a link between two devices")
-      ->check(CLI::PositiveNumber)
+      ->check(numberFrom(1e-6, 1e9))
       ->capture_default_str()
       ->group(kPlan);
   sub->add_option("--link-us", command->plan.link_us, "Microseconds of latency of a message")
-      ->check(CLI::NonNegativeNumber)
+      ->check(numberFrom(0, 1e9))
       ->capture_default_str()
       ->group(kPlan);
   sub->add_option("--measured", command->plan.measured,

@@ -42,9 +42,10 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
     RankImage image = loadRank(folder.string());
     ranks = image.program.world_size;
     costs.push_back(programCosts(image, model));
-    if (measured && measured->apply(image.program, costs.back()) == 0) {
-      fail(ErrorCode::kConfiguration, "{}: says nothing of what rank {} computes; expected the trace of a plan with the same stages",
-           request.measured, rank);
+    const std::string missing = measured ? measured->apply(image.program, costs.back()) : "";
+    if (!missing.empty()) {
+      fail(ErrorCode::kConfiguration, "{}: has no pass like {} of rank {}; expected the trace of a plan with the same stages and schedule",
+           request.measured, missing, rank);
     }
     result.programs.push_back(std::move(image.program));
   }

@@ -10,7 +10,7 @@ namespace {
 
 // Megatron's condition: the last group is complete, or has a microbatch for every rank.
 bool groupsFit(int ranks, int64_t microbatches, int64_t group) {
-  return group >= ranks && group <= microbatches && (microbatches % group == 0 || microbatches % group >= ranks);
+  return group > 0 && group >= ranks && group <= microbatches && (microbatches % group == 0 || microbatches % group >= ranks);
 }
 
 // "4 or 7 microbatches": the numbers next to `microbatches` for which the group would do.

@@ -88,6 +88,29 @@ TEST(BadInput, NumbersOutOfRangeAreSaidInWords) {
   }
 }
 
+TEST(BadInput, FoldersThatCannotBeMadeAreNoBugs) {
+  const TemporaryFolder folder;
+  writeFile(folder.file("file"), "text");
+  const std::string long_name(300, 'a');
+  for (const std::string& path : {folder.file("file") + "/plan", std::string(), folder.file(long_name)}) {
+    const CommandResult result = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "-o", path});
+    EXPECT_NE(result.exit_code, 0) << path;
+    EXPECT_NE(result.exit_code, 70) << path << ": " << result.errors;
+    EXPECT_EQ(result.errors.find("bug"), std::string::npos) << result.errors;
+  }
+}
+
+TEST(BadInput, RatesOfSimulatedDevicesHaveBounds) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("plan");
+  ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "-o", plan}).exit_code, 0);
+  for (const char* option : {"--device-gflops", "--device-gbytes", "--link-gbytes", "--link-us"}) {
+    for (const char* number : {"nan", "1e300", "-1"}) {
+      expectFault(runPipeshard({"simulate", plan, option, number}), 64, {option, "expected a number from"});
+    }
+  }
+}
+
 TEST(BadInput, MessagesNameTheFileOnce) {
   const TemporaryFolder folder;
   writeFile(folder.file("w"), std::string(64, '\0'));
