@@ -57,4 +57,14 @@ void recomputeAtRandom(Plan& plan, std::mt19937& random) {
   for (StagePlan& stage : plan.stages) stage.recomputation = kModes[random() % 3];
 }
 
+Schedule scheduleOf(const ScheduleOrders& orders, int microbatches) {
+  Schedule schedule;
+  schedule.orders = orders;
+  schedule.microbatches = microbatches;
+  schedule.stages = static_cast<int>(orders.size());
+  schedule.rank_of_stage.clear();
+  for (int stage = 0; stage < schedule.stages; ++stage) schedule.rank_of_stage.push_back(stage);
+  return schedule;
+}
+
 }  // namespace pipeshard

@@ -1,4 +1,5 @@
-// Any schedule that can be: stages on any ranks, passes in any order that their dependencies allow, backward passes halved here and there.
+// Schedules of orders by hand, and any schedule that can be: stages on any ranks, passes in any order that their dependencies allow,
+// backward passes halved here and there.
 #pragma once
 
 #include <random>
@@ -7,6 +8,9 @@
 #include "partition/schedule.h"
 
 namespace pipeshard {
+
+// A stage per rank; `orders` need not be legal.
+Schedule scheduleOf(const ScheduleOrders& orders, int microbatches);
 
 // Every stage runs its passes of each kind in ascending order of microbatches. `ranks`: at most so many, each with a stage. Passes
 // verifySchedule.

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "partition/schedule.h"
-#include "schedule_oracle.h"
+#include "tests/partition/schedule_oracle.h"
 
 namespace pipeshard {
 namespace {

@@ -1,4 +1,4 @@
-#include "schedule_oracle.h"
+#include "tests/partition/schedule_oracle.h"
 
 #include <algorithm>
 #include <map>

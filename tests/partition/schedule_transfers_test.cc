@@ -8,7 +8,7 @@
 
 #include "ir/error.h"
 #include "partition/schedule.h"
-#include "schedule_oracle.h"
+#include "tests/partition/schedule_oracle.h"
 
 namespace pipeshard {
 namespace {

@@ -7,22 +7,13 @@
 
 #include "ir/error.h"
 #include "partition/schedule.h"
-#include "schedule_oracle.h"
+#include "tests/partition/random_schedule.h"
+#include "tests/partition/schedule_oracle.h"
 
 namespace pipeshard {
 namespace {
 
 using ::testing::HasSubstr;
-
-Schedule scheduleOf(const ScheduleOrders& orders, int microbatches) {
-  Schedule schedule;
-  schedule.orders = orders;
-  schedule.microbatches = microbatches;
-  schedule.stages = static_cast<int>(orders.size());
-  schedule.rank_of_stage.clear();
-  for (int stage = 0; stage < schedule.stages; ++stage) schedule.rank_of_stage.push_back(stage);
-  return schedule;
-}
 
 std::string verifierMessage(const ScheduleOrders& orders, int microbatches) {
   try {
