@@ -1,7 +1,6 @@
 #include "ir/plan.h"
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -11,13 +10,6 @@
 
 namespace pipeshard {
 namespace {
-
-// A whole positive number, or 0 when `text` is anything else.
-int positiveNumber(std::string_view text) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
-}
 
 std::string percent(int64_t part, int64_t whole) {
   return fmt::format("{:.1f}%", whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0);
@@ -75,25 +67,13 @@ std::string recomputationText(const Plan& plan) {
 
 }  // namespace
 
-Cluster parseCluster(std::string_view text) {
-  constexpr int kMostDevices = 1 << 20;
-  const size_t x = text.find('x');
-  if (x != std::string_view::npos) {
-    const int nodes = positiveNumber(text.substr(0, x));
-    const int devices = positiveNumber(text.substr(x + 1));
-    if (nodes > 0 && devices > 0 && nodes <= kMostDevices / devices) return {nodes, devices};
-  }
-  fail(ErrorCode::kUsage, "cluster \"{}\" is not understood; write NODESxDEVICES, for example 1x4 (one node with four devices) or 2x8",
-       text);
-}
-
 bool hasShardedStage(const Plan& plan) {
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
 }
 
 std::string printPlan(const Plan& plan) {
   std::string text = fmt::format("plan of {}\n", plan.model_path);
-  text += fmt::format("  cluster       {} x {} devices\n", plan.cluster.nodes, plan.cluster.devices_per_node);
+  text += fmt::format("  cluster       {} x {} devices\n", plan.cluster.nodeCount(), plan.cluster.devicesPerNode());
   text += fmt::format("  schedule      {}, {} microbatch{}\n", plan.schedule, plan.microbatches, plan.microbatches == 1 ? "" : "es");
   if (plan.updates_per_step > 1) text += fmt::format("  window        {} updates per step\n", plan.updates_per_step);
   if (plan.last_batch > 0) {

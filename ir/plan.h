@@ -9,20 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/cluster.h"
 #include "ir/data_type.h"
 
 namespace pipeshard {
 
 inline constexpr int kPlanVersion = 1;
-
-// Nodes x devices per node. Heterogeneous descriptions extend this (nodes, rates, links).
-struct Cluster {
-  int nodes = 1;
-  int devices_per_node = 1;
-  int deviceCount() const { return nodes * devices_per_node; }
-};
-// "1x4": one node, four devices. Throws Error(kUsage) that shows the accepted forms.
-Cluster parseCluster(std::string_view text);
 
 // A run of consecutive forward nodes; the unit that stages are made of.
 struct LayerPlan {

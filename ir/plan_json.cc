@@ -192,11 +192,11 @@ void readShardings(const JsonReader& json, Plan& plan) {
   }
 }
 
-void readCluster(const JsonReader& json, Cluster& cluster) {
+Cluster readCluster(const JsonReader& json) {
   json.expectObject({"nodes", "devices_per_node"});
   constexpr int kMostDevices = 1 << 20;
-  cluster.nodes = static_cast<int>(json.at("nodes").integer(1, kMostDevices));
-  cluster.devices_per_node = static_cast<int>(json.at("devices_per_node").integer(1, kMostDevices / cluster.nodes));
+  const int nodes = static_cast<int>(json.at("nodes").integer(1, kMostDevices));
+  return uniformCluster(nodes, static_cast<int>(json.at("devices_per_node").integer(1, kMostDevices / nodes)));
 }
 
 // Options that are kept as given, and left out when they were not.
@@ -216,7 +216,7 @@ std::string planToJson(const Plan& plan) {
   document["loss"] = plan.loss;
   document["optimizer"] = plan.optimizer;
   document["precision"] = dataTypeName(plan.precision);
-  document["cluster"] = {{"nodes", plan.cluster.nodes}, {"devices_per_node", plan.cluster.devices_per_node}};
+  document["cluster"] = {{"nodes", plan.cluster.nodeCount()}, {"devices_per_node", plan.cluster.devicesPerNode()}};
   document["microbatches"] = plan.microbatches;
   if (plan.last_batch > 0) document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
@@ -251,7 +251,7 @@ Plan planFromJson(std::string_view text) {
   plan.loss = json.at("loss").string();
   plan.optimizer = json.at("optimizer").string();
   plan.precision = json.at("precision").dataType();
-  readCluster(json.at("cluster"), plan.cluster);
+  plan.cluster = readCluster(json.at("cluster"));
   plan.microbatches = json.at("microbatches").integer(1, INT32_MAX);
   if (json.has("last_batch")) {
     const JsonReader last = json.at("last_batch");

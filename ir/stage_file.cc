@@ -174,7 +174,7 @@ class StageFileReader {
     const int size = shape[0] * shape[1];
     int first = 0;
     while (owner_.contains(first)) ++first;
-    const int per_node = cluster_.devices_per_node;
+    const int per_node = cluster_.devicesPerNode();
     const bool fits =
         first + size <= cluster_.deviceCount() && (shape[0] == 1 ? first % per_node + size <= per_node : first % per_node == 0);
     const JsonReader where = json.has("submesh") ? json.at("submesh") : json;
@@ -194,12 +194,12 @@ class StageFileReader {
 
   std::vector<int> submeshShape(const JsonReader& json) const {
     std::vector<int> shape = narrow(json.integers(1, cluster_.deviceCount()));
-    const bool is_valid = shape.size() == 2 && shape[0] <= cluster_.nodes && shape[1] <= cluster_.devices_per_node &&
-                          (shape[0] == 1 || shape[1] == cluster_.devices_per_node);
+    const bool is_valid = shape.size() == 2 && shape[0] <= cluster_.nodeCount() && shape[1] <= cluster_.devicesPerNode() &&
+                          (shape[0] == 1 || shape[1] == cluster_.devicesPerNode());
     if (!is_valid) {
-      json.failExpected(fmt::format("[nodes, devices per node]: [1, 1 to {}] inside a node{}", cluster_.devices_per_node,
-                                    cluster_.nodes > 1
-                                        ? fmt::format(", or [2 to {}, {}] of whole nodes", cluster_.nodes, cluster_.devices_per_node)
+      json.failExpected(fmt::format("[nodes, devices per node]: [1, 1 to {}] inside a node{}", cluster_.devicesPerNode(),
+                                    cluster_.nodeCount() > 1
+                                        ? fmt::format(", or [2 to {}, {}] of whole nodes", cluster_.nodeCount(), cluster_.devicesPerNode())
                                         : std::string()));
     }
     return shape;

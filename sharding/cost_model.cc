@@ -40,6 +40,19 @@ CostModel CostModel::uniform(const LogicalMesh& mesh, LinkCost link) {
   return model;
 }
 
+CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, const LogicalMesh& mesh) {
+  const bool inside = cluster.nodeOf(devices.front()) == cluster.nodeOf(devices.back());
+  const ClusterNode& node = cluster.nodes[static_cast<size_t>(cluster.nodeOf(devices.front()))];
+  const Link& link = inside ? node.inside : node.nic;
+  return CostModel::uniform(mesh, {link.latency_ns, link.bytes_per_ns});
+}
+
+LinkCost linkBetween(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to) {
+  const ClusterNode& node = cluster.nodes[static_cast<size_t>(cluster.nodeOf(from.front()))];
+  const Link& link = cluster.nodeOf(from.front()) == cluster.nodeOf(to.front()) ? node.inside : node.nic;
+  return {link.latency_ns, link.bytes_per_ns};
+}
+
 int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, CollectiveKind kind, int mesh_axis, int64_t bytes) {
   const int64_t devices = mesh.axisSize(mesh_axis);
   if (devices == 1) return 0;

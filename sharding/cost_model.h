@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/cluster.h"
 #include "ir/graph.h"
 #include "ir/sharding_spec.h"
 
@@ -41,6 +42,13 @@ struct CostModel {
   // The same link along every axis. Until there are profiles of machines: two processes of one computer (benchmarks/README.md).
   static CostModel uniform(const LogicalMesh& mesh, LinkCost link = {});
 };
+
+// On these devices of a cluster (a stage's, in its mesh's order): rates of the slowest of them, and for every mesh axis the link that its
+// groups use: inside a node, or between nodes, with a share of the NICs that all groups of the axis use together.
+CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, const LogicalMesh& mesh);
+
+// From the devices of one stage to those of another: of one device, to any of the other side.
+LinkCost linkBetween(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to);
 
 // `bytes`: B. 0 over a mesh axis of one device.
 int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, CollectiveKind kind, int mesh_axis, int64_t bytes);

@@ -60,7 +60,7 @@ std::string renderTiles(const Plan& plan, std::span<const Timeline> timelines) {
 
 std::string renderFacts(const Plan& plan) {
   std::vector<std::pair<std::string, std::string>> facts = {
-      {"Cluster", fmt::format("{} × {}", plural(plan.cluster.nodes, "node"), plural(plan.cluster.devices_per_node, "device"))},
+      {"Cluster", fmt::format("{} × {}", plural(plan.cluster.nodeCount(), "node"), plural(plan.cluster.devicesPerNode(), "device"))},
       {"Schedule", plan.schedule},
       {"Loss", plan.loss},
       {"Optimizer", plan.optimizer},
@@ -112,7 +112,7 @@ std::string planCommand(const Plan& plan) {
   add("--loss", plan.loss);
   add("--optimizer", plan.optimizer);
   add("--precision", std::string(dataTypeName(plan.precision)));
-  add("--cluster", fmt::format("{}x{}", plan.cluster.nodes, plan.cluster.devices_per_node));
+  add("--cluster", fmt::format("{}x{}", plan.cluster.nodeCount(), plan.cluster.devicesPerNode()));
   const std::vector<int> group_of_stage = deviceGroups(plan);
   std::vector<size_t> widths(
       plan.stages.empty() ? 0 : 1 + static_cast<size_t>(*std::max_element(group_of_stage.begin(), group_of_stage.end())));

@@ -149,10 +149,10 @@ std::vector<std::string> seats(const Plan& plan) {
 std::string clusterSvg(const Plan& plan) {
   constexpr double kSeat = 104, kSeatHeight = 44, kPad = 12, kTitle = 26;
   const std::vector<std::string> texts = seats(plan);
-  const int per_node = plan.cluster.devices_per_node;
+  const int per_node = plan.cluster.devicesPerNode();
   const int per_row = std::min(per_node, 8);
   const int rows_per_node = (per_node + per_row - 1) / per_row;
-  const int shown = std::min(plan.cluster.nodes, std::max(1, kMostDevicesInSvg / per_node));
+  const int shown = std::min(plan.cluster.nodeCount(), std::max(1, kMostDevicesInSvg / per_node));
   const int nodes_per_row = std::min(shown, std::max(1, 8 / per_row));
   const double node_width = kPad + per_row * (kSeat + kPad);
   const double node_height = kTitle + rows_per_node * (kSeatHeight + kPad);
@@ -177,15 +177,15 @@ std::string clusterSvg(const Plan& plan) {
   const int node_rows = (shown + nodes_per_row - 1) / nodes_per_row;
   const double width = kPad + nodes_per_row * (node_width + kPad);
   double height = kPad + node_rows * (node_height + kPad);
-  if (shown < plan.cluster.nodes) {
-    body += svgText(kPad, height + 8, "dim", fmt::format("and {} more nodes", plan.cluster.nodes - shown));
+  if (shown < plan.cluster.nodeCount()) {
+    body += svgText(kPad, height + 8, "dim", fmt::format("and {} more nodes", plan.cluster.nodeCount() - shown));
     height += 20;
   }
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pic\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
       "role=\"img\">\n<title>Cluster: {2} × {3} devices</title>\n<style>{4}</style>\n<rect class=\"paper\" width=\"{0:.0f}\" "
       "height=\"{1:.0f}\"/>\n{5}</svg>\n",
-      width, height, plan.cluster.nodes, per_node, kPictureStyle, body);
+      width, height, plan.cluster.nodeCount(), per_node, kPictureStyle, body);
 }
 
 }  // namespace pipeshard

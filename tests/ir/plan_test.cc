@@ -20,7 +20,7 @@ Plan examplePlan() {
   plan.batch_dimension = "batch";
   plan.loss = "loss";
   plan.optimizer = "sgd:lr=0.1";
-  plan.cluster = {1, 2};
+  plan.cluster = uniformCluster(1, 2);
   plan.microbatches = 4;
   plan.schedule = "1f1b";
   plan.layers = {{"embed", "add_1", 0, 4, 1000}, {"norm", "mlp", 5, 5, 3000000000}, {"head", "loss", 6, 9, 2000}};
@@ -87,7 +87,7 @@ TEST(PlanJson, NamesTheFieldThatIsWrong) {
 
 TEST(PlanJson, RefusesGapsAmongTheDevicesInUse) {
   Plan plan = examplePlan();
-  plan.cluster = {1, 4};
+  plan.cluster = uniformCluster(1, 4);
   plan.stages[1].devices = {2};
   expectError(planToJson(plan), ErrorCode::kConfiguration, "plan.json.stages: found device 2 in use; expected 0 to 1 without gaps");
   plan.stages[0].devices = {3, 1};
@@ -99,7 +99,7 @@ TEST(PlanJson, RefusesGapsAmongTheDevicesInUse) {
 
 TEST(PlanJson, StagesOfOnePipelineRankListTheSameDevices) {
   Plan plan = examplePlan();
-  plan.cluster = {1, 4};
+  plan.cluster = uniformCluster(1, 4);
   for (StagePlan& stage : plan.stages) {
     stage.devices = {1, 0};
     stage.mesh_shape = {2, 1};
@@ -135,7 +135,7 @@ TEST(PlanJson, RefusesStagesAndLayersWithGaps) {
 // Stage 0 on a mesh of 2 x 2.
 Plan shardedPlan() {
   Plan plan = examplePlan();
-  plan.cluster = {1, 8};
+  plan.cluster = uniformCluster(1, 8);
   plan.stages[0].devices = {0, 1, 2, 3};
   plan.stages[0].mesh_shape = {1, 4};
   plan.stages[1].devices = {4};
@@ -205,8 +205,8 @@ TEST(PrintPlan, ShowsTheShardingOfAStageInOneLine) {
 
 TEST(ParseCluster, ReadsNodesTimesDevices) {
   EXPECT_EQ(parseCluster("1x4").deviceCount(), 4);
-  EXPECT_EQ(parseCluster("2x8").nodes, 2);
-  EXPECT_EQ(parseCluster("2x8").devices_per_node, 8);
+  EXPECT_EQ(parseCluster("2x8").nodeCount(), 2);
+  EXPECT_EQ(parseCluster("2x8").devicesPerNode(), 8);
 }
 
 TEST(ParseCluster, RefusesAnythingElseAndShowsTheForm) {
@@ -235,7 +235,7 @@ TEST(PrintPlan, ShowsStagesAndNotes) {
 
 TEST(PrintPlan, ShowsTheDevicesAndTheMeshOfEachStage) {
   Plan plan = examplePlan();
-  plan.cluster = {1, 8};
+  plan.cluster = uniformCluster(1, 8);
   plan.stages[0].devices = {0, 1};
   plan.stages[0].mesh_shape = {2, 1};
   plan.stages[1].devices = {2, 3, 4, 6, 7, 5};

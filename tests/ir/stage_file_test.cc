@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const Cluster kCluster = {2, 4};
+const Cluster kCluster = uniformCluster(2, 4);
 
 StageFile parse(const std::string& text, const Cluster& cluster = kCluster, int layers = 0) {
   return parseStageFile(text, "s.json", cluster, layers);

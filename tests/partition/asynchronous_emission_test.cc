@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 Plan planOf(const TrainingGraph& training, const std::string& schedule, int stages, int window) {
   PartitionOptions options;
   options.schedule = schedule;
-  options.cluster = {1, stages};
+  options.cluster = uniformCluster(1, stages);
   options.stages = "uniform:" + std::to_string(stages);
   options.window = window;
   Plan plan;

@@ -131,7 +131,7 @@ void cutAtRandom(Job& job, size_t most_stages, std::mt19937& random) {
   cuts.resize(stages - 1);
   std::sort(cuts.begin(), cuts.end());
   PartitionOptions options;
-  options.cluster = {1, static_cast<int>(stages)};
+  options.cluster = uniformCluster(1, static_cast<int>(stages));
   options.stages = "uniform:" + std::to_string(stages);
   for (size_t cut : cuts) options.boundaries.push_back(names[cut]);
   partitionTraining(training, options, job.plan);

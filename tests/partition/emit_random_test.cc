@@ -54,7 +54,7 @@ Plan randomPlan(const TrainingGraph& training, const std::string& schedule, size
   std::sort(cuts.begin(), cuts.end());
   PartitionOptions options;
   options.schedule = schedule;
-  options.cluster = {1, static_cast<int>(stages)};
+  options.cluster = uniformCluster(1, static_cast<int>(stages));
   options.stages = "uniform:" + std::to_string(stages);
   std::vector<std::string> names;
   for (size_t n = 0; n < training.graph.nodes.size(); ++n) {

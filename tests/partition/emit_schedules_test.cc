@@ -64,7 +64,7 @@ Plan planOf(const TrainingGraph& training, const Case& c, const std::string& rec
   const int stages = c.ranks * chunksOf(c.schedule);
   PartitionOptions options;
   options.schedule = c.schedule;
-  options.cluster = {1, c.ranks};
+  options.cluster = uniformCluster(1, c.ranks);
   options.recomputation = recomputation;
   for (int s = 0; s + 1 < stages; ++s) options.boundaries.push_back("h" + std::to_string(s));
   Plan plan;
@@ -203,7 +203,7 @@ TEST(EveryScheduleEmitted, WeightPartsOfDifferentStagesDoNotWaitForEachOther) {
   }
   ASSERT_EQ(changed, 1);
   PartitionOptions options;
-  options.cluster = {1, 2};
+  options.cluster = uniformCluster(1, 2);
   options.boundaries = {"h0"};
   Plan plan;
   partitionTraining(training, options, plan);

@@ -25,7 +25,7 @@ Plan planFor(const TrainingGraph& training, const std::vector<std::string>& boun
   PartitionOptions options;
   options.boundaries = boundaries;
   options.schedule = schedule;
-  options.cluster = {1, static_cast<int>(boundaries.size()) + 1};
+  options.cluster = uniformCluster(1, static_cast<int>(boundaries.size()) + 1);
   Plan plan;
   plan.microbatches = training.microbatches;
   plan.cluster = options.cluster;

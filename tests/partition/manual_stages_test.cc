@@ -38,7 +38,7 @@ void expectError(const TrainingGraph& training, const PartitionOptions& options,
 
 PartitionOptions onDevices(int devices) {
   PartitionOptions options;
-  options.cluster = {1, devices};
+  options.cluster = uniformCluster(1, devices);
   return options;
 }
 

@@ -26,7 +26,7 @@ Plan planFor(const TrainingGraph& training, const PartitionOptions& options) {
 
 PartitionOptions onDevices(int devices) {
   PartitionOptions options;
-  options.cluster = {1, devices};
+  options.cluster = uniformCluster(1, devices);
   return options;
 }
 
@@ -95,9 +95,9 @@ TEST(PartitionTraining, GivesStagesEqualSharesOfTheDevices) {
   const Plan plan = planFor(chainTraining(5, 2), options);  // a microbatch has two rows
   EXPECT_EQ(devicesOf(plan), "0,1|2,3");
   EXPECT_THAT(plan.notes, IsEmpty());
-  options.cluster = {1, 5};
+  options.cluster = uniformCluster(1, 5);
   EXPECT_EQ(devicesOf(planFor(chainTraining(5, 2), options)), "0,1|2,3");
-  options.cluster = {2, 2};
+  options.cluster = uniformCluster(2, 2);
   options.stages = "auto";
   options.boundaries = {"h1"};
   EXPECT_EQ(devicesOf(planFor(chainTraining(5, 2), options)), "0,1|2,3");

@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 PartitionOptions optionsFor(const std::string& schedule, int devices) {
   PartitionOptions options;
   options.schedule = schedule;
-  options.cluster = {1, devices};
+  options.cluster = uniformCluster(1, devices);
   return options;
 }
 

@@ -168,7 +168,7 @@ std::vector<Program> emitted(const std::string& schedule, int stages, int microb
   const TrainingGraph training = chainTraining(stages, microbatches);
   PartitionOptions options;
   options.schedule = schedule;
-  options.cluster = {1, stages};
+  options.cluster = uniformCluster(1, stages);
   options.stages = fmt::format("uniform:{}", stages);
   Plan plan;
   plan.microbatches = microbatches;

@@ -124,7 +124,7 @@ TEST(Report, GivesTheOptionsThatDecideWhatAStepDoes) {
 
 TEST(Report, CountsUnusedDevices) {
   Plan plan = planOf(2, 2, "gpipe");
-  plan.cluster = {2, 2};
+  plan.cluster = uniformCluster(2, 2);
   const std::string page = renderReport({plan});
   EXPECT_THAT(page, HasSubstr("2 of 4 devices stay unused"));
   EXPECT_EQ(countOf(page, "<b>unused</b>"), 2u);
@@ -132,7 +132,7 @@ TEST(Report, CountsUnusedDevices) {
 
 TEST(Report, DrawsNoMoreDevicesThanAPageCanHold) {
   Plan plan = planOf(2, 2, "gpipe");
-  plan.cluster = {1000, 8};
+  plan.cluster = uniformCluster(1000, 8);
   const std::string page = renderReport({plan});
   EXPECT_EQ(countOf(page, "<li>rank ") + countOf(page, "<li class=\"idle\">rank "), 512u);
   EXPECT_THAT(page, HasSubstr("And 7488 devices that are not drawn"));
