@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/error.h"
+#include "ir/near_matches.h"
 
 namespace pipeshard {
 namespace {
@@ -78,8 +79,9 @@ void JsonReader::expectObject(std::initializer_list<std::string_view> required, 
   allowed.insert(allowed.end(), optional.begin(), optional.end());
   for (const auto& [key, value] : json_->items()) {
     if (std::find(allowed.begin(), allowed.end(), key) == allowed.end()) {
-      fail(ErrorCode::kConfiguration, "{}: found an unknown key {}; the keys here are {}", path_, excerpt(Json(key)),
-           fmt::join(allowed, ", "));
+      const std::vector<std::string> near = nearMatches(key, {allowed.begin(), allowed.end()});
+      fail(ErrorCode::kConfiguration, "{}: found an unknown key {}; the keys here are {}{}", path_, excerpt(Json(key)),
+           fmt::join(allowed, ", "), near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or ")));
     }
   }
   for (std::string_view key : required) {
@@ -114,6 +116,12 @@ int64_t JsonReader::integer(int64_t low, int64_t high) const {
   return json_->get<int64_t>();
 }
 
+double JsonReader::number(double low, double high) const {
+  const bool fits = json_->is_number() && json_->get<double>() >= low && json_->get<double>() <= high;
+  if (!fits) failExpected(fmt::format("a number from {} to {}", low, high));
+  return json_->get<double>();
+}
+
 bool JsonReader::boolean() const {
   if (!json_->is_boolean()) failExpected("true or false");
   return json_->get<bool>();
@@ -126,7 +134,9 @@ std::string JsonReader::string() const {
 
 std::string JsonReader::string(const std::vector<std::string>& allowed) const {
   if (!json_->is_string() || std::find(allowed.begin(), allowed.end(), json_->get<std::string>()) == allowed.end()) {
-    failExpected(fmt::format("one of \"{}\"", fmt::join(allowed, "\", \"")));
+    const std::vector<std::string> near = json_->is_string() ? nearMatches(json_->get<std::string>(), allowed) : std::vector<std::string>();
+    failExpected(fmt::format("one of \"{}\"{}", fmt::join(allowed, "\", \""),
+                             near.empty() ? "" : fmt::format("; did you mean \"{}\"?", fmt::join(near, "\" or \""))));
   }
   return json_->get<std::string>();
 }

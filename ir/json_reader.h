@@ -28,8 +28,9 @@ Json parseJson(std::string_view text, std::string_view what, JsonComments commen
 void checkJsonVersion(const Json& document, std::string_view what, int version,
                       std::string_view advice = "plan again, or use the pipeshard that wrote it");
 
-// The document as text: one line per key of the outermost object, and one line per element of arrays in it; integers
-// and strings only, so the same data gives the same bytes. Error(kBadModel) for names that are not UTF-8.
+// The document as text: one line per key of the outermost object, and one line per element of arrays in it; integers,
+// strings, and numbers as given (nlohmann-json writes the shortest text that reads back as the same number), so the same data gives the
+// same bytes. Error(kBadModel) for names that are not UTF-8.
 std::string dumpJson(const Json& document);
 
 // A view of one JSON value and its path ("stages[2].devices"). The document must outlive it. Every getter throws
@@ -43,11 +44,13 @@ class JsonReader {
   bool has(const char* key) const { return json_->contains(key); }
   bool isArray() const { return json_->is_array(); }
   bool isString() const { return json_->is_string(); }
+  bool isObject() const { return json_->is_object(); }
   JsonReader at(const char* key) const;      // of an object, after expectObject
   std::vector<JsonReader> elements() const;  // of an array
   std::vector<std::string> keys() const;     // of an object with free keys
 
   int64_t integer(int64_t low, int64_t high) const;  // both bounds inclusive
+  double number(double low, double high) const;      // also with a decimal point; both bounds inclusive
   bool boolean() const;
   std::string string() const;
   std::string string(const std::vector<std::string>& allowed) const;

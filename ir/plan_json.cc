@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "ir/cluster_json.h"
 #include "ir/error.h"
 #include "ir/json_reader.h"
 #include "ir/plan.h"
@@ -192,7 +193,15 @@ void readShardings(const JsonReader& json, Plan& plan) {
   }
 }
 
+// Of "NxD" the two numbers, else the whole description: a plan replays without the file or the profile that it was made with.
+Json clusterOf(const Plan& plan) {
+  const Cluster& cluster = plan.cluster;
+  if (cluster != uniformCluster(cluster.nodeCount(), cluster.devicesPerNode())) return clusterToJson(cluster);
+  return {{"nodes", cluster.nodeCount()}, {"devices_per_node", cluster.devicesPerNode()}};
+}
+
 Cluster readCluster(const JsonReader& json) {
+  if (json.isObject() && json.has("nodes") && json.at("nodes").isArray()) return clusterFromJson(json, "cluster", false);
   json.expectObject({"nodes", "devices_per_node"});
   constexpr int kMostDevices = 1 << 20;
   const int nodes = static_cast<int>(json.at("nodes").integer(1, kMostDevices));
@@ -216,7 +225,7 @@ std::string planToJson(const Plan& plan) {
   document["loss"] = plan.loss;
   document["optimizer"] = plan.optimizer;
   document["precision"] = dataTypeName(plan.precision);
-  document["cluster"] = {{"nodes", plan.cluster.nodeCount()}, {"devices_per_node", plan.cluster.devicesPerNode()}};
+  document["cluster"] = clusterOf(plan);
   document["microbatches"] = plan.microbatches;
   if (plan.last_batch > 0) document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;

@@ -30,7 +30,7 @@ class NodeCost {
       if (!sizes) bytes += bytesOf(node_.inputs[i], strategy.inputs[i]);
     }
     for (size_t o = 0; o < node_.outputs.size(); ++o) bytes += bytesOf(node_.outputs[o], strategy.outputs[o]);
-    return {computeCost(model_, flops(strategy), bytes), 0};
+    return {computeCost(model_, {flops(strategy), bytes, whole_.work_class, whole_.type}), 0};
   }
 
  private:
