@@ -41,7 +41,7 @@ inline constexpr size_t kSizeCount = 5;
 
 struct OperatorWork {
   std::string op = {};                 // "MatMul", "pipeshard::SoftmaxGrad"
-  std::string attributes = {};         // "perm=[0, 2, 1]"
+  std::string attributes = {};         // "perm=[0,2,1]"
   DataType type = DataType::kFloat32;  // of the first output
   std::array<int64_t, kSizeCount> sizes = {1, 1, 1, 1, 1};
   int64_t flops = 0;
