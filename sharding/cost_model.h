@@ -20,6 +20,7 @@
 
 #include "ir/cluster.h"
 #include "ir/graph.h"
+#include "ir/profile.h"
 #include "ir/sharding_spec.h"
 
 namespace pipeshard {
@@ -49,6 +50,9 @@ struct CostModel {
   // Of the devices; nullptr: nothing is known of them but the two rates above.
   std::shared_ptr<const std::vector<DeviceKind>> kinds = nullptr;
   double devices_per_core = 1;  // more than 1: they wait for each other
+  // Measured operators (ir/profile.h), used where they know a node's; nullptr: none.
+  std::shared_ptr<const OperatorTimes> times = nullptr;
+  bool busy = false;  // the node's other devices work meanwhile
 
   // The same link along every axis. Until there are profiles of machines: two processes of one computer (benchmarks/README.md).
   static CostModel uniform(const LogicalMesh& mesh, LinkCost link = {});

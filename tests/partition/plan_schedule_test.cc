@@ -85,7 +85,7 @@ TEST(PlanSchedule, NumbersOfStagesMustFit) {
       "--stages uniform:5: found 5 stages; expected a multiple of 2, as --schedule interleaved:v=2 has 2 stages on every pipeline rank");
   options.stages = "uniform:10";
   expectError(options, ErrorCode::kConfiguration, "5 pipeline ranks need 5 devices, the cluster has 4");
-  options.stages = "auto";
+  options.stages = "per-device";
   options.boundaries = {"h1", "h2"};
   expectError(options, ErrorCode::kConfiguration, "--boundary: found 3 stages; expected a multiple of 2");
   options = optionsFor("interleaved:v=20", 1);
