@@ -12,12 +12,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include "ir/cluster.h"
 #include "ir/graph.h"
+#include "ir/profile.h"
 #include "ir/sharding_spec.h"
 
 namespace pipeshard {
@@ -38,6 +40,9 @@ struct CostModel {
   double flops_per_ns = 50;     // of one device: 50 is 50 GFLOP/s
   double bytes_per_ns = 10;     // its memory
   std::vector<LinkCost> links;  // by mesh axis
+  // Measured operators (ir/profile.h), used where they know a node's; nullptr: none.
+  std::shared_ptr<const OperatorTimes> times = nullptr;
+  bool busy = false;  // the node's other devices work meanwhile
 
   // The same link along every axis. Until there are profiles of machines: two processes of one computer (benchmarks/README.md).
   static CostModel uniform(const LogicalMesh& mesh, LinkCost link = {});

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/error.h"
+#include "sharding/operator_work.h"
 #include "sharding/spmd_rewrite.h"
 
 namespace pipeshard {
@@ -47,9 +48,10 @@ WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroup
       ++count.collectives[static_cast<size_t>(*kind)];
       count.communication_ns += collectiveCost(model, mesh, *kind, axisOfGroup(groups, node), bytes);
     } else if (!isPlacing(node)) {
-      const NodeWork work = nodeWork(local, node, factorRule(local, node));
+      const std::optional<FactorRule> rule = factorRule(local, node);
+      const NodeWork work = nodeWork(local, node, rule);
       count.flops += work.flops;
-      count.compute_ns += computeCost(model, work.flops, work.bytes);
+      count.compute_ns += nodeTime(model, local, node, rule, work);
     }
   }
   return count;
@@ -68,8 +70,8 @@ std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& grou
       part.exchange = collectiveCost(link, {{group_sizes[static_cast<size_t>(part.group)]}}, *kind, 0, part.bytes);
       parts.emplace_back();
     } else if (!isPlacing(node)) {
-      const NodeWork work = nodeWork(local, node, factorRule(local, node));
-      parts.back().compute += computeCost(model, work.flops, work.bytes);
+      const std::optional<FactorRule> rule = factorRule(local, node);
+      parts.back().compute += nodeTime(model, local, node, rule, nodeWork(local, node, rule));
     }
   }
   return parts;

@@ -87,7 +87,7 @@ TEST(PlanSchedule, NumbersOfStagesMustFit) {
   expectError(options, ErrorCode::kConfiguration, "--stages uniform:1: found 1 stage; expected");
   options.stages = "uniform:10";
   expectError(options, ErrorCode::kConfiguration, "5 pipeline ranks need 5 devices, the cluster has 4");
-  options.stages = "auto";
+  options.stages = "per-device";
   options.boundaries = {"h1", "h2"};
   expectError(options, ErrorCode::kConfiguration, "--boundary: found 3 stages; expected a multiple of 2");
   options = optionsFor("interleaved:v=20", 1);
