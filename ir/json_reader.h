@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/data_type.h"
+#include "ir/error.h"
 #include "ir/shape.h"
 
 namespace pipeshard {
@@ -39,7 +40,8 @@ class JsonReader {
  public:
   JsonReader(const Json& json, std::string path) : json_(&json), path_(std::move(path)) {}
 
-  // An object with these keys and no others; `required` ones must be there, `optional` ones may.
+  // An object with these keys and no others; `required` ones must be there, `optional` ones may. The error names all unknown keys, with
+  // those that may have been meant, and all that are missing.
   void expectObject(std::initializer_list<std::string_view> required, std::initializer_list<std::string_view> optional = {}) const;
   bool has(const char* key) const { return json_->contains(key); }
   bool isArray() const { return json_->is_array(); }
@@ -65,6 +67,34 @@ class JsonReader {
  private:
   const Json* json_;
   std::string path_;
+};
+
+// The errors of parts of a document that are read each on its own, so that all are named, and not only the first.
+class JsonFaults {
+ public:
+  // False: `read` threw Error(kConfiguration), which is kept. Other errors pass.
+  template <typename F>
+  bool attempt(const F& read) {
+    try {
+      read();
+      return true;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kConfiguration) throw;
+      messages_.push_back(error.message());
+      return false;
+    }
+  }
+  // Of a field, if there is one: that it is missing is for expectObject to say. False without one, too.
+  template <typename F>
+  bool attemptField(const JsonReader& object, const char* key, const F& read) {
+    return object.has(key) && attempt([&] { read(object.at(key)); });
+  }
+  const std::vector<std::string>& messages() const { return messages_; }
+  // Throws Error(kConfiguration) with all messages, if there are any: one alone as it is, several in a list that `what` heads.
+  void throwIfAny(std::string_view what) const;
+
+ private:
+  std::vector<std::string> messages_;
 };
 
 }  // namespace pipeshard
