@@ -77,6 +77,9 @@ LinkCost receivingSide(const LinkCost& between);
 // Of so many bytes that travel over a link.
 int64_t linkTime(const LinkCost& link, double bytes);
 
+// Of one group of a program's: `model` has one link for all of them, or one for each.
+CostModel groupModel(const CostModel& model, int group);
+
 // `bytes`: B. 0 over a mesh axis of one device.
 int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, CollectiveKind kind, int mesh_axis, int64_t bytes);
 // An operator's work; copies and fills are movement. 0 for none.

@@ -14,6 +14,7 @@
 #include "runtime/executor.h"
 #include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
+#include "tools/cluster_option.h"
 #include "tools/training_step.h"
 
 namespace pipeshard {
@@ -137,7 +138,6 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
   plan.loss = request.loss.empty() ? model.graph.value(model.loss).name : request.loss;
   plan.optimizer = optimizerToString(optimizer);
   plan.precision = parsePrecision(request.precision);
-  plan.cluster = parseCluster(request.cluster);
   plan.microbatches = model.microbatches;
   plan.bucket_bytes = request.bucket_bytes;
   plan.schedule = request.partition.schedule;
@@ -354,9 +354,9 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
     if (limit <= 0) break;
   }
   fail(ErrorCode::kOutOfMemory,
-       "--memory {}: the least that a device was made to need is {} bytes; allow more memory, more devices, or more microbatches "
+       "{} {}: the least that a device was made to need is {} bytes; allow more memory, more devices, or more microbatches "
        "(--microbatches)",
-       room, least);
+       options.sharding.memory_by_cluster ? "the memory of the cluster's devices," : "--memory", room, least);
 }
 
 }  // namespace
@@ -364,13 +364,18 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
 PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress) {
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   PartitionOptions options = request.partition;
-  options.cluster = parseCluster(request.cluster);
+  options.cluster = readCluster(request.cluster);
+  if (options.sharding.memory_bytes == 0) {
+    options.sharding.memory_bytes = leastMemory(options.cluster);
+    options.sharding.memory_by_cluster = true;
+  }
   ForwardModel model = loadForward(request, askedStages(options), progress);
   useFileShardings(model, options.sharding, model.notes);
   PlannedTraining planned;
   try {
     for (std::string& note : parameterNotes(model.graph)) model.notes.push_back(std::move(note));
     planned.plan = describePlan(request, model, optimizer);
+    planned.plan.cluster = options.cluster;
     requireParameters(model.graph);
     requireTrainableTypes(model.graph);
 

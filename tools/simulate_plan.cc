@@ -1,6 +1,7 @@
 // `simulate` of a plan directory: the programs that the runtime would run, with durations by the cost model.
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include <fmt/format.h>
@@ -25,14 +26,27 @@ struct SimulatedPlan {
   ProgramSimulation simulation;
 };
 
+// As the plan's cluster says, but for what was asked for.
+CostModel modelOf(const PlanSimulationRequest& request, const Plan& plan, const Program& program, const std::optional<LinkCost>& link) {
+  CostModel model = rankModel(plan, program);
+  if (link) model.links = {*link};
+  if (!request.device_gflops && !request.device_gbytes) return model;
+  const CostModel usual;
+  model.kinds = nullptr;
+  model.flops_per_ns = request.device_gflops.value_or(usual.flops_per_ns);
+  model.bytes_per_ns = request.device_gbytes.value_or(usual.bytes_per_ns);
+  return model;
+}
+
 SimulatedPlan run(const PlanSimulationRequest& request) {
   SimulatedPlan result;
   result.plan = readPlanDirectory(request.directory);
-  CostModel model;
-  model.flops_per_ns = request.device_gflops;
-  model.bytes_per_ns = request.device_gbytes;
-  const LinkCost link = {static_cast<int64_t>(request.link_us * 1000), request.link_gbytes};
-  model.links = {link};
+  std::optional<LinkCost> link;
+  if (request.link_us || request.link_gbytes) {
+    const LinkCost usual;
+    link = {request.link_us ? static_cast<int64_t>(*request.link_us * 1000) : usual.latency_ns,
+            request.link_gbytes.value_or(usual.bytes_per_ns)};
+  }
   std::optional<MeasuredDurations> measured;
   if (!request.measured.empty()) measured = MeasuredDurations::read(request.measured);
   std::vector<ProgramCosts> costs;
@@ -41,7 +55,7 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
     const std::filesystem::path folder = std::filesystem::path(request.directory) / "ranks" / rankDirectoryName(rank);
     RankImage image = loadRank(folder.string());
     ranks = image.program.world_size;
-    costs.push_back(programCosts(image, model));
+    costs.push_back(programCosts(image, modelOf(request, result.plan, image.program, link)));
     const std::string missing = measured ? measured->apply(image.program, costs.back()) : "";
     if (!missing.empty()) {
       fail(ErrorCode::kConfiguration, "{}: has no pass like {} of rank {}; expected the trace of a plan with the same stages and schedule",
@@ -49,9 +63,12 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
     }
     result.programs.push_back(std::move(image.program));
   }
+  std::function<LinkCost(int, int)> link_between = [&](int from, int to) { return rankLink(result.plan, from, to); };
+  if (link) link_between = nullptr;
   result.simulation = simulatePrograms({.programs = result.programs,
                                         .costs = std::move(costs),
-                                        .link = link,
+                                        .link = link.value_or(LinkCost{}),
+                                        .link_between = link_between,
                                         .contention = !request.no_contention,
                                         .rendezvous = !request.eager});
   return result;
