@@ -72,7 +72,7 @@ int64_t nodeTime(const CostModel& model, const Graph& graph, const Node& node, c
     const std::optional<int64_t> measured = model.times->operatorTime(operatorWork(graph, node, rule, work, factor_sizes), model.busy);
     if (measured) return *measured;
   }
-  return computeCost(model, work.flops, work.bytes);
+  return computeCost(model, work);
 }
 
 }  // namespace pipeshard

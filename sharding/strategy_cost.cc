@@ -32,7 +32,7 @@ class NodeCost {
     }
     for (size_t o = 0; o < node_.outputs.size(); ++o) bytes += bytesOf(node_.outputs[o], strategy.outputs[o]);
     const std::vector<int64_t> sizes = localSizes(strategy);
-    return {nodeTime(model_, graph_, node_, builder_.rule(), {flops(sizes), bytes}, sizes), 0};
+    return {nodeTime(model_, graph_, node_, builder_.rule(), {flops(sizes), bytes, whole_.work_class, whole_.type}, sizes), 0};
   }
 
  private:

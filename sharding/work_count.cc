@@ -19,12 +19,29 @@ int axisOfGroup(const MeshGroups& groups, const Node& node) {
   return static_cast<int>(found - list.begin());
 }
 
+DataType typeOf(const Graph& graph, const Node& node) {
+  DataType widest = DataType::kUndefined;
+  for (const std::vector<ValueId>* values : {&node.outputs, &node.inputs}) {
+    for (ValueId value : *values) {
+      if (!value.valid() || !isFloatingPoint(graph.dataType(value))) continue;
+      if (dataTypeSize(graph.dataType(value)) > dataTypeSize(widest)) widest = graph.dataType(value);
+    }
+  }
+  return widest != DataType::kUndefined || node.outputs.empty() || !node.outputs[0].valid() ? widest : graph.dataType(node.outputs[0]);
+}
+
 }  // namespace
+
+int64_t computeCost(const CostModel& model, const NodeWork& work) {
+  return computeCost(model, work.flops, work.bytes, work.work_class, work.type);
+}
 
 NodeWork nodeWork(const Graph& graph, const Node& node, const std::optional<FactorRule>& rule) {
   NodeWork work;
   if (rule && rule->flops == 0) return work;
   if (rule) work.flops = rule->flops;
+  if (rule) work.work_class = rule->work_class;
+  work.type = typeOf(graph, node);
   for (ValueId input : node.inputs) {
     if (input.valid()) work.bytes += graph.bytes(input);
   }
