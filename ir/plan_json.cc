@@ -7,6 +7,7 @@
 #include "ir/error.h"
 #include "ir/json_reader.h"
 #include "ir/plan.h"
+#include "ir/search_record_json.h"
 #include "ir/sharding_spec.h"
 
 namespace pipeshard {
@@ -232,6 +233,7 @@ std::string planToJson(const Plan& plan) {
   for (const StagePlan& stage : plan.stages) document["stages"].push_back(stageToJson(stage));
   addShardings(plan, document);
   document["notes"] = plan.notes;
+  if (plan.search) addSearch(*plan.search, document);
   return dumpJson(document);
 }
 
@@ -242,7 +244,7 @@ Plan planFromJson(std::string_view text) {
   json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
                      "schedule", "layers", "stages"},
                     {"notes", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes", "schedule_orders",
-                     "shardings", "strategies", "specs"});
+                     "shardings", "strategies", "specs", "search", "alternatives", "reasons", "stage_costs"});
   Plan plan;
   plan.model_path = json.at("model").string();
   const JsonReader dimensions = json.at("dimensions");
@@ -286,6 +288,7 @@ Plan planFromJson(std::string_view text) {
   if (json.has("freeze")) plan.freeze = json.at("freeze").strings();
   if (json.has("boundaries")) plan.boundaries = json.at("boundaries").strings();
   if (json.has("notes")) plan.notes = json.at("notes").strings();
+  if (json.has("search")) plan.search = readSearch(json);
   return plan;
 }
 
