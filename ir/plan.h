@@ -99,8 +99,11 @@ struct Plan {
 bool hasShardedStage(const Plan& plan);
 
 std::string planToJson(const Plan& plan);
-// Throws Error(kConfiguration) naming the field, what was found and what is allowed; Error(kVersionMismatch).
+// Throws Error(kConfiguration) naming the field, what was found and what is allowed, of every rule that is violated;
+// Error(kVersionMismatch).
 Plan planFromJson(std::string_view text);
+// The rules that a text violates, a message each; empty: planFromJson reads it.
+std::vector<std::string> planFaults(std::string_view text);
 // A table for people.
 std::string printPlan(const Plan& plan);
 

@@ -11,6 +11,7 @@
 
 #include <fmt/ranges.h>
 
+#include "ir/counted.h"
 #include "ir/error.h"
 #include "ir/stage_file.h"
 #include "partition/balance.h"
@@ -132,8 +133,8 @@ std::vector<int> givenWidths(const PartitionOptions& options, const AskedSchedul
 std::vector<int> rankWidths(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, int ranks, Plan& plan) {
   const int devices = options.cluster.deviceCount();
   if (ranks > devices) {
-    fail(ErrorCode::kConfiguration, "{} {} need {} devices, the cluster has {}; ask for fewer stages or a larger cluster", ranks,
-         unitsOf(schedule), ranks, devices);
+    fail(ErrorCode::kConfiguration, "{} {} need {}, the cluster has {}; ask for fewer stages or a larger cluster", ranks, unitsOf(schedule),
+         counted(ranks, "device"), devices);
   }
   const bool sharded = !options.sharding.method.empty();  // then rows are one axis among others
   const int64_t rows = sharded ? devices : rowsOfMicrobatch(chain.training, plan);
@@ -201,8 +202,8 @@ Choice choiceOfBoundaries(const PartitionOptions& options, const AskedSchedule& 
   const StageCount count{static_cast<int>(options.boundaries.size()) + 1, "--boundary"};
   const int ranks = schedule.ranksFor(count.stages, count.subject);
   if (ranks > options.cluster.deviceCount()) {
-    fail(ErrorCode::kConfiguration, "{} boundaries make {} stages{}, but the cluster has {} device(s)", count.stages - 1, count.stages,
-         schedule.chunks == 1 ? "" : fmt::format(" on {} pipeline ranks", ranks), options.cluster.deviceCount());
+    fail(ErrorCode::kConfiguration, "--boundary: {} stages{} are asked for, but the cluster has {}", count.stages,
+         schedule.chunks == 1 ? "" : fmt::format(" on {} pipeline ranks", ranks), counted(options.cluster.deviceCount(), "device"));
   }
   std::vector<Boundary> boundaries;
   for (const std::string& value : options.boundaries) boundaries.push_back({value, "boundary"});

@@ -67,7 +67,8 @@ struct AskedStages {
 AskedStages askedStages(const PartitionOptions& options);
 
 // How many microbatches a batch of so many rows is cut into where nobody says: as a file of orders does; else at most two per pipeline
-// rank, dividing the batch, each with a row for every data-parallel device, and such that the schedule exists, if any is.
+// rank, dividing the batch, each with a row for every data-parallel device, and such that the schedule exists; else the smallest such
+// number beyond, if there is one.
 int64_t chooseMicrobatches(int64_t batch, const PartitionOptions& options, const AskedStages& stages);
 
 // Clusters the forward nodes into layers by cumulative FLOPs, gives the layers to stages, stages to devices, and fills

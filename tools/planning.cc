@@ -261,8 +261,8 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, con
   if (scheduleOf(plan).asynchronous()) {
     if (rows == 0) return 0;
     fail(ErrorCode::kConfiguration,
-         "--last-batch {}: under the schedule {} a step takes whole windows; leave it out (--drop-last leaves out "
-         "the rest of a file)",
+         "--last-batch {}: under the schedule {} a step takes whole windows; leave it out (`run` and `validate` leave out the "
+         "rest of a file with --drop-last)",
          rows, plan.schedule);
   }
   if (rows == 0 && !request.data_path.empty() && !model.batch_axes.empty()) {
@@ -275,6 +275,9 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, con
        model.batch_axes.empty() ? "; no input of the model has a symbolic batch dimension" : "");
 }
 
+constexpr const char* kWithoutLastBatch =
+    "leave it out (plan without --last-batch and --data; `run` and `validate` leave out the rest of a file with --drop-last)";
+
 // As many microbatches as the whole batch has, if every device gets a row of each.
 void decideLastBatch(int64_t rows, Plan& plan) {
   if (rows == 0) return;
@@ -282,8 +285,8 @@ void decideLastBatch(int64_t rows, Plan& plan) {
   for (const StagePlan& stage : plan.stages) widest = std::max(widest, stage.mesh_shape.at(0));
   if (rows < widest) {
     fail(ErrorCode::kConfiguration,
-         "the last batch of {} example(s) cannot be shared by {} data-parallel devices; leave it out (--drop-last), or use narrower stages",
-         rows, widest);
+         "the last batch of {} example(s) cannot be shared by {} data-parallel devices; {}, or use narrower stages", rows, widest,
+         kWithoutLastBatch);
   }
   plan.last_batch = rows;
   plan.last_microbatches = std::min(plan.microbatches, rows / widest);
@@ -302,9 +305,8 @@ StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optim
     }
     if (plan.last_microbatches <= least_count) {
       throw failure->addContext(
-          fmt::format("the last batch of {} example(s) does not fit how the stages are sharded; leave it out (--drop-last), or choose "
-                      "another batch or method",
-                      plan.last_batch));
+          fmt::format("the last batch of {} example(s) does not fit how the stages are sharded; {}, or choose another batch or method",
+                      plan.last_batch, kWithoutLastBatch));
     }
     --plan.last_microbatches;
   }

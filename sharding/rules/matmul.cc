@@ -43,7 +43,7 @@ std::optional<FactorRule> matMulRule(const Graph& graph, const Node& node) {
   builder.alignInput(0, left);
   builder.alignInput(1, right);
   builder.alignOutput(0, row);
-  return builder.build(contractionFlops({a.back()}) * flops);
+  return builder.build(contractionFlops({a.back()}) * flops, WorkClass::kContraction);
 }
 
 std::optional<FactorRule> gemmRule(const Graph& graph, const Node& node) {
@@ -64,7 +64,7 @@ std::optional<FactorRule> gemmRule(const Graph& graph, const Node& node) {
     builder.setKind(k, FactorKind::kWhole);
     builder.setAddedOnce(k, 2);
   }
-  return builder.build(contractionFlops({y[0], contracted, y[1]}));
+  return builder.build(contractionFlops({y[0], contracted, y[1]}), WorkClass::kContraction);
 }
 
 }  // namespace

@@ -158,7 +158,7 @@ TEST(PartitionTraining, RefusesBadBoundaries) {
   expect({"h2", "h1"}, "boundary \"h1\" does not come after \"h2\"");
   expect({"h1", "h1"}, "boundary \"h1\" does not come after \"h1\"");
   expect({"loss"}, "the stage behind it would be empty");
-  expect({"h0", "h1", "h2"}, "3 boundaries make 4 stages, but the cluster has 3 device(s)");
+  expect({"h0", "h1", "h2"}, "--boundary: 4 stages are asked for, but the cluster has 3 devices");
   options.boundaries = {"h1"};
   options.layers = 2;
   expectError(training, options, ErrorCode::kUsage, "--layers and --boundary exclude each other");
