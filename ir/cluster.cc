@@ -4,10 +4,13 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <optional>
+#include <utility>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "ir/error.h"
+#include "ir/near_matches.h"
 
 namespace pipeshard {
 namespace {
@@ -17,6 +20,59 @@ int positiveNumber(std::string_view text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
+}
+
+// "2x4"
+std::optional<std::pair<int, int>> nodesAndDevices(std::string_view text) {
+  constexpr int kMostDevices = 1 << 20;
+  const size_t x = text.find('x');
+  if (x == std::string_view::npos) return std::nullopt;
+  const int nodes = positiveNumber(text.substr(0, x));
+  const int devices = positiveNumber(text.substr(x + 1));
+  if (nodes == 0 || devices == 0 || nodes > kMostDevices / devices) return std::nullopt;
+  return std::pair(nodes, devices);
+}
+
+const ClusterPreset& findPreset(std::string_view text, std::string_view name) {
+  std::string lower(name);
+  for (char& c : lower) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  std::vector<std::string> names;
+  for (const ClusterPreset& preset : clusterPresets()) {
+    if (preset.name == lower) return preset;
+    names.push_back(preset.name);
+  }
+  const std::vector<std::string> near = nearMatches(lower, names);
+  fail(ErrorCode::kUsage,
+       "cluster \"{}\" is not understood; write NODESxDEVICES, for example 1x4 (one node with four devices) or 2x8; a preset with a "
+       "number of nodes, for example p3.16xlarge:8; or a JSON file (docs/clusters.md){}. The presets are {}",
+       text, near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or ")), fmt::join(names, ", "));
+}
+
+Cluster presetCluster(std::string_view text, std::string_view name, std::string_view counts) {
+  const ClusterPreset& preset = findPreset(text, name);
+  const int most = preset.one.nodes[0].devices;
+  constexpr int kMostNodes = 1 << 16;
+  std::pair<int, int> size{1, preset.of_device ? 1 : most};
+  if (name.size() < text.size()) {
+    const int number = positiveNumber(counts);
+    const auto both = nodesAndDevices(counts);
+    if (both) size = *both;
+    if (number > 0) (preset.of_device ? size.second : size.first) = number;
+    if (number == 0 && !both) {
+      fail(ErrorCode::kUsage, "cluster \"{}\": found \"{}\"; expected a number of {}, as in {}:4, or nodes x devices, as in {}:2x{}", text,
+           counts, preset.of_device ? "devices of one node" : "nodes", name, name, most);
+    }
+  }
+  if (size.second > most || size.first > kMostNodes) {
+    fail(ErrorCode::kUsage,
+         "cluster \"{}\": found {} nodes of {} devices; expected at most {} nodes, and a node of {} has {} devices: {}:{}x{}", text,
+         size.first, size.second, kMostNodes, preset.name, most, preset.name, std::max(2, (size.second + most - 1) / most), most);
+  }
+  Cluster cluster = preset.one;
+  cluster.name = text;
+  cluster.nodes[0].devices = size.second;
+  cluster.nodes.resize(static_cast<size_t>(size.first), ClusterNode(cluster.nodes[0]));
+  return cluster;
 }
 
 }  // namespace
@@ -56,6 +112,20 @@ const WorkRate* DeviceKind::rate(WorkClass work_class, DataType type) const {
   return other;
 }
 
+int64_t DeviceKind::time(WorkClass work_class, DataType type, double flops, double bytes) const {
+  PIPESHARD_CHECK(isKnown(), "nothing is known of device kind {}", name);
+  const WorkRate* found = rate(work_class, type);
+  int64_t ns = 0;
+  if (found != nullptr && !found->flops.points.empty()) {
+    const bool wider = found->type != type && dataTypeSize(type) > dataTypeSize(found->type);
+    const double work = wider ? flops * static_cast<double>(dataTypeSize(type)) / static_cast<double>(dataTypeSize(found->type)) : flops;
+    ns = found->flops.at(work);
+  }
+  const CostCurve& moving = found != nullptr && !found->bytes.points.empty() ? found->bytes : memory;
+  if (!moving.points.empty()) ns = std::max(ns, moving.at(bytes));
+  return std::llround(static_cast<double>(ns) / efficiency[static_cast<size_t>(work_class)]);
+}
+
 int Cluster::deviceCount() const {
   int count = 0;
   for (const ClusterNode& node : nodes) count += node.devices;
@@ -92,21 +162,18 @@ bool Cluster::isUniform() const {
 Cluster uniformCluster(int node_count, int devices_per_node) {
   Cluster cluster;
   cluster.name = fmt::format("{}x{}", node_count, devices_per_node);
-  cluster.nodes.assign(static_cast<size_t>(node_count), ClusterNode{});
-  for (ClusterNode& node : cluster.nodes) node.devices = devices_per_node;
+  ClusterNode node;
+  node.devices = node.nics = devices_per_node;
+  cluster.nodes.assign(static_cast<size_t>(node_count), node);
   return cluster;
 }
 
 Cluster parseCluster(std::string_view text) {
-  constexpr int kMostDevices = 1 << 20;
-  const size_t x = text.find('x');
-  if (x != std::string_view::npos) {
-    const int nodes = positiveNumber(text.substr(0, x));
-    const int devices = positiveNumber(text.substr(x + 1));
-    if (nodes > 0 && devices > 0 && nodes <= kMostDevices / devices) return uniformCluster(nodes, devices);
+  const size_t colon = text.find(':');
+  if (colon == std::string_view::npos) {
+    if (const auto counts = nodesAndDevices(text)) return uniformCluster(counts->first, counts->second);
   }
-  fail(ErrorCode::kUsage, "cluster \"{}\" is not understood; write NODESxDEVICES, for example 1x4 (one node with four devices) or 2x8",
-       text);
+  return presetCluster(text, text.substr(0, colon), colon == std::string_view::npos ? "" : text.substr(colon + 1));
 }
 
 }  // namespace pipeshard

@@ -4,11 +4,13 @@
 // Devices have numbers (ranks) 0 to deviceCount()-1, node by node. Every rate has its unit in its name and its source in `source`.
 //
 // A rate is not one number: small operators are slow. A CostCurve says what amounts of work take, by points between which time is
-// interpolated linearly. Presets have curves of a peak and an efficiency; `pipeshard profile` measures them (ir/profile.h).
+// interpolated linearly. Presets have curves of a peak and a start-up time; `pipeshard profile` measures them (ir/profile.h).
+// docs/clusters.md has the forms of --cluster, the files, and the source of every number of the presets.
 //
 //   {{1000, 50}, {100000, 2050}}:  1000 take 50 ns; 50500 take 1050; 200000, at the last segment's rate, 4070; 0 takes 50 - 20 = 30
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -50,16 +52,25 @@ struct WorkRate {
   DataType type = DataType::kFloat32;
   CostCurve flops;  // ns by FLOPs
   CostCurve bytes;  // ns by bytes read and written; empty: DeviceKind::memory
+  friend bool operator==(const WorkRate&, const WorkRate&) = default;
 };
 
 struct DeviceKind {
-  std::string name;          // "V100-SXM2-16GB", "cpu-core"
-  int64_t memory_bytes = 0;  // 0: unknown, no limit
-  CostCurve memory;          // ns by bytes read and written
+  std::string name = "default";  // "V100-SXM2-16GB", "cpu-core"
+  int64_t memory_bytes = 0;      // 0: unknown, no limit
+  CostCurve memory;              // ns by bytes read and written
   std::vector<WorkRate> rates;
+  // By class: the part of its rates that it reaches; times are divided by it. Above 1 where a compiler fuses operators.
+  std::array<double, kWorkClassCount> efficiency = {1, 1, 1, 1, 1};
   std::string source;  // where the numbers are from
-  // The rate for a class and type; else of the class in float32, scaled by the types' sizes; nullptr: nothing is known of the class.
+
+  // The rate for a class and type; else of the class in float32; nullptr: nothing is known of the class.
   const WorkRate* rate(WorkClass work_class, DataType type) const;
+  bool isKnown() const { return !rates.empty() || !memory.points.empty(); }
+  // Nanoseconds of an operator that computes and moves so much: the longer of the two, by what is known. Where the type's rate is
+  // unknown, float32's counts, in proportion to the sizes if the type is wider. PIPESHARD_CHECK: isKnown().
+  int64_t time(WorkClass work_class, DataType type, double flops, double bytes) const;
+  friend bool operator==(const DeviceKind&, const DeviceKind&) = default;
 };
 
 struct Link {
@@ -74,7 +85,8 @@ struct ClusterNode {
   int devices = 1;
   Link inside;                 // of one device to another of the node
   Link nic;                    // of one NIC of the node, to any other node
-  int nics = 1;                // the devices share them evenly
+  int nics = 1;                // the devices share them evenly; each uses one at a time
+  int cores = 0;               // devices beyond so many wait for each other (workers of one computer); 0: each computes for itself
   bool shared_memory = false;  // the inside link is the memory of one computer: all transfers of the node share its bandwidth
   friend bool operator==(const ClusterNode&, const ClusterNode&) = default;
 };
@@ -92,12 +104,31 @@ struct Cluster {
   const DeviceKind& kindOf(int device) const;
   // All nodes are of one kind, with as many devices and the same links.
   bool isUniform() const;
+  friend bool operator==(const Cluster&, const Cluster&) = default;
 };
 
-// Equal nodes; rates are those of CostModel's defaults (sharding/cost_model.h).
+// Equal nodes, a NIC for every device; rates are those of CostModel's defaults (sharding/cost_model.h). Named "2x4".
 Cluster uniformCluster(int nodes, int devices_per_node);
 
-// "1x4": one node, four devices. Throws Error(kUsage) that shows the accepted forms.
+// "2x4": two nodes of four devices each. Or a preset (clusterPresets): NAME, one node; NAME:N, so many; NAME:NxD, N nodes with D of their
+// devices each. A preset of a device has one, up to as many as nodes of it have: "v100" is one, "v100:8" one node of eight, "v100:2x4"
+// two of four. Throws Error(kUsage) that shows the accepted forms and near names.
+//   "p3.16xlarge:8" is 8 nodes of 8 V100 each, 25 Gbit/s between them
 Cluster parseCluster(std::string_view text);
+
+struct ClusterPreset {
+  std::string name;         // "p3.16xlarge", "v100"
+  std::string description;  // one line
+  bool of_device = false;   // a count is of devices: "v100:8"
+  Cluster one;              // one whole node
+};
+const std::vector<ClusterPreset>& clusterPresets();  // ir/cluster_presets.cc
+
+// A cluster described in JSON, with // comments (docs/clusters.md). `what` is the file's name, for messages: "c.json.nodes[1].nics: found
+// 0; expected an integer from 1 to 1048576". The cluster is named by the file's "name", else `what`. Errors: kConfiguration,
+// kVersionMismatch.
+Cluster parseClusterFile(std::string_view text, std::string_view what);
+// The same as such a file, every number written out. parseClusterFile gives back an equal cluster.
+std::string clusterFileText(const Cluster& cluster);
 
 }  // namespace pipeshard

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/error.h"
+#include "ir/near_matches.h"
 
 namespace pipeshard {
 namespace {
@@ -76,17 +77,33 @@ void JsonReader::expectObject(std::initializer_list<std::string_view> required, 
   if (!json_->is_object()) failExpected("an object");
   std::vector<std::string_view> allowed(required);
   allowed.insert(allowed.end(), optional.begin(), optional.end());
+  std::vector<std::string> unknown, meant, missing;
+  const std::vector<std::string> names(allowed.begin(), allowed.end());
   for (const auto& [key, value] : json_->items()) {
-    if (std::find(allowed.begin(), allowed.end(), key) == allowed.end()) {
-      fail(ErrorCode::kConfiguration, "{}: found an unknown key {}; the keys here are {}", path_, excerpt(Json(key)),
-           fmt::join(allowed, ", "));
+    if (std::find(allowed.begin(), allowed.end(), key) != allowed.end()) continue;
+    unknown.push_back(excerpt(Json(key)));
+    for (std::string& near : nearMatches(key, names)) {
+      const bool is_new = !json_->contains(near) && std::find(meant.begin(), meant.end(), near) == meant.end();
+      if (is_new) meant.push_back(std::move(near));
     }
   }
   for (std::string_view key : required) {
-    if (!json_->contains(key)) {
-      fail(ErrorCode::kConfiguration, "{}: key \"{}\" is missing; the keys here are {}", path_, key, fmt::join(allowed, ", "));
-    }
+    if (!json_->contains(key) && std::find(meant.begin(), meant.end(), key) == meant.end()) missing.push_back(fmt::format("\"{}\"", key));
   }
+  if (unknown.empty() && missing.empty()) return;
+  std::vector<std::string> faults;
+  if (!unknown.empty())
+    faults.push_back(fmt::format("found {} {}", unknown.size() == 1 ? "an unknown key" : "unknown keys", fmt::join(unknown, ", ")));
+  if (missing.size() == 1) faults.push_back(fmt::format("key {} is missing", missing[0]));
+  if (missing.size() > 1) faults.push_back(fmt::format("keys {} are missing", fmt::join(missing, ", ")));
+  fail(ErrorCode::kConfiguration, "{}: {}; the keys here are {}{}", path_, fmt::join(faults, "; "), fmt::join(allowed, ", "),
+       meant.empty() ? "" : fmt::format("; did you mean \"{}\"?", fmt::join(meant, "\" or \"")));
+}
+
+void JsonFaults::throwIfAny(std::string_view what) const {
+  if (messages_.empty()) return;
+  if (messages_.size() == 1) fail(ErrorCode::kConfiguration, "{}", messages_[0]);
+  fail(ErrorCode::kConfiguration, "{}: {} faults:\n  {}", what, messages_.size(), fmt::join(messages_, "\n  "));
 }
 
 JsonReader JsonReader::at(const char* key) const { return {json_->at(key), path_ + "." + key}; }
@@ -114,6 +131,12 @@ int64_t JsonReader::integer(int64_t low, int64_t high) const {
   return json_->get<int64_t>();
 }
 
+double JsonReader::number(double low, double high) const {
+  const bool fits = json_->is_number() && json_->get<double>() >= low && json_->get<double>() <= high;
+  if (!fits) failExpected(fmt::format("a number from {} to {}", low, high));
+  return json_->get<double>();
+}
+
 bool JsonReader::boolean() const {
   if (!json_->is_boolean()) failExpected("true or false");
   return json_->get<bool>();
@@ -126,7 +149,9 @@ std::string JsonReader::string() const {
 
 std::string JsonReader::string(const std::vector<std::string>& allowed) const {
   if (!json_->is_string() || std::find(allowed.begin(), allowed.end(), json_->get<std::string>()) == allowed.end()) {
-    failExpected(fmt::format("one of \"{}\"", fmt::join(allowed, "\", \"")));
+    const std::vector<std::string> near = json_->is_string() ? nearMatches(json_->get<std::string>(), allowed) : std::vector<std::string>();
+    failExpected(fmt::format("one of \"{}\"{}", fmt::join(allowed, "\", \""),
+                             near.empty() ? "" : fmt::format("; did you mean \"{}\"?", fmt::join(near, "\" or \""))));
   }
   return json_->get<std::string>();
 }

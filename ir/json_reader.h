@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/data_type.h"
+#include "ir/error.h"
 #include "ir/shape.h"
 
 namespace pipeshard {
@@ -28,8 +29,9 @@ Json parseJson(std::string_view text, std::string_view what, JsonComments commen
 void checkJsonVersion(const Json& document, std::string_view what, int version,
                       std::string_view advice = "plan again, or use the pipeshard that wrote it");
 
-// The document as text: one line per key of the outermost object, and one line per element of arrays in it; integers
-// and strings only, so the same data gives the same bytes. Error(kBadModel) for names that are not UTF-8.
+// The document as text: one line per key of the outermost object, and one line per element of arrays in it; integers,
+// strings, and numbers as given (nlohmann-json writes the shortest text that reads back as the same number), so the same data gives the
+// same bytes. Error(kBadModel) for names that are not UTF-8.
 std::string dumpJson(const Json& document);
 
 // A view of one JSON value and its path ("stages[2].devices"). The document must outlive it. Every getter throws
@@ -38,16 +40,19 @@ class JsonReader {
  public:
   JsonReader(const Json& json, std::string path) : json_(&json), path_(std::move(path)) {}
 
-  // An object with these keys and no others; `required` ones must be there, `optional` ones may.
+  // An object with these keys and no others; `required` ones must be there, `optional` ones may. The error names all unknown keys, with
+  // those that may have been meant, and all that are missing.
   void expectObject(std::initializer_list<std::string_view> required, std::initializer_list<std::string_view> optional = {}) const;
   bool has(const char* key) const { return json_->contains(key); }
   bool isArray() const { return json_->is_array(); }
   bool isString() const { return json_->is_string(); }
+  bool isObject() const { return json_->is_object(); }
   JsonReader at(const char* key) const;      // of an object, after expectObject
   std::vector<JsonReader> elements() const;  // of an array
   std::vector<std::string> keys() const;     // of an object with free keys
 
   int64_t integer(int64_t low, int64_t high) const;  // both bounds inclusive
+  double number(double low, double high) const;      // also with a decimal point; both bounds inclusive
   bool boolean() const;
   std::string string() const;
   std::string string(const std::vector<std::string>& allowed) const;
@@ -62,6 +67,34 @@ class JsonReader {
  private:
   const Json* json_;
   std::string path_;
+};
+
+// The errors of parts of a document that are read each on its own, so that all are named, and not only the first.
+class JsonFaults {
+ public:
+  // False: `read` threw Error(kConfiguration), which is kept. Other errors pass.
+  template <typename F>
+  bool attempt(const F& read) {
+    try {
+      read();
+      return true;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kConfiguration) throw;
+      messages_.push_back(error.message());
+      return false;
+    }
+  }
+  // Of a field, if there is one: that it is missing is for expectObject to say. False without one, too.
+  template <typename F>
+  bool attemptField(const JsonReader& object, const char* key, const F& read) {
+    return object.has(key) && attempt([&] { read(object.at(key)); });
+  }
+  const std::vector<std::string>& messages() const { return messages_; }
+  // Throws Error(kConfiguration) with all messages, if there are any: one alone as it is, several in a list that `what` heads.
+  void throwIfAny(std::string_view what) const;
+
+ private:
+  std::vector<std::string> messages_;
 };
 
 }  // namespace pipeshard

@@ -11,6 +11,7 @@
 
 #include "ir/cluster.h"
 #include "ir/data_type.h"
+#include "ir/search_record.h"
 
 namespace pipeshard {
 
@@ -90,15 +91,19 @@ struct Plan {
   int64_t bucket_bytes = kDefaultBucketBytes;
   std::vector<LayerPlan> layers;
   std::vector<StagePlan> stages;
-  std::vector<std::string> notes;  // what the user should know: operators replicated, defaults taken
+  std::vector<std::string> notes;           // what the user should know: operators replicated, defaults taken
+  std::optional<SearchRecord> search = {};  // of plans that were searched for (--stages auto)
 };
 
 // The operators of some stage are sharded.
 bool hasShardedStage(const Plan& plan);
 
 std::string planToJson(const Plan& plan);
-// Throws Error(kConfiguration) naming the field, what was found and what is allowed; Error(kVersionMismatch).
+// Throws Error(kConfiguration) naming the field, what was found and what is allowed, of every rule that is violated;
+// Error(kVersionMismatch).
 Plan planFromJson(std::string_view text);
+// The rules that a text violates, a message each; empty: planFromJson reads it.
+std::vector<std::string> planFaults(std::string_view text);
 // A table for people.
 std::string printPlan(const Plan& plan);
 

@@ -1,12 +1,15 @@
 // plan.json. Reading is strict: a hand-edited plan with a misspelt key or stages that leave a layer out is refused.
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <set>
 
+#include "ir/cluster_json.h"
 #include "ir/error.h"
 #include "ir/json_reader.h"
 #include "ir/plan.h"
+#include "ir/search_record_json.h"
 #include "ir/sharding_spec.h"
 
 namespace pipeshard {
@@ -20,18 +23,20 @@ Json layerToJson(const LayerPlan& layer) {
           {"flops", layer.flops}};
 }
 
-LayerPlan layerFromJson(const JsonReader& json, int64_t expected_first) {
-  json.expectObject({"first_node", "last_node", "first", "last", "flops"});
-  LayerPlan layer;
-  layer.first_node = json.at("first_node").string();
-  layer.last_node = json.at("last_node").string();
-  layer.first = json.at("first").integer(0, INT64_MAX);
-  if (layer.first != expected_first) {
-    json.at("first").failExpected(fmt::format("{}: layers follow each other without gap or overlap", expected_first));
-  }
-  layer.last = json.at("last").integer(layer.first, INT64_MAX - 1);
-  layer.flops = json.at("flops").integer(0, INT64_MAX);
-  return layer;
+void readLayer(const JsonReader& json, JsonFaults& faults, Plan& plan) {
+  const int64_t expected_first = plan.layers.empty() ? 0 : plan.layers.back().last + 1;
+  LayerPlan& layer = plan.layers.emplace_back();
+  layer.first = layer.last = expected_first;  // where it cannot be read
+  faults.attempt([&] { json.expectObject({"first_node", "last_node", "first", "last", "flops"}); });
+  faults.attemptField(json, "first_node", [&](const JsonReader& name) { layer.first_node = name.string(); });
+  faults.attemptField(json, "last_node", [&](const JsonReader& name) { layer.last_node = name.string(); });
+  const bool follows = faults.attemptField(json, "first", [&](const JsonReader& first) {
+    layer.first = first.integer(0, INT64_MAX);
+    if (layer.first == expected_first) return;
+    first.failExpected(fmt::format("{}: layers follow each other without gap or overlap", expected_first));
+  });
+  faults.attemptField(json, "last", [&](const JsonReader& last) { layer.last = last.integer(follows ? layer.first : 0, INT64_MAX - 1); });
+  faults.attemptField(json, "flops", [&](const JsonReader& flops) { layer.flops = flops.integer(0, INT64_MAX); });
 }
 
 Json stageToJson(const StagePlan& stage) {
@@ -69,33 +74,80 @@ void readDevices(const JsonReader& json, const Plan& plan, StagePlan& stage) {
   }
 }
 
-StagePlan stageFromJson(const JsonReader& json, const Plan& plan) {
-  json.expectObject(
-      {"first_layer", "last_layer", "devices", "mesh_shape", "forward_flops", "backward_flops", "parameter_bytes", "peak_activations"},
-      {"recomputation"});
-  StagePlan stage;
-  const int expected_first = plan.stages.empty() ? 0 : plan.stages.back().last_layer + 1;
+bool readLayersOfStage(const JsonReader& json, const Plan& plan, JsonFaults& faults, StagePlan& stage) {
+  const int expected_first = stage.first_layer;
   const int64_t last_layer = static_cast<int64_t>(plan.layers.size()) - 1;
-  stage.first_layer = static_cast<int>(json.at("first_layer").integer(0, INT32_MAX));
-  if (stage.first_layer != expected_first) {
-    json.at("first_layer").failExpected(fmt::format("{}: stages follow each other without gap or overlap", expected_first));
+  const bool follows = faults.attemptField(json, "first_layer", [&](const JsonReader& first) {
+    stage.first_layer = static_cast<int>(first.integer(0, INT32_MAX));
+    if (stage.first_layer != expected_first) {
+      first.failExpected(fmt::format("{}: stages follow each other without gap or overlap", expected_first));
+    }
+    if (stage.first_layer > last_layer) json.failExpected(fmt::format("no further stage: there are {} layers", last_layer + 1));
+  });
+  stage.last_layer = stage.first_layer;
+  if (stage.first_layer > last_layer) return false;
+  const int64_t least = follows ? stage.first_layer : 0;
+  return faults.attemptField(json, "last_layer",
+                             [&](const JsonReader& last) { stage.last_layer = static_cast<int>(last.integer(least, last_layer)); });
+}
+
+void readMeshOfStage(const JsonReader& json, StagePlan& stage) {
+  std::vector<int> mesh;
+  for (int64_t size : json.integers(1, INT32_MAX)) mesh.push_back(static_cast<int>(size));
+  stage.mesh_shape = mesh;
+  if (mesh.size() == 2 && int64_t{mesh[0]} * mesh[1] == std::ssize(stage.devices)) return;
+  json.failExpected(fmt::format("[data, model] whose product is the number of devices of the stage, {}", stage.devices.size()));
+}
+
+// What could be read of all stages so far.
+struct KnownStages {
+  bool layers = true;
+  bool devices = true;
+};
+
+void readStage(const JsonReader& json, JsonFaults& faults, KnownStages& known, Plan& plan) {
+  StagePlan stage;
+  stage.first_layer = stage.last_layer = plan.stages.empty() ? 0 : plan.stages.back().last_layer + 1;  // where it cannot be read
+  faults.attempt([&] {
+    json.expectObject(
+        {"first_layer", "last_layer", "devices", "mesh_shape", "forward_flops", "backward_flops", "parameter_bytes", "peak_activations"},
+        {"recomputation"});
+  });
+  known.layers = readLayersOfStage(json, plan, faults, stage) && known.layers;
+  const bool has_devices = faults.attemptField(json, "devices", [&](const JsonReader& devices) { readDevices(devices, plan, stage); });
+  known.devices = known.devices && has_devices;
+  if (!has_devices) stage.devices.clear();
+  if (has_devices) faults.attemptField(json, "mesh_shape", [&](const JsonReader& mesh) { readMeshOfStage(mesh, stage); });
+  const auto amount = [&](const char* key, int64_t& field) {
+    faults.attemptField(json, key, [&](const JsonReader& number) { field = number.integer(0, INT64_MAX); });
+  };
+  amount("forward_flops", stage.forward_flops);
+  amount("backward_flops", stage.backward_flops);
+  amount("parameter_bytes", stage.parameter_bytes);
+  amount("peak_activations", stage.peak_activations);
+  faults.attemptField(json, "recomputation", [&](const JsonReader& mode) {
+    stage.recomputation = mode.string({"never", "always", "except-last"});
+  });
+  plan.stages.push_back(std::move(stage));
+}
+
+void readStages(const JsonReader& json, JsonFaults& faults, Plan& plan) {
+  const std::vector<JsonReader> stages = json.elements();
+  if (stages.empty()) json.failExpected("at least one stage");
+  KnownStages known;
+  for (const JsonReader& stage : stages) readStage(stage, faults, known, plan);
+  const int covered = plan.stages.back().last_layer + 1;
+  if (known.layers && covered < std::ssize(plan.layers)) {
+    faults.attempt([&] {
+      json.failExpected(fmt::format("stages that cover all {} layers; the last stage ends before layer {}", plan.layers.size(), covered));
+    });
   }
-  if (stage.first_layer > last_layer) json.failExpected(fmt::format("no further stage: there are {} layers", last_layer + 1));
-  stage.last_layer = static_cast<int>(json.at("last_layer").integer(stage.first_layer, last_layer));
-  readDevices(json.at("devices"), plan, stage);
-  stage.mesh_shape.clear();
-  for (int64_t size : json.at("mesh_shape").integers(1, INT32_MAX)) stage.mesh_shape.push_back(static_cast<int>(size));
-  const bool fits = stage.mesh_shape.size() == 2 && int64_t{stage.mesh_shape[0]} * stage.mesh_shape[1] == std::ssize(stage.devices);
-  if (!fits) {
-    json.at("mesh_shape")
-        .failExpected(fmt::format("[data, model] whose product is the number of devices of the stage, {}", stage.devices.size()));
-  }
-  stage.forward_flops = json.at("forward_flops").integer(0, INT64_MAX);
-  stage.backward_flops = json.at("backward_flops").integer(0, INT64_MAX);
-  stage.parameter_bytes = json.at("parameter_bytes").integer(0, INT64_MAX);
-  stage.peak_activations = json.at("peak_activations").integer(0, INT64_MAX);
-  if (json.has("recomputation")) stage.recomputation = json.at("recomputation").string({"never", "always", "except-last"});
-  return stage;
+  std::set<int> devices;
+  for (const StagePlan& stage : plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
+  const int used = static_cast<int>(devices.size());
+  if (!known.devices || *devices.rbegin() == used - 1) return;
+  fail(ErrorCode::kConfiguration, "plan.json.stages: found device {} in use; expected 0 to {} without gaps, as {} devices are in use",
+       *devices.rbegin(), used - 1, used);
 }
 
 // The shardings of all stages: one list for each kind of entry, so that every entry has a line of its own. Left out where nothing is
@@ -137,7 +189,8 @@ void readSharding(const JsonReader& json, Plan& plan) {
     sharding.mesh.push_back(static_cast<int>(size));
     devices = devices > INT32_MAX ? devices : devices * size;
   }
-  if (sharding.mesh.empty() || devices != std::ssize(stage.devices)) {
+  const bool known_devices = !stage.devices.empty();
+  if (known_devices && (sharding.mesh.empty() || devices != std::ssize(stage.devices))) {
     json.at("mesh").failExpected(fmt::format("a mesh whose product is the number of devices of the stage, {}", stage.devices.size()));
   }
   const JsonReader predicted = json.at("predicted");
@@ -171,28 +224,40 @@ void checkSpec(const JsonReader& json, const ShardingPlan& sharding) {
   if (!fault.empty()) json.failExpected(fmt::format("a spec on the mesh of the stage, but {}", fault));
 }
 
-void readShardings(const JsonReader& json, Plan& plan) {
-  if (json.has("shardings")) {
-    for (const JsonReader& entry : json.at("shardings").elements()) readSharding(entry, plan);
-  }
-  if (json.has("strategies")) {
-    for (const JsonReader& entry : json.at("strategies").elements()) {
-      entry.expectObject({"stage", "node", "uses"});
-      const bool is_new = shardingOf(entry, plan).strategies.try_emplace(entry.at("node").string(), entry.at("uses").string()).second;
-      if (!is_new) entry.at("node").failExpected("a node that no earlier entry of the stage is about");
-    }
-  }
-  if (!json.has("specs")) return;
-  for (const JsonReader& entry : json.at("specs").elements()) {
+// What is wrong with a stage's sharding is said once, and not again of all its values.
+void readShardings(const JsonReader& json, JsonFaults& faults, Plan& plan) {
+  const auto each = [&](const char* key, const std::function<void(const JsonReader&)>& read) {
+    if (!json.has(key)) return;
+    faults.attempt([&] {
+      for (const JsonReader& entry : json.at(key).elements()) faults.attempt([&] { read(entry); });
+    });
+  };
+  const size_t before = faults.messages().size();
+  each("shardings", [&](const JsonReader& entry) { readSharding(entry, plan); });
+  if (faults.messages().size() > before) return;
+  each("strategies", [&](const JsonReader& entry) {
+    entry.expectObject({"stage", "node", "uses"});
+    const bool is_new = shardingOf(entry, plan).strategies.try_emplace(entry.at("node").string(), entry.at("uses").string()).second;
+    if (!is_new) entry.at("node").failExpected("a node that no earlier entry of the stage is about");
+  });
+  each("specs", [&](const JsonReader& entry) {
     entry.expectObject({"stage", "value", "spec"});
     ShardingPlan& sharding = shardingOf(entry, plan);
-    checkSpec(entry.at("spec"), sharding);
     const bool is_new = sharding.specs.try_emplace(entry.at("value").string(), entry.at("spec").string()).second;
     if (!is_new) entry.at("value").failExpected("a value that no earlier entry of the stage is about");
-  }
+    checkSpec(entry.at("spec"), sharding);
+  });
+}
+
+// Of "NxD" the two numbers, else the whole description: a plan replays without the file or the profile that it was made with.
+Json clusterOf(const Plan& plan) {
+  const Cluster& cluster = plan.cluster;
+  if (cluster != uniformCluster(cluster.nodeCount(), cluster.devicesPerNode())) return clusterToJson(cluster);
+  return {{"nodes", cluster.nodeCount()}, {"devices_per_node", cluster.devicesPerNode()}};
 }
 
 Cluster readCluster(const JsonReader& json) {
+  if (json.isObject() && json.has("nodes") && json.at("nodes").isArray()) return clusterFromJson(json, "cluster", false);
   json.expectObject({"nodes", "devices_per_node"});
   constexpr int kMostDevices = 1 << 20;
   const int nodes = static_cast<int>(json.at("nodes").integer(1, kMostDevices));
@@ -216,7 +281,7 @@ std::string planToJson(const Plan& plan) {
   document["loss"] = plan.loss;
   document["optimizer"] = plan.optimizer;
   document["precision"] = dataTypeName(plan.precision);
-  document["cluster"] = {{"nodes", plan.cluster.nodeCount()}, {"devices_per_node", plan.cluster.devicesPerNode()}};
+  document["cluster"] = clusterOf(plan);
   document["microbatches"] = plan.microbatches;
   if (plan.last_batch > 0) document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
@@ -232,61 +297,89 @@ std::string planToJson(const Plan& plan) {
   for (const StagePlan& stage : plan.stages) document["stages"].push_back(stageToJson(stage));
   addShardings(plan, document);
   document["notes"] = plan.notes;
+  if (plan.search) addSearch(*plan.search, document);
   return dumpJson(document);
 }
+
+namespace {
+
+void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
+  const auto text = [&](const char* key, std::string& field) {
+    faults.attemptField(json, key, [&](const JsonReader& value) { field = value.string(); });
+  };
+  text("model", plan.model_path);
+  faults.attemptField(json, "dimensions", [&](const JsonReader& dimensions) {
+    for (const std::string& name : dimensions.keys()) {
+      faults.attemptField(dimensions, name.c_str(), [&](const JsonReader& size) { plan.dimensions[name] = size.integer(0, INT64_MAX); });
+    }
+  });
+  text("batch_dimension", plan.batch_dimension);
+  text("loss", plan.loss);
+  text("optimizer", plan.optimizer);
+  faults.attemptField(json, "precision", [&](const JsonReader& type) { plan.precision = type.dataType(); });
+  const bool has_cluster = faults.attemptField(json, "cluster", [&](const JsonReader& cluster) { plan.cluster = readCluster(cluster); });
+  if (!has_cluster) plan.cluster = uniformCluster(1, INT32_MAX);  // no device is out of range
+  faults.attemptField(json, "microbatches", [&](const JsonReader& count) { plan.microbatches = count.integer(1, INT32_MAX); });
+  faults.attemptField(json, "last_batch", [&](const JsonReader& last) {
+    last.expectObject({"rows", "microbatches"});
+    plan.last_batch = last.at("rows").integer(1, INT64_MAX);
+    plan.last_microbatches = last.at("microbatches").integer(1, plan.last_batch);
+  });
+}
+
+void readSchedule(const JsonReader& json, JsonFaults& faults, Plan& plan) {
+  faults.attemptField(json, "updates_per_step", [&](const JsonReader& count) { plan.updates_per_step = count.integer(1, INT32_MAX); });
+  faults.attemptField(json, "bucket_bytes", [&](const JsonReader& bytes) { plan.bucket_bytes = bytes.integer(0, INT64_MAX); });
+  faults.attemptField(json, "schedule", [&](const JsonReader& name) { plan.schedule = name.string(); });
+  faults.attemptField(json, "schedule_orders", [&](const JsonReader& orders) { plan.schedule_orders = orders.strings(); });
+}
+
+Plan readPlan(const Json& document, JsonFaults& faults) {
+  Plan plan;
+  const JsonReader json(document, "plan.json");
+  faults.attempt([&] {
+    json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
+                       "schedule", "layers", "stages"},
+                      {"notes", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes", "schedule_orders",
+                       "shardings", "strategies", "specs", "search", "alternatives", "reasons", "stage_costs"});
+  });
+  readTraining(json, faults, plan);
+  readSchedule(json, faults, plan);
+  const bool has_layers = faults.attemptField(json, "layers", [&](const JsonReader& layers) {
+    for (const JsonReader& layer : layers.elements()) readLayer(layer, faults, plan);
+  });
+  if (has_layers) faults.attemptField(json, "stages", [&](const JsonReader& stages) { readStages(stages, faults, plan); });
+  if (!plan.stages.empty()) readShardings(json, faults, plan);
+  const auto list = [&](const char* key, std::vector<std::string>& field) {
+    faults.attemptField(json, key, [&](const JsonReader& texts) { field = texts.strings(); });
+  };
+  list("train", plan.train);
+  list("freeze", plan.freeze);
+  list("boundaries", plan.boundaries);
+  list("notes", plan.notes);
+  if (json.has("search")) faults.attempt([&] { plan.search = readSearch(json); });
+  return plan;
+}
+
+}  // namespace
 
 Plan planFromJson(std::string_view text) {
   const Json document = parseJson(text, "plan.json");
   checkJsonVersion(document, "plan.json", kPlanVersion);
-  const JsonReader json(document, "plan.json");
-  json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
-                     "schedule", "layers", "stages"},
-                    {"notes", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes", "schedule_orders",
-                     "shardings", "strategies", "specs"});
-  Plan plan;
-  plan.model_path = json.at("model").string();
-  const JsonReader dimensions = json.at("dimensions");
-  for (const std::string& name : dimensions.keys()) plan.dimensions[name] = dimensions.at(name.c_str()).integer(0, INT64_MAX);
-  plan.batch_dimension = json.at("batch_dimension").string();
-  plan.loss = json.at("loss").string();
-  plan.optimizer = json.at("optimizer").string();
-  plan.precision = json.at("precision").dataType();
-  plan.cluster = readCluster(json.at("cluster"));
-  plan.microbatches = json.at("microbatches").integer(1, INT32_MAX);
-  if (json.has("last_batch")) {
-    const JsonReader last = json.at("last_batch");
-    last.expectObject({"rows", "microbatches"});
-    plan.last_batch = last.at("rows").integer(1, INT64_MAX);
-    plan.last_microbatches = last.at("microbatches").integer(1, plan.last_batch);
-  }
-  if (json.has("updates_per_step")) plan.updates_per_step = json.at("updates_per_step").integer(1, INT32_MAX);
-  if (json.has("bucket_bytes")) plan.bucket_bytes = json.at("bucket_bytes").integer(0, INT64_MAX);
-  plan.schedule = json.at("schedule").string();
-  if (json.has("schedule_orders")) plan.schedule_orders = json.at("schedule_orders").strings();
-  for (const JsonReader& layer : json.at("layers").elements()) {
-    plan.layers.push_back(layerFromJson(layer, plan.layers.empty() ? 0 : plan.layers.back().last + 1));
-  }
-  const JsonReader stages = json.at("stages");
-  if (stages.elements().empty()) stages.failExpected("at least one stage");
-  for (const JsonReader& stage : stages.elements()) plan.stages.push_back(stageFromJson(stage, plan));
-  const int covered = plan.stages.back().last_layer + 1;
-  if (covered != static_cast<int>(plan.layers.size())) {
-    stages.failExpected(fmt::format("stages that cover all {} layers; the last stage ends before layer {}", plan.layers.size(), covered));
-  }
-  std::set<int> devices;
-  for (const StagePlan& stage : plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
-  const int used = static_cast<int>(devices.size());
-  const int last_device = *devices.rbegin();
-  if (last_device != used - 1) {
-    fail(ErrorCode::kConfiguration, "plan.json.stages: found device {} in use; expected 0 to {} without gaps, as {} devices are in use",
-         last_device, used - 1, used);
-  }
-  readShardings(json, plan);
-  if (json.has("train")) plan.train = json.at("train").strings();
-  if (json.has("freeze")) plan.freeze = json.at("freeze").strings();
-  if (json.has("boundaries")) plan.boundaries = json.at("boundaries").strings();
-  if (json.has("notes")) plan.notes = json.at("notes").strings();
+  JsonFaults faults;
+  Plan plan = readPlan(document, faults);
+  faults.throwIfAny("plan.json");
   return plan;
+}
+
+std::vector<std::string> planFaults(std::string_view text) {
+  JsonFaults faults;
+  faults.attempt([&] {
+    const Json document = parseJson(text, "plan.json");
+    checkJsonVersion(document, "plan.json", kPlanVersion);
+    readPlan(document, faults);
+  });
+  return faults.messages();
 }
 
 }  // namespace pipeshard

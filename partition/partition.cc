@@ -11,6 +11,7 @@
 
 #include <fmt/ranges.h>
 
+#include "ir/counted.h"
 #include "ir/error.h"
 #include "ir/stage_file.h"
 #include "partition/balance.h"
@@ -87,7 +88,7 @@ struct StageCount {
 // How many stages the options ask for, without a stage file; 0: it depends on the model.
 StageCount givenCount(const PartitionOptions& options, const Balance& balance, const AskedSchedule& schedule) {
   if (!options.boundaries.empty()) return {static_cast<int>(options.boundaries.size()) + 1, "--boundary"};
-  if (options.stages != "auto") return {uniformStages(options.stages), "--stages " + options.stages};
+  if (options.stages != kPerDevice) return {uniformStages(options.stages), "--stages " + options.stages};
   if (schedule.given) return {schedule.given->stages, "--schedule " + schedule.text};
   if (!options.stage_devices.empty()) return {static_cast<int>(options.stage_devices.size()) * schedule.chunks, "--stage-devices"};
   if (balance.kind == Balance::Kind::kCounts) return {static_cast<int>(balance.counts.size()), "--balance " + options.balance};
@@ -132,8 +133,8 @@ std::vector<int> givenWidths(const PartitionOptions& options, const AskedSchedul
 std::vector<int> rankWidths(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, int ranks, Plan& plan) {
   const int devices = options.cluster.deviceCount();
   if (ranks > devices) {
-    fail(ErrorCode::kConfiguration, "{} {} need {} devices, the cluster has {}; ask for fewer stages or a larger cluster", ranks,
-         unitsOf(schedule), ranks, devices);
+    fail(ErrorCode::kConfiguration, "{} {} need {}, the cluster has {}; ask for fewer stages or a larger cluster", ranks, unitsOf(schedule),
+         counted(ranks, "device"), devices);
   }
   const bool sharded = !options.sharding.method.empty();  // then rows are one axis among others
   const int64_t rows = sharded ? devices : rowsOfMicrobatch(chain.training, plan);
@@ -201,8 +202,8 @@ Choice choiceOfBoundaries(const PartitionOptions& options, const AskedSchedule& 
   const StageCount count{static_cast<int>(options.boundaries.size()) + 1, "--boundary"};
   const int ranks = schedule.ranksFor(count.stages, count.subject);
   if (ranks > options.cluster.deviceCount()) {
-    fail(ErrorCode::kConfiguration, "{} boundaries make {} stages{}, but the cluster has {} device(s)", count.stages - 1, count.stages,
-         schedule.chunks == 1 ? "" : fmt::format(" on {} pipeline ranks", ranks), options.cluster.deviceCount());
+    fail(ErrorCode::kConfiguration, "--boundary: {} stages{} are asked for, but the cluster has {}", count.stages,
+         schedule.chunks == 1 ? "" : fmt::format(" on {} pipeline ranks", ranks), counted(options.cluster.deviceCount(), "device"));
   }
   std::vector<Boundary> boundaries;
   for (const std::string& value : options.boundaries) boundaries.push_back({value, "boundary"});
@@ -224,8 +225,8 @@ std::string readStageFileText(const std::string& path) {
   if (!error && size > kMostBytes) fail(ErrorCode::kConfiguration, "{} is too large for a stage file ({} bytes)", path, size);
   const bool means_file = path.find('/') != std::string::npos || path.ends_with(".json");
   fail(means_file ? ErrorCode::kMissingInput : ErrorCode::kUsage,
-       "--stages \"{}\" is not understood; write auto (one stage per device), uniform:K (K stages of equal work) or the path of a stage "
-       "file (docs/stages.md); there is no file of this name that can be read",
+       "--stages \"{}\" is not understood; write auto (searched), per-device (one stage per device), uniform:K (K stages of equal work) "
+       "or the path of a stage file (docs/stages.md); there is no file of this name that can be read",
        path);
 }
 
@@ -281,14 +282,30 @@ Choice choiceOfFile(const PartitionOptions& options, const Chain& chain, const P
   return choice;
 }
 
-bool isStageFile(const std::string& stages) { return stages != "auto" && uniformStages(stages) == 0; }
+bool isStageFile(const std::string& stages) { return stages != kPerDevice && stages != kSearched && uniformStages(stages) == 0; }
+
+// As the search has chosen.
+Choice choiceOfSearch(const ChosenStages& chosen) {
+  Choice choice;
+  choice.cuts.layer_ends = chosen.layer_ends;
+  for (const ChosenStage& stage : chosen.stages) {
+    const int devices = static_cast<int>(stage.devices.size());
+    choice.cuts.stage_ends.push_back(stage.last_layer);
+    choice.devices.push_back(stage.devices);
+    choice.meshes.push_back({1, devices});
+    choice.shardings.push_back(shardingOf(stage.method, stage.mesh, stage.devices.size()));
+  }
+  return choice;
+}
 
 Choice decide(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, Plan& plan) {
+  if (options.chosen) return choiceOfSearch(*options.chosen);
+  PIPESHARD_CHECK(options.stages != kSearched, "stages that a search chooses have not been chosen");
   if (isStageFile(options.stages)) return choiceOfFile(options, chain, plan);
   if (!options.boundaries.empty()) return choiceOfBoundaries(options, schedule, chain, plan);
   const Balance balance = parseBalance(options.balance);
   const StageCount count = stageCount(options, chain, balance, schedule);
-  const bool by_type = balance.kind == Balance::Kind::kType && options.stages == "auto" && options.stage_devices.empty();
+  const bool by_type = balance.kind == Balance::Kind::kType && options.stages == kPerDevice && options.stage_devices.empty();
   if (by_type && count.stages < options.cluster.deviceCount() * schedule.chunks) {
     plan.notes.push_back(fmt::format("{} stage(s), as --balance {} matches so many modules", count.stages, options.balance));
   }
@@ -408,6 +425,10 @@ void noteUntrained(const Chain& chain, Plan& plan) {
 AskedStages askedStages(const PartitionOptions& options) {
   const AskedSchedule schedule = askSchedule(options.schedule);
   AskedStages asked;
+  if (options.stages == kSearched) {
+    asked.ranks = options.cluster.deviceCount();
+    return asked;
+  }
   if (schedule.given) asked.microbatches = schedule.given->microbatches;
   if (isStageFile(options.stages)) {
     const StageFile file = readStageFile(options);
@@ -447,8 +468,9 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
   const Choice choice = decide(options, schedule, chain, plan);
   fillLayers(chain, choice.cuts.layer_ends, plan);
   fillStages(chain, choice, plan);
-  setSchedule(schedule, costsOf(chain), plan);
+  setSchedule(schedule, options.chosen ? options.chosen->schedule_costs : costsOf(chain), plan);
   fillRecomputations(options.recomputation, plan);
+  for (size_t s = 0; options.chosen && s < plan.stages.size(); ++s) plan.stages[s].recomputation = options.chosen->stages[s].recomputation;
   fillPeaks(plan);
   noteUntrained(chain, plan);
 }

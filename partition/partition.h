@@ -25,9 +25,28 @@ struct ShardingRequest {
 
 inline constexpr int kDefaultWindow = 8;
 
+// What a search (partition/plan_search.h) has chosen.
+struct ChosenStage {
+  int last_layer = 0;
+  std::vector<int> devices;
+  std::string method;                   // of several devices
+  std::vector<int> mesh;                // the logical mesh
+  std::string recomputation = "never";  // StagePlan::recomputation
+};
+struct ChosenStages {
+  std::vector<int64_t> layer_ends;  // last position of each layer, in the forward nodes of the training graph
+  std::vector<ChosenStage> stages;
+  ScheduleCosts schedule_costs;
+};
+
+inline constexpr const char* kPerDevice = "per-device";
+inline constexpr const char* kSearched = "auto";
+
 struct PartitionOptions {
   Cluster cluster;
-  std::string stages = "auto";  // "auto" (one per device and chunk), "uniform:K" (in all), or the path of a stage file (ir/stage_file.h)
+  // "per-device" (one per device and chunk), "uniform:K" (in all), the path of a stage file (ir/stage_file.h), or "auto": as `chosen` says.
+  std::string stages = kPerDevice;
+  std::optional<ChosenStages> chosen;
   std::vector<std::string> boundaries;  // --boundary: a value name; a stage ends with the node that makes it. Overrides `stages`
   std::string balance;                  // what stages have in equal shares: "flops" (or ""), "parameters", "type:REGEX", "3,5,5,1"
   std::vector<int> stage_devices;       // devices of each pipeline rank, in order; empty: equal shares
@@ -48,7 +67,8 @@ struct AskedStages {
 AskedStages askedStages(const PartitionOptions& options);
 
 // How many microbatches a batch of so many rows is cut into where nobody says: as a file of orders does; else at most two per pipeline
-// rank, dividing the batch, each with a row for every data-parallel device, and such that the schedule exists, if any is.
+// rank, dividing the batch, each with a row for every data-parallel device, and such that the schedule exists; else the smallest such
+// number beyond, if there is one.
 int64_t chooseMicrobatches(int64_t batch, const PartitionOptions& options, const AskedStages& stages);
 
 // Clusters the forward nodes into layers by cumulative FLOPs, gives the layers to stages, stages to devices, and fills

@@ -7,11 +7,14 @@
 
 #include <fmt/ranges.h>
 
+#include "ir/counted.h"
 #include "ir/error.h"
 #include "partition/partition.h"
 
 namespace pipeshard {
 namespace {
+
+constexpr int64_t kMostTried = 32;  // microbatches per pipeline rank, where nobody says how many
 
 constexpr const char* kOfFile = "file";  // Plan::schedule of orders that were read
 
@@ -33,12 +36,9 @@ std::string devicesText(const Plan& plan, size_t stage) { return fmt::format("[{
 
 void checkPlacement(const Schedule& schedule, const Plan& plan, const std::vector<int>& groups) {
   if (schedule.stages != static_cast<int>(groups.size())) {
-    fail(ErrorCode::kConfiguration,
-         "the schedule {} runs {} stages on {} pipeline ranks; the plan has {} stages on {} groups of devices; ask for {} stages, or "
-         "another "
-         "schedule",
-         schedule.name, schedule.stages, schedule.ranks(), groups.size(), *std::max_element(groups.begin(), groups.end()) + 1,
-         schedule.stages);
+    fail(ErrorCode::kConfiguration, "the schedule {} runs {} on {}; the plan has {} on {} of devices; ask for {}, or another schedule",
+         schedule.name, counted(schedule.stages, "stage"), counted(schedule.ranks(), "pipeline rank"), counted(std::ssize(groups), "stage"),
+         counted(*std::max_element(groups.begin(), groups.end()) + 1, "group"), counted(schedule.stages, "stage"));
   }
   for (size_t s = 0; s < groups.size(); ++s) {
     for (size_t t = 0; t < s; ++t) {
@@ -65,13 +65,20 @@ bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches
 
 int64_t chooseMicrobatches(int64_t batch, const PartitionOptions& options, const AskedStages& stages) {
   if (stages.microbatches > 0) return stages.microbatches;
-  int64_t largest = 1;
-  for (int64_t count = std::min<int64_t>(batch, 2 * stages.ranks); count >= 1; --count) {
-    if (count > 1 && (batch % count != 0 || batch / count < stages.widest)) continue;
-    if (scheduleExists(options.schedule, stages.ranks, count)) return count;
-    largest = std::max(largest, count);
+  const auto fits = [&](int64_t count) { return count == 1 || (batch % count == 0 && batch / count >= stages.widest); };
+  const auto exists = [&](int64_t count) { return fits(count) && scheduleExists(options.schedule, stages.ranks, count); };
+  const int64_t usual = std::min<int64_t>(batch, 2 * stages.ranks);
+  for (int64_t count = usual; count >= 1; --count) {
+    if (exists(count)) return count;
   }
-  return largest;
+  const int64_t most = std::min<int64_t>(batch, kMostTried * stages.ranks);
+  for (int64_t count = usual + 1; count <= most; ++count) {
+    if (exists(count)) return count;
+  }
+  for (int64_t count = usual; count > 1; --count) {
+    if (fits(count)) return count;
+  }
+  return 1;
 }
 
 std::vector<int> deviceGroups(const Plan& plan) {
@@ -115,12 +122,13 @@ std::vector<int> AskedSchedule::rankOfStage(int ranks, int microbatches) const {
 
 int AskedSchedule::ranksFor(int stages, const std::string& subject) const {
   if (given && given->stages != stages) {
-    fail(ErrorCode::kConfiguration, "{}: found {} stages; expected {}, as --schedule {} runs", subject, stages, given->stages, text);
+    fail(ErrorCode::kConfiguration, "{}: found {}; expected {}, as --schedule {} runs", subject, counted(stages, "stage"), given->stages,
+         text);
   }
   if (given) return given->ranks();
   if (stages % chunks == 0) return stages / chunks;
-  fail(ErrorCode::kConfiguration, "{}: found {} stages; expected a multiple of {}, as --schedule {} has {} stages on every pipeline rank",
-       subject, stages, chunks, text, chunks);
+  fail(ErrorCode::kConfiguration, "{}: found {}; expected a multiple of {}, as --schedule {} has {} stages on every pipeline rank", subject,
+       counted(stages, "stage"), chunks, text, chunks);
 }
 
 AskedSchedule askSchedule(const std::string& text) {

@@ -124,7 +124,12 @@ Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int up
     return makeSchedule(text, ranks, microbatches);
   }
   const std::vector<std::string>& options = parsed.family->options;
-  if (std::find(options.begin(), options.end(), "m") != options.end()) parsed.options.try_emplace("m", microbatches);
+  const bool has_m = std::find(options.begin(), options.end(), "m") != options.end();
+  if (has_m && parsed.options.try_emplace("m", microbatches).first->second != microbatches) {
+    fail(ErrorCode::kConfiguration,
+         "schedule {}: found {} microbatches per update; expected {}: give --microbatches {} as well, or leave out the option m", text,
+         microbatches, parsed.options.at("m"), parsed.options.at("m"));
+  }
   constexpr int64_t kMostMicrobatches = 1 << 20;
   const int64_t window = int64_t{microbatches} * updates;
   if (window > kMostMicrobatches) {

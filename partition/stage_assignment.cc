@@ -83,10 +83,6 @@ class AssignmentSearch {
 
   // Solves under the interval's upper end, or in its middle; what is left of it goes to intervals_.
   bool divide(Interval interval, int64_t probe) {
-#ifdef D_DEBUG
-    fprintf(stderr, "  divide low %ld high %ld sum %ld probe %ld limit %ld\n", interval.low, interval.high, interval.least_sum, probe,
-            limit_);
-#endif
     const int64_t limit = limit_ - interval.low;  // of the sum
     if (!solver_.solve(AssignmentGoal::kLeastSum, probe, limit)) return false;
     if (probe < interval.high) intervals_.push_back({probe + 1, interval.high, interval.least_sum});

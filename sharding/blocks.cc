@@ -1,40 +1,16 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <unordered_map>
 
 #include <fmt/format.h>
 
 #include "ir/error.h"
+#include "sharding/repeats.h"
 #include "sharding/shard_stage_parts.h"
 
 namespace pipeshard {
 
 namespace {
-
-struct Run {
-  size_t begin = 0;
-  size_t period = 0;
-  size_t repeats = 1;
-};
-
-// The longest run of a sequence that repeats itself; of equally long ones that of the shortest period.
-Run longestRun(const std::vector<int>& keys) {
-  Run best{0, keys.size(), 1};
-  size_t covered = 0;
-  for (size_t period = 2; 2 * period <= keys.size(); ++period) {
-    size_t equal = 0;
-    for (size_t index = 0; index + period < keys.size(); ++index) {
-      equal = keys[index] == keys[index + period] ? equal + 1 : 0;
-      const size_t repeats = equal / period + 1;
-      if (repeats > 1 && repeats * period > covered) {
-        covered = repeats * period;
-        best = {index + 1 - equal, period, repeats};
-      }
-    }
-  }
-  return best;
-}
 
 struct AxisCounts {
   std::set<std::string> products;  // how matrix products with weights are cut: "batch", "columns", "rows", "experts"
@@ -114,14 +90,10 @@ std::vector<NodeId> forwardNodes(const TrainingGraph& training, const std::vecto
   return forward;
 }
 
-Run blocksOf(const TrainingGraph& training, const std::vector<NodeId>& forward) {
-  std::unordered_map<std::string, int> numbers;
-  std::vector<int> keys;
-  for (NodeId node : forward) {
-    const std::string key = structuralKey(training.graph, training.graph.node(node));
-    keys.push_back(numbers.try_emplace(key, static_cast<int>(numbers.size())).first->second);
-  }
-  return longestRun(keys);
+RepeatedRun blocksOf(const TrainingGraph& training, const std::vector<NodeId>& forward) {
+  const std::vector<int64_t> equal_weights(forward.size(), 1);
+  const RepeatedRun run = heaviestRun(structuralNumbers(training.graph, forward), equal_weights, 2);
+  return run.repeats > 0 ? run : RepeatedRun{0, forward.size(), 1, forward.size()};
 }
 
 }  // namespace
@@ -130,7 +102,7 @@ BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<No
                              const ShardStageOptions& options, const ShardingResult& result) {
   const std::vector<NodeId> forward = forwardNodes(training, nodes);
   if (forward.empty()) return {};
-  const Run run = blocksOf(training, forward);
+  const RepeatedRun run = blocksOf(training, forward);
   // Blocks at the ends have other neighbours.
   const size_t begin = run.begin + run.period * (run.repeats / 2);
   const std::set<NodeId> block(forward.begin() + static_cast<ptrdiff_t>(begin),

@@ -1,39 +1,7 @@
 #include "sharding/choice_cache.h"
 
-#include <algorithm>
-
-#include <fmt/format.h>
-
 namespace pipeshard {
-
 namespace {
-
-// Larger constants are data, and no sizes or axes.
-constexpr size_t kSizeConstantBytes = 512;
-
-void addType(const Graph& graph, ValueId id, std::string& key) {
-  const Value& value = graph.value(id);
-  key += fmt::format("{}[", static_cast<int>(value.data_type));
-  for (int64_t size : graph.shape(id)) key += fmt::format("{},", size);
-  for (const std::string& symbol : value.symbols) key += symbol + ",";
-  key += "]";
-}
-
-void addInput(const Graph& graph, const Node& node, size_t input, std::string& key) {
-  const ValueId id = node.inputs[input];
-  if (!id.valid()) {
-    key += "-;";
-    return;
-  }
-  addType(graph, id, key);
-  key += graph.initializers.contains(id) ? "i" : "v";
-  key += std::to_string(std::find(node.inputs.begin(), node.inputs.end(), id) - node.inputs.begin());
-  const Constant* constant = graph.constant(id);
-  if (constant != nullptr && constant->bytes.size() <= kSizeConstantBytes && !isFloatingPoint(constant->data_type)) {
-    key.append(reinterpret_cast<const char*>(constant->bytes.data()), constant->bytes.size());
-  }
-  key += ";";
-}
 
 std::vector<SpecTable*> tablesOf(SpecCatalog& catalog, const Graph& graph, const std::vector<ValueId>& values) {
   std::vector<SpecTable*> tables;
@@ -53,18 +21,6 @@ std::vector<std::vector<int>> numbersOf(const std::vector<SpecTable*>& tables, c
 }
 
 }  // namespace
-
-std::string structuralKey(const Graph& graph, const Node& node) {
-  std::string key = fmt::format("{}|{}|{}|{}|", node.domain, node.op_type, node.overload, node.opset_version);
-  for (const auto& [name, attribute] : node.attributes) key += name + "=" + printAttribute(attribute) + "|";
-  for (size_t input = 0; input < node.inputs.size(); ++input) addInput(graph, node, input, key);
-  key += ">";
-  for (ValueId output : node.outputs) {
-    if (output.valid()) addType(graph, output, key);
-    key += ";";
-  }
-  return key;
-}
 
 ChoiceCache::ChoiceCache(const Graph& graph, const LogicalMesh& mesh, const CostModel& model)
     : graph_(graph), mesh_(mesh), model_(model), catalog_(mesh, model), by_node_(graph.nodes.size(), nullptr) {}

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sharding/repeats.h"
 #include "sharding/rules/factor_rule.h"
 #include "sharding/spec_table.h"
 #include "sharding/strategy.h"
@@ -39,9 +40,5 @@ class ChoiceCache {
   std::map<std::string, std::unique_ptr<NodeChoices>> by_key_;
   std::vector<const NodeChoices*> by_node_;
 };
-
-// Nodes of one graph have equal keys if everything that rules, strategies and costs depend on is equal: operator, attributes, types,
-// shapes, small constants, which inputs are the same.
-std::string structuralKey(const Graph& graph, const Node& node);
 
 }  // namespace pipeshard

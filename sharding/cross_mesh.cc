@@ -18,6 +18,7 @@ void requireResolved(const ShardingSpec& spec) {
 }
 
 int64_t transferTime(const LinkCost& link, int64_t bytes) {
+  if (!link.measured.points.empty()) return linkTime(link, static_cast<double>(bytes));
   return link.latency_ns + static_cast<int64_t>(std::ceil(static_cast<double>(bytes) / link.bytes_per_ns));
 }
 
@@ -151,13 +152,28 @@ std::vector<Candidate> candidatesOf(const Shape& shape, DataType type, const Cro
   return candidates;
 }
 
+// No transfer of so many bytes in all, in any number of pieces, takes less.
+int64_t leastTime(const LinkCost& link, int64_t bytes) {
+  const auto amount = static_cast<double>(bytes);
+  if (link.measured.points.empty()) return link.latency_ns + static_cast<int64_t>(amount / link.bytes_per_ns);
+  double least = std::numeric_limits<double>::max();  // ns of a byte
+  const std::vector<CostPoint>& points = link.measured.points;
+  for (size_t p = 0; p < points.size(); ++p) {
+    if (points[p].amount > 0) least = std::min(least, static_cast<double>(points[p].ns) / static_cast<double>(points[p].amount));
+    if (p > 0)
+      least = std::min(least,
+                       static_cast<double>(points[p].ns - points[p - 1].ns) / static_cast<double>(points[p].amount - points[p - 1].amount));
+  }
+  return static_cast<int64_t>(amount * (points.size() == 1 && points[0].amount == 0 ? 0 : least) * 0.999);
+}
+
 // No transfer to this spec takes less: somebody receives the largest shard, and somebody sends his share of all.
 int64_t leastTransfer(const Shape& shape, int64_t element, const LogicalMesh& from_mesh, const LogicalMesh& to_mesh, const ShardingSpec& to,
                       const LinkCost& between) {
   int64_t total = 0;
   for (const Shard& shard : shardsOf(to, shape, to_mesh)) total += elementCount(shard.size) * element;
-  const int64_t share = std::max(largestShard(to, shape, to_mesh) * element, total / from_mesh.deviceCount());
-  return between.latency_ns + static_cast<int64_t>(static_cast<double>(share) / between.bytes_per_ns);
+  return std::max(leastTime(between, total / from_mesh.deviceCount()),
+                  leastTime(receivingSide(between), largestShard(to, shape, to_mesh) * element));
 }
 
 }  // namespace
@@ -171,6 +187,7 @@ CrossMeshTransfer planTransfer(const Shape& shape, DataType type, const LogicalM
   for (int receiver = 0; receiver < to_mesh.deviceCount(); ++receiver) {
     addPieces(transfer, grid, shardOf(to, shape, to_mesh, receiver), receiver);
   }
+  const LinkCost receiving_link = receivingSide(between);
   std::vector<int64_t> times;
   std::vector<int64_t> sending(static_cast<size_t>(from_mesh.deviceCount()));
   std::vector<int64_t> receiving(static_cast<size_t>(to_mesh.deviceCount()));
@@ -178,7 +195,7 @@ CrossMeshTransfer planTransfer(const Shape& shape, DataType type, const LogicalM
     const int64_t bytes = byteCount(type, piece.box.size);
     transfer.bytes += bytes;
     times.push_back(transferTime(between, bytes));
-    receiving[static_cast<size_t>(piece.receiver)] += times.back();
+    receiving[static_cast<size_t>(piece.receiver)] += transferTime(receiving_link, bytes);
   }
   chooseSenders(transfer, grid, times, sending);
   transfer.cost_ns = std::max(*std::max_element(sending.begin(), sending.end()), *std::max_element(receiving.begin(), receiving.end()));

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "sharding/local_nodes.h"
+#include "sharding/operator_work.h"
 #include "sharding/spmd_rewrite.h"
 #include "sharding/work_count.h"
 
@@ -30,21 +31,30 @@ class NodeCost {
       if (!sizes) bytes += bytesOf(node_.inputs[i], strategy.inputs[i]);
     }
     for (size_t o = 0; o < node_.outputs.size(); ++o) bytes += bytesOf(node_.outputs[o], strategy.outputs[o]);
-    return {computeCost(model_, flops(strategy), bytes), 0};
+    const std::vector<int64_t> sizes = localSizes(strategy);
+    return {nodeTime(model_, graph_, node_, builder_.rule(), {flops(sizes), bytes, whole_.work_class, whole_.type}, sizes), 0};
   }
 
  private:
-  double flops(const Strategy& strategy) const {
+  // Of the rule's factors, on the device with the largest part.
+  std::vector<int64_t> localSizes(const Strategy& strategy) const {
+    std::vector<int64_t> sizes;
+    if (!builder_.rule()) return sizes;
+    for (const Factor& factor : builder_.rule()->factors) sizes.push_back(factor.size);
+    for (size_t axis = 0; axis < strategy.uses.size(); ++axis) {
+      if (strategy.uses[axis].kind != AxisUse::Kind::kFactor) continue;
+      int64_t& part = sizes[static_cast<size_t>(strategy.uses[axis].index)];
+      const int64_t devices = mesh_.axisSize(static_cast<int>(axis));
+      part = (part + devices - 1) / devices;
+    }
+    return sizes;
+  }
+
+  double flops(const std::vector<int64_t>& sizes) const {
     double flops = whole_.flops;
-    if (!builder_.rule()) return flops;
-    for (int factor = 0; factor < static_cast<int>(builder_.rule()->factors.size()); ++factor) {
-      const int64_t size = builder_.rule()->factors[static_cast<size_t>(factor)].size;
-      int64_t part = size;
-      for (size_t axis = 0; axis < strategy.uses.size(); ++axis) {
-        const int64_t devices = mesh_.axisSize(static_cast<int>(axis));
-        if (strategy.uses[axis] == AxisUse{AxisUse::Kind::kFactor, factor}) part = (part + devices - 1) / devices;
-      }
-      if (part != size) flops = flops / static_cast<double>(size) * static_cast<double>(part);
+    for (size_t factor = 0; factor < sizes.size(); ++factor) {
+      const int64_t size = builder_.rule()->factors[factor].size;
+      if (sizes[factor] != size) flops = flops / static_cast<double>(size) * static_cast<double>(sizes[factor]);
     }
     return flops;
   }

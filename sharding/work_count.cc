@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/error.h"
+#include "sharding/operator_work.h"
 #include "sharding/spmd_rewrite.h"
 
 namespace pipeshard {
@@ -18,12 +19,29 @@ int axisOfGroup(const MeshGroups& groups, const Node& node) {
   return static_cast<int>(found - list.begin());
 }
 
+DataType typeOf(const Graph& graph, const Node& node) {
+  DataType widest = DataType::kUndefined;
+  for (const std::vector<ValueId>* values : {&node.outputs, &node.inputs}) {
+    for (ValueId value : *values) {
+      if (!value.valid() || !isFloatingPoint(graph.dataType(value))) continue;
+      if (dataTypeSize(graph.dataType(value)) > dataTypeSize(widest)) widest = graph.dataType(value);
+    }
+  }
+  return widest != DataType::kUndefined || node.outputs.empty() || !node.outputs[0].valid() ? widest : graph.dataType(node.outputs[0]);
+}
+
 }  // namespace
+
+int64_t computeCost(const CostModel& model, const NodeWork& work) {
+  return computeCost(model, work.flops, work.bytes, work.work_class, work.type);
+}
 
 NodeWork nodeWork(const Graph& graph, const Node& node, const std::optional<FactorRule>& rule) {
   NodeWork work;
   if (rule && rule->flops == 0) return work;
   if (rule) work.flops = rule->flops;
+  if (rule) work.work_class = rule->work_class;
+  work.type = typeOf(graph, node);
   for (ValueId input : node.inputs) {
     if (input.valid()) work.bytes += graph.bytes(input);
   }
@@ -47,9 +65,10 @@ WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroup
       ++count.collectives[static_cast<size_t>(*kind)];
       count.communication_ns += collectiveCost(model, mesh, *kind, axisOfGroup(groups, node), bytes);
     } else if (!isPlacing(node)) {
-      const NodeWork work = nodeWork(local, node, factorRule(local, node));
+      const std::optional<FactorRule> rule = factorRule(local, node);
+      const NodeWork work = nodeWork(local, node, rule);
       count.flops += work.flops;
-      count.compute_ns += computeCost(model, work.flops, work.bytes);
+      count.compute_ns += nodeTime(model, local, node, rule, work);
     }
   }
   return count;
@@ -68,8 +87,8 @@ std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& grou
       part.exchange = collectiveCost(link, {{group_sizes[static_cast<size_t>(part.group)]}}, *kind, 0, part.bytes);
       parts.emplace_back();
     } else if (!isPlacing(node)) {
-      const NodeWork work = nodeWork(local, node, factorRule(local, node));
-      parts.back().compute += computeCost(model, work.flops, work.bytes);
+      const std::optional<FactorRule> rule = factorRule(local, node);
+      parts.back().compute += nodeTime(model, local, node, rule, nodeWork(local, node, rule));
     }
   }
   return parts;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "ir/graph.h"
+#include "sharding/cost_model.h"
 #include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
@@ -11,7 +12,11 @@ namespace pipeshard {
 struct NodeWork {
   double flops = 0;
   int64_t bytes = 0;  // read and written
+  WorkClass work_class = WorkClass::kElementwise;
+  DataType type = DataType::kFloat32;  // the widest floating-point type that it reads or makes; without one, what it makes
 };
+int64_t computeCost(const CostModel& model, const NodeWork& work);
+
 // Of a node that is no collective; `rule` is its factorRule. Views move no data.
 NodeWork nodeWork(const Graph& graph, const Node& node, const std::optional<FactorRule>& rule);
 

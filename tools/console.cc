@@ -2,7 +2,10 @@
 
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -89,15 +92,32 @@ void noteCrowding(int workers) {
              workers, processors, processors == 1 ? "" : "s");
 }
 
+void failToWrite(const std::string& path, int error_number) {
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder, ignored)) {
+    fail(ErrorCode::kMissingInput, "{} cannot be written: there is no folder {}; make it, or choose another path", path, folder.string());
+  }
+  if (std::filesystem::is_directory(path, ignored)) {
+    fail(ErrorCode::kConfiguration, "{} cannot be written: it is a folder; choose the path of a file", path);
+  }
+  if (error_number == EACCES || error_number == EPERM || error_number == ENOTDIR) {
+    fail(ErrorCode::kConfiguration, "{} cannot be written: {}; choose another path", path, std::strerror(error_number));
+  }
+  fail(ErrorCode::kDiskFull, "{} cannot be written: {}", path, error_number == 0 ? "is the disk full?" : std::strerror(error_number));
+}
+
 void requireWritable(const std::string& path) {
-  if (!std::ofstream(path, std::ios::binary | std::ios::app)) fail(ErrorCode::kDiskFull, "{} cannot be written", path);
+  errno = 0;
+  if (!std::ofstream(path, std::ios::binary | std::ios::app)) failToWrite(path, errno);
 }
 
 void writeOutputFile(const std::string& path, const std::string& text) {
+  errno = 0;
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  if (!file) fail(ErrorCode::kDiskFull, "{} cannot be written", path);
+  if (!file) failToWrite(path, errno);
 }
 
 }  // namespace pipeshard

@@ -35,10 +35,14 @@ std::string formatFlops(int64_t flops);
 // on each), which works but takes its time. Says nothing otherwise.
 void noteCrowding(int workers);
 
-// Error(kDiskFull) if the file cannot be opened for writing: asked before long work.
+// Why a file of the user's choice cannot be written: Error(kMissingInput) where its folder is missing, Error(kConfiguration) where it is a
+// folder or not for this user to write, else Error(kDiskFull).
+[[noreturn]] void failToWrite(const std::string& path, int error_number);
+
+// Throws as failToWrite does if the file cannot be opened for writing: asked before long work.
 void requireWritable(const std::string& path);
 
-// Writes text to a file of the user's choice. Error(kDiskFull) when it cannot.
+// Writes text to a file of the user's choice. Errors as failToWrite.
 void writeOutputFile(const std::string& path, const std::string& text);
 
 }  // namespace pipeshard

@@ -46,9 +46,10 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   command.add_option("--cluster", request.cluster, "Nodes x devices per node, e.g. 1x4")->type_name("NxD")->capture_default_str();
   command
       .add_option("--stages", request.partition.stages,
-                  "auto (one stage per device), uniform:K (K stages of equal work, each on an equal\n"
-                  "share of the devices) or a stage FILE (below)")
-      ->type_name("auto|uniform:K|FILE")
+                  "auto (stages, their devices and meshes, schedule, microbatches and recomputation are\n"
+                  "searched: docs/planning.md), per-device (one stage per device), uniform:K (K stages of equal\n"
+                  "work, each on an equal share of the devices) or a stage FILE (below)")
+      ->type_name("auto|per-device|uniform:K|FILE")
       ->capture_default_str();
   command
       .add_option("--stage-devices", request.partition.stage_devices,

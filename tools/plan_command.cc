@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include "ir/error.h"
 #include "runtime/child_process.h"
 #include "runtime/job.h"
 #include "tools/commands.h"
 #include "tools/console.h"
+#include "tools/plan_diff.h"
 #include "tools/planning.h"
 #include "tools/report_files.h"
 #include "tools/sharding_tables.h"
@@ -16,12 +18,24 @@ namespace {
 
 constexpr size_t kMostCombinations = 100;  // that are shown
 
+constexpr size_t kMostDifferences = 20;  // of each part
+constexpr int kDifferent = 1;            // exit code
+
 struct PlanCommand {
+  const CLI::App* command = nullptr;
   PlanRequest request;
   std::string output;
   std::string json;
+  std::vector<std::string> compared;
 
   int run() const {
+    if (!compared.empty()) return compare();
+    if (request.model_path.empty()) fail(ErrorCode::kUsage, "MODEL is required: the .onnx file to plan");
+    if (output.empty()) fail(ErrorCode::kUsage, "-o DIR is required: the plan directory to write");
+    return makePlan();
+  }
+
+  int makePlan() const {
     PlannedTraining planned;
     {
       SignalWatch signals;  // a half-written folder is removed before the command ends
@@ -41,6 +55,24 @@ struct PlanCommand {
     if (!json.empty()) writeOutputFile(json, planToJson(planned.plan));
     return 0;
   }
+
+  int compare() const {
+    refuseOthers("--diff");
+    const std::vector<PlanDifference> differences = diffPlans(readPlanFile(compared[0]), readPlanFile(compared[1]));
+    if (differences.empty()) fmt::print("{} and {} are equal plans\n", compared[0], compared[1]);
+    if (!differences.empty())
+      fmt::print("first: {}, second: {}\n\n{}", compared[0], compared[1], printDifferences(differences, kMostDifferences));
+    if (!json.empty()) writeOutputFile(json, differencesToJson(differences));
+    return differences.empty() ? 0 : kDifferent;
+  }
+
+  // Nothing is planned, so nothing else can be asked for.
+  void refuseOthers(const std::string& given) const {
+    for (const CLI::Option* option : command->get_options()) {
+      if (option->count() == 0 || option->get_name() == given || option->get_name() == "--json") continue;
+      fail(ErrorCode::kUsage, "{} looks at plans that are there; {} goes with a MODEL to plan", given, option->get_name());
+    }
+  }
 };
 
 }  // namespace
@@ -48,18 +80,22 @@ struct PlanCommand {
 CommandFunction addPlanCommand(CLI::App& app) {
   auto command = std::make_shared<PlanCommand>();
   CLI::App* sub = app.add_subcommand("plan", "Partition a model's training step over a cluster and write a plan directory");
-  sub->add_option("MODEL", command->request.model_path, "The .onnx file")->required();
+  sub->add_option("MODEL", command->request.model_path, "The .onnx file");
   addPlanOptions(*sub, command->request);
   sub->add_option("--data", command->request.data_path, "The .npz file to be trained on: its length decides about a shorter last batch")
       ->type_name("FILE");
   sub->add_flag("--allow-missing-weights", command->request.allow_missing_weights, "Plan although the files of external data do not exist");
-  sub->add_option("-o,--output", command->output, "The plan directory to write (an older plan there is replaced)")
-      ->required()
-      ->type_name("DIR");
-  sub->add_option("--json", command->json, "Also write the plan to this file")->type_name("FILE");
+  sub->add_option("-o,--output", command->output, "The plan directory to write (an older plan there is replaced)")->type_name("DIR");
+  sub->add_option("--diff", command->compared, "Instead of planning: what two plans (directories or plan.json files) decide differently")
+      ->expected(2)
+      ->type_name("A B");
+
+  sub->add_option("--json", command->json, "Also write the plan (or the differences) to this file")->type_name("FILE");
   sub->footer(std::string(stageFileHelp()) +
               "\nExamples: pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:2 -o gpt2.plan\n"
-              "          pipeshard plan examples/gpt2.onnx --cluster 1x4 --balance 'type:block' -o gpt2.plan");
+              "          pipeshard plan examples/gpt2.onnx --cluster 1x4 --balance 'type:block' -o gpt2.plan\n"
+              "          pipeshard plan --diff gpt2.plan other.plan       (exit code 0: equal; 1: they differ)");
+  command->command = sub;
   return [command] { return command->run(); };
 }
 

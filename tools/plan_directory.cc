@@ -11,6 +11,7 @@
 #include "onnx_import/writer.h"
 #include "runtime/step_runner.h"
 #include "runtime/weight_check.h"
+#include "tools/console.h"
 #include "tools/planning.h"
 
 namespace pipeshard {
@@ -18,12 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void writeText(const fs::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) fail(ErrorCode::kDiskFull, "{} cannot be written (is the disk full, or the folder read-only?)", path.string());
-}
+void writeText(const fs::path& path, const std::string& text) { writeOutputFile(path.string(), text); }
 
 void makeFolder(const fs::path& path) {
   std::error_code error;
@@ -144,19 +140,37 @@ void writePlanDirectory(const PlannedTraining& planned, const std::string& direc
   }
 }
 
-Plan readPlanDirectory(const std::string& directory) {
-  const fs::path path = fs::path(directory) / "plan.json";
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    fail(ErrorCode::kMissingInput, "{} cannot be read; is {} a plan directory, as `pipeshard plan MODEL -o DIR` writes it?", path.string(),
-         directory);
+void requirePlanDirectory(const std::string& directory) {
+  std::error_code ignored;
+  if (fs::exists(fs::path(directory) / "plan.json", ignored)) return;
+  fail(ErrorCode::kMissingInput, "{} cannot be read; is {} a plan directory, as `pipeshard plan MODEL -o DIR` writes it?",
+       (fs::path(directory) / "plan.json").string(), directory);
+}
+
+std::string readPlanText(const std::string& path) {
+  std::error_code ignored;
+  const bool is_file = fs::is_regular_file(path, ignored);
+  if (!is_file) requirePlanDirectory(path);
+  const fs::path file_path = is_file ? fs::path(path) : fs::path(path) / "plan.json";
+  std::ifstream file(file_path, std::ios::binary);
+  if (!file) fail(ErrorCode::kMissingInput, "{} cannot be read", file_path.string());
   std::stringstream text;
   text << file.rdbuf();
+  return text.str();
+}
+
+Plan readPlanFile(const std::string& path) {
+  const std::string text = readPlanText(path);
   try {
-    return planFromJson(text.str());
+    return planFromJson(text);
   } catch (Error& error) {
-    throw error.addContext(path.string());
+    throw error.addContext(fs::is_directory(path) ? (fs::path(path) / "plan.json").string() : path);
   }
+}
+
+Plan readPlanDirectory(const std::string& directory) {
+  requirePlanDirectory(directory);
+  return readPlanFile(directory);
 }
 
 }  // namespace pipeshard

@@ -14,7 +14,7 @@
 #include "runtime/executor.h"
 #include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
-#include "sharding/time_axis.h"
+#include "tools/training_step.h"
 
 namespace pipeshard {
 namespace {
@@ -70,16 +70,6 @@ void decideMicrobatches(const PlanRequest& request, const Graph& graph, const As
   }
   if (request.microbatches == 0)
     model.notes.push_back(fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
-}
-
-// Which axis of each input of a prepared graph the batch is.
-std::vector<BatchInput> batchInputs(const Graph& prepared, const std::map<std::string, int>& axes) {
-  std::vector<BatchInput> inputs;
-  for (ValueId input : prepared.inputs) {
-    const auto axis = axes.find(prepared.value(input).name);
-    inputs.push_back({input, axis == axes.end() ? -1 : axis->second});
-  }
-  return inputs;
 }
 
 std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_dimension) {
@@ -194,32 +184,6 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages, 
 
 namespace {
 
-// How a batch is taken.
-struct BatchCut {
-  int64_t rows = 1;
-  int64_t microbatches = 1;
-  bool cut = false;  // into parts at all, be it over microbatches or over devices
-};
-
-// The training step of a batch, at any number of rows of it.
-TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch) {
-  return TrainingFamily(batch.rows, batch.microbatches, [&model, &optimizer, batch](int64_t rows) {
-    Graph graph = model.prepared(rows);
-    const std::vector<BatchInput> inputs = batchInputs(graph, model.batch_axes);
-    BatchShare share{rows, batch.rows, nullptr, 0};
-    if (batch.cut) {
-      share.other_rows = rows != batch.rows ? batch.rows : batch.rows > 1 ? batch.rows / 2 : 2;
-      share.other = &model.prepared(share.other_rows);
-    }
-    const ValueId loss = findValue(graph, model.graph.value(model.loss).name);
-    TimeAxisResult time = splitTimeAxis(graph, loss, inputs, share);
-    TrainingGraph training =
-        buildTrainingGraph(ForwardGraph{std::move(graph), time.loss, inputs, std::move(time.totals), batch.microbatches}, optimizer);
-    verifyTrainingGraph(training);
-    return training;
-  });
-}
-
 // Values that are lost in preparation (folded constants) cannot be kept in any sharding.
 void useFileShardings(const ForwardModel& model, ShardingRequest& request, std::vector<std::string>& notes) {
   if (!model.file_shardings) return;
@@ -253,19 +217,6 @@ void noteUnreachedParameters(const TrainingGraph& training, Plan& plan) {
     if (!parameter.gradient_parts.empty()) continue;
     plan.notes.push_back(
         fmt::format("parameter '{}' does not influence the loss: it is not updated", training.graph.value(parameter.value).name));
-  }
-}
-
-// A sharded stage may cut the batch where a loss is a sum over it. Nothing is lost where it is not: the loss is computed whole.
-bool canSumOverBatch(const ForwardModel& model, const OptimizerSpec& optimizer, Plan& plan) {
-  if (model.batch < 2) return false;
-  try {
-    trainingFamily(model, optimizer, {model.batch, 1, true}).base();
-    return true;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kBadModel) throw;
-    plan.notes.push_back("the loss is not cut along the batch: " + error.message());
-    return false;
   }
 }
 
@@ -310,8 +261,8 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, con
   if (scheduleOf(plan).asynchronous()) {
     if (rows == 0) return 0;
     fail(ErrorCode::kConfiguration,
-         "--last-batch {}: under the schedule {} a step takes whole windows; leave it out (--drop-last leaves out "
-         "the rest of a file)",
+         "--last-batch {}: under the schedule {} a step takes whole windows; leave it out (`run` and `validate` leave out the "
+         "rest of a file with --drop-last)",
          rows, plan.schedule);
   }
   if (rows == 0 && !request.data_path.empty() && !model.batch_axes.empty()) {
@@ -324,6 +275,9 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, con
        model.batch_axes.empty() ? "; no input of the model has a symbolic batch dimension" : "");
 }
 
+constexpr const char* kWithoutLastBatch =
+    "leave it out (plan without --last-batch and --data; `run` and `validate` leave out the rest of a file with --drop-last)";
+
 // As many microbatches as the whole batch has, if every device gets a row of each.
 void decideLastBatch(int64_t rows, Plan& plan) {
   if (rows == 0) return;
@@ -331,8 +285,8 @@ void decideLastBatch(int64_t rows, Plan& plan) {
   for (const StagePlan& stage : plan.stages) widest = std::max(widest, stage.mesh_shape.at(0));
   if (rows < widest) {
     fail(ErrorCode::kConfiguration,
-         "the last batch of {} example(s) cannot be shared by {} data-parallel devices; leave it out (--drop-last), or use narrower stages",
-         rows, widest);
+         "the last batch of {} example(s) cannot be shared by {} data-parallel devices; {}, or use narrower stages", rows, widest,
+         kWithoutLastBatch);
   }
   plan.last_batch = rows;
   plan.last_microbatches = std::min(plan.microbatches, rows / widest);
@@ -351,9 +305,8 @@ StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optim
     }
     if (plan.last_microbatches <= least_count) {
       throw failure->addContext(
-          fmt::format("the last batch of {} example(s) does not fit how the stages are sharded; leave it out (--drop-last), or choose "
-                      "another batch or method",
-                      plan.last_batch));
+          fmt::format("the last batch of {} example(s) does not fit how the stages are sharded; {}, or choose another batch or method",
+                      plan.last_batch, kWithoutLastBatch));
     }
     --plan.last_microbatches;
   }

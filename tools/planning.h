@@ -60,8 +60,13 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
 // An existing plan directory is replaced; any other existing folder is refused (Error(kConfiguration)).
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory);
 
+// Error(kMissingInput) if there is no plan.json in it.
+void requirePlanDirectory(const std::string& directory);
 // plan.json of a plan directory. Errors: kMissingInput, kConfiguration.
 Plan readPlanDirectory(const std::string& directory);
+// The same of a plan directory or the path of a plan.json, and the text itself.
+std::string readPlanText(const std::string& path);
+Plan readPlanFile(const std::string& path);
 
 // What explainStages says of a plan, whose model must still be where it was.
 std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives, const ProgressCallback& progress);

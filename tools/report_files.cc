@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "ir/counted.h"
 #include "tools/console.h"
 #include "tools/planning.h"
 #include "tools/report.h"
@@ -40,8 +41,8 @@ void checkTraceIsOf(const Plan& plan, const Trace& trace, const std::string& pat
   int last_stage = -1;
   for (const TraceEvent& event : trace.events) last_stage = std::max(last_stage, event.stage);
   if (trace.ranks == static_cast<int>(ranks) && last_stage < std::ssize(plan.stages)) return;
-  fail(ErrorCode::kConfiguration, "{}: found a trace of {} ranks and at least {} stages; expected one of this plan, which has {} and {}",
-       path, trace.ranks, last_stage + 1, ranks, plan.stages.size());
+  fail(ErrorCode::kConfiguration, "{}: found a trace of {} and at least {}; expected one of this plan, which has {} and {}", path,
+       counted(trace.ranks, "rank"), counted(last_stage + 1, "stage"), ranks, plan.stages.size());
 }
 
 }  // namespace

@@ -26,12 +26,17 @@ int64_t nanoseconds(const json& microseconds) { return std::llround(microseconds
 class Reader {
  public:
   Trace read(const json& document, std::string_view source) {
+    const bool has_events = document.is_object() && document.contains("traceEvents") && document.at("traceEvents").is_array();
+    if (!has_events) fail(ErrorCode::kConfiguration, "found no list \"traceEvents\"; expected a trace as `run --trace` writes it");
     const json& events = document.at("traceEvents");
     for (const json& event : events) {
+      ++position_;
       if (event.at("ph") == "M") addName(event);
     }
     chooseProcesses(source);
+    position_ = 0;
     for (const json& event : events) {
+      ++position_;
       if (!ranks_.contains(event.at("pid").get<int>())) continue;
       if (event.at("ph") == "X") addEvent(event);
       if (event.at("ph") == "C") addMemory(event);
@@ -41,6 +46,8 @@ class Reader {
     });
     return std::move(trace_);
   }
+
+  int64_t position() const { return position_; }
 
  private:
   void addName(const json& event) {
@@ -91,6 +98,7 @@ class Reader {
   }
 
   Trace trace_;
+  int64_t position_ = 0;  // of the event that is read, from 1 on
   std::map<int, std::string> processes_;
   std::map<int, int> ranks_;  // by process
   std::set<std::pair<int, int>> background_;
@@ -99,10 +107,14 @@ class Reader {
 }  // namespace
 
 Trace traceFromJson(std::string_view text, std::string_view source) {
+  const json document = json::parse(text, nullptr, false);
+  if (document.is_discarded()) fail(ErrorCode::kConfiguration, "this is not JSON; expected a trace as `run --trace` writes it");
+  Reader reader;
   try {
-    return Reader().read(json::parse(text), source);
-  } catch (const json::exception& error) {
-    fail(ErrorCode::kConfiguration, "this is no trace as `run --trace` writes it: {}", error.what());
+    return reader.read(document, source);
+  } catch (const json::exception&) {
+    fail(ErrorCode::kConfiguration, "event {} of \"traceEvents\" lacks a field, or has one of another type, than `run --trace` writes",
+         reader.position());
   }
 }
 

@@ -162,6 +162,7 @@ struct ValidateCommand {
   // The plan directory to run: the given one, or one that is planned now (kept with -o).
   std::string preparePlan(const fs::path& scratch, const ProgressCallback& show) const {
     if (fs::is_directory(request.model_path) && !request.model_path.ends_with(".onnx")) {
+      requirePlanDirectory(request.model_path);
       refusePlanningOptions();
       return fs::absolute(request.model_path).string();
     }

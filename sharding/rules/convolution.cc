@@ -48,7 +48,7 @@ FactorRule convolution(const Graph& graph, const Node& node, const Roles& roles)
   for (int64_t size : output) outputs *= static_cast<double>(size);
   double per_output = 2;
   for (size_t axis = 1; axis < weight.size(); ++axis) per_output *= static_cast<double>(weight[axis]);
-  return builder.build(outputs * per_output);
+  return builder.build(outputs * per_output, WorkClass::kConvolution);
 }
 
 std::optional<FactorRule> convRule(const Graph& graph, const Node& node) { return convolution(graph, node, {0, 1, -1, 2}); }
@@ -74,7 +74,7 @@ std::optional<FactorRule> poolRule(const Graph& graph, const Node& node) {
     builder.setOutput(output, 0, {n});
     builder.setOutput(output, 1, {c});
   }
-  return builder.build(builder.inputElements(0) * 4);
+  return builder.build(builder.inputElements(0) * 4, WorkClass::kReduction);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/cluster.h"
 #include "ir/graph.h"
 
 namespace pipeshard {
@@ -50,6 +51,7 @@ struct FactorRule {
     int input = -1;
   };
   std::optional<AddedOnce> added_once;
+  WorkClass work_class = WorkClass::kElementwise;  // what its work is like; each family of rules says it of its operators
   double flops = 0;  // of the whole operator: 2 per multiply-add of a contraction, else a small multiple of the elements
 };
 

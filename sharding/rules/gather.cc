@@ -33,7 +33,7 @@ std::optional<FactorRule> gatherRule(const Graph& graph, const Node& node) {
   builder.alignInput(0, factors.data);
   builder.alignInput(1, factors.indices);
   builder.alignOutput(0, factors.gathered);
-  return builder.build(builder.outputElements(0) * kMoveFlops);
+  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
 }
 
 // dY, Indices, Shape -> dData
@@ -45,7 +45,7 @@ std::optional<FactorRule> gatherGradRule(const Graph& graph, const Node& node) {
   builder.alignInput(0, factors.gathered);
   builder.alignInput(1, factors.indices);
   builder.alignOutput(0, factors.data);
-  return builder.build(builder.inputElements(0) * kMoveFlops);
+  return builder.build(builder.inputElements(0) * kMoveFlops, WorkClass::kMovement);
 }
 
 // Factors of data and of indices (of equal rank): shared off the axis where the sizes agree. Where the indices reach only the
@@ -74,7 +74,7 @@ std::optional<FactorRule> gatherElementsRule(const Graph& graph, const Node& nod
   builder.alignInput(0, of_data);
   builder.alignInput(1, of_indices);
   builder.alignOutput(0, of_indices);
-  return builder.build(builder.outputElements(0) * kMoveFlops);
+  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
 }
 
 // dY, Indices, Shape -> dData
@@ -86,7 +86,7 @@ std::optional<FactorRule> gatherElementsGradRule(const Graph& graph, const Node&
   builder.alignInput(0, of_indices);
   builder.alignInput(1, of_indices);
   builder.alignOutput(0, of_data);
-  return builder.build(builder.inputElements(0) * kMoveFlops);
+  return builder.build(builder.inputElements(0) * kMoveFlops, WorkClass::kMovement);
 }
 
 // data, indices, updates -> data with elements replaced; a cut of the indices would leave only a part of them replaced.
@@ -99,7 +99,7 @@ std::optional<FactorRule> scatterElementsRule(const Graph& graph, const Node& no
   builder.alignInput(1, of_indices);
   builder.alignInput(2, of_indices);
   builder.alignOutput(0, of_data);
-  return builder.build(builder.outputElements(0) * kMoveFlops);
+  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
 }
 
 // data [batch.., indexed.., rest..], indices [batch.., i.., depth] -> [batch.., i.., rest..]
@@ -118,7 +118,7 @@ std::optional<FactorRule> gatherNdRule(const Graph& graph, const Node& node) {
     builder.setInput(0, axis, {gathered.back()});
   }
   builder.alignOutput(0, gathered);
-  return builder.build(builder.outputElements(0) * kMoveFlops);
+  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
 }
 
 // data [indexed.., rest..], indices [i.., depth], updates [i.., rest..]: only the rest is independent.
@@ -133,7 +133,7 @@ std::optional<FactorRule> scatterNdRule(const Graph& graph, const Node& node) {
     builder.setInput(2, indices.size() - 1 + axis - depth, {factor});
     builder.setOutput(0, axis, {factor});
   }
-  return builder.build(builder.outputElements(0) * kMoveFlops);
+  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
 }
 
 // indices, depth, values -> indices with a class axis inserted
@@ -144,7 +144,7 @@ std::optional<FactorRule> oneHotRule(const Graph& graph, const Node& node) {
   builder.alignInput(0, factors);
   for (size_t i = 0; i < factors.size(); ++i) builder.setOutput(0, i < axis ? i : i + 1, {factors[i]});
   builder.setOutput(0, axis, {builder.factor("depth", builder.outputShape(0)[axis], FactorKind::kWhole)});
-  return builder.build(builder.outputElements(0) * kMoveFlops);
+  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
 }
 
 }  // namespace

@@ -67,8 +67,9 @@ void RuleBuilder::alignOutput(size_t output, const std::vector<int>& factors) {
   if (hasOutput(output)) align(rule_.outputs[output], outputShape(output), factors);
 }
 
-FactorRule RuleBuilder::build(double flops) {
+FactorRule RuleBuilder::build(double flops, WorkClass work_class) {
   rule_.flops = flops;
+  rule_.work_class = work_class;
   return std::move(rule_);
 }
 

@@ -71,7 +71,7 @@ class RuleBuilder {
 
   void setAddedOnce(int factor, int input) { rule_.added_once = {factor, input}; }
 
-  FactorRule build(double flops);
+  FactorRule build(double flops, WorkClass work_class = WorkClass::kElementwise);
 
  private:
   void align(TensorFactors& tensor, const Shape& shape, const std::vector<int>& factors);

@@ -10,6 +10,8 @@
 namespace pipeshard {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -51,6 +53,28 @@ TEST(PlanJson, RoundTripsByteForByte) {
   EXPECT_EQ(parsed.dimensions, examplePlan().dimensions);
   EXPECT_EQ(parsed.stages[0].forward_flops, 3000001000);
   EXPECT_EQ(parsed.notes, examplePlan().notes);
+}
+
+TEST(PlanJson, KeepsWhatASearchHasFound) {
+  Plan plan = examplePlan();
+  EXPECT_EQ(planToJson(plan).find("search"), std::string::npos);
+  const SearchedStage first{0, 1, 0, 1, 2, {2, 1}, "zero2", "always", 70, 8, 4096};
+  SearchRecord& search = plan.search.emplace();
+  search.complete = false;
+  search.objective = "time";
+  search.alternatives = {{1200, 4096, 4, "gpipe", {first}}, {1300, 4000, 8, "1f1b", {first, first}}};
+  search.chosen = 1;
+  search.reasons = {{"cut 0", "behind layer 1", "behind layer 0", 1250, ""}, {"mesh 0", "2x1", "1x2", 0, "too large"}};
+  search.stage_costs = {first};
+  const std::string json = planToJson(plan);
+  EXPECT_EQ(planToJson(planFromJson(json)), json);
+  EXPECT_THAT(json, HasSubstr("\n  \"search\": {\"complete\":false,\"objective\":\"time\",\"chosen\":1},\n"));
+  EXPECT_THAT(json, HasSubstr("\n    {\"about\":\"mesh 0\",\"chosen\":\"2x1\",\"instead\":\"1x2\",\"step_ns\":0,\"why\":\"too large\"}\n"));
+  EXPECT_EQ(planFromJson(json).search->alternatives[1].stages.size(), 2u);
+  expectError(replaced(json, "\"chosen\":1}", "\"chosen\":2}"), ErrorCode::kConfiguration,
+              "plan.json.search.chosen: found 2; expected an integer from 0 to 1");
+  expectError(replaced(json, "\"submesh\":[1,2]", "\"submesh\":[2]"), ErrorCode::kConfiguration,
+              "plan.json.alternatives[0].stages[0].submesh: found [2]; expected two integers");
 }
 
 TEST(PlanJson, HasOneLinePerLayerAndStage) {
@@ -114,6 +138,51 @@ TEST(PlanJson, StagesOfOnePipelineRankListTheSameDevices) {
   expectError(planToJson(plan), ErrorCode::kConfiguration, "plan.json.stages[1].devices[1]: found 1; expected a device that no stage has");
 }
 
+// Stage 0 on a mesh of 2 x 2.
+Plan shardedPlan() {
+  Plan plan = examplePlan();
+  plan.cluster = uniformCluster(1, 8);
+  plan.stages[0].devices = {0, 1, 2, 3};
+  plan.stages[0].mesh_shape = {1, 4};
+  plan.stages[1].devices = {4};
+  plan.stages[0].sharding = ShardingPlan{
+      "auto", {2, 2}, {{"mul", "0:i"}, {"add_1", "0:k 1:j"}}, {{"w", "S0,R"}, {"h", "R,S1;P0"}}, 1230000, 450000, 3000000, 1600000, false};
+  return plan;
+}
+
+// Every rule that is violated is named, and what follows from one fault alone is not another.
+TEST(PlanJson, NamesAllFaultsTogether) {
+  const std::string sound = planToJson(shardedPlan());
+  EXPECT_TRUE(planFaults(sound).empty());
+  std::string json = replaced(sound, "\"devices\":[4]", "\"devices\":[9]");
+  json = replaced(json, "\"first\":5", "\"first\":6");
+  json = replaced(json, "\"schedule\": \"1f1b\"", "\"shedule\": \"1f1b\"");
+  json = replaced(json, "\"microbatches\": 4", "\"microbatches\": 0");
+  json = replaced(json, "\"S0,R\"", "\"S2,R\"");
+  json = replaced(json, "\"R,S1;P0\"", "\"Q\"");
+  EXPECT_THAT(planFaults(json),
+              ElementsAre(AllOf(HasSubstr("an unknown key \"shedule\""), HasSubstr("did you mean \"schedule\"?")),
+                          HasSubstr("plan.json.microbatches: found 0"), HasSubstr("plan.json.layers[1].first: found 6; expected 5"),
+                          HasSubstr("plan.json.stages[1].devices[0]: found 9; expected an integer from 0 to 7"),
+                          HasSubstr("plan.json.specs[0].spec: found \"Q\""), HasSubstr("plan.json.specs[1].spec: found \"S2,R\"")));
+  expectError(json, ErrorCode::kConfiguration, "plan.json: 6 faults:\n  plan.json: found an unknown key");
+  expectError(json, ErrorCode::kConfiguration, "\n  plan.json.specs[1].spec: found \"S2,R\"");
+}
+
+TEST(PlanJson, AFaultIsNotSaidAgainOfWhatFollowsFromIt) {
+  const std::string sound = planToJson(shardedPlan());
+  const auto faultsOf = [&](const char* from, const char* to) { return planFaults(replaced(sound, from, to)); };
+  EXPECT_THAT(faultsOf("\"nodes\":1", "\"nodes\":0"), ElementsAre(HasSubstr("plan.json.cluster.nodes: found 0")));
+  EXPECT_THAT(faultsOf("\"mesh\":[2,2]", "\"mesh\":[]"), ElementsAre(HasSubstr("plan.json.shardings[0].mesh: found []")));
+  EXPECT_THAT(faultsOf("\"devices\":[0,1,2,3]", "\"devices\":[0,1,2,2]"),
+              ElementsAre(HasSubstr("plan.json.stages[0].devices[3]: found 2")));
+  EXPECT_THAT(faultsOf("\"last_layer\":2", "\"last_layer\":7"), ElementsAre(HasSubstr("plan.json.stages[1].last_layer: found 7")));
+  EXPECT_THAT(faultsOf("\"last_layer\":1", "\"last_layer\":0"),
+              ElementsAre(HasSubstr("plan.json.stages[1].first_layer: found 2; expected 1")));
+  EXPECT_THAT(faultsOf("\"first_layer\":0", "\"layer\":0"), ElementsAre(HasSubstr("plan.json.stages[0]: found an unknown key \"layer\"")));
+  EXPECT_THAT(planFaults("{"), ElementsAre(HasSubstr("this is not JSON")));
+}
+
 TEST(PlanJson, RefusesAPlanWithoutStages) {
   Plan plan = examplePlan();
   plan.stages.clear();
@@ -130,18 +199,6 @@ TEST(PlanJson, RefusesStagesAndLayersWithGaps) {
   Plan short_plan = examplePlan();
   short_plan.stages.pop_back();
   expectError(planToJson(short_plan), ErrorCode::kConfiguration, "stages that cover all 3 layers; the last stage ends before layer 2");
-}
-
-// Stage 0 on a mesh of 2 x 2.
-Plan shardedPlan() {
-  Plan plan = examplePlan();
-  plan.cluster = uniformCluster(1, 8);
-  plan.stages[0].devices = {0, 1, 2, 3};
-  plan.stages[0].mesh_shape = {1, 4};
-  plan.stages[1].devices = {4};
-  plan.stages[0].sharding = ShardingPlan{
-      "auto", {2, 2}, {{"mul", "0:i"}, {"add_1", "0:k 1:j"}}, {{"w", "S0,R"}, {"h", "R,S1;P0"}}, 1230000, 450000, 3000000, 1600000, false};
-  return plan;
 }
 
 TEST(PlanJson, RoundTripsShardings) {

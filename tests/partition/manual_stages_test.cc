@@ -86,7 +86,7 @@ TEST(StageDevices, GiveStagesUnequalWidthsAndWorkInProportion) {
   options.stages = "uniform:2";
   options.stage_devices = {3, 1};
   EXPECT_EQ(stagesOf(planFor(threeRows(), options)), "0..5 on 0,1,2 as 3x1 | 6..7 on 3 as 1x1");
-  options.stages = "auto";
+  options.stages = "per-device";
   options.boundaries = {"h3"};
   const Plan plan = planFor(threeRows(), options);
   EXPECT_EQ(stagesOf(plan), "0..3 on 0,1,2 as 3x1 | 4..7 on 3 as 1x1");
@@ -104,12 +104,12 @@ TEST(StageDevices, AreRefusedWhereTheyDoNotFit) {
   expect("uniform:3", {1, 3}, ErrorCode::kConfiguration, "--stage-devices 1,3: found 2 stages; expected 3, one number per stage");
   expect("uniform:2", {2, 3}, ErrorCode::kConfiguration, "--stage-devices 2,3: found 5 devices; expected at most 4, as the cluster has");
   expect("uniform:2", {0, 3}, ErrorCode::kUsage, "--stage-devices 0,3: found 0; expected at least one device for each stage");
-  expect("auto", {4}, ErrorCode::kConfiguration,
+  expect("per-device", {4}, ErrorCode::kConfiguration,
          "--stage-devices 4: found microbatches that are cut over 4 devices; expected at most 3, the rows of a microbatch");
   expect("uniform:2", {2000000000, 2000000000}, ErrorCode::kConfiguration, "found 4000000000 devices; expected at most 4");
 }
 
-TEST(BalanceOption, DecidesTheNumberOfStagesWhereStagesIsAuto) {
+TEST(BalanceOption, DecidesTheNumberOfStagesWhereStagesArePerDevice) {
   PartitionOptions options = onDevices(4);
   options.balance = "3,4,1";
   EXPECT_EQ(stagesOf(planFor(chainTraining(7, 2), options)), "0..2 on 0 as 1x1 | 3..6 on 1 as 1x1 | 7..7 on 2 as 1x1");

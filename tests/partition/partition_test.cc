@@ -98,7 +98,7 @@ TEST(PartitionTraining, GivesStagesEqualSharesOfTheDevices) {
   options.cluster = uniformCluster(1, 5);
   EXPECT_EQ(devicesOf(planFor(chainTraining(5, 2), options)), "0,1|2,3");
   options.cluster = uniformCluster(2, 2);
-  options.stages = "auto";
+  options.stages = "per-device";
   options.boundaries = {"h1"};
   EXPECT_EQ(devicesOf(planFor(chainTraining(5, 2), options)), "0,1|2,3");
 }
@@ -158,7 +158,7 @@ TEST(PartitionTraining, RefusesBadBoundaries) {
   expect({"h2", "h1"}, "boundary \"h1\" does not come after \"h2\"");
   expect({"h1", "h1"}, "boundary \"h1\" does not come after \"h1\"");
   expect({"loss"}, "the stage behind it would be empty");
-  expect({"h0", "h1", "h2"}, "3 boundaries make 4 stages, but the cluster has 3 device(s)");
+  expect({"h0", "h1", "h2"}, "--boundary: 4 stages are asked for, but the cluster has 3 devices");
   options.boundaries = {"h1"};
   options.layers = 2;
   expectError(training, options, ErrorCode::kUsage, "--layers and --boundary exclude each other");
@@ -169,7 +169,7 @@ TEST(PartitionTraining, RefusesImpossibleStageCounts) {
   PartitionOptions options = onDevices(8);
   for (const char* text : {"uniform:", "uniform:0", "uniform:-1", "uniform:2x", "even", ""}) {
     options.stages = text;
-    expectError(training, options, ErrorCode::kUsage, "is not understood; write auto (one stage per device), uniform:K");
+    expectError(training, options, ErrorCode::kUsage, "is not understood; write auto (searched), per-device (one stage per device), uniform:K");
   }
   options.stages = "uniform:9";
   expectError(training, options, ErrorCode::kConfiguration, "9 stages need 9 devices, the cluster has 8");

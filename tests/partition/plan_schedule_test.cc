@@ -83,9 +83,11 @@ TEST(PlanSchedule, NumbersOfStagesMustFit) {
   expectError(
       options, ErrorCode::kConfiguration,
       "--stages uniform:5: found 5 stages; expected a multiple of 2, as --schedule interleaved:v=2 has 2 stages on every pipeline rank");
+  options.stages = "uniform:1";
+  expectError(options, ErrorCode::kConfiguration, "--stages uniform:1: found 1 stage; expected");
   options.stages = "uniform:10";
   expectError(options, ErrorCode::kConfiguration, "5 pipeline ranks need 5 devices, the cluster has 4");
-  options.stages = "auto";
+  options.stages = "per-device";
   options.boundaries = {"h1", "h2"};
   expectError(options, ErrorCode::kConfiguration, "--boundary: found 3 stages; expected a multiple of 2");
   options = optionsFor("interleaved:v=20", 1);
@@ -158,6 +160,21 @@ TEST(PlanSchedule, AsksForNumbersOfRanksAndMicrobatches) {
   EXPECT_EQ(askedStages(options).ranks, 2);
   EXPECT_EQ(askedStages(options).widest, 2);
   EXPECT_EQ(askedStages(optionsFor(writeFile("orders.csv", "0F0,0F1,0B0,0B1\n"), 4)).microbatches, 2);
+}
+
+// Of a batch of so many rows on four devices.
+int64_t chosenMicrobatches(int64_t batch, const std::string& schedule) {
+  const PartitionOptions options = optionsFor(schedule, 4);
+  return chooseMicrobatches(batch, options, askedStages(options));
+}
+
+TEST(PlanSchedule, ChoosesMicrobatchesWithWhichTheScheduleExists) {
+  EXPECT_EQ(chosenMicrobatches(8, "1f1b"), 8);
+  EXPECT_EQ(chosenMicrobatches(12, "1f1b"), 6);
+  EXPECT_EQ(chosenMicrobatches(12, "dual-pipe-v"), 12);  // two per rank at least, and 8 does not divide the batch
+  EXPECT_EQ(chosenMicrobatches(36, "dual-pipe-v"), 9);
+  EXPECT_EQ(chosenMicrobatches(7, "dual-pipe-v"), 7);  // there is no such number
+  EXPECT_EQ(chosenMicrobatches(24, "pipedream-2bw:m=12"), 12);
 }
 
 std::string recomputations(const std::string& text) {

@@ -132,7 +132,7 @@ void checkTransfer(const CrossMeshTransfer& transfer, const Shape& shape, const 
 
 TEST(CrossMesh, IsTheCheapestOverAllSpecsBetween) {
   size_t plans = 0, gathered = 0;
-  for (const LinkCost between : {LinkCost{0, 0.3}, LinkCost{2000, 3}, LinkCost{500, 1000}}) {
+  for (const LinkCost& between : {LinkCost{0, 0.3}, LinkCost{2000, 3}, LinkCost{500, 1000}}) {
     for (const auto& [from_mesh, to_mesh] :
          {std::pair("2x2", "1x3"), std::pair("3", "2x2"), std::pair("2x2", "2"), std::pair("2x2", "2x2")}) {
       const Shape shape{5, 7};

@@ -254,7 +254,8 @@ TEST(SimulateCommand, SaysWhatIsWrong) {
   expectRefused("nowhere.plan", 66, "nowhere.plan");
   expectRefused("nowhere.plan --p 4", 64, "--p: says nothing about a plan directory");
   expectRefused("--schedule 1f1b --p 2 --m 2 --link-us 3", 64, "--link-us: says nothing about a bare schedule");
-  expectRefused("--schedule zb-h1 --p 4 --m 8 --json /nowhere/out.json", 73, "/nowhere/out.json cannot be written");
+  expectRefused("--schedule zb-h1 --p 4 --m 8 --json /nowhere/out.json", 66,
+                "/nowhere/out.json cannot be written: there is no folder /nowhere");
 }
 
 TEST(SimulateCommand, HelpTeaches) {

@@ -69,7 +69,15 @@ TEST(TraceReader, RefusesWhatIsNoTrace) {
   for (const char* text : {"", "[]", "{}", "{\"traceEvents\": 3}", "{\"traceEvents\": [{\"ph\": \"X\"}]}", "{\"traceEvents\": []}",
                            "{\"traceEvents\": [{\"ph\": \"M\", \"pid\": \"x\", \"name\": \"process_name\"}]}"}) {
     EXPECT_ERROR(traceFromJson(text), ErrorCode::kConfiguration, "");
+    try {
+      traceFromJson(text);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message().find("json.exception"), std::string::npos) << error.message();
+    }
   }
+  EXPECT_ERROR(traceFromJson("{}"), ErrorCode::kConfiguration,
+               "found no list \"traceEvents\"; expected a trace as `run --trace` writes it");
+  EXPECT_ERROR(traceFromJson("{\"traceEvents\": [{\"ph\": \"X\"}]}"), ErrorCode::kConfiguration, "");
   EXPECT_ERROR(readTrace("/nowhere/trace.json"), ErrorCode::kMissingInput, "record a trace with `pipeshard run DIR --trace FILE`");
   const TemporaryFolder folder;
   EXPECT_ERROR(readTrace(folder.write("t.json", "{}")), ErrorCode::kConfiguration, "t.json");

@@ -124,8 +124,8 @@ std::vector<Configuration> configurations() {
     };
     for (const std::string schedule : {"sequential", "gpipe", "1f1b"}) add("two_by_two", schedule, 4, {"--stages", "uniform:2"});
     add("two_by_two_8_in_3", "1f1b", 3, {"--stages", "uniform:2"});
-    add("one_and_three", "1f1b", 2, {"--stages", "auto", "--stage-devices", "1,3"});
-    add("three_and_one", "gpipe", 2, {"--stages", "auto", "--stage-devices", "3,1"});
+    add("one_and_three", "1f1b", 2, {"--stages", "per-device", "--stage-devices", "1,3"});
+    add("three_and_one", "gpipe", 2, {"--stages", "per-device", "--stage-devices", "3,1"});
   }
   // Every method, on one stage of four devices; resnet in float64, where a Relu near zero does not flip.
   for (const std::string m : {"mlp", "gpt2", "llama", "resnet", "gpt2_torchscript", "resnet_torchscript"}) {

@@ -1,0 +1,26 @@
+// The training step of a model, at the sizes that parts of a batch have.
+#pragma once
+
+#include <cstdint>
+
+#include "onnx_import/autodiff/training.h"
+#include "sharding/training_family.h"
+#include "tools/planning.h"
+
+namespace pipeshard {
+
+// How a batch is taken.
+struct BatchCut {
+  int64_t rows = 1;
+  int64_t microbatches = 1;
+  bool cut = false;  // into parts at all, be it over microbatches or over devices
+};
+
+// The training step of a batch, at any number of rows of it. Model and optimizer are kept by reference.
+TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch);
+
+// A sharded stage may cut the batch where a loss is a sum over it. Nothing is lost where it is not: the loss is computed whole; a note says
+// so.
+bool canSumOverBatch(const ForwardModel& model, const OptimizerSpec& optimizer, Plan& plan);
+
+}  // namespace pipeshard
