@@ -12,6 +12,7 @@
 #include "tools/console.h"
 #include "tools/measured_costs.h"
 #include "tools/planning.h"
+#include "tools/profile_store.h"
 #include "tools/program_costs.h"
 #include "tools/sharding_tables.h"
 #include "tools/simulation_report.h"
@@ -33,6 +34,10 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
   model.bytes_per_ns = request.device_gbytes;
   const LinkCost link = {static_cast<int64_t>(request.link_us * 1000), request.link_gbytes};
   model.links = {link};
+  if (const std::optional<StoredProfile> profile = chooseProfile(request.profile)) {
+    model.times = profile->times;
+    model.busy = result.plan.cluster.devicesPerNode() > 1;
+  }
   std::optional<MeasuredDurations> measured;
   if (!request.measured.empty()) measured = MeasuredDurations::read(request.measured);
   std::vector<ProgramCosts> costs;

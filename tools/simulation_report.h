@@ -53,6 +53,7 @@ struct PlanSimulationRequest {
   double device_gbytes = 10;
   double link_gbytes = 5;
   double link_us = 5;
+  std::string profile = {};   // as chooseProfile takes it
   std::string measured = {};  // a trace whose durations are taken; "": all by the cost model
   bool eager = false;
   bool no_contention = false;
