@@ -11,6 +11,7 @@
 
 #include "ir/cluster.h"
 #include "ir/data_type.h"
+#include "ir/search_record.h"
 
 namespace pipeshard {
 
@@ -90,7 +91,8 @@ struct Plan {
   int64_t bucket_bytes = kDefaultBucketBytes;
   std::vector<LayerPlan> layers;
   std::vector<StagePlan> stages;
-  std::vector<std::string> notes;  // what the user should know: operators replicated, defaults taken
+  std::vector<std::string> notes;           // what the user should know: operators replicated, defaults taken
+  std::optional<SearchRecord> search = {};  // of plans that were searched for (--stages auto)
 };
 
 // The operators of some stage are sharded.

@@ -9,6 +9,7 @@
 #include "ir/error.h"
 #include "ir/json_reader.h"
 #include "ir/plan.h"
+#include "ir/search_record_json.h"
 #include "ir/sharding_spec.h"
 
 namespace pipeshard {
@@ -296,6 +297,7 @@ std::string planToJson(const Plan& plan) {
   for (const StagePlan& stage : plan.stages) document["stages"].push_back(stageToJson(stage));
   addShardings(plan, document);
   document["notes"] = plan.notes;
+  if (plan.search) addSearch(*plan.search, document);
   return dumpJson(document);
 }
 
@@ -339,7 +341,7 @@ Plan readPlan(const Json& document, JsonFaults& faults) {
     json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
                        "schedule", "layers", "stages"},
                       {"notes", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes", "schedule_orders",
-                       "shardings", "strategies", "specs"});
+                       "shardings", "strategies", "specs", "search", "alternatives", "reasons", "stage_costs"});
   });
   readTraining(json, faults, plan);
   readSchedule(json, faults, plan);
@@ -355,6 +357,7 @@ Plan readPlan(const Json& document, JsonFaults& faults) {
   list("freeze", plan.freeze);
   list("boundaries", plan.boundaries);
   list("notes", plan.notes);
+  if (json.has("search")) faults.attempt([&] { plan.search = readSearch(json); });
   return plan;
 }
 

@@ -15,6 +15,11 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
+struct FlopsBounds {
+  int64_t least = 0;
+  int64_t most = INT64_MAX;
+};
+
 // The places where layers may end, and FLOPs in front of each.
 class Places {
  public:
@@ -37,18 +42,24 @@ class Places {
     return places;
   }
 
-  // Whether layers of at most `bound` FLOPs exist: the fewest that there can be are not too many, and every further cut keeps the bound.
-  bool feasible(const std::vector<int64_t>& places, int64_t bound) const {
-    if (std::ssize(places) < problem_.layers) return false;
-    int fewest = 0;
-    int64_t first = 0;
-    for (size_t p = 0; p < places.size();) {
-      if (flops(first, places[p]) > bound) return false;
-      while (p + 1 < places.size() && flops(first, places[p + 1]) <= bound) ++p;
-      ++fewest;
-      first = places[p++] + 1;
+  // Whether layers within the bounds can end at these places. By number of layers, by place: whether so many can end there.
+  bool feasible(const std::vector<int64_t>& places, const FlopsBounds& bounds) const {
+    const size_t count = places.size();
+    std::vector<bool> reached(count + 1);  // place p is number p + 1; number 0 is the beginning
+    reached[0] = true;
+    std::vector<int64_t> reached_before(count + 2);
+    for (int layer = 0; layer < problem_.layers; ++layer) {
+      for (size_t p = 0; p <= count; ++p) reached_before[p + 1] = reached_before[p] + (reached[p] ? 1 : 0);
+      reached.assign(count + 1, false);
+      size_t low = 0, high = 0;  // layers that begin behind [low, high) and end at place p are within the bounds
+      for (size_t p = 0; p < count; ++p) {
+        const auto flopsFrom = [&](size_t begin) { return flops(begin == 0 ? 0 : places[begin - 1] + 1, places[p]); };
+        while (low <= p && flopsFrom(low) > bounds.most) ++low;
+        while (high <= p && flopsFrom(high) >= bounds.least) ++high;
+        reached[p + 1] = low < high && reached_before[high] > reached_before[low];
+      }
     }
-    return fewest <= problem_.layers;
+    return reached[count];
   }
 
  private:
@@ -56,19 +67,23 @@ class Places {
   std::vector<int64_t> before_;
 };
 
-int64_t boundOf(const ClusteringProblem& problem, int64_t total) {
+// (1 - tolerance) of the average, rounded up, to (1 + tolerance), rounded down.
+FlopsBounds boundsOf(const ClusteringProblem& problem, int64_t total) {
   constexpr int64_t kMillion = 1'000'000;
-  const Wide scaled = static_cast<Wide>(total) * static_cast<Wide>(kMillion + std::llround(problem.tolerance * kMillion));
-  const Wide bound = scaled / static_cast<Wide>(kMillion * problem.layers);
-  return bound > static_cast<Wide>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(bound);
+  const int64_t tolerance = std::llround(problem.tolerance * kMillion);
+  const Wide average_parts = static_cast<Wide>(kMillion) * static_cast<Wide>(problem.layers);
+  const Wide most = static_cast<Wide>(total) * static_cast<Wide>(kMillion + tolerance) / average_parts;
+  const Wide least =
+      (static_cast<Wide>(total) * static_cast<Wide>(std::max<int64_t>(0, kMillion - tolerance)) + average_parts - 1) / average_parts;
+  return {static_cast<int64_t>(least), most > static_cast<Wide>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(most)};
 }
 
 // The least number of bytes so that layers exist whose cuts cost no more.
-int64_t leastLargestCut(const Places& places, int64_t bound) {
+int64_t leastLargestCut(const Places& places, const FlopsBounds& bounds) {
   std::vector<int64_t> bytes = {0};
   for (int64_t place : places.upTo(INT64_MAX)) bytes.push_back(places.cutBytes(place));
   std::sort(bytes.begin(), bytes.end());
-  return *std::partition_point(bytes.begin(), bytes.end() - 1, [&](int64_t most) { return !places.feasible(places.upTo(most), bound); });
+  return *std::partition_point(bytes.begin(), bytes.end() - 1, [&](int64_t most) { return !places.feasible(places.upTo(most), bounds); });
 }
 
 // What is minimised once the largest cut is: its sum, then FLOPs' squares, whose sum orders partitions as their variance does.
@@ -79,14 +94,14 @@ struct Score {
 };
 
 // best[p]: of the nodes behind place p-1, in so many layers. From the back, so that the first of equal choices gives the earliest cuts.
-std::vector<int64_t> bestEnds(const Places& places, const std::vector<int64_t>& ends, int layers, int64_t bound) {
+std::vector<int64_t> bestEnds(const Places& places, const std::vector<int64_t>& ends, int layers, const FlopsBounds& bounds) {
   const size_t count = ends.size();
   const auto square = [](int64_t flops) { return static_cast<Wide>(flops) * static_cast<Wide>(flops); };
   const auto firstOf = [&](size_t p) { return p == 0 ? 0 : ends[p - 1] + 1; };
   std::vector<std::optional<Score>> best(count);
   for (size_t p = 0; p < count; ++p) {
     const int64_t flops = places.flops(firstOf(p), ends.back());
-    if (flops <= bound) best[p] = Score{0, square(flops)};
+    if (flops >= bounds.least && flops <= bounds.most) best[p] = Score{0, square(flops)};
   }
   std::vector<std::vector<size_t>> choice(static_cast<size_t>(layers), std::vector<size_t>(count));
   for (size_t left = 2; left <= static_cast<size_t>(layers); ++left) {
@@ -96,8 +111,8 @@ std::vector<int64_t> bestEnds(const Places& places, const std::vector<int64_t>& 
     for (size_t p = earliest; p <= latest; ++p) {
       for (size_t end = p; end + left <= count; ++end) {
         const int64_t flops = places.flops(firstOf(p), ends[end]);
-        if (flops > bound) break;
-        if (!best[end + 1]) continue;
+        if (flops > bounds.most) break;
+        if (flops < bounds.least || !best[end + 1]) continue;
         const Score score{best[end + 1]->bytes + places.cutBytes(ends[end]), best[end + 1]->squares + square(flops)};
         if (with[p] && !(score < *with[p])) continue;
         with[p] = score;
@@ -117,9 +132,9 @@ std::vector<int64_t> bestEnds(const Places& places, const std::vector<int64_t>& 
   return result;
 }
 
-std::vector<int64_t> clusterWithin(const Places& places, int layers, int64_t bound) {
-  if (!places.feasible(places.upTo(INT64_MAX), bound)) return {};
-  return bestEnds(places, places.upTo(leastLargestCut(places, bound)), layers, bound);
+std::vector<int64_t> clusterWithin(const Places& places, int layers, const FlopsBounds& bounds) {
+  if (!places.feasible(places.upTo(INT64_MAX), bounds)) return {};
+  return bestEnds(places, places.upTo(leastLargestCut(places, bounds)), layers, bounds);
 }
 
 void checkProblem(const ClusteringProblem& problem) {
@@ -129,19 +144,23 @@ void checkProblem(const ClusteringProblem& problem) {
       "{} layers of {} nodes", problem.layers, count);
 }
 
-// The least bound that layers can keep.
-int64_t leastBound(const ClusteringProblem& problem, const Places& places) {
+// The bounds, or those next to them that layers can keep: first a higher upper one, where an operator is larger, then no lower one.
+FlopsBounds bestBounds(const ClusteringProblem& problem, const Places& places) {
   const std::vector<int64_t> all = places.upTo(INT64_MAX);
+  FlopsBounds bounds = boundsOf(problem, places.total());
+  if (places.feasible(all, bounds)) return bounds;
   int64_t low = places.total() / problem.layers, high = places.total();
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
-    if (places.feasible(all, middle)) {
+    if (places.feasible(all, {0, middle})) {
       high = middle;
     } else {
       low = middle + 1;
     }
   }
-  return low;
+  bounds.most = std::max(bounds.most, low);
+  if (!places.feasible(all, bounds)) bounds.least = 0;
+  return bounds;
 }
 
 }  // namespace
@@ -149,14 +168,14 @@ int64_t leastBound(const ClusteringProblem& problem, const Places& places) {
 std::vector<int64_t> clusterLayers(const ClusteringProblem& problem) {
   checkProblem(problem);
   const Places places(problem);
-  return clusterWithin(places, problem.layers, boundOf(problem, places.total()));
+  return clusterWithin(places, problem.layers, boundsOf(problem, places.total()));
 }
 
 std::vector<int64_t> clusterAsEvenlyAsPossible(const ClusteringProblem& problem) {
   checkProblem(problem);
   const Places places(problem);
   if (std::ssize(places.upTo(INT64_MAX)) < problem.layers) return {};
-  return clusterWithin(places, problem.layers, std::max(boundOf(problem, places.total()), leastBound(problem, places)));
+  return clusterWithin(places, problem.layers, bestBounds(problem, places));
 }
 
 RepeatedBlocks findRepeatedBlocks(const TrainingGraph& training, const std::vector<NodeId>& order) {
@@ -181,9 +200,9 @@ std::vector<int64_t> endsOfGivenNumber(const LayerMaterial& material, const std:
   ClusteringProblem whole = anywhere;
   whole.may_end = borders;
   const Places places(anywhere);
-  const int64_t bound = std::max(boundOf(anywhere, places.total()), leastBound(anywhere, places));
-  std::vector<int64_t> ends = clusterWithin(Places(whole), options.layers, bound);
-  return ends.empty() ? clusterWithin(places, options.layers, bound) : ends;
+  const FlopsBounds bounds = bestBounds(anywhere, places);
+  std::vector<int64_t> ends = clusterWithin(Places(whole), options.layers, bounds);
+  return ends.empty() ? clusterWithin(places, options.layers, bounds) : ends;
 }
 
 }  // namespace
@@ -205,7 +224,7 @@ Clustering clusterTraining(const TrainingGraph& training, const ClusteringOption
   result.kinds = layerKinds(training, order, result.ends);
   const auto inside =
       std::count_if(result.ends.begin(), result.ends.end(), [&](int64_t end) { return !borders[static_cast<size_t>(end)]; });
-  if (inside > 0) {
+  if (options.layers > 0 && inside > 0) {
     result.notes.push_back(fmt::format("{} of {} layers end inside of repeated blocks (of {} operators, {} times)", inside,
                                        result.ends.size(), result.blocks.length, result.blocks.blocks));
   }

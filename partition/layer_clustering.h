@@ -2,12 +2,14 @@
 // facts in its released code).
 //
 // Given costs by position (forward nodes in an order that clusterOrder chose), `layers` and `tolerance`, the dynamic program finds the
-// runs whose FLOPs are at most (1 + tolerance) of the average and that minimise, lexicographically,
+// runs whose FLOPs are between (1 - tolerance) and (1 + tolerance) of the average and that minimise, lexicographically,
 //   1. the largest number of bytes that cross into a layer,  2. their sum,  3. the variance of FLOPs,  4. the cuts' positions.
-// O(nodes^2 * layers), less where the bound on FLOPs cuts.
+// (Without the lower bound the cheapest cuts would part off layers of next to nothing: a view of the inputs, the last addition.)
+// O(nodes^2 * layers), less where the bounds on FLOPs cut.
 //
 // Repeated blocks (runs of structurally equal nodes, found by structuralKey, not by name) count as atoms: layers end at their borders,
-// unless there are more layers than blocks, or no solution keeps the bound.
+// unless there are more layers than blocks, or no solution keeps the bounds. Where none does anyway (an operator is larger than a layer
+// may be), the upper bound is the least that can be kept.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +52,10 @@ struct Clustering {
   std::vector<std::string> notes;  // what the user should know ("layers end inside blocks: ...")
 };
 // Automatic: the repeated blocks, each a layer (or runs of as many as keep within most_layers), with what stands before and behind them
-// joined to the first and last where it is small, else layers of their own; without repeats, the largest number of layers whose largest
-// cut is at most 1.5 times that of two layers. Error(kConfiguration): more layers than forward nodes.
+// joined to the first and last where it is small (half a block), else layers of their own; runs of other blocks before and behind likewise.
+// Of fewer than 16 layers, blocks are cut in equal places where a cut costs no more than between them. Without repeats (less than half of
+// the FLOPs), the largest number of layers whose largest cut is at most 1.5 times that of two layers. Error(kConfiguration): more layers
+// than forward nodes.
 Clustering clusterTraining(const TrainingGraph& training, const ClusteringOptions& options);
 
 }  // namespace pipeshard

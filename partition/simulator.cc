@@ -23,7 +23,9 @@ class ScheduleSimulation {
     PIPESHARD_CHECK(std::ssize(request.stages) == schedule_.stages, "{} stages have times, the schedule has {}", request.stages.size(),
                     schedule_.stages);
     engine_.contention = request.contention;
-    engine_.exposed = request.communication == CommunicationModel::kExposed && request.latency + request.occupancy > 0;
+    const bool takes_time = request.latency + request.occupancy > 0 ||
+                            std::any_of(request.occupancies.begin(), request.occupancies.end(), [](Ticks ticks) { return ticks > 0; });
+    engine_.exposed = request.communication == CommunicationModel::kExposed && takes_time;
     actions_ = withDirectTransfers();
     engine_.ranks.resize(actions_.size());
     for (size_t rank = 0; rank < actions_.size(); ++rank) {
@@ -113,9 +115,10 @@ class ScheduleSimulation {
     result.kind = send ? Kind::kSend : Kind::kReceive;
     result.posted = send;
     result.latency = request_.latency;
-    result.occupancy = request_.occupancy;
     const bool forward = action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveForward;
     const int sender = send ? action.stage : action.stage + (forward ? -1 : 1);
+    const int cut = forward ? sender : sender - 1;
+    result.occupancy = request_.occupancies.empty() ? request_.occupancy : request_.occupancies.at(static_cast<size_t>(cut));
     const auto [found, added] = message_of_.emplace(std::tuple(sender, forward, action.microbatch), std::ssize(sent_));
     if (added) sent_.push_back({sender, forward ? ActionKind::kSendForward : ActionKind::kSendBackward, action.microbatch});
     result.message = found->second;

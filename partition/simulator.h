@@ -48,6 +48,7 @@ struct SimulationRequest {
   // Passes that a device may overlap (Action::overlaps_next) start together, when the inputs of both are there, and hand their results on
   // together, at the end of both. Else one after the other, as the runtime here runs them.
   bool pairs_together = true;
+  std::vector<Ticks> occupancies = {};  // by stage: of every message over the cut behind it, forth or back; empty: `occupancy`
 };
 
 struct SimulatedAction {

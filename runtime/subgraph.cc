@@ -52,33 +52,34 @@ void BoundRun::run(std::atomic<uint64_t>& progress) const {
   }
 }
 
-CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels)
-    : graph_(std::move(graph)), name_(std::move(name)) {
+Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
+  const auto is_function_to_inline = [&](const Node& node) {
+    return !kernels.has(node.domain, node.op_type) && graph.findFunction(node.domain, node.op_type, node.overload) != nullptr;
+  };
+  if (std::any_of(graph.nodes.begin(), graph.nodes.end(), is_function_to_inline)) {
+    inlineFunctions(graph, kInlineLimit, [&](const Function& function) { return kernels.has(function.domain, function.name); });
+    inferShapes(graph);
+  }
+  const auto has_kernel = [&](const Node& node) { return kernels.has(node.domain, node.op_type) || isView(graph, node); };
+  const bool is_complete = std::all_of(graph.values.begin(), graph.values.end(), hasStaticShape);
+  if (!is_complete || !std::all_of(graph.nodes.begin(), graph.nodes.end(), has_kernel)) {
+    PrepareOptions options;
+    options.supported = [&](const Node& node) { return kernels.has(node.domain, node.op_type) || isViewOperator(node); };
+    graph = prepareModel(graph, options);
+  }
+  foldTransposes(graph, kernels);
+  return graph;
+}
+
+CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels) : name_(std::move(name)) {
   try {
-    prepare(kernels);
-    foldTransposes(graph_, kernels);
+    graph_ = runnableGraph(std::move(graph), kernels);
     findViews();
     placeConstants();
     createKernels(kernels);
   } catch (Error& error) {
     throw error.addContext(fmt::format("subgraph '{}'", name_));
   }
-}
-
-void CompiledSubgraph::prepare(const KernelRegistry& kernels) {
-  const auto has_kernel = [&](const Node& node) { return kernels.has(node.domain, node.op_type) || isView(graph_, node); };
-  const auto is_function_to_inline = [&](const Node& node) {
-    return !kernels.has(node.domain, node.op_type) && graph_.findFunction(node.domain, node.op_type, node.overload) != nullptr;
-  };
-  if (std::any_of(graph_.nodes.begin(), graph_.nodes.end(), is_function_to_inline)) {
-    inlineFunctions(graph_, kInlineLimit, [&](const Function& function) { return kernels.has(function.domain, function.name); });
-    inferShapes(graph_);
-  }
-  const bool is_complete = std::all_of(graph_.values.begin(), graph_.values.end(), hasStaticShape);
-  if (is_complete && std::all_of(graph_.nodes.begin(), graph_.nodes.end(), has_kernel)) return;
-  PrepareOptions options;
-  options.supported = [&](const Node& node) { return kernels.has(node.domain, node.op_type) || isViewOperator(node); };
-  graph_ = prepareModel(graph_, options);
 }
 
 void CompiledSubgraph::findViews() {

@@ -46,6 +46,10 @@ class BoundRun {
   std::vector<void*> outputs_;
 };
 
+// A subgraph's graph as it is run: functions without a kernel are inlined, missing shapes inferred, transposed operands folded into their
+// products. Views are still nodes. What is timed, or foreseen, is what these nodes take.
+Graph runnableGraph(Graph graph, const KernelRegistry& kernels);
+
 class CompiledSubgraph {
  public:
   // Inlines functions that have no kernel, infers what shapes are missing, and creates the kernels. Errors: kBadModel when an
@@ -110,7 +114,6 @@ class CompiledSubgraph {
   };
   class Planner;
 
-  void prepare(const KernelRegistry& kernels);
   void findViews();
   void placeConstants();
   void createKernels(const KernelRegistry& kernels);

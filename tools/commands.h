@@ -16,6 +16,7 @@ CommandFunction addExplainCommand(CLI::App& app);
 CommandFunction addSimulateCommand(CLI::App& app);
 CommandFunction addValidateCommand(CLI::App& app);
 CommandFunction addRunCommand(CLI::App& app);
+CommandFunction addProfileCommand(CLI::App& app);
 CommandFunction addReportCommand(CLI::App& app);
 CommandFunction addClusterCommand(CLI::App& app);
 CommandFunction addNodeCommand(CLI::App& app);

@@ -4,6 +4,7 @@
 
 #include "ir/error.h"
 #include "runtime/accumulation.h"
+#include "runtime/subgraph.h"
 
 namespace pipeshard {
 namespace {
@@ -16,7 +17,7 @@ class RankCosts {
     for (const std::vector<int>& group : program_.groups) group_sizes_.push_back(static_cast<int>(group.size()));
     PIPESHARD_CHECK(rank.subgraphs.size() == program_.subgraphs.size(), "{} subgraphs, {} graphs", program_.subgraphs.size(),
                     rank.subgraphs.size());
-    for (const Graph& graph : rank.subgraphs) subgraphs_.push_back(workParts(graph, group_sizes_, model));
+    for (const Graph& graph : rank.subgraphs) subgraphs_.push_back(workParts(runnableGraph(graph, cpuKernels()), group_sizes_, model));
     accumulation_ = findAccumulation(program_, [](const Instruction&, size_t) { return true; });
   }
 

@@ -149,6 +149,11 @@ CommandFunction addSimulateCommand(CLI::App& app) {
   sub->add_option("--link-us", command->plan.link_us, "Microseconds of latency of a message (default: as the plan's cluster says)")
       ->check(numberFrom(0, 1e9))
       ->group(kPlan);
+  sub->add_option("--profile", command->plan.profile,
+                  "Durations of operators as `pipeshard profile` has measured them: a FILE, or off\n"
+                  "(default: this machine's, if there is one)")
+      ->type_name("FILE|off")
+      ->group(kPlan);
   sub->add_option("--measured", command->plan.measured,
                   "Take durations from a trace of `run --trace`, of this plan or one with the same stages")
       ->type_name("TRACE")

@@ -13,6 +13,7 @@
 #include "tools/console.h"
 #include "tools/measured_costs.h"
 #include "tools/planning.h"
+#include "tools/profile_store.h"
 #include "tools/program_costs.h"
 #include "tools/sharding_tables.h"
 #include "tools/simulation_report.h"
@@ -47,6 +48,9 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
     link = {request.link_us ? static_cast<int64_t>(*request.link_us * 1000) : usual.latency_ns,
             request.link_gbytes.value_or(usual.bytes_per_ns)};
   }
+  const bool asks = !request.profile.empty();
+  const bool is_known = request.device_gflops || request.device_gbytes || result.plan.cluster.kindOf(0).isKnown();
+  const std::optional<StoredProfile> profile = asks || !is_known ? chooseProfile(request.profile) : std::nullopt;
   std::optional<MeasuredDurations> measured;
   if (!request.measured.empty()) measured = MeasuredDurations::read(request.measured);
   std::vector<ProgramCosts> costs;
@@ -55,7 +59,10 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
     const std::filesystem::path folder = std::filesystem::path(request.directory) / "ranks" / rankDirectoryName(rank);
     RankImage image = loadRank(folder.string());
     ranks = image.program.world_size;
-    costs.push_back(programCosts(image, modelOf(request, result.plan, image.program, link)));
+    CostModel model = modelOf(request, result.plan, image.program, link);
+    if (profile) model.times = profile->times;
+    model.busy = result.plan.cluster.devicesPerNode() > 1;
+    costs.push_back(programCosts(image, model));
     const std::string missing = measured ? measured->apply(image.program, costs.back()) : "";
     if (!missing.empty()) {
       fail(ErrorCode::kConfiguration, "{}: has no pass like {} of rank {}; expected the trace of a plan with the same stages and schedule",

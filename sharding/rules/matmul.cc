@@ -46,6 +46,34 @@ std::optional<FactorRule> matMulRule(const Graph& graph, const Node& node) {
   return builder.build(contractionFlops({a.back()}) * flops, WorkClass::kContraction);
 }
 
+// ONNX Runtime's MatMul with flags for operands whose last two axes are exchanged.
+std::optional<FactorRule> fusedMatMulRule(const Graph& graph, const Node& node) {
+  RuleBuilder builder(graph, node);
+  const auto flag = [&](const char* name) { return node.intAttribute(name, 0) != 0; };
+  const Shape& y = builder.outputShape(0);
+  const bool transpose_a = flag("transA");
+  const bool transpose_b = flag("transB");
+  const size_t rank = y.size();
+  const bool matrices = builder.inputShape(0).size() >= 2 && builder.inputShape(1).size() >= 2;
+  if (!matrices || flag("transBatchA") || flag("transBatchB")) return std::nullopt;
+  std::vector<int> left;
+  for (size_t axis = 0; axis + 2 < rank; ++axis) left.push_back(builder.factor(fmt::format("b{}", axis), y[axis]));
+  std::vector<int> right = left;
+  std::vector<int> row = left;
+  const int64_t contracted = *(builder.inputShape(0).rbegin() + (transpose_a ? 1 : 0));
+  const int i = builder.factor("i", y[rank - 2]);
+  const int k = builder.factor("k", contracted, FactorKind::kSum);
+  const int j = builder.factor("j", y[rank - 1]);
+  const auto append = [](std::vector<int>& factors, int first, int second) { factors.insert(factors.end(), {first, second}); };
+  append(left, transpose_a ? k : i, transpose_a ? i : k);
+  append(right, transpose_b ? j : k, transpose_b ? k : j);
+  append(row, i, j);
+  builder.alignInput(0, left);
+  builder.alignInput(1, right);
+  builder.alignOutput(0, row);
+  return builder.build(contractionFlops({contracted}) * builder.outputElements(0), WorkClass::kContraction);
+}
+
 std::optional<FactorRule> gemmRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const bool transpose_a = node.intAttribute("transA", 0) != 0;
@@ -72,6 +100,7 @@ std::optional<FactorRule> gemmRule(const Graph& graph, const Node& node) {
 void registerMatmulRules(RuleTable& table) {
   table.add("", "MatMul", matMulRule);
   table.add("", "Gemm", gemmRule);
+  table.add("com.microsoft", "FusedMatMul", fusedMatMulRule);
 }
 
 }  // namespace pipeshard

@@ -55,6 +55,28 @@ TEST(PlanJson, RoundTripsByteForByte) {
   EXPECT_EQ(parsed.notes, examplePlan().notes);
 }
 
+TEST(PlanJson, KeepsWhatASearchHasFound) {
+  Plan plan = examplePlan();
+  EXPECT_EQ(planToJson(plan).find("search"), std::string::npos);
+  const SearchedStage first{0, 1, 0, 1, 2, {2, 1}, "zero2", "always", 70, 8, 4096};
+  SearchRecord& search = plan.search.emplace();
+  search.complete = false;
+  search.objective = "time";
+  search.alternatives = {{1200, 4096, 4, "gpipe", {first}}, {1300, 4000, 8, "1f1b", {first, first}}};
+  search.chosen = 1;
+  search.reasons = {{"cut 0", "behind layer 1", "behind layer 0", 1250, ""}, {"mesh 0", "2x1", "1x2", 0, "too large"}};
+  search.stage_costs = {first};
+  const std::string json = planToJson(plan);
+  EXPECT_EQ(planToJson(planFromJson(json)), json);
+  EXPECT_THAT(json, HasSubstr("\n  \"search\": {\"complete\":false,\"objective\":\"time\",\"chosen\":1},\n"));
+  EXPECT_THAT(json, HasSubstr("\n    {\"about\":\"mesh 0\",\"chosen\":\"2x1\",\"instead\":\"1x2\",\"step_ns\":0,\"why\":\"too large\"}\n"));
+  EXPECT_EQ(planFromJson(json).search->alternatives[1].stages.size(), 2u);
+  expectError(replaced(json, "\"chosen\":1}", "\"chosen\":2}"), ErrorCode::kConfiguration,
+              "plan.json.search.chosen: found 2; expected an integer from 0 to 1");
+  expectError(replaced(json, "\"submesh\":[1,2]", "\"submesh\":[2]"), ErrorCode::kConfiguration,
+              "plan.json.alternatives[0].stages[0].submesh: found [2]; expected two integers");
+}
+
 TEST(PlanJson, HasOneLinePerLayerAndStage) {
   const std::string json = planToJson(examplePlan());
   EXPECT_THAT(json, HasSubstr("\n    {\"first_node\":\"norm\",\"last_node\":\"mlp\",\"first\":5,\"last\":5,\"flops\":3000000000},\n"));

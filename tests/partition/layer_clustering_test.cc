@@ -39,6 +39,7 @@ std::optional<Score> score(const ClusteringProblem& problem, const std::vector<i
     int64_t flops = 0;
     for (int64_t i = first; i <= end; ++i) flops += problem.flops[static_cast<size_t>(i)];
     if (static_cast<double>(flops * problem.layers) > (1 + problem.tolerance) * static_cast<double>(total)) return std::nullopt;
+    if (static_cast<double>(flops * problem.layers) < (1 - problem.tolerance) * static_cast<double>(total)) return std::nullopt;
     squares += flops * flops;
     first = end + 1;
     if (end == ends.back()) continue;
@@ -125,6 +126,9 @@ TEST(LayerClusteringTest, BlocksOfATransformerAreFoundByStructureAndAreLayersOfO
   ASSERT_THAT(clustering.ends, SizeIs(24));
   EXPECT_EQ(clustering.ends.back(), std::ssize(forward) - 1);
   EXPECT_THAT(clustering.notes, IsEmpty());
+  // No layer of next to nothing where cuts are cheapest, behind the inputs and before the loss.
+  const std::vector<int64_t> four = clusterTraining(training, {.layers = 4}).ends;
+  EXPECT_GE(four.front() + 1, 6 * blocks.length);
   // The first has the embedding, the last the loss.
   const std::vector<int> inner(clustering.kinds.begin() + 1, clustering.kinds.end() - 1);
   EXPECT_THAT(inner, Each(inner[0]));

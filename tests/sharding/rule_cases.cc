@@ -84,6 +84,10 @@ void addMatmul(std::vector<RuleCase>& cases) {
       const std::string suffix = std::to_string(a) + std::to_string(b);
       const std::map<std::string, Attribute> attributes = {{"transA", a}, {"transB", b}, {"alpha", 0.5f}};
       cases.push_back({"Gemm" + suffix, "", "Gemm", {real(left), real(right)}, {{kReal, {4, 2}}}, attributes});
+      Shape stack = left;
+      stack.insert(stack.begin(), 3);
+      cases.push_back(
+          {"FusedMatMul" + suffix, "com.microsoft", "FusedMatMul", {real(stack), real(right)}, {{kReal, {3, 4, 2}}}, attributes});
       for (const Shape& c : {Shape{2}, Shape{4, 1}, Shape{4, 2}, Shape{}}) {
         cases.push_back(
             {"Gemm" + suffix + "Plus" + shapeToString(c), "", "Gemm", {real(left), real(right), real(c)}, {{kReal, {4, 2}}}, attributes});
@@ -374,7 +378,7 @@ std::vector<Constant> caseInputs(const RuleCase& rule_case, std::mt19937_64& gen
 
 Graph caseGraph(const RuleCase& rule_case, const std::vector<Constant>& inputs, const std::vector<Shape>& output_shapes) {
   Graph graph;
-  graph.opset_imports = {{"", 18}, {"pipeshard", 1}};
+  graph.opset_imports = {{"", 18}, {"pipeshard", 1}, {"com.microsoft", 1}};
   static const std::map<std::string, int> kNewer = {{"AveragePool", 19}, {"Gelu", 20}, {"RMSNormalization", 23}, {"Swish", 24}};
   if (kNewer.contains(rule_case.op_type)) graph.opset_imports[""] = kNewer.at(rule_case.op_type);
   GraphBuilder builder(graph);

@@ -1,0 +1,32 @@
+// The operators of programs as samples to measure (runtime/profiling.h), each with what a profile knows it by.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "ir/profile.h"
+#include "ir/program.h"
+#include "runtime/profiling.h"
+
+namespace pipeshard {
+
+class ProfileSamples {
+ public:
+  // The distinct nodes of a rank's subgraphs as they are run (runnableGraph); what is known already is passed over. Views, collectives
+  // and what brings values into place take no time of their own.
+  void add(const Program& program, const std::vector<Graph>& subgraphs);
+  // Of one graph. `in_place`: outputs of the graph and the inputs whose memory they are.
+  void add(const Graph& graph, const std::map<ValueId, ValueId>& in_place = {});
+
+  size_t size() const { return works_.size(); }
+  const std::vector<OperatorSample>& samples() const { return samples_; }
+  // By the samples' times.
+  std::vector<ProfilePoint> points(const std::vector<OperatorTime>& times) const;
+
+ private:
+  std::vector<OperatorWork> works_;
+  std::vector<OperatorSample> samples_;
+  std::map<OperatorWork, size_t> known_;
+};
+
+}  // namespace pipeshard
