@@ -175,6 +175,7 @@ CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, c
   std::vector<int> kinds;
   for (const auto& [index, count] : devicesByNode(cluster, devices)) {
     const ClusterNode& node = nodeAt(cluster, index);
+    model.busy = model.busy || node.devices > 1;
     if (node.cores > 0) model.devices_per_core = std::max(model.devices_per_core, static_cast<double>(node.devices) / node.cores);
     const bool is_new = std::find(kinds.begin(), kinds.end(), node.kind) == kinds.end();
     if (is_new && cluster.kinds[static_cast<size_t>(node.kind)].isKnown()) kinds.push_back(node.kind);
@@ -182,6 +183,7 @@ CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, c
   if (!kinds.empty()) {
     auto known = std::make_shared<std::vector<DeviceKind>>();
     for (int kind : kinds) known->push_back(cluster.kinds[static_cast<size_t>(kind)]);
+    model.times = kinds.size() == 1 ? known->front().measured : nullptr;
     model.kinds = std::move(known);
   }
   for (int axis = 0; axis < mesh.rank(); ++axis) model.links.push_back(AxisGroups(cluster, devices, mesh, axis).link());

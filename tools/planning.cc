@@ -14,6 +14,7 @@
 #include "runtime/executor.h"
 #include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
+#include "tools/profile_store.h"
 #include "tools/training_step.h"
 
 namespace pipeshard {
@@ -137,7 +138,6 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
   plan.loss = request.loss.empty() ? model.graph.value(model.loss).name : request.loss;
   plan.optimizer = optimizerToString(optimizer);
   plan.precision = parsePrecision(request.precision);
-  plan.cluster = parseCluster(request.cluster);
   plan.microbatches = model.microbatches;
   plan.bucket_bytes = request.bucket_bytes;
   plan.schedule = request.partition.schedule;
@@ -365,12 +365,18 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   PartitionOptions options = request.partition;
   options.cluster = parseCluster(request.cluster);
+  std::string profile_note;
+  const std::optional<StoredProfile> profile = chooseProfile(request.profile, &profile_note);
+  const bool measured = profile && applyProfile(options.cluster, *profile);
   ForwardModel model = loadForward(request, askedStages(options), progress);
   useFileShardings(model, options.sharding, model.notes);
   PlannedTraining planned;
   try {
     for (std::string& note : parameterNotes(model.graph)) model.notes.push_back(std::move(note));
+    if (!profile_note.empty()) model.notes.push_back(profile_note);
     planned.plan = describePlan(request, model, optimizer);
+    planned.plan.cluster = options.cluster;
+    if (measured) planned.plan.profile = profile->digest;
     requireParameters(model.graph);
     requireTrainableTypes(model.graph);
 

@@ -11,12 +11,12 @@ int64_t bytesOf(const Program& program, BufferId id) { return byteCount(program.
 
 class RankCosts {
  public:
-  RankCosts(const RankImage& rank, const CostModel& model) : program_(rank.program), model_(model) {
+  RankCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation)
+      : program_(rank.program), model_(model), accumulation_(std::move(accumulation)) {
     for (const std::vector<int>& group : program_.groups) group_sizes_.push_back(static_cast<int>(group.size()));
     PIPESHARD_CHECK(rank.subgraphs.size() == program_.subgraphs.size(), "{} subgraphs, {} graphs", program_.subgraphs.size(),
                     rank.subgraphs.size());
     for (const Graph& graph : rank.subgraphs) subgraphs_.push_back(workParts(runnableGraph(graph, cpuKernels()), group_sizes_, model));
-    accumulation_ = findAccumulation(program_, [](const Instruction&, size_t) { return true; });
   }
 
   ProgramCosts costs() const {
@@ -65,6 +65,12 @@ class RankCosts {
 
 }  // namespace
 
-ProgramCosts programCosts(const RankImage& rank, const CostModel& model) { return RankCosts(rank, model).costs(); }
+ProgramCosts programCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation) {
+  return RankCosts(rank, model, std::move(accumulation)).costs();
+}
+
+ProgramCosts programCosts(const RankImage& rank, const CostModel& model) {
+  return programCosts(rank, model, findAccumulation(rank.program, [](const Instruction&, size_t) { return true; }));
+}
 
 }  // namespace pipeshard
