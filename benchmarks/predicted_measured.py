@@ -107,7 +107,7 @@ def measure(pipeshard: pathlib.Path, folder: pathlib.Path, row: Row, steps: int,
     row.spread = (measured[len(measured) * 3 // 4] - measured[len(measured) // 4]) / row.measured
     by_rank = lambda key: [rank[key] for rank in ran["ranks"]]
     row.arena = (simulated["arena_bytes"], by_rank("arena_bytes"))
-    row.communicator = ([simulated["communicator_bytes"]] * len(ran["ranks"]), by_rank("communicator_bytes"))
+    row.communicator = (simulated["communicator_bytes"], by_rank("communicator_bytes"))
     row.resident = max(by_rank("peak_resident_bytes"))
 
 

@@ -121,6 +121,9 @@ Cluster uniformCluster(int nodes, int devices_per_node);
 //   "p3.16xlarge:8" is 8 nodes of 8 V100 each, 25 Gbit/s between them
 Cluster parseCluster(std::string_view text);
 
+// "2 x 4 devices"; "p3.16xlarge:8, 8 x 8 devices V100-SXM2-16GB"; "lab, 11 devices: 1 x 8 V100-SXM2-16GB, 1 x 3 old-card".
+std::string printCluster(const Cluster& cluster);
+
 struct ClusterPreset {
   std::string name;         // "p3.16xlarge", "v100"
   std::string description;  // one line

@@ -21,6 +21,7 @@ struct ShardingRequest {
   std::string mesh;                      // "2x2"; "": the best of the logical meshes that have as many devices
   std::vector<std::string> constraints;  // "NAME=S0,R"
   int64_t memory_bytes = 0;              // of each device; 0: no limit
+  bool memory_by_cluster = false;        // it is what the cluster's devices have, and nobody asked for it
 };
 
 inline constexpr int kDefaultWindow = 8;

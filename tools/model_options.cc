@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "ir/error.h"
+#include "tools/cluster_option.h"
 #include "tools/option_checks.h"
 
 namespace pipeshard {
@@ -43,7 +44,7 @@ void addModelOptions(CLI::App& command, PlanRequest& request) {
 
 void addPlanOptions(CLI::App& command, PlanRequest& request) {
   addModelOptions(command, request);
-  command.add_option("--cluster", request.cluster, "Nodes x devices per node, e.g. 1x4")->type_name("NxD")->capture_default_str();
+  command.add_option("--cluster", request.cluster, clusterHelp())->type_name("NxD|PRESET[:N]|this|FILE")->capture_default_str();
   command
       .add_option("--profile", request.profile,
                   "What operators and links take, as `pipeshard profile` has measured them: a FILE, or off\n"

@@ -14,6 +14,7 @@
 #include "runtime/executor.h"
 #include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
+#include "tools/cluster_option.h"
 #include "tools/profile_store.h"
 #include "tools/training_step.h"
 
@@ -354,9 +355,9 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
     if (limit <= 0) break;
   }
   fail(ErrorCode::kOutOfMemory,
-       "--memory {}: the least that a device was made to need is {} bytes; allow more memory, more devices, or more microbatches "
+       "{} {}: the least that a device was made to need is {} bytes; allow more memory, more devices, or more microbatches "
        "(--microbatches)",
-       room, least);
+       options.sharding.memory_by_cluster ? "the memory of the cluster's devices," : "--memory", room, least);
 }
 
 }  // namespace
@@ -364,10 +365,14 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
 PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress) {
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   PartitionOptions options = request.partition;
-  options.cluster = parseCluster(request.cluster);
+  options.cluster = readCluster(request.cluster);
   std::string profile_note;
   const std::optional<StoredProfile> profile = chooseProfile(request.profile, &profile_note);
   const bool measured = profile && applyProfile(options.cluster, *profile);
+  if (options.sharding.memory_bytes == 0) {
+    options.sharding.memory_bytes = leastMemory(options.cluster);
+    options.sharding.memory_by_cluster = true;
+  }
   ForwardModel model = loadForward(request, askedStages(options), progress);
   useFileShardings(model, options.sharding, model.notes);
   PlannedTraining planned;

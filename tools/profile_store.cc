@@ -21,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kSource = "profile ";  // begins DeviceKind::source of what was measured
+
 // The first processor's lines of /proc/cpuinfo.
 std::map<std::string, std::string> processorFacts() {
   std::ifstream file("/proc/cpuinfo");
@@ -115,11 +117,11 @@ bool applyProfile(Cluster& cluster, const StoredProfile& stored) {
   bool changed = false;
   for (size_t k = 0; k < cluster.kinds.size(); ++k) {
     DeviceKind& kind = cluster.kinds[k];
-    if (kind.isKnown()) continue;
+    if (kind.isKnown() && !kind.source.starts_with(kSource)) continue;
     kind.name = "cpu-core";
     kind.memory = profile.memory;
     kind.rates = profile.rates;
-    kind.source = fmt::format("profile {}: {}", stored.digest, printDevice(profile.device));
+    kind.source = fmt::format("{}{}: {}", kSource, stored.digest, printDevice(profile.device));
     kind.measured = stored.times;
     changed = true;
     for (ClusterNode& node : cluster.nodes) {

@@ -81,15 +81,18 @@ std::string renderCluster(const Plan& plan) {
   const std::vector<std::string> texts = seats(plan);
   const int devices = plan.cluster.deviceCount();
   const auto unused = std::count(texts.begin(), texts.end(), "");
-  std::string html = paragraph(fmt::format("{} of {}, {} in all.{}", plural(plan.cluster.nodeCount(), "node"),
-                                           plural(plan.cluster.devicesPerNode(), "device"), plural(devices, "rank"),
+  const int per_node = plan.cluster.devicesPerNode();
+  const bool equal = plan.cluster.nodeCount() * per_node == devices;
+  std::string html = paragraph(fmt::format("{} of {}{}, {} in all.{}", plural(plan.cluster.nodeCount(), "node"), equal ? "" : "up to ",
+                                           plural(per_node, "device"), plural(devices, "rank"),
                                            unused > 0 ? fmt::format(" {} of {} stay unused.", unused, plural(devices, "device")) : ""));
   html += "<div class=\"nodes\">\n";
   int shown = 0;
   for (int node = 0; node < plan.cluster.nodeCount() && node < kMostNodesShown && shown < kMostDevicesShown; ++node) {
     html += fmt::format("<div class=\"node\"><h3>node {}</h3><ul>", node);
-    for (int d = 0; d < plan.cluster.devicesPerNode() && shown < kMostDevicesShown; ++d, ++shown) {
-      const int rank = node * plan.cluster.devicesPerNode() + d;
+    const int first = plan.cluster.firstDeviceOf(node);
+    for (int d = 0; d < plan.cluster.nodes[static_cast<size_t>(node)].devices && shown < kMostDevicesShown; ++d, ++shown) {
+      const int rank = first + d;
       const std::string& seat = texts[static_cast<size_t>(rank)];
       html += seat.empty() ? fmt::format("<li class=\"idle\">rank {}<b>unused</b></li>", rank)
                            : fmt::format("<li>rank {}<b>{}</b></li>", rank, seat);
