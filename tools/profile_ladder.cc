@@ -156,7 +156,7 @@ void addConvolutions(ProfileSamples& samples, int64_t batch, int64_t channels, i
       {{"kernel_shape", std::vector<int64_t>{3, 3}}, {"pads", std::vector<int64_t>{1, 1, 1, 1}}, {"strides", std::vector<int64_t>{2, 2}}});
   const ValueId wide = m.op("Relu", {scaled(convolution(x, channels, 2 * channels, 3, 2), 2 * channels)});
   x = m.op("Add", {wide, convolution(x, channels, 2 * channels, 1, 2)});
-  x = m.op("Flatten", {m.op("GlobalAveragePool", {x})});
+  x = m.op("ReduceMean", {x, m.integers({2, 3})}, {{"keepdims", int64_t{0}}});
   m.addTo(samples, m.op("ReduceMean", {m.op("Mul", {x, x})}, {{"keepdims", int64_t{0}}}), optimizer);
 }
 
