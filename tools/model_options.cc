@@ -46,6 +46,11 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   addModelOptions(command, request);
   command.add_option("--cluster", request.cluster, clusterHelp())->type_name("NxD|PRESET[:N]|this|FILE")->capture_default_str();
   command
+      .add_option("--profile", request.profile,
+                  "What operators and links take, as `pipeshard profile` has measured them: a FILE, or off\n"
+                  "(default: this machine's, if there is one; for clusters that say nothing of their devices)")
+      ->type_name("FILE|off");
+  command
       .add_option("--stages", request.partition.stages,
                   "auto (stages, their devices and meshes, schedule, microbatches and recomputation are\n"
                   "searched: docs/planning.md), per-device (one stage per device), uniform:K (K stages of equal\n"

@@ -15,6 +15,7 @@
 #include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
 #include "tools/cluster_option.h"
+#include "tools/profile_store.h"
 #include "tools/training_step.h"
 
 namespace pipeshard {
@@ -365,6 +366,9 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   PartitionOptions options = request.partition;
   options.cluster = readCluster(request.cluster);
+  std::string profile_note;
+  const std::optional<StoredProfile> profile = chooseProfile(request.profile, &profile_note);
+  const bool measured = profile && applyProfile(options.cluster, *profile);
   if (options.sharding.memory_bytes == 0) {
     options.sharding.memory_bytes = leastMemory(options.cluster);
     options.sharding.memory_by_cluster = true;
@@ -374,8 +378,10 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
   PlannedTraining planned;
   try {
     for (std::string& note : parameterNotes(model.graph)) model.notes.push_back(std::move(note));
+    if (!profile_note.empty()) model.notes.push_back(profile_note);
     planned.plan = describePlan(request, model, optimizer);
     planned.plan.cluster = options.cluster;
+    if (measured) planned.plan.profile = profile->digest;
     requireParameters(model.graph);
     requireTrainableTypes(model.graph);
 
