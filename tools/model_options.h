@@ -32,6 +32,8 @@ struct PlanRequest {
   std::string data_path;                       // an .npz file whose length decides it; "": there is none
   std::string cluster = "1x1";
   PartitionOptions partition;
+  bool schedule_given = false;  // --schedule, --recompute: else --stages auto searches them
+  bool recomputation_given = false;
 };
 
 // Declares the options on a subcommand; the request must outlive parsing.
