@@ -33,6 +33,8 @@ struct PlanRequest {
   std::string cluster = "1x1";
   std::string profile;  // as chooseProfile takes it (tools/profile_store.h)
   PartitionOptions partition;
+  bool schedule_given = false;  // --schedule, --recompute: else --stages auto searches them
+  bool recomputation_given = false;
 };
 
 // Declares the options on a subcommand; the request must outlive parsing.
