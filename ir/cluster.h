@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,8 @@
 #include "ir/data_type.h"
 
 namespace pipeshard {
+
+class OperatorTimes;  // ir/profile.h
 
 struct CostPoint {
   int64_t amount = 0;  // FLOPs, or bytes
@@ -63,6 +66,8 @@ struct DeviceKind {
   // By class: the part of its rates that it reaches; times are divided by it. Above 1 where a compiler fuses operators.
   std::array<double, kWorkClassCount> efficiency = {1, 1, 1, 1, 1};
   std::string source;  // where the numbers are from
+  // Operators that were measured on it (ir/profile.h); they go before the rates. Not in files: a plan has the profile's digest.
+  std::shared_ptr<const OperatorTimes> measured = nullptr;
 
   // The rate for a class and type; else of the class in float32; nullptr: nothing is known of the class.
   const WorkRate* rate(WorkClass work_class, DataType type) const;

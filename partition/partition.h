@@ -38,6 +38,7 @@ struct ChosenStages {
   std::vector<int64_t> layer_ends;  // last position of each layer, in the forward nodes of the training graph
   std::vector<ChosenStage> stages;
   ScheduleCosts schedule_costs;
+  bool cut_batch = false;  // the training graph is of a batch that is cut into parts
 };
 
 inline constexpr const char* kPerDevice = "per-device";

@@ -188,6 +188,7 @@ CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, c
   std::vector<int> kinds;
   for (const auto& [index, count] : countNodes(nodes)) {
     const ClusterNode& node = nodeAt(cluster, index);
+    model.busy = model.busy || node.devices > 1;
     if (node.cores > 0) model.devices_per_core = std::max(model.devices_per_core, static_cast<double>(node.devices) / node.cores);
     const bool is_new = std::find(kinds.begin(), kinds.end(), node.kind) == kinds.end();
     if (is_new && cluster.kinds[static_cast<size_t>(node.kind)].isKnown()) kinds.push_back(node.kind);
@@ -195,8 +196,10 @@ CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, c
   if (!kinds.empty()) {
     auto known = std::make_shared<std::vector<DeviceKind>>();
     for (int kind : kinds) known->push_back(cluster.kinds[static_cast<size_t>(kind)]);
+    model.times = kinds.size() == 1 ? known->front().measured : nullptr;
     model.kinds = std::move(known);
   }
+  model.one_node = countNodes(nodes).size() == 1;
   for (int axis = 0; axis < mesh.rank(); ++axis) model.links.push_back(AxisGroups(cluster, nodes, mesh, axis).link());
   return model;
 }
@@ -241,6 +244,9 @@ int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, Collecti
   const int64_t devices = mesh.axisSize(mesh_axis);
   if (devices == 1) return 0;
   PIPESHARD_CHECK(model.links.size() == mesh.shape.size(), "{} links for mesh {}", model.links.size(), printMesh(mesh));
+  if (model.times && model.one_node) {
+    if (const auto measured = model.times->collectiveTime(collectiveName(kind), devices, bytes)) return *measured;
+  }
   const LinkCost& link = model.links[static_cast<size_t>(mesh_axis)];
   const int64_t share = bytes - bytes / devices;  // (n-1)/n, rounded up
   const int64_t travelling = kind == CollectiveKind::kAllReduce ? 2 * share : share;

@@ -13,12 +13,12 @@ int64_t bytesOf(const Program& program, BufferId id) { return byteCount(program.
 
 class RankCosts {
  public:
-  RankCosts(const RankImage& rank, const CostModel& model) : program_(rank.program), model_(model) {
+  RankCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation)
+      : program_(rank.program), model_(model), accumulation_(std::move(accumulation)) {
     for (const std::vector<int>& group : program_.groups) group_sizes_.push_back(static_cast<int>(group.size()));
     PIPESHARD_CHECK(rank.subgraphs.size() == program_.subgraphs.size(), "{} subgraphs, {} graphs", program_.subgraphs.size(),
                     rank.subgraphs.size());
     for (const Graph& graph : rank.subgraphs) subgraphs_.push_back(workParts(runnableGraph(graph, cpuKernels()), group_sizes_, model));
-    accumulation_ = findAccumulation(program_, [](const Instruction&, size_t) { return true; });
   }
 
   ProgramCosts costs() const {
@@ -33,7 +33,10 @@ class RankCosts {
   }
 
  private:
-  std::vector<WorkPart> moving(int64_t bytes) const { return {{.compute = computeCost(model_, 0, bytes)}}; }
+  std::vector<WorkPart> moving(int64_t bytes) const {
+    const std::optional<int64_t> measured = model_.times ? model_.times->copyTime(bytes) : std::nullopt;
+    return {{.compute = measured.value_or(computeCost(model_, 0, bytes))}};
+  }
 
   std::vector<WorkPart> partsOf(const Instruction& instruction) const {
     const int64_t written = instruction.outputs.empty() ? 0 : bytesOf(program_, instruction.outputs[0]);
@@ -67,7 +70,13 @@ class RankCosts {
 
 }  // namespace
 
-ProgramCosts programCosts(const RankImage& rank, const CostModel& model) { return RankCosts(rank, model).costs(); }
+ProgramCosts programCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation) {
+  return RankCosts(rank, model, std::move(accumulation)).costs();
+}
+
+ProgramCosts programCosts(const RankImage& rank, const CostModel& model) {
+  return programCosts(rank, model, findAccumulation(rank.program, [](const Instruction&, size_t) { return true; }));
+}
 
 namespace {
 
@@ -102,6 +111,9 @@ LinkCost groupLink(const Plan& plan, int rank, std::vector<int> group) {
 
 CostModel rankModel(const Plan& plan, const Program& program) {
   CostModel model = costModelOn(plan.cluster, {program.rank}, {{1}});
+  for (const std::vector<int>& group : program.groups) {
+    for (const int rank : group) model.one_node = model.one_node && plan.cluster.nodeOf(rank) == plan.cluster.nodeOf(program.rank);
+  }
   model.links.clear();
   for (const std::vector<int>& group : program.groups) model.links.push_back(groupLink(plan, program.rank, group));
   if (model.links.empty()) model.links.emplace_back();

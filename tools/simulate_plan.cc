@@ -17,6 +17,7 @@
 #include "tools/program_costs.h"
 #include "tools/sharding_tables.h"
 #include "tools/simulation_report.h"
+#include "transport/shared_memory.h"
 
 namespace pipeshard {
 namespace {
@@ -25,6 +26,8 @@ struct SimulatedPlan {
   Plan plan;
   std::vector<Program> programs;
   ProgramSimulation simulation;
+  std::vector<int64_t> arena_bytes;  // by rank, as its worker will allocate
+  std::vector<int64_t> constant_bytes;
 };
 
 // As the plan's cluster says, but for what was asked for.
@@ -34,6 +37,7 @@ CostModel modelOf(const PlanSimulationRequest& request, const Plan& plan, const 
   if (!request.device_gflops && !request.device_gbytes) return model;
   const CostModel usual;
   model.kinds = nullptr;
+  model.times = nullptr;
   model.flops_per_ns = request.device_gflops.value_or(usual.flops_per_ns);
   model.bytes_per_ns = request.device_gbytes.value_or(usual.bytes_per_ns);
   return model;
@@ -42,15 +46,13 @@ CostModel modelOf(const PlanSimulationRequest& request, const Plan& plan, const 
 SimulatedPlan run(const PlanSimulationRequest& request) {
   SimulatedPlan result;
   result.plan = readPlanDirectory(request.directory);
+  if (const std::optional<StoredProfile> profile = chooseProfile(request.profile)) applyProfile(result.plan.cluster, *profile);
   std::optional<LinkCost> link;
   if (request.link_us || request.link_gbytes) {
     const LinkCost usual;
     link = {request.link_us ? static_cast<int64_t>(*request.link_us * 1000) : usual.latency_ns,
             request.link_gbytes.value_or(usual.bytes_per_ns)};
   }
-  const bool asks = !request.profile.empty();
-  const bool is_known = request.device_gflops || request.device_gbytes || result.plan.cluster.kindOf(0).isKnown();
-  const std::optional<StoredProfile> profile = asks || !is_known ? chooseProfile(request.profile) : std::nullopt;
   std::optional<MeasuredDurations> measured;
   if (!request.measured.empty()) measured = MeasuredDurations::read(request.measured);
   std::vector<ProgramCosts> costs;
@@ -59,10 +61,10 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
     const std::filesystem::path folder = std::filesystem::path(request.directory) / "ranks" / rankDirectoryName(rank);
     RankImage image = loadRank(folder.string());
     ranks = image.program.world_size;
-    CostModel model = modelOf(request, result.plan, image.program, link);
-    if (profile) model.times = profile->times;
-    model.busy = result.plan.cluster.devicesPerNode() > 1;
-    costs.push_back(programCosts(image, model));
+    const Executor executor(image, {});  // plans the memory; nothing is allocated
+    result.arena_bytes.push_back(executor.memory().total_bytes);
+    result.constant_bytes.push_back(executor.constantBytes());
+    costs.push_back(programCosts(image, modelOf(request, result.plan, image.program, link), executor.accumulation()));
     const std::string missing = measured ? measured->apply(image.program, costs.back()) : "";
     if (!missing.empty()) {
       fail(ErrorCode::kConfiguration, "{}: has no pass like {} of rank {}; expected the trace of a plan with the same stages and schedule",
@@ -162,6 +164,17 @@ nlohmann::ordered_json jsonOf(const SimulatedPlan& simulated, const ScheduleOrde
   json["bubble_of_useful"] = simulation.bubbleOfUseful();
   json["bubble_of_span"] = simulation.bubbleOfSpan();
   json["peak_memory_bytes"] = simulation.peak_memory;
+  json["arena_bytes"] = simulated.arena_bytes;
+  json["constant_bytes"] = simulated.constant_bytes;
+  // Of each rank's node.
+  json["communicator_bytes"] = nlohmann::ordered_json::array();
+  const Cluster& cluster = simulated.plan.cluster;
+  const auto ranks = static_cast<int>(simulated.programs.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int first = cluster.firstDeviceOf(cluster.nodeOf(rank));
+    const int here = std::min(ranks - first, cluster.nodes[static_cast<size_t>(cluster.nodeOf(rank))].devices);
+    json["communicator_bytes"].push_back(SharedSegments::communicatorBytes(here));
+  }
   for (const std::vector<Action>& order : orders) {
     json["peak_activations"].push_back(peakActivationsOf(order));
     nlohmann::ordered_json texts = nlohmann::ordered_json::array();

@@ -55,7 +55,7 @@ struct PlanSimulationRequest {
   std::optional<double> device_gbytes = std::nullopt;
   std::optional<double> link_gbytes = std::nullopt;
   std::optional<double> link_us = std::nullopt;
-  std::string profile = {};   // as chooseProfile takes it; "": this machine's, for devices of which nothing else is known
+  std::string profile = {};   // as chooseProfile takes it
   std::string measured = {};  // a trace whose durations are taken; "": all by the cost model
   bool eager = false;
   bool no_contention = false;
