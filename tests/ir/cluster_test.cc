@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Malformed{"no_json", "{", "c.json: this is not JSON"}, Malformed{"no_version", "{}", "c.json: key \"version\" is missing"},
         Malformed{"version", R"({"version": 7, "nodes": []})", "version 7 was found", ErrorCode::kVersionMismatch},
-        Malformed{"key", R"({"version": 1, "node": []})", "did you mean \"nodes\"?"},
+        Malformed{"key", R"({"version": 1, "node": []})", "did you mean \"nodes\" or \"name\"?"},
         Malformed{"name", R"({"version": 1, "name": 3, "nodes": []})", "c.json.name: found 3; expected a string"},
         Malformed{"no_nodes", R"({"version": 1, "nodes": []})", "c.json.nodes: found []; expected at least one node"},
         Malformed{"node_key", file(R"({"kind": "card", "device": 3})"), "c.json.nodes[0]: found an unknown key \"device\""},
