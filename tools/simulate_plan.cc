@@ -190,6 +190,7 @@ SimulationReport simulatePlan(const PlanSimulationRequest& request) {
   report.unit = " us";
   report.json = jsonOf(simulated, report.orders);
   report.trace = std::move(simulated.simulation.trace);
+  report.programs = std::move(simulated.programs);
   return report;
 }
 
