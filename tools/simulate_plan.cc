@@ -29,6 +29,13 @@ struct SimulatedPlan {
 SimulatedPlan run(const PlanSimulationRequest& request) {
   SimulatedPlan result;
   result.plan = readPlanDirectory(request.directory);
+  if (!hasPrograms(request.directory)) {
+    fail(ErrorCode::kMissingInput,
+         "{} is a plan without programs (plan --no-programs), which are what is simulated; `pipeshard run` and `validate` make them, or "
+         "plan "
+         "with programs",
+         request.directory);
+  }
   CostModel model;
   model.flops_per_ns = request.device_gflops;
   model.bytes_per_ns = request.device_gbytes;
