@@ -10,9 +10,14 @@
 // Objective, in nanoseconds of one step with B microbatches (t: a pass forward and backward, x: what goes to the next stage and comes back
 // per microbatch, u: once a step; e: 1 if transfers hold up the devices, 0 if they run beside):
 //   kFlush       sum_s (t_s + x_s) + max_s ((B-1) (t_s + e x_s) + u_s)     1F1B, GPipe and what does better than they
-//   kThroughput  max_s max(t_s + u_s, x_s)                                 asynchronous (PipeDream): u_s per microbatch
+//   kThroughput  max_s max(t_s + u_s, x_s)                                 asynchronous (PipeDream): u_s per microbatch; of equal
+//                                                                          ones that of the least sum_s (t_s + x_s)
 // Memory: fixed + activation * in_flight + transient of an option fits into its devices; in_flight of a stage with k stages behind it is
 // min(B, k + 1) under 1F1B, B under GPipe.
+//
+// Of kFlush the program minimises the sum under a bound on the maximum. That of (S, G) under a bound proves that no plan with a maximum in
+// [G, bound] is better than S + G, and that those below G have a sum of S or more: the bounds where S + least maximum stays below the best
+// plan known are divided until none is left.
 //
 //   two layers of 10 ns on 2 devices, B = 4, no transfers: one stage on one device 80; on both (t = 12, u = 8): 12 + 3*12 + 8 = 56;
 //   two stages: 20 + 30 = 50
@@ -51,7 +56,8 @@ class StageCosts {
  public:
   virtual ~StageCosts() = default;
   virtual int layers() const = 0;
-  // Submeshes of equal class have equal options and transfers.
+  // Submeshes of equal class have equal options and memory; transfers depend on the two classes and on whether the second submesh begins on
+  // the node on which the first ends.
   virtual int submeshClass(const Submesh& submesh) const = 0;
   // Of layers first..last, inclusive. Empty: it cannot be. The reference stays valid.
   virtual const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const = 0;
@@ -67,9 +73,9 @@ struct AssignmentRequest {
   const Cluster& cluster;
   AssignmentObjective objective = AssignmentObjective::kFlush;
   int64_t microbatches = 1;
-  bool exposed_transfers = true;                        // e
-  std::function<int64_t(int stages_behind)> in_flight;  // empty: min(B, k + 1)
-  std::function<bool(const Submesh&)> allowed;          // empty: all
+  bool exposed_transfers = true;                             // e
+  std::function<int64_t(int stages_behind)> in_flight = {};  // empty: min(B, k + 1)
+  std::function<bool(const Submesh&)> allowed = {};          // empty: all
   int least_stages = 1;
   int most_stages = 0;                             // 0: any
   bool all_devices = false;                        // every device is used
@@ -90,13 +96,13 @@ struct Assignment {
   int64_t objective_ns = 0;
 };
 struct AssignmentResult {
-  // The best, then others: the best for every other number of stages, and those met on the way to the best; ascending objective, all
-  // different. Empty: nothing fits.
+  // The best, then others: for every other number of stages a good one (the best under kThroughput; else ask with least_stages ==
+  // most_stages), and those met on the way to the best; ascending objective, all different. Empty: nothing fits.
   std::vector<Assignment> assignments;
   bool complete = true;  // false: interrupted
   int64_t states = 0;    // visited, for benchmarks
 };
-// Ties: fewer stages, then earlier cuts, then smaller submeshes, then the first option.
+// Deterministic: of equal objective, the plan of fewer stages, then of earlier cuts, smaller submeshes, earlier options among those met.
 AssignmentResult assignStagesToMeshes(const AssignmentRequest& request);
 
 // All submeshes that can begin at a device; what the search space above means, in one place.

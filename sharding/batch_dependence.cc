@@ -1,6 +1,9 @@
-#include <algorithm>
+#include "sharding/batch_dependence.h"
 
-#include "sharding/methods.h"
+#include <algorithm>
+#include <optional>
+
+#include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
 
@@ -8,15 +11,15 @@ namespace {
 
 class BatchFollower {
  public:
-  BatchFollower(const TrainingGraph& training, const std::vector<NodeId>& nodes) : training_(training) {
+  explicit BatchFollower(const TrainingGraph& training) : training_(training) {
     result_.axis_of_value.assign(training.graph.values.size(), -1);
     result_.influenced.assign(training.graph.values.size(), false);
     result_.factor_of_node.assign(training.graph.nodes.size(), -1);
     rules_.resize(training.graph.nodes.size());
-    for (NodeId node : nodes) {
-      if (training.node_phase[node.index()] == Phase::kUpdate) continue;
-      nodes_.push_back(node);
-      rules_[node.index()] = factorRule(training.graph, node);
+    for (size_t node = 0; node < training.graph.nodes.size(); ++node) {
+      if (training.node_phase[node] == Phase::kUpdate) continue;
+      nodes_.emplace_back(node);
+      rules_[node] = factorRule(training.graph, NodeId(node));
     }
   }
 
@@ -99,8 +102,6 @@ class BatchFollower {
 
 }  // namespace
 
-BatchDependence followBatch(const TrainingGraph& training, const std::vector<NodeId>& nodes) {
-  return BatchFollower(training, nodes).run();
-}
+BatchDependence followBatch(const TrainingGraph& training) { return BatchFollower(training).run(); }
 
 }  // namespace pipeshard

@@ -51,8 +51,7 @@ std::string patternOf(const AxisCounts& counts) {
 
 class BlockReader {
  public:
-  BlockReader(const TrainingGraph& training, const std::vector<NodeId>& nodes)
-      : training_(training), batch_(followBatch(training, nodes)) {}
+  explicit BlockReader(const TrainingGraph& training) : training_(training), batch_(followBatch(training)) {}
 
   // How a forward product of something with a weight is cut along a mesh axis; "" for other nodes.
   std::string productUse(NodeId id, const Strategy& strategy, size_t mesh_axis) const {
@@ -109,7 +108,7 @@ BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<No
                                forward.begin() + static_cast<ptrdiff_t>(begin + run.period));
   const LogicalMesh& mesh = result.sharding.mesh;
   std::vector<AxisCounts> counts(static_cast<size_t>(mesh.rank()));
-  const BlockReader reader(training, nodes);
+  const BlockReader reader(training);
   for (NodeId node : block) {
     for (size_t axis = 0; axis < counts.size(); ++axis) {
       const std::string use = reader.productUse(node, result.sharding.strategies[node.index()], axis);

@@ -78,8 +78,8 @@ class Stream {
 };
 
 struct Facts {
-  Facts(const TrainingGraph& training, const std::vector<NodeId>& nodes)
-      : training(training), batch(followBatch(training, nodes)), stream(training, nodes, batch) {}
+  Facts(const TrainingGraph& training, const std::vector<NodeId>& nodes, std::shared_ptr<const BatchDependence> dependence)
+      : training(training), kept_alive(std::move(dependence)), batch(*kept_alive), stream(training, nodes, batch) {}
 
   // The operand of a product that comes from weights alone; -1: none, or both.
   int weightOperand(const Node& node) const {
@@ -90,7 +90,8 @@ struct Facts {
   }
 
   const TrainingGraph& training;
-  BatchDependence batch;
+  std::shared_ptr<const BatchDependence> kept_alive;
+  const BatchDependence& batch;
   Stream stream;
 };
 
@@ -147,8 +148,9 @@ std::vector<int> allowed(const Facts& facts, NodeId id, const NodeChoices& choic
 
 }  // namespace
 
-ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& /*mesh*/) {
-  const auto facts = std::make_shared<const Facts>(training, nodes);
+ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                             std::shared_ptr<const BatchDependence> batch) {
+  const auto facts = std::make_shared<const Facts>(training, nodes, std::move(batch));
   const std::vector<StageValue> values = stageValues(training, nodes, {});
   std::vector<bool> weight;
   for (const StageValue& value : values) weight.push_back(value.persistent);

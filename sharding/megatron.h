@@ -3,12 +3,14 @@
 // whole. Internal to methods.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "sharding/methods.h"
 
 namespace pipeshard {
 
-ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh);
+ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                             std::shared_ptr<const BatchDependence> batch);
 
 }  // namespace pipeshard

@@ -81,14 +81,15 @@ std::vector<int> every(const NodeChoices& choices) {
 
 // What a stage's nodes and values are to the methods.
 struct Roles {
-  BatchDependence batch;
+  std::shared_ptr<const BatchDependence> batch;
   std::vector<Phase> phase;
   std::vector<bool> weight;  // by value index: held from step to step
 };
 
-std::shared_ptr<const Roles> rolesOf(const TrainingGraph& training, const std::vector<NodeId>& nodes) {
+std::shared_ptr<const Roles> rolesOf(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                                     std::shared_ptr<const BatchDependence> batch) {
   auto roles = std::make_shared<Roles>();
-  roles->batch = followBatch(training, nodes);
+  roles->batch = std::move(batch);
   roles->phase = training.node_phase;
   const std::vector<StageValue> values = stageValues(training, nodes, {});
   for (const StageValue& value : values) roles->weight.push_back(value.persistent);
@@ -122,12 +123,13 @@ int batchRank(const LogicalMesh& mesh, const Strategy& strategy, int factor) {
   return other ? -1 : devices;
 }
 
-ProblemLimits dataParallelLimits(Kind kind, const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh) {
+ProblemLimits dataParallelLimits(Kind kind, const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
+                                 std::shared_ptr<const BatchDependence> batch) {
   requireBatch(training, mesh, mesh.deviceCount(),
                kind == Kind::kDataParallel ? "data-parallel"
                : kind == Kind::kZero2      ? "zero2"
                                            : "zero3");
-  const std::shared_ptr<const Roles> roles = rolesOf(training, nodes);
+  const std::shared_ptr<const Roles> roles = rolesOf(training, nodes, std::move(batch));
   std::vector<bool> is_state(training.graph.values.size(), false);
   for (const Parameter& parameter : training.parameters) {
     for (const OptimizerState& state : parameter.states) is_state[state.value.index()] = true;
@@ -137,7 +139,7 @@ ProblemLimits dataParallelLimits(Kind kind, const TrainingGraph& training, const
     const Phase phase = roles->phase[node.index()];
     if (phase == Phase::kPrologue) return every(choices);
     if (phase != Phase::kUpdate) {
-      const int factor = roles->batch.factor_of_node[node.index()];
+      const int factor = roles->batch->factor_of_node[node.index()];
       return best(choices, [&](const Strategy& strategy) { return batchRank(mesh, strategy, factor); });
     }
     return best(choices, [&](const Strategy& strategy) {
@@ -155,11 +157,12 @@ ProblemLimits dataParallelLimits(Kind kind, const TrainingGraph& training, const
   return limits;
 }
 
-ProblemLimits tensorParallelLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes) {
-  const std::shared_ptr<const Roles> roles = rolesOf(training, nodes);
+ProblemLimits tensorParallelLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                                   std::shared_ptr<const BatchDependence> batch) {
+  const std::shared_ptr<const Roles> roles = rolesOf(training, nodes, std::move(batch));
   ProblemLimits limits;
   limits.strategies = [roles](NodeId node, const NodeChoices& choices) {
-    const AxisUse cut{AxisUse::Kind::kFactor, roles->batch.factor_of_node[node.index()]};
+    const AxisUse cut{AxisUse::Kind::kFactor, roles->batch->factor_of_node[node.index()]};
     std::vector<int> result;
     for (int index : every(choices)) {
       const std::vector<AxisUse>& uses = choices.strategies[static_cast<size_t>(index)].uses;
@@ -168,7 +171,7 @@ ProblemLimits tensorParallelLimits(const TrainingGraph& training, const std::vec
     return result;
   };
   limits.kept = [roles](ValueId value, const ShardingSpec& spec) {
-    const int axis = roles->batch.axis_of_value[value.index()];
+    const int axis = roles->batch->axis_of_value[value.index()];
     return axis < 0 || spec.axes[static_cast<size_t>(axis)].empty();
   };
   return limits;
@@ -199,19 +202,21 @@ ShardingMethod parseMethod(std::string_view text) {
 }
 
 ProblemLimits methodLimits(const ShardingMethod& method, const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                           const LogicalMesh& mesh) {
+                           const LogicalMesh& mesh, std::shared_ptr<const BatchDependence> batch) {
+  const bool by_batch = method.kind != Kind::kAuto && method.kind != Kind::kManual;
+  if (by_batch && batch == nullptr) batch = std::make_shared<const BatchDependence>(followBatch(training));
   switch (method.kind) {
     case Kind::kDataParallel:
     case Kind::kZero2:
-    case Kind::kZero3: return dataParallelLimits(method.kind, training, nodes, mesh);
-    case Kind::kTensorParallel: return tensorParallelLimits(training, nodes);
+    case Kind::kZero3: return dataParallelLimits(method.kind, training, nodes, mesh, std::move(batch));
+    case Kind::kTensorParallel: return tensorParallelLimits(training, nodes, std::move(batch));
     case Kind::kMegatron:
       if (mesh != LogicalMesh{{method.data, method.tensor}}) {
         fail(ErrorCode::kConfiguration, "method megatron:{},{} needs mesh {}x{}, not {}", method.data, method.tensor, method.data,
              method.tensor, printMesh(mesh));
       }
       requireBatch(training, mesh, method.data, "megatron");
-      return megatronLimits(training, nodes, mesh);
+      return megatronLimits(training, nodes, std::move(batch));
     case Kind::kAuto:
     case Kind::kManual: break;
   }

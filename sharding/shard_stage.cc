@@ -66,7 +66,7 @@ StageContext::StageContext(const TrainingGraph& training_graph, const std::vecto
     fail(ErrorCode::kConfiguration, "method manual: no shardings are given; give some (--shard \"NAME=S0,R\"), or use auto");
   }
   values = stageValues(training, nodes, options.replicated);
-  limits = methodLimits(method, training, nodes, mesh);
+  limits = methodLimits(method, training, nodes, mesh, options.batch);
   limits.given = givenSpecs(training, values, mesh, options.constraints);
 }
 

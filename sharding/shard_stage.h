@@ -16,11 +16,13 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ir/training_graph.h"
+#include "sharding/batch_dependence.h"
 #include "sharding/cost_model.h"
 #include "sharding/stage_sharding.h"
 
@@ -44,6 +46,7 @@ struct ShardStageOptions {
   int64_t in_flight = 1;                // microbatches whose activations are alive together
   std::optional<int64_t> memory_bytes;  // per device
   uint64_t seed = 1;
+  std::shared_ptr<const BatchDependence> batch = {};  // followBatch(training), for who has it; else methods that need it find it
 };
 
 // One alternative of one decision, for `explain`.

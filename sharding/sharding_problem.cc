@@ -89,7 +89,7 @@ void ShardingProblem::addValueVariables() {
 
 bool ShardingProblem::needsVariable(ValueId first, const std::vector<ValueId>& members) const {
   const StageValue& value = values_[first.index()];
-  if (members.size() > 1 || !value.producer.valid() || limits_.given.contains(first) || options_.crossings.contains(first)) return true;
+  if (members.size() > 1 || !value.producer.valid() || limits_.given.contains(first) || limits_.among.contains(first) || options_.crossings.contains(first)) return true;
   if (value.fixed_replicated || !value.partial_allowed || first == training_.loss || gradient_of_.contains(first)) return true;
   if (value.readers.empty()) return false;
   if (value.readers.size() > 1 || value.readers.front().positions.size() > 1) return true;
@@ -136,11 +136,17 @@ void ShardingProblem::addValueVariable(ValueId first, const std::vector<ValueId>
     std::sort(specs.begin(), specs.end());
   }
   const auto given = limits_.given.find(first);
+  const auto among = limits_.among.find(first);
+  const bool listed = given != limits_.given.end() || among != limits_.among.end();
+  if (among != limits_.among.end()) {
+    specs.clear();
+    for (const ShardingSpec& spec : among->second) addMissing(variable.specs->number(spec), specs);
+  }
   if (given != limits_.given.end()) specs = {variable.specs->number(given->second)};
   for (int number : specs) {
     const ShardingSpec& spec = variable.specs->spec(number);
     const bool allowed = (partial || spec.partial.empty()) && (fixed || limits_.kept(first, spec));
-    if (allowed || given != limits_.given.end()) variable.options.push_back(number);
+    if (allowed || listed) variable.options.push_back(number);
   }
   if (variable.options.empty()) variable.options.push_back(variable.specs->replicatedSpec());  // it cannot lie as the method wants
   value_variable_[first.index()] = static_cast<int>(variables_.size());

@@ -27,6 +27,8 @@ struct ProblemLimits {
   std::function<bool(ValueId, const ShardingSpec&)> kept;
   // Values (first ones of groups) that are kept in the one spec given.
   std::map<ValueId, ShardingSpec> given;
+  // Values that are kept in one of the specs listed, whether somebody asks for them or not.
+  std::map<ValueId, std::vector<ShardingSpec>> among = {};
   // Every value that somebody reads gets a variable, so that each has a memory usage of its own.
   bool keep_all = false;
   // Every spec that a value can have, not only those that producers give and consumers want: to see that these are enough.

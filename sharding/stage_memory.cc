@@ -24,7 +24,15 @@ StageMemory::StageMemory(const TrainingGraph& training, const std::vector<NodeId
       values_(values),
       options_(options),
       position_(training.graph.nodes.size(), -1),
+      gradient_(training.graph.values.size()),
       intervals_(training.graph.values.size()) {
+  for (size_t node = 0; node < training.graph.nodes.size(); ++node) {
+    const Phase phase = training.node_phase[node];
+    if (isForward(phase) || phase == Phase::kUpdate) continue;
+    for (ValueId output : training.graph.nodes[node].outputs) {
+      if (output.valid()) gradient_[output.index()] = true;
+    }
+  }
   for (size_t position = 0; position < nodes.size(); ++position) {
     position_[nodes[position].index()] = static_cast<int64_t>(position);
     if (training.node_phase[nodes[position].index()] != Phase::kUpdate) passes_end_ = static_cast<int64_t>(position) + 1;
@@ -38,14 +46,14 @@ StageMemory::StageMemory(const TrainingGraph& training, const std::vector<NodeId
 LiveInterval StageMemory::intervalOf(ValueId id) const {
   const StageValue& value = values_[id.index()];
   if (value.persistent) return {0, nodeCount(), false};
-  const int64_t made = value.producer.valid() ? position_[value.producer.index()] : 0;
+  int64_t made = value.producer.valid() ? position_[value.producer.index()] : 0;
+  if (!value.producer.valid() && gradient_[id.index()] && !value.readers.empty()) made = position_[value.readers.front().node.index()];
   int64_t last = made;
   bool waits = false;
   for (const ValueReader& reader : value.readers) {
     last = std::max(last, position_[reader.node.index()]);
     const Phase phase = training_.node_phase[reader.node.index()];
-    const bool from_forward = !value.producer.valid() || isForward(training_.node_phase[value.producer.index()]);
-    waits = waits || (from_forward && !isForward(phase) && phase != Phase::kUpdate);
+    waits = waits || (!gradient_[id.index()] && !isForward(phase) && phase != Phase::kUpdate);
   }
   return {made, last + 1, waits};
 }

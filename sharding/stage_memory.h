@@ -34,7 +34,8 @@ class StageMemory {
   StageMemory(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::vector<StageValue>& values,
               const MemoryOptions& options);
 
-  // Of a held value as it is kept; empty (from == to) if it has no memory of its own (a constant; a gradient's further parts).
+  // Of a held value as it is kept; empty (from == to) if it has no memory of its own (a constant; a gradient's further parts). What comes
+  // from another stage is there from the beginning, a gradient from its first reader.
   const LiveInterval& interval(ValueId value) const { return intervals_[value.index()]; }
   // Everything, with copies of what waits, and what stands beside it while a node runs: outputs before and inputs after a resharding.
   std::vector<MemoryUse> uses(const StageSharding& sharding) const;
@@ -51,6 +52,7 @@ class StageMemory {
   MemoryOptions options_;
   std::vector<int64_t> position_;  // by node index
   int64_t passes_end_ = 0;         // position of the first update node
+  std::vector<bool> gradient_;     // by value index: a backward pass makes it, of this stage or of another one
   std::vector<LiveInterval> intervals_;
 };
 

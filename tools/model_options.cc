@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "ir/error.h"
+#include "tools/cluster_option.h"
 #include "tools/option_checks.h"
 
 namespace pipeshard {
@@ -43,7 +44,12 @@ void addModelOptions(CLI::App& command, PlanRequest& request) {
 
 void addPlanOptions(CLI::App& command, PlanRequest& request) {
   addModelOptions(command, request);
-  command.add_option("--cluster", request.cluster, "Nodes x devices per node, e.g. 1x4")->type_name("NxD")->capture_default_str();
+  command.add_option("--cluster", request.cluster, clusterHelp())->type_name("NxD|PRESET[:N]|this|FILE")->capture_default_str();
+  command
+      .add_option("--profile", request.profile,
+                  "What operators and links take, as `pipeshard profile` has measured them: a FILE, or off\n"
+                  "(default: this machine's, if there is one; for clusters that say nothing of their devices)")
+      ->type_name("FILE|off");
   command
       .add_option("--stages", request.partition.stages,
                   "auto (stages, their devices and meshes, schedule, microbatches and recomputation are\n"
@@ -94,7 +100,10 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
           "Memory of each device of a sharded stage, e.g. 16GB (default: no limit)")
       ->type_name("BYTES");
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
-  command.add_option("--schedule", request.partition.schedule, scheduleHelp())->type_name("NAME[:OPTIONS]")->capture_default_str();
+  command.add_option("--schedule", request.partition.schedule, scheduleHelp())
+      ->type_name("NAME[:OPTIONS]")
+      ->each([&request](const std::string&) { request.schedule_given = true; })
+      ->capture_default_str();
   command
       .add_option("--window", request.partition.window,
                   "Updates in a step of an asynchronous schedule (pipedream...): the pipeline drains once per step\n(default: 8)")
@@ -105,6 +114,7 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
                   "never; always: a backward pass runs its stage's forward pass again, instead of keeping what it made;\n"
                   "except-last: so for all microbatches but the last; or by stage: 0:always,2:except-last")
       ->type_name("WHEN")
+      ->each([&request](const std::string&) { request.recomputation_given = true; })
       ->capture_default_str();
   command
       .add_option("--last-batch", request.last_batch,

@@ -32,7 +32,10 @@ struct PlanRequest {
   std::string data_path;                       // an .npz file whose length decides it; "": there is none
   std::string cluster = "1x1";
   bool programs = true;  // false: the plan alone, without what ranks run
+  std::string profile;  // as chooseProfile takes it (tools/profile_store.h)
   PartitionOptions partition;
+  bool schedule_given = false;  // --schedule, --recompute: else --stages auto searches them
+  bool recomputation_given = false;
 };
 
 // Declares the options on a subcommand; the request must outlive parsing.

@@ -1,6 +1,7 @@
 #include "tools/planning.h"
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -13,8 +14,12 @@
 #include "onnx_import/reader.h"
 #include "partition/node_order.h"
 #include "runtime/executor.h"
+#include "runtime/job.h"
 #include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
+#include "tools/cluster_option.h"
+#include "tools/profile_store.h"
+#include "tools/stage_search.h"
 #include "tools/step_programs.h"
 #include "tools/training_step.h"
 
@@ -70,7 +75,7 @@ void decideMicrobatches(const PlanRequest& request, const Graph& graph, const As
     fail(ErrorCode::kConfiguration, "a batch of {} ({}) cannot be cut into {} microbatches; choose at most {}", model.batch,
          model.batch_dimension, model.microbatches, model.batch);
   }
-  if (request.microbatches == 0)
+  if (request.microbatches == 0 && request.partition.stages != kSearched)
     model.notes.push_back(fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
 }
 
@@ -135,7 +140,6 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
   plan.loss = request.loss.empty() ? model.graph.value(model.loss).name : request.loss;
   plan.optimizer = optimizerToString(optimizer);
   plan.precision = parsePrecision(request.precision);
-  plan.cluster = parseCluster(request.cluster);
   plan.microbatches = model.microbatches;
   plan.bucket_bytes = request.bucket_bytes;
   plan.schedule = request.partition.schedule;
@@ -225,14 +229,15 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
   Plan& plan = planned.plan;
   TrainingGraph& training = planned.training;
   const Plan undecided = plan;
-  for (const bool cut : {model.microbatches > 1, true}) {
+  const bool first = options.chosen ? options.chosen->cut_batch : model.microbatches > 1;
+  for (const bool cut : {first, true}) {
     plan = undecided;
     const BatchCut batch{model.batch, model.microbatches, cut};
     training = trainingFamily(model, optimizer, batch).base();
     noteUnreachedParameters(training, plan);
     partitionTraining(training, options, plan);
     if (isDataParallel(plan)) refuseDataParallelism(model);
-    if (!cut && (isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, plan)))) continue;
+    if (!cut && !options.chosen && (isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, plan)))) continue;
     planned.combinations = shardStages(training, options.sharding, plan, progress);
     return batch;
   }
@@ -324,27 +329,74 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
     if (limit <= 0) break;
   }
   fail(ErrorCode::kOutOfMemory,
-       "--memory {}: the least that a device was made to need is {} bytes; allow more memory, more devices, or more microbatches "
+       "{} {}: the least that a device was made to need is {} bytes; allow more memory, more devices, or more microbatches "
        "(--microbatches)",
-       room, least);
+       options.sharding.memory_by_cluster ? "the memory of the cluster's devices," : "--memory", room, least);
+}
+
+void setMicrobatches(int64_t microbatches, ForwardModel& model) {
+  const std::string loss = model.graph.value(model.loss).name;
+  model.microbatches = microbatches;
+  model.graph = model.prepared(TrainingFamily(model.batch, microbatches, nullptr).largestMicrobatch());
+  model.loss = findValue(model.graph, loss);
+}
+
+// The best plan of the search that can be made: what whole stages need is known only then.
+BatchCut planSearched(const PlanRequest& request, ForwardModel& model, const OptimizerSpec& optimizer, const PartitionOptions& options,
+                      const ProgressCallback& progress, Interruption& interruption, PlannedTraining& planned) {
+  interruption.searching = true;
+  StageSearchResult found = searchStages(request, model, optimizer, options, progress, &interruption.asked);
+  interruption.searching = false;
+  if (found.choices.empty()) throw JobInterrupted(SIGINT);
+  interruption.asked = false;
+  Plan undecided = planned.plan;
+  undecided.notes.insert(undecided.notes.end(), found.notes.begin(), found.notes.end());
+  for (size_t i = 0;; ++i) {
+    const StageChoice& choice = found.choices[i];
+    setMicrobatches(choice.microbatches, model);
+    planned.plan = undecided;
+    try {
+      const BatchCut batch = planWithinMemory(request, model, optimizer, choice.options, progress, planned);
+      found.record.chosen = i;
+      planned.plan.search = std::move(found.record);
+      return batch;
+    } catch (const Error& error) {
+      const bool other = error.code() == ErrorCode::kOutOfMemory || error.code() == ErrorCode::kConfiguration;
+      if (!other || i + 1 == found.choices.size()) throw;
+      undecided.notes.push_back(fmt::format("plan {} of the search cannot be made: {}", i + 1, error.message()));
+    }
+  }
 }
 
 }  // namespace
 
-PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress) {
+PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress, Interruption* interruption) {
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   PartitionOptions options = request.partition;
-  options.cluster = parseCluster(request.cluster);
+  options.cluster = readCluster(request.cluster);
+  std::string profile_note;
+  const std::optional<StoredProfile> profile = chooseProfile(request.profile, &profile_note);
+  const bool measured = profile && applyProfile(options.cluster, *profile);
+  if (options.sharding.memory_bytes == 0) {
+    options.sharding.memory_bytes = leastMemory(options.cluster);
+    options.sharding.memory_by_cluster = true;
+  }
   ForwardModel model = loadForward(request, askedStages(options), progress);
   useFileShardings(model, options.sharding, model.notes);
   PlannedTraining planned;
   try {
     for (std::string& note : parameterNotes(model.graph)) model.notes.push_back(std::move(note));
+    if (!profile_note.empty()) model.notes.push_back(profile_note);
     planned.plan = describePlan(request, model, optimizer);
+    planned.plan.cluster = options.cluster;
+    if (measured) planned.plan.profile = profile->digest;
     requireParameters(model.graph);
     requireTrainableTypes(model.graph);
 
-    const BatchCut batch = planWithinMemory(request, model, optimizer, options, progress, planned);
+    Interruption none;
+    const BatchCut batch = options.stages == kSearched
+                               ? planSearched(request, model, optimizer, options, progress, interruption ? *interruption : none, planned)
+                               : planWithinMemory(request, model, optimizer, options, progress, planned);
     if (planned.plan.last_batch > 0 && request.programs) planned.last = emitLastBatch(model, optimizer, batch, planned.plan);
   } catch (Error& error) {
     throw error.addContext(request.model_path);
@@ -370,10 +422,6 @@ PlanRequest requestOf(const Plan& plan) {
   request.bucket_bytes = plan.bucket_bytes;
   return request;
 }
-
-}  // namespace
-
-namespace {
 
 // The model of a saved plan, as it was when the plan was made.
 struct PlannedModel {

@@ -388,6 +388,56 @@ TEST(ShardStage, TensorParallelismCutsNothingAlongTheBatch) {
   }
 }
 
+// Inputs of the model say where the batch is, and a stage in the middle has none of them.
+TEST(ShardStage, AStageInTheMiddleIsCutAlongTheBatch) {
+  const TrainingGraph training = testing::gpt({.layers = 3, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4});
+  std::vector<NodeId> middle;  // what touches the second block's parameters
+  for (NodeId id : allNodes(training)) {
+    const Node& node = training.graph.node(id);
+    const bool reads = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+      return input.valid() && training.graph.value(input).name.starts_with("h.1.") && training.graph.initializers.contains(input);
+    });
+    if (reads && training.node_phase[id.index()] != Phase::kUpdate) middle.push_back(id);
+  }
+  ASSERT_GT(middle.size(), 10u);
+  const LogicalMesh mesh = parseMesh("4");
+  for (const char* method : {"data-parallel", "zero2", "zero3"}) {
+    ShardStageOptions options;
+    options.method = method;
+    const ShardingResult result = shardStage(training, middle, mesh, CostModel::uniform(mesh), options);
+    for (NodeId id : middle) {
+      const Node& node = training.graph.node(id);
+      if (!node.is("MatMul") || training.node_phase[id.index()] != Phase::kForward) continue;
+      EXPECT_EQ(printSpec(result.sharding.strategies[id.index()].inputs[0]), "S0,R,R") << method << " " << describeNode(node);
+    }
+  }
+}
+
+// A gradient that comes from another stage is there when the backward pass begins, and does not wait in every microbatch in flight.
+TEST(ShardStage, AGradientFromAnotherStageDoesNotWait) {
+  const TrainingGraph training = testing::gpt({.layers = 2, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4});
+  std::vector<NodeId> first;
+  for (NodeId id : allNodes(training)) {
+    const Node& node = training.graph.node(id);
+    const bool later = std::any_of(node.inputs.begin(), node.inputs.end(),
+                                   [&](ValueId input) { return input.valid() && training.graph.value(input).name.starts_with("h.1."); });
+    if (training.node_phase[id.index()] == Phase::kBackwardInput && !later) first.push_back(id);
+  }
+  const std::vector<StageValue> values = stageValues(training, first, {});
+  const StageMemory memory(training, first, values, {4, 4});
+  int outside = 0;
+  for (NodeId id : allNodes(training)) {
+    if (training.node_phase[id.index()] != Phase::kBackwardInput) continue;
+    for (ValueId output : training.graph.node(id).outputs) {
+      if (!output.valid() || !values[output.index()].held || values[output.index()].producer.valid()) continue;
+      ++outside;
+      EXPECT_FALSE(memory.interval(output).waits);
+      EXPECT_EQ(first[static_cast<size_t>(memory.interval(output).from)], values[output.index()].readers.front().node);
+    }
+  }
+  EXPECT_GT(outside, 0);
+}
+
 TEST(ShardStage, KeepsWhatIsGiven) {
   const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
   ShardStageOptions options;

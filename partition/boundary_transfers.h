@@ -1,0 +1,42 @@
+// What it costs that values cross from one stage to the next, as the stages' boundaries keep them. Internal to partition/.
+//
+// A value that crosses several cuts is counted at each of them: at a cut nobody knows whether another one lies between it and the value's
+// maker or reader. It travels once to each stage that reads it, so for values that pass a stage by this is too much.
+#pragma once
+
+#include <map>
+#include <shared_mutex>
+#include <tuple>
+#include <vector>
+
+#include "partition/layer_pieces.h"
+#include "partition/submesh_classes.h"
+#include "sharding/cost_model.h"
+
+namespace pipeshard {
+
+// Functions may be called by several threads.
+class BoundaryTransfers {
+ public:
+  BoundaryTransfers(const TrainingGraph& training, const LayerPieces& pieces, const Cluster& cluster, const SubmeshClasses& classes);
+
+  // Per microbatch, both directions, of what crosses the cut behind a layer. Boundaries are numbers of boundaryParts (stage_ways.h).
+  int64_t cost(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const;
+
+  // By LayerPieces::shared, per step: the owner sends a stage its value, and gets its gradient, over the slowest link.
+  const std::vector<int64_t>& exchanges() const { return exchanges_; }
+
+ private:
+  using Key = std::tuple<int, int, int, int, int>;
+  int64_t plan(int layer, const Submesh& from, int from_parts, const Submesh& to, int to_parts) const;
+
+  const TrainingGraph& training_;
+  const LayerPieces& pieces_;
+  const Cluster& cluster_;
+  const SubmeshClasses& classes_;
+  std::vector<int64_t> exchanges_;
+  mutable std::shared_mutex mutex_;
+  mutable std::map<Key, int64_t> known_;  // kind of cut, classes and boundaries on both sides
+};
+
+}  // namespace pipeshard
