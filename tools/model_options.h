@@ -31,6 +31,7 @@ struct PlanRequest {
   int64_t last_batch = 0;                      // rows of the shorter batch that ends an epoch; 0: as `data_path` says
   std::string data_path;                       // an .npz file whose length decides it; "": there is none
   std::string cluster = "1x1";
+  bool programs = true;  // false: the plan alone, without what ranks run
   std::string profile;  // as chooseProfile takes it (tools/profile_store.h)
   PartitionOptions partition;
   bool schedule_given = false;  // --schedule, --recompute: else --stages auto searches them

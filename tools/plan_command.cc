@@ -54,7 +54,8 @@ struct PlanCommand {
     }
     for (const StageCombinations& stage : planned.combinations) fmt::print("{}\n", combinationTable(stage, kMostCombinations));
     fmt::print("{}{}", printPlan(planned.plan), searchTables(planned.plan, false));
-    fmt::print("written to {} (report.html shows it); `pipeshard validate {}` runs it\n", output, output);
+    fmt::print("written to {} (report.html shows it); `pipeshard validate {}` {}runs it\n", output, output,
+               request.programs ? "" : "makes the ranks' programs and ");
     if (!json.empty()) writeOutputFile(json, planToJson(planned.plan));
     return 0;
   }
@@ -89,6 +90,9 @@ CommandFunction addPlanCommand(CLI::App& app) {
       ->type_name("FILE");
   sub->add_flag("--allow-missing-weights", command->request.allow_missing_weights, "Plan although the files of external data do not exist");
   sub->add_option("-o,--output", command->output, "The plan directory to write (an older plan there is replaced)")->type_name("DIR");
+  sub->add_flag("!--no-programs", command->request.programs,
+                "Write the plan alone; the ranks' programs are made when it is first run. For large clusters and many microbatches, whose "
+                "programs take gigabytes. What devices allocate is then not compared with --memory, only what the solver foresees");
   sub->add_option("--diff", command->compared, "Instead of planning: what two plans (directories or plan.json files) decide differently")
       ->expected(2)
       ->type_name("A B");

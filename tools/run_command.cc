@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/child_process.h"
 #include "runtime/job.h"
 #include "tools/commands.h"
 #include "tools/console.h"
@@ -65,6 +66,7 @@ struct RunCommand {
   int run() {
     if (!json.empty()) requireWritable(json);
     trace.apply(job);
+    makePrograms();
     const Plan plan = readPlanDirectory(directory);
     job.plan_directory = std::filesystem::absolute(directory).string();
     if (!job.data.path.empty()) job.data.path = std::filesystem::absolute(job.data.path).string();
@@ -83,6 +85,16 @@ struct RunCommand {
     writer.finish();
     if (!json.empty()) writeOutputFile(json, toJson(result).dump(1) + "\n");
     return 0;
+  }
+
+  // Of a plan that was made without them.
+  void makePrograms() const {
+    SignalWatch signals;  // a half-written folder is removed before the command ends
+    Progress progress;
+    completePlanDirectory(directory, [&](const std::string& phase) {
+      if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
+      progress.phase(phase);
+    });
   }
 
   static nlohmann::ordered_json toJson(const JobResult& result) {

@@ -165,6 +165,7 @@ struct ValidateCommand {
     if (fs::is_directory(request.model_path) && !request.model_path.ends_with(".onnx")) {
       requirePlanDirectory(request.model_path);
       refusePlanningOptions();
+      completePlanDirectory(request.model_path, show);
       return fs::absolute(request.model_path).string();
     }
     std::string directory = output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
