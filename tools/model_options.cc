@@ -48,8 +48,9 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
       .add_option("--stages", request.partition.stages,
                   "auto (stages, their devices and meshes, schedule, microbatches and recomputation are\n"
                   "searched: docs/planning.md), per-device (one stage per device), uniform:K (K stages of equal\n"
-                  "work, each on an equal share of the devices) or a stage FILE (below)")
-      ->type_name("auto|per-device|uniform:K|FILE")
+                  "work, each on an equal share of the devices), megatron:DP,TP,PP[,V] (PP equal stages on DP x TP\n"
+                  "devices each, sharded as Megatron does; V of them on each with interleaving) or a stage FILE (below)")
+      ->type_name("auto|per-device|uniform:K|megatron:DP,TP,PP|FILE")
       ->capture_default_str();
   command
       .add_option("--stage-devices", request.partition.stage_devices,
@@ -59,8 +60,8 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
       ->allow_extra_args(false);
   command
       .add_option("--balance", request.partition.balance,
-                  "What stages have in equal shares: flops (the default), parameters, type:REGEX (modules or\n"
-                  "operators that match, e.g. type:block), or how many layers each has: 3,5,5,1")
+                  "What stages have in equal shares: flops (the default), time (predicted), size (memory), parameters,\n"
+                  "type:REGEX (modules or operators that match, e.g. type:block), or how many layers each has: 3,5,5,1")
       ->type_name("WHAT");
   command
       .add_option("--boundary", request.partition.boundaries,
@@ -91,7 +92,7 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
               throw CLI::ValidationError(error.message());
             }
           },
-          "Memory of each device of a sharded stage, e.g. 16GB (default: no limit)")
+          "Memory of each device, e.g. 16GB (default: as the cluster says; of NxD no limit)")
       ->type_name("BYTES");
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
   command.add_option("--schedule", request.partition.schedule, scheduleHelp())->type_name("NAME[:OPTIONS]")->capture_default_str();

@@ -13,6 +13,7 @@
 #include "runtime/weight_check.h"
 #include "tools/console.h"
 #include "tools/planning.h"
+#include "tools/replay.h"
 
 namespace pipeshard {
 namespace {
@@ -132,6 +133,7 @@ void writePlanDirectory(const PlannedTraining& planned, const std::string& direc
     writeWeightFiles({&planned.whole.reference.program}, built / "reference");
     writeModel(annotatedModel(planned), (built / "model.onnx").string());
     writeText(built / "plan.json", planToJson(planned.plan));
+    writeText(built / kMadeFromName, madeFrom(planned.plan));
     replaceDirectory(built, target);
   } catch (...) {
     std::error_code ignored;

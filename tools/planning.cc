@@ -11,6 +11,7 @@
 #include "ir/error.h"
 #include "onnx_import/prepare.h"
 #include "onnx_import/reader.h"
+#include "partition/megatron_grid.h"
 #include "runtime/executor.h"
 #include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
@@ -194,11 +195,14 @@ void useFileShardings(const ForwardModel& model, ShardingRequest& request, std::
   notes.insert(notes.end(), model.file_shardings->notes.begin(), model.file_shardings->notes.end());
 }
 
-// What the rank's worker will allocate: its arena (runtime/memory_plan.h) and constants.
+}  // namespace
+
 int64_t plannedMemory(const RankProgram& rank) {
   const Executor executor({rank.program, rank.subgraphs, ""}, {});
   return executor.memory().total_bytes + executor.constantBytes();
 }
+
+namespace {
 
 bool isDataParallel(const Plan& plan) {
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1; });
@@ -241,7 +245,8 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
   return {};
 }
 
-// The programs of all ranks, and of one device alone.
+}  // namespace
+
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch, Plan plan) {
   const TrainingFamily family = trainingFamily(model, optimizer, batch);
   const Schedule schedule = firstMicrobatches(scheduleOf(plan), static_cast<int>(batch.microbatches * plan.updates_per_step));
@@ -254,6 +259,8 @@ StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer,
   completeProgram(model, limits, step.reference.program);
   return step;
 }
+
+namespace {
 
 // Rows of the shorter batch that ends an epoch, as told or as the data file says.
 int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, const Plan& plan) {
@@ -312,59 +319,92 @@ StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optim
   }
 }
 
-// Of the devices of sharded stages, the most that one needs.
-int64_t largestShardedMemory(const PlannedTraining& planned) {
-  int64_t needed = 0;
-  for (const StagePlan& stage : planned.plan.stages) {
-    if (!stage.sharding) continue;
-    for (int rank : stage.devices) needed = std::max(needed, plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)]));
-  }
-  return needed;
+// The bytes of a device, as --memory says or else the cluster; 0: there is no limit.
+int64_t memoryOf(const PartitionOptions& options, int rank) {
+  const int64_t given = options.sharding.memory_bytes;
+  return given > 0 ? given : options.cluster.kindOf(rank).memory_bytes;
 }
 
-// Plans and emits. The solver's memory rows foresee; what a device needs is known when its memory is planned. If that is more than
-// --memory, the solver gets so much less, and again.
+// Of all devices whose memory is known; 0: of none.
+int64_t smallestMemory(const Cluster& cluster) {
+  int64_t smallest = 0;
+  for (const ClusterNode& node : cluster.nodes) {
+    const int64_t bytes = cluster.kinds[static_cast<size_t>(node.kind)].memory_bytes;
+    if (bytes > 0 && (smallest == 0 || bytes < smallest)) smallest = bytes;
+  }
+  return smallest;
+}
+
+// The rank that needs most beyond what it has; with no limits none does.
+struct Shortage {
+  int rank = -1;
+  int64_t needed = 0;
+  int64_t room = 0;
+  int64_t excess() const { return needed - room; }
+};
+
+Shortage largestShortage(const PartitionOptions& options, const PlannedTraining& planned) {
+  Shortage worst;
+  for (size_t rank = 0; rank < planned.whole.ranks.size(); ++rank) {
+    const int64_t room = memoryOf(options, static_cast<int>(rank));
+    if (room == 0) continue;
+    const Shortage found = {static_cast<int>(rank), plannedMemory(planned.whole.ranks[rank]), room};
+    if (found.excess() > worst.excess()) worst = found;
+  }
+  return worst;
+}
+
+// Plans and emits. The solver's memory rows foresee; what a device needs is known when its memory is planned. If that is more than there
+// is, the solver gets so much less, and again, as long as some stage is sharded: else there is nothing to choose.
 BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer, PartitionOptions options,
                           const ProgressCallback& progress, PlannedTraining& planned) {
   constexpr int kAttempts = 8;
+  constexpr int kAttemptsBeyond = 3;
   const Plan undecided = planned.plan;
-  const int64_t room = options.sharding.memory_bytes;
+  const PartitionOptions asked = options;
   int64_t& limit = options.sharding.memory_bytes;
-  int64_t least = INT64_MAX;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  if (limit == 0) limit = smallestMemory(options.cluster);
+  Shortage least;
+  std::optional<Error> refused;  // what is foreseen may be more than what is needed: then a little more is tried
+  for (int attempt = 0; attempt < (refused ? kAttemptsBeyond : kAttempts); ++attempt) {
     progress("building the training graph and partitioning");
     planned.plan = undecided;
     BatchCut batch;
     try {
       batch = partitionModel(model, optimizer, options, progress, planned);
     } catch (const Error& error) {
-      if (attempt == 0 || error.code() != ErrorCode::kOutOfMemory) throw;
-      break;
+      if (error.code() != ErrorCode::kOutOfMemory) throw;
+      if (attempt > 0) break;
+      refused = error;
+      limit += limit / 4;
+      continue;
     }
     decideLastBatch(lastBatchRows(request, model, planned.plan), planned.plan);
     progress("writing the programs of the ranks");
     planned.whole = emitStep(model, optimizer, batch, planned.plan);
-    const int64_t needed = room > 0 ? largestShardedMemory(planned) : 0;
     for (StagePlan& stage : planned.plan.stages) {
-      if (stage.sharding) stage.sharding->memory_limit = room;
+      if (stage.sharding) stage.sharding->memory_limit = asked.sharding.memory_bytes;
     }
-    if (needed <= room) return batch;
-    least = std::min(least, needed);
-    limit -= std::max(needed - room, limit / 100);
-    if (limit <= 0) break;
+    const Shortage shortage = largestShortage(asked, planned);
+    if (shortage.rank < 0) return batch;
+    if (least.rank < 0 || shortage.excess() < least.excess()) least = shortage;
+    limit -= std::max(shortage.excess(), limit / 100);
+    if (limit <= 0 || !hasShardedStage(planned.plan)) break;
   }
-  fail(ErrorCode::kOutOfMemory,
-       "--memory {}: the least that a device was made to need is {} bytes; allow more memory, more devices, or more microbatches "
-       "(--microbatches)",
-       room, least);
+  if (refused) throw *refused;
+  fail(ErrorCode::kOutOfMemory, "{}: device {} needs {} bytes at least, and has {}",
+       asked.sharding.memory_bytes > 0 ? fmt::format("--memory {}", asked.sharding.memory_bytes) : "--cluster " + request.cluster,
+       least.rank, least.needed, least.room);
 }
 
 }  // namespace
 
-PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress) {
+PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& progress) {
+  PlanRequest request = asked;
+  request.partition.cluster = parseCluster(request.cluster);
+  useMegatronGrid(request.partition);
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   PartitionOptions options = request.partition;
-  options.cluster = parseCluster(request.cluster);
   ForwardModel model = loadForward(request, askedStages(options), progress);
   useFileShardings(model, options.sharding, model.notes);
   PlannedTraining planned;
@@ -382,9 +422,6 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
   return planned;
 }
 
-namespace {
-
-// What was asked for when the plan was made, as far as the training graph depends on it.
 PlanRequest requestOf(const Plan& plan) {
   PlanRequest request;
   request.model_path = plan.model_path;
@@ -401,16 +438,18 @@ PlanRequest requestOf(const Plan& plan) {
   return request;
 }
 
-}  // namespace
+BatchCut batchCutOf(const Plan& plan, const ForwardModel& model, const OptimizerSpec& optimizer) {
+  Plan noted = plan;
+  const bool cut = model.microbatches > 1 || isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, noted));
+  return {model.batch, model.microbatches, cut};
+}
 
 std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives, const ProgressCallback& progress) {
   const PlanRequest request = requestOf(plan);
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   const ForwardModel model = loadForward(request, {}, progress);
   try {
-    Plan noted = plan;
-    const bool cut = model.microbatches > 1 || isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, noted));
-    const TrainingFamily family = trainingFamily(model, optimizer, {model.batch, model.microbatches, cut});
+    const TrainingFamily family = trainingFamily(model, optimizer, batchCutOf(plan, model, optimizer));
     return explainStages(family.base(), plan, alternatives, progress);
   } catch (Error& error) {
     throw error.addContext(request.model_path);

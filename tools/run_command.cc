@@ -13,6 +13,7 @@
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
+#include "tools/replay.h"
 #include "tools/trace_options.h"
 
 namespace pipeshard {
@@ -65,6 +66,10 @@ struct RunCommand {
   int run() {
     if (!json.empty()) requireWritable(json);
     trace.apply(job);
+    {
+      Progress progress;
+      refreshEdited(directory, [&](const std::string& phase) { progress.phase(phase); });
+    }
     const Plan plan = readPlanDirectory(directory);
     job.plan_directory = std::filesystem::absolute(directory).string();
     if (!job.data.path.empty()) job.data.path = std::filesystem::absolute(job.data.path).string();

@@ -11,11 +11,13 @@
 #include "ir/error.h"
 #include "runtime/child_process.h"
 #include "runtime/validate.h"
+#include "tools/advice.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
+#include "tools/replay.h"
 #include "tools/report_files.h"
 #include "tools/trace_options.h"
 
@@ -164,12 +166,13 @@ struct ValidateCommand {
     if (fs::is_directory(request.model_path) && !request.model_path.ends_with(".onnx")) {
       requirePlanDirectory(request.model_path);
       refusePlanningOptions();
+      refreshEdited(request.model_path, show);
       return fs::absolute(request.model_path).string();
     }
     std::string directory = output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
     PlanRequest asked = request;
     if (!job.data.end.drop_last) asked.data_path = job.data.path;
-    writePlanDirectory(planTraining(asked, show), directory);
+    writePlanDirectory(planOrAdvise(asked, show), directory);
     return directory;
   }
 
