@@ -176,4 +176,19 @@ Cluster parseCluster(std::string_view text) {
   return presetCluster(text, text.substr(0, colon), colon == std::string_view::npos ? "" : text.substr(colon + 1));
 }
 
+std::string printCluster(const Cluster& cluster) {
+  if (cluster == uniformCluster(cluster.nodeCount(), cluster.devicesPerNode())) {
+    return fmt::format("{} x {} devices", cluster.nodeCount(), cluster.devicesPerNode());
+  }
+  std::vector<std::string> parts;
+  for (size_t n = 0; n < cluster.nodes.size();) {
+    const ClusterNode& node = cluster.nodes[n];
+    size_t count = 0;
+    while (n < cluster.nodes.size() && cluster.nodes[n].kind == node.kind && cluster.nodes[n].devices == node.devices) ++n, ++count;
+    parts.push_back(fmt::format("{} x {} {}", count, node.devices, cluster.kinds[static_cast<size_t>(node.kind)].name));
+  }
+  if (parts.size() > 1) return fmt::format("{}, {} devices: {}", cluster.name, cluster.deviceCount(), fmt::join(parts, ", "));
+  return fmt::format("{}, {} x {} devices {}", cluster.name, cluster.nodeCount(), cluster.nodes[0].devices, cluster.kindOf(0).name);
+}
+
 }  // namespace pipeshard

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,8 @@
 #include "ir/data_type.h"
 
 namespace pipeshard {
+
+class OperatorTimes;  // ir/profile.h
 
 struct CostPoint {
   int64_t amount = 0;  // FLOPs, or bytes
@@ -63,6 +66,8 @@ struct DeviceKind {
   // By class: the part of its rates that it reaches; times are divided by it. Above 1 where a compiler fuses operators.
   std::array<double, kWorkClassCount> efficiency = {1, 1, 1, 1, 1};
   std::string source;  // where the numbers are from
+  // Operators that were measured on it (ir/profile.h); they go before the rates. Not in files: a plan has the profile's digest.
+  std::shared_ptr<const OperatorTimes> measured = nullptr;
 
   // The rate for a class and type; else of the class in float32; nullptr: nothing is known of the class.
   const WorkRate* rate(WorkClass work_class, DataType type) const;
@@ -115,6 +120,9 @@ Cluster uniformCluster(int nodes, int devices_per_node);
 // two of four. Throws Error(kUsage) that shows the accepted forms and near names.
 //   "p3.16xlarge:8" is 8 nodes of 8 V100 each, 25 Gbit/s between them
 Cluster parseCluster(std::string_view text);
+
+// "2 x 4 devices"; "p3.16xlarge:8, 8 x 8 devices V100-SXM2-16GB"; "lab, 11 devices: 1 x 8 V100-SXM2-16GB, 1 x 3 old-card".
+std::string printCluster(const Cluster& cluster);
 
 struct ClusterPreset {
   std::string name;         // "p3.16xlarge", "v100"

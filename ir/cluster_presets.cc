@@ -85,7 +85,7 @@ constexpr int64_t kNicLatency = 30'000;     // between nodes
 
 constexpr NodeSheet kNodes[] = {
     {"p3.2xlarge", "AWS: 1 V100-16GB, 10 Gbit/s", false, kV100, 1, 150, 1, 10},
-    {"p3.8xlarge", "AWS: 4 V100-16GB, NVLink, 10 Gbit/s", false, kV100, 4, 150, 1, 10},
+    {"p3.8xlarge", "AWS: 4 V100-16GB, NVLink, 10 Gbit/s", false, kV100, 4, 100, 1, 10},
     {"p3.16xlarge", "AWS: 8 V100-16GB, NVLink, 25 Gbit/s", false, kV100, 8, 150, 1, 25},
     {"p3dn.24xlarge", "AWS: 8 V100-32GB, NVLink, 100 Gbit/s", false, kV100Large, 8, 150, 1, 100},
     {"p4d.24xlarge", "AWS: 8 A100-40GB, NVSwitch, 4 x 100 Gbit/s", false, kA100Small, 8, 300, 4, 100},

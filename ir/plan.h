@@ -74,6 +74,7 @@ struct Plan {
   std::string optimizer;                      // canonical text: "adamw:lr=0.001,..."
   DataType precision = DataType::kFloat32;
   Cluster cluster;
+  std::string profile;  // profileDigest of the measured operators that it was made with (ir/profile.h); "": none
   int64_t microbatches = 1;
   // The shorter batch that ends an epoch of data which is no multiple of the batch: its rows and microbatches. 0: there is none.
   int64_t last_batch = 0;

@@ -282,6 +282,7 @@ std::string planToJson(const Plan& plan) {
   document["optimizer"] = plan.optimizer;
   document["precision"] = dataTypeName(plan.precision);
   document["cluster"] = clusterOf(plan);
+  if (!plan.profile.empty()) document["profile"] = plan.profile;
   document["microbatches"] = plan.microbatches;
   if (plan.last_batch > 0) document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
@@ -318,6 +319,7 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   text("optimizer", plan.optimizer);
   faults.attemptField(json, "precision", [&](const JsonReader& type) { plan.precision = type.dataType(); });
   const bool has_cluster = faults.attemptField(json, "cluster", [&](const JsonReader& cluster) { plan.cluster = readCluster(cluster); });
+  text("profile", plan.profile);
   if (!has_cluster) plan.cluster = uniformCluster(1, INT32_MAX);  // no device is out of range
   faults.attemptField(json, "microbatches", [&](const JsonReader& count) { plan.microbatches = count.integer(1, INT32_MAX); });
   faults.attemptField(json, "last_batch", [&](const JsonReader& last) {
@@ -340,8 +342,8 @@ Plan readPlan(const Json& document, JsonFaults& faults) {
   faults.attempt([&] {
     json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
                        "schedule", "layers", "stages"},
-                      {"notes", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes", "schedule_orders",
-                       "shardings", "strategies", "specs", "search", "alternatives", "reasons", "stage_costs"});
+                      {"notes", "profile", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes",
+                       "schedule_orders", "shardings", "strategies", "specs", "search", "alternatives", "reasons", "stage_costs"});
   });
   readTraining(json, faults, plan);
   readSchedule(json, faults, plan);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -198,7 +199,7 @@ OperatorTimes::Features OperatorTimes::featuresOf(const OperatorWork& work) {
   return features;
 }
 
-OperatorTimes::OperatorTimes(const Profile& profile) {
+OperatorTimes::OperatorTimes(const Profile& profile) : collectives_(profile.collectives), memory_(profile.memory) {
   std::vector<ProfilePoint> points = profile.points;
   std::stable_sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return keyOf(a.work) < keyOf(b.work); });
   for (ProfilePoint& point : points) {
@@ -214,6 +215,22 @@ const OperatorTimes::Group* OperatorTimes::find(const OperatorWork& work) const 
   const auto at = std::lower_bound(groups_.begin(), groups_.end(), work,
                                    [](const Group& group, const OperatorWork& w) { return std::tie(group.op, group.type) < keyOf(w); });
   return at != groups_.end() && std::tie(at->op, at->type) == keyOf(work) ? &*at : nullptr;
+}
+
+std::optional<int64_t> OperatorTimes::collectiveTime(std::string_view kind, int64_t devices, int64_t bytes) const {
+  const CollectiveCurve* best = nullptr;
+  for (const CollectiveCurve& curve : collectives_) {
+    if (curve.kind != kind || curve.ns.points.empty()) continue;
+    if (best == nullptr || std::abs(curve.devices - devices) < std::abs(best->devices - devices)) best = &curve;
+  }
+  if (best == nullptr) return std::nullopt;
+  const auto part = [](int64_t n) { return 1 - 1 / static_cast<double>(n); };
+  return best->ns.at(static_cast<double>(bytes) * part(devices) / part(best->devices));
+}
+
+std::optional<int64_t> OperatorTimes::copyTime(int64_t bytes) const {
+  if (memory_.points.empty()) return std::nullopt;
+  return memory_.at(static_cast<double>(bytes));
 }
 
 std::optional<int64_t> OperatorTimes::operatorTime(const OperatorWork& work, bool busy) const {

@@ -102,6 +102,11 @@ class OperatorTimes {
   // Nanoseconds; nullopt when the operator has no points in this type. `busy`: with all devices of the node at work, where that was
   // measured.
   std::optional<int64_t> operatorTime(const OperatorWork& work, bool busy) const;
+  // Of B bytes over so many devices of one node; nullopt where the kind was not measured. Measured for some devices, scaled by what
+  // travels: (n-1)/n of B.
+  std::optional<int64_t> collectiveTime(std::string_view kind, int64_t devices, int64_t bytes) const;
+  // Of a copy that reads and writes so many bytes together.
+  std::optional<int64_t> copyTime(int64_t bytes) const;
   bool empty() const { return groups_.empty(); }
 
  private:
@@ -120,6 +125,8 @@ class OperatorTimes {
   const Group* find(const OperatorWork& work) const;
 
   std::vector<Group> groups_;  // sorted
+  std::vector<CollectiveCurve> collectives_;
+  CostCurve memory_;
 };
 
 }  // namespace pipeshard

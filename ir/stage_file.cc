@@ -174,15 +174,13 @@ class StageFileReader {
     const int size = shape[0] * shape[1];
     int first = 0;
     while (owner_.contains(first)) ++first;
-    const int per_node = cluster_.devicesPerNode();
-    const bool fits =
-        first + size <= cluster_.deviceCount() && (shape[0] == 1 ? first % per_node + size <= per_node : first % per_node == 0);
+    const bool fits = first + size <= cluster_.deviceCount() && submeshFits(first, shape);
     const JsonReader where = json.has("submesh") ? json.at("submesh") : json;
     if (!fits) {
       where.failExpected(
           fmt::format("a submesh that fits behind the devices of earlier stages: the first device that is free is {} of 0 to {}, "
                       "with {} to a node; write \"devices\" to choose others",
-                      first, cluster_.deviceCount() - 1, per_node));
+                      first, cluster_.deviceCount() - 1, devicesOfNodes()));
     }
     for (int device = first; device < first + size; ++device) {
       const auto [found, is_new] = owner_.try_emplace(device, index);
@@ -192,15 +190,39 @@ class StageFileReader {
     }
   }
 
+  // Inside one node, or as many whole nodes as are said, of so many devices each.
+  bool submeshFits(int first, const std::vector<int>& shape) const {
+    const int node = cluster_.nodeOf(first);
+    if (shape[0] == 1) return first + shape[1] <= cluster_.firstDeviceOf(node + 1);
+    if (first != cluster_.firstDeviceOf(node) || node + shape[0] > cluster_.nodeCount()) return false;
+    const auto begin = cluster_.nodes.begin() + node;
+    return std::all_of(begin, begin + shape[0], [&](const ClusterNode& of) { return of.devices == shape[1]; });
+  }
+
+  // "4", or "8, 8, 3" of unequal nodes.
+  std::string devicesOfNodes() const {
+    std::vector<int> counts;
+    for (const ClusterNode& node : cluster_.nodes) counts.push_back(node.devices);
+    const bool equal = std::count(counts.begin(), counts.end(), counts[0]) == std::ssize(counts);
+    return equal ? fmt::format("{}", counts[0]) : fmt::format("{}", fmt::join(counts, ", "));
+  }
+
   std::vector<int> submeshShape(const JsonReader& json) const {
     std::vector<int> shape = narrow(json.integers(1, cluster_.deviceCount()));
-    const bool is_valid = shape.size() == 2 && shape[0] <= cluster_.nodeCount() && shape[1] <= cluster_.devicesPerNode() &&
-                          (shape[0] == 1 || shape[1] == cluster_.devicesPerNode());
+    const auto nodesWith = [&](int devices) {
+      return std::count_if(cluster_.nodes.begin(), cluster_.nodes.end(), [&](const ClusterNode& node) { return node.devices == devices; });
+    };
+    const bool is_valid = shape.size() == 2 && shape[1] <= cluster_.devicesPerNode() && (shape[0] == 1 || shape[0] <= nodesWith(shape[1]));
     if (!is_valid) {
-      json.failExpected(fmt::format("[nodes, devices per node]: [1, 1 to {}] inside a node{}", cluster_.devicesPerNode(),
-                                    cluster_.nodeCount() > 1
-                                        ? fmt::format(", or [2 to {}, {}] of whole nodes", cluster_.nodeCount(), cluster_.devicesPerNode())
-                                        : std::string()));
+      const int most = cluster_.devicesPerNode();
+      const int nodes = cluster_.nodeCount();
+      std::string whole;
+      if (nodes > 1) whole = fmt::format(", or [2 to {}, {}] of whole nodes", nodes, most);
+      if (nodesWith(most) < nodes) {
+        whole =
+            fmt::format(", or [2 to {}, D] of whole nodes with D devices each, next to each other; they have {}", nodes, devicesOfNodes());
+      }
+      json.failExpected(fmt::format("[nodes, devices per node]: [1, 1 to {}] inside a node{}", most, whole));
     }
     return shape;
   }

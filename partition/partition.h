@@ -21,6 +21,7 @@ struct ShardingRequest {
   std::string mesh;                      // "2x2"; "": the best of the logical meshes that have as many devices
   std::vector<std::string> constraints;  // "NAME=S0,R"
   int64_t memory_bytes = 0;              // of each device; 0: no limit
+  bool memory_by_cluster = false;        // it is what the cluster's devices have, and nobody asked for it
 };
 
 inline constexpr int kDefaultWindow = 8;
@@ -37,6 +38,7 @@ struct ChosenStages {
   std::vector<int64_t> layer_ends;  // last position of each layer, in the forward nodes of the training graph
   std::vector<ChosenStage> stages;
   ScheduleCosts schedule_costs;
+  bool cut_batch = false;  // the training graph is of a batch that is cut into parts
 };
 
 inline constexpr const char* kPerDevice = "per-device";

@@ -30,7 +30,10 @@ struct Origin {
 // One rank's instructions as operations.
 class RankOperations {
  public:
-  RankOperations(const Program& program, const ProgramCosts& costs, const LinkCost& link) : program_(program), costs_(costs), link_(link) {
+  RankOperations(const ProgramSimulationRequest& request, size_t rank)
+      : request_(request), rank_(static_cast<int>(rank)), program_(request.programs[rank]), costs_(request.costs[rank]) {
+    const Program& program = program_;
+    const ProgramCosts& costs = costs_;
     PIPESHARD_CHECK(costs.instructions.size() == program.instructions.size(), "rank {}: costs of {} instructions, {} in the program",
                     program.rank, costs.instructions.size(), program.instructions.size());
     touching_.resize(program.buffers.size());
@@ -56,6 +59,8 @@ class RankOperations {
     size_t operation = kNone;
     bool writes = false;
   };
+
+  LinkCost linkOf(int from, int to) const { return request_.link_between ? request_.link_between(from, to) : request_.link; }
 
   int64_t bufferBytes(size_t buffer) const {
     return costs_.buffer_bytes.empty() ? bytesOf(program_.buffers[buffer]) : costs_.buffer_bytes[buffer];
@@ -118,8 +123,9 @@ class RankOperations {
     const bool send = instruction.kind == InstructionKind::kSend;
     const BufferId buffer = send ? instruction.inputs[0] : instruction.outputs[0];
     operation.kind = send ? Kind::kSend : Kind::kReceive;
-    operation.latency = link_.latency_ns;
-    operation.occupancy = std::llround(static_cast<double>(bytesOf(program_.buffer(buffer))) / link_.bytes_per_ns);
+    const LinkCost link = send ? linkOf(rank_, instruction.peer) : linkOf(instruction.peer, rank_);
+    operation.latency = link.latency_ns;
+    operation.occupancy = std::max<int64_t>(0, linkTime(link, static_cast<double>(bytesOf(program_.buffer(buffer)))) - link.latency_ns);
     operation.posted = send || instruction.background;
     messages[operations.size()] = {instruction.peer, count_[{send, instruction.peer}]++};
     if (!send) {
@@ -150,9 +156,10 @@ class RankOperations {
     }
   }
 
+  const ProgramSimulationRequest& request_;
+  int rank_;
   const Program& program_;
   const ProgramCosts& costs_;
-  const LinkCost& link_;
   size_t at_ = 0;
   std::vector<std::vector<Touch>> touching_;       // by buffer, since it began
   std::vector<char> written_;                      // by buffer: it holds something
@@ -167,7 +174,7 @@ class ProgramsSimulation {
     PIPESHARD_CHECK(request.costs.size() == request.programs.size(), "{} programs, costs of {}", request.programs.size(),
                     request.costs.size());
     for (size_t rank = 0; rank < request.programs.size(); ++rank) {
-      ranks_.emplace_back(request.programs[rank], request.costs[rank], request.link);
+      ranks_.emplace_back(request, rank);
       number(static_cast<int>(rank));
     }
     engine_.contention = request.contention;

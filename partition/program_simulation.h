@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "ir/program.h"
@@ -33,7 +34,8 @@ struct ProgramSimulationRequest {
   const std::vector<Program>& programs;  // verified (verifyPrograms)
   std::vector<ProgramCosts> costs;       // by rank
   LinkCost link = {};
-  bool contention = true;  // the messages from one rank to another share a link
+  std::function<LinkCost(int from, int to)> link_between = nullptr;  // by rank, instead of `link`
+  bool contention = true;                                            // the messages from one rank to another share a link
   bool rendezvous = true;  // a message travels once it is posted and wanted, as in shared memory; else once it is posted
 };
 

@@ -121,37 +121,42 @@ class StageSearch {
       if (by_rows) {
         options.replicated.push_back(value);
       } else {
-        options.crossings[value] = costOf(mesh, std::move(list));
+        options.crossings[value] = costOf(stage, mesh, std::move(list));
       }
     }
     return options;
   }
 
+  CostModel modelOf(int stage, const LogicalMesh& mesh) const { return costModelOn(plan_.cluster, devicesOf(stage), mesh); }
+
   // How a stage was decided, for those that come after it.
   void decide(int stage, StageSharding sharding) { decided_[static_cast<size_t>(stage)] = std::move(sharding); }
 
  private:
+  const std::vector<int>& devicesOf(int stage) const { return plan_.stages[static_cast<size_t>(stage)].devices; }
   bool isBeside(int stage, int other) const { return cut_.groups[static_cast<size_t>(stage)] == cut_.groups[static_cast<size_t>(other)]; }
   bool sharesRows(int stage) const { return hasUnshardedDevices(plan_.stages[static_cast<size_t>(stage)]); }
 
   // The other side of a crossing; undecided: replicated.
   CrossMeshSide otherSide(int stage, ValueId value) const {
     const std::optional<StageSharding>& decided = decided_[static_cast<size_t>(stage)];
-    if (decided) return {decided->mesh, decided->kept[value.index()], CostModel::uniform(decided->mesh)};
-    const LogicalMesh mesh{{static_cast<int>(plan_.stages[static_cast<size_t>(stage)].devices.size())}};
-    return {mesh, replicated(training_.graph.shape(value).size()), CostModel::uniform(mesh)};
+    if (decided) return {decided->mesh, decided->kept[value.index()], modelOf(stage, decided->mesh)};
+    const LogicalMesh mesh{{static_cast<int>(devicesOf(stage).size())}};
+    return {mesh, replicated(training_.graph.shape(value).size()), modelOf(stage, mesh)};
   }
 
-  CrossingCost costOf(const LogicalMesh& mesh, std::vector<Crossing> crossings) const {
+  CrossingCost costOf(int stage, const LogicalMesh& mesh, std::vector<Crossing> crossings) const {
     const auto known = std::make_shared<std::map<ShardingSpec, int64_t>>();
-    return [this, mesh, crossings = std::move(crossings), known](const ShardingSpec& spec) {
+    return [this, stage, mesh, crossings = std::move(crossings), known, model = modelOf(stage, mesh)](const ShardingSpec& spec) {
       const auto [found, is_new] = known->try_emplace(spec, 0);
       if (!is_new) return found->second;
       for (const Crossing& crossing : crossings) {
-        const CrossMeshSide own{mesh, spec, CostModel::uniform(mesh)};
+        const CrossMeshSide own{mesh, spec, model};
         const CrossMeshSide other = otherSide(crossing.other, crossing.value);
+        const std::vector<int>& from = devicesOf(crossing.sent ? stage : crossing.other);
+        const std::vector<int>& to = devicesOf(crossing.sent ? crossing.other : stage);
         found->second += planCrossMesh(training_.graph.shape(crossing.value), training_.graph.dataType(crossing.value),
-                                       crossing.sent ? own : other, crossing.sent ? other : own, LinkCost{})
+                                       crossing.sent ? own : other, crossing.sent ? other : own, linkBetween(plan_.cluster, from, to))
                              .cost_ns;
       }
       return found->second;
@@ -167,12 +172,13 @@ class StageSearch {
 
 // The best sharding over all meshes. Where none can be, the first mesh's reason is thrown.
 ShardingResult bestSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::vector<LogicalMesh>& meshes,
+                            const std::function<CostModel(const LogicalMesh&)>& model_for,
                             const std::function<ShardStageOptions(const LogicalMesh&)>& options_for) {
   std::optional<ShardingResult> best;
   std::optional<Error> failure;
   for (const LogicalMesh& mesh : meshes) {
     try {
-      ShardingResult result = shardStage(training, nodes, mesh, CostModel::uniform(mesh), options_for(mesh));
+      ShardingResult result = shardStage(training, nodes, mesh, model_for(mesh), options_for(mesh));
       if (!best || result.total_ns() < best->total_ns()) best = std::move(result);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory && error.code() != ErrorCode::kConfiguration) throw;
@@ -191,9 +197,8 @@ ShardConstraint exactly(std::string name, const ShardingSpec& spec) {
 
 // The best combination, completed by the solver; all of them are added to `listed`.
 ShardingResult bestCombination(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
-                               ShardStageOptions options, std::vector<Combination>& listed) {
+                               const CostModel& model, ShardStageOptions options, std::vector<Combination>& listed) {
   options.method = "auto";
-  const CostModel model = CostModel::uniform(mesh);
   listed = exhaustiveSharding(training, nodes, mesh, model, options, kMostCombinations);
   for (const auto& [name, spec] : listed.back().inputs) options.constraints.push_back(exactly(name, spec));
   return shardStage(training, nodes, mesh, model, options);
@@ -266,8 +271,10 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
       if (beside) meshes = {*beside};
       const bool exhaustive = stage.sharding->method == kExhaustive;
       if (exhaustive) listed.push_back({index, {}});
-      ShardingResult result = exhaustive ? bestCombination(training, nodes, meshes[0], options_for(meshes[0]), listed.back().combinations)
-                                         : bestSharding(training, nodes, meshes, options_for);
+      const auto model_for = [&](const LogicalMesh& mesh) { return search.modelOf(index, mesh); };
+      ShardingResult result =
+          exhaustive ? bestCombination(training, nodes, meshes[0], model_for(meshes[0]), options_for(meshes[0]), listed.back().combinations)
+                     : bestSharding(training, nodes, meshes, model_for, options_for);
       ShardingPlan chosen = describeResult(training, nodes, stage.sharding->method, result);
       chosen.constraints = request.constraints;
       chosen.memory_limit = request.memory_bytes;
@@ -300,7 +307,7 @@ std::vector<StageExplanation> explainStages(const TrainingGraph& training, const
     result.compute_ns = stage.sharding->compute_ns;
     result.communication_ns = stage.sharding->communication_ns;
     result.memory_bytes = stage.sharding->memory_bytes;
-    const CostModel model = CostModel::uniform(result.sharding.mesh);
+    const CostModel model = search.modelOf(static_cast<int>(s), result.sharding.mesh);
     ShardStageOptions options = search.optionsFor(static_cast<int>(s), result.sharding.mesh);
     if (options.method == kExhaustive) options.method = "auto";
     explanations.push_back({static_cast<int>(s), result.total_ns(), summarizeBlocks(training, nodes, model, options, result),

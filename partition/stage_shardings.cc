@@ -85,9 +85,12 @@ std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& train
   return shardingsOf(training, plan, cutTraining(training, plan));
 }
 
-StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut) : family_(family) {
+StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut) : family_(family), cluster_(plan.cluster) {
   const Graph& graph = family.base().graph;
-  for (const StagePlan& stage : plan.stages) has_unsharded_devices_.push_back(hasUnshardedDevices(stage));
+  for (const StagePlan& stage : plan.stages) {
+    has_unsharded_devices_.push_back(hasUnshardedDevices(stage));
+    devices_.push_back(stage.devices);
+  }
   for (std::optional<StageSharding>& sharding : shardingsOf(family.base(), plan, cut)) {
     std::optional<Stage>& stage = stages_.emplace_back();
     if (!sharding) continue;
@@ -95,7 +98,7 @@ StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, c
     for (size_t v = 0; v < graph.values.size(); ++v) {
       if (sharding->kept[v].axes.size() != graph.shape(ValueId(v)).size()) sharding->kept[v] = replicated(graph.shape(ValueId(v)).size());
     }
-    CostModel model = CostModel::uniform(sharding->mesh);
+    CostModel model = costModelOn(cluster_, devices_[stages_.size() - 1], sharding->mesh);
     stage = {std::move(*sharding), std::move(model)};
   }
   agree(family.base(), cut);
@@ -185,7 +188,8 @@ const CrossMeshPlan* StageShardings::transfer(ValueId value, int64_t rows, int f
     for (int stage : {from, to}) {
       if (isSharded(stage)) requireFit(member.shape(counterpart), kept(stage, value), mesh(stage), member.value(counterpart).name, rows);
     }
-    found->second = planCrossMesh(member.shape(counterpart), member.dataType(counterpart), side(from, value), side(to, value), LinkCost{});
+    const LinkCost between = linkBetween(cluster_, devices_[static_cast<size_t>(from)], devices_[static_cast<size_t>(to)]);
+    found->second = planCrossMesh(member.shape(counterpart), member.dataType(counterpart), side(from, value), side(to, value), between);
   }
   return &found->second;
 }

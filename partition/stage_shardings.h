@@ -60,8 +60,10 @@ class StageShardings {
   CrossMeshSide side(int stage, ValueId value) const;
 
   const TrainingFamily& family_;
+  Cluster cluster_;
   std::vector<std::optional<Stage>> stages_;
   std::vector<bool> has_unsharded_devices_;  // by stage
+  std::vector<std::vector<int>> devices_;    // by stage
   mutable std::map<std::tuple<ValueId, int64_t, int, int>, CrossMeshPlan> transfers_;
 };
 

@@ -16,22 +16,23 @@ const ControlForm kError{"error", {{"code", kInteger}, {"message", kString}}};
 const ControlSchema& workerMessages() {
   static const std::vector<ControlField> memory{{"parameters", kCount},  {"states", kCount},    {"gradients", kCount},
                                                 {"activations", kCount}, {"workspace", kCount}, {"padding", kCount}};
-  static const ControlSchema schema{// Of nodes too: they say where they are, and which place in the cluster they want.
-                                    {kRegister, {{"pid", kCount}, {"host", kString, kOptional}, {"index", kCount, kOptional}}},
-                                    {"heartbeat", {{"where", kString}, {"progress", kCount}, {"computing", kBoolean}}},
-                                    kStore,
-                                    {"loaded", {{"arena_bytes", kCount}, {"constant_bytes", kCount}, {"memory", kObject, 0, memory}}},
-                                    // The loss is null when it is not finite.
-                                    {"step",
-                                     {{"step", kCount},
-                                      {"seconds", kNumber},
-                                      {"compute_seconds", kNumber},
-                                      {"transfer_seconds", kNumber},
-                                      {"loss", kNumber, kOptional | kNullable},
-                                      {"losses", kArray, kOptional, {{"", kNumber, kNullable}}},
-                                      {"dump", kString, kOptional}}},
-                                    {"finished", {{"peak_resident_bytes", kCount}}},
-                                    kError};
+  static const ControlSchema schema{
+      // Of nodes too: they say where they are, and which place in the cluster they want.
+      {kRegister, {{"pid", kCount}, {"host", kString, kOptional}, {"index", kCount, kOptional}}},
+      {"heartbeat", {{"where", kString}, {"progress", kCount}, {"computing", kBoolean}}},
+      kStore,
+      {"loaded", {{"arena_bytes", kCount}, {"constant_bytes", kCount}, {"communicator_bytes", kCount}, {"memory", kObject, 0, memory}}},
+      // The loss is null when it is not finite.
+      {"step",
+       {{"step", kCount},
+        {"seconds", kNumber},
+        {"compute_seconds", kNumber},
+        {"transfer_seconds", kNumber},
+        {"loss", kNumber, kOptional | kNullable},
+        {"losses", kArray, kOptional, {{"", kNumber, kNullable}}},
+        {"dump", kString, kOptional}}},
+      {"finished", {{"peak_resident_bytes", kCount}}},
+      kError};
   return schema;
 }
 

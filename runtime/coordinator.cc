@@ -349,6 +349,7 @@ void Coordinator::handleLoaded(int rank, const nlohmann::json& body) {
   worker.where = "loaded";
   result.arena_bytes = body.at("arena_bytes").get<int64_t>();
   result.constant_bytes = body.at("constant_bytes").get<int64_t>();
+  result.communicator_bytes = body.at("communicator_bytes").get<int64_t>();
   const nlohmann::json& memory = body.at("memory");
   result.memory = {memory.at("parameters"),  memory.at("states"),    memory.at("gradients"),
                    memory.at("activations"), memory.at("workspace"), memory.at("padding")};

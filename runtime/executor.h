@@ -84,6 +84,7 @@ class Executor {
 
   const Program& program() const { return image_.program; }
   const MemoryPlan& memory() const { return memory_; }
+  const Accumulation& accumulation() const { return accumulation_; }
   // Constants of the subgraphs, bytes; they are beside the arena.
   int64_t constantBytes() const;
 

@@ -100,6 +100,7 @@ struct RankResult {
   int pid = 0;
   int64_t arena_bytes = 0;          // planned: all tensors of the program
   int64_t constant_bytes = 0;       // constants of the subgraphs
+  int64_t communicator_bytes = 0;   // shared memory of the node's communicator, one for all its ranks (SharedSegments)
   int64_t peak_resident_bytes = 0;  // measured: the process's high-water mark
   MemoryParts memory;
 };

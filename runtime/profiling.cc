@@ -80,7 +80,7 @@ class Runnable {
       aliasing.outputs.push_back(shared >= 0 ? shared : static_cast<int>(compiled_.inputCount() + o));
     }
     const size_t set = place(aliasing);
-    const size_t copies = std::clamp<size_t>((static_cast<size_t>(options.footprint_bytes) + set - 1) / set, 1, kMostCopies);
+    const size_t copies = std::clamp<size_t>((static_cast<size_t>(sample.footprint_bytes) + set - 1) / set, 1, kMostCopies);
     memory_ = AlignedMemory(copies * set);
     for (size_t copy = 0; copy < copies; ++copy) bind(aliasing, memory_.data() + copy * set, copy == 0);
   }

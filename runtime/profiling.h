@@ -23,15 +23,20 @@ struct ProfilingOptions {
   int threads = 1;                          // of a worker
   int workers = 1;                          // of the node, all at the same work while `busy_ns` is measured; 1: that is not measured
   int64_t budget_ns = 8'000'000;            // of every sample, for each of its two times; what is expensive runs at least three times
-  int64_t footprint_bytes = 0;              // a sample's tensors are rotated over so many bytes: what was touched before is out of caches
   const KernelRegistry* kernels = nullptr;  // nullptr: cpuKernels()
 };
 
 // A graph of one node, or few; every shape static. Its inputs get random content: floating-point ones standard normal, integers below the
 // smallest axis of the others (so that indices are valid).
+//
+// Inside a step an operator finds some of what it reads in the nearest caches, and some not. Its tensors are therefore rotated over
+// `footprint_bytes`, more than the caches of one core hold and less than those that cores share; predictions of whole steps are best so
+// (docs/profile.md).
+inline constexpr int64_t kDefaultFootprint = int64_t{4} << 20;
 struct OperatorSample {
   Graph graph;
-  std::vector<int> in_place;  // by output: the input whose memory it is, as an optimizer's update has it; -1: own. Empty: all own
+  int64_t footprint_bytes = kDefaultFootprint;
+  std::vector<int> in_place = {};  // by output: the input whose memory it is, as an optimizer's update has it; -1: own. Empty: all own
 };
 
 struct OperatorTime {
@@ -54,7 +59,7 @@ struct LinkTimes {
 };
 // Between two workers of a node (shared memory).
 LinkTimes measureInside(int64_t most_bytes);
-// Between two nodes, as far as one machine can tell: Gloo over the loopback interface.
-LinkTimes measureBetween(int64_t most_bytes);
+// Between two nodes, as far as one machine can tell: messages by Gloo over the loopback interface.
+CostCurve measureBetween(int64_t most_bytes);
 
 }  // namespace pipeshard

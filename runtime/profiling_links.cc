@@ -98,7 +98,7 @@ struct Side {
   }
 };
 
-int64_t repetitions(int64_t bytes) { return std::clamp<int64_t>((int64_t{4} << 20) / bytes, 1, 200); }
+int64_t repetitions(int64_t bytes) { return std::clamp<int64_t>((int64_t{4} << 20) / bytes, 1, 50); }
 
 struct Order {
   Work work;
@@ -164,7 +164,7 @@ LinkTimes measureInside(int64_t most_bytes) {
   return measureAll(open(std::move(segments), 0), most_bytes);
 }
 
-LinkTimes measureBetween(int64_t most_bytes) {
+CostCurve measureBetween(int64_t most_bytes) {
   ForkedStore store;
   const auto open = [&](int rank) {
     Side side;
@@ -174,7 +174,10 @@ LinkTimes measureBetween(int64_t most_bytes) {
     return side;
   };
   const ProfilingPeer peer([&](ProfilingPeer::Orders&) { follow(open(1)); });
-  return measureAll(open(0), most_bytes);
+  const Side side = open(0);
+  CostCurve send = measure(side, Work::kSend, most_bytes);
+  announce(side, {Work::kEnd, 0});
+  return send;
 }
 
 }  // namespace pipeshard

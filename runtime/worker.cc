@@ -174,6 +174,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     executor_options.delays = &delays.emplace(asked.seed, options.rank, asked.longest);
   }
   SharedSegments segments = SharedSegments::inherit(options.segments);
+  const int64_t communicator_bytes = segments.communicatorBytes();
   StepRunner runner(options.directory, executor_options);
   const Program& program = runner.main().program();
   if (program.rank != options.rank) {
@@ -204,6 +205,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   });
   link.send("loaded", {{"arena_bytes", runner.arenaBytes()},
                        {"constant_bytes", runner.constantBytes()},
+                       {"communicator_bytes", communicator_bytes},
                        {"memory", memoryJson(runner.main().memory().parts)}});
   while (true) {
     const ControlMessage command = link.next();

@@ -46,10 +46,22 @@ namespace {
 
 const ClusterNode& nodeAt(const Cluster& cluster, int node) { return cluster.nodes[static_cast<size_t>(node)]; }
 
-// How many of these devices each node has.
-std::map<int, int> devicesByNode(const Cluster& cluster, const std::vector<int>& devices) {
+// Of every device; Cluster::nodeOf goes through all nodes.
+std::vector<int> nodesOf(const Cluster& cluster, const std::vector<int>& devices) {
+  std::vector<int> begins(1);
+  for (const ClusterNode& node : cluster.nodes) begins.push_back(begins.back() + node.devices);
+  std::vector<int> nodes;
+  for (int device : devices) {
+    PIPESHARD_CHECK(device >= 0 && device < begins.back(), "the cluster {} has no device {}", cluster.name, device);
+    nodes.push_back(static_cast<int>(std::upper_bound(begins.begin(), begins.end(), device) - begins.begin()) - 1);
+  }
+  return nodes;
+}
+
+// How many devices each node has.
+std::map<int, int> countNodes(const std::vector<int>& nodes) {
   std::map<int, int> count;
-  for (int device : devices) ++count[cluster.nodeOf(device)];
+  for (int node : nodes) ++count[node];
   return count;
 }
 
@@ -96,13 +108,13 @@ class SlowestLink {
 // Of one mesh axis: its groups, and what they do in the nodes.
 class AxisGroups {
  public:
-  AxisGroups(const Cluster& cluster, const std::vector<int>& devices, const LogicalMesh& mesh, int axis)
+  AxisGroups(const Cluster& cluster, const std::vector<int>& nodes, const LogicalMesh& mesh, int axis)
       : cluster_(cluster), size_(mesh.axisSize(axis)) {
     for (int place = 0; place < mesh.deviceCount(); ++place) {
       if (mesh.coordinate(place, axis) != 0) continue;
       std::vector<int> group;
-      for (int member : mesh.lineOf(place, axis)) group.push_back(devices[static_cast<size_t>(member)]);
-      addGroup(devicesByNode(cluster, group));
+      for (int member : mesh.lineOf(place, axis)) group.push_back(nodes[static_cast<size_t>(member)]);
+      addGroup(countNodes(group));
     }
   }
 
@@ -154,7 +166,7 @@ class AxisGroups {
 // Of each of the devices that send, or receive, through their nodes' NICs: the least.
 LinkCost nicShare(const Cluster& cluster, const std::vector<int>& devices) {
   SlowestLink slowest;
-  for (const auto& [index, count] : devicesByNode(cluster, devices)) {
+  for (const auto& [index, count] : countNodes(nodesOf(cluster, devices))) {
     const ClusterNode& node = nodeAt(cluster, index);
     const double part = std::min(1.0, static_cast<double>(node.nics) / count);
     slowest.add(node.nic, part, part);
@@ -172,9 +184,11 @@ int64_t linkTime(const LinkCost& link, double bytes) {
 CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, const LogicalMesh& mesh) {
   PIPESHARD_CHECK(std::ssize(devices) == mesh.deviceCount(), "{} devices for mesh {}", devices.size(), printMesh(mesh));
   CostModel model;
+  const std::vector<int> nodes = nodesOf(cluster, devices);
   std::vector<int> kinds;
-  for (const auto& [index, count] : devicesByNode(cluster, devices)) {
+  for (const auto& [index, count] : countNodes(nodes)) {
     const ClusterNode& node = nodeAt(cluster, index);
+    model.busy = model.busy || node.devices > 1;
     if (node.cores > 0) model.devices_per_core = std::max(model.devices_per_core, static_cast<double>(node.devices) / node.cores);
     const bool is_new = std::find(kinds.begin(), kinds.end(), node.kind) == kinds.end();
     if (is_new && cluster.kinds[static_cast<size_t>(node.kind)].isKnown()) kinds.push_back(node.kind);
@@ -182,9 +196,11 @@ CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, c
   if (!kinds.empty()) {
     auto known = std::make_shared<std::vector<DeviceKind>>();
     for (int kind : kinds) known->push_back(cluster.kinds[static_cast<size_t>(kind)]);
+    model.times = kinds.size() == 1 ? known->front().measured : nullptr;
     model.kinds = std::move(known);
   }
-  for (int axis = 0; axis < mesh.rank(); ++axis) model.links.push_back(AxisGroups(cluster, devices, mesh, axis).link());
+  model.one_node = countNodes(nodes).size() == 1;
+  for (int axis = 0; axis < mesh.rank(); ++axis) model.links.push_back(AxisGroups(cluster, nodes, mesh, axis).link());
   return model;
 }
 
@@ -218,10 +234,19 @@ LinkCost receivingSide(const LinkCost& between) {
   return link;
 }
 
+CostModel groupModel(const CostModel& model, int group) {
+  CostModel result = model;
+  if (model.links.size() > 1) result.links = {model.links.at(static_cast<size_t>(group))};
+  return result;
+}
+
 int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, CollectiveKind kind, int mesh_axis, int64_t bytes) {
   const int64_t devices = mesh.axisSize(mesh_axis);
   if (devices == 1) return 0;
   PIPESHARD_CHECK(model.links.size() == mesh.shape.size(), "{} links for mesh {}", model.links.size(), printMesh(mesh));
+  if (model.times && model.one_node) {
+    if (const auto measured = model.times->collectiveTime(collectiveName(kind), devices, bytes)) return *measured;
+  }
   const LinkCost& link = model.links[static_cast<size_t>(mesh_axis)];
   const int64_t share = bytes - bytes / devices;  // (n-1)/n, rounded up
   const int64_t travelling = kind == CollectiveKind::kAllReduce ? 2 * share : share;

@@ -52,7 +52,8 @@ struct CostModel {
   double devices_per_core = 1;  // more than 1: they wait for each other
   // Measured operators (ir/profile.h), used where they know a node's; nullptr: none.
   std::shared_ptr<const OperatorTimes> times = nullptr;
-  bool busy = false;  // the node's other devices work meanwhile
+  bool busy = false;      // the node's other devices work meanwhile
+  bool one_node = false;  // all links are inside a node: measured collectives count
 
   // The same link along every axis. Until there are profiles of machines: two processes of one computer (benchmarks/README.md).
   static CostModel uniform(const LogicalMesh& mesh, LinkCost link = {});
@@ -76,6 +77,9 @@ LinkCost receivingSide(const LinkCost& between);
 
 // Of so many bytes that travel over a link.
 int64_t linkTime(const LinkCost& link, double bytes);
+
+// Of one group of a program's: `model` has one link for all of them, or one for each.
+CostModel groupModel(const CostModel& model, int group);
 
 // `bytes`: B. 0 over a mesh axis of one device.
 int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, CollectiveKind kind, int mesh_axis, int64_t bytes);

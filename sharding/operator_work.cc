@@ -70,7 +70,7 @@ int64_t nodeTime(const CostModel& model, const Graph& graph, const Node& node, c
   if (rule && rule->flops == 0) return 0;
   if (model.times) {
     const std::optional<int64_t> measured = model.times->operatorTime(operatorWork(graph, node, rule, work, factor_sizes), model.busy);
-    if (measured) return *measured;
+    if (measured) return std::llround(static_cast<double>(*measured) * model.devices_per_core);
   }
   return computeCost(model, work);
 }

@@ -59,7 +59,7 @@ struct WorkPart {
   int64_t exchange = 0;  // nanoseconds
   int64_t bytes = 0;     // of the collective
 };
-// group_sizes[g]: the members of group g. A group's link is the model's first.
+// group_sizes[g]: the members of group g. The model's links: groupModel.
 std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& group_sizes, const CostModel& model);
 
 }  // namespace pipeshard

@@ -75,8 +75,6 @@ WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroup
 }
 
 std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& group_sizes, const CostModel& model) {
-  CostModel link = model;
-  link.links.resize(1);
   std::vector<WorkPart> parts(1);
   for (const Node& node : local.nodes) {
     if (const auto kind = collectiveKind(node)) {
@@ -84,7 +82,7 @@ std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& grou
       part.group = static_cast<int>(node.intAttribute("group", -1));
       PIPESHARD_CHECK(part.group >= 0 && part.group < std::ssize(group_sizes), "{} has a group that does not exist", describeNode(node));
       part.bytes = collectiveBytes(*kind, local.bytes(node.inputs[0]), local.bytes(node.outputs[0]));
-      part.exchange = collectiveCost(link, {{group_sizes[static_cast<size_t>(part.group)]}}, *kind, 0, part.bytes);
+      part.exchange = collectiveCost(groupModel(model, part.group), {{group_sizes[static_cast<size_t>(part.group)]}}, *kind, 0, part.bytes);
       parts.emplace_back();
     } else if (!isPlacing(node)) {
       const std::optional<FactorRule> rule = factorRule(local, node);

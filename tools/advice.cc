@@ -8,7 +8,7 @@
 
 #include "ir/error.h"
 #include "tools/console.h"
-#include "tools/training_step.h"
+#include "tools/memory_shortage.h"
 
 namespace pipeshard {
 namespace {
@@ -36,6 +36,7 @@ class Adviser {
 
   // The end of the message; nothing where the plan cannot be made with any memory.
   std::optional<std::string> advice() {
+    if (request_.partition.stages == kSearched) return searchedAdvice();
     PlanRequest unlimited = request_;
     unlimited.partition.sharding.memory_bytes = kUnlimited;
     const std::optional<PlannedTraining> free = plan(unlimited);
@@ -58,12 +59,24 @@ class Adviser {
       if (!microbatches.empty()) together.push_back(microbatches.back());
       if (together.size() > 1) firstThatFits("several together", {joined(together)});
     }
+    return text();
+  }
+
+ private:
+  // The search has tried what it may choose itself, and has said how much memory would do.
+  std::optional<std::string> searchedAdvice() {
+    const Change microbatches = {"without --microbatches", [](PlanRequest& request) { request.microbatches = 0; }};
+    if (request_.microbatches > 0) firstThatFits("", {microbatches});
+    firstThatFits("more devices", moreDevices());
+    return text();
+  }
+
+  std::string text() const {
     std::string text = lines_.empty() ? "" : fmt::format("\n  what would fit (each was tried):\n    {}", fmt::join(lines_, "\n    "));
     if (!failed_.empty()) text += fmt::format("\n  what would not: {}", fmt::join(failed_, ", "));
     return text;
   }
 
- private:
   std::optional<PlannedTraining> plan(const PlanRequest& request) const {
     try {
       return planTraining(request, [](const std::string&) {});
@@ -186,9 +199,9 @@ class Adviser {
 
 }  // namespace
 
-PlannedTraining planOrAdvise(const PlanRequest& request, const ProgressCallback& progress) {
+PlannedTraining planOrAdvise(const PlanRequest& request, const ProgressCallback& progress, Interruption* interruption) {
   try {
-    return planTraining(request, progress);
+    return planTraining(request, progress, interruption);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kOutOfMemory) throw;
     const std::optional<std::string> advice = Adviser(request, progress).advice();

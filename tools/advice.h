@@ -9,6 +9,6 @@ namespace pipeshard {
 // feasible, with everything else as asked: memory per device, microbatches, recomputation, sharing parameters (zero3) or choosing freely
 // (auto), devices; or, where none of these alone is enough, several together. Each was planned to the end, so what is listed works.
 // What the plan would need of a device is said of each. Limits are counted trials, never the clock.
-PlannedTraining planOrAdvise(const PlanRequest& request, const ProgressCallback& progress);
+PlannedTraining planOrAdvise(const PlanRequest& request, const ProgressCallback& progress, Interruption* interruption = nullptr);
 
 }  // namespace pipeshard

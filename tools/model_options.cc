@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "ir/error.h"
+#include "tools/cluster_option.h"
 #include "tools/option_checks.h"
 
 namespace pipeshard {
@@ -43,7 +44,12 @@ void addModelOptions(CLI::App& command, PlanRequest& request) {
 
 void addPlanOptions(CLI::App& command, PlanRequest& request) {
   addModelOptions(command, request);
-  command.add_option("--cluster", request.cluster, "Nodes x devices per node, e.g. 1x4")->type_name("NxD")->capture_default_str();
+  command.add_option("--cluster", request.cluster, clusterHelp())->type_name("NxD|PRESET[:N]|this|FILE")->capture_default_str();
+  command
+      .add_option("--profile", request.profile,
+                  "What operators and links take, as `pipeshard profile` has measured them: a FILE, or off\n"
+                  "(default: this machine's, if there is one; for clusters that say nothing of their devices)")
+      ->type_name("FILE|off");
   command
       .add_option("--stages", request.partition.stages,
                   "auto (stages, their devices and meshes, schedule, microbatches and recomputation are\n"
@@ -52,6 +58,16 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
                   "devices each, sharded as Megatron does; V of them on each with interleaving) or a stage FILE (below)")
       ->type_name("auto|per-device|uniform:K|megatron:DP,TP,PP|FILE")
       ->capture_default_str();
+  command
+      .add_option("--submeshes", request.submeshes,
+                  "Which submeshes --stages auto may give a stage: all, power-of-two, small-power-of-two (at most 4 nodes)")
+      ->type_name("WHICH")
+      ->capture_default_str();
+  command
+      .add_option("--logical-meshes", request.logical_meshes,
+                  "Which logical meshes --stages auto may try on them: all, single-node-model-parallel, same-as-physical,\n"
+                  "data-parallel-only, model-parallel-only (default: those of the method)")
+      ->type_name("WHICH");
   command
       .add_option("--stage-devices", request.partition.stage_devices,
                   "How many devices each stage has, e.g. 1,3: the batch is cut over the three of the second")
@@ -95,7 +111,10 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
           "Memory of each device, e.g. 16GB (default: as the cluster says; of NxD no limit)")
       ->type_name("BYTES");
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
-  command.add_option("--schedule", request.partition.schedule, scheduleHelp())->type_name("NAME[:OPTIONS]")->capture_default_str();
+  command.add_option("--schedule", request.partition.schedule, scheduleHelp())
+      ->type_name("NAME[:OPTIONS]")
+      ->each([&request](const std::string&) { request.schedule_given = true; })
+      ->capture_default_str();
   command
       .add_option("--window", request.partition.window,
                   "Updates in a step of an asynchronous schedule (pipedream...): the pipeline drains once per step\n(default: 8)")
@@ -106,6 +125,7 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
                   "never; always: a backward pass runs its stage's forward pass again, instead of keeping what it made;\n"
                   "except-last: so for all microbatches but the last; or by stage: 0:always,2:except-last")
       ->type_name("WHEN")
+      ->each([&request](const std::string&) { request.recomputation_given = true; })
       ->capture_default_str();
   command
       .add_option("--last-batch", request.last_batch,

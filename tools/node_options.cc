@@ -43,17 +43,19 @@ std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Clu
     return nullptr;
   }
   if (options.launched_nodes > 0 && options.launched_nodes != cluster.nodeCount()) {
-    fail(ErrorCode::kConfiguration, "{} node daemons were launched, but the plan is for a cluster of {} nodes; plan with --cluster {}x{}",
-         options.launched_nodes, cluster.nodeCount(), options.launched_nodes, cluster.devicesPerNode());
+    fail(ErrorCode::kConfiguration, "{} node daemons were launched, but the plan is for a cluster of {} nodes; plan with --cluster {}",
+         options.launched_nodes, cluster.nodeCount(),
+         cluster.isUniform() ? fmt::format("{}x{}", options.launched_nodes, cluster.devicesPerNode()) : "FILE of so many nodes");
   }
   NodePoolOptions pool_options = options.pool;
   pool_options.listen = options.listen;
   pool_options.count = cluster.nodeCount();
   auto pool = std::make_unique<NodePool>(pool_options);
   const int ranks = countRanks(job.plan_directory);
-  for (int rank = 0; rank < ranks; ++rank) job.node_of_rank.push_back(rank / cluster.devicesPerNode());
+  for (int rank = 0; rank < ranks; ++rank) job.node_of_rank.push_back(cluster.nodeOf(rank));
   job.nodes = pool.get();
-  fmt::print(stderr, "waiting for {} node{}; start on each host: {}\n", cluster.nodeCount(), cluster.nodeCount() == 1 ? "" : "s", pool->joinCommand());
+  fmt::print(stderr, "waiting for {} node{}; start on each host: {}\n", cluster.nodeCount(), cluster.nodeCount() == 1 ? "" : "s",
+             pool->joinCommand());
   return pool;
 }
 

@@ -22,7 +22,7 @@ struct ListenOptions {
 void addListenOptions(CLI::App& command, ListenOptions& options);
 
 // With --listen: listens, says on standard error what to start on the hosts, and has `job` use it; nullptr without. Ranks are placed as
-// the plan's cluster says: devices_per_node of them on each node.
+// the plan's cluster says: each node has as many as the cluster has devices there.
 std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job);
 
 // A line on standard error for every node that joins, and for notices.

@@ -13,8 +13,10 @@
 #include "tools/console.h"
 #include "tools/plan_diff.h"
 #include "tools/planning.h"
+#include "tools/planning_signals.h"
 #include "tools/replay.h"
 #include "tools/report_files.h"
+#include "tools/search_tables.h"
 #include "tools/sharding_tables.h"
 
 namespace pipeshard {
@@ -44,19 +46,20 @@ struct PlanCommand {
   int makePlan() const {
     PlannedTraining planned;
     {
-      SignalWatch signals;  // a half-written folder is removed before the command ends
+      SignalWatch watch;  // a half-written folder is removed before the command ends
+      PlanningSignals signals(watch);
       Progress progress;
       const auto show = [&](const std::string& phase) {
-        if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
+        signals.check();
         progress.phase(phase);
       };
-      planned = planOrAdvise(request, show);
+      planned = planOrAdvise(request, show, &signals.interruption());
       show("writing " + output);
       writePlanDirectory(planned, output);
       writeReport(output);
     }
     for (const StageCombinations& stage : planned.combinations) fmt::print("{}\n", combinationTable(stage, kMostCombinations));
-    fmt::print("{}", printPlan(planned.plan));
+    fmt::print("{}{}", printPlan(planned.plan), searchTables(planned.plan, false));
     fmt::print("written to {} (report.html shows it); `pipeshard validate {}` runs it\n", output, output);
     if (!json.empty()) writeOutputFile(json, planToJson(planned.plan));
     return 0;

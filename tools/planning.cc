@@ -1,6 +1,7 @@
 #include "tools/planning.h"
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -13,8 +14,13 @@
 #include "onnx_import/reader.h"
 #include "partition/megatron_grid.h"
 #include "runtime/executor.h"
+#include "runtime/job.h"
 #include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
+#include "tools/cluster_option.h"
+#include "tools/memory_shortage.h"
+#include "tools/profile_store.h"
+#include "tools/stage_search.h"
 #include "tools/training_step.h"
 
 namespace pipeshard {
@@ -69,7 +75,7 @@ void decideMicrobatches(const PlanRequest& request, const Graph& graph, const As
     fail(ErrorCode::kConfiguration, "a batch of {} ({}) cannot be cut into {} microbatches; choose at most {}", model.batch,
          model.batch_dimension, model.microbatches, model.batch);
   }
-  if (request.microbatches == 0)
+  if (request.microbatches == 0 && request.partition.stages != kSearched)
     model.notes.push_back(fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
 }
 
@@ -138,7 +144,6 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
   plan.loss = request.loss.empty() ? model.graph.value(model.loss).name : request.loss;
   plan.optimizer = optimizerToString(optimizer);
   plan.precision = parsePrecision(request.precision);
-  plan.cluster = parseCluster(request.cluster);
   plan.microbatches = model.microbatches;
   plan.bucket_bytes = request.bucket_bytes;
   plan.schedule = request.partition.schedule;
@@ -197,11 +202,6 @@ void useFileShardings(const ForwardModel& model, ShardingRequest& request, std::
 
 }  // namespace
 
-int64_t plannedMemory(const RankProgram& rank) {
-  const Executor executor({rank.program, rank.subgraphs, ""}, {});
-  return executor.memory().total_bytes + executor.constantBytes();
-}
-
 namespace {
 
 bool isDataParallel(const Plan& plan) {
@@ -230,14 +230,15 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
   Plan& plan = planned.plan;
   TrainingGraph& training = planned.training;
   const Plan undecided = plan;
-  for (const bool cut : {model.microbatches > 1, true}) {
+  const bool first = options.chosen ? options.chosen->cut_batch : model.microbatches > 1;
+  for (const bool cut : {first, true}) {
     plan = undecided;
     const BatchCut batch{model.batch, model.microbatches, cut};
     training = trainingFamily(model, optimizer, batch).base();
     noteUnreachedParameters(training, plan);
     partitionTraining(training, options, plan);
     if (isDataParallel(plan)) refuseDataParallelism(model);
-    if (!cut && (isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, plan)))) continue;
+    if (!cut && !options.chosen && (isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, plan)))) continue;
     planned.combinations = shardStages(training, options.sharding, plan, progress);
     return batch;
   }
@@ -319,41 +320,6 @@ StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optim
   }
 }
 
-// The bytes of a device, as --memory says or else the cluster; 0: there is no limit.
-int64_t memoryOf(const PartitionOptions& options, int rank) {
-  const int64_t given = options.sharding.memory_bytes;
-  return given > 0 ? given : options.cluster.kindOf(rank).memory_bytes;
-}
-
-// Of all devices whose memory is known; 0: of none.
-int64_t smallestMemory(const Cluster& cluster) {
-  int64_t smallest = 0;
-  for (const ClusterNode& node : cluster.nodes) {
-    const int64_t bytes = cluster.kinds[static_cast<size_t>(node.kind)].memory_bytes;
-    if (bytes > 0 && (smallest == 0 || bytes < smallest)) smallest = bytes;
-  }
-  return smallest;
-}
-
-// The rank that needs most beyond what it has; with no limits none does.
-struct Shortage {
-  int rank = -1;
-  int64_t needed = 0;
-  int64_t room = 0;
-  int64_t excess() const { return needed - room; }
-};
-
-Shortage largestShortage(const PartitionOptions& options, const PlannedTraining& planned) {
-  Shortage worst;
-  for (size_t rank = 0; rank < planned.whole.ranks.size(); ++rank) {
-    const int64_t room = memoryOf(options, static_cast<int>(rank));
-    if (room == 0) continue;
-    const Shortage found = {static_cast<int>(rank), plannedMemory(planned.whole.ranks[rank]), room};
-    if (found.excess() > worst.excess()) worst = found;
-  }
-  return worst;
-}
-
 // Plans and emits. The solver's memory rows foresee; what a device needs is known when its memory is planned. If that is more than there
 // is, the solver gets so much less, and again, as long as some stage is sharded: else there is nothing to choose.
 BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer, PartitionOptions options,
@@ -363,7 +329,6 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
   const Plan undecided = planned.plan;
   const PartitionOptions asked = options;
   int64_t& limit = options.sharding.memory_bytes;
-  if (limit == 0) limit = smallestMemory(options.cluster);
   Shortage least;
   std::optional<Error> refused;  // what is foreseen may be more than what is needed: then a little more is tried
   for (int attempt = 0; attempt < (refused ? kAttemptsBeyond : kAttempts); ++attempt) {
@@ -385,7 +350,7 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
     for (StagePlan& stage : planned.plan.stages) {
       if (stage.sharding) stage.sharding->memory_limit = asked.sharding.memory_bytes;
     }
-    const Shortage shortage = largestShortage(asked, planned);
+    const Shortage shortage = largestShortage(asked, planned.whole);
     if (shortage.rank < 0) return batch;
     if (least.rank < 0 || shortage.excess() < least.excess()) least = shortage;
     limit -= std::max(shortage.excess(), limit / 100);
@@ -393,28 +358,78 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
   }
   if (refused) throw *refused;
   fail(ErrorCode::kOutOfMemory, "{}: device {} needs {} bytes at least, and has {}",
-       asked.sharding.memory_bytes > 0 ? fmt::format("--memory {}", asked.sharding.memory_bytes) : "--cluster " + request.cluster,
+       request.partition.sharding.memory_bytes > 0 ? fmt::format("--memory {}", asked.sharding.memory_bytes)
+                                                   : "--cluster " + request.cluster,
        least.rank, least.needed, least.room);
+}
+
+void setMicrobatches(int64_t microbatches, ForwardModel& model) {
+  const std::string loss = model.graph.value(model.loss).name;
+  model.microbatches = microbatches;
+  model.graph = model.prepared(TrainingFamily(model.batch, microbatches, nullptr).largestMicrobatch());
+  model.loss = findValue(model.graph, loss);
+}
+
+// The best plan of the search that can be made: what whole stages need is known only then.
+BatchCut planSearched(const PlanRequest& request, ForwardModel& model, const OptimizerSpec& optimizer, const PartitionOptions& options,
+                      const ProgressCallback& progress, Interruption& interruption, PlannedTraining& planned) {
+  interruption.searching = true;
+  StageSearchResult found = searchStages(request, model, optimizer, options, progress, &interruption.asked);
+  interruption.searching = false;
+  if (found.choices.empty()) throw JobInterrupted(SIGINT);
+  interruption.asked = false;
+  Plan undecided = planned.plan;
+  undecided.notes.insert(undecided.notes.end(), found.notes.begin(), found.notes.end());
+  for (size_t i = 0;; ++i) {
+    const StageChoice& choice = found.choices[i];
+    setMicrobatches(choice.microbatches, model);
+    planned.plan = undecided;
+    try {
+      const BatchCut batch = planWithinMemory(request, model, optimizer, choice.options, progress, planned);
+      found.record.chosen = i;
+      planned.plan.search = std::move(found.record);
+      return batch;
+    } catch (const Error& error) {
+      const bool other = error.code() == ErrorCode::kOutOfMemory || error.code() == ErrorCode::kConfiguration;
+      if (!other || i + 1 == found.choices.size()) throw;
+      undecided.notes.push_back(fmt::format("plan {} of the search cannot be made: {}", i + 1, error.message()));
+    }
+  }
 }
 
 }  // namespace
 
-PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& progress) {
+PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& progress, Interruption* interruption) {
   PlanRequest request = asked;
-  request.partition.cluster = parseCluster(request.cluster);
+  request.partition.cluster = readCluster(request.cluster);
   useMegatronGrid(request.partition);
+  if (request.partition.stages != kSearched && (request.submeshes != "all" || !request.logical_meshes.empty()))
+    fail(ErrorCode::kUsage, "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   PartitionOptions options = request.partition;
+  std::string profile_note;
+  const std::optional<StoredProfile> profile = chooseProfile(request.profile, &profile_note);
+  const bool measured = profile && applyProfile(options.cluster, *profile);
+  if (options.sharding.memory_bytes == 0) {
+    options.sharding.memory_bytes = leastMemory(options.cluster);
+    options.sharding.memory_by_cluster = true;
+  }
   ForwardModel model = loadForward(request, askedStages(options), progress);
   useFileShardings(model, options.sharding, model.notes);
   PlannedTraining planned;
   try {
     for (std::string& note : parameterNotes(model.graph)) model.notes.push_back(std::move(note));
+    if (!profile_note.empty()) model.notes.push_back(profile_note);
     planned.plan = describePlan(request, model, optimizer);
+    planned.plan.cluster = options.cluster;
+    if (measured) planned.plan.profile = profile->digest;
     requireParameters(model.graph);
     requireTrainableTypes(model.graph);
 
-    const BatchCut batch = planWithinMemory(request, model, optimizer, options, progress, planned);
+    Interruption none;
+    const BatchCut batch = options.stages == kSearched
+                               ? planSearched(request, model, optimizer, options, progress, interruption ? *interruption : none, planned)
+                               : planWithinMemory(request, model, optimizer, options, progress, planned);
     if (planned.plan.last_batch > 0) planned.last = emitLastBatch(model, optimizer, batch, planned.plan);
   } catch (Error& error) {
     throw error.addContext(request.model_path);

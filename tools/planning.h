@@ -1,6 +1,7 @@
 // Wires the rooms: from an .onnx file to a plan, the training graph and every rank's program.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -53,7 +54,14 @@ struct PlannedTraining {
   std::vector<StageCombinations> combinations;  // with --method exhaustive
 };
 
-PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress);
+// How a search for a plan is cut short: `asked` while `searching` means "the best so far".
+struct Interruption {
+  std::atomic<bool> asked = false;
+  std::atomic<bool> searching = false;
+};
+
+// Throws JobInterrupted where a search was interrupted before it had found a plan.
+PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress, Interruption* interruption = nullptr);
 
 // The plan directory of the design (section 5), plus reference/: the single-device program that `validate` compares with, and
 // weights.json (runtime/weight_check.h) for both.

@@ -1,6 +1,8 @@
 // `profile`: measures this machine once; `plan`, `simulate` and `validate` read the result.
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <thread>
 
@@ -13,11 +15,23 @@
 #include "tools/console.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
+#include "tools/profile_ladder.h"
 #include "tools/profile_samples.h"
 #include "tools/profile_store.h"
+#include "tools/sharding_tables.h"
 
 namespace pipeshard {
 namespace {
+
+constexpr const char* kFooter = R"(
+The profile is a readable JSON file (docs/profile.md). `plan`, `simulate` and `validate` read the default one when it is of this
+machine; --profile FILE takes another, --profile off none, and so does PIPESHARD_PROFILE=off in the environment. Let the machine
+be idle meanwhile: what else runs makes operators look slow.
+
+Examples:
+  pipeshard profile                                          all, in under two minutes
+  pipeshard profile --model gpt2.onnx --dim batch=32 --microbatches 8      and exactly what this model needs
+  pipeshard plan gpt2.onnx --dim batch=32 --cluster 1x2 -o gpt2.plan && pipeshard simulate gpt2.plan)";
 
 struct ProfileCommand {
   std::string output;
@@ -26,7 +40,6 @@ struct ProfileCommand {
   int threads = 1;
   int workers = 0;
   bool quick = false;
-  int64_t footprint = 0;
   PlanRequest request;
 
   int run() {
@@ -36,22 +49,64 @@ struct ProfileCommand {
     if (output.empty()) fail(ErrorCode::kUsage, "there is no home folder to keep the profile in; -o FILE says where to write it");
     Progress progress;
     ProfileSamples samples;
-    if (!model.empty()) addModel(samples, progress);
+    if (!model.empty()) {
+      addModel(samples, progress);
+    } else {
+      addLadder(samples, quick);
+    }
     Profile profile = known();
     const ProfilingOptions options = profilingOptions();
-    if (profile.memory.points.empty()) measureMachine(profile, options, progress);
+    if (model.empty() || profile.memory.points.empty()) measureMachine(profile, options, progress);
     const std::vector<OperatorTime> times = measureOperators(samples.samples(), options, [&](size_t done, size_t all) {
       progress.phase(fmt::format("measuring operators: {} of {}", done, all));
     });
+    if (model.empty() || profile.rates.empty()) profile.rates = samples.rates(times);
     mergePoints(profile, samples.points(times));
     writeProfile(profile, output);
     progress.clear();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    fmt::print("{} operators measured in {:.1f} s; {} points in {}\n", samples.size(), seconds, profile.points.size(), output);
+    show(profile, samples.points(times));
+    fmt::print("{} operators measured in {:.1f} s; {} has {} points, digest {}\n", samples.size(), seconds, output, profile.points.size(),
+               profileDigest(profile));
     return 0;
   }
 
  private:
+  // Of what was measured now: by operator, the range of times, and the best rates.
+  static void show(const Profile& profile, const std::vector<ProfilePoint>& points) {
+    struct Row {
+      int count = 0;
+      int64_t fastest = INT64_MAX, slowest = 0;
+      double flops = 0, bytes = 0, busy = 0;
+    };
+    std::map<std::string, Row> rows;
+    for (const ProfilePoint& point : points) {
+      Row& row = rows[point.work.op];
+      const auto ns = static_cast<double>(point.ns);
+      ++row.count;
+      row.fastest = std::min(row.fastest, point.ns);
+      row.slowest = std::max(row.slowest, point.ns);
+      row.flops = std::max(row.flops, static_cast<double>(point.work.flops) / ns);
+      row.bytes = std::max(row.bytes, static_cast<double>(point.work.bytes) / ns);
+      row.busy += point.busy_ns > 0 ? static_cast<double>(point.busy_ns) / ns : 1;
+    }
+    std::vector<std::vector<std::string>> table = {{"operator", "sizes", "fastest", "slowest", "best GFLOP/s", "best GB/s", "both busy"}};
+    for (const auto& [op, row] : rows) {
+      table.push_back({op, std::to_string(row.count), formatNanoseconds(row.fastest), formatNanoseconds(row.slowest),
+                       fmt::format("{:.1f}", row.flops), fmt::format("{:.1f}", row.bytes), fmt::format("x{:.2f}", row.busy / row.count)});
+    }
+    fmt::print("{}\n\n{}\n", printDevice(profile.device), formatTable(table));
+    const auto link = [](const char* name, const CostCurve& curve) {
+      if (curve.points.empty()) return;
+      const CostPoint& last = curve.points.back();
+      fmt::print("{:<24} {} for {} bytes, {:.2f} GB/s\n", name, formatNanoseconds(curve.points.front().ns), curve.points.front().amount,
+                 static_cast<double>(last.amount) / static_cast<double>(last.ns));
+    };
+    link("message inside a node", profile.inside);
+    link("message between nodes", profile.between);
+    for (const CollectiveCurve& curve : profile.collectives) link((curve.kind + " of two").c_str(), curve.ns);
+  }
+
   // What the file has already, of the same device.
   Profile known() const {
     Profile profile;
@@ -65,7 +120,6 @@ struct ProfileCommand {
     ProfilingOptions options;
     options.threads = threads;
     options.workers = workers > 0 ? workers : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / threads);
-    options.footprint_bytes = footprint;
     if (quick) options.budget_ns = 200'000;
     return options;
   }
@@ -96,7 +150,7 @@ struct ProfileCommand {
                            {"AllGather", 2, inside.all_gather},
                            {"ReduceScatter", 2, inside.reduce_scatter},
                            {"AllToAll", 2, inside.all_to_all}};
-    profile.between = measureBetween(std::min(most, int64_t{1} << 24)).send;
+    profile.between = measureBetween(std::min(most, int64_t{1} << 24));
     progress.phase("measuring memory");
     profile.memory = measureMemory(options);
   }
@@ -107,18 +161,22 @@ struct ProfileCommand {
 CommandFunction addProfileCommand(CLI::App& app) {
   auto command = std::make_shared<ProfileCommand>();
   CLI::App* sub = app.add_subcommand("profile", "Measure this machine's operators and links once; planning and simulation read the result");
-  sub->add_option("-o,--output", command->output, "The file to write, or to add to (default: " + defaultProfilePath() + ")")
+  sub->add_option("-o,--output", command->output,
+                  "The file to write, or to add to when it is of this device (default: pipeshard/profile.json in\n"
+                  "$XDG_CONFIG_HOME or ~/.config)")
       ->type_name("FILE");
   sub->add_option("--model", command->model,
-                  "Measure exactly the operators of this model's plan (the options below), or of a plan directory")
+                  "Measure exactly the operators of this model's plan, with the options of `plan` below, or those of a\n"
+                  "plan directory, instead of the general ladder of sizes")
       ->type_name("MODEL|DIR");
   sub->add_option("--threads", command->threads, "Threads of a worker")->check(positiveWhole(4096))->capture_default_str();
-  sub->add_option("--workers", command->workers, "Workers that are busy at once (default: the processors / --threads)")
+  sub->add_option("--workers", command->workers,
+                  "Workers that are busy at once, for the times of a busy machine (default: its processors / --threads)")
       ->check(positiveWhole(4096));
-  sub->add_option("--footprint", command->footprint, "Experimental");
-  sub->add_option("--device", command->device, "cpu")->type_name("cpu|cuda")->capture_default_str();
-  sub->add_flag("--quick", command->quick, "Less precise, in a few seconds");
+  sub->add_option("--device", command->device, "What to measure: cpu")->type_name("cpu")->capture_default_str();
+  sub->add_flag("--quick", command->quick, "Fewer and smaller sizes, less precisely, in some seconds");
   addPlanOptions(*sub, command->request);
+  sub->footer(kFooter);
   return [command] { return command->run(); };
 }
 

@@ -21,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kSource = "profile ";  // begins DeviceKind::source of what was measured
+
 // The first processor's lines of /proc/cpuinfo.
 std::map<std::string, std::string> processorFacts() {
   std::ifstream file("/proc/cpuinfo");
@@ -54,6 +56,16 @@ const char* instructionSet() {
     case kernels::SimdLevel::kBase: break;
   }
   return "base";
+}
+
+// Latency and bandwidth for those who want two numbers: of the smallest message, and of the largest beyond that.
+void useCurve(const CostCurve& curve, Link& link) {
+  if (curve.points.size() < 2) return;
+  const CostPoint& first = curve.points.front();
+  const CostPoint& last = curve.points.back();
+  link.measured = curve;
+  link.latency_ns = first.ns;
+  link.bytes_per_ns = static_cast<double>(last.amount - first.amount) / static_cast<double>(std::max<int64_t>(1, last.ns - first.ns));
 }
 
 std::string environmentOf(const char* name) {
@@ -98,6 +110,28 @@ void writeProfile(const Profile& profile, const std::string& path) {
   writeOutputFile(next, profileToJson(profile));
   fs::rename(next, path, error);
   if (error) fail(ErrorCode::kDiskFull, "{} cannot be written: {}", path, error.message());
+}
+
+bool applyProfile(Cluster& cluster, const StoredProfile& stored) {
+  const Profile& profile = stored.profile;
+  bool changed = false;
+  for (size_t k = 0; k < cluster.kinds.size(); ++k) {
+    DeviceKind& kind = cluster.kinds[k];
+    if (kind.isKnown() && !kind.source.starts_with(kSource)) continue;
+    kind.name = "cpu-core";
+    kind.memory = profile.memory;
+    kind.rates = profile.rates;
+    kind.source = fmt::format("{}{}: {}", kSource, stored.digest, printDevice(profile.device));
+    kind.measured = stored.times;
+    changed = true;
+    for (ClusterNode& node : cluster.nodes) {
+      if (node.kind != static_cast<int>(k)) continue;
+      node.cores = std::max(1, profile.device.processors / profile.device.threads);
+      useCurve(profile.inside, node.inside);
+      useCurve(profile.between, node.nic);
+    }
+  }
+  return changed;
 }
 
 std::optional<StoredProfile> chooseProfile(const std::string& asked, std::string* note) {

@@ -32,4 +32,8 @@ void writeProfile(const Profile& profile, const std::string& path);
 // it is there and of this machine. One that is not (another processor, another number of them) is passed over, and `note` says so.
 std::optional<StoredProfile> chooseProfile(const std::string& asked, std::string* note = nullptr);
 
+// The cluster's devices are those that were measured, where nothing is known of them: kinds with rates (presets, files) stay as they are,
+// but for those of an earlier profile, in a plan that was read back. Returns whether something changed.
+bool applyProfile(Cluster& cluster, const StoredProfile& profile);
+
 }  // namespace pipeshard

@@ -12,6 +12,7 @@
 #include "ir/error.h"
 #include "partition/check_plan.h"
 #include "partition/layers.h"
+#include "tools/memory_shortage.h"
 #include "tools/report_files.h"
 #include "tools/training_step.h"
 

@@ -58,13 +58,18 @@ std::string renderTiles(const Plan& plan, std::span<const Timeline> timelines) {
   return html + "</ul>\n";
 }
 
+// "2 nodes × 4 devices", and what they are.
+std::string clusterText(const Cluster& cluster) {
+  if (cluster != uniformCluster(cluster.nodeCount(), cluster.devicesPerNode())) return printCluster(cluster);
+  return fmt::format("{} × {}", plural(cluster.nodeCount(), "node"), plural(cluster.devicesPerNode(), "device"));
+}
+
 std::string renderFacts(const Plan& plan) {
-  std::vector<std::pair<std::string, std::string>> facts = {
-      {"Cluster", fmt::format("{} × {}", plural(plan.cluster.nodeCount(), "node"), plural(plan.cluster.devicesPerNode(), "device"))},
-      {"Schedule", plan.schedule},
-      {"Loss", plan.loss},
-      {"Optimizer", plan.optimizer},
-      {"Precision", std::string(dataTypeName(plan.precision))}};
+  std::vector<std::pair<std::string, std::string>> facts = {{"Cluster", clusterText(plan.cluster)},
+                                                            {"Schedule", plan.schedule},
+                                                            {"Loss", plan.loss},
+                                                            {"Optimizer", plan.optimizer},
+                                                            {"Precision", std::string(dataTypeName(plan.precision))}};
   for (const auto& [name, size] : plan.dimensions) {
     const bool cut = name == plan.batch_dimension && plan.microbatches > 1;
     facts.emplace_back(fmt::format("Dimension {}", name),
@@ -112,7 +117,7 @@ std::string planCommand(const Plan& plan) {
   add("--loss", plan.loss);
   add("--optimizer", plan.optimizer);
   add("--precision", std::string(dataTypeName(plan.precision)));
-  add("--cluster", fmt::format("{}x{}", plan.cluster.nodeCount(), plan.cluster.devicesPerNode()));
+  add("--cluster", plan.cluster.name);
   const std::vector<int> group_of_stage = deviceGroups(plan);
   std::vector<size_t> widths(
       plan.stages.empty() ? 0 : 1 + static_cast<size_t>(*std::max_element(group_of_stage.begin(), group_of_stage.end())));

@@ -163,8 +163,9 @@ std::string clusterSvg(const Plan& plan) {
     body += fmt::format("<rect class=\"box\" x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.0f}\" height=\"{:.0f}\" rx=\"8\"/>", x, y, node_width,
                         node_height);
     body += svgText(x + kPad, y + 17, "dim", fmt::format("node {}", node)) + "\n";
-    for (int d = 0; d < per_node; ++d) {
-      const int rank = node * per_node + d;
+    const int first = plan.cluster.firstDeviceOf(node);
+    for (int d = 0; d < plan.cluster.nodes[static_cast<size_t>(node)].devices; ++d) {
+      const int rank = first + d;
       const std::string& seat = texts[static_cast<size_t>(rank)];
       const double left = x + kPad + (d % per_row) * (kSeat + kPad);
       const double top = y + kTitle + (d / per_row) * (kSeatHeight + kPad);

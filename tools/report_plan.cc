@@ -64,6 +64,28 @@ std::string layersTable(const Plan& plan) {
                          : "");
 }
 
+// The best plans that a search has found.
+std::string searchTable(const Plan& plan) {
+  if (!plan.search || plan.search->alternatives.empty()) return "";
+  HtmlTable table{"Best plans found",
+                  {textCell(""), numberCell("Predicted step"), numberCell("Memory"), numberCell("Microbatches"), textCell("Schedule"),
+                   textCell("Layers of each stage, on how many devices")},
+                  {}};
+  for (size_t i = 0; i < plan.search->alternatives.size(); ++i) {
+    const SearchedPlan& other = plan.search->alternatives[i];
+    std::vector<std::string> stages;
+    for (const SearchedStage& stage : other.stages)
+      stages.push_back(fmt::format("{}–{} on {}", stage.first_layer, stage.last_layer, stage.nodes * stage.devices_per_node));
+    table.rows.push_back({textCell(i == plan.search->chosen ? "chosen" : ""),
+                          numberCell(fmt::format("{:.3f} ms", static_cast<double>(other.step_ns) / 1e6)),
+                          numberCell(formatBytes(other.memory_bytes)), numberCell(fmt::format("{}", other.microbatches)),
+                          textCell(other.schedule), textCell(fmt::format("{}", fmt::join(stages, ", ")))});
+  }
+  return fmt::format("<details><summary>The {} that the search found{}</summary>\n{}</details>\n",
+                     plural(std::ssize(plan.search->alternatives), "best plan"), plan.search->complete ? "" : " before it was cut short",
+                     renderTable(table));
+}
+
 std::string rankText(const std::vector<int>& devices) {
   if (devices.size() <= 8) return fmt::format("{}", fmt::join(devices, ", "));
   const bool consecutive = devices.back() - devices.front() + 1 == static_cast<int>(devices.size());
@@ -81,15 +103,18 @@ std::string renderCluster(const Plan& plan) {
   const std::vector<std::string> texts = seats(plan);
   const int devices = plan.cluster.deviceCount();
   const auto unused = std::count(texts.begin(), texts.end(), "");
-  std::string html = paragraph(fmt::format("{} of {}, {} in all.{}", plural(plan.cluster.nodeCount(), "node"),
-                                           plural(plan.cluster.devicesPerNode(), "device"), plural(devices, "rank"),
+  const int per_node = plan.cluster.devicesPerNode();
+  const bool equal = plan.cluster.nodeCount() * per_node == devices;
+  std::string html = paragraph(fmt::format("{} of {}{}, {} in all.{}", plural(plan.cluster.nodeCount(), "node"), equal ? "" : "up to ",
+                                           plural(per_node, "device"), plural(devices, "rank"),
                                            unused > 0 ? fmt::format(" {} of {} stay unused.", unused, plural(devices, "device")) : ""));
   html += "<div class=\"nodes\">\n";
   int shown = 0;
   for (int node = 0; node < plan.cluster.nodeCount() && node < kMostNodesShown && shown < kMostDevicesShown; ++node) {
     html += fmt::format("<div class=\"node\"><h3>node {}</h3><ul>", node);
-    for (int d = 0; d < plan.cluster.devicesPerNode() && shown < kMostDevicesShown; ++d, ++shown) {
-      const int rank = node * plan.cluster.devicesPerNode() + d;
+    const int first = plan.cluster.firstDeviceOf(node);
+    for (int d = 0; d < plan.cluster.nodes[static_cast<size_t>(node)].devices && shown < kMostDevicesShown; ++d, ++shown) {
+      const int rank = first + d;
       const std::string& seat = texts[static_cast<size_t>(rank)];
       html += seat.empty() ? fmt::format("<li class=\"idle\">rank {}<b>unused</b></li>", rank)
                            : fmt::format("<li>rank {}<b>{}</b></li>", rank, seat);
@@ -134,7 +159,7 @@ std::string renderStages(const Plan& plan) {
                      ribbon(plan, all) + renderTable(table) +
                      paragraph("FLOPs are of one microbatch. The bar compares a stage's forward (blue) and backward (green) work with the "
                                "busiest stage. In flight: microbatches whose activations are held at once, at most.") +
-                     layersTable(plan));
+                     layersTable(plan) + searchTable(plan));
 }
 
 }  // namespace pipeshard

@@ -102,7 +102,10 @@ struct RunCommand {
       if (!step.losses.empty()) document["steps"].back()["losses"] = step.losses;
     }
     for (const RankResult& rank : result.ranks) {
-      document["ranks"].push_back({{"arena_bytes", rank.arena_bytes}, {"peak_resident_bytes", rank.peak_resident_bytes}});
+      document["ranks"].push_back({{"arena_bytes", rank.arena_bytes},
+                                   {"constant_bytes", rank.constant_bytes},
+                                   {"communicator_bytes", rank.communicator_bytes},
+                                   {"peak_resident_bytes", rank.peak_resident_bytes}});
     }
     return document;
   }

@@ -139,21 +139,17 @@ CommandFunction addSimulateCommand(CLI::App& app) {
       ->type_name("F=..,I=..,W=..")
       ->capture_default_str()
       ->group(kBare);
-  sub->add_option("--device-gflops", command->plan.device_gflops, "GFLOP/s of a device")
+  sub->add_option("--device-gflops", command->plan.device_gflops, "GFLOP/s of a device (default: as the plan's cluster says)")
       ->check(numberFrom(1e-6, 1e9))
-      ->capture_default_str()
       ->group(kPlan);
-  sub->add_option("--device-gbytes", command->plan.device_gbytes, "GB/s of a device's memory")
+  sub->add_option("--device-gbytes", command->plan.device_gbytes, "GB/s of a device's memory (default: as the plan's cluster says)")
       ->check(numberFrom(1e-6, 1e9))
-      ->capture_default_str()
       ->group(kPlan);
-  sub->add_option("--link-gbytes", command->plan.link_gbytes, "GB/s of a link between two devices")
+  sub->add_option("--link-gbytes", command->plan.link_gbytes, "GB/s of a link between two devices (default: as the plan's cluster says)")
       ->check(numberFrom(1e-6, 1e9))
-      ->capture_default_str()
       ->group(kPlan);
-  sub->add_option("--link-us", command->plan.link_us, "Microseconds of latency of a message")
+  sub->add_option("--link-us", command->plan.link_us, "Microseconds of latency of a message (default: as the plan's cluster says)")
       ->check(numberFrom(0, 1e9))
-      ->capture_default_str()
       ->group(kPlan);
   sub->add_option("--profile", command->plan.profile,
                   "Durations of operators as `pipeshard profile` has measured them: a FILE, or off\n"

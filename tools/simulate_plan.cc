@@ -1,6 +1,7 @@
 // `simulate` of a plan directory: the programs that the runtime would run, with durations by the cost model.
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 #include "tools/program_costs.h"
 #include "tools/sharding_tables.h"
 #include "tools/simulation_report.h"
+#include "transport/shared_memory.h"
 
 namespace pipeshard {
 namespace {
@@ -24,19 +26,32 @@ struct SimulatedPlan {
   Plan plan;
   std::vector<Program> programs;
   ProgramSimulation simulation;
+  std::vector<int64_t> arena_bytes;  // by rank, as its worker will allocate
+  std::vector<int64_t> constant_bytes;
 };
+
+// As the plan's cluster says, but for what was asked for.
+CostModel modelOf(const PlanSimulationRequest& request, const Plan& plan, const Program& program, const std::optional<LinkCost>& link) {
+  CostModel model = rankModel(plan, program);
+  if (link) model.links = {*link};
+  if (!request.device_gflops && !request.device_gbytes) return model;
+  const CostModel usual;
+  model.kinds = nullptr;
+  model.times = nullptr;
+  model.flops_per_ns = request.device_gflops.value_or(usual.flops_per_ns);
+  model.bytes_per_ns = request.device_gbytes.value_or(usual.bytes_per_ns);
+  return model;
+}
 
 SimulatedPlan run(const PlanSimulationRequest& request) {
   SimulatedPlan result;
   result.plan = readPlanDirectory(request.directory);
-  CostModel model;
-  model.flops_per_ns = request.device_gflops;
-  model.bytes_per_ns = request.device_gbytes;
-  const LinkCost link = {static_cast<int64_t>(request.link_us * 1000), request.link_gbytes};
-  model.links = {link};
-  if (const std::optional<StoredProfile> profile = chooseProfile(request.profile)) {
-    model.times = profile->times;
-    model.busy = result.plan.cluster.devicesPerNode() > 1;
+  if (const std::optional<StoredProfile> profile = chooseProfile(request.profile)) applyProfile(result.plan.cluster, *profile);
+  std::optional<LinkCost> link;
+  if (request.link_us || request.link_gbytes) {
+    const LinkCost usual;
+    link = {request.link_us ? static_cast<int64_t>(*request.link_us * 1000) : usual.latency_ns,
+            request.link_gbytes.value_or(usual.bytes_per_ns)};
   }
   std::optional<MeasuredDurations> measured;
   if (!request.measured.empty()) measured = MeasuredDurations::read(request.measured);
@@ -46,7 +61,10 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
     const std::filesystem::path folder = std::filesystem::path(request.directory) / "ranks" / rankDirectoryName(rank);
     RankImage image = loadRank(folder.string());
     ranks = image.program.world_size;
-    costs.push_back(programCosts(image, model));
+    const Executor executor(image, {});  // plans the memory; nothing is allocated
+    result.arena_bytes.push_back(executor.memory().total_bytes);
+    result.constant_bytes.push_back(executor.constantBytes());
+    costs.push_back(programCosts(image, modelOf(request, result.plan, image.program, link), executor.accumulation()));
     const std::string missing = measured ? measured->apply(image.program, costs.back()) : "";
     if (!missing.empty()) {
       fail(ErrorCode::kConfiguration, "{}: has no pass like {} of rank {}; expected the trace of a plan with the same stages and schedule",
@@ -54,9 +72,12 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
     }
     result.programs.push_back(std::move(image.program));
   }
+  std::function<LinkCost(int, int)> link_between = [&](int from, int to) { return rankLink(result.plan, from, to); };
+  if (link) link_between = nullptr;
   result.simulation = simulatePrograms({.programs = result.programs,
                                         .costs = std::move(costs),
-                                        .link = link,
+                                        .link = link.value_or(LinkCost{}),
+                                        .link_between = link_between,
                                         .contention = !request.no_contention,
                                         .rendezvous = !request.eager});
   return result;
@@ -143,6 +164,17 @@ nlohmann::ordered_json jsonOf(const SimulatedPlan& simulated, const ScheduleOrde
   json["bubble_of_useful"] = simulation.bubbleOfUseful();
   json["bubble_of_span"] = simulation.bubbleOfSpan();
   json["peak_memory_bytes"] = simulation.peak_memory;
+  json["arena_bytes"] = simulated.arena_bytes;
+  json["constant_bytes"] = simulated.constant_bytes;
+  // Of each rank's node.
+  json["communicator_bytes"] = nlohmann::ordered_json::array();
+  const Cluster& cluster = simulated.plan.cluster;
+  const auto ranks = static_cast<int>(simulated.programs.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int first = cluster.firstDeviceOf(cluster.nodeOf(rank));
+    const int here = std::min(ranks - first, cluster.nodes[static_cast<size_t>(cluster.nodeOf(rank))].devices);
+    json["communicator_bytes"].push_back(SharedSegments::communicatorBytes(here));
+  }
   for (const std::vector<Action>& order : orders) {
     json["peak_activations"].push_back(peakActivationsOf(order));
     nlohmann::ordered_json texts = nlohmann::ordered_json::array();

@@ -1,6 +1,7 @@
 // What `simulate` shows, of a bare schedule and of a plan alike.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,10 +50,11 @@ SimulationReport simulateBare(const BareRequest& request);
 
 struct PlanSimulationRequest {
   std::string directory;
-  double device_gflops = 50;
-  double device_gbytes = 10;
-  double link_gbytes = 5;
-  double link_us = 5;
+  // Without them, what the plan's cluster says. A device rate that is given takes the place of all that is known of devices.
+  std::optional<double> device_gflops = std::nullopt;
+  std::optional<double> device_gbytes = std::nullopt;
+  std::optional<double> link_gbytes = std::nullopt;
+  std::optional<double> link_us = std::nullopt;
   std::string profile = {};   // as chooseProfile takes it
   std::string measured = {};  // a trace whose durations are taken; "": all by the cost model
   bool eager = false;

@@ -26,9 +26,6 @@ BatchCut batchCutOf(const Plan& plan, const ForwardModel& model, const Optimizer
 // The programs of all ranks, and of one device alone.
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch, Plan plan);
 
-// What the rank's worker will allocate: its arena (runtime/memory_plan.h) and constants.
-int64_t plannedMemory(const RankProgram& rank);
-
 // A sharded stage may cut the batch where a loss is a sum over it. Nothing is lost where it is not: the loss is computed whole; a note says
 // so.
 bool canSumOverBatch(const ForwardModel& model, const OptimizerSpec& optimizer, Plan& plan);

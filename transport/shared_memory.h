@@ -29,6 +29,10 @@ class SharedSegments {
 
   std::string describe() const;  // "control=5,arenas=6:7:8"
   int size() const;
+  // What mailboxes and flags of so many ranks take: one segment, mapped by all of them. Beside it there are only the arenas.
+  static int64_t communicatorBytes(int size);
+  // The same, as this segment has it.
+  int64_t communicatorBytes() const;
   int controlDescriptor() const;
   int arenaDescriptor(int rank) const;
 

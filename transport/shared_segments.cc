@@ -96,6 +96,13 @@ SharedSegments SharedSegments::create(int size) {
   return result;
 }
 
+int64_t SharedSegments::communicatorBytes(int size) { return static_cast<int64_t>(shm::controlBytes(static_cast<size_t>(size))); }
+
+int64_t SharedSegments::communicatorBytes() const {
+  struct stat status {};
+  return ::fstat(control_, &status) == 0 ? static_cast<int64_t>(status.st_size) : 0;
+}
+
 SharedSegments SharedSegments::inherit(const std::string& description) {
   SharedSegments parsed;
   size_t position = 0;

@@ -278,6 +278,21 @@ TEST(ParseCluster, RefusesAnythingElseAndShowsTheForm) {
   }
 }
 
+TEST(PlanJson, HoldsTheWholeClusterUnlessItIsTwoNumbers) {
+  Plan plan = examplePlan();
+  EXPECT_THAT(planToJson(plan), HasSubstr("\"devices_per_node\""));
+  for (const char* name : {"p3.16xlarge:2", "v100:4", "t4:2x4"}) {
+    plan.cluster = parseCluster(name);
+    const Plan read = planFromJson(planToJson(plan));
+    EXPECT_EQ(read.cluster, plan.cluster) << name;
+    EXPECT_EQ(planToJson(read), planToJson(plan)) << name;
+    EXPECT_THAT(printPlan(read), HasSubstr(std::string("cluster       ") + name));
+  }
+  plan.cluster.nodes[1].devices = 3;
+  plan.cluster.nodes[1].nic.measured = {{{0, 10'000}, {1 << 20, 300'000}}};
+  EXPECT_EQ(planFromJson(planToJson(plan)).cluster, plan.cluster);
+}
+
 TEST(PrintPlan, ShowsStagesAndNotes) {
   const std::string text = printPlan(examplePlan());
   EXPECT_THAT(text, HasSubstr("1f1b, 4 microbatches"));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/error.h"
+#include "tests/expect_error.h"
 
 namespace pipeshard {
 namespace {
@@ -66,6 +67,22 @@ TEST(StageFile, EndsStagesAtValues) {
   EXPECT_THAT(read.stages[0].mesh_shape, ElementsAre(1, 8));
   EXPECT_EQ(parse(file(R"({"until": "h0"}, {})")).stages[1].until, "");
   EXPECT_EQ(parse(file(R"({"submesh": [1, 4]})")).stages[0].until, "");  // one stage of everything
+}
+
+TEST(StageFile, PlacesSubmeshesOnUnequalNodes) {
+  Cluster cluster = uniformCluster(4, 2);
+  cluster.nodes[0].devices = 3;
+  cluster.nodes[3].devices = 1;  // 0..2, 3..4, 5..6, 7
+  const StageFile read =
+      parse(file(R"({"layer_count": 1, "submesh": [1, 3]}, {"layer_count": 1, "submesh": [2, 2]}, {"layer_count": 1})"), cluster);
+  EXPECT_THAT(read.stages[0].devices, ElementsAre(0, 1, 2));
+  EXPECT_THAT(read.stages[1].devices, ElementsAre(3, 4, 5, 6));
+  EXPECT_THAT(read.stages[2].devices, ElementsAre(7));
+  EXPECT_ERROR(parse(file(R"({"layer_count": 1, "submesh": [1, 2]}, {"layer_count": 1, "submesh": [1, 2]})"), cluster),
+               ErrorCode::kConfiguration, "the first device that is free is 2 of 0 to 7, with 3, 2, 2, 1 to a node");
+  EXPECT_ERROR(parse(file(R"({"layer_count": 1, "submesh": [2, 3]})"), cluster), ErrorCode::kConfiguration,
+               "[1, 1 to 3] inside a node, or [2 to 4, D] of whole nodes with D devices each, next to each other; they have 3, 2, 2, 1");
+  EXPECT_ERROR(parse(file(R"({"layer_count": 1, "submesh": [2, 2]})"), cluster), ErrorCode::kConfiguration, "a submesh that fits");
 }
 
 struct Malformed {

@@ -127,6 +127,33 @@ TEST_F(Nodes, ATraceHasTheRanksOfAllNodesOnOneClock) {
   expectNothingLeft();
 }
 
+int parentOf(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("PPid:")) return std::stoi(line.substr(5));
+  }
+  return -1;
+}
+
+TEST_F(Nodes, ARunPutsItsWorkersOnTheUnequalNodesOfItsCluster) {
+  const std::string file = folder_.file("lab.json");
+  writeFile(file, R"({"version": 1, "kinds": {"worker": {}}, "nodes": [{"kind": "worker"}, {"kind": "worker", "devices": 3}]})");
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/mlp.onnx", "--cluster", file, "--stages", "uniform:4", "--microbatches", "4", "-o", plan_});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  run_ = startRun();
+  first_ = startNode("node0", {"--index", "0"});
+  second_ = startNode("node1", {"--index", "1"});
+  ASSERT_TRUE(eventually([&] { return readFile(folder_.path() / "run.out").find("step") != std::string::npos; }, seconds(30)));
+  EXPECT_EQ(parentOf(workerOf(0)), first_.pid);
+  for (int rank = 1; rank < 4; ++rank) EXPECT_EQ(parentOf(workerOf(rank)), second_.pid) << rank;
+  ::kill(run_.pid, SIGTERM);
+  finish(run_);
+  finish(first_);
+  finish(second_);
+  expectNothingLeft();
+}
+
 TEST_F(Nodes, ValidatePassesWithDataParallelDevicesAcrossNodes) {
   const Process validate =
       start("validate", {"validate", "examples/gpt2.onnx", "--cluster", "2x2", "--stages", "uniform:2", "--stage-devices", "1,3",

@@ -1,0 +1,20 @@
+// What --cluster may be: NODESxDEVICES, a preset, "this" or a file (docs/clusters.md).
+#pragma once
+
+#include <string>
+
+#include "ir/cluster.h"
+
+namespace pipeshard {
+
+// "this" (or "this machine"): one node with a device for every core. A name with a slash or ".json", or of a file that exists: read. Else
+// parseCluster. Errors: kUsage, kMissingInput, and those of parseClusterFile.
+Cluster readCluster(const std::string& text);
+
+// The least memory that a device is known to have; 0: unknown.
+int64_t leastMemory(const Cluster& cluster);
+
+// For --help: the forms in a few lines.
+std::string clusterHelp();
+
+}  // namespace pipeshard
