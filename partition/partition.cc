@@ -16,6 +16,7 @@
 #include "ir/stage_file.h"
 #include "partition/balance.h"
 #include "partition/boundaries.h"
+#include "partition/check_plan.h"
 #include "partition/layers.h"
 #include "partition/modules.h"
 #include "partition/node_stages.h"
@@ -310,25 +311,22 @@ Choice decide(const PartitionOptions& options, const AskedSchedule& schedule, co
     plan.notes.push_back(fmt::format("{} stage(s), as --balance {} matches so many modules", count.stages, options.balance));
   }
   const Placement placement = placeInOrder(options, schedule, chain, count, plan);
-  Choice choice{balanceStages(chain, balance, placement.widths, options.layers), {}, {}, {}};
+  Choice choice{
+      balanceStages(chain, balance, placement.widths, options.layers, costModelOn(options.cluster, {0}, LogicalMesh{{1}})), {}, {}, {}};
   fillDevices(options, placement, choice);
   return choice;
 }
 
-std::string nodeLabel(const Node& node) { return node.name.empty() ? node.op_type : node.name; }
-
-void fillLayers(const Chain& chain, const std::vector<int64_t>& cuts, Plan& plan) {
+void fillLayers(const std::vector<int64_t>& cuts, Plan& plan) {
   plan.layers.clear();
   int64_t first = 0;
   for (int64_t last : cuts) {
-    const Graph& graph = chain.training.graph;
-    plan.layers.push_back({nodeLabel(graph.node(chain.nodes[static_cast<size_t>(first)])),
-                           nodeLabel(graph.node(chain.nodes[static_cast<size_t>(last)])), first, last, sumOver(chain.flops, first, last)});
+    plan.layers.push_back({"", "", first, last, 0});
     first = last + 1;
   }
 }
 
-void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
+void fillStages(const Choice& choice, Plan& plan) {
   const std::vector<int>& last_layers = choice.cuts.stage_ends;
   plan.stages.clear();
   int first_layer = 0;
@@ -339,18 +337,8 @@ void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
     stage.devices = choice.devices[s];
     stage.mesh_shape = choice.meshes[s];
     stage.sharding = choice.shardings[s];
-    const int64_t first = plan.layers[static_cast<size_t>(stage.first_layer)].first;
-    const int64_t last = plan.layers[static_cast<size_t>(stage.last_layer)].last;
-    stage.forward_flops = sumOver(chain.flops, first, last);
-    stage.backward_flops = sumOver(chain.backward_flops, first, last);
     plan.stages.push_back(std::move(stage));
     first_layer = last_layers[s] + 1;
-  }
-  const std::vector<std::vector<int>> readers = parameterReaders(chain.training, nodeStages(chain.training, plan));
-  for (size_t p = 0; p < readers.size(); ++p) {
-    for (int s : readers[p]) {
-      plan.stages[static_cast<size_t>(s)].parameter_bytes += chain.training.graph.bytes(chain.training.parameters[p].value);
-    }
   }
 }
 
@@ -397,13 +385,6 @@ void fillRecomputations(const std::string& text, Plan& plan) {
         colon != std::string_view::npos && error == std::errc() && end == entry.data() + colon && stage < plan.stages.size();
     if (!is_stage || !isMode(entry.substr(colon + 1)) || !seen.insert(stage).second) failHere(entry);
     plan.stages[stage].recomputation = entry.substr(colon + 1);
-  }
-}
-
-void fillPeaks(Plan& plan) {
-  const Schedule schedule = scheduleOf(plan);
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    plan.stages[s].peak_activations = peakActivations(schedule.orders[static_cast<size_t>(schedule.rank_of_stage[s])], static_cast<int>(s));
   }
 }
 
@@ -466,12 +447,12 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
   const AskedSchedule schedule = askSchedule(options.schedule);
   plan.updates_per_step = updatesPerStep(options, schedule);
   const Choice choice = decide(options, schedule, chain, plan);
-  fillLayers(chain, choice.cuts.layer_ends, plan);
-  fillStages(chain, choice, plan);
+  fillLayers(choice.cuts.layer_ends, plan);
+  fillStages(choice, plan);
   setSchedule(schedule, options.chosen ? options.chosen->schedule_costs : costsOf(chain), plan);
   fillRecomputations(options.recomputation, plan);
   for (size_t s = 0; options.chosen && s < plan.stages.size(); ++s) plan.stages[s].recomputation = options.chosen->stages[s].recomputation;
-  fillPeaks(plan);
+  fillNumbers(training, plan);
   noteUntrained(chain, plan);
 }
 

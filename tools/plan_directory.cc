@@ -14,7 +14,7 @@
 #include "runtime/weight_check.h"
 #include "tools/console.h"
 #include "tools/planning.h"
-#include "tools/report_files.h"
+#include "tools/replay.h"
 
 namespace pipeshard {
 namespace {
@@ -146,6 +146,7 @@ void writePlanDirectory(const PlannedTraining& planned, const std::string& direc
     if (!planned.whole.ranks.empty()) writePrograms(planned, built);
     writeModel(annotatedModel(planned), (built / "model.onnx").string());
     writeText(built / "plan.json", planToJson(planned.plan));
+    writeText(built / kMadeFromName, madeFrom(planned.plan));
     replaceDirectory(built, target);
   } catch (...) {
     std::error_code ignored;
@@ -157,14 +158,6 @@ void writePlanDirectory(const PlannedTraining& planned, const std::string& direc
 bool hasPrograms(const std::string& directory) {
   std::error_code ignored;
   return fs::exists(fs::path(directory) / "ranks", ignored);
-}
-
-void completePlanDirectory(const std::string& directory, const ProgressCallback& progress) {
-  if (hasPrograms(directory)) return;
-  const PlannedTraining planned = replayPlan(readPlanDirectory(directory), progress);
-  progress("writing " + directory);
-  writePlanDirectory(planned, directory);
-  writeReport(directory);
 }
 
 void requirePlanDirectory(const std::string& directory) {

@@ -12,12 +12,14 @@
 #include "ir/error.h"
 #include "onnx_import/prepare.h"
 #include "onnx_import/reader.h"
+#include "partition/megatron_grid.h"
 #include "partition/node_order.h"
 #include "runtime/executor.h"
 #include "runtime/job.h"
 #include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
 #include "tools/cluster_option.h"
+#include "tools/memory_shortage.h"
 #include "tools/profile_store.h"
 #include "tools/stage_search.h"
 #include "tools/step_programs.h"
@@ -197,11 +199,9 @@ void useFileShardings(const ForwardModel& model, ShardingRequest& request, std::
   notes.insert(notes.end(), model.file_shardings->notes.begin(), model.file_shardings->notes.end());
 }
 
-// What the rank's worker will allocate: its arena (runtime/memory_plan.h) and constants.
-int64_t plannedMemory(const RankProgram& rank) {
-  const Executor executor({rank.program, rank.subgraphs, ""}, {});
-  return executor.memory().total_bytes + executor.constantBytes();
-}
+}  // namespace
+
+namespace {
 
 bool isDataParallel(const Plan& plan) {
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1; });
@@ -279,59 +279,48 @@ void decideLastBatch(int64_t rows, Plan& plan) {
   plan.last_microbatches = std::min(plan.microbatches, rows / widest);
 }
 
-// Of the devices of sharded stages, the most that one needs.
-int64_t largestShardedMemory(const PlannedTraining& planned) {
-  int64_t needed = 0;
-  for (const StagePlan& stage : planned.plan.stages) {
-    if (!stage.sharding) continue;
-    for (int rank : stage.devices) needed = std::max(needed, plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)]));
-  }
-  return needed;
-}
-
-void setMemoryLimits(int64_t bytes, Plan& plan) {
-  for (StagePlan& stage : plan.stages) {
-    if (stage.sharding) stage.sharding->memory_limit = bytes;
-  }
-}
-
-// Plans and emits. The solver's memory rows foresee; what a device needs is known when its memory is planned. If that is more than
-// --memory, the solver gets so much less, and again.
+// Plans and emits. The solver's memory rows foresee; what a device needs is known when its memory is planned. If that is more than there
+// is, the solver gets so much less, and again, as long as some stage is sharded: else there is nothing to choose.
 BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer, PartitionOptions options,
                           const ProgressCallback& progress, PlannedTraining& planned) {
   constexpr int kAttempts = 8;
+  constexpr int kAttemptsBeyond = 3;
   const Plan undecided = planned.plan;
-  const int64_t room = options.sharding.memory_bytes;
+  const PartitionOptions asked = options;
   int64_t& limit = options.sharding.memory_bytes;
-  int64_t least = INT64_MAX;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  Shortage least;
+  std::optional<Error> refused;  // what is foreseen may be more than what is needed: then a little more is tried
+  for (int attempt = 0; attempt < (refused ? kAttemptsBeyond : kAttempts); ++attempt) {
     progress("building the training graph and partitioning");
     planned.plan = undecided;
     BatchCut batch;
     try {
       batch = partitionModel(model, optimizer, options, progress, planned);
     } catch (const Error& error) {
-      if (attempt == 0 || error.code() != ErrorCode::kOutOfMemory) throw;
-      break;
+      if (error.code() != ErrorCode::kOutOfMemory) throw;
+      if (attempt > 0) break;
+      refused = error;
+      limit += limit / 4;
+      continue;
     }
     decideLastBatch(lastBatchRows(request, model, planned.plan), planned.plan);
-    if (!request.programs) {
-      setMemoryLimits(room, planned.plan);
-      return batch;
+    for (StagePlan& stage : planned.plan.stages) {
+      if (stage.sharding) stage.sharding->memory_limit = asked.sharding.memory_bytes;
     }
+    if (!request.programs) return batch;
     progress("writing the programs of the ranks");
     planned.whole = emitStep(model, optimizer, batch, planned.plan);
-    const int64_t needed = room > 0 ? largestShardedMemory(planned) : 0;
-    setMemoryLimits(room, planned.plan);
-    if (needed <= room) return batch;
-    least = std::min(least, needed);
-    limit -= std::max(needed - room, limit / 100);
-    if (limit <= 0) break;
+    const Shortage shortage = largestShortage(asked, planned.whole);
+    if (shortage.rank < 0) return batch;
+    if (least.rank < 0 || shortage.excess() < least.excess()) least = shortage;
+    limit -= std::max(shortage.excess(), limit / 100);
+    if (limit <= 0 || !hasShardedStage(planned.plan)) break;
   }
-  fail(ErrorCode::kOutOfMemory,
-       "{} {}: the least that a device was made to need is {} bytes; allow more memory, more devices, or more microbatches "
-       "(--microbatches)",
-       options.sharding.memory_by_cluster ? "the memory of the cluster's devices," : "--memory", room, least);
+  if (refused) throw *refused;
+  fail(ErrorCode::kOutOfMemory, "{}: device {} needs {} bytes at least, and has {}",
+       request.partition.sharding.memory_bytes > 0 ? fmt::format("--memory {}", asked.sharding.memory_bytes)
+                                                   : "--cluster " + request.cluster,
+       least.rank, least.needed, least.room);
 }
 
 void setMicrobatches(int64_t microbatches, ForwardModel& model) {
@@ -370,10 +359,14 @@ BatchCut planSearched(const PlanRequest& request, ForwardModel& model, const Opt
 
 }  // namespace
 
-PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress, Interruption* interruption) {
+PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& progress, Interruption* interruption) {
+  PlanRequest request = asked;
+  request.partition.cluster = readCluster(request.cluster);
+  useMegatronGrid(request.partition);
+  if (request.partition.stages != kSearched && (request.submeshes != "all" || !request.logical_meshes.empty()))
+    fail(ErrorCode::kUsage, "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   PartitionOptions options = request.partition;
-  options.cluster = readCluster(request.cluster);
   std::string profile_note;
   const std::optional<StoredProfile> profile = chooseProfile(request.profile, &profile_note);
   const bool measured = profile && applyProfile(options.cluster, *profile);
@@ -404,9 +397,6 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
   return planned;
 }
 
-namespace {
-
-// What was asked for when the plan was made, as far as the training graph depends on it.
 PlanRequest requestOf(const Plan& plan) {
   PlanRequest request;
   request.model_path = plan.model_path;
@@ -423,47 +413,22 @@ PlanRequest requestOf(const Plan& plan) {
   return request;
 }
 
-// The model of a saved plan, as it was when the plan was made.
-struct PlannedModel {
-  PlannedModel(const Plan& plan, const ProgressCallback& progress)
-      : optimizer(parseOptimizer(plan.optimizer)), forward(loadForward(requestOf(plan), {}, progress)) {}
-
-  BatchCut batchOf(Plan plan) const {
-    const bool cut =
-        forward.microbatches > 1 || isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(forward, optimizer, plan));
-    return {forward.batch, forward.microbatches, cut};
-  }
-
-  OptimizerSpec optimizer;
-  ForwardModel forward;
-};
-
-}  // namespace
+BatchCut batchCutOf(const Plan& plan, const ForwardModel& model, const OptimizerSpec& optimizer) {
+  Plan noted = plan;
+  const bool cut = model.microbatches > 1 || isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, noted));
+  return {model.batch, model.microbatches, cut};
+}
 
 std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives, const ProgressCallback& progress) {
-  const PlannedModel model(plan, progress);
+  const PlanRequest request = requestOf(plan);
+  const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
+  const ForwardModel model = loadForward(request, {}, progress);
   try {
-    const TrainingFamily family = trainingFamily(model.forward, model.optimizer, model.batchOf(plan));
+    const TrainingFamily family = trainingFamily(model, optimizer, batchCutOf(plan, model, optimizer));
     return explainStages(family.base(), plan, alternatives, progress);
   } catch (Error& error) {
     throw error.addContext(plan.model_path);
   }
-}
-
-PlannedTraining replayPlan(const Plan& plan, const ProgressCallback& progress) {
-  const PlannedModel model(plan, progress);
-  PlannedTraining planned;
-  planned.plan = plan;
-  try {
-    const BatchCut batch = model.batchOf(plan);
-    planned.training = trainingFamily(model.forward, model.optimizer, batch).base();
-    progress("writing the programs of the ranks");
-    planned.whole = emitStep(model.forward, model.optimizer, batch, planned.plan);
-    if (plan.last_batch > 0) planned.last = emitLastBatch(model.forward, model.optimizer, batch, planned.plan);
-  } catch (Error& error) {
-    throw error.addContext(plan.model_path);
-  }
-  return planned;
 }
 
 std::vector<OperatorSupport> operatorSupport(const Graph& graph) {

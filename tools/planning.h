@@ -63,18 +63,14 @@ struct Interruption {
 // Throws JobInterrupted where a search was interrupted before it had found a plan.
 PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress, Interruption* interruption = nullptr);
 
-// The programs of a plan that has been made before, whose model must still be where it was. Nothing is solved again.
-PlannedTraining replayPlan(const Plan& plan, const ProgressCallback& progress);
-
 // The plan directory of the design (section 5), plus reference/: the single-device program that `validate` compares with, and
 // weights.json (runtime/weight_check.h) for both.
 // An existing plan directory is replaced; any other existing folder is refused (Error(kConfiguration)).
 // Without programs: plan.json and model.onnx alone.
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory);
 
-// A plan directory without programs gets them now (and its report); nothing is done to one that has them. Errors as replayPlan's.
+// Whether a plan directory has programs (tools/replay.h makes them where it has none).
 bool hasPrograms(const std::string& directory);
-void completePlanDirectory(const std::string& directory, const ProgressCallback& progress);
 
 // Error(kMissingInput) if there is no plan.json in it.
 void requirePlanDirectory(const std::string& directory);

@@ -14,6 +14,7 @@
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
+#include "tools/replay.h"
 #include "tools/trace_options.h"
 
 namespace pipeshard {
@@ -87,11 +88,11 @@ struct RunCommand {
     return 0;
   }
 
-  // Of a plan that was made without them.
+  // Of a plan that was made without them, or edited since.
   void makePrograms() const {
     SignalWatch signals;  // a half-written folder is removed before the command ends
     Progress progress;
-    completePlanDirectory(directory, [&](const std::string& phase) {
+    refreshEdited(directory, [&](const std::string& phase) {
       if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
       progress.phase(phase);
     });
