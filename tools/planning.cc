@@ -200,7 +200,9 @@ int64_t plannedMemory(const RankProgram& rank) {
   return executor.memory().total_bytes + executor.constantBytes();
 }
 
+// Rows of a microbatch are shared out.
 bool isDataParallel(const Plan& plan) {
+  if (devicesTakeTurns(plan)) return false;
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1; });
 }
 
