@@ -99,7 +99,7 @@ void fillNumbers(const TrainingGraph& training, Plan& plan) {
     const int64_t last = plan.layers.at(static_cast<size_t>(stage.last_layer)).last;
     stage.forward_flops = sumOver(chain.flops, first, last);
     stage.backward_flops = sumOver(chain.backward_flops, first, last);
-    stage.peak_activations = peakActivations(schedule.orders[static_cast<size_t>(schedule.rank_of_stage[s])], static_cast<int>(s));
+    stage.peak_activations = peakActivations(orderOfReplica(schedule, static_cast<int>(s), 0), static_cast<int>(s));
     stage.parameter_bytes = 0;
   }
   for (size_t p = 0; p < readers.size(); ++p) {

@@ -126,6 +126,7 @@ std::vector<int> givenWidths(const PartitionOptions& options, const AskedSchedul
     fail(ErrorCode::kConfiguration, "{}: found {} devices; expected at most {}, as the cluster has", subject, sum,
          options.cluster.deviceCount());
   }
+  if (schedule.turns()) return widths;
   for (int width : widths) checkDataAxis(subject, width, rows);
   return widths;
 }
@@ -137,8 +138,8 @@ std::vector<int> rankWidths(const PartitionOptions& options, const AskedSchedule
     fail(ErrorCode::kConfiguration, "{} {} need {}, the cluster has {}; ask for fewer stages or a larger cluster", ranks, unitsOf(schedule),
          counted(ranks, "device"), devices);
   }
-  const bool sharded = !options.sharding.method.empty();  // then rows are one axis among others
-  const int64_t rows = sharded ? devices : rowsOfMicrobatch(chain.training, plan);
+  const bool whole = !options.sharding.method.empty() || schedule.turns();  // then rows are one axis among others, or not cut
+  const int64_t rows = whole ? devices : rowsOfMicrobatch(chain.training, plan);
   if (!options.stage_devices.empty()) return givenWidths(options, schedule, ranks, rows);
   const int share = devices / ranks;
   const int width = static_cast<int>(std::min<int64_t>(share, std::max<int64_t>(1, rows)));
@@ -253,7 +254,7 @@ Cuts cutsOfValues(const StageFile& file, const Chain& chain) {
   return oneLayerPerStage(positions, chain);
 }
 
-Choice choiceOfFile(const PartitionOptions& options, const Chain& chain, const Plan& plan) {
+Choice choiceOfFile(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, const Plan& plan) {
   const StageFile file = readStageFile(options);
   if (!options.balance.empty() || !options.stage_devices.empty() || !options.boundaries.empty()) {
     const char* option = !options.balance.empty() ? "--balance" : !options.stage_devices.empty() ? "--stage-devices" : "--boundary";
@@ -269,7 +270,7 @@ Choice choiceOfFile(const PartitionOptions& options, const Chain& chain, const P
   } else {
     choice.cuts.layer_ends = formLayers(chain.flops, chain.cut_bytes, file.layers);
   }
-  const int64_t rows = rowsOfMicrobatch(chain.training, plan);
+  const int64_t rows = schedule.turns() ? INT32_MAX : rowsOfMicrobatch(chain.training, plan);
   for (size_t s = 0; s < file.stages.size(); ++s) {
     const StageSpec& stage = file.stages[s];
     const std::string& method = stage.undecided ? options.sharding.method : stage.method;
@@ -302,7 +303,7 @@ Choice choiceOfSearch(const ChosenStages& chosen) {
 Choice decide(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, Plan& plan) {
   if (options.chosen) return choiceOfSearch(*options.chosen);
   PIPESHARD_CHECK(options.stages != kSearched, "stages that a search chooses have not been chosen");
-  if (isStageFile(options.stages)) return choiceOfFile(options, chain, plan);
+  if (isStageFile(options.stages)) return choiceOfFile(options, schedule, chain, plan);
   if (!options.boundaries.empty()) return choiceOfBoundaries(options, schedule, chain, plan);
   const Balance balance = parseBalance(options.balance);
   const StageCount count = stageCount(options, chain, balance, schedule);
@@ -425,6 +426,10 @@ AskedStages askedStages(const PartitionOptions& options) {
   const StageCount given = givenCount(options, parseBalance(options.balance), schedule);
   asked.ranks = given.stages > 0 ? schedule.ranksFor(given.stages, given.subject) : devices;
   if (!options.sharding.method.empty()) return asked;
+  if (schedule.turns()) {  // then a microbatch is under way on every device
+    if (!options.stage_devices.empty()) asked.ranks = std::accumulate(options.stage_devices.begin(), options.stage_devices.end(), 0);
+    return asked;
+  }
   asked.widest = std::max(1, devices / asked.ranks);
   for (int width : options.stage_devices) asked.widest = std::max(asked.widest, width);
   return asked;
@@ -432,11 +437,22 @@ AskedStages askedStages(const PartitionOptions& options) {
 
 namespace {
 
+// Before the stages are known.
 int updatesPerStep(const PartitionOptions& options, const AskedSchedule& schedule) {
   if (!schedule.given && isAsynchronous(schedule.text)) return options.window > 0 ? options.window : kDefaultWindow;
   if (options.window == 0) return 1;
   fail(ErrorCode::kUsage, "--window {}: the schedule {} updates once per step; a window of several updates goes with pipedream schedules",
        options.window, options.schedule);
+}
+
+// Replicas that take minibatches in turn take equally many: a window that nobody asked for is rounded up.
+void fitWindow(const PartitionOptions& options, Plan& plan) {
+  int64_t together = 1;
+  for (const StagePlan& stage : plan.stages) together = std::lcm(together, int64_t{stage.mesh_shape.at(0)});
+  if (together == 1) return;
+  plan.notes.emplace_back(
+      "the devices of a stage take the microbatches in turn (option rows=1 of the schedule: they share the rows of each)");
+  if (options.window == 0) plan.updates_per_step = (plan.updates_per_step + together - 1) / together * together;
 }
 
 }  // namespace
@@ -449,6 +465,7 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
   const Choice choice = decide(options, schedule, chain, plan);
   fillLayers(choice.cuts.layer_ends, plan);
   fillStages(choice, plan);
+  if (schedule.turns()) fitWindow(options, plan);
   setSchedule(schedule, options.chosen ? options.chosen->schedule_costs : costsOf(chain), plan);
   fillRecomputations(options.recomputation, plan);
   for (size_t s = 0; options.chosen && s < plan.stages.size(); ++s) plan.stages[s].recomputation = options.chosen->stages[s].recomputation;

@@ -203,7 +203,9 @@ void useFileShardings(const ForwardModel& model, ShardingRequest& request, std::
 
 namespace {
 
+// Rows of a microbatch are shared out.
 bool isDataParallel(const Plan& plan) {
+  if (devicesTakeTurns(plan)) return false;
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1; });
 }
 
