@@ -405,7 +405,7 @@ PlanSearchResult searchPlans(const PlanSearchRequest& request) { return PlanSear
 
 LeastMemory leastMemory(const PlanSearchRequest& request) {
   LeastMemory least{INT64_MAX};
-  for (size_t count = request.first; count < request.microbatches.size(); ++count) {
+  for (const size_t count : std::set<size_t>{request.first, request.microbatches.size() - 1}) {
     CountedCosts counted;
     try {
       counted = request.costs(request.microbatches[count]);

@@ -68,11 +68,18 @@ void fillIndices(std::span<std::byte> bytes, int64_t below, std::mt19937& random
   }
 }
 
+// The step of an update: steps begin at 1.
+void fillCount(std::span<std::byte> content) {
+  constexpr int64_t kStep = 1;
+  std::memcpy(content.data(), &kStep, sizeof(kStep));
+}
+
 // A sample ready to run, with `copies` sets of tensors that take turns.
 class Runnable {
  public:
   Runnable(const OperatorSample& sample, const ProfilingOptions& options)
       : compiled_(sample.graph, "sample", options.kernels != nullptr ? *options.kernels : cpuKernels()) {
+    updates_ = std::any_of(sample.in_place.begin(), sample.in_place.end(), [](int input) { return input >= 0; });
     CompiledSubgraph::Aliasing aliasing;
     for (size_t i = 0; i < compiled_.inputCount(); ++i) aliasing.inputs.push_back(static_cast<int>(i));
     for (size_t o = 0; o < compiled_.outputCount(); ++o) {
@@ -128,7 +135,9 @@ class Runnable {
     switch (value.data_type) {
       case DataType::kFloat32: return fillNormal<float>(content, random_);
       case DataType::kFloat64: return fillNormal<double>(content, random_);
-      case DataType::kInt64: return fillIndices<int64_t>(content, smallestAxis(value), random_);
+      case DataType::kInt64:
+        if (updates_ && value.shape->empty()) return fillCount(content);
+        return fillIndices<int64_t>(content, smallestAxis(value), random_);
       case DataType::kInt32: return fillIndices<int32_t>(content, smallestAxis(value), random_);
       case DataType::kBool: return fillIndices<uint8_t>(content, 2, random_);
       default: return;  // zeros
@@ -152,6 +161,7 @@ class Runnable {
   size_t workspace_ = 0;
   std::vector<BoundRun> runs_;
   size_t next_ = 0;
+  bool updates_ = false;
   std::atomic<uint64_t> progress_{0};
   std::mt19937 random_{7};
 };

@@ -48,8 +48,8 @@ struct StepPrograms {
 
 struct PlannedTraining {
   Plan plan;
-  TrainingGraph training;  // of the largest microbatch
-  StepPrograms whole;
+  TrainingGraph training;                       // of the largest microbatch
+  StepPrograms whole;                           // no ranks: only a plan was asked for (PlanRequest::programs)
   std::optional<StepPrograms> last;             // of the shorter batch that ends an epoch
   std::vector<StageCombinations> combinations;  // with --method exhaustive
 };
@@ -66,7 +66,11 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
 // The plan directory of the design (section 5), plus reference/: the single-device program that `validate` compares with, and
 // weights.json (runtime/weight_check.h) for both.
 // An existing plan directory is replaced; any other existing folder is refused (Error(kConfiguration)).
+// Without programs: plan.json and model.onnx alone.
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory);
+
+// Whether a plan directory has programs (tools/replay.h makes them where it has none).
+bool hasPrograms(const std::string& directory);
 
 // Error(kMissingInput) if there is no plan.json in it.
 void requirePlanDirectory(const std::string& directory);

@@ -12,6 +12,7 @@
 #include "ir/error.h"
 #include "partition/layer_clustering.h"
 #include "partition/plan_search.h"
+#include "partition/search_limits.h"
 #include "partition/stage_costs.h"
 #include "runtime/job.h"
 #include "tools/console.h"
@@ -87,7 +88,12 @@ class Search {
     const auto behind = std::upper_bound(search.microbatches.begin(), search.microbatches.end(), usual);
     search.first = behind == search.microbatches.begin() ? 0 : static_cast<size_t>(behind - search.microbatches.begin()) - 1;
     // Stages of several devices train with synchronous schedules only.
-    if (asynchronous) search.allowed = [](const Submesh& submesh) { return submesh.deviceCount() == 1; };
+    search.allowed = allowedSubmeshes(request_.submeshes);
+    if (asynchronous) {
+      search.allowed = [given = search.allowed](const Submesh& submesh) {
+        return submesh.deviceCount() == 1 && (!given || given(submesh));
+      };
+    }
     search.threads = threads();
     search.interrupted = interrupted_;
     search.progress = progress_;
@@ -120,6 +126,7 @@ class Search {
         return submesh.deviceCount() == devices ? std::vector<std::vector<int>>{mesh} : std::vector<std::vector<int>>{};
       };
     }
+    if (!request_.logical_meshes.empty()) limitLogicalMeshes(request_.logical_meshes, costs);
     costs.recomputations = {"never", "always"};
     if (request_.recomputation_given) costs.recomputations = {options_.recomputation};
     costs.memory_bytes = options_.sharding.memory_bytes;

@@ -11,12 +11,14 @@
 #include "ir/error.h"
 #include "runtime/child_process.h"
 #include "runtime/validate.h"
+#include "tools/advice.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
 #include "tools/planning_signals.h"
+#include "tools/replay.h"
 #include "tools/report_files.h"
 #include "tools/trace_options.h"
 
@@ -162,20 +164,21 @@ struct ValidateCommand {
 
   // The plan directory to run: the given one, or one that is planned now (kept with -o).
   std::string preparePlan(const fs::path& scratch, SignalWatch& watch, Progress& progress) const {
-    if (fs::is_directory(request.model_path) && !request.model_path.ends_with(".onnx")) {
-      requirePlanDirectory(request.model_path);
-      refusePlanningOptions();
-      return fs::absolute(request.model_path).string();
-    }
-    std::string directory = output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
-    PlanRequest asked = request;
-    if (!job.data.end.drop_last) asked.data_path = job.data.path;
     PlanningSignals signals(watch);
     const auto show = [&](const std::string& phase) {
       signals.check();
       progress.phase(phase);
     };
-    writePlanDirectory(planTraining(asked, show, &signals.interruption()), directory);
+    if (fs::is_directory(request.model_path) && !request.model_path.ends_with(".onnx")) {
+      requirePlanDirectory(request.model_path);
+      refusePlanningOptions();
+      refreshEdited(request.model_path, show);
+      return fs::absolute(request.model_path).string();
+    }
+    std::string directory = output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
+    PlanRequest asked = request;
+    if (!job.data.end.drop_last) asked.data_path = job.data.path;
+    writePlanDirectory(planOrAdvise(asked, show, &signals.interruption()), directory);
     signals.check();
     return directory;
   }

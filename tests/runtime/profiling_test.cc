@@ -78,6 +78,23 @@ TEST(Profiling, RunsInPlace) {
   EXPECT_GT(measureOperators({&sample, 1}, quick())[0].ns, 0);
 }
 
+// Its first step is 1, whatever the smallest axis is.
+TEST(Profiling, UpdatesAreGivenAStep) {
+  OperatorSample sample;
+  Graph& graph = sample.graph;
+  graph.opset_imports = {{"", 18}, {"pipeshard", 1}};
+  GraphBuilder builder(graph);
+  for (int tensor = 0; tensor < 4; ++tensor) graph.inputs.push_back(builder.addValue("x", DataType::kFloat32, {1}));
+  graph.inputs.push_back(builder.addValue("step", DataType::kInt64, {}));
+  std::vector<ValueId> inputs = graph.inputs;
+  for (const double number : {1e-3, 0.9, 0.99, 1e-8, 0.01})
+    inputs.push_back(builder.addConstant("c", makeScalar(DataType::kFloat64, number)));
+  for (int tensor = 0; tensor < 3; ++tensor) graph.outputs.push_back(builder.addValue("y", DataType::kFloat32, {1}));
+  builder.addNode("pipeshard", "AdamW", inputs, graph.outputs);
+  sample.in_place = {0, 2, 3};
+  EXPECT_GT(measureOperators({&sample, 1}, quick())[0].ns, 0);
+}
+
 TEST(Profiling, CurvesOfLinksAndMemoryAscend) {
   const LinkTimes inside = measureInside(1 << 16);
   for (const CostCurve* curve : {&inside.send, &inside.all_reduce, &inside.all_gather, &inside.reduce_scatter, &inside.all_to_all}) {

@@ -78,6 +78,30 @@ TEST(SearchCommandTables, AreByteIdenticalFromAnyFolder) {
   EXPECT_EQ(plans[0], plans[1]);
 }
 
+// When the search is interrupted depends on the machine: some delay meets it at work.
+TEST(SearchCommandInterrupt, GivesTheBestSoFarMarkedAndItRuns) {
+  const TemporaryFolder folder;
+  for (const int milliseconds : {1000, 2000, 500, 1500, 3000, 250}) {
+    std::filesystem::remove_all(folder.file("plan"));
+    const pid_t pid = startPipeshard(
+        {"plan", "examples/gpt2.onnx", "--cluster", "1x8", "--dim", "batch=64", "--stages", "auto", "-o", folder.file("plan")},
+        folder.file("output"), folder.file("errors"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    kill(pid, SIGINT);
+    const CommandResult planned = finishPipeshard(pid, folder.file("output"), folder.file("errors"), std::chrono::seconds(60));
+    if (planned.exit_code != 0) {
+      EXPECT_FALSE(std::filesystem::exists(folder.file("plan"))) << planned.errors;  // too early, or when the plan was written
+      continue;
+    }
+    if (planOf(folder).at("search").at("complete")) continue;
+    EXPECT_THAT(planned.output, HasSubstr("which was cut short"));
+    const CommandResult validated = runPipeshard({"validate", folder.file("plan")});
+    EXPECT_EQ(validated.exit_code, 0) << validated.errors;
+    return;
+  }
+  GTEST_SKIP() << "no delay met the search at work on this machine";
+}
+
 TEST(SearchCommandErrors, NameTheOptionOrTheLeastMemory) {
   const TemporaryFolder folder;
   const auto run = [&](std::vector<std::string> more) {
