@@ -1,7 +1,6 @@
 #include "ir/json_reader.h"
 
 #include <algorithm>
-#include <set>
 
 #include <fmt/ranges.h>
 
@@ -19,23 +18,76 @@ std::string excerpt(const Json& json) {
   return text;
 }
 
+// Builds the document from a parser's events. (The library's own parser with a callback, which could look at keys too, searches an array
+// again from its beginning whenever an object in it ends.)
+class DocumentBuilder final : public nlohmann::json_sax<Json> {
+ public:
+  explicit DocumentBuilder(std::string_view what) : what_(what) {}
+  Json take() { return std::move(document_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t& value) override { return add(std::move(value)); }
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    const auto [entry, is_new] = open_.back()->get_ref<Json::object_t&>().emplace(name, Json());
+    if (!is_new) fail(ErrorCode::kConfiguration, "{}: key {} appears twice in one object; keep one of them", what_, excerpt(Json(name)));
+    member_ = &entry->second;
+    return true;
+  }
+
+  bool parse_error(size_t, const std::string&, const Json::exception& error) override {
+    fail(ErrorCode::kConfiguration, "{}: this is not JSON: {}", what_, error.what());
+  }
+
+ private:
+  bool add(Json value) {
+    place(std::move(value));
+    return true;
+  }
+  bool open(Json container) {
+    open_.push_back(place(std::move(container)));
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  Json* place(Json value) {
+    if (open_.empty()) {
+      document_ = std::move(value);
+      return &document_;
+    }
+    if (open_.back()->is_object()) {
+      *member_ = std::move(value);
+      return member_;
+    }
+    auto& elements = open_.back()->get_ref<Json::array_t&>();
+    elements.push_back(std::move(value));
+    return &elements.back();
+  }
+
+  std::string_view what_;
+  Json document_;
+  std::vector<Json*> open_;  // an outer one gets no new elements before the inner ones are closed, so pointers stay valid
+  Json* member_ = nullptr;   // of the innermost object: whose key was read last
+};
+
 }  // namespace
 
 Json parseJson(std::string_view text, std::string_view what, JsonComments comments) {
-  std::vector<std::set<std::string>> open_objects;
-  const auto callback = [&](int, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
-    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
-    if (event == Json::parse_event_t::key && !open_objects.back().insert(parsed.get<std::string>()).second) {
-      fail(ErrorCode::kConfiguration, "{}: key {} appears twice in one object; keep one of them", what, excerpt(parsed));
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), callback, true, comments == JsonComments::kAllowed);
-  } catch (const Json::exception& error) {
-    fail(ErrorCode::kConfiguration, "{}: this is not JSON: {}", what, error.what());
-  }
+  DocumentBuilder builder(what);
+  Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, true, comments == JsonComments::kAllowed);
+  return builder.take();
 }
 
 void checkJsonVersion(const Json& document, std::string_view what, int version, std::string_view advice) {
@@ -48,25 +100,29 @@ void checkJsonVersion(const Json& document, std::string_view what, int version, 
   }
 }
 
-std::string dumpJson(const Json& document) {
+std::string dumpJsonLine(const Json& value) {
   try {
-    std::string text = "{\n";
-    size_t left = document.size();
-    for (const auto& [key, value] : document.items()) {
-      text += "  " + Json(key).dump() + ": ";
-      if (value.is_array() && !value.empty()) {
-        text += "[\n";
-        for (size_t i = 0; i < value.size(); ++i) text += "    " + value[i].dump() + (i + 1 < value.size() ? ",\n" : "\n");
-        text += "  ]";
-      } else {
-        text += value.dump();
-      }
-      text += --left > 0 ? ",\n" : "\n";
-    }
-    return text + "}\n";
+    return value.dump();
   } catch (const Json::exception& error) {
     fail(ErrorCode::kBadModel, "a name in the model cannot be written to JSON: {}; names must be UTF-8", error.what());
   }
+}
+
+std::string dumpJson(const Json& document) {
+  std::string text = "{\n";
+  size_t left = document.size();
+  for (const auto& [key, value] : document.items()) {
+    text += "  " + dumpJsonLine(Json(key)) + ": ";
+    if (value.is_array() && !value.empty()) {
+      text += "[\n";
+      for (size_t i = 0; i < value.size(); ++i) text += "    " + dumpJsonLine(value[i]) + (i + 1 < value.size() ? ",\n" : "\n");
+      text += "  ]";
+    } else {
+      text += dumpJsonLine(value);
+    }
+    text += --left > 0 ? ",\n" : "\n";
+  }
+  return text + "}\n";
 }
 
 void JsonReader::failExpected(std::string_view expected) const {

@@ -269,30 +269,31 @@ ProgramInput inputFromJson(const JsonReader& json) {
   return input;
 }
 
-// The lists hold one element per line.
+// A list with one element per line, as dumpJson writes it, without ever holding all of it as a document.
 template <typename T, typename ToJson>
-Json listToJson(const std::vector<T>& items, ToJson to_json) {
-  Json list = Json::array();
-  for (const T& item : items) list.push_back(to_json(item));
-  return list;
+void addList(std::string_view key, const std::vector<T>& items, ToJson to_json, std::string& text) {
+  text += fmt::format(",\n  \"{}\": [", key);
+  for (size_t i = 0; i < items.size(); ++i) {
+    text += i == 0 ? "\n    " : ",\n    ";
+    text += dumpJsonLine(to_json(items[i]));
+  }
+  text += items.empty() ? "]" : "\n  ]";
 }
 
 }  // namespace
 
 std::string programToJson(const Program& program) {
-  Json document;
-  document["version"] = kProgramVersion;
-  document["rank"] = program.rank;
-  document["world_size"] = program.world_size;
-  document["microbatches"] = program.microbatches;
-  document["updates_per_step"] = program.updates_per_step;
-  document["inputs"] = listToJson(program.inputs, inputToJson);
-  document["groups"] = program.groups;
-  document["subgraphs"] = listToJson(program.subgraphs, subgraphToJson);
-  document["buffers"] = listToJson(program.buffers, bufferToJson);
-  document["instructions"] = listToJson(program.instructions, instructionToJson);
-  document["results"] = listToJson(program.results, resultToJson);
-  return dumpJson(document);
+  std::string text =
+      fmt::format("{{\n  \"version\": {},\n  \"rank\": {},\n  \"world_size\": {},\n  \"microbatches\": {},\n  \"updates_per_step\": {}",
+                  kProgramVersion, program.rank, program.world_size, program.microbatches, program.updates_per_step);
+  addList("inputs", program.inputs, inputToJson, text);
+  addList(
+      "groups", program.groups, [](const std::vector<int>& group) { return Json(group); }, text);
+  addList("subgraphs", program.subgraphs, subgraphToJson, text);
+  addList("buffers", program.buffers, bufferToJson, text);
+  addList("instructions", program.instructions, instructionToJson, text);
+  addList("results", program.results, resultToJson, text);
+  return text + "\n}\n";
 }
 
 Program programFromJson(std::string_view text) {

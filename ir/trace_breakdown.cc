@@ -6,38 +6,20 @@
 
 #include <fmt/format.h>
 
+#include "ir/time_spans.h"
+
 namespace pipeshard {
 namespace {
 
-using Span = std::pair<int64_t, int64_t>;
+using Span = TimeSpan;
 
 bool meets(const TraceEvent& event) { return event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective; }
-
-// Sorted, without overlaps.
-std::vector<Span> united(std::vector<Span> spans) {
-  std::sort(spans.begin(), spans.end());
-  std::vector<Span> result;
-  for (const Span& span : spans) {
-    if (!result.empty() && span.first <= result.back().second) {
-      result.back().second = std::max(result.back().second, span.second);
-    } else {
-      result.push_back(span);
-    }
-  }
-  return result;
-}
-
-int64_t length(const std::vector<Span>& spans) {
-  int64_t sum = 0;
-  for (const auto& [start, end] : spans) sum += end - start;
-  return sum;
-}
 
 // Of two united lists.
 int64_t common(const std::vector<Span>& a, const std::vector<Span>& b) {
   std::vector<Span> both = a;
   both.insert(both.end(), b.begin(), b.end());
-  return length(a) + length(b) - length(united(std::move(both)));
+  return totalLength(a) + totalLength(b) - totalLength(unitedSpans(std::move(both)));
 }
 
 struct RankSpans {
@@ -78,14 +60,14 @@ TraceBreakdown breakDown(const Trace& trace) {
   result.length = trace.events.empty() ? 0 : last - first;
   for (size_t r = 0; r < spans.size(); ++r) {
     RankBreakdown& rank = result.ranks[r];
-    const std::vector<Span> compute = united(std::move(spans[r].compute));
-    const std::vector<Span> busy = united(std::move(spans[r].foreground));
+    const std::vector<Span> compute = unitedSpans(std::move(spans[r].compute));
+    const std::vector<Span> busy = unitedSpans(std::move(spans[r].foreground));
     std::vector<Span> beside = std::move(spans[r].sends);
     beside.insert(beside.end(), spans[r].background.begin(), spans[r].background.end());
-    beside = united(std::move(beside));
-    rank.compute = length(compute);
+    beside = unitedSpans(std::move(beside));
+    rank.compute = totalLength(compute);
     // A gap while a message is under way: its memory is wanted back, or a background operation's result is wanted.
-    rank.waiting += length(beside) - common(beside, busy);
+    rank.waiting += totalLength(beside) - common(beside, busy);
     rank.idle = result.length - rank.compute - rank.waiting - rank.transfer;
     rank.hidden = common(beside, compute);
   }

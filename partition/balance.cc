@@ -89,19 +89,22 @@ Cuts cutByCounts(const Chain& chain, const Balance& balance, const std::vector<i
 Balance parseBalance(std::string_view text) {
   constexpr std::string_view kTypePrefix = "type:";
   if (text.empty() || text == "flops") return {};
+  if (text == "time") return {Balance::Kind::kTime, "", {}};
+  if (text == "size") return {Balance::Kind::kSize, "", {}};
   if (text == "parameters") return {Balance::Kind::kParameters, "", {}};
   if (text.starts_with(kTypePrefix)) return {Balance::Kind::kType, std::string(text.substr(kTypePrefix.size())), {}};
   std::vector<int> counts = parseCounts(text);
   if (counts.empty()) {
     fail(ErrorCode::kUsage,
-         "--balance \"{}\" is not understood; write flops, parameters, type:REGEX (modules or operators that match, e.g. type:block) or "
+         "--balance \"{}\" is not understood; write flops, time, size, parameters, type:REGEX (modules or operators that match, e.g. "
+         "type:block) or "
          "the number of layers of each stage, e.g. 3,5,5,1",
          text);
   }
   return {Balance::Kind::kCounts, "", std::move(counts)};
 }
 
-Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector<int>& widths, int layers) {
+Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector<int>& widths, int layers, const CostModel& model) {
   const int stages = static_cast<int>(widths.size());
   if (layers < 0) fail(ErrorCode::kUsage, "--layers {} is not understood; write a number, or 0 for an automatic choice", layers);
   if (stages > chain.count()) {
@@ -116,10 +119,13 @@ Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector
   StageProblem problem;
   problem.cut_bytes = cutBytesByLayer(chain, cuts.layer_ends);
   problem.widths = widths;
-  if (balance.kind == Balance::Kind::kParameters) {
-    problem.weight = sumsByLayer(chain.parameter_bytes, cuts.layer_ends);
+  if (balance.kind == Balance::Kind::kParameters || balance.kind == Balance::Kind::kSize) {
+    const bool all = balance.kind == Balance::Kind::kSize;
+    problem.weight = sumsByLayer(all ? nodeSizes(chain) : chain.parameter_bytes, cuts.layer_ends);
     problem.widths.assign(widths.size(), 1);  // every device of a stage holds all its parameters
     problem.even = true;
+  } else if (balance.kind == Balance::Kind::kTime) {
+    problem.weight = sumsByLayer(nodeTimes(chain, model), cuts.layer_ends);
   } else {
     problem.weight = sumsByLayer(chain.flops, cuts.layer_ends);
     const std::vector<int64_t> backward = sumsByLayer(chain.backward_flops, cuts.layer_ends);

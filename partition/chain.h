@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ir/training_graph.h"
+#include "sharding/cost_model.h"
 
 namespace pipeshard {
 
@@ -21,6 +22,14 @@ struct Chain {
 
 // Error(kConfiguration) for a model without forward nodes. The training graph must outlive the chain.
 Chain chainOf(const TrainingGraph& training);
+
+// By position, nanoseconds that a device takes for the node and the backward nodes that differentiate it, one microbatch, as the model
+// says.
+std::vector<int64_t> nodeTimes(const Chain& chain, const CostModel& model);
+
+// By position, bytes: what the node makes and the backward pass reads again, of one microbatch; and of the parameters that it is the first
+// to read the value, the gradient and the optimizer's states.
+std::vector<int64_t> nodeSizes(const Chain& chain);
 
 // The sum of amounts[first..last], both inclusive.
 int64_t sumOver(const std::vector<int64_t>& amounts, int64_t first, int64_t last);

@@ -41,7 +41,10 @@ namespace {
 std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule, const Cut& cut,
                               std::vector<int> stage_of_parameter) {
   const TrainingGraph& training = family.base();
-  const Layout layout(plan, family);
+  const Layout layout(plan, family, !schedule.replicas.empty());
+  for (int stage = 0; layout.inTurn() && stage < layout.stages(); ++stage) {
+    PIPESHARD_CHECK(schedule.replicasOf(stage) == layout.dataWidth(stage), "the schedule {} is of other replicas", schedule.name);
+  }
   PIPESHARD_CHECK(schedule.stages == layout.stages() && schedule.microbatches == family.microbatches() * plan.updates_per_step,
                   "the schedule {} is of another plan", schedule.name);
   const WeightVersions versions(schedule, std::move(stage_of_parameter));
@@ -77,14 +80,23 @@ std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& 
 }
 
 RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
-  PartitionOptions options;
-  options.stages = "uniform:1";
-  options.schedule = "sequential";
+  const Schedule order = onOneDevice(schedule);
   Plan alone = plan;
-  partitionTraining(family.base(), options, alone);  // forgets the orders, too
-  alone.updates_per_step = plan.updates_per_step;
+  if (order.stages > 1) {
+    for (StagePlan& stage : alone.stages) {
+      stage.devices = {0};
+      stage.mesh_shape = {1, 1};
+      stage.recomputation = "never";
+    }
+  } else {
+    PartitionOptions options;
+    options.stages = "uniform:1";
+    options.schedule = "sequential";
+    partitionTraining(family.base(), options, alone);  // forgets the orders, too
+    alone.updates_per_step = plan.updates_per_step;
+  }
   const std::vector<int> stage_of_parameter = cutTraining(family.base(), plan).owners;
-  return std::move(emit(family, alone, onOneDevice(schedule), cutTraining(family.base(), alone), stage_of_parameter).front());
+  return std::move(emit(family, alone, order, cutTraining(family.base(), alone), stage_of_parameter).front());
 }
 
 std::vector<RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan) {

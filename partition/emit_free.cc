@@ -40,13 +40,14 @@ class Causality {
   // The first instruction of the rank, from `first` on, behind which it knows that all messages in `sends` (instructions of
   // the rank) have been received; the number of instructions if there is none.
   size_t provenAfter(size_t rank, const std::vector<size_t>& sends, size_t first) const {
-    const auto proves = [&](const Knowledge& knowledge) {
-      return std::all_of(sends.begin(), sends.end(), [&](size_t send) {
+    const auto lacks = [&](const Knowledge& knowledge) {
+      return !std::all_of(sends.begin(), sends.end(), [&](size_t send) {
         const auto& [receiver, position] = received_by_.at({rank, send});
         return knowledge.clock[receiver] > position;
       });
     };
-    const auto found = std::find_if(known_[rank].begin(), known_[rank].end(), proves);
+    // What is known is never forgotten.
+    const auto found = std::partition_point(known_[rank].begin(), known_[rank].end(), lacks);
     return found == known_[rank].end() ? programs_[rank].instructions.size() : std::max(first, found->instruction);
   }
 

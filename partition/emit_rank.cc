@@ -21,33 +21,45 @@ class RankEmitter {
         rank_(rank),
         place_(layout_.place(rank)),
         stages_(layout_.stagesOf(place_.group)),
-        builder_(context, rank),
-        taken_(static_cast<size_t>(layout_.groups())) {}
+        builder_(context, rank) {}
 
   RankProgram run() {
     makePersistentBuffers();
     shareParameters();
     const int pipeline_rank = context_.schedule.rank_of_stage[static_cast<size_t>(stages_.front())];
     for (const Action& action : context_.schedule.orders[static_cast<size_t>(pipeline_rank)]) {
+      if (isPass(action.kind) && !layout_.takes(rank_, action.microbatch)) continue;
       const int update = context_.versions.updateOf(action.microbatch);
       for (; prologues_ <= update; ++prologues_) runPrologue(prologues_);
       for (Phase phase : phasesOf(action.kind)) runPass(action.stage, phase, action.microbatch);
-      if (action.kind == ActionKind::kUpdate) finishUpdate(update, action.microbatch);
+      if (action.kind == ActionKind::kUpdate) finishUpdate({action.stage}, update, action.microbatch);
     }
-    if (!context_.versions.asynchronous()) finishUpdate(0, -1);
+    if (!context_.versions.asynchronous()) finishUpdate(stages_, 0, -1);
     listResults();
     return std::move(builder_).take();
   }
 
  private:
-  // The update, of gradients that are complete on every device by themselves. `microbatch`: the last one of a window's update.
-  void finishUpdate(int update, int microbatch) {
+  // The update of these stages, of gradients that are complete on every device by themselves. `microbatch`: the last one of a window's
+  // update.
+  void finishUpdate(const std::vector<int>& stages, int update, int microbatch) {
+    updating_ = stages;
     workForAll();
     sumOverDevices(update);
     joinGradients(update);
     synchronizeGradients();
-    for (int stage : stages_) runUpdate(stage, update, microbatch);
-    builder_.forgetGradients();
+    for (int stage : stages) runUpdate(stage, update, microbatch);
+    forParts([&](size_t p, size_t i) {
+      if (isUpdating(ownerOf(p))) builder_.forget(partBuffer(p, i, update)), builder_.forget(gradientBuffer(p));
+    });
+  }
+  bool isUpdating(int stage) const { return std::find(updating_.begin(), updating_.end(), stage) != updating_.end(); }
+  bool takesAny(int update) const {
+    const int count = context_.versions.microbatchesPerUpdate();
+    for (int k = update * count; k < (update + 1) * count; ++k) {
+      if (layout_.takes(rank_, k)) return true;
+    }
+    return false;
   }
 
   const Piece& piece(int stage, Phase phase) const { return context_.cut.piece(stage, phase); }
@@ -87,7 +99,9 @@ class RankEmitter {
           if (role == ValueRole::kWeight) builder_.sourced(input, BufferKind::kWeight);
           if (role == ValueRole::kForwardState) builder_.sourced(input, BufferKind::kForwardState);
           if (role != ValueRole::kStep) continue;
-          for (int update = 0; update < context_.versions.updates(); ++update) builder_.ofUpdate(input, BufferKind::kStep, update);
+          for (int update = 0; update < context_.versions.updates(); ++update) {
+            if (context_.versions.endsAtMinibatch(stage, update)) builder_.ofUpdate(input, BufferKind::kStep, update);
+          }
         }
       }
     }
@@ -112,7 +126,7 @@ class RankEmitter {
   // Every device computes the totals of the whole batch of an update for itself, once for all its stages.
   void runPrologue(int update) {
     const int first = stages_.front();
-    if (piece(first, Phase::kPrologue).empty()) return;
+    if (piece(first, Phase::kPrologue).empty() || !takesAny(update)) return;
     workForAll();
     const int count = context_.versions.microbatchesPerUpdate();
     for (int k = update * count; k < (update + 1) * count; ++k) {
@@ -200,8 +214,14 @@ class RankEmitter {
     const auto found = std::find(channel.begin(), channel.end(), wanted);
     PIPESHARD_CHECK(found != channel.end(), "'{}' never goes from group {} to group {}", builder_.nameOf(wanted.value), sender,
                     place_.group);
-    size_t& taken = taken_[static_cast<size_t>(sender)];
-    for (; taken <= static_cast<size_t>(found - channel.begin()); ++taken) receiveMessage(layout_.firstStage(sender), channel[taken]);
+    const int stage = layout_.firstStage(sender);
+    const int replica = layout_.replicaOf(stage, wanted.microbatch);
+    size_t& taken = taken_[{sender, replica}];
+    for (; taken <= static_cast<size_t>(found - channel.begin()); ++taken) {
+      const Message& message = channel[taken];
+      const bool from_there = layout_.replicaOf(stage, message.microbatch) == replica;
+      if (from_there && layout_.takes(rank_, message.microbatch)) receiveMessage(stage, message);
+    }
   }
 
   void receiveMessage(int sender_stage, const Message& message) {
@@ -266,9 +286,10 @@ class RankEmitter {
     return builder_.buffer(builder_.nameOf(of.gradient), BufferKind::kGradient, of.gradient, of.gradient_parts.front());
   }
 
-  int partGroup(size_t parameter, size_t part) const {
-    return layout_.group(context_.cut.place(training_.parameters[parameter].gradient_parts[part]).stage);
+  int partStage(size_t parameter, size_t part) const {
+    return context_.cut.place(training_.parameters[parameter].gradient_parts[part]).stage;
   }
+  int partGroup(size_t parameter, size_t part) const { return layout_.group(partStage(parameter, part)); }
   bool makesPart(size_t parameter, size_t part) const { return partGroup(parameter, part) == place_.group; }
 
   // Sums over microbatches: the loss, and each part of each gradient.
@@ -283,20 +304,28 @@ class RankEmitter {
 
   // What the devices of the group have summed over their cells becomes the sum over all of them.
   void sumOverDevices(int update) {
-    if (isHere(context_.cut.place(training_.loss).stage)) builder_.sumOverDevices(lossBuffer(update), training_.loss);
+    const int loss_stage = context_.cut.place(training_.loss).stage;
+    if (isUpdating(loss_stage)) {
+      for (int of = update - context_.versions.averaged(loss_stage) + 1; of <= update; ++of) {
+        if (!takesAny(of)) builder_.add(InstructionKind::kZero, -1, {}, {lossBuffer(of)});
+        builder_.sumOverDevices(lossBuffer(of), training_.loss);
+      }
+    }
     if (context_.shardings.isSharded(stages_.front())) return;  // synchronizeGradients
     forParts([&](size_t p, size_t i) {
-      if (makesPart(p, i)) builder_.sumOverDevices(partBuffer(p, i, update), training_.parameters[p].gradient_parts[i]);
+      if (isUpdating(partStage(p, i))) builder_.sumOverDevices(partBuffer(p, i, update), training_.parameters[p].gradient_parts[i]);
     });
   }
 
-  // From the spec of the accumulators to the one that the update reads.
+  // From the spec of the accumulators to the one that the update reads; from a sum over minibatches to their mean.
   void synchronizeGradients() {
     synchronized_.resize(training_.parameters.size());
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
-      if (!isTrained(parameter) || !owns(p)) continue;
+      if (!isTrained(parameter) || !isUpdating(ownerOf(p))) continue;
       synchronized_[p] = builder_.synchronize(gradientBuffer(p), parameter.gradient_parts.front(), parameter.gradient);
+      const int averaged = context_.versions.averaged(ownerOf(p));
+      if (averaged > 1) builder_.average(averaged, synchronized_[p]);
     }
     builder_.flushSynchronization();
   }
@@ -313,10 +342,10 @@ class RankEmitter {
   // which stage made which part.
   void joinGradients(int update) {
     forParts([&](size_t p, size_t i) {
-      if (!owns(p) && makesPart(p, i)) sendToGroup(layout_.group(ownerOf(p)), partBuffer(p, i, update));
+      if (!owns(p) && isUpdating(partStage(p, i))) sendToGroup(layout_.group(ownerOf(p)), partBuffer(p, i, update));
     });
     forParts([&](size_t p, size_t i) {
-      if (!owns(p)) return;
+      if (!isUpdating(ownerOf(p))) return;
       const BufferId part = partBuffer(p, i, update);
       const BufferId gradient = gradientBuffer(p);
       if (!makesPart(p, i)) builder_.receive(counterpart(partGroup(p, i), place_.position), part, -1);
@@ -324,14 +353,13 @@ class RankEmitter {
     });
   }
 
-  void runUpdate(int stage, int number, int microbatch) {
-    const Piece& update = piece(stage, Phase::kUpdate);
-    if (update.empty()) return;
+  void runUpdate(int stage, int update, int microbatch) {
+    const Piece& pieces = piece(stage, Phase::kUpdate);
+    if (pieces.empty()) return;
     builder_.workFor(stage);
+    const int number = update / context_.versions.averaged(stage);  // of the stage's updates
     std::vector<BufferId> inputs, outputs;
-    for (ValueId input : update.inputs) {
-      inputs.push_back(updateReads(input, number));
-    }
+    for (ValueId input : pieces.inputs) inputs.push_back(updateReads(input, update, number));
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       if (!isTrained(training_.parameters[p]) || ownerOf(p) != stage) continue;
       outputs.push_back(builder_.version(p, context_.versions.asynchronous() ? number + 1 : 0));
@@ -340,11 +368,11 @@ class RankEmitter {
     builder_.runUpdate(stage, microbatch, std::move(inputs), std::move(outputs));
   }
 
-  BufferId updateReads(ValueId input, int update) {
+  BufferId updateReads(ValueId input, int update, int number) {
     const ValuePlace& place = context_.cut.place(input);
     switch (place.role) {
       case ValueRole::kGradient: return synchronized_[place.index];
-      case ValueRole::kParameter: return builder_.version(place.index, context_.versions.asynchronous() ? update : 0);
+      case ValueRole::kParameter: return builder_.version(place.index, context_.versions.asynchronous() ? number : 0);
       case ValueRole::kStep: return builder_.ofUpdate(input, BufferKind::kStep, update);
       default: return builder_.bufferOf(input, kWholeStep);
     }
@@ -353,14 +381,15 @@ class RankEmitter {
   // Of devices that hold the same, one speaks for the others.
   void listResults() {
     const int updates = context_.versions.updates();
-    const auto forUpdates = [&](const auto& add) {
+    const auto forUpdates = [&](int stage, const auto& add) {
       for (int update = 0; update < updates; ++update) {
+        if (stage >= 0 && !context_.versions.endsAtMinibatch(stage, update)) continue;
         add(update);
         if (updates > 1) builder_.program().results.back().update = update;
       }
     };
     if (isHere(context_.cut.place(training_.loss).stage) && place_.position == 0) {
-      forUpdates([&](int update) { addResult(Result::Kind::kLoss, "loss", lossBuffer(update)); });
+      forUpdates(-1, [&](int update) { addResult(Result::Kind::kLoss, "loss", lossBuffer(update)); });
     }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
@@ -368,7 +397,7 @@ class RankEmitter {
       const std::string& name = builder_.nameOf(parameter.value);
       const bool trained = isTrained(parameter);
       if (trained && builder_.speaksFor(parameter.gradient)) {
-        forUpdates([&](int) { addResult(Result::Kind::kGradient, name, synchronized_[p]); });
+        forUpdates(ownerOf(p), [&](int) { addResult(Result::Kind::kGradient, name, synchronized_[p]); });
       }
       if (builder_.speaksFor(parameter.value)) addResult(Result::Kind::kParameter, name, builder_.bufferOf(parameter.value, kWholeStep));
       for (const OptimizerState& state : parameter.states) {
@@ -403,10 +432,11 @@ class RankEmitter {
   const Place& place_;
   const std::vector<int>& stages_;  // that the rank runs
   RankBuilder builder_;
-  std::vector<BufferId> synchronized_;    // by parameter: the gradient that its update reads
-  std::set<std::pair<int, int>> remade_;  // stage, microbatch: recomputed
-  std::vector<size_t> taken_;             // by sending group: messages received
-  int prologues_ = 0;                     // run, one per update
+  std::vector<int> updating_;                    // stages that finishUpdate works for
+  std::vector<BufferId> synchronized_;           // by parameter: the gradient that its update reads
+  std::set<std::pair<int, int>> remade_;         // stage, microbatch: recomputed
+  std::map<std::pair<int, int>, size_t> taken_;  // by sending group and replica: how far its channel has been received
+  int prologues_ = 0;                            // run, one per update
   const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ = partsOf(training_);  // value to parameter and part
 };
 

@@ -35,7 +35,8 @@ int WeightVersions::read(size_t parameter, int microbatch) const {
 }
 
 std::vector<bool> WeightVersions::inParameter(size_t parameter, const std::vector<Action>& order) const {
-  std::vector<size_t> last_read(static_cast<size_t>(updates()) + 1);
+  const auto updates = std::count_if(order.begin(), order.end(), [](const Action& action) { return action.kind == ActionKind::kUpdate; });
+  std::vector<size_t> last_read(static_cast<size_t>(updates) + 1);
   for (size_t at = 0; at < order.size(); ++at) {
     if (isPass(order[at].kind)) last_read.at(static_cast<size_t>(read(parameter, order[at].microbatch))) = at;
   }
@@ -62,6 +63,19 @@ void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, cons
          "keep its readers together (--boundary)",
          plan.schedule, training.graph.value(training.parameters[p].value).name, fmt::join(stages, " and "), kAdvice);
   }
+  for (size_t p = 0; p < training.parameters.size(); ++p) {
+    if (!isTrained(training.parameters[p])) continue;
+    const int owner = cut.owners[p];
+    for (const ValueId part : training.parameters[p].gradient_parts) {
+      const int maker = cut.place(part).stage;
+      if (maker == owner || (schedule.replicasOf(maker) == 1 && schedule.replicasOf(owner) == 1)) continue;
+      fail(ErrorCode::kConfiguration,
+           "--schedule {}: stage {} makes a gradient of the weight '{}' of stage {}, and their replicas take minibatches in turn; move the "
+           "boundary between them (--boundary), or take {}",
+           plan.schedule, maker, training.graph.value(training.parameters[p].value).name, owner,
+           plan.schedule + (plan.schedule.find(':') == std::string::npos ? ":" : ",") + "rows=1");
+    }
+  }
   for (const ForwardState& state : training.forward_states) {
     fail(ErrorCode::kConfiguration,
          "--schedule {}: '{}' is a running statistic, which forward passes replace: it has no version that a pass could read again; {}",
@@ -76,14 +90,21 @@ void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, cons
 
 Schedule onOneDevice(const Schedule& schedule) {
   Schedule alone = makeSchedule("sequential", 1, schedule.microbatches);
+  if (!schedule.asynchronous()) return alone;
   alone.microbatches_per_update = schedule.microbatches_per_update;
   alone.versions = schedule.versions;
-  if (!schedule.asynchronous()) return alone;
+  alone.update_every = schedule.update_every;
+  if (!schedule.update_every.empty()) {
+    alone.stages = schedule.stages;
+    alone.rank_of_stage.assign(static_cast<size_t>(schedule.stages), 0);
+  }
   std::vector<Action> order;
-  for (const Action& action : alone.orders.front()) {
-    order.push_back(action);
-    const bool completes = action.kind == ActionKind::kBackward && (action.microbatch + 1) % schedule.microbatches_per_update == 0;
-    if (completes) order.push_back({0, ActionKind::kUpdate, action.microbatch});
+  for (int k = 0; k < schedule.microbatches; ++k) {
+    for (int stage = 0; stage < alone.stages; ++stage) order.push_back({stage, ActionKind::kForward, k});
+    for (int stage = alone.stages - 1; stage >= 0; --stage) {
+      order.push_back({stage, ActionKind::kBackward, k});
+      if ((k + 1) % alone.updateEvery(stage) == 0) order.push_back({stage, ActionKind::kUpdate, k});
+    }
   }
   alone.orders.front() = std::move(order);
   return alone;

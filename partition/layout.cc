@@ -62,7 +62,7 @@ void checkRows(size_t stage, int data_width, const TrainingFamily& family) {
 
 }  // namespace
 
-Layout::Layout(const Plan& plan, const TrainingFamily& family) : family_(&family), stages_(plan.stages) {
+Layout::Layout(const Plan& plan, const TrainingFamily& family, bool in_turn) : family_(&family), in_turn_(in_turn), stages_(plan.stages) {
   if (stages_.empty()) fail(ErrorCode::kConfiguration, "the plan has no stages");
   if (plan.microbatches != family.microbatches()) {
     fail(ErrorCode::kConfiguration, "the plan has {} microbatches, the training graph was built for {}", plan.microbatches,
@@ -75,7 +75,7 @@ Layout::Layout(const Plan& plan, const TrainingFamily& family) : family_(&family
   size_t ranks = 0;
   for (size_t s = 0; s < stages_.size(); ++s) {
     checkMesh(s, stages_[s]);
-    checkRows(s, stages_[s].mesh_shape[0], family);
+    if (!in_turn_) checkRows(s, stages_[s].mesh_shape[0], family);
   }
   for (const std::vector<int>& group : group_stages_) {
     checkGroup(stages_, group);
@@ -93,6 +93,7 @@ Layout::Layout(const Plan& plan, const TrainingFamily& family) : family_(&family
 }
 
 bool Layout::hasDataParallelism() const {
+  if (in_turn_) return false;
   return std::any_of(stages_.begin(), stages_.end(), [](const StagePlan& stage) { return stage.mesh_shape[0] > 1; });
 }
 

@@ -16,6 +16,7 @@
 #include "ir/stage_file.h"
 #include "partition/balance.h"
 #include "partition/boundaries.h"
+#include "partition/check_plan.h"
 #include "partition/layers.h"
 #include "partition/modules.h"
 #include "partition/node_stages.h"
@@ -125,6 +126,7 @@ std::vector<int> givenWidths(const PartitionOptions& options, const AskedSchedul
     fail(ErrorCode::kConfiguration, "{}: found {} devices; expected at most {}, as the cluster has", subject, sum,
          options.cluster.deviceCount());
   }
+  if (schedule.turns()) return widths;
   for (int width : widths) checkDataAxis(subject, width, rows);
   return widths;
 }
@@ -136,8 +138,8 @@ std::vector<int> rankWidths(const PartitionOptions& options, const AskedSchedule
     fail(ErrorCode::kConfiguration, "{} {} need {}, the cluster has {}; ask for fewer stages or a larger cluster", ranks, unitsOf(schedule),
          counted(ranks, "device"), devices);
   }
-  const bool sharded = !options.sharding.method.empty();  // then rows are one axis among others
-  const int64_t rows = sharded ? devices : rowsOfMicrobatch(chain.training, plan);
+  const bool whole = !options.sharding.method.empty() || schedule.turns();  // then rows are one axis among others, or not cut
+  const int64_t rows = whole ? devices : rowsOfMicrobatch(chain.training, plan);
   if (!options.stage_devices.empty()) return givenWidths(options, schedule, ranks, rows);
   const int share = devices / ranks;
   const int width = static_cast<int>(std::min<int64_t>(share, std::max<int64_t>(1, rows)));
@@ -252,7 +254,7 @@ Cuts cutsOfValues(const StageFile& file, const Chain& chain) {
   return oneLayerPerStage(positions, chain);
 }
 
-Choice choiceOfFile(const PartitionOptions& options, const Chain& chain, const Plan& plan) {
+Choice choiceOfFile(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, const Plan& plan) {
   const StageFile file = readStageFile(options);
   if (!options.balance.empty() || !options.stage_devices.empty() || !options.boundaries.empty()) {
     const char* option = !options.balance.empty() ? "--balance" : !options.stage_devices.empty() ? "--stage-devices" : "--boundary";
@@ -268,7 +270,7 @@ Choice choiceOfFile(const PartitionOptions& options, const Chain& chain, const P
   } else {
     choice.cuts.layer_ends = formLayers(chain.flops, chain.cut_bytes, file.layers);
   }
-  const int64_t rows = rowsOfMicrobatch(chain.training, plan);
+  const int64_t rows = schedule.turns() ? INT32_MAX : rowsOfMicrobatch(chain.training, plan);
   for (size_t s = 0; s < file.stages.size(); ++s) {
     const StageSpec& stage = file.stages[s];
     const std::string& method = stage.undecided ? options.sharding.method : stage.method;
@@ -301,7 +303,7 @@ Choice choiceOfSearch(const ChosenStages& chosen) {
 Choice decide(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, Plan& plan) {
   if (options.chosen) return choiceOfSearch(*options.chosen);
   PIPESHARD_CHECK(options.stages != kSearched, "stages that a search chooses have not been chosen");
-  if (isStageFile(options.stages)) return choiceOfFile(options, chain, plan);
+  if (isStageFile(options.stages)) return choiceOfFile(options, schedule, chain, plan);
   if (!options.boundaries.empty()) return choiceOfBoundaries(options, schedule, chain, plan);
   const Balance balance = parseBalance(options.balance);
   const StageCount count = stageCount(options, chain, balance, schedule);
@@ -310,25 +312,22 @@ Choice decide(const PartitionOptions& options, const AskedSchedule& schedule, co
     plan.notes.push_back(fmt::format("{} stage(s), as --balance {} matches so many modules", count.stages, options.balance));
   }
   const Placement placement = placeInOrder(options, schedule, chain, count, plan);
-  Choice choice{balanceStages(chain, balance, placement.widths, options.layers), {}, {}, {}};
+  Choice choice{
+      balanceStages(chain, balance, placement.widths, options.layers, costModelOn(options.cluster, {0}, LogicalMesh{{1}})), {}, {}, {}};
   fillDevices(options, placement, choice);
   return choice;
 }
 
-std::string nodeLabel(const Node& node) { return node.name.empty() ? node.op_type : node.name; }
-
-void fillLayers(const Chain& chain, const std::vector<int64_t>& cuts, Plan& plan) {
+void fillLayers(const std::vector<int64_t>& cuts, Plan& plan) {
   plan.layers.clear();
   int64_t first = 0;
   for (int64_t last : cuts) {
-    const Graph& graph = chain.training.graph;
-    plan.layers.push_back({nodeLabel(graph.node(chain.nodes[static_cast<size_t>(first)])),
-                           nodeLabel(graph.node(chain.nodes[static_cast<size_t>(last)])), first, last, sumOver(chain.flops, first, last)});
+    plan.layers.push_back({"", "", first, last, 0});
     first = last + 1;
   }
 }
 
-void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
+void fillStages(const Choice& choice, Plan& plan) {
   const std::vector<int>& last_layers = choice.cuts.stage_ends;
   plan.stages.clear();
   int first_layer = 0;
@@ -339,18 +338,8 @@ void fillStages(const Chain& chain, const Choice& choice, Plan& plan) {
     stage.devices = choice.devices[s];
     stage.mesh_shape = choice.meshes[s];
     stage.sharding = choice.shardings[s];
-    const int64_t first = plan.layers[static_cast<size_t>(stage.first_layer)].first;
-    const int64_t last = plan.layers[static_cast<size_t>(stage.last_layer)].last;
-    stage.forward_flops = sumOver(chain.flops, first, last);
-    stage.backward_flops = sumOver(chain.backward_flops, first, last);
     plan.stages.push_back(std::move(stage));
     first_layer = last_layers[s] + 1;
-  }
-  const std::vector<std::vector<int>> readers = parameterReaders(chain.training, nodeStages(chain.training, plan));
-  for (size_t p = 0; p < readers.size(); ++p) {
-    for (int s : readers[p]) {
-      plan.stages[static_cast<size_t>(s)].parameter_bytes += chain.training.graph.bytes(chain.training.parameters[p].value);
-    }
   }
 }
 
@@ -400,13 +389,6 @@ void fillRecomputations(const std::string& text, Plan& plan) {
   }
 }
 
-void fillPeaks(Plan& plan) {
-  const Schedule schedule = scheduleOf(plan);
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    plan.stages[s].peak_activations = peakActivations(schedule.orders[static_cast<size_t>(schedule.rank_of_stage[s])], static_cast<int>(s));
-  }
-}
-
 void noteUntrained(const Chain& chain, Plan& plan) {
   std::vector<std::string> untrained;
   for (const Parameter& parameter : chain.training.parameters) {
@@ -444,6 +426,10 @@ AskedStages askedStages(const PartitionOptions& options) {
   const StageCount given = givenCount(options, parseBalance(options.balance), schedule);
   asked.ranks = given.stages > 0 ? schedule.ranksFor(given.stages, given.subject) : devices;
   if (!options.sharding.method.empty()) return asked;
+  if (schedule.turns()) {  // then a microbatch is under way on every device
+    if (!options.stage_devices.empty()) asked.ranks = std::accumulate(options.stage_devices.begin(), options.stage_devices.end(), 0);
+    return asked;
+  }
   asked.widest = std::max(1, devices / asked.ranks);
   for (int width : options.stage_devices) asked.widest = std::max(asked.widest, width);
   return asked;
@@ -451,11 +437,22 @@ AskedStages askedStages(const PartitionOptions& options) {
 
 namespace {
 
+// Before the stages are known.
 int updatesPerStep(const PartitionOptions& options, const AskedSchedule& schedule) {
   if (!schedule.given && isAsynchronous(schedule.text)) return options.window > 0 ? options.window : kDefaultWindow;
   if (options.window == 0) return 1;
   fail(ErrorCode::kUsage, "--window {}: the schedule {} updates once per step; a window of several updates goes with pipedream schedules",
        options.window, options.schedule);
+}
+
+// Replicas that take minibatches in turn take equally many: a window that nobody asked for is rounded up.
+void fitWindow(const PartitionOptions& options, Plan& plan) {
+  int64_t together = 1;
+  for (const StagePlan& stage : plan.stages) together = std::lcm(together, int64_t{stage.mesh_shape.at(0)});
+  if (together == 1) return;
+  plan.notes.emplace_back(
+      "the devices of a stage take the microbatches in turn (option rows=1 of the schedule: they share the rows of each)");
+  if (options.window == 0) plan.updates_per_step = (plan.updates_per_step + together - 1) / together * together;
 }
 
 }  // namespace
@@ -466,12 +463,13 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
   const AskedSchedule schedule = askSchedule(options.schedule);
   plan.updates_per_step = updatesPerStep(options, schedule);
   const Choice choice = decide(options, schedule, chain, plan);
-  fillLayers(chain, choice.cuts.layer_ends, plan);
-  fillStages(chain, choice, plan);
+  fillLayers(choice.cuts.layer_ends, plan);
+  fillStages(choice, plan);
+  if (schedule.turns()) fitWindow(options, plan);
   setSchedule(schedule, options.chosen ? options.chosen->schedule_costs : costsOf(chain), plan);
   fillRecomputations(options.recomputation, plan);
   for (size_t s = 0; options.chosen && s < plan.stages.size(); ++s) plan.stages[s].recomputation = options.chosen->stages[s].recomputation;
-  fillPeaks(plan);
+  fillNumbers(training, plan);
   noteUntrained(chain, plan);
 }
 

@@ -38,6 +38,7 @@ struct ChosenStages {
   std::vector<int64_t> layer_ends;  // last position of each layer, in the forward nodes of the training graph
   std::vector<ChosenStage> stages;
   ScheduleCosts schedule_costs;
+  bool cut_batch = false;  // the training graph is of a batch that is cut into parts
 };
 
 inline constexpr const char* kPerDevice = "per-device";
@@ -124,6 +125,9 @@ std::vector<int> deviceGroups(const Plan& plan);
 // a rank whose devices the plan keeps apart (or the other way round); the message names stages and devices.
 Schedule scheduleOf(const Plan& plan);
 
+// Whether the devices of a stage take whole microbatches in turn (asynchronous schedules) instead of sharing the rows of each.
+bool devicesTakeTurns(const Plan& plan);
+
 // The passes of the first microbatches alone, in the same order: for the shorter batch that ends an epoch.
 Schedule firstMicrobatches(Schedule schedule, int count);
 
@@ -137,11 +141,13 @@ struct RankProgram {
 // directly, whatever lies between. A parameter read on several stages has one owner; the others receive it at the start of
 // the step and send their summed gradient back at its end. The devices of a stage share the rows of every microbatch over the
 // data axis of their logical mesh (partition/layout.h) and hold equal copies of the stage's parameters; gradients are summed over
-// them once, after the last microbatch. The result passes verifyPrograms.
+// them once, after the last microbatch. Replicas that take microbatches in turn average their gradients at every update instead.
+// The result passes verifyPrograms.
 // Errors: kConfiguration when devices, meshes or microbatches do not fit together.
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan);
 // The same step on one device, cut nowhere: what `validate` compares with. Under an asynchronous schedule every microbatch reads the
-// versions of the parameters that it reads on the plan's stages.
+// versions of the parameters that it reads on the plan's stages; where these update their weights at different times, the device runs
+// the plan's stages one after the other.
 RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule);
 // The same in the order of a schedule that fits the plan's stages, whatever the plan's own is.
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan, const Schedule& schedule);

@@ -22,6 +22,7 @@ class Neighbours {
   Neighbours(const PredictedPlan& plan, const NeighbourRequest& request) : plan_(plan), request_(request), passes_(request.passes) {}
 
   std::vector<PlanNeighbour> run() {
+    predict(plan_.stages, plan_.schedule);  // an automatic schedule stays that of the plan
     const bool chunks = hasChunks();
     const int stages = static_cast<int>(plan_.stages.size());
     for (int s = 0; s + 1 < stages; ++s) moveCut(s, chunks);
@@ -80,8 +81,7 @@ class Neighbours {
     }
     if (passes_ <= 0) return;
     passes_ -= 2 * plan_.microbatches * std::ssize(*stages);
-    const PredictionOptions options{request_.search.updates, request_.search.exposed_transfers};
-    std::optional<PredictedPlan> plan = predictPlan(request_.costs, std::move(*stages), plan_.microbatches, schedule, options);
+    std::optional<PredictedPlan> plan = predict(std::move(*stages), schedule);
     if (!plan) return;  // the schedule does not exist
     if (const std::string why = tooLarge(*plan); !why.empty()) {
       neighbour.why = why;
@@ -90,6 +90,11 @@ class Neighbours {
       neighbour.step_ns = plan->step_ns;
     }
     found_.push_back({std::move(neighbour), std::move(plan)});
+  }
+
+  std::optional<PredictedPlan> predict(Stages stages, const std::string& schedule) {
+    const PredictionOptions options{request_.search.updates, request_.search.exposed_transfers, &made_};
+    return predictPlan(request_.costs, std::move(stages), plan_.microbatches, schedule, options);
   }
 
   std::string tooLarge(const PredictedPlan& plan) const {
@@ -192,6 +197,7 @@ class Neighbours {
   const PredictedPlan& plan_;
   const NeighbourRequest& request_;
   int64_t passes_;
+  MadeSchedules made_;
   std::vector<PlanNeighbour> found_;
 };
 

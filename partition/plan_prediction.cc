@@ -72,20 +72,31 @@ int64_t liveVersions(const Schedule& schedule, int stage) {
   return most;
 }
 
-std::optional<Schedule> scheduleFor(const std::string& text, const std::vector<int>& ranks, int64_t microbatches, int updates,
-                                    const ScheduleCosts& costs) {
+// Nothing where there is no such schedule.
+std::optional<MadeSchedule> makeFor(const std::string& text, int ranks, int64_t microbatches, int updates, const ScheduleCosts& costs) {
   try {
-    const int count = *std::max_element(ranks.begin(), ranks.end()) + 1;
-    if (std::ssize(ranks) != int64_t{count} * chunksOf(text)) return std::nullopt;
-    const bool asynchronous = isAsynchronous(text);
-    Schedule schedule = asynchronous ? makeSchedule(text, count, static_cast<int>(microbatches), updates)
-                                     : makeSchedule({text, count, static_cast<int>(microbatches), costs});
-    if (!samePlacement(schedule.rank_of_stage, ranks)) return std::nullopt;
-    return schedule;
+    if (isAsynchronous(text)) return MadeSchedule{makeSchedule(text, ranks, static_cast<int>(microbatches), updates), costs};
+    return MadeSchedule{makeSchedule({text, ranks, static_cast<int>(microbatches), costs}), costs};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kConfiguration) throw;
     return std::nullopt;
   }
+}
+
+std::optional<MadeSchedule> scheduleFor(const std::string& text, const std::vector<int>& ranks, int64_t microbatches,
+                                        const ScheduleCosts& costs, const PredictionOptions& options) {
+  const int count = *std::max_element(ranks.begin(), ranks.end()) + 1;
+  if (std::ssize(ranks) != int64_t{count} * chunksOf(text)) return std::nullopt;
+  const auto key = std::tuple(text, count, microbatches);
+  std::optional<MadeSchedule> made;
+  if (options.made != nullptr && options.made->contains(key)) {
+    made = options.made->at(key);
+  } else {
+    made = makeFor(text, count, microbatches, options.updates, costs);
+    if (made && options.made != nullptr) options.made->emplace(key, *made);
+  }
+  if (!made || !samePlacement(made->schedule.rank_of_stage, ranks)) return std::nullopt;
+  return made;
 }
 
 void fillTransfers(const StageCosts& costs, std::vector<AssignedStage>& stages) {
@@ -118,8 +129,6 @@ std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& s
 
 int64_t PredictedPlan::peakMemory() const { return memory_bytes.empty() ? 0 : *std::max_element(memory_bytes.begin(), memory_bytes.end()); }
 
-int64_t passesOf(const PredictedPlan& plan) { return 2 * plan.microbatches * std::ssize(plan.stages); }
-
 bool fitsDevices(const PredictedPlan& plan, const StageCosts& costs) {
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     if (plan.memory_bytes[s] > costs.memoryBytes(plan.stages[s].submesh)) return false;
@@ -141,18 +150,19 @@ std::optional<PredictedPlan> predictPlan(const CountedCosts& costs, std::vector<
     occupancies.push_back(stage.transfer_ns / 2);
   }
   PredictedPlan plan{std::move(stages), microbatches, schedule_text};
-  plan.schedule_costs = scheduleCostsOf(parts, plan.stages);
-  const std::optional<Schedule> schedule =
-      scheduleFor(schedule_text, ranksOf(plan.stages), microbatches, options.updates, plan.schedule_costs);
-  if (!schedule) return std::nullopt;
-  plan.schedule = schedule->name;
-  SimulationRequest request{.schedule = *schedule, .stages = times};
+  const std::optional<MadeSchedule> made =
+      scheduleFor(schedule_text, ranksOf(plan.stages), microbatches, scheduleCostsOf(parts, plan.stages), options);
+  if (!made) return std::nullopt;
+  const Schedule& schedule = made->schedule;
+  plan.schedule = schedule.name;
+  plan.schedule_costs = made->costs;
+  SimulationRequest request{.schedule = schedule, .stages = times};
   request.communication = options.exposed_transfers ? CommunicationModel::kExposed : CommunicationModel::kOverlapped;
   request.pairs_together = false;
   request.occupancies = occupancies;
   const Simulation simulation = simulate(request);
-  plan.step_ns = simulation.makespan / (schedule->asynchronous() ? options.updates : 1);
-  plan.memory_bytes = memoryByStage(*schedule, simulation, plan.stages, parts);
+  plan.step_ns = simulation.makespan / (schedule.asynchronous() ? options.updates : 1);
+  plan.memory_bytes = memoryByStage(schedule, simulation, plan.stages, parts);
   return plan;
 }
 

@@ -10,9 +10,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "partition/schedule.h"
@@ -38,9 +40,17 @@ struct PredictedPlan {
   int64_t peakMemory() const;
 };
 
+// Schedules that were made, by text, ranks and microbatches.
+struct MadeSchedule {
+  Schedule schedule;
+  ScheduleCosts costs;
+};
+using MadeSchedules = std::map<std::tuple<std::string, int, int64_t>, MadeSchedule>;
+
 struct PredictionOptions {
   int updates = 1;                 // asynchronous schedules: of the window
   bool exposed_transfers = false;  // transfers hold up both ranks
+  MadeSchedules* made = nullptr;   // looked up, and added to: of an automatic schedule, the one that was made for other costs is used
 };
 
 // The stages' transfer_ns are filled in. Nothing where the schedule does not exist for so many ranks and microbatches, or places stages
@@ -50,8 +60,5 @@ std::optional<PredictedPlan> predictPlan(const CountedCosts& costs, std::vector<
 
 // All devices of the plan have the memory.
 bool fitsDevices(const PredictedPlan& plan, const StageCosts& costs);
-
-// Times of passes and memory by stage, for the simulator.
-int64_t passesOf(const PredictedPlan& plan);  // how many a step has, forward and backward: what simulating it costs
 
 }  // namespace pipeshard

@@ -93,6 +93,8 @@ std::vector<int> deviceGroups(const Plan& plan) {
   return groups;
 }
 
+bool devicesTakeTurns(const Plan& plan) { return plan.schedule_orders.empty() && takesTurns(plan.schedule); }
+
 Schedule scheduleOf(const Plan& plan) {
   const std::vector<int> groups = deviceGroups(plan);
   if (groups.empty()) fail(ErrorCode::kConfiguration, "the plan has no stages");
@@ -100,7 +102,11 @@ Schedule scheduleOf(const Plan& plan) {
   Schedule schedule;
   if (plan.schedule_orders.empty()) {
     const int ranks = *std::max_element(groups.begin(), groups.end()) + 1;
-    schedule = makeSchedule(plan.schedule, ranks, static_cast<int>(plan.microbatches), updates);
+    std::vector<int> replicas;
+    if (devicesTakeTurns(plan) && std::ssize(groups) == ranks) {
+      for (const StagePlan& stage : plan.stages) replicas.push_back(stage.mesh_shape.at(0));
+    }
+    schedule = makeSchedule(plan.schedule, ranks, static_cast<int>(plan.microbatches), updates, replicas);
   } else {
     schedule = scheduleFromCsv(fmt::format("{}\n", fmt::join(plan.schedule_orders, "\n")), "schedule_orders");
     schedule.name = plan.schedule;

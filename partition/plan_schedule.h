@@ -16,6 +16,7 @@ struct AskedSchedule {
   int chunks = 1;                 // stages of each pipeline rank
   std::optional<Schedule> given;  // of a file
 
+  bool turns() const { return !given && takesTurns(text); }
   // The pipeline rank of each stage, for so many of them. Error(kConfiguration) when a file is for another number.
   std::vector<int> rankOfStage(int ranks, int microbatches) const;
   // Error(kConfiguration), naming `subject`, which asks for so many stages, when pipeline ranks cannot have `chunks` of them each.

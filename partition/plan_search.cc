@@ -16,13 +16,14 @@ namespace pipeshard {
 namespace {
 
 constexpr const char* kUsualSchedule = "1f1b";
-constexpr int kWorseInARow = 2;             // numbers of microbatches, before the search in that direction ends
-constexpr size_t kScheduled = 4;            // plans that every schedule is tried for
-constexpr int kRounds = 12;                 // of taking the best neighbour
-constexpr int64_t kMostPasses = 3'000'000;  // simulated in each part of the search: about as many microseconds
-constexpr int64_t kMostAutomatic = 4'096;   // microbatches x ranks for which schedules are searched
+constexpr int kWorseInARow = 2;                  // numbers of microbatches, before the search in that direction ends
+constexpr size_t kScheduled = 4;                 // plans that every schedule is tried for
+constexpr int kRounds = 12;                      // of taking the best neighbour
+constexpr int64_t kMostPasses = 3'000'000;       // simulated in each part of the search: about as many microseconds
+constexpr int64_t kPassesOfAutomatic = 300'000;  // that a schedule which is itself searched counts as
+constexpr int64_t kMostAutomatic = 4'096;        // microbatches x ranks for which schedules are searched
 // With the numbers of stages per rank that are tried; automatic ones last.
-constexpr const char* kOneStageSchedules[] = {"eager-1f1b", "zb-h1", "zb-h2", "gpipe", "zb-1p", "zb-2p"};
+constexpr const char* kOneStageSchedules[] = {"1f1b", "eager-1f1b", "zb-h1", "zb-h2", "gpipe", "zb-1p", "zb-2p"};
 constexpr const char* kChunkSchedules[] = {"interleaved:v=2",
                                            "interleaved:v=3",
                                            "interleaved:v=4",
@@ -63,9 +64,12 @@ struct Candidate {
   Assignment assignment;
 };
 
-bool sameStages(const std::vector<AssignedStage>& a, const std::vector<AssignedStage>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const AssignedStage& x, const AssignedStage& y) {
-    return x.first_layer == y.first_layer && x.last_layer == y.last_layer && x.submesh == y.submesh && x.option.config == y.option.config;
+// In the same way but for what crosses their ends.
+bool sameStages(const std::vector<AssignedStage>& a, const std::vector<AssignedStage>& b, const CountedCosts& costs) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const AssignedStage& x, const AssignedStage& y) {
+    if (x.first_layer != y.first_layer || x.last_layer != y.last_layer || x.submesh != y.submesh) return false;
+    const StageConfig one = costs.config(x.option.config), two = costs.config(y.option.config);
+    return one.mesh == two.mesh && one.method == two.method && one.recomputation == two.recomputation;
   });
 }
 
@@ -109,7 +113,6 @@ class PlanSearch {
     if (request_.progress) request_.progress(text);
   }
   int64_t microbatches(size_t count) const { return request_.microbatches[count]; }
-  PredictionOptions prediction() const { return {request_.updates, request_.exposed_transfers}; }
 
   void tryCounts() {
     int worse = 0;
@@ -193,10 +196,12 @@ class PlanSearch {
   }
 
   std::optional<PredictedPlan> predict(size_t count, const std::vector<AssignedStage>& stages, const std::string& schedule,
-                                       int64_t& passes) const {
-    passes -= 2 * microbatches(count) * request_.updates * std::ssize(stages);
+                                       int64_t& passes) {
+    const bool automatic = isAutomatic(schedule);
+    passes -= 2 * microbatches(count) * request_.updates * std::ssize(stages) + (automatic ? kPassesOfAutomatic : 0);
     if (passes < 0) return std::nullopt;
-    std::optional<PredictedPlan> plan = predictPlan(*counts_[count].costs, stages, microbatches(count), schedule, prediction());
+    const PredictionOptions options{request_.updates, request_.exposed_transfers, automatic ? nullptr : &made_};
+    std::optional<PredictedPlan> plan = predictPlan(*counts_[count].costs, stages, microbatches(count), schedule, options);
     if (!plan || !fitsDevices(*plan, *counts_[count].costs->costs)) return std::nullopt;
     return plan;
   }
@@ -205,7 +210,7 @@ class PlanSearch {
     CountTried& tried = counts_[count].tried;
     if (tried.step_ns == 0 || plan.step_ns < tried.step_ns) tried.step_ns = plan.step_ns;
     for (auto& [other_count, other] : plans_) {
-      if (other_count != count || !sameStages(other.stages, plan.stages)) continue;
+      if (other_count != count || !sameStages(other.stages, plan.stages, *counts_[count].costs)) continue;
       if (plan.step_ns < other.step_ns) other = std::move(plan);
       return;
     }
@@ -226,6 +231,11 @@ class PlanSearch {
       if (plan) keep(candidate.count, std::move(*plan));
       ++simulated;
     }
+    // The best of every number of microbatches, to compare with.
+    for (const Candidate& candidate : candidates_) {
+      if (counts_[candidate.count].tried.step_ns > 0 || stopped()) continue;
+      if (auto plan = predict(candidate.count, candidate.assignment.stages, schedule, passes)) keep(candidate.count, std::move(*plan));
+    }
     sortPlans();
   }
 
@@ -233,10 +243,11 @@ class PlanSearch {
     std::stable_sort(plans_.begin(), plans_.end(), [](const auto& a, const auto& b) { return a.second.step_ns < b.second.step_ns; });
   }
 
-  std::vector<std::string> schedulesFor(const PredictedPlan& plan) const {
+  std::vector<std::string> schedulesFor(const PredictedPlan& plan, bool automatic = true) const {
     std::vector<std::string> schedules;
     if (plan.stages.size() < 2 || !request_.schedule.empty()) return schedules;
     for (const std::string schedule : kOneStageSchedules) {
+      if (isAutomatic(schedule) && !automatic) continue;
       if (isAutomatic(schedule) && plan.microbatches * std::ssize(plan.stages) > kMostAutomatic) continue;
       schedules.push_back(schedule);
     }
@@ -285,7 +296,7 @@ class PlanSearch {
       say(fmt::format("looking at the neighbours of the best plan ({})", round + 1));
       const auto [count, best] = plans_.front();
       std::vector<PlanNeighbour> neighbours =
-          neighboursOf(best, {request_, *counts_[count].costs, schedulesFor(best), round == 0 ? kMostPasses : kMostPasses / 4});
+          neighboursOf(best, {request_, *counts_[count].costs, schedulesFor(best, round == 0), round == 0 ? kMostPasses : kMostPasses / 4});
       result.neighbours.clear();
       bool improved = false;
       for (PlanNeighbour& neighbour : neighbours) {
@@ -340,6 +351,7 @@ class PlanSearch {
   int chunks_;                 // of the schedule that is asked for
   std::vector<Candidate> candidates_;
   std::vector<std::pair<size_t, PredictedPlan>> plans_;
+  MadeSchedules made_;
   int64_t best_objective_ = INT64_MAX;
   bool everything_in_flight_ = false;
   bool complete_ = true;
@@ -393,7 +405,7 @@ PlanSearchResult searchPlans(const PlanSearchRequest& request) { return PlanSear
 
 LeastMemory leastMemory(const PlanSearchRequest& request) {
   LeastMemory least{INT64_MAX};
-  for (size_t count = request.first; count < request.microbatches.size(); ++count) {
+  for (const size_t count : std::set<size_t>{request.first, request.microbatches.size() - 1}) {
     CountedCosts counted;
     try {
       counted = request.costs(request.microbatches[count]);

@@ -73,7 +73,8 @@ struct PlanSearchResult {
 PlanSearchResult searchPlans(const PlanSearchRequest& request);
 
 // When nothing fits: the least memory of every device with which some plan fits, to within a hundredth, and that plan's stages; for people
-// who must choose between more memory, more devices, more microbatches and recomputation. Stages are empty where no memory would do.
+// who must choose between more memory, more devices, more microbatches and recomputation. With the first and with the largest number of
+// microbatches. Stages are empty where no memory would do.
 struct LeastMemory {
   int64_t bytes = 0;
   int64_t microbatches = 1;

@@ -148,9 +148,12 @@ BufferId RankBuilder::version(size_t parameter, int version) {
   bool in_parameter = true;
   if (version > 0) {
     const auto [found, is_new] = in_parameter_.try_emplace(parameter);
-    const int stage = context_.cut.owners[parameter];
-    const int pipeline_rank = context_.schedule.rank_of_stage[static_cast<size_t>(stage)];
-    if (is_new) found->second = context_.versions.inParameter(parameter, context_.schedule.orders[static_cast<size_t>(pipeline_rank)]);
+    if (is_new) {
+      const int stage = context_.cut.owners[parameter];
+      std::vector<Action> order = orderOfReplica(context_.schedule, stage, context_.layout.inTurn() ? place().data : 0);
+      std::erase_if(order, [&](const Action& action) { return action.stage != stage; });
+      found->second = context_.versions.inParameter(parameter, order);
+    }
     in_parameter = found->second[static_cast<size_t>(version)];
   }
   if (in_parameter) return buffer(nameOf(value), BufferKind::kActivation, value);  // made before, or a copy
@@ -189,8 +192,26 @@ void RankBuilder::accumulate(BufferId part, BufferId total, int microbatch) {
   add(InstructionKind::kAccumulate, microbatch, {part}, {total}).overwrite = written_.insert(total).second;
 }
 
-void RankBuilder::forgetGradients() {
-  std::erase_if(written_, [&](BufferId id) { return program_.buffer(id).kind == BufferKind::kGradient; });
+void RankBuilder::average(int minibatches, BufferId sum) {
+  const Buffer like = program_.buffer(sum);
+  const auto [found, is_new] = averages_.try_emplace({minibatches, like.data_type, like.shape});
+  if (is_new) {
+    Graph graph;
+    graph.name = fmt::format("average_{}", averages_.size());
+    graph.opset_imports = training_.graph.opset_imports;
+    GraphBuilder nodes(graph);
+    graph.inputs = {nodes.addValue("sum", like.data_type, like.shape)};
+    graph.outputs = {nodes.addValue("mean", like.data_type, like.shape)};
+    const ValueId count = nodes.addConstant("minibatches", makeScalar(like.data_type, minibatches));
+    nodes.addNode("", "Div", {graph.inputs[0], count}, {graph.outputs[0]});
+    const std::string file = graph.name + ".onnx";
+    found->second = addSubgraph({graph.name, file, Phase::kUpdate, {"sum"}, {"mean"}}, std::move(graph));
+  }
+  const BufferId mean(program_.buffers.size());
+  const std::string name = fmt::format("{}{}mean{}", like.name, context_.separator, means_++);
+  program_.buffers.push_back({name, BufferKind::kActivation, like.data_type, like.shape, like.value, std::nullopt, {}});
+  add(InstructionKind::kRun, -1, {sum}, {mean}).subgraph = found->second;
+  add(InstructionKind::kAccumulate, -1, {mean}, {sum}).overwrite = true;
 }
 
 void RankBuilder::sumOverDevices(BufferId id, ValueId kept_like) {
@@ -369,6 +390,7 @@ std::string RankBuilder::subgraphName(int stage, Phase phase, PassForm form, con
   if (phase != Phase::kPrologue && context_.layout.stagesOf(place().group).size() > 1) name = fmt::format("stage{}_{}", stage, name);
   std::set<Size> sizes;
   for (int64_t k = 0; k < program_.microbatches; ++k) {
+    if (!context_.layout.takes(program_.rank, k)) continue;
     const Rows together = context_.layout.microbatch(k);
     const Rows here = phase == Phase::kPrologue ? together : context_.layout.cell(stage, place().data, k);
     sizes.emplace(here.count, together.count);
@@ -405,8 +427,23 @@ SubgraphId RankBuilder::subgraph(int stage, Phase phase, PassForm form, const Si
     graph = std::move(local.graph);
     made.collectives = std::move(local.collectives);
   }
+  if (phase == Phase::kUpdate) countUpdates(stage, graph);
   found->second = addSubgraph(std::move(made), std::move(graph));
   return found->second;
+}
+
+void RankBuilder::countUpdates(int stage, Graph& update) const {
+  const int averaged = context_.versions.averaged(stage);
+  const std::string& name = training_.step.valid() ? nameOf(training_.step) : std::string();
+  const auto step = std::find_if(update.inputs.begin(), update.inputs.end(), [&](ValueId id) { return update.value(id).name == name; });
+  if (averaged == 1 || step == update.inputs.end()) return;
+  GraphBuilder nodes(update);
+  const ValueId minibatches = *step;
+  const ValueId updates = nodes.addValue(name + "_updates", DataType::kInt64, {});
+  const ValueId count = nodes.addConstant("minibatches", makeScalar(DataType::kInt64, averaged));
+  for (Node& node : update.nodes) std::replace(node.inputs.begin(), node.inputs.end(), minibatches, updates);
+  nodes.addNode("", "Div", {minibatches, count}, {updates});
+  std::rotate(update.nodes.begin(), update.nodes.end() - 1, update.nodes.end());
 }
 
 void RankBuilder::verifyPieces(const Graph& piece, const PieceSharding& sharding) const {

@@ -76,8 +76,10 @@ class RankBuilder {
   void receive(int peer, BufferId id, int microbatch) { add(InstructionKind::kReceive, microbatch, {}, {id}).peer = peer; }
   // total := part, or total + part when it has been written before.
   void accumulate(BufferId part, BufferId total, int microbatch);
-  // An update has taken the gradients: what is accumulated next overwrites them.
-  void forgetGradients();
+  // An update has taken the gradient: what is accumulated next overwrites it.
+  void forget(BufferId gradient) { written_.erase(gradient); }
+  // The sum of a gradient over so many minibatches becomes their mean.
+  void average(int minibatches, BufferId sum);
   // Sum over the data-parallel devices of the stage, in place; nothing where there is one. In a sharded stage: over the mesh axes that
   // `kept` is a partial sum over.
   void sumOverDevices(BufferId id, ValueId kept);
@@ -124,6 +126,8 @@ class RankBuilder {
   // Gives the buffer its shape: this device's part of `whole`, as the value is kept.
   void cut(BufferId id, const Shape& whole, ValueId value);
   SubgraphId addSubgraph(Subgraph description, Graph graph);
+  // In a stage whose updates take several minibatches: its steps count updates, not minibatches.
+  void countUpdates(int stage, Graph& update) const;
   // Of all devices of the stage together. The first one's emission asks for it.
   void verifyPieces(const Graph& piece, const PieceSharding& sharding) const;
   // The buffer that holds a box of what the cell has of a value.
@@ -139,6 +143,8 @@ class RankBuilder {
   Program program_;
   std::vector<Graph> subgraphs_;
   std::map<std::tuple<int, Phase, PassForm, Size>, SubgraphId> subgraph_of_;
+  std::map<std::tuple<int, DataType, Shape>, SubgraphId> averages_;  // by minibatches and tensor
+  int means_ = 0;                                                    // taken
   std::map<std::string, BufferId> buffers_;
   std::set<BufferId> loaded_;  // batch inputs
   std::set<BufferId> sliced_;

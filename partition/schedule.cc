@@ -103,7 +103,8 @@ Schedule makeSchedule(const ScheduleRequest& request) {
          "schedule {}: found {} forward passes ({} ranks, {} stages on each, {} microbatches); expected at most {}", request.text, passes,
          request.ranks, text.chunks, request.microbatches, kMostPasses);
   }
-  Schedule schedule = text.family->make({request.ranks, request.microbatches, text.chunks, text.options, request.costs});
+  Schedule schedule = text.family->make(
+      {request.ranks, request.microbatches, text.chunks, text.options, request.costs, request.replicas, canonicalName(text)});
   schedule.name = canonicalName(text);
   schedule.microbatches = request.microbatches;
   schedule.stages = static_cast<int>(schedule.rank_of_stage.size());
@@ -117,7 +118,13 @@ Schedule makeSchedule(std::string_view text, int ranks, int microbatches) {
 
 bool isAsynchronous(std::string_view text) { return parseText(text).family->about.asynchronous; }
 
-Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates) {
+bool takesTurns(std::string_view text) {
+  const ScheduleText parsed = parseText(text);
+  const auto rows = parsed.options.find("rows");
+  return parsed.family->about.asynchronous && (rows == parsed.options.end() || rows->second == 0);
+}
+
+Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates, const std::vector<int>& replicas) {
   ScheduleText parsed = parseText(text);
   if (!parsed.family->about.asynchronous) {
     if (updates != 1) fail(ErrorCode::kConfiguration, "schedule {}: found {} updates in a step; expected one", text, updates);
@@ -136,7 +143,7 @@ Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int up
     fail(ErrorCode::kConfiguration, "schedule {}: found a window of {} updates of {} microbatches; expected at most {} microbatches", text,
          updates, microbatches, kMostMicrobatches);
   }
-  const Schedule schedule = makeSchedule(canonicalName(parsed), ranks, static_cast<int>(window));
+  const Schedule schedule = makeSchedule({canonicalName(parsed), ranks, static_cast<int>(window), {}, replicas});
   if (schedule.microbatches_per_update == microbatches) return schedule;
   fail(ErrorCode::kConfiguration, "schedule {}: found {} microbatches per update; expected {} (--microbatches {})", text, microbatches,
        schedule.microbatches_per_update, schedule.microbatches_per_update);
@@ -154,5 +161,14 @@ int64_t peakActivations(const std::vector<Action>& order, int stage) {
 }
 
 int64_t peakActivations(const std::vector<Action>& order) { return peakActivations(order, -1); }
+
+std::vector<Action> orderOfReplica(const Schedule& schedule, int stage, int replica) {
+  std::vector<Action> order;
+  for (const Action& action : schedule.orders.at(static_cast<size_t>(schedule.rank_of_stage.at(static_cast<size_t>(stage))))) {
+    const bool elsewhere = isPass(action.kind) && action.microbatch % schedule.replicasOf(action.stage) != replica;
+    if (!elsewhere) order.push_back(action);
+  }
+  return order;
+}
 
 }  // namespace pipeshard

@@ -63,9 +63,18 @@ struct Schedule {
   int microbatches_per_update = 0;
   // versions[stage][microbatch]: how many updates the weights that its forward and backward pass read have seen. Empty: synchronous.
   std::vector<std::vector<int>> versions = {};
+  // Asynchronous schedules on replicated stages: replicas that take the microbatches in turn, by stage. Microbatch k runs on replica k mod
+  // replicas[stage]; an order has the passes of all replicas of its rank, as they could run one after the other, and an update is one of
+  // all replicas together. Empty: one replica of each.
+  std::vector<int> replicas = {};
+  // By stage: microbatches that one of its updates takes, where that is not the minibatch: on replicas, which average the gradients of
+  // one minibatch each. Empty: microbatches_per_update.
+  std::vector<int> update_every = {};
 
   int ranks() const { return static_cast<int>(orders.size()); }
   bool asynchronous() const { return microbatches_per_update > 0; }
+  int replicasOf(int stage) const { return replicas.empty() ? 1 : replicas[static_cast<size_t>(stage)]; }
+  int updateEvery(int stage) const { return update_every.empty() ? microbatches_per_update : update_every[static_cast<size_t>(stage)]; }
 };
 
 // What automatic schedules (zb-1p, zb-2p, v-min, ...) are made for: of a whole share, in any one unit of time and one of memory.
@@ -85,6 +94,7 @@ struct ScheduleRequest {
   int ranks = 1;         // p
   int microbatches = 1;  // m
   ScheduleCosts costs = {};
+  std::vector<int> replicas = {};  // by stage: those that take minibatches in turn, if the text asks for that; empty: one each
 };
 
 // One line per schedule, for --help, messages and docs.
@@ -106,9 +116,11 @@ Schedule makeSchedule(const ScheduleRequest& request);
 Schedule makeSchedule(std::string_view text, int ranks, int microbatches);
 // Of a window of so many updates of so many microbatches each. Error(kConfiguration) where the schedule takes another number of
 // microbatches per update (pipedream: one).
-Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates);
+Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates, const std::vector<int>& replicas = {});
 // Whether the text asks for an asynchronous schedule. Errors as makeSchedule.
 bool isAsynchronous(std::string_view text);
+// Whether the devices of a stage take the microbatches in turn: under asynchronous schedules, unless the text has the option rows=1.
+bool takesTurns(std::string_view text);
 
 // The form of torch.distributed.pipelining: a line per pipeline rank, actions separated by commas ("0F0,0F1,,0B0"; empty cells are
 // skipped), an overlapped pair as "(0F3;7B1)OVERLAP_F_B". UPDATE is ours: torch has no asynchronous schedules.
@@ -143,5 +155,8 @@ ScheduleOrders withTransfers(const Schedule& schedule);
 int64_t peakActivations(const std::vector<Action>& order);
 // Of stage s alone.
 int64_t peakActivations(const std::vector<Action>& order, int stage);
+
+// Of the order of a stage's pipeline rank, what one of its replicas runs: its passes, and the updates.
+std::vector<Action> orderOfReplica(const Schedule& schedule, int stage, int replica);
 
 }  // namespace pipeshard

@@ -69,6 +69,16 @@ class Verifier {
       if (rank < 0 || rank >= schedule_.ranks()) failAt({}, "found no pass of stage {}; expected every stage on one rank", stage);
     }
     if (!schedule_.asynchronous() && !schedule_.versions.empty()) failAt({}, "found versions of weights in a synchronous schedule");
+    const auto perStage = [&](const std::vector<int>& numbers) {
+      return numbers.empty() || (schedule_.asynchronous() && std::ssize(numbers) == schedule_.stages &&
+                                 std::all_of(numbers.begin(), numbers.end(), [](int number) { return number >= 1; }));
+    };
+    if (!perStage(schedule_.replicas) || !perStage(schedule_.update_every)) {
+      failAt({},
+             "found replicas [{}] and updates every [{}] microbatches; expected a number of at least 1 for each of {} stages, and "
+             "an asynchronous schedule",
+             fmt::join(schedule_.replicas, ","), fmt::join(schedule_.update_every, ","), schedule_.stages);
+    }
     if (schedule_.asynchronous() && schedule_.forward_only) failAt({}, "found updates of weights in a schedule without backward passes");
   }
 
@@ -235,7 +245,7 @@ class Verifier {
 
 // An update takes the gradients of its minibatch, all of them and no others.
 void Verifier::verifyUpdates(int stage) const {
-  const int per_update = schedule_.microbatches_per_update;
+  const int per_update = schedule_.updateEvery(stage);
   for (int k = 0; k < schedule_.microbatches; ++k) {
     const ActionKind kind = find(stage, ActionKind::kBackwardWeight, k) ? ActionKind::kBackwardWeight : ActionKind::kBackward;
     const Place gradient = *find(stage, kind, k);
@@ -281,9 +291,9 @@ void Verifier::verifyVersions() const {
     for (size_t step = 0; step < orders_[rank].size(); ++step) {
       const Action& action = orders_[rank][step];
       if (action.kind == ActionKind::kUpdate) {
-        if ((action.microbatch + 1) % schedule_.microbatches_per_update != 0) {
+        if ((action.microbatch + 1) % schedule_.updateEvery(action.stage) != 0) {
           failAt({{rank, step}}, "rank {} runs {}; expected an update after every {} microbatches", rank, actionToString(action),
-                 schedule_.microbatches_per_update);
+                 schedule_.updateEvery(action.stage));
         }
         ++made[action.stage];
       }

@@ -239,8 +239,8 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
                                            const std::function<void(const std::string&)>& progress) {
   std::vector<StageCombinations> listed;
   if (!hasShardedStage(plan)) {
-    if (!request.constraints.empty() || !request.mesh.empty() || (request.memory_bytes > 0 && !request.memory_by_cluster))
-      fail(ErrorCode::kUsage, "--shard, --mesh and --memory go with --method, and with a stage of several devices (--stages uniform:1)");
+    if (!request.constraints.empty() || !request.mesh.empty())
+      fail(ErrorCode::kUsage, "--shard and --mesh go with --method, and with a stage of several devices (--stages uniform:1)");
     if (!request.method.empty()) noteNothingSharded(request.method, plan);
     return listed;
   }

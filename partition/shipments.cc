@@ -30,6 +30,16 @@ bool dependsOnRows(const Graph& graph, ValueId id, const Graph& other_graph, Val
   return constant->shape != other->shape || (isFloatingPoint(constant->data_type) && constant->bytes != other->bytes);
 }
 
+// Whole microbatches, from the replica that has it to the one that takes it.
+std::vector<Shipment> shipmentsInTurn(const Layout& layout, int64_t k, int from_stage, int to_stage) {
+  std::vector<Shipment> result;
+  for (int model = 0; model < layout.modelWidth(to_stage); ++model) {
+    result.push_back({layout.rankAt(from_stage, layout.replicaOf(from_stage, k), model % layout.modelWidth(from_stage)),
+                      layout.rankAt(to_stage, layout.replicaOf(to_stage, k), model), layout.microbatch(k)});
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<TimeKind> batchKinds(const TrainingFamily& family, int64_t rows) {
@@ -65,6 +75,7 @@ std::vector<TimeKind> batchKinds(const TrainingFamily& family, int64_t rows) {
 }
 
 std::vector<Shipment> shipments(const Layout& layout, TimeKind::Kind kind, int64_t k, int from_stage, int to_stage) {
+  if (layout.inTurn()) return shipmentsInTurn(layout, k, from_stage, to_stage);
   const int senders = layout.dataWidth(from_stage);
   std::vector<Shipment> result;
   for (int data = 0; data < layout.dataWidth(to_stage); ++data) {

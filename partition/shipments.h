@@ -5,6 +5,7 @@
 // Between stages of equal meshes each device sends to its counterpart. Else: rows go to whoever computes them, each to one
 // receiver per place along the model axis; parts of a sum are shared out, so that the receivers' parts have the same total
 // (everything downstream of a sum is linear in it); an invariant value comes from one sender.
+// Where replicas take microbatches in turn, all of a value goes from the one that has the microbatch to the one that takes it.
 // Internal to partition/.
 #pragma once
 

@@ -1,8 +1,12 @@
 #include "sharding/sharding_plan.h"
 
+#include <functional>
 #include <set>
 
+#include <fmt/ranges.h>
+
 #include "ir/error.h"
+#include "ir/near_matches.h"
 
 namespace pipeshard {
 namespace {
@@ -21,6 +25,12 @@ std::vector<ValueId> valuesOf(const Graph& graph, const std::vector<NodeId>& nod
     for (ValueId output : graph.node(node).outputs) list(output);
   }
   return values;
+}
+
+// The names that may have been meant, for the end of a message.
+std::string meant(const std::string& name, const std::vector<std::string>& known) {
+  const std::vector<std::string> near = nearMatches(name, known);
+  return near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or "));
 }
 
 }  // namespace
@@ -49,52 +59,81 @@ void describeSharding(const TrainingGraph& training, const std::vector<NodeId>& 
   }
 }
 
-StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan) {
+namespace {
+
+using FaultHandler = std::function<void(const std::string&)>;
+
+void readStrategies(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan, const FaultHandler& fault,
+                    StageSharding& sharding) {
   const Graph& graph = training.graph;
-  StageSharding sharding{LogicalMesh{plan.mesh}, std::vector<Strategy>(graph.nodes.size()), std::vector<ShardingSpec>(graph.values.size())};
-  std::set<std::string> known;
+  std::vector<std::string> known;
   for (NodeId id : nodes) {
     const Node& node = graph.node(id);
     const std::string& key = nodeKey(graph, id);
-    known.insert(key);
+    known.push_back(key);
     const auto found = plan.strategies.find(key);
     std::vector<AxisUse> uses(plan.mesh.size());
-    if (found != plan.strategies.end()) {
-      try {
-        uses = parseUses(graph, node, sharding.mesh, found->second);
-      } catch (Error& error) {
-        throw error.addContext(fmt::format("strategies.{}", key));
-      }
+    try {
+      if (found != plan.strategies.end()) uses = parseUses(graph, node, sharding.mesh, found->second);
+    } catch (const Error& error) {
+      fault(fmt::format("strategies.{}: {}", key, error.message()));
+      continue;
     }
     const std::optional<Strategy> strategy = makeStrategy(graph, node, sharding.mesh, uses);
-    if (!strategy) {
-      fail(ErrorCode::kConfiguration, "strategies.{}: {} cannot run as \"{}\" on mesh {} with these shapes; choose another strategy", key,
-           describeNode(node), printUses(graph, node, uses), printMesh(sharding.mesh));
-    }
-    sharding.strategies[id.index()] = *strategy;
+    if (strategy) sharding.strategies[id.index()] = *strategy;
+    if (strategy) continue;
+    fault(fmt::format("strategies.{}: {} cannot run as \"{}\" on mesh {} with these shapes; choose another strategy", key,
+                      describeNode(node), printUses(graph, node, uses), printMesh(sharding.mesh)));
   }
+  const std::set<std::string> names(known.begin(), known.end());
   for (const auto& [name, text] : plan.strategies) {
-    if (!known.contains(name)) fail(ErrorCode::kConfiguration, "strategies.{}: the stage has no node with an output of this name", name);
+    if (!names.contains(name))
+      fault(fmt::format("strategies.{}: the stage has no node with an output of this name{}", name, meant(name, known)));
   }
-  known.clear();
+}
+
+void readSpecs(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan, const FaultHandler& fault,
+               StageSharding& sharding) {
+  const Graph& graph = training.graph;
+  std::vector<std::string> known;
   for (ValueId value : valuesOf(graph, nodes)) {
     const std::string& name = graph.value(value).name;
-    known.insert(name);
+    known.push_back(name);
     const auto found = plan.specs.find(name);
     ShardingSpec spec = replicated(graph.shape(value).size());
     if (found != plan.specs.end()) {
       spec = parseSpec(found->second);
-      const std::string fault = specFault(spec, graph.shape(value), sharding.mesh);
-      if (!fault.empty())
-        fail(ErrorCode::kConfiguration, "specs.{}: \"{}\" does not fit {}: {}", name, found->second, shapeToString(graph.shape(value)),
-             fault);
+      const std::string reason = specFault(spec, graph.shape(value), sharding.mesh);
+      if (!reason.empty())
+        fault(fmt::format("specs.{}: \"{}\" does not fit {}: {}", name, found->second, shapeToString(graph.shape(value)), reason));
     }
     sharding.kept[value.index()] = std::move(spec);
   }
+  const std::set<std::string> names(known.begin(), known.end());
   for (const auto& [name, text] : plan.specs) {
-    if (!known.contains(name)) fail(ErrorCode::kConfiguration, "specs.{}: the stage has no value of this name", name);
+    if (!names.contains(name)) fault(fmt::format("specs.{}: the stage has no value of this name{}", name, meant(name, known)));
   }
+}
+
+StageSharding readSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan,
+                           const FaultHandler& fault) {
+  StageSharding sharding{LogicalMesh{plan.mesh}, std::vector<Strategy>(training.graph.nodes.size()),
+                         std::vector<ShardingSpec>(training.graph.values.size())};
+  readStrategies(training, nodes, plan, fault, sharding);
+  readSpecs(training, nodes, plan, fault, sharding);
   return sharding;
+}
+
+}  // namespace
+
+StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan) {
+  return readSharding(training, nodes, plan, [](const std::string& message) { fail(ErrorCode::kConfiguration, "{}", message); });
+}
+
+std::vector<std::string> shardingFaults(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan) {
+  std::vector<std::string> faults;
+  readSharding(training, nodes, plan, [&](const std::string& message) { faults.push_back(message); });
+  return faults;
 }
 
 }  // namespace pipeshard

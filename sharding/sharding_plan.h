@@ -4,6 +4,7 @@
 //   "strategies": {"matmul_1": "0:j"},  "specs": {"w1": "R,S0"}
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "ir/plan.h"
@@ -20,5 +21,8 @@ void describeSharding(const TrainingGraph& training, const std::vector<NodeId>& 
 // Errors: kConfiguration naming the entry: a name that the stage does not have, uses or a spec that do not fit, a partial sum where none
 // may be.
 StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan);
+
+// Everything for which shardingOfPlan would refuse it, a message each; empty: nothing.
+std::vector<std::string> shardingFaults(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan);
 
 }  // namespace pipeshard

@@ -17,6 +17,7 @@ CommandFunction addSimulateCommand(CLI::App& app);
 CommandFunction addValidateCommand(CLI::App& app);
 CommandFunction addRunCommand(CLI::App& app);
 CommandFunction addProfileCommand(CLI::App& app);
+CommandFunction addPipeDreamCommand(CLI::App& app);
 CommandFunction addReportCommand(CLI::App& app);
 CommandFunction addClusterCommand(CLI::App& app);
 CommandFunction addNodeCommand(CLI::App& app);

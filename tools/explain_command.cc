@@ -11,6 +11,7 @@
 #include "tools/console.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
+#include "tools/search_tables.h"
 #include "tools/sharding_tables.h"
 
 namespace pipeshard {
@@ -24,7 +25,7 @@ struct ExplainCommand {
 
   int run() const {
     const Plan plan = readPlanDirectory(directory);
-    fmt::print("{}", printPlan(plan));
+    fmt::print("{}{}", printPlan(plan), searchTables(plan, true));
     nlohmann::ordered_json report;
     report["stages"] = nlohmann::ordered_json::array();
     Progress progress;
@@ -34,7 +35,7 @@ struct ExplainCommand {
       print(plan.stages.at(static_cast<size_t>(explanation.stage)), explanation);
       report["stages"].push_back(toJson(explanation));
     }
-    if (explanations.empty()) {
+    if (explanations.empty() && !plan.search) {
       fmt::print(
           "\nno stage is sharded: the devices of a stage share the rows of every microbatch. `pipeshard plan MODEL --stages uniform:1 "
           "--method auto` shards "

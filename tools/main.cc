@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
   app.footer(kFooter);
   std::vector<std::pair<CLI::App*, CommandFunction>> commands;
   for (auto* add : {addInspectCommand, addPlanCommand, addExplainCommand, addSimulateCommand, addReportCommand, addValidateCommand,
-                    addRunCommand, addClusterCommand, addProfileCommand, addNodeCommand, addWorkerCommand}) {
+                    addRunCommand, addClusterCommand, addProfileCommand, addPipeDreamCommand, addNodeCommand, addWorkerCommand}) {
     CommandFunction run = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(run));
   }

@@ -6,6 +6,7 @@
 
 #include "ir/error.h"
 #include "ir/trace_names.h"
+#include "tools/measured_times.h"
 #include "tools/trace_reader.h"
 
 namespace pipeshard {
@@ -29,12 +30,6 @@ std::string stemOf(const std::string& name) {
   return pass ? stem.substr(0, end) : stem;
 }
 
-Ticks median(std::vector<Ticks> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 }  // namespace
 
 MeasuredDurations MeasuredDurations::read(const std::string& path) {
@@ -55,8 +50,8 @@ MeasuredDurations MeasuredDurations::read(const std::string& path) {
     anywhere[stemOf(event->name)].push_back(event->end_ns - event->start_ns);
   }
   MeasuredDurations result;
-  for (const auto& [key, values] : by_rank) result.by_rank_[key] = median(values);
-  for (const auto& [key, values] : anywhere) result.anywhere_[key] = median(values);
+  for (const auto& [key, values] : by_rank) result.by_rank_[key] = medianOf(values);
+  for (const auto& [key, values] : anywhere) result.anywhere_[key] = medianOf(values);
   return result;
 }
 

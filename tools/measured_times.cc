@@ -27,14 +27,14 @@ char passOf(const TraceEvent& event) {
   return recomputes ? 'R' : kind;
 }
 
-Ticks median(std::vector<Ticks> times) {
+}  // namespace
+
+Ticks medianOf(std::vector<Ticks> times) {
   if (times.empty()) return 0;
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
   std::nth_element(times.begin(), middle, times.end());
   return *middle;
 }
-
-}  // namespace
 
 MeasuredTimes measuredTimes(const Trace& trace, int stages) {
   // A pass with collectives inside is several events: its time is their sum.
@@ -51,11 +51,11 @@ MeasuredTimes measuredTimes(const Trace& trace, int stages) {
   for (const auto& [key, time] : passes) times[{std::get<0>(key), std::get<1>(key)}].push_back(time);
   MeasuredTimes result;
   for (int stage = 0; stage < stages; ++stage) {
-    const auto of = [&](char kind) { return median(times[{stage, kind}]); };
+    const auto of = [&](char kind) { return medianOf(times[{stage, kind}]); };
     if (times[{stage, 'F'}].empty()) fail(ErrorCode::kConfiguration, "the trace has no forward pass of stage {}", stage);
     result.stages.push_back({.forward = of('F'), .backward_input = of('I'), .backward_weight = of('W'), .recomputation = of('R')});
   }
-  result.latency = median(std::move(transfers));
+  result.latency = medianOf(std::move(transfers));
   return result;
 }
 

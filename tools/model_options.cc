@@ -54,9 +54,20 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
       .add_option("--stages", request.partition.stages,
                   "auto (stages, their devices and meshes, schedule, microbatches and recomputation are\n"
                   "searched: docs/planning.md), per-device (one stage per device), uniform:K (K stages of equal\n"
-                  "work, each on an equal share of the devices) or a stage FILE (below)")
-      ->type_name("auto|per-device|uniform:K|FILE")
+                  "work, each on an equal share of the devices), megatron:DP,TP,PP[,V] (PP equal stages on DP x TP\n"
+                  "devices each, sharded as Megatron does; V of them on each with interleaving) or a stage FILE (below)")
+      ->type_name("auto|per-device|uniform:K|megatron:DP,TP,PP|FILE")
       ->capture_default_str();
+  command
+      .add_option("--submeshes", request.submeshes,
+                  "Which submeshes --stages auto may give a stage: all, power-of-two, small-power-of-two (at most 4 nodes)")
+      ->type_name("WHICH")
+      ->capture_default_str();
+  command
+      .add_option("--logical-meshes", request.logical_meshes,
+                  "Which logical meshes --stages auto may try on them: all, single-node-model-parallel, same-as-physical,\n"
+                  "data-parallel-only, model-parallel-only (default: those of the method)")
+      ->type_name("WHICH");
   command
       .add_option("--stage-devices", request.partition.stage_devices,
                   "How many devices each stage has, e.g. 1,3: the batch is cut over the three of the second")
@@ -65,8 +76,8 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
       ->allow_extra_args(false);
   command
       .add_option("--balance", request.partition.balance,
-                  "What stages have in equal shares: flops (the default), parameters, type:REGEX (modules or\n"
-                  "operators that match, e.g. type:block), or how many layers each has: 3,5,5,1")
+                  "What stages have in equal shares: flops (the default), time (predicted), size (memory), parameters,\n"
+                  "type:REGEX (modules or operators that match, e.g. type:block), or how many layers each has: 3,5,5,1")
       ->type_name("WHAT");
   command
       .add_option("--boundary", request.partition.boundaries,
@@ -97,10 +108,13 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
               throw CLI::ValidationError(error.message());
             }
           },
-          "Memory of each device of a sharded stage, e.g. 16GB (default: no limit)")
+          "Memory of each device, e.g. 16GB (default: as the cluster says; of NxD no limit)")
       ->type_name("BYTES");
   command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
-  command.add_option("--schedule", request.partition.schedule, scheduleHelp())->type_name("NAME[:OPTIONS]")->capture_default_str();
+  command.add_option("--schedule", request.partition.schedule, scheduleHelp())
+      ->type_name("NAME[:OPTIONS]")
+      ->each([&request](const std::string&) { request.schedule_given = true; })
+      ->capture_default_str();
   command
       .add_option("--window", request.partition.window,
                   "Updates in a step of an asynchronous schedule (pipedream...): the pipeline drains once per step\n(default: 8)")
@@ -111,6 +125,7 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
                   "never; always: a backward pass runs its stage's forward pass again, instead of keeping what it made;\n"
                   "except-last: so for all microbatches but the last; or by stage: 0:always,2:except-last")
       ->type_name("WHEN")
+      ->each([&request](const std::string&) { request.recomputation_given = true; })
       ->capture_default_str();
   command
       .add_option("--last-batch", request.last_batch,

@@ -2,15 +2,21 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
+#include "ir/counted.h"
 #include "ir/error.h"
 #include "runtime/child_process.h"
 #include "runtime/job.h"
+#include "tools/advice.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/plan_diff.h"
 #include "tools/planning.h"
+#include "tools/planning_signals.h"
+#include "tools/replay.h"
 #include "tools/report_files.h"
+#include "tools/search_tables.h"
 #include "tools/sharding_tables.h"
 
 namespace pipeshard {
@@ -27,9 +33,11 @@ struct PlanCommand {
   std::string output;
   std::string json;
   std::vector<std::string> compared;
+  std::string checked;
 
   int run() const {
     if (!compared.empty()) return compare();
+    if (!checked.empty()) return check();
     if (request.model_path.empty()) fail(ErrorCode::kUsage, "MODEL is required: the .onnx file to plan");
     if (output.empty()) fail(ErrorCode::kUsage, "-o DIR is required: the plan directory to write");
     return makePlan();
@@ -38,20 +46,22 @@ struct PlanCommand {
   int makePlan() const {
     PlannedTraining planned;
     {
-      SignalWatch signals;  // a half-written folder is removed before the command ends
+      SignalWatch watch;  // a half-written folder is removed before the command ends
+      PlanningSignals signals(watch);
       Progress progress;
       const auto show = [&](const std::string& phase) {
-        if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
+        signals.check();
         progress.phase(phase);
       };
-      planned = planTraining(request, show);
+      planned = planOrAdvise(request, show, &signals.interruption());
       show("writing " + output);
       writePlanDirectory(planned, output);
       writeReport(output);
     }
     for (const StageCombinations& stage : planned.combinations) fmt::print("{}\n", combinationTable(stage, kMostCombinations));
-    fmt::print("{}", printPlan(planned.plan));
-    fmt::print("written to {} (report.html shows it); `pipeshard validate {}` runs it\n", output, output);
+    fmt::print("{}{}", printPlan(planned.plan), searchTables(planned.plan, false));
+    fmt::print("written to {} (report.html shows it); `pipeshard validate {}` {}runs it\n", output, output,
+               request.programs ? "" : "makes the ranks' programs and ");
     if (!json.empty()) writeOutputFile(json, planToJson(planned.plan));
     return 0;
   }
@@ -64,6 +74,29 @@ struct PlanCommand {
       fmt::print("first: {}, second: {}\n\n{}", compared[0], compared[1], printDifferences(differences, kMostDifferences));
     if (!json.empty()) writeOutputFile(json, differencesToJson(differences));
     return differences.empty() ? 0 : kDifferent;
+  }
+
+  int check() const {
+    refuseOthers("--check");
+    PlanCheck result;
+    {
+      Progress progress;
+      result = checkPlan(checked, [&](const std::string& phase) { progress.phase(phase); });
+    }
+    for (const std::string& fault : result.faults) fmt::print("{}\n", fault);
+    for (const std::string& note : result.notes) fmt::print("note: {}\n", note);
+    if (result.edited && result.faults.empty()) {
+      fmt::print("note: plan.json was edited since the programs were made; `pipeshard validate {}` and `run` make them again\n", checked);
+    }
+    fmt::print("{}: {}\n", checked, result.faults.empty() ? "the plan holds" : counted(std::ssize(result.faults), "rule") + " violated");
+    if (!json.empty()) {
+      nlohmann::ordered_json document;
+      document["faults"] = result.faults;
+      document["notes"] = result.notes;
+      document["edited"] = result.edited;
+      writeOutputFile(json, document.dump(1) + "\n");
+    }
+    return result.faults.empty() ? 0 : static_cast<int>(ErrorCode::kConfiguration);
   }
 
   // Nothing is planned, so nothing else can be asked for.
@@ -86,15 +119,22 @@ CommandFunction addPlanCommand(CLI::App& app) {
       ->type_name("FILE");
   sub->add_flag("--allow-missing-weights", command->request.allow_missing_weights, "Plan although the files of external data do not exist");
   sub->add_option("-o,--output", command->output, "The plan directory to write (an older plan there is replaced)")->type_name("DIR");
+  sub->add_flag("!--no-programs", command->request.programs,
+                "Write the plan alone; the ranks' programs are made when it is first run. For large clusters and many microbatches, whose "
+                "programs take gigabytes. What devices allocate is then not compared with --memory, only what the solver foresees");
   sub->add_option("--diff", command->compared, "Instead of planning: what two plans (directories or plan.json files) decide differently")
       ->expected(2)
       ->type_name("A B");
+  sub->add_option("--check", command->checked,
+                  "Instead of planning: whether a plan (a directory or a plan.json) holds, and every rule that it violates")
+      ->type_name("DIR");
 
   sub->add_option("--json", command->json, "Also write the plan (or the differences) to this file")->type_name("FILE");
   sub->footer(std::string(stageFileHelp()) +
               "\nExamples: pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:2 -o gpt2.plan\n"
               "          pipeshard plan examples/gpt2.onnx --cluster 1x4 --balance 'type:block' -o gpt2.plan\n"
-              "          pipeshard plan --diff gpt2.plan other.plan       (exit code 0: equal; 1: they differ)");
+              "          pipeshard plan --diff gpt2.plan other.plan       (exit code 0: equal; 1: they differ)\n"
+              "          pipeshard plan --check gpt2.plan                 (after plan.json was edited; exit code 0: it holds)");
   command->command = sub;
   return [command] { return command->run(); };
 }

@@ -156,20 +156,31 @@ std::map<std::string, std::string> shardingsByName(const Json& plan, const char*
   return result;
 }
 
+// What it means that a value is not listed: where all stages of several devices are sharded, it is kept whole.
+std::string unlisted(const Json& plan) {
+  const Json shardings = shardingsByStage(plan);
+  for (size_t s = 0; s < shardings.size(); ++s) {
+    if (shardings[s].is_null() && plan.at("stages")[s].at("devices").size() > 1) return kAbsent;
+  }
+  return plan.contains("shardings") ? "whole" : kAbsent;
+}
+
 void compareNames(const Json& left, const Json& right, const char* list, const char* name, const char* what, Diff& diff) {
   const std::map<std::string, std::string> from = shardingsByName(left, list, name, what);
   const std::map<std::string, std::string> to = shardingsByName(right, list, name, what);
   std::map<std::tuple<std::string, std::string, std::string>, std::vector<std::string>> groups;
-  const auto said = [](const std::map<std::string, std::string>& side, const std::string& key) {
+  const std::string not_from = unlisted(left), not_to = unlisted(right);
+  const auto said = [](const std::map<std::string, std::string>& side, const std::string& absent, const std::string& key) {
     const auto found = side.find(key);
-    return found == side.end() ? std::string(kAbsent) : found->second.empty() ? std::string("whole") : found->second;
+    return found == side.end() ? absent : found->second.empty() ? std::string("whole") : found->second;
   };
   std::set<std::string> names;
   for (const auto* side : {&from, &to}) {
     for (const auto& [key, text] : *side) names.insert(key);
   }
   for (const std::string& key : names) {
-    if (said(from, key) != said(to, key)) groups[{patternOf(key), said(from, key), said(to, key)}].push_back(key);
+    const std::string before = said(from, not_from, key), after = said(to, not_to, key);
+    if (before != after) groups[{patternOf(key), before, after}].push_back(key);
   }
   for (auto& [group, values] : groups) {
     const auto& [pattern, before, after] = group;

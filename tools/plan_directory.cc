@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -13,6 +14,7 @@
 #include "runtime/weight_check.h"
 #include "tools/console.h"
 #include "tools/planning.h"
+#include "tools/replay.h"
 
 namespace pipeshard {
 namespace {
@@ -78,6 +80,14 @@ void annotateSharded(const PlannedTraining& planned, const std::string& configur
   annotateShardings(graph, configuration, stages, nodes);
 }
 
+int rankCount(const Plan& plan) {
+  int count = 0;
+  for (const StagePlan& stage : plan.stages) {
+    for (int device : stage.devices) count = std::max(count, device + 1);
+  }
+  return count;
+}
+
 // The training graph as a model of its own: every phase, with phase and stage of each node in its metadata, and the stage in
 // ONNX's device configuration "pipeshard" too, with the shardings of the stages that have one.
 Graph annotatedModel(const PlannedTraining& planned) {
@@ -99,10 +109,19 @@ Graph annotatedModel(const PlannedTraining& planned) {
     }
   }
   DeviceConfiguration configuration{"pipeshard", {}};
-  for (size_t rank = 0; rank < planned.whole.ranks.size(); ++rank) configuration.devices.push_back(fmt::format("rank{}", rank));
+  for (int rank = 0; rank < rankCount(planned.plan); ++rank) configuration.devices.push_back(fmt::format("rank{}", rank));
   annotatePipelineStages(graph, configuration, stages);
   annotateSharded(planned, configuration.name, stages, graph);
   return graph;
+}
+
+void writePrograms(const PlannedTraining& planned, const fs::path& directory) {
+  writeStep(planned.whole, directory, "");
+  if (planned.last) writeStep(*planned.last, directory, kLastBatchFolder);
+  std::vector<const Program*> programs;
+  for (const RankProgram& rank : planned.whole.ranks) programs.push_back(&rank.program);
+  writeWeightFiles(programs, directory);
+  writeWeightFiles({&planned.whole.reference.program}, directory / "reference");
 }
 
 void replaceDirectory(const fs::path& built, const fs::path& target) {
@@ -124,20 +143,21 @@ void writePlanDirectory(const PlannedTraining& planned, const std::string& direc
   fs::remove_all(built);
   try {
     makeFolder(built);
-    writeStep(planned.whole, built, "");
-    if (planned.last) writeStep(*planned.last, built, kLastBatchFolder);
-    std::vector<const Program*> programs;
-    for (const RankProgram& rank : planned.whole.ranks) programs.push_back(&rank.program);
-    writeWeightFiles(programs, built);
-    writeWeightFiles({&planned.whole.reference.program}, built / "reference");
+    if (!planned.whole.ranks.empty()) writePrograms(planned, built);
     writeModel(annotatedModel(planned), (built / "model.onnx").string());
     writeText(built / "plan.json", planToJson(planned.plan));
+    writeText(built / kMadeFromName, madeFrom(planned.plan));
     replaceDirectory(built, target);
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(built, ignored);
     throw;
   }
+}
+
+bool hasPrograms(const std::string& directory) {
+  std::error_code ignored;
+  return fs::exists(fs::path(directory) / "ranks", ignored);
 }
 
 void requirePlanDirectory(const std::string& directory) {

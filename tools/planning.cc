@@ -1,6 +1,7 @@
 #include "tools/planning.h"
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -11,11 +12,17 @@
 #include "ir/error.h"
 #include "onnx_import/prepare.h"
 #include "onnx_import/reader.h"
+#include "partition/megatron_grid.h"
+#include "partition/node_order.h"
 #include "runtime/executor.h"
+#include "runtime/job.h"
 #include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
 #include "tools/cluster_option.h"
+#include "tools/memory_shortage.h"
 #include "tools/profile_store.h"
+#include "tools/stage_search.h"
+#include "tools/step_programs.h"
 #include "tools/training_step.h"
 
 namespace pipeshard {
@@ -70,7 +77,7 @@ void decideMicrobatches(const PlanRequest& request, const Graph& graph, const As
     fail(ErrorCode::kConfiguration, "a batch of {} ({}) cannot be cut into {} microbatches; choose at most {}", model.batch,
          model.batch_dimension, model.microbatches, model.batch);
   }
-  if (request.microbatches == 0)
+  if (request.microbatches == 0 && request.partition.stages != kSearched)
     model.notes.push_back(fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
 }
 
@@ -87,44 +94,40 @@ std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_
 
 bool hasKernel(const Node& node) { return cpuKernels().has(node.domain, node.op_type); }
 
-std::function<const Graph&(int64_t)> preparer(Graph raw, const ForwardModel& model) {
-  PrepareOptions options;
-  options.dimensions = model.dimensions;
-  options.supported = [](const Node& node) { return hasKernel(node) && hasGradientRule(node.domain, node.op_type); };
-  auto made = std::make_shared<std::map<int64_t, Graph>>();
-  return [raw = std::move(raw), options, made, batch_dimension = model.batch_dimension](int64_t rows) mutable -> const Graph& {
-    const auto found = made->find(rows);
-    if (found != made->end()) return found->second;
-    if (options.dimensions.contains(batch_dimension)) options.dimensions[batch_dimension] = rows;
-    return made->emplace(rows, prepareModel(raw, options)).first->second;
-  };
-}
+// The model, prepared for some rows of the batch, with its operators in an order that lets stages be cut cheaply. The order is that of the
+// whole batch's graph, so that it depends on nothing that is still to be chosen.
+class Preparer {
+ public:
+  Preparer(Graph raw, const ForwardModel& model) : raw_(std::move(raw)), batch_dimension_(model.batch_dimension), batch_(model.batch) {
+    options_.dimensions = model.dimensions;
+    options_.supported = [](const Node& node) { return hasKernel(node) && hasGradientRule(node.domain, node.op_type); };
+    Graph whole = prepare(batch_);
+    order_ = nodeOrderForCuts(whole);
+    reorderNodes(whole, order_);
+    made_.emplace(batch_, std::move(whole));
+  }
 
-struct InputLimits {
-  IntegerRange range;
-  std::optional<AllowedIntegers> allowed;
+  const Graph& of(int64_t rows) {
+    const auto found = made_.find(rows);
+    if (found != made_.end()) return found->second;
+    Graph graph = prepare(rows);
+    if (graph.nodes.size() == order_.size()) reorderNodes(graph, order_);
+    return made_.emplace(rows, std::move(graph)).first->second;
+  }
+
+ private:
+  Graph prepare(int64_t rows) {
+    if (options_.dimensions.contains(batch_dimension_)) options_.dimensions[batch_dimension_] = rows;
+    return prepareModel(raw_, options_);
+  }
+
+  Graph raw_;
+  PrepareOptions options_;
+  std::string batch_dimension_;
+  int64_t batch_;
+  std::vector<size_t> order_;
+  std::map<int64_t, Graph> made_;
 };
-
-std::map<std::string, InputLimits> inputLimits(const Graph& graph) {
-  std::map<std::string, InputLimits> limits;
-  for (ValueId input : graph.inputs) limits[graph.value(input).name] = {inputRange(graph, input), allowedIntegers(graph, input)};
-  return limits;
-}
-
-// What emitPrograms cannot know: the whole batch's shapes, ranges of integer inputs, types in the weight files.
-void completeProgram(const ForwardModel& model, const std::map<std::string, InputLimits>& limits, Program& program) {
-  for (ProgramInput& input : program.inputs) {
-    const auto found = limits.find(input.name);
-    if (found == limits.end()) continue;
-    input.low = found->second.range.low;
-    input.high = found->second.range.high;
-    input.allowed = found->second.allowed;
-  }
-  for (Buffer& buffer : program.buffers) {
-    const auto original = model.source_types.find(buffer.value);
-    if (buffer.source && original != model.source_types.end()) buffer.source_type = original->second;
-  }
-}
 
 void requireParameters(const Graph& graph) {
   if (!trainableParameters(graph).empty()) return;
@@ -173,7 +176,8 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages, 
     model.batch_axes = batchAxes(raw, model.batch_dimension);
 
     progress("preparing the graph of one microbatch");
-    model.prepared = preparer(std::move(raw), model);
+    const auto preparer = std::make_shared<Preparer>(std::move(raw), model);
+    model.prepared = [preparer](int64_t rows) -> const Graph& { return preparer->of(rows); };
     model.graph = model.prepared(TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch());
     model.loss = findValue(model.graph, loss_name);
     PIPESHARD_CHECK(model.loss.valid(), "the loss '{}' was lost in preparation", loss_name);
@@ -195,13 +199,13 @@ void useFileShardings(const ForwardModel& model, ShardingRequest& request, std::
   notes.insert(notes.end(), model.file_shardings->notes.begin(), model.file_shardings->notes.end());
 }
 
-// What the rank's worker will allocate: its arena (runtime/memory_plan.h) and constants.
-int64_t plannedMemory(const RankProgram& rank) {
-  const Executor executor({rank.program, rank.subgraphs, ""}, {});
-  return executor.memory().total_bytes + executor.constantBytes();
-}
+}  // namespace
 
+namespace {
+
+// Rows of a microbatch are shared out.
 bool isDataParallel(const Plan& plan) {
+  if (devicesTakeTurns(plan)) return false;
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1; });
 }
 
@@ -227,33 +231,20 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
   Plan& plan = planned.plan;
   TrainingGraph& training = planned.training;
   const Plan undecided = plan;
-  for (const bool cut : {model.microbatches > 1, true}) {
+  const bool first = options.chosen ? options.chosen->cut_batch : model.microbatches > 1;
+  for (const bool cut : {first, true}) {
     plan = undecided;
     const BatchCut batch{model.batch, model.microbatches, cut};
     training = trainingFamily(model, optimizer, batch).base();
     noteUnreachedParameters(training, plan);
     partitionTraining(training, options, plan);
     if (isDataParallel(plan)) refuseDataParallelism(model);
-    if (!cut && (isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, plan)))) continue;
+    if (!cut && !options.chosen && (isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, plan)))) continue;
     planned.combinations = shardStages(training, options.sharding, plan, progress);
     return batch;
   }
   PIPESHARD_CHECK(false, "nothing was decided");
   return {};
-}
-
-// The programs of all ranks, and of one device alone.
-StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch, Plan plan) {
-  const TrainingFamily family = trainingFamily(model, optimizer, batch);
-  const Schedule schedule = firstMicrobatches(scheduleOf(plan), static_cast<int>(batch.microbatches * plan.updates_per_step));
-  plan.microbatches = batch.microbatches;
-  StepPrograms step;
-  step.ranks = emitPrograms(family, plan, schedule);
-  step.reference = emitOnOneDevice(family, plan, schedule);
-  const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
-  for (RankProgram& rank : step.ranks) completeProgram(model, limits, rank.program);
-  completeProgram(model, limits, step.reference.program);
-  return step;
 }
 
 // Rows of the shorter batch that ends an epoch, as told or as the data file says.
@@ -276,9 +267,6 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, con
        model.batch_axes.empty() ? "; no input of the model has a symbolic batch dimension" : "");
 }
 
-constexpr const char* kWithoutLastBatch =
-    "leave it out (plan without --last-batch and --data; `run` and `validate` leave out the rest of a file with --drop-last)";
-
 // As many microbatches as the whole batch has, if every device gets a row of each.
 void decideLastBatch(int64_t rows, Plan& plan) {
   if (rows == 0) return;
@@ -293,79 +281,94 @@ void decideLastBatch(int64_t rows, Plan& plan) {
   plan.last_microbatches = std::min(plan.microbatches, rows / widest);
 }
 
-// With fewer microbatches where shardings do not fit so few rows, as long as these are no larger than those of a whole batch.
-StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& whole, Plan& plan) {
-  const int64_t most_rows = (whole.rows + whole.microbatches - 1) / whole.microbatches;
-  const int64_t least_count = (plan.last_batch + most_rows - 1) / most_rows;
-  for (std::optional<Error> failure;;) {
-    try {
-      return emitStep(model, optimizer, {plan.last_batch, plan.last_microbatches, whole.cut}, plan);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kConfiguration || !hasShardedStage(plan)) throw;
-      if (!failure) failure = error;
-    }
-    if (plan.last_microbatches <= least_count) {
-      throw failure->addContext(
-          fmt::format("the last batch of {} example(s) does not fit how the stages are sharded; {}, or choose another batch or method",
-                      plan.last_batch, kWithoutLastBatch));
-    }
-    --plan.last_microbatches;
-  }
-}
-
-// Of the devices of sharded stages, the most that one needs.
-int64_t largestShardedMemory(const PlannedTraining& planned) {
-  int64_t needed = 0;
-  for (const StagePlan& stage : planned.plan.stages) {
-    if (!stage.sharding) continue;
-    for (int rank : stage.devices) needed = std::max(needed, plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)]));
-  }
-  return needed;
-}
-
-// Plans and emits. The solver's memory rows foresee; what a device needs is known when its memory is planned. If that is more than
-// --memory, the solver gets so much less, and again.
+// Plans and emits. The solver's memory rows foresee; what a device needs is known when its memory is planned. If that is more than there
+// is, the solver gets so much less, and again, as long as some stage is sharded: else there is nothing to choose.
 BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer, PartitionOptions options,
                           const ProgressCallback& progress, PlannedTraining& planned) {
   constexpr int kAttempts = 8;
+  constexpr int kAttemptsBeyond = 3;
   const Plan undecided = planned.plan;
-  const int64_t room = options.sharding.memory_bytes;
+  const PartitionOptions asked = options;
   int64_t& limit = options.sharding.memory_bytes;
-  int64_t least = INT64_MAX;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  Shortage least;
+  std::optional<Error> refused;  // what is foreseen may be more than what is needed: then a little more is tried
+  for (int attempt = 0; attempt < (refused ? kAttemptsBeyond : kAttempts); ++attempt) {
     progress("building the training graph and partitioning");
     planned.plan = undecided;
     BatchCut batch;
     try {
       batch = partitionModel(model, optimizer, options, progress, planned);
     } catch (const Error& error) {
-      if (attempt == 0 || error.code() != ErrorCode::kOutOfMemory) throw;
-      break;
+      if (error.code() != ErrorCode::kOutOfMemory) throw;
+      if (attempt > 0) break;
+      refused = error;
+      limit += limit / 4;
+      continue;
     }
     decideLastBatch(lastBatchRows(request, model, planned.plan), planned.plan);
+    for (StagePlan& stage : planned.plan.stages) {
+      if (stage.sharding) stage.sharding->memory_limit = asked.sharding.memory_bytes;
+    }
+    if (!request.programs) return batch;
     progress("writing the programs of the ranks");
     planned.whole = emitStep(model, optimizer, batch, planned.plan);
-    const int64_t needed = room > 0 ? largestShardedMemory(planned) : 0;
-    for (StagePlan& stage : planned.plan.stages) {
-      if (stage.sharding) stage.sharding->memory_limit = room;
-    }
-    if (needed <= room) return batch;
-    least = std::min(least, needed);
-    limit -= std::max(needed - room, limit / 100);
-    if (limit <= 0) break;
+    const Shortage shortage = largestShortage(asked, planned.whole);
+    if (shortage.rank < 0) return batch;
+    if (least.rank < 0 || shortage.excess() < least.excess()) least = shortage;
+    limit -= std::max(shortage.excess(), limit / 100);
+    if (limit <= 0 || !hasShardedStage(planned.plan)) break;
   }
-  fail(ErrorCode::kOutOfMemory,
-       "{} {}: the least that a device was made to need is {} bytes; allow more memory, more devices, or more microbatches "
-       "(--microbatches)",
-       options.sharding.memory_by_cluster ? "the memory of the cluster's devices," : "--memory", room, least);
+  if (refused) throw *refused;
+  fail(ErrorCode::kOutOfMemory, "{}: device {} needs {} bytes at least, and has {}",
+       request.partition.sharding.memory_bytes > 0 ? fmt::format("--memory {}", asked.sharding.memory_bytes)
+                                                   : "--cluster " + request.cluster,
+       least.rank, least.needed, least.room);
+}
+
+void setMicrobatches(int64_t microbatches, ForwardModel& model) {
+  const std::string loss = model.graph.value(model.loss).name;
+  model.microbatches = microbatches;
+  model.graph = model.prepared(TrainingFamily(model.batch, microbatches, nullptr).largestMicrobatch());
+  model.loss = findValue(model.graph, loss);
+}
+
+// The best plan of the search that can be made: what whole stages need is known only then.
+BatchCut planSearched(const PlanRequest& request, ForwardModel& model, const OptimizerSpec& optimizer, const PartitionOptions& options,
+                      const ProgressCallback& progress, Interruption& interruption, PlannedTraining& planned) {
+  interruption.searching = true;
+  StageSearchResult found = searchStages(request, model, optimizer, options, progress, &interruption.asked);
+  interruption.searching = false;
+  if (found.choices.empty()) throw JobInterrupted(SIGINT);
+  interruption.asked = false;
+  Plan undecided = planned.plan;
+  undecided.notes.insert(undecided.notes.end(), found.notes.begin(), found.notes.end());
+  for (size_t i = 0;; ++i) {
+    const StageChoice& choice = found.choices[i];
+    setMicrobatches(choice.microbatches, model);
+    planned.plan = undecided;
+    try {
+      const BatchCut batch = planWithinMemory(request, model, optimizer, choice.options, progress, planned);
+      found.record.chosen = i;
+      planned.plan.search = std::move(found.record);
+      return batch;
+    } catch (const Error& error) {
+      const bool other = error.code() == ErrorCode::kOutOfMemory || error.code() == ErrorCode::kConfiguration;
+      if (!other || i + 1 == found.choices.size()) throw;
+      undecided.notes.push_back(fmt::format("plan {} of the search cannot be made: {}", i + 1, error.message()));
+    }
+  }
 }
 
 }  // namespace
 
-PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress) {
+PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& progress, Interruption* interruption) {
+  PlanRequest request = asked;
+  request.partition.cluster = readCluster(request.cluster);
+  useMegatronGrid(request.partition);
+  if (request.partition.stages != kSearched && (request.submeshes != "all" || !request.logical_meshes.empty()))
+    fail(ErrorCode::kUsage, "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   PartitionOptions options = request.partition;
-  options.cluster = readCluster(request.cluster);
   std::string profile_note;
   const std::optional<StoredProfile> profile = chooseProfile(request.profile, &profile_note);
   const bool measured = profile && applyProfile(options.cluster, *profile);
@@ -385,17 +388,17 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
     requireParameters(model.graph);
     requireTrainableTypes(model.graph);
 
-    const BatchCut batch = planWithinMemory(request, model, optimizer, options, progress, planned);
-    if (planned.plan.last_batch > 0) planned.last = emitLastBatch(model, optimizer, batch, planned.plan);
+    Interruption none;
+    const BatchCut batch = options.stages == kSearched
+                               ? planSearched(request, model, optimizer, options, progress, interruption ? *interruption : none, planned)
+                               : planWithinMemory(request, model, optimizer, options, progress, planned);
+    if (planned.plan.last_batch > 0 && request.programs) planned.last = emitLastBatch(model, optimizer, batch, planned.plan);
   } catch (Error& error) {
     throw error.addContext(request.model_path);
   }
   return planned;
 }
 
-namespace {
-
-// What was asked for when the plan was made, as far as the training graph depends on it.
 PlanRequest requestOf(const Plan& plan) {
   PlanRequest request;
   request.model_path = plan.model_path;
@@ -412,19 +415,21 @@ PlanRequest requestOf(const Plan& plan) {
   return request;
 }
 
-}  // namespace
+BatchCut batchCutOf(const Plan& plan, const ForwardModel& model, const OptimizerSpec& optimizer) {
+  Plan noted = plan;
+  const bool cut = model.microbatches > 1 || isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, noted));
+  return {model.batch, model.microbatches, cut};
+}
 
 std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives, const ProgressCallback& progress) {
   const PlanRequest request = requestOf(plan);
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   const ForwardModel model = loadForward(request, {}, progress);
   try {
-    Plan noted = plan;
-    const bool cut = model.microbatches > 1 || isDataParallel(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, noted));
-    const TrainingFamily family = trainingFamily(model, optimizer, {model.batch, model.microbatches, cut});
+    const TrainingFamily family = trainingFamily(model, optimizer, batchCutOf(plan, model, optimizer));
     return explainStages(family.base(), plan, alternatives, progress);
   } catch (Error& error) {
-    throw error.addContext(request.model_path);
+    throw error.addContext(plan.model_path);
   }
 }
 

@@ -1,6 +1,7 @@
 // Wires the rooms: from an .onnx file to a plan, the training graph and every rank's program.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -47,18 +48,29 @@ struct StepPrograms {
 
 struct PlannedTraining {
   Plan plan;
-  TrainingGraph training;  // of the largest microbatch
-  StepPrograms whole;
+  TrainingGraph training;                       // of the largest microbatch
+  StepPrograms whole;                           // no ranks: only a plan was asked for (PlanRequest::programs)
   std::optional<StepPrograms> last;             // of the shorter batch that ends an epoch
   std::vector<StageCombinations> combinations;  // with --method exhaustive
 };
 
-PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress);
+// How a search for a plan is cut short: `asked` while `searching` means "the best so far".
+struct Interruption {
+  std::atomic<bool> asked = false;
+  std::atomic<bool> searching = false;
+};
+
+// Throws JobInterrupted where a search was interrupted before it had found a plan.
+PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress, Interruption* interruption = nullptr);
 
 // The plan directory of the design (section 5), plus reference/: the single-device program that `validate` compares with, and
 // weights.json (runtime/weight_check.h) for both.
 // An existing plan directory is replaced; any other existing folder is refused (Error(kConfiguration)).
+// Without programs: plan.json and model.onnx alone.
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory);
+
+// Whether a plan directory has programs (tools/replay.h makes them where it has none).
+bool hasPrograms(const std::string& directory);
 
 // Error(kMissingInput) if there is no plan.json in it.
 void requirePlanDirectory(const std::string& directory);

@@ -29,19 +29,18 @@ struct ReportedParameter {
   Shape whole;
   Shape held;
 };
-// Of the stages that are sharded, as the programs of their first devices say. Errors as loadProgram (runtime/executor.h).
-std::vector<ReportedParameter> readParameters(const Plan& plan, const std::string& plan_directory);
+// Of the stages that are sharded, as the programs of their first devices say.
+std::vector<ReportedParameter> parametersOf(const Plan& plan, const std::vector<Program>& programs);
 
 // By rank: what its memory is for at its fullest moment, as its program says; without workspace and padding, which kernels decide.
-// Errors as loadProgram.
-std::vector<MemoryParts> readMemory(const Plan& plan, const std::string& plan_directory);
+std::vector<MemoryParts> memoryOf(const std::vector<Program>& programs);
 
 struct ReportInput {
   const Plan& plan;
   const ValidationReport* validation = nullptr;  // null: planned only
   const Schedule* schedule = nullptr;            // null: scheduleOf(plan) (partition/partition.h)
   std::vector<ReportedParameter> parameters = {};
-  std::vector<MemoryParts> memory = {};  // readMemory; empty: not known
+  std::vector<MemoryParts> memory = {};  // memoryOf; empty: not known
   // What was simulated of the programs; none: the schedule, simulated with the plan's FLOPs, transfers free.
   std::optional<Trace> predicted = {};
   std::optional<Trace> measured = {};  // `run --trace`

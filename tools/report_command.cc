@@ -7,6 +7,7 @@
 #include "ir/error.h"
 #include "tools/commands.h"
 #include "tools/console.h"
+#include "tools/replay.h"
 #include "tools/report_files.h"
 
 namespace pipeshard {
@@ -21,6 +22,7 @@ struct ReportCommand {
 
   int run() const {
     const std::string page = output.empty() ? (fs::path(request.directory) / "report.html").string() : output;
+    refreshEdited(request.directory, [](const std::string&) {});
     const RenderedReport rendered = renderDirectory(request);
     writeOutputFile(page, rendered.page);
     fmt::print("{}{}\n", page, rendered.measured.empty() ? "" : fmt::format(" (measured: {})", rendered.measured));

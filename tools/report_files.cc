@@ -53,12 +53,15 @@ RenderedReport renderDirectory(const ReportRequest& request) {
   const fs::path recorded = request.trace.empty() ? fs::path(request.directory) / kTraceFileName : fs::path(request.trace);
   ReportInput input{plan};
   input.validation = validation ? &*validation : nullptr;
-  input.parameters = readParameters(plan, request.directory);
-  input.memory = readMemory(plan, request.directory);
-  PlanSimulationRequest simulation;
-  simulation.directory = request.directory;
-  simulation.measured = request.durations;
-  input.predicted = simulatePlan(simulation).trace;
+  if (hasPrograms(request.directory)) {
+    PlanSimulationRequest simulation;
+    simulation.directory = request.directory;
+    simulation.measured = request.durations;
+    SimulationReport simulated = simulatePlan(simulation);
+    input.parameters = parametersOf(plan, simulated.programs);
+    input.memory = memoryOf(simulated.programs);
+    input.predicted = std::move(simulated.trace);
+  }
   RenderedReport rendered;
   if (!request.trace.empty() || fs::exists(recorded)) {
     rendered.measured = recorded.string();

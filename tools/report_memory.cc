@@ -1,11 +1,9 @@
 #include <algorithm>
 #include <array>
-#include <filesystem>
 
 #include <fmt/format.h>
 
 #include "runtime/accumulation.h"
-#include "runtime/executor.h"
 #include "runtime/validate.h"
 #include "tools/console.h"
 #include "tools/report_html.h"
@@ -91,14 +89,9 @@ std::string chart(std::span<const Timeline> timelines) {
 
 }  // namespace
 
-std::vector<MemoryParts> readMemory(const Plan& plan, const std::string& plan_directory) {
-  const std::filesystem::path ranks = std::filesystem::path(plan_directory) / "ranks";
-  int count = 0;
-  for (const StagePlan& stage : plan.stages) {
-    for (int device : stage.devices) count = std::max(count, device + 1);
-  }
+std::vector<MemoryParts> memoryOf(const std::vector<Program>& programs) {
   std::vector<MemoryParts> memory;
-  for (int rank = 0; rank < count; ++rank) memory.push_back(fullestMoment(loadProgram((ranks / rankDirectoryName(rank)).string())));
+  for (const Program& program : programs) memory.push_back(fullestMoment(program));
   return memory;
 }
 

@@ -64,6 +64,28 @@ std::string layersTable(const Plan& plan) {
                          : "");
 }
 
+// The best plans that a search has found.
+std::string searchTable(const Plan& plan) {
+  if (!plan.search || plan.search->alternatives.empty()) return "";
+  HtmlTable table{"Best plans found",
+                  {textCell(""), numberCell("Predicted step"), numberCell("Memory"), numberCell("Microbatches"), textCell("Schedule"),
+                   textCell("Layers of each stage, on how many devices")},
+                  {}};
+  for (size_t i = 0; i < plan.search->alternatives.size(); ++i) {
+    const SearchedPlan& other = plan.search->alternatives[i];
+    std::vector<std::string> stages;
+    for (const SearchedStage& stage : other.stages)
+      stages.push_back(fmt::format("{}–{} on {}", stage.first_layer, stage.last_layer, stage.nodes * stage.devices_per_node));
+    table.rows.push_back({textCell(i == plan.search->chosen ? "chosen" : ""),
+                          numberCell(fmt::format("{:.3f} ms", static_cast<double>(other.step_ns) / 1e6)),
+                          numberCell(formatBytes(other.memory_bytes)), numberCell(fmt::format("{}", other.microbatches)),
+                          textCell(other.schedule), textCell(fmt::format("{}", fmt::join(stages, ", ")))});
+  }
+  return fmt::format("<details><summary>The {} that the search found{}</summary>\n{}</details>\n",
+                     plural(std::ssize(plan.search->alternatives), "best plan"), plan.search->complete ? "" : " before it was cut short",
+                     renderTable(table));
+}
+
 std::string rankText(const std::vector<int>& devices) {
   if (devices.size() <= 8) return fmt::format("{}", fmt::join(devices, ", "));
   const bool consecutive = devices.back() - devices.front() + 1 == static_cast<int>(devices.size());
@@ -137,7 +159,7 @@ std::string renderStages(const Plan& plan) {
                      ribbon(plan, all) + renderTable(table) +
                      paragraph("FLOPs are of one microbatch. The bar compares a stage's forward (blue) and backward (green) work with the "
                                "busiest stage. In flight: microbatches whose activations are held at once, at most.") +
-                     layersTable(plan));
+                     layersTable(plan) + searchTable(plan));
 }
 
 }  // namespace pipeshard

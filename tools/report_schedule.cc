@@ -49,10 +49,25 @@ std::string bubbleTable(const Plan& plan, const Schedule& schedule, std::span<co
       {textCell("Idle time (bubble)"), numberCell("of the step"), numberCell("of the useful work"), numberCell("of the longest span")},
       {}};
   for (const Timeline& timeline : timelines) table.rows.push_back(bubbleRow("this plan, " + timeline.source, timeline));
-  table.rows.push_back(bubbleRow("equal stages, simulated", equalTimeline(plan, schedule)));
+  // Equal stages of replicas that take turns are not simulated without programs.
+  if (schedule.replicas.empty()) table.rows.push_back(bubbleRow("equal stages, simulated", equalTimeline(plan, schedule)));
   const BubbleFormula formula = bubbleFormula(schedule);
   if (!formula.of_step.empty()) table.rows.push_back(bubbleRow("equal stages, by formula", formula.step, formula.useful, ""));
   return renderTable(table);
+}
+
+// How far the prediction is from what was measured, where both are times.
+std::string comparison(const Schedule& schedule, std::span<const Timeline> timelines) {
+  if (timelines.size() < 2 || !timelines[0].nanoseconds || !timelines[1].nanoseconds || timelines[0].length <= 0) return "";
+  const Timeline& predicted = timelines[0];
+  const Timeline& measured = timelines[1];
+  const BubbleFormula formula = bubbleFormula(schedule);
+  return paragraph(
+      fmt::format("A step takes {} as predicted and {} as measured ({:+.1f}%); ranks are idle for {} of it as predicted, {} as measured{}.",
+                  formatNanoseconds(static_cast<double>(predicted.length)), formatNanoseconds(static_cast<double>(measured.length)),
+                  100.0 * static_cast<double>(measured.length - predicted.length) / static_cast<double>(predicted.length),
+                  percent(predicted.idleOfStep()), percent(measured.idleOfStep()),
+                  formula.of_step.empty() ? "" : fmt::format(", {} by the formula for equal stages", percent(formula.step))));
 }
 
 std::string lesson(std::string_view term, const std::string& text) {
@@ -146,7 +161,7 @@ std::string renderSchedule(const Plan& plan, const Schedule& schedule, std::span
                             boxWidths(plan, timelines)));
   html += legendHtml(ganttLegend(timelines));
   html += scrollBox("Schedule chart", renderChart(ganttChart(timelines), SvgUse::kInPage));
-  html += bubbleTable(plan, schedule, timelines) + lessons(schedule);
+  html += comparison(schedule, timelines) + bubbleTable(plan, schedule, timelines) + lessons(schedule);
   html += "<details><summary>The order of each rank as text</summary>\n" +
           scrollBox("Order of each rank", "<pre>" + escapeHtml(ordersAsText(schedule.orders)) + "</pre>") + "</details>\n";
   return section("schedule", "Schedule", html);

@@ -1,14 +1,12 @@
 #include "tools/report_sharding.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "ir/sharding_spec.h"
-#include "runtime/executor.h"
 #include "tools/console.h"
 #include "tools/report_html.h"
 
@@ -115,12 +113,11 @@ std::string renderOthers(size_t s, const std::vector<std::pair<std::string, std:
 
 }  // namespace
 
-std::vector<ReportedParameter> readParameters(const Plan& plan, const std::string& plan_directory) {
+std::vector<ReportedParameter> parametersOf(const Plan& plan, const std::vector<Program>& programs) {
   std::vector<ReportedParameter> parameters;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     if (!plan.stages[s].sharding) continue;
-    const std::filesystem::path ranks = std::filesystem::path(plan_directory) / "ranks";
-    const Program program = loadProgram((ranks / rankDirectoryName(plan.stages[s].devices.at(0))).string());
+    const Program& program = programs.at(static_cast<size_t>(plan.stages[s].devices.at(0)));
     for (const Buffer& buffer : program.buffers) {
       if (buffer.kind != BufferKind::kParameter) continue;
       parameters.push_back({s, buffer.value.empty() ? buffer.name : buffer.value, buffer.data_type, wholeShape(buffer), buffer.shape});

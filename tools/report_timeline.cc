@@ -10,35 +10,13 @@
 #include <fmt/ranges.h>
 
 #include "ir/error.h"
+#include "ir/time_spans.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr std::array<std::string_view, kWorks> kWorkNames = {
     "forward", "backward", "backward: inputs", "backward: weights", "recomputation", "update", "other"};
-
-using Span = std::pair<int64_t, int64_t>;
-
-// Ascending, disjoint, none empty.
-std::vector<Span> merged(std::vector<Span> spans) {
-  std::sort(spans.begin(), spans.end());
-  std::vector<Span> result;
-  for (const Span& span : spans) {
-    if (span.first >= span.second) continue;
-    if (!result.empty() && span.first <= result.back().second) {
-      result.back().second = std::max(result.back().second, span.second);
-    } else {
-      result.push_back(span);
-    }
-  }
-  return result;
-}
-
-int64_t total(const std::vector<Span>& spans) {
-  int64_t sum = 0;
-  for (const Span& span : spans) sum += span.second - span.first;
-  return sum;
-}
 
 Work workOf(ActionKind kind) {
   switch (kind) {
@@ -157,15 +135,15 @@ double Timeline::idleOfSpan() const {
 
 StepParts stepParts(const TimelineRank& rank, int64_t length) {
   StepParts parts;
-  std::vector<Span> computed, either;
+  std::vector<TimeSpan> computed, either;
   for (const TimelineBar& bar : rank.bars) {
     parts.work[static_cast<size_t>(bar.work)] += bar.end - bar.start;
     computed.emplace_back(bar.start, bar.end);
   }
   either = computed;
   for (const TimelineTransfer& transfer : rank.transfers) either.emplace_back(transfer.arrived, transfer.end);
-  const int64_t busy = total(merged(std::move(computed)));
-  const int64_t filled = total(merged(std::move(either)));
+  const int64_t busy = totalLength(unitedSpans(std::move(computed)));
+  const int64_t filled = totalLength(unitedSpans(std::move(either)));
   parts.transfer = filled - busy;
   parts.idle = std::max<int64_t>(0, length - filled);
   return parts;

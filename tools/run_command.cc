@@ -7,12 +7,14 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/child_process.h"
 #include "runtime/job.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
+#include "tools/replay.h"
 #include "tools/trace_options.h"
 
 namespace pipeshard {
@@ -65,6 +67,7 @@ struct RunCommand {
   int run() {
     if (!json.empty()) requireWritable(json);
     trace.apply(job);
+    makePrograms();
     const Plan plan = readPlanDirectory(directory);
     job.plan_directory = std::filesystem::absolute(directory).string();
     if (!job.data.path.empty()) job.data.path = std::filesystem::absolute(job.data.path).string();
@@ -83,6 +86,16 @@ struct RunCommand {
     writer.finish();
     if (!json.empty()) writeOutputFile(json, toJson(result).dump(1) + "\n");
     return 0;
+  }
+
+  // Of a plan that was made without them, or edited since.
+  void makePrograms() const {
+    SignalWatch signals;  // a half-written folder is removed before the command ends
+    Progress progress;
+    refreshEdited(directory, [&](const std::string& phase) {
+      if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
+      progress.phase(phase);
+    });
   }
 
   static nlohmann::ordered_json toJson(const JobResult& result) {

@@ -10,6 +10,7 @@
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/option_checks.h"
+#include "tools/replay.h"
 #include "tools/simulation_report.h"
 #include "tools/trace_file.h"
 
@@ -50,6 +51,7 @@ class SimulateCommand {
 
   int run(const CLI::App& command) const {
     checkOptions(command);
+    if (!plan.directory.empty()) refreshEdited(plan.directory, [](const std::string&) {});
     const SimulationReport report = plan.directory.empty() ? simulateBare(bare) : simulatePlan(plan);
     print(report);
     if (!json.empty()) writeOutputFile(json, report.json.dump(1) + "\n");

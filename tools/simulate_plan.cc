@@ -46,6 +46,12 @@ CostModel modelOf(const PlanSimulationRequest& request, const Plan& plan, const 
 SimulatedPlan run(const PlanSimulationRequest& request) {
   SimulatedPlan result;
   result.plan = readPlanDirectory(request.directory);
+  if (!hasPrograms(request.directory)) {
+    fail(ErrorCode::kMissingInput,
+         "{} is a plan without programs (plan --no-programs), which are what is simulated; `pipeshard run` and `validate` make them, or "
+         "plan with programs",
+         request.directory);
+  }
   if (const std::optional<StoredProfile> profile = chooseProfile(request.profile)) applyProfile(result.plan.cluster, *profile);
   std::optional<LinkCost> link;
   if (request.link_us || request.link_gbytes) {
@@ -222,6 +228,7 @@ SimulationReport simulatePlan(const PlanSimulationRequest& request) {
   report.unit = " us";
   report.json = jsonOf(simulated, report.orders);
   report.trace = std::move(simulated.simulation.trace);
+  report.programs = std::move(simulated.programs);
   return report;
 }
 

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ir/program.h"
 #include "ir/trace_event.h"
 #include "partition/schedule.h"
 #include "partition/simulator.h"
@@ -28,6 +29,7 @@ struct SimulationReport {
   nlohmann::ordered_json json;
   ScheduleOrders orders;
   Trace trace;
+  std::vector<Program> programs;  // of a plan, by rank
 };
 
 // As makeSchedule names it, or a .csv file.

@@ -11,11 +11,14 @@
 #include "ir/error.h"
 #include "runtime/child_process.h"
 #include "runtime/validate.h"
+#include "tools/advice.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
 #include "tools/planning.h"
+#include "tools/planning_signals.h"
+#include "tools/replay.h"
 #include "tools/report_files.h"
 #include "tools/trace_options.h"
 
@@ -136,7 +139,7 @@ struct ValidateCommand {
     };
     // Nodes read the plan and write what is compared: hosts share the folder that people work in more often than /tmp.
     const ScratchFolder scratch(listen.listen.empty() ? fs::temp_directory_path() : fs::current_path());
-    const std::string plan_directory = preparePlan(scratch.path(), show);
+    const std::string plan_directory = preparePlan(scratch.path(), signals, progress);
     const Plan plan = readPlanDirectory(plan_directory);
     const std::string work = dump.empty() ? (scratch.path() / "dump").string() : fs::absolute(dump).string();
     job.signals = &signals;
@@ -160,16 +163,23 @@ struct ValidateCommand {
   bool boundGiven() const { return command->get_option("--bound")->count() > 0; }
 
   // The plan directory to run: the given one, or one that is planned now (kept with -o).
-  std::string preparePlan(const fs::path& scratch, const ProgressCallback& show) const {
+  std::string preparePlan(const fs::path& scratch, SignalWatch& watch, Progress& progress) const {
+    PlanningSignals signals(watch);
+    const auto show = [&](const std::string& phase) {
+      signals.check();
+      progress.phase(phase);
+    };
     if (fs::is_directory(request.model_path) && !request.model_path.ends_with(".onnx")) {
       requirePlanDirectory(request.model_path);
       refusePlanningOptions();
+      refreshEdited(request.model_path, show);
       return fs::absolute(request.model_path).string();
     }
     std::string directory = output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
     PlanRequest asked = request;
     if (!job.data.end.drop_last) asked.data_path = job.data.path;
-    writePlanDirectory(planTraining(asked, show), directory);
+    writePlanDirectory(planOrAdvise(asked, show, &signals.interruption()), directory);
+    signals.check();
     return directory;
   }
 

@@ -17,6 +17,8 @@ struct FamilyRequest {
   int chunks = 1;                          // v
   std::map<std::string, int64_t> options;  // "extra=2", but v
   ScheduleCosts costs;
+  std::vector<int> replicas = {};  // as ScheduleRequest
+  std::string name = {};           // canonical text, for messages
 
   int64_t option(const std::string& key, int64_t otherwise) const;
 };
@@ -156,15 +158,23 @@ Schedule dualPipeVSchedule(const FamilyRequest& request);
 // (p-1-s)); at most min(p-s, m) versions live on it.
 //   p=2, m=4        rank 0  F0 F1 .  B0 U F2 B1 U F3 B2 U .  B3 U    reads 0 0 1 2
 //                   rank 1  .  F0 B0 U F1 B1 U F2 B2 U F3 B3 U       reads 0 1 2 3
+// With replicas[s] = R replicas of stage s (option rows=0) microbatches are taken in turn (section 3.2 and 3.3, and PipeDream's runtime):
+// the warm-up of a replica is d = floor((devices - 1 - devices of earlier stages) / R) microbatches, an update of the stage follows one
+// backward pass of each replica, and microbatch i reads version max(0, floor(i/R) - d); d + 1 versions live. m is a multiple of every R.
+//   p=2, m=6, replicas 3, 1     rank 0, replica 0  F0 F3 B0 U B3 U     reads 0 0 0 0 0 0
+//                               rank 0, replica 1  F1 F4 B1 U B4 U
+//                               rank 0, replica 2  F2 F5 B2 U B5 U
+//                               rank 1  F0 B0 U F1 B1 U F2 B2 U F3 B3 U F4 B4 U F5 B5 U     reads 0 1 2 3 4 5
 Schedule pipeDreamSchedule(const FamilyRequest& request);
 //
 // pipedream-vertical: the same order with vertical sync (same section): every stage reads the version that stage 0 has read,
-// max(0, i - (p-1)); at most min(p, m) versions live on each stage.
+// max(0, i - (p-1)); at most min(p, m) versions live on each stage. With replicas: stage s reads floor(v R_0 / R_s), where v is what
+// microbatch i reads on stage 0.
 Schedule pipeDreamVerticalSchedule(const FamilyRequest& request);
 //
 // pipedream-2bw: double-buffered weight updates. Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.1.
 // An update takes option m microbatches (default p, at least p; the window is a multiple); those of batch t read version max(0, t-1);
-// at most two versions live on each stage.
+// at most two versions live on each stage. With replicas, which take microbatches in turn, m is at least R_0 ceil(devices / R_0).
 //   p=2, m=4, option m=2    rank 0  F0 F1 .  B0 F2 B1 U F3 B2 .  B3 U     reads 0 0 0 0
 //                           rank 1  .  F0 B0 F1 B1 U F2 B2 F3 B3 U        reads 0 0 0 0
 Schedule pipeDreamTwoBufferSchedule(const FamilyRequest& request);

@@ -1,7 +1,6 @@
 #include "partition/schedules/v_automatic.h"
 
 #include <algorithm>
-#include <limits>
 #include <tuple>
 
 #include "ir/error.h"
@@ -11,7 +10,7 @@
 namespace pipeshard {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
+constexpr int64_t kNever = kNeverStarts;
 // A search runs about so many passes, yet never fewer than kLeastTrials trials.
 constexpr int64_t kMostPasses = 400'000;
 constexpr int64_t kLeastTrials = 60;
@@ -30,27 +29,12 @@ class Run {
       for (auto& end : rank.end) end.assign(size(microbatches_), kNever);
       rank.order.reserve(6 * size(microbatches_));
     }
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) decide(rank);
   }
 
   AutomaticTrial run() {
-    for (size_t left = 6 * size(microbatches_) * ranks_.size(); left > 0; --left) {
-      const auto first =
-          std::min_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) { return a.next.start < b.next.start; });
-      PIPESHARD_CHECK(first->next.start < kNever, "{} passes are left and no rank can run one", left);
-      const auto rank = static_cast<size_t>(first - ranks_.begin());
-      take(rank, first->next);
-      if (rank > 0) decide(rank - 1);
-      decide(rank);
-      if (rank + 1 < ranks_.size()) decide(rank + 1);
-    }
-    AutomaticTrial result;
-    for (Rank& rank : ranks_) {
-      result.orders.push_back(std::move(rank.order));
-      result.makespan = std::max(result.makespan, rank.now);
-      result.span = std::max(result.span, rank.now - rank.first_start);
-    }
-    return result;
+    return runGreedily(
+        ranks_, 6 * size(microbatches_) * ranks_.size(), [this](size_t rank) { decide(rank); },
+        [this](size_t rank) { take(rank, ranks_[rank].next); });
   }
 
  private:

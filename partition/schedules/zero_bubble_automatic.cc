@@ -153,14 +153,16 @@ bool fillsGap(int64_t gap, int64_t weight_time, int64_t permille) {
 int64_t checkAutomaticCosts(const FamilyRequest& request, int64_t otherwise, int chunks) {
   const ScheduleCosts& c = request.costs;
   for (const int64_t time : {c.forward, c.backward_input, c.backward_weight, c.transfer}) {
-    if (time < 0 || time > kMostTime) fail(ErrorCode::kConfiguration, "schedule: found a time of {}; expected 0 to {}", time, kMostTime);
+    if (time >= 0 && time <= kMostTime) continue;
+    fail(ErrorCode::kConfiguration, "schedule {}: found a time of {}; expected 0 to {}", request.name, time, kMostTime);
   }
   if (c.forward_memory < 1 || c.forward_memory > kMostMemory || c.weight_memory > 0 ||
       c.forward_memory + c.input_memory + c.weight_memory != 0) {
-    fail(ErrorCode::kConfiguration,
-         "schedule: found memory of F, I and W of {}, {} and {}; expected F from 1 to {}, W at most 0, and a sum of 0: what a microbatch "
-         "takes it gives back",
-         c.forward_memory, c.input_memory, c.weight_memory, kMostMemory);
+    fail(
+        ErrorCode::kConfiguration,
+        "schedule {}: found memory of F, I and W of {}, {} and {}; expected F from 1 to {}, W at most 0, and a sum of 0: what a microbatch "
+        "takes it gives back",
+        request.name, c.forward_memory, c.input_memory, c.weight_memory, kMostMemory);
   }
   // In F of one stage: F of each of a rank's stages, and what I takes on top of one.
   const int64_t input = std::max<int64_t>(c.input_memory, 0);
@@ -168,9 +170,9 @@ int64_t checkAutomaticCosts(const FamilyRequest& request, int64_t otherwise, int
   const int64_t limit = request.option("limit", otherwise);
   if (limit < smallest) {
     fail(ErrorCode::kConfiguration,
-         "schedule: found a memory limit of {} microbatches' activations; expected at least {}, what one microbatch needs on its way "
+         "schedule {}: found a memory limit of {} microbatches' activations; expected at least {}, what one microbatch needs on its way "
          "through a rank",
-         limit, smallest);
+         request.name, limit, smallest);
   }
   const int64_t all = request.microbatches * (1 + (input + c.forward_memory - 1) / c.forward_memory);
   return std::min(limit, std::max(all, smallest)) * c.forward_memory;

@@ -14,10 +14,14 @@
 // No rank can get stuck: an F is taken only if its I has room, too, and a W always frees.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "ir/error.h"
 #include "partition/schedules/families.h"
 
 namespace pipeshard {
@@ -37,6 +41,31 @@ struct AutomaticTrial {
   int64_t span = 0;  // of the rank with the longest one, from its first start to its last end
   int64_t makespan = 0;
 };
+
+// Until all passes are taken: the rank that can begin first takes its next pass, and it and its neighbours decide anew what they would do.
+// A rank has `next.start` (kNeverStarts where it knows of nothing), `order`, `now` and `first_start`; take(rank) runs its `next`.
+inline constexpr int64_t kNeverStarts = std::numeric_limits<int64_t>::max() / 4;
+template <typename Rank, typename Decide, typename Take>
+AutomaticTrial runGreedily(std::vector<Rank>& ranks, size_t passes, const Decide& decide, const Take& take) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) decide(rank);
+  for (size_t left = passes; left > 0; --left) {
+    const auto first =
+        std::min_element(ranks.begin(), ranks.end(), [](const Rank& a, const Rank& b) { return a.next.start < b.next.start; });
+    PIPESHARD_CHECK(first->next.start < kNeverStarts, "{} passes are left and no rank can run one", left);
+    const auto rank = static_cast<size_t>(first - ranks.begin());
+    take(rank);
+    if (rank > 0) decide(rank - 1);
+    decide(rank);
+    if (rank + 1 < ranks.size()) decide(rank + 1);
+  }
+  AutomaticTrial result;
+  for (Rank& rank : ranks) {
+    result.orders.push_back(std::move(rank.order));
+    result.makespan = std::max(result.makespan, rank.now);
+    result.span = std::max(result.span, rank.now - rank.first_start);
+  }
+  return result;
+}
 
 // `limit`: bytes (or the unit of the costs' memory) that no rank's passes exceed; rules[rank]. Costs and limit are checkAutomaticCosts'.
 AutomaticTrial automaticTrial(const FamilyRequest& request, int64_t limit, const std::vector<AutomaticRules>& rules);

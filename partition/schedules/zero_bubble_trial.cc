@@ -1,6 +1,5 @@
 // One trial of zb-1p and zb-2p: the rules of zero_bubble_automatic.h, rank by rank along the simulated time.
 #include <algorithm>
-#include <limits>
 
 #include "ir/error.h"
 #include "partition/schedules/zero_bubble_automatic.h"
@@ -8,7 +7,7 @@
 namespace pipeshard {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
+constexpr int64_t kNever = kNeverStarts;
 
 class Trial {
  public:
@@ -19,27 +18,11 @@ class Trial {
       ranks_[rank].input_end.assign(count(), kNever);
       ranks_[rank].order.reserve(3 * count());
     }
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) decide(rank);
   }
 
   AutomaticTrial run() {
-    for (size_t left = 3 * count() * ranks_.size(); left > 0; --left) {
-      const auto first =
-          std::min_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) { return a.next.start < b.next.start; });
-      PIPESHARD_CHECK(first->next.start < kNever, "{} passes are left and no rank can run one", left);
-      const auto rank = static_cast<size_t>(first - ranks_.begin());
-      take(rank, first->next);
-      if (rank > 0) decide(rank - 1);
-      decide(rank);
-      if (rank + 1 < ranks_.size()) decide(rank + 1);
-    }
-    AutomaticTrial result;
-    for (Rank& rank : ranks_) {
-      result.orders.push_back(std::move(rank.order));
-      result.makespan = std::max(result.makespan, rank.now);
-      result.span = std::max(result.span, rank.now - rank.first_start);
-    }
-    return result;
+    return runGreedily(
+        ranks_, 3 * count() * ranks_.size(), [this](size_t rank) { decide(rank); }, [this](size_t rank) { take(rank, ranks_[rank].next); });
   }
 
  private:

@@ -71,7 +71,7 @@ std::optional<FactorRule> fusedMatMulRule(const Graph& graph, const Node& node) 
   builder.alignInput(0, left);
   builder.alignInput(1, right);
   builder.alignOutput(0, row);
-  return builder.build(contractionFlops({contracted}) * builder.outputElements(0));
+  return builder.build(contractionFlops({contracted}) * builder.outputElements(0), WorkClass::kContraction);
 }
 
 std::optional<FactorRule> gemmRule(const Graph& graph, const Node& node) {

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <chrono>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -147,6 +150,30 @@ TEST(ProgramJson, RefusesNamesThatAreNotUtf8) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kBadModel);
   }
+}
+
+// A parser that looks through an array again at each of its elements takes 100 times as long for ten times as many.
+TEST(ProgramJson, TimeToReadGrowsWithTheInstructionsAndNotWithTheirSquare) {
+  const auto textOf = [](size_t instructions) {
+    ProgramWriter writer(0, 1, 1);
+    const BufferId id = writer.buffer("x", BufferKind::kActivation, {2});
+    Instruction free;
+    free.kind = InstructionKind::kFree;
+    free.inputs = {id};
+    writer.program().instructions.assign(instructions, free);
+    return programToJson(writer.program());
+  };
+  const auto secondsToRead = [](const std::string& text) {
+    double least = 1e9;
+    for (int run = 0; run < 3; ++run) {
+      const auto begin = std::chrono::steady_clock::now();
+      EXPECT_FALSE(programFromJson(text).instructions.empty());
+      least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    return least;
+  };
+  const double few = secondsToRead(textOf(8'000)), many = secondsToRead(textOf(80'000));
+  EXPECT_LT(many / few, 35) << few << " s, " << many << " s";
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // Programs of asynchronous schedules compute what the definition of versions says, and keep no more versions than they need.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -120,11 +122,10 @@ ReadVersions readVersions(const Program& program, const std::string& parameter) 
     }
     if (instruction.kind == InstructionKind::kFree) holds.erase(instruction.inputs[0].index());
     if (instruction.kind != InstructionKind::kUpdate) continue;
-    ++made;
     for (BufferId output : instruction.outputs) {
       const Buffer& buffer = program.buffer(output);
       const bool weight = buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeightVersion;
-      if (weight && buffer.value == parameter) holds[output.index()] = made;
+      if (weight && buffer.value == parameter) holds[output.index()] = ++made;
     }
     found.most_alive = std::max(found.most_alive, holds.size());
   }
@@ -155,6 +156,55 @@ TEST(AsynchronousEmission, PassesReadTheVersionsOfTheReferenceAndNoMoreLive) {
       EXPECT_EQ(found.backward, c.reads[stage]) << c.schedule << " stage " << stage;
       EXPECT_EQ(found.most_alive, c.alive[stage]) << c.schedule << " stage " << stage;
     }
+  }
+}
+
+// PipeDream's replicas: who has which minibatch, what it reads, and between whom values travel.
+TEST(AsynchronousEmission, ReplicasTakeWholeMinibatchesInTurn) {
+  struct Case {
+    std::vector<int> replicas;
+    std::vector<std::vector<int>> reads;
+    std::vector<size_t> alive;
+  };
+  for (const Case& c :
+       {Case{{3, 1}, {{0, 0, 0, 0, 0, 0}, {0, 1, 2, 3, 4, 5}}, {2, 1}}, Case{{1, 3}, {{0, 0, 0, 0, 1, 2}, {0, 0, 0, 1, 1, 1}}, {4, 1}},
+        Case{{2, 1, 1}, {{0, 0, 0, 0, 1, 1}, {0, 0, 1, 2, 3, 4}, {0, 1, 2, 3, 4, 5}}, {2, 2, 1}}}) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(c.replicas, "-")));
+    const auto stages = static_cast<int>(c.replicas.size());
+    const TrainingGraph training = chainTraining(stages, 1);
+    PartitionOptions options;
+    options.schedule = "pipedream";
+    options.cluster = uniformCluster(1, 4);
+    for (int stage = 0; stage + 1 < stages; ++stage) options.boundaries.push_back("h" + std::to_string(stage));
+    options.stage_devices = c.replicas;
+    options.window = 6;
+    Plan plan;
+    plan.microbatches = 1;
+    partitionTraining(training, options, plan);
+    const std::vector<RankProgram> ranks = emitPrograms(training, plan);
+    size_t rank = 0;
+    for (size_t stage = 0; stage < c.replicas.size(); ++stage) {
+      size_t most_alive = 0;
+      for (int replica = 0; replica < c.replicas[stage]; ++replica, ++rank) {
+        std::vector<int> expected = c.reads[stage];
+        for (int i = 0; i < 6; ++i) {
+          if (i % c.replicas[stage] != replica) expected[static_cast<size_t>(i)] = -1;  // elsewhere
+        }
+        const ReadVersions found = readVersions(ranks[rank].program, "w" + std::to_string(stage));
+        EXPECT_EQ(found.forward, expected) << "stage " << stage;
+        EXPECT_EQ(found.backward, expected) << "stage " << stage;
+        most_alive = std::max(most_alive, found.most_alive);
+        for (const Instruction& instruction : ranks[rank].program.instructions) {
+          if (instruction.kind != InstructionKind::kSend) continue;
+          const bool forward = static_cast<size_t>(instruction.peer) > rank;
+          const size_t other = forward ? stage + 1 : stage - 1;
+          const int first = std::accumulate(c.replicas.begin(), c.replicas.begin() + static_cast<std::ptrdiff_t>(other), 0);
+          EXPECT_EQ(instruction.peer, first + instruction.microbatch % c.replicas[other]);
+        }
+      }
+      EXPECT_EQ(most_alive, c.alive[stage]) << "stage " << stage;
+    }
+    EXPECT_EQ(readVersions(emitOnOneDevice(TrainingFamily(training), plan, scheduleOf(plan)).program, "w0").forward, c.reads[0]);
   }
 }
 

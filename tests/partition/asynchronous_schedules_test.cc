@@ -1,5 +1,7 @@
 // Asynchronous schedules: versions as published, counted by walking the orders.
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <set>
 
 #include <fmt/ranges.h>
@@ -144,6 +146,91 @@ TEST(PipeDream, TwoBuffersNeedAMicrobatchPerStageAndWholeUpdates) {
   EXPECT_THAT(messageOf("pipedream-2bw:m=3", 4, 12), HasSubstr("found 3 microbatches per update; expected at least 4"));
   EXPECT_THAT(messageOf("pipedream-2bw", 4, 3), HasSubstr("expected at least 4"));
   EXPECT_THAT(messageOf("pipedream-2bw:m=4", 4, 10), HasSubstr("expected a multiple of the 4"));
+}
+
+Schedule onReplicas(const std::string& name, const std::vector<int>& replicas, int window) {
+  return makeSchedule({name, static_cast<int>(replicas.size()), window, {}, replicas});
+}
+
+TEST(PipeDreamReplicas, TakeMinibatchesInTurn) {
+  const Schedule schedule = onReplicas("pipedream", {3, 1}, 6);
+  EXPECT_EQ(text(orderOfReplica(schedule, 0, 0)), "0F0 0F3 0B0 0UPDATE2 0B3 0UPDATE5");
+  EXPECT_EQ(text(orderOfReplica(schedule, 0, 2)), "0F2 0F5 0B2 0UPDATE2 0B5 0UPDATE5");
+  EXPECT_EQ(text(orderOfReplica(schedule, 1, 0)),
+            "1F0 1B0 1UPDATE0 1F1 1B1 1UPDATE1 1F2 1B2 1UPDATE2 1F3 1B3 1UPDATE3 1F4 1B4 1UPDATE4 1F5 1B5 1UPDATE5");
+  EXPECT_THAT(schedule.versions, ElementsAre(ElementsAre(0, 0, 0, 0, 0, 0), ElementsAre(0, 1, 2, 3, 4, 5)));
+  EXPECT_THAT(onReplicas("pipedream", {1, 3}, 6).versions, ElementsAre(ElementsAre(0, 0, 0, 0, 1, 2), ElementsAre(0, 0, 0, 1, 1, 1)));
+  EXPECT_THAT(onReplicas("pipedream", {2, 1, 1}, 6).versions,
+              ElementsAre(ElementsAre(0, 0, 0, 0, 1, 1), ElementsAre(0, 0, 1, 2, 3, 4), ElementsAre(0, 1, 2, 3, 4, 5)));
+  EXPECT_THAT(onReplicas("pipedream-vertical", {2, 1, 1}, 6).versions,
+              ElementsAre(ElementsAre(0, 0, 0, 0, 1, 1), ElementsAre(0, 0, 0, 0, 2, 2), ElementsAre(0, 0, 0, 0, 2, 2)));
+  EXPECT_EQ(onReplicas("pipedream:rows=1", {3, 1}, 5).orders, makeSchedule("pipedream", 2, 5).orders);
+  EXPECT_TRUE(onReplicas("pipedream:rows=1", {3, 1}, 5).replicas.empty());
+}
+
+// All pipelines of up to six devices. By the rules of PipeDream's paper and runtime, counted in what every replica does: NOAM minibatches
+// enter per replica of the first stage before its first backward pass; a replica begins with `warm-up` forward passes; a forward pass
+// reads the newest version there is; warm-up + 1 versions live.
+TEST(PipeDreamReplicas, FollowTheRulesOnAllPipelinesOfSixDevices) {
+  int pipelines = 0;
+  const std::function<void(std::vector<int>, int)> visit = [&](const std::vector<int>& replicas, int left) {
+    for (int width = 1; width <= left; ++width) {
+      std::vector<int> longer = replicas;
+      longer.push_back(width);
+      visit(longer, left - width);
+    }
+    if (replicas.empty()) return;
+    ++pipelines;
+    SCOPED_TRACE(fmt::format("{}", fmt::join(replicas, "-")));
+    const int devices = std::accumulate(replicas.begin(), replicas.end(), 0);
+    const Schedule schedule = onReplicas("pipedream", replicas, 60);
+    int earlier = 0;
+    for (int stage = 0; stage < schedule.stages; ++stage) {
+      const int share = replicas[static_cast<size_t>(stage)];
+      const int warm_up = (devices - 1 - earlier) / share;
+      if (stage == 0) {
+        EXPECT_EQ(warm_up + 1, (devices + share - 1) / share);  // NOAM
+      }
+      for (int replica = 0; replica < share; ++replica) {
+        int updates = 0, forward = 0, backward = 0, most = 0;
+        for (const Action& action : orderOfReplica(schedule, stage, replica)) {
+          if (action.kind == ActionKind::kUpdate) {
+            EXPECT_EQ(action.microbatch, ++updates * share - 1);
+            continue;
+          }
+          EXPECT_EQ(action.microbatch % share, replica);
+          (action.kind == ActionKind::kForward ? forward : backward)++;
+          most = std::max(most, forward - backward);
+          const int read = schedule.versions[static_cast<size_t>(stage)][static_cast<size_t>(action.microbatch)];
+          if (action.kind == ActionKind::kForward) {
+            EXPECT_EQ(read, updates);
+          }
+          EXPECT_LE(updates - read, warm_up);
+        }
+        EXPECT_EQ(updates, 60 / share);
+        EXPECT_EQ(most, std::min(warm_up + 1, 60 / share));
+      }
+      earlier += share;
+    }
+    EXPECT_NO_THROW(onReplicas("pipedream-vertical", replicas, 60));
+    EXPECT_NO_THROW(onReplicas("pipedream-2bw:m=12", replicas, 60));
+  };
+  visit({}, 6);
+  EXPECT_EQ(pipelines, 63);
+}
+
+TEST(PipeDreamReplicas, TakeWholeRounds) {
+  EXPECT_ERROR(onReplicas("pipedream", {3, 2}, 8), ErrorCode::kConfiguration, "found a window of 8 minibatches; expected a multiple of 6");
+  EXPECT_ERROR(onReplicas("pipedream-2bw:m=3", {3, 1}, 12), ErrorCode::kConfiguration, "expected at least 6, as many as are under way");
+  EXPECT_NO_THROW(onReplicas("pipedream-2bw:m=3,rows=1", {3, 1}, 12));
+  EXPECT_ERROR(makeSchedule("pipedream:rows=2", 2, 4), ErrorCode::kUsage, "expected 0 or 1");
+  Schedule schedule = onReplicas("pipedream", {3, 1}, 6);
+  schedule.replicas = {3};
+  EXPECT_ERROR(verifySchedule(schedule), ErrorCode::kConfiguration, "found replicas [3]");
+  schedule = onReplicas("pipedream", {3, 1}, 6);
+  std::swap(*std::find(schedule.orders[0].begin(), schedule.orders[0].end(), Action{0, ActionKind::kBackward, 2}),
+            *std::find(schedule.orders[0].begin(), schedule.orders[0].end(), Action{0, ActionKind::kUpdate, 2}));
+  EXPECT_ERROR(verifySchedule(schedule), ErrorCode::kConfiguration, "runs 0UPDATE2 before 0B2");
 }
 
 }  // namespace

@@ -203,7 +203,7 @@ TEST(ParseBalance, ReadsEveryForm) {
 TEST(ParseBalance, RefusesAnythingElseAndListsTheForms) {
   for (const char* text : {"flop", "3,", ",3", "3,,5", "3,0", "3,-1", "3 5", "3;5", "[3,5]", "uniform", "99999999999", "1.5"}) {
     expectError([&] { parseBalance(text); }, ErrorCode::kUsage,
-                "is not understood; write flops, parameters, type:REGEX (modules or operators that match");
+                "is not understood; write flops, time, size, parameters, type:REGEX (modules or operators that match");
   }
 }
 
@@ -235,6 +235,55 @@ TEST(BalanceStages, ByParametersCountsASharedParameterOnce) {
   const ValueId b = builder.op("b", {a, builder.parameter("w")});
   const TrainingGraph training = builder.finish({builder.op("c", {b, shared})});
   EXPECT_THAT(chainOf(training).parameter_bytes, ElementsAre(24, 24, 0, 0));
+}
+
+// Six nodes; the first and the last three read a parameter each.
+TrainingGraph fourParameters(int states) {
+  TrainingBuilder builder(1);
+  ValueId last = builder.input("x");
+  for (int i = 0; i < 6; ++i) {
+    std::vector<ValueId> inputs = {last};
+    if (i == 0 || i > 2) inputs.push_back(builder.parameter("w" + std::to_string(i)));
+    last = builder.op("h" + std::to_string(i), inputs);
+  }
+  return builder.finish({last}, states);
+}
+
+TEST(BalanceStages, BySizeCountsParametersWithTheirStatesAndWhatTheBackwardPassReads) {
+  const TrainingGraph training = fourParameters(2);
+  const Chain chain = chainOf(training);
+  const std::vector<int64_t> sizes = nodeSizes(chain);
+  ASSERT_EQ(sizes.size(), 7U);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const ValueId output = training.graph.node(chain.nodes[i]).outputs[0];
+    bool read_again = false;
+    for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
+      const std::vector<ValueId>& inputs = training.graph.nodes[n].inputs;
+      const bool is_backward = training.node_phase[n] == Phase::kBackwardInput || training.node_phase[n] == Phase::kBackwardWeight;
+      read_again = read_again || (is_backward && std::find(inputs.begin(), inputs.end(), output) != inputs.end());
+    }
+    // 24 bytes of value, gradient and two states each; 24 of an activation.
+    const int64_t parameter = chain.parameter_bytes[i] * 4;
+    EXPECT_EQ(sizes[i], parameter + (read_again ? training.graph.bytes(output) : 0)) << i;
+  }
+  EXPECT_GT(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), 4 * 96);  // some activations are read again
+  const Cuts cuts = balance(training, "size", {1, 1}, 7);
+  EXPECT_GE(cuts.stage_ends[0], 2);
+}
+
+// A device ten times as fast at everything: the balance stays; times follow.
+TEST(BalanceStages, ByTimeTakesWhatTheModelSays) {
+  const TrainingGraph training = fourParameters(0);
+  const Chain chain = chainOf(training);
+  CostModel slow, fast;
+  slow.bytes_per_ns = slow.flops_per_ns = 0.001;
+  fast.bytes_per_ns = fast.flops_per_ns = 0.01;
+  const std::vector<int64_t> slow_times = nodeTimes(chain, slow), fast_times = nodeTimes(chain, fast);
+  for (size_t i = 0; i < slow_times.size(); ++i)
+    EXPECT_NEAR(static_cast<double>(slow_times[i]), 10.0 * static_cast<double>(fast_times[i]), 30) << i;
+  EXPECT_GT(slow_times[5], slow_times[1]);  // a parameter is one more thing to read, and a backward node
+  EXPECT_EQ(balanceStages(chain, parseBalance("time"), {1, 1}, 7, slow).stage_ends,
+            balanceStages(chain, parseBalance("time"), {1, 1}, 7, fast).stage_ends);
 }
 
 TEST(BalanceStages, ByTypeSpreadsModulesEvenly) {

@@ -223,7 +223,7 @@ TEST(AssignStagesToMeshes, IsAsGoodAsBruteForceOnRandomInstances) {
     EXPECT_EQ(bounded.assignments.front().objective_ns, *best) << "round " << round;
   }
   EXPECT_GT(feasible, 700);
-  EXPECT_GT(plans, 1'000'000);
+  EXPECT_GT(plans, 500'000);
 }
 
 // Layers of 10 ns; on n devices 10/n + 2 ns, rounded, and 8 ns a step.

@@ -2,6 +2,7 @@
 // the real exports against one device with the same versions.
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -233,6 +234,156 @@ INSTANTIATE_TEST_SUITE_P(PipeDream, ScalarChainWindows,
                                            ChainCase{"short_window_momentum", "pipedream", 1, 2, 4, "sgd:lr=0.05,momentum=0.9"}),
                          [](const auto& info) { return info.param.name; });
 
+struct ReplicaCase {
+  std::string name;
+  std::string schedule;
+  std::vector<size_t> weights;  // of each stage
+  std::vector<int> replicas;    // of each stage
+  int window = 6;
+  int steps = 1;
+  std::string optimizer = "sgd:lr=0.05";
+  int per_update = 1;  // pipedream-2bw: microbatches
+};
+void PrintTo(const ReplicaCase& c, std::ostream* stream) { *stream << c.name; }
+
+// What replicas that take minibatches in turn mean, in plain loops: stage s updates its weights after one minibatch of each of its R_s
+// replicas, by the mean of their gradients; minibatch i, the (i / R_s)-th of its replica, reads there what has been made warm-up updates
+// before.
+class ReplicaReference {
+ public:
+  explicit ReplicaReference(const ReplicaCase& c) : case_(c) {
+    for (size_t s = 0; s < c.weights.size(); ++s) stage_of_.insert(stage_of_.end(), c.weights[s], s);
+  }
+
+  Outcome run() {
+    const int count = case_.window * case_.per_update;
+    for (int step = 0; step < case_.steps; ++step) {
+      history_.assign(case_.weights.size(), {weights_});
+      pending_.assign(case_.weights.size(), Weights{});
+      for (int k = 0; k < count; ++k) runMicrobatch(step * count + k, k);
+    }
+    return {weights_, losses_};
+  }
+
+ private:
+  int version(size_t stage, int k) const {
+    const auto newest = [&](size_t s, int ranks_before) {
+      const int devices = std::accumulate(case_.replicas.begin(), case_.replicas.end(), 0);
+      return std::max(0, k / case_.replicas[s] - (devices - 1 - ranks_before) / case_.replicas[s]);
+    };
+    if (case_.schedule == "pipedream-2bw") return std::max(0, k / case_.per_update - 1);
+    if (case_.schedule == "pipedream-vertical") return newest(0, 0) * case_.replicas[0] / case_.replicas[stage];
+    return newest(stage, std::accumulate(case_.replicas.begin(), case_.replicas.begin() + static_cast<std::ptrdiff_t>(stage), 0));
+  }
+
+  void runMicrobatch(int sample, int k) {
+    Weights w{};
+    for (size_t i = 0; i < kStages; ++i) {
+      w[i] = history_[stage_of_[i]][static_cast<size_t>(version(stage_of_[i], k))][i];
+    }
+    std::array<double, kStages + 1> a = {kInputs[static_cast<size_t>(sample)]};
+    for (size_t i = 0; i < kStages; ++i) a[i + 1] = w[i] * a[i];
+    const double difference = a[kStages] - kTargets[static_cast<size_t>(sample)];
+    if (k % case_.per_update == 0) losses_.push_back(0);
+    losses_.back() += difference * difference / 2 / case_.per_update;
+    double reaching = difference;
+    for (size_t i = kStages; i-- > 0; reaching *= w[i]) pending_[stage_of_[i]][i] += reaching * a[i];
+    for (size_t s = 0; s < case_.weights.size(); ++s) {
+      const int together = case_.schedule == "pipedream-2bw" ? case_.per_update : case_.replicas[s];
+      if ((k + 1) % together == 0) update(s, together);
+    }
+  }
+
+  void update(size_t stage, int together) {
+    for (size_t i = 0; i < kStages; ++i) {
+      if (stage_of_[i] == stage) weights_[i] -= .05 * direction(i, pending_[stage][i] / together);
+    }
+    pending_[stage] = {};
+    history_[stage].push_back(weights_);
+  }
+
+  double direction(size_t i, double g) {
+    if (!case_.optimizer.starts_with("adam:")) return g;
+    ++updates_[i];
+    first_[i] = .9 * first_[i] + .1 * g;
+    second_[i] = .999 * second_[i] + .001 * g * g;
+    return first_[i] / (1 - std::pow(.9, updates_[i])) / (std::sqrt(second_[i] / (1 - std::pow(.999, updates_[i]))) + 1e-8);
+  }
+
+  const ReplicaCase& case_;
+  std::vector<size_t> stage_of_;  // by weight
+  Weights weights_ = kInitial;
+  Weights first_{}, second_{};
+  std::array<int, kStages> updates_{};
+  std::vector<std::vector<Weights>> history_;  // of the window, by stage
+  std::vector<Weights> pending_;               // sums of gradients, by stage
+  std::vector<double> losses_;
+};
+
+class ScalarChainReplicas : public ::testing::TestWithParam<ReplicaCase> {};
+
+TEST_P(ScalarChainReplicas, EqualPlainLoopsOverVersions) {
+  const ReplicaCase& c = GetParam();
+  const Outcome expected = ReplicaReference(c).run();
+  const TemporaryFolder folder;
+  writeChain(folder.file("chain.onnx"));
+  ASSERT_TRUE(writeNpz(folder.file("data.npz"),
+                       {{"x.npy", npyArray("<f8", "(8, 1)", bytesOf(kInputs))}, {"t.npy", npyArray("<f8", "(8, 1)", bytesOf(kTargets))}}));
+  const int devices = std::accumulate(c.replicas.begin(), c.replicas.end(), 0);
+  std::vector<std::string> line = {"plan",
+                                   folder.file("chain.onnx"),
+                                   "--cluster",
+                                   fmt::format("1x{}", devices),
+                                   "--schedule",
+                                   c.schedule,
+                                   "--dim",
+                                   fmt::format("batch={}", c.per_update),
+                                   "--microbatches",
+                                   std::to_string(c.per_update),
+                                   "--window",
+                                   std::to_string(c.window),
+                                   "--stage-devices",
+                                   fmt::format("{}", fmt::join(c.replicas, ",")),
+                                   "--optimizer",
+                                   c.optimizer,
+                                   "--precision",
+                                   "float64",
+                                   "--freeze",
+                                   "one_half",
+                                   "-o",
+                                   folder.file("plan")};
+  size_t before = 0;
+  for (size_t s = 0; s + 1 < c.weights.size(); ++s) line.insert(line.end(), {"--boundary", fmt::format("a{}", before += c.weights[s])});
+  const CommandResult planned = runPipeshard(line);
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  std::filesystem::create_directory(folder.file("dump"));
+  const CommandResult trained =
+      runPipeshard({"run", folder.file("plan"), "--steps", std::to_string(c.steps), "--data", folder.file("data.npz"), "--dump",
+                    folder.file("dump"), "--json", folder.file("run.json"), "--drop-last"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.errors;
+  std::vector<double> losses;
+  const auto document = nlohmann::json::parse(readFile(folder.file("run.json")));
+  for (const auto& step : document.at("steps")) {
+    for (const auto& loss : step.at("losses")) losses.push_back(loss);
+  }
+  const StepDump dump = StepDump::open(folder.file("dump"), c.steps, devices);
+  for (size_t i = 0; i < kStages; ++i) {
+    EXPECT_NEAR(dump.read(fmt::format("parameter/w{}.weight", i)).elements().at(0), expected.weights[i], 1e-13) << "w" << i;
+  }
+  ASSERT_EQ(losses.size(), expected.losses.size());
+  for (size_t u = 0; u < losses.size(); ++u) EXPECT_NEAR(losses[u], expected.losses[u], 1e-14) << "minibatch " << u;
+}
+
+INSTANTIATE_TEST_SUITE_P(PipeDream, ScalarChainReplicas,
+                         ::testing::Values(ReplicaCase{"three_one", "pipedream", {3, 1}, {3, 1}},
+                                           ReplicaCase{"one_three_adam", "pipedream", {1, 3}, {1, 3}, 3, 2, "adam:lr=0.05"},
+                                           ReplicaCase{"two_one_one", "pipedream", {1, 1, 2}, {2, 1, 1}, 8},
+                                           ReplicaCase{"one_two_one_adam", "pipedream", {1, 2, 1}, {1, 2, 1}, 4, 2, "adam:lr=0.05"},
+                                           ReplicaCase{"three_two", "pipedream", {2, 2}, {3, 2}},
+                                           ReplicaCase{"vertical_two_one_one", "pipedream-vertical", {2, 1, 1}, {2, 1, 1}, 8},
+                                           ReplicaCase{"two_buffers", "pipedream-2bw", {2, 2}, {2, 1}, 2, 1, "sgd:lr=0.05", 4}),
+                         [](const auto& info) { return info.param.name; });
+
 struct ExampleCase {
   std::string name;
   std::vector<std::string> options;
@@ -264,9 +415,23 @@ INSTANTIATE_TEST_SUITE_P(
         ExampleCase{"mlp_momentum",
                     {"examples/mlp.onnx", "--schedule", "pipedream-vertical", "--window", "5", "--optimizer", "sgd:lr=0.05,momentum=0.9",
                      "--precision", "float64"}},
-        ExampleCase{"mlp_three_and_one_devices",
-                    {"examples/mlp.onnx", "--stages", "uniform:2", "--stage-devices", "3,1", "--dim", "batch=6", "--schedule", "pipedream",
-                     "--window", "5"}},
+        ExampleCase{"mlp_three_and_one_devices_sharing_rows",
+                    {"examples/mlp.onnx", "--stages", "uniform:2", "--stage-devices", "3,1", "--dim", "batch=6", "--schedule",
+                     "pipedream:rows=1", "--window", "5"}},
+        ExampleCase{"mlp_three_and_one_replicas",
+                    {"examples/mlp.onnx", "--stages", "uniform:2", "--stage-devices", "3,1", "--dim", "batch=2", "--schedule", "pipedream",
+                     "--window", "9", "--optimizer", "adamw:lr=1e-3"}},
+        ExampleCase{"mlp_one_and_three_replicas_recomputed",
+                    {"examples/mlp.onnx", "--stages", "uniform:2", "--stage-devices", "1,3", "--schedule", "pipedream-vertical", "--window",
+                     "6", "--recompute", "always"}},
+        ExampleCase{"mlp_two_one_and_one_replicas",
+                    {"examples/mlp.onnx", "--stages", "uniform:3", "--stage-devices", "2,1,1", "--schedule", "pipedream", "--window", "6",
+                     "--precision", "float64"}},
+        ExampleCase{"llama_three_and_one_replicas",
+                    {"examples/llama.onnx", "--stages", "uniform:2", "--stage-devices", "3,1", "--schedule", "pipedream", "--window", "6"}},
+        ExampleCase{
+            "llama_one_and_three_replicas_two_buffers",
+            {"examples/llama.onnx", "--stages", "uniform:2", "--stage-devices", "1,3", "--schedule", "pipedream-2bw", "--window", "3"}},
         ExampleCase{"mlp_recomputed", {"examples/mlp.onnx", "--schedule", "pipedream", "--window", "6", "--recompute", "always"}},
         ExampleCase{"llama_adamw",
                     {"examples/llama.onnx", "--schedule", "pipedream-2bw", "--window", "3", "--optimizer", "adamw:lr=1e-3"}}),

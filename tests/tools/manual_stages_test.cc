@@ -60,6 +60,8 @@ INSTANTIATE_TEST_SUITE_P(
     OneDevicePerStage, ManualStagesTest,
     ::testing::Values(
         ManualStages{.name = "parameters", .model = "gpt2", .cluster = "1x4", .options = {"--balance", "parameters"}, .devices = kOneEach},
+        ManualStages{.name = "time", .model = "gpt2", .cluster = "1x4", .options = {"--balance", "time"}, .devices = kOneEach},
+        ManualStages{.name = "size", .model = "mlp", .cluster = "1x4", .options = {"--balance", "size"}, .devices = kOneEach},
         ManualStages{
             .name = "blocks_by_class", .model = "gpt2", .cluster = "1x4", .options = {"--balance", "type:block"}, .devices = kOneEach},
         ManualStages{

@@ -73,6 +73,11 @@ TEST(PlanDiff, GroupsValuesByPatternAndChange) {
       found, ElementsAre(PlanDifference{"shardings", "value b", "S0", "-", {"b"}}, PlanDifference{"shardings", "value c", "-", "S0", {"c"}},
                          PlanDifference{"shardings", "value h.2.w", "S0,R", "R", {"h.2.w"}},
                          PlanDifference{"shardings", "value h.*.w (2 of them)", "S0,R", "R,S0", {"h.0.w", "h.1.w"}}));
+  // With all stages sharded, a value that is not listed is whole.
+  Plan all = twoStages(), fewer = twoStages();
+  for (Plan* plan : {&all, &fewer}) plan->stages[1].sharding = ShardingPlan{"auto", {2}, {}, {}};
+  fewer.stages[0].sharding->specs.erase("b");
+  EXPECT_THAT(diffPlans(all, fewer), ElementsAre(PlanDifference{"shardings", "value b", "S0", "whole", {"b"}}));
   const auto json = nlohmann::json::parse(differencesToJson(found));
   EXPECT_FALSE(json.at("equal"));
   EXPECT_EQ(json.at("differences")[3].at("values"), (std::vector<std::string>{"h.0.w", "h.1.w"}));

@@ -26,6 +26,7 @@ struct Case {
   int ranks = 2;
   int64_t microbatches = 4;
   int devices = 1;  // of each stage: with more, gradients are summed over them
+  std::vector<int> stage_devices = {};
   std::string describe() const {
     return fmt::format("{} on {} ranks of {} devices, {} microbatches", schedule, ranks, devices, microbatches);
   }
@@ -38,6 +39,7 @@ PlannedTraining plan(const Case& of) {
   request.microbatches = of.microbatches;
   request.cluster = fmt::format("1x{}", of.ranks * of.devices);
   request.partition.schedule = of.schedule;
+  request.partition.stage_devices = of.stage_devices;
   request.partition.stages = fmt::format("uniform:{}", of.ranks * chunksOf(of.schedule));
   return planTraining(request, [](const std::string&) {});
 }
@@ -94,6 +96,12 @@ std::vector<Case> cases() {
       if (ranks * family.chunks <= 8) result.push_back({family.name, ranks, microbatchesOf(family, ranks), 1});
     }
     result.push_back({family.name, 2, microbatchesOf(family, 2), 2});
+  }
+  for (const std::vector<int>& replicas : {std::vector{3, 1}, std::vector{1, 3}, std::vector{2, 1, 1}}) {
+    const auto stages = static_cast<int>(replicas.size());
+    result.push_back({"pipedream", stages, 1, 2, replicas});
+    result.push_back({"pipedream-vertical", stages, 1, 2, replicas});
+    result.push_back({"pipedream-2bw", stages, 6, 2, replicas});
   }
   return result;
 }

@@ -1,7 +1,13 @@
 // `report` after `plan`, `validate` and `run --trace`.
+#include <algorithm>
+#include <map>
+#include <regex>
+#include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/tools/command.h"
 
@@ -50,6 +56,81 @@ TEST(ReportCommand, ShowsWhatWasPlannedThenWhatWasMeasured) {
   EXPECT_EQ(missing.exit_code, 78);
   EXPECT_THAT(missing.errors, HasSubstr("no events of step 9"));
 }
+
+struct PassEvent {
+  std::string pass;  // "0 0F": of rank 0, forward of stage 0
+  int step = 0;
+  double duration = 0;  // microseconds
+};
+
+std::vector<PassEvent> passesOf(const std::string& trace) {
+  std::vector<PassEvent> result;
+  const std::regex pass("([0-9]+[FIW])[0-9]+");
+  const auto document = nlohmann::json::parse(readFile(trace));
+  for (const auto& event : document.at("traceEvents")) {
+    std::smatch match;
+    const std::string name = event.value("name", "");
+    if (event.value("ph", "") != "X" || event.value("cat", "") != "compute" || !std::regex_match(name, match, pass)) continue;
+    result.push_back(
+        {fmt::format("{} {}", event.at("pid").get<int>(), match[1].str()), event.at("args").value("step", 0), event.at("dur")});
+  }
+  return result;
+}
+
+// Prediction from measured durations above the measurement: GPT-2 over two workers. No time is judged; the pieces have to fit: every pass
+// is in both charts, and what is predicted for a pass is the median of what was measured.
+class ReportOverlay : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ReportOverlay, LaysThePredictionOverTheMeasurement) {
+  constexpr int kMicrobatches = 4;
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("gpt2.plan"), trace = folder.file("run.json"), page_file = folder.file("overlay.html");
+  const CommandResult planned = runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x2", "--dim", "batch=4", "--microbatches",
+                                              std::to_string(kMicrobatches), "--schedule", GetParam(), "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  const CommandResult run = runPipeshard({"run", plan, "--steps", "4", "--trace", trace});
+  ASSERT_EQ(run.exit_code, 0) << run.errors;
+  const CommandResult made = runPipeshard({"report", plan, "--trace", trace, "--measured", trace, "-o", page_file});
+  ASSERT_EQ(made.exit_code, 0) << made.errors;
+  const std::string page = readFile(page_file);
+  EXPECT_THAT(page, HasSubstr("this plan, predicted"));
+  EXPECT_THAT(page, HasSubstr("this plan, measured"));
+  EXPECT_THAT(page, HasSubstr("equal stages, by formula"));
+  EXPECT_TRUE(std::regex_search(page, std::regex("A step takes [0-9.]+ [^ ]+ as predicted and [0-9.]+ [^ ]+ as measured "
+                                                 "\\([+-][0-9.]+%\\); ranks are idle for [0-9.]+% of it as predicted, [0-9.]+% as "
+                                                 "measured, [0-9.]+% by the formula")));
+  const bool halves = GetParam() == "zb-h1";
+  for (int stage = 0; stage < 2; ++stage) {
+    for (int k = 0; k < kMicrobatches; ++k) {
+      for (const char* pass : {"forward", halves ? "backward: inputs" : "backward", halves ? "backward: weights" : "backward"}) {
+        const std::string title = fmt::format("stage {}, {} of microbatch {}:", stage, pass, k);
+        size_t count = 0;
+        for (size_t at = page.find(title); at != std::string::npos; at = page.find(title, at + 1)) ++count;
+        EXPECT_GE(count, 2u) << title;                        // predicted and measured
+        const bool parted = pass == std::string("backward");  // measured in halves, joined where nothing lies between
+        EXPECT_LE(count, parted ? 3u : 2u) << title;
+      }
+    }
+  }
+
+  const CommandResult simulated = runPipeshard({"simulate", plan, "--measured", trace, "--trace", folder.file("simulated.json")});
+  ASSERT_EQ(simulated.exit_code, 0) << simulated.errors;
+  std::map<std::string, std::vector<double>> measured;  // by rank and pass without its microbatch; of all steps but the first
+  for (const auto& [pass, step, duration] : passesOf(trace)) {
+    if (step > 1) measured[pass].push_back(duration);
+  }
+  const auto predicted = passesOf(folder.file("simulated.json"));
+  EXPECT_EQ(predicted.size(), 2u * 3 * kMicrobatches);  // a whole backward pass is its two halves
+  for (const auto& [pass, step, duration] : predicted) {
+    std::vector<double>& durations = measured[pass];
+    ASSERT_EQ(durations.size(), 3u * kMicrobatches) << pass;
+    std::sort(durations.begin(), durations.end());
+    EXPECT_NEAR(duration, durations[durations.size() / 2], 2e-3) << pass;  // microseconds, with three decimals
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpt2, ReportOverlay, ::testing::Values("1f1b", "zb-h1"),
+                         [](const auto& info) { return info.param == "1f1b" ? "one_f_one_b" : "zb_h1"; });
 
 TEST(ReportCommand, RefusesWhatIsNoPlanDirectory) {
   const TemporaryFolder folder;

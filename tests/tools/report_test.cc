@@ -157,7 +157,7 @@ TEST(Report, OfAPlanWithoutShardingsSaysNothingOfThem) {
   const std::string page = renderReport({planOf(2, 2, "gpipe")});
   EXPECT_THAT(page, Not(HasSubstr("harding")));
   EXPECT_THAT(page, Not(HasSubstr(".spec")));
-  EXPECT_TRUE(readParameters(planOf(2, 2, "gpipe"), "/nowhere").empty());
+  EXPECT_TRUE(parametersOf(planOf(2, 2, "gpipe"), {}).empty());
 }
 
 TEST(Report, IsTheSameForTheSameInput) {

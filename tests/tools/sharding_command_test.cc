@@ -159,7 +159,7 @@ TEST(ShardingCommand, SaysWhatIsWrong) {
       {{"--method", "auto", "--shard", "dense1.weigth=R,S0"}, 78, "dense1.weight"},
       {{"--method", "auto", "--shard", "*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b=R,S0"}, 78, "no value of the training graph has such a name"},
       {{"--method", "auto", "--memory", "many"}, 64, "expected a number of bytes"},
-      {{"--memory", "1GB"}, 64, "go with --method"},
+      {{"--mesh", "4"}, 64, "go with --method"},
       {{"--method", "manual"}, 78, "--shard"},
   };
   for (const BadOption& bad : cases) {

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""How long `pipeshard plan` takes: against layers, devices and operators, from graphs without weights.
+
+Models are GPTs with the widths of Alpa's 39B (48 layers) and of GPT-3 175B, exported once into --cache by tools/export, which needs its
+Python environment (PIPESHARD_EXPORT_VENV); rows whose model is in neither are skipped, and the table says so. Plans are made without
+programs (plan --no-programs), so that the time is that of reading, differentiating, clustering, searching and writing the plan.
+
+    benchmarks/plan_time.py                         # builds nothing: build/release, or --pipeshard FILE
+    benchmarks/plan_time.py --only 175B --stages per-device
+    benchmarks/plan_time.py --programs              # the ranks' programs, too
+
+Growth is the exponent of time over layers between two rows: 1 is linear, 2 quadratic.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "pipeshard"
+GPT39 = ("gpt2", "--size", "39B")
+GPT175 = ("gpt2", "--size", "39B", "--embd", "12288", "--heads", "96")
+
+
+class Skipped(Exception):
+    """A row cannot be measured here; the text says why."""
+
+
+@dataclasses.dataclass
+class Row:
+    name: str
+    export: tuple  # arguments of tools/export/export.py
+    layers: int
+    cluster: str
+    batch: int = 1024
+    microbatches: int = 1024
+    limit: float | None = None  # seconds that the project promises
+    seconds: float | None = None
+    peak_mib: float = 0
+    operators: int = 0
+    skipped: str = ""
+
+
+ROWS = [
+    *[Row(f"GPT, hidden 8192, {layers} layers", (*GPT39, "--layers", str(layers)), layers, "8x8") for layers in (12, 24)],
+    Row("GPT-39B", GPT39, 48, "8x8", limit=10),
+    Row("GPT, hidden 8192, 96 layers", (*GPT39, "--layers", "96"), 96, "8x8"),
+    *[Row("GPT-39B", GPT39, 48, cluster) for cluster in ("1x8", "2x8", "4x8", "16x8", "32x8")],
+    Row("GPT-175B", (*GPT175, "--layers", "96"), 96, "128x8", limit=60),
+]
+
+
+def exported(options, row: Row) -> pathlib.Path:
+    name = "-".join(["plan", *[word.strip("-") for word in row.export]]) + ".onnx"
+    model = options.cache / name
+    if model.exists():
+        return model
+    python = pathlib.Path(os.environ.get("PIPESHARD_EXPORT_VENV", "")) / "bin" / "python"
+    if not os.environ.get("PIPESHARD_EXPORT_VENV") or not python.exists():
+        raise Skipped(f"{model} is absent, and so is PyTorch's environment to export it (PIPESHARD_EXPORT_VENV)")
+    print(f"exporting {model}", file=sys.stderr, flush=True)
+    options.cache.mkdir(parents=True, exist_ok=True)
+    partial = model.with_suffix(".partial.onnx")
+    command = [python, ROOT / "tools/export/export.py", *row.export, "--no-weights", "--output", partial]
+    found = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if found.returncode != 0:
+        raise Skipped("the export failed: " + (found.stderr.strip().splitlines() or ["no message"])[-1])
+    partial.rename(model)
+    return model
+
+
+def plan_once(options, row: Row, model: pathlib.Path, folder: pathlib.Path) -> None:
+    plan = folder / "timed.plan"
+    shutil.rmtree(plan, ignore_errors=True)
+    command = [options.pipeshard, "plan", model, "--allow-missing-weights", "--dim", f"batch={row.batch}", "--microbatches",
+               row.microbatches, "--cluster", row.cluster, "--stages", options.stages, "-o", plan, *options.plan_options]
+    if not options.programs:
+        command.append("--no-programs")
+    with open(folder / "errors", "w+") as errors:
+        begin = time.monotonic()
+        process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL, stderr=errors)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.monotonic() - begin
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            errors.seek(0)
+            raise Skipped("plan failed: " + (errors.read().strip().splitlines() or [f"code {process.returncode}"])[-1])
+    row.seconds = seconds if row.seconds is None else min(row.seconds, seconds)
+    row.peak_mib = max(row.peak_mib, usage.ru_maxrss / 1024)
+    decided = json.loads((plan / "plan.json").read_text())
+    row.operators = decided["layers"][-1]["last"] + 1
+    shutil.rmtree(plan)
+
+
+def measure(options, row: Row) -> None:
+    try:
+        model = exported(options, row)
+        with tempfile.TemporaryDirectory() as folder:
+            for _ in range(options.runs):
+                plan_once(options, row, model, pathlib.Path(folder))
+    except Skipped as reason:
+        row.skipped = str(reason)
+
+
+def table(rows: list[Row]) -> str:
+    lines = [f"{'model':32} {'layers':>6} {'operators':>9} {'cluster':>8} {'seconds':>8} {'MiB':>6}  promised"]
+    for row in rows:
+        head = f"{row.name:32} {row.layers:6} {row.operators or '':>9} {row.cluster:>8}"
+        if row.seconds is None:
+            lines.append(f"{head} skipped: {row.skipped}")
+            continue
+        promise = "" if row.limit is None else f"<= {row.limit:g} s " + ("ok" if row.seconds <= row.limit else "MISSED")
+        lines.append(f"{head} {row.seconds:8.2f} {row.peak_mib:6.0f}  {promise}")
+    return "\n".join(lines)
+
+
+def growth(rows: list[Row]) -> str:
+    """Between neighbouring numbers of layers on one cluster."""
+    of_cluster = sorted((row for row in rows if row.cluster == "8x8" and row.seconds is not None), key=lambda row: row.layers)
+    lines = []
+    for small, large in zip(of_cluster, of_cluster[1:]):
+        exponent = math.log(large.seconds / small.seconds) / math.log(large.layers / small.layers)
+        lines.append(f"growth from {small.layers} to {large.layers} layers: time ~ layers^{exponent:.2f}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="REGEX", help="rows whose model or cluster matches")
+    parser.add_argument("--pipeshard", type=pathlib.Path, default=ROOT / "build/release/tools/pipeshard", help="default: %(default)s")
+    parser.add_argument("--cache", type=pathlib.Path, default=CACHE, help="where exported models are (default: %(default)s)")
+    parser.add_argument("--stages", default="auto", help="as plan --stages (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=1, help="of each row; the fastest counts (default: %(default)s)")
+    parser.add_argument("--programs", action="store_true", help="make the ranks' programs, too")
+    parser.add_argument("--json", type=pathlib.Path, help="also write the rows to this file")
+    parser.add_argument("plan_options", nargs="*", help="further options of plan, behind --")
+    options = parser.parse_args()
+    if not options.pipeshard.exists():
+        parser.error(f"{options.pipeshard} is not built: cmake --build --preset release --target pipeshard")
+    rows = [row for row in ROWS if re.search(options.only, f"{row.name} {row.cluster}")]
+    for row in rows:
+        print(f"planning {row.name} on {row.cluster}", file=sys.stderr, flush=True)
+        measure(options, row)
+    print(table(rows))
+    print(growth(rows))
+    if options.json:
+        options.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+// What is advised when nothing fits: every change that is listed works, and the memory is the least.
+
+#include <regex>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<std::string> wordsOf(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+// The options of the lines that are advised: "--memory 812032".
+std::vector<std::string> advised(const std::string& errors) {
+  std::vector<std::string> options;
+  const std::regex line("\n    (--[^:]+): ");
+  for (auto it = std::sregex_iterator(errors.begin(), errors.end(), line); it != std::sregex_iterator(); ++it) options.push_back((*it)[1]);
+  return options;
+}
+
+class Advice : public ::testing::Test {
+ protected:
+  // The asked options with others instead of those of the same names, or behind them.
+  CommandResult plan(std::vector<std::string> line, const std::string& change) {
+    const std::vector<std::string> words = wordsOf(change);
+    for (size_t i = 0; i + 1 < words.size(); i += 2) {
+      const auto found = std::find(line.begin(), line.end(), words[i]);
+      if (found != line.end()) {
+        *(found + 1) = words[i + 1];
+      } else {
+        line.insert(line.end(), {words[i], words[i + 1]});
+      }
+    }
+    line.insert(line.end(), {"-o", folder_.file("p.plan")});
+    return runPipeshard(line);
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Advice, ListsChangesThatWork) {
+  const std::vector<std::string> line = wordsOf(
+      "plan examples/mlp.onnx --cluster 1x2 --stages uniform:1 --method data-parallel --optimizer adamw --dim batch=64 --microbatches 2 "
+      "--memory 300000");
+  const CommandResult refused = plan(line, "");
+  ASSERT_EQ(refused.exit_code, 83) << refused.errors;
+  const std::vector<std::string> changes = advised(refused.errors);
+  ASSERT_GE(changes.size(), 3U) << refused.errors;
+  for (const std::string& change : changes) EXPECT_EQ(plan(line, change).exit_code, 0) << change << "\n" << refused.errors;
+  ASSERT_TRUE(changes[0].starts_with("--memory ")) << changes[0];
+  const int64_t least = std::stoll(changes[0].substr(9));
+  EXPECT_EQ(plan(line, "--memory " + std::to_string(least * 9 / 10)).exit_code, 83) << refused.errors;
+}
+
+// Stages of one device leave nothing to choose, and a device of a described cluster is as large as it is.
+TEST_F(Advice, IsForPlansWithoutShardingsToo) {
+  const std::vector<std::string> line =
+      wordsOf("plan examples/mlp.onnx --cluster 1x2 --dim batch=64 --microbatches 4 --schedule gpipe --memory 135000");
+  const CommandResult refused = plan(line, "");
+  ASSERT_EQ(refused.exit_code, 83) << refused.errors;
+  EXPECT_THAT(refused.errors, HasSubstr("--memory 135000: device "));
+  const std::vector<std::string> changes = advised(refused.errors);
+  ASSERT_FALSE(changes.empty()) << refused.errors;
+  for (const std::string& change : changes) EXPECT_EQ(plan(line, change).exit_code, 0) << change << "\n" << refused.errors;
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,135 @@
+// `--stages auto` from a model to tensors that equal one device.
+#include <algorithm>
+#include <csignal>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+nlohmann::json planOf(const TemporaryFolder& folder, const std::string& name = "plan") {
+  return nlohmann::json::parse(readFile(folder.file(name + "/plan.json")));
+}
+
+struct Example {
+  std::string model;
+  std::string cluster;
+};
+
+class SearchCommand : public ::testing::TestWithParam<Example> {};
+
+TEST_P(SearchCommand, PlansThatAreFoundEqualOneDevice) {
+  const TemporaryFolder folder;
+  const std::string precision = GetParam().model == "resnet" ? "float64" : "float32";  // a Relu near zero may flip
+  const CommandResult validated =
+      runPipeshard({"validate", "examples/" + GetParam().model + ".onnx", "--cluster", GetParam().cluster, "--stages", "auto",
+                    "--optimizer", "sgd:lr=0.1,momentum=0.9", "--precision", precision, "-o", folder.file("plan")});
+  EXPECT_EQ(validated.exit_code, 0) << validated.errors << validated.output;
+  const nlohmann::json plan = planOf(folder);
+  EXPECT_TRUE(plan.at("search").at("complete"));
+  const nlohmann::json& best = plan.at("alternatives").at(plan.at("search").at("chosen").get<size_t>());
+  EXPECT_EQ(best.at("microbatches"), plan.at("microbatches"));
+  ASSERT_EQ(best.at("stages").size(), plan.at("stages").size());
+  for (size_t s = 0; s < best.at("stages").size(); ++s) {
+    EXPECT_EQ(best["stages"][s].at("layers").at(0), plan["stages"][s].at("first_layer"));
+    EXPECT_EQ(best["stages"][s].at("device"), plan["stages"][s].at("devices").at(0));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Examples, SearchCommand,
+                         ::testing::Values(Example{"mlp", "1x4"}, Example{"gpt2", "1x4"}, Example{"llama", "1x4"}, Example{"resnet", "1x4"},
+                                           Example{"mlp", "2x2"}, Example{"gpt2", "2x2"}, Example{"llama", "2x2"},
+                                           Example{"resnet", "2x2"}),
+                         [](const auto& info) { return info.param.model + "_on_" + info.param.cluster; });
+
+// Of Alpa's tutorial: two layers on one node of eight devices, sixteen microbatches.
+TEST(SearchCommandTables, ShowStagesWithLayersSubmeshesAndMeshesAndWhatOthersWouldCost) {
+  const TemporaryFolder folder;
+  const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "p3.16xlarge:1", "--dim", "batch=64", "--layers",
+                                              "2", "--microbatches", "16", "--stages", "auto", "-o", folder.file("plan")});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  for (const char* part : {"chosen by a search", "logical mesh", "the best plans found", "what stages cost"})
+    EXPECT_THAT(planned.output, HasSubstr(part));
+  const nlohmann::json plan = planOf(folder);
+  EXPECT_EQ(plan.at("layers").size(), 2u);
+  EXPECT_EQ(plan.at("stage_costs").size(), 3u * 8u);  // layers 0, 0..1, 1 on one to eight devices
+  const CommandResult explained = runPipeshard({"explain", folder.file("plan")});
+  ASSERT_EQ(explained.exit_code, 0) << explained.errors;
+  EXPECT_THAT(explained.output, HasSubstr("what other decisions would have cost"));
+}
+
+TEST(SearchCommandTables, AreByteIdenticalFromAnyFolder) {
+  const TemporaryFolder folder;
+  std::vector<std::string> plans;
+  for (const std::string name : {"a", "deeper/b"}) {
+    std::filesystem::create_directories(std::filesystem::path(folder.file(name)).parent_path());
+    const CommandResult planned =
+        runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "2x2", "--stages", "auto", "-o", folder.file(name)});
+    ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+    plans.push_back(readFile(folder.file(name + "/plan.json")));
+  }
+  EXPECT_EQ(plans[0], plans[1]);
+}
+
+// When the search is interrupted depends on the machine: some delay meets it at work.
+TEST(SearchCommandInterrupt, GivesTheBestSoFarMarkedAndItRuns) {
+  const TemporaryFolder folder;
+  for (const int milliseconds : {1000, 2000, 500, 1500, 3000, 250}) {
+    std::filesystem::remove_all(folder.file("plan"));
+    const pid_t pid = startPipeshard(
+        {"plan", "examples/gpt2.onnx", "--cluster", "1x8", "--dim", "batch=64", "--stages", "auto", "-o", folder.file("plan")},
+        folder.file("output"), folder.file("errors"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    kill(pid, SIGINT);
+    const CommandResult planned = finishPipeshard(pid, folder.file("output"), folder.file("errors"), std::chrono::seconds(60));
+    if (planned.exit_code != 0) {
+      EXPECT_FALSE(std::filesystem::exists(folder.file("plan"))) << planned.errors;  // too early, or when the plan was written
+      continue;
+    }
+    if (planOf(folder).at("search").at("complete")) continue;
+    EXPECT_THAT(planned.output, HasSubstr("which was cut short"));
+    const CommandResult validated = runPipeshard({"validate", folder.file("plan")});
+    EXPECT_EQ(validated.exit_code, 0) << validated.errors;
+    return;
+  }
+  GTEST_SKIP() << "no delay met the search at work on this machine";
+}
+
+TEST(SearchCommandErrors, NameTheOptionOrTheLeastMemory) {
+  const TemporaryFolder folder;
+  const auto run = [&](std::vector<std::string> more) {
+    std::vector<std::string> line = {"plan", "examples/mlp.onnx", "--cluster", "1x2", "--stages", "auto", "-o", folder.file("plan")};
+    line.insert(line.end(), more.begin(), more.end());
+    return runPipeshard(line);
+  };
+  const CommandResult excluded = run({"--boundary", "relu"});
+  EXPECT_EQ(excluded.exit_code, 64) << excluded.errors;
+  EXPECT_THAT(excluded.errors, HasSubstr("--boundary and --stages auto exclude each other"));
+  const CommandResult small = run({"--memory", "1kB"});
+  EXPECT_EQ(small.exit_code, 83) << small.errors;
+  EXPECT_THAT(small.errors, HasSubstr("the least that a plan was found to need"));
+}
+
+TEST(SearchCommandOptions, AreKeptTo) {
+  const TemporaryFolder folder;
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "auto", "--schedule", "gpipe", "--microbatches", "4",
+                    "--recompute", "always", "--method", "zero2", "-o", folder.file("plan")});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  const nlohmann::json plan = planOf(folder);
+  EXPECT_EQ(plan.at("microbatches"), 4);
+  for (const nlohmann::json& alternative : plan.at("alternatives")) {
+    EXPECT_EQ(alternative.at("schedule"), "gpipe");
+    for (const nlohmann::json& stage : alternative.at("stages")) EXPECT_EQ(stage.at("recomputation"), "always");
+  }
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,32 @@
+// Ctrl-C while a plan is made: during a search it means "the best so far", the second time and at any other moment "stop".
+#pragma once
+
+#include <atomic>
+#include <thread>
+
+#include "runtime/child_process.h"
+#include "tools/planning.h"
+
+namespace pipeshard {
+
+// Takes the signals of the watch while it lives.
+class PlanningSignals {
+ public:
+  explicit PlanningSignals(SignalWatch& signals);
+  ~PlanningSignals();
+  PlanningSignals(const PlanningSignals&) = delete;
+  PlanningSignals& operator=(const PlanningSignals&) = delete;
+
+  Interruption& interruption() { return interruption_; }
+  void check() const;  // throws JobInterrupted when a signal has come that means "stop"
+
+ private:
+  void watch(SignalWatch& signals);
+
+  Interruption interruption_;
+  std::atomic<int> signal_ = 0;
+  std::atomic<bool> ended_ = false;
+  std::thread thread_;
+};
+
+}  // namespace pipeshard
