@@ -88,7 +88,7 @@ TEST(Profiling, UpdatesAreGivenAStep) {
   graph.inputs.push_back(builder.addValue("step", DataType::kInt64, {}));
   std::vector<ValueId> inputs = graph.inputs;
   for (const double number : {1e-3, 0.9, 0.99, 1e-8, 0.01})
-    inputs.push_back(builder.addConstant("c", makeScalar(DataType::kFloat64, number)));
+    inputs.push_back(builder.addConstant("c", makeScalar(DataType::kFloat32, number)));
   for (int tensor = 0; tensor < 3; ++tensor) graph.outputs.push_back(builder.addValue("y", DataType::kFloat32, {1}));
   builder.addNode("pipeshard", "AdamW", inputs, graph.outputs);
   sample.in_place = {0, 2, 3};
