@@ -387,6 +387,7 @@ BatchCut planSearched(const PlanRequest& request, ForwardModel& model, const Opt
     planned.plan = undecided;
     try {
       const BatchCut batch = planWithinMemory(request, model, optimizer, choice.options, progress, planned);
+      if (planned.plan.last_batch > 0) planned.last = emitLastBatch(model, optimizer, batch, planned.plan);
       found.record.chosen = i;
       planned.plan.search = std::move(found.record);
       return batch;
@@ -427,7 +428,7 @@ PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback&
     const BatchCut batch = options.stages == kSearched
                                ? planSearched(request, model, optimizer, options, progress, interruption ? *interruption : none, planned)
                                : planWithinMemory(request, model, optimizer, options, progress, planned);
-    if (planned.plan.last_batch > 0) planned.last = emitLastBatch(model, optimizer, batch, planned.plan);
+    if (planned.plan.last_batch > 0 && !planned.last) planned.last = emitLastBatch(model, optimizer, batch, planned.plan);
   } catch (Error& error) {
     throw error.addContext(request.model_path);
   }
