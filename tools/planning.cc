@@ -348,6 +348,7 @@ BatchCut planSearched(const PlanRequest& request, ForwardModel& model, const Opt
     planned.plan = undecided;
     try {
       const BatchCut batch = planWithinMemory(request, model, optimizer, choice.options, progress, planned);
+      if (planned.plan.last_batch > 0 && request.programs) planned.last = emitLastBatch(model, optimizer, batch, planned.plan);
       found.record.chosen = i;
       planned.plan.search = std::move(found.record);
       return batch;
@@ -392,7 +393,8 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
     const BatchCut batch = options.stages == kSearched
                                ? planSearched(request, model, optimizer, options, progress, interruption ? *interruption : none, planned)
                                : planWithinMemory(request, model, optimizer, options, progress, planned);
-    if (planned.plan.last_batch > 0 && request.programs) planned.last = emitLastBatch(model, optimizer, batch, planned.plan);
+    if (planned.plan.last_batch > 0 && request.programs && !planned.last)
+      planned.last = emitLastBatch(model, optimizer, batch, planned.plan);
   } catch (Error& error) {
     throw error.addContext(request.model_path);
   }

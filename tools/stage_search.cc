@@ -265,8 +265,8 @@ class Search {
           const auto best = std::min_element(options.begin(), options.end(),
                                              [&](const StageOption& a, const StageOption& b) { return cost(a) < cost(b); });
           if (best == options.end()) continue;
-          record.stage_costs.push_back(
-              describeStage(count, first, last, submesh, *best, best->fixed_bytes + best->activation_bytes + best->transient_bytes));
+          addCost(record.stage_costs,
+                  describeStage(count, first, last, submesh, *best, best->fixed_bytes + best->activation_bytes + best->transient_bytes));
         }
       }
     }

@@ -117,6 +117,18 @@ TEST(SearchCommandErrors, NameTheOptionOrTheLeastMemory) {
   EXPECT_THAT(small.errors, HasSubstr("the least that a plan was found to need"));
 }
 
+// The best plan cuts microbatches over four devices; a last batch of three rows needs another.
+TEST(SearchCommandOptions, ALastBatchThatThePlanCannotTakeLeavesTheNextBest) {
+  const TemporaryFolder folder;
+  const CommandResult validated = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x4", "--stages", "auto", "--last-batch",
+                                                "3", "--steps", "2", "-o", folder.file("plan")});
+  EXPECT_EQ(validated.exit_code, 0) << validated.errors;
+  const nlohmann::json plan = planOf(folder);
+  EXPECT_EQ(plan.at("last_batch").at("rows"), 3);
+  EXPECT_GT(plan.at("search").at("chosen"), 0);
+  EXPECT_THAT(plan.at("notes").dump(), HasSubstr("of the search cannot be made"));
+}
+
 TEST(SearchCommandOptions, AreKeptTo) {
   const TemporaryFolder folder;
   const CommandResult planned =
