@@ -22,7 +22,7 @@ struct ReportCommand {
 
   int run() const {
     const std::string page = output.empty() ? (fs::path(request.directory) / "report.html").string() : output;
-    refreshEdited(request.directory, [](const std::string&) {});
+    if (hasPrograms(request.directory)) refreshEdited(request.directory, [](const std::string&) {});
     const RenderedReport rendered = renderDirectory(request);
     writeOutputFile(page, rendered.page);
     fmt::print("{}{}\n", page, rendered.measured.empty() ? "" : fmt::format(" (measured: {})", rendered.measured));

@@ -51,7 +51,7 @@ class SimulateCommand {
 
   int run(const CLI::App& command) const {
     checkOptions(command);
-    if (!plan.directory.empty()) refreshEdited(plan.directory, [](const std::string&) {});
+    if (!plan.directory.empty() && hasPrograms(plan.directory)) refreshEdited(plan.directory, [](const std::string&) {});
     const SimulationReport report = plan.directory.empty() ? simulateBare(bare) : simulatePlan(plan);
     print(report);
     if (!json.empty()) writeOutputFile(json, report.json.dump(1) + "\n");
