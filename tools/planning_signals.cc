@@ -12,7 +12,13 @@ PlanningSignals::PlanningSignals(SignalWatch& signals) : thread_([this, &signals
 
 PlanningSignals::~PlanningSignals() {
   ended_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void PlanningSignals::finish() {
+  ended_ = true;
   thread_.join();
+  check();
 }
 
 void PlanningSignals::check() const {

@@ -19,6 +19,7 @@ class PlanningSignals {
 
   Interruption& interruption() { return interruption_; }
   void check() const;  // throws JobInterrupted when a signal has come that means "stop"
+  void finish();       // takes no more of them, and checks: none is lost between the last check and the end
 
  private:
   void watch(SignalWatch& signals);

@@ -173,13 +173,14 @@ struct ValidateCommand {
       requirePlanDirectory(request.model_path);
       refusePlanningOptions();
       refreshEdited(request.model_path, show);
+      signals.finish();
       return fs::absolute(request.model_path).string();
     }
     std::string directory = output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
     PlanRequest asked = request;
     if (!job.data.end.drop_last) asked.data_path = job.data.path;
     writePlanDirectory(planOrAdvise(asked, show, &signals.interruption()), directory);
-    signals.check();
+    signals.finish();
     return directory;
   }
 
