@@ -41,6 +41,13 @@ Meshes singleNodeModelParallel(const Submesh& submesh) {
 
 }  // namespace
 
+std::string usualSubmeshes(const Cluster& cluster) {
+  constexpr int kMostDevices = 16;
+  const bool powers =
+      std::all_of(cluster.nodes.begin(), cluster.nodes.end(), [](const ClusterNode& node) { return isPowerOfTwo(node.devices); });
+  return cluster.deviceCount() > kMostDevices && powers ? "power-of-two" : "all";
+}
+
 std::function<bool(const Submesh&)> allowedSubmeshes(const std::string& text) {
   const std::string name = dashed(text);
   if (name == "all") return {};

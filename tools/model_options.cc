@@ -60,9 +60,9 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
       ->capture_default_str();
   command
       .add_option("--submeshes", request.submeshes,
-                  "Which submeshes --stages auto may give a stage: all, power-of-two, small-power-of-two (at most 4 nodes)")
-      ->type_name("WHICH")
-      ->capture_default_str();
+                  "Which submeshes --stages auto may give a stage: all, power-of-two, small-power-of-two (at most 4 nodes)\n"
+                  "(default: all, but on clusters of more than 16 devices power-of-two)")
+      ->type_name("WHICH");
   command
       .add_option("--logical-meshes", request.logical_meshes,
                   "Which logical meshes --stages auto may try on them: all, single-node-model-parallel, same-as-physical,\n"

@@ -32,11 +32,11 @@ struct PlanRequest {
   std::string data_path;                       // an .npz file whose length decides it; "": there is none
   std::string cluster = "1x1";
   bool programs = true;  // false: the plan alone, without what ranks run
-  std::string profile;  // as chooseProfile takes it (tools/profile_store.h)
+  std::string profile;   // as chooseProfile takes it (tools/profile_store.h)
   PartitionOptions partition;
-  std::string submeshes = "all";  // that --stages auto may use, and logical meshes on them (partition/search_limits.h)
-  std::string logical_meshes;     // "": those of the method
-  bool schedule_given = false;    // --schedule, --recompute: else --stages auto searches them
+  std::string submeshes;        // that --stages auto may use, and logical meshes on them (partition/search_limits.h)
+  std::string logical_meshes;   // "": those of the method
+  bool schedule_given = false;  // --schedule, --recompute: else --stages auto searches them
   bool recomputation_given = false;
 };
 

@@ -366,7 +366,7 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
   PlanRequest request = asked;
   request.partition.cluster = readCluster(request.cluster);
   useMegatronGrid(request.partition);
-  if (request.partition.stages != kSearched && (request.submeshes != "all" || !request.logical_meshes.empty()))
+  if (request.partition.stages != kSearched && (!request.submeshes.empty() || !request.logical_meshes.empty()))
     fail(ErrorCode::kUsage, "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   PartitionOptions options = request.partition;

@@ -88,7 +88,7 @@ class Search {
     const auto behind = std::upper_bound(search.microbatches.begin(), search.microbatches.end(), usual);
     search.first = behind == search.microbatches.begin() ? 0 : static_cast<size_t>(behind - search.microbatches.begin()) - 1;
     // Stages of several devices train with synchronous schedules only.
-    search.allowed = allowedSubmeshes(request_.submeshes);
+    search.allowed = allowedSubmeshes(request_.submeshes.empty() ? usualSubmeshes(options_.cluster) : request_.submeshes);
     if (asynchronous) {
       search.allowed = [given = search.allowed](const Submesh& submesh) {
         return submesh.deviceCount() == 1 && (!given || given(submesh));

@@ -83,6 +83,9 @@ TEST(MegatronGrid, RefusesWhatContradictsIt) {
 TEST(SearchLimits, SubmeshesByTheirNames) {
   const auto allowed = [](const char* name, int nodes, int devices) { return allowedSubmeshes(name)(Submesh{0, nodes, devices}); };
   EXPECT_FALSE(allowedSubmeshes("all"));  // no limit
+  EXPECT_EQ(usualSubmeshes(uniformCluster(2, 8)), "all");
+  EXPECT_EQ(usualSubmeshes(uniformCluster(8, 8)), "power-of-two");
+  EXPECT_EQ(usualSubmeshes(uniformCluster(8, 6)), "all");
   EXPECT_TRUE(allowed("power-of-two", 1, 4));
   EXPECT_FALSE(allowed("power_of_two", 1, 3));
   EXPECT_TRUE(allowed("power_of_two", 8, 6));  // whole nodes, whatever they have
