@@ -1,6 +1,7 @@
 #include "ir/graph.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <unordered_set>
 
@@ -143,10 +144,30 @@ ValueId findValue(const Graph& graph, std::string_view name) {
   return ValueId();
 }
 
+namespace {
+
+// IEEE 754 binary16, rounded to the nearest, to even.
+uint16_t halfPrecision(double number) {
+  const uint16_t sign = std::signbit(number) ? 0x8000 : 0;
+  const double size = std::abs(number);
+  if (std::isnan(number)) return 0x7e00;
+  if (size >= 65520) return sign | 0x7c00;
+  if (size < 0x1p-14) return sign | static_cast<uint16_t>(std::nearbyint(size * 0x1p24));
+  int exponent = 0;
+  const double fraction = 2 * std::frexp(size, &exponent) - 1;
+  return static_cast<uint16_t>(sign | (((exponent + 14) << 10) + static_cast<int>(std::nearbyint(fraction * 1024))));
+}
+
+}  // namespace
+
 Constant makeScalar(DataType type, double number) {
   switch (type) {
     case DataType::kFloat32: return makeConstant<float>({}, {static_cast<float>(number)});
     case DataType::kFloat64: return makeConstant<double>({}, {number});
+    case DataType::kFloat16: {
+      const uint16_t bits = halfPrecision(number);
+      return Constant{DataType::kFloat16, {}, {std::byte(bits & 0xff), std::byte(bits >> 8)}};
+    }
     case DataType::kInt64: return makeConstant<int64_t>({}, {static_cast<int64_t>(number)});
     case DataType::kInt32: return makeConstant<int32_t>({}, {static_cast<int32_t>(number)});
     case DataType::kBool: return Constant{DataType::kBool, {}, {std::byte{number != 0}}};
