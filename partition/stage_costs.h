@@ -2,8 +2,8 @@
 //
 // A stage of layers i..j on a submesh, with a logical mesh, costs what its layers cost: each is sharded alone (sharding/shard_stage.h),
 // with what crosses its two ends kept as the option's boundary says (cut along the batch over some mesh axes, or replicated), so costs and
-// memory add up, and layers of one kind (Clustering::kinds) share results. Chosen stages are sharded as a whole afterwards, which is at least
-// as fast.
+// memory add up, and layers of one kind (Clustering::kinds) share results. Chosen stages are sharded as a whole afterwards, which is at
+// least as fast.
 //
 // A parameter that several layers read is kept replicated, and held once by a stage that has them all; else the stages exchange it once a
 // step. A value that crosses several cuts counts in the transfer of each: where no stage lies between two of them that is too much.

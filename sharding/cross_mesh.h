@@ -13,8 +13,8 @@
 //   [8,6] "S0,R" on 2, wanted "R,S0" on 3: 6 pieces of [4,2], each receiver puts two together along axis 0
 //
 // Costs are integers in nanoseconds. A device sends its pieces one after the other over its link between the meshes, and receives likewise,
-// at latency + bytes / bandwidth (rounded up) each, or as the link was measured; the transfer lasts as long as the busiest device. Deterministic; thread rules:
-// resharding.h.
+// at latency + bytes / bandwidth (rounded up) each, or as the link was measured; the transfer lasts as long as the busiest device.
+// Deterministic; thread rules: resharding.h.
 #pragma once
 
 #include <vector>

@@ -10,7 +10,6 @@
 
 namespace pipeshard {
 
-ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                             std::shared_ptr<const BatchDependence> batch);
+ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes, std::shared_ptr<const BatchDependence> batch);
 
 }  // namespace pipeshard

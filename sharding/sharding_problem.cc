@@ -89,7 +89,9 @@ void ShardingProblem::addValueVariables() {
 
 bool ShardingProblem::needsVariable(ValueId first, const std::vector<ValueId>& members) const {
   const StageValue& value = values_[first.index()];
-  if (members.size() > 1 || !value.producer.valid() || limits_.given.contains(first) || limits_.among.contains(first) || options_.crossings.contains(first)) return true;
+  if (members.size() > 1 || !value.producer.valid() || limits_.given.contains(first) || limits_.among.contains(first) ||
+      options_.crossings.contains(first))
+    return true;
   if (value.fixed_replicated || !value.partial_allowed || first == training_.loss || gradient_of_.contains(first)) return true;
   if (value.readers.empty()) return false;
   if (value.readers.size() > 1 || value.readers.front().positions.size() > 1) return true;

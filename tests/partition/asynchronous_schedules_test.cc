@@ -126,7 +126,8 @@ TEST(PipeDream, AWindowHasUpdatesOfSoManyMicrobatches) {
   EXPECT_EQ(makeSchedule("pipedream", 3, 1, 8).orders, makeSchedule("pipedream", 3, 8).orders);
   EXPECT_EQ(makeSchedule("1f1b", 3, 8, 1).orders, makeSchedule("1f1b", 3, 8).orders);
   EXPECT_ERROR(makeSchedule("pipedream", 3, 4, 2), ErrorCode::kConfiguration, "found 4 microbatches per update; expected 1");
-  EXPECT_ERROR(makeSchedule("pipedream-2bw:m=4", 3, 6, 2), ErrorCode::kConfiguration, "found 6 microbatches per update; expected 4: give --microbatches 4 as well");
+  EXPECT_ERROR(makeSchedule("pipedream-2bw:m=4", 3, 6, 2), ErrorCode::kConfiguration,
+               "found 6 microbatches per update; expected 4: give --microbatches 4 as well");
   EXPECT_ERROR(makeSchedule("pipedream-2bw:m=5", 3, 4, 8), ErrorCode::kConfiguration, "found 4 microbatches per update; expected 5");
   EXPECT_TRUE(isAsynchronous("pipedream-vertical"));
   EXPECT_FALSE(isAsynchronous("gpipe"));

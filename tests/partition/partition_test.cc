@@ -169,7 +169,8 @@ TEST(PartitionTraining, RefusesImpossibleStageCounts) {
   PartitionOptions options = onDevices(8);
   for (const char* text : {"uniform:", "uniform:0", "uniform:-1", "uniform:2x", "even", ""}) {
     options.stages = text;
-    expectError(training, options, ErrorCode::kUsage, "is not understood; write auto (searched), per-device (one stage per device), uniform:K");
+    expectError(training, options, ErrorCode::kUsage,
+                "is not understood; write auto (searched), per-device (one stage per device), uniform:K");
   }
   options.stages = "uniform:9";
   expectError(training, options, ErrorCode::kConfiguration, "9 stages need 9 devices, the cluster has 8");

@@ -131,7 +131,8 @@ std::vector<Configuration> configurations() {
   for (const std::string m : {"mlp", "gpt2", "llama", "resnet", "gpt2_torchscript", "resnet_torchscript"}) {
     for (const std::string method : {"auto", "data-parallel", "zero2", "zero3", "tensor-parallel", "megatron:2,2", "megatron:1,4"}) {
       std::string name = m + "_" + method;
-      std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == ':' || c == ','; }, '_');
+      std::replace_if(
+          name.begin(), name.end(), [](char c) { return c == '-' || c == ':' || c == ','; }, '_');
       all.push_back({.name = name,
                      .model = m,
                      .microbatches = 2,
