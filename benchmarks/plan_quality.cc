@@ -78,7 +78,7 @@ class Models {
     PlanRequest request;
     request.model_path = exportModel(row.model, folder_);
     request.allow_missing_weights = true;
-    request.optimizer = row.model.half ? "adam:lr=1e-4" : "sgd:lr=0.1,momentum=0.9,nesterov=true";
+    request.optimizer = row.model.half ? "adam:lr=1e-4" : "sgd:lr=0.1,momentum=0.9,nesterov=1";
     request.dimensions = {fmt::format("batch={}", row.batch)};
     request.microbatches = microbatches;
     const ForwardModel model = loadForward(request, askedStages(request.partition), [](const std::string&) {});
