@@ -1,0 +1,84 @@
+#include "benchmarks/alpa_suite.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr int64_t kSequence = 1024;
+constexpr int64_t kGroup = 2048;  // tokens that Alpa's experts deal out together
+
+// Stages of equally many layers and devices.
+std::vector<SuiteStage> equalStages(int count, int layers, int devices, const std::vector<int>& mesh) {
+  std::vector<SuiteStage> stages;
+  for (int s = 0; s < count; ++s) stages.push_back({s * layers / count, (s + 1) * layers / count - 1, devices, mesh});
+  return stages;
+}
+
+SuiteModel gpt(const std::string& size, int64_t hidden, int64_t layers) { return {"gpt", size, hidden, layers, 0, true}; }
+SuiteModel moe(const std::string& size, int64_t hidden, int64_t layers, int64_t experts) {
+  return {"moe", size, hidden, layers, experts, true};
+}
+SuiteModel wrn(const std::string& size) { return {"wrn", size, 0, 0, 0, false}; }
+
+std::vector<SuiteRow> makeSuite() {
+  return {
+      {gpt("350M", 1024, 24), 1, 1024, 512, 1, equalStages(1, 1, 1, {1}), 45.1},
+      {gpt("760M", 1536, 24), 2, 1024, 128, 6, equalStages(2, 6, 1, {1}), 57.9},
+      {gpt("1.3B", 2048, 24), 4, 1024, 128, 6, equalStages(2, 6, 2, {2}), 0},
+      {gpt("2.6B", 2560, 32), 8, 1024, 128, 8, {{0, 1, 2, {2}}, {2, 3, 2, {2}}, {4, 7, 4, {4}}}, 61.6},
+      {gpt("6.7B", 4096, 32), 16, 1024, 64, 8, equalStages(2, 8, 8, {2, 4}), 0},
+      {gpt("15B", 5120, 48), 32, 1024, 128, 16, equalStages(4, 16, 8, {2, 4}), 59.9},
+      {gpt("39B", 8192, 48), 64, 1024, 1024, 16, equalStages(16, 16, 4, {4}), 57},
+      {moe("380M", 768, 8, 8), 1, 1024, 512, 1, equalStages(1, 1, 1, {1}), 45.5},
+      {moe("690M", 768, 8, 16), 2, 1024, 32, 8, equalStages(1, 8, 2, {2}), 43.0},
+      {moe("1.3B", 768, 16, 16), 4, 1024, 32, 8, equalStages(2, 8, 2, {2}), 0},
+      {moe("2.4B", 1024, 16, 16), 8, 1024, 32, 8, equalStages(2, 8, 4, {4}), 45.8},
+      {moe("10B", 1536, 16, 32), 16, 1024, 16, 8, equalStages(2, 8, 8, {8}), 0},
+      {moe("27B", 2048, 16, 48), 32, 1024, 128, 8, equalStages(8, 8, 4, {4}), 38.8},
+      {moe("70B", 2048, 32, 64), 64, 1024, 64, 8, equalStages(8, 8, 8, {8}), 36.6},
+      {wrn("250M"), 1, 1536, 24, 16, equalStages(1, 16, 1, {1}), 8.30},
+      {wrn("500M"), 2, 1536, 24, 16, equalStages(1, 16, 2, {2}), 8.46},
+      {wrn("1B"), 4, 1536, 24, 16, equalStages(1, 16, 4, {4}), 0},
+      {wrn("2B"), 8, 1536, 24, 16, equalStages(2, 16, 4, {4}), 8.04},
+      {wrn("4B"), 16, 1536, 32, 16, {{0, 4, 4, {4}}, {5, 8, 4, {4}}, {9, 15, 8, {8}}}, 0},
+      {wrn("6.8B"), 32, 1536, 32, 16, {{0, 4, 8, {8}}, {5, 8, 8, {8}}, {9, 12, 8, {8}}, {13, 15, 8, {8}}}, 6.60},
+      {wrn("13B"),
+       64,
+       1520,
+       38,
+       33,
+       {{0, 3, 8, {8}},
+        {4, 7, 8, {8}},
+        {8, 11, 8, {8}},
+        {12, 15, 8, {8}},
+        {16, 19, 8, {8}},
+        {20, 23, 8, {8}},
+        {24, 28, 8, {8}},
+        {29, 32, 8, {8}}},
+       5.3},
+  };
+}
+
+}  // namespace
+
+const std::vector<SuiteRow>& alpaSuite() {
+  static const std::vector<SuiteRow> kSuite = makeSuite();
+  return kSuite;
+}
+
+double formulaFlops(const SuiteRow& row) {
+  const auto tokens = static_cast<double>(row.batch * kSequence);
+  const auto hidden = static_cast<double>(row.model.hidden);
+  const auto layers = static_cast<double>(row.model.layers);
+  const auto sequence = static_cast<double>(kSequence);
+  if (row.model.family == "gpt")
+    return 96 * tokens * hidden * hidden * layers * (1 + sequence / (6 * hidden)) + 6 * tokens * hidden * 51200;
+  if (row.model.family != "moe") return 0;
+  // Forward, two passes backward, recomputation. Of an attention, of a dense layer behind it, of experts with their gate.
+  const double attention = tokens * (8 * hidden * hidden + 4 * sequence * hidden);
+  const double dense = tokens * hidden * hidden * 32;
+  const double experts =
+      tokens * (64 * hidden * hidden + 2 * hidden * static_cast<double>(row.model.experts) + 4 * kGroup + 8 * kGroup * hidden);
+  return 4 * layers / 2 * (2 * attention + dense + experts) + 6 * tokens * hidden * 32000;
+}
+
+}  // namespace pipeshard
