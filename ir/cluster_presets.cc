@@ -29,10 +29,10 @@ struct DeviceSheet {
   const char* source;
 };
 
-constexpr DeviceSheet kV100{
-    "V100-SXM2-16GB", 16, {7.8, 7.8, 15.7, 15.7, 125, 0, 900}, "NVIDIA V100 data sheet (January 2020), V100 for NVLink"};
-constexpr DeviceSheet kV100Large{
-    "V100-SXM2-32GB", 32, {7.8, 7.8, 15.7, 15.7, 125, 0, 900}, "NVIDIA V100 data sheet (January 2020), V100 for NVLink"};
+constexpr Peaks kV100Peaks{7.8, 7.8, 15.7, 15.7, 125, 0, 900};
+constexpr const char* kV100Source = "NVIDIA V100 data sheet (January 2020), V100 for NVLink";
+constexpr DeviceSheet kV100{"V100-SXM2-16GB", 16, kV100Peaks, kV100Source};
+constexpr DeviceSheet kV100Large{"V100-SXM2-32GB", 32, kV100Peaks, kV100Source};
 constexpr DeviceSheet kA100{
     "A100-SXM4-80GB", 80, {9.7, 19.5, 19.5, 156, 312, 312, 2039}, "NVIDIA A100 data sheet (June 2021), 80GB SXM, without sparsity"};
 constexpr DeviceSheet kA100Small{

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/error.h"
+#include "ir/faults.h"
 #include "ir/near_matches.h"
 
 namespace pipeshard {
@@ -157,9 +158,7 @@ void JsonReader::expectObject(std::initializer_list<std::string_view> required, 
 }
 
 void JsonFaults::throwIfAny(std::string_view what) const {
-  if (messages_.empty()) return;
-  if (messages_.size() == 1) fail(ErrorCode::kConfiguration, "{}", messages_[0]);
-  fail(ErrorCode::kConfiguration, "{}: {} faults:\n  {}", what, messages_.size(), fmt::join(messages_, "\n  "));
+  throwFaults(what, messages_);
 }
 
 JsonReader JsonReader::at(const char* key) const { return {json_->at(key), path_ + "." + key}; }

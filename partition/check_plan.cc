@@ -7,6 +7,7 @@
 
 #include "ir/counted.h"
 #include "ir/error.h"
+#include "ir/faults.h"
 #include "partition/chain.h"
 #include "partition/node_stages.h"
 #include "partition/partition.h"
@@ -18,21 +19,6 @@ namespace pipeshard {
 namespace {
 
 std::string nodeLabel(const Node& node) { return node.name.empty() ? node.op_type : node.name; }
-
-// Keeps the messages of errors that input can cause.
-template <typename F>
-bool attempt(const std::string& field, std::vector<std::string>& faults, const F& check) {
-  try {
-    check();
-    return true;
-  } catch (const Error& error) {
-    const bool is_input =
-        error.code() == ErrorCode::kConfiguration || error.code() == ErrorCode::kUsage || error.code() == ErrorCode::kBadModel;
-    if (!is_input) throw;
-    faults.push_back(field + ": " + error.message());
-    return false;
-  }
-}
 
 void checkRows(const TrainingGraph& training, const Plan& plan, std::vector<std::string>& faults) {
   int64_t rows = 0;
@@ -57,7 +43,7 @@ void checkShardings(const TrainingGraph& training, const Plan& plan, std::vector
     if (!sharding) continue;
     const std::string field = fmt::format("plan.json.stages[{}].sharding", s);
     if (sharding->method != "exhaustive") {
-      attempt(field + ".method", faults, [&] { meshesFor(static_cast<int>(plan.stages[s].devices.size()), sharding->method); });
+      keepFault(field + ".method", faults, [&] { meshesFor(static_cast<int>(plan.stages[s].devices.size()), sharding->method); });
     }
     for (const std::string& fault : shardingFaults(training, shardedNodes(cut, static_cast<int>(s)), *sharding))
       faults.push_back(field + "." + fault);
@@ -76,10 +62,10 @@ std::vector<std::string> planMisfits(const TrainingGraph& training, const Plan& 
         fmt::format("plan.json.layers: found layers of {}, the last of which ends at position {}; expected {}, as the model has",
                     counted(nodes, "forward node"), nodes - 1, chain.count()));
   }
-  attempt("plan.json.schedule", faults, [&] { scheduleOf(plan); });
+  keepFault("plan.json.schedule", faults, [&] { scheduleOf(plan); });
   checkRows(training, plan, faults);
-  const bool has_stages = has_layers && attempt("plan.json.stages", faults, [&] { nodeStages(training, plan); });
-  if (has_stages) attempt("plan.json.stages", faults, [&] { checkShardings(training, plan, faults); });
+  const bool has_stages = has_layers && keepFault("plan.json.stages", faults, [&] { nodeStages(training, plan); });
+  if (has_stages) keepFault("plan.json.stages", faults, [&] { checkShardings(training, plan, faults); });
   return faults;
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/error.h"
+#include "ir/faults.h"
 #include "partition/check_plan.h"
 #include "partition/layers.h"
 #include "tools/memory_shortage.h"
@@ -23,11 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kEditedNote = "plan.json was edited: predicted times and memory of shardings are those from before";
-
-[[noreturn]] void failWith(const std::vector<std::string>& faults) {
-  if (faults.size() == 1) fail(ErrorCode::kConfiguration, "{}", faults[0]);
-  fail(ErrorCode::kConfiguration, "plan.json: {} faults:\n  {}", faults.size(), fmt::join(faults, "\n  "));
-}
 
 // A plan's model as far as its training step.
 struct ReplayedModel {
@@ -92,25 +88,6 @@ void checkMemory(const PlannedTraining& planned, std::vector<std::string>& fault
   }
 }
 
-// What a device configuration, a model or an emission says; other errors pass.
-template <typename F>
-bool attempt(const std::string& field, std::vector<std::string>& faults, const F& check) {
-  try {
-    check();
-    return true;
-  } catch (const Error& error) {
-    switch (error.code()) {
-      case ErrorCode::kConfiguration:
-      case ErrorCode::kUsage:
-      case ErrorCode::kBadModel:
-      case ErrorCode::kMissingInput: break;
-      default: throw;
-    }
-    faults.push_back(field.empty() ? error.message() : field + ": " + error.message());
-    return false;
-  }
-}
-
 std::string storedHash(const std::string& directory) {
   std::ifstream file(fs::path(directory) / kMadeFromName, std::ios::binary);
   if (!file) return "";
@@ -130,11 +107,11 @@ void checkReadable(const std::string& path, const Plan& plan, const ProgressCall
   const std::string stored = fs::is_directory(path) ? storedHash(path) : "";
   check.edited = !stored.empty() && stored != hashOf(plan);
   std::vector<std::string>& faults = check.faults;
-  const bool has_optimizer = attempt("plan.json.optimizer", faults, [&] { parseOptimizer(plan.optimizer); });
+  const bool has_optimizer = keepFault("plan.json.optimizer", faults, [&] { parseOptimizer(plan.optimizer); });
   ReplayedModel replayed;
-  const bool has_model = has_optimizer && attempt("plan.json.model", faults, [&] { replayed = replayModel(plan, progress); });
+  const bool has_model = has_optimizer && keepFault("plan.json.model", faults, [&] { replayed = replayModel(plan, progress); });
   if (!has_model) {
-    attempt("plan.json.schedule", faults, [&] { scheduleOf(plan); });
+    keepFault("plan.json.schedule", faults, [&] { scheduleOf(plan); });
     return;
   }
   const std::vector<std::string> misfits = planMisfits(replayed.training, plan);
@@ -143,7 +120,7 @@ void checkReadable(const std::string& path, const Plan& plan, const ProgressCall
   progress("making the programs");
   PlannedTraining planned;
   planned.plan = plan;
-  if (attempt("plan.json", faults, [&] { emitAll(replayed, planned); })) checkMemory(planned, faults);
+  if (keepFault("plan.json", faults, [&] { emitAll(replayed, planned); })) checkMemory(planned, faults);
 }
 
 }  // namespace
@@ -151,7 +128,7 @@ void checkReadable(const std::string& path, const Plan& plan, const ProgressCall
 PlannedTraining replayPlan(const Plan& plan, const ProgressCallback& progress) {
   const ReplayedModel replayed = replayModel(plan, progress);
   const std::vector<std::string> faults = planMisfits(replayed.training, plan);
-  if (!faults.empty()) failWith(faults);
+  throwFaults("plan.json", faults);
   PlannedTraining planned;
   planned.plan = plan;
   planned.training = replayed.training;
