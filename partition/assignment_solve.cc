@@ -214,7 +214,7 @@ bool AssignmentSolver::solve(AssignmentGoal goal, int64_t bound, int64_t limit) 
   entries_.resize(static_cast<size_t>(tables_.layers) * tables_.starting_at.size());
   fillLastStages();
   for (int stages = 2; stages <= tables_.most_stages; ++stages) {
-    if (request_.interrupted != nullptr && request_.interrupted->load()) return false;
+    if (request_.interrupted && request_.interrupted()) return false;
     connect(stages - 1);
     fillLevel(stages);
   }

@@ -9,7 +9,7 @@
 namespace pipeshard {
 namespace {
 
-bool interrupted(const AssignmentRequest& request) { return request.interrupted != nullptr && request.interrupted->load(); }
+bool interrupted(const AssignmentRequest& request) { return request.interrupted && request.interrupted(); }
 
 std::array<Follow, 2> followOf(const AssignmentRequest& request, const Submesh& submesh) {
   std::array<Follow, 2> follow;

@@ -390,7 +390,7 @@ AssignmentRequest assignmentRequest(const PlanSearchRequest& request, const Stag
   if (allInFlight(request.schedule)) assignment.in_flight = [microbatches](int) { return microbatches; };
   assignment.least_stages = request.least_stages;
   assignment.most_stages = request.most_stages;
-  assignment.interrupted = request.interrupted;
+  if (request.interrupted != nullptr) assignment.interrupted = [flag = request.interrupted] { return flag->load(); };
   assignment.threads = request.threads;
   return assignment;
 }

@@ -23,7 +23,6 @@
 //   two stages: 20 + 30 = 50
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -77,11 +76,11 @@ struct AssignmentRequest {
   std::function<int64_t(int stages_behind)> in_flight = {};  // empty: min(B, k + 1)
   std::function<bool(const Submesh&)> allowed = {};          // empty: all
   int least_stages = 1;
-  int most_stages = 0;                             // 0: any
-  bool all_devices = false;                        // every device is used
-  int64_t bound_ns = INT64_MAX;                    // plans of this objective or more are of no interest
-  const std::atomic<bool>* interrupted = nullptr;  // set by a signal: the best so far is returned, marked
-  int threads = 1;                                 // results do not depend on it
+  int most_stages = 0;                     // 0: any
+  bool all_devices = false;                // every device is used
+  int64_t bound_ns = INT64_MAX;            // plans of this objective or more are of no interest
+  std::function<bool()> interrupted = {};  // asked often, by any thread; once true: the best so far is returned, marked
+  int threads = 1;                         // results do not depend on it
 };
 
 struct AssignedStage {

@@ -10,6 +10,7 @@
 #include "ir/error.h"
 #include "partition/program_simulation.h"
 #include "runtime/executor.h"
+#include "runtime/worker_threads.h"
 #include "tools/console.h"
 #include "tools/measured_costs.h"
 #include "tools/planning.h"
@@ -43,6 +44,12 @@ CostModel modelOf(const PlanSimulationRequest& request, const Plan& plan, const 
   return model;
 }
 
+// Of `ranks`, how many are on the rank's node.
+int ranksBeside(const Cluster& cluster, int rank, int ranks) {
+  const int node = cluster.nodeOf(rank);
+  return std::min(ranks - cluster.firstDeviceOf(node), cluster.nodes[static_cast<size_t>(node)].devices);
+}
+
 SimulatedPlan run(const PlanSimulationRequest& request) {
   SimulatedPlan result;
   result.plan = readPlanDirectory(request.directory);
@@ -67,6 +74,7 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
     const std::filesystem::path folder = std::filesystem::path(request.directory) / "ranks" / rankDirectoryName(rank);
     RankImage image = loadRank(folder.string());
     ranks = image.program.world_size;
+    const WorkerThreads threads(threadsPerWorker(request.threads, ranksBeside(result.plan.cluster, rank, ranks)));
     const Executor executor(image, {});  // plans the memory; nothing is allocated
     result.arena_bytes.push_back(executor.memory().total_bytes);
     result.constant_bytes.push_back(executor.constantBytes());
@@ -122,14 +130,17 @@ double peakActivationsOf(const std::vector<Action>& order) {
   return stages.empty() ? 0 : static_cast<double>(peak) / static_cast<double>(stages.size());
 }
 
-// As they are executed: devices that share the rows of a microbatch have several runs of one action.
+// As they are executed. An action may be several runs: of the rows that a device shares, of the layers of a stage that recomputes layer by
+// layer, whose halves of the backward pass take turns.
 ScheduleOrders ordersOf(const std::vector<Program>& programs) {
   ScheduleOrders orders;
   for (const Program& program : programs) {
     std::vector<Action>& order = orders.emplace_back();
     for (const Instruction& instruction : program.instructions) {
       const std::optional<Action> action = actionOf(program, instruction);
-      if (action && (order.empty() || !(order.back() == *action))) order.push_back(*action);
+      if (!action) continue;
+      const size_t last = std::min<size_t>(order.size(), action->kind == ActionKind::kForward ? 1 : 2);
+      if (std::find(order.end() - static_cast<ptrdiff_t>(last), order.end(), *action) == order.end()) order.push_back(*action);
     }
   }
   return orders;
@@ -176,11 +187,8 @@ nlohmann::ordered_json jsonOf(const SimulatedPlan& simulated, const ScheduleOrde
   json["communicator_bytes"] = nlohmann::ordered_json::array();
   const Cluster& cluster = simulated.plan.cluster;
   const auto ranks = static_cast<int>(simulated.programs.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    const int first = cluster.firstDeviceOf(cluster.nodeOf(rank));
-    const int here = std::min(ranks - first, cluster.nodes[static_cast<size_t>(cluster.nodeOf(rank))].devices);
-    json["communicator_bytes"].push_back(SharedSegments::communicatorBytes(here));
-  }
+  for (int rank = 0; rank < ranks; ++rank)
+    json["communicator_bytes"].push_back(SharedSegments::communicatorBytes(ranksBeside(cluster, rank, ranks)));
   for (const std::vector<Action>& order : orders) {
     json["peak_activations"].push_back(peakActivationsOf(order));
     nlohmann::ordered_json texts = nlohmann::ordered_json::array();
