@@ -143,7 +143,7 @@ struct Prediction {
 Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency& efficiency) {
   const Cluster cluster = clusterOf(row.gpus, efficiency);
   StageCostOptions options;
-  options.recomputations = {"always"};
+  options.recomputations = {"layers"};
   options.meshes = [&](const Submesh& submesh) {
     std::vector<std::vector<int>> meshes;
     for (const SuiteStage& stage : row.stages) {
@@ -251,7 +251,7 @@ class RowSearch {
       const Step& step = models_.step(row_, count);
       StageCostOptions options;
       options.methods = methods;
-      options.recomputations = {"never", "always"};
+      options.recomputations = {"never", "layers"};
       options.threads = 2;
       costs = std::make_shared<ShardedStageCosts>(step.training, step.clustering, cluster_, options);
     }

@@ -59,7 +59,7 @@ struct StagePlan {
   int64_t parameter_bytes = 0;
   int64_t peak_activations = 0;  // microbatches in flight under the schedule
   // "never"; "always": a backward pass runs the stage's forward pass again instead of keeping what it made; "except-last": so for all
-  // microbatches but the last one of a step.
+  // microbatches but the last one of a step; "layers": layer by layer, each just before its backward pass, from what layers hand on.
   std::string recomputation = "never";
   std::optional<ShardingPlan> sharding = {};
 };

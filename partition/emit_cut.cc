@@ -1,6 +1,7 @@
 #include "partition/emit_cut.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "ir/error.h"
 #include "partition/node_stages.h"
@@ -22,6 +23,7 @@ class Cutter {
         graph_(training.graph),
         uses_(computeUseDef(graph_)),
         stages_(nodeStages(training, plan)),
+        layers_(nodeLayers(training, plan, stages_)),
         phases_(training.node_phase) {
     cut_.stages.resize(plan.stages.size());
     cut_.owners = parameterOwners(training, stages_);
@@ -216,28 +218,101 @@ class Cutter {
     }
   }
 
-  bool isBackwardOf(NodeId node, int stage) const {
-    return stages_[node.index()] == stage && live_[node.index()] && isBackward(phases_[node.index()]);
+  // Of the stage's nodes in these layers. Values that are `kept` are there.
+  RecomputedPart partOf(int stage, int first_layer, int last_layer, const std::vector<bool>& kept) const {
+    RecomputedPart part;
+    part.layer = last_layer;
+    const auto inPhase = [&](Phase phase) {
+      std::vector<NodeId> nodes = cut_.piece(stage, phase).nodes;
+      std::erase_if(nodes, [&](NodeId node) { return layers_[node.index()] < first_layer || layers_[node.index()] > last_layer; });
+      return nodes;
+    };
+    part.backward_input.nodes = inPhase(Phase::kBackwardInput);
+    part.backward_weight.nodes = inPhase(Phase::kBackwardWeight);
+    std::vector<bool> read(graph_.values.size());
+    for (Piece* piece : {&part.backward_input, &part.backward_weight}) {
+      findInputs(*piece);
+      for (ValueId input : piece->inputs) read[input.index()] = true;
+    }
+    const std::vector<NodeId> forward = inPhase(Phase::kForward);
+    for (ValueId output : outputsOf(forward)) {
+      if (read[output.index()] && !kept[output.index()]) part.again.outputs.push_back(output);
+    }
+    part.again.nodes = nodesFor(part.again.outputs, forward, kept);
+    findInputs(part.again);
+    for (NodeId node : part.again.nodes) requireRepeatable(graph_.node(node), stage);
+    return part;
+  }
+
+  // What backward nodes of one layer of the stage read of another layer's forward pass.
+  std::vector<bool> readByOtherLayers(int stage) const {
+    std::vector<bool> read(graph_.values.size());
+    for (ValueId value : outputsOf(cut_.piece(stage, Phase::kForward).nodes)) {
+      const int layer = layers_[uses_.producer[value.index()].index()];
+      const std::vector<NodeId>& readers = uses_.consumers[value.index()];
+      read[value.index()] = std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
+        return stages_[reader.index()] == stage && live_[reader.index()] && isBackward(phases_[reader.index()]) &&
+               layers_[reader.index()] != layer;
+      });
+    }
+    return read;
   }
 
   Recomputation recomputationOf(int stage) const {
+    const StagePlan& plan = plan_.stages[static_cast<size_t>(stage)];
     Recomputation result;
-    for (ValueId output : cut_.piece(stage, Phase::kForward).outputs) {
-      const std::vector<NodeId>& readers = uses_.consumers[output.index()];
-      const bool own = std::any_of(readers.begin(), readers.end(), [&](NodeId reader) { return isBackwardOf(reader, stage); });
-      if (own) result.again.outputs.push_back(output);
-      if (isNeededByOthers(output, stage)) result.forward.outputs.push_back(output);
+    std::vector<bool> kept(graph_.values.size());
+    if (plan.recomputation == "layers") {
+      kept = readByOtherLayers(stage);
+      for (int layer = plan.last_layer; layer >= plan.first_layer; --layer) {
+        RecomputedPart part = partOf(stage, layer, layer, kept);
+        for (ValueId input : part.again.inputs) kept[input.index()] = true;
+        if (!part.backward_input.empty() || !part.backward_weight.empty()) result.parts.push_back(std::move(part));
+      }
+    } else {
+      result.parts.push_back(partOf(stage, plan.first_layer, plan.last_layer, kept));
     }
-    for (Piece* piece : {&result.forward, &result.again}) {
-      piece->nodes = nodesFor(piece->outputs, cut_.piece(stage, Phase::kForward).nodes);
-      findInputs(*piece);
+    findOutputs(stage, result.parts);
+    const std::vector<NodeId>& forward = cut_.piece(stage, Phase::kForward).nodes;
+    for (ValueId output : outputsOf(forward)) {
+      if (kept[output.index()] || isNeededByOthers(output, stage)) result.forward.outputs.push_back(output);
     }
-    for (NodeId node : result.again.nodes) requireRepeatable(graph_.node(node), stage);
+    result.forward.nodes = nodesFor(result.forward.outputs, forward, std::vector<bool>(graph_.values.size()));
+    findInputs(result.forward);
     return result;
   }
 
-  // Those of the nodes that the values depend on.
-  std::vector<NodeId> nodesFor(const std::vector<ValueId>& values, const std::vector<NodeId>& nodes) const {
+  // Of backward pieces of parts: what the stage's whole passes give, and what other pieces read.
+  void findOutputs(int stage, std::vector<RecomputedPart>& parts) const {
+    std::vector<bool> needed(graph_.values.size());
+    for (Phase phase : {Phase::kBackwardInput, Phase::kBackwardWeight}) {
+      for (ValueId output : cut_.piece(stage, phase).outputs) needed[output.index()] = true;
+    }
+    for (const RecomputedPart& part : parts) {
+      for (const Piece* piece : {&part.backward_input, &part.backward_weight}) {
+        for (ValueId input : piece->inputs) needed[input.index()] = true;
+      }
+    }
+    for (RecomputedPart& part : parts) {
+      for (Piece* piece : {&part.backward_input, &part.backward_weight}) {
+        for (ValueId output : outputsOf(piece->nodes)) {
+          if (needed[output.index()]) piece->outputs.push_back(output);
+        }
+      }
+    }
+  }
+
+  std::vector<ValueId> outputsOf(const std::vector<NodeId>& nodes) const {
+    std::vector<ValueId> outputs;
+    for (NodeId node : nodes) {
+      const std::vector<ValueId>& of_node = graph_.node(node).outputs;
+      std::copy_if(of_node.begin(), of_node.end(), std::back_inserter(outputs), [](ValueId output) { return output.valid(); });
+    }
+    return outputs;
+  }
+
+  // Those of the nodes that the values depend on, where some values are there.
+  std::vector<NodeId> nodesFor(const std::vector<ValueId>& values, const std::vector<NodeId>& nodes, const std::vector<bool>& there) const {
     std::vector<bool> needed(graph_.values.size());
     for (ValueId value : values) needed[value.index()] = true;
     std::vector<NodeId> result;
@@ -247,7 +322,7 @@ class Cutter {
       if (std::none_of(node.outputs.begin(), node.outputs.end(), is_needed)) continue;
       result.push_back(nodes[i]);
       for (ValueId input : node.inputs) {
-        if (input.valid()) needed[input.index()] = true;
+        if (input.valid() && !there[input.index()]) needed[input.index()] = true;
       }
     }
     std::reverse(result.begin(), result.end());
@@ -284,6 +359,7 @@ class Cutter {
   const Graph& graph_;
   const UseDef uses_;
   const std::vector<int> stages_;  // by node
+  const std::vector<int> layers_;  // by node
   std::vector<Phase> phases_;      // by node
   std::vector<bool> live_;         // by node: its piece has it
   Cut cut_;
@@ -291,15 +367,20 @@ class Cutter {
 
 }  // namespace
 
-const Piece& Cut::piece(int stage, Phase phase, PassForm form) const {
-  if (phase != Phase::kForward || form == PassForm::kWhole) return piece(stage, phase);
-  return form == PassForm::kDiscarding ? recomputation(stage).forward : recomputation(stage).again;
+const Piece& Cut::piece(int stage, Phase phase, PassForm form, size_t part) const {
+  switch (form) {
+    case PassForm::kWhole: break;
+    case PassForm::kDiscarding: return recomputation(stage).forward;
+    case PassForm::kAgain: return recomputation(stage).parts.at(part).again;
+    case PassForm::kRemade: {
+      const RecomputedPart& of = recomputation(stage).parts.at(part);
+      return phase == Phase::kBackwardInput ? of.backward_input : of.backward_weight;
+    }
+  }
+  return piece(stage, phase);
 }
 
-bool Cut::remakes(int stage, ValueId id) const {
-  const std::vector<ValueId>& made = recomputation(stage).again.outputs;
-  return std::find(made.begin(), made.end(), id) != made.end();
-}
+bool RecomputedPart::remakes(ValueId id) const { return std::find(again.outputs.begin(), again.outputs.end(), id) != again.outputs.end(); }
 
 bool Cut::reads(int stage, ValueId id) const {
   const StagePieces& pieces = stages[static_cast<size_t>(stage)];

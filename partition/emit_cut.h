@@ -43,17 +43,30 @@ struct ValuePlace {
 inline constexpr size_t kPhaseCount = 5;
 using StagePieces = std::array<Piece, kPhaseCount>;  // by Phase
 
-// How a stage that recomputes runs its forward pass.
+// Some layers of a stage, whose forward pass is made again, and their backward pass.
+struct RecomputedPart {
+  int layer = 0;  // the last one
+  Piece again;    // makes what the part's own backward pieces read of its forward pass, but for what the forward pass has kept
+  Piece backward_input;
+  Piece backward_weight;
+  bool remakes(ValueId id) const;
+};
+
+// How a stage that recomputes runs its passes. Layer by layer ("layers"):
+//
+//   forward      layer 0 → layer 1 → layer 2        keeps what one layer hands to another: h0, h1
+//   backward     again 2 (h1), backward 2; again 1 (h0), backward 1; again 0, backward 0
 struct Recomputation {
-  Piece forward;  // makes only what others need: other stages, the loss, forward states
-  Piece again;    // makes what the stage's own backward pieces read of its forward pass, from the forward pass's inputs
+  Piece forward;                      // makes only what others need: other stages, the loss, forward states; and what it keeps for `parts`
+  std::vector<RecomputedPart> parts;  // in the order of the backward pass; one part, the whole stage, where it is not cut into layers
 };
 
 // In which form a pass runs.
 enum class PassForm : uint8_t {
   kWhole,       // its piece, with all outputs
   kDiscarding,  // Recomputation::forward
-  kAgain,       // Recomputation::again
+  kAgain,       // RecomputedPart::again
+  kRemade,      // a backward piece of a RecomputedPart, which reads what has been made again
 };
 
 struct Cut {
@@ -68,10 +81,8 @@ struct Cut {
   const ValuePlace& place(ValueId id) const { return values[id.index()]; }
   const Piece& piece(int stage, Phase phase) const { return stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)]; }
   const Recomputation& recomputation(int stage) const { return recomputations[static_cast<size_t>(stage)]; }
-  // The piece that runs; `form` matters to forward passes only.
-  const Piece& piece(int stage, Phase phase, PassForm form) const;
-  // The stage's recomputation makes the value again.
-  bool remakes(int stage, ValueId id) const;
+  // The piece that runs; `part`: of Recomputation::parts, for the forms kAgain and kRemade.
+  const Piece& piece(int stage, Phase phase, PassForm form, size_t part = 0) const;
   // A forward, backward or prologue piece of the stage reads the value.
   bool reads(int stage, ValueId id) const;
   // Of some stage of the group.

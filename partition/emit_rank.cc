@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -31,7 +32,7 @@ class RankEmitter {
       if (isPass(action.kind) && !layout_.takes(rank_, action.microbatch)) continue;
       const int update = context_.versions.updateOf(action.microbatch);
       for (; prologues_ <= update; ++prologues_) runPrologue(prologues_);
-      for (Phase phase : phasesOf(action.kind)) runPass(action.stage, phase, action.microbatch);
+      runAction(action);
       if (action.kind == ActionKind::kUpdate) finishUpdate({action.stage}, update, action.microbatch);
     }
     if (!context_.versions.asynchronous()) finishUpdate(stages_, 0, -1);
@@ -131,7 +132,7 @@ class RankEmitter {
     const int count = context_.versions.microbatchesPerUpdate();
     for (int k = update * count; k < (update + 1) * count; ++k) {
       const Cell cell = builder_.whole(k);
-      loadInputs(first, Phase::kPrologue, cell);
+      loadInputs(piece(first, Phase::kPrologue), Phase::kPrologue, cell);
       builder_.run(first, Phase::kPrologue, cell);
       for (const PrologueTotal& total : training_.totals) {
         if (!context_.cut.groupReads(place_.group, total.total)) continue;
@@ -141,49 +142,69 @@ class RankEmitter {
   }
 
   bool recomputes(int stage, int microbatch) const {
-    if (context_.cut.recomputation(stage).again.nodes.empty()) return false;
-    return context_.stages[static_cast<size_t>(stage)].recomputation == "always" || microbatch + 1 < training_.microbatches;
+    const std::vector<RecomputedPart>& parts = context_.cut.recomputation(stage).parts;
+    const bool any = std::any_of(parts.begin(), parts.end(), [](const RecomputedPart& part) { return !part.again.empty(); });
+    return any && (context_.stages[static_cast<size_t>(stage)].recomputation != "except-last" || microbatch + 1 < training_.microbatches);
   }
 
-  void runPass(int stage, Phase phase, int microbatch) {
+  // Backward passes of a stage that recomputes run part by part, both halves of a part together where the schedule says B.
+  void runAction(const Action& action) {
+    const auto phases = phasesOf(action.kind);
+    const bool recomputed = isPass(action.kind) && recomputes(action.stage, action.microbatch);
+    if (!recomputed || action.kind == ActionKind::kForward) {
+      for (Phase phase : phases) runPass(action.stage, phase, action.microbatch, recomputed ? PassForm::kDiscarding : PassForm::kWhole);
+      return;
+    }
+    for (size_t part = 0; part < context_.cut.recomputation(action.stage).parts.size(); ++part) {
+      for (Phase phase : phases) runPass(action.stage, phase, action.microbatch, PassForm::kRemade, part);
+    }
+  }
+
+  void runPass(int stage, Phase phase, int microbatch, PassForm form, size_t part = 0) {
     if (piece(stage, phase).empty()) return;
     builder_.workFor(stage);
     const Cell cell = builder_.own(microbatch);
-    const bool recomputed = recomputes(stage, microbatch);
     const bool forward = phase == Phase::kForward;
-    const PassForm form = forward && recomputed ? PassForm::kDiscarding : PassForm::kWhole;
-    loadInputs(stage, phase, cell);
-    if (!forward && recomputed) recompute(stage, phase, cell);
-    for (ValueId input : piece(stage, phase).inputs) {
+    const Piece& running = context_.cut.piece(stage, phase, form, part);
+    const Piece& reading = forward ? piece(stage, phase) : running;  // a forward pass gets what a recomputation reads, too
+    loadInputs(reading, phase, cell);
+    if (form == PassForm::kRemade) recompute(stage, part, running, cell);
+    for (ValueId input : reading.inputs) {
       const ValuePlace& place = context_.cut.place(input);
       if (place.role == ValueRole::kProduced && !isHere(place.stage)) receiveUntil(layout_.group(place.stage), {input, microbatch});
     }
     if (form == PassForm::kDiscarding) copyStates(stage, cell);
-    builder_.run(stage, phase, cell, form, recomputed);
-    for (const Departure& departure : context_.messages.departures(stage, phase)) sendTo(departure, cell);
+    if (!running.empty()) builder_.run(stage, phase, cell, form, part);
+    const bool complete = form != PassForm::kRemade || part + 1 == context_.cut.recomputation(stage).parts.size();
+    if (complete) {
+      for (const Departure& departure : context_.messages.departures(stage, phase)) sendTo(departure, cell);
+    }
     if (forward) handStatesOn(stage, cell);
-    for (ValueId output : context_.cut.piece(stage, phase, form).outputs) accumulateOutput(output, cell);
+    for (ValueId output : running.outputs) accumulateOutput(output, cell);
   }
 
   // Before the first backward piece that reads what the forward pass has not kept.
-  void recompute(int stage, Phase phase, const Cell& cell) {
-    const std::vector<ValueId>& inputs = piece(stage, phase).inputs;
-    if (std::none_of(inputs.begin(), inputs.end(), [&](ValueId input) { return context_.cut.remakes(stage, input); })) return;
-    if (remade_.insert({stage, cell.microbatch}).second) builder_.run(stage, Phase::kForward, cell, PassForm::kAgain);
+  void recompute(int stage, size_t part, const Piece& reader, const Cell& cell) {
+    const RecomputedPart& of = context_.cut.recomputation(stage).parts[part];
+    if (std::none_of(reader.inputs.begin(), reader.inputs.end(), [&](ValueId input) { return of.remakes(input); })) return;
+    if (remade_.insert({stage, cell.microbatch, part}).second) builder_.run(stage, Phase::kForward, cell, PassForm::kAgain, part);
   }
 
   // The recomputation reads what the forward pass reads, and states change in between.
   void copyStates(int stage, const Cell& cell) {
-    for (ValueId input : context_.cut.recomputation(stage).again.inputs) {
-      if (context_.cut.place(input).role != ValueRole::kForwardState) continue;
-      builder_
-          .add(InstructionKind::kAccumulate, cell.microbatch, {builder_.bufferOf(input, kWholeStep)}, {builder_.stateBefore(input, cell)})
-          .overwrite = true;
+    std::set<BufferId> copied;
+    for (const RecomputedPart& part : context_.cut.recomputation(stage).parts) {
+      for (ValueId input : part.again.inputs) {
+        if (context_.cut.place(input).role != ValueRole::kForwardState) continue;
+        const BufferId copy = builder_.stateBefore(input, cell);
+        if (!copied.insert(copy).second) continue;
+        builder_.add(InstructionKind::kAccumulate, cell.microbatch, {builder_.bufferOf(input, kWholeStep)}, {copy}).overwrite = true;
+      }
     }
   }
 
-  void loadInputs(int stage, Phase phase, const Cell& cell) {
-    for (ValueId input : piece(stage, phase).inputs) {
+  void loadInputs(const Piece& piece, Phase phase, const Cell& cell) {
+    for (ValueId input : piece.inputs) {
       if (context_.cut.place(input).role == ValueRole::kBatchInput) builder_.load(input, cell, phase == Phase::kPrologue);
     }
   }
@@ -432,11 +453,11 @@ class RankEmitter {
   const Place& place_;
   const std::vector<int>& stages_;  // that the rank runs
   RankBuilder builder_;
-  std::vector<int> updating_;                    // stages that finishUpdate works for
-  std::vector<BufferId> synchronized_;           // by parameter: the gradient that its update reads
-  std::set<std::pair<int, int>> remade_;         // stage, microbatch: recomputed
-  std::map<std::pair<int, int>, size_t> taken_;  // by sending group and replica: how far its channel has been received
-  int prologues_ = 0;                            // run, one per update
+  std::vector<int> updating_;                      // stages that finishUpdate works for
+  std::vector<BufferId> synchronized_;             // by parameter: the gradient that its update reads
+  std::set<std::tuple<int, int, size_t>> remade_;  // stage, microbatch, part: recomputed
+  std::map<std::pair<int, int>, size_t> taken_;    // by sending group and replica: how far its channel has been received
+  int prologues_ = 0;                              // run, one per update
   const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ = partsOf(training_);  // value to parameter and part
 };
 

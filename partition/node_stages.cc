@@ -114,6 +114,32 @@ std::vector<NodeId> nodesBehind(const TrainingGraph& training, const std::vector
   return found;
 }
 
+std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan, const std::vector<int>& node_stages) {
+  const Graph& graph = training.graph;
+  const UseDef uses = computeUseDef(graph);
+  std::vector<int> layers(graph.nodes.size());
+  const std::vector<NodeId> forward = forwardNodes(training);
+  for (size_t layer = 0; layer < plan.layers.size(); ++layer) {
+    for (int64_t i = plan.layers[layer].first; i <= plan.layers[layer].last; ++i)
+      layers[forward.at(static_cast<size_t>(i)).index()] = static_cast<int>(layer);
+  }
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const bool backward = isBackward(training.node_phase[n]);
+    if (!backward && training.node_phase[n] != Phase::kForward) continue;
+    const StagePlan& stage = plan.stages[static_cast<size_t>(node_stages[n])];
+    int layer = std::clamp(layers[backward ? training.forward_node[n].index() : n], stage.first_layer, stage.last_layer);
+    for (ValueId input : graph.nodes[n].inputs) {
+      const NodeId producer = input.valid() ? uses.producer[input.index()] : NodeId();
+      if (!producer.valid() || node_stages[producer.index()] != node_stages[n]) continue;
+      if (isBackward(training.node_phase[producer.index()]) != backward || training.node_phase[producer.index()] == Phase::kPrologue)
+        continue;
+      layer = backward ? std::min(layer, layers[producer.index()]) : std::max(layer, layers[producer.index()]);
+    }
+    layers[n] = layer;
+  }
+  return layers;
+}
+
 std::vector<std::vector<int>> parameterReaders(const TrainingGraph& training, const std::vector<int>& node_stages) {
   const UseDef uses = computeUseDef(training.graph);
   std::vector<std::vector<int>> readers;

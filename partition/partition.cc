@@ -365,11 +365,14 @@ ScheduleCosts costsOf(const Chain& chain) {
 void fillRecomputations(const std::string& text, Plan& plan) {
   const auto failHere = [&](std::string_view found) {
     fail(ErrorCode::kUsage,
-         "--recompute {}: found \"{}\"; expected never, always or except-last, for all stages or by stage from 0 to {}, each once, as in "
+         "--recompute {}: found \"{}\"; expected never, layers, always or except-last, for all stages or by stage from 0 to {}, each once, "
+         "as in "
          "0:always,2:except-last",
          text, found, plan.stages.size() - 1);
   };
-  const auto isMode = [](std::string_view mode) { return mode == "never" || mode == "always" || mode == "except-last"; };
+  const auto isMode = [](std::string_view mode) {
+    return mode == "never" || mode == "layers" || mode == "always" || mode == "except-last";
+  };
   if (isMode(text)) {
     for (StagePlan& stage : plan.stages) stage.recomputation = text;
     return;

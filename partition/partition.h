@@ -53,7 +53,7 @@ struct PartitionOptions {
   std::string balance;                  // what stages have in equal shares: "flops" (or ""), "parameters", "type:REGEX", "3,5,5,1"
   std::vector<int> stage_devices;       // devices of each pipeline rank, in order; empty: equal shares
   std::string schedule = "1f1b";        // schedule.h: "gpipe", "interleaved:v=2"; or the path of a file of orders ("x.csv", "./x")
-  std::string recomputation = "never";  // "never", "always", "except-last" (StagePlan), or by stage: "0:always,2:except-last"
+  std::string recomputation = "never";  // "never", "layers", "always", "except-last" (StagePlan), or by stage: "0:always,2:layers"
   int layers = 0;                       // how many layers to form; 0: automatic
   int window = 0;                       // updates of a step under an asynchronous schedule; 0: kDefaultWindow
   ShardingRequest sharding;

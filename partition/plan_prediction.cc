@@ -108,6 +108,14 @@ void fillTransfers(const StageCosts& costs, std::vector<AssignedStage>& stages) 
   }
 }
 
+// A stage whose backward passes are halved keeps what a recomputation has made until the second half.
+bool isHalved(const Schedule& schedule, size_t stage) {
+  const std::vector<Action>& order = schedule.orders.at(static_cast<size_t>(schedule.rank_of_stage.at(stage)));
+  return std::any_of(order.begin(), order.end(), [&](const Action& action) {
+    return action.stage == static_cast<int>(stage) && action.kind == ActionKind::kBackwardWeight;
+  });
+}
+
 std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& simulation, const std::vector<AssignedStage>& stages,
                                    const std::vector<StageCostParts>& parts) {
   std::vector<int64_t> fixed(static_cast<size_t>(schedule.ranks()));
@@ -115,7 +123,8 @@ std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& s
   for (size_t s = 0; s < stages.size(); ++s) {
     const auto rank = static_cast<size_t>(schedule.rank_of_stage[s]);
     fixed[rank] += stages[s].option.fixed_bytes + (liveVersions(schedule, static_cast<int>(s)) - 1) * parts[s].weight_bytes;
-    transient[rank] = std::max(transient[rank], stages[s].option.transient_bytes);
+    const bool stays = parts[s].remade_bytes > 0 && isHalved(schedule, s);
+    transient[rank] = std::max(transient[rank], stays ? parts[s].halved_transient_bytes : stages[s].option.transient_bytes);
   }
   std::vector<int64_t> memory;
   for (size_t s = 0; s < stages.size(); ++s) {
@@ -154,6 +163,7 @@ std::optional<PredictedPlan> predictPlan(const CountedCosts& costs, std::vector<
       scheduleFor(schedule_text, ranksOf(plan.stages), microbatches, scheduleCostsOf(parts, plan.stages), options);
   if (!made) return std::nullopt;
   const Schedule& schedule = made->schedule;
+  for (size_t s = 0; s < times.size(); ++s) times[s].recomputed = isHalved(schedule, s) ? parts[s].remade_bytes : 0;
   plan.schedule = schedule.name;
   plan.schedule_costs = made->costs;
   SimulationRequest request{.schedule = schedule, .stages = times};

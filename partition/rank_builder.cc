@@ -382,11 +382,15 @@ BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
   return part;
 }
 
-// "forward", or "stage4_forward" on a rank of several stages; where the rank has cells of several sizes "forward_rows2", or
-// "forward_rows1of3" for a part of a microbatch.
-std::string RankBuilder::subgraphName(int stage, Phase phase, PassForm form, const Size& size) const {
+// "forward", or "stage4_forward" on a rank of several stages; "recomputation_layer3" of a part of a stage; where the rank has cells of
+// several sizes "forward_rows2", or "forward_rows1of3" for a part of a microbatch.
+std::string RankBuilder::subgraphName(int stage, Phase phase, PassForm form, size_t part, const Size& size) const {
   std::string name(form == PassForm::kAgain ? "recomputation" : kSubgraphNames[static_cast<size_t>(phase)]);
   if (form == PassForm::kDiscarding) name += "_discarding";
+  if (form == PassForm::kAgain || form == PassForm::kRemade) {
+    const std::vector<RecomputedPart>& parts = context_.cut.recomputation(stage).parts;
+    if (parts.size() > 1) name += fmt::format("_layer{}", parts[part].layer);
+  }
   if (phase != Phase::kPrologue && context_.layout.stagesOf(place().group).size() > 1) name = fmt::format("stage{}_{}", stage, name);
   std::set<Size> sizes;
   for (int64_t k = 0; k < program_.microbatches; ++k) {
@@ -400,18 +404,20 @@ std::string RankBuilder::subgraphName(int stage, Phase phase, PassForm form, con
   return size.first == size.second ? name : name + fmt::format("of{}", size.second);
 }
 
-SubgraphId RankBuilder::subgraph(int stage, Phase phase, PassForm form, const Size& size) {
-  const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, form, size});
+SubgraphId RankBuilder::subgraph(int stage, Phase phase, PassForm form, size_t part, const Size& size) {
+  // Where the stage is one part, its backward pieces are those of any microbatch.
+  if (form == PassForm::kRemade && context_.cut.recomputation(stage).parts.size() == 1) form = PassForm::kWhole;
+  const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, form, part, size});
   if (!is_new) return found->second;
   const TrainingFamily& family = context_.family;
-  const Piece& piece = context_.cut.piece(stage, phase, form);
+  const Piece& piece = context_.cut.piece(stage, phase, form, part);
   const auto counterparts = [&](const std::vector<ValueId>& values) {
     std::vector<ValueId> result;
     for (ValueId value : values) result.push_back(family.valueAt(size.first, value));
     return result;
   };
   Subgraph made;
-  made.name = subgraphName(stage, phase, form, size);
+  made.name = subgraphName(stage, phase, form, part, size);
   made.file = made.name + ".onnx";
   made.phase = phase;
   made.recomputation = form == PassForm::kAgain;
@@ -460,24 +466,24 @@ SubgraphId RankBuilder::addSubgraph(Subgraph description, Graph graph) {
   return SubgraphId(program_.subgraphs.size() - 1);
 }
 
-void RankBuilder::run(int stage, Phase phase, const Cell& cell, PassForm form, bool recomputed) {
+void RankBuilder::run(int stage, Phase phase, const Cell& cell, PassForm form, size_t part) {
   const bool prologue = phase == Phase::kPrologue;
   const bool again = form == PassForm::kAgain;
-  const Piece& piece = context_.cut.piece(stage, phase, form);
+  const Piece& piece = context_.cut.piece(stage, phase, form, part);
   std::vector<BufferId> inputs, outputs;
   for (ValueId input : piece.inputs) {
     const bool is_state = context_.cut.place(input).role == ValueRole::kForwardState;
-    const bool is_remade = recomputed && phase != Phase::kForward && context_.cut.remakes(stage, input);
+    const bool is_remade = form == PassForm::kRemade && context_.cut.recomputation(stage).parts[part].remakes(input);
     inputs.push_back(again && is_state ? stateBefore(input, cell) : is_remade ? remade(input, cell) : bufferOf(input, cell, prologue));
   }
   for (ValueId output : piece.outputs) outputs.push_back(again ? remade(output, cell) : bufferOf(output, cell));
-  const SubgraphId id = subgraph(stage, phase, form, {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
+  const SubgraphId id = subgraph(stage, phase, form, part, {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
   add(InstructionKind::kRun, cell.microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
 void RankBuilder::runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
   const int64_t rows = context_.family.largestMicrobatch();
-  const SubgraphId id = subgraph(stage, Phase::kUpdate, PassForm::kWhole, {rows, rows});
+  const SubgraphId id = subgraph(stage, Phase::kUpdate, PassForm::kWhole, 0, {rows, rows});
   add(InstructionKind::kUpdate, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 

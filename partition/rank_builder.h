@@ -103,9 +103,9 @@ class RankBuilder {
   BufferId remade(ValueId value, const Cell& cell);
   // A copy of what a forward state was before the cell's forward pass, for the recomputation.
   BufferId stateBefore(ValueId state, const Cell& cell);
-  // Runs the piece of a stage's phase on a cell. The subgraph comes from the family's member of the cell's size; batch normalisations
-  // see all rows of the microbatch. `recomputed`: the stage's forward pass of the cell is recomputed.
-  void run(int stage, Phase phase, const Cell& cell, PassForm form = PassForm::kWhole, bool recomputed = false);
+  // Runs the piece of a stage's phase on a cell; `part` as Cut::piece. The subgraph comes from the family's member of the cell's size;
+  // batch normalisations see all rows of the microbatch.
+  void run(int stage, Phase phase, const Cell& cell, PassForm form = PassForm::kWhole, size_t part = 0);
   void runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
 
   Program& program() { return program_; }
@@ -135,14 +135,14 @@ class RankBuilder {
   const Shape& wholeCell(ValueId value, const Cell& cell) const;
   LogicalMesh ownMesh() const { return isSharded() ? context_.shardings.mesh(firstStage()) : LogicalMesh{{1}}; }
   int ownDevice() const { return isSharded() ? place().position : 0; }
-  std::string subgraphName(int stage, Phase phase, PassForm form, const Size& size) const;
-  SubgraphId subgraph(int stage, Phase phase, PassForm form, const Size& size);
+  std::string subgraphName(int stage, Phase phase, PassForm form, size_t part, const Size& size) const;
+  SubgraphId subgraph(int stage, Phase phase, PassForm form, size_t part, const Size& size);
 
   const EmissionContext& context_;
   const TrainingGraph& training_;  // the family's base
   Program program_;
   std::vector<Graph> subgraphs_;
-  std::map<std::tuple<int, Phase, PassForm, Size>, SubgraphId> subgraph_of_;
+  std::map<std::tuple<int, Phase, PassForm, size_t, Size>, SubgraphId> subgraph_of_;
   std::map<std::tuple<int, DataType, Shape>, SubgraphId> averages_;  // by minibatches and tensor
   int means_ = 0;                                                    // taken
   std::map<std::string, BufferId> buffers_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "ir/error.h"
 
@@ -58,6 +59,16 @@ std::vector<int64_t> updatePeaks(const std::vector<const PricedStage*>& layers) 
 
 bool has(const std::vector<int>& layers, int layer) { return std::binary_search(layers.begin(), layers.end(), layer); }
 
+// Layers whose forward or backward passes read what another layer's forward pass makes.
+std::vector<int> takersOf(const CrossingValue& crossing) {
+  if (crossing.made < 0 || crossing.gradient) return {};
+  std::vector<int> takers;
+  std::set_union(crossing.forward.begin(), crossing.forward.end(), crossing.waits.begin(), crossing.waits.end(),
+                 std::back_inserter(takers));
+  std::erase(takers, crossing.made);
+  return takers;
+}
+
 }  // namespace
 
 RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, const std::vector<const PricedStage*>& layers,
@@ -70,24 +81,33 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, con
       impossible_(1),
       waiting_(layers.size()),
       inputs_(layers.size()),
+      handed_on_(layers.size()),
       weights_(layers.size()),
       gradients_(layers.size()),
       passing_(layers.size()),
       pass_peaks_({}),
+      layer_peaks_({}),
       update_peaks_(updatePeaks(layers)) {
-  for (const PricedStage* layer : layers) {
+  std::vector<int64_t> handed_on(layers.size());
+  for (size_t index = 0; index < pieces_.crossings.size(); ++index) {
+    const std::vector<int> takers = takersOf(pieces_.crossings[index]);
+    for (int layer : takers) handed_on[static_cast<size_t>(layer)] += crossing_bytes_[index];
+    handed_on_.addChain(takers, crossing_bytes_[index]);
+  }
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
     static constexpr PricedStage kNone;
-    const PricedStage& of = layer == nullptr ? kNone : *layer;
-    const Sums own = {of.forward_ns,      of.backward_input_ns,  of.backward_weight_ns, of.communication_ns,
-                      of.update_ns,       of.synchronization_ns, of.weight_bytes,       of.gradient_bytes,
-                      of.optimizer_bytes, of.waiting_bytes,      of.input_bytes,        of.waiting_input_bytes};
+    const PricedStage& of = layers[layer] == nullptr ? kNone : *layers[layer];
+    const Sums own = {of.forward_ns,         of.backward_input_ns,   of.backward_weight_ns, of.communication_ns, of.update_ns,
+                      of.synchronization_ns, of.weight_bytes,        of.gradient_bytes,     of.optimizer_bytes,  of.waiting_bytes,
+                      of.input_bytes,        of.waiting_input_bytes, handed_on[layer]};
     Sums next = sums_.back();
     for (size_t field = 0; field < own.size(); ++field) next[field] += own[field];
     sums_.push_back(next);
-    impossible_.push_back(impossible_.back() + (layer == nullptr ? 1 : 0));
+    impossible_.push_back(impossible_.back() + (layers[layer] == nullptr ? 1 : 0));
   }
   addPairs(training);
   pass_peaks_ = passes(layers);
+  layer_peaks_ = layersAlone(layers);
 }
 
 void RunCosts::addPairs(const TrainingGraph& training) {
@@ -106,7 +126,7 @@ void RunCosts::addPairs(const TrainingGraph& training) {
     weights_.addChain(shared.layers, training.graph.bytes(shared.value));
     gradients_.addChain(shared.gradients, training.graph.bytes(shared.value));
   }
-  for (PairSums* sums : {&waiting_, &inputs_, &weights_, &gradients_}) sums->finish();
+  for (PairSums* sums : {&waiting_, &inputs_, &handed_on_, &weights_, &gradients_}) sums->finish();
 }
 
 // By layer: the most that passes hold while it runs, with what all layers before it keep, and (with one microbatch) without the
@@ -115,6 +135,19 @@ RangeMaximum RunCosts::passes(const std::vector<const PricedStage*>& layers) con
   std::vector<int64_t> peaks;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     int64_t peak = passing_[layer] + sums_[layer][kWaiting] - waiting_.upTo(static_cast<int>(layer));
+    if (layers[layer] != nullptr) peak += layers[layer]->pass_bytes;
+    if (one_microbatch_) peak -= sums_[layer + 1][kGradients];
+    peaks.push_back(peak);
+  }
+  return RangeMaximum(std::move(peaks));
+}
+
+// By layer: what its passes hold besides what is handed on to it, with what passes by; accumulators as in passes().
+RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers) const {
+  std::vector<int64_t> peaks;
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const int at = static_cast<int>(layer);
+    int64_t peak = passing_[layer] - sum(kHandedOn, at, at) - sum(kInputs, at, at);
     if (layers[layer] != nullptr) peak += layers[layer]->pass_bytes;
     if (one_microbatch_) peak -= sums_[layer + 1][kGradients];
     peaks.push_back(peak);
@@ -156,7 +189,7 @@ std::pair<int64_t, int64_t> RunCosts::entering(int first, int last) const {
   return bytes;
 }
 
-StageCostParts RunCosts::of(int first, int last, bool recomputes) const {
+StageCostParts RunCosts::of(int first, int last, std::string_view recomputation) const {
   PIPESHARD_CHECK(possible(first, last), "layers {} to {} cannot be in this way", first, last);
   StageCostParts parts;
   parts.forward_ns = sum(kForward, first, last);
@@ -168,25 +201,40 @@ StageCostParts RunCosts::of(int first, int last, bool recomputes) const {
   parts.weight_bytes = sum(kWeights, first, last) - weights_.within(first, last);
   parts.gradient_bytes = sum(kGradients, first, last) - gradients_.within(first, last);
   parts.optimizer_bytes = sum(kStates, first, last);
+  addPassMemory(first, last, recomputation, parts);
+  return parts;
+}
+
+void RunCosts::addPassMemory(int first, int last, std::string_view recomputation, StageCostParts& parts) const {
   const int64_t waiting = sum(kWaiting, first, last) - waiting_.within(first, last);
   const auto at = static_cast<size_t>(first);
   int64_t peak = pass_peaks_.of(first, last) - (sums_[at][kWaiting] - waiting_.upTo(first));
+  int64_t layer_peak = layer_peaks_.of(first, last);
   int64_t update = update_peaks_.of(first, last);
   if (one_microbatch_) {
     peak += sums_[static_cast<size_t>(last) + 1][kGradients];
+    layer_peak += sums_[static_cast<size_t>(last) + 1][kGradients];
     update += parts.gradient_bytes;
   }
-  int64_t again = 0;  // of the microbatch that runs: kept, whether it is recomputed or not
-  parts.activation_bytes = again = waiting;
-  if (recomputes) {
-    parts.recomputation_ns = parts.forward_ns;
+  parts.activation_bytes = waiting;
+  parts.transient_bytes = peak - waiting;
+  if (recomputation != "never") {
+    const int64_t inputs = sum(kInputs, first, last) - inputs_.within(first, last);
     const auto [entering_bytes, waiting_bytes] = entering(first, last);
-    parts.activation_bytes = entering_bytes + sum(kInputs, first, last) - inputs_.within(first, last);
-    again = waiting_bytes + sum(kWaitingInputs, first, last) - inputs_.within(first, last);
-    again = std::max<int64_t>(again, 0);
+    // Of the microbatch that runs: kept, whether it is recomputed or not.
+    const int64_t kept = std::max<int64_t>(0, waiting_bytes + sum(kWaitingInputs, first, last) - inputs_.within(first, last));
+    parts.recomputation_ns = parts.forward_ns;
+    parts.remade_bytes = waiting - kept;
+    if (recomputation == "layers") {
+      parts.activation_bytes = inputs + sum(kHandedOn, first, last) - handed_on_.within(first, last);
+      parts.transient_bytes = layer_peak;
+    } else {
+      parts.activation_bytes = inputs + entering_bytes;
+      parts.transient_bytes = peak - kept;
+    }
   }
-  parts.transient_bytes = std::max(peak - again, update - parts.activation_bytes);
-  return parts;
+  parts.halved_transient_bytes = std::max(peak - waiting, update - parts.activation_bytes);
+  parts.transient_bytes = std::max(parts.transient_bytes, update - parts.activation_bytes);
 }
 
 }  // namespace pipeshard

@@ -4,10 +4,12 @@
 // Memory of a run i..j, of one microbatch: while layer l runs, what the layers before it have kept for their backward passes, and what
 // layer l itself holds; so the most is max over l of kept(i..l-1) + pass_bytes(l). A value that several layers keep counts once: what it
 // counts too much is known by pairs of layers that keep it, one after the other. What passes a layer by counts there, whether the run has
-// both its ends or not: at most too much.
+// both its ends or not: at most too much. Recomputed layer by layer, a run keeps what its layers read of others, and layer l holds what it
+// holds alone, when it is made again and its backward pass runs: at most max over l of pass_bytes(l).
 #pragma once
 
 #include <array>
+#include <string_view>
 #include <vector>
 
 #include "partition/layer_pieces.h"
@@ -54,7 +56,8 @@ class RunCosts {
            std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns);
 
   bool possible(int first, int last) const;
-  StageCostParts of(int first, int last, bool recomputes) const;
+  // `recomputation`: "never", "always" or "layers".
+  StageCostParts of(int first, int last, std::string_view recomputation) const;
 
  private:
   enum Field {
@@ -70,12 +73,15 @@ class RunCosts {
     kWaiting,
     kInputs,
     kWaitingInputs,
+    kHandedOn,  // what other layers make and a layer's passes read
     kFields
   };
   using Sums = std::array<int64_t, kFields>;
 
   void addPairs(const TrainingGraph& training);
+  void addPassMemory(int first, int last, std::string_view recomputation, StageCostParts& parts) const;
   RangeMaximum passes(const std::vector<const PricedStage*>& layers) const;
+  RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers) const;
   int64_t sum(Field field, int first, int last) const;
   int64_t exchange(int first, int last) const;
   // Of values of earlier layers that forward nodes of the run read: all, and those that wait for its backward pass.
@@ -87,9 +93,9 @@ class RunCosts {
   bool one_microbatch_;
   std::vector<Sums> sums_;       // of layers before
   std::vector<int> impossible_;  // number of such layers before
-  PairSums waiting_, inputs_, weights_, gradients_;
+  PairSums waiting_, inputs_, handed_on_, weights_, gradients_;
   std::vector<int64_t> passing_;  // by layer
-  RangeMaximum pass_peaks_, update_peaks_;
+  RangeMaximum pass_peaks_, layer_peaks_, update_peaks_;
 };
 
 }  // namespace pipeshard

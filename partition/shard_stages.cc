@@ -108,7 +108,9 @@ class StageSearch {
     options.method = of.sharding->method;
     for (const std::string& text : of.sharding->constraints) options.constraints.push_back(parseConstraint(text));
     if (of.sharding->memory_limit > 0) options.memory_bytes = std::max<int64_t>(1, of.sharding->memory_limit / stagesBeside(stage));
-    options.in_flight = of.recomputation == "always" ? 1 : of.peak_activations;  // what is held besides, planned memory tells
+    options.in_flight = of.recomputation == "always" || of.recomputation == "layers"
+                            ? 1
+                            : of.peak_activations;  // what is held besides, planned memory tells
     options.replicated = sharedParameters(training_, cut_);
     const std::vector<ValueId>& whole = whole_[static_cast<size_t>(cut_.groups[static_cast<size_t>(stage)])];
     options.replicated.insert(options.replicated.end(), whole.begin(), whole.end());

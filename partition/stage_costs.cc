@@ -109,8 +109,8 @@ struct ShardedStageCosts::State {
   }
 
   static void requireRecomputation(const std::string& recomputation) {
-    if (recomputation == "never" || recomputation == "always") return;
-    fail(ErrorCode::kConfiguration, "recomputation \"{}\" has no cost; expected never or always", recomputation);
+    if (recomputation == "never" || recomputation == "always" || recomputation == "layers") return;
+    fail(ErrorCode::kConfiguration, "recomputation \"{}\" has no cost; expected never, layers or always", recomputation);
   }
 
   static int boundaryOf(const StageWay& way, int devices) {
@@ -210,7 +210,7 @@ struct ShardedStageCosts::State {
   }
 
   StageOption option(const Way& way, int first, int last, const std::string& recomputation) {
-    const StageCostParts parts = way.costs->of(first, last, recomputation == "always");
+    const StageCostParts parts = way.costs->of(first, last, recomputation);
     StageOption option;
     option.config = configNumber(configOf(way.way, recomputation));
     option.boundary = way.boundary;
@@ -314,7 +314,7 @@ StageCostParts ShardedStageCosts::parts(int first_layer, int last_layer, const S
   const std::lock_guard lock(submesh_class->mutex);
   const Way* way = state_->wayFor(*submesh_class, of);
   PIPESHARD_CHECK(way != nullptr, "an option of another submesh");
-  return way->costs->of(first_layer, last_layer, of.recomputation == "always");
+  return way->costs->of(first_layer, last_layer, of.recomputation);
 }
 
 const StageOption* ShardedStageCosts::optionFor(int first_layer, int last_layer, const Submesh& submesh, const StageConfig& config) const {

@@ -35,7 +35,7 @@ struct StageConfig {
 
 struct StageCostOptions {
   std::vector<std::string> methods = {"auto"};          // tried for every mesh; data-parallel, zero2, zero3, megatron by mesh
-  std::vector<std::string> recomputations = {"never"};  // "never", "always"
+  std::vector<std::string> recomputations = {"never"};  // "never", "always", "layers"
   // Which logical meshes are tried for so many devices (Alpa's submesh_logical_shape_space); empty: meshesFor.
   std::function<std::vector<std::vector<int>>(const Submesh&)> meshes;
   int64_t memory_bytes = 0;  // of each device; 0: as the cluster says
@@ -58,6 +58,10 @@ struct StageCostParts {
   int64_t optimizer_bytes = 0;
   int64_t activation_bytes = 0;  // per microbatch in flight
   int64_t transient_bytes = 0;
+  // Where backward passes are halved: what a recomputation leaves for the weight half, per microbatch between the halves; and what is then
+  // transient beside it.
+  int64_t remade_bytes = 0;
+  int64_t halved_transient_bytes = 0;
 };
 
 class ShardedStageCosts : public StageCosts {

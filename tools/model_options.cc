@@ -123,7 +123,8 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   command
       .add_option("--recompute", request.partition.recomputation,
                   "never; always: a backward pass runs its stage's forward pass again, instead of keeping what it made;\n"
-                  "except-last: so for all microbatches but the last; or by stage: 0:always,2:except-last")
+                  "layers: so layer by layer, each before its backward pass, from what layers hand on; except-last: as\n"
+                  "always, for all microbatches but the last; or by stage: 0:always,2:layers")
       ->type_name("WHEN")
       ->each([&request](const std::string&) { request.recomputation_given = true; })
       ->capture_default_str();

@@ -130,14 +130,17 @@ double peakActivationsOf(const std::vector<Action>& order) {
   return stages.empty() ? 0 : static_cast<double>(peak) / static_cast<double>(stages.size());
 }
 
-// As they are executed: devices that share the rows of a microbatch have several runs of one action.
+// As they are executed. An action may be several runs: of the rows that a device shares, of the layers of a stage that recomputes layer by
+// layer, whose halves of the backward pass take turns.
 ScheduleOrders ordersOf(const std::vector<Program>& programs) {
   ScheduleOrders orders;
   for (const Program& program : programs) {
     std::vector<Action>& order = orders.emplace_back();
     for (const Instruction& instruction : program.instructions) {
       const std::optional<Action> action = actionOf(program, instruction);
-      if (action && (order.empty() || !(order.back() == *action))) order.push_back(*action);
+      if (!action) continue;
+      const size_t last = std::min<size_t>(order.size(), action->kind == ActionKind::kForward ? 1 : 2);
+      if (std::find(order.end() - static_cast<ptrdiff_t>(last), order.end(), *action) == order.end()) order.push_back(*action);
     }
   }
   return orders;

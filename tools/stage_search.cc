@@ -33,7 +33,8 @@ void refuseOptions(const PartitionOptions& options) {
   refuse(!options.stage_devices.empty(), "--stage-devices");
   refuse(!options.sharding.constraints.empty() || options.sharding.method == "manual", "--shard");
   refuse(options.sharding.method == "exhaustive", "--method exhaustive");
-  refuse(options.recomputation != "never" && options.recomputation != "always", "--recompute by stage, or but for the last microbatch,");
+  refuse(options.recomputation != "never" && options.recomputation != "always" && options.recomputation != "layers",
+         "--recompute by stage, or but for the last microbatch,");
   refuse(options.schedule.find('/') != std::string::npos || options.schedule.ends_with(".csv"), "a file of orders");
 }
 
@@ -127,7 +128,7 @@ class Search {
       };
     }
     if (!request_.logical_meshes.empty()) limitLogicalMeshes(request_.logical_meshes, costs);
-    costs.recomputations = {"never", "always"};
+    costs.recomputations = {"never", "layers"};
     if (request_.recomputation_given) costs.recomputations = {options_.recomputation};
     costs.memory_bytes = options_.sharding.memory_bytes;
     costs.threads = threads();

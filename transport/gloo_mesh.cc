@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "transport/gloo_peer.h"
 
@@ -89,6 +90,12 @@ Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& wai
   Lock lock(mutex_);
   const auto has_come = [&] { return !inbox.empty(); };
   waited_.during(has_come, [&] { await(lock, waiting, has_come); });
+  std::optional<Expected> expected;
+  if (channel == Channel::kPointToPoint) expected = std::exchange(peer.expected, std::nullopt);
+  if (expected && expected->to.data() != to.data()) {
+    breakWith(ErrorCode::kInternal,
+              fmt::format("rank {} receives from rank {} before it has waited for its posted receive", rank_, peer.rank));
+  }
   const Arrival arrival = std::move(inbox.front());
   inbox.pop_front();
   if (arrival.operation != waiting.operation) {
@@ -99,20 +106,64 @@ Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& wai
     breakWith(ErrorCode::kInternal, fmt::format("rank {} gives {} bytes to a {} where rank {} expects {} bytes", waiting.peer,
                                                 arrival.bytes, operationName(waiting.operation), rank_, to.size()));
   }
+  if (expected && expected->begun) return {channel, waiting, std::move(expected->buffer)};
   lock.unlock();
   if (arrival.eager) {
     if (!to.empty()) std::memcpy(to.data(), arrival.payload.data(), to.size());
     return {channel, waiting, nullptr};
   }
-  Incoming incoming{channel, waiting, context_->createUnboundBuffer(to.data(), to.size())};
   try {
-    forPieces(to.size(), [&](size_t begin, size_t bytes) { incoming.buffer->recv(waiting.peer, slotOf(channel), begin, bytes); });
+    return {channel, waiting, postPieces(channel, waiting.peer, to)};
   } catch (const std::exception& error) {
     lock.lock();
     noteLost(peer, error.what());
     breakLost(waiting, peer);
   }
-  return incoming;
+}
+
+std::unique_ptr<Buffer> Mesh::postPieces(Channel channel, int peer, std::span<std::byte> to) {
+  std::unique_ptr<Buffer> buffer = context_->createUnboundBuffer(to.data(), to.size());
+  forPieces(to.size(), [&](size_t begin, size_t bytes) { buffer->recv(peer, slotOf(channel), begin, bytes); });
+  return buffer;
+}
+
+void Mesh::expect(int from, std::span<std::byte> to) {
+  checkPeer(from);
+  Peer& peer = *peers_[static_cast<size_t>(from)];
+  const Lock lock(mutex_);
+  if (peer.expected) {
+    breakWith(ErrorCode::kInternal, fmt::format("rank {} posts a receive from rank {} before it has waited for the last one", rank_, from));
+  }
+  peer.expected.emplace().to = to;
+  beginExpected(peer);
+}
+
+// With the mutex held. By the thread that posts the receive, or by the peer's.
+void Mesh::beginExpected(Peer& peer) {
+  const auto& inbox = peer.inbox[static_cast<size_t>(Channel::kPointToPoint)];
+  if (!peer.expected || peer.expected->begun || inbox.empty()) return;
+  Expected& expected = *peer.expected;
+  const Arrival& arrival = inbox.front();
+  if (arrival.operation != Operation::kSend || arrival.bytes != expected.to.size()) return;
+  if (arrival.eager) {
+    if (arrival.bytes > 0) std::memcpy(expected.to.data(), arrival.payload.data(), arrival.bytes);
+    expected.begun = true;
+    return;
+  }
+  try {
+    expected.buffer = postPieces(Channel::kPointToPoint, peer.rank, expected.to);
+    expected.begun = true;
+  } catch (const std::exception&) {
+    // The connection is broken: take() tries again, and says so.
+  }
+}
+
+void Mesh::giveUp(int from) {
+  const Lock lock(mutex_);
+  const auto& peer = peers_[static_cast<size_t>(from)];
+  if (!peer || !peer->expected) return;
+  peer->expected.reset();
+  if (!broken_) broken_.emplace(ErrorCode::kInternal, fmt::format("rank {} gave up a posted receive from rank {}", rank_, from));
 }
 
 void Mesh::finish(Incoming& incoming) {
@@ -213,6 +264,7 @@ void Mesh::breakWith(ErrorCode code, std::string message) {
   sayFarewell();
   for (const auto& peer : peers_) {
     if (!peer) continue;
+    peer->expected.reset();
     for (auto& outstanding : peer->outstanding) {
       for (Posted& posted : outstanding) posted.buffer.reset();
     }

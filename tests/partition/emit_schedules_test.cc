@@ -167,7 +167,7 @@ TEST(EveryScheduleEmitted, ComputesTheDefinitionAndHoldsTheActivationsThatItsPea
     SCOPED_TRACE(c.schedule + " p=" + std::to_string(c.ranks) + " m=" + std::to_string(c.microbatches));
     const TrainingGraph training = chainOfStages(c.ranks * chunksOf(c.schedule), c.microbatches);
     const std::vector<Symbols> expected = executeDefinition(training, 2);
-    for (const std::string recomputation : {"never", "always", "except-last"}) {
+    for (const std::string recomputation : {"never", "always", "except-last", "layers"}) {
       const Plan plan = planOf(training, c, recomputation);
       const Schedule schedule = scheduleOf(plan);
       const std::vector<RankProgram> ranks = emitPrograms(training, plan);
@@ -233,6 +233,43 @@ TEST(EveryScheduleEmitted, RecomputesOnlyWhileAMicrobatchRunsBackward) {
       }
       EXPECT_TRUE(again.empty());
       EXPECT_EQ(runs, 4 * chunksOf(schedule)) << schedule;
+    }
+  }
+}
+
+// Two stages of four layers of two nodes: of a stage's backward pass, what one layer makes is there at a time, but for what halved passes
+// leave for later.
+TEST(EveryScheduleEmitted, RecomputesLayerByLayer) {
+  TrainingBuilder builder(4);
+  ValueId made = builder.input("x");
+  for (int node = 0; node < 16; ++node) {
+    const std::string number = std::to_string(node);
+    made = node % 5 == 2 ? builder.stateful("h" + number, {made}) : builder.op("h" + number, {made, builder.parameter("w" + number)});
+  }
+  const TrainingGraph training = builder.finish({made});
+  for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
+    SCOPED_TRACE(schedule);
+    Plan plan = planOf(training, {schedule, 2, 4}, "layers");
+    plan.layers.clear();
+    for (int64_t layer = 0; layer < 8; ++layer) plan.layers.push_back({"", "", 2 * layer, layer == 7 ? 16 : 2 * layer + 1});
+    plan.stages[0].last_layer = 3;
+    plan.stages[1].first_layer = 4;
+    plan.stages[1].last_layer = 7;
+    const std::vector<RankProgram> ranks = emitPrograms(training, plan);
+    EXPECT_EQ(executePrograms(ranks, 2), executeDefinition(training, 2));
+    for (const RankProgram& rank : ranks) {
+      std::set<BufferId> again;
+      int runs = 0;
+      for (const Instruction& instruction : rank.program.instructions) {
+        if (instruction.kind == InstructionKind::kFree) again.erase(instruction.inputs[0]);
+        if (instruction.kind != InstructionKind::kRun) continue;
+        if (!rank.program.subgraphs[instruction.subgraph.index()].recomputation) continue;
+        EXPECT_TRUE(again.empty() || schedule == "zb-h1") << describeInstruction(rank.program, instruction);
+        again.insert(instruction.outputs.begin(), instruction.outputs.end());
+        ++runs;
+      }
+      EXPECT_TRUE(again.empty());
+      EXPECT_EQ(runs, 4 * 4);
     }
   }
 }

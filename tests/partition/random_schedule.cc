@@ -1,6 +1,7 @@
 #include "tests/partition/random_schedule.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace pipeshard {
 namespace {
@@ -52,9 +53,29 @@ Schedule randomSchedule(int stages, int ranks, int microbatches, std::mt19937& r
   return schedule;
 }
 
+void cutLayers(Plan& plan, const std::function<bool()>& cuts_behind) {
+  const std::vector<LayerPlan> layers = std::move(plan.layers);
+  plan.layers.clear();
+  for (StagePlan& stage : plan.stages) {
+    const int first = static_cast<int>(plan.layers.size());
+    for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+      LayerPlan part = layers[static_cast<size_t>(layer)];
+      const int64_t last = part.last;
+      for (part.last = part.first; part.last <= last; ++part.last) {
+        if (part.last < last && !cuts_behind()) continue;
+        plan.layers.push_back(part);
+        part.first = part.last + 1;
+      }
+    }
+    stage.first_layer = first;
+    stage.last_layer = static_cast<int>(plan.layers.size()) - 1;
+  }
+}
+
 void recomputeAtRandom(Plan& plan, std::mt19937& random) {
-  constexpr const char* kModes[] = {"never", "always", "except-last"};
-  for (StagePlan& stage : plan.stages) stage.recomputation = kModes[random() % 3];
+  constexpr const char* kModes[] = {"never", "always", "except-last", "layers", "layers"};
+  for (StagePlan& stage : plan.stages) stage.recomputation = kModes[random() % 5];
+  cutLayers(plan, [&] { return random() % 3 > 0; });
 }
 
 Schedule scheduleOf(const ScheduleOrders& orders, int microbatches) {

@@ -2,6 +2,7 @@
 // backward passes halved here and there.
 #pragma once
 
+#include <functional>
 #include <random>
 
 #include "ir/plan.h"
@@ -16,7 +17,10 @@ Schedule scheduleOf(const ScheduleOrders& orders, int microbatches);
 // verifySchedule.
 Schedule randomSchedule(int stages, int ranks, int microbatches, std::mt19937& random);
 
-// Some stages recompute always, some but for the last microbatch.
+// Cuts a plan's layers: behind every forward node for which `cuts_behind` says so.
+void cutLayers(Plan& plan, const std::function<bool()>& cuts_behind);
+
+// Some stages recompute always, some but for the last microbatch, some by layers, of which they get some more.
 void recomputeAtRandom(Plan& plan, std::mt19937& random);
 
 }  // namespace pipeshard

@@ -185,7 +185,7 @@ TEST(StageCosts, DoNotDependOnThreadsOrTheOrderOfQuestions) {
   const Cluster cluster = uniformCluster(2, 4);
   StageCostOptions options;
   options.methods = {"auto", "zero2", "megatron"};
-  options.recomputations = {"never", "always"};
+  options.recomputations = {"never", "always", "layers"};
   const ShardedStageCosts one(training, clustering, cluster, options);
   options.threads = 2;
   const ShardedStageCosts two(training, clustering, cluster, options);
@@ -217,7 +217,7 @@ TEST(StageCosts, OfAGivenWayAreThoseOfTheOption) {
   const Clustering clustering = blocksOf(training, 3, 1, 2);
   const Cluster cluster = uniformCluster(2, 4);
   StageCostOptions options;
-  options.recomputations = {"never", "always"};
+  options.recomputations = {"never", "always", "layers"};
   const ShardedStageCosts costs(training, clustering, cluster, options);
   for (const Submesh& submesh : someSubmeshes()) {
     for (const StageOption& option : costs.options(0, 1, submesh)) {
@@ -231,7 +231,7 @@ TEST(StageCosts, OfAGivenWayAreThoseOfTheOption) {
       EXPECT_EQ(parts.forward_ns + parts.backward_input_ns + parts.backward_weight_ns + parts.recomputation_ns, option.pass_ns);
       EXPECT_EQ(parts.update_ns + parts.synchronization_ns, option.step_ns);
       EXPECT_EQ(parts.weight_bytes + parts.gradient_bytes + parts.optimizer_bytes, option.fixed_bytes);
-      EXPECT_EQ(parts.recomputation_ns, config.recomputation == "always" ? parts.forward_ns : 0);
+      EXPECT_EQ(parts.recomputation_ns, config.recomputation == "never" ? 0 : parts.forward_ns);
     }
   }
   const StageOption* megatron = costs.optionFor(0, 2, {0, 1, 4}, {{2, 2}, "megatron:2,2", "never", 1});
@@ -242,7 +242,7 @@ TEST(StageCosts, OfAGivenWayAreThoseOfTheOption) {
   EXPECT_EQ(costs.config(megatron->config).method, "megatron:2,2");
   EXPECT_EQ(costs.optionFor(0, 2, {0, 1, 4}, {{2, 4}, "auto", "never", 0}), nullptr);
   EXPECT_EQ(costs.optionFor(0, 2, {0, 2, 4}, {{3, 3}, "auto", "never", 0}), nullptr);
-  EXPECT_ERROR((void)costs.optionFor(0, 2, {0, 1, 4}, {{4}, "auto", "sometimes", 0}), ErrorCode::kConfiguration, "never or always");
+  EXPECT_ERROR((void)costs.optionFor(0, 2, {0, 1, 4}, {{4}, "auto", "sometimes", 0}), ErrorCode::kConfiguration, "never, layers or always");
 }
 
 // Eight rows on eight devices can be cut along the batch, four cannot.
@@ -278,6 +278,28 @@ TEST(StageCosts, RecomputationKeepsWhatCrosses) {
   EXPECT_EQ(always->step_ns, never->step_ns);
   // One microbatch alone takes as much: it is all there when its backward pass begins.
   EXPECT_EQ(always->activation_bytes + always->transient_bytes, never->activation_bytes + never->transient_bytes);
+}
+
+// Recomputed layer by layer a stage keeps the stream between its layers, too, and holds besides what its largest layer does.
+TEST(StageCosts, RecomputationByLayersKeepsWhatLayersHandOn) {
+  const TrainingGraph training = gpt(6, 4);
+  const Clustering clustering = blocksOf(training, 6, 1, 2);
+  const Cluster cluster = uniformCluster(1, 4);
+  const ShardedStageCosts costs(training, clustering, cluster, {});
+  const Submesh submesh{0, 1, 2};
+  const auto option = [&](int first, int last, const std::string& recomputation) {
+    return *costs.optionFor(first, last, submesh, {{2}, "auto", recomputation, 0});
+  };
+  const int64_t stream = 8 * 64 * 256 * 4 / 2;
+  const StageOption one = option(2, 2, "always");
+  for (int last = 2; last <= 4; ++last) {
+    const StageOption always = option(2, last, "always"), layers = option(2, last, "layers");
+    EXPECT_EQ(layers.pass_ns, always.pass_ns);
+    EXPECT_EQ(layers.fixed_bytes, always.fixed_bytes);
+    EXPECT_EQ(layers.activation_bytes, (last - 1) * stream);
+    EXPECT_EQ(layers.transient_bytes, one.transient_bytes);
+    EXPECT_TRUE(last == 2 || layers.activation_bytes + layers.transient_bytes < always.activation_bytes + always.transient_bytes);
+  }
 }
 
 // A tied parameter: what two stages hold both, one stage holds once, and nothing is exchanged.

@@ -122,8 +122,8 @@ class Drawer {
   std::string recomputation(int stages) {
     const int kind = below(4);
     if (kind < 2) return "never";
-    if (kind == 2) return pick<std::string>({"always", "except-last"});
-    return std::to_string(below(stages)) + pick<std::string>({":always", ":except-last"});
+    if (kind == 2) return pick<std::string>({"always", "except-last", "layers"});
+    return std::to_string(below(stages)) + pick<std::string>({":always", ":except-last", ":layers"});
   }
 
   std::mt19937 random_;

@@ -99,6 +99,14 @@ TEST(Schedules, RecomputationChangesNotOneBit) {
   }
 }
 
+TEST(Schedules, RecomputationLayerByLayerChangesNotOneBit) {
+  for (const std::string schedule : {"1f1b", "gpipe", "interleaved", "zb-h1"}) {
+    for (const std::string model : {"gpt2", "resnet"}) {
+      expectEqualBits(model, 2, {"--recompute", "layers", "--layers", "12", "--schedule", schedule, "--microbatches", "4"});
+    }
+  }
+}
+
 TEST(Schedules, PipelineRanksMayHaveSeveralDevices) {
   const std::vector<std::string> stages = {"--stages", "uniform:4", "--microbatches", "4", "--schedule"};
   const auto with = [&](std::vector<std::string> more) {
@@ -107,6 +115,8 @@ TEST(Schedules, PipelineRanksMayHaveSeveralDevices) {
   };
   EXPECT_LE(validate("resnet", 4, with({"interleaved", "--recompute", "always"})).error, 1e-5);
   EXPECT_LE(validate("gpt2", 4, with({"dual-pipe-v", "--method", "auto", "--recompute", "always"})).error, 1e-5);
+  EXPECT_LE(validate("resnet", 4, with({"1f1b", "--layers", "12", "--recompute", "layers"})).error, 1e-5);
+  EXPECT_LE(validate("gpt2", 4, with({"interleaved", "--method", "auto", "--layers", "12", "--recompute", "layers"})).error, 1e-5);
   EXPECT_LE(validate("mlp", 4, with({"interleaved-zb", "--method", "zero3"})).error, 1e-5);
 }
 
@@ -137,7 +147,7 @@ TEST(Schedules, WhatCannotBeIsRefusedWithTheNumbersThatWouldDo) {
   expect({"--schedule", "interleaved:v=30"}, 78, "30 stages");
   expect({"--schedule", "dual-pipe-v", "--microbatches", "4"}, 78, "dual-pipe-v");
   expect({"--schedule", "nowhere/orders.csv"}, 66, "there is no file of this name");
-  expect({"--recompute", "sometimes"}, 64, "expected never, always or except-last");
+  expect({"--recompute", "sometimes"}, 64, "expected never, layers, always or except-last");
 }
 
 }  // namespace

@@ -1,0 +1,62 @@
+// Posted receives of shared memory: a thread of the rank copies their messages as they come, while the rank computes.
+//
+//   EarlyMessage message{.source = 0, .to = memory};
+//   receiver.post(message);        // from here on the mailbox from rank 0 belongs to the receiver
+//   ...                            // the caller computes
+//   receiver.withdraw(message);    // and from here on to the caller again, who takes what is missing (message.finished: nothing)
+//
+// The thread never waits for one message: it copies what is there, and sleeps on the rank's doorbell when nothing is. So it cannot fail.
+// What is wrong with a message (its size, its operation, a sender that has died in the middle of it) is found by the caller, who takes the
+// rest the usual way: with a deadline, and with an error that names the peer.
+//
+// Thread rules: post and withdraw by the thread that uses the endpoint. The receiver touches nothing of the endpoint but the receiving
+// side of mailboxes, its memory of peers' arenas (which is guarded) and the doorbell; both threads may sleep on that.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "transport/shared_endpoint.h"
+
+namespace pipeshard::shm {
+
+struct EarlyMessage {
+  int source;
+  std::span<std::byte> to;
+  size_t position = 0;    // so many bytes are there
+  bool finished = false;  // all of it is there, and the sender knows
+  bool refused = false;   // it is not what was expected
+};
+
+class EarlyReceiver {
+ public:
+  // The thread is started by the first post().
+  explicit EarlyReceiver(Endpoint& endpoint) : endpoint_(endpoint) {}
+  ~EarlyReceiver();
+  EarlyReceiver(const EarlyReceiver&) = delete;
+  EarlyReceiver& operator=(const EarlyReceiver&) = delete;
+
+  // The next point-to-point message from message.source. At most one per source; it stays where it is until withdrawn.
+  void post(EarlyMessage& message);
+  // The thread touches neither the message nor its memory any more. Waits while it copies.
+  void withdraw(EarlyMessage& message);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  void run();
+  bool copyAll();
+  bool copySome(EarlyMessage& message);
+  bool copyBlock(EarlyMessage& message, Mailbox& mailbox, const Descriptor& descriptor);
+
+  Endpoint& endpoint_;
+  std::mutex mutex_;  // guards all below, and the messages that are posted
+  std::condition_variable changed_;
+  std::vector<EarlyMessage*> posted_;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace pipeshard::shm
