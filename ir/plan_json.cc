@@ -342,10 +342,11 @@ Plan readPlan(const Json& document, JsonFaults& faults) {
   Plan plan;
   const JsonReader json(document, "plan.json");
   faults.attempt([&] {
-    json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
-                       "schedule", "layers", "stages"},
-                      {"notes", "profile", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes", "overlap_receives",
-                       "schedule_orders", "shardings", "strategies", "specs", "search", "alternatives", "reasons", "stage_costs"});
+    json.expectObject(
+        {"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches", "schedule",
+         "layers", "stages"},
+        {"notes", "profile", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes", "overlap_receives",
+         "schedule_orders", "shardings", "strategies", "specs", "search", "alternatives", "reasons", "stage_costs"});
   });
   readTraining(json, faults, plan);
   readSchedule(json, faults, plan);

@@ -10,8 +10,8 @@
 //   receive microbatch=3 peer=0 -> "h@3"                     run backward_input microbatch=0 "dy@0" ...
 //   run forward microbatch=3 "h@3" -> ...                    run forward microbatch=3 "h@3" -> ...
 //
-// (and so does that of "dy@0"). What a peer sends for one action is posted no earlier than where the rank waits for what it has sent for the
-// action before: a rank holds at most the messages of one action more for each peer that sends to it. Parameters and gradients, which
+// (and so does that of "dy@0"). What a peer sends for one action is posted no earlier than where the rank waits for what it has sent for
+// the action before: a rank holds at most the messages of one action more for each peer that sends to it. Parameters and gradients, which
 // travel once per step, are received where they were.
 //
 // No wait becomes longer: posting waits for nothing, and the wait for the message only moves to where the message is needed. Orders per
