@@ -96,7 +96,7 @@ def measure(pipeshard: pathlib.Path, folder: pathlib.Path, row: Row, steps: int,
     predicted, measured = [], []
     for _ in range(rounds):
         call(pipeshard, "profile", "--model", plan, "-o", profile)
-        call(pipeshard, "simulate", plan, "--profile", profile, "--json", report)
+        call(pipeshard, "simulate", plan, "--profile", profile, "--threads", 1, "--json", report)
         simulated = json.loads(report.read_text())
         predicted.append(simulated["makespan"] / 1e9)
         call(pipeshard, "run", plan, "--steps", steps, "--threads", 1, "--data", data, "--json", report)

@@ -24,31 +24,39 @@ int64_t BoundaryTransfers::cost(int layer, const Submesh& from, int from_boundar
     const auto known = known_.find(key);
     if (known != known_.end()) return known->second;
   }
-  const auto parts = [](const Submesh& submesh, int boundary) {
-    return boundaryParts(submesh.deviceCount()).at(static_cast<size_t>(boundary));
-  };
-  const int64_t cost = plan(layer, from, parts(from, from_boundary), to, parts(to, to_boundary));
+  const int64_t cost = plan(layer, from, from_boundary, to, to_boundary);
   const std::unique_lock lock(mutex_);
   return known_.try_emplace(key, cost).first->second;
 }
 
-int64_t BoundaryTransfers::plan(int layer, const Submesh& from, int from_parts, const Submesh& to, int to_parts) const {
+std::shared_ptr<const CrossMeshEnd> BoundaryTransfers::endOf(const CrossingValue& crossing, const Submesh& submesh, int boundary,
+                                                             bool is_sender) const {
+  const Shape& shape = training_.graph.shape(crossing.value);
+  const DataType type = training_.graph.dataType(crossing.value);
+  const EndKey key(shape, type, crossing.axis, classes_.shape(submesh), boundary, is_sender);
+  {
+    const std::shared_lock lock(mutex_);
+    const auto known = ends_.find(key);
+    if (known != ends_.end()) return known->second;
+  }
+  const int parts = boundaryParts(submesh.deviceCount()).at(static_cast<size_t>(boundary));
+  const LogicalMesh mesh = meshOfParts(submesh.deviceCount(), parts);
+  const ShardingSpec spec = boundarySpec(shape.size(), parts > 1 ? crossing.axis : -1, mesh, 1);
+  const CrossMeshSide side{mesh, spec, costModelOn(cluster_, devicesOf(submesh), mesh)};
+  auto end = std::make_shared<const CrossMeshEnd>(crossMeshEnd(shape, type, side, is_sender));
+  const std::unique_lock lock(mutex_);
+  return ends_.try_emplace(key, std::move(end)).first->second;
+}
+
+int64_t BoundaryTransfers::plan(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const {
   const std::vector<int> from_devices = devicesOf(from), to_devices = devicesOf(to);
-  const auto side = [&](const std::vector<int>& devices, int parts) {
-    const LogicalMesh mesh = meshOfParts(static_cast<int>(devices.size()), parts);
-    return CrossMeshSide{mesh, {}, costModelOn(cluster_, devices, mesh)};
-  };
-  CrossMeshSide early = side(from_devices, from_parts), late = side(to_devices, to_parts);
   const LinkCost there = linkBetween(cluster_, from_devices, to_devices), back = linkBetween(cluster_, to_devices, from_devices);
   int64_t total = 0;
   for (int number : pieces_.at_cut[static_cast<size_t>(layer)]) {
     const CrossingValue& crossing = pieces_.crossings[static_cast<size_t>(number)];
-    const Shape& shape = training_.graph.shape(crossing.value);
-    early.spec = boundarySpec(shape.size(), from_parts > 1 ? crossing.axis : -1, early.mesh, 1);
-    late.spec = boundarySpec(shape.size(), to_parts > 1 ? crossing.axis : -1, late.mesh, 1);
-    total += planCrossMesh(shape, training_.graph.dataType(crossing.value), crossing.gradient ? late : early,
-                           crossing.gradient ? early : late, crossing.gradient ? back : there)
-                 .cost_ns;
+    const auto early = endOf(crossing, from, from_boundary, !crossing.gradient);
+    const auto late = endOf(crossing, to, to_boundary, crossing.gradient);
+    total += crossing.gradient ? crossMeshCost(*late, *early, back) : crossMeshCost(*early, *late, there);
   }
   return total;
 }

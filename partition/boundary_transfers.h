@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <shared_mutex>
 #include <tuple>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "partition/layer_pieces.h"
 #include "partition/submesh_classes.h"
 #include "sharding/cost_model.h"
+#include "sharding/cross_mesh.h"
 
 namespace pipeshard {
 
@@ -28,7 +30,10 @@ class BoundaryTransfers {
 
  private:
   using Key = std::tuple<int, int, int, int, int>;
-  int64_t plan(int layer, const Submesh& from, int from_parts, const Submesh& to, int to_parts) const;
+  // Shape and type, batch axis, class of submesh, boundary, whether it sends.
+  using EndKey = std::tuple<Shape, DataType, int, int, int, bool>;
+  int64_t plan(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const;
+  std::shared_ptr<const CrossMeshEnd> endOf(const CrossingValue& crossing, const Submesh& submesh, int boundary, bool is_sender) const;
 
   const TrainingGraph& training_;
   const LayerPieces& pieces_;
@@ -37,6 +42,7 @@ class BoundaryTransfers {
   std::vector<int64_t> exchanges_;
   mutable std::shared_mutex mutex_;
   mutable std::map<Key, int64_t> known_;  // kind of cut, classes and boundaries on both sides
+  mutable std::map<EndKey, std::shared_ptr<const CrossMeshEnd>> ends_;
 };
 
 }  // namespace pipeshard

@@ -23,6 +23,7 @@ void Executor::startLane() {
 // The lane's error if it has failed; it came first, or follows from the same cause.
 void Executor::failStep(const Error& error) {
   awaits_lane_.store(false);
+  for (auto& receive : posted_receives_) receive.reset();  // nothing is written into the arena any more
   if (lane_ == nullptr) throw Error(error);
   const std::optional<Error> first = lane_->failure();
   background_->interrupt();

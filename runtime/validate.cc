@@ -95,6 +95,30 @@ class Comparison {
     }
   }
 
+  // The gradients that the model was exported with, of the first step; it may have them of parameters that are not trained here.
+  void compareImported(const StepDump& imported, const StepDump& reference) {
+    std::map<std::string, std::vector<double>> wants;
+    KindTotal total;
+    const std::vector<std::string> names = imported.names();
+    for (const Result& result : results_) {
+      const std::string name = dumpTensorName(result);
+      if (result.kind != Result::Kind::kGradient || std::find(names.begin(), names.end(), name) == names.end()) continue;
+      const std::vector<double>& want = wants[name] = read(imported, result);
+      total.squares += std::pow(norm(want), 2);
+      total.size += static_cast<int64_t>(want.size());
+    }
+    for (const Result& result : results_) {
+      const auto want = wants.find(dumpTensorName(result));
+      if (want == wants.end()) continue;
+      const std::vector<double> got = read(reference, result);
+      TensorComparison entry = describe(ComparedKind::kImportedGradient, result, 1);
+      entry.error = relativeError(got, want->second, std::sqrt(total.squares), total.size);
+      entry.largest_difference = got.size() == want->second.size() ? largestDifference(got, want->second) : kInfinity;
+      entry.bound = spec_.imported_bound;
+      report_.tensors.push_back(std::move(entry));
+    }
+  }
+
   // The planned job's update against the single-device update program on the planned job's own gradients. `update` holds the
   // parameters and states before the step, and afterwards those after it.
   void compareUpdate(int step, const StepDump& planned, UpdateOnly& update) {
@@ -202,6 +226,7 @@ std::string_view comparedKindName(ComparedKind kind) {
     case ComparedKind::kForwardState: return "forward state";
     case ComparedKind::kUpdatedParameter: return "updated parameter";
     case ComparedKind::kUpdatedState: return "updated state";
+    case ComparedKind::kImportedGradient: return "gradient in the file";
   }
   return "unknown";
 }
@@ -213,6 +238,7 @@ bool ValidationReport::passed() const {
 void setPromisedBounds(DataType precision, ValidateSpec& spec) {
   spec.bound = precision == DataType::kFloat64 ? 1e-11 : 1e-5;
   spec.update_bound = precision == DataType::kFloat64 ? 1e-12 : 1e-6;
+  spec.imported_bound = 10 * spec.bound;
 }
 
 double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm, int64_t all_wants_size) {
@@ -283,6 +309,14 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
   }
   report.reference = run(reference, "reference");
 
+  if (!spec.imported.empty()) {
+    progress("gradients of the file: starting");
+    JobSpec imported = spec.reference;
+    imported.plan_directory = spec.imported;
+    imported.steps = 1;
+    run(imported, "imported");
+  }
+
   Comparison comparison(spec, image.program.results, report);
   UpdateOnly update(std::move(image));  // holds the initial weights, as both jobs did before their first step
   for (int step = 1; step <= spec.planned.steps; ++step) {
@@ -291,6 +325,7 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
     const StepDump reference = StepDump::open(spec.work_directory + "/reference", step, 1);
     comparison.compareStep(step, planned, reference);
     comparison.compareUpdate(step, planned, update);
+    if (step == 1 && !spec.imported.empty()) comparison.compareImported(StepDump::open(spec.work_directory + "/imported", 1, 1), reference);
   }
   sortWorstFirst(report.tensors);
   return report;

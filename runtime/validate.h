@@ -36,6 +36,7 @@ enum class ComparedKind : uint8_t {
   kOptimizerState,    // likewise
   kForwardState,      // likewise (running statistics)
   kUpdatedParameter,  // on identical gradients: the change in this step, element by element (largestUpdateDifference)
+  kImportedGradient,  // the single device's, in the first step, against those that the model was exported with, by the measure
   kUpdatedState,      // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor * 1e-3)
 };
 std::string_view comparedKindName(ComparedKind kind);
@@ -70,8 +71,10 @@ struct ValidationReport {
 };
 
 struct ValidateSpec {
-  JobSpec planned;             // its dump settings are overridden
-  JobSpec reference;           // the single-device program of the same plan
+  JobSpec planned;       // its dump settings are overridden
+  JobSpec reference;     // the single-device program of the same plan
+  std::string imported;  // plan directory of the model's own gradients (tools/imported_gradients.h); "": it has none
+  double imported_bound = 1e-4;
   double bound = 1e-5;         // losses, gradients; parameters and states too unless `adaptive`
   double update_bound = 1e-6;  // element by element, on identical gradients
   bool adaptive = false;       // Adam, AdamW
@@ -79,7 +82,8 @@ struct ValidateSpec {
   std::string work_directory;  // for dumps; made and removed by the caller
 };
 
-// Bounds that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64.
+// Bounds that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64. Imported gradients, made by other operators in
+// another order, have ten times as much as ours.
 void setPromisedBounds(DataType precision, ValidateSpec& spec);
 
 // Runs both jobs and compares. A tensor that one side lacks is an Error(kInternal). Failures of a job are its errors.

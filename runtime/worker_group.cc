@@ -5,16 +5,16 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "runtime/executor.h"
 #include "runtime/trace_memory.h"
+#include "runtime/worker_threads.h"
 
 namespace pipeshard {
 
 WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec) : segments_(SharedSegments::create(static_cast<int>(spec.ranks.size()))) {
   const int workers = static_cast<int>(spec.ranks.size());
-  const int threads = spec.threads > 0 ? spec.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / workers);
+  const int threads = threadsPerWorker(spec.threads, workers);
   WorkerOptions options = spec.options;
   options.segments = segments_.describe();
   options.parent = ::getpid();

@@ -123,33 +123,14 @@ void chooseSenders(CrossMeshTransfer& transfer, const SenderGrid& grid, const st
   }
 }
 
-// A spec on the way, and what it costs to get there or on from there.
-struct Candidate {
-  ShardingSpec spec;
-  int64_t cost_ns = 0;
-};
-
-// All specs that are no partial sums, cheapest first, and of these the side's own. Cuts along axes of one device say nothing new.
-std::vector<Candidate> candidatesOf(const Shape& shape, DataType type, const CrossMeshSide& side, bool is_sender) {
-  std::vector<ShardingSpec> specs;
-  if (side.spec.partial.empty()) specs.push_back(side.spec);
-  const auto usesLoneDevice = [&](const ShardingSpec& spec) {
-    for (int axis = 0; axis < side.mesh.rank(); ++axis) {
-      if (side.mesh.axisSize(axis) == 1 && spec.uses(axis)) return true;
-    }
-    return false;
-  };
-  const auto space = SpecSpace::of(shape.size(), side.mesh.rank());
-  for (const ShardingSpec& spec : space->specs()) {
-    if (!spec.partial.empty() || spec == side.spec || usesLoneDevice(spec) || !specFault(spec, shape, side.mesh).empty()) continue;
-    specs.push_back(spec);
+// Into how many equal parts each axis is cut; empty: into unequal ones.
+std::vector<int64_t> equalParts(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh) {
+  std::vector<int64_t> parts(shape.size(), 1);
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    for (int mesh_axis : spec.axes[axis]) parts[axis] *= mesh.axisSize(mesh_axis);
+    if (shape[axis] == 0 || shape[axis] % parts[axis] != 0) return {};
   }
-  const std::vector<ShardingSpec> own{side.spec};
-  const std::vector<int64_t> costs = reshardingCosts(shape, type, is_sender ? own : specs, is_sender ? specs : own, side.mesh, side.model);
-  std::vector<Candidate> candidates;
-  for (size_t i = 0; i < specs.size(); ++i) candidates.push_back({specs[i], costs[i]});
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.cost_ns < b.cost_ns; });
-  return candidates;
+  return parts;
 }
 
 // No transfer of so many bytes in all, in any number of pieces, takes less.
@@ -168,12 +149,58 @@ int64_t leastTime(const LinkCost& link, int64_t bytes) {
 }
 
 // No transfer to this spec takes less: somebody receives the largest shard, and somebody sends his share of all.
-int64_t leastTransfer(const Shape& shape, int64_t element, const LogicalMesh& from_mesh, const LogicalMesh& to_mesh, const ShardingSpec& to,
-                      const LinkCost& between) {
+int64_t leastTransfer(const CrossMeshEnd& from, const CrossMeshEnd& to, const CrossMeshEnd::Candidate& received, const LinkCost& between) {
+  const int64_t element = byteCount(to.type, {});
+  const int64_t largest = largestShard(received.spec, to.shape, to.mesh);
   int64_t total = 0;
-  for (const Shard& shard : shardsOf(to, shape, to_mesh)) total += elementCount(shard.size) * element;
-  return std::max(leastTime(between, total / from_mesh.deviceCount()),
-                  leastTime(receivingSide(between), largestShard(to, shape, to_mesh) * element));
+  if (received.parts.empty()) {
+    for (const Shard& shard : shardsOf(received.spec, to.shape, to.mesh)) total += elementCount(shard.size) * element;
+  } else {
+    total = largest * to.mesh.deviceCount() * element;
+  }
+  return std::max(leastTime(between, total / from.mesh.deviceCount()), leastTime(receivingSide(between), largest * element));
+}
+
+// planTransfer's cost.
+int64_t transferCost(const CrossMeshEnd& from, const CrossMeshEnd::Candidate& sent, const CrossMeshEnd& to,
+                     const CrossMeshEnd::Candidate& received, const LinkCost& between) {
+  bool equal = sent.parts.size() == to.shape.size() && received.parts.size() == to.shape.size();
+  int64_t pieces = 1;  // of a receiver
+  int64_t parts = 1;   // of the sender
+  Shape box = to.shape;
+  for (size_t axis = 0; axis < box.size() && equal; ++axis) {
+    const int64_t a = sent.parts[axis], b = received.parts[axis];
+    equal = a % b == 0 || b % a == 0;
+    pieces *= std::max<int64_t>(1, a / b);
+    parts *= a;
+    box[axis] /= std::max(a, b);
+  }
+  if (!equal) return planTransfer(to.shape, to.type, from.mesh, sent.spec, to.mesh, received.spec, between).cost_ns;
+  const int64_t bytes = byteCount(to.type, box);
+  const int64_t of_part = pieces * to.mesh.deviceCount() / parts, holders = from.mesh.deviceCount() / parts;
+  return std::max((of_part + holders - 1) / holders * transferTime(between, bytes), pieces * transferTime(receivingSide(between), bytes));
+}
+
+struct Between {
+  size_t sent = 0;
+  size_t received = 0;
+  int64_t cost_ns = std::numeric_limits<int64_t>::max();
+};
+
+Between cheapestBetween(const CrossMeshEnd& from, const CrossMeshEnd& to, const LinkCost& between) {
+  Between best;
+  for (size_t r = 0; r < to.candidates.size(); ++r) {
+    const CrossMeshEnd::Candidate& received = to.candidates[r];
+    if (received.cost_ns >= best.cost_ns) break;
+    const int64_t least = received.cost_ns + leastTransfer(from, to, received, between);
+    for (size_t s = 0; s < from.candidates.size(); ++s) {
+      const CrossMeshEnd::Candidate& sent = from.candidates[s];
+      if (sent.cost_ns + least >= best.cost_ns) break;
+      const int64_t cost_ns = sent.cost_ns + transferCost(from, sent, to, received, between) + received.cost_ns;
+      if (cost_ns < best.cost_ns) best = {s, r, cost_ns};
+    }
+  }
+  return best;
 }
 
 }  // namespace
@@ -202,26 +229,48 @@ CrossMeshTransfer planTransfer(const Shape& shape, DataType type, const LogicalM
   return transfer;
 }
 
+// Of equal cost, the side's own spec is first. Cuts along axes of one device say nothing new.
+CrossMeshEnd crossMeshEnd(const Shape& shape, DataType type, const CrossMeshSide& side, bool is_sender) {
+  std::vector<ShardingSpec> specs;
+  if (side.spec.partial.empty()) specs.push_back(side.spec);
+  const auto usesLoneDevice = [&](const ShardingSpec& spec) {
+    for (int axis = 0; axis < side.mesh.rank(); ++axis) {
+      if (side.mesh.axisSize(axis) == 1 && spec.uses(axis)) return true;
+    }
+    return false;
+  };
+  const auto space = SpecSpace::of(shape.size(), side.mesh.rank());
+  for (const ShardingSpec& spec : space->specs()) {
+    if (!spec.partial.empty() || spec == side.spec || usesLoneDevice(spec) || !specFault(spec, shape, side.mesh).empty()) continue;
+    specs.push_back(spec);
+  }
+  const std::vector<ShardingSpec> own{side.spec};
+  const std::vector<int64_t> costs = reshardingCosts(shape, type, is_sender ? own : specs, is_sender ? specs : own, side.mesh, side.model);
+  CrossMeshEnd end{shape, type, side.mesh, {}};
+  for (size_t i = 0; i < specs.size(); ++i) end.candidates.push_back({specs[i], costs[i], equalParts(specs[i], shape, side.mesh)});
+  std::stable_sort(end.candidates.begin(), end.candidates.end(),
+                   [](const CrossMeshEnd::Candidate& a, const CrossMeshEnd::Candidate& b) { return a.cost_ns < b.cost_ns; });
+  return end;
+}
+
+int64_t crossMeshCost(const CrossMeshEnd& from, const CrossMeshEnd& to, const LinkCost& between) {
+  return cheapestBetween(from, to, between).cost_ns;
+}
+
 CrossMeshPlan planCrossMesh(const Shape& shape, DataType type, const CrossMeshSide& from, const CrossMeshSide& to,
                             const LinkCost& between) {
-  const std::vector<Candidate> senders = candidatesOf(shape, type, from, true);
-  const std::vector<Candidate> receivers = candidatesOf(shape, type, to, false);
-  const int64_t element = byteCount(type, {});
-  CrossMeshPlan best;
-  best.cost_ns = std::numeric_limits<int64_t>::max();
-  for (const Candidate& received : receivers) {
-    const int64_t least = received.cost_ns + leastTransfer(shape, element, from.mesh, to.mesh, received.spec, between);
-    for (const Candidate& sent : senders) {
-      if (sent.cost_ns + least >= best.cost_ns) break;
-      CrossMeshTransfer transfer = planTransfer(shape, type, from.mesh, sent.spec, to.mesh, received.spec, between);
-      const int64_t cost_ns = sent.cost_ns + transfer.cost_ns + received.cost_ns;
-      if (cost_ns >= best.cost_ns) continue;
-      best = {sent.spec, {}, std::move(transfer), received.spec, {}, cost_ns};
-    }
-  }
-  best.before = planResharding(shape, type, from.spec, best.sent, from.mesh, from.model);
-  best.after = planResharding(shape, type, best.received, to.spec, to.mesh, to.model);
-  return best;
+  const CrossMeshEnd senders = crossMeshEnd(shape, type, from, true), receivers = crossMeshEnd(shape, type, to, false);
+  const Between best = cheapestBetween(senders, receivers, between);
+  CrossMeshPlan plan;
+  plan.sent = senders.candidates[best.sent].spec;
+  plan.received = receivers.candidates[best.received].spec;
+  plan.before = planResharding(shape, type, from.spec, plan.sent, from.mesh, from.model);
+  plan.transfer = planTransfer(shape, type, from.mesh, plan.sent, to.mesh, plan.received, between);
+  plan.after = planResharding(shape, type, plan.received, to.spec, to.mesh, to.model);
+  plan.cost_ns = best.cost_ns;
+  PIPESHARD_CHECK(plan.before.cost_ns + plan.transfer.cost_ns + plan.after.cost_ns == plan.cost_ns, "the plan costs {} + {} + {}, not {}",
+                  plan.before.cost_ns, plan.transfer.cost_ns, plan.after.cost_ns, plan.cost_ns);
+  return plan;
 }
 
 std::vector<AxisRange> cutOut(const Shard& held, const Shard& box) {

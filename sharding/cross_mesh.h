@@ -66,6 +66,23 @@ struct CrossMeshSide {
 // `between`: of one device, to or from the other mesh.
 CrossMeshPlan planCrossMesh(const Shape& shape, DataType type, const CrossMeshSide& from, const CrossMeshSide& to, const LinkCost& between);
 
+// One side of many plans, asked once: the specs that a tensor may be sent from, or received in, cheapest first.
+struct CrossMeshEnd {
+  struct Candidate {
+    ShardingSpec spec;
+    int64_t cost_ns = 0;         // from the side's spec, or to it
+    std::vector<int64_t> parts;  // by axis, into how many equal parts it is cut; empty: some are unequal
+  };
+  Shape shape;
+  DataType type = DataType::kFloat32;
+  LogicalMesh mesh;
+  std::vector<Candidate> candidates;
+};
+CrossMeshEnd crossMeshEnd(const Shape& shape, DataType type, const CrossMeshSide& side, bool is_sender);
+// planCrossMesh's cost_ns of these sides. Where all parts of one side make up parts of the other it takes no time that grows with devices:
+// each receiver has equally many equal pieces, each part of the sender is asked for equally often, and its holders take turns.
+int64_t crossMeshCost(const CrossMeshEnd& from, const CrossMeshEnd& to, const LinkCost& between);
+
 // The transfer alone, of a tensor that is no partial sum on either side.
 CrossMeshTransfer planTransfer(const Shape& shape, DataType type, const LogicalMesh& from_mesh, const ShardingSpec& from,
                                const LogicalMesh& to_mesh, const ShardingSpec& to, const LinkCost& between);

@@ -78,6 +78,11 @@ struct InspectCommand {
                  axis != model.batch_axes.end() ? fmt::format(", batch on axis {}", axis->second) : "");
     }
     fmt::print("  loss {}\n", model.graph.value(model.loss).name);
+    if (model.imported) {
+      const ImportedBackward& backward = model.imported->backward;
+      fmt::print("  backward pass in the file: {} operators, {} gradients; it is made anew, validate compares the gradients\n",
+                 backward.operators, backward.gradients.size());
+    }
     fmt::print("parameters {} ({}), forward {}, activations {}\n\n", totals.parameters, formatBytes(totals.parameter_bytes),
                formatFlops(totals.flops), formatBytes(totals.activation_bytes));
     std::vector<std::vector<std::string>> rows = {{"operator", "nodes", "support"}};

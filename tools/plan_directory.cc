@@ -122,6 +122,9 @@ void writePrograms(const PlannedTraining& planned, const fs::path& directory) {
   for (const RankProgram& rank : planned.whole.ranks) programs.push_back(&rank.program);
   writeWeightFiles(programs, directory);
   writeWeightFiles({&planned.whole.reference.program}, directory / "reference");
+  if (!planned.imported) return;
+  writeRank(*planned.imported, directory / kImportedFolder / "ranks" / rankDirectoryName(0));
+  writeWeightFiles({&planned.imported->program}, directory / kImportedFolder);
 }
 
 void replaceDirectory(const fs::path& built, const fs::path& target) {

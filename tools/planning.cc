@@ -19,6 +19,7 @@
 #include "runtime/kernels/kernel.h"
 #include "sharding/rules/factor_rule.h"
 #include "tools/cluster_option.h"
+#include "tools/imported_gradients.h"
 #include "tools/memory_shortage.h"
 #include "tools/profile_store.h"
 #include "tools/stage_search.h"
@@ -144,12 +145,30 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
   plan.precision = parsePrecision(request.precision);
   plan.microbatches = model.microbatches;
   plan.bucket_bytes = request.bucket_bytes;
+  plan.overlap_receives = request.overlap_receives;
   plan.schedule = request.partition.schedule;
   plan.train = request.train;
   plan.freeze = request.freeze;
   plan.boundaries = request.partition.boundaries;
   plan.notes = model.notes;
   return plan;
+}
+
+// Which weights are trained, the loss, and a backward pass that the model may have been exported with. Returns the loss's name.
+std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
+  Graph whole;
+  if (raw.outputs.size() > 1) whole = raw;
+  ImportedBackward backward = takeBackward(raw);
+  overrideParameters(raw, request.train, request.freeze);
+  const LossSpec loss = parseLoss(request.loss);
+  const std::string name = raw.value(attachLoss(raw, loss)).name;
+  const ValueId in_file = findValue(whole, name);
+  if (backward.gradients.empty() || loss.kind != LossSpec::Kind::kModelOutput || !in_file.valid()) return name;
+  whole.outputs = {in_file};
+  for (const ImportedGradient& gradient : backward.gradients) whole.outputs.push_back(findValue(whole, gradient.output));
+  setPrecision(whole, parsePrecision(request.precision));
+  model.imported = std::make_shared<ImportedModel>(ImportedModel{std::move(whole), std::move(backward), name});
+  return name;
 }
 
 }  // namespace
@@ -165,9 +184,8 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages, 
     std::optional<FileShardings> file_shardings;
     const ShardingRequest& sharding = request.partition.sharding;
     if (sharding.method == "manual" && sharding.constraints.empty()) file_shardings = readFileShardings(raw, sharding.mesh);
-    overrideParameters(raw, request.train, request.freeze);
-    const std::string loss_name = raw.value(attachLoss(raw, parseLoss(request.loss))).name;
     ForwardModel model;
+    const std::string loss_name = readRoles(request, raw, model);
     model.file_shardings = std::move(file_shardings);
     model.source_types = setPrecision(raw, parsePrecision(request.precision)).source_types;
     model.dimensions = defaultDimensions(raw);
@@ -395,6 +413,8 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
                                : planWithinMemory(request, model, optimizer, options, progress, planned);
     if (planned.plan.last_batch > 0 && request.programs && !planned.last)
       planned.last = emitLastBatch(model, optimizer, batch, planned.plan);
+    if (request.programs)
+      planned.imported = importedGradients(model, planned.training, planned.whole.reference.program, planned.plan.notes);
   } catch (Error& error) {
     throw error.addContext(request.model_path);
   }
@@ -414,6 +434,7 @@ PlanRequest requestOf(const Plan& plan) {
   request.batch_dimension = plan.batch_dimension;
   request.microbatches = plan.microbatches;
   request.bucket_bytes = plan.bucket_bytes;
+  request.overlap_receives = plan.overlap_receives;
   return request;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ir/plan.h"
+#include "onnx_import/autodiff/imported_backward.h"
 #include "onnx_import/autodiff/training.h"
 #include "partition/partition.h"
 #include "sharding/training_family.h"
@@ -20,6 +21,13 @@ namespace pipeshard {
 
 // Called when a phase of the work begins ("reading the model").
 using ProgressCallback = std::function<void(const std::string&)>;
+
+// A model that was exported with its backward pass, as read, in the working precision.
+struct ImportedModel {
+  Graph graph;  // its outputs: the loss and the gradients
+  ImportedBackward backward;
+  std::string loss;
+};
 
 // The forward graph of the largest microbatch, as planning reads it.
 struct ForwardModel {
@@ -32,8 +40,9 @@ struct ForwardModel {
   int64_t microbatches = 1;
   // The same model prepared for so many rows of the batch. Made at first use, kept; the pointer stays valid.
   std::function<const Graph&(int64_t rows)> prepared;
-  std::map<std::string, DataType> source_types;  // of weights whose precision was changed
-  std::optional<FileShardings> file_shardings;   // with the method manual and no --shard
+  std::map<std::string, DataType> source_types;   // of weights whose precision was changed
+  std::shared_ptr<const ImportedModel> imported;  // null: a forward model
+  std::optional<FileShardings> file_shardings;    // with the method manual and no --shard
   std::vector<std::string> notes;
 };
 
@@ -51,6 +60,7 @@ struct PlannedTraining {
   TrainingGraph training;                       // of the largest microbatch
   StepPrograms whole;                           // no ranks: only a plan was asked for (PlanRequest::programs)
   std::optional<StepPrograms> last;             // of the shorter batch that ends an epoch
+  std::optional<RankProgram> imported;          // the gradients as the model was exported with (tools/imported_gradients.h)
   std::vector<StageCombinations> combinations;  // with --method exhaustive
 };
 
@@ -62,6 +72,9 @@ struct Interruption {
 
 // Throws JobInterrupted where a search was interrupted before it had found a plan.
 PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress, Interruption* interruption = nullptr);
+
+// In a plan directory, of a model that was exported with its backward pass: the program of its own gradients.
+inline constexpr const char* kImportedFolder = "imported";
 
 // The plan directory of the design (section 5), plus reference/: the single-device program that `validate` compares with, and
 // weights.json (runtime/weight_check.h) for both.

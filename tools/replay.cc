@@ -13,6 +13,7 @@
 #include "ir/faults.h"
 #include "partition/check_plan.h"
 #include "partition/layers.h"
+#include "tools/imported_gradients.h"
 #include "tools/memory_shortage.h"
 #include "tools/report_files.h"
 #include "tools/step_programs.h"
@@ -135,6 +136,8 @@ PlannedTraining replayPlan(const Plan& plan, const ProgressCallback& progress) {
   fillNumbers(planned.training, planned.plan);
   progress("writing the programs of the ranks");
   emitAll(replayed, planned);
+  std::vector<std::string> noted;  // the plan has its notes
+  planned.imported = importedGradients(replayed.model, planned.training, planned.whole.reference.program, noted);
   return planned;
 }
 

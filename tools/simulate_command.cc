@@ -160,6 +160,9 @@ CommandFunction addSimulateCommand(CLI::App& app) {
                   "Take durations from a trace of `run --trace`, of this plan or one with the same stages")
       ->type_name("TRACE")
       ->group(kPlan);
+  sub->add_option("--threads", command->plan.threads, "Threads per worker, on which its memory depends (default: as `run` has them here)")
+      ->check(positiveWhole(4096))
+      ->group(kPlan);
   sub->add_flag("--eager", command->plan.eager, "Messages travel before they are wanted, as over a network (default: as in shared memory)")
       ->group(kPlan);
   const auto contention = [command](int64_t) { command->bare.no_contention = command->plan.no_contention = true; };

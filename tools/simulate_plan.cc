@@ -8,8 +8,10 @@
 #include <fmt/ranges.h>
 
 #include "ir/error.h"
+#include "ir/trace_breakdown.h"
 #include "partition/program_simulation.h"
 #include "runtime/executor.h"
+#include "runtime/worker_threads.h"
 #include "tools/console.h"
 #include "tools/measured_costs.h"
 #include "tools/planning.h"
@@ -43,6 +45,12 @@ CostModel modelOf(const PlanSimulationRequest& request, const Plan& plan, const 
   return model;
 }
 
+// Of `ranks`, how many are on the rank's node.
+int ranksBeside(const Cluster& cluster, int rank, int ranks) {
+  const int node = cluster.nodeOf(rank);
+  return std::min(ranks - cluster.firstDeviceOf(node), cluster.nodes[static_cast<size_t>(node)].devices);
+}
+
 SimulatedPlan run(const PlanSimulationRequest& request) {
   SimulatedPlan result;
   result.plan = readPlanDirectory(request.directory);
@@ -67,6 +75,7 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
     const std::filesystem::path folder = std::filesystem::path(request.directory) / "ranks" / rankDirectoryName(rank);
     RankImage image = loadRank(folder.string());
     ranks = image.program.world_size;
+    const WorkerThreads threads(threadsPerWorker(request.threads, ranksBeside(result.plan.cluster, rank, ranks)));
     const Executor executor(image, {});  // plans the memory; nothing is allocated
     result.arena_bytes.push_back(executor.memory().total_bytes);
     result.constant_bytes.push_back(executor.constantBytes());
@@ -179,11 +188,8 @@ nlohmann::ordered_json jsonOf(const SimulatedPlan& simulated, const ScheduleOrde
   json["communicator_bytes"] = nlohmann::ordered_json::array();
   const Cluster& cluster = simulated.plan.cluster;
   const auto ranks = static_cast<int>(simulated.programs.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    const int first = cluster.firstDeviceOf(cluster.nodeOf(rank));
-    const int here = std::min(ranks - first, cluster.nodes[static_cast<size_t>(cluster.nodeOf(rank))].devices);
-    json["communicator_bytes"].push_back(SharedSegments::communicatorBytes(here));
-  }
+  for (int rank = 0; rank < ranks; ++rank)
+    json["communicator_bytes"].push_back(SharedSegments::communicatorBytes(ranksBeside(cluster, rank, ranks)));
   for (const std::vector<Action>& order : orders) {
     json["peak_activations"].push_back(peakActivationsOf(order));
     nlohmann::ordered_json texts = nlohmann::ordered_json::array();
@@ -195,16 +201,14 @@ nlohmann::ordered_json jsonOf(const SimulatedPlan& simulated, const ScheduleOrde
 
 std::vector<std::vector<std::string>> tableOf(const SimulatedPlan& simulated, const ScheduleOrders& orders) {
   const ProgramSimulation& simulation = simulated.simulation;
-  std::vector<std::vector<std::string>> table = {{"rank", "busy", "idle", "waiting", "span", "peak activations", "peak memory"}};
-  std::vector<Ticks> waiting(simulated.programs.size());
-  for (const TraceEvent& event : simulation.trace.events) {
-    const bool met = event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective;
-    if (met && !event.background) waiting[static_cast<size_t>(event.rank)] += event.arrived_ns - event.start_ns;
-  }
+  std::vector<std::vector<std::string>> table = {
+      {"rank", "busy", "idle", "waiting", "transfer", "beside", "span", "peak activations", "peak memory"}};
+  const TraceBreakdown parts = breakDown(simulation.trace);
   const std::vector<Ticks> idle = simulation.idlePerRank();
   for (size_t rank = 0; rank < simulated.programs.size(); ++rank) {
     table.push_back({simulation.trace.rank_names[rank], formatNanoseconds(simulation.busy[rank]), formatNanoseconds(idle[rank]),
-                     formatNanoseconds(waiting[rank]), formatNanoseconds(simulation.span[rank]),
+                     formatNanoseconds(parts.ranks[rank].waiting), formatNanoseconds(parts.ranks[rank].transfer),
+                     formatNanoseconds(parts.ranks[rank].hidden), formatNanoseconds(simulation.span[rank]),
                      fmt::format("{:g}", peakActivationsOf(orders[rank])), formatBytes(simulation.peak_memory[rank])});
   }
   return table;

@@ -83,8 +83,9 @@ std::string stepText(int step, int update) { return update < 0 ? std::to_string(
 std::string worstTable(const ValidationReport& report, size_t most) {
   std::vector<std::vector<std::string>> rows = {
       {"compared", "tensors", "worst error", "bound", "verdict", "largest |difference|", "worst tensor"}};
-  for (ComparedKind kind : {ComparedKind::kLoss, ComparedKind::kGradient, ComparedKind::kParameter, ComparedKind::kOptimizerState,
-                            ComparedKind::kForwardState, ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState}) {
+  for (ComparedKind kind :
+       {ComparedKind::kLoss, ComparedKind::kGradient, ComparedKind::kParameter, ComparedKind::kOptimizerState, ComparedKind::kForwardState,
+        ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState, ComparedKind::kImportedGradient}) {
     const TensorComparison* worst = nullptr;
     size_t count = 0;
     double largest_difference = 0;
@@ -196,7 +197,7 @@ struct ValidateCommand {
   ValidateSpec makeSpec(const Plan& plan, const std::string& plan_directory, const std::string& work) const {
     ValidateSpec spec;
     setPromisedBounds(plan.precision, spec);
-    if (boundGiven()) spec.bound = bound;
+    if (boundGiven()) spec.bound = spec.imported_bound = bound;
     spec.adaptive = plan.optimizer.starts_with("adam");
     spec.same_start = std::any_of(plan.stages.begin(), plan.stages.end(),
                                   [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1 || stage.sharding.has_value(); });
@@ -212,6 +213,8 @@ struct ValidateCommand {
     spec.reference = spec.planned;
     spec.planned.plan_directory = plan_directory;
     spec.reference.plan_directory = plan_directory + "/reference";
+    const fs::path imported = fs::path(plan_directory) / kImportedFolder;
+    if (fs::exists(imported)) spec.imported = imported.string();
     return spec;
   }
 

@@ -22,6 +22,30 @@ class Handle : public SendHandle {
   size_t bytes_;
 };
 
+class EarlyReceive : public ReceiveHandle {
+ public:
+  EarlyReceive(mesh::Mesh& mesh, int peer, std::span<std::byte> data) : mesh_(mesh), peer_(peer), data_(data) { mesh_.expect(peer, data); }
+  ~EarlyReceive() override {
+    if (!awaited_) mesh_.giveUp(peer_);
+  }
+
+  void wait() override {
+    mesh_.waitedTime().beginOperation();
+    auto incoming = mesh_.take(mesh::Channel::kPointToPoint, data_, {Operation::kSend, "waits for", peer_, data_.size(), {&peer_, 1}});
+    waited_ = mesh_.waitedTime().get();
+    awaited_ = true;
+    mesh_.finish(incoming);
+  }
+  std::chrono::nanoseconds waited() const override { return waited_; }
+
+ private:
+  mesh::Mesh& mesh_;
+  int peer_;
+  std::span<std::byte> data_;
+  bool awaited_ = false;
+  std::chrono::nanoseconds waited_{};
+};
+
 class GlooCommunicator : public Communicator {
  public:
   GlooCommunicator(const GlooOptions& options, RendezvousStore& store) : mesh_(options, store) {}
@@ -40,6 +64,10 @@ class GlooCommunicator : public Communicator {
     mesh_.waitedTime().beginOperation();
     auto incoming = mesh_.take(mesh::Channel::kPointToPoint, data, {Operation::kSend, "waits for", peer, data.size(), {&peer, 1}});
     mesh_.finish(incoming);
+  }
+
+  std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data) override {
+    return std::make_unique<EarlyReceive>(mesh_, peer, data);
   }
 
   void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {

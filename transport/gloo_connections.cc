@@ -253,6 +253,7 @@ void Mesh::handle(Peer& peer, const Header& header, std::vector<std::byte> paylo
     case Kind::kMessage:
     case Kind::kAnnounce:
       peer.inbox[c].push_back({header.operation, header.bytes, header.kind == Kind::kMessage, std::move(payload)});
+      beginExpected(peer);
       break;
     case Kind::kFarewell:
       sendSmall(peer, {.kind = Kind::kCounts, .channel = Channel::kPointToPoint, .operation = Operation::kSend, .bytes = 0}, {});

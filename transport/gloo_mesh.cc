@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "transport/gloo_peer.h"
 
@@ -89,6 +90,15 @@ Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& wai
   Lock lock(mutex_);
   const auto has_come = [&] { return !inbox.empty(); };
   waited_.during(has_come, [&] { await(lock, waiting, has_come); });
+  Expected expected;
+  if (channel == Channel::kPointToPoint && !peer.expected.empty()) {
+    expected = std::move(peer.expected.front());
+    peer.expected.pop_front();
+    if (expected.to.data() != to.data()) {
+      breakWith(ErrorCode::kInternal,
+                fmt::format("rank {} receives from rank {} before it has waited for its posted receive", rank_, peer.rank));
+    }
+  }
   const Arrival arrival = std::move(inbox.front());
   inbox.pop_front();
   if (arrival.operation != waiting.operation) {
@@ -99,20 +109,64 @@ Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& wai
     breakWith(ErrorCode::kInternal, fmt::format("rank {} gives {} bytes to a {} where rank {} expects {} bytes", waiting.peer,
                                                 arrival.bytes, operationName(waiting.operation), rank_, to.size()));
   }
+  if (expected.begun) return {channel, waiting, std::move(expected.buffer)};
   lock.unlock();
   if (arrival.eager) {
     if (!to.empty()) std::memcpy(to.data(), arrival.payload.data(), to.size());
     return {channel, waiting, nullptr};
   }
-  Incoming incoming{channel, waiting, context_->createUnboundBuffer(to.data(), to.size())};
   try {
-    forPieces(to.size(), [&](size_t begin, size_t bytes) { incoming.buffer->recv(waiting.peer, slotOf(channel), begin, bytes); });
+    return {channel, waiting, postPieces(channel, waiting.peer, to)};
   } catch (const std::exception& error) {
     lock.lock();
     noteLost(peer, error.what());
     breakLost(waiting, peer);
   }
-  return incoming;
+}
+
+std::unique_ptr<Buffer> Mesh::postPieces(Channel channel, int peer, std::span<std::byte> to) {
+  std::unique_ptr<Buffer> buffer = context_->createUnboundBuffer(to.data(), to.size());
+  forPieces(to.size(), [&](size_t begin, size_t bytes) { buffer->recv(peer, slotOf(channel), begin, bytes); });
+  return buffer;
+}
+
+void Mesh::expect(int from, std::span<std::byte> to) {
+  checkPeer(from);
+  Peer& peer = *peers_[static_cast<size_t>(from)];
+  const Lock lock(mutex_);
+  peer.expected.emplace_back().to = to;
+  beginExpected(peer);
+}
+
+// With the mutex held. By the thread that posts the receive, or by the peer's. In order: so are the pieces of large messages.
+void Mesh::beginExpected(Peer& peer) {
+  const auto& inbox = peer.inbox[static_cast<size_t>(Channel::kPointToPoint)];
+  for (size_t i = 0; i < std::min(inbox.size(), peer.expected.size()); ++i) {
+    if (!peer.expected[i].begun && !begin(peer.rank, inbox[i], peer.expected[i])) return;
+  }
+}
+
+bool Mesh::begin(int peer, const Arrival& arrival, Expected& expected) {
+  if (arrival.operation != Operation::kSend || arrival.bytes != expected.to.size()) return false;
+  if (arrival.eager) {
+    if (arrival.bytes > 0) std::memcpy(expected.to.data(), arrival.payload.data(), arrival.bytes);
+  } else {
+    try {
+      expected.buffer = postPieces(Channel::kPointToPoint, peer, expected.to);
+    } catch (const std::exception&) {
+      return false;  // The connection is broken: take() tries again, and says so.
+    }
+  }
+  expected.begun = true;
+  return true;
+}
+
+void Mesh::giveUp(int from) {
+  const Lock lock(mutex_);
+  const auto& peer = peers_[static_cast<size_t>(from)];
+  if (!peer || peer->expected.empty()) return;
+  peer->expected.clear();
+  if (!broken_) broken_.emplace(ErrorCode::kInternal, fmt::format("rank {} gave up a posted receive from rank {}", rank_, from));
 }
 
 void Mesh::finish(Incoming& incoming) {
@@ -213,6 +267,7 @@ void Mesh::breakWith(ErrorCode code, std::string message) {
   sayFarewell();
   for (const auto& peer : peers_) {
     if (!peer) continue;
+    peer->expected.clear();
     for (auto& outstanding : peer->outstanding) {
       for (Posted& posted : outstanding) posted.buffer.reset();
     }

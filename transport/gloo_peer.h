@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -62,6 +63,13 @@ struct Posted {
   size_t eager_bytes;
 };
 
+// A receive that was posted before its message.
+struct Expected {
+  std::span<std::byte> to;
+  bool begun = false;              // the message is in the inbox, and its bytes are there or on their way
+  std::unique_ptr<Buffer> buffer;  // of a large one that has begun
+};
+
 enum class Contact { kConnecting, kOpen, kEnded, kLost };
 
 struct Peer {
@@ -84,6 +92,7 @@ struct Peer {
   std::deque<Small> sent;  // small messages that may not have arrived
   uint64_t sent_arrived = 0;
   std::array<std::deque<Arrival>, kChannels> inbox;
+  std::deque<Expected> expected;  // of the next point-to-point messages
   std::array<uint64_t, kChannels> taken = {};
   std::array<std::deque<Posted>, kChannels> outstanding;
   std::array<uint64_t, kChannels> posted = {};

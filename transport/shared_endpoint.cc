@@ -76,6 +76,11 @@ void Endpoint::interrupt() {
   ring(view_.rank(rank_));
 }
 
+void Endpoint::giveUp(int peer) {
+  if (!broken_)
+    broken_.emplace(ErrorCode::kInternal, fmt::format("rank {} gave up a posted receive from rank {}", name(rank_), name(peer)));
+}
+
 std::span<std::byte> Endpoint::createArena(size_t bytes) {
   checkUsable(rank_);
   if (arena_) breakWith(ErrorCode::kInternal, fmt::format("rank {} creates its arena twice", name(rank_)));
@@ -161,17 +166,21 @@ bool Endpoint::pushFront(Channel channel, int peer, Outgoing& message) {
   return true;
 }
 
-const std::byte* Endpoint::peerArena(int peer, uint64_t offset, size_t bytes) {
+const std::byte* Endpoint::findPeerArena(int peer, uint64_t offset, size_t bytes) {
+  const std::lock_guard lock(peer_arenas_mutex_);
   Mapping& mapping = peer_arenas_[static_cast<size_t>(peer)];
   if (mapping.bytes() == 0) {
     const size_t announced = view_.rank(peer).arena_bytes.load(std::memory_order_acquire);
     mapping = Mapping::map(segments_->arenaDescriptor(peer), announced, false, fmt::format("the arena of rank {}", name(peer)));
   }
-  if (offset > mapping.bytes() || bytes > mapping.bytes() - offset) {
-    breakWith(ErrorCode::kInternal,
-              fmt::format("rank {} announces bytes {} to {} of an arena of {} bytes", name(peer), offset, offset + bytes, mapping.bytes()));
-  }
+  if (offset > mapping.bytes() || bytes > mapping.bytes() - offset) return nullptr;
   return mapping.data() + offset;
+}
+
+const std::byte* Endpoint::peerArena(int peer, uint64_t offset, size_t bytes) {
+  if (const std::byte* found = findPeerArena(peer, offset, bytes)) return found;
+  breakWith(ErrorCode::kInternal, fmt::format("rank {} announces bytes {} to {} of an arena of {} bytes", name(peer), offset,
+                                              offset + bytes, view_.rank(peer).arena_bytes.load(std::memory_order_acquire)));
 }
 
 std::string Endpoint::describeWait(const Waiting& waiting) const {
@@ -215,7 +224,6 @@ void Endpoint::checkUsable(int peer) const {
 }
 
 void Endpoint::breakWith(ErrorCode code, std::string message) {
-  view_.rank(rank_).sleeping.store(0, std::memory_order_relaxed);
   broken_.emplace(code, std::move(message));
   throw *broken_;
 }

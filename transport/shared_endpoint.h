@@ -5,13 +5,15 @@
 // later wait of this rank, whomever that wait is for. So a rank that waits never holds up a rank that waits for it, and no
 // order of asynchronous sends can deadlock by itself.
 //
-// Thread rules: one thread at a time, but interrupt(). Errors: every failure breaks the endpoint; later calls repeat the first error.
+// Thread rules: one thread at a time, but interrupt(); beside it the thread of an EarlyReceiver (transport/early_receiver.h). Errors: every
+// failure breaks the endpoint; later calls repeat the first error.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -73,6 +75,9 @@ class Endpoint {
   // Any thread: ends this and all later waits.
   void interrupt();
 
+  // A posted receive from `peer` is given up: nothing can be received in order any more, so the endpoint is broken.
+  void giveUp(int peer);
+
   WaitedTime& waitedTime() { return waited_; }
   const WaitedTime& waitedTime() const { return waited_; }
 
@@ -82,6 +87,7 @@ class Endpoint {
 
  private:
   friend class IncomingMessage;
+  friend class EarlyReceiver;
 
   struct Outgoing {
     const std::byte* data;
@@ -104,6 +110,8 @@ class Endpoint {
   void pump(Channel channel, int peer);
   bool pushFront(Channel channel, int peer, Outgoing& message);
   std::optional<uint64_t> arenaOffset(std::span<const std::byte> data) const;
+  // nullptr when the arena ends before these bytes do. Any thread.
+  const std::byte* findPeerArena(int peer, uint64_t offset, size_t bytes);
   const std::byte* peerArena(int peer, uint64_t offset, size_t bytes);
   // A member that is dead, or the peer when it has closed its communicator: nothing comes from it that is not there now.
   std::optional<int> findLost(const Waiting& waiting) const;
@@ -124,7 +132,8 @@ class Endpoint {
   std::chrono::milliseconds timeout_;
   std::chrono::nanoseconds spin_;
   std::shared_ptr<Mapping> arena_;  // null until it is made
-  std::vector<Mapping> peer_arenas_;
+  std::mutex peer_arenas_mutex_;
+  std::vector<Mapping> peer_arenas_;  // guarded; mapped when first needed
   std::vector<OutBox> out_[kChannels];
   std::vector<std::pair<Channel, int>> active_;  // boxes with a queue
   std::vector<int> names_;
@@ -147,6 +156,8 @@ class IncomingMessage {
   void advance(size_t bytes);
   // All is read: tells the sender.
   void finish();
+  // So many bytes, whole blocks of them, have been taken before.
+  void resume(size_t position) { position_ = position; }
   // view, copy, advance to the end, finish.
   void copyTo(std::byte* destination);
 
@@ -173,15 +184,12 @@ void Endpoint::await(const Waiting& waiting, Ready&& ready) {
     progress();
   } while (Clock::now() - start < spin_);
   RankState& self = view_.rank(rank_);
+  const Sleeper sleeper(self);
   while (true) {
-    self.sleeping.store(1, std::memory_order_seq_cst);
     const uint32_t bell = self.doorbell.load(std::memory_order_seq_cst);
     const std::optional<int> lost = findLost(waiting);  // before ready(): the last words of a lost rank still count
     progress();
-    if (ready()) {
-      self.sleeping.store(0, std::memory_order_relaxed);
-      return;
-    }
+    if (ready()) return;
     if (lost) breakLost(waiting, *lost);
     if (interrupted_.load(std::memory_order_seq_cst)) breakInterrupted(waiting);
     sleepOn(self, bell, checkDeadline(waiting, start));

@@ -21,9 +21,13 @@
 // while another process reads it.
 //
 // Sleeping: each rank has one doorbell (a futex word). Whoever changes a counter that rank r may wait for adds one to r's
-// doorbell and, if r's `sleeping` is set, wakes it. A waiter sets `sleeping`, reads the doorbell, looks at its condition,
+// doorbell and, if r's `sleeping` is not zero, wakes it. A waiter adds one to `sleeping`, reads the doorbell, looks at its condition,
 // and sleeps only while the doorbell still has the value that it read. All of these are sequentially consistent: either
-// the waiter's look comes after the change, or the change's ring finds the doorbell read and `sleeping` set.
+// the waiter's look comes after the change, or the change's ring finds the doorbell read and `sleeping` counted. Two threads of a rank
+// may sleep at a time (transport/early_receiver.h): a ring wakes both.
+//
+// A mailbox's receiving side (`completed`, `released`) is one thread's at a time: the rank's own, or, from a posted receive until it is
+// withdrawn, its early receiver's. The mutex by which it changes hands orders what they do to it.
 #pragma once
 
 #include <atomic>
@@ -65,7 +69,7 @@ struct ControlHeader {
 
 struct alignas(kLine) RankState {
   std::atomic<uint32_t> doorbell;
-  std::atomic<uint32_t> sleeping;
+  std::atomic<uint32_t> sleeping;             // how many of its threads
   alignas(kLine) std::atomic<uint32_t> dead;  // set by the launcher
   std::atomic<uint32_t> life;                 // Life; written by the rank
   std::atomic<uint64_t> arena_bytes;          // written by the rank before the first message out of its arena

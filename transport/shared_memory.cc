@@ -1,5 +1,6 @@
 #include "transport/shared_memory.h"
 
+#include "transport/early_receiver.h"
 #include "transport/operation.h"
 #include "transport/shared_collectives.h"
 #include "transport/shared_endpoint.h"
@@ -29,6 +30,44 @@ class Handle : public SendHandle {
   size_t bytes_;
 };
 
+class EarlyReceive : public ReceiveHandle {
+ public:
+  EarlyReceive(shm::Endpoint& endpoint, shm::EarlyReceiver& receiver, int peer, std::span<std::byte> data)
+      : endpoint_(endpoint), receiver_(receiver), message_{.source = peer, .to = data} {
+    receiver_.post(message_);
+  }
+  ~EarlyReceive() override {
+    if (awaited_) return;
+    receiver_.release(message_);
+    endpoint_.giveUp(message_.source);
+  }
+
+  void wait() override {
+    receiver_.takeOver(message_);
+    if (!message_.finished) takeRest();
+    receiver_.release(message_);
+    awaited_ = true;
+  }
+  std::chrono::nanoseconds waited() const override { return waited_; }
+
+ private:
+  void takeRest() {
+    endpoint_.checkUsable(message_.source);
+    endpoint_.waitedTime().beginOperation();
+    shm::IncomingMessage rest(endpoint_, shm::Channel::kPointToPoint, message_.source, shm::Operation::kSend, message_.to.size(),
+                              {&message_.source, 1});
+    rest.resume(message_.position);
+    waited_ = endpoint_.waitedTime().get();
+    rest.copyTo(message_.to.data());
+  }
+
+  shm::Endpoint& endpoint_;
+  shm::EarlyReceiver& receiver_;
+  shm::EarlyMessage message_;
+  bool awaited_ = false;
+  std::chrono::nanoseconds waited_{};
+};
+
 class Implementation : public SharedMemoryCommunicator {
  public:
   Implementation(SharedSegments segments, std::shared_ptr<shm::Mapping> control, int rank, std::chrono::milliseconds timeout,
@@ -53,9 +92,18 @@ class Implementation : public SharedMemoryCommunicator {
 
   void receive(int peer, std::span<std::byte> data) override {
     endpoint_.checkUsable(peer);
+    if (receiver_.expects(peer)) {
+      endpoint_.breakWith(ErrorCode::kInternal,
+                          fmt::format("rank {} receives from rank {} before it has waited for its posted receive", rank(), peer));
+    }
     endpoint_.waitedTime().beginOperation();
     shm::IncomingMessage message(endpoint_, shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data.size(), {&peer, 1});
     message.copyTo(data.data());
+  }
+
+  std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data) override {
+    endpoint_.checkUsable(peer);
+    return std::make_unique<EarlyReceive>(endpoint_, receiver_, peer, data);
   }
 
   void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
@@ -96,6 +144,7 @@ class Implementation : public SharedMemoryCommunicator {
   }
 
   shm::Endpoint endpoint_;
+  shm::EarlyReceiver receiver_{endpoint_};  // gone before the endpoint
 };
 
 }  // namespace

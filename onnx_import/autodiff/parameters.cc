@@ -184,7 +184,7 @@ std::vector<std::string> parameterNotes(const Graph& graph) {
     }
   }
   std::vector<std::string> notes;
-  if (!frozen.empty()) notes.push_back(fmt::format("not trained (--freeze): {}", listNames(frozen)));
+  if (!frozen.empty()) notes.push_back(fmt::format("not trained (--freeze, or no gradient in the file): {}", listNames(frozen)));
   if (!constants.empty())
     notes.push_back(fmt::format("taken for constants, not trained: {} (--train NAME_REGEX trains them)", listNames(constants)));
   if (!single.empty())

@@ -230,6 +230,26 @@ TEST_F(SimulatedPlan, ShardedStagesMeetInTheirCollectives) {
   EXPECT_GT(collectives, 100);
 }
 
+// The workspace of some convolutions grows with the threads that they are made for.
+TEST(SimulateCommand, ForeseesTheArenasThatRunAllocates) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("resnet.plan");
+  const CommandResult planned = runPipeshard({"plan", "examples/resnet.onnx", "--dim", "batch=32", "--microbatches", "4", "--cluster",
+                                              "1x2", "--stages", "uniform:2", "--schedule", "1f1b", "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  for (const std::string threads : {"1", "2"}) {
+    const json foreseen = jsonOf(plan + " --threads " + threads);
+    const CommandResult ran = runPipeshard({"run", plan, "--steps", "1", "--threads", threads, "--json", folder.file("run.json")});
+    ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+    const json ranks = json::parse(readFile(folder.file("run.json"))).at("ranks");
+    ASSERT_EQ(ranks.size(), 2U);
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      EXPECT_EQ(foreseen.at("arena_bytes").at(rank), ranks.at(rank).at("arena_bytes")) << "rank " << rank << ", threads " << threads;
+      EXPECT_EQ(foreseen.at("communicator_bytes").at(rank), ranks.at(rank).at("communicator_bytes"));
+    }
+  }
+}
+
 void expectRefused(const std::string& options, int code, const std::string& message) {
   const CommandResult result = simulated(options);
   EXPECT_EQ(result.exit_code, code) << options;

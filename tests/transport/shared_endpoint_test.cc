@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "transport/early_receiver.h"
 #include "transport/shared_collectives.h"
 
 namespace pipeshard::shm {
@@ -61,6 +62,38 @@ TEST(SharedEndpoint, MessagesBetweenThreadsAreOrderedByTheirCounters) {
       for (const Ticket& ticket : {staged, direct}) {
         endpoint.await({Operation::kSend, "test", peer, bytes, {&peer, 1}}, [&] { return endpoint.completed(ticket); });
       }
+    }
+  });
+}
+
+// Mailboxes pass from the rank's thread to its receiver's and back, at any moment.
+TEST(SharedEndpoint, AnEarlyReceiverTakesMessagesBesideItsRank) {
+  runThreads(2, [](Endpoint& endpoint) {
+    EarlyReceiver receiver(endpoint);
+    const int peer = 1 - endpoint.rank();
+    const auto arena = endpoint.createArena(1 << 20);
+    std::vector<std::byte> heap(300000), got(300000);
+    for (int round = 0; round < 300; ++round) {
+      const auto value = static_cast<std::byte>(round + endpoint.rank());
+      const size_t bytes = static_cast<size_t>(round) * 1000;
+      const bool staged = round % 2 == 0;
+      const std::span<std::byte> from = staged ? std::span(heap) : arena.first(heap.size());
+      std::fill(from.begin(), from.end(), value);
+      EarlyMessage message{.source = peer, .to = std::span(got).first(bytes)};
+      const bool posted = round % 3 != endpoint.rank();
+      if (posted) receiver.post(message);
+      const Ticket ticket = endpoint.post(Channel::kPointToPoint, peer, Operation::kSend, from.first(bytes));
+      if (round % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+      if (round % 7 == 0) barrier(endpoint, {0, 1});
+      if (posted) receiver.takeOver(message);
+      if (!message.finished) {
+        IncomingMessage rest(endpoint, Channel::kPointToPoint, peer, Operation::kSend, bytes, {&peer, 1});
+        rest.resume(message.position);
+        rest.copyTo(got.data());
+      }
+      if (posted) receiver.release(message);
+      for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(got[i], static_cast<std::byte>(round + peer));
+      endpoint.await({Operation::kSend, "test", peer, bytes, {&peer, 1}}, [&] { return endpoint.completed(ticket); });
     }
   });
 }

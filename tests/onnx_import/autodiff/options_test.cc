@@ -259,7 +259,7 @@ TEST(Parameters, AreWhatTheUserSays) {
   model.weight("scale", {}, {2}, "Mul");
   overrideParameters(model.graph, {"^head", "^scale$"}, {"."});
   EXPECT_EQ(model.trained(), (std::vector<std::string>{"head.weight", "scale"}));
-  EXPECT_THAT(parameterNotes(model.graph), ::testing::ElementsAre("not trained (--freeze): body.weight"));
+  EXPECT_THAT(parameterNotes(model.graph), ::testing::ElementsAre("not trained (--freeze, or no gradient in the file): body.weight"));
   EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {}, {"tail"}); }), HasSubstr("--freeze 'tail' is found in no"));
   EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {"("}, {}); }), HasSubstr("--train '(' is no regular expression"));
 }
