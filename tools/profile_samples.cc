@@ -71,7 +71,7 @@ std::vector<int> ProfileSamples::addWorks(const Graph& graph, size_t& added) {
   std::vector<int> numbers;
   for (const Node& node : graph.nodes) {
     numbers.push_back(-1);
-    if (collectiveKind(node) || isPlacing(node)) continue;
+    if (collectiveKind(node)) continue;
     const auto rule = factorRule(graph, node);
     if (rule && rule->flops == 0) continue;
     const NodeWork node_work = nodeWork(graph, node, rule);

@@ -23,8 +23,7 @@ RankImage imageOf(const GraphPass& pass);
 
 class ProfileSamples {
  public:
-  // A rank's program; passed over when it has no operator that is not known already. Views, collectives and what brings values into place
-  // take no time of their own.
+  // A rank's program; passed over when it has no operator that is not known already. Views and collectives take no time of their own.
   void add(RankImage image);
 
   size_t size() const { return works_.size(); }
