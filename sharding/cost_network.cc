@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "ir/error.h"
 #include "sharding/solver/solver.h"
@@ -173,6 +174,16 @@ TableId TablePool::slice(TableId id, int axis, const std::vector<int>& options) 
   return sliced;
 }
 
+TableId TablePool::squeeze(TableId id) {
+  const auto known = squeezed_.find(id);
+  if (known != squeezed_.end()) return known->second;
+  CostTable result = at(id);
+  std::erase(result.sizes, 1);
+  const TableId squeezed = add(std::move(result));
+  squeezed_.emplace(id, squeezed);
+  return squeezed;
+}
+
 int64_t CostNetwork::cost(const std::vector<int>& choice) const {
   int64_t total = 0;
   for (const NetworkTable& entry : tables) {
@@ -202,7 +213,11 @@ Elimination::Elimination(CostNetwork network, int64_t limit) : network_(std::mov
     all.insert(static_cast<int>(variable));
   }
   dropDominated(std::move(all));
+  leaveDecidedOut();
+  limit_ = limit;
+  met_.assign(count, 0);
   for (size_t variable = 0; variable < count; ++variable) {
+    if (network_.sizes[variable] == 1) continue;
     entries_[variable] = entriesOf(static_cast<int>(variable));
     queue_.insert({entries_[variable], static_cast<int>(variable)});
   }
@@ -215,15 +230,27 @@ Elimination::Elimination(CostNetwork network, int64_t limit) : network_(std::mov
   std::sort(left_.begin(), left_.end());
 }
 
-int64_t Elimination::entriesOf(int variable) const {
-  std::set<int> scope{variable};
-  for (int table : tables_of_[static_cast<size_t>(variable)]) {
-    const std::vector<int>& members = network_.tables[static_cast<size_t>(table)].variables;
-    scope.insert(members.begin(), members.end());
+void Elimination::leaveDecidedOut() {
+  const auto isDecided = [this](int variable) { return network_.sizes[static_cast<size_t>(variable)] == 1; };
+  for (NetworkTable& entry : network_.tables) {
+    if (std::erase_if(entry.variables, isDecided) > 0) entry.table = network_.pool->squeeze(entry.table);
   }
-  std::vector<int> sizes;
-  for (int member : scope) sizes.push_back(network_.sizes[static_cast<size_t>(member)]);
-  return productOf(sizes);
+  for (size_t variable = 0; variable < tables_of_.size(); ++variable) {
+    if (isDecided(static_cast<int>(variable))) tables_of_[variable].clear();
+  }
+}
+
+int64_t Elimination::entriesOf(int variable) {
+  ++asked_;
+  int64_t entries = 1;
+  for (int table : tables_of_[static_cast<size_t>(variable)]) {
+    for (int member : network_.tables[static_cast<size_t>(table)].variables) {
+      if (std::exchange(met_[static_cast<size_t>(member)], asked_) == asked_) continue;
+      entries *= network_.sizes[static_cast<size_t>(member)];
+      if (entries > limit_) return limit_ + 1;
+    }
+  }
+  return std::max<int64_t>(entries, network_.sizes[static_cast<size_t>(variable)]);
 }
 
 void Elimination::refresh(int variable) {

@@ -44,6 +44,8 @@ class TablePool {
   const std::vector<int>& undominated(const std::vector<std::pair<TableId, int>>& factors, int size);
   // The table without the other options along an axis.
   TableId slice(TableId table, int axis, const std::vector<int>& options);
+  // The table without axes of one option.
+  TableId squeeze(TableId table);
   int64_t work() const { return work_; }  // table entries computed so far
 
  private:
@@ -52,6 +54,7 @@ class TablePool {
   std::map<std::pair<std::vector<Factor>, std::vector<int>>, Product> products_;
   std::map<std::vector<std::pair<TableId, int>>, std::vector<int>> undominated_;
   std::map<std::tuple<TableId, int, std::vector<int>>, TableId> slices_;
+  std::unordered_map<TableId, TableId> squeezed_;
   int64_t work_ = 0;
 };
 
@@ -71,8 +74,8 @@ struct CostNetwork {
 // What is left when variables have been eliminated exactly.
 class Elimination {
  public:
-  // Drops dominated options, then eliminates every variable whose product has at most `limit` entries (its own axis included), cheapest
-  // first; ties by number.
+  // Drops dominated options, leaves out variables of one option, then eliminates every variable whose product has at most `limit` entries
+  // (its own axis included), cheapest first; ties by number.
   Elimination(CostNetwork network, int64_t limit);
 
   // The variables that are left, and their network (numbered by position in `left`, with the options that are left).
@@ -90,7 +93,8 @@ class Elimination {
   void dropDominated(std::set<int> variables);
   std::set<int> neighbors(int variable) const;
   void eliminate(int variable);
-  int64_t entriesOf(int variable) const;
+  void leaveDecidedOut();           // variables of one option, from all tables
+  int64_t entriesOf(int variable);  // more than the limit: limit + 1
   void refresh(int variable);
   void attach(NetworkTable table);
 
@@ -100,6 +104,9 @@ class Elimination {
   std::vector<std::vector<int>> tables_of_;  // by variable: live tables
   std::vector<int64_t> entries_;             // by variable, of its product; -1: eliminated
   std::set<std::pair<int64_t, int>> queue_;  // (entries, variable)
+  int64_t limit_ = 0;
+  std::vector<int64_t> met_;  // by variable: in which question of entriesOf
+  int64_t asked_ = 0;
   std::vector<Step> steps_;
   std::vector<int> left_;
 };
