@@ -3,13 +3,14 @@
 
 Models are GPTs with the widths of Alpa's 39B (48 layers) and of GPT-3 175B, exported once into --cache by tools/export, which needs its
 Python environment (PIPESHARD_EXPORT_VENV); rows whose model is in neither are skipped, and the table says so. Plans are made without
-programs (plan --no-programs), so that the time is that of reading, differentiating, clustering, searching and writing the plan.
+programs (plan --no-programs), so that the time is that of reading, differentiating, clustering, searching and writing the plan. The number
+of microbatches of a batch of 1,024 is searched for, too, where stages are.
 
     benchmarks/plan_time.py                         # builds nothing: build/release, or --pipeshard FILE
     benchmarks/plan_time.py --only 175B --stages per-device
     benchmarks/plan_time.py --programs              # the ranks' programs, too
 
-Growth is the exponent of time over layers between two rows: 1 is linear, 2 quadratic.
+Growth is the exponent of processor time over layers between two rows: 1 is linear, 2 quadratic.
 """
 
 import argparse
@@ -40,22 +41,27 @@ class Row:
     name: str
     export: tuple  # arguments of tools/export/export.py
     layers: int
-    cluster: str
+    nodes: int  # of 8 A100
     batch: int = 1024
     microbatches: int = 1024
     limit: float | None = None  # seconds that the project promises
     seconds: float | None = None
+    processor: float | None = None  # seconds of all threads: what other work on the machine leaves alone
     peak_mib: float = 0
     operators: int = 0
     skipped: str = ""
 
+    @property
+    def cluster(self) -> str:
+        return f"dgx-a100:{self.nodes}"
+
 
 ROWS = [
-    *[Row(f"GPT, hidden 8192, {layers} layers", (*GPT39, "--layers", str(layers)), layers, "8x8") for layers in (12, 24)],
-    Row("GPT-39B", GPT39, 48, "8x8", limit=10),
-    Row("GPT, hidden 8192, 96 layers", (*GPT39, "--layers", "96"), 96, "8x8"),
-    *[Row("GPT-39B", GPT39, 48, cluster) for cluster in ("1x8", "2x8", "4x8", "16x8", "32x8")],
-    Row("GPT-175B", (*GPT175, "--layers", "96"), 96, "128x8", limit=60),
+    *[Row(f"GPT, hidden 8192, {layers} layers", (*GPT39, "--layers", str(layers)), layers, 8) for layers in (12, 24)],
+    Row("GPT-39B", GPT39, 48, 8, limit=10),
+    Row("GPT, hidden 8192, 96 layers", (*GPT39, "--layers", "96"), 96, 8),
+    *[Row("GPT-39B", GPT39, 48, nodes) for nodes in (4, 16, 32)],
+    Row("GPT-175B", (*GPT175, "--layers", "96"), 96, 128, limit=60),
 ]
 
 
@@ -81,8 +87,10 @@ def exported(options, row: Row) -> pathlib.Path:
 def plan_once(options, row: Row, model: pathlib.Path, folder: pathlib.Path) -> None:
     plan = folder / "timed.plan"
     shutil.rmtree(plan, ignore_errors=True)
-    command = [options.pipeshard, "plan", model, "--allow-missing-weights", "--dim", f"batch={row.batch}", "--microbatches",
-               row.microbatches, "--cluster", row.cluster, "--stages", options.stages, "-o", plan, *options.plan_options]
+    command = [options.pipeshard, "plan", model, "--allow-missing-weights", "--dim", f"batch={row.batch}", "--optimizer", "adam",
+               "--cluster", row.cluster, "--stages", options.stages, "-o", plan, *options.plan_options]
+    if options.stages != "auto":
+        command += ["--microbatches", row.microbatches]
     if not options.programs:
         command.append("--no-programs")
     with open(folder / "errors", "w+") as errors:
@@ -95,6 +103,8 @@ def plan_once(options, row: Row, model: pathlib.Path, folder: pathlib.Path) -> N
             errors.seek(0)
             raise Skipped("plan failed: " + (errors.read().strip().splitlines() or [f"code {process.returncode}"])[-1])
     row.seconds = seconds if row.seconds is None else min(row.seconds, seconds)
+    spent = usage.ru_utime + usage.ru_stime
+    row.processor = spent if row.processor is None else min(row.processor, spent)
     row.peak_mib = max(row.peak_mib, usage.ru_maxrss / 1024)
     decided = json.loads((plan / "plan.json").read_text())
     row.operators = decided["layers"][-1]["last"] + 1
@@ -112,24 +122,24 @@ def measure(options, row: Row) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    lines = [f"{'model':32} {'layers':>6} {'operators':>9} {'cluster':>8} {'seconds':>8} {'MiB':>6}  promised"]
+    lines = [f"{'model':32} {'layers':>6} {'operators':>9} {'cluster':>12} {'seconds':>8} {'processor':>9} {'MiB':>6}  promised"]
     for row in rows:
-        head = f"{row.name:32} {row.layers:6} {row.operators or '':>9} {row.cluster:>8}"
+        head = f"{row.name:32} {row.layers:6} {row.operators or '':>9} {row.cluster:>12}"
         if row.seconds is None:
             lines.append(f"{head} skipped: {row.skipped}")
             continue
         promise = "" if row.limit is None else f"<= {row.limit:g} s " + ("ok" if row.seconds <= row.limit else "MISSED")
-        lines.append(f"{head} {row.seconds:8.2f} {row.peak_mib:6.0f}  {promise}")
+        lines.append(f"{head} {row.seconds:8.2f} {row.processor:9.2f} {row.peak_mib:6.0f}  {promise}")
     return "\n".join(lines)
 
 
 def growth(rows: list[Row]) -> str:
     """Between neighbouring numbers of layers on one cluster."""
-    of_cluster = sorted((row for row in rows if row.cluster == "8x8" and row.seconds is not None), key=lambda row: row.layers)
+    of_cluster = sorted((row for row in rows if row.nodes == 8 and row.seconds is not None), key=lambda row: row.layers)
     lines = []
     for small, large in zip(of_cluster, of_cluster[1:]):
-        exponent = math.log(large.seconds / small.seconds) / math.log(large.layers / small.layers)
-        lines.append(f"growth from {small.layers} to {large.layers} layers: time ~ layers^{exponent:.2f}")
+        exponent = math.log(large.processor / small.processor) / math.log(large.layers / small.layers)
+        lines.append(f"growth from {small.layers} to {large.layers} layers: processor time ~ layers^{exponent:.2f}")
     return "\n".join(lines)
 
 
