@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Time of a data-parallel training step with gradients in buckets beside the backward pass, and behind it.
+"""Time of a training step with communication beside the computation, and without.
 
   benchmarks/overlap_benchmark.py [--pipeshard build/release/tools/pipeshard] [--width 1024] [--layers 8] [--batch 512] [--nodes]
+  benchmarks/overlap_benchmark.py --receives [--width 256] [--layers 4] [--batch 16384] [--microbatches 8] [--nodes]
 
-Two workers train a chain of `layers` square matrices on halves of a batch (SGD, one microbatch). Both sides are run in turns, `rounds`
-times, and compared by the median of all steps but each run's first. --nodes: the workers are two nodes that talk through Gloo, over the
+Two workers train a chain of `layers` square matrices (SGD): on halves of a batch, with gradients in buckets beside the backward pass or
+behind it; or, with --receives, as two pipeline stages (1F1B), with receives posted ahead or not (--overlap-receives). Both sides are run in
+turns, `rounds` times, and compared by the median of all steps but each run's first. --nodes: the workers are two nodes that talk through Gloo, over the
 loopback or, with --hosts A,B and --prefix "ip netns exec host{}", between two network namespaces (tests/cluster/namespaces.sh makes
 them, with a cable as slow as you like); else they share memory. Needs Python's onnx and numpy packages.
 """
@@ -66,6 +68,8 @@ def main():
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--bucket", default="4MiB")
+    parser.add_argument("--receives", action="store_true")
+    parser.add_argument("--microbatches", type=int, default=8)
     parser.add_argument("--nodes", action="store_true")
     parser.add_argument("--hosts", default="127.0.0.1,127.0.0.1")
     parser.add_argument("--prefix", default="")
@@ -73,27 +77,32 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         model = f"{folder}/chain.onnx"
         write_model(model, options.width, options.layers)
-        for bucket in ("off", options.bucket):
-            subprocess.run([options.pipeshard, "plan", model, "--cluster", "2x1" if options.nodes else "1x2", "--stages", "uniform:1", "--dim",
-                            f"batch={options.batch}", "--microbatches", "1", "--bucket", bucket, "-o", f"{folder}/{bucket}.plan"],
-                           check=True, stdout=subprocess.DEVNULL)
-        seconds = {"off": [], options.bucket: []}
-        waits = {"off": [], options.bucket: []}
+        beside_option = "on" if options.receives else options.bucket
+        for side in ("off", beside_option):
+            what = ["--stages", "uniform:2", "--microbatches", str(options.microbatches), "--overlap-receives", side]
+            if not options.receives:
+                what = ["--stages", "uniform:1", "--microbatches", "1", "--bucket", side]
+            subprocess.run([options.pipeshard, "plan", model, "--cluster", "2x1" if options.nodes else "1x2", "--dim",
+                            f"batch={options.batch}", "-o", f"{folder}/{side}.plan"] + what, check=True, stdout=subprocess.DEVNULL)
+        seconds = {"off": [], beside_option: []}
+        waits = {"off": [], beside_option: []}
         for _ in range(options.rounds):
-            for bucket in seconds:
-                plan, report = f"{folder}/{bucket}.plan", f"{folder}/{bucket}.json"
+            for side in seconds:
+                plan, report = f"{folder}/{side}.plan", f"{folder}/{side}.json"
                 if options.nodes:
                     run_on_nodes(options.pipeshard, plan, options.steps, report, folder, options.hosts.split(","), options.prefix)
                 else:
                     run_here(options.pipeshard, plan, options.steps, report)
                 for step in json.loads(pathlib.Path(report).read_text())["steps"][1:]:
-                    seconds[bucket].append(step["seconds"])
-                    waits[bucket].append(max(step.get("transfer_seconds", [0])))
-        behind, beside = (statistics.median(seconds[bucket]) for bucket in ("off", options.bucket))
-        megabytes = options.layers * options.width**2 * 4 / 1e6
-        print(f"{'Gloo' if options.nodes else 'shared memory'}, {megabytes:.0f} MB of gradients, {options.layers} x {options.width}, batch "
-              f"{options.batch}: behind {behind * 1e3:.1f} ms (of it in transfers {statistics.median(waits['off']) * 1e3:.1f}), beside "
-              f"{beside * 1e3:.1f} ms ({statistics.median(waits[options.bucket]) * 1e3:.1f}), ratio {beside / behind:.3f}")
+                    seconds[side].append(step["seconds"])
+                    waits[side].append(max(step.get("transfer_seconds", [0])))
+        behind, beside = (statistics.median(seconds[side]) for side in seconds)
+        travelling = f"{options.layers * options.width**2 * 4 / 1e6:.0f} MB of gradients"
+        if options.receives:
+            travelling = f"{options.microbatches} messages of {options.batch // options.microbatches * options.width * 4 / 1e6:.1f} MB each way"
+        print(f"{'Gloo' if options.nodes else 'shared memory'}, {travelling}, {options.layers} x {options.width}, batch "
+              f"{options.batch}: off {behind * 1e3:.1f} ms (of it in transfers {statistics.median(waits['off']) * 1e3:.1f}), beside "
+              f"{beside * 1e3:.1f} ms ({statistics.median(waits[beside_option]) * 1e3:.1f}), ratio {beside / behind:.3f}")
 
 
 if __name__ == "__main__":

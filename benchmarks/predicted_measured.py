@@ -4,7 +4,7 @@
     benchmarks/predicted_measured.py                 builds build/release, measures all examples over one and two workers
     benchmarks/predicted_measured.py --only gpt2     some of them
 
-For every plan: `pipeshard profile --model PLAN` measures its operators, `simulate` predicts, `run` measures, in turns; the medians are
+For every plan: `pipeshard profile --model PLAN` measures its operators in its passes, `simulate` predicts, `run` measures, in turns; the medians are
 shown. A worker is one core (--threads 1). Needs an idle machine. Memory is compared exactly, resident memory shown beside it.
 """
 

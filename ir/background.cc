@@ -1,6 +1,7 @@
 #include "ir/background.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -33,7 +34,10 @@ class WaitFinder {
       }
     }
     waits_.before.back() = waits_.lane.size();
-    for (const auto& [peer, receive] : under_way_) waits_.receives.back().push_back(receive);
+    for (const auto& [peer, receives] : under_way_) {
+      waits_.receives.back().insert(waits_.receives.back().end(), receives.begin(), receives.end());
+    }
+    std::sort(waits_.receives.back().begin(), waits_.receives.back().end());
     return std::move(waits_);
   }
 
@@ -56,16 +60,21 @@ class WaitFinder {
         if (const std::optional<size_t> receive = arriving_[place(id)]) needed.insert(*receive);
       }
     }
-    const bool receives = instruction.kind == InstructionKind::kReceive;
-    if (receives && under_way_.count(instruction.peer) > 0) needed.insert(under_way_.at(instruction.peer));
-    for (size_t receive : needed) {
-      arriving_[place(program_.instructions[receive].outputs[0])].reset();
-      under_way_.erase(program_.instructions[receive].peer);
+    const bool posts = instruction.kind == InstructionKind::kReceive && instruction.background;
+    if (instruction.kind == InstructionKind::kReceive && !posts && !under_way_[instruction.peer].empty()) {
+      needed.insert(under_way_[instruction.peer].back());
+    }
+    for (size_t last : std::set<size_t>(needed)) {
+      std::deque<size_t>& before = under_way_[program_.instructions[last].peer];
+      for (; !before.empty() && before.front() <= last; before.pop_front()) {
+        needed.insert(before.front());
+        arriving_[place(program_.instructions[before.front()].outputs[0])].reset();
+      }
     }
     waits_.receives[i].assign(needed.begin(), needed.end());
-    if (!receives || !instruction.background) return;
+    if (!posts) return;
     arriving_[place(instruction.outputs[0])] = i;
-    under_way_[instruction.peer] = i;
+    under_way_[instruction.peer].push_back(i);
   }
 
   const Program& program_;
@@ -74,7 +83,7 @@ class WaitFinder {
   // By buffer: how many of the lane's instructions there are up to the last one that writes, or reads, it.
   std::vector<size_t> written_, read_;
   std::vector<std::optional<size_t>> arriving_;  // by buffer: the background receive into it
-  std::map<int, size_t> under_way_;              // by peer: the background receive from it
+  std::map<int, std::deque<size_t>> under_way_;  // by peer: the background receives from it, in order
 };
 
 }  // namespace

@@ -27,7 +27,8 @@ struct BackgroundWaits {
   std::vector<size_t> lane;  // positions of the lane's instructions, ascending
   // The rest by instruction, and one more entry for the end of the step.
   std::vector<size_t> before;  // how many of the lane's must be complete before it begins
-  // Positions of the background receives that must have arrived before it begins. Each receive is with the first that needs it.
+  // Positions of the background receives that must have arrived before it begins, ascending. Each receive is with the first that needs it,
+  // or a later message from its peer.
   std::vector<std::vector<size_t>> receives;
 };
 

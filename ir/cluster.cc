@@ -126,6 +126,13 @@ int64_t DeviceKind::time(WorkClass work_class, DataType type, double flops, doub
   return std::llround(static_cast<double>(ns) / efficiency[static_cast<size_t>(work_class)]);
 }
 
+Link ClusterNode::insideOf(int group) const {
+  Link link = inside;
+  const auto rate = std::find_if(inside_groups.begin(), inside_groups.end(), [&](const GroupRate& g) { return group <= g.devices; });
+  if (rate != inside_groups.end()) link.bytes_per_ns = rate->bytes_per_ns;
+  return link;
+}
+
 int Cluster::deviceCount() const {
   int count = 0;
   for (const ClusterNode& node : nodes) count += node.devices;

@@ -85,15 +85,29 @@ struct Link {
   friend bool operator==(const Link&, const Link&) = default;
 };
 
+// What a device exchanges with the others of a small group in its node.
+struct GroupRate {
+  int devices = 2;  // of the group, at most
+  double bytes_per_ns = 5;
+  friend bool operator==(const GroupRate&, const GroupRate&) = default;
+};
+
 struct ClusterNode {
   int kind = 0;  // into Cluster::kinds
   int devices = 1;
-  Link inside;                 // of one device to another of the node
+  Link inside;  // of one device to all others of the node
+  // Where links join pairs of devices, without a switch (NVLink of V100), smaller groups use a part of a device's links. Ascending by
+  // devices; of larger groups, and where there are none: inside.
+  std::vector<GroupRate> inside_groups = {};
   Link nic;                    // of one NIC of the node, to any other node
   int nics = 1;                // the devices share them evenly; each uses one at a time
   int cores = 0;               // devices beyond so many wait for each other (workers of one computer); 0: each computes for itself
   bool shared_memory = false;  // the inside link is the memory of one computer: all transfers of the node share its bandwidth
   friend bool operator==(const ClusterNode&, const ClusterNode&) = default;
+
+  // The inside link as a group of so many of the node's devices has it; of a message from one device to another: 2.
+  //   inside 150, groups {2: 25}, {4: 100}: 2 devices 25; 3 and 4 devices 100; 5 and more 150
+  Link insideOf(int group) const;
 };
 
 struct Cluster {

@@ -171,7 +171,7 @@ class ClusterReader {
  private:
   // One entry: `count` equal nodes.
   void readNodes(const JsonReader& json) {
-    json.expectObject({}, {"count", "preset", "kind", "devices", "inside", "nic", "nics", "cores", "shared_memory"});
+    json.expectObject({}, {"count", "preset", "kind", "devices", "inside", "inside_groups", "nic", "nics", "cores", "shared_memory"});
     ClusterNode node;
     if (json.has("preset")) {
       const ClusterPreset& preset = presetOf(json.at("preset"));
@@ -182,6 +182,7 @@ class ClusterReader {
     if (!json.has("kind") && !json.has("preset")) json.failExpected("\"kind\" (a name in \"kinds\", or of a known device) or \"preset\"");
     if (json.has("devices")) node.devices = static_cast<int>(json.at("devices").integer(1, kMostDevices));
     if (json.has("inside")) readLink(json.at("inside"), node.inside);
+    if (json.has("inside_groups")) node.inside_groups = readGroups(json.at("inside_groups"));
     if (json.has("nic")) readLink(json.at("nic"), node.nic);
     if (json.has("nics")) node.nics = static_cast<int>(json.at("nics").integer(1, kMostDevices));
     if (json.has("cores")) node.cores = static_cast<int>(json.at("cores").integer(1, kMostDevices));
@@ -190,6 +191,18 @@ class ClusterReader {
     devices_ += count * node.devices;
     if (devices_ > kMostDevices) json.failExpected(fmt::format("at most {} devices in all", kMostDevices));
     cluster_.nodes.resize(cluster_.nodes.size() + static_cast<size_t>(count), node);
+  }
+
+  static std::vector<GroupRate> readGroups(const JsonReader& json) {
+    std::vector<GroupRate> groups;
+    for (const JsonReader& entry : json.elements()) {
+      entry.expectObject({"devices", "gbytes_per_s"});
+      GroupRate group;
+      group.devices = static_cast<int>(entry.at("devices").integer(groups.empty() ? 2 : groups.back().devices + 1, kMostDevices));
+      group.bytes_per_ns = entry.at("gbytes_per_s").number(kSlowest, kFastest);
+      groups.push_back(group);
+    }
+    return groups;
   }
 
   static const ClusterPreset& presetOf(const JsonReader& json) {
@@ -240,6 +253,8 @@ Json nodesToJson(const Cluster& cluster) {
                  {"inside", linkToJson(node.inside)},
                  {"nic", linkToJson(node.nic)},
                  {"nics", node.nics}};
+    for (const GroupRate& group : node.inside_groups)
+      json["inside_groups"].push_back({{"devices", group.devices}, {"gbytes_per_s", group.bytes_per_ns}});
     if (node.cores > 0) json["cores"] = node.cores;
     if (node.shared_memory) json["shared_memory"] = true;
     nodes.push_back(std::move(json));

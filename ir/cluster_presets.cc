@@ -76,8 +76,13 @@ struct NodeSheet {
   int devices;
   double inside_gb;
   int nics;
-  double nic_gbits;  // of one
+  double nic_gbits;        // of one
+  bool cube_mesh = false;  // of V100, without a switch: kCubeMesh
 };
+
+// NVIDIA DGX-1 with V100, system architecture white paper: of a device's six NVLinks of 25 GB/s one goes to its neighbour, and four stay
+// among four. Three devices make rings of one link each way.
+constexpr GroupRate kCubeMesh[] = {{2, 25}, {3, 50}, {4, 100}};
 
 constexpr double kReachedOnLinks = 0.8;     // of a link's data sheet, by NCCL's large messages
 constexpr int64_t kInsideLatency = 10'000;  // ns of a collective between devices of a node
@@ -85,20 +90,20 @@ constexpr int64_t kNicLatency = 30'000;     // between nodes
 
 constexpr NodeSheet kNodes[] = {
     {"p3.2xlarge", "AWS: 1 V100-16GB, 10 Gbit/s", false, kV100, 1, 150, 1, 10},
-    {"p3.8xlarge", "AWS: 4 V100-16GB, NVLink, 10 Gbit/s", false, kV100, 4, 100, 1, 10},
-    {"p3.16xlarge", "AWS: 8 V100-16GB, NVLink, 25 Gbit/s", false, kV100, 8, 150, 1, 25},
-    {"p3dn.24xlarge", "AWS: 8 V100-32GB, NVLink, 100 Gbit/s", false, kV100Large, 8, 150, 1, 100},
+    {"p3.8xlarge", "AWS: 4 V100-16GB, NVLink, 10 Gbit/s", false, kV100, 4, 100, 1, 10, true},
+    {"p3.16xlarge", "AWS: 8 V100-16GB, NVLink, 25 Gbit/s", false, kV100, 8, 150, 1, 25, true},
+    {"p3dn.24xlarge", "AWS: 8 V100-32GB, NVLink, 100 Gbit/s", false, kV100Large, 8, 150, 1, 100, true},
     {"p4d.24xlarge", "AWS: 8 A100-40GB, NVSwitch, 4 x 100 Gbit/s", false, kA100Small, 8, 300, 4, 100},
     {"p4de.24xlarge", "AWS: 8 A100-80GB, NVSwitch, 4 x 100 Gbit/s", false, kA100, 8, 300, 4, 100},
     {"p5.48xlarge", "AWS: 8 H100, NVSwitch, 3200 Gbit/s", false, kH100, 8, 450, 8, 400},
     {"g4dn.12xlarge", "AWS: 4 T4, PCIe, 50 Gbit/s", false, kT4, 4, 16, 1, 50},
-    {"dgx-1", "NVIDIA DGX-1: 8 V100-32GB, NVLink, 4 x 100 Gbit/s", false, kV100Large, 8, 150, 4, 100},
+    {"dgx-1", "NVIDIA DGX-1: 8 V100-32GB, NVLink, 4 x 100 Gbit/s", false, kV100Large, 8, 150, 4, 100, true},
     {"dgx-a100", "NVIDIA DGX A100: 8 A100-80GB, NVSwitch, 8 x 200 Gbit/s", false, kA100, 8, 300, 8, 200},
     {"dgx-a100-40gb", "NVIDIA DGX A100: 8 A100-40GB, NVSwitch, 8 x 200 Gbit/s", false, kA100Small, 8, 300, 8, 200},
     {"dgx-h100", "NVIDIA DGX H100: 8 H100, NVSwitch, 8 x 400 Gbit/s", false, kH100, 8, 450, 8, 400},
     {"dgx-h200", "NVIDIA DGX H200: 8 H200, NVSwitch, 8 x 400 Gbit/s", false, kH200, 8, 450, 8, 400},
-    {"v100", "V100-16GB as in p3.16xlarge", true, kV100, 8, 150, 1, 25},
-    {"v100-32gb", "V100-32GB as in p3dn.24xlarge", true, kV100Large, 8, 150, 1, 100},
+    {"v100", "V100-16GB as in p3.16xlarge", true, kV100, 8, 150, 1, 25, true},
+    {"v100-32gb", "V100-32GB as in p3dn.24xlarge", true, kV100Large, 8, 150, 1, 100, true},
     {"a100", "A100-80GB as in dgx-a100", true, kA100, 8, 300, 8, 200},
     {"a100-40gb", "A100-40GB as in dgx-a100-40gb", true, kA100Small, 8, 300, 8, 200},
     {"h100", "H100 as in dgx-h100", true, kH100, 8, 450, 8, 400},
@@ -115,6 +120,10 @@ ClusterPreset presetOf(const NodeSheet& sheet) {
   ClusterNode& node = preset.one.nodes[0];
   node.devices = sheet.devices;
   node.inside = {kInsideLatency, sheet.inside_gb * kReachedOnLinks, {}};
+  for (const GroupRate& group : kCubeMesh) {
+    if (sheet.cube_mesh && group.devices < sheet.devices)
+      node.inside_groups.push_back({group.devices, group.bytes_per_ns * kReachedOnLinks});
+  }
   node.nic = {kNicLatency, sheet.nic_gbits / 8 * kReachedOnLinks, {}};
   node.nics = sheet.nics;
   return preset;

@@ -90,6 +90,8 @@ struct Plan {
   int64_t updates_per_step = 1;
   // Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes on; 0: all behind it.
   int64_t bucket_bytes = kDefaultBucketBytes;
+  // Messages between stages come while the receiving rank computes (Instruction::background), into at most one buffer more per sender.
+  bool overlap_receives = false;
   std::vector<LayerPlan> layers;
   std::vector<StagePlan> stages;
   std::vector<std::string> notes;           // what the user should know: operators replicated, defaults taken

@@ -287,6 +287,7 @@ std::string planToJson(const Plan& plan) {
   if (plan.last_batch > 0) document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
   if (plan.bucket_bytes != kDefaultBucketBytes) document["bucket_bytes"] = plan.bucket_bytes;
+  if (plan.overlap_receives) document["overlap_receives"] = true;
   document["schedule"] = plan.schedule;
   if (!plan.schedule_orders.empty()) document["schedule_orders"] = plan.schedule_orders;
   for (const auto& [key, given] : givenLists(plan)) {
@@ -332,6 +333,7 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
 void readSchedule(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   faults.attemptField(json, "updates_per_step", [&](const JsonReader& count) { plan.updates_per_step = count.integer(1, INT32_MAX); });
   faults.attemptField(json, "bucket_bytes", [&](const JsonReader& bytes) { plan.bucket_bytes = bytes.integer(0, INT64_MAX); });
+  faults.attemptField(json, "overlap_receives", [&](const JsonReader& on) { plan.overlap_receives = on.boolean(); });
   faults.attemptField(json, "schedule", [&](const JsonReader& name) { plan.schedule = name.string(); });
   faults.attemptField(json, "schedule_orders", [&](const JsonReader& orders) { plan.schedule_orders = orders.strings(); });
 }
@@ -340,10 +342,11 @@ Plan readPlan(const Json& document, JsonFaults& faults) {
   Plan plan;
   const JsonReader json(document, "plan.json");
   faults.attempt([&] {
-    json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches",
-                       "schedule", "layers", "stages"},
-                      {"notes", "profile", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes",
-                       "schedule_orders", "shardings", "strategies", "specs", "search", "alternatives", "reasons", "stage_costs"});
+    json.expectObject(
+        {"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches", "schedule",
+         "layers", "stages"},
+        {"notes", "profile", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes", "overlap_receives",
+         "schedule_orders", "shardings", "strategies", "specs", "search", "alternatives", "reasons", "stage_costs"});
   });
   readTraining(json, faults, plan);
   readSchedule(json, faults, plan);

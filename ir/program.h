@@ -121,7 +121,7 @@ struct Instruction {
   // behind it, after those of the lane before it, over a communicator of its own: such collectives meet only each other.
   // kReceive: posted; its message comes while the instructions behind it run.
   // What writes, reads or frees its outputs, or writes or frees its inputs, waits for its end (ir/background.h). So does the end of the
-  // step, and, for a receive, the next receive from that peer.
+  // step, and, for a receive, whatever waits for a later message from that peer: messages come in order.
   bool background = false;
 };
 

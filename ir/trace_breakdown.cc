@@ -27,6 +27,7 @@ struct RankSpans {
   std::vector<Span> foreground;  // of all kinds
   std::vector<Span> sends;
   std::vector<Span> background;
+  std::vector<Span> travelling;  // of these: but the time before a message that was awaited early began to come
 };
 
 }  // namespace
@@ -47,6 +48,7 @@ TraceBreakdown breakDown(const Trace& trace) {
       of_rank.sends.push_back(span);
     } else if (event.background) {
       of_rank.background.push_back(span);
+      of_rank.travelling.emplace_back(event.kind == TraceEventKind::kReceive ? event.arrived_ns : span.first, span.second);
     } else {
       of_rank.foreground.push_back(span);
       if (meets(event)) {
@@ -62,6 +64,8 @@ TraceBreakdown breakDown(const Trace& trace) {
     RankBreakdown& rank = result.ranks[r];
     const std::vector<Span> compute = unitedSpans(std::move(spans[r].compute));
     const std::vector<Span> busy = unitedSpans(std::move(spans[r].foreground));
+    std::vector<Span> travelling = std::move(spans[r].travelling);
+    travelling.insert(travelling.end(), spans[r].sends.begin(), spans[r].sends.end());
     std::vector<Span> beside = std::move(spans[r].sends);
     beside.insert(beside.end(), spans[r].background.begin(), spans[r].background.end());
     beside = unitedSpans(std::move(beside));
@@ -69,7 +73,7 @@ TraceBreakdown breakDown(const Trace& trace) {
     // A gap while a message is under way: its memory is wanted back, or a background operation's result is wanted.
     rank.waiting += totalLength(beside) - common(beside, busy);
     rank.idle = result.length - rank.compute - rank.waiting - rank.transfer;
-    rank.hidden = common(beside, compute);
+    rank.hidden = common(unitedSpans(std::move(travelling)), compute);
   }
   return result;
 }

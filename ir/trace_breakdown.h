@@ -17,7 +17,7 @@ struct RankBreakdown {
   int64_t waiting = 0;   // for peers: receives and collectives until the others had come; memory whose message a peer has not taken
   int64_t transfer = 0;  // the rest of receives and collectives in the foreground
   int64_t idle = 0;      // nothing of these: between steps, before the first, after the last
-  int64_t hidden = 0;    // of sends and background work: the time that lies beside compute
+  int64_t hidden = 0;    // of sends, messages on their way and background work: the time that lies beside compute
 };
 
 struct TraceBreakdown {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ir/error.h"
+#include "partition/early_receives.h"
 #include "partition/emit_cut.h"
 #include "partition/emit_free.h"
 #include "partition/emit_messages.h"
@@ -59,6 +60,7 @@ std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, co
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     ranks.push_back(emitRank(context, rank));
     if (!schedule.asynchronous()) postGradientBuckets(ranks.back(), plan.bucket_bytes, context.separator);
+    if (plan.overlap_receives) postReceivesEarly(ranks.back().program);
     programs.push_back(ranks.back().program);
   }
   insertFrees(programs);

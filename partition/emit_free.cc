@@ -14,26 +14,27 @@ namespace {
 using Clock = std::vector<size_t>;
 
 struct Knowledge {
-  size_t instruction = 0;  // a receive
+  size_t instruction = 0;  // a receive, or one that waits for a receive in the background
   Clock clock;             // what the rank knows behind it
 };
 
 class Causality {
  public:
-  explicit Causality(const std::vector<Program>& programs) : programs_(programs), known_(programs.size()) {
+  explicit Causality(const std::vector<Program>& programs) : programs_(programs), known_(programs.size()), arrived_(programs.size()) {
+    for (const Program& program : programs) waits_.push_back(backgroundWaits(program).receives);
     std::vector<size_t> at(programs.size());
     std::vector<Clock> clocks(programs.size(), Clock(programs.size()));
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t rank = 0; rank < programs.size(); ++rank) {
-        while (at[rank] < programs[rank].instructions.size() && step(rank, at[rank], clocks[rank])) {
+        while (at[rank] <= programs[rank].instructions.size() && step(rank, at[rank], clocks[rank])) {
           ++at[rank];
           moved = true;
         }
       }
     }
     for (size_t rank = 0; rank < programs.size(); ++rank) {
-      PIPESHARD_CHECK(at[rank] == programs[rank].instructions.size(), "rank {} cannot go on at instruction {}", rank, at[rank]);
+      PIPESHARD_CHECK(at[rank] > programs[rank].instructions.size(), "rank {} cannot go on at instruction {}", rank, at[rank]);
     }
   }
 
@@ -57,27 +58,42 @@ class Causality {
     Clock clock;
   };
 
+  // The end of the step is one more instruction.
   bool step(size_t rank, size_t at, Clock& clock) {
-    const Instruction& instruction = programs_[rank].instructions[at];
-    const auto peer = static_cast<size_t>(instruction.peer);
-    if (instruction.kind == InstructionKind::kReceive) {
-      const std::vector<Posted>& channel = posted_[{peer, rank}];
-      size_t& taken = taken_[{peer, rank}];
-      if (taken == channel.size()) return false;
-      const Posted& message = channel[taken++];
-      received_by_[{peer, message.instruction}] = {rank, at};
-      for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], message.clock[i]);
+    const std::vector<Instruction>& instructions = programs_[rank].instructions;
+    const bool receives = at < instructions.size() && instructions[at].kind == InstructionKind::kReceive && !instructions[at].background;
+    const std::vector<size_t>& awaited = waits_[rank][at];
+    for (; arrived_[rank] < awaited.size(); ++arrived_[rank]) {
+      if (!take(rank, awaited[arrived_[rank]], at, clock)) return false;
     }
+    if (receives && !take(rank, at, at, clock)) return false;
+    arrived_[rank] = 0;
     clock[rank] = at + 1;
-    if (instruction.kind == InstructionKind::kReceive) known_[rank].push_back({at, clock});
-    if (instruction.kind == InstructionKind::kSend) posted_[{rank, peer}].push_back({at, clock});
+    if (receives || !awaited.empty()) known_[rank].push_back({at, clock});
+    if (at < instructions.size() && instructions[at].kind == InstructionKind::kSend) {
+      posted_[{rank, static_cast<size_t>(instructions[at].peer)}].push_back({at, clock});
+    }
+    return true;
+  }
+
+  // The message of a receive has come, and the rank knows at instruction `at`.
+  bool take(size_t rank, size_t receive, size_t at, Clock& clock) {
+    const auto peer = static_cast<size_t>(programs_[rank].instructions[receive].peer);
+    const std::vector<Posted>& channel = posted_[{peer, rank}];
+    size_t& taken = taken_[{peer, rank}];
+    if (taken == channel.size()) return false;
+    const Posted& message = channel[taken++];
+    received_by_[{peer, message.instruction}] = {rank, at};
+    for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], message.clock[i]);
     return true;
   }
 
   using Pair = std::pair<size_t, size_t>;
   const std::vector<Program>& programs_;
-  std::vector<std::vector<Knowledge>> known_;   // by rank
-  std::map<Pair, std::vector<Posted>> posted_;  // by sender and receiver
+  std::vector<std::vector<Knowledge>> known_;            // by rank
+  std::vector<std::vector<std::vector<size_t>>> waits_;  // by rank: BackgroundWaits::receives
+  std::vector<size_t> arrived_;                          // by rank: how many of those at its instruction have come
+  std::map<Pair, std::vector<Posted>> posted_;           // by sender and receiver
   std::map<Pair, size_t> taken_;
   std::map<Pair, Pair> received_by_;  // by sender and its instruction: receiver and its instruction
 };

@@ -129,10 +129,13 @@ class RankOperations {
     operation.posted = send || instruction.background;
     messages[operations.size()] = {instruction.peer, count_[{send, instruction.peer}]++};
     if (!send) {
-      // Receives from one peer are one after the other.
-      const auto before = last_receive_.find(instruction.peer);
-      if (before != last_receive_.end()) operation.after.push_back(before->second);
-      last_receive_[instruction.peer] = operations.size();
+      // A message waits for those before it from its peer; posted ones share a link with them.
+      std::vector<size_t>& before = receives_[instruction.peer];
+      if (!instruction.background) {
+        operation.after.insert(operation.after.end(), before.begin(), before.end());
+        before.clear();
+      }
+      before.push_back(operations.size());
     }
     push(operation, 0);
   }
@@ -164,7 +167,7 @@ class RankOperations {
   std::vector<std::vector<Touch>> touching_;       // by buffer, since it began
   std::vector<char> written_;                      // by buffer: it holds something
   std::map<std::pair<bool, int>, int64_t> count_;  // messages to or from each peer
-  std::map<int, size_t> last_receive_;             // by peer
+  std::map<int, std::vector<size_t>> receives_;    // by peer: since the last in the foreground, it included
   int64_t base_ = 0;
 };
 

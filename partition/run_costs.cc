@@ -148,7 +148,7 @@ RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const int at = static_cast<int>(layer);
     int64_t peak = passing_[layer] - sum(kHandedOn, at, at) - sum(kInputs, at, at);
-    if (layers[layer] != nullptr) peak += layers[layer]->pass_bytes;
+    if (layers[layer] != nullptr) peak += layers[layer]->emitted_bytes;
     if (one_microbatch_) peak -= sums_[layer + 1][kGradients];
     peaks.push_back(peak);
   }

@@ -5,7 +5,7 @@
 // layer l itself holds; so the most is max over l of kept(i..l-1) + pass_bytes(l). A value that several layers keep counts once: what it
 // counts too much is known by pairs of layers that keep it, one after the other. What passes a layer by counts there, whether the run has
 // both its ends or not: at most too much. Recomputed layer by layer, a run keeps what its layers read of others, and layer l holds what it
-// holds alone, when it is made again and its backward pass runs: at most max over l of pass_bytes(l).
+// holds alone, when it is made again and its backward pass runs: at most max over l of emitted_bytes(l).
 #pragma once
 
 #include <array>

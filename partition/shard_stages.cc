@@ -85,7 +85,11 @@ std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, const Stage
 class StageSearch {
  public:
   StageSearch(const TrainingGraph& training, const Plan& plan, const Cut& cut)
-      : training_(training), plan_(plan), cut_(cut), decided_(plan.stages.size()), whole_(valuesOfSeveralStages(training, cut)) {}
+      : training_(training), plan_(plan), cut_(cut), decided_(plan.stages.size()), whole_(valuesOfSeveralStages(training, cut)) {
+    const bool by_layers =
+        std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.recomputation == "layers"; });
+    if (by_layers) layers_ = nodeLayers(training, plan, nodeStages(training, plan));
+  }
 
   // How many stages share the stage's devices, itself included.
   int64_t stagesBeside(int stage) const {
@@ -111,6 +115,7 @@ class StageSearch {
     options.in_flight = of.recomputation == "always" || of.recomputation == "layers"
                             ? 1
                             : of.peak_activations;  // what is held besides, planned memory tells
+    if (of.recomputation == "layers") options.recomputed_layers = layers_;
     options.replicated = sharedParameters(training_, cut_);
     const std::vector<ValueId>& whole = whole_[static_cast<size_t>(cut_.groups[static_cast<size_t>(stage)])];
     options.replicated.insert(options.replicated.end(), whole.begin(), whole.end());
@@ -170,6 +175,7 @@ class StageSearch {
   const Cut& cut_;
   std::vector<std::optional<StageSharding>> decided_;  // by stage
   std::vector<std::vector<ValueId>> whole_;            // by group: valuesOfSeveralStages
+  std::vector<int> layers_;                            // by node, where a stage recomputes by layers
 };
 
 // The best sharding over all meshes. Where none can be, the first mesh's reason is thrown.

@@ -338,9 +338,9 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
     case InstructionKind::kLoadInput: data_->fill(action.data_input, step, action.box, {action.output, action.bytes}); break;
     case InstructionKind::kUpdate:
       if (update_observer_) update_observer_(instruction);
-      action.run.run(progress_);
+      runNodes(action);
       break;
-    case InstructionKind::kRun: action.run.run(progress_); break;
+    case InstructionKind::kRun: runNodes(action); break;
     case InstructionKind::kAccumulate:
       if (action.done) break;
       if (instruction.overwrite) {
@@ -370,6 +370,11 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
   const double in_collectives = collectives_ == nullptr ? 0 : collectives_->takeSeconds();
   report.transfer_seconds += isTransfer(instruction.kind) ? seconds : in_collectives;
   report.compute_seconds += isTransfer(instruction.kind) ? 0 : seconds - in_collectives;
+}
+
+void Executor::runNodes(Action& action) {
+  if (options_.observer != nullptr) options_.observer->beginRun(positionOf(*action.instruction));
+  action.run.run(progress_, options_.observer);
 }
 
 void Executor::transfer(Action& action) {

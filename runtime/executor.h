@@ -52,6 +52,7 @@ RankImage loadRank(const std::string& directory);
 struct ExecutorOptions {
   bool check_finite = true;                 // a loss that is NaN or infinite ends the step with Error(kNotANumber)
   const KernelRegistry* kernels = nullptr;  // nullptr: cpuKernels()
+  NodeObserver* observer = nullptr;         // nullptr: none. Else it is told about every node; for measurements
   RandomDelays* delays = nullptr;           // nullptr: none. Else it pauses before instructions; for tests
 };
 
@@ -134,6 +135,7 @@ class Executor {
   std::vector<RowCopy> copiesOf(const Instruction& instruction) const;
   size_t positionOf(const Instruction& instruction) const;
   void execute(Action& action, int64_t step, StepReport& report);
+  void runNodes(Action& action);
   void transfer(Action& action);
   void runInstruction(size_t position, int64_t step, StepReport& report);
   void waitForBackground(size_t position);

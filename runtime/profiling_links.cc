@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <thread>
 
 #include "ir/error.h"
@@ -73,17 +74,24 @@ struct Side {
   std::byte* input() const { return memory.data(); }
   std::byte* output() const { return memory.data() + memory.size() / 2; }
 
-  // `bytes` as CollectiveCost counts them, of float32 over two ranks.
+  Group all() const {
+    Group group(static_cast<size_t>(communicator->size()));
+    std::iota(group.begin(), group.end(), 0);
+    return group;
+  }
+
+  // `bytes` as CollectiveCost counts them, of float32 over all ranks.
   void perform(Work work, int64_t bytes) const {
-    const Group both{0, 1};
+    const Group group = all();
+    const size_t part = static_cast<size_t>(bytes) / sizeof(float) / group.size();
     const size_t count = static_cast<size_t>(bytes) / sizeof(float);
     constexpr DataType kType = DataType::kFloat32;
     switch (work) {
       case Work::kSend: return transfer(static_cast<size_t>(bytes));
-      case Work::kAllReduce: return communicator->allReduce(both, kType, Reduction::kSum, input(), input(), count);
-      case Work::kAllGather: return communicator->allGather(both, kType, input(), output(), count / 2);
-      case Work::kReduceScatter: return communicator->reduceScatter(both, kType, Reduction::kSum, input(), output(), count / 2);
-      case Work::kAllToAll: return communicator->allToAll(both, kType, input(), output(), count / 2);
+      case Work::kAllReduce: return communicator->allReduce(group, kType, Reduction::kSum, input(), input(), count);
+      case Work::kAllGather: return communicator->allGather(group, kType, input(), output(), part);
+      case Work::kReduceScatter: return communicator->reduceScatter(group, kType, Reduction::kSum, input(), output(), part);
+      case Work::kAllToAll: return communicator->allToAll(group, kType, input(), output(), part);
       case Work::kEnd: return;
     }
   }
@@ -92,7 +100,7 @@ struct Side {
   void transfer(size_t bytes) const {
     if (communicator->rank() == 0) {
       communicator->send(1, {input(), bytes})->wait();
-    } else {
+    } else if (communicator->rank() == 1) {
       communicator->receive(0, {output(), bytes});
     }
   }
@@ -105,7 +113,7 @@ struct Order {
   int64_t bytes;
 };
 
-// The other rank: what rank 0 announces, until it announces the end.
+// Another rank: what rank 0 announces, until it announces the end.
 void follow(const Side& side) {
   while (true) {
     Order order{};
@@ -115,7 +123,9 @@ void follow(const Side& side) {
   }
 }
 
-void announce(const Side& side, Order order) { side.communicator->send(1, std::as_bytes(std::span(&order, 1)))->wait(); }
+void announce(const Side& side, Order order) {
+  for (int peer = 1; peer < side.communicator->size(); ++peer) side.communicator->send(peer, std::as_bytes(std::span(&order, 1)))->wait();
+}
 
 CostCurve measure(const Side& side, Work work, int64_t most_bytes) {
   constexpr size_t kBatches = 7;
@@ -149,8 +159,8 @@ LinkTimes measureAll(const Side& side, int64_t most_bytes) {
 
 }  // namespace
 
-LinkTimes measureInside(int64_t most_bytes) {
-  SharedSegments segments = SharedSegments::create(2);
+LinkTimes measureInside(int64_t most_bytes, int ranks) {
+  SharedSegments segments = SharedSegments::create(ranks);
   const std::string inherited = segments.describe();
   const auto open = [&](SharedSegments own, int rank) {
     auto communicator = SharedMemoryCommunicator::open(std::move(own), rank, kTimeout);
@@ -160,7 +170,11 @@ LinkTimes measureInside(int64_t most_bytes) {
     side.communicator = std::move(communicator);
     return side;
   };
-  const ProfilingPeer peer([&](ProfilingPeer::Orders&) { follow(open(SharedSegments::inherit(inherited), 1)); });
+  std::vector<std::unique_ptr<ProfilingPeer>> peers;
+  for (int rank = 1; rank < ranks; ++rank) {
+    peers.push_back(
+        std::make_unique<ProfilingPeer>([&, rank](ProfilingPeer::Orders&) { follow(open(SharedSegments::inherit(inherited), rank)); }));
+  }
   return measureAll(open(std::move(segments), 0), most_bytes);
 }
 

@@ -34,21 +34,27 @@ bool isView(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-void BoundRun::run(std::atomic<uint64_t>& progress) const {
+void BoundRun::run(std::atomic<uint64_t>& progress, NodeObserver* observer) const {
   for (const Call& call : calls_) {
     progress.fetch_add(1, std::memory_order_relaxed);
-    if (call.kernel == nullptr) {
-      std::memcpy(outputs_[call.first_output], inputs_[call.first_input], call.bytes);
-      continue;
-    }
-    try {
-      call.kernel->run({std::span(inputs_).subspan(call.first_input, call.input_count),
-                        std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace, collectives_, call.accumulate});
-    } catch (Error& error) {
-      const std::string& node = (*node_names_)[call.node];  // some kernels name it themselves
-      if (!error.message().starts_with(node)) error.addContext(node);
-      throw;
-    }
+    if (observer != nullptr && !observer->beginNode(call.node)) continue;
+    perform(call);
+    if (observer != nullptr) observer->endNode(call.node);
+  }
+}
+
+void BoundRun::perform(const Call& call) const {
+  if (call.kernel == nullptr) {
+    std::memcpy(outputs_[call.first_output], inputs_[call.first_input], call.bytes);
+    return;
+  }
+  try {
+    call.kernel->run({std::span(inputs_).subspan(call.first_input, call.input_count),
+                      std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace, collectives_, call.accumulate});
+  } catch (Error& error) {
+    const std::string& node = (*node_names_)[call.node];  // some kernels name it themselves
+    if (!error.message().starts_with(node)) error.addContext(node);
+    throw;
   }
 }
 
@@ -241,6 +247,7 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
     call.first_input = run.inputs_.size();
     call.first_output = run.outputs_.size();
     call.bytes = copy.bytes;
+    if (!run.calls_.empty()) call.node = run.calls_.back().node;
     run.inputs_.push_back(address(copy.from));
     run.outputs_.push_back(address(copy.to));
     run.calls_.push_back(call);

@@ -19,6 +19,7 @@
 #include "ir/graph.h"
 #include "runtime/aligned_memory.h"
 #include "runtime/kernels/kernel.h"
+#include "runtime/node_observer.h"
 
 namespace pipeshard {
 
@@ -26,7 +27,8 @@ namespace pipeshard {
 class BoundRun {
  public:
   // Adds one to `progress` with every node, for those who watch. Errors of a kernel get the node as context.
-  void run(std::atomic<uint64_t>& progress) const;
+  // `observer`, if there is one, is told about every node.
+  void run(std::atomic<uint64_t>& progress, NodeObserver* observer = nullptr) const;
 
  private:
   friend class CompiledSubgraph;
@@ -39,6 +41,8 @@ class BoundRun {
     size_t bytes = 0;
     size_t node = 0;
   };
+  void perform(const Call& call) const;
+
   const std::vector<std::string>* node_names_ = nullptr;
   Collectives* collectives_ = nullptr;
   std::vector<Call> calls_;

@@ -126,7 +126,7 @@ class AxisGroups {
         const NodeUse& use = uses_.at(index);
         if (count > 1) {
           const double part = node.shared_memory ? 1.0 / use.exchanging : 1;
-          slowest.add(node.inside, part, part);
+          slowest.add(node.insideOf(count), part, part);
         }
         if (group.size() > 1) {
           const double others = size_ - count;
@@ -209,7 +209,8 @@ LinkCost linkBetween(const Cluster& cluster, const std::vector<int>& from, const
   const auto isThere = [&](int device) { return cluster.nodeOf(device) == node_index; };
   if (std::all_of(from.begin(), from.end(), isThere) && std::all_of(to.begin(), to.end(), isThere)) {
     const ClusterNode& node = nodeAt(cluster, node_index);
-    LinkCost link{.latency_ns = node.inside.latency_ns, .bytes_per_ns = node.inside.bytes_per_ns, .measured = node.inside.measured};
+    const Link pair = node.insideOf(2);
+    LinkCost link{.latency_ns = pair.latency_ns, .bytes_per_ns = pair.bytes_per_ns, .measured = pair.measured};
     if (node.shared_memory) {
       link.receive_bytes_per_ns = link.bytes_per_ns / static_cast<double>(to.size());
       link.bytes_per_ns /= static_cast<double>(from.size());

@@ -27,6 +27,10 @@ struct PricedStage {
   // The most that passes hold of one microbatch: what waits, as far as it is there, and what comes and goes. With one microbatch,
   // accumulators too, from their first summand on.
   int64_t pass_bytes = 0;
+  // The same where the passes run as they are emitted: a subgraph each for forward pass, input half and weight half of the backward pass.
+  // What goes into a subgraph or comes out of it is there from its beginning to its end; what is between its nodes is in the workspace,
+  // which is as large as the largest subgraph's.
+  int64_t emitted_bytes = 0;
   int64_t update_bytes = 0;  // the most that comes and goes during the update
   bool optimal = false;      // no sharding costs less; proven
 };

@@ -147,7 +147,9 @@ void StageContext::failForbidden() const {
   fail(ErrorCode::kConfiguration, "method {} on mesh {}: what is given leaves no sharding", options.method, printMesh(mesh));
 }
 
-StageMemory StageContext::memory() const { return StageMemory(training, nodes, values, {options.microbatches, options.in_flight}); }
+StageMemory StageContext::memory() const {
+  return StageMemory(training, nodes, values, {options.microbatches, options.in_flight, options.recomputed_layers});
+}
 
 ShardingResult shardStage(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh, const CostModel& model,
                           const ShardStageOptions& options) {

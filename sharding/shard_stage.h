@@ -43,7 +43,9 @@ struct ShardStageOptions {
   std::vector<ValueId> replicated;            // values that stages share: kept replicated
   std::map<ValueId, CrossingCost> crossings;  // values that other stages send or receive; part of the communication
   int64_t microbatches = 1;
-  int64_t in_flight = 1;                // microbatches whose activations are alive together
+  int64_t in_flight = 1;  // microbatches whose activations are alive together
+  // By node of the training graph its layer, where layers make again what they alone read, just before their backward passes; else empty.
+  std::vector<int> recomputed_layers = {};
   std::optional<int64_t> memory_bytes;  // per device
   uint64_t seed = 1;
   std::shared_ptr<const BatchDependence> batch = {};  // followBatch(training), for who has it; else methods that need it find it

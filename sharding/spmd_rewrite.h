@@ -52,7 +52,8 @@ struct WorkCount {
 };
 WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroups& groups, const CostModel& model);
 
-// The same work in its order: computing, the collective behind it, and so on. The last part has no collective.
+// The work in its order: computing, the collective behind it, and so on. The last part has no collective. What a device does takes time,
+// so this has what brings values into place, too, which no strategy is charged for (countWork).
 struct WorkPart {
   int64_t compute = 0;   // nanoseconds
   int group = -1;        // of the program's groups; -1: no collective follows

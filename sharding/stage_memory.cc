@@ -37,6 +37,12 @@ StageMemory::StageMemory(const TrainingGraph& training, const std::vector<NodeId
     position_[nodes[position].index()] = static_cast<int64_t>(position);
     if (training.node_phase[nodes[position].index()] != Phase::kUpdate) passes_end_ = static_cast<int64_t>(position) + 1;
   }
+  for (size_t position = 0; position < nodes.size() && !options_.recomputed_layers.empty(); ++position) {
+    const Phase phase = training.node_phase[nodes[position].index()];
+    const auto [found, is_new] = recomputed_.try_emplace(options_.recomputed_layers[nodes[position].index()], 0, passes_end_);
+    if (isForward(phase)) found->second.first = static_cast<int64_t>(position) + 1;
+    if (!isForward(phase) && phase != Phase::kUpdate) found->second.second = std::min(found->second.second, static_cast<int64_t>(position));
+  }
   for (size_t index = 0; index < values.size(); ++index) {
     if (values[index].held && !values[index].constant) intervals_[index] = intervalOf(ValueId(index));
   }
@@ -55,7 +61,19 @@ LiveInterval StageMemory::intervalOf(ValueId id) const {
     const Phase phase = training_.node_phase[reader.node.index()];
     waits = waits || (!gradient_[id.index()] && !isForward(phase) && phase != Phase::kUpdate);
   }
-  return {made, last + 1, waits};
+  LiveInterval live{made, last + 1, waits};
+  if (waits && value.producer.valid() && !recomputed_.empty()) recompute(id, live);
+  return live;
+}
+
+// What one layer alone makes and reads.
+void StageMemory::recompute(ValueId id, LiveInterval& live) const {
+  const StageValue& value = values_[id.index()];
+  const int layer = options_.recomputed_layers[value.producer.index()];
+  const auto elsewhere = [&](const ValueReader& reader) { return options_.recomputed_layers[reader.node.index()] != layer; };
+  if (std::any_of(value.readers.begin(), value.readers.end(), elsewhere)) return;
+  const auto [forward_end, backward_begin] = recomputed_.at(layer);
+  live = {std::min(backward_begin, live.to - 1), live.to, false, live.from, std::max(forward_end, live.from + 1)};
 }
 
 // The parts of a gradient are one accumulator, from the first microbatch until the update.
@@ -102,6 +120,7 @@ std::vector<MemoryUse> StageMemory::uses(const StageSharding& sharding) const {
     const auto gradient = accumulated.find(id);
     const bool in_accumulator = gradient != accumulated.end() && gradient->second == kept;
     if (live.from < live.to && !in_accumulator) result.push_back({id, bytes(id, kept, sharding.mesh), live.from, live.to});
+    if (live.first_from < live.first_to) result.push_back({id, bytes(id, kept, sharding.mesh), live.first_from, live.first_to});
     if (live.waits && options_.in_flight > 1) {
       result.push_back({id, (options_.in_flight - 1) * bytes(id, kept, sharding.mesh), 0, passes_end_});
     }

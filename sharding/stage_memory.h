@@ -1,7 +1,9 @@
 // What a device holds while it runs a step of a stage. Internal to shard_stage.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sharding/stage_sharding.h"
@@ -22,11 +24,15 @@ struct LiveInterval {
   int64_t from = 0;
   int64_t to = 0;
   bool waits = false;  // from a forward to a backward pass: one copy per microbatch in flight
+  // Of what a layer makes again for its backward pass, which is the interval above: its forward pass.
+  int64_t first_from = 0;
+  int64_t first_to = 0;
 };
 
 struct MemoryOptions {
   int64_t microbatches = 1;
   int64_t in_flight = 1;
+  std::vector<int> recomputed_layers = {};  // ShardStageOptions
 };
 
 class StageMemory {
@@ -43,6 +49,7 @@ class StageMemory {
 
  private:
   LiveInterval intervalOf(ValueId id) const;
+  void recompute(ValueId id, LiveInterval& live) const;
   void placeGradients();
   int64_t bytes(ValueId value, const ShardingSpec& spec, const LogicalMesh& mesh) const;
 
@@ -50,9 +57,10 @@ class StageMemory {
   const std::vector<NodeId>& nodes_;
   const std::vector<StageValue>& values_;
   MemoryOptions options_;
-  std::vector<int64_t> position_;  // by node index
-  int64_t passes_end_ = 0;         // position of the first update node
-  std::vector<bool> gradient_;     // by value index: a backward pass makes it, of this stage or of another one
+  std::vector<int64_t> position_;                          // by node index
+  std::map<int, std::pair<int64_t, int64_t>> recomputed_;  // by layer: where its forward nodes end, and its backward nodes begin
+  int64_t passes_end_ = 0;                                 // position of the first update node
+  std::vector<bool> gradient_;                             // by value index: a backward pass makes it, of this stage or of another one
   std::vector<LiveInterval> intervals_;
 };
 

@@ -84,7 +84,7 @@ std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& grou
       part.bytes = collectiveBytes(*kind, local.bytes(node.inputs[0]), local.bytes(node.outputs[0]));
       part.exchange = collectiveCost(groupModel(model, part.group), {{group_sizes[static_cast<size_t>(part.group)]}}, *kind, 0, part.bytes);
       parts.emplace_back();
-    } else if (!isPlacing(node)) {
+    } else {
       const std::optional<FactorRule> rule = factorRule(local, node);
       parts.back().compute += nodeTime(model, local, node, rule, nodeWork(local, node, rule));
     }

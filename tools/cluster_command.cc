@@ -27,6 +27,12 @@ std::string linkText(const Link& link) {
   return fmt::format("{:.4g} GB/s, {}", link.bytes_per_ns, formatNanoseconds(link.latency_ns));
 }
 
+std::string insideText(const ClusterNode& node) {
+  std::string text = linkText(node.inside);
+  for (const GroupRate& group : node.inside_groups) text += fmt::format("; groups of {}: {:.4g}", group.devices, group.bytes_per_ns);
+  return text + (node.shared_memory ? ", shared" : "");
+}
+
 void printNodes(const Cluster& cluster) {
   Table table = {{"nodes", "devices", "kind", "memory", "link inside", "NICs"}};
   for (size_t n = 0; n < cluster.nodes.size();) {
@@ -35,8 +41,7 @@ void printNodes(const Cluster& cluster) {
     while (n < cluster.nodes.size() && cluster.nodes[n] == node) ++n;
     const DeviceKind& kind = cluster.kinds[static_cast<size_t>(node.kind)];
     table.push_back({n - first == 1 ? fmt::format("{}", first) : fmt::format("{}..{}", first, n - 1), fmt::format("{}", node.devices),
-                     kind.name, kind.memory_bytes > 0 ? formatBytes(kind.memory_bytes) : "no limit",
-                     linkText(node.inside) + (node.shared_memory ? ", shared" : ""),
+                     kind.name, kind.memory_bytes > 0 ? formatBytes(kind.memory_bytes) : "no limit", insideText(node),
                      fmt::format("{} x {}", node.nics, linkText(node.nic))});
   }
   fmt::print("{}", formatTable(table));

@@ -42,7 +42,7 @@ std::string partOf(const std::string& key) {
       {"layers", {"first_node", "last_node", "first", "last", "positions"}},
       {"stages", {"layers", "boundaries"}},
       {"microbatches", {"microbatches", "last_batch", "updates_per_step"}},
-      {"schedule", {"schedule", "schedule_orders"}},
+      {"schedule", {"schedule", "schedule_orders", "overlap_receives"}},
       {"recomputation", {"recomputation"}},
       {"shardings", {"method", "constraints", "memory_limit"}},
       {"predictions",

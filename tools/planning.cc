@@ -145,6 +145,7 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
   plan.precision = parsePrecision(request.precision);
   plan.microbatches = model.microbatches;
   plan.bucket_bytes = request.bucket_bytes;
+  plan.overlap_receives = request.overlap_receives;
   plan.schedule = request.partition.schedule;
   plan.train = request.train;
   plan.freeze = request.freeze;
@@ -433,6 +434,7 @@ PlanRequest requestOf(const Plan& plan) {
   request.batch_dimension = plan.batch_dimension;
   request.microbatches = plan.microbatches;
   request.bucket_bytes = plan.bucket_bytes;
+  request.overlap_receives = plan.overlap_receives;
   return request;
 }
 

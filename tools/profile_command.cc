@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include <fmt/format.h>
@@ -33,6 +34,9 @@ Examples:
   pipeshard profile --model gpt2.onnx --dim batch=32 --microbatches 8      and exactly what this model needs
   pipeshard plan gpt2.onnx --dim batch=32 --cluster 1x2 -o gpt2.plan && pipeshard simulate gpt2.plan)";
 
+constexpr int kFewRepetitions = 3;
+constexpr int64_t kModelSample = 8'000'000'000;  // ns: of a model there are few programs, of a ladder many
+
 struct ProfileCommand {
   std::string output;
   std::string model;
@@ -57,9 +61,8 @@ struct ProfileCommand {
     Profile profile = known();
     const ProfilingOptions options = profilingOptions();
     if (model.empty() || profile.memory.points.empty()) measureMachine(profile, options, progress);
-    const std::vector<OperatorTime> times = measureOperators(samples.samples(), options, [&](size_t done, size_t all) {
-      progress.phase(fmt::format("measuring operators: {} of {}", done, all));
-    });
+    const std::vector<OperatorTime> times = samples.measure(
+        options, [&](size_t done, size_t all) { progress.phase(fmt::format("measuring operators: {} of {} programs", done, all)); });
     if (model.empty() || profile.rates.empty()) profile.rates = samples.rates(times);
     mergePoints(profile, samples.points(times));
     writeProfile(profile, output);
@@ -68,6 +71,12 @@ struct ProfileCommand {
     show(profile, samples.points(times));
     fmt::print("{} operators measured in {:.1f} s; {} has {} points, digest {}\n", samples.size(), seconds, output, profile.points.size(),
                profileDigest(profile));
+    const auto seldom =
+        std::count_if(times.begin(), times.end(), [](const OperatorTime& time) { return time.repetitions < kFewRepetitions; });
+    if (seldom > 0) {
+      fmt::print("Note: {} of them were run fewer than {} times, because a step is long: their times are less certain\n", seldom,
+                 kFewRepetitions);
+    }
     return 0;
   }
 
@@ -104,7 +113,7 @@ struct ProfileCommand {
     };
     link("message inside a node", profile.inside);
     link("message between nodes", profile.between);
-    for (const CollectiveCurve& curve : profile.collectives) link((curve.kind + " of two").c_str(), curve.ns);
+    for (const CollectiveCurve& curve : profile.collectives) link(fmt::format("{} of {}", curve.kind, curve.devices).c_str(), curve.ns);
   }
 
   // What the file has already, of the same device.
@@ -120,7 +129,8 @@ struct ProfileCommand {
     ProfilingOptions options;
     options.threads = threads;
     options.workers = workers > 0 ? workers : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / threads);
-    if (quick) options.budget_ns = 200'000;
+    if (!model.empty()) options.sample_ns = kModelSample;
+    if (quick) options.sample_ns = 20'000'000;
     return options;
   }
 
@@ -128,31 +138,36 @@ struct ProfileCommand {
     if (std::filesystem::is_directory(model)) {
       int ranks = 1;
       for (int rank = 0; rank < ranks; ++rank) {
-        const RankImage image = loadRank((std::filesystem::path(model) / "ranks" / rankDirectoryName(rank)).string());
+        RankImage image = loadRank((std::filesystem::path(model) / "ranks" / rankDirectoryName(rank)).string());
         ranks = image.program.world_size;
-        samples.add(image.program, image.subgraphs);
+        samples.add(std::move(image));
       }
       return;
     }
     request.model_path = model;
     request.allow_missing_weights = true;
     const PlannedTraining planned = planTraining(request, [&](const std::string& phase) { progress.phase(phase); });
-    for (const RankProgram& rank : planned.whole.ranks) samples.add(rank.program, rank.subgraphs);
-    samples.add(planned.whole.reference.program, planned.whole.reference.subgraphs);
+    for (const RankProgram& rank : planned.whole.ranks) samples.add({rank.program, rank.subgraphs, ""});
+    samples.add({planned.whole.reference.program, planned.whole.reference.subgraphs, ""});
   }
 
   void measureMachine(Profile& profile, const ProfilingOptions& options, Progress& progress) const {
     const int64_t most = quick ? int64_t{1} << 16 : int64_t{1} << 26;
     progress.phase("measuring links");
-    const LinkTimes inside = measureInside(most);
-    profile.inside = inside.send;
-    profile.collectives = {{"AllReduce", 2, inside.all_reduce},
-                           {"AllGather", 2, inside.all_gather},
-                           {"ReduceScatter", 2, inside.reduce_scatter},
-                           {"AllToAll", 2, inside.all_to_all}};
+    profile.collectives.clear();
+    std::set<int> sizes = {2};
+    if (options.workers > 2) sizes.insert(options.workers);
+    for (const int ranks : sizes) {
+      const LinkTimes inside = measureInside(most, ranks);
+      if (ranks == 2) profile.inside = inside.send;
+      profile.collectives.push_back({"AllReduce", ranks, inside.all_reduce});
+      profile.collectives.push_back({"AllGather", ranks, inside.all_gather});
+      profile.collectives.push_back({"ReduceScatter", ranks, inside.reduce_scatter});
+      profile.collectives.push_back({"AllToAll", ranks, inside.all_to_all});
+    }
     profile.between = measureBetween(std::min(most, int64_t{1} << 24));
     progress.phase("measuring memory");
-    profile.memory = measureMemory(options);
+    profile.memory = measureMemory();
   }
 };
 

@@ -42,6 +42,21 @@ class Model {
     return output;
   }
 
+  // With the statistics of the batch; the running ones are kept beside them, as exporters write it.
+  ValueId batchNormalization(ValueId x, int64_t channels) {
+    std::vector<ValueId> inputs = {x, parameter({channels}), parameter({channels})}, outputs;
+    for (int statistic = 0; statistic < 2; ++statistic) {
+      inputs.push_back(parameter({channels}));
+      graph_.value(inputs.back()).metadata.clear();
+    }
+    for (int output = 0; output < 3; ++output) {
+      outputs.emplace_back(graph_.values.size());
+      graph_.values.emplace_back().name = "value" + std::to_string(outputs.back().index());
+    }
+    builder_.addNode("", "BatchNormalization", inputs, outputs, {{"training_mode", int64_t{1}}, {"momentum", 0.9F}, {"epsilon", 1e-5F}});
+    return outputs[0];
+  }
+
   // The nodes of its training step, with the optimizer's updates where their parameters are.
   void addTo(ProfileSamples& samples, ValueId loss, const std::string& optimizer) {
     graph_.outputs = {loss};
@@ -51,22 +66,39 @@ class Model {
     forward.loss = findValue(forward.graph, name);
     for (const ValueId id : forward.graph.inputs) forward.inputs.push_back({id, -1});
     const TrainingGraph training = buildTrainingGraph(std::move(forward), parseOptimizer(optimizer));
-    std::map<std::string, std::string> in_place;
-    const auto nameOf = [&](ValueId id) { return training.graph.value(id).name; };
-    for (const Parameter& parameter : training.parameters) {
-      if (!parameter.updated.valid()) continue;
-      in_place[nameOf(parameter.updated)] = nameOf(parameter.value);
-      for (const OptimizerState& state : parameter.states) in_place[nameOf(state.updated)] = nameOf(state.value);
-    }
-    const Graph graph = runnableGraph(training.graph, cpuKernels());
-    std::map<ValueId, ValueId> places;
-    for (const auto& [output, input] : in_place) places[findValue(graph, output)] = findValue(graph, input);
-    samples.add(graph, places);
+    samples.add(imageOf(passOf(training)));
   }
 
+  // Whole numbers of this input are below `limit`.
+  void below(ValueId input, int64_t limit) { below_[graph_.value(input).name] = limit; }
+
  private:
+  // All of a step, one node behind the other.
+  GraphPass passOf(const TrainingGraph& training) const {
+    Graph whole = training.graph;
+    std::set<ValueId> inputs(whole.inputs.begin(), whole.inputs.end());
+    for (auto at = whole.initializers.begin(); at != whole.initializers.end();) {
+      const bool is_weight = std::holds_alternative<WeightReference>(at->second);
+      if (is_weight && inputs.insert(at->first).second) whole.inputs.push_back(at->first);
+      at = is_weight ? whole.initializers.erase(at) : std::next(at);
+    }
+    GraphPass pass{runnableGraph(whole, cpuKernels())};
+    const auto now = [&](ValueId id) { return findValue(pass.graph, whole.value(id).name); };
+    for (const Parameter& parameter : training.parameters) {
+      if (!parameter.updated.valid()) continue;
+      pass.in_place[now(parameter.updated)] = now(parameter.value);
+      for (const OptimizerState& state : parameter.states) {
+        pass.in_place[now(state.updated)] = now(state.value);
+        pass.states.insert(now(state.value));
+      }
+    }
+    for (const auto& [name, limit] : below_) pass.below[findValue(pass.graph, name)] = limit;
+    return pass;
+  }
+
   Graph graph_;
   GraphBuilder builder_{graph_};
+  std::map<std::string, int64_t> below_;
 };
 
 struct BlockSizes {
@@ -79,6 +111,8 @@ void addBlock(ProfileSamples& samples, const BlockSizes& s, const std::string& o
   const int64_t head = s.width / s.heads;
   const ValueId ids = m.input("ids", {s.batch, s.sequence}, DataType::kInt64);
   const ValueId labels = m.input("labels", {s.batch * s.sequence}, DataType::kInt64);
+  m.below(ids, s.vocabulary);
+  m.below(labels, s.vocabulary);
   ValueId x = m.op("Gather", {m.parameter({s.vocabulary, s.width}), ids});
   x = m.op("Add", {x, m.op("Unsqueeze", {m.parameter({s.sequence, s.width}), m.integers({0})})});
   const auto norm = [&](ValueId in) {
@@ -150,7 +184,7 @@ void addConvolutions(ProfileSamples& samples, int64_t batch, int64_t channels, i
     const ValueId mean = m.op("ReduceMean", {in, m.integers({0, 2, 3})}, {{"keepdims", int64_t{1}}});
     return m.op("Mul", {m.op("Sub", {in, mean}), m.parameter({1, width, 1, 1})});
   };
-  x = m.op("Relu", {convolution(x, channels, channels, 3, 1)});
+  x = m.op("Relu", {m.batchNormalization(convolution(x, channels, channels, 3, 1), channels)});
   x = m.op(
       "MaxPool", {x},
       {{"kernel_shape", std::vector<int64_t>{3, 3}}, {"pads", std::vector<int64_t>{1, 1, 1, 1}}, {"strides", std::vector<int64_t>{2, 2}}});

@@ -7,69 +7,128 @@
 #include "ir/error.h"
 #include "runtime/subgraph.h"
 #include "sharding/operator_work.h"
+#include "transport/memory_available.h"
 
 namespace pipeshard {
 namespace {
 
-constexpr int64_t kMostFootprint = int64_t{64} << 20;
+// Of the memory that is available, for all workers together.
+constexpr double kMostMemory = 0.6;
 
 // The node alone; its inputs are the graph's, but for constants.
-OperatorSample sampleOf(const Graph& graph, NodeId id, const std::map<ValueId, ValueId>& in_place) {
+GraphPass aloneOf(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   std::vector<ValueId> inputs, outputs;
   for (const ValueId input : node.inputs) {
     const bool listed = std::find(inputs.begin(), inputs.end(), input) != inputs.end();
     if (input.valid() && graph.constant(input) == nullptr && !listed) inputs.push_back(input);
   }
-  OperatorSample sample;
   for (const ValueId output : node.outputs) {
-    if (!output.valid()) continue;
-    outputs.push_back(output);
-    const auto shared = in_place.find(output);
-    const auto input = shared == in_place.end() ? inputs.end() : std::find(inputs.begin(), inputs.end(), shared->second);
-    sample.in_place.push_back(input == inputs.end() ? -1 : static_cast<int>(input - inputs.begin()));
+    if (output.valid()) outputs.push_back(output);
   }
-  sample.graph = extractSubgraph(graph, "sample", {id}, inputs, outputs);
-  return sample;
+  return {extractSubgraph(graph, "sample", {id}, inputs, outputs)};
 }
 
 }  // namespace
 
-void ProfileSamples::add(const Graph& graph, const std::map<ValueId, ValueId>& in_place, int64_t update_bytes) {
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    const Node& node = graph.nodes[n];
-    if (collectiveKind(node) || isPlacing(node)) continue;
+RankImage imageOf(const GraphPass& pass) {
+  RankImage image;
+  Program& program = image.program;
+  Instruction run;
+  run.kind = InstructionKind::kUpdate;
+  run.subgraph = SubgraphId(0);
+  std::map<ValueId, BufferId> buffers;
+  const auto addBuffer = [&](ValueId id, BufferKind kind) {
+    const Value& value = pass.graph.value(id);
+    Buffer& buffer = program.buffers.emplace_back();
+    buffer.name = buffer.value = value.name;
+    buffer.kind = kind;
+    buffer.data_type = value.data_type;
+    buffer.shape = *value.shape;
+    return buffers[id] = BufferId(program.buffers.size() - 1);
+  };
+  for (const ValueId input : pass.graph.inputs) {
+    const Value& value = pass.graph.value(input);
+    const bool counts = value.data_type == DataType::kInt64 && value.shape->empty();
+    const bool zero = pass.states.count(input) > 0;
+    run.inputs.push_back(addBuffer(input, counts ? BufferKind::kStep : zero ? BufferKind::kOptimizerState : BufferKind::kParameter));
+    const auto below = pass.below.find(input);
+    if (below != pass.below.end()) program.inputs.push_back({value.name, value.data_type, *value.shape, -1, 0, below->second, {}});
+  }
+  for (const ValueId output : pass.graph.outputs) {
+    const auto place = pass.in_place.find(output);
+    run.outputs.push_back(place != pass.in_place.end() ? buffers.at(place->second) : addBuffer(output, BufferKind::kParameter));
+  }
+  Subgraph subgraph;
+  subgraph.name = "sample";
+  program.subgraphs = {subgraph};
+  program.instructions = {run};
+  image.subgraphs = {pass.graph};
+  return image;
+}
+
+std::vector<int> ProfileSamples::addWorks(const Graph& graph, size_t& added) {
+  std::vector<int> numbers;
+  for (const Node& node : graph.nodes) {
+    numbers.push_back(-1);
+    if (collectiveKind(node)) continue;
     const auto rule = factorRule(graph, node);
     if (rule && rule->flops == 0) continue;
     const NodeWork node_work = nodeWork(graph, node, rule);
-    const OperatorWork work = operatorWork(graph, node, rule, node_work);
-    if (!known_.emplace(work, works_.size()).second) continue;
-    works_.push_back(work);
+    const auto [place, is_new] = known_.emplace(operatorWork(graph, node, rule, node_work), works_.size());
+    numbers.back() = static_cast<int>(place->second);
+    if (!is_new) continue;
+    works_.push_back(place->first);
     classes_.push_back(node_work.work_class);
-    samples_.push_back(sampleOf(graph, NodeId(n), in_place));
-    const std::vector<int>& shared = samples_.back().in_place;
-    const bool updates = std::any_of(shared.begin(), shared.end(), [](int input) { return input >= 0; });
-    if (updates) samples_.back().footprint_bytes = std::clamp(update_bytes, kDefaultFootprint, kMostFootprint);
+    ++added;
   }
+  return numbers;
 }
 
-void ProfileSamples::add(const Program& program, const std::vector<Graph>& subgraphs) {
-  int64_t persistent = 0;
-  for (const Buffer& buffer : program.buffers) {
-    if (isPersistent(buffer.kind)) persistent += byteCount(buffer.data_type, buffer.shape);
+void ProfileSamples::add(RankImage image) {
+  PassSample pass;
+  size_t added = 0;
+  const auto isRun = [&](size_t subgraph) {
+    return std::any_of(image.program.instructions.begin(), image.program.instructions.end(), [&](const Instruction& instruction) {
+      return instruction.subgraph.valid() && instruction.subgraph.index() == subgraph;
+    });
+  };
+  for (size_t s = 0; s < image.subgraphs.size(); ++s) {
+    pass.work.push_back(isRun(s) ? addWorks(runnableGraph(image.subgraphs[s], cpuKernels()), added) : std::vector<int>());
   }
-  for (size_t s = 0; s < subgraphs.size(); ++s) {
-    const Graph graph = runnableGraph(subgraphs[s], cpuKernels());
-    std::map<ValueId, ValueId> in_place;
-    const auto runs = [&](const Instruction& instruction) { return instruction.subgraph.valid() && instruction.subgraph.index() == s; };
-    const auto found = std::find_if(program.instructions.begin(), program.instructions.end(), runs);
-    if (found == program.instructions.end()) continue;
-    for (size_t o = 0; o < found->outputs.size(); ++o) {
-      const auto input = std::find(found->inputs.begin(), found->inputs.end(), found->outputs[o]);
-      if (input != found->inputs.end()) in_place[graph.outputs[o]] = graph.inputs[static_cast<size_t>(input - found->inputs.begin())];
+  if (added == 0) return;
+  pass.image = std::move(image);
+  passes_.push_back(std::move(pass));
+}
+
+std::vector<PassSample> ProfileSamples::apart(const PassSample& pass) const {
+  std::vector<PassSample> samples;
+  std::set<int> taken;
+  for (size_t s = 0; s < pass.work.size(); ++s) {
+    const Graph graph = runnableGraph(pass.image.subgraphs[s], cpuKernels());
+    for (size_t n = 0; n < pass.work[s].size(); ++n) {
+      const int work = pass.work[s][n];
+      if (work >= 0 && taken.insert(work).second) samples.push_back({imageOf(aloneOf(graph, NodeId(n))), {{work}}});
     }
-    add(graph, in_place, persistent);
   }
+  return samples;
+}
+
+int64_t ProfileSamples::shareOfMemory(int workers) {
+  return static_cast<int64_t>(kMostMemory * static_cast<double>(std::min(availableMemory(), size_t{1} << 50))) / std::max(1, workers);
+}
+
+std::vector<OperatorTime> ProfileSamples::measure(const ProfilingOptions& options, const ProfilingProgress& progress,
+                                                  int64_t most_bytes) const {
+  std::vector<PassSample> samples;
+  for (const PassSample& pass : passes_) {
+    if (passBytes(pass, options) <= most_bytes) {
+      samples.push_back(pass);
+    } else {
+      for (PassSample& sample : apart(pass)) samples.push_back(std::move(sample));
+    }
+  }
+  return measurePasses(samples, works_.size(), options, progress);
 }
 
 std::vector<WorkRate> ProfileSamples::rates(const std::vector<OperatorTime>& times) const {
@@ -80,7 +139,7 @@ std::vector<WorkRate> ProfileSamples::rates(const std::vector<OperatorTime>& tim
     std::map<int, std::vector<double>> by_amount;  // by log4: nanoseconds of one
     for (size_t i = 0; i < works_.size(); ++i) {
       const int64_t amount = by_flops ? works_[i].flops : works_[i].bytes;
-      if (classes_[i] != work_class || works_[i].type != DataType::kFloat32 || amount < 16) continue;
+      if (classes_[i] != work_class || works_[i].type != DataType::kFloat32 || amount < 16 || times[i].ns == 0) continue;
       by_amount[(std::bit_width(static_cast<uint64_t>(amount)) - 1) / 2].push_back(static_cast<double>(times[i].ns) /
                                                                                    static_cast<double>(amount));
     }
@@ -100,7 +159,9 @@ std::vector<WorkRate> ProfileSamples::rates(const std::vector<OperatorTime>& tim
 std::vector<ProfilePoint> ProfileSamples::points(const std::vector<OperatorTime>& times) const {
   PIPESHARD_CHECK(times.size() == works_.size(), "{} times of {} samples", times.size(), works_.size());
   std::vector<ProfilePoint> points;
-  for (size_t i = 0; i < times.size(); ++i) points.push_back({works_[i], times[i].ns, times[i].busy_ns});
+  for (size_t i = 0; i < times.size(); ++i) {
+    if (times[i].ns > 0) points.push_back({works_[i], times[i].ns, times[i].busy_ns});
+  }
   return points;
 }
 

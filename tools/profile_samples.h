@@ -2,6 +2,8 @@
 #pragma once
 
 #include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "ir/profile.h"
@@ -10,27 +12,42 @@
 
 namespace pipeshard {
 
+// A graph that is one pass by itself: all its nodes in a row, on memory of its own.
+struct GraphPass {
+  Graph graph;                               // as it is run (runnableGraph)
+  std::map<ValueId, ValueId> in_place = {};  // outputs, and the inputs whose memory they are, as an update's
+  std::set<ValueId> states = {};             // inputs that start as zeros
+  std::map<ValueId, int64_t> below = {};     // whole numbers: inputs, and what is above all of their elements
+};
+RankImage imageOf(const GraphPass& pass);
+
 class ProfileSamples {
  public:
-  // The distinct nodes of a rank's subgraphs as they are run (runnableGraph); what is known already is passed over. Views, collectives
-  // and what brings values into place take no time of their own.
-  void add(const Program& program, const std::vector<Graph>& subgraphs);
-  // Of one graph. `in_place`: outputs of the graph and the inputs whose memory they are, as an update's. What a step's updates touch is
-  // out of caches by the next step where it is more than they hold: `update_bytes` of it.
-  void add(const Graph& graph, const std::map<ValueId, ValueId>& in_place = {}, int64_t update_bytes = 0);
+  // A rank's program; passed over when it has no operator that is not known already. Views and collectives take no time of their own.
+  void add(RankImage image);
 
   size_t size() const { return works_.size(); }
-  const std::vector<OperatorSample>& samples() const { return samples_; }
-  // By the samples' times.
+  // One time per operator. Programs that take more memory than a worker may, `most_bytes` (usually its share of what is available), are
+  // taken apart: each of their operators is measured alone. Errors: as measurePasses.
+  std::vector<OperatorTime> measure(const ProfilingOptions& options, const ProfilingProgress& progress = {}) const {
+    return measure(options, progress, shareOfMemory(options.workers));
+  }
+  std::vector<OperatorTime> measure(const ProfilingOptions& options, const ProfilingProgress& progress, int64_t most_bytes) const;
+
+  // By the operators' times.
   std::vector<ProfilePoint> points(const std::vector<OperatorTime>& times) const;
-  // Of the classes of work in float32: medians of the samples of about equal amount, for operators that nobody measured.
+  // Of the classes of work in float32: medians of the operators of about equal amount, for those that nobody measured.
   std::vector<WorkRate> rates(const std::vector<OperatorTime>& times) const;
 
  private:
+  static int64_t shareOfMemory(int workers);
+  std::vector<int> addWorks(const Graph& graph, size_t& added);
+  std::vector<PassSample> apart(const PassSample& pass) const;
+
   std::vector<OperatorWork> works_;
   std::vector<WorkClass> classes_;
-  std::vector<OperatorSample> samples_;
   std::map<OperatorWork, size_t> known_;
+  std::vector<PassSample> passes_;
 };
 
 }  // namespace pipeshard

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/error.h"
+#include "ir/trace_breakdown.h"
 #include "partition/program_simulation.h"
 #include "runtime/executor.h"
 #include "runtime/worker_threads.h"
@@ -200,16 +201,14 @@ nlohmann::ordered_json jsonOf(const SimulatedPlan& simulated, const ScheduleOrde
 
 std::vector<std::vector<std::string>> tableOf(const SimulatedPlan& simulated, const ScheduleOrders& orders) {
   const ProgramSimulation& simulation = simulated.simulation;
-  std::vector<std::vector<std::string>> table = {{"rank", "busy", "idle", "waiting", "span", "peak activations", "peak memory"}};
-  std::vector<Ticks> waiting(simulated.programs.size());
-  for (const TraceEvent& event : simulation.trace.events) {
-    const bool met = event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective;
-    if (met && !event.background) waiting[static_cast<size_t>(event.rank)] += event.arrived_ns - event.start_ns;
-  }
+  std::vector<std::vector<std::string>> table = {
+      {"rank", "busy", "idle", "waiting", "transfer", "beside", "span", "peak activations", "peak memory"}};
+  const TraceBreakdown parts = breakDown(simulation.trace);
   const std::vector<Ticks> idle = simulation.idlePerRank();
   for (size_t rank = 0; rank < simulated.programs.size(); ++rank) {
     table.push_back({simulation.trace.rank_names[rank], formatNanoseconds(simulation.busy[rank]), formatNanoseconds(idle[rank]),
-                     formatNanoseconds(waiting[rank]), formatNanoseconds(simulation.span[rank]),
+                     formatNanoseconds(parts.ranks[rank].waiting), formatNanoseconds(parts.ranks[rank].transfer),
+                     formatNanoseconds(parts.ranks[rank].hidden), formatNanoseconds(simulation.span[rank]),
                      fmt::format("{:g}", peakActivationsOf(orders[rank])), formatBytes(simulation.peak_memory[rank])});
   }
   return table;

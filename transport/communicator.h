@@ -60,10 +60,11 @@ class Communicator {
   virtual std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) = 0;
   // Waits for the matching send; sizes must agree (Error(kInternal) names both).
   virtual void receive(int peer, std::span<std::byte> data) = 0;
-  // Posts a receive and returns at once. `data` belongs to it until wait() has returned, which is to be called before the next receive from
-  // this peer (Error(kInternal)). The bytes come while the caller computes: over Gloo its own thread moves them, in shared memory a thread
-  // that the first posted receive starts. What is wrong with a message, or its peer, is said by wait(), whose deadline begins with it. The
-  // sender may learn that the message has been received before wait() was called, or in wait(). (By default: all happens in wait().)
+  // Posts a receive and returns at once. `data` belongs to it until wait() has returned. Several may be posted from one peer; they are to
+  // be waited for in their order, and before receive() from this peer (Error(kInternal)). The bytes come while the caller computes: over
+  // Gloo its own thread moves them, in shared memory a thread that the first posted receive starts. What is wrong with a message, or its
+  // peer, is said by wait(), whose deadline begins with it. The sender may learn that the message has been received before wait() was
+  // called, or in wait(). (By default: all happens in wait().)
   virtual std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data);
 
   // Element counts are per rank; `count` elements of `type` at each pointer unless said otherwise. In place (input ==

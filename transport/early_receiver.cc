@@ -31,15 +31,10 @@ EarlyReceiver::~EarlyReceiver() {
 void EarlyReceiver::post(EarlyMessage& message) {
   {
     const Lock lock(mutex_);
-    for (const EarlyMessage* other : posted_) {
-      if (other->source != message.source) continue;
-      fail(ErrorCode::kInternal, "rank {} posts a receive from rank {} before it has waited for the last one",
-           endpoint_.name(endpoint_.rank_), endpoint_.name(message.source));
-    }
     posted_.push_back(&message);
-    changed_.notify_all();
   }
-  if (thread_.joinable()) return ring(endpoint_.view_.rank(endpoint_.rank_));
+  wake();
+  if (thread_.joinable()) return;
   // Signals are for the threads of the program.
   sigset_t all, before;
   ::sigfillset(&all);
@@ -48,15 +43,40 @@ void EarlyReceiver::post(EarlyMessage& message) {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void EarlyReceiver::withdraw(EarlyMessage& message) {
+void EarlyReceiver::wake() {
+  changed_.notify_all();
+  ring(endpoint_.view_.rank(endpoint_.rank_));
+}
+
+void EarlyReceiver::takeOver(EarlyMessage& message) {
   const Lock lock(mutex_);
-  std::erase(posted_, &message);
+  const auto first = std::find_if(posted_.begin(), posted_.end(), [&](const EarlyMessage* of) { return of->source == message.source; });
+  if (first == posted_.end() || *first != &message) {
+    fail(ErrorCode::kInternal, "rank {} waits for a posted receive from rank {} before it has waited for the last one",
+         endpoint_.name(endpoint_.rank_), endpoint_.name(message.source));
+  }
+  message.taken_over = true;
+}
+
+void EarlyReceiver::release(EarlyMessage& message) {
+  bool more = false;
+  {
+    const Lock lock(mutex_);
+    std::erase(posted_, &message);
+    more = std::any_of(posted_.begin(), posted_.end(), [&](const EarlyMessage* of) { return of->source == message.source; });
+  }
+  if (more) wake();
+}
+
+bool EarlyReceiver::expects(int source) {
+  const Lock lock(mutex_);
+  return std::any_of(posted_.begin(), posted_.end(), [&](const EarlyMessage* message) { return message->source == source; });
 }
 
 void EarlyReceiver::run() {
   RankState& self = endpoint_.view_.rank(endpoint_.rank_);
   Lock lock(mutex_);
-  const auto open = [](const EarlyMessage* message) { return !message->finished && !message->refused; };
+  const auto open = [this](const EarlyMessage* message) { return isNext(*message); };
   while (!closing_) {
     if (std::none_of(posted_.begin(), posted_.end(), open)) {
       changed_.wait(lock);
@@ -76,9 +96,17 @@ void EarlyReceiver::run() {
   }
 }
 
+// The first of its source that is not there, and one for this thread.
+bool EarlyReceiver::isNext(const EarlyMessage& message) const {
+  if (message.finished) return false;
+  const auto first =
+      std::find_if(posted_.begin(), posted_.end(), [&](const EarlyMessage* of) { return of->source == message.source && !of->finished; });
+  return *first == &message && !message.refused && !message.taken_over;
+}
+
 bool EarlyReceiver::copyAll() {
   bool copied = false;
-  for (EarlyMessage* message : posted_) copied = (!message->finished && !message->refused && copySome(*message)) || copied;
+  for (EarlyMessage* message : posted_) copied = (isNext(*message) && copySome(*message)) || copied;
   return copied;
 }
 

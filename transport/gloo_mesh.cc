@@ -90,11 +90,14 @@ Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& wai
   Lock lock(mutex_);
   const auto has_come = [&] { return !inbox.empty(); };
   waited_.during(has_come, [&] { await(lock, waiting, has_come); });
-  std::optional<Expected> expected;
-  if (channel == Channel::kPointToPoint) expected = std::exchange(peer.expected, std::nullopt);
-  if (expected && expected->to.data() != to.data()) {
-    breakWith(ErrorCode::kInternal,
-              fmt::format("rank {} receives from rank {} before it has waited for its posted receive", rank_, peer.rank));
+  Expected expected;
+  if (channel == Channel::kPointToPoint && !peer.expected.empty()) {
+    expected = std::move(peer.expected.front());
+    peer.expected.pop_front();
+    if (expected.to.data() != to.data()) {
+      breakWith(ErrorCode::kInternal,
+                fmt::format("rank {} receives from rank {} before it has waited for its posted receive", rank_, peer.rank));
+    }
   }
   const Arrival arrival = std::move(inbox.front());
   inbox.pop_front();
@@ -106,7 +109,7 @@ Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& wai
     breakWith(ErrorCode::kInternal, fmt::format("rank {} gives {} bytes to a {} where rank {} expects {} bytes", waiting.peer,
                                                 arrival.bytes, operationName(waiting.operation), rank_, to.size()));
   }
-  if (expected && expected->begun) return {channel, waiting, std::move(expected->buffer)};
+  if (expected.begun) return {channel, waiting, std::move(expected.buffer)};
   lock.unlock();
   if (arrival.eager) {
     if (!to.empty()) std::memcpy(to.data(), arrival.payload.data(), to.size());
@@ -131,38 +134,38 @@ void Mesh::expect(int from, std::span<std::byte> to) {
   checkPeer(from);
   Peer& peer = *peers_[static_cast<size_t>(from)];
   const Lock lock(mutex_);
-  if (peer.expected) {
-    breakWith(ErrorCode::kInternal, fmt::format("rank {} posts a receive from rank {} before it has waited for the last one", rank_, from));
-  }
-  peer.expected.emplace().to = to;
+  peer.expected.emplace_back().to = to;
   beginExpected(peer);
 }
 
-// With the mutex held. By the thread that posts the receive, or by the peer's.
+// With the mutex held. By the thread that posts the receive, or by the peer's. In order: so are the pieces of large messages.
 void Mesh::beginExpected(Peer& peer) {
   const auto& inbox = peer.inbox[static_cast<size_t>(Channel::kPointToPoint)];
-  if (!peer.expected || peer.expected->begun || inbox.empty()) return;
-  Expected& expected = *peer.expected;
-  const Arrival& arrival = inbox.front();
-  if (arrival.operation != Operation::kSend || arrival.bytes != expected.to.size()) return;
+  for (size_t i = 0; i < std::min(inbox.size(), peer.expected.size()); ++i) {
+    if (!peer.expected[i].begun && !begin(peer.rank, inbox[i], peer.expected[i])) return;
+  }
+}
+
+bool Mesh::begin(int peer, const Arrival& arrival, Expected& expected) {
+  if (arrival.operation != Operation::kSend || arrival.bytes != expected.to.size()) return false;
   if (arrival.eager) {
     if (arrival.bytes > 0) std::memcpy(expected.to.data(), arrival.payload.data(), arrival.bytes);
-    expected.begun = true;
-    return;
+  } else {
+    try {
+      expected.buffer = postPieces(Channel::kPointToPoint, peer, expected.to);
+    } catch (const std::exception&) {
+      return false;  // The connection is broken: take() tries again, and says so.
+    }
   }
-  try {
-    expected.buffer = postPieces(Channel::kPointToPoint, peer.rank, expected.to);
-    expected.begun = true;
-  } catch (const std::exception&) {
-    // The connection is broken: take() tries again, and says so.
-  }
+  expected.begun = true;
+  return true;
 }
 
 void Mesh::giveUp(int from) {
   const Lock lock(mutex_);
   const auto& peer = peers_[static_cast<size_t>(from)];
-  if (!peer || !peer->expected) return;
-  peer->expected.reset();
+  if (!peer || peer->expected.empty()) return;
+  peer->expected.clear();
   if (!broken_) broken_.emplace(ErrorCode::kInternal, fmt::format("rank {} gave up a posted receive from rank {}", rank_, from));
 }
 
@@ -264,7 +267,7 @@ void Mesh::breakWith(ErrorCode code, std::string message) {
   sayFarewell();
   for (const auto& peer : peers_) {
     if (!peer) continue;
-    peer->expected.reset();
+    peer->expected.clear();
     for (auto& outstanding : peer->outstanding) {
       for (Posted& posted : outstanding) posted.buffer.reset();
     }

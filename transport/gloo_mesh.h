@@ -48,6 +48,8 @@ constexpr size_t kEagerWindow = 1 << 20;
 constexpr size_t kPosted = 8;
 constexpr size_t kPieceBytes = 4 << 20;
 
+struct Arrival;
+struct Expected;
 struct Header;
 struct Peer;
 struct Small;
@@ -88,10 +90,10 @@ class Mesh {
   Incoming take(Channel channel, std::span<std::byte> to, const Waiting& waiting);
   // Waits until all of it is there, and tells the sender.
   void finish(Incoming& incoming);
-  // Lets the next point-to-point message from `peer` flow into `to` as soon as it is announced. Then take() with the same memory, before
-  // another message from this peer is taken. What is wrong with the message is found there.
+  // Lets the next point-to-point message from `peer` that is not expected yet flow into `to` as soon as it is announced. take() with the
+  // same memory, in the same order, finds what is wrong with the message.
   void expect(int peer, std::span<std::byte> to);
-  // What was expected is not taken: its memory is not touched any more, and the mesh is broken.
+  // What was expected from the peer is not taken: its memory is not touched any more, and the mesh is broken.
   void giveUp(int peer);
 
   // Throws the first error again, if there was one; and when `peer` is out of range or this rank.
@@ -126,6 +128,7 @@ class Mesh {
   void readSmall(Peer& peer);
   void handle(Peer& peer, const Header& header, std::vector<std::byte> payload);
   void beginExpected(Peer& peer);
+  bool begin(int peer, const Arrival& arrival, Expected& expected);
   std::unique_ptr<gloo::transport::UnboundBuffer> postPieces(Channel channel, int peer, std::span<std::byte> to);
   void sendSmall(Peer& peer, Header header, std::span<const std::byte> payload);
   void noteLost(Peer& peer, const std::string& reason);

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -67,7 +66,7 @@ struct Posted {
 // A receive that was posted before its message.
 struct Expected {
   std::span<std::byte> to;
-  bool begun = false;              // the message is the front of the inbox, and its bytes are there or on their way
+  bool begun = false;              // the message is in the inbox, and its bytes are there or on their way
   std::unique_ptr<Buffer> buffer;  // of a large one that has begun
 };
 
@@ -93,7 +92,7 @@ struct Peer {
   std::deque<Small> sent;  // small messages that may not have arrived
   uint64_t sent_arrived = 0;
   std::array<std::deque<Arrival>, kChannels> inbox;
-  std::optional<Expected> expected;  // point-to-point
+  std::deque<Expected> expected;  // of the next point-to-point messages
   std::array<uint64_t, kChannels> taken = {};
   std::array<std::deque<Posted>, kChannels> outstanding;
   std::array<uint64_t, kChannels> posted = {};

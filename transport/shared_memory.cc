@@ -38,14 +38,20 @@ class EarlyReceive : public ReceiveHandle {
   }
   ~EarlyReceive() override {
     if (awaited_) return;
-    receiver_.withdraw(message_);
+    receiver_.release(message_);
     endpoint_.giveUp(message_.source);
   }
 
   void wait() override {
-    receiver_.withdraw(message_);
+    receiver_.takeOver(message_);
+    if (!message_.finished) takeRest();
+    receiver_.release(message_);
     awaited_ = true;
-    if (message_.finished) return;
+  }
+  std::chrono::nanoseconds waited() const override { return waited_; }
+
+ private:
+  void takeRest() {
     endpoint_.checkUsable(message_.source);
     endpoint_.waitedTime().beginOperation();
     shm::IncomingMessage rest(endpoint_, shm::Channel::kPointToPoint, message_.source, shm::Operation::kSend, message_.to.size(),
@@ -54,9 +60,7 @@ class EarlyReceive : public ReceiveHandle {
     waited_ = endpoint_.waitedTime().get();
     rest.copyTo(message_.to.data());
   }
-  std::chrono::nanoseconds waited() const override { return waited_; }
 
- private:
   shm::Endpoint& endpoint_;
   shm::EarlyReceiver& receiver_;
   shm::EarlyMessage message_;
@@ -88,6 +92,10 @@ class Implementation : public SharedMemoryCommunicator {
 
   void receive(int peer, std::span<std::byte> data) override {
     endpoint_.checkUsable(peer);
+    if (receiver_.expects(peer)) {
+      endpoint_.breakWith(ErrorCode::kInternal,
+                          fmt::format("rank {} receives from rank {} before it has waited for its posted receive", rank(), peer));
+    }
     endpoint_.waitedTime().beginOperation();
     shm::IncomingMessage message(endpoint_, shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data.size(), {&peer, 1});
     message.copyTo(data.data());

@@ -72,6 +72,18 @@ TEST(ClusterPreset, RefusesWhatItIsNot) {
 }
 
 // Peaks of the data sheets (docs/clusters.md): time of a large matrix product at efficiency 1.
+TEST(ClusterPreset, SmallGroupsOfV100HaveAPartOfItsLinks) {
+  const ClusterNode node = parseCluster("p3.16xlarge").nodes[0];
+  const auto rate = [&](int group) { return node.insideOf(group).bytes_per_ns / 0.8; };
+  EXPECT_DOUBLE_EQ(rate(2), 25);
+  EXPECT_DOUBLE_EQ(rate(3), 50);
+  EXPECT_DOUBLE_EQ(rate(4), 100);
+  EXPECT_DOUBLE_EQ(rate(5), 150);
+  EXPECT_DOUBLE_EQ(rate(8), 150);
+  const ClusterNode switched = parseCluster("dgx-a100").nodes[0];
+  EXPECT_EQ(switched.insideOf(2), switched.inside);
+}
+
 TEST(ClusterPreset, HasTheDataSheetsPeaks) {
   const auto tflops = [](const char* name, DataType type) {
     DeviceKind kind = parseCluster(name).kinds[0];
@@ -129,6 +141,9 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"bandwidth", file(R"({"kind": "card", "nic": {"gbytes_per_s": 0}})"), "c.json.nodes[0].nic.gbytes_per_s: found 0"},
         Malformed{"two_bandwidths", file(R"({"kind": "card", "nic": {"gbytes_per_s": 1, "gbits_per_s": 8}})"),
                   "nic.gbits_per_s: found 8; expected no such key beside \"gbytes_per_s\""},
+        Malformed{"groups",
+                  file(R"({"kind": "card", "inside_groups": [{"devices": 4, "gbytes_per_s": 9}, {"devices": 4, "gbytes_per_s": 9}]})"),
+                  "inside_groups[1].devices: found 4"},
         Malformed{"latency", file(R"({"kind": "card", "inside": {"latency_ns": -1}})"), "inside.latency_ns: found -1"},
         Malformed{"kind_key", file(R"({"kind": "card"})", R"("memry": 3)"), "c.json.kinds.card: found an unknown key \"memry\""},
         Malformed{"memory", file(R"({"kind": "card"})", R"("memory": "16 GB")"),

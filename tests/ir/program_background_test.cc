@@ -87,7 +87,7 @@ TEST(BackgroundWaits, SeeBuffersThatShareMemory) {
   EXPECT_THAT(backgroundWaits(writer.program(), place).before, ElementsAre(0, 0, 1, 1));
 }
 
-TEST(BackgroundWaits, OfReceivesAreAtTheFirstUseOrTheNextReceiveFromThatPeer) {
+TEST(BackgroundWaits, OfReceivesAreAtTheFirstUseOrWhereALaterMessageFromThatPeerIsAwaited) {
   ProgramWriter writer(0, 3, 1);
   for (const std::string name : {"a", "b", "c", "d"}) {
     writer.receive(name == "c" ? 2 : 1, name);
@@ -98,6 +98,19 @@ TEST(BackgroundWaits, OfReceivesAreAtTheFirstUseOrTheNextReceiveFromThatPeer) {
   const BackgroundWaits waits = backgroundWaits(writer.program());
   EXPECT_THAT(waits.lane, IsEmpty());
   EXPECT_THAT(waits.receives, ElementsAre(IsEmpty(), ElementsAre(0), IsEmpty(), IsEmpty(), ElementsAre(2), IsEmpty(), ElementsAre(3)));
+}
+
+TEST(BackgroundWaits, OfSeveralReceivesFromAPeerGoInTheirOrder) {
+  ProgramWriter writer(0, 3, 1);
+  for (const std::string name : {"a", "b", "c", "d"}) {
+    writer.receive(name == "b" ? 2 : 1, name);
+    writer.inBackground();
+  }
+  writer.release("c");  // so "a" has come, too
+  writer.release("a");
+  writer.receive(1, "e");
+  EXPECT_THAT(backgroundWaits(writer.program()).receives,
+              ElementsAre(IsEmpty(), IsEmpty(), IsEmpty(), IsEmpty(), ElementsAre(0, 2), IsEmpty(), ElementsAre(3), ElementsAre(1)));
 }
 
 TEST(BackgroundGroups, AreThoseOfTheLane) {

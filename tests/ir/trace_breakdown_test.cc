@@ -52,6 +52,19 @@ TEST(TraceBreakdown, PartsAddUpAndMessagesUnderWayExplainGaps) {
   EXPECT_EQ(parts.ranks[1].hidden, 25);
 }
 
+// Posted at 5, its message comes from 30 to 60 and is wanted at 50.
+TEST(TraceBreakdown, OfAReceivePostedEarlyHidesWhatTravelsBesideCompute) {
+  using enum TraceEventKind;
+  Trace trace;
+  trace.ranks = 1;
+  trace.events = {event(0, kReceive, 5, 30, 60, true), event(0, kCompute, 5, 5, 50), event(0, kCompute, 60, 60, 70)};
+  const RankBreakdown rank = breakDown(trace).ranks[0];
+  EXPECT_EQ(rank.compute, 55);
+  EXPECT_EQ(rank.hidden, 20);
+  EXPECT_EQ(rank.waiting, 10);
+  EXPECT_EQ(rank.idle, 0);
+}
+
 TEST(TraceBreakdown, IsPrintedAsATable) {
   EXPECT_EQ(printBreakdown(example()),
             "of 0.0 ms             compute  waiting  transfer    idle\n"

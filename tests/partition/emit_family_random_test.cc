@@ -181,6 +181,7 @@ Job wholeJob(unsigned seed, bool rows_differ, std::mt19937& random) {
   };
   job.plan.microbatches = job.microbatches;
   job.plan.bucket_bytes = std::array<int64_t, 4>{0, 1, 1000, kDefaultBucketBytes}[seed % 4];
+  job.plan.overlap_receives = seed / 4 % 2 == 0;
   return job;
 }
 
@@ -200,7 +201,7 @@ std::vector<RankProgram> emit(const Job& job, const std::string& schedule) {
 
 TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionOnAnyMeshesUnderEverySchedule) {
   std::map<InstructionKind, int> used;
-  int in_background = 0;
+  int in_background = 0, posted = 0;
   for (unsigned seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Job job = randomJob(seed);
@@ -215,7 +216,7 @@ TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionOnAnyMeshesUnder
       for (const RankProgram& rank : ranks) {
         for (const Instruction& instruction : rank.program.instructions) {
           ++used[instruction.kind];
-          if (instruction.background) ++in_background;
+          if (instruction.background) ++(instruction.kind == InstructionKind::kReceive ? posted : in_background);
         }
       }
     }
@@ -223,6 +224,7 @@ TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionOnAnyMeshesUnder
   for (InstructionKind kind : {InstructionKind::kAllReduce, InstructionKind::kSlice, InstructionKind::kConcatenate, InstructionKind::kZero})
     EXPECT_GT(used[kind], 200) << instructionKindName(kind);
   EXPECT_GT(in_background, 200);
+  EXPECT_GT(posted, 200);
 }
 
 TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionWithAnyStagesOnADeviceInAnyOrderAndAnyRecomputation) {

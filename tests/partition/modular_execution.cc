@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tests/partition/modular_values.h"
+#include "tests/partition/posted_messages.h"
 
 namespace pipeshard {
 namespace {
@@ -131,6 +132,7 @@ class DefinitionExecutor {
 struct RankState {
   std::vector<std::optional<Content>> contents;  // by buffer
   size_t at = 0;
+  PostedMessages posted;
 };
 
 class ProgramExecutor {
@@ -161,7 +163,10 @@ class ProgramExecutor {
         while (next(r) != nullptr && execute(r)) moved = true;
       }
     }
-    for (size_t r = 0; r < ranks_.size(); ++r) require(next(r) == nullptr, "rank " + std::to_string(r) + " stopped");
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      require(next(r) == nullptr, "rank " + std::to_string(r) + " stopped");
+      require(states_[r].posted.empty(), "rank " + std::to_string(r) + " needs not all that it has posted");
+    }
     return results();
   }
 
@@ -183,10 +188,23 @@ class ProgramExecutor {
     states_[r].contents[id.index()] = std::move(content);
   }
 
+  // False: a message that the instruction needs has not been sent.
+  bool takeWhatIsNeeded(size_t r, const Instruction& instruction) {
+    while (const auto message = states_[r].posted.neededBy(instruction)) {
+      auto& channel = channels_[{message->peer, r}];
+      if (channel.empty()) return false;
+      write(r, message->buffer, std::move(channel.front()));
+      channel.pop_front();
+      states_[r].posted.takeFirstOf(message->peer);
+    }
+    return true;
+  }
+
   bool execute(size_t r) {
     const Program& program = ranks_[r].program;
     const Instruction& instruction = *next(r);
     const auto peer = static_cast<size_t>(instruction.peer);
+    if (!takeWhatIsNeeded(r, instruction)) return false;
     switch (instruction.kind) {
       case InstructionKind::kLoadInput: load(r, instruction); break;
       case InstructionKind::kRun:
@@ -199,6 +217,10 @@ class ProgramExecutor {
       }
       case InstructionKind::kSend: channels_[{r, peer}].push_back(read(r, instruction.inputs[0])); break;
       case InstructionKind::kReceive: {
+        if (instruction.background) {
+          states_[r].posted.post(instruction);
+          break;
+        }
         auto& channel = channels_[{peer, r}];
         if (channel.empty()) return false;
         write(r, instruction.outputs[0], std::move(channel.front()));

@@ -8,6 +8,7 @@
 
 #include "partition/emit_cut.h"
 #include "partition/layers.h"
+#include "partition/node_stages.h"
 #include "partition/partition.h"
 #include "partition/stage_shardings.h"
 #include "sharding/batch_dependence.h"
@@ -291,15 +292,39 @@ TEST(StageCosts, RecomputationByLayersKeepsWhatLayersHandOn) {
     return *costs.optionFor(first, last, submesh, {{2}, "auto", recomputation, 0});
   };
   const int64_t stream = 8 * 64 * 256 * 4 / 2;
-  const StageOption one = option(2, 2, "always");
+  const StageOption one = option(2, 2, "layers");
   for (int last = 2; last <= 4; ++last) {
     const StageOption always = option(2, last, "always"), layers = option(2, last, "layers");
     EXPECT_EQ(layers.pass_ns, always.pass_ns);
     EXPECT_EQ(layers.fixed_bytes, always.fixed_bytes);
     EXPECT_EQ(layers.activation_bytes, (last - 1) * stream);
     EXPECT_EQ(layers.transient_bytes, one.transient_bytes);
-    EXPECT_TRUE(last == 2 || layers.activation_bytes + layers.transient_bytes < always.activation_bytes + always.transient_bytes);
+    EXPECT_TRUE(last < 4 || layers.activation_bytes + layers.transient_bytes < always.activation_bytes + always.transient_bytes);
   }
+}
+
+// What layers make again for their own backward passes is there for one layer at a time: a stage fits where it would not.
+TEST(StageCosts, AStageThatRecomputesByLayersIsShardedWithinTheirMemory) {
+  const TrainingGraph training = gpt(6, 4);
+  Plan plan;
+  int64_t first = 0;
+  for (int64_t end : blocksOf(training, 6, 1, 2).ends) {
+    plan.layers.push_back({"", "", first, end});
+    first = end + 1;
+  }
+  plan.stages.push_back({0, 5, {0, 1}});
+  const std::vector<NodeId> nodes = shardedNodes(cutTraining(training, plan), 0);
+  const LogicalMesh mesh{{2}};
+  const CostModel model = costModelOn(uniformCluster(1, 2), {0, 1}, mesh);
+  ShardStageOptions options;
+  options.microbatches = training.microbatches;
+  const ShardingResult whole = shardStage(training, nodes, mesh, model, options);
+  options.recomputed_layers = nodeLayers(training, plan, nodeStages(training, plan));
+  const ShardingResult by_layers = shardStage(training, nodes, mesh, model, options);
+  EXPECT_EQ(by_layers.total_ns(), whole.total_ns());
+  EXPECT_LT(by_layers.memory_bytes, whole.memory_bytes);
+  options.memory_bytes = by_layers.memory_bytes;
+  EXPECT_EQ(shardStage(training, nodes, mesh, model, options).total_ns(), whole.total_ns());
 }
 
 // A tied parameter: what two stages hold both, one stage holds once, and nothing is exchanged.

@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/partition/posted_messages.h"
+
 namespace pipeshard {
 namespace {
 
@@ -36,6 +38,7 @@ uint64_t inputSymbol(const std::string& name, int axis, int microbatch, int step
 struct RankState {
   std::vector<std::optional<uint64_t>> contents;
   size_t at = 0;
+  PostedMessages posted;
 };
 
 class ProgramExecutor {
@@ -71,6 +74,7 @@ class ProgramExecutor {
     Symbols results = std::exchange(passed_, {});
     for (size_t r = 0; r < ranks_.size(); ++r) {
       EXPECT_EQ(states_[r].at, ranks_[r].program.instructions.size()) << "rank " << r << " stopped";
+      EXPECT_TRUE(states_[r].posted.empty()) << "rank " << r << " needs not all that it has posted";
       for (const Result& result : ranks_[r].program.results) {
         if (!passes(result)) addResult(r, result, results);
       }
@@ -92,12 +96,25 @@ class ProgramExecutor {
     EXPECT_TRUE(results.emplace(name, states_[r].contents[result.buffer.index()].value()).second) << name << " twice";
   }
 
+  // False: a message that the instruction needs has not been sent.
+  bool takeWhatIsNeeded(size_t r, const Instruction& instruction) {
+    while (const auto message = states_[r].posted.neededBy(instruction)) {
+      auto& channel = channels_[{message->peer, r}];
+      if (channel.empty()) return false;
+      states_[r].contents[message->buffer.index()] = channel.front();
+      channel.pop_front();
+      states_[r].posted.takeFirstOf(message->peer);
+    }
+    return true;
+  }
+
   bool execute(size_t r) {
     const Program& program = ranks_[r].program;
     const Instruction& instruction = program.instructions[states_[r].at];
     auto& contents = states_[r].contents;
     const auto read = [&](size_t i) { return contents[instruction.inputs[i].index()].value(); };
     const auto peer = static_cast<size_t>(instruction.peer);
+    if (!takeWhatIsNeeded(r, instruction)) return false;
     switch (instruction.kind) {
       case InstructionKind::kLoadInput: contents[instruction.outputs[0].index()] = load(program, instruction); break;
       case InstructionKind::kUpdate:
@@ -115,6 +132,10 @@ class ProgramExecutor {
       }
       case InstructionKind::kSend: channels_[{r, peer}].push_back(read(0)); break;
       case InstructionKind::kReceive: {
+        if (instruction.background) {
+          states_[r].posted.post(instruction);
+          break;
+        }
         auto& channel = channels_[{peer, r}];
         if (channel.empty()) return false;
         contents[instruction.outputs[0].index()] = channel.front();

@@ -46,6 +46,16 @@ TEST(CostModelOn, SharesNicsAmongTheGroupsOfAnAxis) {
   EXPECT_EQ(rates(cluster, all, {1, 8})[1], 3);
 }
 
+TEST(CostModelOn, GroupsWithoutASwitchHaveTheLinksBetweenThem) {
+  Cluster cluster = uniformCluster(1, 8);
+  cluster.nodes[0].inside = {1'000, 12, {}};
+  cluster.nodes[0].inside_groups = {{2, 2}, {4, 8}};
+  EXPECT_EQ(rates(cluster, devicesFrom(0, 8), {8}), (std::vector<double>{12}));
+  EXPECT_EQ(rates(cluster, devicesFrom(0, 8), {4, 2}), (std::vector<double>{8, 2}));
+  EXPECT_EQ(rates(cluster, devicesFrom(0, 6), {2, 3}), (std::vector<double>{2, 8}));
+  EXPECT_EQ(linkBetween(cluster, {0, 1, 2, 3}, {4, 5, 6, 7}).bytes_per_ns, 2);
+}
+
 TEST(CostModelOn, UsesAllNicsButOneForADevice) {
   const Cluster cluster = twoNodes(4, 4);
   EXPECT_EQ(rates(cluster, devicesFrom(0, 8), {8}), (std::vector<double>{12}));  // a ring over each NIC

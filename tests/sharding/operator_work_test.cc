@@ -80,6 +80,18 @@ TEST(NodeTime, IsTheMeasuredTimeOfTheDevicesPart) {
   EXPECT_EQ(workParts(half, {}, model)[0].compute, 900);
 }
 
+// No strategy is charged for it, but the device does it.
+TEST(WorkParts, CountWhatBringsValuesIntoPlace) {
+  Graph graph = oneNode("Neg", {{8, 16}}, {8, 16});
+  const LogicalMesh mesh{{1}};
+  const CostModel model = CostModel::uniform(mesh);
+  const int64_t own = countWork(graph, mesh, {}, model).compute_ns;
+  EXPECT_GT(own, 0);
+  markPlacing(graph.nodes[0]);
+  EXPECT_EQ(countWork(graph, mesh, {}, model).compute_ns, 0);
+  EXPECT_EQ(workParts(graph, {}, model)[0].compute, own);
+}
+
 TEST(NodeTime, FallsBackToRatesAndViewsAreFree) {
   const Graph graph = oneNode("MatMul", {{8, 16}, {16, 32}}, {8, 32});
   CostModel model;

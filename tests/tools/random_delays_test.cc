@@ -27,8 +27,10 @@ struct Case {
   int64_t microbatches = 4;
   int devices = 1;  // of each stage: with more, gradients are summed over them
   std::vector<int> stage_devices = {};
+  bool overlap_receives = false;
   std::string describe() const {
-    return fmt::format("{} on {} ranks of {} devices, {} microbatches", schedule, ranks, devices, microbatches);
+    return fmt::format("{} on {} ranks of {} devices, {} microbatches{}", schedule, ranks, devices, microbatches,
+                       overlap_receives ? ", receives posted" : "");
   }
 };
 
@@ -40,6 +42,7 @@ PlannedTraining plan(const Case& of) {
   request.cluster = fmt::format("1x{}", of.ranks * of.devices);
   request.partition.schedule = of.schedule;
   request.partition.stage_devices = of.stage_devices;
+  request.overlap_receives = of.overlap_receives;
   request.partition.stages = fmt::format("uniform:{}", of.ranks * chunksOf(of.schedule));
   return planTraining(request, [](const std::string&) {});
 }
@@ -103,6 +106,7 @@ std::vector<Case> cases() {
     result.push_back({"pipedream-vertical", stages, 1, 2, replicas});
     result.push_back({"pipedream-2bw", stages, 6, 2, replicas});
   }
+  for (size_t i = 0; i < result.size(); ++i) result[i].overlap_receives = i % 2 == 0;
   return result;
 }
 

@@ -24,8 +24,9 @@ struct Planned {
 
 Planned planExample(const std::string& schedule, const std::string& recomputation) {
   const TemporaryFolder folder;
-  const CommandResult result = runPipeshard({"plan", "examples/gpt2.onnx", "--dim", "batch=8", "--cluster", "1x4", "--microbatches", "8",
-                                             "--schedule", schedule, "--recompute", recomputation, "-o", folder.file("plan")});
+  const CommandResult result =
+      runPipeshard({"plan", "examples/gpt2.onnx", "--dim", "batch=8", "--cluster", "1x4", "--microbatches", "8", "--layers", "16",
+                    "--schedule", schedule, "--recompute", recomputation, "-o", folder.file("plan")});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   Planned planned{planFromJson(readFile(folder.path() / "plan/plan.json")), {}};
   for (int rank = 0; rank < 4; ++rank)
@@ -110,7 +111,7 @@ int64_t largestMessage(const Program& program) {
 TEST(ScheduleMemory, ArenasHoldWhatThePeaksOfSchedulesCount) {
   for (const ScheduleFamily& family : scheduleFamilies()) {
     if (family.asynchronous || makeSchedule(family.name, 4, 8).forward_only) continue;
-    for (const std::string recomputation : {"never", "always"}) {
+    for (const std::string recomputation : {"never", "always", "layers"}) {
       const Planned planned = planExample(family.name, recomputation);
       const Schedule schedule = scheduleOf(planned.plan);
       for (size_t rank = 0; rank < planned.programs.size(); ++rank) {
@@ -129,6 +130,29 @@ TEST(ScheduleMemory, ArenasHoldWhatThePeaksOfSchedulesCount) {
         }
       }
     }
+  }
+}
+
+// The most bytes of what passes make and read that are live at one instruction.
+int64_t liveActivations(const Program& program) {
+  const std::vector<LiveBlock> intervals = intervalsOf(program);
+  std::vector<int64_t> change(program.instructions.size() + 2);
+  for (size_t b = 0; b < intervals.size(); ++b) {
+    if (program.buffers[b].kind != BufferKind::kActivation) continue;
+    change[static_cast<size_t>(intervals[b].begin)] += alignedBytes(intervals[b]);
+    change[static_cast<size_t>(intervals[b].end)] -= alignedBytes(intervals[b]);
+  }
+  int64_t live = 0, most = 0;
+  for (int64_t bytes : change) most = std::max(most, live += bytes);
+  return most;
+}
+
+TEST(ScheduleMemory, RecomputationByLayersHoldsLessThanThatOfWholeStages) {
+  const Planned never = planExample("1f1b", "never"), always = planExample("1f1b", "always"), layers = planExample("1f1b", "layers");
+  for (size_t rank = 0; rank < 4; ++rank) {
+    SCOPED_TRACE(rank);
+    EXPECT_LT(liveActivations(layers.programs[rank]), liveActivations(always.programs[rank]));
+    EXPECT_LE(liveActivations(always.programs[rank]), liveActivations(never.programs[rank]));
   }
 }
 

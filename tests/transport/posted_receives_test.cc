@@ -181,14 +181,48 @@ TEST_P(PostedReceives, DifferentSizesAreBothNamed) {
   expectError(results[1], ErrorCode::kInternal, {"100000 bytes", "999 bytes", "rank 0", "rank 1"});
 }
 
-TEST_P(PostedReceives, OneFromAPeerAtATime) {
-  const auto results = run(2, [](Rank& rank) {
-    if (rank.rank() == 0) return;
-    std::array<std::byte, 10> data, more;
-    const auto first = rank->postReceive(0, data);
-    const auto second = rank->postReceive(0, more);
-  });
-  expectError(results[1], ErrorCode::kInternal, {"rank 1 posts a receive from rank 0 before it has waited"});
+// Messages of all sizes on their way to one rank that has posted them all; it waits for one now and then.
+TEST_P(PostedReceives, ManyFromOnePeerComeInOrder) {
+  constexpr size_t kMessages = 60;
+  const auto sizeOf = [](size_t i) { return i % 7 == 0 ? i * 40000 : i % 3 == 0 ? size_t{20000} : i * 13; };
+  expectSuccess(run(2, [&](Rank& rank) {
+    std::vector<std::unique_ptr<SendHandle>> sends;
+    std::vector<std::unique_ptr<ReceiveHandle>> receives;
+    std::vector<std::span<std::byte>> data;
+    for (size_t i = 0; i < kMessages; ++i) {
+      if (rank.rank() == 0) {
+        sends.push_back(rank->send(1, rank.pattern(sizeOf(i), i)));
+        continue;
+      }
+      data.emplace_back(rank.allocate(sizeOf(i)), sizeOf(i));
+      receives.push_back(rank->postReceive(0, data.back()));
+      if (i == 20) receives[0]->wait();
+    }
+    for (const auto& send : sends) send->wait();
+    for (size_t i = 0; i < receives.size(); ++i) {
+      if (i > 0) receives[i]->wait();
+      requirePattern(data[i], i);
+    }
+    rank->barrier({0, 1});
+  }));
+}
+
+TEST_P(PostedReceives, AreWaitedForBeforeOtherReceives) {
+  for (const bool posts : {false, true}) {
+    const auto results = run(2, [&](Rank& rank) {
+      std::array<std::byte, 10> data, more;
+      if (rank.rank() == 0) {
+        const auto first = rank->send(1, data), second = rank->send(1, data);
+        std::this_thread::sleep_for(200ms);
+        return;
+      }
+      const auto first = rank->postReceive(0, data);
+      if (!posts) return rank->receive(0, more);
+      const auto second = rank->postReceive(0, more);
+      second->wait();
+    });
+    expectError(results[1], ErrorCode::kInternal, {"rank 1", "from rank 0 before it has waited for"});
+  }
 }
 
 TEST_P(PostedReceives, WhoGivesOneUpHasBrokenTheCommunicator) {

@@ -80,16 +80,18 @@ TEST(SharedEndpoint, AnEarlyReceiverTakesMessagesBesideItsRank) {
       const std::span<std::byte> from = staged ? std::span(heap) : arena.first(heap.size());
       std::fill(from.begin(), from.end(), value);
       EarlyMessage message{.source = peer, .to = std::span(got).first(bytes)};
-      if (round % 3 != endpoint.rank()) receiver.post(message);
+      const bool posted = round % 3 != endpoint.rank();
+      if (posted) receiver.post(message);
       const Ticket ticket = endpoint.post(Channel::kPointToPoint, peer, Operation::kSend, from.first(bytes));
       if (round % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
       if (round % 7 == 0) barrier(endpoint, {0, 1});
-      receiver.withdraw(message);
+      if (posted) receiver.takeOver(message);
       if (!message.finished) {
         IncomingMessage rest(endpoint, Channel::kPointToPoint, peer, Operation::kSend, bytes, {&peer, 1});
         rest.resume(message.position);
         rest.copyTo(got.data());
       }
+      if (posted) receiver.release(message);
       for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(got[i], static_cast<std::byte>(round + peer));
       endpoint.await({Operation::kSend, "test", peer, bytes, {&peer, 1}}, [&] { return endpoint.completed(ticket); });
     }
