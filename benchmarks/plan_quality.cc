@@ -1,10 +1,11 @@
 // How good plans are, and how true: Alpa's suites on p3.16xlarge, predicted beside what its authors measured.
 //
-//   plan_quality --models DIR [--only REGEX] [--compare]
+//   plan_quality --models DIR [--only REGEX] [--compare [--plans]]
 //
 // DIR has the suites' graphs without weights; those that are missing are exported where PIPESHARD_EXPORT_VENV names PyTorch's environment,
 // else their rows are skipped. The efficiency of the device is fitted on the rows of one GPU alone: that of contractions and of all that
-// waits for memory on GPT and MoE, that of convolutions on Wide-ResNet.
+// waits for memory on GPT and MoE, that of convolutions on Wide-ResNet. --compare ends with 1 where another way to plan is faster than the
+// search.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -73,7 +74,7 @@ class Models {
   bool has(const SuiteModel& model) { return !exportModel(model, folder_).empty(); }
 
   const Step& step(const SuiteRow& row, int64_t microbatches) {
-    std::unique_ptr<Step>& step = steps_[row.model.name()][microbatches];
+    std::unique_ptr<Step>& step = steps_[row.model.name()][{microbatches, row.layers}];
     if (step) return *step;
     PlanRequest request;
     request.model_path = exportModel(row.model, folder_);
@@ -98,7 +99,7 @@ class Models {
 
  private:
   std::string folder_;
-  std::map<std::string, std::map<int64_t, std::unique_ptr<Step>>> steps_;
+  std::map<std::string, std::map<std::pair<int64_t, int>, std::unique_ptr<Step>>> steps_;
 };
 
 // Only some of the options of others.
@@ -187,27 +188,48 @@ Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency
   return prediction;
 }
 
-// The best plan that the search finds among those allowed, on one row's model and cluster; 0: none fits.
+std::string planText(const PredictedPlan& plan, const CountedCosts& costs) {
+  std::string text = fmt::format("{} microbatches, {}:", plan.microbatches, plan.schedule);
+  for (const AssignedStage& stage : plan.stages) {
+    const StageConfig config = costs.config(stage.option.config);
+    text += fmt::format(" [{}..{}] {}x{} as {}{}{}", stage.first_layer, stage.last_layer, stage.submesh.nodes,
+                        stage.submesh.devices_per_node, fmt::join(config.mesh, "x"), config.method == "auto" ? "" : " " + config.method,
+                        config.recomputation == "never" ? "" : "*");
+  }
+  return text;
+}
+
+// One way to plan a row.
+struct Planned {
+  int64_t step_ns = 0;  // 0: none fits
+  std::string plan = {};
+  std::string text(int64_t beside) const {
+    return step_ns == 0 ? "out of memory" : fmt::format("{:.3f}x", static_cast<double>(step_ns) / static_cast<double>(beside));
+  }
+};
+
+// The best plan that the search finds among those allowed, on one row's model and cluster.
 class RowSearch {
  public:
   RowSearch(const SuiteRow& row, Models& models, const Efficiency& efficiency)
       : row_(row), models_(models), cluster_(clusterOf(row.gpus, efficiency)) {}
 
-  int64_t best() {
+  Planned best() {
     PlanSearchRequest request = requestFor({"auto"});
-    return stepOf(request);
+    request.costs_in_need = [this](int64_t count) { return costsOf({"auto", "zero2", "zero3", "megatron"}, count); };
+    return planned(request);
   }
   // Stages of equally many layers and devices.
-  int64_t uniform(const std::string& method) {
-    int64_t best = 0;
+  Planned uniform(const std::string& method) {
+    Planned best;
     for (int stages = 1; stages <= std::min(row_.gpus, row_.layers); ++stages) {
       if (row_.gpus % stages != 0) continue;
-      const int64_t step = only(method, stages);
-      if (step > 0 && (best == 0 || step < best)) best = step;
+      const Planned found = only(method, stages);
+      if (found.step_ns > 0 && (best.step_ns == 0 || found.step_ns < best.step_ns)) best = found;
     }
     return best;
   }
-  int64_t only(const std::string& method, int stages) {
+  Planned only(const std::string& method, int stages) {
     PlanSearchRequest request = requestFor({method});
     request.schedule = "1f1b";
     request.neighbours = false;
@@ -225,7 +247,16 @@ class RowSearch {
       counted.costs = filtered_.back();
       return counted;
     };
-    return stepOf(request);
+    return planned(request);
+  }
+  // Under 1F1B with these methods, on submeshes of so many devices (0: any); where nothing fits, the least memory that would do.
+  std::pair<Planned, int64_t> within(const std::vector<std::string>& methods, int devices) {
+    PlanSearchRequest request = requestFor(methods);
+    request.schedule = "1f1b";
+    request.neighbours = false;
+    if (devices > 0) request.allowed = [devices](const Submesh& submesh) { return submesh.deviceCount() == devices; };
+    const Planned found = planned(request);
+    return {found, found.step_ns > 0 ? 0 : leastMemory(request).bytes};
   }
 
  private:
@@ -246,7 +277,7 @@ class RowSearch {
   }
 
   CountedCosts costsOf(const std::vector<std::string>& methods, int64_t count) {
-    std::shared_ptr<ShardedStageCosts>& costs = costs_[{fmt::format("{}", methods.front()), count}];
+    std::shared_ptr<ShardedStageCosts>& costs = costs_[{fmt::format("{}", fmt::join(methods, " ")), count}];
     if (!costs) {
       const Step& step = models_.step(row_, count);
       StageCostOptions options;
@@ -264,13 +295,14 @@ class RowSearch {
     return counted;
   }
 
-  static int64_t stepOf(const PlanSearchRequest& request) {
+  static Planned planned(const PlanSearchRequest& request) {
     try {
       const PlanSearchResult result = searchPlans(request);
-      return result.plans.empty() ? 0 : result.plans.front().step_ns;
+      if (result.plans.empty()) return {};
+      return {result.plans.front().step_ns, planText(result.plans.front(), result.costs)};
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kConfiguration && error.code() != ErrorCode::kOutOfMemory) throw;
-      return 0;
+      return {};
     }
   }
 
@@ -283,28 +315,64 @@ class RowSearch {
 
 class Quality {
  public:
-  Quality(std::string folder, std::string only) : models_(std::move(folder)), only_(only) {}
+  Quality(std::string folder, std::string only, bool plans) : models_(std::move(folder)), only_(only), plans_(plans) {}
 
-  // Our search beside other ways to plan, in the same simulator: how many times slower they are.
-  void compare() {
-    std::vector<std::vector<std::string>> rows = {
-        {"model", "GPUs", "auto", "stored", "uniform stages", "megatron grid", "data parallel", "ZeRO-3"}};
+  // Our search beside other ways to plan, in the same simulator: how many times slower they are. False: one is faster.
+  bool compare() {
+    const std::vector<std::string> ways = {"auto", "stored", "uniform stages", "megatron grid", "data parallel", "ZeRO-3"};
+    std::vector<std::vector<std::string>> rows = {{"model", "GPUs"}};
+    rows[0].insert(rows[0].end(), ways.begin(), ways.end());
+    std::string slower;
     for (const SuiteRow& row : alpaSuite()) {
       if (!std::regex_search(row.model.name(), only_) || !models_.has(row.model)) continue;
       RowSearch search(row, models_, efficiency_);
-      const int64_t ours = search.best();
-      const auto factor = [&](int64_t step) {
-        return step == 0 ? std::string("out of memory") : fmt::format("{:.2f}x", static_cast<double>(step) / static_cast<double>(ours));
-      };
       const Prediction stored = predictStored(row, models_.step(row, row.microbatches), efficiency_);
+      const std::vector<Planned> found = {search.best(),
+                                          {stored.fits ? stored.step_ns : 0, "Alpa's"},
+                                          search.uniform("auto"),
+                                          search.uniform("megatron"),
+                                          search.only("data-parallel", 1),
+                                          search.only("zero3", 1)};
+      const int64_t ours = found[0].step_ns;
       rows.push_back({row.model.name(), fmt::format("{}", row.gpus),
-                      ours == 0 ? "out of memory" : fmt::format("{:.2f} s", static_cast<double>(ours) / 1e9),
-                      factor(stored.fits ? stored.step_ns : 0), factor(search.uniform("auto")), factor(search.uniform("megatron")),
-                      factor(search.only("data-parallel", 1)), factor(search.only("zero3", 1))});
-      fmt::print("{}\n", fmt::join(rows.back(), "  "));
+                      ours == 0 ? "out of memory" : fmt::format("{:.2f} s", static_cast<double>(ours) / 1e9)});
+      for (size_t way = 0; way < ways.size(); ++way) {
+        if (way > 0) rows.back().push_back(found[way].text(ours));
+        const bool faster = found[way].step_ns > 0 && (ours == 0 || found[way].step_ns < ours);
+        if (faster) slower += fmt::format("slower than {}: {} on {}\n", ways[way], row.model.name(), row.gpus);
+        if (!plans_ && !faster) continue;
+        fmt::print("{} on {}, {}: {}\n", row.model.name(), row.gpus, ways[way], found[way].step_ns == 0 ? "none fits" : found[way].plan);
+      }
+      fmt::print(stderr, "{}\n", fmt::join(rows.back(), "  "));
       std::fflush(stdout);
     }
-    fmt::print("\n{}", formatTable(rows));
+    fmt::print("\n{}{}", formatTable(rows), slower.empty() ? "no other way to plan is faster in any row\n" : slower);
+    return slower.empty();
+  }
+
+  // What was published as out of memory, by ways to plan that our search knows.
+  void compareMemory() {
+    struct Published {
+      std::string model, what;
+      std::vector<std::string> methods;
+      int devices;  // of a stage; 0: any
+    };
+    std::vector<std::vector<std::string>> rows = {{"model", "GPUs", "published as out of memory", "predicted", "least memory"}};
+    for (const Published& entry : std::vector<Published>{{"moe_27B", "pipeline alone", {"auto"}, 1},
+                                                         {"moe_70B", "pipeline alone", {"auto"}, 1},
+                                                         {"wrn_6.8B", "pipeline alone", {"auto"}, 1},
+                                                         {"wrn_13B", "pipeline alone", {"auto"}, 1},
+                                                         {"wrn_6.8B", "pipeline and data parallelism", {"data-parallel"}, 0},
+                                                         {"wrn_13B", "pipeline and data parallelism", {"data-parallel"}, 0}}) {
+      for (SuiteRow row : alpaSuite()) {
+        if (row.model.name() != entry.model || !std::regex_search(entry.model, only_) || !models_.has(row.model)) continue;
+        if (row.model.layers > 0) row.layers = static_cast<int>(row.model.layers);
+        const auto [found, least] = RowSearch(row, models_, efficiency_).within(entry.methods, entry.devices);
+        rows.push_back({entry.model, fmt::format("{}", row.gpus), entry.what, found.step_ns == 0 ? "out of memory" : "fits: " + found.plan,
+                        least == 0 ? "" : formatBytes(least)});
+      }
+    }
+    if (rows.size() > 1) fmt::print("\n{}", formatTable(rows));
   }
 
   void run() {
@@ -398,6 +466,7 @@ class Quality {
 
   Models models_;
   std::regex only_;
+  bool plans_;  // printed, too
   Efficiency efficiency_;
 };
 
@@ -412,11 +481,16 @@ int main(int argc, char** argv) {
   app.add_option("--only", only, "Rows whose model matches this regular expression");
   bool compare = false;
   app.add_flag("--compare", compare, "Also search plans, and compare them with other ways to plan");
+  bool plans = false;
+  app.add_flag("--plans", plans, "Print the plans that are compared");
   CLI11_PARSE(app, argc, argv);
   try {
-    pipeshard::Quality quality(folder, only);
+    pipeshard::Quality quality(folder, only, plans);
     quality.run();
-    if (compare) quality.compare();
+    if (!compare) return 0;
+    const bool best = quality.compare();
+    quality.compareMemory();
+    return best ? 0 : 1;
   } catch (const pipeshard::Error& error) {
     fmt::print(stderr, "plan_quality: {}\n", error.message());
     return static_cast<int>(error.code());

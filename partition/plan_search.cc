@@ -4,11 +4,13 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "ir/error.h"
 #include "partition/chunk_search.h"
+#include "partition/equal_stages.h"
 #include "partition/plan_neighbours.h"
 #include "partition/schedules/families.h"
 
@@ -16,7 +18,8 @@ namespace pipeshard {
 namespace {
 
 constexpr const char* kUsualSchedule = "1f1b";
-constexpr int kWorseInARow = 2;                  // numbers of microbatches, before the search in that direction ends
+constexpr int kWorseInARow = 2;                  // numbers of microbatches, before the search in that direction ends,
+constexpr int64_t kWorseTimes = 4;               // the last of them so many times the last better one, or as little of it
 constexpr size_t kScheduled = 4;                 // plans that every schedule is tried for
 constexpr int kRounds = 12;                      // of taking the best neighbour
 constexpr int64_t kMostPasses = 3'000'000;       // simulated in each part of the search: about as many microseconds
@@ -86,6 +89,7 @@ class PlanSearch {
     if (plans_.empty() && chunks_ == 1 && !request_.schedule.empty() && !stopped()) {
       everything_in_flight_ = true;  // the schedule holds more than the assignment had foreseen
       candidates_.clear();
+      equal_.clear();
       best_objective_ = INT64_MAX;
       tryCounts();
       simulateCandidates(request_.schedule);
@@ -115,11 +119,23 @@ class PlanSearch {
   int64_t microbatches(size_t count) const { return request_.microbatches[count]; }
 
   void tryCounts() {
+    // Numbers lie unevenly: those between may cut rows that devices cannot share, so one must be kWorseTimes as large (or small), too.
+    int64_t better = microbatches(request_.first);
     int worse = 0;
-    for (size_t count = request_.first; count < counts_.size() && worse < kWorseInARow && !stopped(); ++count)
-      worse = tryCount(count) ? 0 : worse + 1;
+    const auto goOn = [&](size_t count) {
+      const bool far = microbatches(count) >= kWorseTimes * better || microbatches(count) * kWorseTimes <= better;
+      if (tryCount(count)) {
+        better = microbatches(count);
+        worse = 0;
+      } else {
+        ++worse;
+      }
+      return worse < kWorseInARow || !far;
+    };
+    for (size_t count = request_.first; count < counts_.size() && !stopped() && goOn(count);) ++count;
     worse = 0;
-    for (size_t count = request_.first; count-- > 0 && worse < kWorseInARow && !stopped();) worse = tryCount(count) ? 0 : worse + 1;
+    better = microbatches(request_.first);
+    for (size_t count = request_.first; count > 0 && !stopped() && goOn(count - 1);) --count;
     const bool any = std::any_of(counts_.begin(), counts_.end(), [](const Count& count) { return count.costs.has_value(); });
     if (!any && first_error_) throw *first_error_;
   }
@@ -157,6 +173,7 @@ class PlanSearch {
     AssignmentResult result = assignStagesToMeshes(request);
     complete_ = complete_ && result.complete;
     counts_[index].tried.states += result.states;
+    addEqualStages(index, request);
     const bool some = !result.assignments.empty();
     std::erase_if(result.assignments, [](const Assignment& assignment) { return !withoutGaps(assignment.stages); });
     if (some && result.assignments.empty() && !stopped()) {
@@ -167,6 +184,12 @@ class PlanSearch {
       std::erase_if(result.assignments, [](const Assignment& assignment) { return !withoutGaps(assignment.stages); });
     }
     return std::move(result.assignments);
+  }
+
+  void addEqualStages(size_t index, AssignmentRequest request) {
+    if (stopped()) return;
+    request.bound_ns = INT64_MAX;
+    for (Assignment& assignment : equalStages(request)) equal_.push_back({index, std::move(assignment)});
   }
 
   // Stages for a schedule of several per rank; the objective is no less than what the busiest rank works.
@@ -230,6 +253,12 @@ class PlanSearch {
       std::optional<PredictedPlan> plan = predict(candidate.count, candidate.assignment.stages, schedule, passes);
       if (plan) keep(candidate.count, std::move(*plan));
       ++simulated;
+    }
+    passes = kMostPasses;
+    for (const Candidate& candidate : equal_) {
+      if (stopped()) break;
+      if (best_objective_ != INT64_MAX && candidate.assignment.objective_ns > best_objective_ + best_objective_ / 8) continue;
+      if (auto plan = predict(candidate.count, candidate.assignment.stages, schedule, passes)) keep(candidate.count, std::move(*plan));
     }
     // The best of every number of microbatches, to compare with.
     for (const Candidate& candidate : candidates_) {
@@ -350,6 +379,7 @@ class PlanSearch {
   std::vector<Count> counts_;  // by number of microbatches
   int chunks_;                 // of the schedule that is asked for
   std::vector<Candidate> candidates_;
+  std::vector<Candidate> equal_;  // of equal stages, whatever the objective
   std::vector<std::pair<size_t, PredictedPlan>> plans_;
   MadeSchedules made_;
   int64_t best_objective_ = INT64_MAX;
@@ -401,14 +431,20 @@ std::string objectiveText(const PlanSearchRequest& request) {
                                    : "one microbatch through all stages with transfers, then the slowest stage and its update";
 }
 
-PlanSearchResult searchPlans(const PlanSearchRequest& request) { return PlanSearch(request).run(); }
+PlanSearchResult searchPlans(const PlanSearchRequest& request) {
+  PlanSearchResult result = PlanSearch(request).run();
+  if (!result.plans.empty() || !result.complete || !request.costs_in_need) return result;
+  PlanSearchRequest again = request;
+  again.costs = std::exchange(again.costs_in_need, {});
+  return PlanSearch(again).run();
+}
 
 LeastMemory leastMemory(const PlanSearchRequest& request) {
   LeastMemory least{INT64_MAX};
   for (const size_t count : std::set<size_t>{request.first, request.microbatches.size() - 1}) {
     CountedCosts counted;
     try {
-      counted = request.costs(request.microbatches[count]);
+      counted = (request.costs_in_need ? request.costs_in_need : request.costs)(request.microbatches[count]);
     } catch (const Error& error) {
       if (!mayBe(error)) throw;
       continue;

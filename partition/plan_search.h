@@ -1,13 +1,14 @@
 // The search above all: numbers of microbatches, stages with their submeshes, meshes and recomputation, and schedules.
 //
 //   for each number of microbatches     assignStagesToMeshes (partition/stage_assignment.h), bounded by what others have reached
-//   of all assignments the best 30      simulated (partition/plan_prediction.h)
+//   of all assignments the best 30      simulated (partition/plan_prediction.h); beside them equal stages (partition/equal_stages.h)
 //   of these the best few               under every schedule that may be; and cut anew into chunks for schedules of several stages per rank
 //   the best of all                     as long as a neighbour is better, that one: cuts moved, submeshes of other sizes, meshes,
 //   recomputation
 //
-// Numbers of microbatches are tried upwards from the first one and then downwards, each way until two in a row are no better. Everything is
-// counted, nothing is timed: the same request gives the same result, with any number of threads.
+// Numbers of microbatches are tried upwards from the first one and then downwards, each way until two in a row are no better, the last of
+// them four times the last better one or a quarter of it. Everything is counted, nothing is timed: the same request gives the same result,
+// with any number of threads.
 #pragma once
 
 #include <atomic>
@@ -28,6 +29,8 @@ struct PlanSearchRequest {
   size_t first = 0;                   // which of them is tried first
   // Errors of kBadModel, kConfiguration and kOutOfMemory say that a number cannot be; where none can, the first one's is thrown.
   std::function<CountedCosts(int64_t microbatches)> costs;
+  // Asked instead where nothing fits with those: more ways to run stages, which take longer to price.
+  std::function<CountedCosts(int64_t microbatches)> costs_in_need = {};
   std::string schedule = {};                         // only this one; empty: every synchronous one that trains
   int updates = 1;                                   // of a window of an asynchronous schedule
   std::function<bool(const Submesh&)> allowed = {};  // empty: all

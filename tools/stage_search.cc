@@ -5,6 +5,7 @@
 #include <memory>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -79,15 +80,20 @@ class Search {
   PlanSearchRequest searchRequest() {
     PlanSearchRequest search{.cluster = options_.cluster, .microbatches = {}, .costs = {}};
     search.costs = [this](int64_t count) { return costsOf(count); };
+    if (options_.sharding.method.empty()) {
+      search.costs_in_need = [this](int64_t count) {
+        if (!std::exchange(in_need_, true)) states_.clear();
+        return costsOf(count);
+      };
+    }
     if (request_.schedule_given) search.schedule = options_.schedule;
     const bool asynchronous = !search.schedule.empty() && isAsynchronous(search.schedule);
     if (asynchronous) search.updates = options_.window > 0 ? options_.window : kDefaultWindow;
     search.microbatches = request_.microbatches > 0 ? std::vector<int64_t>{request_.microbatches}
                           : cut_                    ? divisors(model_.batch)
                                                     : std::vector<int64_t>{1};
-    const int64_t usual = asynchronous ? 1 : 2 * options_.cluster.deviceCount();
-    const auto behind = std::upper_bound(search.microbatches.begin(), search.microbatches.end(), usual);
-    search.first = behind == search.microbatches.begin() ? 0 : static_cast<size_t>(behind - search.microbatches.begin()) - 1;
+    search.first = firstOf(search.microbatches, asynchronous ? 1 : 2 * options_.cluster.deviceCount());
+    if (!asynchronous) search.first = firstOf(search.microbatches, 2 * mostStages(search.microbatches[search.first]));
     // Stages of several devices train with synchronous schedules only.
     search.allowed = allowedSubmeshes(request_.submeshes.empty() ? usualSubmeshes(options_.cluster) : request_.submeshes);
     if (asynchronous) {
@@ -99,6 +105,22 @@ class Search {
     search.interrupted = interrupted_;
     search.progress = progress_;
     return search;
+  }
+
+  // The largest number that is at most `usual`.
+  static size_t firstOf(const std::vector<int64_t>& numbers, int64_t usual) {
+    const auto behind = std::upper_bound(numbers.begin(), numbers.end(), usual);
+    return behind == numbers.begin() ? 0 : static_cast<size_t>(behind - numbers.begin()) - 1;
+  }
+
+  // There are no more stages than layers, of which there are about equally many whatever the number of microbatches.
+  int64_t mostStages(int64_t count) {
+    const int64_t devices = options_.cluster.deviceCount();
+    try {
+      return std::min(devices, std::ssize(stateOf(count).clustering.ends));
+    } catch (const Error&) {
+      return devices;  // the search says why this number cannot be
+    }
   }
 
   static int threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
@@ -119,6 +141,7 @@ class Search {
 
   StageCostOptions costOptions() const {
     StageCostOptions costs;
+    if (in_need_) costs.methods = {"auto", "zero2", "zero3", "megatron"};
     if (!options_.sharding.method.empty()) costs.methods = {options_.sharding.method};
     if (!options_.sharding.mesh.empty()) {
       const std::vector<int> mesh = parseMesh(options_.sharding.mesh).shape;
@@ -280,6 +303,7 @@ class Search {
   const ProgressCallback& progress_;
   const std::atomic<bool>* interrupted_;
   bool cut_ = false;
+  bool in_need_ = false;  // of memory: other methods are tried, too
   std::map<int64_t, std::unique_ptr<CountState>> states_;
 };
 

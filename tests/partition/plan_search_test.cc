@@ -1,12 +1,14 @@
 #include "partition/plan_search.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "ir/error.h"
+#include "partition/equal_stages.h"
 #include "tests/expect_error.h"
 #include "tests/partition/stage_cost_tables.h"
 
@@ -151,6 +153,60 @@ TEST(PlanSearch, OverAllNumbersOfMicrobatchesIsTheBestOfEach) {
     EXPECT_EQ(all.plans[0].step_ns, best) << seed;
     EXPECT_GE(all.tried.size(), 3u);
   }
+}
+
+// Of equal objective within an eighth: others are not simulated.
+TEST(PlanSearch, IsNoWorseThanEqualStages) {
+  int compared = 0;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    SearchProblem problem({seed, 7, 2, 4, seed % 2 == 0 ? int64_t{2000} : INT64_MAX});
+    PlanSearchRequest request = problem.request({2, 4, 8, 16});
+    request.schedule = "1f1b";
+    request.exposed_transfers = true;
+    request.neighbours = false;
+    const PlanSearchResult result = searchPlans(request);
+    if (result.plans.empty()) continue;
+    int64_t least = INT64_MAX;
+    for (const CountTried& tried : result.tried)
+      if (tried.objective_ns > 0) least = std::min(least, tried.objective_ns);
+    for (const CountTried& tried : result.tried) {
+      const CountedCosts costs = problem.costs(tried.microbatches);
+      for (const Assignment& equal : equalStages(assignmentRequest(request, *costs.costs, tried.microbatches))) {
+        ASSERT_EQ(problem.cluster().deviceCount() % std::ssize(equal.stages), 0);
+        if (equal.objective_ns > least + least / 8) continue;
+        const auto plan = predictPlan(costs, equal.stages, tried.microbatches, "1f1b", {.updates = 1, .exposed_transfers = true});
+        if (!plan || !fitsDevices(*plan, *costs.costs)) continue;
+        EXPECT_LE(result.plans[0].step_ns, plan->step_ns) << seed << " " << text(*plan);
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 5);
+}
+
+TEST(PlanSearch, EqualStagesHaveAboutEquallyManyLayers) {
+  SearchProblem problem({1, 7, 2, 4, INT64_MAX});
+  const CountedCosts costs = problem.costs(8);
+  PlanSearchRequest request = problem.request({8});
+  request.least_stages = request.most_stages = 4;
+  const std::vector<Assignment> found = equalStages(assignmentRequest(request, *costs.costs, 8));
+  ASSERT_FALSE(found.empty());
+  for (const Assignment& assignment : found) {
+    std::vector<std::array<int, 4>> stages;
+    for (const AssignedStage& stage : assignment.stages)
+      stages.push_back({stage.first_layer, stage.last_layer, stage.submesh.first_device, stage.submesh.deviceCount()});
+    EXPECT_EQ(stages, (std::vector<std::array<int, 4>>{{0, 0, 0, 2}, {1, 2, 2, 2}, {3, 4, 4, 2}, {5, 6, 6, 2}}));
+  }
+}
+
+TEST(PlanSearch, OtherWaysAreAskedForWhereNothingFits) {
+  SearchProblem problem({3, 4, 1, 4, 10}), roomy({3, 4, 1, 4, INT64_MAX});
+  PlanSearchRequest request = problem.request({4, 8});
+  EXPECT_TRUE(searchPlans(request).plans.empty());
+  request.costs_in_need = [&](int64_t count) { return roomy.costs(count); };
+  EXPECT_FALSE(searchPlans(request).plans.empty());
+  const int64_t usual = searchPlans(roomy.request({4, 8})).plans.at(0).step_ns;
+  EXPECT_EQ(searchPlans(request).plans.at(0).step_ns, usual);
 }
 
 TEST(PlanSearch, NoNeighbourOfTheBestPlanIsBetter) {
