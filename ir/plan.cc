@@ -9,6 +9,22 @@
 #include "ir/error.h"
 
 namespace pipeshard {
+std::string_view overlapReceivesName(OverlapReceives overlap) {
+  switch (overlap) {
+    case OverlapReceives::kOff: return "off";
+    case OverlapReceives::kBetweenNodes: return "between-nodes";
+    case OverlapReceives::kOn: return "on";
+  }
+  return "off";
+}
+
+std::optional<OverlapReceives> overlapReceivesFromName(std::string_view name) {
+  for (const OverlapReceives overlap : {OverlapReceives::kOff, OverlapReceives::kBetweenNodes, OverlapReceives::kOn}) {
+    if (overlapReceivesName(overlap) == name) return overlap;
+  }
+  return std::nullopt;
+}
+
 namespace {
 
 std::string percent(int64_t part, int64_t whole) {

@@ -66,6 +66,11 @@ struct StagePlan {
 
 inline constexpr int64_t kDefaultBucketBytes = int64_t{4} << 20;
 
+// Whose messages come while the receiving rank computes.
+enum class OverlapReceives : uint8_t { kOff, kBetweenNodes, kOn };
+std::string_view overlapReceivesName(OverlapReceives overlap);  // "off", "between-nodes", "on"
+std::optional<OverlapReceives> overlapReceivesFromName(std::string_view name);
+
 struct Plan {
   std::string model_path;                     // absolute
   std::map<std::string, int64_t> dimensions;  // symbolic dimensions as bound, at the full batch
@@ -91,7 +96,7 @@ struct Plan {
   // Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes on; 0: all behind it.
   int64_t bucket_bytes = kDefaultBucketBytes;
   // Messages between stages come while the receiving rank computes (Instruction::background), into at most one buffer more per sender.
-  bool overlap_receives = false;
+  OverlapReceives overlap_receives = OverlapReceives::kOff;
   std::vector<LayerPlan> layers;
   std::vector<StagePlan> stages;
   std::vector<std::string> notes;           // what the user should know: operators replicated, defaults taken

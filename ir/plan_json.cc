@@ -287,7 +287,7 @@ std::string planToJson(const Plan& plan) {
   if (plan.last_batch > 0) document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
   if (plan.bucket_bytes != kDefaultBucketBytes) document["bucket_bytes"] = plan.bucket_bytes;
-  if (plan.overlap_receives) document["overlap_receives"] = true;
+  if (plan.overlap_receives != OverlapReceives::kOff) document["overlap_receives"] = overlapReceivesName(plan.overlap_receives);
   document["schedule"] = plan.schedule;
   if (!plan.schedule_orders.empty()) document["schedule_orders"] = plan.schedule_orders;
   for (const auto& [key, given] : givenLists(plan)) {
@@ -333,7 +333,9 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
 void readSchedule(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   faults.attemptField(json, "updates_per_step", [&](const JsonReader& count) { plan.updates_per_step = count.integer(1, INT32_MAX); });
   faults.attemptField(json, "bucket_bytes", [&](const JsonReader& bytes) { plan.bucket_bytes = bytes.integer(0, INT64_MAX); });
-  faults.attemptField(json, "overlap_receives", [&](const JsonReader& on) { plan.overlap_receives = on.boolean(); });
+  faults.attemptField(json, "overlap_receives", [&](const JsonReader& name) {
+    plan.overlap_receives = *overlapReceivesFromName(name.string({"off", "between-nodes", "on"}));
+  });
   faults.attemptField(json, "schedule", [&](const JsonReader& name) { plan.schedule = name.string(); });
   faults.attemptField(json, "schedule_orders", [&](const JsonReader& orders) { plan.schedule_orders = orders.strings(); });
 }

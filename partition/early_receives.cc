@@ -15,7 +15,8 @@ using ActionKey = std::tuple<int, int, bool>;
 
 class ReceiveHoister {
  public:
-  explicit ReceiveHoister(Program& program) : program_(program), target_(program.instructions.size()) {}
+  ReceiveHoister(Program& program, const std::function<bool(int)>& from)
+      : program_(program), from_(from), target_(program.instructions.size()) {}
 
   void run() {
     first_touch_.assign(program_.buffers.size(), target_.size());
@@ -33,7 +34,8 @@ class ReceiveHoister {
         sender.earliest = sender.next;
         sender.action = action;
       }
-      if (!at(i).background && at(i).microbatch >= 0) target_[i] = targetOf(i, action, std::max(sender.earliest, firstFree(i)));
+      if (!at(i).background && at(i).microbatch >= 0 && from_(at(i).peer))
+        target_[i] = targetOf(i, action, std::max(sender.earliest, firstFree(i)));
       if (target_[i] == i) sender.earliest = i + 1;  // those behind it stay behind it
       sender.earliest = std::max(sender.earliest, target_[i]);
       sender.next = arrivedAt(i);
@@ -119,12 +121,13 @@ class ReceiveHoister {
   }
 
   Program& program_;
+  const std::function<bool(int)>& from_;
   std::vector<size_t> first_touch_;  // by buffer
   std::vector<size_t> target_;       // by instruction: the one that it comes before, in the order as it was; itself: it stays
 };
 
 }  // namespace
 
-void postReceivesEarly(Program& program) { ReceiveHoister(program).run(); }
+void postReceivesEarly(Program& program, const std::function<bool(int)>& from) { ReceiveHoister(program, from).run(); }
 
 }  // namespace pipeshard

@@ -18,6 +18,8 @@
 // pair of ranks stay. So no cycle of waits arises, and the bits are the same. Internal to partition/.
 #pragma once
 
+#include <functional>
+
 #include "ir/program.h"
 
 namespace pipeshard {
@@ -25,7 +27,7 @@ namespace pipeshard {
 // Two, because a split backward pass is two short actions.
 inline constexpr int kPassesAhead = 2;
 
-// Of one rank. To be called before frees are inserted.
-void postReceivesEarly(Program& program);
+// Of one rank, from the peers that `from` names. To be called before frees are inserted.
+void postReceivesEarly(Program& program, const std::function<bool(int peer)>& from);
 
 }  // namespace pipeshard

@@ -60,7 +60,11 @@ std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, co
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     ranks.push_back(emitRank(context, rank));
     if (!schedule.asynchronous()) postGradientBuckets(ranks.back(), plan.bucket_bytes, context.separator);
-    if (plan.overlap_receives) postReceivesEarly(ranks.back().program);
+    if (plan.overlap_receives != OverlapReceives::kOff) {
+      postReceivesEarly(ranks.back().program, [&](int peer) {
+        return plan.overlap_receives == OverlapReceives::kOn || plan.cluster.nodeOf(peer) != plan.cluster.nodeOf(rank);
+      });
+    }
     programs.push_back(ranks.back().program);
   }
   insertFrees(programs);

@@ -153,10 +153,11 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
       ->type_name("BYTES");
   command
       .add_option_function<std::string>(
-          "--overlap-receives", [&request](const std::string& text) { request.overlap_receives = text == "on"; },
-          "Messages between stages come while the receiving worker computes, into one buffer more for each sender: on|off\n(default: off)")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->type_name("on|off");
+          "--overlap-receives", [&request](const std::string& text) { request.overlap_receives = *overlapReceivesFromName(text); },
+          "Messages between stages come while the receiving worker computes, into one buffer more for each sender:\non|between-nodes|off")
+      ->check(CLI::IsMember({"on", "between-nodes", "off"}))
+      ->default_str("between-nodes")
+      ->type_name("WHICH");
   command.add_option("--batch-dim", request.batch_dimension, "The symbolic dimension that is the batch (default: found by name and place)")
       ->type_name("NAME");
   command.add_option("--optimizer", request.optimizer, "sgd:lr=0.1,momentum=0.9 | adam:lr=1e-3 | adamw:lr=1e-3,weight_decay=0.01")

@@ -28,9 +28,9 @@ struct PlanRequest {
   std::string batch_dimension;                 // "": found by name and place
   int64_t microbatches = 0;                    // 0: automatic
   int64_t bucket_bytes = kDefaultBucketBytes;  // of gradients; 0: no buckets
-  bool overlap_receives = false;               // Plan::overlap_receives
-  int64_t last_batch = 0;                      // rows of the shorter batch that ends an epoch; 0: as `data_path` says
-  std::string data_path;                       // an .npz file whose length decides it; "": there is none
+  OverlapReceives overlap_receives = OverlapReceives::kBetweenNodes;
+  int64_t last_batch = 0;  // rows of the shorter batch that ends an epoch; 0: as `data_path` says
+  std::string data_path;   // an .npz file whose length decides it; "": there is none
   std::string cluster = "1x1";
   bool programs = true;  // false: the plan alone, without what ranks run
   std::string profile;   // as chooseProfile takes it (tools/profile_store.h)

@@ -146,6 +146,8 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model, const O
   plan.microbatches = model.microbatches;
   plan.bucket_bytes = request.bucket_bytes;
   plan.overlap_receives = request.overlap_receives;
+  const bool one_node = request.partition.cluster.nodeCount() == 1;
+  if (one_node && plan.overlap_receives == OverlapReceives::kBetweenNodes) plan.overlap_receives = OverlapReceives::kOff;
   plan.schedule = request.partition.schedule;
   plan.train = request.train;
   plan.freeze = request.freeze;

@@ -140,7 +140,7 @@ std::string planCommand(const Plan& plan) {
   if (plan.updates_per_step > 1) add("--window", fmt::format("{}", plan.updates_per_step));
   if (const std::string recomputed = recomputedStages(plan); !recomputed.empty()) add("--recompute", recomputed);
   if (plan.bucket_bytes != kDefaultBucketBytes) add("--bucket", plan.bucket_bytes == 0 ? "off" : fmt::format("{}", plan.bucket_bytes));
-  if (plan.overlap_receives) add("--overlap-receives", "on");
+  if (plan.overlap_receives != OverlapReceives::kOff) add("--overlap-receives", std::string(overlapReceivesName(plan.overlap_receives)));
   add("--microbatches", fmt::format("{}", plan.microbatches));
   if (plan.last_batch > 0) add("--last-batch", fmt::format("{}", plan.last_batch));
   add("-o", planDirectory(plan));

@@ -55,12 +55,21 @@ std::vector<std::string> passesAndReceives(const Program& program) {
   }
   return texts;
 }
-std::vector<std::string> posted(ProgramWriter& writer) {
-  postReceivesEarly(writer.program());
+std::vector<std::string> posted(
+    ProgramWriter& writer, const std::function<bool(int)>& from = [](int) { return true; }) {
+  postReceivesEarly(writer.program(), from);
   return passesAndReceives(writer.program());
 }
 
 using Texts = std::vector<std::string>;
+
+TEST(EarlyReceives, StayWhereTheyAreFromOtherPeers) {
+  ProgramWriter writer = middleRank();
+  forward(writer, 0);
+  forward(writer, 1);
+  backward(writer, 0);
+  EXPECT_EQ(posted(writer, [](int peer) { return peer == 2; }), (Texts{"h@0", "(dy@0)", "F0", "h@1", "F1", "B0"}));
+}
 
 TEST(EarlyReceives, ArePostedTwoActionsAheadWhenThePeersLastMessageIsThere) {
   ProgramWriter writer = middleRank();
@@ -126,7 +135,7 @@ std::vector<RankProgram> emitted(const std::string& schedule, int ranks, int64_t
   for (int s = 0; s + 1 < stages; ++s) options.boundaries.push_back("h" + std::to_string(s));
   Plan plan;
   plan.cluster = options.cluster;
-  plan.overlap_receives = overlap;
+  plan.overlap_receives = overlap ? OverlapReceives::kOn : OverlapReceives::kOff;
   partitionTraining(training, options, plan);
   return emitPrograms(training, plan);
 }

@@ -181,7 +181,7 @@ Job wholeJob(unsigned seed, bool rows_differ, std::mt19937& random) {
   };
   job.plan.microbatches = job.microbatches;
   job.plan.bucket_bytes = std::array<int64_t, 4>{0, 1, 1000, kDefaultBucketBytes}[seed % 4];
-  job.plan.overlap_receives = seed / 4 % 2 == 0;
+  job.plan.overlap_receives = seed / 4 % 2 == 0 ? OverlapReceives::kOn : OverlapReceives::kOff;
   return job;
 }
 

@@ -1,4 +1,5 @@
 // Receives posted ahead, with real models and real workers: the bits are those without, and one device's numbers.
+#include <algorithm>
 #include <fstream>
 #include <map>
 
@@ -22,13 +23,16 @@ void PrintTo(const OverlapCase& c, std::ostream* stream) { *stream << c.model <<
 
 class OverlapReceives : public ::testing::TestWithParam<OverlapCase> {};
 
+size_t postedReceives(const std::string& rank_folder) {
+  const std::vector<Instruction> instructions = loadProgram(rank_folder).instructions;
+  return static_cast<size_t>(std::count_if(instructions.begin(), instructions.end(), [](const Instruction& instruction) {
+    return instruction.kind == InstructionKind::kReceive && instruction.background;
+  }));
+}
+
 size_t postedReceives(const std::string& plan, int ranks) {
   size_t posted = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const Instruction& instruction : loadProgram(plan + "/ranks/" + rankDirectoryName(rank)).instructions) {
-      if (instruction.kind == InstructionKind::kReceive && instruction.background) ++posted;
-    }
-  }
+  for (int rank = 0; rank < ranks; ++rank) posted += postedReceives(plan + "/ranks/" + rankDirectoryName(rank));
   return posted;
 }
 
@@ -84,7 +88,7 @@ TEST(OverlapReceivesOption, IsKeptInThePlanAndShownByTheSimulation) {
     const CommandResult planned =
         runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x2", "--microbatches", "8", "--overlap-receives", overlap, "-o", plan});
     ASSERT_EQ(planned.exit_code, 0) << planned.errors;
-    EXPECT_EQ(readJson(plan + "/plan.json").value("overlap_receives", false), overlap == "on");
+    EXPECT_EQ(readJson(plan + "/plan.json").value("overlap_receives", "off"), overlap);
     const CommandResult simulation =
         runPipeshard({"simulate", plan, "--threads", "1", "--link-gbytes", "0.5", "--json", folder.file(overlap + ".json")});
     ASSERT_EQ(simulation.exit_code, 0) << simulation.errors;
@@ -103,6 +107,23 @@ TEST(OverlapReceivesOption, IsKeptInThePlanAndShownByTheSimulation) {
     const int64_t more =
         simulated["on"].at("arena_bytes").at(rank).get<int64_t>() - simulated["off"].at("arena_bytes").at(rank).get<int64_t>();
     EXPECT_LE(more, 2 * 2 * 16 * 64 * 4) << "rank " << rank;  // one action's messages: two tensors 2x16x64 of float32
+  }
+}
+
+// 2x2 in four stages: of the three cuts, the one in the middle lies between the nodes.
+TEST(OverlapReceivesOption, IsByDefaultBetweenNodes) {
+  const TemporaryFolder folder;
+  for (const auto& [cluster, ranks_that_post] :
+       std::map<std::string, std::vector<bool>>{{"1x4", {false, false, false, false}}, {"2x2", {false, true, true, false}}}) {
+    const std::string plan = folder.file(cluster);
+    const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", cluster, "--microbatches", "8", "-o", plan});
+    ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+    EXPECT_EQ(readJson(plan + "/plan.json").value("overlap_receives", "off"), cluster == "2x2" ? "between-nodes" : "off");
+    std::vector<bool> posts;
+    for (int rank = 0; rank < 4; ++rank) posts.push_back(postedReceives(plan + "/ranks/" + rankDirectoryName(rank)) > 0);
+    EXPECT_EQ(posts, ranks_that_post) << cluster;
+    const CommandResult validated = runPipeshard({"validate", plan});
+    EXPECT_EQ(validated.exit_code, 0) << validated.errors;
   }
 }
 

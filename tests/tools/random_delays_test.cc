@@ -42,7 +42,7 @@ PlannedTraining plan(const Case& of) {
   request.cluster = fmt::format("1x{}", of.ranks * of.devices);
   request.partition.schedule = of.schedule;
   request.partition.stage_devices = of.stage_devices;
-  request.overlap_receives = of.overlap_receives;
+  request.overlap_receives = of.overlap_receives ? OverlapReceives::kOn : OverlapReceives::kOff;
   request.partition.stages = fmt::format("uniform:{}", of.ranks * chunksOf(of.schedule));
   return planTraining(request, [](const std::string&) {});
 }

@@ -115,7 +115,7 @@ TEST(Report, GivesTheOptionsThatDecideWhatAStepDoes) {
   Plan plan = planOf(2, 1, "pipedream");
   plan.updates_per_step = 4;
   plan.bucket_bytes = 0;
-  plan.overlap_receives = true;
+  plan.overlap_receives = OverlapReceives::kOn;
   plan.stages[1].recomputation = "always";
   const std::string page = renderReport({plan});
   for (const char* option : {"--schedule pipedream", "--window 4", "--bucket off", "--overlap-receives on", "--recompute 1:always"})
