@@ -8,6 +8,7 @@
 #include "partition/emit_rank.h"
 #include "partition/gradient_buckets.h"
 #include "partition/layout.h"
+#include "partition/node_stages.h"
 #include "partition/partition.h"
 #include "partition/schedule.h"
 #include "partition/stage_shardings.h"
@@ -76,9 +77,11 @@ std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, co
 }  // namespace
 
 std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
-  if (schedule.forward_only) {
-    fail(ErrorCode::kConfiguration, "the schedule {} can be drawn and simulated, but does not train; choose one with backward passes",
-         schedule.name);
+  const std::vector<Parameter>& parameters = family.base().parameters;
+  const bool trains = std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) { return isTrained(parameter); });
+  if (schedule.forward_only && trains) {
+    fail(ErrorCode::kConfiguration,
+         "the schedule {} has no backward passes, and does not train; for evaluation take --schedule forward-only", schedule.name);
   }
   const Cut cut = cutTraining(family.base(), plan);
   refuseUndefinedVersions(family.base(), cut, plan, schedule);

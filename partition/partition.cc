@@ -393,6 +393,7 @@ void fillRecomputations(const std::string& text, Plan& plan) {
 }
 
 void noteUntrained(const Chain& chain, Plan& plan) {
+  if (plan.optimizer == "none") return;
   std::vector<std::string> untrained;
   for (const Parameter& parameter : chain.training.parameters) {
     if (!isTrained(parameter)) untrained.push_back(chain.training.graph.value(parameter.value).name);

@@ -150,11 +150,13 @@ Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int up
 }
 
 int64_t peakActivations(const std::vector<Action>& order, int stage) {
+  const auto isForward = [](const Action& action) { return action.kind == ActionKind::kForward || !isPass(action.kind); };
+  const bool keeps = !std::all_of(order.begin(), order.end(), isForward);  // evaluation keeps nothing for a backward pass
   int64_t held = 0;
   int64_t peak = 0;
   for (const Action& action : order) {
     if (stage >= 0 && action.stage != stage) continue;
-    if (action.kind == ActionKind::kForward) peak = std::max(peak, ++held);
+    if (action.kind == ActionKind::kForward) peak = std::max(peak, keeps ? ++held : 1);
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) --held;
   }
   return peak;

@@ -151,7 +151,7 @@ void verifySchedule(const Schedule& schedule);
 // for gpipe, 2 for 1f1b and zb-h1, and never more than the activations that ranks stash.
 ScheduleOrders withTransfers(const Schedule& schedule);
 
-// The most stashes that the rank holds at once, from F to B (or W): in stages' shares, A/v each.
+// The most stashes that the rank holds at once, from F to B (or W): in stages' shares, A/v each. Without backward passes: 1, while F runs.
 int64_t peakActivations(const std::vector<Action>& order);
 // Of stage s alone.
 int64_t peakActivations(const std::vector<Action>& order, int stage);

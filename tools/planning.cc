@@ -238,6 +238,7 @@ void refuseDataParallelism(const ForwardModel& model) {
 }
 
 void noteUnreachedParameters(const TrainingGraph& training, Plan& plan) {
+  if (plan.optimizer == "none") return;
   for (const Parameter& parameter : training.parameters) {
     if (!parameter.gradient_parts.empty()) continue;
     plan.notes.push_back(
@@ -388,7 +389,11 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
   useMegatronGrid(request.partition);
   if (request.partition.stages != kSearched && (!request.submeshes.empty() || !request.logical_meshes.empty()))
     fail(ErrorCode::kUsage, "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
+  const bool evaluates = request.partition.schedule.starts_with("forward-only");
+  if (evaluates) request.optimizer = "none";
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
+  if (!evaluates && optimizer.kind == OptimizerSpec::Kind::kNone)
+    fail(ErrorCode::kUsage, "--optimizer none: nothing is trained; that goes with --schedule forward-only");
   PartitionOptions options = request.partition;
   std::string profile_note;
   const std::optional<StoredProfile> profile = chooseProfile(request.profile, &profile_note);

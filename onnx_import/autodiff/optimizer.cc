@@ -39,6 +39,7 @@ std::string_view kindName(OptimizerSpec::Kind kind) {
     case OptimizerSpec::Kind::kSgd: return "sgd";
     case OptimizerSpec::Kind::kAdam: return "adam";
     case OptimizerSpec::Kind::kAdamW: return "adamw";
+    case OptimizerSpec::Kind::kNone: return "none";
   }
   return "unknown";
 }
@@ -46,6 +47,10 @@ std::string_view kindName(OptimizerSpec::Kind kind) {
 OptimizerSpec defaultsOf(std::string_view name) {
   OptimizerSpec spec;
   if (name == "sgd") return spec;
+  if (name == "none") {
+    spec.kind = OptimizerSpec::Kind::kNone;
+    return spec;
+  }
   spec.learning_rate = 1e-3;
   if (name == "adam") {
     spec.kind = OptimizerSpec::Kind::kAdam;
@@ -69,6 +74,7 @@ double parseNumber(std::string_view text, std::string_view key) {
 }
 
 std::span<const Key> keysOf(OptimizerSpec::Kind kind) {
+  if (kind == OptimizerSpec::Kind::kNone) return {};
   if (kind == OptimizerSpec::Kind::kSgd) return kSgdKeys;
   return kAdamKeys;
 }

@@ -113,17 +113,19 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
   training.loss = forward.loss;
   training.microbatches = forward.microbatches;
   Graph& graph = training.graph;
-  training.forward_states = findForwardStates(graph, prologue_nodes);
+  const bool trains = optimizer.kind != OptimizerSpec::Kind::kNone;
+  if (trains) training.forward_states = findForwardStates(graph, prologue_nodes);
   const size_t first_backward = graph.nodes.size();
 
   const std::vector<ValueId> parameters = learnedParameters(training);
   requireTrainableTypes(graph);
   BackwardBuilder builder(graph);
-  const Gradients gradients = appendBackward(builder, training.loss, parameters);
+  const Gradients gradients =
+      trains ? appendBackward(builder, training.loss, parameters) : Gradients{std::vector<std::vector<ValueId>>(parameters.size()), {}};
   training.node_phase.assign(graph.nodes.size(), Phase::kForward);
   std::fill_n(training.node_phase.begin(), prologue_nodes, Phase::kPrologue);
   splitBackwardPhases(graph, builder.forwardNodes(), gradients.activation_gradients, training.node_phase);
-  PIPESHARD_CHECK(first_backward < graph.nodes.size(), "no backward nodes");
+  PIPESHARD_CHECK(!trains || first_backward < graph.nodes.size(), "no backward nodes");
 
   graph.outputs = {training.loss};
   for (const PrologueTotal& total : training.totals) graph.outputs.push_back(total.part);
@@ -134,7 +136,7 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
     parameter.gradient_parts = gradients.parameter_parts[p];
     graph.outputs.insert(graph.outputs.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
   }
-  appendUpdates(builder, optimizer, training);
+  if (trains) appendUpdates(builder, optimizer, training);
   training.node_phase.resize(graph.nodes.size(), Phase::kUpdate);
   training.forward_node = builder.forwardNodes();
   verifyTrainingGraph(training);

@@ -28,9 +28,9 @@ std::string lossToString(const LossSpec& spec);
 // [batch, ..., classes] (class axis last).
 ValueId attachLoss(Graph& graph, const LossSpec& spec);
 
-// Which optimizer, with its hyperparameters complete.
+// Which optimizer, with its hyperparameters complete. None: evaluation, without gradients.
 struct OptimizerSpec {
-  enum class Kind { kSgd, kAdam, kAdamW };
+  enum class Kind { kSgd, kAdam, kAdamW, kNone };
   Kind kind = Kind::kSgd;
   double learning_rate = 1e-2;
   double momentum = 0;    // SGD
@@ -41,7 +41,7 @@ struct OptimizerSpec {
   double weight_decay = 0;  // AdamW default 0.01 (decoupled); Adam, SGD: added to the gradient
 };
 // "sgd:lr=0.1,momentum=0.9" | "adam:lr=1e-3,beta1=..,beta2=..,eps=..,weight_decay=.." | "adamw:...". Error(kUsage) names the
-// key and the allowed ones. Meaning as in torch.optim.
+// key and the allowed ones. Meaning as in torch.optim. "none" has no keys.
 OptimizerSpec parseOptimizer(std::string_view text);
 std::string optimizerToString(const OptimizerSpec& spec);  // canonical; parse gives the same spec
 
@@ -94,6 +94,7 @@ bool hasGradientRule(std::string_view domain, std::string_view op_type);
 // Appends backward nodes (reverse mode; accumulation of several uses by Sum/Add; only where a parameter is reached), splits
 // them into input and weight parts, and appends the update nodes. An operator without gradient on a path from a parameter
 // to the loss: Error(kBadModel) naming node and operator. Likewise running statistics that something else reads.
+// Without an optimizer (kNone): the forward pass alone; parameters have no gradients, running statistics stay as they are.
 TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& optimizer);
 
 }  // namespace pipeshard

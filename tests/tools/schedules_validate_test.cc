@@ -1,6 +1,7 @@
 // Every synchronous schedule, executed: worker processes compute bit by bit what one device computes, and so what any other schedule
 // does. Recomputation changes nothing.
 #include <algorithm>
+#include <fstream>
 #include <map>
 
 #include <fmt/format.h>
@@ -105,6 +106,45 @@ TEST(Schedules, RecomputationLayerByLayerChangesNotOneBit) {
       expectEqualBits(model, 2, {"--recompute", "layers", "--layers", "12", "--schedule", schedule, "--microbatches", "4"});
     }
   }
+}
+
+// Evaluation: the losses of training's first step, at its bits and in less memory; nothing is compared but loss and parameters.
+TEST(Schedules, ForwardOnlyGivesTheLossOfTrainingsFirstStep) {
+  for (const std::string model : {"mlp", "gpt2", "llama", "resnet"}) {
+    std::map<std::string, nlohmann::json> results;
+    for (const std::string schedule : {"1f1b", "forward-only", "forward-only:v=2"}) {
+      const TemporaryFolder folder;
+      const CommandResult result = runPipeshard({"validate", "examples/" + model + ".onnx", "--cluster", "1x4", "--microbatches", "8",
+                                                 "--schedule", schedule, "--json", folder.file("result.json")});
+      ASSERT_EQ(result.exit_code, 0) << model << " " << schedule << result.errors;
+      results[schedule] = nlohmann::json::parse(readFile(folder.file("result.json")));
+    }
+    const nlohmann::json& trained = results["1f1b"];
+    for (const std::string schedule : {"forward-only", "forward-only:v=2"}) {
+      const nlohmann::json& evaluated = results[schedule];
+      EXPECT_EQ(evaluated.at("steps"), trained.at("steps")) << model;
+      for (const auto& tensor : evaluated.at("tensors")) {
+        EXPECT_TRUE(tensor.at("kind") == "loss" || tensor.at("kind") == "parameter") << tensor;
+        EXPECT_EQ(tensor.at("error"), 0) << tensor;
+      }
+    }
+    for (size_t rank = 0; rank < 4; ++rank) {
+      EXPECT_LT(results["forward-only"].at("memory").at(rank).at("allocated_bytes"), trained.at("memory").at(rank).at("allocated_bytes"))
+          << model << " rank " << rank;
+    }
+  }
+}
+
+TEST(Schedules, ForwardOnlyIsForEvaluationAlone) {
+  const TemporaryFolder folder;
+  const CommandResult none = runPipeshard({"plan", "examples/mlp.onnx", "--optimizer", "none", "-o", folder.file("plan")});
+  EXPECT_EQ(none.exit_code, 64);
+  EXPECT_THAT(none.errors, HasSubstr("goes with --schedule forward-only"));
+  std::ofstream(folder.file("forward.csv")) << "0F0,0F1\n1F0,1F1\n";
+  const CommandResult file = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "2", "--schedule",
+                                           folder.file("forward.csv"), "-o", folder.file("plan")});
+  EXPECT_EQ(file.exit_code, 78);
+  EXPECT_THAT(file.errors, HasSubstr("for evaluation take --schedule forward-only"));
 }
 
 TEST(Schedules, PipelineRanksMayHaveSeveralDevices) {
