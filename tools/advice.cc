@@ -20,7 +20,7 @@ constexpr size_t kMostClusters = 5;
 
 int64_t largestMemory(const PlannedTraining& planned) {
   int64_t largest = 0;
-  for (const RankProgram& rank : planned.whole.ranks) largest = std::max(largest, plannedMemory(rank));
+  for (const RankProgram& rank : planned.whole.ranks) largest = std::max(largest, plannedMemory(rank, planned.plan.cluster));
   return largest;
 }
 

@@ -1,6 +1,9 @@
 #include "tools/memory_shortage.h"
 
+#include <algorithm>
+
 #include "runtime/executor.h"
+#include "runtime/worker_threads.h"
 
 namespace pipeshard {
 namespace {
@@ -13,7 +16,9 @@ int64_t memoryOf(const PartitionOptions& options, int rank) {
 
 }  // namespace
 
-int64_t plannedMemory(const RankProgram& rank) {
+int64_t plannedMemory(const RankProgram& rank, const Cluster& cluster) {
+  const ClusterNode& node = cluster.nodes.at(static_cast<size_t>(cluster.nodeOf(rank.program.rank)));
+  const WorkerThreads threads(std::max(1, node.cores / node.devices));
   const Executor executor({rank.program, rank.subgraphs, ""}, {});
   return executor.memory().total_bytes + executor.constantBytes();
 }
@@ -23,7 +28,7 @@ Shortage largestShortage(const PartitionOptions& options, const StepPrograms& st
   for (size_t rank = 0; rank < step.ranks.size(); ++rank) {
     const int64_t room = memoryOf(options, static_cast<int>(rank));
     if (room == 0) continue;
-    const Shortage found = {static_cast<int>(rank), plannedMemory(step.ranks[rank]), room};
+    const Shortage found = {static_cast<int>(rank), plannedMemory(step.ranks[rank], options.cluster), room};
     if (found.excess() > worst.excess()) worst = found;
   }
   return worst;

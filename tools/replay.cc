@@ -82,7 +82,7 @@ void checkMemory(const PlannedTraining& planned, std::vector<std::string>& fault
       const int64_t limit = memoryLimit(planned.plan, stage, rank);
       if (limit == 0 || seen[static_cast<size_t>(rank)]) continue;
       seen[static_cast<size_t>(rank)] = true;
-      const int64_t needed = plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)]);
+      const int64_t needed = plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)], planned.plan.cluster);
       if (needed <= limit) continue;
       faults.push_back(fmt::format("plan.json.stages[{}]: device {} needs {} bytes; expected at most {}", s, rank, needed, limit));
     }
