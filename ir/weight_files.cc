@@ -1,6 +1,7 @@
 #include "ir/weight_files.h"
 
 #include <charconv>
+#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -21,6 +22,15 @@ uint64_t hashFromJson(const JsonReader& json) {
 }
 
 }  // namespace
+
+Initializer absoluteSource(const Graph& graph, ValueId initializer) {
+  Initializer source = graph.initializers.at(initializer);
+  if (auto* weight = std::get_if<WeightReference>(&source)) {
+    const std::filesystem::path path = std::filesystem::path(graph.directory) / weight->location;
+    weight->location = std::filesystem::absolute(path).lexically_normal().string();
+  }
+  return source;
+}
 
 std::string weightFilesToJson(const std::vector<WeightFile>& files) {
   Json document;

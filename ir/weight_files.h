@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/graph.h"
+
 namespace pipeshard {
 
 inline constexpr int kWeightFilesVersion = 1;
@@ -24,6 +26,9 @@ struct WeightFile {
   std::optional<Content> content;
   friend bool operator==(const WeightFile&, const WeightFile&) = default;
 };
+
+// Where a program finds the content of an initializer: a weight's file by its absolute path.
+Initializer absoluteSource(const Graph& graph, ValueId initializer);
 
 std::string weightFilesToJson(const std::vector<WeightFile>& files);
 // Throws Error(kConfiguration) naming the field; Error(kVersionMismatch).

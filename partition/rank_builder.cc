@@ -1,11 +1,11 @@
 #include "partition/rank_builder.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include <fmt/format.h>
 
 #include "ir/error.h"
+#include "ir/weight_files.h"
 #include "sharding/synchronize_normalization.h"
 
 namespace pipeshard {
@@ -160,20 +160,11 @@ BufferId RankBuilder::version(size_t parameter, int version) {
   return buffer(fmt::format("{}{}version{}", nameOf(value), context_.separator, version), BufferKind::kWeightVersion, value);
 }
 
-Initializer RankBuilder::sourceOf(ValueId value) const {
-  Initializer source = training_.graph.initializers.at(value);
-  if (auto* weight = std::get_if<WeightReference>(&source)) {
-    const std::filesystem::path path = std::filesystem::path(training_.graph.directory) / weight->location;
-    weight->location = std::filesystem::absolute(path).lexically_normal().string();
-  }
-  return source;
-}
-
 BufferId RankBuilder::sourced(ValueId value, BufferKind kind) {
   const BufferId id = buffer(nameOf(value), kind, value);
   Buffer& made = program_.buffer(id);
   made.kind = kind;
-  made.source = sourceOf(value);
+  made.source = absoluteSource(training_.graph, value);
   made.source_type = made.data_type;
   return id;
 }

@@ -116,7 +116,6 @@ class RankBuilder {
 
   std::string cellName(ValueId value, const Cell& cell) const;
   void listInputs();
-  Initializer sourceOf(ValueId value) const;
   bool isSharded() const { return context_.shardings.isSharded(firstStage()); }
   const Place& place() const { return context_.layout.place(program_.rank); }
   // The first of the rank's stages: it stands for the others where these do not differ.

@@ -1,11 +1,11 @@
 #include "tools/imported_gradients.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include <fmt/format.h>
 
 #include "ir/error.h"
+#include "ir/weight_files.h"
 #include "onnx_import/prepare.h"
 #include "runtime/kernels/kernel.h"
 
@@ -46,7 +46,7 @@ class GradientProgram {
     for (const auto& [id, initializer] : graph_.initializers) {
       if (std::holds_alternative<Constant>(initializer)) continue;
       inputs.push_back(id);
-      read.push_back(addWeight(id, std::get<WeightReference>(initializer)));
+      read.push_back(addWeight(id));
     }
     std::vector<ValueId> outputs;
     for (const ImportedGradient& gradient : model_.imported->backward.gradients) {
@@ -88,12 +88,10 @@ class GradientProgram {
     return BufferId(program_.buffers.size() - 1);
   }
 
-  BufferId addWeight(ValueId id, WeightReference source) {
+  BufferId addWeight(ValueId id) {
     const BufferId made = add(id, BufferKind::kWeight, graph_.value(id).name);
-    const std::filesystem::path path = std::filesystem::path(graph_.directory) / source.location;
-    source.location = std::filesystem::absolute(path).lexically_normal().string();
     Buffer& buffer = program_.buffer(made);
-    buffer.source = std::move(source);
+    buffer.source = absoluteSource(graph_, id);
     const auto original = model_.source_types.find(buffer.value);
     buffer.source_type = original != model_.source_types.end() ? original->second : buffer.data_type;
     return made;

@@ -389,7 +389,8 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
   useMegatronGrid(request.partition);
   if (request.partition.stages != kSearched && (!request.submeshes.empty() || !request.logical_meshes.empty()))
     fail(ErrorCode::kUsage, "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
-  const bool evaluates = request.partition.schedule.starts_with("forward-only");
+  const std::string& schedule = request.partition.schedule;
+  const bool evaluates = schedule == "forward-only" || schedule.starts_with("forward-only:");
   if (evaluates) request.optimizer = "none";
   const OptimizerSpec optimizer = parseOptimizer(request.optimizer);
   if (!evaluates && optimizer.kind == OptimizerSpec::Kind::kNone)

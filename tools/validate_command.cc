@@ -2,7 +2,6 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include "ir/error.h"
 #include "runtime/child_process.h"
 #include "runtime/validate.h"
+#include "runtime/worker_threads.h"
 #include "tools/advice.h"
 #include "tools/commands.h"
 #include "tools/console.h"
@@ -208,7 +208,7 @@ struct ValidateCommand {
     if (job.threads_per_worker == 0) {
       size_t workers = 0;
       for (const StagePlan& stage : plan.stages) workers += stage.devices.size();
-      spec.planned.threads_per_worker = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / static_cast<int>(workers));
+      spec.planned.threads_per_worker = threadsPerWorker(0, static_cast<int>(workers));
     }
     spec.reference = spec.planned;
     spec.planned.plan_directory = plan_directory;

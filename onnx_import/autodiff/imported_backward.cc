@@ -70,14 +70,14 @@ class BackwardFinder {
       trained.insert(*weight);
     }
     if (found.gradients.empty()) return found;
-    const size_t needed = nodesBehind(graph_.outputs);
+    const size_t operators = graph_.nodes.size();
     graph_.outputs = std::move(rest);
-    found.operators = needed - nodesBehind(graph_.outputs);
     for (ValueId id : trainableParameters(graph_)) {
       if (!trained.contains(id)) graph_.value(id).metadata.emplace_back(kTrainedMark, "no");
     }
     for (ValueId id : trained) graph_.value(id).metadata.emplace_back(kTrainedMark, "yes");
     removeDeadCode(graph_);
+    found.operators = operators - graph_.nodes.size();
     omitUnreadOutputs();
     return found;
   }
@@ -117,21 +117,6 @@ class BackwardFinder {
       };
       while (node.outputs.size() > 1 && isUnread(node.outputs.back())) node.outputs.pop_back();
     }
-  }
-
-  size_t nodesBehind(const std::vector<ValueId>& outputs) const {
-    std::vector<bool> needed(graph_.values.size());
-    for (ValueId id : outputs) needed[id.index()] = true;
-    size_t count = 0;
-    for (size_t n = graph_.nodes.size(); n-- > 0;) {
-      const Node& node = graph_.nodes[n];
-      if (std::none_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return id.valid() && needed[id.index()]; })) continue;
-      ++count;
-      for (ValueId input : node.inputs) {
-        if (input.valid()) needed[input.index()] = true;
-      }
-    }
-    return count;
   }
 
   Graph& graph_;

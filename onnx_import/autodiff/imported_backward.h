@@ -22,7 +22,7 @@ struct ImportedGradient {
 
 struct ImportedBackward {
   std::vector<ImportedGradient> gradients;  // in the order of the outputs; none: the model has no backward pass
-  size_t operators = 0;                     // that only these need
+  size_t operators = 0;                     // that are left out with them
 };
 
 // Finds the gradients among the outputs of a graph as read, removes them with all that only they need, and marks what is trained: weights
