@@ -170,6 +170,7 @@ class Search {
     CountState& state = stateOf(count);
     CountedCosts costs;
     costs.costs = std::shared_ptr<const StageCosts>(std::shared_ptr<void>(), state.costs.get());  // kept by this object
+    costs.least = state.costs->leastCosts();
     costs.config = [&state](int config) { return state.costs->config(config); };
     costs.parts = [&state](int first, int last, const Submesh& submesh, const StageOption& option) {
       return state.costs->parts(first, last, submesh, option);

@@ -1,6 +1,7 @@
 #include "partition/stage_costs.h"
 
 #include <algorithm>
+#include <memory>
 #include <random>
 
 #include <fmt/format.h>
@@ -244,6 +245,41 @@ TEST(StageCosts, OfAGivenWayAreThoseOfTheOption) {
   EXPECT_EQ(costs.optionFor(0, 2, {0, 1, 4}, {{2, 4}, "auto", "never", 0}), nullptr);
   EXPECT_EQ(costs.optionFor(0, 2, {0, 2, 4}, {{3, 3}, "auto", "never", 0}), nullptr);
   EXPECT_ERROR((void)costs.optionFor(0, 2, {0, 1, 4}, {{4}, "auto", "sometimes", 0}), ErrorCode::kConfiguration, "never, layers or always");
+}
+
+// So bounds on what plans cost may be had from them.
+TEST(StageCosts, LeastCostsAreAtMostThoseOfEveryOption) {
+  StageCostOptions options;
+  options.recomputations = {"never", "always", "layers"};
+  const Cluster cluster = uniformCluster(2, 4);
+  for (const int64_t microbatches : {1, 4}) {
+    const TrainingGraph training = gpt(5, microbatches, 512);
+    const Clustering clustering = blocksOf(training, 5, 2, 3);
+    const ShardedStageCosts costs(training, clustering, cluster, options);
+    const std::shared_ptr<const StageCosts> least = costs.leastCosts();
+    ASSERT_NE(least, nullptr);
+    for (const Submesh& submesh : someSubmeshes()) {
+      for (int first = 0; first < 5; ++first) {
+        for (int last = first; last < 5; ++last) {
+          const std::vector<StageOption>& bounds = least->options(first, last, submesh);
+          const std::vector<StageOption>& all = costs.options(first, last, submesh);
+          for (const StageOption& option : all) {
+            EXPECT_TRUE(std::any_of(bounds.begin(), bounds.end(),
+                                    [&](const StageOption& bound) {
+                                      return bound.boundary == option.boundary && bound.pass_ns <= option.pass_ns &&
+                                             bound.step_ns <= option.step_ns && bound.fixed_bytes <= option.fixed_bytes &&
+                                             bound.activation_bytes <= option.activation_bytes &&
+                                             bound.transient_bytes <= option.transient_bytes;
+                                    }))
+                << first << ".." << last << " on " << submesh.deviceCount();
+          }
+          if (first == 0 || last == 4) continue;  // all layers of the usual kind: nothing is missing
+          const auto pass = [](const StageOption& a, const StageOption& b) { return a.pass_ns < b.pass_ns; };
+          EXPECT_EQ(std::min_element(bounds.begin(), bounds.end(), pass)->pass_ns, std::min_element(all.begin(), all.end(), pass)->pass_ns);
+        }
+      }
+    }
+  }
 }
 
 // Eight rows on eight devices can be cut along the batch, four cannot.
