@@ -26,26 +26,28 @@ SuiteModel moe(const std::string& size, int64_t hidden, int64_t layers, int64_t 
 SuiteModel wrn(const std::string& size) { return {"wrn", size, 0, 0, 0}; }
 
 std::vector<SuiteRow> gptRows() {
+  const std::vector<SuiteStage> three = {{0, 7, 2, {2}, kBatch}, {8, 15, 2, {2}, kFree}, {16, 31, 4, {4}, kFree}};
   return {
-      {gpt("350M", 1024, 24), 1, 1024, 512, 1, equalStages(1, 1, {1}), 45.07},
-      {gpt("760M", 1536, 24), 2, 1024, 128, 6, equalStages(2, 6, {1}), 57.92},
-      {gpt("1.3B", 2048, 24), 4, 1024, 128, 6, equalStages(2, 6, {2}, kBatch), 58.21},
-      {gpt("2.6B", 2560, 32), 8, 1024, 128, 8, {{0, 1, 2, {2}, kBatch}, {2, 3, 2, {2}, kFree}, {4, 7, 4, {4}, kFree}}, 61.61},
-      {gpt("6.7B", 4096, 32), 16, 1024, 64, 8, equalStages(2, 8, {2, 4}, kGrid), 60.0},
-      {gpt("15B", 5120, 48), 32, 1024, 128, 16, equalStages(4, 16, {2, 4}, kGrid), 59.9},
-      {gpt("39B", 8192, 48), 64, 1024, 1024, 16, equalStages(16, 16, {4}, kNoBatch), 57},
+      {gpt("350M", 1024, 24), 1, 1024, 512, 24, equalStages(1, 24, {1}), 45.07},
+      {gpt("760M", 1536, 24), 2, 1024, 128, 24, equalStages(2, 24, {1}), 57.92},
+      {gpt("1.3B", 2048, 24), 4, 1024, 128, 24, equalStages(2, 24, {2}, kBatch), 58.21},
+      {gpt("2.6B", 2560, 32), 8, 1024, 128, 32, three, 61.61},
+      {gpt("6.7B", 4096, 32), 16, 1024, 64, 32, equalStages(2, 32, {2, 4}, kGrid), 60.0},
+      {gpt("15B", 5120, 48), 32, 1024, 128, 48, equalStages(4, 48, {2, 4}, kGrid), 59.9},
+      {gpt("39B", 8192, 48), 64, 1024, 1024, 48, equalStages(16, 48, {4}, kNoBatch), 57},
   };
 }
 
+// The first row was published as 45.46, which counts XLA's 1,660 TFLOP, not the formula's 1,579: its latencies were 36.41 and 36.62 s.
 std::vector<SuiteRow> moeRows() {
   return {
-      {moe("380M", 768, 8, 8), 1, 1024, 512, 1, equalStages(1, 1, {1}), 45.46},
+      {moe("380M", 768, 8, 8), 1, 1024, 512, 8, equalStages(1, 8, {1}), 43.25},
       {moe("690M", 768, 8, 16), 2, 1024, 32, 8, equalStages(1, 8, {2}, kBatch), 43.03},
-      {moe("1.3B", 768, 16, 16), 4, 1024, 32, 8, equalStages(2, 8, {2}, kBatch), 39.92},
-      {moe("2.4B", 1024, 16, 16), 8, 1024, 32, 8, equalStages(2, 8, {4}, kBatch), 45.76},
-      {moe("10B", 1536, 16, 32), 16, 1024, 16, 8, equalStages(2, 8, {8}), 45.36},
-      {moe("27B", 2048, 16, 48), 32, 1024, 128, 8, equalStages(8, 8, {4}), 38.84},
-      {moe("70B", 2048, 32, 64), 64, 1024, 64, 8, equalStages(8, 8, {8}), 36.55},
+      {moe("1.3B", 768, 16, 16), 4, 1024, 32, 16, equalStages(2, 16, {2}, kBatch), 39.92},
+      {moe("2.4B", 1024, 16, 16), 8, 1024, 32, 16, equalStages(2, 16, {4}, kBatch), 45.76},
+      {moe("10B", 1536, 16, 32), 16, 1024, 16, 16, equalStages(2, 16, {8}), 45.36},
+      {moe("27B", 2048, 16, 48), 32, 1024, 128, 16, equalStages(8, 16, {4}), 38.84},
+      {moe("70B", 2048, 32, 64), 64, 1024, 64, 32, equalStages(8, 32, {8}), 36.55},
   };
 }
 

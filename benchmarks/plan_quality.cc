@@ -76,9 +76,8 @@ class Quality {
                                                          {"wrn_13B", "pipeline alone", {"auto"}, 1},
                                                          {"wrn_6.8B", "pipeline and data parallelism", {"data-parallel"}, 0},
                                                          {"wrn_13B", "pipeline and data parallelism", {"data-parallel"}, 0}}) {
-      for (SuiteRow row : alpaSuite()) {
+      for (const SuiteRow& row : alpaSuite()) {
         if (row.model.name() != entry.model || !std::regex_search(entry.model, only_) || !models_.has(row.model)) continue;
-        if (row.model.layers > 0) row.layers = static_cast<int>(row.model.layers);
         const auto [found, least] = RowSearch(row, models_, efficiency_, threads_).within(entry.methods, entry.devices);
         rows.push_back({entry.model, fmt::format("{}", row.gpus), entry.what, found.step_ns == 0 ? "out of memory" : "fits: " + found.plan,
                         least == 0 ? "" : formatBytes(least)});
