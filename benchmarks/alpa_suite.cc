@@ -7,7 +7,7 @@ constexpr int64_t kSequence = 1024;
 constexpr int64_t kGroup = 2048;  // tokens that Alpa's experts deal out together
 
 // SuiteStage::methods.
-const std::vector<std::string> kFree = {"auto", "zero2"};
+const std::vector<std::string> kFree = {"auto", "zero2", "tensor-parallel"};
 const std::vector<std::string> kBatch = {"zero2"};
 const std::vector<std::string> kNoBatch = {"tensor-parallel"};
 const std::vector<std::string> kGrid = {"megatron"};
@@ -34,7 +34,7 @@ std::vector<SuiteRow> gptRows() {
       {gpt("2.6B", 2560, 32), 8, 1024, 128, 32, three, 61.61},
       {gpt("6.7B", 4096, 32), 16, 1024, 64, 32, equalStages(2, 32, {2, 4}, kGrid), 60.0},
       {gpt("15B", 5120, 48), 32, 1024, 128, 48, equalStages(4, 48, {2, 4}, kGrid), 59.9},
-      {gpt("39B", 8192, 48), 64, 1024, 1024, 48, equalStages(16, 48, {4}, kNoBatch), 57},
+      {gpt("39B", 8192, 48), 64, 1024, 1024, 48, equalStages(16, 48, {4}, kGrid), 57},
   };
 }
 

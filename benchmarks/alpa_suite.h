@@ -14,9 +14,9 @@ struct SuiteStage {
   int last_layer = 0;
   int devices = 1;        // of one node, the next ones
   std::vector<int> mesh;  // logical
-  // Ours that a stage's options in the stored plan mean; Alpa moves updates to shards wherever that saves memory. Nothing forced: auto and
-  // zero2. force_batch_dim_to_mesh_dim 0, so that axis 0 cuts the batch and nothing else does: zero2 on n x 1, tensor-parallel on 1 x n,
-  // megatron on both.
+  // Ours that its options in the stored plan leave open; Alpa moves updates to shards where that saves memory. Nothing forced: auto, zero2,
+  // tensor-parallel. With force_batch_dim_to_mesh_dim 0 axis 0 cuts the batch, the merged rows of all its sequences, and nothing else does:
+  // zero2 on n x 1; on 1 x n tensor-parallel for convolutions, megatron for transformers; megatron on both.
   std::vector<std::string> methods;
 };
 

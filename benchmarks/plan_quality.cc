@@ -110,6 +110,7 @@ class Quality {
         cells.insert(cells.end(), {"no such plan", "", "", "", ""});
         continue;
       }
+      if (plans_) fmt::print("{} on {}: {}\n", row.model.name(), row.gpus, prediction.parts);
       const double tflops = step.flops / static_cast<double>(prediction.step_ns) / 1e3 / row.gpus;
       cells.insert(cells.end(), {fmt::format("{:.2f} s", static_cast<double>(prediction.step_ns) / 1e9),
                                  formatBytes(prediction.memory) + (prediction.fits ? "" : ": too much"), fmt::format("{:.1f}", tflops),
@@ -194,7 +195,7 @@ int main(int argc, char** argv) {
   bool compare = false;
   app.add_flag("--compare", compare, "Also search plans, and compare them with other ways to plan");
   bool plans = false;
-  app.add_flag("--plans", plans, "Print the plans that are compared");
+  app.add_flag("--plans", plans, "Print what stored plans hold in memory, and the plans that are compared");
   int threads = 2;
   app.add_option("--threads", threads, "For --compare; plans do not depend on it")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);

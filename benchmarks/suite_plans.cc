@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/error.h"
+#include "tools/console.h"
 
 namespace pipeshard {
 namespace {
@@ -68,6 +69,18 @@ CountedCosts countedCosts(std::shared_ptr<ShardedStageCosts> costs) {
   return counted;
 }
 
+// What the neediest device holds.
+std::string memoryText(const PredictedPlan& plan, const CountedCosts& costs) {
+  const auto most = std::max_element(plan.memory_bytes.begin(), plan.memory_bytes.end());
+  const auto s = static_cast<size_t>(most - plan.memory_bytes.begin());
+  const AssignedStage& stage = plan.stages.at(s);
+  const StageCostParts parts = costs.parts(stage.first_layer, stage.last_layer, stage.submesh, stage.option);
+  return fmt::format("stage {} of {}, {}: weights {}, gradients {}, optimizer {}, activations {} a microbatch, transient {}", s,
+                     plan.stages.size(), costs.config(stage.option.config).method, formatBytes(parts.weight_bytes),
+                     formatBytes(parts.gradient_bytes), formatBytes(parts.optimizer_bytes), formatBytes(parts.activation_bytes),
+                     formatBytes(parts.transient_bytes));
+}
+
 std::string planText(const PredictedPlan& plan, const CountedCosts& costs) {
   std::string text = fmt::format("{} microbatches, {}:", plan.microbatches, plan.schedule);
   for (const AssignedStage& stage : plan.stages) {
@@ -127,7 +140,7 @@ Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency
     if (result.assignments.empty()) continue;
     const auto plan = predictPlan(countedCosts(costs), result.assignments.front().stages, row.microbatches, "1f1b",
                                   {.updates = 1, .exposed_transfers = true});
-    if (plan) return {!any_memory, plan->step_ns, plan->peakMemory()};
+    if (plan) return {!any_memory, plan->step_ns, plan->peakMemory(), memoryText(*plan, countedCosts(costs))};
   }
   return {};
 }

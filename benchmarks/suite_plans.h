@@ -19,8 +19,9 @@ namespace pipeshard {
 
 struct Prediction {
   bool fits = false;
-  int64_t step_ns = 0;  // 0: there is no such plan
-  int64_t memory = 0;   // of the device that needs most
+  int64_t step_ns = 0;     // 0: there is no such plan
+  int64_t memory = 0;      // of the device that needs most
+  std::string parts = {};  // of that memory, for people
 };
 
 // Alpa's plan with the boundaries that suit it best, under 1F1B; where it does not fit, as if it did.
