@@ -26,6 +26,7 @@ struct SuiteModel {
   int64_t hidden = 0;
   int64_t layers = 0;
   int64_t experts = 0;
+  std::string options = {};  // of tools/export/export.py; empty: the size is one of its own
   std::string name() const { return family + "_" + size; }
   bool isHalf() const { return family != "wrn"; }  // float16 with float32 master weights
   // Adam for GPT, momentum for Wide-ResNet. MoE has Adafactor there, whose state is a row and a column of each matrix: here none.

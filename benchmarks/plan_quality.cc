@@ -7,15 +7,17 @@
 // waits for memory on GPT and MoE, that of convolutions on Wide-ResNet. --compare ends with 1 where another way to plan is faster than the
 // search.
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <cstdio>
+#include <optional>
 #include <regex>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include "benchmarks/alpa_ablation.h"
 #include "benchmarks/alpa_suite.h"
+#include "benchmarks/suite_fit.h"
 #include "benchmarks/suite_models.h"
 #include "benchmarks/suite_plans.h"
 #include "ir/error.h"
@@ -23,6 +25,32 @@
 
 namespace pipeshard {
 namespace {
+
+// A table whose rows are printed as they come.
+class GrowingTable {
+ public:
+  explicit GrowingTable(std::vector<std::pair<std::string, int>> columns, const std::string& before = "") : columns_(std::move(columns)) {
+    fmt::print("{}", before);
+    std::vector<std::string> heads;
+    for (const auto& [head, width] : columns_) heads.push_back(head);
+    add(heads);
+  }
+  void add(const std::vector<std::string>& cells) {
+    std::string line;
+    for (size_t i = 0; i < cells.size(); ++i) line += fmt::format("{:<{}}  ", cells[i], columns_.at(i).second);
+    line.erase(line.find_last_not_of(' ') + 1);
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  }
+
+ private:
+  std::vector<std::pair<std::string, int>> columns_;  // with their widths
+};
+
+Efficiency fitted(const std::optional<MeasuredStep>& gpt, const std::optional<MeasuredStep>& moe, const std::optional<MeasuredStep>& wrn) {
+  const auto given = [](const std::optional<MeasuredStep>& step) { return step ? &*step : nullptr; };
+  return fitEfficiency(given(gpt), given(moe), given(wrn));
+}
 
 class Quality {
  public:
@@ -32,11 +60,12 @@ class Quality {
   // Our search beside other ways to plan, in the same simulator: how many times slower they are. False: one is faster.
   bool compare() {
     const std::vector<std::string> ways = {"auto", "stored", "uniform stages", "megatron grid", "data parallel", "ZeRO-3"};
-    std::vector<std::vector<std::string>> rows = {{"model", "GPUs"}};
-    rows[0].insert(rows[0].end(), ways.begin(), ways.end());
+    std::vector<std::pair<std::string, int>> columns = {{"model", 9}, {"GPUs", 4}};
+    for (const std::string& way : ways) columns.emplace_back(way, 14);
+    GrowingTable table(columns, "\n");
     std::string slower;
     for (const SuiteRow& row : alpaSuite()) {
-      if (!std::regex_search(row.model.name(), only_) || !models_.has(row.model)) continue;
+      if (!isAsked(row.model) || !models_.has(row.model)) continue;
       RowSearch search(row, models_, efficiency_, threads_);
       const Prediction stored = predictStored(row, models_.step(row, row.microbatches), efficiency_);
       const std::vector<Planned> found = {search.best(),
@@ -46,135 +75,139 @@ class Quality {
                                           search.only("data-parallel", 1),
                                           search.only("zero3", 1)};
       const int64_t ours = found[0].step_ns;
-      rows.push_back({row.model.name(), fmt::format("{}", row.gpus),
-                      ours == 0 ? "out of memory" : fmt::format("{:.2f} s", static_cast<double>(ours) / 1e9)});
+      std::vector<std::string> cells = {row.model.name(), fmt::format("{}", row.gpus),
+                                        ours == 0 ? "out of memory" : fmt::format("{:.2f} s", static_cast<double>(ours) / 1e9)};
       for (size_t way = 0; way < ways.size(); ++way) {
-        if (way > 0) rows.back().push_back(found[way].text(ours));
+        if (way > 0) cells.push_back(found[way].text(ours));
         const bool faster = found[way].step_ns > 0 && (ours == 0 || found[way].step_ns < ours);
         if (faster) slower += fmt::format("slower than {}: {} on {}\n", ways[way], row.model.name(), row.gpus);
-        if (!plans_ && !faster) continue;
-        fmt::print("{} on {}, {}: {}\n", row.model.name(), row.gpus, ways[way], found[way].step_ns == 0 ? "none fits" : found[way].plan);
       }
-      fmt::print(stderr, "{}\n", fmt::join(rows.back(), "  "));
+      table.add(cells);
+      for (size_t way = 0; way < ways.size() && plans_; ++way)
+        fmt::print("  {}: {}\n", ways[way], found[way].step_ns == 0 ? "none fits" : found[way].plan);
       std::fflush(stdout);
     }
-    fmt::print("\n{}{}", formatTable(rows), slower.empty() ? "no other way to plan is faster in any row\n" : slower);
+    fmt::print("{}", slower.empty() ? "no other way to plan is faster in any row\n" : slower);
     return slower.empty();
   }
 
-  // What was published as out of memory, by ways to plan that our search knows.
-  void compareMemory() {
-    struct Published {
-      std::string model, what;
-      std::vector<std::string> methods;
-      int devices;  // of a stage; 0: any
-    };
-    std::vector<std::vector<std::string>> rows = {{"model", "GPUs", "published as out of memory", "predicted", "least memory"}};
-    for (const Published& entry : std::vector<Published>{{"moe_27B", "pipeline alone", {"auto"}, 1},
-                                                         {"moe_70B", "pipeline alone", {"auto"}, 1},
-                                                         {"wrn_6.8B", "pipeline alone", {"auto"}, 1},
-                                                         {"wrn_13B", "pipeline alone", {"auto"}, 1},
-                                                         {"wrn_6.8B", "pipeline and data parallelism", {"data-parallel"}, 0},
-                                                         {"wrn_13B", "pipeline and data parallelism", {"data-parallel"}, 0}}) {
-      for (const SuiteRow& row : alpaSuite()) {
-        if (row.model.name() != entry.model || !std::regex_search(entry.model, only_) || !models_.has(row.model)) continue;
-        const auto [found, least] = RowSearch(row, models_, efficiency_, threads_).within(entry.methods, entry.devices);
-        rows.push_back({entry.model, fmt::format("{}", row.gpus), entry.what, found.step_ns == 0 ? "out of memory" : "fits: " + found.plan,
-                        least == 0 ? "" : formatBytes(least)});
-      }
-    }
-    if (rows.size() > 1) fmt::print("\n{}", formatTable(rows));
-  }
-
-  void run() {
-    fit();
-    fmt::print("fitted on one GPU: contraction {:.2f}, convolution {:.2f}, memory {:.2f} of the data sheet\n\n", efficiency_.contraction,
-               efficiency_.convolution, efficiency_.memory);
-    std::vector<std::vector<std::string>> rows = {
-        {"model", "GPUs", "microbatches", "stages", "step", "memory", "TFLOP/s", "measured", "ratio"}};
+  // Its authors' stored plans.
+  void stored() {
+    efficiency_ = fitted(single("gpt"), single("moe"), single("wrn"));
+    GrowingTable table({{"model", 9},
+                        {"GPUs", 4},
+                        {"microbatches", 12},
+                        {"stages", 6},
+                        {"step", 8},
+                        {"memory", 18},
+                        {"TFLOP/s", 7},
+                        {"measured", 8},
+                        {"ratio", 0}});
     int close = 0;
     int fitting = 0;
     int judged = 0;
     for (const SuiteRow& row : alpaSuite()) {
-      if (!std::regex_search(row.model.name(), only_)) continue;
-      rows.push_back(
-          {row.model.name(), fmt::format("{}", row.gpus), fmt::format("{}", row.microbatches), fmt::format("{}", row.stages.size())});
-      std::vector<std::string>& cells = rows.back();
+      if (!isAsked(row.model)) continue;
+      std::vector<std::string> cells = {row.model.name(), fmt::format("{}", row.gpus), fmt::format("{}", row.microbatches),
+                                        fmt::format("{}", row.stages.size())};
       if (!models_.has(row.model)) {
-        cells.insert(cells.end(), {"skipped: no PIPESHARD_EXPORT_VENV to export it", "", "", "", ""});
+        cells.emplace_back("skipped: no PIPESHARD_EXPORT_VENV to export it");
+        table.add(cells);
         continue;
       }
       const Step& step = models_.step(row, row.microbatches);
       const Prediction prediction = predictStored(row, step, efficiency_);
-      if (prediction.step_ns == 0) {
-        cells.insert(cells.end(), {"no such plan", "", "", "", ""});
-        continue;
-      }
-      if (plans_) fmt::print("{} on {}: {}\n", row.model.name(), row.gpus, prediction.parts);
       const double tflops = step.flops / static_cast<double>(prediction.step_ns) / 1e3 / row.gpus;
       cells.insert(cells.end(), {fmt::format("{:.2f} s", static_cast<double>(prediction.step_ns) / 1e9),
                                  formatBytes(prediction.memory) + (prediction.fits ? "" : ": too much"), fmt::format("{:.1f}", tflops),
-                                 row.measured > 0 ? fmt::format("{:.1f}", row.measured) : "", ""});
-      if (row.measured == 0) continue;
-      cells.back() = fmt::format("{:.2f}", tflops / row.measured);
+                                 fmt::format("{:.1f}", row.measured), fmt::format("{:.2f}", tflops / row.measured)});
+      table.add(cells);
+      if (plans_) fmt::print("  {}\n", prediction.parts);
       if (row.gpus == 1) continue;
       ++judged;
       close += std::abs(tflops / row.measured - 1) <= 0.2;
       fitting += prediction.fits;
     }
-    fmt::print("{}\n{} of {} rows of several GPUs within 20 % of what was measured; {} of {} are said to fit into memory, as all did\n",
-               formatTable(rows), close, judged, fitting, judged);
+    fmt::print("{} of {} rows of several GPUs within 20 % of what was measured; {} of {} are said to fit into memory, as all did\n", close,
+               judged, fitting, judged);
+  }
+
+  // Inside one node, with the efficiency of this experiment's own steps on one GPU.
+  void ablation() {
+    if (std::none_of(alpaAblation().begin(), alpaAblation().end(), [&](const AblationRow& row) { return isAsked(row.model); })) return;
+    fmt::print("\nInside one node: no pipeline, one microbatch\n");
+    const Efficiency efficiency = fitted(singleOfAblation("gpt"), singleOfAblation("moe"), singleOfAblation("wrn"));
+    GrowingTable table(
+        {{"model", 12}, {"GPUs", 4}, {"way", 6}, {"memory", 18}, {"published", 13}, {"TFLOP/s", 7}, {"published", 13}, {"ratio", 0}});
+    int agreeing = 0;
+    int close = 0;
+    int judged = 0;
+    int rows = 0;
+    for (const AblationRow& row : alpaAblation()) {
+      if (!isAsked(row.model) || !models_.has(row.model)) continue;
+      const Prediction prediction = predict(row, efficiency);
+      const bool fitted = row.tflops > 0;
+      const double ratio = row.seconds / (static_cast<double>(prediction.step_ns) / 1e9);
+      table.add(
+          {row.model.name(), fmt::format("{}", row.gpus), row.way, formatBytes(prediction.memory) + (prediction.fits ? "" : ": too much"),
+           fitted ? fmt::format("{:.2f} GiB", row.memory_gib) : "out of memory", fitted ? fmt::format("{:.1f}", row.tflops * ratio) : "",
+           fitted ? fmt::format("{:.1f}", row.tflops) : "out of memory", fitted ? fmt::format("{:.2f}", ratio) : ""});
+      if (plans_) fmt::print("  {}\n", prediction.parts);
+      ++rows;
+      agreeing += fitted == prediction.fits;
+      if (row.gpus == 1 || !fitted) continue;
+      ++judged;
+      close += std::abs(ratio - 1) <= 0.2;
+    }
+    fmt::print("{} of {} rows fit or not as published; {} of {} rows of several GPUs within 20 % of what was measured\n", agreeing, rows,
+               close, judged);
+  }
+
+  // End to end, what was published as out of memory.
+  void shortages() {
+    GrowingTable table({{"model", 8}, {"GPUs", 4}, {"published as out of memory", 30}, {"predicted", 13}, {"least memory", 12}, {"", 0}},
+                       "\n");
+    for (const ShortageRow& way : alpaShortages()) {
+      for (const SuiteRow& row : alpaSuite()) {
+        if (row.model.name() != way.model || !isAsked(row.model) || !models_.has(row.model)) continue;
+        const auto [found, least] = RowSearch(row, models_, efficiency_, threads_).within(way);
+        table.add({way.model, fmt::format("{}", row.gpus), way.way, found.step_ns == 0 ? "out of memory" : "fits",
+                   least == 0 ? "" : formatBytes(least), found.plan});
+      }
+    }
   }
 
  private:
-  const SuiteRow* single(const std::string& family) {
+  std::optional<MeasuredStep> single(const std::string& family) {
     for (const SuiteRow& row : alpaSuite()) {
-      if (row.gpus == 1 && row.model.family == family && models_.has(row.model)) return &row;
+      if (row.gpus != 1 || row.model.family != family || !models_.has(row.model)) continue;
+      const Step& step = models_.step(row, row.microbatches);
+      const auto seconds = [&row, &step](const Efficiency& efficiency) {
+        return static_cast<double>(predictStored(row, step, efficiency).step_ns) / 1e9;
+      };
+      return MeasuredStep{row.model.name(), step.flops / row.measured / 1e12, seconds};
     }
-    return nullptr;
+    return {};
   }
 
-  double seconds(const SuiteRow& row, const Efficiency& efficiency) {
-    return static_cast<double>(predictStored(row, models_.step(row, row.microbatches), efficiency).step_ns) / 1e9;
+  // The ablation's own step on one GPU.
+  std::optional<MeasuredStep> singleOfAblation(const std::string& family) {
+    for (const AblationRow& row : alpaAblation()) {
+      if (row.gpus != 1 || row.model.family != family || !models_.has(row.model)) continue;
+      const auto seconds = [this, &row](const Efficiency& efficiency) {
+        return static_cast<double>(predict(row, efficiency).step_ns) / 1e9;
+      };
+      return MeasuredStep{row.model.name(), row.seconds, seconds};
+    }
+    return {};
   }
-  double measuredSeconds(const SuiteRow& row) { return models_.step(row, row.microbatches).flops / row.measured / 1e12; }
 
-  // Times add up by class of work, so they are linear in one over the efficiencies.
-  void fit() {
-    const SuiteRow* gpt = single("gpt");
-    const SuiteRow* moe = single("moe");
-    const SuiteRow* wrn = single("wrn");
-    if (gpt != nullptr && moe != nullptr) {
-      std::array<std::array<double, 3>, 2> equations{};  // a / contraction + b / memory = c
-      size_t i = 0;
-      for (const SuiteRow* row : {gpt, moe}) {
-        const double base = seconds(*row, {1, 1, 1});
-        const double contraction = seconds(*row, {0.5, 1, 1}) - base;
-        equations[i++] = {contraction, base - contraction, measuredSeconds(*row)};
-        fmt::print("{}: contractions {:.2f} s, memory {:.2f} s at the data sheet's rates, measured {:.2f} s\n", row->model.name(),
-                   contraction, base - contraction, measuredSeconds(*row));
-      }
-      const auto& [one, two] = equations;
-      const double determinant = one[0] * two[1] - two[0] * one[1];
-      const double x = (one[2] * two[1] - two[2] * one[1]) / determinant;
-      const double y = (one[0] * two[2] - two[0] * one[2]) / determinant;
-      if (x >= 1 && y > 0) {
-        efficiency_.contraction = 1 / x;
-        efficiency_.memory = 1 / y;
-      } else {  // no such pair is physical: one factor for both
-        fmt::print("the two rows fit no pair of efficiencies (1/{:.2f}, 1/{:.2f}): one is fitted for both\n", x, y);
-        efficiency_.contraction = efficiency_.memory = (one[0] + one[1] + two[0] + two[1]) / (one[2] + two[2]);
-      }
-    }
-    if (wrn != nullptr) {
-      const double base = seconds(*wrn, {efficiency_.contraction, 1, efficiency_.memory});
-      const double convolution = seconds(*wrn, {efficiency_.contraction, 0.5, efficiency_.memory}) - base;
-      const double left = measuredSeconds(*wrn) - (base - convolution);
-      fmt::print("{}: convolutions {:.2f} s at the data sheet's rate, the rest {:.2f} s, measured {:.2f} s\n", wrn->model.name(),
-                 convolution, base - convolution, measuredSeconds(*wrn));
-      if (left > 0) efficiency_.convolution = std::min(1.0, convolution / left);
-    }
+  Prediction predict(const AblationRow& row, const Efficiency& efficiency) {
+    const SuiteRow whole{row.model, row.gpus, row.batch, 1, row.layers(), {}, 0};
+    return predictOneStage(models_.step(whole, 1), suiteCluster(row.gpus, efficiency), row.method, row.recomputation());
   }
+
+  bool isAsked(const SuiteModel& model) const { return std::regex_search(model.name(), only_); }
 
   Models models_;
   std::regex only_;
@@ -193,7 +226,7 @@ int main(int argc, char** argv) {
   app.add_option("--models", folder, "Where the graphs are, or are exported to")->required();
   app.add_option("--only", only, "Rows whose model matches this regular expression");
   bool compare = false;
-  app.add_flag("--compare", compare, "Also search plans, and compare them with other ways to plan");
+  app.add_flag("--compare", compare, "Instead of other ablations, search plans, and compare them with other ways to plan");
   bool plans = false;
   app.add_flag("--plans", plans, "Print what stored plans hold in memory, and the plans that are compared");
   int threads = 2;
@@ -201,11 +234,10 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     pipeshard::Quality quality(folder, only, plans, threads);
-    quality.run();
-    if (!compare) return 0;
-    const bool best = quality.compare();
-    quality.compareMemory();
-    return best ? 0 : 1;
+    quality.stored();
+    if (compare) return quality.compare() ? 0 : 1;
+    quality.shortages();
+    quality.ablation();
   } catch (const pipeshard::Error& error) {
     fmt::print(stderr, "plan_quality: {}\n", error.message());
     return static_cast<int>(error.code());

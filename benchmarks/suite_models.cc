@@ -20,8 +20,9 @@ std::string exportModel(const SuiteModel& model, const std::string& folder) {
   const char* environment = std::getenv("PIPESHARD_EXPORT_VENV");
   if (environment == nullptr) return "";
   const std::string module = model.family == "gpt" ? "gpt2" : model.family == "wrn" ? "resnet" : "moe";
-  const std::string command = fmt::format("'{}/bin/python' '{}/tools/export/export.py' {} --size {} --no-weights --output '{}' >/dev/null",
-                                          environment, PIPESHARD_SOURCE_DIR, module, model.size, path);
+  const std::string command =
+      fmt::format("'{}/bin/python' '{}/tools/export/export.py' {} {} --no-weights --output '{}' >/dev/null", environment,
+                  PIPESHARD_SOURCE_DIR, module, model.options.empty() ? "--size " + model.size : model.options, path);
   return std::system(command.c_str()) == 0 ? path : "";
 }
 

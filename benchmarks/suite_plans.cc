@@ -145,6 +145,26 @@ Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency
   return {};
 }
 
+Prediction predictOneStage(const Step& step, const Cluster& cluster, const std::string& method, const std::string& recomputation) {
+  StageCostOptions options;
+  options.methods = {method};
+  options.recomputations = {recomputation};
+  const auto costs = std::make_shared<ShardedStageCosts>(step.training, step.clustering, cluster, options);
+  const std::vector<Submesh> submeshes = submeshesAt(cluster, 0);
+  const auto whole = std::find_if(submeshes.begin(), submeshes.end(),
+                                  [&](const Submesh& submesh) { return submesh.deviceCount() == cluster.deviceCount(); });
+  Prediction best;
+  for (const StageOption& option : costs->options(0, costs->layers() - 1, *whole)) {
+    const auto plan = predictPlan(countedCosts(costs), {{0, costs->layers() - 1, *whole, option}}, 1, "1f1b", {});
+    if (!plan) continue;
+    const Prediction found{fitsDevices(*plan, *costs), plan->step_ns, plan->peakMemory(), memoryText(*plan, countedCosts(costs))};
+    const bool better = best.step_ns == 0 || (found.fits && !best.fits) ||
+                        (found.fits == best.fits && (found.fits ? found.step_ns < best.step_ns : found.memory < best.memory));
+    if (better) best = found;
+  }
+  return best;
+}
+
 std::string Planned::text(int64_t beside) const {
   return step_ns == 0 ? "out of memory" : fmt::format("{:.3f}x", static_cast<double>(step_ns) / static_cast<double>(beside));
 }
@@ -189,11 +209,13 @@ Planned RowSearch::only(const std::string& method, int stages) {
   return planned(request);
 }
 
-std::pair<Planned, int64_t> RowSearch::within(const std::vector<std::string>& methods, int devices) {
-  PlanSearchRequest request = requestFor(methods);
+std::pair<Planned, int64_t> RowSearch::within(const ShortageRow& way) {
+  PlanSearchRequest request = requestFor(way.methods);
   request.schedule = "1f1b";
   request.neighbours = false;
-  if (devices > 0) request.allowed = [devices](const Submesh& submesh) { return submesh.deviceCount() == devices; };
+  request.microbatches = way.microbatches.empty() ? std::vector<int64_t>{row_.microbatches} : way.microbatches;
+  request.first = 0;
+  if (way.devices > 0) request.allowed = [&way](const Submesh& submesh) { return submesh.deviceCount() == way.devices; };
   const Planned found = planned(request);
   return {found, found.step_ns > 0 ? 0 : leastMemory(request).bytes};
 }

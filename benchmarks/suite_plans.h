@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "benchmarks/alpa_ablation.h"
 #include "benchmarks/alpa_suite.h"
 #include "benchmarks/suite_models.h"
 #include "ir/cluster.h"
@@ -27,6 +28,9 @@ struct Prediction {
 // Alpa's plan with the boundaries that suit it best, under 1F1B; where it does not fit, as if it did.
 Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency& efficiency);
 
+// All layers in one stage on the whole cluster: the fastest of the options that fit; where none does, the one that needs least memory.
+Prediction predictOneStage(const Step& step, const Cluster& cluster, const std::string& method, const std::string& recomputation);
+
 // One way to plan a row.
 struct Planned {
   int64_t step_ns = 0;  // 0: none fits
@@ -43,8 +47,8 @@ class RowSearch {
   // Stages of equally many layers and devices: of all their numbers the best.
   Planned uniform(const std::string& method);
   Planned only(const std::string& method, int stages);
-  // Under 1F1B with these methods, on submeshes of so many devices (0: any); where nothing fits, the least memory that would do.
-  std::pair<Planned, int64_t> within(const std::vector<std::string>& methods, int devices);
+  // Under 1F1B; where nothing fits, the least memory that would do.
+  std::pair<Planned, int64_t> within(const ShortageRow& way);
 
  private:
   PlanSearchRequest requestFor(const std::vector<std::string>& methods);
