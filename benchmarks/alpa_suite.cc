@@ -10,7 +10,7 @@ constexpr int64_t kGroup = 2048;  // tokens that Alpa's experts deal out togethe
 const std::vector<std::string> kFree = {"auto", "zero2", "tensor-parallel"};
 const std::vector<std::string> kBatch = {"zero2"};
 const std::vector<std::string> kNoBatch = {"tensor-parallel"};
-const std::vector<std::string> kGrid = {"megatron"};
+const std::vector<std::string> kGrid = {"megatron-zero2"};
 
 // Stages of equally many layers and devices.
 std::vector<SuiteStage> equalStages(int count, int layers, std::vector<int> mesh, const std::vector<std::string>& methods = kFree) {

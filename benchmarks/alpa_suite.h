@@ -16,7 +16,8 @@ struct SuiteStage {
   std::vector<int> mesh;  // logical
   // Ours that its options in the stored plan leave open; Alpa moves updates to shards where that saves memory. Nothing forced: auto, zero2,
   // tensor-parallel. With force_batch_dim_to_mesh_dim 0 axis 0 cuts the batch, the merged rows of all its sequences, and nothing else does:
-  // zero2 on n x 1; on 1 x n tensor-parallel for convolutions, megatron for transformers; megatron on both.
+  // zero2 on n x 1; on 1 x n tensor-parallel for convolutions, megatron for transformers; megatron-zero2
+  // on both.
   std::vector<std::string> methods;
 };
 
