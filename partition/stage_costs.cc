@@ -230,7 +230,7 @@ struct ShardedStageCosts::State {
       const auto size = static_cast<int64_t>(dataTypeSize(training.graph.dataType(crossing.value)));
       bytes.push_back(can ? largestShard(spec, shape, way.way.mesh) * size : training.graph.bytes(crossing.value));
     }
-    return RunCosts(training, pieces, layers, std::move(bytes), transfers.exchanges());
+    return RunCosts(training, pieces, layers, std::move(bytes), transfers.exchanges(), options.bucket_bytes);
   }
 
   void prepare(SubmeshClass& of) {
