@@ -148,6 +148,23 @@ Shard shardOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& m
   return shard;
 }
 
+std::vector<int64_t> partStarts(const ShardingSpec& spec, size_t axis, int64_t size, const LogicalMesh& mesh) {
+  std::vector<std::pair<int64_t, int64_t>> parts{{0, size}};  // start and size
+  for (int mesh_axis : spec.axes[axis]) {
+    std::vector<std::pair<int64_t, int64_t>> finer;
+    for (const auto& part : parts) {
+      for (int index = 0; index < mesh.axisSize(mesh_axis); ++index) {
+        auto& [start, length] = finer.emplace_back(part);
+        takeShare(start, length, index, mesh.axisSize(mesh_axis));
+      }
+    }
+    parts = std::move(finer);
+  }
+  std::vector<int64_t> starts;
+  for (const auto& [start, length] : parts) starts.push_back(start);
+  return starts;
+}
+
 int64_t largestShard(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh) {
   int64_t elements = 1;
   for (size_t axis = 0; axis < shape.size(); ++axis) {

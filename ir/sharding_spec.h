@@ -64,6 +64,9 @@ struct Shard {
 };
 // Along an axis cut by mesh axes a (major) and b: share of a share; share i of n elements in k is [i n / k, (i+1) n / k).
 Shard shardOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh, int device);
+// Where the parts of an axis of so many entries begin, ascending, as shardOf cuts it.
+//   6 entries over mesh axes 0 and 1 of 2x2: 0, 1, 3, 4
+std::vector<int64_t> partStarts(const ShardingSpec& spec, size_t axis, int64_t size, const LogicalMesh& mesh);
 // Elements of the largest shard.
 int64_t largestShard(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh);
 

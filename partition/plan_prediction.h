@@ -28,7 +28,10 @@ struct CountedCosts {
   std::shared_ptr<const StageCosts> costs;
   std::function<StageConfig(int config)> config;                                                                  // of StageOption::config
   std::function<StageCostParts(int first_layer, int last_layer, const Submesh&, const StageOption&)> parts = {};  // of a stage
+  std::shared_ptr<const StageCosts> least = {};  // none of `costs` is below these, which are sooner known; may be missing
 };
+
+CountedCosts countedCosts(std::shared_ptr<const ShardedStageCosts> costs);
 
 struct PredictedPlan {
   std::vector<AssignedStage> stages;  // stages on one submesh are the chunks of one pipeline rank

@@ -84,6 +84,10 @@ class ShardedStageCosts : public StageCosts {
   int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override;
   int64_t memoryBytes(const Submesh& submesh) const override;
 
+  // Costs that no stage's are below, in time or memory, and that are known much sooner: those of the kind of layers that most layers are
+  // of, others for nothing. nullptr: there is no such kind. Refers to this object.
+  std::shared_ptr<const StageCosts> leastCosts() const;
+
   const StageConfig& config(int index) const;
   StageCostParts parts(int first_layer, int last_layer, const Submesh& submesh, const StageOption& option) const;
   // For fixed plans: the cost of exactly this way; nullptr when it cannot be.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -148,18 +149,132 @@ int64_t leastTime(const LinkCost& link, int64_t bytes) {
   return static_cast<int64_t>(amount * (points.size() == 1 && points[0].amount == 0 ? 0 : least) * 0.999);
 }
 
+int64_t partsOf(const ShardingSpec& spec, const LogicalMesh& mesh) {
+  int64_t parts = 1;
+  for (const std::vector<int>& axis : spec.axes) {
+    for (int mesh_axis : axis) parts *= mesh.axisSize(mesh_axis);
+  }
+  return parts;
+}
+
 // No transfer to this spec takes less: somebody receives the largest shard, and somebody sends his share of all.
 int64_t leastTransfer(const CrossMeshEnd& from, const CrossMeshEnd& to, const CrossMeshEnd::Candidate& received, const LinkCost& between) {
-  const int64_t element = byteCount(to.type, {});
-  const int64_t largest = largestShard(received.spec, to.shape, to.mesh);
-  int64_t total = 0;
-  if (received.parts.empty()) {
-    for (const Shard& shard : shardsOf(received.spec, to.shape, to.mesh)) total += elementCount(shard.size) * element;
-  } else {
-    total = largest * to.mesh.deviceCount() * element;
-  }
-  return std::max(leastTime(between, total / from.mesh.deviceCount()), leastTime(receivingSide(between), largest * element));
+  const int64_t largest = largestShard(received.spec, to.shape, to.mesh) * byteCount(to.type, {});
+  const int64_t total = byteCount(to.type, to.shape) * (to.mesh.deviceCount() / partsOf(received.spec, to.mesh));
+  return std::max(leastTime(between, total / from.mesh.deviceCount()), leastTime(receivingSide(between), largest));
 }
+
+// One axis of a transfer: where receivers' parts lie in the senders' parts.
+struct AxisCuts {
+  struct Segment {
+    int64_t sender = 0;  // which of the senders' parts
+    int64_t size = 0;
+  };
+  int64_t senders = 1;  // parts
+  std::vector<Segment> segments;
+  std::vector<size_t> begin;  // by receivers' part, and the end
+};
+
+AxisCuts cutsAlong(size_t axis, const CrossMeshEnd& from, const ShardingSpec& sent, const CrossMeshEnd& to, const ShardingSpec& received) {
+  const int64_t size = to.shape[axis];
+  const std::vector<int64_t> senders = partStarts(sent, axis, size, from.mesh);
+  const std::vector<int64_t> receivers = partStarts(received, axis, size, to.mesh);
+  AxisCuts cuts;
+  cuts.senders = std::ssize(senders);
+  size_t sender = 0;
+  for (size_t receiver = 0; receiver < receivers.size(); ++receiver) {
+    cuts.begin.push_back(cuts.segments.size());
+    const int64_t end = receiver + 1 < receivers.size() ? receivers[receiver + 1] : size;
+    for (int64_t at = receivers[receiver]; at < end || cuts.segments.size() == cuts.begin.back();) {
+      while (sender + 1 < senders.size() && senders[sender + 1] <= at) ++sender;
+      const int64_t next = sender + 1 < senders.size() ? std::min(senders[sender + 1], end) : end;
+      cuts.segments.push_back({static_cast<int64_t>(sender), next - at});
+      at = next;
+    }
+  }
+  cuts.begin.push_back(cuts.segments.size());
+  return cuts;
+}
+
+// The longest first, each to whom has least: how long the busiest of the holders sends, when each piece is wanted so many times.
+int64_t longestSending(std::vector<int64_t>& times, int64_t holders, int64_t wanted) {
+  std::sort(times.begin(), times.end(), std::greater<>());
+  const int64_t pieces = std::ssize(times) * wanted;
+  if (times.front() == times.back()) return (pieces + holders - 1) / holders * times.front();
+  if (holders == 1) return wanted * std::accumulate(times.begin(), times.end(), int64_t{0});
+  std::vector<int64_t> loads(static_cast<size_t>(holders));  // a heap, the least first
+  for (int64_t time : times) {
+    for (int64_t copy = 0; copy < wanted; ++copy) {
+      std::pop_heap(loads.begin(), loads.end(), std::greater<>());
+      loads.back() += time;
+      std::push_heap(loads.begin(), loads.end(), std::greater<>());
+    }
+  }
+  return *std::max_element(loads.begin(), loads.end());
+}
+
+// planTransfer's cost without its pieces: shards are products of parts along the axes, and devices with the same part are alike.
+class TransferCount {
+ public:
+  TransferCount(const CrossMeshEnd& from, const ShardingSpec& sent, const CrossMeshEnd& to, const ShardingSpec& received,
+                const LinkCost& between)
+      : between_(between), receiving_link_(receivingSide(between)), element_(byteCount(to.type, {})) {
+    int64_t cells = 1;
+    for (size_t axis = 0; axis < to.shape.size(); ++axis) {
+      axes_.push_back(cutsAlong(axis, from, sent, to, received));
+      cells *= axes_.back().senders;
+    }
+    holders_ = from.mesh.deviceCount() / cells;
+    wanted_ = to.mesh.deviceCount() / partsOf(received, to.mesh);
+    sending_.resize(static_cast<size_t>(cells));
+  }
+
+  int64_t cost() {
+    addReceivers(0, std::vector<size_t>(axes_.size()));
+    int64_t longest = longest_receiving_;
+    for (std::vector<int64_t>& times : sending_) {
+      if (!times.empty()) longest = std::max(longest, longestSending(times, holders_, wanted_));
+    }
+    return longest;
+  }
+
+ private:
+  void addReceivers(size_t axis, std::vector<size_t> part) {
+    if (axis < axes_.size()) {
+      for (part[axis] = 0; part[axis] + 1 < axes_[axis].begin.size(); ++part[axis]) addReceivers(axis + 1, part);
+      return;
+    }
+    receiving_ = 0;
+    addPieces(0, part, 0, element_);
+    longest_receiving_ = std::max(longest_receiving_, receiving_);
+  }
+
+  void addPieces(size_t axis, const std::vector<size_t>& part, int64_t cell, int64_t bytes) {
+    if (axis < axes_.size()) {
+      const AxisCuts& cuts = axes_[axis];
+      for (size_t segment = cuts.begin[part[axis]]; segment < cuts.begin[part[axis] + 1]; ++segment) {
+        const AxisCuts::Segment& of = cuts.segments[segment];
+        addPieces(axis + 1, part, cell * cuts.senders + of.sender, bytes * of.size);
+      }
+      return;
+    }
+    if (bytes != known_bytes_) {
+      known_bytes_ = bytes;
+      known_sending_ = transferTime(between_, bytes);
+      known_receiving_ = transferTime(receiving_link_, bytes);
+    }
+    receiving_ += known_receiving_;
+    sending_[static_cast<size_t>(cell)].push_back(known_sending_);
+  }
+
+  const LinkCost& between_;
+  const LinkCost receiving_link_;
+  int64_t element_ = 0, holders_ = 1, wanted_ = 1;  // devices with a part of the senders; with a part of the receivers
+  std::vector<AxisCuts> axes_;
+  std::vector<std::vector<int64_t>> sending_;  // by part of the senders: the times of its pieces
+  int64_t receiving_ = 0, longest_receiving_ = 0;
+  int64_t known_bytes_ = -1, known_sending_ = 0, known_receiving_ = 0;
+};
 
 // planTransfer's cost.
 int64_t transferCost(const CrossMeshEnd& from, const CrossMeshEnd::Candidate& sent, const CrossMeshEnd& to,
@@ -175,7 +290,7 @@ int64_t transferCost(const CrossMeshEnd& from, const CrossMeshEnd::Candidate& se
     parts *= a;
     box[axis] /= std::max(a, b);
   }
-  if (!equal) return planTransfer(to.shape, to.type, from.mesh, sent.spec, to.mesh, received.spec, between).cost_ns;
+  if (!equal) return TransferCount(from, sent.spec, to, received.spec, between).cost();
   const int64_t bytes = byteCount(to.type, box);
   const int64_t of_part = pieces * to.mesh.deviceCount() / parts, holders = from.mesh.deviceCount() / parts;
   return std::max((of_part + holders - 1) / holders * transferTime(between, bytes), pieces * transferTime(receivingSide(between), bytes));

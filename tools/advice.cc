@@ -45,19 +45,17 @@ class Adviser {
     adviseMemory();
     const std::vector<Change> microbatches = moreMicrobatches(free->plan);
     const std::vector<Change> methods = otherMethods(free->plan);
-    const Change recomputation = {"--recompute always", [](PlanRequest& request) { request.partition.recomputation = "always"; }};
-    const bool can_recompute = request_.partition.recomputation != "always";
+    const std::vector<Change> recomputations = otherRecomputations(request_.partition.recomputation);
     const size_t before = lines_.size();
     firstThatFits("more microbatches", microbatches);
-    if (can_recompute) firstThatFits("recomputation", {recomputation});
+    adviseRecomputation(recomputations);
     for (const Change& method : methods) firstThatFits(method.text, {method});
     firstThatFits("more devices", moreDevices());
     if (lines_.size() == before) {
-      std::vector<Change> together;
-      if (can_recompute) together.push_back(recomputation);
-      if (!methods.empty()) together.push_back(methods.front());
-      if (!microbatches.empty()) together.push_back(microbatches.back());
-      if (together.size() > 1) firstThatFits("several together", {joined(together)});
+      std::vector<Change> others;
+      if (!methods.empty()) others.push_back(methods.front());
+      if (!microbatches.empty()) others.push_back(microbatches.back());
+      firstThatFits("several together", together(recomputations, others));
     }
     return text();
   }
@@ -67,6 +65,7 @@ class Adviser {
   std::optional<std::string> searchedAdvice() {
     const Change microbatches = {"without --microbatches", [](PlanRequest& request) { request.microbatches = 0; }};
     if (request_.microbatches > 0) firstThatFits("", {microbatches});
+    adviseRecomputation(otherRecomputations(request_.recomputation_given ? request_.partition.recomputation : "layers"));
     firstThatFits("more devices", moreDevices());
     return text();
   }
@@ -104,12 +103,30 @@ class Adviser {
     for (const Change& change : changes) {
       const std::optional<int64_t> needed = tried(change);
       if (!needed) continue;
-      lines_.push_back(fmt::format("{}: a device needs {} ({} bytes)", change.text, formatBytes(*needed), *needed));
+      addLine(change, *needed);
       return;
     }
     if (!changes.empty())
       failed_.push_back(changes.size() == 1 ? changes[0].text
                                             : fmt::format("{} ({} to {})", kind, changes.front().text, changes.back().text));
+  }
+
+  // Of "layers" and "always", which take the same time: the first that fits, and a later one that needs less.
+  void adviseRecomputation(const std::vector<Change>& changes) {
+    std::optional<int64_t> least;
+    std::vector<std::string> not_enough;
+    for (const Change& change : changes) {
+      const std::optional<int64_t> needed = tried(change);
+      if (!needed) not_enough.push_back(change.text);
+      if (!needed || (least && *needed >= *least)) continue;
+      addLine(change, *needed);
+      least = needed;
+    }
+    if (!least) failed_.insert(failed_.end(), not_enough.begin(), not_enough.end());
+  }
+
+  void addLine(const Change& change, int64_t needed) {
+    lines_.push_back(fmt::format("{}: a device needs {} ({} bytes)", change.text, formatBytes(needed), needed));
   }
 
   // The least that was found to be enough, between what is known to be too little and what the plan needs without a limit.
@@ -148,6 +165,18 @@ class Adviser {
     return changes;
   }
 
+  static std::vector<Change> otherRecomputations(const std::string& asked) {
+    std::vector<Change> changes;
+    for (const char* when : {"layers", "always"}) {
+      if (asked == when) continue;
+      changes.push_back({fmt::format("--recompute {}", when), [when](PlanRequest& request) {
+                           request.partition.recomputation = when;
+                           request.recomputation_given = true;
+                         }});
+    }
+    return changes;
+  }
+
   std::vector<Change> otherMethods(const Plan& plan) const {
     std::vector<Change> changes;
     const bool has_wide_stage =
@@ -177,6 +206,18 @@ class Adviser {
       if (more <= size || changes.size() == kMostClusters) continue;
       const std::string larger = text.substr(0, at + 1) + std::to_string(more);
       changes.push_back({"--cluster " + larger, [larger](PlanRequest& request) { request.cluster = larger; }});
+    }
+    return changes;
+  }
+
+  // All others, where it recomputes anyway, and each way to recompute with all others.
+  std::vector<Change> together(const std::vector<Change>& recomputations, const std::vector<Change>& others) const {
+    std::vector<Change> changes;
+    if (request_.partition.recomputation != "never" && others.size() > 1) changes.push_back(joined(others));
+    for (const Change& change : recomputations) {
+      std::vector<Change> all = {change};
+      all.insert(all.end(), others.begin(), others.end());
+      if (all.size() > 1) changes.push_back(joined(all));
     }
     return changes;
   }

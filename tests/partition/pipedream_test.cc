@@ -1,7 +1,9 @@
 // PipeDream's planner: what its authors' optimizer makes of their own profile, and its text.
 #include "partition/pipedream.h"
 
+#include <array>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -35,36 +37,105 @@ TEST(PipeDreamProfile, HasTheLayersOfVgg16) {
   EXPECT_EQ(profile.layers[31].cut_bytes, 12'845'056 + 4);
 }
 
+PipeDreamPlan planOn(const PipeDreamProfile& profile, std::vector<PipeDreamLevel> levels, int64_t memory_bytes = 0) {
+  return planAsPipeDream(profile, {std::move(levels), memory_bytes});
+}
+
 // reference: the optimizer of msr-fiddle/pipedream with -n 4 -b 12e9, equal to the 3:1 split that its README publishes.
 TEST(PlanAsPipeDream, GivesThePublishedSplitOfVgg16) {
-  const PipeDreamPlan plan = planAsPipeDream(vgg16(), 4, 12);
-  ASSERT_EQ(plan.assignment.stages.size(), 2u);
-  EXPECT_EQ(plan.assignment.stages[0].first_layer, 0);
-  EXPECT_EQ(plan.assignment.stages[0].last_layer, 14);
-  EXPECT_EQ(plan.assignment.stages[0].submesh.deviceCount(), 3);
-  EXPECT_EQ(plan.assignment.stages[1].submesh.deviceCount(), 1);
-  EXPECT_EQ(plan.assignment.stages[1].option.pass_ns, 163'849'000);
-  EXPECT_EQ((plan.assignment.objective_ns + 500) / 1000, 170'076);
+  const PipeDreamPlan plan = planOn(vgg16(), {{4, 12}});
+  ASSERT_EQ(plan.stages.size(), 2u);
+  EXPECT_EQ(plan.stages[0].first_layer, 0);
+  EXPECT_EQ(plan.stages[0].last_layer, 14);
+  EXPECT_EQ(plan.stages[0].components, 3);
+  EXPECT_EQ(plan.stages[1].components, 1);
+  EXPECT_EQ(plan.stages[1].pass_ns, 163'849'000);
+  EXPECT_EQ((plan.minibatch_ns + 500) / 1000, 170'076);
   const auto ratio = [](int64_t a, int64_t b) { return static_cast<double>(a) / static_cast<double>(b); };
-  EXPECT_NEAR(ratio(plan.one_worker_ns, plan.assignment.objective_ns), 3.954, 0.0005);
+  EXPECT_NEAR(ratio(plan.one_worker_ns, plan.minibatch_ns), 3.954, 0.0005);
   EXPECT_NEAR(ratio(plan.one_worker_ns, plan.data_parallel_ns), 3.318, 0.0006);
-  EXPECT_NEAR(ratio(plan.data_parallel_ns, plan.assignment.objective_ns), 1.192, 0.0005);
-  EXPECT_THAT(plan.versions, ElementsAre(2, 1));
+  EXPECT_NEAR(ratio(plan.data_parallel_ns, plan.minibatch_ns), 1.192, 0.0005);
+  EXPECT_EQ(plan.stages[0].versions, 2);
+  EXPECT_EQ(plan.stages[1].versions, 1);
+}
+
+// The paper's Table 1 has VGG-16 as 15-1 on 16 workers of two servers, 25 Gbit/s between them. That is a plan of one level: on levels 8,2
+// the 15 would not be whole servers.
+TEST(PlanAsPipeDream, GivesThePublishedSplitOn16Workers) {
+  const PipeDreamPlan plan = planOn(vgg16(), {{16, 3.125}});
+  ASSERT_EQ(plan.stages.size(), 2u);
+  EXPECT_EQ(plan.stages[0].components, 15);
+  EXPECT_EQ(plan.stages[1].components, 1);
 }
 
 TEST(PlanAsPipeDream, ReplicatesEverythingWhereBandwidthIsPlenty) {
-  const PipeDreamPlan plan = planAsPipeDream(vgg16(), 4, 1e6);
-  ASSERT_EQ(plan.assignment.stages.size(), 1u);
-  EXPECT_EQ(plan.assignment.objective_ns, plan.data_parallel_ns);
-  EXPECT_THAT(plan.versions, ElementsAre(1));
+  for (const std::vector<PipeDreamLevel>& levels : {std::vector<PipeDreamLevel>{{4, 1e6}}, {{4, 1e6}, {2, 1e6}}}) {
+    const PipeDreamPlan plan = planOn(vgg16(), levels);
+    ASSERT_EQ(plan.workerStages().size(), 1u);
+    EXPECT_EQ(plan.minibatch_ns, plan.data_parallel_ns);
+    EXPECT_EQ(plan.workerStages().front()->versions, 1);
+  }
 }
 
 TEST(PlanAsPipeDream, UsesAllWorkers) {
   for (const int workers : {1, 2, 3, 5, 8}) {
-    const PipeDreamPlan plan = planAsPipeDream(vgg16(), workers, 12);
-    const Submesh& last = plan.assignment.stages.back().submesh;
-    EXPECT_EQ(last.first_device + last.deviceCount(), workers);
+    const PipeDreamPlan plan = planOn(vgg16(), {{workers, 12}});
+    std::vector<int> used;
+    for (const PipeDreamStage* stage : plan.workerStages()) used.insert(used.end(), stage->workers.begin(), stage->workers.end());
+    std::vector<int> all(static_cast<size_t>(workers));
+    std::iota(all.begin(), all.end(), 0);
+    EXPECT_EQ(used, all);
   }
+}
+
+// Levels of one component change nothing, wherever they are.
+TEST(PlanAsPipeDream, OnOneLevelIsTheSameAmongLevelsOfOneComponent) {
+  const PipeDreamPlan plain = planOn(vgg16(), {{4, 12}});
+  for (const std::vector<PipeDreamLevel>& levels :
+       {std::vector<PipeDreamLevel>{{1, 3}, {4, 12}}, {{4, 12}, {1, 3}}, {{1, 1}, {4, 12}, {1, 1}}}) {
+    const PipeDreamPlan plan = planOn(vgg16(), levels);
+    EXPECT_EQ(plan.minibatch_ns, plain.minibatch_ns);
+    EXPECT_EQ(plan.data_parallel_ns, plain.data_parallel_ns);
+    ASSERT_EQ(plan.workerStages().size(), 2u);
+    for (size_t s : {0, 1}) {
+      EXPECT_EQ(plan.workerStages()[s]->last_layer, plain.stages[s].last_layer);
+      EXPECT_EQ(plan.workerStages()[s]->workers, plain.stages[s].workers);
+      EXPECT_EQ(plan.workerStages()[s]->versions, plain.stages[s].versions);
+    }
+  }
+}
+
+PipeDreamProfile profileOf(const std::vector<std::array<int64_t, 3>>& layers) {  // nanoseconds, activation, parameters
+  PipeDreamProfile profile;
+  for (const auto& [compute, activation, parameters] : layers)
+    profile.layers.push_back({"", "", compute, activation, parameters, activation});
+  profile.layers.back().cut_bytes = 0;
+  return profile;
+}
+
+TEST(PlanAsPipeDream, OnTwoLevelsIsAsTheHeadersExample) {
+  const auto profile = [](int64_t parameters) { return profileOf({{12'000'000, 0, 0}, {4'000'000, 0, parameters}}); };
+  EXPECT_EQ(planOn(profile(0), {{2, 1}, {2, 1}}).minibatch_ns, 4'000'000);
+  const PipeDreamPlan plan = planOn(profile(6'000'000), {{2, 1e9}, {2, 1}});
+  EXPECT_EQ(plan.minibatch_ns, 6'000'000);
+  EXPECT_EQ(plan.data_parallel_ns, 10'000'000);
+  ASSERT_EQ(plan.stages.size(), 2u);
+  EXPECT_THAT(plan.stages[0].inside.front().workers, ElementsAre(0, 1));
+  EXPECT_THAT(plan.stages[1].inside.front().workers, ElementsAre(2, 3));
+}
+
+// Minibatches go to the outer components in turn first, so that what is behind a replica inside a component is in that component.
+TEST(PlanAsPipeDream, NumbersWorkersOfNestedReplicas) {
+  // Slow links between the nodes, and weights that only those inside can keep equal: both nodes run the same two stages of 3 and 1.
+  const PipeDreamPlan plan = planOn(profileOf({{30'000, 0, 0}, {10'000, 0, 40'000}}), {{4, 10}, {2, 20}});
+  ASSERT_EQ(plan.stages.size(), 1u);
+  EXPECT_EQ(plan.stages[0].components, 2);
+  ASSERT_EQ(plan.stages[0].inside.size(), 2u);
+  EXPECT_THAT(plan.stages[0].inside[0].workers, ElementsAre(0, 4, 1, 5, 2, 6));
+  EXPECT_THAT(plan.stages[0].inside[1].workers, ElementsAre(3, 7));
+  EXPECT_EQ(plan.stages[0].inside[0].versions, 2);
+  EXPECT_EQ(plan.stages[0].inside[1].versions, 1);
+  EXPECT_EQ(plan.minibatch_ns, 5'000 + 4 * 40'000 / 2 / 20 / 2);
 }
 
 const char* const kLine =

@@ -10,7 +10,10 @@
 namespace pipeshard {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
 
 std::vector<std::string> wordsOf(const std::string& text) {
@@ -71,6 +74,40 @@ TEST_F(Advice, IsForPlansWithoutShardingsToo) {
   const std::vector<std::string> changes = advised(refused.errors);
   ASSERT_FALSE(changes.empty()) << refused.errors;
   for (const std::string& change : changes) EXPECT_EQ(plan(line, change).exit_code, 0) << change << "\n" << refused.errors;
+}
+
+// Layer by layer first: here whole stages would not be enough.
+TEST_F(Advice, RecomputesLayerByLayer) {
+  const std::vector<std::string> line = wordsOf("plan examples/gpt2.onnx --cluster 1x2 --memory 1600000");
+  const CommandResult refused = plan(line, "");
+  ASSERT_EQ(refused.exit_code, 83) << refused.errors;
+  EXPECT_THAT(advised(refused.errors), Contains("--recompute layers"));
+  EXPECT_THAT(refused.errors, Not(HasSubstr("\n    --recompute always")));
+  EXPECT_EQ(plan(line, "--recompute always").exit_code, 83);
+  EXPECT_EQ(plan(line, "--recompute layers").exit_code, 0);
+}
+
+// What layers hand on is kept of every microbatch: with many in flight, whole stages need less, and are listed, too.
+TEST_F(Advice, RecomputesWholeStagesWhereThatNeedsLess) {
+  const std::vector<std::string> line = wordsOf("plan examples/gpt2.onnx --cluster 1x2 --layers 24 --schedule gpipe --microbatches 8");
+  const auto advisedAt = [&](const std::string& memory) {
+    const CommandResult refused = plan(line, "--memory " + memory);
+    EXPECT_EQ(refused.exit_code, 83) << refused.errors;
+    return advised(refused.errors);
+  };
+  EXPECT_THAT(advisedAt("2500000"), IsSupersetOf({"--recompute layers", "--recompute always"}));
+  EXPECT_THAT(advisedAt("1800000"), AllOf(Contains("--recompute always"), Not(Contains("--recompute layers"))));
+  EXPECT_EQ(plan(line, "--memory 1800000 --recompute layers").exit_code, 83);
+  EXPECT_EQ(plan(line, "--memory 1800000 --recompute always").exit_code, 0);
+}
+
+// The search chooses between never and layers itself, if it may.
+TEST_F(Advice, OfASearchThatMustNotRecomputeSaysSo) {
+  const std::vector<std::string> line = wordsOf("plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1200000");
+  const CommandResult refused = plan(line, "");
+  ASSERT_EQ(refused.exit_code, 83) << refused.errors;
+  EXPECT_THAT(advised(refused.errors), Contains("--recompute layers"));
+  EXPECT_EQ(plan(line, "--recompute layers").exit_code, 0);
 }
 
 }  // namespace
