@@ -252,7 +252,8 @@ class MemoryPricer {
     const StageValue& value = of(id);
     const bool total = !value.producer.valid() && !live.waits && roles_[id.index()] != Role::kInput;  // of the whole batch
     if (total || id == context_.training.loss) result_.constant_bytes += bytes;                       // the loss is summed
-    if (life.forward && value.producer.valid() && !value.readers.empty())
+    const bool dropped = value.output > 0 && !isReadForward(id);  // a further output that only backward passes read is not made then
+    if (life.forward && value.producer.valid() && !value.readers.empty() && !dropped)
       discarding_.between.push_back({id, bytes, life.from, life.last_reader});
     if (value.producer.valid() && !value.readers.empty() && life.first == life.last) {
       pieces_.between.push_back({id, bytes, life.from, life.last_reader});
@@ -347,7 +348,7 @@ class MemoryPricer {
       const auto add = [&](const MemoryUse& use) {
         const NodeId producer = of(use.value).producer;
         const bool entering = use.from == 0 && (!producer.valid() || positionOf(producer) != 0);
-        const size_t own = entering ? (isForwardEnd(use.value) ? 0 : kInputHalf) : pieceOf(nodeAt(use.from));
+        const size_t own = entering ? (isReadForward(use.value) ? 0 : kInputHalf) : pieceOf(nodeAt(use.from));
         if (own == piece) of_piece.push_back(use);
       };
       for (const MemoryUse& use : uses.between) add(use);
@@ -360,7 +361,7 @@ class MemoryPricer {
     return workspace;
   }
 
-  bool isForwardEnd(ValueId id) const {
+  bool isReadForward(ValueId id) const {
     const std::vector<ValueReader>& readers = of(id).readers;
     return std::any_of(readers.begin(), readers.end(), [&](const ValueReader& reader) { return pieceOf(reader.node) == 0; });
   }
