@@ -41,7 +41,9 @@ std::shared_ptr<const CrossMeshEnd> BoundaryTransfers::endOf(const CrossingValue
   }
   const int parts = boundaryParts(submesh.deviceCount()).at(static_cast<size_t>(boundary));
   const LogicalMesh mesh = meshOfParts(submesh.deviceCount(), parts);
-  const ShardingSpec spec = boundarySpec(shape.size(), parts > 1 ? crossing.axis : -1, mesh, 1);
+  ShardingSpec spec = boundarySpec(shape.size(), parts > 1 ? crossing.axis : -1, mesh, 1);
+  // Merged rows can be cut into more parts than the rows that only pass by.
+  if (!specFault(spec, shape, mesh).empty()) spec = replicated(shape.size());
   const CrossMeshSide side{mesh, spec, costModelOn(cluster_, devicesOf(submesh), mesh)};
   auto end = std::make_shared<const CrossMeshEnd>(crossMeshEnd(shape, type, side, is_sender));
   const std::unique_lock lock(mutex_);
