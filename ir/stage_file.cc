@@ -246,7 +246,7 @@ class StageFileReader {
     if (json.has("sharding")) {
       json.at("sharding").expectObject({"method"});
       method = json.at("sharding").at("method").string();
-      if (!method.starts_with("megatron:")) {
+      if (!method.starts_with("megatron:") && !method.starts_with("megatron-zero2:")) {
         method = json.at("sharding")
                      .at("method")
                      .string({"data-parallel", "replicated", "auto", "zero2", "zero3", "tensor-parallel", "manual", "megatron:DP,TP"});

@@ -28,6 +28,7 @@ struct CountedCosts {
   std::shared_ptr<const StageCosts> costs;
   std::function<StageConfig(int config)> config;                                                                  // of StageOption::config
   std::function<StageCostParts(int first_layer, int last_layer, const Submesh&, const StageOption&)> parts = {};  // of a stage
+  std::shared_ptr<const StageCosts> least = {};  // none of `costs` is below these, which are sooner known; may be missing
 };
 
 struct PredictedPlan {

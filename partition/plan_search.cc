@@ -18,8 +18,10 @@ namespace pipeshard {
 namespace {
 
 constexpr const char* kUsualSchedule = "1f1b";
+constexpr const char* kNoBetter = "no better than others";
 constexpr int kWorseInARow = 2;                  // numbers of microbatches, before the search in that direction ends,
 constexpr int64_t kWorseTimes = 4;               // the last of them so many times the last better one, or as little of it
+constexpr int64_t kNearlyAsGood = 32;            // a number of microbatches is looked at if it can be within a 32nd of the best
 constexpr size_t kScheduled = 4;                 // plans that every schedule is tried for
 constexpr int kRounds = 12;                      // of taking the best neighbour
 constexpr int64_t kMostPasses = 3'000'000;       // simulated in each part of the search: about as many microseconds
@@ -154,6 +156,10 @@ class PlanSearch {
       count.tried.reason = error.message();
       return best_objective_ == INT64_MAX;
     }
+    if (!mayBeBetter(index)) {
+      count.tried.reason = kNoBetter;
+      return false;
+    }
     say(fmt::format("{} microbatches: assigning stages to devices", microbatches(index)));
     const int64_t before = best_objective_;
     for (Assignment& assignment : chunks_ > 1 ? assignChunks(index, request_.schedule) : assign(index)) {
@@ -162,13 +168,31 @@ class PlanSearch {
       best_objective_ = std::min(best_objective_, assignment.objective_ns);
       candidates_.push_back({index, std::move(assignment)});
     }
-    if (count.tried.objective_ns == 0) count.tried.reason = before == INT64_MAX ? "no plan fits into memory" : "no better than others";
+    if (count.tried.objective_ns > 0)
+      say(fmt::format("{} microbatches: a step of {:.4g} s, by the objective", microbatches(index),
+                      1e-9 * static_cast<double>(count.tried.objective_ns)));
+    if (count.tried.objective_ns == 0) count.tried.reason = before == INT64_MAX ? "no plan fits into memory" : kNoBetter;
     return best_objective_ == INT64_MAX || best_objective_ < before;
   }
 
-  std::vector<Assignment> assign(size_t index) {
-    AssignmentRequest request = assignmentRequest(request_, *counts_[index].costs->costs, microbatches(index));
+  // Whether plans of this number can be among the best: decided by costs that are sooner known than its own.
+  bool mayBeBetter(size_t index) const {
+    const std::shared_ptr<const StageCosts>& least = counts_[index].costs->least;
+    if (best_objective_ == INT64_MAX || least == nullptr || chunks_ > 1) return true;
+    AssignmentRequest request = countRequest(index, *least);
+    request.bound_ns = best_objective_ + best_objective_ / kNearlyAsGood;
+    const AssignmentResult result = assignStagesToMeshes(request);
+    return !result.complete || !result.assignments.empty();
+  }
+
+  AssignmentRequest countRequest(size_t index, const StageCosts& costs) const {
+    AssignmentRequest request = assignmentRequest(request_, costs, microbatches(index));
     if (everything_in_flight_) request.in_flight = [all = microbatches(index)](int) { return all; };
+    return request;
+  }
+
+  std::vector<Assignment> assign(size_t index) {
+    AssignmentRequest request = countRequest(index, *counts_[index].costs->costs);
     if (best_objective_ != INT64_MAX) request.bound_ns = best_objective_ + best_objective_ / 4;
     AssignmentResult result = assignStagesToMeshes(request);
     complete_ = complete_ && result.complete;

@@ -7,7 +7,8 @@
 //   recomputation
 //
 // Numbers of microbatches are tried upwards from the first one and then downwards, each way until two in a row are no better, the last of
-// them four times the last better one or a quarter of it. Everything is counted, nothing is timed: the same request gives the same result,
+// them four times the last better one or a quarter of it. One whose least costs (CountedCosts::least) rule out that it comes within a 32nd
+// of the best is no better. Everything is counted, nothing is timed: the same request gives the same result,
 // with any number of threads.
 #pragma once
 

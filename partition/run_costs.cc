@@ -51,10 +51,11 @@ int64_t RangeMaximum::of(int first, int last) const {
 
 namespace {
 
-std::vector<int64_t> updatePeaks(const std::vector<const PricedStage*>& layers) {
-  std::vector<int64_t> peaks;
-  for (const PricedStage* layer : layers) peaks.push_back(layer == nullptr ? 0 : layer->update_bytes);
-  return peaks;
+template <typename Bytes>
+RangeMaximum maximumOf(const std::vector<const PricedStage*>& layers, const Bytes& bytes) {
+  std::vector<int64_t> values;
+  for (size_t layer = 0; layer < layers.size(); ++layer) values.push_back(layers[layer] == nullptr ? 0 : bytes(*layers[layer], layer));
+  return RangeMaximum(std::move(values));
 }
 
 bool has(const std::vector<int>& layers, int layer) { return std::binary_search(layers.begin(), layers.end(), layer); }
@@ -72,10 +73,11 @@ std::vector<int> takersOf(const CrossingValue& crossing) {
 }  // namespace
 
 RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, const std::vector<const PricedStage*>& layers,
-                   std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns)
+                   std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, int64_t bucket_bytes)
     : pieces_(pieces),
       crossing_bytes_(std::move(crossing_bytes)),
       exchange_ns_(std::move(exchange_ns)),
+      bucket_bytes_(bucket_bytes),
       one_microbatch_(training.microbatches == 1),
       sums_(1),
       impossible_(1),
@@ -83,11 +85,15 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, con
       inputs_(layers.size()),
       handed_on_(layers.size()),
       weights_(layers.size()),
-      gradients_(layers.size()),
       passing_(layers.size()),
-      pass_peaks_({}),
+      handed_ends_(layers.size()),
+      pieces_alone_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.pieces.alone; })),
+      pieces_inside_({}),
+      discarding_alone_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.discarding.alone; })),
+      discarding_inside_({}),
       layer_peaks_({}),
-      update_peaks_(updatePeaks(layers)) {
+      update_peaks_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.update_bytes; })) {
+  for (int64_t& bytes : crossing_bytes_) bytes = placedBytes(bytes);
   std::vector<int64_t> handed_on(layers.size());
   for (size_t index = 0; index < pieces_.crossings.size(); ++index) {
     const std::vector<int> takers = takersOf(pieces_.crossings[index]);
@@ -97,16 +103,19 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, con
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     static constexpr PricedStage kNone;
     const PricedStage& of = layers[layer] == nullptr ? kNone : *layers[layer];
-    const Sums own = {of.forward_ns,         of.backward_input_ns,   of.backward_weight_ns, of.communication_ns, of.update_ns,
-                      of.synchronization_ns, of.weight_bytes,        of.gradient_bytes,     of.optimizer_bytes,  of.waiting_bytes,
-                      of.input_bytes,        of.waiting_input_bytes, handed_on[layer]};
+    const Sums own = {of.forward_ns,         of.backward_input_ns,   of.backward_weight_ns,   of.communication_ns,   of.update_ns,
+                      of.synchronization_ns, of.weight_bytes,        of.gradient_bytes,       of.optimizer_bytes,    of.waiting_bytes,
+                      of.input_bytes,        of.waiting_input_bytes, handed_on[layer],        of.early_bytes,        of.handed_bytes,
+                      of.output_bytes,       of.summand_bytes,       of.whole_gradient_bytes, of.synchronized_bytes, of.constant_bytes};
+    handed_ends_[layer] = of.handed_end_bytes;
     Sums next = sums_.back();
     for (size_t field = 0; field < own.size(); ++field) next[field] += own[field];
     sums_.push_back(next);
     impossible_.push_back(impossible_.back() + (layers[layer] == nullptr ? 1 : 0));
   }
   addPairs(training);
-  pass_peaks_ = passes(layers);
+  pieces_inside_ = maximumOf(layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.pieces.inside; });
+  discarding_inside_ = maximumOf(layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.discarding.inside; });
   layer_peaks_ = layersAlone(layers);
 }
 
@@ -123,36 +132,20 @@ void RunCosts::addPairs(const TrainingGraph& training) {
     }
   }
   for (const SharedParameter& shared : pieces_.shared) {
-    weights_.addChain(shared.layers, training.graph.bytes(shared.value));
-    gradients_.addChain(shared.gradients, training.graph.bytes(shared.value));
+    shared_bytes_.push_back(placedBytes(training.graph.bytes(shared.value)));
+    weights_.addChain(shared.layers, shared_bytes_.back());
   }
-  for (PairSums* sums : {&waiting_, &inputs_, &handed_on_, &weights_, &gradients_}) sums->finish();
+  for (PairSums* sums : {&waiting_, &inputs_, &handed_on_, &weights_}) sums->finish();
 }
 
-// By layer: the most that passes hold while it runs, with what all layers before it keep, and (with one microbatch) without the
+// By layer: what its passes hold in buffers besides what is handed on to it, with what passes by, and (with one microbatch) without the
 // accumulators of it and those before, which are not there yet.
-RangeMaximum RunCosts::passes(const std::vector<const PricedStage*>& layers) const {
-  std::vector<int64_t> peaks;
-  for (size_t layer = 0; layer < layers.size(); ++layer) {
-    int64_t peak = passing_[layer] + sums_[layer][kWaiting] - waiting_.upTo(static_cast<int>(layer));
-    if (layers[layer] != nullptr) peak += layers[layer]->pass_bytes;
-    if (one_microbatch_) peak -= sums_[layer + 1][kGradients];
-    peaks.push_back(peak);
-  }
-  return RangeMaximum(std::move(peaks));
-}
-
-// By layer: what its passes hold besides what is handed on to it, with what passes by; accumulators as in passes().
 RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers) const {
-  std::vector<int64_t> peaks;
-  for (size_t layer = 0; layer < layers.size(); ++layer) {
+  return maximumOf(layers, [&](const PricedStage& of, size_t layer) {
     const int at = static_cast<int>(layer);
-    int64_t peak = passing_[layer] - sum(kHandedOn, at, at) - sum(kInputs, at, at);
-    if (layers[layer] != nullptr) peak += layers[layer]->emitted_bytes;
-    if (one_microbatch_) peak -= sums_[layer + 1][kGradients];
-    peaks.push_back(peak);
-  }
-  return RangeMaximum(std::move(peaks));
+    const int64_t peak = passing_[layer] - sum(kHandedOn, at, at) - sum(kInputs, at, at) + of.emitted_bytes;
+    return one_microbatch_ ? peak - sums_[layer + 1][kGradients] : peak;
+  });
 }
 
 bool RunCosts::possible(int first, int last) const {
@@ -173,20 +166,47 @@ int64_t RunCosts::exchange(int first, int last) const {
   return ns;
 }
 
-std::pair<int64_t, int64_t> RunCosts::entering(int first, int last) const {
-  std::pair<int64_t, int64_t> bytes;
-  if (first == 0) return bytes;
-  const auto anyFrom = [&](const std::vector<int>& layers) {
+// Of parts of gradients that the run's updates need and others make: received and added up behind the passes.
+int64_t RunCosts::joined(int first, int last) const {
+  int64_t bytes = 0;
+  for (size_t index = 0; index < pieces_.shared.size(); ++index) {
+    const SharedParameter& shared = pieces_.shared[index];
+    const bool owner = !shared.layers.empty() && first <= shared.layers.front() && shared.layers.front() <= last;
+    const bool others = owner && !shared.gradients.empty() && (shared.gradients.front() < first || shared.gradients.back() > last);
+    if (others) bytes += 2 * shared_bytes_[index];
+  }
+  return bytes;
+}
+
+RunCosts::Ends RunCosts::endsOf(int first, int last) const {
+  Ends ends;
+  const auto anyInside = [&](const std::vector<int>& layers) {
     const auto next = std::lower_bound(layers.begin(), layers.end(), first);
     return next != layers.end() && *next <= last;
   };
-  for (int number : pieces_.at_cut[static_cast<size_t>(first) - 1]) {
-    const CrossingValue& crossing = pieces_.crossings[static_cast<size_t>(number)];
-    if (crossing.gradient || !anyFrom(crossing.forward)) continue;
-    bytes.first += crossing_bytes_[static_cast<size_t>(number)];
-    if (anyFrom(crossing.waits)) bytes.second += crossing_bytes_[static_cast<size_t>(number)];
+  const auto visit = [&](int cut, const auto& add) {
+    for (int number : pieces_.at_cut[static_cast<size_t>(cut)])
+      add(pieces_.crossings[static_cast<size_t>(number)], crossing_bytes_[static_cast<size_t>(number)]);
+  };
+  if (first > 0) {
+    visit(first - 1, [&](const CrossingValue& crossing, int64_t bytes) {
+      if (crossing.gradient) {
+        if (first <= crossing.made && crossing.made <= last) ends.leaving_gradients += bytes;
+      } else if (anyInside(crossing.forward)) {
+        ends.entering += bytes;
+        if (anyInside(crossing.waits)) ends.entering_waiting += bytes;
+      }
+    });
   }
-  return bytes;
+  visit(last, [&](const CrossingValue& crossing, int64_t bytes) {
+    if (crossing.gradient) {
+      if (crossing.made > last && anyInside(crossing.readers)) ends.entering_gradients += bytes;
+    } else if (first <= crossing.made && crossing.made <= last) {
+      ends.leaving += bytes;
+      if (anyInside(crossing.waits)) ends.leaving_waiting += bytes;
+    }
+  });
+  return ends;
 }
 
 StageCostParts RunCosts::of(int first, int last, std::string_view recomputation) const {
@@ -199,42 +219,58 @@ StageCostParts RunCosts::of(int first, int last, std::string_view recomputation)
   parts.update_ns = sum(kUpdate, first, last);
   parts.synchronization_ns = sum(kSynchronization, first, last) + exchange(first, last);
   parts.weight_bytes = sum(kWeights, first, last) - weights_.within(first, last);
-  parts.gradient_bytes = sum(kGradients, first, last) - gradients_.within(first, last);
+  parts.gradient_bytes = sum(kGradients, first, last);
   parts.optimizer_bytes = sum(kStates, first, last);
   addPassMemory(first, last, recomputation, parts);
   return parts;
 }
 
 void RunCosts::addPassMemory(int first, int last, std::string_view recomputation, StageCostParts& parts) const {
+  const Ends ends = endsOf(first, last);
   const int64_t waiting = sum(kWaiting, first, last) - waiting_.within(first, last);
-  const auto at = static_cast<size_t>(first);
-  int64_t peak = pass_peaks_.of(first, last) - (sums_[at][kWaiting] - waiting_.upTo(first));
-  int64_t layer_peak = layer_peaks_.of(first, last);
-  int64_t update = update_peaks_.of(first, last);
-  if (one_microbatch_) {
-    peak += sums_[static_cast<size_t>(last) + 1][kGradients];
-    layer_peak += sums_[static_cast<size_t>(last) + 1][kGradients];
-    update += parts.gradient_bytes;
-  }
+  const int64_t waiting_inputs = sum(kWaitingInputs, first, last);
+  const int64_t inputs = sum(kInputs, first, last) - inputs_.within(first, last);
+  const int64_t handed = sum(kHanded, first, last), early = sum(kEarly, first, last);
+  const bool posted = sum(kWholeGradients, first, last) > bucket_bytes_ && bucket_bytes_ > 0;
+  const int64_t synchronized = sum(kSynchronized, first, last);
+  const int64_t accumulators = one_microbatch_ ? parts.gradient_bytes : 0;
+  // Besides what waits.
+  const int64_t forward = std::max<int64_t>(0, inputs - waiting_inputs) + ends.entering - ends.entering_waiting + ends.leaving -
+                          ends.leaving_waiting + sum(kOutputs, first, last);
+  const int64_t input_half =
+      handed + std::max<int64_t>(0, ends.entering_gradients - handed_ends_[static_cast<size_t>(last)]) + ends.leaving_gradients;
+  const int64_t weight_half =
+      handed + ends.leaving_gradients + sum(kSummands, first, last) + accumulators + (posted ? synchronized : 0) - early;
+  const int64_t backward = std::max(input_half, weight_half);
+  const bool alone = first == last;
+  const int64_t pieces = (alone ? pieces_alone_ : pieces_inside_).of(first, last);
+  const int64_t discarding = (alone ? discarding_alone_ : discarding_inside_).of(first, last);
+  int64_t workspace = std::max(pieces, update_peaks_.of(first, last));
+
+  int64_t remade = 0;
   parts.activation_bytes = waiting;
-  parts.transient_bytes = peak - waiting;
+  parts.transient_bytes = std::max(forward, backward);
   if (recomputation != "never") {
-    const int64_t inputs = sum(kInputs, first, last) - inputs_.within(first, last);
-    const auto [entering_bytes, waiting_bytes] = entering(first, last);
     // Of the microbatch that runs: kept, whether it is recomputed or not.
-    const int64_t kept = std::max<int64_t>(0, waiting_bytes + sum(kWaitingInputs, first, last) - inputs_.within(first, last));
+    const int64_t kept = std::max<int64_t>(0, ends.entering_waiting + waiting_inputs - inputs_.within(first, last));
+    remade = waiting - kept;
     parts.recomputation_ns = parts.forward_ns;
-    parts.remade_bytes = waiting - kept;
     if (recomputation == "layers") {
+      const int64_t done = one_microbatch_ ? sums_[static_cast<size_t>(last) + 1][kGradients] : 0;
       parts.activation_bytes = inputs + sum(kHandedOn, first, last) - handed_on_.within(first, last);
-      parts.transient_bytes = layer_peak;
+      parts.transient_bytes = layer_peaks_.of(first, last) + done + (posted ? synchronized : 0);
+      workspace = std::max({pieces_alone_.of(first, last), discarding_alone_.of(first, last), update_peaks_.of(first, last)});
     } else {
-      parts.activation_bytes = inputs + entering_bytes;
-      parts.transient_bytes = peak - kept;
+      parts.activation_bytes = inputs + ends.entering;
+      parts.transient_bytes = std::max(ends.leaving + sum(kOutputs, first, last), remade + backward);
+      workspace = std::max(workspace, discarding);
     }
   }
-  parts.halved_transient_bytes = std::max(peak - waiting, update - parts.activation_bytes);
-  parts.transient_bytes = std::max(parts.transient_bytes, update - parts.activation_bytes);
+  const int64_t update = synchronized + joined(first, last) + accumulators - parts.activation_bytes;
+  const int64_t beside = workspace + sum(kConstants, first, last);
+  parts.remade_bytes = std::max<int64_t>(0, remade + handed - early);
+  parts.halved_transient_bytes = std::max({forward, remade + backward - parts.remade_bytes, update}) + beside;
+  parts.transient_bytes = std::max(parts.transient_bytes, update) + beside;
 }
 
 }  // namespace pipeshard

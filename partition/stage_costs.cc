@@ -47,16 +47,23 @@ struct Way {
   int boundary = -1;  // StageOption::boundary; -1: it has no number, so it cannot be
   std::vector<std::optional<PricedStage>> kinds;
   std::optional<RunCosts> costs;
+  std::optional<RunCosts> least;  // of the usual kind alone
+};
+
+// By first and last layer.
+struct OptionTable {
+  std::vector<std::atomic<const std::vector<StageOption>*>> known;
+  std::deque<std::vector<StageOption>> owned;
 };
 
 struct SubmeshClass {
   Submesh sample;
   std::mutex mutex;
   bool prepared = false;
+  bool prepared_least = false;
   std::deque<Way> ways;  // the first `listed` ones are the class's own, others were asked for
   size_t listed = 0;
-  std::vector<std::atomic<const std::vector<StageOption>*>> options;  // by first and last layer
-  std::deque<std::vector<StageOption>> owned;
+  OptionTable options, least;
   std::map<std::tuple<int, int, StageConfig>, StageOption> asked;
 };
 
@@ -95,16 +102,20 @@ struct ShardedStageCosts::State {
     for (int shape = 0; shape < classes.count(); ++shape) {
       SubmeshClass& of = by_shape.emplace_back();
       of.sample = classes.sample(shape);
-      of.options = std::vector<std::atomic<const std::vector<StageOption>*>>(layers * layers);
+      for (OptionTable* table : {&of.options, &of.least})
+        table->known = std::vector<std::atomic<const std::vector<StageOption>*>>(layers * layers);
       for (StageWay& way : waysOn(of.sample, options)) {
         const int boundary = boundaryOf(way, of.sample.deviceCount());
         for (const std::string& recomputation : options.recomputations) configNumber(configOf(way, recomputation));
-        of.ways.push_back({std::move(way), boundary, {}, {}});
+        of.ways.push_back({std::move(way), boundary, {}, {}, {}});
       }
       of.listed = of.ways.size();
     }
     for (size_t layer = 0; layer < layers; ++layer) {
       if (static_cast<size_t>(pieces.kinds[layer]) == example.size()) example.push_back(static_cast<int>(layer));
+    }
+    for (int kind = 0; kind < pieces.kind_count; ++kind) {
+      if (2 * std::count(pieces.kinds.begin(), pieces.kinds.end(), kind) > std::ssize(pieces.kinds)) usual_kind = kind;
     }
   }
 
@@ -162,7 +173,7 @@ struct ShardedStageCosts::State {
     for (size_t way = 0; way < ways.size(); ++way) ways[way]->kinds[static_cast<size_t>(kind)] = priced[way];
   }
 
-  void priceWays(const Submesh& sample, std::vector<Way*> ways) {
+  void priceKinds(const Submesh& sample, const std::vector<Way*>& ways, const std::vector<int>& kinds) {
     std::vector<std::vector<Way*>> problems;
     for (Way* way : ways) {
       way->kinds.resize(static_cast<size_t>(pieces.kind_count));
@@ -171,24 +182,45 @@ struct ShardedStageCosts::State {
       if (!same) problems.emplace_back();
       problems.back().push_back(way);
     }
-    const auto kinds = static_cast<size_t>(pieces.kind_count);
-    runTasks(problems.size() * kinds, options.threads, [&](size_t task) {
-      const std::vector<Way*>& problem = problems[task / kinds];
+    runTasks(problems.size() * kinds.size(), options.threads, [&](size_t task) {
+      const std::vector<Way*>& problem = problems[task / kinds.size()];
       if (isInterrupted()) return;
-      if (task % kinds == 0) {
+      if (task % kinds.size() == 0) {
         report(fmt::format("costs of layers on {} devices, mesh {}, {}", sample.deviceCount(), printMesh(problem.front()->way.mesh),
                            problem.front()->way.method));
       }
-      priceKind(sample, problem, static_cast<int>(task % kinds));
+      priceKind(sample, problem, kinds[task % kinds.size()]);
     });
-    for (Way* way : ways) way->costs.emplace(runCosts(*way));
   }
 
-  RunCosts runCosts(const Way& way) const {
+  // `but`: priced already; -1: none.
+  void priceWays(const Submesh& sample, const std::vector<Way*>& ways, int but) {
+    std::vector<int> kinds;
+    for (int kind = 0; kind < pieces.kind_count; ++kind) {
+      if (kind != but) kinds.push_back(kind);
+    }
+    priceKinds(sample, ways, kinds);
+    for (Way* way : ways) way->costs.emplace(runCosts(*way, {}));
+  }
+
+  // What crosses the layer's ends can be kept as the way keeps it.
+  bool endsCan(const Way& way, size_t layer) const {
+    return std::all_of(pieces.of_layer[layer].begin(), pieces.of_layer[layer].end(), [&](int number) {
+      const CrossingValue& crossing = pieces.crossings[static_cast<size_t>(number)];
+      const Shape& shape = training.graph.shape(crossing.value);
+      return specFault(boundarySpec(shape.size(), crossing.axis, way.way.mesh, way.way.boundary), shape, way.way.mesh).empty();
+    });
+  }
+
+  // `only`: layers of other kinds cost nothing.
+  RunCosts runCosts(const Way& way, std::optional<int> only) const {
+    static constexpr PricedStage kNothing;
     std::vector<const PricedStage*> layers;
-    for (int kind : pieces.kinds) {
-      const std::optional<PricedStage>& priced = way.kinds[static_cast<size_t>(kind)];
-      layers.push_back(priced && way.boundary >= 0 ? &*priced : nullptr);
+    for (size_t layer = 0; layer < pieces.kinds.size(); ++layer) {
+      const std::optional<PricedStage>& priced = way.kinds[static_cast<size_t>(pieces.kinds[layer])];
+      const bool free = only && pieces.kinds[layer] != *only;
+      const bool can = way.boundary >= 0 && (free ? endsCan(way, layer) : priced.has_value());
+      layers.push_back(!can ? nullptr : free ? &kNothing : &*priced);
     }
     std::vector<int64_t> bytes;
     for (const CrossingValue& crossing : pieces.crossings) {
@@ -198,19 +230,31 @@ struct ShardedStageCosts::State {
       const auto size = static_cast<int64_t>(dataTypeSize(training.graph.dataType(crossing.value)));
       bytes.push_back(can ? largestShard(spec, shape, way.way.mesh) * size : training.graph.bytes(crossing.value));
     }
-    return RunCosts(training, pieces, layers, std::move(bytes), transfers.exchanges());
+    return RunCosts(training, pieces, layers, std::move(bytes), transfers.exchanges(), options.bucket_bytes);
   }
 
   void prepare(SubmeshClass& of) {
     if (of.prepared) return;
-    std::vector<Way*> ways;
-    for (size_t way = 0; way < of.listed; ++way) ways.push_back(&of.ways[way]);
-    priceWays(of.sample, ways);
+    priceWays(of.sample, listedWays(of), of.prepared_least ? usual_kind : -1);
     of.prepared = true;
   }
 
-  StageOption option(const Way& way, int first, int last, const std::string& recomputation) {
-    const StageCostParts parts = way.costs->of(first, last, recomputation);
+  void prepareLeast(SubmeshClass& of) {
+    if (of.prepared_least) return;
+    const std::vector<Way*> ways = listedWays(of);
+    if (!of.prepared) priceKinds(of.sample, ways, {usual_kind});
+    for (Way* way : ways) way->least.emplace(runCosts(*way, usual_kind));
+    of.prepared_least = true;
+  }
+
+  static std::vector<Way*> listedWays(SubmeshClass& of) {
+    std::vector<Way*> ways;
+    for (size_t way = 0; way < of.listed; ++way) ways.push_back(&of.ways[way]);
+    return ways;
+  }
+
+  StageOption option(const Way& way, const RunCosts& costs, int first, int last, const std::string& recomputation) {
+    const StageCostParts parts = costs.of(first, last, recomputation);
     StageOption option;
     option.config = configNumber(configOf(way.way, recomputation));
     option.boundary = way.boundary;
@@ -222,21 +266,31 @@ struct ShardedStageCosts::State {
     return option;
   }
 
-  const std::vector<StageOption>& optionsOf(SubmeshClass& of, int first, int last) {
+  // Memory of the least ones is what is sure: what waits, and is there whatever runs.
+  const std::vector<StageOption>& optionsOf(SubmeshClass& of, bool least, int first, int last) {
+    OptionTable& table = least ? of.least : of.options;
     std::atomic<const std::vector<StageOption>*>& known =
-        of.options[static_cast<size_t>(first) * pieces.nodes.size() + static_cast<size_t>(last)];
+        table.known[static_cast<size_t>(first) * pieces.nodes.size() + static_cast<size_t>(last)];
     if (const std::vector<StageOption>* found = known.load(std::memory_order_acquire)) return *found;
     const std::lock_guard lock(of.mutex);
     if (const std::vector<StageOption>* found = known.load(std::memory_order_acquire)) return *found;
-    prepare(of);
+    least ? prepareLeast(of) : prepare(of);
     std::vector<StageOption> all;
-    for (size_t way = 0; way < of.listed; ++way) {
-      if (!of.ways[way].costs->possible(first, last)) continue;
-      for (const std::string& recomputation : options.recomputations) all.push_back(option(of.ways[way], first, last, recomputation));
+    for (size_t number = 0; number < of.listed; ++number) {
+      const Way& way = of.ways[number];
+      const RunCosts& costs = least ? *way.least : *way.costs;
+      if (!costs.possible(first, last)) continue;
+      for (const std::string& recomputation : options.recomputations) {
+        StageOption& one = all.emplace_back(option(way, costs, first, last, recomputation));
+        if (!least) continue;
+        one.fixed_bytes = std::max<int64_t>(0, one.fixed_bytes);
+        one.activation_bytes = std::max<int64_t>(0, one.activation_bytes);
+        one.transient_bytes = 0;
+      }
     }
-    of.owned.push_back(undominated(all));
-    known.store(&of.owned.back(), std::memory_order_release);
-    return of.owned.back();
+    table.owned.push_back(undominated(all));
+    known.store(&table.owned.back(), std::memory_order_release);
+    return table.owned.back();
   }
 
   // The way of a config, priced; nullptr: there is none.
@@ -248,8 +302,8 @@ struct ShardedStageCosts::State {
       if (way < of.listed) prepare(of);
       return &of.ways[way];
     }
-    of.ways.push_back({wanted.front(), boundaryOf(wanted.front(), of.sample.deviceCount()), {}, {}});
-    priceWays(of.sample, {&of.ways.back()});
+    of.ways.push_back({wanted.front(), boundaryOf(wanted.front(), of.sample.deviceCount()), {}, {}, {}});
+    priceWays(of.sample, {&of.ways.back()}, -1);
     return &of.ways.back();
   }
 
@@ -266,6 +320,7 @@ struct ShardedStageCosts::State {
   const SubmeshClasses classes;
   BoundaryTransfers transfers;
   std::vector<int> example;  // by kind: a layer
+  int usual_kind = -1;       // that of most layers; -1: none
   std::deque<SubmeshClass> by_shape;
   std::mutex config_mutex, progress_mutex;
   std::deque<StageConfig> configs;
@@ -285,7 +340,7 @@ int ShardedStageCosts::submeshClass(const Submesh& submesh) const { return state
 const std::vector<StageOption>& ShardedStageCosts::options(int first_layer, int last_layer, const Submesh& submesh) const {
   static const std::vector<StageOption> kNone;
   SubmeshClass* of = state_->classOf(submesh);
-  return of == nullptr ? kNone : state_->optionsOf(*of, first_layer, last_layer);
+  return of == nullptr ? kNone : state_->optionsOf(*of, false, first_layer, last_layer);
 }
 
 int64_t ShardedStageCosts::transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const {
@@ -300,6 +355,28 @@ int64_t ShardedStageCosts::memoryBytes(const Submesh& submesh) const {
     if (bytes > 0) least = std::min(least, bytes);
   }
   return least;
+}
+
+std::shared_ptr<const StageCosts> ShardedStageCosts::leastCosts() const {
+  class Least : public StageCosts {
+   public:
+    explicit Least(const ShardedStageCosts& costs) : costs_(costs) {}
+    int layers() const override { return costs_.layers(); }
+    int submeshClass(const Submesh& submesh) const override { return costs_.submeshClass(submesh); }
+    const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const override {
+      static const std::vector<StageOption> kNone;
+      SubmeshClass* of = costs_.state_->classOf(submesh);
+      return of == nullptr ? kNone : costs_.state_->optionsOf(*of, true, first_layer, last_layer);
+    }
+    int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override {
+      return costs_.transfer(layer, from, from_boundary, to, to_boundary);
+    }
+    int64_t memoryBytes(const Submesh& submesh) const override { return costs_.memoryBytes(submesh); }
+
+   private:
+    const ShardedStageCosts& costs_;
+  };
+  return state_->usual_kind < 0 || state_->pieces.kind_count == 1 ? nullptr : std::make_shared<const Least>(*this);
 }
 
 const StageConfig& ShardedStageCosts::config(int index) const {
@@ -327,7 +404,7 @@ const StageOption* ShardedStageCosts::optionFor(int first_layer, int last_layer,
   if (known != of->asked.end()) return &known->second;
   const Way* way = state_->wayFor(*of, config);
   if (way == nullptr || !way->costs->possible(first_layer, last_layer)) return nullptr;
-  return &of->asked.emplace(key, state_->option(*way, first_layer, last_layer, config.recomputation)).first->second;
+  return &of->asked.emplace(key, state_->option(*way, *way->costs, first_layer, last_layer, config.recomputation)).first->second;
 }
 
 }  // namespace pipeshard

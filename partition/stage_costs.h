@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "ir/cluster.h"
+#include "ir/plan.h"
 #include "ir/training_graph.h"
 #include "partition/layer_clustering.h"
 #include "partition/stage_assignment.h"
@@ -38,7 +39,8 @@ struct StageCostOptions {
   std::vector<std::string> recomputations = {"never"};  // "never", "always", "layers"
   // Which logical meshes are tried for so many devices (Alpa's submesh_logical_shape_space); empty: meshesFor.
   std::function<std::vector<std::vector<int>>(const Submesh&)> meshes;
-  int64_t memory_bytes = 0;  // of each device; 0: as the cluster says
+  int64_t memory_bytes = 0;                    // of each device; 0: as the cluster says
+  int64_t bucket_bytes = kDefaultBucketBytes;  // Plan::bucket_bytes
   int threads = 1;
   std::function<void(const std::string&)> progress;
   const std::atomic<bool>* interrupted = nullptr;
@@ -58,8 +60,8 @@ struct StageCostParts {
   int64_t optimizer_bytes = 0;
   int64_t activation_bytes = 0;  // per microbatch in flight
   int64_t transient_bytes = 0;
-  // Where backward passes are halved: what a recomputation leaves for the weight half, per microbatch between the halves; and what is then
-  // transient beside it.
+  // Where backward passes are halved: what there is more between the halves than before them, per microbatch: what a recomputation and the
+  // input half leave for the weight half; and what is then transient beside it.
   int64_t remade_bytes = 0;
   int64_t halved_transient_bytes = 0;
 };
@@ -75,6 +77,10 @@ class ShardedStageCosts : public StageCosts {
   const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const override;
   int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override;
   int64_t memoryBytes(const Submesh& submesh) const override;
+
+  // Costs that no stage's are below, in time or memory, and that are known much sooner: those of the kind of layers that most layers are
+  // of, others for nothing. nullptr: there is no such kind. Refers to this object.
+  std::shared_ptr<const StageCosts> leastCosts() const;
 
   const StageConfig& config(int index) const;
   StageCostParts parts(int first_layer, int last_layer, const Submesh& submesh, const StageOption& option) const;

@@ -21,11 +21,14 @@ std::vector<int> boundariesOf(const std::string& method) {
   return {0, 1, 2};
 }
 
+// "megatron" and "megatron-zero2": on every grid; with its numbers: on that one.
+bool isAnyGrid(const std::string& method) { return method.starts_with(kMegatron) && method.find(':') == std::string::npos; }
+
 int partsOf(const LogicalMesh& mesh, int boundary) { return boundary == 0 ? mesh.deviceCount() : boundary == 1 ? mesh.axisSize(0) : 1; }
 
 // The meshes, of those given, that a method is tried on. Those that cut the batch alone need one.
 std::vector<LogicalMesh> meshesOfMethod(const std::string& method, const std::vector<LogicalMesh>& meshes, int devices) {
-  if (method == kMegatron) {
+  if (isAnyGrid(method)) {
     std::vector<LogicalMesh> result;
     for (const LogicalMesh& mesh : meshes) {
       if (mesh.rank() == 2) result.push_back(mesh);
@@ -35,7 +38,7 @@ std::vector<LogicalMesh> meshesOfMethod(const std::string& method, const std::ve
   }
   if (method.starts_with(kMegatron)) {
     for (int data = 1; data <= devices; ++data) {
-      if (method == fmt::format("megatron:{},{}", data, devices / data) && devices % data == 0) return {{{data, devices / data}}};
+      if (method.ends_with(fmt::format(":{},{}", data, devices / data)) && devices % data == 0) return {{{data, devices / data}}};
     }
     return {};
   }
@@ -45,7 +48,7 @@ std::vector<LogicalMesh> meshesOfMethod(const std::string& method, const std::ve
 }
 
 std::string methodOn(const std::string& method, const LogicalMesh& mesh) {
-  return method == kMegatron ? fmt::format("megatron:{},{}", mesh.shape.at(0), mesh.shape.at(1)) : method;
+  return isAnyGrid(method) ? fmt::format("{}:{},{}", method, mesh.shape.at(0), mesh.shape.at(1)) : method;
 }
 
 }  // namespace
@@ -82,7 +85,7 @@ std::vector<StageWay> wayOf(const StageConfig& config, int devices) {
   const LogicalMesh mesh{config.mesh};
   if (mesh.shape.empty() || mesh.deviceCount() != devices || config.boundary < 0 || config.boundary >= kBoundaries) return {};
   if (devices == 1) return {{{{1}}, "auto", 0, 1}};
-  if (config.method == kMegatron && mesh.rank() != 2) return {};
+  if (isAnyGrid(config.method) && mesh.rank() != 2) return {};
   return {{mesh, methodOn(config.method, mesh), config.boundary, partsOf(mesh, config.boundary)}};
 }
 

@@ -78,8 +78,13 @@ class Stream {
 };
 
 struct Facts {
-  Facts(const TrainingGraph& training, const std::vector<NodeId>& nodes, std::shared_ptr<const BatchDependence> dependence)
-      : training(training), kept_alive(std::move(dependence)), batch(*kept_alive), stream(training, nodes, batch) {}
+  Facts(const TrainingGraph& training, const std::vector<NodeId>& nodes, std::shared_ptr<const BatchDependence> dependence,
+        bool cut_updates)
+      : training(training),
+        kept_alive(std::move(dependence)),
+        batch(*kept_alive),
+        stream(training, nodes, batch),
+        cut_updates(cut_updates) {}
 
   // The operand of a product that comes from weights alone; -1: none, or both.
   int weightOperand(const Node& node) const {
@@ -93,6 +98,7 @@ struct Facts {
   std::shared_ptr<const BatchDependence> kept_alive;
   const BatchDependence& batch;
   Stream stream;
+  bool cut_updates;
 };
 
 bool holds(const TensorFactors& factors, int factor) {
@@ -122,6 +128,11 @@ int rankOnDataAxis(const Facts& facts, NodeId id, const AxisUse& use) {
   return use.index == facts.batch.factor_of_node[id.index()] ? 1 : -1;
 }
 
+int rankOfUpdate(const Facts& facts, const AxisUse& on_data) {
+  if (on_data.kind == AxisUse::Kind::kReplicate) return 0;
+  return facts.cut_updates && on_data.kind == AxisUse::Kind::kFactor ? 1 : -1;
+}
+
 AxisUse useAt(const Strategy& strategy, size_t mesh_axis) {
   return mesh_axis < strategy.uses.size() ? strategy.uses[mesh_axis] : AxisUse{};
 }
@@ -134,7 +145,7 @@ std::vector<int> allowed(const Facts& facts, NodeId id, const NodeChoices& choic
     const Strategy& strategy = choices.strategies[index];
     const AxisUse on_data = useAt(strategy, 0);
     const AxisUse on_tensor = useAt(strategy, kTensorAxis);
-    const int data = update ? (on_data.kind == AxisUse::Kind::kReplicate ? 0 : -1) : rankOnDataAxis(facts, id, on_data);
+    const int data = update ? rankOfUpdate(facts, on_data) : rankOnDataAxis(facts, id, on_data);
     const int tensor = update ? 0 : rankOnTensorAxis(facts, id, choices, on_tensor);
     if (data < 0 || tensor < 0) continue;
     const int rank = 2 * data + tensor;
@@ -148,12 +159,16 @@ std::vector<int> allowed(const Facts& facts, NodeId id, const NodeChoices& choic
 
 }  // namespace
 
-ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                             std::shared_ptr<const BatchDependence> batch) {
-  const auto facts = std::make_shared<const Facts>(training, nodes, std::move(batch));
+ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes, std::shared_ptr<const BatchDependence> batch,
+                             bool cut_updates) {
+  const auto facts = std::make_shared<const Facts>(training, nodes, std::move(batch), cut_updates);
   const std::vector<StageValue> values = stageValues(training, nodes, {});
   std::vector<bool> weight;
   for (const StageValue& value : values) weight.push_back(value.persistent);
+  std::vector<bool> is_state(training.graph.values.size(), false);
+  for (const Parameter& parameter : training.parameters) {
+    for (const OptimizerState& state : parameter.states) is_state[state.value.index()] = true;
+  }
   ProblemLimits limits;
   limits.strategies = [facts](NodeId node, const NodeChoices& choices) {
     if (facts->training.node_phase[node.index()] == Phase::kPrologue) {
@@ -163,8 +178,8 @@ ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<No
     }
     return allowed(*facts, node, choices);
   };
-  limits.kept = [facts, weight](ValueId value, const ShardingSpec& spec) {
-    if (weight[value.index()]) return !spec.uses(0);
+  limits.kept = [facts, weight, is_state](ValueId value, const ShardingSpec& spec) {
+    if (weight[value.index()]) return !spec.uses(0) || (facts->cut_updates && is_state[value.index()]);
     const int axis = facts->batch.axis_of_value[value.index()];
     if (axis < 0) return true;
     const std::vector<int>& cuts = spec.axes[static_cast<size_t>(axis)];

@@ -181,20 +181,21 @@ ProblemLimits tensorParallelLimits(const TrainingGraph& training, const std::vec
 
 ShardingMethod parseMethod(std::string_view text) {
   for (const auto& [name, kind] : methodNames()) {
-    if (name == text) return {kind, 1, 1};
+    if (name == text) return {kind};
   }
-  constexpr std::string_view kMegatron = "megatron:";
-  if (text.substr(0, kMegatron.size()) == kMegatron) {
-    const std::string_view counts = text.substr(kMegatron.size());
+  for (const std::string_view grid : {"megatron:", "megatron-zero2:"}) {
+    if (!text.starts_with(grid)) continue;
+    const std::string_view counts = text.substr(grid.size());
     const size_t comma = counts.find(',');
     const auto data = readCount(counts.substr(0, comma));
     const auto tensor = comma == std::string_view::npos ? std::nullopt : readCount(counts.substr(comma + 1));
-    if (data && tensor) return {Kind::kMegatron, *data, *tensor};
-    fail(ErrorCode::kConfiguration, "method \"{}\": expected megatron:DP,TP with two numbers of devices, as in megatron:2,4", text);
+    if (data && tensor) return {Kind::kMegatron, *data, *tensor, grid != "megatron:"};
+    fail(ErrorCode::kConfiguration, "method \"{}\": expected {}DP,TP with two numbers of devices, as in {}2,4", text, grid, grid);
   }
   std::vector<std::string> names;
   for (const auto& [name, kind] : methodNames()) names.push_back(name);
   names.emplace_back("megatron:DP,TP");
+  names.emplace_back("megatron-zero2:DP,TP");
   names.emplace_back("exhaustive");
   const std::vector<std::string> near = nearMatches(text, names);
   fail(ErrorCode::kConfiguration, "there is no sharding method \"{}\"{}; the methods are {}", text,
@@ -216,7 +217,7 @@ ProblemLimits methodLimits(const ShardingMethod& method, const TrainingGraph& tr
              method.tensor, printMesh(mesh));
       }
       requireBatch(training, mesh, method.data, "megatron");
-      return megatronLimits(training, nodes, std::move(batch));
+      return megatronLimits(training, nodes, std::move(batch), method.cut_updates);
     case Kind::kAuto:
     case Kind::kManual: break;
   }

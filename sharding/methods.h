@@ -16,6 +16,7 @@ struct ShardingMethod {
   Kind kind = Kind::kAuto;
   int data = 1;    // kMegatron
   int tensor = 1;  // kMegatron
+  bool cut_updates = false;  // kMegatron: over the data axis, too
 };
 // Error(kConfiguration) that lists the methods, the nearest first.
 ShardingMethod parseMethod(std::string_view text);

@@ -9,6 +9,15 @@
 
 namespace pipeshard {
 
+// Buffers begin at multiples of 64 bytes (runtime/memory_plan.h).
+inline int64_t placedBytes(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// What is between the nodes of a subgraph, of the neediest one.
+struct PricedWorkspace {
+  int64_t alone = 0;   // where ends are buffers
+  int64_t inside = 0;  // where the parts beside this one run in the same subgraphs
+};
+
 struct PricedStage {
   // Nanoseconds on the device with the largest shards: of passes per microbatch, communication included.
   int64_t forward_ns = 0;
@@ -17,19 +26,25 @@ struct PricedStage {
   int64_t communication_ns = 0;    // collectives of the three
   int64_t update_ns = 0;           // per step: what the optimizer computes
   int64_t synchronization_ns = 0;  // per step: all communication outside of passes
-  // Bytes of that device.
-  int64_t weight_bytes = 0;         // parameters and other weights
-  int64_t optimizer_bytes = 0;      // states
-  int64_t gradient_bytes = 0;       // accumulators
-  int64_t waiting_bytes = 0;        // of one microbatch: what waits for the backward passes
-  int64_t input_bytes = 0;          // of one microbatch: inputs of the model
+  // Bytes of that device, as placedBytes; of passes, of one microbatch. "Ends" are the values that cross the part's ends (StageEnd).
+  int64_t weight_bytes = 0;          // parameters and other weights
+  int64_t optimizer_bytes = 0;       // states
+  int64_t gradient_bytes = 0;        // accumulators
+  int64_t whole_gradient_bytes = 0;  // the tensors that these are shards of
+  int64_t synchronized_bytes = 0;    // gradients as the update reads them, where these are not the accumulators
+  int64_t summand_bytes = 0;     // gradients of a microbatch that have no place in accumulators, and are added to them: there all together
+  int64_t waiting_bytes = 0;     // what waits for the backward passes
+  int64_t early_bytes = 0;       // of it, what only the input half of the backward pass reads; no ends
+  int64_t handed_bytes = 0;      // what waits for the weight half from the input half on
+  int64_t handed_end_bytes = 0;  // of it, ends that this part does not make
+  int64_t input_bytes = 0;       // inputs of the model
   int64_t waiting_input_bytes = 0;  // those of them that wait
-  // The most that passes hold of one microbatch: what waits, as far as it is there, and what comes and goes. With one microbatch,
-  // accumulators too, from their first summand on.
-  int64_t pass_bytes = 0;
-  // The same where the passes run as they are emitted: a subgraph each for forward pass, input half and weight half of the backward pass.
-  // What goes into a subgraph or comes out of it is there from its beginning to its end; what is between its nodes is in the workspace,
-  // which is as large as the largest subgraph's.
+  int64_t output_bytes = 0;         // what the forward pass gives to nobody here: the loss
+  int64_t constant_bytes = 0;       // constants inside subgraphs
+  PricedWorkspace pieces;           // of the passes as they are
+  PricedWorkspace discarding;       // of a forward pass that keeps nothing but ends
+  // The most that one of three subgraphs (forward pass, input half and weight half of the backward pass) has in buffers: what waits or goes
+  // on, as far as it is there then, and with one microbatch accumulators, too.
   int64_t emitted_bytes = 0;
   int64_t update_bytes = 0;  // the most that comes and goes during the update
   bool optimal = false;      // no sharding costs less; proven

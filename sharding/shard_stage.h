@@ -8,6 +8,7 @@
 //   zero3              as zero2, and parameters are kept cut
 //   tensor-parallel    nothing is cut along the batch
 //   megatron:DP,TP     mesh [DP,TP]: the batch over axis 0; over axis 1 matrix products column- then row-parallel, heads, vocabulary
+//   megatron-zero2:DP,TP  the same, but updates and states are cut over axis 0 too
 //   manual             the given specs; the rest is solved
 //
 // Objective, per step, in nanoseconds: microbatches * (passes) + update and synchronisation. Memory rows: persistent values, then at every

@@ -218,10 +218,27 @@ class TimeAxisPass {
     return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return !input.valid() || facts(input).batch_only; });
   }
 
+  // Where nothing but axes of one lies before the batch, a part is a run of the whole's elements, whatever axes they are reshaped to: as
+  // [2,16,8] to [1,32,8], two rows to a group, for parts of one group. -1: it is not that, or no other size shows it.
+  int axisOfRun(const Node& node) {
+    if (!node.is("Reshape") || !is(node.inputs[0], Kind::kSplit)) return -1;
+    const OtherBatch::Comparison comparison = other_.compare(node.outputs[0]);
+    if (comparison.change != OtherBatch::Change::kGrows) return -1;
+    const auto startsAt = [](const Shape& shape, int axis) {
+      return std::all_of(shape.begin(), shape.begin() + axis, [](int64_t extent) { return extent == 1; });
+    };
+    const bool is_run =
+        startsAt(graph_.shape(node.inputs[0]), facts(node.inputs[0]).kind.axis) && startsAt(graph_.shape(node.outputs[0]), comparison.axis);
+    return is_run ? comparison.axis : -1;
+  }
+
   // Some inputs are split, none is a sum.
   void emitCut(Node node) {
     facts(node.outputs[0]);  // the table covers all values
-    const std::vector<OutputKind> kinds = cutNode(graph_, facts_, node, one_example_);
+    const int run = axisOfRun(node);
+    one_example_ = one_example_ || (run >= 0 && graph_.shape(node.outputs[0])[static_cast<size_t>(run)] == 1);
+    const std::vector<OutputKind> kinds =
+        run >= 0 ? std::vector<OutputKind>{{OutputChange::kSplit, run}} : cutNode(graph_, facts_, node, one_example_);
     const bool batch_only = isBatchOnly(node);
     std::vector<std::pair<ValueId, ValueId>> means;  // part, scaled part
     for (size_t output = 0; output < node.outputs.size(); ++output) {

@@ -88,8 +88,8 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   command
       .add_option("--method", sharding.method,
                   "How the operators of stages with several devices are sharded: auto (the cheapest way), data-parallel,\n"
-                  "zero2, zero3, tensor-parallel, megatron:DP,TP, manual (--shard, or what the file says) or exhaustive\n"
-                  "(default: the devices share the rows of every microbatch; docs/sharding.md)")
+                  "zero2, zero3, tensor-parallel, megatron:DP,TP, megatron-zero2:DP,TP, manual (--shard, or what the\n"
+                  "file says) or exhaustive (default: the devices share the rows of every microbatch; docs/sharding.md)")
       ->type_name("METHOD");
   command.add_option("--mesh", sharding.mesh, "The logical mesh of sharded stages, e.g. 4 or 2x2 (default: the cheapest)")
       ->type_name("AxB");

@@ -154,6 +154,7 @@ class Search {
     costs.recomputations = {"never", "layers"};
     if (request_.recomputation_given) costs.recomputations = {options_.recomputation};
     costs.memory_bytes = options_.sharding.memory_bytes;
+    costs.bucket_bytes = request_.bucket_bytes;
     costs.threads = threads();
     // Of several threads: a signal waits for the next phase.
     costs.progress = [this](const std::string& phase) {
@@ -170,6 +171,7 @@ class Search {
     CountState& state = stateOf(count);
     CountedCosts costs;
     costs.costs = std::shared_ptr<const StageCosts>(std::shared_ptr<void>(), state.costs.get());  // kept by this object
+    costs.least = state.costs->leastCosts();
     costs.config = [&state](int config) { return state.costs->config(config); };
     costs.parts = [&state](int first, int last, const Submesh& submesh, const StageOption& option) {
       return state.costs->parts(first, last, submesh, option);

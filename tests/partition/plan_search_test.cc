@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -101,6 +102,61 @@ TEST(PlanSearch, IsNoWorseThanAllPlansSimulatedWithin2PercentAndMostlyEqual) {
     equal += result.plans[0].step_ns == best ? 1 : 0;
   }
   EXPECT_GE(equal, kInstances * 3 / 4);
+}
+
+// So much of other costs.
+class PercentOf : public StageCosts {
+ public:
+  PercentOf(std::shared_ptr<const StageCosts> costs, int64_t percent) : costs_(std::move(costs)), percent_(percent) {}
+  int layers() const override { return costs_->layers(); }
+  int submeshClass(const Submesh& submesh) const override { return costs_->submeshClass(submesh); }
+  const std::vector<StageOption>& options(int first, int last, const Submesh& submesh) const override {
+    std::vector<StageOption>& less = made_[{first, last, submesh}];
+    if (!less.empty()) return less;
+    less = costs_->options(first, last, submesh);
+    for (StageOption& option : less) option.pass_ns = option.pass_ns * percent_ / 100;
+    return less;
+  }
+  int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override {
+    return costs_->transfer(layer, from, from_boundary, to, to_boundary);
+  }
+  int64_t memoryBytes(const Submesh& submesh) const override { return costs_->memoryBytes(submesh); }
+
+ private:
+  std::shared_ptr<const StageCosts> costs_;
+  int64_t percent_;
+  mutable std::map<std::tuple<int, int, Submesh>, std::vector<StageOption>> made_;
+};
+
+TEST(PlanSearch, NumbersOfMicrobatchesThatCannotBeBetterAreLeftOut) {
+  int left_out = 0;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SearchProblem problem({seed, 5, 1, 4, seed % 2 == 0 ? int64_t{900} : INT64_MAX});
+    bool bounded = false;
+    PlanSearchRequest request = problem.request({2, 3, 4, 5, 6, 8, 12, 16});
+    request.costs = [&](int64_t count) {
+      CountedCosts costs = problem.costs(count);
+      const std::shared_ptr<const StageCosts> table = costs.costs;
+      const int64_t percent = 100 + 12 * (count % 3);
+      costs.costs = std::make_shared<PercentOf>(table, percent);
+      if (bounded) costs.least = std::make_shared<PercentOf>(table, percent - 2);
+      return costs;
+    };
+    const PlanSearchResult all = searchPlans(request);
+    bounded = true;
+    const PlanSearchResult some = searchPlans(request);
+    ASSERT_EQ(some.plans.empty(), all.plans.empty()) << seed;
+    if (all.plans.empty()) continue;
+    EXPECT_EQ(text(some.plans[0]), text(all.plans[0])) << seed;
+    ASSERT_EQ(some.tried.size(), all.tried.size());
+    for (size_t i = 0; i < all.tried.size(); ++i) {
+      if (some.tried[i].objective_ns == all.tried[i].objective_ns) continue;
+      EXPECT_EQ(some.tried[i].objective_ns, 0);
+      EXPECT_THAT(some.tried[i].reason, HasSubstr("no better"));
+      ++left_out;
+    }
+  }
+  EXPECT_GT(left_out, 0);
 }
 
 TEST(PlanSearch, EveryPlanFitsAndIsWhatItsPredictionSays) {

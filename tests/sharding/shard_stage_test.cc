@@ -345,6 +345,29 @@ TEST(ShardStage, MegatronNeedsTwoAllReducesPerLayerAndDirection) {
   EXPECT_THAT(blocks.patterns[1], HasSubstr("column-parallel then row-parallel, 2 all-reduces forward, 2 all-reduces backward"));
 }
 
+TEST(ShardStage, MegatronsDistributedOptimizerCutsStatesOverTheDataAxisToo) {
+  const TrainingGraph training = testing::gpt({.layers = 2, .batch = 4, .sequence = 64, .hidden = 256, .heads = 8}, "adam:lr=1e-3");
+  ShardStageOptions options;
+  options.method = "megatron:2,2";
+  const ShardingResult plain = shard(training, "2x2", options);
+  options.method = "megatron-zero2:2,2";
+  const ShardingResult cut = shard(training, "2x2", options);
+  const LogicalMesh mesh = parseMesh("2x2");
+  const auto stateBytes = [&](const ShardingResult& result) {
+    int64_t bytes = 0;
+    for (const Parameter& parameter : training.parameters) {
+      EXPECT_FALSE(result.sharding.kept[parameter.value.index()].uses(0)) << training.graph.value(parameter.value).name;
+      for (const OptimizerState& state : parameter.states) {
+        bytes += 4 * largestShard(result.sharding.kept[state.value.index()], training.graph.shape(state.value), mesh);
+      }
+    }
+    return bytes;
+  };
+  EXPECT_NEAR(static_cast<double>(stateBytes(cut)), static_cast<double>(stateBytes(plain)) / 2,
+              0.01 * static_cast<double>(stateBytes(plain)));
+  EXPECT_LE(cut.memory_bytes, plain.memory_bytes - (stateBytes(plain) - stateBytes(cut)));
+}
+
 TEST(ShardStage, AMixtureOfExpertsIsExpertParallelWithAllToAlls) {
   const TrainingGraph training = testing::mixtureOfExperts({});
   const LogicalMesh mesh = parseMesh("8");
@@ -365,8 +388,8 @@ TEST(ShardStage, NoMethodIsCheaperThanAuto) {
       testing::gpt({.layers = 2, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4, .vocabulary = 1003}, "adamw:lr=1e-3");
   for (const std::string mesh : {"4", "2x2"}) {
     const int64_t best = shard(training, mesh, {}).total_ns();
-    for (const char* method : {"data-parallel", "zero2", "zero3", "tensor-parallel", "megatron:2,2"}) {
-      if (mesh == "4" && std::string(method) == "megatron:2,2") continue;
+    for (const char* method : {"data-parallel", "zero2", "zero3", "tensor-parallel", "megatron:2,2", "megatron-zero2:2,2"}) {
+      if (mesh == "4" && std::string(method).starts_with("megatron")) continue;
       ShardStageOptions options;
       options.method = method;
       const ShardingResult result = shard(training, mesh, options);
@@ -464,6 +487,7 @@ TEST(ShardStage, RefusesWhatCannotBeMetByName) {
   expect("data-paralel", {}, "did you mean data-parallel");
   expect("megatron:2", {}, "megatron:DP,TP");
   expect("megatron:2,2", {}, "needs mesh 2x2, not 8");
+  expect("megatron-zero2:2", {}, "expected megatron-zero2:DP,TP");
   expect("manual", {}, "no shardings are given");
   expect("data-parallel", {}, "a microbatch has 6 rows ('x', axis 0) for 8 devices");
   expect("auto", {{"fc3.weight", parseSpec("S0,R")}}, "near matches: fc1.weight, fc2.weight");

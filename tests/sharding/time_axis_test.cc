@@ -257,6 +257,22 @@ TEST(TimeAxis, BatchOfOneGoesWhereTheWholeBatchHasIt) {
       true);
 }
 
+// [8,6] -> [4,2,6] -> [8,6], with a mean over the two rows of each group: parts are of 4, 2 and 1 groups.
+TEST(TimeAxis, RowsThatMeetInGroupsOfTwoStayTogether) {
+  const BuildModel build = [](Model& model) {
+    const int64_t groups = model.batch / 2;
+    const ValueId h = dense(model, model.input("x", {model.batch, 6}), {model.batch}, "dense", 6, 3);
+    const ValueId grouped = model.op("Reshape", {h, model.integers({-1, 6})}, {groups, 6});
+    const ValueId soft = model.op("Softmax", {grouped}, {groups, 6}, {{"axis", int64_t{1}}});
+    const ValueId rows = model.op("Reshape", {soft, model.integers({-1, 3})}, {model.batch, 3});
+    return model.meanAll(model.op("Exp", {model.op("Add", {rows, h}, {model.batch, 3})}, {model.batch, 3}));
+  };
+  for (const int64_t parts : {1, 2, 4}) {
+    const Losses losses = compareLosses(build, parts, 7, false, true);
+    EXPECT_NEAR(losses.parts, losses.whole, 1e-12 * std::abs(losses.whole)) << parts;
+  }
+}
+
 TEST(TimeAxis, ReshapeThatOnlyAddsAnAxisKeepsTheBatch) {
   Model model(2);
   const ValueId shaped = model.op("Reshape", {model.input("x", {2, 6}), model.integers({1, 2, 6})}, {1, 2, 6});

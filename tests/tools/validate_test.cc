@@ -129,7 +129,8 @@ std::vector<Configuration> configurations() {
   }
   // Every method, on one stage of four devices; resnet in float64, where a Relu near zero does not flip.
   for (const std::string m : {"mlp", "gpt2", "llama", "resnet", "gpt2_torchscript", "resnet_torchscript"}) {
-    for (const std::string method : {"auto", "data-parallel", "zero2", "zero3", "tensor-parallel", "megatron:2,2", "megatron:1,4"}) {
+    for (const std::string method :
+         {"auto", "data-parallel", "zero2", "zero3", "tensor-parallel", "megatron:2,2", "megatron-zero2:2,2", "megatron:1,4"}) {
       std::string name = m + "_" + method;
       std::replace_if(
           name.begin(), name.end(), [](char c) { return c == '-' || c == ':' || c == ','; }, '_');

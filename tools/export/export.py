@@ -57,6 +57,8 @@ def parse_arguments(arguments):
         for key, choices in getattr(model, "CHOICES", {}).items():
             sub.add_argument(f"--{key}", choices=choices, default=choices[0],
                              help=f"default: {choices[0]}")
+        for key, what in getattr(model, "FLAGS", {}).items():
+            sub.add_argument(f"--{key}", action=argparse.BooleanOptionalAction, help=what + " (default: as the size)")
     options = parser.parse_args(arguments)
     if options.no_weights and (options.double or options.exporter == "torchscript"):
         parser.error("--no-weights goes with float32 and the dynamo exporter only")
@@ -68,7 +70,8 @@ def main(arguments) -> None:
     warnings.filterwarnings("ignore", category=UserWarning)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     config = dict(MODELS[options.model].SIZES[options.size])
-    for key in [*config, *getattr(MODELS[options.model], "CHOICES", {})]:
+    further = [*getattr(MODELS[options.model], "CHOICES", {}), *getattr(MODELS[options.model], "FLAGS", {})]
+    for key in [*config, *(key for key in further if key not in config)]:
         override = getattr(options, key)
         if override is not None:
             config[key] = override

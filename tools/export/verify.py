@@ -95,6 +95,7 @@ def verify(path: str) -> bool:
     for batch, ignored in BATCHES:
         if ignored and not has_labels:
             continue
+        batch *= getattr(module, "batch_multiple", 1)
         arrays = batch_for(model, batch, seed=batch, ignored=ignored)
         tensors = {name: torch.from_numpy(array.astype(np.float64) if array.dtype == np.float32 else array)
                    for name, array in arrays.items()}

@@ -2,10 +2,12 @@
 
 A model is a class with
   * `SIZES`: a dictionary from size name to the keyword arguments of the class,
+  * optionally `CHOICES` and `FLAGS`: further keyword arguments, with the values that they may have, or what they say,
   * `export_config`: those keyword arguments, kept so that an exported file can say how to rebuild its module,
   * `forward(**inputs)`: one training step's forward pass, returning the scalar loss and nothing else,
   * `mean_over(**inputs)`: the number of terms that the loss is the mean of, which weighs the losses of microbatches,
   * `example_inputs(batch, rng)`: random inputs by name, in the order of `forward`,
+  * optionally `batch_multiple`: batches are whole multiples of so many samples,
   * optionally `DIFFERENCE`: step and tolerance of verify.py's finite differences,
   * `reset(generator)`: deterministic initial parameters and running statistics.
 """

@@ -21,7 +21,8 @@ class GPT2(CausalLM, GPT2LMHeadModel):
     """input_ids[batch, seq], labels[batch, seq] -> loss; labels of -100 are ignored.
 
     Inherits rather than wraps, so that parameters keep the names of a Hugging Face checkpoint. The output projection is
-    tied to the token embedding. There is no dropout and no key-value cache. The sizes from 125M to 39B are those of Alpa's benchmark.
+    tied to the token embedding, but in the sizes from 125M to 39B, which are those of Alpa's benchmark. There is no
+    dropout and no key-value cache.
     """
 
     SIZES = {
@@ -29,28 +30,29 @@ class GPT2(CausalLM, GPT2LMHeadModel):
         "full": {"vocab": 50257, "positions": 1024, "seq": 1024, "embd": 768, "layers": 12, "heads": 12,
                  "init_std": 0.02},
         **{name: {"vocab": 51200, "positions": 1024, "seq": 1024, "embd": embd, "layers": layers, "heads": heads,
-                  "init_std": 0.02}
+                  "init_std": 0.02, "tied": False}
            for name, embd, layers, heads in (
                ("125M", 768, 12, 12), ("350M", 1024, 24, 16), ("760M", 1536, 24, 16), ("1.3B", 2048, 24, 32),
                ("2.6B", 2560, 32, 32), ("6.7B", 4096, 32, 32), ("15B", 5120, 48, 40), ("39B", 8192, 48, 64))},
     }
 
     CHOICES = {"attention": ("eager", "sdpa")}
+    FLAGS = {"tied": "the output projection is the token embedding"}
 
     def __init__(self, vocab: int, positions: int, seq: int, embd: int, layers: int, heads: int, init_std: float,
-                 attention: str = "eager", inner: int | None = None):
+                 attention: str = "eager", tied: bool = True, inner: int | None = None):
         if seq > positions:
             raise ValueError(f"a sequence of {seq} needs as many positions, not {positions}")
         super().__init__(GPT2Config(
             vocab_size=vocab, n_positions=positions, n_embd=embd, n_layer=layers, n_head=heads, n_inner=inner,
             initializer_range=init_std, layer_norm_epsilon=LAYER_NORM_EPSILON,
             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-            bos_token_id=0, eos_token_id=0, use_cache=False,
+            bos_token_id=0, eos_token_id=0, use_cache=False, tie_word_embeddings=tied,
             attn_implementation=f"{attention}_causal"))
         self.loss_type = "ForCausalLM"  # transformers would guess it from the name of the class
         self.export_config = {
             "vocab": vocab, "positions": positions, "seq": seq, "embd": embd, "layers": layers, "heads": heads,
-            "init_std": init_std, "attention": attention}
+            "init_std": init_std, "attention": attention, "tied": tied}
 
     def reset(self, generator: torch.Generator) -> None:
         """GPT-2's initialisation, moved a little.
