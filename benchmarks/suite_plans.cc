@@ -59,16 +59,6 @@ std::vector<std::string> methodsOf(const SuiteRow& row) {
 // Without a grid's numbers.
 std::string nameOf(const std::string& method) { return method.substr(0, method.find(':')); }
 
-CountedCosts countedCosts(std::shared_ptr<ShardedStageCosts> costs) {
-  CountedCosts counted;
-  counted.costs = costs;
-  counted.config = [costs](int config) { return costs->config(config); };
-  counted.parts = [costs](int first, int last, const Submesh& submesh, const StageOption& option) {
-    return costs->parts(first, last, submesh, option);
-  };
-  return counted;
-}
-
 // What the neediest device holds.
 std::string memoryText(const PredictedPlan& plan, const CountedCosts& costs) {
   const auto most = std::max_element(plan.memory_bytes.begin(), plan.memory_bytes.end());
@@ -174,7 +164,8 @@ RowSearch::RowSearch(const SuiteRow& row, Models& models, const Efficiency& effi
 
 Planned RowSearch::best() {
   PlanSearchRequest request = requestFor({"auto"});
-  request.costs_in_need = [this](int64_t count) { return costsOf({"auto", "zero2", "zero3", "megatron"}, count); };
+  request.costs_in_need = [this](int64_t count) { return costsOf({"auto", "zero2", "zero3", "megatron-zero2"}, count); };
+  request.costs_where_memory_binds = [this](int64_t count) { return costsOf({"auto", "megatron-zero2"}, count); };
   return planned(request);
 }
 

@@ -11,7 +11,6 @@
 
 namespace pipeshard {
 
-inline constexpr int64_t kNever = INT64_MAX / 4;  // of a time: it cannot be; sums of two stay numbers
 // A product or sum of times, kNever at most.
 int64_t saturatedProduct(int64_t a, int64_t b);
 int64_t saturatedSum(int64_t a, int64_t b);

@@ -42,8 +42,11 @@ std::shared_ptr<const CrossMeshEnd> BoundaryTransfers::endOf(const CrossingValue
   const int parts = boundaryParts(submesh.deviceCount()).at(static_cast<size_t>(boundary));
   const LogicalMesh mesh = meshOfParts(submesh.deviceCount(), parts);
   const ShardingSpec spec = boundarySpec(shape.size(), parts > 1 ? crossing.axis : -1, mesh, 1);
-  const CrossMeshSide side{mesh, spec, costModelOn(cluster_, devicesOf(submesh), mesh)};
-  auto end = std::make_shared<const CrossMeshEnd>(crossMeshEnd(shape, type, side, is_sender));
+  std::shared_ptr<const CrossMeshEnd> end;
+  if (specFault(spec, shape, mesh).empty()) {
+    const CrossMeshSide side{mesh, spec, costModelOn(cluster_, devicesOf(submesh), mesh)};
+    end = std::make_shared<const CrossMeshEnd>(crossMeshEnd(shape, type, side, is_sender));
+  }
   const std::unique_lock lock(mutex_);
   return ends_.try_emplace(key, std::move(end)).first->second;
 }
@@ -56,6 +59,7 @@ int64_t BoundaryTransfers::plan(int layer, const Submesh& from, int from_boundar
     const CrossingValue& crossing = pieces_.crossings[static_cast<size_t>(number)];
     const auto early = endOf(crossing, from, from_boundary, !crossing.gradient);
     const auto late = endOf(crossing, to, to_boundary, crossing.gradient);
+    if (early == nullptr || late == nullptr) return kNever;
     total += crossing.gradient ? crossMeshCost(*late, *early, back) : crossMeshCost(*early, *late, there);
   }
   return total;

@@ -23,6 +23,7 @@ class BoundaryTransfers {
   BoundaryTransfers(const TrainingGraph& training, const LayerPieces& pieces, const Cluster& cluster, const SubmeshClasses& classes);
 
   // Per microbatch, both directions, of what crosses the cut behind a layer. Boundaries are numbers of boundaryParts (stage_ways.h).
+  // kNever (stage_assignment.h): a value has fewer rows than one of them has parts.
   int64_t cost(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const;
 
   // By LayerPieces::shared, per step: the owner sends a stage its value, and gets its gradient, over the slowest link.
@@ -33,6 +34,7 @@ class BoundaryTransfers {
   // Shape and type, batch axis, class of submesh, boundary, whether it sends.
   using EndKey = std::tuple<Shape, DataType, int, int, int, bool>;
   int64_t plan(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const;
+  // nullptr: it cannot be cut so.
   std::shared_ptr<const CrossMeshEnd> endOf(const CrossingValue& crossing, const Submesh& submesh, int boundary, bool is_sender) const;
 
   const TrainingGraph& training_;

@@ -136,6 +136,17 @@ std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& s
 
 }  // namespace
 
+CountedCosts countedCosts(std::shared_ptr<const ShardedStageCosts> costs) {
+  CountedCosts counted;
+  counted.costs = costs;
+  counted.least = costs->leastCosts();
+  counted.config = [costs](int config) { return costs->config(config); };
+  counted.parts = [costs](int first, int last, const Submesh& submesh, const StageOption& option) {
+    return costs->parts(first, last, submesh, option);
+  };
+  return counted;
+}
+
 int64_t PredictedPlan::peakMemory() const { return memory_bytes.empty() ? 0 : *std::max_element(memory_bytes.begin(), memory_bytes.end()); }
 
 bool fitsDevices(const PredictedPlan& plan, const StageCosts& costs) {

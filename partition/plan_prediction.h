@@ -31,6 +31,8 @@ struct CountedCosts {
   std::shared_ptr<const StageCosts> least = {};  // none of `costs` is below these, which are sooner known; may be missing
 };
 
+CountedCosts countedCosts(std::shared_ptr<const ShardedStageCosts> costs);
+
 struct PredictedPlan {
   std::vector<AssignedStage> stages;  // stages on one submesh are the chunks of one pipeline rank
   int64_t microbatches = 1;

@@ -13,6 +13,7 @@
 #include "partition/equal_stages.h"
 #include "partition/plan_neighbours.h"
 #include "partition/schedules/families.h"
+#include "partition/search_memory.h"
 
 namespace pipeshard {
 namespace {
@@ -20,8 +21,8 @@ namespace {
 constexpr const char* kUsualSchedule = "1f1b";
 constexpr const char* kNoBetter = "no better than others";
 constexpr int kWorseInARow = 2;                  // numbers of microbatches, before the search in that direction ends,
-constexpr int64_t kWorseTimes = 4;               // the last of them so many times the last better one, or as little of it
-constexpr int64_t kNearlyAsGood = 32;            // a number of microbatches is looked at if it can be within a 32nd of the best
+constexpr int64_t kWorseTimes = 4;               // as little of the last better one must have been tried downwards,
+constexpr int64_t kMoreTimes = 32;               // and so many times as much upwards, where rows that divide badly come first at times
 constexpr size_t kScheduled = 4;                 // plans that every schedule is tried for
 constexpr int kRounds = 12;                      // of taking the best neighbour
 constexpr int64_t kMostPasses = 3'000'000;       // simulated in each part of the search: about as many microseconds
@@ -48,10 +49,6 @@ bool isAutomatic(std::string_view schedule) {
 bool allInFlight(std::string_view schedule) {
   const std::string_view name = schedule.substr(0, schedule.find(':'));
   return name == "gpipe" || name == "looped-bfs";
-}
-
-bool mayBe(const Error& error) {
-  return error.code() == ErrorCode::kBadModel || error.code() == ErrorCode::kConfiguration || error.code() == ErrorCode::kOutOfMemory;
 }
 
 // The plan uses the first devices without gaps, as plans must.
@@ -83,6 +80,7 @@ class PlanSearch {
   explicit PlanSearch(const PlanSearchRequest& request)
       : request_(request), counts_(request.microbatches.size()), chunks_(request.schedule.empty() ? 1 : chunksOf(request.schedule)) {
     PIPESHARD_CHECK(request.first < request.microbatches.size(), "{} numbers of microbatches", request.microbatches.size());
+    best_objective_ = request.bound_ns;
   }
 
   PlanSearchResult run() {
@@ -92,7 +90,7 @@ class PlanSearch {
       everything_in_flight_ = true;  // the schedule holds more than the assignment had foreseen
       candidates_.clear();
       equal_.clear();
-      best_objective_ = INT64_MAX;
+      best_objective_ = request_.bound_ns;
       tryCounts();
       simulateCandidates(request_.schedule);
     }
@@ -121,11 +119,11 @@ class PlanSearch {
   int64_t microbatches(size_t count) const { return request_.microbatches[count]; }
 
   void tryCounts() {
-    // Numbers lie unevenly: those between may cut rows that devices cannot share, so one must be kWorseTimes as large (or small), too.
+    // Numbers lie unevenly: those between may cut rows that devices cannot share, so one must be far away, too.
     int64_t better = microbatches(request_.first);
     int worse = 0;
     const auto goOn = [&](size_t count) {
-      const bool far = microbatches(count) >= kWorseTimes * better || microbatches(count) * kWorseTimes <= better;
+      const bool far = microbatches(count) >= kMoreTimes * better || microbatches(count) * kWorseTimes <= better;
       if (tryCount(count)) {
         better = microbatches(count);
         worse = 0;
@@ -151,7 +149,7 @@ class PlanSearch {
     try {
       if (!count.costs) count.costs = request_.costs(microbatches(index));
     } catch (const Error& error) {
-      if (!mayBe(error)) throw;
+      if (!saysThatItCannotBe(error)) throw;
       if (!first_error_) first_error_ = error;
       count.tried.reason = error.message();
       return best_objective_ == INT64_MAX;
@@ -180,7 +178,7 @@ class PlanSearch {
     const std::shared_ptr<const StageCosts>& least = counts_[index].costs->least;
     if (best_objective_ == INT64_MAX || least == nullptr || chunks_ > 1) return true;
     AssignmentRequest request = countRequest(index, *least);
-    request.bound_ns = best_objective_ + best_objective_ / kNearlyAsGood;
+    request.bound_ns = best_objective_ + best_objective_ / kNearly;
     const AssignmentResult result = assignStagesToMeshes(request);
     return !result.complete || !result.assignments.empty();
   }
@@ -412,25 +410,6 @@ class PlanSearch {
   std::optional<Error> first_error_;
 };
 
-// The same costs on devices of another size.
-class OtherMemory : public StageCosts {
- public:
-  OtherMemory(const StageCosts& costs, int64_t bytes) : costs_(costs), bytes_(bytes) {}
-  int layers() const override { return costs_.layers(); }
-  int submeshClass(const Submesh& submesh) const override { return costs_.submeshClass(submesh); }
-  const std::vector<StageOption>& options(int first, int last, const Submesh& submesh) const override {
-    return costs_.options(first, last, submesh);
-  }
-  int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override {
-    return costs_.transfer(layer, from, from_boundary, to, to_boundary);
-  }
-  int64_t memoryBytes(const Submesh&) const override { return bytes_; }
-
- private:
-  const StageCosts& costs_;
-  int64_t bytes_;
-};
-
 }  // namespace
 
 AssignmentRequest assignmentRequest(const PlanSearchRequest& request, const StageCosts& costs, int64_t microbatches) {
@@ -457,37 +436,22 @@ std::string objectiveText(const PlanSearchRequest& request) {
 
 PlanSearchResult searchPlans(const PlanSearchRequest& request) {
   PlanSearchResult result = PlanSearch(request).run();
-  if (!result.plans.empty() || !result.complete || !request.costs_in_need) return result;
+  if (!result.complete) return result;
   PlanSearchRequest again = request;
-  again.costs = std::exchange(again.costs_in_need, {});
-  return PlanSearch(again).run();
-}
-
-LeastMemory leastMemory(const PlanSearchRequest& request) {
-  LeastMemory least{INT64_MAX};
-  for (const size_t count : std::set<size_t>{request.first, request.microbatches.size() - 1}) {
-    CountedCosts counted;
-    try {
-      counted = (request.costs_in_need ? request.costs_in_need : request.costs)(request.microbatches[count]);
-    } catch (const Error& error) {
-      if (!mayBe(error)) throw;
-      continue;
-    }
-    const auto solve = [&](int64_t bytes) {
-      const OtherMemory costs(*counted.costs, bytes);
-      AssignmentRequest assignment = assignmentRequest(request, costs, request.microbatches[count]);
-      return assignStagesToMeshes(assignment).assignments;
-    };
-    int64_t fits = INT64_MAX, too_small = 0;
-    for (int64_t bytes = 1 << 10; bytes <= int64_t{1} << 50 && fits == INT64_MAX; bytes *= 4)
-      (solve(bytes).empty() ? too_small : fits) = bytes;
-    while (fits != INT64_MAX && fits - too_small > fits / 100) {
-      const int64_t middle = too_small + (fits - too_small) / 2;
-      (solve(middle).empty() ? too_small : fits) = middle;
-    }
-    if (fits < least.bytes) least = {fits, request.microbatches[count], solve(fits).front().stages};
+  if (result.plans.empty()) {
+    if (!request.costs_in_need) return result;
+    again.costs = request.costs_in_need;
+    return PlanSearch(again).run();
   }
-  return least;
+  if (!request.costs_where_memory_binds || chunksOf(request.schedule.empty() ? kUsualSchedule : request.schedule) > 1) return result;
+  const std::optional<int64_t> bound = boundByMemory(request, result);
+  if (!bound) return result;
+  again.costs = request.costs_where_memory_binds;
+  again.bound_ns = *bound;
+  PlanSearchResult other = PlanSearch(again).run();
+  if (!other.plans.empty() && other.plans.front().step_ns < result.plans.front().step_ns) return other;
+  result.complete = other.complete;
+  return result;
 }
 
 }  // namespace pipeshard

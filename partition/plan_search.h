@@ -7,7 +7,7 @@
 //   recomputation
 //
 // Numbers of microbatches are tried upwards from the first one and then downwards, each way until two in a row are no better, the last of
-// them four times the last better one or a quarter of it. One whose least costs (CountedCosts::least) rule out that it comes within a 32nd
+// them 32 times the last better one or a quarter of it. One whose least costs (CountedCosts::least) rule out that it comes within a 32nd
 // of the best is no better. Everything is counted, nothing is timed: the same request gives the same result,
 // with any number of threads.
 #pragma once
@@ -32,6 +32,9 @@ struct PlanSearchRequest {
   std::function<CountedCosts(int64_t microbatches)> costs;
   // Asked instead where nothing fits with those: more ways to run stages, which take longer to price.
   std::function<CountedCosts(int64_t microbatches)> costs_in_need = {};
+  // Asked too where the best assignment would be a 32nd faster on devices of any memory; the better plans of both are returned.
+  std::function<CountedCosts(int64_t microbatches)> costs_where_memory_binds = {};
+  int64_t bound_ns = INT64_MAX;  // assignments of this objective or more, and a quarter, are of no interest
   std::string schedule = {};                         // only this one; empty: every synchronous one that trains
   int updates = 1;                                   // of a window of an asynchronous schedule
   std::function<bool(const Submesh&)> allowed = {};  // empty: all

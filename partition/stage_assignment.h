@@ -49,6 +49,7 @@ struct StageOption {
   int64_t transient_bytes = 0;
 };
 inline constexpr int kMostBoundaries = 16;
+inline constexpr int64_t kNever = INT64_MAX / 4;  // of a time: it cannot be; sums of two stay numbers
 
 // What stages cost. Const members may be called by several threads.
 class StageCosts {
@@ -60,7 +61,8 @@ class StageCosts {
   virtual int submeshClass(const Submesh& submesh) const = 0;
   // Of layers first..last, inclusive. Empty: it cannot be. The reference stays valid.
   virtual const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const = 0;
-  // Nanoseconds per microbatch, forward and backward together, that what crosses the cut behind `layer` takes.
+  // Nanoseconds per microbatch, forward and backward together, that what crosses the cut behind `layer` takes. kNever: a boundary cannot be
+  // there, so no stage that ends there has it.
   virtual int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const = 0;
   virtual int64_t memoryBytes(const Submesh& submesh) const = 0;  // of its smallest device; INT64_MAX: no limit
 };

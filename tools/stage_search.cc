@@ -24,6 +24,7 @@ namespace {
 
 constexpr int64_t kMostMicrobatches = 4096;  // that are tried where nobody says
 constexpr size_t kMostStageCosts = 200;      // rows of the table of stages' costs
+constexpr int kMostWithMethods = 64;         // devices: where memory binds, methods that need less of it are tried, too
 
 void refuseOptions(const PartitionOptions& options) {
   const auto refuse = [](bool given, const char* option) {
@@ -58,7 +59,13 @@ class Search {
  public:
   Search(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer, const PartitionOptions& options,
          const ProgressCallback& progress, const std::atomic<bool>* interrupted)
-      : request_(request), model_(model), optimizer_(optimizer), options_(options), progress_(progress), interrupted_(interrupted) {}
+      : request_(request),
+        model_(model),
+        optimizer_(optimizer),
+        options_(options),
+        progress_(progress),
+        interrupted_(interrupted),
+        methods_{options.sharding.method.empty() ? "auto" : options.sharding.method} {}
 
   StageSearchResult run() {
     refuseOptions(options_);
@@ -68,6 +75,9 @@ class Search {
     result.notes = noted.notes;
     const PlanSearchRequest search = searchRequest();
     const PlanSearchResult found = searchPlans(search);
+    for (const auto& [key, state] : states_) {
+      if (state->costs.get() == found.costs.costs.get()) methods_ = key.first;
+    }
     if (found.plans.empty()) {
       if (!found.complete) return {};
       failInfeasible(search, found);
@@ -79,12 +89,16 @@ class Search {
  private:
   PlanSearchRequest searchRequest() {
     PlanSearchRequest search{.cluster = options_.cluster, .microbatches = {}, .costs = {}};
-    search.costs = [this](int64_t count) { return costsOf(count); };
-    if (options_.sharding.method.empty()) {
-      search.costs_in_need = [this](int64_t count) {
-        if (!std::exchange(in_need_, true)) states_.clear();
+    const auto costsWith = [this](const std::vector<std::string>& methods) {
+      return [this, methods](int64_t count) {
+        methods_ = methods;
         return costsOf(count);
       };
+    };
+    search.costs = costsWith(methods_);
+    if (options_.sharding.method.empty()) {
+      search.costs_in_need = costsWith({"auto", "zero2", "zero3", "megatron-zero2"});
+      if (options_.cluster.deviceCount() <= kMostWithMethods) search.costs_where_memory_binds = costsWith({"auto", "megatron-zero2"});
     }
     if (request_.schedule_given) search.schedule = options_.schedule;
     const bool asynchronous = !search.schedule.empty() && isAsynchronous(search.schedule);
@@ -126,7 +140,7 @@ class Search {
   static int threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
   CountState& stateOf(int64_t count) {
-    std::unique_ptr<CountState>& state = states_[count];
+    std::unique_ptr<CountState>& state = states_[{methods_, count}];
     if (state) return *state;
     const BatchCut batch{model_.batch, count, cut_ || count > 1};
     auto made = std::make_unique<CountState>(CountState{trainingFamily(model_, optimizer_, batch), {}, nullptr});
@@ -141,8 +155,7 @@ class Search {
 
   StageCostOptions costOptions() const {
     StageCostOptions costs;
-    if (in_need_) costs.methods = {"auto", "zero2", "zero3", "megatron"};
-    if (!options_.sharding.method.empty()) costs.methods = {options_.sharding.method};
+    costs.methods = methods_;
     if (!options_.sharding.mesh.empty()) {
       const std::vector<int> mesh = parseMesh(options_.sharding.mesh).shape;
       costs.meshes = [mesh](const Submesh& submesh) {
@@ -167,16 +180,9 @@ class Search {
     return costs;
   }
 
+  // Kept by this object.
   CountedCosts costsOf(int64_t count) {
-    CountState& state = stateOf(count);
-    CountedCosts costs;
-    costs.costs = std::shared_ptr<const StageCosts>(std::shared_ptr<void>(), state.costs.get());  // kept by this object
-    costs.least = state.costs->leastCosts();
-    costs.config = [&state](int config) { return state.costs->config(config); };
-    costs.parts = [&state](int first, int last, const Submesh& submesh, const StageOption& option) {
-      return state.costs->parts(first, last, submesh, option);
-    };
-    return costs;
+    return countedCosts(std::shared_ptr<const ShardedStageCosts>(std::shared_ptr<void>(), stateOf(count).costs.get()));
   }
 
   [[noreturn]] void failInfeasible(const PlanSearchRequest& search, const PlanSearchResult& found) {
@@ -305,8 +311,8 @@ class Search {
   const ProgressCallback& progress_;
   const std::atomic<bool>* interrupted_;
   bool cut_ = false;
-  bool in_need_ = false;  // of memory: other methods are tried, too
-  std::map<int64_t, std::unique_ptr<CountState>> states_;
+  std::vector<std::string> methods_;  // that are tried now
+  std::map<std::pair<std::vector<std::string>, int64_t>, std::unique_ptr<CountState>> states_;
 };
 
 }  // namespace
