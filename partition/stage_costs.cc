@@ -230,7 +230,9 @@ struct ShardedStageCosts::State {
       const auto size = static_cast<int64_t>(dataTypeSize(training.graph.dataType(crossing.value)));
       bytes.push_back(can ? largestShard(spec, shape, way.way.mesh) * size : training.graph.bytes(crossing.value));
     }
-    return RunCosts(training, pieces, layers, std::move(bytes), transfers.exchanges(), options.bucket_bytes);
+    const bool between = options.overlap_receives == OverlapReceives::kBetweenNodes && cluster.nodes.size() > 1;
+    const EmissionRules rules{options.bucket_bytes, between || options.overlap_receives == OverlapReceives::kOn};
+    return RunCosts(training, pieces, layers, std::move(bytes), transfers.exchanges(), rules);
   }
 
   void prepare(SubmeshClass& of) {
