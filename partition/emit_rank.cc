@@ -49,6 +49,7 @@ class RankEmitter {
     sumOverDevices(update);
     joinGradients(update);
     synchronizeGradients();
+    joinLateParts(update);
     for (int stage : stages) runUpdate(stage, update, microbatch);
     forParts([&](size_t p, size_t i) {
       if (isUpdating(ownerOf(p))) builder_.forget(partBuffer(p, i, update)), builder_.forget(gradientBuffer(p));
@@ -108,19 +109,39 @@ class RankEmitter {
     }
   }
 
+  // How a tensor that is there once a step gets from one group to another where one of them is sharded; else nullptr: whole.
+  const CrossMeshPlan* planBetween(int from_group, int to_group, ValueId value) const {
+    return context_.shardings.transfer(value, context_.family.largestMicrobatch(), layout_.firstStage(from_group),
+                                       layout_.firstStage(to_group));
+  }
+  void sendTo(int group, BufferId buffer, ValueId value) {
+    if (const CrossMeshPlan* plan = planBetween(place_.group, group, value)) {
+      builder_.sendShards(*plan, buffer, value, layout_.firstStage(group));
+    } else {
+      sendToGroup(group, buffer);
+    }
+  }
+  void receiveFrom(int group, BufferId buffer, ValueId value) {
+    if (const CrossMeshPlan* plan = planBetween(group, place_.group, value)) {
+      builder_.receiveShards(*plan, buffer, value, layout_.firstStage(group));
+    } else {
+      builder_.receive(counterpart(group, place_.position), buffer, -1);
+    }
+  }
+
   // A trained parameter that several groups read goes from its owner to the others, afresh in every step.
   void shareParameters() {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       if (!isTrained(training_.parameters[p]) || !owns(p)) continue;
       for (int group = 0; group < layout_.groups(); ++group) {
         if (group == place_.group || !readsParameter(group, p)) continue;
-        sendToGroup(group, builder_.bufferOf(training_.parameters[p].value, kWholeStep));
+        sendTo(group, builder_.bufferOf(training_.parameters[p].value, kWholeStep), training_.parameters[p].value);
       }
     }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       if (!isTrained(training_.parameters[p]) || owns(p) || !readsParameter(place_.group, p)) continue;
-      builder_.receive(counterpart(layout_.group(ownerOf(p)), place_.position),
-                       builder_.bufferOf(training_.parameters[p].value, kWholeStep), -1);
+      const ValueId value = training_.parameters[p].value;
+      receiveFrom(layout_.group(ownerOf(p)), builder_.bufferOf(value, kWholeStep), value);
     }
   }
 
@@ -290,11 +311,12 @@ class RankEmitter {
 
   BufferId lossBuffer(int update) { return builder_.ofUpdate(training_.loss, BufferKind::kAccumulator, update); }
 
-  // Where part i of a gradient is summed over the microbatches: in the gradient itself for the first part, when a stage on the owner's
-  // devices makes it; else in a buffer of its own.
+  // Where part i of a gradient is summed over the microbatches: in the gradient itself for the first part that is not added late, when a
+  // stage on the owner's devices makes it; else in a buffer of its own.
   BufferId partBuffer(size_t parameter, size_t part, int update) {
     const ValueId gradient = training_.parameters[parameter].gradient;
-    const bool is_gradient = part == 0 && partGroup(parameter, part) == layout_.group(ownerOf(parameter));
+    bool is_gradient = partGroup(parameter, part) == layout_.group(ownerOf(parameter));
+    for (size_t before = 0; before < part; ++before) is_gradient = is_gradient && comesLate(parameter, before);
     if (is_gradient) return gradientBuffer(parameter);
     std::string name = fmt::format("{}{}part{}", builder_.nameOf(gradient), context_.separator, part);
     if (context_.versions.updates() > 1) name += fmt::format("{}update{}", context_.separator, update);
@@ -304,7 +326,7 @@ class RankEmitter {
   // Where the parts of a gradient come together, kept as the parts are.
   BufferId gradientBuffer(size_t parameter) {
     const Parameter& of = training_.parameters[parameter];
-    return builder_.buffer(builder_.nameOf(of.gradient), BufferKind::kGradient, of.gradient, of.gradient_parts.front());
+    return builder_.buffer(builder_.nameOf(of.gradient), BufferKind::kGradient, of.gradient, firstPartHere(parameter));
   }
 
   int partStage(size_t parameter, size_t part) const {
@@ -312,6 +334,19 @@ class RankEmitter {
   }
   int partGroup(size_t parameter, size_t part) const { return layout_.group(partStage(parameter, part)); }
   bool makesPart(size_t parameter, size_t part) const { return partGroup(parameter, part) == place_.group; }
+  // All parts that the group makes are kept alike.
+  ValueId firstPartHere(size_t parameter) const {
+    const std::vector<ValueId>& parts = training_.parameters[parameter].gradient_parts;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (makesPart(parameter, i)) return parts[i];
+    }
+    return parts.front();
+  }
+  // It comes to the owner as its update reads the gradient, and is added to what has been synchronized.
+  bool comesLate(size_t parameter, size_t part) const {
+    const int from = partGroup(parameter, part), to = layout_.group(ownerOf(parameter));
+    return from != to && planBetween(from, to, training_.parameters[parameter].gradient_parts[part]) != nullptr;
+  }
 
   // Sums over microbatches: the loss, and each part of each gradient.
   void accumulateOutput(ValueId output, const Cell& cell) {
@@ -344,11 +379,22 @@ class RankEmitter {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
       if (!isTrained(parameter) || !isUpdating(ownerOf(p))) continue;
-      synchronized_[p] = builder_.synchronize(gradientBuffer(p), parameter.gradient_parts.front(), parameter.gradient);
+      synchronized_[p] = joined_[p] ? builder_.synchronize(gradientBuffer(p), firstPartHere(p), parameter.gradient)
+                                    : builder_.buffer(builder_.nameOf(parameter.gradient) + context_.separator + "synchronized",
+                                                      BufferKind::kGradient, parameter.gradient);
       const int averaged = context_.versions.averaged(ownerOf(p));
       if (averaged > 1) builder_.average(averaged, synchronized_[p]);
     }
     builder_.flushSynchronization();
+  }
+
+  void joinLateParts(int update) {
+    forParts([&](size_t p, size_t i) {
+      if (!isUpdating(ownerOf(p)) || !comesLate(p, i)) return;
+      const BufferId part = partBuffer(p, i, update);
+      receiveFrom(partGroup(p, i), part, training_.parameters[p].gradient_parts[i]);
+      builder_.accumulate(part, synchronized_[p], -1);
+    });
   }
 
   template <typename Visit>
@@ -360,13 +406,16 @@ class RankEmitter {
   }
 
   // The parts of a gradient, each summed over all microbatches, are added in their order: the result does not depend on
-  // which stage made which part.
+  // which stage made which part. (But where shards travel: these are added last.)
   void joinGradients(int update) {
+    joined_.assign(training_.parameters.size(), false);
     forParts([&](size_t p, size_t i) {
-      if (!owns(p) && isUpdating(partStage(p, i))) sendToGroup(layout_.group(ownerOf(p)), partBuffer(p, i, update));
+      if (owns(p) || !isUpdating(partStage(p, i))) return;
+      sendTo(layout_.group(ownerOf(p)), partBuffer(p, i, update), training_.parameters[p].gradient_parts[i]);
     });
     forParts([&](size_t p, size_t i) {
-      if (!isUpdating(ownerOf(p))) return;
+      if (!isUpdating(ownerOf(p)) || comesLate(p, i)) return;
+      joined_[p] = true;
       const BufferId part = partBuffer(p, i, update);
       const BufferId gradient = gradientBuffer(p);
       if (!makesPart(p, i)) builder_.receive(counterpart(partGroup(p, i), place_.position), part, -1);
@@ -454,6 +503,7 @@ class RankEmitter {
   const std::vector<int>& stages_;  // that the rank runs
   RankBuilder builder_;
   std::vector<int> updating_;                      // stages that finishUpdate works for
+  std::vector<bool> joined_;                       // by parameter: joinGradients has added up parts of its gradient
   std::vector<BufferId> synchronized_;             // by parameter: the gradient that its update reads
   std::set<std::tuple<int, int, size_t>> remade_;  // stage, microbatch, part: recomputed
   std::map<std::pair<int, int>, size_t> taken_;    // by sending group and replica: how far its channel has been received

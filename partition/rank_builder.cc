@@ -223,6 +223,7 @@ BufferId RankBuilder::synchronize(BufferId accumulator, ValueId part, ValueId gr
     return accumulator;
   }
   const BufferId result = buffer(nameOf(gradient) + context_.separator + "synchronized", BufferKind::kGradient, gradient);
+  written_.insert(result);
   const Shape& whole = training_.graph.shape(gradient);
   pending_.push_back({accumulator, result, whole, kept(part),
                       planResharding(whole, training_.graph.dataType(gradient), kept(part), kept(gradient),
@@ -267,28 +268,56 @@ const Shape& RankBuilder::wholeCell(ValueId value, const Cell& cell) const {
   return family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value));
 }
 
-BufferId RankBuilder::boxBuffer(ValueId value, const Cell& cell, const Shard& box) {
-  std::string name = cellName(value, cell) + "[";
-  for (size_t axis = 0; axis < box.start.size(); ++axis) {
-    name += fmt::format("{}{}:{}", axis > 0 ? "," : "", box.start[axis], box.start[axis] + box.size[axis]);
-  }
-  const BufferId id = buffer(name + "]", BufferKind::kActivation, value);
-  Buffer& made = program_.buffer(id);
-  made.shape = box.size;
-  made.part.reset();
-  if (box.size != wholeCell(value, cell)) made.part = BufferPart{wholeCell(value, cell), box.start};
-  return id;
+RankBuilder::Travelling RankBuilder::travelling(ValueId value, const Cell& cell) {
+  return {value, produced(value, cell), cellName(value, cell), wholeCell(value, cell), cell.microbatch, context_.cut.place(value).phase};
+}
+
+RankBuilder::Travelling RankBuilder::travelling(BufferId buffer, ValueId value) const {
+  return {value, buffer, program_.buffer(buffer).name, training_.graph.shape(value)};
 }
 
 void RankBuilder::sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int to_stage) {
-  const Shape whole = wholeCell(value, cell);
-  const Shard held = shardOf(plan.sent, whole, ownMesh(), ownDevice());
-  BufferId source = produced(value, cell);
+  sendShards(plan, travelling(value, cell), to_stage);
+}
+
+void RankBuilder::receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int from_stage) {
+  receiveShards(plan, travelling(value, cell), from_stage);
+}
+
+void RankBuilder::sendShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, int to_stage) {
+  sendShards(plan, travelling(buffer, value), to_stage);
+}
+
+void RankBuilder::receiveShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, int from_stage) {
+  receiveShards(plan, travelling(buffer, value), from_stage);
+}
+
+BufferId RankBuilder::boxBuffer(const Travelling& tensor, const Shard& box, std::string name) {
+  if (name.empty()) name = boxName(tensor, box);
+  const BufferId id = buffer(name, BufferKind::kActivation, tensor.value);
+  Buffer& made = program_.buffer(id);
+  made.shape = box.size;
+  made.part.reset();
+  if (box.size != tensor.whole) made.part = BufferPart{tensor.whole, box.start};
+  return id;
+}
+
+std::string RankBuilder::boxName(const Travelling& tensor, const Shard& box) {
+  std::string name = tensor.name + "[";
+  for (size_t axis = 0; axis < box.start.size(); ++axis) {
+    name += fmt::format("{}{}:{}", axis > 0 ? "," : "", box.start[axis], box.start[axis] + box.size[axis]);
+  }
+  return name + "]";
+}
+
+void RankBuilder::sendShards(const CrossMeshPlan& plan, const Travelling& tensor, int to_stage) {
+  const Shard held = shardOf(plan.sent, tensor.whole, ownMesh(), ownDevice());
+  BufferId source = tensor.buffer;
   if (!plan.before.steps.empty()) {
-    const BufferId resharded = boxBuffer(value, cell, held);
+    const BufferId resharded = boxBuffer(tensor, held);
     if (sliced_.insert(resharded).second) {
-      runReshardings(fmt::format("reshard_{}", reshardings_++), context_.cut.place(value).phase, cell.microbatch,
-                     {{source, resharded, whole, kept(value), plan.before}});
+      runReshardings(fmt::format("reshard_{}", reshardings_++), tensor.phase, tensor.microbatch,
+                     {{source, resharded, tensor.whole, kept(tensor.value), plan.before}});
     }
     source = resharded;
   }
@@ -300,30 +329,31 @@ void RankBuilder::sendShards(const CrossMeshPlan& plan, ValueId value, const Cel
       const auto axis = static_cast<size_t>(range.axis);
       box.start[axis] += range.offset;
       box.size[axis] = range.size;
-      const BufferId next = boxBuffer(value, cell, box);
+      const BufferId next = boxBuffer(tensor, box);
       if (sliced_.insert(next).second) {
-        Instruction& instruction = add(InstructionKind::kSlice, cell.microbatch, {part}, {next});
+        Instruction& instruction = add(InstructionKind::kSlice, tensor.microbatch, {part}, {next});
         instruction.axis = range.axis;
         instruction.offset = range.offset;
       }
       part = next;
     }
-    send(context_.layout.devices(to_stage)[static_cast<size_t>(piece.receiver)], part, cell.microbatch);
+    send(context_.layout.devices(to_stage)[static_cast<size_t>(piece.receiver)], part, tensor.microbatch);
   }
 }
 
-void RankBuilder::receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int from_stage) {
-  const Shape whole = wholeCell(value, cell);
-  const Shard wanted = shardOf(plan.received, whole, ownMesh(), ownDevice());
-  const BufferId last = plan.after.steps.empty() ? produced(value, cell) : boxBuffer(value, cell, wanted);
+void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& tensor, int from_stage) {
+  const Shard wanted = shardOf(plan.received, tensor.whole, ownMesh(), ownDevice());
+  // What is there once a step has one name on all devices that meet about it (verifyPrograms).
+  const std::string name = tensor.microbatch < 0 ? tensor.name + context_.separator + "received" : "";
+  const BufferId last = plan.after.steps.empty() ? tensor.buffer : boxBuffer(tensor, wanted, name);
   const CrossMeshAssembly& assembly = plan.transfer.assemblies[static_cast<size_t>(ownDevice())];
   std::vector<BufferId> operands;
   std::vector<Shape> starts;
   for (int index : assembly.pieces) {
     const CrossMeshPiece& piece = plan.transfer.pieces[static_cast<size_t>(index)];
-    operands.push_back(assembly.pieces.size() == 1 ? last : boxBuffer(value, cell, piece.box));
+    operands.push_back(assembly.pieces.size() == 1 ? last : boxBuffer(tensor, piece.box));
     starts.push_back(piece.box.start);
-    receive(context_.layout.devices(from_stage)[static_cast<size_t>(piece.sender)], operands.back(), cell.microbatch);
+    receive(context_.layout.devices(from_stage)[static_cast<size_t>(piece.sender)], operands.back(), tensor.microbatch);
   }
   const std::vector<Concatenation> steps = putTogether(assembly);
   for (const Concatenation& step : steps) {
@@ -331,12 +361,12 @@ void RankBuilder::receiveShards(const CrossMeshPlan& plan, ValueId value, const 
     for (int operand : step.operands) inputs.push_back(operands[static_cast<size_t>(operand)]);
     starts.push_back(starts[static_cast<size_t>(step.operands.front())]);
     const bool is_last = &step == &steps.back();
-    operands.push_back(is_last ? last : boxBuffer(value, cell, {starts.back(), step.shape}));
-    add(InstructionKind::kConcatenate, cell.microbatch, std::move(inputs), {operands.back()}).axis = step.axis;
+    operands.push_back(is_last ? last : boxBuffer(tensor, {starts.back(), step.shape}));
+    add(InstructionKind::kConcatenate, tensor.microbatch, std::move(inputs), {operands.back()}).axis = step.axis;
   }
   if (plan.after.steps.empty()) return;
-  runReshardings(fmt::format("reshard_{}", reshardings_++), context_.cut.place(value).phase, cell.microbatch,
-                 {{last, produced(value, cell), whole, plan.received, plan.after}});
+  runReshardings(fmt::format("reshard_{}", reshardings_++), tensor.phase, tensor.microbatch,
+                 {{last, tensor.buffer, tensor.whole, plan.received, plan.after}});
 }
 
 bool RankBuilder::speaksFor(ValueId value) const {

@@ -98,6 +98,9 @@ class RankBuilder {
   // What another stage gets of a value of this (sharded) stage, or this one of another's, as the plan says.
   void sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int to_stage);
   void receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int from_stage);
+  // The same of a buffer that is there once a step, kept like `value`.
+  void sendShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, int to_stage);
+  void receiveShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, int from_stage);
 
   // What a recomputation makes again of a value: "h@0@again".
   BufferId remade(ValueId value, const Cell& cell);
@@ -129,8 +132,22 @@ class RankBuilder {
   void countUpdates(int stage, Graph& update) const;
   // Of all devices of the stage together. The first one's emission asks for it.
   void verifyPieces(const Graph& piece, const PieceSharding& sharding) const;
-  // The buffer that holds a box of what the cell has of a value.
-  BufferId boxBuffer(ValueId value, const Cell& cell, const Shard& box);
+  // A tensor on its way between stages: `value` says type and spec, `whole` what all devices together have.
+  struct Travelling {
+    ValueId value;
+    BufferId buffer;
+    std::string name;
+    Shape whole;
+    int microbatch = -1;
+    Phase phase = Phase::kUpdate;
+  };
+  Travelling travelling(ValueId value, const Cell& cell);
+  Travelling travelling(BufferId buffer, ValueId value) const;
+  void sendShards(const CrossMeshPlan& plan, const Travelling& tensor, int to_stage);
+  void receiveShards(const CrossMeshPlan& plan, const Travelling& tensor, int from_stage);
+  // The buffer that holds a box of it, by default under boxName.
+  BufferId boxBuffer(const Travelling& tensor, const Shard& box, std::string name = "");
+  static std::string boxName(const Travelling& tensor, const Shard& box);
   const Shape& wholeCell(ValueId value, const Cell& cell) const;
   LogicalMesh ownMesh() const { return isSharded() ? context_.shardings.mesh(firstStage()) : LogicalMesh{{1}}; }
   int ownDevice() const { return isSharded() ? place().position : 0; }

@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -28,11 +29,14 @@ ShardConstraint parseConstraint(const std::string& text) {
   return {text.substr(0, equals), parseSpec(text.substr(equals + 1))};
 }
 
-// A value that passes make on one stage and read on another.
+// A value that passes make on one stage and read on another, once per microbatch. Or once per step: a parameter that several stages read,
+// and the parts of its gradient.
 struct Crossing {
   ValueId value;
   int other = 0;  // stage
   bool sent = false;
+  ValueId at_other = value;  // whose spec the other stage keeps it in
+  const Parameter* parameter = nullptr;
 };
 
 std::vector<Crossing> crossingsOf(const Cut& cut, int stage) {
@@ -52,18 +56,57 @@ std::vector<Crossing> crossingsOf(const Cut& cut, int stage) {
   return crossings;
 }
 
-// Parameters that several stages read or add a gradient to, and the parts of these gradients.
-std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& cut) {
+// What other groups of devices exchange of trained parameters with the stage's. Parts of a gradient come to the owner as its update reads
+// the gradient.
+std::vector<Crossing> exchangesOf(const TrainingGraph& training, const Cut& cut, int stage) {
+  const auto groupOf = [&](int other) { return cut.groups[static_cast<size_t>(other)]; };
+  std::vector<Crossing> exchanges;
+  for (size_t p = 0; p < training.parameters.size(); ++p) {
+    const Parameter& parameter = training.parameters[p];
+    const int owner = cut.owners[p];
+    if (!isTrained(parameter) || owner < 0) continue;
+    std::vector<int> groups = {groupOf(owner)};
+    for (int reader = 0; reader < static_cast<int>(cut.stages.size()); ++reader) {
+      if (!cut.reads(reader, parameter.value) || std::find(groups.begin(), groups.end(), groupOf(reader)) != groups.end()) continue;
+      groups.push_back(groupOf(reader));
+      if (stage == owner) exchanges.push_back({parameter.value, reader, true, parameter.value, &parameter});
+      if (stage == reader) exchanges.push_back({parameter.value, owner, false, parameter.value, &parameter});
+    }
+    ValueId first_here;  // stands for all parts of the stage
+    for (ValueId part : parameter.gradient_parts) {
+      const int maker = cut.place(part).stage;
+      if (groupOf(maker) == groupOf(owner)) continue;
+      if (stage == maker && !first_here.valid()) first_here = part;
+      if (stage == maker) exchanges.push_back({first_here, owner, true, parameter.gradient, &parameter});
+      if (stage == owner) exchanges.push_back({parameter.gradient, maker, false, part, &parameter});
+    }
+  }
+  return exchanges;
+}
+
+std::vector<ValueId> wholeOf(const Parameter& parameter) {
+  std::vector<ValueId> values = {parameter.value};
+  if (isTrained(parameter)) values.push_back(parameter.gradient);
+  values.insert(values.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
+  return values;
+}
+
+// Parameters that several stages of a group of devices read or add a gradient to, with what becomes of these gradients: such stages keep
+// them in one way.
+std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& cut, int group) {
   std::vector<ValueId> shared;
   for (size_t p = 0; p < training.parameters.size(); ++p) {
     const Parameter& parameter = training.parameters[p];
     int stages = 0;
-    for (int stage = 0; stage < static_cast<int>(cut.stages.size()); ++stage)
-      stages += cut.reads(stage, parameter.value) || cut.owners[p] == stage ? 1 : 0;
-    for (ValueId part : parameter.gradient_parts) stages += cut.place(part).stage == cut.owners[p] ? 0 : 1;
+    for (int stage = 0; stage < static_cast<int>(cut.stages.size()); ++stage) {
+      if (cut.groups[static_cast<size_t>(stage)] != group) continue;
+      const auto isMadeHere = [&](ValueId part) { return cut.place(part).stage == stage; };
+      const std::vector<ValueId>& parts = parameter.gradient_parts;
+      stages += cut.reads(stage, parameter.value) || cut.owners[p] == stage || std::any_of(parts.begin(), parts.end(), isMadeHere) ? 1 : 0;
+    }
     if (stages < 2) continue;
-    shared.push_back(parameter.value);
-    shared.insert(shared.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
+    const std::vector<ValueId> values = wholeOf(parameter);
+    shared.insert(shared.end(), values.begin(), values.end());
   }
   return shared;
 }
@@ -116,19 +159,24 @@ class StageSearch {
                             ? 1
                             : of.peak_activations;  // what is held besides, planned memory tells
     if (of.recomputation == "layers") options.recomputed_layers = layers_;
-    options.replicated = sharedParameters(training_, cut_);
-    const std::vector<ValueId>& whole = whole_[static_cast<size_t>(cut_.groups[static_cast<size_t>(stage)])];
-    options.replicated.insert(options.replicated.end(), whole.begin(), whole.end());
+    const int group = cut_.groups[static_cast<size_t>(stage)];
+    std::vector<ValueId>& whole = options.replicated;
+    whole = sharedParameters(training_, cut_, group);
+    whole.insert(whole.end(), whole_[static_cast<size_t>(group)].begin(), whole_[static_cast<size_t>(group)].end());
+    const std::set<ValueId> beside(whole.begin(), whole.end());
     std::map<ValueId, std::vector<Crossing>> crossings;
     for (const Crossing& crossing : crossingsOf(cut_, stage)) crossings[crossing.value].push_back(crossing);
+    for (const Crossing& crossing : exchangesOf(training_, cut_, stage)) crossings[crossing.value].push_back(crossing);
     for (auto& [value, list] : crossings) {
       std::erase_if(list, [&](const Crossing& crossing) { return isBeside(stage, crossing.other); });
-      if (list.empty() || std::find(whole.begin(), whole.end(), value) != whole.end()) continue;
-      const bool by_rows = std::any_of(list.begin(), list.end(), [&](const Crossing& crossing) { return sharesRows(crossing.other); });
-      if (by_rows) {
-        options.replicated.push_back(value);
-      } else {
+      if (list.empty() || beside.contains(value)) continue;
+      const auto by_rows = std::find_if(list.begin(), list.end(), [&](const Crossing& crossing) { return sharesRows(crossing.other); });
+      if (by_rows == list.end()) {
         options.crossings[value] = costOf(stage, mesh, std::move(list));
+      } else if (by_rows->parameter == nullptr) {
+        whole.push_back(value);
+      } else {
+        for (ValueId one : wholeOf(*by_rows->parameter)) whole.push_back(one);
       }
     }
     return options;
@@ -147,9 +195,10 @@ class StageSearch {
   // The other side of a crossing; undecided: replicated.
   CrossMeshSide otherSide(int stage, ValueId value) const {
     const std::optional<StageSharding>& decided = decided_[static_cast<size_t>(stage)];
-    if (decided) return {decided->mesh, decided->kept[value.index()], modelOf(stage, decided->mesh)};
-    const LogicalMesh mesh{{static_cast<int>(devicesOf(stage).size())}};
-    return {mesh, replicated(training_.graph.shape(value).size()), modelOf(stage, mesh)};
+    const LogicalMesh mesh = decided ? decided->mesh : LogicalMesh{{static_cast<int>(devicesOf(stage).size())}};
+    const size_t rank = training_.graph.shape(value).size();
+    const bool is_known = decided && decided->kept[value.index()].axes.size() == rank;
+    return {mesh, is_known ? decided->kept[value.index()] : replicated(rank), modelOf(stage, mesh)};
   }
 
   CrossingCost costOf(int stage, const LogicalMesh& mesh, std::vector<Crossing> crossings) const {
@@ -159,12 +208,14 @@ class StageSearch {
       if (!is_new) return found->second;
       for (const Crossing& crossing : crossings) {
         const CrossMeshSide own{mesh, spec, model};
-        const CrossMeshSide other = otherSide(crossing.other, crossing.value);
+        const CrossMeshSide other = otherSide(crossing.other, crossing.at_other);
         const std::vector<int>& from = devicesOf(crossing.sent ? stage : crossing.other);
         const std::vector<int>& to = devicesOf(crossing.sent ? crossing.other : stage);
-        found->second += planCrossMesh(training_.graph.shape(crossing.value), training_.graph.dataType(crossing.value),
-                                       crossing.sent ? own : other, crossing.sent ? other : own, linkBetween(plan_.cluster, from, to))
-                             .cost_ns;
+        const int64_t cost = planCrossMesh(training_.graph.shape(crossing.value), training_.graph.dataType(crossing.value),
+                                           crossing.sent ? own : other, crossing.sent ? other : own, linkBetween(plan_.cluster, from, to))
+                                 .cost_ns;
+        const int64_t times = crossing.parameter == nullptr ? 1 : training_.microbatches;
+        found->second += (cost + times - 1) / times;
       }
       return found->second;
     };

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "ir/error.h"
+#include "partition/node_stages.h"
 #include "partition/partition.h"
 
 namespace pipeshard {
@@ -94,7 +95,7 @@ StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, c
   for (std::optional<StageSharding>& sharding : shardingsOf(family.base(), plan, cut)) {
     std::optional<Stage>& stage = stages_.emplace_back();
     if (!sharding) continue;
-    // What another stage makes and this one adds up or shares (a tied parameter's gradient) comes whole.
+    // What the stage has nothing of is nowhere asked for, or comes whole.
     for (size_t v = 0; v < graph.values.size(); ++v) {
       if (sharding->kept[v].axes.size() != graph.shape(ValueId(v)).size()) sharding->kept[v] = replicated(graph.shape(ValueId(v)).size());
     }
@@ -102,6 +103,23 @@ StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, c
     stage = {std::move(*sharding), std::move(model)};
   }
   agree(family.base(), cut);
+  takeParts(family.base(), cut);
+}
+
+void StageShardings::takeParts(const TrainingGraph& training, const Cut& cut) {
+  for (size_t p = 0; p < training.parameters.size(); ++p) {
+    const Parameter& parameter = training.parameters[p];
+    if (!isTrained(parameter) || cut.owners[p] < 0) continue;
+    const int group = cut.groups[static_cast<size_t>(cut.owners[p])];
+    for (ValueId part : parameter.gradient_parts) {
+      if (cut.groups[static_cast<size_t>(cut.place(part).stage)] == group) continue;
+      for (size_t s = 0; s < stages_.size(); ++s) {
+        if (cut.groups[s] != group || !stages_[s]) continue;
+        std::vector<ShardingSpec>& kept = stages_[s]->sharding.kept;
+        kept[part.index()] = kept[parameter.gradient.index()];
+      }
+    }
+  }
 }
 
 void StageShardings::agree(const TrainingGraph& training, const Cut& cut) {

@@ -57,6 +57,8 @@ class StageShardings {
 
   // All stages of a group get to keep everything as those do that use it.
   void agree(const TrainingGraph& training, const Cut& cut);
+  // Parts of gradients that other groups make come to the owner's as its update reads the gradient.
+  void takeParts(const TrainingGraph& training, const Cut& cut);
   CrossMeshSide side(int stage, ValueId value) const;
 
   const TrainingFamily& family_;

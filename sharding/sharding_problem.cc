@@ -54,7 +54,7 @@ ShardingProblem::ShardingProblem(const TrainingGraph& training, const std::vecto
       node_variable_(training.graph.nodes.size(), -1),
       value_variable_(training.graph.values.size(), -1) {
   for (const Parameter& parameter : training.parameters) {
-    if (!parameter.gradient_parts.empty()) gradient_of_[parameter.gradient_parts.front()] = parameter.gradient;
+    if (!parameter.gradient_parts.empty()) gradient_of_[values_[parameter.gradient_parts.front().index()].shares] = parameter.gradient;
   }
   addNodeVariables();
   addValueVariables();

@@ -108,7 +108,8 @@ int64_t StageMemory::bytes(ValueId value, const ShardingSpec& spec, const Logica
 std::vector<MemoryUse> StageMemory::uses(const StageSharding& sharding) const {
   std::map<ValueId, ShardingSpec> accumulated;  // by gradient
   for (const Parameter& parameter : training_.parameters) {
-    if (!parameter.gradient_parts.empty()) accumulated[parameter.gradient] = sharding.kept[parameter.gradient_parts.front().index()];
+    if (parameter.gradient_parts.empty()) continue;
+    accumulated[parameter.gradient] = sharding.kept[values_[parameter.gradient_parts.front().index()].shares.index()];
   }
   std::vector<MemoryUse> result;
   for (size_t index = 0; index < values_.size(); ++index) {

@@ -72,7 +72,7 @@ StagePrice priceStage(const TrainingGraph& training, const std::vector<NodeId>& 
   }
   for (const Parameter& parameter : training.parameters) {
     if (parameter.gradient_parts.empty() || !parameter.gradient.valid()) continue;
-    const ValueId part = parameter.gradient_parts.front();
+    const ValueId part = values[parameter.gradient_parts.front().index()].shares;
     const bool here = values[part.index()].held && values[parameter.gradient.index()].held;
     if (here) pricing.addResharding(parameter.gradient, {}, 1, sharding.kept[part.index()], sharding.kept[parameter.gradient.index()]);
   }

@@ -1,5 +1,7 @@
 #include "sharding/stage_values.h"
 
+#include <algorithm>
+
 namespace pipeshard {
 
 namespace {
@@ -41,8 +43,10 @@ class Roles {
     of(follower).shares = leader;
     of(follower).partial_allowed = false;
   }
+  // The first that the stage holds stands for all.
   void share(const std::vector<ValueId>& parts) {
-    for (ValueId part : parts) of(part).shares = parts.front();
+    const auto held = std::find_if(parts.begin(), parts.end(), [&](ValueId part) { return of(part).held; });
+    for (ValueId part : parts) of(part).shares = held == parts.end() ? parts.front() : *held;
   }
   StageValue& of(ValueId id) { return values_[id.index()]; }
 
