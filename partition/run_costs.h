@@ -58,9 +58,10 @@ class RangeMaximum {
 class RunCosts {
  public:
   // By layer; nullptr: the layer cannot be in this way. `crossing_bytes`: by LayerPieces::crossings, as they are kept. `exchange_ns`: by
-  // LayerPieces::shared, per step, what a stage pays when others have the parameter, too. `bucket_bytes`: Plan::bucket_bytes.
+  // LayerPieces::shared, per step, what a stage pays when others have the parameter, too; `shared_bytes`: of it, as it is kept.
+  // `bucket_bytes`: Plan::bucket_bytes.
   RunCosts(const TrainingGraph& training, const LayerPieces& pieces, const std::vector<const PricedStage*>& layers,
-           std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, int64_t bucket_bytes);
+           std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes, int64_t bucket_bytes);
 
   bool possible(int first, int last) const;
   // `recomputation`: "never", "always" or "layers".
@@ -103,7 +104,7 @@ class RunCosts {
     int64_t leaving_gradients = 0;
   };
 
-  void addPairs(const TrainingGraph& training);
+  void addPairs();
   void addPassMemory(int first, int last, std::string_view recomputation, StageCostParts& parts) const;
   RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers) const;
   int64_t sum(Field field, int first, int last) const;
@@ -121,7 +122,7 @@ class RunCosts {
   PairSums waiting_, inputs_, handed_on_, weights_;
   std::vector<int64_t> passing_;               // by layer
   std::vector<int64_t> handed_ends_;           // by layer: PricedStage::handed_end_bytes
-  std::vector<int64_t> shared_bytes_;          // by LayerPieces::shared
+  std::vector<int64_t> shared_bytes_;          // by LayerPieces::shared, as it is kept
   RangeMaximum pieces_alone_, pieces_inside_;  // PricedStage::pieces
   RangeMaximum discarding_alone_, discarding_inside_;
   RangeMaximum layer_peaks_, update_peaks_;
