@@ -116,20 +116,36 @@ bool isHalved(const Schedule& schedule, size_t stage) {
   });
 }
 
+// Microbatches between their forward pass and the end of their backward pass.
+int64_t mostInFlight(const Schedule& schedule, size_t stage) {
+  int64_t now = 0, most = 0;
+  for (const Action& action : schedule.orders.at(static_cast<size_t>(schedule.rank_of_stage.at(stage)))) {
+    if (action.stage != static_cast<int>(stage)) continue;
+    if (action.kind == ActionKind::kForward) most = std::max(most, ++now);
+    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) --now;
+  }
+  return most;
+}
+
 std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& simulation, const std::vector<AssignedStage>& stages,
                                    const std::vector<StageCostParts>& parts) {
   std::vector<int64_t> fixed(static_cast<size_t>(schedule.ranks()));
-  std::vector<int64_t> transient(static_cast<size_t>(schedule.ranks()));
+  std::vector<int64_t> transient(fixed.size()), forward(fixed.size());
   for (size_t s = 0; s < stages.size(); ++s) {
     const auto rank = static_cast<size_t>(schedule.rank_of_stage[s]);
-    fixed[rank] += stages[s].option.fixed_bytes + (liveVersions(schedule, static_cast<int>(s)) - 1) * parts[s].weight_bytes;
+    const StageOption& option = stages[s].option;
+    fixed[rank] += option.fixed_bytes + (liveVersions(schedule, static_cast<int>(s)) - 1) * parts[s].weight_bytes;
     const bool stays = parts[s].remade_bytes > 0 && isHalved(schedule, s);
-    transient[rank] = std::max(transient[rank], stays ? parts[s].halved_transient_bytes : stages[s].option.transient_bytes);
+    const int64_t in_flight = mostInFlight(schedule, s);
+    // As activations go, gradients that were sent come.
+    const int64_t more = std::max<int64_t>(0, in_flight - 1) * std::max<int64_t>(0, parts[s].sent_gradient_bytes - option.activation_bytes);
+    transient[rank] = std::max(transient[rank], more + (stays ? parts[s].halved_transient_bytes : option.transient_bytes));
+    forward[rank] = std::max(forward[rank], in_flight * parts[s].sent_bytes + parts[s].forward_transient_bytes);
   }
   std::vector<int64_t> memory;
   for (size_t s = 0; s < stages.size(); ++s) {
     const auto rank = static_cast<size_t>(schedule.rank_of_stage[s]);
-    memory.push_back(fixed[rank] + simulation.peak_memory[rank] + transient[rank]);
+    memory.push_back(fixed[rank] + simulation.peak_memory[rank] + std::max(transient[rank], forward[rank]));
   }
   return memory;
 }

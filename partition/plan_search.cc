@@ -179,6 +179,7 @@ class PlanSearch {
     if (best_objective_ == INT64_MAX || least == nullptr || chunks_ > 1) return true;
     AssignmentRequest request = countRequest(index, *least);
     request.bound_ns = best_objective_ + best_objective_ / kNearly;
+    request.any = true;
     const AssignmentResult result = assignStagesToMeshes(request);
     return !result.complete || !result.assignments.empty();
   }
@@ -279,7 +280,7 @@ class PlanSearch {
     passes = kMostPasses;
     for (const Candidate& candidate : equal_) {
       if (stopped()) break;
-      if (best_objective_ != INT64_MAX && candidate.assignment.objective_ns > best_objective_ + best_objective_ / 8) continue;
+      if (best_objective_ != INT64_MAX && candidate.assignment.objective_ns > best_objective_ + best_objective_ / 2) continue;
       if (auto plan = predict(candidate.count, candidate.assignment.stages, schedule, passes)) keep(candidate.count, std::move(*plan));
     }
     // The best of every number of microbatches, to compare with.

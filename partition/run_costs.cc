@@ -51,6 +51,8 @@ int64_t RangeMaximum::of(int first, int last) const {
 
 namespace {
 
+constexpr int64_t kGaps = 48;  // buffers that come and go leave so little between them: measured, up to one part in so many
+
 template <typename Bytes>
 RangeMaximum maximumOf(const std::vector<const PricedStage*>& layers, const Bytes& bytes) {
   std::vector<int64_t> values;
@@ -74,11 +76,11 @@ std::vector<int> takersOf(const CrossingValue& crossing) {
 
 RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, const std::vector<const PricedStage*>& layers,
                    std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes,
-                   int64_t bucket_bytes)
+                   const EmissionRules& rules)
     : pieces_(pieces),
       crossing_bytes_(std::move(crossing_bytes)),
       exchange_ns_(std::move(exchange_ns)),
-      bucket_bytes_(bucket_bytes),
+      rules_(rules),
       one_microbatch_(training.microbatches == 1),
       sums_(1),
       impossible_(1),
@@ -94,7 +96,8 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, con
       discarding_alone_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.discarding.alone; })),
       discarding_inside_({}),
       layer_peaks_({}),
-      update_peaks_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.update_bytes; })) {
+      update_peaks_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.update_bytes; })),
+      synchronization_peaks_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.synchronization_workspace; })) {
   for (int64_t& bytes : crossing_bytes_) bytes = placedBytes(bytes);
   std::vector<int64_t> handed_on(layers.size());
   for (size_t index = 0; index < pieces_.crossings.size(); ++index) {
@@ -140,14 +143,21 @@ void RunCosts::addPairs() {
   for (PairSums* sums : {&waiting_, &inputs_, &handed_on_, &weights_}) sums->finish();
 }
 
-// By layer: what its passes hold in buffers besides what is handed on to it, with what passes by, and (with one microbatch) without the
-// accumulators of it and those before, which are not there yet.
+// By layer: what its passes hold in buffers besides what is handed on to it, with what passes by, and less what is not there yet when they
+// run, but when all is done (doneBehind): with one microbatch accumulators of it and of layers before it, and gradients that are
+// synchronised in its buckets and in theirs.
 RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers) const {
   return maximumOf(layers, [&](const PricedStage& of, size_t layer) {
     const int at = static_cast<int>(layer);
     const int64_t peak = passing_[layer] - sum(kHandedOn, at, at) - sum(kInputs, at, at) + of.emitted_bytes;
-    return one_microbatch_ ? peak - sums_[layer + 1][kGradients] : peak;
+    const bool several = of.whole_gradient_bytes > rules_.bucket_bytes;  // the first of them during its own passes
+    return peak - doneBehind(several ? at - 1 : at, kSynchronized) - doneBehind(at, kGradients);
   });
+}
+
+int64_t RunCosts::doneBehind(int last, Field field) const {
+  const bool counts = field == kGradients ? one_microbatch_ : rules_.bucket_bytes > 0;
+  return counts ? sums_[static_cast<size_t>(last + 1)][field] : 0;
 }
 
 bool RunCosts::possible(int first, int last) const {
@@ -233,16 +243,18 @@ void RunCosts::addPassMemory(int first, int last, std::string_view recomputation
   const int64_t waiting_inputs = sum(kWaitingInputs, first, last);
   const int64_t inputs = sum(kInputs, first, last) - inputs_.within(first, last);
   const int64_t handed = sum(kHanded, first, last), early = sum(kEarly, first, last);
-  const bool posted = sum(kWholeGradients, first, last) > bucket_bytes_ && bucket_bytes_ > 0;
+  const bool posted = sum(kWholeGradients, first, last) > rules_.bucket_bytes && rules_.bucket_bytes > 0;
   const int64_t synchronized = sum(kSynchronized, first, last);
   const int64_t accumulators = one_microbatch_ ? parts.gradient_bytes : 0;
-  // Besides what waits.
-  const int64_t forward = std::max<int64_t>(0, inputs - waiting_inputs) + ends.entering - ends.entering_waiting + ends.leaving -
-                          ends.leaving_waiting + sum(kOutputs, first, last);
+  // Besides what waits. A message is freed when a later one proves that it came: beside a backward pass lies the activation that was sent
+  // last, and the gradient that was sent before.
+  const int64_t sent = ends.leaving - (recomputation == "never" ? ends.leaving_waiting : 0);
+  const int64_t forward =
+      std::max<int64_t>(0, inputs - waiting_inputs) + ends.entering - ends.entering_waiting + sum(kOutputs, first, last);
   const int64_t input_half =
-      handed + std::max<int64_t>(0, ends.entering_gradients - handed_ends_[static_cast<size_t>(last)]) + ends.leaving_gradients;
+      handed + std::max<int64_t>(0, ends.entering_gradients - handed_ends_[static_cast<size_t>(last)]) + 2 * ends.leaving_gradients + sent;
   const int64_t weight_half =
-      handed + ends.leaving_gradients + sum(kSummands, first, last) + accumulators + (posted ? synchronized : 0) - early;
+      handed + 2 * ends.leaving_gradients + sent + sum(kSummands, first, last) + accumulators + (posted ? synchronized : 0) - early;
   const int64_t backward = std::max(input_half, weight_half);
   const bool alone = first == last;
   const int64_t pieces = (alone ? pieces_alone_ : pieces_inside_).of(first, last);
@@ -251,28 +263,34 @@ void RunCosts::addPassMemory(int first, int last, std::string_view recomputation
 
   int64_t remade = 0;
   parts.activation_bytes = waiting;
-  parts.transient_bytes = std::max(forward, backward);
+  parts.transient_bytes = backward;
   if (recomputation != "never") {
     // Of the microbatch that runs: kept, whether it is recomputed or not.
     const int64_t kept = std::max<int64_t>(0, ends.entering_waiting + waiting_inputs - inputs_.within(first, last));
     remade = waiting - kept;
     parts.recomputation_ns = parts.forward_ns;
     if (recomputation == "layers") {
-      const int64_t done = one_microbatch_ ? sums_[static_cast<size_t>(last) + 1][kGradients] : 0;
       parts.activation_bytes = inputs + sum(kHandedOn, first, last) - handed_on_.within(first, last);
-      parts.transient_bytes = layer_peaks_.of(first, last) + done + (posted ? synchronized : 0);
+      parts.transient_bytes =
+          layer_peaks_.of(first, last) + doneBehind(last, kSynchronized) + doneBehind(last, kGradients) + sent + ends.leaving_gradients;
       workspace = std::max({pieces_alone_.of(first, last), discarding_alone_.of(first, last), update_peaks_.of(first, last)});
     } else {
       parts.activation_bytes = inputs + ends.entering;
-      parts.transient_bytes = std::max(ends.leaving + sum(kOutputs, first, last), remade + backward);
+      parts.transient_bytes = remade + backward;
       workspace = std::max(workspace, discarding);
     }
   }
   const int64_t update = synchronized + joined(first, last) + accumulators - parts.activation_bytes;
-  const int64_t beside = workspace + sum(kConstants, first, last);
+  const int64_t received = rules_.early_receives ? ends.entering + ends.entering_gradients : 0;
+  const int64_t beside = received + workspace + synchronization_peaks_.of(first, last) + sum(kConstants, first, last);
+  parts.sent_bytes = sent;
+  parts.sent_gradient_bytes = ends.leaving_gradients;
+  parts.forward_transient_bytes = forward + beside;
   parts.remade_bytes = std::max<int64_t>(0, remade + handed - early);
-  parts.halved_transient_bytes = std::max({forward, remade + backward - parts.remade_bytes, update}) + beside;
-  parts.transient_bytes = std::max(parts.transient_bytes, update) + beside;
+  parts.halved_transient_bytes = std::max({forward + sent, remade + backward - parts.remade_bytes, update}) + beside;
+  parts.transient_bytes = std::max({forward + sent, parts.transient_bytes, update}) + beside;
+  for (int64_t* bytes : {&parts.forward_transient_bytes, &parts.halved_transient_bytes, &parts.transient_bytes})
+    *bytes += (*bytes + parts.activation_bytes) / kGaps;
 }
 
 }  // namespace pipeshard

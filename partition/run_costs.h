@@ -55,13 +55,19 @@ class RangeMaximum {
   std::vector<std::vector<int64_t>> levels_;  // of runs of 2^k
 };
 
+// What memory depends on of how programs are written.
+struct EmissionRules {
+  int64_t bucket_bytes = 0;     // Plan::bucket_bytes
+  bool early_receives = false;  // a message may come while the one before it is still needed
+};
+
 class RunCosts {
  public:
   // By layer; nullptr: the layer cannot be in this way. `crossing_bytes`: by LayerPieces::crossings, as they are kept. `exchange_ns`: by
   // LayerPieces::shared, per step, what a stage pays when others have the parameter, too; `shared_bytes`: of it, as it is kept.
-  // `bucket_bytes`: Plan::bucket_bytes.
   RunCosts(const TrainingGraph& training, const LayerPieces& pieces, const std::vector<const PricedStage*>& layers,
-           std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes, int64_t bucket_bytes);
+           std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes,
+           const EmissionRules& rules);
 
   bool possible(int first, int last) const;
   // `recomputation`: "never", "always" or "layers".
@@ -107,6 +113,8 @@ class RunCosts {
   void addPairs();
   void addPassMemory(int first, int last, std::string_view recomputation, StageCostParts& parts) const;
   RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers) const;
+  // Of layers up to `last`: accumulators or synchronised gradients, where they come to be during the backward passes.
+  int64_t doneBehind(int last, Field field) const;
   int64_t sum(Field field, int first, int last) const;
   int64_t exchange(int first, int last) const;
   int64_t joined(int first, int last) const;
@@ -115,7 +123,7 @@ class RunCosts {
   const LayerPieces& pieces_;
   std::vector<int64_t> crossing_bytes_;
   std::vector<int64_t> exchange_ns_;
-  int64_t bucket_bytes_;
+  EmissionRules rules_;
   bool one_microbatch_;
   std::vector<Sums> sums_;       // of layers before
   std::vector<int> impossible_;  // number of such layers before
@@ -125,7 +133,7 @@ class RunCosts {
   std::vector<int64_t> shared_bytes_;          // by LayerPieces::shared, as it is kept
   RangeMaximum pieces_alone_, pieces_inside_;  // PricedStage::pieces
   RangeMaximum discarding_alone_, discarding_inside_;
-  RangeMaximum layer_peaks_, update_peaks_;
+  RangeMaximum layer_peaks_, update_peaks_, synchronization_peaks_;
 };
 
 }  // namespace pipeshard

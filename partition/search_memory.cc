@@ -40,6 +40,7 @@ std::optional<int64_t> boundByMemory(const PlanSearchRequest& request, const Pla
   const OtherMemory costs(*result.costs.costs, INT64_MAX);
   AssignmentRequest free = assignmentRequest(request, costs, microbatches);
   free.bound_ns = tried->objective_ns - tried->objective_ns / kNearly;
+  free.any = true;
   return assignStagesToMeshes(free).assignments.empty() ? std::nullopt : std::optional(tried->objective_ns);
 }
 

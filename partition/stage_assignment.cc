@@ -81,6 +81,8 @@ class AssignmentSearch {
     }
   }
 
+  bool enough() const { return request_.any && !found_.empty(); }
+
   // Solves under the interval's upper end, or in its middle; what is left of it goes to intervals_.
   bool divide(Interval interval, int64_t probe) {
     const int64_t limit = limit_ - interval.low;  // of the sum
@@ -98,14 +100,14 @@ class AssignmentSearch {
   }
 
   bool searchFlush() {
-    if (!solver_.solve(AssignmentGoal::kLeastSlowest, kNever)) return false;
+    if (!solver_.solve(AssignmentGoal::kLeastSlowest, kNever, limit_)) return false;
     const int fastest = bestStages();
     if (fastest == 0) return true;
     Interval all{.low = solver_.value(fastest), .high = kNever, .least_sum = 0};
     keepAll(kNever);
     all.high = limit_ - 1;
-    if (all.low <= all.high && !divide(all, all.high)) return false;
-    while (!intervals_.empty()) {
+    if (all.low <= all.high && !enough() && !divide(all, all.high)) return false;
+    while (!intervals_.empty() && !enough()) {
       const auto next = std::min_element(intervals_.begin(), intervals_.end(),
                                          [](const Interval& a, const Interval& b) { return a.order() < b.order(); });
       Interval interval = *next;
@@ -114,7 +116,7 @@ class AssignmentSearch {
       if (interval.low > interval.high) continue;
       if (!divide(interval, interval.low + (interval.high - interval.low) / 2)) return false;
     }
-    return found_.empty() || meetOthers();
+    return found_.empty() || enough() || meetOthers();
   }
 
   // Good plans of every number of stages: balanced about as the best is.

@@ -81,6 +81,7 @@ struct AssignmentRequest {
   int most_stages = 0;                     // 0: any
   bool all_devices = false;                // every device is used
   int64_t bound_ns = INT64_MAX;            // plans of this objective or more are of no interest
+  bool any = false;                        // one below the bound is enough (kFlush): is there one?
   std::function<bool()> interrupted = {};  // asked often, by any thread; once true: the best so far is returned, marked
   int threads = 1;                         // results do not depend on it
 };

@@ -341,8 +341,10 @@ struct ShardedStageCosts::State {
       const auto size = static_cast<int64_t>(dataTypeSize(training.graph.dataType(crossing.value)));
       bytes.push_back(can ? largestShard(spec, shape, way.way.mesh) * size : training.graph.bytes(crossing.value));
     }
+    const bool between = options.overlap_receives == OverlapReceives::kBetweenNodes && cluster.nodes.size() > 1;
+    const EmissionRules rules{options.bucket_bytes, between || options.overlap_receives == OverlapReceives::kOn};
     auto [shared_bytes, exchange_ns] = sharedCosts(way, model);
-    return RunCosts(training, pieces, layers, std::move(bytes), std::move(exchange_ns), std::move(shared_bytes), options.bucket_bytes);
+    return RunCosts(training, pieces, layers, std::move(bytes), std::move(exchange_ns), std::move(shared_bytes), rules);
   }
 
   void prepare(SubmeshClass& of) {

@@ -45,6 +45,7 @@ struct StageCostOptions {
   bool cut_shared = false;                     // parameters that several layers read are cut, too (shared_specs.h); else replicated
   int64_t memory_bytes = 0;                    // of each device; 0: as the cluster says
   int64_t bucket_bytes = kDefaultBucketBytes;  // Plan::bucket_bytes
+  OverlapReceives overlap_receives = OverlapReceives::kBetweenNodes;  // Plan::overlap_receives
   int threads = 1;
   std::function<void(const std::string&)> progress;
   const std::atomic<bool>* interrupted = nullptr;
@@ -64,6 +65,11 @@ struct StageCostParts {
   int64_t optimizer_bytes = 0;
   int64_t activation_bytes = 0;  // per microbatch in flight
   int64_t transient_bytes = 0;
+  // Until the first backward pass begins nothing proves that what was sent has come: per microbatch in flight then, and what is transient
+  // beside it.
+  int64_t sent_bytes = 0;
+  int64_t forward_transient_bytes = 0;
+  int64_t sent_gradient_bytes = 0;  // the same of gradients, per microbatch whose backward pass is over, until the last one's
   // Where backward passes are halved: what there is more between the halves than before them, per microbatch: what a recomputation and the
   // input half leave for the weight half; and what is then transient beside it.
   int64_t remade_bytes = 0;

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "sharding/summands.h"
+#include "sharding/kernel_memory.h"
 
 namespace pipeshard {
 
@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kPieces = 3;
 constexpr size_t kInputHalf = 1;
 constexpr size_t kWeightHalf = 2;
+constexpr int64_t kConstantsOfAStep = 3;  // of a resharding: where slices begin and end
 
 class MemoryPricer {
  public:
@@ -23,12 +24,16 @@ class MemoryPricer {
                const StageSharding& sharding, PricedStage& result)
       : context_(context), phases_(phases), end_of_(end_of), sharding_(sharding), result_(result) {}
 
-  void run() {
+  void run(const std::vector<StageResharding>& reshardings) {
     findRoles();
+    for (const StageResharding& resharding : reshardings) addResharding(resharding);
     const StageMemory memory = context_.memory();
+    std::vector<bool> seen(context_.values.size());
     for (const MemoryUse& use : memory.uses(sharding_)) {
       const LiveInterval& live = memory.interval(use.value);
-      const bool own = use.from == live.from && use.to == live.to && live.from < live.to;  // not: beside it, while a node runs
+      // The value as it is kept, which comes first; not: beside it, while a node runs.
+      const bool own = use.from == live.from && use.to == live.to && live.from < live.to && !seen[use.value.index()];
+      seen[use.value.index()] = seen[use.value.index()] || own;
       const int64_t bytes = placedBytes(use.bytes);
       if (own && of(use.value).persistent) {
         (roles_[use.value.index()] == Role::kState ? result_.optimizer_bytes : result_.weight_bytes) += bytes;
@@ -38,10 +43,11 @@ class MemoryPricer {
         addToUpdate(use, own);
       } else if (own) {
         addOwn(use.value, live, bytes);
-      } else {
-        for (Uses* uses : {&pieces_, &discarding_}) uses->alone.push_back({use.value, bytes, use.from, use.to});
+      } else if (context_.mesh.deviceCount() > 1) {
+        addBeside({use.value, bytes, use.from, use.to});
       }
     }
+    for (NodeId node : context_.nodes) addWorkspace(node);
     addConstants();
     result_.input_bytes += result_.waiting_input_bytes;
     result_.emitted_bytes = *std::max_element(held_.begin(), held_.end());
@@ -54,9 +60,17 @@ class MemoryPricer {
   enum class Role : uint8_t { kNone, kState, kAccumulated, kGradient, kUpdated, kInput };
 
   struct Uses {
-    std::vector<MemoryUse> alone;
-    std::vector<MemoryUse> ends;  // besides, where the layers beside this one run in the same subgraph
+    std::vector<MemoryUse> between;  // made and read by nodes of one subgraph
+    std::vector<MemoryUse> beside;   // while one node runs
+    std::vector<MemoryUse> ends;     // where the layers beside this one run in the same subgraph
   };
+
+  // Along mesh axes of one device there is nothing to reshard.
+  bool isSame(const ShardingSpec& a, const ShardingSpec& b) const { return context_.mesh.deviceCount() == 1 || a == b; }
+
+  void addBeside(const MemoryUse& use) {
+    for (Uses* uses : {&pieces_, &discarding_}) uses->beside.push_back(use);
+  }
 
   void findRoles() {
     roles_.resize(context_.values.size());
@@ -99,7 +113,7 @@ class MemoryPricer {
   bool isSummedInPlace(ValueId part) const {
     const auto maker = [&](ValueId id) { return of(id).producer; };
     NodeId node = maker(part);
-    if (!node.valid() || sharding_.strategies[node.index()].outputs[of(part).output] != sharding_.kept[part.index()]) return false;
+    if (!node.valid() || !isSame(sharding_.strategies[node.index()].outputs[of(part).output], sharding_.kept[part.index()])) return false;
     if (readInPasses(part)) return false;
     const Graph& graph = context_.training.graph;
     while (node.valid() && isView(graph.node(node))) {
@@ -136,6 +150,66 @@ class MemoryPricer {
       return summed == sharding_.kept[gradient.index()];
     }
     return false;
+  }
+
+  // What a resharding has beside what it begins and ends with.
+  void addResharding(const StageResharding& entry) {
+    const Shape& shape = context_.training.graph.shape(entry.value);
+    const auto element = static_cast<int64_t>(dataTypeSize(context_.training.graph.dataType(entry.value)));
+    const auto shard = [&](const ShardingSpec& spec) { return placedBytes(largestShard(spec, shape, context_.mesh) * element); };
+    const std::vector<ReshardingStep>& steps = entry.resharding.steps;
+    ShardingSpec before = entry.from;
+    int64_t most = 0;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      int64_t bytes = (i > 0 ? shard(before) : 0) + (i + 1 < steps.size() ? shard(steps[i].after) : 0);
+      if (steps[i].kind == ReshardingStep::Kind::kReduceScatter || steps[i].kind == ReshardingStep::Kind::kAllToAll)
+        bytes += isPacked(shape, before, steps[i].to_axis) ? shard(before) : 0;
+      if (steps[i].kind == ReshardingStep::Kind::kAllGather || steps[i].kind == ReshardingStep::Kind::kAllToAll)
+        bytes += isPacked(shape, steps[i].after, steps[i].from_axis) ? shard(steps[i].after) : 0;
+      most = std::max(most, bytes);
+      before = steps[i].after;
+    }
+    result_.constant_bytes += std::ssize(steps) * kConstantsOfAStep * placedBytes(1);
+    const NodeId node = entry.reader.valid() ? entry.reader : of(entry.value).producer;
+    if (!node.valid()) {
+      result_.synchronization_workspace = std::max(result_.synchronization_workspace, most);
+      return;
+    }
+    const MemoryUse use{entry.value, most, positionOf(node), positionOf(node) + 1};
+    if (isUpdate(use.from)) {
+      update_.push_back(use);
+    } else {
+      addBeside(use);
+    }
+  }
+
+  void addWorkspace(NodeId id) {
+    const Node& node = context_.training.graph.node(id);
+    const Strategy& strategy = sharding_.strategies[id.index()];
+    if (node.outputs.empty() || !node.outputs[0].valid() || isUpdate(positionOf(id))) return;
+    const auto bytes = [&](ValueId value, const ShardingSpec& spec) {
+      return largestShard(spec, context_.training.graph.shape(value), context_.mesh) *
+             static_cast<int64_t>(dataTypeSize(context_.training.graph.dataType(value)));
+    };
+    std::vector<int64_t> inputs;
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      inputs.push_back(node.inputs[i].valid() ? bytes(node.inputs[i], strategy.inputs[i]) : 0);
+    const Shape& first = context_.training.graph.shape(node.inputs.at(0));
+    const int64_t most = kernelWorkspace(node, inputs, bytes(node.outputs[0], strategy.outputs[0]), first.empty() ? 1 : first[0]);
+    if (most > 0) addBeside({node.outputs[0], placedBytes(most), positionOf(id), positionOf(id) + 1});
+  }
+
+  // Parts of a tensor along this axis are not one behind the other as they are, or not equally long: a collective packs them.
+  bool isPacked(const Shape& shape, const ShardingSpec& spec, int axis) const {
+    const auto parts = [&](int of_axis) {
+      int64_t count = 1;
+      for (int mesh_axis : spec.axes[static_cast<size_t>(of_axis)]) count *= context_.mesh.axisSize(mesh_axis);
+      return count;
+    };
+    for (int before = 0; before < axis; ++before) {
+      if (shape[static_cast<size_t>(before)] > parts(before)) return true;
+    }
+    return shape[static_cast<size_t>(axis)] % context_.mesh.deviceCount() != 0;
   }
 
   // What a value of the passes is to the pieces that make and read it.
@@ -179,9 +253,9 @@ class MemoryPricer {
     const bool total = !value.producer.valid() && !live.waits && roles_[id.index()] != Role::kInput;  // of the whole batch
     if (total || id == context_.training.loss) result_.constant_bytes += bytes;                       // the loss is summed
     if (life.forward && value.producer.valid() && !value.readers.empty())
-      discarding_.alone.push_back({id, bytes, life.from, life.last_reader});
+      discarding_.between.push_back({id, bytes, life.from, life.last_reader});
     if (value.producer.valid() && !value.readers.empty() && life.first == life.last) {
-      pieces_.alone.push_back({id, bytes, life.from, life.last_reader});
+      pieces_.between.push_back({id, bytes, life.from, life.last_reader});
       return;
     }
     for (size_t piece = life.first; piece <= life.last; ++piece) held_[piece] += bytes;
@@ -212,8 +286,8 @@ class MemoryPricer {
   void addConstants() {
     std::set<std::pair<ValueId, size_t>> seen;
     for (NodeId node : context_.nodes) {
-      if (context_.training.node_phase[node.index()] == Phase::kUpdate) continue;
       for (ValueId input : context_.training.graph.node(node).inputs) {
+        if (input == context_.training.step) result_.constant_bytes += placedBytes(1);
         if (!input.valid() || !of(input).constant || !seen.insert({input, pieceOf(node)}).second) continue;
         const int64_t times = pieceOf(node) == 0 ? 2 : 1;  // with the recomputation
         result_.constant_bytes += times * placedBytes(context_.training.graph.bytes(input));
@@ -236,6 +310,36 @@ class MemoryPricer {
     return most;
   }
 
+  // What a node makes lies where an input does that it names or overwrites, if nobody reads that later.
+  void shareMemory(std::vector<MemoryUse>& between) const {
+    std::sort(between.begin(), between.end(), [](const MemoryUse& a, const MemoryUse& b) { return a.from < b.from; });
+    std::map<ValueId, size_t> place;
+    for (size_t i = 0; i < between.size(); ++i) {
+      MemoryUse& use = between[i];
+      const NodeId producer = of(use.value).producer;
+      const Node& node = context_.training.graph.node(producer);
+      const Strategy& strategy = sharding_.strategies[producer.index()];
+      place[use.value] = i;
+      if (!isSame(strategy.outputs[of(use.value).output], sharding_.kept[use.value.index()]) || of(use.value).output != 0) continue;
+      for (size_t input = 0; input < node.inputs.size(); ++input) {
+        if (!node.inputs[input].valid() || !isSame(strategy.inputs[input], sharding_.kept[node.inputs[input].index()])) continue;
+        const bool names = isView(node) && input == 0;
+        const auto there = place.find(node.inputs[input]);
+        if (there == place.end()) {
+          if (names) use.bytes = 0;  // of a buffer
+          continue;
+        }
+        MemoryUse& held = between[there->second];
+        const bool last = held.to == use.from + 1 && held.bytes == use.bytes && overwritesInput(node, input);
+        if (!last && !names) continue;
+        held.to = std::max(held.to, use.to);
+        use.bytes = 0;
+        place[use.value] = there->second;
+        break;
+      }
+    }
+  }
+
   PricedWorkspace workspaceOf(const Uses& uses) const {
     PricedWorkspace workspace;
     for (size_t piece = 0; piece < kPieces; ++piece) {
@@ -246,7 +350,9 @@ class MemoryPricer {
         const size_t own = entering ? (isForwardEnd(use.value) ? 0 : kInputHalf) : pieceOf(nodeAt(use.from));
         if (own == piece) of_piece.push_back(use);
       };
-      for (const MemoryUse& use : uses.alone) add(use);
+      for (const MemoryUse& use : uses.between) add(use);
+      shareMemory(of_piece);
+      for (const MemoryUse& use : uses.beside) add(use);
       workspace.alone = std::max(workspace.alone, peakOfPiece(of_piece, piece));
       for (const MemoryUse& use : uses.ends) add(use);
       workspace.inside = std::max(workspace.inside, peakOfPiece(of_piece, piece));
@@ -273,8 +379,8 @@ class MemoryPricer {
 }  // namespace
 
 void addPricedMemory(const StageContext& context, const std::vector<Phase>& phases, const std::map<ValueId, const StageEnd*>& end_of,
-                     const StageSharding& sharding, PricedStage& result) {
-  MemoryPricer(context, phases, end_of, sharding, result).run();
+                     const StageSharding& sharding, const std::vector<StageResharding>& reshardings, PricedStage& result) {
+  MemoryPricer(context, phases, end_of, sharding, result).run(reshardings);
 }
 
 }  // namespace pipeshard

@@ -11,8 +11,8 @@
 
 namespace pipeshard {
 
-// Fills in the bytes of `result`. `phases`, `end_of`: as priceStageInWays, by value.
+// Fills in the bytes of `result`. `phases`, `end_of`: as priceStageInWays, by value. `reshardings`: those of the sharding (stage_price.h).
 void addPricedMemory(const StageContext& context, const std::vector<Phase>& phases, const std::map<ValueId, const StageEnd*>& end_of,
-                     const StageSharding& sharding, PricedStage& result);
+                     const StageSharding& sharding, const std::vector<StageResharding>& reshardings, PricedStage& result);
 
 }  // namespace pipeshard

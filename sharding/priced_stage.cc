@@ -21,8 +21,10 @@ class Pricer {
 
   PricedStage of(const StageSharding& sharding) {
     result_ = {};
-    addTimes(sharding);
-    addPricedMemory(context_, phases_, end_of_, sharding, result_);
+    const StagePrice price =
+        priceStage(context_.training, context_.nodes, context_.values, sharding, context_.model, context_.options.microbatches);
+    addTimes(price);
+    addPricedMemory(context_, phases_, end_of_, sharding, price.reshardings, result_);
     return result_;
   }
 
@@ -38,9 +40,8 @@ class Pricer {
     return result_.forward_ns;
   }
 
-  void addTimes(const StageSharding& sharding) {
+  void addTimes(const StagePrice& price) {
     const int64_t microbatches = context_.options.microbatches;
-    const StagePrice price = priceStage(context_.training, context_.nodes, context_.values, sharding, context_.model, microbatches);
     for (NodeId node : context_.nodes) {
       const StrategyCost& cost = price.nodes[node.index()];
       if (context_.training.node_phase[node.index()] == Phase::kUpdate) {

@@ -27,11 +27,12 @@ struct PricedStage {
   int64_t update_ns = 0;           // per step: what the optimizer computes
   int64_t synchronization_ns = 0;  // per step: all communication outside of passes
   // Bytes of that device, as placedBytes; of passes, of one microbatch. "Ends" are the values that cross the part's ends (StageEnd).
-  int64_t weight_bytes = 0;          // parameters and other weights
-  int64_t optimizer_bytes = 0;       // states
-  int64_t gradient_bytes = 0;        // accumulators
-  int64_t whole_gradient_bytes = 0;  // the tensors that these are shards of
-  int64_t synchronized_bytes = 0;    // gradients as the update reads them, where these are not the accumulators
+  int64_t weight_bytes = 0;               // parameters and other weights
+  int64_t optimizer_bytes = 0;            // states
+  int64_t gradient_bytes = 0;             // accumulators
+  int64_t whole_gradient_bytes = 0;       // the tensors that these are shards of
+  int64_t synchronized_bytes = 0;         // gradients as the update reads them, where these are not the accumulators
+  int64_t synchronization_workspace = 0;  // while they come to be
   int64_t summand_bytes = 0;     // gradients of a microbatch that have no place in accumulators, and are added to them: there all together
   int64_t waiting_bytes = 0;     // what waits for the backward passes
   int64_t early_bytes = 0;       // of it, what only the input half of the backward pass reads; no ends

@@ -53,8 +53,8 @@ struct BatchShare {
 //
 // Preparation folds sizes into constants: the n of sum(x)/n, or ones of the batch's size, look as if they did not depend on the
 // batch. With `share.other` they are found by comparison (constants of other content are replaced by the whole's; shapes must
-// grow where the batch is cut), and it decides where a batch of one goes in a Reshape. Without it a constant is taken to be the
-// same for every batch size. It is not kept.
+// grow where the batch is cut), and it decides where a batch of one, or of one group of rows, goes in a Reshape. Without it a
+// constant is taken to be the same for every batch size. It is not kept.
 //
 // Errors: kBadModel naming the node, the operator and why the batch cannot be cut there.
 //

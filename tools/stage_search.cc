@@ -169,6 +169,7 @@ class Search {
     if (request_.recomputation_given) costs.recomputations = {options_.recomputation};
     costs.memory_bytes = options_.sharding.memory_bytes;
     costs.bucket_bytes = request_.bucket_bytes;
+    costs.overlap_receives = request_.overlap_receives;
     costs.threads = threads();
     // Of several threads: a signal waits for the next phase.
     costs.progress = [this](const std::string& phase) {

@@ -219,6 +219,14 @@ TEST(AssignStagesToMeshes, IsAsGoodAsBruteForceOnRandomInstances) {
     const AssignmentResult bounded = assignStagesToMeshes(request);
     ASSERT_FALSE(bounded.assignments.empty()) << "round " << round;
     EXPECT_EQ(bounded.assignments.front().objective_ns, *best) << "round " << round;
+    request.any = true;
+    EXPECT_EQ(assignStagesToMeshes(request).assignments.front().objective_ns, *best) << "round " << round;  // none other is below the bound
+    request.bound_ns = *best;
+    EXPECT_TRUE(assignStagesToMeshes(request).assignments.empty()) << "round " << round;
+    request.bound_ns = *best + *best / 4;
+    const AssignmentResult some = assignStagesToMeshes(request);
+    ASSERT_EQ(some.assignments.empty(), request.bound_ns == *best) << "round " << round;
+    for (const Assignment& assignment : some.assignments) EXPECT_LT(assignment.objective_ns, request.bound_ns) << "round " << round;
   }
   EXPECT_GT(feasible, 700);
   EXPECT_GT(plans, 500'000);

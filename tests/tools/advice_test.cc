@@ -103,7 +103,7 @@ TEST_F(Advice, RecomputesWholeStagesWhereThatNeedsLess) {
 
 // The search chooses between never and layers itself, if it may.
 TEST_F(Advice, OfASearchThatMustNotRecomputeSaysSo) {
-  const std::vector<std::string> line = wordsOf("plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1200000");
+  const std::vector<std::string> line = wordsOf("plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1300000");
   const CommandResult refused = plan(line, "");
   ASSERT_EQ(refused.exit_code, 83) << refused.errors;
   EXPECT_THAT(advised(refused.errors), Contains("--recompute layers"));

@@ -151,30 +151,5 @@ TEST(SearchCommandOptions, AreKeptTo) {
   }
 }
 
-// Of one device, and of a pipeline of two: the arenas that its workers would allocate. (Gradients of convolutions' weights, which no kernel
-// adds to their accumulators in place, are left out.)
-TEST(SearchCommandMemory, OfStagesThatRecomputeByLayersIsForeseenAndNotTooLow) {
-  for (const std::string model : {"mlp", "gpt2", "llama"}) {
-    for (const std::string cluster : {"1x1", "1x2"}) {
-      SCOPED_TRACE(model + " on " + cluster);
-      const TemporaryFolder folder;
-      const CommandResult planned = runPipeshard({"plan", "examples/" + model + ".onnx", "--cluster", cluster, "--method", "megatron:1,1",
-                                                  "--stages", "auto", "--dim", "batch=16", "--microbatches", "4", "--schedule", "1f1b",
-                                                  "--recompute", "layers", "-o", folder.file("plan")});
-      ASSERT_EQ(planned.exit_code, 0) << planned.errors;
-      ASSERT_EQ(runPipeshard({"simulate", folder.file("plan"), "--json", folder.file("simulated.json")}).exit_code, 0);
-      const nlohmann::json plan = planOf(folder);
-      const nlohmann::json arenas = nlohmann::json::parse(readFile(folder.file("simulated.json"))).at("arena_bytes");
-      const nlohmann::json& stages = plan.at("alternatives").at(plan.at("search").at("chosen").get<size_t>()).at("stages");
-      ASSERT_EQ(stages.size(), arenas.size());
-      for (size_t s = 0; s < stages.size(); ++s) {
-        EXPECT_EQ(stages[s].at("recomputation"), "layers");
-        EXPECT_GE(stages[s].at("memory_bytes"), arenas[s]) << s;
-        EXPECT_LE(stages[s].at("memory_bytes").get<double>(), 1.15 * arenas[s].get<double>()) << s;
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace pipeshard
