@@ -9,11 +9,11 @@ namespace pipeshard {
 BoundaryTransfers::BoundaryTransfers(const TrainingGraph& training, const LayerPieces& pieces, const Cluster& cluster,
                                      const SubmeshClasses& classes)
     : training_(training), pieces_(pieces), cluster_(cluster), classes_(classes) {
-  const LinkCost link = linkBetween(cluster, {0}, {cluster.deviceCount() - 1});
-  for (const SharedParameter& shared : pieces.shared) {
-    const int64_t once = linkTime(link, static_cast<double>(training.graph.bytes(shared.value)));
-    exchanges_.push_back(shared.gradients.empty() ? once : 2 * once);
-  }
+  link_ = linkBetween(cluster, {0}, {cluster.deviceCount() - 1});
+}
+
+int64_t BoundaryTransfers::exchange(int64_t parameter_bytes, int64_t part_bytes) const {
+  return linkTime(link_, static_cast<double>(parameter_bytes)) + (part_bytes == 0 ? 0 : linkTime(link_, static_cast<double>(part_bytes)));
 }
 
 int64_t BoundaryTransfers::cost(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const {

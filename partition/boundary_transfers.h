@@ -26,8 +26,9 @@ class BoundaryTransfers {
   // kNever (stage_assignment.h): a value has fewer rows than one of them has parts.
   int64_t cost(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const;
 
-  // By LayerPieces::shared, per step: the owner sends a stage its value, and gets its gradient, over the slowest link.
-  const std::vector<int64_t>& exchanges() const { return exchanges_; }
+  // Per step, of a parameter that stages exchange over the slowest link, with the parts of its gradient if it has any: what one device
+  // sends.
+  int64_t exchange(int64_t parameter_bytes, int64_t part_bytes) const;
 
  private:
   using Key = std::tuple<int, int, int, int, int>;
@@ -41,7 +42,7 @@ class BoundaryTransfers {
   const LayerPieces& pieces_;
   const Cluster& cluster_;
   const SubmeshClasses& classes_;
-  std::vector<int64_t> exchanges_;
+  LinkCost link_;  // between the first device and the last
   mutable std::shared_mutex mutex_;
   mutable std::map<Key, int64_t> known_;  // kind of cut, classes and boundaries on both sides
   mutable std::map<EndKey, std::shared_ptr<const CrossMeshEnd>> ends_;

@@ -141,15 +141,17 @@ class Pieces {
       is_parameter[parameter.value.index()] = true;
       std::set<int> layers(uses_[parameter.value.index()].reads.begin(), uses_[parameter.value.index()].reads.end());
       std::set<int> gradients;
+      std::vector<std::pair<ValueId, int>> parts;
       for (ValueId part : parameter.gradient_parts) {
-        if (uses_[part.index()].made >= 0) gradients.insert(uses_[part.index()].made);
+        const int made = uses_[part.index()].made;
+        if (made < 0) continue;
+        gradients.insert(made);
+        parts.emplace_back(part, made);
       }
       std::set<int> all = layers;
       all.insert(gradients.begin(), gradients.end());
       if (all.size() < 2) continue;
-      result_.shared.push_back({parameter.value, {layers.begin(), layers.end()}, {gradients.begin(), gradients.end()}});
-      result_.replicated.push_back(parameter.value);
-      result_.replicated.insert(result_.replicated.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
+      result_.shared.push_back({parameter.value, {layers.begin(), layers.end()}, {gradients.begin(), gradients.end()}, std::move(parts)});
     }
     for (const auto& [id, initializer] : graph_.initializers) {
       const bool weight = !std::holds_alternative<Constant>(initializer) && !is_parameter[id.index()];
@@ -192,9 +194,14 @@ class Pieces {
       mix(hash, static_cast<uint64_t>(crossing.axis + 1));
       mix(hash, (crossing.made == layer ? 2U : 0U) + (crossing.gradient ? 1U : 0U));
     }
-    for (ValueId value : result_.replicated) {
+    const auto mixShared = [&](ValueId value) {
       if (numbers.contains(value)) mix(hash, numbers[value]);
+    };
+    for (const SharedParameter& shared : result_.shared) {
+      mixShared(shared.value);
+      for (const auto& [part, made] : shared.parts) mixShared(part);
     }
+    for (ValueId value : result_.replicated) mixShared(value);
     if (numbers.contains(training_.loss)) mix(hash, numbers[training_.loss]);
     return hash;
   }

@@ -2,6 +2,7 @@
 // stages of any layers: a backward node or an update is in the stage that has its layer (node_stages.h). Internal to partition/.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "ir/training_graph.h"
@@ -27,8 +28,9 @@ struct CrossingValue {
 // A parameter that several layers read or add a gradient to. The first layer that reads it owns it.
 struct SharedParameter {
   ValueId value;
-  std::vector<int> layers;     // that hold it, ascending
-  std::vector<int> gradients;  // that have an accumulator for it
+  std::vector<int> layers;                     // that hold it, ascending
+  std::vector<int> gradients;                  // that have an accumulator for it
+  std::vector<std::pair<ValueId, int>> parts;  // of its gradient, with the layer that makes each
 };
 
 struct LayerPieces {
@@ -38,7 +40,7 @@ struct LayerPieces {
   std::vector<std::vector<int>> of_layer;  // by layer: the crossings that it makes or reads, in order of their values
   std::vector<std::vector<int>> at_cut;    // by layer: those that cross the cut behind it, which are no inputs of the model
   std::vector<SharedParameter> shared;
-  std::vector<ValueId> replicated;  // what layers share without passing it on, with the parts of shared gradients: kept replicated
+  std::vector<ValueId> replicated;  // other weights that several layers read: kept replicated
   // By layer: Clustering::kinds, with layers told apart that pass other values on. Numbered from 0 as they come.
   std::vector<int> kinds;
   int kind_count = 0;

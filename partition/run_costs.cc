@@ -75,7 +75,8 @@ std::vector<int> takersOf(const CrossingValue& crossing) {
 }  // namespace
 
 RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, const std::vector<const PricedStage*>& layers,
-                   std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, const EmissionRules& rules)
+                   std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes,
+                   const EmissionRules& rules)
     : pieces_(pieces),
       crossing_bytes_(std::move(crossing_bytes)),
       exchange_ns_(std::move(exchange_ns)),
@@ -89,6 +90,7 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, con
       weights_(layers.size()),
       passing_(layers.size()),
       handed_ends_(layers.size()),
+      shared_bytes_(std::move(shared_bytes)),
       pieces_alone_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.pieces.alone; })),
       pieces_inside_({}),
       discarding_alone_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.discarding.alone; })),
@@ -116,13 +118,13 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, con
     sums_.push_back(next);
     impossible_.push_back(impossible_.back() + (layers[layer] == nullptr ? 1 : 0));
   }
-  addPairs(training);
+  addPairs();
   pieces_inside_ = maximumOf(layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.pieces.inside; });
   discarding_inside_ = maximumOf(layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.discarding.inside; });
   layer_peaks_ = layersAlone(layers);
 }
 
-void RunCosts::addPairs(const TrainingGraph& training) {
+void RunCosts::addPairs() {
   for (size_t index = 0; index < pieces_.crossings.size(); ++index) {
     const CrossingValue& crossing = pieces_.crossings[index];
     const int64_t bytes = crossing_bytes_[index];
@@ -134,9 +136,9 @@ void RunCosts::addPairs(const TrainingGraph& training) {
       if (!held && !kept) passing_[static_cast<size_t>(layer)] += bytes;
     }
   }
-  for (const SharedParameter& shared : pieces_.shared) {
-    shared_bytes_.push_back(placedBytes(training.graph.bytes(shared.value)));
-    weights_.addChain(shared.layers, shared_bytes_.back());
+  for (size_t index = 0; index < pieces_.shared.size(); ++index) {
+    shared_bytes_[index] = placedBytes(shared_bytes_[index]);
+    weights_.addChain(pieces_.shared[index].layers, shared_bytes_[index]);
   }
   for (PairSums* sums : {&waiting_, &inputs_, &handed_on_, &weights_}) sums->finish();
 }

@@ -64,9 +64,10 @@ struct EmissionRules {
 class RunCosts {
  public:
   // By layer; nullptr: the layer cannot be in this way. `crossing_bytes`: by LayerPieces::crossings, as they are kept. `exchange_ns`: by
-  // LayerPieces::shared, per step, what a stage pays when others have the parameter, too.
+  // LayerPieces::shared, per step, what a stage pays when others have the parameter, too; `shared_bytes`: of it, as it is kept.
   RunCosts(const TrainingGraph& training, const LayerPieces& pieces, const std::vector<const PricedStage*>& layers,
-           std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, const EmissionRules& rules);
+           std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes,
+           const EmissionRules& rules);
 
   bool possible(int first, int last) const;
   // `recomputation`: "never", "always" or "layers".
@@ -109,7 +110,7 @@ class RunCosts {
     int64_t leaving_gradients = 0;
   };
 
-  void addPairs(const TrainingGraph& training);
+  void addPairs();
   void addPassMemory(int first, int last, std::string_view recomputation, StageCostParts& parts) const;
   RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers) const;
   // Of layers up to `last`: accumulators or synchronised gradients, where they come to be during the backward passes.
@@ -129,7 +130,7 @@ class RunCosts {
   PairSums waiting_, inputs_, handed_on_, weights_;
   std::vector<int64_t> passing_;               // by layer
   std::vector<int64_t> handed_ends_;           // by layer: PricedStage::handed_end_bytes
-  std::vector<int64_t> shared_bytes_;          // by LayerPieces::shared
+  std::vector<int64_t> shared_bytes_;          // by LayerPieces::shared, as it is kept
   RangeMaximum pieces_alone_, pieces_inside_;  // PricedStage::pieces
   RangeMaximum discarding_alone_, discarding_inside_;
   RangeMaximum layer_peaks_, update_peaks_, synchronization_peaks_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <tuple>
 
@@ -12,9 +13,11 @@
 #include "partition/boundary_transfers.h"
 #include "partition/layer_pieces.h"
 #include "partition/run_costs.h"
+#include "partition/shared_specs.h"
 #include "partition/stage_ways.h"
 #include "partition/submesh_classes.h"
 #include "sharding/batch_dependence.h"
+#include "sharding/resharding.h"
 
 namespace pipeshard {
 namespace {
@@ -46,6 +49,9 @@ struct Way {
   StageWay way;
   int boundary = -1;  // StageOption::boundary; -1: it has no number, so it cannot be
   std::vector<std::optional<PricedStage>> kinds;
+  std::map<int, std::vector<std::optional<PricedStage>>> in_shared_specs;  // by kind that reads shared parameters
+  size_t shared_spec = 0;                                                  // which of them: a number of sharedSpecs
+  bool is_other = true;                                                    // than the way of StageConfig::shared 0
   std::optional<RunCosts> costs;
   std::optional<RunCosts> least;  // of the usual kind alone
 };
@@ -106,17 +112,42 @@ struct ShardedStageCosts::State {
         table->known = std::vector<std::atomic<const std::vector<StageOption>*>>(layers * layers);
       for (StageWay& way : waysOn(of.sample, options)) {
         const int boundary = boundaryOf(way, of.sample.deviceCount());
-        for (const std::string& recomputation : options.recomputations) configNumber(configOf(way, recomputation));
-        of.ways.push_back({std::move(way), boundary, {}, {}, {}});
+        for (way.shared = 0; way.shared < sharedWays(of.sample); ++way.shared) {
+          for (const std::string& recomputation : options.recomputations) configNumber(configOf(way, recomputation));
+          of.ways.push_back(wayAt(way, boundary));
+        }
       }
       of.listed = of.ways.size();
     }
     for (size_t layer = 0; layer < layers; ++layer) {
       if (static_cast<size_t>(pieces.kinds[layer]) == example.size()) example.push_back(static_cast<int>(layer));
     }
-    for (int kind = 0; kind < pieces.kind_count; ++kind) {
-      if (2 * std::count(pieces.kinds.begin(), pieces.kinds.end(), kind) > std::ssize(pieces.kinds)) usual_kind = kind;
+    for (const SharedParameter& shared : pieces.shared) {
+      for (const std::vector<int>* of : {&shared.layers, &shared.gradients}) {
+        for (int layer : *of) sharing.insert(pieces.kinds[static_cast<size_t>(layer)]);
+      }
     }
+    for (int kind = 0; kind < pieces.kind_count; ++kind) {
+      const bool shares = sharing.contains(kind);
+      if (2 * std::count(pieces.kinds.begin(), pieces.kinds.end(), kind) > std::ssize(pieces.kinds) && !shares) usual_kind = kind;
+    }
+  }
+
+  static Way wayAt(const StageWay& way, int boundary) {
+    Way made;
+    made.way = way;
+    made.boundary = boundary;
+    return made;
+  }
+
+  int sharedWays(const Submesh& submesh) const {
+    return pieces.shared.empty() || submesh.deviceCount() == 1 || !options.cut_shared ? 1 : 2;
+  }
+
+  std::vector<SharedSpec> specsToTry(const Shape& shape, const LogicalMesh& mesh) const {
+    std::vector<SharedSpec> specs = sharedSpecs(shape, mesh);
+    if (!options.cut_shared) specs.resize(1);
+    return specs;
   }
 
   static void requireRecomputation(const std::string& recomputation) {
@@ -131,7 +162,7 @@ struct ShardedStageCosts::State {
   }
 
   static StageConfig configOf(const StageWay& way, const std::string& recomputation) {
-    return {way.mesh.shape, way.method, recomputation, way.boundary};
+    return {way.mesh.shape, way.method, recomputation, way.boundary, way.shared};
   }
 
   int configNumber(const StageConfig& config) {
@@ -149,7 +180,7 @@ struct ShardedStageCosts::State {
     options.progress(text);
   }
 
-  // Ways of one mesh and method differ in their ends alone: one problem.
+  // Ways of one mesh and method differ in their ends alone, and in how shared parameters are kept: one problem.
   void priceKind(const Submesh& sample, const std::vector<Way*>& ways, int kind) {
     const int layer = example[static_cast<size_t>(kind)];
     const LogicalMesh& mesh = ways.front()->way.mesh;
@@ -158,25 +189,63 @@ struct ShardedStageCosts::State {
     stage.replicated = pieces.replicated;
     stage.microbatches = training.microbatches;
     stage.batch = batch;
-    std::vector<StageEnd> ends;
+    std::vector<int> boundaries;
+    for (const Way* way : ways) {
+      if (std::find(boundaries.begin(), boundaries.end(), way->way.boundary) == boundaries.end()) boundaries.push_back(way->way.boundary);
+    }
+    const bool shares = sharing.contains(kind);
+    const size_t times = shares ? specsToTry({}, mesh).size() : 1;
+    std::vector<StageEnd> ends = sharedEnds(layer, mesh, boundaries.size());
     for (int number : pieces.of_layer[static_cast<size_t>(layer)]) {
       const CrossingValue& crossing = pieces.crossings[static_cast<size_t>(number)];
       StageEnd& end = ends.emplace_back();
       end.value = crossing.value;
       end.goes_on = crossing.gradient ? crossing.readers.front() < layer : crossing.last() > layer;
-      for (const Way* way : ways)
-        end.ways.push_back(boundarySpec(training.graph.shape(crossing.value).size(), crossing.axis, mesh, way->way.boundary));
+      for (int boundary : boundaries)
+        end.ways.insert(end.ways.end(), times, boundarySpec(training.graph.shape(crossing.value).size(), crossing.axis, mesh, boundary));
     }
     const CostModel model = costModelOn(cluster, devicesOf(sample), mesh);
     const auto priced = priceStageInWays(training, pieces.nodes[static_cast<size_t>(layer)], pieces.phases, mesh, model, stage, ends,
-                                         static_cast<int>(ways.size()));
-    for (size_t way = 0; way < ways.size(); ++way) ways[way]->kinds[static_cast<size_t>(kind)] = priced[way];
+                                         static_cast<int>(boundaries.size() * times));
+    for (Way* way : ways) {
+      const auto at = static_cast<size_t>(std::find(boundaries.begin(), boundaries.end(), way->way.boundary) - boundaries.begin());
+      const auto begin = priced.begin() + static_cast<std::ptrdiff_t>(at * times);
+      if (shares) {
+        way->in_shared_specs.at(kind).assign(begin, begin + static_cast<std::ptrdiff_t>(times));
+      } else {
+        way->kinds[static_cast<size_t>(kind)] = *begin;
+      }
+    }
+  }
+
+  // What the layer has of shared parameters: all ways to keep them, one after the other, so many times.
+  std::vector<StageEnd> sharedEnds(int layer, const LogicalMesh& mesh, size_t times) const {
+    std::vector<StageEnd> ends;
+    for (const SharedParameter& shared : pieces.shared) {
+      const std::vector<SharedSpec> specs = specsToTry(training.graph.shape(shared.value), mesh);
+      const auto add = [&](ValueId value, ShardingSpec SharedSpec::*of) {
+        StageEnd& end = ends.emplace_back();
+        end.value = value;
+        end.as_method = true;
+        for (size_t time = 0; time < times; ++time) {
+          for (const SharedSpec& spec : specs) end.ways.push_back(spec.*of);
+        }
+      };
+      if (std::binary_search(shared.layers.begin(), shared.layers.end(), layer)) add(shared.value, &SharedSpec::parameter);
+      for (const auto& [part, made] : shared.parts) {
+        if (made == layer) add(part, &SharedSpec::parts);
+      }
+    }
+    return ends;
   }
 
   void priceKinds(const Submesh& sample, const std::vector<Way*>& ways, const std::vector<int>& kinds) {
     std::vector<std::vector<Way*>> problems;
     for (Way* way : ways) {
       way->kinds.resize(static_cast<size_t>(pieces.kind_count));
+      for (int kind : kinds) {
+        if (sharing.contains(kind)) way->in_shared_specs[kind].resize(specsToTry({}, way->way.mesh).size());
+      }
       const bool same =
           !problems.empty() && problems.back().front()->way.mesh == way->way.mesh && problems.back().front()->way.method == way->way.method;
       if (!same) problems.emplace_back();
@@ -200,7 +269,47 @@ struct ShardedStageCosts::State {
       if (kind != but) kinds.push_back(kind);
     }
     priceKinds(sample, ways, kinds);
-    for (Way* way : ways) way->costs.emplace(runCosts(*way, {}));
+    for (Way* way : ways) {
+      keepShared(*way);
+      way->costs.emplace(runCosts(sample, *way, {}));
+    }
+  }
+
+  // Layers that share parameters get the costs of the way in which all of them keep these.
+  void keepShared(Way& way) const {
+    std::vector<const std::vector<std::optional<PricedStage>>*> layers;
+    for (int kind : pieces.kinds) {
+      if (sharing.contains(kind)) layers.push_back(&way.in_shared_specs.at(kind));
+    }
+    if (layers.empty()) return;
+    const std::optional<SharedChoice> choice = chooseShared(layers, training.microbatches);
+    way.is_other = way.way.shared == 0 || (choice && choice->small != choice->fast);
+    if (!choice) return;
+    way.shared_spec = way.way.shared == 0 ? choice->fast : choice->small;
+    for (const auto& [kind, priced] : way.in_shared_specs) way.kinds[static_cast<size_t>(kind)] = priced[way.shared_spec];
+  }
+
+  bool readsShared(int first, int last) const {
+    return std::any_of(pieces.kinds.begin() + first, pieces.kinds.begin() + last + 1, [&](int kind) { return sharing.contains(kind); });
+  }
+
+  // By LayerPieces::shared: of the parameter as the way keeps it, and what exchanging it with another stage takes per step.
+  std::pair<std::vector<int64_t>, std::vector<int64_t>> sharedCosts(const Way& way, const CostModel& model) const {
+    std::pair<std::vector<int64_t>, std::vector<int64_t>> costs;
+    for (const SharedParameter& shared : pieces.shared) {
+      const Shape& shape = training.graph.shape(shared.value);
+      const DataType type = training.graph.dataType(shared.value);
+      const SharedSpec spec = sharedSpecs(shape, way.way.mesh).at(way.shared_spec);
+      ShardingSpec summed = spec.parts;
+      summed.partial.clear();
+      const auto size = static_cast<int64_t>(dataTypeSize(type));
+      const int64_t bytes = largestShard(spec.parameter, shape, way.way.mesh) * size;
+      const int64_t part_bytes = shared.gradients.empty() ? 0 : largestShard(summed, shape, way.way.mesh) * size;
+      const int64_t sum_ns = part_bytes == 0 ? 0 : planResharding(shape, type, spec.parts, summed, way.way.mesh, model).cost_ns;
+      costs.first.push_back(bytes);
+      costs.second.push_back(transfers.exchange(bytes, part_bytes) + sum_ns);
+    }
+    return costs;
   }
 
   // What crosses the layer's ends can be kept as the way keeps it.
@@ -213,7 +322,9 @@ struct ShardedStageCosts::State {
   }
 
   // `only`: layers of other kinds cost nothing.
-  RunCosts runCosts(const Way& way, std::optional<int> only) const {
+  RunCosts runCosts(const Submesh& sample, const Way& way, std::optional<int> only) const {
+    const CostModel model =
+        pieces.shared.empty() ? CostModel::uniform(way.way.mesh) : costModelOn(cluster, devicesOf(sample), way.way.mesh);
     static constexpr PricedStage kNothing;
     std::vector<const PricedStage*> layers;
     for (size_t layer = 0; layer < pieces.kinds.size(); ++layer) {
@@ -232,7 +343,8 @@ struct ShardedStageCosts::State {
     }
     const bool between = options.overlap_receives == OverlapReceives::kBetweenNodes && cluster.nodes.size() > 1;
     const EmissionRules rules{options.bucket_bytes, between || options.overlap_receives == OverlapReceives::kOn};
-    return RunCosts(training, pieces, layers, std::move(bytes), transfers.exchanges(), rules);
+    auto [shared_bytes, exchange_ns] = sharedCosts(way, model);
+    return RunCosts(training, pieces, layers, std::move(bytes), std::move(exchange_ns), std::move(shared_bytes), rules);
   }
 
   void prepare(SubmeshClass& of) {
@@ -245,7 +357,7 @@ struct ShardedStageCosts::State {
     if (of.prepared_least) return;
     const std::vector<Way*> ways = listedWays(of);
     if (!of.prepared) priceKinds(of.sample, ways, {usual_kind});
-    for (Way* way : ways) way->least.emplace(runCosts(*way, usual_kind));
+    for (Way* way : ways) way->least.emplace(runCosts(of.sample, *way, usual_kind));
     of.prepared_least = true;
   }
 
@@ -280,6 +392,7 @@ struct ShardedStageCosts::State {
     std::vector<StageOption> all;
     for (size_t number = 0; number < of.listed; ++number) {
       const Way& way = of.ways[number];
+      if (way.way.shared > 0 && (least || !way.is_other || !readsShared(first, last))) continue;
       const RunCosts& costs = least ? *way.least : *way.costs;
       if (!costs.possible(first, last)) continue;
       for (const std::string& recomputation : options.recomputations) {
@@ -297,14 +410,15 @@ struct ShardedStageCosts::State {
 
   // The way of a config, priced; nullptr: there is none.
   Way* wayFor(SubmeshClass& of, const StageConfig& config) {
-    const std::vector<StageWay> wanted = wayOf(config, of.sample.deviceCount());
+    std::vector<StageWay> wanted = wayOf(config, of.sample.deviceCount());
     if (wanted.empty()) return nullptr;
+    wanted.front().shared = std::min(wanted.front().shared, sharedWays(of.sample) - 1);
     for (size_t way = 0; way < of.ways.size(); ++way) {
       if (of.ways[way].way != wanted.front()) continue;
       if (way < of.listed) prepare(of);
       return &of.ways[way];
     }
-    of.ways.push_back({wanted.front(), boundaryOf(wanted.front(), of.sample.deviceCount()), {}, {}, {}});
+    of.ways.push_back(wayAt(wanted.front(), boundaryOf(wanted.front(), of.sample.deviceCount())));
     priceWays(of.sample, {&of.ways.back()}, -1);
     return &of.ways.back();
   }
@@ -322,6 +436,7 @@ struct ShardedStageCosts::State {
   const SubmeshClasses classes;
   BoundaryTransfers transfers;
   std::vector<int> example;  // by kind: a layer
+  std::set<int> sharing;     // kinds of layers that read or make a gradient of a parameter that others do, too
   int usual_kind = -1;       // that of most layers; -1: none
   std::deque<SubmeshClass> by_shape;
   std::mutex config_mutex, progress_mutex;

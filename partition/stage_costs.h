@@ -5,9 +5,11 @@
 // memory add up, and layers of one kind (Clustering::kinds) share results. Chosen stages are sharded as a whole afterwards, which is at
 // least as fast.
 //
-// A parameter that several layers read is kept replicated, and held once by a stage that has them all; else the stages exchange it once a
-// step. A value that crosses several cuts counts in the transfer of each: where no stage lies between two of them that is too much.
-// Everything is evaluated when it is first asked for: a class of submeshes at a time, by `threads` threads.
+// A parameter that several layers read is kept in one way by all layers of a stage, and held once by a stage that has them all; else the
+// stages exchange it once a step. It is replicated, or, with `cut_shared`, kept in one of the ways of shared_specs.h: two of them are
+// options, of the least time and of the least memory (layers that share parameters are then priced in all of them). A
+// value that crosses several cuts counts in the transfer of each: where no stage lies between two of them that is too much. Everything is
+// evaluated when it is first asked for: a class of submeshes at a time, by `threads` threads.
 #pragma once
 
 #include <atomic>
@@ -31,6 +33,7 @@ struct StageConfig {
   std::string method = "auto";          // sharding/shard_stage.h
   std::string recomputation = "never";  // StagePlan::recomputation
   int boundary = 0;                     // index into the mesh's ways to cut the batch: 0: over all axes, 1: over axis 0, 2: not at all
+  int shared = 0;                       // parameters that several layers read: 0: kept as takes the least time, 1: the least memory
   friend auto operator<=>(const StageConfig&, const StageConfig&) = default;
 };
 
@@ -39,8 +42,9 @@ struct StageCostOptions {
   std::vector<std::string> recomputations = {"never"};  // "never", "always", "layers"
   // Which logical meshes are tried for so many devices (Alpa's submesh_logical_shape_space); empty: meshesFor.
   std::function<std::vector<std::vector<int>>(const Submesh&)> meshes;
-  int64_t memory_bytes = 0;                                           // of each device; 0: as the cluster says
-  int64_t bucket_bytes = kDefaultBucketBytes;                         // Plan::bucket_bytes
+  bool cut_shared = false;                     // parameters that several layers read are cut, too (shared_specs.h); else replicated
+  int64_t memory_bytes = 0;                    // of each device; 0: as the cluster says
+  int64_t bucket_bytes = kDefaultBucketBytes;  // Plan::bucket_bytes
   OverlapReceives overlap_receives = OverlapReceives::kBetweenNodes;  // Plan::overlap_receives
   int threads = 1;
   std::function<void(const std::string&)> progress;

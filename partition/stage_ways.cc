@@ -86,7 +86,7 @@ std::vector<StageWay> wayOf(const StageConfig& config, int devices) {
   if (mesh.shape.empty() || mesh.deviceCount() != devices || config.boundary < 0 || config.boundary >= kBoundaries) return {};
   if (devices == 1) return {{{{1}}, "auto", 0, 1}};
   if (isAnyGrid(config.method) && mesh.rank() != 2) return {};
-  return {{mesh, methodOn(config.method, mesh), config.boundary, partsOf(mesh, config.boundary)}};
+  return {{mesh, methodOn(config.method, mesh), config.boundary, partsOf(mesh, config.boundary), config.shared}};
 }
 
 ShardingSpec boundarySpec(size_t rank, int batch_axis, const LogicalMesh& mesh, int boundary) {

@@ -15,6 +15,7 @@ struct StageWay {
   std::string method;
   int boundary = 0;  // StageConfig::boundary
   int parts = 1;     // that what crosses the ends is cut into
+  int shared = 0;    // StageConfig::shared
   friend bool operator==(const StageWay&, const StageWay&) = default;
 };
 

@@ -145,7 +145,7 @@ class MemoryPricer {
   bool isSum(ValueId gradient) const {
     for (const Parameter& parameter : context_.training.parameters) {
       if (parameter.gradient != gradient) continue;
-      ShardingSpec summed = sharding_.kept[parameter.gradient_parts.front().index()];
+      ShardingSpec summed = sharding_.kept[of(parameter.gradient_parts.front()).shares.index()];
       summed.partial.clear();
       return summed == sharding_.kept[gradient.index()];
     }

@@ -72,7 +72,9 @@ class Pricer {
 bool canBe(const StageContext& context, const StageEnd& end, size_t way) {
   const StageValue& value = context.values[end.value.index()];
   const ShardingSpec& spec = end.ways[way];
-  return specFault(spec, context.training.graph.shape(end.value), context.mesh).empty() && (!value.fixed_replicated || spec.isReplicated());
+  if (spec.isReplicated()) return true;
+  if (value.fixed_replicated || !specFault(spec, context.training.graph.shape(end.value), context.mesh).empty()) return false;
+  return !end.as_method || context.limits.kept(value.shares, spec);
 }
 
 // All ends are kept as this way says.

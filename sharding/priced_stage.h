@@ -56,6 +56,7 @@ struct StageEnd {
   ValueId value;
   bool goes_on = false;  // what runs after this part reads it, too: it is held until the part's pass is over
   std::vector<ShardingSpec> ways = {};
+  bool as_method = false;  // cut only as the method would keep it
 };
 
 // By way; nullopt: it cannot be (a spec that the value cannot have, what is given leaves nothing, the method does not fit). `ways`: how
