@@ -41,13 +41,13 @@ struct StageCostOptions {
   std::vector<std::string> methods = {"auto"};          // tried for every mesh; data-parallel, zero2, zero3, megatron by mesh
   std::vector<std::string> recomputations = {"never"};  // "never", "always", "layers"
   // Which logical meshes are tried for so many devices (Alpa's submesh_logical_shape_space); empty: meshesFor.
-  std::function<std::vector<std::vector<int>>(const Submesh&)> meshes;
+  std::function<std::vector<std::vector<int>>(const Submesh&)> meshes = {};
   bool cut_shared = false;                     // parameters that several layers read are cut, too (shared_specs.h); else replicated
   int64_t memory_bytes = 0;                    // of each device; 0: as the cluster says
   int64_t bucket_bytes = kDefaultBucketBytes;  // Plan::bucket_bytes
   OverlapReceives overlap_receives = OverlapReceives::kBetweenNodes;  // Plan::overlap_receives
   int threads = 1;
-  std::function<void(const std::string&)> progress;
+  std::function<void(const std::string&)> progress = {};
   const std::atomic<bool>* interrupted = nullptr;
 };
 
