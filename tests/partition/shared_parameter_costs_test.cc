@@ -88,6 +88,12 @@ TiedModel tiedModel() {
   return made;
 }
 
+StageCostOptions cutShared() {
+  StageCostOptions options;
+  options.cut_shared = true;
+  return options;
+}
+
 class TiedCosts : public ::testing::Test {
  protected:
   StageCostParts parts(int first, int last, int shared, int boundary = 2) const {
@@ -99,7 +105,7 @@ class TiedCosts : public ::testing::Test {
   const TiedModel tied_ = tiedModel();
   const Cluster cluster_ = uniformCluster(1, 4);
   const Submesh four_{0, 1, 4};
-  const ShardedStageCosts costs_{tied_.training, tied_.clustering, cluster_, StageCostOptions{.cut_shared = true}};
+  const ShardedStageCosts costs_{tied_.training, tied_.clustering, cluster_, cutShared()};
 };
 
 TEST_F(TiedCosts, ShardsAreHeldOnce) {
