@@ -13,13 +13,12 @@ namespace pipeshard {
 namespace {
 
 // Only some of the options of others.
-class ChosenCosts : public StageCosts {
+class ChosenCosts : public OtherStageCosts {
  public:
   using Filter = std::function<bool(int first_layer, int last_layer, const Submesh&, const StageOption&)>;
   ChosenCosts(const StageCosts& costs, Filter filter, bool any_memory)
-      : costs_(costs), filter_(std::move(filter)), any_memory_(any_memory) {}
+      : OtherStageCosts(costs), filter_(std::move(filter)), any_memory_(any_memory) {}
 
-  int layers() const override { return costs_.layers(); }
   int submeshClass(const Submesh& submesh) const override {
     return costs_.submeshClass(submesh) * 4096 + submesh.first_device;  // filters may ask for the place
   }
@@ -32,13 +31,9 @@ class ChosenCosts : public StageCosts {
     }
     return found->second;
   }
-  int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override {
-    return costs_.transfer(layer, from, from_boundary, to, to_boundary);
-  }
   int64_t memoryBytes(const Submesh& submesh) const override { return any_memory_ ? INT64_MAX : costs_.memoryBytes(submesh); }
 
  private:
-  const StageCosts& costs_;
   Filter filter_;
   bool any_memory_;
   mutable std::map<std::array<int, 4>, std::vector<StageOption>> options_;

@@ -9,11 +9,10 @@ namespace pipeshard {
 namespace {
 
 // Of these stages alone.
-class EqualCosts : public StageCosts {
+class EqualCosts : public OtherStageCosts {
  public:
-  EqualCosts(const StageCosts& costs, const std::vector<Submesh>& submeshes) : costs_(costs), submeshes_(submeshes) {}
+  EqualCosts(const StageCosts& costs, const std::vector<Submesh>& submeshes) : OtherStageCosts(costs), submeshes_(submeshes) {}
 
-  int layers() const override { return costs_.layers(); }
   // What may be on a submesh depends on its place.
   int submeshClass(const Submesh& submesh) const override { return costs_.submeshClass(submesh) + (1 << 16) * submesh.first_device; }
   const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const override {
@@ -23,15 +22,10 @@ class EqualCosts : public StageCosts {
                ? costs_.options(first_layer, last_layer, submesh)
                : kNone;
   }
-  int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override {
-    return costs_.transfer(layer, from, from_boundary, to, to_boundary);
-  }
-  int64_t memoryBytes(const Submesh& submesh) const override { return costs_.memoryBytes(submesh); }
 
  private:
   int firstOf(int64_t stage) const { return static_cast<int>(stage * costs_.layers() / std::ssize(submeshes_)); }
 
-  const StageCosts& costs_;
   const std::vector<Submesh>& submeshes_;
 };
 

@@ -7,21 +7,12 @@ namespace pipeshard {
 namespace {
 
 // The same costs on devices of another size.
-class OtherMemory : public StageCosts {
+class OtherMemory : public OtherStageCosts {
  public:
-  OtherMemory(const StageCosts& costs, int64_t bytes) : costs_(costs), bytes_(bytes) {}
-  int layers() const override { return costs_.layers(); }
-  int submeshClass(const Submesh& submesh) const override { return costs_.submeshClass(submesh); }
-  const std::vector<StageOption>& options(int first, int last, const Submesh& submesh) const override {
-    return costs_.options(first, last, submesh);
-  }
-  int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override {
-    return costs_.transfer(layer, from, from_boundary, to, to_boundary);
-  }
+  OtherMemory(const StageCosts& costs, int64_t bytes) : OtherStageCosts(costs), bytes_(bytes) {}
   int64_t memoryBytes(const Submesh&) const override { return bytes_; }
 
  private:
-  const StageCosts& costs_;
   int64_t bytes_;
 };
 

@@ -67,6 +67,24 @@ class StageCosts {
   virtual int64_t memoryBytes(const Submesh& submesh) const = 0;  // of its smallest device; INT64_MAX: no limit
 };
 
+// Costs like others, which are kept by reference, but for what a class overrides.
+class OtherStageCosts : public StageCosts {
+ public:
+  explicit OtherStageCosts(const StageCosts& costs) : costs_(costs) {}
+  int layers() const override { return costs_.layers(); }
+  int submeshClass(const Submesh& submesh) const override { return costs_.submeshClass(submesh); }
+  const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const override {
+    return costs_.options(first_layer, last_layer, submesh);
+  }
+  int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override {
+    return costs_.transfer(layer, from, from_boundary, to, to_boundary);
+  }
+  int64_t memoryBytes(const Submesh& submesh) const override { return costs_.memoryBytes(submesh); }
+
+ protected:
+  const StageCosts& costs_;
+};
+
 enum class AssignmentObjective : uint8_t { kFlush, kThroughput };
 
 struct AssignmentRequest {

@@ -4,7 +4,6 @@
 #include <deque>
 #include <mutex>
 #include <set>
-#include <thread>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -18,31 +17,10 @@
 #include "partition/submesh_classes.h"
 #include "sharding/batch_dependence.h"
 #include "sharding/resharding.h"
+#include "sharding/solver/parallel.h"
 
 namespace pipeshard {
 namespace {
-
-// Runs all tasks, by so many threads. The first failure, by number, is thrown.
-void runTasks(size_t count, int threads, const std::function<void(size_t)>& task) {
-  std::atomic<size_t> next = 0;
-  std::vector<std::exception_ptr> failures(count);
-  const auto work = [&] {
-    for (size_t number = next++; number < count; number = next++) {
-      try {
-        task(number);
-      } catch (...) {
-        failures[number] = std::current_exception();
-      }
-    }
-  };
-  std::vector<std::thread> workers;
-  for (int thread = 1; thread < threads && static_cast<size_t>(thread) < count; ++thread) workers.emplace_back(work);
-  work();
-  for (std::thread& worker : workers) worker.join();
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
-}
 
 // A way of a class of submeshes, with its costs.
 struct Way {
@@ -251,7 +229,8 @@ struct ShardedStageCosts::State {
       if (!same) problems.emplace_back();
       problems.back().push_back(way);
     }
-    runTasks(problems.size() * kinds.size(), options.threads, [&](size_t task) {
+    solver::parallelFor(options.threads, static_cast<int32_t>(problems.size() * kinds.size()), [&](int32_t index) {
+      const auto task = static_cast<size_t>(index);
       const std::vector<Way*>& problem = problems[task / kinds.size()];
       if (isInterrupted()) return;
       if (task % kinds.size() == 0) {
@@ -475,23 +454,17 @@ int64_t ShardedStageCosts::memoryBytes(const Submesh& submesh) const {
 }
 
 std::shared_ptr<const StageCosts> ShardedStageCosts::leastCosts() const {
-  class Least : public StageCosts {
+  class Least : public OtherStageCosts {
    public:
-    explicit Least(const ShardedStageCosts& costs) : costs_(costs) {}
-    int layers() const override { return costs_.layers(); }
-    int submeshClass(const Submesh& submesh) const override { return costs_.submeshClass(submesh); }
+    explicit Least(const ShardedStageCosts& costs) : OtherStageCosts(costs), state_(*costs.state_) {}
     const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const override {
       static const std::vector<StageOption> kNone;
-      SubmeshClass* of = costs_.state_->classOf(submesh);
-      return of == nullptr ? kNone : costs_.state_->optionsOf(*of, true, first_layer, last_layer);
+      SubmeshClass* of = state_.classOf(submesh);
+      return of == nullptr ? kNone : state_.optionsOf(*of, true, first_layer, last_layer);
     }
-    int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override {
-      return costs_.transfer(layer, from, from_boundary, to, to_boundary);
-    }
-    int64_t memoryBytes(const Submesh& submesh) const override { return costs_.memoryBytes(submesh); }
 
    private:
-    const ShardedStageCosts& costs_;
+    State& state_;
   };
   return state_->usual_kind < 0 || state_->pieces.kind_count == 1 ? nullptr : std::make_shared<const Least>(*this);
 }

@@ -156,7 +156,7 @@ class Search {
   StageCostOptions costOptions() const {
     StageCostOptions costs;
     costs.methods = methods_;
-    costs.cut_shared = std::find(methods_.begin(), methods_.end(), "zero3") != methods_.end();  // in need
+    costs.cut_shared = std::find(methods_.begin(), methods_.end(), "zero3") != methods_.end();  // so memory is short
     if (!options_.sharding.mesh.empty()) {
       const std::vector<int> mesh = parseMesh(options_.sharding.mesh).shape;
       costs.meshes = [mesh](const Submesh& submesh) {

@@ -150,6 +150,13 @@ class PipeDreamLevels : public ::testing::Test {
     EXPECT_EQ(used, all);
   }
 
+  PipeDreamRequest drawTwoLevels() {
+    PipeDreamRequest request;
+    for (int level = 0; level < 2; ++level)
+      request.levels.push_back({static_cast<int>(draw(1, 4)), static_cast<double>(draw(1, 40)) / (level == 0 ? 2 : 8)});
+    return request;
+  }
+
   std::mt19937_64 random_{19};
   int64_t plans_ = 0;
   int nested_ = 0;
@@ -158,9 +165,7 @@ class PipeDreamLevels : public ::testing::Test {
 TEST_F(PipeDreamLevels, TwoAreAsGoodAsTheBestOfAllPlans) {
   for (int trial = 0; trial < 2000; ++trial) {
     const PipeDreamProfile profile = drawProfile(static_cast<int>(draw(1, 6)));
-    PipeDreamRequest request;
-    for (int level = 0; level < 2; ++level)
-      request.levels.push_back({static_cast<int>(draw(1, 4)), static_cast<double>(draw(1, 40)) / (level == 0 ? 2 : 8)});
+    PipeDreamRequest request = drawTwoLevels();
     compare(profile, request);
     if (HasFatalFailure()) FAIL() << "trial " << trial;
   }
@@ -171,9 +176,7 @@ TEST_F(PipeDreamLevels, TwoAreAsGoodAsTheBestOfAllPlans) {
 TEST_F(PipeDreamLevels, WithAMemoryLimitToo) {
   for (int trial = 0; trial < 2000; ++trial) {
     const PipeDreamProfile profile = drawProfile(static_cast<int>(draw(1, 6)));
-    PipeDreamRequest request;
-    for (int level = 0; level < 2; ++level)
-      request.levels.push_back({static_cast<int>(draw(1, 4)), static_cast<double>(draw(1, 40)) / (level == 0 ? 2 : 8)});
+    PipeDreamRequest request = drawTwoLevels();
     request.memory_bytes = draw(1, 8000);
     compare(profile, request);
     if (HasFatalFailure()) FAIL() << "trial " << trial;

@@ -105,25 +105,20 @@ TEST(PlanSearch, IsNoWorseThanAllPlansSimulatedWithin2PercentAndMostlyEqual) {
 }
 
 // So much of other costs.
-class PercentOf : public StageCosts {
+class PercentOf : public OtherStageCosts {
  public:
-  PercentOf(std::shared_ptr<const StageCosts> costs, int64_t percent) : costs_(std::move(costs)), percent_(percent) {}
-  int layers() const override { return costs_->layers(); }
-  int submeshClass(const Submesh& submesh) const override { return costs_->submeshClass(submesh); }
+  PercentOf(std::shared_ptr<const StageCosts> costs, int64_t percent)
+      : OtherStageCosts(*costs), kept_(std::move(costs)), percent_(percent) {}
   const std::vector<StageOption>& options(int first, int last, const Submesh& submesh) const override {
     std::vector<StageOption>& less = made_[{first, last, submesh}];
     if (!less.empty()) return less;
-    less = costs_->options(first, last, submesh);
+    less = costs_.options(first, last, submesh);
     for (StageOption& option : less) option.pass_ns = option.pass_ns * percent_ / 100;
     return less;
   }
-  int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override {
-    return costs_->transfer(layer, from, from_boundary, to, to_boundary);
-  }
-  int64_t memoryBytes(const Submesh& submesh) const override { return costs_->memoryBytes(submesh); }
 
  private:
-  std::shared_ptr<const StageCosts> costs_;
+  std::shared_ptr<const StageCosts> kept_;
   int64_t percent_;
   mutable std::map<std::tuple<int, int, Submesh>, std::vector<StageOption>> made_;
 };
