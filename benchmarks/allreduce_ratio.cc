@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "ir/error.h"
-#include "transport/gloo_communicator.h"
-#include "transport/shared_memory.h"
+#include "ir/base/error.h"
+#include "transport/gloo/gloo_communicator.h"
+#include "transport/shared/shared_memory.h"
 
 namespace pipeshard {
 namespace {

@@ -12,8 +12,8 @@
 
 #include <fmt/format.h>
 
-#include "ir/error.h"
-#include "transport/control.h"
+#include "ir/base/error.h"
+#include "transport/control/control.h"
 
 namespace pipeshard {
 namespace {

@@ -8,7 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "benchmarks/iopddl_file.h"
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 
 #include <zlib.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace pipeshard {
 

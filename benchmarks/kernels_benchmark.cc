@@ -5,7 +5,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "runtime/kernels/kernel.h"
+#include "runtime/kernels/base/kernel.h"
 
 namespace pipeshard {
 namespace {

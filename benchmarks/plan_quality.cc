@@ -20,7 +20,7 @@
 #include "benchmarks/suite_fit.h"
 #include "benchmarks/suite_models.h"
 #include "benchmarks/suite_plans.h"
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "tools/console.h"
 
 namespace pipeshard {

@@ -11,14 +11,14 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include "ir/error.h"
-#include "ir/trace_breakdown.h"
-#include "partition/partition.h"
-#include "runtime/job.h"
+#include "ir/base/error.h"
+#include "ir/trace/trace_breakdown.h"
+#include "partition/stages/partition.h"
+#include "runtime/job/job.h"
 #include "tools/console.h"
-#include "tools/measured_times.h"
-#include "tools/planning.h"
-#include "tools/trace_file.h"
+#include "tools/simulation/measured_times.h"
+#include "planning/planning.h"
+#include "tools/simulation/trace_file.h"
 
 namespace pipeshard {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "ir/error.h"
-#include "sharding/shard_stage_parts.h"
+#include "ir/base/error.h"
+#include "sharding/stage/shard_stage_parts.h"
 #include "tests/sharding/stage_models.h"
 
 namespace pipeshard {

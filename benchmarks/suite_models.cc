@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
-#include "partition/layers.h"
-#include "partition/planning_precision.h"
-#include "tools/planning.h"
-#include "tools/training_step.h"
+#include "partition/layers/layers.h"
+#include "partition/costs/planning_precision.h"
+#include "planning/planning.h"
+#include "planning/training_step.h"
 
 namespace pipeshard {
 namespace {

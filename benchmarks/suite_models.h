@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "benchmarks/alpa_suite.h"
-#include "ir/cluster.h"
-#include "ir/training_graph.h"
-#include "partition/layer_clustering.h"
+#include "ir/cluster/cluster.h"
+#include "ir/graph/training_graph.h"
+#include "partition/layers/layer_clustering.h"
 
 namespace pipeshard {
 

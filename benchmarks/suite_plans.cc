@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "tools/console.h"
 
 namespace pipeshard {

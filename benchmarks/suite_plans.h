@@ -12,9 +12,9 @@
 #include "benchmarks/alpa_ablation.h"
 #include "benchmarks/alpa_suite.h"
 #include "benchmarks/suite_models.h"
-#include "ir/cluster.h"
-#include "partition/plan_search.h"
-#include "partition/stage_costs.h"
+#include "ir/cluster/cluster.h"
+#include "partition/search/plan_search.h"
+#include "partition/costs/stage_costs.h"
 
 namespace pipeshard {
 

@@ -11,9 +11,9 @@
 
 #include <fmt/format.h>
 
-#include "ir/error.h"
-#include "runtime/aligned_memory.h"
-#include "runtime/executor.h"
+#include "ir/base/error.h"
+#include "runtime/execute/aligned_memory.h"
+#include "runtime/execute/executor.h"
 
 namespace pipeshard {
 namespace {

@@ -11,8 +11,8 @@
 #include <numeric>
 #include <vector>
 
-#include "ir/error.h"
-#include "transport/shared_memory.h"
+#include "ir/base/error.h"
+#include "transport/shared/shared_memory.h"
 
 namespace pipeshard {
 namespace {

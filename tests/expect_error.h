@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 #define EXPECT_ERROR(statement, expected_code, part)           \
   try {                                                        \

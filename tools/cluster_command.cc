@@ -6,7 +6,7 @@
 #include "tools/cluster_option.h"
 #include "tools/commands.h"
 #include "tools/console.h"
-#include "tools/sharding_tables.h"
+#include "tools/report/sharding_tables.h"
 
 namespace pipeshard {
 namespace {

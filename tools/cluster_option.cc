@@ -8,7 +8,7 @@
 
 #include <fmt/ranges.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace pipeshard {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ir/cluster.h"
+#include "ir/cluster/cluster.h"
 
 namespace pipeshard {
 

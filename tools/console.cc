@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace pipeshard {
 namespace {

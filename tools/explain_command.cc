@@ -6,13 +6,13 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/option_checks.h"
-#include "tools/planning.h"
-#include "tools/search_tables.h"
-#include "tools/sharding_tables.h"
+#include "planning/planning.h"
+#include "tools/report/search_tables.h"
+#include "tools/report/sharding_tables.h"
 
 namespace pipeshard {
 namespace {

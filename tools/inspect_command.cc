@@ -6,7 +6,7 @@
 #include "sharding/rules/factor_rule.h"
 #include "tools/commands.h"
 #include "tools/console.h"
-#include "tools/planning.h"
+#include "planning/planning.h"
 
 namespace pipeshard {
 namespace {

@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include "ir/error.h"
-#include "runtime/job.h"
+#include "ir/base/error.h"
+#include "runtime/job/job.h"
 #include "tools/commands.h"
 
 namespace {

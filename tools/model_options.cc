@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "tools/cluster_option.h"
 #include "tools/option_checks.h"
 

@@ -8,9 +8,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include "ir/data_type.h"
-#include "partition/partition.h"
-#include "runtime/job.h"
+#include "ir/base/data_type.h"
+#include "partition/stages/partition.h"
+#include "runtime/job/job.h"
 
 namespace pipeshard {
 
@@ -33,9 +33,9 @@ struct PlanRequest {
   std::string data_path;   // an .npz file whose length decides it; "": there is none
   std::string cluster = "1x1";
   bool programs = true;  // false: the plan alone, without what ranks run
-  std::string profile;   // as chooseProfile takes it (tools/profile_store.h)
+  std::string profile;   // as chooseProfile takes it (planning/profile_store.h)
   PartitionOptions partition;
-  std::string submeshes;        // that --stages auto may use, and logical meshes on them (partition/search_limits.h)
+  std::string submeshes;        // that --stages auto may use, and logical meshes on them (partition/search/search_limits.h)
   std::string logical_meshes;   // "": those of the method
   bool schedule_given = false;  // --schedule, --recompute: else --stages auto searches them
   bool recomputation_given = false;

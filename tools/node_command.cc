@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "ir/error.h"
-#include "runtime/launcher_environment.h"
-#include "runtime/node.h"
+#include "ir/base/error.h"
+#include "runtime/job/launcher_environment.h"
+#include "runtime/job/node.h"
 #include "tools/commands.h"
 #include "tools/option_checks.h"
 

@@ -6,9 +6,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include "ir/plan.h"
-#include "runtime/job.h"
-#include "runtime/node_pool.h"
+#include "ir/plan/plan.h"
+#include "runtime/job/job.h"
+#include "runtime/job/node_pool.h"
 
 namespace pipeshard {
 

@@ -7,14 +7,14 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "ir/error.h"
-#include "partition/pipedream.h"
+#include "ir/base/error.h"
+#include "partition/pipedream/pipedream.h"
 #include "tools/cluster_option.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/model_options.h"
 #include "tools/option_checks.h"
-#include "tools/sharding_tables.h"
+#include "tools/report/sharding_tables.h"
 
 namespace pipeshard {
 namespace {

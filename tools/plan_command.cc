@@ -4,20 +4,20 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "ir/counted.h"
-#include "ir/error.h"
-#include "runtime/child_process.h"
-#include "runtime/job.h"
-#include "tools/advice.h"
+#include "ir/base/counted.h"
+#include "ir/base/error.h"
+#include "runtime/job/child_process.h"
+#include "runtime/job/job.h"
+#include "planning/advice.h"
 #include "tools/commands.h"
 #include "tools/console.h"
-#include "tools/plan_diff.h"
-#include "tools/planning.h"
+#include "tools/report/plan_diff.h"
+#include "planning/planning.h"
 #include "tools/planning_signals.h"
-#include "tools/replay.h"
-#include "tools/report_files.h"
-#include "tools/search_tables.h"
-#include "tools/sharding_tables.h"
+#include "planning/replay.h"
+#include "tools/report/report_files.h"
+#include "tools/report/search_tables.h"
+#include "tools/report/sharding_tables.h"
 
 namespace pipeshard {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <poll.h>
 
-#include "runtime/job.h"
+#include "runtime/job/job.h"
 
 namespace pipeshard {
 

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <thread>
 
-#include "runtime/child_process.h"
-#include "tools/planning.h"
+#include "runtime/job/child_process.h"
+#include "planning/planning.h"
 
 namespace pipeshard {
 

@@ -9,17 +9,17 @@
 
 #include <fmt/format.h>
 
-#include "ir/error.h"
-#include "runtime/executor.h"
-#include "runtime/profiling.h"
+#include "ir/base/error.h"
+#include "runtime/execute/executor.h"
+#include "runtime/profiling/profiling.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/option_checks.h"
-#include "tools/planning.h"
+#include "planning/planning.h"
 #include "tools/profile_ladder.h"
 #include "tools/profile_samples.h"
-#include "tools/profile_store.h"
-#include "tools/sharding_tables.h"
+#include "planning/profile_store.h"
+#include "tools/report/sharding_tables.h"
 
 namespace pipeshard {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "onnx_import/autodiff/training.h"
-#include "onnx_import/prepare.h"
-#include "runtime/subgraph.h"
+#include "onnx_import/prepare/prepare.h"
+#include "runtime/execute/subgraph.h"
 
 namespace pipeshard {
 namespace {

@@ -4,10 +4,10 @@
 #include <bit>
 #include <cmath>
 
-#include "ir/error.h"
-#include "runtime/subgraph.h"
-#include "sharding/operator_work.h"
-#include "transport/memory_available.h"
+#include "ir/base/error.h"
+#include "runtime/execute/subgraph.h"
+#include "sharding/spmd/operator_work.h"
+#include "transport/shared/memory_available.h"
 
 namespace pipeshard {
 namespace {

@@ -1,4 +1,4 @@
-// The operators of programs as samples to measure (runtime/profiling.h), each with what a profile knows it by.
+// The operators of programs as samples to measure (runtime/profiling/profiling.h), each with what a profile knows it by.
 #pragma once
 
 #include <map>
@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "ir/profile.h"
-#include "ir/program.h"
-#include "runtime/profiling.h"
+#include "ir/cluster/profile.h"
+#include "ir/program/program.h"
+#include "runtime/profiling/profiling.h"
 
 namespace pipeshard {
 

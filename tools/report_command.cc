@@ -4,11 +4,11 @@
 
 #include <fmt/format.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "tools/commands.h"
 #include "tools/console.h"
-#include "tools/replay.h"
-#include "tools/report_files.h"
+#include "planning/replay.h"
+#include "tools/report/report_files.h"
 
 namespace pipeshard {
 namespace {

@@ -7,14 +7,14 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/child_process.h"
-#include "runtime/job.h"
+#include "runtime/job/child_process.h"
+#include "runtime/job/job.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
-#include "tools/planning.h"
-#include "tools/replay.h"
+#include "planning/planning.h"
+#include "planning/replay.h"
 #include "tools/trace_options.h"
 
 namespace pipeshard {

@@ -6,13 +6,13 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/option_checks.h"
-#include "tools/replay.h"
-#include "tools/simulation_report.h"
-#include "tools/trace_file.h"
+#include "planning/replay.h"
+#include "tools/simulation/simulation_report.h"
+#include "tools/simulation/trace_file.h"
 
 namespace pipeshard {
 namespace {

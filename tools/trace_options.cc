@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "ir/error.h"
-#include "ir/trace_breakdown.h"
+#include "ir/base/error.h"
+#include "ir/trace/trace_breakdown.h"
 #include "tools/console.h"
 #include "tools/option_checks.h"
-#include "tools/trace_file.h"
+#include "tools/simulation/trace_file.h"
 
 namespace pipeshard {
 

@@ -10,8 +10,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "ir/trace_event.h"
-#include "runtime/job.h"
+#include "ir/trace/trace_event.h"
+#include "runtime/job/job.h"
 
 namespace pipeshard {
 

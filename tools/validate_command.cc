@@ -7,19 +7,19 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
-#include "ir/error.h"
-#include "runtime/child_process.h"
-#include "runtime/validate.h"
-#include "runtime/worker_threads.h"
-#include "tools/advice.h"
+#include "ir/base/error.h"
+#include "runtime/job/child_process.h"
+#include "runtime/job/validate.h"
+#include "runtime/execute/worker_threads.h"
+#include "planning/advice.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
-#include "tools/planning.h"
+#include "planning/planning.h"
 #include "tools/planning_signals.h"
-#include "tools/replay.h"
-#include "tools/report_files.h"
+#include "planning/replay.h"
+#include "tools/report/report_files.h"
 #include "tools/trace_options.h"
 
 namespace pipeshard {

@@ -4,7 +4,7 @@
 #include <set>
 #include <unordered_set>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {

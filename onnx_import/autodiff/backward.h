@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "ir/training_graph.h"
+#include "ir/graph/training_graph.h"
 #include "onnx_import/autodiff/gradient_context.h"
 
 namespace pipeshard {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "ir/error.h"
-#include "ir/weight_role.h"
+#include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
 
 namespace pipeshard {
 namespace {

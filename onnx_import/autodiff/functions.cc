@@ -3,7 +3,7 @@
 #include <cmath>
 #include <map>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "onnx_import/autodiff/function_builder.h"
 #include "onnx_import/autodiff/function_families.h"
 

@@ -4,7 +4,7 @@
 
 #include <fmt/ranges.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "onnx_import/autodiff/functions.h"
 
 namespace pipeshard {

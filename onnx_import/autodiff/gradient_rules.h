@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 #include "onnx_import/autodiff/gradient_context.h"
 
 namespace pipeshard {

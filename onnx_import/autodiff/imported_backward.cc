@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "ir/error.h"
-#include "ir/weight_role.h"
+#include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/training.h"
 
 namespace pipeshard {

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "onnx_import/autodiff/training.h"
 
 namespace pipeshard {

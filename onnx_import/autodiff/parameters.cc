@@ -2,7 +2,7 @@
 //
 // What the user says (--train, --freeze) comes first. The exporter of PyTorch 2 marks parameters (InputSpec.kind PARAMETER,
 // beside BUFFER and CONSTANT_TENSOR). Without any mark, a floating-point initializer is a parameter if it is not called like a buffer
-// (ir/weight_role.h), and
+// (ir/graph/weight_role.h), and
 //   * it is the weight of a layer (the matrix of a MatMul or Gemm, the kernel of a Conv, the slope of a PRelu, scale or bias of a
 //     normalisation), whatever it holds, also when it has one element; or
 //   * some operator reads it where a weight makes sense (not the choices of a Where, the limits of a Clip, Max or Min, the
@@ -18,8 +18,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "ir/error.h"
-#include "ir/weight_role.h"
+#include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/training.h"
 
 namespace pipeshard {

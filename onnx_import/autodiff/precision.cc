@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "onnx_import/autodiff/training.h"
 
 namespace pipeshard {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "onnx_import/autodiff/backward.h"
 #include "onnx_import/autodiff/forward_states.h"
 #include "onnx_import/autodiff/gradient_rules.h"

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/graph.h"
-#include "ir/training_graph.h"
+#include "ir/graph/graph.h"
+#include "ir/graph/training_graph.h"
 
 namespace pipeshard {
 
@@ -69,7 +69,7 @@ std::vector<std::string> parameterNotes(const Graph& graph);
 // Error(kBadModel) naming the parameter, if one is neither float32 nor float64.
 void requireTrainableTypes(const Graph& graph);
 
-// A microbatch's forward graph with what the time-axis analysis found; see ir/training_graph.h for the meaning.
+// A microbatch's forward graph with what the time-axis analysis found; see ir/graph/training_graph.h for the meaning.
 struct ForwardGraph {
   Graph graph;   // prepared, for one microbatch
   ValueId loss;  // scalar share of the loss

@@ -1,7 +1,7 @@
 // The update phase: one optimizer function per parameter.
 #pragma once
 
-#include "ir/training_graph.h"
+#include "ir/graph/training_graph.h"
 #include "onnx_import/autodiff/gradient_context.h"
 #include "onnx_import/autodiff/training.h"
 

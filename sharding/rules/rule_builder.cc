@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace pipeshard {
 

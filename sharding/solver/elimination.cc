@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "sharding/solver/simd.h"
 
 namespace pipeshard::solver {

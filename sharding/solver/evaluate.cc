@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "sharding/solver/solver.h"
 
 namespace pipeshard {

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <unordered_map>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace pipeshard::solver {
 

@@ -2,7 +2,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "sharding/solver/search.h"
 #include "sharding/solver/solver.h"
 

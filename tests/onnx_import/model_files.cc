@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <onnx/defs/parser.h>
 
-#include "onnx_import/reader.h"
+#include "onnx_import/format/reader.h"
 
 namespace pipeshard::testing {
 

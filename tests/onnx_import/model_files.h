@@ -8,8 +8,8 @@
 
 #include <onnx/onnx_pb.h>
 
-#include "ir/error.h"
-#include "ir/graph.h"
+#include "ir/base/error.h"
+#include "ir/graph/graph.h"
 #include "tests/temporary_folder.h"
 
 namespace pipeshard::testing {

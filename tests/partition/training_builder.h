@@ -1,7 +1,7 @@
 // Training graphs for tests, built by hand from operators without meaning: what counts is who reads what. The backward
 // nodes mirror the forward ones, as reverse-mode differentiation makes them.
 //
-// With a number of rows, values know what the rows of a batch mean to them, as sharding/time_axis.h says, and show it: the batch is
+// With a number of rows, values know what the rows of a batch mean to them, as sharding/batch/time_axis.h says, and show it: the batch is
 // the axis of a size below kOtherSize, {rows, kOtherSize} or {kOtherSize, 2 * rows}. The gradient of a split value is split, of a sum
 // invariant, of an invariant value a sum; a backward node reads what such a gradient can be made of.
 #pragma once
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/training_graph.h"
+#include "ir/graph/training_graph.h"
 
 namespace pipeshard {
 

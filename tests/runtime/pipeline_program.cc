@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "onnx_import/writer.h"
+#include "onnx_import/format/writer.h"
 #include "tests/runtime/rank_sketch.h"
 
 namespace pipeshard {

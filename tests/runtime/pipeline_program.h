@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/executor.h"
+#include "runtime/execute/executor.h"
 
 namespace pipeshard {
 

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "ir/error.h"
-#include "runtime/collective_call.h"
+#include "ir/base/error.h"
+#include "runtime/execute/collective_call.h"
 #include "tests/transport/rank_threads.h"
 
 namespace pipeshard::testing {

@@ -4,10 +4,10 @@
 #include <functional>
 #include <memory>
 
-#include "ir/sharding_spec.h"
-#include "runtime/kernels/kernel.h"
-#include "sharding/resharding.h"
-#include "transport/communicator.h"
+#include "ir/base/sharding_spec.h"
+#include "runtime/kernels/base/kernel.h"
+#include "sharding/specs/resharding.h"
+#include "transport/collectives/communicator.h"
 
 namespace pipeshard::testing {
 

@@ -1,8 +1,8 @@
 #include "tests/sharding/example_model.h"
 
-#include "onnx_import/prepare.h"
-#include "onnx_import/reader.h"
-#include "runtime/kernels/kernel.h"
+#include "onnx_import/prepare/prepare.h"
+#include "onnx_import/format/reader.h"
+#include "runtime/kernels/base/kernel.h"
 
 namespace pipeshard::testing {
 

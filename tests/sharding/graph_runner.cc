@@ -6,8 +6,8 @@
 #include <limits>
 #include <set>
 
-#include "ir/error.h"
-#include "runtime/kernels/kernel.h"
+#include "ir/base/error.h"
+#include "runtime/kernels/base/kernel.h"
 
 namespace pipeshard::testing {
 

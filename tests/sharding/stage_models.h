@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/training_graph.h"
+#include "ir/graph/training_graph.h"
 
 namespace pipeshard::testing {
 

@@ -10,9 +10,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "onnx_import/writer.h"
-#include "runtime/dump.h"
-#include "tests/runtime/npz_writer.h"
+#include "onnx_import/format/writer.h"
+#include "runtime/execute/dump.h"
+#include "tests/runtime/files/npz_writer.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

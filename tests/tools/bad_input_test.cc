@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "onnx_import/reader.h"
-#include "onnx_import/writer.h"
+#include "onnx_import/format/reader.h"
+#include "onnx_import/format/writer.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/dump.h"
-#include "runtime/npz.h"
+#include "runtime/execute/dump.h"
+#include "runtime/files/npz.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "ir/background.h"
-#include "runtime/dump.h"
-#include "runtime/executor.h"
+#include "ir/program/background.h"
+#include "runtime/execute/dump.h"
+#include "runtime/execute/executor.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/dump.h"
+#include "runtime/execute/dump.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "ir/program.h"
-#include "runtime/dump.h"
-#include "runtime/executor.h"
+#include "ir/program/program.h"
+#include "runtime/execute/dump.h"
+#include "runtime/execute/executor.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

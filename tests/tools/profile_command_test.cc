@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <set>
 
-#include "ir/error.h"
-#include "ir/profile.h"
+#include "ir/base/error.h"
+#include "ir/cluster/profile.h"
 #include "tests/tools/command.h"
 #include "tools/profile_ladder.h"
 #include "tools/profile_samples.h"
-#include "tools/profile_store.h"
+#include "planning/profile_store.h"
 
 namespace pipeshard {
 namespace {

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "ir/error.h"
-#include "partition/schedule.h"
+#include "ir/base/error.h"
+#include "partition/schedules/schedule.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/dump.h"
-#include "runtime/npz.h"
+#include "runtime/execute/dump.h"
+#include "runtime/files/npz.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "ir/program.h"
-#include "partition/partition.h"
-#include "runtime/memory_plan.h"
+#include "ir/program/program.h"
+#include "partition/stages/partition.h"
+#include "runtime/execute/memory_plan.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "onnx_import/writer.h"
+#include "onnx_import/format/writer.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

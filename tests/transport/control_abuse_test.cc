@@ -11,11 +11,11 @@
 
 #include <zmq.hpp>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "tests/expect_error.h"
 #include "tests/transport/raw_peer.h"
-#include "transport/control.h"
-#include "transport/control_gate.h"
+#include "transport/control/control.h"
+#include "transport/control/control_gate.h"
 
 namespace pipeshard {
 namespace {

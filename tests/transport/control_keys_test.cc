@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <thread>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "tests/expect_error.h"
 #include "tests/temporary_folder.h"
-#include "transport/control_endpoint.h"
-#include "transport/job_keys.h"
+#include "transport/control/control_endpoint.h"
+#include "transport/control/job_keys.h"
 
 namespace pipeshard {
 namespace {

@@ -1,10 +1,10 @@
-#include "transport/control_message.h"
+#include "transport/control/control_message.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace pipeshard {
 namespace {

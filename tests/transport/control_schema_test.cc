@@ -1,12 +1,12 @@
 // The table of a job's messages, alone and between a server and a client.
-#include "transport/control_schema.h"
+#include "transport/control/control_schema.h"
 
 #include <gtest/gtest.h>
 
 #include <future>
 
-#include "ir/error.h"
-#include "transport/control.h"
+#include "ir/base/error.h"
+#include "transport/control/control.h"
 
 namespace pipeshard {
 namespace {

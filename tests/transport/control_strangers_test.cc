@@ -7,8 +7,8 @@
 
 #include <zmq.hpp>
 
-#include "ir/error.h"
-#include "transport/control.h"
+#include "ir/base/error.h"
+#include "transport/control/control.h"
 
 namespace pipeshard {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/control.h"
+#include "transport/control/control.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <future>
 #include <thread>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace pipeshard {
 namespace {

@@ -13,7 +13,7 @@
 #include "tests/expect_error.h"
 #include "tests/transport/ranks.h"
 #include "tests/transport/shared_store.h"
-#include "transport/gloo_communicator.h"
+#include "transport/gloo/gloo_communicator.h"
 
 namespace pipeshard::testing {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "tests/expect_error.h"
 #include "tests/transport/transports.h"
-#include "transport/joined_communicator.h"
+#include "transport/collectives/joined_communicator.h"
 
 namespace pipeshard::testing {
 namespace {

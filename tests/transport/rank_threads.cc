@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "transport/shared_memory.h"
+#include "transport/shared/shared_memory.h"
 
 namespace pipeshard::testing {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "transport/communicator.h"
+#include "transport/collectives/communicator.h"
 
 namespace pipeshard::testing {
 

@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace pipeshard::testing {
 

@@ -1,4 +1,4 @@
-#include "transport/reduce.h"
+#include "transport/collectives/reduce.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace pipeshard {
 namespace {

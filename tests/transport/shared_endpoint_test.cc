@@ -1,5 +1,5 @@
 // Ranks as threads on one mapping of the control segment, so that ThreadSanitizer sees both sides of every counter.
-#include "transport/shared_endpoint.h"
+#include "transport/shared/shared_endpoint.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,8 +8,8 @@
 #include <numeric>
 #include <thread>
 
-#include "transport/early_receiver.h"
-#include "transport/shared_collectives.h"
+#include "transport/shared/early_receiver.h"
+#include "transport/shared/shared_collectives.h"
 
 namespace pipeshard::shm {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/shared_memory.h"
+#include "transport/shared/shared_memory.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "tests/transport/ranks.h"
-#include "transport/memory_available.h"
-#include "transport/shared_layout.h"
+#include "transport/shared/memory_available.h"
+#include "transport/shared/shared_layout.h"
 
 namespace pipeshard::testing {
 namespace {

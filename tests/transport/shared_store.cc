@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace pipeshard::testing {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "transport/gloo_communicator.h"
+#include "transport/gloo/gloo_communicator.h"
 
 namespace pipeshard::testing {
 

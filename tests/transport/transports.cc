@@ -3,9 +3,9 @@
 #include <numeric>
 
 #include "tests/transport/shared_store.h"
-#include "transport/gloo_communicator.h"
-#include "transport/joined_communicator.h"
-#include "transport/shared_memory.h"
+#include "transport/gloo/gloo_communicator.h"
+#include "transport/collectives/joined_communicator.h"
+#include "transport/shared/shared_memory.h"
 
 namespace pipeshard::testing {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tests/transport/ranks.h"
-#include "transport/communicator.h"
+#include "transport/collectives/communicator.h"
 
 namespace pipeshard::testing {
 

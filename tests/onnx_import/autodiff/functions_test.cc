@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "onnx_import/prepare.h"
-#include "onnx_import/writer.h"
+#include "onnx_import/prepare/prepare.h"
+#include "onnx_import/format/writer.h"
 #include "tests/onnx_import/autodiff/interpreter.h"
 
 namespace pipeshard::testing {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "onnx_import/autodiff/training.h"
-#include "onnx_import/prepare.h"
+#include "onnx_import/prepare/prepare.h"
 
 namespace pipeshard::testing {
 namespace {

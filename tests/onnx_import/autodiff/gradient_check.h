@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/graph.h"
-#include "ir/training_graph.h"
+#include "ir/graph/graph.h"
+#include "ir/graph/training_graph.h"
 #include "tests/onnx_import/autodiff/interpreter.h"
 
 namespace pipeshard::testing {

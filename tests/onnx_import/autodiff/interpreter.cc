@@ -3,7 +3,7 @@
 #include <cmath>
 #include <random>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace pipeshard::testing {
 namespace {

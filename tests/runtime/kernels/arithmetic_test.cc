@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/kernels/gemm.h"
+#include "runtime/kernels/products/gemm.h"
 #include "tests/runtime/kernels/kernel_call.h"
 
 namespace pipeshard::testing {

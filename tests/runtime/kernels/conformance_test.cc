@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <onnx/onnx_pb.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 #include "tests/runtime/kernels/kernel_call.h"
 
 namespace pipeshard::testing {

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "runtime/kernels/blocked_convolution.h"
+#include "runtime/kernels/products/blocked_convolution.h"
 #include "tests/runtime/kernels/kernel_call.h"
 
 namespace pipeshard::testing {

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ir/error.h"
+#include "ir/base/error.h"
 
 namespace pipeshard::testing {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "ir/graph.h"
-#include "runtime/kernels/kernel.h"
+#include "ir/graph/graph.h"
+#include "runtime/kernels/base/kernel.h"
 
 namespace pipeshard::testing {
 

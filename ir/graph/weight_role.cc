@@ -1,0 +1,71 @@
+#include "ir/graph/weight_role.h"
+
+#include <algorithm>
+#include <cctype>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pipeshard {
+namespace {
+
+// Words for a learned number, wherever they stand alone; "scale", "alpha" and the like need a module before them.
+constexpr std::string_view kParameterWords[] = {"weight",     "bias",        "kernel", "slope",     "gain",          "temperature",
+                                                "logit_bias", "logit_scale", "gamma",  "embedding", "readvariableop"};
+constexpr std::string_view kParameterEnds[] = {"_weight", "_bias", "_kernel", "_temperature"};
+constexpr std::string_view kConstantWords[] = {"eps", "epsilon", "momentum", "const", "constant", "dropout", "p", "min", "max", "inf"};
+constexpr std::string_view kBufferWords[] = {"inv_freq",    "cos_cached",  "sin_cached",   "freqs_cis",           "running_mean",
+                                             "running_var", "moving_mean", "position_ids", "num_batches_tracked", "moving_variance"};
+
+template <size_t n>
+bool isOneOf(const std::string_view (&words)[n], std::string_view word) {
+  return std::find(std::begin(words), std::end(words), word) != std::end(words);
+}
+
+bool isNumber(std::string_view part) {
+  return std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+// "model/dense/bias:0" -> model, dense, bias: in lower case, without a number at the end.
+std::vector<std::string> partsOf(std::string_view name) {
+  std::vector<std::string> parts(1);
+  for (const char c : name) {
+    if (c == '.' || c == '/' || c == ':') {
+      parts.emplace_back();
+    } else {
+      parts.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  }
+  while (parts.size() > 1 && isNumber(parts.back())) parts.pop_back();
+  return parts;
+}
+
+// "layers.0.act.alpha": identifiers and numbers with dots between them.
+bool isModulePath(std::string_view name) {
+  return name.find('.') != std::string_view::npos && name.front() != '.' && name.back() != '.' &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
+}
+
+}  // namespace
+
+std::optional<bool> trainedByUser(const Value& value) {
+  for (const auto& [key, mark] : value.metadata) {
+    if (key == kTrainedMark) return mark == "yes";
+  }
+  return std::nullopt;
+}
+
+bool namesParameter(std::string_view name) {
+  if (name.empty() || name.front() == '/' || name.find("::") != std::string_view::npos || namesBuffer(name)) return false;
+  const std::string last = partsOf(name).back();
+  if (isOneOf(kConstantWords, last) || last.starts_with("constant")) return false;
+  if (isOneOf(kParameterWords, last) || isModulePath(name)) return true;
+  return std::any_of(std::begin(kParameterEnds), std::end(kParameterEnds), [&](std::string_view end) { return last.ends_with(end); });
+}
+
+bool namesBuffer(std::string_view name) {
+  const std::string last = partsOf(name).back();
+  return isOneOf(kBufferWords, last) || last == "mask" || last.ends_with("_mask");
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,118 @@
+// Plan: what was decided and why. Written as plan.json: versioned, deterministic (same input, same bytes), diffable,
+// editable. `run` and `validate` on a plan directory solve nothing again.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/cluster/cluster.h"
+#include "ir/base/data_type.h"
+#include "ir/plan/search_record.h"
+
+namespace pipeshard {
+
+inline constexpr int kPlanVersion = 1;
+
+// A run of consecutive forward nodes; the unit that stages are made of.
+struct LayerPlan {
+  std::string first_node;  // names, for people; the assignment below uses positions
+  std::string last_node;
+  int64_t first = 0;  // positions in the forward nodes of the training graph, inclusive
+  int64_t last = 0;
+  int64_t flops = 0;  // forward, one microbatch
+};
+
+// How a stage's tensors lie on its devices, by name; what is not listed is replicated (sharding/stage/sharding_plan.h). In plan.json every
+// entry has a line of its own:
+//   "shardings":  {"stage":0,"method":"auto","mesh":[2,2],"predicted":{"compute_ns":51,...,"lower_bound_ns":60},"optimal":true}
+//   "strategies": {"stage":0,"node":"matmul_1","uses":"0:k 1:j"}
+//   "specs":      {"stage":0,"value":"w1","spec":"S0,R"}
+struct ShardingPlan {
+  std::string method = "auto";                    // as given: --method
+  std::vector<int> mesh;                          // the logical mesh, product StagePlan::devices.size()
+  std::map<std::string, std::string> strategies;  // by a node's first output: printUses (sharding/spmd/strategy.h)
+  std::map<std::string, std::string> specs;       // by value: printSpec
+  // Of one step, as the cost model predicts it: on the device with the largest shards.
+  int64_t compute_ns = 0;
+  int64_t communication_ns = 0;
+  int64_t memory_bytes = 0;    // the largest peak of a device
+  int64_t lower_bound_ns = 0;  // no choice costs less than this; of compute and communication together
+  bool optimal = false;        // proven: the bound is met
+  // As given, to explain the choice: --shard, and --memory (0: no limit).
+  std::vector<std::string> constraints = {};
+  int64_t memory_limit = 0;
+};
+
+struct StagePlan {
+  int first_layer = 0;  // inclusive
+  int last_layer = 0;
+  // Ranks, in the mesh's order; 0..n-1 in all stages together. Stages that share a device share all of them: they are the chunks of one
+  // pipeline rank.
+  std::vector<int> devices;
+  std::vector<int> mesh_shape = {1, 1};  // (data, model), product devices.size(): microbatches are cut along the data axis
+  int64_t forward_flops = 0;             // one microbatch
+  int64_t backward_flops = 0;
+  int64_t parameter_bytes = 0;
+  int64_t peak_activations = 0;  // microbatches in flight under the schedule
+  // "never"; "always": a backward pass runs the stage's forward pass again instead of keeping what it made; "except-last": so for all
+  // microbatches but the last one of a step; "layers": layer by layer, each just before its backward pass, from what layers hand on.
+  std::string recomputation = "never";
+  std::optional<ShardingPlan> sharding = {};
+};
+
+inline constexpr int64_t kDefaultBucketBytes = int64_t{4} << 20;
+
+// Whose messages come while the receiving rank computes.
+enum class OverlapReceives : uint8_t { kOff, kBetweenNodes, kOn };
+std::string_view overlapReceivesName(OverlapReceives overlap);  // "off", "between-nodes", "on"
+std::optional<OverlapReceives> overlapReceivesFromName(std::string_view name);
+
+struct Plan {
+  std::string model_path;                     // absolute
+  std::map<std::string, int64_t> dimensions;  // symbolic dimensions as bound, at the full batch
+  std::string batch_dimension;                // the one that is cut into microbatches; "" if none
+  std::string loss;                           // as given, or the model output that is the loss
+  std::string optimizer;                      // canonical text: "adamw:lr=0.001,..."
+  DataType precision = DataType::kFloat32;
+  Cluster cluster;
+  std::string profile;  // profileDigest of the measured operators that it was made with (ir/cluster/profile.h); "": none
+  int64_t microbatches = 1;
+  // The shorter batch that ends an epoch of data which is no multiple of the batch: its rows and microbatches. 0: there is none.
+  int64_t last_batch = 0;
+  int64_t last_microbatches = 0;
+  std::vector<std::string> train;  // as given: --train, --freeze, --boundary; to plan the same again
+  std::vector<std::string> freeze;
+  std::vector<std::string> boundaries;
+  std::string schedule;  // partition/schedules/schedule.h: "1f1b", "interleaved:v=2", "file"
+  // The orders, a line per pipeline rank in the form of scheduleToCsv; empty where `schedule` alone gives them. A file's, and those of
+  // schedules that were made for measured or predicted times.
+  std::vector<std::string> schedule_orders;
+  // Asynchronous schedules: a step of a program is a window of so many updates, of `microbatches` microbatches each, and drains at its end.
+  int64_t updates_per_step = 1;
+  // Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes on; 0: all behind it.
+  int64_t bucket_bytes = kDefaultBucketBytes;
+  // Messages between stages come while the receiving rank computes (Instruction::background), into at most one buffer more per sender.
+  OverlapReceives overlap_receives = OverlapReceives::kOff;
+  std::vector<LayerPlan> layers;
+  std::vector<StagePlan> stages;
+  std::vector<std::string> notes;           // what the user should know: operators replicated, defaults taken
+  std::optional<SearchRecord> search = {};  // of plans that were searched for (--stages auto)
+};
+
+// The operators of some stage are sharded.
+bool hasShardedStage(const Plan& plan);
+
+std::string planToJson(const Plan& plan);
+// Throws Error(kConfiguration) naming the field, what was found and what is allowed, of every rule that is violated;
+// Error(kVersionMismatch).
+Plan planFromJson(std::string_view text);
+// The rules that a text violates, a message each; empty: planFromJson reads it.
+std::vector<std::string> planFaults(std::string_view text);
+// A table for people.
+std::string printPlan(const Plan& plan);
+
+}  // namespace pipeshard

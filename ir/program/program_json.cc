@@ -1,0 +1,325 @@
+// program.json. Buffers and subgraphs are referred to by position. In-memory constants are base64, up to 64 KiB each.
+
+#include <array>
+#include <set>
+
+#include "ir/base/error.h"
+#include "ir/base/json_reader.h"
+#include "ir/program/program.h"
+#include "ir/base/tensor_box.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr size_t kMostInlineBytes = 64 * 1024;
+constexpr std::string_view kBase64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+std::string toBase64(const std::vector<std::byte>& bytes) {
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t word = 0;
+    for (size_t j = 0; j < 3; ++j) word = word << 8 | (i + j < bytes.size() ? std::to_integer<uint32_t>(bytes[i + j]) : 0);
+    for (size_t j = 0; j < 4; ++j) text += i + j <= bytes.size() ? kBase64[word >> (18 - 6 * j) & 63] : '=';
+  }
+  return text;
+}
+
+std::vector<std::byte> fromBase64(const JsonReader& json) {
+  const std::string text = json.string();
+  size_t length = text.size();
+  while (length > 0 && text.size() - length < 2 && text[length - 1] == '=') --length;
+  if (text.size() % 4 != 0) json.failExpected("base64, a multiple of four characters");
+  std::vector<std::byte> bytes;
+  uint32_t word = 0;
+  for (size_t i = 0; i < length; ++i) {
+    const size_t digit = kBase64.find(text[i]);
+    if (digit == std::string_view::npos) json.failExpected("base64");
+    word = word << 6 | static_cast<uint32_t>(digit);
+    if (i % 4 != 0) bytes.push_back(static_cast<std::byte>(word >> (6 - 2 * (i % 4)) & 255));
+  }
+  return bytes;
+}
+
+// Names of an enumeration, in the order of its values.
+template <typename Enum, size_t kCount>
+std::vector<std::string> enumNames(std::string_view (*name)(Enum)) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < kCount; ++i) names.emplace_back(name(static_cast<Enum>(i)));
+  return names;
+}
+
+template <typename Enum>
+Enum enumFromJson(const JsonReader& json, const std::vector<std::string>& names) {
+  const std::string text = json.string(names);
+  return static_cast<Enum>(std::find(names.begin(), names.end(), text) - names.begin());
+}
+
+const std::vector<std::string>& bufferKinds() {
+  static const auto names = enumNames<BufferKind, 10>(bufferKindName);
+  return names;
+}
+const std::vector<std::string>& instructionKinds() {
+  static const auto names = enumNames<InstructionKind, 11>(instructionKindName);
+  return names;
+}
+const std::vector<std::string>& phases() {
+  static const auto names = enumNames<Phase, 5>(phaseName);
+  return names;
+}
+const std::vector<std::string>& resultKinds() {
+  static const std::vector<std::string> names = {"loss", "gradient", "parameter", "optimizer_state", "forward_state"};
+  return names;
+}
+
+Json idsToJson(const std::vector<BufferId>& ids) {
+  Json json = Json::array();
+  for (BufferId id : ids) json.push_back(id.index());
+  return json;
+}
+
+std::vector<BufferId> idsFromJson(const JsonReader& json, size_t count) {
+  std::vector<BufferId> ids;
+  for (int64_t id : json.integers(0, static_cast<int64_t>(count) - 1)) ids.emplace_back(static_cast<size_t>(id));
+  return ids;
+}
+
+Json sourceToJson(const Buffer& buffer) {
+  if (const auto* weight = std::get_if<WeightReference>(&*buffer.source)) {
+    return {{"file", weight->location}, {"offset", weight->offset}, {"length", weight->length}};
+  }
+  const Constant& constant = std::get<Constant>(*buffer.source);
+  if (constant.bytes.size() > kMostInlineBytes) {
+    fail(
+        ErrorCode::kConfiguration,
+        "buffer \"{}\" starts from a tensor of {} bytes that is not in a file; at most {} bytes fit into program.json; keep the weights of "
+        "the model in an external data file",
+        buffer.name, constant.bytes.size(), kMostInlineBytes);
+  }
+  return {{"shape", constant.shape}, {"base64", toBase64(constant.bytes)}};
+}
+
+Initializer sourceFromJson(const JsonReader& json, const Buffer& buffer) {
+  const Shape& whole = wholeShape(buffer);
+  const int64_t expected = byteCount(buffer.source_type, whole);
+  if (json.has("file")) {
+    json.expectObject({"file", "offset", "length"});
+    return WeightReference{json.at("file").string(), static_cast<uint64_t>(json.at("offset").integer(0, INT64_MAX)),
+                           static_cast<uint64_t>(json.at("length").integer(expected, expected))};
+  }
+  json.expectObject({"shape", "base64"});
+  Constant constant{buffer.source_type, json.at("shape").shape(), fromBase64(json.at("base64"))};
+  if (constant.shape != whole) json.at("shape").failExpected("the shape of the buffer's tensor, " + shapeToString(whole));
+  if (static_cast<int64_t>(constant.bytes.size()) != expected) json.at("base64").failExpected(fmt::format("{} bytes", expected));
+  return constant;
+}
+
+Json bufferToJson(const Buffer& buffer) {
+  Json json = {
+      {"name", buffer.name}, {"kind", bufferKindName(buffer.kind)}, {"type", dataTypeName(buffer.data_type)}, {"shape", buffer.shape}};
+  if (!buffer.value.empty()) json["value"] = buffer.value;
+  if (buffer.part) json["part"] = {{"whole", buffer.part->whole}, {"start", buffer.part->start}};
+  if (buffer.update > 0) json["update"] = buffer.update;
+  if (buffer.source) {
+    json["source_type"] = dataTypeName(buffer.source_type);
+    json["source"] = sourceToJson(buffer);
+  }
+  return json;
+}
+
+BufferPart partFromJson(const JsonReader& json, const Buffer& buffer) {
+  json.expectObject({"whole", "start"});
+  BufferPart part{json.at("whole").shape(), json.at("start").integers(0, INT64_MAX)};
+  const std::string fault = boxFault(part.whole, {part.start, buffer.shape});
+  if (!fault.empty()) json.failExpected(fmt::format("a box of a tensor, but {}", fault));
+  return part;
+}
+
+Buffer bufferFromJson(const JsonReader& json) {
+  json.expectObject({"name", "kind", "type", "shape"}, {"value", "part", "update", "source_type", "source"});
+  Buffer buffer;
+  buffer.name = json.at("name").string();
+  buffer.kind = enumFromJson<BufferKind>(json.at("kind"), bufferKinds());
+  buffer.data_type = json.at("type").dataType();
+  buffer.shape = json.at("shape").shape();
+  try {
+    byteCount(buffer.data_type, buffer.shape);
+  } catch (const Error& error) {
+    json.at("shape").failExpected(fmt::format("the shape of a tensor that has a size ({})", error.message()));
+  }
+  if (json.has("value")) buffer.value = json.at("value").string();
+  if (json.has("part")) buffer.part = partFromJson(json.at("part"), buffer);
+  if (json.has("update")) buffer.update = static_cast<int>(json.at("update").integer(0, INT32_MAX));
+  if (json.has("source") != json.has("source_type")) json.failExpected("\"source\" and \"source_type\" together");
+  if (json.has("source")) {
+    buffer.source_type = json.at("source_type").dataType();
+    buffer.source = sourceFromJson(json.at("source"), buffer);
+  }
+  return buffer;
+}
+
+Json subgraphToJson(const Subgraph& subgraph) {
+  Json json = {{"name", subgraph.name},
+               {"file", subgraph.file},
+               {"phase", phaseName(subgraph.phase)},
+               {"inputs", subgraph.inputs},
+               {"outputs", subgraph.outputs}};
+  if (!subgraph.collectives.empty()) json["collectives"] = subgraph.collectives;
+  if (subgraph.recomputation) json["recomputation"] = true;
+  return json;
+}
+
+int lastIndex(size_t count) { return static_cast<int>(count) - 1; }
+
+std::vector<int> smallIntegers(const JsonReader& json, int64_t low, int64_t high) {
+  const std::vector<int64_t> numbers = json.integers(low, high);
+  return {numbers.begin(), numbers.end()};
+}
+
+Subgraph subgraphFromJson(const JsonReader& json, size_t group_count) {
+  json.expectObject({"name", "file", "phase", "inputs", "outputs"}, {"collectives", "recomputation"});
+  Subgraph subgraph{json.at("name").string(),    json.at("file").string(),     enumFromJson<Phase>(json.at("phase"), phases()),
+                    json.at("inputs").strings(), json.at("outputs").strings(), {}};
+  if (json.has("collectives")) subgraph.collectives = smallIntegers(json.at("collectives"), 0, lastIndex(group_count));
+  if (json.has("recomputation")) subgraph.recomputation = json.at("recomputation").boolean();
+  return subgraph;
+}
+
+Json instructionToJson(const Instruction& instruction) {
+  Json json = {{"kind", instructionKindName(instruction.kind)}};
+  if (instruction.subgraph.valid()) json["subgraph"] = instruction.subgraph.index();
+  if (instruction.stage >= 0) json["stage"] = instruction.stage;
+  if (instruction.microbatch >= 0) json["microbatch"] = instruction.microbatch;
+  if (instruction.peer >= 0) json["peer"] = instruction.peer;
+  if (instruction.group >= 0) json["group"] = instruction.group;
+  if (instruction.overwrite) json["overwrite"] = true;
+  if (instruction.axis >= 0) json["axis"] = instruction.axis;
+  if (instruction.offset > 0) json["offset"] = instruction.offset;
+  if (instruction.background) json["background"] = true;
+  if (!instruction.inputs.empty()) json["inputs"] = idsToJson(instruction.inputs);
+  if (!instruction.outputs.empty()) json["outputs"] = idsToJson(instruction.outputs);
+  return json;
+}
+
+Instruction instructionFromJson(const JsonReader& json, const Program& program) {
+  json.expectObject({"kind"},
+                    {"subgraph", "stage", "microbatch", "peer", "group", "overwrite", "axis", "offset", "background", "inputs", "outputs"});
+  Instruction instruction;
+  instruction.kind = enumFromJson<InstructionKind>(json.at("kind"), instructionKinds());
+  if (json.has("subgraph")) {
+    instruction.subgraph = SubgraphId(static_cast<size_t>(json.at("subgraph").integer(0, lastIndex(program.subgraphs.size()))));
+  }
+  if (json.has("stage")) instruction.stage = static_cast<int>(json.at("stage").integer(0, INT32_MAX));
+  if (json.has("microbatch")) instruction.microbatch = static_cast<int>(json.at("microbatch").integer(0, program.microbatches - 1));
+  if (json.has("peer")) instruction.peer = static_cast<int>(json.at("peer").integer(0, program.world_size - 1));
+  if (json.has("group")) instruction.group = static_cast<int>(json.at("group").integer(0, lastIndex(program.groups.size())));
+  if (json.has("overwrite")) instruction.overwrite = json.at("overwrite").boolean();
+  if (json.has("axis")) instruction.axis = static_cast<int>(json.at("axis").integer(0, INT32_MAX));
+  if (json.has("offset")) instruction.offset = json.at("offset").integer(0, INT64_MAX);
+  if (json.has("background")) instruction.background = json.at("background").boolean();
+  if (json.has("inputs")) instruction.inputs = idsFromJson(json.at("inputs"), program.buffers.size());
+  if (json.has("outputs")) instruction.outputs = idsFromJson(json.at("outputs"), program.buffers.size());
+  return instruction;
+}
+
+Json resultToJson(const Result& result) {
+  Json json = {{"kind", resultKinds()[static_cast<size_t>(result.kind)]}, {"name", result.name}, {"buffer", result.buffer.index()}};
+  if (!result.state.empty()) json["state"] = result.state;
+  if (result.update >= 0) json["update"] = result.update;
+  return json;
+}
+
+Result resultFromJson(const JsonReader& json, size_t buffer_count) {
+  json.expectObject({"kind", "name", "buffer"}, {"state", "update"});
+  Result result;
+  result.kind = enumFromJson<Result::Kind>(json.at("kind"), resultKinds());
+  result.name = json.at("name").string();
+  if (json.has("state")) result.state = json.at("state").string();
+  result.buffer = BufferId(static_cast<size_t>(json.at("buffer").integer(0, lastIndex(buffer_count))));
+  if (json.has("update")) result.update = static_cast<int>(json.at("update").integer(0, INT32_MAX));
+  return result;
+}
+
+Json inputToJson(const ProgramInput& input) {
+  Json json = {{"name", input.name},   {"type", dataTypeName(input.data_type)},
+               {"shape", input.shape}, {"axis", input.axis},
+               {"low", input.low},     {"high", input.high}};
+  if (!input.allowed) return json;
+  json["allowed"] = {{"low", input.allowed->low}, {"high", input.allowed->high}, {"exact", input.allowed->exact}};
+  if (input.allowed->ignored) json["allowed"]["ignored"] = *input.allowed->ignored;
+  return json;
+}
+
+ProgramInput inputFromJson(const JsonReader& json) {
+  json.expectObject({"name", "type", "shape", "axis", "low", "high"}, {"allowed"});
+  ProgramInput input;
+  input.name = json.at("name").string();
+  input.data_type = json.at("type").dataType();
+  input.shape = json.at("shape").shape();
+  input.axis = static_cast<int>(json.at("axis").integer(-1, lastIndex(input.shape.size())));
+  input.low = json.at("low").integer(INT64_MIN, INT64_MAX);
+  input.high = json.at("high").integer(input.low, INT64_MAX);
+  if (!json.has("allowed")) return input;
+  const JsonReader allowed = json.at("allowed");
+  allowed.expectObject({"low", "high", "exact"}, {"ignored"});
+  input.allowed.emplace().low = allowed.at("low").integer(INT64_MIN, INT64_MAX);
+  input.allowed->high = allowed.at("high").integer(input.allowed->low, INT64_MAX);
+  input.allowed->exact = allowed.at("exact").boolean();
+  if (allowed.has("ignored")) input.allowed->ignored = allowed.at("ignored").integer(INT64_MIN, INT64_MAX);
+  return input;
+}
+
+// A list with one element per line, as dumpJson writes it, without ever holding all of it as a document.
+template <typename T, typename ToJson>
+void addList(std::string_view key, const std::vector<T>& items, ToJson to_json, std::string& text) {
+  text += fmt::format(",\n  \"{}\": [", key);
+  for (size_t i = 0; i < items.size(); ++i) {
+    text += i == 0 ? "\n    " : ",\n    ";
+    text += dumpJsonLine(to_json(items[i]));
+  }
+  text += items.empty() ? "]" : "\n  ]";
+}
+
+}  // namespace
+
+std::string programToJson(const Program& program) {
+  std::string text =
+      fmt::format("{{\n  \"version\": {},\n  \"rank\": {},\n  \"world_size\": {},\n  \"microbatches\": {},\n  \"updates_per_step\": {}",
+                  kProgramVersion, program.rank, program.world_size, program.microbatches, program.updates_per_step);
+  addList("inputs", program.inputs, inputToJson, text);
+  addList(
+      "groups", program.groups, [](const std::vector<int>& group) { return Json(group); }, text);
+  addList("subgraphs", program.subgraphs, subgraphToJson, text);
+  addList("buffers", program.buffers, bufferToJson, text);
+  addList("instructions", program.instructions, instructionToJson, text);
+  addList("results", program.results, resultToJson, text);
+  return text + "\n}\n";
+}
+
+Program programFromJson(std::string_view text) {
+  const Json document = parseJson(text, "program.json");
+  checkJsonVersion(document, "program.json", kProgramVersion);
+  const JsonReader json(document, "program.json");
+  json.expectObject({"version", "rank", "world_size", "microbatches", "updates_per_step", "inputs", "groups", "subgraphs", "buffers",
+                     "instructions", "results"});
+  Program program;
+  program.world_size = static_cast<int>(json.at("world_size").integer(1, INT32_MAX));
+  program.rank = static_cast<int>(json.at("rank").integer(0, program.world_size - 1));
+  program.microbatches = json.at("microbatches").integer(1, INT32_MAX);
+  program.updates_per_step = json.at("updates_per_step").integer(1, program.microbatches);
+  for (const JsonReader& input : json.at("inputs").elements()) program.inputs.push_back(inputFromJson(input));
+  for (const JsonReader& group : json.at("groups").elements()) program.groups.push_back(smallIntegers(group, 0, program.world_size - 1));
+  for (const JsonReader& subgraph : json.at("subgraphs").elements()) {
+    program.subgraphs.push_back(subgraphFromJson(subgraph, program.groups.size()));
+  }
+  std::set<std::string> names;
+  for (const JsonReader& buffer : json.at("buffers").elements()) {
+    program.buffers.push_back(bufferFromJson(buffer));
+    if (!names.insert(program.buffers.back().name).second) buffer.at("name").failExpected("a name that no earlier buffer has");
+  }
+  for (const JsonReader& item : json.at("instructions").elements()) program.instructions.push_back(instructionFromJson(item, program));
+  for (const JsonReader& result : json.at("results").elements()) program.results.push_back(resultFromJson(result, program.buffers.size()));
+  return program;
+}
+
+}  // namespace pipeshard

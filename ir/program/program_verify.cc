@@ -1,0 +1,438 @@
+#include "ir/program/program_verify.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include <fmt/ranges.h>
+
+#include "ir/base/tensor_box.h"
+
+namespace pipeshard {
+namespace {
+
+std::string tensorText(const Buffer& buffer) {
+  return fmt::format("\"{}\" ({}{})", buffer.name, dataTypeName(buffer.data_type), shapeToString(buffer.shape));
+}
+
+bool sameTensor(const Buffer& a, const Buffer& b) { return a.data_type == b.data_type && a.shape == b.shape; }
+
+// What an instruction of each kind must have.
+struct Form {
+  int inputs = -1;  // -1: as the subgraph says; without one: at least one
+  int outputs = -1;
+  bool subgraph = false;
+  bool peer = false;
+  bool group = false;
+};
+
+Form formOf(InstructionKind kind) {
+  switch (kind) {
+    case InstructionKind::kLoadInput: return {0, 1, false, false, false};
+    case InstructionKind::kRun:
+    case InstructionKind::kUpdate: return {-1, -1, true, false, false};
+    case InstructionKind::kAccumulate: return {1, 1, false, false, false};
+    case InstructionKind::kSend: return {1, 0, false, true, false};
+    case InstructionKind::kReceive: return {0, 1, false, true, false};
+    case InstructionKind::kFree: return {1, 0, false, false, false};
+    case InstructionKind::kAllReduce: return {1, 1, false, false, true};
+    case InstructionKind::kSlice: return {1, 1, false, false, false};
+    case InstructionKind::kConcatenate: return {-1, 1, false, false, false};
+    case InstructionKind::kZero: return {0, 1, false, false, false};
+  }
+  return {};
+}
+
+class StructureVerifier {
+ public:
+  StructureVerifier(const std::vector<Program>& programs, const Program& program) : programs_(programs), program_(program) {}
+
+  void run(size_t expected_rank) {
+    verifyHeader(expected_rank);
+    verifyBuffers();
+    verifyGroups();
+    verifySubgraphs();
+    for (at_ = 0; at_ < program_.instructions.size(); ++at_) verifyInstruction(program_.instructions[at_]);
+    for (const Result& result : program_.results) verifyResult(result);
+  }
+
+ private:
+  std::string rankText() const { return fmt::format("rank {}", program_.rank); }
+  [[noreturn]] void failHere(const std::string& message) const { failVerification(rankText(), message); }
+  [[noreturn]] void failInstruction(const std::string& message) const { failVerification(describeAt(program_, at_), message); }
+  bool inRange(BufferId id) const { return id.valid() && id.index() < program_.buffers.size(); }
+
+  void verifyHeader(size_t expected_rank) const {
+    if (program_.rank != static_cast<int>(expected_rank)) failHere(fmt::format("this program stands at position {}", expected_rank));
+    if (program_.world_size != static_cast<int>(programs_.size())) {
+      failHere(fmt::format("its world size is {}, but there are {} programs", program_.world_size, programs_.size()));
+    }
+    const Program& first = programs_.front();
+    if (program_.microbatches < 1 || program_.microbatches != first.microbatches) {
+      failHere(fmt::format("it has {} microbatches, rank 0 has {}", program_.microbatches, first.microbatches));
+    }
+    const int64_t updates = program_.updates_per_step;
+    if (updates < 1 || program_.microbatches % updates != 0 || updates != first.updates_per_step) {
+      failHere(
+          fmt::format("it makes {} updates of {} microbatches, rank 0 makes {}", updates, program_.microbatches, first.updates_per_step));
+    }
+    const auto same = [](const ProgramInput& a, const ProgramInput& b) {
+      return a.name == b.name && a.data_type == b.data_type && a.shape == b.shape && a.axis == b.axis;
+    };
+    if (!std::equal(program_.inputs.begin(), program_.inputs.end(), first.inputs.begin(), first.inputs.end(), same)) {
+      failHere("its list of batch inputs differs from that of rank 0");
+    }
+  }
+
+  void verifyBuffers() const {
+    std::set<std::string> names;
+    for (const Buffer& buffer : program_.buffers) {
+      if (buffer.name.empty() || !names.insert(buffer.name).second)
+        failHere(fmt::format("the buffer name \"{}\" is empty or taken", buffer.name));
+      if (dataTypeSize(buffer.data_type) == 0 || !isStatic(buffer.shape))
+        failHere(fmt::format("buffer {} has no size", tensorText(buffer)));
+      const std::string fault = buffer.part ? boxFault(buffer.part->whole, boxOf(buffer)) : "";
+      if (!fault.empty()) failHere(fmt::format("buffer {} is no part of a tensor: {}", tensorText(buffer), fault));
+      const bool sourced =
+          buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kForwardState;
+      if (sourced != buffer.source.has_value()) {
+        failHere(fmt::format("buffer \"{}\" of kind {} {} a source", buffer.name, bufferKindName(buffer.kind),
+                             sourced ? "needs" : "cannot have"));
+      }
+      if (buffer.kind == BufferKind::kStep && (buffer.data_type != DataType::kInt64 || !buffer.shape.empty())) {
+        failHere(fmt::format("the step {} must be an int64 scalar", tensorText(buffer)));
+      }
+      if (buffer.update < 0 || buffer.update >= program_.updates_per_step) {
+        failHere(fmt::format("buffer \"{}\" is of update {}, of {}", buffer.name, buffer.update, program_.updates_per_step));
+      }
+    }
+  }
+
+  void verifyResult(const Result& result) const {
+    if (!inRange(result.buffer)) failHere(fmt::format("the result \"{}\" has no buffer", result.name));
+    if (result.update >= program_.updates_per_step) {
+      failHere(fmt::format("the result \"{}\" is of update {}, of {}", result.name, result.update, program_.updates_per_step));
+    }
+    if (result.update < 0 || result.kind != Result::Kind::kGradient) return;
+    for (const Instruction& instruction : program_.instructions) {
+      const bool reads = std::find(instruction.inputs.begin(), instruction.inputs.end(), result.buffer) != instruction.inputs.end();
+      if (reads && instruction.kind == InstructionKind::kUpdate && updateOf(program_, instruction) == result.update) return;
+    }
+    failHere(fmt::format("no update {} reads the gradient of \"{}\"", result.update, result.name));
+  }
+
+  void verifyGroups() const {
+    for (const std::vector<int>& group : program_.groups) {
+      const bool ascending = std::adjacent_find(group.begin(), group.end(), std::greater_equal<>()) == group.end();
+      const bool in_range = std::all_of(group.begin(), group.end(), [&](int r) { return r >= 0 && r < program_.world_size; });
+      if (!ascending || !in_range || std::find(group.begin(), group.end(), program_.rank) == group.end()) {
+        failHere(fmt::format("group {{{}}} must list existing ranks in ascending order, this rank among them", fmt::join(group, ",")));
+      }
+    }
+  }
+
+  void verifySubgraphs() const {
+    for (const Subgraph& subgraph : program_.subgraphs) {
+      for (int group : subgraph.collectives) {
+        if (group < 0 || group >= static_cast<int>(program_.groups.size()))
+          failHere(fmt::format("subgraph \"{}\": there is no group {}", subgraph.name, group));
+      }
+    }
+  }
+
+  void verifyInstruction(const Instruction& instruction) const {
+    for (BufferId id : instruction.inputs) {
+      if (!inRange(id)) failInstruction("an input is no buffer of this program");
+    }
+    for (BufferId id : instruction.outputs) {
+      if (!inRange(id)) failInstruction("an output is no buffer of this program");
+    }
+    verifyForm(instruction);
+    if (instruction.background) verifyBackground(instruction);
+    if (instruction.microbatch >= program_.microbatches) failInstruction(fmt::format("there are {} microbatches", program_.microbatches));
+    verifyOutputs(instruction);
+    if (instruction.kind == InstructionKind::kLoadInput) verifyLoad(instruction);
+    if (instruction.kind == InstructionKind::kSlice) verifySlice(instruction);
+    if (instruction.kind == InstructionKind::kConcatenate) verifyConcatenation(instruction);
+    const bool copies = instruction.kind == InstructionKind::kAccumulate || instruction.kind == InstructionKind::kAllReduce;
+    if (!copies) return;
+    const Buffer& from = program_.buffer(instruction.inputs[0]);
+    const Buffer& to = program_.buffer(instruction.outputs[0]);
+    if (!sameTensor(from, to)) failInstruction(fmt::format("{} and {} differ in type or shape", tensorText(from), tensorText(to)));
+    if (from.part && to.part && from.part != to.part)
+      failInstruction(fmt::format("{} and {} are different parts of a tensor", tensorText(from), tensorText(to)));
+  }
+
+  void verifyForm(const Instruction& instruction) const {
+    const Form form = formOf(instruction.kind);
+    if (form.subgraph != instruction.subgraph.valid() || (form.subgraph && instruction.subgraph.index() >= program_.subgraphs.size())) {
+      failInstruction(form.subgraph ? "it names no subgraph of this program" : "it cannot have a subgraph");
+    }
+    size_t inputs = static_cast<size_t>(form.inputs);
+    size_t outputs = static_cast<size_t>(form.outputs);
+    if (form.subgraph) {
+      const Subgraph& subgraph = program_.subgraphs[instruction.subgraph.index()];
+      inputs = subgraph.inputs.size();
+      outputs = subgraph.outputs.size();
+    } else if (form.inputs < 0) {
+      inputs = std::max<size_t>(1, instruction.inputs.size());
+    }
+    if (instruction.inputs.size() != inputs || instruction.outputs.size() != outputs) {
+      failInstruction(fmt::format("it has {} inputs and {} outputs where {} and {} are needed", instruction.inputs.size(),
+                                  instruction.outputs.size(), inputs, outputs));
+    }
+    const bool peer_exists = instruction.peer >= 0 && instruction.peer < program_.world_size && instruction.peer != program_.rank;
+    if (form.peer && !peer_exists) failInstruction(fmt::format("there is no peer {} of rank {}", instruction.peer, program_.rank));
+    const bool group_exists = instruction.group >= 0 && instruction.group < static_cast<int>(program_.groups.size());
+    if (form.group && !group_exists) failInstruction(fmt::format("there is no group {}", instruction.group));
+  }
+
+  void verifyBackground(const Instruction& instruction) const {
+    const bool has_collectives =
+        instruction.kind == InstructionKind::kRun && !program_.subgraphs[instruction.subgraph.index()].collectives.empty();
+    if (instruction.kind != InstructionKind::kReceive && instruction.kind != InstructionKind::kAllReduce && !has_collectives)
+      failInstruction("only receives and collectives go on in the background");
+    // A subgraph's kernels are used by one thread.
+    const auto beside = [&](const Instruction& other) { return other.subgraph == instruction.subgraph && !other.background; };
+    if (has_collectives && std::any_of(program_.instructions.begin(), program_.instructions.end(), beside))
+      failInstruction("its subgraph runs elsewhere, too, and not in the background");
+  }
+
+  void verifyOutputs(const Instruction& instruction) const {
+    std::set<BufferId> written;
+    for (BufferId id : instruction.outputs) {
+      const Buffer& buffer = program_.buffer(id);
+      if (!written.insert(id).second) failInstruction(fmt::format("it writes \"{}\" twice", buffer.name));
+      const bool is_input = std::find(instruction.inputs.begin(), instruction.inputs.end(), id) != instruction.inputs.end();
+      const bool may_replace = instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAllReduce;
+      if (is_input && !may_replace) failInstruction(fmt::format("it reads and writes \"{}\"", buffer.name));
+      if (buffer.kind == BufferKind::kWeightVersion && instruction.kind != InstructionKind::kUpdate) {
+        failInstruction(fmt::format("it writes \"{}\", a version of a parameter, which only an update makes", buffer.name));
+      }
+      const bool constant = buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kStep;
+      const bool hands_on =
+          buffer.kind == BufferKind::kForwardState && instruction.kind == InstructionKind::kAccumulate && instruction.overwrite;
+      if (constant || (isPersistent(buffer.kind) && !may_replace && !hands_on)) {
+        failInstruction(fmt::format("it writes \"{}\", whose kind is {}", buffer.name, bufferKindName(buffer.kind)));
+      }
+    }
+  }
+
+  void verifyLoad(const Instruction& instruction) const {
+    const Buffer& buffer = program_.buffer(instruction.outputs[0]);
+    const auto input =
+        std::find_if(program_.inputs.begin(), program_.inputs.end(), [&](const ProgramInput& i) { return i.name == buffer.value; });
+    if (buffer.kind != BufferKind::kInput || input == program_.inputs.end()) {
+      failInstruction(fmt::format("\"{}\" is no batch input of the program", buffer.name));
+    }
+    if (instruction.microbatch < 0) failInstruction("it names no microbatch");
+    try {
+      loadedBox(*input, buffer, instruction.offset);
+    } catch (const Error& error) {
+      failInstruction(error.message());
+    }
+  }
+
+  // Is `part` the range of `whole` from `offset` on along `axis`?
+  static bool isRange(const Buffer& whole, const Buffer& part, size_t axis, int64_t offset) {
+    if (whole.data_type != part.data_type || whole.shape.size() != part.shape.size() || axis >= whole.shape.size() || offset < 0)
+      return false;
+    Shape expected = whole.shape;
+    expected[axis] = part.shape[axis];
+    return part.shape == expected && part.shape[axis] <= whole.shape[axis] - offset;
+  }
+
+  void verifySlice(const Instruction& instruction) const {
+    const Buffer& whole = program_.buffer(instruction.inputs[0]);
+    const Buffer& part = program_.buffer(instruction.outputs[0]);
+    if (instruction.axis < 0 || !isRange(whole, part, static_cast<size_t>(instruction.axis), instruction.offset))
+      failInstruction(fmt::format("{} from {} on is no part of {}", tensorText(part), instruction.offset, tensorText(whole)));
+  }
+
+  void verifyConcatenation(const Instruction& instruction) const {
+    const Buffer& whole = program_.buffer(instruction.outputs[0]);
+    int64_t offset = 0;
+    for (BufferId id : instruction.inputs) {
+      const Buffer& part = program_.buffer(id);
+      if (instruction.axis < 0 || !isRange(whole, part, static_cast<size_t>(instruction.axis), offset))
+        failInstruction(fmt::format("{} from {} on is no part of {}", tensorText(part), offset, tensorText(whole)));
+      offset += part.shape[static_cast<size_t>(instruction.axis)];
+    }
+    if (offset != whole.shape[static_cast<size_t>(instruction.axis)])
+      failInstruction(fmt::format("its inputs fill {} of {}", offset, tensorText(whole)));
+  }
+
+  const std::vector<Program>& programs_;
+  const Program& program_;
+  size_t at_ = 0;
+};
+
+class LifetimeVerifier {
+ public:
+  explicit LifetimeVerifier(const Program& program)
+      : program_(program),
+        written_(program.buffers.size()),
+        freed_(program.buffers.size()),
+        held_(program.buffers.size()),
+        contents_(program.buffers.size()) {}
+
+  void run() {
+    for (at_ = 0; at_ < program_.instructions.size(); ++at_) step(program_.instructions[at_]);
+    std::vector<bool> is_result(program_.buffers.size());
+    for (const Result& result : program_.results) is_result[result.buffer.index()] = true;
+    for (size_t i = 0; i < program_.buffers.size(); ++i) {
+      const Buffer& buffer = program_.buffers[i];
+      const std::string place = fmt::format("rank {}, buffer \"{}\"", program_.rank, buffer.name);
+      if (held_[i]) failVerification(place, fmt::format("nothing hands on what {} read", describeAt(program_, *held_[i])));
+      if (isPersistent(buffer.kind)) continue;
+      if (!written_[i]) failVerification(place, "no instruction writes it");
+      if (is_result[i] && freed_[i])
+        failVerification(place, fmt::format("it is a result but is freed by {}", describeAt(program_, *freed_[i])));
+      if (!is_result[i] && !freed_[i])
+        failVerification(place, fmt::format("it is never freed; {} wrote it", describeAt(program_, *written_[i])));
+    }
+  }
+
+ private:
+  [[noreturn]] void failHere(const std::string& message) const { failVerification(describeAt(program_, at_), message); }
+
+  void step(const Instruction& instruction) {
+    if (instruction.kind == InstructionKind::kFree) return release(instruction.inputs[0]);
+    for (BufferId id : instruction.inputs) {
+      read(id);
+      hold(id, instruction);
+      readVersion(id, instruction);
+    }
+    const bool adds = instruction.kind == InstructionKind::kAccumulate && !instruction.overwrite;
+    if (adds) read(instruction.outputs[0]);
+    for (BufferId id : instruction.outputs) write(id, instruction);
+  }
+
+  void read(BufferId id) const {
+    const Buffer& buffer = program_.buffer(id);
+    if (isPersistent(buffer.kind)) return;
+    if (freed_[id.index()])
+      failHere(fmt::format("it uses \"{}\" after {} freed it", buffer.name, describeAt(program_, *freed_[id.index()])));
+    if (!written_[id.index()]) failHere(fmt::format("it reads \"{}\", which nothing has written yet", buffer.name));
+  }
+
+  // What the passes of one microbatch read of a forward state must be replaced before those of the next read it.
+  void hold(BufferId id, const Instruction& instruction) {
+    if (program_.buffer(id).kind != BufferKind::kForwardState || instruction.kind != InstructionKind::kRun) return;
+    std::optional<size_t>& held = held_[id.index()];
+    if (held && program_.instructions[*held].microbatch != instruction.microbatch) {
+      failHere(fmt::format("it reads \"{}\", which still holds what {} read", program_.buffer(id).name, describeAt(program_, *held)));
+    }
+    held = at_;
+  }
+
+  // The passes of a microbatch read one version of a parameter, wherever it lies.
+  void readVersion(BufferId id, const Instruction& instruction) {
+    const Buffer& buffer = program_.buffer(id);
+    const bool version = buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeightVersion;
+    if (!version || instruction.kind != InstructionKind::kRun || instruction.microbatch < 0) return;
+    const VersionRead read{id, contents_[id.index()], at_};
+    const auto [first, is_first] = versions_.try_emplace({buffer.value, instruction.microbatch}, read);
+    if (is_first || (first->second.buffer == read.buffer && first->second.content == read.content)) return;
+    failHere(fmt::format("it reads another version of \"{}\" than {}", buffer.value, describeAt(program_, first->second.instruction)));
+  }
+
+  void write(BufferId id, const Instruction& instruction) {
+    held_[id.index()].reset();
+    ++contents_[id.index()];
+    const Buffer& buffer = program_.buffer(id);
+    std::optional<size_t>& written = written_[id.index()];
+    if (isPersistent(buffer.kind)) return;
+    if (freed_[id.index()])
+      failHere(fmt::format("it writes \"{}\" after {} freed it", buffer.name, describeAt(program_, *freed_[id.index()])));
+    const bool may_replace = instruction.kind == InstructionKind::kAccumulate || instruction.kind == InstructionKind::kUpdate ||
+                             instruction.kind == InstructionKind::kAllReduce;
+    if (written && !may_replace) {
+      failHere(fmt::format("it writes \"{}\", which still holds what {} wrote", buffer.name, describeAt(program_, *written)));
+    }
+    if (!written) written = at_;
+  }
+
+  void release(BufferId id) {
+    const Buffer& buffer = program_.buffer(id);
+    std::optional<size_t>& freed = freed_[id.index()];
+    if (isPersistent(buffer.kind)) failHere(fmt::format("\"{}\" is a {} and lives across steps", buffer.name, bufferKindName(buffer.kind)));
+    if (freed) failHere(fmt::format("\"{}\" was freed before by {}", buffer.name, describeAt(program_, *freed)));
+    if (!written_[id.index()]) failHere(fmt::format("\"{}\" has not been written yet", buffer.name));
+    freed = at_;
+  }
+
+  const Program& program_;
+  std::vector<std::optional<size_t>> written_;  // by buffer: the first instruction that writes it
+  std::vector<std::optional<size_t>> freed_;
+  std::vector<std::optional<size_t>> held_;  // forward states: the last run that read what nothing has replaced since
+  struct VersionRead {
+    BufferId buffer;
+    int64_t content = 0;
+    size_t instruction = 0;
+  };
+  std::vector<int64_t> contents_;                                // by buffer: how often it has been written
+  std::map<std::pair<std::string, int>, VersionRead> versions_;  // by parameter and microbatch: the first read of it
+  size_t at_ = 0;
+};
+
+// One rank lists a whole tensor, or several its parts: then every element is listed once.
+void verifyResults(const std::vector<Program>& programs) {
+  struct Place {
+    int rank = 0;
+    const Buffer* buffer = nullptr;
+  };
+  std::map<std::tuple<Result::Kind, std::string, std::string, int>, std::vector<Place>> results;
+  for (const Program& program : programs) {
+    for (const Result& result : program.results) {
+      results[{result.kind, result.name, result.state, result.update}].push_back({program.rank, &program.buffer(result.buffer)});
+    }
+  }
+  for (const auto& [key, places] : results) {
+    const auto fail_here = [&, &name = std::get<1>(key), &state = std::get<2>(key)](int rank, const std::string& message) {
+      failVerification(fmt::format("rank {}, the result \"{}{}{}\"", rank, name, state.empty() ? "" : ".", state), message);
+    };
+    const Place& first = places.front();
+    std::vector<Shard> boxes;
+    for (const Place& place : places) {
+      if (!place.buffer->part && places.size() > 1) {
+        fail_here(place.rank, fmt::format("ranks {} and {} list it, and the buffer {} is no part of a tensor", first.rank,
+                                          places.back().rank, tensorText(*place.buffer)));
+      }
+      if (wholeShape(*place.buffer) != wholeShape(*first.buffer) || place.buffer->data_type != first.buffer->data_type)
+        fail_here(place.rank, fmt::format("it is of another type or whole shape than on rank {}", first.rank));
+      boxes.push_back(boxOf(*place.buffer));
+    }
+    const std::string fault = tilingFault(wholeShape(*first.buffer), boxes);
+    if (!fault.empty()) fail_here(first.rank, fault);
+  }
+}
+
+}  // namespace
+
+std::string describeAt(const Program& program, size_t instruction) {
+  return fmt::format("rank {}, instruction {} ({})", program.rank, instruction,
+                     describeInstruction(program, program.instructions[instruction]));
+}
+
+void failVerification(const std::string& place, const std::string& message) {
+  fail(ErrorCode::kInternal, "program verification: {}: {}", place, message);
+}
+
+void verifyStructure(const std::vector<Program>& programs) {
+  for (size_t rank = 0; rank < programs.size(); ++rank) StructureVerifier(programs, programs[rank]).run(rank);
+}
+
+void verifyLifetimes(const Program& program) { LifetimeVerifier(program).run(); }
+
+void verifyPrograms(const std::vector<Program>& programs) {
+  verifyStructure(programs);
+  verifyResults(programs);
+  for (const Program& program : programs) verifyLifetimes(program);
+  verifyMessages(programs);
+  verifyProgress(programs);
+}
+
+}  // namespace pipeshard

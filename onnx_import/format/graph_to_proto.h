@@ -1,0 +1,27 @@
+// Graph to protobuf messages: the inverse of proto_to_graph.h. Internal to onnx_import.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include "ir/graph/graph.h"
+
+namespace pipeshard {
+
+enum class WeightForm {
+  kExternalData,  // weight references as external data
+  kInputs,        // weight references as graph inputs: for checks that must not look at files
+};
+
+// Whether the node stands for an initializer (proto_to_graph.h): it is written as one, without what else the node carries.
+bool isMarkedInitializer(const Node& node);
+
+void modelToProto(const Graph& graph, WeightForm form, onnx::ModelProto& model);
+
+void functionToProto(const Function& function, onnx::FunctionProto& proto);
+
+// `graph` gives the names of the values.
+void nodeToProto(const Graph& graph, const Node& node, onnx::NodeProto& proto);
+
+void attributeToProto(const std::string& name, const Attribute& attribute, onnx::AttributeProto& proto);
+
+}  // namespace pipeshard

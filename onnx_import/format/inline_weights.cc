@@ -1,0 +1,100 @@
+#include "onnx_import/format/inline_weights.h"
+
+#include <limits>
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/wire_format_lite.h>
+
+namespace pipeshard {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
+using google::protobuf::io::StringOutputStream;
+
+// Copies one message field by field. `visit(tag, length, copy)` may take a length-delimited field over by returning true;
+// the stream then stands behind it.
+template <typename Visit>
+bool copyFields(CodedInputStream& in, std::string& out, Visit&& visit) {
+  StringOutputStream stream(&out);
+  CodedOutputStream copy(&stream);
+  while (const uint32_t tag = in.ReadTag()) {
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+      if (!WireFormatLite::SkipField(&in, tag, &copy)) return false;
+      continue;
+    }
+    int length = 0;
+    if (!in.ReadVarintSizeAsInt(&length)) return false;
+    std::string field;
+    bool dropped = false;
+    if (!visit(WireFormatLite::GetTagFieldNumber(tag), length, field, dropped)) return false;
+    if (dropped) continue;
+    copy.WriteTag(tag);
+    copy.WriteVarint32(static_cast<uint32_t>(field.size()));
+    copy.WriteString(field);
+  }
+  return in.ConsumedEntireMessage() && !copy.HadError();
+}
+
+// Reads a submessage of `length` bytes through `body`.
+template <typename Body>
+bool inside(CodedInputStream& in, int length, Body&& body) {
+  const auto limit = in.PushLimit(length);
+  const bool good = body() && in.BytesUntilLimit() == 0;
+  in.PopLimit(limit);
+  return good;
+}
+
+class Scanner {
+ public:
+  Scanner(CodedInputStream& in, uint64_t threshold, InlineWeights& weights) : in_(in), threshold_(threshold), weights_(weights) {}
+
+  bool model(std::string& out) {
+    return copyFields(in_, out, [&](int number, int length, std::string& field, bool&) {
+      if (number != onnx::ModelProto::kGraphFieldNumber) return in_.ReadString(&field, length);
+      return inside(in_, length, [&] { return graph(field); });
+    });
+  }
+
+ private:
+  bool graph(std::string& out) {
+    return copyFields(in_, out, [&](int number, int length, std::string& field, bool&) {
+      if (number != onnx::GraphProto::kInitializerFieldNumber) return in_.ReadString(&field, length);
+      const bool good = inside(in_, length, [&] { return tensor(field); });
+      ++position_;
+      return good;
+    });
+  }
+
+  bool tensor(std::string& out) {
+    return copyFields(in_, out, [&](int number, int length, std::string& field, bool& dropped) {
+      if (number != onnx::TensorProto::kRawDataFieldNumber || static_cast<uint64_t>(length) <= threshold_)
+        return in_.ReadString(&field, length);
+      weights_[position_] = {static_cast<uint64_t>(in_.CurrentPosition()), static_cast<uint64_t>(length)};
+      dropped = true;
+      return in_.Skip(length);
+    });
+  }
+
+  CodedInputStream& in_;
+  uint64_t threshold_;
+  InlineWeights& weights_;
+  int position_ = 0;
+};
+
+}  // namespace
+
+bool parseWithoutWeights(google::protobuf::io::ZeroCopyInputStream& stream, uint64_t threshold, onnx::ModelProto& model,
+                         InlineWeights& weights) {
+  std::string bytes;
+  {
+    CodedInputStream in(&stream);
+    in.SetTotalBytesLimit(std::numeric_limits<int>::max());
+    if (!Scanner(in, threshold, weights).model(bytes)) return false;
+  }
+  return model.ParseFromString(bytes);
+}
+
+}  // namespace pipeshard

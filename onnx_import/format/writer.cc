@@ -1,0 +1,117 @@
+#include "onnx_import/format/writer.h"
+
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include <fcntl.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <onnx/checker.h>
+#include <onnx/defs/schema.h>
+#include <unistd.h>
+
+#include "ir/base/error.h"
+#include "onnx_import/format/graph_to_proto.h"
+#include "onnx_import/prepare/prepare.h"
+
+namespace pipeshard {
+namespace {
+
+// A temporary file that disappears unless it is renamed.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& target) : path_(fmt::format("{}.{}.tmp", target, ::getpid())) {
+    ::unlink(path_.c_str());
+    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) failWrite(target, errno);
+  }
+  ~TemporaryFile() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  void write(const std::string& bytes, const std::string& target) {
+    for (size_t done = 0; done < bytes.size();) {
+      const ssize_t count = ::write(descriptor_, bytes.data() + done, bytes.size() - done);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) failWrite(target, errno);
+      done += static_cast<size_t>(count);
+    }
+    if (::fsync(descriptor_) != 0 && errno != EINVAL) failWrite(target, errno);
+    const int closed = ::close(descriptor_);
+    descriptor_ = -1;
+    if (closed != 0) failWrite(target, errno);
+    if (::rename(path_.c_str(), target.c_str()) != 0) failWrite(target, errno);
+    path_.clear();
+  }
+
+ private:
+  [[noreturn]] static void failWrite(const std::string& target, int error) {
+    fail(ErrorCode::kDiskFull, "cannot write '{}': {}", target, std::strerror(error));
+  }
+
+  std::string path_;
+  int descriptor_ = -1;
+};
+
+// A file has one version per domain; a node may carry another one only if the operator did not change in between.
+void checkVersions(const Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    const auto import = graph.opset_imports.find(node.domain);
+    if (import == graph.opset_imports.end()) {
+      fail(ErrorCode::kBadModel, "{}: the graph imports no opset of the domain '{}'", describeNode(node), node.domain);
+    }
+    if (node.opset_version == 0 || node.opset_version == import->second) continue;
+    const auto* registry = onnx::OpSchemaRegistry::Instance();
+    const auto* own = registry->GetSchema(node.op_type, node.opset_version, node.domain);
+    const auto* imported = registry->GetSchema(node.op_type, import->second, node.domain);
+    if (own == imported) continue;
+    fail(ErrorCode::kBadModel, "{} has the meaning of opset {}, which differs from that of opset {} that the graph imports",
+         describeNode(node), node.opset_version, import->second);
+  }
+}
+
+}  // namespace
+
+std::string serializeModel(const Graph& graph) {
+  checkVersions(graph);
+  onnx::ModelProto model;
+  modelToProto(graph, WeightForm::kExternalData, model);
+  if (model.ByteSizeLong() > static_cast<size_t>(std::numeric_limits<int>::max())) {
+    fail(ErrorCode::kBadModel, "graph '{}' needs {} bytes as a file, more than protobuf's 2 GiB; keep its weights as references",
+         graph.name, model.ByteSizeLong());
+  }
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    PIPESHARD_CHECK(model.SerializeToCodedStream(&coded), "protobuf could not serialise graph '{}'", graph.name);
+  }
+  return bytes;
+}
+
+void writeModel(const Graph& graph, const std::string& path) {
+  const std::string bytes = serializeModel(graph);
+  TemporaryFile(path).write(bytes, path);
+}
+
+void checkModel(const Graph& graph) {
+  verifyGraph(graph);
+  checkVersions(graph);
+  // Inference first: it names nodes better, and outputs need a type to be checked.
+  Graph copy = graph;
+  inferShapes(copy);
+  onnx::ModelProto model;
+  modelToProto(copy, WeightForm::kInputs, model);
+  try {
+    onnx::checker::check_model(model, false, false, false);
+  } catch (const std::exception& error) {
+    fail(ErrorCode::kBadModel, "graph '{}' is no valid ONNX model: {}", graph.name, error.what());
+  }
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,225 @@
+#include "onnx_import/prepare/dimensions.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+#include "onnx_import/prepare/prepare.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr std::string_view kDefaultsKey = "pipeshard.dimensions";
+
+// Recursive descent over sums, products and atoms; the depth is bounded so that a hostile name cannot exhaust the stack.
+class Parser {
+ public:
+  Parser(std::string_view text, const std::map<std::string, int64_t>* dimensions) : text_(text), dimensions_(dimensions) {}
+
+  std::optional<int64_t> parse() {
+    const int64_t value = sum(0);
+    skipSpace();
+    if (bad_ || position_ != text_.size()) return std::nullopt;
+    return value;
+  }
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  void skipSpace() {
+    while (position_ < text_.size() && text_[position_] == ' ') ++position_;
+  }
+  bool take(std::string_view token) {
+    skipSpace();
+    if (!text_.substr(position_).starts_with(token)) return false;
+    position_ += token.size();
+    return true;
+  }
+  int64_t reject() {
+    bad_ = true;
+    return 1;
+  }
+
+  int64_t sum(int depth) {
+    int64_t value = product(depth);
+    while (!bad_) {
+      if (take("+")) {
+        if (__builtin_add_overflow(value, product(depth), &value)) return reject();
+      } else if (take("-")) {
+        if (__builtin_sub_overflow(value, product(depth), &value)) return reject();
+      } else {
+        return value;
+      }
+    }
+    return value;
+  }
+
+  int64_t product(int depth) {
+    int64_t value = atom(depth);
+    while (!bad_) {
+      if (take("*")) {
+        if (__builtin_mul_overflow(value, atom(depth), &value)) return reject();
+      } else if (take("//")) {
+        const int64_t divisor = atom(depth);
+        if (divisor <= 0 || value < 0) return reject();
+        value /= divisor;
+      } else if (take("/")) {
+        const int64_t divisor = atom(depth);
+        if (divisor <= 0 || value % divisor != 0) return reject();
+        value /= divisor;
+      } else {
+        return value;
+      }
+    }
+    return value;
+  }
+
+  int64_t atom(int depth) {
+    if (depth > 32) return reject();
+    if (take("(")) {
+      const int64_t value = sum(depth + 1);
+      return take(")") ? value : reject();
+    }
+    if (take("-")) return -atom(depth + 1);
+    skipSpace();
+    const size_t start = position_;
+    while (position_ < text_.size() &&
+           (std::isalnum(static_cast<unsigned char>(text_[position_])) != 0 || text_[position_] == '_' || text_[position_] == '.')) {
+      ++position_;
+    }
+    const std::string_view token = text_.substr(start, position_ - start);
+    if (token.empty()) return reject();
+    if (std::isdigit(static_cast<unsigned char>(token.front())) != 0) {
+      int64_t number = 0;
+      const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), number);
+      return error == std::errc() && end == token.data() + token.size() ? number : reject();
+    }
+    names_.emplace_back(token);
+    if (dimensions_ == nullptr) return 1;
+    const auto bound = dimensions_->find(std::string(token));
+    return bound == dimensions_->end() ? reject() : bound->second;
+  }
+
+  std::string_view text_;
+  const std::map<std::string, int64_t>* dimensions_;
+  size_t position_ = 0;
+  bool bad_ = false;
+  std::vector<std::string> names_;
+};
+
+std::string listNames(const std::vector<SymbolicDimension>& dimensions) {
+  std::vector<std::string> names;
+  for (const SymbolicDimension& dimension : dimensions)
+    names.push_back(fmt::format("{} ({})", dimension.name, fmt::join(dimension.places, ", ")));
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, "; "));
+}
+
+void checkBindings(const Graph& graph, const std::map<std::string, int64_t>& dimensions) {
+  const std::vector<SymbolicDimension> known = symbolicDimensions(graph);
+  for (const auto& entry : dimensions) {
+    const std::string& name = entry.first;  // clang 14 captures no structured bindings
+    const int64_t size = entry.second;
+    if (std::none_of(known.begin(), known.end(), [&](const SymbolicDimension& dimension) { return dimension.name == name; })) {
+      fail(ErrorCode::kUsage, "the model has no symbolic dimension '{}'; its dimensions: {}", name, listNames(known));
+    }
+    if (size < 1) fail(ErrorCode::kUsage, "dimension '{}' was given the size {}; sizes start at 1", name, size);
+  }
+  std::vector<std::string> missing;
+  for (const SymbolicDimension& dimension : known) {
+    if (!dimensions.contains(dimension.name)) missing.push_back(dimension.name);
+  }
+  if (missing.empty()) return;
+  std::vector<std::string> options;
+  for (const std::string& name : missing) options.push_back(fmt::format("--dim {}=SIZE", name));
+  fail(ErrorCode::kUsage, "the model leaves dimensions open: {}. Give each a size: {}", listNames(known), fmt::join(options, " "));
+}
+
+}  // namespace
+
+std::optional<int64_t> evaluateDimension(std::string_view expression, const std::map<std::string, int64_t>& dimensions) {
+  // A symbol may itself contain operators; bound as a whole it wins.
+  const auto whole = dimensions.find(std::string(expression));
+  if (whole != dimensions.end()) return whole->second;
+  const std::optional<int64_t> value = Parser(expression, &dimensions).parse();
+  return value && *value >= 0 ? value : std::nullopt;
+}
+
+std::vector<std::string> dimensionNames(std::string_view expression) {
+  Parser parser(expression, nullptr);
+  // With every name 1 a division may fail to be exact, which says nothing about the form: then the names still stand.
+  if (!parser.parse() && expression.find('/') == std::string_view::npos) return {std::string(expression)};
+  return parser.names().empty() ? std::vector<std::string>{std::string(expression)} : parser.names();
+}
+
+std::string axisName(const Value& input, size_t axis) {
+  if (axis < input.symbols.size() && !input.symbols[axis].empty()) return input.symbols[axis];
+  return fmt::format("{}_axis{}", input.name, axis);
+}
+
+std::vector<SymbolicDimension> symbolicDimensions(const Graph& graph) {
+  std::vector<SymbolicDimension> result;
+  for (ValueId id : graph.inputs) {
+    const Value& input = graph.value(id);
+    if (graph.initializers.contains(id) || !input.shape) continue;
+    for (size_t axis = 0; axis < input.shape->size(); ++axis) {
+      if ((*input.shape)[axis] >= 0) continue;
+      const bool symbolic = axis < input.symbols.size() && !input.symbols[axis].empty();
+      const std::string place = fmt::format("{} axis {}", input.name, axis);
+      for (const std::string& name : symbolic ? dimensionNames(input.symbols[axis]) : std::vector<std::string>{axisName(input, axis)}) {
+        auto it = std::find_if(result.begin(), result.end(), [&](const SymbolicDimension& dimension) { return dimension.name == name; });
+        if (it == result.end()) it = result.insert(result.end(), SymbolicDimension{name, {}});
+        if (it->places.empty() || it->places.back() != place) it->places.push_back(place);
+      }
+    }
+  }
+  return result;
+}
+
+std::map<std::string, int64_t> defaultDimensions(const Graph& graph) {
+  std::map<std::string, int64_t> result;
+  for (const auto& [key, text] : graph.model_metadata) {
+    if (key != kDefaultsKey) continue;
+    for (size_t start = 0; start < text.size();) {
+      size_t end = text.find(',', start);
+      if (end == std::string::npos) end = text.size();
+      const std::string item = text.substr(start, end - start);
+      const size_t equals = item.find('=');
+      int64_t size = 0;
+      const char* last = item.data() + item.size();
+      const bool good =
+          equals != std::string::npos && equals > 0 && std::from_chars(item.data() + equals + 1, last, size).ptr == last && size > 0;
+      if (!good) fail(ErrorCode::kBadModel, "the model's metadata '{}' is '{}'; expected NAME=SIZE,...", kDefaultsKey, text);
+      result[item.substr(0, equals)] = size;
+      start = end + 1;
+    }
+  }
+  return result;
+}
+
+void bindDimensions(Graph& graph, const std::map<std::string, int64_t>& dimensions) {
+  checkBindings(graph, dimensions);
+  std::vector<bool> is_input(graph.values.size(), false);
+  for (ValueId id : graph.inputs) is_input[id.index()] = true;
+  for (size_t i = 0; i < graph.values.size(); ++i) {
+    Value& value = graph.values[i];
+    if (!value.shape) continue;
+    for (size_t axis = 0; axis < value.shape->size(); ++axis) {
+      if ((*value.shape)[axis] >= 0) continue;
+      const bool symbolic = axis < value.symbols.size() && !value.symbols[axis].empty();
+      if (!symbolic && !is_input[i]) continue;
+      const std::string name = axisName(value, axis);
+      const std::optional<int64_t> size = evaluateDimension(name, dimensions);
+      if (size) {
+        (*value.shape)[axis] = *size;
+      } else if (is_input[i] && !graph.initializers.contains(ValueId(i))) {
+        fail(ErrorCode::kUsage, "input '{}' axis {} is '{}', which has no whole size with the dimensions given", value.name, axis, name);
+      }
+    }
+    value.symbols.clear();
+  }
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,320 @@
+#include "onnx_import/prepare/inference.h"
+
+#include <algorithm>
+#include <limits>
+
+#include <onnx/defs/schema.h>
+
+#include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
+#include "onnx_import/prepare/evaluator.h"
+#include "onnx_import/prepare/expand.h"
+#include "onnx_import/prepare/node_context.h"
+#include "onnx_import/prepare/prepare.h"
+#include "onnx_import/prepare/splice.h"
+#include "onnx_import/format/tensor_proto.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr int kDepthLimit = 64;                          // nested function calls and subgraphs
+constexpr int64_t kEvaluationBudget = int64_t{1} << 30;  // bytes read and written by the evaluator in one run
+
+std::string functionKey(const Node& node) { return node.domain + '\n' + node.op_type + '\n' + node.overload; }
+
+bool hasSubgraphs(const Node& node) {
+  return std::any_of(node.attributes.begin(), node.attributes.end(),
+                     [](const auto& attribute) { return std::holds_alternative<std::shared_ptr<const Graph>>(attribute.second); });
+}
+
+bool isKnown(const Value& value) {
+  return !value.opaque_type.empty() || (value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape));
+}
+
+std::string describeType(const Value& value) {
+  return fmt::format("{}{}", dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : "[...]");
+}
+
+// The content of Shape and Size follows from the type alone.
+std::optional<std::vector<Constant>> evaluateFromShape(const Graph& graph, const Node& node) {
+  if (node.inputs.size() != 1 || !node.inputs[0].valid()) return std::nullopt;
+  const Value& input = graph.value(node.inputs[0]);
+  if (!input.shape) return std::nullopt;
+  const Shape& shape = *input.shape;
+  if (node.is("Size")) {
+    if (!isStatic(shape)) return std::nullopt;
+    return std::vector<Constant>{makeConstant<int64_t>({}, {elementCount(shape)})};
+  }
+  if (!node.is("Shape")) return std::nullopt;
+  const auto rank = static_cast<int64_t>(shape.size());
+  const auto clamp = [&](int64_t axis) { return std::clamp<int64_t>(axis < 0 ? std::max(axis, -rank) + rank : axis, 0, rank); };
+  const int64_t start = clamp(node.intAttribute("start", 0));
+  const int64_t end = std::max(start, clamp(node.intAttribute("end", rank)));
+  const Shape part(shape.begin() + start, shape.begin() + end);
+  if (!isStatic(part)) return std::nullopt;
+  return std::vector<Constant>{makeConstant<int64_t>({end - start}, part)};
+}
+
+}  // namespace
+
+std::vector<bool> possibleParameters(const Graph& graph) {
+  const auto metadataOf = [](const Value& value, std::string_view key) -> const std::string* {
+    for (const auto& entry : value.metadata) {
+      if (entry.first == key) return &entry.second;
+    }
+    return nullptr;
+  };
+  constexpr std::string_view kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
+  std::vector<bool> result(graph.values.size(), false);
+  bool marked = false;
+  for (const auto& [id, initializer] : graph.initializers) result[id.index()] = trainedByUser(graph.value(id)).value_or(false);
+  for (const auto& [id, initializer] : graph.initializers) {
+    const std::string* kind = metadataOf(graph.value(id), kKind);
+    if (kind != nullptr && *kind == "PARAMETER") marked = result[id.index()] = true;
+  }
+  if (marked) return result;
+  for (const auto& [id, initializer] : graph.initializers) {
+    const Value& value = graph.value(id);
+    if (metadataOf(value, kKind) != nullptr || metadataOf(value, kConstantMark) != nullptr || trainedByUser(value)) continue;
+    if (!isFloatingPoint(value.data_type) || !value.shape) continue;
+    result[id.index()] = elementCount(*value.shape) > 1 || namesParameter(value.name);
+  }
+  return result;
+}
+
+Inference::Inference(Graph& graph, int64_t limit_bytes)
+    : graph_(graph),
+      functions_(std::make_shared<FunctionTable>()),
+      trainable_(possibleParameters(graph)),
+      limit_bytes_(limit_bytes),
+      budget_(std::make_shared<int64_t>(kEvaluationBudget)) {
+  for (const Function& function : graph.functions)
+    functions_->emplace(function.domain + '\n' + function.name + '\n' + function.overload, &function);
+}
+
+Inference::Inference(Graph& graph, Inference& caller, bool is_subgraph)
+    : graph_(graph),
+      functions_(caller.functions_),
+      trainable_(graph.values.size(), false),
+      limit_bytes_(caller.limit_bytes_),
+      budget_(caller.budget_),
+      depth_(caller.depth_ + 1) {
+  if (depth_ > kDepthLimit) fail(ErrorCode::kBadModel, "functions and subgraphs are nested deeper than {}", kDepthLimit);
+  if (!is_subgraph) return;
+  outer_ = &caller;
+  // Captured values have the type, and if it is known the content, of what they stand for.
+  for (const auto& [name, id] : capturedValues(graph)) {
+    for (Inference* scope = outer_; scope != nullptr; scope = scope->outer_) {
+      const auto it = scope->names_.find(name);
+      if (it == scope->names_.end()) continue;
+      const Value& outside = scope->graph_.value(it->second);
+      graph.value(id) = outside;
+      if (const Constant* constant = scope->constantOf(it->second)) {
+        if (static_cast<int64_t>(constant->bytes.size()) <= limit_bytes_) computed_.emplace(id, *constant);
+      }
+      break;
+    }
+  }
+}
+
+void Inference::run() {
+  if (std::any_of(graph_.nodes.begin(), graph_.nodes.end(), hasSubgraphs)) {
+    for (size_t i = 0; i < graph_.values.size(); ++i) names_.emplace(graph_.values[i].name, ValueId(i));
+  }
+  for (Node& node : graph_.nodes) inferNode(node);
+}
+
+const Function* Inference::callee(const Node& node) const {
+  if (functions_->empty()) return nullptr;
+  const auto it = functions_->find(functionKey(node));
+  return it == functions_->end() ? nullptr : it->second;
+}
+
+const Constant* Inference::constantOf(ValueId id) const {
+  const auto it = computed_.find(id);
+  return it != computed_.end() ? &it->second : graph_.constant(id);
+}
+
+void Inference::inferNode(Node& node) {
+  if (const Function* function = callee(node)) {
+    const bool known =
+        std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return !id.valid() || isKnown(graph_.value(id)); });
+    if (!known) inferCall(node, *function);
+    return;
+  }
+  inferBySchema(node);
+  evaluate(node);
+}
+
+void Inference::inferCall(const Node& node, const Function& function) {
+  Graph wrapper;
+  wrapper.opset_imports = function.body->opset_imports;
+  GraphBuilder builder(wrapper);
+  Node call = node;
+  call.name.clear();
+  for (ValueId& id : call.inputs) {
+    if (!id.valid()) continue;
+    const ValueId copy = builder.addValue(graph_.value(id).name, DataType::kUndefined, {});
+    const std::string name = wrapper.value(copy).name;
+    wrapper.value(copy) = graph_.value(id);
+    wrapper.value(copy).name = name;
+    const Constant* constant = constantOf(id);
+    if (constant != nullptr && static_cast<int64_t>(constant->bytes.size()) <= limit_bytes_) {
+      wrapper.initializers.emplace(copy, *constant);
+    } else {
+      wrapper.inputs.push_back(copy);
+    }
+    id = copy;
+  }
+  for (ValueId& id : call.outputs) {
+    if (!id.valid()) continue;
+    id = builder.addValue(graph_.value(id).name, DataType::kUndefined, {});
+    wrapper.value(id).shape.reset();
+  }
+  std::map<std::string, Attribute> attributes = function.default_attributes;
+  for (const auto& [name, attribute] : node.attributes) attributes[name] = attribute;
+  spliceBody(builder, *function.body, call, attributes, {}, wrapper.nodes);
+  Inference inference(wrapper, *this, false);
+  try {
+    inference.run();
+  } catch (Error& error) {
+    throw error.addContext(describeNode(node));
+  }
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i].valid()) mergeOutput(node, i, wrapper.value(call.outputs[i]));
+  }
+}
+
+void Inference::inferBySchema(Node& node) {
+  const auto* schema = onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
+  if (schema == nullptr) return;
+  // Behind an operator that nobody knows nothing can be said, and schemas do not expect to be asked.
+  for (ValueId id : node.inputs) {
+    if (id.valid() && knownType(graph_.value(id)).value_case() == onnx::TypeProto::VALUE_NOT_SET) return;
+  }
+  if (!schema->has_type_and_shape_inference_function() && (schema->HasFunction() || schema->HasContextDependentFunction())) {
+    if (const std::optional<Function> function = schemaFunction(graph_, node)) return inferCall(node, *function);
+  }
+  onnx::NodeProto proto;
+  shallowNode(graph_, node, proto);
+  NodeContext context(*this, node, proto);
+  try {
+    schema->Verify(proto);
+    if (schema->has_type_and_shape_inference_function()) {
+      schema->GetTypeAndShapeInferenceFunction()(context);
+    }
+    schema->CheckInputOutputType(context);
+  } catch (Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail(ErrorCode::kBadModel, "{}: {}", describeNode(node), error.what());
+  }
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (!node.outputs[i].valid()) continue;
+    Value inferred;
+    const std::string what = fmt::format("output {} of {}", i, describeNode(node));
+    valueTypeFromProto(*context.getOutputType(i), 1024, uint64_t{1} << 62, what, inferred);
+    mergeOutput(node, i, inferred);
+  }
+}
+
+void Inference::mergeOutput(const Node& node, size_t index, const Value& inferred) {
+  Value& value = graph_.value(node.outputs[index]);
+  const auto disagree = [&] {
+    fail(ErrorCode::kBadModel, "{}: its output '{}' is {} in the model, but follows from its inputs as {}", describeNode(node), value.name,
+         describeType(value), describeType(inferred));
+  };
+  if (!inferred.opaque_type.empty()) {
+    if (value.opaque_type.empty()) value.opaque_type = inferred.opaque_type;
+    return;
+  }
+  if (value.data_type == DataType::kUndefined) value.data_type = inferred.data_type;
+  if (inferred.data_type != DataType::kUndefined && value.data_type != inferred.data_type) disagree();
+  if (!inferred.shape) return;
+  if (!value.shape) {
+    value.shape = inferred.shape;
+    value.symbols = inferred.symbols;
+    return;
+  }
+  if (value.shape->size() != inferred.shape->size()) disagree();
+  for (size_t axis = 0; axis < value.shape->size(); ++axis) {
+    int64_t& size = (*value.shape)[axis];
+    const int64_t other = (*inferred.shape)[axis];
+    if (size >= 0 && other >= 0 && size != other) disagree();
+    if (size < 0) size = other;
+  }
+  if (isStatic(*value.shape)) value.symbols.clear();
+}
+
+void Inference::record(const Node& node, std::vector<Constant> results) {
+  for (size_t i = 0; i < std::min(results.size(), node.outputs.size()); ++i) {
+    if (!node.outputs[i].valid()) continue;
+    Value computed;
+    computed.data_type = results[i].data_type;
+    computed.shape = results[i].shape;
+    mergeOutput(node, i, computed);
+    *budget_ -= static_cast<int64_t>(results[i].bytes.size()) + 64;
+    computed_.insert_or_assign(node.outputs[i], std::move(results[i]));
+  }
+}
+
+void Inference::evaluate(const Node& node) {
+  if (*budget_ <= 0 || node.outputs.empty()) return;
+  if (node.domain.empty() && (node.op_type == "Shape" || node.op_type == "Size")) {
+    if (auto results = evaluateFromShape(graph_, node)) record(node, std::move(*results));
+    return;
+  }
+  ConstantInputs inputs;
+  int64_t touched = 0;
+  for (ValueId id : node.inputs) {
+    const Constant* constant = id.valid() && !(id.index() < trainable_.size() && trainable_[id.index()]) ? constantOf(id) : nullptr;
+    if (id.valid() && constant == nullptr) return;
+    if (constant != nullptr) touched += static_cast<int64_t>(constant->bytes.size());
+    inputs.push_back(constant);
+  }
+  const bool shape_depends_on_data = node.is("NonZero");
+  for (ValueId id : node.outputs) {
+    if (!id.valid() || shape_depends_on_data) continue;
+    const Value& value = graph_.value(id);
+    if (!value.opaque_type.empty() || !value.shape || !isStatic(*value.shape) || dataTypeSize(value.data_type) == 0) return;
+    const int64_t bytes = byteCount(value.data_type, *value.shape);
+    if (bytes > limit_bytes_) return;
+    touched += bytes;
+  }
+  if (shape_depends_on_data && touched * 64 > limit_bytes_) return;
+  *budget_ -= touched;
+  if (*budget_ <= 0) return;
+  if (auto results = evaluateNode(node, inputs)) record(node, std::move(*results));
+}
+
+void inferShapes(Graph& graph) {
+  constexpr int64_t kShapeBytes = 1 << 16;  // what shapes depend on is small
+  Inference(graph, kShapeBytes).run();
+}
+
+int foldConstants(Graph& graph, int64_t limit_bytes) {
+  Inference inference(graph, limit_bytes);
+  inference.run();
+  std::map<ValueId, Constant>& computed = inference.computed();
+  const auto foldable = [&](const Node& node) {
+    return !node.outputs.empty() &&
+           std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return !id.valid() || computed.contains(id); });
+  };
+  int folded = 0;
+  for (const Node& node : graph.nodes) {
+    if (!foldable(node)) continue;
+    ++folded;
+    for (ValueId id : node.outputs) {
+      if (!id.valid()) continue;
+      graph.value(id).metadata.emplace_back(kConstantMark, "folded");
+      graph.initializers.emplace(id, std::move(computed.at(id)));
+    }
+  }
+  std::erase_if(graph.nodes, [&](const Node& node) {
+    return !node.outputs.empty() && std::all_of(node.outputs.begin(), node.outputs.end(),
+                                                [&](ValueId id) { return !id.valid() || graph.initializers.contains(id); });
+  });
+  return folded;
+}
+
+}  // namespace pipeshard

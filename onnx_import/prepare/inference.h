@@ -1,0 +1,60 @@
+// One walk over a graph that finds types and shapes (ONNX's schema functions, node by node) and, on the way, the values that
+// are constant: shape arithmetic is then known where the next shape needs it. Internal to onnx_import.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/graph/graph.h"
+
+namespace pipeshard {
+
+class Inference {
+ public:
+  // Results of up to `limit_bytes` are computed. The graph must outlive the object.
+  Inference(Graph& graph, int64_t limit_bytes);
+
+  // Fills in what is unknown of every value. What is known stays, and must agree: Error(kBadModel) names the node. Operators
+  // that nobody knows leave their outputs as they are.
+  void run();
+
+  // Constants found for node outputs. Initializers that may be trained count as unknown.
+  std::map<ValueId, Constant>& computed() { return computed_; }
+
+ private:
+  friend class NodeContext;
+  friend class SubgraphInferencer;
+  using FunctionTable = std::unordered_map<std::string, const Function*>;
+
+  Inference(Graph& graph, Inference& caller, bool is_subgraph);
+  void inferNode(Node& node);
+  void inferCall(const Node& node, const Function& function);
+  void inferBySchema(Node& node);
+  void evaluate(const Node& node);
+  void record(const Node& node, std::vector<Constant> results);
+  const Function* callee(const Node& node) const;
+  // The constant that an input is known to hold, of whatever origin, or nullptr.
+  const Constant* constantOf(ValueId id) const;
+  void mergeOutput(const Node& node, size_t index, const Value& inferred);
+
+  Graph& graph_;
+  Inference* caller_ = nullptr;  // of a function body: where the call is
+  Inference* outer_ = nullptr;   // of a subgraph: what it can read
+  std::shared_ptr<FunctionTable> functions_;
+  std::map<ValueId, Constant> computed_;
+  std::vector<bool> trainable_;
+  std::unordered_map<std::string, ValueId> names_;  // only when there are subgraphs
+  int64_t limit_bytes_;
+  std::shared_ptr<int64_t> budget_;  // bytes that the evaluator may still touch: hostile models must end
+  int depth_ = 0;
+};
+
+// Initializers that an optimizer may update and that must not be computed away: those that the exporter marks as parameters
+// or, where it marks nothing, every floating-point one with more than one element. By value index.
+std::vector<bool> possibleParameters(const Graph& graph);
+
+}  // namespace pipeshard

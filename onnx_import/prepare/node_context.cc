@@ -1,0 +1,137 @@
+#include "onnx_import/prepare/node_context.h"
+
+#include <limits>
+
+#include "ir/base/error.h"
+#include "onnx_import/format/graph_to_proto.h"
+#include "onnx_import/format/tensor_proto.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr size_t kBigTensor = 4096;  // bytes; no schema looks into a bigger attribute
+
+void typeFromProto(const onnx::TypeProto& type, Value& value) {
+  constexpr auto kAny = std::numeric_limits<int64_t>::max();
+  valueTypeFromProto(type, 64, kAny, fmt::format("value '{}'", value.name), value);
+}
+
+}  // namespace
+
+// Infers a copy of a subgraph for the inputs that the operator passes, and keeps it in the node.
+class SubgraphInferencer : public onnx::GraphInferencer {
+ public:
+  SubgraphInferencer(Inference& outer, Node& node, std::string attribute) : outer_(outer), node_(node), attribute_(std::move(attribute)) {}
+
+  std::vector<const onnx::TypeProto*> doInferencing(const std::vector<const onnx::TypeProto*>& input_types,
+                                                    const std::vector<const onnx::TensorProto*>&) override {
+    auto& slot = std::get<std::shared_ptr<const Graph>>(node_.attributes.at(attribute_));
+    auto copy = std::make_shared<Graph>(*slot);
+    for (size_t i = 0; i < std::min(input_types.size(), copy->inputs.size()); ++i) {
+      Value& value = copy->value(copy->inputs[i]);
+      if (input_types[i] == nullptr) continue;
+      Value given;
+      given.name = value.name;
+      typeFromProto(*input_types[i], given);
+      if (value.data_type == DataType::kUndefined) value.data_type = given.data_type;
+      if (!value.shape) value.shape = given.shape;
+    }
+    Inference inference(*copy, outer_, true);
+    inference.run();
+    types_.clear();
+    for (ValueId id : copy->outputs) types_.push_back(knownType(copy->value(id)));
+    slot = std::move(copy);
+    std::vector<const onnx::TypeProto*> result;
+    for (const onnx::TypeProto& type : types_) result.push_back(&type);
+    return result;
+  }
+
+ private:
+  Inference& outer_;
+  Node& node_;
+  std::string attribute_;
+  std::vector<onnx::TypeProto> types_;
+};
+
+onnx::TypeProto knownType(const Value& value) {
+  onnx::TypeProto type;
+  // A shape without an element type is no type to ONNX.
+  if (value.opaque_type.empty() && value.data_type == DataType::kUndefined) return type;
+  valueTypeToProto(value, type);
+  return type;
+}
+
+void shallowNode(const Graph& graph, const Node& node, onnx::NodeProto& proto) {
+  const auto nameOf = [&](ValueId id) { return id.valid() ? graph.value(id).name : std::string(); };
+  proto.set_name(node.name);
+  proto.set_op_type(node.op_type);
+  proto.set_domain(node.domain);
+  for (ValueId id : node.inputs) proto.add_input(nameOf(id));
+  for (ValueId id : node.outputs) proto.add_output(nameOf(id));
+  for (const auto& [name, attribute] : node.attributes) {
+    onnx::AttributeProto& slot = *proto.add_attribute();
+    if (std::holds_alternative<std::shared_ptr<const Graph>>(attribute)) {
+      slot.set_name(name);
+      slot.set_type(onnx::AttributeProto::GRAPH);
+      slot.mutable_g();
+      continue;
+    }
+    const auto* constant = std::get_if<Constant>(&attribute);
+    if (constant != nullptr && constant->bytes.size() > kBigTensor) {
+      slot.set_name(name);
+      slot.set_type(onnx::AttributeProto::TENSOR);
+      slot.mutable_t()->set_data_type(static_cast<int32_t>(constant->data_type));
+      for (int64_t size : constant->shape) slot.mutable_t()->add_dims(size);
+      continue;
+    }
+    attributeToProto(name, attribute, slot);
+  }
+}
+
+NodeContext::NodeContext(Inference& inference, Node& node, const onnx::NodeProto& proto)
+    : inference_(inference), node_(node), proto_(proto) {
+  for (ValueId id : node.inputs) input_types_.push_back(id.valid() ? knownType(inference.graph_.value(id)) : onnx::TypeProto());
+  output_types_.resize(node.outputs.size());
+}
+
+NodeContext::~NodeContext() = default;
+
+const onnx::AttributeProto* NodeContext::getAttribute(const std::string& name) const {
+  for (const auto& attribute : proto_.attribute()) {
+    if (attribute.name() == name) return &attribute;
+  }
+  return nullptr;
+}
+
+const onnx::TypeProto* NodeContext::getInputType(size_t index) const {
+  if (index >= input_types_.size() || input_types_[index].value_case() == onnx::TypeProto::VALUE_NOT_SET) return nullptr;
+  return &input_types_[index];
+}
+
+bool NodeContext::hasInput(size_t index) const { return index < node_.inputs.size() && node_.inputs[index].valid(); }
+
+const onnx::TensorProto* NodeContext::getInputData(size_t index) const {
+  if (!hasInput(index)) return nullptr;
+  const auto known = input_data_.find(index);
+  if (known != input_data_.end()) return &known->second;
+  const Constant* constant = inference_.constantOf(node_.inputs[index]);
+  // Schemas read axes, sizes and scalars, never whole weights.
+  if (constant == nullptr || constant->bytes.size() > kBigTensor * 16) return nullptr;
+  onnx::TensorProto& tensor = input_data_[index];
+  constantToTensor(*constant, tensor);
+  return &tensor;
+}
+
+onnx::TypeProto* NodeContext::getOutputType(size_t index) { return index < output_types_.size() ? &output_types_[index] : nullptr; }
+
+onnx::GraphInferencer* NodeContext::getGraphAttributeInferencer(const std::string& attribute_name) {
+  const auto it = node_.attributes.find(attribute_name);
+  if (it == node_.attributes.end() || !std::holds_alternative<std::shared_ptr<const Graph>>(it->second)) {
+    fail(ErrorCode::kBadModel, "{} has no subgraph '{}'", describeNode(node_), attribute_name);
+  }
+  std::unique_ptr<onnx::GraphInferencer>& inferencer = inferencers_[attribute_name];
+  if (!inferencer) inferencer = std::make_unique<SubgraphInferencer>(inference_, node_, attribute_name);
+  return inferencer.get();
+}
+
+}  // namespace pipeshard

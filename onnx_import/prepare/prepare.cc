@@ -1,0 +1,131 @@
+#include "onnx_import/prepare/prepare.h"
+
+#include <algorithm>
+
+#include <onnx/defs/schema.h>
+
+#include "ir/base/error.h"
+#include "onnx_import/prepare/dimensions.h"
+#include "onnx_import/prepare/expand.h"
+#include "onnx_import/format/reader.h"
+#include "onnx_import/prepare/simplify.h"
+#include "onnx_import/prepare/splice.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr int kRounds = 64;  // each round makes the graph simpler; more than this is a bug
+
+// An input with a default takes it: it is a weight that an old exporter lists among the inputs.
+void adoptDefaults(Graph& graph) {
+  std::erase_if(graph.inputs, [&](ValueId id) { return graph.initializers.contains(id); });
+}
+
+void foldAll(Graph& graph, int64_t limit_bytes) {
+  for (int round = 0; round < kRounds; ++round) {
+    const int folded = foldConstants(graph, limit_bytes);
+    const int simplified = simplify(graph);
+    if (folded == 0 && simplified == 0) return;
+    removeDeadCode(graph);
+  }
+  fail(ErrorCode::kInternal, "folding constants does not come to an end");
+}
+
+void expandAll(Graph& graph, const PrepareOptions& options) {
+  for (int round = 0; round < kRounds; ++round) {
+    if (expandUnsupported(graph, options.supported) == 0) return;
+    foldAll(graph, options.fold_limit_bytes);
+  }
+  fail(ErrorCode::kInternal, "expanding operators into their ONNX function bodies does not come to an end");
+}
+
+[[noreturn]] void failUnknown(const Node& node, const Value& value) {
+  const auto* schema = onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
+  const std::string where = describeNode(node);
+  if (schema == nullptr) {
+    fail(ErrorCode::kBadModel,
+         "{}: the operator is neither in ONNX (opset {} of domain '{}') nor a function of the model; export the model without it", where,
+         node.opset_version, node.domain.empty() ? "ai.onnx" : node.domain);
+  }
+  if (!value.opaque_type.empty()) {
+    fail(ErrorCode::kBadModel,
+         "{}: its output '{}' is no dense tensor (a sequence, optional or sparse tensor), which pipeshard does not support", where,
+         value.name);
+  }
+  fail(ErrorCode::kBadModel,
+       "{}: the shape of its output '{}' ({}{}) depends on data, not only on the shapes of the inputs; pipeshard needs static shapes",
+       where, value.name, dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : " of unknown rank");
+}
+
+bool hasStaticType(const Value& value) {
+  return value.opaque_type.empty() && value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape);
+}
+
+// Optional outputs that nobody reads need no shape: they go.
+void omitUnreadOutputs(Graph& graph) {
+  std::vector<bool> read(graph.values.size(), false);
+  for (ValueId id : graph.outputs) read[id.index()] = true;
+  for (const Node& node : graph.nodes) {
+    for (ValueId id : node.inputs) {
+      if (id.valid()) read[id.index()] = true;
+    }
+    std::vector<std::string> captures;
+    collectCaptures(node, captures);
+    for (const std::string& name : captures) {
+      const ValueId id = findValue(graph, name);
+      if (id.valid()) read[id.index()] = true;
+    }
+  }
+  for (Node& node : graph.nodes) {
+    for (size_t i = 1; i < node.outputs.size(); ++i) {
+      const ValueId id = node.outputs[i];
+      if (id.valid() && !read[id.index()] && !hasStaticType(graph.value(id))) node.outputs[i] = ValueId();
+    }
+    while (!node.outputs.empty() && !node.outputs.back().valid()) node.outputs.pop_back();
+  }
+}
+
+// The reader's limit holds after binding and inference too.
+void checkSize(const Value& value, const std::string& what) {
+  const auto limit = static_cast<int64_t>(ImportLimits().tensor_elements);
+  if (elementCount(*value.shape) <= limit) return;
+  fail(ErrorCode::kBadModel, "{} '{}' has the shape {}, which is more than {} elements; check the dimensions", what, value.name,
+       shapeToString(*value.shape), limit);
+}
+
+void checkStatic(const Graph& graph) {
+  for (ValueId id : graph.inputs) {
+    const Value& input = graph.value(id);
+    if (!hasStaticType(input)) {
+      fail(ErrorCode::kBadModel, "input '{}' has no {}; pipeshard needs tensors of known type and rank as inputs", input.name,
+           input.opaque_type.empty() ? "known type and shape" : "dense tensor type");
+    }
+    checkSize(input, "input");
+  }
+  for (const Node& node : graph.nodes) {
+    for (ValueId id : node.outputs) {
+      if (!id.valid()) continue;
+      if (!hasStaticType(graph.value(id))) failUnknown(node, graph.value(id));
+      checkSize(graph.value(id), describeNode(node) + ": its output");
+    }
+  }
+}
+
+}  // namespace
+
+Graph prepareModel(Graph graph, const PrepareOptions& options) {
+  adoptDefaults(graph);
+  // Initializers that are no inputs, functions and metadata of nodes all exist from this version on.
+  graph.ir_version = std::max<int64_t>(graph.ir_version, 10);
+  inlineFunctions(graph, ImportLimits().inlined_nodes, [](const Function& function) { return function.domain == kPipeshardDomain; });
+  bindDimensions(graph, options.dimensions);
+  foldAll(graph, options.fold_limit_bytes);
+  if (options.supported) expandAll(graph, options);
+  omitUnreadOutputs(graph);
+  removeDeadCode(graph);
+  checkStatic(graph);
+  verifyGraph(graph);
+  return graph;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,159 @@
+#include "onnx_import/prepare/simplify.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include <onnx/onnx_pb.h>
+
+#include "ir/base/error.h"
+#include "onnx_import/prepare/inference.h"
+#include "onnx_import/prepare/splice.h"
+
+namespace pipeshard {
+namespace {
+
+// An external tensor that the reader has checked; nullopt for anything else.
+std::optional<WeightReference> externalTensor(const Node& node) {
+  if (!node.is("Constant") || node.attributes.size() != 1) return std::nullopt;
+  const auto* opaque = std::get_if<OpaqueAttribute>(&node.attributes.begin()->second);
+  onnx::AttributeProto attribute;
+  if (opaque == nullptr || !attribute.ParseFromString(opaque->bytes)) return std::nullopt;
+  if (attribute.t().data_location() != onnx::TensorProto::EXTERNAL) return std::nullopt;
+  if (dataTypeSize(static_cast<DataType>(attribute.t().data_type())) == 0) return std::nullopt;
+  WeightReference reference;
+  for (const auto& entry : attribute.t().external_data()) {
+    if (entry.key() == "location") reference.location = entry.value();
+    if (entry.key() == "offset") reference.offset = std::stoull(entry.value());
+  }
+  return reference;
+}
+
+class Simplifier {
+ public:
+  explicit Simplifier(Graph& graph) : graph_(graph), builder_(graph), replacement_(graph.values.size()) {
+    for (ValueId id : graph.outputs) outputs_.insert(id);
+    for (ValueId id : graph.inputs) inputs_.insert(id);
+    for (const Node& node : graph.nodes) {
+      std::vector<std::string> names;
+      collectCaptures(node, names);
+      captured_.insert(names.begin(), names.end());
+      read_.insert(node.inputs.begin(), node.inputs.end());
+    }
+  }
+
+  int run() {
+    std::vector<Node> nodes;
+    nodes.swap(graph_.nodes);
+    for (Node& node : nodes) {
+      for (ValueId& id : node.inputs) id = resolve(id);
+      if (takeBranch(node) || takeExternal(node) || bypass(node)) {
+        ++changes_;
+      } else {
+        graph_.nodes.push_back(std::move(node));
+      }
+    }
+    for (Node& node : graph_.nodes) {
+      for (ValueId& id : node.inputs) id = resolve(id);
+      for (ValueId& id : node.outputs) {
+        const auto it = renamed_.find(id);
+        if (id.valid() && it != renamed_.end()) id = it->second;
+      }
+    }
+    return changes_;
+  }
+
+ private:
+  ValueId resolve(ValueId id) const {
+    while (id.valid() && id.index() < replacement_.size() && replacement_[id.index()].valid()) id = replacement_[id.index()];
+    return id;
+  }
+
+  bool isCaptured(ValueId id) const { return captured_.contains(graph_.value(id).name); }
+
+  bool isRead(ValueId id) const { return read_.contains(id) || outputs_.contains(id) || isCaptured(id); }
+
+  // True for a node whose first output equals its first input and whose other outputs nobody reads.
+  bool copiesItsInput(const Node& node) const {
+    if (node.inputs.empty() || !node.inputs[0].valid()) return false;
+    if (node.is("Identity")) return true;
+    if (node.is("Cast")) {
+      const DataType type = graph_.value(node.inputs[0]).data_type;
+      return type != DataType::kUndefined && node.hasAttribute("to") && node.intAttribute("to", 0) == static_cast<int64_t>(type);
+    }
+    if (!node.is("Dropout")) return false;
+    if (node.outputs.size() > 1 && node.outputs[1].valid() && isRead(node.outputs[1])) return false;
+    if (node.opset_version < 7) return node.intAttribute("is_test", 0) != 0;
+    if (node.opset_version < 12 || node.inputs.size() < 3 || !node.inputs[2].valid()) return true;
+    const Constant* training = graph_.constant(node.inputs[2]);
+    return training != nullptr && !training->bytes.empty() && training->bytes[0] == std::byte{0};
+  }
+
+  bool bypass(const Node& node) {
+    if (!copiesItsInput(node) || node.outputs.empty() || !node.outputs[0].valid()) return false;
+    const ValueId input = node.inputs[0];
+    const ValueId output = node.outputs[0];
+    if (isCaptured(output) || !graph_.value(input).opaque_type.empty()) return false;
+    if (!outputs_.contains(output)) {
+      replace(output, input);
+      return true;
+    }
+    // An output keeps its name: the producer of the input writes it instead, if the input has no name to keep itself.
+    const bool fixed = outputs_.contains(input) || inputs_.contains(input) || graph_.initializers.contains(input) || isCaptured(input) ||
+                       renamed_.contains(input);
+    if (fixed) return false;
+    renamed_.emplace(input, output);
+    replace(input, output);
+    return true;
+  }
+
+  void replace(ValueId from, ValueId to) {
+    if (replacement_.size() <= from.index()) replacement_.resize(graph_.values.size());
+    replacement_[from.index()] = to;
+  }
+
+  bool takeExternal(const Node& node) {
+    const std::optional<WeightReference> reference = externalTensor(node);
+    if (!reference || node.outputs.size() != 1 || !node.outputs[0].valid()) return false;
+    const Value& value = graph_.value(node.outputs[0]);
+    if (!value.shape || !isStatic(*value.shape)) return false;
+    WeightReference weight = *reference;
+    weight.length = static_cast<uint64_t>(byteCount(value.data_type, *value.shape));
+    graph_.initializers.emplace(node.outputs[0], std::move(weight));
+    return true;
+  }
+
+  bool takeBranch(const Node& node) {
+    if (!node.is("If") || node.inputs.size() != 1 || !node.inputs[0].valid()) return false;
+    const Constant* condition = graph_.constant(node.inputs[0]);
+    if (condition == nullptr || condition->data_type != DataType::kBool || condition->bytes.size() != 1) return false;
+    const auto it = node.attributes.find(condition->bytes[0] != std::byte{0} ? "then_branch" : "else_branch");
+    if (it == node.attributes.end() || !std::holds_alternative<std::shared_ptr<const Graph>>(it->second)) return false;
+    const std::shared_ptr<const Graph> branch = std::get<std::shared_ptr<const Graph>>(it->second);
+    std::map<std::string, ValueId> captures;
+    for (const auto& [name, id] : capturedValues(*branch)) {
+      // Not followed through `replacement_`: captured values are never bypassed.
+      if (const std::optional<ValueId> outside = builder_.find(name)) captures.emplace(name, *outside);
+    }
+    Node call = node;
+    call.inputs.clear();
+    call.metadata.clear();
+    spliceBody(builder_, *branch, call, {}, captures, graph_.nodes);
+    return true;
+  }
+
+  Graph& graph_;
+  GraphBuilder builder_;
+  std::vector<ValueId> replacement_;    // by value index: read this instead
+  std::map<ValueId, ValueId> renamed_;  // node outputs that now have the name of a graph output
+  std::unordered_set<ValueId> outputs_;
+  std::unordered_set<ValueId> inputs_;
+  std::unordered_set<ValueId> read_;          // inputs of nodes
+  std::unordered_set<std::string> captured_;  // names that subgraphs read
+  int changes_ = 0;
+};
+
+}  // namespace
+
+int simplify(Graph& graph) { return Simplifier(graph).run(); }
+
+}  // namespace pipeshard

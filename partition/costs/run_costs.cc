@@ -1,0 +1,296 @@
+#include "partition/costs/run_costs.h"
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+
+#include "ir/base/error.h"
+
+namespace pipeshard {
+
+void PairSums::add(int a, int b, int64_t bytes) {
+  if (b == a + 1) {
+    adjacent_[static_cast<size_t>(b)] += bytes;
+  } else {
+    far_.push_back({a, b, bytes});
+  }
+}
+
+void PairSums::addChain(const std::vector<int>& layers, int64_t bytes) {
+  for (size_t i = 1; i < layers.size(); ++i) add(layers[i - 1], layers[i], bytes);
+}
+
+void PairSums::finish() {
+  for (size_t layer = 1; layer < adjacent_.size(); ++layer) adjacent_[layer] += adjacent_[layer - 1];
+}
+
+int64_t PairSums::within(int first, int last) const {
+  int64_t bytes = upTo(last) - upTo(first);
+  for (const Pair& pair : far_) {
+    if (first <= pair.a && pair.b <= last) bytes += pair.bytes;
+  }
+  return bytes;
+}
+
+RangeMaximum::RangeMaximum(std::vector<int64_t> values) {
+  levels_.push_back(std::move(values));
+  for (size_t width = 1; 2 * width <= levels_.front().size(); width *= 2) {
+    const std::vector<int64_t>& half = levels_.back();
+    std::vector<int64_t> level;
+    for (size_t i = 0; i + 2 * width <= levels_.front().size(); ++i) level.push_back(std::max(half[i], half[i + width]));
+    levels_.push_back(std::move(level));
+  }
+}
+
+int64_t RangeMaximum::of(int first, int last) const {
+  const auto length = static_cast<unsigned>(last - first + 1);
+  const auto level = static_cast<size_t>(std::bit_width(length) - 1);
+  const std::vector<int64_t>& maxima = levels_[level];
+  return std::max(maxima[static_cast<size_t>(first)], maxima[static_cast<size_t>(last + 1) - (size_t{1} << level)]);
+}
+
+namespace {
+
+constexpr int64_t kGaps = 48;  // buffers that come and go leave so little between them: measured, up to one part in so many
+
+template <typename Bytes>
+RangeMaximum maximumOf(const std::vector<const PricedStage*>& layers, const Bytes& bytes) {
+  std::vector<int64_t> values;
+  for (size_t layer = 0; layer < layers.size(); ++layer) values.push_back(layers[layer] == nullptr ? 0 : bytes(*layers[layer], layer));
+  return RangeMaximum(std::move(values));
+}
+
+bool has(const std::vector<int>& layers, int layer) { return std::binary_search(layers.begin(), layers.end(), layer); }
+
+// Layers whose forward or backward passes read what another layer's forward pass makes.
+std::vector<int> takersOf(const CrossingValue& crossing) {
+  if (crossing.made < 0 || crossing.gradient) return {};
+  std::vector<int> takers;
+  std::set_union(crossing.forward.begin(), crossing.forward.end(), crossing.waits.begin(), crossing.waits.end(),
+                 std::back_inserter(takers));
+  std::erase(takers, crossing.made);
+  return takers;
+}
+
+}  // namespace
+
+RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, const std::vector<const PricedStage*>& layers,
+                   std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes,
+                   const EmissionRules& rules)
+    : pieces_(pieces),
+      crossing_bytes_(std::move(crossing_bytes)),
+      exchange_ns_(std::move(exchange_ns)),
+      rules_(rules),
+      one_microbatch_(training.microbatches == 1),
+      sums_(1),
+      impossible_(1),
+      waiting_(layers.size()),
+      inputs_(layers.size()),
+      handed_on_(layers.size()),
+      weights_(layers.size()),
+      passing_(layers.size()),
+      handed_ends_(layers.size()),
+      shared_bytes_(std::move(shared_bytes)),
+      pieces_alone_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.pieces.alone; })),
+      pieces_inside_({}),
+      discarding_alone_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.discarding.alone; })),
+      discarding_inside_({}),
+      layer_peaks_({}),
+      update_peaks_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.update_bytes; })),
+      synchronization_peaks_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.synchronization_workspace; })) {
+  for (int64_t& bytes : crossing_bytes_) bytes = placedBytes(bytes);
+  std::vector<int64_t> handed_on(layers.size());
+  for (size_t index = 0; index < pieces_.crossings.size(); ++index) {
+    const std::vector<int> takers = takersOf(pieces_.crossings[index]);
+    for (int layer : takers) handed_on[static_cast<size_t>(layer)] += crossing_bytes_[index];
+    handed_on_.addChain(takers, crossing_bytes_[index]);
+  }
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    static constexpr PricedStage kNone;
+    const PricedStage& of = layers[layer] == nullptr ? kNone : *layers[layer];
+    const Sums own = {of.forward_ns,         of.backward_input_ns,   of.backward_weight_ns,   of.communication_ns,   of.update_ns,
+                      of.synchronization_ns, of.weight_bytes,        of.gradient_bytes,       of.optimizer_bytes,    of.waiting_bytes,
+                      of.input_bytes,        of.waiting_input_bytes, handed_on[layer],        of.early_bytes,        of.handed_bytes,
+                      of.output_bytes,       of.summand_bytes,       of.whole_gradient_bytes, of.synchronized_bytes, of.constant_bytes};
+    handed_ends_[layer] = of.handed_end_bytes;
+    Sums next = sums_.back();
+    for (size_t field = 0; field < own.size(); ++field) next[field] += own[field];
+    sums_.push_back(next);
+    impossible_.push_back(impossible_.back() + (layers[layer] == nullptr ? 1 : 0));
+  }
+  addPairs();
+  pieces_inside_ = maximumOf(layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.pieces.inside; });
+  discarding_inside_ = maximumOf(layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.discarding.inside; });
+  layer_peaks_ = layersAlone(layers);
+}
+
+void RunCosts::addPairs() {
+  for (size_t index = 0; index < pieces_.crossings.size(); ++index) {
+    const CrossingValue& crossing = pieces_.crossings[index];
+    const int64_t bytes = crossing_bytes_[index];
+    waiting_.addChain(crossing.waits, bytes);
+    if (crossing.made < 0) inputs_.addChain(crossing.readers, bytes);
+    for (int layer = crossing.first() + 1; layer < crossing.last(); ++layer) {
+      const bool held = layer == crossing.made || has(crossing.readers, layer);
+      const bool kept = !crossing.waits.empty() && crossing.waits.front() < layer;
+      if (!held && !kept) passing_[static_cast<size_t>(layer)] += bytes;
+    }
+  }
+  for (size_t index = 0; index < pieces_.shared.size(); ++index) {
+    shared_bytes_[index] = placedBytes(shared_bytes_[index]);
+    weights_.addChain(pieces_.shared[index].layers, shared_bytes_[index]);
+  }
+  for (PairSums* sums : {&waiting_, &inputs_, &handed_on_, &weights_}) sums->finish();
+}
+
+// By layer: what its passes hold in buffers besides what is handed on to it, with what passes by, and less what is not there yet when they
+// run, but when all is done (doneBehind): with one microbatch accumulators of it and of layers before it, and gradients that are
+// synchronised in its buckets and in theirs.
+RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers) const {
+  return maximumOf(layers, [&](const PricedStage& of, size_t layer) {
+    const int at = static_cast<int>(layer);
+    const int64_t peak = passing_[layer] - sum(kHandedOn, at, at) - sum(kInputs, at, at) + of.emitted_bytes;
+    const bool several = of.whole_gradient_bytes > rules_.bucket_bytes;  // the first of them during its own passes
+    return peak - doneBehind(several ? at - 1 : at, kSynchronized) - doneBehind(at, kGradients);
+  });
+}
+
+int64_t RunCosts::doneBehind(int last, Field field) const {
+  const bool counts = field == kGradients ? one_microbatch_ : rules_.bucket_bytes > 0;
+  return counts ? sums_[static_cast<size_t>(last + 1)][field] : 0;
+}
+
+bool RunCosts::possible(int first, int last) const {
+  return impossible_[static_cast<size_t>(last) + 1] == impossible_[static_cast<size_t>(first)];
+}
+
+int64_t RunCosts::sum(Field field, int first, int last) const {
+  return sums_[static_cast<size_t>(last) + 1][field] - sums_[static_cast<size_t>(first)][field];
+}
+
+int64_t RunCosts::exchange(int first, int last) const {
+  int64_t ns = 0;
+  for (size_t index = 0; index < pieces_.shared.size(); ++index) {
+    const std::vector<int>& layers = pieces_.shared[index].layers;
+    const auto inside = std::count_if(layers.begin(), layers.end(), [&](int layer) { return first <= layer && layer <= last; });
+    if (inside > 0 && inside < static_cast<int64_t>(layers.size())) ns += exchange_ns_[index];
+  }
+  return ns;
+}
+
+// Of parts of gradients that the run's updates need and others make: received and added up behind the passes.
+int64_t RunCosts::joined(int first, int last) const {
+  int64_t bytes = 0;
+  for (size_t index = 0; index < pieces_.shared.size(); ++index) {
+    const SharedParameter& shared = pieces_.shared[index];
+    const bool owner = !shared.layers.empty() && first <= shared.layers.front() && shared.layers.front() <= last;
+    const bool others = owner && !shared.gradients.empty() && (shared.gradients.front() < first || shared.gradients.back() > last);
+    if (others) bytes += 2 * shared_bytes_[index];
+  }
+  return bytes;
+}
+
+RunCosts::Ends RunCosts::endsOf(int first, int last) const {
+  Ends ends;
+  const auto anyInside = [&](const std::vector<int>& layers) {
+    const auto next = std::lower_bound(layers.begin(), layers.end(), first);
+    return next != layers.end() && *next <= last;
+  };
+  const auto visit = [&](int cut, const auto& add) {
+    for (int number : pieces_.at_cut[static_cast<size_t>(cut)])
+      add(pieces_.crossings[static_cast<size_t>(number)], crossing_bytes_[static_cast<size_t>(number)]);
+  };
+  if (first > 0) {
+    visit(first - 1, [&](const CrossingValue& crossing, int64_t bytes) {
+      if (crossing.gradient) {
+        if (first <= crossing.made && crossing.made <= last) ends.leaving_gradients += bytes;
+      } else if (anyInside(crossing.forward)) {
+        ends.entering += bytes;
+        if (anyInside(crossing.waits)) ends.entering_waiting += bytes;
+      }
+    });
+  }
+  visit(last, [&](const CrossingValue& crossing, int64_t bytes) {
+    if (crossing.gradient) {
+      if (crossing.made > last && anyInside(crossing.readers)) ends.entering_gradients += bytes;
+    } else if (first <= crossing.made && crossing.made <= last) {
+      ends.leaving += bytes;
+      if (anyInside(crossing.waits)) ends.leaving_waiting += bytes;
+    }
+  });
+  return ends;
+}
+
+StageCostParts RunCosts::of(int first, int last, std::string_view recomputation) const {
+  PIPESHARD_CHECK(possible(first, last), "layers {} to {} cannot be in this way", first, last);
+  StageCostParts parts;
+  parts.forward_ns = sum(kForward, first, last);
+  parts.backward_input_ns = sum(kInput, first, last);
+  parts.backward_weight_ns = sum(kWeight, first, last);
+  parts.communication_ns = sum(kCommunication, first, last);
+  parts.update_ns = sum(kUpdate, first, last);
+  parts.synchronization_ns = sum(kSynchronization, first, last) + exchange(first, last);
+  parts.weight_bytes = sum(kWeights, first, last) - weights_.within(first, last);
+  parts.gradient_bytes = sum(kGradients, first, last);
+  parts.optimizer_bytes = sum(kStates, first, last);
+  addPassMemory(first, last, recomputation, parts);
+  return parts;
+}
+
+void RunCosts::addPassMemory(int first, int last, std::string_view recomputation, StageCostParts& parts) const {
+  const Ends ends = endsOf(first, last);
+  const int64_t waiting = sum(kWaiting, first, last) - waiting_.within(first, last);
+  const int64_t waiting_inputs = sum(kWaitingInputs, first, last);
+  const int64_t inputs = sum(kInputs, first, last) - inputs_.within(first, last);
+  const int64_t handed = sum(kHanded, first, last), early = sum(kEarly, first, last);
+  const bool posted = sum(kWholeGradients, first, last) > rules_.bucket_bytes && rules_.bucket_bytes > 0;
+  const int64_t synchronized = sum(kSynchronized, first, last);
+  const int64_t accumulators = one_microbatch_ ? parts.gradient_bytes : 0;
+  // Besides what waits. A message is freed when a later one proves that it came: beside a backward pass lies the activation that was sent
+  // last, and the gradient that was sent before.
+  const int64_t sent = ends.leaving - (recomputation == "never" ? ends.leaving_waiting : 0);
+  const int64_t forward =
+      std::max<int64_t>(0, inputs - waiting_inputs) + ends.entering - ends.entering_waiting + sum(kOutputs, first, last);
+  const int64_t input_half =
+      handed + std::max<int64_t>(0, ends.entering_gradients - handed_ends_[static_cast<size_t>(last)]) + 2 * ends.leaving_gradients + sent;
+  const int64_t weight_half =
+      handed + 2 * ends.leaving_gradients + sent + sum(kSummands, first, last) + accumulators + (posted ? synchronized : 0) - early;
+  const int64_t backward = std::max(input_half, weight_half);
+  const bool alone = first == last;
+  const int64_t pieces = (alone ? pieces_alone_ : pieces_inside_).of(first, last);
+  const int64_t discarding = (alone ? discarding_alone_ : discarding_inside_).of(first, last);
+  int64_t workspace = std::max(pieces, update_peaks_.of(first, last));
+
+  int64_t remade = 0;
+  parts.activation_bytes = waiting;
+  parts.transient_bytes = backward;
+  if (recomputation != "never") {
+    // Of the microbatch that runs: kept, whether it is recomputed or not.
+    const int64_t kept = std::max<int64_t>(0, ends.entering_waiting + waiting_inputs - inputs_.within(first, last));
+    remade = waiting - kept;
+    parts.recomputation_ns = parts.forward_ns;
+    if (recomputation == "layers") {
+      parts.activation_bytes = inputs + sum(kHandedOn, first, last) - handed_on_.within(first, last);
+      parts.transient_bytes =
+          layer_peaks_.of(first, last) + doneBehind(last, kSynchronized) + doneBehind(last, kGradients) + sent + ends.leaving_gradients;
+      workspace = std::max({pieces_alone_.of(first, last), discarding_alone_.of(first, last), update_peaks_.of(first, last)});
+    } else {
+      parts.activation_bytes = inputs + ends.entering;
+      parts.transient_bytes = remade + backward;
+      workspace = std::max(workspace, discarding);
+    }
+  }
+  const int64_t update = synchronized + joined(first, last) + accumulators - parts.activation_bytes;
+  const int64_t received = rules_.early_receives ? ends.entering + ends.entering_gradients : 0;
+  const int64_t beside = received + workspace + synchronization_peaks_.of(first, last) + sum(kConstants, first, last);
+  parts.sent_bytes = sent;
+  parts.sent_gradient_bytes = ends.leaving_gradients;
+  parts.forward_transient_bytes = forward + beside;
+  parts.remade_bytes = std::max<int64_t>(0, remade + handed - early);
+  parts.halved_transient_bytes = std::max({forward + sent, remade + backward - parts.remade_bytes, update}) + beside;
+  parts.transient_bytes = std::max({forward + sent, parts.transient_bytes, update}) + beside;
+  for (int64_t* bytes : {&parts.forward_transient_bytes, &parts.halved_transient_bytes, &parts.transient_bytes})
+    *bytes += (*bytes + parts.activation_bytes) / kGaps;
+}
+
+}  // namespace pipeshard

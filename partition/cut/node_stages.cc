@@ -1,0 +1,188 @@
+#include "partition/cut/node_stages.h"
+
+#include <algorithm>
+
+#include "ir/base/error.h"
+#include "partition/layers/layers.h"
+#include "partition/stages/partition.h"
+#include "sharding/rules/factor_rule.h"
+
+namespace pipeshard {
+namespace {
+
+bool isBackward(Phase phase) { return phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight; }
+
+void placeForward(const TrainingGraph& training, const Plan& plan, std::vector<int>& stages) {
+  const std::vector<NodeId> forward = forwardNodes(training);
+  const int64_t covered = plan.stages.empty() ? 0 : plan.layers.at(static_cast<size_t>(plan.stages.back().last_layer)).last + 1;
+  if (covered != static_cast<int64_t>(forward.size())) {
+    fail(ErrorCode::kConfiguration,
+         "the plan's stages cover {} forward nodes, but the model has {}: it was made for another model; plan again", covered,
+         forward.size());
+  }
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const int64_t first = plan.layers.at(static_cast<size_t>(plan.stages[s].first_layer)).first;
+    const int64_t last = plan.layers.at(static_cast<size_t>(plan.stages[s].last_layer)).last;
+    for (int64_t i = first; i <= last; ++i) stages[forward[static_cast<size_t>(i)].index()] = static_cast<int>(s);
+  }
+}
+
+bool givesMean(const Graph& graph, NodeId node) {
+  const auto rule = factorRule(graph, node);
+  return rule && std::any_of(rule->factors.begin(), rule->factors.end(), [](const Factor& f) { return f.kind == FactorKind::kMean; });
+}
+
+bool scalesByConstant(const Graph& graph, const Node& node) {
+  const Constant* factor = node.is("Mul") && node.inputs.size() == 2 ? graph.constant(node.inputs[1]) : nullptr;
+  return factor != nullptr && isFloatingPoint(factor->data_type) && elementCount(factor->shape) == 1;
+}
+
+// The mean over a device's rows is no part of a sum before it has been scaled by their share of the batch: between stages whose
+// devices have other rows it cannot travel, so the scaling happens where the mean is made.
+void keepMeansWithTheirShares(const TrainingGraph& training, const UseDef& uses, const Plan& plan, std::vector<int>& stages) {
+  const Graph& graph = training.graph;
+  const auto dataWidth = [&](int stage) { return plan.stages[static_cast<size_t>(stage)].mesh_shape.at(0); };
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (training.node_phase[n] != Phase::kForward || !scalesByConstant(graph, graph.nodes[n])) continue;
+    const NodeId mean = uses.producer[graph.nodes[n].inputs[0].index()];
+    if (!mean.valid() || training.node_phase[mean.index()] != Phase::kForward) continue;
+    const int stage = stages[mean.index()];
+    if (dataWidth(stage) == dataWidth(stages[n]) || !givesMean(graph, mean)) continue;
+    const int emptied = stages[n];
+    stages[n] = stage;
+    if (std::find(stages.begin(), stages.end(), emptied) != stages.end()) continue;
+    fail(ErrorCode::kConfiguration,
+         "stage {} has only {}, which belongs to {} in stage {}: it scales the mean over a device's examples by their share of the batch; "
+         "end stage {} earlier, or give both stages equally many devices",
+         emptied, describeNode(graph.nodes[n]), describeNode(graph.node(mean)), stage, stage);
+  }
+}
+
+// With the forward node, but never behind the backward nodes that it reads: gradients only travel to earlier stages, so
+// that the backward passes of two stages never wait for each other.
+void placeBackward(const TrainingGraph& training, const UseDef& uses, std::vector<int>& stages) {
+  for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
+    if (!isBackward(training.node_phase[n])) continue;
+    int stage = stages[training.forward_node[n].index()];
+    for (ValueId input : training.graph.nodes[n].inputs) {
+      if (!input.valid() || !uses.producer[input.index()].valid()) continue;
+      const size_t producer = uses.producer[input.index()].index();
+      if (isBackward(training.node_phase[producer])) stage = std::min(stage, stages[producer]);
+    }
+    stages[n] = stage;
+  }
+}
+
+constexpr int kNowhere = INT32_MAX;
+
+void placeEarliest(const std::vector<NodeId>& nodes, int stage, std::vector<int>& stages) {
+  for (NodeId node : nodes) stages[node.index()] = std::min(stages[node.index()], stage);
+}
+
+void placePrologue(const TrainingGraph& training, const UseDef& uses, std::vector<int>& stages) {
+  for (const PrologueTotal& total : training.totals) {
+    int first_reader = kNowhere;
+    for (NodeId reader : uses.consumers[total.total.index()]) first_reader = std::min(first_reader, stages[reader.index()]);
+    placeEarliest(nodesBehind(training, uses.producer, {total.part}, Phase::kPrologue), first_reader, stages);
+  }
+}
+
+}  // namespace
+
+std::vector<ValueId> updatedValues(const Parameter& parameter) {
+  std::vector<ValueId> values = {parameter.updated};
+  for (const OptimizerState& state : parameter.states) values.push_back(state.updated);
+  return values;
+}
+
+std::vector<NodeId> nodesBehind(const TrainingGraph& training, const std::vector<NodeId>& producer, const std::vector<ValueId>& values,
+                                Phase phase) {
+  std::vector<ValueId> open = values;
+  std::vector<NodeId> found;
+  std::vector<bool> seen(training.graph.nodes.size());
+  while (!open.empty()) {
+    const ValueId value = open.back();
+    open.pop_back();
+    const NodeId node = value.valid() ? producer[value.index()] : NodeId();
+    if (!node.valid() || seen[node.index()] || training.node_phase[node.index()] != phase) continue;
+    seen[node.index()] = true;
+    found.push_back(node);
+    const std::vector<ValueId>& inputs = training.graph.node(node).inputs;
+    open.insert(open.end(), inputs.begin(), inputs.end());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan, const std::vector<int>& node_stages) {
+  const Graph& graph = training.graph;
+  const UseDef uses = computeUseDef(graph);
+  std::vector<int> layers(graph.nodes.size());
+  const std::vector<NodeId> forward = forwardNodes(training);
+  for (size_t layer = 0; layer < plan.layers.size(); ++layer) {
+    for (int64_t i = plan.layers[layer].first; i <= plan.layers[layer].last; ++i)
+      layers[forward.at(static_cast<size_t>(i)).index()] = static_cast<int>(layer);
+  }
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const bool backward = isBackward(training.node_phase[n]);
+    if (!backward && training.node_phase[n] != Phase::kForward) continue;
+    const StagePlan& stage = plan.stages[static_cast<size_t>(node_stages[n])];
+    int layer = std::clamp(layers[backward ? training.forward_node[n].index() : n], stage.first_layer, stage.last_layer);
+    for (ValueId input : graph.nodes[n].inputs) {
+      const NodeId producer = input.valid() ? uses.producer[input.index()] : NodeId();
+      if (!producer.valid() || node_stages[producer.index()] != node_stages[n]) continue;
+      if (isBackward(training.node_phase[producer.index()]) != backward || training.node_phase[producer.index()] == Phase::kPrologue)
+        continue;
+      layer = backward ? std::min(layer, layers[producer.index()]) : std::max(layer, layers[producer.index()]);
+    }
+    layers[n] = layer;
+  }
+  return layers;
+}
+
+std::vector<std::vector<int>> parameterReaders(const TrainingGraph& training, const std::vector<int>& node_stages) {
+  const UseDef uses = computeUseDef(training.graph);
+  std::vector<std::vector<int>> readers;
+  for (const Parameter& parameter : training.parameters) {
+    std::vector<int>& stages = readers.emplace_back();
+    for (NodeId reader : uses.consumers[parameter.value.index()]) {
+      const Phase phase = training.node_phase[reader.index()];
+      if (phase == Phase::kForward || isBackward(phase)) stages.push_back(node_stages[reader.index()]);
+    }
+    std::sort(stages.begin(), stages.end());
+    stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
+  }
+  return readers;
+}
+
+std::vector<int> parameterOwners(const TrainingGraph& training, const std::vector<int>& node_stages) {
+  const std::vector<std::vector<int>> readers = parameterReaders(training, node_stages);
+  const UseDef uses = computeUseDef(training.graph);
+  std::vector<int> owners;
+  for (size_t p = 0; p < readers.size(); ++p) {
+    const Parameter& parameter = training.parameters[p];
+    int owner = readers[p].empty() ? -1 : readers[p].front();
+    if (owner < 0 && isTrained(parameter)) owner = node_stages[uses.producer[parameter.gradient_parts[0].index()].index()];
+    owners.push_back(owner);
+  }
+  return owners;
+}
+
+std::vector<int> nodeStages(const TrainingGraph& training, const Plan& plan) {
+  const UseDef uses = computeUseDef(training.graph);
+  std::vector<int> stages(training.graph.nodes.size(), kNowhere);
+  placeForward(training, plan, stages);
+  keepMeansWithTheirShares(training, uses, plan, stages);
+  placeBackward(training, uses, stages);
+  placePrologue(training, uses, stages);
+  const std::vector<int> owners = parameterOwners(training, stages);
+  for (size_t p = 0; p < owners.size(); ++p) {
+    const Parameter& parameter = training.parameters[p];
+    if (owners[p] < 0 || !parameter.updated.valid()) continue;
+    placeEarliest(nodesBehind(training, uses.producer, updatedValues(parameter), Phase::kUpdate), owners[p], stages);
+  }
+  std::replace(stages.begin(), stages.end(), kNowhere, 0);
+  return stages;
+}
+
+}  // namespace pipeshard

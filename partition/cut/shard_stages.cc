@@ -1,0 +1,379 @@
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "ir/base/error.h"
+#include "partition/cut/emit_cut.h"
+#include "partition/cut/node_stages.h"
+#include "partition/stages/partition.h"
+#include "partition/cut/stage_shardings.h"
+#include "sharding/specs/cross_mesh.h"
+#include "sharding/stage/shard_stage.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr std::string_view kExhaustive = "exhaustive";
+constexpr int64_t kMostCombinations = 20'000;
+
+ShardConstraint parseConstraint(const std::string& text) {
+  const size_t equals = text.rfind('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+    fail(ErrorCode::kUsage,
+         "--shard {}: expected NAME=SPEC with a value's name or pattern and a sharding spec, e.g. \"w1=R,S0\" or \"*.weight=S0,R\"", text);
+  }
+  return {text.substr(0, equals), parseSpec(text.substr(equals + 1))};
+}
+
+// A value that passes make on one stage and read on another, once per microbatch. Or once per step: a parameter that several stages read,
+// and the parts of its gradient.
+struct Crossing {
+  ValueId value;
+  int other = 0;  // stage
+  bool sent = false;
+  ValueId at_other = value;  // whose spec the other stage keeps it in
+  const Parameter* parameter = nullptr;
+};
+
+std::vector<Crossing> crossingsOf(const Cut& cut, int stage) {
+  std::vector<Crossing> crossings;
+  for (size_t v = 0; v < cut.values.size(); ++v) {
+    const ValueId value(v);
+    const ValuePlace& place = cut.place(value);
+    if (place.role != ValueRole::kProduced || place.stage < 0) continue;
+    if (place.stage != stage) {
+      if (cut.reads(stage, value)) crossings.push_back({value, place.stage, false});
+      continue;
+    }
+    for (int other = 0; other < static_cast<int>(cut.stages.size()); ++other) {
+      if (other != stage && cut.reads(other, value)) crossings.push_back({value, other, true});
+    }
+  }
+  return crossings;
+}
+
+// What other groups of devices exchange of trained parameters with the stage's. Parts of a gradient come to the owner as its update reads
+// the gradient.
+std::vector<Crossing> exchangesOf(const TrainingGraph& training, const Cut& cut, int stage) {
+  const auto groupOf = [&](int other) { return cut.groups[static_cast<size_t>(other)]; };
+  std::vector<Crossing> exchanges;
+  for (size_t p = 0; p < training.parameters.size(); ++p) {
+    const Parameter& parameter = training.parameters[p];
+    const int owner = cut.owners[p];
+    if (!isTrained(parameter) || owner < 0) continue;
+    std::vector<int> groups = {groupOf(owner)};
+    for (int reader = 0; reader < static_cast<int>(cut.stages.size()); ++reader) {
+      if (!cut.reads(reader, parameter.value) || std::find(groups.begin(), groups.end(), groupOf(reader)) != groups.end()) continue;
+      groups.push_back(groupOf(reader));
+      if (stage == owner) exchanges.push_back({parameter.value, reader, true, parameter.value, &parameter});
+      if (stage == reader) exchanges.push_back({parameter.value, owner, false, parameter.value, &parameter});
+    }
+    ValueId first_here;  // stands for all parts of the stage
+    for (ValueId part : parameter.gradient_parts) {
+      const int maker = cut.place(part).stage;
+      if (groupOf(maker) == groupOf(owner)) continue;
+      if (stage == maker && !first_here.valid()) first_here = part;
+      if (stage == maker) exchanges.push_back({first_here, owner, true, parameter.gradient, &parameter});
+      if (stage == owner) exchanges.push_back({parameter.gradient, maker, false, part, &parameter});
+    }
+  }
+  return exchanges;
+}
+
+std::vector<ValueId> wholeOf(const Parameter& parameter) {
+  std::vector<ValueId> values = {parameter.value};
+  if (isTrained(parameter)) values.push_back(parameter.gradient);
+  values.insert(values.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
+  return values;
+}
+
+// Parameters that several stages of a group of devices read or add a gradient to, with what becomes of these gradients: such stages keep
+// them in one way.
+std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& cut, int group) {
+  std::vector<ValueId> shared;
+  for (size_t p = 0; p < training.parameters.size(); ++p) {
+    const Parameter& parameter = training.parameters[p];
+    int stages = 0;
+    for (int stage = 0; stage < static_cast<int>(cut.stages.size()); ++stage) {
+      if (cut.groups[static_cast<size_t>(stage)] != group) continue;
+      const auto isMadeHere = [&](ValueId part) { return cut.place(part).stage == stage; };
+      const std::vector<ValueId>& parts = parameter.gradient_parts;
+      stages += cut.reads(stage, parameter.value) || cut.owners[p] == stage || std::any_of(parts.begin(), parts.end(), isMadeHere) ? 1 : 0;
+    }
+    if (stages < 2) continue;
+    const std::vector<ValueId> values = wholeOf(parameter);
+    shared.insert(shared.end(), values.begin(), values.end());
+  }
+  return shared;
+}
+
+// The mesh that the stage file or --mesh says, else all that are worth a try.
+std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, const StagePlan& stage) {
+  const int devices = static_cast<int>(stage.devices.size());
+  if (!stage.sharding->mesh.empty()) return {LogicalMesh{stage.sharding->mesh}};
+  if (request.mesh.empty() && stage.sharding->method == kExhaustive) return {LogicalMesh{{devices}}};
+  if (request.mesh.empty()) return meshesFor(devices, stage.sharding->method);
+  const LogicalMesh mesh = parseMesh(request.mesh);
+  if (mesh.deviceCount() != devices) {
+    fail(ErrorCode::kConfiguration, "--mesh {}: it has {} devices, the stage has {}", request.mesh, mesh.deviceCount(), devices);
+  }
+  return {mesh};
+}
+
+// One stage among others, some of which are decided.
+class StageSearch {
+ public:
+  StageSearch(const TrainingGraph& training, const Plan& plan, const Cut& cut)
+      : training_(training), plan_(plan), cut_(cut), decided_(plan.stages.size()), whole_(valuesOfSeveralStages(training, cut)) {
+    const bool by_layers =
+        std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.recomputation == "layers"; });
+    if (by_layers) layers_ = nodeLayers(training, plan, nodeStages(training, plan));
+  }
+
+  // How many stages share the stage's devices, itself included.
+  int64_t stagesBeside(int stage) const {
+    return std::count(cut_.groups.begin(), cut_.groups.end(), cut_.groups[static_cast<size_t>(stage)]);
+  }
+
+  // The mesh of an earlier stage on the same devices.
+  std::optional<LogicalMesh> meshBeside(int stage) const {
+    for (int other = 0; other < stage; ++other) {
+      const std::optional<StageSharding>& decided = decided_[static_cast<size_t>(other)];
+      if (decided && isBeside(stage, other)) return decided->mesh;
+    }
+    return std::nullopt;
+  }
+
+  ShardStageOptions optionsFor(int stage, const LogicalMesh& mesh) const {
+    const StagePlan& of = plan_.stages[static_cast<size_t>(stage)];
+    ShardStageOptions options;
+    options.microbatches = training_.microbatches;
+    options.method = of.sharding->method;
+    for (const std::string& text : of.sharding->constraints) options.constraints.push_back(parseConstraint(text));
+    if (of.sharding->memory_limit > 0) options.memory_bytes = std::max<int64_t>(1, of.sharding->memory_limit / stagesBeside(stage));
+    options.in_flight = of.recomputation == "always" || of.recomputation == "layers"
+                            ? 1
+                            : of.peak_activations;  // what is held besides, planned memory tells
+    if (of.recomputation == "layers") options.recomputed_layers = layers_;
+    const int group = cut_.groups[static_cast<size_t>(stage)];
+    std::vector<ValueId>& whole = options.replicated;
+    whole = sharedParameters(training_, cut_, group);
+    whole.insert(whole.end(), whole_[static_cast<size_t>(group)].begin(), whole_[static_cast<size_t>(group)].end());
+    const std::set<ValueId> beside(whole.begin(), whole.end());
+    std::map<ValueId, std::vector<Crossing>> crossings;
+    for (const Crossing& crossing : crossingsOf(cut_, stage)) crossings[crossing.value].push_back(crossing);
+    for (const Crossing& crossing : exchangesOf(training_, cut_, stage)) crossings[crossing.value].push_back(crossing);
+    for (auto& [value, list] : crossings) {
+      std::erase_if(list, [&](const Crossing& crossing) { return isBeside(stage, crossing.other); });
+      if (list.empty() || beside.contains(value)) continue;
+      const auto by_rows = std::find_if(list.begin(), list.end(), [&](const Crossing& crossing) { return sharesRows(crossing.other); });
+      if (by_rows == list.end()) {
+        options.crossings[value] = costOf(stage, mesh, std::move(list));
+      } else if (by_rows->parameter == nullptr) {
+        whole.push_back(value);
+      } else {
+        for (ValueId one : wholeOf(*by_rows->parameter)) whole.push_back(one);
+      }
+    }
+    return options;
+  }
+
+  CostModel modelOf(int stage, const LogicalMesh& mesh) const { return costModelOn(plan_.cluster, devicesOf(stage), mesh); }
+
+  // How a stage was decided, for those that come after it.
+  void decide(int stage, StageSharding sharding) { decided_[static_cast<size_t>(stage)] = std::move(sharding); }
+
+ private:
+  const std::vector<int>& devicesOf(int stage) const { return plan_.stages[static_cast<size_t>(stage)].devices; }
+  bool isBeside(int stage, int other) const { return cut_.groups[static_cast<size_t>(stage)] == cut_.groups[static_cast<size_t>(other)]; }
+  bool sharesRows(int stage) const { return hasUnshardedDevices(plan_.stages[static_cast<size_t>(stage)]); }
+
+  // The other side of a crossing; undecided: replicated.
+  CrossMeshSide otherSide(int stage, ValueId value) const {
+    const std::optional<StageSharding>& decided = decided_[static_cast<size_t>(stage)];
+    const LogicalMesh mesh = decided ? decided->mesh : LogicalMesh{{static_cast<int>(devicesOf(stage).size())}};
+    const size_t rank = training_.graph.shape(value).size();
+    const bool is_known = decided && decided->kept[value.index()].axes.size() == rank;
+    return {mesh, is_known ? decided->kept[value.index()] : replicated(rank), modelOf(stage, mesh)};
+  }
+
+  CrossingCost costOf(int stage, const LogicalMesh& mesh, std::vector<Crossing> crossings) const {
+    const auto known = std::make_shared<std::map<ShardingSpec, int64_t>>();
+    return [this, stage, mesh, crossings = std::move(crossings), known, model = modelOf(stage, mesh)](const ShardingSpec& spec) {
+      const auto [found, is_new] = known->try_emplace(spec, 0);
+      if (!is_new) return found->second;
+      for (const Crossing& crossing : crossings) {
+        const CrossMeshSide own{mesh, spec, model};
+        const CrossMeshSide other = otherSide(crossing.other, crossing.at_other);
+        const std::vector<int>& from = devicesOf(crossing.sent ? stage : crossing.other);
+        const std::vector<int>& to = devicesOf(crossing.sent ? crossing.other : stage);
+        const int64_t cost = planCrossMesh(training_.graph.shape(crossing.value), training_.graph.dataType(crossing.value),
+                                           crossing.sent ? own : other, crossing.sent ? other : own, linkBetween(plan_.cluster, from, to))
+                                 .cost_ns;
+        const int64_t times = crossing.parameter == nullptr ? 1 : training_.microbatches;
+        found->second += (cost + times - 1) / times;
+      }
+      return found->second;
+    };
+  }
+
+  const TrainingGraph& training_;
+  const Plan& plan_;
+  const Cut& cut_;
+  std::vector<std::optional<StageSharding>> decided_;  // by stage
+  std::vector<std::vector<ValueId>> whole_;            // by group: valuesOfSeveralStages
+  std::vector<int> layers_;                            // by node, where a stage recomputes by layers
+};
+
+// The best sharding over all meshes. Where none can be, the first mesh's reason is thrown.
+ShardingResult bestSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::vector<LogicalMesh>& meshes,
+                            const std::function<CostModel(const LogicalMesh&)>& model_for,
+                            const std::function<ShardStageOptions(const LogicalMesh&)>& options_for) {
+  std::optional<ShardingResult> best;
+  std::optional<Error> failure;
+  for (const LogicalMesh& mesh : meshes) {
+    try {
+      ShardingResult result = shardStage(training, nodes, mesh, model_for(mesh), options_for(mesh));
+      if (!best || result.total_ns() < best->total_ns()) best = std::move(result);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kOutOfMemory && error.code() != ErrorCode::kConfiguration) throw;
+      if (!failure) failure = error;
+    }
+  }
+  if (!best) throw *failure;
+  return std::move(*best);
+}
+
+// A name in which * and ? mean themselves. Patterns know no escape, so each stands for any one character.
+ShardConstraint exactly(std::string name, const ShardingSpec& spec) {
+  std::replace(name.begin(), name.end(), '*', '?');
+  return {std::move(name), spec};
+}
+
+// The best combination, completed by the solver; all of them are added to `listed`.
+ShardingResult bestCombination(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
+                               const CostModel& model, ShardStageOptions options, std::vector<Combination>& listed) {
+  options.method = "auto";
+  listed = exhaustiveSharding(training, nodes, mesh, model, options, kMostCombinations);
+  for (const auto& [name, spec] : listed.back().inputs) options.constraints.push_back(exactly(name, spec));
+  return shardStage(training, nodes, mesh, model, options);
+}
+
+ShardingPlan describeResult(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::string& method,
+                            const ShardingResult& result) {
+  ShardingPlan plan;
+  plan.method = method;
+  describeSharding(training, nodes, result.sharding, plan);
+  plan.compute_ns = result.compute_ns;
+  plan.communication_ns = result.communication_ns;
+  plan.memory_bytes = result.memory_bytes;
+  plan.lower_bound_ns = result.lower_bound_ns;
+  plan.optimal = result.optimal;
+  return plan;
+}
+
+void noteReplicated(const ShardingResult& result, Plan& plan) {
+  for (const std::string& op : result.replicated_operators) {
+    const std::string note = fmt::format("{} has no factor rule and runs replicated", op);
+    if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
+  }
+}
+
+// Errors: kConfiguration when there is no such method, or it wants more devices than a stage has.
+void noteNothingSharded(const std::string& method, Plan& plan) {
+  if (method != kExhaustive) meshesFor(1, method);
+  plan.notes.push_back(
+      fmt::format("--method {} shards nothing here: every stage has one device, or says itself what its devices do; "
+                  "--stages uniform:1 makes all devices one stage",
+                  method));
+}
+
+}  // namespace
+
+std::vector<StageCombinations> shardStages(const TrainingGraph& training, const ShardingRequest& request, Plan& plan,
+                                           const std::function<void(const std::string&)>& progress) {
+  std::vector<StageCombinations> listed;
+  if (!hasShardedStage(plan)) {
+    if (!request.constraints.empty() || !request.mesh.empty())
+      fail(ErrorCode::kUsage, "--shard and --mesh go with --method, and with a stage of several devices (--stages uniform:1)");
+    if (!request.method.empty()) noteNothingSharded(request.method, plan);
+    return listed;
+  }
+  const Cut cut = cutTraining(training, plan);
+  for (StagePlan& stage : plan.stages) {
+    if (!stage.sharding) continue;
+    stage.sharding->constraints = request.constraints;
+    stage.sharding->memory_limit = request.memory_bytes;
+  }
+  const Plan asked = plan;
+  StageSearch search(training, asked, cut);
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    StagePlan& stage = plan.stages[s];
+    if (!stage.sharding) continue;
+    const int index = static_cast<int>(s);
+    const std::vector<NodeId> nodes = shardedNodes(cut, index);
+    const auto options_for = [&](const LogicalMesh& mesh) {
+      if (progress) progress(fmt::format("sharding stage {} on mesh {}", s, printMesh(mesh)));
+      return search.optionsFor(index, mesh);
+    };
+    try {
+      const std::optional<LogicalMesh> beside = search.meshBeside(index);
+      std::vector<LogicalMesh> meshes = meshesToTry(request, stage);
+      if (beside && std::find(meshes.begin(), meshes.end(), *beside) == meshes.end()) {
+        fail(ErrorCode::kConfiguration, "mesh {}: an earlier stage on the same devices is sharded on mesh {}; expected one mesh for both",
+             printMesh(meshes.front()), printMesh(*beside));
+      }
+      if (beside) meshes = {*beside};
+      const bool exhaustive = stage.sharding->method == kExhaustive;
+      if (exhaustive) listed.push_back({index, {}});
+      const auto model_for = [&](const LogicalMesh& mesh) { return search.modelOf(index, mesh); };
+      ShardingResult result =
+          exhaustive ? bestCombination(training, nodes, meshes[0], model_for(meshes[0]), options_for(meshes[0]), listed.back().combinations)
+                     : bestSharding(training, nodes, meshes, model_for, options_for);
+      ShardingPlan chosen = describeResult(training, nodes, stage.sharding->method, result);
+      chosen.constraints = request.constraints;
+      chosen.memory_limit = request.memory_bytes;
+      stage.sharding = std::move(chosen);
+      noteReplicated(result, plan);
+      search.decide(index, std::move(result.sharding));
+    } catch (Error& error) {
+      throw error.addContext(fmt::format("stage {}", s));
+    }
+  }
+  return listed;
+}
+
+std::vector<StageExplanation> explainStages(const TrainingGraph& training, const Plan& plan, int alternatives,
+                                            const std::function<void(const std::string&)>& progress) {
+  const Cut cut = cutTraining(training, plan);
+  StageSearch search(training, plan, cut);
+  std::vector<StageExplanation> explanations;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const StagePlan& stage = plan.stages[s];
+    if (!stage.sharding) continue;
+    if (progress) progress(fmt::format("explaining stage {}", s));
+    const std::vector<NodeId> nodes = shardedNodes(cut, static_cast<int>(s));
+    ShardingResult result;
+    try {
+      result.sharding = shardingOfPlan(training, nodes, *stage.sharding);
+    } catch (Error& error) {
+      throw error.addContext(fmt::format("stages[{}].sharding", s));
+    }
+    result.compute_ns = stage.sharding->compute_ns;
+    result.communication_ns = stage.sharding->communication_ns;
+    result.memory_bytes = stage.sharding->memory_bytes;
+    const CostModel model = search.modelOf(static_cast<int>(s), result.sharding.mesh);
+    ShardStageOptions options = search.optionsFor(static_cast<int>(s), result.sharding.mesh);
+    if (options.method == kExhaustive) options.method = "auto";
+    explanations.push_back({static_cast<int>(s), result.total_ns(), summarizeBlocks(training, nodes, model, options, result),
+                            explainSharding(training, nodes, model, options, result, alternatives)});
+    search.decide(static_cast<int>(s), std::move(result.sharding));
+  }
+  return explanations;
+}
+
+}  // namespace pipeshard

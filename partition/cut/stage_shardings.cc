@@ -1,0 +1,215 @@
+#include "partition/cut/stage_shardings.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "ir/base/error.h"
+#include "partition/cut/node_stages.h"
+#include "partition/stages/partition.h"
+
+namespace pipeshard {
+
+std::vector<NodeId> shardedNodes(const Cut& cut, int stage) {
+  std::vector<NodeId> nodes;
+  for (Phase phase : {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight, Phase::kUpdate}) {
+    const std::vector<NodeId>& of_phase = cut.piece(stage, phase).nodes;
+    nodes.insert(nodes.end(), of_phase.begin(), of_phase.end());
+  }
+  std::sort(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+namespace {
+
+// By value: whether nodes of the stage read or make it.
+std::vector<bool> valuesOf(const TrainingGraph& training, const Cut& cut, int stage) {
+  std::vector<bool> used(training.graph.values.size());
+  for (NodeId id : shardedNodes(cut, stage)) {
+    const Node& node = training.graph.node(id);
+    for (const std::vector<ValueId>* values : {&node.inputs, &node.outputs}) {
+      for (ValueId value : *values) {
+        if (value.valid()) used[value.index()] = true;
+      }
+    }
+  }
+  return used;
+}
+
+}  // namespace
+
+std::vector<std::vector<ValueId>> valuesOfSeveralStages(const TrainingGraph& training, const Cut& cut) {
+  std::vector<std::vector<ValueId>> result(cut.groups.size());
+  std::vector<std::vector<int>> users(cut.groups.size(), std::vector<int>(training.graph.values.size()));  // by group and value
+  for (size_t s = 0; s < cut.groups.size(); ++s) {
+    const std::vector<bool> used = valuesOf(training, cut, static_cast<int>(s));
+    for (size_t v = 0; v < used.size(); ++v) users[static_cast<size_t>(cut.groups[s])][v] += used[v] ? 1 : 0;
+  }
+  for (size_t g = 0; g < users.size(); ++g) {
+    for (size_t v = 0; v < users[g].size(); ++v) {
+      if (users[g][v] > 1) result[g].emplace_back(v);
+    }
+  }
+  return result;
+}
+
+bool hasUnshardedDevices(const StagePlan& stage) { return !stage.sharding && stage.devices.size() > 1; }
+
+namespace {
+
+void requireFit(const Shape& shape, const ShardingSpec& spec, const LogicalMesh& mesh, const std::string& name, int64_t rows) {
+  const std::string fault = specFault(spec, shape, mesh);
+  if (fault.empty()) return;
+  fail(ErrorCode::kConfiguration,
+       "'{}' {} cannot be kept as {} on mesh {} for a microbatch of {} row(s): {}; choose microbatches of equal size (--microbatches), or "
+       "another sharding",
+       name, shapeToString(shape), printSpec(spec), printMesh(mesh), rows, fault);
+}
+
+std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan, const Cut& cut) {
+  std::vector<std::optional<StageSharding>> shardings(plan.stages.size());
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    if (!plan.stages[s].sharding) continue;
+    try {
+      const std::vector<NodeId> nodes = shardedNodes(cut, static_cast<int>(s));
+      shardings[s] = shardingOfPlan(training, nodes, *plan.stages[s].sharding);
+      verifyStageSharding(training, nodes, *shardings[s]);
+    } catch (Error& error) {
+      throw error.addContext(fmt::format("stages[{}].sharding", s));
+    }
+  }
+  return shardings;
+}
+
+}  // namespace
+
+std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan) {
+  return shardingsOf(training, plan, cutTraining(training, plan));
+}
+
+StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut) : family_(family), cluster_(plan.cluster) {
+  const Graph& graph = family.base().graph;
+  for (const StagePlan& stage : plan.stages) {
+    has_unsharded_devices_.push_back(hasUnshardedDevices(stage));
+    devices_.push_back(stage.devices);
+  }
+  for (std::optional<StageSharding>& sharding : shardingsOf(family.base(), plan, cut)) {
+    std::optional<Stage>& stage = stages_.emplace_back();
+    if (!sharding) continue;
+    // What the stage has nothing of is nowhere asked for, or comes whole.
+    for (size_t v = 0; v < graph.values.size(); ++v) {
+      if (sharding->kept[v].axes.size() != graph.shape(ValueId(v)).size()) sharding->kept[v] = replicated(graph.shape(ValueId(v)).size());
+    }
+    CostModel model = costModelOn(cluster_, devices_[stages_.size() - 1], sharding->mesh);
+    stage = {std::move(*sharding), std::move(model)};
+  }
+  agree(family.base(), cut);
+  takeParts(family.base(), cut);
+}
+
+void StageShardings::takeParts(const TrainingGraph& training, const Cut& cut) {
+  for (size_t p = 0; p < training.parameters.size(); ++p) {
+    const Parameter& parameter = training.parameters[p];
+    if (!isTrained(parameter) || cut.owners[p] < 0) continue;
+    const int group = cut.groups[static_cast<size_t>(cut.owners[p])];
+    for (ValueId part : parameter.gradient_parts) {
+      if (cut.groups[static_cast<size_t>(cut.place(part).stage)] == group) continue;
+      for (size_t s = 0; s < stages_.size(); ++s) {
+        if (cut.groups[s] != group || !stages_[s]) continue;
+        std::vector<ShardingSpec>& kept = stages_[s]->sharding.kept;
+        kept[part.index()] = kept[parameter.gradient.index()];
+      }
+    }
+  }
+}
+
+void StageShardings::agree(const TrainingGraph& training, const Cut& cut) {
+  const size_t values = training.graph.values.size();
+  for (size_t g = 0; g < cut.groups.size(); ++g) {
+    std::vector<size_t> stages;
+    for (size_t s = 0; s < cut.groups.size(); ++s) {
+      if (cut.groups[s] == static_cast<int>(g) && stages_[s]) stages.push_back(s);
+    }
+    if (stages.size() < 2) continue;
+    std::vector<ShardingSpec> kept = stages_[stages.front()]->sharding.kept;
+    std::vector<int> user(values, -1);
+    for (size_t s : stages) {
+      if (stages_[s]->sharding.mesh != stages_[stages.front()]->sharding.mesh) {
+        fail(ErrorCode::kConfiguration,
+             "stages {} and {} share their devices, but are sharded on meshes {} and {}; expected one mesh (--mesh)", stages.front(), s,
+             printMesh(stages_[stages.front()]->sharding.mesh), printMesh(stages_[s]->sharding.mesh));
+      }
+      const std::vector<bool> used = valuesOf(training, cut, static_cast<int>(s));
+      for (size_t v = 0; v < values; ++v) {
+        if (!used[v]) continue;
+        const ShardingSpec& own = stages_[s]->sharding.kept[v];
+        if (user[v] >= 0 && own != kept[v]) {
+          fail(ErrorCode::kConfiguration, "stages {} and {} share their devices, but keep '{}' as {} and {}; expected one spec", user[v], s,
+               training.graph.values[v].name, printSpec(kept[v]), printSpec(own));
+        }
+        kept[v] = own;
+        user[v] = static_cast<int>(s);
+      }
+    }
+    for (size_t s : stages) stages_[s]->sharding.kept = kept;
+  }
+}
+
+PieceSharding StageShardings::pieceSharding(int stage, const std::vector<NodeId>& nodes, int64_t rows, const Graph& subgraph) const {
+  const StageSharding& sharding = of(stage).sharding;
+  const Graph& base = family_.base().graph;
+  const Graph& member = family_.at(rows).graph;
+  PieceSharding piece{sharding.mesh, of(stage).model, {}, std::vector<ShardingSpec>(subgraph.values.size())};
+  std::unordered_map<std::string_view, ValueId> base_of;  // by name in the member
+  const auto match = [&](const std::vector<ValueId>& of_member, const std::vector<ValueId>& of_base) {
+    for (size_t i = 0; i < of_member.size(); ++i) {
+      if (of_member[i].valid()) base_of.emplace(member.value(of_member[i]).name, of_base[i]);
+    }
+  };
+  for (NodeId id : nodes) {
+    const Node& node = member.node(id);
+    const std::vector<AxisUse>& uses = sharding.strategies[id.index()].uses;
+    std::optional<Strategy> strategy = makeStrategy(member, node, sharding.mesh, uses);
+    if (!strategy) {
+      fail(ErrorCode::kConfiguration,
+           "{} cannot run as \"{}\" on mesh {} for a microbatch of {} row(s); choose microbatches of equal size (--microbatches), or "
+           "another sharding",
+           describeNode(node), printUses(base, base.node(id), uses), printMesh(sharding.mesh), rows);
+    }
+    piece.strategies.push_back(std::move(*strategy));
+    match(node.inputs, base.node(id).inputs);
+    match(node.outputs, base.node(id).outputs);
+  }
+  for (size_t v = 0; v < subgraph.values.size(); ++v) {
+    const auto found = base_of.find(subgraph.values[v].name);
+    if (found == base_of.end()) continue;
+    piece.kept[v] = sharding.kept[found->second.index()];
+    if (piece.kept[v].axes.size() == subgraph.shape(ValueId(v)).size()) {
+      requireFit(subgraph.shape(ValueId(v)), piece.kept[v], sharding.mesh, subgraph.values[v].name, rows);
+    }
+  }
+  return piece;
+}
+
+CrossMeshSide StageShardings::side(int stage, ValueId value) const {
+  if (isSharded(stage)) return {mesh(stage), kept(stage, value), model(stage)};
+  const LogicalMesh one{{1}};
+  return {one, replicated(family_.base().graph.shape(value).size()), CostModel::uniform(one)};
+}
+
+const CrossMeshPlan* StageShardings::transfer(ValueId value, int64_t rows, int from, int to) const {
+  const auto ships_whole = [&](int stage) { return has_unsharded_devices_[static_cast<size_t>(stage)]; };
+  if ((!isSharded(from) && !isSharded(to)) || ships_whole(from) || ships_whole(to)) return nullptr;
+  const auto [found, is_new] = transfers_.try_emplace({value, rows, from, to});
+  if (is_new) {
+    const Graph& member = family_.at(rows).graph;
+    const ValueId counterpart = family_.valueAt(rows, value);
+    for (int stage : {from, to}) {
+      if (isSharded(stage)) requireFit(member.shape(counterpart), kept(stage, value), mesh(stage), member.value(counterpart).name, rows);
+    }
+    const LinkCost between = linkBetween(cluster_, devices_[static_cast<size_t>(from)], devices_[static_cast<size_t>(to)]);
+    found->second = planCrossMesh(member.shape(counterpart), member.dataType(counterpart), side(from, value), side(to, value), between);
+  }
+  return &found->second;
+}
+
+}  // namespace pipeshard

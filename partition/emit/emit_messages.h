@@ -1,0 +1,50 @@
+// Which values travel between stages on different devices, and in which order. Internal to partition/.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/graph/training_graph.h"
+#include "partition/cut/emit_cut.h"
+#include "partition/schedules/schedule.h"
+
+namespace pipeshard {
+
+// One value of one microbatch on its way; the buffer has the same name on both sides.
+struct Message {
+  ValueId value;
+  int microbatch = 0;
+  friend bool operator==(const Message&, const Message&) = default;
+};
+
+// A value that a piece sends as soon as it has run.
+struct Departure {
+  int receiver = 0;  // of the receiving group's stages, the one that needs it first
+  ValueId value;
+};
+
+// The pieces that an action of a schedule runs, in order: F runs forward; B backward-input, then backward-weight.
+std::vector<Phase> phasesOf(ActionKind kind);
+
+// Every message of a step between forward and backward pieces. A value goes from its producer to each group of devices that reads it,
+// once and directly, however many stages it has there; between stages of one group nothing travels.
+class Messages {
+ public:
+  Messages(const Cut& cut, const Schedule& schedule);
+
+  // What leaves after the piece: to the nearest stage first, and for one receiver in the order in which it needs them.
+  const std::vector<Departure>& departures(int stage, Phase phase) const;
+
+  // All messages from one group (deviceGroups) to another in the order in which the sender posts them. The receiver takes them in this
+  // order, and never waits longer for it: what stands before a message that it needs was posted before that message.
+  const std::vector<Message>& channel(int sender, int receiver) const;
+
+ private:
+  void findDepartures(const Cut& cut);
+
+  size_t groups_;
+  std::vector<std::vector<std::vector<Departure>>> departures_;  // by stage, phase
+  std::vector<std::vector<Message>> channels_;                   // by sender * groups_ + receiver
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,12 @@
+// One rank's program. Internal to partition/.
+#pragma once
+
+#include "partition/stages/partition.h"
+#include "partition/emit/rank_builder.h"
+
+namespace pipeshard {
+
+// The rank's program, without the kFree instructions (emit_free.h adds them), and its subgraphs.
+RankProgram emitRank(const EmissionContext& context, int rank);
+
+}  // namespace pipeshard

@@ -1,0 +1,113 @@
+#include "partition/emit/emit_versions.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+#include "partition/cut/node_stages.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr std::string_view kAdvice = "take a synchronous schedule (1f1b, zb-h1, ...)";
+
+// Those that read it, and those before its owner that make a part of its gradient: their passes of a microbatch come behind the owner's
+// update. (Later stages make parts, too: the gradient of a bias at a stage's end is that of the stage's output. They come before.)
+std::vector<int> stagesOfParameter(const TrainingGraph& training, const Cut& cut, size_t parameter) {
+  std::vector<int> stages;
+  for (int stage = 0; stage < static_cast<int>(cut.stages.size()); ++stage) {
+    const auto made_here = [&](ValueId part) { return cut.place(part).stage == stage && stage < cut.owners[parameter]; };
+    const std::vector<ValueId>& parts = training.parameters[parameter].gradient_parts;
+    const bool reads = cut.reads(stage, training.parameters[parameter].value);
+    if (reads || stage == cut.owners[parameter] || std::any_of(parts.begin(), parts.end(), made_here)) stages.push_back(stage);
+  }
+  return stages;
+}
+
+}  // namespace
+
+WeightVersions::WeightVersions(const Schedule& schedule, std::vector<int> stage_of) : schedule_(schedule), stage_of_(std::move(stage_of)) {}
+
+int WeightVersions::read(size_t parameter, int microbatch) const {
+  if (!asynchronous() || stage_of_[parameter] < 0) return 0;
+  return schedule_.versions.at(static_cast<size_t>(stage_of_[parameter])).at(static_cast<size_t>(microbatch));
+}
+
+std::vector<bool> WeightVersions::inParameter(size_t parameter, const std::vector<Action>& order) const {
+  const auto updates = std::count_if(order.begin(), order.end(), [](const Action& action) { return action.kind == ActionKind::kUpdate; });
+  std::vector<size_t> last_read(static_cast<size_t>(updates) + 1);
+  for (size_t at = 0; at < order.size(); ++at) {
+    if (isPass(order[at].kind)) last_read.at(static_cast<size_t>(read(parameter, order[at].microbatch))) = at;
+  }
+  std::vector<bool> in_parameter = {true};
+  size_t holds = 0;  // the version in the parameter's buffer
+  for (size_t at = 0; at < order.size(); ++at) {
+    if (order[at].kind != ActionKind::kUpdate) continue;
+    in_parameter.push_back(last_read[holds] < at);
+    if (in_parameter.back()) holds = in_parameter.size() - 1;
+  }
+  PIPESHARD_CHECK(in_parameter.size() == last_read.size() && in_parameter.back(), "the window ends before its last update");
+  return in_parameter;
+}
+
+void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, const Plan& plan, const Schedule& schedule) {
+  if (!schedule.asynchronous()) return;
+  for (size_t p = 0; p < training.parameters.size(); ++p) {
+    if (!isTrained(training.parameters[p])) continue;
+    const std::vector<int> stages = stagesOfParameter(training, cut, p);
+    if (stages.size() < 2) continue;
+    fail(ErrorCode::kConfiguration,
+         "--schedule {}: the weight '{}' belongs to stages {}, which have different versions of their weights at one time; {}, or stages "
+         "that "
+         "keep its readers together (--boundary)",
+         plan.schedule, training.graph.value(training.parameters[p].value).name, fmt::join(stages, " and "), kAdvice);
+  }
+  for (size_t p = 0; p < training.parameters.size(); ++p) {
+    if (!isTrained(training.parameters[p])) continue;
+    const int owner = cut.owners[p];
+    for (const ValueId part : training.parameters[p].gradient_parts) {
+      const int maker = cut.place(part).stage;
+      if (maker == owner || (schedule.replicasOf(maker) == 1 && schedule.replicasOf(owner) == 1)) continue;
+      fail(ErrorCode::kConfiguration,
+           "--schedule {}: stage {} makes a gradient of the weight '{}' of stage {}, and their replicas take minibatches in turn; move the "
+           "boundary between them (--boundary), or take {}",
+           plan.schedule, maker, training.graph.value(training.parameters[p].value).name, owner,
+           plan.schedule + (plan.schedule.find(':') == std::string::npos ? ":" : ",") + "rows=1");
+    }
+  }
+  for (const ForwardState& state : training.forward_states) {
+    fail(ErrorCode::kConfiguration,
+         "--schedule {}: '{}' is a running statistic, which forward passes replace: it has no version that a pass could read again; {}",
+         plan.schedule, training.graph.value(state.value).name, kAdvice);
+  }
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    if (!plan.stages[stage].sharding) continue;
+    fail(ErrorCode::kConfiguration, "--schedule {}: stage {} is sharded (--method {}); {}, or leave out --method", plan.schedule, stage,
+         plan.stages[stage].sharding->method, kAdvice);
+  }
+}
+
+Schedule onOneDevice(const Schedule& schedule) {
+  Schedule alone = makeSchedule("sequential", 1, schedule.microbatches);
+  if (!schedule.asynchronous()) return alone;
+  alone.microbatches_per_update = schedule.microbatches_per_update;
+  alone.versions = schedule.versions;
+  alone.update_every = schedule.update_every;
+  if (!schedule.update_every.empty()) {
+    alone.stages = schedule.stages;
+    alone.rank_of_stage.assign(static_cast<size_t>(schedule.stages), 0);
+  }
+  std::vector<Action> order;
+  for (int k = 0; k < schedule.microbatches; ++k) {
+    for (int stage = 0; stage < alone.stages; ++stage) order.push_back({stage, ActionKind::kForward, k});
+    for (int stage = alone.stages - 1; stage >= 0; --stage) {
+      order.push_back({stage, ActionKind::kBackward, k});
+      if ((k + 1) % alone.updateEvery(stage) == 0) order.push_back({stage, ActionKind::kUpdate, k});
+    }
+  }
+  alone.orders.front() = std::move(order);
+  return alone;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,511 @@
+#include "partition/emit/rank_builder.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "ir/base/error.h"
+#include "ir/graph/weight_files.h"
+#include "sharding/batch/synchronize_normalization.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue", "forward", "backward_input", "backward_weight", "update"};
+
+}  // namespace
+
+RankBuilder::RankBuilder(const EmissionContext& context, int rank) : context_(context), training_(context.family.base()) {
+  program_.rank = rank;
+  program_.world_size = context.layout.ranks();
+  program_.microbatches = context.schedule.microbatches;
+  program_.updates_per_step = context.versions.updates();
+  addGroups();
+  listInputs();
+}
+
+void RankBuilder::addGroups() {
+  std::vector<int> group = context_.layout.dataGroup(program_.rank);
+  if (group.size() > 1) {
+    data_group_ = 0;
+    program_.groups.push_back(std::move(group));
+  }
+  if (!isSharded()) return;
+  const LogicalMesh& mesh = context_.shardings.mesh(firstStage());
+  for (int axis = 0; axis < mesh.rank(); ++axis) {
+    mesh_groups_.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1 : static_cast<int>(program_.groups.size()));
+    if (mesh.axisSize(axis) == 1) continue;
+    std::vector<int> line;
+    for (int position : mesh.lineOf(place().position, axis)) {
+      line.push_back(context_.layout.devices(firstStage())[static_cast<size_t>(position)]);
+    }
+    if (!std::is_sorted(line.begin(), line.end())) {
+      fail(ErrorCode::kConfiguration, "stages[{}].devices: a sharded stage lists its devices in ascending order", firstStage());
+    }
+    program_.groups.push_back(std::move(line));
+  }
+}
+
+void RankBuilder::listInputs() {
+  const Graph& graph = training_.graph;
+  for (const BatchInput& input : training_.inputs) {
+    ProgramInput listed{nameOf(input.value), graph.dataType(input.value), graph.shape(input.value), input.axis, 0, 0};
+    if (input.axis >= 0) {
+      int64_t& size = listed.shape[static_cast<size_t>(input.axis)];
+      size = size / context_.family.largestMicrobatch() * context_.family.batch() * program_.updates_per_step;
+    }
+    program_.inputs.push_back(std::move(listed));
+  }
+}
+
+BufferId RankBuilder::buffer(const std::string& name, BufferKind kind, ValueId like, ValueId kept) {
+  const auto [found, is_new] = buffers_.try_emplace(name, program_.buffers.size());
+  const Graph& graph = training_.graph;
+  if (is_new) {
+    program_.buffers.push_back({name, kind, graph.dataType(like), graph.shape(like), nameOf(like), std::nullopt, {}});
+    cut(found->second, graph.shape(like), kept.valid() ? kept : like);
+  }
+  return found->second;
+}
+
+void RankBuilder::cut(BufferId id, const Shape& whole, ValueId value) {
+  Buffer& buffer = program_.buffer(id);
+  buffer.shape = whole;
+  buffer.part.reset();
+  if (!isSharded() || kept(value).axes.size() != whole.size()) return;
+  Shard shard = shardOf(kept(value), whole, context_.shardings.mesh(firstStage()), place().position);
+  if (shard.size == whole) return;
+  buffer.shape = std::move(shard.size);
+  buffer.part = BufferPart{whole, std::move(shard.start)};
+}
+
+std::string RankBuilder::cellName(ValueId value, const Cell& cell) const {
+  std::string name = fmt::format("{}{}{}", nameOf(value), context_.separator, cell.microbatch);
+  if (cell.rows != context_.layout.microbatch(cell.microbatch)) name += fmt::format("[{}:{}]", cell.rows.first, cell.rows.end());
+  return name;
+}
+
+BufferId RankBuilder::produced(ValueId value, const Cell& cell) {
+  const BufferId id = buffer(cellName(value, cell), BufferKind::kActivation, value);
+  const TrainingFamily& family = context_.family;
+  cut(id, family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value)), value);
+  return id;
+}
+
+BufferId RankBuilder::remade(ValueId value, const Cell& cell) {
+  const BufferId id = buffer(cellName(value, cell) + context_.separator + "again", BufferKind::kActivation, value);
+  const TrainingFamily& family = context_.family;
+  cut(id, family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value)), value);
+  return id;
+}
+
+BufferId RankBuilder::stateBefore(ValueId state, const Cell& cell) {
+  return buffer(fmt::format("{}{}{}", nameOf(state), context_.separator, cell.microbatch), BufferKind::kActivation, state);
+}
+
+BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
+  const ValuePlace& place = context_.cut.place(value);
+  switch (place.role) {
+    case ValueRole::kProduced: return produced(value, cell);
+    case ValueRole::kWeight: return buffer(nameOf(value), BufferKind::kWeight, value);
+    case ValueRole::kParameter: return version(place.index, cell.microbatch < 0 ? 0 : context_.versions.read(place.index, cell.microbatch));
+    case ValueRole::kForwardState: return buffer(nameOf(value), BufferKind::kForwardState, value);
+    case ValueRole::kTotal: return ofUpdate(value, BufferKind::kAccumulator, context_.versions.updateOf(cell.microbatch));
+    case ValueRole::kGradient: return buffer(nameOf(value), BufferKind::kGradient, value);
+    case ValueRole::kState: return buffer(nameOf(value), BufferKind::kOptimizerState, value);
+    case ValueRole::kStep: return ofUpdate(value, BufferKind::kStep, context_.versions.updateOf(cell.microbatch));
+    case ValueRole::kBatchInput: {
+      const BatchInput& input = training_.inputs[place.index];
+      if (input.axis < 0) return buffer(nameOf(value), BufferKind::kInput, value);
+      const BufferId id = buffer(cellName(value, cell) + (prologue ? context_.separator + "prologue" : ""), BufferKind::kInput, value);
+      Shape whole = training_.graph.shape(value);
+      int64_t& size = whole[static_cast<size_t>(input.axis)];
+      size = size / context_.family.largestMicrobatch() * cell.rows.count;
+      if (prologue) {
+        program_.buffer(id).shape = std::move(whole);
+        program_.buffer(id).part.reset();
+      } else {
+        cut(id, whole, value);
+      }
+      return id;
+    }
+    case ValueRole::kConstant:
+    case ValueRole::kNone: break;
+  }
+  PIPESHARD_CHECK(false, "'{}' needs no buffer", nameOf(value));
+  return {};
+}
+
+BufferId RankBuilder::ofUpdate(ValueId value, BufferKind kind, int update) {
+  const bool one = program_.updates_per_step == 1;
+  const BufferId id = buffer(one ? nameOf(value) : fmt::format("{}{}update{}", nameOf(value), context_.separator, update), kind, value);
+  if (kind == BufferKind::kStep) program_.buffer(id).update = update;
+  return id;
+}
+
+BufferId RankBuilder::version(size_t parameter, int version) {
+  const ValueId value = training_.parameters[parameter].value;
+  bool in_parameter = true;
+  if (version > 0) {
+    const auto [found, is_new] = in_parameter_.try_emplace(parameter);
+    if (is_new) {
+      const int stage = context_.cut.owners[parameter];
+      std::vector<Action> order = orderOfReplica(context_.schedule, stage, context_.layout.inTurn() ? place().data : 0);
+      std::erase_if(order, [&](const Action& action) { return action.stage != stage; });
+      found->second = context_.versions.inParameter(parameter, order);
+    }
+    in_parameter = found->second[static_cast<size_t>(version)];
+  }
+  if (in_parameter) return buffer(nameOf(value), BufferKind::kActivation, value);  // made before, or a copy
+  return buffer(fmt::format("{}{}version{}", nameOf(value), context_.separator, version), BufferKind::kWeightVersion, value);
+}
+
+BufferId RankBuilder::sourced(ValueId value, BufferKind kind) {
+  const BufferId id = buffer(nameOf(value), kind, value);
+  Buffer& made = program_.buffer(id);
+  made.kind = kind;
+  made.source = absoluteSource(training_.graph, value);
+  made.source_type = made.data_type;
+  return id;
+}
+
+Instruction& RankBuilder::add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+  Instruction& instruction = program_.instructions.emplace_back();
+  instruction.kind = kind;
+  instruction.stage = stage_;
+  instruction.microbatch = microbatch;
+  instruction.inputs = std::move(inputs);
+  instruction.outputs = std::move(outputs);
+  return instruction;
+}
+
+void RankBuilder::accumulate(BufferId part, BufferId total, int microbatch) {
+  add(InstructionKind::kAccumulate, microbatch, {part}, {total}).overwrite = written_.insert(total).second;
+}
+
+void RankBuilder::average(int minibatches, BufferId sum) {
+  const Buffer like = program_.buffer(sum);
+  const auto [found, is_new] = averages_.try_emplace({minibatches, like.data_type, like.shape});
+  if (is_new) {
+    Graph graph;
+    graph.name = fmt::format("average_{}", averages_.size());
+    graph.opset_imports = training_.graph.opset_imports;
+    GraphBuilder nodes(graph);
+    graph.inputs = {nodes.addValue("sum", like.data_type, like.shape)};
+    graph.outputs = {nodes.addValue("mean", like.data_type, like.shape)};
+    const ValueId count = nodes.addConstant("minibatches", makeScalar(like.data_type, minibatches));
+    nodes.addNode("", "Div", {graph.inputs[0], count}, {graph.outputs[0]});
+    const std::string file = graph.name + ".onnx";
+    found->second = addSubgraph({graph.name, file, Phase::kUpdate, {"sum"}, {"mean"}}, std::move(graph));
+  }
+  const BufferId mean(program_.buffers.size());
+  const std::string name = fmt::format("{}{}mean{}", like.name, context_.separator, means_++);
+  program_.buffers.push_back({name, BufferKind::kActivation, like.data_type, like.shape, like.value, std::nullopt, {}});
+  add(InstructionKind::kRun, -1, {sum}, {mean}).subgraph = found->second;
+  add(InstructionKind::kAccumulate, -1, {mean}, {sum}).overwrite = true;
+}
+
+void RankBuilder::sumOverDevices(BufferId id, ValueId kept_like) {
+  if (data_group_ >= 0) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = data_group_;
+  if (!isSharded()) return;
+  for (int axis : kept(kept_like).partial) {
+    const int group = mesh_groups_.group_of_axis[static_cast<size_t>(axis)];
+    if (group >= 0) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = group;
+  }
+}
+
+BufferId RankBuilder::synchronize(BufferId accumulator, ValueId part, ValueId gradient) {
+  if (!isSharded() || kept(part) == kept(gradient)) return accumulator;
+  ShardingSpec summed = kept(part);
+  summed.partial.clear();
+  if (summed == kept(gradient)) {
+    sumOverDevices(accumulator, part);
+    return accumulator;
+  }
+  const BufferId result = buffer(nameOf(gradient) + context_.separator + "synchronized", BufferKind::kGradient, gradient);
+  written_.insert(result);
+  const Shape& whole = training_.graph.shape(gradient);
+  pending_.push_back({accumulator, result, whole, kept(part),
+                      planResharding(whole, training_.graph.dataType(gradient), kept(part), kept(gradient),
+                                     context_.shardings.mesh(firstStage()), context_.shardings.model(firstStage()))});
+  return result;
+}
+
+void RankBuilder::flushSynchronization() {
+  if (!pending_.empty()) runReshardings("synchronize", Phase::kUpdate, -1, pending_);
+  pending_.clear();
+}
+
+void RankBuilder::runReshardings(const std::string& name, Phase phase, int microbatch, const std::vector<Pending>& reshardings) {
+  Graph graph;
+  graph.name = name;
+  graph.opset_imports = training_.graph.opset_imports;
+  graph.opset_imports.try_emplace(std::string(kPipeshardDomain), 1);
+  GraphBuilder nodes(graph);
+  std::vector<BufferId> inputs, outputs;
+  Subgraph description{name, name + ".onnx", phase, {}, {}};
+  for (const Pending& one : reshardings) {
+    const Buffer& from = program_.buffer(one.from);
+    const ValueId input = nodes.addValue(from.name, from.data_type, from.shape);
+    graph.inputs.push_back(input);
+    graph.outputs.push_back(emitResharding(nodes, input, one.whole, one.before, one.steps, ownMesh(), ownDevice(), mesh_groups_));
+    description.inputs.push_back(graph.value(input).name);
+    description.outputs.push_back(graph.value(graph.outputs.back()).name);
+    inputs.push_back(one.from);
+    outputs.push_back(one.to);
+  }
+  for (const Node& node : graph.nodes) {
+    if (collectiveKind(node)) description.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
+  }
+  const SubgraphId id = addSubgraph(std::move(description), std::move(graph));
+  add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
+}
+
+// ---- values on their way between sharded stages ----
+
+const Shape& RankBuilder::wholeCell(ValueId value, const Cell& cell) const {
+  const TrainingFamily& family = context_.family;
+  return family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value));
+}
+
+RankBuilder::Travelling RankBuilder::travelling(ValueId value, const Cell& cell) {
+  return {value, produced(value, cell), cellName(value, cell), wholeCell(value, cell), cell.microbatch, context_.cut.place(value).phase};
+}
+
+RankBuilder::Travelling RankBuilder::travelling(BufferId buffer, ValueId value) const {
+  return {value, buffer, program_.buffer(buffer).name, training_.graph.shape(value)};
+}
+
+void RankBuilder::sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int to_stage) {
+  sendShards(plan, travelling(value, cell), to_stage);
+}
+
+void RankBuilder::receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int from_stage) {
+  receiveShards(plan, travelling(value, cell), from_stage);
+}
+
+void RankBuilder::sendShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, int to_stage) {
+  sendShards(plan, travelling(buffer, value), to_stage);
+}
+
+void RankBuilder::receiveShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, int from_stage) {
+  receiveShards(plan, travelling(buffer, value), from_stage);
+}
+
+BufferId RankBuilder::boxBuffer(const Travelling& tensor, const Shard& box, std::string name) {
+  if (name.empty()) name = boxName(tensor, box);
+  const BufferId id = buffer(name, BufferKind::kActivation, tensor.value);
+  Buffer& made = program_.buffer(id);
+  made.shape = box.size;
+  made.part.reset();
+  if (box.size != tensor.whole) made.part = BufferPart{tensor.whole, box.start};
+  return id;
+}
+
+std::string RankBuilder::boxName(const Travelling& tensor, const Shard& box) {
+  std::string name = tensor.name + "[";
+  for (size_t axis = 0; axis < box.start.size(); ++axis) {
+    name += fmt::format("{}{}:{}", axis > 0 ? "," : "", box.start[axis], box.start[axis] + box.size[axis]);
+  }
+  return name + "]";
+}
+
+void RankBuilder::sendShards(const CrossMeshPlan& plan, const Travelling& tensor, int to_stage) {
+  const Shard held = shardOf(plan.sent, tensor.whole, ownMesh(), ownDevice());
+  BufferId source = tensor.buffer;
+  if (!plan.before.steps.empty()) {
+    const BufferId resharded = boxBuffer(tensor, held);
+    if (sliced_.insert(resharded).second) {
+      runReshardings(fmt::format("reshard_{}", reshardings_++), tensor.phase, tensor.microbatch,
+                     {{source, resharded, tensor.whole, kept(tensor.value), plan.before}});
+    }
+    source = resharded;
+  }
+  for (const CrossMeshPiece& piece : plan.transfer.pieces) {
+    if (piece.sender != ownDevice()) continue;
+    BufferId part = source;
+    Shard box = held;
+    for (const AxisRange& range : cutOut(held, piece.box)) {
+      const auto axis = static_cast<size_t>(range.axis);
+      box.start[axis] += range.offset;
+      box.size[axis] = range.size;
+      const BufferId next = boxBuffer(tensor, box);
+      if (sliced_.insert(next).second) {
+        Instruction& instruction = add(InstructionKind::kSlice, tensor.microbatch, {part}, {next});
+        instruction.axis = range.axis;
+        instruction.offset = range.offset;
+      }
+      part = next;
+    }
+    send(context_.layout.devices(to_stage)[static_cast<size_t>(piece.receiver)], part, tensor.microbatch);
+  }
+}
+
+void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& tensor, int from_stage) {
+  const Shard wanted = shardOf(plan.received, tensor.whole, ownMesh(), ownDevice());
+  // What is there once a step has one name on all devices that meet about it (verifyPrograms).
+  const std::string name = tensor.microbatch < 0 ? tensor.name + context_.separator + "received" : "";
+  const BufferId last = plan.after.steps.empty() ? tensor.buffer : boxBuffer(tensor, wanted, name);
+  const CrossMeshAssembly& assembly = plan.transfer.assemblies[static_cast<size_t>(ownDevice())];
+  std::vector<BufferId> operands;
+  std::vector<Shape> starts;
+  for (int index : assembly.pieces) {
+    const CrossMeshPiece& piece = plan.transfer.pieces[static_cast<size_t>(index)];
+    operands.push_back(assembly.pieces.size() == 1 ? last : boxBuffer(tensor, piece.box));
+    starts.push_back(piece.box.start);
+    receive(context_.layout.devices(from_stage)[static_cast<size_t>(piece.sender)], operands.back(), tensor.microbatch);
+  }
+  const std::vector<Concatenation> steps = putTogether(assembly);
+  for (const Concatenation& step : steps) {
+    std::vector<BufferId> inputs;
+    for (int operand : step.operands) inputs.push_back(operands[static_cast<size_t>(operand)]);
+    starts.push_back(starts[static_cast<size_t>(step.operands.front())]);
+    const bool is_last = &step == &steps.back();
+    operands.push_back(is_last ? last : boxBuffer(tensor, {starts.back(), step.shape}));
+    add(InstructionKind::kConcatenate, tensor.microbatch, std::move(inputs), {operands.back()}).axis = step.axis;
+  }
+  if (plan.after.steps.empty()) return;
+  runReshardings(fmt::format("reshard_{}", reshardings_++), tensor.phase, tensor.microbatch,
+                 {{last, tensor.buffer, tensor.whole, plan.received, plan.after}});
+}
+
+bool RankBuilder::speaksFor(ValueId value) const {
+  if (!isSharded()) return place().position == 0;
+  const LogicalMesh& mesh = context_.shardings.mesh(firstStage());
+  for (int axis = 0; axis < mesh.rank(); ++axis) {
+    if (!kept(value).uses(axis) && mesh.coordinate(place().position, axis) != 0) return false;
+  }
+  return true;
+}
+
+void RankBuilder::load(ValueId input, const Cell& cell, bool prologue) {
+  const BufferId id = bufferOf(input, cell, prologue);
+  if (!loaded_.insert(id).second) return;
+  const int axis = training_.inputs[context_.cut.place(input).index].axis;
+  Instruction& instruction = add(InstructionKind::kLoadInput, axis < 0 ? 0 : cell.microbatch, {}, {id});
+  if (axis >= 0) instruction.offset = wholeShape(program_.buffer(id))[static_cast<size_t>(axis)] / cell.rows.count * cell.rows.first;
+}
+
+BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
+  const BufferId whole = produced(value, cell);
+  const TimeKind& kind = context_.kinds[value.index()];
+  if (kind.kind != TimeKind::Kind::kSplit || rows == cell.rows) return whole;
+  const Cell part_cell{cell.microbatch, rows};
+  const BufferId part = buffer(cellName(value, part_cell), BufferKind::kActivation, value);
+  const auto axis = static_cast<size_t>(kind.axis);
+  const int64_t per_row = program_.buffer(whole).shape[axis] / cell.rows.count;
+  program_.buffer(part).shape = program_.buffer(whole).shape;
+  program_.buffer(part).shape[axis] = per_row * rows.count;
+  if (!sliced_.insert(part).second) return part;
+  Instruction& instruction = add(InstructionKind::kSlice, cell.microbatch, {whole}, {part});
+  instruction.axis = kind.axis;
+  instruction.offset = per_row * (rows.first - cell.rows.first);
+  return part;
+}
+
+// "forward", or "stage4_forward" on a rank of several stages; "recomputation_layer3" of a part of a stage; where the rank has cells of
+// several sizes "forward_rows2", or "forward_rows1of3" for a part of a microbatch.
+std::string RankBuilder::subgraphName(int stage, Phase phase, PassForm form, size_t part, const Size& size) const {
+  std::string name(form == PassForm::kAgain ? "recomputation" : kSubgraphNames[static_cast<size_t>(phase)]);
+  if (form == PassForm::kDiscarding) name += "_discarding";
+  if (form == PassForm::kAgain || form == PassForm::kRemade) {
+    const std::vector<RecomputedPart>& parts = context_.cut.recomputation(stage).parts;
+    if (parts.size() > 1) name += fmt::format("_layer{}", parts[part].layer);
+  }
+  if (phase != Phase::kPrologue && context_.layout.stagesOf(place().group).size() > 1) name = fmt::format("stage{}_{}", stage, name);
+  std::set<Size> sizes;
+  for (int64_t k = 0; k < program_.microbatches; ++k) {
+    if (!context_.layout.takes(program_.rank, k)) continue;
+    const Rows together = context_.layout.microbatch(k);
+    const Rows here = phase == Phase::kPrologue ? together : context_.layout.cell(stage, place().data, k);
+    sizes.emplace(here.count, together.count);
+  }
+  if (phase == Phase::kUpdate || sizes.size() == 1) return name;
+  name += fmt::format("_rows{}", size.first);
+  return size.first == size.second ? name : name + fmt::format("of{}", size.second);
+}
+
+SubgraphId RankBuilder::subgraph(int stage, Phase phase, PassForm form, size_t part, const Size& size) {
+  // Where the stage is one part, its backward pieces are those of any microbatch.
+  if (form == PassForm::kRemade && context_.cut.recomputation(stage).parts.size() == 1) form = PassForm::kWhole;
+  const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, form, part, size});
+  if (!is_new) return found->second;
+  const TrainingFamily& family = context_.family;
+  const Piece& piece = context_.cut.piece(stage, phase, form, part);
+  const auto counterparts = [&](const std::vector<ValueId>& values) {
+    std::vector<ValueId> result;
+    for (ValueId value : values) result.push_back(family.valueAt(size.first, value));
+    return result;
+  };
+  Subgraph made;
+  made.name = subgraphName(stage, phase, form, part, size);
+  made.file = made.name + ".onnx";
+  made.phase = phase;
+  made.recomputation = form == PassForm::kAgain;
+  for (ValueId input : piece.inputs) made.inputs.push_back(nameOf(input));
+  for (ValueId output : piece.outputs) made.outputs.push_back(nameOf(output));
+  Graph graph =
+      extractSubgraph(family.at(size.first).graph, made.name, piece.nodes, counterparts(piece.inputs), counterparts(piece.outputs));
+  if (size.first != size.second) made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, data_group_);
+  if (isSharded() && phase != Phase::kPrologue) {
+    const PieceSharding sharding = context_.shardings.pieceSharding(stage, piece.nodes, size.first, graph);
+    if (place().position == 0) verifyPieces(graph, sharding);
+    LocalPiece local = rewriteForDevice(graph, sharding, place().position, mesh_groups_);
+    graph = std::move(local.graph);
+    made.collectives = std::move(local.collectives);
+  }
+  if (phase == Phase::kUpdate) countUpdates(stage, graph);
+  found->second = addSubgraph(std::move(made), std::move(graph));
+  return found->second;
+}
+
+void RankBuilder::countUpdates(int stage, Graph& update) const {
+  const int averaged = context_.versions.averaged(stage);
+  const std::string& name = training_.step.valid() ? nameOf(training_.step) : std::string();
+  const auto step = std::find_if(update.inputs.begin(), update.inputs.end(), [&](ValueId id) { return update.value(id).name == name; });
+  if (averaged == 1 || step == update.inputs.end()) return;
+  GraphBuilder nodes(update);
+  const ValueId minibatches = *step;
+  const ValueId updates = nodes.addValue(name + "_updates", DataType::kInt64, {});
+  const ValueId count = nodes.addConstant("minibatches", makeScalar(DataType::kInt64, averaged));
+  for (Node& node : update.nodes) std::replace(node.inputs.begin(), node.inputs.end(), minibatches, updates);
+  nodes.addNode("", "Div", {minibatches, count}, {updates});
+  std::rotate(update.nodes.begin(), update.nodes.end() - 1, update.nodes.end());
+}
+
+void RankBuilder::verifyPieces(const Graph& piece, const PieceSharding& sharding) const {
+  std::vector<LocalPiece> devices;
+  for (int device = 0; device < sharding.mesh.deviceCount(); ++device) {
+    devices.push_back(rewriteForDevice(piece, sharding, device, mesh_groups_));
+  }
+  verifyLocalPieces(piece, sharding, devices);
+}
+
+SubgraphId RankBuilder::addSubgraph(Subgraph description, Graph graph) {
+  program_.subgraphs.push_back(std::move(description));
+  subgraphs_.push_back(std::move(graph));
+  return SubgraphId(program_.subgraphs.size() - 1);
+}
+
+void RankBuilder::run(int stage, Phase phase, const Cell& cell, PassForm form, size_t part) {
+  const bool prologue = phase == Phase::kPrologue;
+  const bool again = form == PassForm::kAgain;
+  const Piece& piece = context_.cut.piece(stage, phase, form, part);
+  std::vector<BufferId> inputs, outputs;
+  for (ValueId input : piece.inputs) {
+    const bool is_state = context_.cut.place(input).role == ValueRole::kForwardState;
+    const bool is_remade = form == PassForm::kRemade && context_.cut.recomputation(stage).parts[part].remakes(input);
+    inputs.push_back(again && is_state ? stateBefore(input, cell) : is_remade ? remade(input, cell) : bufferOf(input, cell, prologue));
+  }
+  for (ValueId output : piece.outputs) outputs.push_back(again ? remade(output, cell) : bufferOf(output, cell));
+  const SubgraphId id = subgraph(stage, phase, form, part, {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
+  add(InstructionKind::kRun, cell.microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
+}
+
+void RankBuilder::runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+  const int64_t rows = context_.family.largestMicrobatch();
+  const SubgraphId id = subgraph(stage, Phase::kUpdate, PassForm::kWhole, 0, {rows, rows});
+  add(InstructionKind::kUpdate, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,185 @@
+// The program of one rank while it grows: buffers by name, instructions, and the subgraphs of each size that its cells have.
+// Internal to partition/.
+#pragma once
+
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "ir/program/program.h"
+#include "partition/cut/emit_cut.h"
+#include "partition/emit/emit_messages.h"
+#include "partition/emit/emit_versions.h"
+#include "partition/cut/layout.h"
+#include "partition/stages/partition.h"
+#include "partition/cut/shipments.h"
+#include "partition/cut/stage_shardings.h"
+#include "sharding/batch/training_family.h"
+
+namespace pipeshard {
+
+// What all ranks' emissions share.
+struct EmissionContext {
+  const TrainingFamily& family;
+  const Layout& layout;
+  const std::vector<StagePlan>& stages;
+  const Cut& cut;
+  const Schedule& schedule;
+  const WeightVersions& versions;
+  const Messages& messages;
+  const std::vector<TimeKind>& kinds;  // by value index; all invariant where no stage is data-parallel
+  const StageShardings& shardings;
+  // Between a value's name and a microbatch number: "@", or more of them if a name of the model holds one, so that buffer
+  // names are unique and equal on all ranks.
+  std::string separator;
+};
+
+// Some rows of a microbatch.
+struct Cell {
+  int microbatch = -1;  // -1: the whole step; `rows` mean nothing
+  Rows rows;
+};
+inline constexpr Cell kWholeStep;
+
+class RankBuilder {
+ public:
+  RankBuilder(const EmissionContext& context, int rank);
+
+  // The rank's own cell, and the whole microbatch.
+  Cell own(int microbatch) const { return {microbatch, context_.layout.cell(program_.rank, microbatch)}; }
+  Cell whole(int microbatch) const { return {microbatch, context_.layout.microbatch(microbatch)}; }
+
+  const std::string& nameOf(ValueId id) const { return training_.graph.value(id).name; }
+
+  // The buffer of that name, made at its first mention; `like` gives type and shape, and in a sharded stage `kept` how it is cut
+  // (`like` itself when invalid).
+  BufferId buffer(const std::string& name, BufferKind kind, ValueId like, ValueId kept = {});
+  // What the cell has of a value that passes make: "h@0", or "h@0[2:4]" where the cell is not the whole microbatch.
+  BufferId produced(ValueId value, const Cell& cell);
+  // The buffer that stands for a value in a piece. `prologue`: its inputs are loaded apart from those of the passes.
+  BufferId bufferOf(ValueId value, const Cell& cell, bool prologue = false);
+  // The same of a value that every update has for itself: totals, the step, the loss.
+  BufferId ofUpdate(ValueId value, BufferKind kind, int update);
+  // Where a version of a trained parameter lies (emit_versions.h).
+  BufferId version(size_t parameter, int version);
+  // A persistent buffer that starts from the value's initializer.
+  BufferId sourced(ValueId value, BufferKind kind);
+
+  // The stage that the instructions from here on work for; -1: several, or none.
+  void workFor(int stage) { stage_ = stage; }
+  Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
+  void send(int peer, BufferId id, int microbatch) { add(InstructionKind::kSend, microbatch, {id}, {}).peer = peer; }
+  void receive(int peer, BufferId id, int microbatch) { add(InstructionKind::kReceive, microbatch, {}, {id}).peer = peer; }
+  // total := part, or total + part when it has been written before.
+  void accumulate(BufferId part, BufferId total, int microbatch);
+  // An update has taken the gradient: what is accumulated next overwrites it.
+  void forget(BufferId gradient) { written_.erase(gradient); }
+  // The sum of a gradient over so many minibatches becomes their mean.
+  void average(int minibatches, BufferId sum);
+  // Sum over the data-parallel devices of the stage, in place; nothing where there is one. In a sharded stage: over the mesh axes that
+  // `kept` is a partial sum over.
+  void sumOverDevices(BufferId id, ValueId kept);
+  // In a sharded stage, a tensor kept like `part` becomes one kept like `gradient`: in place where only sums are taken (returns
+  // `accumulator`), else in a new buffer that flushSynchronization fills.
+  BufferId synchronize(BufferId accumulator, ValueId part, ValueId gradient);
+  // Runs what synchronize has gathered, as one subgraph.
+  void flushSynchronization();
+  // Of all devices of a stage that hold the same shard of the value, this one speaks.
+  bool speaksFor(ValueId value) const;
+  // Loads a batch input unless it has been loaded.
+  void load(ValueId input, const Cell& cell, bool prologue);
+  // The rows of a split value that a message carries: the buffer itself, or a slice of it, made once.
+  BufferId slice(ValueId value, const Cell& cell, Rows rows);
+
+  // What another stage gets of a value of this (sharded) stage, or this one of another's, as the plan says.
+  void sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int to_stage);
+  void receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int from_stage);
+  // The same of a buffer that is there once a step, kept like `value`.
+  void sendShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, int to_stage);
+  void receiveShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, int from_stage);
+
+  // What a recomputation makes again of a value: "h@0@again".
+  BufferId remade(ValueId value, const Cell& cell);
+  // A copy of what a forward state was before the cell's forward pass, for the recomputation.
+  BufferId stateBefore(ValueId state, const Cell& cell);
+  // Runs the piece of a stage's phase on a cell; `part` as Cut::piece. The subgraph comes from the family's member of the cell's size;
+  // batch normalisations see all rows of the microbatch.
+  void run(int stage, Phase phase, const Cell& cell, PassForm form = PassForm::kWhole, size_t part = 0);
+  void runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
+
+  Program& program() { return program_; }
+  RankProgram take() && { return {std::move(program_), std::move(subgraphs_)}; }
+
+ private:
+  using Size = std::pair<int64_t, int64_t>;  // rows of the cell, rows of its microbatch
+
+  std::string cellName(ValueId value, const Cell& cell) const;
+  void listInputs();
+  bool isSharded() const { return context_.shardings.isSharded(firstStage()); }
+  const Place& place() const { return context_.layout.place(program_.rank); }
+  // The first of the rank's stages: it stands for the others where these do not differ.
+  int firstStage() const { return context_.layout.firstStage(place().group); }
+  const ShardingSpec& kept(ValueId value) const { return context_.shardings.kept(firstStage(), value); }
+  void addGroups();
+  // Gives the buffer its shape: this device's part of `whole`, as the value is kept.
+  void cut(BufferId id, const Shape& whole, ValueId value);
+  SubgraphId addSubgraph(Subgraph description, Graph graph);
+  // In a stage whose updates take several minibatches: its steps count updates, not minibatches.
+  void countUpdates(int stage, Graph& update) const;
+  // Of all devices of the stage together. The first one's emission asks for it.
+  void verifyPieces(const Graph& piece, const PieceSharding& sharding) const;
+  // A tensor on its way between stages: `value` says type and spec, `whole` what all devices together have.
+  struct Travelling {
+    ValueId value;
+    BufferId buffer;
+    std::string name;
+    Shape whole;
+    int microbatch = -1;
+    Phase phase = Phase::kUpdate;
+  };
+  Travelling travelling(ValueId value, const Cell& cell);
+  Travelling travelling(BufferId buffer, ValueId value) const;
+  void sendShards(const CrossMeshPlan& plan, const Travelling& tensor, int to_stage);
+  void receiveShards(const CrossMeshPlan& plan, const Travelling& tensor, int from_stage);
+  // The buffer that holds a box of it, by default under boxName.
+  BufferId boxBuffer(const Travelling& tensor, const Shard& box, std::string name = "");
+  static std::string boxName(const Travelling& tensor, const Shard& box);
+  const Shape& wholeCell(ValueId value, const Cell& cell) const;
+  LogicalMesh ownMesh() const { return isSharded() ? context_.shardings.mesh(firstStage()) : LogicalMesh{{1}}; }
+  int ownDevice() const { return isSharded() ? place().position : 0; }
+  std::string subgraphName(int stage, Phase phase, PassForm form, size_t part, const Size& size) const;
+  SubgraphId subgraph(int stage, Phase phase, PassForm form, size_t part, const Size& size);
+
+  const EmissionContext& context_;
+  const TrainingGraph& training_;  // the family's base
+  Program program_;
+  std::vector<Graph> subgraphs_;
+  std::map<std::tuple<int, Phase, PassForm, size_t, Size>, SubgraphId> subgraph_of_;
+  std::map<std::tuple<int, DataType, Shape>, SubgraphId> averages_;  // by minibatches and tensor
+  int means_ = 0;                                                    // taken
+  std::map<std::string, BufferId> buffers_;
+  std::set<BufferId> loaded_;  // batch inputs
+  std::set<BufferId> sliced_;
+  std::set<BufferId> written_;                        // accumulators
+  std::map<size_t, std::vector<bool>> in_parameter_;  // by parameter and version: WeightVersions::inParameter
+  int stage_ = -1;                                    // workFor
+  int data_group_ = -1;                               // in program_.groups; -1: no data parallelism
+  MeshGroups mesh_groups_;                            // of a sharded stage
+
+  // A resharding of one tensor, between buffers.
+  struct Pending {
+    BufferId from, to;
+    Shape whole;
+    ShardingSpec before;
+    Resharding steps;
+  };
+  void runReshardings(const std::string& name, Phase phase, int microbatch, const std::vector<Pending>& reshardings);
+  std::vector<Pending> pending_;  // synchronization that waits to be run
+  int reshardings_ = 0;           // subgraphs made for values on their way
+};
+
+}  // namespace pipeshard

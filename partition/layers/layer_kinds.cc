@@ -1,0 +1,120 @@
+#include "partition/layers/layer_kinds.h"
+
+#include <map>
+#include <unordered_map>
+
+#include "partition/cut/node_stages.h"
+#include "sharding/stage/repeats.h"
+
+namespace pipeshard {
+namespace {
+
+enum class Source : uint8_t { kInside, kEarlierLayer, kGraphInput, kTrained, kUntrained, kSharedParameter, kWeight, kConstant, kOther };
+
+class KindReader {
+ public:
+  KindReader(const TrainingGraph& training, const std::vector<NodeId>& order, const std::vector<int64_t>& ends)
+      : training_(training), graph_(training.graph), uses_(computeUseDef(graph_)), layer_(graph_.nodes.size(), -1) {
+    int64_t first = 0;
+    for (size_t l = 0; l < ends.size(); ++l) {
+      members_.emplace_back(order.begin() + first, order.begin() + ends[l] + 1);
+      for (NodeId node : members_.back()) layer_[node.index()] = static_cast<int>(l);
+      first = ends[l] + 1;
+    }
+    followers_.resize(members_.size());
+    std::vector<NodeId> counted = order;
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const NodeId forward = training.forward_node[n];
+      if (!forward.valid()) continue;
+      counted.emplace_back(n);
+      followers_[static_cast<size_t>(layer_[forward.index()])].emplace_back(n);
+    }
+    const std::vector<int> numbers = structuralNumbers(graph_, counted);
+    keys_.resize(graph_.nodes.size());
+    for (size_t i = 0; i < counted.size(); ++i) keys_[counted[i].index()] = numbers[i];
+    classify();
+  }
+
+  std::vector<int64_t> signature(size_t layer) const {
+    std::vector<int64_t> text;
+    std::unordered_map<ValueId, int64_t> inside, outside;
+    for (NodeId id : members_[layer]) {
+      const Node& node = graph_.node(id);
+      text.push_back(keys_[id.index()]);
+      for (ValueId input : node.inputs) {
+        const auto made = inside.find(input);
+        const bool is_inside = made != inside.end();
+        const int64_t place = is_inside ? made->second : outside.try_emplace(input, static_cast<int64_t>(outside.size())).first->second;
+        text.push_back(static_cast<int64_t>(is_inside ? Source::kInside : input.valid() ? source_[input.index()] : Source::kOther));
+        text.push_back(place);
+      }
+      for (ValueId output : node.outputs) {
+        inside.emplace(output, static_cast<int64_t>(inside.size()));
+        text.push_back(output.valid() ? readers(output, static_cast<int>(layer)) : 0);
+      }
+    }
+    for (NodeId id : followers_[layer])
+      text.insert(text.end(), {-1, static_cast<int64_t>(training_.node_phase[id.index()]), keys_[id.index()]});
+    return text;
+  }
+
+ private:
+  void classify() {
+    source_.assign(graph_.values.size(), Source::kOther);
+    for (ValueId input : graph_.inputs) source_[input.index()] = Source::kGraphInput;
+    for (const auto& [id, initializer] : graph_.initializers) {
+      source_[id.index()] = std::holds_alternative<Constant>(initializer) ? Source::kConstant : Source::kWeight;
+    }
+    for (const Parameter& parameter : training_.parameters) {
+      const bool trained = isTrained(parameter);
+      int first = -1;
+      bool shared = false;
+      for (NodeId reader : uses_.consumers[parameter.value.index()]) {
+        const int layer = layer_[reader.index()];
+        if (layer < 0) continue;
+        shared = shared || (first >= 0 && layer != first);
+        first = layer;
+      }
+      source_[parameter.value.index()] = shared ? Source::kSharedParameter : trained ? Source::kTrained : Source::kUntrained;
+    }
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (layer_[n] < 0) continue;
+      for (ValueId output : graph_.nodes[n].outputs) {
+        if (output.valid()) source_[output.index()] = Source::kEarlierLayer;
+      }
+    }
+  }
+
+  // Bit 0: a forward node of a later layer reads it; bit 1: of one behind the next layer; bit 2: it is the loss.
+  int64_t readers(ValueId value, int layer) const {
+    int64_t bits = value == training_.loss ? 4 : 0;
+    for (NodeId reader : uses_.consumers[value.index()]) {
+      if (layer_[reader.index()] > layer) bits |= 1;
+      if (layer_[reader.index()] > layer + 1) bits |= 2;
+    }
+    return bits;
+  }
+
+  const TrainingGraph& training_;
+  const Graph& graph_;
+  UseDef uses_;
+  std::vector<int> layer_;                      // by node; -1: no forward node
+  std::vector<std::vector<NodeId>> members_;    // by layer
+  std::vector<std::vector<NodeId>> followers_;  // by layer: backward nodes
+  std::vector<int> keys_;                       // by node
+  std::vector<Source> source_;                  // by value: what it is to a layer that does not make it
+};
+
+}  // namespace
+
+std::vector<int> layerKinds(const TrainingGraph& training, const std::vector<NodeId>& order, const std::vector<int64_t>& ends) {
+  const KindReader reader(training, order, ends);
+  std::map<std::vector<int64_t>, int> known;
+  std::vector<int> kinds;
+  for (size_t l = 0; l < ends.size(); ++l) {
+    kinds.push_back(known.try_emplace(reader.signature(l), static_cast<int>(known.size())).first->second);
+  }
+  return kinds;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,87 @@
+#include "partition/layers/layers.h"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include "ir/base/error.h"
+#include "sharding/rules/factor_rule.h"
+
+namespace pipeshard {
+namespace {
+
+// total * part / parts without overflow.
+int64_t share(int64_t total, int64_t part, int64_t parts) { return total / parts * part + total % parts * part / parts; }
+
+}  // namespace
+
+std::vector<NodeId> forwardNodes(const TrainingGraph& training) {
+  std::vector<NodeId> nodes;
+  for (size_t i = 0; i < training.graph.nodes.size(); ++i) {
+    if (training.node_phase[i] == Phase::kForward) nodes.emplace_back(i);
+  }
+  return nodes;
+}
+
+std::vector<int64_t> forwardFlops(const TrainingGraph& training, const std::vector<NodeId>& forward) {
+  std::vector<int64_t> flops;
+  for (NodeId node : forward) flops.push_back(nodeFlops(training.graph, node));
+  return flops;
+}
+
+std::vector<int64_t> cutBytes(const TrainingGraph& training, const std::vector<NodeId>& forward) {
+  const Graph& graph = training.graph;
+  constexpr size_t kNone = ~size_t{0};
+  std::vector<size_t> made(graph.values.size(), kNone), last_read(graph.values.size());
+  for (size_t i = 0; i < forward.size(); ++i) {
+    for (ValueId input : graph.node(forward[i]).inputs) {
+      if (input.valid()) last_read[input.index()] = i;
+    }
+    for (ValueId output : graph.node(forward[i]).outputs) {
+      if (output.valid()) made[output.index()] = i;
+    }
+  }
+  std::vector<int64_t> change(forward.size() + 1);
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    if (made[v] == kNone || last_read[v] <= made[v]) continue;
+    const int64_t bytes = graph.bytes(ValueId(v));
+    change[made[v]] += bytes;
+    change[last_read[v]] -= bytes;
+  }
+  std::vector<int64_t> result(forward.size());
+  std::partial_sum(change.begin(), change.end() - 1, result.begin());
+  return result;
+}
+
+std::vector<int64_t> formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes, int layers) {
+  const auto count = static_cast<int64_t>(flops.size());
+  PIPESHARD_CHECK(layers >= 1 && layers <= count && cut_bytes.size() == flops.size(), "{} layers of {} nodes", layers, count);
+  std::vector<int64_t> cumulative(flops.size());
+  std::partial_sum(flops.begin(), flops.end(), cumulative.begin());
+  const int64_t total = cumulative.back();
+  const int64_t half = total / (2 * static_cast<int64_t>(layers));
+  std::vector<int64_t> last;
+  for (int layer = 1; layer < layers; ++layer) {
+    const int64_t aim = share(total, layer, layers);
+    const int64_t from = last.empty() ? 0 : last.back() + 1;
+    const int64_t to = count - 1 - (layers - layer);
+    using Rank = std::tuple<bool, int64_t, int64_t>;  // outside of the window, cut bytes, distance
+    Rank best_rank;
+    int64_t best = -1;
+    for (int64_t position = from; position <= to; ++position) {
+      const auto i = static_cast<size_t>(position);
+      const int64_t distance = std::abs(cumulative[i] - aim);
+      const bool outside = distance >= half && distance > 0;
+      const Rank rank{outside, outside ? 0 : cut_bytes[i], distance};
+      if (best < 0 || rank < best_rank) {
+        best_rank = rank;
+        best = position;
+      }
+    }
+    last.push_back(best);
+  }
+  last.push_back(count - 1);
+  return last;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,171 @@
+#include "partition/layers/modules.h"
+
+#include <algorithm>
+#include <map>
+#include <regex>
+
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+
+namespace pipeshard {
+namespace {
+
+// The strings of a list as Python prints it: "['', 'transformer']".
+std::vector<std::string> pythonStrings(std::string_view text) {
+  std::vector<std::string> strings;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\'' && text[i] != '"') continue;
+    const size_t end = text.find(text[i], i + 1);
+    if (end == std::string_view::npos) break;
+    strings.emplace_back(text.substr(i + 1, end - i - 1));
+    i = end;
+  }
+  return strings;
+}
+
+std::string_view metadataOf(const Node& node, std::string_view key) {
+  for (const auto& [name, value] : node.metadata) {
+    if (name == key) return value;
+  }
+  return {};
+}
+
+// "transformers.models.gpt2.modeling_gpt2.GPT2Block" -> "GPT2Block".
+std::string shortType(const std::string& type) { return type.substr(type.rfind('.') + 1); }
+
+std::vector<ModuleScope> scopesOfName(const std::string& name) {
+  std::vector<ModuleScope> scopes;
+  std::string path;
+  for (size_t start = 1, slash = 0; (slash = name.find('/', start)) != std::string::npos; start = slash + 1) {
+    path += (path.empty() ? "" : ".") + name.substr(start, slash - start);
+    if (slash > start) scopes.push_back({path, ""});
+  }
+  return scopes;
+}
+
+std::string unitName(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  return node.name.empty() ? fmt::format("{} number {}", node.op_type, id.index()) : node.name;
+}
+
+class Pattern {
+ public:
+  explicit Pattern(const std::string& text) : text_(text) {
+    if (text.empty()) fail(ErrorCode::kUsage, "--balance type: needs a regular expression, for example type:block or 'type:h\\.\\d+$'");
+    try {
+      regex_ = std::regex(text, std::regex::ECMAScript | std::regex::icase);
+    } catch (const std::regex_error& error) {
+      failBad(error);
+    }
+  }
+
+  bool matches(const std::string& candidate) const {
+    try {
+      return !candidate.empty() && std::regex_search(candidate, regex_);
+    } catch (const std::regex_error& error) {
+      failBad(error);
+    }
+  }
+
+ private:
+  [[noreturn]] void failBad(const std::regex_error& error) const {
+    fail(ErrorCode::kUsage, "--balance type:{} is no usable regular expression (ECMAScript): {}", text_, error.what());
+  }
+
+  const std::string& text_;
+  std::regex regex_;
+};
+
+// "GPT2Block (4), LayerNorm (9), ...": the types of modules, or their paths, or the operators, that a pattern can name.
+std::string namesToMatch(const Graph& graph, const std::vector<NodeId>& nodes) {
+  std::map<std::string, std::string> modules;  // path -> type
+  std::map<std::string, int> counts;
+  for (NodeId id : nodes) {
+    for (const ModuleScope& scope : moduleScopes(graph.node(id))) modules.try_emplace(scope.path, scope.type);
+  }
+  for (const auto& [path, type] : modules) ++counts[type.empty() ? path : type];
+  if (modules.empty()) {
+    for (NodeId id : nodes) ++counts[graph.node(id).op_type];
+  }
+  constexpr size_t kMost = 10;
+  std::vector<std::string> shown;
+  for (const auto& [name, count] : counts) {
+    if (shown.size() < kMost) shown.push_back(count > 1 ? fmt::format("{} ({})", name, count) : name);
+  }
+  if (counts.size() > kMost) shown.push_back(fmt::format("and {} more", counts.size() - kMost));
+  return fmt::format("{}{}", modules.empty() ? "no modules are recorded, operator types are " : "there are modules ",
+                     fmt::join(shown, ", "));
+}
+
+}  // namespace
+
+std::vector<ModuleScope> moduleScopes(const Node& node) {
+  std::vector<std::string> paths = pythonStrings(metadataOf(node, "pkg.torch.onnx.name_scopes"));
+  const std::vector<std::string> types = pythonStrings(metadataOf(node, "pkg.torch.onnx.class_hierarchy"));
+  if (paths.empty()) return node.name.starts_with('/') ? scopesOfName(node.name) : std::vector<ModuleScope>{};
+  constexpr std::string_view kNoModule = "_empty_nn_module_stack_from_metadata_hook";
+  paths.pop_back();  // the operator itself
+  std::vector<ModuleScope> scopes;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    if (!paths[i].empty() && paths[i] != kNoModule) scopes.push_back({paths[i], i < types.size() ? shortType(types[i]) : ""});
+  }
+  return scopes;
+}
+
+ModuleMatch matchModules(const Graph& graph, const std::vector<NodeId>& nodes, const std::string& text) {
+  const Pattern pattern(text);
+  ModuleMatch match;
+  std::map<std::string, int> unit_of;  // by module path, or by "node" and index
+  for (NodeId id : nodes) {
+    const Node& node = graph.node(id);
+    std::string key, name;
+    for (const ModuleScope& scope : moduleScopes(node)) {
+      if (!pattern.matches(scope.path) && !pattern.matches(scope.type)) continue;
+      key = name = scope.path;
+      break;
+    }
+    if (key.empty() && (pattern.matches(node.op_type) || pattern.matches(node.name))) {
+      key = fmt::format("node {}", id.index());
+      name = unitName(graph, id);
+    }
+    if (key.empty()) {
+      match.unit.push_back(-1);
+      continue;
+    }
+    const auto [found, is_new] = unit_of.try_emplace(key, static_cast<int>(match.names.size()));
+    if (is_new) match.names.push_back(name);
+    match.unit.push_back(found->second);
+  }
+  if (match.names.empty()) {
+    fail(ErrorCode::kConfiguration, "--balance type:{} matches no module and no operator; {}", text, namesToMatch(graph, nodes));
+  }
+  return match;
+}
+
+UnitLayers unitLayers(const std::vector<int>& unit) {
+  const auto count = static_cast<int64_t>(unit.size());
+  std::vector<int64_t> starts;  // of the units
+  int seen = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (unit[static_cast<size_t>(i)] != seen) continue;
+    starts.push_back(i);
+    ++seen;
+  }
+  UnitLayers layers;
+  const auto close = [&](int64_t end, int64_t weight) {
+    layers.ends.push_back(end);
+    layers.weights.push_back(weight);
+  };
+  if (starts.empty() || starts[0] > 0) close(starts.empty() ? count - 1 : starts[0] - 1, 0);
+  for (size_t u = 0; u < starts.size(); ++u) {
+    const int64_t end = (u + 1 < starts.size() ? starts[u + 1] : count) - 1;
+    int64_t last = end;
+    while (unit[static_cast<size_t>(last)] < 0) --last;
+    close(last, 1);
+    if (last < end) close(end, 0);
+  }
+  return layers;
+}
+
+}  // namespace pipeshard

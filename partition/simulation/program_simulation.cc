@@ -1,0 +1,336 @@
+#include "partition/simulation/program_simulation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include <fmt/ranges.h>
+
+#include "ir/program/background.h"
+#include "ir/base/error.h"
+#include "ir/trace/trace_names.h"
+#include "partition/simulation/simulator.h"
+
+namespace pipeshard {
+namespace {
+
+using Kind = EngineOperation::Kind;
+
+constexpr size_t kNone = static_cast<size_t>(-1);
+
+int64_t bytesOf(const Buffer& buffer) { return byteCount(buffer.data_type, buffer.shape); }
+
+// What an operation of the engine stands for.
+struct Origin {
+  size_t instruction = 0;
+  size_t part = 0;
+};
+
+// One rank's instructions as operations.
+class RankOperations {
+ public:
+  RankOperations(const ProgramSimulationRequest& request, size_t rank)
+      : request_(request), rank_(static_cast<int>(rank)), program_(request.programs[rank]), costs_(request.costs[rank]) {
+    const Program& program = program_;
+    const ProgramCosts& costs = costs_;
+    PIPESHARD_CHECK(costs.instructions.size() == program.instructions.size(), "rank {}: costs of {} instructions, {} in the program",
+                    program.rank, costs.instructions.size(), program.instructions.size());
+    touching_.resize(program.buffers.size());
+    written_.resize(program.buffers.size());
+    for (size_t b = 0; b < program.buffers.size(); ++b) {
+      if (!isPersistent(program.buffers[b].kind)) continue;
+      written_[b] = true;
+      base_ += bufferBytes(b);
+    }
+    base_ += costs.other_bytes;
+    for (at_ = 0; at_ < program.instructions.size(); ++at_) add(program.instructions[at_]);
+  }
+
+  std::vector<EngineOperation> operations;
+  std::vector<Origin> origins;
+  std::map<size_t, int> meetings;                      // by operation: the group
+  std::map<size_t, std::pair<int, int64_t>> messages;  // by operation: the peer, and the how-many-th message to or from it
+  int64_t base_memory() const { return base_; }
+
+ private:
+  // An operation that runs beside the foreground, or a send, and has to do with a buffer.
+  struct Touch {
+    size_t operation = kNone;
+    bool writes = false;
+  };
+
+  LinkCost linkOf(int from, int to) const { return request_.link_between ? request_.link_between(from, to) : request_.link; }
+
+  int64_t bufferBytes(size_t buffer) const {
+    return costs_.buffer_bytes.empty() ? bytesOf(program_.buffers[buffer]) : costs_.buffer_bytes[buffer];
+  }
+
+  std::vector<size_t> waitsOf(const Instruction& instruction) const {
+    std::vector<size_t> waits;
+    const auto add = [&](BufferId id, bool any) {
+      for (const Touch& touch : touching_[id.index()]) {
+        if (any || touch.writes) waits.push_back(touch.operation);
+      }
+    };
+    for (const BufferId id : instruction.inputs) add(id, instruction.kind == InstructionKind::kFree);
+    for (const BufferId id : instruction.outputs) add(id, true);
+    std::sort(waits.begin(), waits.end());
+    waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
+    return waits;
+  }
+
+  // What the instruction begins to hold; a buffer that ends may begin again.
+  int64_t bytesBegun(const Instruction& instruction) {
+    int64_t bytes = 0;
+    for (const BufferId id : instruction.outputs) {
+      if (!written_[id.index()]) bytes += bufferBytes(id.index());
+      written_[id.index()] = true;
+    }
+    return bytes;
+  }
+
+  void push(EngineOperation operation, size_t part) {
+    operation.background = isOfLane(program_.instructions[at_]);
+    operations.push_back(std::move(operation));
+    origins.push_back({at_, part});
+  }
+
+  void add(const Instruction& instruction) {
+    EngineOperation first;
+    first.after = waitsOf(instruction);
+    first.memory_at_start = bytesBegun(instruction);
+    const size_t begin = operations.size();
+    switch (instruction.kind) {
+      case InstructionKind::kSend:
+      case InstructionKind::kReceive: addTransfer(instruction, first); break;
+      case InstructionKind::kFree:
+        first.memory_at_end = -bufferBytes(instruction.inputs[0].index());
+        written_[instruction.inputs[0].index()] = false;
+        push(first, 0);
+        break;
+      default: addParts(first); break;
+    }
+    if (instruction.kind == InstructionKind::kFree) touching_[instruction.inputs[0].index()].clear();
+    if (!instruction.background && instruction.kind != InstructionKind::kSend) return;
+    for (size_t operation = begin; operation < operations.size(); ++operation) {
+      for (const BufferId id : instruction.inputs) touching_[id.index()].push_back({operation, false});
+      for (const BufferId id : instruction.outputs) touching_[id.index()].push_back({operation, true});
+    }
+  }
+
+  void addTransfer(const Instruction& instruction, EngineOperation operation) {
+    const bool send = instruction.kind == InstructionKind::kSend;
+    const BufferId buffer = send ? instruction.inputs[0] : instruction.outputs[0];
+    operation.kind = send ? Kind::kSend : Kind::kReceive;
+    const LinkCost link = send ? linkOf(rank_, instruction.peer) : linkOf(instruction.peer, rank_);
+    operation.latency = link.latency_ns;
+    operation.occupancy = std::max<int64_t>(0, linkTime(link, static_cast<double>(bytesOf(program_.buffer(buffer)))) - link.latency_ns);
+    operation.posted = send || instruction.background;
+    messages[operations.size()] = {instruction.peer, count_[{send, instruction.peer}]++};
+    if (!send) {
+      // A message waits for those before it from its peer; posted ones share a link with them.
+      std::vector<size_t>& before = receives_[instruction.peer];
+      if (!instruction.background) {
+        operation.after.insert(operation.after.end(), before.begin(), before.end());
+        before.clear();
+      }
+      before.push_back(operations.size());
+    }
+    push(operation, 0);
+  }
+
+  void addParts(const EngineOperation& first) {
+    const std::vector<WorkPart>& parts = costs_.instructions[at_];
+    for (size_t part = 0; part < std::max<size_t>(parts.size(), 1); ++part) {
+      const WorkPart work = parts.empty() ? WorkPart{} : parts[part];
+      EngineOperation compute = part == 0 ? first : EngineOperation{};
+      if (part == 0 || work.compute > 0) {
+        compute.duration = work.compute;
+        push(compute, part);
+      }
+      if (work.group < 0) continue;
+      EngineOperation meeting;
+      meeting.kind = Kind::kCollective;
+      meeting.duration = work.exchange;
+      meeting.meeting_size = std::ssize(program_.groups.at(static_cast<size_t>(work.group)));
+      meetings[operations.size()] = work.group;
+      push(meeting, part);
+    }
+  }
+
+  const ProgramSimulationRequest& request_;
+  int rank_;
+  const Program& program_;
+  const ProgramCosts& costs_;
+  size_t at_ = 0;
+  std::vector<std::vector<Touch>> touching_;       // by buffer, since it began
+  std::vector<char> written_;                      // by buffer: it holds something
+  std::map<std::pair<bool, int>, int64_t> count_;  // messages to or from each peer
+  std::map<int, std::vector<size_t>> receives_;    // by peer: since the last in the foreground, it included
+  int64_t base_ = 0;
+};
+
+class ProgramsSimulation {
+ public:
+  explicit ProgramsSimulation(const ProgramSimulationRequest& request) : request_(request) {
+    PIPESHARD_CHECK(request.costs.size() == request.programs.size(), "{} programs, costs of {}", request.programs.size(),
+                    request.costs.size());
+    for (size_t rank = 0; rank < request.programs.size(); ++rank) {
+      ranks_.emplace_back(request, rank);
+      number(static_cast<int>(rank));
+    }
+    engine_.contention = request.contention;
+    engine_.rendezvous = request.rendezvous;
+    for (const RankOperations& rank : ranks_) engine_.ranks.push_back(rank.operations);
+  }
+
+  ProgramSimulation run() {
+    const EngineResult result = runEngine(engine_);
+    if (!result.complete()) failStuck(result);
+    simulation_.makespan = result.end;
+    simulation_.trace.source = "simulated";
+    simulation_.trace.ranks = static_cast<int>(ranks_.size());
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      simulation_.trace.rank_names.push_back(rankName(request_.programs[rank]));
+      addEvents(rank, result.ranks[rank]);
+      addMemory(rank, result.memory[rank], result.peak_memory[rank]);
+    }
+    return std::move(simulation_);
+  }
+
+ private:
+  // Gives messages and meetings the numbers that both sides, or all, have.
+  void number(int rank) {
+    RankOperations& operations = ranks_.back();
+    for (const auto& [index, message] : operations.messages) {
+      EngineOperation& operation = operations.operations[index];
+      const auto [peer, count] = message;
+      const bool send = operation.kind == Kind::kSend;
+      const auto key = std::tuple(send ? rank : peer, send ? peer : rank, count);
+      operation.message = message_of_.emplace(key, std::ssize(message_of_)).first->second;
+    }
+    std::map<std::vector<int>, int64_t> met;
+    for (const auto& [index, which] : operations.meetings) {
+      const std::vector<int>& group = request_.programs[static_cast<size_t>(rank)].groups.at(static_cast<size_t>(which));
+      operations.operations[index].meeting = meeting_of_.emplace(std::pair(group, met[group]++), std::ssize(meeting_of_)).first->second;
+    }
+  }
+
+  [[noreturn]] void failStuck(const EngineResult& result) const {
+    std::vector<std::string> stuck;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (!result.stuck[rank]) continue;
+      const size_t at = ranks_[rank].origins[*result.stuck[rank]].instruction;
+      const Program& program = request_.programs[rank];
+      stuck.push_back(fmt::format("rank {} at instruction {}: {}", rank, at, describeInstruction(program, program.instructions[at])));
+    }
+    fail(ErrorCode::kConfiguration, "the programs wait for each other: {}", fmt::join(stuck, "; "));
+  }
+
+  static std::string rankName(const Program& program) {
+    std::vector<int> stages;
+    for (const Instruction& instruction : program.instructions) {
+      if (instruction.stage >= 0 && std::find(stages.begin(), stages.end(), instruction.stage) == stages.end()) {
+        stages.push_back(instruction.stage);
+      }
+    }
+    std::sort(stages.begin(), stages.end());
+    if (stages.empty()) return fmt::format("rank {}", program.rank);
+    return fmt::format("rank {} (stage{} {})", program.rank, stages.size() > 1 ? "s" : "", fmt::join(stages, ", "));
+  }
+
+  TraceEvent eventOf(size_t rank, size_t index, const OperationTimes& times) const {
+    const EngineOperation& operation = ranks_[rank].operations[index];
+    const Origin& origin = ranks_[rank].origins[index];
+    const Program& program = request_.programs[rank];
+    const Instruction& instruction = program.instructions[origin.instruction];
+    TraceEvent event;
+    event.rank = static_cast<int>(rank);
+    event.stage = instruction.stage;
+    event.microbatch = instruction.microbatch;
+    event.name = traceName(program, instruction);
+    event.start_ns = times.start;
+    event.end_ns = times.end;
+    event.arrived_ns = times.begun;
+    event.background = instruction.background;
+    const bool runs = instruction.kind == InstructionKind::kRun || instruction.kind == InstructionKind::kUpdate;
+    event.kind = runs ? TraceEventKind::kCompute : TraceEventKind::kCopy;
+    if (operation.kind == Kind::kCollective) {
+      event.kind = TraceEventKind::kCollective;
+      event.bytes = request_.costs[rank].instructions[origin.instruction][origin.part].bytes;
+    }
+    const auto message = ranks_[rank].messages.find(index);
+    if (message != ranks_[rank].messages.end()) {
+      event.kind = operation.kind == Kind::kSend ? TraceEventKind::kSend : TraceEventKind::kReceive;
+      event.peer = message->second.first;
+      event.message = message->second.second;
+      event.bytes = bytesOf(program.buffer(operation.kind == Kind::kSend ? instruction.inputs[0] : instruction.outputs[0]));
+    }
+    return event;
+  }
+
+  void addEvents(size_t rank, const std::vector<OperationTimes>& times) {
+    std::vector<TraceEvent> events;
+    Ticks busy = 0, first = -1, last = 0;
+    for (size_t index = 0; index < times.size(); ++index) {
+      const EngineOperation& operation = ranks_[rank].operations[index];
+      if (operation.kind == Kind::kCompute && times[index].end == times[index].start) continue;  // frees; what costs nothing
+      events.push_back(eventOf(rank, index, times[index]));
+      const TraceEvent& event = events.back();
+      if (operation.kind != Kind::kCompute || operation.background) continue;
+      busy += event.end_ns - event.start_ns;
+      if (first < 0) first = event.start_ns;
+      last = event.end_ns;
+    }
+    std::stable_sort(events.begin(), events.end(), [](const TraceEvent& a, const TraceEvent& b) { return a.start_ns < b.start_ns; });
+    simulation_.trace.events.insert(simulation_.trace.events.end(), events.begin(), events.end());
+    simulation_.busy.push_back(busy);
+    simulation_.span.push_back(first < 0 ? 0 : last - first);
+  }
+
+  void addMemory(size_t rank, const std::vector<MemoryPoint>& points, int64_t peak) {
+    const int64_t base = ranks_[rank].base_memory();
+    if (points.empty() || points.front().time > 0) simulation_.trace.memory.push_back({static_cast<int>(rank), 0, base});
+    for (const MemoryPoint& point : points) simulation_.trace.memory.push_back({static_cast<int>(rank), point.time, base + point.held});
+    simulation_.peak_memory.push_back(base + peak);
+  }
+
+  const ProgramSimulationRequest& request_;
+  std::vector<RankOperations> ranks_;
+  EngineRequest engine_;
+  std::map<std::tuple<int, int, int64_t>, int64_t> message_of_;
+  std::map<std::pair<std::vector<int>, int64_t>, int64_t> meeting_of_;
+  ProgramSimulation simulation_;
+};
+
+}  // namespace
+
+ProgramSimulation simulatePrograms(const ProgramSimulationRequest& request) { return ProgramsSimulation(request).run(); }
+
+std::vector<Ticks> ProgramSimulation::idlePerRank() const {
+  std::vector<Ticks> idle;
+  for (Ticks time : busy) idle.push_back(makespan - time);
+  return idle;
+}
+
+double ProgramSimulation::bubbleOfMakespan() const {
+  double all = 0, idle = 0;
+  for (Ticks time : busy) all += static_cast<double>(makespan), idle += static_cast<double>(makespan - time);
+  return all > 0 ? idle / all : 0;
+}
+
+double ProgramSimulation::bubbleOfUseful() const {
+  double useful = 0, idle = 0;
+  for (Ticks time : busy) useful += static_cast<double>(time), idle += static_cast<double>(makespan - time);
+  return useful > 0 ? idle / useful : 0;
+}
+
+double ProgramSimulation::bubbleOfSpan() const {
+  const auto longest = std::max_element(span.begin(), span.end());
+  if (longest == span.end() || *longest == 0) return 0;
+  const Ticks useful = busy[static_cast<size_t>(longest - span.begin())];
+  return static_cast<double>(*longest - useful) / static_cast<double>(*longest);
+}
+
+}  // namespace pipeshard

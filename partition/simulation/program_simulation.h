@@ -1,0 +1,58 @@
+// What happens when while Programs run a step: the same instruction lists that the runtime executes, over the engine of simulator.h, with
+// given times for what is computed and for links. It follows the instructions and knows nothing of schedules, so chunks, recomputation,
+// split backward passes, collectives, background instructions and asynchronous updates need nothing of their own here.
+//
+// Rules of ir/program/program.h: instructions run in order; a send is posted, and what frees or overwrites its buffer waits until the peer has
+// it; a collective begins when its whole group has come; the background lane runs beside the others, background receives are posted
+// (ir/program/background.h); the step ends when everything has ended. Times are nanoseconds.
+//
+//   rank 0: run forward (10) -> "h"; send "h"; free "h"       0F0@0-10, send@10-17, the free waits until 17
+//   rank 1: receive "h"; run forward (10)                     receive@0-17 (waiting until 10), 1F0@17-27     link: 2 ns + 50 bytes at 10
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "ir/program/program.h"
+#include "ir/trace/trace_event.h"
+#include "partition/simulation/event_engine.h"
+#include "sharding/specs/cost_model.h"
+#include "sharding/spmd/spmd_rewrite.h"
+
+namespace pipeshard {
+
+// Of one rank.
+struct ProgramCosts {
+  // By instruction: computing and collectives in turn; an all-reduce is one part. Of sends, receives and frees: nothing.
+  std::vector<std::vector<WorkPart>> instructions;
+  std::vector<int64_t> buffer_bytes = {};  // by buffer; 0 for one that lives in another's memory. Empty: the buffers' sizes
+  int64_t other_bytes = 0;                 // held throughout: workspace, constants
+};
+
+struct ProgramSimulationRequest {
+  const std::vector<Program>& programs;  // verified (verifyPrograms)
+  std::vector<ProgramCosts> costs;       // by rank
+  LinkCost link = {};
+  std::function<LinkCost(int from, int to)> link_between = nullptr;  // by rank, instead of `link`
+  bool contention = true;                                            // the messages from one rank to another share a link
+  bool rendezvous = true;  // a message travels once it is posted and wanted, as in shared memory; else once it is posted
+};
+
+struct ProgramSimulation {
+  Trace trace;                       // "simulated"; passes verifyTrace
+  Ticks makespan = 0;                // of the step
+  std::vector<Ticks> busy;           // by rank: computing and copying in the foreground
+  std::vector<Ticks> span;           // by rank: from the first start of that to its last end
+  std::vector<int64_t> peak_memory;  // by rank, bytes
+
+  std::vector<Ticks> idlePerRank() const;  // makespan - busy: waiting, and transfers that nothing hides
+  double bubbleOfMakespan() const;
+  double bubbleOfUseful() const;
+  double bubbleOfSpan() const;  // of the rank with the longest span
+};
+
+// Errors: kConfiguration when the programs wait for each other: which rank stands at which instruction.
+ProgramSimulation simulatePrograms(const ProgramSimulationRequest& request);
+
+}  // namespace pipeshard

@@ -1,0 +1,254 @@
+#include "planning/advice.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+#include "tools/console.h"
+#include "planning/memory_shortage.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr int64_t kUnlimited = int64_t{1} << 50;
+constexpr int kMemoryTrials = 6;  // bisections
+constexpr size_t kMostMicrobatches = 6;
+constexpr size_t kMostClusters = 5;
+
+int64_t largestMemory(const PlannedTraining& planned) {
+  int64_t largest = 0;
+  for (const RankProgram& rank : planned.whole.ranks) largest = std::max(largest, plannedMemory(rank, planned.plan.cluster));
+  return largest;
+}
+
+// A change of what was asked for, as the options that say it.
+struct Change {
+  std::string text;
+  std::function<void(PlanRequest&)> apply;
+};
+
+class Adviser {
+ public:
+  Adviser(const PlanRequest& request, const ProgressCallback& progress) : request_(request), progress_(progress) {}
+
+  // The end of the message; nothing where the plan cannot be made with any memory.
+  std::optional<std::string> advice() {
+    if (request_.partition.stages == kSearched) return searchedAdvice();
+    PlanRequest unlimited = request_;
+    unlimited.partition.sharding.memory_bytes = kUnlimited;
+    const std::optional<PlannedTraining> free = plan(unlimited);
+    if (!free) return std::nullopt;
+    needed_ = largestMemory(*free);
+    adviseMemory();
+    const std::vector<Change> microbatches = moreMicrobatches(free->plan);
+    const std::vector<Change> methods = otherMethods(free->plan);
+    const std::vector<Change> recomputations = otherRecomputations(request_.partition.recomputation);
+    const size_t before = lines_.size();
+    firstThatFits("more microbatches", microbatches);
+    adviseRecomputation(recomputations);
+    for (const Change& method : methods) firstThatFits(method.text, {method});
+    firstThatFits("more devices", moreDevices());
+    if (lines_.size() == before) {
+      std::vector<Change> others;
+      if (!methods.empty()) others.push_back(methods.front());
+      if (!microbatches.empty()) others.push_back(microbatches.back());
+      firstThatFits("several together", together(recomputations, others));
+    }
+    return text();
+  }
+
+ private:
+  // The search has tried what it may choose itself, and has said how much memory would do.
+  std::optional<std::string> searchedAdvice() {
+    const Change microbatches = {"without --microbatches", [](PlanRequest& request) { request.microbatches = 0; }};
+    if (request_.microbatches > 0) firstThatFits("", {microbatches});
+    adviseRecomputation(otherRecomputations(request_.recomputation_given ? request_.partition.recomputation : "layers"));
+    firstThatFits("more devices", moreDevices());
+    return text();
+  }
+
+  std::string text() const {
+    std::string text = lines_.empty() ? "" : fmt::format("\n  what would fit (each was tried):\n    {}", fmt::join(lines_, "\n    "));
+    if (!failed_.empty()) text += fmt::format("\n  what would not: {}", fmt::join(failed_, ", "));
+    return text;
+  }
+
+  std::optional<PlannedTraining> plan(const PlanRequest& request) const {
+    try {
+      return planTraining(request, [](const std::string&) {});
+    } catch (const Error& error) {
+      switch (error.code()) {
+        case ErrorCode::kOutOfMemory:
+        case ErrorCode::kConfiguration:
+        case ErrorCode::kUsage:
+        case ErrorCode::kBadModel: return std::nullopt;
+        default: throw;
+      }
+    }
+  }
+
+  // What a device needs at most, if the change is enough.
+  std::optional<int64_t> tried(const Change& change) {
+    progress_("nothing fits; trying " + change.text);
+    PlanRequest request = request_;
+    change.apply(request);
+    const std::optional<PlannedTraining> planned = plan(request);
+    return planned ? std::optional(largestMemory(*planned)) : std::nullopt;
+  }
+
+  void firstThatFits(const std::string& kind, const std::vector<Change>& changes) {
+    for (const Change& change : changes) {
+      const std::optional<int64_t> needed = tried(change);
+      if (!needed) continue;
+      addLine(change, *needed);
+      return;
+    }
+    if (!changes.empty())
+      failed_.push_back(changes.size() == 1 ? changes[0].text
+                                            : fmt::format("{} ({} to {})", kind, changes.front().text, changes.back().text));
+  }
+
+  // Of "layers" and "always", which take the same time: the first that fits, and a later one that needs less.
+  void adviseRecomputation(const std::vector<Change>& changes) {
+    std::optional<int64_t> least;
+    std::vector<std::string> not_enough;
+    for (const Change& change : changes) {
+      const std::optional<int64_t> needed = tried(change);
+      if (!needed) not_enough.push_back(change.text);
+      if (!needed || (least && *needed >= *least)) continue;
+      addLine(change, *needed);
+      least = needed;
+    }
+    if (!least) failed_.insert(failed_.end(), not_enough.begin(), not_enough.end());
+  }
+
+  void addLine(const Change& change, int64_t needed) {
+    lines_.push_back(fmt::format("{}: a device needs {} ({} bytes)", change.text, formatBytes(needed), needed));
+  }
+
+  // The least that was found to be enough, between what is known to be too little and what the plan needs without a limit.
+  void adviseMemory() {
+    const auto fits = [&](int64_t bytes) {
+      return tried({fmt::format("--memory {}", bytes), [bytes](PlanRequest& request) { request.partition.sharding.memory_bytes = bytes; }});
+    };
+    std::optional<int64_t> enough;
+    for (int64_t percent : {100, 105, 110, 125, 150}) {  // what a solver foresees may be more than what is needed in the end
+      if (!enough && fits(needed_ / 100 * percent + needed_ % 100)) enough = needed_ / 100 * percent + needed_ % 100;
+    }
+    if (!enough) return;
+    int64_t too_little = request_.partition.sharding.memory_bytes, least = *enough;
+    for (int trial = 0; trial<kMemoryTrials&& * enough - too_little> * enough / 128; ++trial) {
+      const int64_t middle = too_little + (*enough - too_little) / 2;
+      if (const std::optional<int64_t> needed = fits(middle)) {
+        enough = middle;
+        least = *needed;
+      } else {
+        too_little = middle;
+      }
+    }
+    if (least < *enough && fits(least)) enough = least;
+    lines_.push_back(fmt::format("--memory {}: {} on each device, everything else as asked", *enough, formatBytes(*enough)));
+  }
+
+  // Numbers that divide the batch, beyond what the plan has.
+  std::vector<Change> moreMicrobatches(const Plan& plan) const {
+    std::vector<Change> changes;
+    const auto batch = plan.dimensions.find(plan.batch_dimension);
+    if (batch == plan.dimensions.end()) return changes;
+    for (int64_t count = plan.microbatches + 1; count <= batch->second && changes.size() < kMostMicrobatches; ++count) {
+      if (batch->second % count != 0) continue;
+      changes.push_back({fmt::format("--microbatches {}", count), [count](PlanRequest& request) { request.microbatches = count; }});
+    }
+    return changes;
+  }
+
+  static std::vector<Change> otherRecomputations(const std::string& asked) {
+    std::vector<Change> changes;
+    for (const char* when : {"layers", "always"}) {
+      if (asked == when) continue;
+      changes.push_back({fmt::format("--recompute {}", when), [when](PlanRequest& request) {
+                           request.partition.recomputation = when;
+                           request.recomputation_given = true;
+                         }});
+    }
+    return changes;
+  }
+
+  std::vector<Change> otherMethods(const Plan& plan) const {
+    std::vector<Change> changes;
+    const bool has_wide_stage =
+        std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.devices.size() > 1; });
+    for (const char* method : {"zero3", "auto"}) {
+      if (!has_wide_stage || request_.partition.sharding.method == method) continue;
+      changes.push_back(
+          {fmt::format("--method {}", method), [method](PlanRequest& request) { request.partition.sharding.method = method; }});
+    }
+    return changes;
+  }
+
+  // Of "2x4" more devices in each node, of "p3.16xlarge:2" more nodes; others cannot be made larger by their names.
+  std::vector<Change> moreDevices() const {
+    const std::string& text = request_.cluster;
+    const size_t at = text.find_first_of("x:", text.find(':') != std::string::npos ? text.find(':') : 0);
+    int size = 0;
+    const bool has_size = at != std::string::npos &&
+                          std::from_chars(text.data() + at + 1, text.data() + text.size(), size).ptr == text.data() + text.size() &&
+                          size > 0;
+    std::vector<Change> changes;
+    if (!has_size) return changes;
+    std::vector<int> sizes = {size + 1, size + 2, size * 3 / 2, size * 2, size * 4};
+    std::sort(sizes.begin(), sizes.end());
+    sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+    for (int more : sizes) {
+      if (more <= size || changes.size() == kMostClusters) continue;
+      const std::string larger = text.substr(0, at + 1) + std::to_string(more);
+      changes.push_back({"--cluster " + larger, [larger](PlanRequest& request) { request.cluster = larger; }});
+    }
+    return changes;
+  }
+
+  // All others, where it recomputes anyway, and each way to recompute with all others.
+  std::vector<Change> together(const std::vector<Change>& recomputations, const std::vector<Change>& others) const {
+    std::vector<Change> changes;
+    if (request_.partition.recomputation != "never" && others.size() > 1) changes.push_back(joined(others));
+    for (const Change& change : recomputations) {
+      std::vector<Change> all = {change};
+      all.insert(all.end(), others.begin(), others.end());
+      if (all.size() > 1) changes.push_back(joined(all));
+    }
+    return changes;
+  }
+
+  static Change joined(const std::vector<Change>& changes) {
+    Change all;
+    for (const Change& change : changes) all.text += (all.text.empty() ? "" : " ") + change.text;
+    all.apply = [changes](PlanRequest& request) {
+      for (const Change& change : changes) change.apply(request);
+    };
+    return all;
+  }
+
+  const PlanRequest& request_;
+  const ProgressCallback& progress_;
+  int64_t needed_ = 0;  // of a device, without a limit
+  std::vector<std::string> lines_;
+  std::vector<std::string> failed_;
+};
+
+}  // namespace
+
+PlannedTraining planOrAdvise(const PlanRequest& request, const ProgressCallback& progress, Interruption* interruption) {
+  try {
+    return planTraining(request, progress, interruption);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+    const std::optional<std::string> advice = Adviser(request, progress).advice();
+    if (!advice) throw;
+    throw Error(ErrorCode::kOutOfMemory, error.message() + *advice);
+  }
+}
+
+}  // namespace pipeshard

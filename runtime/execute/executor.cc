@@ -1,0 +1,415 @@
+#include "runtime/execute/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "ir/base/error.h"
+#include "runtime/files/batch_check.h"
+#include "runtime/files/convert.h"
+#include "runtime/execute/elementwise_add.h"
+#include "runtime/execute/executor_parts.h"
+#include "runtime/execute/row_copy.h"
+#include "runtime/files/weights.h"
+
+namespace pipeshard {
+namespace {
+
+bool isTransfer(InstructionKind kind) {
+  return kind == InstructionKind::kSend || kind == InstructionKind::kReceive || kind == InstructionKind::kAllReduce ||
+         kind == InstructionKind::kFree;
+}
+
+}  // namespace
+
+Executor::Executor(RankImage image, const ExecutorOptions& options) : image_(std::move(image)), options_(options) {
+  if (image_.subgraphs.size() != program().subgraphs.size()) {
+    fail(ErrorCode::kConfiguration, "rank {}: {} subgraphs, but {} graphs", program().rank, program().subgraphs.size(),
+         image_.subgraphs.size());
+  }
+  try {
+    compileSubgraphs(options_.kernels == nullptr ? cpuKernels() : *options_.kernels);
+    int64_t workspace_bytes = 0;
+    int64_t background_bytes = 0;
+    for (const Instruction& instruction : program().instructions) {
+      if (!instruction.subgraph.valid()) continue;
+      CompiledSubgraph& subgraph = *subgraphs_.at(instruction.subgraph.index());
+      checkBinding(instruction, subgraph);
+      int64_t& bytes = isOfLane(instruction) ? background_bytes : workspace_bytes;
+      bytes = std::max(bytes, subgraph.workspaceBytes(aliasingOf(instruction)));
+    }
+    shareAccumulators();
+    // The lane's workspace is behind the other.
+    workspace_bytes = (workspace_bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+    memory_ = planMemory(program(), accumulation_, workspace_bytes + background_bytes);
+    background_workspace_ = static_cast<size_t>(memory_.workspace_offset + workspace_bytes);
+  } catch (Error& error) {
+    throw error.addContext(fmt::format("rank {}", program().rank));
+  }
+}
+
+Executor::~Executor() = default;
+
+void Executor::compileSubgraphs(const KernelRegistry& kernels) {
+  for (size_t s = 0; s < image_.subgraphs.size(); ++s) {
+    subgraphs_.push_back(std::make_unique<CompiledSubgraph>(std::move(image_.subgraphs[s]), program().subgraphs[s].name, kernels));
+    checkCollectives(program().subgraphs[s], *subgraphs_.back());
+  }
+  image_.subgraphs.clear();
+}
+
+void Executor::shareAccumulators() {
+  accumulation_ = findAccumulation(
+      program(), [&](const Instruction& run, size_t output) { return subgraphs_.at(run.subgraph.index())->mayAccumulate(output); });
+}
+
+void Executor::checkCollectives(const Subgraph& description, const CompiledSubgraph& subgraph) const {
+  const std::vector<int> groups = subgraph.collectiveGroups();
+  if (groups != description.collectives) {
+    fail(ErrorCode::kConfiguration,
+         "subgraph '{}': {} has collectives over the groups [{}], but program.json says [{}]; the files belong to different plans",
+         description.name, description.file, fmt::join(groups, ","), fmt::join(description.collectives, ","));
+  }
+  for (const int group : groups) {
+    if (static_cast<size_t>(group) < program().groups.size()) continue;
+    fail(ErrorCode::kConfiguration, "subgraph '{}': a collective goes over group {}, but the program has {} groups", description.name,
+         group, program().groups.size());
+  }
+  subgraph.checkGroupSizes(program().groups);
+}
+
+int64_t Executor::constantBytes() const {
+  int64_t bytes = 0;
+  for (const auto& subgraph : subgraphs_) bytes += subgraph->constantBytes();
+  return bytes;
+}
+
+CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction) const {
+  // Numbered by first occurrence, so that equal patterns over different microbatches' buffers share a layout.
+  CompiledSubgraph::Aliasing aliasing;
+  std::vector<BufferId> seen;
+  const auto number = [&](BufferId id) {
+    const auto found = std::find(seen.begin(), seen.end(), id);
+    const int result = static_cast<int>(found - seen.begin());
+    if (found == seen.end()) seen.push_back(id);
+    return result;
+  };
+  for (const BufferId id : instruction.inputs) aliasing.inputs.push_back(number(id));
+  for (const BufferId id : instruction.outputs) aliasing.outputs.push_back(number(id));
+  return aliasing;
+}
+
+void Executor::checkBinding(const Instruction& instruction, const CompiledSubgraph& subgraph) const {
+  if (instruction.inputs.size() != subgraph.inputCount() || instruction.outputs.size() != subgraph.outputCount()) {
+    fail(ErrorCode::kConfiguration, "subgraph '{}' has {} inputs and {} outputs, an instruction binds {} and {}", subgraph.name(),
+         subgraph.inputCount(), subgraph.outputCount(), instruction.inputs.size(), instruction.outputs.size());
+  }
+  const auto check = [&](const Value& value, BufferId id) {
+    const Buffer& buffer = program().buffer(id);
+    if (buffer.data_type == value.data_type && value.shape && buffer.shape == *value.shape) return;
+    fail(ErrorCode::kConfiguration, "subgraph '{}': '{}' is {}{}, but buffer '{}' is {}{}", subgraph.name(), value.name,
+         dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : "?", buffer.name, dataTypeName(buffer.data_type),
+         shapeToString(buffer.shape));
+  };
+  for (size_t i = 0; i < instruction.inputs.size(); ++i) check(subgraph.input(i), instruction.inputs[i]);
+  for (size_t o = 0; o < instruction.outputs.size(); ++o) check(subgraph.output(o), instruction.outputs[o]);
+}
+
+std::span<std::byte> Executor::content(BufferId id) const {
+  const Buffer& buffer = program().buffer(id);
+  return arena_.subspan(static_cast<size_t>(memory_.offsets[id.index()]), static_cast<size_t>(byteCount(buffer.data_type, buffer.shape)));
+}
+
+Executor::Action Executor::resolve(const Instruction& instruction) {
+  Action action;
+  action.instruction = &instruction;
+  action.done = accumulation_.done[static_cast<size_t>(&instruction - program().instructions.data())];
+  if (!instruction.inputs.empty()) action.input = content(instruction.inputs[0]).data();
+  if (!instruction.outputs.empty()) action.output = content(instruction.outputs[0]).data();
+  const std::vector<BufferId>& sized = instruction.outputs.empty() ? instruction.inputs : instruction.outputs;
+  if (!sized.empty()) {
+    const Buffer& buffer = program().buffer(sized[0]);
+    action.data_type = buffer.data_type;
+    action.elements = static_cast<size_t>(elementCount(buffer.shape));
+    action.bytes = content(sized[0]).size();
+  }
+  if (instruction.subgraph.valid()) {
+    std::vector<std::byte*> inputs, outputs;
+    for (const BufferId id : instruction.inputs) inputs.push_back(content(id).data());
+    for (const BufferId id : instruction.outputs) outputs.push_back(content(id).data());
+    std::vector<bool> adds;
+    for (const BufferId id : instruction.outputs) adds.push_back(accumulation_.adds[id.index()]);
+    const bool of_lane = isOfLane(instruction);
+    std::byte* workspace = arena_.data() + (of_lane ? background_workspace_ : static_cast<size_t>(memory_.workspace_offset));
+    action.run = subgraphs_[instruction.subgraph.index()]->bind(aliasingOf(instruction), inputs, outputs, workspace,
+                                                                (of_lane ? background_collectives_ : collectives_).get(), adds);
+  }
+  if (instruction.kind == InstructionKind::kLoadInput) {
+    const std::string& name = program().buffer(instruction.outputs.at(0)).value;
+    const auto& inputs = program().inputs;
+    const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const ProgramInput& input) { return input.name == name; });
+    if (found == inputs.end()) fail(ErrorCode::kConfiguration, "the program loads '{}', which is not one of its inputs", name);
+    if (data_ == nullptr) fail(ErrorCode::kConfiguration, "the program loads '{}', but no data was given", name);
+    action.data_input = static_cast<size_t>(found - inputs.begin());
+    action.box = loadedBox(*found, program().buffer(instruction.outputs[0]), instruction.offset);
+  }
+  const bool copies = instruction.kind == InstructionKind::kSlice || instruction.kind == InstructionKind::kConcatenate;
+  if (copies) action.copies = copiesOf(instruction);
+  return action;
+}
+
+// A slice takes from `offset` on; a concatenation fills its output from 0 on.
+std::vector<RowCopy> Executor::copiesOf(const Instruction& instruction) const {
+  const BufferId output = instruction.outputs.at(0);
+  const Buffer& to = program().buffer(output);
+  const bool is_slice = instruction.kind == InstructionKind::kSlice;
+  if (is_slice && instruction.inputs.size() != 1) fail(ErrorCode::kConfiguration, "a slice has {} inputs", instruction.inputs.size());
+  std::vector<RowCopy> copies;
+  int64_t filled = 0;
+  for (const BufferId input : instruction.inputs) {
+    const Buffer& from = program().buffer(input);
+    if (input == output) fail(ErrorCode::kConfiguration, "'{}' is input and output", from.name);
+    if (is_slice) return {copyOutOfRange(from, content(input).data(), to, content(output).data(), instruction.axis, instruction.offset)};
+    copies.push_back(copyIntoRange(from, content(input).data(), to, content(output).data(), instruction.axis, filled));
+    filled += from.shape[static_cast<size_t>(instruction.axis)];
+  }
+  if (instruction.inputs.empty() || filled != to.shape[static_cast<size_t>(instruction.axis)]) {
+    fail(ErrorCode::kConfiguration, "its inputs fill {} entries of axis {} of '{}' {}", filled, instruction.axis, to.name,
+         shapeToString(to.shape));
+  }
+  return copies;
+}
+
+void Executor::bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background) {
+  PIPESHARD_CHECK(actions_.empty(), "attach was called twice");
+  PIPESHARD_CHECK(arena.size() >= static_cast<size_t>(memory_.total_bytes), "arena of {} bytes, needed {}", arena.size(),
+                  memory_.total_bytes);
+  const int size = communicator == nullptr ? 1 : communicator->size();
+  if (size != program().world_size) {
+    fail(ErrorCode::kConfiguration, "rank {}: the program is for {} ranks, the communicator has {}", program().rank, program().world_size,
+         size);
+  }
+  arena_ = arena;
+  communicator_ = communicator;
+  background_ = background;
+  if (communicator != nullptr) collectives_ = std::make_unique<GroupCollectives>(program(), *communicator, waiting_);
+  if (background != nullptr) background_collectives_ = std::make_unique<GroupCollectives>(program(), *background, background_waiting_);
+  data_ = data;
+  pending_sends_.resize(program().buffers.size());
+  for (const Instruction& instruction : program().instructions) {
+    if (instruction.kind == InstructionKind::kSend) pending_sends_[instruction.inputs.at(0).index()].reserve(static_cast<size_t>(size));
+  }
+  for (size_t i = 0; i < program().instructions.size(); ++i) {
+    try {
+      actions_.push_back(resolve(program().instructions[i]));
+    } catch (Error& error) {
+      throw error.addContext(describePlace(program(), i));
+    }
+  }
+  startLane();
+}
+
+void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background) {
+  bind(arena, communicator, data, background);
+  for (size_t b = 0; b < program().buffers.size(); ++b) {
+    if (!isPersistent(program().buffers[b].kind)) continue;
+    try {
+      loadInitialContent(program().buffers[b], image_.directory, content(BufferId(b)));
+    } catch (Error& error) {
+      throw error.addContext(fmt::format("rank {}", program().rank));
+    }
+  }
+}
+
+void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator, DataSource* data,
+                            Communicator* background) {
+  const auto persistent = [](const Executor& executor) {
+    std::map<std::string, std::tuple<BufferKind, DataType, Shape, Shape, Shape, int64_t>> found;
+    for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
+      const Buffer& buffer = executor.program().buffers[b];
+      if (!isPersistent(buffer.kind)) continue;
+      const Shard box = boxOf(buffer);
+      found[buffer.name] = {buffer.kind, buffer.data_type, wholeShape(buffer), box.start, box.size, executor.memory().offsets[b]};
+    }
+    return found;
+  };
+  if (persistent(*this) != persistent(other)) {
+    fail(ErrorCode::kConfiguration,
+         "rank {}: the program of the last batch keeps other tensors across steps than that of whole batches; "
+         "plan again",
+         program().rank);
+  }
+  bind(arena, communicator, data, background);
+}
+
+std::string Executor::describeCurrent() const {
+  const int64_t step = current_step_.load();
+  if (step == 0) return fmt::format("rank {}, between steps", program().rank);
+  std::string text = fmt::format("step {}, {}", step, describePlace(program(), current_instruction_.load()));
+  if (awaits_lane_.load())
+    text += fmt::format("; it waits for {}", describePlace(program(), waits_.lane[std::min(lane_->done(), waits_.lane.size() - 1)]));
+  return text;
+}
+
+ExecutorProgress Executor::progress() const {
+  const bool waiting = waiting_.load(std::memory_order_relaxed) || (awaits_lane_.load() && background_waiting_.load());
+  return {progress_.load(std::memory_order_relaxed), waiting, current_step_.load() != 0};
+}
+
+void Executor::record(TraceRecorder* recorder, uint32_t number) {
+  recorder_ = recorder;
+  recorded_program_ = number;
+  if (collectives_) collectives_->record(recorder, TraceLane::kForeground);
+  if (background_collectives_) background_collectives_->record(recorder, TraceLane::kBackground);
+}
+
+std::vector<int64_t> Executor::liveBytes() const {
+  std::vector<int64_t> live(program().instructions.size(), memory_.workspace_bytes);
+  for (const LiveBlock& block : bufferIntervals(program(), accumulation_)) {
+    for (int64_t i = block.begin; i < std::min(block.end, static_cast<int64_t>(live.size())); ++i)
+      live[static_cast<size_t>(i)] += block.bytes;
+  }
+  return live;
+}
+
+StepReport Executor::runStep(int64_t step) {
+  PIPESHARD_CHECK(actions_.size() == program().instructions.size(), "attach was not called");
+  const Clock::time_point start = Clock::now();
+  StepReport report;
+  if (recorder_ != nullptr) recorder_->beginStep(step, recorded_program_, start);
+  current_instruction_.store(0);
+  current_step_.store(step);
+  for (size_t b = 0; b < program().buffers.size(); ++b) {
+    if (program().buffers[b].kind != BufferKind::kStep) continue;
+    const int64_t update = (step - 1) * program().updates_per_step + program().buffers[b].update + 1;
+    std::memcpy(content(BufferId(b)).data(), &update, sizeof update);
+  }
+  if (lane_) lane_->begin();
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    current_instruction_.store(i, std::memory_order_relaxed);
+    progress_.fetch_add(1, std::memory_order_relaxed);
+    try {
+      runInstruction(i, step, report);
+    } catch (Error& error) {
+      error.addContext(fmt::format("step {}, {}", step, describePlace(program(), i)));
+      const bool by_kernel = actions_[i].instruction->kind == InstructionKind::kRun && data_ != nullptr;
+      failStep(Error(error.code(), error.message() + (by_kernel ? explainFailedStep(program(), *data_, step) : "")));
+    }
+  }
+  const Clock::time_point end_of_work = Clock::now();
+  try {
+    waitForBackground(actions_.size());
+    for (size_t b = 0; b < pending_sends_.size(); ++b) waitForSends(BufferId(b));
+  } catch (Error& error) {
+    failStep(error.addContext(fmt::format("step {}, rank {}, the end of the step", step, program().rank)));
+  }
+  if (lane_) report.background_seconds = lane_->seconds();
+  progress_.fetch_add(1, std::memory_order_relaxed);
+  report.transfer_seconds += secondsSince(end_of_work);
+  report.losses = readLosses();
+  if (!report.losses.empty()) {
+    report.loss = std::accumulate(report.losses.begin(), report.losses.end(), 0.0) / static_cast<double>(report.losses.size());
+  }
+  if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
+    fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; {}", program().rank, step, *report.loss,
+         data_ == nullptr ? "" : explainNotFiniteLoss(program(), *data_, step));
+  }
+  current_step_.store(0);
+  if (recorder_ != nullptr) recorder_->endStep(Clock::now());
+  report.seconds = secondsSince(start);
+  return report;
+}
+
+size_t Executor::positionOf(const Instruction& instruction) const {
+  return static_cast<size_t>(&instruction - program().instructions.data());
+}
+
+void Executor::execute(Action& action, int64_t step, StepReport& report) {
+  const Instruction& instruction = *action.instruction;
+  const Clock::time_point start = Clock::now();
+  const bool recorded = recorder_ != nullptr && instruction.kind != InstructionKind::kFree && !action.done;
+  if (recorded) recorder_->begin(TraceLane::kForeground, positionOf(instruction), start);
+  switch (instruction.kind) {
+    case InstructionKind::kLoadInput: data_->fill(action.data_input, step, action.box, {action.output, action.bytes}); break;
+    case InstructionKind::kUpdate:
+      if (update_observer_) update_observer_(instruction);
+      runNodes(action);
+      break;
+    case InstructionKind::kRun: runNodes(action); break;
+    case InstructionKind::kAccumulate:
+      if (action.done) break;
+      if (instruction.overwrite) {
+        if (action.bytes > 0) std::memmove(action.output, action.input, action.bytes);
+      } else {
+        addElements(action.data_type, action.input, action.output, action.elements);
+      }
+      break;
+    case InstructionKind::kSend:
+    case InstructionKind::kReceive:
+    case InstructionKind::kAllReduce: transfer(action); break;
+    case InstructionKind::kFree: waitForSends(instruction.inputs[0]); break;
+    case InstructionKind::kSlice:
+    case InstructionKind::kConcatenate:
+      for (const RowCopy& copy : action.copies) copy.run();
+      break;
+    case InstructionKind::kZero:
+      if (action.bytes > 0) std::memset(action.output, 0, action.bytes);
+      break;
+  }
+  const Clock::time_point end = Clock::now();
+  if (recorded) {
+    const bool meets = instruction.kind == InstructionKind::kReceive || instruction.kind == InstructionKind::kAllReduce;
+    recorder_->end(TraceLane::kForeground, end, meets ? communicator_->waited() : std::chrono::nanoseconds());
+  }
+  const double seconds = std::chrono::duration<double>(end - start).count();
+  const double in_collectives = collectives_ == nullptr ? 0 : collectives_->takeSeconds();
+  report.transfer_seconds += isTransfer(instruction.kind) ? seconds : in_collectives;
+  report.compute_seconds += isTransfer(instruction.kind) ? 0 : seconds - in_collectives;
+}
+
+void Executor::runNodes(Action& action) {
+  if (options_.observer != nullptr) options_.observer->beginRun(positionOf(*action.instruction));
+  action.run.run(progress_, options_.observer);
+}
+
+void Executor::transfer(Action& action) {
+  const Instruction& instruction = *action.instruction;
+  PIPESHARD_CHECK(communicator_ != nullptr, "a transfer without communicator");
+  waiting_.store(true, std::memory_order_relaxed);
+  if (instruction.kind == InstructionKind::kSend) {
+    pending_sends_[instruction.inputs[0].index()].push_back(communicator_->send(instruction.peer, {action.input, action.bytes}));
+  } else if (instruction.kind == InstructionKind::kReceive) {
+    communicator_->receive(instruction.peer, {action.output, action.bytes});
+  } else {
+    const std::vector<int>& group = program().groups.at(static_cast<size_t>(instruction.group));
+    communicator_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output, action.elements);
+  }
+  waiting_.store(false, std::memory_order_relaxed);
+}
+
+void Executor::waitForSends(BufferId buffer) {
+  std::vector<std::unique_ptr<SendHandle>>& sends = pending_sends_[buffer.index()];
+  if (sends.empty()) return;
+  waiting_.store(true, std::memory_order_relaxed);
+  for (const auto& send : sends) send->wait();
+  waiting_.store(false, std::memory_order_relaxed);
+  sends.clear();
+}
+
+std::vector<double> Executor::readLosses() const {
+  std::vector<double> losses;
+  for (const Result& result : program().results) {
+    if (result.kind != Result::Kind::kLoss) continue;
+    losses.resize(std::max(losses.size(), static_cast<size_t>(std::max(0, result.update)) + 1));
+    double& loss = losses[static_cast<size_t>(std::max(0, result.update))];
+    convertElements(program().buffer(result.buffer).data_type, content(result.buffer).data(), DataType::kFloat64, &loss, 1);
+  }
+  return losses;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,100 @@
+// Instructions that go on beside others: posting them, and waiting for them.
+
+#include <algorithm>
+
+#include "ir/base/error.h"
+#include "runtime/execute/executor_parts.h"
+
+namespace pipeshard {
+
+void Executor::startLane() {
+  waits_ = backgroundWaits(program(), [this](BufferId id) { return accumulation_.placeOf(id); });
+  posted_receives_.resize(program().instructions.size());
+  if (waits_.lane.empty()) return;
+  if (background_ == nullptr || background_->size() != program().world_size) {
+    fail(ErrorCode::kConfiguration,
+         "rank {}: the program has background collectives, but there is no second communicator of {} ranks for them", program().rank,
+         program().world_size);
+  }
+  lane_ =
+      std::make_unique<BackgroundLane>([this](size_t k) { performInBackground(waits_.lane[k]); }, [this] { communicator_->interrupt(); });
+}
+
+// The lane's error if it has failed; it came first, or follows from the same cause.
+void Executor::failStep(const Error& error) {
+  awaits_lane_.store(false);
+  for (auto& receive : posted_receives_) receive.reset();  // nothing is written into the arena any more
+  if (lane_ == nullptr) throw Error(error);
+  const std::optional<Error> first = lane_->failure();
+  background_->interrupt();
+  lane_->settle();
+  throw Error(first ? *first : error);
+}
+
+void Executor::runInstruction(size_t position, int64_t step, StepReport& report) {
+  Action& action = actions_[position];
+  const Instruction& instruction = *action.instruction;
+  if (options_.delays != nullptr) options_.delays->pause();
+  const Clock::time_point start = Clock::now();
+  waitForBackground(position);
+  for (const BufferId id : instruction.outputs) waitForSends(accumulation_.placeOf(id));
+  if (instruction.background) {
+    if (isOfLane(instruction)) {
+      lane_->post();
+    } else {
+      if (recorder_ != nullptr) recorder_->begin(TraceLane::kPosted, position, Clock::now());
+      posted_receives_[position] = communicator_->postReceive(instruction.peer, {action.output, action.bytes});
+    }
+  }
+  report.transfer_seconds += secondsSince(start);
+  if (!instruction.background) execute(action, step, report);
+}
+
+// What the instruction at this position, or the end of the step, needs of those in the background.
+void Executor::waitForBackground(size_t position) {
+  const size_t before = waits_.before[position];
+  if (before > 0 && lane_->done() < before) {
+    awaits_lane_.store(true);
+    lane_->waitFor(before, [this] { return communicator_->progress(); });
+    awaits_lane_.store(false);
+  }
+  for (const size_t receive : waits_.receives[position]) {
+    waiting_.store(true, std::memory_order_relaxed);
+    const Clock::time_point start = Clock::now();
+    try {
+      posted_receives_[receive]->wait();
+    } catch (Error& error) {
+      throw error.addContext(fmt::format("instruction {}: {}", receive, describeInstruction(program(), program().instructions[receive])));
+    }
+    waiting_.store(false, std::memory_order_relaxed);
+    if (recorder_ != nullptr) recorder_->endPosted(receive, start + posted_receives_[receive]->waited(), Clock::now());
+    posted_receives_[receive].reset();
+  }
+}
+
+// By the lane's thread.
+void Executor::performInBackground(size_t position) {
+  Action& action = actions_[position];
+  const Instruction& instruction = *action.instruction;
+  if (options_.delays != nullptr) options_.delays->pause();
+  progress_.fetch_add(1, std::memory_order_relaxed);
+  if (recorder_ != nullptr) recorder_->begin(TraceLane::kBackground, position, Clock::now());
+  try {
+    std::chrono::nanoseconds waited{};
+    if (instruction.kind == InstructionKind::kRun) {
+      action.run.run(progress_);
+    } else {
+      background_waiting_.store(true);
+      const std::vector<int>& group = program().groups.at(static_cast<size_t>(instruction.group));
+      background_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output, action.elements);
+      background_waiting_.store(false);
+      waited = background_->waited();
+    }
+    if (recorder_ != nullptr) recorder_->end(TraceLane::kBackground, Clock::now(), waited);
+  } catch (Error& error) {
+    background_waiting_.store(false);
+    throw error.addContext(fmt::format("step {}, {}", current_step_.load(), describePlace(program(), position)));
+  }
+}
+
+}  // namespace pipeshard

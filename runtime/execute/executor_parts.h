@@ -1,0 +1,72 @@
+// What the parts of Executor share; for runtime/executor*.cc only.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/execute/collective_call.h"
+#include "runtime/execute/executor.h"
+
+namespace pipeshard {
+
+using Clock = std::chrono::steady_clock;
+
+inline double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+inline std::string describePlace(const Program& program, size_t index) {
+  return fmt::format("rank {}, instruction {}: {}", program.rank, index, describeInstruction(program, program.instructions[index]));
+}
+
+// An instruction with its pointers.
+struct Executor::Action {
+  const Instruction* instruction = nullptr;
+  BoundRun run;
+  std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  size_t bytes = 0;
+  size_t elements = 0;
+  DataType data_type = DataType::kUndefined;
+  bool done = false;            // kAccumulate: by the run that made the input
+  size_t data_input = 0;        // kLoadInput: index into program.inputs
+  Shard box;                    // kLoadInput: of the whole batch
+  std::vector<RowCopy> copies;  // kSlice, kConcatenate
+};
+
+// Groups by their number in the program. Keeps the time that collectives take, which includes waiting for the others.
+class Executor::GroupCollectives : public Collectives {
+ public:
+  GroupCollectives(const Program& program, Communicator& communicator, std::atomic<bool>& waiting)
+      : program_(program), communicator_(communicator), waiting_(waiting) {}
+
+  void call(const CollectiveCall& call) override {
+    const Clock::time_point start = Clock::now();
+    if (recorder_ != nullptr) recorder_->beginPart(lane_, start);
+    waiting_.store(true, std::memory_order_relaxed);
+    runCollective(communicator_, program_.groups.at(static_cast<size_t>(call.group)), call);
+    waiting_.store(false, std::memory_order_relaxed);
+    const Clock::time_point end = Clock::now();
+    if (recorder_ != nullptr) recorder_->endPart(lane_, end, communicator_.waited());
+    seconds_ += std::chrono::duration<double>(end - start).count();
+  }
+  // As parts of the instruction that has begun last on this lane.
+  void record(TraceRecorder* recorder, TraceLane lane) {
+    recorder_ = recorder;
+    lane_ = lane;
+  }
+
+  // Since the last call.
+  double takeSeconds() { return std::exchange(seconds_, 0); }
+
+ private:
+  const Program& program_;
+  Communicator& communicator_;
+  std::atomic<bool>& waiting_;
+  TraceRecorder* recorder_ = nullptr;
+  TraceLane lane_ = TraceLane::kForeground;
+  double seconds_ = 0;
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,205 @@
+#include "runtime/execute/memory_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "ir/base/error.h"
+
+namespace pipeshard {
+namespace {
+
+int64_t align(int64_t bytes) { return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment; }
+
+// Places blocks in the given order, each in the smallest gap (between blocks that are live with it) that holds it, else on top.
+Placement placeInOrder(std::span<const LiveBlock> blocks, const std::vector<size_t>& order) {
+  Placement placement;
+  placement.offsets.assign(blocks.size(), 0);
+  std::vector<size_t> placed;  // by offset
+  for (const size_t b : order) {
+    const int64_t need = align(blocks[b].bytes);
+    int64_t top = 0;
+    int64_t best_offset = -1;
+    int64_t best_gap = std::numeric_limits<int64_t>::max();
+    for (const size_t other : placed) {
+      if (blocks[other].begin >= blocks[b].end || blocks[b].begin >= blocks[other].end) continue;
+      const int64_t gap = placement.offsets[other] - top;
+      if (gap >= need && gap < best_gap) {
+        best_gap = gap;
+        best_offset = top;
+      }
+      top = std::max(top, placement.offsets[other] + align(blocks[other].bytes));
+    }
+    const int64_t offset = best_offset >= 0 ? best_offset : top;
+    placement.offsets[b] = offset;
+    placement.total_bytes = std::max(placement.total_bytes, offset + need);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
+                                   [&](int64_t value, size_t other) { return value < placement.offsets[other]; }),
+                  b);
+  }
+  return placement;
+}
+
+std::string megabytes(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
+
+// The moment when most bytes are live. Only begins can be maxima.
+int64_t peakMoment(std::span<const LiveBlock> blocks, int64_t& peak_bytes) {
+  std::map<int64_t, int64_t> change;
+  for (const LiveBlock& block : blocks) {
+    if (block.begin >= block.end) continue;
+    change[block.begin] += align(block.bytes);
+    change[block.end] -= align(block.bytes);
+  }
+  int64_t live = 0;
+  int64_t moment = 0;
+  peak_bytes = 0;
+  for (const auto& [time, delta] : change) {
+    live += delta;
+    if (live <= peak_bytes) continue;
+    peak_bytes = live;
+    moment = time;
+  }
+  return moment;
+}
+
+}  // namespace
+
+int64_t& partOf(MemoryParts& parts, BufferKind kind) {
+  switch (kind) {
+    case BufferKind::kParameter:
+    case BufferKind::kWeightVersion:
+    case BufferKind::kWeight: return parts.parameters;
+    case BufferKind::kOptimizerState:
+    case BufferKind::kForwardState:
+    case BufferKind::kStep: return parts.states;
+    case BufferKind::kGradient:
+    case BufferKind::kAccumulator: return parts.gradients;
+    case BufferKind::kInput:
+    case BufferKind::kActivation: return parts.activations;
+  }
+  return parts.activations;
+}
+
+Placement placeBlocks(std::span<const LiveBlock> blocks) {
+  std::vector<size_t> order;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (blocks[b].bytes > 0 && blocks[b].begin < blocks[b].end) order.push_back(b);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const auto key = [&](size_t i) { return std::tuple(-blocks[i].bytes, blocks[i].begin - blocks[i].end, blocks[i].begin); };
+    return key(a) < key(b);
+  });
+  Placement by_size = placeInOrder(blocks, order);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
+  Placement by_time = placeInOrder(blocks, order);
+  return by_time.total_bytes < by_size.total_bytes ? by_time : by_size;
+}
+
+void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placement) {
+  PIPESHARD_CHECK(placement.offsets.size() == blocks.size(), "{} offsets for {} blocks", placement.offsets.size(), blocks.size());
+  // Sweep over time with the live blocks kept by offset: a block overlaps a live one only if it overlaps a neighbour.
+  std::vector<size_t> begins;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const int64_t offset = placement.offsets[b];
+    PIPESHARD_CHECK(offset >= 0 && offset % kMemoryAlignment == 0, "block {} is at offset {}", b, offset);
+    PIPESHARD_CHECK(offset + blocks[b].bytes <= placement.total_bytes, "block {} ends beyond the total", b);
+    if (blocks[b].bytes > 0 && blocks[b].begin < blocks[b].end) begins.push_back(b);
+  }
+  std::vector<size_t> ends = begins;
+  std::stable_sort(begins.begin(), begins.end(), [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
+  std::stable_sort(ends.begin(), ends.end(), [&](size_t a, size_t b) { return blocks[a].end < blocks[b].end; });
+  std::map<int64_t, size_t> live;
+  size_t next_end = 0;
+  for (const size_t b : begins) {
+    while (next_end < ends.size() && blocks[ends[next_end]].end <= blocks[b].begin) live.erase(placement.offsets[ends[next_end++]]);
+    const int64_t offset = placement.offsets[b];
+    const auto [entry, inserted] = live.emplace(offset, b);
+    PIPESHARD_CHECK(inserted, "blocks {} and {} are live together at offset {}", b, entry->second, offset);
+    const auto after = std::next(entry);
+    PIPESHARD_CHECK(after == live.end() || offset + blocks[b].bytes <= after->first, "blocks {} and {} overlap", b, after->second);
+    if (entry == live.begin()) continue;
+    const auto before = std::prev(entry);
+    PIPESHARD_CHECK(before->first + blocks[before->second].bytes <= offset, "blocks {} and {} overlap", before->second, b);
+  }
+}
+
+int64_t liveLowerBound(std::span<const LiveBlock> blocks) {
+  int64_t peak = 0;
+  peakMoment(blocks, peak);
+  return peak;
+}
+
+std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulation& accumulation) {
+  const auto end_of_step = static_cast<int64_t>(program.instructions.size());
+  std::vector<LiveBlock> blocks(program.buffers.size());
+  std::vector<bool> written(program.buffers.size(), false);
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    // end < begin for a buffer that nothing touches: it needs no memory.
+    blocks[b] = {byteCount(buffer.data_type, buffer.shape), 0, 0};
+    if (!isPersistent(buffer.kind)) continue;
+    blocks[b].end = end_of_step + 1;
+    written[b] = true;
+  }
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    for (const BufferId input : instruction.inputs) {
+      const BufferId id = accumulation.placeOf(input);
+      PIPESHARD_CHECK(written[id.index()], "rank {}, instruction {}: buffer '{}' is read before it is written", program.rank, i,
+                      program.buffer(id).name);
+      if (instruction.kind == InstructionKind::kFree && id == input) blocks[id.index()].end = static_cast<int64_t>(i);
+    }
+    for (const BufferId output : instruction.outputs) {
+      const BufferId id = accumulation.placeOf(output);
+      if (written[id.index()]) continue;
+      written[id.index()] = true;
+      blocks[id.index()].begin = static_cast<int64_t>(i);
+      blocks[id.index()].end = end_of_step + 1;
+    }
+  }
+  return blocks;
+}
+
+MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, int64_t workspace_bytes) {
+  const std::vector<LiveBlock> blocks = bufferIntervals(program, accumulation);
+  MemoryPlan plan;
+  plan.offsets.assign(blocks.size(), 0);
+  int64_t top = 0;
+  std::vector<LiveBlock> temporary(blocks.size());  // persistent ones stay empty here
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (!isPersistent(program.buffers[b].kind)) {
+      temporary[b] = blocks[b];
+      continue;
+    }
+    plan.offsets[b] = top;
+    top += align(blocks[b].bytes);
+  }
+  const Placement placement = placeBlocks(temporary);
+  verifyPlacement(temporary, placement);
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (!isPersistent(program.buffers[b].kind)) plan.offsets[b] = top + placement.offsets[b];
+  }
+  for (size_t b = 0; b < blocks.size(); ++b) plan.offsets[b] = plan.offsets[accumulation.placeOf(BufferId(b)).index()];
+  plan.workspace_offset = top + placement.total_bytes;
+  plan.workspace_bytes = workspace_bytes;
+  plan.total_bytes = plan.workspace_offset + align(workspace_bytes);
+
+  int64_t peak = 0;
+  const int64_t moment = peakMoment(blocks, peak);
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (blocks[b].begin <= moment && moment < blocks[b].end) partOf(plan.parts, program.buffers[b].kind) += blocks[b].bytes;
+  }
+  plan.parts.workspace = workspace_bytes;
+  plan.parts.padding = plan.total_bytes - plan.parts.total();
+  return plan;
+}
+
+std::string printMemory(const MemoryPlan& plan) {
+  const MemoryParts& parts = plan.parts;
+  return fmt::format("{} = parameters {} + states {} + gradients {} + activations {} + workspace {} + padding {}",
+                     megabytes(plan.total_bytes), megabytes(parts.parameters), megabytes(parts.states), megabytes(parts.gradients),
+                     megabytes(parts.activations), megabytes(parts.workspace), megabytes(parts.padding));
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,72 @@
+// Offsets for memory that is needed for a while: every buffer of a program in one arena, and the temporaries of a subgraph
+// in one workspace. All sizes and lifetimes are known before the first step.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/program/program.h"
+#include "runtime/execute/accumulation.h"
+
+namespace pipeshard {
+
+inline constexpr int64_t kMemoryAlignment = 64;
+
+// `bytes` that are live in the half-open interval [begin, end) of some order (instructions, nodes).
+struct LiveBlock {
+  int64_t bytes = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+struct Placement {
+  std::vector<int64_t> offsets;  // by block; multiples of kMemoryAlignment
+  int64_t total_bytes = 0;
+};
+
+// Greedy best fit, tried with the largest block first and with the earliest block first; the smaller result is taken.
+// Deterministic. Blocks of 0 bytes get offset 0. Never below liveLowerBound, which no placement can beat.
+Placement placeBlocks(std::span<const LiveBlock> blocks);
+
+// Throws Error(kInternal) naming two blocks that are live together and overlap, or a block that is misaligned or outside.
+void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placement);
+
+// The largest sum of (aligned) bytes that are live at one moment.
+int64_t liveLowerBound(std::span<const LiveBlock> blocks);
+
+// What the memory is for, bytes, at the moment of a step when most is live; `padding` is what alignment and gaps add.
+struct MemoryParts {
+  int64_t parameters = 0;   // parameters and weights
+  int64_t states = 0;       // optimizer states, forward states, step
+  int64_t gradients = 0;    // accumulators of parameters' gradients, and the other accumulators
+  int64_t activations = 0;  // activations, inputs
+  int64_t workspace = 0;    // temporaries inside the subgraph that needs most
+  int64_t padding = 0;
+  int64_t total() const { return parameters + states + gradients + activations + workspace + padding; }
+};
+
+// The part that a buffer of this kind counts in.
+int64_t& partOf(MemoryParts& parts, BufferKind kind);
+
+struct MemoryPlan {
+  std::vector<int64_t> offsets;  // by buffer; that of the accumulator for one that is computed there
+  int64_t workspace_offset = 0;
+  int64_t workspace_bytes = 0;
+  int64_t total_bytes = 0;  // of the arena; equals parts.total()
+  MemoryParts parts;
+};
+
+// By buffer: persistent ones live throughout; others from the first instruction that writes them to their kFree, or to the
+// end of the step. A buffer that is computed in its accumulator counts as that. Error(kInternal) for a buffer that is read but
+// never written.
+std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulation& accumulation);
+
+// Persistent buffers first, then the others, then the workspace, which is live throughout.
+MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, int64_t workspace_bytes);
+
+// "parameters 1.2 MiB, ...": one line for people.
+std::string printMemory(const MemoryPlan& plan);
+
+}  // namespace pipeshard

@@ -1,0 +1,64 @@
+#include "runtime/execute/step_runner.h"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace pipeshard {
+
+StepRunner::StepRunner(const std::string& rank_directory, const ExecutorOptions& options)
+    : main_(std::make_unique<Executor>(loadRank(rank_directory), options)) {
+  const std::filesystem::path last = std::filesystem::path(rank_directory) / kLastBatchFolder;
+  if (std::filesystem::is_directory(last)) last_ = std::make_unique<Executor>(loadRank(last.string()), options);
+}
+
+size_t StepRunner::arenaBytes() const {
+  return static_cast<size_t>(std::max(main_->memory().total_bytes, last_ ? last_->memory().total_bytes : 0));
+}
+
+int64_t StepRunner::constantBytes() const { return main_->constantBytes() + (last_ ? last_->constantBytes() : 0); }
+
+int64_t StepRunner::lastBatch() const {
+  if (!last_) return 0;
+  for (const ProgramInput& input : last_->program().inputs) {
+    if (input.axis >= 0) return input.shape[static_cast<size_t>(input.axis)];
+  }
+  return 0;
+}
+
+std::vector<std::vector<int>> StepRunner::backgroundGroups() const {
+  std::vector<std::vector<int>> groups = pipeshard::backgroundGroups(main_->program());
+  if (!last_) return groups;
+  for (std::vector<int>& group : pipeshard::backgroundGroups(last_->program())) groups.push_back(std::move(group));
+  return groups;
+}
+
+void StepRunner::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background) {
+  data_ = data;
+  main_->attach(arena, communicator, data, background);
+  if (last_) last_->attachBeside(*main_, arena, communicator, data, background);
+}
+
+std::vector<TracedProgram> StepRunner::tracedPrograms() const {
+  std::vector<TracedProgram> programs{{&main_->program(), main_->liveBytes()}};
+  if (last_) programs.push_back({&last_->program(), last_->liveBytes()});
+  return programs;
+}
+
+void StepRunner::record(TraceRecorder& recorder) {
+  main_->record(&recorder, 0);
+  if (last_) last_->record(&recorder, 1);
+}
+
+std::string StepRunner::describeCurrent() const {
+  const std::string current = main_->describeCurrent();
+  return last_ && current.ends_with("between steps") ? last_->describeCurrent() : current;
+}
+
+ExecutorProgress StepRunner::progress() const {
+  ExecutorProgress sum = main_->progress();
+  if (!last_) return sum;
+  const ExecutorProgress last = last_->progress();
+  return {sum.count + last.count, sum.waiting || last.waiting, sum.running || last.running};
+}
+
+}  // namespace pipeshard

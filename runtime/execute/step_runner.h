@@ -1,0 +1,47 @@
+// Both programs of a rank: that of whole batches, and that of the shorter batch that ends an epoch, if the plan has one. They share
+// the arena; what lives across steps lies in the same place in both.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/execute/executor.h"
+
+namespace pipeshard {
+
+// The folder of the last batch's program inside a rank's folder.
+inline constexpr const char* kLastBatchFolder = "last_batch";
+
+class StepRunner {
+ public:
+  // Loads RANKDIR, and RANKDIR/last_batch if it exists. Errors as loadRank and Executor.
+  StepRunner(const std::string& rank_directory, const ExecutorOptions& options);
+
+  // The executor of whole batches, whose program says what there is.
+  const Executor& main() const { return *main_; }
+  size_t arenaBytes() const;
+  int64_t constantBytes() const;
+  // What a TraceRecorder is made of: whole batches, then the last one, if there is a program for it.
+  std::vector<TracedProgram> tracedPrograms() const;
+  // Of both programs (ir/program/background.h).
+  std::vector<std::vector<int>> backgroundGroups() const;
+  // Rows of the last batch; 0 if there is no program for one.
+  int64_t lastBatch() const;
+
+  // As Executor::attach. `data` decides which steps are short.
+  void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background = nullptr);
+  // From the next step on.
+  void record(TraceRecorder& recorder);
+  StepReport runStep(int64_t step) { return executorOf(step).runStep(step); }
+  Executor& executorOf(int64_t step) { return last_ && data_ != nullptr && data_->isLastBatch(step) ? *last_ : *main_; }
+  // Another thread may call these meanwhile.
+  std::string describeCurrent() const;
+  ExecutorProgress progress() const;
+
+ private:
+  std::unique_ptr<Executor> main_;
+  std::unique_ptr<Executor> last_;
+  DataSource* data_ = nullptr;
+};
+
+}  // namespace pipeshard

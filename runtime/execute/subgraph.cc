@@ -1,0 +1,258 @@
+#include "runtime/execute/subgraph.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "ir/base/error.h"
+#include "onnx_import/prepare/prepare.h"
+#include "runtime/execute/fold_transposes.h"
+#include "runtime/execute/memory_plan.h"
+#include "runtime/execute/subgraph_planner.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr uint64_t kInlineLimit = 2'000'000;
+
+bool hasStaticShape(const Value& value) { return value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape); }
+
+// Operators whose output is their first input under another shape.
+bool isViewOperator(const Node& node) {
+  constexpr std::array<std::string_view, 5> kViews{"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"};
+  return node.domain.empty() && std::find(kViews.begin(), kViews.end(), node.op_type) != kViews.end();
+}
+
+bool isView(const Graph& graph, const Node& node) {
+  if (!isViewOperator(node)) return false;
+  if (node.inputs.empty() || node.outputs.empty() || !node.inputs[0].valid() || !node.outputs[0].valid()) return false;
+  const Value& from = graph.value(node.inputs[0]);
+  const Value& to = graph.value(node.outputs[0]);
+  if (!hasStaticShape(from) || !hasStaticShape(to)) return false;
+  return from.data_type == to.data_type && elementCount(*from.shape) == elementCount(*to.shape);
+}
+
+}  // namespace
+
+void BoundRun::run(std::atomic<uint64_t>& progress, NodeObserver* observer) const {
+  for (const Call& call : calls_) {
+    progress.fetch_add(1, std::memory_order_relaxed);
+    if (observer != nullptr && !observer->beginNode(call.node)) continue;
+    perform(call);
+    if (observer != nullptr) observer->endNode(call.node);
+  }
+}
+
+void BoundRun::perform(const Call& call) const {
+  if (call.kernel == nullptr) {
+    std::memcpy(outputs_[call.first_output], inputs_[call.first_input], call.bytes);
+    return;
+  }
+  try {
+    call.kernel->run({std::span(inputs_).subspan(call.first_input, call.input_count),
+                      std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace, collectives_, call.accumulate});
+  } catch (Error& error) {
+    const std::string& node = (*node_names_)[call.node];  // some kernels name it themselves
+    if (!error.message().starts_with(node)) error.addContext(node);
+    throw;
+  }
+}
+
+Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
+  const auto is_function_to_inline = [&](const Node& node) {
+    return !kernels.has(node.domain, node.op_type) && graph.findFunction(node.domain, node.op_type, node.overload) != nullptr;
+  };
+  if (std::any_of(graph.nodes.begin(), graph.nodes.end(), is_function_to_inline)) {
+    inlineFunctions(graph, kInlineLimit, [&](const Function& function) { return kernels.has(function.domain, function.name); });
+    inferShapes(graph);
+  }
+  const auto has_kernel = [&](const Node& node) { return kernels.has(node.domain, node.op_type) || isView(graph, node); };
+  const bool is_complete = std::all_of(graph.values.begin(), graph.values.end(), hasStaticShape);
+  if (!is_complete || !std::all_of(graph.nodes.begin(), graph.nodes.end(), has_kernel)) {
+    PrepareOptions options;
+    options.supported = [&](const Node& node) { return kernels.has(node.domain, node.op_type) || isViewOperator(node); };
+    graph = prepareModel(graph, options);
+  }
+  foldTransposes(graph, kernels);
+  return graph;
+}
+
+CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels) : name_(std::move(name)) {
+  try {
+    graph_ = runnableGraph(std::move(graph), kernels);
+    findViews();
+    placeConstants();
+    createKernels(kernels);
+  } catch (Error& error) {
+    throw error.addContext(fmt::format("subgraph '{}'", name_));
+  }
+}
+
+void CompiledSubgraph::findViews() {
+  roots_.resize(graph_.values.size());
+  for (size_t v = 0; v < roots_.size(); ++v) roots_[v] = ValueId(v);
+  for (const Node& node : graph_.nodes) {
+    if (isView(graph_, node)) roots_[node.outputs[0].index()] = root(node.inputs[0]);
+  }
+}
+
+void CompiledSubgraph::placeConstants() {
+  constant_offsets_.assign(graph_.values.size(), 0);
+  std::vector<bool> is_input(graph_.values.size(), false);
+  for (const ValueId input : graph_.inputs) is_input[input.index()] = true;
+  size_t bytes = 0;
+  for (const auto& [id, initializer] : graph_.initializers) {
+    if (is_input[id.index()]) continue;  // its default; the bound buffer decides
+    const auto* constant = std::get_if<Constant>(&initializer);
+    if (constant == nullptr) {
+      fail(ErrorCode::kBadModel, "'{}' is a weight in a file, but not an input of the subgraph: a program binds weights as buffers",
+           graph_.value(id).name);
+    }
+    constant_offsets_[id.index()] = bytes;
+    bytes += (constant->bytes.size() + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+  }
+  constants_ = AlignedMemory(bytes);
+  for (const auto& [id, initializer] : graph_.initializers) {
+    if (is_input[id.index()]) continue;
+    const auto& constant = std::get<Constant>(initializer);
+    if (!constant.bytes.empty())
+      std::memcpy(constants_.data() + constant_offsets_[id.index()], constant.bytes.data(), constant.bytes.size());
+  }
+}
+
+KernelSpec CompiledSubgraph::kernelSpec(const Node& node) const {
+  KernelSpec spec;
+  spec.node = &node;
+  const auto describe = [&](ValueId id) {
+    if (!id.valid()) return TensorSpec{};
+    const bool is_input = std::find(graph_.inputs.begin(), graph_.inputs.end(), root(id)) != graph_.inputs.end();
+    return TensorSpec{graph_.dataType(id), graph_.shape(id), is_input ? nullptr : graph_.constant(id)};
+  };
+  for (const ValueId id : node.inputs) spec.inputs.push_back(describe(id));
+  for (const ValueId id : node.outputs) spec.outputs.push_back(describe(id));
+  return spec;
+}
+
+void CompiledSubgraph::createKernels(const KernelRegistry& kernels) {
+  for (const Node& node : graph_.nodes) {
+    node_names_.push_back(describeNode(node));
+    if (isView(graph_, node)) {
+      kernels_.push_back(nullptr);
+      continue;
+    }
+    for (const std::vector<ValueId>* ids : {&node.inputs, &node.outputs}) {
+      for (const ValueId id : *ids) {
+        if (id.valid() && !hasStaticShape(graph_.value(id))) {
+          fail(ErrorCode::kBadModel, "{}: '{}' has no static shape", node_names_.back(), graph_.value(id).name);
+        }
+      }
+    }
+    kernels_.push_back(kernels.create(kernelSpec(node)));
+  }
+}
+
+const CompiledSubgraph::Layout& CompiledSubgraph::layout(const Aliasing& aliasing) {
+  const auto found = layouts_.find(aliasing);
+  if (found != layouts_.end()) return found->second;
+  PIPESHARD_CHECK(aliasing.inputs.size() == inputCount() && aliasing.outputs.size() == outputCount(), "subgraph '{}'", name_);
+  return layouts_.emplace(aliasing, Planner(*this, aliasing).plan()).first->second;
+}
+
+int64_t CompiledSubgraph::workspaceBytes(const Aliasing& aliasing) { return layout(aliasing).workspace_bytes; }
+
+size_t CompiledSubgraph::copyCount(const Aliasing& aliasing) { return layout(aliasing).copies.size(); }
+
+bool CompiledSubgraph::mayAccumulate(size_t output) const {
+  const ValueId value = root(graph_.outputs.at(output));
+  const auto shares = [&](ValueId id) { return id.valid() && root(id) == value; };
+  if (std::count_if(graph_.outputs.begin(), graph_.outputs.end(), shares) != 1) return false;
+  bool may = false;
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    if (kernels_[n] == nullptr) continue;
+    const Node& node = graph_.nodes[n];
+    if (std::any_of(node.inputs.begin(), node.inputs.end(), shares)) return false;
+    const auto made = std::find(node.outputs.begin(), node.outputs.end(), value);
+    if (made != node.outputs.end()) may = kernels_[n]->mayAccumulate(static_cast<int>(made - node.outputs.begin()));
+  }
+  return may;
+}
+
+std::vector<int> CompiledSubgraph::collectiveGroups() const {
+  std::vector<int> groups;
+  for (const auto& kernel : kernels_) {
+    const std::optional<int> group = kernel == nullptr ? std::nullopt : kernel->collectiveGroup();
+    if (group) groups.push_back(*group);
+  }
+  return groups;
+}
+
+void CompiledSubgraph::checkGroupSizes(const std::vector<std::vector<int>>& groups) const {
+  for (size_t n = 0; n < kernels_.size(); ++n) {
+    const size_t members = kernels_[n] == nullptr ? 0 : kernels_[n]->collectiveMembers();
+    if (members == 0) continue;
+    const int group = kernels_[n]->collectiveGroup().value();
+    const size_t size = groups.at(static_cast<size_t>(group)).size();
+    if (members == size) continue;
+    fail(ErrorCode::kConfiguration, "subgraph '{}': {} is cut for {} members, but group {} of the program has {}; plan again", name_,
+         node_names_[n], members, group, size);
+  }
+}
+
+BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* const> inputs, std::span<std::byte* const> outputs,
+                                std::byte* workspace, Collectives* collectives, const std::vector<bool>& adds) {
+  if (const size_t count = collectiveGroups().size(); count > 0 && collectives == nullptr) {
+    fail(ErrorCode::kConfiguration,
+         "subgraph '{}' has {} collective node(s), but there is no communicator: it runs only beside the other ranks of its plan", name_,
+         count);
+  }
+  const Layout& plan = layout(aliasing);
+  const auto address = [&](const Storage& storage) -> std::byte* {
+    switch (storage.kind) {
+      case Storage::Kind::kInput: return inputs[storage.index];
+      case Storage::Kind::kOutput: return outputs[storage.index];
+      case Storage::Kind::kConstant: return constants_.data() + storage.index;
+      case Storage::Kind::kTemporary: return workspace + plan.temporaries[storage.index].offset;
+      case Storage::Kind::kNone: break;
+    }
+    return nullptr;
+  };
+  const auto value_address = [&](ValueId id) { return id.valid() ? address(plan.storage[root(id).index()]) : nullptr; };
+
+  BoundRun run;
+  run.node_names_ = &node_names_;
+  run.collectives_ = collectives;
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    if (kernels_[n] == nullptr) continue;
+    const Node& node = graph_.nodes[n];
+    BoundRun::Call call;
+    call.kernel = kernels_[n].get();
+    call.first_input = run.inputs_.size();
+    call.input_count = node.inputs.size();
+    call.first_output = run.outputs_.size();
+    call.output_count = node.outputs.size();
+    call.node = n;
+    for (const ValueId id : node.inputs) run.inputs_.push_back(value_address(id));
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      const ValueId id = node.outputs[o];
+      run.outputs_.push_back(value_address(id));
+      if (adds.empty() || !id.valid()) continue;
+      const Storage& place = plan.storage[root(id).index()];
+      if (place.kind == Storage::Kind::kOutput && adds.at(place.index)) call.accumulate |= uint32_t{1} << o;
+    }
+    if (plan.kernel_workspace[n] != Planner::kNoTemporary) call.workspace = workspace + plan.temporaries[plan.kernel_workspace[n]].offset;
+    run.calls_.push_back(call);
+  }
+  for (const Copy& copy : plan.copies) {
+    BoundRun::Call call;
+    call.first_input = run.inputs_.size();
+    call.first_output = run.outputs_.size();
+    call.bytes = copy.bytes;
+    if (!run.calls_.empty()) call.node = run.calls_.back().node;
+    run.inputs_.push_back(address(copy.from));
+    run.outputs_.push_back(address(copy.to));
+    run.calls_.push_back(call);
+  }
+  return run;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,138 @@
+// A subgraph made ready to run: kernels created, lifetimes and places of its temporaries known. Binding it to buffers gives a
+// BoundRun: a flat list of kernel calls with all pointers resolved.
+//
+//   Values share memory where they can: Reshape, Squeeze, Unsqueeze, Flatten and Identity are names for their input; a kernel
+//   that may run in place overwrites a temporary that nobody reads later; a result is computed straight into its output buffer.
+//
+// An output may be the same buffer as an input (kUpdate). It is computed in place when nothing reads the input after (or
+// beside) the node that makes the output, else in a temporary that is copied when everything has run.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/graph/graph.h"
+#include "runtime/execute/aligned_memory.h"
+#include "runtime/kernels/base/kernel.h"
+#include "runtime/execute/node_observer.h"
+
+namespace pipeshard {
+
+// Calls of one binding, in order. Valid as long as its CompiledSubgraph and the memory it was bound to.
+class BoundRun {
+ public:
+  // Adds one to `progress` with every node, for those who watch. Errors of a kernel get the node as context.
+  // `observer`, if there is one, is told about every node.
+  void run(std::atomic<uint64_t>& progress, NodeObserver* observer = nullptr) const;
+
+ private:
+  friend class CompiledSubgraph;
+  struct Call {
+    Kernel* kernel = nullptr;  // nullptr: copy `bytes` from input to output
+    size_t first_input = 0, input_count = 0;
+    size_t first_output = 0, output_count = 0;
+    void* workspace = nullptr;
+    uint32_t accumulate = 0;
+    size_t bytes = 0;
+    size_t node = 0;
+  };
+  void perform(const Call& call) const;
+
+  const std::vector<std::string>* node_names_ = nullptr;
+  Collectives* collectives_ = nullptr;
+  std::vector<Call> calls_;
+  std::vector<const void*> inputs_;
+  std::vector<void*> outputs_;
+};
+
+// A subgraph's graph as it is run: functions without a kernel are inlined, missing shapes inferred, transposed operands folded into their
+// products. Views are still nodes. What is timed, or foreseen, is what these nodes take.
+Graph runnableGraph(Graph graph, const KernelRegistry& kernels);
+
+class CompiledSubgraph {
+ public:
+  // Inlines functions that have no kernel, infers what shapes are missing, and creates the kernels. Errors: kBadModel when an
+  // operator has no kernel or a value no static shape (names the node), or the graph refers to weights that no input carries.
+  CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels);
+  CompiledSubgraph(const CompiledSubgraph&) = delete;
+  CompiledSubgraph& operator=(const CompiledSubgraph&) = delete;
+
+  const std::string& name() const { return name_; }
+  size_t inputCount() const { return graph_.inputs.size(); }
+  size_t outputCount() const { return graph_.outputs.size(); }
+  // Type, shape and name of an input or output, to check what is bound to it.
+  const Value& input(size_t i) const { return graph_.value(graph_.inputs[i]); }
+  const Value& output(size_t i) const { return graph_.value(graph_.outputs[i]); }
+  int64_t constantBytes() const { return static_cast<int64_t>(constants_.size()); }
+
+  // Which inputs and outputs are one buffer: equal numbers are the same buffer. Two outputs may not be one buffer.
+  struct Aliasing {
+    std::vector<int> inputs;
+    std::vector<int> outputs;
+    friend auto operator<=>(const Aliasing&, const Aliasing&) = default;
+  };
+  // Workspace that a run with this aliasing needs.
+  int64_t workspaceBytes(const Aliasing& aliasing);
+  // How many copies (rather than kernels) a run makes; for tests and the curious.
+  size_t copyCount(const Aliasing& aliasing);
+  // Of the nodes that are collectives, in the order in which they run: their groups.
+  std::vector<int> collectiveGroups() const;
+  // Error(kConfiguration) naming the node when a collective is cut for another number of members than its group has. Its groups exist.
+  void checkGroupSizes(const std::vector<std::vector<int>>& groups) const;
+  // Can a run add this output to what its buffer holds? When a kernel that can makes it, and nothing else reads it.
+  bool mayAccumulate(size_t output) const;
+  // `adds`, by output (empty: none): those that are added to what their buffer holds, which is no input's; only where
+  // mayAccumulate. Error(kConfiguration) when the subgraph holds collectives and `collectives` (used by every run) is nullptr.
+  BoundRun bind(const Aliasing& aliasing, std::span<std::byte* const> inputs, std::span<std::byte* const> outputs, std::byte* workspace,
+                Collectives* collectives = nullptr, const std::vector<bool>& adds = {});
+
+ private:
+  // Where the bytes of a value are during a run.
+  struct Storage {
+    enum class Kind : uint8_t { kNone, kInput, kOutput, kConstant, kTemporary };
+    Kind kind = Kind::kNone;
+    size_t index = 0;  // of the input, output, or temporary; byte offset in constants_
+  };
+  struct Temporary {
+    int64_t bytes = 0;
+    int64_t begin = 0;  // node positions, half-open
+    int64_t end = 0;
+    int64_t offset = 0;
+  };
+  struct Copy {
+    Storage from;
+    Storage to;
+    size_t bytes = 0;
+  };
+  struct Layout {
+    std::vector<Storage> storage;  // by value index; meaningful for roots
+    std::vector<Temporary> temporaries;
+    std::vector<size_t> kernel_workspace;  // by node: temporary, or kNoTemporary
+    std::vector<Copy> copies;              // after the last node, in order
+    int64_t workspace_bytes = 0;
+  };
+  class Planner;
+
+  void findViews();
+  void placeConstants();
+  void createKernels(const KernelRegistry& kernels);
+  KernelSpec kernelSpec(const Node& node) const;
+  ValueId root(ValueId value) const { return roots_[value.index()]; }
+  const Layout& layout(const Aliasing& aliasing);
+
+  Graph graph_;
+  std::string name_;
+  std::vector<std::string> node_names_;
+  std::vector<std::unique_ptr<Kernel>> kernels_;  // by node; nullptr for views
+  std::vector<ValueId> roots_;                    // by value: the value whose memory it shares
+  std::vector<size_t> constant_offsets_;          // by value
+  AlignedMemory constants_;
+  std::map<Aliasing, Layout> layouts_;
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,172 @@
+#include "runtime/execute/subgraph_planner.h"
+
+#include <algorithm>
+#include <set>
+
+#include "ir/base/error.h"
+#include "runtime/execute/memory_plan.h"
+
+namespace pipeshard {
+
+CompiledSubgraph::Planner::Planner(const CompiledSubgraph& subgraph, const Aliasing& aliasing)
+    : subgraph_(subgraph), graph_(subgraph.graph_), aliasing_(aliasing) {
+  layout_.storage.resize(graph_.values.size());
+  layout_.kernel_workspace.assign(graph_.nodes.size(), kNoTemporary);
+  producer_.assign(graph_.values.size(), -1);
+  last_use_.assign(graph_.values.size(), -1);
+  claimed_output_.assign(graph_.values.size(), kNoTemporary);
+  output_done_.assign(graph_.outputs.size(), false);
+  const std::set<int> distinct(aliasing.outputs.begin(), aliasing.outputs.end());
+  PIPESHARD_CHECK(distinct.size() == aliasing.outputs.size(), "subgraph '{}': two outputs are one buffer", subgraph.name_);
+}
+
+CompiledSubgraph::Layout CompiledSubgraph::Planner::plan() {
+  findUses();
+  placeInputsAndConstants();
+  claimOutputs();
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    if (subgraph_.kernels_[n] != nullptr) placeNode(n);
+  }
+  copyOutputs();
+  placeTemporaries();
+  return std::move(layout_);
+}
+
+void CompiledSubgraph::Planner::findUses() {
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    if (subgraph_.kernels_[n] == nullptr) continue;
+    for (const ValueId id : graph_.nodes[n].inputs) {
+      if (id.valid()) last_use_[subgraph_.root(id).index()] = static_cast<int64_t>(n);
+    }
+    for (const ValueId id : graph_.nodes[n].outputs) {
+      if (id.valid()) producer_[id.index()] = static_cast<int64_t>(n);
+    }
+  }
+  for (size_t o = 0; o < graph_.outputs.size(); ++o) last_use_[outputRoot(o).index()] = static_cast<int64_t>(graph_.nodes.size());
+}
+
+void CompiledSubgraph::Planner::placeInputsAndConstants() {
+  for (const auto& [id, initializer] : graph_.initializers) {
+    layout_.storage[id.index()] = {Storage::Kind::kConstant, subgraph_.constant_offsets_[id.index()]};
+  }
+  for (size_t i = 0; i < graph_.inputs.size(); ++i) layout_.storage[graph_.inputs[i].index()] = {Storage::Kind::kInput, i};
+}
+
+void CompiledSubgraph::Planner::claimOutputs() {
+  for (size_t o = 0; o < graph_.outputs.size(); ++o) {
+    const ValueId value = outputRoot(o);
+    if (producer_[value.index()] < 0 || claimed_output_[value.index()] != kNoTemporary || !mayWriteEarly(o, value)) continue;
+    claimed_output_[value.index()] = o;
+    layout_.storage[value.index()] = {Storage::Kind::kOutput, o};
+    output_done_[o] = true;
+  }
+}
+
+template <typename Predicate>
+std::vector<size_t> CompiledSubgraph::Planner::inputsWhere(size_t node, Predicate predicate) const {
+  std::vector<size_t> result;
+  const std::vector<ValueId>& inputs = graph_.nodes[node].inputs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].valid() && predicate(subgraph_.root(inputs[i]))) result.push_back(i);
+  }
+  return result;
+}
+
+bool CompiledSubgraph::Planner::mayOverwrite(size_t node, size_t output, const std::vector<size_t>& inputs) const {
+  return std::all_of(inputs.begin(), inputs.end(), [&](size_t input) {
+    return subgraph_.kernels_[node]->mayRunInPlace(static_cast<int>(input), static_cast<int>(output));
+  });
+}
+
+// Whether output buffer `output` may get its content when the producer of `value` runs, although it may also be an input.
+bool CompiledSubgraph::Planner::mayWriteEarly(size_t output, ValueId value) const {
+  const int64_t producer = producer_[value.index()];
+  std::set<ValueId> in_same_buffer;
+  for (size_t i = 0; i < graph_.inputs.size(); ++i) {
+    if (aliasing_.inputs[i] == aliasing_.outputs[output]) in_same_buffer.insert(graph_.inputs[i]);
+  }
+  for (const ValueId input : in_same_buffer) {
+    if (last_use_[input.index()] > producer) return false;
+  }
+  const auto node = static_cast<size_t>(producer);
+  const auto& outputs = graph_.nodes[node].outputs;
+  const auto position = static_cast<size_t>(std::find(outputs.begin(), outputs.end(), value) - outputs.begin());
+  return mayOverwrite(node, position, inputsWhere(node, [&](ValueId root) { return in_same_buffer.count(root) > 0; }));
+}
+
+void CompiledSubgraph::Planner::placeNode(size_t node) {
+  const auto begin = static_cast<int64_t>(node);
+  const std::vector<ValueId>& outputs = graph_.nodes[node].outputs;
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (!outputs[o].valid() || claimed_output_[outputs[o].index()] != kNoTemporary) continue;
+    if (reuseInput(node, o, outputs[o])) continue;
+    const int64_t end = std::max(begin, last_use_[outputs[o].index()]) + 1;
+    layout_.storage[outputs[o].index()] = {Storage::Kind::kTemporary, addTemporary(graph_.bytes(outputs[o]), begin, end)};
+  }
+  const size_t workspace = subgraph_.kernels_[node]->workspaceBytes();
+  if (workspace > 0) layout_.kernel_workspace[node] = addTemporary(static_cast<int64_t>(workspace), begin, begin + 1);
+}
+
+// Computes an output in the memory of a temporary whose last reader is this node.
+bool CompiledSubgraph::Planner::reuseInput(size_t node, size_t output, ValueId value) {
+  const auto now = static_cast<int64_t>(node);
+  const std::vector<ValueId>& inputs = graph_.nodes[node].inputs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].valid() || !subgraph_.kernels_[node]->mayRunInPlace(static_cast<int>(i), static_cast<int>(output))) continue;
+    const Storage storage = layout_.storage[subgraph_.root(inputs[i]).index()];
+    if (storage.kind != Storage::Kind::kTemporary) continue;
+    Temporary& temporary = layout_.temporaries[storage.index];
+    if (temporary.end != now + 1 || temporary.bytes != graph_.bytes(value)) continue;
+    const auto same = [&](ValueId root) {
+      const Storage& other = layout_.storage[root.index()];
+      return other.kind == Storage::Kind::kTemporary && other.index == storage.index;
+    };
+    if (!mayOverwrite(node, output, inputsWhere(node, same))) continue;
+    const std::vector<ValueId>& outputs = graph_.nodes[node].outputs;
+    const bool is_taken = std::any_of(outputs.begin(), outputs.begin() + static_cast<std::ptrdiff_t>(output),
+                                      [&](ValueId id) { return id.valid() && same(id); });
+    if (is_taken) continue;
+    layout_.storage[value.index()] = storage;
+    temporary.end = std::max(now, last_use_[value.index()]) + 1;
+    return true;
+  }
+  return false;
+}
+
+void CompiledSubgraph::Planner::copyOutputs() {
+  const auto end = static_cast<int64_t>(graph_.nodes.size());
+  std::vector<Copy> late;
+  for (size_t o = 0; o < graph_.outputs.size(); ++o) {
+    if (output_done_[o]) continue;
+    Storage from = layout_.storage[outputRoot(o).index()];
+    const auto bytes = static_cast<size_t>(graph_.bytes(graph_.outputs[o]));
+    if (from.kind == Storage::Kind::kInput) {
+      const int buffer = aliasing_.inputs[from.index];
+      if (buffer == aliasing_.outputs[o]) continue;  // it is there already
+      const bool is_replaced = std::find(aliasing_.outputs.begin(), aliasing_.outputs.end(), buffer) != aliasing_.outputs.end();
+      if (is_replaced) {  // another copy may replace it first: two buffers may swap
+        const Storage aside{Storage::Kind::kTemporary, addTemporary(static_cast<int64_t>(bytes), end, end + 1)};
+        layout_.copies.push_back({from, aside, bytes});
+        from = aside;
+      }
+    }
+    late.push_back({from, {Storage::Kind::kOutput, o}, bytes});
+  }
+  layout_.copies.insert(layout_.copies.end(), late.begin(), late.end());
+}
+
+size_t CompiledSubgraph::Planner::addTemporary(int64_t bytes, int64_t begin, int64_t end) {
+  layout_.temporaries.push_back({bytes, begin, end, 0});
+  return layout_.temporaries.size() - 1;
+}
+
+void CompiledSubgraph::Planner::placeTemporaries() {
+  std::vector<LiveBlock> blocks;
+  for (const Temporary& temporary : layout_.temporaries) blocks.push_back({temporary.bytes, temporary.begin, temporary.end});
+  const Placement placement = placeBlocks(blocks);
+  verifyPlacement(blocks, placement);
+  for (size_t t = 0; t < blocks.size(); ++t) layout_.temporaries[t].offset = placement.offsets[t];
+  layout_.workspace_bytes = placement.total_bytes;
+}
+
+}  // namespace pipeshard

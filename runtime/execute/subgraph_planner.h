@@ -1,0 +1,44 @@
+// Internal to CompiledSubgraph: decides where every value of a subgraph lives under one aliasing of its buffers.
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "runtime/execute/subgraph.h"
+
+namespace pipeshard {
+
+class CompiledSubgraph::Planner {
+ public:
+  static constexpr size_t kNoTemporary = std::numeric_limits<size_t>::max();
+
+  Planner(const CompiledSubgraph& subgraph, const Aliasing& aliasing);
+  Layout plan();
+
+ private:
+  void findUses();
+  void placeInputsAndConstants();
+  void claimOutputs();
+  bool mayWriteEarly(size_t output, ValueId value) const;
+  void placeNode(size_t node);
+  bool reuseInput(size_t node, size_t output, ValueId value);
+  bool mayOverwrite(size_t node, size_t output, const std::vector<size_t>& inputs) const;
+  void copyOutputs();
+  size_t addTemporary(int64_t bytes, int64_t begin, int64_t end);
+  void placeTemporaries();
+  ValueId outputRoot(size_t output) const { return subgraph_.root(graph_.outputs[output]); }
+  // Inputs of a node that are in the memory of `wanted` (by position).
+  template <typename Predicate>
+  std::vector<size_t> inputsWhere(size_t node, Predicate predicate) const;
+
+  const CompiledSubgraph& subgraph_;
+  const Graph& graph_;
+  const Aliasing& aliasing_;
+  Layout layout_;
+  std::vector<int64_t> producer_;       // by root: node position, -1 for inputs and constants
+  std::vector<int64_t> last_use_;       // by root: position of the last kernel that reads it, nodes.size() for the final copies
+  std::vector<size_t> claimed_output_;  // by root: the output buffer that it is computed in, or kNoTemporary
+  std::vector<bool> output_done_;       // by output: computed in place, no copy needed
+};
+
+}  // namespace pipeshard

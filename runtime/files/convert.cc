@@ -1,0 +1,140 @@
+#include "runtime/files/convert.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "ir/base/error.h"
+
+namespace pipeshard {
+namespace {
+
+struct Half {
+  uint16_t bits;
+};
+struct Bfloat {
+  uint16_t bits;
+};
+
+double widen(Half half) {
+  const int exponent = half.bits >> 10 & 0x1f;
+  const int mantissa = half.bits & 0x3ff;
+  double magnitude = 0;
+  if (exponent == 0x1f) {
+    magnitude = mantissa == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+  } else if (exponent == 0) {
+    magnitude = std::ldexp(mantissa, -24);
+  } else {
+    magnitude = std::ldexp(mantissa | 0x400, exponent - 25);
+  }
+  return half.bits & 0x8000 ? -magnitude : magnitude;
+}
+
+double widen(Bfloat value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
+
+// Rounds to a multiple of the format's unit in the last place at that magnitude; nearbyint rounds halves to even.
+Half narrowToHalf(double value) {
+  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  const double magnitude = std::fabs(value);
+  if (std::isnan(value)) return {static_cast<uint16_t>(sign | 0x7e00)};
+  if (magnitude == 0) return {sign};
+  if (magnitude >= 65520.0) return {static_cast<uint16_t>(sign | 0x7c00)};
+  int exponent = 0;
+  std::frexp(magnitude, &exponent);  // magnitude = f * 2^exponent, f in [0.5, 1)
+  const int unit = std::max(exponent - 11, -24);
+  const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, -unit)));
+  // Adding the biased exponent instead of or-ing it lets a rounding carry move into the exponent.
+  const uint32_t bits = (static_cast<uint32_t>(unit + 24) << 10) + units;
+  return {static_cast<uint16_t>(sign | bits)};
+}
+
+Bfloat narrowToBfloat(double value) {
+  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  if (std::isnan(value)) return {static_cast<uint16_t>(bits >> 16 | 0x40)};
+  return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+template <typename To, typename From>
+To convertOne(From from) {
+  if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, Bfloat>) {
+    return convertOne<To>(widen(from));
+  } else if constexpr (std::is_same_v<To, Half>) {
+    return narrowToHalf(static_cast<double>(from));
+  } else if constexpr (std::is_same_v<To, Bfloat>) {
+    return narrowToBfloat(static_cast<double>(from));
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return from != From{0};
+  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+    // A value outside of the range has no meaning in C++: it becomes the nearest one that has.
+    if (std::isnan(from)) return To{0};
+    if (from <= static_cast<From>(std::numeric_limits<To>::min())) return std::numeric_limits<To>::min();
+    if (from >= static_cast<From>(std::numeric_limits<To>::max())) return std::numeric_limits<To>::max();
+    return static_cast<To>(from);
+  } else {
+    return static_cast<To>(from);
+  }
+}
+
+template <typename From, typename To>
+void convertAll(const void* from, void* to, size_t count) {
+  const auto* source = static_cast<const std::byte*>(from);
+  auto* target = static_cast<std::byte*>(to);
+  for (size_t i = 0; i < count; ++i) {
+    From element;
+    std::memcpy(&element, source + i * sizeof(From), sizeof(From));
+    const To converted = convertOne<To>(element);
+    std::memcpy(target + i * sizeof(To), &converted, sizeof(To));
+  }
+}
+
+// Calls f with a value of the C++ type of `type`; false for a type without one.
+template <typename F>
+bool withType(DataType type, F&& f) {
+  switch (type) {
+    case DataType::kBool: f(uint8_t{}, true); return true;
+    case DataType::kUint8: f(uint8_t{}, false); return true;
+    case DataType::kInt8: f(int8_t{}, false); return true;
+    case DataType::kUint16: f(uint16_t{}, false); return true;
+    case DataType::kInt16: f(int16_t{}, false); return true;
+    case DataType::kUint32: f(uint32_t{}, false); return true;
+    case DataType::kInt32: f(int32_t{}, false); return true;
+    case DataType::kUint64: f(uint64_t{}, false); return true;
+    case DataType::kInt64: f(int64_t{}, false); return true;
+    case DataType::kFloat16: f(Half{}, false); return true;
+    case DataType::kBfloat16: f(Bfloat{}, false); return true;
+    case DataType::kFloat32: f(float{}, false); return true;
+    case DataType::kFloat64: f(double{}, false); return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+bool isConvertible(DataType from, DataType to) {
+  const auto ignore = [](auto, bool) {};
+  return withType(from, ignore) && withType(to, ignore);
+}
+
+void convertElements(DataType from_type, const void* from, DataType to_type, void* to, size_t count) {
+  PIPESHARD_CHECK(isConvertible(from_type, to_type), "no conversion from {} to {}", dataTypeName(from_type), dataTypeName(to_type));
+  if (from_type == to_type) {
+    if (count > 0) std::memcpy(to, from, count * dataTypeSize(from_type));
+    return;
+  }
+  withType(from_type, [&](auto source, bool) {
+    withType(to_type, [&](auto target, bool to_bool) {
+      // A bool in a file may hold any byte: it is read as a uint8, and written as 0 or 1.
+      if (to_bool) {
+        convertAll<decltype(source), bool>(from, to, count);
+      } else {
+        convertAll<decltype(source), decltype(target)>(from, to, count);
+      }
+    });
+  });
+}
+
+}  // namespace pipeshard

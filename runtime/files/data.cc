@@ -1,0 +1,260 @@
+#include "runtime/files/data.h"
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "ir/base/error.h"
+#include "ir/base/tensor_box.h"
+#include "runtime/files/batch_check.h"
+#include "runtime/files/convert.h"
+#include "runtime/files/npz.h"
+
+namespace pipeshard {
+namespace {
+
+// The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection that mixes every bit into every other.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+uint64_t hashName(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
+  return mix(hash);
+}
+
+double uniform(uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }  // in (0, 1)
+
+// Box and Muller 1958, the cosine branch.
+double standardNormal(uint64_t key, uint64_t element) {
+  const uint64_t first = mix(key ^ mix(2 * element));
+  const uint64_t second = mix(key ^ mix(2 * element + 1));
+  return std::sqrt(-2 * std::log(uniform(first))) * std::cos(2 * std::numbers::pi * uniform(second));
+}
+
+// The high word of a 64x64 bit product: a value in [0, range) without the bias and cost of a division.
+uint64_t scaled(uint64_t bits, uint64_t range) { return static_cast<uint64_t>((static_cast<unsigned __int128>(bits) * range) >> 64); }
+
+class SyntheticData : public DataSource {
+ public:
+  SyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed, const EpochEnd& end)
+      : DataSource(inputs), seed_(seed), alternates_(end.last_batch > 0 && !end.drop_last) {
+    for (const ProgramInput& input : inputs_) {
+      const bool is_integer = isInteger(input.data_type);
+      if (!is_integer && !isFloatingPoint(input.data_type) && input.data_type != DataType::kBool) {
+        fail(ErrorCode::kConfiguration, "input '{}': no synthetic data of type {}; give --data", input.name, dataTypeName(input.data_type));
+      }
+      if (is_integer && input.high <= input.low) {
+        fail(ErrorCode::kConfiguration,
+             "input '{}': its integer range [{}, {}) is empty, so there is no synthetic data for it; give --data", input.name, input.low,
+             input.high);
+      }
+      names_.push_back(hashName(input.name));
+    }
+  }
+
+  bool isLastBatch(int64_t step) const override { return alternates_ && step % 2 == 0; }
+
+ private:
+  static void writeElement(const ProgramInput& input, uint64_t key, uint64_t element, std::byte* to) {
+    if (isFloatingPoint(input.data_type)) {
+      const double value = standardNormal(key, element);
+      convertElements(DataType::kFloat64, &value, input.data_type, to, 1);
+      return;
+    }
+    const bool is_bool = input.data_type == DataType::kBool;
+    const uint64_t range = is_bool ? 2 : static_cast<uint64_t>(input.high) - static_cast<uint64_t>(input.low);
+    const auto value = static_cast<int64_t>(static_cast<uint64_t>(is_bool ? 0 : input.low) + scaled(mix(key ^ mix(element)), range));
+    convertElements(DataType::kInt64, &value, input.data_type, to, 1);
+  }
+
+  void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) override {
+    const ProgramInput& description = inputs_[input];
+    const size_t element_bytes = dataTypeSize(description.data_type);
+    const uint64_t key = mix(mix(seed_) ^ mix(static_cast<uint64_t>(step)) * 3 ^ names_[input]);
+    std::byte* to = out.data();
+    forEachRun(description.shape, box, [&](int64_t first, int64_t count) {
+      for (int64_t i = 0; i < count; ++i, to += element_bytes) writeElement(description, key, static_cast<uint64_t>(first + i), to);
+    });
+  }
+
+  uint64_t seed_;
+  bool alternates_;
+  std::vector<uint64_t> names_;
+};
+
+// Whether an array of one type may stand for an input of another: floats for floats, integers (and bools) for integers.
+bool isAcceptable(DataType found, DataType wanted) {
+  if (found == wanted) return true;
+  if (isFloatingPoint(found)) return isFloatingPoint(wanted);
+  return isInteger(found) && (isInteger(wanted) || wanted == DataType::kBool);
+}
+
+// Integers that an operator of the model would refuse: said here, where array and row are known.
+void checkAllowed(const std::string& path, const ProgramInput& input, const NpzArray& array) {
+  if (!input.allowed || !input.allowed->exact) return;
+  if (const auto fault = describeNotAllowed(input, array.data_type, array.shape, array.bytes))
+    fail(ErrorCode::kConfiguration, "{}, {}", path, *fault);
+}
+
+class NpzData : public DataSource {
+ public:
+  NpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed, const EpochEnd& end)
+      : DataSource(inputs), end_(end), rows_(inputs.size(), 1), content_(inputs.size()) {
+    const NpzFile file = NpzFile::open(path);
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const NpzArray array = file.read(inputs_[i].name);
+      checkArray(path, i, array);
+      checkRows(path, i);
+      if (!needed.empty() && !needed[i]) continue;
+      checkRange(path, i, array);
+      checkAllowed(path, inputs_[i], array);
+      const auto count = static_cast<size_t>(elementCount(array.shape));
+      content_[i].resize(count * dataTypeSize(inputs_[i].data_type));
+      convertElements(array.data_type, array.bytes.data(), inputs_[i].data_type, content_[i].data(), count);
+    }
+  }
+
+  bool isLastBatch(int64_t step) const override { return has_last_batch_ && step % steps_per_epoch_ == 0; }
+
+ private:
+  // The array may be longer than the batch along the input's axis.
+  void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) override {
+    Shape array = inputs_[input].shape;
+    Shard rows = box;
+    if (inputs_[input].axis >= 0) {
+      const auto axis = static_cast<size_t>(inputs_[input].axis);
+      rows.start[axis] += (step - 1) % steps_per_epoch_ * array[axis];
+      array[axis] = rows_[input];
+    }
+    const std::string fault = boxFault(array, rows);
+    PIPESHARD_CHECK(fault.empty(), "input '{}': {}", inputs_[input].name, fault);
+    const size_t element_bytes = dataTypeSize(inputs_[input].data_type);
+    std::byte* to = out.data();
+    forEachRun(array, rows, [&](int64_t first, int64_t count) {
+      const size_t bytes = static_cast<size_t>(count) * element_bytes;
+      std::memcpy(to, content_[input].data() + static_cast<size_t>(first) * element_bytes, bytes);
+      to += bytes;
+    });
+  }
+
+  void checkArray(const std::string& path, size_t index, const NpzArray& array) {
+    const ProgramInput& input = inputs_[index];
+    const std::string expected = fmt::format("{}{}", dataTypeName(input.data_type), shapeToString(input.shape)) +
+                                 (input.axis < 0 ? "" : fmt::format(" (or a longer axis {})", input.axis));
+    Shape comparable = array.shape;
+    const auto axis = static_cast<size_t>(input.axis);
+    const bool has_rows = input.axis >= 0 && axis < array.shape.size() && array.shape[axis] >= input.shape[axis];
+    if (has_rows) comparable[axis] = input.shape[axis];
+    if (comparable != input.shape || !isAcceptable(array.data_type, input.data_type)) {
+      fail(ErrorCode::kConfiguration, "{}, array '{}': found {}{}, expected {}", path, input.name, dataTypeName(array.data_type),
+           shapeToString(array.shape), expected);
+    }
+    if (has_rows) rows_[index] = array.shape[axis];
+  }
+
+  // As many examples in every array: otherwise steps would pair what does not belong together. Of what is left over, a batch that
+  // the plan has programs for.
+  void checkRows(const std::string& path, size_t index) {
+    const ProgramInput& input = inputs_[index];
+    if (input.axis < 0) return;
+    const int64_t batch = input.shape[static_cast<size_t>(input.axis)];
+    const int64_t left = batch > 0 ? rows_[index] % batch : 0;
+    if (left != 0 && left != end_.last_batch && !end_.drop_last) {
+      fail(ErrorCode::kConfiguration,
+           "{}, array '{}' has {} examples: after batches of {} a last one of {} is left, but the plan {}; plan again with --data or "
+           "--last-batch {}, or leave these examples out with --drop-last",
+           path, input.name, rows_[index], batch, left,
+           end_.last_batch == 0 ? std::string("has programs for whole batches only")
+                                : fmt::format("is for a last batch of {}", end_.last_batch),
+           left);
+    }
+    has_last_batch_ = left != 0 && !end_.drop_last;
+    steps_per_epoch_ = batch > 0 ? std::max<int64_t>(1, rows_[index] / batch + (has_last_batch_ ? 1 : 0)) : 1;
+    for (size_t other = 0; other < index; ++other) {
+      if (inputs_[other].axis < 0 || rows_[other] == rows_[index]) continue;
+      fail(ErrorCode::kConfiguration, "{}: array '{}' has {} examples but array '{}' has {}; they must be as many", path,
+           inputs_[other].name, rows_[other], input.name, rows_[index]);
+    }
+  }
+
+  // Integers that the input's type cannot hold.
+  void checkRange(const std::string& path, size_t index, const NpzArray& array) const {
+    const DataType wanted = inputs_[index].data_type;
+    if (!isInteger(array.data_type) || !isInteger(wanted) || array.data_type == wanted) return;
+    const auto count = static_cast<size_t>(elementCount(array.shape));
+    std::vector<std::byte> there(count * dataTypeSize(wanted));
+    convertElements(array.data_type, array.bytes.data(), wanted, there.data(), count);
+    const std::vector<double> found = numericElements(Constant{array.data_type, array.shape, array.bytes});
+    const std::vector<double> kept = numericElements(Constant{wanted, array.shape, there});
+    for (size_t i = 0; i < count; ++i) {
+      if (found[i] == kept[i]) continue;
+      fail(ErrorCode::kConfiguration, "{}, array '{}': element {} is {:.0f}, which {} cannot hold", path, inputs_[index].name, i, found[i],
+           dataTypeName(wanted));
+    }
+  }
+
+  EpochEnd end_;
+  int64_t steps_per_epoch_ = 1;
+  bool has_last_batch_ = false;
+  std::vector<int64_t> rows_;  // of the array, along the input's axis
+  std::vector<std::vector<std::byte>> content_;
+};
+
+}  // namespace
+
+void DataSource::fill(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) {
+  const ProgramInput& description = inputs_.at(input);
+  const std::string fault = boxFault(description.shape, box);
+  PIPESHARD_CHECK(fault.empty(), "input '{}': {}", description.name, fault);
+  const auto bytes = static_cast<size_t>(byteCount(description.data_type, box.size));
+  PIPESHARD_CHECK(out.size() == bytes, "input '{}': {} bytes for {}", description.name, out.size(), printBox(box));
+  write(input, step, box, out);
+}
+
+void DataSource::fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out) {
+  const ProgramInput& description = inputs_.at(input);
+  Shard box = wholeBox(description.shape);
+  PIPESHARD_CHECK(description.axis >= 0 || offset == 0, "input '{}' is not cut", description.name);
+  if (description.axis >= 0) {
+    const auto axis = static_cast<size_t>(description.axis);
+    box.start[axis] = offset;
+    box.size[axis] = 1;
+    const auto row_bytes = static_cast<size_t>(byteCount(description.data_type, box.size));
+    box.size[axis] = row_bytes == 0 ? 0 : static_cast<int64_t>(out.size() / row_bytes);
+  }
+  fill(input, step, box, out);
+}
+
+int64_t lastBatchOf(const std::string& path, const ProgramInput& input) {
+  const NpzArray array = NpzFile::open(path).read(input.name);
+  const auto axis = static_cast<size_t>(input.axis);
+  const bool whole = axis < array.shape.size() && array.shape[axis] >= input.shape[axis];
+  return whole ? array.shape[axis] % input.shape[axis] : 0;  // what does not fit is refused when the data are opened
+}
+
+std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed, const EpochEnd& end) {
+  return std::make_unique<SyntheticData>(inputs, seed, end);
+}
+
+std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed,
+                                        const EpochEnd& end) {
+  return std::make_unique<NpzData>(path, inputs, needed, end);
+}
+
+std::unique_ptr<DataSource> makeDataSource(const DataDescription& description, const Program& program) {
+  if (description.path.empty()) return makeSyntheticData(program.inputs, description.seed, description.end);
+  std::vector<bool> needed(program.inputs.size(), false);
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.kind != InstructionKind::kLoadInput) continue;
+    const std::string& name = program.buffer(instruction.outputs.at(0)).value;
+    for (size_t i = 0; i < needed.size(); ++i) needed[i] = needed[i] || program.inputs[i].name == name;
+  }
+  return openNpzData(description.path, program.inputs, needed, description.end);
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,54 @@
+// numpy's .npz archives (a zip of .npy files), read only. Untrusted input: sizes are checked before memory is taken.
+// Format: numpy.lib.format, versions 1.0 to 3.0.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/base/data_type.h"
+#include "ir/base/shape.h"
+
+namespace pipeshard {
+
+struct NpyHeader {
+  DataType data_type = DataType::kUndefined;
+  bool fortran_order = false;
+  Shape shape;
+  size_t data_offset = 0;  // where the elements start
+};
+
+// The header of a .npy file that starts with `bytes`. `where` names file and member in messages. Accepted: little-endian
+// or byte-sized bool, [u]int8..64, float16, float32, float64. Errors: kBadModel.
+NpyHeader parseNpyHeader(std::span<const std::byte> bytes, const std::string& where);
+
+struct NpzArray {
+  DataType data_type = DataType::kUndefined;
+  Shape shape;
+  std::vector<std::byte> bytes;  // dense row-major, also when the file is in Fortran order
+};
+
+class NpzFile {
+ public:
+  // Errors: kMissingInput (no such file), kBadModel (not a zip archive).
+  static NpzFile open(const std::string& path);
+  NpzFile(NpzFile&&) noexcept;
+  NpzFile& operator=(NpzFile&&) noexcept;
+  ~NpzFile();
+
+  const std::vector<std::string>& names() const { return names_; }  // without ".npy", in archive order
+  bool has(const std::string& name) const;
+  // Errors: kMissingInput (no array of that name; lists those that exist), kBadModel (malformed member).
+  NpzArray read(const std::string& name) const;
+
+ private:
+  struct Archive;
+  NpzFile();
+
+  std::string path_;
+  std::unique_ptr<Archive> archive_;
+  std::vector<std::string> names_;
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,32 @@
+// Whether the files that weights come from are still what they were when the plan was made. Programs refer to weights by file,
+// offset and length; a file that was written again in the meantime would be read as if nothing had happened.
+//
+// A file is known by its size and by a hash: of all its bytes up to 64 MiB, of 1024 blocks of 4 KiB spread evenly from the
+// first to the last when it is larger. So a copy (whose time stamps differ) is the same file, a file of 100 GB costs 4 MiB of
+// reading, and a training run that saved other weights in the same place is noticed. A change of a few bytes of a larger
+// file, outside of the blocks, is not.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/program/program.h"
+#include "ir/graph/weight_files.h"
+
+namespace pipeshard {
+
+// The file beside ranks/ in a plan directory.
+inline constexpr const char* kWeightFilesName = "weights.json";
+
+// Every file that one of the programs reads, ascending by path. A file that does not exist has no content.
+// Errors: kMissingInput for a file that cannot be read.
+std::vector<WeightFile> recordWeightFiles(const std::vector<const Program*>& programs);
+
+// Compares with what is there now. Errors, naming the file: kMissingInput (it does not exist, cannot be read, or was not there
+// when the plan was made and is too short), kConfiguration (changed since planning).
+void checkWeightFiles(const std::vector<WeightFile>& files);
+
+// The same for what a plan directory records. A directory without the file (made by hand) is not checked.
+void checkWeightFiles(const std::string& plan_directory);
+
+}  // namespace pipeshard

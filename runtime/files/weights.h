@@ -1,0 +1,17 @@
+// Initial content of a program's persistent buffers.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "ir/program/program.h"
+
+namespace pipeshard {
+
+// Writes what `buffer` starts with: its source, converted from source_type to data_type; zeros without a source. Of a buffer with a
+// part, its box of the source. Only the bytes referred to are read from the weight's file, and what lies between them where that
+// is little (up to 4 KiB at a time); never more than 1 MiB is held beside `out`. A relative location starts at `directory`.
+// Errors: kMissingInput (no such file, too short), kConfiguration (bytes do not fit type and shape); both name the buffer.
+void loadInitialContent(const Buffer& buffer, const std::string& directory, std::span<std::byte> out);
+
+}  // namespace pipeshard

@@ -1,0 +1,182 @@
+#include "runtime/job/child_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "ir/base/error.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr int kCannotExecute = 127;
+constexpr int kLongestStart = 8'000;  // milliseconds from fork to exec
+std::atomic<int> signal_pipe{-1};
+
+void onSignal(int signal) {
+  const int saved = errno;
+  const auto byte = static_cast<unsigned char>(signal);
+  if (::write(signal_pipe.load(), &byte, 1) < 0) {
+    // A full pipe holds an earlier signal, which is the one that counts.
+  }
+  errno = saved;
+}
+
+std::vector<std::string> mergedEnvironment(const std::vector<std::string>& overrides) {
+  std::vector<std::string> merged = overrides;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::string_view name = text.substr(0, text.find('='));
+    bool is_overridden = false;
+    for (const std::string& override : overrides) is_overridden |= override.compare(0, override.find('='), name) == 0;
+    if (!is_overridden) merged.emplace_back(text);
+  }
+  return merged;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// Between fork and exec: only async-signal-safe calls, since other threads may have held locks.
+[[noreturn]] void becomeWorker(const char* executable, char* const* arguments, char* const* environment, int parent, int report,
+                               bool is_command) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(kCannotExecute);  // the parent died before the line above
+  struct sigaction action {};
+  action.sa_handler = is_command ? SIG_DFL : SIG_IGN;
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (!is_command) {
+    const int null = ::open("/dev/null", O_RDONLY);
+    if (null >= 0) ::dup2(null, STDIN_FILENO);
+    if (null > STDERR_FILENO) ::close(null);
+    ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  }
+  ::execve(executable, arguments, environment);
+  const int reason = errno;
+  if (::write(report, &reason, sizeof reason) < 0) ::_exit(kCannotExecute);
+  ::_exit(kCannotExecute);
+}
+
+int openProcessDescriptor(int pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
+
+}  // namespace
+
+ChildProcess ChildProcess::start(const std::string& executable, const std::vector<std::string>& arguments,
+                                 const std::vector<std::string>& environment, bool is_command) {
+  std::vector<std::string> argument_texts{executable};
+  argument_texts.insert(argument_texts.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> environment_texts = mergedEnvironment(environment);
+  const std::vector<char*> argv = pointers(argument_texts);
+  const std::vector<char*> envp = pointers(environment_texts);
+  int report[2];
+  if (::pipe2(report, O_CLOEXEC) != 0) fail(ErrorCode::kOutOfMemory, "cannot make a pipe: {}; check `ulimit -n`", std::strerror(errno));
+  Descriptor report_read(report[0]), report_write(report[1]);
+
+  const int parent = ::getpid();
+  ChildProcess child;
+  child.pid_ = ::fork();
+  if (child.pid_ < 0) fail(ErrorCode::kOutOfMemory, "cannot start a worker: {}; check `ulimit -u` and memory", std::strerror(errno));
+  if (child.pid_ == 0) becomeWorker(executable.c_str(), argv.data(), envp.data(), parent, report_write.get(), is_command);
+
+  report_write.reset();
+  ::pollfd begun{report_read.get(), POLLIN, 0};
+  int ready = -1;
+  do {
+    ready = ::poll(&begun, 1, kLongestStart);
+  } while (ready < 0 && errno == EINTR);
+  if (ready == 0) {
+    fail(ErrorCode::kPeerUnavailable, "a worker (pid {}) did not begin within {} s of its start; something has stopped it", child.pid_,
+         kLongestStart / 1000);
+  }
+  int reason = 0;
+  ssize_t got = -1;
+  do {
+    got = ::read(report_read.get(), &reason, sizeof reason);  // ends with nothing when exec succeeds
+  } while (got < 0 && errno == EINTR);
+  if (got == static_cast<ssize_t>(sizeof reason)) {
+    fail(ErrorCode::kMissingInput, "cannot execute the worker '{}': {}", executable, std::strerror(reason));
+  }
+  child.descriptor_.reset(openProcessDescriptor(child.pid_));
+  if (!child.descriptor_.valid())
+    fail(ErrorCode::kConfiguration, "cannot watch a worker: pidfd_open: {}; Linux 5.3 or newer is needed", std::strerror(errno));
+  return child;
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), descriptor_(std::move(other.descriptor_)), status_(other.status_) {}
+
+ChildProcess::~ChildProcess() { kill(); }
+
+bool ChildProcess::tryReap() {
+  if (status_ || pid_ <= 0) return status_.has_value();
+  int status = 0;
+  const int got = ::waitpid(pid_, &status, WNOHANG);
+  if (got == pid_) status_ = status;
+  return status_.has_value();
+}
+
+void ChildProcess::kill() {
+  if (pid_ <= 0 || status_) return;
+  ::kill(pid_, SIGKILL);
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0) {
+    if (errno != EINTR) break;  // somebody else reaped it
+  }
+  status_ = status;
+}
+
+std::string ChildProcess::describeEnd() const {
+  PIPESHARD_CHECK(status_.has_value(), "process {} has not ended", pid_);
+  if (WIFSIGNALED(*status_)) return fmt::format("was killed by signal {} ({})", WTERMSIG(*status_), strsignal(WTERMSIG(*status_)));
+  return fmt::format("ended with exit code {}", WEXITSTATUS(*status_));
+}
+
+int ChildProcess::exitCode() const {
+  PIPESHARD_CHECK(status_.has_value(), "process {} has not ended", pid_);
+  return WIFSIGNALED(*status_) ? 128 + WTERMSIG(*status_) : WEXITSTATUS(*status_);
+}
+
+SignalWatch::SignalWatch() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) fail(ErrorCode::kOutOfMemory, "cannot make a pipe: {}", std::strerror(errno));
+  read_end_.reset(ends[0]);
+  write_end_.reset(ends[1]);
+  int expected = -1;
+  PIPESHARD_CHECK(signal_pipe.compare_exchange_strong(expected, ends[1]), "two jobs handle signals at the same time");
+  struct sigaction action {};
+  action.sa_handler = onSignal;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGINT, &action, &previous_interrupt_);
+  ::sigaction(SIGTERM, &action, &previous_terminate_);
+  ::sigaction(SIGHUP, &action, &previous_hangup_);
+}
+
+SignalWatch::~SignalWatch() {
+  ::sigaction(SIGINT, &previous_interrupt_, nullptr);
+  ::sigaction(SIGTERM, &previous_terminate_, nullptr);
+  ::sigaction(SIGHUP, &previous_hangup_, nullptr);
+  signal_pipe.store(-1);
+}
+
+int SignalWatch::take() {
+  unsigned char signal = 0;
+  return ::read(read_end_.get(), &signal, 1) == 1 ? signal : 0;
+}
+
+}  // namespace pipeshard

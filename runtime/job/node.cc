@@ -1,0 +1,319 @@
+#include "runtime/job/node.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <random>
+
+#include "ir/base/error.h"
+#include "runtime/job/control_types.h"
+#include "runtime/files/hex.h"
+#include "runtime/job/worker_placement.h"
+#include "transport/control/job_keys.h"
+
+namespace pipeshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLookAround{100};
+constexpr size_t kTracePiece = size_t{256} << 10;
+constexpr milliseconds kOneTry{5'000};        // to reach the coordinator, before looking at the key file and the command again
+constexpr milliseconds kCommandsEnd{60'000};  // for the command to end by itself once the job is over
+
+int newControlRank() {
+  std::random_device random;
+  return kFirstNodeRank + static_cast<int>(random() % 1'000'000'000u);
+}
+
+// The address of this machine from which `endpoint` ("tcp://HOST:PORT") is reached: no packet is sent for that.
+std::string addressTowards(const std::string& endpoint) {
+  const size_t begin = endpoint.find("://");
+  const size_t colon = endpoint.rfind(':');
+  if (begin == std::string::npos || colon <= begin + 2) return hostName();
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const std::string host = endpoint.substr(begin + 3, colon - begin - 3);
+  if (::getaddrinfo(host.c_str(), endpoint.substr(colon + 1).c_str(), &hints, &found) != 0) return hostName();
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> guard(found, ::freeaddrinfo);
+  const Descriptor socket(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  std::array<char, NI_MAXHOST> text{};
+  if (!socket.valid() || ::connect(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return hostName();
+  }
+  return text.data();
+}
+
+class NodeDaemon {
+ public:
+  NodeDaemon(const NodeOptions& options, const NodeMessages& say) : options_(options), say_(say) {}
+
+  int run() {
+    if (!options_.command.empty()) command_.emplace(ChildProcess::start(options_.executable, options_.command, {}, true));
+    if (const std::optional<int> early = join()) return *early;
+    say_(fmt::format("joined the coordinator at {}", endpoint_));
+    last_heard_ = last_look_ = Clock::now();
+    while (!over_) look();
+    return command_ ? commandsEnd() : exit_code_;
+  }
+
+ private:
+  // Until the coordinator has welcomed this node. The command's exit code, should it end before.
+  std::optional<int> join();
+  bool tryToJoin(const std::optional<JobTicket>& ticket);
+  void look();
+  void handle(const ControlMessage& message);
+  void startWorkers(const nlohmann::json& body);
+  void reportEnds();
+  void sendTraces();
+  void checkCoordinator();
+  void tell(std::string_view type, nlohmann::json body);
+  void sayLast(std::string_view type, nlohmann::json body);
+  [[noreturn]] void loseCoordinator(const std::string& what);
+  void checkSignals();
+  int commandsEnd();
+
+  const NodeOptions& options_;
+  const NodeMessages& say_;
+  SignalWatch signals_;
+  std::optional<ChildProcess> command_;
+  std::unique_ptr<ControlClient> client_;
+  std::string endpoint_;
+  std::optional<ClientKeys> keys_;
+  Clock::time_point last_heard_;
+  Clock::time_point last_look_;
+  Clock::time_point last_sent_;
+  bool over_ = false;
+  int exit_code_ = 0;
+  std::optional<WorkerGroup> workers_;
+};
+
+std::optional<int> NodeDaemon::join() {
+  const Clock::time_point end = Clock::now() + options_.wait;
+  bool was_refused = false;  // once: the key file may be that of an earlier job, about to be replaced
+  bool announced = false;
+  while (true) {
+    checkSignals();
+    if (command_ && command_->tryReap()) return command_->exitCode();
+    std::optional<JobTicket> ticket;
+    if (!options_.key_file.empty()) ticket = readJobTicket(options_.key_file);
+    const bool has_address = ticket || (options_.key_file.empty() && !options_.join.empty());
+    try {
+      if (has_address && tryToJoin(ticket)) return std::nullopt;
+    } catch (const Error& error) {
+      const bool may_pass = error.code() == ErrorCode::kAuthentication || error.code() == ErrorCode::kVersionMismatch;
+      if (!may_pass || options_.key_file.empty() || was_refused) throw;
+      was_refused = true;
+    }
+    if (Clock::now() >= end) break;
+    if (!announced)
+      say_(has_address ? fmt::format("waiting for a coordinator at {}", endpoint_)
+                       : fmt::format("waiting for the key file {}", options_.key_file));
+    announced = true;
+    ::usleep(100'000);
+  }
+  if (endpoint_.empty()) {
+    fail(ErrorCode::kPeerUnavailable,
+         "the key file {} has not come within {} s; the coordinator writes it: it must be in a folder that all hosts share",
+         options_.key_file, options_.wait.count());
+  }
+  fail(ErrorCode::kPeerUnavailable, "no coordinator answered at {} within {} s; is it running, and does a firewall stand between?",
+       endpoint_, options_.wait.count());
+}
+
+bool NodeDaemon::tryToJoin(const std::optional<JobTicket>& ticket) {
+  endpoint_ = options_.join.empty() ? ticket->endpoint : options_.join;
+  keys_.reset();
+  if (ticket) keys_ = ticket->clientKeys();
+  ControlClientOptions options;
+  options.generation = options_.generation;
+  options.keys = keys_;
+  options.any_job = !ticket;
+  options.schema = nodeCommands();
+  options.body = {{"host", hostName()}, {"pid", ::getpid()}};
+  if (options_.index) options.body["index"] = *options_.index;
+  try {
+    client_ = ControlClient::connect(endpoint_, ticket ? ticket->job_id : "", newControlRank(), kOneTry, options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPeerUnavailable) throw;
+    return false;
+  }
+  return true;
+}
+
+void NodeDaemon::look() {
+  std::vector<int> descriptors = workers_ ? workers_->descriptors() : std::vector<int>();
+  descriptors.push_back(signals_.descriptor());
+  if (command_) descriptors.push_back(command_->descriptor());
+  const Clock::time_point before = Clock::now();
+  // Nobody was silent while this process did not listen.
+  if (before - last_look_ > std::chrono::seconds(1)) last_heard_ += before - last_look_;
+  ControlEvent event = client_->poll(kLookAround, descriptors);
+  last_look_ = Clock::now();
+  checkSignals();
+  while (event.message && !over_) {
+    handle(*event.message);
+    event.message = client_->receive(milliseconds(0));
+  }
+  if (over_) return;
+  if (command_ && command_->tryReap()) {
+    if (workers_) workers_->kill();
+    say_("the coordinator " + command_->describeEnd());
+    over_ = true;
+    return;
+  }
+  reportEnds();
+  checkCoordinator();
+}
+
+void NodeDaemon::checkSignals() {
+  const int signal = signals_.take();
+  if (signal == 0) return;
+  if (workers_) workers_->kill();
+  const JobInterrupted interrupted(signal);
+  if (client_) sayLast("leaving", {{"message", interrupted.message()}});
+  if (command_) {
+    ::kill(command_->pid(), signal);
+    commandsEnd();
+  }
+  throw interrupted;
+}
+
+void NodeDaemon::handle(const ControlMessage& message) {
+  last_heard_ = Clock::now();
+  if (message.type == "start") {
+    try {
+      startWorkers(message.body);
+    } catch (const Error& error) {
+      tell("error", {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
+    }
+  } else if (message.type == "kill") {
+    if (workers_) workers_->kill();
+  } else if (message.type == "clock") {
+    tell("clock", {{"asked", message.body.at("asked")}, {"now", Clock::now().time_since_epoch().count()}});
+  } else if (message.type == "trace") {
+    sendTraces();
+  } else if (message.type == "stop") {
+    if (workers_) workers_->kill();
+    exit_code_ = message.body.at("code").get<int>();
+    const auto text = message.body.at("message").get<std::string>();
+    say_(text.empty() ? "the job is done" : "the job is over: " + text);
+    over_ = true;
+    sayLast("bye", nlohmann::json::object());
+  }
+}
+
+void NodeDaemon::startWorkers(const nlohmann::json& body) {
+  WorkerGroupSpec spec;
+  spec.executable = options_.executable;
+  spec.arguments = options_.worker_arguments;
+  spec.plan_directory = body.at("directory").get<std::string>();
+  spec.threads = body.at("threads").get<int>();
+  spec.ranks = body.at("ranks").get<std::vector<int>>();
+  spec.options = parseWorkerArguments(body.at("arguments").get<std::vector<std::string>>());
+  spec.options.endpoint = endpoint_;
+  spec.options.keys = keys_;
+  const auto towards = body.at("towards").get<std::string>();
+  spec.options.host = options_.host;
+  if (spec.options.host.empty()) spec.options.host = addressTowards(towards.empty() ? endpoint_ : "tcp://" + towards + ":1");
+  std::vector<int> pids;
+  if (!spec.ranks.empty()) {
+    if (!std::filesystem::is_directory(spec.plan_directory)) {
+      fail(ErrorCode::kMissingInput,
+           "the plan directory {} is not on this host; plan, model and data must have the same path on all hosts (a shared folder)",
+           spec.plan_directory);
+    }
+    workers_.emplace(spec);
+    for (const int rank : spec.ranks) pids.push_back(workers_->pid(rank));
+    say_(fmt::format("started rank{} {}", spec.ranks.size() == 1 ? "" : "s", fmt::join(spec.ranks, ", ")));
+  }
+  tell("started", {{"pids", pids}});
+}
+
+void NodeDaemon::sendTraces() {
+  if (!workers_) return;
+  for (const int rank : workers_->ranks()) {
+    std::vector<std::byte> bytes;
+    try {
+      bytes = workers_->readTrace(rank);
+    } catch (const Error& error) {
+      say_(error.message());
+    }
+    for (size_t offset = 0; offset < std::max<size_t>(1, bytes.size()); offset += kTracePiece) {
+      const auto piece = std::span(bytes).subspan(offset, std::min(kTracePiece, bytes.size() - offset));
+      tell("trace", {{"rank", rank}, {"offset", offset}, {"total", bytes.size()}, {"bytes", toHex(piece)}});
+    }
+  }
+}
+
+void NodeDaemon::reportEnds() {
+  if (!workers_) return;
+  for (const WorkerEnd& end : workers_->takeEnds()) tell("ended", {{"rank", end.rank}, {"description", end.description}});
+}
+
+void NodeDaemon::tell(std::string_view type, nlohmann::json body) {
+  try {
+    client_->send(type, std::move(body));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPeerUnavailable) throw;
+    loseCoordinator("has closed its connection");
+  }
+}
+
+// On the way out: a coordinator that is gone already need not be told.
+void NodeDaemon::sayLast(std::string_view type, nlohmann::json body) {
+  try {
+    client_->send(type, std::move(body));
+  } catch (const Error&) {
+  }
+}
+
+void NodeDaemon::loseCoordinator(const std::string& what) {
+  if (workers_) workers_->kill();
+  fail(ErrorCode::kPeerUnavailable, "the coordinator at {} {}: it was killed, or the network between is cut; the workers here were ended",
+       endpoint_, what);
+}
+
+void NodeDaemon::checkCoordinator() {
+  const Clock::time_point now = Clock::now();
+  if (now - last_heard_ >= kNodeSilence) {
+    loseCoordinator(fmt::format("has not been heard of for {} s", std::chrono::duration_cast<std::chrono::seconds>(kNodeSilence).count()));
+  }
+  if (now - last_sent_ < kNodeHeartbeat) return;
+  last_sent_ = now;
+  tell("alive", nlohmann::json::object());
+}
+
+int NodeDaemon::commandsEnd() {
+  const Clock::time_point end = Clock::now() + kCommandsEnd;
+  while (!command_->tryReap()) {
+    if (const int signal = signals_.take(); signal != 0) ::kill(command_->pid(), signal);
+    if (Clock::now() > end && over_ && exit_code_ != 0) command_->kill();
+    ::usleep(20'000);
+  }
+  return command_->exitCode();
+}
+
+}  // namespace
+
+int runNode(const NodeOptions& options, const NodeMessages& say) {
+  if (options.join.empty() && options.key_file.empty()) {
+    fail(ErrorCode::kUsage, "where to join? give --join tcp://HOST:PORT, --key-file FILE, or both, as the coordinator prints them");
+  }
+  return NodeDaemon(options, say).run();
+}
+
+}  // namespace pipeshard

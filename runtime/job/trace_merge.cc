@@ -1,0 +1,265 @@
+#include "runtime/job/trace_merge.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+#include "ir/trace/trace_names.h"
+#include "runtime/execute/executor.h"
+#include "runtime/execute/step_runner.h"
+
+namespace pipeshard {
+namespace {
+
+int64_t bytesOf(const Program& program, BufferId id) {
+  const Buffer& buffer = program.buffer(id);
+  return byteCount(buffer.data_type, buffer.shape);
+}
+
+bool isMessage(const Instruction& instruction) {
+  return instruction.kind == InstructionKind::kSend || instruction.kind == InstructionKind::kReceive;
+}
+
+// Of one program: which of the messages with its peer, in its direction, an instruction is; and how many there are in a step.
+struct MessageNumbers {
+  std::vector<int64_t> of_instruction;
+  std::map<std::pair<InstructionKind, int>, int64_t> in_step;  // by direction and peer
+
+  explicit MessageNumbers(const Program& program) : of_instruction(program.instructions.size(), -1) {
+    for (size_t i = 0; i < program.instructions.size(); ++i) {
+      const Instruction& instruction = program.instructions[i];
+      if (isMessage(instruction)) of_instruction[i] = in_step[{instruction.kind, instruction.peer}]++;
+    }
+  }
+};
+
+using MessageKey = std::tuple<int, int, int64_t>;  // sender, receiver, number
+
+std::string rankName(const Program& program) {
+  std::set<int> stages;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.stage >= 0) stages.insert(instruction.stage);
+  }
+  if (stages.empty()) return fmt::format("rank {}", program.rank);
+  return fmt::format("rank {} (stage{} {})", program.rank, stages.size() == 1 ? "" : "s", fmt::join(stages, ", "));
+}
+
+// One rank's events. Times are on the trace's clock, not yet from its beginning.
+class RankEvents {
+ public:
+  RankEvents(const RankRecording& recording, int64_t first_step, int64_t end, Trace& trace)
+      : recording_(recording), end_(end), trace_(trace) {
+    for (const Program& program : recording.programs) numbers_.emplace_back(program);
+    for (const TraceStepRecords& step : recording.records.steps) {
+      if (step.step < first_step) continue;
+      if (step.program >= recording.programs.size()) failForeign("a step of a program that is not there");
+      for (size_t lane = 0; lane < kTraceLanes; ++lane) addLane(step, lane);
+      addMemory(step);
+      for (const auto& [direction, count] : numbers_[step.program].in_step) sent_before_[direction] += count;
+    }
+  }
+
+ private:
+  [[noreturn]] void failForeign(const std::string& what) const {
+    fail(ErrorCode::kConfiguration, "the recording of rank {} is of another plan: {}", recording_.records.rank, what);
+  }
+  int64_t time(int64_t theirs) const { return recording_.clock.toOwn(theirs); }
+
+  void addLane(const TraceStepRecords& step, size_t lane) {
+    const std::vector<TraceRecord>& records = step.lanes[lane];
+    for (size_t i = 0; i < records.size();) {
+      size_t next = i + 1;
+      while (next < records.size() && records[next].part > 0) ++next;
+      add(step, lane, std::span(records).subspan(i, next - i));
+      i = next;
+    }
+  }
+
+  // An instruction, and the collectives inside it.
+  void add(const TraceStepRecords& step, size_t lane, std::span<const TraceRecord> records) {
+    const Program& program = recording_.programs[step.program];
+    if (records[0].instruction >= program.instructions.size()) failForeign("an instruction beyond the program's end");
+    const Instruction& instruction = program.instructions[records[0].instruction];
+    TraceEvent event = describe(program, step, records[0]);
+    event.background = lane != static_cast<size_t>(TraceLane::kForeground);
+    const TraceEvent whole = event;
+    int64_t from = whole.start_ns;
+    for (const TraceRecord& part : records.subspan(1)) {
+      TraceEvent collective = whole;
+      setTimes(collective, part);
+      collective.kind = TraceEventKind::kCollective;
+      addCompute(whole, from, collective.start_ns);
+      from = collective.end_ns;
+      trace_.events.push_back(std::move(collective));
+    }
+    if (records.size() > 1) return addCompute(whole, from, whole.end_ns);
+    if (isMessage(instruction)) {
+      event.peer = instruction.peer;
+      event.message = numbers_[step.program].of_instruction[records[0].instruction] + sent_before_[{instruction.kind, instruction.peer}];
+    }
+    trace_.events.push_back(std::move(event));
+  }
+
+  void addCompute(const TraceEvent& whole, int64_t from, int64_t to) {
+    if (to <= from) return;
+    TraceEvent event = whole;
+    event.start_ns = event.arrived_ns = from;
+    event.end_ns = to;
+    trace_.events.push_back(std::move(event));
+  }
+
+  void setTimes(TraceEvent& event, const TraceRecord& record) const {
+    event.start_ns = time(record.start_ns);
+    event.end_ns = std::max(event.start_ns, record.end_ns == 0 ? end_ : time(record.end_ns));
+    event.arrived_ns = std::min(event.end_ns, event.start_ns + (record.end_ns == 0 ? event.end_ns - event.start_ns : record.waited_ns));
+  }
+
+  TraceEvent describe(const Program& program, const TraceStepRecords& step, const TraceRecord& record) const {
+    const Instruction& instruction = program.instructions[record.instruction];
+    TraceEvent event;
+    event.rank = recording_.records.rank;
+    event.step = step.step;
+    event.stage = instruction.stage;
+    event.microbatch = instruction.microbatch;
+    event.name = traceName(program, instruction);
+    if (record.end_ns == 0) event.name += " (unfinished)";
+    setTimes(event, record);
+    switch (instruction.kind) {
+      case InstructionKind::kRun:
+      case InstructionKind::kUpdate: event.kind = TraceEventKind::kCompute; break;
+      case InstructionKind::kSend:
+        event.kind = TraceEventKind::kSend;
+        event.bytes = bytesOf(program, instruction.inputs.at(0));
+        break;
+      case InstructionKind::kReceive:
+      case InstructionKind::kAllReduce:
+        event.kind = instruction.kind == InstructionKind::kReceive ? TraceEventKind::kReceive : TraceEventKind::kCollective;
+        event.bytes = bytesOf(program, instruction.outputs.at(0));
+        break;
+      default: event.kind = TraceEventKind::kCopy;
+    }
+    const bool meets = event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective;
+    if (!meets) event.arrived_ns = event.start_ns;
+    return event;
+  }
+
+  void addMemory(const TraceStepRecords& step) {
+    const std::vector<int64_t>& live = recording_.records.live_bytes.at(step.program);
+    for (const TraceRecord& record : step.lanes[0]) {
+      if (record.part > 0 || record.instruction >= live.size()) continue;
+      const int64_t bytes = live[record.instruction];
+      if (bytes == held_) continue;
+      trace_.memory.push_back({recording_.records.rank, time(record.start_ns), bytes});
+      held_ = bytes;
+    }
+  }
+
+  const RankRecording& recording_;
+  int64_t end_;
+  Trace& trace_;
+  std::vector<MessageNumbers> numbers_;
+  std::map<std::pair<InstructionKind, int>, int64_t> sent_before_;  // in earlier steps
+  int64_t held_ = -1;
+};
+
+// Sends last until they are received; receives of nobody's send lose their number.
+void joinMessages(Trace& trace) {
+  std::map<MessageKey, int64_t> received;
+  std::set<MessageKey> sent;
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind == TraceEventKind::kReceive) received[{event.peer, event.rank, event.message}] = event.end_ns;
+    if (event.kind == TraceEventKind::kSend) sent.insert({event.rank, event.peer, event.message});
+  }
+  for (TraceEvent& event : trace.events) {
+    const bool receives = event.kind == TraceEventKind::kReceive;
+    if (receives && !sent.contains({event.peer, event.rank, event.message})) event.message = -1;
+    if (event.kind != TraceEventKind::kSend) continue;
+    const auto found = received.find({event.rank, event.peer, event.message});
+    if (found != received.end()) event.end_ns = std::max(event.start_ns, found->second);
+  }
+}
+
+// The latest time that is known: when what had not ended is drawn to end.
+int64_t latestTime(const std::vector<RankRecording>& recordings) {
+  int64_t latest = std::numeric_limits<int64_t>::min();
+  for (const RankRecording& recording : recordings) {
+    for (const TraceStepRecords& step : recording.records.steps) {
+      latest = std::max(latest, recording.clock.toOwn(std::max(step.start_ns, step.end_ns)));
+      for (const auto& lane : step.lanes) {
+        for (const TraceRecord& record : lane) latest = std::max(latest, recording.clock.toOwn(std::max(record.start_ns, record.end_ns)));
+      }
+    }
+  }
+  return latest;
+}
+
+void beginAtZero(Trace& trace, int64_t zero) {
+  const auto shift = [&](int64_t& time) { time = std::max<int64_t>(0, time - zero); };
+  for (TraceEvent& event : trace.events) {
+    shift(event.start_ns);
+    shift(event.end_ns);
+    shift(event.arrived_ns);
+  }
+  for (TraceMemory& memory : trace.memory) shift(memory.time_ns);
+  std::stable_sort(trace.events.begin(), trace.events.end(), [](const TraceEvent& a, const TraceEvent& b) {
+    return std::tuple(a.rank, a.start_ns, a.end_ns) < std::tuple(b.rank, b.start_ns, b.end_ns);
+  });
+  std::stable_sort(trace.memory.begin(), trace.memory.end(),
+                   [](const TraceMemory& a, const TraceMemory& b) { return std::pair(a.rank, a.time_ns) < std::pair(b.rank, b.time_ns); });
+}
+
+}  // namespace
+
+Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
+  Trace trace;
+  trace.source = "measured";
+  trace.ranks = ranks;
+  for (int rank = 0; rank < ranks; ++rank) trace.rank_names.push_back(fmt::format("rank {}", rank));
+  int64_t first_step = 1;
+  for (const RankRecording& recording : recordings) {
+    if (!recording.records.steps.empty()) first_step = std::max(first_step, recording.records.steps.front().step);
+  }
+  int64_t zero = std::numeric_limits<int64_t>::max();
+  const int64_t latest = latestTime(recordings);
+  for (const RankRecording& recording : recordings) {
+    const int rank = recording.records.rank;
+    if (rank < 0 || rank >= ranks || recording.programs.empty()) {
+      fail(ErrorCode::kConfiguration, "a recording of rank {}, of {} ranks", rank, ranks);
+    }
+    trace.rank_names[static_cast<size_t>(rank)] = rankName(recording.programs[0]);
+    for (const TraceStepRecords& step : recording.records.steps) {
+      if (step.step >= first_step) zero = std::min(zero, recording.clock.toOwn(step.start_ns));
+    }
+    RankEvents(recording, first_step, latest, trace);
+  }
+  joinMessages(trace);
+  beginAtZero(trace, zero);
+  verifyTrace(trace);
+  return trace;
+}
+
+Trace mergeTrace(const std::string& plan_directory, const std::vector<std::vector<std::byte>>& bytes,
+                 const std::vector<ClockAlignment>& clocks) {
+  PIPESHARD_CHECK(bytes.size() == clocks.size(), "recordings of {} ranks, clocks of {}", bytes.size(), clocks.size());
+  std::vector<RankRecording> recordings;
+  for (size_t rank = 0; rank < bytes.size(); ++rank) {
+    std::optional<TraceRecords> records = readTraceRecords(bytes[rank]);
+    if (!records) continue;
+    if (records->rank != static_cast<int>(rank)) {
+      fail(ErrorCode::kConfiguration, "the recording of rank {} says that it is of rank {}", rank, records->rank);
+    }
+    const auto folder = std::filesystem::path(plan_directory) / "ranks" / rankDirectoryName(static_cast<int>(rank));
+    std::vector<Program> programs{loadProgram(folder.string())};
+    if (std::filesystem::is_directory(folder / kLastBatchFolder)) programs.push_back(loadProgram((folder / kLastBatchFolder).string()));
+    recordings.push_back({std::move(*records), std::move(programs), clocks[rank]});
+  }
+  return mergeTrace(static_cast<int>(bytes.size()), recordings);
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,334 @@
+#include "runtime/job/validate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "ir/base/error.h"
+#include "runtime/execute/dump.h"
+#include "runtime/job/update_check.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::vector<double> toDoubles(DataType type, const std::vector<std::byte>& bytes) { return numericElements(Constant{type, {}, bytes}); }
+
+double norm(std::span<const double> elements) {
+  double sum = 0;
+  for (double x : elements) sum += x * x;
+  return std::sqrt(sum);
+}
+
+double largestDifference(std::span<const double> got, std::span<const double> want) {
+  double largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double difference = std::abs(got[i] - want[i]);
+    if (!(difference <= largest)) largest = std::isnan(difference) ? kInfinity : difference;
+  }
+  return largest;
+}
+
+// Element by element; elements far below the tensor's largest are judged against a thousandth of that.
+double largestRelativeDifference(std::span<const double> got, std::span<const double> want) {
+  double scale = 0;
+  for (double x : want) scale = std::max(scale, std::abs(x));
+  double largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == want[i]) continue;
+    const double error = std::abs(got[i] - want[i]) / std::max(std::abs(want[i]), scale * 1e-3);
+    if (!(error <= largest)) largest = std::isnan(error) ? kInfinity : error;
+  }
+  return largest;
+}
+
+ComparedKind comparedKind(Result::Kind kind) {
+  switch (kind) {
+    case Result::Kind::kLoss: return ComparedKind::kLoss;
+    case Result::Kind::kGradient: return ComparedKind::kGradient;
+    case Result::Kind::kParameter: return ComparedKind::kParameter;
+    case Result::Kind::kOptimizerState: return ComparedKind::kOptimizerState;
+    case Result::Kind::kForwardState: return ComparedKind::kForwardState;
+  }
+  return ComparedKind::kLoss;
+}
+
+// Norm and size of all tensors of one kind in one step: the floor of the measure.
+struct KindTotal {
+  double squares = 0;
+  int64_t size = 0;
+};
+
+class Comparison {
+ public:
+  Comparison(const ValidateSpec& spec, std::vector<Result> results, ValidationReport& report)
+      : spec_(spec), results_(std::move(results)), report_(report) {}
+
+  // Against the single device, by the measure.
+  void compareStep(int step, const StepDump& planned, const StepDump& reference) {
+    requireSameTensors(planned, reference);
+    std::map<Result::Kind, KindTotal> totals;
+    for (const Result& result : results_) {
+      const std::vector<double> want = read(reference, result);
+      KindTotal& total = totals[result.kind];
+      total.squares += std::pow(norm(want), 2);
+      total.size += static_cast<int64_t>(want.size());
+    }
+    for (const Result& result : results_) {
+      const std::vector<double> got = read(planned, result);
+      const std::vector<double> want = read(reference, result);
+      PIPESHARD_CHECK(got.size() == want.size(), "{} has {} elements, on one device {}", dumpTensorName(result), got.size(), want.size());
+      const KindTotal& total = totals[result.kind];
+      TensorComparison entry = describe(comparedKind(result.kind), result, step);
+      entry.error = relativeError(got, want, std::sqrt(total.squares), total.size);
+      entry.largest_difference = largestDifference(got, want);
+      const bool of_update = result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState;
+      entry.bound = of_update && spec_.adaptive ? kInfinity : spec_.bound;
+      report_.tensors.push_back(std::move(entry));
+      if (result.kind == Result::Kind::kLoss) report_.steps.push_back({got.at(0), want.at(0), step, result.update});
+    }
+  }
+
+  // The gradients that the model was exported with, of the first step; it may have them of parameters that are not trained here.
+  void compareImported(const StepDump& imported, const StepDump& reference) {
+    std::map<std::string, std::vector<double>> wants;
+    KindTotal total;
+    const std::vector<std::string> names = imported.names();
+    for (const Result& result : results_) {
+      const std::string name = dumpTensorName(result);
+      if (result.kind != Result::Kind::kGradient || std::find(names.begin(), names.end(), name) == names.end()) continue;
+      const std::vector<double>& want = wants[name] = read(imported, result);
+      total.squares += std::pow(norm(want), 2);
+      total.size += static_cast<int64_t>(want.size());
+    }
+    for (const Result& result : results_) {
+      const auto want = wants.find(dumpTensorName(result));
+      if (want == wants.end()) continue;
+      const std::vector<double> got = read(reference, result);
+      TensorComparison entry = describe(ComparedKind::kImportedGradient, result, 1);
+      entry.error = relativeError(got, want->second, std::sqrt(total.squares), total.size);
+      entry.largest_difference = got.size() == want->second.size() ? largestDifference(got, want->second) : kInfinity;
+      entry.bound = spec_.imported_bound;
+      report_.tensors.push_back(std::move(entry));
+    }
+  }
+
+  // The planned job's update against the single-device update program on the planned job's own gradients. `update` holds the
+  // parameters and states before the step, and afterwards those after it.
+  void compareUpdate(int step, const StepDump& planned, UpdateOnly& update) {
+    std::map<std::string, std::vector<double>> before;
+    for (const Result& result : update.results()) {
+      if (result.kind == Result::Kind::kParameter) before[result.name] = contentOf(update, result);
+    }
+    update.run(step, [&](int number) { giveGradients(number, planned, update); });
+    for (const Result& result : update.results()) {
+      const bool parameter = result.kind == Result::Kind::kParameter;
+      if (!parameter && result.kind != Result::Kind::kOptimizerState) continue;
+      const std::vector<double> got = read(planned, result);
+      const std::vector<double> want = contentOf(update, result);
+      TensorComparison entry = describe(parameter ? ComparedKind::kUpdatedParameter : ComparedKind::kUpdatedState, result, step);
+      const double unit = update.buffer(result).data_type == DataType::kFloat64 ? 0x1p-52 : 0x1p-23;
+      entry.error = parameter ? largestUpdateDifference(got, want, before[result.name], unit) : largestRelativeDifference(got, want);
+      entry.largest_difference = largestDifference(got, want);
+      entry.bound = spec_.update_bound;
+      report_.tensors.push_back(std::move(entry));
+      adopt(planned, result, update.content(result));
+    }
+  }
+
+  void adopt(const StepDump& planned, const Result& result, std::span<std::byte> content) const {
+    const std::vector<std::byte> bytes = planned.read(dumpTensorName(result)).bytes;
+    std::memcpy(content.data(), bytes.data(), std::min(bytes.size(), content.size()));
+  }
+
+ private:
+  // Those of the step's update of that number.
+  static void giveGradients(int number, const StepDump& planned, UpdateOnly& update) {
+    for (const Result& result : update.results()) {
+      if (result.kind != Result::Kind::kGradient || std::max(0, result.update) != number) continue;
+      const std::vector<std::byte> bytes = planned.read(dumpTensorName(result)).bytes;
+      PIPESHARD_CHECK(bytes.size() == update.content(result).size(), "{} has {} bytes", dumpTensorName(result), bytes.size());
+      std::memcpy(update.content(result).data(), bytes.data(), bytes.size());
+    }
+  }
+
+  // A tensor that one side lacks would be compared with nothing.
+  void requireSameTensors(const StepDump& planned, const StepDump& reference) const {
+    std::set<std::string> expected;
+    for (const Result& result : results_) expected.insert(dumpTensorName(result));
+    for (const auto& [dump, what] : {std::pair(&planned, "planned job"), std::pair(&reference, "single-device job")}) {
+      const std::set<std::string> names(dump->names().begin(), dump->names().end());
+      for (const std::string& name : expected) {
+        if (!names.contains(name))
+          fail(ErrorCode::kInternal, "the {} left no tensor '{}'; the plan directory is damaged: plan again", what, name);
+      }
+      for (const std::string& name : names) {
+        if (!expected.contains(name)) {
+          fail(ErrorCode::kInternal,
+               "the {} left a tensor '{}' that the single-device program does not list; the plan directory is damaged: plan again", what,
+               name);
+        }
+      }
+    }
+  }
+
+  static TensorComparison describe(ComparedKind kind, const Result& result, int step) {
+    TensorComparison entry;
+    entry.kind = kind;
+    entry.name = result.name;
+    entry.state = result.state;
+    entry.step = step;
+    entry.update = result.update;
+    return entry;
+  }
+
+  static std::vector<double> contentOf(UpdateOnly& update, const Result& result) {
+    const std::span<std::byte> content = update.content(result);
+    return toDoubles(update.buffer(result).data_type, {content.begin(), content.end()});
+  }
+
+  static std::vector<double> read(const StepDump& dump, const Result& result) { return dump.read(dumpTensorName(result)).elements(); }
+
+  const ValidateSpec& spec_;
+  std::vector<Result> results_;
+  ValidationReport& report_;
+};
+
+}  // namespace
+
+double largestUpdateDifference(std::span<const double> got, std::span<const double> want, std::span<const double> before, double unit) {
+  double scale = 0;
+  for (size_t i = 0; i < want.size(); ++i) scale = std::max(scale, std::abs(want[i] - before[i]));
+  double largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == want[i]) continue;
+    const double rounding = 2 * unit * std::max(std::abs(want[i]), std::abs(before[i]));
+    const double beyond = std::abs(got[i] - want[i]) - rounding;
+    if (beyond <= 0) continue;
+    const double error = beyond / std::max(std::abs(want[i] - before[i]), scale * 1e-3);
+    if (!(error <= largest)) largest = std::isnan(error) ? kInfinity : error;
+  }
+  return largest;
+}
+
+std::string_view comparedKindName(ComparedKind kind) {
+  switch (kind) {
+    case ComparedKind::kLoss: return "loss";
+    case ComparedKind::kGradient: return "gradient";
+    case ComparedKind::kParameter: return "parameter";
+    case ComparedKind::kOptimizerState: return "optimizer state";
+    case ComparedKind::kForwardState: return "forward state";
+    case ComparedKind::kUpdatedParameter: return "updated parameter";
+    case ComparedKind::kUpdatedState: return "updated state";
+    case ComparedKind::kImportedGradient: return "gradient in the file";
+  }
+  return "unknown";
+}
+
+bool ValidationReport::passed() const {
+  return std::all_of(tensors.begin(), tensors.end(), [](const TensorComparison& tensor) { return tensor.passed(); });
+}
+
+void setPromisedBounds(DataType precision, ValidateSpec& spec) {
+  spec.bound = precision == DataType::kFloat64 ? 1e-11 : 1e-5;
+  spec.update_bound = precision == DataType::kFloat64 ? 1e-12 : 1e-6;
+  spec.imported_bound = 10 * spec.bound;
+}
+
+double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm, int64_t all_wants_size) {
+  if (got.size() != want.size()) return kInfinity;
+  double squares = 0;
+  for (size_t i = 0; i < got.size(); ++i) squares += (got[i] - want[i]) * (got[i] - want[i]);
+  if (squares == 0) return 0;
+  const double share = std::sqrt(static_cast<double>(want.size()) / static_cast<double>(std::max<int64_t>(1, all_wants_size)));
+  const double error = std::sqrt(squares) / std::max(norm(want), 1e-4 * all_wants_norm * share);
+  return std::isnan(error) ? kInfinity : error;
+}
+
+namespace {
+
+void sortWorstFirst(std::vector<TensorComparison>& tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorComparison& a, const TensorComparison& b) {
+    const auto badness = [](const TensorComparison& tensor) { return std::isinf(tensor.bound) ? 0 : tensor.error / tensor.bound; };
+    if (badness(a) != badness(b)) return badness(a) > badness(b);
+    return std::tie(a.kind, a.name, a.state, a.step, a.update) < std::tie(b.kind, b.name, b.state, b.step, b.update);
+  });
+}
+
+// Both jobs write every result of every step before anything is compared.
+void checkDiskSpace(const ValidateSpec& spec, const Program& reference) {
+  int64_t bytes_per_step = 0;
+  for (const Result& result : reference.results) {
+    const Buffer& buffer = reference.buffer(result.buffer);
+    bytes_per_step += byteCount(buffer.data_type, buffer.shape);
+  }
+  std::error_code error;
+  std::filesystem::create_directories(spec.work_directory, error);
+  if (error || !std::filesystem::is_directory(spec.work_directory)) {
+    fail(ErrorCode::kDiskFull, "no folder can be made at {}: {}", spec.work_directory, error ? error.message() : "something else is there");
+  }
+  const double needed = 2.0 * static_cast<double>(bytes_per_step) * static_cast<double>(spec.planned.steps);
+  const auto available = static_cast<double>(std::filesystem::space(spec.work_directory).available);
+  if (needed > available) {
+    fail(ErrorCode::kDiskFull,
+         "comparing {} steps needs {:.1f} GB in {}, which has {:.1f} GB free; take fewer --steps, or set TMPDIR to a larger disk",
+         spec.planned.steps, needed / 1e9, spec.work_directory, available / 1e9);
+  }
+}
+
+}  // namespace
+
+ValidationReport validate(const ValidateSpec& spec, const std::function<void(const std::string&)>& progress) {
+  ValidationReport report;
+  const auto run = [&](JobSpec job, const std::string& what) {
+    job.dump_directory = spec.work_directory + "/" + what;
+    job.dump = {.gradients = true, .parameters = true, .states = true};
+    return runJob(job, [&](const JobProgress& event) {
+      if (event.kind == JobProgress::Kind::kNodeJoined) progress(fmt::format("node {} joined: host {}", event.node, event.host));
+      if (event.kind == JobProgress::Kind::kNotice) progress(event.text);
+      if (event.kind != JobProgress::Kind::kStep) return;
+      progress(fmt::format("{}: step {} of {}, loss {:.6g}", what, event.step, job.steps, event.loss));
+    });
+  };
+  RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(0));
+  checkDiskSpace(spec, image.program);
+  progress("all ranks: starting");
+  report.planned = run(spec.planned, "planned");
+  report.ranks = static_cast<int>(report.planned.ranks.size());
+  progress("one device: starting");
+  JobSpec reference = spec.reference;
+  if (spec.adaptive || spec.same_start) {
+    reference.adopt_directory = spec.work_directory + "/planned";
+    reference.adopt_ranks = report.ranks;
+  }
+  report.reference = run(reference, "reference");
+
+  if (!spec.imported.empty()) {
+    progress("gradients of the file: starting");
+    JobSpec imported = spec.reference;
+    imported.plan_directory = spec.imported;
+    imported.steps = 1;
+    run(imported, "imported");
+  }
+
+  Comparison comparison(spec, image.program.results, report);
+  UpdateOnly update(std::move(image));  // holds the initial weights, as both jobs did before their first step
+  for (int step = 1; step <= spec.planned.steps; ++step) {
+    progress(fmt::format("comparing step {}", step));
+    const StepDump planned = StepDump::open(spec.work_directory + "/planned", step, report.ranks);
+    const StepDump reference = StepDump::open(spec.work_directory + "/reference", step, 1);
+    comparison.compareStep(step, planned, reference);
+    comparison.compareUpdate(step, planned, update);
+    if (step == 1 && !spec.imported.empty()) comparison.compareImported(StepDump::open(spec.work_directory + "/imported", 1, 1), reference);
+  }
+  sortWorstFirst(report.tensors);
+  return report;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,68 @@
+// The worker processes of one node: one per rank that is placed there, and the shared memory between them. The coordinator has one
+// for a job on its own machine; a node daemon (runtime/job/node.h) has one for the ranks that a coordinator gives it.
+//
+//   WorkerGroupSpec spec;
+//   spec.options = ...;  spec.plan_directory = "gpt2.plan";  spec.ranks = {2, 3};
+//   WorkerGroup workers(spec);                       // two processes, loading
+//   poll(workers.descriptors());                     // readable when one has ended
+//   for (const WorkerEnd& end : workers.takeEnds()) ...
+//
+// No process outlives the group: it kills and reaps in its destructor, and the kernel does when the creating thread ends.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/job/child_process.h"
+#include "runtime/files/posix_file.h"
+#include "runtime/job/worker.h"
+#include "transport/shared/shared_memory.h"
+
+namespace pipeshard {
+
+struct WorkerGroupSpec {
+  std::string executable = "/proc/self/exe";
+  std::vector<std::string> arguments = {"worker"};  // before those of runtime/job/worker.h
+  int threads = 0;                                  // of each; 0: the processors divided by the workers, at least 1
+  std::string plan_directory;                       // holds ranks/0000 and so on
+  std::vector<int> ranks;                           // of this node, ascending
+  WorkerOptions options;                            // what all workers have in common; rank, segments, directory, parent are filled in
+};
+
+struct WorkerEnd {
+  int rank = 0;
+  std::string description;  // "was killed by signal 9 (Killed)", "ended with exit code 3"
+};
+
+class WorkerGroup {
+ public:
+  // Starts all. Errors: as ChildProcess::start and SharedSegments::create; those that had started are gone then.
+  explicit WorkerGroup(const WorkerGroupSpec& spec);
+  WorkerGroup(const WorkerGroup&) = delete;
+  WorkerGroup& operator=(const WorkerGroup&) = delete;
+
+  int pid(int rank) const;
+  std::vector<int> ranks() const;
+  std::vector<int> descriptors() const;  // of those that have not been taken by takeEnds: readable when the process has ended
+  // Reaps who has ended since the last call, and marks them dead for the others' waits. Never waits.
+  std::vector<WorkerEnd> takeEnds();
+  bool allEnded() const;
+  // SIGKILL to all that are left, and waits for their end.
+  void kill();
+  // What the rank has recorded, when it has ended (readTraceMemory); empty when nothing was asked for.
+  std::vector<std::byte> readTrace(int rank) const;
+
+ private:
+  struct Member {
+    int rank;
+    ChildProcess process;
+    Descriptor trace;  // not valid: nothing is recorded
+  };
+  SharedSegments segments_;
+  std::vector<Member> members_;  // last: gone before the segments
+};
+
+// How a worker that has stopped answering looks from outside, for people: " (it is stopped: SIGSTOP?)", " (it is a zombie)" or "".
+std::string describeProcessState(int pid);
+
+}  // namespace pipeshard

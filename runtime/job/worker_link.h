@@ -1,0 +1,75 @@
+// A worker's side of the control connection. A thread of its own owns the connection, so that a worker that computes still
+// answers: it sends a heartbeat twice a second that says where the worker is, and ends the process when its parent or the coordinator is
+// gone, or says "abort".
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/base/error.h"
+#include "runtime/files/posix_file.h"
+#include "runtime/job/worker.h"
+#include "transport/control/control.h"
+
+namespace pipeshard {
+
+// What a heartbeat says.
+struct WorkerStatus {
+  std::string where = "loading";
+  uint64_t progress = 0;
+  bool computing = false;  // not waiting for anybody: progress must grow
+};
+
+class WorkerLink {
+ public:
+  // Registers with the coordinator. Errors as ControlClient::connect.
+  explicit WorkerLink(const WorkerOptions& options);
+  // Sends what is still to be sent.
+  ~WorkerLink();
+
+  // Any thread. `status` is called by the link's thread for each heartbeat.
+  void send(std::string type, nlohmann::json body);
+  void setStatus(std::function<WorkerStatus()> status);
+
+  // What workers leave for each other (their addresses), through the coordinator. get waits; Error(kPeerUnavailable) when it does not
+  // come within `timeout`.
+  void store(const std::string& key, const std::string& bytes);
+  std::string fetch(const std::string& key, std::chrono::milliseconds timeout);
+
+  // Waits for the next command of the coordinator ("run", "stop").
+  ControlMessage next();
+  std::optional<ControlMessage> nextWithin(std::chrono::milliseconds timeout);
+  bool stopRequested() const { return stop_requested_.load(); }
+
+ private:
+  void serve(const WorkerOptions& options);
+  void exchange(ControlClient& client, int parent);
+  void take(ControlMessage message);
+  void beat(ControlClient& client);
+  bool sendQueued(ControlClient& client);
+  void wake();
+
+  Descriptor wake_;  // eventfd
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<std::string, nlohmann::json>> outgoing_;
+  std::deque<ControlMessage> incoming_;
+  std::map<std::string, std::string> stored_;
+  std::function<WorkerStatus()> status_;
+  bool registered_ = false;
+  bool closing_ = false;
+  std::optional<Error> failure_;
+  std::atomic<bool> stop_requested_{false};
+  std::thread thread_;  // last: started when all else is there
+};
+
+}  // namespace pipeshard

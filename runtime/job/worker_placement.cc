@@ -1,0 +1,69 @@
+#include "runtime/job/worker_placement.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
+namespace pipeshard {
+namespace {
+
+// A worker that lost its peer speaks before the peer's own end is noticed: the cause gets this long to show up.
+constexpr std::chrono::milliseconds kCauseWindow{500};
+
+class HerePlacement : public WorkerPlacement {
+ public:
+  explicit HerePlacement(WorkerGroupSpec spec) : spec_(std::move(spec)) {}
+
+  bool start() override {
+    if (!group_) group_.emplace(spec_);
+    return true;
+  }
+  std::string describeMissing() const override { return ""; }
+  std::chrono::milliseconds startTimeout() const override { return std::chrono::minutes(1); }
+  int pid(int rank) const override { return group_ ? group_->pid(rank) : 0; }
+  std::string host(int) const override { return hostName(); }
+  std::string processState(int rank) const override { return describeProcessState(pid(rank)); }
+  std::vector<int> descriptors() const override { return group_ ? group_->descriptors() : std::vector<int>(); }
+  std::vector<WorkerEnd> takeEnds() override { return group_ ? group_->takeEnds() : std::vector<WorkerEnd>(); }
+  bool allEnded() const override { return !group_ || group_->allEnded(); }
+  std::optional<Failure> handleMessage(const ControlMessage&) override { return std::nullopt; }
+  std::optional<Failure> look(std::chrono::steady_clock::duration) override { return std::nullopt; }
+  std::chrono::milliseconds causeWindow() const override { return kCauseWindow; }
+  void kill() override {
+    if (group_) group_->kill();
+  }
+  Recorded collectTraces(std::chrono::steady_clock::time_point) override {
+    Recorded recorded;
+    recorded.clocks.resize(spec_.ranks.size());
+    for (const int rank : spec_.ranks) recorded.bytes.push_back(group_ ? group_->readTrace(rank) : std::vector<std::byte>());
+    return recorded;
+  }
+  void release(int, const std::string&) override {}
+
+ private:
+  WorkerGroupSpec spec_;
+  std::optional<WorkerGroup> group_;
+};
+
+}  // namespace
+
+void keepFirstCause(std::optional<Failure>& first, std::optional<Failure> later) {
+  if (later && (!first || (!first->is_cause && later->is_cause))) first = std::move(later);
+}
+
+ErrorCode knownErrorCode(int code) {
+  const auto first = static_cast<int>(ErrorCode::kUsage);
+  const auto last = static_cast<int>(ErrorCode::kNoGoodCheckpoint);
+  return code >= first && code <= last ? static_cast<ErrorCode>(code) : ErrorCode::kInternal;
+}
+
+std::string hostName() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
+  return name.data();
+}
+
+std::unique_ptr<WorkerPlacement> placeHere(WorkerGroupSpec spec) { return std::make_unique<HerePlacement>(std::move(spec)); }
+
+}  // namespace pipeshard

@@ -1,0 +1,84 @@
+// Where the workers of a job are: all on this machine, or on nodes that have joined. The coordinator sees both through this.
+// Internal to the coordinator. Thread rules: the coordinator's thread.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/base/error.h"
+#include "runtime/trace/clock_alignment.h"
+#include "runtime/job/job.h"
+#include "runtime/job/worker_group.h"
+#include "transport/control/control.h"
+
+namespace pipeshard {
+
+// What ends a job.
+struct Failure {
+  ErrorCode code;
+  std::string message;   // one line
+  bool is_cause = true;  // false: a worker cannot reach a peer, most often the consequence of something else
+};
+
+// The earlier one, unless only the later one can be a cause.
+void keepFirstCause(std::optional<Failure>& first, std::optional<Failure> later);
+
+// From a number in a message. kInternal when it is none of ErrorCode.
+ErrorCode knownErrorCode(int code);
+
+// Control ranks from here on are nodes; below are workers.
+inline constexpr int kFirstNodeRank = 1'000'000;
+// A node and its coordinator hear from each other this often, and give each other up after this much silence.
+inline constexpr std::chrono::milliseconds kNodeHeartbeat{500};
+inline constexpr std::chrono::milliseconds kNodeSilence{4'000};
+
+class WorkerPlacement {
+ public:
+  virtual ~WorkerPlacement() = default;
+
+  // Starts the workers, or waits for those who will: true once all processes have been started. Called until it is true.
+  virtual bool start() = 0;
+  // While start() is not true: what is missing, for the message when the time is over.
+  virtual std::string describeMissing() const = 0;
+  // How long all that may take, not counting loading.
+  virtual std::chrono::milliseconds startTimeout() const = 0;
+
+  virtual int pid(int rank) const = 0;           // 0: not started
+  virtual std::string host(int rank) const = 0;  // "" before it has started
+  // How a silent worker looks from outside (describeProcessState), "" where that cannot be known.
+  virtual std::string processState(int rank) const = 0;
+
+  virtual std::vector<int> descriptors() const = 0;  // readable when there is an end to take
+  virtual std::vector<WorkerEnd> takeEnds() = 0;
+  virtual bool allEnded() const = 0;
+
+  // A message of a control rank from kFirstNodeRank on.
+  virtual std::optional<Failure> handleMessage(const ControlMessage& message) = 0;
+  // Called about ten times a second: keeps nodes informed and finds those that are silent. `absence`: how long the coordinator itself
+  // has not listened since the last call, which is nobody's fault.
+  virtual std::optional<Failure> look(std::chrono::steady_clock::duration absence) = 0;
+  // Longest time until a failure that explains others shows itself.
+  virtual std::chrono::milliseconds causeWindow() const = 0;
+
+  // Ends all workers at once. A second call does nothing.
+  virtual void kill() = 0;
+  // With WorkerOptions::trace_steps, once all have been ended or killed: what ranks have recorded, and their hosts' clocks. Gives up on
+  // nodes that do not answer by `deadline`. Errors: as WorkerGroup::readTrace.
+  struct Recorded {
+    std::vector<std::vector<std::byte>> bytes;  // by rank; empty: nothing came
+    std::vector<ClockAlignment> clocks;         // by rank
+  };
+  virtual Recorded collectTraces(std::chrono::steady_clock::time_point deadline) = 0;
+  // The job is over: nodes may go, with this exit code and message ("" when all went well).
+  virtual void release(int exit_code, const std::string& message) = 0;
+};
+
+// All workers on this machine.
+std::unique_ptr<WorkerPlacement> placeHere(WorkerGroupSpec spec);
+// On the nodes of spec.nodes, as spec.node_of_rank says. `workers.ranks` is filled in per node.
+std::unique_ptr<WorkerPlacement> placeOnNodes(const JobSpec& spec, WorkerGroupSpec workers, const JobProgressCallback& progress);
+
+}  // namespace pipeshard

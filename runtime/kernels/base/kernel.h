@@ -1,0 +1,97 @@
+// Kernels: one operator on one device. All shapes are static: a kernel is created once per node, when a program is loaded,
+// and run once per microbatch. An operator that has no kernel for a device is an error at load, never a silent no-op.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/graph/graph.h"
+#include "transport/collectives/communicator.h"
+
+namespace pipeshard {
+
+// What a kernel knows when it is created. Absent optional inputs and unused outputs have data_type kUndefined.
+struct TensorSpec {
+  DataType data_type = DataType::kUndefined;
+  Shape shape;
+  const Constant* constant = nullptr;  // the content, when it is known before the first step (axes, shapes, indices)
+  bool present() const { return data_type != DataType::kUndefined; }
+};
+
+struct KernelSpec {
+  const Node* node = nullptr;  // operator, opset version, attributes, name; outlives the call only, not the kernel
+  std::vector<TensorSpec> inputs;
+  std::vector<TensorSpec> outputs;
+};
+
+// One collective, by the group's index in Program::groups. Meaning of the pointers as in transport/collectives/communicator.h: `count` elements per
+// member; results in rank order, the same bits in every run. input == output is allowed for kAllReduce.
+struct CollectiveCall {
+  enum class Kind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
+  Kind kind = Kind::kAllReduce;
+  int group = -1;
+  size_t members = 0;  // that the caller counts on; 0: any number
+  DataType type = DataType::kUndefined;
+  Reduction reduction = Reduction::kSum;  // kAllReduce, kReduceScatter
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t count = 0;
+};
+
+// What a kernel of a collective calls: the ranks of this program's groups, as the executor knows them. Every member of the group
+// calls the same operations in the same order; they wait for each other.
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  virtual void call(const CollectiveCall& call) = 0;
+};
+
+// Pointers of one execution, by position; nullptr for absent ones. Dense row-major, 64-byte aligned when from the arena.
+struct KernelArguments {
+  std::span<const void* const> inputs;
+  std::span<void* const> outputs;
+  void* workspace = nullptr;           // workspaceBytes() bytes, 64-byte aligned, undefined content
+  Collectives* collectives = nullptr;  // there when the kernel has a collectiveGroup()
+  uint32_t accumulate = 0;             // bit o: output o is added to what is there; only where mayAccumulate(o)
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  // Deterministic: the same inputs give the same bits, whatever the number of threads.
+  virtual void run(const KernelArguments& arguments) = 0;
+  virtual size_t workspaceBytes() const { return 0; }
+  // Output o may be the same memory as input i (an element is read before its place is written).
+  virtual bool mayRunInPlace(int /*input*/, int /*output*/) const { return false; }
+  // Output o may be added to what its memory holds (none of the inputs), to the same bits as a separate addition element by element.
+  virtual bool mayAccumulate(int /*output*/) const { return false; }
+  // The group over which run() calls its one collective; nullopt for all others, which need nothing but their arguments.
+  virtual std::optional<int> collectiveGroup() const { return std::nullopt; }
+  // As many members that group must have; 0: any number.
+  virtual size_t collectiveMembers() const { return 0; }
+};
+
+using KernelFactory = std::function<std::unique_ptr<Kernel>(const KernelSpec&)>;
+
+// The kernels of one device, keyed by domain and operator. Filled by explicit calls, no static registration.
+class KernelRegistry {
+ public:
+  void add(std::string domain, std::string op_type, KernelFactory factory);
+  bool has(const std::string& domain, const std::string& op_type) const;
+  // Error(kBadModel) naming node and operator when there is no kernel, or none for these types or attributes.
+  std::unique_ptr<Kernel> create(const KernelSpec& spec) const;
+  std::vector<std::string> operators() const;  // "domain::op_type", sorted
+
+ private:
+  std::map<std::pair<std::string, std::string>, KernelFactory> factories_;
+};
+
+// All CPU kernels. Threads: OpenMP's number of this process.
+const KernelRegistry& cpuKernels();
+
+}  // namespace pipeshard

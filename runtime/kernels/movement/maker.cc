@@ -1,0 +1,204 @@
+#include <cstring>
+
+#include "runtime/kernels/base/families.h"
+#include "runtime/kernels/base/parallel.h"
+#include "runtime/kernels/base/support.h"
+
+namespace pipeshard::kernels {
+namespace {
+
+// A kernel whose output 0 does not depend on what the inputs hold.
+std::unique_ptr<Kernel> fixedOutput(std::vector<std::byte> bytes) {
+  return makeKernel([content = std::move(bytes)](const KernelArguments& arguments) {
+    if (!content.empty()) std::memcpy(arguments.outputs[0], content.data(), content.size());
+  });
+}
+
+std::vector<std::byte> integerBytes(const std::vector<int64_t>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(int64_t));
+  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+std::unique_ptr<Kernel> shape(const KernelSpec& spec) {
+  checkArity(spec, 1, 1);
+  checkOutputType(spec, 0, DataType::kInt64);
+  const Shape& of = spec.inputs[0].shape;
+  const auto rank = static_cast<int64_t>(of.size());
+  const auto position = [&](int64_t at) { return std::clamp(at < 0 ? at + rank : at, int64_t{0}, rank); };
+  const int64_t begin = position(spec.node->intAttribute("start", 0));
+  const int64_t end = std::max(begin, position(spec.node->intAttribute("end", rank)));
+  checkOutputShape(spec, 0, {end - begin});
+  return fixedOutput(integerBytes({of.begin() + begin, of.begin() + end}));
+}
+
+std::unique_ptr<Kernel> size(const KernelSpec& spec) {
+  checkArity(spec, 1, 1);
+  checkOutputType(spec, 0, DataType::kInt64);
+  checkOutputShape(spec, 0, {});
+  return fixedOutput(integerBytes({elementCount(spec.inputs[0].shape)}));
+}
+
+const Constant* tensorAttribute(const KernelSpec& spec, const char* name) {
+  const auto found = spec.node->attributes.find(name);
+  if (found == spec.node->attributes.end()) return nullptr;
+  const Constant* constant = std::get_if<Constant>(&found->second);
+  if (constant == nullptr) refuse(spec, "attribute {} must be a tensor", name);
+  return constant;
+}
+
+std::unique_ptr<Kernel> constant(const KernelSpec& spec) {
+  if (!hasOutput(spec, 0)) refuse(spec, "output 0 is missing");
+  Constant value;
+  if (const Constant* tensor = tensorAttribute(spec, "value")) {
+    value = *tensor;
+  } else if (const auto number = spec.node->attributes.find("value_float"); number != spec.node->attributes.end()) {
+    value = makeConstant<float>({}, {spec.node->floatAttribute("value_float", 0)});
+  } else if (spec.node->hasAttribute("value_int")) {
+    value = makeConstant<int64_t>({}, {spec.node->intAttribute("value_int", 0)});
+  } else if (spec.node->hasAttribute("value_ints")) {
+    const std::vector<int64_t> list = spec.node->intsAttribute("value_ints");
+    value = makeConstant<int64_t>({static_cast<int64_t>(list.size())}, list);
+  } else if (const auto floats = spec.node->attributes.find("value_floats"); floats != spec.node->attributes.end()) {
+    const auto* list = std::get_if<std::vector<float>>(&floats->second);
+    if (list == nullptr) refuse(spec, "attribute value_floats must be a list of floats");
+    value = makeConstant<float>({static_cast<int64_t>(list->size())}, *list);
+  } else {
+    refuse(spec, "has none of the attributes value, value_float, value_floats, value_int, value_ints that the CPU kernel supports");
+  }
+  checkOutputType(spec, 0, value.data_type);
+  checkOutputShape(spec, 0, value.shape);
+  return fixedOutput(std::move(value.bytes));
+}
+
+std::unique_ptr<Kernel> constantOfShape(const KernelSpec& spec) {
+  checkArity(spec, 1, 1);
+  const Constant* given = tensorAttribute(spec, "value");
+  const Constant value = given != nullptr ? *given : makeConstant<float>({1}, {0.0f});
+  if (elementCount(value.shape) != 1) refuse(spec, "attribute value must have one element");
+  checkOutputType(spec, 0, value.data_type);
+  const int64_t count = elementCount(spec.outputs[0].shape);
+  return withElementSize(spec, value.data_type, "attribute value", [&](auto zero) {
+    using T = decltype(zero);
+    T element;
+    std::memcpy(&element, value.bytes.data(), sizeof(T));
+    return makeKernel([element, count](const KernelArguments& arguments) {
+      T* y = output<T>(arguments, 0);
+      forBlocks(count, kBlockElements * 16, [&](int64_t begin, int64_t end) { std::fill(y + begin, y + end, element); });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> range(const KernelSpec& spec) {
+  checkArity(spec, 3, 3);
+  for (size_t i : {0, 1, 2}) {
+    checkInputType(spec, i, spec.inputs[0].data_type);
+    if (elementCount(spec.inputs[i].shape) != 1) refuse(spec, "input {} must be a scalar", i);
+  }
+  checkOutputType(spec, 0, spec.inputs[0].data_type);
+  const int64_t count = elementCount(spec.outputs[0].shape);
+  return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
+    using T = decltype(zero);
+    return makeKernel([count](const KernelArguments& arguments) {
+      const T start = *input<T>(arguments, 0);
+      const T delta = *input<T>(arguments, 2);
+      for (int64_t i = 0; i < count; ++i) output<T>(arguments, 0)[i] = static_cast<T>(start + static_cast<T>(i) * delta);
+    });
+  });
+}
+
+std::unique_ptr<Kernel> eyeLike(const KernelSpec& spec) {
+  checkArity(spec, 1, 1);
+  checkOutputShape(spec, 0, spec.inputs[0].shape);
+  if (spec.inputs[0].shape.size() != 2) refuse(spec, "input has shape {}; it must be a matrix", shapeToString(spec.inputs[0].shape));
+  const int64_t rows = spec.inputs[0].shape[0];
+  const int64_t columns = spec.inputs[0].shape[1];
+  const int64_t diagonal = spec.node->intAttribute("k", 0);
+  checkOutputType(spec, 0, static_cast<DataType>(spec.node->intAttribute("dtype", static_cast<int64_t>(spec.inputs[0].data_type))));
+  return withType<float, double, int32_t, int64_t, bool>(spec, spec.outputs[0].data_type, "output 0", [&](auto zero) {
+    using T = decltype(zero);
+    return makeKernel([=](const KernelArguments& arguments) {
+      T* y = output<T>(arguments, 0);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c) y[r * columns + c] = T(c - r == diagonal);
+    });
+  });
+}
+
+// indices [outer, inner] -> [outer, depth, inner]: values[1] where the axis equals the index, values[0] elsewhere.
+template <typename V, typename I>
+void runOneHot(int64_t outer, int64_t depth, int64_t inner, const I* indices, const V* values, V* y) {
+  std::fill(y, y + outer * depth * inner, values[0]);
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t i = 0; i < inner; ++i) {
+      const auto index = static_cast<int64_t>(indices[o * inner + i]);
+      if (index < -depth || index >= depth) continue;  // all off, says the standard
+      y[(o * depth + (index < 0 ? index + depth : index)) * inner + i] = values[1];
+    }
+  }
+}
+
+std::unique_ptr<Kernel> oneHot(const KernelSpec& spec) {
+  checkArity(spec, 3, 3);
+  const Shape& indices = spec.inputs[0].shape;
+  const auto depth = static_cast<int64_t>(constantNumber(spec, 1, "depth"));
+  const size_t axis = checkedAxis(spec, spec.node->intAttribute("axis", -1), indices.size() + 1);
+  Shape expected = indices;
+  expected.insert(expected.begin() + static_cast<std::ptrdiff_t>(axis), depth);
+  checkOutputShape(spec, 0, expected);
+  checkInputShape(spec, 2, {2});
+  checkOutputType(spec, 0, spec.inputs[2].data_type);
+  const AxisSplit split = splitAtAxis(expected, axis);
+  return withElementSize(spec, spec.inputs[2].data_type, "input 2", [&](auto value) {
+    using V = decltype(value);
+    return withType<int64_t, int32_t, float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto index) {
+      using I = decltype(index);
+      return makeKernel([split](const KernelArguments& arguments) {
+        runOneHot<V, I>(split.outer, split.size, split.inner, input<I>(arguments, 0), input<V>(arguments, 2), output<V>(arguments, 0));
+      });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> trilu(const KernelSpec& spec) {
+  checkArity(spec, 1, 2);
+  checkOutputType(spec, 0, spec.inputs[0].data_type);
+  checkOutputShape(spec, 0, spec.inputs[0].shape);
+  const Shape& shape = spec.inputs[0].shape;
+  if (shape.size() < 2) refuse(spec, "input has shape {}; it must have at least two axes", shapeToString(shape));
+  const int64_t rows = shape[shape.size() - 2];
+  const int64_t columns = shape.back();
+  const int64_t batch = rows * columns == 0 ? 0 : elementCount(shape) / (rows * columns);
+  const auto diagonal = hasInput(spec, 1) ? static_cast<int64_t>(constantNumber(spec, 1, "k")) : 0;
+  const bool upper = spec.node->intAttribute("upper", 1) != 0;
+  return withElementSize(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
+    using T = decltype(zero);
+    return makeKernel(
+        [=](const KernelArguments& arguments) {
+          forRows(batch * rows, columns, [&](int64_t first, int64_t last) {
+            for (int64_t row = first; row < last; ++row) {
+              const T* x = input<T>(arguments, 0) + row * columns;
+              T* y = output<T>(arguments, 0) + row * columns;
+              const int64_t edge = std::clamp(row % rows + diagonal + (upper ? 0 : 1), int64_t{0}, columns);
+              for (int64_t c = 0; c < columns; ++c) y[c] = (c >= edge) == upper ? x[c] : T(0);
+            }
+          });
+        },
+        inPlaceTraits(spec, {0}));
+  });
+}
+
+}  // namespace
+
+void addMakerKernels(KernelRegistry& registry) {
+  registry.add("", "Shape", shape);
+  registry.add("", "Size", size);
+  registry.add("", "Constant", constant);
+  registry.add("", "ConstantOfShape", constantOfShape);
+  registry.add("", "Range", range);
+  registry.add("", "EyeLike", eyeLike);
+  registry.add("", "OneHot", oneHot);
+  registry.add("", "Trilu", trilu);
+}
+
+}  // namespace pipeshard::kernels

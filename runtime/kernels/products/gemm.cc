@@ -1,0 +1,187 @@
+#include "runtime/kernels/products/gemm.h"
+
+#include <type_traits>
+#include <vector>
+
+#define EIGEN_DONT_PARALLELIZE
+#include <Eigen/Core>
+
+#include "ir/base/error.h"
+#include "runtime/kernels/products/onednn.h"
+#include "runtime/kernels/base/parallel.h"
+#include "runtime/kernels/base/simd.h"
+
+namespace pipeshard::kernels {
+namespace {
+
+template <typename T>
+struct Operand {
+  const T* data;
+  int64_t leading;
+  bool transposed;
+};
+
+// One thread: C[m,n] (rows `ldc` apart) = alpha * op(A) * op(B) + beta * C.
+void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<float> a, Operand<float> b, double beta, float* c, int64_t ldc) {
+  onednnGemm(a.transposed, b.transposed, m, n, k, static_cast<float>(alpha), a.data, a.leading, b.data, b.leading, static_cast<float>(beta),
+             c, ldc);
+}
+
+void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<double> a, Operand<double> b, double beta, double* c, int64_t ldc) {
+  using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using Stride = Eigen::OuterStride<>;
+  using Input = Eigen::Map<const Matrix, 0, Stride>;
+  Eigen::Map<Matrix, 0, Stride> out(c, m, n, Stride(ldc));
+  const Input left(a.data, a.transposed ? k : m, a.transposed ? m : k, Stride(a.leading));
+  const Input right(b.data, b.transposed ? n : k, b.transposed ? k : n, Stride(b.leading));
+  if (beta == 0)
+    out.setZero();
+  else if (beta != 1)
+    out *= beta;
+  if (a.transposed && b.transposed)
+    out.noalias() += alpha * left.transpose() * right.transpose();
+  else if (a.transposed)
+    out.noalias() += alpha * left.transpose() * right;
+  else if (b.transposed)
+    out.noalias() += alpha * left * right.transpose();
+  else
+    out.noalias() += alpha * left * right;
+}
+
+template <typename T>
+void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<T> a, Operand<T> b, double beta, T* c, int64_t ldc) {
+  using U = std::make_unsigned_t<T>;
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      U sum = 0;
+      for (int64_t l = 0; l < k; ++l) {
+        const T left = a.transposed ? a.data[l * a.leading + i] : a.data[i * a.leading + l];
+        const T right = b.transposed ? b.data[j * b.leading + l] : b.data[l * b.leading + j];
+        sum += static_cast<U>(left) * static_cast<U>(right);
+      }
+      U* out = reinterpret_cast<U*>(c + i * ldc + j);
+      *out = static_cast<U>(static_cast<T>(alpha)) * sum + (beta == 0 ? U(0) : static_cast<U>(static_cast<T>(beta)) * *out);
+    }
+  }
+}
+
+// Tile sizes: small enough to feed many threads, large enough that packing the operands costs little.
+struct Tiling {
+  int64_t rows = 1;
+  int64_t columns = 1;
+};
+
+Tiling chooseTiles(const GemmShape& shape) {
+  const int64_t edge = shape.m * shape.n >= (int64_t{1} << 24) ? 1024 : 512;
+  constexpr int64_t kSmallWork = int64_t{1} << 21;  // multiply-adds that one thread does sooner than a second one wakes
+  if (shape.m * shape.n * std::max<int64_t>(1, shape.k) <= kSmallWork)
+    return {std::max<int64_t>(1, shape.m), std::max<int64_t>(1, shape.n)};
+  const auto even = [edge](int64_t size) {
+    const int64_t parts = (size + edge - 1) / edge;
+    const int64_t part = (size + parts - 1) / parts;
+    return (part + 15) / 16 * 16;
+  };
+  return {even(shape.m), even(shape.n)};
+}
+
+// The tiles of one matrix.
+struct Grid {
+  Grid(const GemmShape& shape, Tiling tile)
+      : tile(tile), rows((shape.m + tile.rows - 1) / tile.rows), columns((shape.n + tile.columns - 1) / tile.columns) {}
+  int64_t size() const { return rows * columns; }
+  // Where tile `index` is: first row and column, and how many there are.
+  struct Part {
+    int64_t i, j, m, n;
+  };
+  Part part(const GemmShape& shape, int64_t index) const {
+    const int64_t i = index / columns % rows * tile.rows;
+    const int64_t j = index % columns * tile.columns;
+    return {i, j, std::min(tile.rows, shape.m - i), std::min(tile.columns, shape.n - j)};
+  }
+  Tiling tile;
+  int64_t rows;
+  int64_t columns;
+};
+
+template <typename T>
+Operand<T> leftOf(const GemmShape& shape, const T* a, int64_t i) {
+  const int64_t lda = shape.transpose_a ? shape.m : shape.k;
+  return {a + (shape.transpose_a ? i : i * lda), lda, shape.transpose_a};
+}
+
+template <typename T>
+Operand<T> rightOf(const GemmShape& shape, const T* b, int64_t j) {
+  const int64_t ldb = shape.transpose_b ? shape.k : shape.n;
+  return {b + (shape.transpose_b ? j * ldb : j), ldb, shape.transpose_b};
+}
+
+template <typename T>
+struct AddRow {
+  PIPESHARD_INLINE static void run(const T* from, T* to, int64_t count) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+  }
+};
+
+}  // namespace
+
+template <typename T>
+void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a, const int64_t* a_offsets, const T* b,
+                 const int64_t* b_offsets, double beta, T* c) {
+  if (shape.m == 0 || shape.n == 0 || batch == 0) return;
+  const Grid grid(shape, chooseTiles(shape));
+  // Small products are grouped, so that a thread has work for some microseconds.
+  const int64_t work = grid.tile.rows * grid.tile.columns * std::max<int64_t>(1, shape.k);
+  const int64_t group = std::max<int64_t>(1, (int64_t{1} << 20) / work);
+  forBlocks(batch * grid.size(), group, [&](int64_t begin, int64_t end) {
+    for (int64_t index = begin; index < end; ++index) {
+      const int64_t matrix = index / grid.size();
+      const auto [i, j, m, n] = grid.part(shape, index);
+      T* out = c + matrix * shape.m * shape.n + i * shape.n + j;
+      if (shape.k == 0) {
+        for (int64_t row = 0; row < m; ++row)
+          for (int64_t column = 0; column < n; ++column)
+            out[row * shape.n + column] = beta == 0 ? T(0) : T(beta * out[row * shape.n + column]);
+        continue;
+      }
+      tileGemm(m, n, shape.k, alpha, leftOf(shape, a + a_offsets[matrix], i), rightOf(shape, b + b_offsets[matrix], j), beta, out, shape.n);
+    }
+  });
+}
+
+template <typename T>
+void addGemm(const GemmShape& shape, double alpha, const T* a, const T* b, T* c) {
+  if (shape.m == 0 || shape.n == 0 || shape.k == 0) return;
+  const Grid grid(shape, chooseTiles(shape));
+  forEachBlock(grid.size(), true, [&](int64_t index) {
+    const auto [i, j, m, n] = grid.part(shape, index);
+    thread_local std::vector<T> product;  // grows to the largest tile that a thread ever has
+    if (product.size() < static_cast<size_t>(m * n)) product.resize(static_cast<size_t>(m * n));
+    tileGemm(m, n, shape.k, alpha, leftOf(shape, a, i), rightOf(shape, b, j), 0, product.data(), n);
+    for (int64_t row = 0; row < m; ++row) runVectorised<AddRow<T>>(product.data() + row * n, c + (i + row) * shape.n + j, n);
+  });
+}
+
+template <typename T>
+void gemmOnThisThread(const GemmShape& shape, const T* a, int64_t lda, const T* b, int64_t ldb, double beta, T* c, int64_t ldc) {
+  const Operand<T> left{a, lda, shape.transpose_a};
+  const Operand<T> right{b, ldb, shape.transpose_b};
+  tileGemm(shape.m, shape.n, shape.k, 1, left, right, beta, c, ldc);
+}
+
+template void gemmOnThisThread(const GemmShape&, const float*, int64_t, const float*, int64_t, double, float*, int64_t);
+template void gemmOnThisThread(const GemmShape&, const double*, int64_t, const double*, int64_t, double, double*, int64_t);
+
+template void addGemm(const GemmShape&, double, const float*, const float*, float*);
+template void addGemm(const GemmShape&, double, const double*, const double*, double*);
+template void addGemm(const GemmShape&, double, const int32_t*, const int32_t*, int32_t*);
+template void addGemm(const GemmShape&, double, const int64_t*, const int64_t*, int64_t*);
+
+template void batchedGemm(const GemmShape&, int64_t, double, const float*, const int64_t*, const float*, const int64_t*, double, float*);
+template void batchedGemm(const GemmShape&, int64_t, double, const double*, const int64_t*, const double*, const int64_t*, double, double*);
+template void batchedGemm(const GemmShape&, int64_t, double, const int32_t*, const int64_t*, const int32_t*, const int64_t*, double,
+                          int32_t*);
+template void batchedGemm(const GemmShape&, int64_t, double, const int64_t*, const int64_t*, const int64_t*, const int64_t*, double,
+                          int64_t*);
+
+}  // namespace pipeshard::kernels

@@ -1,0 +1,190 @@
+#include "runtime/kernels/products/onednn_convolution.h"
+
+#include <omp.h>
+#include <dnnl.hpp>
+
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "ir/base/error.h"
+
+namespace pipeshard::kernels {
+namespace {
+
+using dnnl::memory;
+
+template <typename Body>
+auto translated(const Body& body) {
+  try {
+    return body();
+  } catch (const dnnl::error& e) {
+    fail(ErrorCode::kInternal, "oneDNN: {} (status {})", e.what(), static_cast<int>(e.status));
+  }
+}
+
+const dnnl::engine& cpu() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+// oneDNN shares work out when it makes a primitive.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+memory::desc plainLayout(int64_t outer, int64_t inner, int64_t all_inner, const Triple& space) {
+  return {{outer, inner, space[1], space[2]},
+          memory::data_type::f32,
+          memory::dims{all_inner * space[1] * space[2], space[1] * space[2], space[2], 1}};
+}
+
+memory::desc anyLayout(const memory::desc& plain) { return {plain.dims(), memory::data_type::f32, memory::format_tag::any}; }
+
+bool madeForThisProcessor(const dnnl::primitive_desc_base& description) {
+  const std::string_view name = description.impl_info_str();
+  return name.starts_with("jit") || name.starts_with("brg");
+}
+
+size_t indexOf(ConvolutionTensor tensor) { return static_cast<size_t>(tensor); }
+
+}  // namespace
+
+struct OnednnConvolution::Primitives {
+  std::array<memory::desc, 3> plain;
+  std::array<memory::desc, 3> packed;
+  memory::desc scratch;
+  dnnl::primitive compute;
+  std::array<int, 3> arguments{};
+  std::array<dnnl::reorder, 3> pack;    // where layouts differ and the tensor is read
+  std::array<dnnl::reorder, 3> unpack;  // where layouts differ and the tensor is the result
+
+  // Takes over what a description of one of the three tasks says.
+  template <typename Primitive, typename Description>
+  bool take(const Description& description, std::array<memory::desc, 3> layouts, std::array<int, 3> names) {
+    if (!madeForThisProcessor(description)) return false;
+    packed = std::move(layouts);
+    arguments = names;
+    scratch = description.scratchpad_desc();
+    compute = Primitive(description);
+    return true;
+  }
+
+  bool make(ConvolutionTask task, const memory::dims& strides, const memory::dims& dilations, const memory::dims& begin,
+            const memory::dims& end) {
+    const memory::desc image = anyLayout(plain[0]);
+    const memory::desc weight = anyLayout(plain[1]);
+    const memory::desc output = anyLayout(plain[2]);
+    const auto direct = dnnl::algorithm::convolution_direct;
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    using Forward = dnnl::convolution_forward;
+    const Forward::primitive_desc forward(
+        Forward::desc(dnnl::prop_kind::forward_training, direct, image, weight, output, strides, dilations, begin, end), attributes, cpu());
+    if (task == ConvolutionTask::kForward) {
+      return take<Forward>(forward, {forward.src_desc(), forward.weights_desc(), forward.dst_desc()},
+                           {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST});
+    }
+    if (task == ConvolutionTask::kInputGrad) {
+      using Backward = dnnl::convolution_backward_data;
+      const Backward::primitive_desc data(Backward::desc(direct, image, weight, output, strides, dilations, begin, end), attributes, cpu(),
+                                          forward);
+      return take<Backward>(data, {data.diff_src_desc(), data.weights_desc(), data.diff_dst_desc()},
+                            {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST});
+    }
+    using Backward = dnnl::convolution_backward_weights;
+    const Backward::primitive_desc weights(Backward::desc(direct, image, weight, output, strides, dilations, begin, end), attributes, cpu(),
+                                           forward);
+    return take<Backward>(weights, {weights.src_desc(), weights.diff_weights_desc(), weights.diff_dst_desc()},
+                          {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST});
+  }
+
+  void makeReorders(ConvolutionTask task) {
+    for (size_t i = 0; i < 3; ++i) {
+      if (packed[i] == plain[i]) continue;
+      const bool result = i == (task == ConvolutionTask::kForward ? 2u : task == ConvolutionTask::kInputGrad ? 0u : 1u);
+      const memory::desc& from = result ? packed[i] : plain[i];
+      const memory::desc& to = result ? plain[i] : packed[i];
+      (result ? unpack : pack)[i] = dnnl::reorder(dnnl::reorder::primitive_desc(cpu(), from, cpu(), to));
+    }
+  }
+};
+
+OnednnConvolution::OnednnConvolution(std::unique_ptr<const Primitives> primitives) : primitives_(std::move(primitives)) {}
+OnednnConvolution::~OnednnConvolution() = default;
+
+std::shared_ptr<const OnednnConvolution> OnednnConvolution::create(ConvolutionTask task, const Window& window,
+                                                                   const ConvolutionSizes& sizes) {
+  const Window& w = window;
+  if (w.in[0] != 1 || w.out[0] != 1 || w.kernel[0] != 1 || w.pad[0] != 0) return nullptr;
+  auto made = std::make_unique<Primitives>();
+  made->plain = {plainLayout(sizes.batch, sizes.channels, sizes.all_channels, w.in),
+                 plainLayout(sizes.features, sizes.channels, sizes.all_channels, w.kernel),
+                 plainLayout(sizes.batch, sizes.features, sizes.all_features, w.out)};
+  memory::dims end(2);
+  for (size_t a = 1; a < 3; ++a) {
+    const int64_t reach = (w.out[a] - 1) * w.stride[a] + (w.kernel[a] - 1) * w.dilation[a] + 1;
+    end[a - 1] = std::max<int64_t>(0, reach - w.in[a] - w.pad[a]);
+  }
+  const OneThread one_thread;
+  try {
+    if (!made->make(task, {w.stride[1], w.stride[2]}, {w.dilation[1] - 1, w.dilation[2] - 1}, {w.pad[1], w.pad[2]}, end)) return nullptr;
+  } catch (const dnnl::error& e) {
+    if (e.status == dnnl_unimplemented || e.status == dnnl_invalid_arguments) return nullptr;
+    fail(ErrorCode::kInternal, "oneDNN, making a convolution: {} (status {})", e.what(), static_cast<int>(e.status));
+  }
+  translated([&] { made->makeReorders(task); });
+  return std::shared_ptr<const OnednnConvolution>(new OnednnConvolution(std::move(made)));
+}
+
+size_t OnednnConvolution::packedBytes(ConvolutionTensor tensor) const {
+  const size_t i = indexOf(tensor);
+  return primitives_->packed[i] == primitives_->plain[i] ? 0 : primitives_->packed[i].get_size();
+}
+
+size_t OnednnConvolution::scratchBytes() const { return primitives_->scratch.get_size(); }
+
+const float* OnednnConvolution::pack(ConvolutionTensor tensor, const float* plain, float* space) const {
+  const size_t i = indexOf(tensor);
+  if (!primitives_->pack[i]) return plain;
+  translated([&] {
+    dnnl::stream stream(cpu());
+    memory from(primitives_->plain[i], cpu(), const_cast<float*>(plain));
+    memory to(primitives_->packed[i], cpu(), space);
+    primitives_->pack[i].execute(stream, from, to);
+  });
+  return space;
+}
+
+void OnednnConvolution::unpack(ConvolutionTensor tensor, const float* packed, float* plain) const {
+  const size_t i = indexOf(tensor);
+  if (!primitives_->unpack[i]) return;
+  translated([&] {
+    dnnl::stream stream(cpu());
+    memory from(primitives_->packed[i], cpu(), const_cast<float*>(packed));
+    memory to(primitives_->plain[i], cpu(), plain);
+    primitives_->unpack[i].execute(stream, from, to);
+  });
+}
+
+void OnednnConvolution::run(const float* image, const float* weight, const float* output, void* scratch) const {
+  translated([&] {
+    dnnl::stream stream(cpu());
+    const std::array<const float*, 3> tensors = {image, weight, output};
+    std::unordered_map<int, memory> arguments;
+    for (size_t i = 0; i < 3; ++i) {
+      arguments.emplace(primitives_->arguments[i], memory(primitives_->packed[i], cpu(), const_cast<float*>(tensors[i])));
+    }
+    arguments.emplace(DNNL_ARG_SCRATCHPAD, memory(primitives_->scratch, cpu(), scratch));
+    primitives_->compute.execute(stream, arguments);
+  });
+}
+
+}  // namespace pipeshard::kernels

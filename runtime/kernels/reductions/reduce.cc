@@ -1,0 +1,68 @@
+#include <algorithm>
+
+#include "runtime/kernels/base/families.h"
+#include "runtime/kernels/reductions/reduce.h"
+
+namespace pipeshard::kernels {
+namespace {
+
+std::vector<bool> reducedAxes(const KernelSpec& spec) {
+  const size_t rank = spec.inputs[0].shape.size();
+  const std::vector<int64_t> axes = integersFromAttributeOrInput(spec, "axes", 1);
+  const bool all = axes.empty() && spec.node->intAttribute("noop_with_empty_axes", 0) == 0;
+  std::vector<bool> reduced(rank, all);
+  for (int64_t axis : axes) reduced[checkedAxis(spec, axis, rank)] = true;
+  return reduced;
+}
+
+Shape reducedShape(const KernelSpec& spec, const std::vector<bool>& reduced) {
+  const bool keep = spec.node->intAttribute("keepdims", 1) != 0;
+  Shape shape;
+  for (size_t axis = 0; axis < reduced.size(); ++axis) {
+    if (!reduced[axis])
+      shape.push_back(spec.inputs[0].shape[axis]);
+    else if (keep)
+      shape.push_back(1);
+  }
+  return shape;
+}
+
+template <typename... Ts>
+std::unique_ptr<Kernel> reduce(const KernelSpec& spec, Reduction reduction) {
+  checkArity(spec, 1, 2);
+  checkOutputType(spec, 0, spec.inputs[0].data_type);
+  const std::vector<bool> reduced = reducedAxes(spec);
+  checkOutputShape(spec, 0, reducedShape(spec, reduced));
+  const ReducePlan plan = planReduce(spec.inputs[0].shape, reduced);
+  return withType<Ts...>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
+    using T = decltype(zero);
+    return makeKernel(
+        [plan, reduction](const KernelArguments& arguments) {
+          runReduce<T>(plan, reduction, input<T>(arguments, 0), output<T>(arguments, 0), static_cast<double*>(arguments.workspace));
+        },
+        {.in_place = {}, .workspace_bytes = static_cast<size_t>(plan.partials) * sizeof(double)});
+  });
+}
+
+// Bool tensors: the least is "all", the greatest is "any".
+std::unique_ptr<Kernel> reduceExtreme(const KernelSpec& spec, Reduction reduction) {
+  return reduce<float, double, int32_t, int64_t, int8_t, uint8_t, bool>(spec, reduction);
+}
+
+}  // namespace
+
+void addReduceKernels(KernelRegistry& registry) {
+  const auto arithmetic = [&](const char* name, Reduction reduction) {
+    registry.add("", name, [reduction](const KernelSpec& spec) { return reduce<float, double, int32_t, int64_t>(spec, reduction); });
+  };
+  arithmetic("ReduceSum", Reduction::kSum);
+  arithmetic("ReduceMean", Reduction::kMean);
+  arithmetic("ReduceProd", Reduction::kProduct);
+  arithmetic("ReduceL1", Reduction::kL1);
+  arithmetic("ReduceL2", Reduction::kL2);
+  arithmetic("ReduceSumSquare", Reduction::kSumSquare);
+  registry.add("", "ReduceMax", [](const KernelSpec& spec) { return reduceExtreme(spec, Reduction::kMax); });
+  registry.add("", "ReduceMin", [](const KernelSpec& spec) { return reduceExtreme(spec, Reduction::kMin); });
+}
+
+}  // namespace pipeshard::kernels

@@ -1,0 +1,33 @@
+// Reductions over any set of axes of a dense tensor, in an order fixed by the shape.
+//
+// Neighbouring axes of the same kind (kept or reduced) are merged; the innermost decides how the work is done:
+//   innermost reduced: every output is the reduction of `reduced_rows` contiguous rows of `inner` elements;
+//   innermost kept:    `inner` neighbouring outputs are reduced together over `reduced_rows` rows.
+// [8,16,64] over {0,1}: kept 1, reduced_rows 128, inner 64 (kept). [8,16,64] over {2}: kept 128, reduced_rows 1, inner 64.
+// Sums of float are formed in float over at most 2048 elements (64 rows) and added up in double.
+#pragma once
+
+#include "runtime/kernels/base/support.h"
+
+namespace pipeshard::kernels {
+
+enum class Reduction { kSum, kMean, kMax, kMin, kProduct, kL1, kL2, kSumSquare };
+
+struct ReducePlan {
+  int64_t kept = 1;   // outputs, or groups of `inner` outputs
+  int64_t inner = 1;  // contiguous elements
+  bool inner_reduced = true;
+  std::vector<int64_t> kept_starts;  // per kept index: elements to its first row
+  std::vector<int64_t> row_starts;   // per reduced row: elements from the kept start
+  int64_t count = 1;                 // elements per output
+  int64_t partials = 0;              // doubles of workspace (a long reduction to few outputs is cut)
+};
+
+ReducePlan planReduce(const Shape& shape, const std::vector<bool>& reduced);
+
+// T: float, double, int32_t, int64_t; for kMax and kMin also int8_t, uint8_t, bool. Reducing no elements gives the neutral element (0, 1,
+// lowest, max; NaN for the mean of floats).
+template <typename T>
+void runReduce(const ReducePlan& plan, Reduction reduction, const T* x, T* y, double* partials);
+
+}  // namespace pipeshard::kernels

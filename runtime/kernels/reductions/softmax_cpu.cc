@@ -1,0 +1,144 @@
+#include <limits>
+
+#include "runtime/kernels/base/columns.h"
+#include "runtime/kernels/base/lanes.h"
+#include "runtime/kernels/base/parallel.h"
+#include "runtime/kernels/reductions/softmax.h"
+#include "runtime/kernels/base/vector_math.h"
+
+namespace pipeshard::kernels {
+namespace {
+
+template <typename T>
+struct SoftmaxRow {
+  PIPESHARD_INLINE static void run(const T* x, T* y, int64_t size) {
+    const T most = maxOf<T>(size, -std::numeric_limits<T>::infinity(), [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return x[i]; });
+    const T scale = T(1) / sumOf<T>(size, [x, y, most](int64_t i) PIPESHARD_LAMBDA_INLINE { return y[i] = fastExp(x[i] - most); });
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i) y[i] *= scale;
+  }
+};
+
+template <typename T>
+struct LogSoftmaxRow {
+  PIPESHARD_INLINE static void run(const T* x, T* y, int64_t size) {
+    const T most = maxOf<T>(size, -std::numeric_limits<T>::infinity(), [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return x[i]; });
+    const T sum = sumOf<T>(size, [x, most](int64_t i) PIPESHARD_LAMBDA_INLINE { return fastExp(x[i] - most); });
+    const T log_sum = std::log(sum);
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i) y[i] = (x[i] - most) - log_sum;
+  }
+};
+
+template <typename T>
+struct SoftmaxGradRow {
+  PIPESHARD_INLINE static void run(const T* dy, const T* y, T* dx, int64_t size) {
+    const T dot = sumOf<T>(size, [dy, y](int64_t i) PIPESHARD_LAMBDA_INLINE { return dy[i] * y[i]; });
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i) dx[i] = y[i] * (dy[i] - dot);
+  }
+};
+
+template <typename T>
+struct LogSoftmaxGradRow {
+  PIPESHARD_INLINE static void run(const T* dy, const T* y, T* dx, int64_t size) {
+    const T sum = sumOf<T>(size, [dy](int64_t i) PIPESHARD_LAMBDA_INLINE { return dy[i]; });
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i) dx[i] = dy[i] - fastExp(y[i]) * sum;
+  }
+};
+
+template <typename T>
+struct SoftmaxColumns {
+  PIPESHARD_INLINE static void run(const T* x, T* y, int64_t size, int64_t stride, int64_t width, bool log) {
+    T most[kColumns];
+    T sum[kColumns] = {};
+    for (int64_t c = 0; c < width; ++c) most[c] = -std::numeric_limits<T>::infinity();
+    for (int64_t i = 0; i < size; ++i)
+      for (int64_t c = 0; c < width; ++c)
+        most[c] = most[c] < x[i * stride + c] || x[i * stride + c] != x[i * stride + c] ? x[i * stride + c] : most[c];
+    for (int64_t i = 0; i < size; ++i)
+      for (int64_t c = 0; c < width; ++c) sum[c] += fastExp(x[i * stride + c] - most[c]);
+    for (int64_t c = 0; c < width; ++c) sum[c] = log ? std::log(sum[c]) : T(1) / sum[c];
+    for (int64_t i = 0; i < size; ++i) {
+      for (int64_t c = 0; c < width; ++c) {
+        const T shifted = x[i * stride + c] - most[c];
+        y[i * stride + c] = log ? shifted - sum[c] : fastExp(shifted) * sum[c];
+      }
+    }
+  }
+};
+
+template <typename T>
+struct SoftmaxGradColumns {
+  PIPESHARD_INLINE static void run(const T* dy, const T* y, T* dx, int64_t size, int64_t stride, int64_t width, bool log) {
+    T sum[kColumns] = {};
+    for (int64_t i = 0; i < size; ++i)
+      for (int64_t c = 0; c < width; ++c) sum[c] += log ? dy[i * stride + c] : dy[i * stride + c] * y[i * stride + c];
+    for (int64_t i = 0; i < size; ++i) {
+      for (int64_t c = 0; c < width; ++c) {
+        const T d = dy[i * stride + c];
+        const T v = y[i * stride + c];
+        dx[i * stride + c] = log ? d - fastExp(v) * sum[c] : v * (d - sum[c]);
+      }
+    }
+  }
+};
+
+template <typename Row, typename... Pointers>
+void forAxisRows(const AxisSplit& split, Pointers... pointers) {
+  forRows(split.outer, split.size, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) runVectorised<Row>((pointers + row * split.size)..., split.size);
+  });
+}
+
+}  // namespace
+
+template <typename T>
+void softmax(const AxisSplit& split, const T* x, T* y) {
+  if (split.inner == 1) return forAxisRows<SoftmaxRow<T>>(split, x, y);
+  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
+    const int64_t at = outer * split.size * split.inner + column;
+    runVectorised<SoftmaxColumns<T>>(x + at, y + at, split.size, split.inner, width, false);
+  });
+}
+
+template <typename T>
+void logSoftmax(const AxisSplit& split, const T* x, T* y) {
+  if (split.inner == 1) return forAxisRows<LogSoftmaxRow<T>>(split, x, y);
+  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
+    const int64_t at = outer * split.size * split.inner + column;
+    runVectorised<SoftmaxColumns<T>>(x + at, y + at, split.size, split.inner, width, true);
+  });
+}
+
+template <typename T>
+void softmaxGrad(const AxisSplit& split, const T* dy, const T* y, T* dx) {
+  if (split.inner == 1) return forAxisRows<SoftmaxGradRow<T>>(split, dy, y, dx);
+  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
+    const int64_t at = outer * split.size * split.inner + column;
+
+    runVectorised<SoftmaxGradColumns<T>>(dy + at, y + at, dx + at, split.size, split.inner, width, false);
+  });
+}
+
+template <typename T>
+void logSoftmaxGrad(const AxisSplit& split, const T* dy, const T* y, T* dx) {
+  if (split.inner == 1) return forAxisRows<LogSoftmaxGradRow<T>>(split, dy, y, dx);
+  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
+    const int64_t at = outer * split.size * split.inner + column;
+
+    runVectorised<SoftmaxGradColumns<T>>(dy + at, y + at, dx + at, split.size, split.inner, width, true);
+  });
+}
+
+template void softmax(const AxisSplit&, const float*, float*);
+template void softmax(const AxisSplit&, const double*, double*);
+template void logSoftmax(const AxisSplit&, const float*, float*);
+template void logSoftmax(const AxisSplit&, const double*, double*);
+template void softmaxGrad(const AxisSplit&, const float*, const float*, float*);
+template void softmaxGrad(const AxisSplit&, const double*, const double*, double*);
+template void logSoftmaxGrad(const AxisSplit&, const float*, const float*, float*);
+template void logSoftmaxGrad(const AxisSplit&, const double*, const double*, double*);
+
+}  // namespace pipeshard::kernels

@@ -1,0 +1,50 @@
+// What changes with the batch size although it looks fixed: preparation folds sizes into constants (the denominator of
+// sum(x)/numel, a tensor of ones of the batch's size), so one graph alone does not show them. Comparing it with the same model
+// prepared for another number of rows, value by value by name, does. Internal to time_axis.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ir/graph/graph.h"
+#include "sharding/batch/time_axis.h"
+
+namespace pipeshard {
+
+class OtherBatch {
+ public:
+  // Knows nothing: everything that does not read a batch input is taken to be the same for every batch size.
+  OtherBatch() = default;
+  // `share.other` must outlive this.
+  OtherBatch(const Graph& graph, const BatchShare& share);
+
+  enum class Change : uint8_t {
+    kUnknown,  // no value of this name, type and rank in the other graph
+    kNone,     // equal shape
+    kGrows,    // `axis` is longer by the ratio of the rows
+    kOther,    // the shapes have nothing to do with each other
+  };
+  struct Comparison {
+    Change change = Change::kUnknown;
+    int axis = -1;
+  };
+  Comparison compare(ValueId value) const;
+
+  // The other graph's constant of that name, or nullptr.
+  const Constant* constant(ValueId value) const;
+  const Shape& shape(ValueId value) const { return other_->shape(namesake_[value.index()]); }
+
+ private:
+  const Graph* other_ = nullptr;
+  std::vector<ValueId> namesake_;  // by value index of the graph
+  std::vector<Comparison> comparisons_;
+};
+
+// Both constants hold the same for every example along `axis`, of which one has `rows` and the other `other_rows`.
+bool areEqualExamples(const Constant& constant, int64_t rows, const Constant& other, int64_t other_rows, size_t axis);
+
+// The input says where or how large, not what: its content belongs to the microbatch's shapes and stays as it is.
+bool isShapeArgument(const Node& node, size_t input);
+
+}  // namespace pipeshard

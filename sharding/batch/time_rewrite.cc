@@ -1,0 +1,158 @@
+#include "sharding/batch/time_rewrite.h"
+
+#include <algorithm>
+
+#include "ir/base/error.h"
+
+namespace pipeshard {
+
+namespace {
+
+// Makes nodes without adding them to the graph. Names start with the name of the node that they replace.
+class NodeMaker {
+ public:
+  NodeMaker(GraphBuilder& builder, const Node& origin) : builder_(builder), origin_(origin) {}
+
+  ValueId add(std::string_view op_type, std::vector<ValueId> inputs, std::string_view name, DataType type, Shape shape,
+              std::map<std::string, Attribute> attributes = {}) {
+    const ValueId output =
+        builder_.addValue(fmt::format("{}.{}", builder_.graph().value(origin_.outputs[0]).name, name), type, std::move(shape));
+    append(op_type, std::move(inputs), output, std::move(attributes), name);
+    return output;
+  }
+
+  void append(std::string_view op_type, std::vector<ValueId> inputs, ValueId output, std::map<std::string, Attribute> attributes,
+              std::string_view name) {
+    Node node;
+    node.op_type = op_type;
+    node.opset_version = origin_.opset_version;
+    node.inputs = std::move(inputs);
+    node.outputs = {output};
+    node.attributes = std::move(attributes);
+    node.name = fmt::format("{}/{}", origin_.name, name);
+    node.metadata = origin_.metadata;
+    const auto imported = builder_.graph().opset_imports.find("");
+    if (imported != builder_.graph().opset_imports.end()) node.opset_version = imported->second;
+    nodes.push_back(std::move(node));
+  }
+
+  ValueId constant(std::string_view name, DataType type, double number) {
+    return builder_.addConstant(fmt::format("{}.{}", builder_.graph().value(origin_.outputs[0]).name, name), makeScalar(type, number));
+  }
+
+  std::vector<Node> nodes;
+
+ private:
+  GraphBuilder& builder_;
+  const Node& origin_;
+};
+
+// The denominator of a mean loss: per label its weight, or 0 when it is ignored; summed.
+ValueId appendDenominator(NodeMaker& maker, const Graph& graph, const Node& loss) {
+  const ValueId labels = loss.inputs[1];
+  const Shape shape = graph.shape(labels);
+  const DataType label_type = graph.dataType(labels);
+  const DataType type = graph.dataType(loss.outputs[0]);
+  const bool weighted = loss.inputs.size() > 2 && loss.inputs[2].valid();
+  const auto to = std::map<std::string, Attribute>{{"to", static_cast<int64_t>(type)}};
+  ValueId ignored;
+  ValueId counted;  // 1 per label that counts
+  if (loss.hasAttribute("ignore_index")) {
+    const ValueId ignore_index = maker.constant("ignore_index", label_type, static_cast<double>(loss.intAttribute("ignore_index", 0)));
+    ignored = maker.add("Equal", {labels, ignore_index}, "ignored", DataType::kBool, shape);
+    const ValueId used = maker.add("Not", {ignored}, "used", DataType::kBool, shape);
+    counted = maker.add("Cast", {used}, "counted", type, shape, to);
+  }
+  ValueId per_label = counted;
+  if (weighted) {
+    ValueId known = labels;  // an ignored label need not name a class
+    if (ignored.valid())
+      known = maker.add("Where", {ignored, maker.constant("class_0", label_type, 0), labels}, "known", label_type, shape);
+    per_label = maker.add("Gather", {loss.inputs[2], known}, "weights", type, shape, {{"axis", int64_t{0}}});
+    if (ignored.valid()) per_label = maker.add("Mul", {per_label, counted}, "used_weights", type, shape);
+  }
+  return maker.add("ReduceSum", {per_label}, "denominator", type, {}, {{"keepdims", int64_t{0}}});
+}
+
+std::vector<bool> neededFor(const Graph& graph, const UseDef& uses, std::vector<ValueId> values) {
+  std::vector<bool> needed(graph.nodes.size(), false);
+  while (!values.empty()) {
+    const ValueId value = values.back();
+    values.pop_back();
+    if (!value.valid()) continue;
+    const NodeId producer = uses.producer[value.index()];
+    if (!producer.valid() || needed[producer.index()]) continue;
+    needed[producer.index()] = true;
+    for (ValueId input : graph.node(producer).inputs) values.push_back(input);
+  }
+  return needed;
+}
+
+// A copy of the node with outputs of its own.
+Node copyNode(GraphBuilder& builder, const Node& node, TimeFactsTable& facts, std::map<ValueId, ValueId>& copies) {
+  Node copy = node;
+  copy.name += "/prologue";
+  for (ValueId& output : copy.outputs) {
+    if (!output.valid()) continue;
+    const Value original = builder.graph().value(output);
+    const ValueId copied = builder.addValue(original.name + ".prologue", original.data_type, *original.shape);
+    copies[output] = copied;
+    const TimeFacts known = facts[output.index()];
+    facts.resize(builder.graph().values.size());
+    facts[copied.index()] = known;
+    output = copied;
+  }
+  return copy;
+}
+
+}  // namespace
+
+std::vector<Node> expandMeanLoss(GraphBuilder& builder, const Node& node) {
+  const bool is_loss = node.is("SoftmaxCrossEntropyLoss") || node.is("NegativeLogLikelihoodLoss");
+  const bool weighted = node.inputs.size() > 2 && node.inputs[2].valid();
+  if (!is_loss || node.stringAttribute("reduction", "mean") != "mean" || (!node.hasAttribute("ignore_index") && !weighted)) return {};
+  const Graph& graph = builder.graph();
+  NodeMaker maker(builder, node);
+  const ValueId denominator = appendDenominator(maker, graph, node);
+  const ValueId loss = node.outputs[0];
+  Node sum = node;
+  sum.attributes["reduction"] = std::string("sum");
+  sum.outputs[0] = builder.addValue(graph.value(loss).name + ".sum", graph.dataType(loss), {});
+  std::vector<Node> nodes = std::move(maker.nodes);
+  nodes.push_back(sum);
+  NodeMaker last(builder, node);
+  last.append("Div", {sum.outputs[0], denominator}, loss, {}, "mean");
+  nodes.push_back(std::move(last.nodes.front()));
+  return nodes;
+}
+
+void separatePrologue(GraphBuilder& builder, ValueId loss, std::vector<PrologueTotal>& totals, TimeFactsTable& facts) {
+  Graph& graph = builder.graph();
+  const UseDef uses = computeUseDef(graph);
+  std::vector<ValueId> parts;
+  for (const PrologueTotal& total : totals) parts.push_back(total.part);
+  std::vector<ValueId> results = graph.outputs;
+  results.push_back(loss);
+  const std::vector<bool> in_prologue = neededFor(graph, uses, parts);
+  const std::vector<bool> in_forward = neededFor(graph, uses, results);
+
+  std::map<ValueId, ValueId> copies;
+  std::vector<Node> nodes;
+  const std::vector<Node> old = std::move(graph.nodes);
+  for (size_t n = 0; n < old.size(); ++n) {
+    const bool copied = in_prologue[n] && in_forward[n];
+    if (!in_prologue[n] || copied) nodes.push_back(old[n]);
+    if (!in_prologue[n]) continue;
+    Node node = old[n];
+    for (ValueId& input : node.inputs) {
+      if (const auto copy = copies.find(input); copy != copies.end()) input = copy->second;
+    }
+    nodes.push_back(copied ? copyNode(builder, node, facts, copies) : node);
+  }
+  graph.nodes = std::move(nodes);
+  for (PrologueTotal& total : totals) {
+    if (const auto copy = copies.find(total.part); copy != copies.end()) total.part = copy->second;
+  }
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,387 @@
+#include "sharding/pricing/priced_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "sharding/pricing/kernel_memory.h"
+
+namespace pipeshard {
+
+namespace {
+
+// 0: forward, 1 and 2: the halves of the backward pass.
+constexpr size_t kPieces = 3;
+constexpr size_t kInputHalf = 1;
+constexpr size_t kWeightHalf = 2;
+constexpr int64_t kConstantsOfAStep = 3;  // of a resharding: where slices begin and end
+
+class MemoryPricer {
+ public:
+  MemoryPricer(const StageContext& context, const std::vector<Phase>& phases, const std::map<ValueId, const StageEnd*>& end_of,
+               const StageSharding& sharding, PricedStage& result)
+      : context_(context), phases_(phases), end_of_(end_of), sharding_(sharding), result_(result) {}
+
+  void run(const std::vector<StageResharding>& reshardings) {
+    findRoles();
+    for (const StageResharding& resharding : reshardings) addResharding(resharding);
+    const StageMemory memory = context_.memory();
+    std::vector<bool> seen(context_.values.size());
+    for (const MemoryUse& use : memory.uses(sharding_)) {
+      const LiveInterval& live = memory.interval(use.value);
+      // The value as it is kept, which comes first; not: beside it, while a node runs.
+      const bool own = use.from == live.from && use.to == live.to && live.from < live.to && !seen[use.value.index()];
+      seen[use.value.index()] = seen[use.value.index()] || own;
+      const int64_t bytes = placedBytes(use.bytes);
+      if (own && of(use.value).persistent) {
+        (roles_[use.value.index()] == Role::kState ? result_.optimizer_bytes : result_.weight_bytes) += bytes;
+      } else if (own && roles_[use.value.index()] == Role::kAccumulated) {
+        addAccumulator(use.value, bytes);
+      } else if (isUpdate(use.from)) {
+        addToUpdate(use, own);
+      } else if (own) {
+        addOwn(use.value, live, bytes);
+      } else if (context_.mesh.deviceCount() > 1) {
+        addBeside({use.value, bytes, use.from, use.to});
+      }
+    }
+    for (NodeId node : context_.nodes) addWorkspace(node);
+    addConstants();
+    result_.input_bytes += result_.waiting_input_bytes;
+    result_.emitted_bytes = *std::max_element(held_.begin(), held_.end());
+    result_.pieces = workspaceOf(pieces_);
+    result_.discarding = workspaceOf(discarding_);
+    result_.update_bytes = peakOf(update_, std::ssize(context_.nodes)).bytes;
+  }
+
+ private:
+  enum class Role : uint8_t { kNone, kState, kAccumulated, kGradient, kUpdated, kInput };
+
+  struct Uses {
+    std::vector<MemoryUse> between;  // made and read by nodes of one subgraph
+    std::vector<MemoryUse> beside;   // while one node runs
+    std::vector<MemoryUse> ends;     // where the layers beside this one run in the same subgraph
+  };
+
+  // Along mesh axes of one device there is nothing to reshard.
+  bool isSame(const ShardingSpec& a, const ShardingSpec& b) const { return context_.mesh.deviceCount() == 1 || a == b; }
+
+  void addBeside(const MemoryUse& use) {
+    for (Uses* uses : {&pieces_, &discarding_}) uses->beside.push_back(use);
+  }
+
+  void findRoles() {
+    roles_.resize(context_.values.size());
+    const auto set = [&](ValueId value, Role role) {
+      if (value.valid()) roles_[value.index()] = role;
+    };
+    for (const Parameter& parameter : context_.training.parameters) {
+      set(parameter.updated, Role::kUpdated);
+      for (const OptimizerState& state : parameter.states) set(state.value, Role::kState), set(state.updated, Role::kUpdated);
+      if (parameter.gradient_parts.empty()) continue;
+      set(parameter.gradient, Role::kGradient);
+      for (ValueId part : parameter.gradient_parts) set(part, Role::kAccumulated);
+    }
+    for (const BatchInput& input : context_.training.inputs) set(input.value, Role::kInput);
+  }
+
+  const StageValue& of(ValueId value) const { return context_.values[value.index()]; }
+  NodeId nodeAt(int64_t position) const { return context_.nodes[static_cast<size_t>(position)]; }
+  bool isUpdate(int64_t position) const { return context_.training.node_phase[nodeAt(position).index()] == Phase::kUpdate; }
+  size_t pieceOf(NodeId node) const {
+    const Phase phase = phases_[node.index()];
+    return phase == Phase::kBackwardInput ? kInputHalf : phase == Phase::kBackwardWeight ? kWeightHalf : 0;
+  }
+  int64_t positionOf(NodeId node) const {
+    return std::lower_bound(context_.nodes.begin(), context_.nodes.end(), node) - context_.nodes.begin();
+  }
+
+  // All its parts are summed in one, and each microbatch's summand may be computed there.
+  void addAccumulator(ValueId part, int64_t bytes) {
+    result_.gradient_bytes += bytes;
+    const Shape& shape = context_.training.graph.shape(part);
+    result_.whole_gradient_bytes += elementCount(shape) * static_cast<int64_t>(dataTypeSize(context_.training.graph.dataType(part)));
+    if (context_.options.microbatches > 1) {
+      if (!isSummedInPlace(part)) result_.summand_bytes += bytes, held_[kWeightHalf] += bytes;
+    } else {
+      for (size_t piece = of(part).producer.valid() ? pieceOf(of(part).producer) : 0; piece < kPieces; ++piece) held_[piece] += bytes;
+    }
+  }
+
+  bool isSummedInPlace(ValueId part) const {
+    const auto maker = [&](ValueId id) { return of(id).producer; };
+    NodeId node = maker(part);
+    if (!node.valid() || !isSame(sharding_.strategies[node.index()].outputs[of(part).output], sharding_.kept[part.index()])) return false;
+    if (readInPasses(part)) return false;
+    const Graph& graph = context_.training.graph;
+    while (node.valid() && isView(graph.node(node))) {
+      const ValueId behind = graph.node(node).inputs.at(0);
+      if (of(behind).readers.size() != 1) return false;
+      node = maker(behind);
+    }
+    return node.valid() && addsToResult(graph, graph.node(node));
+  }
+
+  bool readInPasses(ValueId id) const {
+    const std::vector<ValueReader>& readers = of(id).readers;
+    return std::any_of(readers.begin(), readers.end(),
+                       [&](const ValueReader& reader) { return context_.training.node_phase[reader.node.index()] != Phase::kUpdate; });
+  }
+
+  // A gradient that is not in its accumulator is a buffer from its synchronization on. Parameters and states are updated where they lie.
+  void addToUpdate(const MemoryUse& use, bool own) {
+    const Role role = roles_[use.value.index()];
+    if (own && role == Role::kUpdated) return;
+    if (own && role == Role::kGradient) {
+      result_.synchronized_bytes += isSum(use.value) ? 0 : placedBytes(use.bytes);
+      return;
+    }
+    update_.push_back({use.value, placedBytes(use.bytes), use.from, use.to});
+  }
+
+  // Summing over devices is all that makes the gradient of its accumulator.
+  bool isSum(ValueId gradient) const {
+    for (const Parameter& parameter : context_.training.parameters) {
+      if (parameter.gradient != gradient) continue;
+      ShardingSpec summed = sharding_.kept[of(parameter.gradient_parts.front()).shares.index()];
+      summed.partial.clear();
+      return summed == sharding_.kept[gradient.index()];
+    }
+    return false;
+  }
+
+  // What a resharding has beside what it begins and ends with.
+  void addResharding(const StageResharding& entry) {
+    const Shape& shape = context_.training.graph.shape(entry.value);
+    const auto element = static_cast<int64_t>(dataTypeSize(context_.training.graph.dataType(entry.value)));
+    const auto shard = [&](const ShardingSpec& spec) { return placedBytes(largestShard(spec, shape, context_.mesh) * element); };
+    const std::vector<ReshardingStep>& steps = entry.resharding.steps;
+    ShardingSpec before = entry.from;
+    int64_t most = 0;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      int64_t bytes = (i > 0 ? shard(before) : 0) + (i + 1 < steps.size() ? shard(steps[i].after) : 0);
+      if (steps[i].kind == ReshardingStep::Kind::kReduceScatter || steps[i].kind == ReshardingStep::Kind::kAllToAll)
+        bytes += isPacked(shape, before, steps[i].to_axis) ? shard(before) : 0;
+      if (steps[i].kind == ReshardingStep::Kind::kAllGather || steps[i].kind == ReshardingStep::Kind::kAllToAll)
+        bytes += isPacked(shape, steps[i].after, steps[i].from_axis) ? shard(steps[i].after) : 0;
+      most = std::max(most, bytes);
+      before = steps[i].after;
+    }
+    result_.constant_bytes += std::ssize(steps) * kConstantsOfAStep * placedBytes(1);
+    const NodeId node = entry.reader.valid() ? entry.reader : of(entry.value).producer;
+    if (!node.valid()) {
+      result_.synchronization_workspace = std::max(result_.synchronization_workspace, most);
+      return;
+    }
+    const MemoryUse use{entry.value, most, positionOf(node), positionOf(node) + 1};
+    if (isUpdate(use.from)) {
+      update_.push_back(use);
+    } else {
+      addBeside(use);
+    }
+  }
+
+  void addWorkspace(NodeId id) {
+    const Node& node = context_.training.graph.node(id);
+    const Strategy& strategy = sharding_.strategies[id.index()];
+    if (node.outputs.empty() || !node.outputs[0].valid() || isUpdate(positionOf(id))) return;
+    const auto bytes = [&](ValueId value, const ShardingSpec& spec) {
+      return largestShard(spec, context_.training.graph.shape(value), context_.mesh) *
+             static_cast<int64_t>(dataTypeSize(context_.training.graph.dataType(value)));
+    };
+    std::vector<int64_t> inputs;
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      inputs.push_back(node.inputs[i].valid() ? bytes(node.inputs[i], strategy.inputs[i]) : 0);
+    const Shape& first = context_.training.graph.shape(node.inputs.at(0));
+    const int64_t most = kernelWorkspace(node, inputs, bytes(node.outputs[0], strategy.outputs[0]), first.empty() ? 1 : first[0]);
+    if (most > 0) addBeside({node.outputs[0], placedBytes(most), positionOf(id), positionOf(id) + 1});
+  }
+
+  // Parts of a tensor along this axis are not one behind the other as they are, or not equally long: a collective packs them.
+  bool isPacked(const Shape& shape, const ShardingSpec& spec, int axis) const {
+    const auto parts = [&](int of_axis) {
+      int64_t count = 1;
+      for (int mesh_axis : spec.axes[static_cast<size_t>(of_axis)]) count *= context_.mesh.axisSize(mesh_axis);
+      return count;
+    };
+    for (int before = 0; before < axis; ++before) {
+      if (shape[static_cast<size_t>(before)] > parts(before)) return true;
+    }
+    return shape[static_cast<size_t>(axis)] % context_.mesh.deviceCount() != 0;
+  }
+
+  // What a value of the passes is to the pieces that make and read it.
+  struct Life {
+    bool forward = false;    // made in a forward pass, here or elsewhere, or an input
+    size_t first = kPieces;  // pieces of this part
+    size_t last = 0;
+    int64_t from = 0;         // its producer
+    int64_t last_reader = 0;  // position behind the last reader of its first piece
+    bool in_weight_half = false;
+  };
+
+  Life lifeOf(ValueId id, const LiveInterval& live) const {
+    const StageValue& value = of(id);
+    Life life;
+    const auto add = [&](NodeId node) {
+      if (context_.training.node_phase[node.index()] == Phase::kUpdate) return;
+      life.first = std::min(life.first, pieceOf(node));
+      life.last = std::max(life.last, pieceOf(node));
+    };
+    if (value.producer.valid()) add(value.producer);
+    for (const ValueReader& reader : value.readers) add(reader.node);
+    if (value.producer.valid()) life.from = positionOf(value.producer);
+    life.last_reader = life.from + 1;
+    for (const ValueReader& reader : value.readers) {
+      const size_t piece = pieceOf(reader.node);
+      if (piece == life.first) life.last_reader = std::max(life.last_reader, positionOf(reader.node) + 1);
+      life.in_weight_half = life.in_weight_half || piece == kWeightHalf;
+    }
+    life.forward = live.waits || life.first == 0;
+    return life;
+  }
+
+  void addOwn(ValueId id, const LiveInterval& live, int64_t bytes) {
+    const Life life = lifeOf(id, live);
+    const auto end = end_of_.find(id);
+    if (live.waits) result_.waiting_bytes += bytes;
+    if (roles_[id.index()] == Role::kInput) (live.waits ? result_.waiting_input_bytes : result_.input_bytes) += bytes;
+    if (end != end_of_.end()) return addEnd(id, *end->second, life, live.waits, bytes);
+    const StageValue& value = of(id);
+    const bool total = !value.producer.valid() && !live.waits && roles_[id.index()] != Role::kInput;  // of the whole batch
+    if (total || id == context_.training.loss) result_.constant_bytes += bytes;                       // the loss is summed
+    const bool dropped = value.output > 0 && !isReadForward(id);  // a further output that only backward passes read is not made then
+    if (life.forward && value.producer.valid() && !value.readers.empty() && !dropped)
+      discarding_.between.push_back({id, bytes, life.from, life.last_reader});
+    if (value.producer.valid() && !value.readers.empty() && life.first == life.last) {
+      pieces_.between.push_back({id, bytes, life.from, life.last_reader});
+      return;
+    }
+    for (size_t piece = life.first; piece <= life.last; ++piece) held_[piece] += bytes;
+    if (live.waits && life.last == kInputHalf) result_.early_bytes += bytes;
+    if (!life.forward && life.in_weight_half) result_.handed_bytes += bytes;
+    if (life.forward && value.readers.empty()) result_.output_bytes += bytes;
+  }
+
+  // A value of other layers, too: a buffer, or, where they run with this one, between nodes of their subgraph.
+  void addEnd(ValueId id, const StageEnd& end, const Life& life, bool waits, int64_t bytes) {
+    const size_t last = end.goes_on && life.first > 0 ? kPieces - 1 : life.last;
+    for (size_t piece = life.first; piece <= last; ++piece) held_[piece] += bytes;
+    const int64_t from = of(id).producer.valid() ? life.from : 0;
+    const int64_t to = end.goes_on ? std::ssize(context_.nodes) : life.last_reader;
+    if (life.forward) {
+      if (life.first > 0) return;
+      discarding_.ends.push_back({id, bytes, from, to});
+      if (!waits) pieces_.ends.push_back({id, bytes, from, to});
+    } else if (life.in_weight_half) {
+      result_.handed_bytes += bytes;
+      if (!of(id).producer.valid()) result_.handed_end_bytes += bytes;
+    } else {
+      pieces_.ends.push_back({id, bytes, from, to});
+    }
+  }
+
+  // Every subgraph has the constants that it reads.
+  void addConstants() {
+    std::set<std::pair<ValueId, size_t>> seen;
+    for (NodeId node : context_.nodes) {
+      for (ValueId input : context_.training.graph.node(node).inputs) {
+        if (input == context_.training.step) result_.constant_bytes += placedBytes(1);
+        if (!input.valid() || !of(input).constant || !seen.insert({input, pieceOf(node)}).second) continue;
+        const int64_t times = pieceOf(node) == 0 ? 2 : 1;  // with the recomputation
+        result_.constant_bytes += times * placedBytes(context_.training.graph.bytes(input));
+      }
+    }
+  }
+
+  // Of what is between the nodes of one piece, the most at one time.
+  int64_t peakOfPiece(const std::vector<MemoryUse>& uses, size_t piece) const {
+    std::vector<int64_t> change(context_.nodes.size() + 1);
+    for (const MemoryUse& use : uses) {
+      change[static_cast<size_t>(use.from)] += use.bytes;
+      change[static_cast<size_t>(use.to)] -= use.bytes;
+    }
+    int64_t now = 0, most = 0;
+    for (size_t position = 0; position < context_.nodes.size(); ++position) {
+      now += change[position];
+      if (pieceOf(context_.nodes[position]) == piece) most = std::max(most, now);
+    }
+    return most;
+  }
+
+  // What a node makes lies where an input does that it names or overwrites, if nobody reads that later.
+  void shareMemory(std::vector<MemoryUse>& between) const {
+    std::sort(between.begin(), between.end(), [](const MemoryUse& a, const MemoryUse& b) { return a.from < b.from; });
+    std::map<ValueId, size_t> place;
+    for (size_t i = 0; i < between.size(); ++i) {
+      MemoryUse& use = between[i];
+      const NodeId producer = of(use.value).producer;
+      const Node& node = context_.training.graph.node(producer);
+      const Strategy& strategy = sharding_.strategies[producer.index()];
+      place[use.value] = i;
+      if (!isSame(strategy.outputs[of(use.value).output], sharding_.kept[use.value.index()]) || of(use.value).output != 0) continue;
+      for (size_t input = 0; input < node.inputs.size(); ++input) {
+        if (!node.inputs[input].valid() || !isSame(strategy.inputs[input], sharding_.kept[node.inputs[input].index()])) continue;
+        const bool names = isView(node) && input == 0;
+        const auto there = place.find(node.inputs[input]);
+        if (there == place.end()) {
+          if (names) use.bytes = 0;  // of a buffer
+          continue;
+        }
+        MemoryUse& held = between[there->second];
+        const bool last = held.to == use.from + 1 && held.bytes == use.bytes && overwritesInput(node, input);
+        if (!last && !names) continue;
+        held.to = std::max(held.to, use.to);
+        use.bytes = 0;
+        place[use.value] = there->second;
+        break;
+      }
+    }
+  }
+
+  PricedWorkspace workspaceOf(const Uses& uses) const {
+    PricedWorkspace workspace;
+    for (size_t piece = 0; piece < kPieces; ++piece) {
+      std::vector<MemoryUse> of_piece;
+      const auto add = [&](const MemoryUse& use) {
+        const NodeId producer = of(use.value).producer;
+        const bool entering = use.from == 0 && (!producer.valid() || positionOf(producer) != 0);
+        const size_t own = entering ? (isReadForward(use.value) ? 0 : kInputHalf) : pieceOf(nodeAt(use.from));
+        if (own == piece) of_piece.push_back(use);
+      };
+      for (const MemoryUse& use : uses.between) add(use);
+      shareMemory(of_piece);
+      for (const MemoryUse& use : uses.beside) add(use);
+      workspace.alone = std::max(workspace.alone, peakOfPiece(of_piece, piece));
+      for (const MemoryUse& use : uses.ends) add(use);
+      workspace.inside = std::max(workspace.inside, peakOfPiece(of_piece, piece));
+    }
+    return workspace;
+  }
+
+  bool isReadForward(ValueId id) const {
+    const std::vector<ValueReader>& readers = of(id).readers;
+    return std::any_of(readers.begin(), readers.end(), [&](const ValueReader& reader) { return pieceOf(reader.node) == 0; });
+  }
+
+  const StageContext& context_;
+  const std::vector<Phase>& phases_;
+  const std::map<ValueId, const StageEnd*>& end_of_;
+  const StageSharding& sharding_;
+  PricedStage& result_;
+  std::vector<Role> roles_;  // by value index
+  std::array<int64_t, kPieces> held_{};
+  Uses pieces_, discarding_;  // of the pieces as they are, and of a forward pass that keeps nothing
+  std::vector<MemoryUse> update_;
+};
+
+}  // namespace
+
+void addPricedMemory(const StageContext& context, const std::vector<Phase>& phases, const std::map<ValueId, const StageEnd*>& end_of,
+                     const StageSharding& sharding, const std::vector<StageResharding>& reshardings, PricedStage& result) {
+  MemoryPricer(context, phases, end_of, sharding, result).run(reshardings);
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,197 @@
+#include "sharding/specs/node_emitter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+
+namespace pipeshard {
+namespace {
+
+std::string keyOf(std::string_view op_type, const std::vector<ValueId>& inputs, const NodeEmitter::Attributes& attributes) {
+  std::string key(op_type);
+  for (const ValueId input : inputs) key += fmt::format(" {}", input.valid() ? static_cast<int64_t>(input.index()) : -1);
+  for (const auto& [name, attribute] : attributes) key += fmt::format(" {}={}", name, printAttribute(attribute));
+  return key;
+}
+
+std::string_view withoutDomain(std::string_view op_type) {
+  const size_t colons = op_type.find("::");
+  return colons == std::string_view::npos ? op_type : op_type.substr(colons + 2);
+}
+
+}  // namespace
+
+ValueId EmittedValues::find(const std::string& key) const {
+  const auto found = values_.find(key);
+  return found == values_.end() ? ValueId() : found->second;
+}
+
+int NodeEmitter::version() const {
+  const auto& imports = builder_.graph().opset_imports;
+  const auto found = imports.find("");
+  return found == imports.end() ? 0 : found->second;
+}
+
+void NodeEmitter::append(std::string_view op_type, std::vector<ValueId> inputs, ValueId output, Attributes attributes) {
+  const std::string_view name = withoutDomain(op_type);
+  const std::string_view domain = name.size() == op_type.size() ? "" : op_type.substr(0, op_type.size() - name.size() - 2);
+  Graph& graph = builder_.graph();
+  if (!domain.empty()) graph.opset_imports.try_emplace(std::string(domain), 1);
+  Node& node = graph.node(builder_.addNode(domain, name, std::move(inputs), {output}, std::move(attributes)));
+  node.name = origin_.name;
+  node.metadata = origin_.metadata;
+}
+
+template <typename Key, typename Make>
+ValueId NodeEmitter::once(const Key& key, const Make& make) {
+  if (emitted_ == nullptr) return make();
+  std::string name = key();
+  const ValueId found = emitted_->find(name);
+  if (found.valid()) return found;
+  const ValueId made = make();
+  emitted_->put(std::move(name), made);
+  return made;
+}
+
+ValueId NodeEmitter::op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape, Attributes attributes) {
+  return once([&] { return keyOf(op_type, inputs, attributes); },
+              [&] {
+                const ValueId result = builder_.addValue(fmt::format("{}/{}", name_, withoutDomain(op_type)), type, std::move(shape));
+                append(op_type, std::move(inputs), result, std::move(attributes));
+                return result;
+              });
+}
+
+ValueId NodeEmitter::binary(std::string_view op_type, ValueId a, ValueId b) {
+  return op(op_type, {a, b}, type(a), broadcastShapes(shape(a), shape(b)));
+}
+
+ValueId NodeEmitter::compare(std::string_view op_type, ValueId a, ValueId b) {
+  return op(op_type, {a, b}, DataType::kBool, broadcastShapes(shape(a), shape(b)));
+}
+
+ValueId NodeEmitter::where(ValueId condition, ValueId a, ValueId b) {
+  return op("Where", {condition, a, b}, type(a), broadcastShapes(shape(condition), broadcastShapes(shape(a), shape(b))));
+}
+
+ValueId NodeEmitter::cast(ValueId x, DataType wanted) {
+  if (type(x) == wanted) return x;
+  return op("Cast", {x}, wanted, shape(x), {{"to", static_cast<int64_t>(wanted)}});
+}
+
+ValueId NodeEmitter::unsqueeze(ValueId x, const std::vector<int64_t>& axes) {
+  if (axes.empty()) return x;
+  Shape result = shape(x);
+  for (const int64_t axis : axes) result.insert(result.begin() + static_cast<std::ptrdiff_t>(axis), 1);
+  return op("Unsqueeze", {x, integers(axes)}, type(x), std::move(result));
+}
+
+ValueId NodeEmitter::squeeze(ValueId x, size_t axis) {
+  Shape result = shape(x);
+  result.erase(result.begin() + static_cast<std::ptrdiff_t>(axis));
+  return op("Squeeze", {x, integers({static_cast<int64_t>(axis)})}, type(x), std::move(result));
+}
+
+ValueId NodeEmitter::reshape(ValueId x, const std::vector<int64_t>& pattern, Shape wanted) {
+  return op("Reshape", {x, integers(pattern)}, type(x), std::move(wanted));
+}
+
+ValueId NodeEmitter::reduce(std::string_view op_type, ValueId x, const std::vector<int64_t>& axes, bool keep_axes) {
+  if (axes.empty()) return x;
+  Shape result;
+  for (size_t axis = 0; axis < shape(x).size(); ++axis) {
+    const bool reduced = std::find(axes.begin(), axes.end(), static_cast<int64_t>(axis)) != axes.end();
+    if (!reduced) result.push_back(shape(x)[axis]);
+    if (reduced && keep_axes) result.push_back(1);
+  }
+  Attributes attributes{{"keepdims", int64_t{keep_axes}}};
+  std::vector<ValueId> inputs{x};
+  const int axes_are_input = op_type == "ReduceSum" ? 13 : 18;
+  if (version() == 0 || version() >= axes_are_input) {
+    inputs.push_back(integers(axes));
+  } else {
+    attributes["axes"] = axes;
+  }
+  return op(op_type, std::move(inputs), type(x), std::move(result), std::move(attributes));
+}
+
+ValueId NodeEmitter::allReduce(ValueId x, const std::vector<int>& groups, std::string_view reduction) {
+  for (const int group : groups) {
+    x = op("pipeshard::AllReduce", {x}, type(x), shape(x), {{"group", int64_t{group}}, {"reduction", std::string(reduction)}});
+  }
+  return x;
+}
+
+ValueId NodeEmitter::scalar(DataType type, double number) {
+  return once([&] { return fmt::format("scalar {} {}", dataTypeName(type), number); },
+              [&] { return builder_.addConstant(name_ + "/number", makeScalar(type, number)); });
+}
+
+ValueId NodeEmitter::integers(const std::vector<int64_t>& numbers) {
+  return integersOfDevice(fmt::format("{}", fmt::join(numbers, " ")), numbers);
+}
+
+ValueId NodeEmitter::integersOfDevice(std::string_view key, const std::vector<int64_t>& numbers) {
+  return once([&] { return fmt::format("integers {}", key); },
+              [&] {
+                const auto count = static_cast<int64_t>(numbers.size());
+                return builder_.addConstant(name_ + "/integers", makeConstant<int64_t>({count}, numbers));
+              });
+}
+
+ValueId NodeEmitter::ofDevice(std::string_view key, DataType type, int64_t number) {
+  return once([&] { return fmt::format("own {} {}", dataTypeName(type), key); },
+              [&] { return builder_.addConstant(name_ + "/number", makeScalar(type, static_cast<double>(number))); });
+}
+
+ValueId NodeEmitter::target(size_t position, DataType type, Shape shape) {
+  if (!wants(position)) return {};
+  outputs_.resize(std::max(outputs_.size(), position + 1));
+  if (!outputs_[position].valid()) outputs_[position] = value(type, std::move(shape));
+  return outputs_[position];
+}
+
+ValueId NodeEmitter::constantOfDevice(std::string_view key, Constant constant) {
+  return once([&] { return fmt::format("own constant {}", key); },
+              [&] { return builder_.addConstant(name_ + "/constant", std::move(constant)); });
+}
+
+void NodeEmitter::give(size_t position, std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
+                       Attributes attributes) {
+  const ValueId output = target(position, type, std::move(shape));
+  if (output.valid()) append(op_type, std::move(inputs), output, std::move(attributes));
+}
+
+void NodeEmitter::copyAs(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes, std::vector<ValueId> outputs) {
+  Node node = origin_;
+  node.op_type = op_type;
+  node.inputs = std::move(inputs);
+  node.attributes = std::move(attributes);
+  while (!outputs.empty() && !outputs.back().valid()) outputs.pop_back();
+  node.outputs = std::move(outputs);
+  node.opaque.clear();
+  builder_.graph().nodes.push_back(std::move(node));
+}
+
+void NodeEmitter::giveElementwise(size_t position, std::string_view op_type, std::vector<ValueId> inputs) {
+  const Shape result = inputs.size() > 1 ? broadcastShapes(shape(inputs[0]), shape(inputs[1])) : shape(inputs[0]);
+  const DataType element = type(inputs[0]);
+  give(position, op_type, std::move(inputs), element, result);
+}
+
+void NodeEmitter::giveCast(size_t position, ValueId x, DataType wanted) {
+  give(position, "Cast", {x}, wanted, shape(x), {{"to", static_cast<int64_t>(wanted)}});
+}
+
+void NodeEmitter::giveAllReduce(size_t position, ValueId x, const std::vector<int>& groups, std::string_view reduction) {
+  if (groups.empty()) return give(position, "Identity", {x}, type(x), shape(x));
+  const ValueId before = allReduce(x, {groups.begin(), groups.end() - 1}, reduction);
+  give(position, "pipeshard::AllReduce", {before}, type(x), shape(x),
+       {{"group", int64_t{groups.back()}}, {"reduction", std::string(reduction)}});
+}
+
+}  // namespace pipeshard

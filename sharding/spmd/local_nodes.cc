@@ -1,0 +1,95 @@
+#include "sharding/spmd/local_nodes.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ir/base/error.h"
+#include "ir/base/tensor_box.h"
+#include "sharding/spmd/work_count.h"
+
+namespace pipeshard {
+
+namespace {
+
+// Which part of the factor's elements this device works on.
+double shareOf(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device, const std::vector<AxisUse>& uses, int factor) {
+  ShardingSpec spec{{{}}, {}};
+  for (size_t axis = 0; axis < uses.size(); ++axis) {
+    if (uses[axis] == AxisUse{AxisUse::Kind::kFactor, factor}) spec.axes[0].push_back(static_cast<int>(axis));
+  }
+  const int64_t size = strategies.rule()->factors[static_cast<size_t>(factor)].size;
+  return static_cast<double>(shardOf(spec, {size}, mesh, device).size[0]) / static_cast<double>(size);
+}
+
+ValueId scale(GraphBuilder& builder, ValueId mean, double share) {
+  const DataType type = builder.graph().dataType(mean);
+  const ValueId constant = builder.addConstant("share", makeScalar(type, share));
+  const std::string name = builder.graph().value(mean).name + "_share";
+  const ValueId scaled = builder.addValue(name, type, Shape(builder.graph().shape(mean)));
+  const NodeId node = builder.addNode("", "Mul", {mean, constant}, {scaled});
+  markPlacing(builder.graph().node(node));
+  return scaled;
+}
+
+}  // namespace
+
+Constant localConstant(const Constant& constant, const ShardingSpec& spec, const LogicalMesh& mesh, int device) {
+  const Shard shard = shardOf(spec, constant.shape, mesh, device);
+  Constant local{constant.data_type, shard.size, {}};
+  local.bytes.resize(static_cast<size_t>(byteCount(constant.data_type, shard.size)));
+  const bool keeps = std::all_of(spec.partial.begin(), spec.partial.end(), [&](int axis) { return mesh.coordinate(device, axis) == 0; });
+  if (!keeps || local.bytes.empty()) return local;
+  if (shard.size == constant.shape) return constant;
+  const size_t element = dataTypeSize(constant.data_type);
+  std::byte* to = local.bytes.data();
+  forEachRun(constant.shape, shard, [&](int64_t first, int64_t count) {
+    const size_t bytes = static_cast<size_t>(count) * element;
+    std::memcpy(to, constant.bytes.data() + static_cast<size_t>(first) * element, bytes);
+    to += bytes;
+  });
+  return local;
+}
+
+double meanShare(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device, const std::vector<AxisUse>& uses, size_t output) {
+  double share = 1;
+  for (int factor : strategies.meanFactors(uses, output)) share *= shareOf(strategies, mesh, device, uses, factor);
+  return share;
+}
+
+int sizesInput(const Node& node) {
+  if (node.is("ConstantOfShape")) return 0;
+  if (node.is("Expand") || (node.is("Reshape") && node.inputs.size() > 1)) return 1;
+  const bool gradient = node.domain == kPipeshardDomain && (node.op_type == "GatherGrad" || node.op_type == "GatherElementsGrad");
+  return gradient ? 2 : -1;
+}
+
+std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder& strategies, const ExchangeContext& context,
+                                   const Node& node, const Strategy& strategy, std::vector<ValueId> inputs) {
+  const Graph& whole = context.whole;
+  const auto localShape = [&](size_t o) {
+    return shardOf(strategy.outputs[o], whole.shape(node.outputs[o]), context.mesh, context.device).size;
+  };
+  if (const int sizes = sizesInput(node); sizes >= 0) {
+    const Shape shape = localShape(0);
+    const std::string name = whole.value(node.inputs[static_cast<size_t>(sizes)]).name;
+    inputs[static_cast<size_t>(sizes)] = builder.addConstant(name, makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
+  }
+  if (strategies.exchangesAny(strategy.uses)) return emitExchangeForm(builder, context, node, strategy, inputs);
+  Node local = node;
+  local.opaque.clear();  // the exporter's sharding
+  local.inputs = std::move(inputs);
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    if (!node.outputs[o].valid()) continue;
+    const Value& output = whole.value(node.outputs[o]);
+    local.outputs[o] = builder.addValue(output.name, output.data_type, localShape(o));
+  }
+  std::vector<ValueId> outputs = local.outputs;
+  builder.graph().nodes.push_back(std::move(local));
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    if (!strategies.scalesMean(strategy.uses, o)) continue;
+    outputs[o] = scale(builder, outputs[o], meanShare(strategies, context.mesh, context.device, strategy.uses, o));
+  }
+  return outputs;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,77 @@
+// What a device holds while it runs a step of a stage. Internal to shard_stage.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sharding/stage/stage_sharding.h"
+#include "sharding/stage/stage_values.h"
+
+namespace pipeshard {
+
+// Bytes of one value, on the device with the largest shards, while nodes [from, to) of the stage's list run.
+struct MemoryUse {
+  ValueId value;
+  int64_t bytes = 0;
+  int64_t from = 0;
+  int64_t to = 0;
+};
+
+// Where in the list of nodes a value is needed, and how often.
+struct LiveInterval {
+  int64_t from = 0;
+  int64_t to = 0;
+  bool waits = false;  // from a forward to a backward pass: one copy per microbatch in flight
+  // Of what a layer makes again for its backward pass, which is the interval above: its forward pass.
+  int64_t first_from = 0;
+  int64_t first_to = 0;
+};
+
+struct MemoryOptions {
+  int64_t microbatches = 1;
+  int64_t in_flight = 1;
+  std::vector<int> recomputed_layers = {};  // ShardStageOptions
+};
+
+class StageMemory {
+ public:
+  StageMemory(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::vector<StageValue>& values,
+              const MemoryOptions& options);
+
+  // Of a held value as it is kept; empty (from == to) if it has no memory of its own (a constant; a gradient's further parts). What comes
+  // from another stage is there from the beginning, a gradient from its first reader.
+  const LiveInterval& interval(ValueId value) const { return intervals_[value.index()]; }
+  // Everything, with copies of what waits, and what stands beside it while a node runs: outputs before and inputs after a resharding.
+  std::vector<MemoryUse> uses(const StageSharding& sharding) const;
+  int64_t nodeCount() const { return static_cast<int64_t>(nodes_.size()); }
+
+ private:
+  LiveInterval intervalOf(ValueId id) const;
+  void recompute(ValueId id, LiveInterval& live) const;
+  void placeGradients();
+  int64_t bytes(ValueId value, const ShardingSpec& spec, const LogicalMesh& mesh) const;
+
+  const TrainingGraph& training_;
+  const std::vector<NodeId>& nodes_;
+  const std::vector<StageValue>& values_;
+  MemoryOptions options_;
+  std::vector<int64_t> position_;                          // by node index
+  std::map<int, std::pair<int64_t, int64_t>> recomputed_;  // by layer: where its forward nodes end, and its backward nodes begin
+  int64_t passes_end_ = 0;                                 // position of the first update node
+  std::vector<bool> gradient_;                             // by value index: a backward pass makes it, of this stage or of another one
+  std::vector<LiveInterval> intervals_;
+};
+
+struct MemoryPeak {
+  int64_t bytes = 0;
+  int64_t time = 0;             // the node that runs then, by position in the list
+  std::vector<MemoryUse> uses;  // at that time, the largest first
+};
+MemoryPeak peakOf(const std::vector<MemoryUse>& uses, int64_t node_count);
+
+// "at MatMul 'fc' 1500 bytes are needed where 1000 fit, 500 too many; the largest: 'w' 800 (kept S0,R), ..."
+std::string describePeak(const TrainingGraph& training, const std::vector<NodeId>& nodes, const MemoryPeak& peak, int64_t limit);
+
+}  // namespace pipeshard

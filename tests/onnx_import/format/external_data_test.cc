@@ -1,0 +1,192 @@
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "onnx_import/format/reader.h"
+#include "tests/onnx_import/model_files.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::floatTensor;
+using testing::ModelFolder;
+using testing::reluModel;
+using Entries = std::vector<std::pair<std::string, std::string>>;
+
+constexpr auto kBadModel = ErrorCode::kBadModel;
+
+// A model whose initializer "w", float32[4], is external with these entries.
+onnx::ModelProto modelWith(const Entries& entries) {
+  onnx::ModelProto model = reluModel();
+  onnx::TensorProto tensor = floatTensor("w", {4}, {});
+  tensor.set_data_location(onnx::TensorProto::EXTERNAL);
+  for (const auto& [key, value] : entries) {
+    auto* entry = tensor.add_external_data();
+    entry->set_key(key);
+    entry->set_value(value);
+  }
+  *model.mutable_graph()->add_initializer() = tensor;
+  return model;
+}
+
+class ExternalDataTest : public ::testing::Test {
+ protected:
+  Graph read(const Entries& entries, const ReadOptions& options = {}) {
+    return readModel(folder_.write("model/m.onnx", modelWith(entries)), options);
+  }
+
+  void SetUp() override {
+    folder_.write("model/w.bin", std::string(64, 'w'));
+    folder_.write("secret.bin", std::string(64, 's'));
+  }
+
+  ModelFolder folder_;
+};
+
+TEST_F(ExternalDataTest, BecomesAReferenceWithoutBeingRead) {
+  const Graph graph = read({{"location", "w.bin"}, {"offset", "16"}, {"length", "16"}});
+  const ValueId w = findValue(graph, "w");
+  const auto* reference = std::get_if<WeightReference>(&graph.initializers.at(w));
+  ASSERT_NE(reference, nullptr);
+  EXPECT_EQ(*reference, (WeightReference{"w.bin", 16, 16}));
+  EXPECT_EQ(graph.shape(w), Shape({4}));
+  EXPECT_TRUE(fs::exists(fs::path(graph.directory) / "w.bin"));
+}
+
+TEST_F(ExternalDataTest, AMissingOffsetIsZero) {
+  const Graph graph = read({{"location", "w.bin"}, {"length", "16"}});
+  EXPECT_EQ(std::get<WeightReference>(graph.initializers.at(findValue(graph, "w"))).offset, 0u);
+}
+
+TEST_F(ExternalDataTest, AMissingLengthMeansTheRestOfTheFile) {
+  EXPECT_EQ(std::get<WeightReference>(read({{"location", "w.bin"}, {"offset", "48"}}).initializers.begin()->second).length, 16u);
+  EXPECT_ERROR(read({{"location", "w.bin"}, {"offset", "40"}}), kBadModel, "'w'", "24 bytes", "need 16");
+}
+
+TEST_F(ExternalDataTest, AMissingFileIsMissingInputUnlessAllowed) {
+  EXPECT_ERROR(read({{"location", "gone.bin"}}), ErrorCode::kMissingInput, "'w'", "gone.bin");
+  ReadOptions options;
+  options.require_external_data = false;
+  EXPECT_EQ(std::get<WeightReference>(read({{"location", "gone.bin"}}, options).initializers.begin()->second).length, 16u);
+}
+
+TEST_F(ExternalDataTest, PathsOutOfTheFolderAreRefused) {
+  EXPECT_ERROR(read({{"location", "../secret.bin"}}), kBadModel, "'w'", "'..'");
+  EXPECT_ERROR(read({{"location", "a/../../secret.bin"}}), kBadModel, "'..'");
+  EXPECT_ERROR(read({{"location", folder_.file("secret.bin")}}), kBadModel, "absolute");
+  EXPECT_ERROR(read({{"location", ""}}), kBadModel, "without a location");
+  EXPECT_ERROR(read({}), kBadModel, "without a location");
+  EXPECT_ERROR(read({{"location", std::string("w.bin\0x", 7)}}), kBadModel, "NUL");
+  EXPECT_ERROR(read({{"location", "*/_ORT_MEM_ADDR_/*"}}), kBadModel, "address in memory");
+}
+
+TEST_F(ExternalDataTest, KeysAreKnownAndOccurOnce) {
+  EXPECT_ERROR(read({{"location", "w.bin"}, {"location", "v.bin"}}), kBadModel, "repeats", "location");
+  EXPECT_ERROR(read({{"location", "w.bin"}, {"basepath", "/"}}), kBadModel, "'basepath'");
+}
+
+TEST_F(ExternalDataTest, OffsetAndLengthAreCheckedWithoutOverflow) {
+  EXPECT_ERROR(read({{"location", "w.bin"}, {"offset", "-1"}, {"length", "16"}}), kBadModel, "'-1'");
+  EXPECT_ERROR(read({{"location", "w.bin"}, {"offset", "1e3"}}), kBadModel, "'1e3'");
+  EXPECT_ERROR(read({{"location", "w.bin"}, {"length", "12"}}), kBadModel, "12 bytes", "need 16");
+  EXPECT_ERROR(read({{"location", "w.bin"}, {"offset", "56"}, {"length", "16"}}), kBadModel, "only 64");
+  EXPECT_ERROR(read({{"location", "w.bin"}, {"offset", "18446744073709551608"}, {"length", "16"}}), kBadModel, "only 64");
+  EXPECT_ERROR(read({{"location", "w.bin"}, {"offset", "99999999999999999999"}}), kBadModel, "64-bit");
+}
+
+TEST_F(ExternalDataTest, ALinkOutOfTheFolderIsRefused) {
+  fs::create_symlink(folder_.file("secret.bin"), folder_.file("model/link.bin"));
+  EXPECT_ERROR(read({{"location", "link.bin"}, {"length", "16"}}), kBadModel, "link.bin", "outside");
+}
+
+TEST_F(ExternalDataTest, ALinkedFolderOutOfTheFolderIsRefused) {
+  folder_.write("other/v.bin", std::string(64, 'v'));
+  fs::create_directory_symlink(folder_.file("other"), folder_.file("model/sub"));
+  EXPECT_ERROR(read({{"location", "sub/v.bin"}, {"length", "16"}}), kBadModel, "outside");
+}
+
+TEST_F(ExternalDataTest, ALinkUnderTheExtraRootIsAllowed) {
+  fs::create_symlink(folder_.file("secret.bin"), folder_.file("model/link.bin"));
+  ReadOptions options;
+  options.external_data_root = folder_.file("");
+  EXPECT_EQ(read({{"location", "link.bin"}, {"length", "16"}}, options).initializers.size(), 1u);
+}
+
+TEST_F(ExternalDataTest, ACacheOfLinkedBlobsIsAllowed) {
+  // The layout of model caches: both the model and its data are links into one folder of blobs.
+  folder_.write("blobs/aa", modelWith({{"location", "m.onnx.data"}, {"length", "16"}}));
+  folder_.write("blobs/bb", std::string(16, 'b'));
+  fs::create_directories(folder_.file("snapshot"));
+  fs::create_symlink(folder_.file("blobs/aa"), folder_.file("snapshot/m.onnx"));
+  fs::create_symlink(folder_.file("blobs/bb"), folder_.file("snapshot/m.onnx.data"));
+  EXPECT_EQ(readModel(folder_.file("snapshot/m.onnx")).initializers.size(), 1u);
+}
+
+TEST_F(ExternalDataTest, ALinkToAModelFindsTheDataBesideTheModel) {
+  folder_.write("model/m.onnx", modelWith({{"location", "w.bin"}, {"length", "16"}}));
+  fs::create_symlink(folder_.file("model/m.onnx"), folder_.file("link.onnx"));
+  const Graph graph = readModel(folder_.file("link.onnx"));
+  EXPECT_TRUE(fs::exists(fs::path(graph.directory) / "w.bin")) << graph.directory;
+}
+
+TEST_F(ExternalDataTest, OnlyRegularFilesAreData) {
+  ASSERT_EQ(::mkfifo(folder_.file("model/pipe").c_str(), 0600), 0);
+  EXPECT_ERROR(read({{"location", "pipe"}, {"length", "16"}}), kBadModel, "no regular file");
+  fs::create_directory(folder_.file("model/folder"));
+  EXPECT_ERROR(read({{"location", "folder"}, {"length", "16"}}), kBadModel, "no regular file");
+}
+
+TEST_F(ExternalDataTest, TensorsInAttributesObeyTheSameRules) {
+  onnx::ModelProto model = reluModel();
+  auto* node = model.mutable_graph()->add_node();
+  node->set_op_type("Constant");
+  node->add_output("c");
+  auto* attribute = node->add_attribute();
+  attribute->set_name("value");
+  attribute->set_type(onnx::AttributeProto::TENSOR);
+  *attribute->mutable_t() = modelWith({{"location", "../secret.bin"}}).graph().initializer(0);
+  EXPECT_ERROR(readModel(folder_.write("model/m.onnx", model)), kBadModel, "attribute 'value'", "'..'");
+}
+
+TEST_F(ExternalDataTest, TensorsOfTrainingInfoAndSparseTensorsObeyTheSameRules) {
+  onnx::ModelProto model = reluModel();
+  *model.add_training_info()->mutable_algorithm()->add_initializer() = modelWith({{"location", "/etc/passwd"}}).graph().initializer(0);
+  EXPECT_ERROR(readModel(folder_.write("model/m.onnx", model)), kBadModel, "absolute");
+  model = reluModel();
+  *model.mutable_graph()->add_sparse_initializer()->mutable_values() = modelWith({{"location", "/etc/passwd"}}).graph().initializer(0);
+  EXPECT_ERROR(readModel(folder_.write("model/m.onnx", model)), kBadModel, "absolute");
+}
+
+TEST_F(ExternalDataTest, ExternalAndInlineDataTogetherAreRefused) {
+  onnx::ModelProto model = modelWith({{"location", "w.bin"}, {"length", "16"}});
+  model.mutable_graph()->mutable_initializer(0)->set_raw_data(std::string(16, 'r'));
+  EXPECT_ERROR(readModel(folder_.write("model/m.onnx", model)), kBadModel, "both inline and external");
+}
+
+TEST_F(ExternalDataTest, InlineWeightsCanBecomeReferencesIntoTheModel) {
+  onnx::ModelProto model = reluModel();
+  onnx::TensorProto big = floatTensor("big", {1000}, {});
+  big.set_raw_data(std::string(4000, '\0'));
+  (*big.mutable_raw_data())[8] = 'q';
+  *model.mutable_graph()->add_initializer() = floatTensor("small", {2}, {1, 2});
+  *model.mutable_graph()->add_initializer() = big;
+  const std::string path = folder_.write("model/m.onnx", model);
+  ReadOptions options;
+  options.inline_weight_bytes = 1024;
+  const Graph graph = readModel(path, options);
+  EXPECT_NE(graph.constant(findValue(graph, "small")), nullptr);
+  const auto& reference = std::get<WeightReference>(graph.initializers.at(findValue(graph, "big")));
+  EXPECT_EQ(reference.location, "m.onnx");
+  EXPECT_EQ(reference.length, 4000u);
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(reference.offset));
+  std::string bytes(reference.length, ' ');
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  EXPECT_EQ(bytes, big.raw_data());
+  EXPECT_NE(readModel(path).constant(findValue(readModel(path), "big")), nullptr);
+}
+
+}  // namespace
+}  // namespace pipeshard

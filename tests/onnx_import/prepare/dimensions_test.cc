@@ -1,0 +1,78 @@
+#include <gtest/gtest.h>
+
+#include "onnx_import/prepare/dimensions.h"
+#include "onnx_import/prepare/prepare.h"
+#include "tests/onnx_import/model_files.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr auto kUsage = ErrorCode::kUsage;
+
+const char* const kModel = R"(<ir_version: 10, opset_import: ["" : 18]>
+  g (float[batch,seq,3] x, float[batch,3] z, float[?,3] u) => (float[batch,seq,3] y) { y = Relu(x) })";
+
+TEST(SymbolicDimensions, AreListedWithTheirPlaces) {
+  const auto dimensions = symbolicDimensions(testing::graphFromText(kModel));
+  ASSERT_EQ(dimensions.size(), 3u);
+  EXPECT_EQ(dimensions[0].name, "batch");
+  EXPECT_EQ(dimensions[0].places, (std::vector<std::string>{"x axis 0", "z axis 0"}));
+  EXPECT_EQ(dimensions[1].name, "seq");
+  EXPECT_EQ(dimensions[2].name, "u_axis0");
+}
+
+TEST(SymbolicDimensions, BindingGivesStaticShapes) {
+  const Graph graph = prepareModel(testing::graphFromText(kModel), {{{"batch", 8}, {"seq", 4}, {"u_axis0", 2}}, 1 << 20, {}});
+  EXPECT_EQ(graph.shape(findValue(graph, "x")), Shape({8, 4, 3}));
+  EXPECT_EQ(graph.shape(findValue(graph, "y")), Shape({8, 4, 3}));
+  EXPECT_EQ(graph.shape(findValue(graph, "u")), Shape({2, 3}));
+}
+
+TEST(SymbolicDimensions, AnUnboundOneIsNamedWithItsOption) {
+  EXPECT_ERROR(prepareModel(testing::graphFromText(kModel), {{{"batch", 8}}, 1 << 20, {}}), kUsage, "seq (x axis 1)", "--dim seq=SIZE",
+               "--dim u_axis0=SIZE");
+}
+
+TEST(SymbolicDimensions, AnUnknownOneIsRefusedWithTheKnownNames) {
+  EXPECT_ERROR(prepareModel(testing::graphFromText(kModel), {{{"bach", 8}}, 1 << 20, {}}), kUsage, "'bach'", "batch (x axis 0, z axis 0)");
+}
+
+TEST(SymbolicDimensions, ASizeBelowOneIsRefused) {
+  EXPECT_ERROR(prepareModel(testing::graphFromText(kModel), {{{"batch", 0}, {"seq", 4}, {"u_axis0", 2}}, 1 << 20, {}}), kUsage, "'batch'",
+               "0");
+}
+
+TEST(SymbolicDimensions, ExpressionsAreEvaluated) {
+  const std::map<std::string, int64_t> sizes = {{"batch", 8}, {"s0", 3}};
+  EXPECT_EQ(evaluateDimension("batch", sizes), 8);
+  EXPECT_EQ(evaluateDimension("16*batch", sizes), 128);
+  EXPECT_EQ(evaluateDimension("(s0 + 1)//2 - 1", sizes), 1);
+  EXPECT_EQ(evaluateDimension("batch/2", sizes), 4);
+  EXPECT_EQ(evaluateDimension("batch/3", sizes), std::nullopt);
+  EXPECT_EQ(evaluateDimension("other", sizes), std::nullopt);
+  EXPECT_EQ(evaluateDimension("1 - batch", sizes), std::nullopt);
+  EXPECT_EQ(evaluateDimension("9223372036854775807*batch", sizes), std::nullopt);
+  EXPECT_EQ(evaluateDimension(std::string(100'000, '('), sizes), std::nullopt);
+  EXPECT_EQ(evaluateDimension("batch + ", sizes), std::nullopt);
+}
+
+TEST(SymbolicDimensions, AnInputMayBeAnExpressionOfOthers) {
+  Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,3] x, float[b2,3] z) => (float[batch,3] y) { y = Relu(x) })");
+  graph.value(graph.inputs[1]).symbols[0] = "2*batch";
+  EXPECT_EQ(symbolicDimensions(graph).size(), 1u);
+  const Graph prepared = prepareModel(graph, {{{"batch", 5}}, 1 << 20, {}});
+  EXPECT_EQ(prepared.shape(prepared.inputs[1]), Shape({10, 3}));
+}
+
+TEST(DefaultDimensions, ComeFromTheMetadata) {
+  Graph graph = testing::graphFromText(kModel);
+  EXPECT_TRUE(defaultDimensions(graph).empty());
+  graph.model_metadata = {{"pipeshard.dimensions", "batch=8,seq=16"}};
+  EXPECT_EQ(defaultDimensions(graph), (std::map<std::string, int64_t>{{"batch", 8}, {"seq", 16}}));
+  graph.model_metadata = {{"pipeshard.dimensions", "batch=many"}};
+  EXPECT_ERROR(defaultDimensions(graph), ErrorCode::kBadModel, "batch=many");
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,267 @@
+#include <chrono>
+
+#include <gtest/gtest.h>
+
+#include "onnx_import/prepare/prepare.h"
+#include "onnx_import/format/reader.h"
+#include "onnx_import/format/writer.h"
+#include "tests/onnx_import/model_files.h"
+
+namespace pipeshard {
+namespace {
+
+using testing::elementsOf;
+using testing::graphFromText;
+
+constexpr auto kBadModel = ErrorCode::kBadModel;
+
+size_t count(const Graph& graph, std::string_view op) {
+  size_t found = 0;
+  for (const Node& node : graph.nodes) found += node.op_type == op ? 1 : 0;
+  return found;
+}
+
+TEST(Prepare, ShapeArithmeticDisappears) {
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,6] x) => (float[a,b,c] y) {
+      s = Shape(x)
+      zero = Constant <value_int: int = 0> ()
+      n = Gather(s, zero)
+      axis = Constant <value_ints: ints = [0]> ()
+      n1 = Unsqueeze(n, axis)
+      rest = Constant <value_ints: ints = [2, 3]> ()
+      shape = Concat <axis = 0> (n1, rest)
+      y = Reshape(x, shape) })"),
+                                   {{{"batch", 4}}, 1 << 20, {}});
+  ASSERT_EQ(graph.nodes.size(), 1u);
+  EXPECT_EQ(graph.shape(graph.outputs[0]), Shape({4, 2, 3}));
+  EXPECT_EQ(elementsOf(graph, "shape"), (std::vector<double>{4, 2, 3}));
+  checkModel(graph);
+}
+
+TEST(Prepare, ChainsOfReshapesAreSolvedInOneWalk) {
+  std::string text = R"(<ir_version: 10, opset_import: ["" : 18]> g (float[batch,8] x0) => (float[p,q] x100) {)";
+  for (int i = 0; i < 100; ++i) {
+    text += fmt::format("s{0} = Shape(x{0}) t{0} = Mul(s{0}, s{0}) u{0} = Div(t{0}, s{0}) x{1} = Reshape(x{0}, u{0})\n", i, i + 1);
+  }
+  const Graph graph = prepareModel(graphFromText(text + "}"), {{{"batch", 3}}, 1 << 20, {}});
+  EXPECT_EQ(graph.nodes.size(), 100u);
+  EXPECT_EQ(graph.shape(graph.outputs[0]), Shape({3, 8}));
+}
+
+TEST(Prepare, ADecidedBranchTakesTheIfsPlace) {
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,3] x) => (float[a,b] y) {
+      n = Size(x)
+      six = Constant <value_int: int = 6> ()
+      c = Equal(n, six)
+      h = Neg(x)
+      y = If (c) <then_branch = yes () => (float[a,b] p) { t = Relu(h)  p = Abs(t) },
+                  else_branch = no () => (float[a,b] q) { q = Transpose(h) }> })"),
+                                   {});
+  EXPECT_EQ(count(graph, "If"), 0u);
+  EXPECT_EQ(count(graph, "Abs"), 1u);
+  EXPECT_EQ(graph.value(graph.outputs[0]).name, "y");
+  EXPECT_EQ(graph.shape(graph.outputs[0]), Shape({2, 3}));
+  checkModel(graph);
+}
+
+TEST(Prepare, AnUndecidedIfKeepsWhatItsBranchesRead) {
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2] x, bool c) => (float[2] y) {
+      h = Neg(x)
+      same = Identity(h)
+      y = If (c) <then_branch = yes () => (float[2] p) { p = Relu(same) }, else_branch = no () => (float[2] q) { q = Abs(same) }> })"),
+                                   {});
+  EXPECT_EQ(count(graph, "If"), 1u);
+  EXPECT_EQ(count(graph, "Neg"), 1u);
+  EXPECT_TRUE(findValue(graph, "same").valid());
+  checkModel(graph);
+}
+
+TEST(Prepare, IdentitiesAndInferenceDropoutGoButOutputsKeepTheirNames) {
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2] x) => (float[2] y, float[2] same) {
+      a = Relu(x)
+      b = Identity(a)
+      c = Dropout(b)
+      d = Cast <to = 1> (c)
+      e = Neg(d)
+      y = Identity(e)
+      same = Identity(x) })"),
+                                   {});
+  EXPECT_EQ(count(graph, "Dropout"), 0u);
+  EXPECT_EQ(count(graph, "Cast"), 0u);
+  EXPECT_EQ(count(graph, "Identity"), 1u);  // x -> same: both names are fixed
+  EXPECT_EQ(graph.value(graph.outputs[0]).name, "y");
+  EXPECT_EQ(graph.nodes[1].op_type, "Neg");
+  EXPECT_EQ(graph.nodes[1].outputs[0], graph.outputs[0]);
+  checkModel(graph);
+}
+
+TEST(Prepare, TrainingDropoutStays) {
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2] x) => (float[2] y) <float ratio = {0.5}, bool training = {1}> { a = Dropout(x, ratio, training)  y = Relu(a) })"),
+                                   {});
+  EXPECT_EQ(count(graph, "Dropout"), 1u);
+}
+
+TEST(Prepare, WeightsThatMayBeTrainedAreNotFolded) {
+  const char* const text = R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,3] x) => (float[2,2] y) <float[2,3] w = {1,2,3,4,5,6}, float half = {0.5}> {
+      t = Transpose(w)  s = Mul(half, half)  m = MatMul(x, t)  y = Mul(m, s) })";
+  Graph graph = prepareModel(graphFromText(text), {});
+  EXPECT_EQ(count(graph, "Transpose"), 1u);
+  EXPECT_EQ(elementsOf(graph, "s"), (std::vector<double>{0.25}));
+  // Where the exporter marks its parameters, the others are constants.
+  graph = graphFromText(text);
+  const auto mark = [&](const char* name, const char* kind) {
+    graph.value(findValue(graph, name)).metadata = {{"pkg.torch.export.graph_signature.InputSpec.kind", kind}};
+  };
+  mark("half", "PARAMETER");
+  mark("w", "BUFFER");
+  graph = prepareModel(graph, {});
+  EXPECT_EQ(count(graph, "Transpose"), 0u);
+  EXPECT_EQ(count(graph, "Mul"), 2u);
+  EXPECT_EQ(elementsOf(graph, "t"), (std::vector<double>{1, 4, 2, 5, 3, 6}));
+  const Metadata& metadata = graph.value(findValue(graph, "t")).metadata;
+  EXPECT_EQ(metadata, (Metadata{{"pipeshard.constant", "folded"}}));
+}
+
+TEST(Prepare, ConstantsAboveTheLimitStayNodes) {
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[300] x) => (float[300] y) <int64[1] big = {300}, int64[1] small = {1}> {
+      a = ConstantOfShape(big)  b = ConstantOfShape(small)  c = Add(x, a)  y = Add(c, b) })"),
+                                   {{}, 1000, {}});
+  EXPECT_EQ(count(graph, "ConstantOfShape"), 1u);
+  EXPECT_EQ(elementsOf(graph, "b"), (std::vector<double>{0}));
+}
+
+TEST(Prepare, OperatorsWithoutSupportAreReplacedByTheirOnnxBodies) {
+  PrepareOptions options;
+  options.supported = [](const Node& node) {
+    return node.op_type != "LayerNormalization" && node.op_type != "SoftmaxCrossEntropyLoss" && node.op_type != "LogSoftmax";
+  };
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[4,8] x, int64[4] labels) => (float loss) <float[8] scale = {1,1,1,1,1,1,1,1}> {
+      n = LayerNormalization <axis = -1> (x, scale)
+      loss = SoftmaxCrossEntropyLoss <reduction = "mean"> (n, labels) })"),
+                                   options);
+  EXPECT_EQ(count(graph, "LayerNormalization") + count(graph, "SoftmaxCrossEntropyLoss") + count(graph, "LogSoftmax"), 0u);
+  EXPECT_EQ(count(graph, "Sqrt"), 1u);
+  EXPECT_GE(count(graph, "Exp"), 1u);
+  EXPECT_EQ(graph.shape(graph.outputs[0]), Shape({}));
+  checkModel(graph);
+}
+
+TEST(Prepare, UnsupportedOperatorsWithoutABodyStay) {
+  PrepareOptions options;
+  options.supported = [](const Node&) { return false; };
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[4,8] x) => (float[4,8] y) { y = Sin(x) })"),
+                                   options);
+  EXPECT_EQ(count(graph, "Sin"), 1u);
+}
+
+TEST(Prepare, AnInputWithADefaultTakesIt) {
+  onnx::ModelProto model = testing::parseText(R"(<ir_version: 3, opset_import: ["" : 9]>
+    g (float[2,3] x, float[2,3] w) => (float[2,3] y) { y = Add(x, w) })");
+  *model.mutable_graph()->add_initializer() = testing::floatTensor("w", {2, 3}, {1, 2, 3, 4, 5, 6});
+  const Graph graph = prepareModel(parseModel(model.SerializeAsString(), "", "old"), {});
+  ASSERT_EQ(graph.inputs.size(), 1u);
+  EXPECT_EQ(graph.value(graph.inputs[0]).name, "x");
+  checkModel(graph);
+}
+
+TEST(Prepare, AnUnknownOperatorIsNamed) {
+  EXPECT_ERROR(prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18, "com.example" : 1]>
+    g (float[2] x) => (float[2] z) { y = com.example.Mystery(x)  z = Relu(y) })"),
+                            {}),
+               kBadModel, "com.example::Mystery", "neither in ONNX");
+}
+
+TEST(Prepare, ADataDependentShapeIsNamed) {
+  EXPECT_ERROR(prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[4] x, bool[4] keep) => (float[n] y) { y = Compress(x, keep) })"),
+                            {}),
+               kBadModel, "Compress", "'y'", "depends on data");
+}
+
+TEST(Prepare, AContradictingShapeIsNamed) {
+  EXPECT_ERROR(prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,3] x) => (float[2,4] y) { y = Relu(x) })"),
+                            {}),
+               kBadModel, "Relu", "'y'", "[2,4]", "[2,3]");
+}
+
+TEST(Prepare, InputsThatDoNotFitAreNamed) {
+  EXPECT_ERROR(prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,3] x, float[4,5] w) => (float[2,5] y) { y = MatMul(x, w) })"),
+                            {}),
+               kBadModel, "MatMul");
+}
+
+TEST(Prepare, TooManyInputsOfAnOperatorAreNamed) {
+  EXPECT_ERROR(prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,3] x) => (float[2,3] y) { y = Relu(x, x) })"),
+                            {}),
+               kBadModel, "Relu");
+}
+
+TEST(Prepare, AnIndexOutsideOfItsAxisIsNamed) {
+  EXPECT_ERROR(prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,3] x) => (float[2,3] y) <int64 i = {5}> { s = Shape(x)  n = Gather(s, i)  y = Expand(x, n) })"),
+                            {}),
+               kBadModel, "Gather", "index 5", "size 2");
+}
+
+TEST(Prepare, AHugeConstantIsNotComputed) {
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float x) => (float[n] y) <int64[1] n = {1000000000}> { a = ConstantOfShape(n)  y = Add(a, x) })"),
+                                   {});
+  EXPECT_EQ(count(graph, "ConstantOfShape"), 1u);
+}
+
+TEST(Prepare, AShapeThatInferenceMakesTooLargeIsRefused) {
+  const Graph graph = graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float x) => (float[n] y) <int64[1] n = {1099511627776}> { a = ConstantOfShape(n)  y = Add(a, x) })");
+  try {
+    prepareModel(graph, {});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadModel);
+    EXPECT_NE(error.message().find("1099511627776"), std::string::npos) << error.message();
+  }
+}
+
+TEST(Prepare, TheExamplesAreStaticAndValid) {
+  for (const char* name : {"mlp.onnx", "gpt2.onnx"}) {
+    Graph graph = readModel(std::string(PIPESHARD_SOURCE_DIR) + "/examples/" + name);
+    PrepareOptions options;
+    options.dimensions = defaultDimensions(graph);
+    const auto start = std::chrono::steady_clock::now();
+    graph = prepareModel(std::move(graph), options);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1)) << name;
+    for (const Value& value : graph.values) EXPECT_TRUE(value.shape && isStatic(*value.shape)) << name << " " << value.name;
+    EXPECT_TRUE(findValue(graph, "loss").valid());
+    checkModel(graph);
+  }
+}
+
+TEST(Prepare, AThousandBlocksTakeLessThanASecond) {
+  std::string text =
+      R"(<ir_version: 10, opset_import: ["" : 18]> g (float[batch,64] h0) => (float[batch,64] h300) <int64[2] view = {-1, 64}> {)";
+  for (int i = 0; i < 300; ++i) {
+    text += fmt::format("a{0} = Relu(h{0}) b{0} = Reshape(a{0}, view) c{0} = MatMul(b{0}, w) d{0} = Softmax(c{0}) h{1} = Add(d{0}, h{0})\n",
+                        i, i + 1);
+  }
+  onnx::ModelProto model = testing::parseText(text + "}");
+  *model.mutable_graph()->add_initializer() = testing::floatTensor("w", {64, 64}, std::vector<float>(64 * 64, 0.5f));
+  const auto start = std::chrono::steady_clock::now();
+  const Graph graph = prepareModel(parseModel(model.SerializeAsString(), "", "m"), {{{"batch", 8}}, 1 << 20, {}});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  EXPECT_EQ(graph.nodes.size(), 1500u);
+}
+
+}  // namespace
+}  // namespace pipeshard

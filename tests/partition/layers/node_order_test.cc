@@ -1,0 +1,185 @@
+// The order of nodes: against all topological orders of small graphs, and what it does for cuts.
+#include "partition/layers/node_order.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "onnx_import/autodiff/training.h"
+#include "partition/layers/layer_clustering.h"
+#include "partition/layers/layers.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::ElementsAre;
+
+bool isTopological(const OrderProblem& problem, const std::vector<int>& order) {
+  std::vector<int> place(order.size());
+  for (size_t i = 0; i < order.size(); ++i) place[static_cast<size_t>(order[i])] = static_cast<int>(i);
+  return std::all_of(problem.values.begin(), problem.values.end(), [&](const OrderProblem::Value& value) {
+    return value.maker < 0 || std::all_of(value.readers.begin(), value.readers.end(), [&](int reader) {
+             return place[static_cast<size_t>(value.maker)] < place[static_cast<size_t>(reader)];
+           });
+  });
+}
+
+// In lexicographic order, so that the first of the best is the one nearest to the given order.
+std::vector<int> bestOfAll(const OrderProblem& problem) {
+  std::vector<int> order(static_cast<size_t>(problem.nodes)), best;
+  std::iota(order.begin(), order.end(), 0);
+  int64_t least = INT64_MAX;
+  do {
+    if (!isTopological(problem, order)) continue;
+    const int64_t bytes = crossingBytes(problem, order);
+    if (bytes >= least) continue;
+    least = bytes;
+    best = order;
+  } while (std::next_permutation(order.begin(), order.end()));
+  return best;
+}
+
+OrderProblem randomProblem(std::mt19937& random) {
+  const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); };
+  OrderProblem problem;
+  problem.nodes = 2 + below(6);
+  for (int maker = -1; maker < problem.nodes; ++maker) {
+    OrderProblem::Value value{maker, {}, below(9)};
+    const int likely = 1 + below(4);
+    for (int reader = maker + 1; reader < problem.nodes; ++reader) {
+      if (below(5) < likely) value.readers.push_back(reader);
+    }
+    if (maker >= 0 || below(2) == 0) problem.values.push_back(value);
+  }
+  return problem;
+}
+
+TEST(NodeOrderTest, EqualsTheBestOfAllTopologicalOrdersOfRandomGraphs) {
+  std::mt19937 random(11);
+  int changed = 0;
+  for (int trial = 0; trial < 400; ++trial) {
+    const OrderProblem problem = randomProblem(random);
+    const std::vector<int> got = orderForCuts(problem, 0);
+    ASSERT_EQ(got, bestOfAll(problem)) << "trial " << trial;
+    if (!std::is_sorted(got.begin(), got.end())) ++changed;
+  }
+  EXPECT_GT(changed, 80);
+}
+
+// Two branches of `length` nodes from inputs of their own, which end in something small, interleaved as they were written.
+OrderProblem branches(int length) {
+  OrderProblem problem;
+  problem.nodes = 2 * length + 1;
+  for (int node = 0; node < 2 * length; ++node) {
+    const bool last = node >= 2 * length - 2;
+    problem.values.push_back({node, {last ? 2 * length : node + 2}, last ? 1 : 100});
+  }
+  return problem;
+}
+
+TEST(NodeOrderTest, BranchesStandOneBehindTheOther) {
+  const OrderProblem problem = branches(3);
+  const std::vector<int> order = orderForCuts(problem);
+  EXPECT_THAT(order, ElementsAre(0, 2, 4, 1, 3, 5, 6));
+  EXPECT_EQ(crossingBytes(problem, order), 4 * 100 + 4 * 1 + 1);
+}
+
+TEST(NodeOrderTest, ManyBranchesAreMoreSetsThanAreKeptAndAreStillNoWorse) {
+  OrderProblem problem;  // 12 branches of 6 nodes: 7^12 sets
+  problem.nodes = 12 * 6 + 1;
+  for (int node = 0; node < 72; ++node) problem.values.push_back({node, {node < 60 ? node + 12 : 72}, node < 60 ? 100 : 1});
+  std::vector<int> given(73);
+  std::iota(given.begin(), given.end(), 0);
+  const std::vector<int> order = orderForCuts(problem);
+  EXPECT_TRUE(isTopological(problem, order));
+  EXPECT_LT(crossingBytes(problem, order), crossingBytes(problem, given) / 3);
+}
+
+TEST(NodeOrderTest, ASmallSavingIsNoReasonToChangeTheOrder) {
+  OrderProblem problem;  // 0 and 1 both go to 2; the larger one had better be made last
+  problem.nodes = 3;
+  problem.values = {{0, {2}, 101}, {1, {2}, 100}};
+  EXPECT_THAT(orderForCuts(problem), ElementsAre(0, 1, 2));
+  EXPECT_THAT(orderForCuts(problem, 0), ElementsAre(1, 0, 2));
+}
+
+// x -> two branches a and b of matrix products, each narrowed at its end -> their sum.
+Graph twoTowers(bool interleaved) {
+  Graph graph;
+  graph.opset_imports[""] = 18;
+  GraphBuilder builder(graph);
+  const auto weight = [&](const std::string& name, Shape shape) {
+    const ValueId id = builder.addValue(name, DataType::kFloat32, shape);
+    graph.initializers[id] = WeightReference{"none", 0, static_cast<uint64_t>(byteCount(DataType::kFloat32, shape))};
+    return id;
+  };
+  std::vector<std::vector<std::pair<ValueId, ValueId>>> tower(2);  // input and weight of each product
+  std::vector<ValueId> out(2);
+  for (size_t t = 0; t < 2; ++t) {
+    out[t] = builder.addValue("in" + std::to_string(t), DataType::kFloat32, {8, 64});
+    graph.inputs.push_back(out[t]);
+  }
+  const auto product = [&](size_t t, int layer) {
+    const int64_t width = layer == 3 ? 2 : 64;
+    const std::string name = std::to_string(t) + "_" + std::to_string(layer);
+    const ValueId next = builder.addValue("h" + name, DataType::kFloat32, {8, width});
+    builder.addNode("", "MatMul", {out[t], weight("w" + name, {64, width})}, {next});
+    out[t] = next;
+  };
+  for (int step = 0; step < 8; ++step) {
+    if (interleaved) {
+      product(static_cast<size_t>(step % 2), step / 2);
+    } else {
+      product(static_cast<size_t>(step / 4), step % 4);
+    }
+  }
+  const ValueId difference = builder.addValue("difference", DataType::kFloat32, {8, 2});
+  builder.addNode("", "Sub", {out[0], out[1]}, {difference});
+  const ValueId loss = builder.addValue("loss", DataType::kFloat32, {});
+  builder.addNode("", "ReduceMean", {difference}, {loss}, {{"keepdims", int64_t{0}}});
+  graph.outputs.push_back(loss);
+  return graph;
+}
+
+TrainingGraph train(Graph graph) {
+  ForwardGraph forward;
+  forward.loss = graph.outputs[0];
+  for (ValueId input : graph.inputs) forward.inputs.push_back({input, 0});
+  forward.graph = std::move(graph);
+  return buildTrainingGraph(std::move(forward), parseOptimizer("sgd:lr=0.1"));
+}
+
+TEST(NodeOrderTest, TwoTowersWrittenInterleavedHaveACheaperCutAfterwards) {
+  const auto cutOfTwo = [](const Graph& graph) {
+    const TrainingGraph training = train(graph);
+    const Clustering clustering = clusterTraining(training, {.layers = 2});
+    return cutBytes(training, forwardNodes(training))[static_cast<size_t>(clustering.ends[0])];
+  };
+  Graph graph = twoTowers(true);
+  EXPECT_EQ(cutOfTwo(graph), 2 * 8 * 64 * 4);
+  reorderNodes(graph, nodeOrderForCuts(graph));
+  verifyGraph(graph);
+  EXPECT_EQ(cutOfTwo(graph), 8 * 2 * 4);
+  EXPECT_EQ(cutOfTwo(twoTowers(false)), 8 * 2 * 4);
+}
+
+TEST(NodeOrderTest, WeightsAreTransposedRightBeforeTheyAreRead) {
+  Graph graph = twoTowers(true);
+  GraphBuilder builder(graph);
+  const ValueId transposed = builder.addValue("transposed", DataType::kFloat32, {64, 64});
+  const NodeId last = builder.addNode("", "Transpose", {graph.nodes[3].inputs[1]}, {transposed});
+  graph.nodes[3].inputs[1] = transposed;
+  std::rotate(graph.nodes.begin(), graph.nodes.begin() + static_cast<ptrdiff_t>(last.index()), graph.nodes.end());
+  verifyGraph(graph);
+  reorderNodes(graph, nodeOrderForCuts(graph));
+  verifyGraph(graph);
+  const UseDef uses = computeUseDef(graph);
+  const size_t made = uses.producer[transposed.index()].index();
+  EXPECT_EQ(uses.consumers[transposed.index()].at(0).index(), made + 1);
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,144 @@
+// What the search foresees that devices hold, against what their programs allocate: the four examples on several meshes, recomputed in
+// every way. The search must not foresee less, or its plans are refused; nor much more, or it leaves out plans that are better.
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "runtime/execute/executor.h"
+#include "sharding/pricing/kernel_memory.h"
+#include "planning/memory_shortage.h"
+
+namespace pipeshard {
+namespace {
+
+struct Asked {
+  std::string model;
+  std::string cluster = "1x1";
+  int64_t microbatches = 4;
+  std::string recomputation = "never";
+  std::string method = {};
+  std::string schedule = "1f1b";
+  int64_t batch = 8;
+};
+
+PlannedTraining plan(const Asked& asked) {
+  PlanRequest request;
+  request.model_path = fmt::format("{}/examples/{}.onnx", PIPESHARD_SOURCE_DIR, asked.model);
+  request.cluster = asked.cluster;
+  request.dimensions = {fmt::format("batch={}", asked.batch)};
+  request.microbatches = asked.microbatches;
+  request.optimizer = "adam:lr=1e-3";
+  request.partition.stages = "auto";
+  request.partition.recomputation = asked.recomputation;
+  request.recomputation_given = true;
+  request.partition.schedule = asked.schedule;
+  request.schedule_given = true;
+  request.partition.sharding.method = asked.method;
+  return planTraining(request, [](const std::string&) {});
+}
+
+// Of every stage, priced / allocated on its neediest device.
+std::vector<double> ratios(const Asked& asked) {
+  const PlannedTraining planned = plan(asked);
+  const SearchedPlan& searched = planned.plan.search->alternatives.at(planned.plan.search->chosen);
+  std::vector<double> result;
+  for (size_t s = 0; s < searched.stages.size(); ++s) {
+    int64_t arena = 0;
+    for (int rank : planned.plan.stages[s].devices)
+      arena = std::max(arena, plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)], planned.plan.cluster));
+    result.push_back(static_cast<double>(searched.stages[s].memory_bytes) / static_cast<double>(arena));
+    fmt::print("{:7} {} {:15} {:6} {:5} m={}: stage {} of {}: {:8} of {:8}, {:.3f}\n", asked.model, asked.cluster, asked.method,
+               asked.recomputation, asked.schedule, asked.microbatches, s, searched.stages.size(), searched.stages[s].memory_bytes, arena,
+               result.back());
+  }
+  return result;
+}
+
+class PricedMemory : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(PricedMemory, OfOneDeviceIsNotBelowItsArena) {
+  for (const char* recomputation : {"never", "always", "layers"}) {
+    for (const int64_t microbatches : {1, 2, 4}) {
+      const Asked asked{.model = GetParam(), .microbatches = microbatches, .recomputation = recomputation};
+      for (double ratio : ratios(asked)) {
+        EXPECT_GE(ratio, 1);
+        EXPECT_LE(ratio, 1.10);
+      }
+    }
+  }
+}
+
+// Stages of one device each: what was sent stays until it is known to have come. Halved passes keep what one half leaves for the other.
+TEST_P(PricedMemory, OfPipelinesIsNotBelowTheirArenas) {
+  struct Pipeline {
+    std::string cluster;
+    std::string schedule;
+    int64_t microbatches;
+    double most;
+  };
+  for (const Pipeline& pipeline : std::vector<Pipeline>{{"1x2", "1f1b", 4, 1.10},
+                                                        {"1x4", "1f1b", 4, 1.10},
+                                                        {"2x1", "1f1b", 4, 1.10},
+                                                        {"1x4", "gpipe", 16, 1.10},
+                                                        {"1x2", "zb-h1", 8, 1.25}}) {
+    for (const char* recomputation : {"never", "always", "layers"}) {
+      const Asked asked{GetParam(), pipeline.cluster, pipeline.microbatches, recomputation, "megatron:1,1", pipeline.schedule, 32};
+      for (double ratio : ratios(asked)) {
+        EXPECT_GE(ratio, 1);
+        EXPECT_LE(ratio, pipeline.most);
+      }
+    }
+  }
+}
+
+// Stages are sharded anew as a whole where layers were priced one by one: with tensor parallelism that may need less.
+TEST_P(PricedMemory, OfShardedStagesIsNotBelowTheirArenas) {
+  for (const char* cluster : {"1x2", "1x4"}) {
+    for (const std::string method : {"", "data-parallel", "tensor-parallel", "zero2", "zero3"}) {
+      if (method.starts_with("zero") && cluster != std::string("1x2")) continue;
+      for (const char* recomputation : {"never", "always", "layers"}) {
+        const Asked asked{GetParam(), cluster, 4, recomputation, method, "1f1b", 32};
+        for (double ratio : ratios(asked)) {
+          EXPECT_GE(ratio, 1);
+          EXPECT_LE(ratio, method == "tensor-parallel" ? 1.35 : 1.10);
+        }
+      }
+    }
+  }
+}
+
+// What adds up gradients without memory of its own is known to those who price it.
+TEST_P(PricedMemory, KnowsWhichGradientsAreSummedInPlace) {
+  const PlannedTraining planned = plan({.model = GetParam()});
+  const RankProgram& rank = planned.whole.ranks.at(0);
+  const Executor executor({rank.program, rank.subgraphs, ""}, {});
+  std::vector<const Instruction*> writer(rank.program.buffers.size());
+  int compared = 0, in_place = 0;
+  for (const Instruction& instruction : rank.program.instructions) {
+    const bool sums = instruction.kind == InstructionKind::kAccumulate && !instruction.overwrite &&
+                      rank.program.buffer(instruction.outputs[0]).kind == BufferKind::kGradient && instruction.microbatch >= 0;
+    if (sums) {
+      const BufferId summand = instruction.inputs[0];
+      const Instruction& run = *writer[summand.index()];
+      const Graph& graph = rank.subgraphs[run.subgraph.index()];
+      const auto output = std::find(run.outputs.begin(), run.outputs.end(), summand) - run.outputs.begin();
+      const UseDef uses = computeUseDef(graph);
+      NodeId node = uses.producer[graph.outputs[static_cast<size_t>(output)].index()];
+      while (isView(graph.node(node))) node = uses.producer[graph.node(node).inputs[0].index()];
+      const bool placed = executor.accumulation().place[summand.index()].valid();
+      EXPECT_EQ(addsToResult(graph, graph.node(node)), placed) << describeNode(graph.node(node));
+      ++compared;
+      in_place += placed ? 1 : 0;
+    }
+    for (BufferId id : instruction.outputs) writer[id.index()] = &instruction;
+  }
+  EXPECT_GT(in_place, 0);
+  EXPECT_GT(compared, in_place);
+}
+
+INSTANTIATE_TEST_SUITE_P(Examples, PricedMemory, ::testing::Values("gpt2", "llama", "resnet", "mlp"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace pipeshard

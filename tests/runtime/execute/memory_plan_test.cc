@@ -1,0 +1,142 @@
+#include "runtime/execute/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "ir/base/error.h"
+
+namespace pipeshard {
+namespace {
+
+TEST(PlaceBlocks, ReusesMemoryOfBlocksThatEnded) {
+  const std::vector<LiveBlock> blocks{{1000, 0, 2}, {1000, 2, 4}, {1000, 4, 6}};
+  const Placement placement = placeBlocks(blocks);
+  EXPECT_EQ(placement.total_bytes, 1024);
+  EXPECT_EQ(placement.offsets, (std::vector<int64_t>{0, 0, 0}));
+}
+
+TEST(PlaceBlocks, KeepsBlocksOfOneMomentApart) {
+  const std::vector<LiveBlock> blocks{{64, 0, 3}, {1, 1, 2}, {65, 2, 3}};
+  const Placement placement = placeBlocks(blocks);
+  verifyPlacement(blocks, placement);
+  EXPECT_EQ(placement.total_bytes, 192);
+}
+
+TEST(PlaceBlocks, GivesNothingToEmptyBlocks) {
+  const std::vector<LiveBlock> blocks{{0, 0, 9}, {64, 3, 3}, {64, 0, 9}};
+  EXPECT_EQ(placeBlocks(blocks).total_bytes, 64);
+}
+
+TEST(PlaceBlocks, IsNearTheLowerBoundOnRandomIntervals) {
+  std::mt19937 random(3);
+  double worst = 1;
+  double sum = 0;
+  constexpr int kRounds = 200;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<LiveBlock> blocks;
+    const int64_t horizon = 5 + random() % 200;
+    for (size_t b = 0; b < 10 + random() % 200; ++b) {
+      const int64_t begin = random() % horizon;
+      blocks.push_back({static_cast<int64_t>(random() % 5000), begin, begin + 1 + static_cast<int64_t>(random() % 20)});
+    }
+    const Placement placement = placeBlocks(blocks);
+    verifyPlacement(blocks, placement);
+    const int64_t bound = liveLowerBound(blocks);
+    ASSERT_GE(placement.total_bytes, bound);
+    ASSERT_EQ(placeBlocks(blocks).offsets, placement.offsets);
+    const double ratio = static_cast<double>(placement.total_bytes) / static_cast<double>(bound);
+    worst = std::max(worst, ratio);
+    sum += ratio;
+  }
+  EXPECT_LT(worst, 1.35);
+  EXPECT_LT(sum / kRounds, 1.12);
+}
+
+TEST(VerifyPlacement, FindsEveryOverlap) {
+  std::mt19937 random(5);
+  int overlaps = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<LiveBlock> blocks;
+    Placement placement;
+    placement.total_bytes = 64 * 20;
+    for (size_t b = 0; b < 6; ++b) {
+      const int64_t begin = random() % 10;
+      blocks.push_back({static_cast<int64_t>(1 + random() % 200), begin, begin + 1 + static_cast<int64_t>(random() % 3)});
+      placement.offsets.push_back(64 * static_cast<int64_t>(random() % 16));
+    }
+    bool is_bad = false;
+    for (size_t a = 0; a < blocks.size(); ++a) {
+      for (size_t b = a + 1; b < blocks.size(); ++b) {
+        const bool in_time = blocks[a].begin < blocks[b].end && blocks[b].begin < blocks[a].end;
+        const bool in_space =
+            placement.offsets[a] < placement.offsets[b] + blocks[b].bytes && placement.offsets[b] < placement.offsets[a] + blocks[a].bytes;
+        is_bad |= in_time && in_space;
+      }
+    }
+    overlaps += is_bad;
+    if (is_bad) {
+      EXPECT_THROW(verifyPlacement(blocks, placement), Error);
+    } else {
+      EXPECT_NO_THROW(verifyPlacement(blocks, placement));
+    }
+  }
+  EXPECT_GT(overlaps, 200);
+  EXPECT_LT(overlaps, 1800);
+}
+
+Program twoMicrobatches() {
+  Program program;
+  const auto add = [&](const char* name, BufferKind kind, int64_t elements) {
+    program.buffers.push_back({name, kind, DataType::kFloat32, {elements}, name, std::nullopt, DataType::kUndefined});
+    return BufferId(program.buffers.size() - 1);
+  };
+  const BufferId w = add("w", BufferKind::kParameter, 100);
+  const BufferId a0 = add("a@0", BufferKind::kActivation, 1000);
+  const BufferId a1 = add("a@1", BufferKind::kActivation, 1000);
+  const BufferId g = add("g", BufferKind::kGradient, 100);
+  const auto instruct = [&](InstructionKind kind, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+    Instruction instruction;
+    instruction.kind = kind;
+    instruction.inputs = std::move(inputs);
+    instruction.outputs = std::move(outputs);
+    instruction.overwrite = true;
+    program.instructions.push_back(instruction);
+  };
+  instruct(InstructionKind::kRun, {w}, {a0});
+  instruct(InstructionKind::kFree, {a0}, {});
+  instruct(InstructionKind::kRun, {w}, {a1});
+  instruct(InstructionKind::kAccumulate, {w}, {g});
+  instruct(InstructionKind::kFree, {a1}, {});
+  return program;
+}
+
+// Every buffer has memory of its own.
+Accumulation separate(const Program& program) {
+  return {std::vector<BufferId>(program.buffers.size()), std::vector<bool>(program.buffers.size()),
+          std::vector<bool>(program.instructions.size())};
+}
+
+TEST(PlanMemory, GivesMicrobatchesOneAfterAnotherTheSamePlace) {
+  const Program program = twoMicrobatches();
+  const MemoryPlan plan = planMemory(program, separate(program), 500);
+  EXPECT_EQ(plan.offsets[0], 0);
+  EXPECT_EQ(plan.offsets[1], plan.offsets[2]);
+  EXPECT_NE(plan.offsets[2], plan.offsets[3]);
+  EXPECT_EQ(plan.total_bytes, 448 + 4032 + 448 + 512);
+  EXPECT_EQ(plan.parts.parameters, 400);
+  EXPECT_EQ(plan.parts.activations, 4000);
+  EXPECT_EQ(plan.parts.gradients, 400);
+  EXPECT_EQ(plan.parts.workspace, 500);
+  EXPECT_EQ(plan.parts.total(), plan.total_bytes);
+  EXPECT_EQ(plan.workspace_offset + 512, plan.total_bytes);
+}
+
+TEST(PlanMemory, RefusesABufferThatIsNeverWritten) {
+  Program program = twoMicrobatches();
+  program.instructions.erase(program.instructions.begin());
+  EXPECT_THROW(planMemory(program, separate(program), 0), Error);
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,210 @@
+// The places of values inside a subgraph, with kernels made for it: an element-wise addition that may run in place, and one
+// that may not and spoils its result when it is made to.
+#include "runtime/execute/subgraph.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "tests/expect_error.h"
+
+namespace pipeshard {
+namespace {
+
+class AddKernel : public Kernel {
+ public:
+  AddKernel(size_t count, bool in_place) : count_(count), in_place_(in_place) {}
+  void run(const KernelArguments& arguments) override {
+    const auto* a = static_cast<const double*>(arguments.inputs[0]);
+    const auto* b = static_cast<const double*>(arguments.inputs[1]);
+    auto* out = static_cast<double*>(arguments.outputs[0]);
+    if (!in_place_) std::memset(out, 0xff, count_ * sizeof(double));  // shows when an input is there
+    if (arguments.workspace != nullptr) std::memset(arguments.workspace, 0xff, workspaceBytes());
+    for (size_t i = 0; i < count_; ++i) out[i] = a[i] + b[i];
+  }
+  bool mayRunInPlace(int, int) const override { return in_place_; }
+  size_t workspaceBytes() const override { return in_place_ ? 0 : 100; }
+
+ private:
+  size_t count_;
+  bool in_place_;
+};
+
+const KernelRegistry& testKernels() {
+  static const KernelRegistry* registry = [] {
+    auto* made = new KernelRegistry;
+    for (const bool in_place : {true, false}) {
+      made->add("test", in_place ? "AddInPlace" : "Add", [in_place](const KernelSpec& spec) {
+        return std::make_unique<AddKernel>(static_cast<size_t>(elementCount(spec.outputs[0].shape)), in_place);
+      });
+    }
+    return made;
+  }();
+  return *registry;
+}
+
+constexpr int64_t kSize = 16;
+
+struct Sketch {
+  Graph graph;
+  GraphBuilder builder{graph};
+
+  Sketch() {
+    graph.opset_imports[""] = 18;
+    graph.opset_imports["test"] = 1;
+  }
+  ValueId input(const char* name) {
+    const ValueId id = builder.addValue(name, DataType::kFloat64, {kSize});
+    graph.inputs.push_back(id);
+    return id;
+  }
+  ValueId add(ValueId a, ValueId b, bool in_place) {
+    const ValueId id = builder.addValue("sum", DataType::kFloat64, graph.shape(a));
+    builder.addNode("test", in_place ? "AddInPlace" : "Add", {a, b}, {id});
+    return id;
+  }
+  ValueId view(ValueId a) {
+    const Shape shape = graph.shape(a).size() == 1 ? Shape{4, 4} : Shape{kSize};
+    const ValueId target = builder.addConstant("shape", makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
+    const ValueId id = builder.addValue("view", DataType::kFloat64, shape);
+    builder.addNode("", "Reshape", {a, target}, {id});
+    return id;
+  }
+};
+
+// What the graph means, without any sharing.
+std::map<uint32_t, double> evaluate(const Graph& graph, const std::vector<double>& inputs) {
+  std::map<uint32_t, double> values;
+  for (size_t i = 0; i < inputs.size(); ++i) values[static_cast<uint32_t>(graph.inputs[i].index())] = inputs[i];
+  for (const Node& node : graph.nodes) {
+    const double a = values[static_cast<uint32_t>(node.inputs[0].index())];
+    const double b = values[static_cast<uint32_t>(node.inputs[1].index())];
+    values[static_cast<uint32_t>(node.outputs[0].index())] = node.domain == "test" ? a + b : a;
+  }
+  return values;
+}
+
+// Runs with buffers as the aliasing says, and compares every output with the meaning.
+void expectMeaning(const Graph& graph, const CompiledSubgraph::Aliasing& aliasing) {
+  CompiledSubgraph subgraph(graph, "test", testKernels());
+  std::map<int, std::vector<double>> buffers;
+  std::vector<double> numbers;
+  std::vector<std::byte*> inputs, outputs;
+  for (size_t i = 0; i < aliasing.inputs.size(); ++i) {
+    const double number = 1 << (2 * aliasing.inputs[i]);
+    numbers.push_back(number);
+    buffers[aliasing.inputs[i]].assign(kSize, number);
+  }
+  for (const int id : aliasing.outputs) buffers[id].resize(kSize, -1);
+  for (const int id : aliasing.inputs) inputs.push_back(reinterpret_cast<std::byte*>(buffers[id].data()));
+  for (const int id : aliasing.outputs) outputs.push_back(reinterpret_cast<std::byte*>(buffers[id].data()));
+  AlignedMemory workspace(static_cast<size_t>(subgraph.workspaceBytes(aliasing)));
+  std::atomic<uint64_t> progress{0};
+  subgraph.bind(aliasing, inputs, outputs, workspace.data()).run(progress);
+  std::map<uint32_t, double> values = evaluate(graph, numbers);
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const double want = values[static_cast<uint32_t>(graph.outputs[o].index())];
+    for (const double got : buffers[aliasing.outputs[o]]) ASSERT_EQ(got, want) << "output " << o << " of\n" << printGraph(graph);
+  }
+}
+
+TEST(CompiledSubgraph, ComputesChainsInPlaceAndStraightIntoTheOutput) {
+  Sketch sketch;
+  const ValueId x = sketch.input("x");
+  ValueId sum = sketch.add(x, x, true);
+  for (int i = 0; i < 5; ++i) sum = sketch.add(sketch.view(sum), sketch.view(sum), true);
+  sketch.graph.outputs = {sketch.view(sum)};
+  CompiledSubgraph subgraph(sketch.graph, "test", testKernels());
+  EXPECT_EQ(subgraph.workspaceBytes({{0}, {1}}), 128);  // one temporary for the whole chain
+  EXPECT_EQ(subgraph.copyCount({{0}, {1}}), 0u);
+  expectMeaning(sketch.graph, {{0}, {1}});
+}
+
+TEST(CompiledSubgraph, UpdatesABufferInPlaceWhenItIsReadForTheLastTime) {
+  Sketch sketch;
+  const ValueId w = sketch.input("w");
+  const ValueId g = sketch.input("g");
+  const ValueId change = sketch.add(g, g, false);
+  sketch.graph.outputs = {sketch.add(w, change, true)};
+  CompiledSubgraph subgraph(sketch.graph, "test", testKernels());
+  EXPECT_EQ(subgraph.copyCount({{0, 1}, {0}}), 0u);
+  expectMeaning(sketch.graph, {{0, 1}, {0}});
+}
+
+TEST(CompiledSubgraph, KeepsAnInputUntilAllHaveReadIt) {
+  Sketch sketch;
+  const ValueId w = sketch.input("w");
+  const ValueId g = sketch.input("g");
+  const ValueId updated = sketch.add(w, g, true);
+  const ValueId later = sketch.add(w, w, true);
+  sketch.graph.outputs = {updated, later};
+  CompiledSubgraph subgraph(sketch.graph, "test", testKernels());
+  EXPECT_EQ(subgraph.copyCount({{0, 1}, {0, 2}}), 1u);
+  expectMeaning(sketch.graph, {{0, 1}, {0, 2}});
+}
+
+TEST(CompiledSubgraph, SwapsBuffersThroughATemporary) {
+  Sketch sketch;
+  const ValueId a = sketch.input("a");
+  const ValueId b = sketch.input("b");
+  sketch.graph.outputs = {b, sketch.view(sketch.view(a))};
+  expectMeaning(sketch.graph, {{0, 1}, {0, 1}});
+  sketch.graph.outputs = {a, b};
+  CompiledSubgraph subgraph(sketch.graph, "test", testKernels());
+  EXPECT_EQ(subgraph.copyCount({{0, 1}, {0, 1}}), 0u);
+}
+
+TEST(CompiledSubgraph, GivesOneValueToSeveralOutputs) {
+  Sketch sketch;
+  const ValueId x = sketch.input("x");
+  const ValueId sum = sketch.add(x, x, false);
+  sketch.graph.outputs = {sum, sketch.view(sketch.view(sum)), x};
+  expectMeaning(sketch.graph, {{0}, {1, 2, 3}});
+  expectMeaning(sketch.graph, {{0}, {0, 1, 2}});
+}
+
+TEST(CompiledSubgraph, RefusesTwoOutputsInOneBuffer) {
+  Sketch sketch;
+  const ValueId x = sketch.input("x");
+  sketch.graph.outputs = {sketch.add(x, x, false), sketch.add(x, x, true)};
+  CompiledSubgraph subgraph(sketch.graph, "test", testKernels());
+  EXPECT_ERROR(subgraph.workspaceBytes({{0}, {1, 1}}), ErrorCode::kInternal, "two outputs are one buffer");
+}
+
+TEST(CompiledSubgraph, RefusesWeightsThatNobodyBinds) {
+  Sketch sketch;
+  const ValueId x = sketch.input("x");
+  const ValueId w = sketch.builder.addValue("w", DataType::kFloat64, {kSize});
+  sketch.graph.initializers[w] = WeightReference{"w.bin", 0, kSize * 8};
+  sketch.graph.outputs = {sketch.add(x, w, true)};
+  EXPECT_ERROR(CompiledSubgraph(sketch.graph, "test", testKernels()), ErrorCode::kBadModel, "'w' is a weight in a file");
+}
+
+TEST(CompiledSubgraph, MeansTheSameUnderEveryAliasing) {
+  std::mt19937 random(17);
+  for (int round = 0; round < 400; ++round) {
+    Sketch sketch;
+    std::vector<ValueId> values;
+    const int inputs = 1 + static_cast<int>(random() % 4);
+    for (int i = 0; i < inputs; ++i) values.push_back(sketch.input(("x" + std::to_string(i)).c_str()));
+    std::vector<ValueId> flat = values;
+    for (size_t n = 0; n < 1 + random() % 12; ++n) {
+      const ValueId a = flat[random() % flat.size()];
+      ValueId made = random() % 3 == 0 ? sketch.view(sketch.view(a)) : sketch.add(a, flat[random() % flat.size()], random() % 2 == 0);
+      flat.push_back(made);
+    }
+    CompiledSubgraph::Aliasing aliasing;
+    for (int i = 0; i < inputs; ++i) aliasing.inputs.push_back(static_cast<int>(random() % static_cast<size_t>(inputs)));
+    std::vector<int> free_buffers{0, 1, 2, 3, 4, 5, 6, 7};
+    std::shuffle(free_buffers.begin(), free_buffers.end(), random);
+    for (size_t o = 0; o < 1 + random() % 4; ++o) {
+      sketch.graph.outputs.push_back(flat[random() % flat.size()]);
+      aliasing.outputs.push_back(free_buffers[o]);
+    }
+    expectMeaning(sketch.graph, aliasing);
+  }
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,60 @@
+#include "runtime/job/validate.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+namespace pipeshard {
+namespace {
+
+TEST(RelativeError, IsTheRatioOfNorms) {
+  EXPECT_DOUBLE_EQ(relativeError(std::vector<double>{3, 4.5}, std::vector<double>{3, 4}, 5, 2), 0.1);
+}
+
+TEST(RelativeError, OfATinyTensorIsJudgedAgainstAllTensors) {
+  // norm 1e-12 among tensors of norm 100 and 400 elements: the floor is 1e-4 * 100 * sqrt(4/400) = 1e-3.
+  const std::vector<double> want = {1e-12, 0, 0, 0};
+  const std::vector<double> got = {2e-6, 0, 0, 0};
+  EXPECT_NEAR(relativeError(got, want, 100, 400), 2e-3, 1e-8);
+}
+
+TEST(RelativeError, OfNanAndOfDifferentSizesIsInfinite) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(std::isinf(relativeError(std::vector<double>{nan}, std::vector<double>{1}, 1, 1)));
+  EXPECT_TRUE(std::isinf(relativeError(std::vector<double>{1}, std::vector<double>{nan}, 1, 1)));
+  EXPECT_TRUE(std::isinf(relativeError(std::vector<double>{1}, std::vector<double>{1, 2}, 1, 1)));
+}
+
+TEST(UpdateDifference, OfASkippedUpdateIsOneHoweverSmallTheStep) {
+  const std::vector<double> before = {0.001, 0.002};
+  const std::vector<double> want = {0.001 + 1e-9, 0.002 + 2e-9};
+  EXPECT_NEAR(largestUpdateDifference(before, want, before, 0x1p-23), 1, 0.5);
+  EXPECT_EQ(largestUpdateDifference(want, want, before, 0x1p-23), 0);
+}
+
+TEST(UpdateDifference, AllowsTheRoundingOfTheParameter) {
+  const std::vector<double> before = {1};
+  const std::vector<double> want = {1 + 1e-3};
+  const std::vector<double> got = {1 + 1e-3 + 0x1p-23};
+  EXPECT_EQ(largestUpdateDifference(got, want, before, 0x1p-23), 0);
+  EXPECT_GT(largestUpdateDifference(std::vector<double>{1 + 1.01e-3}, want, before, 0x1p-23), 5e-3);
+}
+
+TEST(UpdateDifference, OfNanIsInfinite) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(std::isinf(largestUpdateDifference(std::vector<double>{nan}, std::vector<double>{1}, std::vector<double>{0}, 0x1p-23)));
+}
+
+TEST(ValidationReport, PassesOnlyWhenEveryTensorDoes) {
+  ValidationReport report;
+  report.tensors.push_back(
+      {.kind = ComparedKind::kGradient, .name = "w", .state = "", .step = 1, .error = 1e-6, .largest_difference = 0, .bound = 1e-5});
+  EXPECT_TRUE(report.passed());
+  report.tensors.push_back(
+      {.kind = ComparedKind::kGradient, .name = "v", .state = "", .step = 1, .error = 1e-4, .largest_difference = 0, .bound = 1e-5});
+  EXPECT_FALSE(report.passed());
+}
+
+}  // namespace
+}  // namespace pipeshard

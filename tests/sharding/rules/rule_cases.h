@@ -1,0 +1,56 @@
+// Node configurations for the property test of factor rules.
+#pragma once
+
+#include <map>
+#include <ostream>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ir/graph/graph.h"
+
+namespace pipeshard::testing {
+
+struct Argument {
+  enum class Kind { kReal, kPositive, kIndex, kFlag, kFixed, kAbsent };
+  Kind kind = Kind::kAbsent;
+  Shape shape;
+  int64_t low = 0;  // kIndex: [low, high)
+  int64_t high = 0;
+  Constant constant;  // kFixed: known before the run (axes, shapes, hyperparameters)
+};
+
+Argument real(Shape shape);
+Argument positive(Shape shape);
+Argument index(Shape shape, int64_t low, int64_t high);
+Argument flag(Shape shape);
+Argument fixed(const std::vector<int64_t>& elements);
+Argument fixed2(const std::vector<std::vector<int64_t>>& rows);
+Argument fixedReals(const std::vector<double>& elements);
+Argument number(double value);    // a float64 scalar
+Argument integer(int64_t value);  // an int64 scalar
+Argument absent();
+
+struct RuleCase {
+  std::string name;
+  std::string domain;
+  std::string op_type;
+  std::vector<Argument> inputs;
+  std::vector<std::pair<DataType, Shape>> outputs;
+  std::map<std::string, Attribute> attributes = {};
+  int shape_input = -1;  // this input is the shape of output 0 and must follow when that is cut
+};
+
+std::vector<RuleCase> ruleCases();
+
+// Random inputs of a case.
+std::vector<Constant> caseInputs(const RuleCase& rule_case, std::mt19937_64& generator);
+// A graph of the one node, with inputs "input<i>" like these and outputs "output<i>" of these shapes.
+Graph caseGraph(const RuleCase& rule_case, const std::vector<Constant>& inputs, const std::vector<Shape>& output_shapes);
+Graph caseGraph(const RuleCase& rule_case);
+
+// What GoogleTest shows of a case.
+void PrintTo(const RuleCase& rule_case, std::ostream* stream);
+
+}  // namespace pipeshard::testing

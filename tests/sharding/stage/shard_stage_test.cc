@@ -1,0 +1,522 @@
+#include "sharding/stage/shard_stage.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/base/error.h"
+#include "sharding/stage/shard_stage_parts.h"
+#include "tests/expect_error.h"
+#include "tests/sharding/stage_models.h"
+
+namespace pipeshard {
+namespace {
+
+using testing::allNodes;
+using ::testing::HasSubstr;
+using testing::StageModel;
+
+ShardingResult shard(const TrainingGraph& training, const std::string& mesh, const ShardStageOptions& options) {
+  const LogicalMesh logical = parseMesh(mesh);
+  ShardingResult result = shardStage(training, allNodes(training), logical, CostModel::uniform(logical), options);
+  verifyStageSharding(training, allNodes(training), result.sharding);
+  return result;
+}
+
+// Collectives of reshardings, by phase group ("forward", "backward", "update": gradient synchronisation and updates), kind and mesh axis.
+struct Collective {
+  std::string phase;
+  CollectiveKind kind;
+  int mesh_axis;
+  friend auto operator<=>(const Collective&, const Collective&) = default;
+};
+
+std::map<Collective, int> collectivesOf(const TrainingGraph& training, const ShardingResult& result, const CostModel& model) {
+  const std::vector<NodeId> nodes = allNodes(training);
+  const std::vector<StageValue> values = stageValues(training, nodes, {});
+  std::map<Collective, int> counts;
+  for (const StageResharding& entry : priceStage(training, nodes, values, result.sharding, model, 1).reshardings) {
+    const NodeId node = entry.reader.valid() ? entry.reader : values[entry.value.index()].producer;
+    const Phase phase = node.valid() ? training.node_phase[node.index()] : Phase::kUpdate;
+    const std::string name = phase == Phase::kUpdate ? "update" : phase == Phase::kForward ? "forward" : "backward";
+    for (const ReshardingStep& step : entry.resharding.steps) {
+      const auto kind = collectiveOf(step.kind);
+      if (kind) ++counts[{name, *kind, step.mesh_axis}];
+    }
+  }
+  return counts;
+}
+
+// ---- brute force ------------------------------------------------------------------------------------------------------------------
+
+// The least cost over all strategies of all nodes, by dynamic trial: every node's strategy is tried, and for the strategies chosen every
+// kept spec that the tensor can have.
+class BruteForce {
+ public:
+  BruteForce(const TrainingGraph& training, const LogicalMesh& mesh, const CostModel& model, int64_t microbatches)
+      : training_(training),
+        mesh_(mesh),
+        model_(model),
+        microbatches_(microbatches),
+        values_(stageValues(training, allNodes(training), {})) {
+    for (NodeId node : allNodes(training)) strategies_.push_back(strategies(training.graph, training.graph.node(node), mesh));
+    choice_.resize(strategies_.size());
+    for (const Parameter& parameter : training.parameters) {
+      if (!parameter.gradient_parts.empty()) gradients_[parameter.gradient_parts.front()] = parameter.gradient;
+    }
+    groups_ = groups();
+  }
+
+  int64_t least() {
+    try_(0, 0);
+    return best_;
+  }
+
+ private:
+  std::vector<std::vector<ValueId>> groups() const {
+    std::map<ValueId, std::vector<ValueId>> by_first;
+    for (size_t index = 0; index < values_.size(); ++index) {
+      const ValueId id(index);
+      if (!values_[index].held || values_[index].constant) continue;
+      ValueId first = values_[index].shares;
+      for (const auto& [part, gradient] : gradients_) {
+        if (gradient == id) first = part;  // decided together with the accumulator
+      }
+      by_first[first].push_back(id);
+    }
+    std::vector<std::vector<ValueId>> result;
+    for (auto& [first, members] : by_first) result.push_back(std::move(members));
+    return result;
+  }
+
+  void try_(size_t node, int64_t cost) {
+    if (cost >= best_) return;
+    if (node == strategies_.size()) {
+      for (const std::vector<ValueId>& group : groups_) cost += keep(group);
+      best_ = std::min(best_, cost);
+      return;
+    }
+    const Node& of = training_.graph.node(NodeId(node));
+    for (const Strategy& strategy : strategies_[node]) {
+      choice_[node] = &strategy;
+      try_(node + 1, cost + runs(NodeId(node)) * strategyCost(training_.graph, of, mesh_, strategy, model_).total());
+    }
+  }
+
+  int64_t runs(NodeId node) const { return runsPerStep(training_.node_phase[node.index()], microbatches_); }
+
+  int64_t reshard(ValueId id, const ShardingSpec& from, const ShardingSpec& to) {
+    int64_t& cost = known_.try_emplace({training_.graph.shape(id), from, to}, -1).first->second;
+    if (cost < 0) cost = planResharding(training_.graph.shape(id), training_.graph.dataType(id), from, to, mesh_, model_).cost_ns;
+    return cost;
+  }
+
+  int64_t costAt(ValueId id, const ShardingSpec& kept) {
+    const StageValue& value = values_[id.index()];
+    int64_t cost = 0;
+    if (value.producer.valid()) cost += runs(value.producer) * reshard(id, choice_[value.producer.index()]->outputs[value.output], kept);
+    for (const ValueReader& reader : value.readers) {
+      std::set<ShardingSpec> wanted;
+      for (size_t position : reader.positions) wanted.insert(choice_[reader.node.index()]->inputs[position]);
+      for (const ShardingSpec& spec : wanted) cost += runs(reader.node) * reshard(id, kept, spec);
+    }
+    return cost;
+  }
+
+  int64_t keep(const std::vector<ValueId>& group) {
+    bool partial = true;
+    ValueId gradient;
+    std::vector<ValueId> members;
+    for (ValueId id : group) {
+      const bool is_gradient = std::any_of(gradients_.begin(), gradients_.end(), [id](const auto& entry) { return entry.second == id; });
+      if (is_gradient) gradient = id;
+      if (!is_gradient) members.push_back(id);
+      if (!is_gradient) partial = partial && values_[id.index()].partial_allowed;
+    }
+    int64_t least = INT64_MAX;
+    for (const ShardingSpec& spec : possibleSpecs(training_.graph.shape(members.front()), mesh_, partial)) {
+      if (values_[members.front().index()].fixed_replicated && !spec.isReplicated()) continue;
+      int64_t cost = 0;
+      for (ValueId id : members) cost += costAt(id, spec);
+      if (gradient.valid()) {
+        int64_t synchronised = INT64_MAX;
+        for (const ShardingSpec& kept : possibleSpecs(training_.graph.shape(gradient), mesh_, false)) {
+          synchronised = std::min(synchronised, reshard(gradient, spec, kept) + costAt(gradient, kept));
+        }
+        cost += synchronised;
+      }
+      least = std::min(least, cost);
+    }
+    return least;
+  }
+
+  const TrainingGraph& training_;
+  const LogicalMesh& mesh_;
+  const CostModel& model_;
+  int64_t microbatches_;
+  std::vector<StageValue> values_;
+  std::vector<std::vector<Strategy>> strategies_;
+  std::vector<const Strategy*> choice_;
+  std::map<ValueId, ValueId> gradients_;
+  std::vector<std::vector<ValueId>> groups_;
+  std::map<std::tuple<Shape, ShardingSpec, ShardingSpec>, int64_t> known_;
+  int64_t best_ = INT64_MAX;
+};
+
+TrainingGraph oneProduct(int64_t rows, int64_t in, int64_t out) {
+  StageModel model;
+  const ValueId x = model.input("x", {rows, in});
+  const ValueId y = model.op("MatMul", {x, model.parameter("w", {in, out})}, {rows, out});
+  return model.finish(model.op("ReduceSum", {y}, {}, {{"keepdims", int64_t{0}}}));
+}
+
+TrainingGraph scaled(int64_t rows, int64_t width) {
+  StageModel model;
+  const ValueId x = model.input("x", {rows, width});
+  const ValueId y = model.op("Mul", {x, model.parameter("scale", {width})}, {rows, width});
+  return model.finish(model.op("ReduceSum", {y}, {}, {{"keepdims", int64_t{0}}}), "sgd:lr=0.1,momentum=0.9");
+}
+
+struct BruteCase {
+  const char* name;
+  TrainingGraph training;
+  const char* mesh;
+  int64_t microbatches;
+};
+
+TEST(ShardStage, CostsWhatBruteForceOverAllStrategiesAndSpecsFinds) {
+  std::vector<BruteCase> cases;
+  cases.push_back({"square", oneProduct(64, 64, 64), "4", 1});
+  cases.push_back({"wide", oneProduct(8, 4096, 1024), "4", 1});
+  cases.push_back({"tall", oneProduct(4096, 64, 32), "4", 4});
+  cases.push_back({"odd", oneProduct(7, 129, 65), "3", 2});
+  cases.push_back({"scaled", scaled(512, 300), "4", 3});
+  for (const BruteCase& test : cases) {
+    for (const double speed : {5.0, 0.05}) {
+      const LogicalMesh mesh = parseMesh(test.mesh);
+      const CostModel model = CostModel::uniform(mesh, {.latency_ns = 500, .bytes_per_ns = speed});
+      ShardStageOptions options;
+      options.microbatches = test.microbatches;
+      const ShardingResult result = shardStage(test.training, allNodes(test.training), mesh, model, options);
+      EXPECT_TRUE(result.optimal) << test.name;
+      EXPECT_EQ(result.lower_bound_ns, result.total_ns()) << test.name;
+      EXPECT_EQ(result.total_ns(), BruteForce(test.training, mesh, model, test.microbatches).least()) << test.name << " " << speed;
+    }
+  }
+}
+
+// What producers give and consumers want is enough: with every spec that a tensor can have, nothing becomes cheaper.
+TEST(ShardStage, OtherSpecsThanThoseInUseMakeNothingCheaper) {
+  std::vector<TrainingGraph> trainings;
+  trainings.push_back(oneProduct(64, 256, 128));
+  trainings.push_back(testing::perceptron(64, 96, 320, 48, "adam:lr=1e-3"));
+  trainings.push_back(testing::gpt({.layers = 1, .batch = 4, .sequence = 32, .hidden = 64, .heads = 4}));
+  for (const TrainingGraph& training : trainings) {
+    const std::vector<NodeId> nodes = allNodes(training);
+    const LogicalMesh mesh = parseMesh("2x2");
+    const CostModel model = CostModel::uniform(mesh, {.latency_ns = 300, .bytes_per_ns = 2});
+    const ShardStageOptions options;
+    StageContext context(training, nodes, mesh, model, options);
+    const ShardingProblem few(training, nodes, mesh, model, options, context.limits);
+    context.limits.all_specs = true;
+    context.limits.keep_all = true;
+    const ShardingProblem all(training, nodes, mesh, model, options, context.limits);
+    const ShardingResult result = context.solve(few, {});
+    verifyStageSharding(training, nodes, result.sharding);
+    EXPECT_TRUE(result.optimal);
+    EXPECT_EQ(result.total_ns(), context.solve(all, {}).total_ns());
+  }
+}
+
+TEST(ShardStage, APartOfAModelKeepsWhatItSharesReplicated) {
+  const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
+  const LogicalMesh mesh = parseMesh("4");
+  // The second layer: everything that does not touch the first one's parameters or the input.
+  std::vector<NodeId> nodes;
+  ShardStageOptions options;
+  const ValueId shared = training.graph.nodes[1].outputs[0];
+  for (NodeId node : allNodes(training)) {
+    const std::string name = describeNode(training.graph.node(node));
+    const std::vector<ValueId>& inputs = training.graph.node(node).inputs;
+    const bool of_first = node.index() < 2 || inputs[0] == training.inputs[0].value || name.find("fc1") != std::string::npos ||
+                          std::find(inputs.begin(), inputs.end(), training.inputs[0].value) != inputs.end();
+    if (!of_first) nodes.push_back(node);
+  }
+  options.replicated = {shared};
+  const ShardingResult result = shardStage(training, nodes, mesh, CostModel::uniform(mesh), options);
+  verifyStageSharding(training, nodes, result.sharding);
+  EXPECT_TRUE(result.sharding.kept[shared.index()].isReplicated());
+  EXPECT_TRUE(result.sharding.strategies[0].outputs.empty());
+  EXPECT_FALSE(result.sharding.strategies[nodes[0].index()].outputs.empty());
+}
+
+TEST(ShardStage, TheSameStageGivesTheSameSharding) {
+  const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
+  const ShardingResult first = shard(training, "2x2", {});
+  const ShardingResult second = shard(training, "2x2", {});
+  EXPECT_EQ(first.sharding.kept, second.sharding.kept);
+  for (size_t node = 0; node < training.graph.nodes.size(); ++node) {
+    EXPECT_EQ(first.sharding.strategies[node].uses, second.sharding.strategies[node].uses);
+  }
+}
+
+// ---- what is chosen -----------------------------------------------------------------------------------------------------------------
+
+TEST(ShardStage, ASmallModelWithALargeBatchIsDataParallel) {
+  const TrainingGraph training = testing::perceptron(65536, 256, 256, 256);
+  const ShardingResult result = shard(training, "4", {});
+  ShardStageOptions options;
+  options.method = "data-parallel";
+  EXPECT_EQ(result.total_ns() <= shard(training, "4", options).total_ns(), true);
+  for (size_t node = 0; node < training.graph.nodes.size(); ++node) {
+    const Node& of = training.graph.nodes[node];
+    if (of.is("Gemm") && training.node_phase[node] == Phase::kForward) {
+      EXPECT_EQ(printUses(training.graph, of, result.sharding.strategies[node].uses), "0:i");
+    }
+  }
+}
+
+TEST(ShardStage, DataParallelismNeedsOneAllReducePerParameter) {
+  const TrainingGraph training = testing::perceptron(64, 48, 96, 32, "adam:lr=1e-3");
+  ShardStageOptions options;
+  options.method = "data-parallel";
+  options.microbatches = 4;
+  const LogicalMesh mesh = parseMesh("4");
+  const CostModel model = CostModel::uniform(mesh);
+  const ShardingResult result = shardStage(training, allNodes(training), mesh, model, options);
+  const std::map<Collective, int> expected = {{{"update", CollectiveKind::kAllReduce, 0}, 4}};
+  EXPECT_EQ(collectivesOf(training, result, model), expected);
+}
+
+TEST(ShardStage, Zero2ScattersGradientsAndGathersParameters) {
+  const TrainingGraph training = testing::perceptron(64, 48, 96, 32, "adam:lr=1e-3");
+  ShardStageOptions options;
+  options.method = "zero2";
+  const LogicalMesh mesh = parseMesh("4");
+  const CostModel model = CostModel::uniform(mesh);
+  const ShardingResult result = shardStage(training, allNodes(training), mesh, model, options);
+  const std::map<Collective, int> counts = collectivesOf(training, result, model);
+  int scatters = 0;
+  int gathers = 0;
+  for (const auto& [collective, count] : counts) {
+    if (collective.kind == CollectiveKind::kReduceScatter) scatters += count;
+    if (collective.kind == CollectiveKind::kAllGather && collective.phase == "update") gathers += count;
+    EXPECT_NE(collective.kind, CollectiveKind::kAllReduce);
+  }
+  EXPECT_EQ(scatters, 4);
+  EXPECT_EQ(gathers, 4);
+  for (const Parameter& parameter : training.parameters) {
+    EXPECT_TRUE(result.sharding.kept[parameter.value.index()].isReplicated());
+    for (const OptimizerState& state : parameter.states) EXPECT_FALSE(result.sharding.kept[state.value.index()].isReplicated());
+  }
+}
+
+TEST(ShardStage, Zero3KeepsParametersCut) {
+  const TrainingGraph training = testing::perceptron(64, 48, 96, 32, "adam:lr=1e-3");
+  ShardStageOptions options;
+  options.method = "zero3";
+  const ShardingResult result = shard(training, "4", options);
+  for (const Parameter& parameter : training.parameters) {
+    EXPECT_FALSE(result.sharding.kept[parameter.value.index()].isReplicated());
+    EXPECT_EQ(result.sharding.kept[parameter.value.index()], result.sharding.kept[parameter.updated.index()]);
+  }
+  options.method = "data-parallel";
+  EXPECT_LT(result.memory_bytes, shard(training, "4", options).memory_bytes);
+}
+
+TEST(ShardStage, MegatronNeedsTwoAllReducesPerLayerAndDirection) {
+  const TrainingGraph training = testing::gpt({.layers = 3, .batch = 4, .sequence = 64, .hidden = 256, .heads = 8});
+  const LogicalMesh mesh = parseMesh("1x4");
+  const CostModel model = CostModel::uniform(mesh);
+  ShardStageOptions options;
+  options.method = "megatron:1,4";
+  const ShardingResult result = shardStage(training, allNodes(training), mesh, model, options);
+  std::map<Collective, int> counts = collectivesOf(training, result, model);
+  EXPECT_EQ((counts[{"forward", CollectiveKind::kAllReduce, 1}]), 6);
+  EXPECT_EQ((counts[{"backward", CollectiveKind::kAllReduce, 1}]), 6);
+  EXPECT_EQ(counts.size(), 2u);
+  options.method = "auto";
+  EXPECT_LE(shardStage(training, allNodes(training), mesh, model, options).total_ns(), result.total_ns());
+  const BlockSummary blocks = summarizeBlocks(training, allNodes(training), model, options, result);
+  EXPECT_EQ(blocks.repeats, 3);
+  EXPECT_THAT(blocks.patterns[1], HasSubstr("column-parallel then row-parallel, 2 all-reduces forward, 2 all-reduces backward"));
+}
+
+TEST(ShardStage, MegatronsDistributedOptimizerCutsStatesOverTheDataAxisToo) {
+  const TrainingGraph training = testing::gpt({.layers = 2, .batch = 4, .sequence = 64, .hidden = 256, .heads = 8}, "adam:lr=1e-3");
+  ShardStageOptions options;
+  options.method = "megatron:2,2";
+  const ShardingResult plain = shard(training, "2x2", options);
+  options.method = "megatron-zero2:2,2";
+  const ShardingResult cut = shard(training, "2x2", options);
+  const LogicalMesh mesh = parseMesh("2x2");
+  const auto stateBytes = [&](const ShardingResult& result) {
+    int64_t bytes = 0;
+    for (const Parameter& parameter : training.parameters) {
+      EXPECT_FALSE(result.sharding.kept[parameter.value.index()].uses(0)) << training.graph.value(parameter.value).name;
+      for (const OptimizerState& state : parameter.states) {
+        bytes += 4 * largestShard(result.sharding.kept[state.value.index()], training.graph.shape(state.value), mesh);
+      }
+    }
+    return bytes;
+  };
+  EXPECT_NEAR(static_cast<double>(stateBytes(cut)), static_cast<double>(stateBytes(plain)) / 2,
+              0.01 * static_cast<double>(stateBytes(plain)));
+  EXPECT_LE(cut.memory_bytes, plain.memory_bytes - (stateBytes(plain) - stateBytes(cut)));
+}
+
+TEST(ShardStage, AMixtureOfExpertsIsExpertParallelWithAllToAlls) {
+  const TrainingGraph training = testing::mixtureOfExperts({});
+  const LogicalMesh mesh = parseMesh("8");
+  const CostModel model = CostModel::uniform(mesh);
+  const ShardingResult result = shardStage(training, allNodes(training), mesh, model, {});
+  EXPECT_TRUE(result.optimal);
+  std::map<Collective, int> counts = collectivesOf(training, result, model);
+  EXPECT_EQ((counts[{"forward", CollectiveKind::kAllToAll, 0}]), 2);
+  EXPECT_EQ((counts[{"backward", CollectiveKind::kAllToAll, 0}]), 2);
+  for (const char* name : {"up", "down"}) {
+    EXPECT_EQ(printSpec(result.sharding.kept[findValue(training.graph, name).index()]), "S0,R,R") << name;
+  }
+  EXPECT_TRUE(result.sharding.kept[findValue(training.graph, "dense").index()].isReplicated());
+}
+
+TEST(ShardStage, NoMethodIsCheaperThanAuto) {
+  const TrainingGraph training =
+      testing::gpt({.layers = 2, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4, .vocabulary = 1003}, "adamw:lr=1e-3");
+  for (const std::string mesh : {"4", "2x2"}) {
+    const int64_t best = shard(training, mesh, {}).total_ns();
+    for (const char* method : {"data-parallel", "zero2", "zero3", "tensor-parallel", "megatron:2,2", "megatron-zero2:2,2"}) {
+      if (mesh == "4" && std::string(method).starts_with("megatron")) continue;
+      ShardStageOptions options;
+      options.method = method;
+      const ShardingResult result = shard(training, mesh, options);
+      EXPECT_TRUE(result.optimal) << method << " on " << mesh;
+      EXPECT_GE(result.total_ns(), best) << method << " on " << mesh;
+    }
+  }
+}
+
+TEST(ShardStage, TensorParallelismCutsNothingAlongTheBatch) {
+  const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
+  ShardStageOptions options;
+  options.method = "tensor-parallel";
+  const ShardingResult result = shard(training, "4", options);
+  EXPECT_TRUE(result.sharding.kept[training.inputs[0].value.index()].axes[0].empty());
+  for (size_t node = 0; node < training.graph.nodes.size(); ++node) {
+    if (!training.graph.nodes[node].is("Gemm") || training.node_phase[node] != Phase::kForward) continue;
+    EXPECT_EQ(printUses(training.graph, training.graph.nodes[node], result.sharding.strategies[node].uses).find(":i"), std::string::npos);
+  }
+}
+
+// Inputs of the model say where the batch is, and a stage in the middle has none of them.
+TEST(ShardStage, AStageInTheMiddleIsCutAlongTheBatch) {
+  const TrainingGraph training = testing::gpt({.layers = 3, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4});
+  std::vector<NodeId> middle;  // what touches the second block's parameters
+  for (NodeId id : allNodes(training)) {
+    const Node& node = training.graph.node(id);
+    const bool reads = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+      return input.valid() && training.graph.value(input).name.starts_with("h.1.") && training.graph.initializers.contains(input);
+    });
+    if (reads && training.node_phase[id.index()] != Phase::kUpdate) middle.push_back(id);
+  }
+  ASSERT_GT(middle.size(), 10u);
+  const LogicalMesh mesh = parseMesh("4");
+  for (const char* method : {"data-parallel", "zero2", "zero3"}) {
+    ShardStageOptions options;
+    options.method = method;
+    const ShardingResult result = shardStage(training, middle, mesh, CostModel::uniform(mesh), options);
+    for (NodeId id : middle) {
+      const Node& node = training.graph.node(id);
+      if (!node.is("MatMul") || training.node_phase[id.index()] != Phase::kForward) continue;
+      EXPECT_EQ(printSpec(result.sharding.strategies[id.index()].inputs[0]), "S0,R,R") << method << " " << describeNode(node);
+    }
+  }
+}
+
+// A gradient that comes from another stage is there when the backward pass begins, and does not wait in every microbatch in flight.
+TEST(ShardStage, AGradientFromAnotherStageDoesNotWait) {
+  const TrainingGraph training = testing::gpt({.layers = 2, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4});
+  std::vector<NodeId> first;
+  for (NodeId id : allNodes(training)) {
+    const Node& node = training.graph.node(id);
+    const bool later = std::any_of(node.inputs.begin(), node.inputs.end(),
+                                   [&](ValueId input) { return input.valid() && training.graph.value(input).name.starts_with("h.1."); });
+    if (training.node_phase[id.index()] == Phase::kBackwardInput && !later) first.push_back(id);
+  }
+  const std::vector<StageValue> values = stageValues(training, first, {});
+  const StageMemory memory(training, first, values, {4, 4});
+  int outside = 0;
+  for (NodeId id : allNodes(training)) {
+    if (training.node_phase[id.index()] != Phase::kBackwardInput) continue;
+    for (ValueId output : training.graph.node(id).outputs) {
+      if (!output.valid() || !values[output.index()].held || values[output.index()].producer.valid()) continue;
+      ++outside;
+      EXPECT_FALSE(memory.interval(output).waits);
+      EXPECT_EQ(first[static_cast<size_t>(memory.interval(output).from)], values[output.index()].readers.front().node);
+    }
+  }
+  EXPECT_GT(outside, 0);
+}
+
+TEST(ShardStage, KeepsWhatIsGiven) {
+  const TrainingGraph training = testing::perceptron(64, 256, 512, 128);
+  ShardStageOptions options;
+  options.method = "manual";
+  options.constraints = {{"fc?.weight", parseSpec("S0,R")}, {"fc1.bias", parseSpec("R")}};
+  const ShardingResult result = shard(training, "4", options);
+  for (const Parameter& parameter : training.parameters) {
+    const std::string& name = training.graph.value(parameter.value).name;
+    const std::string kept = printSpec(result.sharding.kept[parameter.updated.index()]);
+    if (name.find("weight") != std::string::npos || name == "fc1.bias") {
+      EXPECT_EQ(kept, name == "fc1.bias" ? "R" : "S0,R") << name;
+    }
+  }
+}
+
+TEST(ShardStage, RefusesWhatCannotBeMetByName) {
+  const TrainingGraph training = testing::perceptron(6, 256, 512, 128);
+  const auto expect = [&](const std::string& method, const std::vector<ShardConstraint>& constraints, const char* text) {
+    ShardStageOptions options;
+    options.method = method;
+    options.constraints = constraints;
+    EXPECT_ERROR((void)shard(training, "8", options), ErrorCode::kConfiguration, text);
+  };
+  expect("data-paralel", {}, "did you mean data-parallel");
+  expect("megatron:2", {}, "megatron:DP,TP");
+  expect("megatron:2,2", {}, "needs mesh 2x2, not 8");
+  expect("megatron-zero2:2", {}, "expected megatron-zero2:DP,TP");
+  expect("manual", {}, "no shardings are given");
+  expect("data-parallel", {}, "a microbatch has 6 rows ('x', axis 0) for 8 devices");
+  expect("auto", {{"fc3.weight", parseSpec("S0,R")}}, "near matches: fc1.weight, fc2.weight");
+  expect("auto", {{"x", parseSpec("S0,R")}}, "axis 0 has 6 elements for 8 devices");
+  expect("auto", {{"fc1.weight", parseSpec("R,R;P0")}}, "no partial sum");
+  expect("auto", {{"fc1.weight", parseSpec("S0")}}, "it has 2 axes, the spec 1");
+  expect("auto", {{"fc1.*", parseSpec("S0,R")}}, "'fc1.bias'");
+}
+
+TEST(ShardStage, StaysWithinTheMemoryGivenOrSaysWhatIsTooMuch) {
+  const TrainingGraph training = testing::perceptron(4096, 512, 512, 512, "adam:lr=1e-3");
+  const ShardingResult free = shard(training, "4", {});
+  ShardStageOptions options;
+  options.memory_bytes = free.memory_bytes - 1;
+  const ShardingResult tight = shard(training, "4", options);
+  EXPECT_LT(tight.memory_bytes, free.memory_bytes);
+  EXPECT_GE(tight.total_ns(), free.total_ns());
+  options.memory_bytes = 100'000;
+  EXPECT_ERROR((void)shard(training, "4", options), ErrorCode::kOutOfMemory, "more than the 100000 that fit");
+}
+
+TEST(ShardStage, MicrobatchesInFlightTakeMemory) {
+  const TrainingGraph training = testing::perceptron(4096, 512, 512, 512);
+  ShardStageOptions options;
+  options.microbatches = 4;
+  const int64_t one = shard(training, "4", options).memory_bytes;
+  options.in_flight = 3;
+  EXPECT_GT(shard(training, "4", options).memory_bytes, one + 2 * 4096 * 512 * 4 / 4);
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,157 @@
+#include "tools/report/report_timeline.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "partition/stages/partition.h"
+#include "tests/expect_error.h"
+#include "tests/tools/report/report_samples.h"
+
+namespace pipeshard {
+namespace {
+
+Timeline timelineOfEqualStages(const Schedule& schedule) {
+  const int chunks = schedule.stages / schedule.ranks();
+  Plan plan = chunkedPlan(schedule.ranks(), chunks, schedule.microbatches);
+  for (StagePlan& stage : plan.stages) {
+    stage.forward_flops = 10;
+    stage.backward_flops = 20;
+  }
+  return timelineOf(simulate({.schedule = schedule, .stages = passTimes(plan)}), schedule, plan);
+}
+
+// With equal stages, what is simulated is what the papers' formulas say, for every schedule that has one.
+TEST(BubbleFormula, IsWhatSimulationGives) {
+  size_t checked = 0;
+  for (const std::string& name : scheduleNames()) {
+    for (int p : {1, 2, 4, 8}) {
+      for (int m : {p, 2 * p, 4 * p}) {
+        Schedule schedule;
+        try {
+          schedule = makeSchedule(name, p, m);
+        } catch (const Error&) {
+          continue;  // does not exist for so many
+        }
+        const BubbleFormula formula = bubbleFormula(schedule);
+        if (formula.of_step.empty()) continue;
+        const Timeline timeline = timelineOfEqualStages(schedule);
+        EXPECT_NEAR(timeline.idleOfStep(), formula.step, 1e-12) << schedule.name << " p=" << p << " m=" << m;
+        EXPECT_NEAR(timeline.idleOfUseful(), formula.useful, 1e-12) << schedule.name << " p=" << p << " m=" << m;
+        ++checked;
+      }
+    }
+  }
+  EXPECT_GE(checked, 3u * 4 * 3);
+}
+
+TEST(BubbleFormula, IsUnknownForOrdersFromAFile) {
+  Schedule schedule = makeSchedule("gpipe", 4, 8);
+  schedule.name = "file";
+  EXPECT_EQ(bubbleFormula(schedule).of_step, "");
+}
+
+TEST(StepParts, FillTheStep) {
+  TimelineRank rank;
+  rank.bars = {{Work::kForward, 0, 0, 10, 30}, {Work::kBackward, 0, 0, 50, 70}};
+  rank.transfers = {{0, 5, 15}, {30, 60, 65}, {70, 80, 90}};  // hidden from 10 on; wholly hidden; not hidden
+  const StepParts parts = stepParts(rank, 100);
+  EXPECT_EQ(parts.work[static_cast<size_t>(Work::kForward)], 20);
+  EXPECT_EQ(parts.work[static_cast<size_t>(Work::kBackward)], 20);
+  EXPECT_EQ(parts.transfer, 5 + 10);
+  EXPECT_EQ(parts.idle, 100 - 40 - 15);
+}
+
+TEST(TimelineOfSchedule, HasTheStagesOfEachRankAndRecomputationApart) {
+  Plan plan = chunkedPlan(2, 2, 4);
+  plan.stages[3].recomputation = "always";
+  const Schedule schedule = scheduleOf(plan);
+  const Timeline timeline = timelineOf(simulate({.schedule = schedule, .stages = passTimes(plan)}), schedule, plan);
+  ASSERT_EQ(timeline.ranks.size(), 2u);
+  EXPECT_THAT(timeline.ranks[1].stages, ::testing::ElementsAre(1, 3));
+  int64_t recomputed = 0, backward = 0;
+  for (const TimelineBar& bar : timeline.ranks[1].bars) {
+    if (bar.stage != 3) continue;
+    if (bar.work == Work::kRecomputation) recomputed += bar.end - bar.start;
+    if (bar.work == Work::kBackward) backward += bar.end - bar.start;
+  }
+  EXPECT_EQ(recomputed, 4 * plan.stages[3].forward_flops);
+  EXPECT_EQ(backward, 4 * plan.stages[3].backward_flops);
+  EXPECT_EQ(timeline.ranks[1].peakMemory(), peakActivations(schedule.orders[1]));
+}
+
+TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
+  const Plan plan = planOf(2, 2, "gpipe");
+  Trace trace{.source = "measured", .ranks = 2, .rank_names = {}, .events = {}, .memory = {}};
+  const auto event = [&](TraceEventKind kind, int rank, int64_t step, const char* name, int64_t start, int64_t end) {
+    TraceEvent e{.kind = kind, .rank = rank, .step = step, .stage = rank, .microbatch = 0, .name = name, .start_ns = start, .end_ns = end};
+    e.arrived_ns = (start + end) / 2;
+    trace.events.push_back(e);
+  };
+  event(TraceEventKind::kCompute, 0, 1, "0F0", 0, 50);
+  event(TraceEventKind::kCompute, 0, 2, "0F0", 100, 150);
+  event(TraceEventKind::kSend, 0, 2, "send", 150, 170);
+  event(TraceEventKind::kCompute, 0, 2, "recompute 0F0", 160, 180);
+  event(TraceEventKind::kCompute, 0, 2, "0I0", 180, 200);
+  event(TraceEventKind::kCompute, 0, 2, "0W0", 200, 220);
+  event(TraceEventKind::kCompute, 0, 2, "update", 220, 230);
+  event(TraceEventKind::kReceive, 1, 2, "receive", 150, 170);
+  event(TraceEventKind::kCopy, 1, 2, "accumulate", 240, 250);
+  trace.memory = {{1, 20, 7}, {1, 160, 9}, {1, 400, 11}};
+  const Timeline timeline = timelineOf(trace, plan);
+  EXPECT_EQ(timeline.length, 150);
+  std::vector<Work> works;
+  for (const TimelineBar& bar : timeline.ranks[0].bars) works.push_back(bar.work);
+  EXPECT_THAT(works,
+              ::testing::ElementsAre(Work::kForward, Work::kRecomputation, Work::kBackwardInput, Work::kBackwardWeight, Work::kUpdate));
+  EXPECT_EQ(timeline.ranks[0].bars[0].start, 0);
+  ASSERT_EQ(timeline.ranks[1].transfers.size(), 1u);
+  EXPECT_EQ(timeline.ranks[1].transfers[0].arrived, 60);
+  ASSERT_EQ(timeline.ranks[1].memory.size(), 2u);
+  EXPECT_EQ(timeline.ranks[1].memory[0].time, 0);  // what it held when the step began
+  EXPECT_EQ(timeline.ranks[1].peakMemory(), 9);
+  EXPECT_EQ(timelineOf(trace, plan, 1).length, 50);
+  try {
+    timelineOf(trace, plan, 3);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kConfiguration);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("no events of step 3"));
+  }
+}
+
+TEST(JoinHalves, MakesOneKindOfBackwardPassWhereTheScheduleHasOne) {
+  Schedule schedule;
+  schedule.microbatches = 2;
+  schedule.orders = {{{0, ActionKind::kForward, 0},
+                      {0, ActionKind::kForward, 1},
+                      {0, ActionKind::kBackward, 0},
+                      {0, ActionKind::kBackwardInput, 1},
+                      {0, ActionKind::kBackwardWeight, 1}}};
+  Timeline timeline;
+  timeline.ranks.resize(1);
+  timeline.ranks[0].bars = {{Work::kForward, 0, 0, 0, 1},        {Work::kForward, 0, 1, 1, 2},       {Work::kBackwardInput, 0, 0, 2, 3},
+                            {Work::kBackwardWeight, 0, 0, 3, 5}, {Work::kBackwardInput, 0, 1, 5, 6}, {Work::kBackwardWeight, 0, 1, 6, 7}};
+  joinHalves(schedule, timeline);
+  ASSERT_EQ(timeline.ranks[0].bars.size(), 5u);
+  EXPECT_EQ(timeline.ranks[0].bars[2].work, Work::kBackward);
+  EXPECT_EQ(timeline.ranks[0].bars[2].end, 5);
+  EXPECT_EQ(timeline.ranks[0].bars[3].work, Work::kBackwardInput);
+  EXPECT_EQ(timeline.busy(), 7);
+}
+
+TEST(PassTimes, FollowTheFlopsAndFallBackToEqualParts) {
+  Plan plan = planOf(2, 2, "gpipe");
+  plan.stages[1].backward_flops = 350;
+  EXPECT_EQ(passTimes(plan)[1].forward, 100);
+  EXPECT_EQ(passTimes(plan)[1].backward_input + passTimes(plan)[1].backward_weight, 350);
+  plan.stages[0].forward_flops = 0;
+  EXPECT_EQ(passTimes(plan)[1].forward, 1);
+  EXPECT_EQ(passTimes(plan)[1].backward_weight, 1);
+}
+
+TEST(PipelineRanks, GatherStagesThatShareTheirDevices) {
+  EXPECT_THAT(pipelineRanks(chunkedPlan(2, 2, 4)), ::testing::ElementsAre(std::vector<int>{0, 2}, std::vector<int>{1, 3}));
+}
+
+}  // namespace
+}  // namespace pipeshard

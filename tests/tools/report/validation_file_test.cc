@@ -1,0 +1,38 @@
+#include "tools/report/validation_file.h"
+
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "tests/expect_error.h"
+#include "tests/temporary_folder.h"
+#include "tests/tools/report/report_samples.h"
+
+namespace pipeshard {
+namespace {
+
+TEST(ValidationFile, GivesThePageThatValidateGave) {
+  ValidationReport report = validatedRun(4);
+  report.tensors.push_back(compared("broken", std::numeric_limits<double>::infinity(), 1e-5));
+  report.tensors.back().kind = ComparedKind::kOptimizerState;
+  report.tensors.back().state = "first_moment";
+  const ValidationReport read = validationFromJson(validationToJson(report));
+  const Plan plan = chunkedPlan(4, 2, 8);
+  EXPECT_EQ(renderReport({.plan = plan, .validation = &read}), renderReport({.plan = plan, .validation = &report}));
+  EXPECT_EQ(validationToJson(read), validationToJson(report));
+  EXPECT_FALSE(read.passed());
+}
+
+TEST(ValidationFile, IsMissedInSilenceAndRefusedWithItsName) {
+  const TemporaryFolder folder;
+  EXPECT_FALSE(readValidation(folder.path().string()).has_value());
+  folder.write(kValidationFileName, "{\"version\": 1}");
+  EXPECT_ERROR(readValidation(folder.path().string()), ErrorCode::kConfiguration, kValidationFileName);
+  folder.write(kValidationFileName, "{\"version\": 2}");
+  EXPECT_ERROR(readValidation(folder.path().string()), ErrorCode::kVersionMismatch, "validate again");
+  EXPECT_ERROR(validationFromJson("{\"version\": 1, \"ranks\": 1, \"steps\": [], \"memory\": [], \"tensors\": [{\"kind\": 99}]}"),
+               ErrorCode::kConfiguration, "no kind 99");
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,92 @@
+#include "tools/report/report_files.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "ir/base/counted.h"
+#include "tools/console.h"
+#include "planning/planning.h"
+#include "tools/report/report.h"
+#include "tools/simulation/simulation_report.h"
+#include "tools/simulation/trace_file.h"
+#include "tools/simulation/trace_reader.h"
+#include "tools/report/validation_file.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+Trace lastStep(const Trace& trace) {
+  int64_t step = 0, begin = INT64_MAX;
+  for (const TraceEvent& event : trace.events) step = std::max(step, event.step);
+  Trace last = trace;
+  std::erase_if(last.events, [&](const TraceEvent& event) { return event.step != step; });
+  for (const TraceEvent& event : last.events) begin = std::min(begin, event.start_ns);
+  // Of earlier memory, what was held when the step began.
+  last.memory.clear();
+  for (const TraceMemory& point : trace.memory) {
+    const bool replaces = !last.memory.empty() && last.memory.back().rank == point.rank && point.time_ns <= begin;
+    if (replaces) last.memory.pop_back();
+    last.memory.push_back(point);
+  }
+  return last;
+}
+
+void checkTraceIsOf(const Plan& plan, const Trace& trace, const std::string& path) {
+  size_t ranks = 0;
+  for (const StagePlan& stage : plan.stages) {
+    for (const int device : stage.devices) ranks = std::max(ranks, static_cast<size_t>(device) + 1);
+  }
+  int last_stage = -1;
+  for (const TraceEvent& event : trace.events) last_stage = std::max(last_stage, event.stage);
+  if (trace.ranks == static_cast<int>(ranks) && last_stage < std::ssize(plan.stages)) return;
+  fail(ErrorCode::kConfiguration, "{}: found a trace of {} and at least {}; expected one of this plan, which has {} and {}", path,
+       counted(trace.ranks, "rank"), counted(last_stage + 1, "stage"), ranks, plan.stages.size());
+}
+
+}  // namespace
+
+RenderedReport renderDirectory(const ReportRequest& request) {
+  const Plan plan = readPlanDirectory(request.directory);
+  const std::optional<ValidationReport> validation = readValidation(request.directory);
+  const fs::path recorded = request.trace.empty() ? fs::path(request.directory) / kTraceFileName : fs::path(request.trace);
+  ReportInput input{plan};
+  input.validation = validation ? &*validation : nullptr;
+  if (hasPrograms(request.directory)) {
+    PlanSimulationRequest simulation;
+    simulation.directory = request.directory;
+    simulation.measured = request.durations;
+    SimulationReport simulated = simulatePlan(simulation);
+    input.parameters = parametersOf(plan, simulated.programs);
+    input.memory = memoryOf(simulated.programs);
+    input.predicted = std::move(simulated.trace);
+  }
+  RenderedReport rendered;
+  if (!request.trace.empty() || fs::exists(recorded)) {
+    rendered.measured = recorded.string();
+    input.measured = readTrace(rendered.measured);
+    checkTraceIsOf(plan, *input.measured, rendered.measured);
+    input.measured_step = request.step;
+  }
+  rendered.page = renderReport(input);
+  rendered.pictures = renderPictures(input);
+  return rendered;
+}
+
+void writeReport(const std::string& directory) {
+  writeOutputFile((fs::path(directory) / "report.html").string(), renderDirectory({.directory = directory}).page);
+}
+
+void keepValidation(const ValidationReport& report, const Trace& trace, const std::string& directory) {
+  writeOutputFile((fs::path(directory) / kValidationFileName).string(), validationToJson(report));
+  const fs::path recorded = fs::path(directory) / kTraceFileName;
+  if (trace.events.empty()) {
+    fs::remove(recorded);
+  } else {
+    const Trace last = lastStep(trace);
+    writeOutputFile(recorded.string(), tracesToJson({&last, 1}));
+  }
+}
+
+}  // namespace pipeshard

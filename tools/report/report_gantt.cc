@@ -1,0 +1,272 @@
+#include "tools/report/report_gantt.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace pipeshard {
+namespace {
+
+constexpr double kTallRow = 30;  // with the stages below the rank's name
+constexpr double kLowRow = 18;
+constexpr size_t kMostTallRows = 10;
+constexpr double kLane = 5;  // of transfers, below the row
+constexpr double kGap = 7;
+constexpr double kHead = 26;
+constexpr double kAxis = 26;
+constexpr double kNarrowest = 920;
+constexpr double kWidest = 2400;
+constexpr double kForwardBox = 15;  // wanted: holds the number of a microbatch
+constexpr size_t kMostNumbered = 1600;
+constexpr size_t kMostRows = 64;
+
+constexpr std::array<const char*, kWorks> kLetters = {"f", "b", "i", "w", "r", "u", "o"};
+
+bool hasChunks(Work work) { return work <= Work::kBackwardWeight; }
+
+size_t shadeOf(size_t chunk, size_t chunks) {
+  if (chunks <= 1) return 0;
+  if (chunks == 2) return chunk == 0 ? 0 : 2;
+  if (chunks == 3) return chunk == 0 ? 0 : chunk + 1;
+  return std::min<size_t>(3, chunk * 4 / chunks);
+}
+
+size_t chunkOf(const TimelineRank& rank, int stage) {
+  const auto found = std::find(rank.stages.begin(), rank.stages.end(), stage);
+  return found == rank.stages.end() ? 0 : static_cast<size_t>(found - rank.stages.begin());
+}
+
+struct BarStyle {
+  std::string box;
+  std::string number;
+};
+
+BarStyle styleOf(const TimelineRank& rank, const TimelineBar& bar) {
+  const size_t chunk = chunkOf(rank, bar.stage);
+  if (hasChunks(bar.work)) return {barClass(bar.work, chunk, rank.stages.size()), fmt::format("n n{}", shadeOf(chunk, rank.stages.size()))};
+  return {barClass(bar.work, 0, 1), fmt::format("n n{}", bar.work == Work::kUpdate ? 'u' : 'r')};
+}
+
+std::string stageList(const TimelineRank& rank) {
+  std::string text = rank.stages.size() == 1 ? "stage" : "stages";
+  for (size_t i = 0; i < rank.stages.size(); ++i) text += fmt::format("{}{}", i == 0 ? " " : ", ", rank.stages[i]);
+  return text.size() <= 17 ? text : fmt::format("{} stages", rank.stages.size());
+}
+
+class Gantt {
+ public:
+  explicit Gantt(std::span<const Timeline> timelines) : timelines_(timelines) {
+    setScales();
+    for (const Timeline& timeline : timelines_) {
+      if (timeline.ranks.size() > kMostTallRows) row_ = kLowRow;
+      for (const TimelineRank& rank : timeline.ranks) {
+        boxes_ +=
+            static_cast<size_t>(std::count_if(rank.bars.begin(), rank.bars.end(), [](const auto& b) { return b.work != Work::kOther; }));
+        lanes_ = lanes_ || std::any_of(rank.transfers.begin(), rank.transfers.end(), [](const auto& t) { return t.end > t.arrived; });
+      }
+    }
+    axis_.width = plotWidth();
+  }
+
+  Chart draw() {
+    Chart chart;
+    chart.title = "Schedule: what each rank computes when, over one step";
+    chart.plot_width = axis_.width;
+    std::string boxes;
+    double y = timelines_.size() > 1 ? 4 : 6;
+    const double top = y;
+    for (size_t t = 0; t < timelines_.size(); ++t) {
+      if (timelines_.size() > 1) {
+        const Timeline& timeline = timelines_[t];
+        chart.names += svgText(10, y + 16, "head", timeline.source);
+        boxes += svgText(
+            0, y + 16, "dim",
+            fmt::format("{}{:.1f}% idle", timeline.nanoseconds ? formatNanoseconds(static_cast<double>(timeline.length)) + ", " : "",
+                        100 * timeline.idleOfStep()));
+        y += kHead;
+      }
+      y = drawRows(t, y, chart.names, boxes);
+    }
+    chart.plot = axisSvg(axis_, top, y) + boxes;
+    chart.height = y + kAxis;
+    chart.legend = ganttLegend(timelines_);
+    chart.hatched = true;
+    return chart;
+  }
+
+ private:
+  // To the axis's unit: that of a timeline with nanoseconds.
+  void setScales() {
+    const auto real = std::find_if(timelines_.begin(), timelines_.end(), [](const Timeline& t) { return t.nanoseconds; });
+    axis_.nanoseconds = real != timelines_.end();
+    for (const Timeline& timeline : timelines_) {
+      const bool stretched = axis_.nanoseconds && !timeline.nanoseconds && timeline.busy() > 0;
+      scales_.push_back(stretched ? static_cast<double>(real->busy()) / static_cast<double>(timeline.busy()) : 1);
+      axis_.length = std::max(axis_.length, scales_.back() * static_cast<double>(timeline.length));
+    }
+  }
+
+  // The base line of text that stands in the middle of a row.
+  double middle() const { return row_ / 2 + 4; }
+
+  double plotWidth() const {
+    if (boxes_ > kMostNumbered) return kNarrowest;
+    std::vector<double> forward;
+    for (size_t t = 0; t < timelines_.size(); ++t) {
+      for (const TimelineRank& rank : timelines_[t].ranks) {
+        for (const TimelineBar& bar : rank.bars) {
+          if (bar.work == Work::kForward) forward.push_back(scales_[t] * static_cast<double>(bar.end - bar.start));
+        }
+      }
+    }
+    if (forward.empty()) return kNarrowest;
+    const auto middle = forward.begin() + static_cast<std::ptrdiff_t>(forward.size() / 2);
+    std::nth_element(forward.begin(), middle, forward.end());
+    return *middle > 0 ? std::clamp(axis_.length / *middle * kForwardBox, kNarrowest, kWidest) : kNarrowest;
+  }
+
+  double drawRows(size_t t, double y, std::string& names, std::string& boxes) const {
+    const Timeline& timeline = timelines_[t];
+    const size_t shown = std::min(timeline.ranks.size(), kMostRows);
+    for (size_t r = 0; r < shown; ++r) {
+      const TimelineRank& rank = timeline.ranks[r];
+      const StepParts parts = stepParts(rank, timeline.length);
+      const double idle = timeline.length > 0 ? static_cast<double>(parts.idle) / static_cast<double>(timeline.length) : 0;
+      names += row_ == kLowRow ? svgText(10, y + middle(), "dim", rank.name)
+                               : svgText(10, y + 13, "", rank.name) + svgText(10, y + 27, "dim", stageList(rank)) + "\n";
+      const double width = axis_.x(scales_[t] * static_cast<double>(timeline.length));
+      for (const char* layer : {"track", "idle"})
+        boxes += fmt::format("<rect class=\"{}\" x=\"0\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\"/>", layer, y, width, row_);
+      const bool numbers = boxes_ <= kMostNumbered;
+      boxes += plain(t, rank, y, numbers);
+      if (numbers) boxes += numbered(t, rank, y);
+      if (lanes_) boxes += transfers(t, rank, y + row_ + 1);
+      boxes += svgText(axis_.width + 8, y + middle(), "dim", fmt::format("{:.1f}% idle", 100 * idle)) + "\n";
+      y += row_ + (row_ == kLowRow ? kGap / 2 : kGap) + (lanes_ ? kLane : 0);
+    }
+    if (shown < timeline.ranks.size()) {
+      boxes += svgText(0, y + 14, "dim", fmt::format("and {} more ranks", timeline.ranks.size() - shown));
+      y += kHead;
+    }
+    return y;
+  }
+
+  double x(size_t t, int64_t time) const { return axis_.x(scales_[t] * static_cast<double>(time)); }
+
+  std::string describe(size_t t, const TimelineBar& bar) const {
+    const Timeline& timeline = timelines_[t];
+    std::string text(workName(bar.work));
+    if (bar.stage >= 0) text = fmt::format("stage {}, {}", bar.stage, text);
+    if (bar.microbatch >= 0) text += fmt::format(" of microbatch {}", bar.microbatch);
+    if (timeline.nanoseconds)
+      return fmt::format("{}: {}, from {} on", text, formatNanoseconds(static_cast<double>(bar.end - bar.start)),
+                         formatNanoseconds(static_cast<double>(bar.start)));
+    const auto share = [&](int64_t time) {
+      return 100 * static_cast<double>(time) / static_cast<double>(std::max<int64_t>(1, timeline.length));
+    };
+    return fmt::format("{}: {:.1f}% to {:.1f}% of the step", text, share(bar.start), share(bar.end));
+  }
+
+  std::string numbered(size_t t, const TimelineRank& rank, double y) const {
+    std::string svg;
+    for (const TimelineBar& bar : rank.bars) {
+      if (bar.work == Work::kOther) continue;
+      const BarStyle style = styleOf(rank, bar);
+      const double left = x(t, bar.start);
+      const double width = std::max(0.4, x(t, bar.end) - left - 1);
+      const std::string number = bar.microbatch < 0 ? std::string() : fmt::format("{}", bar.microbatch);
+      svg += fmt::format("<g><title>{}</title><rect class=\"{}\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\" rx=\"{}\"/>",
+                         describe(t, bar), style.box, left, y, width, row_, width > 6 ? 2.5 : 0);
+      if (!number.empty() && width >= 6.2 * static_cast<double>(number.size()) + 2)
+        svg += fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.0f}\">{}</text>", style.number, left + width / 2, y + middle(), number);
+      svg += "</g>\n";
+    }
+    return svg;
+  }
+
+  // Boxes of one class that touch become one area.
+  std::string plain(size_t t, const TimelineRank& rank, double y, bool only_others) const {
+    struct Path {
+      std::string text;
+      int64_t start = 0, end = 0;
+    };
+    std::map<std::string, Path> paths;
+    const auto close = [&](Path& path) {
+      if (path.end > path.start)
+        path.text += fmt::format("M{:.1f} {:.0f}h{:.1f}v{}h-{:.1f}z", x(t, path.start), y, x(t, path.end) - x(t, path.start), row_,
+                                 x(t, path.end) - x(t, path.start));
+    };
+    for (const TimelineBar& bar : rank.bars) {
+      if (only_others && bar.work != Work::kOther) continue;
+      Path& path = paths[styleOf(rank, bar).box];
+      if (path.end == bar.start && path.end > path.start) {
+        path.end = bar.end;
+        continue;
+      }
+      close(path);
+      path.start = bar.start;
+      path.end = bar.end;
+    }
+    std::string svg;
+    for (auto& [css_class, path] : paths) {
+      close(path);
+      svg += fmt::format("<path class=\"{}\" d=\"{}\"/>\n", css_class, path.text);
+    }
+    return svg;
+  }
+
+  std::string transfers(size_t t, const TimelineRank& rank, double y) const {
+    std::string path;
+    for (const TimelineTransfer& transfer : rank.transfers) {
+      if (transfer.end <= transfer.arrived) continue;
+      const double width = std::max(0.6, x(t, transfer.end) - x(t, transfer.arrived));
+      path += fmt::format("M{:.1f} {:.0f}h{:.1f}v{}h-{:.1f}z", x(t, transfer.arrived), y, width, kLane - 1, width);
+    }
+    return path.empty() ? path : fmt::format("<path class=\"t\" d=\"{}\"/>\n", path);
+  }
+
+  std::span<const Timeline> timelines_;
+  std::vector<double> scales_;
+  TimeAxis axis_;
+  size_t boxes_ = 0;
+  bool lanes_ = false;
+  double row_ = kTallRow;
+};
+
+}  // namespace
+
+std::string barClass(Work work, size_t chunk, size_t chunks) {
+  const char* letter = kLetters[static_cast<size_t>(work)];
+  return hasChunks(work) ? fmt::format("{}{}", letter, shadeOf(chunk, chunks)) : letter;
+}
+
+Chart ganttChart(std::span<const Timeline> timelines) { return Gantt(timelines).draw(); }
+
+std::vector<LegendEntry> ganttLegend(std::span<const Timeline> timelines) {
+  std::array<bool, kWorks> used = {};
+  bool transfers = false;
+  size_t chunks = 1;
+  for (const Timeline& timeline : timelines) {
+    for (const TimelineRank& rank : timeline.ranks) {
+      chunks = std::max(chunks, rank.stages.size());
+      for (const TimelineBar& bar : rank.bars) used[static_cast<size_t>(bar.work)] = true;
+      transfers = transfers || std::any_of(rank.transfers.begin(), rank.transfers.end(), [](const auto& t) { return t.end > t.arrived; });
+    }
+  }
+  std::vector<LegendEntry> entries;
+  for (size_t w = 0; w < kWorks; ++w) {
+    if (!used[w]) continue;
+    const auto work = static_cast<Work>(w);
+    LegendEntry entry{{}, std::string(workName(work))};
+    for (size_t c = 0; c < (hasChunks(work) ? std::min<size_t>(chunks, 4) : 1); ++c)
+      entry.classes.push_back(barClass(work, c, std::min<size_t>(chunks, 4)));
+    entries.push_back(std::move(entry));
+  }
+  if (transfers) entries.push_back({{"t"}, "transfer to the rank"});
+  entries.push_back({{"idle"}, "idle: the bubble"});
+  return entries;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,290 @@
+#include "tools/report/report_timeline.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+#include "ir/base/time_spans.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr std::array<std::string_view, kWorks> kWorkNames = {
+    "forward", "backward", "backward: inputs", "backward: weights", "recomputation", "update", "other"};
+
+Work workOf(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kForward: return Work::kForward;
+    case ActionKind::kBackward: return Work::kBackward;
+    case ActionKind::kBackwardInput: return Work::kBackwardInput;
+    case ActionKind::kBackwardWeight: return Work::kBackwardWeight;
+    case ActionKind::kUpdate: return Work::kUpdate;
+    default: return Work::kOther;
+  }
+}
+
+// "0F3" as schedules name actions, "recompute 0F3", "update".
+Work workOfEvent(const TraceEvent& event) {
+  if (event.kind != TraceEventKind::kCompute) return Work::kOther;
+  if (event.name.find("recompute") != std::string::npos) return Work::kRecomputation;
+  if (event.name.find("update") != std::string::npos || event.name.find("UPDATE") != std::string::npos) return Work::kUpdate;
+  size_t at = 0;
+  while (at < event.name.size() && event.name[at] >= '0' && event.name[at] <= '9') ++at;
+  if (at == 0 || at == event.name.size()) return Work::kOther;
+  switch (event.name[at]) {
+    case 'F': return Work::kForward;
+    case 'B': return Work::kBackward;
+    case 'I': return Work::kBackwardInput;
+    case 'W': return Work::kBackwardWeight;
+    default: return Work::kOther;
+  }
+}
+
+int64_t memoryLimit(const Plan& plan, const std::vector<int>& stages) {
+  int64_t limit = 0;
+  for (int s : stages) {
+    const std::optional<ShardingPlan>& sharding = plan.stages.at(static_cast<size_t>(s)).sharding;
+    if (sharding) limit = std::max(limit, sharding->memory_limit);
+  }
+  return limit;
+}
+
+// A pass that recomputes does so first.
+void addPass(const SimulatedAction& done, const PassTimes& times, std::vector<TimelineBar>& bars) {
+  const Action& action = done.action;
+  int64_t start = done.start;
+  const bool recomputes = action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+  if (recomputes && times.recomputation > 0) {
+    const int64_t end = std::min(done.end, start + times.recomputation);
+    bars.push_back({Work::kRecomputation, action.stage, action.microbatch, start, end});
+    start = end;
+  }
+  bars.push_back({workOf(action.kind), action.stage, action.microbatch, start, done.end});
+}
+
+int64_t lastStep(const Trace& trace) {
+  int64_t step = 0;
+  for (const TraceEvent& event : trace.events) step = std::max(step, event.step);
+  return step;
+}
+
+void addMemory(const Trace& trace, int64_t begin, int64_t end, std::vector<TimelineRank>& ranks) {
+  for (const TraceMemory& point : trace.memory) {
+    if (point.rank < 0 || static_cast<size_t>(point.rank) >= ranks.size() || point.time_ns > end) continue;
+    std::vector<MemoryPoint>& memory = ranks[static_cast<size_t>(point.rank)].memory;
+    const int64_t time = std::max<int64_t>(0, point.time_ns - begin);
+    if (!memory.empty() && memory.back().time == time) {
+      memory.back().held = point.bytes;
+    } else {
+      memory.push_back({time, point.bytes});
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view workName(Work work) { return kWorkNames[static_cast<size_t>(work)]; }
+
+int64_t TimelineRank::peakMemory() const {
+  int64_t peak = 0;
+  for (const MemoryPoint& point : memory) peak = std::max(peak, point.held);
+  return peak;
+}
+
+int64_t Timeline::busy() const {
+  int64_t sum = 0;
+  for (const TimelineRank& rank : ranks) {
+    for (const TimelineBar& bar : rank.bars) sum += bar.end - bar.start;
+  }
+  return sum;
+}
+
+double Timeline::idleOfStep() const {
+  const auto all = static_cast<double>(length) * static_cast<double>(ranks.size());
+  return all > 0 ? (all - static_cast<double>(busy())) / all : 0;
+}
+
+double Timeline::idleOfUseful() const {
+  const auto useful = static_cast<double>(busy());
+  return useful > 0 ? (static_cast<double>(length) * static_cast<double>(ranks.size()) - useful) / useful : 0;
+}
+
+double Timeline::idleOfSpan() const {
+  int64_t longest = 0;
+  int64_t useful = 0;
+  for (const TimelineRank& rank : ranks) {
+    if (rank.bars.empty()) continue;
+    int64_t first = rank.bars.front().start, last = 0, sum = 0;
+    for (const TimelineBar& bar : rank.bars) {
+      first = std::min(first, bar.start);
+      last = std::max(last, bar.end);
+      sum += bar.end - bar.start;
+    }
+    if (last - first <= longest) continue;
+    longest = last - first;
+    useful = sum;
+  }
+  return longest > 0 ? static_cast<double>(longest - useful) / static_cast<double>(longest) : 0;
+}
+
+StepParts stepParts(const TimelineRank& rank, int64_t length) {
+  StepParts parts;
+  std::vector<TimeSpan> computed, either;
+  for (const TimelineBar& bar : rank.bars) {
+    parts.work[static_cast<size_t>(bar.work)] += bar.end - bar.start;
+    computed.emplace_back(bar.start, bar.end);
+  }
+  either = computed;
+  for (const TimelineTransfer& transfer : rank.transfers) either.emplace_back(transfer.arrived, transfer.end);
+  const int64_t busy = totalLength(unitedSpans(std::move(computed)));
+  const int64_t filled = totalLength(unitedSpans(std::move(either)));
+  parts.transfer = filled - busy;
+  parts.idle = std::max<int64_t>(0, length - filled);
+  return parts;
+}
+
+std::vector<std::vector<int>> pipelineRanks(const Plan& plan) {
+  std::vector<std::vector<int>> ranks;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const auto same = std::find_if(ranks.begin(), ranks.end(), [&](const std::vector<int>& stages) {
+      return plan.stages[static_cast<size_t>(stages.front())].devices == plan.stages[s].devices;
+    });
+    if (same == ranks.end()) {
+      ranks.push_back({static_cast<int>(s)});
+    } else {
+      same->push_back(static_cast<int>(s));
+    }
+  }
+  return ranks;
+}
+
+Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, const Plan& plan) {
+  const std::vector<PassTimes> times = passTimes(plan);
+  Timeline timeline;
+  timeline.source = "predicted";
+  timeline.length = simulation.makespan;
+  timeline.ranks.resize(simulation.ranks.size());
+  for (int s = 0; s < schedule.stages; ++s) {
+    timeline.ranks.at(static_cast<size_t>(schedule.rank_of_stage.at(static_cast<size_t>(s)))).stages.push_back(s);
+  }
+  for (size_t r = 0; r < timeline.ranks.size(); ++r) {
+    TimelineRank& rank = timeline.ranks[r];
+    const std::vector<int>& devices = plan.stages.at(static_cast<size_t>(rank.stages.at(0))).devices;
+    rank.name = devices.size() == 1 ? fmt::format("rank {}", devices[0]) : fmt::format("ranks {}–{}", devices.front(), devices.back());
+    for (const SimulatedAction& done : simulation.ranks[r]) addPass(done, times.at(static_cast<size_t>(done.action.stage)), rank.bars);
+    if (r < simulation.memory.size()) rank.memory = simulation.memory[r];
+  }
+  for (const SimulatedMessage& message : simulation.messages) {
+    timeline.ranks.at(static_cast<size_t>(message.to)).transfers.push_back({message.started, message.started, message.arrived});
+  }
+  return timeline;
+}
+
+Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
+  if (step == 0) step = lastStep(trace);
+  int64_t begin = INT64_MAX, end = 0;
+  for (const TraceEvent& event : trace.events) {
+    if (event.step != step) continue;
+    begin = std::min(begin, event.start_ns);
+    end = std::max(end, event.end_ns);
+  }
+  if (begin > end) fail(ErrorCode::kConfiguration, "the trace has no events of step {}; record it with `run --trace`", step);
+  Timeline timeline;
+  timeline.source = trace.source == "simulated" ? "predicted" : trace.source;
+  timeline.length = end - begin;
+  timeline.nanoseconds = timeline.memory_in_bytes = true;
+  timeline.ranks.resize(static_cast<size_t>(trace.ranks));
+  for (int r = 0; r < trace.ranks; ++r) {
+    TimelineRank& rank = timeline.ranks[static_cast<size_t>(r)];
+    rank.name = fmt::format("rank {}", r);
+    for (size_t s = 0; s < plan.stages.size(); ++s) {
+      const std::vector<int>& devices = plan.stages[s].devices;
+      if (std::find(devices.begin(), devices.end(), r) != devices.end()) rank.stages.push_back(static_cast<int>(s));
+    }
+    rank.memory_limit = memoryLimit(plan, rank.stages);
+  }
+  for (const TraceEvent& event : trace.events) {
+    if (event.step != step || event.rank < 0 || event.rank >= trace.ranks || event.kind == TraceEventKind::kSend) continue;
+    TimelineRank& rank = timeline.ranks[static_cast<size_t>(event.rank)];
+    if (event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective) {
+      rank.transfers.push_back({event.start_ns - begin, event.arrived_ns - begin, event.end_ns - begin});
+    } else {
+      rank.bars.push_back({workOfEvent(event), event.stage, event.microbatch, event.start_ns - begin, event.end_ns - begin});
+    }
+  }
+  addMemory(trace, begin, end, timeline.ranks);
+  return timeline;
+}
+
+void joinHalves(const Schedule& schedule, Timeline& timeline) {
+  std::set<std::pair<int, int>> whole;
+  for (const std::vector<Action>& order : schedule.orders) {
+    for (const Action& action : order) {
+      if (action.kind == ActionKind::kBackward) whole.emplace(action.stage, action.microbatch);
+    }
+  }
+  for (TimelineRank& rank : timeline.ranks) {
+    std::vector<TimelineBar> joined;
+    for (TimelineBar bar : rank.bars) {
+      const bool half = bar.work == Work::kBackwardInput || bar.work == Work::kBackwardWeight;
+      if (half && whole.contains({bar.stage, bar.microbatch})) bar.work = Work::kBackward;
+      const bool continues = !joined.empty() && bar.work == Work::kBackward && joined.back().work == Work::kBackward &&
+                             joined.back().stage == bar.stage && joined.back().microbatch == bar.microbatch &&
+                             joined.back().end == bar.start;
+      if (continues) {
+        joined.back().end = bar.end;
+      } else {
+        joined.push_back(bar);
+      }
+    }
+    rank.bars = std::move(joined);
+  }
+}
+
+bool hasFlops(const Plan& plan) {
+  return std::all_of(plan.stages.begin(), plan.stages.end(),
+                     [](const StagePlan& stage) { return stage.forward_flops > 0 && stage.backward_flops > 0; });
+}
+
+std::vector<PassTimes> passTimes(const Plan& plan) {
+  const bool known = hasFlops(plan);
+  std::vector<PassTimes> times;
+  for (const StagePlan& stage : plan.stages) {
+    const auto devices = static_cast<int64_t>(std::max<size_t>(1, stage.devices.size()));
+    PassTimes pass;
+    if (known) {
+      pass.forward = std::max<int64_t>(1, stage.forward_flops / devices);
+      pass.backward_input = std::max<int64_t>(1, stage.backward_flops / devices / 2);
+      pass.backward_weight = std::max<int64_t>(1, stage.backward_flops / devices - pass.backward_input);
+    }
+    pass.recomputation = stage.recomputation == "never" ? 0 : pass.forward;
+    times.push_back(pass);
+  }
+  return times;
+}
+
+BubbleFormula bubbleFormula(const Schedule& schedule) {
+  const std::string name = schedule.name.substr(0, schedule.name.find(':'));
+  const int64_t p = schedule.ranks();
+  const int64_t m = schedule.microbatches;
+  const int64_t v = p > 0 ? schedule.stages / p : 1;
+  const auto formula = [](std::string step, std::string useful, int64_t idle, int64_t work) {
+    return BubbleFormula{std::move(step), std::move(useful), static_cast<double>(idle) / static_cast<double>(idle + work),
+                         static_cast<double>(idle) / static_cast<double>(work)};
+  };
+  if (schedule.forward_only || schedule.asynchronous() || p < 1 || m < 1) return {};
+  if (name == "sequential") return formula("(p−1)/p", "p−1", p - 1, 1);
+  if (name == "gpipe" || name == "1f1b") return formula("(p−1)/(m+p−1)", "(p−1)/m", p - 1, m);
+  if ((name == "interleaved" || name == "looped-bfs") && m % p == 0) return formula("(p−1)/(vm+p−1)", "(p−1)/(vm)", p - 1, v * m);
+  if (name == "zb-h1" && m >= p) return formula("(p−1)/(3m+p−1)", "(p−1)/(3m)", p - 1, 3 * m);
+  if (name == "zb-h2" && m >= 2 * p) return formula("(p−1)/(3m+p−1)", "(p−1)/(3m)", p - 1, 3 * m);
+  return {};
+}
+
+}  // namespace pipeshard

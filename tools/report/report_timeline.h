@@ -1,0 +1,97 @@
+// What the report's pictures are drawn from: one step on every rank, predicted or measured, in one form.
+//
+// A rank's *bars* are what it computes, one after the other. Its *transfers* are what it receives: from `start` on it is wanted, until
+// `arrived` the rank waits for its peer, until `end` it travels. What is neither computed nor travelling is idle: the bubble.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/plan/plan.h"
+#include "ir/trace/trace_event.h"
+#include "partition/simulation/simulator.h"
+
+namespace pipeshard {
+
+enum class Work : uint8_t { kForward, kBackward, kBackwardInput, kBackwardWeight, kRecomputation, kUpdate, kOther };
+inline constexpr size_t kWorks = 7;
+std::string_view workName(Work work);  // "forward", "backward: inputs"
+
+struct TimelineBar {
+  Work work = Work::kOther;  // kOther: prologues, copies
+  int stage = -1;
+  int microbatch = -1;
+  int64_t start = 0;
+  int64_t end = 0;
+};
+
+struct TimelineTransfer {
+  int64_t start = 0;
+  int64_t arrived = 0;
+  int64_t end = 0;
+};
+
+struct TimelineRank {
+  std::string name;         // "rank 0"
+  std::vector<int> stages;  // ascending; the first is its chunk 0
+  std::vector<TimelineBar> bars;
+  std::vector<TimelineTransfer> transfers;
+  std::vector<MemoryPoint> memory;
+  int64_t memory_limit = 0;  // 0: none known
+
+  int64_t peakMemory() const;
+};
+
+// All in one unit of time, from 0, the step's beginning.
+struct Timeline {
+  std::string source;               // "predicted", "measured"
+  std::vector<TimelineRank> ranks;  // rows, top to bottom
+  int64_t length = 0;               // of the step
+  bool nanoseconds = false;         // else times have no unit (FLOPs on equal devices)
+  bool memory_in_bytes = false;     // else microbatches of a stage
+
+  int64_t busy() const;  // sum over the ranks
+  // The bubble by the usual conventions: GPipe with p equal stages and m microbatches has (p-1)/(m+p-1) and (p-1)/m.
+  double idleOfStep() const;
+  double idleOfUseful() const;
+  // Of the rank that is busy longest between its first and its last bar: the zero-bubble papers' rate.
+  double idleOfSpan() const;
+};
+
+// Of one rank, in the timeline's unit; together its length.
+struct StepParts {
+  int64_t work[kWorks] = {};
+  int64_t transfer = 0;  // something travels to the rank, and it computes nothing
+  int64_t idle = 0;
+};
+StepParts stepParts(const TimelineRank& rank, int64_t length);
+
+// Pipeline ranks of a plan: groups of stages that share their devices, in the order of their first stages.
+std::vector<std::vector<int>> pipelineRanks(const Plan& plan);
+
+// Of a simulated schedule. Names and memory limits come from the plan.
+Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, const Plan& plan);
+
+// Of one step of a trace; step 0: its last. Rows are the trace's ranks. Error(kConfiguration) when the trace has no such step.
+Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step = 0);
+
+// Programs run every backward pass in its two halves; where the schedule has them as one, they become one kind of bar.
+void joinHalves(const Schedule& schedule, Timeline& timeline);
+
+// The times that the plan's FLOPs give on equal devices; F=1, I=W=1 for every stage when a stage has no FLOPs.
+std::vector<PassTimes> passTimes(const Plan& plan);
+bool hasFlops(const Plan& plan);
+
+// What theory says of a schedule with p equal ranks, F = I = W.
+struct BubbleFormula {
+  std::string of_step;    // "(p-1)/(m+p-1)"
+  std::string of_useful;  // "(p-1)/m"
+  double step = 0;        // their values
+  double useful = 0;
+};
+// of_step is "" for schedules without a formula.
+BubbleFormula bubbleFormula(const Schedule& schedule);
+
+}  // namespace pipeshard

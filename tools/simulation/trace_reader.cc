@@ -1,0 +1,133 @@
+#include "tools/simulation/trace_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "ir/base/error.h"
+
+namespace pipeshard {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<TraceEventKind, 5> kKinds = {TraceEventKind::kCompute, TraceEventKind::kSend, TraceEventKind::kReceive,
+                                                  TraceEventKind::kCollective, TraceEventKind::kCopy};
+
+int64_t nanoseconds(const json& microseconds) { return std::llround(microseconds.get<double>() * 1000); }
+
+class Reader {
+ public:
+  Trace read(const json& document, std::string_view source) {
+    const bool has_events = document.is_object() && document.contains("traceEvents") && document.at("traceEvents").is_array();
+    if (!has_events) fail(ErrorCode::kConfiguration, "found no list \"traceEvents\"; expected a trace as `run --trace` writes it");
+    const json& events = document.at("traceEvents");
+    for (const json& event : events) {
+      ++position_;
+      if (event.at("ph") == "M") addName(event);
+    }
+    chooseProcesses(source);
+    position_ = 0;
+    for (const json& event : events) {
+      ++position_;
+      if (!ranks_.contains(event.at("pid").get<int>())) continue;
+      if (event.at("ph") == "X") addEvent(event);
+      if (event.at("ph") == "C") addMemory(event);
+    }
+    std::stable_sort(trace_.events.begin(), trace_.events.end(), [](const TraceEvent& a, const TraceEvent& b) {
+      return std::pair(a.rank, a.start_ns) < std::pair(b.rank, b.start_ns);
+    });
+    return std::move(trace_);
+  }
+
+  int64_t position() const { return position_; }
+
+ private:
+  void addName(const json& event) {
+    const int process = event.at("pid");
+    if (event.at("name") == "process_name") processes_[process] = event.at("args").at("name");
+    if (event.at("name") == "thread_name" && event.at("args").at("name") == "background")
+      background_.insert({process, event.at("tid").get<int>()});
+  }
+
+  // "measured rank 0": the rank is the process's place among those of its source.
+  void chooseProcesses(std::string_view source) {
+    const std::string prefix = std::string(source) + " ";
+    std::set<std::string> sources;
+    for (const auto& [process, name] : processes_) sources.insert(name.substr(0, name.find(' ')));
+    for (const auto& [process, name] : processes_) {
+      if (sources.size() > 1 && !name.starts_with(prefix)) continue;
+      ranks_[process] = trace_.ranks++;
+      const size_t space = name.find(' ');
+      trace_.source = name.substr(0, space);
+      trace_.rank_names.push_back(space == std::string::npos ? name : name.substr(space + 1));
+    }
+    if (ranks_.empty()) fail(ErrorCode::kConfiguration, "found no ranks of a \"{}\" trace", source);
+  }
+
+  void addEvent(const json& json_event) {
+    const std::string kind = json_event.at("cat");
+    const auto known = std::find_if(kKinds.begin(), kKinds.end(), [&](TraceEventKind k) { return traceEventKindName(k) == kind; });
+    if (known == kKinds.end()) return;  // "waiting" and "transfer" lie inside others
+    const json& arguments = json_event.at("args");
+    TraceEvent event;
+    event.kind = *known;
+    event.rank = ranks_.at(json_event.at("pid"));
+    event.name = json_event.at("name");
+    event.step = arguments.value("step", int64_t{1});
+    event.stage = arguments.value("stage", -1);
+    event.microbatch = arguments.value("microbatch", -1);
+    event.peer = arguments.value("peer", -1);
+    event.bytes = arguments.value("bytes", int64_t{0});
+    event.background = background_.contains({json_event.at("pid").get<int>(), json_event.at("tid").get<int>()});
+    event.start_ns = nanoseconds(json_event.at("ts"));
+    event.end_ns = event.start_ns + nanoseconds(json_event.at("dur"));
+    event.arrived_ns = std::min(event.end_ns, event.start_ns + arguments.value("waiting_ns", int64_t{0}));
+    trace_.events.push_back(std::move(event));
+  }
+
+  void addMemory(const json& event) {
+    trace_.memory.push_back({ranks_.at(event.at("pid")), nanoseconds(event.at("ts")), event.at("args").at("bytes").get<int64_t>()});
+  }
+
+  Trace trace_;
+  int64_t position_ = 0;  // of the event that is read, from 1 on
+  std::map<int, std::string> processes_;
+  std::map<int, int> ranks_;  // by process
+  std::set<std::pair<int, int>> background_;
+};
+
+}  // namespace
+
+Trace traceFromJson(std::string_view text, std::string_view source) {
+  const json document = json::parse(text, nullptr, false);
+  if (document.is_discarded()) fail(ErrorCode::kConfiguration, "this is not JSON; expected a trace as `run --trace` writes it");
+  Reader reader;
+  try {
+    return reader.read(document, source);
+  } catch (const json::exception&) {
+    fail(ErrorCode::kConfiguration, "event {} of \"traceEvents\" lacks a field, or has one of another type, than `run --trace` writes",
+         reader.position());
+  }
+}
+
+Trace readTrace(const std::string& path, std::string_view source) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail(ErrorCode::kMissingInput, "{} cannot be read; record a trace with `pipeshard run DIR --trace FILE`", path);
+  std::stringstream text;
+  text << file.rdbuf();
+  try {
+    return traceFromJson(text.str(), source);
+  } catch (Error& error) {
+    throw error.addContext(path);
+  }
+}
+
+}  // namespace pipeshard

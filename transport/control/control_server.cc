@@ -1,0 +1,250 @@
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <utility>
+
+#include "ir/base/error.h"
+#include "transport/control/control.h"
+#include "transport/control/control_endpoint.h"
+#include "transport/control/control_gate.h"
+#include "transport/control/control_link.h"
+#include "transport/control/control_socket.h"
+
+namespace pipeshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::minutes kNoticeInterval{1};
+
+class Server : public ControlServer {
+ public:
+  explicit Server(const ControlServerOptions& options) : options_(options), socket_(zmq::socket_type::router, "", options.endpoint) {
+    if (!options.keys && !options.allow_insecure && !isLocalEndpoint(options.endpoint)) {
+      fail(ErrorCode::kConfiguration,
+           "control: '{}' can be reached from other hosts and would let anybody in: give the job keys, listen on 127.0.0.1, or allow it "
+           "as insecure",
+           options.endpoint);
+    }
+    raiseDescriptorLimit();
+    if (options.keys) socket_.useKeys(*options.keys);
+    gate_.emplace(socket_, options.keys ? std::optional(options.keys->client_public) : std::nullopt);
+    try {
+      socket_.socket().bind(options.endpoint);
+      endpoint_ = socket_.socket().get(zmq::sockopt::last_endpoint);
+    } catch (const zmq::error_t& error) {
+      const ErrorCode code = error.num() == EADDRINUSE ? ErrorCode::kAddressInUse : ErrorCode::kConfiguration;
+      failControl(error, code, fmt::format("cannot listen on '{}'; port * takes a free one", options.endpoint));
+    }
+    if (options.keys) requireRefusal(endpoint_, options.keys->server_public);
+    gate_->watch();
+  }
+
+  const std::string& endpoint() const override { return endpoint_; }
+  const ControlCounters& counters() const override {
+    counters_.handshakes = gate_->failedHandshakes();
+    return counters_;
+  }
+  bool isRegistered(int rank) const override { return workers_.count(rank) > 0; }
+  void forget(int rank) override {
+    const auto worker = workers_.find(rank);
+    if (worker == workers_.end()) return;
+    ranks_.erase(worker->second.identity);
+    workers_.erase(worker);
+  }
+  std::string peerAddress(int rank) const override {
+    const auto worker = workers_.find(rank);
+    return worker == workers_.end() ? "" : worker->second.address;
+  }
+  std::optional<std::string> takeNotice() override;
+
+  std::optional<ControlMessage> receive(std::chrono::milliseconds timeout) override { return poll(timeout, {}).message; }
+
+  ControlEvent poll(std::chrono::milliseconds timeout, std::span<const int> descriptors) override {
+    return pollWith(socket_, timeout, descriptors, [this](const ReceivedFrames& received) { return take(received); });
+  }
+
+  void send(int rank, std::string_view type, nlohmann::json body) override {
+    const auto worker = workers_.find(rank);
+    if (worker == workers_.end()) fail(ErrorCode::kPeerUnavailable, "control: '{}' for rank {}, which has not registered", type, rank);
+    if (!sendTo(worker->second.identity, worker->second.numbering.sent + 1, type, std::move(body), /*patience=*/true)) {
+      fail(ErrorCode::kPeerUnavailable, "control: rank {} is gone or does not take messages any more; '{}' was not sent", rank, type);
+    }
+    ++worker->second.numbering.sent;
+  }
+
+ private:
+  struct Worker {
+    std::string identity;
+    Numbering numbering;
+    std::string address;
+    double allowance = 0;  // messages that it may still send now
+    Clock::time_point counted;
+    bool cut_off = false;  // it sent too fast
+  };
+
+  bool sendTo(const std::string& identity, uint64_t sequence, std::string_view type, nlohmann::json body, bool patience) {
+    const ControlMessage message{kControlVersion, options_.job_id,   options_.generation, kCoordinatorRank,
+                                 sequence,        std::string(type), std::move(body),     0};
+    const std::string text = encodeControlMessage(message);
+    return socket_.send({identity, text}, patience);
+  }
+
+  // Never waits for a stranger that does not read.
+  void reject(const std::string& identity, ErrorCode code, const std::string& reason) {
+    // It may be gone already; then nobody needs the answer.
+    (void)sendTo(identity, 1, kReject, {{"code", static_cast<int>(code)}, {"message", reason}}, /*patience=*/false);
+  }
+
+  std::nullopt_t drop(uint64_t& counter, std::string reason);
+  std::optional<ControlMessage> take(const ReceivedFrames& received);
+  bool isOurs(const std::string& identity, const std::string& address, const ControlMessage& message);
+  bool mayPass(Worker& worker) const;
+  std::optional<ControlMessage> blame(int rank, uint64_t& counter, const std::string& why);
+  std::optional<ControlMessage> registerWorker(const std::string& identity, const std::string& address, ControlMessage message);
+
+  ControlServerOptions options_;
+  std::string endpoint_;
+  ControlSocket socket_;
+  std::optional<ControlGate> gate_;
+  mutable ControlCounters counters_;
+  std::string last_reason_ = {};  // for takeNotice()
+  uint64_t noticed_ = 0;          // what counters_ had dropped at the last notice
+  std::optional<Clock::time_point> notice_time_;
+  std::map<int, Worker> workers_;
+  std::map<std::string, int> ranks_;  // of registered identities
+};
+
+// Counts a message that is dropped; the reason is for the next notice.
+std::nullopt_t Server::drop(uint64_t& counter, std::string reason) {
+  ++counter;
+  last_reason_ = std::move(reason);
+  return std::nullopt;
+}
+
+std::optional<ControlMessage> Server::take(const ReceivedFrames& received) {
+  const std::string& identity = received.frames.front();
+  const auto known = ranks_.find(identity);
+  Worker* const worker = known == ranks_.end() ? nullptr : &workers_.at(known->second);
+  const std::string& address = worker ? worker->address : received.address;
+  if (worker && worker->cut_off) return drop(counters_.flooded, fmt::format("rank {} goes on sending too fast", known->second));
+  if (worker && !mayPass(*worker)) {
+    worker->cut_off = true;
+    return blame(known->second, counters_.flooded, fmt::format("more than {} messages a second", options_.limits.messages_per_second));
+  }
+  const bool has_form = received.frames.size() == 2 && (worker || received.frames[1].size() <= kMaxRegisterBytes);
+  std::optional<ControlMessage> message = has_form ? decodeControlMessage(received.frames[1]) : std::nullopt;
+  if (!message || message->type == kFault) {
+    if (worker) return blame(known->second, counters_.garbage, "not a control message");
+    return drop(counters_.garbage, fmt::format("not a control message, from {}", address));
+  }
+  if (!isOurs(identity, address, *message)) return std::nullopt;
+  if (message->type == kRegister) return registerWorker(identity, address, std::move(*message));
+  if (!worker || message->rank != known->second) {
+    return drop(counters_.unregistered, fmt::format("in the name of rank {}, from {}", message->rank, address));
+  }
+  if (!acceptSequence(worker->numbering, *message, counters_)) return std::nullopt;
+  if (const auto fault = controlFault(options_.schema, message->type, message->body))
+    return blame(known->second, counters_.garbage, *fault);
+  return message;
+}
+
+// Of this version, job and generation; whoever is not is told why.
+bool Server::isOurs(const std::string& identity, const std::string& address, const ControlMessage& message) {
+  const auto refuse = [&](uint64_t& counter, const std::string& reason) {
+    drop(counter, fmt::format("{}, from {}", reason, address));
+    reject(identity, ErrorCode::kVersionMismatch, reason);
+    return false;
+  };
+  if (message.version != kControlVersion) {
+    return refuse(counters_.other_version,
+                  fmt::format("the worker speaks control version {}, the coordinator {}; install one version everywhere", message.version,
+                              kControlVersion));
+  }
+  if (options_.open_registration && message.type == kRegister && message.job_id.empty()) return true;
+  if (message.job_id != options_.job_id) {
+    if (message.job_id.empty()) {
+      return refuse(counters_.other_job, fmt::format("job '{}' is joined by its key file or its id only", options_.job_id));
+    }
+    return refuse(counters_.other_job,
+                  fmt::format("job '{}' is not here; this is job '{}'", printableBeginning(message.job_id), options_.job_id));
+  }
+  if (message.generation != options_.generation) {
+    return refuse(counters_.stale, fmt::format("generation {} of job '{}' is over; this is generation {}", message.generation,
+                                               options_.job_id, options_.generation));
+  }
+  return true;
+}
+
+bool Server::mayPass(Worker& worker) const {
+  const Clock::time_point now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - worker.counted).count();
+  worker.counted = now;
+  worker.allowance = std::min(options_.limits.burst, worker.allowance + seconds * options_.limits.messages_per_second);
+  worker.allowance -= 1;
+  return worker.allowance >= 0;
+}
+
+std::optional<ControlMessage> Server::blame(int rank, uint64_t& counter, const std::string& why) {
+  drop(counter, fmt::format("rank {}: {}", rank, why));
+  ControlMessage fault;
+  fault.job_id = options_.job_id;
+  fault.generation = options_.generation;
+  fault.rank = rank;
+  fault.type = kFault;
+  fault.body = {{"message", why}};
+  return fault;
+}
+
+std::optional<ControlMessage> Server::registerWorker(const std::string& identity, const std::string& address, ControlMessage message) {
+  const auto known = ranks_.find(identity);
+  if (message.rank < 0 || (known != ranks_.end() && known->second != message.rank)) {
+    return drop(counters_.garbage, fmt::format("REGISTER as rank {}, from {}", message.rank, address));
+  }
+  const auto refuse = [&](const std::string& reason) {
+    reject(identity, ErrorCode::kConfiguration, reason);
+    return std::nullopt;
+  };
+  const bool has_form =
+      std::any_of(options_.schema.begin(), options_.schema.end(), [](const ControlForm& form) { return form.type == kRegister; });
+  if (has_form) {
+    if (const auto fault = controlFault(options_.schema, kRegister, message.body)) {
+      drop(counters_.garbage, fmt::format("{}, from {}", *fault, address));
+      return refuse(*fault);
+    }
+  }
+  const auto [worker, is_new] = workers_.try_emplace(message.rank, Worker{identity, {}, address, options_.limits.burst, Clock::now()});
+  if (worker->second.identity != identity) {
+    return refuse(fmt::format("rank {} of job '{}' has registered already", message.rank, options_.job_id));
+  }
+  // A client repeats REGISTER until it is answered; only the first one goes to the caller.
+  if (!is_new) ++counters_.duplicate;
+  ranks_[identity] = message.rank;
+  Numbering& numbering = worker->second.numbering;
+  if (is_new) numbering = {1, message.sequence};
+  if (numbering.sent == 1 && !sendTo(identity, 1, kWelcome, nlohmann::json::object(), /*patience=*/false)) {
+    forget(message.rank);
+    return std::nullopt;
+  }
+  return is_new ? std::optional(std::move(message)) : std::nullopt;
+}
+
+std::optional<std::string> Server::takeNotice() {
+  const ControlCounters& now = counters();
+  const uint64_t messages = now.garbage + now.other_version + now.other_job + now.stale + now.unregistered + now.flooded;
+  const Clock::time_point time = Clock::now();
+  if (messages + now.handshakes == noticed_ || (notice_time_ && time - *notice_time_ < kNoticeInterval)) return std::nullopt;
+  noticed_ = messages + now.handshakes;
+  notice_time_ = time;
+  std::string text =
+      fmt::format("control at {}: {} messages dropped and {} connections refused so far", endpoint_, messages, now.handshakes);
+  if (!last_reason_.empty()) text += fmt::format("; last message: {}", last_reason_);
+  if (const std::string failure = gate_->lastFailure(); !failure.empty()) text += fmt::format("; last connection: {}", failure);
+  return text;
+}
+
+}  // namespace
+
+std::unique_ptr<ControlServer> ControlServer::bind(const ControlServerOptions& options) { return std::make_unique<Server>(options); }
+
+}  // namespace pipeshard

@@ -1,0 +1,119 @@
+#include "transport/gloo/gloo_communicator.h"
+
+#include <gloo/transport/unbound_buffer.h>
+
+#include "transport/gloo/gloo_collectives.h"
+#include "transport/gloo/gloo_mesh.h"
+#include "transport/collectives/operation.h"
+
+namespace pipeshard {
+namespace {
+
+class Handle : public SendHandle {
+ public:
+  Handle(mesh::Mesh& mesh, mesh::Ticket ticket, size_t bytes) : mesh_(mesh), ticket_(ticket), bytes_(bytes) {}
+
+  bool done() override { return mesh_.completed(ticket_); }
+  void wait() override { mesh_.awaitCompleted(ticket_, {Operation::kSend, "is to be taken by", ticket_.peer, bytes_, {&ticket_.peer, 1}}); }
+
+ private:
+  mesh::Mesh& mesh_;
+  mesh::Ticket ticket_;
+  size_t bytes_;
+};
+
+class EarlyReceive : public ReceiveHandle {
+ public:
+  EarlyReceive(mesh::Mesh& mesh, int peer, std::span<std::byte> data) : mesh_(mesh), peer_(peer), data_(data) { mesh_.expect(peer, data); }
+  ~EarlyReceive() override {
+    if (!awaited_) mesh_.giveUp(peer_);
+  }
+
+  void wait() override {
+    mesh_.waitedTime().beginOperation();
+    auto incoming = mesh_.take(mesh::Channel::kPointToPoint, data_, {Operation::kSend, "waits for", peer_, data_.size(), {&peer_, 1}});
+    waited_ = mesh_.waitedTime().get();
+    awaited_ = true;
+    mesh_.finish(incoming);
+  }
+  std::chrono::nanoseconds waited() const override { return waited_; }
+
+ private:
+  mesh::Mesh& mesh_;
+  int peer_;
+  std::span<std::byte> data_;
+  bool awaited_ = false;
+  std::chrono::nanoseconds waited_{};
+};
+
+class GlooCommunicator : public Communicator {
+ public:
+  GlooCommunicator(const GlooOptions& options, RendezvousStore& store) : mesh_(options, store) {}
+
+  int rank() const override { return mesh_.rank(); }
+  int size() const override { return mesh_.size(); }
+  std::chrono::nanoseconds waited() const override { return mesh_.waitedTime().get(); }
+  void interrupt() override { mesh_.interrupt(); }
+  void whileWaiting(const std::function<bool()>& work) override { mesh_.whileWaiting(work); }
+
+  std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
+    return std::make_unique<Handle>(mesh_, mesh_.post(mesh::Channel::kPointToPoint, peer, Operation::kSend, data), data.size());
+  }
+
+  void receive(int peer, std::span<std::byte> data) override {
+    mesh_.waitedTime().beginOperation();
+    auto incoming = mesh_.take(mesh::Channel::kPointToPoint, data, {Operation::kSend, "waits for", peer, data.size(), {&peer, 1}});
+    mesh_.finish(incoming);
+  }
+
+  std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data) override {
+    return std::make_unique<EarlyReceive>(mesh_, peer, data);
+  }
+
+  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+    check(group, type);
+    mesh::allReduce(mesh_, group, type, reduction, input, output, count);
+  }
+
+  void allGather(const Group& group, DataType type, const void* input, void* output, size_t count) override {
+    check(group, type);
+    mesh::allGather(mesh_, group, type, input, output, count);
+  }
+
+  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+    check(group, type);
+    mesh::reduceScatter(mesh_, group, type, reduction, input, output, count);
+  }
+
+  void allToAll(const Group& group, DataType type, const void* input, void* output, size_t count) override {
+    check(group, type);
+    mesh::allToAll(mesh_, group, type, input, output, count);
+  }
+
+  void broadcast(const Group& group, DataType type, int root, void* data, size_t count) override {
+    check(group, type);
+    checkRoot(rank(), group, root);
+    mesh::broadcast(mesh_, group, type, root, data, count);
+  }
+
+  void barrier(const Group& group) override {
+    check(group, DataType::kUint8);
+    mesh::barrier(mesh_, group);
+  }
+
+ private:
+  void check(const Group& group, DataType type) const {
+    mesh_.checkUsable();
+    checkGroup(rank(), size(), group, type);
+  }
+
+  mesh::Mesh mesh_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> openGloo(const GlooOptions& options, RendezvousStore& store) {
+  return std::make_unique<GlooCommunicator>(options, store);
+}
+
+}  // namespace pipeshard
