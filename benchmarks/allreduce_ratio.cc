@@ -1,5 +1,6 @@
-// All-reduce of 64 MiB (or argument 1, in MiB) of float32 over two processes of this machine: shared memory, Gloo behind
-// pipeshard's communicator, and Gloo's own ring, in turn in each round; prints the medians and their ratios.
+// All-reduce of 64 MiB (or argument 1, in MiB) of float32 over two processes of this machine: shared memory,
+// Gloo behind pipeshard's communicator, and Gloo's own ring, in turn in each round; prints the medians and
+// their ratios.
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
@@ -31,7 +32,9 @@ const Group kBoth = {0, 1};
 class FileStore : public RendezvousStore {
  public:
   explicit FileStore(const std::string& folder) : store_(folder) {}
-  void set(const std::string& key, const std::string& bytes) override { store_.set(key, {bytes.begin(), bytes.end()}); }
+  void set(const std::string& key, const std::string& bytes) override {
+    store_.set(key, {bytes.begin(), bytes.end()});
+  }
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
     store_.wait({key}, timeout);
     const std::vector<char> bytes = store_.get(key);
@@ -66,7 +69,8 @@ void ringAllReduce(const std::shared_ptr<::gloo::Context>& context, float* data,
   ::gloo::AllreduceOptions options(context);
   options.setAlgorithm(::gloo::AllreduceOptions::Algorithm::RING);
   options.setOutput(data, count);
-  options.setReduceFunction([](void* c, const void* a, const void* b, size_t n) { ::gloo::sum<float>(c, a, b, n); });
+  options.setReduceFunction(
+      [](void* c, const void* a, const void* b, size_t n) { ::gloo::sum<float>(c, a, b, n); });
   ::gloo::allreduce(options);
 }
 
@@ -78,10 +82,12 @@ void race(std::vector<Contender>& contenders, size_t count, Communicator& others
       others.barrier(kBoth);
       const auto start = std::chrono::steady_clock::now();
       contender.all_reduce(contender.data);
-      const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+      const double took =
+          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
       if (round > 0) contender.milliseconds.push_back(took);
       const auto expected = static_cast<float>(2 * round + 1);
-      const auto wrong = std::count_if(contender.data, contender.data + count, [&](float value) { return value != expected; });
+      const auto wrong = std::count_if(contender.data, contender.data + count,
+                                       [&](float value) { return value != expected; });
       if (wrong > 0) fail(ErrorCode::kInternal, "{}: {} wrong elements", contender.name, wrong);
     }
   }
@@ -100,12 +106,15 @@ void runRank(int rank, const std::string& segments, const std::string& folder, s
   };
   std::vector<Contender> contenders;
   contenders.push_back({"shared memory", [&](float* data) { sum(*shared, data); }, arena, {}});
-  contenders.push_back({"Gloo, pipeshard's order of sums", [&](float* data) { sum(*gloo, data); }, heap.data(), {}});
-  contenders.push_back({"Gloo, its own ring", [&](float* data) { ringAllReduce(own, data, count); }, heap.data(), {}});
+  contenders.push_back(
+      {"Gloo, pipeshard's order of sums", [&](float* data) { sum(*gloo, data); }, heap.data(), {}});
+  contenders.push_back(
+      {"Gloo, its own ring", [&](float* data) { ringAllReduce(own, data, count); }, heap.data(), {}});
   race(contenders, count, *shared, rank);
   if (rank != 0) return;
   const double base = median(contenders[0].milliseconds);
-  fmt::print("all-reduce of {} MiB float32, 2 processes, median of {} interleaved rounds\n", bytes >> 20, kRounds);
+  fmt::print("all-reduce of {} MiB float32, 2 processes, median of {} interleaved rounds\n", bytes >> 20,
+             kRounds);
   for (const Contender& contender : contenders) {
     const double took = median(contender.milliseconds);
     fmt::print("{:<34}{:>9.1f} ms   {:>5.2f} times shared memory\n", contender.name, took, took / base);

@@ -1,6 +1,7 @@
-// What Alpa's authors published of ways to plan other than their search's stored plans: the ablation inside one node
-// (benchmark/alpa/exp_intra_ablation.py, osdi22_artifact/results_intra_ablation.tsv of alpa-projects/alpa), and the end-to-end runs that
-// were out of memory (exp_inter_only.py, suite_artifact_e2e_wresnet.py, results_e2e.tsv).
+// What Alpa's authors published of ways to plan other than their search's stored plans: the ablation inside
+// one node (benchmark/alpa/exp_intra_ablation.py, osdi22_artifact/results_intra_ablation.tsv of
+// alpa-projects/alpa), and the end-to-end runs that were out of memory (exp_inter_only.py,
+// suite_artifact_e2e_wresnet.py, results_e2e.tsv).
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 
 namespace pipeshard {
 
-// One node, no pipeline, one microbatch. GPT and MoE of 8 blocks, which are made again one at a time; their output projection is the token
-// embedding; Wide-ResNet-50 of 16 blocks, all of which are kept.
+// One node, no pipeline, one microbatch. GPT and MoE of 8 blocks, which are made again one at a time; their
+// output projection is the token embedding; Wide-ResNet-50 of 16 blocks, all of which are kept.
 struct AblationRow {
   SuiteModel model;
   int gpus = 1;

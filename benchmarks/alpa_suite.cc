@@ -13,20 +13,27 @@ const std::vector<std::string> kNoBatch = {"tensor-parallel"};
 const std::vector<std::string> kGrid = {"megatron-zero2"};
 
 // Stages of equally many layers and devices.
-std::vector<SuiteStage> equalStages(int count, int layers, std::vector<int> mesh, const std::vector<std::string>& methods = kFree) {
+std::vector<SuiteStage> equalStages(int count, int layers, std::vector<int> mesh,
+                                    const std::vector<std::string>& methods = kFree) {
   int devices = 1;
   for (const int axis : mesh) devices *= axis;
   std::vector<SuiteStage> stages;
-  for (int s = 0; s < count; ++s) stages.push_back({s * layers / count, (s + 1) * layers / count - 1, devices, mesh, methods});
+  for (int s = 0; s < count; ++s)
+    stages.push_back({s * layers / count, (s + 1) * layers / count - 1, devices, mesh, methods});
   return stages;
 }
 
-SuiteModel gpt(const std::string& size, int64_t hidden, int64_t layers) { return {"gpt", size, hidden, layers, 0}; }
-SuiteModel moe(const std::string& size, int64_t hidden, int64_t layers, int64_t experts) { return {"moe", size, hidden, layers, experts}; }
+SuiteModel gpt(const std::string& size, int64_t hidden, int64_t layers) {
+  return {"gpt", size, hidden, layers, 0};
+}
+SuiteModel moe(const std::string& size, int64_t hidden, int64_t layers, int64_t experts) {
+  return {"moe", size, hidden, layers, experts};
+}
 SuiteModel wrn(const std::string& size) { return {"wrn", size, 0, 0, 0}; }
 
 std::vector<SuiteRow> gptRows() {
-  const std::vector<SuiteStage> three = {{0, 7, 2, {2}, kBatch}, {8, 15, 2, {2}, kFree}, {16, 31, 4, {4}, kFree}};
+  const std::vector<SuiteStage> three = {
+      {0, 7, 2, {2}, kBatch}, {8, 15, 2, {2}, kFree}, {16, 31, 4, {4}, kFree}};
   return {
       {gpt("350M", 1024, 24), 1, 1024, 512, 24, equalStages(1, 24, {1}), 45.07},
       {gpt("760M", 1536, 24), 2, 1024, 128, 24, equalStages(2, 24, {1}), 57.92},
@@ -38,7 +45,8 @@ std::vector<SuiteRow> gptRows() {
   };
 }
 
-// The first row was published as 45.46, which counts XLA's 1,660 TFLOP, not the formula's 1,579: its latencies were 36.41 and 36.62 s.
+// The first row was published as 45.46, which counts XLA's 1,660 TFLOP, not the formula's 1,579: its
+// latencies were 36.41 and 36.62 s.
 std::vector<SuiteRow> moeRows() {
   return {
       {moe("380M", 768, 8, 8), 1, 1024, 512, 8, equalStages(1, 8, {1}), 43.25},
@@ -52,10 +60,13 @@ std::vector<SuiteRow> moeRows() {
 }
 
 std::vector<SuiteRow> wrnRows() {
-  const std::vector<SuiteStage> four = {{0, 4, 4, {4}, kBatch}, {5, 8, 4, {4}, kBatch}, {9, 15, 8, {8}, kFree}};
-  const std::vector<SuiteStage> seven = {{0, 4, 8, {8}, kBatch}, {5, 8, 8, {8}, kFree}, {9, 12, 8, {8}, kFree}, {13, 15, 8, {8}, kFree}};
-  const std::vector<SuiteStage> thirteen = {{0, 3, 8, {8}, kFree},      {4, 7, 8, {8}, kNoBatch}, {8, 11, 8, {8}, kFree},
-                                            {12, 15, 8, {8}, kNoBatch}, {16, 19, 8, {8}, kFree},  {20, 23, 8, {8}, kFree},
+  const std::vector<SuiteStage> four = {
+      {0, 4, 4, {4}, kBatch}, {5, 8, 4, {4}, kBatch}, {9, 15, 8, {8}, kFree}};
+  const std::vector<SuiteStage> seven = {
+      {0, 4, 8, {8}, kBatch}, {5, 8, 8, {8}, kFree}, {9, 12, 8, {8}, kFree}, {13, 15, 8, {8}, kFree}};
+  const std::vector<SuiteStage> thirteen = {{0, 3, 8, {8}, kFree},      {4, 7, 8, {8}, kNoBatch},
+                                            {8, 11, 8, {8}, kFree},     {12, 15, 8, {8}, kNoBatch},
+                                            {16, 19, 8, {8}, kFree},    {20, 23, 8, {8}, kFree},
                                             {24, 28, 8, {8}, kNoBatch}, {29, 32, 8, {8}, kFree}};
   return {
       {wrn("250M"), 1, 1536, 24, 16, equalStages(1, 16, {1}), 8.30},
@@ -70,14 +81,17 @@ std::vector<SuiteRow> wrnRows() {
 
 std::vector<SuiteRow> makeSuite() {
   std::vector<SuiteRow> all;
-  for (const std::vector<SuiteRow>& rows : {gptRows(), moeRows(), wrnRows()}) all.insert(all.end(), rows.begin(), rows.end());
+  for (const std::vector<SuiteRow>& rows : {gptRows(), moeRows(), wrnRows()})
+    all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }
 
 }  // namespace
 
 std::string SuiteModel::optimizer() const {
-  return family == "gpt" ? "adam:lr=1e-4" : family == "moe" ? "sgd:lr=1e-2" : "sgd:lr=0.1,momentum=0.9,nesterov=1";
+  return family == "gpt"   ? "adam:lr=1e-4"
+         : family == "moe" ? "sgd:lr=1e-2"
+                           : "sgd:lr=0.1,momentum=0.9,nesterov=1";
 }
 
 const std::vector<SuiteRow>& alpaSuite() {
@@ -91,13 +105,16 @@ double formulaFlops(const SuiteRow& row) {
   const auto layers = static_cast<double>(row.model.layers);
   const auto sequence = static_cast<double>(kSequence);
   if (row.model.family == "gpt")
-    return 96 * tokens * hidden * hidden * layers * (1 + sequence / (6 * hidden)) + 6 * tokens * hidden * 51200;
+    return 96 * tokens * hidden * hidden * layers * (1 + sequence / (6 * hidden)) +
+           6 * tokens * hidden * 51200;
   if (row.model.family != "moe") return 0;
-  // Forward, two passes backward, recomputation. Of an attention, of a dense layer behind it, of experts with their gate.
+  // Forward, two passes backward, recomputation. Of an attention, of a dense layer behind it, of experts with
+  // their gate.
   const double attention = tokens * (8 * hidden * hidden + 4 * sequence * hidden);
   const double dense = tokens * hidden * hidden * 32;
   const double experts =
-      tokens * (64 * hidden * hidden + 2 * hidden * static_cast<double>(row.model.experts) + 4 * kGroup + 8 * kGroup * hidden);
+      tokens * (64 * hidden * hidden + 2 * hidden * static_cast<double>(row.model.experts) + 4 * kGroup +
+                8 * kGroup * hidden);
   return 4 * layers / 2 * (2 * attention + dense + experts) + 6 * tokens * hidden * 32000;
 }
 

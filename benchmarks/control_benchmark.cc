@@ -1,5 +1,6 @@
-// Control between two processes: a command and its answer, and the start of a server with four clients; with keys and without,
-// interleaved in one run. Prints microseconds beside the limits of the project and exits with 1 when one is broken.
+// Control between two processes: a command and its answer, and the start of a server with four clients; with
+// keys and without, interleaved in one run. Prints microseconds beside the limits of the project and exits
+// with 1 when one is broken.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,7 +29,9 @@ constexpr double kStartLimit = 500'000;  // of four workers, everything included
 constexpr int kStarts = 20;
 constexpr int kClients = 4;
 
-double microseconds(Clock::duration duration) { return std::chrono::duration<double, std::micro>(duration).count(); }
+double microseconds(Clock::duration duration) {
+  return std::chrono::duration<double, std::micro>(duration).count();
+}
 
 double quantile(std::vector<double> values, double part) {
   std::sort(values.begin(), values.end());
@@ -57,7 +60,9 @@ int serveEchoes(int input) {
   for (int side = 0; side < 2; ++side) {
     char endpoint[256];
     char keys[256];
-    if (std::fgets(endpoint, sizeof endpoint, lines) == nullptr || std::fgets(keys, sizeof keys, lines) == nullptr) return 1;
+    if (std::fgets(endpoint, sizeof endpoint, lines) == nullptr ||
+        std::fgets(keys, sizeof keys, lines) == nullptr)
+      return 1;
     const auto stripped = [](const char* text) { return std::string(text, std::string(text).find('\n')); };
     echoes.emplace_back(echo, stripped(endpoint), stripped(keys));
   }
@@ -78,7 +83,8 @@ double startAll(const std::optional<JobKeys>& keys) {
   std::vector<std::future<std::unique_ptr<ControlClient>>> clients;
   for (int rank = 0; rank < kClients; ++rank) {
     clients.push_back(std::async(std::launch::async, [&, rank] {
-      return ControlClient::connect(server->endpoint(), "benchmark", rank, 10s, withKeys(keys ? clientKeysText(keys->clientKeys()) : "-"));
+      return ControlClient::connect(server->endpoint(), "benchmark", rank, 10s,
+                                    withKeys(keys ? clientKeysText(keys->clientKeys()) : "-"));
     }));
   }
   for (int rank = 0; rank < kClients; ++rank) {
@@ -91,11 +97,13 @@ double startAll(const std::optional<JobKeys>& keys) {
 
 int run(int output) {
   const JobKeys keys = makeJobKeys();
-  const std::vector<std::pair<std::string, std::optional<JobKeys>>> sides = {{"plain text", std::nullopt}, {"with keys", keys}};
+  const std::vector<std::pair<std::string, std::optional<JobKeys>>> sides = {{"plain text", std::nullopt},
+                                                                             {"with keys", keys}};
   std::vector<std::unique_ptr<ControlServer>> servers;
   for (const auto& [name, side_keys] : sides) {
     servers.push_back(ControlServer::bind({.job_id = "benchmark", .keys = side_keys}));
-    const std::string lines = servers.back()->endpoint() + "\n" + (side_keys ? clientKeysText(side_keys->clientKeys()) : "-") + "\n";
+    const std::string lines = servers.back()->endpoint() + "\n" +
+                              (side_keys ? clientKeysText(side_keys->clientKeys()) : "-") + "\n";
     if (::write(output, lines.data(), lines.size()) != static_cast<ssize_t>(lines.size())) return 1;
   }
   for (const auto& server : servers) {
@@ -116,12 +124,14 @@ int run(int output) {
   }
   for (const auto& server : servers) server->send(0, "stop", nlohmann::json::object());
   bool within = true;
-  fmt::print("{:<12} {:>22} {:>12} {:>24}\n", "", "round trip, median us", "99% us", "server + 4 clients, us");
+  fmt::print("{:<12} {:>22} {:>12} {:>24}\n", "", "round trip, median us", "99% us",
+             "server + 4 clients, us");
   for (size_t side = 0; side < 2; ++side) {
     const double median = quantile(trips[side], 0.5);
     const double start = quantile(starts[side], 0.5);
     within = within && median <= kRoundTripLimit && start <= kStartLimit;
-    fmt::print("{:<12} {:>22.1f} {:>12.1f} {:>24.0f}\n", sides[side].first, median, quantile(trips[side], 0.99), start);
+    fmt::print("{:<12} {:>22.1f} {:>12.1f} {:>24.0f}\n", sides[side].first, median,
+               quantile(trips[side], 0.99), start);
   }
   fmt::print("{:<12} {:>22.1f} {:>12} {:>24.0f}\n", "limit", kRoundTripLimit, "", kStartLimit);
   return within ? 0 : 1;

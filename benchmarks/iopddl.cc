@@ -1,5 +1,6 @@
-// Solves a problem of the ASPLOS 2025 / EuroSys 2025 contest on intra-operator parallelism: iopddl PROBLEM.json.gz SECONDS [options].
-// The last line on stdout is the result; --solution FILE also gets the chosen strategy of each node as a JSON list.
+// Solves a problem of the ASPLOS 2025 / EuroSys 2025 contest on intra-operator parallelism: iopddl
+// PROBLEM.json.gz SECONDS [options]. The last line on stdout is the result; --solution FILE also gets the
+// chosen strategy of each node as a JSON list.
 
 #include <chrono>
 #include <cstdio>
@@ -49,8 +50,8 @@ int run(const Arguments& arguments) {
   const pipeshard::SolverSolution solution = pipeshard::solve(problem, options);
   if (solution.infeasibility) fmt::print(stderr, "{}\n", pipeshard::describe(*solution.infeasibility));
   if (!arguments.solution.empty() && solution.feasible) writeSolution(arguments.solution, solution.choice);
-  fmt::print("cost={} lower_bound={} gap={:.6f} seconds={:.2f} feasible={}\n", solution.cost, solution.lower_bound, solution.gap(),
-             seconds(), solution.feasible ? "yes" : "no");
+  fmt::print("cost={} lower_bound={} gap={:.6f} seconds={:.2f} feasible={}\n", solution.cost,
+             solution.lower_bound, solution.gap(), seconds(), solution.feasible ? "yes" : "no");
   return 0;
 }
 
@@ -58,9 +59,12 @@ int run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app{"Solves a problem of the ASPLOS 2025 contest on intra-operator parallelism (IOPDDL)", "iopddl"};
+  CLI::App app{"Solves a problem of the ASPLOS 2025 contest on intra-operator parallelism (IOPDDL)",
+               "iopddl"};
   app.add_option("problem", arguments.problem, "problem file, JSON or gzip")->required();
-  app.add_option("seconds", arguments.seconds, "limit of time, reading included")->required()->check(CLI::NonNegativeNumber);
+  app.add_option("seconds", arguments.seconds, "limit of time, reading included")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--solution", arguments.solution, "file for the chosen strategies, a JSON list");
   app.add_option("--seed", arguments.seed, "another seed, another search");
   app.add_option("--threads", arguments.threads, "threads")->check(CLI::Range(1, 1024));

@@ -26,7 +26,8 @@ std::string readAll(const std::string& path) {
     if (read < 0) {
       int code = 0;
       const char* message = gzerror(file.get(), &code);
-      fail(ErrorCode::kMissingInput, "cannot read {}: {}", path, code == Z_ERRNO ? std::strerror(errno) : message);
+      fail(ErrorCode::kMissingInput, "cannot read {}: {}", path,
+           code == Z_ERRNO ? std::strerror(errno) : message);
     }
     size += static_cast<size_t>(read);
     text.resize(size);
@@ -106,7 +107,8 @@ class Reader {
   }
 
   [[noreturn]] void wrong(std::string_view expected) {
-    fail(ErrorCode::kBadModel, "at byte {}: expected {}{}", at_ - begin_, expected, at_ == end_ ? ", found the end of the file" : "");
+    fail(ErrorCode::kBadModel, "at byte {}: expected {}{}", at_ - begin_, expected,
+         at_ == end_ ? ", found the end of the file" : "");
   }
 
  private:
@@ -150,7 +152,8 @@ class File {
   SolverProblem read() {
     reader_.object([&](std::string_view key) { member(key); });
     reader_.end();
-    if (!nodes_ || !edges_) fail(ErrorCode::kBadModel, "it has no \"nodes\" or no \"edges\": not a problem of the contest");
+    if (!nodes_ || !edges_)
+      fail(ErrorCode::kBadModel, "it has no \"nodes\" or no \"edges\": not a problem of the contest");
     return std::move(problem_);
   }
 
@@ -201,8 +204,9 @@ class File {
       }
     });
     if (intervals != costs || usages != costs) {
-      fail(ErrorCode::kBadModel, "there are {} intervals, {} costs and {} usages of nodes; expected as many of each", intervals, costs,
-           usages);
+      fail(ErrorCode::kBadModel,
+           "there are {} intervals, {} costs and {} usages of nodes; expected as many of each", intervals,
+           costs, usages);
     }
   }
 
@@ -215,7 +219,8 @@ class File {
         nodes = list(problem_.edges, [&](Edge& edge) {
           reader_.array([&] {
             const int64_t node = reader_.integer();
-            if (node < 0 || node > std::numeric_limits<int32_t>::max()) reader_.wrong("the number of a node before this");
+            if (node < 0 || node > std::numeric_limits<int32_t>::max())
+              reader_.wrong("the number of a node before this");
             edge.nodes.push_back(static_cast<int32_t>(node));
           });
         });
@@ -225,7 +230,9 @@ class File {
         reader_.skip();
       }
     });
-    if (nodes != costs) fail(ErrorCode::kBadModel, "there are {} nodes and {} costs of edges; expected as many of each", nodes, costs);
+    if (nodes != costs)
+      fail(ErrorCode::kBadModel, "there are {} nodes and {} costs of edges; expected as many of each", nodes,
+           costs);
   }
 
   Reader reader_;

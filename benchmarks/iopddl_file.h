@@ -7,9 +7,10 @@
 
 namespace pipeshard {
 
-// Reads PATH, gzip or plain JSON: {"problem": {"nodes": {"intervals", "costs", "usages"}, "edges": {"nodes", "costs"}, "usage_limit"}},
-// with or without the outer "problem"; other keys are skipped. Live intervals are [from, to). Errors: kMissingInput if it cannot be read,
-// kBadModel with the byte offset if it is no such file.
+// Reads PATH, gzip or plain JSON: {"problem": {"nodes": {"intervals", "costs", "usages"}, "edges": {"nodes",
+// "costs"}, "usage_limit"}}, with or without the outer "problem"; other keys are skipped. Live intervals are
+// [from, to). Errors: kMissingInput if it cannot be read, kBadModel with the byte offset if it is no such
+// file.
 SolverProblem readIopddl(const std::string& path);
 
 }  // namespace pipeshard

@@ -2,10 +2,10 @@
 //
 //   plan_quality --models DIR [--only REGEX] [--compare [--plans]]
 //
-// DIR has the suites' graphs without weights; those that are missing are exported where PIPESHARD_EXPORT_VENV names PyTorch's environment,
-// else their rows are skipped. The efficiency of the device is fitted on the rows of one GPU alone: that of contractions and of all that
-// waits for memory on GPT and MoE, that of convolutions on Wide-ResNet. --compare ends with 1 where another way to plan is faster than the
-// search.
+// DIR has the suites' graphs without weights; those that are missing are exported where PIPESHARD_EXPORT_VENV
+// names PyTorch's environment, else their rows are skipped. The efficiency of the device is fitted on the
+// rows of one GPU alone: that of contractions and of all that waits for memory on GPT and MoE, that of
+// convolutions on Wide-ResNet. --compare ends with 1 where another way to plan is faster than the search.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -29,7 +29,8 @@ namespace {
 // A table whose rows are printed as they come.
 class GrowingTable {
  public:
-  explicit GrowingTable(std::vector<std::pair<std::string, int>> columns, const std::string& before = "") : columns_(std::move(columns)) {
+  explicit GrowingTable(std::vector<std::pair<std::string, int>> columns, const std::string& before = "")
+      : columns_(std::move(columns)) {
     fmt::print("{}", before);
     std::vector<std::string> heads;
     for (const auto& [head, width] : columns_) heads.push_back(head);
@@ -37,7 +38,8 @@ class GrowingTable {
   }
   void add(const std::vector<std::string>& cells) {
     std::string line;
-    for (size_t i = 0; i < cells.size(); ++i) line += fmt::format("{:<{}}  ", cells[i], columns_.at(i).second);
+    for (size_t i = 0; i < cells.size(); ++i)
+      line += fmt::format("{:<{}}  ", cells[i], columns_.at(i).second);
     line.erase(line.find_last_not_of(' ') + 1);
     fmt::print("{}\n", line);
     std::fflush(stdout);
@@ -47,7 +49,8 @@ class GrowingTable {
   std::vector<std::pair<std::string, int>> columns_;  // with their widths
 };
 
-Efficiency fitted(const std::optional<MeasuredStep>& gpt, const std::optional<MeasuredStep>& moe, const std::optional<MeasuredStep>& wrn) {
+Efficiency fitted(const std::optional<MeasuredStep>& gpt, const std::optional<MeasuredStep>& moe,
+                  const std::optional<MeasuredStep>& wrn) {
   const auto given = [](const std::optional<MeasuredStep>& step) { return step ? &*step : nullptr; };
   return fitEfficiency(given(gpt), given(moe), given(wrn));
 }
@@ -57,9 +60,11 @@ class Quality {
   Quality(std::string folder, const std::string& only, bool plans, int threads)
       : models_(std::move(folder)), only_(only), plans_(plans), threads_(threads) {}
 
-  // Our search beside other ways to plan, in the same simulator: how many times slower they are. False: one is faster.
+  // Our search beside other ways to plan, in the same simulator: how many times slower they are. False: one
+  // is faster.
   bool compare() {
-    const std::vector<std::string> ways = {"auto", "stored", "uniform stages", "megatron grid", "data parallel", "ZeRO-3"};
+    const std::vector<std::string> ways = {"auto",          "stored",        "uniform stages",
+                                           "megatron grid", "data parallel", "ZeRO-3"};
     std::vector<std::pair<std::string, int>> columns = {{"model", 9}, {"GPUs", 4}};
     for (const std::string& way : ways) columns.emplace_back(way, 14);
     GrowingTable table(columns, "\n");
@@ -75,12 +80,14 @@ class Quality {
                                           search.only("data-parallel", 1),
                                           search.only("zero3", 1)};
       const int64_t ours = found[0].step_ns;
-      std::vector<std::string> cells = {row.model.name(), fmt::format("{}", row.gpus),
-                                        ours == 0 ? "out of memory" : fmt::format("{:.2f} s", static_cast<double>(ours) / 1e9)};
+      std::vector<std::string> cells = {
+          row.model.name(), fmt::format("{}", row.gpus),
+          ours == 0 ? "out of memory" : fmt::format("{:.2f} s", static_cast<double>(ours) / 1e9)};
       for (size_t way = 0; way < ways.size(); ++way) {
         if (way > 0) cells.push_back(found[way].text(ours));
         const bool faster = found[way].step_ns > 0 && (ours == 0 || found[way].step_ns < ours);
-        if (faster) slower += fmt::format("slower than {}: {} on {}\n", ways[way], row.model.name(), row.gpus);
+        if (faster)
+          slower += fmt::format("slower than {}: {} on {}\n", ways[way], row.model.name(), row.gpus);
       }
       table.add(cells);
       for (size_t way = 0; way < ways.size() && plans_; ++way)
@@ -108,7 +115,8 @@ class Quality {
     int judged = 0;
     for (const SuiteRow& row : alpaSuite()) {
       if (!isAsked(row.model)) continue;
-      std::vector<std::string> cells = {row.model.name(), fmt::format("{}", row.gpus), fmt::format("{}", row.microbatches),
+      std::vector<std::string> cells = {row.model.name(), fmt::format("{}", row.gpus),
+                                        fmt::format("{}", row.microbatches),
                                         fmt::format("{}", row.stages.size())};
       if (!models_.has(row.model)) {
         cells.emplace_back("skipped: no PIPESHARD_EXPORT_VENV to export it");
@@ -119,8 +127,9 @@ class Quality {
       const Prediction prediction = predictStored(row, step, efficiency_);
       const double tflops = step.flops / static_cast<double>(prediction.step_ns) / 1e3 / row.gpus;
       cells.insert(cells.end(), {fmt::format("{:.2f} s", static_cast<double>(prediction.step_ns) / 1e9),
-                                 formatBytes(prediction.memory) + (prediction.fits ? "" : ": too much"), fmt::format("{:.1f}", tflops),
-                                 fmt::format("{:.1f}", row.measured), fmt::format("{:.2f}", tflops / row.measured)});
+                                 formatBytes(prediction.memory) + (prediction.fits ? "" : ": too much"),
+                                 fmt::format("{:.1f}", tflops), fmt::format("{:.1f}", row.measured),
+                                 fmt::format("{:.2f}", tflops / row.measured)});
       table.add(cells);
       if (plans_) fmt::print("  {}\n", prediction.parts);
       if (row.gpus == 1) continue;
@@ -128,17 +137,28 @@ class Quality {
       close += std::abs(tflops / row.measured - 1) <= 0.2;
       fitting += prediction.fits;
     }
-    fmt::print("{} of {} rows of several GPUs within 20 % of what was measured; {} of {} are said to fit into memory, as all did\n", close,
-               judged, fitting, judged);
+    fmt::print(
+        "{} of {} rows of several GPUs within 20 % of what was measured; {} of {} are said to fit into "
+        "memory, as all did\n",
+        close, judged, fitting, judged);
   }
 
   // Inside one node, with the efficiency of this experiment's own steps on one GPU.
   void ablation() {
-    if (std::none_of(alpaAblation().begin(), alpaAblation().end(), [&](const AblationRow& row) { return isAsked(row.model); })) return;
+    if (std::none_of(alpaAblation().begin(), alpaAblation().end(),
+                     [&](const AblationRow& row) { return isAsked(row.model); }))
+      return;
     fmt::print("\nInside one node: no pipeline, one microbatch\n");
-    const Efficiency efficiency = fitted(singleOfAblation("gpt"), singleOfAblation("moe"), singleOfAblation("wrn"));
-    GrowingTable table(
-        {{"model", 12}, {"GPUs", 4}, {"way", 6}, {"memory", 18}, {"published", 13}, {"TFLOP/s", 7}, {"published", 13}, {"ratio", 0}});
+    const Efficiency efficiency =
+        fitted(singleOfAblation("gpt"), singleOfAblation("moe"), singleOfAblation("wrn"));
+    GrowingTable table({{"model", 12},
+                        {"GPUs", 4},
+                        {"way", 6},
+                        {"memory", 18},
+                        {"published", 13},
+                        {"TFLOP/s", 7},
+                        {"published", 13},
+                        {"ratio", 0}});
     int agreeing = 0;
     int close = 0;
     int judged = 0;
@@ -148,10 +168,12 @@ class Quality {
       const Prediction prediction = predict(row, efficiency);
       const bool fitted = row.tflops > 0;
       const double ratio = row.seconds / (static_cast<double>(prediction.step_ns) / 1e9);
-      table.add(
-          {row.model.name(), fmt::format("{}", row.gpus), row.way, formatBytes(prediction.memory) + (prediction.fits ? "" : ": too much"),
-           fitted ? fmt::format("{:.2f} GiB", row.memory_gib) : "out of memory", fitted ? fmt::format("{:.1f}", row.tflops * ratio) : "",
-           fitted ? fmt::format("{:.1f}", row.tflops) : "out of memory", fitted ? fmt::format("{:.2f}", ratio) : ""});
+      table.add({row.model.name(), fmt::format("{}", row.gpus), row.way,
+                 formatBytes(prediction.memory) + (prediction.fits ? "" : ": too much"),
+                 fitted ? fmt::format("{:.2f} GiB", row.memory_gib) : "out of memory",
+                 fitted ? fmt::format("{:.1f}", row.tflops * ratio) : "",
+                 fitted ? fmt::format("{:.1f}", row.tflops) : "out of memory",
+                 fitted ? fmt::format("{:.2f}", ratio) : ""});
       if (plans_) fmt::print("  {}\n", prediction.parts);
       ++rows;
       agreeing += fitted == prediction.fits;
@@ -159,20 +181,28 @@ class Quality {
       ++judged;
       close += std::abs(ratio - 1) <= 0.2;
     }
-    fmt::print("{} of {} rows fit or not as published; {} of {} rows of several GPUs within 20 % of what was measured\n", agreeing, rows,
-               close, judged);
+    fmt::print(
+        "{} of {} rows fit or not as published; {} of {} rows of several GPUs within 20 % of what was "
+        "measured\n",
+        agreeing, rows, close, judged);
   }
 
   // End to end, what was published as out of memory.
   void shortages() {
-    GrowingTable table({{"model", 8}, {"GPUs", 4}, {"published as out of memory", 30}, {"predicted", 13}, {"least memory", 12}, {"", 0}},
+    GrowingTable table({{"model", 8},
+                        {"GPUs", 4},
+                        {"published as out of memory", 30},
+                        {"predicted", 13},
+                        {"least memory", 12},
+                        {"", 0}},
                        "\n");
     for (const ShortageRow& way : alpaShortages()) {
       for (const SuiteRow& row : alpaSuite()) {
         if (row.model.name() != way.model || !isAsked(row.model) || !models_.has(row.model)) continue;
         const auto [found, least] = RowSearch(row, models_, efficiency_, threads_).within(way);
-        table.add({way.model, fmt::format("{}", row.gpus), way.way, found.step_ns == 0 ? "out of memory" : "fits",
-                   least == 0 ? "" : formatBytes(least), found.plan});
+        table.add({way.model, fmt::format("{}", row.gpus), way.way,
+                   found.step_ns == 0 ? "out of memory" : "fits", least == 0 ? "" : formatBytes(least),
+                   found.plan});
       }
     }
   }
@@ -204,7 +234,8 @@ class Quality {
 
   Prediction predict(const AblationRow& row, const Efficiency& efficiency) {
     const SuiteRow whole{row.model, row.gpus, row.batch, 1, row.layers(), {}, 0};
-    return predictOneStage(models_.step(whole, 1), suiteCluster(row.gpus, efficiency), row.method, row.recomputation());
+    return predictOneStage(models_.step(whole, 1), suiteCluster(row.gpus, efficiency), row.method,
+                           row.recomputation());
   }
 
   bool isAsked(const SuiteModel& model) const { return std::regex_search(model.name(), only_); }
@@ -226,11 +257,13 @@ int main(int argc, char** argv) {
   app.add_option("--models", folder, "Where the graphs are, or are exported to")->required();
   app.add_option("--only", only, "Rows whose model matches this regular expression");
   bool compare = false;
-  app.add_flag("--compare", compare, "Instead of other ablations, search plans, and compare them with other ways to plan");
+  app.add_flag("--compare", compare,
+               "Instead of other ablations, search plans, and compare them with other ways to plan");
   bool plans = false;
   app.add_flag("--plans", plans, "Print what stored plans hold in memory, and the plans that are compared");
   int threads = 2;
-  app.add_option("--threads", threads, "For --compare; plans do not depend on it")->check(CLI::PositiveNumber);
+  app.add_option("--threads", threads, "For --compare; plans do not depend on it")
+      ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   try {
     pipeshard::Quality quality(folder, only, plans, threads);

@@ -1,8 +1,8 @@
 // Schedules as simulated and as run: schedule_overlay DIR... [--steps N] [--pipeshard FILE] [--json FILE]
 //
-// Runs each plan directory in turn (interleaved, several rounds) with a trace, and simulates its schedule with the pass times that were
-// measured: those of its own trace, and those of the first directory's. Prints makespans, their difference, and the bubble beside the
-// simulated one.
+// Runs each plan directory in turn (interleaved, several rounds) with a trace, and simulates its schedule
+// with the pass times that were measured: those of its own trace, and those of the first directory's. Prints
+// makespans, their difference, and the bubble beside the simulated one.
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -14,10 +14,10 @@
 #include "ir/base/error.h"
 #include "ir/trace/trace_breakdown.h"
 #include "partition/stages/partition.h"
+#include "planning/planning.h"
 #include "runtime/job/job.h"
 #include "tools/console.h"
 #include "tools/simulation/measured_times.h"
-#include "planning/planning.h"
 #include "tools/simulation/trace_file.h"
 
 namespace pipeshard {
@@ -34,7 +34,8 @@ struct Options {
 struct Side {
   std::string directory;
   Schedule schedule;
-  std::vector<MeasuredStep> steps;  // of all rounds, without each one's first step, which touches memory for the first time
+  std::vector<MeasuredStep>
+      steps;  // of all rounds, without each one's first step, which touches memory for the first time
   std::vector<MeasuredTimes> times;
 };
 
@@ -64,7 +65,8 @@ Simulation predict(const Schedule& schedule, const MeasuredTimes& times) {
 
 void run(const Options& options) {
   std::vector<Side> sides;
-  for (const std::string& directory : options.directories) sides.push_back({directory, scheduleOf(readPlanDirectory(directory)), {}, {}});
+  for (const std::string& directory : options.directories)
+    sides.push_back({directory, scheduleOf(readPlanDirectory(directory)), {}, {}});
   for (int round = 0; round < options.rounds; ++round) {
     for (Side& side : sides) {
       const Trace trace = runTraced(options, side.directory);
@@ -77,22 +79,26 @@ void run(const Options& options) {
   for (const MeasuredTimes& times : sides.front().times) {
     for (size_t stage = 0; stage < times.stages.size(); ++stage) {
       const PassTimes& pass = times.stages[stage];
-      fmt::print("stage {}: F {:.1f} ms, I {:.1f} ms, W {:.1f} ms; transfer {:.2f} ms\n", stage, milliseconds(pass.forward),
-                 milliseconds(pass.backward_input), milliseconds(pass.backward_weight), milliseconds(times.latency));
+      fmt::print("stage {}: F {:.1f} ms, I {:.1f} ms, W {:.1f} ms; transfer {:.2f} ms\n", stage,
+                 milliseconds(pass.forward), milliseconds(pass.backward_input),
+                 milliseconds(pass.backward_weight), milliseconds(times.latency));
     }
   }
-  std::vector<std::vector<std::string>> rows = {
-      {"schedule", "measured", "predicted", "difference", "by the first's times", "difference", "bubble measured", "bubble predicted"}};
+  std::vector<std::vector<std::string>> rows = {{"schedule", "measured", "predicted", "difference",
+                                                 "by the first's times", "difference", "bubble measured",
+                                                 "bubble predicted"}};
   for (Side& side : sides) {
     const MeasuredStep& step = medianStep(side.steps, [](const MeasuredStep& of) { return of.makespan(); });
     const Simulation own = predict(side.schedule, side.times.back());
     const Simulation other = predict(side.schedule, sides.front().times.back());
     const auto ms = [](int64_t ns) { return fmt::format("{:.1f} ms", milliseconds(ns)); };
     const auto difference = [&](int64_t predicted) {
-      return fmt::format("{:+.1f}%", 100 * (static_cast<double>(predicted) / static_cast<double>(step.makespan()) - 1));
+      return fmt::format("{:+.1f}%",
+                         100 * (static_cast<double>(predicted) / static_cast<double>(step.makespan()) - 1));
     };
-    rows.push_back({side.schedule.name, ms(step.makespan()), ms(own.makespan), difference(own.makespan), ms(other.makespan),
-                    difference(other.makespan), fmt::format("{:.1f}%", 100 * step.bubble()),
+    rows.push_back({side.schedule.name, ms(step.makespan()), ms(own.makespan), difference(own.makespan),
+                    ms(other.makespan), difference(other.makespan),
+                    fmt::format("{:.1f}%", 100 * step.bubble()),
                     fmt::format("{:.1f}%", 100 * own.bubbleOfMakespan())});
   }
   fmt::print("{}", formatTable(rows));
@@ -104,7 +110,9 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   CLI::App app("Schedules as simulated and as run");
   pipeshard::Options options;
-  options.executable = (std::filesystem::canonical("/proc/self/exe").parent_path().parent_path() / "tools" / "pipeshard").string();
+  options.executable =
+      (std::filesystem::canonical("/proc/self/exe").parent_path().parent_path() / "tools" / "pipeshard")
+          .string();
   app.add_option("DIR", options.directories, "Plan directories")->required();
   app.add_option("--steps", options.steps, "Steps that count, of each run")->capture_default_str();
   app.add_option("--rounds", options.rounds, "Runs of each")->capture_default_str();

@@ -19,7 +19,8 @@ double milliseconds(std::chrono::steady_clock::time_point since) {
 }
 
 void measure(int64_t layers, const LogicalMesh& mesh, int64_t hidden, const std::string& method) {
-  const TrainingGraph training = testing::gpt({.layers = layers, .batch = 64, .sequence = 1024, .hidden = hidden, .heads = hidden / 64});
+  const TrainingGraph training =
+      testing::gpt({.layers = layers, .batch = 64, .sequence = 1024, .hidden = hidden, .heads = hidden / 64});
   const std::vector<NodeId> nodes = testing::allNodes(training);
   const CostModel model = CostModel::uniform(mesh);
   ShardStageOptions options;
@@ -30,9 +31,9 @@ void measure(int64_t layers, const LogicalMesh& mesh, int64_t hidden, const std:
   const double build = milliseconds(start);
   const auto solving = std::chrono::steady_clock::now();
   const ShardingResult result = context.solve(problem, {});
-  fmt::print("{:>6} {:>6} {:>7} {:<16} {:>6} {:>6} {:>10.1f} {:>10.1f} {:>18} {:>8}\n", layers, printMesh(mesh), hidden, method,
-             nodes.size(), problem.variables().size(), build, milliseconds(solving), result.total_ns(),
-             result.optimal ? "optimal" : "bound only");
+  fmt::print("{:>6} {:>6} {:>7} {:<16} {:>6} {:>6} {:>10.1f} {:>10.1f} {:>18} {:>8}\n", layers,
+             printMesh(mesh), hidden, method, nodes.size(), problem.variables().size(), build,
+             milliseconds(solving), result.total_ns(), result.optimal ? "optimal" : "bound only");
   std::fflush(stdout);
 }
 
@@ -42,8 +43,8 @@ void measure(int64_t layers, const LogicalMesh& mesh, int64_t hidden, const std:
 int main(int argc, char** argv) {
   using namespace pipeshard;
   try {
-    fmt::print("{:>6} {:>6} {:>7} {:<16} {:>6} {:>6} {:>10} {:>10} {:>18} {:>8}\n", "layers", "mesh", "hidden", "method", "nodes",
-               "choices", "build ms", "solve ms", "cost ns", "proof");
+    fmt::print("{:>6} {:>6} {:>7} {:<16} {:>6} {:>6} {:>10} {:>10} {:>18} {:>8}\n", "layers", "mesh",
+               "hidden", "method", "nodes", "choices", "build ms", "solve ms", "cost ns", "proof");
     if (argc == 5) {
       measure(std::atoll(argv[1]), parseMesh(argv[2]), std::atoll(argv[3]), argv[4]);
       return 0;

@@ -15,8 +15,8 @@ void fitTwo(const MeasuredStep& gpt, const MeasuredStep& moe, Efficiency& effici
     const double base = step->predicted({1, 1, 1});
     const double contraction = step->predicted({0.5, 1, 1}) - base;
     equations[i++] = {contraction, base - contraction, step->seconds};
-    fmt::print("{}: contractions {:.2f} s, memory {:.2f} s at the data sheet's rates, measured {:.2f} s\n", step->name, contraction,
-               base - contraction, step->seconds);
+    fmt::print("{}: contractions {:.2f} s, memory {:.2f} s at the data sheet's rates, measured {:.2f} s\n",
+               step->name, contraction, base - contraction, step->seconds);
   }
   const auto& [one, two] = equations;
   const double determinant = one[0] * two[1] - two[0] * one[1];
@@ -40,12 +40,12 @@ Efficiency fitEfficiency(const MeasuredStep* gpt, const MeasuredStep* moe, const
     const double base = wrn->predicted({efficiency.contraction, 1, efficiency.memory});
     const double convolution = wrn->predicted({efficiency.contraction, 0.5, efficiency.memory}) - base;
     const double left = wrn->seconds - (base - convolution);
-    fmt::print("{}: convolutions {:.2f} s at the data sheet's rate, the rest {:.2f} s, measured {:.2f} s\n", wrn->name, convolution,
-               base - convolution, wrn->seconds);
+    fmt::print("{}: convolutions {:.2f} s at the data sheet's rate, the rest {:.2f} s, measured {:.2f} s\n",
+               wrn->name, convolution, base - convolution, wrn->seconds);
     if (left > 0) efficiency.convolution = std::min(1.0, convolution / left);
   }
-  fmt::print("fitted on one GPU: contraction {:.2f}, convolution {:.2f}, memory {:.2f} of the data sheet\n\n", efficiency.contraction,
-             efficiency.convolution, efficiency.memory);
+  fmt::print("fitted on one GPU: contraction {:.2f}, convolution {:.2f}, memory {:.2f} of the data sheet\n\n",
+             efficiency.contraction, efficiency.convolution, efficiency.memory);
   return efficiency;
 }
 

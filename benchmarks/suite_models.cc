@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "partition/layers/layers.h"
 #include "partition/costs/planning_precision.h"
+#include "partition/layers/layers.h"
 #include "planning/planning.h"
 #include "planning/training_step.h"
 
@@ -20,16 +20,17 @@ std::string exportModel(const SuiteModel& model, const std::string& folder) {
   const char* environment = std::getenv("PIPESHARD_EXPORT_VENV");
   if (environment == nullptr) return "";
   const std::string module = model.family == "gpt" ? "gpt2" : model.family == "wrn" ? "resnet" : "moe";
-  const std::string command =
-      fmt::format("'{}/bin/python' '{}/tools/export/export.py' {} {} --no-weights --output '{}' >/dev/null", environment,
-                  PIPESHARD_SOURCE_DIR, module, model.options.empty() ? "--size " + model.size : model.options, path);
+  const std::string command = fmt::format(
+      "'{}/bin/python' '{}/tools/export/export.py' {} {} --no-weights --output '{}' >/dev/null", environment,
+      PIPESHARD_SOURCE_DIR, module, model.options.empty() ? "--size " + model.size : model.options, path);
   return std::system(command.c_str()) == 0 ? path : "";
 }
 
 }  // namespace
 
 Cluster suiteCluster(int gpus, const Efficiency& efficiency) {
-  Cluster cluster = parseCluster(gpus <= 8 ? fmt::format("p3.16xlarge:1x{}", gpus) : fmt::format("p3.16xlarge:{}", gpus / 8));
+  Cluster cluster = parseCluster(gpus <= 8 ? fmt::format("p3.16xlarge:1x{}", gpus)
+                                           : fmt::format("p3.16xlarge:{}", gpus / 8));
   for (DeviceKind& kind : cluster.kinds) {
     kind.memory_bytes = kUsableMemory;
     kind.efficiency.fill(efficiency.memory);
@@ -51,7 +52,8 @@ const Step& Models::step(const SuiteRow& row, int64_t microbatches) {
   request.dimensions = {fmt::format("batch={}", row.batch)};
   request.microbatches = microbatches;
   const ForwardModel model = loadForward(request, askedStages(request.partition), [](const std::string&) {});
-  TrainingGraph training = trainingFamily(model, parseOptimizer(request.optimizer), {row.batch, microbatches, true}).base();
+  TrainingGraph training =
+      trainingFamily(model, parseOptimizer(request.optimizer), {row.batch, microbatches, true}).base();
   step = std::make_unique<Step>();
   step->training = row.model.isHalf() ? inMixedPrecision(std::move(training)) : std::move(training);
   ClusteringOptions options;

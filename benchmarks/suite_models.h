@@ -33,8 +33,8 @@ struct Step {
 
 class Models {
  public:
-  // The folder has graphs without weights, by SuiteModel::name(). Those that are missing are exported where PIPESHARD_EXPORT_VENV names
-  // PyTorch's environment.
+  // The folder has graphs without weights, by SuiteModel::name(). Those that are missing are exported where
+  // PIPESHARD_EXPORT_VENV names PyTorch's environment.
   explicit Models(std::string folder) : folder_(std::move(folder)) {}
 
   bool has(const SuiteModel& model) const;

@@ -22,8 +22,10 @@ class ChosenCosts : public OtherStageCosts {
   int submeshClass(const Submesh& submesh) const override {
     return costs_.submeshClass(submesh) * 4096 + submesh.first_device;  // filters may ask for the place
   }
-  const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const override {
-    const auto [found, added] = options_.try_emplace({first_layer, last_layer, submesh.first_device, submesh.deviceCount()});
+  const std::vector<StageOption>& options(int first_layer, int last_layer,
+                                          const Submesh& submesh) const override {
+    const auto [found, added] =
+        options_.try_emplace({first_layer, last_layer, submesh.first_device, submesh.deviceCount()});
     if (added) {
       for (const StageOption& option : costs_.options(first_layer, last_layer, submesh)) {
         if (filter_(first_layer, last_layer, submesh, option)) found->second.push_back(option);
@@ -31,7 +33,9 @@ class ChosenCosts : public OtherStageCosts {
     }
     return found->second;
   }
-  int64_t memoryBytes(const Submesh& submesh) const override { return any_memory_ ? INT64_MAX : costs_.memoryBytes(submesh); }
+  int64_t memoryBytes(const Submesh& submesh) const override {
+    return any_memory_ ? INT64_MAX : costs_.memoryBytes(submesh);
+  }
 
  private:
   Filter filter_;
@@ -39,7 +43,9 @@ class ChosenCosts : public OtherStageCosts {
   mutable std::map<std::array<int, 4>, std::vector<StageOption>> options_;
 };
 
-bool among(const std::vector<std::string>& all, const std::string& one) { return std::find(all.begin(), all.end(), one) != all.end(); }
+bool among(const std::vector<std::string>& all, const std::string& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
 
 std::vector<std::string> methodsOf(const SuiteRow& row) {
   std::vector<std::string> all;
@@ -60,10 +66,11 @@ std::string memoryText(const PredictedPlan& plan, const CountedCosts& costs) {
   const auto s = static_cast<size_t>(most - plan.memory_bytes.begin());
   const AssignedStage& stage = plan.stages.at(s);
   const StageCostParts parts = costs.parts(stage.first_layer, stage.last_layer, stage.submesh, stage.option);
-  return fmt::format("stage {} of {}, {}: weights {}, gradients {}, optimizer {}, activations {} a microbatch, transient {}", s,
-                     plan.stages.size(), costs.config(stage.option.config).method, formatBytes(parts.weight_bytes),
-                     formatBytes(parts.gradient_bytes), formatBytes(parts.optimizer_bytes), formatBytes(parts.activation_bytes),
-                     formatBytes(parts.transient_bytes));
+  return fmt::format(
+      "stage {} of {}, {}: weights {}, gradients {}, optimizer {}, activations {} a microbatch, transient {}",
+      s, plan.stages.size(), costs.config(stage.option.config).method, formatBytes(parts.weight_bytes),
+      formatBytes(parts.gradient_bytes), formatBytes(parts.optimizer_bytes),
+      formatBytes(parts.activation_bytes), formatBytes(parts.transient_bytes));
 }
 
 std::string planText(const PredictedPlan& plan, const CountedCosts& costs) {
@@ -71,7 +78,8 @@ std::string planText(const PredictedPlan& plan, const CountedCosts& costs) {
   for (const AssignedStage& stage : plan.stages) {
     const StageConfig config = costs.config(stage.option.config);
     text += fmt::format(" [{}..{}] {}x{} as {}{}{}", stage.first_layer, stage.last_layer, stage.submesh.nodes,
-                        stage.submesh.devices_per_node, fmt::join(config.mesh, "x"), config.method == "auto" ? "" : " " + config.method,
+                        stage.submesh.devices_per_node, fmt::join(config.mesh, "x"),
+                        config.method == "auto" ? "" : " " + config.method,
                         config.recomputation == "never" ? "" : "*");
   }
   return text;
@@ -111,47 +119,55 @@ Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency
   }
   const auto isPlanned = [&](int first, int last, const Submesh& submesh, const StageOption& option) {
     const auto found = planned.find({first, last, submesh.first_device, submesh.deviceCount()});
-    return found != planned.end() && among(found->second->methods, nameOf(costs->config(option.config).method));
+    return found != planned.end() &&
+           among(found->second->methods, nameOf(costs->config(option.config).method));
   };
   for (const bool any_memory : {false, true}) {
     const ChosenCosts chosen(*costs, isPlanned, any_memory);
     AssignmentRequest request{.costs = chosen, .cluster = cluster, .microbatches = row.microbatches};
     request.allowed = [&](const Submesh& submesh) {
-      return std::any_of(planned.begin(), planned.end(),
-                         [&](const auto& one) { return one.first[2] == submesh.first_device && one.first[3] == submesh.deviceCount(); });
+      return std::any_of(planned.begin(), planned.end(), [&](const auto& one) {
+        return one.first[2] == submesh.first_device && one.first[3] == submesh.deviceCount();
+      });
     };
     request.all_devices = true;
     const AssignmentResult result = assignStagesToMeshes(request);
     if (result.assignments.empty()) continue;
-    const auto plan = predictPlan(countedCosts(costs), result.assignments.front().stages, row.microbatches, "1f1b",
-                                  {.updates = 1, .exposed_transfers = true});
+    const auto plan = predictPlan(countedCosts(costs), result.assignments.front().stages, row.microbatches,
+                                  "1f1b", {.updates = 1, .exposed_transfers = true});
     if (plan) return {!any_memory, plan->step_ns, plan->peakMemory(), memoryText(*plan, countedCosts(costs))};
   }
   return {};
 }
 
-Prediction predictOneStage(const Step& step, const Cluster& cluster, const std::string& method, const std::string& recomputation) {
+Prediction predictOneStage(const Step& step, const Cluster& cluster, const std::string& method,
+                           const std::string& recomputation) {
   StageCostOptions options;
   options.methods = {method};
   options.recomputations = {recomputation};
   const auto costs = std::make_shared<ShardedStageCosts>(step.training, step.clustering, cluster, options);
   const std::vector<Submesh> submeshes = submeshesAt(cluster, 0);
-  const auto whole = std::find_if(submeshes.begin(), submeshes.end(),
-                                  [&](const Submesh& submesh) { return submesh.deviceCount() == cluster.deviceCount(); });
+  const auto whole = std::find_if(submeshes.begin(), submeshes.end(), [&](const Submesh& submesh) {
+    return submesh.deviceCount() == cluster.deviceCount();
+  });
   Prediction best;
   for (const StageOption& option : costs->options(0, costs->layers() - 1, *whole)) {
-    const auto plan = predictPlan(countedCosts(costs), {{0, costs->layers() - 1, *whole, option}}, 1, "1f1b", {});
+    const auto plan =
+        predictPlan(countedCosts(costs), {{0, costs->layers() - 1, *whole, option}}, 1, "1f1b", {});
     if (!plan) continue;
-    const Prediction found{fitsDevices(*plan, *costs), plan->step_ns, plan->peakMemory(), memoryText(*plan, countedCosts(costs))};
-    const bool better = best.step_ns == 0 || (found.fits && !best.fits) ||
-                        (found.fits == best.fits && (found.fits ? found.step_ns < best.step_ns : found.memory < best.memory));
+    const Prediction found{fitsDevices(*plan, *costs), plan->step_ns, plan->peakMemory(),
+                           memoryText(*plan, countedCosts(costs))};
+    const bool better =
+        best.step_ns == 0 || (found.fits && !best.fits) ||
+        (found.fits == best.fits && (found.fits ? found.step_ns < best.step_ns : found.memory < best.memory));
     if (better) best = found;
   }
   return best;
 }
 
 std::string Planned::text(int64_t beside) const {
-  return step_ns == 0 ? "out of memory" : fmt::format("{:.3f}x", static_cast<double>(step_ns) / static_cast<double>(beside));
+  return step_ns == 0 ? "out of memory"
+                      : fmt::format("{:.3f}x", static_cast<double>(step_ns) / static_cast<double>(beside));
 }
 
 RowSearch::RowSearch(const SuiteRow& row, Models& models, const Efficiency& efficiency, int threads)
@@ -159,8 +175,12 @@ RowSearch::RowSearch(const SuiteRow& row, Models& models, const Efficiency& effi
 
 Planned RowSearch::best() {
   PlanSearchRequest request = requestFor({"auto"});
-  request.costs_in_need = [this](int64_t count) { return costsOf({"auto", "zero2", "zero3", "megatron-zero2"}, count); };
-  request.costs_where_memory_binds = [this](int64_t count) { return costsOf({"auto", "megatron-zero2"}, count); };
+  request.costs_in_need = [this](int64_t count) {
+    return costsOf({"auto", "zero2", "zero3", "megatron-zero2"}, count);
+  };
+  request.costs_where_memory_binds = [this](int64_t count) {
+    return costsOf({"auto", "megatron-zero2"}, count);
+  };
   return planned(request);
 }
 
@@ -180,11 +200,14 @@ Planned RowSearch::only(const std::string& method, int stages) {
   request.neighbours = false;
   request.least_stages = request.most_stages = stages;
   const int devices = row_.gpus / stages;
-  request.allowed = [devices](const Submesh& submesh) { return submesh.deviceCount() == devices && submesh.first_device % devices == 0; };
+  request.allowed = [devices](const Submesh& submesh) {
+    return submesh.deviceCount() == devices && submesh.first_device % devices == 0;
+  };
   const auto all = request.costs;
   request.costs = [this, all, stages, devices](int64_t count) {
     CountedCosts counted = all(count);
-    const auto isEqual = [this, stages, devices](int first, int last, const Submesh& submesh, const StageOption&) {
+    const auto isEqual = [this, stages, devices](int first, int last, const Submesh& submesh,
+                                                 const StageOption&) {
       const int s = submesh.first_device / devices;
       return first == s * row_.layers / stages && last == (s + 1) * row_.layers / stages - 1;
     };
@@ -199,9 +222,11 @@ std::pair<Planned, int64_t> RowSearch::within(const ShortageRow& way) {
   PlanSearchRequest request = requestFor(way.methods);
   request.schedule = "1f1b";
   request.neighbours = false;
-  request.microbatches = way.microbatches.empty() ? std::vector<int64_t>{row_.microbatches} : way.microbatches;
+  request.microbatches =
+      way.microbatches.empty() ? std::vector<int64_t>{row_.microbatches} : way.microbatches;
   request.first = 0;
-  if (way.devices > 0) request.allowed = [&way](const Submesh& submesh) { return submesh.deviceCount() == way.devices; };
+  if (way.devices > 0)
+    request.allowed = [&way](const Submesh& submesh) { return submesh.deviceCount() == way.devices; };
   const Planned found = planned(request);
   return {found, found.step_ns > 0 ? 0 : leastMemory(request).bytes};
 }

@@ -13,8 +13,8 @@
 #include "benchmarks/alpa_suite.h"
 #include "benchmarks/suite_models.h"
 #include "ir/cluster/cluster.h"
-#include "partition/search/plan_search.h"
 #include "partition/costs/stage_costs.h"
+#include "partition/search/plan_search.h"
 
 namespace pipeshard {
 
@@ -28,8 +28,10 @@ struct Prediction {
 // Alpa's plan with the boundaries that suit it best, under 1F1B; where it does not fit, as if it did.
 Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency& efficiency);
 
-// All layers in one stage on the whole cluster: the fastest of the options that fit; where none does, the one that needs least memory.
-Prediction predictOneStage(const Step& step, const Cluster& cluster, const std::string& method, const std::string& recomputation);
+// All layers in one stage on the whole cluster: the fastest of the options that fit; where none does, the one
+// that needs least memory.
+Prediction predictOneStage(const Step& step, const Cluster& cluster, const std::string& method,
+                           const std::string& recomputation);
 
 // One way to plan a row.
 struct Planned {
@@ -38,7 +40,8 @@ struct Planned {
   std::string text(int64_t beside) const;  // how many times slower
 };
 
-// The best plan that the search finds among those allowed, on one row's model and cluster, which are kept by reference.
+// The best plan that the search finds among those allowed, on one row's model and cluster, which are kept by
+// reference.
 class RowSearch {
  public:
   RowSearch(const SuiteRow& row, Models& models, const Efficiency& efficiency, int threads);

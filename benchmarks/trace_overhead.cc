@@ -1,7 +1,7 @@
 // What recording a trace costs: trace_overhead DIR [STEPS]
 //
-// Runs the single-device program of a plan directory, each step once with and once without a recorder, in turn, and prints the medians and
-// their ratio. The smaller the model, the more recording shows.
+// Runs the single-device program of a plan directory, each step once with and once without a recorder, in
+// turn, and prints the medians and their ratio. The smaller the model, the more recording shows.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -19,7 +19,8 @@ namespace pipeshard {
 namespace {
 
 double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 
@@ -45,7 +46,8 @@ void measure(const std::string& directory, int64_t steps) {
   }
   const double added = median(ratios) - 1;
   fmt::print(
-      "{} instructions; step {:.3f} ms, recorded {:.3f} ms; recording adds {:+.2f}% (median of {} pairs; {:.0f} ns an instruction)\n",
+      "{} instructions; step {:.3f} ms, recorded {:.3f} ms; recording adds {:+.2f}% (median of {} pairs; "
+      "{:.0f} ns an instruction)\n",
       executor.program().instructions.size(), median(plain) * 1e3, median(recorded) * 1e3, 100 * added, steps,
       added * median(plain) * 1e9 / static_cast<double>(executor.program().instructions.size()));
 }

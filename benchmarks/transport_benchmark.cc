@@ -1,6 +1,8 @@
-// The shared memory transport between processes, beside memcpy in one process. Arguments: bytes, and the number of ranks.
+// The shared memory transport between processes, beside memcpy in one process. Arguments: bytes, and the
+// number of ranks.
 //
-// The measured process is rank 0; the other ranks are forked and repeat what it does until it tells them to stop.
+// The measured process is rank 0; the other ranks are forked and repeat what it does until it tells them to
+// stop.
 #include <benchmark/benchmark.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -106,21 +108,22 @@ void sendHeap(benchmark::State& state) {
 
 void allReduceInPlace(benchmark::State& state) {
   runRanks(state, [](Side& side, int) {
-    side.communicator->allReduce(side.everybody, DataType::kFloat32, Reduction::kSum, side.input().data(), side.input().data(),
-                                 side.bytes / 4);
+    side.communicator->allReduce(side.everybody, DataType::kFloat32, Reduction::kSum, side.input().data(),
+                                 side.input().data(), side.bytes / 4);
   });
 }
 
 void allReduceOutOfPlace(benchmark::State& state) {
   runRanks(state, [](Side& side, int) {
-    side.communicator->allReduce(side.everybody, DataType::kFloat32, Reduction::kSum, side.input().data(), side.output().data(),
-                                 side.bytes / 4);
+    side.communicator->allReduce(side.everybody, DataType::kFloat32, Reduction::kSum, side.input().data(),
+                                 side.output().data(), side.bytes / 4);
   });
 }
 
 void allReduceHeap(benchmark::State& state) {
   runRanks(state, [](Side& side, int) {
-    side.communicator->allReduce(side.everybody, DataType::kFloat32, Reduction::kSum, side.heap.data(), side.heap.data(), side.bytes / 4);
+    side.communicator->allReduce(side.everybody, DataType::kFloat32, Reduction::kSum, side.heap.data(),
+                                 side.heap.data(), side.bytes / 4);
   });
 }
 

@@ -7,8 +7,8 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
-#include "tools/console.h"
 #include "planning/memory_shortage.h"
+#include "tools/console.h"
 
 namespace pipeshard {
 namespace {
@@ -20,7 +20,8 @@ constexpr size_t kMostClusters = 5;
 
 int64_t largestMemory(const PlannedTraining& planned) {
   int64_t largest = 0;
-  for (const RankProgram& rank : planned.whole.ranks) largest = std::max(largest, plannedMemory(rank, planned.plan.cluster));
+  for (const RankProgram& rank : planned.whole.ranks)
+    largest = std::max(largest, plannedMemory(rank, planned.plan.cluster));
   return largest;
 }
 
@@ -32,7 +33,8 @@ struct Change {
 
 class Adviser {
  public:
-  Adviser(const PlanRequest& request, const ProgressCallback& progress) : request_(request), progress_(progress) {}
+  Adviser(const PlanRequest& request, const ProgressCallback& progress)
+      : request_(request), progress_(progress) {}
 
   // The end of the message; nothing where the plan cannot be made with any memory.
   std::optional<std::string> advice() {
@@ -63,15 +65,19 @@ class Adviser {
  private:
   // The search has tried what it may choose itself, and has said how much memory would do.
   std::optional<std::string> searchedAdvice() {
-    const Change microbatches = {"without --microbatches", [](PlanRequest& request) { request.microbatches = 0; }};
+    const Change microbatches = {"without --microbatches",
+                                 [](PlanRequest& request) { request.microbatches = 0; }};
     if (request_.microbatches > 0) firstThatFits("", {microbatches});
-    adviseRecomputation(otherRecomputations(request_.recomputation_given ? request_.partition.recomputation : "layers"));
+    adviseRecomputation(
+        otherRecomputations(request_.recomputation_given ? request_.partition.recomputation : "layers"));
     firstThatFits("more devices", moreDevices());
     return text();
   }
 
   std::string text() const {
-    std::string text = lines_.empty() ? "" : fmt::format("\n  what would fit (each was tried):\n    {}", fmt::join(lines_, "\n    "));
+    std::string text = lines_.empty() ? ""
+                                      : fmt::format("\n  what would fit (each was tried):\n    {}",
+                                                    fmt::join(lines_, "\n    "));
     if (!failed_.empty()) text += fmt::format("\n  what would not: {}", fmt::join(failed_, ", "));
     return text;
   }
@@ -107,8 +113,9 @@ class Adviser {
       return;
     }
     if (!changes.empty())
-      failed_.push_back(changes.size() == 1 ? changes[0].text
-                                            : fmt::format("{} ({} to {})", kind, changes.front().text, changes.back().text));
+      failed_.push_back(changes.size() == 1
+                            ? changes[0].text
+                            : fmt::format("{} ({} to {})", kind, changes.front().text, changes.back().text));
   }
 
   // Of "layers" and "always", which take the same time: the first that fits, and a later one that needs less.
@@ -126,17 +133,22 @@ class Adviser {
   }
 
   void addLine(const Change& change, int64_t needed) {
-    lines_.push_back(fmt::format("{}: a device needs {} ({} bytes)", change.text, formatBytes(needed), needed));
+    lines_.push_back(
+        fmt::format("{}: a device needs {} ({} bytes)", change.text, formatBytes(needed), needed));
   }
 
-  // The least that was found to be enough, between what is known to be too little and what the plan needs without a limit.
+  // The least that was found to be enough, between what is known to be too little and what the plan needs
+  // without a limit.
   void adviseMemory() {
     const auto fits = [&](int64_t bytes) {
-      return tried({fmt::format("--memory {}", bytes), [bytes](PlanRequest& request) { request.partition.sharding.memory_bytes = bytes; }});
+      return tried({fmt::format("--memory {}", bytes),
+                    [bytes](PlanRequest& request) { request.partition.sharding.memory_bytes = bytes; }});
     };
     std::optional<int64_t> enough;
-    for (int64_t percent : {100, 105, 110, 125, 150}) {  // what a solver foresees may be more than what is needed in the end
-      if (!enough && fits(needed_ / 100 * percent + needed_ % 100)) enough = needed_ / 100 * percent + needed_ % 100;
+    for (int64_t percent :
+         {100, 105, 110, 125, 150}) {  // what a solver foresees may be more than what is needed in the end
+      if (!enough && fits(needed_ / 100 * percent + needed_ % 100))
+        enough = needed_ / 100 * percent + needed_ % 100;
     }
     if (!enough) return;
     int64_t too_little = request_.partition.sharding.memory_bytes, least = *enough;
@@ -150,7 +162,8 @@ class Adviser {
       }
     }
     if (least < *enough && fits(least)) enough = least;
-    lines_.push_back(fmt::format("--memory {}: {} on each device, everything else as asked", *enough, formatBytes(*enough)));
+    lines_.push_back(fmt::format("--memory {}: {} on each device, everything else as asked", *enough,
+                                 formatBytes(*enough)));
   }
 
   // Numbers that divide the batch, beyond what the plan has.
@@ -158,9 +171,11 @@ class Adviser {
     std::vector<Change> changes;
     const auto batch = plan.dimensions.find(plan.batch_dimension);
     if (batch == plan.dimensions.end()) return changes;
-    for (int64_t count = plan.microbatches + 1; count <= batch->second && changes.size() < kMostMicrobatches; ++count) {
+    for (int64_t count = plan.microbatches + 1; count <= batch->second && changes.size() < kMostMicrobatches;
+         ++count) {
       if (batch->second % count != 0) continue;
-      changes.push_back({fmt::format("--microbatches {}", count), [count](PlanRequest& request) { request.microbatches = count; }});
+      changes.push_back({fmt::format("--microbatches {}", count),
+                         [count](PlanRequest& request) { request.microbatches = count; }});
     }
     return changes;
   }
@@ -179,23 +194,25 @@ class Adviser {
 
   std::vector<Change> otherMethods(const Plan& plan) const {
     std::vector<Change> changes;
-    const bool has_wide_stage =
-        std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.devices.size() > 1; });
+    const bool has_wide_stage = std::any_of(plan.stages.begin(), plan.stages.end(),
+                                            [](const StagePlan& stage) { return stage.devices.size() > 1; });
     for (const char* method : {"zero3", "auto"}) {
       if (!has_wide_stage || request_.partition.sharding.method == method) continue;
-      changes.push_back(
-          {fmt::format("--method {}", method), [method](PlanRequest& request) { request.partition.sharding.method = method; }});
+      changes.push_back({fmt::format("--method {}", method),
+                         [method](PlanRequest& request) { request.partition.sharding.method = method; }});
     }
     return changes;
   }
 
-  // Of "2x4" more devices in each node, of "p3.16xlarge:2" more nodes; others cannot be made larger by their names.
+  // Of "2x4" more devices in each node, of "p3.16xlarge:2" more nodes; others cannot be made larger by their
+  // names.
   std::vector<Change> moreDevices() const {
     const std::string& text = request_.cluster;
     const size_t at = text.find_first_of("x:", text.find(':') != std::string::npos ? text.find(':') : 0);
     int size = 0;
     const bool has_size = at != std::string::npos &&
-                          std::from_chars(text.data() + at + 1, text.data() + text.size(), size).ptr == text.data() + text.size() &&
+                          std::from_chars(text.data() + at + 1, text.data() + text.size(), size).ptr ==
+                              text.data() + text.size() &&
                           size > 0;
     std::vector<Change> changes;
     if (!has_size) return changes;
@@ -205,13 +222,15 @@ class Adviser {
     for (int more : sizes) {
       if (more <= size || changes.size() == kMostClusters) continue;
       const std::string larger = text.substr(0, at + 1) + std::to_string(more);
-      changes.push_back({"--cluster " + larger, [larger](PlanRequest& request) { request.cluster = larger; }});
+      changes.push_back(
+          {"--cluster " + larger, [larger](PlanRequest& request) { request.cluster = larger; }});
     }
     return changes;
   }
 
   // All others, where it recomputes anyway, and each way to recompute with all others.
-  std::vector<Change> together(const std::vector<Change>& recomputations, const std::vector<Change>& others) const {
+  std::vector<Change> together(const std::vector<Change>& recomputations,
+                               const std::vector<Change>& others) const {
     std::vector<Change> changes;
     if (request_.partition.recomputation != "never" && others.size() > 1) changes.push_back(joined(others));
     for (const Change& change : recomputations) {
@@ -240,7 +259,8 @@ class Adviser {
 
 }  // namespace
 
-PlannedTraining planOrAdvise(const PlanRequest& request, const ProgressCallback& progress, Interruption* interruption) {
+PlannedTraining planOrAdvise(const PlanRequest& request, const ProgressCallback& progress,
+                             Interruption* interruption) {
   try {
     return planTraining(request, progress, interruption);
   } catch (const Error& error) {

@@ -13,8 +13,8 @@ namespace pipeshard {
 namespace {
 
 // The shardings of the stages that have as many devices as the mesh.
-ReadShardings readOn(const Graph& graph, const std::string& configuration, const std::vector<std::vector<int>>& devices,
-                     const LogicalMesh& mesh) {
+ReadShardings readOn(const Graph& graph, const std::string& configuration,
+                     const std::vector<std::vector<int>>& devices, const LogicalMesh& mesh) {
   std::vector<StageDevices> stages;
   for (const std::vector<int>& of_stage : devices) {
     const bool fits = static_cast<int>(of_stage.size()) == mesh.deviceCount();
@@ -23,10 +23,11 @@ ReadShardings readOn(const Graph& graph, const std::string& configuration, const
   return nodeShardings(graph, configuration, stages);
 }
 
-FileShardings readConfiguration(Graph graph, const std::string& configuration, const std::vector<std::vector<int>>& devices,
-                                const std::string& mesh) {
+FileShardings readConfiguration(Graph graph, const std::string& configuration,
+                                const std::vector<std::vector<int>>& devices, const std::string& mesh) {
   inferShapes(graph);
-  const auto first = std::find_if(devices.begin(), devices.end(), [](const auto& of_stage) { return !of_stage.empty(); });
+  const auto first =
+      std::find_if(devices.begin(), devices.end(), [](const auto& of_stage) { return !of_stage.empty(); });
   std::vector<LogicalMesh> meshes;
   if (!mesh.empty()) meshes = {parseMesh(mesh)};
   if (mesh.empty()) meshes = meshesFor(static_cast<int>(first->size()), "manual");
@@ -39,8 +40,9 @@ FileShardings readConfiguration(Graph graph, const std::string& configuration, c
     shardings.mesh = candidate;
   }
   shardings.specs = valueShardings(graph, best->nodes);
-  shardings.notes = {fmt::format("the model's device configuration '{}' gives the shardings of {} values, read on mesh {}", configuration,
-                                 shardings.specs.size(), printMesh(shardings.mesh))};
+  shardings.notes = {
+      fmt::format("the model's device configuration '{}' gives the shardings of {} values, read on mesh {}",
+                  configuration, shardings.specs.size(), printMesh(shardings.mesh))};
   shardings.notes.insert(shardings.notes.end(), best->notes.begin(), best->notes.end());
   return shardings;
 }
@@ -50,7 +52,8 @@ FileShardings readConfiguration(Graph graph, const std::string& configuration, c
 std::optional<FileShardings> readFileShardings(const Graph& graph, const std::string& mesh) {
   for (const DeviceConfiguration& configuration : deviceConfigurations(graph)) {
     const std::vector<std::vector<int>> devices = shardedDevices(graph, configuration.name);
-    const bool says = std::any_of(devices.begin(), devices.end(), [](const auto& of_stage) { return !of_stage.empty(); });
+    const bool says =
+        std::any_of(devices.begin(), devices.end(), [](const auto& of_stage) { return !of_stage.empty(); });
     if (says) return readConfiguration(graph, configuration.name, devices, mesh);
   }
   return std::nullopt;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "ir/graph/graph.h"
 #include "ir/base/sharding_spec.h"
+#include "ir/graph/graph.h"
 
 namespace pipeshard {
 
@@ -17,9 +17,10 @@ struct FileShardings {
   std::vector<std::string> notes;             // for the plan: what was taken, what was skipped
 };
 
-// Of the first device configuration under which nodes have shardings; nothing without one. `graph` as it was read. On the mesh of that
-// text, or, if it is "", on the one on which most of them are specs (stages of other numbers of devices than the first are skipped).
-// Errors: kBadModel for annotations that contradict themselves, kUsage for a mesh that is none.
+// Of the first device configuration under which nodes have shardings; nothing without one. `graph` as it was
+// read. On the mesh of that text, or, if it is "", on the one on which most of them are specs (stages of
+// other numbers of devices than the first are skipped). Errors: kBadModel for annotations that contradict
+// themselves, kUsage for a mesh that is none.
 std::optional<FileShardings> readFileShardings(const Graph& graph, const std::string& mesh);
 
 }  // namespace pipeshard

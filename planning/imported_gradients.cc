@@ -13,14 +13,18 @@ namespace pipeshard {
 namespace {
 
 std::string whyNotCompared(const Graph& graph, const TrainingGraph& training, const Program& reference) {
-  if (!training.forward_states.empty()) return "the model normalises over microbatches, the file over the whole batch";
+  if (!training.forward_states.empty())
+    return "the model normalises over microbatches, the file over the whole batch";
   if (reference.updates_per_step > 1) return "the schedule makes several updates of a batch";
   for (const Node& node : graph.nodes) {
-    if (!cpuKernels().has(node.domain, node.op_type)) return fmt::format("{} has no CPU kernel", describeNode(node));
+    if (!cpuKernels().has(node.domain, node.op_type))
+      return fmt::format("{} has no CPU kernel", describeNode(node));
   }
   for (ValueId input : graph.inputs) {
     const std::string& name = graph.value(input).name;
-    const auto is_it = [&](const ProgramInput& listed) { return listed.name == name && listed.shape == graph.shape(input); };
+    const auto is_it = [&](const ProgramInput& listed) {
+      return listed.name == name && listed.shape == graph.shape(input);
+    };
     if (std::none_of(reference.inputs.begin(), reference.inputs.end(), is_it))
       return fmt::format("only the backward pass reads the input '{}'", name);
   }
@@ -29,7 +33,8 @@ std::string whyNotCompared(const Graph& graph, const TrainingGraph& training, co
 
 class GradientProgram {
  public:
-  GradientProgram(const ForwardModel& model, const Graph& graph, const Program& reference) : model_(model), graph_(graph) {
+  GradientProgram(const ForwardModel& model, const Graph& graph, const Program& reference)
+      : model_(model), graph_(graph) {
     program_.inputs = reference.inputs;
   }
 
@@ -61,11 +66,16 @@ class GradientProgram {
   }
 
  private:
-  RankProgram finish(const std::vector<ValueId>& inputs, const std::vector<ValueId>& outputs, std::vector<BufferId> read,
-                     std::vector<BufferId> written, const std::vector<BufferId>& loaded) {
+  RankProgram finish(const std::vector<ValueId>& inputs, const std::vector<ValueId>& outputs,
+                     std::vector<BufferId> read, std::vector<BufferId> written,
+                     const std::vector<BufferId>& loaded) {
     std::vector<NodeId> nodes;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) nodes.emplace_back(n);
-    Subgraph subgraph{.name = "gradients", .file = "gradients.onnx", .phase = Phase::kBackwardInput, .inputs = {}, .outputs = {}};
+    Subgraph subgraph{.name = "gradients",
+                      .file = "gradients.onnx",
+                      .phase = Phase::kBackwardInput,
+                      .inputs = {},
+                      .outputs = {}};
     for (ValueId id : inputs) subgraph.inputs.push_back(graph_.value(id).name);
     for (ValueId id : outputs) subgraph.outputs.push_back(graph_.value(id).name);
     program_.subgraphs.push_back(std::move(subgraph));
@@ -112,8 +122,8 @@ class GradientProgram {
 
 }  // namespace
 
-std::optional<RankProgram> importedGradients(const ForwardModel& model, const TrainingGraph& training, const Program& reference,
-                                             std::vector<std::string>& notes) {
+std::optional<RankProgram> importedGradients(const ForwardModel& model, const TrainingGraph& training,
+                                             const Program& reference, std::vector<std::string>& notes) {
   if (!model.imported) return std::nullopt;
   const ImportedBackward& backward = model.imported->backward;
   PrepareOptions options;
@@ -127,9 +137,11 @@ std::optional<RankProgram> importedGradients(const ForwardModel& model, const Tr
   } catch (const Error& error) {
     reason = error.message();
   }
-  notes.push_back(fmt::format("the model has a backward pass of its own ({} operators, {} gradients): it is made anew from the loss; {}",
-                              backward.operators, backward.gradients.size(),
-                              reason.empty() ? "validate compares the gradients" : "the gradients are not compared: " + reason));
+  notes.push_back(fmt::format(
+      "the model has a backward pass of its own ({} operators, {} gradients): it is made anew from the loss; "
+      "{}",
+      backward.operators, backward.gradients.size(),
+      reason.empty() ? "validate compares the gradients" : "the gradients are not compared: " + reason));
   if (!reason.empty()) return std::nullopt;
   return GradientProgram(model, graph, reference).make();
 }

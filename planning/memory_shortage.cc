@@ -11,7 +11,8 @@ namespace {
 // 0: there is no limit.
 int64_t memoryOf(const PartitionOptions& options, int rank) {
   const ShardingRequest& asked = options.sharding;
-  return asked.memory_bytes > 0 && !asked.memory_by_cluster ? asked.memory_bytes : options.cluster.kindOf(rank).memory_bytes;
+  return asked.memory_bytes > 0 && !asked.memory_by_cluster ? asked.memory_bytes
+                                                            : options.cluster.kindOf(rank).memory_bytes;
 }
 
 }  // namespace

@@ -7,11 +7,13 @@
 
 namespace pipeshard {
 
-// What the rank's worker will allocate: its arena (runtime/execute/memory_plan.h) and constants, with as many threads as the description of its
-// node gives it (1 if that says no cores): plans do not depend on the machine that makes them.
+// What the rank's worker will allocate: its arena (runtime/execute/memory_plan.h) and constants, with as many
+// threads as the description of its node gives it (1 if that says no cores): plans do not depend on the
+// machine that makes them.
 int64_t plannedMemory(const RankProgram& rank, const Cluster& cluster);
 
-// The rank that needs most beyond what it has, as --memory says or else its device's kind; with no limits none does: -1.
+// The rank that needs most beyond what it has, as --memory says or else its device's kind; with no limits
+// none does: -1.
 struct Shortage {
   int rank = -1;
   int64_t needed = 0;

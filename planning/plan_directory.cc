@@ -10,11 +10,11 @@
 #include "onnx_import/format/device_configuration.h"
 #include "onnx_import/format/device_sharding.h"
 #include "onnx_import/format/writer.h"
+#include "planning/planning.h"
+#include "planning/replay.h"
 #include "runtime/execute/step_runner.h"
 #include "runtime/files/weight_check.h"
 #include "tools/console.h"
-#include "planning/planning.h"
-#include "planning/replay.h"
 
 namespace pipeshard {
 namespace {
@@ -32,7 +32,8 @@ void makeFolder(const fs::path& path) {
 void writeRank(const RankProgram& rank, const fs::path& directory) {
   makeFolder(directory);
   writeText(directory / "program.json", programToJson(rank.program));
-  for (size_t i = 0; i < rank.subgraphs.size(); ++i) writeModel(rank.subgraphs[i], (directory / rank.program.subgraphs[i].file).string());
+  for (size_t i = 0; i < rank.subgraphs.size(); ++i)
+    writeModel(rank.subgraphs[i], (directory / rank.program.subgraphs[i].file).string());
 }
 
 // `inside`: the folder in each rank's.
@@ -52,30 +53,37 @@ NodeSharding nodeSharding(const Graph& graph, NodeId id, const StageSharding& sh
   NodeSharding annotated;
   const Node& node = graph.node(id);
   const Strategy& strategy = sharding.strategies[id.index()];
-  const auto fits = [&](ValueId value, const ShardingSpec& spec) { return value.valid() && spec.axes.size() == graph.shape(value).size(); };
+  const auto fits = [&](ValueId value, const ShardingSpec& spec) {
+    return value.valid() && spec.axes.size() == graph.shape(value).size();
+  };
   for (size_t i = 0; i < node.inputs.size() && i < strategy.inputs.size(); ++i) {
     annotated.inputs.emplace_back();
     if (fits(node.inputs[i], strategy.inputs[i])) annotated.inputs.back() = strategy.inputs[i];
   }
   for (ValueId output : node.outputs) {
     annotated.outputs.emplace_back();
-    if (output.valid() && fits(output, sharding.kept[output.index()])) annotated.outputs.back() = sharding.kept[output.index()];
+    if (output.valid() && fits(output, sharding.kept[output.index()]))
+      annotated.outputs.back() = sharding.kept[output.index()];
   }
   return annotated;
 }
 
-// Partial sums, and weights that are kept in another sharding than they are read in, stay unsaid: plan.json has them.
-void annotateSharded(const PlannedTraining& planned, const std::string& configuration, const std::vector<int>& stage_of, Graph& graph) {
+// Partial sums, and weights that are kept in another sharding than they are read in, stay unsaid: plan.json
+// has them.
+void annotateSharded(const PlannedTraining& planned, const std::string& configuration,
+                     const std::vector<int>& stage_of, Graph& graph) {
   if (!hasShardedStage(planned.plan)) return;
   const std::vector<std::optional<StageSharding>> shardings = shardingsOf(planned.training, planned.plan);
   std::vector<StageDevices> stages;
   for (size_t s = 0; s < shardings.size(); ++s)
-    stages.push_back(shardings[s] ? StageDevices{shardings[s]->mesh, planned.plan.stages[s].devices} : StageDevices{});
+    stages.push_back(shardings[s] ? StageDevices{shardings[s]->mesh, planned.plan.stages[s].devices}
+                                  : StageDevices{});
   std::vector<NodeSharding> nodes(graph.nodes.size());
   for (size_t n = 0; n < nodes.size(); ++n) {
     const std::optional<StageSharding>& sharding = shardings.at(static_cast<size_t>(stage_of[n]));
     // Of prologues and of what nothing needs, a sharding says nothing.
-    if (sharding && !sharding->strategies[n].outputs.empty()) nodes[n] = nodeSharding(planned.training.graph, NodeId(n), *sharding);
+    if (sharding && !sharding->strategies[n].outputs.empty())
+      nodes[n] = nodeSharding(planned.training.graph, NodeId(n), *sharding);
   }
   annotateShardings(graph, configuration, stages, nodes);
 }
@@ -88,8 +96,9 @@ int rankCount(const Plan& plan) {
   return count;
 }
 
-// The training graph as a model of its own: every phase, with phase and stage of each node in its metadata, and the stage in
-// ONNX's device configuration "pipeshard" too, with the shardings of the stages that have one.
+// The training graph as a model of its own: every phase, with phase and stage of each node in its metadata,
+// and the stage in ONNX's device configuration "pipeshard" too, with the shardings of the stages that have
+// one.
 Graph annotatedModel(const PlannedTraining& planned) {
   Graph graph = planned.training.graph;
   const std::vector<int> stages = nodeStages(planned.training, planned.plan);
@@ -101,7 +110,8 @@ Graph annotatedModel(const PlannedTraining& planned) {
   for (auto it = graph.initializers.begin(); it != graph.initializers.end();) {
     if (const auto* reference = std::get_if<WeightReference>(&it->second)) {
       Value& value = graph.value(it->first);
-      value.metadata.emplace_back("pipeshard.weight", fmt::format("{}@{}", reference->location, reference->offset));
+      value.metadata.emplace_back("pipeshard.weight",
+                                  fmt::format("{}@{}", reference->location, reference->offset));
       graph.inputs.push_back(it->first);
       it = graph.initializers.erase(it);
     } else {
@@ -109,7 +119,8 @@ Graph annotatedModel(const PlannedTraining& planned) {
     }
   }
   DeviceConfiguration configuration{"pipeshard", {}};
-  for (int rank = 0; rank < rankCount(planned.plan); ++rank) configuration.devices.push_back(fmt::format("rank{}", rank));
+  for (int rank = 0; rank < rankCount(planned.plan); ++rank)
+    configuration.devices.push_back(fmt::format("rank{}", rank));
   annotatePipelineStages(graph, configuration, stages);
   annotateSharded(planned, configuration.name, stages, graph);
   return graph;
@@ -138,7 +149,8 @@ void replaceDirectory(const fs::path& built, const fs::path& target) {
 
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory) {
   const fs::path target = fs::absolute(directory).lexically_normal();
-  if (fs::exists(target) && !fs::exists(target / "plan.json") && !(fs::is_directory(target) && fs::is_empty(target))) {
+  if (fs::exists(target) && !fs::exists(target / "plan.json") &&
+      !(fs::is_directory(target) && fs::is_empty(target))) {
     fail(ErrorCode::kConfiguration, "{} exists and is no plan directory; choose another -o", target.string());
   }
   fs::path built = target;
@@ -166,7 +178,8 @@ bool hasPrograms(const std::string& directory) {
 void requirePlanDirectory(const std::string& directory) {
   std::error_code ignored;
   if (fs::exists(fs::path(directory) / "plan.json", ignored)) return;
-  fail(ErrorCode::kMissingInput, "{} cannot be read; is {} a plan directory, as `pipeshard plan MODEL -o DIR` writes it?",
+  fail(ErrorCode::kMissingInput,
+       "{} cannot be read; is {} a plan directory, as `pipeshard plan MODEL -o DIR` writes it?",
        (fs::path(directory) / "plan.json").string(), directory);
 }
 

@@ -13,8 +13,8 @@
 #include "onnx_import/autodiff/imported_backward.h"
 #include "onnx_import/autodiff/training.h"
 #include "partition/stages/partition.h"
-#include "sharding/batch/training_family.h"
 #include "planning/file_shardings.h"
+#include "sharding/batch/training_family.h"
 #include "tools/model_options.h"
 
 namespace pipeshard {
@@ -47,7 +47,8 @@ struct ForwardModel {
 };
 
 // Reads, checks and prepares the model. `stages` serves the automatic choice of microbatches.
-ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages, const ProgressCallback& progress);
+ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
+                         const ProgressCallback& progress);
 
 // A training step, cut up.
 struct StepPrograms {
@@ -57,10 +58,11 @@ struct StepPrograms {
 
 struct PlannedTraining {
   Plan plan;
-  TrainingGraph training;                       // of the largest microbatch
-  StepPrograms whole;                           // no ranks: only a plan was asked for (PlanRequest::programs)
-  std::optional<StepPrograms> last;             // of the shorter batch that ends an epoch
-  std::optional<RankProgram> imported;          // the gradients as the model was exported with (planning/imported_gradients.h)
+  TrainingGraph training;            // of the largest microbatch
+  StepPrograms whole;                // no ranks: only a plan was asked for (PlanRequest::programs)
+  std::optional<StepPrograms> last;  // of the shorter batch that ends an epoch
+  std::optional<RankProgram>
+      imported;  // the gradients as the model was exported with (planning/imported_gradients.h)
   std::vector<StageCombinations> combinations;  // with --method exhaustive
 };
 
@@ -71,15 +73,16 @@ struct Interruption {
 };
 
 // Throws JobInterrupted where a search was interrupted before it had found a plan.
-PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress, Interruption* interruption = nullptr);
+PlannedTraining planTraining(const PlanRequest& request, const ProgressCallback& progress,
+                             Interruption* interruption = nullptr);
 
 // In a plan directory, of a model that was exported with its backward pass: the program of its own gradients.
 inline constexpr const char* kImportedFolder = "imported";
 
-// The plan directory of the design (section 5), plus reference/: the single-device program that `validate` compares with, and
-// weights.json (runtime/files/weight_check.h) for both.
-// An existing plan directory is replaced; any other existing folder is refused (Error(kConfiguration)).
-// Without programs: plan.json and model.onnx alone.
+// The plan directory of the design (section 5), plus reference/: the single-device program that `validate`
+// compares with, and weights.json (runtime/files/weight_check.h) for both. An existing plan directory is
+// replaced; any other existing folder is refused (Error(kConfiguration)). Without programs: plan.json and
+// model.onnx alone.
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory);
 
 // Whether a plan directory has programs (planning/replay.h makes them where it has none).
@@ -94,9 +97,11 @@ std::string readPlanText(const std::string& path);
 Plan readPlanFile(const std::string& path);
 
 // What explainStages says of a plan, whose model must still be where it was.
-std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives, const ProgressCallback& progress);
+std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives,
+                                          const ProgressCallback& progress);
 
-// The operators of a prepared graph that the CPU cannot run, differentiate or cut, each with a node that uses it.
+// The operators of a prepared graph that the CPU cannot run, differentiate or cut, each with a node that uses
+// it.
 struct OperatorSupport {
   std::string op;  // "onnx::Conv"
   int64_t count = 0;

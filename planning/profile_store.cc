@@ -43,7 +43,8 @@ std::map<std::string, std::string> processorFacts() {
 std::string processorName() {
   const std::map<std::string, std::string> facts = processorFacts();
   const auto fact = [&](const char* key) { return facts.contains(key) ? facts.at(key) : std::string(); };
-  if (!fact("model name").empty()) return fmt::format("{}, family {} model {}", fact("model name"), fact("cpu family"), fact("model"));
+  if (!fact("model name").empty())
+    return fmt::format("{}, family {} model {}", fact("model name"), fact("cpu family"), fact("model"));
   utsname system{};
   ::uname(&system);
   return fmt::format("{} {} {}", system.machine, fact("CPU implementer"), fact("CPU part"));
@@ -58,14 +59,16 @@ const char* instructionSet() {
   return "base";
 }
 
-// Latency and bandwidth for those who want two numbers: of the smallest message, and of the largest beyond that.
+// Latency and bandwidth for those who want two numbers: of the smallest message, and of the largest beyond
+// that.
 void useCurve(const CostCurve& curve, Link& link) {
   if (curve.points.size() < 2) return;
   const CostPoint& first = curve.points.front();
   const CostPoint& last = curve.points.back();
   link.measured = curve;
   link.latency_ns = first.ns;
-  link.bytes_per_ns = static_cast<double>(last.amount - first.amount) / static_cast<double>(std::max<int64_t>(1, last.ns - first.ns));
+  link.bytes_per_ns = static_cast<double>(last.amount - first.amount) /
+                      static_cast<double>(std::max<int64_t>(1, last.ns - first.ns));
 }
 
 std::string environmentOf(const char* name) {
@@ -76,7 +79,8 @@ std::string environmentOf(const char* name) {
 }  // namespace
 
 ProfiledDevice thisDevice(int threads) {
-  return {processorName(), instructionSet(), std::max(1, static_cast<int>(std::thread::hardware_concurrency())), std::max(1, threads)};
+  return {processorName(), instructionSet(),
+          std::max(1, static_cast<int>(std::thread::hardware_concurrency())), std::max(1, threads)};
 }
 
 std::string defaultProfilePath() {
@@ -90,8 +94,9 @@ StoredProfile readProfile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
-    fail(ErrorCode::kMissingInput, "{}: there is no such profile; `pipeshard profile -o {}` measures one, --profile off does without", path,
-         path);
+    fail(ErrorCode::kMissingInput,
+         "{}: there is no such profile; `pipeshard profile -o {}` measures one, --profile off does without",
+         path, path);
   }
   StoredProfile stored;
   stored.path = path;
@@ -105,7 +110,9 @@ void writeProfile(const Profile& profile, const std::string& path) {
   const fs::path folder = fs::absolute(path).parent_path();
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) fail(ErrorCode::kDiskFull, "{} cannot be created: {}; -o FILE writes elsewhere", folder.string(), error.message());
+  if (error)
+    fail(ErrorCode::kDiskFull, "{} cannot be created: {}; -o FILE writes elsewhere", folder.string(),
+         error.message());
   const std::string next = path + ".new";
   writeOutputFile(next, profileToJson(profile));
   fs::rename(next, path, error);
@@ -144,8 +151,10 @@ std::optional<StoredProfile> chooseProfile(const std::string& asked, std::string
   ProfiledDevice here = thisDevice(stored.profile.device.threads);
   if (stored.profile.device == here) return stored;
   if (note != nullptr) {
-    *note = fmt::format("the profile {} is of another machine ({}; this one is {}) and is not used; `pipeshard profile` measures this one",
-                        path, printDevice(stored.profile.device), printDevice(here));
+    *note = fmt::format(
+        "the profile {} is of another machine ({}; this one is {}) and is not used; `pipeshard profile` "
+        "measures this one",
+        path, printDevice(stored.profile.device), printDevice(here));
   }
   return std::nullopt;
 }

@@ -12,8 +12,8 @@ namespace pipeshard {
 // This machine's processor, with workers of so many threads each (0: one).
 ProfiledDevice thisDevice(int threads = 0);
 
-// The file that `pipeshard profile` writes and others read unless told otherwise: $XDG_CONFIG_HOME/pipeshard/profile.json, else
-// ~/.config/pipeshard/profile.json; "" where there is no home.
+// The file that `pipeshard profile` writes and others read unless told otherwise:
+// $XDG_CONFIG_HOME/pipeshard/profile.json, else ~/.config/pipeshard/profile.json; "" where there is no home.
 std::string defaultProfilePath();
 
 struct StoredProfile {
@@ -28,12 +28,14 @@ StoredProfile readProfile(const std::string& path);
 // Creates the folder. Error(kDiskFull) when it cannot be written.
 void writeProfile(const Profile& profile, const std::string& path);
 
-// What `--profile` says: "off"; a FILE, of whatever machine; "" is what the environment's PIPESHARD_PROFILE says, else the default file if
-// it is there and of this machine. One that is not (another processor, another number of them) is passed over, and `note` says so.
+// What `--profile` says: "off"; a FILE, of whatever machine; "" is what the environment's PIPESHARD_PROFILE
+// says, else the default file if it is there and of this machine. One that is not (another processor, another
+// number of them) is passed over, and `note` says so.
 std::optional<StoredProfile> chooseProfile(const std::string& asked, std::string* note = nullptr);
 
-// The cluster's devices are those that were measured, where nothing is known of them: kinds with rates (presets, files) stay as they are,
-// but for those of an earlier profile, in a plan that was read back. Returns whether something changed.
+// The cluster's devices are those that were measured, where nothing is known of them: kinds with rates
+// (presets, files) stay as they are, but for those of an earlier profile, in a plan that was read back.
+// Returns whether something changed.
 bool applyProfile(Cluster& cluster, const StoredProfile& profile);
 
 }  // namespace pipeshard

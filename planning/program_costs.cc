@@ -9,22 +9,27 @@
 namespace pipeshard {
 namespace {
 
-int64_t bytesOf(const Program& program, BufferId id) { return byteCount(program.buffer(id).data_type, program.buffer(id).shape); }
+int64_t bytesOf(const Program& program, BufferId id) {
+  return byteCount(program.buffer(id).data_type, program.buffer(id).shape);
+}
 
 class RankCosts {
  public:
   RankCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation)
       : program_(rank.program), model_(model), accumulation_(std::move(accumulation)) {
-    for (const std::vector<int>& group : program_.groups) group_sizes_.push_back(static_cast<int>(group.size()));
-    PIPESHARD_CHECK(rank.subgraphs.size() == program_.subgraphs.size(), "{} subgraphs, {} graphs", program_.subgraphs.size(),
-                    rank.subgraphs.size());
-    for (const Graph& graph : rank.subgraphs) subgraphs_.push_back(workParts(runnableGraph(graph, cpuKernels()), group_sizes_, model));
+    for (const std::vector<int>& group : program_.groups)
+      group_sizes_.push_back(static_cast<int>(group.size()));
+    PIPESHARD_CHECK(rank.subgraphs.size() == program_.subgraphs.size(), "{} subgraphs, {} graphs",
+                    program_.subgraphs.size(), rank.subgraphs.size());
+    for (const Graph& graph : rank.subgraphs)
+      subgraphs_.push_back(workParts(runnableGraph(graph, cpuKernels()), group_sizes_, model));
   }
 
   ProgramCosts costs() const {
     ProgramCosts result;
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
-      result.instructions.push_back(accumulation_.done[i] ? std::vector<WorkPart>() : partsOf(program_.instructions[i]));
+      result.instructions.push_back(accumulation_.done[i] ? std::vector<WorkPart>()
+                                                          : partsOf(program_.instructions[i]));
     }
     for (size_t b = 0; b < program_.buffers.size(); ++b) {
       result.buffer_bytes.push_back(accumulation_.place[b].valid() ? 0 : bytesOf(program_, BufferId(b)));
@@ -51,7 +56,8 @@ class RankCosts {
       case InstructionKind::kAllReduce: {
         const int size = group_sizes_.at(static_cast<size_t>(instruction.group));
         return {{.group = instruction.group,
-                 .exchange = collectiveCost(groupModel(model_, instruction.group), {{size}}, CollectiveKind::kAllReduce, 0, written),
+                 .exchange = collectiveCost(groupModel(model_, instruction.group), {{size}},
+                                            CollectiveKind::kAllReduce, 0, written),
                  .bytes = written}};
       }
       case InstructionKind::kSend:
@@ -75,7 +81,8 @@ ProgramCosts programCosts(const RankImage& rank, const CostModel& model, Accumul
 }
 
 ProgramCosts programCosts(const RankImage& rank, const CostModel& model) {
-  return programCosts(rank, model, findAccumulation(rank.program, [](const Instruction&, size_t) { return true; }));
+  return programCosts(rank, model,
+                      findAccumulation(rank.program, [](const Instruction&, size_t) { return true; }));
 }
 
 namespace {
@@ -83,7 +90,8 @@ namespace {
 // The devices of the first stage that has the rank; of none, itself.
 std::vector<int> stageDevices(const Plan& plan, int rank) {
   for (const StagePlan& stage : plan.stages) {
-    if (std::find(stage.devices.begin(), stage.devices.end(), rank) != stage.devices.end()) return stage.devices;
+    if (std::find(stage.devices.begin(), stage.devices.end(), rank) != stage.devices.end())
+      return stage.devices;
   }
   return {rank};
 }
@@ -101,7 +109,8 @@ LinkCost groupLink(const Plan& plan, int rank, std::vector<int> group) {
         line.push_back(stage.devices[static_cast<size_t>(member)]);
       }
       std::sort(line.begin(), line.end());
-      if (line == group) return costModelOn(plan.cluster, stage.devices, mesh).links[static_cast<size_t>(axis)];
+      if (line == group)
+        return costModelOn(plan.cluster, stage.devices, mesh).links[static_cast<size_t>(axis)];
     }
   }
   return costModelOn(plan.cluster, group, {{static_cast<int>(group.size())}}).links[0];
@@ -112,17 +121,20 @@ LinkCost groupLink(const Plan& plan, int rank, std::vector<int> group) {
 CostModel rankModel(const Plan& plan, const Program& program) {
   CostModel model = costModelOn(plan.cluster, {program.rank}, {{1}});
   for (const std::vector<int>& group : program.groups) {
-    for (const int rank : group) model.one_node = model.one_node && plan.cluster.nodeOf(rank) == plan.cluster.nodeOf(program.rank);
+    for (const int rank : group)
+      model.one_node = model.one_node && plan.cluster.nodeOf(rank) == plan.cluster.nodeOf(program.rank);
   }
   model.links.clear();
-  for (const std::vector<int>& group : program.groups) model.links.push_back(groupLink(plan, program.rank, group));
+  for (const std::vector<int>& group : program.groups)
+    model.links.push_back(groupLink(plan, program.rank, group));
   if (model.links.empty()) model.links.emplace_back();
   return model;
 }
 
 LinkCost rankLink(const Plan& plan, int from, int to) {
   const LinkCost link = linkBetween(plan.cluster, stageDevices(plan, from), stageDevices(plan, to));
-  return link.receive_bytes_per_ns > 0 && link.receive_bytes_per_ns < link.bytes_per_ns ? receivingSide(link) : link;
+  return link.receive_bytes_per_ns > 0 && link.receive_bytes_per_ns < link.bytes_per_ns ? receivingSide(link)
+                                                                                        : link;
 }
 
 }  // namespace pipeshard

@@ -8,8 +8,9 @@
 
 namespace pipeshard {
 
-// Subgraphs by their FLOPs and bytes, collectives by their bytes and the group's size, copies by their bytes. Gradients that can be
-// computed where they are accumulated (runtime/execute/accumulation.h) cost neither time nor memory of their own. `model`: groupModel.
+// Subgraphs by their FLOPs and bytes, collectives by their bytes and the group's size, copies by their bytes.
+// Gradients that can be computed where they are accumulated (runtime/execute/accumulation.h) cost neither
+// time nor memory of their own. `model`: groupModel.
 ProgramCosts programCosts(const RankImage& rank, const CostModel& model);
 // The same, where it is known which gradients are (Executor::accumulation).
 ProgramCosts programCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation);

@@ -11,20 +11,21 @@
 
 #include "ir/base/error.h"
 #include "ir/base/faults.h"
-#include "partition/stages/check_plan.h"
 #include "partition/layers/layers.h"
+#include "partition/stages/check_plan.h"
 #include "planning/imported_gradients.h"
 #include "planning/memory_shortage.h"
-#include "tools/report/report_files.h"
 #include "planning/step_programs.h"
 #include "planning/training_step.h"
+#include "tools/report/report_files.h"
 
 namespace pipeshard {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kEditedNote = "plan.json was edited: predicted times and memory of shardings are those from before";
+constexpr const char* kEditedNote =
+    "plan.json was edited: predicted times and memory of shardings are those from before";
 
 // A plan's model as far as its training step.
 struct ReplayedModel {
@@ -48,7 +49,9 @@ ReplayedModel replayModel(const Plan& plan, const ProgressCallback& progress) {
     return trainingFamily(replayed.model, replayed.optimizer, batch);
   };
   replayed.training = family(replayed.batch.cut).base();
-  const auto fits = [&](const TrainingGraph& training) { return std::ssize(forwardNodes(training)) == nodes; };
+  const auto fits = [&](const TrainingGraph& training) {
+    return std::ssize(forwardNodes(training)) == nodes;
+  };
   if (replayed.batch.cut || replayed.model.batch < 2 || fits(replayed.training)) return replayed;
   // A batch that need not be cut may have been, all the same: then its operators are the plan's.
   Plan noted = plan;
@@ -64,7 +67,8 @@ void emitAll(const ReplayedModel& replayed, PlannedTraining& planned) {
   const Plan& plan = planned.plan;
   planned.whole = emitStep(replayed.model, replayed.optimizer, replayed.batch, plan);
   if (plan.last_batch == 0) return;
-  planned.last = emitStep(replayed.model, replayed.optimizer, {plan.last_batch, plan.last_microbatches, replayed.batch.cut}, plan);
+  planned.last = emitStep(replayed.model, replayed.optimizer,
+                          {plan.last_batch, plan.last_microbatches, replayed.batch.cut}, plan);
 }
 
 // The bytes that a device may use, as the plan says; 0: any number.
@@ -82,9 +86,11 @@ void checkMemory(const PlannedTraining& planned, std::vector<std::string>& fault
       const int64_t limit = memoryLimit(planned.plan, stage, rank);
       if (limit == 0 || seen[static_cast<size_t>(rank)]) continue;
       seen[static_cast<size_t>(rank)] = true;
-      const int64_t needed = plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)], planned.plan.cluster);
+      const int64_t needed =
+          plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)], planned.plan.cluster);
       if (needed <= limit) continue;
-      faults.push_back(fmt::format("plan.json.stages[{}]: device {} needs {} bytes; expected at most {}", s, rank, needed, limit));
+      faults.push_back(fmt::format("plan.json.stages[{}]: device {} needs {} bytes; expected at most {}", s,
+                                   rank, needed, limit));
     }
   }
 }
@@ -93,8 +99,9 @@ std::string storedHash(const std::string& directory) {
   std::ifstream file(fs::path(directory) / kMadeFromName, std::ios::binary);
   if (!file) return "";
   const nlohmann::json document = nlohmann::json::parse(file, nullptr, false);
-  return document.is_object() && document.contains("plan") && document.at("plan").is_string() ? document.at("plan").get<std::string>()
-                                                                                              : std::string("unreadable");
+  return document.is_object() && document.contains("plan") && document.at("plan").is_string()
+             ? document.at("plan").get<std::string>()
+             : std::string("unreadable");
 }
 
 std::string hashOf(const Plan& plan) {
@@ -103,14 +110,17 @@ std::string hashOf(const Plan& plan) {
   return fmt::format("{:016x}", hash);
 }
 
-void checkReadable(const std::string& path, const Plan& plan, const ProgressCallback& progress, PlanCheck& check) {
+void checkReadable(const std::string& path, const Plan& plan, const ProgressCallback& progress,
+                   PlanCheck& check) {
   check.notes = planOddities(plan);
   const std::string stored = fs::is_directory(path) ? storedHash(path) : "";
   check.edited = !stored.empty() && stored != hashOf(plan);
   std::vector<std::string>& faults = check.faults;
-  const bool has_optimizer = keepFault("plan.json.optimizer", faults, [&] { parseOptimizer(plan.optimizer); });
+  const bool has_optimizer =
+      keepFault("plan.json.optimizer", faults, [&] { parseOptimizer(plan.optimizer); });
   ReplayedModel replayed;
-  const bool has_model = has_optimizer && keepFault("plan.json.model", faults, [&] { replayed = replayModel(plan, progress); });
+  const bool has_model =
+      has_optimizer && keepFault("plan.json.model", faults, [&] { replayed = replayModel(plan, progress); });
   if (!has_model) {
     keepFault("plan.json.schedule", faults, [&] { scheduleOf(plan); });
     return;
@@ -137,7 +147,8 @@ PlannedTraining replayPlan(const Plan& plan, const ProgressCallback& progress) {
   progress("writing the programs of the ranks");
   emitAll(replayed, planned);
   std::vector<std::string> noted;  // the plan has its notes
-  planned.imported = importedGradients(replayed.model, planned.training, planned.whole.reference.program, noted);
+  planned.imported =
+      importedGradients(replayed.model, planned.training, planned.whole.reference.program, noted);
   return planned;
 }
 
@@ -155,7 +166,8 @@ ProgramsMade refreshPrograms(const std::string& directory, const ProgressCallbac
   Plan plan = readPlanDirectory(directory);
   const bool edited = !stored.empty() && stored != hashOf(plan);
   if (complete && !edited) return ProgramsMade::kNone;
-  const bool is_new = hasShardedStage(plan) && std::find(plan.notes.begin(), plan.notes.end(), kEditedNote) == plan.notes.end();
+  const bool is_new = hasShardedStage(plan) &&
+                      std::find(plan.notes.begin(), plan.notes.end(), kEditedNote) == plan.notes.end();
   if (edited && is_new) plan.notes.emplace_back(kEditedNote);
   try {
     PlannedTraining planned = replayPlan(plan, progress);
@@ -165,7 +177,8 @@ ProgramsMade refreshPrograms(const std::string& directory, const ProgressCallbac
   } catch (Error& error) {
     if (!edited) throw;
     throw error.addContext(
-        fmt::format("{} was edited since its programs were made, and they cannot be made again (`pipeshard plan --check {}` says more)",
+        fmt::format("{} was edited since its programs were made, and they cannot be made again (`pipeshard "
+                    "plan --check {}` says more)",
                     (fs::path(directory) / "plan.json").string(), directory));
   }
   return edited ? ProgramsMade::kAgain : ProgramsMade::kFirst;

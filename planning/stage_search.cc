@@ -11,33 +11,38 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "partition/costs/stage_costs.h"
 #include "partition/layers/layer_clustering.h"
 #include "partition/search/plan_search.h"
 #include "partition/search/search_limits.h"
-#include "partition/costs/stage_costs.h"
+#include "planning/training_step.h"
 #include "runtime/job/job.h"
 #include "tools/console.h"
-#include "planning/training_step.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr int64_t kMostMicrobatches = 4096;  // that are tried where nobody says
 constexpr size_t kMostStageCosts = 200;      // rows of the table of stages' costs
-constexpr int kMostWithMethods = 64;         // devices: where memory binds, methods that need less of it are tried, too
+constexpr int kMostWithMethods =
+    64;  // devices: where memory binds, methods that need less of it are tried, too
 
 void refuseOptions(const PartitionOptions& options) {
   const auto refuse = [](bool given, const char* option) {
-    if (given) fail(ErrorCode::kUsage, "{} and --stages auto exclude each other: the search decides about stages and devices", option);
+    if (given)
+      fail(ErrorCode::kUsage,
+           "{} and --stages auto exclude each other: the search decides about stages and devices", option);
   };
   refuse(!options.boundaries.empty(), "--boundary");
   refuse(!options.balance.empty(), "--balance");
   refuse(!options.stage_devices.empty(), "--stage-devices");
   refuse(!options.sharding.constraints.empty() || options.sharding.method == "manual", "--shard");
   refuse(options.sharding.method == "exhaustive", "--method exhaustive");
-  refuse(options.recomputation != "never" && options.recomputation != "always" && options.recomputation != "layers",
+  refuse(options.recomputation != "never" && options.recomputation != "always" &&
+             options.recomputation != "layers",
          "--recompute by stage, or but for the last microbatch,");
-  refuse(options.schedule.find('/') != std::string::npos || options.schedule.ends_with(".csv"), "a file of orders");
+  refuse(options.schedule.find('/') != std::string::npos || options.schedule.ends_with(".csv"),
+         "a file of orders");
 }
 
 std::vector<int64_t> divisors(int64_t number) {
@@ -57,8 +62,9 @@ struct CountState {
 
 class Search {
  public:
-  Search(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer, const PartitionOptions& options,
-         const ProgressCallback& progress, const std::atomic<bool>* interrupted)
+  Search(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer,
+         const PartitionOptions& options, const ProgressCallback& progress,
+         const std::atomic<bool>* interrupted)
       : request_(request),
         model_(model),
         optimizer_(optimizer),
@@ -98,7 +104,8 @@ class Search {
     search.costs = costsWith(methods_);
     if (options_.sharding.method.empty()) {
       search.costs_in_need = costsWith({"auto", "zero2", "zero3", "megatron-zero2"});
-      if (options_.cluster.deviceCount() <= kMostWithMethods) search.costs_where_memory_binds = costsWith({"auto", "megatron-zero2"});
+      if (options_.cluster.deviceCount() <= kMostWithMethods)
+        search.costs_where_memory_binds = costsWith({"auto", "megatron-zero2"});
     }
     if (request_.schedule_given) search.schedule = options_.schedule;
     const bool asynchronous = !search.schedule.empty() && isAsynchronous(search.schedule);
@@ -107,9 +114,11 @@ class Search {
                           : cut_                    ? divisors(model_.batch)
                                                     : std::vector<int64_t>{1};
     search.first = firstOf(search.microbatches, asynchronous ? 1 : 2 * options_.cluster.deviceCount());
-    if (!asynchronous) search.first = firstOf(search.microbatches, 2 * mostStages(search.microbatches[search.first]));
+    if (!asynchronous)
+      search.first = firstOf(search.microbatches, 2 * mostStages(search.microbatches[search.first]));
     // Stages of several devices train with synchronous schedules only.
-    search.allowed = allowedSubmeshes(request_.submeshes.empty() ? usualSubmeshes(options_.cluster) : request_.submeshes);
+    search.allowed =
+        allowedSubmeshes(request_.submeshes.empty() ? usualSubmeshes(options_.cluster) : request_.submeshes);
     if (asynchronous) {
       search.allowed = [given = search.allowed](const Submesh& submesh) {
         return submesh.deviceCount() == 1 && (!given || given(submesh));
@@ -127,7 +136,8 @@ class Search {
     return behind == numbers.begin() ? 0 : static_cast<size_t>(behind - numbers.begin()) - 1;
   }
 
-  // There are no more stages than layers, of which there are about equally many whatever the number of microbatches.
+  // There are no more stages than layers, of which there are about equally many whatever the number of
+  // microbatches.
   int64_t mostStages(int64_t count) {
     const int64_t devices = options_.cluster.deviceCount();
     try {
@@ -143,12 +153,14 @@ class Search {
     std::unique_ptr<CountState>& state = states_[{methods_, count}];
     if (state) return *state;
     const BatchCut batch{model_.batch, count, cut_ || count > 1};
-    auto made = std::make_unique<CountState>(CountState{trainingFamily(model_, optimizer_, batch), {}, nullptr});
+    auto made =
+        std::make_unique<CountState>(CountState{trainingFamily(model_, optimizer_, batch), {}, nullptr});
     const TrainingGraph& training = made->family.base();
     ClusteringOptions clustering;
     clustering.layers = options_.layers;
     made->clustering = clusterTraining(training, clustering);
-    made->costs = std::make_unique<ShardedStageCosts>(training, made->clustering, options_.cluster, costOptions());
+    made->costs =
+        std::make_unique<ShardedStageCosts>(training, made->clustering, options_.cluster, costOptions());
     state = std::move(made);
     return *state;
   }
@@ -156,12 +168,14 @@ class Search {
   StageCostOptions costOptions() const {
     StageCostOptions costs;
     costs.methods = methods_;
-    costs.cut_shared = std::find(methods_.begin(), methods_.end(), "zero3") != methods_.end();  // so memory is short
+    costs.cut_shared =
+        std::find(methods_.begin(), methods_.end(), "zero3") != methods_.end();  // so memory is short
     if (!options_.sharding.mesh.empty()) {
       const std::vector<int> mesh = parseMesh(options_.sharding.mesh).shape;
       costs.meshes = [mesh](const Submesh& submesh) {
         const int devices = std::accumulate(mesh.begin(), mesh.end(), 1, std::multiplies<>());
-        return submesh.deviceCount() == devices ? std::vector<std::vector<int>>{mesh} : std::vector<std::vector<int>>{};
+        return submesh.deviceCount() == devices ? std::vector<std::vector<int>>{mesh}
+                                                : std::vector<std::vector<int>>{};
       };
     }
     if (!request_.logical_meshes.empty()) limitLogicalMeshes(request_.logical_meshes, costs);
@@ -184,20 +198,26 @@ class Search {
 
   // Kept by this object.
   CountedCosts costsOf(int64_t count) {
-    return countedCosts(std::shared_ptr<const ShardedStageCosts>(std::shared_ptr<void>(), stateOf(count).costs.get()));
+    return countedCosts(
+        std::shared_ptr<const ShardedStageCosts>(std::shared_ptr<void>(), stateOf(count).costs.get()));
   }
 
   [[noreturn]] void failInfeasible(const PlanSearchRequest& search, const PlanSearchResult& found) {
     const LeastMemory least = leastMemory(search);
     std::string tried;
-    for (const CountTried& count : found.tried) tried += fmt::format("{}{}", tried.empty() ? "" : ", ", count.microbatches);
+    for (const CountTried& count : found.tried)
+      tried += fmt::format("{}{}", tried.empty() ? "" : ", ", count.microbatches);
     if (least.stages.empty())
       fail(ErrorCode::kConfiguration,
-           "--stages auto: no plan was found with {} microbatches, whatever the memory; the options exclude each other", tried);
+           "--stages auto: no plan was found with {} microbatches, whatever the memory; the options exclude "
+           "each other",
+           tried);
     fail(ErrorCode::kOutOfMemory,
-         "--stages auto: no plan fits into the devices' memory (tried: {} microbatches); the least that a plan was found to need is {} of "
+         "--stages auto: no plan fits into the devices' memory (tried: {} microbatches); the least that a "
+         "plan was found to need is {} of "
          "each "
-         "device ({} bytes), with {} stages and {} microbatches; allow more memory (--memory), more devices (--cluster) or more "
+         "device ({} bytes), with {} stages and {} microbatches; allow more memory (--memory), more devices "
+         "(--cluster) or more "
          "microbatches",
          tried, formatBytes(least.bytes), least.bytes, least.stages.size(), least.microbatches);
   }
@@ -238,7 +258,8 @@ class Search {
     return choice;
   }
 
-  SearchedStage describeStage(int64_t count, int first, int last, const Submesh& submesh, const StageOption& option, int64_t memory) {
+  SearchedStage describeStage(int64_t count, int first, int last, const Submesh& submesh,
+                              const StageOption& option, int64_t memory) {
     const StageConfig& config = stateOf(count).costs->config(option.config);
     return {first,       last,          submesh.first_device, submesh.nodes,  submesh.devices_per_node,
             config.mesh, config.method, config.recomputation, option.pass_ns, option.step_ns,
@@ -257,12 +278,13 @@ class Search {
       row.schedule = plan.schedule;
       for (size_t s = 0; s < plan.stages.size(); ++s) {
         const AssignedStage& stage = plan.stages[s];
-        row.stages.push_back(
-            describeStage(plan.microbatches, stage.first_layer, stage.last_layer, stage.submesh, stage.option, plan.memory_bytes[s]));
+        row.stages.push_back(describeStage(plan.microbatches, stage.first_layer, stage.last_layer,
+                                           stage.submesh, stage.option, plan.memory_bytes[s]));
       }
     }
     for (const Neighbour& neighbour : found.neighbours)
-      result.record.reasons.push_back({neighbour.about, neighbour.chosen, neighbour.instead, neighbour.step_ns, neighbour.why});
+      result.record.reasons.push_back(
+          {neighbour.about, neighbour.chosen, neighbour.instead, neighbour.step_ns, neighbour.why});
     describeCosts(found.plans.front().microbatches, result.record);
     const std::vector<std::string>& notes = stateOf(found.plans.front().microbatches).clustering.notes;
     result.notes.insert(result.notes.end(), notes.begin(), notes.end());
@@ -271,8 +293,8 @@ class Search {
   // Submeshes that differ in their transfers alone have one row.
   static void addCost(std::vector<SearchedStage>& costs, SearchedStage stage) {
     const auto shape = [](const SearchedStage& other) {
-      return std::tuple(other.first_layer, other.last_layer, other.nodes, other.devices_per_node, other.pass_ns, other.step_ns,
-                        other.memory_bytes);
+      return std::tuple(other.first_layer, other.last_layer, other.nodes, other.devices_per_node,
+                        other.pass_ns, other.step_ns, other.memory_bytes);
     };
     if (costs.empty() || shape(costs.back()) != shape(stage)) costs.push_back(std::move(stage));
   }
@@ -282,12 +304,14 @@ class Search {
     const ShardedStageCosts& costs = *stateOf(count).costs;
     std::map<int, Submesh> classes;
     for (int device = 0; device < options_.cluster.deviceCount(); ++device) {
-      for (const Submesh& submesh : submeshesAt(options_.cluster, device)) classes.try_emplace(costs.submeshClass(submesh), submesh);
+      for (const Submesh& submesh : submeshesAt(options_.cluster, device))
+        classes.try_emplace(costs.submeshClass(submesh), submesh);
     }
     std::vector<Submesh> submeshes;
     for (const auto& [number, submesh] : classes) submeshes.push_back(submesh);
     std::sort(submeshes.begin(), submeshes.end(), [](const Submesh& a, const Submesh& b) {
-      return std::tuple(a.deviceCount(), a.nodes, a.first_device) < std::tuple(b.deviceCount(), b.nodes, b.first_device);
+      return std::tuple(a.deviceCount(), a.nodes, a.first_device) <
+             std::tuple(b.deviceCount(), b.nodes, b.first_device);
     });
     const auto layers = static_cast<size_t>(costs.layers());
     if (layers * (layers + 1) / 2 * submeshes.size() > kMostStageCosts) return;
@@ -295,12 +319,16 @@ class Search {
       for (int last = first; last < costs.layers(); ++last) {
         for (const Submesh& submesh : submeshes) {
           const std::vector<StageOption>& options = costs.options(first, last, submesh);
-          const auto cost = [&](const StageOption& option) { return count * option.pass_ns + option.step_ns; };
-          const auto best = std::min_element(options.begin(), options.end(),
-                                             [&](const StageOption& a, const StageOption& b) { return cost(a) < cost(b); });
+          const auto cost = [&](const StageOption& option) {
+            return count * option.pass_ns + option.step_ns;
+          };
+          const auto best =
+              std::min_element(options.begin(), options.end(),
+                               [&](const StageOption& a, const StageOption& b) { return cost(a) < cost(b); });
           if (best == options.end()) continue;
           addCost(record.stage_costs,
-                  describeStage(count, first, last, submesh, *best, best->fixed_bytes + best->activation_bytes + best->transient_bytes));
+                  describeStage(count, first, last, submesh, *best,
+                                best->fixed_bytes + best->activation_bytes + best->transient_bytes));
         }
       }
     }
@@ -319,8 +347,9 @@ class Search {
 
 }  // namespace
 
-StageSearchResult searchStages(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer,
-                               const PartitionOptions& options, const ProgressCallback& progress, const std::atomic<bool>* interrupted) {
+StageSearchResult searchStages(const PlanRequest& request, const ForwardModel& model,
+                               const OptimizerSpec& optimizer, const PartitionOptions& options,
+                               const ProgressCallback& progress, const std::atomic<bool>* interrupted) {
   return Search(request, model, optimizer, options, progress, interrupted).run();
 }
 

@@ -1,4 +1,5 @@
-// `--stages auto`: what the options leave open is searched (partition/search/plan_search.h), over the model's training step.
+// `--stages auto`: what the options leave open is searched (partition/search/plan_search.h), over the model's
+// training step.
 #pragma once
 
 #include <atomic>
@@ -22,10 +23,11 @@ struct StageSearchResult {
   std::vector<std::string> notes;
 };
 
-// Errors: kUsage (options that exclude --stages auto), kConfiguration and kBadModel (the batch cannot be cut as asked), kOutOfMemory
-// (nothing fits: the message says the least memory that would do), and where the search was interrupted before it had found anything,
-// an empty result.
-StageSearchResult searchStages(const PlanRequest& request, const ForwardModel& model, const OptimizerSpec& optimizer,
-                               const PartitionOptions& options, const ProgressCallback& progress, const std::atomic<bool>* interrupted);
+// Errors: kUsage (options that exclude --stages auto), kConfiguration and kBadModel (the batch cannot be cut
+// as asked), kOutOfMemory (nothing fits: the message says the least memory that would do), and where the
+// search was interrupted before it had found anything, an empty result.
+StageSearchResult searchStages(const PlanRequest& request, const ForwardModel& model,
+                               const OptimizerSpec& optimizer, const PartitionOptions& options,
+                               const ProgressCallback& progress, const std::atomic<bool>* interrupted);
 
 }  // namespace pipeshard

@@ -19,12 +19,15 @@ struct InputLimits {
 
 std::map<std::string, InputLimits> inputLimits(const Graph& graph) {
   std::map<std::string, InputLimits> limits;
-  for (ValueId input : graph.inputs) limits[graph.value(input).name] = {inputRange(graph, input), allowedIntegers(graph, input)};
+  for (ValueId input : graph.inputs)
+    limits[graph.value(input).name] = {inputRange(graph, input), allowedIntegers(graph, input)};
   return limits;
 }
 
-// What emitPrograms cannot know: the whole batch's shapes, ranges of integer inputs, types in the weight files.
-void completeProgram(const ForwardModel& model, const std::map<std::string, InputLimits>& limits, Program& program) {
+// What emitPrograms cannot know: the whole batch's shapes, ranges of integer inputs, types in the weight
+// files.
+void completeProgram(const ForwardModel& model, const std::map<std::string, InputLimits>& limits,
+                     Program& program) {
   for (ProgramInput& input : program.inputs) {
     const auto found = limits.find(input.name);
     if (found == limits.end()) continue;
@@ -40,9 +43,11 @@ void completeProgram(const ForwardModel& model, const std::map<std::string, Inpu
 
 }  // namespace
 
-StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch, Plan plan) {
+StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch,
+                      Plan plan) {
   const TrainingFamily family = trainingFamily(model, optimizer, batch);
-  const Schedule schedule = firstMicrobatches(scheduleOf(plan), static_cast<int>(batch.microbatches * plan.updates_per_step));
+  const Schedule schedule =
+      firstMicrobatches(scheduleOf(plan), static_cast<int>(batch.microbatches * plan.updates_per_step));
   plan.microbatches = batch.microbatches;
   StepPrograms step;
   step.ranks = emitPrograms(family, plan, schedule);
@@ -53,7 +58,8 @@ StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer,
   return step;
 }
 
-StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& whole, Plan& plan) {
+StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& whole,
+                           Plan& plan) {
   const int64_t most_rows = (whole.rows + whole.microbatches - 1) / whole.microbatches;
   const int64_t least_count = (plan.last_batch + most_rows - 1) / most_rows;
   for (std::optional<Error> failure;;) {
@@ -65,7 +71,8 @@ StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optim
     }
     if (plan.last_microbatches <= least_count) {
       throw failure->addContext(
-          fmt::format("the last batch of {} example(s) does not fit how the stages are sharded; {}, or choose another batch or method",
+          fmt::format("the last batch of {} example(s) does not fit how the stages are sharded; {}, or "
+                      "choose another batch or method",
                       plan.last_batch, kWithoutLastBatch));
     }
     --plan.last_microbatches;

@@ -21,7 +21,8 @@ std::vector<BatchInput> batchInputs(const Graph& prepared, const std::map<std::s
 
 }  // namespace
 
-TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch) {
+TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& optimizer,
+                              const BatchCut& batch) {
   return TrainingFamily(batch.rows, batch.microbatches, [&model, &optimizer, batch](int64_t rows) {
     Graph graph = model.prepared(rows);
     const std::vector<BatchInput> inputs = batchInputs(graph, model.batch_axes);
@@ -32,8 +33,9 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
     }
     const ValueId loss = findValue(graph, model.graph.value(model.loss).name);
     TimeAxisResult time = splitTimeAxis(graph, loss, inputs, share);
-    TrainingGraph training =
-        buildTrainingGraph(ForwardGraph{std::move(graph), time.loss, inputs, std::move(time.totals), batch.microbatches}, optimizer);
+    TrainingGraph training = buildTrainingGraph(
+        ForwardGraph{std::move(graph), time.loss, inputs, std::move(time.totals), batch.microbatches},
+        optimizer);
     verifyTrainingGraph(training);
     return training;
   });

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "onnx_import/autodiff/training.h"
-#include "sharding/batch/training_family.h"
 #include "planning/planning.h"
+#include "sharding/batch/training_family.h"
 
 namespace pipeshard {
 
@@ -17,14 +17,16 @@ struct BatchCut {
 };
 
 // The training step of a batch, at any number of rows of it. Model and optimizer are kept by reference.
-TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch);
+TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& optimizer,
+                              const BatchCut& batch);
 
-// What was asked for when a plan was made, as far as the training graph depends on it; and how it takes the batch.
+// What was asked for when a plan was made, as far as the training graph depends on it; and how it takes the
+// batch.
 PlanRequest requestOf(const Plan& plan);
 BatchCut batchCutOf(const Plan& plan, const ForwardModel& model, const OptimizerSpec& optimizer);
 
-// A sharded stage may cut the batch where a loss is a sum over it. Nothing is lost where it is not: the loss is computed whole; a note says
-// so.
+// A sharded stage may cut the batch where a loss is a sum over it. Nothing is lost where it is not: the loss
+// is computed whole; a note says so.
 bool canSumOverBatch(const ForwardModel& model, const OptimizerSpec& optimizer, Plan& plan);
 
 }  // namespace pipeshard

@@ -17,8 +17,10 @@ using Table = std::vector<std::vector<std::string>>;
 std::string curveText(const CostCurve& curve, double efficiency, std::string_view unit, double scale) {
   if (curve.points.empty()) return "";
   constexpr double kLarge = 1e15;
-  const double rate = kLarge / static_cast<double>(std::max<int64_t>(1, curve.at(2 * kLarge) - curve.at(kLarge)));
-  return fmt::format("{:.4g} {}{}, from {}", rate / scale, unit, efficiency == 1 ? "" : fmt::format(" x {:.3g}", efficiency),
+  const double rate =
+      kLarge / static_cast<double>(std::max<int64_t>(1, curve.at(2 * kLarge) - curve.at(kLarge)));
+  return fmt::format("{:.4g} {}{}, from {}", rate / scale, unit,
+                     efficiency == 1 ? "" : fmt::format(" x {:.3g}", efficiency),
                      formatNanoseconds(curve.at(0)));
 }
 
@@ -29,7 +31,8 @@ std::string linkText(const Link& link) {
 
 std::string insideText(const ClusterNode& node) {
   std::string text = linkText(node.inside);
-  for (const GroupRate& group : node.inside_groups) text += fmt::format("; groups of {}: {:.4g}", group.devices, group.bytes_per_ns);
+  for (const GroupRate& group : node.inside_groups)
+    text += fmt::format("; groups of {}: {:.4g}", group.devices, group.bytes_per_ns);
   return text + (node.shared_memory ? ", shared" : "");
 }
 
@@ -40,8 +43,9 @@ void printNodes(const Cluster& cluster) {
     const ClusterNode& node = cluster.nodes[n];
     while (n < cluster.nodes.size() && cluster.nodes[n] == node) ++n;
     const DeviceKind& kind = cluster.kinds[static_cast<size_t>(node.kind)];
-    table.push_back({n - first == 1 ? fmt::format("{}", first) : fmt::format("{}..{}", first, n - 1), fmt::format("{}", node.devices),
-                     kind.name, kind.memory_bytes > 0 ? formatBytes(kind.memory_bytes) : "no limit", insideText(node),
+    table.push_back({n - first == 1 ? fmt::format("{}", first) : fmt::format("{}..{}", first, n - 1),
+                     fmt::format("{}", node.devices), kind.name,
+                     kind.memory_bytes > 0 ? formatBytes(kind.memory_bytes) : "no limit", insideText(node),
                      fmt::format("{} x {}", node.nics, linkText(node.nic))});
   }
   fmt::print("{}", formatTable(table));
@@ -58,7 +62,8 @@ void printKind(const DeviceKind& kind) {
     const double efficiency = kind.efficiency[static_cast<size_t>(rate.work_class)];
     const CostCurve& bytes = rate.bytes.points.empty() ? kind.memory : rate.bytes;
     table.push_back({std::string(workClassName(rate.work_class)), std::string(dataTypeName(rate.type)),
-                     curveText(rate.flops, efficiency, "TFLOP/s", 1e3), curveText(bytes, efficiency, "GB/s", 1)});
+                     curveText(rate.flops, efficiency, "TFLOP/s", 1e3),
+                     curveText(bytes, efficiency, "GB/s", 1)});
   }
   fmt::print("{}", formatTable(table));
 }
@@ -87,12 +92,14 @@ struct ClusterCommand {
 
 CommandFunction addClusterCommand(CLI::App& app) {
   auto command = std::make_shared<ClusterCommand>();
-  CLI::App* sub = app.add_subcommand("cluster", "Show what a --cluster stands for: nodes, devices, rates, links; without one, the presets");
+  CLI::App* sub = app.add_subcommand(
+      "cluster", "Show what a --cluster stands for: nodes, devices, rates, links; without one, the presets");
   sub->add_option("CLUSTER", command->name, clusterHelp());
   sub->add_option("--json", command->json, "Write it to this file, for changes")->type_name("FILE");
   sub->footer(
       "Examples: pipeshard cluster p3.16xlarge:8\n"
-      "          pipeshard cluster dgx-a100:2 --json mine.json && pipeshard plan model.onnx --cluster mine.json -o model.plan");
+      "          pipeshard cluster dgx-a100:2 --json mine.json && pipeshard plan model.onnx --cluster "
+      "mine.json -o model.plan");
   return [command] { return command->run(); };
 }
 

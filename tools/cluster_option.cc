@@ -17,13 +17,15 @@ std::string readText(const std::string& path) {
   constexpr std::uintmax_t kMostBytes = 16 << 20;
   std::error_code error;
   const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (!error && size > kMostBytes) fail(ErrorCode::kConfiguration, "{} is too large for a cluster file ({} bytes)", path, size);
+  if (!error && size > kMostBytes)
+    fail(ErrorCode::kConfiguration, "{} is too large for a cluster file ({} bytes)", path, size);
   std::ifstream file(path, std::ios::binary);
   if (error || !file) {
-    fail(ErrorCode::kMissingInput,
-         "--cluster {}: there is no file of this name that can be read; write NODESxDEVICES, for example 1x4, "
-         "a preset (pipeshard cluster lists them) or the path of a cluster file (docs/clusters.md)",
-         path);
+    fail(
+        ErrorCode::kMissingInput,
+        "--cluster {}: there is no file of this name that can be read; write NODESxDEVICES, for example 1x4, "
+        "a preset (pipeshard cluster lists them) or the path of a cluster file (docs/clusters.md)",
+        path);
   }
   std::stringstream text;
   text << file.rdbuf();
@@ -38,7 +40,8 @@ Cluster readCluster(const std::string& text) {
   }
   const std::filesystem::path path(text);
   std::error_code error;
-  const bool is_file = text.find('/') != std::string::npos || text.ends_with(".json") || std::filesystem::is_regular_file(path, error);
+  const bool is_file = text.find('/') != std::string::npos || text.ends_with(".json") ||
+                       std::filesystem::is_regular_file(path, error);
   return is_file ? parseClusterFile(readText(text), path.filename().string()) : parseCluster(text);
 }
 
@@ -64,8 +67,10 @@ std::string clusterHelp() {
   }
   return "What the plan is for; no device is touched:\n"
          "  2x4: two nodes of four devices; this: this machine, a device per core\n"
-         "  PRESET, PRESET:N (N nodes, or N devices of v100 and the like) or PRESET:NxD: p3.16xlarge:8, v100:8, dgx-h100:4\n"
-         "  FILE: a description in JSON, nodes may differ (docs/clusters.md; pipeshard cluster PRESET --json FILE writes one)\n"
+         "  PRESET, PRESET:N (N nodes, or N devices of v100 and the like) or PRESET:NxD: p3.16xlarge:8, "
+         "v100:8, dgx-h100:4\n"
+         "  FILE: a description in JSON, nodes may differ (docs/clusters.md; pipeshard cluster PRESET --json "
+         "FILE writes one)\n"
          "Presets: " +
          lines;
 }

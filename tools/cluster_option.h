@@ -7,8 +7,8 @@
 
 namespace pipeshard {
 
-// "this" (or "this machine"): one node with a device for every core. A name with a slash or ".json", or of a file that exists: read. Else
-// parseCluster. Errors: kUsage, kMissingInput, and those of parseClusterFile.
+// "this" (or "this machine"): one node with a device for every core. A name with a slash or ".json", or of a
+// file that exists: read. Else parseCluster. Errors: kUsage, kMissingInput, and those of parseClusterFile.
 Cluster readCluster(const std::string& text);
 
 // The least memory that a device is known to have; 0: unknown.

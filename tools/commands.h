@@ -1,5 +1,5 @@
-// The subcommands. Each add* declares its options on the app and returns the function that runs it (the exit code is its
-// result); state shared with the options lives as long as that function.
+// The subcommands. Each add* declares its options on the app and returns the function that runs it (the exit
+// code is its result); state shared with the options lives as long as that function.
 #pragma once
 
 #include <functional>

@@ -30,12 +30,14 @@ std::string formatScaled(double amount, double step, const std::array<const char
 }
 
 bool looksNumeric(const std::string& cell) {
-  return !cell.empty() && (std::isdigit(static_cast<unsigned char>(cell[0])) != 0 || (cell[0] == '-' && cell.size() > 1));
+  return !cell.empty() &&
+         (std::isdigit(static_cast<unsigned char>(cell[0])) != 0 || (cell[0] == '-' && cell.size() > 1));
 }
 
 }  // namespace
 
-Progress::Progress() : terminal_(isatty(STDERR_FILENO) == 1), last_output_(std::chrono::steady_clock::now()) {}
+Progress::Progress()
+    : terminal_(isatty(STDERR_FILENO) == 1), last_output_(std::chrono::steady_clock::now()) {}
 
 Progress::~Progress() { clear(); }
 
@@ -62,14 +64,16 @@ std::string formatTable(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (size_t column = 0; column < row.size(); ++column) widths[column] = std::max(widths[column], row[column].size());
+    for (size_t column = 0; column < row.size(); ++column)
+      widths[column] = std::max(widths[column], row[column].size());
   }
   std::string text;
   for (const auto& row : rows) {
     std::string line;
     for (size_t column = 0; column < row.size(); ++column) {
       const bool right = &row != &rows[0] && looksNumeric(row[column]);
-      line += right ? fmt::format("{:>{}}", row[column], widths[column]) : fmt::format("{:<{}}", row[column], widths[column]);
+      line += right ? fmt::format("{:>{}}", row[column], widths[column])
+                    : fmt::format("{:<{}}", row[column], widths[column]);
       line += "  ";
     }
     line.erase(line.find_last_not_of(' ') + 1);
@@ -78,17 +82,21 @@ std::string formatTable(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-std::string formatBytes(int64_t bytes) { return formatScaled(static_cast<double>(bytes), 1024, {"B", "KiB", "MiB", "GiB", "TiB", "PiB"}); }
+std::string formatBytes(int64_t bytes) {
+  return formatScaled(static_cast<double>(bytes), 1024, {"B", "KiB", "MiB", "GiB", "TiB", "PiB"});
+}
 
 std::string formatFlops(int64_t flops) {
-  return formatScaled(static_cast<double>(flops), 1000, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"});
+  return formatScaled(static_cast<double>(flops), 1000,
+                      {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"});
 }
 
 void noteCrowding(int workers) {
   const auto processors = static_cast<int>(std::thread::hardware_concurrency());
   if (processors == 0 || workers <= 2 * processors) return;
   fmt::print(stderr,
-             "note: {} workers share the {} processor{} of this machine: they take turns, and the times say nothing about a cluster\n",
+             "note: {} workers share the {} processor{} of this machine: they take turns, and the times say "
+             "nothing about a cluster\n",
              workers, processors, processors == 1 ? "" : "s");
 }
 
@@ -96,15 +104,19 @@ void failToWrite(const std::string& path, int error_number) {
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   std::error_code ignored;
   if (!std::filesystem::exists(folder, ignored)) {
-    fail(ErrorCode::kMissingInput, "{} cannot be written: there is no folder {}; make it, or choose another path", path, folder.string());
+    fail(ErrorCode::kMissingInput,
+         "{} cannot be written: there is no folder {}; make it, or choose another path", path,
+         folder.string());
   }
   if (std::filesystem::is_directory(path, ignored)) {
     fail(ErrorCode::kConfiguration, "{} cannot be written: it is a folder; choose the path of a file", path);
   }
   if (error_number == EACCES || error_number == EPERM || error_number == ENOTDIR) {
-    fail(ErrorCode::kConfiguration, "{} cannot be written: {}; choose another path", path, std::strerror(error_number));
+    fail(ErrorCode::kConfiguration, "{} cannot be written: {}; choose another path", path,
+         std::strerror(error_number));
   }
-  fail(ErrorCode::kDiskFull, "{} cannot be written: {}", path, error_number == 0 ? "is the disk full?" : std::strerror(error_number));
+  fail(ErrorCode::kDiskFull, "{} cannot be written: {}", path,
+       error_number == 0 ? "is the disk full?" : std::strerror(error_number));
 }
 
 void requireWritable(const std::string& path) {

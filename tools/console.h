@@ -7,8 +7,8 @@
 
 namespace pipeshard {
 
-// Shows what is going on if it takes longer than a moment: on a terminal one line that is rewritten, otherwise a line per
-// phase that began after two seconds of silence. Not thread-safe.
+// Shows what is going on if it takes longer than a moment: on a terminal one line that is rewritten,
+// otherwise a line per phase that began after two seconds of silence. Not thread-safe.
 class Progress {
  public:
   Progress();
@@ -31,12 +31,12 @@ std::string formatTable(const std::vector<std::vector<std::string>>& rows);
 std::string formatBytes(int64_t bytes);
 std::string formatFlops(int64_t flops);
 
-// Says on standard error that a job of so many workers has far more of them than this machine has processors (more than two
-// on each), which works but takes its time. Says nothing otherwise.
+// Says on standard error that a job of so many workers has far more of them than this machine has processors
+// (more than two on each), which works but takes its time. Says nothing otherwise.
 void noteCrowding(int workers);
 
-// Why a file of the user's choice cannot be written: Error(kMissingInput) where its folder is missing, Error(kConfiguration) where it is a
-// folder or not for this user to write, else Error(kDiskFull).
+// Why a file of the user's choice cannot be written: Error(kMissingInput) where its folder is missing,
+// Error(kConfiguration) where it is a folder or not for this user to write, else Error(kDiskFull).
 [[noreturn]] void failToWrite(const std::string& path, int error_number);
 
 // Throws as failToWrite does if the file cannot be opened for writing: asked before long work.

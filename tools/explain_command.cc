@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "planning/planning.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/option_checks.h"
-#include "planning/planning.h"
 #include "tools/report/search_tables.h"
 #include "tools/report/sharding_tables.h"
 
@@ -29,7 +29,8 @@ struct ExplainCommand {
     nlohmann::ordered_json report;
     report["stages"] = nlohmann::ordered_json::array();
     Progress progress;
-    std::vector<StageExplanation> explanations = explainPlan(plan, alternatives, [&](const std::string& phase) { progress.phase(phase); });
+    std::vector<StageExplanation> explanations =
+        explainPlan(plan, alternatives, [&](const std::string& phase) { progress.phase(phase); });
     progress.clear();
     for (const StageExplanation& explanation : explanations) {
       print(plan.stages.at(static_cast<size_t>(explanation.stage)), explanation);
@@ -37,7 +38,8 @@ struct ExplainCommand {
     }
     if (explanations.empty() && !plan.search) {
       fmt::print(
-          "\nno stage is sharded: the devices of a stage share the rows of every microbatch. `pipeshard plan MODEL --stages uniform:1 "
+          "\nno stage is sharded: the devices of a stage share the rows of every microbatch. `pipeshard plan "
+          "MODEL --stages uniform:1 "
           "--method auto` shards "
           "operators\n");
     }
@@ -48,28 +50,33 @@ struct ExplainCommand {
  private:
   void print(const StagePlan& stage, const StageExplanation& explanation) const {
     const ShardingPlan& sharding = *stage.sharding;
-    fmt::print("\nstage {} on devices {}, logical mesh {}, method {}\n", explanation.stage, fmt::join(stage.devices, ","),
-               fmt::join(sharding.mesh, "x"), sharding.method);
-    fmt::print("  predicted per step: {} compute, {} communication; {}\n", formatNanoseconds(sharding.compute_ns),
-               formatNanoseconds(sharding.communication_ns),
+    fmt::print("\nstage {} on devices {}, logical mesh {}, method {}\n", explanation.stage,
+               fmt::join(stage.devices, ","), fmt::join(sharding.mesh, "x"), sharding.method);
+    fmt::print("  predicted per step: {} compute, {} communication; {}\n",
+               formatNanoseconds(sharding.compute_ns), formatNanoseconds(sharding.communication_ns),
                sharding.optimal ? std::string("proven optimal")
-                                : fmt::format("no sharding costs less than {}", formatNanoseconds(sharding.lower_bound_ns)));
+                                : fmt::format("no sharding costs less than {}",
+                                              formatNanoseconds(sharding.lower_bound_ns)));
     const BlockSummary& blocks = explanation.blocks;
-    fmt::print("  {} block{} of {} operators (the first begins with {}):\n", blocks.repeats, blocks.repeats == 1 ? "" : "s", blocks.nodes,
-               blocks.first);
+    fmt::print("  {} block{} of {} operators (the first begins with {}):\n", blocks.repeats,
+               blocks.repeats == 1 ? "" : "s", blocks.nodes, blocks.first);
     for (size_t axis = 0; axis < blocks.patterns.size(); ++axis) {
       fmt::print("    mesh axis {} ({} devices): {}\n", axis, sharding.mesh.at(axis), blocks.patterns[axis]);
     }
-    std::vector<std::vector<std::string>> rows = {{"decision", "chosen", "compute", "communication", "second best", "would cost"}};
+    std::vector<std::vector<std::string>> rows = {
+        {"decision", "chosen", "compute", "communication", "second best", "would cost"}};
     int64_t hidden = 0;
     for (const Decision& decision : explanation.decisions) {
       if (std::ssize(rows) > most) {
         ++hidden;
         continue;
       }
-      rows.push_back({decision.name, decision.chosen, formatNanoseconds(decision.compute_ns), formatNanoseconds(decision.communication_ns),
-                      decision.second ? decision.second->text : "",
-                      decision.second ? fmt::format("+{}", formatNanoseconds(decision.second->cost_ns - explanation.total_ns)) : ""});
+      rows.push_back(
+          {decision.name, decision.chosen, formatNanoseconds(decision.compute_ns),
+           formatNanoseconds(decision.communication_ns), decision.second ? decision.second->text : "",
+           decision.second
+               ? fmt::format("+{}", formatNanoseconds(decision.second->cost_ns - explanation.total_ns))
+               : ""});
     }
     fmt::print("\n{}", formatTable(rows));
     if (hidden > 0) fmt::print("... and {} more (--most N, --json lists all)\n", hidden);
@@ -89,7 +96,8 @@ struct ExplainCommand {
                                     {"chosen", decision.chosen},
                                     {"compute_ns", decision.compute_ns},
                                     {"communication_ns", decision.communication_ns}};
-      if (decision.second) one["second"] = {{"chosen", decision.second->text}, {"total_ns", decision.second->cost_ns}};
+      if (decision.second)
+        one["second"] = {{"chosen", decision.second->text}, {"total_ns", decision.second->cost_ns}};
       entry["decisions"].push_back(std::move(one));
     }
     return entry;
@@ -100,15 +108,18 @@ struct ExplainCommand {
 
 CommandFunction addExplainCommand(CLI::App& app) {
   auto command = std::make_shared<ExplainCommand>();
-  CLI::App* sub = app.add_subcommand("explain", "Why a plan's stages are sharded as they are: each decision, its cost, the second best");
+  CLI::App* sub = app.add_subcommand(
+      "explain", "Why a plan's stages are sharded as they are: each decision, its cost, the second best");
   sub->add_option("DIR", command->directory, "A plan directory")->required();
   sub->add_option("--most", command->most, "Rows per table")->check(positiveWhole())->capture_default_str();
-  sub->add_option("--alternatives", command->alternatives, "For how many of the dearest decisions the second best is sought")
+  sub->add_option("--alternatives", command->alternatives,
+                  "For how many of the dearest decisions the second best is sought")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   sub->add_option("--json", command->json, "Also write everything to this file")->type_name("FILE");
   sub->footer(
-      "Example: pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:1 --method auto -o gpt2.plan && pipeshard explain "
+      "Example: pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:1 --method auto -o "
+      "gpt2.plan && pipeshard explain "
       "gpt2.plan");
   return [command] { return command->run(); };
 }

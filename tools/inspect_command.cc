@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "planning/planning.h"
 #include "sharding/rules/factor_rule.h"
 #include "tools/commands.h"
 #include "tools/console.h"
-#include "planning/planning.h"
 
 namespace pipeshard {
 namespace {
@@ -41,7 +41,8 @@ std::string supportText(const OperatorSupport& entry) {
   return text.empty() ? "full" : text;
 }
 
-nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals, const std::vector<OperatorSupport>& support) {
+nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals,
+                              const std::vector<OperatorSupport>& support) {
   nlohmann::ordered_json json;
   json["dimensions"] = model.dimensions;
   json["parameters"] = totals.parameters;
@@ -67,26 +68,33 @@ struct InspectCommand {
     request.microbatches = 1;
     request.allow_missing_weights = true;
     Progress progress;
-    const ForwardModel model = loadForward(request, AskedStages(), [&](const std::string& phase) { progress.phase(phase); });
+    const ForwardModel model =
+        loadForward(request, AskedStages(), [&](const std::string& phase) { progress.phase(phase); });
     const Totals totals = countTotals(model);
     const std::vector<OperatorSupport> support = operatorSupport(model.graph);
-    fmt::print("{}: forward graph, opset {}, {} nodes\n", request.model_path, model.graph.opset_imports.at(""), model.graph.nodes.size());
+    fmt::print("{}: forward graph, opset {}, {} nodes\n", request.model_path,
+               model.graph.opset_imports.at(""), model.graph.nodes.size());
     for (ValueId input : model.graph.inputs) {
       const Value& value = model.graph.value(input);
       const auto axis = model.batch_axes.find(value.name);
-      fmt::print("  input {} {}{}{}\n", value.name, dataTypeName(value.data_type), shapeToString(*value.shape),
+      fmt::print("  input {} {}{}{}\n", value.name, dataTypeName(value.data_type),
+                 shapeToString(*value.shape),
                  axis != model.batch_axes.end() ? fmt::format(", batch on axis {}", axis->second) : "");
     }
     fmt::print("  loss {}\n", model.graph.value(model.loss).name);
     if (model.imported) {
       const ImportedBackward& backward = model.imported->backward;
-      fmt::print("  backward pass in the file: {} operators, {} gradients; it is made anew, validate compares the gradients\n",
-                 backward.operators, backward.gradients.size());
+      fmt::print(
+          "  backward pass in the file: {} operators, {} gradients; it is made anew, validate compares the "
+          "gradients\n",
+          backward.operators, backward.gradients.size());
     }
-    fmt::print("parameters {} ({}), forward {}, activations {}\n\n", totals.parameters, formatBytes(totals.parameter_bytes),
-               formatFlops(totals.flops), formatBytes(totals.activation_bytes));
+    fmt::print("parameters {} ({}), forward {}, activations {}\n\n", totals.parameters,
+               formatBytes(totals.parameter_bytes), formatFlops(totals.flops),
+               formatBytes(totals.activation_bytes));
     std::vector<std::vector<std::string>> rows = {{"operator", "nodes", "support"}};
-    for (const OperatorSupport& entry : support) rows.push_back({entry.op, std::to_string(entry.count), supportText(entry)});
+    for (const OperatorSupport& entry : support)
+      rows.push_back({entry.op, std::to_string(entry.count), supportText(entry)});
     fmt::print("{}", formatTable(rows));
     if (!json.empty()) writeOutputFile(json, toJson(model, totals, support).dump(2) + "\n");
     return 0;
@@ -97,7 +105,8 @@ struct InspectCommand {
 
 CommandFunction addInspectCommand(CLI::App& app) {
   auto command = std::make_shared<InspectCommand>();
-  CLI::App* sub = app.add_subcommand("inspect", "Show what is in a model: inputs, parameters, FLOPs, operators and what is unsupported");
+  CLI::App* sub = app.add_subcommand(
+      "inspect", "Show what is in a model: inputs, parameters, FLOPs, operators and what is unsupported");
   sub->add_option("MODEL", command->request.model_path, "The .onnx file")->required();
   addModelOptions(*sub, command->request);
   sub->add_option("--json", command->json, "Also write the result to this file")->type_name("FILE");

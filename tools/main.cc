@@ -42,14 +42,17 @@ int report(const pipeshard::Error& error) {
 
 int main(int argc, char** argv) {
   using namespace pipeshard;
-  CLI::App app("pipeshard partitions an ONNX model's training step over a cluster, runs it, and proves that it equals one device.",
-               "pipeshard");
+  CLI::App app(
+      "pipeshard partitions an ONNX model's training step over a cluster, runs it, and proves that it equals "
+      "one device.",
+      "pipeshard");
   app.require_subcommand(1);
   app.set_version_flag("--version", "pipeshard 0.1.0");
   app.footer(kFooter);
   std::vector<std::pair<CLI::App*, CommandFunction>> commands;
-  for (auto* add : {addInspectCommand, addPlanCommand, addExplainCommand, addSimulateCommand, addReportCommand, addValidateCommand,
-                    addRunCommand, addClusterCommand, addProfileCommand, addPipeDreamCommand, addNodeCommand, addWorkerCommand}) {
+  for (auto* add : {addInspectCommand, addPlanCommand, addExplainCommand, addSimulateCommand,
+                    addReportCommand, addValidateCommand, addRunCommand, addClusterCommand, addProfileCommand,
+                    addPipeDreamCommand, addNodeCommand, addWorkerCommand}) {
     CommandFunction run = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(run));
   }
@@ -72,10 +75,12 @@ int main(int argc, char** argv) {
     return report(error);
   } catch (const std::filesystem::filesystem_error& error) {
     const std::string path = error.path1().empty() ? "a path without a name" : error.path1().string();
-    return report(Error(ErrorCode::kConfiguration, fmt::format("{} cannot be used: {}; give another path", path, error.code().message())));
+    return report(Error(ErrorCode::kConfiguration, fmt::format("{} cannot be used: {}; give another path",
+                                                               path, error.code().message())));
   } catch (const std::bad_alloc&) {
     return report(Error(ErrorCode::kOutOfMemory, "this process ran out of memory"));
   } catch (const std::exception& error) {
-    return report(Error(ErrorCode::kInternal, fmt::format("{}; this is a bug in pipeshard, please report it", error.what())));
+    return report(Error(ErrorCode::kInternal,
+                        fmt::format("{}; this is a bug in pipeshard, please report it", error.what())));
   }
 }

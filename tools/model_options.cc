@@ -15,57 +15,71 @@ namespace {
 // One line per schedule.
 std::string scheduleHelp() {
   std::string text = "The order of forward and backward passes:";
-  for (const ScheduleFamily& family : scheduleFamilies()) text += fmt::format("\n  {}: {}", family.name, family.description);
+  for (const ScheduleFamily& family : scheduleFamilies())
+    text += fmt::format("\n  {}: {}", family.name, family.description);
   return text + "\nOptions follow a colon, as in name:key=2";
 }
 
 }  // namespace
 
 void addModelOptions(CLI::App& command, PlanRequest& request) {
-  command.add_option("--dim", request.dimensions, "Bind a symbolic dimension, e.g. --dim batch=8; repeat for several")
+  command
+      .add_option("--dim", request.dimensions,
+                  "Bind a symbolic dimension, e.g. --dim batch=8; repeat for several")
       ->type_name("NAME=N")
       ->allow_extra_args(false);
-  command.add_option("--external-data-root", request.external_data_root, "A second folder that the model's external data may lie in")
-      ->type_name("DIR");
-  command.add_option("--loss", request.loss,
-                     "The loss: a scalar output's name, cross-entropy:LOGITS,LABELS or mse:PREDICTION,TARGET\n"
-                     "(default: the model's only scalar output)");
   command
-      .add_option("--freeze", request.freeze, "Do not train weights in whose names this regular expression is found; repeat for several")
+      .add_option("--external-data-root", request.external_data_root,
+                  "A second folder that the model's external data may lie in")
+      ->type_name("DIR");
+  command.add_option(
+      "--loss", request.loss,
+      "The loss: a scalar output's name, cross-entropy:LOGITS,LABELS or mse:PREDICTION,TARGET\n"
+      "(default: the model's only scalar output)");
+  command
+      .add_option("--freeze", request.freeze,
+                  "Do not train weights in whose names this regular expression is found; repeat for several")
       ->type_name("REGEX")
       ->allow_extra_args(false);
   command
-      .add_option(
-          "--train", request.train,
-          "Train these weights, whatever the model says and also if --freeze has them;\n--freeze . --train ^head trains the head alone")
+      .add_option("--train", request.train,
+                  "Train these weights, whatever the model says and also if --freeze has them;\n--freeze . "
+                  "--train ^head trains the head alone")
       ->type_name("REGEX")
       ->allow_extra_args(false);
 }
 
 void addPlanOptions(CLI::App& command, PlanRequest& request) {
   addModelOptions(command, request);
-  command.add_option("--cluster", request.cluster, clusterHelp())->type_name("NxD|PRESET[:N]|this|FILE")->capture_default_str();
+  command.add_option("--cluster", request.cluster, clusterHelp())
+      ->type_name("NxD|PRESET[:N]|this|FILE")
+      ->capture_default_str();
   command
-      .add_option("--profile", request.profile,
-                  "What operators and links take, as `pipeshard profile` has measured them: a FILE, or off\n"
-                  "(default: this machine's, if there is one; for clusters that say nothing of their devices)")
+      .add_option(
+          "--profile", request.profile,
+          "What operators and links take, as `pipeshard profile` has measured them: a FILE, or off\n"
+          "(default: this machine's, if there is one; for clusters that say nothing of their devices)")
       ->type_name("FILE|off");
   command
-      .add_option("--stages", request.partition.stages,
-                  "auto (stages, their devices and meshes, schedule, microbatches and recomputation are\n"
-                  "searched: docs/planning.md), per-device (one stage per device), uniform:K (K stages of equal\n"
-                  "work, each on an equal share of the devices), megatron:DP,TP,PP[,V] (PP equal stages on DP x TP\n"
-                  "devices each, sharded as Megatron does; V of them on each with interleaving) or a stage FILE (below)")
+      .add_option(
+          "--stages", request.partition.stages,
+          "auto (stages, their devices and meshes, schedule, microbatches and recomputation are\n"
+          "searched: docs/planning.md), per-device (one stage per device), uniform:K (K stages of equal\n"
+          "work, each on an equal share of the devices), megatron:DP,TP,PP[,V] (PP equal stages on DP x TP\n"
+          "devices each, sharded as Megatron does; V of them on each with interleaving) or a stage FILE "
+          "(below)")
       ->type_name("auto|per-device|uniform:K|megatron:DP,TP,PP|FILE")
       ->capture_default_str();
   command
       .add_option("--submeshes", request.submeshes,
-                  "Which submeshes --stages auto may give a stage: all, power-of-two, small-power-of-two (at most 4 nodes)\n"
+                  "Which submeshes --stages auto may give a stage: all, power-of-two, small-power-of-two (at "
+                  "most 4 nodes)\n"
                   "(default: all, but on clusters of more than 16 devices power-of-two)")
       ->type_name("WHICH");
   command
       .add_option("--logical-meshes", request.logical_meshes,
-                  "Which logical meshes --stages auto may try on them: all, single-node-model-parallel, same-as-physical,\n"
+                  "Which logical meshes --stages auto may try on them: all, single-node-model-parallel, "
+                  "same-as-physical,\n"
                   "data-parallel-only, model-parallel-only (default: those of the method)")
       ->type_name("WHICH");
   command
@@ -76,8 +90,10 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
       ->allow_extra_args(false);
   command
       .add_option("--balance", request.partition.balance,
-                  "What stages have in equal shares: flops (the default), time (predicted), size (memory), parameters,\n"
-                  "type:REGEX (modules or operators that match, e.g. type:block), or how many layers each has: 3,5,5,1")
+                  "What stages have in equal shares: flops (the default), time (predicted), size (memory), "
+                  "parameters,\n"
+                  "type:REGEX (modules or operators that match, e.g. type:block), or how many layers each "
+                  "has: 3,5,5,1")
       ->type_name("WHAT");
   command
       .add_option("--boundary", request.partition.boundaries,
@@ -87,15 +103,21 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
   ShardingRequest& sharding = request.partition.sharding;
   command
       .add_option("--method", sharding.method,
-                  "How the operators of stages with several devices are sharded: auto (the cheapest way), data-parallel,\n"
-                  "zero2, zero3, tensor-parallel, megatron:DP,TP, megatron-zero2:DP,TP, manual (--shard, or what the\n"
-                  "file says) or exhaustive (default: the devices share the rows of every microbatch; docs/sharding.md)")
+                  "How the operators of stages with several devices are sharded: auto (the cheapest way), "
+                  "data-parallel,\n"
+                  "zero2, zero3, tensor-parallel, megatron:DP,TP, megatron-zero2:DP,TP, manual (--shard, or "
+                  "what the\n"
+                  "file says) or exhaustive (default: the devices share the rows of every microbatch; "
+                  "docs/sharding.md)")
       ->type_name("METHOD");
-  command.add_option("--mesh", sharding.mesh, "The logical mesh of sharded stages, e.g. 4 or 2x2 (default: the cheapest)")
+  command
+      .add_option("--mesh", sharding.mesh,
+                  "The logical mesh of sharded stages, e.g. 4 or 2x2 (default: the cheapest)")
       ->type_name("AxB");
   command
       .add_option("--shard", sharding.constraints,
-                  "Keep a value in this sharding: for each axis S with mesh axes, or R; NAME may hold * and ?; repeat for several")
+                  "Keep a value in this sharding: for each axis S with mesh axes, or R; NAME may hold * and "
+                  "?; repeat for several")
       ->type_name("NAME=S0,R")
       ->allow_extra_args(false);
   command
@@ -110,33 +132,40 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
           },
           "Memory of each device, e.g. 16GB (default: as the cluster says; of NxD no limit)")
       ->type_name("BYTES");
-  command.add_option("--layers", request.partition.layers, "How many layers to group operators into (0: automatic)")->capture_default_str();
+  command
+      .add_option("--layers", request.partition.layers,
+                  "How many layers to group operators into (0: automatic)")
+      ->capture_default_str();
   command.add_option("--schedule", request.partition.schedule, scheduleHelp())
       ->type_name("NAME[:OPTIONS]")
       ->each([&request](const std::string&) { request.schedule_given = true; })
       ->capture_default_str();
   command
       .add_option("--window", request.partition.window,
-                  "Updates in a step of an asynchronous schedule (pipedream...): the pipeline drains once per step\n(default: 8)")
+                  "Updates in a step of an asynchronous schedule (pipedream...): the pipeline drains once "
+                  "per step\n(default: 8)")
       ->type_name("N")
       ->check(positiveWhole());
   command
       .add_option("--recompute", request.partition.recomputation,
-                  "never; always: a backward pass runs its stage's forward pass again, instead of keeping what it made;\n"
-                  "layers: so layer by layer, each before its backward pass, from what layers hand on; except-last: as\n"
+                  "never; always: a backward pass runs its stage's forward pass again, instead of keeping "
+                  "what it made;\n"
+                  "layers: so layer by layer, each before its backward pass, from what layers hand on; "
+                  "except-last: as\n"
                   "always, for all microbatches but the last; or by stage: 0:always,2:layers")
       ->type_name("WHEN")
       ->each([&request](const std::string&) { request.recomputation_given = true; })
       ->capture_default_str();
   command
       .add_option("--last-batch", request.last_batch,
-                  "Examples in a shorter batch that ends an epoch; it gets programs of its own\n(default: what --data leaves over)")
+                  "Examples in a shorter batch that ends an epoch; it gets programs of its own\n(default: "
+                  "what --data leaves over)")
       ->type_name("ROWS")
       ->check(positiveWhole());
   command
-      .add_option(
-          "--microbatches", request.microbatches,
-          "How many parts the batch is cut into: equal ones, or such as differ by one example\n(default: at most two per pipeline rank)")
+      .add_option("--microbatches", request.microbatches,
+                  "How many parts the batch is cut into: equal ones, or such as differ by one "
+                  "example\n(default: at most two per pipeline rank)")
       ->check(positiveWhole());
   command
       .add_option_function<std::string>(
@@ -148,21 +177,29 @@ void addPlanOptions(CLI::App& command, PlanRequest& request) {
               throw CLI::ValidationError(error.message());
             }
           },
-          "Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes on; off: behind it\n"
+          "Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes "
+          "on; off: behind it\n"
           "(default: 4MiB)")
       ->type_name("BYTES");
   command
       .add_option_function<std::string>(
-          "--overlap-receives", [&request](const std::string& text) { request.overlap_receives = *overlapReceivesFromName(text); },
-          "Messages between stages come while the receiving worker computes, into one buffer more for each sender:\non|between-nodes|off")
+          "--overlap-receives",
+          [&request](const std::string& text) { request.overlap_receives = *overlapReceivesFromName(text); },
+          "Messages between stages come while the receiving worker computes, into one buffer more for each "
+          "sender:\non|between-nodes|off")
       ->check(CLI::IsMember({"on", "between-nodes", "off"}))
       ->default_str("between-nodes")
       ->type_name("WHICH");
-  command.add_option("--batch-dim", request.batch_dimension, "The symbolic dimension that is the batch (default: found by name and place)")
+  command
+      .add_option("--batch-dim", request.batch_dimension,
+                  "The symbolic dimension that is the batch (default: found by name and place)")
       ->type_name("NAME");
-  command.add_option("--optimizer", request.optimizer, "sgd:lr=0.1,momentum=0.9 | adam:lr=1e-3 | adamw:lr=1e-3,weight_decay=0.01")
+  command
+      .add_option("--optimizer", request.optimizer,
+                  "sgd:lr=0.1,momentum=0.9 | adam:lr=1e-3 | adamw:lr=1e-3,weight_decay=0.01")
       ->capture_default_str();
-  command.add_option("--precision", request.precision, "float32, or float64 to validate with tight bounds")->capture_default_str();
+  command.add_option("--precision", request.precision, "float32, or float64 to validate with tight bounds")
+      ->capture_default_str();
 }
 
 const char* stageFileHelp() {
@@ -180,15 +217,20 @@ const char* stageFileHelp() {
 void addJobOptions(CLI::App& command, JobSpec& job) {
   command
       .add_option("--data", job.data.path,
-                  "An .npz file with an array per model input; arrays longer than the batch give the next steps\n(default: synthetic)")
+                  "An .npz file with an array per model input; arrays longer than the batch give the next "
+                  "steps\n(default: synthetic)")
       ->type_name("FILE");
-  command.add_flag("--drop-last", job.data.end.drop_last, "Leave out the examples of a file that do not fill a batch");
+  command.add_flag("--drop-last", job.data.end.drop_last,
+                   "Leave out the examples of a file that do not fill a batch");
   command.add_option("--seed", job.data.seed, "Of synthetic data")->capture_default_str();
-  command.add_option("--threads", job.threads_per_worker, "Threads per worker (default: the cores divided by the workers)")
+  command
+      .add_option("--threads", job.threads_per_worker,
+                  "Threads per worker (default: the cores divided by the workers)")
       ->check(positiveWhole());
   command
       .add_option_function<int>(
-          "--timeout", [&job](int seconds) { job.step_timeout = job.transfer_timeout = std::chrono::seconds(seconds); },
+          "--timeout",
+          [&job](int seconds) { job.step_timeout = job.transfer_timeout = std::chrono::seconds(seconds); },
           "Longest time that one step may take (default: 30 minutes)")
       ->type_name("SECONDS")
       ->check(positiveWhole());
@@ -206,19 +248,23 @@ std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& t
     const size_t equals = text.find('=');
     int64_t size = 0;
     const char* end = text.data() + text.size();
-    const bool parsed = equals != std::string::npos && equals > 0 && std::from_chars(text.data() + equals + 1, end, size).ptr == end &&
+    const bool parsed = equals != std::string::npos && equals > 0 &&
+                        std::from_chars(text.data() + equals + 1, end, size).ptr == end &&
                         equals + 1 < text.size();
-    if (!parsed || size < 1) fail(ErrorCode::kUsage, "--dim {}: expected NAME=N with a positive whole number, e.g. --dim batch=8", text);
+    if (!parsed || size < 1)
+      fail(ErrorCode::kUsage, "--dim {}: expected NAME=N with a positive whole number, e.g. --dim batch=8",
+           text);
     const std::string name = text.substr(0, equals);
-    if (!dimensions.emplace(name, size).second) fail(ErrorCode::kUsage, "--dim {}: '{}' is bound twice", text, name);
+    if (!dimensions.emplace(name, size).second)
+      fail(ErrorCode::kUsage, "--dim {}: '{}' is bound twice", text, name);
   }
   return dimensions;
 }
 
 int64_t parseBytes(const std::string& option, const std::string& text) {
-  static const std::map<std::string, double> kUnits = {{"", 1},          {"B", 1},         {"kB", 1e3},       {"KB", 1e3},
-                                                       {"MB", 1e6},      {"GB", 1e9},      {"TB", 1e12},      {"KiB", 1024},
-                                                       {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1ll << 40}};
+  static const std::map<std::string, double> kUnits = {
+      {"", 1},      {"B", 1},      {"kB", 1e3},      {"KB", 1e3},      {"MB", 1e6},       {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 1024}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1ll << 40}};
   double number = 0;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);

@@ -35,7 +35,8 @@ struct PlanRequest {
   bool programs = true;  // false: the plan alone, without what ranks run
   std::string profile;   // as chooseProfile takes it (planning/profile_store.h)
   PartitionOptions partition;
-  std::string submeshes;        // that --stages auto may use, and logical meshes on them (partition/search/search_limits.h)
+  std::string
+      submeshes;  // that --stages auto may use, and logical meshes on them (partition/search/search_limits.h)
   std::string logical_meshes;   // "": those of the method
   bool schedule_given = false;  // --schedule, --recompute: else --stages auto searches them
   bool recomputation_given = false;
@@ -51,7 +52,8 @@ void addJobOptions(CLI::App& command, JobSpec& job);
 
 // "batch=8" -> {"batch", 8}. Error(kUsage) otherwise.
 std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& texts);
-// "16GB", "1.5GiB", "800000" -> bytes; units B, kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB. Error(kUsage) otherwise.
+// "16GB", "1.5GiB", "800000" -> bytes; units B, kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB.
+// Error(kUsage) otherwise.
 int64_t parseBytes(const std::string& option, const std::string& text);
 // "float32" or "float64". Error(kUsage) otherwise.
 DataType parsePrecision(const std::string& text);

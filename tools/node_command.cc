@@ -37,7 +37,8 @@ struct NodeCommand {
     const auto say = [](const std::string& line) { fmt::print(stderr, "pipeshard node: {}\n", line); };
     if (place) {
       if (place->local_rank > 0) {
-        say(fmt::format("nothing to do for local rank {}: the daemon of local rank 0 serves this host", place->local_rank));
+        say(fmt::format("nothing to do for local rank {}: the daemon of local rank 0 serves this host",
+                        place->local_rank));
         return 0;
       }
       say(fmt::format("started by {} ({})", place->launcher, fmt::join(place->evidence, ", ")));
@@ -52,41 +53,50 @@ struct NodeCommand {
   void useLauncher(const LauncherPlace& place) {
     if (!options.index) options.index = place.node;
     options.generation = place.generation;
-    if (options.key_file.empty() && options.join.empty() && !command.empty()) options.key_file = defaultKeyFile(place);
+    if (options.key_file.empty() && options.join.empty() && !command.empty())
+      options.key_file = defaultKeyFile(place);
   }
 
   static std::string defaultKeyFile(const LauncherPlace& place) {
     const char* cache = std::getenv("XDG_CACHE_HOME");
     const char* home = std::getenv("HOME");
     if (cache == nullptr && home == nullptr)
-      fail(ErrorCode::kConfiguration, "HOME is not set; say with --key-file where the job's keys may be written");
+      fail(ErrorCode::kConfiguration,
+           "HOME is not set; say with --key-file where the job's keys may be written");
     const std::filesystem::path folder =
-        (cache != nullptr ? std::filesystem::path(cache) : std::filesystem::path(home) / ".cache") / "pipeshard/jobs";
+        (cache != nullptr ? std::filesystem::path(cache) : std::filesystem::path(home) / ".cache") /
+        "pipeshard/jobs";
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error)
-      fail(ErrorCode::kDiskFull, "cannot make the folder {}: {}; say with --key-file where the job's keys may be written", folder.string(),
-           error.message());
+      fail(ErrorCode::kDiskFull,
+           "cannot make the folder {}: {}; say with --key-file where the job's keys may be written",
+           folder.string(), error.message());
     return (folder / fmt::format("{}-{}.key", place.job, place.generation)).string();
   }
 
   // The first node runs it; elsewhere it is not used.
   void prepareCommand(const std::optional<LauncherPlace>& place) {
     if (place && !options.index) {
-      fail(ErrorCode::kConfiguration, "{} does not tell which node this is; start the daemons with --index 0, 1, ...", place->launcher);
+      fail(ErrorCode::kConfiguration,
+           "{} does not tell which node this is; start the daemons with --index 0, 1, ...", place->launcher);
     }
     if (options.index.value_or(0) != 0) return;
     options.command = command;
     if (command.front() != "run" && command.front() != "validate") {
-      fail(ErrorCode::kUsage, "'{}' cannot be run on nodes; expected `run` or `validate` with their options", command.front());
+      fail(ErrorCode::kUsage, "'{}' cannot be run on nodes; expected `run` or `validate` with their options",
+           command.front());
     }
-    if (options.key_file.empty()) fail(ErrorCode::kUsage, "the keys of the job need a place that all hosts share: give --key-file FILE");
-    const std::string port = place && place->coordinator_port ? std::to_string(*place->coordinator_port) : "*";
+    if (options.key_file.empty())
+      fail(ErrorCode::kUsage, "the keys of the job need a place that all hosts share: give --key-file FILE");
+    const std::string port =
+        place && place->coordinator_port ? std::to_string(*place->coordinator_port) : "*";
     const std::string listen = options.join.empty() ? "tcp://0.0.0.0:" + port : options.join;
-    options.command.insert(options.command.end(),
-                           {"--listen", listen, "--key-file", options.key_file, "--generation", std::to_string(options.generation),
-                            "--node-timeout", std::to_string(options.wait.count())});
-    if (place && place->nodes) options.command.insert(options.command.end(), {"--launched-nodes", std::to_string(*place->nodes)});
+    options.command.insert(options.command.end(), {"--listen", listen, "--key-file", options.key_file,
+                                                   "--generation", std::to_string(options.generation),
+                                                   "--node-timeout", std::to_string(options.wait.count())});
+    if (place && place->nodes)
+      options.command.insert(options.command.end(), {"--launched-nodes", std::to_string(*place->nodes)});
   }
 };
 
@@ -95,15 +105,20 @@ struct NodeCommand {
 CommandFunction addNodeCommand(CLI::App& app) {
   auto node = std::make_shared<NodeCommand>();
   NodeOptions& options = node->options;
-  CLI::App* sub = app.add_subcommand(
-      "node", "The daemon of one host: joins a coordinator, or starts COMMAND as one, and runs its share of the workers");
-  sub->add_option("--join", options.join, "The coordinator (`run` or `validate` with --listen)")->type_name("tcp://HOST:PORT");
-  sub->add_option("--key-file", options.key_file, "The job's keys, as the coordinator writes them; says also where it is, without --join")
+  CLI::App* sub = app.add_subcommand("node",
+                                     "The daemon of one host: joins a coordinator, or starts COMMAND as one, "
+                                     "and runs its share of the workers");
+  sub->add_option("--join", options.join, "The coordinator (`run` or `validate` with --listen)")
+      ->type_name("tcp://HOST:PORT");
+  sub->add_option("--key-file", options.key_file,
+                  "The job's keys, as the coordinator writes them; says also where it is, without --join")
       ->type_name("FILE");
-  sub->add_option("--index", options.index,
-                  "This node's place in the cluster, from 0\n(default: the launcher's, or the first that is free)")
+  sub->add_option(
+         "--index", options.index,
+         "This node's place in the cluster, from 0\n(default: the launcher's, or the first that is free)")
       ->check(CLI::NonNegativeNumber);
-  sub->add_option("--host", options.host, "This machine as the other nodes reach it (default: its address towards them)");
+  sub->add_option("--host", options.host,
+                  "This machine as the other nodes reach it (default: its address towards them)");
   sub->add_option_function<int>(
          "--wait", [node](int seconds) { node->options.wait = std::chrono::seconds(seconds); },
          "How long to wait for the coordinator (default: 5 minutes)")

@@ -12,18 +12,24 @@ namespace pipeshard {
 void addListenOptions(CLI::App& command, ListenOptions& options) {
   const char* group = "Nodes (without --listen, all workers run on this machine)";
   command
-      .add_option(
-          "--listen", options.listen,
-          "Run on the nodes of the plan's cluster: wait here until they have joined with\n`pipeshard node --join`; port * takes a free one")
+      .add_option("--listen", options.listen,
+                  "Run on the nodes of the plan's cluster: wait here until they have joined with\n`pipeshard "
+                  "node --join`; port * takes a free one")
       ->type_name("tcp://ADDRESS:PORT")
       ->group(group);
-  command.add_option("--key-file", options.pool.key_file, "Write this job's keys here, for the nodes; only who can read it can join")
+  command
+      .add_option("--key-file", options.pool.key_file,
+                  "Write this job's keys here, for the nodes; only who can read it can join")
       ->type_name("FILE")
       ->group(group);
-  command.add_option("--advertise", options.pool.advertise, "The name or address under which nodes reach this machine")
+  command
+      .add_option("--advertise", options.pool.advertise,
+                  "The name or address under which nodes reach this machine")
       ->type_name("HOST")
       ->group(group);
-  command.add_flag("--insecure", options.pool.insecure, "Listen without keys: whoever reaches the port can take part in the job")
+  command
+      .add_flag("--insecure", options.pool.insecure,
+                "Listen without keys: whoever reaches the port can take part in the job")
       ->group(group);
   command
       .add_option_function<int>(
@@ -39,13 +45,16 @@ void addListenOptions(CLI::App& command, ListenOptions& options) {
 
 std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job) {
   if (options.listen.empty()) {
-    if (!options.pool.key_file.empty()) fail(ErrorCode::kUsage, "--key-file goes with --listen tcp://ADDRESS:PORT");
+    if (!options.pool.key_file.empty())
+      fail(ErrorCode::kUsage, "--key-file goes with --listen tcp://ADDRESS:PORT");
     return nullptr;
   }
   if (options.launched_nodes > 0 && options.launched_nodes != cluster.nodeCount()) {
-    fail(ErrorCode::kConfiguration, "{} node daemons were launched, but the plan is for a cluster of {} nodes; plan with --cluster {}",
+    fail(ErrorCode::kConfiguration,
+         "{} node daemons were launched, but the plan is for a cluster of {} nodes; plan with --cluster {}",
          options.launched_nodes, cluster.nodeCount(),
-         cluster.isUniform() ? fmt::format("{}x{}", options.launched_nodes, cluster.devicesPerNode()) : "FILE of so many nodes");
+         cluster.isUniform() ? fmt::format("{}x{}", options.launched_nodes, cluster.devicesPerNode())
+                             : "FILE of so many nodes");
   }
   NodePoolOptions pool_options = options.pool;
   pool_options.listen = options.listen;
@@ -54,8 +63,8 @@ std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Clu
   const int ranks = countRanks(job.plan_directory);
   for (int rank = 0; rank < ranks; ++rank) job.node_of_rank.push_back(cluster.nodeOf(rank));
   job.nodes = pool.get();
-  fmt::print(stderr, "waiting for {} node{}; start on each host: {}\n", cluster.nodeCount(), cluster.nodeCount() == 1 ? "" : "s",
-             pool->joinCommand());
+  fmt::print(stderr, "waiting for {} node{}; start on each host: {}\n", cluster.nodeCount(),
+             cluster.nodeCount() == 1 ? "" : "s", pool->joinCommand());
   return pool;
 }
 

@@ -21,8 +21,9 @@ struct ListenOptions {
 // --listen, --advertise, --key-file, --insecure, --node-timeout.
 void addListenOptions(CLI::App& command, ListenOptions& options);
 
-// With --listen: listens, says on standard error what to start on the hosts, and has `job` use it; nullptr without. Ranks are placed as
-// the plan's cluster says: each node has as many as the cluster has devices there.
+// With --listen: listens, says on standard error what to start on the hosts, and has `job` use it; nullptr
+// without. Ranks are placed as the plan's cluster says: each node has as many as the cluster has devices
+// there.
 std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job);
 
 // A line on standard error for every node that joins, and for notices.

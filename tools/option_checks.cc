@@ -20,7 +20,8 @@ CLI::Validator numberFrom(double low, double high) {
   const auto check = [low, high](const std::string& text) -> std::string {
     double number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error == std::errc() && end == text.data() + text.size() && number >= low && number <= high) return "";
+    if (error == std::errc() && end == text.data() + text.size() && number >= low && number <= high)
+      return "";
     return fmt::format("expected a number from {:g} to {:g}, found {}", low, high, text);
   };
   return CLI::Validator(check, "");

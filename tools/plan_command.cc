@@ -6,15 +6,15 @@
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
+#include "planning/advice.h"
+#include "planning/planning.h"
+#include "planning/replay.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/job.h"
-#include "planning/advice.h"
 #include "tools/commands.h"
 #include "tools/console.h"
-#include "tools/report/plan_diff.h"
-#include "planning/planning.h"
 #include "tools/planning_signals.h"
-#include "planning/replay.h"
+#include "tools/report/plan_diff.h"
 #include "tools/report/report_files.h"
 #include "tools/report/search_tables.h"
 #include "tools/report/sharding_tables.h"
@@ -58,7 +58,8 @@ struct PlanCommand {
       writePlanDirectory(planned, output);
       writeReport(output);
     }
-    for (const StageCombinations& stage : planned.combinations) fmt::print("{}\n", combinationTable(stage, kMostCombinations));
+    for (const StageCombinations& stage : planned.combinations)
+      fmt::print("{}\n", combinationTable(stage, kMostCombinations));
     fmt::print("{}{}", printPlan(planned.plan), searchTables(planned.plan, false));
     fmt::print("written to {} (report.html shows it); `pipeshard validate {}` {}runs it\n", output, output,
                request.programs ? "" : "makes the ranks' programs and ");
@@ -68,10 +69,12 @@ struct PlanCommand {
 
   int compare() const {
     refuseOthers("--diff");
-    const std::vector<PlanDifference> differences = diffPlans(readPlanFile(compared[0]), readPlanFile(compared[1]));
+    const std::vector<PlanDifference> differences =
+        diffPlans(readPlanFile(compared[0]), readPlanFile(compared[1]));
     if (differences.empty()) fmt::print("{} and {} are equal plans\n", compared[0], compared[1]);
     if (!differences.empty())
-      fmt::print("first: {}, second: {}\n\n{}", compared[0], compared[1], printDifferences(differences, kMostDifferences));
+      fmt::print("first: {}, second: {}\n\n{}", compared[0], compared[1],
+                 printDifferences(differences, kMostDifferences));
     if (!json.empty()) writeOutputFile(json, differencesToJson(differences));
     return differences.empty() ? 0 : kDifferent;
   }
@@ -86,9 +89,14 @@ struct PlanCommand {
     for (const std::string& fault : result.faults) fmt::print("{}\n", fault);
     for (const std::string& note : result.notes) fmt::print("note: {}\n", note);
     if (result.edited && result.faults.empty()) {
-      fmt::print("note: plan.json was edited since the programs were made; `pipeshard validate {}` and `run` make them again\n", checked);
+      fmt::print(
+          "note: plan.json was edited since the programs were made; `pipeshard validate {}` and `run` make "
+          "them again\n",
+          checked);
     }
-    fmt::print("{}: {}\n", checked, result.faults.empty() ? "the plan holds" : counted(std::ssize(result.faults), "rule") + " violated");
+    fmt::print(
+        "{}: {}\n", checked,
+        result.faults.empty() ? "the plan holds" : counted(std::ssize(result.faults), "rule") + " violated");
     if (!json.empty()) {
       nlohmann::ordered_json document;
       document["faults"] = result.faults;
@@ -103,7 +111,8 @@ struct PlanCommand {
   void refuseOthers(const std::string& given) const {
     for (const CLI::Option* option : command->get_options()) {
       if (option->count() == 0 || option->get_name() == given || option->get_name() == "--json") continue;
-      fail(ErrorCode::kUsage, "{} looks at plans that are there; {} goes with a MODEL to plan", given, option->get_name());
+      fail(ErrorCode::kUsage, "{} looks at plans that are there; {} goes with a MODEL to plan", given,
+           option->get_name());
     }
   }
 };
@@ -112,29 +121,41 @@ struct PlanCommand {
 
 CommandFunction addPlanCommand(CLI::App& app) {
   auto command = std::make_shared<PlanCommand>();
-  CLI::App* sub = app.add_subcommand("plan", "Partition a model's training step over a cluster and write a plan directory");
+  CLI::App* sub = app.add_subcommand(
+      "plan", "Partition a model's training step over a cluster and write a plan directory");
   sub->add_option("MODEL", command->request.model_path, "The .onnx file");
   addPlanOptions(*sub, command->request);
-  sub->add_option("--data", command->request.data_path, "The .npz file to be trained on: its length decides about a shorter last batch")
+  sub->add_option("--data", command->request.data_path,
+                  "The .npz file to be trained on: its length decides about a shorter last batch")
       ->type_name("FILE");
-  sub->add_flag("--allow-missing-weights", command->request.allow_missing_weights, "Plan although the files of external data do not exist");
-  sub->add_option("-o,--output", command->output, "The plan directory to write (an older plan there is replaced)")->type_name("DIR");
+  sub->add_flag("--allow-missing-weights", command->request.allow_missing_weights,
+                "Plan although the files of external data do not exist");
+  sub->add_option("-o,--output", command->output,
+                  "The plan directory to write (an older plan there is replaced)")
+      ->type_name("DIR");
   sub->add_flag("!--no-programs", command->request.programs,
-                "Write the plan alone; the ranks' programs are made when it is first run. For large clusters and many microbatches, whose "
-                "programs take gigabytes. What devices allocate is then not compared with --memory, only what the solver foresees");
-  sub->add_option("--diff", command->compared, "Instead of planning: what two plans (directories or plan.json files) decide differently")
+                "Write the plan alone; the ranks' programs are made when it is first run. For large clusters "
+                "and many microbatches, whose "
+                "programs take gigabytes. What devices allocate is then not compared with --memory, only "
+                "what the solver foresees");
+  sub->add_option("--diff", command->compared,
+                  "Instead of planning: what two plans (directories or plan.json files) decide differently")
       ->expected(2)
       ->type_name("A B");
   sub->add_option("--check", command->checked,
-                  "Instead of planning: whether a plan (a directory or a plan.json) holds, and every rule that it violates")
+                  "Instead of planning: whether a plan (a directory or a plan.json) holds, and every rule "
+                  "that it violates")
       ->type_name("DIR");
 
-  sub->add_option("--json", command->json, "Also write the plan (or the differences) to this file")->type_name("FILE");
-  sub->footer(std::string(stageFileHelp()) +
-              "\nExamples: pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:2 -o gpt2.plan\n"
-              "          pipeshard plan examples/gpt2.onnx --cluster 1x4 --balance 'type:block' -o gpt2.plan\n"
-              "          pipeshard plan --diff gpt2.plan other.plan       (exit code 0: equal; 1: they differ)\n"
-              "          pipeshard plan --check gpt2.plan                 (after plan.json was edited; exit code 0: it holds)");
+  sub->add_option("--json", command->json, "Also write the plan (or the differences) to this file")
+      ->type_name("FILE");
+  sub->footer(
+      std::string(stageFileHelp()) +
+      "\nExamples: pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:2 -o gpt2.plan\n"
+      "          pipeshard plan examples/gpt2.onnx --cluster 1x4 --balance 'type:block' -o gpt2.plan\n"
+      "          pipeshard plan --diff gpt2.plan other.plan       (exit code 0: equal; 1: they differ)\n"
+      "          pipeshard plan --check gpt2.plan                 (after plan.json was edited; exit code 0: "
+      "it holds)");
   command->command = sub;
   return [command] { return command->run(); };
 }

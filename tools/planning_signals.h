@@ -1,11 +1,12 @@
-// Ctrl-C while a plan is made: during a search it means "the best so far", the second time and at any other moment "stop".
+// Ctrl-C while a plan is made: during a search it means "the best so far", the second time and at any other
+// moment "stop".
 #pragma once
 
 #include <atomic>
 #include <thread>
 
-#include "runtime/job/child_process.h"
 #include "planning/planning.h"
+#include "runtime/job/child_process.h"
 
 namespace pipeshard {
 

@@ -10,15 +10,15 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "planning/planning.h"
+#include "planning/profile_store.h"
 #include "runtime/execute/executor.h"
 #include "runtime/profiling/profiling.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/option_checks.h"
-#include "planning/planning.h"
 #include "tools/profile_ladder.h"
 #include "tools/profile_samples.h"
-#include "planning/profile_store.h"
 #include "tools/report/sharding_tables.h"
 
 namespace pipeshard {
@@ -47,10 +47,14 @@ struct ProfileCommand {
   PlanRequest request;
 
   int run() {
-    if (device != "cpu") fail(ErrorCode::kConfiguration, "--device {}: no CUDA device: this pipeshard runs workers on CPUs only", device);
+    if (device != "cpu")
+      fail(ErrorCode::kConfiguration, "--device {}: no CUDA device: this pipeshard runs workers on CPUs only",
+           device);
     const auto start = std::chrono::steady_clock::now();
     if (output.empty()) output = defaultProfilePath();
-    if (output.empty()) fail(ErrorCode::kUsage, "there is no home folder to keep the profile in; -o FILE says where to write it");
+    if (output.empty())
+      fail(ErrorCode::kUsage,
+           "there is no home folder to keep the profile in; -o FILE says where to write it");
     Progress progress;
     ProfileSamples samples;
     if (!model.empty()) {
@@ -61,21 +65,25 @@ struct ProfileCommand {
     Profile profile = known();
     const ProfilingOptions options = profilingOptions();
     if (model.empty() || profile.memory.points.empty()) measureMachine(profile, options, progress);
-    const std::vector<OperatorTime> times = samples.measure(
-        options, [&](size_t done, size_t all) { progress.phase(fmt::format("measuring operators: {} of {} programs", done, all)); });
+    const std::vector<OperatorTime> times = samples.measure(options, [&](size_t done, size_t all) {
+      progress.phase(fmt::format("measuring operators: {} of {} programs", done, all));
+    });
     if (model.empty() || profile.rates.empty()) profile.rates = samples.rates(times);
     mergePoints(profile, samples.points(times));
     writeProfile(profile, output);
     progress.clear();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     show(profile, samples.points(times));
-    fmt::print("{} operators measured in {:.1f} s; {} has {} points, digest {}\n", samples.size(), seconds, output, profile.points.size(),
-               profileDigest(profile));
-    const auto seldom =
-        std::count_if(times.begin(), times.end(), [](const OperatorTime& time) { return time.repetitions < kFewRepetitions; });
+    fmt::print("{} operators measured in {:.1f} s; {} has {} points, digest {}\n", samples.size(), seconds,
+               output, profile.points.size(), profileDigest(profile));
+    const auto seldom = std::count_if(times.begin(), times.end(), [](const OperatorTime& time) {
+      return time.repetitions < kFewRepetitions;
+    });
     if (seldom > 0) {
-      fmt::print("Note: {} of them were run fewer than {} times, because a step is long: their times are less certain\n", seldom,
-                 kFewRepetitions);
+      fmt::print(
+          "Note: {} of them were run fewer than {} times, because a step is long: their times are less "
+          "certain\n",
+          seldom, kFewRepetitions);
     }
     return 0;
   }
@@ -99,21 +107,25 @@ struct ProfileCommand {
       row.bytes = std::max(row.bytes, static_cast<double>(point.work.bytes) / ns);
       row.busy += point.busy_ns > 0 ? static_cast<double>(point.busy_ns) / ns : 1;
     }
-    std::vector<std::vector<std::string>> table = {{"operator", "sizes", "fastest", "slowest", "best GFLOP/s", "best GB/s", "both busy"}};
+    std::vector<std::vector<std::string>> table = {
+        {"operator", "sizes", "fastest", "slowest", "best GFLOP/s", "best GB/s", "both busy"}};
     for (const auto& [op, row] : rows) {
-      table.push_back({op, std::to_string(row.count), formatNanoseconds(row.fastest), formatNanoseconds(row.slowest),
-                       fmt::format("{:.1f}", row.flops), fmt::format("{:.1f}", row.bytes), fmt::format("x{:.2f}", row.busy / row.count)});
+      table.push_back({op, std::to_string(row.count), formatNanoseconds(row.fastest),
+                       formatNanoseconds(row.slowest), fmt::format("{:.1f}", row.flops),
+                       fmt::format("{:.1f}", row.bytes), fmt::format("x{:.2f}", row.busy / row.count)});
     }
     fmt::print("{}\n\n{}\n", printDevice(profile.device), formatTable(table));
     const auto link = [](const char* name, const CostCurve& curve) {
       if (curve.points.empty()) return;
       const CostPoint& last = curve.points.back();
-      fmt::print("{:<24} {} for {} bytes, {:.2f} GB/s\n", name, formatNanoseconds(curve.points.front().ns), curve.points.front().amount,
+      fmt::print("{:<24} {} for {} bytes, {:.2f} GB/s\n", name, formatNanoseconds(curve.points.front().ns),
+                 curve.points.front().amount,
                  static_cast<double>(last.amount) / static_cast<double>(last.ns));
     };
     link("message inside a node", profile.inside);
     link("message between nodes", profile.between);
-    for (const CollectiveCurve& curve : profile.collectives) link(fmt::format("{} of {}", curve.kind, curve.devices).c_str(), curve.ns);
+    for (const CollectiveCurve& curve : profile.collectives)
+      link(fmt::format("{} of {}", curve.kind, curve.devices).c_str(), curve.ns);
   }
 
   // What the file has already, of the same device.
@@ -128,7 +140,8 @@ struct ProfileCommand {
   ProfilingOptions profilingOptions() const {
     ProfilingOptions options;
     options.threads = threads;
-    options.workers = workers > 0 ? workers : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / threads);
+    options.workers =
+        workers > 0 ? workers : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / threads);
     if (!model.empty()) options.sample_ns = kModelSample;
     if (quick) options.sample_ns = 20'000'000;
     return options;
@@ -138,7 +151,8 @@ struct ProfileCommand {
     if (std::filesystem::is_directory(model)) {
       int ranks = 1;
       for (int rank = 0; rank < ranks; ++rank) {
-        RankImage image = loadRank((std::filesystem::path(model) / "ranks" / rankDirectoryName(rank)).string());
+        RankImage image =
+            loadRank((std::filesystem::path(model) / "ranks" / rankDirectoryName(rank)).string());
         ranks = image.program.world_size;
         samples.add(std::move(image));
       }
@@ -146,7 +160,8 @@ struct ProfileCommand {
     }
     request.model_path = model;
     request.allow_missing_weights = true;
-    const PlannedTraining planned = planTraining(request, [&](const std::string& phase) { progress.phase(phase); });
+    const PlannedTraining planned =
+        planTraining(request, [&](const std::string& phase) { progress.phase(phase); });
     for (const RankProgram& rank : planned.whole.ranks) samples.add({rank.program, rank.subgraphs, ""});
     samples.add({planned.whole.reference.program, planned.whole.reference.subgraphs, ""});
   }
@@ -175,20 +190,28 @@ struct ProfileCommand {
 
 CommandFunction addProfileCommand(CLI::App& app) {
   auto command = std::make_shared<ProfileCommand>();
-  CLI::App* sub = app.add_subcommand("profile", "Measure this machine's operators and links once; planning and simulation read the result");
-  sub->add_option("-o,--output", command->output,
-                  "The file to write, or to add to when it is of this device (default: pipeshard/profile.json in\n"
-                  "$XDG_CONFIG_HOME or ~/.config)")
+  CLI::App* sub = app.add_subcommand(
+      "profile", "Measure this machine's operators and links once; planning and simulation read the result");
+  sub->add_option(
+         "-o,--output", command->output,
+         "The file to write, or to add to when it is of this device (default: pipeshard/profile.json in\n"
+         "$XDG_CONFIG_HOME or ~/.config)")
       ->type_name("FILE");
   sub->add_option("--model", command->model,
-                  "Measure exactly the operators of this model's plan, with the options of `plan` below, or those of a\n"
+                  "Measure exactly the operators of this model's plan, with the options of `plan` below, or "
+                  "those of a\n"
                   "plan directory, instead of the general ladder of sizes")
       ->type_name("MODEL|DIR");
-  sub->add_option("--threads", command->threads, "Threads of a worker")->check(positiveWhole(4096))->capture_default_str();
+  sub->add_option("--threads", command->threads, "Threads of a worker")
+      ->check(positiveWhole(4096))
+      ->capture_default_str();
   sub->add_option("--workers", command->workers,
-                  "Workers that are busy at once, for the times of a busy machine (default: its processors / --threads)")
+                  "Workers that are busy at once, for the times of a busy machine (default: its processors / "
+                  "--threads)")
       ->check(positiveWhole(4096));
-  sub->add_option("--device", command->device, "What to measure: cpu")->type_name("cpu")->capture_default_str();
+  sub->add_option("--device", command->device, "What to measure: cpu")
+      ->type_name("cpu")
+      ->capture_default_str();
   sub->add_flag("--quick", command->quick, "Fewer and smaller sizes, less precisely, in some seconds");
   addPlanOptions(*sub, command->request);
   sub->footer(kFooter);

@@ -23,7 +23,8 @@ class Model {
   }
 
   ValueId parameter(const Shape& shape) {
-    const ValueId id = builder_.addValue("weight" + std::to_string(graph_.values.size()), DataType::kFloat32, shape);
+    const ValueId id =
+        builder_.addValue("weight" + std::to_string(graph_.values.size()), DataType::kFloat32, shape);
     graph_.value(id).metadata = {{"pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER"}};
     const auto bytes = static_cast<uint64_t>(byteCount(DataType::kFloat32, shape));
     graph_.initializers[id] = WeightReference{"none", 0, bytes};
@@ -31,9 +32,12 @@ class Model {
   }
 
   ValueId integers(const std::vector<int64_t>& elements) {
-    return builder_.addConstant("sizes", makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+    return builder_.addConstant("sizes",
+                                makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
   }
-  ValueId scalar(double number) { return builder_.addConstant("scalar", makeScalar(DataType::kFloat32, number)); }
+  ValueId scalar(double number) {
+    return builder_.addConstant("scalar", makeScalar(DataType::kFloat32, number));
+  }
 
   ValueId op(const std::string& type, const std::vector<ValueId>& inputs, Attributes attributes = {}) {
     const ValueId output(graph_.values.size());
@@ -53,7 +57,8 @@ class Model {
       outputs.emplace_back(graph_.values.size());
       graph_.values.emplace_back().name = "value" + std::to_string(outputs.back().index());
     }
-    builder_.addNode("", "BatchNormalization", inputs, outputs, {{"training_mode", int64_t{1}}, {"momentum", 0.9F}, {"epsilon", 1e-5F}});
+    builder_.addNode("", "BatchNormalization", inputs, outputs,
+                     {{"training_mode", int64_t{1}}, {"momentum", 0.9F}, {"epsilon", 1e-5F}});
     return outputs[0];
   }
 
@@ -116,14 +121,17 @@ void addBlock(ProfileSamples& samples, const BlockSizes& s, const std::string& o
   ValueId x = m.op("Gather", {m.parameter({s.vocabulary, s.width}), ids});
   x = m.op("Add", {x, m.op("Unsqueeze", {m.parameter({s.sequence, s.width}), m.integers({0})})});
   const auto norm = [&](ValueId in) {
-    return m.op("LayerNormalization", {in, m.parameter({s.width}), m.parameter({s.width})}, {{"axis", int64_t{-1}}});
+    return m.op("LayerNormalization", {in, m.parameter({s.width}), m.parameter({s.width})},
+                {{"axis", int64_t{-1}}});
   };
   const auto linear = [&](ValueId in, int64_t from, int64_t to) {
     return m.op("Add", {m.op("MatMul", {in, m.parameter({from, to})}), m.parameter({to})});
   };
   const auto heads = [&](ValueId in, const std::vector<int64_t>& order) {
-    return m.op("Transpose", {m.op("Reshape", {linear(in, s.width, s.width), m.integers({s.batch, s.sequence, s.heads, head})})},
-                {{"perm", order}});
+    return m.op(
+        "Transpose",
+        {m.op("Reshape", {linear(in, s.width, s.width), m.integers({s.batch, s.sequence, s.heads, head})})},
+        {{"perm", order}});
   };
   const ValueId normed = norm(x);
   const ValueId queries = heads(normed, {0, 2, 1, 3});
@@ -131,12 +139,13 @@ void addBlock(ProfileSamples& samples, const BlockSizes& s, const std::string& o
   const ValueId values = heads(normed, {0, 2, 1, 3});
   const ValueId scores = m.op("Mul", {m.op("MatMul", {queries, keys}), m.scalar(0.125)});
   const ValueId mixed = m.op("MatMul", {m.op("Softmax", {scores}, {{"axis", int64_t{-1}}}), values});
-  const ValueId joined = m.op(
-      "Reshape", {m.op("Transpose", {mixed}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}}), m.integers({s.batch, s.sequence, s.width})});
+  const ValueId joined =
+      m.op("Reshape", {m.op("Transpose", {mixed}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}}),
+                       m.integers({s.batch, s.sequence, s.width})});
   x = m.op("Add", {x, linear(joined, s.width, s.width)});
   x = m.op("Add", {x, linear(m.op("Gelu", {linear(norm(x), s.width, 4 * s.width)}), 4 * s.width, s.width)});
-  const ValueId logits =
-      m.op("Reshape", {m.op("MatMul", {norm(x), m.parameter({s.width, s.vocabulary})}), m.integers({s.batch * s.sequence, s.vocabulary})});
+  const ValueId logits = m.op("Reshape", {m.op("MatMul", {norm(x), m.parameter({s.width, s.vocabulary})}),
+                                          m.integers({s.batch * s.sequence, s.vocabulary})});
   m.addTo(samples, m.op("SoftmaxCrossEntropyLoss", {logits, labels}), optimizer);
 }
 
@@ -144,7 +153,8 @@ void addBlock(ProfileSamples& samples, const BlockSizes& s, const std::string& o
 void addGates(ProfileSamples& samples, const BlockSizes& s, const std::string& optimizer) {
   Model m;
   ValueId x = m.input("x", {s.batch, s.sequence, s.width});
-  const ValueId squares = m.op("ReduceMean", {m.op("Pow", {x, m.scalar(2)}), m.integers({-1})}, {{"keepdims", int64_t{1}}});
+  const ValueId squares =
+      m.op("ReduceMean", {m.op("Pow", {x, m.scalar(2)}), m.integers({-1})}, {{"keepdims", int64_t{1}}});
   const ValueId root = m.op("Sqrt", {m.op("Add", {squares, m.scalar(1e-5)})});
   x = m.op("Mul", {m.op("Mul", {x, m.op("Reciprocal", {root})}), m.parameter({s.width})});
   const ValueId gate = m.op("MatMul", {x, m.parameter({s.width, s.width})});
@@ -154,7 +164,8 @@ void addGates(ProfileSamples& samples, const BlockSizes& s, const std::string& o
   const ValueId high = m.op("Slice", {x, m.integers({s.width / 2}), m.integers({s.width}), m.integers({2})});
   x = m.op("Add", {x, m.op("Concat", {m.op("Neg", {high}), low}, {{"axis", int64_t{2}}})});
   const ValueId difference = m.op("Sub", {x, m.op("Tanh", {x})});
-  m.addTo(samples, m.op("ReduceMean", {m.op("Mul", {difference, difference})}, {{"keepdims", int64_t{0}}}), optimizer);
+  m.addTo(samples, m.op("ReduceMean", {m.op("Mul", {difference, difference})}, {{"keepdims", int64_t{0}}}),
+          optimizer);
 }
 
 void addPerceptron(ProfileSamples& samples, int64_t rows, int64_t width, const std::string& optimizer) {
@@ -168,7 +179,8 @@ void addPerceptron(ProfileSamples& samples, int64_t rows, int64_t width, const s
   m.addTo(samples, m.op("ReduceMean", {m.op("Mul", {x, x})}, {{"keepdims", int64_t{0}}}), optimizer);
 }
 
-void addConvolutions(ProfileSamples& samples, int64_t batch, int64_t channels, int64_t size, const std::string& optimizer) {
+void addConvolutions(ProfileSamples& samples, int64_t batch, int64_t channels, int64_t size,
+                     const std::string& optimizer) {
   Model m;
   ValueId x = m.input("images", {batch, channels, size, size});
   const auto convolution = [&](ValueId in, int64_t from, int64_t to, int64_t kernel, int64_t stride) {
@@ -185,9 +197,10 @@ void addConvolutions(ProfileSamples& samples, int64_t batch, int64_t channels, i
     return m.op("Mul", {m.op("Sub", {in, mean}), m.parameter({1, width, 1, 1})});
   };
   x = m.op("Relu", {m.batchNormalization(convolution(x, channels, channels, 3, 1), channels)});
-  x = m.op(
-      "MaxPool", {x},
-      {{"kernel_shape", std::vector<int64_t>{3, 3}}, {"pads", std::vector<int64_t>{1, 1, 1, 1}}, {"strides", std::vector<int64_t>{2, 2}}});
+  x = m.op("MaxPool", {x},
+           {{"kernel_shape", std::vector<int64_t>{3, 3}},
+            {"pads", std::vector<int64_t>{1, 1, 1, 1}},
+            {"strides", std::vector<int64_t>{2, 2}}});
   const ValueId wide = m.op("Relu", {scaled(convolution(x, channels, 2 * channels, 3, 2), 2 * channels)});
   x = m.op("Add", {wide, convolution(x, channels, 2 * channels, 1, 2)});
   x = m.op("ReduceMean", {x, m.integers({2, 3})}, {{"keepdims", int64_t{0}}});

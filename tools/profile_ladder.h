@@ -1,5 +1,6 @@
-// What `pipeshard profile` measures without a model: the operators, gradients and updates of small training steps (transformer blocks, a
-// perceptron, convolutions) over a ladder of sizes. Interpolation does the rest (ir/cluster/profile.h).
+// What `pipeshard profile` measures without a model: the operators, gradients and updates of small training
+// steps (transformer blocks, a perceptron, convolutions) over a ladder of sizes. Interpolation does the rest
+// (ir/cluster/profile.h).
 #pragma once
 
 #include "tools/profile_samples.h"

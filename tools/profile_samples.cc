@@ -51,13 +51,17 @@ RankImage imageOf(const GraphPass& pass) {
     const Value& value = pass.graph.value(input);
     const bool counts = value.data_type == DataType::kInt64 && value.shape->empty();
     const bool zero = pass.states.count(input) > 0;
-    run.inputs.push_back(addBuffer(input, counts ? BufferKind::kStep : zero ? BufferKind::kOptimizerState : BufferKind::kParameter));
+    run.inputs.push_back(addBuffer(input, counts ? BufferKind::kStep
+                                          : zero ? BufferKind::kOptimizerState
+                                                 : BufferKind::kParameter));
     const auto below = pass.below.find(input);
-    if (below != pass.below.end()) program.inputs.push_back({value.name, value.data_type, *value.shape, -1, 0, below->second, {}});
+    if (below != pass.below.end())
+      program.inputs.push_back({value.name, value.data_type, *value.shape, -1, 0, below->second, {}});
   }
   for (const ValueId output : pass.graph.outputs) {
     const auto place = pass.in_place.find(output);
-    run.outputs.push_back(place != pass.in_place.end() ? buffers.at(place->second) : addBuffer(output, BufferKind::kParameter));
+    run.outputs.push_back(place != pass.in_place.end() ? buffers.at(place->second)
+                                                       : addBuffer(output, BufferKind::kParameter));
   }
   Subgraph subgraph;
   subgraph.name = "sample";
@@ -89,12 +93,14 @@ void ProfileSamples::add(RankImage image) {
   PassSample pass;
   size_t added = 0;
   const auto isRun = [&](size_t subgraph) {
-    return std::any_of(image.program.instructions.begin(), image.program.instructions.end(), [&](const Instruction& instruction) {
-      return instruction.subgraph.valid() && instruction.subgraph.index() == subgraph;
-    });
+    return std::any_of(image.program.instructions.begin(), image.program.instructions.end(),
+                       [&](const Instruction& instruction) {
+                         return instruction.subgraph.valid() && instruction.subgraph.index() == subgraph;
+                       });
   };
   for (size_t s = 0; s < image.subgraphs.size(); ++s) {
-    pass.work.push_back(isRun(s) ? addWorks(runnableGraph(image.subgraphs[s], cpuKernels()), added) : std::vector<int>());
+    pass.work.push_back(isRun(s) ? addWorks(runnableGraph(image.subgraphs[s], cpuKernels()), added)
+                                 : std::vector<int>());
   }
   if (added == 0) return;
   pass.image = std::move(image);
@@ -108,17 +114,21 @@ std::vector<PassSample> ProfileSamples::apart(const PassSample& pass) const {
     const Graph graph = runnableGraph(pass.image.subgraphs[s], cpuKernels());
     for (size_t n = 0; n < pass.work[s].size(); ++n) {
       const int work = pass.work[s][n];
-      if (work >= 0 && taken.insert(work).second) samples.push_back({imageOf(aloneOf(graph, NodeId(n))), {{work}}});
+      if (work >= 0 && taken.insert(work).second)
+        samples.push_back({imageOf(aloneOf(graph, NodeId(n))), {{work}}});
     }
   }
   return samples;
 }
 
 int64_t ProfileSamples::shareOfMemory(int workers) {
-  return static_cast<int64_t>(kMostMemory * static_cast<double>(std::min(availableMemory(), size_t{1} << 50))) / std::max(1, workers);
+  return static_cast<int64_t>(kMostMemory *
+                              static_cast<double>(std::min(availableMemory(), size_t{1} << 50))) /
+         std::max(1, workers);
 }
 
-std::vector<OperatorTime> ProfileSamples::measure(const ProfilingOptions& options, const ProfilingProgress& progress,
+std::vector<OperatorTime> ProfileSamples::measure(const ProfilingOptions& options,
+                                                  const ProfilingProgress& progress,
                                                   int64_t most_bytes) const {
   std::vector<PassSample> samples;
   for (const PassSample& pass : passes_) {
@@ -139,9 +149,11 @@ std::vector<WorkRate> ProfileSamples::rates(const std::vector<OperatorTime>& tim
     std::map<int, std::vector<double>> by_amount;  // by log4: nanoseconds of one
     for (size_t i = 0; i < works_.size(); ++i) {
       const int64_t amount = by_flops ? works_[i].flops : works_[i].bytes;
-      if (classes_[i] != work_class || works_[i].type != DataType::kFloat32 || amount < 16 || times[i].ns == 0) continue;
-      by_amount[(std::bit_width(static_cast<uint64_t>(amount)) - 1) / 2].push_back(static_cast<double>(times[i].ns) /
-                                                                                   static_cast<double>(amount));
+      if (classes_[i] != work_class || works_[i].type != DataType::kFloat32 || amount < 16 ||
+          times[i].ns == 0)
+        continue;
+      by_amount[(std::bit_width(static_cast<uint64_t>(amount)) - 1) / 2].push_back(
+          static_cast<double>(times[i].ns) / static_cast<double>(amount));
     }
     CostCurve curve;
     for (auto& [log4, costs] : by_amount) {
@@ -151,7 +163,8 @@ std::vector<WorkRate> ProfileSamples::rates(const std::vector<OperatorTime>& tim
       curve.points.push_back({amount, std::max(ns, curve.points.empty() ? 1 : curve.points.back().ns)});
     }
     if (curve.points.empty()) continue;
-    rates.push_back({work_class, DataType::kFloat32, by_flops ? curve : CostCurve{}, by_flops ? CostCurve{} : curve});
+    rates.push_back(
+        {work_class, DataType::kFloat32, by_flops ? curve : CostCurve{}, by_flops ? CostCurve{} : curve});
   }
   return rates;
 }

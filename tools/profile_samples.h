@@ -1,4 +1,5 @@
-// The operators of programs as samples to measure (runtime/profiling/profiling.h), each with what a profile knows it by.
+// The operators of programs as samples to measure (runtime/profiling/profiling.h), each with what a profile
+// knows it by.
 #pragma once
 
 #include <map>
@@ -23,20 +24,25 @@ RankImage imageOf(const GraphPass& pass);
 
 class ProfileSamples {
  public:
-  // A rank's program; passed over when it has no operator that is not known already. Views and collectives take no time of their own.
+  // A rank's program; passed over when it has no operator that is not known already. Views and collectives
+  // take no time of their own.
   void add(RankImage image);
 
   size_t size() const { return works_.size(); }
-  // One time per operator. Programs that take more memory than a worker may, `most_bytes` (usually its share of what is available), are
-  // taken apart: each of their operators is measured alone. Errors: as measurePasses.
-  std::vector<OperatorTime> measure(const ProfilingOptions& options, const ProfilingProgress& progress = {}) const {
+  // One time per operator. Programs that take more memory than a worker may, `most_bytes` (usually its share
+  // of what is available), are taken apart: each of their operators is measured alone. Errors: as
+  // measurePasses.
+  std::vector<OperatorTime> measure(const ProfilingOptions& options,
+                                    const ProfilingProgress& progress = {}) const {
     return measure(options, progress, shareOfMemory(options.workers));
   }
-  std::vector<OperatorTime> measure(const ProfilingOptions& options, const ProfilingProgress& progress, int64_t most_bytes) const;
+  std::vector<OperatorTime> measure(const ProfilingOptions& options, const ProfilingProgress& progress,
+                                    int64_t most_bytes) const;
 
   // By the operators' times.
   std::vector<ProfilePoint> points(const std::vector<OperatorTime>& times) const;
-  // Of the classes of work in float32: medians of the operators of about equal amount, for those that nobody measured.
+  // Of the classes of work in float32: medians of the operators of about equal amount, for those that nobody
+  // measured.
   std::vector<WorkRate> rates(const std::vector<OperatorTime>& times) const;
 
  private:

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "planning/replay.h"
 #include "tools/commands.h"
 #include "tools/console.h"
-#include "planning/replay.h"
 #include "tools/report/report_files.h"
 
 namespace pipeshard {
@@ -25,7 +25,8 @@ struct ReportCommand {
     if (hasPrograms(request.directory)) refreshEdited(request.directory, [](const std::string&) {});
     const RenderedReport rendered = renderDirectory(request);
     writeOutputFile(page, rendered.page);
-    fmt::print("{}{}\n", page, rendered.measured.empty() ? "" : fmt::format(" (measured: {})", rendered.measured));
+    fmt::print("{}{}\n", page,
+               rendered.measured.empty() ? "" : fmt::format(" (measured: {})", rendered.measured));
     if (pictures.empty()) return 0;
     std::error_code error;
     fs::create_directories(pictures, error);
@@ -49,18 +50,24 @@ command makes it anew, with what was measured since:
 
 CommandFunction addReportCommand(CLI::App& app) {
   auto command = std::make_shared<ReportCommand>();
-  CLI::App* sub = app.add_subcommand("report", "The page that shows a plan: cluster, stages, schedule, memory, predicted and measured");
-  sub->add_option("DIR", command->request.directory, "A plan directory, as `pipeshard plan` writes it")->required();
-  sub->add_option("-o,--output", command->output, "Write the page here (default: DIR/report.html)")->type_name("FILE");
-  sub->add_option("--trace", command->request.trace, "Show what `run --trace` recorded (default: what `validate` did, if it has run)")
+  CLI::App* sub = app.add_subcommand(
+      "report", "The page that shows a plan: cluster, stages, schedule, memory, predicted and measured");
+  sub->add_option("DIR", command->request.directory, "A plan directory, as `pipeshard plan` writes it")
+      ->required();
+  sub->add_option("-o,--output", command->output, "Write the page here (default: DIR/report.html)")
+      ->type_name("FILE");
+  sub->add_option("--trace", command->request.trace,
+                  "Show what `run --trace` recorded (default: what `validate` did, if it has run)")
       ->type_name("FILE");
   sub->add_option("--measured", command->request.durations,
-                  "Predict with the durations of this trace, as `simulate --measured` does\n(default: by the cost model)")
+                  "Predict with the durations of this trace, as `simulate --measured` does\n(default: by the "
+                  "cost model)")
       ->type_name("TRACE");
   sub->add_option("--step", command->request.step, "The step of the trace that is shown (default: its last)")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
-  sub->add_option("--svg", command->pictures, "Also write the pictures to this folder: cluster.svg, schedule.svg, memory.svg")
+  sub->add_option("--svg", command->pictures,
+                  "Also write the pictures to this folder: cluster.svg, schedule.svg, memory.svg")
       ->type_name("DIR");
   sub->footer(kFooter);
   return [command] { return command->run(); };

@@ -7,14 +7,14 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
+#include "planning/planning.h"
+#include "planning/replay.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/job.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
-#include "planning/planning.h"
-#include "planning/replay.h"
 #include "tools/trace_options.h"
 
 namespace pipeshard {
@@ -27,7 +27,8 @@ std::string formatDuration(double seconds) {
   return whole >= 60 ? fmt::format("{}m {:02}s", whole / 60, whole % 60) : fmt::format("{}s", whole);
 }
 
-// One line per step worth telling: the first, the last, and at most one a second; on a terminal the line is rewritten.
+// One line per step worth telling: the first, the last, and at most one a second; on a terminal the line is
+// rewritten.
 class StepLines {
  public:
   explicit StepLines(int64_t steps) : steps_(steps), terminal_(isatty(STDOUT_FILENO) == 1) {}
@@ -40,8 +41,9 @@ class StepLines {
     shown_ = now;
     const double elapsed = std::chrono::duration<double>(now - first_).count() + event.seconds;
     const double rate = static_cast<double>(event.step) / std::max(elapsed, 1e-9);
-    const std::string text = fmt::format("step {}/{}  loss {:.6g}  {:.2f} steps/s  {} left", event.step, steps_, event.loss, rate,
-                                         formatDuration(static_cast<double>(steps_ - event.step) / rate));
+    const std::string text =
+        fmt::format("step {}/{}  loss {:.6g}  {:.2f} steps/s  {} left", event.step, steps_, event.loss, rate,
+                    formatDuration(static_cast<double>(steps_ - event.step) / rate));
     if (terminal_) {
       fmt::print("\r\033[K{}{}", text, event.step == steps_ ? "\n" : "");
     } else {
@@ -81,8 +83,9 @@ struct RunCommand {
     });
     int64_t peak = 0;
     for (const RankResult& rank : result.ranks) peak = std::max(peak, rank.peak_resident_bytes);
-    fmt::print("{} steps on {} worker{}; loss {:.6g} -> {:.6g}; largest worker {}\n", result.steps.size(), result.ranks.size(),
-               result.ranks.size() == 1 ? "" : "s", result.steps.front().loss, result.steps.back().loss, formatBytes(peak));
+    fmt::print("{} steps on {} worker{}; loss {:.6g} -> {:.6g}; largest worker {}\n", result.steps.size(),
+               result.ranks.size(), result.ranks.size() == 1 ? "" : "s", result.steps.front().loss,
+               result.steps.back().loss, formatBytes(peak));
     writer.finish();
     if (!json.empty()) writeOutputFile(json, toJson(result).dump(1) + "\n");
     return 0;
@@ -125,12 +128,17 @@ CommandFunction addRunCommand(CLI::App& app) {
   auto command = std::make_shared<RunCommand>();
   CLI::App* sub = app.add_subcommand("run", "Train a planned model for some steps");
   sub->add_option("DIR", command->directory, "A plan directory, as `pipeshard plan` writes it")->required();
-  sub->add_option("--steps", command->job.steps, "How many training steps")->check(positiveWhole())->capture_default_str();
+  sub->add_option("--steps", command->job.steps, "How many training steps")
+      ->check(positiveWhole())
+      ->capture_default_str();
   addJobOptions(*sub, command->job);
   addListenOptions(*sub, command->listen);
   command->trace.add(*sub);
-  sub->add_option("--dump", command->job.dump_directory, "Write loss and parameters of every step here, as safetensors")->type_name("DIR");
-  sub->add_option("--json", command->json, "Also write losses, times and memory to this file")->type_name("FILE");
+  sub->add_option("--dump", command->job.dump_directory,
+                  "Write loss and parameters of every step here, as safetensors")
+      ->type_name("DIR");
+  sub->add_option("--json", command->json, "Also write losses, times and memory to this file")
+      ->type_name("FILE");
   command->job.dump.parameters = true;
   return [command] { return command->run(); };
 }

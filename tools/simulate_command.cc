@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "ir/base/error.h"
+#include "planning/replay.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/option_checks.h"
-#include "planning/replay.h"
 #include "tools/simulation/simulation_report.h"
 #include "tools/simulation/trace_file.h"
 
@@ -51,7 +51,8 @@ class SimulateCommand {
 
   int run(const CLI::App& command) const {
     checkOptions(command);
-    if (!plan.directory.empty() && hasPrograms(plan.directory)) refreshEdited(plan.directory, [](const std::string&) {});
+    if (!plan.directory.empty() && hasPrograms(plan.directory))
+      refreshEdited(plan.directory, [](const std::string&) {});
     const SimulationReport report = plan.directory.empty() ? simulateBare(bare) : simulatePlan(plan);
     print(report);
     if (!json.empty()) writeOutputFile(json, report.json.dump(1) + "\n");
@@ -71,7 +72,8 @@ class SimulateCommand {
     }
     if (plan.directory.empty() && bare.schedule.empty()) {
       fail(ErrorCode::kUsage,
-           "what is to be simulated? Give a plan directory, or --schedule NAME --p RANKS --m MICROBATCHES (--help explains)");
+           "what is to be simulated? Give a plan directory, or --schedule NAME --p RANKS --m MICROBATCHES "
+           "(--help explains)");
     }
   }
 
@@ -87,13 +89,16 @@ class SimulateCommand {
   }
 
   void print(const SimulationReport& report) const {
-    fmt::print("{}\n\nmakespan  {}\nbubble    {:.2f}% of the makespan, {:.2f}% of the useful work, {:.2f}% of the longest span\n\n",
-               report.title, report.makespan_text, 100 * report.bubble_of_makespan, 100 * report.bubble_of_useful,
-               100 * report.bubble_of_span);
+    fmt::print(
+        "{}\n\nmakespan  {}\nbubble    {:.2f}% of the makespan, {:.2f}% of the useful work, {:.2f}% of the "
+        "longest span\n\n",
+        report.title, report.makespan_text, 100 * report.bubble_of_makespan, 100 * report.bubble_of_useful,
+        100 * report.bubble_of_span);
     fmt::print("{}\n", formatTable(report.table));
     if (report.makespan == 0) return;
     fmt::print("{}", ganttText(report.gantt, report.makespan, style()));
-    const double column = static_cast<double>(ganttColumn(report.gantt, report.makespan, style())) / report.ticks_per_unit;
+    const double column =
+        static_cast<double>(ganttColumn(report.gantt, report.makespan, style())) / report.ticks_per_unit;
     fmt::print("{}; a column is {:.4g}{}\n", ganttLegend(report.gantt), column, report.unit);
   }
 };
@@ -102,25 +107,30 @@ class SimulateCommand {
 
 CommandFunction addSimulateCommand(CLI::App& app) {
   auto command = std::make_shared<SimulateCommand>();
-  CLI::App* sub =
-      app.add_subcommand("simulate", "What happens when in a step, of a plan or of a bare schedule: makespan, bubble, memory, picture");
+  CLI::App* sub = app.add_subcommand(
+      "simulate",
+      "What happens when in a step, of a plan or of a bare schedule: makespan, bubble, memory, picture");
   sub->add_option("DIR", command->plan.directory, "A plan directory; or nothing, and --schedule");
   sub->add_option("--schedule", command->bare.schedule,
                   "One of " + fmt::format("{}", fmt::join(scheduleNames(), ", ")) + ", or a .csv file")
       ->group(kBare);
   sub->add_option("--p", command->bare.ranks, "Pipeline ranks")->check(positiveWhole(4096))->group(kBare);
-  sub->add_option("--m", command->bare.microbatches, "Microbatches of a step")->check(positiveWhole(65536))->group(kBare);
+  sub->add_option("--m", command->bare.microbatches, "Microbatches of a step")
+      ->check(positiveWhole(65536))
+      ->group(kBare);
   sub->add_option("--v", command->bare.chunks, "Stages per pipeline rank (default: as the schedule says)")
       ->check(positiveWhole(64))
       ->group(kBare);
-  sub->add_option("--limit", command->bare.limit, "Of zb-1p, zb-2p and their like: at most the activations of N microbatches on a rank")
+  sub->add_option("--limit", command->bare.limit,
+                  "Of zb-1p, zb-2p and their like: at most the activations of N microbatches on a rank")
       ->type_name("N")
       ->group(kBare);
   sub->add_option("--times", command->bare.times, "Of one microbatch on a rank, in any unit")
       ->type_name("F=..,I=..,W=..")
       ->capture_default_str()
       ->group(kBare);
-  sub->add_option("--comm", command->bare.communication, "Latency of a message between ranks, in the same unit")
+  sub->add_option("--comm", command->bare.communication,
+                  "Latency of a message between ranks, in the same unit")
       ->type_name("TIME")
       ->capture_default_str()
       ->group(kBare);
@@ -130,25 +140,32 @@ CommandFunction addSimulateCommand(CLI::App& app) {
       ->capture_default_str()
       ->group(kBare);
   sub->add_flag("--exposed", command->bare.exposed,
-                "Sender and receiver compute nothing while a message travels between them (default: it travels beside compute)")
+                "Sender and receiver compute nothing while a message travels between them (default: it "
+                "travels beside compute)")
       ->group(kBare);
   sub->add_flag("--split-pairs", command->bare.split_pairs,
-                "Passes that a device may overlap (dual-pipe-v) run one after the other (default: they start and end together)")
+                "Passes that a device may overlap (dual-pipe-v) run one after the other (default: they start "
+                "and end together)")
       ->group(kBare);
-  sub->add_option("--memory-model", command->bare.memory_model, "What passes change the memory of a rank by; adds up to 0")
+  sub->add_option("--memory-model", command->bare.memory_model,
+                  "What passes change the memory of a rank by; adds up to 0")
       ->type_name("F=..,I=..,W=..")
       ->capture_default_str()
       ->group(kBare);
-  sub->add_option("--device-gflops", command->plan.device_gflops, "GFLOP/s of a device (default: as the plan's cluster says)")
+  sub->add_option("--device-gflops", command->plan.device_gflops,
+                  "GFLOP/s of a device (default: as the plan's cluster says)")
       ->check(numberFrom(1e-6, 1e9))
       ->group(kPlan);
-  sub->add_option("--device-gbytes", command->plan.device_gbytes, "GB/s of a device's memory (default: as the plan's cluster says)")
+  sub->add_option("--device-gbytes", command->plan.device_gbytes,
+                  "GB/s of a device's memory (default: as the plan's cluster says)")
       ->check(numberFrom(1e-6, 1e9))
       ->group(kPlan);
-  sub->add_option("--link-gbytes", command->plan.link_gbytes, "GB/s of a link between two devices (default: as the plan's cluster says)")
+  sub->add_option("--link-gbytes", command->plan.link_gbytes,
+                  "GB/s of a link between two devices (default: as the plan's cluster says)")
       ->check(numberFrom(1e-6, 1e9))
       ->group(kPlan);
-  sub->add_option("--link-us", command->plan.link_us, "Microseconds of latency of a message (default: as the plan's cluster says)")
+  sub->add_option("--link-us", command->plan.link_us,
+                  "Microseconds of latency of a message (default: as the plan's cluster says)")
       ->check(numberFrom(0, 1e9))
       ->group(kPlan);
   sub->add_option("--profile", command->plan.profile,
@@ -160,21 +177,29 @@ CommandFunction addSimulateCommand(CLI::App& app) {
                   "Take durations from a trace of `run --trace`, of this plan or one with the same stages")
       ->type_name("TRACE")
       ->group(kPlan);
-  sub->add_option("--threads", command->plan.threads, "Threads per worker, on which its memory depends (default: as `run` has them here)")
+  sub->add_option("--threads", command->plan.threads,
+                  "Threads per worker, on which its memory depends (default: as `run` has them here)")
       ->check(positiveWhole(4096))
       ->group(kPlan);
-  sub->add_flag("--eager", command->plan.eager, "Messages travel before they are wanted, as over a network (default: as in shared memory)")
+  sub->add_flag("--eager", command->plan.eager,
+                "Messages travel before they are wanted, as over a network (default: as in shared memory)")
       ->group(kPlan);
-  const auto contention = [command](int64_t) { command->bare.no_contention = command->plan.no_contention = true; };
+  const auto contention = [command](int64_t) {
+    command->bare.no_contention = command->plan.no_contention = true;
+  };
   sub->add_flag_function("--no-contention", contention, "Messages of one link do not wait for each other");
   sub->add_option("--width", command->width, "Columns of the picture (default: the terminal's, or 100)")
       ->check(positiveWhole(10000))
       ->group(kOutput);
-  sub->add_option("--json", command->json, "Also write everything to this file")->type_name("FILE")->group(kOutput);
-  sub->add_option("--csv", command->csv, "Write the orders to this file, in the form of torch.distributed.pipelining")
+  sub->add_option("--json", command->json, "Also write everything to this file")
       ->type_name("FILE")
       ->group(kOutput);
-  sub->add_option("--trace", command->trace, "Write a trace to this file, for ui.perfetto.dev or chrome://tracing")
+  sub->add_option("--csv", command->csv,
+                  "Write the orders to this file, in the form of torch.distributed.pipelining")
+      ->type_name("FILE")
+      ->group(kOutput);
+  sub->add_option("--trace", command->trace,
+                  "Write a trace to this file, for ui.perfetto.dev or chrome://tracing")
       ->type_name("FILE")
       ->group(kOutput);
   sub->footer(kFooter);

@@ -12,9 +12,13 @@ namespace pipeshard {
 
 void TraceOptions::add(CLI::App& command) {
   command
-      .add_option("--trace", file, "Write what every rank did when to this file, for ui.perfetto.dev, and\nprint what their time went to")
+      .add_option("--trace", file,
+                  "Write what every rank did when to this file, for ui.perfetto.dev, and\nprint what their "
+                  "time went to")
       ->type_name("FILE");
-  command.add_option("--trace-steps", steps, "How many steps the trace has: the last ones")->check(positiveWhole())->capture_default_str();
+  command.add_option("--trace-steps", steps, "How many steps the trace has: the last ones")
+      ->check(positiveWhole())
+      ->capture_default_str();
 }
 
 void TraceOptions::apply(JobSpec& job, bool always) {

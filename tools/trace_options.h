@@ -3,7 +3,8 @@
 //   TraceOptions trace;
 //   trace.add(*sub);                     // declares them
 //   trace.apply(job);                    // before runJob: what is recorded comes into trace.trace
-//   const TraceWriter writer(trace);     // writes the file when it goes out of scope, also when runJob throws
+//   const TraceWriter writer(trace);     // writes the file when it goes out of scope, also when runJob
+//                                        throws
 #pragma once
 
 #include <string>

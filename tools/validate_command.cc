@@ -8,17 +8,17 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "planning/advice.h"
+#include "planning/planning.h"
+#include "planning/replay.h"
+#include "runtime/execute/worker_threads.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/validate.h"
-#include "runtime/execute/worker_threads.h"
-#include "planning/advice.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/node_options.h"
 #include "tools/option_checks.h"
-#include "planning/planning.h"
 #include "tools/planning_signals.h"
-#include "planning/replay.h"
 #include "tools/report/report_files.h"
 #include "tools/trace_options.h"
 
@@ -35,7 +35,8 @@ class ScratchFolder {
  public:
   explicit ScratchFolder(const fs::path& parent) {
     std::string pattern = (parent / "pipeshard-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) fail(ErrorCode::kDiskFull, "no folder can be made in {}", parent.string());
+    if (mkdtemp(pattern.data()) == nullptr)
+      fail(ErrorCode::kDiskFull, "no folder can be made in {}", parent.string());
     path_ = pattern;
   }
   ~ScratchFolder() {
@@ -55,17 +56,20 @@ nlohmann::ordered_json toJson(const ValidationReport& report) {
   json["passed"] = report.passed();
   json["ranks"] = report.ranks;
   for (const RankResult& rank : report.planned.ranks) {
-    json["memory"].push_back(
-        {{"allocated_bytes", rank.arena_bytes + rank.constant_bytes}, {"peak_resident_bytes", rank.peak_resident_bytes}});
+    json["memory"].push_back({{"allocated_bytes", rank.arena_bytes + rank.constant_bytes},
+                              {"peak_resident_bytes", rank.peak_resident_bytes}});
   }
   for (const StepComparison& step : report.steps) {
     json["steps"].push_back({{"loss", step.loss}, {"reference_loss", step.reference_loss}});
     if (step.update >= 0) json["steps"].back().update({{"step", step.step}, {"update", step.update}});
   }
   for (const TensorComparison& tensor : report.tensors) {
-    nlohmann::ordered_json entry = {
-        {"kind", comparedKindName(tensor.kind)},           {"name", tensor.name},      {"step", tensor.step}, {"error", tensor.error},
-        {"largest_difference", tensor.largest_difference}, {"passed", tensor.passed()}};
+    nlohmann::ordered_json entry = {{"kind", comparedKindName(tensor.kind)},
+                                    {"name", tensor.name},
+                                    {"step", tensor.step},
+                                    {"error", tensor.error},
+                                    {"largest_difference", tensor.largest_difference},
+                                    {"passed", tensor.passed()}};
     if (!tensor.state.empty()) entry["state"] = tensor.state;
     if (tensor.update >= 0) entry["update"] = tensor.update;
     if (std::isfinite(tensor.bound)) entry["bound"] = tensor.bound;
@@ -74,18 +78,23 @@ nlohmann::ordered_json toJson(const ValidationReport& report) {
   return json;
 }
 
-std::string boundText(double bound) { return std::isfinite(bound) ? fmt::format("{:.0e}", bound) : "(not decisive)"; }
+std::string boundText(double bound) {
+  return std::isfinite(bound) ? fmt::format("{:.0e}", bound) : "(not decisive)";
+}
 
 // "2", or of an update in a window "2, update 3" (numbers from 1 on).
-std::string stepText(int step, int update) { return update < 0 ? std::to_string(step) : fmt::format("{}, update {}", step, update + 1); }
+std::string stepText(int step, int update) {
+  return update < 0 ? std::to_string(step) : fmt::format("{}, update {}", step, update + 1);
+}
 
 // For each kind the worst tensor, and every tensor that failed, up to `most` of them.
 std::string worstTable(const ValidationReport& report, size_t most) {
   std::vector<std::vector<std::string>> rows = {
       {"compared", "tensors", "worst error", "bound", "verdict", "largest |difference|", "worst tensor"}};
   for (ComparedKind kind :
-       {ComparedKind::kLoss, ComparedKind::kGradient, ComparedKind::kParameter, ComparedKind::kOptimizerState, ComparedKind::kForwardState,
-        ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState, ComparedKind::kImportedGradient}) {
+       {ComparedKind::kLoss, ComparedKind::kGradient, ComparedKind::kParameter, ComparedKind::kOptimizerState,
+        ComparedKind::kForwardState, ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState,
+        ComparedKind::kImportedGradient}) {
     const TensorComparison* worst = nullptr;
     size_t count = 0;
     double largest_difference = 0;
@@ -96,22 +105,24 @@ std::string worstTable(const ValidationReport& report, size_t most) {
       if (worst == nullptr || tensor.error > worst->error) worst = &tensor;
     }
     if (worst == nullptr) continue;
-    rows.push_back(
-        {std::string(comparedKindName(kind)), std::to_string(count), fmt::format("{:.2e}", worst->error), boundText(worst->bound),
-         !std::isfinite(worst->bound) ? "-"
-         : worst->passed()            ? "ok"
-                                      : "DIFFERS",
-         fmt::format("{:.2e}", largest_difference),
-         fmt::format("{}{} step {}", worst->name, worst->state.empty() ? "" : " " + worst->state, stepText(worst->step, worst->update))});
+    rows.push_back({std::string(comparedKindName(kind)), std::to_string(count),
+                    fmt::format("{:.2e}", worst->error), boundText(worst->bound),
+                    !std::isfinite(worst->bound) ? "-"
+                    : worst->passed()            ? "ok"
+                                                 : "DIFFERS",
+                    fmt::format("{:.2e}", largest_difference),
+                    fmt::format("{}{} step {}", worst->name, worst->state.empty() ? "" : " " + worst->state,
+                                stepText(worst->step, worst->update))});
   }
   std::string text = formatTable(rows);
   size_t failed = 0;
   for (const TensorComparison& tensor : report.tensors) {
     if (tensor.passed()) continue;
     if (failed++ < most) {
-      text += fmt::format("DIFFERS: {} {}{} in step {}: error {:.2e}, bound {:.0e}, largest difference {:.2e}\n",
-                          comparedKindName(tensor.kind), tensor.name, tensor.state.empty() ? "" : " " + tensor.state,
-                          stepText(tensor.step, tensor.update), tensor.error, tensor.bound, tensor.largest_difference);
+      text += fmt::format(
+          "DIFFERS: {} {}{} in step {}: error {:.2e}, bound {:.0e}, largest difference {:.2e}\n",
+          comparedKindName(tensor.kind), tensor.name, tensor.state.empty() ? "" : " " + tensor.state,
+          stepText(tensor.step, tensor.update), tensor.error, tensor.bound, tensor.largest_difference);
     }
   }
   if (failed > most) text += fmt::format("... and {} more (--json lists all)\n", failed - most);
@@ -130,7 +141,8 @@ struct ValidateCommand {
   TraceOptions trace;
 
   int run() {
-    if (boundGiven() && !(bound > 0 && std::isfinite(bound))) fail(ErrorCode::kUsage, "--bound {}: expected a positive number", bound);
+    if (boundGiven() && !(bound > 0 && std::isfinite(bound)))
+      fail(ErrorCode::kUsage, "--bound {}: expected a positive number", bound);
     if (!json.empty()) requireWritable(json);
     SignalWatch signals;  // from here on, so that no signal can leave the scratch folder behind
     Progress progress;
@@ -138,7 +150,8 @@ struct ValidateCommand {
       if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
       progress.phase(phase);
     };
-    // Nodes read the plan and write what is compared: hosts share the folder that people work in more often than /tmp.
+    // Nodes read the plan and write what is compared: hosts share the folder that people work in more often
+    // than /tmp.
     const ScratchFolder scratch(listen.listen.empty() ? fs::temp_directory_path() : fs::current_path());
     const std::string plan_directory = preparePlan(scratch.path(), signals, progress);
     const Plan plan = readPlanDirectory(plan_directory);
@@ -177,7 +190,8 @@ struct ValidateCommand {
       signals.finish();
       return fs::absolute(request.model_path).string();
     }
-    std::string directory = output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
+    std::string directory =
+        output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
     PlanRequest asked = request;
     if (!job.data.end.drop_last) asked.data_path = job.data.path;
     writePlanDirectory(planOrAdvise(asked, show, &signals.interruption()), directory);
@@ -187,9 +201,12 @@ struct ValidateCommand {
 
   void refusePlanningOptions() const {
     for (const CLI::Option* option : command->get_options()) {
-      const bool given = option->count() > 0 && (option->get_group() == kPlanning || option->get_name() == "--output");
+      const bool given =
+          option->count() > 0 && (option->get_group() == kPlanning || option->get_name() == "--output");
       if (!given) continue;
-      fail(ErrorCode::kUsage, "{} is a plan directory, in which everything is decided; {} goes with a MODEL, or with `pipeshard plan`",
+      fail(ErrorCode::kUsage,
+           "{} is a plan directory, in which everything is decided; {} goes with a MODEL, or with `pipeshard "
+           "plan`",
            request.model_path, option->get_name());
     }
   }
@@ -199,8 +216,9 @@ struct ValidateCommand {
     setPromisedBounds(plan.precision, spec);
     if (boundGiven()) spec.bound = spec.imported_bound = bound;
     spec.adaptive = plan.optimizer.starts_with("adam");
-    spec.same_start = std::any_of(plan.stages.begin(), plan.stages.end(),
-                                  [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1 || stage.sharding.has_value(); });
+    spec.same_start = std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) {
+      return stage.mesh_shape.at(0) > 1 || stage.sharding.has_value();
+    });
     spec.work_directory = work;
     spec.planned = job;
     if (!job.data.path.empty()) spec.planned.data.path = fs::absolute(job.data.path).string();
@@ -222,12 +240,14 @@ struct ValidateCommand {
     fmt::print("{}\n", printPlan(plan));
     std::vector<std::vector<std::string>> rows = {{"step", "loss", "loss on one device", "difference"}};
     for (const StepComparison& step : report.steps) {
-      rows.push_back({stepText(step.step, step.update), fmt::format("{:.9g}", step.loss), fmt::format("{:.9g}", step.reference_loss),
+      rows.push_back({stepText(step.step, step.update), fmt::format("{:.9g}", step.loss),
+                      fmt::format("{:.9g}", step.reference_loss),
                       fmt::format("{:.1e}", std::abs(step.loss - step.reference_loss))});
     }
     fmt::print("{}\n{}\n", formatTable(rows), worstTable(report, 20));
-    fmt::print("{}: {} on {} worker{} {} one device\n", report.passed() ? "PASS" : "FAIL", fs::path(plan.model_path).filename().string(),
-               report.ranks, report.ranks == 1 ? "" : "s", report.passed() ? "equals" : "differs from");
+    fmt::print("{}: {} on {} worker{} {} one device\n", report.passed() ? "PASS" : "FAIL",
+               fs::path(plan.model_path).filename().string(), report.ranks, report.ranks == 1 ? "" : "s",
+               report.passed() ? "equals" : "differs from");
   }
 };
 
@@ -235,26 +255,33 @@ struct ValidateCommand {
 
 CommandFunction addValidateCommand(CLI::App& app) {
   auto command = std::make_shared<ValidateCommand>();
-  CLI::App* sub =
-      app.add_subcommand("validate", "Run a step or more on one device and on all, and compare loss, gradients, parameters and states");
-  sub->add_option("MODEL|DIR", command->request.model_path, "An .onnx file (planned first, with the options below) or a plan directory")
+  CLI::App* sub = app.add_subcommand(
+      "validate",
+      "Run a step or more on one device and on all, and compare loss, gradients, parameters and states");
+  sub->add_option("MODEL|DIR", command->request.model_path,
+                  "An .onnx file (planned first, with the options below) or a plan directory")
       ->required();
   sub->option_defaults()->group(kPlanning);
   addPlanOptions(*sub, command->request);
   sub->option_defaults()->group("Options");
-  sub->add_option("--steps", command->job.steps, "How many training steps")->check(positiveWhole())->capture_default_str();
+  sub->add_option("--steps", command->job.steps, "How many training steps")
+      ->check(positiveWhole())
+      ->capture_default_str();
   addJobOptions(*sub, command->job);
   addListenOptions(*sub, command->listen);
   command->trace.add(*sub);
   sub->add_option("--bound", command->bound,
-                  "Largest error of loss, gradients and (SGD) parameters\n(default: 1e-5 for float32, 1e-11 for float64)");
-  sub->add_option("-o,--output", command->output, "Keep the plan directory, with the report, here")->type_name("DIR");
-  sub->add_option("--dump", command->dump, "Keep the compared tensors here, as safetensors")->type_name("DIR");
+                  "Largest error of loss, gradients and (SGD) parameters\n(default: 1e-5 for float32, 1e-11 "
+                  "for float64)");
+  sub->add_option("-o,--output", command->output, "Keep the plan directory, with the report, here")
+      ->type_name("DIR");
+  sub->add_option("--dump", command->dump, "Keep the compared tensors here, as safetensors")
+      ->type_name("DIR");
   sub->add_option("--json", command->json, "Also write the result to this file")->type_name("FILE");
-  sub->footer(
-      std::string(stageFileHelp()) +
-      "\nExit code 0: every tensor is within its bound; 1: some differ.\n"
-      "Example: pipeshard validate examples/gpt2.onnx --cluster 1x4 --schedule 1f1b --microbatches 8 --optimizer adamw:lr=1e-3 --steps 3");
+  sub->footer(std::string(stageFileHelp()) +
+              "\nExit code 0: every tensor is within its bound; 1: some differ.\n"
+              "Example: pipeshard validate examples/gpt2.onnx --cluster 1x4 --schedule 1f1b --microbatches 8 "
+              "--optimizer adamw:lr=1e-3 --steps 3");
   command->command = sub;
   return [command] { return command->run(); };
 }

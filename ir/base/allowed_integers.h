@@ -6,8 +6,8 @@
 
 namespace pipeshard {
 
-// [low, high), and the label that does not count, if there is one: class labels of 10 classes are {0, 10, -100}, indices of a
-// table with 50 rows {-50, 50} (ONNX counts negative indices from the end).
+// [low, high), and the label that does not count, if there is one: class labels of 10 classes are {0, 10,
+// -100}, indices of a table with 50 rows {-50, 50} (ONNX counts negative indices from the end).
 struct AllowedIntegers {
   int64_t low = 0;
   int64_t high = 0;

@@ -57,7 +57,8 @@ DataType dataTypeFromName(std::string_view name) {
 }
 
 bool isFloatingPoint(DataType type) {
-  return type == DataType::kFloat16 || type == DataType::kBfloat16 || type == DataType::kFloat32 || type == DataType::kFloat64;
+  return type == DataType::kFloat16 || type == DataType::kBfloat16 || type == DataType::kFloat32 ||
+         type == DataType::kFloat64;
 }
 
 bool isInteger(DataType type) {

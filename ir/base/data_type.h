@@ -1,4 +1,5 @@
-// Element types of tensors. The numbers are those of onnx.TensorProto.DataType, so that files and memory agree.
+// Element types of tensors. The numbers are those of onnx.TensorProto.DataType, so that files and memory
+// agree.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +38,8 @@ enum class DataType : int32_t {
 // Bytes of one element; 0 for types without a fixed whole-byte size (strings, 4-bit types, undefined).
 size_t dataTypeSize(DataType type);
 
-// "float32", "int64", ...: the names of numpy and safetensors' long forms, used in messages, JSON and printers.
+// "float32", "int64", ...: the names of numpy and safetensors' long forms, used in messages, JSON and
+// printers.
 std::string_view dataTypeName(DataType type);
 
 // The inverse of dataTypeName; kUndefined for an unknown name.

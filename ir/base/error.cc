@@ -33,8 +33,9 @@ Error& Error::addContext(std::string_view context) {
 namespace internal {
 
 void checkFailed(const char* expression, const char* file, int line, const std::string& detail) {
-  throw Error(ErrorCode::kInternal, fmt::format("{}:{}: check failed: {}{}{}; this is a bug in pipeshard, please report it", file, line,
-                                                expression, detail.empty() ? "" : ": ", detail));
+  throw Error(ErrorCode::kInternal,
+              fmt::format("{}:{}: check failed: {}{}{}; this is a bug in pipeshard, please report it", file,
+                          line, expression, detail.empty() ? "" : ": ", detail));
 }
 
 }  // namespace internal

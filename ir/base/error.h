@@ -1,6 +1,6 @@
-// The one error type of pipeshard. Everything that can go wrong with input, files, peers or machines is thrown as
-// pipeshard::Error; third-party errors are translated into it where they arise. Assertions (PIPESHARD_CHECK) are for
-// bugs only, never for input.
+// The one error type of pipeshard. Everything that can go wrong with input, files, peers or machines is
+// thrown as pipeshard::Error; third-party errors are translated into it where they arise. Assertions
+// (PIPESHARD_CHECK) are for bugs only, never for input.
 #pragma once
 
 #include <exception>

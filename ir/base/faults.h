@@ -9,8 +9,8 @@
 
 namespace pipeshard {
 
-// Runs `check`. What it throws because of input (kConfiguration, kUsage, kBadModel, kMissingInput) is kept, with the field before it; other
-// errors pass. Whether it threw nothing.
+// Runs `check`. What it throws because of input (kConfiguration, kUsage, kBadModel, kMissingInput) is kept,
+// with the field before it; other errors pass. Whether it threw nothing.
 template <typename F>
 bool keepFault(const std::string& field, std::vector<std::string>& faults, const F& check) {
   try {
@@ -29,7 +29,8 @@ bool keepFault(const std::string& field, std::vector<std::string>& faults, const
   }
 }
 
-// Throws Error(kConfiguration) with all faults, if there are any: one alone as it is, several in a list that `what` heads.
+// Throws Error(kConfiguration) with all faults, if there are any: one alone as it is, several in a list that
+// `what` heads.
 void throwFaults(std::string_view what, const std::vector<std::string>& faults);
 
 }  // namespace pipeshard

@@ -19,8 +19,8 @@ std::string excerpt(const Json& json) {
   return text;
 }
 
-// Builds the document from a parser's events. (The library's own parser with a callback, which could look at keys too, searches an array
-// again from its beginning whenever an object in it ends.)
+// Builds the document from a parser's events. (The library's own parser with a callback, which could look at
+// keys too, searches an array again from its beginning whenever an object in it ends.)
 class DocumentBuilder final : public nlohmann::json_sax<Json> {
  public:
   explicit DocumentBuilder(std::string_view what) : what_(what) {}
@@ -40,7 +40,9 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
 
   bool key(string_t& name) override {
     const auto [entry, is_new] = open_.back()->get_ref<Json::object_t&>().emplace(name, Json());
-    if (!is_new) fail(ErrorCode::kConfiguration, "{}: key {} appears twice in one object; keep one of them", what_, excerpt(Json(name)));
+    if (!is_new)
+      fail(ErrorCode::kConfiguration, "{}: key {} appears twice in one object; keep one of them", what_,
+           excerpt(Json(name)));
     member_ = &entry->second;
     return true;
   }
@@ -79,15 +81,17 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
 
   std::string_view what_;
   Json document_;
-  std::vector<Json*> open_;  // an outer one gets no new elements before the inner ones are closed, so pointers stay valid
-  Json* member_ = nullptr;   // of the innermost object: whose key was read last
+  std::vector<Json*>
+      open_;  // an outer one gets no new elements before the inner ones are closed, so pointers stay valid
+  Json* member_ = nullptr;  // of the innermost object: whose key was read last
 };
 
 }  // namespace
 
 Json parseJson(std::string_view text, std::string_view what, JsonComments comments) {
   DocumentBuilder builder(what);
-  Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, true, comments == JsonComments::kAllowed);
+  Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, true,
+                  comments == JsonComments::kAllowed);
   return builder.take();
 }
 
@@ -95,9 +99,11 @@ void checkJsonVersion(const Json& document, std::string_view what, int version, 
   if (!document.is_object() || !document.contains("version")) {
     fail(ErrorCode::kConfiguration, "{}: key \"version\" is missing; is this the right file?", what);
   }
-  const int64_t found = JsonReader(document.at("version"), std::string(what) + ".version").integer(0, INT32_MAX);
+  const int64_t found =
+      JsonReader(document.at("version"), std::string(what) + ".version").integer(0, INT32_MAX);
   if (found != version) {
-    fail(ErrorCode::kVersionMismatch, "{}: version {} was found, this pipeshard reads version {}; {}", what, found, version, advice);
+    fail(ErrorCode::kVersionMismatch, "{}: version {} was found, this pipeshard reads version {}; {}", what,
+         found, version, advice);
   }
 }
 
@@ -105,7 +111,8 @@ std::string dumpJsonLine(const Json& value) {
   try {
     return value.dump();
   } catch (const Json::exception& error) {
-    fail(ErrorCode::kBadModel, "a name in the model cannot be written to JSON: {}; names must be UTF-8", error.what());
+    fail(ErrorCode::kBadModel, "a name in the model cannot be written to JSON: {}; names must be UTF-8",
+         error.what());
   }
 }
 
@@ -116,7 +123,8 @@ std::string dumpJson(const Json& document) {
     text += "  " + dumpJsonLine(Json(key)) + ": ";
     if (value.is_array() && !value.empty()) {
       text += "[\n";
-      for (size_t i = 0; i < value.size(); ++i) text += "    " + dumpJsonLine(value[i]) + (i + 1 < value.size() ? ",\n" : "\n");
+      for (size_t i = 0; i < value.size(); ++i)
+        text += "    " + dumpJsonLine(value[i]) + (i + 1 < value.size() ? ",\n" : "\n");
       text += "  ]";
     } else {
       text += dumpJsonLine(value);
@@ -130,7 +138,8 @@ void JsonReader::failExpected(std::string_view expected) const {
   fail(ErrorCode::kConfiguration, "{}: found {}; expected {}", path_, excerpt(*json_), expected);
 }
 
-void JsonReader::expectObject(std::initializer_list<std::string_view> required, std::initializer_list<std::string_view> optional) const {
+void JsonReader::expectObject(std::initializer_list<std::string_view> required,
+                              std::initializer_list<std::string_view> optional) const {
   if (!json_->is_object()) failExpected("an object");
   std::vector<std::string_view> allowed(required);
   allowed.insert(allowed.end(), optional.begin(), optional.end());
@@ -140,33 +149,36 @@ void JsonReader::expectObject(std::initializer_list<std::string_view> required, 
     if (std::find(allowed.begin(), allowed.end(), key) != allowed.end()) continue;
     unknown.push_back(excerpt(Json(key)));
     for (std::string& near : nearMatches(key, names)) {
-      const bool is_new = !json_->contains(near) && std::find(meant.begin(), meant.end(), near) == meant.end();
+      const bool is_new =
+          !json_->contains(near) && std::find(meant.begin(), meant.end(), near) == meant.end();
       if (is_new) meant.push_back(std::move(near));
     }
   }
   for (std::string_view key : required) {
-    if (!json_->contains(key) && std::find(meant.begin(), meant.end(), key) == meant.end()) missing.push_back(fmt::format("\"{}\"", key));
+    if (!json_->contains(key) && std::find(meant.begin(), meant.end(), key) == meant.end())
+      missing.push_back(fmt::format("\"{}\"", key));
   }
   if (unknown.empty() && missing.empty()) return;
   std::vector<std::string> faults;
   if (!unknown.empty())
-    faults.push_back(fmt::format("found {} {}", unknown.size() == 1 ? "an unknown key" : "unknown keys", fmt::join(unknown, ", ")));
+    faults.push_back(fmt::format("found {} {}", unknown.size() == 1 ? "an unknown key" : "unknown keys",
+                                 fmt::join(unknown, ", ")));
   if (missing.size() == 1) faults.push_back(fmt::format("key {} is missing", missing[0]));
   if (missing.size() > 1) faults.push_back(fmt::format("keys {} are missing", fmt::join(missing, ", ")));
-  fail(ErrorCode::kConfiguration, "{}: {}; the keys here are {}{}", path_, fmt::join(faults, "; "), fmt::join(allowed, ", "),
+  fail(ErrorCode::kConfiguration, "{}: {}; the keys here are {}{}", path_, fmt::join(faults, "; "),
+       fmt::join(allowed, ", "),
        meant.empty() ? "" : fmt::format("; did you mean \"{}\"?", fmt::join(meant, "\" or \"")));
 }
 
-void JsonFaults::throwIfAny(std::string_view what) const {
-  throwFaults(what, messages_);
-}
+void JsonFaults::throwIfAny(std::string_view what) const { throwFaults(what, messages_); }
 
 JsonReader JsonReader::at(const char* key) const { return {json_->at(key), path_ + "." + key}; }
 
 std::vector<JsonReader> JsonReader::elements() const {
   if (!json_->is_array()) failExpected("an array");
   std::vector<JsonReader> result;
-  for (size_t i = 0; i < json_->size(); ++i) result.emplace_back((*json_)[i], fmt::format("{}[{}]", path_, i));
+  for (size_t i = 0; i < json_->size(); ++i)
+    result.emplace_back((*json_)[i], fmt::format("{}[{}]", path_, i));
   return result;
 }
 
@@ -178,9 +190,10 @@ std::vector<std::string> JsonReader::keys() const {
 }
 
 int64_t JsonReader::integer(int64_t low, int64_t high) const {
-  const bool fits = json_->is_number_integer() &&
-                    (!json_->is_number_unsigned() || json_->get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX)) &&
-                    json_->get<int64_t>() >= low && json_->get<int64_t>() <= high;
+  const bool fits =
+      json_->is_number_integer() &&
+      (!json_->is_number_unsigned() || json_->get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX)) &&
+      json_->get<int64_t>() >= low && json_->get<int64_t>() <= high;
   if (!fits && high == INT64_MAX) failExpected(fmt::format("an integer of at least {}", low));
   if (!fits) failExpected(fmt::format("an integer from {} to {}", low, high));
   return json_->get<int64_t>();
@@ -203,17 +216,21 @@ std::string JsonReader::string() const {
 }
 
 std::string JsonReader::string(const std::vector<std::string>& allowed) const {
-  if (!json_->is_string() || std::find(allowed.begin(), allowed.end(), json_->get<std::string>()) == allowed.end()) {
-    const std::vector<std::string> near = json_->is_string() ? nearMatches(json_->get<std::string>(), allowed) : std::vector<std::string>();
-    failExpected(fmt::format("one of \"{}\"{}", fmt::join(allowed, "\", \""),
-                             near.empty() ? "" : fmt::format("; did you mean \"{}\"?", fmt::join(near, "\" or \""))));
+  if (!json_->is_string() ||
+      std::find(allowed.begin(), allowed.end(), json_->get<std::string>()) == allowed.end()) {
+    const std::vector<std::string> near =
+        json_->is_string() ? nearMatches(json_->get<std::string>(), allowed) : std::vector<std::string>();
+    failExpected(
+        fmt::format("one of \"{}\"{}", fmt::join(allowed, "\", \""),
+                    near.empty() ? "" : fmt::format("; did you mean \"{}\"?", fmt::join(near, "\" or \""))));
   }
   return json_->get<std::string>();
 }
 
 DataType JsonReader::dataType() const {
   const DataType type = dataTypeFromName(string());
-  if (dataTypeSize(type) == 0) failExpected("the name of a type of whole bytes, such as \"float32\" or \"int64\"");
+  if (dataTypeSize(type) == 0)
+    failExpected("the name of a type of whole bytes, such as \"float32\" or \"int64\"");
   return type;
 }
 

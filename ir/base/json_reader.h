@@ -1,5 +1,6 @@
-// Reading and writing the JSON files of ir/ (plan.json, program.json, stage files): strict, with errors that name the path of the
-// field, what was found and what is allowed. For the sources of ir/ only: nlohmann-json stays behind this header.
+// Reading and writing the JSON files of ir/ (plan.json, program.json, stage files): strict, with errors that
+// name the path of the field, what was found and what is allowed. For the sources of ir/ only: nlohmann-json
+// stays behind this header.
 #pragma once
 
 #include <cstdint>
@@ -18,33 +19,37 @@ namespace pipeshard {
 
 using Json = nlohmann::ordered_json;
 
-enum class JsonComments : bool { kRefused, kAllowed };  // files written by people may hold // and /* */ comments
+enum class JsonComments : bool {
+  kRefused,
+  kAllowed
+};  // files written by people may hold // and /* */ comments
 
-// Parses a whole document. Error(kConfiguration), with line and column, for text that is no JSON or repeats a key.
-// `what` ("plan.json") starts every message.
+// Parses a whole document. Error(kConfiguration), with line and column, for text that is no JSON or repeats a
+// key. `what` ("plan.json") starts every message.
 Json parseJson(std::string_view text, std::string_view what, JsonComments comments = JsonComments::kRefused);
 
-// Looks at the document's "version" before anything else: Error(kConfiguration) without one, Error(kVersionMismatch) with
-// another than `version`; `advice` ends that message.
+// Looks at the document's "version" before anything else: Error(kConfiguration) without one,
+// Error(kVersionMismatch) with another than `version`; `advice` ends that message.
 void checkJsonVersion(const Json& document, std::string_view what, int version,
                       std::string_view advice = "plan again, or use the pipeshard that wrote it");
 
-// The document as text: one line per key of the outermost object, and one line per element of arrays in it; integers,
-// strings, and numbers as given (nlohmann-json writes the shortest text that reads back as the same number), so the same data gives the
-// same bytes. Error(kBadModel) for names that are not UTF-8.
+// The document as text: one line per key of the outermost object, and one line per element of arrays in it;
+// integers, strings, and numbers as given (nlohmann-json writes the shortest text that reads back as the same
+// number), so the same data gives the same bytes. Error(kBadModel) for names that are not UTF-8.
 std::string dumpJson(const Json& document);
 // A value of it, as it stands in one line. Errors likewise.
 std::string dumpJsonLine(const Json& value);
 
-// A view of one JSON value and its path ("stages[2].devices"). The document must outlive it. Every getter throws
-// Error(kConfiguration) when the value is not what it asks for.
+// A view of one JSON value and its path ("stages[2].devices"). The document must outlive it. Every getter
+// throws Error(kConfiguration) when the value is not what it asks for.
 class JsonReader {
  public:
   JsonReader(const Json& json, std::string path) : json_(&json), path_(std::move(path)) {}
 
-  // An object with these keys and no others; `required` ones must be there, `optional` ones may. The error names all unknown keys, with
-  // those that may have been meant, and all that are missing.
-  void expectObject(std::initializer_list<std::string_view> required, std::initializer_list<std::string_view> optional = {}) const;
+  // An object with these keys and no others; `required` ones must be there, `optional` ones may. The error
+  // names all unknown keys, with those that may have been meant, and all that are missing.
+  void expectObject(std::initializer_list<std::string_view> required,
+                    std::initializer_list<std::string_view> optional = {}) const;
   bool has(const char* key) const { return json_->contains(key); }
   bool isArray() const { return json_->is_array(); }
   bool isString() const { return json_->is_string(); }
@@ -71,7 +76,8 @@ class JsonReader {
   std::string path_;
 };
 
-// The errors of parts of a document that are read each on its own, so that all are named, and not only the first.
+// The errors of parts of a document that are read each on its own, so that all are named, and not only the
+// first.
 class JsonFaults {
  public:
   // False: `read` threw Error(kConfiguration), which is kept. Other errors pass.
@@ -92,7 +98,8 @@ class JsonFaults {
     return object.has(key) && attempt([&] { read(object.at(key)); });
   }
   const std::vector<std::string>& messages() const { return messages_; }
-  // Throws Error(kConfiguration) with all messages, if there are any: one alone as it is, several in a list that `what` heads.
+  // Throws Error(kConfiguration) with all messages, if there are any: one alone as it is, several in a list
+  // that `what` heads.
   void throwIfAny(std::string_view what) const;
 
  private:

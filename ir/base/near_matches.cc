@@ -28,7 +28,8 @@ std::vector<std::string> nearMatches(std::string_view name, const std::vector<st
   constexpr size_t kMost = 3;
   std::vector<std::pair<size_t, std::string>> ranked;
   for (const std::string& candidate : candidates) {
-    const bool holds = !name.empty() && (candidate.find(name) != std::string::npos || name.find(candidate) != std::string_view::npos);
+    const bool holds = !name.empty() && (candidate.find(name) != std::string::npos ||
+                                         name.find(candidate) != std::string_view::npos);
     const size_t distance = editDistance(name, candidate);
     if (holds || distance <= 2 + name.size() / 4) ranked.emplace_back(distance, candidate);
   }

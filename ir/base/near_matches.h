@@ -7,7 +7,8 @@
 
 namespace pipeshard {
 
-// Names among `candidates` that are close to `name` (edit distance, or one holds the other), best first, at most three.
+// Names among `candidates` that are close to `name` (edit distance, or one holds the other), best first, at
+// most three.
 std::vector<std::string> nearMatches(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace pipeshard

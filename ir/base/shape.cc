@@ -18,7 +18,8 @@ int64_t elementCount(const Shape& shape) {
   int64_t count = 1;
   for (int64_t size : shape) {
     if (size < 0) fail(ErrorCode::kBadModel, "shape {} has an axis of unknown size", shapeToString(shape));
-    if (size != 0 && count > kLimit / size) fail(ErrorCode::kBadModel, "shape {} has more than 2^62 elements", shapeToString(shape));
+    if (size != 0 && count > kLimit / size)
+      fail(ErrorCode::kBadModel, "shape {} has more than 2^62 elements", shapeToString(shape));
     count *= size;
   }
   return count;
@@ -26,10 +27,12 @@ int64_t elementCount(const Shape& shape) {
 
 int64_t byteCount(DataType type, const Shape& shape) {
   const auto size = static_cast<int64_t>(dataTypeSize(type));
-  if (size == 0) fail(ErrorCode::kBadModel, "a tensor of type {} has no fixed size in bytes", dataTypeName(type));
+  if (size == 0)
+    fail(ErrorCode::kBadModel, "a tensor of type {} has no fixed size in bytes", dataTypeName(type));
   const int64_t count = elementCount(shape);
   if (count > (int64_t{1} << 62) / size)
-    fail(ErrorCode::kBadModel, "a {} tensor of shape {} is too large", dataTypeName(type), shapeToString(shape));
+    fail(ErrorCode::kBadModel, "a {} tensor of shape {} is too large", dataTypeName(type),
+         shapeToString(shape));
   return count * size;
 }
 
@@ -55,7 +58,8 @@ Shape broadcastShapes(const Shape& a, const Shape& b) {
     const int64_t sa = i < rank - a.size() ? 1 : a[i - (rank - a.size())];
     const int64_t sb = i < rank - b.size() ? 1 : b[i - (rank - b.size())];
     if (sa != sb && sa != 1 && sb != 1) {
-      fail(ErrorCode::kBadModel, "shapes {} and {} cannot be broadcast together", shapeToString(a), shapeToString(b));
+      fail(ErrorCode::kBadModel, "shapes {} and {} cannot be broadcast together", shapeToString(a),
+           shapeToString(b));
     }
     result[i] = sa == 1 ? sb : sa;
   }
@@ -64,7 +68,8 @@ Shape broadcastShapes(const Shape& a, const Shape& b) {
 
 int normalizeAxis(int64_t axis, size_t rank) {
   const auto r = static_cast<int64_t>(rank);
-  if (axis < -r || axis >= r) fail(ErrorCode::kBadModel, "axis {} is outside of a tensor of rank {}", axis, r);
+  if (axis < -r || axis >= r)
+    fail(ErrorCode::kBadModel, "axis {} is outside of a tensor of rank {}", axis, r);
   return static_cast<int>(axis < 0 ? axis + r : axis);
 }
 

@@ -9,8 +9,8 @@
 
 namespace pipeshard {
 
-// Sizes per axis. Inside a Graph before shape inference an unknown or symbolic size is kUnknownSize; every shape that
-// leaves onnx_import is static (no unknown sizes).
+// Sizes per axis. Inside a Graph before shape inference an unknown or symbolic size is kUnknownSize; every
+// shape that leaves onnx_import is static (no unknown sizes).
 using Shape = std::vector<int64_t>;
 
 inline constexpr int64_t kUnknownSize = -1;
@@ -18,7 +18,8 @@ inline constexpr int64_t kUnknownSize = -1;
 // No axis is unknown.
 bool isStatic(const Shape& shape);
 
-// Product of the sizes; 1 for a scalar. Throws Error(kBadModel) if a size is negative or the product passes 2^62.
+// Product of the sizes; 1 for a scalar. Throws Error(kBadModel) if a size is negative or the product passes
+// 2^62.
 int64_t elementCount(const Shape& shape);
 
 // elementCount times the element size. Throws as elementCount does, and for types without a whole-byte size.
@@ -30,7 +31,8 @@ std::string shapeToString(const Shape& shape);
 // Elements to skip per axis for a dense row-major tensor: [8,16,64] gives [1024,64,1].
 Shape rowMajorStrides(const Shape& shape);
 
-// numpy/ONNX multidirectional broadcasting: [8,1,4] with [3,1] gives [8,3,4]. Throws Error(kBadModel) when impossible.
+// numpy/ONNX multidirectional broadcasting: [8,1,4] with [3,1] gives [8,3,4]. Throws Error(kBadModel) when
+// impossible.
 Shape broadcastShapes(const Shape& a, const Shape& b);
 
 // Turns an axis in [-rank, rank) into [0, rank). Throws Error(kBadModel) outside of it.

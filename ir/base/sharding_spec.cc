@@ -25,7 +25,8 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 
 [[noreturn]] void refuseSpec(std::string_view text, std::string_view part) {
   fail(ErrorCode::kConfiguration,
-       "\"{}\" is no sharding spec: found \"{}\", expected for each tensor axis R (whole) or S with mesh axes (S0, S01), separated by "
+       "\"{}\" is no sharding spec: found \"{}\", expected for each tensor axis R (whole) or S with mesh "
+       "axes (S0, S01), separated by "
        "commas, "
        "then perhaps ;P and the mesh axes of a partial sum; - for a scalar. Examples: \"S0,R\", \"R,S1;P0\"",
        text, part);
@@ -52,7 +53,9 @@ void takeShare(int64_t& start, int64_t& size, int64_t index, int64_t parts) {
 
 }  // namespace
 
-int LogicalMesh::deviceCount() const { return std::accumulate(shape.begin(), shape.end(), 1, std::multiplies<>()); }
+int LogicalMesh::deviceCount() const {
+  return std::accumulate(shape.begin(), shape.end(), 1, std::multiplies<>());
+}
 
 int LogicalMesh::coordinate(int device, int mesh_axis) const {
   for (int axis = rank() - 1; axis > mesh_axis; --axis) device /= axisSize(axis);
@@ -77,8 +80,10 @@ LogicalMesh parseMesh(std::string_view text) {
   for (std::string_view part : split(text, 'x')) {
     int size = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), size);
-    if (error != std::errc() || end != part.data() + part.size() || size < 1 || size > kMostDevices / devices || mesh.rank() == 10)
-      fail(ErrorCode::kUsage, "\"{}\" is no logical mesh; write the devices along each axis: \"4\", \"2x4\", \"2x2x2\"", text);
+    if (error != std::errc() || end != part.data() + part.size() || size < 1 ||
+        size > kMostDevices / devices || mesh.rank() == 10)
+      fail(ErrorCode::kUsage,
+           "\"{}\" is no logical mesh; write the devices along each axis: \"4\", \"2x4\", \"2x2x2\"", text);
     mesh.shape.push_back(size);
     devices *= size;
   }
@@ -86,11 +91,14 @@ LogicalMesh parseMesh(std::string_view text) {
 }
 
 bool ShardingSpec::isReplicated() const {
-  return partial.empty() && std::all_of(axes.begin(), axes.end(), [](const std::vector<int>& axis) { return axis.empty(); });
+  return partial.empty() &&
+         std::all_of(axes.begin(), axes.end(), [](const std::vector<int>& axis) { return axis.empty(); });
 }
 
 bool ShardingSpec::uses(int mesh_axis) const {
-  const auto holds = [&](const std::vector<int>& list) { return std::find(list.begin(), list.end(), mesh_axis) != list.end(); };
+  const auto holds = [&](const std::vector<int>& list) {
+    return std::find(list.begin(), list.end(), mesh_axis) != list.end();
+  };
   return holds(partial) || std::any_of(axes.begin(), axes.end(), holds);
 }
 
@@ -98,7 +106,8 @@ ShardingSpec replicated(size_t rank) { return {std::vector<std::vector<int>>(ran
 
 std::string printSpec(const ShardingSpec& spec) {
   std::vector<std::string> parts;
-  for (const std::vector<int>& axis : spec.axes) parts.push_back(axis.empty() ? "R" : fmt::format("S{}", fmt::join(axis, "")));
+  for (const std::vector<int>& axis : spec.axes)
+    parts.push_back(axis.empty() ? "R" : fmt::format("S{}", fmt::join(axis, "")));
   std::string text = spec.axes.empty() ? "-" : fmt::format("{}", fmt::join(parts, ","));
   if (!spec.partial.empty()) text += fmt::format(";P{}", fmt::join(spec.partial, ""));
   return text;
@@ -123,17 +132,20 @@ ShardingSpec parseSpec(std::string_view text) {
 }
 
 std::string specFault(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh) {
-  if (spec.axes.size() != shape.size()) return fmt::format("it has {} axes, the tensor has {}", spec.axes.size(), shape.size());
+  if (spec.axes.size() != shape.size())
+    return fmt::format("it has {} axes, the tensor has {}", spec.axes.size(), shape.size());
   std::vector<int> used = spec.partial;
   for (const std::vector<int>& axis : spec.axes) used.insert(used.end(), axis.begin(), axis.end());
   std::sort(used.begin(), used.end());
-  if (!used.empty() && used.back() >= mesh.rank()) return fmt::format("mesh axis {} of a mesh of {} axes", used.back(), mesh.rank());
+  if (!used.empty() && used.back() >= mesh.rank())
+    return fmt::format("mesh axis {} of a mesh of {} axes", used.back(), mesh.rank());
   const auto twice = std::adjacent_find(used.begin(), used.end());
   if (twice != used.end()) return fmt::format("mesh axis {} is used twice", *twice);
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     int64_t parts = 1;
     for (int mesh_axis : spec.axes[axis]) parts *= mesh.axisSize(mesh_axis);
-    if (parts > 1 && shape[axis] < parts) return fmt::format("axis {} has {} elements for {} devices", axis, shape[axis], parts);
+    if (parts > 1 && shape[axis] < parts)
+      return fmt::format("axis {} has {} elements for {} devices", axis, shape[axis], parts);
   }
   return "";
 }
@@ -142,13 +154,15 @@ Shard shardOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& m
   Shard shard{Shape(shape.size(), 0), shape};
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     for (int mesh_axis : spec.axes[axis]) {
-      takeShare(shard.start[axis], shard.size[axis], mesh.coordinate(device, mesh_axis), mesh.axisSize(mesh_axis));
+      takeShare(shard.start[axis], shard.size[axis], mesh.coordinate(device, mesh_axis),
+                mesh.axisSize(mesh_axis));
     }
   }
   return shard;
 }
 
-std::vector<int64_t> partStarts(const ShardingSpec& spec, size_t axis, int64_t size, const LogicalMesh& mesh) {
+std::vector<int64_t> partStarts(const ShardingSpec& spec, size_t axis, int64_t size,
+                                const LogicalMesh& mesh) {
   std::vector<std::pair<int64_t, int64_t>> parts{{0, size}};  // start and size
   for (int mesh_axis : spec.axes[axis]) {
     std::vector<std::pair<int64_t, int64_t>> finer;
@@ -169,7 +183,8 @@ int64_t largestShard(const ShardingSpec& spec, const Shape& shape, const Logical
   int64_t elements = 1;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     int64_t size = shape[axis];
-    for (int mesh_axis : spec.axes[axis]) size = (size + mesh.axisSize(mesh_axis) - 1) / mesh.axisSize(mesh_axis);
+    for (int mesh_axis : spec.axes[axis])
+      size = (size + mesh.axisSize(mesh_axis) - 1) / mesh.axisSize(mesh_axis);
     elements *= size;
   }
   return elements;

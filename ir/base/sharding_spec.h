@@ -1,16 +1,18 @@
 // How a tensor lies on the devices of a stage.
 //
-// The devices form a logical mesh of any rank, row-major: device 5 of mesh [2,4] has the coordinates (1,1). A sharding spec says for each
-// axis of a tensor which mesh axes cut it, major to minor, and over which mesh axes the tensor is a *partial sum*: every device
-// holds a summand of its shard. A mesh axis stands at most once in a spec; along those that are missing devices hold the same.
+// The devices form a logical mesh of any rank, row-major: device 5 of mesh [2,4] has the coordinates (1,1). A
+// sharding spec says for each axis of a tensor which mesh axes cut it, major to minor, and over which mesh
+// axes the tensor is a *partial sum*: every device holds a summand of its shard. A mesh axis stands at most
+// once in a spec; along those that are missing devices hold the same.
 //
 //   x[8,6] on mesh [2,2]:   "S0,R"    devices 0 and 1 hold rows 0..3, devices 2 and 3 hold rows 4..7
 //                           "R,S01"   columns [0,1) [1,3) [3,4) [4,6)   (shares of shares, see shardOf)
-//                           "R,S1;P0" columns [0,3) or [3,6); devices 0 and 2 hold summands of the same columns
+//                           "R,S1;P0" columns [0,3) or [3,6); devices 0 and 2 hold summands of the same
+//                             columns
 //   a scalar                "-" or "-;P0"
 //
-// Uneven sizes are allowed, and nothing is padded: every device has programs of its own, with its own shapes. An axis has at least one
-// element on every device.
+// Uneven sizes are allowed, and nothing is padded: every device has programs of its own, with its own shapes.
+// An axis has at least one element on every device.
 #pragma once
 
 #include <compare>
@@ -52,8 +54,8 @@ ShardingSpec replicated(size_t rank);
 std::string printSpec(const ShardingSpec& spec);
 ShardingSpec parseSpec(std::string_view text);
 
-// Why a tensor of this shape cannot lie so on this mesh ("axis 1 has 3 elements for 4 devices", "mesh axis 2 of a mesh of 2 axes", "mesh
-// axis 0 is used twice"); "" if it can.
+// Why a tensor of this shape cannot lie so on this mesh ("axis 1 has 3 elements for 4 devices", "mesh axis 2
+// of a mesh of 2 axes", "mesh axis 0 is used twice"); "" if it can.
 std::string specFault(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh);
 
 // The part of a tensor that one device holds: by tensor axis [start, start + size).
@@ -62,7 +64,8 @@ struct Shard {
   Shape size;
   friend bool operator==(const Shard&, const Shard&) = default;
 };
-// Along an axis cut by mesh axes a (major) and b: share of a share; share i of n elements in k is [i n / k, (i+1) n / k).
+// Along an axis cut by mesh axes a (major) and b: share of a share; share i of n elements in k is [i n / k,
+// (i+1) n / k).
 Shard shardOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh, int device);
 // Where the parts of an axis of so many entries begin, ascending, as shardOf cuts it.
 //   6 entries over mesh axes 0 and 1 of 2x2: 0, 1, 3, 4

@@ -20,7 +20,9 @@ bool overlap(const Shard& a, const Shard& b) {
 
 Shard wholeBox(const Shape& whole) { return {Shape(whole.size(), 0), whole}; }
 
-std::string printBox(const Shard& box) { return fmt::format("{} from {} on", shapeToString(box.size), shapeToString(box.start)); }
+std::string printBox(const Shard& box) {
+  return fmt::format("{} from {} on", shapeToString(box.size), shapeToString(box.start));
+}
 
 std::string boxFault(const Shape& whole, const Shard& box) {
   if (box.start.size() != whole.size() || box.size.size() != whole.size()) {
@@ -28,7 +30,8 @@ std::string boxFault(const Shape& whole, const Shard& box) {
   }
   for (size_t axis = 0; axis < whole.size(); ++axis) {
     if (box.start[axis] < 0 || box.size[axis] < 0) {
-      return fmt::format("start {} and size {} along axis {}: neither can be negative", box.start[axis], box.size[axis], axis);
+      return fmt::format("start {} and size {} along axis {}: neither can be negative", box.start[axis],
+                         box.size[axis], axis);
     }
     if (box.size[axis] > whole[axis] || box.start[axis] > whole[axis] - box.size[axis]) {
       return fmt::format("{} passes the end of axis {} of {}", printBox(box), axis, shapeToString(whole));
@@ -42,7 +45,8 @@ std::string tilingFault(const Shape& whole, const std::vector<Shard>& boxes) {
   int64_t held = 0;
   for (size_t i = 0; i < boxes.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
-      if (overlap(boxes[j], boxes[i])) return fmt::format("{} and {} overlap", printBox(boxes[j]), printBox(boxes[i]));
+      if (overlap(boxes[j], boxes[i]))
+        return fmt::format("{} and {} overlap", printBox(boxes[j]), printBox(boxes[i]));
     }
     held += elementCount(boxes[i].size);
   }

@@ -1,6 +1,8 @@
-// Boxes of a tensor: by axis [start, start + size). What a device holds of a tensor, and how to find it in row-major memory.
+// Boxes of a tensor: by axis [start, start + size). What a device holds of a tensor, and how to find it in
+// row-major memory.
 //
-//   rows 2..3, columns 1..2 of [4,6]: Shard{start {2,1}, size {2,2}}; its runs are elements [13,15) and [19,21)
+//   rows 2..3, columns 1..2 of [4,6]: Shard{start {2,1}, size {2,2}}; its runs are elements [13,15) and
+//     [19,21)
 #pragma once
 
 #include <string>
@@ -17,15 +19,17 @@ Shard wholeBox(const Shape& whole);
 // "[2,2] from [2,1] on".
 std::string printBox(const Shard& box);
 
-// Why `box` is no box of a tensor of this shape ("[2,2] from [3,1] on passes the end of axis 0 of [4,6]"); "" if it is.
+// Why `box` is no box of a tensor of this shape ("[2,2] from [3,1] on passes the end of axis 0 of [4,6]"); ""
+// if it is.
 std::string boxFault(const Shape& whole, const Shard& box);
 
-// Why the boxes do not hold every element exactly once ("... and ... overlap", "they hold 12 of 24 elements"); "" if they do. The
-// boxes must have no boxFault. Empty boxes are allowed.
+// Why the boxes do not hold every element exactly once ("... and ... overlap", "they hold 12 of 24
+// elements"); "" if they do. The boxes must have no boxFault. Empty boxes are allowed.
 std::string tilingFault(const Shape& whole, const std::vector<Shard>& boxes);
 
-// Calls f(first, count) for every run of elements that lie one behind the other in the row-major whole, in the box's own row-major
-// order: `first` counts elements of the whole. The box must have no boxFault; an empty one has no runs.
+// Calls f(first, count) for every run of elements that lie one behind the other in the row-major whole, in
+// the box's own row-major order: `first` counts elements of the whole. The box must have no boxFault; an
+// empty one has no runs.
 template <typename F>
 void forEachRun(const Shape& whole, const Shard& box, F&& f) {
   const size_t rank = whole.size();

@@ -43,9 +43,11 @@ const ClusterPreset& findPreset(std::string_view text, std::string_view name) {
   }
   const std::vector<std::string> near = nearMatches(lower, names);
   fail(ErrorCode::kUsage,
-       "cluster \"{}\" is not understood; write NODESxDEVICES, for example 1x4 (one node with four devices) or 2x8; a preset with a "
+       "cluster \"{}\" is not understood; write NODESxDEVICES, for example 1x4 (one node with four devices) "
+       "or 2x8; a preset with a "
        "number of nodes, for example p3.16xlarge:8; or a JSON file (docs/clusters.md){}. The presets are {}",
-       text, near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or ")), fmt::join(names, ", "));
+       text, near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or ")),
+       fmt::join(names, ", "));
 }
 
 Cluster presetCluster(std::string_view text, std::string_view name, std::string_view counts) {
@@ -59,14 +61,18 @@ Cluster presetCluster(std::string_view text, std::string_view name, std::string_
     if (both) size = *both;
     if (number > 0) (preset.of_device ? size.second : size.first) = number;
     if (number == 0 && !both) {
-      fail(ErrorCode::kUsage, "cluster \"{}\": found \"{}\"; expected a number of {}, as in {}:4, or nodes x devices, as in {}:2x{}", text,
-           counts, preset.of_device ? "devices of one node" : "nodes", name, name, most);
+      fail(ErrorCode::kUsage,
+           "cluster \"{}\": found \"{}\"; expected a number of {}, as in {}:4, or nodes x devices, as in "
+           "{}:2x{}",
+           text, counts, preset.of_device ? "devices of one node" : "nodes", name, name, most);
     }
   }
   if (size.second > most || size.first > kMostNodes) {
     fail(ErrorCode::kUsage,
-         "cluster \"{}\": found {} nodes of {} devices; expected at most {} nodes, and a node of {} has {} devices: {}:{}x{}", text,
-         size.first, size.second, kMostNodes, preset.name, most, preset.name, std::max(2, (size.second + most - 1) / most), most);
+         "cluster \"{}\": found {} nodes of {} devices; expected at most {} nodes, and a node of {} has {} "
+         "devices: {}:{}x{}",
+         text, size.first, size.second, kMostNodes, preset.name, most, preset.name,
+         std::max(2, (size.second + most - 1) / most), most);
   }
   Cluster cluster = preset.one;
   cluster.name = text;
@@ -81,24 +87,29 @@ int64_t CostCurve::at(double amount) const {
   PIPESHARD_CHECK(!points.empty(), "a cost curve without points was asked for {}", amount);
   if (points.size() == 1) {
     return points[0].amount == 0 ? points[0].ns
-                                 : std::llround(amount * static_cast<double>(points[0].ns) / static_cast<double>(points[0].amount));
+                                 : std::llround(amount * static_cast<double>(points[0].ns) /
+                                                static_cast<double>(points[0].amount));
   }
   size_t right = 1;
   while (right + 1 < points.size() && static_cast<double>(points[right].amount) < amount) ++right;
   const CostPoint& a = points[right - 1];
   const CostPoint& b = points[right];
   const double slope = static_cast<double>(b.ns - a.ns) / static_cast<double>(b.amount - a.amount);
-  return std::max<int64_t>(0, std::llround(static_cast<double>(a.ns) + slope * (amount - static_cast<double>(a.amount))));
+  return std::max<int64_t>(
+      0, std::llround(static_cast<double>(a.ns) + slope * (amount - static_cast<double>(a.amount))));
 }
 
 CostCurve CostCurve::ofRate(double per_ns, double half, int64_t latency_ns) {
   constexpr int64_t kAmount = 1'000'000'000'000;
-  const auto ns = [&](int64_t amount) { return latency_ns + std::llround((static_cast<double>(amount) + half) / per_ns); };
+  const auto ns = [&](int64_t amount) {
+    return latency_ns + std::llround((static_cast<double>(amount) + half) / per_ns);
+  };
   return {{{0, half == 0 && latency_ns == 0 ? 0 : ns(0)}, {kAmount, ns(kAmount)}}};
 }
 
 std::string_view workClassName(WorkClass work_class) {
-  constexpr std::array<std::string_view, kWorkClassCount> kNames{"contraction", "convolution", "reduction", "elementwise", "movement"};
+  constexpr std::array<std::string_view, kWorkClassCount> kNames{"contraction", "convolution", "reduction",
+                                                                 "elementwise", "movement"};
   return kNames[static_cast<size_t>(work_class)];
 }
 
@@ -118,7 +129,9 @@ int64_t DeviceKind::time(WorkClass work_class, DataType type, double flops, doub
   int64_t ns = 0;
   if (found != nullptr && !found->flops.points.empty()) {
     const bool wider = found->type != type && dataTypeSize(type) > dataTypeSize(found->type);
-    const double work = wider ? flops * static_cast<double>(dataTypeSize(type)) / static_cast<double>(dataTypeSize(found->type)) : flops;
+    const double work = wider ? flops * static_cast<double>(dataTypeSize(type)) /
+                                    static_cast<double>(dataTypeSize(found->type))
+                              : flops;
     ns = found->flops.at(work);
   }
   const CostCurve& moving = found != nullptr && !found->bytes.points.empty() ? found->bytes : memory;
@@ -128,7 +141,8 @@ int64_t DeviceKind::time(WorkClass work_class, DataType type, double flops, doub
 
 Link ClusterNode::insideOf(int group) const {
   Link link = inside;
-  const auto rate = std::find_if(inside_groups.begin(), inside_groups.end(), [&](const GroupRate& g) { return group <= g.devices; });
+  const auto rate = std::find_if(inside_groups.begin(), inside_groups.end(),
+                                 [&](const GroupRate& g) { return group <= g.devices; });
   if (rate != inside_groups.end()) link.bytes_per_ns = rate->bytes_per_ns;
   return link;
 }
@@ -160,10 +174,13 @@ int Cluster::firstDeviceOf(int node) const {
   return first;
 }
 
-const DeviceKind& Cluster::kindOf(int device) const { return kinds[static_cast<size_t>(nodes[static_cast<size_t>(nodeOf(device))].kind)]; }
+const DeviceKind& Cluster::kindOf(int device) const {
+  return kinds[static_cast<size_t>(nodes[static_cast<size_t>(nodeOf(device))].kind)];
+}
 
 bool Cluster::isUniform() const {
-  return std::all_of(nodes.begin(), nodes.end(), [&](const ClusterNode& node) { return node == nodes.front(); });
+  return std::all_of(nodes.begin(), nodes.end(),
+                     [&](const ClusterNode& node) { return node == nodes.front(); });
 }
 
 Cluster uniformCluster(int node_count, int devices_per_node) {
@@ -180,7 +197,8 @@ Cluster parseCluster(std::string_view text) {
   if (colon == std::string_view::npos) {
     if (const auto counts = nodesAndDevices(text)) return uniformCluster(counts->first, counts->second);
   }
-  return presetCluster(text, text.substr(0, colon), colon == std::string_view::npos ? "" : text.substr(colon + 1));
+  return presetCluster(text, text.substr(0, colon),
+                       colon == std::string_view::npos ? "" : text.substr(colon + 1));
 }
 
 std::string printCluster(const Cluster& cluster) {
@@ -191,11 +209,16 @@ std::string printCluster(const Cluster& cluster) {
   for (size_t n = 0; n < cluster.nodes.size();) {
     const ClusterNode& node = cluster.nodes[n];
     size_t count = 0;
-    while (n < cluster.nodes.size() && cluster.nodes[n].kind == node.kind && cluster.nodes[n].devices == node.devices) ++n, ++count;
-    parts.push_back(fmt::format("{} x {} {}", count, node.devices, cluster.kinds[static_cast<size_t>(node.kind)].name));
+    while (n < cluster.nodes.size() && cluster.nodes[n].kind == node.kind &&
+           cluster.nodes[n].devices == node.devices)
+      ++n, ++count;
+    parts.push_back(
+        fmt::format("{} x {} {}", count, node.devices, cluster.kinds[static_cast<size_t>(node.kind)].name));
   }
-  if (parts.size() > 1) return fmt::format("{}, {} devices: {}", cluster.name, cluster.deviceCount(), fmt::join(parts, ", "));
-  return fmt::format("{}, {} x {} devices {}", cluster.name, cluster.nodeCount(), cluster.nodes[0].devices, cluster.kindOf(0).name);
+  if (parts.size() > 1)
+    return fmt::format("{}, {} devices: {}", cluster.name, cluster.deviceCount(), fmt::join(parts, ", "));
+  return fmt::format("{}, {} x {} devices {}", cluster.name, cluster.nodeCount(), cluster.nodes[0].devices,
+                     cluster.kindOf(0).name);
 }
 
 }  // namespace pipeshard

@@ -4,9 +4,9 @@
 
 #include <fmt/ranges.h>
 
-#include "ir/cluster/cluster_json.h"
 #include "ir/base/error.h"
 #include "ir/base/near_matches.h"
+#include "ir/cluster/cluster_json.h"
 
 namespace pipeshard {
 namespace {
@@ -32,13 +32,15 @@ WorkClass workClassOf(const JsonReader& json) {
 // 16000000000, or "16GB", "1.5GiB"
 int64_t bytesOf(const JsonReader& json) {
   if (!json.isString()) return json.integer(1, kMostBytes);
-  static const std::map<std::string, double> kUnits = {{"B", 1},     {"kB", 1e3},   {"MB", 1e6},      {"GB", 1e9},
-                                                       {"TB", 1e12}, {"KiB", 1024}, {"MiB", 1 << 20}, {"GiB", 1 << 30}};
+  static const std::map<std::string, double> kUnits = {{"B", 1},         {"kB", 1e3},     {"MB", 1e6},
+                                                       {"GB", 1e9},      {"TB", 1e12},    {"KiB", 1024},
+                                                       {"MiB", 1 << 20}, {"GiB", 1 << 30}};
   const std::string text = json.string();
   size_t digits = 0;
   double number = 0, place = 1;
   bool fraction = false;
-  for (; digits < text.size() && (text[digits] == '.' || (text[digits] >= '0' && text[digits] <= '9')); ++digits) {
+  for (; digits < text.size() && (text[digits] == '.' || (text[digits] >= '0' && text[digits] <= '9'));
+       ++digits) {
     if (text[digits] == '.' && fraction) break;
     if (text[digits] == '.') {
       fraction = true;
@@ -60,7 +62,8 @@ CostCurve curveOf(const JsonReader& json, const char* rate) {
   if (json.isObject()) {
     json.expectObject({rate}, {"latency_ns", "half"});
     const int64_t latency = json.has("latency_ns") ? json.at("latency_ns").integer(0, kLongest) : 0;
-    return CostCurve::ofRate(json.at(rate).number(kSlowest, kFastest), json.has("half") ? json.at("half").number(0, 1e15) : 0, latency);
+    return CostCurve::ofRate(json.at(rate).number(kSlowest, kFastest),
+                             json.has("half") ? json.at("half").number(0, 1e15) : 0, latency);
   }
   const std::string form = fmt::format("{{\"{}\": RATE}}, or a list of points [amount, ns]", rate);
   if (!json.isArray() || json.elements().empty()) json.failExpected(form);
@@ -69,8 +72,10 @@ CostCurve curveOf(const JsonReader& json, const char* rate) {
     if (!point.isArray() || point.elements().size() != 2) point.failExpected("a point [amount, ns]");
     const std::vector<JsonReader> pair = point.elements();
     const CostPoint last = curve.points.empty() ? CostPoint{-1, 0} : curve.points.back();
-    if (pair[0].integer(0, INT64_MAX) <= last.amount) pair[0].failExpected(fmt::format("more than {}: points go up", last.amount));
-    if (pair[1].integer(0, kLongest) < last.ns) pair[1].failExpected(fmt::format("at least {}: more work takes no less time", last.ns));
+    if (pair[0].integer(0, INT64_MAX) <= last.amount)
+      pair[0].failExpected(fmt::format("more than {}: points go up", last.amount));
+    if (pair[1].integer(0, kLongest) < last.ns)
+      pair[1].failExpected(fmt::format("at least {}: more work takes no less time", last.ns));
     curve.points.push_back({pair[0].integer(0, INT64_MAX), pair[1].integer(0, kLongest)});
   }
   if (curve.points.back().ns == 0) json.failExpected("points that take time");
@@ -98,16 +103,21 @@ DeviceKind kindOf(const JsonReader& json, const std::string& name) {
       if (!entry.has("flops") && !entry.has("bytes")) entry.failExpected("\"flops\", \"bytes\" or both");
       if (entry.has("flops")) rate.flops = curveOf(entry.at("flops"), "gflops");
       if (entry.has("bytes")) rate.bytes = curveOf(entry.at("bytes"), "gbytes_per_s");
-      const auto same = [&](const WorkRate& other) { return other.work_class == rate.work_class && other.type == rate.type; };
-      if (std::any_of(kind.rates.begin(), kind.rates.end(), same)) entry.failExpected("a class and type that no earlier entry is about");
+      const auto same = [&](const WorkRate& other) {
+        return other.work_class == rate.work_class && other.type == rate.type;
+      };
+      if (std::any_of(kind.rates.begin(), kind.rates.end(), same))
+        entry.failExpected("a class and type that no earlier entry is about");
       kind.rates.push_back(std::move(rate));
     }
   }
   if (json.has("efficiency")) {
-    json.at("efficiency").expectObject({}, {"contraction", "convolution", "reduction", "elementwise", "movement"});
+    json.at("efficiency")
+        .expectObject({}, {"contraction", "convolution", "reduction", "elementwise", "movement"});
     for (const std::string& name_of_class : json.at("efficiency").keys()) {
       const std::vector<std::string> names = workClassNames();
-      const auto index = static_cast<size_t>(std::find(names.begin(), names.end(), name_of_class) - names.begin());
+      const auto index =
+          static_cast<size_t>(std::find(names.begin(), names.end(), name_of_class) - names.begin());
       kind.efficiency[index] = json.at("efficiency").at(name_of_class.c_str()).number(1e-3, 1e3);
     }
   }
@@ -127,7 +137,8 @@ Json kindToJson(const DeviceKind& kind) {
   }
   for (int c = 0; c < kWorkClassCount; ++c) {
     const double efficiency = kind.efficiency[static_cast<size_t>(c)];
-    if (efficiency != 1) json["efficiency"][std::string(workClassName(static_cast<WorkClass>(c)))] = efficiency;
+    if (efficiency != 1)
+      json["efficiency"][std::string(workClassName(static_cast<WorkClass>(c)))] = efficiency;
   }
   if (!kind.source.empty()) json["source"] = kind.source;
   return json;
@@ -136,7 +147,8 @@ Json kindToJson(const DeviceKind& kind) {
 void readLink(const JsonReader& json, Link& link) {
   json.expectObject({}, {"latency_ns", "gbytes_per_s", "gbits_per_s", "measured"});
   if (json.has("latency_ns")) link.latency_ns = json.at("latency_ns").integer(0, kLongest);
-  if (json.has("gbytes_per_s") && json.has("gbits_per_s")) json.at("gbits_per_s").failExpected("no such key beside \"gbytes_per_s\"");
+  if (json.has("gbytes_per_s") && json.has("gbits_per_s"))
+    json.at("gbits_per_s").failExpected("no such key beside \"gbytes_per_s\"");
   if (json.has("gbytes_per_s")) link.bytes_per_ns = json.at("gbytes_per_s").number(kSlowest, kFastest);
   if (json.has("gbits_per_s")) link.bytes_per_ns = json.at("gbits_per_s").number(kSlowest, kFastest) / 8;
   if (json.has("measured")) link.measured = curveOf(json.at("measured"), "gbytes_per_s");
@@ -150,7 +162,9 @@ Json linkToJson(const Link& link) {
 
 class ClusterReader {
  public:
-  ClusterReader(const JsonReader& json, std::string_view default_name) : json_(json) { cluster_.name = default_name; }
+  ClusterReader(const JsonReader& json, std::string_view default_name) : json_(json) {
+    cluster_.name = default_name;
+  }
 
   Cluster read(bool versioned) {
     if (versioned) json_.expectObject({"version", "nodes"}, {"name", "kinds"});
@@ -160,7 +174,8 @@ class ClusterReader {
     cluster_.nodes.clear();
     if (json_.has("kinds")) {
       const JsonReader kinds = json_.at("kinds");
-      for (const std::string& name : kinds.keys()) cluster_.kinds.push_back(kindOf(kinds.at(name.c_str()), name));
+      for (const std::string& name : kinds.keys())
+        cluster_.kinds.push_back(kindOf(kinds.at(name.c_str()), name));
     }
     const JsonReader nodes = json_.at("nodes");
     for (const JsonReader& node : nodes.elements()) readNodes(node);
@@ -171,7 +186,8 @@ class ClusterReader {
  private:
   // One entry: `count` equal nodes.
   void readNodes(const JsonReader& json) {
-    json.expectObject({}, {"count", "preset", "kind", "devices", "inside", "inside_groups", "nic", "nics", "cores", "shared_memory"});
+    json.expectObject({}, {"count", "preset", "kind", "devices", "inside", "inside_groups", "nic", "nics",
+                           "cores", "shared_memory"});
     ClusterNode node;
     if (json.has("preset")) {
       const ClusterPreset& preset = presetOf(json.at("preset"));
@@ -179,7 +195,8 @@ class ClusterReader {
       node.kind = indexOf(preset.one.kinds[0]);
     }
     if (json.has("kind")) node.kind = kindNamed(json.at("kind"));
-    if (!json.has("kind") && !json.has("preset")) json.failExpected("\"kind\" (a name in \"kinds\", or of a known device) or \"preset\"");
+    if (!json.has("kind") && !json.has("preset"))
+      json.failExpected("\"kind\" (a name in \"kinds\", or of a known device) or \"preset\"");
     if (json.has("devices")) node.devices = static_cast<int>(json.at("devices").integer(1, kMostDevices));
     if (json.has("inside")) readLink(json.at("inside"), node.inside);
     if (json.has("inside_groups")) node.inside_groups = readGroups(json.at("inside_groups"));
@@ -198,7 +215,8 @@ class ClusterReader {
     for (const JsonReader& entry : json.elements()) {
       entry.expectObject({"devices", "gbytes_per_s"});
       GroupRate group;
-      group.devices = static_cast<int>(entry.at("devices").integer(groups.empty() ? 2 : groups.back().devices + 1, kMostDevices));
+      group.devices = static_cast<int>(
+          entry.at("devices").integer(groups.empty() ? 2 : groups.back().devices + 1, kMostDevices));
       group.bytes_per_ns = entry.at("gbytes_per_s").number(kSlowest, kFastest);
       groups.push_back(group);
     }
@@ -221,16 +239,19 @@ class ClusterReader {
     if (found != names.end()) return static_cast<int>(found - names.begin());
     for (const ClusterPreset& preset : clusterPresets()) {
       if (preset.one.kinds[0].name == name) return indexOf(preset.one.kinds[0]);
-      if (std::find(names.begin(), names.end(), preset.one.kinds[0].name) == names.end()) names.push_back(preset.one.kinds[0].name);
+      if (std::find(names.begin(), names.end(), preset.one.kinds[0].name) == names.end())
+        names.push_back(preset.one.kinds[0].name);
     }
     const std::vector<std::string> near = nearMatches(name, names);
-    json.failExpected(fmt::format("the name of a device kind: {}{}", fmt::join(names, ", "),
-                                  near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or "))));
+    json.failExpected(
+        fmt::format("the name of a device kind: {}{}", fmt::join(names, ", "),
+                    near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or "))));
   }
 
   // A kind of the file goes before a known device of that name.
   int indexOf(const DeviceKind& kind) {
-    const auto found = std::find_if(cluster_.kinds.begin(), cluster_.kinds.end(), [&](const DeviceKind& k) { return k.name == kind.name; });
+    const auto found = std::find_if(cluster_.kinds.begin(), cluster_.kinds.end(),
+                                    [&](const DeviceKind& k) { return k.name == kind.name; });
     if (found != cluster_.kinds.end()) return static_cast<int>(found - cluster_.kinds.begin());
     cluster_.kinds.push_back(kind);
     return static_cast<int>(cluster_.kinds.size()) - 1;

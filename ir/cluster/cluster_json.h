@@ -1,8 +1,9 @@
-// Clusters in JSON documents, for the sources of ir/ only. The form is that of cluster files (docs/clusters.md).
+// Clusters in JSON documents, for the sources of ir/ only. The form is that of cluster files
+// (docs/clusters.md).
 #pragma once
 
-#include "ir/cluster/cluster.h"
 #include "ir/base/json_reader.h"
+#include "ir/cluster/cluster.h"
 
 namespace pipeshard {
 

@@ -1,4 +1,5 @@
-// Published numbers of devices and nodes. docs/clusters.md has the table with the source of each; change both together.
+// Published numbers of devices and nodes. docs/clusters.md has the table with the source of each; change both
+// together.
 #include "ir/cluster/cluster.h"
 
 #include <array>
@@ -6,12 +7,13 @@
 namespace pipeshard {
 namespace {
 
-// The part of the peak that large operators reach, of ours: library matrix products and convolutions, and memory-bound kernels.
+// The part of the peak that large operators reach, of ours: library matrix products and convolutions, and
+// memory-bound kernels.
 constexpr std::array<double, kWorkClassCount> kReached = {0.7, 0.55, 0.8, 0.8, 0.8};
 constexpr int64_t kLaunch = 4'000;  // ns from one kernel's end to the next one's full speed
 
-// Dense arithmetic in TFLOP/s; 0: the device has no such units. `matrix`: of matrix products and convolutions (tensor cores; of float32
-// TF32, where the device has it).
+// Dense arithmetic in TFLOP/s; 0: the device has no such units. `matrix`: of matrix products and convolutions
+// (tensor cores; of float32 TF32, where the device has it).
 struct Peaks {
   double float64 = 0;
   double matrix64 = 0;
@@ -33,16 +35,26 @@ constexpr Peaks kV100Peaks{7.8, 7.8, 15.7, 15.7, 125, 0, 900};
 constexpr const char* kV100Source = "NVIDIA V100 data sheet (January 2020), V100 for NVLink";
 constexpr DeviceSheet kV100{"V100-SXM2-16GB", 16, kV100Peaks, kV100Source};
 constexpr DeviceSheet kV100Large{"V100-SXM2-32GB", 32, kV100Peaks, kV100Source};
-constexpr DeviceSheet kA100{
-    "A100-SXM4-80GB", 80, {9.7, 19.5, 19.5, 156, 312, 312, 2039}, "NVIDIA A100 data sheet (June 2021), 80GB SXM, without sparsity"};
-constexpr DeviceSheet kA100Small{
-    "A100-SXM4-40GB", 40, {9.7, 19.5, 19.5, 156, 312, 312, 1555}, "NVIDIA A100 data sheet (November 2020), 40GB SXM, without sparsity"};
-constexpr DeviceSheet kH100{
-    "H100-SXM5-80GB", 80, {34, 67, 67, 494.5, 989.5, 989.5, 3350}, "NVIDIA H100 data sheet, H100 SXM, halved where it counts sparsity"};
-constexpr DeviceSheet kH200{
-    "H200-SXM5-141GB", 141, {34, 67, 67, 494.5, 989.5, 989.5, 4800}, "NVIDIA H200 data sheet, H200 SXM, halved where it counts sparsity"};
-constexpr DeviceSheet kT4{
-    "T4-16GB", 15, {0.25, 0.25, 8.1, 8.1, 65, 0, 320}, "NVIDIA T4 data sheet; float64: 1/32 of float32 (Turing white paper)"};
+constexpr DeviceSheet kA100{"A100-SXM4-80GB",
+                            80,
+                            {9.7, 19.5, 19.5, 156, 312, 312, 2039},
+                            "NVIDIA A100 data sheet (June 2021), 80GB SXM, without sparsity"};
+constexpr DeviceSheet kA100Small{"A100-SXM4-40GB",
+                                 40,
+                                 {9.7, 19.5, 19.5, 156, 312, 312, 1555},
+                                 "NVIDIA A100 data sheet (November 2020), 40GB SXM, without sparsity"};
+constexpr DeviceSheet kH100{"H100-SXM5-80GB",
+                            80,
+                            {34, 67, 67, 494.5, 989.5, 989.5, 3350},
+                            "NVIDIA H100 data sheet, H100 SXM, halved where it counts sparsity"};
+constexpr DeviceSheet kH200{"H200-SXM5-141GB",
+                            141,
+                            {34, 67, 67, 494.5, 989.5, 989.5, 4800},
+                            "NVIDIA H200 data sheet, H200 SXM, halved where it counts sparsity"};
+constexpr DeviceSheet kT4{"T4-16GB",
+                          15,
+                          {0.25, 0.25, 8.1, 8.1, 65, 0, 320},
+                          "NVIDIA T4 data sheet; float64: 1/32 of float32 (Turing white paper)"};
 
 void addRates(DeviceKind& kind, DataType type, double matrix_tflops, double other_tflops) {
   for (int c = 0; c < kWorkClassCount; ++c) {
@@ -80,8 +92,8 @@ struct NodeSheet {
   bool cube_mesh = false;  // of V100, without a switch: kCubeMesh
 };
 
-// NVIDIA DGX-1 with V100, system architecture white paper: of a device's six NVLinks of 25 GB/s one goes to its neighbour, and four stay
-// among four. Three devices make rings of one link each way.
+// NVIDIA DGX-1 with V100, system architecture white paper: of a device's six NVLinks of 25 GB/s one goes to
+// its neighbour, and four stay among four. Three devices make rings of one link each way.
 constexpr GroupRate kCubeMesh[] = {{2, 25}, {3, 50}, {4, 100}};
 
 constexpr double kReachedOnLinks = 0.8;     // of a link's data sheet, by NCCL's large messages
@@ -99,7 +111,8 @@ constexpr NodeSheet kNodes[] = {
     {"g4dn.12xlarge", "AWS: 4 T4, PCIe, 50 Gbit/s", false, kT4, 4, 16, 1, 50},
     {"dgx-1", "NVIDIA DGX-1: 8 V100-32GB, NVLink, 4 x 100 Gbit/s", false, kV100Large, 8, 150, 4, 100, true},
     {"dgx-a100", "NVIDIA DGX A100: 8 A100-80GB, NVSwitch, 8 x 200 Gbit/s", false, kA100, 8, 300, 8, 200},
-    {"dgx-a100-40gb", "NVIDIA DGX A100: 8 A100-40GB, NVSwitch, 8 x 200 Gbit/s", false, kA100Small, 8, 300, 8, 200},
+    {"dgx-a100-40gb", "NVIDIA DGX A100: 8 A100-40GB, NVSwitch, 8 x 200 Gbit/s", false, kA100Small, 8, 300, 8,
+     200},
     {"dgx-h100", "NVIDIA DGX H100: 8 H100, NVSwitch, 8 x 400 Gbit/s", false, kH100, 8, 450, 8, 400},
     {"dgx-h200", "NVIDIA DGX H200: 8 H200, NVSwitch, 8 x 400 Gbit/s", false, kH200, 8, 450, 8, 400},
     {"v100", "V100-16GB as in p3.16xlarge", true, kV100, 8, 150, 1, 25, true},

@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kMost = int64_t{1} << 62;
 constexpr std::array<const char*, kSizeCount> kSizeNames{"shared", "rows", "columns", "summed", "whole"};
 
-// Not of the C library, whose last bit differs between processors: plans are the same everywhere. Right to 1e-13.
+// Not of the C library, whose last bit differs between processors: plans are the same everywhere. Right to
+// 1e-13.
 double log2Of(double x) {
   int exponent = 0;
   double mantissa = std::frexp(x, &exponent);  // [0.5, 1)
@@ -50,8 +51,10 @@ CostCurve readCurve(const JsonReader& json) {
   for (const JsonReader& element : json.elements()) {
     const std::vector<int64_t> pair = element.integers(0, kMost);
     if (pair.size() != 2) element.failExpected("two numbers: an amount (FLOPs or bytes), and nanoseconds");
-    if (!curve.points.empty() && pair[0] <= curve.points.back().amount) element.failExpected("amounts that ascend");
-    if (!curve.points.empty() && pair[1] < curve.points.back().ns) element.failExpected("nanoseconds that do not fall");
+    if (!curve.points.empty() && pair[0] <= curve.points.back().amount)
+      element.failExpected("amounts that ascend");
+    if (!curve.points.empty() && pair[1] < curve.points.back().ns)
+      element.failExpected("nanoseconds that do not fall");
     curve.points.push_back({pair[0], pair[1]});
   }
   return curve;
@@ -73,7 +76,8 @@ Json pointJson(const ProfilePoint& point) {
 }
 
 ProfilePoint readPoint(const JsonReader& json) {
-  json.expectObject({"op", "type", "flops", "bytes", "ns"}, {"attributes", "shared", "rows", "columns", "summed", "whole", "busy_ns"});
+  json.expectObject({"op", "type", "flops", "bytes", "ns"},
+                    {"attributes", "shared", "rows", "columns", "summed", "whole", "busy_ns"});
   ProfilePoint point;
   point.work.op = json.at("op").string();
   if (point.work.op.empty()) json.at("op").failExpected("the name of an operator");
@@ -139,7 +143,8 @@ std::string profileToJson(const Profile& profile) {
   json["between"] = curveJson(profile.between);
   json["collectives"] = Json::array();
   for (const CollectiveCurve& curve : profile.collectives) {
-    json["collectives"].push_back({{"kind", curve.kind}, {"devices", curve.devices}, {"ns", curveJson(curve.ns)}});
+    json["collectives"].push_back(
+        {{"kind", curve.kind}, {"devices", curve.devices}, {"ns", curveJson(curve.ns)}});
   }
   json["points"] = Json::array();
   for (const ProfilePoint& point : profile.points) json["points"].push_back(pointJson(point));
@@ -148,7 +153,8 @@ std::string profileToJson(const Profile& profile) {
 
 Profile profileFromJson(std::string_view text, std::string_view what) {
   const Json document = parseJson(text, what, JsonComments::kAllowed);
-  checkJsonVersion(document, what, kProfileVersion, "measure again (`pipeshard profile`), or use the pipeshard that wrote it");
+  checkJsonVersion(document, what, kProfileVersion,
+                   "measure again (`pipeshard profile`), or use the pipeshard that wrote it");
   const JsonReader json(document, std::string(what));
   json.expectObject({"version", "device", "memory", "rates", "inside", "between", "collectives", "points"});
   Profile profile;
@@ -159,13 +165,16 @@ Profile profileFromJson(std::string_view text, std::string_view what) {
   profile.between = readCurve(json.at("between"));
   for (const JsonReader& element : json.at("collectives").elements()) {
     element.expectObject({"kind", "devices", "ns"});
-    profile.collectives.push_back({element.at("kind").string({"AllReduce", "AllGather", "ReduceScatter", "AllToAll"}),
-                                   static_cast<int>(element.at("devices").integer(2, 1 << 20)), readCurve(element.at("ns"))});
+    profile.collectives.push_back(
+        {element.at("kind").string({"AllReduce", "AllGather", "ReduceScatter", "AllToAll"}),
+         static_cast<int>(element.at("devices").integer(2, 1 << 20)), readCurve(element.at("ns"))});
   }
   for (const JsonReader& element : json.at("points").elements()) {
     profile.points.push_back(readPoint(element));
-    if (profile.points.size() > 1 && !(profile.points[profile.points.size() - 2].work < profile.points.back().work)) {
-      element.failExpected("points in ascending order (op, attributes, type, sizes, flops, bytes), each once");
+    if (profile.points.size() > 1 &&
+        !(profile.points[profile.points.size() - 2].work < profile.points.back().work)) {
+      element.failExpected(
+          "points in ascending order (op, attributes, type, sizes, flops, bytes), each once");
     }
   }
   return profile;
@@ -178,15 +187,18 @@ std::string profileDigest(const Profile& profile) {
 }
 
 std::string printDevice(const ProfiledDevice& device) {
-  return fmt::format("{}, {}, {} processor{}, {} thread{} per worker", device.processor, device.instructions, device.processors,
-                     device.processors == 1 ? "" : "s", device.threads, device.threads == 1 ? "" : "s");
+  return fmt::format("{}, {}, {} processor{}, {} thread{} per worker", device.processor, device.instructions,
+                     device.processors, device.processors == 1 ? "" : "s", device.threads,
+                     device.threads == 1 ? "" : "s");
 }
 
 void mergePoints(Profile& profile, std::vector<ProfilePoint> points) {
   points.insert(points.end(), profile.points.begin(), profile.points.end());
   const auto before = [](const ProfilePoint& a, const ProfilePoint& b) { return a.work < b.work; };
   std::stable_sort(points.begin(), points.end(), before);  // of equal work the new ones first
-  points.erase(std::unique(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.work == b.work; }), points.end());
+  points.erase(std::unique(points.begin(), points.end(),
+                           [](const auto& a, const auto& b) { return a.work == b.work; }),
+               points.end());
   profile.points = std::move(points);
 }
 
@@ -199,9 +211,11 @@ OperatorTimes::Features OperatorTimes::featuresOf(const OperatorWork& work) {
   return features;
 }
 
-OperatorTimes::OperatorTimes(const Profile& profile) : collectives_(profile.collectives), memory_(profile.memory) {
+OperatorTimes::OperatorTimes(const Profile& profile)
+    : collectives_(profile.collectives), memory_(profile.memory) {
   std::vector<ProfilePoint> points = profile.points;
-  std::stable_sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return keyOf(a.work) < keyOf(b.work); });
+  std::stable_sort(points.begin(), points.end(),
+                   [](const auto& a, const auto& b) { return keyOf(a.work) < keyOf(b.work); });
   for (ProfilePoint& point : points) {
     if (groups_.empty() || std::tie(groups_.back().op, groups_.back().type) != keyOf(point.work)) {
       groups_.push_back({point.work.op, point.work.type, {}});
@@ -212,16 +226,19 @@ OperatorTimes::OperatorTimes(const Profile& profile) : collectives_(profile.coll
 }
 
 const OperatorTimes::Group* OperatorTimes::find(const OperatorWork& work) const {
-  const auto at = std::lower_bound(groups_.begin(), groups_.end(), work,
-                                   [](const Group& group, const OperatorWork& w) { return std::tie(group.op, group.type) < keyOf(w); });
+  const auto at = std::lower_bound(
+      groups_.begin(), groups_.end(), work,
+      [](const Group& group, const OperatorWork& w) { return std::tie(group.op, group.type) < keyOf(w); });
   return at != groups_.end() && std::tie(at->op, at->type) == keyOf(work) ? &*at : nullptr;
 }
 
-std::optional<int64_t> OperatorTimes::collectiveTime(std::string_view kind, int64_t devices, int64_t bytes) const {
+std::optional<int64_t> OperatorTimes::collectiveTime(std::string_view kind, int64_t devices,
+                                                     int64_t bytes) const {
   const CollectiveCurve* best = nullptr;
   for (const CollectiveCurve& curve : collectives_) {
     if (curve.kind != kind || curve.ns.points.empty()) continue;
-    if (best == nullptr || std::abs(curve.devices - devices) < std::abs(best->devices - devices)) best = &curve;
+    if (best == nullptr || std::abs(curve.devices - devices) < std::abs(best->devices - devices))
+      best = &curve;
   }
   if (best == nullptr) return std::nullopt;
   const auto part = [](int64_t n) { return 1 - 1 / static_cast<double>(n); };
@@ -239,24 +256,30 @@ std::optional<int64_t> OperatorTimes::operatorTime(const OperatorWork& work, boo
   constexpr int64_t kFlopsPerByte = 4;
   const Group* group = find(work);
   if (group == nullptr) return std::nullopt;
-  const auto timeOf = [&](const ProfilePoint& point) { return busy && point.busy_ns > 0 ? point.busy_ns : point.ns; };
+  const auto timeOf = [&](const ProfilePoint& point) {
+    return busy && point.busy_ns > 0 ? point.busy_ns : point.ns;
+  };
   const Features features = featuresOf(work);
   std::vector<std::pair<double, const Entry*>> nearest;
   for (const Entry& entry : group->entries) {
     if (entry.point.work == work) return timeOf(entry.point);
     double distance = entry.point.work.attributes == work.attributes ? 0 : kOtherAttributes;
-    for (size_t f = 0; f < kFeatures; ++f) distance += (features[f] - entry.features[f]) * (features[f] - entry.features[f]);
+    for (size_t f = 0; f < kFeatures; ++f)
+      distance += (features[f] - entry.features[f]) * (features[f] - entry.features[f]);
     nearest.emplace_back(distance, &entry);
   }
   const size_t count = std::min(kNearest, nearest.size());
-  std::partial_sort(nearest.begin(), nearest.begin() + static_cast<ptrdiff_t>(count), nearest.end());  // ties: as in the profile
+  std::partial_sort(nearest.begin(), nearest.begin() + static_cast<ptrdiff_t>(count),
+                    nearest.end());  // ties: as in the profile
   double weights = 0, sum = 0;
   for (size_t n = 0; n < count; ++n) {
     const auto& [distance, entry] = nearest[n];
-    const size_t amount = entry->point.work.flops > kFlopsPerByte * entry->point.work.bytes ? kSizeCount : kSizeCount + 1;
+    const size_t amount =
+        entry->point.work.flops > kFlopsPerByte * entry->point.work.bytes ? kSizeCount : kSizeCount + 1;
     const double weight = 1 / std::max(distance, 1e-9);
     weights += weight;
-    sum += weight * (log2Of(static_cast<double>(timeOf(entry->point))) + features[amount] - entry->features[amount]);
+    sum += weight *
+           (log2Of(static_cast<double>(timeOf(entry->point))) + features[amount] - entry->features[amount]);
   }
   return std::max<int64_t>(1, std::llround(exp2Of(sum / weights)));
 }

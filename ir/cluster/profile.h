@@ -1,18 +1,23 @@
-// Profile: what one device was measured to take: `pipeshard profile` writes it, planning and simulation read it. A readable, versioned
-// JSON file, keyed by the device that was measured. docs/profile.md is for its users.
+// Profile: what one device was measured to take: `pipeshard profile` writes it, planning and simulation read
+// it. A readable, versioned JSON file, keyed by the device that was measured. docs/profile.md is for its
+// users.
 //
-// Rates of classes (ir/cluster/cluster.h) are coarse: a matrix product of few rows, a softmax and a copy of the same size differ by more than a
-// plan's alternatives do. So a profile also has *points*: an operator at one size took so long. Operators and attributes are opaque
-// text here and in the planner; sizes are what the factor rule gives (sharding/spmd/operator_work.h).
+// Rates of classes (ir/cluster/cluster.h) are coarse: a matrix product of few rows, a softmax and a copy of
+// the same size differ by more than a plan's alternatives do. So a profile also has *points*: an operator at
+// one size took so long. Operators and attributes are opaque text here and in the planner; sizes are what the
+// factor rule gives (sharding/spmd/operator_work.h).
 //
 // Between points, time is interpolated (operatorTime):
 //   the same operator, attributes, sizes, FLOPs and bytes         that point's time
-//   else, of the operator's four nearest points                   exp2 of the mean of log2(time * amount / the point's amount)
-// weighted by 1/d^2; d^2 is the sum of squared differences of log2 of the sizes, FLOPs and bytes (those of 0 count as 1), plus 4 when the
-// attributes differ. The amount is FLOPs when the point does more than four per byte, else bytes. An operator (in this type) without
-// points has no time: the caller takes the class's rate. (Inverse distance weighting: Shepard 1968.)
+//   else, of the operator's four nearest points                   exp2 of the mean of log2(time * amount /
+//                                                                 the point's amount)
+// weighted by 1/d^2; d^2 is the sum of squared differences of log2 of the sizes, FLOPs and bytes (those of 0
+// count as 1), plus 4 when the attributes differ. The amount is FLOPs when the point does more than four per
+// byte, else bytes. An operator (in this type) without points has no time: the caller takes the class's rate.
+// (Inverse distance weighting: Shepard 1968.)
 //
-//   Gelu, bytes 1000 -> 100 ns, 4000 -> 1600 ns, else equal: 2000 are as far from both, which say 200 and 800: 400 ns.
+//   Gelu, bytes 1000 -> 100 ns, 4000 -> 1600 ns, else equal: 2000 are as far from both, which say 200 and
+//     800: 400 ns.
 #pragma once
 
 #include <array>
@@ -22,8 +27,8 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/cluster/cluster.h"
 #include "ir/base/data_type.h"
+#include "ir/cluster/cluster.h"
 
 namespace pipeshard {
 
@@ -84,8 +89,8 @@ struct Profile {
 
 // Deterministic: the same profile gives the same bytes. Points are sorted.
 std::string profileToJson(const Profile& profile);
-// `what` (the file's name) starts every message. Error(kConfiguration) naming the field, what was found and what is allowed;
-// Error(kVersionMismatch).
+// `what` (the file's name) starts every message. Error(kConfiguration) naming the field, what was found and
+// what is allowed; Error(kVersionMismatch).
 Profile profileFromJson(std::string_view text, std::string_view what);
 // 16 hex digits of what profileToJson gives: what a plan says about the profile that it was made with.
 std::string profileDigest(const Profile& profile);
@@ -99,11 +104,11 @@ void mergePoints(Profile& profile, std::vector<ProfilePoint> points);
 class OperatorTimes {
  public:
   explicit OperatorTimes(const Profile& profile);
-  // Nanoseconds; nullopt when the operator has no points in this type. `busy`: with all devices of the node at work, where that was
-  // measured.
+  // Nanoseconds; nullopt when the operator has no points in this type. `busy`: with all devices of the node
+  // at work, where that was measured.
   std::optional<int64_t> operatorTime(const OperatorWork& work, bool busy) const;
-  // Of B bytes over so many devices of one node; nullopt where the kind was not measured. Measured for some devices, scaled by what
-  // travels: (n-1)/n of B.
+  // Of B bytes over so many devices of one node; nullopt where the kind was not measured. Measured for some
+  // devices, scaled by what travels: (n-1)/n of B.
   std::optional<int64_t> collectiveTime(std::string_view kind, int64_t devices, int64_t bytes) const;
   // Of a copy that reads and writes so many bytes together.
   std::optional<int64_t> copyTime(int64_t bytes) const;

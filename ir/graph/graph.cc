@@ -15,7 +15,8 @@ T attributeOf(const Node& node, std::string_view name, T default_value, const ch
   const auto it = node.attributes.find(std::string(name));
   if (it == node.attributes.end()) return default_value;
   if (const T* found = std::get_if<T>(&it->second)) return *found;
-  fail(ErrorCode::kBadModel, "{}: attribute '{}' should be {}, found {}", describeNode(node), name, expected, printAttribute(it->second));
+  fail(ErrorCode::kBadModel, "{}: attribute '{}' should be {}, found {}", describeNode(node), name, expected,
+       printAttribute(it->second));
 }
 
 // Calls f(element) for every element of the constant, as its C++ type. False for types without one.
@@ -60,11 +61,15 @@ std::string Node::stringAttribute(std::string_view attribute_name, std::string_v
   return attributeOf<std::string>(*this, attribute_name, std::string(default_value), "a string");
 }
 
-std::vector<int64_t> Node::intsAttribute(std::string_view attribute_name, std::vector<int64_t> default_value) const {
-  return attributeOf<std::vector<int64_t>>(*this, attribute_name, std::move(default_value), "a list of integers");
+std::vector<int64_t> Node::intsAttribute(std::string_view attribute_name,
+                                         std::vector<int64_t> default_value) const {
+  return attributeOf<std::vector<int64_t>>(*this, attribute_name, std::move(default_value),
+                                           "a list of integers");
 }
 
-bool Node::hasAttribute(std::string_view attribute_name) const { return attributes.contains(std::string(attribute_name)); }
+bool Node::hasAttribute(std::string_view attribute_name) const {
+  return attributes.contains(std::string(attribute_name));
+}
 
 const Shape& Graph::shape(ValueId id) const {
   PIPESHARD_CHECK(id.valid() && id.index() < values.size(), "no value of index {}", id.index());
@@ -78,15 +83,18 @@ const Constant* Graph::constant(ValueId id) const {
   return it == initializers.end() ? nullptr : std::get_if<Constant>(&it->second);
 }
 
-const Function* Graph::findFunction(std::string_view domain, std::string_view op_type, std::string_view overload) const {
+const Function* Graph::findFunction(std::string_view domain, std::string_view op_type,
+                                    std::string_view overload) const {
   for (const Function& function : functions) {
-    if (function.domain == domain && function.name == op_type && function.overload == overload) return &function;
+    if (function.domain == domain && function.name == op_type && function.overload == overload)
+      return &function;
   }
   return nullptr;
 }
 
 std::string describeNode(const Node& node) {
-  return fmt::format("node '{}' ({}::{})", node.name, node.domain.empty() ? "onnx" : node.domain, node.op_type);
+  return fmt::format("node '{}' ({}::{})", node.name, node.domain.empty() ? "onnx" : node.domain,
+                     node.op_type);
 }
 
 GraphBuilder::GraphBuilder(Graph& graph) : graph_(graph) {
@@ -117,8 +125,8 @@ ValueId GraphBuilder::addConstant(std::string_view name, Constant constant) {
   return id;
 }
 
-NodeId GraphBuilder::addNode(std::string_view domain, std::string_view op_type, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
-                             std::map<std::string, Attribute> attributes) {
+NodeId GraphBuilder::addNode(std::string_view domain, std::string_view op_type, std::vector<ValueId> inputs,
+                             std::vector<ValueId> outputs, std::map<std::string, Attribute> attributes) {
   Node node;
   node.domain = domain;
   node.op_type = op_type;
@@ -155,7 +163,8 @@ uint16_t halfPrecision(double number) {
   if (size < 0x1p-14) return sign | static_cast<uint16_t>(std::nearbyint(size * 0x1p24));
   int exponent = 0;
   const double fraction = 2 * std::frexp(size, &exponent) - 1;
-  return static_cast<uint16_t>(sign | (((exponent + 14) << 10) + static_cast<int>(std::nearbyint(fraction * 1024))));
+  return static_cast<uint16_t>(sign |
+                               (((exponent + 14) << 10) + static_cast<int>(std::nearbyint(fraction * 1024))));
 }
 
 }  // namespace
@@ -176,8 +185,8 @@ Constant makeScalar(DataType type, double number) {
 }
 
 std::vector<int64_t> integerElements(const Constant& constant) {
-  PIPESHARD_CHECK(constant.data_type == DataType::kInt64 || constant.data_type == DataType::kInt32, "integerElements of a {} constant",
-                  dataTypeName(constant.data_type));
+  PIPESHARD_CHECK(constant.data_type == DataType::kInt64 || constant.data_type == DataType::kInt32,
+                  "integerElements of a {} constant", dataTypeName(constant.data_type));
   std::vector<int64_t> elements;
   forEachElement(constant, [&](auto element) { elements.push_back(static_cast<int64_t>(element)); });
   return elements;
@@ -185,7 +194,8 @@ std::vector<int64_t> integerElements(const Constant& constant) {
 
 std::vector<double> numericElements(const Constant& constant) {
   std::vector<double> elements;
-  const bool known = forEachElement(constant, [&](auto element) { elements.push_back(static_cast<double>(element)); });
+  const bool known =
+      forEachElement(constant, [&](auto element) { elements.push_back(static_cast<double>(element)); });
   PIPESHARD_CHECK(known, "numericElements of a {} constant", dataTypeName(constant.data_type));
   return elements;
 }
@@ -209,10 +219,12 @@ UseDef computeUseDef(const Graph& graph) {
 
 namespace {
 
-void verifyIds(const Graph& graph, const std::vector<ValueId>& ids, const std::string& where, bool may_be_absent) {
+void verifyIds(const Graph& graph, const std::vector<ValueId>& ids, const std::string& where,
+               bool may_be_absent) {
   for (ValueId id : ids) {
     if (!id.valid() && may_be_absent) continue;
-    if (!id.valid() || id.index() >= graph.values.size()) fail(ErrorCode::kBadModel, "{} refers to a value that does not exist", where);
+    if (!id.valid() || id.index() >= graph.values.size())
+      fail(ErrorCode::kBadModel, "{} refers to a value that does not exist", where);
   }
 }
 
@@ -220,12 +232,14 @@ void verifyInitializers(const Graph& graph) {
   for (const auto& [id, initializer] : graph.initializers) {
     verifyIds(graph, {id}, "an initializer", false);
     const Value& value = graph.value(id);
-    if (!value.shape || !isStatic(*value.shape)) fail(ErrorCode::kBadModel, "initializer '{}' has no static shape", value.name);
+    if (!value.shape || !isStatic(*value.shape))
+      fail(ErrorCode::kBadModel, "initializer '{}' has no static shape", value.name);
     const Constant* constant = std::get_if<Constant>(&initializer);
     if (constant == nullptr) continue;
     if (constant->data_type != value.data_type || constant->shape != *value.shape) {
-      fail(ErrorCode::kBadModel, "initializer '{}' is {}{} but its value says {}{}", value.name, dataTypeName(constant->data_type),
-           shapeToString(constant->shape), dataTypeName(value.data_type), shapeToString(*value.shape));
+      fail(ErrorCode::kBadModel, "initializer '{}' is {}{} but its value says {}{}", value.name,
+           dataTypeName(constant->data_type), shapeToString(constant->shape), dataTypeName(value.data_type),
+           shapeToString(*value.shape));
     }
   }
 }
@@ -236,7 +250,8 @@ void verifyGraph(const Graph& graph) {
   std::unordered_set<std::string_view> names;
   for (const Value& value : graph.values) {
     if (value.name.empty()) fail(ErrorCode::kBadModel, "a value has no name");
-    if (!names.insert(value.name).second) fail(ErrorCode::kBadModel, "two values are called '{}'", value.name);
+    if (!names.insert(value.name).second)
+      fail(ErrorCode::kBadModel, "two values are called '{}'", value.name);
   }
   verifyIds(graph, graph.inputs, "the list of graph inputs", false);
   verifyIds(graph, graph.outputs, "the list of graph outputs", false);
@@ -244,7 +259,8 @@ void verifyGraph(const Graph& graph) {
 
   std::vector<bool> defined(graph.values.size(), false);
   for (ValueId input : graph.inputs) {
-    if (defined[input.index()]) fail(ErrorCode::kBadModel, "graph input '{}' is listed twice", graph.value(input).name);
+    if (defined[input.index()])
+      fail(ErrorCode::kBadModel, "graph input '{}' is listed twice", graph.value(input).name);
     defined[input.index()] = true;
   }
   for (const auto& [id, unused] : graph.initializers) defined[id.index()] = true;
@@ -253,19 +269,22 @@ void verifyGraph(const Graph& graph) {
     verifyIds(graph, node.outputs, describeNode(node), true);
     for (ValueId input : node.inputs) {
       if (input.valid() && !defined[input.index()]) {
-        fail(ErrorCode::kBadModel, "{} reads '{}' before it is defined (a cycle, a wrong order, or a missing input)", describeNode(node),
-             graph.value(input).name);
+        fail(ErrorCode::kBadModel,
+             "{} reads '{}' before it is defined (a cycle, a wrong order, or a missing input)",
+             describeNode(node), graph.value(input).name);
       }
     }
     for (ValueId output : node.outputs) {
       if (!output.valid()) continue;
       if (defined[output.index()])
-        fail(ErrorCode::kBadModel, "{} defines '{}' a second time", describeNode(node), graph.value(output).name);
+        fail(ErrorCode::kBadModel, "{} defines '{}' a second time", describeNode(node),
+             graph.value(output).name);
       defined[output.index()] = true;
     }
   }
   for (ValueId output : graph.outputs) {
-    if (!defined[output.index()]) fail(ErrorCode::kBadModel, "graph output '{}' is never defined", graph.value(output).name);
+    if (!defined[output.index()])
+      fail(ErrorCode::kBadModel, "graph output '{}' is never defined", graph.value(output).name);
   }
 }
 
@@ -276,7 +295,8 @@ void markSubgraphReads(const Graph& graph, const Graph& subgraph, std::vector<bo
 // A subgraph attribute (the body of an If) reads outer values by name.
 void markAttributeReads(const Graph& graph, const Node& node, std::vector<bool>& needed) {
   for (const auto& [name, attribute] : node.attributes) {
-    if (const auto* body = std::get_if<std::shared_ptr<const Graph>>(&attribute)) markSubgraphReads(graph, **body, needed);
+    if (const auto* body = std::get_if<std::shared_ptr<const Graph>>(&attribute))
+      markSubgraphReads(graph, **body, needed);
   }
 }
 
@@ -312,7 +332,8 @@ std::vector<ValueId> removeDeadCode(Graph& graph, const std::vector<ValueId>& ke
   for (ValueId id : keep) needed[id.index()] = true;
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     const Node& node = graph.nodes[n];
-    used_node[n] = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return id.valid() && needed[id.index()]; });
+    used_node[n] = std::any_of(node.outputs.begin(), node.outputs.end(),
+                               [&](ValueId id) { return id.valid() && needed[id.index()]; });
     if (!used_node[n]) continue;
     for (ValueId id : node.inputs) {
       if (id.valid()) needed[id.index()] = true;
@@ -391,8 +412,8 @@ void copyCalledFunctions(const Graph& from, Graph& to) {
 
 }  // namespace
 
-Graph extractSubgraph(const Graph& graph, std::string_view name, const std::vector<NodeId>& nodes, const std::vector<ValueId>& inputs,
-                      const std::vector<ValueId>& outputs) {
+Graph extractSubgraph(const Graph& graph, std::string_view name, const std::vector<NodeId>& nodes,
+                      const std::vector<ValueId>& inputs, const std::vector<ValueId>& outputs) {
   Graph result;
   result.name = name;
   result.opset_imports = graph.opset_imports;
@@ -411,7 +432,8 @@ Graph extractSubgraph(const Graph& graph, std::string_view name, const std::vect
     for (ValueId& id : node.inputs) {
       if (id.valid() && !defined[id.index()]) {
         const Constant* constant = graph.constant(id);
-        PIPESHARD_CHECK(constant != nullptr, "subgraph '{}': {} reads '{}', which is neither an input nor produced inside", name,
+        PIPESHARD_CHECK(constant != nullptr,
+                        "subgraph '{}': {} reads '{}', which is neither an input nor produced inside", name,
                         describeNode(node), graph.value(id).name);
         result.initializers.emplace(copier.copy(id), *constant);
         defined[id.index()] = true;
@@ -425,7 +447,8 @@ Graph extractSubgraph(const Graph& graph, std::string_view name, const std::vect
     result.nodes.push_back(std::move(node));
   }
   for (ValueId id : outputs) {
-    PIPESHARD_CHECK(defined[id.index()], "subgraph '{}' does not produce its output '{}'", name, graph.value(id).name);
+    PIPESHARD_CHECK(defined[id.index()], "subgraph '{}' does not produce its output '{}'", name,
+                    graph.value(id).name);
     result.outputs.push_back(copier.copy(id));
   }
   copyCalledFunctions(graph, result);

@@ -1,4 +1,5 @@
-// Graph: an ONNX graph as plain data. Values and nodes live in vectors and are addressed by ValueId and NodeId.
+// Graph: an ONNX graph as plain data. Values and nodes live in vectors and are addressed by ValueId and
+// NodeId.
 //
 // Invariants (verifyGraph checks them):
 //   * value names are unique and not empty; every id in the graph is in range;
@@ -6,11 +7,12 @@
 //     (a graph input may also have an initializer: its default, ONNX IR >= 4);
 //   * nodes are in topological order;
 //   * initializers have a static shape and a data type equal to their value's.
-// A *prepared* graph (onnx_import/prepare/prepare.h) has in addition a static shape and a type for every value, and no calls of
-// model-local functions other than those of the pipeshard domain.
+// A *prepared* graph (onnx_import/prepare/prepare.h) has in addition a static shape and a type for every
+// value, and no calls of model-local functions other than those of the pipeshard domain.
 //
-// Weights are references (file, offset, length): a Graph of a 100 GB model is small. Analyses are side tables keyed by
-// id (UseDef below). Nothing here knows protobuf. A Graph is copyable, comparable by printing, and thread-compatible.
+// Weights are references (file, offset, length): a Graph of a 100 GB model is small. Analyses are side tables
+// keyed by id (UseDef below). Nothing here knows protobuf. A Graph is copyable, comparable by printing, and
+// thread-compatible.
 #pragma once
 
 #include <map>
@@ -65,18 +67,20 @@ struct OpaqueAttribute {
   friend bool operator==(const OpaqueAttribute&, const OpaqueAttribute&) = default;
 };
 
-using Attribute = std::variant<int64_t, float, std::string, std::vector<int64_t>, std::vector<float>, std::vector<std::string>, Constant,
-                               std::shared_ptr<const Graph>, AttributeReference, OpaqueAttribute>;
+using Attribute = std::variant<int64_t, float, std::string, std::vector<int64_t>, std::vector<float>,
+                               std::vector<std::string>, Constant, std::shared_ptr<const Graph>,
+                               AttributeReference, OpaqueAttribute>;
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
 struct Value {
   std::string name;
   DataType data_type = DataType::kUndefined;  // kUndefined: not known (yet)
-  std::optional<Shape> shape;                 // kUnknownSize for unknown or symbolic axes; nullopt: rank unknown
-  std::vector<std::string> symbols;           // per axis the symbolic name ("batch") or ""; empty when none is symbolic
-  Metadata metadata;                          // the exporter's, e.g. InputSpec.kind
-  std::string opaque_type;                    // serialised onnx.TypeProto of a value that is no dense tensor, else empty
+  std::optional<Shape> shape;  // kUnknownSize for unknown or symbolic axes; nullopt: rank unknown
+  std::vector<std::string>
+      symbols;              // per axis the symbolic name ("batch") or ""; empty when none is symbolic
+  Metadata metadata;        // the exporter's, e.g. InputSpec.kind
+  std::string opaque_type;  // serialised onnx.TypeProto of a value that is no dense tensor, else empty
 };
 
 struct Node {
@@ -95,16 +99,18 @@ struct Node {
 
   bool is(std::string_view standard_op_type) const { return domain.empty() && op_type == standard_op_type; }
 
-  // Attribute `attribute_name` if present, else the default. Throws Error(kBadModel) when it has another type.
+  // Attribute `attribute_name` if present, else the default. Throws Error(kBadModel) when it has another
+  // type.
   int64_t intAttribute(std::string_view attribute_name, int64_t default_value) const;
   float floatAttribute(std::string_view attribute_name, float default_value) const;
   std::string stringAttribute(std::string_view attribute_name, std::string_view default_value) const;
-  std::vector<int64_t> intsAttribute(std::string_view attribute_name, std::vector<int64_t> default_value = {}) const;
+  std::vector<int64_t> intsAttribute(std::string_view attribute_name,
+                                     std::vector<int64_t> default_value = {}) const;
   bool hasAttribute(std::string_view attribute_name) const;
 };
 
-// A model-local function. Its body's graph inputs and outputs are the formal parameters; nodes in the body may hold
-// AttributeReference attributes.
+// A model-local function. Its body's graph inputs and outputs are the formal parameters; nodes in the body
+// may hold AttributeReference attributes.
 struct Function {
   std::string domain;
   std::string name;
@@ -144,7 +150,8 @@ struct Graph {
   Node& node(NodeId id) { return nodes[id.index()]; }
   const Node& node(NodeId id) const { return nodes[id.index()]; }
 
-  // The static shape of a value of a prepared graph. Throws Error(kInternal), naming the value, if it has none.
+  // The static shape of a value of a prepared graph. Throws Error(kInternal), naming the value, if it has
+  // none.
   const Shape& shape(ValueId id) const;
   DataType dataType(ValueId id) const { return value(id).data_type; }
   // byteCount of type and static shape.
@@ -152,16 +159,18 @@ struct Graph {
 
   // The in-memory constant of a value, or nullptr (no initializer, or a weight reference).
   const Constant* constant(ValueId id) const;
-  const Function* findFunction(std::string_view domain, std::string_view op_type, std::string_view overload = "") const;
+  const Function* findFunction(std::string_view domain, std::string_view op_type,
+                               std::string_view overload = "") const;
 };
 
 // "MatMul 'node_linear_1' (onnx::MatMul)": how every message names a node.
 std::string describeNode(const Node& node);
 
-// ---- building -----------------------------------------------------------------------------------------------------
+// ---- building
+// -----------------------------------------------------------------------------------------------------
 
-// Adds values with unique names; keeps the name index that Graph itself does not carry. Use one per pass that adds
-// values. Names that are taken get a suffix "_1", "_2", ...
+// Adds values with unique names; keeps the name index that Graph itself does not carry. Use one per pass that
+// adds values. Names that are taken get a suffix "_1", "_2", ...
 class GraphBuilder {
  public:
   explicit GraphBuilder(Graph& graph);  // the graph must outlive the builder and get values only through it
@@ -169,8 +178,8 @@ class GraphBuilder {
   ValueId addValue(std::string_view name, DataType type, Shape shape);
   ValueId addConstant(std::string_view name, Constant constant);  // an initializer
   // Appends a node (outputs must be fresh values). `opset` defaults to the graph's import of the domain.
-  NodeId addNode(std::string_view domain, std::string_view op_type, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
-                 std::map<std::string, Attribute> attributes = {});
+  NodeId addNode(std::string_view domain, std::string_view op_type, std::vector<ValueId> inputs,
+                 std::vector<ValueId> outputs, std::map<std::string, Attribute> attributes = {});
   std::optional<ValueId> find(std::string_view name) const;
   Graph& graph() { return graph_; }
 
@@ -193,7 +202,8 @@ std::vector<int64_t> integerElements(const Constant& constant);
 // The elements of any numeric or bool constant as double.
 std::vector<double> numericElements(const Constant& constant);
 
-// ---- analyses -----------------------------------------------------------------------------------------------------
+// ---- analyses
+// -----------------------------------------------------------------------------------------------------
 
 // Who makes and who reads each value. Valid until the graph changes.
 struct UseDef {
@@ -205,27 +215,31 @@ UseDef computeUseDef(const Graph& graph);
 // Throws Error(kBadModel) naming the first broken invariant of the list on top.
 void verifyGraph(const Graph& graph);
 
-// Removes nodes whose outputs nobody needs, and values and initializers that are then unused. `keep`: values needed
-// beside the graph outputs. Ids change: returns the new id of each old value (invalid: gone).
+// Removes nodes whose outputs nobody needs, and values and initializers that are then unused. `keep`: values
+// needed beside the graph outputs. Ids change: returns the new id of each old value (invalid: gone).
 std::vector<ValueId> removeDeadCode(Graph& graph, const std::vector<ValueId>& keep = {});
 
-// ---- subgraphs ----------------------------------------------------------------------------------------------------
+// ---- subgraphs
+// ----------------------------------------------------------------------------------------------------
 
-// A graph cut out of another: `nodes` in the given (topological) order, reading `inputs`, giving `outputs`. Constants
-// that the nodes read come along; weight references become inputs' values only if listed in `inputs`. Names, types and
-// shapes are kept, functions that are called come along. Values needed but neither listed, produced nor constant:
-// Error(kInternal).
-Graph extractSubgraph(const Graph& graph, std::string_view name, const std::vector<NodeId>& nodes, const std::vector<ValueId>& inputs,
-                      const std::vector<ValueId>& outputs);
+// A graph cut out of another: `nodes` in the given (topological) order, reading `inputs`, giving `outputs`.
+// Constants that the nodes read come along; weight references become inputs' values only if listed in
+// `inputs`. Names, types and shapes are kept, functions that are called come along. Values needed but neither
+// listed, produced nor constant: Error(kInternal).
+Graph extractSubgraph(const Graph& graph, std::string_view name, const std::vector<NodeId>& nodes,
+                      const std::vector<ValueId>& inputs, const std::vector<ValueId>& outputs);
 
-// ---- printing -----------------------------------------------------------------------------------------------------
+// ---- printing
+// -----------------------------------------------------------------------------------------------------
 
-// The one way to print a Graph: deterministic text, one line per input, initializer and node, with types and shapes.
+// The one way to print a Graph: deterministic text, one line per input, initializer and node, with types and
+// shapes.
 //   %h: float32[8,16] = MatMul(%x, %w) {transA=0}  # blocks.0.mlp
 std::string printGraph(const Graph& graph);
 std::string printAttribute(const Attribute& attribute);
 
-// ---- implementation of templates ----------------------------------------------------------------------------------
+// ---- implementation of templates
+// ----------------------------------------------------------------------------------
 
 template <typename T>
 Constant makeConstant(Shape shape, const std::vector<T>& elements) {

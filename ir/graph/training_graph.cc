@@ -13,56 +13,63 @@ bool isBackward(Phase phase) { return phase == Phase::kBackwardInput || phase ==
 
 // May a node of phase `reader` read what a node of phase `writer` gives?
 bool mayRead(Phase reader, Phase writer) {
-  if (reader == Phase::kUpdate || reader == Phase::kPrologue) return writer == reader;  // all else reaches them through graph inputs
-  if (writer == Phase::kPrologue) return false;                                         // only through totals
+  if (reader == Phase::kUpdate || reader == Phase::kPrologue)
+    return writer == reader;                     // all else reaches them through graph inputs
+  if (writer == Phase::kPrologue) return false;  // only through totals
   return static_cast<int>(writer) <= static_cast<int>(reader);
 }
 
 void verifyPhases(const TrainingGraph& training) {
   const Graph& graph = training.graph;
-  PIPESHARD_CHECK(training.node_phase.size() == graph.nodes.size(), "{} phases for {} nodes", training.node_phase.size(),
-                  graph.nodes.size());
-  PIPESHARD_CHECK(training.forward_node.size() == graph.nodes.size(), "{} forward nodes for {} nodes", training.forward_node.size(),
-                  graph.nodes.size());
+  PIPESHARD_CHECK(training.node_phase.size() == graph.nodes.size(), "{} phases for {} nodes",
+                  training.node_phase.size(), graph.nodes.size());
+  PIPESHARD_CHECK(training.forward_node.size() == graph.nodes.size(), "{} forward nodes for {} nodes",
+                  training.forward_node.size(), graph.nodes.size());
   const UseDef uses = computeUseDef(graph);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Phase phase = training.node_phase[n];
     const NodeId forward = training.forward_node[n];
-    PIPESHARD_CHECK(isBackward(phase) == forward.valid(), "{}: a backward node, and only that, names its forward node",
+    PIPESHARD_CHECK(isBackward(phase) == forward.valid(),
+                    "{}: a backward node, and only that, names its forward node",
                     describeNode(graph.nodes[n]));
-    PIPESHARD_CHECK(!forward.valid() || training.node_phase[forward.index()] == Phase::kForward, "{}: its forward node is none",
-                    describeNode(graph.nodes[n]));
+    PIPESHARD_CHECK(!forward.valid() || training.node_phase[forward.index()] == Phase::kForward,
+                    "{}: its forward node is none", describeNode(graph.nodes[n]));
     for (ValueId input : graph.nodes[n].inputs) {
       if (!input.valid() || !uses.producer[input.index()].valid()) continue;
       const Phase writer = training.node_phase[uses.producer[input.index()].index()];
-      PIPESHARD_CHECK(mayRead(phase, writer), "{} of phase {} reads '{}' of phase {}", describeNode(graph.nodes[n]), phaseName(phase),
-                      graph.value(input).name, phaseName(writer));
+      PIPESHARD_CHECK(mayRead(phase, writer), "{} of phase {} reads '{}' of phase {}",
+                      describeNode(graph.nodes[n]), phaseName(phase), graph.value(input).name,
+                      phaseName(writer));
     }
   }
 }
 
 void verifySameType(const Graph& graph, ValueId a, ValueId b) {
   PIPESHARD_CHECK(a.valid() && b.valid(), "a role refers to no value");
-  PIPESHARD_CHECK(graph.dataType(a) == graph.dataType(b) && graph.shape(a) == graph.shape(b), "'{}' is {}{} but '{}' is {}{}",
-                  graph.value(a).name, dataTypeName(graph.dataType(a)), shapeToString(graph.shape(a)), graph.value(b).name,
-                  dataTypeName(graph.dataType(b)), shapeToString(graph.shape(b)));
+  PIPESHARD_CHECK(graph.dataType(a) == graph.dataType(b) && graph.shape(a) == graph.shape(b),
+                  "'{}' is {}{} but '{}' is {}{}", graph.value(a).name, dataTypeName(graph.dataType(a)),
+                  shapeToString(graph.shape(a)), graph.value(b).name, dataTypeName(graph.dataType(b)),
+                  shapeToString(graph.shape(b)));
 }
 
 void verifyForwardStates(const TrainingGraph& training) {
   const Graph& graph = training.graph;
   const UseDef uses = computeUseDef(graph);
-  const auto isForward = [&](NodeId node) { return node.valid() && training.node_phase[node.index()] == Phase::kForward; };
+  const auto isForward = [&](NodeId node) {
+    return node.valid() && training.node_phase[node.index()] == Phase::kForward;
+  };
   for (const ForwardState& state : training.forward_states) {
     verifySameType(graph, state.value, state.updated);
     const std::string& name = graph.value(state.value).name;
     PIPESHARD_CHECK(graph.initializers.contains(state.value), "forward state '{}' is no initializer", name);
-    PIPESHARD_CHECK(isForward(uses.producer[state.updated.index()]), "forward state '{}': no forward node gives '{}'", name,
-                    graph.value(state.updated).name);
+    PIPESHARD_CHECK(isForward(uses.producer[state.updated.index()]),
+                    "forward state '{}': no forward node gives '{}'", name, graph.value(state.updated).name);
     const std::vector<NodeId>& readers = uses.consumers[state.value.index()];
-    PIPESHARD_CHECK(readers.size() == 1 && isForward(readers[0]), "forward state '{}' has {} readers, not one forward node", name,
-                    readers.size());
-    const bool learned = std::any_of(training.parameters.begin(), training.parameters.end(),
-                                     [&](const Parameter& parameter) { return parameter.value == state.value; });
+    PIPESHARD_CHECK(readers.size() == 1 && isForward(readers[0]),
+                    "forward state '{}' has {} readers, not one forward node", name, readers.size());
+    const bool learned =
+        std::any_of(training.parameters.begin(), training.parameters.end(),
+                    [&](const Parameter& parameter) { return parameter.value == state.value; });
     PIPESHARD_CHECK(!learned, "forward state '{}' is a parameter too", name);
   }
 }
@@ -89,9 +96,11 @@ void verifyTrainingGraph(const TrainingGraph& training) {
   }
   verifyPhases(training);
   PIPESHARD_CHECK(training.microbatches >= 1, "{} microbatches", training.microbatches);
-  PIPESHARD_CHECK(training.loss.valid() && elementCount(graph.shape(training.loss)) == 1, "the loss is no scalar");
+  PIPESHARD_CHECK(training.loss.valid() && elementCount(graph.shape(training.loss)) == 1,
+                  "the loss is no scalar");
   for (const Parameter& parameter : training.parameters) {
-    PIPESHARD_CHECK(graph.initializers.contains(parameter.value), "parameter '{}' is no initializer", graph.value(parameter.value).name);
+    PIPESHARD_CHECK(graph.initializers.contains(parameter.value), "parameter '{}' is no initializer",
+                    graph.value(parameter.value).name);
     for (ValueId part : parameter.gradient_parts) verifySameType(graph, parameter.value, part);
     if (parameter.gradient_parts.empty()) continue;
     verifySameType(graph, parameter.value, parameter.gradient);
@@ -117,7 +126,8 @@ std::string printTrainingGraph(const TrainingGraph& training) {
     text += fmt::format("total %{} of %{}\n", graph.value(total.total).name, graph.value(total.part).name);
   }
   for (const ForwardState& state : training.forward_states) {
-    text += fmt::format("forward state %{} becomes %{}\n", graph.value(state.value).name, graph.value(state.updated).name);
+    text += fmt::format("forward state %{} becomes %{}\n", graph.value(state.value).name,
+                        graph.value(state.updated).name);
   }
   for (const Parameter& parameter : training.parameters) {
     text += fmt::format("parameter %{}", graph.value(parameter.value).name);

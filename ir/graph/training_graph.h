@@ -1,7 +1,7 @@
 // TrainingGraph: a prepared Graph of one microbatch of a training step, plus roles.
 //
-// The step that it means, for microbatch count m (the single definition of the mathematics; every execution, on one
-// device or many, computes exactly this):
+// The step that it means, for microbatch count m (the single definition of the mathematics; every execution,
+// on one device or many, computes exactly this):
 //
 //   for k in 0..m-1:  run the prologue nodes on microbatch k;          total_j = sum over k of part_j
 //   for k in 0..m-1:  run forward and backward nodes on microbatch k,  reading the totals
@@ -10,12 +10,12 @@
 //   run the update nodes once, reading gradients, states and `step`; outputs replace parameters and states
 //   (forward states are handed from microbatch to microbatch)
 //
-// A mean over the batch has already been rewritten into sums divided by totals (sharding/batch/time_axis.h), so that sums over
-// microbatches are exact, with ignored labels too.
+// A mean over the batch has already been rewritten into sums divided by totals (sharding/batch/time_axis.h),
+// so that sums over microbatches are exact, with ignored labels too.
 //
-// Graph inputs of `graph`: batch inputs, other (microbatch-independent) inputs, totals, and for the update: gradients,
-// states, step. Graph initializers: parameters (usually WeightReferences), other weights, constants. A parameter is read
-// by forward and backward nodes and by its update.
+// Graph inputs of `graph`: batch inputs, other (microbatch-independent) inputs, totals, and for the update:
+// gradients, states, step. Graph initializers: parameters (usually WeightReferences), other weights,
+// constants. A parameter is read by forward and backward nodes and by its update.
 #pragma once
 
 #include <string>
@@ -50,15 +50,16 @@ struct OptimizerState {
 
 struct Parameter {
   ValueId value;                        // an initializer
-  std::vector<ValueId> gradient_parts;  // outputs of backward nodes, each of the parameter's shape; empty: no gradient reaches it
-  ValueId gradient;                     // graph input read by the update: the sum of all parts over all microbatches
+  std::vector<ValueId> gradient_parts;  // outputs of backward nodes, each of the parameter's shape; empty: no
+                                        // gradient reaches it
+  ValueId gradient;  // graph input read by the update: the sum of all parts over all microbatches
   std::vector<OptimizerState> states;
   ValueId updated;  // node output, same type and shape as value
 };
 
-// A tensor that forward passes read and replace, without gradient: the running statistics of a batch normalisation. Microbatch
-// k reads what microbatch k-1 gave; the first of a step reads what the last of the step before gave. Exactly one node, a forward
-// one, reads `value`; it gives `updated`, or what leads to it.
+// A tensor that forward passes read and replace, without gradient: the running statistics of a batch
+// normalisation. Microbatch k reads what microbatch k-1 gave; the first of a step reads what the last of the
+// step before gave. Exactly one node, a forward one, reads `value`; it gives `updated`, or what leads to it.
 struct ForwardState {
   ValueId value;    // an initializer
   ValueId updated;  // output of a forward node, same type and shape as value
@@ -73,7 +74,8 @@ struct PrologueTotal {
 struct TrainingGraph {
   Graph graph;
   std::vector<Phase> node_phase;      // by node index
-  std::vector<NodeId> forward_node;   // by node index: for a backward node the forward node that it differentiates, else invalid
+  std::vector<NodeId> forward_node;   // by node index: for a backward node the forward node that it
+                                      // differentiates, else invalid
   std::vector<BatchInput> inputs;     // every input that the user's data provides
   std::vector<Parameter> parameters;  // in the model's order of initializers
   std::vector<PrologueTotal> totals;
@@ -83,8 +85,8 @@ struct TrainingGraph {
   int64_t microbatches = 1;
 };
 
-// Throws Error(kInternal) naming the first broken invariant (roles refer to existing values of equal shape and type, node
-// phases only read what earlier phases give, ...), after verifyGraph.
+// Throws Error(kInternal) naming the first broken invariant (roles refer to existing values of equal shape
+// and type, node phases only read what earlier phases give, ...), after verifyGraph.
 void verifyTrainingGraph(const TrainingGraph& training);
 
 // printGraph with the phase before each node, and a table of parameters.

@@ -17,7 +17,8 @@ uint64_t hashFromJson(const JsonReader& json) {
   const std::string text = json.string();
   uint64_t hash = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
-  if (text.size() != 16 || error != std::errc() || end != text.data() + text.size()) json.failExpected("16 hexadecimal digits");
+  if (text.size() != 16 || error != std::errc() || end != text.data() + text.size())
+    json.failExpected("16 hexadecimal digits");
   return hash;
 }
 
@@ -38,7 +39,9 @@ std::string weightFilesToJson(const std::vector<WeightFile>& files) {
   document["files"] = Json::array();
   for (const WeightFile& file : files) {
     Json entry = {{"path", file.path}, {"needed_bytes", file.needed_bytes}};
-    if (file.content) entry["content"] = {{"bytes", file.content->bytes}, {"sample", fmt::format("{:016x}", file.content->sample)}};
+    if (file.content)
+      entry["content"] = {{"bytes", file.content->bytes},
+                          {"sample", fmt::format("{:016x}", file.content->sample)}};
     document["files"].push_back(std::move(entry));
   }
   return dumpJson(document);
@@ -58,7 +61,8 @@ std::vector<WeightFile> weightFilesFromJson(std::string_view text) {
     if (!entry.has("content")) continue;
     const JsonReader content = entry.at("content");
     content.expectObject({"bytes", "sample"});
-    file.content = {static_cast<uint64_t>(content.at("bytes").integer(0, INT64_MAX)), hashFromJson(content.at("sample"))};
+    file.content = {static_cast<uint64_t>(content.at("bytes").integer(0, INT64_MAX)),
+                    hashFromJson(content.at("sample"))};
   }
   return files;
 }

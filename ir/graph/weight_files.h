@@ -1,5 +1,6 @@
-// weights.json of a plan directory: which files the programs read their weights from, and what these files were when the plan
-// was made. Plain data; runtime/files/weight_check.h makes it and compares it with what lies on disk.
+// weights.json of a plan directory: which files the programs read their weights from, and what these files
+// were when the plan was made. Plain data; runtime/files/weight_check.h makes it and compares it with what
+// lies on disk.
 #pragma once
 
 #include <cstdint>

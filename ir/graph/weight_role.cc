@@ -9,13 +9,17 @@
 namespace pipeshard {
 namespace {
 
-// Words for a learned number, wherever they stand alone; "scale", "alpha" and the like need a module before them.
-constexpr std::string_view kParameterWords[] = {"weight",     "bias",        "kernel", "slope",     "gain",          "temperature",
-                                                "logit_bias", "logit_scale", "gamma",  "embedding", "readvariableop"};
+// Words for a learned number, wherever they stand alone; "scale", "alpha" and the like need a module before
+// them.
+constexpr std::string_view kParameterWords[] = {"weight", "bias",        "kernel",        "slope",
+                                                "gain",   "temperature", "logit_bias",    "logit_scale",
+                                                "gamma",  "embedding",   "readvariableop"};
 constexpr std::string_view kParameterEnds[] = {"_weight", "_bias", "_kernel", "_temperature"};
-constexpr std::string_view kConstantWords[] = {"eps", "epsilon", "momentum", "const", "constant", "dropout", "p", "min", "max", "inf"};
-constexpr std::string_view kBufferWords[] = {"inv_freq",    "cos_cached",  "sin_cached",   "freqs_cis",           "running_mean",
-                                             "running_var", "moving_mean", "position_ids", "num_batches_tracked", "moving_variance"};
+constexpr std::string_view kConstantWords[] = {"eps",     "epsilon", "momentum", "const", "constant",
+                                               "dropout", "p",       "min",      "max",   "inf"};
+constexpr std::string_view kBufferWords[] = {
+    "inv_freq",    "cos_cached",  "sin_cached",   "freqs_cis",           "running_mean",
+    "running_var", "moving_mean", "position_ids", "num_batches_tracked", "moving_variance"};
 
 template <size_t n>
 bool isOneOf(const std::string_view (&words)[n], std::string_view word) {
@@ -43,7 +47,8 @@ std::vector<std::string> partsOf(std::string_view name) {
 // "layers.0.act.alpha": identifiers and numbers with dots between them.
 bool isModulePath(std::string_view name) {
   return name.find('.') != std::string_view::npos && name.front() != '.' && name.back() != '.' &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
 }
 
 }  // namespace
@@ -56,11 +61,13 @@ std::optional<bool> trainedByUser(const Value& value) {
 }
 
 bool namesParameter(std::string_view name) {
-  if (name.empty() || name.front() == '/' || name.find("::") != std::string_view::npos || namesBuffer(name)) return false;
+  if (name.empty() || name.front() == '/' || name.find("::") != std::string_view::npos || namesBuffer(name))
+    return false;
   const std::string last = partsOf(name).back();
   if (isOneOf(kConstantWords, last) || last.starts_with("constant")) return false;
   if (isOneOf(kParameterWords, last) || isModulePath(name)) return true;
-  return std::any_of(std::begin(kParameterEnds), std::end(kParameterEnds), [&](std::string_view end) { return last.ends_with(end); });
+  return std::any_of(std::begin(kParameterEnds), std::end(kParameterEnds),
+                     [&](std::string_view end) { return last.ends_with(end); });
 }
 
 bool namesBuffer(std::string_view name) {

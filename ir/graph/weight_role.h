@@ -1,4 +1,5 @@
-// What a weight's metadata and name say about whether it is trained. Only hints: onnx_import/autodiff/training.h decides.
+// What a weight's metadata and name say about whether it is trained. Only hints:
+// onnx_import/autodiff/training.h decides.
 #pragma once
 
 #include <optional>
@@ -15,12 +16,14 @@ inline constexpr const char* kConstantMark = "pipeshard.constant";
 inline constexpr const char* kTrainedMark = "pipeshard.trained";
 std::optional<bool> trainedByUser(const Value& value);
 
-// Does a name alone tell that a tensor of one element is a parameter? That is the name of a module's attribute ("fc.bias",
-// "act.slope", "model/dense/bias:0"), or a word that is used for nothing else ("temperature", "logit_scale", "head_bias"); not
-// what exporters call constants ("onnx::Mul_12", "/block/Constant_output_0", "val_3", "attn.eps").
+// Does a name alone tell that a tensor of one element is a parameter? That is the name of a module's
+// attribute ("fc.bias", "act.slope", "model/dense/bias:0"), or a word that is used for nothing else
+// ("temperature", "logit_scale", "head_bias"); not what exporters call constants ("onnx::Mul_12",
+// "/block/Constant_output_0", "val_3", "attn.eps").
 bool namesParameter(std::string_view name);
 
-// Is it the name of a buffer that frameworks store beside the weights ("rotary.inv_freq", "attn.causal_mask")?
+// Is it the name of a buffer that frameworks store beside the weights ("rotary.inv_freq",
+// "attn.causal_mask")?
 bool namesBuffer(std::string_view name);
 
 }  // namespace pipeshard

@@ -19,7 +19,8 @@ std::string_view overlapReceivesName(OverlapReceives overlap) {
 }
 
 std::optional<OverlapReceives> overlapReceivesFromName(std::string_view name) {
-  for (const OverlapReceives overlap : {OverlapReceives::kOff, OverlapReceives::kBetweenNodes, OverlapReceives::kOn}) {
+  for (const OverlapReceives overlap :
+       {OverlapReceives::kOff, OverlapReceives::kBetweenNodes, OverlapReceives::kOn}) {
     if (overlapReceivesName(overlap) == name) return overlap;
   }
   return std::nullopt;
@@ -28,7 +29,8 @@ std::optional<OverlapReceives> overlapReceivesFromName(std::string_view name) {
 namespace {
 
 std::string percent(int64_t part, int64_t whole) {
-  return fmt::format("{:.1f}%", whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0);
+  return fmt::format("{:.1f}%",
+                     whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0);
 }
 
 // "3.00 GFLOP": three digits before a unit of a thousand.
@@ -37,7 +39,8 @@ std::string scaled(int64_t amount, std::string_view unit) {
   size_t prefix = 0;
   auto value = static_cast<double>(amount);
   for (; value >= 1000 && prefix + 1 < std::size(kPrefixes); ++prefix) value /= 1000;
-  return prefix == 0 ? fmt::format("{} {}", amount, unit) : fmt::format("{:.2f} {}{}", value, kPrefixes[prefix], unit);
+  return prefix == 0 ? fmt::format("{} {}", amount, unit)
+                     : fmt::format("{:.2f} {}{}", value, kPrefixes[prefix], unit);
 }
 
 // "0", "0,2", "1..3": three or more in a row as a range.
@@ -64,9 +67,9 @@ std::string duration(int64_t ns) {
 
 std::string shardingLine(size_t stage, const ShardingPlan& sharding) {
   const std::string bound = sharding.optimal ? "optimal" : "at least " + duration(sharding.lower_bound_ns);
-  return fmt::format("  sharding of stage {}: {} on {}, {} compute + {} communication ({}), {} per device\n", stage, sharding.method,
-                     fmt::join(sharding.mesh, "x"), duration(sharding.compute_ns), duration(sharding.communication_ns), bound,
-                     scaled(sharding.memory_bytes, "B"));
+  return fmt::format("  sharding of stage {}: {} on {}, {} compute + {} communication ({}), {} per device\n",
+                     stage, sharding.method, fmt::join(sharding.mesh, "x"), duration(sharding.compute_ns),
+                     duration(sharding.communication_ns), bound, scaled(sharding.memory_bytes, "B"));
 }
 
 // "always", where all stages do the same; else "stage 0 always, stage 2 except-last"; "" where none does.
@@ -84,24 +87,30 @@ std::string recomputationText(const Plan& plan) {
 }  // namespace
 
 bool hasShardedStage(const Plan& plan) {
-  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const StagePlan& stage) { return stage.sharding.has_value(); });
 }
 
 std::string printPlan(const Plan& plan) {
   std::string text = fmt::format("plan of {}\n", plan.model_path);
   text += fmt::format("  cluster       {}\n", printCluster(plan.cluster));
   if (!plan.profile.empty()) text += fmt::format("  profile       {}\n", plan.profile);
-  text += fmt::format("  schedule      {}, {} microbatch{}\n", plan.schedule, plan.microbatches, plan.microbatches == 1 ? "" : "es");
-  if (plan.updates_per_step > 1) text += fmt::format("  window        {} updates per step\n", plan.updates_per_step);
+  text += fmt::format("  schedule      {}, {} microbatch{}\n", plan.schedule, plan.microbatches,
+                      plan.microbatches == 1 ? "" : "es");
+  if (plan.updates_per_step > 1)
+    text += fmt::format("  window        {} updates per step\n", plan.updates_per_step);
   if (plan.last_batch > 0) {
-    text += fmt::format("  last batch    {} row{} in {} microbatch{}\n", plan.last_batch, plan.last_batch == 1 ? "" : "s",
-                        plan.last_microbatches, plan.last_microbatches == 1 ? "" : "es");
+    text += fmt::format("  last batch    {} row{} in {} microbatch{}\n", plan.last_batch,
+                        plan.last_batch == 1 ? "" : "s", plan.last_microbatches,
+                        plan.last_microbatches == 1 ? "" : "es");
   }
-  text +=
-      fmt::format("  loss          {}\n  optimizer     {}\n  precision     {}\n", plan.loss, plan.optimizer, dataTypeName(plan.precision));
-  if (const std::string recomputed = recomputationText(plan); !recomputed.empty()) text += "  recomputes    " + recomputed + "\n";
+  text += fmt::format("  loss          {}\n  optimizer     {}\n  precision     {}\n", plan.loss,
+                      plan.optimizer, dataTypeName(plan.precision));
+  if (const std::string recomputed = recomputationText(plan); !recomputed.empty())
+    text += "  recomputes    " + recomputed + "\n";
   for (const auto& [name, size] : plan.dimensions) {
-    text += fmt::format("  dimension     {} = {}{}\n", name, size, name == plan.batch_dimension ? " (cut into microbatches)" : "");
+    text += fmt::format("  dimension     {} = {}{}\n", name, size,
+                        name == plan.batch_dimension ? " (cut into microbatches)" : "");
   }
   int64_t total = 0;
   bool meshes = false;  // some stage has several devices
@@ -109,17 +118,21 @@ std::string printPlan(const Plan& plan) {
     total += stage.forward_flops + stage.backward_flops;
     meshes = meshes || stage.devices.size() > 1;
   }
-  const auto mesh = [&](const std::string& cell) { return meshes ? fmt::format("  {:>12}", cell) : std::string(); };
-  text += fmt::format("\n  {:>5}  {:>9}{}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", "stage", "devices", mesh("data x model"),
-                      "layers", "forward", "backward", "share", "parameters", "in flight", "ends with");
+  const auto mesh = [&](const std::string& cell) {
+    return meshes ? fmt::format("  {:>12}", cell) : std::string();
+  };
+  text += fmt::format("\n  {:>5}  {:>9}{}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", "stage",
+                      "devices", mesh("data x model"), "layers", "forward", "backward", "share", "parameters",
+                      "in flight", "ends with");
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const StagePlan& stage = plan.stages[s];
-    text +=
-        fmt::format("  {:>5}  {:>9}{}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", s, deviceList(stage.devices),
-                    mesh(fmt::format("{}", fmt::join(stage.mesh_shape, "x"))), fmt::format("{}..{}", stage.first_layer, stage.last_layer),
-                    scaled(stage.forward_flops, "FLOP"), scaled(stage.backward_flops, "FLOP"),
-                    percent(stage.forward_flops + stage.backward_flops, total), scaled(stage.parameter_bytes, "B"), stage.peak_activations,
-                    plan.layers.at(static_cast<size_t>(stage.last_layer)).last_node);
+    text += fmt::format("  {:>5}  {:>9}{}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", s,
+                        deviceList(stage.devices), mesh(fmt::format("{}", fmt::join(stage.mesh_shape, "x"))),
+                        fmt::format("{}..{}", stage.first_layer, stage.last_layer),
+                        scaled(stage.forward_flops, "FLOP"), scaled(stage.backward_flops, "FLOP"),
+                        percent(stage.forward_flops + stage.backward_flops, total),
+                        scaled(stage.parameter_bytes, "B"), stage.peak_activations,
+                        plan.layers.at(static_cast<size_t>(stage.last_layer)).last_node);
   }
   if (hasShardedStage(plan)) text += "\n";
   for (size_t s = 0; s < plan.stages.size(); ++s) {

@@ -1,5 +1,5 @@
-// Plan: what was decided and why. Written as plan.json: versioned, deterministic (same input, same bytes), diffable,
-// editable. `run` and `validate` on a plan directory solve nothing again.
+// Plan: what was decided and why. Written as plan.json: versioned, deterministic (same input, same bytes),
+// diffable, editable. `run` and `validate` on a plan directory solve nothing again.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/cluster/cluster.h"
 #include "ir/base/data_type.h"
+#include "ir/cluster/cluster.h"
 #include "ir/plan/search_record.h"
 
 namespace pipeshard {
@@ -26,16 +26,18 @@ struct LayerPlan {
   int64_t flops = 0;  // forward, one microbatch
 };
 
-// How a stage's tensors lie on its devices, by name; what is not listed is replicated (sharding/stage/sharding_plan.h). In plan.json every
-// entry has a line of its own:
-//   "shardings":  {"stage":0,"method":"auto","mesh":[2,2],"predicted":{"compute_ns":51,...,"lower_bound_ns":60},"optimal":true}
+// How a stage's tensors lie on its devices, by name; what is not listed is replicated
+// (sharding/stage/sharding_plan.h). In plan.json every entry has a line of its own:
+//   "shardings":
+//   {"stage":0,"method":"auto","mesh":[2,2],"predicted":{"compute_ns":51,...,"lower_bound_ns":60},"optimal":true}
 //   "strategies": {"stage":0,"node":"matmul_1","uses":"0:k 1:j"}
 //   "specs":      {"stage":0,"value":"w1","spec":"S0,R"}
 struct ShardingPlan {
-  std::string method = "auto";                    // as given: --method
-  std::vector<int> mesh;                          // the logical mesh, product StagePlan::devices.size()
-  std::map<std::string, std::string> strategies;  // by a node's first output: printUses (sharding/spmd/strategy.h)
-  std::map<std::string, std::string> specs;       // by value: printSpec
+  std::string method = "auto";  // as given: --method
+  std::vector<int> mesh;        // the logical mesh, product StagePlan::devices.size()
+  std::map<std::string, std::string>
+      strategies;                            // by a node's first output: printUses (sharding/spmd/strategy.h)
+  std::map<std::string, std::string> specs;  // by value: printSpec
   // Of one step, as the cost model predicts it: on the device with the largest shards.
   int64_t compute_ns = 0;
   int64_t communication_ns = 0;
@@ -50,16 +52,18 @@ struct ShardingPlan {
 struct StagePlan {
   int first_layer = 0;  // inclusive
   int last_layer = 0;
-  // Ranks, in the mesh's order; 0..n-1 in all stages together. Stages that share a device share all of them: they are the chunks of one
-  // pipeline rank.
+  // Ranks, in the mesh's order; 0..n-1 in all stages together. Stages that share a device share all of them:
+  // they are the chunks of one pipeline rank.
   std::vector<int> devices;
-  std::vector<int> mesh_shape = {1, 1};  // (data, model), product devices.size(): microbatches are cut along the data axis
-  int64_t forward_flops = 0;             // one microbatch
+  std::vector<int> mesh_shape = {
+      1, 1};  // (data, model), product devices.size(): microbatches are cut along the data axis
+  int64_t forward_flops = 0;  // one microbatch
   int64_t backward_flops = 0;
   int64_t parameter_bytes = 0;
   int64_t peak_activations = 0;  // microbatches in flight under the schedule
-  // "never"; "always": a backward pass runs the stage's forward pass again instead of keeping what it made; "except-last": so for all
-  // microbatches but the last one of a step; "layers": layer by layer, each just before its backward pass, from what layers hand on.
+  // "never"; "always": a backward pass runs the stage's forward pass again instead of keeping what it made;
+  // "except-last": so for all microbatches but the last one of a step; "layers": layer by layer, each just
+  // before its backward pass, from what layers hand on.
   std::string recomputation = "never";
   std::optional<ShardingPlan> sharding = {};
 };
@@ -79,23 +83,28 @@ struct Plan {
   std::string optimizer;                      // canonical text: "adamw:lr=0.001,..."
   DataType precision = DataType::kFloat32;
   Cluster cluster;
-  std::string profile;  // profileDigest of the measured operators that it was made with (ir/cluster/profile.h); "": none
+  std::string profile;  // profileDigest of the measured operators that it was made with
+                        // (ir/cluster/profile.h); "": none
   int64_t microbatches = 1;
-  // The shorter batch that ends an epoch of data which is no multiple of the batch: its rows and microbatches. 0: there is none.
+  // The shorter batch that ends an epoch of data which is no multiple of the batch: its rows and
+  // microbatches. 0: there is none.
   int64_t last_batch = 0;
   int64_t last_microbatches = 0;
   std::vector<std::string> train;  // as given: --train, --freeze, --boundary; to plan the same again
   std::vector<std::string> freeze;
   std::vector<std::string> boundaries;
   std::string schedule;  // partition/schedules/schedule.h: "1f1b", "interleaved:v=2", "file"
-  // The orders, a line per pipeline rank in the form of scheduleToCsv; empty where `schedule` alone gives them. A file's, and those of
-  // schedules that were made for measured or predicted times.
+  // The orders, a line per pipeline rank in the form of scheduleToCsv; empty where `schedule` alone gives
+  // them. A file's, and those of schedules that were made for measured or predicted times.
   std::vector<std::string> schedule_orders;
-  // Asynchronous schedules: a step of a program is a window of so many updates, of `microbatches` microbatches each, and drains at its end.
+  // Asynchronous schedules: a step of a program is a window of so many updates, of `microbatches`
+  // microbatches each, and drains at its end.
   int64_t updates_per_step = 1;
-  // Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes on; 0: all behind it.
+  // Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes on; 0:
+  // all behind it.
   int64_t bucket_bytes = kDefaultBucketBytes;
-  // Messages between stages come while the receiving rank computes (Instruction::background), into at most one buffer more per sender.
+  // Messages between stages come while the receiving rank computes (Instruction::background), into at most
+  // one buffer more per sender.
   OverlapReceives overlap_receives = OverlapReceives::kOff;
   std::vector<LayerPlan> layers;
   std::vector<StagePlan> stages;
@@ -107,8 +116,8 @@ struct Plan {
 bool hasShardedStage(const Plan& plan);
 
 std::string planToJson(const Plan& plan);
-// Throws Error(kConfiguration) naming the field, what was found and what is allowed, of every rule that is violated;
-// Error(kVersionMismatch).
+// Throws Error(kConfiguration) naming the field, what was found and what is allowed, of every rule that is
+// violated; Error(kVersionMismatch).
 Plan planFromJson(std::string_view text);
 // The rules that a text violates, a message each; empty: planFromJson reads it.
 std::vector<std::string> planFaults(std::string_view text);

@@ -1,16 +1,17 @@
-// plan.json. Reading is strict: a hand-edited plan with a misspelt key or stages that leave a layer out is refused.
+// plan.json. Reading is strict: a hand-edited plan with a misspelt key or stages that leave a layer out is
+// refused.
 
 #include <algorithm>
 #include <functional>
 #include <limits>
 #include <set>
 
-#include "ir/cluster/cluster_json.h"
 #include "ir/base/error.h"
 #include "ir/base/json_reader.h"
+#include "ir/base/sharding_spec.h"
+#include "ir/cluster/cluster_json.h"
 #include "ir/plan/plan.h"
 #include "ir/plan/search_record_json.h"
-#include "ir/base/sharding_spec.h"
 
 namespace pipeshard {
 namespace {
@@ -35,8 +36,11 @@ void readLayer(const JsonReader& json, JsonFaults& faults, Plan& plan) {
     if (layer.first == expected_first) return;
     first.failExpected(fmt::format("{}: layers follow each other without gap or overlap", expected_first));
   });
-  faults.attemptField(json, "last", [&](const JsonReader& last) { layer.last = last.integer(follows ? layer.first : 0, INT64_MAX - 1); });
-  faults.attemptField(json, "flops", [&](const JsonReader& flops) { layer.flops = flops.integer(0, INT64_MAX); });
+  faults.attemptField(json, "last", [&](const JsonReader& last) {
+    layer.last = last.integer(follows ? layer.first : 0, INT64_MAX - 1);
+  });
+  faults.attemptField(json, "flops",
+                      [&](const JsonReader& flops) { layer.flops = flops.integer(0, INT64_MAX); });
 }
 
 Json stageToJson(const StagePlan& stage) {
@@ -52,7 +56,8 @@ Json stageToJson(const StagePlan& stage) {
   return json;
 }
 
-// At least one device, and none that another stage has, unless the other has all of them: the stages of one pipeline rank.
+// At least one device, and none that another stage has, unless the other has all of them: the stages of one
+// pipeline rank.
 void readDevices(const JsonReader& json, const Plan& plan, StagePlan& stage) {
   const std::vector<int64_t> devices = json.integers(0, plan.cluster.deviceCount() - 1);
   if (devices.empty()) json.failExpected("at least one device");
@@ -70,7 +75,8 @@ void readDevices(const JsonReader& json, const Plan& plan, StagePlan& stage) {
     const auto owner = std::find_if(plan.stages.begin(), plan.stages.end(), has);
     if (owner == plan.stages.end() || owner->devices == stage.devices) continue;
     json.elements()[i].failExpected(
-        fmt::format("a device that no stage has, or all devices of stages[{}], which has it, in its order", owner - plan.stages.begin()));
+        fmt::format("a device that no stage has, or all devices of stages[{}], which has it, in its order",
+                    owner - plan.stages.begin()));
   }
 }
 
@@ -82,13 +88,15 @@ bool readLayersOfStage(const JsonReader& json, const Plan& plan, JsonFaults& fau
     if (stage.first_layer != expected_first) {
       first.failExpected(fmt::format("{}: stages follow each other without gap or overlap", expected_first));
     }
-    if (stage.first_layer > last_layer) json.failExpected(fmt::format("no further stage: there are {} layers", last_layer + 1));
+    if (stage.first_layer > last_layer)
+      json.failExpected(fmt::format("no further stage: there are {} layers", last_layer + 1));
   });
   stage.last_layer = stage.first_layer;
   if (stage.first_layer > last_layer) return false;
   const int64_t least = follows ? stage.first_layer : 0;
-  return faults.attemptField(json, "last_layer",
-                             [&](const JsonReader& last) { stage.last_layer = static_cast<int>(last.integer(least, last_layer)); });
+  return faults.attemptField(json, "last_layer", [&](const JsonReader& last) {
+    stage.last_layer = static_cast<int>(last.integer(least, last_layer));
+  });
 }
 
 void readMeshOfStage(const JsonReader& json, StagePlan& stage) {
@@ -96,7 +104,8 @@ void readMeshOfStage(const JsonReader& json, StagePlan& stage) {
   for (int64_t size : json.integers(1, INT32_MAX)) mesh.push_back(static_cast<int>(size));
   stage.mesh_shape = mesh;
   if (mesh.size() == 2 && int64_t{mesh[0]} * mesh[1] == std::ssize(stage.devices)) return;
-  json.failExpected(fmt::format("[data, model] whose product is the number of devices of the stage, {}", stage.devices.size()));
+  json.failExpected(fmt::format("[data, model] whose product is the number of devices of the stage, {}",
+                                stage.devices.size()));
 }
 
 // What could be read of all stages so far.
@@ -107,17 +116,20 @@ struct KnownStages {
 
 void readStage(const JsonReader& json, JsonFaults& faults, KnownStages& known, Plan& plan) {
   StagePlan stage;
-  stage.first_layer = stage.last_layer = plan.stages.empty() ? 0 : plan.stages.back().last_layer + 1;  // where it cannot be read
+  stage.first_layer = stage.last_layer =
+      plan.stages.empty() ? 0 : plan.stages.back().last_layer + 1;  // where it cannot be read
   faults.attempt([&] {
-    json.expectObject(
-        {"first_layer", "last_layer", "devices", "mesh_shape", "forward_flops", "backward_flops", "parameter_bytes", "peak_activations"},
-        {"recomputation"});
+    json.expectObject({"first_layer", "last_layer", "devices", "mesh_shape", "forward_flops",
+                       "backward_flops", "parameter_bytes", "peak_activations"},
+                      {"recomputation"});
   });
   known.layers = readLayersOfStage(json, plan, faults, stage) && known.layers;
-  const bool has_devices = faults.attemptField(json, "devices", [&](const JsonReader& devices) { readDevices(devices, plan, stage); });
+  const bool has_devices = faults.attemptField(
+      json, "devices", [&](const JsonReader& devices) { readDevices(devices, plan, stage); });
   known.devices = known.devices && has_devices;
   if (!has_devices) stage.devices.clear();
-  if (has_devices) faults.attemptField(json, "mesh_shape", [&](const JsonReader& mesh) { readMeshOfStage(mesh, stage); });
+  if (has_devices)
+    faults.attemptField(json, "mesh_shape", [&](const JsonReader& mesh) { readMeshOfStage(mesh, stage); });
   const auto amount = [&](const char* key, int64_t& field) {
     faults.attemptField(json, key, [&](const JsonReader& number) { field = number.integer(0, INT64_MAX); });
   };
@@ -139,19 +151,21 @@ void readStages(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   const int covered = plan.stages.back().last_layer + 1;
   if (known.layers && covered < std::ssize(plan.layers)) {
     faults.attempt([&] {
-      json.failExpected(fmt::format("stages that cover all {} layers; the last stage ends before layer {}", plan.layers.size(), covered));
+      json.failExpected(fmt::format("stages that cover all {} layers; the last stage ends before layer {}",
+                                    plan.layers.size(), covered));
     });
   }
   std::set<int> devices;
   for (const StagePlan& stage : plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
   const int used = static_cast<int>(devices.size());
   if (!known.devices || *devices.rbegin() == used - 1) return;
-  fail(ErrorCode::kConfiguration, "plan.json.stages: found device {} in use; expected 0 to {} without gaps, as {} devices are in use",
+  fail(ErrorCode::kConfiguration,
+       "plan.json.stages: found device {} in use; expected 0 to {} without gaps, as {} devices are in use",
        *devices.rbegin(), used - 1, used);
 }
 
-// The shardings of all stages: one list for each kind of entry, so that every entry has a line of its own. Left out where nothing is
-// sharded.
+// The shardings of all stages: one list for each kind of entry, so that every entry has a line of its own.
+// Left out where nothing is sharded.
 void addShardings(const Plan& plan, Json& document) {
   Json shardings = Json::array(), strategies = Json::array(), specs = Json::array();
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -168,8 +182,10 @@ void addShardings(const Plan& plan, Json& document) {
                          {"optimal", sharding.optimal}});
     if (!sharding.constraints.empty()) shardings.back()["constraints"] = sharding.constraints;
     if (sharding.memory_limit > 0) shardings.back()["memory_limit"] = sharding.memory_limit;
-    for (const auto& [node, uses] : sharding.strategies) strategies.push_back({{"stage", s}, {"node", node}, {"uses", uses}});
-    for (const auto& [value, spec] : sharding.specs) specs.push_back({{"stage", s}, {"value", value}, {"spec", spec}});
+    for (const auto& [node, uses] : sharding.strategies)
+      strategies.push_back({{"stage", s}, {"node", node}, {"uses", uses}});
+    for (const auto& [value, spec] : sharding.specs)
+      specs.push_back({{"stage", s}, {"value", value}, {"spec", spec}});
   }
   if (shardings.empty()) return;
   document["shardings"] = std::move(shardings);
@@ -191,7 +207,8 @@ void readSharding(const JsonReader& json, Plan& plan) {
   }
   const bool known_devices = !stage.devices.empty();
   if (known_devices && (sharding.mesh.empty() || devices != std::ssize(stage.devices))) {
-    json.at("mesh").failExpected(fmt::format("a mesh whose product is the number of devices of the stage, {}", stage.devices.size()));
+    json.at("mesh").failExpected(
+        fmt::format("a mesh whose product is the number of devices of the stage, {}", stage.devices.size()));
   }
   const JsonReader predicted = json.at("predicted");
   predicted.expectObject({"compute_ns", "communication_ns", "memory_bytes", "lower_bound_ns"});
@@ -212,7 +229,8 @@ ShardingPlan& shardingOf(const JsonReader& json, Plan& plan) {
   return *sharding;
 }
 
-// Axes of the mesh at most, each once. Whether the tensor can be cut so is for those to say who have the model.
+// Axes of the mesh at most, each once. Whether the tensor can be cut so is for those to say who have the
+// model.
 void checkSpec(const JsonReader& json, const ShardingPlan& sharding) {
   ShardingSpec spec;
   try {
@@ -220,7 +238,8 @@ void checkSpec(const JsonReader& json, const ShardingPlan& sharding) {
   } catch (const Error& error) {
     json.failExpected(fmt::format("a sharding spec ({})", error.message()));
   }
-  const std::string fault = specFault(spec, Shape(spec.axes.size(), std::numeric_limits<int32_t>::max()), LogicalMesh{sharding.mesh});
+  const std::string fault = specFault(spec, Shape(spec.axes.size(), std::numeric_limits<int32_t>::max()),
+                                      LogicalMesh{sharding.mesh});
   if (!fault.empty()) json.failExpected(fmt::format("a spec on the mesh of the stage, but {}", fault));
 }
 
@@ -237,19 +256,23 @@ void readShardings(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   if (faults.messages().size() > before) return;
   each("strategies", [&](const JsonReader& entry) {
     entry.expectObject({"stage", "node", "uses"});
-    const bool is_new = shardingOf(entry, plan).strategies.try_emplace(entry.at("node").string(), entry.at("uses").string()).second;
+    const bool is_new = shardingOf(entry, plan)
+                            .strategies.try_emplace(entry.at("node").string(), entry.at("uses").string())
+                            .second;
     if (!is_new) entry.at("node").failExpected("a node that no earlier entry of the stage is about");
   });
   each("specs", [&](const JsonReader& entry) {
     entry.expectObject({"stage", "value", "spec"});
     ShardingPlan& sharding = shardingOf(entry, plan);
-    const bool is_new = sharding.specs.try_emplace(entry.at("value").string(), entry.at("spec").string()).second;
+    const bool is_new =
+        sharding.specs.try_emplace(entry.at("value").string(), entry.at("spec").string()).second;
     if (!is_new) entry.at("value").failExpected("a value that no earlier entry of the stage is about");
     checkSpec(entry.at("spec"), sharding);
   });
 }
 
-// Of "NxD" the two numbers, else the whole description: a plan replays without the file or the profile that it was made with.
+// Of "NxD" the two numbers, else the whole description: a plan replays without the file or the profile that
+// it was made with.
 Json clusterOf(const Plan& plan) {
   const Cluster& cluster = plan.cluster;
   if (cluster != uniformCluster(cluster.nodeCount(), cluster.devicesPerNode())) return clusterToJson(cluster);
@@ -257,11 +280,13 @@ Json clusterOf(const Plan& plan) {
 }
 
 Cluster readCluster(const JsonReader& json) {
-  if (json.isObject() && json.has("nodes") && json.at("nodes").isArray()) return clusterFromJson(json, "cluster", false);
+  if (json.isObject() && json.has("nodes") && json.at("nodes").isArray())
+    return clusterFromJson(json, "cluster", false);
   json.expectObject({"nodes", "devices_per_node"});
   constexpr int kMostDevices = 1 << 20;
   const int nodes = static_cast<int>(json.at("nodes").integer(1, kMostDevices));
-  return uniformCluster(nodes, static_cast<int>(json.at("devices_per_node").integer(1, kMostDevices / nodes)));
+  return uniformCluster(nodes,
+                        static_cast<int>(json.at("devices_per_node").integer(1, kMostDevices / nodes)));
 }
 
 // Options that are kept as given, and left out when they were not.
@@ -284,10 +309,12 @@ std::string planToJson(const Plan& plan) {
   document["cluster"] = clusterOf(plan);
   if (!plan.profile.empty()) document["profile"] = plan.profile;
   document["microbatches"] = plan.microbatches;
-  if (plan.last_batch > 0) document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
+  if (plan.last_batch > 0)
+    document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
   if (plan.bucket_bytes != kDefaultBucketBytes) document["bucket_bytes"] = plan.bucket_bytes;
-  if (plan.overlap_receives != OverlapReceives::kOff) document["overlap_receives"] = overlapReceivesName(plan.overlap_receives);
+  if (plan.overlap_receives != OverlapReceives::kOff)
+    document["overlap_receives"] = overlapReceivesName(plan.overlap_receives);
   document["schedule"] = plan.schedule;
   if (!plan.schedule_orders.empty()) document["schedule_orders"] = plan.schedule_orders;
   for (const auto& [key, given] : givenLists(plan)) {
@@ -312,17 +339,21 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   text("model", plan.model_path);
   faults.attemptField(json, "dimensions", [&](const JsonReader& dimensions) {
     for (const std::string& name : dimensions.keys()) {
-      faults.attemptField(dimensions, name.c_str(), [&](const JsonReader& size) { plan.dimensions[name] = size.integer(0, INT64_MAX); });
+      faults.attemptField(dimensions, name.c_str(), [&](const JsonReader& size) {
+        plan.dimensions[name] = size.integer(0, INT64_MAX);
+      });
     }
   });
   text("batch_dimension", plan.batch_dimension);
   text("loss", plan.loss);
   text("optimizer", plan.optimizer);
   faults.attemptField(json, "precision", [&](const JsonReader& type) { plan.precision = type.dataType(); });
-  const bool has_cluster = faults.attemptField(json, "cluster", [&](const JsonReader& cluster) { plan.cluster = readCluster(cluster); });
+  const bool has_cluster = faults.attemptField(
+      json, "cluster", [&](const JsonReader& cluster) { plan.cluster = readCluster(cluster); });
   text("profile", plan.profile);
   if (!has_cluster) plan.cluster = uniformCluster(1, INT32_MAX);  // no device is out of range
-  faults.attemptField(json, "microbatches", [&](const JsonReader& count) { plan.microbatches = count.integer(1, INT32_MAX); });
+  faults.attemptField(json, "microbatches",
+                      [&](const JsonReader& count) { plan.microbatches = count.integer(1, INT32_MAX); });
   faults.attemptField(json, "last_batch", [&](const JsonReader& last) {
     last.expectObject({"rows", "microbatches"});
     plan.last_batch = last.at("rows").integer(1, INT64_MAX);
@@ -331,31 +362,35 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
 }
 
 void readSchedule(const JsonReader& json, JsonFaults& faults, Plan& plan) {
-  faults.attemptField(json, "updates_per_step", [&](const JsonReader& count) { plan.updates_per_step = count.integer(1, INT32_MAX); });
-  faults.attemptField(json, "bucket_bytes", [&](const JsonReader& bytes) { plan.bucket_bytes = bytes.integer(0, INT64_MAX); });
+  faults.attemptField(json, "updates_per_step",
+                      [&](const JsonReader& count) { plan.updates_per_step = count.integer(1, INT32_MAX); });
+  faults.attemptField(json, "bucket_bytes",
+                      [&](const JsonReader& bytes) { plan.bucket_bytes = bytes.integer(0, INT64_MAX); });
   faults.attemptField(json, "overlap_receives", [&](const JsonReader& name) {
     plan.overlap_receives = *overlapReceivesFromName(name.string({"off", "between-nodes", "on"}));
   });
   faults.attemptField(json, "schedule", [&](const JsonReader& name) { plan.schedule = name.string(); });
-  faults.attemptField(json, "schedule_orders", [&](const JsonReader& orders) { plan.schedule_orders = orders.strings(); });
+  faults.attemptField(json, "schedule_orders",
+                      [&](const JsonReader& orders) { plan.schedule_orders = orders.strings(); });
 }
 
 Plan readPlan(const Json& document, JsonFaults& faults) {
   Plan plan;
   const JsonReader json(document, "plan.json");
   faults.attempt([&] {
-    json.expectObject(
-        {"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "cluster", "microbatches", "schedule",
-         "layers", "stages"},
-        {"notes", "profile", "train", "freeze", "boundaries", "last_batch", "updates_per_step", "bucket_bytes", "overlap_receives",
-         "schedule_orders", "shardings", "strategies", "specs", "search", "alternatives", "reasons", "stage_costs"});
+    json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision",
+                       "cluster", "microbatches", "schedule", "layers", "stages"},
+                      {"notes", "profile", "train", "freeze", "boundaries", "last_batch", "updates_per_step",
+                       "bucket_bytes", "overlap_receives", "schedule_orders", "shardings", "strategies",
+                       "specs", "search", "alternatives", "reasons", "stage_costs"});
   });
   readTraining(json, faults, plan);
   readSchedule(json, faults, plan);
   const bool has_layers = faults.attemptField(json, "layers", [&](const JsonReader& layers) {
     for (const JsonReader& layer : layers.elements()) readLayer(layer, faults, plan);
   });
-  if (has_layers) faults.attemptField(json, "stages", [&](const JsonReader& stages) { readStages(stages, faults, plan); });
+  if (has_layers)
+    faults.attemptField(json, "stages", [&](const JsonReader& stages) { readStages(stages, faults, plan); });
   if (!plan.stages.empty()) readShardings(json, faults, plan);
   const auto list = [&](const char* key, std::vector<std::string>& field) {
     faults.attemptField(json, key, [&](const JsonReader& texts) { field = texts.strings(); });

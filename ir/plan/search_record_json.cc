@@ -23,13 +23,15 @@ std::pair<int, int> pairOf(const JsonReader& json, int64_t low) {
 }
 
 SearchedStage stageFromJson(const JsonReader& json) {
-  json.expectObject({"layers", "device", "submesh", "mesh", "method", "recomputation", "pass_ns", "step_ns", "memory_bytes"});
+  json.expectObject({"layers", "device", "submesh", "mesh", "method", "recomputation", "pass_ns", "step_ns",
+                     "memory_bytes"});
   SearchedStage stage;
   std::tie(stage.first_layer, stage.last_layer) = pairOf(json.at("layers"), 0);
   stage.first_device = static_cast<int>(json.at("device").integer(0, INT32_MAX));
   std::tie(stage.nodes, stage.devices_per_node) = pairOf(json.at("submesh"), 1);
   stage.mesh.clear();
-  for (const int64_t size : json.at("mesh").integers(1, INT32_MAX)) stage.mesh.push_back(static_cast<int>(size));
+  for (const int64_t size : json.at("mesh").integers(1, INT32_MAX))
+    stage.mesh.push_back(static_cast<int>(size));
   stage.method = json.at("method").string();
   stage.recomputation = json.at("recomputation").string({"never", "always", "except-last", "layers"});
   stage.pass_ns = json.at("pass_ns").integer(0, INT64_MAX);
@@ -51,14 +53,15 @@ SearchedPlan planFromJson(const JsonReader& json) {
 
 PlanReason reasonFromJson(const JsonReader& json) {
   json.expectObject({"about", "chosen", "instead", "step_ns", "why"});
-  return {json.at("about").string(), json.at("chosen").string(), json.at("instead").string(), json.at("step_ns").integer(0, INT64_MAX),
-          json.at("why").string()};
+  return {json.at("about").string(), json.at("chosen").string(), json.at("instead").string(),
+          json.at("step_ns").integer(0, INT64_MAX), json.at("why").string()};
 }
 
 }  // namespace
 
 void addSearch(const SearchRecord& record, Json& document) {
-  document["search"] = {{"complete", record.complete}, {"objective", record.objective}, {"chosen", record.chosen}};
+  document["search"] = {
+      {"complete", record.complete}, {"objective", record.objective}, {"chosen", record.chosen}};
   document["alternatives"] = Json::array();
   for (const SearchedPlan& plan : record.alternatives) {
     Json stages = Json::array();
@@ -88,15 +91,19 @@ SearchRecord readSearch(const JsonReader& json) {
   record.complete = search.at("complete").boolean();
   record.objective = search.at("objective").string();
   if (json.has("alternatives")) {
-    for (const JsonReader& plan : json.at("alternatives").elements()) record.alternatives.push_back(planFromJson(plan));
+    for (const JsonReader& plan : json.at("alternatives").elements())
+      record.alternatives.push_back(planFromJson(plan));
   }
   const auto alternatives = static_cast<int64_t>(record.alternatives.size());
-  record.chosen = static_cast<size_t>(search.at("chosen").integer(0, alternatives == 0 ? 0 : alternatives - 1));
+  record.chosen =
+      static_cast<size_t>(search.at("chosen").integer(0, alternatives == 0 ? 0 : alternatives - 1));
   if (json.has("reasons")) {
-    for (const JsonReader& reason : json.at("reasons").elements()) record.reasons.push_back(reasonFromJson(reason));
+    for (const JsonReader& reason : json.at("reasons").elements())
+      record.reasons.push_back(reasonFromJson(reason));
   }
   if (json.has("stage_costs")) {
-    for (const JsonReader& stage : json.at("stage_costs").elements()) record.stage_costs.push_back(stageFromJson(stage));
+    for (const JsonReader& stage : json.at("stage_costs").elements())
+      record.stage_costs.push_back(stageFromJson(stage));
   }
   return record;
 }

@@ -27,7 +27,9 @@ std::vector<int> parseRange(std::string_view text) {
   const auto number = [](std::string_view digits) {
     int value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    return error == std::errc() && end == digits.data() + digits.size() && value >= 0 && value < kMostLayers ? value : -1;
+    return error == std::errc() && end == digits.data() + digits.size() && value >= 0 && value < kMostLayers
+               ? value
+               : -1;
   };
   const size_t dots = text.find("..");
   const int first = number(text.substr(0, dots));
@@ -37,7 +39,8 @@ std::vector<int> parseRange(std::string_view text) {
 
 class StageFileReader {
  public:
-  StageFileReader(const JsonReader& json, std::string_view what, const Cluster& cluster, int layers) : json_(json), cluster_(cluster) {
+  StageFileReader(const JsonReader& json, std::string_view what, const Cluster& cluster, int layers)
+      : json_(json), cluster_(cluster) {
     file_.name = what;
     file_.layers = layers;
   }
@@ -54,7 +57,8 @@ class StageFileReader {
     if (owner_.rbegin()->first != used - 1) {
       std::vector<int> devices;
       for (const auto& [device, stage] : owner_) devices.push_back(device);
-      fail(ErrorCode::kConfiguration, "{}.stages: found devices {} in use; expected 0 to {} without gaps, as {} devices are in use",
+      fail(ErrorCode::kConfiguration,
+           "{}.stages: found devices {} in use; expected 0 to {} without gaps, as {} devices are in use",
            file_.name, fmt::join(devices, ", "), used - 1, used);
     }
     return std::move(file_);
@@ -64,7 +68,8 @@ class StageFileReader {
   void readLayerNumber() {
     const int64_t number = json_.at("layers").integer(1, kMostLayers);
     if (file_.layers > 0 && file_.layers != number) {
-      json_.at("layers").failExpected(fmt::format("{}, which --layers says; write the number in one place", file_.layers));
+      json_.at("layers").failExpected(
+          fmt::format("{}, which --layers says; write the number in one place", file_.layers));
     }
     file_.layers = static_cast<int>(number);
   }
@@ -75,7 +80,9 @@ class StageFileReader {
     std::string form;
     for (const char* key : kForms) {
       if (!stage.has(key)) continue;
-      if (!form.empty()) stage.at(key).failExpected(fmt::format("no such key beside \"{}\"; a stage says its operators once", form));
+      if (!form.empty())
+        stage.at(key).failExpected(
+            fmt::format("no such key beside \"{}\"; a stage says its operators once", form));
       form = key;
     }
     return form;
@@ -85,15 +92,20 @@ class StageFileReader {
     const std::string form = formOf(json);
     const bool takes_the_rest = form.empty() && is_last && (form_ == "until" || index == 0);
     if (form != form_ && !form.empty()) {
-      json.at(form.c_str()).failExpected(fmt::format("\"{}\", as stages[0] has it; stages say their operators in one way", form_));
+      json.at(form.c_str())
+          .failExpected(
+              fmt::format("\"{}\", as stages[0] has it; stages say their operators in one way", form_));
     }
     if (form.empty() && !takes_the_rest) {
-      json.failExpected(form_.empty() ? "one of the keys \"layers\", \"layer_count\", \"until\", which say the stage's operators"
-                                      : fmt::format("the key \"{}\", which says the stage's operators", form_));
+      json.failExpected(
+          form_.empty()
+              ? "one of the keys \"layers\", \"layer_count\", \"until\", which say the stage's operators"
+              : fmt::format("the key \"{}\", which says the stage's operators", form_));
     }
     StageSpec stage;
     const int left = (file_.layers > 0 ? file_.layers : kMostLayers) - next_layer_;
-    if (left < 1) json.failExpected(fmt::format("no further stage: all {} layers belong to stages already", next_layer_));
+    if (left < 1)
+      json.failExpected(fmt::format("no further stage: all {} layers belong to stages already", next_layer_));
     if (form == "layers") readLayers(json.at("layers"), index, stage);
     if (form == "layer_count") {
       stage.first_layer = next_layer_;
@@ -114,23 +126,27 @@ class StageFileReader {
     std::vector<int> listed;
     if (json.isString()) {
       listed = parseRange(json.string());
-      if (listed.empty() || listed[1] > most) json.failExpected(fmt::format("a range \"FIRST..LAST\" of layers from 0 to {}", most));
+      if (listed.empty() || listed[1] > most)
+        json.failExpected(fmt::format("a range \"FIRST..LAST\" of layers from 0 to {}", most));
     } else {
-      if (!json.isArray() || json.elements().empty()) json.failExpected("a list of layers such as [0,1,2], or a range such as \"0..2\"");
+      if (!json.isArray() || json.elements().empty())
+        json.failExpected("a list of layers such as [0,1,2], or a range such as \"0..2\"");
       listed = narrow(json.integers(0, most));
       for (size_t i = 1; i < listed.size(); ++i) {
         if (listed[i] == listed[i - 1] + 1) continue;
-        json.elements()[i].failExpected(
-            fmt::format("{}: a list names all layers of the stage, in order; a range is \"0..2\"", listed[i - 1] + 1));
+        json.elements()[i].failExpected(fmt::format(
+            "{}: a list names all layers of the stage, in order; a range is \"0..2\"", listed[i - 1] + 1));
       }
     }
     if (listed.front() < next_layer_) {
       json.failExpected(
-          fmt::format("layers from {} on: layer {} belongs to a stage before stages[{}] already, and stages take layers in order",
+          fmt::format("layers from {} on: layer {} belongs to a stage before stages[{}] already, and stages "
+                      "take layers in order",
                       next_layer_, listed.front(), index));
     }
     if (listed.front() > next_layer_) {
-      json.failExpected(fmt::format("layers from {} on: layer {} would belong to no stage", next_layer_, next_layer_));
+      json.failExpected(
+          fmt::format("layers from {} on: layer {} would belong to no stage", next_layer_, next_layer_));
     }
     stage.first_layer = listed.front();
     stage.last_layer = listed.back();
@@ -140,7 +156,8 @@ class StageFileReader {
     if (form_ == "until" || form_.empty()) {
       if (file_.layers > 0) {
         fail(ErrorCode::kConfiguration,
-             "{}: found {} layers and stages without them; expected \"layers\" or \"layer_count\" in every stage, or no number of layers "
+             "{}: found {} layers and stages without them; expected \"layers\" or \"layer_count\" in every "
+             "stage, or no number of layers "
              "when stages end at values (\"until\")",
              file_.name, file_.layers);
       }
@@ -148,29 +165,35 @@ class StageFileReader {
     }
     if (file_.layers == 0) file_.layers = next_layer_;
     if (next_layer_ < file_.layers) {
-      fail(ErrorCode::kConfiguration, "{}.stages: found stages that hold layers 0..{}; expected all of 0..{}, as there are {} layers",
+      fail(ErrorCode::kConfiguration,
+           "{}.stages: found stages that hold layers 0..{}; expected all of 0..{}, as there are {} layers",
            file_.name, next_layer_ - 1, file_.layers - 1, file_.layers);
     }
   }
 
   void readDevices(const JsonReader& json, size_t index, StageSpec& stage) {
-    if (json.has("devices") && json.has("submesh")) json.at("submesh").failExpected("no such key beside \"devices\"; write one of them");
+    if (json.has("devices") && json.has("submesh"))
+      json.at("submesh").failExpected("no such key beside \"devices\"; write one of them");
     if (json.has("devices")) {
       const JsonReader devices = json.at("devices");
       stage.devices = narrow(devices.integers(0, cluster_.deviceCount() - 1));
       if (stage.devices.empty()) devices.failExpected("at least one device");
       const auto owner = owner_.find(stage.devices[0]);
-      if (owner != owner_.end() && file_.stages[owner->second].devices == stage.devices) return;  // another stage of a pipeline rank
+      if (owner != owner_.end() && file_.stages[owner->second].devices == stage.devices)
+        return;  // another stage of a pipeline rank
       for (size_t i = 0; i < stage.devices.size(); ++i) {
         const auto [found, is_new] = owner_.try_emplace(stage.devices[i], index);
         if (is_new) continue;
         devices.elements()[i].failExpected(
-            found->second == index ? std::string("a device that the stage does not have already")
-                                   : fmt::format("a device that is not in use, or all devices of stages[{}], which has it", found->second));
+            found->second == index
+                ? std::string("a device that the stage does not have already")
+                : fmt::format("a device that is not in use, or all devices of stages[{}], which has it",
+                              found->second));
       }
       return;
     }
-    const std::vector<int> shape = json.has("submesh") ? submeshShape(json.at("submesh")) : std::vector<int>{1, 1};
+    const std::vector<int> shape =
+        json.has("submesh") ? submeshShape(json.at("submesh")) : std::vector<int>{1, 1};
     const int size = shape[0] * shape[1];
     int first = 0;
     while (owner_.contains(first)) ++first;
@@ -178,14 +201,16 @@ class StageFileReader {
     const JsonReader where = json.has("submesh") ? json.at("submesh") : json;
     if (!fits) {
       where.failExpected(
-          fmt::format("a submesh that fits behind the devices of earlier stages: the first device that is free is {} of 0 to {}, "
+          fmt::format("a submesh that fits behind the devices of earlier stages: the first device that is "
+                      "free is {} of 0 to {}, "
                       "with {} to a node; write \"devices\" to choose others",
                       first, cluster_.deviceCount() - 1, devicesOfNodes()));
     }
     for (int device = first; device < first + size; ++device) {
       const auto [found, is_new] = owner_.try_emplace(device, index);
       if (!is_new)
-        where.failExpected(fmt::format("devices {} to {} to be free; stages[{}] has {}", first, first + size - 1, found->second, device));
+        where.failExpected(fmt::format("devices {} to {} to be free; stages[{}] has {}", first,
+                                       first + size - 1, found->second, device));
       stage.devices.push_back(device);
     }
   }
@@ -196,7 +221,8 @@ class StageFileReader {
     if (shape[0] == 1) return first + shape[1] <= cluster_.firstDeviceOf(node + 1);
     if (first != cluster_.firstDeviceOf(node) || node + shape[0] > cluster_.nodeCount()) return false;
     const auto begin = cluster_.nodes.begin() + node;
-    return std::all_of(begin, begin + shape[0], [&](const ClusterNode& of) { return of.devices == shape[1]; });
+    return std::all_of(begin, begin + shape[0],
+                       [&](const ClusterNode& of) { return of.devices == shape[1]; });
   }
 
   // "4", or "8, 8, 3" of unequal nodes.
@@ -210,17 +236,20 @@ class StageFileReader {
   std::vector<int> submeshShape(const JsonReader& json) const {
     std::vector<int> shape = narrow(json.integers(1, cluster_.deviceCount()));
     const auto nodesWith = [&](int devices) {
-      return std::count_if(cluster_.nodes.begin(), cluster_.nodes.end(), [&](const ClusterNode& node) { return node.devices == devices; });
+      return std::count_if(cluster_.nodes.begin(), cluster_.nodes.end(),
+                           [&](const ClusterNode& node) { return node.devices == devices; });
     };
-    const bool is_valid = shape.size() == 2 && shape[1] <= cluster_.devicesPerNode() && (shape[0] == 1 || shape[0] <= nodesWith(shape[1]));
+    const bool is_valid = shape.size() == 2 && shape[1] <= cluster_.devicesPerNode() &&
+                          (shape[0] == 1 || shape[0] <= nodesWith(shape[1]));
     if (!is_valid) {
       const int most = cluster_.devicesPerNode();
       const int nodes = cluster_.nodeCount();
       std::string whole;
       if (nodes > 1) whole = fmt::format(", or [2 to {}, {}] of whole nodes", nodes, most);
       if (nodesWith(most) < nodes) {
-        whole =
-            fmt::format(", or [2 to {}, D] of whole nodes with D devices each, next to each other; they have {}", nodes, devicesOfNodes());
+        whole = fmt::format(
+            ", or [2 to {}, D] of whole nodes with D devices each, next to each other; they have {}", nodes,
+            devicesOfNodes());
       }
       json.failExpected(fmt::format("[nodes, devices per node]: [1, 1 to {}] inside a node{}", most, whole));
     }
@@ -237,7 +266,8 @@ class StageFileReader {
     int64_t product = 1;
     for (int size : stage.logical_mesh) product = product > INT32_MAX ? product : product * size;
     if (product != devices)
-      json.at("mesh").failExpected(fmt::format("axes with the product {}, the number of the stage's devices", devices));
+      json.at("mesh").failExpected(
+          fmt::format("axes with the product {}, the number of the stage's devices", devices));
   }
 
   static void readMesh(const JsonReader& json, StageSpec& stage) {
@@ -249,22 +279,28 @@ class StageFileReader {
       if (!method.starts_with("megatron:") && !method.starts_with("megatron-zero2:")) {
         method = json.at("sharding")
                      .at("method")
-                     .string({"data-parallel", "replicated", "auto", "zero2", "zero3", "tensor-parallel", "manual", "megatron:DP,TP"});
+                     .string({"data-parallel", "replicated", "auto", "zero2", "zero3", "tensor-parallel",
+                              "manual", "megatron:DP,TP"});
       }
     }
     stage.undecided = !json.has("sharding") && !json.has("mesh");
-    if (!method.empty() && method != "replicated" && method != "data-parallel") return readSharding(json, method, stage);
+    if (!method.empty() && method != "replicated" && method != "data-parallel")
+      return readSharding(json, method, stage);
     stage.mesh_shape = method == "replicated" ? std::vector<int>{1, devices} : std::vector<int>{devices, 1};
     if (!json.has("mesh")) return;
     stage.mesh_shape = narrow(json.at("mesh").integers(1, INT32_MAX));
-    const bool is_valid = stage.mesh_shape.size() == 2 && int64_t{stage.mesh_shape[0]} * stage.mesh_shape[1] == devices;
+    const bool is_valid =
+        stage.mesh_shape.size() == 2 && int64_t{stage.mesh_shape[0]} * stage.mesh_shape[1] == devices;
     if (!is_valid)
-      json.at("mesh").failExpected(fmt::format("[data, model] with the product {}, the number of the stage's devices", devices));
+      json.at("mesh").failExpected(
+          fmt::format("[data, model] with the product {}, the number of the stage's devices", devices));
     if (method == "replicated" && stage.mesh_shape[0] != 1) {
       json.at("mesh").failExpected(fmt::format("[1,{}], as \"replicated\" cuts the batch nowhere", devices));
     }
     if (method == "data-parallel" && stage.mesh_shape[0] == 1 && devices > 1) {
-      json.at("mesh").failExpected("a data axis of 2 or more, over which \"data-parallel\" cuts the batch; or the method \"replicated\"");
+      json.at("mesh").failExpected(
+          "a data axis of 2 or more, over which \"data-parallel\" cuts the batch; or the method "
+          "\"replicated\"");
     }
   }
 

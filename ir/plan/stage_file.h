@@ -1,4 +1,5 @@
-// A stage file: stages written by hand, for `--stages FILE`. JSON with // comments; docs/stages.md explains every field.
+// A stage file: stages written by hand, for `--stages FILE`. JSON with // comments; docs/stages.md explains
+// every field.
 //
 //   {"version": 1,
 //    "layers": 8,                                          // how many layers the operators are grouped into
@@ -20,11 +21,12 @@ inline constexpr int kStageFileVersion = 1;
 struct StageSpec {
   int first_layer = 0;  // inclusive; when StageFile::layers > 0
   int last_layer = 0;
-  std::string until;            // otherwise: the value at which the stage ends; "" for the last stage: the rest
-  std::vector<int> devices;     // ranks, at least one; two stages share all of them (one pipeline rank) or none
-  std::vector<int> mesh_shape;  // {data, model}, the product is the number of devices; {1, n} when operators are sharded
-  // "auto", "zero3", ... (docs/sharding.md): the stage's operators are sharded, on this mesh (empty: the best). Or "": they are not, as
-  // "data-parallel" or "replicated" say, or nothing is said.
+  std::string until;         // otherwise: the value at which the stage ends; "" for the last stage: the rest
+  std::vector<int> devices;  // ranks, at least one; two stages share all of them (one pipeline rank) or none
+  std::vector<int>
+      mesh_shape;  // {data, model}, the product is the number of devices; {1, n} when operators are sharded
+  // "auto", "zero3", ... (docs/sharding.md): the stage's operators are sharded, on this mesh (empty: the
+  // best). Or "": they are not, as "data-parallel" or "replicated" say, or nothing is said.
   std::string method;
   std::vector<int> logical_mesh;
   bool undecided = false;  // the file says neither mesh nor sharding
@@ -36,10 +38,12 @@ struct StageFile {
   std::vector<StageSpec> stages;
 };
 
-// Reads and checks all that needs no model: types, layers without gap or overlap, devices of the cluster, which stages share as a whole or
-// not at all, in use without gaps (0..n-1), submeshes that fit into nodes, meshes. `what` (the file's name) starts every message; `layers`
-// is what --layers says, 0 if it does not. Throws Error(kConfiguration) naming the field ("stages[1].devices[0]"), what was found
-// and what is allowed; Error(kVersionMismatch).
-StageFile parseStageFile(std::string_view text, std::string_view what, const Cluster& cluster, int layers = 0);
+// Reads and checks all that needs no model: types, layers without gap or overlap, devices of the cluster,
+// which stages share as a whole or not at all, in use without gaps (0..n-1), submeshes that fit into nodes,
+// meshes. `what` (the file's name) starts every message; `layers` is what --layers says, 0 if it does not.
+// Throws Error(kConfiguration) naming the field ("stages[1].devices[0]"), what was found and what is allowed;
+// Error(kVersionMismatch).
+StageFile parseStageFile(std::string_view text, std::string_view what, const Cluster& cluster,
+                         int layers = 0);
 
 }  // namespace pipeshard

@@ -48,8 +48,10 @@ class WaitFinder {
     const Instruction& instruction = program_.instructions[i];
     size_t& before = waits_.before[i];
     for (BufferId id : instruction.inputs) before = std::max(before, written_[place(id)]);
-    for (BufferId id : instruction.outputs) before = std::max({before, written_[place(id)], read_[place(id)]});
-    if (instruction.kind == InstructionKind::kFree) before = std::max(before, read_[place(instruction.inputs[0])]);
+    for (BufferId id : instruction.outputs)
+      before = std::max({before, written_[place(id)], read_[place(id)]});
+    if (instruction.kind == InstructionKind::kFree)
+      before = std::max(before, read_[place(instruction.inputs[0])]);
   }
 
   void findReceives(size_t i) {
@@ -88,7 +90,9 @@ class WaitFinder {
 
 }  // namespace
 
-bool isOfLane(const Instruction& instruction) { return instruction.background && instruction.kind != InstructionKind::kReceive; }
+bool isOfLane(const Instruction& instruction) {
+  return instruction.background && instruction.kind != InstructionKind::kReceive;
+}
 
 std::vector<std::vector<int>> backgroundGroups(const Program& program) {
   std::set<std::vector<int>> groups;

@@ -1,20 +1,26 @@
-// Program: everything one rank does in a training step, as pure data: buffers, subgraphs and a list of instructions.
-// The contract between planning (partition/ writes Programs) and execution (runtime/ runs them and knows nothing else).
+// Program: everything one rank does in a training step, as pure data: buffers, subgraphs and a list of
+// instructions. The contract between planning (partition/ writes Programs) and execution (runtime/ runs them
+// and knows nothing else).
 //
-// How a step runs: instructions execute in order. `kSend` is asynchronous: it posts the buffer and goes on; the buffer may
-// not be written or freed until the peer has received it, so `kFree` (and any write) of a buffer with a send under way
-// waits for it. `kReceive` waits for the matching send. Messages between an ordered pair of ranks match in order.
-// Everything has a static size; runtime/execute/memory_plan.h gives each buffer an offset in one arena from its live interval.
+// How a step runs: instructions execute in order. `kSend` is asynchronous: it posts the buffer and goes on;
+// the buffer may not be written or freed until the peer has received it, so `kFree` (and any write) of a
+// buffer with a send under way waits for it. `kReceive` waits for the matching send. Messages between an
+// ordered pair of ranks match in order. Everything has a static size; runtime/execute/memory_plan.h gives
+// each buffer an offset in one arena from its live interval.
 //
-// Buffers that live across steps ("persistent": parameters, states, weights) are never freed and keep their content.
+// Buffers that live across steps ("persistent": parameters, states, weights) are never freed and keep their
+// content.
 //
-// A rank is one device of a stage. Where a stage has several data-parallel devices, each runs its rows of every microbatch
-// (a "cell"), and a buffer of a cell that is not the whole microbatch has its rows in its name: "h@0[2:4]".
-// All others are written by the first instruction that lists them as output, and end at their kFree.
+// A rank is one device of a stage. Where a stage has several data-parallel devices, each runs its rows of
+// every microbatch (a "cell"), and a buffer of a cell that is not the whole microbatch has its rows in its
+// name: "h@0[2:4]". All others are written by the first instruction that lists them as output, and end at
+// their kFree.
 //
 // Worked example, rank 1 of 2 in GPipe with one microbatch (buffer names in quotes):
-//   receive peer=0 -> "h@0";  load_input "labels@0";  run forward ["h@0","labels@0","w"] -> ["loss@0","logits@0"]
-//   accumulate "loss@0" -> "loss" overwrite;  run backward_input [...] -> ["dh@0"];  send peer=0 "dh@0"; free "h@0"
+//   receive peer=0 -> "h@0";  load_input "labels@0";  run forward ["h@0","labels@0","w"] ->
+//                                                     ["loss@0","logits@0"]
+//   accumulate "loss@0" -> "loss" overwrite;  run backward_input [...] -> ["dh@0"]; send peer=0 "dh@0"; free
+//                                             "h@0"
 //   run backward_weight [...] -> ["dw@0"];  accumulate "dw@0" -> "dw" overwrite;  free ...;  free "dh@0"
 //   update ["w","dw","step"] -> ["w"]
 #pragma once
@@ -26,10 +32,10 @@
 
 #include "ir/base/allowed_integers.h"
 #include "ir/base/data_type.h"
-#include "ir/graph/graph.h"
 #include "ir/base/ids.h"
 #include "ir/base/shape.h"
 #include "ir/base/sharding_spec.h"
+#include "ir/graph/graph.h"
 #include "ir/graph/training_graph.h"
 
 namespace pipeshard {
@@ -40,20 +46,24 @@ enum class BufferKind : uint8_t {
   kParameter,       // persistent; initial content from `source`
   kWeight,          // persistent, never updated (a big constant, a frozen parameter); from `source`
   kOptimizerState,  // persistent; starts as zeros
-  kForwardState,    // persistent; from `source`; the forward passes replace it (running statistics), by kAccumulate overwrite
-  kStep,            // persistent int64 scalar; before step t (1-based) the executor sets it to (t-1) * updates_per_step + update + 1
-  kGradient,        // accumulator of a parameter's gradient
-  kAccumulator,     // other sums over microbatches: the loss, prologue totals
-  kInput,           // a batch input of one microbatch
-  kActivation,      // anything else
-  // Asynchronous schedules: a version of a parameter that lives beside the one in the kParameter buffer. Written by one kUpdate, freed
-  // when nothing reads that version any more. Buffer::value is the parameter's name.
+  kForwardState,    // persistent; from `source`; the forward passes replace it (running statistics), by
+                    // kAccumulate overwrite
+  kStep,  // persistent int64 scalar; before step t (1-based) the executor sets it to (t-1) * updates_per_step
+          // + update + 1
+  kGradient,     // accumulator of a parameter's gradient
+  kAccumulator,  // other sums over microbatches: the loss, prologue totals
+  kInput,        // a batch input of one microbatch
+  kActivation,   // anything else
+  // Asynchronous schedules: a version of a parameter that lives beside the one in the kParameter buffer.
+  // Written by one kUpdate, freed when nothing reads that version any more. Buffer::value is the parameter's
+  // name.
   kWeightVersion,
 };
 std::string_view bufferKindName(BufferKind kind);
 bool isPersistent(BufferKind kind);
 
-// The buffer holds a box of a tensor: [start, start + the buffer's shape) of `whole`. So several ranks hold one tensor in parts.
+// The buffer holds a box of a tensor: [start, start + the buffer's shape) of `whole`. So several ranks hold
+// one tensor in parts.
 struct BufferPart {
   Shape whole;
   Shape start;
@@ -61,16 +71,20 @@ struct BufferPart {
 };
 
 struct Buffer {
-  std::string name;  // value name, "@microbatch" appended where there is one per microbatch; unique in the program
+  std::string
+      name;  // value name, "@microbatch" appended where there is one per microbatch; unique in the program
   BufferKind kind = BufferKind::kActivation;
   DataType data_type = DataType::kUndefined;
   Shape shape;
-  std::string value;  // the value's name in the model (parameters, weights, inputs), for messages, data and checkpoints
-  // Initial content of kParameter, kWeight and kForwardState. Bytes in the file have type `source_type` (converted to data_type on
-  // load). It is always the whole tensor: of a buffer with a `part`, only the box is read.
+  std::string value;  // the value's name in the model (parameters, weights, inputs), for messages, data and
+                      // checkpoints
+  // Initial content of kParameter, kWeight and kForwardState. Bytes in the file have type `source_type`
+  // (converted to data_type on load). It is always the whole tensor: of a buffer with a `part`, only the box
+  // is read.
   std::optional<Initializer> source;
   DataType source_type = DataType::kUndefined;
-  // Nothing: the whole tensor. Of a kInput buffer, `whole` is what is loaded where nothing is sharded: the rows of a microbatch.
+  // Nothing: the whole tensor. Of a kInput buffer, `whole` is what is loaded where nothing is sharded: the
+  // rows of a microbatch.
   //   rank 1 of 2, "w" [8,6] in columns: shape [8,3], part {whole [8,6], start [0,3]}
   std::optional<BufferPart> part = {};
   int update = 0;  // kStep: which of the step's updates reads it
@@ -84,22 +98,25 @@ struct Subgraph {
   std::string name;  // "forward", "backward_input", "backward_weight", "update", "prologue"
   std::string file;  // relative to the rank's directory; name + ".onnx"
   Phase phase = Phase::kForward;
-  std::vector<std::string> inputs;    // names of the graph inputs, in order
-  std::vector<std::string> outputs;   // names of the graph outputs, in order
-  std::vector<int> collectives = {};  // of its nodes in the pipeshard domain that are collectives, in node order: their groups
-  bool recomputation = false;         // makes again, for a backward pass, what a forward pass has made and freed
+  std::vector<std::string> inputs;   // names of the graph inputs, in order
+  std::vector<std::string> outputs;  // names of the graph outputs, in order
+  std::vector<int> collectives =
+      {};  // of its nodes in the pipeshard domain that are collectives, in node order: their groups
+  bool recomputation = false;  // makes again, for a backward pass, what a forward pass has made and freed
 };
 
 enum class InstructionKind : uint8_t {
-  kLoadInput,    // outputs[0] := batch input buffer.value from index `offset` of its axis on, as many as the buffer holds (loadedBox)
-  kRun,          // outputs := subgraph(inputs)
-  kUpdate,       // like kRun; an output may be the same buffer as an input: it is replaced when all have been read
-  kAccumulate,   // outputs[0] := inputs[0] if overwrite, else outputs[0] + inputs[0], element by element
-  kSend,         // inputs[0] to rank `peer` (asynchronous)
-  kReceive,      // outputs[0] from rank `peer`
-  kFree,         // the content of inputs[0] ends
-  kAllReduce,    // outputs[0] := sum over the ranks of groups[group], of inputs[0]; in fixed rank order; may be in place
-  kSlice,        // outputs[0] := inputs[0] from index `offset` of `axis` on, as many as the output holds
+  kLoadInput,  // outputs[0] := batch input buffer.value from index `offset` of its axis on, as many as the
+               // buffer holds (loadedBox)
+  kRun,        // outputs := subgraph(inputs)
+  kUpdate,  // like kRun; an output may be the same buffer as an input: it is replaced when all have been read
+  kAccumulate,  // outputs[0] := inputs[0] if overwrite, else outputs[0] + inputs[0], element by element
+  kSend,        // inputs[0] to rank `peer` (asynchronous)
+  kReceive,     // outputs[0] from rank `peer`
+  kFree,        // the content of inputs[0] ends
+  kAllReduce,  // outputs[0] := sum over the ranks of groups[group], of inputs[0]; in fixed rank order; may be
+               // in place
+  kSlice,      // outputs[0] := inputs[0] from index `offset` of `axis` on, as many as the output holds
   kConcatenate,  // outputs[0] := inputs, one behind the other along `axis`
   kZero,         // outputs[0] := 0
 };
@@ -109,7 +126,8 @@ struct Instruction {
   InstructionKind kind = InstructionKind::kRun;
   SubgraphId subgraph;  // kRun, kUpdate
   int stage = -1;       // the pipeline stage that it works for; -1: for several, or none
-  int microbatch = -1;  // -1: belongs to the whole step; a kUpdate inside a window names the last one whose gradient it takes
+  int microbatch = -1;  // -1: belongs to the whole step; a kUpdate inside a window names the last one whose
+                        // gradient it takes
   std::vector<BufferId> inputs;
   std::vector<BufferId> outputs;
   int peer = -1;           // kSend, kReceive
@@ -117,24 +135,26 @@ struct Instruction {
   bool overwrite = false;  // kAccumulate
   int axis = -1;           // kSlice, kConcatenate
   int64_t offset = 0;      // kSlice, kLoadInput
-  // kAllReduce, and kRun of a subgraph that is there for its collectives: done by the rank's background lane, beside the instructions
-  // behind it, after those of the lane before it, over a communicator of its own: such collectives meet only each other.
-  // kReceive: posted; its message comes while the instructions behind it run.
-  // What writes, reads or frees its outputs, or writes or frees its inputs, waits for its end (ir/program/background.h). So does the end of the
-  // step, and, for a receive, whatever waits for a later message from that peer: messages come in order.
+  // kAllReduce, and kRun of a subgraph that is there for its collectives: done by the rank's background lane,
+  // beside the instructions behind it, after those of the lane before it, over a communicator of its own:
+  // such collectives meet only each other. kReceive: posted; its message comes while the instructions behind
+  // it run. What writes, reads or frees its outputs, or writes or frees its inputs, waits for its end
+  // (ir/program/background.h). So does the end of the step, and, for a receive, whatever waits for a later
+  // message from that peer: messages come in order.
   bool background = false;
 };
 
-// What a step leaves behind for the user: loss, gradients, parameters, states. Names are the model's. Of all ranks that hold
-// equal copies, one lists the result. Where ranks hold parts of a tensor, several list it: together every element exactly once.
+// What a step leaves behind for the user: loss, gradients, parameters, states. Names are the model's. Of all
+// ranks that hold equal copies, one lists the result. Where ranks hold parts of a tensor, several list it:
+// together every element exactly once.
 struct Result {
   enum class Kind : uint8_t { kLoss, kGradient, kParameter, kOptimizerState, kForwardState };
   Kind kind = Kind::kLoss;
   std::string name;   // of the parameter or forward state; "loss" for the loss
   std::string state;  // kOptimizerState: its name ("first_moment")
   BufferId buffer;    // valid at the end of the step (a gradient buffer is not freed before)
-  // Of a window of several updates: to which of them a loss or gradient belongs; -1: to the whole step. Such a gradient is valid when
-  // its update runs; that of the next update takes its place.
+  // Of a window of several updates: to which of them a loss or gradient belongs; -1: to the whole step. Such
+  // a gradient is valid when its update runs; that of the next update takes its place.
   int update = -1;
 };
 
@@ -147,14 +167,16 @@ struct ProgramInput {
   // Synthetic data: integers in [low, high); floating-point: standard normal (low == high == 0).
   int64_t low = 0;
   int64_t high = 0;
-  std::optional<AllowedIntegers> allowed = {};  // other data is refused if it is exact; nothing: the model does not tell
+  std::optional<AllowedIntegers> allowed =
+      {};  // other data is refused if it is exact; nothing: the model does not tell
 };
 
 struct Program {
   int rank = 0;
   int world_size = 1;
   int64_t microbatches = 1;
-  int64_t updates_per_step = 1;  // more than one in asynchronous schedules: a step is a window of so many updates
+  int64_t updates_per_step =
+      1;  // more than one in asynchronous schedules: a step is a window of so many updates
   std::vector<Buffer> buffers;
   std::vector<Subgraph> subgraphs;
   std::vector<Instruction> instructions;  // one step
@@ -167,7 +189,8 @@ struct Program {
 };
 
 // What a kLoadInput into `buffer` reads of the whole batch, whose input `input` is.
-//   x [8,6] cut along axis 0; microbatch 1 of 2, columns 3..5: buffer [4,3], part {whole [4,6], start [0,3]}, offset 4: box [4,3] from
+//   x [8,6] cut along axis 0; microbatch 1 of 2, columns 3..5: buffer [4,3], part {whole [4,6], start [0,3]},
+//     offset 4: box [4,3] from
 //   [4,3] on
 // Error(kConfiguration), naming the buffer, when that is no part of the batch.
 Shard loadedBox(const ProgramInput& input, const Buffer& buffer, int64_t offset);
@@ -180,22 +203,25 @@ std::string printProgram(const Program& program);
 
 // One instruction as messages and printProgram show it: `send microbatch=0 peer=1 "h@0"`.
 // At most so many inputs and outputs are named each.
-std::string describeInstruction(const Program& program, const Instruction& instruction, size_t most_buffers = 6);
+std::string describeInstruction(const Program& program, const Instruction& instruction,
+                                size_t most_buffers = 6);
 
-// program.json. parse throws Error(kConfiguration) naming the field; version mismatch: Error(kVersionMismatch).
+// program.json. parse throws Error(kConfiguration) naming the field; version mismatch:
+// Error(kVersionMismatch).
 std::string programToJson(const Program& program);
 Program programFromJson(std::string_view text);
 
-// Proves of all ranks' programs together: every receive has its send, in a compatible order and with equal type and
-// shape (a buffer name that both sides of a pair know stands for the same content, the same part of a tensor too, so a swap is
-// found); the parts of a result together are the whole; every buffer is
-// written before it is read, not used after it is freed, freed once, and freed at all unless it is persistent or a result;
-// all runs of a microbatch read one version of a parameter; a gradient of an update is read by that update;
-// a forward state that the runs of a microbatch read is replaced before another microbatch, or the next step, reads it;
-// no cycle of waits exists (receives wait for sends, frees and overwrites of sent buffers wait for the receive, collectives,
-// also those inside subgraphs, for their whole group, instructions for the background ones whose buffers they touch); ranks that meet in
-// a collective do so in the same microbatch and phase, both in the background or neither.
-// Throws Error(kInternal) naming rank, instruction and buffer.
+// Proves of all ranks' programs together: every receive has its send, in a compatible order and with equal
+// type and shape (a buffer name that both sides of a pair know stands for the same content, the same part of
+// a tensor too, so a swap is found); the parts of a result together are the whole; every buffer is written
+// before it is read, not used after it is freed, freed once, and freed at all unless it is persistent or a
+// result; all runs of a microbatch read one version of a parameter; a gradient of an update is read by that
+// update; a forward state that the runs of a microbatch read is replaced before another microbatch, or the
+// next step, reads it; no cycle of waits exists (receives wait for sends, frees and overwrites of sent
+// buffers wait for the receive, collectives, also those inside subgraphs, for their whole group, instructions
+// for the background ones whose buffers they touch); ranks that meet in a collective do so in the same
+// microbatch and phase, both in the background or neither. Throws Error(kInternal) naming rank, instruction
+// and buffer.
 void verifyPrograms(const std::vector<Program>& programs);
 
 }  // namespace pipeshard

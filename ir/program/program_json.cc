@@ -1,12 +1,13 @@
-// program.json. Buffers and subgraphs are referred to by position. In-memory constants are base64, up to 64 KiB each.
+// program.json. Buffers and subgraphs are referred to by position. In-memory constants are base64, up to 64
+// KiB each.
 
 #include <array>
 #include <set>
 
 #include "ir/base/error.h"
 #include "ir/base/json_reader.h"
-#include "ir/program/program.h"
 #include "ir/base/tensor_box.h"
+#include "ir/program/program.h"
 
 namespace pipeshard {
 namespace {
@@ -19,7 +20,8 @@ std::string toBase64(const std::vector<std::byte>& bytes) {
   text.reserve((bytes.size() + 2) / 3 * 4);
   for (size_t i = 0; i < bytes.size(); i += 3) {
     uint32_t word = 0;
-    for (size_t j = 0; j < 3; ++j) word = word << 8 | (i + j < bytes.size() ? std::to_integer<uint32_t>(bytes[i + j]) : 0);
+    for (size_t j = 0; j < 3; ++j)
+      word = word << 8 | (i + j < bytes.size() ? std::to_integer<uint32_t>(bytes[i + j]) : 0);
     for (size_t j = 0; j < 4; ++j) text += i + j <= bytes.size() ? kBase64[word >> (18 - 6 * j) & 63] : '=';
   }
   return text;
@@ -68,7 +70,8 @@ const std::vector<std::string>& phases() {
   return names;
 }
 const std::vector<std::string>& resultKinds() {
-  static const std::vector<std::string> names = {"loss", "gradient", "parameter", "optimizer_state", "forward_state"};
+  static const std::vector<std::string> names = {"loss", "gradient", "parameter", "optimizer_state",
+                                                 "forward_state"};
   return names;
 }
 
@@ -80,7 +83,8 @@ Json idsToJson(const std::vector<BufferId>& ids) {
 
 std::vector<BufferId> idsFromJson(const JsonReader& json, size_t count) {
   std::vector<BufferId> ids;
-  for (int64_t id : json.integers(0, static_cast<int64_t>(count) - 1)) ids.emplace_back(static_cast<size_t>(id));
+  for (int64_t id : json.integers(0, static_cast<int64_t>(count) - 1))
+    ids.emplace_back(static_cast<size_t>(id));
   return ids;
 }
 
@@ -90,11 +94,11 @@ Json sourceToJson(const Buffer& buffer) {
   }
   const Constant& constant = std::get<Constant>(*buffer.source);
   if (constant.bytes.size() > kMostInlineBytes) {
-    fail(
-        ErrorCode::kConfiguration,
-        "buffer \"{}\" starts from a tensor of {} bytes that is not in a file; at most {} bytes fit into program.json; keep the weights of "
-        "the model in an external data file",
-        buffer.name, constant.bytes.size(), kMostInlineBytes);
+    fail(ErrorCode::kConfiguration,
+         "buffer \"{}\" starts from a tensor of {} bytes that is not in a file; at most {} bytes fit into "
+         "program.json; keep the weights of "
+         "the model in an external data file",
+         buffer.name, constant.bytes.size(), kMostInlineBytes);
   }
   return {{"shape", constant.shape}, {"base64", toBase64(constant.bytes)}};
 }
@@ -104,19 +108,24 @@ Initializer sourceFromJson(const JsonReader& json, const Buffer& buffer) {
   const int64_t expected = byteCount(buffer.source_type, whole);
   if (json.has("file")) {
     json.expectObject({"file", "offset", "length"});
-    return WeightReference{json.at("file").string(), static_cast<uint64_t>(json.at("offset").integer(0, INT64_MAX)),
+    return WeightReference{json.at("file").string(),
+                           static_cast<uint64_t>(json.at("offset").integer(0, INT64_MAX)),
                            static_cast<uint64_t>(json.at("length").integer(expected, expected))};
   }
   json.expectObject({"shape", "base64"});
   Constant constant{buffer.source_type, json.at("shape").shape(), fromBase64(json.at("base64"))};
-  if (constant.shape != whole) json.at("shape").failExpected("the shape of the buffer's tensor, " + shapeToString(whole));
-  if (static_cast<int64_t>(constant.bytes.size()) != expected) json.at("base64").failExpected(fmt::format("{} bytes", expected));
+  if (constant.shape != whole)
+    json.at("shape").failExpected("the shape of the buffer's tensor, " + shapeToString(whole));
+  if (static_cast<int64_t>(constant.bytes.size()) != expected)
+    json.at("base64").failExpected(fmt::format("{} bytes", expected));
   return constant;
 }
 
 Json bufferToJson(const Buffer& buffer) {
-  Json json = {
-      {"name", buffer.name}, {"kind", bufferKindName(buffer.kind)}, {"type", dataTypeName(buffer.data_type)}, {"shape", buffer.shape}};
+  Json json = {{"name", buffer.name},
+               {"kind", bufferKindName(buffer.kind)},
+               {"type", dataTypeName(buffer.data_type)},
+               {"shape", buffer.shape}};
   if (!buffer.value.empty()) json["value"] = buffer.value;
   if (buffer.part) json["part"] = {{"whole", buffer.part->whole}, {"start", buffer.part->start}};
   if (buffer.update > 0) json["update"] = buffer.update;
@@ -150,7 +159,8 @@ Buffer bufferFromJson(const JsonReader& json) {
   if (json.has("value")) buffer.value = json.at("value").string();
   if (json.has("part")) buffer.part = partFromJson(json.at("part"), buffer);
   if (json.has("update")) buffer.update = static_cast<int>(json.at("update").integer(0, INT32_MAX));
-  if (json.has("source") != json.has("source_type")) json.failExpected("\"source\" and \"source_type\" together");
+  if (json.has("source") != json.has("source_type"))
+    json.failExpected("\"source\" and \"source_type\" together");
   if (json.has("source")) {
     buffer.source_type = json.at("source_type").dataType();
     buffer.source = sourceFromJson(json.at("source"), buffer);
@@ -178,9 +188,14 @@ std::vector<int> smallIntegers(const JsonReader& json, int64_t low, int64_t high
 
 Subgraph subgraphFromJson(const JsonReader& json, size_t group_count) {
   json.expectObject({"name", "file", "phase", "inputs", "outputs"}, {"collectives", "recomputation"});
-  Subgraph subgraph{json.at("name").string(),    json.at("file").string(),     enumFromJson<Phase>(json.at("phase"), phases()),
-                    json.at("inputs").strings(), json.at("outputs").strings(), {}};
-  if (json.has("collectives")) subgraph.collectives = smallIntegers(json.at("collectives"), 0, lastIndex(group_count));
+  Subgraph subgraph{json.at("name").string(),
+                    json.at("file").string(),
+                    enumFromJson<Phase>(json.at("phase"), phases()),
+                    json.at("inputs").strings(),
+                    json.at("outputs").strings(),
+                    {}};
+  if (json.has("collectives"))
+    subgraph.collectives = smallIntegers(json.at("collectives"), 0, lastIndex(group_count));
   if (json.has("recomputation")) subgraph.recomputation = json.at("recomputation").boolean();
   return subgraph;
 }
@@ -202,17 +217,21 @@ Json instructionToJson(const Instruction& instruction) {
 }
 
 Instruction instructionFromJson(const JsonReader& json, const Program& program) {
-  json.expectObject({"kind"},
-                    {"subgraph", "stage", "microbatch", "peer", "group", "overwrite", "axis", "offset", "background", "inputs", "outputs"});
+  json.expectObject({"kind"}, {"subgraph", "stage", "microbatch", "peer", "group", "overwrite", "axis",
+                               "offset", "background", "inputs", "outputs"});
   Instruction instruction;
   instruction.kind = enumFromJson<InstructionKind>(json.at("kind"), instructionKinds());
   if (json.has("subgraph")) {
-    instruction.subgraph = SubgraphId(static_cast<size_t>(json.at("subgraph").integer(0, lastIndex(program.subgraphs.size()))));
+    instruction.subgraph =
+        SubgraphId(static_cast<size_t>(json.at("subgraph").integer(0, lastIndex(program.subgraphs.size()))));
   }
   if (json.has("stage")) instruction.stage = static_cast<int>(json.at("stage").integer(0, INT32_MAX));
-  if (json.has("microbatch")) instruction.microbatch = static_cast<int>(json.at("microbatch").integer(0, program.microbatches - 1));
-  if (json.has("peer")) instruction.peer = static_cast<int>(json.at("peer").integer(0, program.world_size - 1));
-  if (json.has("group")) instruction.group = static_cast<int>(json.at("group").integer(0, lastIndex(program.groups.size())));
+  if (json.has("microbatch"))
+    instruction.microbatch = static_cast<int>(json.at("microbatch").integer(0, program.microbatches - 1));
+  if (json.has("peer"))
+    instruction.peer = static_cast<int>(json.at("peer").integer(0, program.world_size - 1));
+  if (json.has("group"))
+    instruction.group = static_cast<int>(json.at("group").integer(0, lastIndex(program.groups.size())));
   if (json.has("overwrite")) instruction.overwrite = json.at("overwrite").boolean();
   if (json.has("axis")) instruction.axis = static_cast<int>(json.at("axis").integer(0, INT32_MAX));
   if (json.has("offset")) instruction.offset = json.at("offset").integer(0, INT64_MAX);
@@ -223,7 +242,9 @@ Instruction instructionFromJson(const JsonReader& json, const Program& program) 
 }
 
 Json resultToJson(const Result& result) {
-  Json json = {{"kind", resultKinds()[static_cast<size_t>(result.kind)]}, {"name", result.name}, {"buffer", result.buffer.index()}};
+  Json json = {{"kind", resultKinds()[static_cast<size_t>(result.kind)]},
+               {"name", result.name},
+               {"buffer", result.buffer.index()}};
   if (!result.state.empty()) json["state"] = result.state;
   if (result.update >= 0) json["update"] = result.update;
   return json;
@@ -245,7 +266,8 @@ Json inputToJson(const ProgramInput& input) {
                {"shape", input.shape}, {"axis", input.axis},
                {"low", input.low},     {"high", input.high}};
   if (!input.allowed) return json;
-  json["allowed"] = {{"low", input.allowed->low}, {"high", input.allowed->high}, {"exact", input.allowed->exact}};
+  json["allowed"] = {
+      {"low", input.allowed->low}, {"high", input.allowed->high}, {"exact", input.allowed->exact}};
   if (input.allowed->ignored) json["allowed"]["ignored"] = *input.allowed->ignored;
   return json;
 }
@@ -283,9 +305,10 @@ void addList(std::string_view key, const std::vector<T>& items, ToJson to_json, 
 }  // namespace
 
 std::string programToJson(const Program& program) {
-  std::string text =
-      fmt::format("{{\n  \"version\": {},\n  \"rank\": {},\n  \"world_size\": {},\n  \"microbatches\": {},\n  \"updates_per_step\": {}",
-                  kProgramVersion, program.rank, program.world_size, program.microbatches, program.updates_per_step);
+  std::string text = fmt::format(
+      "{{\n  \"version\": {},\n  \"rank\": {},\n  \"world_size\": {},\n  \"microbatches\": {},\n  "
+      "\"updates_per_step\": {}",
+      kProgramVersion, program.rank, program.world_size, program.microbatches, program.updates_per_step);
   addList("inputs", program.inputs, inputToJson, text);
   addList(
       "groups", program.groups, [](const std::vector<int>& group) { return Json(group); }, text);
@@ -300,25 +323,29 @@ Program programFromJson(std::string_view text) {
   const Json document = parseJson(text, "program.json");
   checkJsonVersion(document, "program.json", kProgramVersion);
   const JsonReader json(document, "program.json");
-  json.expectObject({"version", "rank", "world_size", "microbatches", "updates_per_step", "inputs", "groups", "subgraphs", "buffers",
-                     "instructions", "results"});
+  json.expectObject({"version", "rank", "world_size", "microbatches", "updates_per_step", "inputs", "groups",
+                     "subgraphs", "buffers", "instructions", "results"});
   Program program;
   program.world_size = static_cast<int>(json.at("world_size").integer(1, INT32_MAX));
   program.rank = static_cast<int>(json.at("rank").integer(0, program.world_size - 1));
   program.microbatches = json.at("microbatches").integer(1, INT32_MAX);
   program.updates_per_step = json.at("updates_per_step").integer(1, program.microbatches);
   for (const JsonReader& input : json.at("inputs").elements()) program.inputs.push_back(inputFromJson(input));
-  for (const JsonReader& group : json.at("groups").elements()) program.groups.push_back(smallIntegers(group, 0, program.world_size - 1));
+  for (const JsonReader& group : json.at("groups").elements())
+    program.groups.push_back(smallIntegers(group, 0, program.world_size - 1));
   for (const JsonReader& subgraph : json.at("subgraphs").elements()) {
     program.subgraphs.push_back(subgraphFromJson(subgraph, program.groups.size()));
   }
   std::set<std::string> names;
   for (const JsonReader& buffer : json.at("buffers").elements()) {
     program.buffers.push_back(bufferFromJson(buffer));
-    if (!names.insert(program.buffers.back().name).second) buffer.at("name").failExpected("a name that no earlier buffer has");
+    if (!names.insert(program.buffers.back().name).second)
+      buffer.at("name").failExpected("a name that no earlier buffer has");
   }
-  for (const JsonReader& item : json.at("instructions").elements()) program.instructions.push_back(instructionFromJson(item, program));
-  for (const JsonReader& result : json.at("results").elements()) program.results.push_back(resultFromJson(result, program.buffers.size()));
+  for (const JsonReader& item : json.at("instructions").elements())
+    program.instructions.push_back(instructionFromJson(item, program));
+  for (const JsonReader& result : json.at("results").elements())
+    program.results.push_back(resultFromJson(result, program.buffers.size()));
   return program;
 }
 

@@ -2,8 +2,8 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
-#include "ir/program/program.h"
 #include "ir/base/tensor_box.h"
+#include "ir/program/program.h"
 
 namespace pipeshard {
 namespace {
@@ -26,15 +26,18 @@ std::string sourceText(const Buffer& buffer) {
   } else {
     text = fmt::format(" from {} bytes in the program", std::get<Constant>(*buffer.source).bytes.size());
   }
-  if (buffer.source_type != buffer.data_type) text += fmt::format(" stored as {}", dataTypeName(buffer.source_type));
+  if (buffer.source_type != buffer.data_type)
+    text += fmt::format(" stored as {}", dataTypeName(buffer.source_type));
   return text;
 }
 
 std::string bufferLine(const Buffer& buffer) {
-  std::string text = fmt::format("  \"{}\": {} {}{}", buffer.name, bufferKindName(buffer.kind), dataTypeName(buffer.data_type),
-                                 shapeToString(buffer.shape));
+  std::string text = fmt::format("  \"{}\": {} {}{}", buffer.name, bufferKindName(buffer.kind),
+                                 dataTypeName(buffer.data_type), shapeToString(buffer.shape));
   if (!buffer.value.empty() && buffer.value != buffer.name) text += fmt::format(" of {}", buffer.value);
-  if (buffer.part) text += fmt::format(" part of {} from {} on", shapeToString(buffer.part->whole), shapeToString(buffer.part->start));
+  if (buffer.part)
+    text += fmt::format(" part of {} from {} on", shapeToString(buffer.part->whole),
+                        shapeToString(buffer.part->start));
   if (buffer.source) text += sourceText(buffer);
   return text + "\n";
 }
@@ -69,31 +72,40 @@ std::string_view bufferKindName(BufferKind kind) {
 }
 
 bool isPersistent(BufferKind kind) {
-  return kind == BufferKind::kParameter || kind == BufferKind::kWeight || kind == BufferKind::kOptimizerState ||
-         kind == BufferKind::kForwardState || kind == BufferKind::kStep;
+  return kind == BufferKind::kParameter || kind == BufferKind::kWeight ||
+         kind == BufferKind::kOptimizerState || kind == BufferKind::kForwardState ||
+         kind == BufferKind::kStep;
 }
 
 int updateOf(const Program& program, const Instruction& instruction) {
-  return instruction.microbatch < 0 ? 0 : static_cast<int>(instruction.microbatch * program.updates_per_step / program.microbatches);
+  return instruction.microbatch < 0
+             ? 0
+             : static_cast<int>(instruction.microbatch * program.updates_per_step / program.microbatches);
 }
 
 const Shape& wholeShape(const Buffer& buffer) { return buffer.part ? buffer.part->whole : buffer.shape; }
 
-Shard boxOf(const Buffer& buffer) { return buffer.part ? Shard{buffer.part->start, buffer.shape} : wholeBox(buffer.shape); }
+Shard boxOf(const Buffer& buffer) {
+  return buffer.part ? Shard{buffer.part->start, buffer.shape} : wholeBox(buffer.shape);
+}
 
 Shard loadedBox(const ProgramInput& input, const Buffer& buffer, int64_t offset) {
   const Shape& rows = wholeShape(buffer);  // of one microbatch
   Shard loaded{Shape(rows.size(), 0), rows};
-  if (input.axis >= 0 && static_cast<size_t>(input.axis) < rows.size()) loaded.start[static_cast<size_t>(input.axis)] = offset;
-  bool fits = input.data_type == buffer.data_type && boxFault(input.shape, loaded).empty() && boxFault(rows, boxOf(buffer)).empty();
+  if (input.axis >= 0 && static_cast<size_t>(input.axis) < rows.size())
+    loaded.start[static_cast<size_t>(input.axis)] = offset;
+  bool fits = input.data_type == buffer.data_type && boxFault(input.shape, loaded).empty() &&
+              boxFault(rows, boxOf(buffer)).empty();
   for (size_t axis = 0; fits && axis < rows.size(); ++axis) {
     fits = static_cast<int>(axis) == input.axis || rows[axis] == input.shape[axis];
   }
   if (!fits || (input.axis < 0 && offset != 0)) {
-    const std::string part =
-        buffer.part ? fmt::format(" (part of {} from {} on)", shapeToString(rows), shapeToString(buffer.part->start)) : "";
-    fail(ErrorCode::kConfiguration, "\"{}\" ({}{}){} from {} on is no part of {}{}", buffer.name, dataTypeName(buffer.data_type),
-         shapeToString(buffer.shape), part, offset, dataTypeName(input.data_type), shapeToString(input.shape));
+    const std::string part = buffer.part ? fmt::format(" (part of {} from {} on)", shapeToString(rows),
+                                                       shapeToString(buffer.part->start))
+                                         : "";
+    fail(ErrorCode::kConfiguration, "\"{}\" ({}{}){} from {} on is no part of {}{}", buffer.name,
+         dataTypeName(buffer.data_type), shapeToString(buffer.shape), part, offset,
+         dataTypeName(input.data_type), shapeToString(input.shape));
   }
   Shard box = boxOf(buffer);
   for (size_t axis = 0; axis < rows.size(); ++axis) box.start[axis] += loaded.start[axis];
@@ -120,7 +132,9 @@ std::string_view instructionKindName(InstructionKind kind) {
 std::string describeInstruction(const Program& program, const Instruction& instruction, size_t most_buffers) {
   std::string text(instructionKindName(instruction.kind));
   const SubgraphId subgraph = instruction.subgraph;
-  if (subgraph.valid()) text += " " + (subgraph.index() < program.subgraphs.size() ? program.subgraphs[subgraph.index()].name : "?");
+  if (subgraph.valid())
+    text +=
+        " " + (subgraph.index() < program.subgraphs.size() ? program.subgraphs[subgraph.index()].name : "?");
   if (instruction.background) text += " background";
   if (instruction.microbatch >= 0) text += fmt::format(" microbatch={}", instruction.microbatch);
   if (instruction.peer >= 0) text += fmt::format(" peer={}", instruction.peer);
@@ -134,21 +148,27 @@ std::string describeInstruction(const Program& program, const Instruction& instr
 }
 
 std::string printProgram(const Program& program) {
-  std::string text = fmt::format("program of rank {} of {}, {} microbatch{}\n", program.rank, program.world_size, program.microbatches,
-                                 program.microbatches == 1 ? "" : "es");
+  std::string text =
+      fmt::format("program of rank {} of {}, {} microbatch{}\n", program.rank, program.world_size,
+                  program.microbatches, program.microbatches == 1 ? "" : "es");
   if (!program.inputs.empty()) text += "inputs\n";
   for (const ProgramInput& input : program.inputs) {
-    text += fmt::format("  \"{}\": {}{}", input.name, dataTypeName(input.data_type), shapeToString(input.shape));
+    text +=
+        fmt::format("  \"{}\": {}{}", input.name, dataTypeName(input.data_type), shapeToString(input.shape));
     text += input.axis >= 0 ? fmt::format(" cut along axis {}", input.axis) : " not cut";
     text += input.low != input.high ? fmt::format(", in [{}, {})\n", input.low, input.high) : "\n";
   }
   if (!program.groups.empty()) text += "groups\n";
-  for (size_t i = 0; i < program.groups.size(); ++i) text += fmt::format("  {}: {}\n", i, fmt::join(program.groups[i], ","));
+  for (size_t i = 0; i < program.groups.size(); ++i)
+    text += fmt::format("  {}: {}\n", i, fmt::join(program.groups[i], ","));
   if (!program.subgraphs.empty()) text += "subgraphs\n";
   for (const Subgraph& subgraph : program.subgraphs) {
-    text += fmt::format("  {} ({}, {}): [{}] -> [{}]", subgraph.name, subgraph.file, phaseName(subgraph.phase),
-                        fmt::join(subgraph.inputs, ", "), fmt::join(subgraph.outputs, ", "));
-    text += subgraph.collectives.empty() ? "\n" : fmt::format(" collectives over groups {}\n", fmt::join(subgraph.collectives, ","));
+    text +=
+        fmt::format("  {} ({}, {}): [{}] -> [{}]", subgraph.name, subgraph.file, phaseName(subgraph.phase),
+                    fmt::join(subgraph.inputs, ", "), fmt::join(subgraph.outputs, ", "));
+    text += subgraph.collectives.empty()
+                ? "\n"
+                : fmt::format(" collectives over groups {}\n", fmt::join(subgraph.collectives, ","));
   }
   if (!program.buffers.empty()) text += "buffers\n";
   for (const Buffer& buffer : program.buffers) text += bufferLine(buffer);
@@ -158,8 +178,10 @@ std::string printProgram(const Program& program) {
   }
   if (!program.results.empty()) text += "results\n";
   for (const Result& result : program.results) {
-    text += fmt::format("  {} {}{}{}: {}\n", resultKindName(result.kind), result.name, result.state.empty() ? "" : "." + result.state,
-                        result.update < 0 ? "" : fmt::format(" of update {}", result.update), quoted(program, {result.buffer}));
+    text += fmt::format("  {} {}{}{}: {}\n", resultKindName(result.kind), result.name,
+                        result.state.empty() ? "" : "." + result.state,
+                        result.update < 0 ? "" : fmt::format(" of update {}", result.update),
+                        quoted(program, {result.buffer}));
   }
   return text;
 }

@@ -14,7 +14,8 @@ namespace pipeshard {
 namespace {
 
 std::string tensorText(const Buffer& buffer) {
-  return fmt::format("\"{}\" ({}{})", buffer.name, dataTypeName(buffer.data_type), shapeToString(buffer.shape));
+  return fmt::format("\"{}\" ({}{})", buffer.name, dataTypeName(buffer.data_type),
+                     shapeToString(buffer.shape));
 }
 
 bool sameTensor(const Buffer& a, const Buffer& b) { return a.data_type == b.data_type && a.shape == b.shape; }
@@ -47,7 +48,8 @@ Form formOf(InstructionKind kind) {
 
 class StructureVerifier {
  public:
-  StructureVerifier(const std::vector<Program>& programs, const Program& program) : programs_(programs), program_(program) {}
+  StructureVerifier(const std::vector<Program>& programs, const Program& program)
+      : programs_(programs), program_(program) {}
 
   void run(size_t expected_rank) {
     verifyHeader(expected_rank);
@@ -61,27 +63,33 @@ class StructureVerifier {
  private:
   std::string rankText() const { return fmt::format("rank {}", program_.rank); }
   [[noreturn]] void failHere(const std::string& message) const { failVerification(rankText(), message); }
-  [[noreturn]] void failInstruction(const std::string& message) const { failVerification(describeAt(program_, at_), message); }
+  [[noreturn]] void failInstruction(const std::string& message) const {
+    failVerification(describeAt(program_, at_), message);
+  }
   bool inRange(BufferId id) const { return id.valid() && id.index() < program_.buffers.size(); }
 
   void verifyHeader(size_t expected_rank) const {
-    if (program_.rank != static_cast<int>(expected_rank)) failHere(fmt::format("this program stands at position {}", expected_rank));
+    if (program_.rank != static_cast<int>(expected_rank))
+      failHere(fmt::format("this program stands at position {}", expected_rank));
     if (program_.world_size != static_cast<int>(programs_.size())) {
-      failHere(fmt::format("its world size is {}, but there are {} programs", program_.world_size, programs_.size()));
+      failHere(fmt::format("its world size is {}, but there are {} programs", program_.world_size,
+                           programs_.size()));
     }
     const Program& first = programs_.front();
     if (program_.microbatches < 1 || program_.microbatches != first.microbatches) {
-      failHere(fmt::format("it has {} microbatches, rank 0 has {}", program_.microbatches, first.microbatches));
+      failHere(
+          fmt::format("it has {} microbatches, rank 0 has {}", program_.microbatches, first.microbatches));
     }
     const int64_t updates = program_.updates_per_step;
     if (updates < 1 || program_.microbatches % updates != 0 || updates != first.updates_per_step) {
-      failHere(
-          fmt::format("it makes {} updates of {} microbatches, rank 0 makes {}", updates, program_.microbatches, first.updates_per_step));
+      failHere(fmt::format("it makes {} updates of {} microbatches, rank 0 makes {}", updates,
+                           program_.microbatches, first.updates_per_step));
     }
     const auto same = [](const ProgramInput& a, const ProgramInput& b) {
       return a.name == b.name && a.data_type == b.data_type && a.shape == b.shape && a.axis == b.axis;
     };
-    if (!std::equal(program_.inputs.begin(), program_.inputs.end(), first.inputs.begin(), first.inputs.end(), same)) {
+    if (!std::equal(program_.inputs.begin(), program_.inputs.end(), first.inputs.begin(), first.inputs.end(),
+                    same)) {
       failHere("its list of batch inputs differs from that of rank 0");
     }
   }
@@ -94,18 +102,21 @@ class StructureVerifier {
       if (dataTypeSize(buffer.data_type) == 0 || !isStatic(buffer.shape))
         failHere(fmt::format("buffer {} has no size", tensorText(buffer)));
       const std::string fault = buffer.part ? boxFault(buffer.part->whole, boxOf(buffer)) : "";
-      if (!fault.empty()) failHere(fmt::format("buffer {} is no part of a tensor: {}", tensorText(buffer), fault));
-      const bool sourced =
-          buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kForwardState;
+      if (!fault.empty())
+        failHere(fmt::format("buffer {} is no part of a tensor: {}", tensorText(buffer), fault));
+      const bool sourced = buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeight ||
+                           buffer.kind == BufferKind::kForwardState;
       if (sourced != buffer.source.has_value()) {
         failHere(fmt::format("buffer \"{}\" of kind {} {} a source", buffer.name, bufferKindName(buffer.kind),
                              sourced ? "needs" : "cannot have"));
       }
-      if (buffer.kind == BufferKind::kStep && (buffer.data_type != DataType::kInt64 || !buffer.shape.empty())) {
+      if (buffer.kind == BufferKind::kStep &&
+          (buffer.data_type != DataType::kInt64 || !buffer.shape.empty())) {
         failHere(fmt::format("the step {} must be an int64 scalar", tensorText(buffer)));
       }
       if (buffer.update < 0 || buffer.update >= program_.updates_per_step) {
-        failHere(fmt::format("buffer \"{}\" is of update {}, of {}", buffer.name, buffer.update, program_.updates_per_step));
+        failHere(fmt::format("buffer \"{}\" is of update {}, of {}", buffer.name, buffer.update,
+                             program_.updates_per_step));
       }
     }
   }
@@ -113,22 +124,29 @@ class StructureVerifier {
   void verifyResult(const Result& result) const {
     if (!inRange(result.buffer)) failHere(fmt::format("the result \"{}\" has no buffer", result.name));
     if (result.update >= program_.updates_per_step) {
-      failHere(fmt::format("the result \"{}\" is of update {}, of {}", result.name, result.update, program_.updates_per_step));
+      failHere(fmt::format("the result \"{}\" is of update {}, of {}", result.name, result.update,
+                           program_.updates_per_step));
     }
     if (result.update < 0 || result.kind != Result::Kind::kGradient) return;
     for (const Instruction& instruction : program_.instructions) {
-      const bool reads = std::find(instruction.inputs.begin(), instruction.inputs.end(), result.buffer) != instruction.inputs.end();
-      if (reads && instruction.kind == InstructionKind::kUpdate && updateOf(program_, instruction) == result.update) return;
+      const bool reads = std::find(instruction.inputs.begin(), instruction.inputs.end(), result.buffer) !=
+                         instruction.inputs.end();
+      if (reads && instruction.kind == InstructionKind::kUpdate &&
+          updateOf(program_, instruction) == result.update)
+        return;
     }
     failHere(fmt::format("no update {} reads the gradient of \"{}\"", result.update, result.name));
   }
 
   void verifyGroups() const {
     for (const std::vector<int>& group : program_.groups) {
-      const bool ascending = std::adjacent_find(group.begin(), group.end(), std::greater_equal<>()) == group.end();
-      const bool in_range = std::all_of(group.begin(), group.end(), [&](int r) { return r >= 0 && r < program_.world_size; });
+      const bool ascending =
+          std::adjacent_find(group.begin(), group.end(), std::greater_equal<>()) == group.end();
+      const bool in_range =
+          std::all_of(group.begin(), group.end(), [&](int r) { return r >= 0 && r < program_.world_size; });
       if (!ascending || !in_range || std::find(group.begin(), group.end(), program_.rank) == group.end()) {
-        failHere(fmt::format("group {{{}}} must list existing ranks in ascending order, this rank among them", fmt::join(group, ",")));
+        failHere(fmt::format("group {{{}}} must list existing ranks in ascending order, this rank among them",
+                             fmt::join(group, ",")));
       }
     }
   }
@@ -151,23 +169,28 @@ class StructureVerifier {
     }
     verifyForm(instruction);
     if (instruction.background) verifyBackground(instruction);
-    if (instruction.microbatch >= program_.microbatches) failInstruction(fmt::format("there are {} microbatches", program_.microbatches));
+    if (instruction.microbatch >= program_.microbatches)
+      failInstruction(fmt::format("there are {} microbatches", program_.microbatches));
     verifyOutputs(instruction);
     if (instruction.kind == InstructionKind::kLoadInput) verifyLoad(instruction);
     if (instruction.kind == InstructionKind::kSlice) verifySlice(instruction);
     if (instruction.kind == InstructionKind::kConcatenate) verifyConcatenation(instruction);
-    const bool copies = instruction.kind == InstructionKind::kAccumulate || instruction.kind == InstructionKind::kAllReduce;
+    const bool copies =
+        instruction.kind == InstructionKind::kAccumulate || instruction.kind == InstructionKind::kAllReduce;
     if (!copies) return;
     const Buffer& from = program_.buffer(instruction.inputs[0]);
     const Buffer& to = program_.buffer(instruction.outputs[0]);
-    if (!sameTensor(from, to)) failInstruction(fmt::format("{} and {} differ in type or shape", tensorText(from), tensorText(to)));
+    if (!sameTensor(from, to))
+      failInstruction(fmt::format("{} and {} differ in type or shape", tensorText(from), tensorText(to)));
     if (from.part && to.part && from.part != to.part)
-      failInstruction(fmt::format("{} and {} are different parts of a tensor", tensorText(from), tensorText(to)));
+      failInstruction(
+          fmt::format("{} and {} are different parts of a tensor", tensorText(from), tensorText(to)));
   }
 
   void verifyForm(const Instruction& instruction) const {
     const Form form = formOf(instruction.kind);
-    if (form.subgraph != instruction.subgraph.valid() || (form.subgraph && instruction.subgraph.index() >= program_.subgraphs.size())) {
+    if (form.subgraph != instruction.subgraph.valid() ||
+        (form.subgraph && instruction.subgraph.index() >= program_.subgraphs.size())) {
       failInstruction(form.subgraph ? "it names no subgraph of this program" : "it cannot have a subgraph");
     }
     size_t inputs = static_cast<size_t>(form.inputs);
@@ -180,22 +203,28 @@ class StructureVerifier {
       inputs = std::max<size_t>(1, instruction.inputs.size());
     }
     if (instruction.inputs.size() != inputs || instruction.outputs.size() != outputs) {
-      failInstruction(fmt::format("it has {} inputs and {} outputs where {} and {} are needed", instruction.inputs.size(),
-                                  instruction.outputs.size(), inputs, outputs));
+      failInstruction(fmt::format("it has {} inputs and {} outputs where {} and {} are needed",
+                                  instruction.inputs.size(), instruction.outputs.size(), inputs, outputs));
     }
-    const bool peer_exists = instruction.peer >= 0 && instruction.peer < program_.world_size && instruction.peer != program_.rank;
-    if (form.peer && !peer_exists) failInstruction(fmt::format("there is no peer {} of rank {}", instruction.peer, program_.rank));
-    const bool group_exists = instruction.group >= 0 && instruction.group < static_cast<int>(program_.groups.size());
+    const bool peer_exists =
+        instruction.peer >= 0 && instruction.peer < program_.world_size && instruction.peer != program_.rank;
+    if (form.peer && !peer_exists)
+      failInstruction(fmt::format("there is no peer {} of rank {}", instruction.peer, program_.rank));
+    const bool group_exists =
+        instruction.group >= 0 && instruction.group < static_cast<int>(program_.groups.size());
     if (form.group && !group_exists) failInstruction(fmt::format("there is no group {}", instruction.group));
   }
 
   void verifyBackground(const Instruction& instruction) const {
-    const bool has_collectives =
-        instruction.kind == InstructionKind::kRun && !program_.subgraphs[instruction.subgraph.index()].collectives.empty();
-    if (instruction.kind != InstructionKind::kReceive && instruction.kind != InstructionKind::kAllReduce && !has_collectives)
+    const bool has_collectives = instruction.kind == InstructionKind::kRun &&
+                                 !program_.subgraphs[instruction.subgraph.index()].collectives.empty();
+    if (instruction.kind != InstructionKind::kReceive && instruction.kind != InstructionKind::kAllReduce &&
+        !has_collectives)
       failInstruction("only receives and collectives go on in the background");
     // A subgraph's kernels are used by one thread.
-    const auto beside = [&](const Instruction& other) { return other.subgraph == instruction.subgraph && !other.background; };
+    const auto beside = [&](const Instruction& other) {
+      return other.subgraph == instruction.subgraph && !other.background;
+    };
     if (has_collectives && std::any_of(program_.instructions.begin(), program_.instructions.end(), beside))
       failInstruction("its subgraph runs elsewhere, too, and not in the background");
   }
@@ -205,25 +234,29 @@ class StructureVerifier {
     for (BufferId id : instruction.outputs) {
       const Buffer& buffer = program_.buffer(id);
       if (!written.insert(id).second) failInstruction(fmt::format("it writes \"{}\" twice", buffer.name));
-      const bool is_input = std::find(instruction.inputs.begin(), instruction.inputs.end(), id) != instruction.inputs.end();
-      const bool may_replace = instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAllReduce;
+      const bool is_input =
+          std::find(instruction.inputs.begin(), instruction.inputs.end(), id) != instruction.inputs.end();
+      const bool may_replace =
+          instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAllReduce;
       if (is_input && !may_replace) failInstruction(fmt::format("it reads and writes \"{}\"", buffer.name));
       if (buffer.kind == BufferKind::kWeightVersion && instruction.kind != InstructionKind::kUpdate) {
-        failInstruction(fmt::format("it writes \"{}\", a version of a parameter, which only an update makes", buffer.name));
+        failInstruction(fmt::format("it writes \"{}\", a version of a parameter, which only an update makes",
+                                    buffer.name));
       }
       const bool constant = buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kStep;
-      const bool hands_on =
-          buffer.kind == BufferKind::kForwardState && instruction.kind == InstructionKind::kAccumulate && instruction.overwrite;
+      const bool hands_on = buffer.kind == BufferKind::kForwardState &&
+                            instruction.kind == InstructionKind::kAccumulate && instruction.overwrite;
       if (constant || (isPersistent(buffer.kind) && !may_replace && !hands_on)) {
-        failInstruction(fmt::format("it writes \"{}\", whose kind is {}", buffer.name, bufferKindName(buffer.kind)));
+        failInstruction(
+            fmt::format("it writes \"{}\", whose kind is {}", buffer.name, bufferKindName(buffer.kind)));
       }
     }
   }
 
   void verifyLoad(const Instruction& instruction) const {
     const Buffer& buffer = program_.buffer(instruction.outputs[0]);
-    const auto input =
-        std::find_if(program_.inputs.begin(), program_.inputs.end(), [&](const ProgramInput& i) { return i.name == buffer.value; });
+    const auto input = std::find_if(program_.inputs.begin(), program_.inputs.end(),
+                                    [&](const ProgramInput& i) { return i.name == buffer.value; });
     if (buffer.kind != BufferKind::kInput || input == program_.inputs.end()) {
       failInstruction(fmt::format("\"{}\" is no batch input of the program", buffer.name));
     }
@@ -237,7 +270,8 @@ class StructureVerifier {
 
   // Is `part` the range of `whole` from `offset` on along `axis`?
   static bool isRange(const Buffer& whole, const Buffer& part, size_t axis, int64_t offset) {
-    if (whole.data_type != part.data_type || whole.shape.size() != part.shape.size() || axis >= whole.shape.size() || offset < 0)
+    if (whole.data_type != part.data_type || whole.shape.size() != part.shape.size() ||
+        axis >= whole.shape.size() || offset < 0)
       return false;
     Shape expected = whole.shape;
     expected[axis] = part.shape[axis];
@@ -247,8 +281,10 @@ class StructureVerifier {
   void verifySlice(const Instruction& instruction) const {
     const Buffer& whole = program_.buffer(instruction.inputs[0]);
     const Buffer& part = program_.buffer(instruction.outputs[0]);
-    if (instruction.axis < 0 || !isRange(whole, part, static_cast<size_t>(instruction.axis), instruction.offset))
-      failInstruction(fmt::format("{} from {} on is no part of {}", tensorText(part), instruction.offset, tensorText(whole)));
+    if (instruction.axis < 0 ||
+        !isRange(whole, part, static_cast<size_t>(instruction.axis), instruction.offset))
+      failInstruction(fmt::format("{} from {} on is no part of {}", tensorText(part), instruction.offset,
+                                  tensorText(whole)));
   }
 
   void verifyConcatenation(const Instruction& instruction) const {
@@ -257,7 +293,8 @@ class StructureVerifier {
     for (BufferId id : instruction.inputs) {
       const Buffer& part = program_.buffer(id);
       if (instruction.axis < 0 || !isRange(whole, part, static_cast<size_t>(instruction.axis), offset))
-        failInstruction(fmt::format("{} from {} on is no part of {}", tensorText(part), offset, tensorText(whole)));
+        failInstruction(
+            fmt::format("{} from {} on is no part of {}", tensorText(part), offset, tensorText(whole)));
       offset += part.shape[static_cast<size_t>(instruction.axis)];
     }
     if (offset != whole.shape[static_cast<size_t>(instruction.axis)])
@@ -285,18 +322,24 @@ class LifetimeVerifier {
     for (size_t i = 0; i < program_.buffers.size(); ++i) {
       const Buffer& buffer = program_.buffers[i];
       const std::string place = fmt::format("rank {}, buffer \"{}\"", program_.rank, buffer.name);
-      if (held_[i]) failVerification(place, fmt::format("nothing hands on what {} read", describeAt(program_, *held_[i])));
+      if (held_[i])
+        failVerification(place,
+                         fmt::format("nothing hands on what {} read", describeAt(program_, *held_[i])));
       if (isPersistent(buffer.kind)) continue;
       if (!written_[i]) failVerification(place, "no instruction writes it");
       if (is_result[i] && freed_[i])
-        failVerification(place, fmt::format("it is a result but is freed by {}", describeAt(program_, *freed_[i])));
+        failVerification(place,
+                         fmt::format("it is a result but is freed by {}", describeAt(program_, *freed_[i])));
       if (!is_result[i] && !freed_[i])
-        failVerification(place, fmt::format("it is never freed; {} wrote it", describeAt(program_, *written_[i])));
+        failVerification(place,
+                         fmt::format("it is never freed; {} wrote it", describeAt(program_, *written_[i])));
     }
   }
 
  private:
-  [[noreturn]] void failHere(const std::string& message) const { failVerification(describeAt(program_, at_), message); }
+  [[noreturn]] void failHere(const std::string& message) const {
+    failVerification(describeAt(program_, at_), message);
+  }
 
   void step(const Instruction& instruction) {
     if (instruction.kind == InstructionKind::kFree) return release(instruction.inputs[0]);
@@ -314,16 +357,21 @@ class LifetimeVerifier {
     const Buffer& buffer = program_.buffer(id);
     if (isPersistent(buffer.kind)) return;
     if (freed_[id.index()])
-      failHere(fmt::format("it uses \"{}\" after {} freed it", buffer.name, describeAt(program_, *freed_[id.index()])));
-    if (!written_[id.index()]) failHere(fmt::format("it reads \"{}\", which nothing has written yet", buffer.name));
+      failHere(fmt::format("it uses \"{}\" after {} freed it", buffer.name,
+                           describeAt(program_, *freed_[id.index()])));
+    if (!written_[id.index()])
+      failHere(fmt::format("it reads \"{}\", which nothing has written yet", buffer.name));
   }
 
-  // What the passes of one microbatch read of a forward state must be replaced before those of the next read it.
+  // What the passes of one microbatch read of a forward state must be replaced before those of the next read
+  // it.
   void hold(BufferId id, const Instruction& instruction) {
-    if (program_.buffer(id).kind != BufferKind::kForwardState || instruction.kind != InstructionKind::kRun) return;
+    if (program_.buffer(id).kind != BufferKind::kForwardState || instruction.kind != InstructionKind::kRun)
+      return;
     std::optional<size_t>& held = held_[id.index()];
     if (held && program_.instructions[*held].microbatch != instruction.microbatch) {
-      failHere(fmt::format("it reads \"{}\", which still holds what {} read", program_.buffer(id).name, describeAt(program_, *held)));
+      failHere(fmt::format("it reads \"{}\", which still holds what {} read", program_.buffer(id).name,
+                           describeAt(program_, *held)));
     }
     held = at_;
   }
@@ -336,7 +384,8 @@ class LifetimeVerifier {
     const VersionRead read{id, contents_[id.index()], at_};
     const auto [first, is_first] = versions_.try_emplace({buffer.value, instruction.microbatch}, read);
     if (is_first || (first->second.buffer == read.buffer && first->second.content == read.content)) return;
-    failHere(fmt::format("it reads another version of \"{}\" than {}", buffer.value, describeAt(program_, first->second.instruction)));
+    failHere(fmt::format("it reads another version of \"{}\" than {}", buffer.value,
+                         describeAt(program_, first->second.instruction)));
   }
 
   void write(BufferId id, const Instruction& instruction) {
@@ -346,11 +395,14 @@ class LifetimeVerifier {
     std::optional<size_t>& written = written_[id.index()];
     if (isPersistent(buffer.kind)) return;
     if (freed_[id.index()])
-      failHere(fmt::format("it writes \"{}\" after {} freed it", buffer.name, describeAt(program_, *freed_[id.index()])));
-    const bool may_replace = instruction.kind == InstructionKind::kAccumulate || instruction.kind == InstructionKind::kUpdate ||
+      failHere(fmt::format("it writes \"{}\" after {} freed it", buffer.name,
+                           describeAt(program_, *freed_[id.index()])));
+    const bool may_replace = instruction.kind == InstructionKind::kAccumulate ||
+                             instruction.kind == InstructionKind::kUpdate ||
                              instruction.kind == InstructionKind::kAllReduce;
     if (written && !may_replace) {
-      failHere(fmt::format("it writes \"{}\", which still holds what {} wrote", buffer.name, describeAt(program_, *written)));
+      failHere(fmt::format("it writes \"{}\", which still holds what {} wrote", buffer.name,
+                           describeAt(program_, *written)));
     }
     if (!written) written = at_;
   }
@@ -358,8 +410,11 @@ class LifetimeVerifier {
   void release(BufferId id) {
     const Buffer& buffer = program_.buffer(id);
     std::optional<size_t>& freed = freed_[id.index()];
-    if (isPersistent(buffer.kind)) failHere(fmt::format("\"{}\" is a {} and lives across steps", buffer.name, bufferKindName(buffer.kind)));
-    if (freed) failHere(fmt::format("\"{}\" was freed before by {}", buffer.name, describeAt(program_, *freed)));
+    if (isPersistent(buffer.kind))
+      failHere(
+          fmt::format("\"{}\" is a {} and lives across steps", buffer.name, bufferKindName(buffer.kind)));
+    if (freed)
+      failHere(fmt::format("\"{}\" was freed before by {}", buffer.name, describeAt(program_, *freed)));
     if (!written_[id.index()]) failHere(fmt::format("\"{}\" has not been written yet", buffer.name));
     freed = at_;
   }
@@ -367,14 +422,16 @@ class LifetimeVerifier {
   const Program& program_;
   std::vector<std::optional<size_t>> written_;  // by buffer: the first instruction that writes it
   std::vector<std::optional<size_t>> freed_;
-  std::vector<std::optional<size_t>> held_;  // forward states: the last run that read what nothing has replaced since
+  std::vector<std::optional<size_t>>
+      held_;  // forward states: the last run that read what nothing has replaced since
   struct VersionRead {
     BufferId buffer;
     int64_t content = 0;
     size_t instruction = 0;
   };
-  std::vector<int64_t> contents_;                                // by buffer: how often it has been written
-  std::map<std::pair<std::string, int>, VersionRead> versions_;  // by parameter and microbatch: the first read of it
+  std::vector<int64_t> contents_;  // by buffer: how often it has been written
+  std::map<std::pair<std::string, int>, VersionRead>
+      versions_;  // by parameter and microbatch: the first read of it
   size_t at_ = 0;
 };
 
@@ -387,22 +444,28 @@ void verifyResults(const std::vector<Program>& programs) {
   std::map<std::tuple<Result::Kind, std::string, std::string, int>, std::vector<Place>> results;
   for (const Program& program : programs) {
     for (const Result& result : program.results) {
-      results[{result.kind, result.name, result.state, result.update}].push_back({program.rank, &program.buffer(result.buffer)});
+      results[{result.kind, result.name, result.state, result.update}].push_back(
+          {program.rank, &program.buffer(result.buffer)});
     }
   }
   for (const auto& [key, places] : results) {
-    const auto fail_here = [&, &name = std::get<1>(key), &state = std::get<2>(key)](int rank, const std::string& message) {
-      failVerification(fmt::format("rank {}, the result \"{}{}{}\"", rank, name, state.empty() ? "" : ".", state), message);
+    const auto fail_here = [&, &name = std::get<1>(key), &state = std::get<2>(key)](
+                               int rank, const std::string& message) {
+      failVerification(
+          fmt::format("rank {}, the result \"{}{}{}\"", rank, name, state.empty() ? "" : ".", state),
+          message);
     };
     const Place& first = places.front();
     std::vector<Shard> boxes;
     for (const Place& place : places) {
       if (!place.buffer->part && places.size() > 1) {
-        fail_here(place.rank, fmt::format("ranks {} and {} list it, and the buffer {} is no part of a tensor", first.rank,
-                                          places.back().rank, tensorText(*place.buffer)));
+        fail_here(place.rank, fmt::format("ranks {} and {} list it, and the buffer {} is no part of a tensor",
+                                          first.rank, places.back().rank, tensorText(*place.buffer)));
       }
-      if (wholeShape(*place.buffer) != wholeShape(*first.buffer) || place.buffer->data_type != first.buffer->data_type)
-        fail_here(place.rank, fmt::format("it is of another type or whole shape than on rank {}", first.rank));
+      if (wholeShape(*place.buffer) != wholeShape(*first.buffer) ||
+          place.buffer->data_type != first.buffer->data_type)
+        fail_here(place.rank,
+                  fmt::format("it is of another type or whole shape than on rank {}", first.rank));
       boxes.push_back(boxOf(*place.buffer));
     }
     const std::string fault = tilingFault(wholeShape(*first.buffer), boxes);

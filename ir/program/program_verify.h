@@ -24,7 +24,8 @@ void verifyLifetimes(const Program& program);
 // Between ranks: sends and receives match in order, type and shape.
 void verifyMessages(const std::vector<Program>& programs);
 
-// Executes all programs abstractly; when nothing can go on, names the cycle of waits. Needs the above to hold.
+// Executes all programs abstractly; when nothing can go on, names the cycle of waits. Needs the above to
+// hold.
 void verifyProgress(const std::vector<Program>& programs);
 
 }  // namespace pipeshard

@@ -6,9 +6,9 @@
 #include <optional>
 #include <set>
 
+#include "ir/base/tensor_box.h"
 #include "ir/program/background.h"
 #include "ir/program/program_verify.h"
-#include "ir/base/tensor_box.h"
 
 namespace pipeshard {
 namespace {
@@ -24,21 +24,27 @@ Channels channelsOf(const std::vector<Program>& programs, InstructionKind kind) 
       const Instruction& instruction = program.instructions[i];
       if (instruction.kind != kind) continue;
       const bool sends = kind == InstructionKind::kSend;
-      channels[sends ? Pair{program.rank, instruction.peer} : Pair{instruction.peer, program.rank}].push_back(i);
+      channels[sends ? Pair{program.rank, instruction.peer} : Pair{instruction.peer, program.rank}].push_back(
+          i);
     }
   }
   return channels;
 }
 
-const Buffer& sentBuffer(const Program& program, size_t at) { return program.buffer(program.instructions[at].inputs[0]); }
-const Buffer& receivedBuffer(const Program& program, size_t at) { return program.buffer(program.instructions[at].outputs[0]); }
+const Buffer& sentBuffer(const Program& program, size_t at) {
+  return program.buffer(program.instructions[at].inputs[0]);
+}
+const Buffer& receivedBuffer(const Program& program, size_t at) {
+  return program.buffer(program.instructions[at].outputs[0]);
+}
 
 std::string partText(const Buffer& buffer) {
   if (!buffer.part) return fmt::format("all of a tensor {}", shapeToString(buffer.shape));
   return fmt::format("{} of a tensor {}", printBox(boxOf(buffer)), shapeToString(buffer.part->whole));
 }
 
-void verifyChannel(const Program& sender, const std::vector<size_t>& sends, const Program& receiver, const std::vector<size_t>& receives) {
+void verifyChannel(const Program& sender, const std::vector<size_t>& sends, const Program& receiver,
+                   const std::vector<size_t>& receives) {
   std::set<std::string> sent_names, received_names;
   for (size_t at : sends) sent_names.insert(sentBuffer(sender, at).name);
   for (size_t at : receives) received_names.insert(receivedBuffer(receiver, at).name);
@@ -48,24 +54,29 @@ void verifyChannel(const Program& sender, const std::vector<size_t>& sends, cons
     const bool name_is_shared = received_names.count(sent.name) > 0 || sent_names.count(received.name) > 0;
     if (sent.name != received.name && name_is_shared) {
       failVerification(describeAt(receiver, receives[i]),
-                       fmt::format("message {} on this way is \"{}\" of {}: the orders of sends and receives differ, or one is missing", i,
-                                   sent.name, describeAt(sender, sends[i])));
+                       fmt::format("message {} on this way is \"{}\" of {}: the orders of sends and receives "
+                                   "differ, or one is missing",
+                                   i, sent.name, describeAt(sender, sends[i])));
     }
     if (sent.name == received.name && sent.part != received.part) {
       failVerification(describeAt(receiver, receives[i]),
-                       fmt::format("it expects {}, but {} gives {}", partText(received), describeAt(sender, sends[i]), partText(sent)));
+                       fmt::format("it expects {}, but {} gives {}", partText(received),
+                                   describeAt(sender, sends[i]), partText(sent)));
     }
     if (sent.data_type != received.data_type || sent.shape != received.shape) {
       failVerification(describeAt(receiver, receives[i]),
-                       fmt::format("it expects {}{}, but {} gives {}{}", dataTypeName(received.data_type), shapeToString(received.shape),
-                                   describeAt(sender, sends[i]), dataTypeName(sent.data_type), shapeToString(sent.shape)));
+                       fmt::format("it expects {}{}, but {} gives {}{}", dataTypeName(received.data_type),
+                                   shapeToString(received.shape), describeAt(sender, sends[i]),
+                                   dataTypeName(sent.data_type), shapeToString(sent.shape)));
     }
   }
   if (sends.size() > receives.size()) {
-    failVerification(describeAt(sender, sends[receives.size()]), fmt::format("rank {} never receives it", receiver.rank));
+    failVerification(describeAt(sender, sends[receives.size()]),
+                     fmt::format("rank {} never receives it", receiver.rank));
   }
   if (receives.size() > sends.size()) {
-    failVerification(describeAt(receiver, receives[sends.size()]), fmt::format("rank {} never sends it", sender.rank));
+    failVerification(describeAt(receiver, receives[sends.size()]),
+                     fmt::format("rank {} never sends it", sender.rank));
   }
 }
 
@@ -76,8 +87,8 @@ struct Actor {
   friend auto operator<=>(const Actor&, const Actor&) = default;
 };
 
-// Runs all programs with the semantics on top of program.h, without data. One order of events is enough: whatever else happens first,
-// each actor goes through the same instructions and waits for the same events.
+// Runs all programs with the semantics on top of program.h, without data. One order of events is enough:
+// whatever else happens first, each actor goes through the same instructions and waits for the same events.
 class ProgressSimulator {
  public:
   explicit ProgressSimulator(const std::vector<Program>& programs) : programs_(programs) {
@@ -87,8 +98,10 @@ class ProgressSimulator {
       rank.in_flight.resize(program.buffers.size());
       std::map<int, size_t> messages;
       for (const Instruction& instruction : program.instructions) {
-        rank.message.push_back(instruction.kind == InstructionKind::kReceive ? messages[instruction.peer]++ : 0);
-        if (instruction.kind == InstructionKind::kAllReduce) rank.summed.insert(program.buffer(instruction.inputs[0]).name);
+        rank.message.push_back(instruction.kind == InstructionKind::kReceive ? messages[instruction.peer]++
+                                                                             : 0);
+        if (instruction.kind == InstructionKind::kAllReduce)
+          rank.summed.insert(program.buffer(instruction.inputs[0]).name);
       }
     }
   }
@@ -114,13 +127,13 @@ class ProgressSimulator {
  private:
   struct Rank {
     BackgroundWaits waits;
-    std::set<std::string> summed;                                // names of buffers, by all_reduce
-    size_t at = 0;                                               // the next instruction; their number: the end of the step
-    size_t posted = 0;                                           // of the lane's instructions
-    size_t done = 0;                                             // of them
-    size_t collectives_done[2] = {};                             // of the instruction at which the thread, or the lane, stands
+    std::set<std::string> summed;     // names of buffers, by all_reduce
+    size_t at = 0;                    // the next instruction; their number: the end of the step
+    size_t posted = 0;                // of the lane's instructions
+    size_t done = 0;                  // of them
+    size_t collectives_done[2] = {};  // of the instruction at which the thread, or the lane, stands
     std::vector<std::vector<std::pair<int, size_t>>> in_flight;  // by buffer: receiver, message number
-    std::vector<size_t> message;                                 // by instruction, of receives: which of the peer's messages it takes
+    std::vector<size_t> message;  // by instruction, of receives: which of the peer's messages it takes
   };
 
   // Why an actor cannot go on: the one that it waits for, and what for.
@@ -139,12 +152,19 @@ class ProgressSimulator {
     return actor.lane ? rank.done == rank.posted : rank.at > programOf(actor).instructions.size();
   }
 
-  size_t position(const Actor& actor) const { return actor.lane ? of(actor.rank).waits.lane[of(actor.rank).done] : of(actor.rank).at; }
-  const Instruction& current(const Actor& actor) const { return programOf(actor).instructions[position(actor)]; }
+  size_t position(const Actor& actor) const {
+    return actor.lane ? of(actor.rank).waits.lane[of(actor.rank).done] : of(actor.rank).at;
+  }
+  const Instruction& current(const Actor& actor) const {
+    return programOf(actor).instructions[position(actor)];
+  }
 
-  bool isAtEnd(const Actor& actor) const { return !actor.lane && of(actor.rank).at == programOf(actor).instructions.size(); }
+  bool isAtEnd(const Actor& actor) const {
+    return !actor.lane && of(actor.rank).at == programOf(actor).instructions.size();
+  }
   std::string describe(const Actor& actor) const {
-    return isAtEnd(actor) ? fmt::format("rank {}, the end of the step", actor.rank) : describeAt(programOf(actor), position(actor));
+    return isAtEnd(actor) ? fmt::format("rank {}, the end of the step", actor.rank)
+                          : describeAt(programOf(actor), position(actor));
   }
 
   std::optional<Wait> waitsFor(const Actor& actor) const {
@@ -152,7 +172,8 @@ class ProgressSimulator {
     if (auto wait = waitsForBackground(actor)) return wait;
     if (isAtEnd(actor)) return std::nullopt;
     const Instruction& instruction = current(actor);
-    if (instruction.kind == InstructionKind::kReceive && !instruction.background) return waitsForMessage(programOf(actor), position(actor));
+    if (instruction.kind == InstructionKind::kReceive && !instruction.background)
+      return waitsForMessage(programOf(actor), position(actor));
     if (auto wait = waitsForSends(programOf(actor), instruction)) return wait;
     if (instruction.background) return std::nullopt;  // the thread only posts it
     return currentGroup(actor) == nullptr ? std::nullopt : waitsForGroup(actor);
@@ -190,13 +211,15 @@ class ProgressSimulator {
   std::optional<Wait> waitsForSends(const Program& program, BufferId id) const {
     for (const auto& [receiver, message] : of(program.rank).in_flight[id.index()]) {
       if (count(received_, {program.rank, receiver}) <= message) {
-        return Wait{{receiver, false}, fmt::format("rank {} to receive \"{}\"", receiver, program.buffer(id).name)};
+        return Wait{{receiver, false},
+                    fmt::format("rank {} to receive \"{}\"", receiver, program.buffer(id).name)};
       }
     }
     return std::nullopt;
   }
 
-  // The ranks that the next collective of the instruction at which an actor stands goes over; nullptr if there is none (any more).
+  // The ranks that the next collective of the instruction at which an actor stands goes over; nullptr if
+  // there is none (any more).
   const std::vector<int>* currentGroup(const Actor& actor) const {
     if (isIdle(actor) || isAtEnd(actor)) return nullptr;
     const Program& program = programOf(actor);
@@ -223,8 +246,8 @@ class ProgressSimulator {
     return !waitsForBackground(actor) && !waitsForSends(programOf(actor), current(actor));
   }
 
-  // All ranks of the group must have begun the collective over the same ranks that is the same turn of the group, all of them in the
-  // background or none.
+  // All ranks of the group must have begun the collective over the same ranks that is the same turn of the
+  // group, all of them in the background or none.
   std::optional<Wait> waitsForGroup(const Actor& actor) const {
     const std::vector<int>& group = *currentGroup(actor);
     const size_t turn = turnOf(actor, group);
@@ -232,10 +255,13 @@ class ProgressSimulator {
       const Actor other{rank, actor.lane};
       if (turnOf(other, group) > turn) continue;  // it has passed this turn
       if (turnOf(other, group) < turn || !hasArrived(other, group)) {
-        const char* what = current(actor).kind == InstructionKind::kAllReduce ? "the all_reduce" : "a collective of the subgraph";
+        const char* what = current(actor).kind == InstructionKind::kAllReduce
+                               ? "the all_reduce"
+                               : "a collective of the subgraph";
         // A lane that has nothing to do waits for its rank to post something.
         const bool is_unposted = other.lane && isIdle(other);
-        return Wait{is_unposted ? Actor{rank, false} : other, fmt::format("rank {} to {} {}", rank, is_unposted ? "post" : "reach", what)};
+        return Wait{is_unposted ? Actor{rank, false} : other,
+                    fmt::format("rank {} to {} {}", rank, is_unposted ? "post" : "reach", what)};
       }
       verifyPartners(actor, other);
     }
@@ -248,10 +274,12 @@ class ProgressSimulator {
     return names;
   }
 
-  bool sums(const Program& program, const std::string& name) const { return of(program.rank).summed.count(name) > 0; }
+  bool sums(const Program& program, const std::string& name) const {
+    return of(program.rank).summed.count(name) > 0;
+  }
 
-  // Two ranks that meet in a collective mean the same one, as far as programs show: of one microbatch and phase, or two
-  // all_reduce of equal tensors.
+  // Two ranks that meet in a collective mean the same one, as far as programs show: of one microbatch and
+  // phase, or two all_reduce of equal tensors.
   void verifyPartners(const Actor& actor, const Actor& other_actor) const {
     const Program& program = programOf(actor);
     const Program& other = programOf(other_actor);
@@ -259,31 +287,40 @@ class ProgressSimulator {
     const size_t other_at = position(other_actor);
     const Instruction& mine = program.instructions[at];
     const Instruction& theirs = other.instructions[other_at];
-    const auto phase = [](const Program& of, const Instruction& instruction) { return of.subgraphs[instruction.subgraph.index()].phase; };
+    const auto phase = [](const Program& of, const Instruction& instruction) {
+      return of.subgraphs[instruction.subgraph.index()].phase;
+    };
     if (mine.kind != theirs.kind || mine.microbatch != theirs.microbatch ||
         (mine.subgraph.valid() && phase(program, mine) != phase(other, theirs))) {
       failVerification(describeAt(program, at),
-                       fmt::format("its collective meets that of {}: the orders of collectives differ", describeAt(other, other_at)));
+                       fmt::format("its collective meets that of {}: the orders of collectives differ",
+                                   describeAt(other, other_at)));
     }
     if (mine.kind != InstructionKind::kAllReduce) {
       if (mine.microbatch < 0 && namesOf(program, mine.inputs) != namesOf(other, theirs.inputs)) {
-        failVerification(describeAt(program, at), fmt::format("it meets {}, which is about other tensors", describeAt(other, other_at)));
+        failVerification(describeAt(program, at), fmt::format("it meets {}, which is about other tensors",
+                                                              describeAt(other, other_at)));
       }
       return;
     }
     const Buffer& my_buffer = sentBuffer(program, at);
     const Buffer& their_buffer = sentBuffer(other, other_at);
     if (my_buffer.data_type != their_buffer.data_type || my_buffer.shape != their_buffer.shape) {
-      failVerification(describeAt(program, at),
-                       fmt::format("its tensor differs in type or shape from that of {}", describeAt(other, other_at)));
+      failVerification(
+          describeAt(program, at),
+          fmt::format("its tensor differs in type or shape from that of {}", describeAt(other, other_at)));
     }
-    if (my_buffer.name != their_buffer.name && (sums(other, my_buffer.name) || sums(program, their_buffer.name))) {
-      failVerification(describeAt(program, at), fmt::format("it meets {}, which is about another tensor: the orders of collectives differ",
-                                                            describeAt(other, other_at)));
+    if (my_buffer.name != their_buffer.name &&
+        (sums(other, my_buffer.name) || sums(program, their_buffer.name))) {
+      failVerification(
+          describeAt(program, at),
+          fmt::format("it meets {}, which is about another tensor: the orders of collectives differ",
+                      describeAt(other, other_at)));
     }
     if (my_buffer.name == their_buffer.name && my_buffer.part != their_buffer.part) {
       failVerification(describeAt(program, at),
-                       fmt::format("it sums {}, but {} sums {}", partText(my_buffer), describeAt(other, other_at), partText(their_buffer)));
+                       fmt::format("it sums {}, but {} sums {}", partText(my_buffer),
+                                   describeAt(other, other_at), partText(their_buffer)));
     }
   }
 
@@ -301,7 +338,8 @@ class ProgressSimulator {
       return;
     }
     const Program& program = programOf(actor);
-    for (size_t receive : rank.waits.receives[rank.at]) ++received_[{program.instructions[receive].peer, actor.rank}];
+    for (size_t receive : rank.waits.receives[rank.at])
+      ++received_[{program.instructions[receive].peer, actor.rank}];
     if (!isAtEnd(actor)) begin(actor, program.instructions[rank.at]);
     ++rank.at;
   }
@@ -361,7 +399,8 @@ void verifyMessages(const std::vector<Program>& programs) {
     const auto sent = sends.find(pair);
     const auto received = receives.find(pair);
     verifyChannel(programs[static_cast<size_t>(pair.first)], sent == sends.end() ? none : sent->second,
-                  programs[static_cast<size_t>(pair.second)], received == receives.end() ? none : received->second);
+                  programs[static_cast<size_t>(pair.second)],
+                  received == receives.end() ? none : received->second);
   }
 }
 

@@ -13,7 +13,9 @@ namespace {
 
 using Span = TimeSpan;
 
-bool meets(const TraceEvent& event) { return event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective; }
+bool meets(const TraceEvent& event) {
+  return event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective;
+}
 
 // Of two united lists.
 int64_t common(const std::vector<Span>& a, const std::vector<Span>& b) {
@@ -27,7 +29,8 @@ struct RankSpans {
   std::vector<Span> foreground;  // of all kinds
   std::vector<Span> sends;
   std::vector<Span> background;
-  std::vector<Span> travelling;  // of these: but the time before a message that was awaited early began to come
+  std::vector<Span>
+      travelling;  // of these: but the time before a message that was awaited early began to come
 };
 
 }  // namespace
@@ -48,7 +51,8 @@ TraceBreakdown breakDown(const Trace& trace) {
       of_rank.sends.push_back(span);
     } else if (event.background) {
       of_rank.background.push_back(span);
-      of_rank.travelling.emplace_back(event.kind == TraceEventKind::kReceive ? event.arrived_ns : span.first, span.second);
+      of_rank.travelling.emplace_back(event.kind == TraceEventKind::kReceive ? event.arrived_ns : span.first,
+                                      span.second);
     } else {
       of_rank.foreground.push_back(span);
       if (meets(event)) {
@@ -70,7 +74,8 @@ TraceBreakdown breakDown(const Trace& trace) {
     beside.insert(beside.end(), spans[r].background.begin(), spans[r].background.end());
     beside = unitedSpans(std::move(beside));
     rank.compute = totalLength(compute);
-    // A gap while a message is under way: its memory is wanted back, or a background operation's result is wanted.
+    // A gap while a message is under way: its memory is wanted back, or a background operation's result is
+    // wanted.
     rank.waiting += totalLength(beside) - common(beside, busy);
     rank.idle = result.length - rank.compute - rank.waiting - rank.transfer;
     rank.hidden = common(unitedSpans(std::move(travelling)), compute);
@@ -86,12 +91,15 @@ std::string printBreakdown(const Trace& trace) {
                                  fmt::format("of {:.1f} ms", static_cast<double>(parts.length) / 1e6), width);
   for (size_t rank = 0; rank < parts.ranks.size(); ++rank) {
     const auto percent = [&](int64_t time) {
-      return fmt::format("{:.1f}%", parts.length == 0 ? 0 : 100.0 * static_cast<double>(time) / static_cast<double>(parts.length));
+      return fmt::format(
+          "{:.1f}%",
+          parts.length == 0 ? 0 : 100.0 * static_cast<double>(time) / static_cast<double>(parts.length));
     };
     const RankBreakdown& part = parts.ranks[rank];
-    text += fmt::format("{:<{}}  {:>7}  {:>7}  {:>8}  {:>6}\n",
-                        rank < trace.rank_names.size() ? trace.rank_names[rank] : fmt::format("rank {}", rank), width,
-                        percent(part.compute), percent(part.waiting), percent(part.transfer), percent(part.idle));
+    text += fmt::format(
+        "{:<{}}  {:>7}  {:>7}  {:>8}  {:>6}\n",
+        rank < trace.rank_names.size() ? trace.rank_names[rank] : fmt::format("rank {}", rank), width,
+        percent(part.compute), percent(part.waiting), percent(part.transfer), percent(part.idle));
   }
   return text;
 }

@@ -1,8 +1,8 @@
-// One schema of events for what was simulated and what was measured, so that both overlay in one picture. Times are nanoseconds from the
-// beginning of the trace, on one clock for all ranks.
+// One schema of events for what was simulated and what was measured, so that both overlay in one picture.
+// Times are nanoseconds from the beginning of the trace, on one clock for all ranks.
 //
-// Chrome/Perfetto JSON is written from it by tools/simulation/trace_file.h: a process per rank, its compute, its communication and its memory as
-// tracks, flow arrows from sends to receives.
+// Chrome/Perfetto JSON is written from it by tools/simulation/trace_file.h: a process per rank, its compute,
+// its communication and its memory as tracks, flow arrows from sends to receives.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace pipeshard {
 enum class TraceEventKind : uint8_t {
   kCompute,     // a subgraph: a pass, a prologue, a recomputation, an update
   kSend,        // [start, end]: posted until the peer has it
-  kReceive,     // [start, end]: wanted until it is there; of that, [start, arrived] was waiting for the peer, the rest transfer
+  kReceive,     // [start, end]: wanted until it is there; of that, [start, arrived] was waiting for the peer,
+                // the rest transfer
   kCollective,  // likewise; `arrived`: when the last of the group had come
   kCopy,        // accumulation, slices, loading inputs
 };
@@ -27,14 +28,16 @@ struct TraceEvent {
   int64_t step = 1;
   int stage = -1;       // -1: none
   int microbatch = -1;  // -1: the whole step
-  std::string name;     // "0F3", "recompute 0F3", "update", "send h@3"; as schedules name actions where there is one
+  std::string
+      name;  // "0F3", "recompute 0F3", "update", "send h@3"; as schedules name actions where there is one
   int64_t start_ns = 0;
   int64_t end_ns = 0;
-  int64_t arrived_ns = 0;   // kReceive, kCollective; else start_ns
-  int peer = -1;            // kSend, kReceive
-  int64_t bytes = 0;        // of messages and collectives
-  int64_t message = -1;     // kSend, kReceive: its number between the ordered pair of ranks, over all steps: both ends have the
-                            // same; -1: a receive whose send was not recorded, or was still to come
+  int64_t arrived_ns = 0;  // kReceive, kCollective; else start_ns
+  int peer = -1;           // kSend, kReceive
+  int64_t bytes = 0;       // of messages and collectives
+  int64_t message =
+      -1;  // kSend, kReceive: its number between the ordered pair of ranks, over all steps: both ends have
+           // the same; -1: a receive whose send was not recorded, or was still to come
   bool background = false;  // ran beside compute
 };
 
@@ -53,8 +56,8 @@ struct Trace {
   std::vector<TraceMemory> memory;
 };
 
-// Throws Error(kInternal) naming the event: ranks in range, start <= arrived <= end, every receive with a send of the same number and
-// bytes between the same ranks, events of one track that do not overlap.
+// Throws Error(kInternal) naming the event: ranks in range, start <= arrived <= end, every receive with a
+// send of the same number and bytes between the same ranks, events of one track that do not overlap.
 void verifyTrace(const Trace& trace);
 
 }  // namespace pipeshard

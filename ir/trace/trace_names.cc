@@ -7,7 +7,9 @@ namespace {
 
 std::string runName(const Subgraph& subgraph, const Instruction& instruction) {
   if (instruction.stage < 0 || instruction.microbatch < 0) return subgraph.name;
-  const auto pass = [&](char kind) { return fmt::format("{}{}{}", instruction.stage, kind, instruction.microbatch); };
+  const auto pass = [&](char kind) {
+    return fmt::format("{}{}{}", instruction.stage, kind, instruction.microbatch);
+  };
   switch (subgraph.phase) {
     case Phase::kForward: return (subgraph.recomputation ? "recompute " : "") + pass('F');
     case Phase::kBackwardInput: return pass('I');
@@ -19,9 +21,11 @@ std::string runName(const Subgraph& subgraph, const Instruction& instruction) {
 }  // namespace
 
 std::string traceName(const Program& program, const Instruction& instruction) {
-  if (instruction.subgraph.valid()) return runName(program.subgraphs[instruction.subgraph.index()], instruction);
+  if (instruction.subgraph.valid())
+    return runName(program.subgraphs[instruction.subgraph.index()], instruction);
   const std::vector<BufferId>& named = instruction.outputs.empty() ? instruction.inputs : instruction.outputs;
-  return fmt::format("{} {}", instructionKindName(instruction.kind), named.empty() ? "" : program.buffer(named[0]).name);
+  return fmt::format("{} {}", instructionKindName(instruction.kind),
+                     named.empty() ? "" : program.buffer(named[0]).name);
 }
 
 }  // namespace pipeshard

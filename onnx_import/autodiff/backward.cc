@@ -12,7 +12,8 @@ namespace {
 
 bool passesGradient(const Node& node, size_t input) {
   const GradientRule* rule = findGradientRule(node);
-  return rule == nullptr || rule->passesGradient(input);  // without a rule: an error later, if the loss depends on it
+  return rule == nullptr ||
+         rule->passesGradient(input);  // without a rule: an error later, if the loss depends on it
 }
 
 struct Contribution {
@@ -23,7 +24,10 @@ struct Contribution {
 class Differentiation {
  public:
   Differentiation(BackwardBuilder& builder, ValueId loss, const std::vector<ValueId>& parameters)
-      : builder_(builder), loss_(loss), parameters_(parameters), forward_nodes_(builder.graph().nodes.size()) {
+      : builder_(builder),
+        loss_(loss),
+        parameters_(parameters),
+        forward_nodes_(builder.graph().nodes.size()) {
     builder_.setTrained(parameters);
   }
 
@@ -33,8 +37,9 @@ class Differentiation {
     producer_ = computeUseDef(graph()).producer;
     const Constant one = makeScalar(graph().dataType(loss_), 1);
     const Constant seed{one.data_type, graph().shape(loss_), one.bytes};
-    const ValueId seed_value =
-        seed.shape.empty() ? builder_.scalar(seed.data_type, 1) : builder_.values().addConstant(graph().value(loss_).name + "_grad", seed);
+    const ValueId seed_value = seed.shape.empty()
+                                   ? builder_.scalar(seed.data_type, 1)
+                                   : builder_.values().addConstant(graph().value(loss_).name + "_grad", seed);
     contributions_[loss_.index()] = {{seed_value, NodeId()}};
     for (size_t n = forward_nodes_; n-- > 0;) differentiate(NodeId(n));
     return collect();
@@ -44,7 +49,8 @@ class Differentiation {
   const Graph& graph() const { return builder_.graph(); }
   bool active(ValueId id) const { return id.valid() && id.index() < active_.size() && active_[id.index()]; }
 
-  // Active values: floating-point, made from a parameter, and the loss is made from them, by differentiable inputs only.
+  // Active values: floating-point, made from a parameter, and the loss is made from them, by differentiable
+  // inputs only.
   void markActive() {
     std::vector<bool> from_parameter(graph().values.size(), false);
     from_input_.assign(graph().values.size(), false);
@@ -69,7 +75,8 @@ class Differentiation {
     for (size_t n = graph().nodes.size(); n-- > 0;) {
       const Node& node = graph().nodes[n];
       bool needed = false;
-      for (ValueId output : node.outputs) needed = needed || (output.valid() && to_loss[output.index()] && from_parameter[output.index()]);
+      for (ValueId output : node.outputs)
+        needed = needed || (output.valid() && to_loss[output.index()] && from_parameter[output.index()]);
       for (size_t i = 0; needed && i < node.inputs.size(); ++i) {
         if (node.inputs[i].valid() && passesGradient(node, i)) to_loss[node.inputs[i].index()] = true;
       }
@@ -77,7 +84,8 @@ class Differentiation {
     active_.resize(graph().values.size());
     for (size_t i = 0; i < active_.size(); ++i) active_[i] = from_parameter[i] && to_loss[i];
     if (!active(loss_)) {
-      fail(ErrorCode::kBadModel, "the loss '{}' depends on no parameter: nothing can be trained. Choose another loss (--loss)",
+      fail(ErrorCode::kBadModel,
+           "the loss '{}' depends on no parameter: nothing can be trained. Choose another loss (--loss)",
            graph().value(loss_).name);
     }
   }
@@ -99,7 +107,8 @@ class Differentiation {
   void requireKnownType(const Node& node, ValueId value) const {
     const DataType type = graph().dataType(value);
     if (type == DataType::kFloat32 || type == DataType::kFloat64) return;
-    fail(ErrorCode::kBadModel, "{}: '{}' is {}, but gradients are taken in float32 or float64; export the model in float32",
+    fail(ErrorCode::kBadModel,
+         "{}: '{}' is {}, but gradients are taken in float32 or float64; export the model in float32",
          describeNode(node), graph().value(value).name, dataTypeName(type));
   }
 
@@ -113,24 +122,27 @@ class Differentiation {
     }
     if (!any) return;
     std::vector<bool> needed;
-    for (size_t i = 0; i < node.inputs.size(); ++i) needed.push_back(active(node.inputs[i]) && passesGradient(node, i));
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      needed.push_back(active(node.inputs[i]) && passesGradient(node, i));
     for (ValueId output : node.outputs) {
       if (active(output)) requireKnownType(node, output);
     }
     const GradientRule* rule = findGradientRule(node);
     if (rule == nullptr) {
-      fail(
-          ErrorCode::kBadModel,
-          "{}: this operator has no gradient rule, and it lies between parameter and loss. Either choose a loss that does not depend on it "
-          "(--loss), or replace it in the model by operators that have one (docs/operators.md lists them), or add a rule "
-          "(docs/adding-an-operator.md)",
-          describeNode(node));
+      fail(ErrorCode::kBadModel,
+           "{}: this operator has no gradient rule, and it lies between parameter and loss. Either choose a "
+           "loss that does not depend on it "
+           "(--loss), or replace it in the model by operators that have one (docs/operators.md lists them), "
+           "or add a rule "
+           "(docs/adding-an-operator.md)",
+           describeNode(node));
     }
     GradientContext context(builder_, id, std::move(output_gradients), needed);
     rule->apply(context);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId gradient = context.inputGradients()[i];
-      PIPESHARD_CHECK(!needed[i] || gradient.valid(), "{}: its gradient rule forgets input {}", describeNode(node), i);
+      PIPESHARD_CHECK(!needed[i] || gradient.valid(), "{}: its gradient rule forgets input {}",
+                      describeNode(node), i);
       if (gradient.valid()) contributions_[node.inputs[i].index()].push_back({gradient, id});
     }
   }
@@ -144,17 +156,21 @@ class Differentiation {
     std::set<ValueId> renamed;
     const auto rename = [&](ValueId id, const std::string& name) {
       const bool is_backward = id.index() >= contributions_.size() && !graph().initializers.contains(id);
-      if (is_backward && renamed.insert(id).second && names.insert(name).second) builder_.graph().value(id).name = name;
+      if (is_backward && renamed.insert(id).second && names.insert(name).second)
+        builder_.graph().value(id).name = name;
     };
     for (size_t i = 0; i < contributions_.size(); ++i) {
-      if (contributions_[i].size() != 1 || !producer_[i].valid() || builder_.isReplaced(contributions_[i][0].gradient)) continue;
+      if (contributions_[i].size() != 1 || !producer_[i].valid() ||
+          builder_.isReplaced(contributions_[i][0].gradient))
+        continue;
       if (from_input_[i]) result.activation_gradients.push_back(contributions_[i][0].gradient);
       rename(contributions_[i][0].gradient, graph().values[i].name + "_grad");
     }
     for (size_t p = 0; p < parameters_.size(); ++p) {
       const std::vector<ValueId>& parts = result.parameter_parts[p];
       const std::string name = graph().value(parameters_[p]).name + "_grad";
-      for (size_t k = 0; k < parts.size(); ++k) rename(parts[k], parts.size() == 1 ? name : fmt::format("{}.{}", name, k));
+      for (size_t k = 0; k < parts.size(); ++k)
+        rename(parts[k], parts.size() == 1 ? name : fmt::format("{}.{}", name, k));
     }
     return result;
   }
@@ -166,7 +182,8 @@ class Differentiation {
       ValueId part = contribution.gradient;
       if (graph().initializers.contains(part) || useCount(part) > 1) {
         part = addLike(parameter, "_grad.part");
-        builder_.addBackwardNode(contribution.reader, "", "Identity", "", {contribution.gradient}, {part}, {});
+        builder_.addBackwardNode(contribution.reader, "", "Identity", "", {contribution.gradient}, {part},
+                                 {});
       }
       parts.push_back(part);
     }
@@ -206,15 +223,16 @@ Gradients appendBackward(BackwardBuilder& builder, ValueId loss, const std::vect
   return Differentiation(builder, loss, parameters).run();
 }
 
-void splitBackwardPhases(const Graph& graph, const std::vector<NodeId>& forward_nodes, const std::vector<ValueId>& activation_gradients,
-                         std::vector<Phase>& phases) {
+void splitBackwardPhases(const Graph& graph, const std::vector<NodeId>& forward_nodes,
+                         const std::vector<ValueId>& activation_gradients, std::vector<Phase>& phases) {
   std::vector<bool> needed(graph.values.size(), false);
   for (ValueId id : activation_gradients) needed[id.index()] = true;
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     if (!forward_nodes[n].valid()) continue;
     const Node& node = graph.nodes[n];
     bool input_phase = false;
-    for (ValueId output : node.outputs) input_phase = input_phase || (output.valid() && needed[output.index()]);
+    for (ValueId output : node.outputs)
+      input_phase = input_phase || (output.valid() && needed[output.index()]);
     phases[n] = input_phase ? Phase::kBackwardInput : Phase::kBackwardWeight;
     for (ValueId id : node.inputs) {
       if (input_phase && id.valid()) needed[id.index()] = true;

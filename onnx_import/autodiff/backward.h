@@ -10,18 +10,19 @@ namespace pipeshard {
 
 // What differentiation found; ids of the graph that the builder works on.
 struct Gradients {
-  std::vector<std::vector<ValueId>> parameter_parts;  // in the order of `parameters`; each part an output of its own
-  std::vector<ValueId> activation_gradients;          // of values that depend on a graph input
+  std::vector<std::vector<ValueId>>
+      parameter_parts;                        // in the order of `parameters`; each part an output of its own
+  std::vector<ValueId> activation_gradients;  // of values that depend on a graph input
 };
 
-// Appends backward nodes along the paths from `parameters` to `loss`. Contributions to a computed value are added by one Sum
-// that belongs to the value's producer; contributions to a parameter stay apart. Names: "<value>_grad".
-// Errors: kBadModel for an operator on a path that has no rule, or whose rule refuses.
+// Appends backward nodes along the paths from `parameters` to `loss`. Contributions to a computed value are
+// added by one Sum that belongs to the value's producer; contributions to a parameter stay apart. Names:
+// "<value>_grad". Errors: kBadModel for an operator on a path that has no rule, or whose rule refuses.
 Gradients appendBackward(BackwardBuilder& builder, ValueId loss, const std::vector<ValueId>& parameters);
 
-// By node index, for the backward nodes: kBackwardInput if an activation's gradient needs the node, else kBackwardWeight.
-// All other entries are left alone. An input node never reads what a weight node gives.
-void splitBackwardPhases(const Graph& graph, const std::vector<NodeId>& forward_nodes, const std::vector<ValueId>& activation_gradients,
-                         std::vector<Phase>& phases);
+// By node index, for the backward nodes: kBackwardInput if an activation's gradient needs the node, else
+// kBackwardWeight. All other entries are left alone. An input node never reads what a weight node gives.
+void splitBackwardPhases(const Graph& graph, const std::vector<NodeId>& forward_nodes,
+                         const std::vector<ValueId>& activation_gradients, std::vector<Phase>& phases);
 
 }  // namespace pipeshard

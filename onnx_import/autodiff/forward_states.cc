@@ -8,15 +8,18 @@
 namespace pipeshard {
 namespace {
 
-constexpr size_t kStatistics[] = {3, 4};  // inputs of a BatchNormalization; the updated ones are outputs 1 and 2
+constexpr size_t kStatistics[] = {3,
+                                  4};  // inputs of a BatchNormalization; the updated ones are outputs 1 and 2
 
 bool keepsStatistics(const Node& node) {
-  return node.is("BatchNormalization") && node.opset_version >= 14 && node.intAttribute("training_mode", 0) != 0 && node.inputs.size() == 5;
+  return node.is("BatchNormalization") && node.opset_version >= 14 &&
+         node.intAttribute("training_mode", 0) != 0 && node.inputs.size() == 5;
 }
 
 class StateFinder {
  public:
-  StateFinder(Graph& graph, size_t first_forward) : graph_(graph), builder_(graph), first_forward_(first_forward) {}
+  StateFinder(Graph& graph, size_t first_forward)
+      : graph_(graph), builder_(graph), first_forward_(first_forward) {}
 
   std::vector<ForwardState> run() {
     for (size_t n = first_forward_; n < graph_.nodes.size(); ++n) {
@@ -53,28 +56,33 @@ class StateFinder {
   }
 
   State* find(ValueId id, ValueId State::*member) {
-    const auto found = std::find_if(states_.begin(), states_.end(), [&](const State& state) { return state.*member == id; });
+    const auto found =
+        std::find_if(states_.begin(), states_.end(), [&](const State& state) { return state.*member == id; });
     return found == states_.end() ? nullptr : &*found;
   }
 
   bool isState(ValueId id) const {
     if (!id.valid() || !graph_.initializers.contains(id)) return false;
     const Metadata& metadata = graph_.value(id).metadata;
-    return std::none_of(metadata.begin(), metadata.end(), [](const auto& entry) { return entry.first == kConstantMark; });
+    return std::none_of(metadata.begin(), metadata.end(),
+                        [](const auto& entry) { return entry.first == kConstantMark; });
   }
 
-  // Is the node another application of a module whose statistics are known: with the same scale, bias, mean and variance?
+  // Is the node another application of a module whose statistics are known: with the same scale, bias, mean
+  // and variance?
   bool repeatsModule(NodeId id) {
     const std::vector<ValueId>& inputs = graph_.node(id).inputs;
     const State* mean = find(inputs[kStatistics[0]], &State::value);
-    return mean != nullptr && std::equal(inputs.begin() + 1, inputs.end(), graph_.node(mean->first).inputs.begin() + 1);
+    return mean != nullptr &&
+           std::equal(inputs.begin() + 1, inputs.end(), graph_.node(mean->first).inputs.begin() + 1);
   }
 
   ValueId output(NodeId id, size_t position, ValueId state) {
     std::vector<ValueId>& outputs = graph_.node(id).outputs;
     if (outputs.size() <= position) outputs.resize(position + 1);
     if (!outputs[position].valid())
-      outputs[position] = builder_.addValue(graph_.value(state).name + ".updated", graph_.dataType(state), graph_.shape(state));
+      outputs[position] = builder_.addValue(graph_.value(state).name + ".updated", graph_.dataType(state),
+                                            graph_.shape(state));
     return outputs[position];
   }
 
@@ -89,9 +97,11 @@ class StateFinder {
 
   [[noreturn]] void refuse(const State& state, NodeId reader) const {
     fail(ErrorCode::kBadModel,
-         "'{}' holds running statistics of {}, which change with every microbatch, but {} reads it too; give each its own initializer "
+         "'{}' holds running statistics of {}, which change with every microbatch, but {} reads it too; give "
+         "each its own initializer "
          "(a tool may have merged equal ones: export the model without removing duplicates)",
-         graph_.value(state.value).name, describeNode(graph_.node(state.first)), describeNode(graph_.node(reader)));
+         graph_.value(state.value).name, describeNode(graph_.node(state.first)),
+         describeNode(graph_.node(reader)));
   }
 
   Graph& graph_;
@@ -102,6 +112,8 @@ class StateFinder {
 
 }  // namespace
 
-std::vector<ForwardState> findForwardStates(Graph& graph, size_t first_forward) { return StateFinder(graph, first_forward).run(); }
+std::vector<ForwardState> findForwardStates(Graph& graph, size_t first_forward) {
+  return StateFinder(graph, first_forward).run();
+}
 
 }  // namespace pipeshard

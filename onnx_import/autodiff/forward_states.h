@@ -7,20 +7,23 @@
 
 namespace pipeshard {
 
-// The running means and variances of the batch normalisations in training mode among nodes first_forward.. of the graph: where
-// input 3 or 4 is an initializer of the model, output 1 or 2 becomes its next value. ONNX defines what that is:
-//   updated = state * momentum + statistic of the microbatch * (1 - momentum)        momentum: the node's attribute, default 0.9
-// with the *population* variance of the microbatch. (PyTorch's momentum is 1 minus this one, and its running variance follows
-// the sample variance, n/(n-1) times as much.)
+// The running means and variances of the batch normalisations in training mode among nodes first_forward.. of
+// the graph: where input 3 or 4 is an initializer of the model, output 1 or 2 becomes its next value. ONNX
+// defines what that is:
+//   updated = state * momentum + statistic of the microbatch * (1 - momentum) momentum: the node's attribute,
+//     default 0.9
+// with the *population* variance of the microbatch. (PyTorch's momentum is 1 minus this one, and its running
+// variance follows the sample variance, n/(n-1) times as much.)
 //
-// An output that the file leaves unnamed is added, named "<state>.updated". An initializer that stands for a constant of the file
-// (no statistics were kept) is no state. A module that is applied several times, so that several nodes read the same scale,
-// bias, mean and variance, updates them in turn: each node is made to read what the one before gave. An exporter may have
-// written such a chain itself.
+// An output that the file leaves unnamed is added, named "<state>.updated". An initializer that stands for a
+// constant of the file (no statistics were kept) is no state. A module that is applied several times, so that
+// several nodes read the same scale, bias, mean and variance, updates them in turn: each node is made to read
+// what the one before gave. An exporter may have written such a chain itself.
 //
-// The result is in the order of the first readers, mean before variance; exactly one node of the graph reads each `value`.
-// Errors: kBadModel naming the state and its readers, if anything else of the graph reads it (two normalisations with other
-// scales that share a mean, a prologue): nobody could say when it should read which value.
+// The result is in the order of the first readers, mean before variance; exactly one node of the graph reads
+// each `value`. Errors: kBadModel naming the state and its readers, if anything else of the graph reads it
+// (two normalisations with other scales that share a mean, a prologue): nobody could say when it should read
+// which value.
 std::vector<ForwardState> findForwardStates(Graph& graph, size_t first_forward);
 
 }  // namespace pipeshard

@@ -38,12 +38,13 @@ void FunctionBuilder::output(std::string_view name, ValueId value) {
   body_.outputs.push_back(value);
 }
 
-ValueId FunctionBuilder::op(std::string_view op_type, std::vector<ValueId> inputs, std::map<std::string, Attribute> attributes) {
+ValueId FunctionBuilder::op(std::string_view op_type, std::vector<ValueId> inputs,
+                            std::map<std::string, Attribute> attributes) {
   return ops(op_type, std::move(inputs), 1, std::move(attributes))[0];
 }
 
-std::vector<ValueId> FunctionBuilder::ops(std::string_view op_type, std::vector<ValueId> inputs, size_t outputs,
-                                          std::map<std::string, Attribute> attributes) {
+std::vector<ValueId> FunctionBuilder::ops(std::string_view op_type, std::vector<ValueId> inputs,
+                                          size_t outputs, std::map<std::string, Attribute> attributes) {
   Node node;
   node.op_type = op_type;
   node.opset_version = body_.opset_imports.at("");
@@ -55,18 +56,26 @@ std::vector<ValueId> FunctionBuilder::ops(std::string_view op_type, std::vector<
   return body_.nodes.back().outputs;
 }
 
-Attribute FunctionBuilder::integersReference(std::string_view name) { return AttributeReference{std::string(name), kIntegersAttribute}; }
+Attribute FunctionBuilder::integersReference(std::string_view name) {
+  return AttributeReference{std::string(name), kIntegersAttribute};
+}
 
 ValueId FunctionBuilder::numberAttribute(std::string_view name, ValueId like) {
   const AttributeReference reference{std::string(name), kNumberAttribute};
   return op("CastLike", {op("Constant", {}, {{"value_float", reference}}), like});
 }
 
-Attribute FunctionBuilder::integerReference(std::string_view name) { return AttributeReference{std::string(name), kIntegerAttribute}; }
+Attribute FunctionBuilder::integerReference(std::string_view name) {
+  return AttributeReference{std::string(name), kIntegerAttribute};
+}
 
-ValueId FunctionBuilder::integerAttribute(std::string_view name) { return op("Constant", {}, {{"value_int", integerReference(name)}}); }
+ValueId FunctionBuilder::integerAttribute(std::string_view name) {
+  return op("Constant", {}, {{"value_int", integerReference(name)}});
+}
 
-ValueId FunctionBuilder::constant(Constant constant) { return op("Constant", {}, {{"value", std::move(constant)}}); }
+ValueId FunctionBuilder::constant(Constant constant) {
+  return op("Constant", {}, {{"value", std::move(constant)}});
+}
 
 ValueId FunctionBuilder::integer(int64_t value) { return constant(makeConstant<int64_t>({}, {value})); }
 

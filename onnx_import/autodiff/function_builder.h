@@ -10,7 +10,8 @@
 
 namespace pipeshard {
 
-// Worked example, y = 2 x:   FunctionBuilder f("Double", 18);  auto x = f.input("x");  f.output("y", f.op("Mul", {x, f.number(2, x)}));
+// Worked example, y = 2 x:   FunctionBuilder f("Double", 18);  auto x = f.input("x");  f.output("y",
+//   f.op("Mul", {x, f.number(2, x)}));
 class FunctionBuilder {
  public:
   FunctionBuilder(std::string_view name, std::string_view overload, int opset);
@@ -18,11 +19,14 @@ class FunctionBuilder {
   ValueId input(std::string_view name);
   // An attribute of the calling node: required, or optional with a default.
   void attribute(const std::string& name) { function_.attributes.push_back(name); }
-  void attribute(const std::string& name, Attribute default_value) { function_.default_attributes[name] = std::move(default_value); }
+  void attribute(const std::string& name, Attribute default_value) {
+    function_.default_attributes[name] = std::move(default_value);
+  }
   void output(std::string_view name, ValueId value);
 
   // A standard operator with one output.
-  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, std::map<std::string, Attribute> attributes = {});
+  ValueId op(std::string_view op_type, std::vector<ValueId> inputs,
+             std::map<std::string, Attribute> attributes = {});
   // A standard operator with several outputs.
   std::vector<ValueId> ops(std::string_view op_type, std::vector<ValueId> inputs, size_t outputs,
                            std::map<std::string, Attribute> attributes = {});

@@ -12,7 +12,8 @@ namespace {
 
 using Builder = FunctionBuilder;
 
-// ---- activations and softmax --------------------------------------------------------------------------------------
+// ---- activations and softmax
+// --------------------------------------------------------------------------------------
 
 void reluGrad(Builder& f) {
   const ValueId dy = f.input("dY");
@@ -55,7 +56,8 @@ void mishGrad(Builder& f) {
   const ValueId dy = f.input("dY");
   const ValueId x = f.input("X");
   const ValueId t = f.op("Tanh", {f.op("Softplus", {x})});
-  const ValueId slope = f.op("Mul", {f.op("Sub", {f.number(1, x), f.op("Mul", {t, t})}), f.op("Sigmoid", {x})});
+  const ValueId slope =
+      f.op("Mul", {f.op("Sub", {f.number(1, x), f.op("Mul", {t, t})}), f.op("Sigmoid", {x})});
   f.output("dX", f.op("Mul", {dy, f.op("Add", {t, f.op("Mul", {x, slope})})}));
 }
 
@@ -80,10 +82,13 @@ void logSoftmaxGrad(Builder& f) {
   f.output("dX", f.op("Sub", {dy, f.op("Mul", {f.op("Exp", {y}), sum})}));
 }
 
-// ---- LayerNormalization -------------------------------------------------------------------------------------------
+// ---- LayerNormalization
+// -------------------------------------------------------------------------------------------
 
 // Everything before `axis` as rows, the rest as columns.
-ValueId asRows(Builder& f, ValueId x) { return f.op("Flatten", {x}, {{"axis", Builder::integerReference("axis")}}); }
+ValueId asRows(Builder& f, ValueId x) {
+  return f.op("Flatten", {x}, {{"axis", Builder::integerReference("axis")}});
+}
 
 struct Normalized {
   ValueId dy, x_hat, inverse;  // rows
@@ -105,9 +110,12 @@ void layerNormalizationInputGrad(Builder& f) {
   const ValueId inverse = f.input("InvStdDev");
   const Normalized n = normalized(f, dy, x, mean, inverse);
   const ValueId g = f.op("Mul", {n.dy, f.op("Reshape", {scale, f.integers({1, -1})})});
-  const ValueId count = f.op("CastLike", {f.op("Shape", {g}, {{"start", int64_t{1}}, {"end", int64_t{2}}}), g});
+  const ValueId count =
+      f.op("CastLike", {f.op("Shape", {g}, {{"start", int64_t{1}}, {"end", int64_t{2}}}), g});
   const ValueId columns = f.integers({1});
-  const auto meanOf = [&](ValueId v) { return f.op("Div", {f.op("ReduceSum", {v, columns}, {{"keepdims", int64_t{1}}}), count}); };
+  const auto meanOf = [&](ValueId v) {
+    return f.op("Div", {f.op("ReduceSum", {v, columns}, {{"keepdims", int64_t{1}}}), count});
+  };
   const ValueId g_mean = meanOf(g);
   const ValueId projection = f.op("Mul", {n.x_hat, meanOf(f.op("Mul", {g, n.x_hat}))});
   const ValueId rows = f.op("Mul", {n.inverse, f.op("Sub", {f.op("Sub", {g, g_mean}), projection})});
@@ -123,14 +131,18 @@ void layerNormalizationWeightGrad(Builder& f) {
   const Normalized n = normalized(f, dy, x, mean, inverse);
   const ValueId inner = f.op("Shape", {x}, {{"start", Builder::integerReference("axis")}});
   const ValueId rows = f.integers({0});
-  const auto sumOfRows = [&](ValueId v) { return f.op("Reshape", {f.op("ReduceSum", {v, rows}, {{"keepdims", int64_t{0}}}), inner}); };
+  const auto sumOfRows = [&](ValueId v) {
+    return f.op("Reshape", {f.op("ReduceSum", {v, rows}, {{"keepdims", int64_t{0}}}), inner});
+  };
   f.output("dScale", sumOfRows(f.op("Mul", {n.dy, n.x_hat})));
   f.output("dBias", sumOfRows(n.dy));
 }
 
-// ---- Gather -------------------------------------------------------------------------------------------------------
+// ---- Gather
+// -------------------------------------------------------------------------------------------------------
 
-// The data as [outer, axis, inner] with axis moved to the front, so that ScatterND can add whole [outer, inner] slices.
+// The data as [outer, axis, inner] with axis moved to the front, so that ScatterND can add whole [outer,
+// inner] slices.
 void gatherGrad(Builder& f) {
   f.attribute("axis", int64_t{0});
   const ValueId dy = f.input("dY");
@@ -152,7 +164,8 @@ void gatherGrad(Builder& f) {
   const std::vector<int64_t> swap = {1, 0, 2};
   const ValueId updates = f.op("Transpose", {f.op("Reshape", {dy, dy_shape})}, {{"perm", swap}});
   const ValueId flat = f.op("Reshape", {indices, f.integers({-1, 1})});
-  const ValueId wrapped = f.op("Where", {f.op("Less", {flat, f.integer(0)}), f.op("Add", {flat, size}), flat});
+  const ValueId wrapped =
+      f.op("Where", {f.op("Less", {flat, f.integer(0)}), f.op("Add", {flat, size}), flat});
   const ValueId data_shape = f.op("Concat", {size, outer, inner}, {{"axis", int64_t{0}}});
   const ValueId zeros = f.op("Expand", {f.number(0, dy), data_shape});
   const ValueId sums = f.op("ScatterND", {zeros, wrapped, updates}, {{"reduction", std::string("add")}});
@@ -165,13 +178,15 @@ void gatherElementsGrad(Builder& f) {
   const ValueId indices = f.input("Indices");
   const ValueId shape = f.input("Shape");
   const ValueId zeros = f.op("Expand", {f.number(0, dy), shape});
-  f.output("dData",
-           f.op("ScatterElements", {zeros, indices, dy}, {{"axis", Builder::integerReference("axis")}, {"reduction", std::string("add")}}));
+  f.output("dData", f.op("ScatterElements", {zeros, indices, dy},
+                         {{"axis", Builder::integerReference("axis")}, {"reduction", std::string("add")}}));
 }
 
-// ---- loss ---------------------------------------------------------------------------------------------------------
+// ---- loss
+// ---------------------------------------------------------------------------------------------------------
 
-// share (softmax - onehot(label)), share = dLoss * weight[label] (for a mean, divided by the sum of those), 0 where ignored.
+// share (softmax - onehot(label)), share = dLoss * weight[label] (for a mean, divided by the sum of those), 0
+// where ignored.
 void softmaxCrossEntropyLossGrad(Builder& f, const std::string& reduction, bool weighted) {
   f.attribute("reduction", reduction);
   f.attribute("ignore_index", int64_t{0});
@@ -181,22 +196,26 @@ void softmaxCrossEntropyLossGrad(Builder& f, const std::string& reduction, bool 
   const ValueId labels = f.input("Labels");
   const ValueId class_weights = weighted ? f.input("Weights") : ValueId();
   const ValueId may_ignore = f.op("Equal", {f.integerAttribute("has_ignore_index"), f.integer(1)});
-  const ValueId ignored = f.op("And", {f.op("Equal", {labels, f.integerAttribute("ignore_index")}), may_ignore});
+  const ValueId ignored =
+      f.op("And", {f.op("Equal", {labels, f.integerAttribute("ignore_index")}), may_ignore});
   const ValueId label = f.op("Where", {ignored, f.integer(0), labels});
   const ValueId zero = f.number(0, log_probabilities);
   const ValueId weight = weighted ? f.op("Gather", {class_weights, label}) : f.number(1, log_probabilities);
   const ValueId counted = f.op("Where", {ignored, zero, weight});
   ValueId share = f.op("Mul", {d_loss, counted});
-  if (reduction == "mean") share = f.op("Div", {share, f.op("ReduceSum", {counted}, {{"keepdims", int64_t{0}}})});
+  if (reduction == "mean")
+    share = f.op("Div", {share, f.op("ReduceSum", {counted}, {{"keepdims", int64_t{0}}})});
   share = f.op("Where", {ignored, zero, share});
   const ValueId classes = f.integers({1});
   const ValueId column = f.op("Unsqueeze", {share, classes});
   const ValueId spread = f.op("Mul", {f.op("Exp", {log_probabilities}), column});
-  f.output("dScores", f.op("ScatterElements", {spread, f.op("Unsqueeze", {label, classes}), f.op("Neg", {column})},
-                           {{"axis", int64_t{1}}, {"reduction", std::string("add")}}));
+  f.output("dScores",
+           f.op("ScatterElements", {spread, f.op("Unsqueeze", {label, classes}), f.op("Neg", {column})},
+                {{"axis", int64_t{1}}, {"reduction", std::string("add")}}));
 }
 
-// ---- optimizers ---------------------------------------------------------------------------------------------------
+// ---- optimizers
+// ---------------------------------------------------------------------------------------------------
 
 ValueId decayedGradient(Builder& f, ValueId parameter, ValueId gradient, ValueId decay) {
   return f.op("Add", {gradient, f.op("Mul", {decay, parameter})});
@@ -275,12 +294,18 @@ FunctionBodies makeBodies() {
       {{"LayerNormalizationWeightGrad", ""}, layerNormalizationWeightGrad},
       {{"GatherGrad", ""}, gatherGrad},
       {{"GatherElementsGrad", ""}, gatherElementsGrad},
-      {{"SoftmaxCrossEntropyLossGrad", "none"}, [](Builder& f) { softmaxCrossEntropyLossGrad(f, "none", false); }},
-      {{"SoftmaxCrossEntropyLossGrad", "sum"}, [](Builder& f) { softmaxCrossEntropyLossGrad(f, "sum", false); }},
-      {{"SoftmaxCrossEntropyLossGrad", "mean"}, [](Builder& f) { softmaxCrossEntropyLossGrad(f, "mean", false); }},
-      {{"SoftmaxCrossEntropyLossGrad", "none_weighted"}, [](Builder& f) { softmaxCrossEntropyLossGrad(f, "none", true); }},
-      {{"SoftmaxCrossEntropyLossGrad", "sum_weighted"}, [](Builder& f) { softmaxCrossEntropyLossGrad(f, "sum", true); }},
-      {{"SoftmaxCrossEntropyLossGrad", "mean_weighted"}, [](Builder& f) { softmaxCrossEntropyLossGrad(f, "mean", true); }},
+      {{"SoftmaxCrossEntropyLossGrad", "none"},
+       [](Builder& f) { softmaxCrossEntropyLossGrad(f, "none", false); }},
+      {{"SoftmaxCrossEntropyLossGrad", "sum"},
+       [](Builder& f) { softmaxCrossEntropyLossGrad(f, "sum", false); }},
+      {{"SoftmaxCrossEntropyLossGrad", "mean"},
+       [](Builder& f) { softmaxCrossEntropyLossGrad(f, "mean", false); }},
+      {{"SoftmaxCrossEntropyLossGrad", "none_weighted"},
+       [](Builder& f) { softmaxCrossEntropyLossGrad(f, "none", true); }},
+      {{"SoftmaxCrossEntropyLossGrad", "sum_weighted"},
+       [](Builder& f) { softmaxCrossEntropyLossGrad(f, "sum", true); }},
+      {{"SoftmaxCrossEntropyLossGrad", "mean_weighted"},
+       [](Builder& f) { softmaxCrossEntropyLossGrad(f, "mean", true); }},
       {{"SGD", ""}, sgd},
       {{"SGDMomentum", ""}, sgdMomentum},
       {{"Adam", ""}, adam},

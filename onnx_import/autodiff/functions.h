@@ -1,7 +1,7 @@
 // The functions of the pipeshard domain, as docs/operators.md lists them, with bodies in standard ONNX.
 //
-// A body cannot branch on a string attribute or on an absent input. Where the meaning depends on one, there is one body per
-// case and the call says which by its `overload`; its attributes say the same, for kernels.
+// A body cannot branch on a string attribute or on an absent input. Where the meaning depends on one, there
+// is one body per case and the call says which by its `overload`; its attributes say the same, for kernels.
 //
 //   GeluGrad                     ""  (approximate "none"), "tanh"
 //   SoftmaxCrossEntropyLossGrad  "none", "sum", "mean", and each with "_weighted" when Weights is given
@@ -17,8 +17,9 @@
 
 namespace pipeshard {
 
-// The definition of a function, its body written for version `opset` (16 or later) of the standard operators; a model and
-// its functions must agree on the version. Error(kInternal) for a name or overload that does not exist.
+// The definition of a function, its body written for version `opset` (16 or later) of the standard operators;
+// a model and its functions must agree on the version. Error(kInternal) for a name or overload that does not
+// exist.
 Function makePipeshardFunction(std::string_view name, std::string_view overload, int opset);
 
 // (name, overload) of all functions, sorted.

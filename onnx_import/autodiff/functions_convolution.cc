@@ -9,7 +9,8 @@ using Builder = FunctionBuilder;
 const std::vector<const char*> kWindowLists = {"dilations", "kernel_shape", "pads", "strides"};
 
 // The attributes of the call that say how a window moves, handed on to a standard operator of the body.
-std::map<std::string, Attribute> windowAttributes(Builder& f, const std::vector<const char*>& lists, const char* integer) {
+std::map<std::string, Attribute> windowAttributes(Builder& f, const std::vector<const char*>& lists,
+                                                  const char* integer) {
   std::map<std::string, Attribute> attributes;
   for (const char* name : lists) {
     f.attribute(name);
@@ -29,27 +30,33 @@ void convInputGrad(Builder& f) {
   f.output("dX", f.op("ConvTranspose", {dy, w}, attributes));
 }
 
-// dW is the convolution of X with dY over the batch: channels take the place of examples, strides that of dilations. What the
-// image has beyond the last window makes the result too long at its end.
+// dW is the convolution of X with dY over the batch: channels take the place of examples, strides that of
+// dilations. What the image has beyond the last window makes the result too long at its end.
 void convWeightGrad(Builder& f) {
   for (const char* name : kWindowLists) f.attribute(name);
   f.attribute("group");
   const ValueId dy = f.input("dY");
   const ValueId x = f.input("X");
   const ValueId group = f.op("Reshape", {f.integerAttribute("group"), f.integers({1})});
-  const auto slice = [&](ValueId v, int64_t from, int64_t to) { return f.op("Shape", {v}, {{"start", from}, {"end", to}}); };
+  const auto slice = [&](ValueId v, int64_t from, int64_t to) {
+    return f.op("Shape", {v}, {{"start", from}, {"end", to}});
+  };
   const auto from = [&](ValueId v, int64_t start) { return f.op("Shape", {v}, {{"start", start}}); };
-  const auto concat = [&](std::vector<ValueId> parts) { return f.op("Concat", std::move(parts), {{"axis", int64_t{0}}}); };
+  const auto concat = [&](std::vector<ValueId> parts) {
+    return f.op("Concat", std::move(parts), {{"axis", int64_t{0}}});
+  };
   const ValueId batch = slice(x, 0, 1);
   const ValueId rest = f.integers({-1});
   const ValueId channels = f.op("Div", {slice(x, 1, 2), group});
   const ValueId grouped = f.op("Reshape", {x, concat({batch, group, channels, rest})});
   const ValueId turned = f.op("Transpose", {grouped}, {{"perm", std::vector<int64_t>{2, 1, 0, 3}}});
-  const ValueId image = f.op("Reshape", {turned, concat({channels, f.op("Mul", {group, batch}), from(x, 2)})});
+  const ValueId image =
+      f.op("Reshape", {turned, concat({channels, f.op("Mul", {group, batch}), from(x, 2)})});
   const std::vector<int64_t> swap = {1, 0, 2};
   const ValueId flat = f.op("Reshape", {dy, concat({slice(dy, 0, 2), rest})});
   const ValueId features = slice(dy, 1, 2);
-  const ValueId kernel = f.op("Reshape", {f.op("Transpose", {flat}, {{"perm", swap}}), concat({features, batch, from(dy, 2)})});
+  const ValueId kernel =
+      f.op("Reshape", {f.op("Transpose", {flat}, {{"perm", swap}}), concat({features, batch, from(dy, 2)})});
   const ValueId sums = f.op("Conv", {image, kernel},
                             {{"strides", Builder::integersReference("dilations")},
                              {"dilations", Builder::integersReference("strides")},
@@ -59,7 +66,8 @@ void convWeightGrad(Builder& f) {
   const ValueId ends = concat({slice(sums, 0, 2), sizes});
   const ValueId cut = f.op("Slice", {sums, f.op("Sub", {ends, ends}), ends});
   const ValueId columns = f.op("Reshape", {cut, concat({channels, features, rest})});
-  f.output("dW", f.op("Reshape", {f.op("Transpose", {columns}, {{"perm", swap}}), concat({features, channels, sizes})}));
+  f.output("dW", f.op("Reshape",
+                      {f.op("Transpose", {columns}, {{"perm", swap}}), concat({features, channels, sizes})}));
 }
 
 void maxPoolGrad(Builder& f) {
@@ -68,32 +76,42 @@ void maxPoolGrad(Builder& f) {
   const ValueId x = f.input("X");
   const ValueId indices = f.ops("MaxPool", {x}, 2, attributes)[1];
   const ValueId all = f.integers({-1});
-  const ValueId zeros = f.op("Expand", {f.number(0, x), f.op("Reshape", {f.op("Size", {x}), f.integers({1})})});
-  const ValueId sums = f.op("ScatterElements", {zeros, f.op("Reshape", {indices, all}), f.op("Reshape", {dy, all})},
-                            {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
+  const ValueId zeros =
+      f.op("Expand", {f.number(0, x), f.op("Reshape", {f.op("Size", {x}), f.integers({1})})});
+  const ValueId sums =
+      f.op("ScatterElements", {zeros, f.op("Reshape", {indices, all}), f.op("Reshape", {dy, all})},
+           {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
   f.output("dX", f.op("Reshape", {sums, f.op("Shape", {x})}));
 }
 
-// Every channel of every example is an image of one channel. On a canvas that the windows cover, which begins where the pads do, the
-// sum over windows is a ConvTranspose with ones, and how many elements a window counts is a Conv of ones where elements count.
+// Every channel of every example is an image of one channel. On a canvas that the windows cover, which begins
+// where the pads do, the sum over windows is a ConvTranspose with ones, and how many elements a window counts
+// is a Conv of ones where elements count.
 void averagePoolGrad(Builder& f) {
   for (const char* name : kWindowLists) f.attribute(name);
   for (const char* name : {"image", "ceil_mode", "count_include_pad"}) f.attribute(name);
   const ValueId dy = f.input("dY");
-  const auto list = [&](const char* name) { return f.op("Constant", {}, {{"value_ints", Builder::integersReference(name)}}); };
-  const auto concat = [&](std::vector<ValueId> parts) { return f.op("Concat", std::move(parts), {{"axis", int64_t{0}}}); };
+  const auto list = [&](const char* name) {
+    return f.op("Constant", {}, {{"value_ints", Builder::integersReference(name)}});
+  };
+  const auto concat = [&](std::vector<ValueId> parts) {
+    return f.op("Concat", std::move(parts), {{"axis", int64_t{0}}});
+  };
   const auto sum = [&](ValueId a, ValueId b) { return f.op("Add", {a, b}); };
   const std::map<std::string, Attribute> window = {{"strides", Builder::integersReference("strides")},
                                                    {"dilations", Builder::integersReference("dilations")}};
   const ValueId image = list("image");
   const ValueId kernel = list("kernel_shape");
   const ValueId strides = list("strides");
-  const std::vector<ValueId> halves = f.ops("Split", {list("pads"), concat({f.op("Shape", {image}), f.op("Shape", {image})})}, 2);
+  const std::vector<ValueId> halves =
+      f.ops("Split", {list("pads"), concat({f.op("Shape", {image}), f.op("Shape", {image})})}, 2);
   const ValueId none = f.op("Sub", {image, image});
   const ValueId two = f.integers({1, 1});
   const ValueId no_two = f.integers({0, 0});
   const auto onesOf = [&](ValueId sizes) { return f.op("Expand", {f.number(1, dy), concat({two, sizes})}); };
-  const auto extend = [&](ValueId v, ValueId begin, ValueId end) { return f.op("Pad", {v, concat({no_two, begin, no_two, end})}); };
+  const auto extend = [&](ValueId v, ValueId begin, ValueId end) {
+    return f.op("Pad", {v, concat({no_two, begin, no_two, end})});
+  };
   const auto cut = [&](ValueId v, ValueId begin, ValueId size) {
     const ValueId rank = f.op("Size", {concat({no_two, image})});
     const ValueId axes = f.op("Range", {f.integer(2), rank, f.integer(1)});
@@ -105,7 +123,8 @@ void averagePoolGrad(Builder& f) {
   const ValueId before = f.op("Where", {with_pads, none, halves[0]});
   const ValueId ones = onesOf(kernel);
   const ValueId mask = extend(onesOf(counted), before, sum(halves[1], strides));
-  const ValueId count = f.op("Max", {cut(f.op("Conv", {mask, ones}, window), none, spatial), f.number(1, dy)});
+  const ValueId count =
+      f.op("Max", {cut(f.op("Conv", {mask, ones}, window), none, spatial), f.number(1, dy)});
   const ValueId planes = f.op("Reshape", {dy, concat({f.integers({-1, 1}), spatial})});
   const ValueId canvas = f.op("ConvTranspose", {f.op("Div", {planes, count}), ones}, window);
   const ValueId inside = cut(extend(canvas, none, strides), halves[0], image);
@@ -118,18 +137,22 @@ struct Normalized {
   ValueId dy, x_hat, inverse, count;
 };
 
-ValueId channelSum(Builder& f, ValueId v, int64_t keep) { return f.op("ReduceSum", {v, f.integers({0, 2})}, {{"keepdims", keep}}); }
+ValueId channelSum(Builder& f, ValueId v, int64_t keep) {
+  return f.op("ReduceSum", {v, f.integers({0, 2})}, {{"keepdims", keep}});
+}
 
 Normalized normalized(Builder& f, ValueId dy, ValueId x) {
   f.attribute("epsilon", 1e-5f);
   const ValueId shape =
-      f.op("Concat", {f.op("Shape", {x}, {{"start", int64_t{0}}, {"end", int64_t{2}}}), f.integers({-1})}, {{"axis", int64_t{0}}});
+      f.op("Concat", {f.op("Shape", {x}, {{"start", int64_t{0}}, {"end", int64_t{2}}}), f.integers({-1})},
+           {{"axis", int64_t{0}}});
   const ValueId cube = f.op("Reshape", {x, shape});
   const ValueId channels = f.op("Shape", {x}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
   const ValueId count = f.op("CastLike", {f.op("Div", {f.op("Size", {x}), channels}), x});
   const ValueId centred = f.op("Sub", {cube, f.op("Div", {channelSum(f, cube, 1), count})});
   const ValueId variance = f.op("Div", {channelSum(f, f.op("Mul", {centred, centred}), 1), count});
-  const ValueId inverse = f.op("Reciprocal", {f.op("Sqrt", {f.op("Add", {variance, f.numberAttribute("epsilon", x)})})});
+  const ValueId inverse =
+      f.op("Reciprocal", {f.op("Sqrt", {f.op("Add", {variance, f.numberAttribute("epsilon", x)})})});
   return {f.op("Reshape", {dy, shape}), f.op("Mul", {centred, inverse}), inverse, count};
 }
 

@@ -14,7 +14,9 @@ bool hasOneElement(const Shape& shape) {
   return std::all_of(shape.begin(), shape.end(), [](int64_t size) { return size == 1; });
 }
 
-std::string joinedIntegers(const std::vector<int64_t>& elements) { return fmt::format("{}", fmt::join(elements, "_")); }
+std::string joinedIntegers(const std::vector<int64_t>& elements) {
+  return fmt::format("{}", fmt::join(elements, "_"));
+}
 
 std::string forwardName(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
@@ -34,21 +36,26 @@ bool isMatrixTranspose(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-BackwardBuilder::BackwardBuilder(Graph& graph) : graph_(graph), builder_(graph), forward_nodes_(graph.nodes.size()) {
+BackwardBuilder::BackwardBuilder(Graph& graph)
+    : graph_(graph), builder_(graph), forward_nodes_(graph.nodes.size()) {
   graph.opset_imports.emplace(std::string(kPipeshardDomain), 1);
 }
 
 ValueId BackwardBuilder::scalar(DataType type, double number) {
   const auto [it, added] = scalars_.try_emplace({type, number});
-  if (added) it->second = builder_.addConstant(fmt::format("grad/{}.{}", dataTypeName(type), number), makeScalar(type, number));
+  if (added)
+    it->second =
+        builder_.addConstant(fmt::format("grad/{}.{}", dataTypeName(type), number), makeScalar(type, number));
   return it->second;
 }
 
 ValueId BackwardBuilder::integers(const std::vector<int64_t>& elements) {
   const auto [it, added] = integers_.try_emplace(elements);
   if (added) {
-    const std::string name = elements.size() > 16 ? "grad/integers" : "grad/integers." + joinedIntegers(elements);
-    it->second = builder_.addConstant(name, makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+    const std::string name =
+        elements.size() > 16 ? "grad/integers" : "grad/integers." + joinedIntegers(elements);
+    it->second =
+        builder_.addConstant(name, makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
   }
   return it->second;
 }
@@ -94,20 +101,24 @@ ValueId BackwardBuilder::transposeProduct(NodeId gemm) {
   return transposed;
 }
 
-NodeId BackwardBuilder::addNode(std::string_view domain, std::string_view op_type, std::string_view overload, std::vector<ValueId> inputs,
-                                std::vector<ValueId> outputs, std::map<std::string, Attribute> attributes) {
+NodeId BackwardBuilder::addNode(std::string_view domain, std::string_view op_type, std::string_view overload,
+                                std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+                                std::map<std::string, Attribute> attributes) {
   if (domain == kPipeshardDomain) useFunction(op_type, overload);
-  const NodeId id = builder_.addNode(domain, op_type, std::move(inputs), std::move(outputs), std::move(attributes));
+  const NodeId id =
+      builder_.addNode(domain, op_type, std::move(inputs), std::move(outputs), std::move(attributes));
   graph().node(id).overload = overload;
   if (!overload.empty()) graph().ir_version = std::max<int64_t>(graph().ir_version, 10);
   forward_nodes_.emplace_back();
   return id;
 }
 
-NodeId BackwardBuilder::addBackwardNode(NodeId forward, std::string_view domain, std::string_view op_type, std::string_view overload,
-                                        std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+NodeId BackwardBuilder::addBackwardNode(NodeId forward, std::string_view domain, std::string_view op_type,
+                                        std::string_view overload, std::vector<ValueId> inputs,
+                                        std::vector<ValueId> outputs,
                                         std::map<std::string, Attribute> attributes) {
-  const NodeId id = addNode(domain, op_type, overload, std::move(inputs), std::move(outputs), std::move(attributes));
+  const NodeId id =
+      addNode(domain, op_type, overload, std::move(inputs), std::move(outputs), std::move(attributes));
   std::string name = fmt::format("{}_grad/{}", forwardName(graph(), forward), op_type);
   if (const int uses = name_uses_[name]++; uses > 0) name += fmt::format("_{}", uses);
   graph().node(id).name = std::move(name);
@@ -116,7 +127,8 @@ NodeId BackwardBuilder::addBackwardNode(NodeId forward, std::string_view domain,
   return id;
 }
 
-GradientContext::GradientContext(BackwardBuilder& builder, NodeId forward, std::vector<ValueId> output_gradients, std::vector<bool> needed)
+GradientContext::GradientContext(BackwardBuilder& builder, NodeId forward,
+                                 std::vector<ValueId> output_gradients, std::vector<bool> needed)
     : builder_(builder),
       forward_(forward),
       node_(builder.graph().node(forward)),
@@ -130,7 +142,8 @@ ValueId GradientContext::input(size_t position) const {
 }
 
 ValueId GradientContext::output(size_t position) const {
-  if (position >= node_.outputs.size() || !node_.outputs[position].valid()) refuse(fmt::format("it lacks output {}", position));
+  if (position >= node_.outputs.size() || !node_.outputs[position].valid())
+    refuse(fmt::format("it lacks output {}", position));
   return node_.outputs[position];
 }
 
@@ -149,25 +162,29 @@ std::optional<std::vector<int64_t>> GradientContext::constantIntegers(size_t pos
   if (!hasInput(position)) return std::nullopt;
   const Constant* constant = builder_.graph().constant(node_.inputs[position]);
   if (constant == nullptr) {
-    refuse(fmt::format("input {} ('{}') must be a constant for the gradient; export with static shapes there", position,
-                       builder_.graph().value(node_.inputs[position]).name));
+    refuse(fmt::format("input {} ('{}') must be a constant for the gradient; export with static shapes there",
+                       position, builder_.graph().value(node_.inputs[position]).name));
   }
   return integerElements(*constant);
 }
 
 std::optional<double> GradientContext::constantNumber(ValueId value) const {
   const Constant* constant = builder_.graph().constant(value);
-  if (constant == nullptr || !hasOneElement(constant->shape) || builder_.isTrained(value)) return std::nullopt;
+  if (constant == nullptr || !hasOneElement(constant->shape) || builder_.isTrained(value))
+    return std::nullopt;
   return numericElements(*constant).front();
 }
 
 void GradientContext::give(size_t position, ValueId gradient) {
   const ValueId target = input(position);
-  PIPESHARD_CHECK(needs(position), "{}: a gradient of input {} that nobody needs", describeNode(node_), position);
-  PIPESHARD_CHECK(shape(gradient) == shape(target) && type(gradient) == type(target), "{}: gradient of input {} is {}{}, wanted {}{}",
-                  describeNode(node_), position, dataTypeName(type(gradient)), shapeToString(shape(gradient)), dataTypeName(type(target)),
+  PIPESHARD_CHECK(needs(position), "{}: a gradient of input {} that nobody needs", describeNode(node_),
+                  position);
+  PIPESHARD_CHECK(shape(gradient) == shape(target) && type(gradient) == type(target),
+                  "{}: gradient of input {} is {}{}, wanted {}{}", describeNode(node_), position,
+                  dataTypeName(type(gradient)), shapeToString(shape(gradient)), dataTypeName(type(target)),
                   shapeToString(shape(target)));
-  PIPESHARD_CHECK(!input_gradients_[position].valid(), "{}: two gradients of input {}", describeNode(node_), position);
+  PIPESHARD_CHECK(!input_gradients_[position].valid(), "{}: two gradients of input {}", describeNode(node_),
+                  position);
   input_gradients_[position] = gradient;
 }
 
@@ -177,8 +194,10 @@ void GradientContext::refuse(std::string_view reason) const {
 
 void GradientContext::requireVersion(int version) const {
   if (node_.opset_version >= version) return;
-  refuse(fmt::format("version {} of the operator has another meaning; convert the model to opset {} or later (onnx.version_converter)",
-                     node_.opset_version, version));
+  refuse(
+      fmt::format("version {} of the operator has another meaning; convert the model to opset {} or later "
+                  "(onnx.version_converter)",
+                  node_.opset_version, version));
 }
 
 ValueId GradientContext::op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
@@ -192,25 +211,31 @@ std::string GradientContext::nodeName(std::string_view op_type) {
   return fmt::format("{}_grad/{}", forwardName(builder_.graph(), forward_), op_type);
 }
 
-ValueId GradientContext::function(std::string_view name, std::string_view overload, std::vector<ValueId> inputs, DataType type, Shape shape,
+ValueId GradientContext::function(std::string_view name, std::string_view overload,
+                                  std::vector<ValueId> inputs, DataType type, Shape shape,
                                   std::map<std::string, Attribute> attributes) {
   const ValueId result = builder_.values().addValue(nodeName(name), type, std::move(shape));
-  builder_.addBackwardNode(forward_, kPipeshardDomain, name, overload, std::move(inputs), {result}, std::move(attributes));
+  builder_.addBackwardNode(forward_, kPipeshardDomain, name, overload, std::move(inputs), {result},
+                           std::move(attributes));
   return result;
 }
 
-std::vector<ValueId> GradientContext::functionOutputs(std::string_view name, std::vector<ValueId> inputs, DataType type,
+std::vector<ValueId> GradientContext::functionOutputs(std::string_view name, std::vector<ValueId> inputs,
+                                                      DataType type,
                                                       const std::vector<std::optional<Shape>>& shapes,
                                                       std::map<std::string, Attribute> attributes) {
   std::vector<ValueId> results;
   for (const std::optional<Shape>& shape : shapes) {
     results.push_back(shape ? builder_.values().addValue(nodeName(name), type, *shape) : ValueId());
   }
-  builder_.addBackwardNode(forward_, kPipeshardDomain, name, "", std::move(inputs), results, std::move(attributes));
+  builder_.addBackwardNode(forward_, kPipeshardDomain, name, "", std::move(inputs), results,
+                           std::move(attributes));
   return results;
 }
 
-ValueId GradientContext::unary(std::string_view op_type, ValueId x) { return op(op_type, {x}, type(x), shape(x)); }
+ValueId GradientContext::unary(std::string_view op_type, ValueId x) {
+  return op(op_type, {x}, type(x), shape(x));
+}
 
 ValueId GradientContext::binary(std::string_view op_type, ValueId a, ValueId b) {
   return op(op_type, {a, b}, type(a), broadcastShapes(shape(a), shape(b)));
@@ -221,7 +246,8 @@ ValueId GradientContext::compare(std::string_view op_type, ValueId a, ValueId b)
 }
 
 ValueId GradientContext::where(ValueId condition, ValueId a, ValueId b) {
-  return op("Where", {condition, a, b}, type(a), broadcastShapes(shape(condition), broadcastShapes(shape(a), shape(b))));
+  return op("Where", {condition, a, b}, type(a),
+            broadcastShapes(shape(condition), broadcastShapes(shape(a), shape(b))));
 }
 
 ValueId GradientContext::multiply(ValueId a, ValueId b) {
@@ -233,12 +259,15 @@ ValueId GradientContext::multiply(ValueId a, ValueId b) {
 
 ValueId GradientContext::scale(ValueId x, double number) {
   if (number == 1) return x;
-  if (const auto constant = constantNumber(x); constant && shape(x).empty()) return scalar(type(x), *constant * number);
+  if (const auto constant = constantNumber(x); constant && shape(x).empty())
+    return scalar(type(x), *constant * number);
   if (number == -1) return unary("Neg", x);
   return binary("Mul", x, scalar(type(x), number));
 }
 
-ValueId GradientContext::addNumber(ValueId x, double number) { return binary("Add", x, scalar(type(x), number)); }
+ValueId GradientContext::addNumber(ValueId x, double number) {
+  return binary("Add", x, scalar(type(x), number));
+}
 
 ValueId GradientContext::reshape(ValueId x, const Shape& target) {
   if (shape(x) == target) return x;

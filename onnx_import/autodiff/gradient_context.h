@@ -1,7 +1,9 @@
-// What a gradient rule works with: the forward node, the gradients of its outputs, and ways to emit backward nodes.
+// What a gradient rule works with: the forward node, the gradients of its outputs, and ways to emit backward
+// nodes.
 //
-// Everything that is emitted gets a type and a static shape, the name "<forward node>_grad/<operator>", the metadata of the
-// forward node, and an entry in BackwardBuilder::forwardNodes(). Constants are shared over the whole graph.
+// Everything that is emitted gets a type and a static shape, the name "<forward node>_grad/<operator>", the
+// metadata of the forward node, and an entry in BackwardBuilder::forwardNodes(). Constants are shared over
+// the whole graph.
 #pragma once
 
 #include <cstdint>
@@ -30,23 +32,29 @@ class BackwardBuilder {
   // A 1-D int64 initializer; the same one for the same elements.
   ValueId integers(const std::vector<int64_t>& elements);
 
-  // Appends a node that differentiates `forward`. For a function of the pipeshard domain its definition is added once.
-  NodeId addBackwardNode(NodeId forward, std::string_view domain, std::string_view op_type, std::string_view overload,
-                         std::vector<ValueId> inputs, std::vector<ValueId> outputs, std::map<std::string, Attribute> attributes);
+  // Appends a node that differentiates `forward`. For a function of the pipeshard domain its definition is
+  // added once.
+  NodeId addBackwardNode(NodeId forward, std::string_view domain, std::string_view op_type,
+                         std::string_view overload, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+                         std::map<std::string, Attribute> attributes);
   // Appends a node that differentiates nothing (an update).
-  NodeId addNode(std::string_view domain, std::string_view op_type, std::string_view overload, std::vector<ValueId> inputs,
-                 std::vector<ValueId> outputs, std::map<std::string, Attribute> attributes);
+  NodeId addNode(std::string_view domain, std::string_view op_type, std::string_view overload,
+                 std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+                 std::map<std::string, Attribute> attributes);
 
-  // The node that makes a value; invalid for inputs and initializers. The only forward node that reads it; invalid for none or several.
+  // The node that makes a value; invalid for inputs and initializers. The only forward node that reads it;
+  // invalid for none or several.
   NodeId producer(ValueId value) const;
   NodeId soleReader(ValueId value) const;
-  // Makes of a Gemm without C, whose output nobody has read, its transpose: (A B)^T = B^T A^T. Returns its new output; nobody makes
-  // the old one then.
+  // Makes of a Gemm without C, whose output nobody has read, its transpose: (A B)^T = B^T A^T. Returns its
+  // new output; nobody makes the old one then.
   ValueId transposeProduct(NodeId gemm);
   bool isReplaced(ValueId value) const { return replaced_.contains(value); }
 
   // Initializers that training changes: what they hold now is no constant.
-  void setTrained(const std::vector<ValueId>& parameters) { trained_.insert(parameters.begin(), parameters.end()); }
+  void setTrained(const std::vector<ValueId>& parameters) {
+    trained_.insert(parameters.begin(), parameters.end());
+  }
   bool isTrained(ValueId value) const { return trained_.contains(value); }
 
   // By node index: the forward node of each backward node, invalid for all others.
@@ -68,20 +76,25 @@ class BackwardBuilder {
 class GradientContext {
  public:
   // `output_gradients` by output position, invalid where no gradient arrives; `needed` by input position.
-  GradientContext(BackwardBuilder& builder, NodeId forward, std::vector<ValueId> output_gradients, std::vector<bool> needed);
+  GradientContext(BackwardBuilder& builder, NodeId forward, std::vector<ValueId> output_gradients,
+                  std::vector<bool> needed);
 
   // ---- the forward node ----
   const Node& node() const { return node_; }  // a copy: emitting nodes does not invalidate it
   NodeId nodeId() const { return forward_; }
   size_t inputCount() const { return node_.inputs.size(); }
-  bool hasInput(size_t position) const { return position < node_.inputs.size() && node_.inputs[position].valid(); }
+  bool hasInput(size_t position) const {
+    return position < node_.inputs.size() && node_.inputs[position].valid();
+  }
   ValueId input(size_t position) const;
   ValueId output(size_t position = 0) const;
-  // The output at `position`, added to the forward node (with this name suffix, type and shape) if it is not there.
+  // The output at `position`, added to the forward node (with this name suffix, type and shape) if it is not
+  // there.
   ValueId ensureOutput(size_t position, std::string_view suffix, DataType type, Shape shape);
   Shape shape(ValueId value) const { return builder_.graph().shape(value); }
   DataType type(ValueId value) const { return builder_.graph().dataType(value); }
-  // The elements of an integer input that is constant; nullopt if the input is absent. Refuses one that is not constant.
+  // The elements of an integer input that is constant; nullopt if the input is absent. Refuses one that is
+  // not constant.
   std::optional<std::vector<int64_t>> constantIntegers(size_t position) const;
   // The single number that an input holds for certain, if it is a constant of one element.
   std::optional<double> constantNumber(ValueId value) const;
@@ -94,7 +107,9 @@ class GradientContext {
   // Says what the gradient of an input is. Type and shape must be the input's.
   void give(size_t position, ValueId gradient);
   // give, after summing a gradient of the output's shape over what was broadcast.
-  void giveReduced(size_t position, ValueId gradient) { give(position, reduceTo(gradient, shape(input(position)))); }
+  void giveReduced(size_t position, ValueId gradient) {
+    give(position, reduceTo(gradient, shape(input(position))));
+  }
   const std::vector<ValueId>& inputGradients() const { return input_gradients_; }
 
   // Error(kBadModel) naming the node, its operator and `reason`.
@@ -106,11 +121,12 @@ class GradientContext {
   ValueId op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
              std::map<std::string, Attribute> attributes = {});
   // A function of the pipeshard domain with one output.
-  ValueId function(std::string_view name, std::string_view overload, std::vector<ValueId> inputs, DataType type, Shape shape,
-                   std::map<std::string, Attribute> attributes = {});
+  ValueId function(std::string_view name, std::string_view overload, std::vector<ValueId> inputs,
+                   DataType type, Shape shape, std::map<std::string, Attribute> attributes = {});
   // The same with several outputs; absent ones are given as nullopt and come back invalid.
   std::vector<ValueId> functionOutputs(std::string_view name, std::vector<ValueId> inputs, DataType type,
-                                       const std::vector<std::optional<Shape>>& shapes, std::map<std::string, Attribute> attributes);
+                                       const std::vector<std::optional<Shape>>& shapes,
+                                       std::map<std::string, Attribute> attributes);
   ValueId scalar(DataType type, double number) { return builder_.scalar(type, number); }
   ValueId integers(const std::vector<int64_t>& elements) { return builder_.integers(elements); }
 
@@ -127,8 +143,8 @@ class GradientContext {
   ValueId transposeLastTwo(ValueId x);
   // The matrix that the forward pass has transposed to get x; invalid where it has not.
   ValueId untransposed(ValueId x) const;
-  // For a Transpose of a matrix: its input's gradient without a pass over it, computed by the product that gave the output's.
-  // Invalid unless a product is all that reads the output.
+  // For a Transpose of a matrix: its input's gradient without a pass over it, computed by the product that
+  // gave the output's. Invalid unless a product is all that reads the output.
   ValueId transposedOutputGradient();
   ValueId reduceSum(ValueId x, const std::vector<int64_t>& axes, bool keep_dims);
   ValueId cast(ValueId x, DataType type);  // x itself if it has the type

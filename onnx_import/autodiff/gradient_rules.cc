@@ -3,7 +3,8 @@
 namespace pipeshard {
 namespace {
 
-// Outputs that do not vary with the inputs, or vary in steps: the derivative is zero or there is none to take.
+// Outputs that do not vary with the inputs, or vary in steps: the derivative is zero or there is none to
+// take.
 void addOperatorsWithoutGradient(GradientRules& rules) {
   for (const char* op_type : {"And",
                               "ArgMax",

@@ -1,7 +1,8 @@
-// The table of gradient rules: one small function per operator, keyed by (domain, operator), filled by explicit calls.
+// The table of gradient rules: one small function per operator, keyed by (domain, operator), filled by
+// explicit calls.
 //
-// A rule reads context.outputGradient() and says context.give(i, ...) for every input i with context.needs(i). It must be
-// right for every shape, type and attribute of its operator, or refuse by name.
+// A rule reads context.outputGradient() and says context.give(i, ...) for every input i with
+// context.needs(i). It must be right for every shape, type and attribute of its operator, or refuse by name.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,13 @@
 namespace pipeshard {
 
 struct GradientRule {
-  void (*apply)(GradientContext&) = nullptr;  // nullptr: the outputs do not depend on any input in a differentiable way
-  uint32_t stopped_inputs = 0;                // bit i: no gradient passes to input i (an index, a shape, a flag, a limit)
+  void (*apply)(GradientContext&) =
+      nullptr;                  // nullptr: the outputs do not depend on any input in a differentiable way
+  uint32_t stopped_inputs = 0;  // bit i: no gradient passes to input i (an index, a shape, a flag, a limit)
 
-  bool passesGradient(size_t input) const { return apply != nullptr && (input >= 32 || (stopped_inputs >> input & 1) == 0); }
+  bool passesGradient(size_t input) const {
+    return apply != nullptr && (input >= 32 || (stopped_inputs >> input & 1) == 0);
+  }
 };
 
 using GradientRules = std::map<std::pair<std::string, std::string>, GradientRule>;

@@ -44,7 +44,8 @@ bool disagree(const Value& a, const Value& b) {
   if (!a.shape || !b.shape) return false;
   if (a.shape->size() != b.shape->size()) return true;
   const auto differ = [](int64_t x, int64_t y) { return x != kUnknownSize && y != kUnknownSize && x != y; };
-  return !std::equal(a.shape->begin(), a.shape->end(), b.shape->begin(), [&](int64_t x, int64_t y) { return !differ(x, y); });
+  return !std::equal(a.shape->begin(), a.shape->end(), b.shape->begin(),
+                     [&](int64_t x, int64_t y) { return !differ(x, y); });
 }
 
 class BackwardFinder {
@@ -93,27 +94,32 @@ class BackwardFinder {
     if (weight == weights_.end() && scalar) return std::nullopt;  // the norm of all gradients, say
     if (weight != weights_.end() && !disagree(value, graph_.value(weight->second))) return weight->second;
     fail(ErrorCode::kBadModel,
-         "output '{}'{} is called a gradient, but {}. Exporters fold and transpose weights when they optimise (in PyTorch: "
-         "torch.onnx.export(..., optimize=False)); or leave the gradients out: the backward pass is made anew anyway",
+         "output '{}'{} is called a gradient, but {}. Exporters fold and transpose weights when they "
+         "optimise (in PyTorch: "
+         "torch.onnx.export(..., optimize=False)); or leave the gradients out: the backward pass is made "
+         "anew anyway",
          value.name, shapeText(value),
-         weight == weights_.end()
-             ? "no weight or input has the rest of its name"
-             : fmt::format("weight '{}' is{}", graph_.value(weight->second).name, shapeText(graph_.value(weight->second))));
+         weight == weights_.end() ? "no weight or input has the rest of its name"
+                                  : fmt::format("weight '{}' is{}", graph_.value(weight->second).name,
+                                                shapeText(graph_.value(weight->second))));
   }
 
   static std::string shapeText(const Value& value) {
-    return fmt::format(" {}{}", dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : "");
+    return fmt::format(" {}{}", dataTypeName(value.data_type),
+                       value.shape ? shapeToString(*value.shape) : "");
   }
 
   // What forward operators give to their backward ones alone.
   void omitUnreadOutputs() {
-    static const std::set<std::string> kOptionalOutputs = {"LayerNormalization", "Dropout", "MaxPool", "SoftmaxCrossEntropyLoss"};
+    static const std::set<std::string> kOptionalOutputs = {"LayerNormalization", "Dropout", "MaxPool",
+                                                           "SoftmaxCrossEntropyLoss"};
     const UseDef uses = computeUseDef(graph_);
     for (Node& node : graph_.nodes) {
       if (!node.domain.empty() || !kOptionalOutputs.contains(node.op_type)) continue;
       const auto isUnread = [&](ValueId id) {
         return !id.valid() ||
-               (uses.consumers[id.index()].empty() && std::find(graph_.outputs.begin(), graph_.outputs.end(), id) == graph_.outputs.end());
+               (uses.consumers[id.index()].empty() &&
+                std::find(graph_.outputs.begin(), graph_.outputs.end(), id) == graph_.outputs.end());
       };
       while (node.outputs.size() > 1 && isUnread(node.outputs.back())) node.outputs.pop_back();
     }

@@ -1,11 +1,15 @@
-// Models that were exported with their backward pass: beside the loss they have the gradients of their weights as outputs.
+// Models that were exported with their backward pass: beside the loss they have the gradients of their
+// weights as outputs.
 //
-// Such a backward pass is not taken over but made anew from the loss, like that of any other model: so its operators belong to the layer of
-// the forward operator that they differentiate, and a batch can be cut. What the file has serves as a check: `validate` computes its
-// gradients as they were exported, on one device and the whole batch, and compares.
+// Such a backward pass is not taken over but made anew from the loss, like that of any other model: so its
+// operators belong to the layer of the forward operator that they differentiate, and a batch can be cut. What
+// the file has serves as a check: `validate` computes its gradients as they were exported, on one device and
+// the whole batch, and compares.
 //
-// A gradient is known by its name: that of the weight with "grad" or "gradient" before or behind it, '.', '_', '/' and ':' alike.
-//   outputs loss, grad_fc.weight, grad_fc.bias; weights fc.weight, fc.bias, scale: two gradients; scale is not trained
+// A gradient is known by its name: that of the weight with "grad" or "gradient" before or behind it, '.',
+// '_', '/' and ':' alike.
+//   outputs loss, grad_fc.weight, grad_fc.bias; weights fc.weight, fc.bias, scale: two gradients; scale is
+//     not trained
 #pragma once
 
 #include <string>
@@ -21,13 +25,15 @@ struct ImportedGradient {
 };
 
 struct ImportedBackward {
-  std::vector<ImportedGradient> gradients;  // in the order of the outputs; none: the model has no backward pass
-  size_t operators = 0;                     // that are left out with them
+  std::vector<ImportedGradient>
+      gradients;         // in the order of the outputs; none: the model has no backward pass
+  size_t operators = 0;  // that are left out with them
 };
 
-// Finds the gradients among the outputs of a graph as read, removes them with all that only they need, and marks what is trained: weights
-// with a gradient are, others are not (overrideParameters comes behind, and wins). Ids change.
-// Error(kBadModel) when an output is called a gradient, and no weight or input is called like the rest of its name, or the shapes differ.
+// Finds the gradients among the outputs of a graph as read, removes them with all that only they need, and
+// marks what is trained: weights with a gradient are, others are not (overrideParameters comes behind, and
+// wins). Ids change. Error(kBadModel) when an output is called a gradient, and no weight or input is called
+// like the rest of its name, or the shapes differ.
 ImportedBackward takeBackward(Graph& graph);
 
 }  // namespace pipeshard

@@ -16,12 +16,15 @@ constexpr int64_t kIgnoreIndex = -100;  // of PyTorch's cross_entropy
 
 [[noreturn]] void failLossForm(std::string_view text) {
   fail(ErrorCode::kUsage,
-       "--loss '{}' is not understood; use --loss NAME (a scalar output of the model), --loss cross-entropy:LOGITS,LABELS "
+       "--loss '{}' is not understood; use --loss NAME (a scalar output of the model), --loss "
+       "cross-entropy:LOGITS,LABELS "
        "or --loss mse:PREDICTION,TARGET",
        text);
 }
 
-bool isScalar(const Value& value) { return value.shape && (value.shape->empty() || *value.shape == Shape{1}); }
+bool isScalar(const Value& value) {
+  return value.shape && (value.shape->empty() || *value.shape == Shape{1});
+}
 
 // Adds nodes behind existing values, whose shapes may be symbolic.
 class LossWriter {
@@ -35,16 +38,17 @@ class LossWriter {
  private:
   ValueId prediction(const LossSpec& spec) const;
   ValueId newTarget(const std::string& name, DataType type, const Value& like, size_t rank);
-  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, std::string_view name, DataType type, std::optional<Shape> shape,
-             std::map<std::string, Attribute> attributes = {});
+  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, std::string_view name, DataType type,
+             std::optional<Shape> shape, std::map<std::string, Attribute> attributes = {});
   ValueId flatten(ValueId value, const std::vector<int64_t>& shape);
 
   Graph& graph_;
   GraphBuilder builder_;
 };
 
-ValueId LossWriter::op(std::string_view op_type, std::vector<ValueId> inputs, std::string_view name, DataType type,
-                       std::optional<Shape> shape, std::map<std::string, Attribute> attributes) {
+ValueId LossWriter::op(std::string_view op_type, std::vector<ValueId> inputs, std::string_view name,
+                       DataType type, std::optional<Shape> shape,
+                       std::map<std::string, Attribute> attributes) {
   const ValueId result = builder_.addValue(name, type, {});
   graph_.value(result).shape = std::move(shape);
   const NodeId node = builder_.addNode("", op_type, std::move(inputs), {result}, std::move(attributes));
@@ -57,12 +61,13 @@ ValueId LossWriter::prediction(const LossSpec& spec) const {
   if (!found) {
     std::vector<std::string> outputs;
     for (ValueId id : graph_.outputs) outputs.push_back(graph_.value(id).name);
-    fail(ErrorCode::kUsage, "--loss {}: the model has no value '{}'; its outputs are {}", lossToString(spec), spec.prediction,
-         fmt::join(outputs, ", "));
+    fail(ErrorCode::kUsage, "--loss {}: the model has no value '{}'; its outputs are {}", lossToString(spec),
+         spec.prediction, fmt::join(outputs, ", "));
   }
   const Value& value = graph_.value(*found);
   if (!value.shape || !isFloatingPoint(value.data_type)) {
-    fail(ErrorCode::kUsage, "--loss {}: '{}' is no floating-point tensor of known rank", lossToString(spec), value.name);
+    fail(ErrorCode::kUsage, "--loss {}: '{}' is no floating-point tensor of known rank", lossToString(spec),
+         value.name);
   }
   return *found;
 }
@@ -76,7 +81,8 @@ ValueId LossWriter::newTarget(const std::string& name, DataType type, const Valu
     const bool unnamed = shape[axis] == kUnknownSize && (axis >= symbols.size() || symbols[axis].empty());
     if (!unnamed) continue;
     fail(ErrorCode::kUsage,
-         "the target '{}' cannot be made: axis {} of '{}' has neither size nor name; export the model with named dynamic "
+         "the target '{}' cannot be made: axis {} of '{}' has neither size nor name; export the model with "
+         "named dynamic "
          "dimensions, or with the target as an input",
          name, axis, like.name);
   }
@@ -88,8 +94,10 @@ ValueId LossWriter::newTarget(const std::string& name, DataType type, const Valu
 
 ValueId LossWriter::flatten(ValueId value, const std::vector<int64_t>& shape) {
   const std::string& name = graph_.value(value).name;
-  const ValueId target = builder_.addConstant(name + ".flat_shape", makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
-  return op("Reshape", {value, target}, graph_.value(value).name + ".flat", graph_.dataType(value), Shape(shape));
+  const ValueId target = builder_.addConstant(
+      name + ".flat_shape", makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
+  return op("Reshape", {value, target}, graph_.value(value).name + ".flat", graph_.dataType(value),
+            Shape(shape));
 }
 
 // Is `labels` of the shape of `scores` without axis `class_axis`, as far as both are known?
@@ -107,20 +115,23 @@ ValueId LossWriter::crossEntropy(const LossSpec& spec) {
   const Value scores_value = graph_.value(scores);
   const Shape shape = *scores_value.shape;
   if (shape.size() < 2) {
-    fail(ErrorCode::kUsage, "--loss {}: '{}' has shape {}, but logits are [batch, classes] or [batch, ..., classes]", lossToString(spec),
-         scores_value.name, shapeToString(shape));
+    fail(ErrorCode::kUsage,
+         "--loss {}: '{}' has shape {}, but logits are [batch, classes] or [batch, ..., classes]",
+         lossToString(spec), scores_value.name, shapeToString(shape));
   }
   const size_t rank = shape.size();
   const std::optional<ValueId> existing = builder_.find(spec.target);
   ValueId labels = existing ? *existing : newTarget(spec.target, DataType::kInt64, scores_value, rank - 1);
   const Value labels_value = graph_.value(labels);
   if (!isInteger(labels_value.data_type) || !labels_value.shape) {
-    fail(ErrorCode::kUsage, "--loss {}: the labels '{}' are no integer tensor of known rank", lossToString(spec), labels_value.name);
+    fail(ErrorCode::kUsage, "--loss {}: the labels '{}' are no integer tensor of known rank",
+         lossToString(spec), labels_value.name);
   }
   const bool class_last = fitsClassAxis(shape, *labels_value.shape, rank - 1);
   if (!class_last && !fitsClassAxis(shape, *labels_value.shape, 1)) {
-    fail(ErrorCode::kUsage, "--loss {}: labels '{}' of shape {} do not fit logits '{}' of shape {}", lossToString(spec), labels_value.name,
-         shapeToString(*labels_value.shape), scores_value.name, shapeToString(shape));
+    fail(ErrorCode::kUsage, "--loss {}: labels '{}' of shape {} do not fit logits '{}' of shape {}",
+         lossToString(spec), labels_value.name, shapeToString(*labels_value.shape), scores_value.name,
+         shapeToString(shape));
   }
   if (class_last && rank > 2 && shape.back() != kUnknownSize) {
     scores = flatten(scores, {-1, shape.back()});
@@ -129,8 +140,8 @@ ValueId LossWriter::crossEntropy(const LossSpec& spec) {
     std::vector<int64_t> permutation(rank);
     std::iota(permutation.begin(), permutation.end(), 0);
     std::rotate(permutation.begin() + 1, permutation.end() - 1, permutation.end());
-    scores =
-        op("Transpose", {scores}, scores_value.name + ".classes_second", scores_value.data_type, std::nullopt, {{"perm", permutation}});
+    scores = op("Transpose", {scores}, scores_value.name + ".classes_second", scores_value.data_type,
+                std::nullopt, {{"perm", permutation}});
   }
   return op("SoftmaxCrossEntropyLoss", {scores, labels}, "loss", scores_value.data_type, Shape{},
             {{"reduction", std::string("mean")}, {"ignore_index", kIgnoreIndex}});
@@ -140,12 +151,14 @@ ValueId LossWriter::meanSquaredError(const LossSpec& spec) {
   const ValueId predicted = prediction(spec);
   const Value value = graph_.value(predicted);
   const std::optional<ValueId> existing = builder_.find(spec.target);
-  const ValueId target = existing ? *existing : newTarget(spec.target, value.data_type, value, value.shape->size());
+  const ValueId target =
+      existing ? *existing : newTarget(spec.target, value.data_type, value, value.shape->size());
   const Value target_value = graph_.value(target);
-  if (target_value.data_type != value.data_type || (target_value.shape && target_value.shape->size() != value.shape->size())) {
-    fail(ErrorCode::kUsage, "--loss {}: '{}' is {}{} but '{}' is {}{}", lossToString(spec), value.name, dataTypeName(value.data_type),
-         shapeToString(*value.shape), target_value.name, dataTypeName(target_value.data_type),
-         target_value.shape ? shapeToString(*target_value.shape) : "");
+  if (target_value.data_type != value.data_type ||
+      (target_value.shape && target_value.shape->size() != value.shape->size())) {
+    fail(ErrorCode::kUsage, "--loss {}: '{}' is {}{} but '{}' is {}{}", lossToString(spec), value.name,
+         dataTypeName(value.data_type), shapeToString(*value.shape), target_value.name,
+         dataTypeName(target_value.data_type), target_value.shape ? shapeToString(*target_value.shape) : "");
   }
   const ValueId difference = op("Sub", {predicted, target}, "loss.difference", value.data_type, value.shape);
   graph_.value(difference).symbols = value.symbols;
@@ -157,7 +170,8 @@ ValueId LossWriter::meanSquaredError(const LossSpec& spec) {
 ValueId LossWriter::scalarOf(ValueId output) {
   const Value value = graph_.value(output);
   if (!value.shape || value.shape->empty()) return output;
-  return op("ReduceSum", {output}, value.name + ".scalar", value.data_type, Shape{}, {{"keepdims", int64_t{0}}});
+  return op("ReduceSum", {output}, value.name + ".scalar", value.data_type, Shape{},
+            {{"keepdims", int64_t{0}}});
 }
 
 // Ready-to-paste options for every floating-point output.
@@ -168,7 +182,8 @@ std::vector<std::string> lossOptions(const Graph& graph) {
     if (!isFloatingPoint(value.data_type)) continue;
     if (!value.shape || isScalar(value)) options.push_back(fmt::format("--loss {}", value.name));
     if (isScalar(value)) continue;
-    if (value.shape && value.shape->size() >= 2) options.push_back(fmt::format("--loss cross-entropy:{},labels", value.name));
+    if (value.shape && value.shape->size() >= 2)
+      options.push_back(fmt::format("--loss cross-entropy:{},labels", value.name));
     options.push_back(fmt::format("--loss mse:{},target", value.name));
   }
   return options;
@@ -178,10 +193,12 @@ std::vector<std::string> lossOptions(const Graph& graph) {
   const std::vector<std::string> options = lossOptions(graph);
   if (options.empty()) {
     std::vector<std::string> outputs;
-    for (ValueId id : graph.outputs) outputs.push_back(fmt::format("{} ({})", graph.value(id).name, dataTypeName(graph.dataType(id))));
+    for (ValueId id : graph.outputs)
+      outputs.push_back(fmt::format("{} ({})", graph.value(id).name, dataTypeName(graph.dataType(id))));
     fail(ErrorCode::kBadModel,
-         "{}, and no floating-point output that a loss could be made of (outputs: {}); export the model with its loss", found,
-         outputs.empty() ? "none" : fmt::format("{}", fmt::join(outputs, ", ")));
+         "{}, and no floating-point output that a loss could be made of (outputs: {}); export the model with "
+         "its loss",
+         found, outputs.empty() ? "none" : fmt::format("{}", fmt::join(outputs, ", ")));
   }
   fail(ErrorCode::kUsage, "{}; say what the loss is with one of\n  {}", found, fmt::join(options, "\n  "));
 }
@@ -190,10 +207,12 @@ ValueId chooseOutput(const Graph& graph, const std::string& name) {
   std::vector<ValueId> candidates;
   for (ValueId id : graph.outputs) {
     const Value& value = graph.value(id);
-    const bool may_be_loss = isFloatingPoint(value.data_type) && (isScalar(value) || (!value.shape && graph.outputs.size() == 1));
+    const bool may_be_loss =
+        isFloatingPoint(value.data_type) && (isScalar(value) || (!value.shape && graph.outputs.size() == 1));
     if (name.empty() ? may_be_loss : value.name == name) candidates.push_back(id);
   }
-  if (candidates.size() > 1) failAmbiguous(graph, fmt::format("the model has {} scalar outputs", candidates.size()));
+  if (candidates.size() > 1)
+    failAmbiguous(graph, fmt::format("the model has {} scalar outputs", candidates.size()));
   if (candidates.empty() && name.empty()) failAmbiguous(graph, "the model has no scalar output");
   if (candidates.empty()) failAmbiguous(graph, fmt::format("the model has no output '{}'", name));
   const Value& value = graph.value(candidates[0]);
@@ -211,14 +230,16 @@ LossSpec parseLoss(std::string_view text) {
   const std::string_view kind = colon == std::string_view::npos ? std::string_view() : text.substr(0, colon);
   if (kind != kCrossEntropy && kind != kMeanSquaredError) {
     // A name may hold a colon ("loss:0"), but not look like a form.
-    if (text.find(',') != std::string_view::npos || text == kCrossEntropy || text == kMeanSquaredError) failLossForm(text);
+    if (text.find(',') != std::string_view::npos || text == kCrossEntropy || text == kMeanSquaredError)
+      failLossForm(text);
     spec.prediction = text;
     return spec;
   }
   spec.kind = kind == kCrossEntropy ? LossSpec::Kind::kCrossEntropy : LossSpec::Kind::kMeanSquaredError;
   const std::string_view names = text.substr(colon + 1);
   const size_t comma = names.find(',');
-  if (comma == std::string_view::npos || comma == 0 || comma + 1 == names.size() || names.find(',', comma + 1) != std::string_view::npos) {
+  if (comma == std::string_view::npos || comma == 0 || comma + 1 == names.size() ||
+      names.find(',', comma + 1) != std::string_view::npos) {
     failLossForm(text);
   }
   spec.prediction = names.substr(0, comma);
@@ -228,8 +249,9 @@ LossSpec parseLoss(std::string_view text) {
 
 std::string lossToString(const LossSpec& spec) {
   if (spec.kind == LossSpec::Kind::kModelOutput) return spec.prediction;
-  return fmt::format("{}:{},{}", spec.kind == LossSpec::Kind::kCrossEntropy ? kCrossEntropy : kMeanSquaredError, spec.prediction,
-                     spec.target);
+  return fmt::format("{}:{},{}",
+                     spec.kind == LossSpec::Kind::kCrossEntropy ? kCrossEntropy : kMeanSquaredError,
+                     spec.prediction, spec.target);
 }
 
 ValueId attachLoss(Graph& graph, const LossSpec& spec) {
@@ -240,7 +262,8 @@ ValueId attachLoss(Graph& graph, const LossSpec& spec) {
     case LossSpec::Kind::kCrossEntropy: loss = writer.crossEntropy(spec); break;
     case LossSpec::Kind::kMeanSquaredError: loss = writer.meanSquaredError(spec); break;
   }
-  if (std::find(graph.outputs.begin(), graph.outputs.end(), loss) == graph.outputs.end()) graph.outputs.push_back(loss);
+  if (std::find(graph.outputs.begin(), graph.outputs.end(), loss) == graph.outputs.end())
+    graph.outputs.push_back(loss);
   return loss;
 }
 

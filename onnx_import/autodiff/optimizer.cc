@@ -31,7 +31,8 @@ constexpr Key kAdamKeys[] = {{"lr", &OptimizerSpec::learning_rate, 0, kInfinity}
                              {"weight_decay", &OptimizerSpec::weight_decay, 0, kInfinity}};
 
 constexpr std::string_view kForms =
-    "sgd:lr=0.01,momentum=0.9,nesterov=1,weight_decay=0, adam:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0, or adamw with the "
+    "sgd:lr=0.01,momentum=0.9,nesterov=1,weight_decay=0, "
+    "adam:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0, or adamw with the "
     "keys of adam";
 
 std::string_view kindName(OptimizerSpec::Kind kind) {
@@ -98,7 +99,8 @@ void setKey(OptimizerSpec& spec, std::string_view key, std::string_view text) {
     return;
   }
   if (is_sgd) names.push_back("nesterov");
-  fail(ErrorCode::kUsage, "optimizer {} has no key '{}'; its keys are {}", kindName(spec.kind), key, fmt::join(names, ", "));
+  fail(ErrorCode::kUsage, "optimizer {} has no key '{}'; its keys are {}", kindName(spec.kind), key,
+       fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -113,11 +115,14 @@ OptimizerSpec parseOptimizer(std::string_view text) {
     const std::string_view item = rest.substr(0, comma);
     rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
     const size_t equals = item.find('=');
-    if (equals == std::string_view::npos) fail(ErrorCode::kUsage, "optimizer: '{}' should be key=number; use {}", item, kForms);
-    if (!given.insert(item.substr(0, equals)).second) fail(ErrorCode::kUsage, "optimizer: '{}' is given twice", item.substr(0, equals));
+    if (equals == std::string_view::npos)
+      fail(ErrorCode::kUsage, "optimizer: '{}' should be key=number; use {}", item, kForms);
+    if (!given.insert(item.substr(0, equals)).second)
+      fail(ErrorCode::kUsage, "optimizer: '{}' is given twice", item.substr(0, equals));
     setKey(spec, item.substr(0, equals), item.substr(equals + 1));
   }
-  if (spec.nesterov && spec.momentum == 0) fail(ErrorCode::kUsage, "optimizer: nesterov=1 needs a momentum, for example momentum=0.9");
+  if (spec.nesterov && spec.momentum == 0)
+    fail(ErrorCode::kUsage, "optimizer: nesterov=1 needs a momentum, for example momentum=0.9");
   return spec;
 }
 

@@ -1,15 +1,16 @@
 // Which initializers are trained.
 //
-// What the user says (--train, --freeze) comes first. The exporter of PyTorch 2 marks parameters (InputSpec.kind PARAMETER,
-// beside BUFFER and CONSTANT_TENSOR). Without any mark, a floating-point initializer is a parameter if it is not called like a buffer
-// (ir/graph/weight_role.h), and
-//   * it is the weight of a layer (the matrix of a MatMul or Gemm, the kernel of a Conv, the slope of a PRelu, scale or bias of a
-//     normalisation), whatever it holds, also when it has one element; or
-//   * some operator reads it where a weight makes sense (not the choices of a Where, the limits of a Clip, Max or Min, the
-//     exponent of a Pow, ...), and it was an initializer in the file: no Constant node, and not computed from constants; and
-//     - it has several elements and is no additive mask, or
-//     - it has one element and is called like a parameter: "fc.bias", but not "onnx::Mul_12", which may be 1/sqrt(d).
-// An additive mask is held in memory and has numbers beyond 1e4 in magnitude and otherwise 0 and 1, or numbers beyond 1e8.
+// What the user says (--train, --freeze) comes first. The exporter of PyTorch 2 marks parameters
+// (InputSpec.kind PARAMETER, beside BUFFER and CONSTANT_TENSOR). Without any mark, a floating-point
+// initializer is a parameter if it is not called like a buffer (ir/graph/weight_role.h), and
+//   * it is the weight of a layer (the matrix of a MatMul or Gemm, the kernel of a Conv, the slope of a
+//     PRelu, scale or bias of a normalisation), whatever it holds, also when it has one element; or
+//   * some operator reads it where a weight makes sense (not the choices of a Where, the limits of a Clip,
+//     Max or Min, the exponent of a Pow, ...), and it was an initializer in the file: no Constant node, and
+//     not computed from constants; and - it has several elements and is no additive mask, or - it has one
+//     element and is called like a parameter: "fc.bias", but not "onnx::Mul_12", which may be 1/sqrt(d).
+// An additive mask is held in memory and has numbers beyond 1e4 in magnitude and otherwise 0 and 1, or
+// numbers beyond 1e8.
 #include <algorithm>
 #include <cmath>
 #include <regex>
@@ -29,8 +30,9 @@ constexpr std::string_view kKindSuffix = "InputSpec.kind";
 constexpr size_t kMostNames = 12;  // in a note
 
 bool hasMetadata(const Value& value, std::string_view key_end, std::string_view content = "") {
-  return std::any_of(value.metadata.begin(), value.metadata.end(),
-                     [&](const auto& entry) { return entry.first.ends_with(key_end) && (content.empty() || entry.second == content); });
+  return std::any_of(value.metadata.begin(), value.metadata.end(), [&](const auto& entry) {
+    return entry.first.ends_with(key_end) && (content.empty() || entry.second == content);
+  });
 }
 
 bool isMarkedParameter(const Value& value) { return hasMetadata(value, kKindSuffix, "PARAMETER"); }
@@ -42,8 +44,8 @@ bool isOneOf(std::string_view word, std::initializer_list<std::string_view> word
 bool isLayerWeight(const Node& node, size_t input) {
   if (!node.domain.empty()) return false;
   if (isOneOf(node.op_type, {"MatMul", "Gemm"})) return true;
-  if (isOneOf(node.op_type, {"Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization", "InstanceNormalization",
-                             "GroupNormalization", "RMSNormalization"})) {
+  if (isOneOf(node.op_type, {"Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization",
+                             "InstanceNormalization", "GroupNormalization", "RMSNormalization"})) {
     return input == 1 || input == 2;
   }
   return node.op_type == "PRelu" && input == 1;
@@ -53,8 +55,8 @@ bool isWeightPosition(const Node& node, size_t input) {
   if (!node.domain.empty()) return true;
   if (node.op_type == "Pow") return input == 0;
   if (node.op_type == "BatchNormalization") return input < 3;
-  return !isOneOf(node.op_type, {"Where", "Clip", "Max", "Min", "Pad", "Range", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
-                                 "Resize", "Shape", "Size"});
+  return !isOneOf(node.op_type, {"Where", "Clip", "Max", "Min", "Pad", "Range", "Equal", "Less",
+                                 "LessOrEqual", "Greater", "GreaterOrEqual", "Resize", "Shape", "Size"});
 }
 
 bool looksLikeMask(const Constant& constant) {
@@ -62,7 +64,8 @@ bool looksLikeMask(const Constant& constant) {
   const std::vector<double> elements = numericElements(constant);
   const auto any = [&](auto f) { return std::any_of(elements.begin(), elements.end(), f); };
   if (any([](double x) { return std::abs(x) > 1e8; })) return true;
-  return any([](double x) { return std::abs(x) > 1e4; }) && !any([](double x) { return x != 0 && x != 1 && !(std::abs(x) > 1e4); });
+  return any([](double x) { return std::abs(x) > 1e4; }) &&
+         !any([](double x) { return x != 0 && x != 1 && !(std::abs(x) > 1e4); });
 }
 
 struct Uses {
@@ -125,15 +128,16 @@ std::vector<ValueId> matching(const Graph& graph, const std::string& option, con
   }
   if (found.empty()) {
     if (names.size() > kMostNames) names.resize(kMostNames);
-    fail(ErrorCode::kUsage, "{} '{}' is found in no floating-point weight's name; such names are {}", option, pattern,
-         names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+    fail(ErrorCode::kUsage, "{} '{}' is found in no floating-point weight's name; such names are {}", option,
+         pattern, names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
   }
   return found;
 }
 
 std::string listNames(const std::vector<std::string>& names) {
   if (names.size() <= kMostNames) return fmt::format("{}", fmt::join(names, ", "));
-  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMostNames, ", "), names.size() - kMostNames);
+  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMostNames, ", "),
+                     names.size() - kMostNames);
 }
 
 }  // namespace
@@ -145,13 +149,15 @@ std::vector<ValueId> trainableParameters(const Graph& graph) {
   for (const auto& [id, initializer] : graph.initializers) {
     const Value& value = graph.value(id);
     if (!isFloatingPoint(value.data_type)) continue;
-    const bool by_itself = marked ? isMarkedParameter(value) : std::binary_search(guessed.begin(), guessed.end(), id);
+    const bool by_itself =
+        marked ? isMarkedParameter(value) : std::binary_search(guessed.begin(), guessed.end(), id);
     if (trainedByUser(value).value_or(by_itself)) result.push_back(id);
   }
   return result;
 }
 
-void overrideParameters(Graph& graph, const std::vector<std::string>& train, const std::vector<std::string>& freeze) {
+void overrideParameters(Graph& graph, const std::vector<std::string>& train,
+                        const std::vector<std::string>& freeze) {
   for (const auto& [option, patterns, mark] :
        {std::tuple("--freeze", &freeze, "no"), std::tuple("--train", &train, "yes")}) {  // the later one wins
     for (const std::string& pattern : *patterns) {
@@ -184,11 +190,15 @@ std::vector<std::string> parameterNotes(const Graph& graph) {
     }
   }
   std::vector<std::string> notes;
-  if (!frozen.empty()) notes.push_back(fmt::format("not trained (--freeze, or no gradient in the file): {}", listNames(frozen)));
+  if (!frozen.empty())
+    notes.push_back(fmt::format("not trained (--freeze, or no gradient in the file): {}", listNames(frozen)));
   if (!constants.empty())
-    notes.push_back(fmt::format("taken for constants, not trained: {} (--train NAME_REGEX trains them)", listNames(constants)));
+    notes.push_back(fmt::format("taken for constants, not trained: {} (--train NAME_REGEX trains them)",
+                                listNames(constants)));
   if (!single.empty())
-    notes.push_back(fmt::format("trained although they have one element: {} (--freeze NAME_REGEX leaves them out)", listNames(single)));
+    notes.push_back(
+        fmt::format("trained although they have one element: {} (--freeze NAME_REGEX leaves them out)",
+                    listNames(single)));
   return notes;
 }
 

@@ -25,8 +25,8 @@ Constant widened(const Constant& constant) {
 // Attributes of standard operators that hold an element type.
 bool isTypeAttribute(const Node& node, const std::string& name) {
   if (!node.domain.empty()) return false;
-  return (name == "to" && node.op_type == "Cast") || name == "dtype" || name == "output_datatype" || name == "output_dtype" ||
-         name == "stash_type" || name == "softmax_precision";
+  return (name == "to" && node.op_type == "Cast") || name == "dtype" || name == "output_datatype" ||
+         name == "output_dtype" || name == "stash_type" || name == "softmax_precision";
 }
 
 // Operators whose element type attribute means float32 when it is left out.
@@ -65,7 +65,8 @@ void useTensorAttribute(Node& node) {
 
 void widen(Graph& graph, PrecisionChange& change);
 
-void widenAttribute(const Node& node, const std::string& name, Attribute& attribute, PrecisionChange& change) {
+void widenAttribute(const Node& node, const std::string& name, Attribute& attribute,
+                    PrecisionChange& change) {
   if (auto* constant = std::get_if<Constant>(&attribute)) {
     *constant = widened(*constant);
   } else if (auto* number = std::get_if<int64_t>(&attribute);
@@ -75,9 +76,11 @@ void widenAttribute(const Node& node, const std::string& name, Attribute& attrib
     Graph copy = **body;
     widen(copy, change);
     *body = std::make_shared<const Graph>(std::move(copy));
-  } else if (std::holds_alternative<AttributeReference>(attribute) && (isTypeAttribute(node, name) || name.starts_with("value_float"))) {
+  } else if (std::holds_alternative<AttributeReference>(attribute) &&
+             (isTypeAttribute(node, name) || name.starts_with("value_float"))) {
     fail(ErrorCode::kBadModel,
-         "{}: attribute '{}' comes from the call of a function; its precision can only be changed after functions are inlined",
+         "{}: attribute '{}' comes from the call of a function; its precision can only be changed after "
+         "functions are inlined",
          describeNode(node), name);
   }
 }

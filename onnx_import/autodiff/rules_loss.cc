@@ -5,7 +5,8 @@ namespace pipeshard {
 namespace {
 
 void softmaxCrossEntropyLossGradient(GradientContext& c) {
-  if (c.outputGradient(1).valid()) c.refuse("the loss depends on its output LogProb; use LogSoftmax for that");
+  if (c.outputGradient(1).valid())
+    c.refuse("the loss depends on its output LogProb; use LogSoftmax for that");
   const ValueId scores = c.input(0);
   const DataType type = c.type(scores);
   const std::string reduction = c.node().stringAttribute("reduction", "mean");
@@ -30,10 +31,13 @@ void negativeLogLikelihoodLossGradient(GradientContext& c) {
   ValueId weight = c.expand(c.scalar(type, 1), target_shape);
   ValueId ignored;
   if (c.node().hasAttribute("ignore_index")) {
-    ignored = c.compare("Equal", target, c.scalar(DataType::kInt64, static_cast<double>(c.node().intAttribute("ignore_index", 0))));
+    ignored =
+        c.compare("Equal", target,
+                  c.scalar(DataType::kInt64, static_cast<double>(c.node().intAttribute("ignore_index", 0))));
     target = c.where(ignored, c.scalar(DataType::kInt64, 0), target);
   }
-  if (c.hasInput(2)) weight = c.op("Gather", {c.input(2), target}, type, target_shape, {{"axis", int64_t{0}}});
+  if (c.hasInput(2))
+    weight = c.op("Gather", {c.input(2), target}, type, target_shape, {{"axis", int64_t{0}}});
   if (ignored.valid()) weight = c.where(ignored, c.scalar(type, 0), weight);
   ValueId upstream = c.outputGradient();
   if (reduction == "mean") {
@@ -44,7 +48,8 @@ void negativeLogLikelihoodLossGradient(GradientContext& c) {
   const ValueId taken = c.scale(c.multiply(weight, upstream), -1);
   Shape column = target_shape;
   column.insert(column.begin() + 1, 1);
-  c.give(0, c.function("GatherElementsGrad", "", {c.reshape(taken, column), c.reshape(target, column), c.integers(data_shape)}, type,
+  c.give(0, c.function("GatherElementsGrad", "",
+                       {c.reshape(taken, column), c.reshape(target, column), c.integers(data_shape)}, type,
                        data_shape, {{"axis", int64_t{1}}}));
 }
 

@@ -1,5 +1,5 @@
-// MatMul and Gemm. A product with a matrix of weights becomes one Gemm on the flattened rows: no transposed copies, neither of ours nor of
-// those that the forward pass makes.
+// MatMul and Gemm. A product with a matrix of weights becomes one Gemm on the flattened rows: no transposed
+// copies, neither of ours nor of those that the forward pass makes.
 #include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {
@@ -12,9 +12,11 @@ ValueId gemm(GradientContext& c, ValueId a, bool transpose_a, ValueId b, bool tr
   }
   const Shape rows = c.shape(a);
   const Shape columns = c.shape(b);
-  std::map<std::string, Attribute> attributes = {{"transA", int64_t{transpose_a}}, {"transB", int64_t{transpose_b}}};
+  std::map<std::string, Attribute> attributes = {{"transA", int64_t{transpose_a}},
+                                                 {"transB", int64_t{transpose_b}}};
   if (alpha != 1) attributes["alpha"] = alpha;
-  return c.op("Gemm", {a, b}, c.type(a), {rows[transpose_a ? 1 : 0], columns[transpose_b ? 0 : 1]}, std::move(attributes));
+  return c.op("Gemm", {a, b}, c.type(a), {rows[transpose_a ? 1 : 0], columns[transpose_b ? 0 : 1]},
+              std::move(attributes));
 }
 
 ValueId matmul(GradientContext& c, ValueId a, ValueId b) {
@@ -74,8 +76,12 @@ void gemmGradient(GradientContext& c) {
   const ValueId a = c.input(0);
   const ValueId b = c.input(1);
   const ValueId dy = c.outputGradient();
-  if (c.needs(0)) c.give(0, transpose_a ? gemm(c, b, transpose_b, dy, true, alpha) : gemm(c, dy, false, b, !transpose_b, alpha));
-  if (c.needs(1)) c.give(1, transpose_b ? gemm(c, dy, true, a, transpose_a, alpha) : gemm(c, a, !transpose_a, dy, false, alpha));
+  if (c.needs(0))
+    c.give(0, transpose_a ? gemm(c, b, transpose_b, dy, true, alpha)
+                          : gemm(c, dy, false, b, !transpose_b, alpha));
+  if (c.needs(1))
+    c.give(1, transpose_b ? gemm(c, dy, true, a, transpose_a, alpha)
+                          : gemm(c, a, !transpose_a, dy, false, alpha));
   if (c.needs(2)) c.give(2, c.scale(c.reduceTo(dy, c.shape(c.input(2))), c.node().floatAttribute("beta", 1)));
 }
 

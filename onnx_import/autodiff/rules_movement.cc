@@ -1,4 +1,5 @@
-// Operators that take some elements or put them together: Slice, Split, Concat, Pad, Gather, GatherElements, GatherND, Trilu.
+// Operators that take some elements or put them together: Slice, Split, Concat, Pad, Gather, GatherElements,
+// GatherND, Trilu.
 #include <algorithm>
 
 #include "onnx_import/autodiff/gradient_rules.h"
@@ -12,7 +13,8 @@ ValueId sliceAxis(GradientContext& c, ValueId x, size_t axis, int64_t start, int
   Shape shape = c.shape(x);
   if (start == 0 && end == shape[axis]) return x;
   shape[axis] = end - start;
-  return c.op("Slice", {x, c.integers({start}), c.integers({end}), c.integers({static_cast<int64_t>(axis)})}, c.type(x), std::move(shape));
+  return c.op("Slice", {x, c.integers({start}), c.integers({end}), c.integers({static_cast<int64_t>(axis)})},
+              c.type(x), std::move(shape));
 }
 
 // `before` and `after`: zeros to add per axis.
@@ -26,7 +28,8 @@ ValueId padZeros(GradientContext& c, ValueId x, const Shape& before, const Shape
 }
 
 ValueId scatterAxis(GradientContext& c, ValueId dy, ValueId indices, const Shape& data_shape, int64_t axis) {
-  return c.function("GatherGrad", "", {dy, indices, c.integers(data_shape)}, c.type(dy), data_shape, {{"axis", axis}});
+  return c.function("GatherGrad", "", {dy, indices, c.integers(data_shape)}, c.type(dy), data_shape,
+                    {{"axis", axis}});
 }
 
 void sliceGradient(GradientContext& c) {
@@ -40,10 +43,12 @@ void sliceGradient(GradientContext& c) {
   Shape after(from.size(), 0);
   ValueId gradient = c.outputGradient();
   for (size_t i = 0; i < starts.size(); ++i) {
-    const size_t axis = static_cast<size_t>(axes ? normalizeAxis((*axes)[i], from.size()) : static_cast<int>(i));
+    const size_t axis =
+        static_cast<size_t>(axes ? normalizeAxis((*axes)[i], from.size()) : static_cast<int>(i));
     const int64_t step = steps ? (*steps)[i] : 1;
     const int64_t size = from[axis];
-    const int64_t start = std::clamp<int64_t>(starts[i] < 0 ? starts[i] + size : starts[i], 0, step > 0 ? size : size - 1);
+    const int64_t start =
+        std::clamp<int64_t>(starts[i] < 0 ? starts[i] + size : starts[i], 0, step > 0 ? size : size - 1);
     if (step == 1) {
       before[axis] = start;
       after[axis] = size - start - to[axis];
@@ -70,11 +75,13 @@ void splitGradient(GradientContext& c) {
     }
     pieces.push_back(piece);
   }
-  c.give(0, pieces.size() == 1 ? pieces[0] : c.op("Concat", pieces, c.type(c.input(0)), shape, {{"axis", axis}}));
+  c.give(0, pieces.size() == 1 ? pieces[0]
+                               : c.op("Concat", pieces, c.type(c.input(0)), shape, {{"axis", axis}}));
 }
 
 void concatGradient(GradientContext& c) {
-  const size_t axis = static_cast<size_t>(normalizeAxis(c.node().intAttribute("axis", 0), c.shape(c.output()).size()));
+  const size_t axis =
+      static_cast<size_t>(normalizeAxis(c.node().intAttribute("axis", 0), c.shape(c.output()).size()));
   int64_t start = 0;
   for (size_t i = 0; i < c.inputCount(); ++i) {
     const int64_t end = start + c.shape(c.input(i))[axis];
@@ -85,7 +92,8 @@ void concatGradient(GradientContext& c) {
 
 void padGradient(GradientContext& c) {
   c.requireVersion(11);
-  if (c.node().stringAttribute("mode", "constant") != "constant") c.refuse("only mode \"constant\" has a gradient rule");
+  if (c.node().stringAttribute("mode", "constant") != "constant")
+    c.refuse("only mode \"constant\" has a gradient rule");
   if (c.needs(2)) c.refuse("the value it pads with depends on a parameter");
   const Shape shape = c.shape(c.input(0));
   const std::vector<int64_t> pads = c.constantIntegers(1).value();
@@ -95,9 +103,11 @@ void padGradient(GradientContext& c) {
   Shape after(shape.size(), 0);
   ValueId gradient = c.outputGradient();
   for (size_t i = 0; i < count; ++i) {
-    const size_t axis = static_cast<size_t>(axes ? normalizeAxis((*axes)[i], shape.size()) : static_cast<int>(i));
+    const size_t axis =
+        static_cast<size_t>(axes ? normalizeAxis((*axes)[i], shape.size()) : static_cast<int>(i));
     const int64_t size = c.shape(gradient)[axis];
-    gradient = sliceAxis(c, gradient, axis, std::max<int64_t>(pads[i], 0), size - std::max<int64_t>(pads[count + i], 0));
+    gradient = sliceAxis(c, gradient, axis, std::max<int64_t>(pads[i], 0),
+                         size - std::max<int64_t>(pads[count + i], 0));
     before[axis] = std::max<int64_t>(-pads[i], 0);  // a negative pad cut elements off
     after[axis] = std::max<int64_t>(-pads[count + i], 0);
   }
@@ -106,28 +116,32 @@ void padGradient(GradientContext& c) {
 
 void gatherGradient(GradientContext& c) {
   const ValueId indices = c.cast(c.input(1), DataType::kInt64);
-  c.give(0, scatterAxis(c, c.outputGradient(), indices, c.shape(c.input(0)), c.node().intAttribute("axis", 0)));
+  c.give(0,
+         scatterAxis(c, c.outputGradient(), indices, c.shape(c.input(0)), c.node().intAttribute("axis", 0)));
 }
 
 void gatherElementsGradient(GradientContext& c) {
   const ValueId indices = c.cast(c.input(1), DataType::kInt64);
   const Shape shape = c.shape(c.input(0));
-  c.give(0, c.function("GatherElementsGrad", "", {c.outputGradient(), indices, c.integers(shape)}, c.type(c.input(0)), shape,
-                       {{"axis", c.node().intAttribute("axis", 0)}}));
+  c.give(0, c.function("GatherElementsGrad", "", {c.outputGradient(), indices, c.integers(shape)},
+                       c.type(c.input(0)), shape, {{"axis", c.node().intAttribute("axis", 0)}}));
 }
 
 void gatherNdGradient(GradientContext& c) {
-  if (c.node().intAttribute("batch_dims", 0) != 0) c.refuse("batch_dims other than 0 has no gradient rule; use GatherElements");
+  if (c.node().intAttribute("batch_dims", 0) != 0)
+    c.refuse("batch_dims other than 0 has no gradient rule; use GatherElements");
   const Shape shape = c.shape(c.input(0));
   const DataType type = c.type(c.input(0));
   const ValueId zeros = c.expand(c.scalar(type, 0), shape);
-  c.give(0, c.op("ScatterND", {zeros, c.input(1), c.outputGradient()}, type, shape, {{"reduction", std::string("add")}}));
+  c.give(0, c.op("ScatterND", {zeros, c.input(1), c.outputGradient()}, type, shape,
+                 {{"reduction", std::string("add")}}));
 }
 
 void triluGradient(GradientContext& c) {
   std::vector<ValueId> inputs = {c.outputGradient()};
   if (c.hasInput(1)) inputs.push_back(c.input(1));
-  c.give(0, c.op("Trilu", std::move(inputs), c.type(c.input(0)), c.shape(c.input(0)), {{"upper", c.node().intAttribute("upper", 1)}}));
+  c.give(0, c.op("Trilu", std::move(inputs), c.type(c.input(0)), c.shape(c.input(0)),
+                 {{"upper", c.node().intAttribute("upper", 1)}}));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Softmax, LogSoftmax, LayerNormalization: gradients with structure, as functions of the pipeshard domain. LpNormalization.
+// Softmax, LogSoftmax, LayerNormalization: gradients with structure, as functions of the pipeshard domain.
+// LpNormalization.
 #include <algorithm>
 
 #include "onnx_import/autodiff/gradient_rules.h"
@@ -9,7 +10,8 @@ namespace {
 void softmaxLike(GradientContext& c, std::string_view function) {
   c.requireVersion(13);
   const ValueId y = c.output();
-  c.give(0, c.function(function, "", {c.outputGradient(), y}, c.type(y), c.shape(y), {{"axis", c.node().intAttribute("axis", -1)}}));
+  c.give(0, c.function(function, "", {c.outputGradient(), y}, c.type(y), c.shape(y),
+                       {{"axis", c.node().intAttribute("axis", -1)}}));
 }
 
 void softmaxGradient(GradientContext& c) { softmaxLike(c, "SoftmaxGrad"); }
@@ -20,16 +22,19 @@ struct Statistics {
   ValueId inverse_deviation;
 };
 
-// Mean and InvStdDev, of x's shape with 1 from axis `first` on. In float32 they are outputs of the forward node. In float64
-// they cannot be (ONNX allows no such output type, and float32 would ruin the digits), so they are computed again.
+// Mean and InvStdDev, of x's shape with 1 from axis `first` on. In float32 they are outputs of the forward
+// node. In float64 they cannot be (ONNX allows no such output type, and float32 would ruin the digits), so
+// they are computed again.
 Statistics statistics(GradientContext& c, ValueId x, size_t first) {
   Shape outer = c.shape(x);
   std::fill(outer.begin() + static_cast<std::ptrdiff_t>(first), outer.end(), 1);
   const DataType type = c.type(x);
-  if (type == DataType::kFloat32) return {c.ensureOutput(1, "mean", type, outer), c.ensureOutput(2, "inv_std_dev", type, outer)};
+  if (type == DataType::kFloat32)
+    return {c.ensureOutput(1, "mean", type, outer), c.ensureOutput(2, "inv_std_dev", type, outer)};
   std::vector<int64_t> axes;
   for (size_t i = first; i < outer.size(); ++i) axes.push_back(static_cast<int64_t>(i));
-  const double share = static_cast<double>(elementCount(outer)) / static_cast<double>(elementCount(c.shape(x)));
+  const double share =
+      static_cast<double>(elementCount(outer)) / static_cast<double>(elementCount(c.shape(x)));
   const ValueId mean = c.scale(c.reduceSum(x, axes, true), share);
   const ValueId centred = c.binary("Sub", x, mean);
   const ValueId variance = c.scale(c.reduceSum(c.binary("Mul", centred, centred), axes, true), share);
@@ -38,7 +43,8 @@ Statistics statistics(GradientContext& c, ValueId x, size_t first) {
 }
 
 void layerNormalizationGradient(GradientContext& c) {
-  if (c.outputGradient(1).valid() || c.outputGradient(2).valid()) c.refuse("the loss depends on its output Mean or InvStdDev");
+  if (c.outputGradient(1).valid() || c.outputGradient(2).valid())
+    c.refuse("the loss depends on its output Mean or InvStdDev");
   const ValueId x = c.input(0);
   const ValueId dy = c.outputGradient();
   const DataType type = c.type(x);
@@ -49,18 +55,23 @@ void layerNormalizationGradient(GradientContext& c) {
   const auto [mean, deviation] = statistics(c, x, first);
   if (c.needs(0)) {
     const ValueId scale = c.expand(c.input(1), inner);
-    c.give(0, c.function("LayerNormalizationInputGrad", "", {dy, x, scale, mean, deviation}, type, shape, {{"axis", axis}}));
+    c.give(0, c.function("LayerNormalizationInputGrad", "", {dy, x, scale, mean, deviation}, type, shape,
+                         {{"axis", axis}}));
   }
   if (!c.needs(1) && !c.needs(2)) return;
-  const auto wanted = [&](size_t position) { return c.needs(position) ? std::optional<Shape>(inner) : std::nullopt; };
+  const auto wanted = [&](size_t position) {
+    return c.needs(position) ? std::optional<Shape>(inner) : std::nullopt;
+  };
   const std::vector<ValueId> gradients =
-      c.functionOutputs("LayerNormalizationWeightGrad", {dy, x, mean, deviation}, type, {wanted(1), wanted(2)}, {{"axis", axis}});
+      c.functionOutputs("LayerNormalizationWeightGrad", {dy, x, mean, deviation}, type,
+                        {wanted(1), wanted(2)}, {{"axis", axis}});
   for (size_t i = 1; i <= 2; ++i) {
     if (c.needs(i)) c.give(i, c.reduceTo(gradients[i - 1], c.shape(c.input(i))));
   }
 }
 
-// Y = X / norm, with s = sum(dY Y) along the axis:   dX = (dY - s Y) / norm for p = 2, (dY - s sign(X)) / norm for p = 1. NaN
+// Y = X / norm, with s = sum(dY Y) along the axis:   dX = (dY - s Y) / norm for p = 2, (dY - s sign(X)) /
+//   norm for p = 1. NaN
 // where the norm is 0, as Y.
 void lpNormalizationGradient(GradientContext& c) {
   const ValueId x = c.input(0);
@@ -69,8 +80,8 @@ void lpNormalizationGradient(GradientContext& c) {
   const int64_t p = c.node().intAttribute("p", 2);
   if (p != 1 && p != 2) c.refuse("its attribute p is neither 1 nor 2");
   const std::vector<int64_t> axes = {normalizeAxis(c.node().intAttribute("axis", -1), c.shape(x).size())};
-  const ValueId norm =
-      p == 1 ? c.reduceSum(c.unary("Abs", x), axes, true) : c.unary("Sqrt", c.reduceSum(c.binary("Mul", x, x), axes, true));
+  const ValueId norm = p == 1 ? c.reduceSum(c.unary("Abs", x), axes, true)
+                              : c.unary("Sqrt", c.reduceSum(c.binary("Mul", x, x), axes, true));
   const ValueId sum = c.reduceSum(c.binary("Mul", dy, y), axes, true);
   const ValueId along = c.binary("Mul", p == 1 ? c.unary("Sign", x) : y, sum);
   c.give(0, c.binary("Div", c.binary("Sub", dy, along), norm));

@@ -33,11 +33,14 @@ ValueId spread(GradientContext& c, ValueId dy, const Shape& kept_shape) {
   return c.expand(kept, c.shape(c.input(0)));
 }
 
-void reduceSumGradient(GradientContext& c) { c.give(0, spread(c, c.outputGradient(), keptShape(c, reducedAxes(c)))); }
+void reduceSumGradient(GradientContext& c) {
+  c.give(0, spread(c, c.outputGradient(), keptShape(c, reducedAxes(c))));
+}
 
 void reduceMeanGradient(GradientContext& c) {
   const Shape kept_shape = keptShape(c, reducedAxes(c));
-  const double parts = static_cast<double>(elementCount(c.shape(c.input(0)))) / static_cast<double>(elementCount(kept_shape));
+  const double parts =
+      static_cast<double>(elementCount(c.shape(c.input(0)))) / static_cast<double>(elementCount(kept_shape));
   c.give(0, spread(c, c.scale(c.outputGradient(), 1 / parts), kept_shape));
 }
 
@@ -47,7 +50,8 @@ void reduceExtremeGradient(GradientContext& c) {
   const Shape kept_shape = keptShape(c, axes);
   const ValueId x = c.input(0);
   const ValueId hit = c.cast(c.compare("Equal", x, c.reshape(c.output(), kept_shape)), c.type(x));
-  const ValueId share = c.binary("Div", c.reshape(c.outputGradient(), kept_shape), c.reduceSum(hit, axes, true));
+  const ValueId share =
+      c.binary("Div", c.reshape(c.outputGradient(), kept_shape), c.reduceSum(hit, axes, true));
   c.give(0, c.binary("Mul", hit, share));
 }
 

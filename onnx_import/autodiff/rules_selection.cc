@@ -10,7 +10,8 @@ void chooseGradient(GradientContext& c, std::string_view wins) {
     c.give(0, c.outputGradient());
     return;
   }
-  if (c.inputCount() > 2) c.refuse("it has more than two inputs; write it as a chain of operators with two inputs");
+  if (c.inputCount() > 2)
+    c.refuse("it has more than two inputs; write it as a chain of operators with two inputs");
   const ValueId dy = c.outputGradient();
   const ValueId zero = c.scalar(c.type(dy), 0);
   const ValueId shared = c.where(c.compare("Equal", c.input(0), c.input(1)), c.scale(dy, 0.5), zero);

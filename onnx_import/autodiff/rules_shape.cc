@@ -1,4 +1,5 @@
-// Operators that keep every element: Reshape, Flatten, Squeeze, Unsqueeze, Transpose; and those that repeat: Expand, Tile.
+// Operators that keep every element: Reshape, Flatten, Squeeze, Unsqueeze, Transpose; and those that repeat:
+// Expand, Tile.
 #include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {

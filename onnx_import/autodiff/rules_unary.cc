@@ -8,13 +8,21 @@ namespace {
 
 void pass(GradientContext& c) { c.give(0, c.outputGradient()); }
 void negGradient(GradientContext& c) { c.give(0, c.scale(c.outputGradient(), -1)); }
-void sqrtGradient(GradientContext& c) { c.give(0, c.binary("Div", c.scale(c.outputGradient(), 0.5), c.output())); }
+void sqrtGradient(GradientContext& c) {
+  c.give(0, c.binary("Div", c.scale(c.outputGradient(), 0.5), c.output()));
+}
 void expGradient(GradientContext& c) { c.give(0, c.binary("Mul", c.outputGradient(), c.output())); }
 void logGradient(GradientContext& c) { c.give(0, c.binary("Div", c.outputGradient(), c.input(0))); }
-void sinGradient(GradientContext& c) { c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Cos", c.input(0)))); }
-void absGradient(GradientContext& c) { c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Sign", c.input(0)))); }
+void sinGradient(GradientContext& c) {
+  c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Cos", c.input(0))));
+}
+void absGradient(GradientContext& c) {
+  c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Sign", c.input(0))));
+}
 
-void cosGradient(GradientContext& c) { c.give(0, c.binary("Mul", c.scale(c.outputGradient(), -1), c.unary("Sin", c.input(0)))); }
+void cosGradient(GradientContext& c) {
+  c.give(0, c.binary("Mul", c.scale(c.outputGradient(), -1), c.unary("Sin", c.input(0))));
+}
 
 // -dY Y^2
 void reciprocalGradient(GradientContext& c) {
@@ -51,10 +59,13 @@ void geluGradient(GradientContext& c) {
   const ValueId x = c.input(0);
   const std::string approximate = c.node().stringAttribute("approximate", "none");
   const std::string overload = approximate == "tanh" ? "tanh" : "";
-  c.give(0, c.function("GeluGrad", overload, {c.outputGradient(), x}, c.type(x), c.shape(x), {{"approximate", approximate}}));
+  c.give(0, c.function("GeluGrad", overload, {c.outputGradient(), x}, c.type(x), c.shape(x),
+                       {{"approximate", approximate}}));
 }
 
-void softplusGradient(GradientContext& c) { c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Sigmoid", c.input(0)))); }
+void softplusGradient(GradientContext& c) {
+  c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Sigmoid", c.input(0))));
+}
 
 void mishGradient(GradientContext& c) {
   const ValueId x = c.input(0);
@@ -81,7 +92,8 @@ void castGradient(GradientContext& c) { c.give(0, c.cast(c.outputGradient(), c.t
 // Without training_mode a Dropout passes its input on.
 void dropoutGradient(GradientContext& c) {
   const auto training = c.hasInput(2) ? c.constantNumber(c.input(2)) : 0.0;
-  if (training != 0.0) c.refuse("it drops at random (training_mode); export the model in evaluation mode, or without dropout");
+  if (training != 0.0)
+    c.refuse("it drops at random (training_mode); export the model in evaluation mode, or without dropout");
   pass(c);
 }
 

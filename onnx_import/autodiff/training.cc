@@ -20,7 +20,8 @@ void keepWhatTheLossNeeds(ForwardGraph& forward) {
   for (const BatchInput& input : forward.inputs) keep.push_back(input.value);
   const std::vector<ValueId> new_id = removeDeadCode(graph, keep);
   forward.loss = new_id[forward.loss.index()];
-  for (PrologueTotal& total : forward.totals) total = {new_id[total.part.index()], new_id[total.total.index()]};
+  for (PrologueTotal& total : forward.totals)
+    total = {new_id[total.part.index()], new_id[total.total.index()]};
   for (BatchInput& input : forward.inputs) input.value = new_id[input.value.index()];
 }
 
@@ -38,7 +39,8 @@ std::vector<bool> ancestors(const Graph& graph, const std::vector<ValueId>& valu
   return result;
 }
 
-// Puts the prologue's nodes first. A node that the forward needs too is duplicated. Returns how many nodes the prologue has.
+// Puts the prologue's nodes first. A node that the forward needs too is duplicated. Returns how many nodes
+// the prologue has.
 size_t separatePrologue(ForwardGraph& forward) {
   Graph& graph = forward.graph;
   std::vector<ValueId> parts;
@@ -47,7 +49,9 @@ size_t separatePrologue(ForwardGraph& forward) {
   const std::vector<bool> in_forward = ancestors(graph, {forward.loss});
   GraphBuilder builder(graph);
   std::vector<ValueId> copy_of(graph.values.size());
-  const auto copied = [&](ValueId id) { return id.valid() && copy_of[id.index()].valid() ? copy_of[id.index()] : id; };
+  const auto copied = [&](ValueId id) {
+    return id.valid() && copy_of[id.index()].valid() ? copy_of[id.index()] : id;
+  };
   std::vector<Node> prologue;
   std::vector<Node> rest;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -59,7 +63,8 @@ size_t separatePrologue(ForwardGraph& forward) {
     for (ValueId& id : node.outputs) {
       if (!id.valid() || !in_forward[n]) continue;
       const Value original = graph.value(id);
-      copy_of[id.index()] = builder.addValue(original.name + ".prologue", original.data_type, *original.shape);
+      copy_of[id.index()] =
+          builder.addValue(original.name + ".prologue", original.data_type, *original.shape);
       id = copy_of[id.index()];
     }
     prologue.push_back(std::move(node));
@@ -82,7 +87,8 @@ void requireOpset(const Graph& graph) {
   const int version = opset == graph.opset_imports.end() ? 0 : opset->second;
   if (version >= 16) return;
   fail(ErrorCode::kBadModel,
-       "the model uses opset {} of the standard operators, gradients need 16 or later; convert it (onnx.version_converter) "
+       "the model uses opset {} of the standard operators, gradients need 16 or later; convert it "
+       "(onnx.version_converter) "
        "or export it again with a newer opset",
        version);
 }
@@ -93,7 +99,8 @@ void requireTrainableTypes(const Graph& graph) {
   for (ValueId parameter : trainableParameters(graph)) {
     const DataType type = graph.dataType(parameter);
     if (type == DataType::kFloat32 || type == DataType::kFloat64) continue;
-    fail(ErrorCode::kBadModel, "parameter '{}' is {}, but training needs float32 or float64; export the model in float32",
+    fail(ErrorCode::kBadModel,
+         "parameter '{}' is {}, but training needs float32 or float64; export the model in float32",
          graph.value(parameter).name, dataTypeName(type));
   }
 }
@@ -120,8 +127,8 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
   const std::vector<ValueId> parameters = learnedParameters(training);
   requireTrainableTypes(graph);
   BackwardBuilder builder(graph);
-  const Gradients gradients =
-      trains ? appendBackward(builder, training.loss, parameters) : Gradients{std::vector<std::vector<ValueId>>(parameters.size()), {}};
+  const Gradients gradients = trains ? appendBackward(builder, training.loss, parameters)
+                                     : Gradients{std::vector<std::vector<ValueId>>(parameters.size()), {}};
   training.node_phase.assign(graph.nodes.size(), Phase::kForward);
   std::fill_n(training.node_phase.begin(), prologue_nodes, Phase::kPrologue);
   splitBackwardPhases(graph, builder.forwardNodes(), gradients.activation_gradients, training.node_phase);
@@ -134,7 +141,8 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
     Parameter& parameter = training.parameters.emplace_back();
     parameter.value = parameters[p];
     parameter.gradient_parts = gradients.parameter_parts[p];
-    graph.outputs.insert(graph.outputs.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
+    graph.outputs.insert(graph.outputs.end(), parameter.gradient_parts.begin(),
+                         parameter.gradient_parts.end());
   }
   if (trains) appendUpdates(builder, optimizer, training);
   training.node_phase.resize(graph.nodes.size(), Phase::kUpdate);

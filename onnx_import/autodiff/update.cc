@@ -22,8 +22,11 @@ Recipe recipeOf(const OptimizerSpec& spec) {
             {}};
   }
   if (spec.momentum == 0) return {"SGD", {}, false, {spec.learning_rate, spec.weight_decay}, {}};
-  return {
-      "SGDMomentum", {"momentum"}, false, {spec.learning_rate, spec.momentum, spec.weight_decay}, {{"nesterov", int64_t{spec.nesterov}}}};
+  return {"SGDMomentum",
+          {"momentum"},
+          false,
+          {spec.learning_rate, spec.momentum, spec.weight_decay},
+          {{"nesterov", int64_t{spec.nesterov}}}};
 }
 
 void appendUpdate(BackwardBuilder& builder, const Recipe& recipe, ValueId step, Parameter& parameter) {
@@ -31,7 +34,9 @@ void appendUpdate(BackwardBuilder& builder, const Recipe& recipe, ValueId step, 
   const std::string name = graph.value(parameter.value).name;
   const DataType type = graph.dataType(parameter.value);
   const Shape shape = graph.shape(parameter.value);
-  const auto add = [&](const std::string& suffix) { return builder.values().addValue(fmt::format("{}.{}", name, suffix), type, shape); };
+  const auto add = [&](const std::string& suffix) {
+    return builder.values().addValue(fmt::format("{}.{}", name, suffix), type, shape);
+  };
   parameter.gradient = add("gradient");
   graph.inputs.push_back(parameter.gradient);
   parameter.updated = add("updated");
@@ -47,7 +52,8 @@ void appendUpdate(BackwardBuilder& builder, const Recipe& recipe, ValueId step, 
   if (step.valid()) inputs.push_back(step);
   for (double number : recipe.hyperparameters) inputs.push_back(builder.scalar(type, number));
   graph.outputs.insert(graph.outputs.end(), outputs.begin(), outputs.end());
-  const NodeId node = builder.addNode(kPipeshardDomain, recipe.function, "", std::move(inputs), std::move(outputs), recipe.attributes);
+  const NodeId node = builder.addNode(kPipeshardDomain, recipe.function, "", std::move(inputs),
+                                      std::move(outputs), recipe.attributes);
   graph.node(node).name = fmt::format("{}.update", name);
 }
 

@@ -7,9 +7,10 @@
 
 namespace pipeshard {
 
-// For every parameter that a gradient reaches: the graph inputs "<parameter>.gradient" and "<parameter>.<state>", a node, and
-// its outputs "<parameter>.updated" and "<parameter>.<state>.updated"; and `step`, if the optimizer counts. Fills in the
-// parameters' roles. Scalar hyperparameters are shared constants of the parameter's type.
+// For every parameter that a gradient reaches: the graph inputs "<parameter>.gradient" and
+// "<parameter>.<state>", a node, and its outputs "<parameter>.updated" and "<parameter>.<state>.updated"; and
+// `step`, if the optimizer counts. Fills in the parameters' roles. Scalar hyperparameters are shared
+// constants of the parameter's type.
 void appendUpdates(BackwardBuilder& builder, const OptimizerSpec& optimizer, TrainingGraph& training);
 
 }  // namespace pipeshard

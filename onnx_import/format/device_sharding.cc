@@ -17,13 +17,15 @@ constexpr size_t kMostNotes = 8;
 
 onnx::NodeProto residueOf(const Node& node) {
   onnx::NodeProto residue;
-  PIPESHARD_CHECK(residue.ParseFromString(node.opaque), "{} carries bytes that are no NodeProto", describeNode(node));
+  PIPESHARD_CHECK(residue.ParseFromString(node.opaque), "{} carries bytes that are no NodeProto",
+                  describeNode(node));
   return residue;
 }
 
 // Without the mesh axes that have one device.
 ShardingSpec withoutTrivialAxes(ShardingSpec spec, const LogicalMesh& mesh) {
-  for (std::vector<int>& axes : spec.axes) std::erase_if(axes, [&](int axis) { return mesh.axisSize(axis) == 1; });
+  for (std::vector<int>& axes : spec.axes)
+    std::erase_if(axes, [&](int axis) { return mesh.axisSize(axis) == 1; });
   std::erase_if(spec.partial, [&](int axis) { return mesh.axisSize(axis) == 1; });
   return spec;
 }
@@ -42,7 +44,8 @@ int shardOfAxis(const std::vector<int>& mesh_axes, const LogicalMesh& mesh, int 
 }
 
 // `spec` has no trivial axes and no partial sums.
-void writeSpec(const ShardingSpec& spec, const Value& value, const StageDevices& stage, onnx::ShardingSpecProto& proto) {
+void writeSpec(const ShardingSpec& spec, const Value& value, const StageDevices& stage,
+               onnx::ShardingSpecProto& proto) {
   proto.set_tensor_name(value.name);
   int shards = 1;
   for (size_t axis = 0; axis < spec.axes.size(); ++axis) {
@@ -57,7 +60,8 @@ void writeSpec(const ShardingSpec& spec, const Value& value, const StageDevices&
   std::vector<std::vector<int>> holders(static_cast<size_t>(shards));
   for (int device = 0; device < stage.mesh.deviceCount(); ++device) {
     int shard = 0;
-    for (const std::vector<int>& axes : spec.axes) shard = shard * shardsAlong(axes, stage.mesh) + shardOfAxis(axes, stage.mesh, device);
+    for (const std::vector<int>& axes : spec.axes)
+      shard = shard * shardsAlong(axes, stage.mesh) + shardOfAxis(axes, stage.mesh, device);
     holders[static_cast<size_t>(shard)].push_back(stage.devices[static_cast<size_t>(device)]);
   }
   for (size_t shard = 0; shard < holders.size(); ++shard) {
@@ -76,7 +80,8 @@ void writeSpec(const ShardingSpec& spec, const Value& value, const StageDevices&
 // Adds the specs of one node's inputs or outputs to its annotation.
 class NodeWriter {
  public:
-  NodeWriter(const Graph& graph, const StageDevices& stage, onnx::NodeDeviceConfigurationProto& annotation, std::set<std::string>& unsaid)
+  NodeWriter(const Graph& graph, const StageDevices& stage, onnx::NodeDeviceConfigurationProto& annotation,
+             std::set<std::string>& unsaid)
       : graph_(graph), stage_(stage), annotation_(annotation), unsaid_(unsaid) {}
 
   void add(const std::vector<ValueId>& values, const std::vector<std::optional<ShardingSpec>>& specs) {
@@ -86,8 +91,8 @@ class NodeWriter {
       const Value& value = graph_.value(values[i]);
       PIPESHARD_CHECK(value.shape.has_value(), "'{}' has no shape", value.name);
       const std::string fault = specFault(*specs[i], *value.shape, stage_.mesh);
-      PIPESHARD_CHECK(fault.empty(), "'{}' cannot be \"{}\" on mesh {}: {}", value.name, printSpec(*specs[i]), printMesh(stage_.mesh),
-                      fault);
+      PIPESHARD_CHECK(fault.empty(), "'{}' cannot be \"{}\" on mesh {}: {}", value.name, printSpec(*specs[i]),
+                      printMesh(stage_.mesh), fault);
       const ShardingSpec spec = withoutTrivialAxes(*specs[i], stage_.mesh);
       const auto [said, is_new] = said_.try_emplace(value.name, spec);
       if (!spec.partial.empty() || said->second != spec) unsaid_.insert(value.name);
@@ -142,32 +147,39 @@ class SpecReader {
     int64_t all = 1;
     for (const auto& dim : proto_.sharded_dim()) {
       if (!dim.has_axis() || dim.axis() < -rank || dim.axis() >= rank)
-        refuse("it cuts axis {}, but the tensor has {} axes", dim.has_axis() ? std::to_string(dim.axis()) : "(none)", rank);
+        refuse("it cuts axis {}, but the tensor has {} axes",
+               dim.has_axis() ? std::to_string(dim.axis()) : "(none)", rank);
       const auto axis = static_cast<size_t>(dim.axis() < 0 ? dim.axis() + rank : dim.axis());
       if (flat_.shards[axis]) refuse("axis {} is listed twice", axis);
       int64_t shards = 1;
       for (const auto& simple : dim.simple_sharding()) {
         if (simple.num_shards() < 1 || simple.num_shards() > device_count_)
-          refuse("axis {} has {} shards; 1 to {} (the devices of the configuration) can be", axis, simple.num_shards(), device_count_);
+          refuse("axis {} has {} shards; 1 to {} (the devices of the configuration) can be", axis,
+                 simple.num_shards(), device_count_);
         shards *= simple.num_shards();
         if (shards > device_count_) break;
         const int64_t size = (*value_.shape)[axis];
         if (simple.has_dim_value() && size != kUnknownSize && simple.dim_value() != size)
-          unusable_ = fmt::format("axis {} is cut by blocks: {} of {} elements", axis, simple.dim_value(), size);
+          unusable_ =
+              fmt::format("axis {} is cut by blocks: {} of {} elements", axis, simple.dim_value(), size);
       }
       if (dim.simple_sharding_size() == 0) refuse("axis {} is listed without a number of shards", axis);
-      if (dim.simple_sharding_size() > 1) unusable_ = fmt::format("axis {} is fused from {} axes", axis, dim.simple_sharding_size());
+      if (dim.simple_sharding_size() > 1)
+        unusable_ = fmt::format("axis {} is fused from {} axes", axis, dim.simple_sharding_size());
       all *= shards;
-      if (all > device_count_) refuse("it has more shards than the {} devices of the configuration", device_count_);
+      if (all > device_count_)
+        refuse("it has more shards than the {} devices of the configuration", device_count_);
       flat_.shards[axis] = shards;
       flat_.order.push_back(axis);
     }
-    if (proto_.device_size() != all) refuse("it has {} shards, but lists {} devices", all, proto_.device_size());
+    if (proto_.device_size() != all)
+      refuse("it has {} shards, but lists {} devices", all, proto_.device_size());
   }
 
   void readHolders() {
     std::map<int64_t, std::vector<int64_t>> groups;
-    for (const auto& entry : proto_.index_to_device_group_map()) groups[entry.key()].assign(entry.value().begin(), entry.value().end());
+    for (const auto& entry : proto_.index_to_device_group_map())
+      groups[entry.key()].assign(entry.value().begin(), entry.value().end());
     for (const int64_t number : proto_.device()) {
       const auto group = groups.find(number);
       flat_.holders.push_back(group == groups.end() ? std::vector<int64_t>{number} : group->second);
@@ -184,7 +196,8 @@ class SpecReader {
     for (size_t shard = 0; shard < flat_.holders.size(); ++shard) {
       for (const int64_t device : flat_.holders[shard]) {
         const auto found = std::find(stage.devices.begin(), stage.devices.end(), device);
-        if (found == stage.devices.end()) throw Unusable{fmt::format("device {} is not of its stage", device)};
+        if (found == stage.devices.end())
+          throw Unusable{fmt::format("device {} is not of its stage", device)};
         std::vector<int64_t>& parts = shard_of[static_cast<size_t>(found - stage.devices.begin())];
         if (!parts.empty()) throw Unusable{fmt::format("device {} holds several shards", device)};
         parts.resize(flat_.shards.size() + 1);  // never empty, for scalars
@@ -196,12 +209,15 @@ class SpecReader {
       }
     }
     for (size_t i = 0; i < shard_of.size(); ++i) {
-      if (shard_of[i].empty()) throw Unusable{fmt::format("device {} of its stage holds nothing", stage.devices[i])};
+      if (shard_of[i].empty())
+        throw Unusable{fmt::format("device {} of its stage holds nothing", stage.devices[i])};
     }
     ShardingSpec spec = replicated(flat_.shards.size());
     for (const size_t axis : flat_.order) {
       const std::optional<std::vector<int>> cut = meshAxesOf(axis, shard_of, stage.mesh);
-      if (!cut) throw Unusable{fmt::format("no axes of the mesh {} give the shards of axis {} these devices", printMesh(stage.mesh), axis)};
+      if (!cut)
+        throw Unusable{fmt::format("no axes of the mesh {} give the shards of axis {} these devices",
+                                   printMesh(stage.mesh), axis)};
       spec.axes[axis] = *cut;
     }
     Shape shape = *value_.shape;
@@ -211,8 +227,8 @@ class SpecReader {
     return spec;
   }
 
-  // Which mesh axes, major to minor, give every device its shard along the tensor axis. There is at most one such list without trivial
-  // mesh axes.
+  // Which mesh axes, major to minor, give every device its shard along the tensor axis. There is at most one
+  // such list without trivial mesh axes.
   std::optional<std::vector<int>> meshAxesOf(size_t axis, const std::vector<std::vector<int64_t>>& shard_of,
                                              const LogicalMesh& mesh) const {
     std::vector<std::vector<int>> open = {{}};
@@ -245,8 +261,8 @@ class SpecReader {
   std::string unusable_;
 };
 
-void setSpec(const Graph& graph, const std::vector<ValueId>& values, const std::string& name, const ShardingSpec& spec,
-             std::vector<std::optional<ShardingSpec>>& specs) {
+void setSpec(const Graph& graph, const std::vector<ValueId>& values, const std::string& name,
+             const ShardingSpec& spec, std::vector<std::optional<ShardingSpec>>& specs) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i].valid() && graph.value(values[i]).name == name) specs[i] = spec;
   }
@@ -270,7 +286,8 @@ class Notes {
   }
   size_t count() const { return seen_.size(); }
   std::vector<std::string> take() {
-    if (seen_.size() > kMostNotes) notes_.push_back(fmt::format("{} more sharding annotations were skipped", seen_.size() - kMostNotes));
+    if (seen_.size() > kMostNotes)
+      notes_.push_back(fmt::format("{} more sharding annotations were skipped", seen_.size() - kMostNotes));
     return std::move(notes_);
   }
 
@@ -289,17 +306,18 @@ int64_t deviceCount(const Graph& graph, const std::string& configuration) {
 void checkStages(const std::vector<StageDevices>& stages) {
   for (const StageDevices& stage : stages) {
     if (stage.devices.empty()) continue;
-    PIPESHARD_CHECK(stage.mesh.deviceCount() == static_cast<int>(stage.devices.size()), "{} devices for a mesh {}", stage.devices.size(),
-                    printMesh(stage.mesh));
+    PIPESHARD_CHECK(stage.mesh.deviceCount() == static_cast<int>(stage.devices.size()),
+                    "{} devices for a mesh {}", stage.devices.size(), printMesh(stage.mesh));
   }
 }
 
 }  // namespace
 
-std::vector<std::string> annotateShardings(Graph& graph, const std::string& configuration, const std::vector<StageDevices>& stages,
+std::vector<std::string> annotateShardings(Graph& graph, const std::string& configuration,
+                                           const std::vector<StageDevices>& stages,
                                            const std::vector<NodeSharding>& nodes) {
-  PIPESHARD_CHECK(nodes.size() == graph.nodes.size(), "shardings of {} nodes for the {} of graph '{}'", nodes.size(), graph.nodes.size(),
-                  graph.name);
+  PIPESHARD_CHECK(nodes.size() == graph.nodes.size(), "shardings of {} nodes for the {} of graph '{}'",
+                  nodes.size(), graph.nodes.size(), graph.name);
   checkStages(stages);
   const std::vector<int> stage_of = pipelineStages(graph, configuration);
   std::set<std::string> unsaid;
@@ -319,7 +337,8 @@ std::vector<std::string> annotateShardings(Graph& graph, const std::string& conf
   return {unsaid.begin(), unsaid.end()};
 }
 
-ReadShardings nodeShardings(const Graph& graph, const std::string& configuration, const std::vector<StageDevices>& stages) {
+ReadShardings nodeShardings(const Graph& graph, const std::string& configuration,
+                            const std::vector<StageDevices>& stages) {
   checkStages(stages);
   const std::vector<int> stage_of = pipelineStages(graph, configuration);
   const int64_t device_count = deviceCount(graph, configuration);
@@ -338,17 +357,21 @@ ReadShardings nodeShardings(const Graph& graph, const std::string& configuration
         const std::string& name = proto.tensor_name();
         const Value* value = findValue(graph, node, name);
         if (value == nullptr)
-          fail(ErrorCode::kBadModel, "{} has a sharding of '{}', which it neither reads nor makes", describeNode(node), name);
-        if (!seen.insert(name).second) fail(ErrorCode::kBadModel, "{} has two shardings of '{}'", describeNode(node), name);
+          fail(ErrorCode::kBadModel, "{} has a sharding of '{}', which it neither reads nor makes",
+               describeNode(node), name);
+        if (!seen.insert(name).second)
+          fail(ErrorCode::kBadModel, "{} has two shardings of '{}'", describeNode(node), name);
         try {
           const size_t stage = stage_of[n] < 0 && stages.size() == 1 ? 0 : static_cast<size_t>(stage_of[n]);
           SpecReader reader(node, *value, proto, device_count);
-          if (stage >= stages.size() || stages[stage].devices.empty()) throw Unusable{"the node is in no stage that is known here"};
+          if (stage >= stages.size() || stages[stage].devices.empty())
+            throw Unusable{"the node is in no stage that is known here"};
           const ShardingSpec spec = reader.read(stages[stage]);
           setSpec(graph, node.inputs, name, spec, sharding.inputs);
           setSpec(graph, node.outputs, name, spec, sharding.outputs);
         } catch (const Unusable& unusable) {
-          notes.add(fmt::format("the sharding of '{}' at {} is skipped: {}", name, describeNode(node), unusable.reason));
+          notes.add(fmt::format("the sharding of '{}' at {} is skipped: {}", name, describeNode(node),
+                                unusable.reason));
         }
       }
     }
@@ -371,7 +394,8 @@ std::vector<std::vector<int>> shardedDevices(const Graph& graph, const std::stri
     for (const auto& annotation : residue.device_configurations()) {
       if (annotation.configuration_id() != configuration || annotation.sharding_spec_size() == 0) continue;
       if (stage > static_cast<size_t>(device_count)) {
-        fail(ErrorCode::kBadModel, "{} has the pipeline stage {}, but the device configuration '{}' has {} devices",
+        fail(ErrorCode::kBadModel,
+             "{} has the pipeline stage {}, but the device configuration '{}' has {} devices",
              describeNode(graph.nodes[n]), stage, configuration, device_count);
       }
       devices.resize(std::max(devices.size(), stage + 1));
@@ -392,14 +416,17 @@ std::vector<std::vector<int>> shardedDevices(const Graph& graph, const std::stri
   return result;
 }
 
-std::map<std::string, ShardingSpec> valueShardings(const Graph& graph, const std::vector<NodeSharding>& nodes) {
-  PIPESHARD_CHECK(nodes.size() == graph.nodes.size(), "shardings of {} nodes for {}", nodes.size(), graph.nodes.size());
+std::map<std::string, ShardingSpec> valueShardings(const Graph& graph,
+                                                   const std::vector<NodeSharding>& nodes) {
+  PIPESHARD_CHECK(nodes.size() == graph.nodes.size(), "shardings of {} nodes for {}", nodes.size(),
+                  graph.nodes.size());
   std::map<std::string, ShardingSpec> made, read;
   std::set<std::string> contradicted;
   for (size_t n = 0; n < nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     for (size_t i = 0; i < nodes[n].outputs.size(); ++i) {
-      if (nodes[n].outputs[i] && node.outputs[i].valid()) made[graph.value(node.outputs[i]).name] = *nodes[n].outputs[i];
+      if (nodes[n].outputs[i] && node.outputs[i].valid())
+        made[graph.value(node.outputs[i]).name] = *nodes[n].outputs[i];
     }
     for (size_t i = 0; i < nodes[n].inputs.size(); ++i) {
       if (!nodes[n].inputs[i] || !node.inputs[i].valid()) continue;

@@ -31,15 +31,20 @@ bool isInside(const std::string& path, const std::string& directory) {
 
 void checkLocation(const std::string& location, const std::string& what) {
   if (location.empty()) fail(ErrorCode::kBadModel, "{} has external data without a location", what);
-  if (location.find('\0') != std::string::npos) fail(ErrorCode::kBadModel, "{} has an external location with a NUL byte", what);
+  if (location.find('\0') != std::string::npos)
+    fail(ErrorCode::kBadModel, "{} has an external location with a NUL byte", what);
   if (location.front() == '/') {
-    fail(ErrorCode::kBadModel, "{} has the absolute external location '{}'; only paths relative to the model are allowed", what, location);
+    fail(ErrorCode::kBadModel,
+         "{} has the absolute external location '{}'; only paths relative to the model are allowed", what,
+         location);
   }
   if (location.find("_ORT_MEM_ADDR_") != std::string::npos || location.front() == '*') {
-    fail(ErrorCode::kBadModel, "{} has the external location '{}', which is an address in memory and no file", what, location);
+    fail(ErrorCode::kBadModel, "{} has the external location '{}', which is an address in memory and no file",
+         what, location);
   }
   for (const auto& part : std::filesystem::path(location)) {
-    if (part == "..") fail(ErrorCode::kBadModel, "{} has the external location '{}'; '..' is not allowed", what, location);
+    if (part == "..")
+      fail(ErrorCode::kBadModel, "{} has the external location '{}'; '..' is not allowed", what, location);
   }
 }
 
@@ -47,7 +52,8 @@ uint64_t parseNumber(const std::string& text, const char* key, const std::string
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
-    fail(ErrorCode::kBadModel, "{} has the external {} '{}', which is no unsigned 64-bit number", what, key, text);
+    fail(ErrorCode::kBadModel, "{} has the external {} '{}', which is no unsigned 64-bit number", what, key,
+         text);
   }
   return number;
 }
@@ -62,7 +68,8 @@ Entries parseEntries(const onnx::TensorProto& tensor, const std::string& what) {
   Entries entries;
   std::set<std::string> seen;
   for (const auto& entry : tensor.external_data()) {
-    if (!seen.insert(entry.key()).second) fail(ErrorCode::kBadModel, "{} repeats the external data key '{}'", what, entry.key());
+    if (!seen.insert(entry.key()).second)
+      fail(ErrorCode::kBadModel, "{} repeats the external data key '{}'", what, entry.key());
     if (entry.key() == "location") {
       entries.location = entry.value();
     } else if (entry.key() == "offset") {
@@ -70,7 +77,9 @@ Entries parseEntries(const onnx::TensorProto& tensor, const std::string& what) {
     } else if (entry.key() == "length") {
       entries.length = parseNumber(entry.value(), "length", what);
     } else if (entry.key() != "checksum") {
-      fail(ErrorCode::kBadModel, "{} has the external data key '{}'; location, offset, length and checksum are known", what, entry.key());
+      fail(ErrorCode::kBadModel,
+           "{} has the external data key '{}'; location, offset, length and checksum are known", what,
+           entry.key());
     }
   }
   checkLocation(entries.location, what);
@@ -79,9 +88,11 @@ Entries parseEntries(const onnx::TensorProto& tensor, const std::string& what) {
 
 }  // namespace
 
-ExternalData::ExternalData(const std::string& directory, const std::string& real_directory, const std::string& root, bool required)
+ExternalData::ExternalData(const std::string& directory, const std::string& real_directory,
+                           const std::string& root, bool required)
     : required_(required) {
-  for (const std::string& candidate : {directory.empty() ? std::string(".") : directory, real_directory, root}) {
+  for (const std::string& candidate :
+       {directory.empty() ? std::string(".") : directory, real_directory, root}) {
     if (candidate.empty()) continue;
     if (std::optional<std::string> real = resolve(candidate)) {
       allowed_.push_back(*real);
@@ -106,21 +117,25 @@ ExternalData::File ExternalData::inspect(const std::string& location, const std:
   }
   if (!target) {
     if (!required_) return File{};
-    fail(ErrorCode::kMissingInput, "{} needs the external data file '{}', which is not in '{}'; copy it there or name its folder", what,
+    fail(ErrorCode::kMissingInput,
+         "{} needs the external data file '{}', which is not in '{}'; copy it there or name its folder", what,
          location, base_);
   }
   bool inside = false;
   for (const std::string& directory : allowed_) inside = inside || isInside(*target, directory);
   if (!inside) {
-    fail(ErrorCode::kBadModel, "{} has the external location '{}', which leads to '{}', outside of the model's folder", what, location,
-         *target);
+    fail(ErrorCode::kBadModel,
+         "{} has the external location '{}', which leads to '{}', outside of the model's folder", what,
+         location, *target);
   }
   const int descriptor = ::open(target->c_str(), O_PATH | O_CLOEXEC | O_NOFOLLOW);
   struct stat status = {};
   const bool known = descriptor >= 0 && ::fstat(descriptor, &status) == 0;
   if (descriptor >= 0) ::close(descriptor);
-  if (!known) fail(ErrorCode::kMissingInput, "{}: cannot look at '{}': {}", what, *target, std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) fail(ErrorCode::kBadModel, "{} has the external location '{}', which is no regular file", what, location);
+  if (!known)
+    fail(ErrorCode::kMissingInput, "{}: cannot look at '{}': {}", what, *target, std::strerror(errno));
+  if (!S_ISREG(status.st_mode))
+    fail(ErrorCode::kBadModel, "{} has the external location '{}', which is no regular file", what, location);
   if (::access(target->c_str(), R_OK) != 0)
     fail(ErrorCode::kMissingInput, "{}: '{}' cannot be read: {}", what, *target, std::strerror(errno));
   return File{true, static_cast<uint64_t>(status.st_size)};
@@ -132,21 +147,24 @@ const ExternalData::File& ExternalData::file(const std::string& location, const 
   return files_.emplace(location, inspect(location, what)).first->second;
 }
 
-WeightReference ExternalData::check(const onnx::TensorProto& tensor, uint64_t byte_count, const std::string& what) {
+WeightReference ExternalData::check(const onnx::TensorProto& tensor, uint64_t byte_count,
+                                    const std::string& what) {
   const Entries entries = parseEntries(tensor, what);
   if (entries.length && *entries.length != byte_count) {
-    fail(ErrorCode::kBadModel, "{} has {} bytes of external data, but its type and shape need {}", what, *entries.length, byte_count);
+    fail(ErrorCode::kBadModel, "{} has {} bytes of external data, but its type and shape need {}", what,
+         *entries.length, byte_count);
   }
   const File& data = file(entries.location, what);
   if (data.exists) {
     if (entries.offset > data.size || byte_count > data.size - entries.offset) {
-      fail(ErrorCode::kBadModel, "{} needs bytes [{}, {} + {}) of '{}', which has only {}", what, entries.offset, entries.offset,
-           byte_count, entries.location, data.size);
+      fail(ErrorCode::kBadModel, "{} needs bytes [{}, {} + {}) of '{}', which has only {}", what,
+           entries.offset, entries.offset, byte_count, entries.location, data.size);
     }
     if (!entries.length && data.size - entries.offset != byte_count) {
       fail(ErrorCode::kBadModel,
-           "{} gives no length, so that all {} bytes of '{}' after offset {} belong to it, but its type and shape need {}", what,
-           data.size - entries.offset, entries.location, entries.offset, byte_count);
+           "{} gives no length, so that all {} bytes of '{}' after offset {} belong to it, but its type and "
+           "shape need {}",
+           what, data.size - entries.offset, entries.location, entries.offset, byte_count);
     }
   }
   return WeightReference{entries.location, entries.offset, byte_count};

@@ -1,9 +1,9 @@
 // Where external data may lie, and whether a reference to it is sound. Internal to onnx_import.
 //
-// Rules: the location is a relative path without "..", empty parts or NUL; after resolving symbolic links the target is a
-// regular file inside the model's directory, inside the directory of the model file after resolving its links (model
-// caches store links to blobs), or under the extra root. Keys other than location, offset, length and checksum, repeated
-// keys and in-memory tags are refused. Files are looked at, never read.
+// Rules: the location is a relative path without "..", empty parts or NUL; after resolving symbolic links the
+// target is a regular file inside the model's directory, inside the directory of the model file after
+// resolving its links (model caches store links to blobs), or under the extra root. Keys other than location,
+// offset, length and checksum, repeated keys and in-memory tags are refused. Files are looked at, never read.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,14 @@ namespace pipeshard {
 
 class ExternalData {
  public:
-  // `directory`: of the model as named by the user ("" is the current one). `real_directory`: of the model file after
-  // resolving links, or "". `root`: the user's extra root, or "". With `required` false a missing file is accepted.
-  ExternalData(const std::string& directory, const std::string& real_directory, const std::string& root, bool required);
+  // `directory`: of the model as named by the user ("" is the current one). `real_directory`: of the model
+  // file after resolving links, or "". `root`: the user's extra root, or "". With `required` false a missing
+  // file is accepted.
+  ExternalData(const std::string& directory, const std::string& real_directory, const std::string& root,
+               bool required);
 
-  // Checks one external tensor with that many bytes of content. Throws Error(kBadModel), or Error(kMissingInput) for a file
-  // that does not exist; both name `what`.
+  // Checks one external tensor with that many bytes of content. Throws Error(kBadModel), or
+  // Error(kMissingInput) for a file that does not exist; both name `what`.
   WeightReference check(const onnx::TensorProto& tensor, uint64_t byte_count, const std::string& what);
 
   // The directory that locations start from: the first of the three that holds the model's external files.

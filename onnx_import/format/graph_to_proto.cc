@@ -64,7 +64,8 @@ class AttributeWriter {
   }
   void operator()(const OpaqueAttribute& v) const {
     const std::string name = proto_.name();
-    PIPESHARD_CHECK(proto_.ParseFromString(v.bytes), "attribute '{}' holds bytes that are no AttributeProto", name);
+    PIPESHARD_CHECK(proto_.ParseFromString(v.bytes), "attribute '{}' holds bytes that are no AttributeProto",
+                    name);
     proto_.set_name(name);
   }
 
@@ -77,7 +78,8 @@ class GraphWriter {
  public:
   GraphWriter(const Graph& graph, WeightForm form) : graph_(graph), form_(form) {
     if (!graph.opaque.empty())
-      PIPESHARD_CHECK(residue_.ParseFromString(graph.opaque), "graph '{}' carries bytes that are no ModelProto", graph.name);
+      PIPESHARD_CHECK(residue_.ParseFromString(graph.opaque),
+                      "graph '{}' carries bytes that are no ModelProto", graph.name);
     for (const auto& info : residue_.graph().value_info()) infos_.emplace(info.name(), &info);
   }
 
@@ -109,19 +111,22 @@ void GraphWriter::writeInfo(ValueId id, onnx::ValueInfoProto& info) const {
   setIfAny(more->second->doc_string(), [&](const std::string& doc) { info.set_doc_string(doc); });
   if (!more->second->has_type()) return;
   const onnx::TypeProto& original = more->second->type();
-  setIfAny(original.denotation(), [&](const std::string& text) { info.mutable_type()->set_denotation(text); });
+  setIfAny(original.denotation(),
+           [&](const std::string& text) { info.mutable_type()->set_denotation(text); });
   const auto& dims = original.tensor_type().shape().dim();
   auto* shape = info.mutable_type()->has_tensor_type() ? info.mutable_type()->mutable_tensor_type() : nullptr;
   if (shape == nullptr || !shape->has_shape() || shape->shape().dim_size() != dims.size()) return;
   for (int axis = 0; axis < dims.size(); ++axis) {
-    if (dims[axis].has_denotation()) shape->mutable_shape()->mutable_dim(axis)->set_denotation(dims[axis].denotation());
+    if (dims[axis].has_denotation())
+      shape->mutable_shape()->mutable_dim(axis)->set_denotation(dims[axis].denotation());
   }
 }
 
 void GraphWriter::writeReference(const WeightReference& reference, onnx::TensorProto& tensor) const {
   tensor.set_data_location(onnx::TensorProto::EXTERNAL);
-  const std::pair<const char*, std::string> entries[] = {
-      {"location", reference.location}, {"offset", std::to_string(reference.offset)}, {"length", std::to_string(reference.length)}};
+  const std::pair<const char*, std::string> entries[] = {{"location", reference.location},
+                                                         {"offset", std::to_string(reference.offset)},
+                                                         {"length", std::to_string(reference.length)}};
   for (const auto& [key, value] : entries) {
     auto* entry = tensor.add_external_data();
     entry->set_key(key);
@@ -136,14 +141,16 @@ void GraphWriter::writeInitializers(onnx::GraphProto& proto) const {
     const Value& value = graph_.value(id);
     const auto* reference = std::get_if<WeightReference>(&initializer);
     if (reference != nullptr && form_ == WeightForm::kInputs) {
-      if (std::find(graph_.inputs.begin(), graph_.inputs.end(), id) == graph_.inputs.end()) writeInfo(id, *proto.add_input());
+      if (std::find(graph_.inputs.begin(), graph_.inputs.end(), id) == graph_.inputs.end())
+        writeInfo(id, *proto.add_input());
       continue;
     }
     auto& tensor = *proto.add_initializer();
     tensor.set_name(value.name);
     if (reference != nullptr) {
       tensor.set_data_type(static_cast<int32_t>(value.data_type));
-      PIPESHARD_CHECK(value.shape && isStatic(*value.shape), "initializer '{}' has no static shape", value.name);
+      PIPESHARD_CHECK(value.shape && isStatic(*value.shape), "initializer '{}' has no static shape",
+                      value.name);
       for (int64_t size : *value.shape) tensor.add_dims(size);
       writeReference(*reference, tensor);
     } else {
@@ -186,9 +193,12 @@ void GraphWriter::writeValueInfo(Infos* infos) const {
     const Value& value = graph_.values[i];
     const bool initializer = graph_.initializers.contains(ValueId(i));
     // A captured value is described where it is defined; an initializer's type is in the tensor.
-    if (written[i] || !(initializer ? !value.metadata.empty() || infos_.contains(value.name) : defined[i])) continue;
+    if (written[i] || !(initializer ? !value.metadata.empty() || infos_.contains(value.name) : defined[i]))
+      continue;
     if (initializer && form_ == WeightForm::kInputs) continue;
-    if (value.data_type == DataType::kUndefined && !value.shape && value.opaque_type.empty() && value.metadata.empty()) continue;
+    if (value.data_type == DataType::kUndefined && !value.shape && value.opaque_type.empty() &&
+        value.metadata.empty())
+      continue;
     writeInfo(ValueId(i), *infos->Add());
   }
 }
@@ -250,10 +260,12 @@ void nodeToProto(const Graph& graph, const Node& node, onnx::NodeProto& proto) {
   setIfAny(node.overload, [&](const std::string& text) { proto.set_overload(text); });
   setIfAny(node.doc, [&](const std::string& text) { proto.set_doc_string(text); });
   metadataToProto(node.metadata, proto.mutable_metadata_props());
-  for (const auto& [name, attribute] : node.attributes) attributeToProto(name, attribute, *proto.add_attribute());
+  for (const auto& [name, attribute] : node.attributes)
+    attributeToProto(name, attribute, *proto.add_attribute());
   if (node.opaque.empty()) return;
   onnx::NodeProto residue;
-  PIPESHARD_CHECK(residue.ParseFromString(node.opaque), "{} carries bytes that are no NodeProto", describeNode(node));
+  PIPESHARD_CHECK(residue.ParseFromString(node.opaque), "{} carries bytes that are no NodeProto",
+                  describeNode(node));
   *proto.mutable_device_configurations() = residue.device_configurations();
   for (const auto& more : residue.attribute()) {
     for (auto& attribute : *proto.mutable_attribute()) {
@@ -270,10 +282,12 @@ void functionToProto(const Function& function, onnx::FunctionProto& proto) {
   setIfAny(function.overload, [&](const std::string& text) { proto.set_overload(text); });
   setIfAny(function.doc, [&](const std::string& text) { proto.set_doc_string(text); });
   for (const std::string& attribute : function.attributes) proto.add_attribute(attribute);
-  for (const auto& [name, attribute] : function.default_attributes) attributeToProto(name, attribute, *proto.add_attribute_proto());
+  for (const auto& [name, attribute] : function.default_attributes)
+    attributeToProto(name, attribute, *proto.add_attribute_proto());
   metadataToProto(function.metadata, proto.mutable_metadata_props());
   const Graph& body = *function.body;
-  PIPESHARD_CHECK(body.initializers.empty(), "the body of function '{}' has initializers; use Constant nodes", function.name);
+  PIPESHARD_CHECK(body.initializers.empty(), "the body of function '{}' has initializers; use Constant nodes",
+                  function.name);
   for (ValueId id : body.inputs) proto.add_input(body.value(id).name);
   for (ValueId id : body.outputs) proto.add_output(body.value(id).name);
   for (const Node& node : body.nodes) nodeToProto(body, node, *proto.add_node());

@@ -12,7 +12,8 @@ enum class WeightForm {
   kInputs,        // weight references as graph inputs: for checks that must not look at files
 };
 
-// Whether the node stands for an initializer (proto_to_graph.h): it is written as one, without what else the node carries.
+// Whether the node stands for an initializer (proto_to_graph.h): it is written as one, without what else the
+// node carries.
 bool isMarkedInitializer(const Node& node);
 
 void modelToProto(const Graph& graph, WeightForm form, onnx::ModelProto& model);

@@ -14,8 +14,8 @@ using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 using google::protobuf::io::StringOutputStream;
 
-// Copies one message field by field. `visit(tag, length, copy)` may take a length-delimited field over by returning true;
-// the stream then stands behind it.
+// Copies one message field by field. `visit(tag, length, copy)` may take a length-delimited field over by
+// returning true; the stream then stands behind it.
 template <typename Visit>
 bool copyFields(CodedInputStream& in, std::string& out, Visit&& visit) {
   StringOutputStream stream(&out);
@@ -49,7 +49,8 @@ bool inside(CodedInputStream& in, int length, Body&& body) {
 
 class Scanner {
  public:
-  Scanner(CodedInputStream& in, uint64_t threshold, InlineWeights& weights) : in_(in), threshold_(threshold), weights_(weights) {}
+  Scanner(CodedInputStream& in, uint64_t threshold, InlineWeights& weights)
+      : in_(in), threshold_(threshold), weights_(weights) {}
 
   bool model(std::string& out) {
     return copyFields(in_, out, [&](int number, int length, std::string& field, bool&) {
@@ -86,8 +87,8 @@ class Scanner {
 
 }  // namespace
 
-bool parseWithoutWeights(google::protobuf::io::ZeroCopyInputStream& stream, uint64_t threshold, onnx::ModelProto& model,
-                         InlineWeights& weights) {
+bool parseWithoutWeights(google::protobuf::io::ZeroCopyInputStream& stream, uint64_t threshold,
+                         onnx::ModelProto& model, InlineWeights& weights) {
   std::string bytes;
   {
     CodedInputStream in(&stream);

@@ -10,7 +10,8 @@ namespace pipeshard {
 namespace {
 
 std::string nameNode(const onnx::NodeProto& node) {
-  return fmt::format("node '{}' ({}::{})", node.name(), node.domain().empty() ? "onnx" : node.domain(), node.op_type());
+  return fmt::format("node '{}' ({}::{})", node.name(), node.domain().empty() ? "onnx" : node.domain(),
+                     node.op_type());
 }
 
 std::string functionKey(const std::string& domain, const std::string& name, const std::string& overload) {
@@ -29,10 +30,13 @@ class Walker {
 
   void graph(const onnx::GraphProto& graph, int depth, Calls& calls) {
     if (depth > limits_.subgraph_depth)
-      fail(ErrorCode::kBadModel, "graph '{}' is nested deeper than the limit of {} subgraphs", graph.name(), limits_.subgraph_depth);
-    initializers_ += static_cast<uint64_t>(graph.initializer_size()) + static_cast<uint64_t>(graph.sparse_initializer_size());
+      fail(ErrorCode::kBadModel, "graph '{}' is nested deeper than the limit of {} subgraphs", graph.name(),
+           limits_.subgraph_depth);
+    initializers_ += static_cast<uint64_t>(graph.initializer_size()) +
+                     static_cast<uint64_t>(graph.sparse_initializer_size());
     if (initializers_ > limits_.initializers)
-      fail(ErrorCode::kBadModel, "the model has more than the limit of {} initializers", limits_.initializers);
+      fail(ErrorCode::kBadModel, "the model has more than the limit of {} initializers",
+           limits_.initializers);
     for (const auto& tensor : graph.initializer()) {
       name(tensor.name(), "an initializer");
       this->tensor(tensor, fmt::format("initializer '{}'", tensor.name()));
@@ -48,7 +52,8 @@ class Walker {
   template <typename Nodes>
   void nodes(const Nodes& nodes, int depth, Calls& calls) {
     nodes_ += static_cast<uint64_t>(nodes.size());
-    if (nodes_ > limits_.nodes) fail(ErrorCode::kBadModel, "the model has more than the limit of {} nodes", limits_.nodes);
+    if (nodes_ > limits_.nodes)
+      fail(ErrorCode::kBadModel, "the model has more than the limit of {} nodes", limits_.nodes);
     calls.nodes += static_cast<uint64_t>(nodes.size());
     for (const onnx::NodeProto& node : nodes) {
       name(node.name(), "a node");
@@ -68,7 +73,8 @@ class Walker {
     if (attribute.has_sparse_tensor()) sparseTensor(attribute.sparse_tensor(), what());
     for (const auto& t : attribute.sparse_tensors()) sparseTensor(t, what());
     if (attribute.has_g()) graph(attribute.g(), depth + 1, calls);
-    if (attribute.graphs_size() > 0) fail(ErrorCode::kBadModel, "{} is a list of graphs, which pipeshard does not support", what());
+    if (attribute.graphs_size() > 0)
+      fail(ErrorCode::kBadModel, "{} is a list of graphs, which pipeshard does not support", what());
   }
 
   void tensor(const onnx::TensorProto& tensor, const std::string& what) {
@@ -92,8 +98,8 @@ class Walker {
 
   void name(const std::string& text, const char* what) const {
     if (text.size() <= limits_.name_bytes) return;
-    fail(ErrorCode::kBadModel, "the name of {} has {} bytes, more than the limit of {}; it starts with '{}'", what, text.size(),
-         limits_.name_bytes, text.substr(0, 40));
+    fail(ErrorCode::kBadModel, "the name of {} has {} bytes, more than the limit of {}; it starts with '{}'",
+         what, text.size(), limits_.name_bytes, text.substr(0, 40));
   }
 
  private:
@@ -106,13 +112,14 @@ class Walker {
 // Depth and size of what a call expands to.
 class CallGraph {
  public:
-  CallGraph(const std::unordered_map<std::string, Calls>& functions, const ImportLimits& limits) : functions_(functions), limits_(limits) {}
+  CallGraph(const std::unordered_map<std::string, Calls>& functions, const ImportLimits& limits)
+      : functions_(functions), limits_(limits) {}
 
   // Nodes that the calls of `calls` expand to, its own included; saturates above the limit.
   uint64_t expand(const Calls& calls, int depth) {
     if (depth > limits_.function_call_depth) {
-      fail(ErrorCode::kBadModel, "function '{}' is called through more than the limit of {} functions", display(path_.back()),
-           limits_.function_call_depth);
+      fail(ErrorCode::kBadModel, "function '{}' is called through more than the limit of {} functions",
+           display(path_.back()), limits_.function_call_depth);
     }
     uint64_t total = calls.nodes;
     for (const auto& [key, count] : calls.callees) {
@@ -137,7 +144,8 @@ class CallGraph {
   uint64_t sizeOf(const std::string& key, const Calls& body, int depth) {
     const auto known = sizes_.find(key);
     if (known != sizes_.end()) {
-      if (known->second == kInProgress) fail(ErrorCode::kBadModel, "function '{}' calls itself, directly or through others", display(key));
+      if (known->second == kInProgress)
+        fail(ErrorCode::kBadModel, "function '{}' calls itself, directly or through others", display(key));
       return known->second;
     }
     sizes_[key] = kInProgress;
@@ -170,9 +178,11 @@ void checkStructure(const onnx::ModelProto& model, const ImportLimits& limits, E
   std::unordered_map<std::string, Calls> functions;
   for (const auto& function : model.functions()) {
     const std::string key = functionKey(function.domain(), function.name(), function.overload());
-    if (functions.contains(key)) fail(ErrorCode::kBadModel, "function '{}::{}' is defined twice", function.domain(), function.name());
+    if (functions.contains(key))
+      fail(ErrorCode::kBadModel, "function '{}::{}' is defined twice", function.domain(), function.name());
     Calls& calls = functions[key];
-    for (const auto& attribute : function.attribute_proto()) walker.attribute(attribute, "function " + function.name(), 0, calls);
+    for (const auto& attribute : function.attribute_proto())
+      walker.attribute(attribute, "function " + function.name(), 0, calls);
     walker.nodes(function.node(), 0, calls);
   }
   CallGraph graph(functions, limits);
@@ -182,7 +192,9 @@ void checkStructure(const onnx::ModelProto& model, const ImportLimits& limits, E
     graph.expand(call, 0);
   }
   if (graph.expand(main_calls, 0) > limits.inlined_nodes) {
-    fail(ErrorCode::kBadModel, "the model has more than the limit of {} nodes after its functions are expanded", limits.inlined_nodes);
+    fail(ErrorCode::kBadModel,
+         "the model has more than the limit of {} nodes after its functions are expanded",
+         limits.inlined_nodes);
   }
 }
 

@@ -31,12 +31,14 @@ OpsetImports opsetsFrom(const Imports& imports) {
   OpsetImports opsets;
   for (const auto& import : imports) {
     if (import.version() < 1 || import.version() > 1'000'000) {
-      fail(ErrorCode::kBadModel, "opset_import of domain '{}' has the version {}", import.domain(), import.version());
-    }
-    const auto [it, added] = opsets.emplace(normalDomain(import.domain()), static_cast<int>(import.version()));
-    if (!added && it->second != import.version()) {
-      fail(ErrorCode::kBadModel, "opset_import lists domain '{}' with the versions {} and {}", import.domain(), it->second,
+      fail(ErrorCode::kBadModel, "opset_import of domain '{}' has the version {}", import.domain(),
            import.version());
+    }
+    const auto [it, added] =
+        opsets.emplace(normalDomain(import.domain()), static_cast<int>(import.version()));
+    if (!added && it->second != import.version()) {
+      fail(ErrorCode::kBadModel, "opset_import lists domain '{}' with the versions {} and {}",
+           import.domain(), it->second, import.version());
     }
   }
   return opsets;
@@ -44,7 +46,8 @@ OpsetImports opsetsFrom(const Imports& imports) {
 
 class GraphReader {
  public:
-  GraphReader(const ProtoSource& source, const OpsetImports& opsets, const Scope* parent) : source_(source), opsets_(opsets) {
+  GraphReader(const ProtoSource& source, const OpsetImports& opsets, const Scope* parent)
+      : source_(source), opsets_(opsets) {
     scope_.parent = parent;
   }
 
@@ -65,7 +68,8 @@ class GraphReader {
   const OpsetImports& opsets_;
   Graph graph_;
   Scope scope_;
-  std::unordered_map<std::string, std::string> later_;  // value name -> the node that defines it, for messages
+  std::unordered_map<std::string, std::string>
+      later_;  // value name -> the node that defines it, for messages
 };
 
 std::string quote(const std::string& name) { return "'" + name + "'"; }
@@ -73,7 +77,8 @@ std::string quote(const std::string& name) { return "'" + name + "'"; }
 ValueId GraphReader::define(const std::string& name, const std::string& by) {
   if (name.empty()) fail(ErrorCode::kBadModel, "{} defines a value without a name", by);
   const ValueId id(graph_.values.size());
-  if (!scope_.names.emplace(name, id).second) fail(ErrorCode::kBadModel, "{} defines '{}', which is already defined", by, name);
+  if (!scope_.names.emplace(name, id).second)
+    fail(ErrorCode::kBadModel, "{} defines '{}', which is already defined", by, name);
   graph_.values.emplace_back().name = name;
   return id;
 }
@@ -91,8 +96,9 @@ ValueId GraphReader::resolve(const std::string& name, const std::string& reader)
   }
   const auto later = later_.find(name);
   if (later != later_.end()) {
-    fail(ErrorCode::kBadModel, "{} reads '{}' before {} defines it: the nodes form a cycle or are not in topological order", reader, name,
-         later->second);
+    fail(ErrorCode::kBadModel,
+         "{} reads '{}' before {} defines it: the nodes form a cycle or are not in topological order", reader,
+         name, later->second);
   }
   fail(ErrorCode::kBadModel, "{} reads '{}', which nothing defines", reader, name);
 }
@@ -109,8 +115,8 @@ void GraphReader::describe(ValueId id, const onnx::ValueInfoProto& info) {
     value.opaque_type = std::move(typed.opaque_type);
   }
   for (const auto& entry : info.metadata_props()) {
-    const bool known =
-        std::any_of(value.metadata.begin(), value.metadata.end(), [&](const auto& pair) { return pair.first == entry.key(); });
+    const bool known = std::any_of(value.metadata.begin(), value.metadata.end(),
+                                   [&](const auto& pair) { return pair.first == entry.key(); });
     if (!known) value.metadata.emplace_back(entry.key(), entry.value());
   }
 }
@@ -145,16 +151,20 @@ void GraphReader::readInitializer(onnx::TensorProto& tensor, int position, bool 
   graph_.value(id).shape = shape;
   const auto weight = source_.inline_weights.find(position);
   if (external) {
-    if (source_.external == nullptr) fail(ErrorCode::kBadModel, "{} has external data where none is allowed", what);
-    graph_.initializers.emplace(id, source_.external->check(tensor, rawByteCount(tensor.data_type(), shape, what), what));
+    if (source_.external == nullptr)
+      fail(ErrorCode::kBadModel, "{} has external data where none is allowed", what);
+    graph_.initializers.emplace(
+        id, source_.external->check(tensor, rawByteCount(tensor.data_type(), shape, what), what));
   } else if (top && weight != source_.inline_weights.end()) {
     const auto [offset, length] = weight->second;
     const uint64_t expected = rawByteCount(tensor.data_type(), shape, what);
-    if (length != expected) fail(ErrorCode::kBadModel, "{} holds {} bytes, but its type and shape need {}", what, length, expected);
+    if (length != expected)
+      fail(ErrorCode::kBadModel, "{} holds {} bytes, but its type and shape need {}", what, length, expected);
     graph_.initializers.emplace(id, WeightReference{source_.file, offset, length});
   } else {
     graph_.initializers.emplace(id, constantFromTensor(tensor, shape, what));
-    onnx::TensorProto().mutable_raw_data()->swap(*tensor.mutable_raw_data());  // a model with inline weights is not held twice
+    onnx::TensorProto().mutable_raw_data()->swap(
+        *tensor.mutable_raw_data());  // a model with inline weights is not held twice
   }
 }
 
@@ -183,7 +193,9 @@ Attribute GraphReader::readAttribute(const onnx::AttributeProto& proto) {
     case Proto::TENSOR: {
       if (!isPlainTensor(proto.t())) break;
       const std::string what = "attribute " + quote(proto.name());
-      return constantFromTensor(proto.t(), shapeOfTensor(proto.t(), source_.limits.rank, source_.limits.tensor_elements, what), what);
+      return constantFromTensor(
+          proto.t(), shapeOfTensor(proto.t(), source_.limits.rank, source_.limits.tensor_elements, what),
+          what);
     }
     case Proto::GRAPH: {
       onnx::GraphProto body = proto.g();
@@ -200,7 +212,8 @@ std::string nodeResidue(const onnx::NodeProto& proto) {
   *residue.mutable_device_configurations() = proto.device_configurations();
   for (const auto& attribute : proto.attribute()) {
     const bool named = isPlainTensor(attribute.t()) &&
-                       (!attribute.t().name().empty() || !attribute.t().doc_string().empty() || attribute.t().metadata_props_size() > 0);
+                       (!attribute.t().name().empty() || !attribute.t().doc_string().empty() ||
+                        attribute.t().metadata_props_size() > 0);
     if (attribute.doc_string().empty() && !named) continue;
     auto* kept = residue.add_attribute();
     kept->set_name(attribute.name());
@@ -240,7 +253,8 @@ void GraphReader::readNode(const onnx::NodeProto& proto) {
       throw error.addContext(what);
     }
   }
-  for (const auto& output : proto.output()) node.outputs.push_back(output.empty() ? ValueId() : define(output, what));
+  for (const auto& output : proto.output())
+    node.outputs.push_back(output.empty() ? ValueId() : define(output, what));
   graph_.nodes.push_back(std::move(node));
 }
 
@@ -299,7 +313,8 @@ Graph GraphReader::readGraph(onnx::GraphProto& proto, bool top) {
   *residue.mutable_graph() = graphResidue(proto);
   if (residue.graph().ByteSizeLong() > 0) graph_.opaque = residue.SerializeAsString();
   for (const auto& node : proto.node()) {
-    for (const auto& output : node.output()) later_.emplace(output, fmt::format("node '{}' ({})", node.name(), node.op_type()));
+    for (const auto& output : node.output())
+      later_.emplace(output, fmt::format("node '{}' ({})", node.name(), node.op_type()));
   }
   for (int i = 0; i < proto.initializer_size(); ++i) readInitializer(*proto.mutable_initializer(i), i, top);
   for (auto& sparse : *proto.mutable_sparse_initializer()) {
@@ -312,7 +327,8 @@ Graph GraphReader::readGraph(onnx::GraphProto& proto, bool top) {
   for (const auto& info : proto.input()) {
     const auto known = scope_.names.find(info.name());
     const bool default_value = known != scope_.names.end() && graph_.initializers.contains(known->second);
-    const ValueId id = default_value ? known->second : define(info.name(), "graph input " + quote(info.name()));
+    const ValueId id =
+        default_value ? known->second : define(info.name(), "graph input " + quote(info.name()));
     if (std::find(graph_.inputs.begin(), graph_.inputs.end(), id) != graph_.inputs.end()) {
       fail(ErrorCode::kBadModel, "the graph input '{}' is listed twice", info.name());
     }
@@ -333,8 +349,10 @@ Graph GraphReader::readGraph(onnx::GraphProto& proto, bool top) {
   }
   applyValueInfo(proto.value_info());
   for (const auto& info : proto.output()) {
-    if (info.name().empty()) fail(ErrorCode::kBadModel, "graph '{}' has an output without a name", graph_.name);
-    graph_.outputs.push_back(resolve(info.name(), fmt::format("the list of outputs of graph '{}'", graph_.name)));
+    if (info.name().empty())
+      fail(ErrorCode::kBadModel, "graph '{}' has an output without a name", graph_.name);
+    graph_.outputs.push_back(
+        resolve(info.name(), fmt::format("the list of outputs of graph '{}'", graph_.name)));
     describe(graph_.outputs.back(), info);
   }
   return std::move(graph_);
@@ -345,7 +363,8 @@ Graph GraphReader::readFunctionBody(const onnx::FunctionProto& proto) {
   graph_.name = proto.name();
   graph_.opset_imports = opsets_;
   for (const auto& node : proto.node()) {
-    for (const auto& output : node.output()) later_.emplace(output, fmt::format("node '{}' ({})", node.name(), node.op_type()));
+    for (const auto& output : node.output())
+      later_.emplace(output, fmt::format("node '{}' ({})", node.name(), node.op_type()));
   }
   for (const auto& input : proto.input()) graph_.inputs.push_back(define(input, "input " + quote(input)));
   for (const auto& node : proto.node()) readNode(node);
@@ -371,7 +390,8 @@ Function functionFromProto(const onnx::FunctionProto& proto, const ProtoSource& 
     const OpsetImports opsets = opsetsFrom(proto.opset_import());
     for (const auto& attribute : proto.attribute_proto())
       function.default_attributes.emplace(attribute.name(), attributeFromProto(attribute, source));
-    function.body = std::make_shared<const Graph>(GraphReader(source, opsets, nullptr).readFunctionBody(proto));
+    function.body =
+        std::make_shared<const Graph>(GraphReader(source, opsets, nullptr).readFunctionBody(proto));
   } catch (Error& error) {
     throw error.addContext(fmt::format("function '{}::{}'", proto.domain(), proto.name()));
   }
@@ -385,9 +405,11 @@ Attribute attributeFromProto(const onnx::AttributeProto& attribute, const ProtoS
 
 Graph graphFromModel(onnx::ModelProto& model, const ProtoSource& source) {
   if (!model.has_graph()) fail(ErrorCode::kBadModel, "the model has no graph; is this an ONNX file?");
-  if (!model.has_ir_version()) fail(ErrorCode::kBadModel, "the model has no ir_version; is this an ONNX file?");
+  if (!model.has_ir_version())
+    fail(ErrorCode::kBadModel, "the model has no ir_version; is this an ONNX file?");
   if (model.ir_version() < 1 || model.ir_version() > onnx::Version::IR_VERSION) {
-    fail(ErrorCode::kBadModel, "the model has the IR version {}; 1 to {} are supported. Export it again with an older version",
+    fail(ErrorCode::kBadModel,
+         "the model has the IR version {}; 1 to {} are supported. Export it again with an older version",
          model.ir_version(), static_cast<int>(onnx::Version::IR_VERSION));
   }
   OpsetImports opsets = opsetsFrom(model.opset_import());
@@ -401,7 +423,8 @@ Graph graphFromModel(onnx::ModelProto& model, const ProtoSource& source) {
   graph.model_version = model.model_version();
   graph.model_doc = model.doc_string();
   graph.model_metadata = metadataFrom(model.metadata_props());
-  for (const auto& function : model.functions()) graph.functions.push_back(functionFromProto(function, source));
+  for (const auto& function : model.functions())
+    graph.functions.push_back(functionFromProto(function, source));
   onnx::ModelProto residue;
   if (!graph.opaque.empty()) residue.ParseFromString(graph.opaque);
   *residue.mutable_training_info() = model.training_info();

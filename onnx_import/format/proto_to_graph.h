@@ -1,8 +1,9 @@
 // Protobuf messages to Graph. Internal to onnx_import.
 //
-// What a Graph has no field for travels as serialised messages and is written back: Graph::opaque is a ModelProto (model
-// fields and, in its `graph`, graph fields), Node::opaque a NodeProto. An initializer that no Constant can hold (sparse,
-// strings, 4-bit) becomes a Constant node with an OpaqueAttribute, marked by kInitializerMark in its metadata.
+// What a Graph has no field for travels as serialised messages and is written back: Graph::opaque is a
+// ModelProto (model fields and, in its `graph`, graph fields), Node::opaque a NodeProto. An initializer that
+// no Constant can hold (sparse, strings, 4-bit) becomes a Constant node with an OpaqueAttribute, marked by
+// kInitializerMark in its metadata.
 #pragma once
 
 #include <map>

@@ -24,7 +24,8 @@ namespace {
 
 class FileDescriptor {
  public:
-  explicit FileDescriptor(const std::string& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
+  explicit FileDescriptor(const std::string& path)
+      : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~FileDescriptor() {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
@@ -50,28 +51,35 @@ std::string realDirectoryOf(const std::string& path) {
 uint64_t checkFile(const FileDescriptor& file, const std::string& path, const ImportLimits& limits) {
   if (file.get() < 0) fail(ErrorCode::kMissingInput, "cannot open '{}': {}", path, std::strerror(errno));
   struct stat status = {};
-  if (::fstat(file.get(), &status) != 0) fail(ErrorCode::kMissingInput, "cannot look at '{}': {}", path, std::strerror(errno));
-  if (S_ISDIR(status.st_mode)) fail(ErrorCode::kMissingInput, "'{}' is a directory; name the .onnx file in it", path);
+  if (::fstat(file.get(), &status) != 0)
+    fail(ErrorCode::kMissingInput, "cannot look at '{}': {}", path, std::strerror(errno));
+  if (S_ISDIR(status.st_mode))
+    fail(ErrorCode::kMissingInput, "'{}' is a directory; name the .onnx file in it", path);
   if (!S_ISREG(status.st_mode)) fail(ErrorCode::kMissingInput, "'{}' is no regular file", path);
   if (status.st_size == 0) fail(ErrorCode::kBadModel, "'{}' is empty", path);
   const auto size = static_cast<uint64_t>(status.st_size);
   if (size > limits.file_bytes) {
-    fail(ErrorCode::kBadModel, "'{}' has {} bytes, more than the limit of {}; save the model with its weights as external data", path, size,
-         limits.file_bytes);
+    fail(ErrorCode::kBadModel,
+         "'{}' has {} bytes, more than the limit of {}; save the model with its weights as external data",
+         path, size, limits.file_bytes);
   }
   return size;
 }
 
 // What to say about bytes that are no model.
 std::string explainGarbage(std::string_view start) {
-  const auto printable = [](unsigned char c) { return c >= 32 ? c < 127 : c == '\n' || c == '\r' || c == '\t'; };
-  if (start.starts_with("version https://git-lfs")) return "it is a Git LFS pointer; fetch the real file with `git lfs pull`";
+  const auto printable = [](unsigned char c) {
+    return c >= 32 ? c < 127 : c == '\n' || c == '\r' || c == '\t';
+  };
+  if (start.starts_with("version https://git-lfs"))
+    return "it is a Git LFS pointer; fetch the real file with `git lfs pull`";
   if (start.starts_with("PK")) return "it is a zip archive; unpack it, or export the model to ONNX";
   if (start.size() >= 2 && std::all_of(start.begin(), start.end(), printable)) return "it is a text file";
   return "it is damaged, cut off, or no ONNX file";
 }
 
-Graph convert(onnx::ModelProto& model, ExternalData& external, const ReadOptions& options, std::string file, InlineWeights inline_weights) {
+Graph convert(onnx::ModelProto& model, ExternalData& external, const ReadOptions& options, std::string file,
+              InlineWeights inline_weights) {
   checkStructure(model, options.limits, external);
   const ProtoSource source{options.limits, &external, std::move(file), std::move(inline_weights)};
   Graph graph = graphFromModel(model, source);
@@ -97,27 +105,34 @@ Graph readModel(const std::string& path, const ReadOptions& options) {
     } else {
       parsed = model.ParseFromZeroCopyStream(&stream);
     }
-    if (stream.GetErrno() != 0) fail(ErrorCode::kMissingInput, "cannot read '{}': {}", path, std::strerror(stream.GetErrno()));
+    if (stream.GetErrno() != 0)
+      fail(ErrorCode::kMissingInput, "cannot read '{}': {}", path, std::strerror(stream.GetErrno()));
   }
   if (!parsed) {
-    fail(ErrorCode::kBadModel, "'{}' is no ONNX model: {}", path, explainGarbage(std::string_view(start, static_cast<size_t>(started))));
+    fail(ErrorCode::kBadModel, "'{}' is no ONNX model: {}", path,
+         explainGarbage(std::string_view(start, static_cast<size_t>(started))));
   }
   try {
-    ExternalData external(directoryOf(path), realDirectoryOf(path), options.external_data_root, options.require_external_data);
-    return convert(model, external, options, std::filesystem::path(path).filename().string(), std::move(inline_weights));
+    ExternalData external(directoryOf(path), realDirectoryOf(path), options.external_data_root,
+                          options.require_external_data);
+    return convert(model, external, options, std::filesystem::path(path).filename().string(),
+                   std::move(inline_weights));
   } catch (Error& error) {
     throw error.addContext(path);
   }
 }
 
-Graph parseModel(const std::string& bytes, const std::string& directory, const std::string& name, const ReadOptions& options) {
+Graph parseModel(const std::string& bytes, const std::string& directory, const std::string& name,
+                 const ReadOptions& options) {
   if (bytes.empty()) fail(ErrorCode::kBadModel, "'{}' is empty", name);
   if (bytes.size() > options.limits.file_bytes) {
-    fail(ErrorCode::kBadModel, "'{}' has {} bytes, more than the limit of {}", name, bytes.size(), options.limits.file_bytes);
+    fail(ErrorCode::kBadModel, "'{}' has {} bytes, more than the limit of {}", name, bytes.size(),
+         options.limits.file_bytes);
   }
   onnx::ModelProto model;
   if (!model.ParseFromString(bytes)) {
-    fail(ErrorCode::kBadModel, "'{}' is no ONNX model: {}", name, explainGarbage(std::string_view(bytes).substr(0, 64)));
+    fail(ErrorCode::kBadModel, "'{}' is no ONNX model: {}", name,
+         explainGarbage(std::string_view(bytes).substr(0, 64)));
   }
   try {
     ExternalData external(directory, "", options.external_data_root, options.require_external_data);

@@ -1,9 +1,9 @@
 // .onnx files to Graph, without loss and without inference.
 //
-// Untrusted input: limits, path rules, cycles and recursion are checked before anything looks at the content. External
-// data is never read here, only checked: it must be a regular file inside the model's folder (after resolving symbolic
-// links, also those of the model file itself) or under `external_data_root`, and [offset, offset+length) must lie in it
-// and match type and shape.
+// Untrusted input: limits, path rules, cycles and recursion are checked before anything looks at the content.
+// External data is never read here, only checked: it must be a regular file inside the model's folder (after
+// resolving symbolic links, also those of the model file itself) or under `external_data_root`, and [offset,
+// offset+length) must lie in it and match type and shape.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ inline constexpr uint64_t kKeepInline = ~uint64_t{0};
 struct ReadOptions {
   std::string external_data_root;     // a second folder that external data may come from; "" for none
   bool require_external_data = true;  // false: files of external data need not exist (models without weights)
-  // Initializers of the main graph with more inline raw bytes than this are not loaded: they become references into the
-  // .onnx file itself (readModel only). kKeepInline loads all of them as Constants.
+  // Initializers of the main graph with more inline raw bytes than this are not loaded: they become
+  // references into the .onnx file itself (readModel only). kKeepInline loads all of them as Constants.
   uint64_t inline_weight_bytes = kKeepInline;
   ImportLimits limits;
 };
@@ -42,6 +42,7 @@ struct ReadOptions {
 Graph readModel(const std::string& path, const ReadOptions& options = {});
 
 // The same from memory; `directory` is where external data starts, `name` is for messages.
-Graph parseModel(const std::string& bytes, const std::string& directory, const std::string& name, const ReadOptions& options = {});
+Graph parseModel(const std::string& bytes, const std::string& directory, const std::string& name,
+                 const ReadOptions& options = {});
 
 }  // namespace pipeshard

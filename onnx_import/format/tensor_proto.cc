@@ -14,14 +14,18 @@ namespace {
 
 using onnx::TensorProto;
 
-bool isSubByte(int32_t type) { return type == TensorProto::UINT4 || type == TensorProto::INT4 || type == TensorProto::FLOAT4E2M1; }
+bool isSubByte(int32_t type) {
+  return type == TensorProto::UINT4 || type == TensorProto::INT4 || type == TensorProto::FLOAT4E2M1;
+}
 
 DataType dataTypeOfProto(int32_t type) {
-  return type > 0 && type <= static_cast<int32_t>(DataType::kFloat4E2M1) ? static_cast<DataType>(type) : DataType::kUndefined;
+  return type > 0 && type <= static_cast<int32_t>(DataType::kFloat4E2M1) ? static_cast<DataType>(type)
+                                                                         : DataType::kUndefined;
 }
 
 [[noreturn]] void failPayload(const std::string& what, size_t found, int64_t expected, const char* unit) {
-  fail(ErrorCode::kBadModel, "{} holds {} {}, but its type and shape need {}; the file is damaged or was edited", what, found, unit,
+  fail(ErrorCode::kBadModel,
+       "{} holds {} {}, but its type and shape need {}; the file is damaged or was edited", what, found, unit,
        expected);
 }
 
@@ -43,7 +47,8 @@ template <typename To, typename Field>
 void copyComplex(const Field& field, Constant& constant, const std::string& what) {
   const int64_t count = 2 * elementCount(constant.shape);
   if (field.size() != count) failPayload(what, field.size(), count, "numbers");
-  std::copy_n(reinterpret_cast<const std::byte*>(field.data()), static_cast<size_t>(count) * sizeof(To), constant.bytes.data());
+  std::copy_n(reinterpret_cast<const std::byte*>(field.data()), static_cast<size_t>(count) * sizeof(To),
+              constant.bytes.data());
 }
 
 void copyTypedField(const TensorProto& tensor, Constant& constant, const std::string& what) {
@@ -67,27 +72,33 @@ void copyTypedField(const TensorProto& tensor, Constant& constant, const std::st
     case TensorProto::FLOAT8E4M3FNUZ:
     case TensorProto::FLOAT8E5M2:
     case TensorProto::FLOAT8E5M2FNUZ: return copyElements<uint8_t>(tensor.int32_data(), constant, what);
-    default: fail(ErrorCode::kBadModel, "{} has the element type {}, which pipeshard cannot hold", what, tensor.data_type());
+    default:
+      fail(ErrorCode::kBadModel, "{} has the element type {}, which pipeshard cannot hold", what,
+           tensor.data_type());
   }
 }
 
 }  // namespace
 
 bool isPlainTensor(const TensorProto& tensor) {
-  return tensor.data_location() != TensorProto::EXTERNAL && !tensor.has_segment() && dataTypeSize(dataTypeOfProto(tensor.data_type())) > 0;
+  return tensor.data_location() != TensorProto::EXTERNAL && !tensor.has_segment() &&
+         dataTypeSize(dataTypeOfProto(tensor.data_type())) > 0;
 }
 
-Shape shapeOfTensor(const TensorProto& tensor, uint64_t rank_limit, uint64_t element_limit, const std::string& what) {
+Shape shapeOfTensor(const TensorProto& tensor, uint64_t rank_limit, uint64_t element_limit,
+                    const std::string& what) {
   if (static_cast<uint64_t>(tensor.dims_size()) > rank_limit) {
     fail(ErrorCode::kBadModel, "{} has rank {}; the limit is {}", what, tensor.dims_size(), rank_limit);
   }
   Shape shape(tensor.dims().begin(), tensor.dims().end());
   uint64_t count = 1;
   for (int64_t size : shape) {
-    if (size < 0) fail(ErrorCode::kBadModel, "{} has a negative size in its shape {}", what, shapeToString(shape));
+    if (size < 0)
+      fail(ErrorCode::kBadModel, "{} has a negative size in its shape {}", what, shapeToString(shape));
     const auto factor = static_cast<uint64_t>(size);
     if (factor != 0 && count > element_limit / factor) {
-      fail(ErrorCode::kBadModel, "{} has the shape {}, more than the limit of {} elements", what, shapeToString(shape), element_limit);
+      fail(ErrorCode::kBadModel, "{} has the shape {}, more than the limit of {} elements", what,
+           shapeToString(shape), element_limit);
     }
     count *= factor;
   }
@@ -113,14 +124,17 @@ Constant constantFromTensor(const TensorProto& tensor, const Shape& shape, const
   const int64_t bytes = byteCount(constant.data_type, shape);
   // Before anything is allocated: a small file may claim a huge shape.
   if (tensor.has_raw_data()) {
-    if (tensor.raw_data().size() != static_cast<size_t>(bytes)) failPayload(what, tensor.raw_data().size(), bytes, "bytes");
+    if (tensor.raw_data().size() != static_cast<size_t>(bytes))
+      failPayload(what, tensor.raw_data().size(), bytes, "bytes");
     constant.bytes.resize(static_cast<size_t>(bytes));
-    std::copy_n(reinterpret_cast<const std::byte*>(tensor.raw_data().data()), constant.bytes.size(), constant.bytes.data());
+    std::copy_n(reinterpret_cast<const std::byte*>(tensor.raw_data().data()), constant.bytes.size(),
+                constant.bytes.data());
     return constant;
   }
-  const int64_t stored = int64_t{tensor.float_data_size()} + tensor.double_data_size() + tensor.int32_data_size() +
-                         tensor.int64_data_size() + tensor.uint64_data_size();
-  if (stored < elementCount(shape)) failPayload(what, static_cast<size_t>(stored), elementCount(shape), "elements");
+  const int64_t stored = int64_t{tensor.float_data_size()} + tensor.double_data_size() +
+                         tensor.int32_data_size() + tensor.int64_data_size() + tensor.uint64_data_size();
+  if (stored < elementCount(shape))
+    failPayload(what, static_cast<size_t>(stored), elementCount(shape), "elements");
   constant.bytes.resize(static_cast<size_t>(bytes));
   copyTypedField(tensor, constant, what);
   return constant;
@@ -132,9 +146,11 @@ void constantToTensor(const Constant& constant, TensorProto& tensor) {
   tensor.set_raw_data(constant.bytes.data(), constant.bytes.size());
 }
 
-void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64_t element_limit, const std::string& what, Value& value) {
+void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64_t element_limit,
+                        const std::string& what, Value& value) {
   if (type.value_case() == onnx::TypeProto::VALUE_NOT_SET) return;
-  const DataType data_type = type.has_tensor_type() ? dataTypeOfProto(type.tensor_type().elem_type()) : DataType::kUndefined;
+  const DataType data_type =
+      type.has_tensor_type() ? dataTypeOfProto(type.tensor_type().elem_type()) : DataType::kUndefined;
   if (!type.has_tensor_type() || (data_type == DataType::kUndefined && type.tensor_type().elem_type() != 0)) {
     type.SerializeToString(&value.opaque_type);
     return;
@@ -151,10 +167,12 @@ void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64
   for (const auto& dim : dims) {
     // Some exporters write -1 for "unknown".
     const int64_t size = dim.has_dim_value() ? dim.dim_value() : kUnknownSize;
-    if (size < kUnknownSize) fail(ErrorCode::kBadModel, "{} has the size {} at axis {}", what, size, shape.size());
+    if (size < kUnknownSize)
+      fail(ErrorCode::kBadModel, "{} has the size {} at axis {}", what, size, shape.size());
     if (size > 0) {
       if (count > element_limit / static_cast<uint64_t>(size)) {
-        fail(ErrorCode::kBadModel, "{} has a shape of more than the limit of {} elements", what, element_limit);
+        fail(ErrorCode::kBadModel, "{} has a shape of more than the limit of {} elements", what,
+             element_limit);
       }
       count *= static_cast<uint64_t>(size);
     }

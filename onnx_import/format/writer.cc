@@ -57,19 +57,22 @@ class TemporaryFile {
   int descriptor_ = -1;
 };
 
-// A file has one version per domain; a node may carry another one only if the operator did not change in between.
+// A file has one version per domain; a node may carry another one only if the operator did not change in
+// between.
 void checkVersions(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     const auto import = graph.opset_imports.find(node.domain);
     if (import == graph.opset_imports.end()) {
-      fail(ErrorCode::kBadModel, "{}: the graph imports no opset of the domain '{}'", describeNode(node), node.domain);
+      fail(ErrorCode::kBadModel, "{}: the graph imports no opset of the domain '{}'", describeNode(node),
+           node.domain);
     }
     if (node.opset_version == 0 || node.opset_version == import->second) continue;
     const auto* registry = onnx::OpSchemaRegistry::Instance();
     const auto* own = registry->GetSchema(node.op_type, node.opset_version, node.domain);
     const auto* imported = registry->GetSchema(node.op_type, import->second, node.domain);
     if (own == imported) continue;
-    fail(ErrorCode::kBadModel, "{} has the meaning of opset {}, which differs from that of opset {} that the graph imports",
+    fail(ErrorCode::kBadModel,
+         "{} has the meaning of opset {}, which differs from that of opset {} that the graph imports",
          describeNode(node), node.opset_version, import->second);
   }
 }
@@ -81,7 +84,8 @@ std::string serializeModel(const Graph& graph) {
   onnx::ModelProto model;
   modelToProto(graph, WeightForm::kExternalData, model);
   if (model.ByteSizeLong() > static_cast<size_t>(std::numeric_limits<int>::max())) {
-    fail(ErrorCode::kBadModel, "graph '{}' needs {} bytes as a file, more than protobuf's 2 GiB; keep its weights as references",
+    fail(ErrorCode::kBadModel,
+         "graph '{}' needs {} bytes as a file, more than protobuf's 2 GiB; keep its weights as references",
          graph.name, model.ByteSizeLong());
   }
   std::string bytes;
@@ -89,7 +93,8 @@ std::string serializeModel(const Graph& graph) {
     google::protobuf::io::StringOutputStream stream(&bytes);
     google::protobuf::io::CodedOutputStream coded(&stream);
     coded.SetSerializationDeterministic(true);
-    PIPESHARD_CHECK(model.SerializeToCodedStream(&coded), "protobuf could not serialise graph '{}'", graph.name);
+    PIPESHARD_CHECK(model.SerializeToCodedStream(&coded), "protobuf could not serialise graph '{}'",
+                    graph.name);
   }
   return bytes;
 }

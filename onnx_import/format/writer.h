@@ -7,8 +7,9 @@
 
 namespace pipeshard {
 
-// Weight references are written as external data with their location unchanged; constants inline. Writes a temporary file
-// beside `path` and renames it: a reader never sees half a file. Errors: kDiskFull when it cannot be written.
+// Weight references are written as external data with their location unchanged; constants inline. Writes a
+// temporary file beside `path` and renames it: a reader never sees half a file. Errors: kDiskFull when it
+// cannot be written.
 void writeModel(const Graph& graph, const std::string& path);
 
 // The serialised ModelProto.

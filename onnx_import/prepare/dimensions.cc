@@ -15,10 +15,12 @@ namespace {
 
 constexpr std::string_view kDefaultsKey = "pipeshard.dimensions";
 
-// Recursive descent over sums, products and atoms; the depth is bounded so that a hostile name cannot exhaust the stack.
+// Recursive descent over sums, products and atoms; the depth is bounded so that a hostile name cannot exhaust
+// the stack.
 class Parser {
  public:
-  Parser(std::string_view text, const std::map<std::string, int64_t>* dimensions) : text_(text), dimensions_(dimensions) {}
+  Parser(std::string_view text, const std::map<std::string, int64_t>* dimensions)
+      : text_(text), dimensions_(dimensions) {}
 
   std::optional<int64_t> parse() {
     const int64_t value = sum(0);
@@ -86,8 +88,8 @@ class Parser {
     if (take("-")) return -atom(depth + 1);
     skipSpace();
     const size_t start = position_;
-    while (position_ < text_.size() &&
-           (std::isalnum(static_cast<unsigned char>(text_[position_])) != 0 || text_[position_] == '_' || text_[position_] == '.')) {
+    while (position_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[position_])) != 0 ||
+                                        text_[position_] == '_' || text_[position_] == '.')) {
       ++position_;
     }
     const std::string_view token = text_.substr(start, position_ - start);
@@ -122,10 +124,13 @@ void checkBindings(const Graph& graph, const std::map<std::string, int64_t>& dim
   for (const auto& entry : dimensions) {
     const std::string& name = entry.first;  // clang 14 captures no structured bindings
     const int64_t size = entry.second;
-    if (std::none_of(known.begin(), known.end(), [&](const SymbolicDimension& dimension) { return dimension.name == name; })) {
-      fail(ErrorCode::kUsage, "the model has no symbolic dimension '{}'; its dimensions: {}", name, listNames(known));
+    if (std::none_of(known.begin(), known.end(),
+                     [&](const SymbolicDimension& dimension) { return dimension.name == name; })) {
+      fail(ErrorCode::kUsage, "the model has no symbolic dimension '{}'; its dimensions: {}", name,
+           listNames(known));
     }
-    if (size < 1) fail(ErrorCode::kUsage, "dimension '{}' was given the size {}; sizes start at 1", name, size);
+    if (size < 1)
+      fail(ErrorCode::kUsage, "dimension '{}' was given the size {}; sizes start at 1", name, size);
   }
   std::vector<std::string> missing;
   for (const SymbolicDimension& dimension : known) {
@@ -134,12 +139,14 @@ void checkBindings(const Graph& graph, const std::map<std::string, int64_t>& dim
   if (missing.empty()) return;
   std::vector<std::string> options;
   for (const std::string& name : missing) options.push_back(fmt::format("--dim {}=SIZE", name));
-  fail(ErrorCode::kUsage, "the model leaves dimensions open: {}. Give each a size: {}", listNames(known), fmt::join(options, " "));
+  fail(ErrorCode::kUsage, "the model leaves dimensions open: {}. Give each a size: {}", listNames(known),
+       fmt::join(options, " "));
 }
 
 }  // namespace
 
-std::optional<int64_t> evaluateDimension(std::string_view expression, const std::map<std::string, int64_t>& dimensions) {
+std::optional<int64_t> evaluateDimension(std::string_view expression,
+                                         const std::map<std::string, int64_t>& dimensions) {
   // A symbol may itself contain operators; bound as a whole it wins.
   const auto whole = dimensions.find(std::string(expression));
   if (whole != dimensions.end()) return whole->second;
@@ -149,7 +156,8 @@ std::optional<int64_t> evaluateDimension(std::string_view expression, const std:
 
 std::vector<std::string> dimensionNames(std::string_view expression) {
   Parser parser(expression, nullptr);
-  // With every name 1 a division may fail to be exact, which says nothing about the form: then the names still stand.
+  // With every name 1 a division may fail to be exact, which says nothing about the form: then the names
+  // still stand.
   if (!parser.parse() && expression.find('/') == std::string_view::npos) return {std::string(expression)};
   return parser.names().empty() ? std::vector<std::string>{std::string(expression)} : parser.names();
 }
@@ -168,8 +176,10 @@ std::vector<SymbolicDimension> symbolicDimensions(const Graph& graph) {
       if ((*input.shape)[axis] >= 0) continue;
       const bool symbolic = axis < input.symbols.size() && !input.symbols[axis].empty();
       const std::string place = fmt::format("{} axis {}", input.name, axis);
-      for (const std::string& name : symbolic ? dimensionNames(input.symbols[axis]) : std::vector<std::string>{axisName(input, axis)}) {
-        auto it = std::find_if(result.begin(), result.end(), [&](const SymbolicDimension& dimension) { return dimension.name == name; });
+      for (const std::string& name :
+           symbolic ? dimensionNames(input.symbols[axis]) : std::vector<std::string>{axisName(input, axis)}) {
+        auto it = std::find_if(result.begin(), result.end(),
+                               [&](const SymbolicDimension& dimension) { return dimension.name == name; });
         if (it == result.end()) it = result.insert(result.end(), SymbolicDimension{name, {}});
         if (it->places.empty() || it->places.back() != place) it->places.push_back(place);
       }
@@ -189,9 +199,11 @@ std::map<std::string, int64_t> defaultDimensions(const Graph& graph) {
       const size_t equals = item.find('=');
       int64_t size = 0;
       const char* last = item.data() + item.size();
-      const bool good =
-          equals != std::string::npos && equals > 0 && std::from_chars(item.data() + equals + 1, last, size).ptr == last && size > 0;
-      if (!good) fail(ErrorCode::kBadModel, "the model's metadata '{}' is '{}'; expected NAME=SIZE,...", kDefaultsKey, text);
+      const bool good = equals != std::string::npos && equals > 0 &&
+                        std::from_chars(item.data() + equals + 1, last, size).ptr == last && size > 0;
+      if (!good)
+        fail(ErrorCode::kBadModel, "the model's metadata '{}' is '{}'; expected NAME=SIZE,...", kDefaultsKey,
+             text);
       result[item.substr(0, equals)] = size;
       start = end + 1;
     }
@@ -215,7 +227,9 @@ void bindDimensions(Graph& graph, const std::map<std::string, int64_t>& dimensio
       if (size) {
         (*value.shape)[axis] = *size;
       } else if (is_input[i] && !graph.initializers.contains(ValueId(i))) {
-        fail(ErrorCode::kUsage, "input '{}' axis {} is '{}', which has no whole size with the dimensions given", value.name, axis, name);
+        fail(ErrorCode::kUsage,
+             "input '{}' axis {} is '{}', which has no whole size with the dimensions given", value.name,
+             axis, name);
       }
     }
     value.symbols.clear();

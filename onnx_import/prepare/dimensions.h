@@ -1,4 +1,5 @@
-// Symbolic dimensions: names, arithmetic on them, binding. Internal to onnx_import (the public part is in prepare.h).
+// Symbolic dimensions: names, arithmetic on them, binding. Internal to onnx_import (the public part is in
+// prepare.h).
 #pragma once
 
 #include <cstdint>
@@ -12,18 +13,20 @@
 
 namespace pipeshard {
 
-// Value of "16*batch", "(s0 + 1)//2", "batch": integers, names, + - * / // and parentheses; / must divide exactly. nullopt
-// when a name is not bound, the text is no such expression, or the result is no size.
-std::optional<int64_t> evaluateDimension(std::string_view expression, const std::map<std::string, int64_t>& dimensions);
+// Value of "16*batch", "(s0 + 1)//2", "batch": integers, names, + - * / // and parentheses; / must divide
+// exactly. nullopt when a name is not bound, the text is no such expression, or the result is no size.
+std::optional<int64_t> evaluateDimension(std::string_view expression,
+                                         const std::map<std::string, int64_t>& dimensions);
 
 // The names in such an expression, in order; the whole text if it is none.
 std::vector<std::string> dimensionNames(std::string_view expression);
 
-// The name that the user binds for an input axis without a size: its symbol, or "<input>_axis<k>" when it has none.
+// The name that the user binds for an input axis without a size: its symbol, or "<input>_axis<k>" when it has
+// none.
 std::string axisName(const Value& input, size_t axis);
 
-// Gives every unknown axis of the graph's inputs its size, and of the other values those that follow from their symbols.
-// Throws Error(kUsage) for names that are not bound, or bound but not in the model.
+// Gives every unknown axis of the graph's inputs its size, and of the other values those that follow from
+// their symbols. Throws Error(kUsage) for names that are not bound, or bound but not in the model.
 void bindDimensions(Graph& graph, const std::map<std::string, int64_t>& dimensions);
 
 }  // namespace pipeshard

@@ -36,12 +36,14 @@ Result constantOfShape(const Node& node, const ConstantInputs& inputs) {
     value = *given;
   }
   if (elementCount(value.shape) != 1)
-    fail(ErrorCode::kBadModel, "attribute 'value' should have one element, found the shape {}", shapeToString(value.shape));
+    fail(ErrorCode::kBadModel, "attribute 'value' should have one element, found the shape {}",
+         shapeToString(value.shape));
   return Result{{copyStrided(value, shape, 0, std::vector<int64_t>(shape.size(), 0))}};
 }
 
 Result range(const ConstantInputs& inputs) {
-  if (inputs.size() != 3 || inputs[0]->data_type != inputs[1]->data_type || inputs[0]->data_type != inputs[2]->data_type)
+  if (inputs.size() != 3 || inputs[0]->data_type != inputs[1]->data_type ||
+      inputs[0]->data_type != inputs[2]->data_type)
     return std::nullopt;
   for (const Constant* input : inputs) {
     if (elementCount(input->shape) != 1) return std::nullopt;
@@ -53,10 +55,12 @@ Result range(const ConstantInputs& inputs) {
     const T limit = *elementsOf<T>(*inputs[1]);
     const T delta = *elementsOf<T>(*inputs[2]);
     if (delta == T{0}) return;
-    const double steps = std::ceil((static_cast<double>(limit) - static_cast<double>(start)) / static_cast<double>(delta));
+    const double steps =
+        std::ceil((static_cast<double>(limit) - static_cast<double>(start)) / static_cast<double>(delta));
     if (!(steps < 1e9)) return;
     std::vector<T> elements(steps > 0 ? static_cast<size_t>(steps) : 0);
-    for (size_t i = 0; i < elements.size(); ++i) elements[i] = static_cast<T>(start + static_cast<T>(i) * delta);
+    for (size_t i = 0; i < elements.size(); ++i)
+      elements[i] = static_cast<T>(start + static_cast<T>(i) * delta);
     Constant constant = makeZeros(inputs[0]->data_type, {static_cast<int64_t>(elements.size())});
     if (!elements.empty()) std::memcpy(constant.bytes.data(), elements.data(), constant.bytes.size());
     result = std::vector<Constant>{std::move(constant)};
@@ -66,12 +70,13 @@ Result range(const ConstantInputs& inputs) {
 
 Result nonZero(const Constant& input) {
   std::vector<int64_t> found;
-  const bool known = withElementType(input.data_type == DataType::kBool ? DataType::kUint8 : input.data_type, [&](auto tag) {
-    using T = decltype(tag);
-    for (int64_t i = 0; i < elementCount(input.shape); ++i) {
-      if (elementsOf<T>(input)[i] != T{0}) found.push_back(i);
-    }
-  });
+  const bool known =
+      withElementType(input.data_type == DataType::kBool ? DataType::kUint8 : input.data_type, [&](auto tag) {
+        using T = decltype(tag);
+        for (int64_t i = 0; i < elementCount(input.shape); ++i) {
+          if (elementsOf<T>(input)[i] != T{0}) found.push_back(i);
+        }
+      });
   if (!known) return std::nullopt;
   const Shape strides = rowMajorStrides(input.shape);
   const auto count = static_cast<int64_t>(found.size());
@@ -88,8 +93,10 @@ Result nonZero(const Constant& input) {
 std::optional<std::vector<Constant>> evaluateCreation(const Node& node, const ConstantInputs& inputs) {
   if (node.is("Constant")) return constantNode(node);
   if (inputs.empty() || inputs[0] == nullptr) return std::nullopt;
-  if (node.is("ConstantOfShape") && inputs[0]->data_type == DataType::kInt64) return constantOfShape(node, inputs);
-  if (node.is("Range") && inputs.size() == 3 && inputs[1] != nullptr && inputs[2] != nullptr) return range(inputs);
+  if (node.is("ConstantOfShape") && inputs[0]->data_type == DataType::kInt64)
+    return constantOfShape(node, inputs);
+  if (node.is("Range") && inputs.size() == 3 && inputs[1] != nullptr && inputs[2] != nullptr)
+    return range(inputs);
   if (node.is("NonZero")) return nonZero(*inputs[0]);
   return std::nullopt;
 }

@@ -48,12 +48,14 @@ Result binary(const Constant& a, const Constant& b, DataType result_type, F&& f)
   const Shape shape = broadcastShapes(a.shape, b.shape);
   Constant result = makeZeros(result_type, shape);
   bool good = true;
-  const bool known = withElementType(a.data_type == DataType::kBool ? DataType::kUint8 : a.data_type, [&](auto tag) {
-    using T = decltype(tag);
-    const T* pa = elementsOf<T>(a);
-    const T* pb = elementsOf<T>(b);
-    forEachPair(a.shape, b.shape, shape, [&](int64_t i, int64_t ia, int64_t ib) { good = good && f(pa[ia], pb[ib], result, i); });
-  });
+  const bool known =
+      withElementType(a.data_type == DataType::kBool ? DataType::kUint8 : a.data_type, [&](auto tag) {
+        using T = decltype(tag);
+        const T* pa = elementsOf<T>(a);
+        const T* pb = elementsOf<T>(b);
+        forEachPair(a.shape, b.shape, shape,
+                    [&](int64_t i, int64_t ia, int64_t ib) { good = good && f(pa[ia], pb[ib], result, i); });
+      });
   if (!known || !good) return std::nullopt;
   return Result{{std::move(result)}};
 }
@@ -166,7 +168,8 @@ Result compare(Comparison op, const Constant& a, const Constant& b) {
   });
 }
 
-// Casting a float that does not fit into an integer is undefined in C++ and in ONNX; here it saturates, NaN gives 0.
+// Casting a float that does not fit into an integer is undefined in C++ and in ONNX; here it saturates, NaN
+// gives 0.
 template <typename To, typename From>
 To convert(From value) {
   if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
@@ -195,7 +198,8 @@ Result cast(const Constant& input, DataType type) {
       using To = decltype(to);
       const From* in = elementsOf<From>(input);
       To* out = elementsOf<To>(result);
-      for (int64_t i = 0; i < count; ++i) out[i] = to_bool ? static_cast<To>(in[i] != From{0}) : convert<To>(in[i]);
+      for (int64_t i = 0; i < count; ++i)
+        out[i] = to_bool ? static_cast<To>(in[i] != From{0}) : convert<To>(in[i]);
     });
   });
   return known ? Result{{std::move(result)}} : std::nullopt;
@@ -208,7 +212,8 @@ Result floatUnary(const Constant& input, F&& f) {
   withElementType(input.data_type, [&](auto tag) {
     using T = decltype(tag);
     if constexpr (std::is_floating_point_v<T>) {
-      for (int64_t i = 0; i < elementCount(input.shape); ++i) elementsOf<T>(result)[i] = f(elementsOf<T>(input)[i]);
+      for (int64_t i = 0; i < elementCount(input.shape); ++i)
+        elementsOf<T>(result)[i] = f(elementsOf<T>(input)[i]);
     }
   });
   return Result{{std::move(result)}};
@@ -255,7 +260,8 @@ Result unary(const Node& node, const ConstantInputs& inputs) {
     if (it == node.attributes.end() || !std::holds_alternative<int64_t>(it->second)) return std::nullopt;
     return cast(x, static_cast<DataType>(std::get<int64_t>(it->second)));
   }
-  if (node.op_type == "CastLike" && inputs.size() == 2 && inputs[1] != nullptr) return cast(x, inputs[1]->data_type);
+  if (node.op_type == "CastLike" && inputs.size() == 2 && inputs[1] != nullptr)
+    return cast(x, inputs[1]->data_type);
   return floatUnaryByName(node.op_type, x);
 }
 
@@ -276,14 +282,15 @@ std::optional<std::vector<Constant>> evaluateElementwise(const Node& node, const
                                                                                {"Mul", Arithmetic::kMul},
                                                                                {"Div", Arithmetic::kDiv},
                                                                                {"Mod", Arithmetic::kMod}};
-  static const std::unordered_map<std::string_view, Comparison> kComparisons = {{"Equal", Comparison::kEqual},
-                                                                                {"Less", Comparison::kLess},
-                                                                                {"LessOrEqual", Comparison::kLessOrEqual},
-                                                                                {"Greater", Comparison::kGreater},
-                                                                                {"GreaterOrEqual", Comparison::kGreaterOrEqual},
-                                                                                {"And", Comparison::kAnd},
-                                                                                {"Or", Comparison::kOr},
-                                                                                {"Xor", Comparison::kXor}};
+  static const std::unordered_map<std::string_view, Comparison> kComparisons = {
+      {"Equal", Comparison::kEqual},
+      {"Less", Comparison::kLess},
+      {"LessOrEqual", Comparison::kLessOrEqual},
+      {"Greater", Comparison::kGreater},
+      {"GreaterOrEqual", Comparison::kGreaterOrEqual},
+      {"And", Comparison::kAnd},
+      {"Or", Comparison::kOr},
+      {"Xor", Comparison::kXor}};
   if (inputs.empty() || inputs[0] == nullptr) return std::nullopt;
   if (node.op_type == "Min") return variadic(Arithmetic::kMin, inputs);
   if (node.op_type == "Max") return variadic(Arithmetic::kMax, inputs);
@@ -298,7 +305,8 @@ std::optional<std::vector<Constant>> evaluateElementwise(const Node& node, const
   if (pow) {
     const Result exponent = cast(*inputs[1], inputs[0]->data_type);
     // A fractional exponent of an integer base would be cut off.
-    if (!exponent || (isInteger(inputs[0]->data_type) && isFloatingPoint(inputs[1]->data_type))) return std::nullopt;
+    if (!exponent || (isInteger(inputs[0]->data_type) && isFloatingPoint(inputs[1]->data_type)))
+      return std::nullopt;
     return arithmetic(Arithmetic::kPow, *inputs[0], exponent->front());
   }
   const bool truncated = operation->second == Arithmetic::kMod && node.intAttribute("fmod", 0) != 0;

@@ -17,7 +17,8 @@ using Result = std::optional<std::vector<Constant>>;
 
 Constant reshaped(const Constant& input, Shape shape) {
   if (elementCount(shape) != elementCount(input.shape)) {
-    fail(ErrorCode::kBadModel, "a tensor of shape {} cannot take the shape {}", shapeToString(input.shape), shapeToString(shape));
+    fail(ErrorCode::kBadModel, "a tensor of shape {} cannot take the shape {}", shapeToString(input.shape),
+         shapeToString(shape));
   }
   return Constant{input.data_type, std::move(shape), input.bytes};
 }
@@ -79,7 +80,8 @@ Result squeeze(const Node& node, const ConstantInputs& inputs) {
   const auto axes = integersOf(node, inputs, 1, "axes");
   std::vector<bool> dropped(from.size(), false);
   for (size_t axis = 0; axis < from.size() && !axes; ++axis) dropped[axis] = from[axis] == 1;
-  for (int64_t axis : axes.value_or(std::vector<int64_t>{})) dropped[static_cast<size_t>(normalizeAxis(axis, from.size()))] = true;
+  for (int64_t axis : axes.value_or(std::vector<int64_t>{}))
+    dropped[static_cast<size_t>(normalizeAxis(axis, from.size()))] = true;
   Shape shape;
   for (size_t axis = 0; axis < from.size(); ++axis) {
     if (!dropped[axis]) shape.push_back(from[axis]);
@@ -112,7 +114,8 @@ Constant broadcastTo(const Constant& input, const Shape& shape) {
   const Shape own = rowMajorStrides(input.shape);
   std::vector<int64_t> strides(shape.size(), 0);
   const size_t skip = shape.size() - input.shape.size();
-  for (size_t axis = 0; axis < input.shape.size(); ++axis) strides[skip + axis] = input.shape[axis] == 1 ? 0 : own[axis];
+  for (size_t axis = 0; axis < input.shape.size(); ++axis)
+    strides[skip + axis] = input.shape[axis] == 1 ? 0 : own[axis];
   return copyStrided(input, shape, 0, strides);
 }
 
@@ -148,7 +151,8 @@ Result slice(const Node& node, const ConstantInputs& inputs) {
   std::vector<int64_t> all(starts->size());
   std::iota(all.begin(), all.end(), 0);
   const std::vector<int64_t> axes = integersOf(node, inputs, 3, "axes").value_or(all);
-  const std::vector<int64_t> steps = integersOf(node, inputs, 4, nullptr).value_or(std::vector<int64_t>(starts->size(), 1));
+  const std::vector<int64_t> steps =
+      integersOf(node, inputs, 4, nullptr).value_or(std::vector<int64_t>(starts->size(), 1));
   if (axes.size() != starts->size() || steps.size() != starts->size()) return std::nullopt;
   Shape shape = inputs[0]->shape;
   std::vector<int64_t> strides = rowMajorStrides(shape);
@@ -157,10 +161,12 @@ Result slice(const Node& node, const ConstantInputs& inputs) {
     const auto axis = static_cast<size_t>(normalizeAxis(axes[i], shape.size()));
     const int64_t size = inputs[0]->shape[axis];
     const int64_t step = steps[i];
-    if (step == 0 || step == std::numeric_limits<int64_t>::min()) fail(ErrorCode::kBadModel, "step {} is not allowed", step);
+    if (step == 0 || step == std::numeric_limits<int64_t>::min())
+      fail(ErrorCode::kBadModel, "step {} is not allowed", step);
     const auto place = [&](int64_t index, int64_t lowest_backwards) {
       if (index < 0) index = std::max(index, -size - 1) + size;
-      return step > 0 ? std::clamp<int64_t>(index, 0, size) : std::max(lowest_backwards, std::min(index, size - 1));
+      return step > 0 ? std::clamp<int64_t>(index, 0, size)
+                      : std::max(lowest_backwards, std::min(index, size - 1));
     };
     const int64_t start = place((*starts)[i], 0);
     const int64_t end = place((*ends)[i], -1);
@@ -190,7 +196,9 @@ Result gather(const Node& node, const ConstantInputs& inputs) {
       if (index < -data[axis] || index >= data[axis])
         fail(ErrorCode::kBadModel, "index {} is outside of an axis of size {}", index, data[axis]);
       if (index < 0) index += data[axis];
-      std::copy_n(inputs[0]->bytes.data() + (o * static_cast<size_t>(data[axis]) + static_cast<size_t>(index)) * block, block, out);
+      std::copy_n(inputs[0]->bytes.data() +
+                      (o * static_cast<size_t>(data[axis]) + static_cast<size_t>(index)) * block,
+                  block, out);
       out += block;
     }
   }
@@ -199,15 +207,17 @@ Result gather(const Node& node, const ConstantInputs& inputs) {
 
 Result concat(const Node& node, const ConstantInputs& inputs) {
   const Constant& first = *inputs[0];
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", node.opset_version < 4 ? 1 : 0), first.shape.size()));
+  const auto axis = static_cast<size_t>(
+      normalizeAxis(node.intAttribute("axis", node.opset_version < 4 ? 1 : 0), first.shape.size()));
   Shape shape = first.shape;
   shape[axis] = 0;
   for (const Constant* input : inputs) {
-    if (input == nullptr || input->data_type != first.data_type || input->shape.size() != shape.size()) return std::nullopt;
+    if (input == nullptr || input->data_type != first.data_type || input->shape.size() != shape.size())
+      return std::nullopt;
     for (size_t i = 0; i < shape.size(); ++i) {
       if (i != axis && input->shape[i] != shape[i])
-        fail(ErrorCode::kBadModel, "the inputs {} and {} differ beside axis {}", shapeToString(first.shape), shapeToString(input->shape),
-             axis);
+        fail(ErrorCode::kBadModel, "the inputs {} and {} differ beside axis {}", shapeToString(first.shape),
+             shapeToString(input->shape), axis);
     }
     shape[axis] += input->shape[axis];
   }
@@ -243,8 +253,10 @@ Result split(const Node& node, const ConstantInputs& inputs) {
   for (int64_t size : sizes) {
     Shape shape = from;
     shape[axis] = size;
-    if (size < 0 || size > from[axis] - start) fail(ErrorCode::kBadModel, "the parts do not fit into the axis of size {}", from[axis]);
-    results.push_back(copyStrided(*inputs[0], shape, elementCount(shape) == 0 ? 0 : start * strides[axis], strides));
+    if (size < 0 || size > from[axis] - start)
+      fail(ErrorCode::kBadModel, "the parts do not fit into the axis of size {}", from[axis]);
+    results.push_back(
+        copyStrided(*inputs[0], shape, elementCount(shape) == 0 ? 0 : start * strides[axis], strides));
     start += size;
   }
   return results;
@@ -262,13 +274,15 @@ Result trilu(const Node& node, const ConstantInputs& inputs) {
   const size_t size = dataTypeSize(result.data_type);
   for (int64_t i = 0; i < elementCount(shape); ++i) {
     const int64_t distance = i % columns - i / columns % rows;
-    if (upper ? distance < k[0] : distance > k[0]) std::memset(result.bytes.data() + static_cast<size_t>(i) * size, 0, size);
+    if (upper ? distance < k[0] : distance > k[0])
+      std::memset(result.bytes.data() + static_cast<size_t>(i) * size, 0, size);
   }
   return Result{{std::move(result)}};
 }
 
 Result where(const Node&, const ConstantInputs& inputs) {
-  if (inputs.size() != 3 || inputs[1] == nullptr || inputs[2] == nullptr || inputs[1]->data_type != inputs[2]->data_type)
+  if (inputs.size() != 3 || inputs[1] == nullptr || inputs[2] == nullptr ||
+      inputs[1]->data_type != inputs[2]->data_type)
     return std::nullopt;
   const Shape shape = broadcastShapes(broadcastShapes(inputs[0]->shape, inputs[1]->shape), inputs[2]->shape);
   const Constant condition = broadcastTo(*inputs[0], shape);
@@ -276,7 +290,8 @@ Result where(const Node&, const ConstantInputs& inputs) {
   const Constant other = broadcastTo(*inputs[2], shape);
   const size_t size = dataTypeSize(result.data_type);
   for (size_t i = 0; i < condition.bytes.size(); ++i) {
-    if (condition.bytes[i] == std::byte{0}) std::memcpy(result.bytes.data() + i * size, other.bytes.data() + i * size, size);
+    if (condition.bytes[i] == std::byte{0})
+      std::memcpy(result.bytes.data() + i * size, other.bytes.data() + i * size, size);
   }
   return Result{{std::move(result)}};
 }
@@ -284,13 +299,17 @@ Result where(const Node&, const ConstantInputs& inputs) {
 }  // namespace
 
 std::optional<std::vector<Constant>> evaluateMovement(const Node& node, const ConstantInputs& inputs) {
-  static const std::unordered_map<std::string_view, Result (*)(const Node&, const ConstantInputs&)> kOperators = {
-      {"Identity", identity},   {"Reshape", reshape}, {"Flatten", flatten}, {"Unsqueeze", unsqueeze}, {"Squeeze", squeeze},
-      {"Transpose", transpose}, {"Expand", expand},   {"Tile", tile},       {"Slice", slice},         {"Gather", gather},
-      {"Concat", concat},       {"Split", split},     {"Trilu", trilu},     {"Where", where},
-  };
+  static const std::unordered_map<std::string_view, Result (*)(const Node&, const ConstantInputs&)>
+      kOperators = {
+          {"Identity", identity}, {"Reshape", reshape},     {"Flatten", flatten}, {"Unsqueeze", unsqueeze},
+          {"Squeeze", squeeze},   {"Transpose", transpose}, {"Expand", expand},   {"Tile", tile},
+          {"Slice", slice},       {"Gather", gather},       {"Concat", concat},   {"Split", split},
+          {"Trilu", trilu},       {"Where", where},
+      };
   const auto it = kOperators.find(node.op_type);
-  if (it == kOperators.end() || inputs.empty() || inputs[0] == nullptr || dataTypeSize(inputs[0]->data_type) == 0) return std::nullopt;
+  if (it == kOperators.end() || inputs.empty() || inputs[0] == nullptr ||
+      dataTypeSize(inputs[0]->data_type) == 0)
+    return std::nullopt;
   return it->second(node, inputs);
 }
 

@@ -45,7 +45,8 @@ Result reduce(Reduction reduction, const Node& node, const ConstantInputs& input
     }
   }
   // The minimum of nothing has no value.
-  if (elementCount(x.shape) == 0 && reduction != Reduction::kSum && reduction != Reduction::kProd) return std::nullopt;
+  if (elementCount(x.shape) == 0 && reduction != Reduction::kSum && reduction != Reduction::kProd)
+    return std::nullopt;
   Constant result = makeZeros(x.data_type, kept);
   Shape strides = rowMajorStrides(kept);
   for (size_t axis = 0; axis < kept.size(); ++axis) strides[axis] = reduced[axis] ? 0 : strides[axis];
@@ -57,7 +58,8 @@ Result reduce(Reduction reduction, const Node& node, const ConstantInputs& input
     if (reduction == Reduction::kProd) std::fill_n(out, started.size(), T{1});
     for (int64_t i = 0; i < elementCount(x.shape); ++i) {
       int64_t target = 0;
-      for (size_t axis = 0; axis < kept.size(); ++axis) target += i / own[axis] % x.shape[axis] * strides[axis];
+      for (size_t axis = 0; axis < kept.size(); ++axis)
+        target += i / own[axis] % x.shape[axis] * strides[axis];
       const auto t = static_cast<size_t>(target);
       out[t] = started[t] ? combine(reduction, out[t], elementsOf<T>(x)[i]) : elementsOf<T>(x)[i];
       started[t] = true;

@@ -10,14 +10,16 @@ Constant makeZeros(DataType type, const Shape& shape) {
   return Constant{type, shape, std::vector<std::byte>(static_cast<size_t>(byteCount(type, shape)))};
 }
 
-Constant copyStrided(const Constant& input, const Shape& shape, int64_t base, const std::vector<int64_t>& strides) {
+Constant copyStrided(const Constant& input, const Shape& shape, int64_t base,
+                     const std::vector<int64_t>& strides) {
   Constant result = makeZeros(input.data_type, shape);
   const size_t size = dataTypeSize(input.data_type);
   const int64_t count = elementCount(shape);
   std::vector<int64_t> coordinate(shape.size(), 0);
   int64_t offset = base;
   for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(result.bytes.data() + static_cast<size_t>(i) * size, input.bytes.data() + static_cast<size_t>(offset) * size, size);
+    std::memcpy(result.bytes.data() + static_cast<size_t>(i) * size,
+                input.bytes.data() + static_cast<size_t>(offset) * size, size);
     for (size_t axis = shape.size(); axis-- > 0;) {
       offset += strides[axis];
       if (++coordinate[axis] < shape[axis]) break;
@@ -28,7 +30,8 @@ Constant copyStrided(const Constant& input, const Shape& shape, int64_t base, co
   return result;
 }
 
-std::optional<std::vector<int64_t>> integersOf(const Node& node, const ConstantInputs& inputs, size_t index, const char* attribute) {
+std::optional<std::vector<int64_t>> integersOf(const Node& node, const ConstantInputs& inputs, size_t index,
+                                               const char* attribute) {
   if (index < inputs.size() && inputs[index] != nullptr) {
     const DataType type = inputs[index]->data_type;
     if (type != DataType::kInt64 && type != DataType::kInt32) {

@@ -1,7 +1,7 @@
 // The small evaluator: operators of shape arithmetic, masks and casts on constants. Internal to onnx_import.
 //
-// Types: the integers of 8 to 64 bits, bool, float32, float64; moving data works for every type with whole bytes. Integer
-// overflow wraps. Float results are computed in the type of the elements.
+// Types: the integers of 8 to 64 bits, bool, float32, float64; moving data works for every type with whole
+// bytes. Integer overflow wraps. Float results are computed in the type of the elements.
 #pragma once
 
 #include <optional>
@@ -14,28 +14,34 @@ namespace pipeshard {
 // Inputs of a node; nullptr for an omitted optional one.
 using ConstantInputs = std::vector<const Constant*>;
 
-// The outputs of `node`, or nullopt when the evaluator does not compute it: an unknown operator, type or form, a division by
-// zero, random numbers. Throws Error(kBadModel) when the inputs contradict each other (an index outside of its axis).
+// The outputs of `node`, or nullopt when the evaluator does not compute it: an unknown operator, type or
+// form, a division by zero, random numbers. Throws Error(kBadModel) when the inputs contradict each other (an
+// index outside of its axis).
 std::optional<std::vector<Constant>> evaluateNode(const Node& node, const ConstantInputs& inputs);
 
-// ---- parts, by kind of operator (evaluate_*.cc); nullopt: not mine --------------------------------------------------
+// ---- parts, by kind of operator (evaluate_*.cc); nullopt: not mine
+// --------------------------------------------------
 
 std::optional<std::vector<Constant>> evaluateElementwise(const Node& node, const ConstantInputs& inputs);
 std::optional<std::vector<Constant>> evaluateMovement(const Node& node, const ConstantInputs& inputs);
 std::optional<std::vector<Constant>> evaluateCreation(const Node& node, const ConstantInputs& inputs);
 std::optional<std::vector<Constant>> evaluateReduction(const Node& node, const ConstantInputs& inputs);
 
-// ---- helpers ---------------------------------------------------------------------------------------------------------
+// ---- helpers
+// ---------------------------------------------------------------------------------------------------------
 
 // A constant of that type and shape, zeroed.
 Constant makeZeros(DataType type, const Shape& shape);
 
-// Element i of the result is the input's element at base + sum of coordinate * stride over the axes of `shape`.
-Constant copyStrided(const Constant& input, const Shape& shape, int64_t base, const std::vector<int64_t>& strides);
+// Element i of the result is the input's element at base + sum of coordinate * stride over the axes of
+// `shape`.
+Constant copyStrided(const Constant& input, const Shape& shape, int64_t base,
+                     const std::vector<int64_t>& strides);
 
-// The integers of input `index` if it is there, else those of the attribute, else nullopt: operators moved their axes from
-// attributes to inputs over the opsets.
-std::optional<std::vector<int64_t>> integersOf(const Node& node, const ConstantInputs& inputs, size_t index, const char* attribute);
+// The integers of input `index` if it is there, else those of the attribute, else nullopt: operators moved
+// their axes from attributes to inputs over the opsets.
+std::optional<std::vector<int64_t>> integersOf(const Node& node, const ConstantInputs& inputs, size_t index,
+                                               const char* attribute);
 
 template <typename T>
 const T* elementsOf(const Constant& constant) {
@@ -46,7 +52,8 @@ T* elementsOf(Constant& constant) {
   return reinterpret_cast<T*>(constant.bytes.data());
 }
 
-// Calls f with a value of the element type (bool as uint8_t). False for types that the evaluator does not compute with.
+// Calls f with a value of the element type (bool as uint8_t). False for types that the evaluator does not
+// compute with.
 template <typename F>
 bool withElementType(DataType type, F&& f) {
   switch (type) {

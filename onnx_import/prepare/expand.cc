@@ -6,15 +6,16 @@
 
 #include "ir/base/error.h"
 #include "onnx_import/format/graph_to_proto.h"
-#include "onnx_import/prepare/node_context.h"
 #include "onnx_import/format/proto_to_graph.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/prepare/node_context.h"
 #include "onnx_import/prepare/splice.h"
 
 namespace pipeshard {
 namespace {
 
-bool buildBody(const onnx::OpSchema& schema, const Graph& graph, const Node& node, onnx::FunctionProto& body) {
+bool buildBody(const onnx::OpSchema& schema, const Graph& graph, const Node& node,
+               onnx::FunctionProto& body) {
   if (schema.HasFunction()) {
     if (const onnx::FunctionProto* fixed = schema.GetFunction(node.opset_version)) {
       body = *fixed;
@@ -34,7 +35,8 @@ bool buildBody(const onnx::OpSchema& schema, const Graph& graph, const Node& nod
 void dropUndefinedOutputs(onnx::FunctionProto& body) {
   std::set<std::string> defined(body.input().begin(), body.input().end());
   for (const auto& node : body.node()) defined.insert(node.output().begin(), node.output().end());
-  while (body.output_size() > 0 && !defined.contains(*body.output().rbegin())) body.mutable_output()->RemoveLast();
+  while (body.output_size() > 0 && !defined.contains(*body.output().rbegin()))
+    body.mutable_output()->RemoveLast();
   for (auto& output : *body.mutable_output()) {
     // In the middle of the list: the call omits it, so that any name will do.
     if (!defined.contains(output)) output = *body.output().rbegin();
@@ -44,17 +46,20 @@ void dropUndefinedOutputs(onnx::FunctionProto& body) {
 }  // namespace
 
 std::optional<Function> schemaFunction(const Graph& graph, const Node& node) {
-  const auto* schema = onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
+  const auto* schema =
+      onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
   if (schema == nullptr) return std::nullopt;
   onnx::FunctionProto body;
   try {
     if (!buildBody(*schema, graph, node, body)) return std::nullopt;
   } catch (const std::exception& error) {
-    fail(ErrorCode::kBadModel, "{}: its ONNX function body cannot be built: {}", describeNode(node), error.what());
+    fail(ErrorCode::kBadModel, "{}: its ONNX function body cannot be built: {}", describeNode(node),
+         error.what());
   }
   dropUndefinedOutputs(body);
   bool imports_standard = false;
-  for (auto& import : *body.mutable_opset_import()) imports_standard = imports_standard || import.domain().empty();
+  for (auto& import : *body.mutable_opset_import())
+    imports_standard = imports_standard || import.domain().empty();
   if (!imports_standard) {
     auto* import = body.add_opset_import();
     import->set_domain("");
@@ -78,11 +83,13 @@ int expandUnsupported(Graph& graph, const std::function<bool(const Node&)>& supp
     }
     // The schema's defaults hold for attributes that the node does not give.
     std::map<std::string, Attribute> attributes = function->default_attributes;
-    const auto* schema = onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
+    const auto* schema =
+        onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
     const ImportLimits limits;
     for (const auto& [name, attribute] : schema->attributes()) {
       if (attribute.default_value.type() != onnx::AttributeProto::UNDEFINED) {
-        attributes.emplace(name, attributeFromProto(attribute.default_value, ProtoSource{limits, nullptr, "", {}}));
+        attributes.emplace(name,
+                           attributeFromProto(attribute.default_value, ProtoSource{limits, nullptr, "", {}}));
       }
     }
     for (const auto& [name, attribute] : node.attributes) attributes[name] = attribute;

@@ -7,12 +7,12 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
+#include "onnx_import/format/tensor_proto.h"
 #include "onnx_import/prepare/evaluator.h"
 #include "onnx_import/prepare/expand.h"
 #include "onnx_import/prepare/node_context.h"
 #include "onnx_import/prepare/prepare.h"
 #include "onnx_import/prepare/splice.h"
-#include "onnx_import/format/tensor_proto.h"
 
 namespace pipeshard {
 namespace {
@@ -23,16 +23,19 @@ constexpr int64_t kEvaluationBudget = int64_t{1} << 30;  // bytes read and writt
 std::string functionKey(const Node& node) { return node.domain + '\n' + node.op_type + '\n' + node.overload; }
 
 bool hasSubgraphs(const Node& node) {
-  return std::any_of(node.attributes.begin(), node.attributes.end(),
-                     [](const auto& attribute) { return std::holds_alternative<std::shared_ptr<const Graph>>(attribute.second); });
+  return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
+    return std::holds_alternative<std::shared_ptr<const Graph>>(attribute.second);
+  });
 }
 
 bool isKnown(const Value& value) {
-  return !value.opaque_type.empty() || (value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape));
+  return !value.opaque_type.empty() ||
+         (value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape));
 }
 
 std::string describeType(const Value& value) {
-  return fmt::format("{}{}", dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : "[...]");
+  return fmt::format("{}{}", dataTypeName(value.data_type),
+                     value.shape ? shapeToString(*value.shape) : "[...]");
 }
 
 // The content of Shape and Size follows from the type alone.
@@ -47,7 +50,9 @@ std::optional<std::vector<Constant>> evaluateFromShape(const Graph& graph, const
   }
   if (!node.is("Shape")) return std::nullopt;
   const auto rank = static_cast<int64_t>(shape.size());
-  const auto clamp = [&](int64_t axis) { return std::clamp<int64_t>(axis < 0 ? std::max(axis, -rank) + rank : axis, 0, rank); };
+  const auto clamp = [&](int64_t axis) {
+    return std::clamp<int64_t>(axis < 0 ? std::max(axis, -rank) + rank : axis, 0, rank);
+  };
   const int64_t start = clamp(node.intAttribute("start", 0));
   const int64_t end = std::max(start, clamp(node.intAttribute("end", rank)));
   const Shape part(shape.begin() + start, shape.begin() + end);
@@ -67,7 +72,8 @@ std::vector<bool> possibleParameters(const Graph& graph) {
   constexpr std::string_view kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
   std::vector<bool> result(graph.values.size(), false);
   bool marked = false;
-  for (const auto& [id, initializer] : graph.initializers) result[id.index()] = trainedByUser(graph.value(id)).value_or(false);
+  for (const auto& [id, initializer] : graph.initializers)
+    result[id.index()] = trainedByUser(graph.value(id)).value_or(false);
   for (const auto& [id, initializer] : graph.initializers) {
     const std::string* kind = metadataOf(graph.value(id), kKind);
     if (kind != nullptr && *kind == "PARAMETER") marked = result[id.index()] = true;
@@ -75,7 +81,9 @@ std::vector<bool> possibleParameters(const Graph& graph) {
   if (marked) return result;
   for (const auto& [id, initializer] : graph.initializers) {
     const Value& value = graph.value(id);
-    if (metadataOf(value, kKind) != nullptr || metadataOf(value, kConstantMark) != nullptr || trainedByUser(value)) continue;
+    if (metadataOf(value, kKind) != nullptr || metadataOf(value, kConstantMark) != nullptr ||
+        trainedByUser(value))
+      continue;
     if (!isFloatingPoint(value.data_type) || !value.shape) continue;
     result[id.index()] = elementCount(*value.shape) > 1 || namesParameter(value.name);
   }
@@ -99,7 +107,8 @@ Inference::Inference(Graph& graph, Inference& caller, bool is_subgraph)
       limit_bytes_(caller.limit_bytes_),
       budget_(caller.budget_),
       depth_(caller.depth_ + 1) {
-  if (depth_ > kDepthLimit) fail(ErrorCode::kBadModel, "functions and subgraphs are nested deeper than {}", kDepthLimit);
+  if (depth_ > kDepthLimit)
+    fail(ErrorCode::kBadModel, "functions and subgraphs are nested deeper than {}", kDepthLimit);
   if (!is_subgraph) return;
   outer_ = &caller;
   // Captured values have the type, and if it is known the content, of what they stand for.
@@ -137,8 +146,8 @@ const Constant* Inference::constantOf(ValueId id) const {
 
 void Inference::inferNode(Node& node) {
   if (const Function* function = callee(node)) {
-    const bool known =
-        std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return !id.valid() || isKnown(graph_.value(id)); });
+    const bool known = std::all_of(node.outputs.begin(), node.outputs.end(),
+                                   [&](ValueId id) { return !id.valid() || isKnown(graph_.value(id)); });
     if (!known) inferCall(node, *function);
     return;
   }
@@ -186,14 +195,17 @@ void Inference::inferCall(const Node& node, const Function& function) {
 }
 
 void Inference::inferBySchema(Node& node) {
-  const auto* schema = onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
+  const auto* schema =
+      onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
   if (schema == nullptr) return;
   // Behind an operator that nobody knows nothing can be said, and schemas do not expect to be asked.
   for (ValueId id : node.inputs) {
     if (id.valid() && knownType(graph_.value(id)).value_case() == onnx::TypeProto::VALUE_NOT_SET) return;
   }
-  if (!schema->has_type_and_shape_inference_function() && (schema->HasFunction() || schema->HasContextDependentFunction())) {
-    if (const std::optional<Function> function = schemaFunction(graph_, node)) return inferCall(node, *function);
+  if (!schema->has_type_and_shape_inference_function() &&
+      (schema->HasFunction() || schema->HasContextDependentFunction())) {
+    if (const std::optional<Function> function = schemaFunction(graph_, node))
+      return inferCall(node, *function);
   }
   onnx::NodeProto proto;
   shallowNode(graph_, node, proto);
@@ -221,8 +233,8 @@ void Inference::inferBySchema(Node& node) {
 void Inference::mergeOutput(const Node& node, size_t index, const Value& inferred) {
   Value& value = graph_.value(node.outputs[index]);
   const auto disagree = [&] {
-    fail(ErrorCode::kBadModel, "{}: its output '{}' is {} in the model, but follows from its inputs as {}", describeNode(node), value.name,
-         describeType(value), describeType(inferred));
+    fail(ErrorCode::kBadModel, "{}: its output '{}' is {} in the model, but follows from its inputs as {}",
+         describeNode(node), value.name, describeType(value), describeType(inferred));
   };
   if (!inferred.opaque_type.empty()) {
     if (value.opaque_type.empty()) value.opaque_type = inferred.opaque_type;
@@ -267,7 +279,8 @@ void Inference::evaluate(const Node& node) {
   ConstantInputs inputs;
   int64_t touched = 0;
   for (ValueId id : node.inputs) {
-    const Constant* constant = id.valid() && !(id.index() < trainable_.size() && trainable_[id.index()]) ? constantOf(id) : nullptr;
+    const Constant* constant =
+        id.valid() && !(id.index() < trainable_.size() && trainable_[id.index()]) ? constantOf(id) : nullptr;
     if (id.valid() && constant == nullptr) return;
     if (constant != nullptr) touched += static_cast<int64_t>(constant->bytes.size());
     inputs.push_back(constant);
@@ -276,7 +289,9 @@ void Inference::evaluate(const Node& node) {
   for (ValueId id : node.outputs) {
     if (!id.valid() || shape_depends_on_data) continue;
     const Value& value = graph_.value(id);
-    if (!value.opaque_type.empty() || !value.shape || !isStatic(*value.shape) || dataTypeSize(value.data_type) == 0) return;
+    if (!value.opaque_type.empty() || !value.shape || !isStatic(*value.shape) ||
+        dataTypeSize(value.data_type) == 0)
+      return;
     const int64_t bytes = byteCount(value.data_type, *value.shape);
     if (bytes > limit_bytes_) return;
     touched += bytes;
@@ -297,8 +312,9 @@ int foldConstants(Graph& graph, int64_t limit_bytes) {
   inference.run();
   std::map<ValueId, Constant>& computed = inference.computed();
   const auto foldable = [&](const Node& node) {
-    return !node.outputs.empty() &&
-           std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return !id.valid() || computed.contains(id); });
+    return !node.outputs.empty() && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
+      return !id.valid() || computed.contains(id);
+    });
   };
   int folded = 0;
   for (const Node& node : graph.nodes) {
@@ -311,8 +327,9 @@ int foldConstants(Graph& graph, int64_t limit_bytes) {
     }
   }
   std::erase_if(graph.nodes, [&](const Node& node) {
-    return !node.outputs.empty() && std::all_of(node.outputs.begin(), node.outputs.end(),
-                                                [&](ValueId id) { return !id.valid() || graph.initializers.contains(id); });
+    return !node.outputs.empty() && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
+      return !id.valid() || graph.initializers.contains(id);
+    });
   });
   return folded;
 }

@@ -1,5 +1,6 @@
-// One walk over a graph that finds types and shapes (ONNX's schema functions, node by node) and, on the way, the values that
-// are constant: shape arithmetic is then known where the next shape needs it. Internal to onnx_import.
+// One walk over a graph that finds types and shapes (ONNX's schema functions, node by node) and, on the way,
+// the values that are constant: shape arithmetic is then known where the next shape needs it. Internal to
+// onnx_import.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ class Inference {
   // Results of up to `limit_bytes` are computed. The graph must outlive the object.
   Inference(Graph& graph, int64_t limit_bytes);
 
-  // Fills in what is unknown of every value. What is known stays, and must agree: Error(kBadModel) names the node. Operators
-  // that nobody knows leave their outputs as they are.
+  // Fills in what is unknown of every value. What is known stays, and must agree: Error(kBadModel) names the
+  // node. Operators that nobody knows leave their outputs as they are.
   void run();
 
   // Constants found for node outputs. Initializers that may be trained count as unknown.
@@ -53,8 +54,9 @@ class Inference {
   int depth_ = 0;
 };
 
-// Initializers that an optimizer may update and that must not be computed away: those that the exporter marks as parameters
-// or, where it marks nothing, every floating-point one with more than one element. By value index.
+// Initializers that an optimizer may update and that must not be computed away: those that the exporter marks
+// as parameters or, where it marks nothing, every floating-point one with more than one element. By value
+// index.
 std::vector<bool> possibleParameters(const Graph& graph);
 
 }  // namespace pipeshard

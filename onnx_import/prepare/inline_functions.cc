@@ -13,9 +13,11 @@ using Keep = std::function<bool(const Function&)>;
 
 class Inliner {
  public:
-  Inliner(const std::vector<Function>& functions, uint64_t node_limit, const Keep& keep) : node_limit_(node_limit) {
+  Inliner(const std::vector<Function>& functions, uint64_t node_limit, const Keep& keep)
+      : node_limit_(node_limit) {
     for (const Function& function : functions) {
-      if (!keep || !keep(function)) functions_.emplace(key(function.domain, function.name, function.overload), &function);
+      if (!keep || !keep(function))
+        functions_.emplace(key(function.domain, function.name, function.overload), &function);
     }
   }
   bool anything() const { return !functions_.empty(); }
@@ -50,13 +52,15 @@ class Inliner {
   }
 
   void expand(GraphBuilder& builder, std::vector<Node> nodes, size_t depth, std::vector<Node>& done) {
-    if (depth > functions_.size()) fail(ErrorCode::kBadModel, "{} is part of a function that calls itself", describeNode(nodes.front()));
+    if (depth > functions_.size())
+      fail(ErrorCode::kBadModel, "{} is part of a function that calls itself", describeNode(nodes.front()));
     for (Node& node : nodes) {
       const Function* function = callee(node);
       if (function == nullptr) {
         inlineSubgraphs(node);
         if (++total_ > node_limit_)
-          fail(ErrorCode::kBadModel, "expanding the model's functions gives more than the limit of {} nodes", node_limit_);
+          fail(ErrorCode::kBadModel, "expanding the model's functions gives more than the limit of {} nodes",
+               node_limit_);
         done.push_back(std::move(node));
         continue;
       }
@@ -71,8 +75,8 @@ class Inliner {
 
   static void checkCall(const Function& function, const Node& node) {
     if (node.inputs.size() > function.body->inputs.size()) {
-      fail(ErrorCode::kBadModel, "{} has {} inputs, but the function has {}", describeNode(node), node.inputs.size(),
-           function.body->inputs.size());
+      fail(ErrorCode::kBadModel, "{} has {} inputs, but the function has {}", describeNode(node),
+           node.inputs.size(), function.body->inputs.size());
     }
   }
 

@@ -14,17 +14,20 @@ std::optional<int64_t> axisSize(const Graph& graph, ValueId id, int64_t axis) {
   if (!id.valid() || !graph.value(id).shape) return std::nullopt;
   const Shape& shape = *graph.value(id).shape;
   if (axis < 0) axis += static_cast<int64_t>(shape.size());
-  if (axis < 0 || axis >= static_cast<int64_t>(shape.size()) || shape[static_cast<size_t>(axis)] < 0) return std::nullopt;
+  if (axis < 0 || axis >= static_cast<int64_t>(shape.size()) || shape[static_cast<size_t>(axis)] < 0)
+    return std::nullopt;
   return shape[static_cast<size_t>(axis)];
 }
 
 // How many values input `position` of the node may take when it selects something, else nullopt.
 std::optional<int64_t> selectableCount(const Graph& graph, const Node& node, size_t position) {
   if (!node.domain.empty()) return std::nullopt;
-  if (position == 1 && (node.op_type == "Gather" || node.op_type == "GatherElements" || node.op_type == "ScatterElements")) {
+  if (position == 1 &&
+      (node.op_type == "Gather" || node.op_type == "GatherElements" || node.op_type == "ScatterElements")) {
     return axisSize(graph, node.inputs[0], node.intAttribute("axis", 0));
   }
-  if (position == 1 && (node.op_type == "SoftmaxCrossEntropyLoss" || node.op_type == "NegativeLogLikelihoodLoss")) {
+  if (position == 1 &&
+      (node.op_type == "SoftmaxCrossEntropyLoss" || node.op_type == "NegativeLogLikelihoodLoss")) {
     return axisSize(graph, node.inputs[0], 1);
   }
   if (position == 0 && node.op_type == "OneHot" && node.inputs.size() > 1) {
@@ -48,8 +51,8 @@ bool passesOn(const Node& node, size_t position) {
 
 // Every element of input `position` is an element of the first output, and nothing happens to it.
 bool keepsElements(const Node& node, size_t position) {
-  static const std::unordered_set<std::string_view> kFirstInput = {"Cast",     "Reshape", "Squeeze", "Unsqueeze", "Transpose",
-                                                                   "Identity", "Flatten", "Expand",  "Tile"};
+  static const std::unordered_set<std::string_view> kFirstInput = {
+      "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Flatten", "Expand", "Tile"};
   if (!node.domain.empty()) return false;
   return node.op_type == "Concat" || (position == 0 && kFirstInput.contains(node.op_type));
 }
@@ -58,7 +61,8 @@ bool keepsElements(const Node& node, size_t position) {
 std::optional<AllowedIntegers> acceptedBy(const Graph& graph, const Node& node, size_t position) {
   const std::optional<int64_t> count = selectableCount(graph, node, position);
   if (!count || node.op_type == "OneHot") return std::nullopt;
-  if (node.op_type != "SoftmaxCrossEntropyLoss" && node.op_type != "NegativeLogLikelihoodLoss") return AllowedIntegers{-*count, *count};
+  if (node.op_type != "SoftmaxCrossEntropyLoss" && node.op_type != "NegativeLogLikelihoodLoss")
+    return AllowedIntegers{-*count, *count};
   AllowedIntegers labels{0, *count};
   if (node.hasAttribute("ignore_index")) labels.ignored = node.intAttribute("ignore_index", 0);
   return labels;
@@ -83,11 +87,13 @@ std::optional<AllowedIntegers> allowedIntegers(const Graph& graph, ValueId input
       if (!id.valid() || holds[id.index()] == Holds::kNothing) continue;
       const bool all = holds[id.index()] == Holds::kAll;
       std::optional<AllowedIntegers>& allowed = all ? of_all : of_some;
-      if (const auto accepted = acceptedBy(graph, node, position)) allowed = allowed ? intersect(*allowed, *accepted) : *accepted;
+      if (const auto accepted = acceptedBy(graph, node, position))
+        allowed = allowed ? intersect(*allowed, *accepted) : *accepted;
       if (!passesOn(node, position)) continue;
       for (ValueId output : node.outputs) {
         if (!output.valid() || !isInteger(graph.value(output).data_type)) continue;
-        holds[output.index()] = std::max(holds[output.index()], all && keepsElements(node, position) ? Holds::kAll : Holds::kSome);
+        holds[output.index()] = std::max(holds[output.index()],
+                                         all && keepsElements(node, position) ? Holds::kAll : Holds::kSome);
       }
     }
   }
@@ -105,7 +111,8 @@ IntegerRange inputRange(const Graph& graph, ValueId input) {
     for (size_t position = 0; position < node.inputs.size(); ++position) {
       const ValueId id = node.inputs[position];
       if (!id.valid() || !holds[id.index()]) continue;
-      if (const auto count = selectableCount(graph, node, position)) high = std::min(high.value_or(*count), *count);
+      if (const auto count = selectableCount(graph, node, position))
+        high = std::min(high.value_or(*count), *count);
       if (!passesOn(node, position)) continue;
       for (ValueId output : node.outputs) {
         if (output.valid()) holds[output.index()] = true;

@@ -21,7 +21,8 @@ void typeFromProto(const onnx::TypeProto& type, Value& value) {
 // Infers a copy of a subgraph for the inputs that the operator passes, and keeps it in the node.
 class SubgraphInferencer : public onnx::GraphInferencer {
  public:
-  SubgraphInferencer(Inference& outer, Node& node, std::string attribute) : outer_(outer), node_(node), attribute_(std::move(attribute)) {}
+  SubgraphInferencer(Inference& outer, Node& node, std::string attribute)
+      : outer_(outer), node_(node), attribute_(std::move(attribute)) {}
 
   std::vector<const onnx::TypeProto*> doInferencing(const std::vector<const onnx::TypeProto*>& input_types,
                                                     const std::vector<const onnx::TensorProto*>&) override {
@@ -90,7 +91,8 @@ void shallowNode(const Graph& graph, const Node& node, onnx::NodeProto& proto) {
 
 NodeContext::NodeContext(Inference& inference, Node& node, const onnx::NodeProto& proto)
     : inference_(inference), node_(node), proto_(proto) {
-  for (ValueId id : node.inputs) input_types_.push_back(id.valid() ? knownType(inference.graph_.value(id)) : onnx::TypeProto());
+  for (ValueId id : node.inputs)
+    input_types_.push_back(id.valid() ? knownType(inference.graph_.value(id)) : onnx::TypeProto());
   output_types_.resize(node.outputs.size());
 }
 
@@ -104,11 +106,14 @@ const onnx::AttributeProto* NodeContext::getAttribute(const std::string& name) c
 }
 
 const onnx::TypeProto* NodeContext::getInputType(size_t index) const {
-  if (index >= input_types_.size() || input_types_[index].value_case() == onnx::TypeProto::VALUE_NOT_SET) return nullptr;
+  if (index >= input_types_.size() || input_types_[index].value_case() == onnx::TypeProto::VALUE_NOT_SET)
+    return nullptr;
   return &input_types_[index];
 }
 
-bool NodeContext::hasInput(size_t index) const { return index < node_.inputs.size() && node_.inputs[index].valid(); }
+bool NodeContext::hasInput(size_t index) const {
+  return index < node_.inputs.size() && node_.inputs[index].valid();
+}
 
 const onnx::TensorProto* NodeContext::getInputData(size_t index) const {
   if (!hasInput(index)) return nullptr;
@@ -122,7 +127,9 @@ const onnx::TensorProto* NodeContext::getInputData(size_t index) const {
   return &tensor;
 }
 
-onnx::TypeProto* NodeContext::getOutputType(size_t index) { return index < output_types_.size() ? &output_types_[index] : nullptr; }
+onnx::TypeProto* NodeContext::getOutputType(size_t index) {
+  return index < output_types_.size() ? &output_types_[index] : nullptr;
+}
 
 onnx::GraphInferencer* NodeContext::getGraphAttributeInferencer(const std::string& attribute_name) {
   const auto it = node_.attributes.find(attribute_name);

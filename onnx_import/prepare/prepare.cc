@@ -5,9 +5,9 @@
 #include <onnx/defs/schema.h>
 
 #include "ir/base/error.h"
+#include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/expand.h"
-#include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/simplify.h"
 #include "onnx_import/prepare/splice.h"
 
@@ -40,25 +40,31 @@ void expandAll(Graph& graph, const PrepareOptions& options) {
 }
 
 [[noreturn]] void failUnknown(const Node& node, const Value& value) {
-  const auto* schema = onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
+  const auto* schema =
+      onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
   const std::string where = describeNode(node);
   if (schema == nullptr) {
     fail(ErrorCode::kBadModel,
-         "{}: the operator is neither in ONNX (opset {} of domain '{}') nor a function of the model; export the model without it", where,
-         node.opset_version, node.domain.empty() ? "ai.onnx" : node.domain);
+         "{}: the operator is neither in ONNX (opset {} of domain '{}') nor a function of the model; export "
+         "the model without it",
+         where, node.opset_version, node.domain.empty() ? "ai.onnx" : node.domain);
   }
   if (!value.opaque_type.empty()) {
     fail(ErrorCode::kBadModel,
-         "{}: its output '{}' is no dense tensor (a sequence, optional or sparse tensor), which pipeshard does not support", where,
-         value.name);
+         "{}: its output '{}' is no dense tensor (a sequence, optional or sparse tensor), which pipeshard "
+         "does not support",
+         where, value.name);
   }
   fail(ErrorCode::kBadModel,
-       "{}: the shape of its output '{}' ({}{}) depends on data, not only on the shapes of the inputs; pipeshard needs static shapes",
-       where, value.name, dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : " of unknown rank");
+       "{}: the shape of its output '{}' ({}{}) depends on data, not only on the shapes of the inputs; "
+       "pipeshard needs static shapes",
+       where, value.name, dataTypeName(value.data_type),
+       value.shape ? shapeToString(*value.shape) : " of unknown rank");
 }
 
 bool hasStaticType(const Value& value) {
-  return value.opaque_type.empty() && value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape);
+  return value.opaque_type.empty() && value.data_type != DataType::kUndefined && value.shape &&
+         isStatic(*value.shape);
 }
 
 // Optional outputs that nobody reads need no shape: they go.
@@ -89,15 +95,16 @@ void omitUnreadOutputs(Graph& graph) {
 void checkSize(const Value& value, const std::string& what) {
   const auto limit = static_cast<int64_t>(ImportLimits().tensor_elements);
   if (elementCount(*value.shape) <= limit) return;
-  fail(ErrorCode::kBadModel, "{} '{}' has the shape {}, which is more than {} elements; check the dimensions", what, value.name,
-       shapeToString(*value.shape), limit);
+  fail(ErrorCode::kBadModel, "{} '{}' has the shape {}, which is more than {} elements; check the dimensions",
+       what, value.name, shapeToString(*value.shape), limit);
 }
 
 void checkStatic(const Graph& graph) {
   for (ValueId id : graph.inputs) {
     const Value& input = graph.value(id);
     if (!hasStaticType(input)) {
-      fail(ErrorCode::kBadModel, "input '{}' has no {}; pipeshard needs tensors of known type and rank as inputs", input.name,
+      fail(ErrorCode::kBadModel,
+           "input '{}' has no {}; pipeshard needs tensors of known type and rank as inputs", input.name,
            input.opaque_type.empty() ? "known type and shape" : "dense tensor type");
     }
     checkSize(input, "input");
@@ -117,7 +124,8 @@ Graph prepareModel(Graph graph, const PrepareOptions& options) {
   adoptDefaults(graph);
   // Initializers that are no inputs, functions and metadata of nodes all exist from this version on.
   graph.ir_version = std::max<int64_t>(graph.ir_version, 10);
-  inlineFunctions(graph, ImportLimits().inlined_nodes, [](const Function& function) { return function.domain == kPipeshardDomain; });
+  inlineFunctions(graph, ImportLimits().inlined_nodes,
+                  [](const Function& function) { return function.domain == kPipeshardDomain; });
   bindDimensions(graph, options.dimensions);
   foldAll(graph, options.fold_limit_bytes);
   if (options.supported) expandAll(graph, options);

@@ -64,7 +64,8 @@ class Simplifier {
 
  private:
   ValueId resolve(ValueId id) const {
-    while (id.valid() && id.index() < replacement_.size() && replacement_[id.index()].valid()) id = replacement_[id.index()];
+    while (id.valid() && id.index() < replacement_.size() && replacement_[id.index()].valid())
+      id = replacement_[id.index()];
     return id;
   }
 
@@ -78,7 +79,8 @@ class Simplifier {
     if (node.is("Identity")) return true;
     if (node.is("Cast")) {
       const DataType type = graph_.value(node.inputs[0]).data_type;
-      return type != DataType::kUndefined && node.hasAttribute("to") && node.intAttribute("to", 0) == static_cast<int64_t>(type);
+      return type != DataType::kUndefined && node.hasAttribute("to") &&
+             node.intAttribute("to", 0) == static_cast<int64_t>(type);
     }
     if (!node.is("Dropout")) return false;
     if (node.outputs.size() > 1 && node.outputs[1].valid() && isRead(node.outputs[1])) return false;
@@ -97,9 +99,10 @@ class Simplifier {
       replace(output, input);
       return true;
     }
-    // An output keeps its name: the producer of the input writes it instead, if the input has no name to keep itself.
-    const bool fixed = outputs_.contains(input) || inputs_.contains(input) || graph_.initializers.contains(input) || isCaptured(input) ||
-                       renamed_.contains(input);
+    // An output keeps its name: the producer of the input writes it instead, if the input has no name to keep
+    // itself.
+    const bool fixed = outputs_.contains(input) || inputs_.contains(input) ||
+                       graph_.initializers.contains(input) || isCaptured(input) || renamed_.contains(input);
     if (fixed) return false;
     renamed_.emplace(input, output);
     replace(input, output);
@@ -125,9 +128,11 @@ class Simplifier {
   bool takeBranch(const Node& node) {
     if (!node.is("If") || node.inputs.size() != 1 || !node.inputs[0].valid()) return false;
     const Constant* condition = graph_.constant(node.inputs[0]);
-    if (condition == nullptr || condition->data_type != DataType::kBool || condition->bytes.size() != 1) return false;
+    if (condition == nullptr || condition->data_type != DataType::kBool || condition->bytes.size() != 1)
+      return false;
     const auto it = node.attributes.find(condition->bytes[0] != std::byte{0} ? "then_branch" : "else_branch");
-    if (it == node.attributes.end() || !std::holds_alternative<std::shared_ptr<const Graph>>(it->second)) return false;
+    if (it == node.attributes.end() || !std::holds_alternative<std::shared_ptr<const Graph>>(it->second))
+      return false;
     const std::shared_ptr<const Graph> branch = std::get<std::shared_ptr<const Graph>>(it->second);
     std::map<std::string, ValueId> captures;
     for (const auto& [name, id] : capturedValues(*branch)) {

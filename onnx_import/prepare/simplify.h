@@ -5,9 +5,9 @@
 
 namespace pipeshard {
 
-// Removes Identity nodes, casts to the same type and Dropout in inference mode where the names of graph inputs and outputs allow it; turns
-// Constant nodes that hold external data into weight references; puts the taken branch of an If with a constant condition in its place.
-// Returns how many nodes changed.
+// Removes Identity nodes, casts to the same type and Dropout in inference mode where the names of graph
+// inputs and outputs allow it; turns Constant nodes that hold external data into weight references; puts the
+// taken branch of an If with a constant condition in its place. Returns how many nodes changed.
 int simplify(Graph& graph);
 
 }  // namespace pipeshard

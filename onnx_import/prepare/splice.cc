@@ -12,9 +12,11 @@ namespace {
 using Attributes = std::map<std::string, Attribute>;
 using Renames = std::map<std::string, std::string>;
 
-std::shared_ptr<const Graph> rewriteSubgraph(const Graph& subgraph, const Attributes& attributes, const Renames& renames, const Node& call);
+std::shared_ptr<const Graph> rewriteSubgraph(const Graph& subgraph, const Attributes& attributes,
+                                             const Renames& renames, const Node& call);
 
-Attributes rewriteAttributes(const Attributes& own, const Attributes& given, const Renames& renames, const Node& call) {
+Attributes rewriteAttributes(const Attributes& own, const Attributes& given, const Renames& renames,
+                             const Node& call) {
   Attributes result;
   for (const auto& [name, attribute] : own) {
     if (const auto* reference = std::get_if<AttributeReference>(&attribute)) {
@@ -29,9 +31,10 @@ Attributes rewriteAttributes(const Attributes& own, const Attributes& given, con
   return result;
 }
 
-// A copy in which references to the caller's attributes are filled in and captured values have their new names.
-std::shared_ptr<const Graph> rewriteSubgraph(const Graph& subgraph, const Attributes& attributes, const Renames& renames,
-                                             const Node& call) {
+// A copy in which references to the caller's attributes are filled in and captured values have their new
+// names.
+std::shared_ptr<const Graph> rewriteSubgraph(const Graph& subgraph, const Attributes& attributes,
+                                             const Renames& renames, const Node& call) {
   auto copy = std::make_shared<Graph>(subgraph);
   const std::map<std::string, ValueId> captured = capturedValues(subgraph);
   std::unordered_set<std::string> taken;
@@ -56,17 +59,19 @@ std::shared_ptr<const Graph> rewriteSubgraph(const Graph& subgraph, const Attrib
     const auto it = renames.find(name);
     if (it == renames.end()) continue;
     if (it->second.empty())
-      fail(ErrorCode::kBadModel, "{}: a subgraph reads the input '{}', which the call omits", describeNode(call), name);
+      fail(ErrorCode::kBadModel, "{}: a subgraph reads the input '{}', which the call omits",
+           describeNode(call), name);
     copy->value(id).name = it->second;
   }
-  for (Node& node : copy->nodes) node.attributes = rewriteAttributes(node.attributes, attributes, inner, call);
+  for (Node& node : copy->nodes)
+    node.attributes = rewriteAttributes(node.attributes, attributes, inner, call);
   return copy;
 }
 
 class Splicer {
  public:
-  Splicer(GraphBuilder& builder, const Graph& body, const Node& call, const std::map<std::string, ValueId>& captures,
-          std::vector<Node>& nodes)
+  Splicer(GraphBuilder& builder, const Graph& body, const Node& call,
+          const std::map<std::string, ValueId>& captures, std::vector<Node>& nodes)
       : builder_(builder),
         body_(body),
         call_(call),
@@ -81,10 +86,13 @@ class Splicer {
   }
 
   void run(const Attributes& attributes) {
-    for (size_t i = 0; i < body_.inputs.size(); ++i) bind(body_.inputs[i], i < call_.inputs.size() ? call_.inputs[i] : ValueId());
+    for (size_t i = 0; i < body_.inputs.size(); ++i)
+      bind(body_.inputs[i], i < call_.inputs.size() ? call_.inputs[i] : ValueId());
     for (const auto& [name, id] : capturedValues(body_)) {
       const auto it = captures_.find(name);
-      if (it == captures_.end()) fail(ErrorCode::kBadModel, "{}: its body reads '{}', which nothing defines", describeNode(call_), name);
+      if (it == captures_.end())
+        fail(ErrorCode::kBadModel, "{}: its body reads '{}', which nothing defines", describeNode(call_),
+             name);
       bind(id, it->second);
     }
     for (const auto& [id, initializer] : body_.initializers) {
@@ -103,7 +111,8 @@ class Splicer {
       identity.metadata = call_.metadata;
       identity.inputs = {mapped_[from.index()]};
       identity.outputs = {to};
-      if (!identity.inputs[0].valid()) fail(ErrorCode::kBadModel, "{}: an output is an input that the call omits", describeNode(call_));
+      if (!identity.inputs[0].valid())
+        fail(ErrorCode::kBadModel, "{}: an output is an input that the call omits", describeNode(call_));
       nodes_.push_back(std::move(identity));
     }
   }
@@ -130,7 +139,8 @@ class Splicer {
     return count == 0 ? fmt::format("{}/{}", prefix_, name) : fmt::format("{}/{}_{}", prefix_, name, count);
   }
 
-  // Body outputs that a node of the body defines take the place of the call's outputs; others are copied by an Identity.
+  // Body outputs that a node of the body defines take the place of the call's outputs; others are copied by
+  // an Identity.
   void bindOutputs() {
     std::set<ValueId> produced;
     for (const Node& node : body_.nodes) produced.insert(node.outputs.begin(), node.outputs.end());
@@ -144,8 +154,8 @@ class Splicer {
       }
     }
     if (call_.outputs.size() > body_.outputs.size()) {
-      fail(ErrorCode::kBadModel, "{} has {} outputs, but its body gives {}", describeNode(call_), call_.outputs.size(),
-           body_.outputs.size());
+      fail(ErrorCode::kBadModel, "{} has {} outputs, but its body gives {}", describeNode(call_),
+           call_.outputs.size(), body_.outputs.size());
     }
   }
 
@@ -166,7 +176,8 @@ class Splicer {
       subgraphs = subgraphs || std::holds_alternative<std::shared_ptr<const Graph>>(attribute);
     if (subgraphs) {
       for (size_t i = 0; i < body_.values.size(); ++i) {
-        if (known_[i]) renames[body_.values[i].name] = mapped_[i].valid() ? builder_.graph().value(mapped_[i]).name : "";
+        if (known_[i])
+          renames[body_.values[i].name] = mapped_[i].valid() ? builder_.graph().value(mapped_[i]).name : "";
       }
     }
     copy.attributes = rewriteAttributes(node.attributes, attributes, renames, call_);
@@ -219,7 +230,8 @@ void collectCaptures(const Node& node, std::vector<std::string>& names) {
 
 void spliceBody(GraphBuilder& builder, const Graph& body, const Node& call, const Attributes& attributes,
                 const std::map<std::string, ValueId>& captures, std::vector<Node>& nodes) {
-  for (const auto& [domain, version] : body.opset_imports) builder.graph().opset_imports.emplace(domain, version);
+  for (const auto& [domain, version] : body.opset_imports)
+    builder.graph().opset_imports.emplace(domain, version);
   Splicer(builder, body, call, captures, nodes).run(attributes);
 }
 

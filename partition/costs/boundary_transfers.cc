@@ -6,19 +6,21 @@
 #include "sharding/specs/cross_mesh.h"
 
 namespace pipeshard {
-BoundaryTransfers::BoundaryTransfers(const TrainingGraph& training, const LayerPieces& pieces, const Cluster& cluster,
-                                     const SubmeshClasses& classes)
+BoundaryTransfers::BoundaryTransfers(const TrainingGraph& training, const LayerPieces& pieces,
+                                     const Cluster& cluster, const SubmeshClasses& classes)
     : training_(training), pieces_(pieces), cluster_(cluster), classes_(classes) {
   link_ = linkBetween(cluster, {0}, {cluster.deviceCount() - 1});
 }
 
 int64_t BoundaryTransfers::exchange(int64_t parameter_bytes, int64_t part_bytes) const {
-  return linkTime(link_, static_cast<double>(parameter_bytes)) + (part_bytes == 0 ? 0 : linkTime(link_, static_cast<double>(part_bytes)));
+  return linkTime(link_, static_cast<double>(parameter_bytes)) +
+         (part_bytes == 0 ? 0 : linkTime(link_, static_cast<double>(part_bytes)));
 }
 
-int64_t BoundaryTransfers::cost(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const {
-  const Key key(pieces_.cut_kinds[static_cast<size_t>(layer)], classes_.transferClass(from), from_boundary, classes_.transferClass(to),
-                to_boundary);
+int64_t BoundaryTransfers::cost(int layer, const Submesh& from, int from_boundary, const Submesh& to,
+                                int to_boundary) const {
+  const Key key(pieces_.cut_kinds[static_cast<size_t>(layer)], classes_.transferClass(from), from_boundary,
+                classes_.transferClass(to), to_boundary);
   {
     const std::shared_lock lock(mutex_);
     const auto known = known_.find(key);
@@ -29,7 +31,8 @@ int64_t BoundaryTransfers::cost(int layer, const Submesh& from, int from_boundar
   return known_.try_emplace(key, cost).first->second;
 }
 
-std::shared_ptr<const CrossMeshEnd> BoundaryTransfers::endOf(const CrossingValue& crossing, const Submesh& submesh, int boundary,
+std::shared_ptr<const CrossMeshEnd> BoundaryTransfers::endOf(const CrossingValue& crossing,
+                                                             const Submesh& submesh, int boundary,
                                                              bool is_sender) const {
   const Shape& shape = training_.graph.shape(crossing.value);
   const DataType type = training_.graph.dataType(crossing.value);
@@ -51,9 +54,11 @@ std::shared_ptr<const CrossMeshEnd> BoundaryTransfers::endOf(const CrossingValue
   return ends_.try_emplace(key, std::move(end)).first->second;
 }
 
-int64_t BoundaryTransfers::plan(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const {
+int64_t BoundaryTransfers::plan(int layer, const Submesh& from, int from_boundary, const Submesh& to,
+                                int to_boundary) const {
   const std::vector<int> from_devices = devicesOf(from), to_devices = devicesOf(to);
-  const LinkCost there = linkBetween(cluster_, from_devices, to_devices), back = linkBetween(cluster_, to_devices, from_devices);
+  const LinkCost there = linkBetween(cluster_, from_devices, to_devices),
+                 back = linkBetween(cluster_, to_devices, from_devices);
   int64_t total = 0;
   for (int number : pieces_.at_cut[static_cast<size_t>(layer)]) {
     const CrossingValue& crossing = pieces_.crossings[static_cast<size_t>(number)];

@@ -1,7 +1,9 @@
-// What it costs that values cross from one stage to the next, as the stages' boundaries keep them. Internal to partition/.
+// What it costs that values cross from one stage to the next, as the stages' boundaries keep them. Internal
+// to partition/.
 //
-// A value that crosses several cuts is counted at each of them: at a cut nobody knows whether another one lies between it and the value's
-// maker or reader. It travels once to each stage that reads it, so for values that pass a stage by this is too much.
+// A value that crosses several cuts is counted at each of them: at a cut nobody knows whether another one
+// lies between it and the value's maker or reader. It travels once to each stage that reads it, so for values
+// that pass a stage by this is too much.
 #pragma once
 
 #include <map>
@@ -20,14 +22,16 @@ namespace pipeshard {
 // Functions may be called by several threads.
 class BoundaryTransfers {
  public:
-  BoundaryTransfers(const TrainingGraph& training, const LayerPieces& pieces, const Cluster& cluster, const SubmeshClasses& classes);
+  BoundaryTransfers(const TrainingGraph& training, const LayerPieces& pieces, const Cluster& cluster,
+                    const SubmeshClasses& classes);
 
-  // Per microbatch, both directions, of what crosses the cut behind a layer. Boundaries are numbers of boundaryParts (stage_ways.h).
-  // kNever (stage_assignment.h): a value has fewer rows than one of them has parts.
+  // Per microbatch, both directions, of what crosses the cut behind a layer. Boundaries are numbers of
+  // boundaryParts (stage_ways.h). kNever (stage_assignment.h): a value has fewer rows than one of them has
+  // parts.
   int64_t cost(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const;
 
-  // Per step, of a parameter that stages exchange over the slowest link, with the parts of its gradient if it has any: what one device
-  // sends.
+  // Per step, of a parameter that stages exchange over the slowest link, with the parts of its gradient if it
+  // has any: what one device sends.
   int64_t exchange(int64_t parameter_bytes, int64_t part_bytes) const;
 
  private:
@@ -36,7 +40,8 @@ class BoundaryTransfers {
   using EndKey = std::tuple<Shape, DataType, int, int, int, bool>;
   int64_t plan(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const;
   // nullptr: it cannot be cut so.
-  std::shared_ptr<const CrossMeshEnd> endOf(const CrossingValue& crossing, const Submesh& submesh, int boundary, bool is_sender) const;
+  std::shared_ptr<const CrossMeshEnd> endOf(const CrossingValue& crossing, const Submesh& submesh,
+                                            int boundary, bool is_sender) const;
 
   const TrainingGraph& training_;
   const LayerPieces& pieces_;

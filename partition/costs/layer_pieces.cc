@@ -49,8 +49,8 @@ class Pieces {
         batch_axes_(batch_axes),
         layers_(static_cast<int>(clustering.ends.size())),
         cut_(cutTraining(training, planOfLayers(clustering))) {
-    PIPESHARD_CHECK(clustering.kinds.size() == clustering.ends.size(), "{} kinds for {} layers", clustering.kinds.size(),
-                    clustering.ends.size());
+    PIPESHARD_CHECK(clustering.kinds.size() == clustering.ends.size(), "{} kinds for {} layers",
+                    clustering.kinds.size(), clustering.ends.size());
     findNodes();
     findUses();
     findCrossings();
@@ -139,7 +139,8 @@ class Pieces {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
       is_parameter[parameter.value.index()] = true;
-      std::set<int> layers(uses_[parameter.value.index()].reads.begin(), uses_[parameter.value.index()].reads.end());
+      std::set<int> layers(uses_[parameter.value.index()].reads.begin(),
+                           uses_[parameter.value.index()].reads.end());
       std::set<int> gradients;
       std::vector<std::pair<ValueId, int>> parts;
       for (ValueId part : parameter.gradient_parts) {
@@ -151,7 +152,10 @@ class Pieces {
       std::set<int> all = layers;
       all.insert(gradients.begin(), gradients.end());
       if (all.size() < 2) continue;
-      result_.shared.push_back({parameter.value, {layers.begin(), layers.end()}, {gradients.begin(), gradients.end()}, std::move(parts)});
+      result_.shared.push_back({parameter.value,
+                                {layers.begin(), layers.end()},
+                                {gradients.begin(), gradients.end()},
+                                std::move(parts)});
     }
     for (const auto& [id, initializer] : graph_.initializers) {
       const bool weight = !std::holds_alternative<Constant>(initializer) && !is_parameter[id.index()];
@@ -169,7 +173,8 @@ class Pieces {
     mix(hash, ~uint64_t{0});
   }
 
-  // What a layer's sharding depends on, but for attributes and constants, which Clustering::kinds has compared.
+  // What a layer's sharding depends on, but for attributes and constants, which Clustering::kinds has
+  // compared.
   uint64_t signatureOf(int layer) const {
     uint64_t hash = 1469598103934665603ULL;
     std::map<ValueId, uint64_t> numbers;
@@ -223,7 +228,8 @@ class Pieces {
     for (int layer = 0; layer < layers_; ++layer) {
       const std::pair key(clustering.kinds[static_cast<size_t>(layer)], signatureOf(layer));
       result_.kinds.push_back(kinds.try_emplace(key, static_cast<int>(kinds.size())).first->second);
-      result_.cut_kinds.push_back(cut_kinds.try_emplace(signatureOfCut(layer), static_cast<int>(cut_kinds.size())).first->second);
+      result_.cut_kinds.push_back(
+          cut_kinds.try_emplace(signatureOfCut(layer), static_cast<int>(cut_kinds.size())).first->second);
     }
     result_.kind_count = static_cast<int>(kinds.size());
   }
@@ -239,7 +245,8 @@ class Pieces {
 
 }  // namespace
 
-LayerPieces layerPieces(const TrainingGraph& training, const Clustering& clustering, const std::vector<int>& batch_axes) {
+LayerPieces layerPieces(const TrainingGraph& training, const Clustering& clustering,
+                        const std::vector<int>& batch_axes) {
   return Pieces(training, clustering, batch_axes).take();
 }
 

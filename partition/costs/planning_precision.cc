@@ -13,7 +13,8 @@ TrainingGraph inMixedPrecision(TrainingGraph training, DataType type) {
     for (const OptimizerState& state : parameter.states) kept.insert({state.value, state.updated});
   }
   for (size_t i = 0; i < graph.values.size(); ++i) {
-    if (graph.values[i].data_type == DataType::kFloat32 && !kept.contains(ValueId(i))) graph.values[i].data_type = type;
+    if (graph.values[i].data_type == DataType::kFloat32 && !kept.contains(ValueId(i)))
+      graph.values[i].data_type = type;
   }
   const UseDef use = computeUseDef(graph);
   GraphBuilder builder(graph);

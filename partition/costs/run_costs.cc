@@ -37,7 +37,8 @@ RangeMaximum::RangeMaximum(std::vector<int64_t> values) {
   for (size_t width = 1; 2 * width <= levels_.front().size(); width *= 2) {
     const std::vector<int64_t>& half = levels_.back();
     std::vector<int64_t> level;
-    for (size_t i = 0; i + 2 * width <= levels_.front().size(); ++i) level.push_back(std::max(half[i], half[i + width]));
+    for (size_t i = 0; i + 2 * width <= levels_.front().size(); ++i)
+      level.push_back(std::max(half[i], half[i + width]));
     levels_.push_back(std::move(level));
   }
 }
@@ -46,36 +47,42 @@ int64_t RangeMaximum::of(int first, int last) const {
   const auto length = static_cast<unsigned>(last - first + 1);
   const auto level = static_cast<size_t>(std::bit_width(length) - 1);
   const std::vector<int64_t>& maxima = levels_[level];
-  return std::max(maxima[static_cast<size_t>(first)], maxima[static_cast<size_t>(last + 1) - (size_t{1} << level)]);
+  return std::max(maxima[static_cast<size_t>(first)],
+                  maxima[static_cast<size_t>(last + 1) - (size_t{1} << level)]);
 }
 
 namespace {
 
-constexpr int64_t kGaps = 48;  // buffers that come and go leave so little between them: measured, up to one part in so many
+constexpr int64_t kGaps =
+    48;  // buffers that come and go leave so little between them: measured, up to one part in so many
 
 template <typename Bytes>
 RangeMaximum maximumOf(const std::vector<const PricedStage*>& layers, const Bytes& bytes) {
   std::vector<int64_t> values;
-  for (size_t layer = 0; layer < layers.size(); ++layer) values.push_back(layers[layer] == nullptr ? 0 : bytes(*layers[layer], layer));
+  for (size_t layer = 0; layer < layers.size(); ++layer)
+    values.push_back(layers[layer] == nullptr ? 0 : bytes(*layers[layer], layer));
   return RangeMaximum(std::move(values));
 }
 
-bool has(const std::vector<int>& layers, int layer) { return std::binary_search(layers.begin(), layers.end(), layer); }
+bool has(const std::vector<int>& layers, int layer) {
+  return std::binary_search(layers.begin(), layers.end(), layer);
+}
 
 // Layers whose forward or backward passes read what another layer's forward pass makes.
 std::vector<int> takersOf(const CrossingValue& crossing) {
   if (crossing.made < 0 || crossing.gradient) return {};
   std::vector<int> takers;
-  std::set_union(crossing.forward.begin(), crossing.forward.end(), crossing.waits.begin(), crossing.waits.end(),
-                 std::back_inserter(takers));
+  std::set_union(crossing.forward.begin(), crossing.forward.end(), crossing.waits.begin(),
+                 crossing.waits.end(), std::back_inserter(takers));
   std::erase(takers, crossing.made);
   return takers;
 }
 
 }  // namespace
 
-RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, const std::vector<const PricedStage*>& layers,
-                   std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes,
+RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
+                   const std::vector<const PricedStage*>& layers, std::vector<int64_t> crossing_bytes,
+                   std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes,
                    const EmissionRules& rules)
     : pieces_(pieces),
       crossing_bytes_(std::move(crossing_bytes)),
@@ -97,7 +104,8 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, con
       discarding_inside_({}),
       layer_peaks_({}),
       update_peaks_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.update_bytes; })),
-      synchronization_peaks_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.synchronization_workspace; })) {
+      synchronization_peaks_(
+          maximumOf(layers, [](const PricedStage& of, size_t) { return of.synchronization_workspace; })) {
   for (int64_t& bytes : crossing_bytes_) bytes = placedBytes(bytes);
   std::vector<int64_t> handed_on(layers.size());
   for (size_t index = 0; index < pieces_.crossings.size(); ++index) {
@@ -108,10 +116,12 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, con
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     static constexpr PricedStage kNone;
     const PricedStage& of = layers[layer] == nullptr ? kNone : *layers[layer];
-    const Sums own = {of.forward_ns,         of.backward_input_ns,   of.backward_weight_ns,   of.communication_ns,   of.update_ns,
-                      of.synchronization_ns, of.weight_bytes,        of.gradient_bytes,       of.optimizer_bytes,    of.waiting_bytes,
-                      of.input_bytes,        of.waiting_input_bytes, handed_on[layer],        of.early_bytes,        of.handed_bytes,
-                      of.output_bytes,       of.summand_bytes,       of.whole_gradient_bytes, of.synchronized_bytes, of.constant_bytes};
+    const Sums own = {
+        of.forward_ns,      of.backward_input_ns,    of.backward_weight_ns, of.communication_ns,
+        of.update_ns,       of.synchronization_ns,   of.weight_bytes,       of.gradient_bytes,
+        of.optimizer_bytes, of.waiting_bytes,        of.input_bytes,        of.waiting_input_bytes,
+        handed_on[layer],   of.early_bytes,          of.handed_bytes,       of.output_bytes,
+        of.summand_bytes,   of.whole_gradient_bytes, of.synchronized_bytes, of.constant_bytes};
     handed_ends_[layer] = of.handed_end_bytes;
     Sums next = sums_.back();
     for (size_t field = 0; field < own.size(); ++field) next[field] += own[field];
@@ -119,8 +129,10 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces, con
     impossible_.push_back(impossible_.back() + (layers[layer] == nullptr ? 1 : 0));
   }
   addPairs();
-  pieces_inside_ = maximumOf(layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.pieces.inside; });
-  discarding_inside_ = maximumOf(layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.discarding.inside; });
+  pieces_inside_ = maximumOf(
+      layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.pieces.inside; });
+  discarding_inside_ = maximumOf(
+      layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.discarding.inside; });
   layer_peaks_ = layersAlone(layers);
 }
 
@@ -143,14 +155,15 @@ void RunCosts::addPairs() {
   for (PairSums* sums : {&waiting_, &inputs_, &handed_on_, &weights_}) sums->finish();
 }
 
-// By layer: what its passes hold in buffers besides what is handed on to it, with what passes by, and less what is not there yet when they
-// run, but when all is done (doneBehind): with one microbatch accumulators of it and of layers before it, and gradients that are
-// synchronised in its buckets and in theirs.
+// By layer: what its passes hold in buffers besides what is handed on to it, with what passes by, and less
+// what is not there yet when they run, but when all is done (doneBehind): with one microbatch accumulators of
+// it and of layers before it, and gradients that are synchronised in its buckets and in theirs.
 RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers) const {
   return maximumOf(layers, [&](const PricedStage& of, size_t layer) {
     const int at = static_cast<int>(layer);
     const int64_t peak = passing_[layer] - sum(kHandedOn, at, at) - sum(kInputs, at, at) + of.emitted_bytes;
-    const bool several = of.whole_gradient_bytes > rules_.bucket_bytes;  // the first of them during its own passes
+    const bool several =
+        of.whole_gradient_bytes > rules_.bucket_bytes;  // the first of them during its own passes
     return peak - doneBehind(several ? at - 1 : at, kSynchronized) - doneBehind(at, kGradients);
   });
 }
@@ -172,7 +185,8 @@ int64_t RunCosts::exchange(int first, int last) const {
   int64_t ns = 0;
   for (size_t index = 0; index < pieces_.shared.size(); ++index) {
     const std::vector<int>& layers = pieces_.shared[index].layers;
-    const auto inside = std::count_if(layers.begin(), layers.end(), [&](int layer) { return first <= layer && layer <= last; });
+    const auto inside = std::count_if(layers.begin(), layers.end(),
+                                      [&](int layer) { return first <= layer && layer <= last; });
     if (inside > 0 && inside < static_cast<int64_t>(layers.size())) ns += exchange_ns_[index];
   }
   return ns;
@@ -183,8 +197,10 @@ int64_t RunCosts::joined(int first, int last) const {
   int64_t bytes = 0;
   for (size_t index = 0; index < pieces_.shared.size(); ++index) {
     const SharedParameter& shared = pieces_.shared[index];
-    const bool owner = !shared.layers.empty() && first <= shared.layers.front() && shared.layers.front() <= last;
-    const bool others = owner && !shared.gradients.empty() && (shared.gradients.front() < first || shared.gradients.back() > last);
+    const bool owner =
+        !shared.layers.empty() && first <= shared.layers.front() && shared.layers.front() <= last;
+    const bool others = owner && !shared.gradients.empty() &&
+                        (shared.gradients.front() < first || shared.gradients.back() > last);
     if (others) bytes += 2 * shared_bytes_[index];
   }
   return bytes;
@@ -237,7 +253,8 @@ StageCostParts RunCosts::of(int first, int last, std::string_view recomputation)
   return parts;
 }
 
-void RunCosts::addPassMemory(int first, int last, std::string_view recomputation, StageCostParts& parts) const {
+void RunCosts::addPassMemory(int first, int last, std::string_view recomputation,
+                             StageCostParts& parts) const {
   const Ends ends = endsOf(first, last);
   const int64_t waiting = sum(kWaiting, first, last) - waiting_.within(first, last);
   const int64_t waiting_inputs = sum(kWaitingInputs, first, last);
@@ -246,15 +263,16 @@ void RunCosts::addPassMemory(int first, int last, std::string_view recomputation
   const bool posted = sum(kWholeGradients, first, last) > rules_.bucket_bytes && rules_.bucket_bytes > 0;
   const int64_t synchronized = sum(kSynchronized, first, last);
   const int64_t accumulators = one_microbatch_ ? parts.gradient_bytes : 0;
-  // Besides what waits. A message is freed when a later one proves that it came: beside a backward pass lies the activation that was sent
-  // last, and the gradient that was sent before.
+  // Besides what waits. A message is freed when a later one proves that it came: beside a backward pass lies
+  // the activation that was sent last, and the gradient that was sent before.
   const int64_t sent = ends.leaving - (recomputation == "never" ? ends.leaving_waiting : 0);
-  const int64_t forward =
-      std::max<int64_t>(0, inputs - waiting_inputs) + ends.entering - ends.entering_waiting + sum(kOutputs, first, last);
+  const int64_t forward = std::max<int64_t>(0, inputs - waiting_inputs) + ends.entering -
+                          ends.entering_waiting + sum(kOutputs, first, last);
   const int64_t input_half =
-      handed + std::max<int64_t>(0, ends.entering_gradients - handed_ends_[static_cast<size_t>(last)]) + 2 * ends.leaving_gradients + sent;
-  const int64_t weight_half =
-      handed + 2 * ends.leaving_gradients + sent + sum(kSummands, first, last) + accumulators + (posted ? synchronized : 0) - early;
+      handed + std::max<int64_t>(0, ends.entering_gradients - handed_ends_[static_cast<size_t>(last)]) +
+      2 * ends.leaving_gradients + sent;
+  const int64_t weight_half = handed + 2 * ends.leaving_gradients + sent + sum(kSummands, first, last) +
+                              accumulators + (posted ? synchronized : 0) - early;
   const int64_t backward = std::max(input_half, weight_half);
   const bool alone = first == last;
   const int64_t pieces = (alone ? pieces_alone_ : pieces_inside_).of(first, last);
@@ -266,14 +284,16 @@ void RunCosts::addPassMemory(int first, int last, std::string_view recomputation
   parts.transient_bytes = backward;
   if (recomputation != "never") {
     // Of the microbatch that runs: kept, whether it is recomputed or not.
-    const int64_t kept = std::max<int64_t>(0, ends.entering_waiting + waiting_inputs - inputs_.within(first, last));
+    const int64_t kept =
+        std::max<int64_t>(0, ends.entering_waiting + waiting_inputs - inputs_.within(first, last));
     remade = waiting - kept;
     parts.recomputation_ns = parts.forward_ns;
     if (recomputation == "layers") {
       parts.activation_bytes = inputs + sum(kHandedOn, first, last) - handed_on_.within(first, last);
-      parts.transient_bytes =
-          layer_peaks_.of(first, last) + doneBehind(last, kSynchronized) + doneBehind(last, kGradients) + sent + ends.leaving_gradients;
-      workspace = std::max({pieces_alone_.of(first, last), discarding_alone_.of(first, last), update_peaks_.of(first, last)});
+      parts.transient_bytes = layer_peaks_.of(first, last) + doneBehind(last, kSynchronized) +
+                              doneBehind(last, kGradients) + sent + ends.leaving_gradients;
+      workspace = std::max(
+          {pieces_alone_.of(first, last), discarding_alone_.of(first, last), update_peaks_.of(first, last)});
     } else {
       parts.activation_bytes = inputs + ends.entering;
       parts.transient_bytes = remade + backward;
@@ -282,14 +302,17 @@ void RunCosts::addPassMemory(int first, int last, std::string_view recomputation
   }
   const int64_t update = synchronized + joined(first, last) + accumulators - parts.activation_bytes;
   const int64_t received = rules_.early_receives ? ends.entering + ends.entering_gradients : 0;
-  const int64_t beside = received + workspace + synchronization_peaks_.of(first, last) + sum(kConstants, first, last);
+  const int64_t beside =
+      received + workspace + synchronization_peaks_.of(first, last) + sum(kConstants, first, last);
   parts.sent_bytes = sent;
   parts.sent_gradient_bytes = ends.leaving_gradients;
   parts.forward_transient_bytes = forward + beside;
   parts.remade_bytes = std::max<int64_t>(0, remade + handed - early);
-  parts.halved_transient_bytes = std::max({forward + sent, remade + backward - parts.remade_bytes, update}) + beside;
+  parts.halved_transient_bytes =
+      std::max({forward + sent, remade + backward - parts.remade_bytes, update}) + beside;
   parts.transient_bytes = std::max({forward + sent, parts.transient_bytes, update}) + beside;
-  for (int64_t* bytes : {&parts.forward_transient_bytes, &parts.halved_transient_bytes, &parts.transient_bytes})
+  for (int64_t* bytes :
+       {&parts.forward_transient_bytes, &parts.halved_transient_bytes, &parts.transient_bytes})
     *bytes += (*bytes + parts.activation_bytes) / kGaps;
 }
 

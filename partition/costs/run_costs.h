@@ -1,18 +1,21 @@
-// What runs of layers cost in one way (mesh, method, boundary), from what each layer costs alone: sums by prefixes and range maxima, so
-// that a run costs no more than a few look-ups. Internal to partition/.
+// What runs of layers cost in one way (mesh, method, boundary), from what each layer costs alone: sums by
+// prefixes and range maxima, so that a run costs no more than a few look-ups. Internal to partition/.
 //
-// Memory of a run i..j is that of its programs as they are emitted: a subgraph each for forward pass, input half and weight half of the
-// backward pass, of all its layers together; what goes into one or comes out of it is there from its beginning to its end:
+// Memory of a run i..j is that of its programs as they are emitted: a subgraph each for forward pass, input
+// half and weight half of the backward pass, of all its layers together; what goes into one or comes out of
+// it is there from its beginning to its end:
 //
 //   forward pass    what waits for the backward passes, and what enters and leaves
 //   input half      what waits, what it hands to the weight half, and gradients that enter and leave
-//   weight half     what waits for it, what it was handed, and gradients that have no place in their accumulators
+//   weight half     what waits for it, what it was handed, and gradients that have no place in their
+//                   accumulators
 //   workspace       the largest of what is between the nodes of one subgraph; in one layer at a time
 //
-// So a run holds sums over its layers, and the largest workspace of one. A value that several layers keep counts once: what sums count too
-// much is known by pairs of layers that keep it, one after the other. What passes a layer by counts in the workspace there. Recomputed as
-// a whole, what waits is there for the microbatch that runs alone. Recomputed layer by layer, a run keeps what its layers read of others,
-// and every layer has subgraphs of its own: beside them, at most max over l of emitted_bytes(l).
+// So a run holds sums over its layers, and the largest workspace of one. A value that several layers keep
+// counts once: what sums count too much is known by pairs of layers that keep it, one after the other. What
+// passes a layer by counts in the workspace there. Recomputed as a whole, what waits is there for the
+// microbatch that runs alone. Recomputed layer by layer, a run keeps what its layers read of others, and
+// every layer has subgraphs of its own: beside them, at most max over l of emitted_bytes(l).
 #pragma once
 
 #include <array>
@@ -63,11 +66,12 @@ struct EmissionRules {
 
 class RunCosts {
  public:
-  // By layer; nullptr: the layer cannot be in this way. `crossing_bytes`: by LayerPieces::crossings, as they are kept. `exchange_ns`: by
-  // LayerPieces::shared, per step, what a stage pays when others have the parameter, too; `shared_bytes`: of it, as it is kept.
-  RunCosts(const TrainingGraph& training, const LayerPieces& pieces, const std::vector<const PricedStage*>& layers,
-           std::vector<int64_t> crossing_bytes, std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes,
-           const EmissionRules& rules);
+  // By layer; nullptr: the layer cannot be in this way. `crossing_bytes`: by LayerPieces::crossings, as they
+  // are kept. `exchange_ns`: by LayerPieces::shared, per step, what a stage pays when others have the
+  // parameter, too; `shared_bytes`: of it, as it is kept.
+  RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
+           const std::vector<const PricedStage*>& layers, std::vector<int64_t> crossing_bytes,
+           std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes, const EmissionRules& rules);
 
   bool possible(int first, int last) const;
   // `recomputation`: "never", "always" or "layers".
@@ -99,8 +103,8 @@ class RunCosts {
   };
   using Sums = std::array<int64_t, kFields>;
 
-  // What crosses the ends of a run: in its forward passes those that do not wait in it, gradients, and of what enters all that forward
-  // nodes read, and of these what waits.
+  // What crosses the ends of a run: in its forward passes those that do not wait in it, gradients, and of
+  // what enters all that forward nodes read, and of these what waits.
   struct Ends {
     int64_t entering = 0;
     int64_t entering_waiting = 0;
@@ -113,7 +117,8 @@ class RunCosts {
   void addPairs();
   void addPassMemory(int first, int last, std::string_view recomputation, StageCostParts& parts) const;
   RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers) const;
-  // Of layers up to `last`: accumulators or synchronised gradients, where they come to be during the backward passes.
+  // Of layers up to `last`: accumulators or synchronised gradients, where they come to be during the backward
+  // passes.
   int64_t doneBehind(int last, Field field) const;
   int64_t sum(Field field, int first, int last) const;
   int64_t exchange(int first, int last) const;

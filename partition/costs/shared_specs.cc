@@ -15,13 +15,15 @@ std::vector<SharedSpec> sharedSpecs(const Shape& shape, const LogicalMesh& mesh)
   }
   std::vector<SharedSpec> specs = {{whole, whole}};
   if (all.empty()) return specs;
-  const auto add = [&](std::optional<size_t> axis, const std::vector<int>& cut_over, const std::vector<int>& summed_over, bool parts_cut) {
+  const auto add = [&](std::optional<size_t> axis, const std::vector<int>& cut_over,
+                       const std::vector<int>& summed_over, bool parts_cut) {
     SharedSpec spec{whole, whole};
     const bool has_axis = !axis || *axis < shape.size();
     if (axis && has_axis) spec.parameter.axes[*axis] = cut_over;
     if (axis && has_axis && parts_cut) spec.parts = spec.parameter;
     spec.parts.partial = summed_over;
-    const bool can = has_axis && specFault(spec.parameter, shape, mesh).empty() && specFault(spec.parts, shape, mesh).empty();
+    const bool can = has_axis && specFault(spec.parameter, shape, mesh).empty() &&
+                     specFault(spec.parts, shape, mesh).empty();
     specs.push_back(can ? spec : specs.front());
   };
   add(std::nullopt, {}, all, false);
@@ -34,10 +36,12 @@ std::vector<SharedSpec> sharedSpecs(const Shape& shape, const LogicalMesh& mesh)
   return specs;
 }
 
-std::optional<SharedChoice> chooseShared(const std::vector<const std::vector<std::optional<PricedStage>>*>& layers, int64_t microbatches) {
+std::optional<SharedChoice> chooseShared(
+    const std::vector<const std::vector<std::optional<PricedStage>>*>& layers, int64_t microbatches) {
   PIPESHARD_CHECK(!layers.empty(), "no layers share parameters");
   std::optional<SharedChoice> choice;
-  std::pair<int64_t, int64_t> fastest(INT64_MAX, 0), smallest(INT64_MAX, 0);  // time and bytes; bytes and time
+  std::pair<int64_t, int64_t> fastest(INT64_MAX, 0),
+      smallest(INT64_MAX, 0);  // time and bytes; bytes and time
   for (size_t way = 0; way < layers.front()->size(); ++way) {
     int64_t time = 0, bytes = 0;
     bool possible = true;
@@ -45,7 +49,8 @@ std::optional<SharedChoice> chooseShared(const std::vector<const std::vector<std
       const std::optional<PricedStage>& of = (*layer)[way];
       possible = possible && of.has_value();
       if (!possible) break;
-      time += microbatches * (of->forward_ns + of->backward_input_ns + of->backward_weight_ns) + of->update_ns + of->synchronization_ns;
+      time += microbatches * (of->forward_ns + of->backward_input_ns + of->backward_weight_ns) +
+              of->update_ns + of->synchronization_ns;
       bytes += of->weight_bytes + of->gradient_bytes + of->optimizer_bytes + of->synchronized_bytes;
     }
     if (!possible) continue;

@@ -1,5 +1,5 @@
-// How layers of one stage keep a parameter that several of them read (tied embeddings), and the parts of its gradient: in one way for all,
-// so that what layers cost alone adds up. Internal to partition/.
+// How layers of one stage keep a parameter that several of them read (tied embeddings), and the parts of its
+// gradient: in one way for all, so that what layers cost alone adds up. Internal to partition/.
 #pragma once
 
 #include <optional>
@@ -15,19 +15,22 @@ struct SharedSpec {
   ShardingSpec parts;  // as their accumulators are; a partial sum is synchronized once a step
 };
 
-// As many for every shape on a mesh, the first one replicated; what a shape cannot be, is replicated in its place. Of axes of one device
-// alone nothing else; otherwise parameter/parts are (S1: cut along the tensor's second axis, sum: partial)
+// As many for every shape on a mesh, the first one replicated; what a shape cannot be, is replicated in its
+// place. Of axes of one device alone nothing else; otherwise parameter/parts are (S1: cut along the tensor's
+// second axis, sum: partial)
 //
 //   over all mesh axes   R/R, R/sum, S0/S0, S1/S1, S0/sum
 //   of two               besides, over the second alone, parts summed over the first: S0/S0+sum, S1/S1+sum
 std::vector<SharedSpec> sharedSpecs(const Shape& shape, const LogicalMesh& mesh);
 
-// Of the ways that all of the layers can be in (by layer, then by number of sharedSpecs): that of the least time of a step, and that of the
-// least bytes from step to step; of equal ones that which is better in the other, then the first. Nothing: none is possible.
+// Of the ways that all of the layers can be in (by layer, then by number of sharedSpecs): that of the least
+// time of a step, and that of the least bytes from step to step; of equal ones that which is better in the
+// other, then the first. Nothing: none is possible.
 struct SharedChoice {
   size_t fast = 0;
   size_t small = 0;
 };
-std::optional<SharedChoice> chooseShared(const std::vector<const std::vector<std::optional<PricedStage>>*>& layers, int64_t microbatches);
+std::optional<SharedChoice> chooseShared(
+    const std::vector<const std::vector<std::optional<PricedStage>>*>& layers, int64_t microbatches);
 
 }  // namespace pipeshard

@@ -16,8 +16,8 @@
 #include "partition/costs/stage_ways.h"
 #include "partition/costs/submesh_classes.h"
 #include "sharding/batch/batch_dependence.h"
-#include "sharding/specs/resharding.h"
 #include "sharding/solver/parallel.h"
+#include "sharding/specs/resharding.h"
 
 namespace pipeshard {
 namespace {
@@ -27,9 +27,10 @@ struct Way {
   StageWay way;
   int boundary = -1;  // StageOption::boundary; -1: it has no number, so it cannot be
   std::vector<std::optional<PricedStage>> kinds;
-  std::map<int, std::vector<std::optional<PricedStage>>> in_shared_specs;  // by kind that reads shared parameters
-  size_t shared_spec = 0;                                                  // which of them: a number of sharedSpecs
-  bool is_other = true;                                                    // than the way of StageConfig::shared 0
+  std::map<int, std::vector<std::optional<PricedStage>>>
+      in_shared_specs;     // by kind that reads shared parameters
+  size_t shared_spec = 0;  // which of them: a number of sharedSpecs
+  bool is_other = true;    // than the way of StageConfig::shared 0
   std::optional<RunCosts> costs;
   std::optional<RunCosts> least;  // of the usual kind alone
 };
@@ -56,8 +57,9 @@ std::vector<int> batchAxes(const BatchDependence& batch) { return batch.axis_of_
 // Others are no better in any respect, and at the same boundary. Of equal ones the first stays.
 std::vector<StageOption> undominated(const std::vector<StageOption>& options) {
   const auto covers = [](const StageOption& a, const StageOption& b) {
-    return a.boundary == b.boundary && a.pass_ns <= b.pass_ns && a.step_ns <= b.step_ns && a.fixed_bytes <= b.fixed_bytes &&
-           a.activation_bytes <= b.activation_bytes && a.transient_bytes <= b.transient_bytes;
+    return a.boundary == b.boundary && a.pass_ns <= b.pass_ns && a.step_ns <= b.step_ns &&
+           a.fixed_bytes <= b.fixed_bytes && a.activation_bytes <= b.activation_bytes &&
+           a.transient_bytes <= b.transient_bytes;
   };
   std::vector<StageOption> kept;
   for (size_t i = 0; i < options.size(); ++i) {
@@ -73,7 +75,8 @@ std::vector<StageOption> undominated(const std::vector<StageOption>& options) {
 }  // namespace
 
 struct ShardedStageCosts::State {
-  State(const TrainingGraph& training_graph, const Clustering& clustering, const Cluster& described, StageCostOptions asked)
+  State(const TrainingGraph& training_graph, const Clustering& clustering, const Cluster& described,
+        StageCostOptions asked)
       : training(training_graph),
         cluster(described),
         options(std::move(asked)),
@@ -91,14 +94,16 @@ struct ShardedStageCosts::State {
       for (StageWay& way : waysOn(of.sample, options)) {
         const int boundary = boundaryOf(way, of.sample.deviceCount());
         for (way.shared = 0; way.shared < sharedWays(of.sample); ++way.shared) {
-          for (const std::string& recomputation : options.recomputations) configNumber(configOf(way, recomputation));
+          for (const std::string& recomputation : options.recomputations)
+            configNumber(configOf(way, recomputation));
           of.ways.push_back(wayAt(way, boundary));
         }
       }
       of.listed = of.ways.size();
     }
     for (size_t layer = 0; layer < layers; ++layer) {
-      if (static_cast<size_t>(pieces.kinds[layer]) == example.size()) example.push_back(static_cast<int>(layer));
+      if (static_cast<size_t>(pieces.kinds[layer]) == example.size())
+        example.push_back(static_cast<int>(layer));
     }
     for (const SharedParameter& shared : pieces.shared) {
       for (const std::vector<int>* of : {&shared.layers, &shared.gradients}) {
@@ -107,7 +112,9 @@ struct ShardedStageCosts::State {
     }
     for (int kind = 0; kind < pieces.kind_count; ++kind) {
       const bool shares = sharing.contains(kind);
-      if (2 * std::count(pieces.kinds.begin(), pieces.kinds.end(), kind) > std::ssize(pieces.kinds) && !shares) usual_kind = kind;
+      if (2 * std::count(pieces.kinds.begin(), pieces.kinds.end(), kind) > std::ssize(pieces.kinds) &&
+          !shares)
+        usual_kind = kind;
     }
   }
 
@@ -130,7 +137,8 @@ struct ShardedStageCosts::State {
 
   static void requireRecomputation(const std::string& recomputation) {
     if (recomputation == "never" || recomputation == "always" || recomputation == "layers") return;
-    fail(ErrorCode::kConfiguration, "recomputation \"{}\" has no cost; expected never, layers or always", recomputation);
+    fail(ErrorCode::kConfiguration, "recomputation \"{}\" has no cost; expected never, layers or always",
+         recomputation);
   }
 
   static int boundaryOf(const StageWay& way, int devices) {
@@ -158,7 +166,8 @@ struct ShardedStageCosts::State {
     options.progress(text);
   }
 
-  // Ways of one mesh and method differ in their ends alone, and in how shared parameters are kept: one problem.
+  // Ways of one mesh and method differ in their ends alone, and in how shared parameters are kept: one
+  // problem.
   void priceKind(const Submesh& sample, const std::vector<Way*>& ways, int kind) {
     const int layer = example[static_cast<size_t>(kind)];
     const LogicalMesh& mesh = ways.front()->way.mesh;
@@ -169,7 +178,8 @@ struct ShardedStageCosts::State {
     stage.batch = batch;
     std::vector<int> boundaries;
     for (const Way* way : ways) {
-      if (std::find(boundaries.begin(), boundaries.end(), way->way.boundary) == boundaries.end()) boundaries.push_back(way->way.boundary);
+      if (std::find(boundaries.begin(), boundaries.end(), way->way.boundary) == boundaries.end())
+        boundaries.push_back(way->way.boundary);
     }
     const bool shares = sharing.contains(kind);
     const size_t times = shares ? specsToTry({}, mesh).size() : 1;
@@ -180,13 +190,17 @@ struct ShardedStageCosts::State {
       end.value = crossing.value;
       end.goes_on = crossing.gradient ? crossing.readers.front() < layer : crossing.last() > layer;
       for (int boundary : boundaries)
-        end.ways.insert(end.ways.end(), times, boundarySpec(training.graph.shape(crossing.value).size(), crossing.axis, mesh, boundary));
+        end.ways.insert(
+            end.ways.end(), times,
+            boundarySpec(training.graph.shape(crossing.value).size(), crossing.axis, mesh, boundary));
     }
     const CostModel model = costModelOn(cluster, devicesOf(sample), mesh);
-    const auto priced = priceStageInWays(training, pieces.nodes[static_cast<size_t>(layer)], pieces.phases, mesh, model, stage, ends,
-                                         static_cast<int>(boundaries.size() * times));
+    const auto priced =
+        priceStageInWays(training, pieces.nodes[static_cast<size_t>(layer)], pieces.phases, mesh, model,
+                         stage, ends, static_cast<int>(boundaries.size() * times));
     for (Way* way : ways) {
-      const auto at = static_cast<size_t>(std::find(boundaries.begin(), boundaries.end(), way->way.boundary) - boundaries.begin());
+      const auto at = static_cast<size_t>(std::find(boundaries.begin(), boundaries.end(), way->way.boundary) -
+                                          boundaries.begin());
       const auto begin = priced.begin() + static_cast<std::ptrdiff_t>(at * times);
       if (shares) {
         way->in_shared_specs.at(kind).assign(begin, begin + static_cast<std::ptrdiff_t>(times));
@@ -209,7 +223,8 @@ struct ShardedStageCosts::State {
           for (const SharedSpec& spec : specs) end.ways.push_back(spec.*of);
         }
       };
-      if (std::binary_search(shared.layers.begin(), shared.layers.end(), layer)) add(shared.value, &SharedSpec::parameter);
+      if (std::binary_search(shared.layers.begin(), shared.layers.end(), layer))
+        add(shared.value, &SharedSpec::parameter);
       for (const auto& [part, made] : shared.parts) {
         if (made == layer) add(part, &SharedSpec::parts);
       }
@@ -224,21 +239,22 @@ struct ShardedStageCosts::State {
       for (int kind : kinds) {
         if (sharing.contains(kind)) way->in_shared_specs[kind].resize(specsToTry({}, way->way.mesh).size());
       }
-      const bool same =
-          !problems.empty() && problems.back().front()->way.mesh == way->way.mesh && problems.back().front()->way.method == way->way.method;
+      const bool same = !problems.empty() && problems.back().front()->way.mesh == way->way.mesh &&
+                        problems.back().front()->way.method == way->way.method;
       if (!same) problems.emplace_back();
       problems.back().push_back(way);
     }
-    solver::parallelFor(options.threads, static_cast<int32_t>(problems.size() * kinds.size()), [&](int32_t index) {
-      const auto task = static_cast<size_t>(index);
-      const std::vector<Way*>& problem = problems[task / kinds.size()];
-      if (isInterrupted()) return;
-      if (task % kinds.size() == 0) {
-        report(fmt::format("costs of layers on {} devices, mesh {}, {}", sample.deviceCount(), printMesh(problem.front()->way.mesh),
-                           problem.front()->way.method));
-      }
-      priceKind(sample, problem, kinds[task % kinds.size()]);
-    });
+    solver::parallelFor(
+        options.threads, static_cast<int32_t>(problems.size() * kinds.size()), [&](int32_t index) {
+          const auto task = static_cast<size_t>(index);
+          const std::vector<Way*>& problem = problems[task / kinds.size()];
+          if (isInterrupted()) return;
+          if (task % kinds.size() == 0) {
+            report(fmt::format("costs of layers on {} devices, mesh {}, {}", sample.deviceCount(),
+                               printMesh(problem.front()->way.mesh), problem.front()->way.method));
+          }
+          priceKind(sample, problem, kinds[task % kinds.size()]);
+        });
   }
 
   // `but`: priced already; -1: none.
@@ -265,15 +281,19 @@ struct ShardedStageCosts::State {
     way.is_other = way.way.shared == 0 || (choice && choice->small != choice->fast);
     if (!choice) return;
     way.shared_spec = way.way.shared == 0 ? choice->fast : choice->small;
-    for (const auto& [kind, priced] : way.in_shared_specs) way.kinds[static_cast<size_t>(kind)] = priced[way.shared_spec];
+    for (const auto& [kind, priced] : way.in_shared_specs)
+      way.kinds[static_cast<size_t>(kind)] = priced[way.shared_spec];
   }
 
   bool readsShared(int first, int last) const {
-    return std::any_of(pieces.kinds.begin() + first, pieces.kinds.begin() + last + 1, [&](int kind) { return sharing.contains(kind); });
+    return std::any_of(pieces.kinds.begin() + first, pieces.kinds.begin() + last + 1,
+                       [&](int kind) { return sharing.contains(kind); });
   }
 
-  // By LayerPieces::shared: of the parameter as the way keeps it, and what exchanging it with another stage takes per step.
-  std::pair<std::vector<int64_t>, std::vector<int64_t>> sharedCosts(const Way& way, const CostModel& model) const {
+  // By LayerPieces::shared: of the parameter as the way keeps it, and what exchanging it with another stage
+  // takes per step.
+  std::pair<std::vector<int64_t>, std::vector<int64_t>> sharedCosts(const Way& way,
+                                                                    const CostModel& model) const {
     std::pair<std::vector<int64_t>, std::vector<int64_t>> costs;
     for (const SharedParameter& shared : pieces.shared) {
       const Shape& shape = training.graph.shape(shared.value);
@@ -283,8 +303,10 @@ struct ShardedStageCosts::State {
       summed.partial.clear();
       const auto size = static_cast<int64_t>(dataTypeSize(type));
       const int64_t bytes = largestShard(spec.parameter, shape, way.way.mesh) * size;
-      const int64_t part_bytes = shared.gradients.empty() ? 0 : largestShard(summed, shape, way.way.mesh) * size;
-      const int64_t sum_ns = part_bytes == 0 ? 0 : planResharding(shape, type, spec.parts, summed, way.way.mesh, model).cost_ns;
+      const int64_t part_bytes =
+          shared.gradients.empty() ? 0 : largestShard(summed, shape, way.way.mesh) * size;
+      const int64_t sum_ns =
+          part_bytes == 0 ? 0 : planResharding(shape, type, spec.parts, summed, way.way.mesh, model).cost_ns;
       costs.first.push_back(bytes);
       costs.second.push_back(transfers.exchange(bytes, part_bytes) + sum_ns);
     }
@@ -296,14 +318,16 @@ struct ShardedStageCosts::State {
     return std::all_of(pieces.of_layer[layer].begin(), pieces.of_layer[layer].end(), [&](int number) {
       const CrossingValue& crossing = pieces.crossings[static_cast<size_t>(number)];
       const Shape& shape = training.graph.shape(crossing.value);
-      return specFault(boundarySpec(shape.size(), crossing.axis, way.way.mesh, way.way.boundary), shape, way.way.mesh).empty();
+      return specFault(boundarySpec(shape.size(), crossing.axis, way.way.mesh, way.way.boundary), shape,
+                       way.way.mesh)
+          .empty();
     });
   }
 
   // `only`: layers of other kinds cost nothing.
   RunCosts runCosts(const Submesh& sample, const Way& way, std::optional<int> only) const {
-    const CostModel model =
-        pieces.shared.empty() ? CostModel::uniform(way.way.mesh) : costModelOn(cluster, devicesOf(sample), way.way.mesh);
+    const CostModel model = pieces.shared.empty() ? CostModel::uniform(way.way.mesh)
+                                                  : costModelOn(cluster, devicesOf(sample), way.way.mesh);
     static constexpr PricedStage kNothing;
     std::vector<const PricedStage*> layers;
     for (size_t layer = 0; layer < pieces.kinds.size(); ++layer) {
@@ -318,12 +342,16 @@ struct ShardedStageCosts::State {
       const ShardingSpec spec = boundarySpec(shape.size(), crossing.axis, way.way.mesh, way.way.boundary);
       const bool can = specFault(spec, shape, way.way.mesh).empty();
       const auto size = static_cast<int64_t>(dataTypeSize(training.graph.dataType(crossing.value)));
-      bytes.push_back(can ? largestShard(spec, shape, way.way.mesh) * size : training.graph.bytes(crossing.value));
+      bytes.push_back(can ? largestShard(spec, shape, way.way.mesh) * size
+                          : training.graph.bytes(crossing.value));
     }
-    const bool between = options.overlap_receives == OverlapReceives::kBetweenNodes && cluster.nodes.size() > 1;
-    const EmissionRules rules{options.bucket_bytes, between || options.overlap_receives == OverlapReceives::kOn};
+    const bool between =
+        options.overlap_receives == OverlapReceives::kBetweenNodes && cluster.nodes.size() > 1;
+    const EmissionRules rules{options.bucket_bytes,
+                              between || options.overlap_receives == OverlapReceives::kOn};
     auto [shared_bytes, exchange_ns] = sharedCosts(way, model);
-    return RunCosts(training, pieces, layers, std::move(bytes), std::move(exchange_ns), std::move(shared_bytes), rules);
+    return RunCosts(training, pieces, layers, std::move(bytes), std::move(exchange_ns),
+                    std::move(shared_bytes), rules);
   }
 
   void prepare(SubmeshClass& of) {
@@ -346,14 +374,17 @@ struct ShardedStageCosts::State {
     return ways;
   }
 
-  StageOption option(const Way& way, const RunCosts& costs, int first, int last, const std::string& recomputation) {
+  StageOption option(const Way& way, const RunCosts& costs, int first, int last,
+                     const std::string& recomputation) {
     const StageCostParts parts = costs.of(first, last, recomputation);
     StageOption option;
     option.config = configNumber(configOf(way.way, recomputation));
     option.boundary = way.boundary;
-    option.pass_ns = parts.forward_ns + parts.backward_input_ns + parts.backward_weight_ns + parts.recomputation_ns;
+    option.pass_ns =
+        parts.forward_ns + parts.backward_input_ns + parts.backward_weight_ns + parts.recomputation_ns;
     option.step_ns = parts.update_ns + parts.synchronization_ns;
-    option.fixed_bytes = parts.weight_bytes + parts.optimizer_bytes + (training.microbatches > 1 ? parts.gradient_bytes : 0);
+    option.fixed_bytes =
+        parts.weight_bytes + parts.optimizer_bytes + (training.microbatches > 1 ? parts.gradient_bytes : 0);
     option.activation_bytes = parts.activation_bytes;
     option.transient_bytes = parts.transient_bytes;
     return option;
@@ -415,31 +446,35 @@ struct ShardedStageCosts::State {
   const SubmeshClasses classes;
   BoundaryTransfers transfers;
   std::vector<int> example;  // by kind: a layer
-  std::set<int> sharing;     // kinds of layers that read or make a gradient of a parameter that others do, too
-  int usual_kind = -1;       // that of most layers; -1: none
+  std::set<int> sharing;  // kinds of layers that read or make a gradient of a parameter that others do, too
+  int usual_kind = -1;    // that of most layers; -1: none
   std::deque<SubmeshClass> by_shape;
   std::mutex config_mutex, progress_mutex;
   std::deque<StageConfig> configs;
   std::map<StageConfig, int> config_numbers;
 };
 
-ShardedStageCosts::ShardedStageCosts(const TrainingGraph& training, const Clustering& clustering, const Cluster& cluster,
-                                     StageCostOptions options)
+ShardedStageCosts::ShardedStageCosts(const TrainingGraph& training, const Clustering& clustering,
+                                     const Cluster& cluster, StageCostOptions options)
     : state_(std::make_unique<State>(training, clustering, cluster, std::move(options))) {}
 
 ShardedStageCosts::~ShardedStageCosts() = default;
 
 int ShardedStageCosts::layers() const { return static_cast<int>(state_->pieces.nodes.size()); }
 
-int ShardedStageCosts::submeshClass(const Submesh& submesh) const { return state_->classes.transferClass(submesh); }
+int ShardedStageCosts::submeshClass(const Submesh& submesh) const {
+  return state_->classes.transferClass(submesh);
+}
 
-const std::vector<StageOption>& ShardedStageCosts::options(int first_layer, int last_layer, const Submesh& submesh) const {
+const std::vector<StageOption>& ShardedStageCosts::options(int first_layer, int last_layer,
+                                                           const Submesh& submesh) const {
   static const std::vector<StageOption> kNone;
   SubmeshClass* of = state_->classOf(submesh);
   return of == nullptr ? kNone : state_->optionsOf(*of, false, first_layer, last_layer);
 }
 
-int64_t ShardedStageCosts::transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const {
+int64_t ShardedStageCosts::transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to,
+                                    int to_boundary) const {
   return state_->transfers.cost(layer, from, from_boundary, to, to_boundary);
 }
 
@@ -457,7 +492,8 @@ std::shared_ptr<const StageCosts> ShardedStageCosts::leastCosts() const {
   class Least : public OtherStageCosts {
    public:
     explicit Least(const ShardedStageCosts& costs) : OtherStageCosts(costs), state_(*costs.state_) {}
-    const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const override {
+    const std::vector<StageOption>& options(int first_layer, int last_layer,
+                                            const Submesh& submesh) const override {
       static const std::vector<StageOption> kNone;
       SubmeshClass* of = state_.classOf(submesh);
       return of == nullptr ? kNone : state_.optionsOf(*of, true, first_layer, last_layer);
@@ -466,7 +502,8 @@ std::shared_ptr<const StageCosts> ShardedStageCosts::leastCosts() const {
    private:
     State& state_;
   };
-  return state_->usual_kind < 0 || state_->pieces.kind_count == 1 ? nullptr : std::make_shared<const Least>(*this);
+  return state_->usual_kind < 0 || state_->pieces.kind_count == 1 ? nullptr
+                                                                  : std::make_shared<const Least>(*this);
 }
 
 const StageConfig& ShardedStageCosts::config(int index) const {
@@ -474,7 +511,8 @@ const StageConfig& ShardedStageCosts::config(int index) const {
   return state_->configs.at(static_cast<size_t>(index));
 }
 
-StageCostParts ShardedStageCosts::parts(int first_layer, int last_layer, const Submesh& submesh, const StageOption& option) const {
+StageCostParts ShardedStageCosts::parts(int first_layer, int last_layer, const Submesh& submesh,
+                                        const StageOption& option) const {
   const StageConfig& of = config(option.config);
   SubmeshClass* submesh_class = state_->classOf(submesh);
   PIPESHARD_CHECK(submesh_class != nullptr, "an option of no submesh");
@@ -484,7 +522,8 @@ StageCostParts ShardedStageCosts::parts(int first_layer, int last_layer, const S
   return way->costs->of(first_layer, last_layer, of.recomputation);
 }
 
-const StageOption* ShardedStageCosts::optionFor(int first_layer, int last_layer, const Submesh& submesh, const StageConfig& config) const {
+const StageOption* ShardedStageCosts::optionFor(int first_layer, int last_layer, const Submesh& submesh,
+                                                const StageConfig& config) const {
   State::requireRecomputation(config.recomputation);
   SubmeshClass* of = state_->classOf(submesh);
   if (of == nullptr) return nullptr;
@@ -494,7 +533,9 @@ const StageOption* ShardedStageCosts::optionFor(int first_layer, int last_layer,
   if (known != of->asked.end()) return &known->second;
   const Way* way = state_->wayFor(*of, config);
   if (way == nullptr || !way->costs->possible(first_layer, last_layer)) return nullptr;
-  return &of->asked.emplace(key, state_->option(*way, *way->costs, first_layer, last_layer, config.recomputation)).first->second;
+  return &of->asked
+              .emplace(key, state_->option(*way, *way->costs, first_layer, last_layer, config.recomputation))
+              .first->second;
 }
 
 }  // namespace pipeshard

@@ -22,12 +22,17 @@ std::vector<int> boundariesOf(const std::string& method) {
 }
 
 // "megatron" and "megatron-zero2": on every grid; with its numbers: on that one.
-bool isAnyGrid(const std::string& method) { return method.starts_with(kMegatron) && method.find(':') == std::string::npos; }
+bool isAnyGrid(const std::string& method) {
+  return method.starts_with(kMegatron) && method.find(':') == std::string::npos;
+}
 
-int partsOf(const LogicalMesh& mesh, int boundary) { return boundary == 0 ? mesh.deviceCount() : boundary == 1 ? mesh.axisSize(0) : 1; }
+int partsOf(const LogicalMesh& mesh, int boundary) {
+  return boundary == 0 ? mesh.deviceCount() : boundary == 1 ? mesh.axisSize(0) : 1;
+}
 
 // The meshes, of those given, that a method is tried on. Those that cut the batch alone need one.
-std::vector<LogicalMesh> meshesOfMethod(const std::string& method, const std::vector<LogicalMesh>& meshes, int devices) {
+std::vector<LogicalMesh> meshesOfMethod(const std::string& method, const std::vector<LogicalMesh>& meshes,
+                                        int devices) {
   if (isAnyGrid(method)) {
     std::vector<LogicalMesh> result;
     for (const LogicalMesh& mesh : meshes) {
@@ -38,12 +43,14 @@ std::vector<LogicalMesh> meshesOfMethod(const std::string& method, const std::ve
   }
   if (method.starts_with(kMegatron)) {
     for (int data = 1; data <= devices; ++data) {
-      if (method.ends_with(fmt::format(":{},{}", data, devices / data)) && devices % data == 0) return {{{data, devices / data}}};
+      if (method.ends_with(fmt::format(":{},{}", data, devices / data)) && devices % data == 0)
+        return {{{data, devices / data}}};
     }
     return {};
   }
   if (boundariesOf(method) != std::vector<int>{0}) return meshes;
-  const auto flat = std::find_if(meshes.begin(), meshes.end(), [](const LogicalMesh& mesh) { return mesh.rank() == 1; });
+  const auto flat =
+      std::find_if(meshes.begin(), meshes.end(), [](const LogicalMesh& mesh) { return mesh.rank() == 1; });
   return {flat == meshes.end() ? meshes.front() : *flat};
 }
 
@@ -60,7 +67,8 @@ std::vector<StageWay> waysOn(const Submesh& submesh, const StageCostOptions& opt
   if (options.meshes) {
     for (const std::vector<int>& shape : options.meshes(submesh)) {
       meshes.push_back({shape});
-      PIPESHARD_CHECK(meshes.back().deviceCount() == devices, "mesh {} for {} devices", printMesh(meshes.back()), devices);
+      PIPESHARD_CHECK(meshes.back().deviceCount() == devices, "mesh {} for {} devices",
+                      printMesh(meshes.back()), devices);
     }
   } else {
     meshes = meshesFor(devices, "auto");
@@ -83,10 +91,13 @@ std::vector<StageWay> waysOn(const Submesh& submesh, const StageCostOptions& opt
 
 std::vector<StageWay> wayOf(const StageConfig& config, int devices) {
   const LogicalMesh mesh{config.mesh};
-  if (mesh.shape.empty() || mesh.deviceCount() != devices || config.boundary < 0 || config.boundary >= kBoundaries) return {};
+  if (mesh.shape.empty() || mesh.deviceCount() != devices || config.boundary < 0 ||
+      config.boundary >= kBoundaries)
+    return {};
   if (devices == 1) return {{{{1}}, "auto", 0, 1}};
   if (isAnyGrid(config.method) && mesh.rank() != 2) return {};
-  return {{mesh, methodOn(config.method, mesh), config.boundary, partsOf(mesh, config.boundary), config.shared}};
+  return {
+      {mesh, methodOn(config.method, mesh), config.boundary, partsOf(mesh, config.boundary), config.shared}};
 }
 
 ShardingSpec boundarySpec(size_t rank, int batch_axis, const LogicalMesh& mesh, int boundary) {

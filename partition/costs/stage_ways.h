@@ -1,5 +1,5 @@
-// The ways in which stages on a submesh may be run: logical meshes, methods, and how what crosses their ends is kept. Internal to
-// partition/.
+// The ways in which stages on a submesh may be run: logical meshes, methods, and how what crosses their ends
+// is kept. Internal to partition/.
 #pragma once
 
 #include <string>
@@ -28,8 +28,8 @@ std::vector<StageWay> wayOf(const StageConfig& config, int devices);
 // A value with the batch axis (-1: none), as it crosses the ends.
 ShardingSpec boundarySpec(size_t rank, int batch_axis, const LogicalMesh& mesh, int boundary);
 
-// The numbers of parts that boundaries of so many devices are told apart by, ascending: the divisors, at most kMostBoundaries (then those
-// in the middle are missing).
+// The numbers of parts that boundaries of so many devices are told apart by, ascending: the divisors, at most
+// kMostBoundaries (then those in the middle are missing).
 std::vector<int> boundaryParts(int devices);
 
 // The mesh of so many devices on which a value cut into so many parts is cut along the first axis.

@@ -13,7 +13,8 @@ SubmeshClasses::SubmeshClasses(const Cluster& cluster) : cluster_(cluster) {
     while (!(cluster.nodes[static_cast<size_t>(first)] == cluster.nodes[static_cast<size_t>(node)])) ++first;
     alike_.push_back(first);
     const int first_device = static_cast<int>(node_of_.size());
-    node_of_.insert(node_of_.end(), static_cast<size_t>(cluster.nodes[static_cast<size_t>(node)].devices), node);
+    node_of_.insert(node_of_.end(), static_cast<size_t>(cluster.nodes[static_cast<size_t>(node)].devices),
+                    node);
     first_of_.resize(node_of_.size(), first_device);
   }
   addParts();
@@ -41,10 +42,12 @@ void SubmeshClasses::addRuns() {
   for (size_t node = 0; node < alike_.size(); ++node) {
     std::vector<int>& runs = run_.emplace_back();
     std::vector<int> key = {alike_[node]};
-    for (size_t next = node + 1; next < alike_.size() && cluster_.nodes[next].devices == cluster_.nodes[node].devices; ++next) {
+    for (size_t next = node + 1;
+         next < alike_.size() && cluster_.nodes[next].devices == cluster_.nodes[node].devices; ++next) {
       key.push_back(alike_[next]);
       const auto [place, is_new] = known.try_emplace(key, count());
-      if (is_new) samples_.push_back({first_device, static_cast<int>(key.size()), cluster_.nodes[node].devices});
+      if (is_new)
+        samples_.push_back({first_device, static_cast<int>(key.size()), cluster_.nodes[node].devices});
       runs.push_back(place->second);
     }
     first_device += cluster_.nodes[node].devices;
@@ -53,7 +56,8 @@ void SubmeshClasses::addRuns() {
 
 int SubmeshClasses::shape(const Submesh& submesh) const {
   const auto first = static_cast<size_t>(submesh.first_device);
-  PIPESHARD_CHECK(first < node_of_.size() && submesh.nodes >= 1, "a submesh from device {}, of {} nodes", first, submesh.nodes);
+  PIPESHARD_CHECK(first < node_of_.size() && submesh.nodes >= 1, "a submesh from device {}, of {} nodes",
+                  first, submesh.nodes);
   const auto node = static_cast<size_t>(node_of_[first]);
   const auto devices = static_cast<size_t>(submesh.devices_per_node);
   if (submesh.nodes == 1) return devices < part_[node].size() ? part_[node][devices] : -1;
@@ -63,7 +67,8 @@ int SubmeshClasses::shape(const Submesh& submesh) const {
 }
 
 int SubmeshClasses::transferClass(const Submesh& submesh) const {
-  return 2 * shape(submesh) + (first_of_[static_cast<size_t>(submesh.first_device)] == submesh.first_device ? 1 : 0);
+  return 2 * shape(submesh) +
+         (first_of_[static_cast<size_t>(submesh.first_device)] == submesh.first_device ? 1 : 0);
 }
 
 std::vector<int> devicesOf(const Submesh& submesh) {

@@ -1,4 +1,5 @@
-// Submeshes of a cluster by class: those of one class have devices of the same kinds in nodes with the same links. Internal to partition/.
+// Submeshes of a cluster by class: those of one class have devices of the same kinds in nodes with the same
+// links. Internal to partition/.
 #pragma once
 
 #include <vector>
@@ -12,11 +13,13 @@ class SubmeshClasses {
  public:
   explicit SubmeshClasses(const Cluster& cluster);
 
-  // What sharding a stage on it depends on; -1: no submesh of the cluster (nodes that have unequally many devices).
+  // What sharding a stage on it depends on; -1: no submesh of the cluster (nodes that have unequally many
+  // devices).
   int shape(const Submesh& submesh) const;
   int count() const { return static_cast<int>(samples_.size()); }
   const Submesh& sample(int shape) const { return samples_[static_cast<size_t>(shape)]; }
-  // Transfers depend on whether a submesh is in the same node as the one before it, too: it is unless it begins a node.
+  // Transfers depend on whether a submesh is in the same node as the one before it, too: it is unless it
+  // begins a node.
   int transferClass(const Submesh& submesh) const;
 
  private:

@@ -42,14 +42,15 @@ class Cutter {
     findOutputs();
     cut_.recomputations.resize(plan_.stages.size());
     for (size_t s = 0; s < plan_.stages.size(); ++s) {
-      if (plan_.stages[s].recomputation != "never") cut_.recomputations[s] = recomputationOf(static_cast<int>(s));
+      if (plan_.stages[s].recomputation != "never")
+        cut_.recomputations[s] = recomputationOf(static_cast<int>(s));
     }
     return std::move(cut_);
   }
 
  private:
-  // A schedule orders the input parts of a microbatch's backward passes from stage to stage, but not their weight parts: what another
-  // stage waits for is made in the input part.
+  // A schedule orders the input parts of a microbatch's backward passes from stage to stage, but not their
+  // weight parts: what another stage waits for is made in the input part.
   void hasten() {
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       if (phases_[n] != Phase::kBackwardWeight) continue;
@@ -57,7 +58,8 @@ class Cutter {
         if (!output.valid()) continue;
         for (NodeId reader : uses_.consumers[output.index()]) {
           const bool backward = isPass(training_.node_phase[reader.index()]);
-          if (backward && (stages_[reader.index()] != stages_[n] || phases_[reader.index()] == Phase::kBackwardInput))
+          if (backward &&
+              (stages_[reader.index()] != stages_[n] || phases_[reader.index()] == Phase::kBackwardInput))
             phases_[n] = Phase::kBackwardInput;
         }
       }
@@ -75,8 +77,10 @@ class Cutter {
     for (const auto& [id, initializer] : graph_.initializers) {
       setRole(id, std::holds_alternative<Constant>(initializer) ? ValueRole::kConstant : ValueRole::kWeight);
     }
-    for (size_t i = 0; i < training_.inputs.size(); ++i) setRole(training_.inputs[i].value, ValueRole::kBatchInput, i);
-    for (size_t i = 0; i < training_.totals.size(); ++i) setRole(training_.totals[i].total, ValueRole::kTotal, i);
+    for (size_t i = 0; i < training_.inputs.size(); ++i)
+      setRole(training_.inputs[i].value, ValueRole::kBatchInput, i);
+    for (size_t i = 0; i < training_.totals.size(); ++i)
+      setRole(training_.totals[i].total, ValueRole::kTotal, i);
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
       setRole(parameter.value, ValueRole::kParameter, p);
@@ -99,13 +103,15 @@ class Cutter {
     }
   }
 
-  // A microbatch must read what the one before gave: a stage that updates a state for another one would hold that up.
+  // A microbatch must read what the one before gave: a stage that updates a state for another one would hold
+  // that up.
   void checkStage(const ForwardState& state) const {
     const int updated = stages_[uses_.producer[state.updated.index()].index()];
     const int read = stages_[uses_.consumers[state.value.index()].at(0).index()];
     if (read == updated) return;
     fail(ErrorCode::kConfiguration,
-         "'{}' is read in stage {} and updated in stage {}: every microbatch would wait for the one before; choose stages that keep all "
+         "'{}' is read in stage {} and updated in stage {}: every microbatch would wait for the one before; "
+         "choose stages that keep all "
          "uses of this normalisation together (--boundary)",
          graph_.value(state.value).name, read, updated);
   }
@@ -114,7 +120,8 @@ class Cutter {
     std::vector<ValueId> open = {training_.loss};
     for (const ForwardState& state : training_.forward_states) open.push_back(state.updated);
     for (const Parameter& parameter : training_.parameters) {
-      if (isTrained(parameter)) open.insert(open.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
+      if (isTrained(parameter))
+        open.insert(open.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
     }
     std::vector<bool> live(graph_.nodes.size());
     while (!open.empty()) {
@@ -129,7 +136,9 @@ class Cutter {
     return live;
   }
 
-  Piece& piece(int stage, Phase phase) { return cut_.stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)]; }
+  Piece& piece(int stage, Phase phase) {
+    return cut_.stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)];
+  }
 
   void placePasses() {
     live_ = liveNodes();
@@ -155,7 +164,8 @@ class Cutter {
       const auto first = std::find(cut_.groups.begin(), cut_.groups.end(), cut_.groups[s]);
       Piece& prologue = piece(static_cast<int>(first - cut_.groups.begin()), Phase::kPrologue);
       for (const PrologueTotal& total : training_.totals) {
-        const bool listed = std::find(prologue.outputs.begin(), prologue.outputs.end(), total.part) != prologue.outputs.end();
+        const bool listed =
+            std::find(prologue.outputs.begin(), prologue.outputs.end(), total.part) != prologue.outputs.end();
         if (!listed && readsInPass(cut_.stages[s], total.total)) prologue.outputs.push_back(total.part);
       }
       prologue.nodes = nodesBehind(training_, uses_.producer, prologue.outputs, Phase::kPrologue);
@@ -183,8 +193,8 @@ class Cutter {
         if (!input.valid() || known[input.index()]) continue;
         known[input.index()] = true;
         const ValueRole role = cut_.place(input).role;
-        PIPESHARD_CHECK(role != ValueRole::kNone, "{} reads '{}', which has no role in the training step", describeNode(graph_.node(node)),
-                        graph_.value(input).name);
+        PIPESHARD_CHECK(role != ValueRole::kNone, "{} reads '{}', which has no role in the training step",
+                        describeNode(graph_.node(node)), graph_.value(input).name);
         if (role != ValueRole::kConstant) piece.inputs.push_back(input);
       }
       for (ValueId output : graph_.node(node).outputs) {
@@ -224,7 +234,9 @@ class Cutter {
     part.layer = last_layer;
     const auto inPhase = [&](Phase phase) {
       std::vector<NodeId> nodes = cut_.piece(stage, phase).nodes;
-      std::erase_if(nodes, [&](NodeId node) { return layers_[node.index()] < first_layer || layers_[node.index()] > last_layer; });
+      std::erase_if(nodes, [&](NodeId node) {
+        return layers_[node.index()] < first_layer || layers_[node.index()] > last_layer;
+      });
       return nodes;
     };
     part.backward_input.nodes = inPhase(Phase::kBackwardInput);
@@ -251,8 +263,8 @@ class Cutter {
       const int layer = layers_[uses_.producer[value.index()].index()];
       const std::vector<NodeId>& readers = uses_.consumers[value.index()];
       read[value.index()] = std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
-        return stages_[reader.index()] == stage && live_[reader.index()] && isBackward(phases_[reader.index()]) &&
-               layers_[reader.index()] != layer;
+        return stages_[reader.index()] == stage && live_[reader.index()] &&
+               isBackward(phases_[reader.index()]) && layers_[reader.index()] != layer;
       });
     }
     return read;
@@ -267,7 +279,8 @@ class Cutter {
       for (int layer = plan.last_layer; layer >= plan.first_layer; --layer) {
         RecomputedPart part = partOf(stage, layer, layer, kept);
         for (ValueId input : part.again.inputs) kept[input.index()] = true;
-        if (!part.backward_input.empty() || !part.backward_weight.empty()) result.parts.push_back(std::move(part));
+        if (!part.backward_input.empty() || !part.backward_weight.empty())
+          result.parts.push_back(std::move(part));
       }
     } else {
       result.parts.push_back(partOf(stage, plan.first_layer, plan.last_layer, kept));
@@ -306,13 +319,15 @@ class Cutter {
     std::vector<ValueId> outputs;
     for (NodeId node : nodes) {
       const std::vector<ValueId>& of_node = graph_.node(node).outputs;
-      std::copy_if(of_node.begin(), of_node.end(), std::back_inserter(outputs), [](ValueId output) { return output.valid(); });
+      std::copy_if(of_node.begin(), of_node.end(), std::back_inserter(outputs),
+                   [](ValueId output) { return output.valid(); });
     }
     return outputs;
   }
 
   // Those of the nodes that the values depend on, where some values are there.
-  std::vector<NodeId> nodesFor(const std::vector<ValueId>& values, const std::vector<NodeId>& nodes, const std::vector<bool>& there) const {
+  std::vector<NodeId> nodesFor(const std::vector<ValueId>& values, const std::vector<NodeId>& nodes,
+                               const std::vector<bool>& there) const {
     std::vector<bool> needed(graph_.values.size());
     for (ValueId value : values) needed[value.index()] = true;
     std::vector<NodeId> result;
@@ -345,10 +360,12 @@ class Cutter {
   }
 
   void requireRepeatable(const Node& node, int stage) const {
-    for (const char* op_type : {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}) {
+    for (const char* op_type : {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+                                "Bernoulli", "Multinomial"}) {
       if (!node.is(op_type)) continue;
       fail(ErrorCode::kConfiguration,
-           "stage {} recomputes its forward pass, but {} would give other random numbers the second time; leave the stage out of "
+           "stage {} recomputes its forward pass, but {} would give other random numbers the second time; "
+           "leave the stage out of "
            "--recompute",
            stage, describeNode(node));
     }
@@ -380,12 +397,15 @@ const Piece& Cut::piece(int stage, Phase phase, PassForm form, size_t part) cons
   return piece(stage, phase);
 }
 
-bool RecomputedPart::remakes(ValueId id) const { return std::find(again.outputs.begin(), again.outputs.end(), id) != again.outputs.end(); }
+bool RecomputedPart::remakes(ValueId id) const {
+  return std::find(again.outputs.begin(), again.outputs.end(), id) != again.outputs.end();
+}
 
 bool Cut::reads(int stage, ValueId id) const {
   const StagePieces& pieces = stages[static_cast<size_t>(stage)];
-  return std::any_of(pieces.begin(), pieces.end() - 1,
-                     [&](const Piece& piece) { return std::find(piece.inputs.begin(), piece.inputs.end(), id) != piece.inputs.end(); });
+  return std::any_of(pieces.begin(), pieces.end() - 1, [&](const Piece& piece) {
+    return std::find(piece.inputs.begin(), piece.inputs.end(), id) != piece.inputs.end();
+  });
 }
 
 bool Cut::groupReads(int group, ValueId id) const {

@@ -1,17 +1,17 @@
-// The training graph cut into pieces: what each stage runs in each phase, what goes in and what comes out. The first half
-// of emitPrograms; internal to partition/.
+// The training graph cut into pieces: what each stage runs in each phase, what goes in and what comes out.
+// The first half of emitPrograms; internal to partition/.
 #pragma once
 
 #include <array>
 #include <vector>
 
-#include "ir/plan/plan.h"
 #include "ir/graph/training_graph.h"
+#include "ir/plan/plan.h"
 
 namespace pipeshard {
 
-// One subgraph of one stage. Inputs are in the order in which the nodes read them first, outputs in the order of the nodes.
-// In-memory constants that are no parameters are neither: they travel inside the subgraph.
+// One subgraph of one stage. Inputs are in the order in which the nodes read them first, outputs in the order
+// of the nodes. In-memory constants that are no parameters are neither: they travel inside the subgraph.
 struct Piece {
   std::vector<NodeId> nodes;
   std::vector<ValueId> inputs;
@@ -46,7 +46,8 @@ using StagePieces = std::array<Piece, kPhaseCount>;  // by Phase
 // Some layers of a stage, whose forward pass is made again, and their backward pass.
 struct RecomputedPart {
   int layer = 0;  // the last one
-  Piece again;    // makes what the part's own backward pieces read of its forward pass, but for what the forward pass has kept
+  Piece again;    // makes what the part's own backward pieces read of its forward pass, but for what the
+                  // forward pass has kept
   Piece backward_input;
   Piece backward_weight;
   bool remakes(ValueId id) const;
@@ -57,8 +58,10 @@ struct RecomputedPart {
 //   forward      layer 0 → layer 1 → layer 2        keeps what one layer hands to another: h0, h1
 //   backward     again 2 (h1), backward 2; again 1 (h0), backward 1; again 0, backward 0
 struct Recomputation {
-  Piece forward;                      // makes only what others need: other stages, the loss, forward states; and what it keeps for `parts`
-  std::vector<RecomputedPart> parts;  // in the order of the backward pass; one part, the whole stage, where it is not cut into layers
+  Piece forward;  // makes only what others need: other stages, the loss, forward states; and what it keeps
+                  // for `parts`
+  std::vector<RecomputedPart>
+      parts;  // in the order of the backward pass; one part, the whole stage, where it is not cut into layers
 };
 
 // In which form a pass runs.
@@ -71,15 +74,17 @@ enum class PassForm : uint8_t {
 
 struct Cut {
   std::vector<ValuePlace> values;  // by value index
-  // Update nodes that several stages need are in each of them; so are prologue nodes, but of the stages that share devices (deviceGroups)
-  // the first runs the prologue of all.
+  // Update nodes that several stages need are in each of them; so are prologue nodes, but of the stages that
+  // share devices (deviceGroups) the first runs the prologue of all.
   std::vector<StagePieces> stages;
   std::vector<Recomputation> recomputations;  // by stage; empty where it does not recompute
   std::vector<int> owners;                    // by parameter, as parameterOwners
   std::vector<int> groups;                    // by stage, as deviceGroups
 
   const ValuePlace& place(ValueId id) const { return values[id.index()]; }
-  const Piece& piece(int stage, Phase phase) const { return stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)]; }
+  const Piece& piece(int stage, Phase phase) const {
+    return stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)];
+  }
   const Recomputation& recomputation(int stage) const { return recomputations[static_cast<size_t>(stage)]; }
   // The piece that runs; `part`: of Recomputation::parts, for the forms kAgain and kRemade.
   const Piece& piece(int stage, Phase phase, PassForm form, size_t part = 0) const;
@@ -89,8 +94,8 @@ struct Cut {
   bool groupReads(int group, ValueId id) const;
 };
 
-// Nodes that neither the loss nor a gradient needs are left out. Error(kConfiguration) when a stage would run a node again that gives
-// random numbers.
+// Nodes that neither the loss nor a gradient needs are left out. Error(kConfiguration) when a stage would run
+// a node again that gives random numbers.
 Cut cutTraining(const TrainingGraph& training, const Plan& plan);
 
 }  // namespace pipeshard

@@ -24,7 +24,8 @@ void checkDevices(const std::vector<StagePlan>& stages, const std::vector<std::v
   std::sort(sorted.begin(), sorted.end());
   if (sorted == expected) return;
   fail(ErrorCode::kConfiguration,
-       "the stages are on devices [{}]; expected 0 to {}, and stages that share a device to list the same devices in the same order",
+       "the stages are on devices [{}]; expected 0 to {}, and stages that share a device to list the same "
+       "devices in the same order",
        fmt::join(used, ","), used.empty() ? 0 : used.size() - 1);
 }
 
@@ -32,13 +33,16 @@ void checkGroup(const std::vector<StagePlan>& stages, const std::vector<int>& gr
   const StagePlan& first = stages[static_cast<size_t>(group.front())];
   for (int stage : group) {
     const StagePlan& other = stages[static_cast<size_t>(stage)];
-    if (other.mesh_shape == first.mesh_shape && other.sharding.has_value() == first.sharding.has_value()) continue;
+    if (other.mesh_shape == first.mesh_shape && other.sharding.has_value() == first.sharding.has_value())
+      continue;
     fail(ErrorCode::kConfiguration,
-         "stages {} and {} share the devices [{}], but cut their work differently over them (mesh [{}]{} and [{}]{}); stages of one "
+         "stages {} and {} share the devices [{}], but cut their work differently over them (mesh [{}]{} and "
+         "[{}]{}); stages of one "
          "pipeline "
          "rank need one logical mesh",
-         group.front(), stage, fmt::join(first.devices, ","), fmt::join(first.mesh_shape, ","), first.sharding ? ", sharded" : "",
-         fmt::join(other.mesh_shape, ","), other.sharding ? ", sharded" : "");
+         group.front(), stage, fmt::join(first.devices, ","), fmt::join(first.mesh_shape, ","),
+         first.sharding ? ", sharded" : "", fmt::join(other.mesh_shape, ","),
+         other.sharding ? ", sharded" : "");
   }
 }
 
@@ -47,30 +51,34 @@ void checkMesh(size_t stage, const StagePlan& plan) {
   const bool fits = !plan.devices.empty() && mesh.size() == 2 && mesh[0] >= 1 && mesh[1] >= 1 &&
                     static_cast<size_t>(mesh[0]) * static_cast<size_t>(mesh[1]) == plan.devices.size();
   if (fits) return;
-  fail(ErrorCode::kConfiguration, "stage {} has the logical mesh [{}] and {} device(s); expected [data, model] with as many places", stage,
-       fmt::join(mesh, ","), plan.devices.size());
+  fail(ErrorCode::kConfiguration,
+       "stage {} has the logical mesh [{}] and {} device(s); expected [data, model] with as many places",
+       stage, fmt::join(mesh, ","), plan.devices.size());
 }
 
 void checkRows(size_t stage, int data_width, const TrainingFamily& family) {
   const int64_t least = family.batch() / family.microbatches();
   if (data_width <= least) return;
   fail(ErrorCode::kConfiguration,
-       "stage {} has {} data-parallel devices, but a microbatch has only {} example(s) (a batch of {} in {} microbatches); take fewer "
+       "stage {} has {} data-parallel devices, but a microbatch has only {} example(s) (a batch of {} in {} "
+       "microbatches); take fewer "
        "microbatches, a larger batch, or fewer data-parallel devices in the stage",
        stage, data_width, least, family.batch(), family.microbatches());
 }
 
 }  // namespace
 
-Layout::Layout(const Plan& plan, const TrainingFamily& family, bool in_turn) : family_(&family), in_turn_(in_turn), stages_(plan.stages) {
+Layout::Layout(const Plan& plan, const TrainingFamily& family, bool in_turn)
+    : family_(&family), in_turn_(in_turn), stages_(plan.stages) {
   if (stages_.empty()) fail(ErrorCode::kConfiguration, "the plan has no stages");
   if (plan.microbatches != family.microbatches()) {
-    fail(ErrorCode::kConfiguration, "the plan has {} microbatches, the training graph was built for {}", plan.microbatches,
-         family.microbatches());
+    fail(ErrorCode::kConfiguration, "the plan has {} microbatches, the training graph was built for {}",
+         plan.microbatches, family.microbatches());
   }
   groups_ = deviceGroups(plan);
   group_stages_.resize(static_cast<size_t>(*std::max_element(groups_.begin(), groups_.end())) + 1);
-  for (size_t s = 0; s < stages_.size(); ++s) group_stages_[static_cast<size_t>(groups_[s])].push_back(static_cast<int>(s));
+  for (size_t s = 0; s < stages_.size(); ++s)
+    group_stages_[static_cast<size_t>(groups_[s])].push_back(static_cast<int>(s));
   checkDevices(stages_, group_stages_);
   size_t ranks = 0;
   for (size_t s = 0; s < stages_.size(); ++s) {
@@ -86,15 +94,16 @@ Layout::Layout(const Plan& plan, const TrainingFamily& family, bool in_turn) : f
     const std::vector<int>& of_group = devices(firstStage(group));
     const int model_width = modelWidth(firstStage(group));
     for (int position = 0; position < static_cast<int>(of_group.size()); ++position) {
-      places_[static_cast<size_t>(of_group[static_cast<size_t>(position)])] = {group, position, position / model_width,
-                                                                               position % model_width};
+      places_[static_cast<size_t>(of_group[static_cast<size_t>(position)])] = {
+          group, position, position / model_width, position % model_width};
     }
   }
 }
 
 bool Layout::hasDataParallelism() const {
   if (in_turn_) return false;
-  return std::any_of(stages_.begin(), stages_.end(), [](const StagePlan& stage) { return stage.mesh_shape[0] > 1; });
+  return std::any_of(stages_.begin(), stages_.end(),
+                     [](const StagePlan& stage) { return stage.mesh_shape[0] > 1; });
 }
 
 std::vector<int> Layout::dataGroup(int rank) const {

@@ -14,32 +14,39 @@ bool isBackward(Phase phase) { return phase == Phase::kBackwardInput || phase ==
 
 void placeForward(const TrainingGraph& training, const Plan& plan, std::vector<int>& stages) {
   const std::vector<NodeId> forward = forwardNodes(training);
-  const int64_t covered = plan.stages.empty() ? 0 : plan.layers.at(static_cast<size_t>(plan.stages.back().last_layer)).last + 1;
+  const int64_t covered =
+      plan.stages.empty() ? 0 : plan.layers.at(static_cast<size_t>(plan.stages.back().last_layer)).last + 1;
   if (covered != static_cast<int64_t>(forward.size())) {
     fail(ErrorCode::kConfiguration,
-         "the plan's stages cover {} forward nodes, but the model has {}: it was made for another model; plan again", covered,
-         forward.size());
+         "the plan's stages cover {} forward nodes, but the model has {}: it was made for another model; "
+         "plan again",
+         covered, forward.size());
   }
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const int64_t first = plan.layers.at(static_cast<size_t>(plan.stages[s].first_layer)).first;
     const int64_t last = plan.layers.at(static_cast<size_t>(plan.stages[s].last_layer)).last;
-    for (int64_t i = first; i <= last; ++i) stages[forward[static_cast<size_t>(i)].index()] = static_cast<int>(s);
+    for (int64_t i = first; i <= last; ++i)
+      stages[forward[static_cast<size_t>(i)].index()] = static_cast<int>(s);
   }
 }
 
 bool givesMean(const Graph& graph, NodeId node) {
   const auto rule = factorRule(graph, node);
-  return rule && std::any_of(rule->factors.begin(), rule->factors.end(), [](const Factor& f) { return f.kind == FactorKind::kMean; });
+  return rule && std::any_of(rule->factors.begin(), rule->factors.end(),
+                             [](const Factor& f) { return f.kind == FactorKind::kMean; });
 }
 
 bool scalesByConstant(const Graph& graph, const Node& node) {
-  const Constant* factor = node.is("Mul") && node.inputs.size() == 2 ? graph.constant(node.inputs[1]) : nullptr;
+  const Constant* factor =
+      node.is("Mul") && node.inputs.size() == 2 ? graph.constant(node.inputs[1]) : nullptr;
   return factor != nullptr && isFloatingPoint(factor->data_type) && elementCount(factor->shape) == 1;
 }
 
-// The mean over a device's rows is no part of a sum before it has been scaled by their share of the batch: between stages whose
-// devices have other rows it cannot travel, so the scaling happens where the mean is made.
-void keepMeansWithTheirShares(const TrainingGraph& training, const UseDef& uses, const Plan& plan, std::vector<int>& stages) {
+// The mean over a device's rows is no part of a sum before it has been scaled by their share of the batch:
+// between stages whose devices have other rows it cannot travel, so the scaling happens where the mean is
+// made.
+void keepMeansWithTheirShares(const TrainingGraph& training, const UseDef& uses, const Plan& plan,
+                              std::vector<int>& stages) {
   const Graph& graph = training.graph;
   const auto dataWidth = [&](int stage) { return plan.stages[static_cast<size_t>(stage)].mesh_shape.at(0); };
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -52,14 +59,15 @@ void keepMeansWithTheirShares(const TrainingGraph& training, const UseDef& uses,
     stages[n] = stage;
     if (std::find(stages.begin(), stages.end(), emptied) != stages.end()) continue;
     fail(ErrorCode::kConfiguration,
-         "stage {} has only {}, which belongs to {} in stage {}: it scales the mean over a device's examples by their share of the batch; "
+         "stage {} has only {}, which belongs to {} in stage {}: it scales the mean over a device's examples "
+         "by their share of the batch; "
          "end stage {} earlier, or give both stages equally many devices",
          emptied, describeNode(graph.nodes[n]), describeNode(graph.node(mean)), stage, stage);
   }
 }
 
-// With the forward node, but never behind the backward nodes that it reads: gradients only travel to earlier stages, so
-// that the backward passes of two stages never wait for each other.
+// With the forward node, but never behind the backward nodes that it reads: gradients only travel to earlier
+// stages, so that the backward passes of two stages never wait for each other.
 void placeBackward(const TrainingGraph& training, const UseDef& uses, std::vector<int>& stages) {
   for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
     if (!isBackward(training.node_phase[n])) continue;
@@ -82,7 +90,8 @@ void placeEarliest(const std::vector<NodeId>& nodes, int stage, std::vector<int>
 void placePrologue(const TrainingGraph& training, const UseDef& uses, std::vector<int>& stages) {
   for (const PrologueTotal& total : training.totals) {
     int first_reader = kNowhere;
-    for (NodeId reader : uses.consumers[total.total.index()]) first_reader = std::min(first_reader, stages[reader.index()]);
+    for (NodeId reader : uses.consumers[total.total.index()])
+      first_reader = std::min(first_reader, stages[reader.index()]);
     placeEarliest(nodesBehind(training, uses.producer, {total.part}, Phase::kPrologue), first_reader, stages);
   }
 }
@@ -95,8 +104,8 @@ std::vector<ValueId> updatedValues(const Parameter& parameter) {
   return values;
 }
 
-std::vector<NodeId> nodesBehind(const TrainingGraph& training, const std::vector<NodeId>& producer, const std::vector<ValueId>& values,
-                                Phase phase) {
+std::vector<NodeId> nodesBehind(const TrainingGraph& training, const std::vector<NodeId>& producer,
+                                const std::vector<ValueId>& values, Phase phase) {
   std::vector<ValueId> open = values;
   std::vector<NodeId> found;
   std::vector<bool> seen(training.graph.nodes.size());
@@ -114,7 +123,8 @@ std::vector<NodeId> nodesBehind(const TrainingGraph& training, const std::vector
   return found;
 }
 
-std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan, const std::vector<int>& node_stages) {
+std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan,
+                            const std::vector<int>& node_stages) {
   const Graph& graph = training.graph;
   const UseDef uses = computeUseDef(graph);
   std::vector<int> layers(graph.nodes.size());
@@ -127,20 +137,24 @@ std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan, con
     const bool backward = isBackward(training.node_phase[n]);
     if (!backward && training.node_phase[n] != Phase::kForward) continue;
     const StagePlan& stage = plan.stages[static_cast<size_t>(node_stages[n])];
-    int layer = std::clamp(layers[backward ? training.forward_node[n].index() : n], stage.first_layer, stage.last_layer);
+    int layer = std::clamp(layers[backward ? training.forward_node[n].index() : n], stage.first_layer,
+                           stage.last_layer);
     for (ValueId input : graph.nodes[n].inputs) {
       const NodeId producer = input.valid() ? uses.producer[input.index()] : NodeId();
       if (!producer.valid() || node_stages[producer.index()] != node_stages[n]) continue;
-      if (isBackward(training.node_phase[producer.index()]) != backward || training.node_phase[producer.index()] == Phase::kPrologue)
+      if (isBackward(training.node_phase[producer.index()]) != backward ||
+          training.node_phase[producer.index()] == Phase::kPrologue)
         continue;
-      layer = backward ? std::min(layer, layers[producer.index()]) : std::max(layer, layers[producer.index()]);
+      layer =
+          backward ? std::min(layer, layers[producer.index()]) : std::max(layer, layers[producer.index()]);
     }
     layers[n] = layer;
   }
   return layers;
 }
 
-std::vector<std::vector<int>> parameterReaders(const TrainingGraph& training, const std::vector<int>& node_stages) {
+std::vector<std::vector<int>> parameterReaders(const TrainingGraph& training,
+                                               const std::vector<int>& node_stages) {
   const UseDef uses = computeUseDef(training.graph);
   std::vector<std::vector<int>> readers;
   for (const Parameter& parameter : training.parameters) {
@@ -162,7 +176,8 @@ std::vector<int> parameterOwners(const TrainingGraph& training, const std::vecto
   for (size_t p = 0; p < readers.size(); ++p) {
     const Parameter& parameter = training.parameters[p];
     int owner = readers[p].empty() ? -1 : readers[p].front();
-    if (owner < 0 && isTrained(parameter)) owner = node_stages[uses.producer[parameter.gradient_parts[0].index()].index()];
+    if (owner < 0 && isTrained(parameter))
+      owner = node_stages[uses.producer[parameter.gradient_parts[0].index()].index()];
     owners.push_back(owner);
   }
   return owners;
@@ -179,7 +194,8 @@ std::vector<int> nodeStages(const TrainingGraph& training, const Plan& plan) {
   for (size_t p = 0; p < owners.size(); ++p) {
     const Parameter& parameter = training.parameters[p];
     if (owners[p] < 0 || !parameter.updated.valid()) continue;
-    placeEarliest(nodesBehind(training, uses.producer, updatedValues(parameter), Phase::kUpdate), owners[p], stages);
+    placeEarliest(nodesBehind(training, uses.producer, updatedValues(parameter), Phase::kUpdate), owners[p],
+                  stages);
   }
   std::replace(stages.begin(), stages.end(), kNowhere, 0);
   return stages;

@@ -9,8 +9,8 @@
 #include "ir/base/error.h"
 #include "partition/cut/emit_cut.h"
 #include "partition/cut/node_stages.h"
-#include "partition/stages/partition.h"
 #include "partition/cut/stage_shardings.h"
+#include "partition/stages/partition.h"
 #include "sharding/specs/cross_mesh.h"
 #include "sharding/stage/shard_stage.h"
 
@@ -24,13 +24,15 @@ ShardConstraint parseConstraint(const std::string& text) {
   const size_t equals = text.rfind('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
     fail(ErrorCode::kUsage,
-         "--shard {}: expected NAME=SPEC with a value's name or pattern and a sharding spec, e.g. \"w1=R,S0\" or \"*.weight=S0,R\"", text);
+         "--shard {}: expected NAME=SPEC with a value's name or pattern and a sharding spec, e.g. "
+         "\"w1=R,S0\" or \"*.weight=S0,R\"",
+         text);
   }
   return {text.substr(0, equals), parseSpec(text.substr(equals + 1))};
 }
 
-// A value that passes make on one stage and read on another, once per microbatch. Or once per step: a parameter that several stages read,
-// and the parts of its gradient.
+// A value that passes make on one stage and read on another, once per microbatch. Or once per step: a
+// parameter that several stages read, and the parts of its gradient.
 struct Crossing {
   ValueId value;
   int other = 0;  // stage
@@ -56,8 +58,8 @@ std::vector<Crossing> crossingsOf(const Cut& cut, int stage) {
   return crossings;
 }
 
-// What other groups of devices exchange of trained parameters with the stage's. Parts of a gradient come to the owner as its update reads
-// the gradient.
+// What other groups of devices exchange of trained parameters with the stage's. Parts of a gradient come to
+// the owner as its update reads the gradient.
 std::vector<Crossing> exchangesOf(const TrainingGraph& training, const Cut& cut, int stage) {
   const auto groupOf = [&](int other) { return cut.groups[static_cast<size_t>(other)]; };
   std::vector<Crossing> exchanges;
@@ -67,7 +69,9 @@ std::vector<Crossing> exchangesOf(const TrainingGraph& training, const Cut& cut,
     if (!isTrained(parameter) || owner < 0) continue;
     std::vector<int> groups = {groupOf(owner)};
     for (int reader = 0; reader < static_cast<int>(cut.stages.size()); ++reader) {
-      if (!cut.reads(reader, parameter.value) || std::find(groups.begin(), groups.end(), groupOf(reader)) != groups.end()) continue;
+      if (!cut.reads(reader, parameter.value) ||
+          std::find(groups.begin(), groups.end(), groupOf(reader)) != groups.end())
+        continue;
       groups.push_back(groupOf(reader));
       if (stage == owner) exchanges.push_back({parameter.value, reader, true, parameter.value, &parameter});
       if (stage == reader) exchanges.push_back({parameter.value, owner, false, parameter.value, &parameter});
@@ -91,8 +95,8 @@ std::vector<ValueId> wholeOf(const Parameter& parameter) {
   return values;
 }
 
-// Parameters that several stages of a group of devices read or add a gradient to, with what becomes of these gradients: such stages keep
-// them in one way.
+// Parameters that several stages of a group of devices read or add a gradient to, with what becomes of these
+// gradients: such stages keep them in one way.
 std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& cut, int group) {
   std::vector<ValueId> shared;
   for (size_t p = 0; p < training.parameters.size(); ++p) {
@@ -102,7 +106,10 @@ std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& 
       if (cut.groups[static_cast<size_t>(stage)] != group) continue;
       const auto isMadeHere = [&](ValueId part) { return cut.place(part).stage == stage; };
       const std::vector<ValueId>& parts = parameter.gradient_parts;
-      stages += cut.reads(stage, parameter.value) || cut.owners[p] == stage || std::any_of(parts.begin(), parts.end(), isMadeHere) ? 1 : 0;
+      stages += cut.reads(stage, parameter.value) || cut.owners[p] == stage ||
+                        std::any_of(parts.begin(), parts.end(), isMadeHere)
+                    ? 1
+                    : 0;
     }
     if (stages < 2) continue;
     const std::vector<ValueId> values = wholeOf(parameter);
@@ -119,7 +126,8 @@ std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, const Stage
   if (request.mesh.empty()) return meshesFor(devices, stage.sharding->method);
   const LogicalMesh mesh = parseMesh(request.mesh);
   if (mesh.deviceCount() != devices) {
-    fail(ErrorCode::kConfiguration, "--mesh {}: it has {} devices, the stage has {}", request.mesh, mesh.deviceCount(), devices);
+    fail(ErrorCode::kConfiguration, "--mesh {}: it has {} devices, the stage has {}", request.mesh,
+         mesh.deviceCount(), devices);
   }
   return {mesh};
 }
@@ -128,9 +136,14 @@ std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, const Stage
 class StageSearch {
  public:
   StageSearch(const TrainingGraph& training, const Plan& plan, const Cut& cut)
-      : training_(training), plan_(plan), cut_(cut), decided_(plan.stages.size()), whole_(valuesOfSeveralStages(training, cut)) {
-    const bool by_layers =
-        std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.recomputation == "layers"; });
+      : training_(training),
+        plan_(plan),
+        cut_(cut),
+        decided_(plan.stages.size()),
+        whole_(valuesOfSeveralStages(training, cut)) {
+    const bool by_layers = std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) {
+      return stage.recomputation == "layers";
+    });
     if (by_layers) layers_ = nodeLayers(training, plan, nodeStages(training, plan));
   }
 
@@ -153,8 +166,10 @@ class StageSearch {
     ShardStageOptions options;
     options.microbatches = training_.microbatches;
     options.method = of.sharding->method;
-    for (const std::string& text : of.sharding->constraints) options.constraints.push_back(parseConstraint(text));
-    if (of.sharding->memory_limit > 0) options.memory_bytes = std::max<int64_t>(1, of.sharding->memory_limit / stagesBeside(stage));
+    for (const std::string& text : of.sharding->constraints)
+      options.constraints.push_back(parseConstraint(text));
+    if (of.sharding->memory_limit > 0)
+      options.memory_bytes = std::max<int64_t>(1, of.sharding->memory_limit / stagesBeside(stage));
     options.in_flight = of.recomputation == "always" || of.recomputation == "layers"
                             ? 1
                             : of.peak_activations;  // what is held besides, planned memory tells
@@ -162,15 +177,18 @@ class StageSearch {
     const int group = cut_.groups[static_cast<size_t>(stage)];
     std::vector<ValueId>& whole = options.replicated;
     whole = sharedParameters(training_, cut_, group);
-    whole.insert(whole.end(), whole_[static_cast<size_t>(group)].begin(), whole_[static_cast<size_t>(group)].end());
+    whole.insert(whole.end(), whole_[static_cast<size_t>(group)].begin(),
+                 whole_[static_cast<size_t>(group)].end());
     const std::set<ValueId> beside(whole.begin(), whole.end());
     std::map<ValueId, std::vector<Crossing>> crossings;
     for (const Crossing& crossing : crossingsOf(cut_, stage)) crossings[crossing.value].push_back(crossing);
-    for (const Crossing& crossing : exchangesOf(training_, cut_, stage)) crossings[crossing.value].push_back(crossing);
+    for (const Crossing& crossing : exchangesOf(training_, cut_, stage))
+      crossings[crossing.value].push_back(crossing);
     for (auto& [value, list] : crossings) {
       std::erase_if(list, [&](const Crossing& crossing) { return isBeside(stage, crossing.other); });
       if (list.empty() || beside.contains(value)) continue;
-      const auto by_rows = std::find_if(list.begin(), list.end(), [&](const Crossing& crossing) { return sharesRows(crossing.other); });
+      const auto by_rows = std::find_if(list.begin(), list.end(),
+                                        [&](const Crossing& crossing) { return sharesRows(crossing.other); });
       if (by_rows == list.end()) {
         options.crossings[value] = costOf(stage, mesh, std::move(list));
       } else if (by_rows->parameter == nullptr) {
@@ -182,20 +200,29 @@ class StageSearch {
     return options;
   }
 
-  CostModel modelOf(int stage, const LogicalMesh& mesh) const { return costModelOn(plan_.cluster, devicesOf(stage), mesh); }
+  CostModel modelOf(int stage, const LogicalMesh& mesh) const {
+    return costModelOn(plan_.cluster, devicesOf(stage), mesh);
+  }
 
   // How a stage was decided, for those that come after it.
-  void decide(int stage, StageSharding sharding) { decided_[static_cast<size_t>(stage)] = std::move(sharding); }
+  void decide(int stage, StageSharding sharding) {
+    decided_[static_cast<size_t>(stage)] = std::move(sharding);
+  }
 
  private:
-  const std::vector<int>& devicesOf(int stage) const { return plan_.stages[static_cast<size_t>(stage)].devices; }
-  bool isBeside(int stage, int other) const { return cut_.groups[static_cast<size_t>(stage)] == cut_.groups[static_cast<size_t>(other)]; }
+  const std::vector<int>& devicesOf(int stage) const {
+    return plan_.stages[static_cast<size_t>(stage)].devices;
+  }
+  bool isBeside(int stage, int other) const {
+    return cut_.groups[static_cast<size_t>(stage)] == cut_.groups[static_cast<size_t>(other)];
+  }
   bool sharesRows(int stage) const { return hasUnshardedDevices(plan_.stages[static_cast<size_t>(stage)]); }
 
   // The other side of a crossing; undecided: replicated.
   CrossMeshSide otherSide(int stage, ValueId value) const {
     const std::optional<StageSharding>& decided = decided_[static_cast<size_t>(stage)];
-    const LogicalMesh mesh = decided ? decided->mesh : LogicalMesh{{static_cast<int>(devicesOf(stage).size())}};
+    const LogicalMesh mesh =
+        decided ? decided->mesh : LogicalMesh{{static_cast<int>(devicesOf(stage).size())}};
     const size_t rank = training_.graph.shape(value).size();
     const bool is_known = decided && decided->kept[value.index()].axes.size() == rank;
     return {mesh, is_known ? decided->kept[value.index()] : replicated(rank), modelOf(stage, mesh)};
@@ -203,7 +230,8 @@ class StageSearch {
 
   CrossingCost costOf(int stage, const LogicalMesh& mesh, std::vector<Crossing> crossings) const {
     const auto known = std::make_shared<std::map<ShardingSpec, int64_t>>();
-    return [this, stage, mesh, crossings = std::move(crossings), known, model = modelOf(stage, mesh)](const ShardingSpec& spec) {
+    return [this, stage, mesh, crossings = std::move(crossings), known,
+            model = modelOf(stage, mesh)](const ShardingSpec& spec) {
       const auto [found, is_new] = known->try_emplace(spec, 0);
       if (!is_new) return found->second;
       for (const Crossing& crossing : crossings) {
@@ -211,9 +239,11 @@ class StageSearch {
         const CrossMeshSide other = otherSide(crossing.other, crossing.at_other);
         const std::vector<int>& from = devicesOf(crossing.sent ? stage : crossing.other);
         const std::vector<int>& to = devicesOf(crossing.sent ? crossing.other : stage);
-        const int64_t cost = planCrossMesh(training_.graph.shape(crossing.value), training_.graph.dataType(crossing.value),
-                                           crossing.sent ? own : other, crossing.sent ? other : own, linkBetween(plan_.cluster, from, to))
-                                 .cost_ns;
+        const int64_t cost =
+            planCrossMesh(training_.graph.shape(crossing.value), training_.graph.dataType(crossing.value),
+                          crossing.sent ? own : other, crossing.sent ? other : own,
+                          linkBetween(plan_.cluster, from, to))
+                .cost_ns;
         const int64_t times = crossing.parameter == nullptr ? 1 : training_.microbatches;
         found->second += (cost + times - 1) / times;
       }
@@ -230,7 +260,8 @@ class StageSearch {
 };
 
 // The best sharding over all meshes. Where none can be, the first mesh's reason is thrown.
-ShardingResult bestSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::vector<LogicalMesh>& meshes,
+ShardingResult bestSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                            const std::vector<LogicalMesh>& meshes,
                             const std::function<CostModel(const LogicalMesh&)>& model_for,
                             const std::function<ShardStageOptions(const LogicalMesh&)>& options_for) {
   std::optional<ShardingResult> best;
@@ -255,16 +286,17 @@ ShardConstraint exactly(std::string name, const ShardingSpec& spec) {
 }
 
 // The best combination, completed by the solver; all of them are added to `listed`.
-ShardingResult bestCombination(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
-                               const CostModel& model, ShardStageOptions options, std::vector<Combination>& listed) {
+ShardingResult bestCombination(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                               const LogicalMesh& mesh, const CostModel& model, ShardStageOptions options,
+                               std::vector<Combination>& listed) {
   options.method = "auto";
   listed = exhaustiveSharding(training, nodes, mesh, model, options, kMostCombinations);
   for (const auto& [name, spec] : listed.back().inputs) options.constraints.push_back(exactly(name, spec));
   return shardStage(training, nodes, mesh, model, options);
 }
 
-ShardingPlan describeResult(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::string& method,
-                            const ShardingResult& result) {
+ShardingPlan describeResult(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                            const std::string& method, const ShardingResult& result) {
   ShardingPlan plan;
   plan.method = method;
   describeSharding(training, nodes, result.sharding, plan);
@@ -286,20 +318,22 @@ void noteReplicated(const ShardingResult& result, Plan& plan) {
 // Errors: kConfiguration when there is no such method, or it wants more devices than a stage has.
 void noteNothingSharded(const std::string& method, Plan& plan) {
   if (method != kExhaustive) meshesFor(1, method);
-  plan.notes.push_back(
-      fmt::format("--method {} shards nothing here: every stage has one device, or says itself what its devices do; "
-                  "--stages uniform:1 makes all devices one stage",
-                  method));
+  plan.notes.push_back(fmt::format(
+      "--method {} shards nothing here: every stage has one device, or says itself what its devices do; "
+      "--stages uniform:1 makes all devices one stage",
+      method));
 }
 
 }  // namespace
 
-std::vector<StageCombinations> shardStages(const TrainingGraph& training, const ShardingRequest& request, Plan& plan,
+std::vector<StageCombinations> shardStages(const TrainingGraph& training, const ShardingRequest& request,
+                                           Plan& plan,
                                            const std::function<void(const std::string&)>& progress) {
   std::vector<StageCombinations> listed;
   if (!hasShardedStage(plan)) {
     if (!request.constraints.empty() || !request.mesh.empty())
-      fail(ErrorCode::kUsage, "--shard and --mesh go with --method, and with a stage of several devices (--stages uniform:1)");
+      fail(ErrorCode::kUsage,
+           "--shard and --mesh go with --method, and with a stage of several devices (--stages uniform:1)");
     if (!request.method.empty()) noteNothingSharded(request.method, plan);
     return listed;
   }
@@ -324,16 +358,18 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
       const std::optional<LogicalMesh> beside = search.meshBeside(index);
       std::vector<LogicalMesh> meshes = meshesToTry(request, stage);
       if (beside && std::find(meshes.begin(), meshes.end(), *beside) == meshes.end()) {
-        fail(ErrorCode::kConfiguration, "mesh {}: an earlier stage on the same devices is sharded on mesh {}; expected one mesh for both",
-             printMesh(meshes.front()), printMesh(*beside));
+        fail(
+            ErrorCode::kConfiguration,
+            "mesh {}: an earlier stage on the same devices is sharded on mesh {}; expected one mesh for both",
+            printMesh(meshes.front()), printMesh(*beside));
       }
       if (beside) meshes = {*beside};
       const bool exhaustive = stage.sharding->method == kExhaustive;
       if (exhaustive) listed.push_back({index, {}});
       const auto model_for = [&](const LogicalMesh& mesh) { return search.modelOf(index, mesh); };
-      ShardingResult result =
-          exhaustive ? bestCombination(training, nodes, meshes[0], model_for(meshes[0]), options_for(meshes[0]), listed.back().combinations)
-                     : bestSharding(training, nodes, meshes, model_for, options_for);
+      ShardingResult result = exhaustive ? bestCombination(training, nodes, meshes[0], model_for(meshes[0]),
+                                                           options_for(meshes[0]), listed.back().combinations)
+                                         : bestSharding(training, nodes, meshes, model_for, options_for);
       ShardingPlan chosen = describeResult(training, nodes, stage.sharding->method, result);
       chosen.constraints = request.constraints;
       chosen.memory_limit = request.memory_bytes;
@@ -369,7 +405,8 @@ std::vector<StageExplanation> explainStages(const TrainingGraph& training, const
     const CostModel model = search.modelOf(static_cast<int>(s), result.sharding.mesh);
     ShardStageOptions options = search.optionsFor(static_cast<int>(s), result.sharding.mesh);
     if (options.method == kExhaustive) options.method = "auto";
-    explanations.push_back({static_cast<int>(s), result.total_ns(), summarizeBlocks(training, nodes, model, options, result),
+    explanations.push_back({static_cast<int>(s), result.total_ns(),
+                            summarizeBlocks(training, nodes, model, options, result),
                             explainSharding(training, nodes, model, options, result, alternatives)});
     search.decide(static_cast<int>(s), std::move(result.sharding));
   }

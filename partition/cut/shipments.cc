@@ -7,7 +7,9 @@
 namespace pipeshard {
 namespace {
 
-bool isPass(Phase phase) { return phase == Phase::kForward || phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight; }
+bool isPass(Phase phase) {
+  return phase == Phase::kForward || phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight;
+}
 
 // The axis in which two shapes of one value differ; -1 if they do not.
 int differingAxis(const Value& value, const Shape& a, const Shape& b) {
@@ -21,21 +23,24 @@ int differingAxis(const Value& value, const Shape& a, const Shape& b) {
   return axis;
 }
 
-// A constant that depends on how many rows the graph has (not as an argument that is a size): the rows themselves, or their share of
-// the batch. What is made of it and of invariant values adds up over the devices.
+// A constant that depends on how many rows the graph has (not as an argument that is a size): the rows
+// themselves, or their share of the batch. What is made of it and of invariant values adds up over the
+// devices.
 bool dependsOnRows(const Graph& graph, ValueId id, const Graph& other_graph, ValueId other_id) {
   const Constant* constant = id.valid() ? graph.constant(id) : nullptr;
   const Constant* other = constant != nullptr ? other_graph.constant(other_id) : nullptr;
   if (other == nullptr) return false;
-  return constant->shape != other->shape || (isFloatingPoint(constant->data_type) && constant->bytes != other->bytes);
+  return constant->shape != other->shape ||
+         (isFloatingPoint(constant->data_type) && constant->bytes != other->bytes);
 }
 
 // Whole microbatches, from the replica that has it to the one that takes it.
 std::vector<Shipment> shipmentsInTurn(const Layout& layout, int64_t k, int from_stage, int to_stage) {
   std::vector<Shipment> result;
   for (int model = 0; model < layout.modelWidth(to_stage); ++model) {
-    result.push_back({layout.rankAt(from_stage, layout.replicaOf(from_stage, k), model % layout.modelWidth(from_stage)),
-                      layout.rankAt(to_stage, layout.replicaOf(to_stage, k), model), layout.microbatch(k)});
+    result.push_back(
+        {layout.rankAt(from_stage, layout.replicaOf(from_stage, k), model % layout.modelWidth(from_stage)),
+         layout.rankAt(to_stage, layout.replicaOf(to_stage, k), model), layout.microbatch(k)});
   }
   return result;
 }
@@ -63,7 +68,8 @@ std::vector<TimeKind> batchKinds(const TrainingFamily& family, int64_t rows) {
     }
     for (ValueId output : node.outputs) {
       if (!output.valid()) continue;
-      const int axis = differingAxis(graph.value(output), graph.shape(output), other.graph.shape(family.valueAt(rows, output)));
+      const int axis = differingAxis(graph.value(output), graph.shape(output),
+                                     other.graph.shape(family.valueAt(rows, output)));
       TimeKind& kind = kinds[output.index()];
       if (axis >= 0)
         kind = {Kind::kSplit, axis};
@@ -74,7 +80,8 @@ std::vector<TimeKind> batchKinds(const TrainingFamily& family, int64_t rows) {
   return kinds;
 }
 
-std::vector<Shipment> shipments(const Layout& layout, TimeKind::Kind kind, int64_t k, int from_stage, int to_stage) {
+std::vector<Shipment> shipments(const Layout& layout, TimeKind::Kind kind, int64_t k, int from_stage,
+                                int to_stage) {
   if (layout.inTurn()) return shipmentsInTurn(layout, k, from_stage, to_stage);
   const int senders = layout.dataWidth(from_stage);
   std::vector<Shipment> result;
@@ -93,7 +100,8 @@ std::vector<Shipment> shipments(const Layout& layout, TimeKind::Kind kind, int64
         } else if (from != data % senders) {
           continue;
         }
-        result.push_back({layout.rankAt(from_stage, from, model % layout.modelWidth(from_stage)), receiver, rows});
+        result.push_back(
+            {layout.rankAt(from_stage, from, model % layout.modelWidth(from_stage)), receiver, rows});
       }
     }
   }

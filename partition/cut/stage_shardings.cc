@@ -39,7 +39,8 @@ std::vector<bool> valuesOf(const TrainingGraph& training, const Cut& cut, int st
 
 std::vector<std::vector<ValueId>> valuesOfSeveralStages(const TrainingGraph& training, const Cut& cut) {
   std::vector<std::vector<ValueId>> result(cut.groups.size());
-  std::vector<std::vector<int>> users(cut.groups.size(), std::vector<int>(training.graph.values.size()));  // by group and value
+  std::vector<std::vector<int>> users(cut.groups.size(),
+                                      std::vector<int>(training.graph.values.size()));  // by group and value
   for (size_t s = 0; s < cut.groups.size(); ++s) {
     const std::vector<bool> used = valuesOf(training, cut, static_cast<int>(s));
     for (size_t v = 0; v < used.size(); ++v) users[static_cast<size_t>(cut.groups[s])][v] += used[v] ? 1 : 0;
@@ -56,16 +57,19 @@ bool hasUnshardedDevices(const StagePlan& stage) { return !stage.sharding && sta
 
 namespace {
 
-void requireFit(const Shape& shape, const ShardingSpec& spec, const LogicalMesh& mesh, const std::string& name, int64_t rows) {
+void requireFit(const Shape& shape, const ShardingSpec& spec, const LogicalMesh& mesh,
+                const std::string& name, int64_t rows) {
   const std::string fault = specFault(spec, shape, mesh);
   if (fault.empty()) return;
   fail(ErrorCode::kConfiguration,
-       "'{}' {} cannot be kept as {} on mesh {} for a microbatch of {} row(s): {}; choose microbatches of equal size (--microbatches), or "
+       "'{}' {} cannot be kept as {} on mesh {} for a microbatch of {} row(s): {}; choose microbatches of "
+       "equal size (--microbatches), or "
        "another sharding",
        name, shapeToString(shape), printSpec(spec), printMesh(mesh), rows, fault);
 }
 
-std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan, const Cut& cut) {
+std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan,
+                                                      const Cut& cut) {
   std::vector<std::optional<StageSharding>> shardings(plan.stages.size());
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     if (!plan.stages[s].sharding) continue;
@@ -86,7 +90,8 @@ std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& train
   return shardingsOf(training, plan, cutTraining(training, plan));
 }
 
-StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut) : family_(family), cluster_(plan.cluster) {
+StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut)
+    : family_(family), cluster_(plan.cluster) {
   const Graph& graph = family.base().graph;
   for (const StagePlan& stage : plan.stages) {
     has_unsharded_devices_.push_back(hasUnshardedDevices(stage));
@@ -97,7 +102,8 @@ StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, c
     if (!sharding) continue;
     // What the stage has nothing of is nowhere asked for, or comes whole.
     for (size_t v = 0; v < graph.values.size(); ++v) {
-      if (sharding->kept[v].axes.size() != graph.shape(ValueId(v)).size()) sharding->kept[v] = replicated(graph.shape(ValueId(v)).size());
+      if (sharding->kept[v].axes.size() != graph.shape(ValueId(v)).size())
+        sharding->kept[v] = replicated(graph.shape(ValueId(v)).size());
     }
     CostModel model = costModelOn(cluster_, devices_[stages_.size() - 1], sharding->mesh);
     stage = {std::move(*sharding), std::move(model)};
@@ -135,16 +141,19 @@ void StageShardings::agree(const TrainingGraph& training, const Cut& cut) {
     for (size_t s : stages) {
       if (stages_[s]->sharding.mesh != stages_[stages.front()]->sharding.mesh) {
         fail(ErrorCode::kConfiguration,
-             "stages {} and {} share their devices, but are sharded on meshes {} and {}; expected one mesh (--mesh)", stages.front(), s,
-             printMesh(stages_[stages.front()]->sharding.mesh), printMesh(stages_[s]->sharding.mesh));
+             "stages {} and {} share their devices, but are sharded on meshes {} and {}; expected one mesh "
+             "(--mesh)",
+             stages.front(), s, printMesh(stages_[stages.front()]->sharding.mesh),
+             printMesh(stages_[s]->sharding.mesh));
       }
       const std::vector<bool> used = valuesOf(training, cut, static_cast<int>(s));
       for (size_t v = 0; v < values; ++v) {
         if (!used[v]) continue;
         const ShardingSpec& own = stages_[s]->sharding.kept[v];
         if (user[v] >= 0 && own != kept[v]) {
-          fail(ErrorCode::kConfiguration, "stages {} and {} share their devices, but keep '{}' as {} and {}; expected one spec", user[v], s,
-               training.graph.values[v].name, printSpec(kept[v]), printSpec(own));
+          fail(ErrorCode::kConfiguration,
+               "stages {} and {} share their devices, but keep '{}' as {} and {}; expected one spec", user[v],
+               s, training.graph.values[v].name, printSpec(kept[v]), printSpec(own));
         }
         kept[v] = own;
         user[v] = static_cast<int>(s);
@@ -154,7 +163,8 @@ void StageShardings::agree(const TrainingGraph& training, const Cut& cut) {
   }
 }
 
-PieceSharding StageShardings::pieceSharding(int stage, const std::vector<NodeId>& nodes, int64_t rows, const Graph& subgraph) const {
+PieceSharding StageShardings::pieceSharding(int stage, const std::vector<NodeId>& nodes, int64_t rows,
+                                            const Graph& subgraph) const {
   const StageSharding& sharding = of(stage).sharding;
   const Graph& base = family_.base().graph;
   const Graph& member = family_.at(rows).graph;
@@ -171,7 +181,8 @@ PieceSharding StageShardings::pieceSharding(int stage, const std::vector<NodeId>
     std::optional<Strategy> strategy = makeStrategy(member, node, sharding.mesh, uses);
     if (!strategy) {
       fail(ErrorCode::kConfiguration,
-           "{} cannot run as \"{}\" on mesh {} for a microbatch of {} row(s); choose microbatches of equal size (--microbatches), or "
+           "{} cannot run as \"{}\" on mesh {} for a microbatch of {} row(s); choose microbatches of equal "
+           "size (--microbatches), or "
            "another sharding",
            describeNode(node), printUses(base, base.node(id), uses), printMesh(sharding.mesh), rows);
     }
@@ -204,10 +215,14 @@ const CrossMeshPlan* StageShardings::transfer(ValueId value, int64_t rows, int f
     const Graph& member = family_.at(rows).graph;
     const ValueId counterpart = family_.valueAt(rows, value);
     for (int stage : {from, to}) {
-      if (isSharded(stage)) requireFit(member.shape(counterpart), kept(stage, value), mesh(stage), member.value(counterpart).name, rows);
+      if (isSharded(stage))
+        requireFit(member.shape(counterpart), kept(stage, value), mesh(stage), member.value(counterpart).name,
+                   rows);
     }
-    const LinkCost between = linkBetween(cluster_, devices_[static_cast<size_t>(from)], devices_[static_cast<size_t>(to)]);
-    found->second = planCrossMesh(member.shape(counterpart), member.dataType(counterpart), side(from, value), side(to, value), between);
+    const LinkCost between =
+        linkBetween(cluster_, devices_[static_cast<size_t>(from)], devices_[static_cast<size_t>(to)]);
+    found->second = planCrossMesh(member.shape(counterpart), member.dataType(counterpart), side(from, value),
+                                  side(to, value), between);
   }
   return &found->second;
 }

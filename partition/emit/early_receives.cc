@@ -47,21 +47,25 @@ class ReceiveHoister {
   struct Sender {
     std::optional<ActionKey> action;  // that its last message is for
     size_t earliest = 0;              // where the next message for the same action may be posted
-    size_t next = 0;                  // and one for another: where the last message, and so all before it, are there anyway
+    size_t next = 0;  // and one for another: where the last message, and so all before it, are there anyway
   };
 
   const Instruction& at(size_t i) const { return program_.instructions[i]; }
 
   std::optional<ActionKey> passAt(size_t i) const {
     const Instruction& instruction = at(i);
-    if (instruction.kind != InstructionKind::kRun || instruction.background || instruction.microbatch < 0) return std::nullopt;
+    if (instruction.kind != InstructionKind::kRun || instruction.background || instruction.microbatch < 0)
+      return std::nullopt;
     const Subgraph& subgraph = program_.subgraphs[instruction.subgraph.index()];
     if (subgraph.phase == Phase::kPrologue || subgraph.phase == Phase::kUpdate) return std::nullopt;
-    return ActionKey{instruction.stage, instruction.microbatch, subgraph.phase == Phase::kForward && !subgraph.recomputation};
+    return ActionKey{instruction.stage, instruction.microbatch,
+                     subgraph.phase == Phase::kForward && !subgraph.recomputation};
   }
 
   bool touches(size_t i, BufferId id) const {
-    const auto has = [&](const std::vector<BufferId>& ids) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
+    const auto has = [&](const std::vector<BufferId>& ids) {
+      return std::find(ids.begin(), ids.end(), id) != ids.end();
+    };
     return has(at(i).inputs) || has(at(i).outputs);
   }
 
@@ -123,11 +127,14 @@ class ReceiveHoister {
   Program& program_;
   const std::function<bool(int)>& from_;
   std::vector<size_t> first_touch_;  // by buffer
-  std::vector<size_t> target_;       // by instruction: the one that it comes before, in the order as it was; itself: it stays
+  std::vector<size_t>
+      target_;  // by instruction: the one that it comes before, in the order as it was; itself: it stays
 };
 
 }  // namespace
 
-void postReceivesEarly(Program& program, const std::function<bool(int)>& from) { ReceiveHoister(program, from).run(); }
+void postReceivesEarly(Program& program, const std::function<bool(int)>& from) {
+  ReceiveHoister(program, from).run();
+}
 
 }  // namespace pipeshard

@@ -1,17 +1,17 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
-#include "partition/emit/early_receives.h"
 #include "partition/cut/emit_cut.h"
+#include "partition/cut/layout.h"
+#include "partition/cut/node_stages.h"
+#include "partition/cut/stage_shardings.h"
+#include "partition/emit/early_receives.h"
 #include "partition/emit/emit_free.h"
 #include "partition/emit/emit_messages.h"
 #include "partition/emit/emit_rank.h"
 #include "partition/emit/gradient_buckets.h"
-#include "partition/cut/layout.h"
-#include "partition/cut/node_stages.h"
-#include "partition/stages/partition.h"
 #include "partition/schedules/schedule.h"
-#include "partition/cut/stage_shardings.h"
+#include "partition/stages/partition.h"
 
 namespace pipeshard {
 namespace {
@@ -40,14 +40,16 @@ std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& 
 namespace {
 
 // `stage_of_parameter`: as WeightVersions.
-std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule, const Cut& cut,
-                              std::vector<int> stage_of_parameter) {
+std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
+                              const Cut& cut, std::vector<int> stage_of_parameter) {
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family, !schedule.replicas.empty());
   for (int stage = 0; layout.inTurn() && stage < layout.stages(); ++stage) {
-    PIPESHARD_CHECK(schedule.replicasOf(stage) == layout.dataWidth(stage), "the schedule {} is of other replicas", schedule.name);
+    PIPESHARD_CHECK(schedule.replicasOf(stage) == layout.dataWidth(stage),
+                    "the schedule {} is of other replicas", schedule.name);
   }
-  PIPESHARD_CHECK(schedule.stages == layout.stages() && schedule.microbatches == family.microbatches() * plan.updates_per_step,
+  PIPESHARD_CHECK(schedule.stages == layout.stages() &&
+                      schedule.microbatches == family.microbatches() * plan.updates_per_step,
                   "the schedule {} is of another plan", schedule.name);
   const WeightVersions versions(schedule, std::move(stage_of_parameter));
   const Messages messages(cut, schedule);
@@ -63,7 +65,8 @@ std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, co
     if (!schedule.asynchronous()) postGradientBuckets(ranks.back(), plan.bucket_bytes, context.separator);
     if (plan.overlap_receives != OverlapReceives::kOff) {
       postReceivesEarly(ranks.back().program, [&](int peer) {
-        return plan.overlap_receives == OverlapReceives::kOn || plan.cluster.nodeOf(peer) != plan.cluster.nodeOf(rank);
+        return plan.overlap_receives == OverlapReceives::kOn ||
+               plan.cluster.nodeOf(peer) != plan.cluster.nodeOf(rank);
       });
     }
     programs.push_back(ranks.back().program);
@@ -76,12 +79,16 @@ std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, co
 
 }  // namespace
 
-std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
+std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
+                                      const Schedule& schedule) {
   const std::vector<Parameter>& parameters = family.base().parameters;
-  const bool trains = std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) { return isTrained(parameter); });
+  const bool trains = std::any_of(parameters.begin(), parameters.end(),
+                                  [](const Parameter& parameter) { return isTrained(parameter); });
   if (schedule.forward_only && trains) {
     fail(ErrorCode::kConfiguration,
-         "the schedule {} has no backward passes, and does not train; for evaluation take --schedule forward-only", schedule.name);
+         "the schedule {} has no backward passes, and does not train; for evaluation take --schedule "
+         "forward-only",
+         schedule.name);
   }
   const Cut cut = cutTraining(family.base(), plan);
   refuseUndefinedVersions(family.base(), cut, plan, schedule);

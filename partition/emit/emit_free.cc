@@ -4,8 +4,8 @@
 #include <map>
 #include <utility>
 
-#include "ir/program/background.h"
 #include "ir/base/error.h"
+#include "ir/program/background.h"
 
 namespace pipeshard {
 namespace {
@@ -20,7 +20,8 @@ struct Knowledge {
 
 class Causality {
  public:
-  explicit Causality(const std::vector<Program>& programs) : programs_(programs), known_(programs.size()), arrived_(programs.size()) {
+  explicit Causality(const std::vector<Program>& programs)
+      : programs_(programs), known_(programs.size()), arrived_(programs.size()) {
     for (const Program& program : programs) waits_.push_back(backgroundWaits(program).receives);
     std::vector<size_t> at(programs.size());
     std::vector<Clock> clocks(programs.size(), Clock(programs.size()));
@@ -34,12 +35,13 @@ class Causality {
       }
     }
     for (size_t rank = 0; rank < programs.size(); ++rank) {
-      PIPESHARD_CHECK(at[rank] > programs[rank].instructions.size(), "rank {} cannot go on at instruction {}", rank, at[rank]);
+      PIPESHARD_CHECK(at[rank] > programs[rank].instructions.size(), "rank {} cannot go on at instruction {}",
+                      rank, at[rank]);
     }
   }
 
-  // The first instruction of the rank, from `first` on, behind which it knows that all messages in `sends` (instructions of
-  // the rank) have been received; the number of instructions if there is none.
+  // The first instruction of the rank, from `first` on, behind which it knows that all messages in `sends`
+  // (instructions of the rank) have been received; the number of instructions if there is none.
   size_t provenAfter(size_t rank, const std::vector<size_t>& sends, size_t first) const {
     const auto lacks = [&](const Knowledge& knowledge) {
       return !std::all_of(sends.begin(), sends.end(), [&](size_t send) {
@@ -49,7 +51,8 @@ class Causality {
     };
     // What is known is never forgotten.
     const auto found = std::partition_point(known_[rank].begin(), known_[rank].end(), lacks);
-    return found == known_[rank].end() ? programs_[rank].instructions.size() : std::max(first, found->instruction);
+    return found == known_[rank].end() ? programs_[rank].instructions.size()
+                                       : std::max(first, found->instruction);
   }
 
  private:
@@ -61,7 +64,8 @@ class Causality {
   // The end of the step is one more instruction.
   bool step(size_t rank, size_t at, Clock& clock) {
     const std::vector<Instruction>& instructions = programs_[rank].instructions;
-    const bool receives = at < instructions.size() && instructions[at].kind == InstructionKind::kReceive && !instructions[at].background;
+    const bool receives = at < instructions.size() && instructions[at].kind == InstructionKind::kReceive &&
+                          !instructions[at].background;
     const std::vector<size_t>& awaited = waits_[rank][at];
     for (; arrived_[rank] < awaited.size(); ++arrived_[rank]) {
       if (!take(rank, awaited[arrived_[rank]], at, clock)) return false;
@@ -92,8 +96,8 @@ class Causality {
   const std::vector<Program>& programs_;
   std::vector<std::vector<Knowledge>> known_;            // by rank
   std::vector<std::vector<std::vector<size_t>>> waits_;  // by rank: BackgroundWaits::receives
-  std::vector<size_t> arrived_;                          // by rank: how many of those at its instruction have come
-  std::map<Pair, std::vector<Posted>> posted_;           // by sender and receiver
+  std::vector<size_t> arrived_;                 // by rank: how many of those at its instruction have come
+  std::map<Pair, std::vector<Posted>> posted_;  // by sender and receiver
   std::map<Pair, size_t> taken_;
   std::map<Pair, Pair> received_by_;  // by sender and its instruction: receiver and its instruction
 };
@@ -105,22 +109,26 @@ void insertFrees(Program& program, const Causality& causality) {
   for (size_t i = 0; i < count; ++i) {
     for (BufferId id : program.instructions[i].inputs) last_use[id.index()] = i;
     for (BufferId id : program.instructions[i].outputs) last_use[id.index()] = i;
-    if (program.instructions[i].kind == InstructionKind::kSend) sends[program.instructions[i].inputs[0].index()].push_back(i);
+    if (program.instructions[i].kind == InstructionKind::kSend)
+      sends[program.instructions[i].inputs[0].index()].push_back(i);
   }
   // Right behind a background instruction the free would wait for it: what awaits it anyway comes first.
   const BackgroundWaits waits = backgroundWaits(program);
   for (size_t& use : last_use) {
     if (use == count || !isOfLane(program.instructions[use])) continue;
-    const size_t number = static_cast<size_t>(std::lower_bound(waits.lane.begin(), waits.lane.end(), use) - waits.lane.begin());
+    const size_t number =
+        static_cast<size_t>(std::lower_bound(waits.lane.begin(), waits.lane.end(), use) - waits.lane.begin());
     while (use + 1 < count && waits.before[use] <= number) ++use;
   }
   std::vector<bool> stays(program.buffers.size());
   for (const Result& result : program.results) stays[result.buffer.index()] = true;
-  std::vector<std::vector<BufferId>> frees(count + 1);  // behind each instruction; the last: at the end of the step
+  std::vector<std::vector<BufferId>> frees(count +
+                                           1);  // behind each instruction; the last: at the end of the step
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     if (stays[b] || isPersistent(program.buffers[b].kind) || last_use[b] == count) continue;
     const size_t rank = static_cast<size_t>(program.rank);
-    frees[sends[b].empty() ? last_use[b] : causality.provenAfter(rank, sends[b], last_use[b])].emplace_back(b);
+    frees[sends[b].empty() ? last_use[b] : causality.provenAfter(rank, sends[b], last_use[b])].emplace_back(
+        b);
   }
   std::vector<Instruction> instructions;
   for (size_t i = 0; i <= count; ++i) {

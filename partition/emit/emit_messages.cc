@@ -19,7 +19,8 @@ std::vector<Phase> phasesOf(ActionKind kind) {
 }
 
 void Messages::findDepartures(const Cut& cut) {
-  using Need = std::tuple<int, int, Phase, size_t>;  // distance, receiver, its first phase that reads the value, position there
+  using Need = std::tuple<int, int, Phase, size_t>;  // distance, receiver, its first phase that reads the
+                                                     // value, position there
   std::map<ValueId, std::map<int, Need>> needs;      // by value and receiving group
   for (int receiver = 0; receiver < static_cast<int>(cut.stages.size()); ++receiver) {
     const int group = cut.groups[static_cast<size_t>(receiver)];
@@ -27,7 +28,8 @@ void Messages::findDepartures(const Cut& cut) {
       const std::vector<ValueId>& inputs = cut.piece(receiver, phase).inputs;
       for (size_t i = 0; i < inputs.size(); ++i) {
         const ValuePlace& place = cut.place(inputs[i]);
-        if (place.role != ValueRole::kProduced || cut.groups[static_cast<size_t>(place.stage)] == group) continue;
+        if (place.role != ValueRole::kProduced || cut.groups[static_cast<size_t>(place.stage)] == group)
+          continue;
         const Need need{std::abs(receiver - place.stage), receiver, phase, i};
         const auto [found, is_new] = needs[inputs[i]].emplace(group, need);
         if (!is_new) found->second = std::min(found->second, need);
@@ -44,7 +46,8 @@ void Messages::findDepartures(const Cut& cut) {
         for (const auto& [group, need] : found->second) leaving.emplace_back(need, value);
       }
       std::sort(leaving.begin(), leaving.end());
-      for (const auto& [need, value] : leaving) departures_[stage][phase].push_back({std::get<1>(need), value});
+      for (const auto& [need, value] : leaving)
+        departures_[stage][phase].push_back({std::get<1>(need), value});
     }
   }
 }

@@ -23,20 +23,24 @@ struct Departure {
   ValueId value;
 };
 
-// The pieces that an action of a schedule runs, in order: F runs forward; B backward-input, then backward-weight.
+// The pieces that an action of a schedule runs, in order: F runs forward; B backward-input, then
+// backward-weight.
 std::vector<Phase> phasesOf(ActionKind kind);
 
-// Every message of a step between forward and backward pieces. A value goes from its producer to each group of devices that reads it,
-// once and directly, however many stages it has there; between stages of one group nothing travels.
+// Every message of a step between forward and backward pieces. A value goes from its producer to each group
+// of devices that reads it, once and directly, however many stages it has there; between stages of one group
+// nothing travels.
 class Messages {
  public:
   Messages(const Cut& cut, const Schedule& schedule);
 
-  // What leaves after the piece: to the nearest stage first, and for one receiver in the order in which it needs them.
+  // What leaves after the piece: to the nearest stage first, and for one receiver in the order in which it
+  // needs them.
   const std::vector<Departure>& departures(int stage, Phase phase) const;
 
-  // All messages from one group (deviceGroups) to another in the order in which the sender posts them. The receiver takes them in this
-  // order, and never waits longer for it: what stands before a message that it needs was posted before that message.
+  // All messages from one group (deviceGroups) to another in the order in which the sender posts them. The
+  // receiver takes them in this order, and never waits longer for it: what stands before a message that it
+  // needs was posted before that message.
   const std::vector<Message>& channel(int sender, int receiver) const;
 
  private:

@@ -41,8 +41,8 @@ class RankEmitter {
   }
 
  private:
-  // The update of these stages, of gradients that are complete on every device by themselves. `microbatch`: the last one of a window's
-  // update.
+  // The update of these stages, of gradients that are complete on every device by themselves. `microbatch`:
+  // the last one of a window's update.
   void finishUpdate(const std::vector<int>& stages, int update, int microbatch) {
     updating_ = stages;
     workForAll();
@@ -52,10 +52,13 @@ class RankEmitter {
     joinLateParts(update);
     for (int stage : stages) runUpdate(stage, update, microbatch);
     forParts([&](size_t p, size_t i) {
-      if (isUpdating(ownerOf(p))) builder_.forget(partBuffer(p, i, update)), builder_.forget(gradientBuffer(p));
+      if (isUpdating(ownerOf(p)))
+        builder_.forget(partBuffer(p, i, update)), builder_.forget(gradientBuffer(p));
     });
   }
-  bool isUpdating(int stage) const { return std::find(updating_.begin(), updating_.end(), stage) != updating_.end(); }
+  bool isUpdating(int stage) const {
+    return std::find(updating_.begin(), updating_.end(), stage) != updating_.end();
+  }
   bool takesAny(int update) const {
     const int count = context_.versions.microbatchesPerUpdate();
     for (int k = update * count; k < (update + 1) * count; ++k) {
@@ -71,7 +74,9 @@ class RankEmitter {
 
   int ownerOf(size_t parameter) const { return context_.cut.owners[parameter]; }
   bool owns(size_t parameter) const { return isHere(ownerOf(parameter)); }
-  bool readsParameter(int group, size_t parameter) const { return context_.cut.groupReads(group, training_.parameters[parameter].value); }
+  bool readsParameter(int group, size_t parameter) const {
+    return context_.cut.groupReads(group, training_.parameters[parameter].value);
+  }
 
   const std::vector<int>& devicesOf(int group) const { return layout_.devices(layout_.firstStage(group)); }
   // Of equal copies on the devices of one group, the one that this position of another group works with.
@@ -82,14 +87,16 @@ class RankEmitter {
   // Sends to all devices of another group that work with this one.
   void sendToGroup(int group, BufferId buffer) {
     for (size_t position = 0; position < devicesOf(group).size(); ++position) {
-      if (counterpart(place_.group, static_cast<int>(position)) == rank_) builder_.send(devicesOf(group)[position], buffer, -1);
+      if (counterpart(place_.group, static_cast<int>(position)) == rank_)
+        builder_.send(devicesOf(group)[position], buffer, -1);
     }
   }
 
   void makePersistentBuffers() {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
-      if (!isTrained(parameter) && (owns(p) || readsParameter(place_.group, p))) builder_.sourced(parameter.value, BufferKind::kWeight);
+      if (!isTrained(parameter) && (owns(p) || readsParameter(place_.group, p)))
+        builder_.sourced(parameter.value, BufferKind::kWeight);
       if (!isTrained(parameter) || !owns(p)) continue;
       builder_.sourced(parameter.value, BufferKind::kParameter);
       for (const OptimizerState& state : parameter.states) builder_.bufferOf(state.value, kWholeStep);
@@ -102,17 +109,19 @@ class RankEmitter {
           if (role == ValueRole::kForwardState) builder_.sourced(input, BufferKind::kForwardState);
           if (role != ValueRole::kStep) continue;
           for (int update = 0; update < context_.versions.updates(); ++update) {
-            if (context_.versions.endsAtMinibatch(stage, update)) builder_.ofUpdate(input, BufferKind::kStep, update);
+            if (context_.versions.endsAtMinibatch(stage, update))
+              builder_.ofUpdate(input, BufferKind::kStep, update);
           }
         }
       }
     }
   }
 
-  // How a tensor that is there once a step gets from one group to another where one of them is sharded; else nullptr: whole.
+  // How a tensor that is there once a step gets from one group to another where one of them is sharded; else
+  // nullptr: whole.
   const CrossMeshPlan* planBetween(int from_group, int to_group, ValueId value) const {
-    return context_.shardings.transfer(value, context_.family.largestMicrobatch(), layout_.firstStage(from_group),
-                                       layout_.firstStage(to_group));
+    return context_.shardings.transfer(value, context_.family.largestMicrobatch(),
+                                       layout_.firstStage(from_group), layout_.firstStage(to_group));
   }
   void sendTo(int group, BufferId buffer, ValueId value) {
     if (const CrossMeshPlan* plan = planBetween(place_.group, group, value)) {
@@ -135,7 +144,8 @@ class RankEmitter {
       if (!isTrained(training_.parameters[p]) || !owns(p)) continue;
       for (int group = 0; group < layout_.groups(); ++group) {
         if (group == place_.group || !readsParameter(group, p)) continue;
-        sendTo(group, builder_.bufferOf(training_.parameters[p].value, kWholeStep), training_.parameters[p].value);
+        sendTo(group, builder_.bufferOf(training_.parameters[p].value, kWholeStep),
+               training_.parameters[p].value);
       }
     }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
@@ -164,16 +174,21 @@ class RankEmitter {
 
   bool recomputes(int stage, int microbatch) const {
     const std::vector<RecomputedPart>& parts = context_.cut.recomputation(stage).parts;
-    const bool any = std::any_of(parts.begin(), parts.end(), [](const RecomputedPart& part) { return !part.again.empty(); });
-    return any && (context_.stages[static_cast<size_t>(stage)].recomputation != "except-last" || microbatch + 1 < training_.microbatches);
+    const bool any = std::any_of(parts.begin(), parts.end(),
+                                 [](const RecomputedPart& part) { return !part.again.empty(); });
+    return any && (context_.stages[static_cast<size_t>(stage)].recomputation != "except-last" ||
+                   microbatch + 1 < training_.microbatches);
   }
 
-  // Backward passes of a stage that recomputes run part by part, both halves of a part together where the schedule says B.
+  // Backward passes of a stage that recomputes run part by part, both halves of a part together where the
+  // schedule says B.
   void runAction(const Action& action) {
     const auto phases = phasesOf(action.kind);
     const bool recomputed = isPass(action.kind) && recomputes(action.stage, action.microbatch);
     if (!recomputed || action.kind == ActionKind::kForward) {
-      for (Phase phase : phases) runPass(action.stage, phase, action.microbatch, recomputed ? PassForm::kDiscarding : PassForm::kWhole);
+      for (Phase phase : phases)
+        runPass(action.stage, phase, action.microbatch,
+                recomputed ? PassForm::kDiscarding : PassForm::kWhole);
       return;
     }
     for (size_t part = 0; part < context_.cut.recomputation(action.stage).parts.size(); ++part) {
@@ -187,16 +202,19 @@ class RankEmitter {
     const Cell cell = builder_.own(microbatch);
     const bool forward = phase == Phase::kForward;
     const Piece& running = context_.cut.piece(stage, phase, form, part);
-    const Piece& reading = forward ? piece(stage, phase) : running;  // a forward pass gets what a recomputation reads, too
+    const Piece& reading =
+        forward ? piece(stage, phase) : running;  // a forward pass gets what a recomputation reads, too
     loadInputs(reading, phase, cell);
     if (form == PassForm::kRemade) recompute(stage, part, running, cell);
     for (ValueId input : reading.inputs) {
       const ValuePlace& place = context_.cut.place(input);
-      if (place.role == ValueRole::kProduced && !isHere(place.stage)) receiveUntil(layout_.group(place.stage), {input, microbatch});
+      if (place.role == ValueRole::kProduced && !isHere(place.stage))
+        receiveUntil(layout_.group(place.stage), {input, microbatch});
     }
     if (form == PassForm::kDiscarding) copyStates(stage, cell);
     if (!running.empty()) builder_.run(stage, phase, cell, form, part);
-    const bool complete = form != PassForm::kRemade || part + 1 == context_.cut.recomputation(stage).parts.size();
+    const bool complete =
+        form != PassForm::kRemade || part + 1 == context_.cut.recomputation(stage).parts.size();
     if (complete) {
       for (const Departure& departure : context_.messages.departures(stage, phase)) sendTo(departure, cell);
     }
@@ -207,8 +225,11 @@ class RankEmitter {
   // Before the first backward piece that reads what the forward pass has not kept.
   void recompute(int stage, size_t part, const Piece& reader, const Cell& cell) {
     const RecomputedPart& of = context_.cut.recomputation(stage).parts[part];
-    if (std::none_of(reader.inputs.begin(), reader.inputs.end(), [&](ValueId input) { return of.remakes(input); })) return;
-    if (remade_.insert({stage, cell.microbatch, part}).second) builder_.run(stage, Phase::kForward, cell, PassForm::kAgain, part);
+    if (std::none_of(reader.inputs.begin(), reader.inputs.end(),
+                     [&](ValueId input) { return of.remakes(input); }))
+      return;
+    if (remade_.insert({stage, cell.microbatch, part}).second)
+      builder_.run(stage, Phase::kForward, cell, PassForm::kAgain, part);
   }
 
   // The recomputation reads what the forward pass reads, and states change in between.
@@ -219,14 +240,18 @@ class RankEmitter {
         if (context_.cut.place(input).role != ValueRole::kForwardState) continue;
         const BufferId copy = builder_.stateBefore(input, cell);
         if (!copied.insert(copy).second) continue;
-        builder_.add(InstructionKind::kAccumulate, cell.microbatch, {builder_.bufferOf(input, kWholeStep)}, {copy}).overwrite = true;
+        builder_
+            .add(InstructionKind::kAccumulate, cell.microbatch, {builder_.bufferOf(input, kWholeStep)},
+                 {copy})
+            .overwrite = true;
       }
     }
   }
 
   void loadInputs(const Piece& piece, Phase phase, const Cell& cell) {
     for (ValueId input : piece.inputs) {
-      if (context_.cut.place(input).role == ValueRole::kBatchInput) builder_.load(input, cell, phase == Phase::kPrologue);
+      if (context_.cut.place(input).role == ValueRole::kBatchInput)
+        builder_.load(input, cell, phase == Phase::kPrologue);
     }
   }
 
@@ -242,10 +267,12 @@ class RankEmitter {
 
   void sendTo(const Departure& departure, const Cell& cell) {
     const int own_stage = stages_.front();
-    if (const CrossMeshPlan* plan = transferOf(departure.value, cell.microbatch, own_stage, departure.receiver)) {
+    if (const CrossMeshPlan* plan =
+            transferOf(departure.value, cell.microbatch, own_stage, departure.receiver)) {
       return builder_.sendShards(*plan, departure.value, cell, departure.receiver);
     }
-    for (const Shipment& shipment : shipmentsOf(departure.value, cell.microbatch, own_stage, departure.receiver)) {
+    for (const Shipment& shipment :
+         shipmentsOf(departure.value, cell.microbatch, own_stage, departure.receiver)) {
       if (shipment.sender != rank_) continue;
       builder_.send(shipment.receiver, builder_.slice(departure.value, cell, shipment.rows), cell.microbatch);
     }
@@ -254,8 +281,8 @@ class RankEmitter {
   void receiveUntil(int sender, const Message& wanted) {
     const std::vector<Message>& channel = context_.messages.channel(sender, place_.group);
     const auto found = std::find(channel.begin(), channel.end(), wanted);
-    PIPESHARD_CHECK(found != channel.end(), "'{}' never goes from group {} to group {}", builder_.nameOf(wanted.value), sender,
-                    place_.group);
+    PIPESHARD_CHECK(found != channel.end(), "'{}' never goes from group {} to group {}",
+                    builder_.nameOf(wanted.value), sender, place_.group);
     const int stage = layout_.firstStage(sender);
     const int replica = layout_.replicaOf(stage, wanted.microbatch);
     size_t& taken = taken_[{sender, replica}];
@@ -282,9 +309,11 @@ class RankEmitter {
     }
     if (mine.size() == 1) return builder_.receive(mine.front().sender, whole, message.microbatch);
     std::vector<BufferId> parts;
-    // A part of a sum that has the rows of this device's cell has its buffer, too: it comes first, and the others are added.
-    std::stable_partition(mine.begin(), mine.end(),
-                          [&](const Shipment& shipment) { return shipment.rows == builder_.own(message.microbatch).rows; });
+    // A part of a sum that has the rows of this device's cell has its buffer, too: it comes first, and the
+    // others are added.
+    std::stable_partition(mine.begin(), mine.end(), [&](const Shipment& shipment) {
+      return shipment.rows == builder_.own(message.microbatch).rows;
+    });
     for (const Shipment& shipment : mine) {
       parts.push_back(builder_.produced(message.value, {message.microbatch, shipment.rows}));
       builder_.receive(shipment.sender, parts.back(), message.microbatch);
@@ -294,7 +323,8 @@ class RankEmitter {
     } else {
       bool begun = parts.front() == whole;
       for (size_t i = begun ? 1 : 0; i < parts.size(); ++i, begun = true)
-        builder_.add(InstructionKind::kAccumulate, message.microbatch, {parts[i]}, {whole}).overwrite = !begun;
+        builder_.add(InstructionKind::kAccumulate, message.microbatch, {parts[i]}, {whole}).overwrite =
+            !begun;
     }
   }
 
@@ -305,28 +335,36 @@ class RankEmitter {
     for (const ForwardState& state : training_.forward_states) {
       if (std::find(outputs.begin(), outputs.end(), state.updated) == outputs.end()) continue;
       const BufferId lasting = builder_.bufferOf(state.value, kWholeStep);
-      builder_.add(InstructionKind::kAccumulate, cell.microbatch, {builder_.produced(state.updated, cell)}, {lasting}).overwrite = true;
+      builder_
+          .add(InstructionKind::kAccumulate, cell.microbatch, {builder_.produced(state.updated, cell)},
+               {lasting})
+          .overwrite = true;
     }
   }
 
-  BufferId lossBuffer(int update) { return builder_.ofUpdate(training_.loss, BufferKind::kAccumulator, update); }
+  BufferId lossBuffer(int update) {
+    return builder_.ofUpdate(training_.loss, BufferKind::kAccumulator, update);
+  }
 
-  // Where part i of a gradient is summed over the microbatches: in the gradient itself for the first part that is not added late, when a
-  // stage on the owner's devices makes it; else in a buffer of its own.
+  // Where part i of a gradient is summed over the microbatches: in the gradient itself for the first part
+  // that is not added late, when a stage on the owner's devices makes it; else in a buffer of its own.
   BufferId partBuffer(size_t parameter, size_t part, int update) {
     const ValueId gradient = training_.parameters[parameter].gradient;
     bool is_gradient = partGroup(parameter, part) == layout_.group(ownerOf(parameter));
-    for (size_t before = 0; before < part; ++before) is_gradient = is_gradient && comesLate(parameter, before);
+    for (size_t before = 0; before < part; ++before)
+      is_gradient = is_gradient && comesLate(parameter, before);
     if (is_gradient) return gradientBuffer(parameter);
     std::string name = fmt::format("{}{}part{}", builder_.nameOf(gradient), context_.separator, part);
     if (context_.versions.updates() > 1) name += fmt::format("{}update{}", context_.separator, update);
-    return builder_.buffer(name, BufferKind::kGradient, gradient, training_.parameters[parameter].gradient_parts[part]);
+    return builder_.buffer(name, BufferKind::kGradient, gradient,
+                           training_.parameters[parameter].gradient_parts[part]);
   }
 
   // Where the parts of a gradient come together, kept as the parts are.
   BufferId gradientBuffer(size_t parameter) {
     const Parameter& of = training_.parameters[parameter];
-    return builder_.buffer(builder_.nameOf(of.gradient), BufferKind::kGradient, of.gradient, firstPartHere(parameter));
+    return builder_.buffer(builder_.nameOf(of.gradient), BufferKind::kGradient, of.gradient,
+                           firstPartHere(parameter));
   }
 
   int partStage(size_t parameter, size_t part) const {
@@ -345,16 +383,19 @@ class RankEmitter {
   // It comes to the owner as its update reads the gradient, and is added to what has been synchronized.
   bool comesLate(size_t parameter, size_t part) const {
     const int from = partGroup(parameter, part), to = layout_.group(ownerOf(parameter));
-    return from != to && planBetween(from, to, training_.parameters[parameter].gradient_parts[part]) != nullptr;
+    return from != to &&
+           planBetween(from, to, training_.parameters[parameter].gradient_parts[part]) != nullptr;
   }
 
   // Sums over microbatches: the loss, and each part of each gradient.
   void accumulateOutput(ValueId output, const Cell& cell) {
     const int update = context_.versions.updateOf(cell.microbatch);
-    if (output == training_.loss) builder_.accumulate(builder_.produced(output, cell), lossBuffer(update), cell.microbatch);
+    if (output == training_.loss)
+      builder_.accumulate(builder_.produced(output, cell), lossBuffer(update), cell.microbatch);
     const auto [first, last] = parts_of_.equal_range(output);
     for (auto it = first; it != last; ++it) {
-      builder_.accumulate(builder_.produced(output, cell), partBuffer(it->second.first, it->second.second, update), cell.microbatch);
+      builder_.accumulate(builder_.produced(output, cell),
+                          partBuffer(it->second.first, it->second.second, update), cell.microbatch);
     }
   }
 
@@ -369,19 +410,23 @@ class RankEmitter {
     }
     if (context_.shardings.isSharded(stages_.front())) return;  // synchronizeGradients
     forParts([&](size_t p, size_t i) {
-      if (isUpdating(partStage(p, i))) builder_.sumOverDevices(partBuffer(p, i, update), training_.parameters[p].gradient_parts[i]);
+      if (isUpdating(partStage(p, i)))
+        builder_.sumOverDevices(partBuffer(p, i, update), training_.parameters[p].gradient_parts[i]);
     });
   }
 
-  // From the spec of the accumulators to the one that the update reads; from a sum over minibatches to their mean.
+  // From the spec of the accumulators to the one that the update reads; from a sum over minibatches to their
+  // mean.
   void synchronizeGradients() {
     synchronized_.resize(training_.parameters.size());
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
       if (!isTrained(parameter) || !isUpdating(ownerOf(p))) continue;
-      synchronized_[p] = joined_[p] ? builder_.synchronize(gradientBuffer(p), firstPartHere(p), parameter.gradient)
-                                    : builder_.buffer(builder_.nameOf(parameter.gradient) + context_.separator + "synchronized",
-                                                      BufferKind::kGradient, parameter.gradient);
+      synchronized_[p] =
+          joined_[p]
+              ? builder_.synchronize(gradientBuffer(p), firstPartHere(p), parameter.gradient)
+              : builder_.buffer(builder_.nameOf(parameter.gradient) + context_.separator + "synchronized",
+                                BufferKind::kGradient, parameter.gradient);
       const int averaged = context_.versions.averaged(ownerOf(p));
       if (averaged > 1) builder_.average(averaged, synchronized_[p]);
     }
@@ -405,8 +450,8 @@ class RankEmitter {
     }
   }
 
-  // The parts of a gradient, each summed over all microbatches, are added in their order: the result does not depend on
-  // which stage made which part. (But where shards travel: these are added last.)
+  // The parts of a gradient, each summed over all microbatches, are added in their order: the result does not
+  // depend on which stage made which part. (But where shards travel: these are added last.)
   void joinGradients(int update) {
     joined_.assign(training_.parameters.size(), false);
     forParts([&](size_t p, size_t i) {
@@ -433,7 +478,8 @@ class RankEmitter {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       if (!isTrained(training_.parameters[p]) || ownerOf(p) != stage) continue;
       outputs.push_back(builder_.version(p, context_.versions.asynchronous() ? number + 1 : 0));
-      for (const OptimizerState& state : training_.parameters[p].states) outputs.push_back(builder_.bufferOf(state.value, kWholeStep));
+      for (const OptimizerState& state : training_.parameters[p].states)
+        outputs.push_back(builder_.bufferOf(state.value, kWholeStep));
     }
     builder_.runUpdate(stage, microbatch, std::move(inputs), std::move(outputs));
   }
@@ -442,7 +488,8 @@ class RankEmitter {
     const ValuePlace& place = context_.cut.place(input);
     switch (place.role) {
       case ValueRole::kGradient: return synchronized_[place.index];
-      case ValueRole::kParameter: return builder_.version(place.index, context_.versions.asynchronous() ? number : 0);
+      case ValueRole::kParameter:
+        return builder_.version(place.index, context_.versions.asynchronous() ? number : 0);
       case ValueRole::kStep: return builder_.ofUpdate(input, BufferKind::kStep, update);
       default: return builder_.bufferOf(input, kWholeStep);
     }
@@ -469,15 +516,18 @@ class RankEmitter {
       if (trained && builder_.speaksFor(parameter.gradient)) {
         forUpdates(ownerOf(p), [&](int) { addResult(Result::Kind::kGradient, name, synchronized_[p]); });
       }
-      if (builder_.speaksFor(parameter.value)) addResult(Result::Kind::kParameter, name, builder_.bufferOf(parameter.value, kWholeStep));
+      if (builder_.speaksFor(parameter.value))
+        addResult(Result::Kind::kParameter, name, builder_.bufferOf(parameter.value, kWholeStep));
       for (const OptimizerState& state : parameter.states) {
         if (!trained || !builder_.speaksFor(state.value)) continue;
-        addResult(Result::Kind::kOptimizerState, name, builder_.bufferOf(state.value, kWholeStep), state.name);
+        addResult(Result::Kind::kOptimizerState, name, builder_.bufferOf(state.value, kWholeStep),
+                  state.name);
       }
     }
     for (const ForwardState& state : training_.forward_states) {
       if (!isHere(context_.cut.place(state.updated).stage) || !builder_.speaksFor(state.value)) continue;
-      addResult(Result::Kind::kForwardState, builder_.nameOf(state.value), builder_.bufferOf(state.value, kWholeStep));
+      addResult(Result::Kind::kForwardState, builder_.nameOf(state.value),
+                builder_.bufferOf(state.value, kWholeStep));
     }
   }
 
@@ -502,13 +552,15 @@ class RankEmitter {
   const Place& place_;
   const std::vector<int>& stages_;  // that the rank runs
   RankBuilder builder_;
-  std::vector<int> updating_;                      // stages that finishUpdate works for
-  std::vector<bool> joined_;                       // by parameter: joinGradients has added up parts of its gradient
-  std::vector<BufferId> synchronized_;             // by parameter: the gradient that its update reads
+  std::vector<int> updating_;           // stages that finishUpdate works for
+  std::vector<bool> joined_;            // by parameter: joinGradients has added up parts of its gradient
+  std::vector<BufferId> synchronized_;  // by parameter: the gradient that its update reads
   std::set<std::tuple<int, int, size_t>> remade_;  // stage, microbatch, part: recomputed
-  std::map<std::pair<int, int>, size_t> taken_;    // by sending group and replica: how far its channel has been received
-  int prologues_ = 0;                              // run, one per update
-  const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ = partsOf(training_);  // value to parameter and part
+  std::map<std::pair<int, int>, size_t>
+      taken_;          // by sending group and replica: how far its channel has been received
+  int prologues_ = 0;  // run, one per update
+  const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ =
+      partsOf(training_);  // value to parameter and part
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // One rank's program. Internal to partition/.
 #pragma once
 
-#include "partition/stages/partition.h"
 #include "partition/emit/rank_builder.h"
+#include "partition/stages/partition.h"
 
 namespace pipeshard {
 

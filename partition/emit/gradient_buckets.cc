@@ -22,7 +22,8 @@ bool isPass(const Program& program, const Instruction& instruction) {
 }
 
 bool isBackwardPass(const Program& program, const Instruction& instruction) {
-  return isPass(program, instruction) && program.subgraphs[instruction.subgraph.index()].phase != Phase::kForward;
+  return isPass(program, instruction) &&
+         program.subgraphs[instruction.subgraph.index()].phase != Phase::kForward;
 }
 
 // A sum over devices in place.
@@ -33,7 +34,8 @@ bool isSum(const Program& program, const Instruction& instruction) {
 
 // Input i is resharded to output i; for all i in one subgraph.
 bool isResharding(const Program& program, const Instruction& instruction) {
-  if (instruction.kind != InstructionKind::kRun || instruction.inputs.size() != instruction.outputs.size()) return false;
+  if (instruction.kind != InstructionKind::kRun || instruction.inputs.size() != instruction.outputs.size())
+    return false;
   const Subgraph& subgraph = program.subgraphs[instruction.subgraph.index()];
   return subgraph.phase == Phase::kUpdate && !subgraph.collectives.empty();
 }
@@ -86,7 +88,8 @@ class BucketPoster {
   std::map<size_t, std::vector<Candidate>> findCandidates() const {
     std::vector<Touch> touches(program_.buffers.size());
     std::map<size_t, std::vector<Candidate>> found;
-    std::map<BufferId, std::pair<size_t, Candidate>> summed;  // by gradient: pass; reshardings are added when they come
+    std::map<BufferId, std::pair<size_t, Candidate>>
+        summed;  // by gradient: pass; reshardings are added when they come
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       const Instruction& instruction = at(i);
       if (isSum(program_, instruction)) {
@@ -114,8 +117,8 @@ class BucketPoster {
     touched.sums.clear();
   }
 
-  // The gradient is a candidate when the last to touch it was the accumulation of what a backward pass has made, and nothing had touched it
-  // since that pass.
+  // The gradient is a candidate when the last to touch it was the accumulation of what a backward pass has
+  // made, and nothing had touched it since that pass.
   void note(BufferId id, const std::vector<Touch>& touches, std::optional<size_t> resharding,
             std::map<BufferId, std::pair<size_t, Candidate>>& summed) const {
     const Touch& touched = touches[id.index()];
@@ -127,10 +130,13 @@ class BucketPoster {
     if (!pass || !isBackwardPass(program_, at(*pass)) || (touched.before && *touched.before > *pass)) return;
     Candidate candidate{id, *touched.last, 0, 0, touched.sums, resharding};
     const std::vector<BufferId>& made = at(*pass).outputs;
-    candidate.output = static_cast<size_t>(std::find(made.begin(), made.end(), accumulation.inputs[0]) - made.begin());
+    candidate.output =
+        static_cast<size_t>(std::find(made.begin(), made.end(), accumulation.inputs[0]) - made.begin());
     const Graph& graph = graphOf(*pass);
     const ValueId value = graph.outputs[candidate.output];
-    const auto makes = [&](const Node& node) { return std::find(node.outputs.begin(), node.outputs.end(), value) != node.outputs.end(); };
+    const auto makes = [&](const Node& node) {
+      return std::find(node.outputs.begin(), node.outputs.end(), value) != node.outputs.end();
+    };
     const auto maker = std::find_if(graph.nodes.begin(), graph.nodes.end(), makes);
     if (maker == graph.nodes.end()) return;
     candidate.node = static_cast<size_t>(maker - graph.nodes.begin());
@@ -139,7 +145,9 @@ class BucketPoster {
 
   const Graph& graphOf(size_t run) const { return rank_.subgraphs[at(run).subgraph.index()]; }
 
-  int64_t wholeBytes(BufferId id) const { return byteCount(program_.buffer(id).data_type, wholeShape(program_.buffer(id))); }
+  int64_t wholeBytes(BufferId id) const {
+    return byteCount(program_.buffer(id).data_type, wholeShape(program_.buffer(id)));
+  }
 
   CutPass fillBuckets(size_t pass, std::vector<Candidate> candidates) const {
     std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
@@ -160,7 +168,8 @@ class BucketPoster {
       cut.buckets.back().push_back(std::move(candidate));
     }
     bool computes_later = false;
-    for (size_t i = pass + 1; i < program_.instructions.size(); ++i) computes_later = computes_later || isPass(program_, at(i));
+    for (size_t i = pass + 1; i < program_.instructions.size(); ++i)
+      computes_later = computes_later || isPass(program_, at(i));
     cut.posted = cut.buckets.size() - (computes_later ? 0 : 1);
     return cut;
   }
@@ -198,7 +207,8 @@ class BucketPoster {
     program_.instructions = std::move(rewritten);
   }
 
-  void runInSegments(const CutPass& cut, const Instruction& pass, const std::vector<Instruction>& old, std::vector<Instruction>& out) {
+  void runInSegments(const CutPass& cut, const Instruction& pass, const std::vector<Instruction>& old,
+                     std::vector<Instruction>& out) {
     const std::vector<Instruction> runs = segmentsOf(cut, pass);
     for (size_t b = 0; b < cut.buckets.size(); ++b) {
       out.push_back(runs[b]);
@@ -233,13 +243,16 @@ class BucketPoster {
     const std::vector<GraphSegment> segments = cutIntoSegments(graph, segment_of_output, cut.buckets.size());
     std::map<ValueId, BufferId> buffer_of;
     for (size_t i = 0; i < graph.inputs.size(); ++i) buffer_of[graph.inputs[i]] = pass.inputs[i];
-    for (size_t o = 0; o < graph.outputs.size(); ++o) buffer_of.try_emplace(graph.outputs[o], pass.outputs[o]);
+    for (size_t o = 0; o < graph.outputs.size(); ++o)
+      buffer_of.try_emplace(graph.outputs[o], pass.outputs[o]);
     std::vector<Instruction> runs;
     for (size_t s = 0; s < segments.size(); ++s) {
       Instruction run = pass;
-      const std::string name = fmt::format("{}_part{}of{}", program_.subgraphs[pass.subgraph.index()].name, s + 1, segments.size());
-      run.subgraph =
-          addSubgraph(name, pass.subgraph, extractSubgraph(graph, name, segments[s].nodes, segments[s].inputs, segments[s].outputs));
+      const std::string name = fmt::format("{}_part{}of{}", program_.subgraphs[pass.subgraph.index()].name,
+                                           s + 1, segments.size());
+      run.subgraph = addSubgraph(
+          name, pass.subgraph,
+          extractSubgraph(graph, name, segments[s].nodes, segments[s].inputs, segments[s].outputs));
       const auto bind = [&](const std::vector<ValueId>& values, std::vector<BufferId>& buffers) {
         buffers.clear();
         for (ValueId id : values) {
@@ -260,8 +273,10 @@ class BucketPoster {
     PIPESHARD_CHECK(value.shape.has_value(), "'{}' has no shape", value.name);
     std::string name = fmt::format("{}{}{}", value.name, separator_, microbatch);
     const auto is_taken = [&](const Buffer& buffer) { return buffer.name == name; };
-    while (std::any_of(program_.buffers.begin(), program_.buffers.end(), is_taken)) name += separator_ + "part";
-    program_.buffers.push_back({name, BufferKind::kActivation, value.data_type, *value.shape, value.name, std::nullopt, {}});
+    while (std::any_of(program_.buffers.begin(), program_.buffers.end(), is_taken))
+      name += separator_ + "part";
+    program_.buffers.push_back(
+        {name, BufferKind::kActivation, value.data_type, *value.shape, value.name, std::nullopt, {}});
     return BufferId(program_.buffers.size() - 1);
   }
 

@@ -9,17 +9,21 @@ namespace pipeshard {
 namespace {
 
 bool onlyShows(const Node& node) {
-  constexpr std::array<std::string_view, 6> kOperators{"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"};
-  return node.domain.empty() && std::find(kOperators.begin(), kOperators.end(), node.op_type) != kOperators.end();
+  constexpr std::array<std::string_view, 6> kOperators{"Transpose", "Reshape", "Squeeze",
+                                                       "Unsqueeze", "Flatten", "Identity"};
+  return node.domain.empty() &&
+         std::find(kOperators.begin(), kOperators.end(), node.op_type) != kOperators.end();
 }
 
 // By value: the segments that need it.
 using Needs = std::vector<std::set<size_t>>;
 
 // By node: the segments that it is in.
-std::vector<std::set<size_t>> placeNodes(const Graph& graph, const std::vector<size_t>& segment_of_output, size_t count) {
+std::vector<std::set<size_t>> placeNodes(const Graph& graph, const std::vector<size_t>& segment_of_output,
+                                         size_t count) {
   Needs needs(graph.values.size());
-  for (size_t o = 0; o < graph.outputs.size(); ++o) needs[graph.outputs[o].index()].insert(segment_of_output[o]);
+  for (size_t o = 0; o < graph.outputs.size(); ++o)
+    needs[graph.outputs[o].index()].insert(segment_of_output[o]);
   std::vector<std::set<size_t>> placed(graph.nodes.size());
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     const Node& node = graph.nodes[n];
@@ -40,7 +44,10 @@ std::vector<std::set<size_t>> placeNodes(const Graph& graph, const std::vector<s
 class SegmentCutter {
  public:
   SegmentCutter(const Graph& graph, const std::vector<size_t>& segment_of_output, size_t count)
-      : graph_(graph), placed_(placeNodes(graph, segment_of_output, count)), segments_(count), made_(graph.values.size()) {
+      : graph_(graph),
+        placed_(placeNodes(graph, segment_of_output, count)),
+        segments_(count),
+        made_(graph.values.size()) {
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       for (size_t segment : placed_[n]) segments_[segment].nodes.emplace_back(n);
       for (ValueId output : graph.nodes[n].outputs) {
@@ -58,7 +65,9 @@ class SegmentCutter {
     if (std::find(values.begin(), values.end(), id) == values.end()) values.push_back(id);
   }
 
-  bool isInput(ValueId id) const { return std::find(graph_.inputs.begin(), graph_.inputs.end(), id) != graph_.inputs.end(); }
+  bool isInput(ValueId id) const {
+    return std::find(graph_.inputs.begin(), graph_.inputs.end(), id) != graph_.inputs.end();
+  }
 
   // The segment that makes it, up to this one, hands it out.
   void giveAt(ValueId id, size_t segment) {
@@ -88,7 +97,8 @@ class SegmentCutter {
 
 }  // namespace
 
-std::vector<GraphSegment> cutIntoSegments(const Graph& graph, const std::vector<size_t>& segment_of_output, size_t count) {
+std::vector<GraphSegment> cutIntoSegments(const Graph& graph, const std::vector<size_t>& segment_of_output,
+                                          size_t count) {
   return SegmentCutter(graph, segment_of_output, count).take();
 }
 

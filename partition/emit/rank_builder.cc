@@ -11,11 +11,13 @@
 namespace pipeshard {
 namespace {
 
-constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue", "forward", "backward_input", "backward_weight", "update"};
+constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue", "forward", "backward_input",
+                                                          "backward_weight", "update"};
 
 }  // namespace
 
-RankBuilder::RankBuilder(const EmissionContext& context, int rank) : context_(context), training_(context.family.base()) {
+RankBuilder::RankBuilder(const EmissionContext& context, int rank)
+    : context_(context), training_(context.family.base()) {
   program_.rank = rank;
   program_.world_size = context.layout.ranks();
   program_.microbatches = context.schedule.microbatches;
@@ -33,14 +35,16 @@ void RankBuilder::addGroups() {
   if (!isSharded()) return;
   const LogicalMesh& mesh = context_.shardings.mesh(firstStage());
   for (int axis = 0; axis < mesh.rank(); ++axis) {
-    mesh_groups_.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1 : static_cast<int>(program_.groups.size()));
+    mesh_groups_.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1
+                                                                  : static_cast<int>(program_.groups.size()));
     if (mesh.axisSize(axis) == 1) continue;
     std::vector<int> line;
     for (int position : mesh.lineOf(place().position, axis)) {
       line.push_back(context_.layout.devices(firstStage())[static_cast<size_t>(position)]);
     }
     if (!std::is_sorted(line.begin(), line.end())) {
-      fail(ErrorCode::kConfiguration, "stages[{}].devices: a sharded stage lists its devices in ascending order", firstStage());
+      fail(ErrorCode::kConfiguration,
+           "stages[{}].devices: a sharded stage lists its devices in ascending order", firstStage());
     }
     program_.groups.push_back(std::move(line));
   }
@@ -49,7 +53,8 @@ void RankBuilder::addGroups() {
 void RankBuilder::listInputs() {
   const Graph& graph = training_.graph;
   for (const BatchInput& input : training_.inputs) {
-    ProgramInput listed{nameOf(input.value), graph.dataType(input.value), graph.shape(input.value), input.axis, 0, 0};
+    ProgramInput listed{
+        nameOf(input.value), graph.dataType(input.value), graph.shape(input.value), input.axis, 0, 0};
     if (input.axis >= 0) {
       int64_t& size = listed.shape[static_cast<size_t>(input.axis)];
       size = size / context_.family.largestMicrobatch() * context_.family.batch() * program_.updates_per_step;
@@ -62,7 +67,8 @@ BufferId RankBuilder::buffer(const std::string& name, BufferKind kind, ValueId l
   const auto [found, is_new] = buffers_.try_emplace(name, program_.buffers.size());
   const Graph& graph = training_.graph;
   if (is_new) {
-    program_.buffers.push_back({name, kind, graph.dataType(like), graph.shape(like), nameOf(like), std::nullopt, {}});
+    program_.buffers.push_back(
+        {name, kind, graph.dataType(like), graph.shape(like), nameOf(like), std::nullopt, {}});
     cut(found->second, graph.shape(like), kept.valid() ? kept : like);
   }
   return found->second;
@@ -81,7 +87,8 @@ void RankBuilder::cut(BufferId id, const Shape& whole, ValueId value) {
 
 std::string RankBuilder::cellName(ValueId value, const Cell& cell) const {
   std::string name = fmt::format("{}{}{}", nameOf(value), context_.separator, cell.microbatch);
-  if (cell.rows != context_.layout.microbatch(cell.microbatch)) name += fmt::format("[{}:{}]", cell.rows.first, cell.rows.end());
+  if (cell.rows != context_.layout.microbatch(cell.microbatch))
+    name += fmt::format("[{}:{}]", cell.rows.first, cell.rows.end());
   return name;
 }
 
@@ -93,14 +100,16 @@ BufferId RankBuilder::produced(ValueId value, const Cell& cell) {
 }
 
 BufferId RankBuilder::remade(ValueId value, const Cell& cell) {
-  const BufferId id = buffer(cellName(value, cell) + context_.separator + "again", BufferKind::kActivation, value);
+  const BufferId id =
+      buffer(cellName(value, cell) + context_.separator + "again", BufferKind::kActivation, value);
   const TrainingFamily& family = context_.family;
   cut(id, family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value)), value);
   return id;
 }
 
 BufferId RankBuilder::stateBefore(ValueId state, const Cell& cell) {
-  return buffer(fmt::format("{}{}{}", nameOf(state), context_.separator, cell.microbatch), BufferKind::kActivation, state);
+  return buffer(fmt::format("{}{}{}", nameOf(state), context_.separator, cell.microbatch),
+                BufferKind::kActivation, state);
 }
 
 BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
@@ -108,16 +117,21 @@ BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
   switch (place.role) {
     case ValueRole::kProduced: return produced(value, cell);
     case ValueRole::kWeight: return buffer(nameOf(value), BufferKind::kWeight, value);
-    case ValueRole::kParameter: return version(place.index, cell.microbatch < 0 ? 0 : context_.versions.read(place.index, cell.microbatch));
+    case ValueRole::kParameter:
+      return version(place.index,
+                     cell.microbatch < 0 ? 0 : context_.versions.read(place.index, cell.microbatch));
     case ValueRole::kForwardState: return buffer(nameOf(value), BufferKind::kForwardState, value);
-    case ValueRole::kTotal: return ofUpdate(value, BufferKind::kAccumulator, context_.versions.updateOf(cell.microbatch));
+    case ValueRole::kTotal:
+      return ofUpdate(value, BufferKind::kAccumulator, context_.versions.updateOf(cell.microbatch));
     case ValueRole::kGradient: return buffer(nameOf(value), BufferKind::kGradient, value);
     case ValueRole::kState: return buffer(nameOf(value), BufferKind::kOptimizerState, value);
-    case ValueRole::kStep: return ofUpdate(value, BufferKind::kStep, context_.versions.updateOf(cell.microbatch));
+    case ValueRole::kStep:
+      return ofUpdate(value, BufferKind::kStep, context_.versions.updateOf(cell.microbatch));
     case ValueRole::kBatchInput: {
       const BatchInput& input = training_.inputs[place.index];
       if (input.axis < 0) return buffer(nameOf(value), BufferKind::kInput, value);
-      const BufferId id = buffer(cellName(value, cell) + (prologue ? context_.separator + "prologue" : ""), BufferKind::kInput, value);
+      const BufferId id = buffer(cellName(value, cell) + (prologue ? context_.separator + "prologue" : ""),
+                                 BufferKind::kInput, value);
       Shape whole = training_.graph.shape(value);
       int64_t& size = whole[static_cast<size_t>(input.axis)];
       size = size / context_.family.largestMicrobatch() * cell.rows.count;
@@ -138,7 +152,9 @@ BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
 
 BufferId RankBuilder::ofUpdate(ValueId value, BufferKind kind, int update) {
   const bool one = program_.updates_per_step == 1;
-  const BufferId id = buffer(one ? nameOf(value) : fmt::format("{}{}update{}", nameOf(value), context_.separator, update), kind, value);
+  const BufferId id =
+      buffer(one ? nameOf(value) : fmt::format("{}{}update{}", nameOf(value), context_.separator, update),
+             kind, value);
   if (kind == BufferKind::kStep) program_.buffer(id).update = update;
   return id;
 }
@@ -150,14 +166,16 @@ BufferId RankBuilder::version(size_t parameter, int version) {
     const auto [found, is_new] = in_parameter_.try_emplace(parameter);
     if (is_new) {
       const int stage = context_.cut.owners[parameter];
-      std::vector<Action> order = orderOfReplica(context_.schedule, stage, context_.layout.inTurn() ? place().data : 0);
+      std::vector<Action> order =
+          orderOfReplica(context_.schedule, stage, context_.layout.inTurn() ? place().data : 0);
       std::erase_if(order, [&](const Action& action) { return action.stage != stage; });
       found->second = context_.versions.inParameter(parameter, order);
     }
     in_parameter = found->second[static_cast<size_t>(version)];
   }
   if (in_parameter) return buffer(nameOf(value), BufferKind::kActivation, value);  // made before, or a copy
-  return buffer(fmt::format("{}{}version{}", nameOf(value), context_.separator, version), BufferKind::kWeightVersion, value);
+  return buffer(fmt::format("{}{}version{}", nameOf(value), context_.separator, version),
+                BufferKind::kWeightVersion, value);
 }
 
 BufferId RankBuilder::sourced(ValueId value, BufferKind kind) {
@@ -169,7 +187,8 @@ BufferId RankBuilder::sourced(ValueId value, BufferKind kind) {
   return id;
 }
 
-Instruction& RankBuilder::add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+Instruction& RankBuilder::add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs,
+                              std::vector<BufferId> outputs) {
   Instruction& instruction = program_.instructions.emplace_back();
   instruction.kind = kind;
   instruction.stage = stage_;
@@ -200,7 +219,8 @@ void RankBuilder::average(int minibatches, BufferId sum) {
   }
   const BufferId mean(program_.buffers.size());
   const std::string name = fmt::format("{}{}mean{}", like.name, context_.separator, means_++);
-  program_.buffers.push_back({name, BufferKind::kActivation, like.data_type, like.shape, like.value, std::nullopt, {}});
+  program_.buffers.push_back(
+      {name, BufferKind::kActivation, like.data_type, like.shape, like.value, std::nullopt, {}});
   add(InstructionKind::kRun, -1, {sum}, {mean}).subgraph = found->second;
   add(InstructionKind::kAccumulate, -1, {mean}, {sum}).overwrite = true;
 }
@@ -222,12 +242,14 @@ BufferId RankBuilder::synchronize(BufferId accumulator, ValueId part, ValueId gr
     sumOverDevices(accumulator, part);
     return accumulator;
   }
-  const BufferId result = buffer(nameOf(gradient) + context_.separator + "synchronized", BufferKind::kGradient, gradient);
+  const BufferId result =
+      buffer(nameOf(gradient) + context_.separator + "synchronized", BufferKind::kGradient, gradient);
   written_.insert(result);
   const Shape& whole = training_.graph.shape(gradient);
-  pending_.push_back({accumulator, result, whole, kept(part),
-                      planResharding(whole, training_.graph.dataType(gradient), kept(part), kept(gradient),
-                                     context_.shardings.mesh(firstStage()), context_.shardings.model(firstStage()))});
+  pending_.push_back(
+      {accumulator, result, whole, kept(part),
+       planResharding(whole, training_.graph.dataType(gradient), kept(part), kept(gradient),
+                      context_.shardings.mesh(firstStage()), context_.shardings.model(firstStage()))});
   return result;
 }
 
@@ -236,7 +258,8 @@ void RankBuilder::flushSynchronization() {
   pending_.clear();
 }
 
-void RankBuilder::runReshardings(const std::string& name, Phase phase, int microbatch, const std::vector<Pending>& reshardings) {
+void RankBuilder::runReshardings(const std::string& name, Phase phase, int microbatch,
+                                 const std::vector<Pending>& reshardings) {
   Graph graph;
   graph.name = name;
   graph.opset_imports = training_.graph.opset_imports;
@@ -248,14 +271,16 @@ void RankBuilder::runReshardings(const std::string& name, Phase phase, int micro
     const Buffer& from = program_.buffer(one.from);
     const ValueId input = nodes.addValue(from.name, from.data_type, from.shape);
     graph.inputs.push_back(input);
-    graph.outputs.push_back(emitResharding(nodes, input, one.whole, one.before, one.steps, ownMesh(), ownDevice(), mesh_groups_));
+    graph.outputs.push_back(
+        emitResharding(nodes, input, one.whole, one.before, one.steps, ownMesh(), ownDevice(), mesh_groups_));
     description.inputs.push_back(graph.value(input).name);
     description.outputs.push_back(graph.value(graph.outputs.back()).name);
     inputs.push_back(one.from);
     outputs.push_back(one.to);
   }
   for (const Node& node : graph.nodes) {
-    if (collectiveKind(node)) description.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
+    if (collectiveKind(node))
+      description.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
   }
   const SubgraphId id = addSubgraph(std::move(description), std::move(graph));
   add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
@@ -269,7 +294,8 @@ const Shape& RankBuilder::wholeCell(ValueId value, const Cell& cell) const {
 }
 
 RankBuilder::Travelling RankBuilder::travelling(ValueId value, const Cell& cell) {
-  return {value, produced(value, cell), cellName(value, cell), wholeCell(value, cell), cell.microbatch, context_.cut.place(value).phase};
+  return {value,           produced(value, cell),          cellName(value, cell), wholeCell(value, cell),
+          cell.microbatch, context_.cut.place(value).phase};
 }
 
 RankBuilder::Travelling RankBuilder::travelling(BufferId buffer, ValueId value) const {
@@ -353,7 +379,8 @@ void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& ten
     const CrossMeshPiece& piece = plan.transfer.pieces[static_cast<size_t>(index)];
     operands.push_back(assembly.pieces.size() == 1 ? last : boxBuffer(tensor, piece.box));
     starts.push_back(piece.box.start);
-    receive(context_.layout.devices(from_stage)[static_cast<size_t>(piece.sender)], operands.back(), tensor.microbatch);
+    receive(context_.layout.devices(from_stage)[static_cast<size_t>(piece.sender)], operands.back(),
+            tensor.microbatch);
   }
   const std::vector<Concatenation> steps = putTogether(assembly);
   for (const Concatenation& step : steps) {
@@ -362,7 +389,8 @@ void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& ten
     starts.push_back(starts[static_cast<size_t>(step.operands.front())]);
     const bool is_last = &step == &steps.back();
     operands.push_back(is_last ? last : boxBuffer(tensor, {starts.back(), step.shape}));
-    add(InstructionKind::kConcatenate, tensor.microbatch, std::move(inputs), {operands.back()}).axis = step.axis;
+    add(InstructionKind::kConcatenate, tensor.microbatch, std::move(inputs), {operands.back()}).axis =
+        step.axis;
   }
   if (plan.after.steps.empty()) return;
   runReshardings(fmt::format("reshard_{}", reshardings_++), tensor.phase, tensor.microbatch,
@@ -383,7 +411,9 @@ void RankBuilder::load(ValueId input, const Cell& cell, bool prologue) {
   if (!loaded_.insert(id).second) return;
   const int axis = training_.inputs[context_.cut.place(input).index].axis;
   Instruction& instruction = add(InstructionKind::kLoadInput, axis < 0 ? 0 : cell.microbatch, {}, {id});
-  if (axis >= 0) instruction.offset = wholeShape(program_.buffer(id))[static_cast<size_t>(axis)] / cell.rows.count * cell.rows.first;
+  if (axis >= 0)
+    instruction.offset =
+        wholeShape(program_.buffer(id))[static_cast<size_t>(axis)] / cell.rows.count * cell.rows.first;
 }
 
 BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
@@ -403,16 +433,19 @@ BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
   return part;
 }
 
-// "forward", or "stage4_forward" on a rank of several stages; "recomputation_layer3" of a part of a stage; where the rank has cells of
-// several sizes "forward_rows2", or "forward_rows1of3" for a part of a microbatch.
-std::string RankBuilder::subgraphName(int stage, Phase phase, PassForm form, size_t part, const Size& size) const {
+// "forward", or "stage4_forward" on a rank of several stages; "recomputation_layer3" of a part of a stage;
+// where the rank has cells of several sizes "forward_rows2", or "forward_rows1of3" for a part of a
+// microbatch.
+std::string RankBuilder::subgraphName(int stage, Phase phase, PassForm form, size_t part,
+                                      const Size& size) const {
   std::string name(form == PassForm::kAgain ? "recomputation" : kSubgraphNames[static_cast<size_t>(phase)]);
   if (form == PassForm::kDiscarding) name += "_discarding";
   if (form == PassForm::kAgain || form == PassForm::kRemade) {
     const std::vector<RecomputedPart>& parts = context_.cut.recomputation(stage).parts;
     if (parts.size() > 1) name += fmt::format("_layer{}", parts[part].layer);
   }
-  if (phase != Phase::kPrologue && context_.layout.stagesOf(place().group).size() > 1) name = fmt::format("stage{}_{}", stage, name);
+  if (phase != Phase::kPrologue && context_.layout.stagesOf(place().group).size() > 1)
+    name = fmt::format("stage{}_{}", stage, name);
   std::set<Size> sizes;
   for (int64_t k = 0; k < program_.microbatches; ++k) {
     if (!context_.layout.takes(program_.rank, k)) continue;
@@ -427,7 +460,8 @@ std::string RankBuilder::subgraphName(int stage, Phase phase, PassForm form, siz
 
 SubgraphId RankBuilder::subgraph(int stage, Phase phase, PassForm form, size_t part, const Size& size) {
   // Where the stage is one part, its backward pieces are those of any microbatch.
-  if (form == PassForm::kRemade && context_.cut.recomputation(stage).parts.size() == 1) form = PassForm::kWhole;
+  if (form == PassForm::kRemade && context_.cut.recomputation(stage).parts.size() == 1)
+    form = PassForm::kWhole;
   const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, form, part, size});
   if (!is_new) return found->second;
   const TrainingFamily& family = context_.family;
@@ -444,9 +478,10 @@ SubgraphId RankBuilder::subgraph(int stage, Phase phase, PassForm form, size_t p
   made.recomputation = form == PassForm::kAgain;
   for (ValueId input : piece.inputs) made.inputs.push_back(nameOf(input));
   for (ValueId output : piece.outputs) made.outputs.push_back(nameOf(output));
-  Graph graph =
-      extractSubgraph(family.at(size.first).graph, made.name, piece.nodes, counterparts(piece.inputs), counterparts(piece.outputs));
-  if (size.first != size.second) made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, data_group_);
+  Graph graph = extractSubgraph(family.at(size.first).graph, made.name, piece.nodes,
+                                counterparts(piece.inputs), counterparts(piece.outputs));
+  if (size.first != size.second)
+    made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, data_group_);
   if (isSharded() && phase != Phase::kPrologue) {
     const PieceSharding sharding = context_.shardings.pieceSharding(stage, piece.nodes, size.first, graph);
     if (place().position == 0) verifyPieces(graph, sharding);
@@ -462,7 +497,8 @@ SubgraphId RankBuilder::subgraph(int stage, Phase phase, PassForm form, size_t p
 void RankBuilder::countUpdates(int stage, Graph& update) const {
   const int averaged = context_.versions.averaged(stage);
   const std::string& name = training_.step.valid() ? nameOf(training_.step) : std::string();
-  const auto step = std::find_if(update.inputs.begin(), update.inputs.end(), [&](ValueId id) { return update.value(id).name == name; });
+  const auto step = std::find_if(update.inputs.begin(), update.inputs.end(),
+                                 [&](ValueId id) { return update.value(id).name == name; });
   if (averaged == 1 || step == update.inputs.end()) return;
   GraphBuilder nodes(update);
   const ValueId minibatches = *step;
@@ -494,15 +530,21 @@ void RankBuilder::run(int stage, Phase phase, const Cell& cell, PassForm form, s
   std::vector<BufferId> inputs, outputs;
   for (ValueId input : piece.inputs) {
     const bool is_state = context_.cut.place(input).role == ValueRole::kForwardState;
-    const bool is_remade = form == PassForm::kRemade && context_.cut.recomputation(stage).parts[part].remakes(input);
-    inputs.push_back(again && is_state ? stateBefore(input, cell) : is_remade ? remade(input, cell) : bufferOf(input, cell, prologue));
+    const bool is_remade =
+        form == PassForm::kRemade && context_.cut.recomputation(stage).parts[part].remakes(input);
+    inputs.push_back(again && is_state ? stateBefore(input, cell)
+                     : is_remade       ? remade(input, cell)
+                                       : bufferOf(input, cell, prologue));
   }
-  for (ValueId output : piece.outputs) outputs.push_back(again ? remade(output, cell) : bufferOf(output, cell));
-  const SubgraphId id = subgraph(stage, phase, form, part, {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
+  for (ValueId output : piece.outputs)
+    outputs.push_back(again ? remade(output, cell) : bufferOf(output, cell));
+  const SubgraphId id = subgraph(stage, phase, form, part,
+                                 {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
   add(InstructionKind::kRun, cell.microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
-void RankBuilder::runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+void RankBuilder::runUpdate(int stage, int microbatch, std::vector<BufferId> inputs,
+                            std::vector<BufferId> outputs) {
   const int64_t rows = context_.family.largestMicrobatch();
   const SubgraphId id = subgraph(stage, Phase::kUpdate, PassForm::kWhole, 0, {rows, rows});
   add(InstructionKind::kUpdate, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;

@@ -1,5 +1,5 @@
-// The program of one rank while it grows: buffers by name, instructions, and the subgraphs of each size that its cells have.
-// Internal to partition/.
+// The program of one rank while it grows: buffers by name, instructions, and the subgraphs of each size that
+// its cells have. Internal to partition/.
 #pragma once
 
 #include <array>
@@ -12,12 +12,12 @@
 
 #include "ir/program/program.h"
 #include "partition/cut/emit_cut.h"
-#include "partition/emit/emit_messages.h"
-#include "partition/emit/emit_versions.h"
 #include "partition/cut/layout.h"
-#include "partition/stages/partition.h"
 #include "partition/cut/shipments.h"
 #include "partition/cut/stage_shardings.h"
+#include "partition/emit/emit_messages.h"
+#include "partition/emit/emit_versions.h"
+#include "partition/stages/partition.h"
 #include "sharding/batch/training_family.h"
 
 namespace pipeshard {
@@ -33,8 +33,8 @@ struct EmissionContext {
   const Messages& messages;
   const std::vector<TimeKind>& kinds;  // by value index; all invariant where no stage is data-parallel
   const StageShardings& shardings;
-  // Between a value's name and a microbatch number: "@", or more of them if a name of the model holds one, so that buffer
-  // names are unique and equal on all ranks.
+  // Between a value's name and a microbatch number: "@", or more of them if a name of the model holds one, so
+  // that buffer names are unique and equal on all ranks.
   std::string separator;
 };
 
@@ -55,12 +55,14 @@ class RankBuilder {
 
   const std::string& nameOf(ValueId id) const { return training_.graph.value(id).name; }
 
-  // The buffer of that name, made at its first mention; `like` gives type and shape, and in a sharded stage `kept` how it is cut
-  // (`like` itself when invalid).
+  // The buffer of that name, made at its first mention; `like` gives type and shape, and in a sharded stage
+  // `kept` how it is cut (`like` itself when invalid).
   BufferId buffer(const std::string& name, BufferKind kind, ValueId like, ValueId kept = {});
-  // What the cell has of a value that passes make: "h@0", or "h@0[2:4]" where the cell is not the whole microbatch.
+  // What the cell has of a value that passes make: "h@0", or "h@0[2:4]" where the cell is not the whole
+  // microbatch.
   BufferId produced(ValueId value, const Cell& cell);
-  // The buffer that stands for a value in a piece. `prologue`: its inputs are loaded apart from those of the passes.
+  // The buffer that stands for a value in a piece. `prologue`: its inputs are loaded apart from those of the
+  // passes.
   BufferId bufferOf(ValueId value, const Cell& cell, bool prologue = false);
   // The same of a value that every update has for itself: totals, the step, the loss.
   BufferId ofUpdate(ValueId value, BufferKind kind, int update);
@@ -71,20 +73,25 @@ class RankBuilder {
 
   // The stage that the instructions from here on work for; -1: several, or none.
   void workFor(int stage) { stage_ = stage; }
-  Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
-  void send(int peer, BufferId id, int microbatch) { add(InstructionKind::kSend, microbatch, {id}, {}).peer = peer; }
-  void receive(int peer, BufferId id, int microbatch) { add(InstructionKind::kReceive, microbatch, {}, {id}).peer = peer; }
+  Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs,
+                   std::vector<BufferId> outputs);
+  void send(int peer, BufferId id, int microbatch) {
+    add(InstructionKind::kSend, microbatch, {id}, {}).peer = peer;
+  }
+  void receive(int peer, BufferId id, int microbatch) {
+    add(InstructionKind::kReceive, microbatch, {}, {id}).peer = peer;
+  }
   // total := part, or total + part when it has been written before.
   void accumulate(BufferId part, BufferId total, int microbatch);
   // An update has taken the gradient: what is accumulated next overwrites it.
   void forget(BufferId gradient) { written_.erase(gradient); }
   // The sum of a gradient over so many minibatches becomes their mean.
   void average(int minibatches, BufferId sum);
-  // Sum over the data-parallel devices of the stage, in place; nothing where there is one. In a sharded stage: over the mesh axes that
-  // `kept` is a partial sum over.
+  // Sum over the data-parallel devices of the stage, in place; nothing where there is one. In a sharded
+  // stage: over the mesh axes that `kept` is a partial sum over.
   void sumOverDevices(BufferId id, ValueId kept);
-  // In a sharded stage, a tensor kept like `part` becomes one kept like `gradient`: in place where only sums are taken (returns
-  // `accumulator`), else in a new buffer that flushSynchronization fills.
+  // In a sharded stage, a tensor kept like `part` becomes one kept like `gradient`: in place where only sums
+  // are taken (returns `accumulator`), else in a new buffer that flushSynchronization fills.
   BufferId synchronize(BufferId accumulator, ValueId part, ValueId gradient);
   // Runs what synchronize has gathered, as one subgraph.
   void flushSynchronization();
@@ -106,8 +113,8 @@ class RankBuilder {
   BufferId remade(ValueId value, const Cell& cell);
   // A copy of what a forward state was before the cell's forward pass, for the recomputation.
   BufferId stateBefore(ValueId state, const Cell& cell);
-  // Runs the piece of a stage's phase on a cell; `part` as Cut::piece. The subgraph comes from the family's member of the cell's size;
-  // batch normalisations see all rows of the microbatch.
+  // Runs the piece of a stage's phase on a cell; `part` as Cut::piece. The subgraph comes from the family's
+  // member of the cell's size; batch normalisations see all rows of the microbatch.
   void run(int stage, Phase phase, const Cell& cell, PassForm form = PassForm::kWhole, size_t part = 0);
   void runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
 
@@ -149,7 +156,9 @@ class RankBuilder {
   BufferId boxBuffer(const Travelling& tensor, const Shard& box, std::string name = "");
   static std::string boxName(const Travelling& tensor, const Shard& box);
   const Shape& wholeCell(ValueId value, const Cell& cell) const;
-  LogicalMesh ownMesh() const { return isSharded() ? context_.shardings.mesh(firstStage()) : LogicalMesh{{1}}; }
+  LogicalMesh ownMesh() const {
+    return isSharded() ? context_.shardings.mesh(firstStage()) : LogicalMesh{{1}};
+  }
   int ownDevice() const { return isSharded() ? place().position : 0; }
   std::string subgraphName(int stage, Phase phase, PassForm form, size_t part, const Size& size) const;
   SubgraphId subgraph(int stage, Phase phase, PassForm form, size_t part, const Size& size);
@@ -177,7 +186,8 @@ class RankBuilder {
     ShardingSpec before;
     Resharding steps;
   };
-  void runReshardings(const std::string& name, Phase phase, int microbatch, const std::vector<Pending>& reshardings);
+  void runReshardings(const std::string& name, Phase phase, int microbatch,
+                      const std::vector<Pending>& reshardings);
   std::vector<Pending> pending_;  // synchronization that waits to be run
   int reshardings_ = 0;           // subgraphs made for values on their way
 };

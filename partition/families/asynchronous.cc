@@ -12,14 +12,17 @@ namespace {
 // By stage how many replicas take turns.
 std::vector<int> replicasOf(const FamilyRequest& request) {
   const int64_t rows = request.option("rows", 0);
-  if (rows > 1) fail(ErrorCode::kUsage, "--schedule {}: found the option rows={}; expected 0 or 1", request.name, rows);
+  if (rows > 1)
+    fail(ErrorCode::kUsage, "--schedule {}: found the option rows={}; expected 0 or 1", request.name, rows);
   std::vector<int> one_each(static_cast<size_t>(request.ranks), 1);
   if (rows == 1 || request.replicas.empty()) return one_each;
-  PIPESHARD_CHECK(request.replicas.size() == one_each.size(), "{} stages with replicas, {} ranks", request.replicas.size(), request.ranks);
+  PIPESHARD_CHECK(request.replicas.size() == one_each.size(), "{} stages with replicas, {} ranks",
+                  request.replicas.size(), request.ranks);
   return request.replicas;
 }
 
-// Rounds of forward passes before a replica's first backward pass: as many as keep all devices from this stage on busy.
+// Rounds of forward passes before a replica's first backward pass: as many as keep all devices from this
+// stage on busy.
 int warmUp(const std::vector<int>& replicas, int stage) {
   const auto first = replicas.begin() + stage;
   return (std::accumulate(first, replicas.end(), 0) - 1) / *first;
@@ -32,7 +35,8 @@ struct Replica {
   size_t next = 0;
 };
 
-// 1f1b over the replica's own microbatches; an update follows the last one that it takes of those of the update.
+// 1f1b over the replica's own microbatches; an update follows the last one that it takes of those of the
+// update.
 Replica replicaOf(const Schedule& schedule, int stage, int index, int microbatches, int warm_up) {
   Replica replica{stage, {}, 0};
   const int stride = schedule.replicasOf(stage), every = schedule.updateEvery(stage);
@@ -53,8 +57,8 @@ Replica replicaOf(const Schedule& schedule, int stage, int index, int microbatch
   return replica;
 }
 
-// The orders of all replicas in one order per stage: passes as they run, each in one unit of time, when every replica goes on as soon as
-// it can; an update when all replicas of its stage have come to it.
+// The orders of all replicas in one order per stage: passes as they run, each in one unit of time, when every
+// replica goes on as soon as it can; an update when all replicas of its stage have come to it.
 class Merge {
  public:
   Merge(const std::vector<int>& replicas, std::vector<Replica> parts, int microbatches)
@@ -73,12 +77,15 @@ class Merge {
       for (const size_t i : runnable) pass(parts_[i]);
       moved = updated || !runnable.empty();
     }
-    for (const Replica& part : parts_) PIPESHARD_CHECK(part.next == part.order.size(), "a replica of stage {} is stuck", part.stage);
+    for (const Replica& part : parts_)
+      PIPESHARD_CHECK(part.next == part.order.size(), "a replica of stage {} is stuck", part.stage);
     return std::move(orders_);
   }
 
  private:
-  bool isAt(const Replica& part, ActionKind kind) const { return part.next < part.order.size() && part.order[part.next].kind == kind; }
+  bool isAt(const Replica& part, ActionKind kind) const {
+    return part.next < part.order.size() && part.order[part.next].kind == kind;
+  }
 
   bool canRun(const Replica& part) const {
     if (part.next == part.order.size() || isAt(part, ActionKind::kUpdate)) return false;
@@ -146,9 +153,11 @@ Schedule stashingPipeline(const FamilyRequest& request, const std::vector<int>& 
   for (const int number : replicas) together = std::lcm(together, number);
   if (request.microbatches % together != 0) {
     fail(ErrorCode::kConfiguration,
-         "schedule {}: found a window of {} minibatches; expected a multiple of {}, so that the {} replicas of the stages take "
+         "schedule {}: found a window of {} minibatches; expected a multiple of {}, so that the {} replicas "
+         "of the stages take "
          "equally many of them (--window {})",
-         request.name, request.microbatches, together, fmt::join(replicas, ","), (request.microbatches / together + 1) * together);
+         request.name, request.microbatches, together, fmt::join(replicas, ","),
+         (request.microbatches / together + 1) * together);
   }
   return updatingPipeline(request, 1, replicas);
 }
@@ -161,7 +170,8 @@ Schedule pipeDreamSchedule(const FamilyRequest& request) {
   for (int stage = 0; stage < request.ranks; ++stage) {
     std::vector<int>& versions = schedule.versions.emplace_back();
     const int share = replicas[static_cast<size_t>(stage)];
-    for (int i = 0; i < request.microbatches; ++i) versions.push_back(std::max(0, i / share - warmUp(replicas, stage)));
+    for (int i = 0; i < request.microbatches; ++i)
+      versions.push_back(std::max(0, i / share - warmUp(replicas, stage)));
   }
   return schedule;
 }
@@ -173,7 +183,9 @@ Schedule pipeDreamVerticalSchedule(const FamilyRequest& request) {
   for (const int share : replicas) {
     std::vector<int>& versions = schedule.versions.emplace_back();
     for (int i = 0; i < request.microbatches; ++i) {
-      const int seen = first * std::max(0, i / first - warmUp(replicas, 0));  // minibatches, by the version that stage 0 reads
+      const int seen =
+          first *
+          std::max(0, i / first - warmUp(replicas, 0));  // minibatches, by the version that stage 0 reads
       versions.push_back(seen / share);
     }
   }
@@ -182,21 +194,28 @@ Schedule pipeDreamVerticalSchedule(const FamilyRequest& request) {
 
 Schedule pipeDreamTwoBufferSchedule(const FamilyRequest& request) {
   const std::vector<int> replicas = replicasOf(request);
-  const auto per_update = static_cast<int>(std::min<int64_t>(request.option("m", request.ranks), request.microbatches));
+  const auto per_update =
+      static_cast<int>(std::min<int64_t>(request.option("m", request.ranks), request.microbatches));
   const int in_flight = (warmUp(replicas, 0) + 1) * replicas.front();
   if (per_update < in_flight) {
     const bool turns = std::any_of(replicas.begin(), replicas.end(), [](int number) { return number > 1; });
     fail(ErrorCode::kConfiguration,
-         "schedule pipedream-2bw: found {} microbatches per update; expected at least {}, {}: with fewer, two versions of the weights are "
+         "schedule pipedream-2bw: found {} microbatches per update; expected at least {}, {}: with fewer, "
+         "two versions of the weights are "
          "not enough",
          per_update, in_flight,
-         turns ? "as many as are under way (pipedream-2bw:rows=1 lets the devices of a stage share the rows of each)" : "one per stage");
+         turns ? "as many as are under way (pipedream-2bw:rows=1 lets the devices of a stage share the rows "
+                 "of each)"
+               : "one per stage");
   }
   if (request.microbatches % per_update != 0) {
-    fail(ErrorCode::kConfiguration, "schedule pipedream-2bw: found {} microbatches; expected a multiple of the {} that each update takes",
-         request.microbatches, per_update);
+    fail(
+        ErrorCode::kConfiguration,
+        "schedule pipedream-2bw: found {} microbatches; expected a multiple of the {} that each update takes",
+        request.microbatches, per_update);
   }
-  Schedule schedule = updatingPipeline(request, per_update, std::vector<int>(static_cast<size_t>(request.ranks), per_update));
+  Schedule schedule =
+      updatingPipeline(request, per_update, std::vector<int>(static_cast<size_t>(request.ranks), per_update));
   for (int stage = 0; stage < request.ranks; ++stage) {
     std::vector<int>& versions = schedule.versions.emplace_back();
     for (int k = 0; k < request.microbatches; ++k) versions.push_back(std::max(0, k / per_update - 1));

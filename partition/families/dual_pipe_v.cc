@@ -32,7 +32,9 @@ class DualPipeOrder {
   std::vector<Action> take() { return std::move(order_); }
 
  private:
-  void append(bool up, ActionKind kind, int microbatch) { order_.push_back({up ? up_ : down_, kind, microbatch}); }
+  void append(bool up, ActionKind kind, int microbatch) {
+    order_.push_back({up ? up_ : down_, kind, microbatch});
+  }
 
   int down_;
   int up_;
@@ -45,7 +47,8 @@ class DualPipeOrder {
 constexpr bool kDown = false;
 constexpr bool kUp = true;
 
-// The eight phases of DeepSeek's description. The middle ones of the last rank start with a pair that is not overlapped.
+// The eight phases of DeepSeek's description. The middle ones of the last rank start with a pair that is not
+// overlapped.
 std::vector<Action> dualPipeOrder(int rank, int p, int m) {
   DualPipeOrder order(rank, p);
   const int later = p - 1 - rank;
@@ -72,7 +75,8 @@ std::vector<Action> dualPipeOrder(int rank, int p, int m) {
     order.backward(kUp);
     order.pair(kUp);
   }
-  // From the middle of this phase on, passes are split; odd ranks turn before the pass of their upper stage, even ones after it.
+  // From the middle of this phase on, passes are split; odd ranks turn before the pass of their upper stage,
+  // even ones after it.
   const int middle = (rank + 1) / 2;
   const auto whole = [&](bool up, bool split) { split ? order.input(up) : order.backward(up); };
   for (int i = 0; i <= rank; ++i) {
@@ -91,12 +95,14 @@ std::vector<Action> dualPipeOrder(int rank, int p, int m) {
 
 Schedule dualPipeVSchedule(const FamilyRequest& request) {
   if (request.microbatches < 2 * request.ranks) {
-    fail(ErrorCode::kConfiguration, "schedule dual-pipe-v: found {} microbatches on {} ranks; expected at least {}, two per rank",
+    fail(ErrorCode::kConfiguration,
+         "schedule dual-pipe-v: found {} microbatches on {} ranks; expected at least {}, two per rank",
          request.microbatches, request.ranks, 2 * request.ranks);
   }
   Schedule schedule;
   schedule.rank_of_stage = vPlacement(request.ranks);
-  for (int rank = 0; rank < request.ranks; ++rank) schedule.orders.push_back(dualPipeOrder(rank, request.ranks, request.microbatches));
+  for (int rank = 0; rank < request.ranks; ++rank)
+    schedule.orders.push_back(dualPipeOrder(rank, request.ranks, request.microbatches));
   return schedule;
 }
 

@@ -10,7 +10,8 @@ namespace {
 
 // Megatron's condition: the last group is complete, or has a microbatch for every rank.
 bool groupsFit(int ranks, int64_t microbatches, int64_t group) {
-  return group > 0 && group >= ranks && group <= microbatches && (microbatches % group == 0 || microbatches % group >= ranks);
+  return group > 0 && group >= ranks && group <= microbatches &&
+         (microbatches % group == 0 || microbatches % group >= ranks);
 }
 
 // "4 or 7 microbatches": the numbers next to `microbatches` for which the group would do.
@@ -19,7 +20,8 @@ std::string microbatchesThatFit(int ranks, int64_t microbatches, int64_t group) 
   while (below > 0 && !groupsFit(ranks, below, group)) --below;
   int64_t above = std::max(microbatches, group);
   while (!groupsFit(ranks, above, group)) ++above;
-  return below > 0 ? fmt::format("{} or {} microbatches", below, above) : fmt::format("{} microbatches", above);
+  return below > 0 ? fmt::format("{} or {} microbatches", below, above)
+                   : fmt::format("{} microbatches", above);
 }
 
 // Microbatches that run through a chunk before the rank turns to its next one.
@@ -38,9 +40,11 @@ int groupSize(const FamilyRequest& request, std::string_view name) {
   for (int group = std::min(p, m); group <= m; ++group) {
     if (groupsFit(p, m, group) || (m < p && group == m)) groups.push_back(group);
   }
-  const std::string others = wanted < p ? "" : fmt::format("; with group={} it is {}", wanted, microbatchesThatFit(p, m, wanted));
+  const std::string others =
+      wanted < p ? "" : fmt::format("; with group={} it is {}", wanted, microbatchesThatFit(p, m, wanted));
   fail(ErrorCode::kConfiguration,
-       "schedule {}: found group={} for {} ranks and {} microbatches; expected groups of {} to {} whose last one is complete or has at "
+       "schedule {}: found group={} for {} ranks and {} microbatches; expected groups of {} to {} whose last "
+       "one is complete or has at "
        "least {} microbatches; for {} microbatches that is group={}{}",
        name, wanted, p, m, std::min(p, m), m, p, m, fmt::join(groups, ", "), others);
 }
@@ -61,9 +65,10 @@ std::vector<Step> walkGroups(int microbatches, int chunks, int group) {
   return walk;
 }
 
-// The walk forwards, and the same backwards through the chunks `warm_up` steps later; with split passes, weights `weight_delay` later
-// still.
-std::vector<Action> interleavedOrder(const FamilyRequest& request, const std::vector<Step>& walk, int rank, size_t warm_up, bool split) {
+// The walk forwards, and the same backwards through the chunks `warm_up` steps later; with split passes,
+// weights `weight_delay` later still.
+std::vector<Action> interleavedOrder(const FamilyRequest& request, const std::vector<Step>& walk, int rank,
+                                     size_t warm_up, bool split) {
   std::vector<Action> order;
   const auto forward = [&](const Step& step) {
     order.push_back({step.chunk * request.ranks + rank, ActionKind::kForward, step.microbatch});
@@ -79,12 +84,14 @@ std::vector<Action> interleavedOrder(const FamilyRequest& request, const std::ve
     if (split && i >= delay) backward(walk[i - delay], ActionKind::kBackwardWeight);
   }
   if (split) {
-    for (size_t i = walk.size() - std::min(delay, walk.size()); i < walk.size(); ++i) backward(walk[i], ActionKind::kBackwardWeight);
+    for (size_t i = walk.size() - std::min(delay, walk.size()); i < walk.size(); ++i)
+      backward(walk[i], ActionKind::kBackwardWeight);
   }
   return order;
 }
 
-Schedule makeInterleaved(const FamilyRequest& request, std::string_view name, int forwards_per_hop, bool split) {
+Schedule makeInterleaved(const FamilyRequest& request, std::string_view name, int forwards_per_hop,
+                         bool split) {
   const int group = groupSize(request, name);
   const std::vector<Step> walk = walkGroups(request.microbatches, request.chunks, group);
   Schedule schedule;
@@ -102,16 +109,20 @@ Schedule interleavedSchedule(const FamilyRequest& request) {
   return makeInterleaved(request, "interleaved", request.chunks == 1 ? 1 : 2, false);
 }
 
-Schedule interleavedZeroBubbleSchedule(const FamilyRequest& request) { return makeInterleaved(request, "interleaved-zb", 1, true); }
+Schedule interleavedZeroBubbleSchedule(const FamilyRequest& request) {
+  return makeInterleaved(request, "interleaved-zb", 1, true);
+}
 
 Schedule forwardOnlySchedule(const FamilyRequest& request) {
-  const std::vector<Step> walk = walkGroups(request.microbatches, request.chunks, std::min(request.ranks, request.microbatches));
+  const std::vector<Step> walk =
+      walkGroups(request.microbatches, request.chunks, std::min(request.ranks, request.microbatches));
   Schedule schedule;
   schedule.forward_only = true;
   schedule.rank_of_stage = loopedPlacement(request.ranks, request.ranks * request.chunks);
   for (int rank = 0; rank < request.ranks; ++rank) {
     std::vector<Action>& order = schedule.orders.emplace_back();
-    for (const Step& step : walk) order.push_back({step.chunk * request.ranks + rank, ActionKind::kForward, step.microbatch});
+    for (const Step& step : walk)
+      order.push_back({step.chunk * request.ranks + rank, ActionKind::kForward, step.microbatch});
   }
   return schedule;
 }

@@ -26,7 +26,9 @@ Schedule alternatingSchedule(const FamilyRequest& request, int64_t extra) {
 
 }  // namespace
 
-Schedule oneForwardOneBackwardSchedule(const FamilyRequest& request) { return alternatingSchedule(request, 0); }
+Schedule oneForwardOneBackwardSchedule(const FamilyRequest& request) {
+  return alternatingSchedule(request, 0);
+}
 
 Schedule eagerOneForwardOneBackwardSchedule(const FamilyRequest& request) {
   return alternatingSchedule(request, request.option("extra", 1));

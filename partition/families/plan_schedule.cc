@@ -23,30 +23,40 @@ std::string readOrders(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::error_code error;
   const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (!file || error) fail(ErrorCode::kMissingInput, "--schedule {}: there is no file of this name that can be read", path);
-  if (size > kMostBytes) fail(ErrorCode::kConfiguration, "--schedule {}: too large for a file of orders ({} bytes)", path, size);
+  if (!file || error)
+    fail(ErrorCode::kMissingInput, "--schedule {}: there is no file of this name that can be read", path);
+  if (size > kMostBytes)
+    fail(ErrorCode::kConfiguration, "--schedule {}: too large for a file of orders ({} bytes)", path, size);
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
 }
 
-bool meansFile(const std::string& text) { return text.find('/') != std::string::npos || text.ends_with(".csv"); }
+bool meansFile(const std::string& text) {
+  return text.find('/') != std::string::npos || text.ends_with(".csv");
+}
 
-std::string devicesText(const Plan& plan, size_t stage) { return fmt::format("[{}]", fmt::join(plan.stages[stage].devices, ",")); }
+std::string devicesText(const Plan& plan, size_t stage) {
+  return fmt::format("[{}]", fmt::join(plan.stages[stage].devices, ","));
+}
 
 void checkPlacement(const Schedule& schedule, const Plan& plan, const std::vector<int>& groups) {
   if (schedule.stages != static_cast<int>(groups.size())) {
-    fail(ErrorCode::kConfiguration, "the schedule {} runs {} on {}; the plan has {} on {} of devices; ask for {}, or another schedule",
-         schedule.name, counted(schedule.stages, "stage"), counted(schedule.ranks(), "pipeline rank"), counted(std::ssize(groups), "stage"),
-         counted(*std::max_element(groups.begin(), groups.end()) + 1, "group"), counted(schedule.stages, "stage"));
+    fail(ErrorCode::kConfiguration,
+         "the schedule {} runs {} on {}; the plan has {} on {} of devices; ask for {}, or another schedule",
+         schedule.name, counted(schedule.stages, "stage"), counted(schedule.ranks(), "pipeline rank"),
+         counted(std::ssize(groups), "stage"),
+         counted(*std::max_element(groups.begin(), groups.end()) + 1, "group"),
+         counted(schedule.stages, "stage"));
   }
   for (size_t s = 0; s < groups.size(); ++s) {
     for (size_t t = 0; t < s; ++t) {
       const bool one_rank = schedule.rank_of_stage[s] == schedule.rank_of_stage[t];
       if (one_rank == (groups[s] == groups[t])) continue;
-      fail(ErrorCode::kConfiguration, "the schedule {} has stages {} and {} on {}, but their devices are {} and {}; expected {} devices",
-           schedule.name, t, s, one_rank ? "one pipeline rank" : "different pipeline ranks", devicesText(plan, t), devicesText(plan, s),
-           one_rank ? "the same" : "different");
+      fail(ErrorCode::kConfiguration,
+           "the schedule {} has stages {} and {} on {}, but their devices are {} and {}; expected {} devices",
+           schedule.name, t, s, one_rank ? "one pipeline rank" : "different pipeline ranks",
+           devicesText(plan, t), devicesText(plan, s), one_rank ? "the same" : "different");
     }
   }
 }
@@ -65,8 +75,12 @@ bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches
 
 int64_t chooseMicrobatches(int64_t batch, const PartitionOptions& options, const AskedStages& stages) {
   if (stages.microbatches > 0) return stages.microbatches;
-  const auto fits = [&](int64_t count) { return count == 1 || (batch % count == 0 && batch / count >= stages.widest); };
-  const auto exists = [&](int64_t count) { return fits(count) && scheduleExists(options.schedule, stages.ranks, count); };
+  const auto fits = [&](int64_t count) {
+    return count == 1 || (batch % count == 0 && batch / count >= stages.widest);
+  };
+  const auto exists = [&](int64_t count) {
+    return fits(count) && scheduleExists(options.schedule, stages.ranks, count);
+  };
   const int64_t usual = std::min<int64_t>(batch, 2 * stages.ranks);
   for (int64_t count = usual; count >= 1; --count) {
     if (exists(count)) return count;
@@ -86,7 +100,8 @@ std::vector<int> deviceGroups(const Plan& plan) {
   int count = 0;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const auto shares = [&](const StagePlan& other) { return other.devices == plan.stages[s].devices; };
-    const auto first = std::find_if(plan.stages.begin(), plan.stages.begin() + static_cast<std::ptrdiff_t>(s), shares);
+    const auto first =
+        std::find_if(plan.stages.begin(), plan.stages.begin() + static_cast<std::ptrdiff_t>(s), shares);
     const auto index = static_cast<size_t>(first - plan.stages.begin());
     groups.push_back(index == s ? count++ : groups[index]);
   }
@@ -112,7 +127,8 @@ Schedule scheduleOf(const Plan& plan) {
     schedule.name = plan.schedule;
   }
   if (schedule.microbatches != plan.microbatches * updates) {
-    fail(ErrorCode::kConfiguration, "the orders of the schedule are for {} microbatches, the plan has {}; ask for --microbatches {}",
+    fail(ErrorCode::kConfiguration,
+         "the orders of the schedule are for {} microbatches, the plan has {}; ask for --microbatches {}",
          schedule.microbatches, plan.microbatches, schedule.microbatches);
   }
   checkPlacement(schedule, plan, groups);
@@ -122,19 +138,21 @@ Schedule scheduleOf(const Plan& plan) {
 std::vector<int> AskedSchedule::rankOfStage(int ranks, int microbatches) const {
   if (!given) return makeSchedule(text, ranks, microbatches, 1).rank_of_stage;
   if (given->ranks() == ranks) return given->rank_of_stage;
-  fail(ErrorCode::kConfiguration, "--schedule {}: found orders of {} pipeline ranks; expected {}, as the stages need", text, given->ranks(),
-       ranks);
+  fail(ErrorCode::kConfiguration,
+       "--schedule {}: found orders of {} pipeline ranks; expected {}, as the stages need", text,
+       given->ranks(), ranks);
 }
 
 int AskedSchedule::ranksFor(int stages, const std::string& subject) const {
   if (given && given->stages != stages) {
-    fail(ErrorCode::kConfiguration, "{}: found {}; expected {}, as --schedule {} runs", subject, counted(stages, "stage"), given->stages,
-         text);
+    fail(ErrorCode::kConfiguration, "{}: found {}; expected {}, as --schedule {} runs", subject,
+         counted(stages, "stage"), given->stages, text);
   }
   if (given) return given->ranks();
   if (stages % chunks == 0) return stages / chunks;
-  fail(ErrorCode::kConfiguration, "{}: found {}; expected a multiple of {}, as --schedule {} has {} stages on every pipeline rank", subject,
-       counted(stages, "stage"), chunks, text, chunks);
+  fail(ErrorCode::kConfiguration,
+       "{}: found {}; expected a multiple of {}, as --schedule {} has {} stages on every pipeline rank",
+       subject, counted(stages, "stage"), chunks, text, chunks);
 }
 
 AskedSchedule askSchedule(const std::string& text) {
@@ -150,15 +168,16 @@ AskedSchedule askSchedule(const std::string& text) {
 
 Schedule firstMicrobatches(Schedule schedule, int count) {
   if (count == schedule.microbatches) return schedule;
-  PIPESHARD_CHECK(count >= 1 && count <= schedule.microbatches && !schedule.asynchronous(), "{} of {} microbatches of {}", count,
-                  schedule.microbatches, schedule.name);
+  PIPESHARD_CHECK(count >= 1 && count <= schedule.microbatches && !schedule.asynchronous(),
+                  "{} of {} microbatches of {}", count, schedule.microbatches, schedule.name);
   schedule.microbatches = count;
   for (std::vector<Action>& order : schedule.orders) {
     std::vector<Action> kept;
     for (size_t i = 0; i < order.size(); ++i) {
       if (order[i].microbatch >= count) continue;
       kept.push_back(order[i]);
-      kept.back().overlaps_next = order[i].overlaps_next && i + 1 < order.size() && order[i + 1].microbatch < count;
+      kept.back().overlaps_next =
+          order[i].overlaps_next && i + 1 < order.size() && order[i + 1].microbatch < count;
     }
     order = std::move(kept);
   }

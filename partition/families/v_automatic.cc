@@ -24,7 +24,11 @@ bool isInput(Visit visit) { return visit >= kUpInput; }
 class Run {
  public:
   Run(const FamilyRequest& request, int64_t limit, const std::vector<VRules>& rules)
-      : costs_(request.costs), limit_(2 * limit), rules_(rules), microbatches_(request.microbatches), ranks_(size(request.ranks)) {
+      : costs_(request.costs),
+        limit_(2 * limit),
+        rules_(rules),
+        microbatches_(request.microbatches),
+        ranks_(size(request.ranks)) {
     for (Rank& rank : ranks_) {
       for (auto& end : rank.end) end.assign(size(microbatches_), kNever);
       rank.order.reserve(6 * size(microbatches_));
@@ -47,7 +51,8 @@ class Run {
     std::array<std::vector<int64_t>, kVisits> end;  // by microbatch
     std::array<int, 2> weights = {};                // done, of the first and second stage
     size_t oldest_weight = 0;
-    std::vector<int> pending;  // stages whose W can run, in order of their I: 0 first, 1 second; from oldest_weight on
+    std::vector<int>
+        pending;  // stages whose W can run, in order of their I: 0 first, 1 second; from oldest_weight on
     int64_t now = 0, first_start = -1, memory = 0;
     Step next;
     std::vector<Action> order;
@@ -90,14 +95,16 @@ class Run {
       }
     }
     const bool gap = fillsGap(rank.next.start - rank.now, costs_.backward_weight, rules.fill_permille);
-    // A gap that is too short is kept: the rank decides again when it is over, or when it hears of something earlier.
+    // A gap that is too short is kept: the rank decides again when it is over, or when it hears of something
+    // earlier.
     if (rank.hasWeight() && gap) rank.next = {rank.now, -1};
   }
 
   void take(size_t index, const Step step) {
     Rank& rank = ranks_[index];
     if (rank.first_start < 0) rank.first_start = step.start;
-    const int stages[] = {static_cast<int>(index), 2 * static_cast<int>(ranks_.size()) - 1 - static_cast<int>(index)};
+    const int stages[] = {static_cast<int>(index),
+                          2 * static_cast<int>(ranks_.size()) - 1 - static_cast<int>(index)};
     if (step.visit < 0) {
       const size_t chunk = size(rank.pending[rank.oldest_weight++]);
       rank.order.push_back({stages[chunk], ActionKind::kBackwardWeight, rank.weights[chunk]++});
@@ -108,7 +115,8 @@ class Run {
     const auto visit = static_cast<Visit>(step.visit);
     const int k = rank.done[visit]++;
     const int chunk = visit == kUp || visit == kUpInput ? 1 : 0;
-    rank.order.push_back({stages[chunk], isInput(visit) ? ActionKind::kBackwardInput : ActionKind::kForward, k});
+    rank.order.push_back(
+        {stages[chunk], isInput(visit) ? ActionKind::kBackwardInput : ActionKind::kForward, k});
     rank.now = step.start + (isInput(visit) ? costs_.backward_input : costs_.forward);
     rank.memory += isInput(visit) ? costs_.input_memory : costs_.forward_memory;
     rank.end[visit][size(k)] = rank.now;
@@ -123,8 +131,9 @@ class Run {
 };
 
 // Which of F down, F up, I up and I down goes first. Best on average first.
-constexpr std::array<int, kVisits> kPreferences[] = {{1, 0, 3, 2}, {3, 2, 0, 1}, {3, 2, 1, 0}, {3, 0, 1, 2}, {1, 0, 2, 3}, {0, 1, 3, 2},
-                                                     {3, 0, 2, 1}, {0, 1, 2, 3}, {0, 3, 1, 2}, {0, 3, 2, 1}, {2, 3, 0, 1}, {2, 3, 1, 0}};
+constexpr std::array<int, kVisits> kPreferences[] = {{1, 0, 3, 2}, {3, 2, 0, 1}, {3, 2, 1, 0}, {3, 0, 1, 2},
+                                                     {1, 0, 2, 3}, {0, 1, 3, 2}, {3, 0, 2, 1}, {0, 1, 2, 3},
+                                                     {0, 3, 1, 2}, {0, 3, 2, 1}, {2, 3, 0, 1}, {2, 3, 1, 0}};
 constexpr int64_t kFills[] = {0, 500, 1000};
 
 class Search {
@@ -132,7 +141,8 @@ class Search {
   Search(const FamilyRequest& request, int64_t limit)
       : request_(request),
         limit_(limit),
-        trials_left_(std::max(kLeastTrials, kMostPasses / (int64_t{6} * request.ranks * request.microbatches))) {}
+        trials_left_(
+            std::max(kLeastTrials, kMostPasses / (int64_t{6} * request.ranks * request.microbatches))) {}
 
   ScheduleOrders run() {
     attemptPattern();
@@ -151,7 +161,8 @@ class Search {
 
  private:
   bool keep(AutomaticTrial trial) {
-    if (!best_.orders.empty() && std::tie(trial.makespan, trial.span) >= std::tie(best_.makespan, best_.span)) return false;
+    if (!best_.orders.empty() && std::tie(trial.makespan, trial.span) >= std::tie(best_.makespan, best_.span))
+      return false;
     best_ = std::move(trial);
     return true;
   }
@@ -188,10 +199,13 @@ class Search {
         if (trials_left_ <= 0) return false;
         if (end == rank + 1 && end == rules_.size()) continue;  // the same twice
         for (const int step : {-1, 1}) {
-          improved |= attemptAll([&](VRules& r) { r.in_flight = std::clamp(r.in_flight + step, 1, most); }, rank, end);
+          improved |= attemptAll([&](VRules& r) { r.in_flight = std::clamp(r.in_flight + step, 1, most); },
+                                 rank, end);
         }
-        for (const auto& preference : kPreferences) improved |= attemptAll([&](VRules& r) { r.preference = preference; }, rank, end);
-        for (const int64_t fill : kFills) improved |= attemptAll([&](VRules& r) { r.fill_permille = fill; }, rank, end);
+        for (const auto& preference : kPreferences)
+          improved |= attemptAll([&](VRules& r) { r.preference = preference; }, rank, end);
+        for (const int64_t fill : kFills)
+          improved |= attemptAll([&](VRules& r) { r.fill_permille = fill; }, rank, end);
       }
     }
     return improved;
@@ -202,7 +216,8 @@ class Search {
     Schedule schedule;
     schedule.rank_of_stage = vPlacement(request_.ranks);
     schedule.orders = unrollPattern(shortestSplitPattern(request_.ranks), request_.microbatches);
-    if (std::optional<AutomaticTrial> trial = fixedTrial(request_, limit_, std::move(schedule))) keep(std::move(*trial));
+    if (std::optional<AutomaticTrial> trial = fixedTrial(request_, limit_, std::move(schedule)))
+      keep(std::move(*trial));
   }
 
   const FamilyRequest& request_;
@@ -232,8 +247,12 @@ int mostInFlight(const FamilyRequest& request, int64_t limit) {
   return static_cast<int>(std::min<int64_t>(room / c.forward_memory, request.microbatches));
 }
 
-Schedule vHalfSchedule(const FamilyRequest& request) { return limitedVSchedule(request, request.ranks / 2 + 1); }
+Schedule vHalfSchedule(const FamilyRequest& request) {
+  return limitedVSchedule(request, request.ranks / 2 + 1);
+}
 
-Schedule vMinSchedule(const FamilyRequest& request) { return limitedVSchedule(request, (request.ranks + 4) / 3); }
+Schedule vMinSchedule(const FamilyRequest& request) {
+  return limitedVSchedule(request, (request.ranks + 4) / 3);
+}
 
 }  // namespace pipeshard

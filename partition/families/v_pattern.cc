@@ -47,14 +47,16 @@ bool collides(const VPattern& pattern) {
   return false;
 }
 
-// Backward passes from the last stage to the first, `pause` slots after the last forward pass and `extra` more after every third.
+// Backward passes from the last stage to the first, `pause` slots after the last forward pass and `extra`
+// more after every third.
 VPattern patternOf(int ranks, bool splits_backward, int pause, int phase) {
   VPattern pattern{ranks, splits_backward, {}, {}, {}};
   const int stages = 2 * ranks;
   for (int stage = 0; stage < stages; ++stage) {
     pattern.forward.push_back(stage);
     const int before = stages - 1 - stage;
-    pattern.backward.push_back(stages + pause + (splits_backward ? before : 2 * before + 3 * ((before + phase) / 3)));
+    pattern.backward.push_back(stages + pause +
+                               (splits_backward ? before : 2 * before + 3 * ((before + phase) / 3)));
   }
   return pattern;
 }
@@ -74,7 +76,8 @@ void placeWeights(VPattern& pattern) {
       const int first = pattern.backward[stage] + 1;
       return first + (slot - first % kPeriod + kPeriod) % kPeriod;
     };
-    if (after(down, free[0]) + after(up, free[1]) > after(down, free[1]) + after(up, free[0])) std::swap(free[0], free[1]);
+    if (after(down, free[0]) + after(up, free[1]) > after(down, free[1]) + after(up, free[0]))
+      std::swap(free[0], free[1]);
     pattern.weight[down] = after(down, free[0]);
     pattern.weight[up] = after(up, free[1]);
   }
@@ -102,12 +105,14 @@ std::vector<Slot> allPasses(const VPattern& pattern, int microbatches) {
       passes.push_back({pattern.forward[at(stage)] + kPeriod * k, rank, {stage, ActionKind::kForward, k}});
       passes.push_back({pattern.backward[at(stage)] + kPeriod * k, rank, {stage, backward, k}});
       if (pattern.splits_backward) {
-        passes.push_back({pattern.weight[at(stage)] + kPeriod * k, rank, {stage, ActionKind::kBackwardWeight, k}});
+        passes.push_back(
+            {pattern.weight[at(stage)] + kPeriod * k, rank, {stage, ActionKind::kBackwardWeight, k}});
       }
     }
   }
-  std::sort(passes.begin(), passes.end(),
-            [](const Slot& a, const Slot& b) { return std::tie(a.start, a.rank) < std::tie(b.start, b.rank); });
+  std::sort(passes.begin(), passes.end(), [](const Slot& a, const Slot& b) {
+    return std::tie(a.start, a.rank) < std::tie(b.start, b.rank);
+  });
   return passes;
 }
 
@@ -128,7 +133,8 @@ class Unroller {
       if (frees(pass.action.kind)) --line.held[at(pass.start + slots)];
     }
     for (Timeline& line : timelines_) std::partial_sum(line.held.begin(), line.held.end(), line.held.begin());
-    for (const Timeline& line : timelines_) peak_ = std::max(peak_, *std::max_element(line.held.begin(), line.held.end()));
+    for (const Timeline& line : timelines_)
+      peak_ = std::max(peak_, *std::max_element(line.held.begin(), line.held.end()));
     for (auto& ends : ends_) ends.assign(2 * at(pattern.ranks), std::vector<int>(at(microbatches), 0));
   }
 
@@ -136,7 +142,8 @@ class Unroller {
     for (const Slot& pass : passes_) pullForward(pass);
     ScheduleOrders orders;
     for (Timeline& line : timelines_) {
-      std::sort(line.passes.begin(), line.passes.end(), [](const Slot& a, const Slot& b) { return a.start < b.start; });
+      std::sort(line.passes.begin(), line.passes.end(),
+                [](const Slot& a, const Slot& b) { return a.start < b.start; });
       std::vector<Action>& order = orders.emplace_back();
       for (const Slot& pass : line.passes) order.push_back(pass.action);
     }
@@ -145,7 +152,9 @@ class Unroller {
 
  private:
   static bool holds(ActionKind kind) { return kind == ActionKind::kForward; }
-  bool frees(ActionKind kind) const { return kind == (pattern_.splits_backward ? ActionKind::kBackwardWeight : ActionKind::kBackward); }
+  bool frees(ActionKind kind) const {
+    return kind == (pattern_.splits_backward ? ActionKind::kBackwardWeight : ActionKind::kBackward);
+  }
 
   int& end(ActionKind kind, int stage, int microbatch) {
     const size_t row = kind == ActionKind::kForward ? 0 : kind == ActionKind::kBackwardWeight ? 2 : 1;
@@ -156,7 +165,8 @@ class Unroller {
     const auto [stage, kind, k, overlaps] = action;
     int start = k > 0 ? end(kind, stage, k - 1) : 0;
     if (kind == ActionKind::kForward) return stage > 0 ? std::max(start, end(kind, stage - 1, k)) : start;
-    if (kind == ActionKind::kBackwardWeight) return std::max(start, end(ActionKind::kBackwardInput, stage, k));
+    if (kind == ActionKind::kBackwardWeight)
+      return std::max(start, end(ActionKind::kBackwardInput, stage, k));
     start = std::max(start, end(ActionKind::kForward, stage, k));
     return stage + 1 < 2 * pattern_.ranks ? std::max(start, end(kind, stage + 1, k)) : start;
   }
@@ -209,6 +219,8 @@ VPattern shortestWholePattern(int ranks) {
   return {};
 }
 
-ScheduleOrders unrollPattern(const VPattern& pattern, int microbatches) { return Unroller(pattern, microbatches).run(); }
+ScheduleOrders unrollPattern(const VPattern& pattern, int microbatches) {
+  return Unroller(pattern, microbatches).run();
+}
 
 }  // namespace pipeshard

@@ -53,7 +53,8 @@ void addZbvCoolDown(VOrder& order, int ranks, int rank, int microbatches) {
     order.add(ActionKind::kBackwardWeight, 0);
   }
   for (const int chunk : {1, 0}) {
-    while (order.next(ActionKind::kBackwardWeight, chunk) < microbatches) order.add(ActionKind::kBackwardWeight, chunk);
+    while (order.next(ActionKind::kBackwardWeight, chunk) < microbatches)
+      order.add(ActionKind::kBackwardWeight, chunk);
   }
 }
 

@@ -19,10 +19,12 @@ std::vector<Action> handMadeOrder(int stage, int m, const HandMade& shape) {
   for (int i = 0; i < shape.in_flight; ++i) forward();
   for (int k = 0; k < m; ++k) {
     order.push_back({stage, ActionKind::kBackwardInput, k});
-    if (k >= shape.weight_delay) order.push_back({stage, ActionKind::kBackwardWeight, k - shape.weight_delay});
+    if (k >= shape.weight_delay)
+      order.push_back({stage, ActionKind::kBackwardWeight, k - shape.weight_delay});
     forward();
   }
-  for (int k = std::max(0, m - shape.weight_delay); k < m; ++k) order.push_back({stage, ActionKind::kBackwardWeight, k});
+  for (int k = std::max(0, m - shape.weight_delay); k < m; ++k)
+    order.push_back({stage, ActionKind::kBackwardWeight, k});
   return order;
 }
 
@@ -41,7 +43,8 @@ Schedule zeroBubbleH2Schedule(const FamilyRequest& request) {
   Schedule schedule;
   schedule.rank_of_stage = loopedPlacement(request.ranks, request.ranks);
   for (int stage = 0; stage < request.ranks; ++stage) {
-    schedule.orders.push_back(handMadeOrder(stage, request.microbatches, {2 * (request.ranks - stage) - 1, 2 * stage}));
+    schedule.orders.push_back(
+        handMadeOrder(stage, request.microbatches, {2 * (request.ranks - stage) - 1, 2 * stage}));
   }
   return schedule;
 }

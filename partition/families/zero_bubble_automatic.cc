@@ -23,7 +23,8 @@ class Search {
       : request_(request),
         limit_(limit),
         bound_(automaticSpanBound(request)),
-        trials_left_(std::max(kLeastTrials, kMostPasses / (int64_t{3} * request.ranks * request.microbatches))) {}
+        trials_left_(
+            std::max(kLeastTrials, kMostPasses / (int64_t{3} * request.ranks * request.microbatches))) {}
 
   AutomaticTrial run() {
     for (const Shape shape : {Shape::kFree, Shape::kZeroBubbleH1, Shape::kZeroBubbleH2}) {
@@ -31,7 +32,8 @@ class Search {
         for (const bool delay_backward : {false, true}) {
           for (const bool forward_first : {false, true}) {
             for (const int64_t fill : kFills) {
-              attempt(shaped(shape, {delay_backward, forward_first, level_idle, fill, request_.microbatches, 0}));
+              attempt(
+                  shaped(shape, {delay_backward, forward_first, level_idle, fill, request_.microbatches, 0}));
             }
           }
         }
@@ -40,13 +42,15 @@ class Search {
     while (improveOnce()) {
     }
     for (const FamilyFunction make : {zeroBubbleH1Schedule, zeroBubbleH2Schedule}) {
-      if (std::optional<AutomaticTrial> trial = fixedTrial(request_, limit_, make(request_))) keep(std::move(*trial));
+      if (std::optional<AutomaticTrial> trial = fixedTrial(request_, limit_, make(request_)))
+        keep(std::move(*trial));
     }
     return std::move(best_);
   }
 
  private:
-  // How many microbatches a rank has in flight, and how late its W are: as many as fit and as early as it goes, or as in zb-h1 and zb-h2.
+  // How many microbatches a rank has in flight, and how late its W are: as many as fit and as early as it
+  // goes, or as in zb-h1 and zb-h2.
   enum class Shape : uint8_t { kFree, kZeroBubbleH1, kZeroBubbleH2 };
 
   std::vector<AutomaticRules> shaped(Shape shape, const AutomaticRules& rules) const {
@@ -63,7 +67,8 @@ class Search {
   bool done() const { return best_.span == bound_ || trials_left_ <= 0; }
 
   bool keep(AutomaticTrial trial) {
-    if (!best_.orders.empty() && std::tie(trial.span, trial.makespan) >= std::tie(best_.span, best_.makespan)) return false;
+    if (!best_.orders.empty() && std::tie(trial.span, trial.makespan) >= std::tie(best_.span, best_.makespan))
+      return false;
     best_ = std::move(trial);
     return true;
   }
@@ -89,7 +94,8 @@ class Search {
       for (const size_t end : {rank + 1, ranks}) {
         if (end == rank + 1 && end == ranks) continue;  // the same twice
         change(rank, end, [](AutomaticRules& r) { r.delay_backward = !r.delay_backward; });
-        for (const int64_t fill : kFills) change(rank, end, [&](AutomaticRules& r) { r.fill_permille = fill; });
+        for (const int64_t fill : kFills)
+          change(rank, end, [&](AutomaticRules& r) { r.fill_permille = fill; });
         for (const int step : {-1, 1}) {
           change(rank, end, [&](AutomaticRules& r) { r.in_flight = std::max(1, r.in_flight + step); });
           change(rank, end, [&](AutomaticRules& r) { r.weight_lag = std::max(0, r.weight_lag + step); });
@@ -154,23 +160,26 @@ int64_t checkAutomaticCosts(const FamilyRequest& request, int64_t otherwise, int
   const ScheduleCosts& c = request.costs;
   for (const int64_t time : {c.forward, c.backward_input, c.backward_weight, c.transfer}) {
     if (time >= 0 && time <= kMostTime) continue;
-    fail(ErrorCode::kConfiguration, "schedule {}: found a time of {}; expected 0 to {}", request.name, time, kMostTime);
+    fail(ErrorCode::kConfiguration, "schedule {}: found a time of {}; expected 0 to {}", request.name, time,
+         kMostTime);
   }
   if (c.forward_memory < 1 || c.forward_memory > kMostMemory || c.weight_memory > 0 ||
       c.forward_memory + c.input_memory + c.weight_memory != 0) {
-    fail(
-        ErrorCode::kConfiguration,
-        "schedule {}: found memory of F, I and W of {}, {} and {}; expected F from 1 to {}, W at most 0, and a sum of 0: what a microbatch "
-        "takes it gives back",
-        request.name, c.forward_memory, c.input_memory, c.weight_memory, kMostMemory);
+    fail(ErrorCode::kConfiguration,
+         "schedule {}: found memory of F, I and W of {}, {} and {}; expected F from 1 to {}, W at most 0, "
+         "and a sum of 0: what a microbatch "
+         "takes it gives back",
+         request.name, c.forward_memory, c.input_memory, c.weight_memory, kMostMemory);
   }
   // In F of one stage: F of each of a rank's stages, and what I takes on top of one.
   const int64_t input = std::max<int64_t>(c.input_memory, 0);
-  const int64_t smallest = (chunks * c.forward_memory + input + chunks * c.forward_memory - 1) / (chunks * c.forward_memory);
+  const int64_t smallest =
+      (chunks * c.forward_memory + input + chunks * c.forward_memory - 1) / (chunks * c.forward_memory);
   const int64_t limit = request.option("limit", otherwise);
   if (limit < smallest) {
     fail(ErrorCode::kConfiguration,
-         "schedule {}: found a memory limit of {} microbatches' activations; expected at least {}, what one microbatch needs on its way "
+         "schedule {}: found a memory limit of {} microbatches' activations; expected at least {}, what one "
+         "microbatch needs on its way "
          "through a rank",
          request.name, limit, smallest);
   }
@@ -178,8 +187,12 @@ int64_t checkAutomaticCosts(const FamilyRequest& request, int64_t otherwise, int
   return std::min(limit, std::max(all, smallest)) * c.forward_memory;
 }
 
-Schedule zeroBubbleOneSchedule(const FamilyRequest& request) { return automaticSchedule(request, request.ranks); }
+Schedule zeroBubbleOneSchedule(const FamilyRequest& request) {
+  return automaticSchedule(request, request.ranks);
+}
 
-Schedule zeroBubbleTwoSchedule(const FamilyRequest& request) { return automaticSchedule(request, int64_t{2} * request.ranks); }
+Schedule zeroBubbleTwoSchedule(const FamilyRequest& request) {
+  return automaticSchedule(request, int64_t{2} * request.ranks);
+}
 
 }  // namespace pipeshard

@@ -12,7 +12,11 @@ constexpr int64_t kNever = kNeverStarts;
 class Trial {
  public:
   Trial(const FamilyRequest& request, int64_t limit, const std::vector<AutomaticRules>& rules)
-      : costs_(request.costs), limit_(limit), rules_(rules), microbatches_(request.microbatches), ranks_(request.ranks) {
+      : costs_(request.costs),
+        limit_(limit),
+        rules_(rules),
+        microbatches_(request.microbatches),
+        ranks_(request.ranks) {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       ranks_[rank].forward_end.assign(count(), kNever);
       ranks_[rank].input_end.assign(count(), kNever);
@@ -22,7 +26,8 @@ class Trial {
 
   AutomaticTrial run() {
     return runGreedily(
-        ranks_, 3 * count() * ranks_.size(), [this](size_t rank) { decide(rank); }, [this](size_t rank) { take(rank, ranks_[rank].next); });
+        ranks_, 3 * count() * ranks_.size(), [this](size_t rank) { decide(rank); },
+        [this](size_t rank) { take(rank, ranks_[rank].next); });
   }
 
  private:
@@ -44,12 +49,16 @@ class Trial {
 
   bool fits(const Rank& rank, int64_t memory) const { return rank.memory + memory <= limit_; }
 
-  bool hasRoom(const Rank& rank) const { return fits(rank, costs_.forward_memory + std::max<int64_t>(costs_.input_memory, 0)); }
+  bool hasRoom(const Rank& rank) const {
+    return fits(rank, costs_.forward_memory + std::max<int64_t>(costs_.input_memory, 0));
+  }
 
   // When the rank's next F and I could start, as far as is known; kNever where memory has no room.
   int64_t forwardStart(size_t index) const {
     const Rank& rank = ranks_[index];
-    if (rank.forwards == microbatches_ || !hasRoom(rank) || rank.forwards - rank.inputs >= rules_[index].in_flight) return kNever;
+    if (rank.forwards == microbatches_ || !hasRoom(rank) ||
+        rank.forwards - rank.inputs >= rules_[index].in_flight)
+      return kNever;
     if (index == 0) return rank.now;
     const int64_t end = ranks_[index - 1].forward_end[static_cast<size_t>(rank.forwards)];
     return end == kNever ? kNever : std::max(rank.now, end + costs_.transfer);
@@ -73,8 +82,10 @@ class Trial {
     if (forward == kNever) return take_input;
     if (input == kNever) return take_forward;
     const bool delays = forward + costs_.forward > input;
-    if (rank.inputs == 0) return !delays || (rules.delay_backward && forward < input) ? take_forward : take_input;
-    if (forward < input) return delays && !rules.forward_first && !rank.input_was_last ? take_input : take_forward;
+    if (rank.inputs == 0)
+      return !delays || (rules.delay_backward && forward < input) ? take_forward : take_input;
+    if (forward < input)
+      return delays && !rules.forward_first && !rank.input_was_last ? take_input : take_forward;
     return forward == input && rules.forward_first && rank.input_was_last ? take_forward : take_input;
   }
 
@@ -136,7 +147,8 @@ class Trial {
 
 }  // namespace
 
-AutomaticTrial automaticTrial(const FamilyRequest& request, int64_t limit, const std::vector<AutomaticRules>& rules) {
+AutomaticTrial automaticTrial(const FamilyRequest& request, int64_t limit,
+                              const std::vector<AutomaticRules>& rules) {
   return Trial(request, limit, rules).run();
 }
 

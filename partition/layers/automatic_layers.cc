@@ -10,7 +10,8 @@
 namespace pipeshard {
 namespace {
 
-// Fewer layers than this leave stages little choice: blocks are cut, where a cut inside costs no more than one between them.
+// Fewer layers than this leave stages little choice: blocks are cut, where a cut inside costs no more than
+// one between them.
 constexpr int kFewLayers = 16;
 
 int64_t rounded(int64_t amount, int64_t unit) { return (amount + unit / 2) / unit; }
@@ -25,11 +26,13 @@ class PieceMaker {
   PieceMaker(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats, double tolerance)
       : material_(material), repeats_(repeats), tolerance_(tolerance) {
     const auto covered = [&](const RepeatedBlocks& run) { return run.blocks * blockFlops(run); };
-    main_ = *std::max_element(repeats.begin(), repeats.end(),
-                              [&](const RepeatedBlocks& a, const RepeatedBlocks& b) { return covered(a) < covered(b); });
+    main_ = *std::max_element(
+        repeats.begin(), repeats.end(),
+        [&](const RepeatedBlocks& a, const RepeatedBlocks& b) { return covered(a) < covered(b); });
   }
 
-  // The pieces when `group` blocks of the main run make a layer, or (group 1) each block `parts`. No pieces: blocks have no such parts.
+  // The pieces when `group` blocks of the main run make a layer, or (group 1) each block `parts`. No pieces:
+  // blocks have no such parts.
   std::vector<Piece> make(int64_t group, int64_t parts) {
     pieces_.clear();
     inner_ends_ = parts > 1 ? partsOfBlock(parts) : std::vector<int64_t>{};
@@ -48,16 +51,20 @@ class PieceMaker {
 
  private:
   int64_t flops(int64_t first, int64_t last) const { return sumOver(material_.flops, first, last); }
-  int64_t blockFlops(const RepeatedBlocks& run) const { return std::max<int64_t>(1, flops(run.first, run.first + run.length - 1)); }
+  int64_t blockFlops(const RepeatedBlocks& run) const {
+    return std::max<int64_t>(1, flops(run.first, run.first + run.length - 1));
+  }
 
-  // Positions inside a block, counted from its first, where parts end; as a block in the middle has it. The last part's is left out.
+  // Positions inside a block, counted from its first, where parts end; as a block in the middle has it. The
+  // last part's is left out.
   std::vector<int64_t> partsOfBlock(int64_t parts) const {
     if (parts > main_.length) return {};
     const int64_t first = main_.first + main_.blocks / 2 * main_.length;
     const auto range = [&](const std::vector<int64_t>& all) {
       return std::vector<int64_t>(all.begin() + first, all.begin() + first + main_.length);
     };
-    ClusteringProblem problem{range(material_.flops), range(material_.cut_bytes), {}, static_cast<int>(parts), tolerance_};
+    ClusteringProblem problem{
+        range(material_.flops), range(material_.cut_bytes), {}, static_cast<int>(parts), tolerance_};
     const int64_t border = material_.cut_bytes[static_cast<size_t>(first - 1)];
     for (int64_t bytes : problem.cut_bytes) problem.may_end.push_back(bytes <= border);
     std::vector<int64_t> ends = clusterLayers(problem);
@@ -69,7 +76,8 @@ class PieceMaker {
     const int64_t per_layer = std::clamp<int64_t>(group, 1, run.blocks);
     const int64_t layers = (run.blocks + per_layer - 1) / per_layer;
     for (int64_t l = 0; l < layers; ++l) {
-      Piece piece{run.first + l * run.blocks / layers * run.length, run.first + (l + 1) * run.blocks / layers * run.length - 1};
+      Piece piece{run.first + l * run.blocks / layers * run.length,
+                  run.first + (l + 1) * run.blocks / layers * run.length - 1};
       if (run == main_) {
         const int64_t block = piece.first;
         for (int64_t end : inner_ends_) {
@@ -87,8 +95,11 @@ class PieceMaker {
     const int64_t parts = std::min(rounded(flops(first, last), unit_), last - first + 1);
     std::vector<int64_t> ends = {last - first};
     if (parts > 1) {
-      const auto range = [&](const std::vector<int64_t>& all) { return std::vector<int64_t>(all.begin() + first, all.begin() + last + 1); };
-      ends = clusterAsEvenlyAsPossible({range(material_.flops), range(material_.cut_bytes), {}, static_cast<int>(parts), tolerance_});
+      const auto range = [&](const std::vector<int64_t>& all) {
+        return std::vector<int64_t>(all.begin() + first, all.begin() + last + 1);
+      };
+      ends = clusterAsEvenlyAsPossible(
+          {range(material_.flops), range(material_.cut_bytes), {}, static_cast<int>(parts), tolerance_});
     }
     for (int64_t end : ends) {
       pieces_.push_back({first, last - (ends.back() - end)});
@@ -103,7 +114,9 @@ class PieceMaker {
         ++p;
         continue;
       }
-      const auto cutBehind = [&](size_t piece) { return material_.cut_bytes[static_cast<size_t>(pieces_[piece].last)]; };
+      const auto cutBehind = [&](size_t piece) {
+        return material_.cut_bytes[static_cast<size_t>(pieces_[piece].last)];
+      };
       const bool to_previous = p + 1 == pieces_.size() || (p > 0 && cutBehind(p - 1) > cutBehind(p));
       const size_t left = to_previous ? p - 1 : p;
       pieces_[left].last = pieces_[left + 1].last;
@@ -121,11 +134,12 @@ class PieceMaker {
   std::vector<Piece> pieces_;
 };
 
-std::vector<Piece> blockLayers(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats, int most_layers,
-                               double tolerance) {
+std::vector<Piece> blockLayers(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats,
+                               int most_layers, double tolerance) {
   PieceMaker maker(material, repeats, tolerance);
   std::vector<Piece> pieces = maker.make(1, 1);
-  for (int64_t group = 2; std::ssize(pieces) > most_layers && group <= material.count(); ++group) pieces = maker.make(group, 1);
+  for (int64_t group = 2; std::ssize(pieces) > most_layers && group <= material.count(); ++group)
+    pieces = maker.make(group, 1);
   if (std::ssize(pieces) >= kFewLayers) return pieces;
   const int64_t wanted = (kFewLayers + std::ssize(pieces) - 1) / std::ssize(pieces);
   for (int64_t parts = wanted; parts > 1; --parts) {
@@ -138,7 +152,8 @@ std::vector<Piece> blockLayers(const LayerMaterial& material, const std::vector<
 // As many layers as possible whose cuts cost at most half more than the best cut into two.
 std::vector<int64_t> layersWithoutBlocks(const LayerMaterial& material, int most_layers, double tolerance) {
   ClusteringProblem problem{material.flops, material.cut_bytes, {}, 2, tolerance};
-  const std::vector<int64_t> two = material.count() > 1 ? clusterAsEvenlyAsPossible(problem) : std::vector<int64_t>{};
+  const std::vector<int64_t> two =
+      material.count() > 1 ? clusterAsEvenlyAsPossible(problem) : std::vector<int64_t>{};
   if (two.empty()) return {material.count() - 1};
   const int64_t bytes = material.cut_bytes[static_cast<size_t>(two[0])];
   for (int64_t cut : material.cut_bytes) problem.may_end.push_back(cut <= bytes + bytes / 2);
@@ -165,7 +180,8 @@ RepeatedBlocks repeatsWithin(const LayerMaterial& material, int64_t begin, int64
   for (size_t offset = 0; offset + run.repeats * run.period <= run.extent; ++offset) {
     const int64_t first = begin + static_cast<int64_t>(run.begin + offset);
     int64_t bytes = 0;
-    for (int64_t block = 1; block < best.blocks; ++block) bytes += material.cut_bytes[static_cast<size_t>(first + block * best.length - 1)];
+    for (int64_t block = 1; block < best.blocks; ++block)
+      bytes += material.cut_bytes[static_cast<size_t>(first + block * best.length - 1)];
     if (bytes >= fewest) continue;
     fewest = bytes;
     best.first = first;
@@ -182,23 +198,28 @@ std::vector<RepeatedBlocks> allRepeats(const LayerMaterial& material) {
     open.pop_back();
     if (range.first >= range.last) continue;
     const RepeatedBlocks run = repeatsWithin(material, range.first, range.last + 1);
-    if (run.blocks == 0 || sumOver(material.flops, run.first, run.first + run.blocks * run.length - 1) < total / 20) continue;
+    if (run.blocks == 0 ||
+        sumOver(material.flops, run.first, run.first + run.blocks * run.length - 1) < total / 20)
+      continue;
     found.push_back(run);
     open.push_back({range.first, run.first - 1});
     open.push_back({run.first + run.blocks * run.length, range.last});
   }
-  std::sort(found.begin(), found.end(), [](const RepeatedBlocks& a, const RepeatedBlocks& b) { return a.first < b.first; });
+  std::sort(found.begin(), found.end(),
+            [](const RepeatedBlocks& a, const RepeatedBlocks& b) { return a.first < b.first; });
   return found;
 }
 
-std::vector<int64_t> automaticEnds(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats, int most_layers,
-                                   double tolerance) {
+std::vector<int64_t> automaticEnds(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats,
+                                   int most_layers, double tolerance) {
   int64_t covered = 0;
-  for (const RepeatedBlocks& run : repeats) covered += sumOver(material.flops, run.first, run.first + run.blocks * run.length - 1);
+  for (const RepeatedBlocks& run : repeats)
+    covered += sumOver(material.flops, run.first, run.first + run.blocks * run.length - 1);
   const int64_t total = std::accumulate(material.flops.begin(), material.flops.end(), int64_t{0});
   if (repeats.empty() || covered < total / 2) return layersWithoutBlocks(material, most_layers, tolerance);
   std::vector<int64_t> ends;
-  for (const Piece& piece : blockLayers(material, repeats, most_layers, tolerance)) ends.push_back(piece.last);
+  for (const Piece& piece : blockLayers(material, repeats, most_layers, tolerance))
+    ends.push_back(piece.last);
   return ends;
 }
 

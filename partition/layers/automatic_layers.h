@@ -1,4 +1,5 @@
-// How many layers a model gets when nobody says, and where its equal blocks begin and end. Internal to layer_clustering.
+// How many layers a model gets when nobody says, and where its equal blocks begin and end. Internal to
+// layer_clustering.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +19,20 @@ struct LayerMaterial {
 };
 LayerMaterial layerMaterial(const TrainingGraph& training, const std::vector<NodeId>& order);
 
-// Of positions [begin, end) the run of repeats that covers the most FLOPs. Where blocks may begin at several places (a rotation of the
-// same nodes), they begin where the fewest bytes cross between them.
+// Of positions [begin, end) the run of repeats that covers the most FLOPs. Where blocks may begin at several
+// places (a rotation of the same nodes), they begin where the fewest bytes cross between them.
 RepeatedBlocks repeatsWithin(const LayerMaterial& material, int64_t begin, int64_t end);
 
-// That of the whole, then those of what is left before and behind, and so on, as far as a run covers a twentieth of all FLOPs; in order.
+// That of the whole, then those of what is left before and behind, and so on, as far as a run covers a
+// twentieth of all FLOPs; in order.
 std::vector<RepeatedBlocks> allRepeats(const LayerMaterial& material);
 
-// clusterLayers; where one layer cannot keep within the tolerance whatever is done (an operator is larger), with the least bound that can
-// be kept. Empty: there are fewer places than layers.
+// clusterLayers; where one layer cannot keep within the tolerance whatever is done (an operator is larger),
+// with the least bound that can be kept. Empty: there are fewer places than layers.
 std::vector<int64_t> clusterAsEvenlyAsPossible(const ClusteringProblem& problem);
 
 // The last position of each layer as clusterTraining's head comment says.
-std::vector<int64_t> automaticEnds(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats, int most_layers,
-                                   double tolerance);
+std::vector<int64_t> automaticEnds(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats,
+                                   int most_layers, double tolerance);
 
 }  // namespace pipeshard

@@ -4,15 +4,17 @@
 
 #include "ir/base/error.h"
 #include "partition/layers/layers.h"
-#include "sharding/spmd/operator_work.h"
 #include "sharding/rules/factor_rule.h"
+#include "sharding/spmd/operator_work.h"
 
 namespace pipeshard {
 namespace {
 
 template <typename F>
-std::vector<int64_t> firstReadParameterBytes(const TrainingGraph& training, const std::vector<NodeId>& nodes, const F& bytes_of) {
-  std::vector<int64_t> open(training.graph.values.size());  // by value: the bytes of a parameter that nobody has read yet
+std::vector<int64_t> firstReadParameterBytes(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                                             const F& bytes_of) {
+  std::vector<int64_t> open(
+      training.graph.values.size());  // by value: the bytes of a parameter that nobody has read yet
   for (const Parameter& parameter : training.parameters) open[parameter.value.index()] = bytes_of(parameter);
   std::vector<int64_t> bytes(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -43,18 +45,20 @@ std::vector<int64_t> nodeTimes(const Chain& chain, const CostModel& model) {
     const NodeId forward = is_forward ? NodeId(n) : chain.training.forward_node[n];
     if (!forward.valid()) continue;
     const std::optional<FactorRule> rule = factorRule(graph, NodeId(n));
-    times[position[forward.index()]] += nodeTime(model, graph, graph.nodes[n], rule, nodeWork(graph, graph.nodes[n], rule));
+    times[position[forward.index()]] +=
+        nodeTime(model, graph, graph.nodes[n], rule, nodeWork(graph, graph.nodes[n], rule));
   }
   return times;
 }
 
 std::vector<int64_t> nodeSizes(const Chain& chain) {
   const Graph& graph = chain.training.graph;
-  std::vector<int64_t> sizes = firstReadParameterBytes(chain.training, chain.nodes, [&](const Parameter& parameter) {
-    int64_t bytes = graph.bytes(parameter.value) * (parameter.gradient_parts.empty() ? 1 : 2);
-    for (const OptimizerState& state : parameter.states) bytes += graph.bytes(state.value);
-    return bytes;
-  });
+  std::vector<int64_t> sizes =
+      firstReadParameterBytes(chain.training, chain.nodes, [&](const Parameter& parameter) {
+        int64_t bytes = graph.bytes(parameter.value) * (parameter.gradient_parts.empty() ? 1 : 2);
+        for (const OptimizerState& state : parameter.states) bytes += graph.bytes(state.value);
+        return bytes;
+      });
   std::vector<bool> read_again(graph.values.size());
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Phase phase = chain.training.node_phase[n];
@@ -73,16 +77,19 @@ std::vector<int64_t> nodeSizes(const Chain& chain) {
 
 Chain chainOf(const TrainingGraph& training) {
   Chain chain{training, forwardNodes(training), {}, {}, {}, {}};
-  if (chain.nodes.empty()) fail(ErrorCode::kConfiguration, "the model has no forward nodes; there is nothing to partition");
+  if (chain.nodes.empty())
+    fail(ErrorCode::kConfiguration, "the model has no forward nodes; there is nothing to partition");
   chain.flops = forwardFlops(training, chain.nodes);
   chain.cut_bytes = cutBytes(training, chain.nodes);
-  chain.parameter_bytes =
-      firstReadParameterBytes(training, chain.nodes, [&](const Parameter& parameter) { return training.graph.bytes(parameter.value); });
+  chain.parameter_bytes = firstReadParameterBytes(training, chain.nodes, [&](const Parameter& parameter) {
+    return training.graph.bytes(parameter.value);
+  });
   const std::vector<size_t> position = positions(training, chain.nodes);
   chain.backward_flops.resize(chain.nodes.size());
   for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
     const NodeId forward = training.forward_node[n];
-    if (forward.valid()) chain.backward_flops[position[forward.index()]] += nodeFlops(training.graph, NodeId(n));
+    if (forward.valid())
+      chain.backward_flops[position[forward.index()]] += nodeFlops(training.graph, NodeId(n));
   }
   return chain;
 }

@@ -1,4 +1,5 @@
-// The forward nodes of a training graph in order, and what choosing stages needs to know of each. Internal to partition/.
+// The forward nodes of a training graph in order, and what choosing stages needs to know of each. Internal to
+// partition/.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +24,12 @@ struct Chain {
 // Error(kConfiguration) for a model without forward nodes. The training graph must outlive the chain.
 Chain chainOf(const TrainingGraph& training);
 
-// By position, nanoseconds that a device takes for the node and the backward nodes that differentiate it, one microbatch, as the model
-// says.
+// By position, nanoseconds that a device takes for the node and the backward nodes that differentiate it, one
+// microbatch, as the model says.
 std::vector<int64_t> nodeTimes(const Chain& chain, const CostModel& model);
 
-// By position, bytes: what the node makes and the backward pass reads again, of one microbatch; and of the parameters that it is the first
-// to read the value, the gradient and the optimizer's states.
+// By position, bytes: what the node makes and the backward pass reads again, of one microbatch; and of the
+// parameters that it is the first to read the value, the gradient and the optimizer's states.
 std::vector<int64_t> nodeSizes(const Chain& chain);
 
 // The sum of amounts[first..last], both inclusive.

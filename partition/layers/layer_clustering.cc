@@ -28,7 +28,9 @@ class Places {
   }
 
   int64_t total() const { return before_.back(); }
-  int64_t flops(int64_t first, int64_t last) const { return before_[static_cast<size_t>(last + 1)] - before_[static_cast<size_t>(first)]; }
+  int64_t flops(int64_t first, int64_t last) const {
+    return before_[static_cast<size_t>(last + 1)] - before_[static_cast<size_t>(first)];
+  }
   int64_t cutBytes(int64_t position) const { return problem_.cut_bytes[static_cast<size_t>(position)]; }
 
   // Where at most so many bytes cross, and the end.
@@ -36,13 +38,15 @@ class Places {
     std::vector<int64_t> places;
     const auto count = std::ssize(problem_.flops);
     for (int64_t i = 0; i + 1 < count; ++i) {
-      if ((problem_.may_end.empty() || problem_.may_end[static_cast<size_t>(i)]) && cutBytes(i) <= bytes) places.push_back(i);
+      if ((problem_.may_end.empty() || problem_.may_end[static_cast<size_t>(i)]) && cutBytes(i) <= bytes)
+        places.push_back(i);
     }
     places.push_back(count - 1);
     return places;
   }
 
-  // Whether layers within the bounds can end at these places. By number of layers, by place: whether so many can end there.
+  // Whether layers within the bounds can end at these places. By number of layers, by place: whether so many
+  // can end there.
   bool feasible(const std::vector<int64_t>& places, const FlopsBounds& bounds) const {
     const size_t count = places.size();
     std::vector<bool> reached(count + 1);  // place p is number p + 1; number 0 is the beginning
@@ -51,9 +55,12 @@ class Places {
     for (int layer = 0; layer < problem_.layers; ++layer) {
       for (size_t p = 0; p <= count; ++p) reached_before[p + 1] = reached_before[p] + (reached[p] ? 1 : 0);
       reached.assign(count + 1, false);
-      size_t low = 0, high = 0;  // layers that begin behind [low, high) and end at place p are within the bounds
+      size_t low = 0,
+             high = 0;  // layers that begin behind [low, high) and end at place p are within the bounds
       for (size_t p = 0; p < count; ++p) {
-        const auto flopsFrom = [&](size_t begin) { return flops(begin == 0 ? 0 : places[begin - 1] + 1, places[p]); };
+        const auto flopsFrom = [&](size_t begin) {
+          return flops(begin == 0 ? 0 : places[begin - 1] + 1, places[p]);
+        };
         while (low <= p && flopsFrom(low) > bounds.most) ++low;
         while (high <= p && flopsFrom(high) >= bounds.least) ++high;
         reached[p + 1] = low < high && reached_before[high] > reached_before[low];
@@ -74,8 +81,11 @@ FlopsBounds boundsOf(const ClusteringProblem& problem, int64_t total) {
   const Wide average_parts = static_cast<Wide>(kMillion) * static_cast<Wide>(problem.layers);
   const Wide most = static_cast<Wide>(total) * static_cast<Wide>(kMillion + tolerance) / average_parts;
   const Wide least =
-      (static_cast<Wide>(total) * static_cast<Wide>(std::max<int64_t>(0, kMillion - tolerance)) + average_parts - 1) / average_parts;
-  return {static_cast<int64_t>(least), most > static_cast<Wide>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(most)};
+      (static_cast<Wide>(total) * static_cast<Wide>(std::max<int64_t>(0, kMillion - tolerance)) +
+       average_parts - 1) /
+      average_parts;
+  return {static_cast<int64_t>(least),
+          most > static_cast<Wide>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(most)};
 }
 
 // The least number of bytes so that layers exist whose cuts cost no more.
@@ -83,18 +93,24 @@ int64_t leastLargestCut(const Places& places, const FlopsBounds& bounds) {
   std::vector<int64_t> bytes = {0};
   for (int64_t place : places.upTo(INT64_MAX)) bytes.push_back(places.cutBytes(place));
   std::sort(bytes.begin(), bytes.end());
-  return *std::partition_point(bytes.begin(), bytes.end() - 1, [&](int64_t most) { return !places.feasible(places.upTo(most), bounds); });
+  return *std::partition_point(bytes.begin(), bytes.end() - 1,
+                               [&](int64_t most) { return !places.feasible(places.upTo(most), bounds); });
 }
 
-// What is minimised once the largest cut is: its sum, then FLOPs' squares, whose sum orders partitions as their variance does.
+// What is minimised once the largest cut is: its sum, then FLOPs' squares, whose sum orders partitions as
+// their variance does.
 struct Score {
   int64_t bytes = 0;
   Wide squares = 0;
-  friend bool operator<(const Score& a, const Score& b) { return a.bytes != b.bytes ? a.bytes < b.bytes : a.squares < b.squares; }
+  friend bool operator<(const Score& a, const Score& b) {
+    return a.bytes != b.bytes ? a.bytes < b.bytes : a.squares < b.squares;
+  }
 };
 
-// best[p]: of the nodes behind place p-1, in so many layers. From the back, so that the first of equal choices gives the earliest cuts.
-std::vector<int64_t> bestEnds(const Places& places, const std::vector<int64_t>& ends, int layers, const FlopsBounds& bounds) {
+// best[p]: of the nodes behind place p-1, in so many layers. From the back, so that the first of equal
+// choices gives the earliest cuts.
+std::vector<int64_t> bestEnds(const Places& places, const std::vector<int64_t>& ends, int layers,
+                              const FlopsBounds& bounds) {
   const size_t count = ends.size();
   const auto square = [](int64_t flops) { return static_cast<Wide>(flops) * static_cast<Wide>(flops); };
   const auto firstOf = [&](size_t p) { return p == 0 ? 0 : ends[p - 1] + 1; };
@@ -113,7 +129,8 @@ std::vector<int64_t> bestEnds(const Places& places, const std::vector<int64_t>& 
         const int64_t flops = places.flops(firstOf(p), ends[end]);
         if (flops > bounds.most) break;
         if (flops < bounds.least || !best[end + 1]) continue;
-        const Score score{best[end + 1]->bytes + places.cutBytes(ends[end]), best[end + 1]->squares + square(flops)};
+        const Score score{best[end + 1]->bytes + places.cutBytes(ends[end]),
+                          best[end + 1]->squares + square(flops)};
         if (with[p] && !(score < *with[p])) continue;
         with[p] = score;
         choice[left - 1][p] = end;
@@ -139,12 +156,13 @@ std::vector<int64_t> clusterWithin(const Places& places, int layers, const Flops
 
 void checkProblem(const ClusteringProblem& problem) {
   const size_t count = problem.flops.size();
-  PIPESHARD_CHECK(
-      count > 0 && problem.layers > 0 && problem.cut_bytes.size() == count && (problem.may_end.empty() || problem.may_end.size() == count),
-      "{} layers of {} nodes", problem.layers, count);
+  PIPESHARD_CHECK(count > 0 && problem.layers > 0 && problem.cut_bytes.size() == count &&
+                      (problem.may_end.empty() || problem.may_end.size() == count),
+                  "{} layers of {} nodes", problem.layers, count);
 }
 
-// The bounds, or those next to them that layers can keep: first a higher upper one, where an operator is larger, then no lower one.
+// The bounds, or those next to them that layers can keep: first a higher upper one, where an operator is
+// larger, then no lower one.
 FlopsBounds bestBounds(const ClusteringProblem& problem, const Places& places) {
   const std::vector<int64_t> all = places.upTo(INT64_MAX);
   FlopsBounds bounds = boundsOf(problem, places.total());
@@ -189,13 +207,15 @@ namespace {
 std::vector<bool> bordersOf(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats) {
   std::vector<bool> borders(material.keys.size(), true);
   for (const RepeatedBlocks& run : repeats) {
-    for (int64_t i = 0; i < run.blocks * run.length; ++i) borders[static_cast<size_t>(run.first + i)] = (i + 1) % run.length == 0;
+    for (int64_t i = 0; i < run.blocks * run.length; ++i)
+      borders[static_cast<size_t>(run.first + i)] = (i + 1) % run.length == 0;
   }
   return borders;
 }
 
 // Whole blocks, if that lets the layers be as even as they must be.
-std::vector<int64_t> endsOfGivenNumber(const LayerMaterial& material, const std::vector<bool>& borders, const ClusteringOptions& options) {
+std::vector<int64_t> endsOfGivenNumber(const LayerMaterial& material, const std::vector<bool>& borders,
+                                       const ClusteringOptions& options) {
   const ClusteringProblem anywhere{material.flops, material.cut_bytes, {}, options.layers, options.tolerance};
   ClusteringProblem whole = anywhere;
   whole.may_end = borders;
@@ -209,9 +229,11 @@ std::vector<int64_t> endsOfGivenNumber(const LayerMaterial& material, const std:
 
 Clustering clusterTraining(const TrainingGraph& training, const ClusteringOptions& options) {
   const std::vector<NodeId> order = forwardNodes(training);
-  if (order.empty()) fail(ErrorCode::kConfiguration, "the model has no forward nodes; there is nothing to partition");
+  if (order.empty())
+    fail(ErrorCode::kConfiguration, "the model has no forward nodes; there is nothing to partition");
   if (options.layers > std::ssize(order)) {
-    fail(ErrorCode::kConfiguration, "--layers {}: found {} forward nodes in the model; expected at most as many layers", options.layers,
+    fail(ErrorCode::kConfiguration,
+         "--layers {}: found {} forward nodes in the model; expected at most as many layers", options.layers,
          order.size());
   }
   const LayerMaterial material = layerMaterial(training, order);
@@ -222,11 +244,12 @@ Clustering clusterTraining(const TrainingGraph& training, const ClusteringOption
   result.ends = options.layers > 0 ? endsOfGivenNumber(material, borders, options)
                                    : automaticEnds(material, repeats, options.most_layers, options.tolerance);
   result.kinds = layerKinds(training, order, result.ends);
-  const auto inside =
-      std::count_if(result.ends.begin(), result.ends.end(), [&](int64_t end) { return !borders[static_cast<size_t>(end)]; });
+  const auto inside = std::count_if(result.ends.begin(), result.ends.end(),
+                                    [&](int64_t end) { return !borders[static_cast<size_t>(end)]; });
   if (options.layers > 0 && inside > 0) {
-    result.notes.push_back(fmt::format("{} of {} layers end inside of repeated blocks (of {} operators, {} times)", inside,
-                                       result.ends.size(), result.blocks.length, result.blocks.blocks));
+    result.notes.push_back(
+        fmt::format("{} of {} layers end inside of repeated blocks (of {} operators, {} times)", inside,
+                    result.ends.size(), result.blocks.length, result.blocks.blocks));
   }
   return result;
 }

@@ -1,15 +1,18 @@
-// Layer clustering: forward operators to layers, runs of consecutive nodes that stages are made of (Alpa, Zheng et al. 2022, section 5.2;
-// facts in its released code).
+// Layer clustering: forward operators to layers, runs of consecutive nodes that stages are made of (Alpa,
+// Zheng et al. 2022, section 5.2; facts in its released code).
 //
-// Given costs by position (forward nodes in an order that clusterOrder chose), `layers` and `tolerance`, the dynamic program finds the
-// runs whose FLOPs are between (1 - tolerance) and (1 + tolerance) of the average and that minimise, lexicographically,
-//   1. the largest number of bytes that cross into a layer,  2. their sum,  3. the variance of FLOPs,  4. the cuts' positions.
-// (Without the lower bound the cheapest cuts would part off layers of next to nothing: a view of the inputs, the last addition.)
-// O(nodes^2 * layers), less where the bounds on FLOPs cut.
+// Given costs by position (forward nodes in an order that clusterOrder chose), `layers` and `tolerance`, the
+// dynamic program finds the runs whose FLOPs are between (1 - tolerance) and (1 + tolerance) of the average
+// and that minimise, lexicographically,
+//   1. the largest number of bytes that cross into a layer, 2. their sum, 3. the variance of FLOPs, 4. the
+//      cuts' positions.
+// (Without the lower bound the cheapest cuts would part off layers of next to nothing: a view of the inputs,
+// the last addition.) O(nodes^2 * layers), less where the bounds on FLOPs cut.
 //
-// Repeated blocks (runs of structurally equal nodes, found by structuralKey, not by name) count as atoms: layers end at their borders,
-// unless there are more layers than blocks, or no solution keeps the bounds. Where none does anyway (an operator is larger than a layer
-// may be), the upper bound is the least that can be kept.
+// Repeated blocks (runs of structurally equal nodes, found by structuralKey, not by name) count as atoms:
+// layers end at their borders, unless there are more layers than blocks, or no solution keeps the bounds.
+// Where none does anyway (an operator is larger than a layer may be), the upper bound is the least that can
+// be kept.
 #pragma once
 
 #include <cstdint>
@@ -47,15 +50,17 @@ struct ClusteringOptions {
 };
 struct Clustering {
   std::vector<int64_t> ends;  // last position of each layer, in forwardNodes(training)
-  std::vector<int> kinds;     // by layer: layers of equal numbers are structurally equal, with equal parameters, inputs and outputs
+  std::vector<int> kinds;  // by layer: layers of equal numbers are structurally equal, with equal parameters,
+                           // inputs and outputs
   RepeatedBlocks blocks;
   std::vector<std::string> notes;  // what the user should know ("layers end inside blocks: ...")
 };
-// Automatic: the repeated blocks, each a layer (or runs of as many as keep within most_layers), with what stands before and behind them
-// joined to the first and last where it is small (half a block), else layers of their own; runs of other blocks before and behind likewise.
-// Of fewer than 16 layers, blocks are cut in equal places where a cut costs no more than between them. Without repeats (less than half of
-// the FLOPs), the largest number of layers whose largest cut is at most 1.5 times that of two layers. Error(kConfiguration): more layers
-// than forward nodes.
+// Automatic: the repeated blocks, each a layer (or runs of as many as keep within most_layers), with what
+// stands before and behind them joined to the first and last where it is small (half a block), else layers of
+// their own; runs of other blocks before and behind likewise. Of fewer than 16 layers, blocks are cut in
+// equal places where a cut costs no more than between them. Without repeats (less than half of the FLOPs),
+// the largest number of layers whose largest cut is at most 1.5 times that of two layers.
+// Error(kConfiguration): more layers than forward nodes.
 Clustering clusterTraining(const TrainingGraph& training, const ClusteringOptions& options);
 
 }  // namespace pipeshard

@@ -9,12 +9,26 @@
 namespace pipeshard {
 namespace {
 
-enum class Source : uint8_t { kInside, kEarlierLayer, kGraphInput, kTrained, kUntrained, kSharedParameter, kWeight, kConstant, kOther };
+enum class Source : uint8_t {
+  kInside,
+  kEarlierLayer,
+  kGraphInput,
+  kTrained,
+  kUntrained,
+  kSharedParameter,
+  kWeight,
+  kConstant,
+  kOther
+};
 
 class KindReader {
  public:
-  KindReader(const TrainingGraph& training, const std::vector<NodeId>& order, const std::vector<int64_t>& ends)
-      : training_(training), graph_(training.graph), uses_(computeUseDef(graph_)), layer_(graph_.nodes.size(), -1) {
+  KindReader(const TrainingGraph& training, const std::vector<NodeId>& order,
+             const std::vector<int64_t>& ends)
+      : training_(training),
+        graph_(training.graph),
+        uses_(computeUseDef(graph_)),
+        layer_(graph_.nodes.size(), -1) {
     int64_t first = 0;
     for (size_t l = 0; l < ends.size(); ++l) {
       members_.emplace_back(order.begin() + first, order.begin() + ends[l] + 1);
@@ -44,8 +58,12 @@ class KindReader {
       for (ValueId input : node.inputs) {
         const auto made = inside.find(input);
         const bool is_inside = made != inside.end();
-        const int64_t place = is_inside ? made->second : outside.try_emplace(input, static_cast<int64_t>(outside.size())).first->second;
-        text.push_back(static_cast<int64_t>(is_inside ? Source::kInside : input.valid() ? source_[input.index()] : Source::kOther));
+        const int64_t place =
+            is_inside ? made->second
+                      : outside.try_emplace(input, static_cast<int64_t>(outside.size())).first->second;
+        text.push_back(static_cast<int64_t>(is_inside       ? Source::kInside
+                                            : input.valid() ? source_[input.index()]
+                                                            : Source::kOther));
         text.push_back(place);
       }
       for (ValueId output : node.outputs) {
@@ -54,7 +72,8 @@ class KindReader {
       }
     }
     for (NodeId id : followers_[layer])
-      text.insert(text.end(), {-1, static_cast<int64_t>(training_.node_phase[id.index()]), keys_[id.index()]});
+      text.insert(text.end(),
+                  {-1, static_cast<int64_t>(training_.node_phase[id.index()]), keys_[id.index()]});
     return text;
   }
 
@@ -63,7 +82,8 @@ class KindReader {
     source_.assign(graph_.values.size(), Source::kOther);
     for (ValueId input : graph_.inputs) source_[input.index()] = Source::kGraphInput;
     for (const auto& [id, initializer] : graph_.initializers) {
-      source_[id.index()] = std::holds_alternative<Constant>(initializer) ? Source::kConstant : Source::kWeight;
+      source_[id.index()] =
+          std::holds_alternative<Constant>(initializer) ? Source::kConstant : Source::kWeight;
     }
     for (const Parameter& parameter : training_.parameters) {
       const bool trained = isTrained(parameter);
@@ -75,7 +95,9 @@ class KindReader {
         shared = shared || (first >= 0 && layer != first);
         first = layer;
       }
-      source_[parameter.value.index()] = shared ? Source::kSharedParameter : trained ? Source::kTrained : Source::kUntrained;
+      source_[parameter.value.index()] = shared    ? Source::kSharedParameter
+                                         : trained ? Source::kTrained
+                                                   : Source::kUntrained;
     }
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (layer_[n] < 0) continue;
@@ -85,7 +107,8 @@ class KindReader {
     }
   }
 
-  // Bit 0: a forward node of a later layer reads it; bit 1: of one behind the next layer; bit 2: it is the loss.
+  // Bit 0: a forward node of a later layer reads it; bit 1: of one behind the next layer; bit 2: it is the
+  // loss.
   int64_t readers(ValueId value, int layer) const {
     int64_t bits = value == training_.loss ? 4 : 0;
     for (NodeId reader : uses_.consumers[value.index()]) {
@@ -107,7 +130,8 @@ class KindReader {
 
 }  // namespace
 
-std::vector<int> layerKinds(const TrainingGraph& training, const std::vector<NodeId>& order, const std::vector<int64_t>& ends) {
+std::vector<int> layerKinds(const TrainingGraph& training, const std::vector<NodeId>& order,
+                            const std::vector<int64_t>& ends) {
   const KindReader reader(training, order, ends);
   std::map<std::vector<int64_t>, int> known;
   std::vector<int> kinds;

@@ -8,10 +8,12 @@
 
 namespace pipeshard {
 
-// By layer a number, counted up from 0 in order of first appearance; ends[i] is the last position of layer i in `order`. Layers of one
-// number have, position by position, nodes of equal structure (sharding/stage/repeats.h) that read the same of what the layer makes, and what
-// comes from outside in the same way: parameters (trained or not, read elsewhere or not), constants, inputs, values of earlier layers. The
-// same outputs are read behind the layer, and equal backward nodes follow.
-std::vector<int> layerKinds(const TrainingGraph& training, const std::vector<NodeId>& order, const std::vector<int64_t>& ends);
+// By layer a number, counted up from 0 in order of first appearance; ends[i] is the last position of layer i
+// in `order`. Layers of one number have, position by position, nodes of equal structure
+// (sharding/stage/repeats.h) that read the same of what the layer makes, and what comes from outside in the
+// same way: parameters (trained or not, read elsewhere or not), constants, inputs, values of earlier layers.
+// The same outputs are read behind the layer, and equal backward nodes follow.
+std::vector<int> layerKinds(const TrainingGraph& training, const std::vector<NodeId>& order,
+                            const std::vector<int64_t>& ends);
 
 }  // namespace pipeshard

@@ -11,7 +11,9 @@ namespace pipeshard {
 namespace {
 
 // total * part / parts without overflow.
-int64_t share(int64_t total, int64_t part, int64_t parts) { return total / parts * part + total % parts * part / parts; }
+int64_t share(int64_t total, int64_t part, int64_t parts) {
+  return total / parts * part + total % parts * part / parts;
+}
 
 }  // namespace
 
@@ -53,9 +55,11 @@ std::vector<int64_t> cutBytes(const TrainingGraph& training, const std::vector<N
   return result;
 }
 
-std::vector<int64_t> formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes, int layers) {
+std::vector<int64_t> formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes,
+                                int layers) {
   const auto count = static_cast<int64_t>(flops.size());
-  PIPESHARD_CHECK(layers >= 1 && layers <= count && cut_bytes.size() == flops.size(), "{} layers of {} nodes", layers, count);
+  PIPESHARD_CHECK(layers >= 1 && layers <= count && cut_bytes.size() == flops.size(), "{} layers of {} nodes",
+                  layers, count);
   std::vector<int64_t> cumulative(flops.size());
   std::partial_sum(flops.begin(), flops.end(), cumulative.begin());
   const int64_t total = cumulative.back();

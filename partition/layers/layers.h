@@ -15,15 +15,18 @@ std::vector<NodeId> forwardNodes(const TrainingGraph& training);
 // Forward FLOPs of each forward node, by position.
 std::vector<int64_t> forwardFlops(const TrainingGraph& training, const std::vector<NodeId>& forward);
 
-// By position i: bytes of all values that forward nodes up to i make and forward nodes after i read: what a cut behind i
-// costs per microbatch, once for each value.
+// By position i: bytes of all values that forward nodes up to i make and forward nodes after i read: what a
+// cut behind i costs per microbatch, once for each value.
 std::vector<int64_t> cutBytes(const TrainingGraph& training, const std::vector<NodeId>& forward);
 
-// Cuts the nodes into exactly `layers` layers; returns the last position of each. Cut i of L aims at i/L of the cumulative
-// FLOPs. Of the positions less than half an average layer away from the aim it takes the one with the fewest cut bytes,
-// then the nearest, then the earliest; if there is none (one node is larger than a layer), the nearest. No layer is empty.
-// Requires 1 <= layers <= flops.size() and cut_bytes.size() == flops.size().
-//   formLayers({1,1,1,1}, {4,9,4,0}, 2) == {1,3};   formLayers({1,1,1,1,1,1,1,1}, {9,9,5,9,9,9,9,0}, 2) == {2,7}
-std::vector<int64_t> formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes, int layers);
+// Cuts the nodes into exactly `layers` layers; returns the last position of each. Cut i of L aims at i/L of
+// the cumulative FLOPs. Of the positions less than half an average layer away from the aim it takes the one
+// with the fewest cut bytes, then the nearest, then the earliest; if there is none (one node is larger than a
+// layer), the nearest. No layer is empty. Requires 1 <= layers <= flops.size() and cut_bytes.size() ==
+// flops.size().
+//   formLayers({1,1,1,1}, {4,9,4,0}, 2) == {1,3};   formLayers({1,1,1,1,1,1,1,1}, {9,9,5,9,9,9,9,0}, 2) ==
+//                                                   {2,7}
+std::vector<int64_t> formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes,
+                                int layers);
 
 }  // namespace pipeshard

@@ -52,7 +52,9 @@ std::string unitName(const Graph& graph, NodeId id) {
 class Pattern {
  public:
   explicit Pattern(const std::string& text) : text_(text) {
-    if (text.empty()) fail(ErrorCode::kUsage, "--balance type: needs a regular expression, for example type:block or 'type:h\\.\\d+$'");
+    if (text.empty())
+      fail(ErrorCode::kUsage,
+           "--balance type: needs a regular expression, for example type:block or 'type:h\\.\\d+$'");
     try {
       regex_ = std::regex(text, std::regex::ECMAScript | std::regex::icase);
     } catch (const std::regex_error& error) {
@@ -70,14 +72,16 @@ class Pattern {
 
  private:
   [[noreturn]] void failBad(const std::regex_error& error) const {
-    fail(ErrorCode::kUsage, "--balance type:{} is no usable regular expression (ECMAScript): {}", text_, error.what());
+    fail(ErrorCode::kUsage, "--balance type:{} is no usable regular expression (ECMAScript): {}", text_,
+         error.what());
   }
 
   const std::string& text_;
   std::regex regex_;
 };
 
-// "GPT2Block (4), LayerNorm (9), ...": the types of modules, or their paths, or the operators, that a pattern can name.
+// "GPT2Block (4), LayerNorm (9), ...": the types of modules, or their paths, or the operators, that a pattern
+// can name.
 std::string namesToMatch(const Graph& graph, const std::vector<NodeId>& nodes) {
   std::map<std::string, std::string> modules;  // path -> type
   std::map<std::string, int> counts;
@@ -94,7 +98,8 @@ std::string namesToMatch(const Graph& graph, const std::vector<NodeId>& nodes) {
     if (shown.size() < kMost) shown.push_back(count > 1 ? fmt::format("{} ({})", name, count) : name);
   }
   if (counts.size() > kMost) shown.push_back(fmt::format("and {} more", counts.size() - kMost));
-  return fmt::format("{}{}", modules.empty() ? "no modules are recorded, operator types are " : "there are modules ",
+  return fmt::format("{}{}",
+                     modules.empty() ? "no modules are recorded, operator types are " : "there are modules ",
                      fmt::join(shown, ", "));
 }
 
@@ -108,7 +113,8 @@ std::vector<ModuleScope> moduleScopes(const Node& node) {
   paths.pop_back();  // the operator itself
   std::vector<ModuleScope> scopes;
   for (size_t i = 0; i < paths.size(); ++i) {
-    if (!paths[i].empty() && paths[i] != kNoModule) scopes.push_back({paths[i], i < types.size() ? shortType(types[i]) : ""});
+    if (!paths[i].empty() && paths[i] != kNoModule)
+      scopes.push_back({paths[i], i < types.size() ? shortType(types[i]) : ""});
   }
   return scopes;
 }
@@ -138,7 +144,8 @@ ModuleMatch matchModules(const Graph& graph, const std::vector<NodeId>& nodes, c
     match.unit.push_back(found->second);
   }
   if (match.names.empty()) {
-    fail(ErrorCode::kConfiguration, "--balance type:{} matches no module and no operator; {}", text, namesToMatch(graph, nodes));
+    fail(ErrorCode::kConfiguration, "--balance type:{} matches no module and no operator; {}", text,
+         namesToMatch(graph, nodes));
   }
   return match;
 }

@@ -1,5 +1,5 @@
-// The modules (of PyTorch, say) that operators came from, as exporters record them, and the search for them by pattern.
-// Internal to partition/.
+// The modules (of PyTorch, say) that operators came from, as exporters record them, and the search for them
+// by pattern. Internal to partition/.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,21 @@ struct ModuleScope {
 // "/transformer/h.0/attn/MatMul" of the TorchScript exporter.
 std::vector<ModuleScope> moduleScopes(const Node& node);
 
-// What a pattern matches: for each node the outermost module whose path or type it matches, or else the node itself if it
-// matches the operator's type or name. The same module is one unit, however many nodes it has.
+// What a pattern matches: for each node the outermost module whose path or type it matches, or else the node
+// itself if it matches the operator's type or name. The same module is one unit, however many nodes it has.
 struct ModuleMatch {
-  std::vector<int> unit;           // by position: the index of its unit, or -1
-  std::vector<std::string> names;  // by unit, in the order of first appearance: the module's path or the operator's name
+  std::vector<int> unit;  // by position: the index of its unit, or -1
+  std::vector<std::string>
+      names;  // by unit, in the order of first appearance: the module's path or the operator's name
 };
 
-// `pattern` is an ECMAScript regular expression, searched anywhere in the text, case-insensitive. Errors: kUsage (no regular
-// expression), kConfiguration (nothing matches: the message lists what there is).
+// `pattern` is an ECMAScript regular expression, searched anywhere in the text, case-insensitive. Errors:
+// kUsage (no regular expression), kConfiguration (nothing matches: the message lists what there is).
 ModuleMatch matchModules(const Graph& graph, const std::vector<NodeId>& nodes, const std::string& pattern);
 
-// Layers for units: one starts where each unit first appears, and another behind the unit's last node if nodes of no unit
-// follow. Nodes before the first unit are a layer too. weights[i]: how many units start in layer i, 0 or 1.
+// Layers for units: one starts where each unit first appears, and another behind the unit's last node if
+// nodes of no unit follow. Nodes before the first unit are a layer too. weights[i]: how many units start in
+// layer i, 0 or 1.
 //   unitLayers({-1, 0, 0, 1, 1, -1}): ends {0, 2, 4, 5}, weights {0, 1, 1, 0}
 struct UnitLayers {
   std::vector<int64_t> ends;

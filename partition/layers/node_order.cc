@@ -72,7 +72,11 @@ std::vector<int> fixedNodes(const std::vector<NodeLinks>& links) {
 class Part {
  public:
   Part(const OrderProblem& problem, const std::vector<NodeLinks>& links, int first, int count)
-      : problem_(problem), links_(links), first_(first), count_(static_cast<size_t>(count)), words_((count_ + 63) / 64) {
+      : problem_(problem),
+        links_(links),
+        first_(first),
+        count_(static_cast<size_t>(count)),
+        words_((count_ + 63) / 64) {
     for (size_t n = 0; n < count_; ++n) {
       Bits& needed = needed_.emplace_back(words_);
       for (int before : links[n + static_cast<size_t>(first)].before) {
@@ -81,11 +85,13 @@ class Part {
     }
     for (size_t v = 0; v < problem.values.size(); ++v) readers_.emplace_back();
     for (size_t n = 0; n < count_; ++n) {
-      for (int value : links[n + static_cast<size_t>(first)].reads) readers_[static_cast<size_t>(value)].push_back(n);
+      for (int value : links[n + static_cast<size_t>(first)].reads)
+        readers_[static_cast<size_t>(value)].push_back(n);
     }
   }
 
-  // The nodes' best order, as numbers in the part; empty: the given one is as good as any, or the part is too large.
+  // The nodes' best order, as numbers in the part; empty: the given one is as good as any, or the part is too
+  // large.
   std::vector<size_t> search(int least_saving) {
     if (count_ < 2 || count_ > kMostOfPart) return {};
     const size_t width = std::clamp(kWork / (count_ * count_ * words_), kFewestSets, kMostSets);
@@ -121,13 +127,15 @@ class Part {
     const NodeLinks& links = links_[node + static_cast<size_t>(first_)];
     int64_t bytes = 0;
     for (int made : links.makes) {
-      if (!problem_.values[static_cast<size_t>(made)].readers.empty()) bytes += problem_.values[static_cast<size_t>(made)].bytes;
+      if (!problem_.values[static_cast<size_t>(made)].readers.empty())
+        bytes += problem_.values[static_cast<size_t>(made)].bytes;
     }
     for (int read : links.reads) {
       const OrderProblem::Value& value = problem_.values[static_cast<size_t>(read)];
       size_t read_here = 0;
       for (size_t reader : readers_[static_cast<size_t>(read)]) read_here += has(done, reader) ? 1 : 0;
-      const auto ahead = static_cast<size_t>(std::lower_bound(value.readers.begin(), value.readers.end(), first_) - value.readers.begin());
+      const auto ahead = static_cast<size_t>(
+          std::lower_bound(value.readers.begin(), value.readers.end(), first_) - value.readers.begin());
       const size_t done_before = ahead + read_here;
       if (value.maker < 0 && done_before == 0) bytes += value.bytes;
       if (done_before + 1 == value.readers.size()) bytes -= value.bytes;
@@ -177,15 +185,18 @@ class Part {
     }
   }
 
-  // From the back, so that of equal ways the one whose first different node comes first in the given order is taken.
+  // From the back, so that of equal ways the one whose first different node comes first in the given order is
+  // taken.
   std::vector<size_t> bestPath() {
-    std::vector<std::vector<int64_t>> rest(levels_.size());  // by level and set: the least sum behind it; INT64_MAX: no way to the end
+    std::vector<std::vector<int64_t>> rest(
+        levels_.size());  // by level and set: the least sum behind it; INT64_MAX: no way to the end
     rest.back().assign(levels_.back().size(), 0);
     for (size_t l = levels_.size() - 1; l-- > 0;) {
       for (const Done& done : levels_[l]) {
         int64_t least = INT64_MAX;
         for (const Step& step : done.steps) {
-          if (rest[l + 1][step.next] != INT64_MAX) least = std::min(least, levels_[l + 1][step.next].bytes + rest[l + 1][step.next]);
+          if (rest[l + 1][step.next] != INT64_MAX)
+            least = std::min(least, levels_[l + 1][step.next].bytes + rest[l + 1][step.next]);
         }
         rest[l].push_back(least);
       }
@@ -195,7 +206,9 @@ class Part {
     size_t at = 0;
     for (size_t l = 0; l < count_; ++l) {
       for (const Step& step : levels_[l][at].steps) {  // ascending nodes
-        if (rest[l + 1][step.next] == INT64_MAX || levels_[l + 1][step.next].bytes + rest[l + 1][step.next] != rest[l][at]) continue;
+        if (rest[l + 1][step.next] == INT64_MAX ||
+            levels_[l + 1][step.next].bytes + rest[l + 1][step.next] != rest[l][at])
+          continue;
         order.push_back(step.node);
         at = step.next;
         break;
@@ -249,7 +262,8 @@ std::vector<int> orderForCuts(const OrderProblem& problem, int least_saving) {
   int first = 0;
   for (int node : fixed) {
     const std::vector<size_t> part = Part(problem, links, first, node - first).search(least_saving);
-    for (size_t i = 0; i < part.size(); ++i) order[static_cast<size_t>(first) + i] = first + static_cast<int>(part[i]);
+    for (size_t i = 0; i < part.size(); ++i)
+      order[static_cast<size_t>(first) + i] = first + static_cast<int>(part[i]);
     first = node + 1;
   }
   return order;
@@ -274,8 +288,9 @@ int64_t crossingBytes(const OrderProblem& problem, const std::vector<int>& order
 namespace {
 
 bool hasSubgraphs(const Node& node) {
-  return std::any_of(node.attributes.begin(), node.attributes.end(),
-                     [](const auto& attribute) { return std::holds_alternative<std::shared_ptr<const Graph>>(attribute.second); });
+  return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
+    return std::holds_alternative<std::shared_ptr<const Graph>>(attribute.second);
+  });
 }
 
 // By node: only weights and constants lead to it.
@@ -337,7 +352,8 @@ std::vector<size_t> nodeOrderForCuts(const Graph& graph) {
 }
 
 void reorderNodes(Graph& graph, const std::vector<size_t>& order) {
-  PIPESHARD_CHECK(order.size() == graph.nodes.size(), "an order of {} nodes for a graph of {}", order.size(), graph.nodes.size());
+  PIPESHARD_CHECK(order.size() == graph.nodes.size(), "an order of {} nodes for a graph of {}", order.size(),
+                  graph.nodes.size());
   std::vector<Node> nodes;
   nodes.reserve(order.size());
   for (size_t n : order) nodes.push_back(std::move(graph.nodes[n]));

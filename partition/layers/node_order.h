@@ -1,12 +1,14 @@
-// The order of nodes where a graph leaves a choice: parallel branches one behind the other instead of interleaved, as a tracer happened to
-// meet them, so that few bytes cross the places where stages may be cut. Cuts are made in graph order, so this comes before them.
+// The order of nodes where a graph leaves a choice: parallel branches one behind the other instead of
+// interleaved, as a tracer happened to meet them, so that few bytes cross the places where stages may be cut.
+// Cuts are made in graph order, so this comes before them.
 //
-// Minimised is the sum, over the places behind each node, of the bytes that cross there. Nodes that all others lie before or behind
-// (the residual additions of a transformer) split the graph into parts that are ordered apart without loss. A part is searched over its
-// sets of done nodes, level by level: exactly, or, where there are more than limits allow (a fixed number, never the clock), keeping the
-// best sets of each level and those of the given order. Of equally good orders the one nearest to the given order wins, and a part keeps
-// its given order unless another saves a tenth. Nodes that only weights lead to (transposed weights) go right before their first reader
-// and count at it.
+// Minimised is the sum, over the places behind each node, of the bytes that cross there. Nodes that all
+// others lie before or behind (the residual additions of a transformer) split the graph into parts that are
+// ordered apart without loss. A part is searched over its sets of done nodes, level by level: exactly, or,
+// where there are more than limits allow (a fixed number, never the clock), keeping the best sets of each
+// level and those of the given order. Of equally good orders the one nearest to the given order wins, and a
+// part keeps its given order unless another saves a tenth. Nodes that only weights lead to (transposed
+// weights) go right before their first reader and count at it.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +34,8 @@ std::vector<int> orderForCuts(const OrderProblem& problem, int least_saving = 10
 // What orderForCuts minimises, of an order.
 int64_t crossingBytes(const OrderProblem& problem, const std::vector<int>& order);
 
-// The same for a prepared graph: positions in graph.nodes. The given order for graphs with subgraphs in attributes, whose reads are hidden.
+// The same for a prepared graph: positions in graph.nodes. The given order for graphs with subgraphs in
+// attributes, whose reads are hidden.
 std::vector<size_t> nodeOrderForCuts(const Graph& graph);
 
 // Puts the nodes into that order. What the graph computes stays the same.

@@ -17,7 +17,8 @@ constexpr int64_t kNever = INT64_MAX / 4;
 constexpr double kMostSteps = 2e9;    // of the tables of lower levels
 constexpr double kMostEntries = 1e7;  // of the options of one search
 
-// What is behind the components of a level in the plan: so many workers, and how many such components run the same stage.
+// What is behind the components of a level in the plan: so many workers, and how many such components run the
+// same stage.
 struct Behind {
   int64_t workers = 0;
   int64_t replicas = 1;
@@ -30,11 +31,15 @@ using Table = std::vector<int64_t>;
 class Planner {
  public:
   Planner(const PipeDreamProfile& profile, const PipeDreamRequest& request)
-      : profile_(profile), levels_(request.levels), memory_bytes_(request.memory_bytes), layers_(std::ssize(profile.layers)) {
+      : profile_(profile),
+        levels_(request.levels),
+        memory_bytes_(request.memory_bytes),
+        layers_(std::ssize(profile.layers)) {
     PIPESHARD_CHECK(!levels_.empty(), "no levels");
     workers_.push_back(1);
     for (const PipeDreamLevel& level : levels_) {
-      PIPESHARD_CHECK(level.components > 0 && level.bytes_per_ns > 0, "a level of {} components, {} bytes per nanosecond", level.components,
+      PIPESHARD_CHECK(level.components > 0 && level.bytes_per_ns > 0,
+                      "a level of {} components, {} bytes per nanosecond", level.components,
                       level.bytes_per_ns);
       workers_.push_back(workers_.back() * level.components);
     }
@@ -66,7 +71,9 @@ class Planner {
     return std::llround(2 * static_cast<double>(profile_.layers[static_cast<size_t>(layer)].cut_bytes) /
                         (levels_[level - 1].bytes_per_ns * to));
   }
-  static int64_t passNs(int64_t inside_ns, int replicas) { return std::llround(static_cast<double>(inside_ns) / replicas); }
+  static int64_t passNs(int64_t inside_ns, int replicas) {
+    return std::llround(static_cast<double>(inside_ns) / replicas);
+  }
   int64_t weightsNs(size_t level, int64_t first, int64_t last, int replicas) const {
     const auto count = static_cast<double>(replicas);
     return std::llround(4 * (count - 1) * static_cast<double>(between(parameters_, first, last)) /
@@ -74,8 +81,10 @@ class Planner {
   }
   bool limited() const { return memory_bytes_ > 0; }
 
-  // A_{level-1} of what a stage's components do, with so many components of its level behind; kNever: it does not fit.
-  int64_t insideNs(size_t level, Behind behind, int64_t first, int64_t last, int replicas, int components_behind) {
+  // A_{level-1} of what a stage's components do, with so many components of its level behind; kNever: it does
+  // not fit.
+  int64_t insideNs(size_t level, Behind behind, int64_t first, int64_t last, int replicas,
+                   int components_behind) {
     const Behind inner = behindInside(level, behind, replicas, components_behind);
     if (level > 1) return table(level - 1, inner)[static_cast<size_t>(first * layers_ + last)];
     const int64_t versions = (inner.workers + inner.replicas - 1) / inner.replicas;
@@ -91,7 +100,8 @@ class Planner {
   // Only the ratio counts.
   Behind behindInside(size_t level, Behind behind, int replicas, int components_behind) const {
     if (!limited()) return {};
-    Behind inner{behind.workers + behind.replicas * components_behind * workers_[level - 1], behind.replicas * replicas};
+    Behind inner{behind.workers + behind.replicas * components_behind * workers_[level - 1],
+                 behind.replicas * replicas};
     const int64_t divisor = std::gcd(inner.workers, inner.replicas);
     return {inner.workers / divisor, inner.replicas / divisor};
   }
@@ -109,12 +119,14 @@ class Planner {
     }
     if (entries <= kMostEntries && steps <= kMostSteps) return;
     fail(ErrorCode::kUsage,
-         "{} layers on {} workers are too many to plan; expected layers^2 * workers up to {:.0f} on one level (with a limit of memory: "
+         "{} layers on {} workers are too many to plan; expected layers^2 * workers up to {:.0f} on one "
+         "level (with a limit of memory: "
          "layers^2 * workers^2 / 2), and layers^3 * workers^2 / 12 up to {:.0f} on all levels but the last",
          layers_, fmt::join(components, " x "), kMostEntries, kMostSteps);
   }
 
-  // The dynamic program of the paper: ends of runs by ascending number of components, of which the last stage has some.
+  // The dynamic program of the paper: ends of runs by ascending number of components, of which the last stage
+  // has some.
   const Table& table(size_t level, Behind behind) {
     const auto [found, is_new] = tables_.try_emplace({level, behind});
     if (!is_new) return found->second;
@@ -129,14 +141,17 @@ class Planner {
       }
     }
     Table result(square, kNever);
-    std::vector<std::vector<int64_t>> best(static_cast<size_t>(all) + 1, std::vector<int64_t>(static_cast<size_t>(layers_)));
+    std::vector<std::vector<int64_t>> best(static_cast<size_t>(all) + 1,
+                                           std::vector<int64_t>(static_cast<size_t>(layers_)));
     for (int64_t first = 0; first < layers_; ++first) {
       for (int used = 1; used <= all; ++used) {
         for (int64_t last = first; last < layers_; ++last)
-          best[static_cast<size_t>(used)][static_cast<size_t>(last)] = bestUpTo(level, stages, best, first, last, used);
+          best[static_cast<size_t>(used)][static_cast<size_t>(last)] =
+              bestUpTo(level, stages, best, first, last, used);
       }
       for (int64_t last = first; last < layers_; ++last)
-        result[static_cast<size_t>(first * layers_ + last)] = best[static_cast<size_t>(all)][static_cast<size_t>(last)];
+        result[static_cast<size_t>(first * layers_ + last)] =
+            best[static_cast<size_t>(all)][static_cast<size_t>(last)];
     }
     return tables_[{level, behind}] = std::move(result);
   }
@@ -147,17 +162,20 @@ class Planner {
       for (int64_t last = first; last < layers_; ++last) {
         const int64_t inside = insideNs(level, behind, first, last, replicas, after);
         if (inside < kNever)
-          times[static_cast<size_t>(first * layers_ + last)] = passNs(inside, replicas) + weightsNs(level, first, last, replicas);
+          times[static_cast<size_t>(first * layers_ + last)] =
+              passNs(inside, replicas) + weightsNs(level, first, last, replicas);
       }
     }
     return times;
   }
 
-  int64_t bestUpTo(size_t level, const std::vector<std::vector<Table>>& stages, const std::vector<std::vector<int64_t>>& best,
-                   int64_t first, int64_t last, int used) const {
+  int64_t bestUpTo(size_t level, const std::vector<std::vector<Table>>& stages,
+                   const std::vector<std::vector<int64_t>>& best, int64_t first, int64_t last,
+                   int used) const {
     const int after = limited() ? levels_[level - 1].components - used : 0;
     const auto stage = [&](int replicas, int64_t from) {
-      return stages[static_cast<size_t>(replicas)][static_cast<size_t>(after)][static_cast<size_t>(from * layers_ + last)];
+      return stages[static_cast<size_t>(replicas)][static_cast<size_t>(after)]
+                   [static_cast<size_t>(from * layers_ + last)];
     };
     int64_t least = stage(used, first);
     for (int replicas = 1; replicas < used; ++replicas) {
@@ -170,15 +188,18 @@ class Planner {
     return least;
   }
 
-  std::vector<PipeDreamStage> stagesOf(size_t level, Behind behind, int64_t first, int64_t last, int64_t* time_ns);
+  std::vector<PipeDreamStage> stagesOf(size_t level, Behind behind, int64_t first, int64_t last,
+                                       int64_t* time_ns);
 
   // `components`: the first worker of every component of this level that runs the stages.
-  void placeWorkers(size_t level, std::vector<PipeDreamStage>& stages, const std::vector<int>& components, int64_t& earlier) const {
+  void placeWorkers(size_t level, std::vector<PipeDreamStage>& stages, const std::vector<int>& components,
+                    int64_t& earlier) const {
     int next = 0;
     for (PipeDreamStage& stage : stages) {
       std::vector<int> inside;
       for (int part = next; part < next + stage.components; ++part) {
-        for (const int component : components) inside.push_back(component + part * static_cast<int>(workers_[level - 1]));
+        for (const int component : components)
+          inside.push_back(component + part * static_cast<int>(workers_[level - 1]));
       }
       next += stage.components;
       if (level > 1) {
@@ -208,7 +229,8 @@ class LevelCosts : public StageCosts {
       : planner_(planner), level_(level), first_(first), layers_(last - first + 1) {
     const int all = planner.levels()[level - 1].components;
     for (int replicas = 1; replicas <= all; ++replicas) {
-      for (int after = planner.limited() ? all - replicas : 0; after >= 0; --after) addOptions(behind, replicas, after);
+      for (int after = planner.limited() ? all - replicas : 0; after >= 0; --after)
+        addOptions(behind, replicas, after);
     }
   }
 
@@ -218,7 +240,8 @@ class LevelCosts : public StageCosts {
     const int after = planner_.limited() ? all - submesh.first_device - submesh.deviceCount() : 0;
     return submesh.deviceCount() * (all + 1) + after;
   }
-  const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const override {
+  const std::vector<StageOption>& options(int first_layer, int last_layer,
+                                          const Submesh& submesh) const override {
     return options_.at(submeshClass(submesh))[static_cast<size_t>(first_layer * layers_ + last_layer)];
   }
   int64_t transfer(int layer, const Submesh&, int, const Submesh& to, int) const override {
@@ -228,11 +251,13 @@ class LevelCosts : public StageCosts {
 
  private:
   void addOptions(Behind behind, int replicas, int after) {
-    std::vector<std::vector<StageOption>>& options = options_[replicas * (planner_.levels()[level_ - 1].components + 1) + after];
+    std::vector<std::vector<StageOption>>& options =
+        options_[replicas * (planner_.levels()[level_ - 1].components + 1) + after];
     options.resize(static_cast<size_t>(layers_ * layers_));
     for (int64_t first = 0; first < layers_; ++first) {
       for (int64_t last = first; last < layers_; ++last) {
-        const int64_t inside = planner_.insideNs(level_, behind, first_ + first, first_ + last, replicas, after);
+        const int64_t inside =
+            planner_.insideNs(level_, behind, first_ + first, first_ + last, replicas, after);
         if (inside >= kNever) continue;
         StageOption option;
         option.pass_ns = Planner::passNs(inside, replicas);
@@ -248,14 +273,17 @@ class LevelCosts : public StageCosts {
   std::map<int, std::vector<std::vector<StageOption>>> options_;  // by class
 };
 
-std::vector<PipeDreamStage> Planner::stagesOf(size_t level, Behind behind, int64_t first, int64_t last, int64_t* time_ns) {
+std::vector<PipeDreamStage> Planner::stagesOf(size_t level, Behind behind, int64_t first, int64_t last,
+                                              int64_t* time_ns) {
   const LevelCosts costs(*this, level, behind, first, last);
   const int all = levels_[level - 1].components;
   const Cluster cluster = uniformCluster(1, all);
-  AssignmentRequest request{.costs = costs, .cluster = cluster, .objective = AssignmentObjective::kThroughput};
+  AssignmentRequest request{
+      .costs = costs, .cluster = cluster, .objective = AssignmentObjective::kThroughput};
   request.all_devices = true;
   const AssignmentResult found = assignStagesToMeshes(request);
-  PIPESHARD_CHECK(!found.assignments.empty(), "one stage on all of level {} keeps nothing beside the newest, and does not fit", level);
+  PIPESHARD_CHECK(!found.assignments.empty(),
+                  "one stage on all of level {} keeps nothing beside the newest, and does not fit", level);
   std::vector<PipeDreamStage> stages;
   *time_ns = found.assignments.front().objective_ns;
   for (const AssignedStage& assigned : found.assignments.front().stages) {
@@ -271,9 +299,10 @@ std::vector<PipeDreamStage> Planner::stagesOf(size_t level, Behind behind, int64
     const Behind inner = behindInside(level, behind, stage.components, after);
     int64_t inside_ns = 0;
     stage.inside = stagesOf(level - 1, inner, stage.first_layer, stage.last_layer, &inside_ns);
-    const int64_t expected = insideNs(level, behind, stage.first_layer, stage.last_layer, stage.components, after);
-    PIPESHARD_CHECK(inside_ns == expected, "layers {}..{} on level {}: {} ns, by its table {}", stage.first_layer, stage.last_layer,
-                    level - 1, inside_ns, expected);
+    const int64_t expected =
+        insideNs(level, behind, stage.first_layer, stage.last_layer, stage.components, after);
+    PIPESHARD_CHECK(inside_ns == expected, "layers {}..{} on level {}: {} ns, by its table {}",
+                    stage.first_layer, stage.last_layer, level - 1, inside_ns, expected);
   }
   return stages;
 }
@@ -289,7 +318,8 @@ void collect(const std::vector<PipeDreamStage>& stages, std::vector<const PipeDr
 
 std::vector<PipeDreamLevel> pipeDreamLevels(const Cluster& cluster) {
   if (!cluster.isUniform()) {
-    fail(ErrorCode::kConfiguration, "cluster {}: its nodes differ; expected equal nodes with equal devices, as PipeDream's levels are",
+    fail(ErrorCode::kConfiguration,
+         "cluster {}: its nodes differ; expected equal nodes with equal devices, as PipeDream's levels are",
          cluster.name);
   }
   const ClusterNode& node = cluster.nodes.front();
@@ -306,14 +336,17 @@ std::vector<const PipeDreamStage*> PipeDreamPlan::workerStages() const& {
   return found;
 }
 
-PipeDreamPlan planAsPipeDream(const PipeDreamProfile& profile, const PipeDreamRequest& request) { return Planner(profile, request).plan(); }
+PipeDreamPlan planAsPipeDream(const PipeDreamProfile& profile, const PipeDreamRequest& request) {
+  return Planner(profile, request).plan();
+}
 
 std::string stageFileOf(const PipeDreamProfile& profile, const PipeDreamPlan& plan) {
-  std::string text = fmt::format("{{\n \"version\": 1,\n \"layers\": {},\n \"stages\": [", profile.layers.size());
+  std::string text =
+      fmt::format("{{\n \"version\": 1,\n \"layers\": {},\n \"stages\": [", profile.layers.size());
   const char* separator = "";
   for (const PipeDreamStage* stage : plan.workerStages()) {
-    text += fmt::format("{}\n  {{\"layers\": \"{}..{}\", \"devices\": [{}]}}", separator, stage->first_layer, stage->last_layer,
-                        fmt::join(stage->workers, ", "));
+    text += fmt::format("{}\n  {{\"layers\": \"{}..{}\", \"devices\": [{}]}}", separator, stage->first_layer,
+                        stage->last_layer, fmt::join(stage->workers, ", "));
     separator = ",";
   }
   return text + "\n ]\n}\n";

@@ -63,7 +63,9 @@ class ProfileParser {
   }
 
  private:
-  [[noreturn]] void failAtLine(std::string_view what) const { fail(ErrorCode::kBadModel, "{}: line {}: {}", source_, line_, what); }
+  [[noreturn]] void failAtLine(std::string_view what) const {
+    fail(ErrorCode::kBadModel, "{}: line {}: {}", source_, line_, what);
+  }
 
   static bool isInput(const PipeDreamLayer& layer) { return layer.description.starts_with("Input"); }
 
@@ -96,21 +98,25 @@ class ProfileParser {
   void addLayer(std::string_view line) {
     const size_t name_end = line.find(kSeparator);
     const size_t fields_begin = line.find(" -- forward_compute_time=");
-    if (name_end == std::string_view::npos || fields_begin == std::string_view::npos || fields_begin < name_end + kSeparator.size()) {
+    if (name_end == std::string_view::npos || fields_begin == std::string_view::npos ||
+        fields_begin < name_end + kSeparator.size()) {
       failAtLine(
-          "expected \"NODE -- DESCRIPTION -- forward_compute_time=MS, backward_compute_time=MS, activation_size=BYTES, "
+          "expected \"NODE -- DESCRIPTION -- forward_compute_time=MS, backward_compute_time=MS, "
+          "activation_size=BYTES, "
           "parameter_size=BYTES\", or an edge behind a tab");
     }
     std::string_view fields = line.substr(fields_begin + kSeparator.size());
     fields = fields.substr(0, fields.find(kSeparator));  // stage_id of a plan may follow
     RawLayer raw;
     raw.layer.name = line.substr(0, name_end);
-    raw.layer.description = line.substr(name_end + kSeparator.size(), fields_begin - name_end - kSeparator.size());
-    raw.layer.compute_ns =
-        std::llround(field(fields, "forward_compute_time") * 1e6) + std::llround(field(fields, "backward_compute_time") * 1e6);
+    raw.layer.description =
+        line.substr(name_end + kSeparator.size(), fields_begin - name_end - kSeparator.size());
+    raw.layer.compute_ns = std::llround(field(fields, "forward_compute_time") * 1e6) +
+                           std::llround(field(fields, "backward_compute_time") * 1e6);
     raw.layer.activation_bytes = std::llround(field(fields, "activation_size"));
     raw.layer.parameter_bytes = std::llround(field(fields, "parameter_size"));
-    if (!index_.try_emplace(raw.layer.name, layers_.size()).second) failAtLine(fmt::format("a second layer {}", raw.layer.name));
+    if (!index_.try_emplace(raw.layer.name, layers_.size()).second)
+      failAtLine(fmt::format("a second layer {}", raw.layer.name));
     layers_.push_back(std::move(raw));
   }
 
@@ -132,11 +138,13 @@ class ProfileParser {
   void sortByNumber() {
     const auto key = [](const RawLayer& raw) {
       const size_t digits = raw.layer.name.find_last_not_of("0123456789") + 1;
-      return std::make_tuple(raw.layer.name.size() - digits, std::string_view(raw.layer.name).substr(digits), raw.layer.name);
+      return std::make_tuple(raw.layer.name.size() - digits, std::string_view(raw.layer.name).substr(digits),
+                             raw.layer.name);
     };
     std::vector<size_t> order(layers_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return key(layers_[a]) < key(layers_[b]); });
+    std::sort(order.begin(), order.end(),
+              [&](size_t a, size_t b) { return key(layers_[a]) < key(layers_[b]); });
     std::vector<size_t> place(order.size());
     for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
     std::vector<RawLayer> sorted;
@@ -153,7 +161,9 @@ class ProfileParser {
     for (const size_t i : order) {
       if (!isInput(layers_[i].layer)) kept.push_back(i);
     }
-    if (kept.empty()) fail(ErrorCode::kBadModel, "{}: no layers; expected the text that PipeDream's profiler writes", source_);
+    if (kept.empty())
+      fail(ErrorCode::kBadModel, "{}: no layers; expected the text that PipeDream's profiler writes",
+           source_);
     for (const size_t i : kept) profile.layers.push_back(layers_[i].layer);
     for (size_t k = 0; k < kept.size(); ++k) {
       size_t last = place[kept[k]];

@@ -1,18 +1,22 @@
 // Schedules: for each pipeline rank the order of its passes, as small pure functions (partition/schedules/).
 //
-// A *pipeline rank* is a group of devices that runs a set of stages: one stage each in plain pipelines, v stages ("chunks") each in
-// interleaved and V-shaped ones. p pipeline ranks, m microbatches, S = p v stages. F is the forward pass of one microbatch through one
-// stage, B its whole backward pass; I and W are its two halves (input gradients, weight gradients) where a schedule parts them. tF, tI,
-// tW, tB = tI + tW are the times of one microbatch through a pipeline rank's *whole share* (all its stages): a chunk costs tF/v. A is the
-// activation bytes of one microbatch on a whole share: a chunk keeps A/v from its F to its B (or W).
+// A *pipeline rank* is a group of devices that runs a set of stages: one stage each in plain pipelines, v
+// stages ("chunks") each in interleaved and V-shaped ones. p pipeline ranks, m microbatches, S = p v stages.
+// F is the forward pass of one microbatch through one stage, B its whole backward pass; I and W are its two
+// halves (input gradients, weight gradients) where a schedule parts them. tF, tI, tW, tB = tI + tW are the
+// times of one microbatch through a pipeline rank's *whole share* (all its stages): a chunk costs tF/v. A is
+// the activation bytes of one microbatch on a whole share: a chunk keeps A/v from its F to its B (or W).
 //
-// F(s,k) needs F(s-1,k); B(s,k) and I(s,k) need F(s,k) and B or I(s+1,k); W(s,k) needs I(s,k). A rank runs its list in order.
+// F(s,k) needs F(s-1,k); B(s,k) and I(s,k) need F(s,k) and B or I(s+1,k); W(s,k) needs I(s,k). A rank runs
+// its list in order.
 //
-// Synchronous schedules update all weights once, after all microbatches: results are those of one device. Asynchronous ones (PipeDream,
-// PipeDream-2BW) update inside the list (kUpdate), and passes read older *versions* of the weights: `versions` says which.
+// Synchronous schedules update all weights once, after all microbatches: results are those of one device.
+// Asynchronous ones (PipeDream, PipeDream-2BW) update inside the list (kUpdate), and passes read older
+// *versions* of the weights: `versions` says which.
 //
-// Every schedule runs the forward passes of a stage, its backward passes and its weight passes each in ascending order of microbatches,
-// unless its description says otherwise. Gradients are thus added up in the same order in all of them: results are equal bit by bit.
+// Every schedule runs the forward passes of a stage, its backward passes and its weight passes each in
+// ascending order of microbatches, unless its description says otherwise. Gradients are thus added up in the
+// same order in all of them: results are equal bit by bit.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +46,9 @@ struct Action {
   int stage = 0;
   ActionKind kind = ActionKind::kForward;
   int microbatch = 0;  // -1: none (kReduceGradients)
-  // The next action of the list belongs to this one: a forward and a backward pass that a device may overlap (DualPipe). They need
-  // nothing of each other, and can start when the inputs of both are there. Here they run one after the other.
+  // The next action of the list belongs to this one: a forward and a backward pass that a device may overlap
+  // (DualPipe). They need nothing of each other, and can start when the inputs of both are there. Here they
+  // run one after the other.
   bool overlaps_next = false;
   friend bool operator==(const Action&, const Action&) = default;
 };
@@ -53,48 +58,56 @@ std::string actionToString(const Action& action);  // "2F3": stage, kind, microb
 using ScheduleOrders = std::vector<std::vector<Action>>;
 
 struct Schedule {
-  std::string name;                      // canonical text with options: "interleaved:v=2"; "file" for one that was read
-  int stages = 1;                        // S
-  int microbatches = 1;                  // m: of one step (of the whole window, for asynchronous schedules)
+  std::string name;      // canonical text with options: "interleaved:v=2"; "file" for one that was read
+  int stages = 1;        // S
+  int microbatches = 1;  // m: of one step (of the whole window, for asynchronous schedules)
   std::vector<int> rank_of_stage = {0};  // by stage: its pipeline rank
   ScheduleOrders orders;                 // by pipeline rank; passes and updates only
   bool forward_only = false;             // no backward passes: evaluation
-  // Asynchronous schedules. Microbatches that one update takes: the minibatch. 0: synchronous, one update at the end of the step.
+  // Asynchronous schedules. Microbatches that one update takes: the minibatch. 0: synchronous, one update at
+  // the end of the step.
   int microbatches_per_update = 0;
-  // versions[stage][microbatch]: how many updates the weights that its forward and backward pass read have seen. Empty: synchronous.
+  // versions[stage][microbatch]: how many updates the weights that its forward and backward pass read have
+  // seen. Empty: synchronous.
   std::vector<std::vector<int>> versions = {};
-  // Asynchronous schedules on replicated stages: replicas that take the microbatches in turn, by stage. Microbatch k runs on replica k mod
-  // replicas[stage]; an order has the passes of all replicas of its rank, as they could run one after the other, and an update is one of
-  // all replicas together. Empty: one replica of each.
+  // Asynchronous schedules on replicated stages: replicas that take the microbatches in turn, by stage.
+  // Microbatch k runs on replica k mod replicas[stage]; an order has the passes of all replicas of its rank,
+  // as they could run one after the other, and an update is one of all replicas together. Empty: one replica
+  // of each.
   std::vector<int> replicas = {};
-  // By stage: microbatches that one of its updates takes, where that is not the minibatch: on replicas, which average the gradients of
-  // one minibatch each. Empty: microbatches_per_update.
+  // By stage: microbatches that one of its updates takes, where that is not the minibatch: on replicas, which
+  // average the gradients of one minibatch each. Empty: microbatches_per_update.
   std::vector<int> update_every = {};
 
   int ranks() const { return static_cast<int>(orders.size()); }
   bool asynchronous() const { return microbatches_per_update > 0; }
   int replicasOf(int stage) const { return replicas.empty() ? 1 : replicas[static_cast<size_t>(stage)]; }
-  int updateEvery(int stage) const { return update_every.empty() ? microbatches_per_update : update_every[static_cast<size_t>(stage)]; }
+  int updateEvery(int stage) const {
+    return update_every.empty() ? microbatches_per_update : update_every[static_cast<size_t>(stage)];
+  }
 };
 
-// What automatic schedules (zb-1p, zb-2p, v-min, ...) are made for: of a whole share, in any one unit of time and one of memory.
+// What automatic schedules (zb-1p, zb-2p, v-min, ...) are made for: of a whole share, in any one unit of time
+// and one of memory.
 struct ScheduleCosts {
   int64_t forward = 1;
   int64_t backward_input = 1;
   int64_t backward_weight = 1;
   int64_t transfer = 0;  // from the end of a pass to the moment when the next stage can start
-  // What a microbatch's F adds to the memory of its rank, and what I and W change it by (negative: they free).
+  // What a microbatch's F adds to the memory of its rank, and what I and W change it by (negative: they
+  // free).
   int64_t forward_memory = 1;
   int64_t input_memory = 0;
   int64_t weight_memory = -1;
 };
 
 struct ScheduleRequest {
-  std::string text;      // "1f1b", "interleaved:v=3", "eager-1f1b:extra=2"; names and options: scheduleFamilies()
-  int ranks = 1;         // p
+  std::string text;  // "1f1b", "interleaved:v=3", "eager-1f1b:extra=2"; names and options: scheduleFamilies()
+  int ranks = 1;     // p
   int microbatches = 1;  // m
   ScheduleCosts costs = {};
-  std::vector<int> replicas = {};  // by stage: those that take minibatches in turn, if the text asks for that; empty: one each
+  std::vector<int> replicas =
+      {};  // by stage: those that take minibatches in turn, if the text asks for that; empty: one each
 };
 
 // One line per schedule, for --help, messages and docs.
@@ -110,48 +123,57 @@ std::vector<std::string> scheduleNames();
 // Stages per pipeline rank that the text asks for. Errors as makeSchedule.
 int chunksOf(std::string_view text);
 
-// Errors: kUsage for an unknown name or option (lists those that exist); kConfiguration where the schedule does not exist for so many
-// ranks or microbatches: the message says which numbers would do. The result passes verifySchedule.
+// Errors: kUsage for an unknown name or option (lists those that exist); kConfiguration where the schedule
+// does not exist for so many ranks or microbatches: the message says which numbers would do. The result
+// passes verifySchedule.
 Schedule makeSchedule(const ScheduleRequest& request);
 Schedule makeSchedule(std::string_view text, int ranks, int microbatches);
-// Of a window of so many updates of so many microbatches each. Error(kConfiguration) where the schedule takes another number of
-// microbatches per update (pipedream: one).
-Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates, const std::vector<int>& replicas = {});
+// Of a window of so many updates of so many microbatches each. Error(kConfiguration) where the schedule takes
+// another number of microbatches per update (pipedream: one).
+Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates,
+                      const std::vector<int>& replicas = {});
 // Whether the text asks for an asynchronous schedule. Errors as makeSchedule.
 bool isAsynchronous(std::string_view text);
-// Whether the devices of a stage take the microbatches in turn: under asynchronous schedules, unless the text has the option rows=1.
+// Whether the devices of a stage take the microbatches in turn: under asynchronous schedules, unless the text
+// has the option rows=1.
 bool takesTurns(std::string_view text);
 
-// The form of torch.distributed.pipelining: a line per pipeline rank, actions separated by commas ("0F0,0F1,,0B0"; empty cells are
-// skipped), an overlapped pair as "(0F3;7B1)OVERLAP_F_B". UPDATE is ours: torch has no asynchronous schedules.
+// The form of torch.distributed.pipelining: a line per pipeline rank, actions separated by commas
+// ("0F0,0F1,,0B0"; empty cells are skipped), an overlapped pair as "(0F3;7B1)OVERLAP_F_B". UPDATE is ours:
+// torch has no asynchronous schedules.
 std::string scheduleToCsv(const ScheduleOrders& orders);
-// All actions that the text has, but torch's UNSHARD and RESHARD, which mean nothing here. Error(kConfiguration) "WHAT:line:column: ..."
-// for what is no action (`what` is the file).
+// All actions that the text has, but torch's UNSHARD and RESHARD, which mean nothing here.
+// Error(kConfiguration) "WHAT:line:column: ..." for what is no action (`what` is the file).
 ScheduleOrders ordersFromCsv(std::string_view text, std::string_view what);
-// Stages, microbatches and placement follow from the actions. Sends, receives and REDUCE_GRAD are dropped: emission places its own.
-// Error(kConfiguration) as ordersFromCsv, and for UPDATE: a file does not say which weights are read. The result passes verifySchedule.
+// Stages, microbatches and placement follow from the actions. Sends, receives and REDUCE_GRAD are dropped:
+// emission places its own. Error(kConfiguration) as ordersFromCsv, and for UPDATE: a file does not say which
+// weights are read. The result passes verifySchedule.
 Schedule scheduleFromCsv(std::string_view text, std::string_view what);
 
-// Completeness (every stage runs every microbatch once, B or both I and W), order, placement (each stage on one rank), version rules
-// (an update takes the gradients of its minibatch and of no other; no pass reads a version that its rank has not made by then; versions do
-// not go back), and freedom from deadlock: passes of an overlapped pair start together. Without sends and receives that suffices for
-// withTransfers. Where the orders have them: every message is sent after its pass and received before its pass, in one order at
-// both ends, and the orders do not deadlock when every send waits for its receive.
-// Error(kConfiguration); its message names the fault and shows a window of the orders with the faulty step marked:
+// Completeness (every stage runs every microbatch once, B or both I and W), order, placement (each stage on
+// one rank), version rules (an update takes the gradients of its minibatch and of no other; no pass reads a
+// version that its rank has not made by then; versions do not go back), and freedom from deadlock: passes of
+// an overlapped pair start together. Without sends and receives that suffices for withTransfers. Where the
+// orders have them: every message is sent after its pass and received before its pass, in one order at both
+// ends, and the orders do not deadlock when every send waits for its receive. Error(kConfiguration); its
+// message names the fault and shows a window of the orders with the faulty step marked:
 //     schedule 1f1b: rank 1 runs 1B0 before 1F0, which it needs
 //         rank 0, step 0:  0F0   0F1   0B0   0F2   0B1   0B2
 //         rank 1, step 0: >1B0<  1F0   1F1   1B1   1F2   1B2
 void verifySchedule(const Schedule& schedule);
 
-// The orders of a schedule of passes that verifySchedule accepts, with sends and receives between pipeline ranks (not between stages of
-// one rank) placed so that they do not deadlock even if every send waits for its receive. A send follows its pass (both sends an overlapped
-// pair). A receive stands before the pass that needs it, after those that its sender sends before; earlier only where ranks would
-// wait for each other otherwise, and then it takes a message that its sender is stuck with: the first that both sides can exchange when
-// F, I and W take equal times. So no order of passes that could run is lost, and few messages wait for their passes: at most 1 on a rank
-// for gpipe, 2 for 1f1b and zb-h1, and never more than the activations that ranks stash.
+// The orders of a schedule of passes that verifySchedule accepts, with sends and receives between pipeline
+// ranks (not between stages of one rank) placed so that they do not deadlock even if every send waits for its
+// receive. A send follows its pass (both sends an overlapped pair). A receive stands before the pass that
+// needs it, after those that its sender sends before; earlier only where ranks would wait for each other
+// otherwise, and then it takes a message that its sender is stuck with: the first that both sides can
+// exchange when F, I and W take equal times. So no order of passes that could run is lost, and few messages
+// wait for their passes: at most 1 on a rank for gpipe, 2 for 1f1b and zb-h1, and never more than the
+// activations that ranks stash.
 ScheduleOrders withTransfers(const Schedule& schedule);
 
-// The most stashes that the rank holds at once, from F to B (or W): in stages' shares, A/v each. Without backward passes: 1, while F runs.
+// The most stashes that the rank holds at once, from F to B (or W): in stages' shares, A/v each. Without
+// backward passes: 1, while F runs.
 int64_t peakActivations(const std::vector<Action>& order);
 // Of stage s alone.
 int64_t peakActivations(const std::vector<Action>& order, int stage);

@@ -31,10 +31,13 @@ class CsvReader {
     }
     while (!orders.empty() && orders.back().empty()) orders.pop_back();
     if (orders.empty())
-      fail(ErrorCode::kConfiguration, "{}: found no action; expected a line per pipeline rank, as 0F0,0F1,0B0,0B1", what_);
-    const auto idle = std::find_if(orders.begin(), orders.end(), [](const auto& order) { return order.empty(); });
+      fail(ErrorCode::kConfiguration,
+           "{}: found no action; expected a line per pipeline rank, as 0F0,0F1,0B0,0B1", what_);
+    const auto idle =
+        std::find_if(orders.begin(), orders.end(), [](const auto& order) { return order.empty(); });
     if (idle != orders.end()) {
-      fail(ErrorCode::kConfiguration, "{}:{}:1: found a line without actions; expected those of pipeline rank {}", what_,
+      fail(ErrorCode::kConfiguration,
+           "{}:{}:1: found a line without actions; expected those of pipeline rank {}", what_,
            idle - orders.begin() + 1, idle - orders.begin());
     }
     return orders;
@@ -43,7 +46,8 @@ class CsvReader {
  private:
   [[noreturn]] void failAt(std::string_view at, std::string_view expected) const {
     const size_t column = static_cast<size_t>(at.data() - text_.data()) - line_begin_ + 1;
-    fail(ErrorCode::kConfiguration, "{}:{}:{}: found \"{}\"; expected {}", what_, line_, column, at.substr(0, 40), expected);
+    fail(ErrorCode::kConfiguration, "{}:{}:{}: found \"{}\"; expected {}", what_, line_, column,
+         at.substr(0, 40), expected);
   }
 
   static std::string_view trim(std::string_view text) {
@@ -74,7 +78,8 @@ class CsvReader {
     if (close == std::string_view::npos || middle > close || trim(cell.substr(close + 1)) != kOverlap) {
       failAt(cell, "a pair of a forward and a backward pass, as (0F3;7B1)OVERLAP_F_B");
     }
-    const std::string_view texts[] = {trim(cell.substr(1, middle - 1)), trim(cell.substr(middle + 1, close - middle - 1))};
+    const std::string_view texts[] = {trim(cell.substr(1, middle - 1)),
+                                      trim(cell.substr(middle + 1, close - middle - 1))};
     for (const std::string_view text : texts) {
       const std::optional<Action> action = readAction(text);
       if (!action || !isPass(action->kind)) failAt(text, "a pass of an overlapped pair, as 0F3 or 7B1");
@@ -88,7 +93,8 @@ class CsvReader {
     int number = -1;
     const auto [end, error] = std::from_chars(cell.data() + position, cell.data() + cell.size(), number);
     if (end == cell.data() + position || cell[position] == '-') return -1;
-    if (error != std::errc() || number > kMostNumber) failAt(cell.substr(position), "a number up to " + std::to_string(kMostNumber));
+    if (error != std::errc() || number > kMostNumber)
+      failAt(cell.substr(position), "a number up to " + std::to_string(kMostNumber));
     position = static_cast<size_t>(end - cell.data());
     return number;
   }
@@ -96,7 +102,8 @@ class CsvReader {
   // Nothing for UNSHARD and RESHARD.
   std::optional<Action> readAction(std::string_view cell) const {
     constexpr std::string_view kExpected =
-        "an action: stage, one of F B I W SEND_F RECV_F SEND_B RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD, microbatch; as 2F0 or 3SEND_B1";
+        "an action: stage, one of F B I W SEND_F RECV_F SEND_B RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD, "
+        "microbatch; as 2F0 or 3SEND_B1";
     size_t position = 0;
     Action action;
     action.stage = readNumber(cell, position);
@@ -144,7 +151,9 @@ std::string scheduleToCsv(const ScheduleOrders& orders) {
   return text;
 }
 
-ScheduleOrders ordersFromCsv(std::string_view text, std::string_view what) { return CsvReader(text, what).read(); }
+ScheduleOrders ordersFromCsv(std::string_view text, std::string_view what) {
+  return CsvReader(text, what).read();
+}
 
 Schedule scheduleFromCsv(std::string_view text, std::string_view what) {
   Schedule schedule;
@@ -156,11 +165,11 @@ Schedule scheduleFromCsv(std::string_view text, std::string_view what) {
     for (const Action& action : read) {
       if (isTransfer(action.kind) || action.kind == ActionKind::kReduceGradients) continue;
       if (action.kind == ActionKind::kUpdate) {
-        fail(
-            ErrorCode::kConfiguration,
-            "{}: found {}; expected passes only: which weights the passes of an asynchronous schedule read is not part of a file; name the "
-            "schedule instead",
-            what, actionToString(action));
+        fail(ErrorCode::kConfiguration,
+             "{}: found {}; expected passes only: which weights the passes of an asynchronous schedule read "
+             "is not part of a file; name the "
+             "schedule instead",
+             what, actionToString(action));
       }
       order.push_back(action);
       schedule.forward_only = schedule.forward_only && action.kind == ActionKind::kForward;

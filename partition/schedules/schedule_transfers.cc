@@ -10,43 +10,55 @@
 namespace pipeshard {
 
 bool isSend(ActionKind kind) { return kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward; }
-bool isReceive(ActionKind kind) { return kind == ActionKind::kReceiveForward || kind == ActionKind::kReceiveBackward; }
+bool isReceive(ActionKind kind) {
+  return kind == ActionKind::kReceiveForward || kind == ActionKind::kReceiveBackward;
+}
 
 std::optional<Action> sendAfter(const Action& action, const std::vector<int>& rank_of_stage) {
   const bool forward = action.kind == ActionKind::kForward;
-  if (!forward && action.kind != ActionKind::kBackward && action.kind != ActionKind::kBackwardInput) return std::nullopt;
+  if (!forward && action.kind != ActionKind::kBackward && action.kind != ActionKind::kBackwardInput)
+    return std::nullopt;
   const int other = forward ? action.stage + 1 : action.stage - 1;
   if (other < 0 || other >= static_cast<int>(rank_of_stage.size())) return std::nullopt;
-  if (rank_of_stage[static_cast<size_t>(other)] == rank_of_stage[static_cast<size_t>(action.stage)]) return std::nullopt;
-  return Action{action.stage, forward ? ActionKind::kSendForward : ActionKind::kSendBackward, action.microbatch};
+  if (rank_of_stage[static_cast<size_t>(other)] == rank_of_stage[static_cast<size_t>(action.stage)])
+    return std::nullopt;
+  return Action{action.stage, forward ? ActionKind::kSendForward : ActionKind::kSendBackward,
+                action.microbatch};
 }
 
 std::optional<Action> receiveBefore(const Action& action, const std::vector<int>& rank_of_stage) {
   const bool forward = action.kind == ActionKind::kForward;
-  if (!forward && action.kind != ActionKind::kBackward && action.kind != ActionKind::kBackwardInput) return std::nullopt;
+  if (!forward && action.kind != ActionKind::kBackward && action.kind != ActionKind::kBackwardInput)
+    return std::nullopt;
   const int other = forward ? action.stage - 1 : action.stage + 1;
   if (other < 0 || other >= static_cast<int>(rank_of_stage.size())) return std::nullopt;
-  if (rank_of_stage[static_cast<size_t>(other)] == rank_of_stage[static_cast<size_t>(action.stage)]) return std::nullopt;
-  return Action{action.stage, forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward, action.microbatch};
+  if (rank_of_stage[static_cast<size_t>(other)] == rank_of_stage[static_cast<size_t>(action.stage)])
+    return std::nullopt;
+  return Action{action.stage, forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward,
+                action.microbatch};
 }
 
 Action receiveOf(const Action& send) {
-  if (send.kind == ActionKind::kSendForward) return {send.stage + 1, ActionKind::kReceiveForward, send.microbatch};
+  if (send.kind == ActionKind::kSendForward)
+    return {send.stage + 1, ActionKind::kReceiveForward, send.microbatch};
   return {send.stage - 1, ActionKind::kReceiveBackward, send.microbatch};
 }
 
 Action sendOf(const Action& receive) {
-  if (receive.kind == ActionKind::kReceiveForward) return {receive.stage - 1, ActionKind::kSendForward, receive.microbatch};
+  if (receive.kind == ActionKind::kReceiveForward)
+    return {receive.stage - 1, ActionKind::kSendForward, receive.microbatch};
   return {receive.stage + 1, ActionKind::kSendBackward, receive.microbatch};
 }
 
 namespace {
 
-// Runs the ranks as far as they come, each send a rendezvous, and writes down what they did. A rank receives when a pass needs it; only
-// when nobody can move, a rank that waits takes the message that another one is stuck with.
+// Runs the ranks as far as they come, each send a rendezvous, and writes down what they did. A rank receives
+// when a pass needs it; only when nobody can move, a rank that waits takes the message that another one is
+// stuck with.
 class TransferPlacer {
  public:
-  explicit TransferPlacer(const Schedule& schedule) : rank_of_stage_(schedule.rank_of_stage), ranks_(schedule.orders.size()) {
+  explicit TransferPlacer(const Schedule& schedule)
+      : rank_of_stage_(schedule.rank_of_stage), ranks_(schedule.orders.size()) {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       std::vector<Action> sends;
       for (const Action& action : schedule.orders[rank]) {
@@ -64,7 +76,8 @@ class TransferPlacer {
     }
     ScheduleOrders orders;
     for (Rank& rank : ranks_) {
-      PIPESHARD_CHECK(rank.todo.empty(), "the schedule has not passed verifySchedule: its ranks wait for each other");
+      PIPESHARD_CHECK(rank.todo.empty(),
+                      "the schedule has not passed verifySchedule: its ranks wait for each other");
       orders.push_back(std::move(rank.done));
     }
     return orders;
@@ -78,15 +91,20 @@ class TransferPlacer {
     int64_t now = 0;              // when it came so far, if messages take no time: F, I, W take 1, B 2
   };
 
-  size_t receiver(const Action& send) const { return static_cast<size_t>(rank_of_stage_[static_cast<size_t>(receiveOf(send).stage)]); }
+  size_t receiver(const Action& send) const {
+    return static_cast<size_t>(rank_of_stage_[static_cast<size_t>(receiveOf(send).stage)]);
+  }
 
-  size_t sender(const Action& receive) const { return static_cast<size_t>(rank_of_stage_[static_cast<size_t>(sendOf(receive).stage)]); }
+  size_t sender(const Action& receive) const {
+    return static_cast<size_t>(rank_of_stage_[static_cast<size_t>(sendOf(receive).stage)]);
+  }
 
   // What the rank's next pass, or overlapped pair, needs and has not got.
   std::optional<Action> missing(const Rank& rank) const {
     for (size_t i = 0; i < rank.todo.size(); ++i) {
       const std::optional<Action> receive = receiveBefore(rank.todo[i], rank_of_stage_);
-      if (receive && std::find(rank.waiting.begin(), rank.waiting.end(), *receive) == rank.waiting.end()) return receive;
+      if (receive && std::find(rank.waiting.begin(), rank.waiting.end(), *receive) == rank.waiting.end())
+        return receive;
       if (!rank.todo[i].overlaps_next) break;
     }
     return std::nullopt;
@@ -134,7 +152,8 @@ class TransferPlacer {
     return moved;
   }
 
-  // Of the messages that ranks are stuck with, the one that both sides can exchange first; then the one whose receiver holds the fewest.
+  // Of the messages that ranks are stuck with, the one that both sides can exchange first; then the one whose
+  // receiver holds the fewest.
   bool relieve() {
     Rank* best = nullptr;
     std::pair<int64_t, size_t> best_cost;

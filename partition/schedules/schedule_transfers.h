@@ -1,6 +1,7 @@
 // Which messages the passes of a schedule need, and the actions that stand for them. Internal to partition/.
 //
-// Between each ordered pair of pipeline ranks there is one channel: messages arrive in the order in which they were sent.
+// Between each ordered pair of pipeline ranks there is one channel: messages arrive in the order in which
+// they were sent.
 #pragma once
 
 #include <optional>
@@ -13,7 +14,8 @@ namespace pipeshard {
 bool isSend(ActionKind kind);
 bool isReceive(ActionKind kind);
 
-// The send that follows a pass, the receive that a pass needs; none where the other stage is on the same rank, or there is none.
+// The send that follows a pass, the receive that a pass needs; none where the other stage is on the same
+// rank, or there is none.
 std::optional<Action> sendAfter(const Action& pass, const std::vector<int>& rank_of_stage);
 std::optional<Action> receiveBefore(const Action& pass, const std::vector<int>& rank_of_stage);
 

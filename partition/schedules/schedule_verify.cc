@@ -13,7 +13,9 @@
 namespace pipeshard {
 namespace {
 
-std::string nameOf(int stage, ActionKind kind, int microbatch) { return actionToString({stage, kind, microbatch}); }
+std::string nameOf(int stage, ActionKind kind, int microbatch) {
+  return actionToString({stage, kind, microbatch});
+}
 
 class Verifier {
  public:
@@ -42,7 +44,8 @@ class Verifier {
   const Action& at(const Place& place) const { return orders_[place.rank][place.step]; }
 
   static uint64_t keyOf(int stage, ActionKind kind, int microbatch) {
-    return (static_cast<uint64_t>(stage) << 40) | (static_cast<uint64_t>(microbatch + 1) << 8) | static_cast<uint64_t>(kind);
+    return (static_cast<uint64_t>(stage) << 40) | (static_cast<uint64_t>(microbatch + 1) << 8) |
+           static_cast<uint64_t>(kind);
   }
   static uint64_t keyOf(const Action& action) { return keyOf(action.stage, action.kind, action.microbatch); }
 
@@ -53,33 +56,42 @@ class Verifier {
   const Place* find(const Action& action) const { return find(action.stage, action.kind, action.microbatch); }
 
   template <typename... Args>
-  [[noreturn]] void failAt(const std::vector<Place>& marks, fmt::format_string<Args...> format, Args&&... args) const {
-    fail(ErrorCode::kConfiguration, "schedule {}: {}{}", schedule_.name, fmt::format(format, std::forward<Args>(args)...),
-         markedGrid(orders_, marks));
+  [[noreturn]] void failAt(const std::vector<Place>& marks, fmt::format_string<Args...> format,
+                           Args&&... args) const {
+    fail(ErrorCode::kConfiguration, "schedule {}: {}{}", schedule_.name,
+         fmt::format(format, std::forward<Args>(args)...), markedGrid(orders_, marks));
   }
 
   void verifyShape() const {
     const std::vector<int>& rank_of_stage = schedule_.rank_of_stage;
-    if (schedule_.stages < 1 || schedule_.microbatches < 1 || static_cast<int>(rank_of_stage.size()) != schedule_.stages) {
-      failAt({}, "found {} stages, {} microbatches and a placement of {} stages; expected one of each at least, and every stage placed",
+    if (schedule_.stages < 1 || schedule_.microbatches < 1 ||
+        static_cast<int>(rank_of_stage.size()) != schedule_.stages) {
+      failAt({},
+             "found {} stages, {} microbatches and a placement of {} stages; expected one of each at least, "
+             "and every stage placed",
              schedule_.stages, schedule_.microbatches, rank_of_stage.size());
     }
     for (int stage = 0; stage < schedule_.stages; ++stage) {
       const int rank = rank_of_stage[static_cast<size_t>(stage)];
-      if (rank < 0 || rank >= schedule_.ranks()) failAt({}, "found no pass of stage {}; expected every stage on one rank", stage);
+      if (rank < 0 || rank >= schedule_.ranks())
+        failAt({}, "found no pass of stage {}; expected every stage on one rank", stage);
     }
-    if (!schedule_.asynchronous() && !schedule_.versions.empty()) failAt({}, "found versions of weights in a synchronous schedule");
+    if (!schedule_.asynchronous() && !schedule_.versions.empty())
+      failAt({}, "found versions of weights in a synchronous schedule");
     const auto perStage = [&](const std::vector<int>& numbers) {
-      return numbers.empty() || (schedule_.asynchronous() && std::ssize(numbers) == schedule_.stages &&
-                                 std::all_of(numbers.begin(), numbers.end(), [](int number) { return number >= 1; }));
+      return numbers.empty() ||
+             (schedule_.asynchronous() && std::ssize(numbers) == schedule_.stages &&
+              std::all_of(numbers.begin(), numbers.end(), [](int number) { return number >= 1; }));
     };
     if (!perStage(schedule_.replicas) || !perStage(schedule_.update_every)) {
       failAt({},
-             "found replicas [{}] and updates every [{}] microbatches; expected a number of at least 1 for each of {} stages, and "
+             "found replicas [{}] and updates every [{}] microbatches; expected a number of at least 1 for "
+             "each of {} stages, and "
              "an asynchronous schedule",
              fmt::join(schedule_.replicas, ","), fmt::join(schedule_.update_every, ","), schedule_.stages);
     }
-    if (schedule_.asynchronous() && schedule_.forward_only) failAt({}, "found updates of weights in a schedule without backward passes");
+    if (schedule_.asynchronous() && schedule_.forward_only)
+      failAt({}, "found updates of weights in a schedule without backward passes");
   }
 
   void verifyAction(const Place& place) {
@@ -89,35 +101,45 @@ class Verifier {
       failAt({place}, "rank {} runs {}, of {} stages", place.rank, text, schedule_.stages);
     }
     const bool numbered = action.kind != ActionKind::kReduceGradients;
-    if (numbered ? action.microbatch < 0 || action.microbatch >= schedule_.microbatches : action.microbatch != -1) {
+    if (numbered ? action.microbatch < 0 || action.microbatch >= schedule_.microbatches
+                 : action.microbatch != -1) {
       failAt({place}, "rank {} runs {}, of {} microbatches", place.rank, text, schedule_.microbatches);
     }
     const int rank = schedule_.rank_of_stage[static_cast<size_t>(action.stage)];
     if (rank != static_cast<int>(place.rank)) {
-      failAt({place}, "rank {} runs {}, but stage {} is on rank {}; expected each stage on one rank", place.rank, text, action.stage, rank);
+      failAt({place}, "rank {} runs {}, but stage {} is on rank {}; expected each stage on one rank",
+             place.rank, text, action.stage, rank);
     }
-    if (schedule_.forward_only &&
-        (isPass(action.kind) ? action.kind != ActionKind::kForward : action.kind == ActionKind::kReduceGradients)) {
+    if (schedule_.forward_only && (isPass(action.kind) ? action.kind != ActionKind::kForward
+                                                       : action.kind == ActionKind::kReduceGradients)) {
       failAt({place}, "rank {} runs {} in a schedule of forward passes only", place.rank, text);
     }
     if (action.kind == ActionKind::kUpdate && !schedule_.asynchronous()) {
-      failAt({place}, "rank {} runs {}, but a synchronous schedule updates its weights once, at its end", place.rank, text);
+      failAt({place}, "rank {} runs {}, but a synchronous schedule updates its weights once, at its end",
+             place.rank, text);
     }
     has_transfers_ = has_transfers_ || isSend(action.kind) || isReceive(action.kind);
     const auto [earlier, inserted] = places_.emplace(keyOf(action), place);
-    if (!inserted) failAt({place}, "{} runs twice, at steps {} and {} of rank {}", text, earlier->second.step, place.step, place.rank);
+    if (!inserted)
+      failAt({place}, "{} runs twice, at steps {} and {} of rank {}", text, earlier->second.step, place.step,
+             place.rank);
   }
 
   void verifyPair(const Place& place) const {
     const Action& first = at(place);
     const bool last = place.step + 1 == orders_[place.rank].size();
     const Action second = last ? first : at({place.rank, place.step + 1});
-    const auto isBackward = [](ActionKind kind) { return kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput; };
-    const bool paired =
-        (first.kind == ActionKind::kForward && isBackward(second.kind)) || (isBackward(first.kind) && second.kind == ActionKind::kForward);
-    if (paired && !second.overlaps_next && (first.stage != second.stage || first.microbatch != second.microbatch)) return;
-    failAt({place}, "{} overlaps {}; expected a pair of a forward and a backward pass that do not need each other", actionToString(first),
-           last ? "nothing" : actionToString(second));
+    const auto isBackward = [](ActionKind kind) {
+      return kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput;
+    };
+    const bool paired = (first.kind == ActionKind::kForward && isBackward(second.kind)) ||
+                        (isBackward(first.kind) && second.kind == ActionKind::kForward);
+    if (paired && !second.overlaps_next &&
+        (first.stage != second.stage || first.microbatch != second.microbatch))
+      return;
+    failAt({place},
+           "{} overlaps {}; expected a pair of a forward and a backward pass that do not need each other",
+           actionToString(first), last ? "nothing" : actionToString(second));
   }
 
   // Where the pass should have stood: before the first later one of its kind, else at the end.
@@ -133,17 +155,22 @@ class Verifier {
     for (int stage = 0; stage < schedule_.stages; ++stage) {
       for (int k = 0; k < schedule_.microbatches; ++k) {
         if (!find(stage, ActionKind::kForward, k)) {
-          failAt({gapOf(stage, ActionKind::kForward, k)}, "{} is missing", nameOf(stage, ActionKind::kForward, k));
+          failAt({gapOf(stage, ActionKind::kForward, k)}, "{} is missing",
+                 nameOf(stage, ActionKind::kForward, k));
         }
         if (schedule_.forward_only) continue;
         const bool whole = find(stage, ActionKind::kBackward, k);
         const Place* input = find(stage, ActionKind::kBackwardInput, k);
         const Place* weight = find(stage, ActionKind::kBackwardWeight, k);
         if (whole ? !input && !weight : input && weight) continue;
-        Place mark = input ? gapOf(stage, ActionKind::kBackwardWeight, k) : gapOf(stage, ActionKind::kBackward, k);
-        if (whole || weight) mark = whole && input ? *input : whole && weight ? *weight : gapOf(stage, ActionKind::kBackwardInput, k);
-        failAt({mark}, "stage {} needs either B{} or both I{} and W{}; found{}{}{}", stage, k, k, k, whole ? fmt::format(" B{}", k) : "",
-               input ? fmt::format(" I{}", k) : "",
+        Place mark =
+            input ? gapOf(stage, ActionKind::kBackwardWeight, k) : gapOf(stage, ActionKind::kBackward, k);
+        if (whole || weight)
+          mark = whole && input    ? *input
+                 : whole && weight ? *weight
+                                   : gapOf(stage, ActionKind::kBackwardInput, k);
+        failAt({mark}, "stage {} needs either B{} or both I{} and W{}; found{}{}{}", stage, k, k, k,
+               whole ? fmt::format(" B{}", k) : "", input ? fmt::format(" I{}", k) : "",
                weight           ? fmt::format(" W{}", k)
                : whole || input ? ""
                                 : " none of them");
@@ -155,7 +182,9 @@ class Verifier {
   std::vector<Action> needs(const Action& action) const {
     const int stage = action.stage, k = action.microbatch;
     const ActionKind kind = action.kind;
-    const auto backward = [&](int s, ActionKind half) { return Action{s, find(s, half, k) ? half : ActionKind::kBackward, k}; };
+    const auto backward = [&](int s, ActionKind half) {
+      return Action{s, find(s, half, k) ? half : ActionKind::kBackward, k};
+    };
     if (isSend(kind)) {
       if (kind == ActionKind::kSendForward) return {{stage, ActionKind::kForward, k}};
       return {backward(stage, ActionKind::kBackwardInput)};
@@ -164,7 +193,9 @@ class Verifier {
     if (kind == ActionKind::kReduceGradients) {
       std::vector<Action> gradients;
       for (int j = 0; j < schedule_.microbatches; ++j) {
-        gradients.push_back({stage, find(stage, ActionKind::kBackward, j) ? ActionKind::kBackward : ActionKind::kBackwardWeight, j});
+        gradients.push_back(
+            {stage,
+             find(stage, ActionKind::kBackward, j) ? ActionKind::kBackward : ActionKind::kBackwardWeight, j});
       }
       return gradients;
     }
@@ -179,7 +210,8 @@ class Verifier {
       }
     }
     if (kind == ActionKind::kForward && stage > 0) result.push_back({stage - 1, ActionKind::kForward, k});
-    if (kind != ActionKind::kForward && stage + 1 < schedule_.stages) result.push_back(backward(stage + 1, ActionKind::kBackwardInput));
+    if (kind != ActionKind::kForward && stage + 1 < schedule_.stages)
+      result.push_back(backward(stage + 1, ActionKind::kBackwardInput));
     return result;
   }
 
@@ -190,26 +222,30 @@ class Verifier {
         for (const Action& needed : needs(action)) {
           const Place* place = find(needed);
           if (!place || place->rank != rank || place->step < step) continue;
-          failAt({{rank, step}}, "rank {} runs {} before {}, which it needs", rank, actionToString(action), actionToString(needed));
+          failAt({{rank, step}}, "rank {} runs {} before {}, which it needs", rank, actionToString(action),
+                 actionToString(needed));
         }
       }
     }
   }
 
   void verifyMessages() const {
-    std::map<std::pair<size_t, size_t>, std::vector<Place>> receives;  // by sender and receiver, in the receiver's order
+    std::map<std::pair<size_t, size_t>, std::vector<Place>>
+        receives;  // by sender and receiver, in the receiver's order
     for (size_t rank = 0; rank < orders_.size(); ++rank) {
       for (size_t step = 0; step < orders_[rank].size(); ++step) {
         const Action& action = orders_[rank][step];
         for (const std::optional<Action>& message :
              {sendAfter(action, schedule_.rank_of_stage), receiveBefore(action, schedule_.rank_of_stage)}) {
-          if (message && !find(*message)) failAt({{rank, step}}, "{} of {} is missing", actionToString(*message), actionToString(action));
+          if (message && !find(*message))
+            failAt({{rank, step}}, "{} of {} is missing", actionToString(*message), actionToString(action));
         }
         if (!isSend(action.kind) && !isReceive(action.kind)) continue;
         const Action other = isSend(action.kind) ? receiveOf(action) : sendOf(action);
         const Place* place = find(other);
         if (!place || place->rank == rank) {
-          failAt({{rank, step}}, "rank {} runs {}, but no rank runs {} for it", rank, actionToString(action), actionToString(other));
+          failAt({{rank, step}}, "rank {} runs {}, but no rank runs {} for it", rank, actionToString(action),
+                 actionToString(other));
         }
         if (isReceive(action.kind)) receives[{place->rank, rank}].push_back({rank, step});
       }
@@ -225,7 +261,8 @@ class Verifier {
       const Action& receive = at(arrivals[next]);
       if (!(receive == receiveOf(send))) {
         failAt({{from, step}, arrivals[next]},
-               "message {} from rank {} to rank {} is sent as {} but received as {}; expected messages in the order in which they are sent",
+               "message {} from rank {} to rank {} is sent as {} but received as {}; expected messages in "
+               "the order in which they are sent",
                next, from, to, actionToString(send), actionToString(receive));
       }
       ++next;
@@ -247,18 +284,19 @@ class Verifier {
 void Verifier::verifyUpdates(int stage) const {
   const int per_update = schedule_.updateEvery(stage);
   for (int k = 0; k < schedule_.microbatches; ++k) {
-    const ActionKind kind = find(stage, ActionKind::kBackwardWeight, k) ? ActionKind::kBackwardWeight : ActionKind::kBackward;
+    const ActionKind kind =
+        find(stage, ActionKind::kBackwardWeight, k) ? ActionKind::kBackwardWeight : ActionKind::kBackward;
     const Place gradient = *find(stage, kind, k);
     const int first = k / per_update * per_update;  // of the minibatch
     const Place* before = first > 0 ? find(stage, ActionKind::kUpdate, first - 1) : nullptr;
     const Place* after = find(stage, ActionKind::kUpdate, first + per_update - 1);
     if (before && gradient.step < before->step) {
-      failAt({gradient}, "rank {} runs {} before {}, which must not take its gradient", gradient.rank, nameOf(stage, kind, k),
-             actionToString(at(*before)));
+      failAt({gradient}, "rank {} runs {} before {}, which must not take its gradient", gradient.rank,
+             nameOf(stage, kind, k), actionToString(at(*before)));
     }
     if (after && gradient.step > after->step) {
-      failAt({*after}, "rank {} runs {} before {}, whose gradient it takes", gradient.rank, actionToString(at(*after)),
-             nameOf(stage, kind, k));
+      failAt({*after}, "rank {} runs {} before {}, whose gradient it takes", gradient.rank,
+             actionToString(at(*after)), nameOf(stage, kind, k));
     }
     if ((k + 1) % per_update == 0 && !after) {
       failAt({gapOf(stage, ActionKind::kUpdate, k)}, "{} is missing", nameOf(stage, ActionKind::kUpdate, k));
@@ -269,20 +307,22 @@ void Verifier::verifyUpdates(int stage) const {
 void Verifier::verifyVersions() const {
   const auto& versions = schedule_.versions;
   if (static_cast<int>(versions.size()) != schedule_.stages) {
-    failAt({}, "found versions of the weights of {} stages; expected those of {}", versions.size(), schedule_.stages);
+    failAt({}, "found versions of the weights of {} stages; expected those of {}", versions.size(),
+           schedule_.stages);
   }
   for (int stage = 0; stage < schedule_.stages; ++stage) {
     const std::vector<int>& reads = versions[static_cast<size_t>(stage)];
     if (static_cast<int>(reads.size()) != schedule_.microbatches) {
-      failAt({}, "found {} versions of the weights of stage {}; expected one per microbatch, {}", reads.size(), stage,
-             schedule_.microbatches);
+      failAt({}, "found {} versions of the weights of stage {}; expected one per microbatch, {}",
+             reads.size(), stage, schedule_.microbatches);
     }
     for (int k = 1; k < schedule_.microbatches; ++k) {
       const size_t i = static_cast<size_t>(k);
       if (reads[i] >= reads[i - 1]) continue;
       failAt({*find(stage, ActionKind::kForward, k)},
              "{} reads version {} of the weights, {} version {}; expected versions that do not go back",
-             nameOf(stage, ActionKind::kForward, k), reads[i], nameOf(stage, ActionKind::kForward, k - 1), reads[i - 1]);
+             nameOf(stage, ActionKind::kForward, k), reads[i], nameOf(stage, ActionKind::kForward, k - 1),
+             reads[i - 1]);
     }
     verifyUpdates(stage);
   }
@@ -292,16 +332,16 @@ void Verifier::verifyVersions() const {
       const Action& action = orders_[rank][step];
       if (action.kind == ActionKind::kUpdate) {
         if ((action.microbatch + 1) % schedule_.updateEvery(action.stage) != 0) {
-          failAt({{rank, step}}, "rank {} runs {}; expected an update after every {} microbatches", rank, actionToString(action),
-                 schedule_.updateEvery(action.stage));
+          failAt({{rank, step}}, "rank {} runs {}; expected an update after every {} microbatches", rank,
+                 actionToString(action), schedule_.updateEvery(action.stage));
         }
         ++made[action.stage];
       }
       if (action.kind != ActionKind::kForward) continue;
       const int read = versions[static_cast<size_t>(action.stage)][static_cast<size_t>(action.microbatch)];
       if (read < 0 || read > made[action.stage]) {
-        failAt({{rank, step}}, "{} reads version {} of the weights, but its rank has made {} by then", actionToString(action), read,
-               made[action.stage]);
+        failAt({{rank, step}}, "{} reads version {} of the weights, but its rank has made {} by then",
+               actionToString(action), read, made[action.stage]);
       }
     }
   }

@@ -8,7 +8,8 @@
 namespace pipeshard {
 
 AssignmentSolver::Choice AssignmentSolver::choiceOf(const StageOption& option) const {
-  Choice choice{.cost = slowestPart(request_, option, 0), .most_transfer = kNever, .boundary = option.boundary};
+  Choice choice{
+      .cost = slowestPart(request_, option, 0), .most_transfer = kNever, .boundary = option.boundary};
   if (goal_ == AssignmentGoal::kLeastSlowest) return choice;
   if (choice.cost > bound_) choice.most_transfer = -1;
   choice.cost = option.pass_ns;
@@ -25,7 +26,8 @@ void AssignmentSolver::makeChoices() {
   const int64_t most_asked = *std::max_element(tables_.in_flight.begin(), tables_.in_flight.end());
   choices_.resize(tables_.options.size());
   solver::parallelFor(threads_, static_cast<int32_t>(tables_.classes * tables_.layers), [&](int32_t index) {
-    for (size_t i = static_cast<size_t>(index * tables_.layers); i < static_cast<size_t>((index + 1) * tables_.layers); ++i) {
+    for (size_t i = static_cast<size_t>(index * tables_.layers);
+         i < static_cast<size_t>((index + 1) * tables_.layers); ++i) {
       std::vector<Choice>& choices = choices_[i];
       choices.clear();
       for (size_t option = 0; option < tables_.options[i].size(); ++option) {
@@ -34,9 +36,12 @@ void AssignmentSolver::makeChoices() {
         choice.most_in_flight = std::min(most_asked, tables_.options[i][option].most_in_flight);
         choice.option = static_cast<int>(option);
         const auto beats = [](const Choice& a, const Choice& b) {
-          return a.boundary == b.boundary && a.cost <= b.cost && a.most_transfer >= b.most_transfer && a.most_in_flight >= b.most_in_flight;
+          return a.boundary == b.boundary && a.cost <= b.cost && a.most_transfer >= b.most_transfer &&
+                 a.most_in_flight >= b.most_in_flight;
         };
-        if (std::any_of(choices.begin(), choices.end(), [&](const Choice& other) { return beats(other, choice); })) continue;
+        if (std::any_of(choices.begin(), choices.end(),
+                        [&](const Choice& other) { return beats(other, choice); }))
+          continue;
         std::erase_if(choices, [&](const Choice& other) { return beats(choice, other); });
         choices.push_back(choice);
       }
@@ -61,7 +66,8 @@ void AssignmentSolver::makePrefixes() {
             cost = std::min(cost, choice.cost);
           for (const Follow& follow : tables_.follow[static_cast<size_t>(mesh)]) {
             if (follow.device < 0) continue;
-            int64_t& prefix = prefix_[static_cast<size_t>(last + 1) * devices + static_cast<size_t>(follow.device)];
+            int64_t& prefix =
+                prefix_[static_cast<size_t>(last + 1) * devices + static_cast<size_t>(follow.device)];
             prefix = std::min(prefix, combined(before, cost));
           }
         }
@@ -85,7 +91,8 @@ void AssignmentSolver::listEntries(int stages, int next) {
     for (const int mesh : tables_.starting_at[device]) {
       for (int boundary = 0; boundary < tables_.boundaries; ++boundary) {
         const int64_t value = values[row(next, boundary) + static_cast<size_t>(mesh)];
-        if (combined(before, value) < limit_) entries.push_back({value, tables_.class_of[static_cast<size_t>(mesh)], boundary});
+        if (combined(before, value) < limit_)
+          entries.push_back({value, tables_.class_of[static_cast<size_t>(mesh)], boundary});
       }
     }
     std::sort(entries.begin(), entries.end());
@@ -98,10 +105,12 @@ int64_t AssignmentSolver::bestNext(int next, int mesh, int boundary, int64_t mos
     if (follow.device < 0) continue;
     const int mesh_class = tables_.class_of[static_cast<size_t>(mesh)];
     const int64_t least = tables_.leastTransfer(next - 1, mesh_class, boundary, follow.same_node);
-    const size_t list = static_cast<size_t>(next) * tables_.starting_at.size() + static_cast<size_t>(follow.device);
+    const size_t list =
+        static_cast<size_t>(next) * tables_.starting_at.size() + static_cast<size_t>(follow.device);
     for (const Entry& entry : entries_[list]) {
       if (join(least, entry.value) >= best) break;
-      const int64_t crossing = tables_.transfer(next - 1, mesh_class, boundary, entry.mesh_class, entry.boundary, follow.same_node);
+      const int64_t crossing = tables_.transfer(next - 1, mesh_class, boundary, entry.mesh_class,
+                                                entry.boundary, follow.same_node);
       if (crossing > most) continue;
       const int64_t value = join(crossing, entry.value);
       if (value >= best) continue;
@@ -114,14 +123,16 @@ int64_t AssignmentSolver::bestNext(int next, int mesh, int boundary, int64_t mos
 
 void AssignmentSolver::connectAt(int stages, int next) {
   listEntries(stages, next);
-  const bool bounded = goal_ == AssignmentGoal::kLeastSum && request_.objective == AssignmentObjective::kThroughput;
+  const bool bounded =
+      goal_ == AssignmentGoal::kLeastSum && request_.objective == AssignmentObjective::kThroughput;
   for (int boundary = 0; boundary < tables_.boundaries; ++boundary) {
     const size_t at = row(next, boundary);
     const size_t least_at = static_cast<size_t>((next * tables_.boundaries + boundary) * tables_.classes);
     std::fill_n(least_next_.begin() + static_cast<int64_t>(least_at), tables_.classes, kNever);
     for (size_t mesh = 0; mesh < tables_.meshes.size(); ++mesh) {
       int64_t transfer = 0;
-      next_value_[at + mesh] = bestNext(next, static_cast<int>(mesh), boundary, bounded ? bound_ : kNever - 1, &transfer);
+      next_value_[at + mesh] =
+          bestNext(next, static_cast<int>(mesh), boundary, bounded ? bound_ : kNever - 1, &transfer);
       next_transfer_[at + mesh] = transfer;
       int64_t& least = least_next_[least_at + static_cast<size_t>(tables_.class_of[mesh])];
       least = std::min(least, next_value_[at + mesh]);
@@ -133,7 +144,8 @@ void AssignmentSolver::connect(int stages) {
   solver::parallelFor(threads_, tables_.layers - stages, [&](int32_t i) { connectAt(stages, i + 1); });
   for (int next = 1; next <= tables_.layers - stages; ++next) {
     for (size_t device = 0; device < tables_.starting_at.size(); ++device) {
-      states_ += static_cast<int64_t>(entries_[static_cast<size_t>(next) * tables_.starting_at.size() + device].size());
+      states_ += static_cast<int64_t>(
+          entries_[static_cast<size_t>(next) * tables_.starting_at.size() + device].size());
     }
   }
 }
@@ -155,14 +167,18 @@ void AssignmentSolver::fillLastStages() {
   }
 }
 
-void AssignmentSolver::relax(const Choice& choice, int next, int first_mesh, int end_mesh, int64_t* values) const {
+void AssignmentSolver::relax(const Choice& choice, int next, int first_mesh, int end_mesh,
+                             int64_t* values) const {
   const int64_t* next_values = next_value_.data() + row(next, choice.boundary);
   const int64_t* transfers = next_transfer_.data() + row(next, choice.boundary);
   const int64_t cost = choice.cost;
   if (goal_ == AssignmentGoal::kLeastSlowest) {
-    for (int mesh = first_mesh; mesh < end_mesh; ++mesh) values[mesh] = std::min(values[mesh], std::max(cost, next_values[mesh]));
-  } else if (choice.most_transfer >= kNever || request_.objective == AssignmentObjective::kThroughput) {  // connectAt has seen to it
-    for (int mesh = first_mesh; mesh < end_mesh; ++mesh) values[mesh] = std::min(values[mesh], cost + next_values[mesh]);
+    for (int mesh = first_mesh; mesh < end_mesh; ++mesh)
+      values[mesh] = std::min(values[mesh], std::max(cost, next_values[mesh]));
+  } else if (choice.most_transfer >= kNever ||
+             request_.objective == AssignmentObjective::kThroughput) {  // connectAt has seen to it
+    for (int mesh = first_mesh; mesh < end_mesh; ++mesh)
+      values[mesh] = std::min(values[mesh], cost + next_values[mesh]);
   } else {
     for (int mesh = first_mesh; mesh < end_mesh; ++mesh) {
       if (cost + next_values[mesh] >= values[mesh]) continue;
@@ -186,7 +202,8 @@ void AssignmentSolver::fillFrom(int stages, int first) {
     for (int last = first; last <= tables_.layers - stages; ++last) {
       for (const Choice& choice : choicesOf(mesh_class, first, last)) {
         if (tables_.in_flight[static_cast<size_t>(stages) - 1] > choice.most_in_flight) continue;
-        const auto least_at = static_cast<size_t>(((last + 1) * tables_.boundaries + choice.boundary) * tables_.classes + mesh_class);
+        const auto least_at = static_cast<size_t>(
+            ((last + 1) * tables_.boundaries + choice.boundary) * tables_.classes + mesh_class);
         const int64_t least = combined(choice.cost, least_next_[least_at]);
         if (combined(least_prefix_[static_cast<size_t>(first)], least) >= limit_) continue;
         relax(choice, last + 1, begin, end, values.data() + row(first, choice.boundary));
@@ -225,23 +242,26 @@ int64_t AssignmentSolver::value(int stages) const {
   int64_t best = kNever;
   for (const int mesh : tables_.starting_at[0]) {
     for (int boundary = 0; boundary < tables_.boundaries; ++boundary) {
-      best = std::min(best, levels_[static_cast<size_t>(stages)][row(0, boundary) + static_cast<size_t>(mesh)]);
+      best =
+          std::min(best, levels_[static_cast<size_t>(stages)][row(0, boundary) + static_cast<size_t>(mesh)]);
     }
   }
   return best;
 }
 
-// Whether the value `target` of a stage up to `last` is that of this choice and some next stage, which mesh and boundary then become.
-bool AssignmentSolver::isFollowed(int stages, int last, const Choice& choice, int64_t target, int& mesh, int& boundary,
-                                  int64_t& transfer) const {
+// Whether the value `target` of a stage up to `last` is that of this choice and some next stage, which mesh
+// and boundary then become.
+bool AssignmentSolver::isFollowed(int stages, int last, const Choice& choice, int64_t target, int& mesh,
+                                  int& boundary, int64_t& transfer) const {
   for (const Follow& follow : tables_.follow[static_cast<size_t>(mesh)]) {
     if (follow.device < 0) continue;
     for (const int to : tables_.starting_at[static_cast<size_t>(follow.device)]) {
       for (int to_boundary = 0; to_boundary < tables_.boundaries; ++to_boundary) {
-        const int64_t value = levels_[static_cast<size_t>(stages) - 1][row(last + 1, to_boundary) + static_cast<size_t>(to)];
+        const int64_t value =
+            levels_[static_cast<size_t>(stages) - 1][row(last + 1, to_boundary) + static_cast<size_t>(to)];
         if (value >= kNever) continue;
-        transfer = tables_.transfer(last, tables_.class_of[static_cast<size_t>(mesh)], boundary, tables_.class_of[static_cast<size_t>(to)],
-                                    to_boundary, follow.same_node);
+        transfer = tables_.transfer(last, tables_.class_of[static_cast<size_t>(mesh)], boundary,
+                                    tables_.class_of[static_cast<size_t>(to)], to_boundary, follow.same_node);
         if (transfer >= kNever || transfer > choice.most_transfer) continue;
         const int64_t joined = join(transfer, value);
         if (combined(choice.cost, joined) != target) continue;
@@ -256,15 +276,20 @@ bool AssignmentSolver::isFollowed(int stages, int last, const Choice& choice, in
 
 // The stage that a value is of; mesh and boundary become those of the next one.
 AssignedStage AssignmentSolver::nextOf(int stages, int first, int& mesh, int& boundary) const {
-  const int64_t target = levels_[static_cast<size_t>(stages)][row(first, boundary) + static_cast<size_t>(mesh)];
+  const int64_t target =
+      levels_[static_cast<size_t>(stages)][row(first, boundary) + static_cast<size_t>(mesh)];
   const int mesh_class = tables_.class_of[static_cast<size_t>(mesh)];
   const Submesh& submesh = tables_.meshes[static_cast<size_t>(mesh)];
   for (int last = stages == 1 ? tables_.layers - 1 : first; last <= tables_.layers - stages; ++last) {
     const std::vector<TableOption>& options = tables_.optionsOf(mesh_class, first, last);
     for (const Choice& choice : choicesOf(mesh_class, first, last)) {
-      if (choice.boundary != boundary || tables_.in_flight[static_cast<size_t>(stages) - 1] > choice.most_in_flight) continue;
+      if (choice.boundary != boundary ||
+          tables_.in_flight[static_cast<size_t>(stages) - 1] > choice.most_in_flight)
+        continue;
       AssignedStage stage{first, last, submesh, options[static_cast<size_t>(choice.option)].option, 0};
-      if (stages == 1 ? choice.cost == target : isFollowed(stages, last, choice, target, mesh, boundary, stage.transfer_ns)) return stage;
+      if (stages == 1 ? choice.cost == target
+                      : isFollowed(stages, last, choice, target, mesh, boundary, stage.transfer_ns))
+        return stage;
     }
   }
   PIPESHARD_CHECK(false, "no stage from layer {} has the value {}", first, target);
@@ -278,7 +303,8 @@ Assignment AssignmentSolver::plan(int stages) const {
   int boundary = 0;
   for (const int candidate : tables_.starting_at[0]) {
     for (int b = 0; b < tables_.boundaries && mesh < 0; ++b) {
-      if (levels_[static_cast<size_t>(stages)][row(0, b) + static_cast<size_t>(candidate)] == best) mesh = candidate, boundary = b;
+      if (levels_[static_cast<size_t>(stages)][row(0, b) + static_cast<size_t>(candidate)] == best)
+        mesh = candidate, boundary = b;
     }
   }
   Assignment assignment;

@@ -1,8 +1,10 @@
-// The dynamic program of stage assignment, under one bound. Private to stage assignment; the objective is put together above it.
+// The dynamic program of stage assignment, under one bound. Private to stage assignment; the objective is put
+// together above it.
 //
-// value(k, i, m, b): of layers i and what follows on exactly k stages, the first of them on submesh m with boundary b. From the last stage
-// to the first, since the memory of a stage depends on how many are behind it. O(stages * layers^2 * submeshes * choices), a choice being
-// an option that no other of its boundary beats under the bound.
+// value(k, i, m, b): of layers i and what follows on exactly k stages, the first of them on submesh m with
+// boundary b. From the last stage to the first, since the memory of a stage depends on how many are behind
+// it. O(stages * layers^2 * submeshes * choices), a choice being an option that no other of its boundary
+// beats under the bound.
 #pragma once
 
 #include <algorithm>
@@ -15,15 +17,19 @@ namespace pipeshard {
 
 enum class AssignmentGoal : uint8_t {
   kLeastSum,      // of sum_s (t_s + x_s), where every slowestPart is at most the bound
-  kLeastSlowest,  // max_s slowestPart; kFlush leaves transfers out (a lower bound where they are exposed), and knows no bound
+  kLeastSlowest,  // max_s slowestPart; kFlush leaves transfers out (a lower bound where they are exposed),
+                  // and knows no bound
 };
 
 class AssignmentSolver {
  public:
   AssignmentSolver(const AssignmentRequest& request, const AssignmentTables& tables)
-      : request_(request), tables_(tables), threads_(tables.layers * tables.meshes.size() < kWorthAThread ? 1 : request.threads) {}
+      : request_(request),
+        tables_(tables),
+        threads_(tables.layers * tables.meshes.size() < kWorthAThread ? 1 : request.threads) {}
 
-  // False: interrupted; nothing below may be asked. Plans of value `limit` or more are of no interest, and may be missed.
+  // False: interrupted; nothing below may be asked. Plans of value `limit` or more are of no interest, and
+  // may be missed.
   bool solve(AssignmentGoal goal, int64_t bound, int64_t limit = kNever);
   int64_t value(int stages) const;  // kNever: there is no such plan
   Assignment plan(int stages) const;
@@ -58,17 +64,22 @@ class AssignmentSolver {
   void listEntries(int stages, int next);  // sorted, by device
   // The best next stage with a transfer of at most `most`; its transfer in *transfer.
   int64_t bestNext(int next, int mesh, int boundary, int64_t most, int64_t* transfer) const;
-  int64_t combined(int64_t a, int64_t b) const { return goal_ == AssignmentGoal::kLeastSum ? a + b : std::max(a, b); }
+  int64_t combined(int64_t a, int64_t b) const {
+    return goal_ == AssignmentGoal::kLeastSum ? a + b : std::max(a, b);
+  }
   int64_t join(int64_t transfer, int64_t value) const;
   void relax(const Choice& choice, int next, int first_mesh, int end_mesh, int64_t* values) const;
-  bool isFollowed(int stages, int last, const Choice& choice, int64_t target, int& mesh, int& boundary, int64_t& transfer) const;
+  bool isFollowed(int stages, int last, const Choice& choice, int64_t target, int& mesh, int& boundary,
+                  int64_t& transfer) const;
   AssignedStage nextOf(int stages, int first, int& mesh, int& boundary) const;
 
   const std::vector<Choice>& choicesOf(int mesh_class, int first, int last) const {
     return choices_[static_cast<size_t>((mesh_class * tables_.layers + first) * tables_.layers + last)];
   }
   size_t row(int layer, int boundary) const {
-    return (static_cast<size_t>(layer) * static_cast<size_t>(tables_.boundaries) + static_cast<size_t>(boundary)) * tables_.meshes.size();
+    return (static_cast<size_t>(layer) * static_cast<size_t>(tables_.boundaries) +
+            static_cast<size_t>(boundary)) *
+           tables_.meshes.size();
   }
 
   const AssignmentRequest& request_;
@@ -78,7 +89,8 @@ class AssignmentSolver {
   int64_t bound_ = kNever;
   int64_t limit_ = kNever;
   std::vector<std::vector<Choice>> choices_;  // as tables' options
-  // At least the value of the layers before, when a stage begins with this layer on this device: by layer, device. Transfers left out.
+  // At least the value of the layers before, when a stage begins with this layer on this device: by layer,
+  // device. Transfers left out.
   std::vector<int64_t> prefix_;
   std::vector<int64_t> least_prefix_;         // by layer
   std::vector<std::vector<int64_t>> levels_;  // by stages: values by row(first layer, boundary) + mesh

@@ -17,11 +17,13 @@ std::array<Follow, 2> followOf(const AssignmentRequest& request, const Submesh& 
   const int node = request.cluster.nodeOf(end - 1);
   const int next_node = request.cluster.firstDeviceOf(node + 1);
   if (end < request.cluster.deviceCount()) follow[0] = {end, end < next_node};
-  if (end < next_node && next_node < request.cluster.deviceCount() && !request.all_devices) follow[1] = {next_node, false};
+  if (end < next_node && next_node < request.cluster.deviceCount() && !request.all_devices)
+    follow[1] = {next_node, false};
   return follow;
 }
 
-// Those that begin where a plan can come to and, if all devices are to be used, from where it can go on to the end.
+// Those that begin where a plan can come to and, if all devices are to be used, from where it can go on to
+// the end.
 std::vector<Submesh> usefulMeshes(const AssignmentRequest& request) {
   const int devices = request.cluster.deviceCount();
   std::vector<char> reached(static_cast<size_t>(devices), 0);
@@ -45,23 +47,28 @@ std::vector<Submesh> usefulMeshes(const AssignmentRequest& request) {
       finishes[static_cast<size_t>(submesh->first_device)] = 1;
     }
   }
-  std::erase_if(all, [&](const Submesh& submesh) { return !finishes[static_cast<size_t>(submesh.first_device + submesh.deviceCount())]; });
+  std::erase_if(all, [&](const Submesh& submesh) {
+    return !finishes[static_cast<size_t>(submesh.first_device + submesh.deviceCount())];
+  });
   return all;
 }
 
 void addMeshes(const AssignmentRequest& request, AssignmentTables& tables) {
   std::map<int, std::vector<Submesh>> by_class;
-  for (const Submesh& submesh : usefulMeshes(request)) by_class[request.costs.submeshClass(submesh)].push_back(submesh);
+  for (const Submesh& submesh : usefulMeshes(request))
+    by_class[request.costs.submeshClass(submesh)].push_back(submesh);
   tables.starting_at.resize(static_cast<size_t>(request.cluster.deviceCount()));
   for (auto& [number, submeshes] : by_class) {
     tables.class_begin.push_back(static_cast<int>(tables.meshes.size()));
     std::sort(submeshes.begin(), submeshes.end());
     for (const Submesh& submesh : submeshes) {
-      tables.starting_at[static_cast<size_t>(submesh.first_device)].push_back(static_cast<int>(tables.meshes.size()));
+      tables.starting_at[static_cast<size_t>(submesh.first_device)].push_back(
+          static_cast<int>(tables.meshes.size()));
       tables.meshes.push_back(submesh);
       tables.class_of.push_back(static_cast<int>(tables.classes));
       tables.follow.push_back(followOf(request, submesh));
-      tables.may_end.push_back(!request.all_devices || submesh.first_device + submesh.deviceCount() == request.cluster.deviceCount());
+      tables.may_end.push_back(!request.all_devices ||
+                               submesh.first_device + submesh.deviceCount() == request.cluster.deviceCount());
     }
     ++tables.classes;
   }
@@ -78,13 +85,17 @@ bool isBeaten(const StageOption& option, const StageOption& by) {
          option.transient_bytes >= by.transient_bytes;
 }
 
-std::vector<TableOption> usefulOptions(const std::vector<StageOption>& options, int64_t memory, int64_t least_in_flight) {
+std::vector<TableOption> usefulOptions(const std::vector<StageOption>& options, int64_t memory,
+                                       int64_t least_in_flight) {
   std::vector<TableOption> useful;
   for (const StageOption& option : options) {
-    PIPESHARD_CHECK(option.boundary >= 0 && option.boundary < kMostBoundaries, "boundary {} of a stage option", option.boundary);
+    PIPESHARD_CHECK(option.boundary >= 0 && option.boundary < kMostBoundaries,
+                    "boundary {} of a stage option", option.boundary);
     const int64_t most = mostInFlight(option, memory);
     if (most < least_in_flight || option.pass_ns >= kNever) continue;
-    if (std::any_of(useful.begin(), useful.end(), [&](const TableOption& other) { return isBeaten(option, other.option); })) continue;
+    if (std::any_of(useful.begin(), useful.end(),
+                    [&](const TableOption& other) { return isBeaten(option, other.option); }))
+      continue;
     std::erase_if(useful, [&](const TableOption& other) { return isBeaten(other.option, option); });
     useful.push_back({option, most});
   }
@@ -98,23 +109,27 @@ void addOptions(const AssignmentRequest& request, AssignmentTables& tables) {
   solver::parallelFor(request.threads, static_cast<int32_t>(tables.classes * layers), [&](int32_t index) {
     const int mesh_class = index / layers;
     const int first = index % layers;
-    const Submesh& submesh = tables.meshes[static_cast<size_t>(tables.class_begin[static_cast<size_t>(mesh_class)])];
+    const Submesh& submesh =
+        tables.meshes[static_cast<size_t>(tables.class_begin[static_cast<size_t>(mesh_class)])];
     for (int last = first; last < layers && !interrupted(request); ++last) {
-      tables.options[static_cast<size_t>(index * layers + last)] =
-          usefulOptions(request.costs.options(first, last, submesh), request.costs.memoryBytes(submesh), least_in_flight);
+      tables.options[static_cast<size_t>(index * layers + last)] = usefulOptions(
+          request.costs.options(first, last, submesh), request.costs.memoryBytes(submesh), least_in_flight);
     }
   });
   for (const std::vector<TableOption>& options : tables.options) {
-    for (const TableOption& option : options) tables.boundaries = std::max(tables.boundaries, option.option.boundary + 1);
+    for (const TableOption& option : options)
+      tables.boundaries = std::max(tables.boundaries, option.option.boundary + 1);
   }
 }
 
 // By class: which boundaries its options have.
 std::vector<std::vector<bool>> boundariesOf(const AssignmentTables& tables) {
-  std::vector<std::vector<bool>> found(static_cast<size_t>(tables.classes), std::vector<bool>(static_cast<size_t>(tables.boundaries)));
+  std::vector<std::vector<bool>> found(static_cast<size_t>(tables.classes),
+                                       std::vector<bool>(static_cast<size_t>(tables.boundaries)));
   const size_t ranges = static_cast<size_t>(tables.layers) * static_cast<size_t>(tables.layers);
   for (size_t i = 0; i < tables.options.size(); ++i) {
-    for (const TableOption& option : tables.options[i]) found[i / ranges][static_cast<size_t>(option.option.boundary)] = true;
+    for (const TableOption& option : tables.options[i])
+      found[i / ranges][static_cast<size_t>(option.option.boundary)] = true;
   }
   return found;
 }
@@ -132,7 +147,9 @@ std::vector<TransferPair> findPairs(AssignmentTables& tables) {
     for (const Follow& follow : tables.follow[from]) {
       if (follow.device < 0) continue;
       for (const int to : tables.starting_at[static_cast<size_t>(follow.device)]) {
-        const int64_t key = (tables.class_of[from] * tables.classes + tables.class_of[static_cast<size_t>(to)]) * 2 + follow.same_node;
+        const int64_t key =
+            (tables.class_of[from] * tables.classes + tables.class_of[static_cast<size_t>(to)]) * 2 +
+            follow.same_node;
         if (tables.pair_of[static_cast<size_t>(key)] >= 0) continue;
         tables.pair_of[static_cast<size_t>(key)] = static_cast<int64_t>(pairs.size());
         pairs.push_back({static_cast<int>(from), to});
@@ -143,7 +160,8 @@ std::vector<TransferPair> findPairs(AssignmentTables& tables) {
 }
 
 void addLeastTransfers(AssignmentTables& tables) {
-  tables.least_transfers.assign(static_cast<size_t>(tables.classes * 2 * tables.layers * tables.boundaries), kNever);
+  tables.least_transfers.assign(static_cast<size_t>(tables.classes * 2 * tables.layers * tables.boundaries),
+                                kNever);
   for (size_t key = 0; key < tables.pair_of.size(); ++key) {
     const int64_t pair = tables.pair_of[key];
     if (pair < 0) continue;
@@ -163,16 +181,19 @@ void addTransfers(const AssignmentRequest& request, AssignmentTables& tables) {
   tables.transfers.assign(pairs.size() * static_cast<size_t>(tables.layers * count * count), kNever);
   solver::parallelFor(request.threads, static_cast<int32_t>(pairs.size()), [&](int32_t pair) {
     const auto [from, to] = pairs[static_cast<size_t>(pair)];
-    const std::vector<bool>& from_has = boundaries[static_cast<size_t>(tables.class_of[static_cast<size_t>(from)])];
-    const std::vector<bool>& to_has = boundaries[static_cast<size_t>(tables.class_of[static_cast<size_t>(to)])];
+    const std::vector<bool>& from_has =
+        boundaries[static_cast<size_t>(tables.class_of[static_cast<size_t>(from)])];
+    const std::vector<bool>& to_has =
+        boundaries[static_cast<size_t>(tables.class_of[static_cast<size_t>(to)])];
     for (int layer = 0; layer + 1 < tables.layers && !interrupted(request); ++layer) {
       for (int a = 0; a < count; ++a) {
         for (int b = 0; b < count; ++b) {
           if (!from_has[static_cast<size_t>(a)] || !to_has[static_cast<size_t>(b)]) continue;
-          const int64_t index = ((static_cast<int64_t>(pair) * tables.layers + layer) * count + a) * count + b;
-          tables.transfers[static_cast<size_t>(index)] = std::min(
-              kNever,
-              request.costs.transfer(layer, tables.meshes[static_cast<size_t>(from)], a, tables.meshes[static_cast<size_t>(to)], b));
+          const int64_t index =
+              ((static_cast<int64_t>(pair) * tables.layers + layer) * count + a) * count + b;
+          tables.transfers[static_cast<size_t>(index)] =
+              std::min(kNever, request.costs.transfer(layer, tables.meshes[static_cast<size_t>(from)], a,
+                                                      tables.meshes[static_cast<size_t>(to)], b));
         }
       }
     }
@@ -194,13 +215,17 @@ int64_t mostInFlight(const StageOption& option, int64_t memory) {
 }
 
 int64_t inFlight(const AssignmentRequest& request, int64_t stages_behind) {
-  return request.in_flight ? request.in_flight(stages_behind) : std::min(request.microbatches, stages_behind + 1);
+  return request.in_flight ? request.in_flight(stages_behind)
+                           : std::min(request.microbatches, stages_behind + 1);
 }
 
-int64_t saturatedSum(int64_t a, int64_t b) { return std::min(kNever, std::min(a, kNever) + std::min(b, kNever)); }
+int64_t saturatedSum(int64_t a, int64_t b) {
+  return std::min(kNever, std::min(a, kNever) + std::min(b, kNever));
+}
 
 int64_t slowestPart(const AssignmentRequest& request, const StageOption& option, int64_t transfer_ns) {
-  if (request.objective == AssignmentObjective::kThroughput) return std::max(saturatedSum(option.pass_ns, option.step_ns), transfer_ns);
+  if (request.objective == AssignmentObjective::kThroughput)
+    return std::max(saturatedSum(option.pass_ns, option.step_ns), transfer_ns);
   const int64_t pass = saturatedSum(option.pass_ns, request.exposed_transfers ? transfer_ns : 0);
   return saturatedSum(saturatedProduct(request.microbatches - 1, pass), option.step_ns);
 }
@@ -208,7 +233,8 @@ int64_t slowestPart(const AssignmentRequest& request, const StageOption& option,
 std::optional<AssignmentTables> makeAssignmentTables(const AssignmentRequest& request) {
   AssignmentTables tables;
   tables.layers = request.costs.layers();
-  PIPESHARD_CHECK(tables.layers > 0 && request.microbatches > 0, "{} layers, {} microbatches", tables.layers, request.microbatches);
+  PIPESHARD_CHECK(tables.layers > 0 && request.microbatches > 0, "{} layers, {} microbatches", tables.layers,
+                  request.microbatches);
   tables.most_stages = std::min(tables.layers, request.cluster.deviceCount());
   if (request.most_stages > 0) tables.most_stages = std::min(tables.most_stages, request.most_stages);
   for (int64_t behind = 0; behind < tables.most_stages; ++behind) {

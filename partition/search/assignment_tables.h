@@ -1,5 +1,5 @@
-// What assignStagesToMeshes asks of StageCosts, asked once: submeshes that a plan can hold, with what may follow them, options and
-// transfers in tables. Numbers only; private to stage assignment.
+// What assignStagesToMeshes asks of StageCosts, asked once: submeshes that a plan can hold, with what may
+// follow them, options and transfers in tables. Numbers only; private to stage assignment.
 #pragma once
 
 #include <array>
@@ -46,16 +46,20 @@ struct AssignmentTables {
   std::vector<bool> may_end;                  // by mesh: a plan's last stage may be here
   std::vector<std::vector<int>> starting_at;  // by device: meshes, ascending size
 
-  // [class][first layer][last layer]; in the caller's order, those that another one beats in everything left out.
+  // [class][first layer][last layer]; in the caller's order, those that another one beats in everything left
+  // out.
   std::vector<std::vector<TableOption>> options;
   std::vector<int64_t> in_flight;  // by stages behind
 
   const std::vector<TableOption>& optionsOf(int mesh_class, int first, int last) const {
     return options[static_cast<size_t>((mesh_class * layers + first) * layers + last)];
   }
-  int64_t transfer(int layer, int from_class, int from_boundary, int to_class, int to_boundary, bool same_node) const {
-    const int64_t pair = pair_of[static_cast<size_t>((from_class * classes + to_class) * 2 + (same_node ? 1 : 0))];
-    return transfers[static_cast<size_t>(((pair * layers + layer) * boundaries + from_boundary) * boundaries + to_boundary)];
+  int64_t transfer(int layer, int from_class, int from_boundary, int to_class, int to_boundary,
+                   bool same_node) const {
+    const int64_t pair =
+        pair_of[static_cast<size_t>((from_class * classes + to_class) * 2 + (same_node ? 1 : 0))];
+    return transfers[static_cast<size_t>(((pair * layers + layer) * boundaries + from_boundary) * boundaries +
+                                         to_boundary)];
   }
 
   // Of all transfers from there.

@@ -59,10 +59,13 @@ class ChunkCut {
     int first = 0;
   };
 
-  const Submesh& submeshOf(int chunk) const { return submeshes_[static_cast<size_t>(request_.rank_of_stage[static_cast<size_t>(chunk)])]; }
+  const Submesh& submeshOf(int chunk) const {
+    return submeshes_[static_cast<size_t>(request_.rank_of_stage[static_cast<size_t>(chunk)])];
+  }
   const StageOption* optionOf(int chunk, int first, int last) const {
     const std::vector<StageOption>& options = request_.costs.options(first, last, submeshOf(chunk));
-    const auto found = std::find_if(options.begin(), options.end(), [&](const StageOption& option) { return option.config == config_; });
+    const auto found = std::find_if(options.begin(), options.end(),
+                                    [&](const StageOption& option) { return option.config == config_; });
     return found == options.end() ? nullptr : &*found;
   }
 
@@ -70,7 +73,8 @@ class ChunkCut {
     Cell& cell = best_[static_cast<size_t>(chunk)][static_cast<size_t>(last)];
     for (int first = chunk == 0 ? 0 : chunk; first <= last; ++first) {
       if (chunk == 0 && first > 0) break;
-      const Cell before = chunk == 0 ? Cell{true} : best_[static_cast<size_t>(chunk - 1)][static_cast<size_t>(first - 1)];
+      const Cell before =
+          chunk == 0 ? Cell{true} : best_[static_cast<size_t>(chunk - 1)][static_cast<size_t>(first - 1)];
       if (!before.reached) continue;
       const StageOption* option = optionOf(chunk, first, last);
       if (option == nullptr) continue;
@@ -94,7 +98,8 @@ std::vector<std::vector<AssignedStage>> chunkAssignments(const ChunkRequest& req
   std::vector<std::vector<AssignedStage>> found;
   for (const std::vector<Submesh>& submeshes : equalSubmeshes(request)) {
     std::set<int> configs;
-    for (const StageOption& option : request.costs.options(0, 0, submeshes.front())) configs.insert(option.config);
+    for (const StageOption& option : request.costs.options(0, 0, submeshes.front()))
+      configs.insert(option.config);
     for (const int config : configs) {
       if (auto stages = ChunkCut(request, submeshes, config).run()) found.push_back(std::move(*stages));
     }

@@ -1,7 +1,8 @@
-// Stages for schedules with several stages per pipeline rank: p equal submeshes that cover the cluster's first devices, v chunks on each.
-// All chunks are kept in one way (mesh, method, recomputation, boundary), since stages on the same devices share their mesh. Among the
-// contiguous cuts of the layers into p v chunks, the one where the longest pass is shortest, then the sum of passes, then the cuts
-// earliest. Internal to partition/.
+// Stages for schedules with several stages per pipeline rank: p equal submeshes that cover the cluster's
+// first devices, v chunks on each. All chunks are kept in one way (mesh, method, recomputation, boundary),
+// since stages on the same devices share their mesh. Among the contiguous cuts of the layers into p v chunks,
+// the one where the longest pass is shortest, then the sum of passes, then the cuts earliest. Internal to
+// partition/.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct ChunkRequest {
   std::function<bool(const Submesh&)> allowed = {};
 };
 
-// For every shape of submesh and every config that all chunks can have, the best cut. Transfers are not filled in.
+// For every shape of submesh and every config that all chunks can have, the best cut. Transfers are not
+// filled in.
 std::vector<std::vector<AssignedStage>> chunkAssignments(const ChunkRequest& request);
 
 }  // namespace pipeshard

@@ -19,7 +19,8 @@ bool sameWay(const StageConfig& a, const StageConfig& b) {
 
 class Neighbours {
  public:
-  Neighbours(const PredictedPlan& plan, const NeighbourRequest& request) : plan_(plan), request_(request), passes_(request.passes) {}
+  Neighbours(const PredictedPlan& plan, const NeighbourRequest& request)
+      : plan_(plan), request_(request), passes_(request.passes) {}
 
   std::vector<PlanNeighbour> run() {
     predict(plan_.stages, plan_.schedule);  // an automatic schedule stays that of the plan
@@ -53,12 +54,14 @@ class Neighbours {
 
   // The best option of those that `may` allows, of those that fit if any does; nullptr: there is none.
   template <typename May>
-  const StageOption* bestOption(int first, int last, const Submesh& submesh, int stages_behind, const May& may) const {
+  const StageOption* bestOption(int first, int last, const Submesh& submesh, int stages_behind,
+                                const May& may) const {
     const StageOption* best = nullptr;
     std::pair<bool, int64_t> best_cost;
     for (const StageOption& option : request_.costs.costs->options(first, last, submesh)) {
       if (!may(option)) continue;
-      const std::pair<bool, int64_t> cost{!fits(option, submesh, stages_behind), plan_.microbatches * option.pass_ns + option.step_ns};
+      const std::pair<bool, int64_t> cost{!fits(option, submesh, stages_behind),
+                                          plan_.microbatches * option.pass_ns + option.step_ns};
       if (best == nullptr || cost < best_cost) {
         best = &option;
         best_cost = cost;
@@ -72,7 +75,8 @@ class Neighbours {
 
   int behind(int s) const { return static_cast<int>(plan_.stages.size()) - 1 - s; }
 
-  void add(std::string about, std::string chosen, std::string instead, std::optional<Stages> stages, const std::string& schedule) {
+  void add(std::string about, std::string chosen, std::string instead, std::optional<Stages> stages,
+           const std::string& schedule) {
     Neighbour neighbour{std::move(about), std::move(chosen), std::move(instead), 0, ""};
     if (!stages) {
       neighbour.why = "no sharding";
@@ -100,7 +104,8 @@ class Neighbours {
   std::string tooLarge(const PredictedPlan& plan) const {
     for (size_t s = 0; s < plan.stages.size(); ++s) {
       const int64_t room = request_.costs.costs->memoryBytes(plan.stages[s].submesh);
-      if (plan.memory_bytes[s] > room) return fmt::format("stage {} needs {} of {}", s, gigabytes(plan.memory_bytes[s]), gigabytes(room));
+      if (plan.memory_bytes[s] > room)
+        return fmt::format("stage {} needs {} of {}", s, gigabytes(plan.memory_bytes[s]), gigabytes(room));
     }
     return "";
   }
@@ -110,17 +115,21 @@ class Neighbours {
     for (const int by : {-1, 1}) {
       const int cut = stage(s).last_layer + by;
       if (cut < stage(s).first_layer || cut >= stage(s + 1).last_layer) continue;
-      const auto may = [&](const StageOption& option) { return !chunks || option.config == stage(s).option.config; };
+      const auto may = [&](const StageOption& option) {
+        return !chunks || option.config == stage(s).option.config;
+      };
       const StageOption* left = bestOption(stage(s).first_layer, cut, stage(s).submesh, behind(s), may);
-      const StageOption* right = bestOption(cut + 1, stage(s + 1).last_layer, stage(s + 1).submesh, behind(s + 1), may);
+      const StageOption* right =
+          bestOption(cut + 1, stage(s + 1).last_layer, stage(s + 1).submesh, behind(s + 1), may);
       std::optional<Stages> stages;
       if (left != nullptr && right != nullptr) {
         stages = plan_.stages;
         (*stages)[static_cast<size_t>(s)] = {stage(s).first_layer, cut, stage(s).submesh, *left, 0};
-        (*stages)[static_cast<size_t>(s) + 1] = {cut + 1, stage(s + 1).last_layer, stage(s + 1).submesh, *right, 0};
+        (*stages)[static_cast<size_t>(s) + 1] = {cut + 1, stage(s + 1).last_layer, stage(s + 1).submesh,
+                                                 *right, 0};
       }
-      add(fmt::format("cut {}", s), fmt::format("behind layer {}", stage(s).last_layer), fmt::format("behind layer {}", cut),
-          std::move(stages), plan_.schedule);
+      add(fmt::format("cut {}", s), fmt::format("behind layer {}", stage(s).last_layer),
+          fmt::format("behind layer {}", cut), std::move(stages), plan_.schedule);
     }
   }
 
@@ -134,15 +143,19 @@ class Neighbours {
       for (const Submesh& second : allowedAt(left.first_device + first.deviceCount())) {
         if (first.deviceCount() + second.deviceCount() != all) continue;
         const StageOption* one = bestOption(stage(s).first_layer, stage(s).last_layer, first, behind(s));
-        const StageOption* two = bestOption(stage(s + 1).first_layer, stage(s + 1).last_layer, second, behind(s + 1));
+        const StageOption* two =
+            bestOption(stage(s + 1).first_layer, stage(s + 1).last_layer, second, behind(s + 1));
         std::optional<Stages> stages;
         if (one != nullptr && two != nullptr) {
           stages = plan_.stages;
           (*stages)[static_cast<size_t>(s)] = {stage(s).first_layer, stage(s).last_layer, first, *one, 0};
-          (*stages)[static_cast<size_t>(s) + 1] = {stage(s + 1).first_layer, stage(s + 1).last_layer, second, *two, 0};
+          (*stages)[static_cast<size_t>(s) + 1] = {stage(s + 1).first_layer, stage(s + 1).last_layer, second,
+                                                   *two, 0};
         }
-        add(fmt::format("submeshes {} and {}", s, s + 1), fmt::format("{} and {}", submeshText(left), submeshText(right)),
-            fmt::format("{} and {}", submeshText(first), submeshText(second)), std::move(stages), plan_.schedule);
+        add(fmt::format("submeshes {} and {}", s, s + 1),
+            fmt::format("{} and {}", submeshText(left), submeshText(right)),
+            fmt::format("{} and {}", submeshText(first), submeshText(second)), std::move(stages),
+            plan_.schedule);
       }
     }
   }
@@ -152,22 +165,25 @@ class Neighbours {
     const Submesh& right = stage(s + 1).submesh;
     for (const Submesh& joined : allowedAt(left.first_device)) {
       if (joined.deviceCount() != right.first_device + right.deviceCount() - left.first_device) continue;
-      const StageOption* option = bestOption(stage(s).first_layer, stage(s + 1).last_layer, joined, behind(s + 1));
+      const StageOption* option =
+          bestOption(stage(s).first_layer, stage(s + 1).last_layer, joined, behind(s + 1));
       std::optional<Stages> stages;
       if (option != nullptr) {
         stages = plan_.stages;
-        (*stages)[static_cast<size_t>(s)] = {stage(s).first_layer, stage(s + 1).last_layer, joined, *option, 0};
+        (*stages)[static_cast<size_t>(s)] = {stage(s).first_layer, stage(s + 1).last_layer, joined, *option,
+                                             0};
         stages->erase(stages->begin() + s + 1);
       }
-      add(fmt::format("stages {} and {}", s, s + 1), "two stages", fmt::format("one on {}", submeshText(joined)), std::move(stages),
-          plan_.schedule);
+      add(fmt::format("stages {} and {}", s, s + 1), "two stages",
+          fmt::format("one on {}", submeshText(joined)), std::move(stages), plan_.schedule);
     }
   }
 
   std::vector<Submesh> allowedAt(int device) const {
     if (device >= request_.search.cluster.deviceCount()) return {};
     std::vector<Submesh> all = submeshesAt(request_.search.cluster, device);
-    if (request_.search.allowed) std::erase_if(all, [&](const Submesh& submesh) { return !request_.search.allowed(submesh); });
+    if (request_.search.allowed)
+      std::erase_if(all, [&](const Submesh& submesh) { return !request_.search.allowed(submesh); });
     return all;
   }
 
@@ -176,15 +192,20 @@ class Neighbours {
     const AssignedStage& at = stage(s);
     const StageConfig chosen = request_.costs.config(at.option.config);
     std::vector<StageConfig> seen = {chosen};
-    for (const StageOption& option : request_.costs.costs->options(at.first_layer, at.last_layer, at.submesh)) {
+    for (const StageOption& option :
+         request_.costs.costs->options(at.first_layer, at.last_layer, at.submesh)) {
       const StageConfig config = request_.costs.config(option.config);
-      if (std::any_of(seen.begin(), seen.end(), [&](const StageConfig& other) { return sameWay(other, config); })) continue;
+      if (std::any_of(seen.begin(), seen.end(),
+                      [&](const StageConfig& other) { return sameWay(other, config); }))
+        continue;
       seen.push_back(config);
-      const StageOption* best = bestOption(at.first_layer, at.last_layer, at.submesh, behind(s),
-                                           [&](const StageOption& other) { return sameWay(request_.costs.config(other.config), config); });
+      const StageOption* best = bestOption(
+          at.first_layer, at.last_layer, at.submesh, behind(s),
+          [&](const StageOption& other) { return sameWay(request_.costs.config(other.config), config); });
       Stages stages = plan_.stages;
       stages[static_cast<size_t>(s)].option = *best;
-      add(fmt::format("mesh {}", s), configText(chosen), configText(config), std::move(stages), plan_.schedule);
+      add(fmt::format("mesh {}", s), configText(chosen), configText(config), std::move(stages),
+          plan_.schedule);
     }
   }
 

@@ -34,7 +34,8 @@ bool samePlacement(const std::vector<int>& a, const std::vector<int>& b) {
 }
 
 // In parts of a thousand of a pass of the average rank, forward and backward.
-ScheduleCosts scheduleCostsOf(const std::vector<StageCostParts>& parts, const std::vector<AssignedStage>& stages) {
+ScheduleCosts scheduleCostsOf(const std::vector<StageCostParts>& parts,
+                              const std::vector<AssignedStage>& stages) {
   int64_t forward = 0, input = 0, weight = 0, transfer = 0;
   for (size_t s = 0; s < parts.size(); ++s) {
     forward += parts[s].forward_ns;
@@ -43,7 +44,9 @@ ScheduleCosts scheduleCostsOf(const std::vector<StageCostParts>& parts, const st
     transfer += stages[s].transfer_ns / 2;
   }
   const auto total = static_cast<double>(std::max<int64_t>(1, forward + input + weight));
-  const auto share = [&](int64_t part) { return static_cast<int64_t>(1000.0 * static_cast<double>(part) / total + 0.5); };
+  const auto share = [&](int64_t part) {
+    return static_cast<int64_t>(1000.0 * static_cast<double>(part) / total + 0.5);
+  };
   ScheduleCosts costs;
   costs.forward = std::max<int64_t>(1, share(forward));
   costs.backward_input = std::max<int64_t>(1, share(input));
@@ -52,18 +55,22 @@ ScheduleCosts scheduleCostsOf(const std::vector<StageCostParts>& parts, const st
   return costs;
 }
 
-// The most versions of a stage's weights that are needed at once: those that microbatches in flight still read, and the newest.
+// The most versions of a stage's weights that are needed at once: those that microbatches in flight still
+// read, and the newest.
 int64_t liveVersions(const Schedule& schedule, int stage) {
   if (!schedule.asynchronous()) return 1;
   const std::vector<int>& reads = schedule.versions.at(static_cast<size_t>(stage));
   std::multiset<int> in_flight;
   int newest = 0;
   int64_t most = 1;
-  for (const Action& action : schedule.orders.at(static_cast<size_t>(schedule.rank_of_stage.at(static_cast<size_t>(stage))))) {
+  for (const Action& action :
+       schedule.orders.at(static_cast<size_t>(schedule.rank_of_stage.at(static_cast<size_t>(stage))))) {
     if (action.stage != stage) continue;
-    const int version = action.kind == ActionKind::kUpdate ? newest : reads.at(static_cast<size_t>(action.microbatch));
+    const int version =
+        action.kind == ActionKind::kUpdate ? newest : reads.at(static_cast<size_t>(action.microbatch));
     if (action.kind == ActionKind::kForward) in_flight.insert(version);
-    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) in_flight.erase(in_flight.find(version));
+    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight)
+      in_flight.erase(in_flight.find(version));
     if (action.kind == ActionKind::kUpdate) ++newest;
     std::set<int> needed(in_flight.begin(), in_flight.end());
     needed.insert(newest);
@@ -73,9 +80,11 @@ int64_t liveVersions(const Schedule& schedule, int stage) {
 }
 
 // Nothing where there is no such schedule.
-std::optional<MadeSchedule> makeFor(const std::string& text, int ranks, int64_t microbatches, int updates, const ScheduleCosts& costs) {
+std::optional<MadeSchedule> makeFor(const std::string& text, int ranks, int64_t microbatches, int updates,
+                                    const ScheduleCosts& costs) {
   try {
-    if (isAsynchronous(text)) return MadeSchedule{makeSchedule(text, ranks, static_cast<int>(microbatches), updates), costs};
+    if (isAsynchronous(text))
+      return MadeSchedule{makeSchedule(text, ranks, static_cast<int>(microbatches), updates), costs};
     return MadeSchedule{makeSchedule({text, ranks, static_cast<int>(microbatches), costs}), costs};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kConfiguration) throw;
@@ -83,8 +92,9 @@ std::optional<MadeSchedule> makeFor(const std::string& text, int ranks, int64_t 
   }
 }
 
-std::optional<MadeSchedule> scheduleFor(const std::string& text, const std::vector<int>& ranks, int64_t microbatches,
-                                        const ScheduleCosts& costs, const PredictionOptions& options) {
+std::optional<MadeSchedule> scheduleFor(const std::string& text, const std::vector<int>& ranks,
+                                        int64_t microbatches, const ScheduleCosts& costs,
+                                        const PredictionOptions& options) {
   const int count = *std::max_element(ranks.begin(), ranks.end()) + 1;
   if (std::ssize(ranks) != int64_t{count} * chunksOf(text)) return std::nullopt;
   const auto key = std::tuple(text, count, microbatches);
@@ -103,14 +113,15 @@ void fillTransfers(const StageCosts& costs, std::vector<AssignedStage>& stages) 
   for (size_t s = 0; s < stages.size(); ++s) {
     stages[s].transfer_ns = 0;
     if (s + 1 == stages.size() || stages[s].submesh == stages[s + 1].submesh) continue;
-    stages[s].transfer_ns = costs.transfer(stages[s].last_layer, stages[s].submesh, stages[s].option.boundary, stages[s + 1].submesh,
-                                           stages[s + 1].option.boundary);
+    stages[s].transfer_ns = costs.transfer(stages[s].last_layer, stages[s].submesh, stages[s].option.boundary,
+                                           stages[s + 1].submesh, stages[s + 1].option.boundary);
   }
 }
 
 // A stage whose backward passes are halved keeps what a recomputation has made until the second half.
 bool isHalved(const Schedule& schedule, size_t stage) {
-  const std::vector<Action>& order = schedule.orders.at(static_cast<size_t>(schedule.rank_of_stage.at(stage)));
+  const std::vector<Action>& order =
+      schedule.orders.at(static_cast<size_t>(schedule.rank_of_stage.at(stage)));
   return std::any_of(order.begin(), order.end(), [&](const Action& action) {
     return action.stage == static_cast<int>(stage) && action.kind == ActionKind::kBackwardWeight;
   });
@@ -127,20 +138,25 @@ int64_t mostInFlight(const Schedule& schedule, size_t stage) {
   return most;
 }
 
-std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& simulation, const std::vector<AssignedStage>& stages,
+std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& simulation,
+                                   const std::vector<AssignedStage>& stages,
                                    const std::vector<StageCostParts>& parts) {
   std::vector<int64_t> fixed(static_cast<size_t>(schedule.ranks()));
   std::vector<int64_t> transient(fixed.size()), forward(fixed.size());
   for (size_t s = 0; s < stages.size(); ++s) {
     const auto rank = static_cast<size_t>(schedule.rank_of_stage[s]);
     const StageOption& option = stages[s].option;
-    fixed[rank] += option.fixed_bytes + (liveVersions(schedule, static_cast<int>(s)) - 1) * parts[s].weight_bytes;
+    fixed[rank] +=
+        option.fixed_bytes + (liveVersions(schedule, static_cast<int>(s)) - 1) * parts[s].weight_bytes;
     const bool stays = parts[s].remade_bytes > 0 && isHalved(schedule, s);
     const int64_t in_flight = mostInFlight(schedule, s);
     // As activations go, gradients that were sent come.
-    const int64_t more = std::max<int64_t>(0, in_flight - 1) * std::max<int64_t>(0, parts[s].sent_gradient_bytes - option.activation_bytes);
-    transient[rank] = std::max(transient[rank], more + (stays ? parts[s].halved_transient_bytes : option.transient_bytes));
-    forward[rank] = std::max(forward[rank], in_flight * parts[s].sent_bytes + parts[s].forward_transient_bytes);
+    const int64_t more = std::max<int64_t>(0, in_flight - 1) *
+                         std::max<int64_t>(0, parts[s].sent_gradient_bytes - option.activation_bytes);
+    transient[rank] =
+        std::max(transient[rank], more + (stays ? parts[s].halved_transient_bytes : option.transient_bytes));
+    forward[rank] =
+        std::max(forward[rank], in_flight * parts[s].sent_bytes + parts[s].forward_transient_bytes);
   }
   std::vector<int64_t> memory;
   for (size_t s = 0; s < stages.size(); ++s) {
@@ -163,7 +179,9 @@ CountedCosts countedCosts(std::shared_ptr<const ShardedStageCosts> costs) {
   return counted;
 }
 
-int64_t PredictedPlan::peakMemory() const { return memory_bytes.empty() ? 0 : *std::max_element(memory_bytes.begin(), memory_bytes.end()); }
+int64_t PredictedPlan::peakMemory() const {
+  return memory_bytes.empty() ? 0 : *std::max_element(memory_bytes.begin(), memory_bytes.end());
+}
 
 bool fitsDevices(const PredictedPlan& plan, const StageCosts& costs) {
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -172,8 +190,9 @@ bool fitsDevices(const PredictedPlan& plan, const StageCosts& costs) {
   return true;
 }
 
-std::optional<PredictedPlan> predictPlan(const CountedCosts& costs, std::vector<AssignedStage> stages, int64_t microbatches,
-                                         const std::string& schedule_text, const PredictionOptions& options) {
+std::optional<PredictedPlan> predictPlan(const CountedCosts& costs, std::vector<AssignedStage> stages,
+                                         int64_t microbatches, const std::string& schedule_text,
+                                         const PredictionOptions& options) {
   fillTransfers(*costs.costs, stages);
   std::vector<StageCostParts> parts;
   std::vector<PassTimes> times;
@@ -186,15 +205,17 @@ std::optional<PredictedPlan> predictPlan(const CountedCosts& costs, std::vector<
     occupancies.push_back(stage.transfer_ns / 2);
   }
   PredictedPlan plan{std::move(stages), microbatches, schedule_text};
-  const std::optional<MadeSchedule> made =
-      scheduleFor(schedule_text, ranksOf(plan.stages), microbatches, scheduleCostsOf(parts, plan.stages), options);
+  const std::optional<MadeSchedule> made = scheduleFor(schedule_text, ranksOf(plan.stages), microbatches,
+                                                       scheduleCostsOf(parts, plan.stages), options);
   if (!made) return std::nullopt;
   const Schedule& schedule = made->schedule;
-  for (size_t s = 0; s < times.size(); ++s) times[s].recomputed = isHalved(schedule, s) ? parts[s].remade_bytes : 0;
+  for (size_t s = 0; s < times.size(); ++s)
+    times[s].recomputed = isHalved(schedule, s) ? parts[s].remade_bytes : 0;
   plan.schedule = schedule.name;
   plan.schedule_costs = made->costs;
   SimulationRequest request{.schedule = schedule, .stages = times};
-  request.communication = options.exposed_transfers ? CommunicationModel::kExposed : CommunicationModel::kOverlapped;
+  request.communication =
+      options.exposed_transfers ? CommunicationModel::kExposed : CommunicationModel::kOverlapped;
   request.pairs_together = false;
   request.occupancies = occupancies;
   const Simulation simulation = simulate(request);

@@ -9,10 +9,10 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "partition/families/families.h"
 #include "partition/search/chunk_search.h"
 #include "partition/search/equal_stages.h"
 #include "partition/search/plan_neighbours.h"
-#include "partition/families/families.h"
 #include "partition/search/search_memory.h"
 
 namespace pipeshard {
@@ -20,16 +20,19 @@ namespace {
 
 constexpr const char* kUsualSchedule = "1f1b";
 constexpr const char* kNoBetter = "no better than others";
-constexpr int kWorseInARow = 2;                  // numbers of microbatches, before the search in that direction ends,
-constexpr int64_t kWorseTimes = 4;               // as little of the last better one must have been tried downwards,
-constexpr int64_t kMoreTimes = 32;               // and so many times as much upwards, where rows that divide badly come first at times
-constexpr size_t kScheduled = 4;                 // plans that every schedule is tried for
-constexpr int kRounds = 12;                      // of taking the best neighbour
-constexpr int64_t kMostPasses = 3'000'000;       // simulated in each part of the search: about as many microseconds
+constexpr int kWorseInARow = 2;     // numbers of microbatches, before the search in that direction ends,
+constexpr int64_t kWorseTimes = 4;  // as little of the last better one must have been tried downwards,
+constexpr int64_t kMoreTimes =
+    32;  // and so many times as much upwards, where rows that divide badly come first at times
+constexpr size_t kScheduled = 4;  // plans that every schedule is tried for
+constexpr int kRounds = 12;       // of taking the best neighbour
+constexpr int64_t kMostPasses =
+    3'000'000;  // simulated in each part of the search: about as many microseconds
 constexpr int64_t kPassesOfAutomatic = 300'000;  // that a schedule which is itself searched counts as
 constexpr int64_t kMostAutomatic = 4'096;        // microbatches x ranks for which schedules are searched
 // With the numbers of stages per rank that are tried; automatic ones last.
-constexpr const char* kOneStageSchedules[] = {"1f1b", "eager-1f1b", "zb-h1", "zb-h2", "gpipe", "zb-1p", "zb-2p"};
+constexpr const char* kOneStageSchedules[] = {"1f1b",  "eager-1f1b", "zb-h1", "zb-h2",
+                                              "gpipe", "zb-1p",      "zb-2p"};
 constexpr const char* kChunkSchedules[] = {"interleaved:v=2",
                                            "interleaved:v=3",
                                            "interleaved:v=4",
@@ -67,19 +70,25 @@ struct Candidate {
 };
 
 // In the same way but for what crosses their ends.
-bool sameStages(const std::vector<AssignedStage>& a, const std::vector<AssignedStage>& b, const CountedCosts& costs) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const AssignedStage& x, const AssignedStage& y) {
-    if (x.first_layer != y.first_layer || x.last_layer != y.last_layer || x.submesh != y.submesh) return false;
-    const StageConfig one = costs.config(x.option.config), two = costs.config(y.option.config);
-    return one.mesh == two.mesh && one.method == two.method && one.recomputation == two.recomputation;
-  });
+bool sameStages(const std::vector<AssignedStage>& a, const std::vector<AssignedStage>& b,
+                const CountedCosts& costs) {
+  return std::equal(
+      a.begin(), a.end(), b.begin(), b.end(), [&](const AssignedStage& x, const AssignedStage& y) {
+        if (x.first_layer != y.first_layer || x.last_layer != y.last_layer || x.submesh != y.submesh)
+          return false;
+        const StageConfig one = costs.config(x.option.config), two = costs.config(y.option.config);
+        return one.mesh == two.mesh && one.method == two.method && one.recomputation == two.recomputation;
+      });
 }
 
 class PlanSearch {
  public:
   explicit PlanSearch(const PlanSearchRequest& request)
-      : request_(request), counts_(request.microbatches.size()), chunks_(request.schedule.empty() ? 1 : chunksOf(request.schedule)) {
-    PIPESHARD_CHECK(request.first < request.microbatches.size(), "{} numbers of microbatches", request.microbatches.size());
+      : request_(request),
+        counts_(request.microbatches.size()),
+        chunks_(request.schedule.empty() ? 1 : chunksOf(request.schedule)) {
+    PIPESHARD_CHECK(request.first < request.microbatches.size(), "{} numbers of microbatches",
+                    request.microbatches.size());
     best_objective_ = request.bound_ns;
   }
 
@@ -119,11 +128,13 @@ class PlanSearch {
   int64_t microbatches(size_t count) const { return request_.microbatches[count]; }
 
   void tryCounts() {
-    // Numbers lie unevenly: those between may cut rows that devices cannot share, so one must be far away, too.
+    // Numbers lie unevenly: those between may cut rows that devices cannot share, so one must be far away,
+    // too.
     int64_t better = microbatches(request_.first);
     int worse = 0;
     const auto goOn = [&](size_t count) {
-      const bool far = microbatches(count) >= kMoreTimes * better || microbatches(count) * kWorseTimes <= better;
+      const bool far =
+          microbatches(count) >= kMoreTimes * better || microbatches(count) * kWorseTimes <= better;
       if (tryCount(count)) {
         better = microbatches(count);
         worse = 0;
@@ -136,7 +147,8 @@ class PlanSearch {
     worse = 0;
     better = microbatches(request_.first);
     for (size_t count = request_.first; count > 0 && !stopped() && goOn(count - 1);) --count;
-    const bool any = std::any_of(counts_.begin(), counts_.end(), [](const Count& count) { return count.costs.has_value(); });
+    const bool any = std::any_of(counts_.begin(), counts_.end(),
+                                 [](const Count& count) { return count.costs.has_value(); });
     if (!any && first_error_) throw *first_error_;
   }
 
@@ -169,7 +181,8 @@ class PlanSearch {
     if (count.tried.objective_ns > 0)
       say(fmt::format("{} microbatches: a step of {:.4g} s, by the objective", microbatches(index),
                       1e-9 * static_cast<double>(count.tried.objective_ns)));
-    if (count.tried.objective_ns == 0) count.tried.reason = before == INT64_MAX ? "no plan fits into memory" : kNoBetter;
+    if (count.tried.objective_ns == 0)
+      count.tried.reason = before == INT64_MAX ? "no plan fits into memory" : kNoBetter;
     return best_objective_ == INT64_MAX || best_objective_ < before;
   }
 
@@ -198,13 +211,15 @@ class PlanSearch {
     counts_[index].tried.states += result.states;
     addEqualStages(index, request);
     const bool some = !result.assignments.empty();
-    std::erase_if(result.assignments, [](const Assignment& assignment) { return !withoutGaps(assignment.stages); });
+    std::erase_if(result.assignments,
+                  [](const Assignment& assignment) { return !withoutGaps(assignment.stages); });
     if (some && result.assignments.empty() && !stopped()) {
       request.all_devices = true;
       result = assignStagesToMeshes(request);
       complete_ = complete_ && result.complete;
       counts_[index].tried.states += result.states;
-      std::erase_if(result.assignments, [](const Assignment& assignment) { return !withoutGaps(assignment.stages); });
+      std::erase_if(result.assignments,
+                    [](const Assignment& assignment) { return !withoutGaps(assignment.stages); });
     }
     return std::move(result.assignments);
   }
@@ -220,15 +235,17 @@ class PlanSearch {
     const StageCosts& costs = *counts_[index].costs->costs;
     const int chunks = chunksOf(schedule);
     std::vector<Assignment> found;
-    for (int ranks = 2; ranks <= request_.cluster.deviceCount() && ranks * chunks <= costs.layers(); ++ranks) {
+    for (int ranks = 2; ranks <= request_.cluster.deviceCount() && ranks * chunks <= costs.layers();
+         ++ranks) {
       if (request_.most_stages > 0 && ranks > request_.most_stages) break;
       if (ranks < request_.least_stages) continue;
-      for (std::vector<AssignedStage>& stages :
-           chunkAssignments({costs, request_.cluster, ranks, placementOf(schedule, ranks), request_.allowed})) {
+      for (std::vector<AssignedStage>& stages : chunkAssignments(
+               {costs, request_.cluster, ranks, placementOf(schedule, ranks), request_.allowed})) {
         std::map<Submesh, int64_t> work;
         int64_t busiest = 0;
         for (const AssignedStage& stage : stages)
-          busiest = std::max(busiest, work[stage.submesh] += microbatches(index) * stage.option.pass_ns + stage.option.step_ns);
+          busiest = std::max(busiest, work[stage.submesh] +=
+                                      microbatches(index) * stage.option.pass_ns + stage.option.step_ns);
         found.push_back({std::move(stages), busiest});
       }
     }
@@ -241,13 +258,16 @@ class PlanSearch {
     return looped ? loopedPlacement(ranks, ranks * chunksOf(schedule)) : vPlacement(ranks);
   }
 
-  std::optional<PredictedPlan> predict(size_t count, const std::vector<AssignedStage>& stages, const std::string& schedule,
-                                       int64_t& passes) {
+  std::optional<PredictedPlan> predict(size_t count, const std::vector<AssignedStage>& stages,
+                                       const std::string& schedule, int64_t& passes) {
     const bool automatic = isAutomatic(schedule);
-    passes -= 2 * microbatches(count) * request_.updates * std::ssize(stages) + (automatic ? kPassesOfAutomatic : 0);
+    passes -= 2 * microbatches(count) * request_.updates * std::ssize(stages) +
+              (automatic ? kPassesOfAutomatic : 0);
     if (passes < 0) return std::nullopt;
-    const PredictionOptions options{request_.updates, request_.exposed_transfers, automatic ? nullptr : &made_};
-    std::optional<PredictedPlan> plan = predictPlan(*counts_[count].costs, stages, microbatches(count), schedule, options);
+    const PredictionOptions options{request_.updates, request_.exposed_transfers,
+                                    automatic ? nullptr : &made_};
+    std::optional<PredictedPlan> plan =
+        predictPlan(*counts_[count].costs, stages, microbatches(count), schedule, options);
     if (!plan || !fitsDevices(*plan, *counts_[count].costs->costs)) return std::nullopt;
     return plan;
   }
@@ -265,34 +285,41 @@ class PlanSearch {
 
   void simulateCandidates(const std::string& schedule) {
     say("simulating the best plans");
-    std::stable_sort(candidates_.begin(), candidates_.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.assignment.objective_ns < b.assignment.objective_ns; });
+    std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+      return a.assignment.objective_ns < b.assignment.objective_ns;
+    });
     int64_t passes = kMostPasses;
     size_t simulated = 0;
     for (const Candidate& candidate : candidates_) {
       const bool enough = simulated >= request_.simulated || (stopped() && simulated > 0);
       if (enough && !plans_.empty()) break;
       if (plans_.empty()) passes = kMostPasses;  // some plan must be found
-      std::optional<PredictedPlan> plan = predict(candidate.count, candidate.assignment.stages, schedule, passes);
+      std::optional<PredictedPlan> plan =
+          predict(candidate.count, candidate.assignment.stages, schedule, passes);
       if (plan) keep(candidate.count, std::move(*plan));
       ++simulated;
     }
     passes = kMostPasses;
     for (const Candidate& candidate : equal_) {
       if (stopped()) break;
-      if (best_objective_ != INT64_MAX && candidate.assignment.objective_ns > best_objective_ + best_objective_ / 2) continue;
-      if (auto plan = predict(candidate.count, candidate.assignment.stages, schedule, passes)) keep(candidate.count, std::move(*plan));
+      if (best_objective_ != INT64_MAX &&
+          candidate.assignment.objective_ns > best_objective_ + best_objective_ / 2)
+        continue;
+      if (auto plan = predict(candidate.count, candidate.assignment.stages, schedule, passes))
+        keep(candidate.count, std::move(*plan));
     }
     // The best of every number of microbatches, to compare with.
     for (const Candidate& candidate : candidates_) {
       if (counts_[candidate.count].tried.step_ns > 0 || stopped()) continue;
-      if (auto plan = predict(candidate.count, candidate.assignment.stages, schedule, passes)) keep(candidate.count, std::move(*plan));
+      if (auto plan = predict(candidate.count, candidate.assignment.stages, schedule, passes))
+        keep(candidate.count, std::move(*plan));
     }
     sortPlans();
   }
 
   void sortPlans() {
-    std::stable_sort(plans_.begin(), plans_.end(), [](const auto& a, const auto& b) { return a.second.step_ns < b.second.step_ns; });
+    std::stable_sort(plans_.begin(), plans_.end(),
+                     [](const auto& a, const auto& b) { return a.second.step_ns < b.second.step_ns; });
   }
 
   std::vector<std::string> schedulesFor(const PredictedPlan& plan, bool automatic = true) const {
@@ -310,7 +337,8 @@ class PlanSearch {
     say("trying schedules");
     int64_t passes = kMostPasses;
     const auto first = plans_.begin();
-    const std::vector<std::pair<size_t, PredictedPlan>> best(first, first + std::min<ptrdiff_t>(kScheduled, std::ssize(plans_)));
+    const std::vector<std::pair<size_t, PredictedPlan>> best(
+        first, first + std::min<ptrdiff_t>(kScheduled, std::ssize(plans_)));
     for (const auto& [count, plan] : best) {
       for (const std::string& schedule : schedulesFor(plan)) {
         if (stopped()) return;
@@ -329,12 +357,14 @@ class PlanSearch {
       for (const std::string schedule : kChunkSchedules) {
         say(fmt::format("{} microbatches: trying {}", microbatches(count), schedule));
         std::vector<Assignment> found = assignChunks(count, schedule);
-        std::stable_sort(found.begin(), found.end(),
-                         [](const Assignment& a, const Assignment& b) { return a.objective_ns < b.objective_ns; });
+        std::stable_sort(found.begin(), found.end(), [](const Assignment& a, const Assignment& b) {
+          return a.objective_ns < b.objective_ns;
+        });
         for (size_t i = 0; i < std::min(found.size(), kScheduled); ++i) {
           if (stopped()) return;
           if (found[i].objective_ns >= plans_.front().second.step_ns) break;
-          if (isAutomatic(schedule) && microbatches(count) * std::ssize(found[i].stages) > kMostAutomatic) continue;
+          if (isAutomatic(schedule) && microbatches(count) * std::ssize(found[i].stages) > kMostAutomatic)
+            continue;
           if (auto plan = predict(count, found[i].stages, schedule, passes)) keep(count, std::move(*plan));
           sortPlans();
         }
@@ -348,7 +378,8 @@ class PlanSearch {
       say(fmt::format("looking at the neighbours of the best plan ({})", round + 1));
       const auto [count, best] = plans_.front();
       std::vector<PlanNeighbour> neighbours =
-          neighboursOf(best, {request_, *counts_[count].costs, schedulesFor(best, round == 0), round == 0 ? kMostPasses : kMostPasses / 4});
+          neighboursOf(best, {request_, *counts_[count].costs, schedulesFor(best, round == 0),
+                              round == 0 ? kMostPasses : kMostPasses / 4});
       result.neighbours.clear();
       bool improved = false;
       for (PlanNeighbour& neighbour : neighbours) {
@@ -366,7 +397,8 @@ class PlanSearch {
     const size_t chosen = plans_.front().first;
     for (const size_t other : {chosen - 1, chosen + 1}) {
       if (other >= counts_.size()) continue;
-      Neighbour neighbour{"microbatches", fmt::format("{}", microbatches(chosen)), fmt::format("{}", microbatches(other)), 0, ""};
+      Neighbour neighbour{"microbatches", fmt::format("{}", microbatches(chosen)),
+                          fmt::format("{}", microbatches(other)), 0, ""};
       const Count& count = counts_[other];
       neighbour.step_ns = count.tried.step_ns > 0 ? count.tried.step_ns : count.tried.objective_ns;
       if (neighbour.step_ns == 0) neighbour.why = count.looked_at ? count.tried.reason : "not looked at";
@@ -381,7 +413,8 @@ class PlanSearch {
     for (const auto& [count, plan] : plans_) best.try_emplace(plan.stages.size(), plan.step_ns);
     for (const auto& [stages, step_ns] : best) {
       if (stages == chosen) continue;
-      result.neighbours.push_back({"stages", fmt::format("{}", chosen), fmt::format("{}", stages), step_ns, ""});
+      result.neighbours.push_back(
+          {"stages", fmt::format("{}", chosen), fmt::format("{}", stages), step_ns, ""});
     }
   }
 
@@ -395,7 +428,8 @@ class PlanSearch {
     result.costs = *counts_[plans_.front().first].costs;
     addCountNeighbours(result);
     addStageNeighbours(result);
-    for (size_t i = 0; i < std::min(plans_.size(), request_.best); ++i) result.plans.push_back(std::move(plans_[i].second));
+    for (size_t i = 0; i < std::min(plans_.size(), request_.best); ++i)
+      result.plans.push_back(std::move(plans_[i].second));
   }
 
   const PlanSearchRequest& request_;
@@ -413,8 +447,10 @@ class PlanSearch {
 
 }  // namespace
 
-AssignmentRequest assignmentRequest(const PlanSearchRequest& request, const StageCosts& costs, int64_t microbatches) {
-  AssignmentRequest assignment{.costs = costs, .cluster = request.cluster, .in_flight = {}, .allowed = request.allowed};
+AssignmentRequest assignmentRequest(const PlanSearchRequest& request, const StageCosts& costs,
+                                    int64_t microbatches) {
+  AssignmentRequest assignment{
+      .costs = costs, .cluster = request.cluster, .in_flight = {}, .allowed = request.allowed};
   const bool asynchronous = !request.schedule.empty() && isAsynchronous(request.schedule);
   assignment.objective = asynchronous ? AssignmentObjective::kThroughput : AssignmentObjective::kFlush;
   assignment.microbatches = microbatches;
@@ -424,15 +460,18 @@ AssignmentRequest assignmentRequest(const PlanSearchRequest& request, const Stag
   if (allInFlight(request.schedule)) assignment.in_flight = [microbatches](int) { return microbatches; };
   assignment.least_stages = request.least_stages;
   assignment.most_stages = request.most_stages;
-  if (request.interrupted != nullptr) assignment.interrupted = [flag = request.interrupted] { return flag->load(); };
+  if (request.interrupted != nullptr)
+    assignment.interrupted = [flag = request.interrupted] { return flag->load(); };
   assignment.threads = request.threads;
   return assignment;
 }
 
 std::string objectiveText(const PlanSearchRequest& request) {
-  if (!request.schedule.empty() && isAsynchronous(request.schedule)) return "the slowest stage, its update and transfers beside its passes";
-  return request.exposed_transfers ? "one microbatch through all stages, then the slowest stage with its transfers, and its update"
-                                   : "one microbatch through all stages with transfers, then the slowest stage and its update";
+  if (!request.schedule.empty() && isAsynchronous(request.schedule))
+    return "the slowest stage, its update and transfers beside its passes";
+  return request.exposed_transfers
+             ? "one microbatch through all stages, then the slowest stage with its transfers, and its update"
+             : "one microbatch through all stages with transfers, then the slowest stage and its update";
 }
 
 PlanSearchResult searchPlans(const PlanSearchRequest& request) {
@@ -444,7 +483,9 @@ PlanSearchResult searchPlans(const PlanSearchRequest& request) {
     again.costs = request.costs_in_need;
     return PlanSearch(again).run();
   }
-  if (!request.costs_where_memory_binds || chunksOf(request.schedule.empty() ? kUsualSchedule : request.schedule) > 1) return result;
+  if (!request.costs_where_memory_binds ||
+      chunksOf(request.schedule.empty() ? kUsualSchedule : request.schedule) > 1)
+    return result;
   const std::optional<int64_t> bound = boundByMemory(request, result);
   if (!bound) return result;
   again.costs = request.costs_where_memory_binds;

@@ -18,7 +18,8 @@ std::string dashed(std::string text) {
 }
 
 [[noreturn]] void refuse(const char* option, const std::string& text, const std::vector<std::string>& names) {
-  fail(ErrorCode::kUsage, "{} {}: there is no such choice; expected one of {}", option, text, fmt::join(names, ", "));
+  fail(ErrorCode::kUsage, "{} {}: there is no such choice; expected one of {}", option, text,
+       fmt::join(names, ", "));
 }
 
 bool isPowerOfTwo(int number) { return std::has_single_bit(static_cast<unsigned>(number)); }
@@ -43,8 +44,8 @@ Meshes singleNodeModelParallel(const Submesh& submesh) {
 
 std::string usualSubmeshes(const Cluster& cluster) {
   constexpr int kMostDevices = 16;
-  const bool powers =
-      std::all_of(cluster.nodes.begin(), cluster.nodes.end(), [](const ClusterNode& node) { return isPowerOfTwo(node.devices); });
+  const bool powers = std::all_of(cluster.nodes.begin(), cluster.nodes.end(),
+                                  [](const ClusterNode& node) { return isPowerOfTwo(node.devices); });
   return cluster.deviceCount() > kMostDevices && powers ? "power-of-two" : "all";
 }
 
@@ -52,7 +53,8 @@ std::function<bool(const Submesh&)> allowedSubmeshes(const std::string& text) {
   const std::string name = dashed(text);
   if (name == "all") return {};
   const bool small = name == "small-power-of-two";
-  if (!small && name != "power-of-two") refuse("--submeshes", text, {"all", "power-of-two", "small-power-of-two"});
+  if (!small && name != "power-of-two")
+    refuse("--submeshes", text, {"all", "power-of-two", "small-power-of-two"});
   return [small](const Submesh& submesh) {
     constexpr int kMostNodes = 4;
     if (submesh.nodes > 1) return isPowerOfTwo(submesh.nodes) && (!small || submesh.nodes <= kMostNodes);
@@ -64,12 +66,15 @@ void limitLogicalMeshes(const std::string& text, StageCostOptions& options) {
   const std::string name = dashed(text);
   const auto one_axis = [](const Submesh& submesh) { return Meshes{{submesh.deviceCount()}}; };
   if (name == "all") {
-    options.meshes = [](const Submesh& submesh) { return meshesOfTwoAxes(submesh.deviceCount(), submesh.deviceCount()); };
+    options.meshes = [](const Submesh& submesh) {
+      return meshesOfTwoAxes(submesh.deviceCount(), submesh.deviceCount());
+    };
   } else if (name == "single-node-model-parallel") {
     options.meshes = singleNodeModelParallel;
   } else if (name == "same-as-physical") {
     options.meshes = [](const Submesh& submesh) {
-      return submesh.nodes == 1 ? Meshes{{submesh.devices_per_node}} : Meshes{{submesh.nodes, submesh.devices_per_node}};
+      return submesh.nodes == 1 ? Meshes{{submesh.devices_per_node}}
+                                : Meshes{{submesh.nodes, submesh.devices_per_node}};
     };
   } else if (name == "data-parallel-only") {
     const std::vector<std::string> ways = {"data-parallel", "zero2", "zero3"};
@@ -84,7 +89,8 @@ void limitLogicalMeshes(const std::string& text, StageCostOptions& options) {
     options.meshes = one_axis;
   } else {
     refuse("--logical-meshes", text,
-           {"all", "single-node-model-parallel", "same-as-physical", "data-parallel-only", "model-parallel-only"});
+           {"all", "single-node-model-parallel", "same-as-physical", "data-parallel-only",
+            "model-parallel-only"});
   }
 }
 

@@ -19,14 +19,17 @@ class OtherMemory : public OtherStageCosts {
 }  // namespace
 
 bool saysThatItCannotBe(const Error& error) {
-  return error.code() == ErrorCode::kBadModel || error.code() == ErrorCode::kConfiguration || error.code() == ErrorCode::kOutOfMemory;
+  return error.code() == ErrorCode::kBadModel || error.code() == ErrorCode::kConfiguration ||
+         error.code() == ErrorCode::kOutOfMemory;
 }
 
-// What the best assignment of the best plan's number of microbatches has reached, if it would be a 32nd less on devices of any memory.
+// What the best assignment of the best plan's number of microbatches has reached, if it would be a 32nd less
+// on devices of any memory.
 std::optional<int64_t> boundByMemory(const PlanSearchRequest& request, const PlanSearchResult& result) {
   const int64_t microbatches = result.plans.front().microbatches;
-  const auto tried =
-      std::find_if(result.tried.begin(), result.tried.end(), [&](const CountTried& count) { return count.microbatches == microbatches; });
+  const auto tried = std::find_if(result.tried.begin(), result.tried.end(), [&](const CountTried& count) {
+    return count.microbatches == microbatches;
+  });
   if (tried == result.tried.end() || tried->objective_ns == 0) return std::nullopt;
   const OtherMemory costs(*result.costs.costs, INT64_MAX);
   AssignmentRequest free = assignmentRequest(request, costs, microbatches);

@@ -11,39 +11,49 @@ namespace {
 
 int64_t leastSum(const std::vector<AssignedStage>& stages) {
   int64_t sum = 0;
-  for (const AssignedStage& stage : stages) sum = saturatedSum(sum, saturatedSum(stage.option.pass_ns, stage.transfer_ns));
+  for (const AssignedStage& stage : stages)
+    sum = saturatedSum(sum, saturatedSum(stage.option.pass_ns, stage.transfer_ns));
   return sum;
 }
 
 int64_t slowestOf(const AssignmentRequest& request, const std::vector<AssignedStage>& stages) {
   int64_t slowest = 0;
-  for (const AssignedStage& stage : stages) slowest = std::max(slowest, slowestPart(request, stage.option, stage.transfer_ns));
+  for (const AssignedStage& stage : stages)
+    slowest = std::max(slowest, slowestPart(request, stage.option, stage.transfer_ns));
   return slowest;
 }
 
 // Stages as numbers, in the order of preference among equals.
 std::vector<int64_t> orderKey(const Assignment& assignment) {
-  std::vector<int64_t> key{assignment.objective_ns, leastSum(assignment.stages), static_cast<int64_t>(assignment.stages.size())};
+  std::vector<int64_t> key{assignment.objective_ns, leastSum(assignment.stages),
+                           static_cast<int64_t>(assignment.stages.size())};
   for (const AssignedStage& stage : assignment.stages) key.push_back(stage.last_layer);
   for (const AssignedStage& stage : assignment.stages) {
     key.insert(key.end(), {stage.submesh.first_device, stage.submesh.nodes, stage.submesh.devices_per_node});
   }
-  for (const AssignedStage& stage : assignment.stages) key.insert(key.end(), {stage.option.config, stage.option.boundary});
+  for (const AssignedStage& stage : assignment.stages)
+    key.insert(key.end(), {stage.option.config, stage.option.boundary});
   return key;
 }
 
 class AssignmentSearch {
  public:
   AssignmentSearch(const AssignmentRequest& request, const AssignmentTables& tables)
-      : request_(request), tables_(tables), solver_(request, tables), limit_(std::min(request.bound_ns, kNever)) {}
+      : request_(request),
+        tables_(tables),
+        solver_(request, tables),
+        limit_(std::min(request.bound_ns, kNever)) {}
 
   AssignmentResult run() {
-    const bool complete = request_.objective == AssignmentObjective::kFlush ? searchFlush() : searchThroughput();
-    AssignmentResult result{.assignments = std::move(found_), .complete = complete, .states = solver_.states()};
+    const bool complete =
+        request_.objective == AssignmentObjective::kFlush ? searchFlush() : searchThroughput();
+    AssignmentResult result{
+        .assignments = std::move(found_), .complete = complete, .states = solver_.states()};
     const auto before = [](const Assignment& a, const Assignment& b) { return orderKey(a) < orderKey(b); };
     const auto same = [](const Assignment& a, const Assignment& b) { return orderKey(a) == orderKey(b); };
     std::sort(result.assignments.begin(), result.assignments.end(), before);
-    result.assignments.erase(std::unique(result.assignments.begin(), result.assignments.end(), same), result.assignments.end());
+    result.assignments.erase(std::unique(result.assignments.begin(), result.assignments.end(), same),
+                             result.assignments.end());
     return result;
   }
 
@@ -108,8 +118,9 @@ class AssignmentSearch {
     all.high = limit_ - 1;
     if (all.low <= all.high && !enough() && !divide(all, all.high)) return false;
     while (!intervals_.empty() && !enough()) {
-      const auto next = std::min_element(intervals_.begin(), intervals_.end(),
-                                         [](const Interval& a, const Interval& b) { return a.order() < b.order(); });
+      const auto next =
+          std::min_element(intervals_.begin(), intervals_.end(),
+                           [](const Interval& a, const Interval& b) { return a.order() < b.order(); });
       Interval interval = *next;
       intervals_.erase(next);
       interval.high = std::min(interval.high, limit_ - 1 - interval.least_sum);
@@ -122,7 +133,8 @@ class AssignmentSearch {
   // Good plans of every number of stages: balanced about as the best is.
   bool meetOthers() {
     const auto best =
-        std::min_element(found_.begin(), found_.end(), [](const Assignment& a, const Assignment& b) { return orderKey(a) < orderKey(b); });
+        std::min_element(found_.begin(), found_.end(),
+                         [](const Assignment& a, const Assignment& b) { return orderKey(a) < orderKey(b); });
     const int64_t slowest = slowestOf(request_, best->stages);
     const int64_t limit = best->objective_ns + best->objective_ns / 2;
     for (const int64_t bound : {slowest, slowest + slowest / 4}) {
@@ -169,11 +181,13 @@ std::vector<Submesh> submeshesAt(const Cluster& cluster, int first_device) {
 
 int64_t objectiveOf(const AssignmentRequest& request, const std::vector<AssignedStage>& stages) {
   const int64_t slowest = slowestOf(request, stages);
-  return request.objective == AssignmentObjective::kThroughput ? slowest : saturatedSum(leastSum(stages), slowest);
+  return request.objective == AssignmentObjective::kThroughput ? slowest
+                                                               : saturatedSum(leastSum(stages), slowest);
 }
 
 bool fitsMemory(const AssignmentRequest& request, const AssignedStage& stage, int stages_behind) {
-  return inFlight(request, stages_behind) <= mostInFlight(stage.option, request.costs.memoryBytes(stage.submesh));
+  return inFlight(request, stages_behind) <=
+         mostInFlight(stage.option, request.costs.memoryBytes(stage.submesh));
 }
 
 AssignmentResult assignStagesToMeshes(const AssignmentRequest& request) {

@@ -22,7 +22,9 @@ struct Event {
   bool arrival = false;  // of a message; else the end of an operation
   size_t rank = 0;
   size_t operation = 0;  // or message
-  bool operator>(const Event& other) const { return std::pair(time, order) > std::pair(other.time, other.order); }
+  bool operator>(const Event& other) const {
+    return std::pair(time, order) > std::pair(other.time, other.order);
+  }
 };
 
 struct Place {
@@ -76,7 +78,8 @@ class Engine {
       }
       settle();
     }
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) result_.stuck.push_back(firstUnfinished(ranks_[rank]));
+    for (size_t rank = 0; rank < ranks_.size(); ++rank)
+      result_.stuck.push_back(firstUnfinished(ranks_[rank]));
     return std::move(result_);
   }
 
@@ -92,13 +95,17 @@ class Engine {
     }
   }
 
-  void push(Ticks time, bool arrival, size_t rank, size_t operation) { events_.push({time, order_++, arrival, rank, operation}); }
-
-  bool ready(const Rank& rank, const EngineOperation& operation) const {
-    return std::all_of(operation.after.begin(), operation.after.end(), [&](size_t before) { return rank.ended[before] != 0; });
+  void push(Ticks time, bool arrival, size_t rank, size_t operation) {
+    events_.push({time, order_++, arrival, rank, operation});
   }
 
-  // Starts what can start now. Messages first: what is posted at the moment when its receiver could begin to compute goes before that.
+  bool ready(const Rank& rank, const EngineOperation& operation) const {
+    return std::all_of(operation.after.begin(), operation.after.end(),
+                       [&](size_t before) { return rank.ended[before] != 0; });
+  }
+
+  // Starts what can start now. Messages first: what is posted at the moment when its receiver could begin to
+  // compute goes before that.
   void settle() {
     const std::vector<size_t> ranks(touched_.begin(), touched_.end());
     touched_.clear();
@@ -156,14 +163,17 @@ class Engine {
     members.push_back({rank, index});
     if (std::ssize(members) < operation.meeting_size) return;
     Ticks duration = 0;
-    for (const Place& member : members) duration = std::max(duration, at(member.rank, member.operation).duration);
+    for (const Place& member : members)
+      duration = std::max(duration, at(member.rank, member.operation).duration);
     for (const Place& member : members) {
       result_.ranks[member.rank][member.operation].begun = now_;
       push(now_ + duration, false, member.rank, member.operation);
     }
   }
 
-  size_t messageOf(size_t rank, size_t operation) const { return message_of_.at(at(rank, operation).message); }
+  size_t messageOf(size_t rank, size_t operation) const {
+    return message_of_.at(at(rank, operation).message);
+  }
 
   void post(size_t rank, size_t index) {
     Message& message = messages_[messageOf(rank, index)];
@@ -171,10 +181,12 @@ class Engine {
     PIPESHARD_CHECK(message.to != kNowhere, "message {} has no receiver", at(rank, index).message);
     message.sender = {rank, index};
     message.record = result_.messages.size();
-    result_.messages.push_back({at(rank, index).message, static_cast<int>(rank), static_cast<int>(message.to), now_, now_, now_});
+    result_.messages.push_back(
+        {at(rank, index).message, static_cast<int>(rank), static_cast<int>(message.to), now_, now_, now_});
     if (request_.exposed) {
       ++ranks_[rank].travelling;
-      ranks_[message.to].computing ? ranks_[message.to].offered.push_back(messageOf(rank, index)) : transfer(message);
+      ranks_[message.to].computing ? ranks_[message.to].offered.push_back(messageOf(rank, index))
+                                   : transfer(message);
     } else if (!request_.rendezvous || message.receiver.known()) {
       transfer(message);
     }
@@ -245,7 +257,8 @@ class Engine {
 
   static std::optional<size_t> firstUnfinished(const Rank& rank) {
     const auto found = std::find(rank.ended.begin(), rank.ended.end(), 0);
-    return found == rank.ended.end() ? std::nullopt : std::optional(static_cast<size_t>(found - rank.ended.begin()));
+    return found == rank.ended.end() ? std::nullopt
+                                     : std::optional(static_cast<size_t>(found - rank.ended.begin()));
   }
 
   const EngineRequest& request_;
@@ -264,7 +277,8 @@ class Engine {
 }  // namespace
 
 bool EngineResult::complete() const {
-  return std::none_of(stuck.begin(), stuck.end(), [](const auto& operation) { return operation.has_value(); });
+  return std::none_of(stuck.begin(), stuck.end(),
+                      [](const auto& operation) { return operation.has_value(); });
 }
 
 EngineResult runEngine(const EngineRequest& request) { return Engine(request).run(); }

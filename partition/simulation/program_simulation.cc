@@ -7,8 +7,8 @@
 
 #include <fmt/ranges.h>
 
-#include "ir/program/background.h"
 #include "ir/base/error.h"
+#include "ir/program/background.h"
 #include "ir/trace/trace_names.h"
 #include "partition/simulation/simulator.h"
 
@@ -31,11 +31,15 @@ struct Origin {
 class RankOperations {
  public:
   RankOperations(const ProgramSimulationRequest& request, size_t rank)
-      : request_(request), rank_(static_cast<int>(rank)), program_(request.programs[rank]), costs_(request.costs[rank]) {
+      : request_(request),
+        rank_(static_cast<int>(rank)),
+        program_(request.programs[rank]),
+        costs_(request.costs[rank]) {
     const Program& program = program_;
     const ProgramCosts& costs = costs_;
-    PIPESHARD_CHECK(costs.instructions.size() == program.instructions.size(), "rank {}: costs of {} instructions, {} in the program",
-                    program.rank, costs.instructions.size(), program.instructions.size());
+    PIPESHARD_CHECK(costs.instructions.size() == program.instructions.size(),
+                    "rank {}: costs of {} instructions, {} in the program", program.rank,
+                    costs.instructions.size(), program.instructions.size());
     touching_.resize(program.buffers.size());
     written_.resize(program.buffers.size());
     for (size_t b = 0; b < program.buffers.size(); ++b) {
@@ -49,8 +53,9 @@ class RankOperations {
 
   std::vector<EngineOperation> operations;
   std::vector<Origin> origins;
-  std::map<size_t, int> meetings;                      // by operation: the group
-  std::map<size_t, std::pair<int, int64_t>> messages;  // by operation: the peer, and the how-many-th message to or from it
+  std::map<size_t, int> meetings;  // by operation: the group
+  std::map<size_t, std::pair<int, int64_t>>
+      messages;  // by operation: the peer, and the how-many-th message to or from it
   int64_t base_memory() const { return base_; }
 
  private:
@@ -60,7 +65,9 @@ class RankOperations {
     bool writes = false;
   };
 
-  LinkCost linkOf(int from, int to) const { return request_.link_between ? request_.link_between(from, to) : request_.link; }
+  LinkCost linkOf(int from, int to) const {
+    return request_.link_between ? request_.link_between(from, to) : request_.link;
+  }
 
   int64_t bufferBytes(size_t buffer) const {
     return costs_.buffer_bytes.empty() ? bytesOf(program_.buffers[buffer]) : costs_.buffer_bytes[buffer];
@@ -125,7 +132,8 @@ class RankOperations {
     operation.kind = send ? Kind::kSend : Kind::kReceive;
     const LinkCost link = send ? linkOf(rank_, instruction.peer) : linkOf(instruction.peer, rank_);
     operation.latency = link.latency_ns;
-    operation.occupancy = std::max<int64_t>(0, linkTime(link, static_cast<double>(bytesOf(program_.buffer(buffer)))) - link.latency_ns);
+    operation.occupancy = std::max<int64_t>(
+        0, linkTime(link, static_cast<double>(bytesOf(program_.buffer(buffer)))) - link.latency_ns);
     operation.posted = send || instruction.background;
     messages[operations.size()] = {instruction.peer, count_[{send, instruction.peer}]++};
     if (!send) {
@@ -174,8 +182,8 @@ class RankOperations {
 class ProgramsSimulation {
  public:
   explicit ProgramsSimulation(const ProgramSimulationRequest& request) : request_(request) {
-    PIPESHARD_CHECK(request.costs.size() == request.programs.size(), "{} programs, costs of {}", request.programs.size(),
-                    request.costs.size());
+    PIPESHARD_CHECK(request.costs.size() == request.programs.size(), "{} programs, costs of {}",
+                    request.programs.size(), request.costs.size());
     for (size_t rank = 0; rank < request.programs.size(); ++rank) {
       ranks_.emplace_back(request, rank);
       number(static_cast<int>(rank));
@@ -212,8 +220,10 @@ class ProgramsSimulation {
     }
     std::map<std::vector<int>, int64_t> met;
     for (const auto& [index, which] : operations.meetings) {
-      const std::vector<int>& group = request_.programs[static_cast<size_t>(rank)].groups.at(static_cast<size_t>(which));
-      operations.operations[index].meeting = meeting_of_.emplace(std::pair(group, met[group]++), std::ssize(meeting_of_)).first->second;
+      const std::vector<int>& group =
+          request_.programs[static_cast<size_t>(rank)].groups.at(static_cast<size_t>(which));
+      operations.operations[index].meeting =
+          meeting_of_.emplace(std::pair(group, met[group]++), std::ssize(meeting_of_)).first->second;
     }
   }
 
@@ -223,7 +233,8 @@ class ProgramsSimulation {
       if (!result.stuck[rank]) continue;
       const size_t at = ranks_[rank].origins[*result.stuck[rank]].instruction;
       const Program& program = request_.programs[rank];
-      stuck.push_back(fmt::format("rank {} at instruction {}: {}", rank, at, describeInstruction(program, program.instructions[at])));
+      stuck.push_back(fmt::format("rank {} at instruction {}: {}", rank, at,
+                                  describeInstruction(program, program.instructions[at])));
     }
     fail(ErrorCode::kConfiguration, "the programs wait for each other: {}", fmt::join(stuck, "; "));
   }
@@ -231,13 +242,15 @@ class ProgramsSimulation {
   static std::string rankName(const Program& program) {
     std::vector<int> stages;
     for (const Instruction& instruction : program.instructions) {
-      if (instruction.stage >= 0 && std::find(stages.begin(), stages.end(), instruction.stage) == stages.end()) {
+      if (instruction.stage >= 0 &&
+          std::find(stages.begin(), stages.end(), instruction.stage) == stages.end()) {
         stages.push_back(instruction.stage);
       }
     }
     std::sort(stages.begin(), stages.end());
     if (stages.empty()) return fmt::format("rank {}", program.rank);
-    return fmt::format("rank {} (stage{} {})", program.rank, stages.size() > 1 ? "s" : "", fmt::join(stages, ", "));
+    return fmt::format("rank {} (stage{} {})", program.rank, stages.size() > 1 ? "s" : "",
+                       fmt::join(stages, ", "));
   }
 
   TraceEvent eventOf(size_t rank, size_t index, const OperationTimes& times) const {
@@ -254,7 +267,8 @@ class ProgramsSimulation {
     event.end_ns = times.end;
     event.arrived_ns = times.begun;
     event.background = instruction.background;
-    const bool runs = instruction.kind == InstructionKind::kRun || instruction.kind == InstructionKind::kUpdate;
+    const bool runs =
+        instruction.kind == InstructionKind::kRun || instruction.kind == InstructionKind::kUpdate;
     event.kind = runs ? TraceEventKind::kCompute : TraceEventKind::kCopy;
     if (operation.kind == Kind::kCollective) {
       event.kind = TraceEventKind::kCollective;
@@ -265,7 +279,8 @@ class ProgramsSimulation {
       event.kind = operation.kind == Kind::kSend ? TraceEventKind::kSend : TraceEventKind::kReceive;
       event.peer = message->second.first;
       event.message = message->second.second;
-      event.bytes = bytesOf(program.buffer(operation.kind == Kind::kSend ? instruction.inputs[0] : instruction.outputs[0]));
+      event.bytes = bytesOf(
+          program.buffer(operation.kind == Kind::kSend ? instruction.inputs[0] : instruction.outputs[0]));
     }
     return event;
   }
@@ -275,7 +290,8 @@ class ProgramsSimulation {
     Ticks busy = 0, first = -1, last = 0;
     for (size_t index = 0; index < times.size(); ++index) {
       const EngineOperation& operation = ranks_[rank].operations[index];
-      if (operation.kind == Kind::kCompute && times[index].end == times[index].start) continue;  // frees; what costs nothing
+      if (operation.kind == Kind::kCompute && times[index].end == times[index].start)
+        continue;  // frees; what costs nothing
       events.push_back(eventOf(rank, index, times[index]));
       const TraceEvent& event = events.back();
       if (operation.kind != Kind::kCompute || operation.background) continue;
@@ -283,7 +299,8 @@ class ProgramsSimulation {
       if (first < 0) first = event.start_ns;
       last = event.end_ns;
     }
-    std::stable_sort(events.begin(), events.end(), [](const TraceEvent& a, const TraceEvent& b) { return a.start_ns < b.start_ns; });
+    std::stable_sort(events.begin(), events.end(),
+                     [](const TraceEvent& a, const TraceEvent& b) { return a.start_ns < b.start_ns; });
     simulation_.trace.events.insert(simulation_.trace.events.end(), events.begin(), events.end());
     simulation_.busy.push_back(busy);
     simulation_.span.push_back(first < 0 ? 0 : last - first);
@@ -291,8 +308,10 @@ class ProgramsSimulation {
 
   void addMemory(size_t rank, const std::vector<MemoryPoint>& points, int64_t peak) {
     const int64_t base = ranks_[rank].base_memory();
-    if (points.empty() || points.front().time > 0) simulation_.trace.memory.push_back({static_cast<int>(rank), 0, base});
-    for (const MemoryPoint& point : points) simulation_.trace.memory.push_back({static_cast<int>(rank), point.time, base + point.held});
+    if (points.empty() || points.front().time > 0)
+      simulation_.trace.memory.push_back({static_cast<int>(rank), 0, base});
+    for (const MemoryPoint& point : points)
+      simulation_.trace.memory.push_back({static_cast<int>(rank), point.time, base + point.held});
     simulation_.peak_memory.push_back(base + peak);
   }
 
@@ -306,7 +325,9 @@ class ProgramsSimulation {
 
 }  // namespace
 
-ProgramSimulation simulatePrograms(const ProgramSimulationRequest& request) { return ProgramsSimulation(request).run(); }
+ProgramSimulation simulatePrograms(const ProgramSimulationRequest& request) {
+  return ProgramsSimulation(request).run();
+}
 
 std::vector<Ticks> ProgramSimulation::idlePerRank() const {
   std::vector<Ticks> idle;

@@ -1,13 +1,16 @@
-// What happens when while Programs run a step: the same instruction lists that the runtime executes, over the engine of simulator.h, with
-// given times for what is computed and for links. It follows the instructions and knows nothing of schedules, so chunks, recomputation,
-// split backward passes, collectives, background instructions and asynchronous updates need nothing of their own here.
+// What happens when while Programs run a step: the same instruction lists that the runtime executes, over the
+// engine of simulator.h, with given times for what is computed and for links. It follows the instructions and
+// knows nothing of schedules, so chunks, recomputation, split backward passes, collectives, background
+// instructions and asynchronous updates need nothing of their own here.
 //
-// Rules of ir/program/program.h: instructions run in order; a send is posted, and what frees or overwrites its buffer waits until the peer has
-// it; a collective begins when its whole group has come; the background lane runs beside the others, background receives are posted
-// (ir/program/background.h); the step ends when everything has ended. Times are nanoseconds.
+// Rules of ir/program/program.h: instructions run in order; a send is posted, and what frees or overwrites
+// its buffer waits until the peer has it; a collective begins when its whole group has come; the background
+// lane runs beside the others, background receives are posted (ir/program/background.h); the step ends when
+// everything has ended. Times are nanoseconds.
 //
 //   rank 0: run forward (10) -> "h"; send "h"; free "h"       0F0@0-10, send@10-17, the free waits until 17
-//   rank 1: receive "h"; run forward (10)                     receive@0-17 (waiting until 10), 1F0@17-27     link: 2 ns + 50 bytes at 10
+//   rank 1: receive "h"; run forward (10)                     receive@0-17 (waiting until 10), 1F0@17-27
+//                                                             link: 2 ns + 50 bytes at 10
 #pragma once
 
 #include <cstdint>
@@ -24,10 +27,12 @@ namespace pipeshard {
 
 // Of one rank.
 struct ProgramCosts {
-  // By instruction: computing and collectives in turn; an all-reduce is one part. Of sends, receives and frees: nothing.
+  // By instruction: computing and collectives in turn; an all-reduce is one part. Of sends, receives and
+  // frees: nothing.
   std::vector<std::vector<WorkPart>> instructions;
-  std::vector<int64_t> buffer_bytes = {};  // by buffer; 0 for one that lives in another's memory. Empty: the buffers' sizes
-  int64_t other_bytes = 0;                 // held throughout: workspace, constants
+  std::vector<int64_t> buffer_bytes =
+      {};                   // by buffer; 0 for one that lives in another's memory. Empty: the buffers' sizes
+  int64_t other_bytes = 0;  // held throughout: workspace, constants
 };
 
 struct ProgramSimulationRequest {
@@ -35,8 +40,9 @@ struct ProgramSimulationRequest {
   std::vector<ProgramCosts> costs;       // by rank
   LinkCost link = {};
   std::function<LinkCost(int from, int to)> link_between = nullptr;  // by rank, instead of `link`
-  bool contention = true;                                            // the messages from one rank to another share a link
-  bool rendezvous = true;  // a message travels once it is posted and wanted, as in shared memory; else once it is posted
+  bool contention = true;  // the messages from one rank to another share a link
+  bool rendezvous =
+      true;  // a message travels once it is posted and wanted, as in shared memory; else once it is posted
 };
 
 struct ProgramSimulation {

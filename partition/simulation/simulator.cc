@@ -19,12 +19,14 @@ bool isSend(ActionKind kind) { return kind == ActionKind::kSendForward || kind =
 // Orders become lists of operations; results of the engine become actions again.
 class ScheduleSimulation {
  public:
-  explicit ScheduleSimulation(const SimulationRequest& request) : request_(request), schedule_(request.schedule) {
-    PIPESHARD_CHECK(std::ssize(request.stages) == schedule_.stages, "{} stages have times, the schedule has {}", request.stages.size(),
-                    schedule_.stages);
+  explicit ScheduleSimulation(const SimulationRequest& request)
+      : request_(request), schedule_(request.schedule) {
+    PIPESHARD_CHECK(std::ssize(request.stages) == schedule_.stages,
+                    "{} stages have times, the schedule has {}", request.stages.size(), schedule_.stages);
     engine_.contention = request.contention;
     const bool takes_time = request.latency + request.occupancy > 0 ||
-                            std::any_of(request.occupancies.begin(), request.occupancies.end(), [](Ticks ticks) { return ticks > 0; });
+                            std::any_of(request.occupancies.begin(), request.occupancies.end(),
+                                        [](Ticks ticks) { return ticks > 0; });
     engine_.exposed = request.communication == CommunicationModel::kExposed && takes_time;
     actions_ = withDirectTransfers();
     engine_.ranks.resize(actions_.size());
@@ -50,8 +52,8 @@ class ScheduleSimulation {
       }
     }
     for (const MessageTimes& times : result.messages) {
-      simulation.messages.push_back(
-          {sent_.at(static_cast<size_t>(times.message)), times.from, times.to, times.posted, times.started, times.arrived});
+      simulation.messages.push_back({sent_.at(static_cast<size_t>(times.message)), times.from, times.to,
+                                     times.posted, times.started, times.arrived});
     }
     simulation.memory = result.memory;
     simulation.peak_memory = result.peak_memory;
@@ -60,9 +62,12 @@ class ScheduleSimulation {
 
  private:
   int rankOf(int stage) const { return schedule_.rank_of_stage[static_cast<size_t>(stage)]; }
-  bool leaves(int stage, int to) const { return to >= 0 && to < schedule_.stages && rankOf(stage) != rankOf(to); }
+  bool leaves(int stage, int to) const {
+    return to >= 0 && to < schedule_.stages && rankOf(stage) != rankOf(to);
+  }
 
-  // A receive stands right before the pass that needs it, a send right behind the pass that makes it; a pair of passes is as one.
+  // A receive stands right before the pass that needs it, a send right behind the pass that makes it; a pair
+  // of passes is as one.
   ScheduleOrders withDirectTransfers() const {
     ScheduleOrders result(schedule_.orders.size());
     for (size_t rank = 0; rank < result.size(); ++rank) {
@@ -71,7 +76,8 @@ class ScheduleSimulation {
         size_t end = i + 1;
         while (request_.pairs_together && end < order.size() && order[end - 1].overlaps_next) ++end;
         for (size_t j = i; j < end; ++j) addTransfers(order[j], true, result[rank]);
-        result[rank].insert(result[rank].end(), order.begin() + static_cast<ptrdiff_t>(i), order.begin() + static_cast<ptrdiff_t>(end));
+        result[rank].insert(result[rank].end(), order.begin() + static_cast<ptrdiff_t>(i),
+                            order.begin() + static_cast<ptrdiff_t>(end));
         for (size_t j = i; j < end; ++j) addTransfers(order[j], false, result[rank]);
         i = end;
       }
@@ -84,16 +90,23 @@ class ScheduleSimulation {
     if (!forward && action.kind != ActionKind::kBackward && action.kind != ActionKind::kBackwardInput) return;
     const int other = action.stage + (forward == before ? -1 : 1);
     if (!leaves(action.stage, other)) return;
-    if (before) order.push_back({action.stage, forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward, action.microbatch});
-    if (!before) order.push_back({action.stage, forward ? ActionKind::kSendForward : ActionKind::kSendBackward, action.microbatch});
+    if (before)
+      order.push_back({action.stage, forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward,
+                       action.microbatch});
+    if (!before)
+      order.push_back(
+          {action.stage, forward ? ActionKind::kSendForward : ActionKind::kSendBackward, action.microbatch});
   }
 
   [[noreturn]] void failStuck(const EngineResult& result) const {
     std::vector<std::string> stuck;
     for (size_t rank = 0; rank < actions_.size(); ++rank) {
-      if (result.stuck[rank]) stuck.push_back(fmt::format("rank {} at {}", rank, actionToString(actions_[rank][*result.stuck[rank]])));
+      if (result.stuck[rank])
+        stuck.push_back(
+            fmt::format("rank {} at {}", rank, actionToString(actions_[rank][*result.stuck[rank]])));
     }
-    fail(ErrorCode::kConfiguration, "schedule: with pairs of passes that start together the ranks wait for each other: {}",
+    fail(ErrorCode::kConfiguration,
+         "schedule: with pairs of passes that start together the ranks wait for each other: {}",
          fmt::join(stuck, ", "));
   }
 
@@ -115,12 +128,17 @@ class ScheduleSimulation {
     result.kind = send ? Kind::kSend : Kind::kReceive;
     result.posted = send;
     result.latency = request_.latency;
-    const bool forward = action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveForward;
+    const bool forward =
+        action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveForward;
     const int sender = send ? action.stage : action.stage + (forward ? -1 : 1);
     const int cut = forward ? sender : sender - 1;
-    result.occupancy = request_.occupancies.empty() ? request_.occupancy : request_.occupancies.at(static_cast<size_t>(cut));
-    const auto [found, added] = message_of_.emplace(std::tuple(sender, forward, action.microbatch), std::ssize(sent_));
-    if (added) sent_.push_back({sender, forward ? ActionKind::kSendForward : ActionKind::kSendBackward, action.microbatch});
+    result.occupancy =
+        request_.occupancies.empty() ? request_.occupancy : request_.occupancies.at(static_cast<size_t>(cut));
+    const auto [found, added] =
+        message_of_.emplace(std::tuple(sender, forward, action.microbatch), std::ssize(sent_));
+    if (added)
+      sent_.push_back(
+          {sender, forward ? ActionKind::kSendForward : ActionKind::kSendBackward, action.microbatch});
     result.message = found->second;
     return result;
   }
@@ -150,7 +168,8 @@ class ScheduleSimulation {
       operation.memory_at_end = std::min<int64_t>(times.input_memory, 0);
     }
     if (action.kind == ActionKind::kBackward) operation.memory_at_end = -times.activation - times.recomputed;
-    if (action.kind == ActionKind::kBackwardWeight) operation.memory_at_end = -times.activation - times.recomputed - times.input_memory;
+    if (action.kind == ActionKind::kBackwardWeight)
+      operation.memory_at_end = -times.activation - times.recomputed - times.input_memory;
   }
 
   const SimulationRequest& request_;
@@ -176,9 +195,13 @@ std::vector<Ticks> Simulation::idlePerRank() const {
 
 namespace {
 
-Ticks spanOf(const std::vector<SimulatedAction>& rank) { return rank.empty() ? 0 : rank.back().end - rank.front().start; }
+Ticks spanOf(const std::vector<SimulatedAction>& rank) {
+  return rank.empty() ? 0 : rank.back().end - rank.front().start;
+}
 
-double ratio(Ticks part, Ticks whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0; }
+double ratio(Ticks part, Ticks whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
 
 Ticks sum(const std::vector<Ticks>& times) {
   Ticks all = 0;
@@ -194,12 +217,15 @@ Ticks Simulation::longestSpan() const {
   return longest;
 }
 
-double Simulation::bubbleOfMakespan() const { return ratio(sum(idlePerRank()), makespan * std::ssize(ranks)); }
+double Simulation::bubbleOfMakespan() const {
+  return ratio(sum(idlePerRank()), makespan * std::ssize(ranks));
+}
 
 double Simulation::bubbleOfUseful() const { return ratio(sum(idlePerRank()), sum(busy)); }
 
 double Simulation::bubbleOfSpan() const {
-  const auto longest = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return spanOf(a) < spanOf(b); });
+  const auto longest = std::max_element(ranks.begin(), ranks.end(),
+                                        [](const auto& a, const auto& b) { return spanOf(a) < spanOf(b); });
   if (longest == ranks.end()) return 0;
   return ratio(spanOf(*longest) - busy[static_cast<size_t>(longest - ranks.begin())], spanOf(*longest));
 }
@@ -210,11 +236,13 @@ std::vector<PassTimes> equalStages(const Schedule& schedule, const PassTimes& sh
     const int64_t chunks = std::count(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), rank);
     PIPESHARD_CHECK(chunks > 0, "rank {} has no stage", rank);
     const auto part = [&](int64_t whole) {
-      PIPESHARD_CHECK(whole % chunks == 0, "{} does not divide by the {} stages of rank {}", whole, chunks, rank);
+      PIPESHARD_CHECK(whole % chunks == 0, "{} does not divide by the {} stages of rank {}", whole, chunks,
+                      rank);
       return whole / chunks;
     };
-    stages.push_back({part(share.forward), part(share.backward_input), part(share.backward_weight), part(share.recomputation),
-                      part(share.update), part(share.activation), part(share.input_memory), part(share.recomputed)});
+    stages.push_back({part(share.forward), part(share.backward_input), part(share.backward_weight),
+                      part(share.recomputation), part(share.update), part(share.activation),
+                      part(share.input_memory), part(share.recomputed)});
   }
   return stages;
 }

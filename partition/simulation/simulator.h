@@ -1,19 +1,20 @@
-// What happens when, if every rank runs its list in order and nobody waits without need: an event-driven simulation of schedules, and
-// of Programs (partition/simulation/program_simulation.h), over one engine. All times are integers (ticks), so results are exact; decimal times
-// of users become ticks of a common unit.
+// What happens when, if every rank runs its list in order and nobody waits without need: an event-driven
+// simulation of schedules, and of Programs (partition/simulation/program_simulation.h), over one engine. All
+// times are integers (ticks), so results are exact; decimal times of users become ticks of a common unit.
 //
 // Worked example, 1f1b with p=2, m=1, F=1, I=W=1 tick, latency 1:
 //   rank 0  0F0@0-1                  0B0@6-8      makespan 8; both ranks are busy for 3 and idle for 5
 //   rank 1          1F0@2-3 1B0@3-5
-//   spans: rank 0 from 0 to 8, rank 1 from 2 to 5; bubble of makespan (16-6)/16, of useful 10/6, of span (8-3)/8
+//   spans: rank 0 from 0 to 8, rank 1 from 2 to 5; bubble of makespan (16-6)/16, of useful 10/6, of span
+//     (8-3)/8
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "partition/simulation/event_engine.h"
 #include "partition/schedules/schedule.h"
+#include "partition/simulation/event_engine.h"
 
 namespace pipeshard {
 
@@ -24,8 +25,9 @@ struct PassTimes {
   Ticks backward_weight = 1;
   Ticks recomputation = 0;  // before B or I, as part of it
   Ticks update = 0;         // kUpdate, and the end of a synchronous step, as a kUpdate of the last microbatch
-  // Memory, in any unit (bytes; shares): F adds `activation` when it starts; I adds `input_memory`, or frees that much of it when it ends
-  // (negative); B or W frees the rest when it ends. A pass of evaluation frees everything when it ends.
+  // Memory, in any unit (bytes; shares): F adds `activation` when it starts; I adds `input_memory`, or frees
+  // that much of it when it ends (negative); B or W frees the rest when it ends. A pass of evaluation frees
+  // everything when it ends.
   int64_t activation = 1;
   int64_t input_memory = 0;
   int64_t recomputed = 0;  // held besides, from the recomputation to the end of B, or of W
@@ -33,8 +35,9 @@ struct PassTimes {
 
 enum class CommunicationModel : uint8_t {
   kOverlapped,  // transfers run beside compute: a message arrives `latency + occupancy` after its pass ended
-  // A message travels while neither of its two ranks computes: it waits until its receiver's pass ends, whether the next one needs it or
-  // not, and both ranks wait until it has arrived. Messages that take no time are as if overlapped.
+  // A message travels while neither of its two ranks computes: it waits until its receiver's pass ends,
+  // whether the next one needs it or not, and both ranks wait until it has arrived. Messages that take no
+  // time are as if overlapped.
   kExposed,
 };
 
@@ -42,13 +45,15 @@ struct SimulationRequest {
   const Schedule& schedule;
   std::vector<PassTimes> stages;  // by stage
   Ticks latency = 0;              // of every message between pipeline ranks
-  Ticks occupancy = 0;            // how long a message holds the link between its two ranks (one link per ordered pair)
+  Ticks occupancy = 0;  // how long a message holds the link between its two ranks (one link per ordered pair)
   CommunicationModel communication = CommunicationModel::kOverlapped;
   bool contention = true;  // messages on one link follow each other; else each has the link for itself
-  // Passes that a device may overlap (Action::overlaps_next) start together, when the inputs of both are there, and hand their results on
-  // together, at the end of both. Else one after the other, as the runtime here runs them.
+  // Passes that a device may overlap (Action::overlaps_next) start together, when the inputs of both are
+  // there, and hand their results on together, at the end of both. Else one after the other, as the runtime
+  // here runs them.
   bool pairs_together = true;
-  std::vector<Ticks> occupancies = {};  // by stage: of every message over the cut behind it, forth or back; empty: `occupancy`
+  std::vector<Ticks> occupancies =
+      {};  // by stage: of every message over the cut behind it, forth or back; empty: `occupancy`
 };
 
 struct SimulatedAction {
@@ -73,18 +78,19 @@ struct Simulation {
 
   std::vector<Ticks> idlePerRank() const;  // makespan - busy
   Ticks longestSpan() const;               // of a rank, from its first start to its last end
-  // The bubble by the three usual conventions: 1 - busy/makespan over all ranks; idle/useful; and (span - useful)/span for the rank
-  // with the longest span (the zero-bubble papers' rate).
+  // The bubble by the three usual conventions: 1 - busy/makespan over all ranks; idle/useful; and (span -
+  // useful)/span for the rank with the longest span (the zero-bubble papers' rate).
   double bubbleOfMakespan() const;
   double bubbleOfUseful() const;
   double bubbleOfSpan() const;
 };
 
-// Errors: kConfiguration, as verifySchedule, when the orders wait for each other, be it only because of pairs that start together.
+// Errors: kConfiguration, as verifySchedule, when the orders wait for each other, be it only because of pairs
+// that start together.
 Simulation simulate(const SimulationRequest& request);
 
-// Equal shares: `share` is of a pipeline rank's whole share, and each of its v stages takes 1/v of it. Ticks and memory must divide by v
-// (PIPESHARD_CHECK).
+// Equal shares: `share` is of a pipeline rank's whole share, and each of its v stages takes 1/v of it. Ticks
+// and memory must divide by v (PIPESHARD_CHECK).
 std::vector<PassTimes> equalStages(const Schedule& schedule, const PassTimes& share);
 
 }  // namespace pipeshard

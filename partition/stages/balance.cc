@@ -37,7 +37,8 @@ std::vector<int64_t> cutBytesByLayer(const Chain& chain, const std::vector<int64
 
 // How many layers to form, for stages that the layers are divided among.
 int layerCount(const Chain& chain, int stages, int layers) {
-  constexpr int64_t kLayersPerStage = 4;  // fine enough for balance, coarse enough to find a narrow place near each cut
+  constexpr int64_t kLayersPerStage =
+      4;  // fine enough for balance, coarse enough to find a narrow place near each cut
   if (layers == 0) return static_cast<int>(std::min(chain.count(), kLayersPerStage * stages));
   if (layers < stages) fail(ErrorCode::kConfiguration, "{} layers are too few for {} stages", layers, stages);
   return layers;
@@ -45,12 +46,16 @@ int layerCount(const Chain& chain, int stages, int layers) {
 
 Cuts cutByType(const Chain& chain, const Balance& balance, const std::vector<int>& widths, int layers) {
   if (layers > 0) {
-    fail(ErrorCode::kUsage, "--layers and --balance type:{} exclude each other: the layers are the modules that match", balance.pattern);
+    fail(ErrorCode::kUsage,
+         "--layers and --balance type:{} exclude each other: the layers are the modules that match",
+         balance.pattern);
   }
   const ModuleMatch match = matchModules(chain.training.graph, chain.nodes, balance.pattern);
   if (match.names.size() < widths.size()) {
-    fail(ErrorCode::kConfiguration, "--balance type:{} matches {} ({}), too few for {} stages; ask for fewer stages or a wider pattern",
-         balance.pattern, match.names.size() == 1 ? "one module" : fmt::format("{} modules", match.names.size()),
+    fail(ErrorCode::kConfiguration,
+         "--balance type:{} matches {} ({}), too few for {} stages; ask for fewer stages or a wider pattern",
+         balance.pattern,
+         match.names.size() == 1 ? "one module" : fmt::format("{} modules", match.names.size()),
          fmt::join(match.names, ", "), widths.size());
   }
   UnitLayers units = unitLayers(match.unit);
@@ -66,16 +71,19 @@ Cuts cutByType(const Chain& chain, const Balance& balance, const std::vector<int
 Cuts cutByCounts(const Chain& chain, const Balance& balance, const std::vector<int>& widths, int layers) {
   const std::string list = fmt::format("{}", fmt::join(balance.counts, ","));
   if (balance.counts.size() != widths.size()) {
-    fail(ErrorCode::kConfiguration, "--balance {} lists {} stages, but there are {}; give one number per stage", list,
+    fail(ErrorCode::kConfiguration,
+         "--balance {} lists {} stages, but there are {}; give one number per stage", list,
          balance.counts.size(), widths.size());
   }
   int64_t sum = std::accumulate(balance.counts.begin(), balance.counts.end(), int64_t{0});
   if (layers > 0 && sum != layers) {
-    fail(ErrorCode::kConfiguration, "--balance {} holds {} layers, but --layers says {}; make the numbers add up to {}", list, sum, layers,
-         layers);
+    fail(ErrorCode::kConfiguration,
+         "--balance {} holds {} layers, but --layers says {}; make the numbers add up to {}", list, sum,
+         layers, layers);
   }
   if (sum > chain.count()) {
-    fail(ErrorCode::kConfiguration, "--balance {} holds {} layers, but the model has only {} forward nodes to form layers of", list, sum,
+    fail(ErrorCode::kConfiguration,
+         "--balance {} holds {} layers, but the model has only {} forward nodes to form layers of", list, sum,
          chain.count());
   }
   Cuts cuts{formLayers(chain.flops, chain.cut_bytes, static_cast<int>(sum)), {}};
@@ -92,11 +100,13 @@ Balance parseBalance(std::string_view text) {
   if (text == "time") return {Balance::Kind::kTime, "", {}};
   if (text == "size") return {Balance::Kind::kSize, "", {}};
   if (text == "parameters") return {Balance::Kind::kParameters, "", {}};
-  if (text.starts_with(kTypePrefix)) return {Balance::Kind::kType, std::string(text.substr(kTypePrefix.size())), {}};
+  if (text.starts_with(kTypePrefix))
+    return {Balance::Kind::kType, std::string(text.substr(kTypePrefix.size())), {}};
   std::vector<int> counts = parseCounts(text);
   if (counts.empty()) {
     fail(ErrorCode::kUsage,
-         "--balance \"{}\" is not understood; write flops, time, size, parameters, type:REGEX (modules or operators that match, e.g. "
+         "--balance \"{}\" is not understood; write flops, time, size, parameters, type:REGEX (modules or "
+         "operators that match, e.g. "
          "type:block) or "
          "the number of layers of each stage, e.g. 3,5,5,1",
          text);
@@ -104,14 +114,19 @@ Balance parseBalance(std::string_view text) {
   return {Balance::Kind::kCounts, "", std::move(counts)};
 }
 
-Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector<int>& widths, int layers, const CostModel& model) {
+Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector<int>& widths, int layers,
+                   const CostModel& model) {
   const int stages = static_cast<int>(widths.size());
-  if (layers < 0) fail(ErrorCode::kUsage, "--layers {} is not understood; write a number, or 0 for an automatic choice", layers);
+  if (layers < 0)
+    fail(ErrorCode::kUsage, "--layers {} is not understood; write a number, or 0 for an automatic choice",
+         layers);
   if (stages > chain.count()) {
-    fail(ErrorCode::kConfiguration, "{} stages were asked for, but the model has only {} forward nodes", stages, chain.count());
+    fail(ErrorCode::kConfiguration, "{} stages were asked for, but the model has only {} forward nodes",
+         stages, chain.count());
   }
   if (layers > chain.count()) {
-    fail(ErrorCode::kConfiguration, "{} layers were asked for, but the model has only {} forward nodes", layers, chain.count());
+    fail(ErrorCode::kConfiguration, "{} layers were asked for, but the model has only {} forward nodes",
+         layers, chain.count());
   }
   if (balance.kind == Balance::Kind::kType) return cutByType(chain, balance, widths, layers);
   if (balance.kind == Balance::Kind::kCounts) return cutByCounts(chain, balance, widths, layers);

@@ -12,9 +12,11 @@ namespace pipeshard {
 
 struct Balance {
   enum class Kind : uint8_t {
-    kFlops,       // "flops": forward and backward FLOPs per device; the default
-    kTime,        // "time": nanoseconds of the passes per device, as profiled or predicted (torchgpipe's balance_by_time)
-    kSize,        // "size": bytes per stage: activations, parameters, gradients, optimizer states (torchgpipe's balance_by_size)
+    kFlops,  // "flops": forward and backward FLOPs per device; the default
+    kTime,   // "time": nanoseconds of the passes per device, as profiled or predicted (torchgpipe's
+             // balance_by_time)
+    kSize,   // "size": bytes per stage: activations, parameters, gradients, optimizer states (torchgpipe's
+             // balance_by_size)
     kParameters,  // "parameters": bytes of parameters per stage (DeepSpeed's "parameters")
     kType,        // "type:REGEX": modules or operators that match, per device (DeepSpeed's "type:regex")
     kCounts,      // "3,5,5,1": layers per stage (torchgpipe's balance)
@@ -33,11 +35,13 @@ struct Cuts {
   std::vector<int> stage_ends;
 };
 
-// As many stages as widths[s] (devices of stage s) has entries. `layers`: how many layers to form, 0: automatic, four per stage
-// or, for kCounts, as many as the counts have together; with kType each matching module is a layer, and so is each run of
-// operators between them. Balances exactly, by assignStages: kFlops by the largest stage alone, the others evenly.
-// Errors: kConfiguration (fewer nodes, layers or matching modules than stages; counts that are not as many as the layers or the
-// stages), kUsage (--layers with kType). `model`: of one device, for kTime.
-Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector<int>& widths, int layers, const CostModel& model = {});
+// As many stages as widths[s] (devices of stage s) has entries. `layers`: how many layers to form, 0:
+// automatic, four per stage or, for kCounts, as many as the counts have together; with kType each matching
+// module is a layer, and so is each run of operators between them. Balances exactly, by assignStages: kFlops
+// by the largest stage alone, the others evenly. Errors: kConfiguration (fewer nodes, layers or matching
+// modules than stages; counts that are not as many as the layers or the stages), kUsage (--layers with
+// kType). `model`: of one device, for kTime.
+Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector<int>& widths, int layers,
+                   const CostModel& model = {});
 
 }  // namespace pipeshard

@@ -20,9 +20,10 @@ namespace {
   }
   const std::vector<std::string> near = nearMatches(boundary.value, names);
   const bool exists = findValue(graph, boundary.value).valid();
-  const std::string hint =
-      near.empty() ? fmt::format("such as \"{}\"", names[names.size() / 2]) : fmt::format("perhaps \"{}\"", fmt::join(near, "\" or \""));
-  fail(ErrorCode::kConfiguration, "{} \"{}\" {}; a boundary is a value that a forward node makes, {}", boundary.subject, boundary.value,
+  const std::string hint = near.empty() ? fmt::format("such as \"{}\"", names[names.size() / 2])
+                                        : fmt::format("perhaps \"{}\"", fmt::join(near, "\" or \""));
+  fail(ErrorCode::kConfiguration, "{} \"{}\" {}; a boundary is a value that a forward node makes, {}",
+       boundary.subject, boundary.value,
        exists ? "is an input, a weight or a value of the backward pass" : "is no value of the model", hint);
 }
 
@@ -45,11 +46,13 @@ std::vector<int64_t> boundaryPositions(const Chain& chain, const std::vector<Bou
   for (const Boundary& boundary : boundaries) {
     const int64_t position = positionOf(chain, boundary);
     if (position == chain.count() - 1) {
-      fail(ErrorCode::kConfiguration, "{} \"{}\" is made by the last forward node; the stage behind it would be empty", boundary.subject,
+      fail(ErrorCode::kConfiguration,
+           "{} \"{}\" is made by the last forward node; the stage behind it would be empty", boundary.subject,
            boundary.value);
     }
     if (!cuts.empty() && position <= cuts.back()) {
-      fail(ErrorCode::kConfiguration, "{} \"{}\" does not come after \"{}\"; name boundaries in the model's order, each once",
+      fail(ErrorCode::kConfiguration,
+           "{} \"{}\" does not come after \"{}\"; name boundaries in the model's order, each once",
            boundary.subject, boundary.value, boundaries[cuts.size() - 1].value);
     }
     cuts.push_back(position);

@@ -13,8 +13,8 @@ struct Boundary {
   std::string subject;  // how messages begin: "boundary", "s.json.stages[0].until: found"
 };
 
-// The position of the node behind which each cut lies. Errors: kConfiguration (an unknown value with near matches, one that no
-// forward node makes, boundaries that are out of order or end with the last node).
+// The position of the node behind which each cut lies. Errors: kConfiguration (an unknown value with near
+// matches, one that no forward node makes, boundaries that are out of order or end with the last node).
 std::vector<int64_t> boundaryPositions(const Chain& chain, const std::vector<Boundary>& boundaries);
 
 // The position of the forward node that makes the value, or an Error(kConfiguration) as above.

@@ -8,10 +8,10 @@
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/base/faults.h"
-#include "partition/layers/chain.h"
 #include "partition/cut/node_stages.h"
-#include "partition/stages/partition.h"
 #include "partition/cut/stage_shardings.h"
+#include "partition/layers/chain.h"
+#include "partition/stages/partition.h"
 #include "sharding/stage/shard_stage.h"
 #include "sharding/stage/sharding_plan.h"
 
@@ -23,14 +23,15 @@ std::string nodeLabel(const Node& node) { return node.name.empty() ? node.op_typ
 void checkRows(const TrainingGraph& training, const Plan& plan, std::vector<std::string>& faults) {
   int64_t rows = 0;
   const auto batch = plan.dimensions.find(plan.batch_dimension);
-  const bool has_batch =
-      std::any_of(training.inputs.begin(), training.inputs.end(), [](const BatchInput& input) { return input.axis >= 0; });
+  const bool has_batch = std::any_of(training.inputs.begin(), training.inputs.end(),
+                                     [](const BatchInput& input) { return input.axis >= 0; });
   if (has_batch && batch != plan.dimensions.end()) rows = batch->second / plan.microbatches;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const int data = plan.stages[s].mesh_shape.at(0);
     if (plan.stages[s].sharding || data == 1 || data <= rows) continue;
     faults.push_back(
-        fmt::format("plan.json.stages[{}].mesh_shape: found a batch that is cut over {} devices; expected at most {}, as the smallest "
+        fmt::format("plan.json.stages[{}].mesh_shape: found a batch that is cut over {} devices; expected at "
+                    "most {}, as the smallest "
                     "microbatch has {}",
                     s, data, std::max<int64_t>(1, rows), counted(rows, "row")));
   }
@@ -43,9 +44,11 @@ void checkShardings(const TrainingGraph& training, const Plan& plan, std::vector
     if (!sharding) continue;
     const std::string field = fmt::format("plan.json.stages[{}].sharding", s);
     if (sharding->method != "exhaustive") {
-      keepFault(field + ".method", faults, [&] { meshesFor(static_cast<int>(plan.stages[s].devices.size()), sharding->method); });
+      keepFault(field + ".method", faults,
+                [&] { meshesFor(static_cast<int>(plan.stages[s].devices.size()), sharding->method); });
     }
-    for (const std::string& fault : shardingFaults(training, shardedNodes(cut, static_cast<int>(s)), *sharding))
+    for (const std::string& fault :
+         shardingFaults(training, shardedNodes(cut, static_cast<int>(s)), *sharding))
       faults.push_back(field + "." + fault);
   }
 }
@@ -59,19 +62,23 @@ std::vector<std::string> planMisfits(const TrainingGraph& training, const Plan& 
   const bool has_layers = nodes == chain.count();
   if (!has_layers) {
     faults.push_back(
-        fmt::format("plan.json.layers: found layers of {}, the last of which ends at position {}; expected {}, as the model has",
+        fmt::format("plan.json.layers: found layers of {}, the last of which ends at position {}; expected "
+                    "{}, as the model has",
                     counted(nodes, "forward node"), nodes - 1, chain.count()));
   }
   keepFault("plan.json.schedule", faults, [&] { scheduleOf(plan); });
   checkRows(training, plan, faults);
-  const bool has_stages = has_layers && keepFault("plan.json.stages", faults, [&] { nodeStages(training, plan); });
+  const bool has_stages =
+      has_layers && keepFault("plan.json.stages", faults, [&] { nodeStages(training, plan); });
   if (has_stages) keepFault("plan.json.stages", faults, [&] { checkShardings(training, plan, faults); });
   return faults;
 }
 
 void fillNumbers(const TrainingGraph& training, Plan& plan) {
   const Chain chain = chainOf(training);
-  const auto label = [&](int64_t position) { return nodeLabel(training.graph.node(chain.nodes.at(static_cast<size_t>(position)))); };
+  const auto label = [&](int64_t position) {
+    return nodeLabel(training.graph.node(chain.nodes.at(static_cast<size_t>(position))));
+  };
   for (LayerPlan& layer : plan.layers) {
     layer.first_node = label(layer.first);
     layer.last_node = label(layer.last);
@@ -85,11 +92,14 @@ void fillNumbers(const TrainingGraph& training, Plan& plan) {
     const int64_t last = plan.layers.at(static_cast<size_t>(stage.last_layer)).last;
     stage.forward_flops = sumOver(chain.flops, first, last);
     stage.backward_flops = sumOver(chain.backward_flops, first, last);
-    stage.peak_activations = peakActivations(orderOfReplica(schedule, static_cast<int>(s), 0), static_cast<int>(s));
+    stage.peak_activations =
+        peakActivations(orderOfReplica(schedule, static_cast<int>(s), 0), static_cast<int>(s));
     stage.parameter_bytes = 0;
   }
   for (size_t p = 0; p < readers.size(); ++p) {
-    for (int s : readers[p]) plan.stages[static_cast<size_t>(s)].parameter_bytes += training.graph.bytes(training.parameters[p].value);
+    for (int s : readers[p])
+      plan.stages[static_cast<size_t>(s)].parameter_bytes +=
+          training.graph.bytes(training.parameters[p].value);
   }
 }
 
@@ -102,8 +112,9 @@ std::vector<std::string> planOddities(const Plan& plan) {
     for (int node : nodes) whole += plan.cluster.nodes[static_cast<size_t>(node)].devices;
     if (nodes.size() < 2 || whole == std::ssize(devices)) continue;
     notes.push_back(
-        fmt::format("plan.json.stages[{}].devices: devices {} are parts of nodes {}, neither a part of one node nor whole nodes", s,
-                    fmt::join(devices, ","), fmt::join(nodes, ",")));
+        fmt::format("plan.json.stages[{}].devices: devices {} are parts of nodes {}, neither a part of one "
+                    "node nor whole nodes",
+                    s, fmt::join(devices, ","), fmt::join(nodes, ",")));
   }
   return notes;
 }

@@ -18,11 +18,15 @@ constexpr int kMostSize = 1 << 10;  // of a factor: the number of devices still 
 const PartitionOptions kDefaults;
 
 void useSchedule(const std::string& given, const MegatronGrid& grid, PartitionOptions& options) {
-  if (grid.chunks > 1 && options.schedule == kDefaults.schedule) options.schedule = fmt::format("interleaved:v={}", grid.chunks);
+  if (grid.chunks > 1 && options.schedule == kDefaults.schedule)
+    options.schedule = fmt::format("interleaved:v={}", grid.chunks);
   const AskedSchedule schedule = askSchedule(options.schedule);
-  const bool fits = schedule.given ? schedule.given->stages == grid.pipeline * grid.chunks : schedule.chunks == grid.chunks;
+  const bool fits =
+      schedule.given ? schedule.given->stages == grid.pipeline * grid.chunks : schedule.chunks == grid.chunks;
   if (fits) return;
-  fail(ErrorCode::kConfiguration, "{}: found {} on each pipeline rank, but --schedule {} has {}; leave --schedule out, or make them equal",
+  fail(ErrorCode::kConfiguration,
+       "{}: found {} on each pipeline rank, but --schedule {} has {}; leave --schedule out, or make them "
+       "equal",
        given, counted(grid.chunks, "stage"), options.schedule, schedule.chunks);
 }
 
@@ -44,7 +48,9 @@ std::optional<MegatronGrid> parseMegatronGrid(std::string_view text) {
   if (are_sizes && sizes.size() == 3) return MegatronGrid{sizes[0], sizes[1], sizes[2], 1};
   if (are_sizes && sizes.size() == 4) return MegatronGrid{sizes[0], sizes[1], sizes[2], sizes[3]};
   fail(ErrorCode::kUsage,
-       "\"{}\" is not understood; write megatron:DP,TP,PP or megatron:DP,TP,PP,V with numbers from 1 on, as in megatron:2,2,4", text);
+       "\"{}\" is not understood; write megatron:DP,TP,PP or megatron:DP,TP,PP,V with numbers from 1 on, as "
+       "in megatron:2,2,4",
+       text);
 }
 
 void useMegatronGrid(PartitionOptions& options) {
@@ -52,11 +58,15 @@ void useMegatronGrid(PartitionOptions& options) {
   const std::optional<MegatronGrid> of_method = parseMegatronGrid(options.sharding.method);
   if (!of_stages && !of_method) {
     if (!options.stages.starts_with(kMegatron)) return;
-    fail(ErrorCode::kUsage, "--stages {}: expected three or four numbers, megatron:DP,TP,PP[,V]; two are for --method", options.stages);
+    fail(ErrorCode::kUsage,
+         "--stages {}: expected three or four numbers, megatron:DP,TP,PP[,V]; two are for --method",
+         options.stages);
   }
   const MegatronGrid grid = of_stages ? *of_stages : *of_method;
-  const std::string given = of_stages ? fmt::format("--stages {}", options.stages) : fmt::format("--method {}", options.sharding.method);
-  const bool other_stages = of_method && !of_stages && options.stages != kDefaults.stages && options.stages != kSearched;
+  const std::string given = of_stages ? fmt::format("--stages {}", options.stages)
+                                      : fmt::format("--method {}", options.sharding.method);
+  const bool other_stages =
+      of_method && !of_stages && options.stages != kDefaults.stages && options.stages != kSearched;
   const bool other_method = of_stages && !options.sharding.method.empty() && of_method != of_stages;
   if (other_stages || other_method || !options.boundaries.empty() || !options.stage_devices.empty()) {
     fail(ErrorCode::kUsage, "{} says stages, their devices and how they are sharded; leave out {}", given,
@@ -67,8 +77,8 @@ void useMegatronGrid(PartitionOptions& options) {
   }
   const int64_t devices = int64_t{grid.data} * grid.tensor * grid.pipeline;
   if (devices > options.cluster.deviceCount()) {
-    fail(ErrorCode::kConfiguration, "{}: found a grid of {} devices; expected at most {}, as the cluster has", given, devices,
-         options.cluster.deviceCount());
+    fail(ErrorCode::kConfiguration, "{}: found a grid of {} devices; expected at most {}, as the cluster has",
+         given, devices, options.cluster.deviceCount());
   }
   useSchedule(given, grid, options);
   const int width = grid.data * grid.tensor;

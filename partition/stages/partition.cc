@@ -14,14 +14,14 @@
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/plan/stage_file.h"
+#include "partition/cut/node_stages.h"
+#include "partition/families/plan_schedule.h"
+#include "partition/layers/layers.h"
+#include "partition/layers/modules.h"
+#include "partition/schedules/schedule.h"
 #include "partition/stages/balance.h"
 #include "partition/stages/boundaries.h"
 #include "partition/stages/check_plan.h"
-#include "partition/layers/layers.h"
-#include "partition/layers/modules.h"
-#include "partition/cut/node_stages.h"
-#include "partition/families/plan_schedule.h"
-#include "partition/schedules/schedule.h"
 #include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
@@ -36,7 +36,8 @@ struct Choice {
 };
 
 // What the method of a stage of several devices leaves for shardStages to fill in.
-std::optional<ShardingPlan> shardingOf(const std::string& method, const std::vector<int>& mesh, size_t devices) {
+std::optional<ShardingPlan> shardingOf(const std::string& method, const std::vector<int>& mesh,
+                                       size_t devices) {
   if (method.empty() || devices < 2) return std::nullopt;
   ShardingPlan sharding;
   sharding.method = method;
@@ -48,7 +49,8 @@ std::optional<ShardingPlan> shardingOf(const std::string& method, const std::vec
 int64_t rowsOfMicrobatch(const TrainingGraph& training, const Plan& plan) {
   int64_t rows = 0;
   for (const BatchInput& input : training.inputs) {
-    if (input.axis >= 0) rows = std::gcd(rows, training.graph.shape(input.value)[static_cast<size_t>(input.axis)]);
+    if (input.axis >= 0)
+      rows = std::gcd(rows, training.graph.shape(input.value)[static_cast<size_t>(input.axis)]);
   }
   const auto batch = plan.dimensions.find(plan.batch_dimension);
   return batch == plan.dimensions.end() ? rows : std::min(rows, batch->second / plan.microbatches);
@@ -59,15 +61,16 @@ void checkDataAxis(const std::string& subject, int data, int64_t rows) {
   if (data == 1 || data <= rows) return;
   if (rows == 0) {
     fail(ErrorCode::kConfiguration,
-         "{}: found a batch that is cut over {} devices, but no input has a batch dimension that could be cut; use one device, or a mesh "
+         "{}: found a batch that is cut over {} devices, but no input has a batch dimension that could be "
+         "cut; use one device, or a mesh "
          "[1,{}] in a stage file",
          subject, data, data);
   }
-  fail(
-      ErrorCode::kConfiguration,
-      "{}: found microbatches that are cut over {} devices; expected at most {}, the rows of a microbatch; ask for fewer --microbatches or "
-      "a larger batch",
-      subject, data, rows);
+  fail(ErrorCode::kConfiguration,
+       "{}: found microbatches that are cut over {} devices; expected at most {}, the rows of a microbatch; "
+       "ask for fewer --microbatches or "
+       "a larger batch",
+       subject, data, rows);
 }
 
 // K of "uniform:K", or 0.
@@ -87,70 +90,86 @@ struct StageCount {
 };
 
 // How many stages the options ask for, without a stage file; 0: it depends on the model.
-StageCount givenCount(const PartitionOptions& options, const Balance& balance, const AskedSchedule& schedule) {
+StageCount givenCount(const PartitionOptions& options, const Balance& balance,
+                      const AskedSchedule& schedule) {
   if (!options.boundaries.empty()) return {static_cast<int>(options.boundaries.size()) + 1, "--boundary"};
   if (options.stages != kPerDevice) return {uniformStages(options.stages), "--stages " + options.stages};
   if (schedule.given) return {schedule.given->stages, "--schedule " + schedule.text};
-  if (!options.stage_devices.empty()) return {static_cast<int>(options.stage_devices.size()) * schedule.chunks, "--stage-devices"};
-  if (balance.kind == Balance::Kind::kCounts) return {static_cast<int>(balance.counts.size()), "--balance " + options.balance};
+  if (!options.stage_devices.empty())
+    return {static_cast<int>(options.stage_devices.size()) * schedule.chunks, "--stage-devices"};
+  if (balance.kind == Balance::Kind::kCounts)
+    return {static_cast<int>(balance.counts.size()), "--balance " + options.balance};
   return {};
 }
 
 // As given, or `chunks` for each device as far as the model goes.
-StageCount stageCount(const PartitionOptions& options, const Chain& chain, const Balance& balance, const AskedSchedule& schedule) {
+StageCount stageCount(const PartitionOptions& options, const Chain& chain, const Balance& balance,
+                      const AskedSchedule& schedule) {
   const int devices = options.cluster.deviceCount();
   if (StageCount given = givenCount(options, balance, schedule); given.stages > 0) return given;
   int64_t most = options.layers > 0 ? std::min<int64_t>(options.layers, chain.count()) : chain.count();
-  if (balance.kind == Balance::Kind::kType) most = std::ssize(matchModules(chain.training.graph, chain.nodes, balance.pattern).names);
+  if (balance.kind == Balance::Kind::kType)
+    most = std::ssize(matchModules(chain.training.graph, chain.nodes, balance.pattern).names);
   const int64_t ranks = std::max<int64_t>(1, std::min<int64_t>(devices, most / schedule.chunks));
   return {static_cast<int>(ranks) * schedule.chunks, "--schedule " + schedule.text};
 }
 
 // What has devices of its own: a stage, or a pipeline rank with several stages.
-const char* unitsOf(const AskedSchedule& schedule) { return schedule.chunks == 1 ? "stages" : "pipeline ranks"; }
+const char* unitsOf(const AskedSchedule& schedule) {
+  return schedule.chunks == 1 ? "stages" : "pipeline ranks";
+}
 
 // By pipeline rank how many devices it has, as --stage-devices says.
-std::vector<int> givenWidths(const PartitionOptions& options, const AskedSchedule& schedule, int ranks, int64_t rows) {
+std::vector<int> givenWidths(const PartitionOptions& options, const AskedSchedule& schedule, int ranks,
+                             int64_t rows) {
   const std::vector<int>& widths = options.stage_devices;
   const std::string subject = fmt::format("--stage-devices {}", fmt::join(widths, ","));
   if (std::ssize(widths) != ranks) {
-    fail(ErrorCode::kConfiguration, "{}: found {} {}; expected {}, one number per {}", subject, widths.size(), unitsOf(schedule), ranks,
-         schedule.chunks == 1 ? "stage" : "pipeline rank");
+    fail(ErrorCode::kConfiguration, "{}: found {} {}; expected {}, one number per {}", subject, widths.size(),
+         unitsOf(schedule), ranks, schedule.chunks == 1 ? "stage" : "pipeline rank");
   }
   int64_t sum = 0;
   for (int width : widths) {
-    if (width < 1) fail(ErrorCode::kUsage, "{}: found {}; expected at least one device for each stage, e.g. 1,3", subject, width);
+    if (width < 1)
+      fail(ErrorCode::kUsage, "{}: found {}; expected at least one device for each stage, e.g. 1,3", subject,
+           width);
     sum += width;
   }
   if (sum > options.cluster.deviceCount()) {
-    fail(ErrorCode::kConfiguration, "{}: found {} devices; expected at most {}, as the cluster has", subject, sum,
-         options.cluster.deviceCount());
+    fail(ErrorCode::kConfiguration, "{}: found {} devices; expected at most {}, as the cluster has", subject,
+         sum, options.cluster.deviceCount());
   }
   if (schedule.turns()) return widths;
   for (int width : widths) checkDataAxis(subject, width, rows);
   return widths;
 }
 
-// By pipeline rank how many devices it has: as told, or an equal share of all. A note says why devices stay unused.
-std::vector<int> rankWidths(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, int ranks, Plan& plan) {
+// By pipeline rank how many devices it has: as told, or an equal share of all. A note says why devices stay
+// unused.
+std::vector<int> rankWidths(const PartitionOptions& options, const AskedSchedule& schedule,
+                            const Chain& chain, int ranks, Plan& plan) {
   const int devices = options.cluster.deviceCount();
   if (ranks > devices) {
-    fail(ErrorCode::kConfiguration, "{} {} need {}, the cluster has {}; ask for fewer stages or a larger cluster", ranks, unitsOf(schedule),
-         counted(ranks, "device"), devices);
+    fail(ErrorCode::kConfiguration,
+         "{} {} need {}, the cluster has {}; ask for fewer stages or a larger cluster", ranks,
+         unitsOf(schedule), counted(ranks, "device"), devices);
   }
-  const bool whole = !options.sharding.method.empty() || schedule.turns();  // then rows are one axis among others, or not cut
+  const bool whole = !options.sharding.method.empty() ||
+                     schedule.turns();  // then rows are one axis among others, or not cut
   const int64_t rows = whole ? devices : rowsOfMicrobatch(chain.training, plan);
   if (!options.stage_devices.empty()) return givenWidths(options, schedule, ranks, rows);
   const int share = devices / ranks;
   const int width = static_cast<int>(std::min<int64_t>(share, std::max<int64_t>(1, rows)));
   if (width * ranks < devices) {
-    const std::string reason = width == share ? fmt::format("{} {} cannot share {} equally (--stage-devices gives each its number)", ranks,
-                                                            unitsOf(schedule), devices)
-                               : rows == 0    ? std::string("no input has a batch dimension that could be cut over more")
-                                              : fmt::format("a microbatch of {} cannot be cut over more (ask for fewer --microbatches)",
-                                                         rows == 1 ? "one row" : fmt::format("{} rows", rows));
+    const std::string reason =
+        width == share ? fmt::format("{} {} cannot share {} equally (--stage-devices gives each its number)",
+                                     ranks, unitsOf(schedule), devices)
+        : rows == 0    ? std::string("no input has a batch dimension that could be cut over more")
+                    : fmt::format("a microbatch of {} cannot be cut over more (ask for fewer --microbatches)",
+                                  rows == 1 ? "one row" : fmt::format("{} rows", rows));
     plan.notes.push_back(fmt::format("{} of {} devices are used, {} per {}: {}", width * ranks, devices,
-                                     width == 1 ? "one" : std::to_string(width), schedule.chunks == 1 ? "stage" : "pipeline rank", reason));
+                                     width == 1 ? "one" : std::to_string(width),
+                                     schedule.chunks == 1 ? "stage" : "pipeline rank", reason));
   }
   return std::vector<int>(static_cast<size_t>(ranks), width);
 }
@@ -162,8 +181,8 @@ struct Placement {
   std::vector<std::vector<int>> devices_of_rank;
 };
 
-Placement placeInOrder(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, const StageCount& count,
-                       Plan& plan) {
+Placement placeInOrder(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain,
+                       const StageCount& count, Plan& plan) {
   const int ranks = schedule.ranksFor(count.stages, count.subject);
   const std::vector<int> widths = rankWidths(options, schedule, chain, ranks, plan);
   Placement placement{schedule.rankOfStage(ranks, static_cast<int>(plan.microbatches)), {}, {}};
@@ -180,10 +199,12 @@ Placement placeInOrder(const PartitionOptions& options, const AskedSchedule& sch
 // A stage cuts the batch over its devices unless it is to be sharded.
 void fillDevices(const PartitionOptions& options, const Placement& placement, Choice& choice) {
   for (int rank : placement.rank_of_stage) {
-    const std::vector<int>& devices = choice.devices.emplace_back(placement.devices_of_rank[static_cast<size_t>(rank)]);
+    const std::vector<int>& devices =
+        choice.devices.emplace_back(placement.devices_of_rank[static_cast<size_t>(rank)]);
     const int width = static_cast<int>(devices.size());
     choice.shardings.push_back(shardingOf(options.sharding.method, {}, devices.size()));
-    choice.meshes.push_back(choice.shardings.back() ? std::vector<int>{1, width} : std::vector<int>{width, 1});
+    choice.meshes.push_back(choice.shardings.back() ? std::vector<int>{1, width}
+                                                    : std::vector<int>{width, 1});
   }
 }
 
@@ -196,16 +217,21 @@ Cuts oneLayerPerStage(std::vector<int64_t> positions, const Chain& chain) {
   return cuts;
 }
 
-Choice choiceOfBoundaries(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, Plan& plan) {
-  if (options.layers > 0) fail(ErrorCode::kUsage, "--layers and --boundary exclude each other: each run between boundaries is one layer");
+Choice choiceOfBoundaries(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain,
+                          Plan& plan) {
+  if (options.layers > 0)
+    fail(ErrorCode::kUsage,
+         "--layers and --boundary exclude each other: each run between boundaries is one layer");
   if (!options.balance.empty()) {
-    fail(ErrorCode::kUsage, "--balance and --boundary exclude each other: boundaries leave nothing to balance");
+    fail(ErrorCode::kUsage,
+         "--balance and --boundary exclude each other: boundaries leave nothing to balance");
   }
   const StageCount count{static_cast<int>(options.boundaries.size()) + 1, "--boundary"};
   const int ranks = schedule.ranksFor(count.stages, count.subject);
   if (ranks > options.cluster.deviceCount()) {
-    fail(ErrorCode::kConfiguration, "--boundary: {} stages{} are asked for, but the cluster has {}", count.stages,
-         schedule.chunks == 1 ? "" : fmt::format(" on {} pipeline ranks", ranks), counted(options.cluster.deviceCount(), "device"));
+    fail(ErrorCode::kConfiguration, "--boundary: {} stages{} are asked for, but the cluster has {}",
+         count.stages, schedule.chunks == 1 ? "" : fmt::format(" on {} pipeline ranks", ranks),
+         counted(options.cluster.deviceCount(), "device"));
   }
   std::vector<Boundary> boundaries;
   for (const std::string& value : options.boundaries) boundaries.push_back({value, "boundary"});
@@ -224,10 +250,12 @@ std::string readStageFileText(const std::string& path) {
     text << file.rdbuf();
     return text.str();
   }
-  if (!error && size > kMostBytes) fail(ErrorCode::kConfiguration, "{} is too large for a stage file ({} bytes)", path, size);
+  if (!error && size > kMostBytes)
+    fail(ErrorCode::kConfiguration, "{} is too large for a stage file ({} bytes)", path, size);
   const bool means_file = path.find('/') != std::string::npos || path.ends_with(".json");
   fail(means_file ? ErrorCode::kMissingInput : ErrorCode::kUsage,
-       "--stages \"{}\" is not understood; write auto (searched), per-device (one stage per device), uniform:K (K stages of equal work) "
+       "--stages \"{}\" is not understood; write auto (searched), per-device (one stage per device), "
+       "uniform:K (K stages of equal work) "
        "or the path of a stage file (docs/stages.md); there is no file of this name that can be read",
        path);
 }
@@ -247,22 +275,29 @@ Cuts cutsOfValues(const StageFile& file, const Chain& chain) {
   const std::vector<int64_t> positions = boundaryPositions(chain, boundaries);
   if (!end.value.empty() && positionOf(chain, end) != chain.count() - 1) {
     fail(ErrorCode::kConfiguration,
-         "{} \"{}\"; expected no \"until\" in the last stage, which takes the rest, or the value that the last "
+         "{} \"{}\"; expected no \"until\" in the last stage, which takes the rest, or the value that the "
+         "last "
          "forward node makes",
          end.subject, end.value);
   }
   return oneLayerPerStage(positions, chain);
 }
 
-Choice choiceOfFile(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, const Plan& plan) {
+Choice choiceOfFile(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain,
+                    const Plan& plan) {
   const StageFile file = readStageFile(options);
   if (!options.balance.empty() || !options.stage_devices.empty() || !options.boundaries.empty()) {
-    const char* option = !options.balance.empty() ? "--balance" : !options.stage_devices.empty() ? "--stage-devices" : "--boundary";
-    fail(ErrorCode::kUsage, "{} and a stage file exclude each other: {} says everything about stages and devices", option, file.name);
+    const char* option = !options.balance.empty()         ? "--balance"
+                         : !options.stage_devices.empty() ? "--stage-devices"
+                                                          : "--boundary";
+    fail(ErrorCode::kUsage,
+         "{} and a stage file exclude each other: {} says everything about stages and devices", option,
+         file.name);
   }
   if (file.layers > chain.count()) {
-    fail(ErrorCode::kConfiguration, "{}.layers: found {} layers; expected at most {}, the number of the model's forward nodes", file.name,
-         file.layers, chain.count());
+    fail(ErrorCode::kConfiguration,
+         "{}.layers: found {} layers; expected at most {}, the number of the model's forward nodes",
+         file.name, file.layers, chain.count());
   }
   Choice choice;
   if (file.layers == 0) {
@@ -284,7 +319,9 @@ Choice choiceOfFile(const PartitionOptions& options, const AskedSchedule& schedu
   return choice;
 }
 
-bool isStageFile(const std::string& stages) { return stages != kPerDevice && stages != kSearched && uniformStages(stages) == 0; }
+bool isStageFile(const std::string& stages) {
+  return stages != kPerDevice && stages != kSearched && uniformStages(stages) == 0;
+}
 
 // As the search has chosen.
 Choice choiceOfSearch(const ChosenStages& chosen) {
@@ -300,20 +337,26 @@ Choice choiceOfSearch(const ChosenStages& chosen) {
   return choice;
 }
 
-Choice decide(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain, Plan& plan) {
+Choice decide(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain,
+              Plan& plan) {
   if (options.chosen) return choiceOfSearch(*options.chosen);
   PIPESHARD_CHECK(options.stages != kSearched, "stages that a search chooses have not been chosen");
   if (isStageFile(options.stages)) return choiceOfFile(options, schedule, chain, plan);
   if (!options.boundaries.empty()) return choiceOfBoundaries(options, schedule, chain, plan);
   const Balance balance = parseBalance(options.balance);
   const StageCount count = stageCount(options, chain, balance, schedule);
-  const bool by_type = balance.kind == Balance::Kind::kType && options.stages == kPerDevice && options.stage_devices.empty();
+  const bool by_type =
+      balance.kind == Balance::Kind::kType && options.stages == kPerDevice && options.stage_devices.empty();
   if (by_type && count.stages < options.cluster.deviceCount() * schedule.chunks) {
-    plan.notes.push_back(fmt::format("{} stage(s), as --balance {} matches so many modules", count.stages, options.balance));
+    plan.notes.push_back(
+        fmt::format("{} stage(s), as --balance {} matches so many modules", count.stages, options.balance));
   }
   const Placement placement = placeInOrder(options, schedule, chain, count, plan);
-  Choice choice{
-      balanceStages(chain, balance, placement.widths, options.layers, costModelOn(options.cluster, {0}, LogicalMesh{{1}})), {}, {}, {}};
+  Choice choice{balanceStages(chain, balance, placement.widths, options.layers,
+                              costModelOn(options.cluster, {0}, LogicalMesh{{1}})),
+                {},
+                {},
+                {}};
   fillDevices(options, placement, choice);
   return choice;
 }
@@ -365,7 +408,8 @@ ScheduleCosts costsOf(const Chain& chain) {
 void fillRecomputations(const std::string& text, Plan& plan) {
   const auto failHere = [&](std::string_view found) {
     fail(ErrorCode::kUsage,
-         "--recompute {}: found \"{}\"; expected never, layers, always or except-last, for all stages or by stage from 0 to {}, each once, "
+         "--recompute {}: found \"{}\"; expected never, layers, always or except-last, for all stages or by "
+         "stage from 0 to {}, each once, "
          "as in "
          "0:always,2:except-last",
          text, found, plan.stages.size() - 1);
@@ -384,9 +428,10 @@ void fillRecomputations(const std::string& text, Plan& plan) {
     rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
     const size_t colon = entry.find(':');
     size_t stage = 0;
-    const auto [end, error] = std::from_chars(entry.data(), entry.data() + std::min(colon, entry.size()), stage);
-    const bool is_stage =
-        colon != std::string_view::npos && error == std::errc() && end == entry.data() + colon && stage < plan.stages.size();
+    const auto [end, error] =
+        std::from_chars(entry.data(), entry.data() + std::min(colon, entry.size()), stage);
+    const bool is_stage = colon != std::string_view::npos && error == std::errc() &&
+                          end == entry.data() + colon && stage < plan.stages.size();
     if (!is_stage || !isMode(entry.substr(colon + 1)) || !seen.insert(stage).second) failHere(entry);
     plan.stages[stage].recomputation = entry.substr(colon + 1);
   }
@@ -401,9 +446,11 @@ void noteUntrained(const Chain& chain, Plan& plan) {
   constexpr size_t kMost = 5;
   if (untrained.empty()) return;
   const size_t shown = std::min(kMost, untrained.size());
-  std::string names = fmt::format("{}", fmt::join(untrained.begin(), untrained.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  std::string names = fmt::format(
+      "{}", fmt::join(untrained.begin(), untrained.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
   if (untrained.size() > shown) names += fmt::format(" and {} more", untrained.size() - shown);
-  plan.notes.push_back(fmt::format("no gradient reaches {} parameter(s), which stay as they are: {}", untrained.size(), names));
+  plan.notes.push_back(fmt::format("no gradient reaches {} parameter(s), which stay as they are: {}",
+                                   untrained.size(), names));
 }
 
 }  // namespace
@@ -431,7 +478,8 @@ AskedStages askedStages(const PartitionOptions& options) {
   asked.ranks = given.stages > 0 ? schedule.ranksFor(given.stages, given.subject) : devices;
   if (!options.sharding.method.empty()) return asked;
   if (schedule.turns()) {  // then a microbatch is under way on every device
-    if (!options.stage_devices.empty()) asked.ranks = std::accumulate(options.stage_devices.begin(), options.stage_devices.end(), 0);
+    if (!options.stage_devices.empty())
+      asked.ranks = std::accumulate(options.stage_devices.begin(), options.stage_devices.end(), 0);
     return asked;
   }
   asked.widest = std::max(1, devices / asked.ranks);
@@ -443,9 +491,12 @@ namespace {
 
 // Before the stages are known.
 int updatesPerStep(const PartitionOptions& options, const AskedSchedule& schedule) {
-  if (!schedule.given && isAsynchronous(schedule.text)) return options.window > 0 ? options.window : kDefaultWindow;
+  if (!schedule.given && isAsynchronous(schedule.text))
+    return options.window > 0 ? options.window : kDefaultWindow;
   if (options.window == 0) return 1;
-  fail(ErrorCode::kUsage, "--window {}: the schedule {} updates once per step; a window of several updates goes with pipedream schedules",
+  fail(ErrorCode::kUsage,
+       "--window {}: the schedule {} updates once per step; a window of several updates goes with pipedream "
+       "schedules",
        options.window, options.schedule);
 }
 
@@ -455,8 +506,10 @@ void fitWindow(const PartitionOptions& options, Plan& plan) {
   for (const StagePlan& stage : plan.stages) together = std::lcm(together, int64_t{stage.mesh_shape.at(0)});
   if (together == 1) return;
   plan.notes.emplace_back(
-      "the devices of a stage take the microbatches in turn (option rows=1 of the schedule: they share the rows of each)");
-  if (options.window == 0) plan.updates_per_step = (plan.updates_per_step + together - 1) / together * together;
+      "the devices of a stage take the microbatches in turn (option rows=1 of the schedule: they share the "
+      "rows of each)");
+  if (options.window == 0)
+    plan.updates_per_step = (plan.updates_per_step + together - 1) / together * together;
 }
 
 }  // namespace
@@ -472,7 +525,8 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
   if (schedule.turns()) fitWindow(options, plan);
   setSchedule(schedule, options.chosen ? options.chosen->schedule_costs : costsOf(chain), plan);
   fillRecomputations(options.recomputation, plan);
-  for (size_t s = 0; options.chosen && s < plan.stages.size(); ++s) plan.stages[s].recomputation = options.chosen->stages[s].recomputation;
+  for (size_t s = 0; options.chosen && s < plan.stages.size(); ++s)
+    plan.stages[s].recomputation = options.chosen->stages[s].recomputation;
   fillNumbers(training, plan);
   noteUntrained(chain, plan);
 }

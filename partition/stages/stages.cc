@@ -29,14 +29,19 @@ using Table = std::vector<std::vector<T>>;
 class StageSearch {
  public:
   explicit StageSearch(const StageProblem& problem)
-      : problem_(problem), layers_(problem.weight.size()), stages_(problem.widths.size()), before_(layers_ + 1) {
-    PIPESHARD_CHECK(stages_ >= 1 && stages_ <= layers_ && problem.cut_bytes.size() == layers_, "{} stages of {} layers", stages_, layers_);
+      : problem_(problem),
+        layers_(problem.weight.size()),
+        stages_(problem.widths.size()),
+        before_(layers_ + 1) {
+    PIPESHARD_CHECK(stages_ >= 1 && stages_ <= layers_ && problem.cut_bytes.size() == layers_,
+                    "{} stages of {} layers", stages_, layers_);
     std::partial_sum(problem.weight.begin(), problem.weight.end(), before_.begin() + 1);
   }
 
   std::vector<int> run() const {
     const Wide limit = leastMaximum();
-    PIPESHARD_CHECK(limit != kImpossible, "no partition gives each of {} stages a weight of {}", stages_, problem_.least_weight);
+    PIPESHARD_CHECK(limit != kImpossible, "no partition gives each of {} stages a weight of {}", stages_,
+                    problem_.least_weight);
     Table<Rest> best(stages_ + 1, std::vector<Rest>(layers_ + 1));
     Table<size_t> next_start(stages_ + 1, std::vector<size_t>(layers_ + 1));
     best[0][layers_] = {0, 0};
@@ -66,7 +71,9 @@ class StageSearch {
   int width(size_t left) const { return problem_.widths[stages_ - left]; }
 
   // Of the stage that has `left` - 1 stages behind it, in units of 1/720720 (a multiple of 1 to 16).
-  Wide perDevice(size_t left, size_t first, size_t next) const { return Wide{weight(first, next)} * 720720 / width(left); }
+  Wide perDevice(size_t left, size_t first, size_t next) const {
+    return Wide{weight(first, next)} * 720720 / width(left);
+  }
 
   Rest withStage(const Rest& rest, size_t left, size_t first, size_t next) const {
     const Wide square = problem_.even ? Wide{weight(first, next)} * perDevice(left, first, next) : 0;
@@ -81,7 +88,8 @@ class StageSearch {
       for (size_t first = 0; first < layers_; ++first) {
         for (size_t next = first + 1; next <= layers_; ++next) {
           if (least[left - 1][next] == kImpossible || tooLight(first, next)) continue;
-          least[left][first] = std::min(least[left][first], std::max(perDevice(left, first, next), least[left - 1][next]));
+          least[left][first] =
+              std::min(least[left][first], std::max(perDevice(left, first, next), least[left - 1][next]));
         }
       }
     }
@@ -98,8 +106,10 @@ class StageSearch {
 
 std::vector<int> assignStages(const StageProblem& problem) { return StageSearch(problem).run(); }
 
-std::vector<int> assignStages(const std::vector<int64_t>& cost, const std::vector<int64_t>& cut_bytes, int stages) {
-  return assignStages({.weight = cost, .cut_bytes = cut_bytes, .widths = std::vector<int>(static_cast<size_t>(stages), 1)});
+std::vector<int> assignStages(const std::vector<int64_t>& cost, const std::vector<int64_t>& cut_bytes,
+                              int stages) {
+  return assignStages(
+      {.weight = cost, .cut_bytes = cut_bytes, .widths = std::vector<int>(static_cast<size_t>(stages), 1)});
 }
 
 }  // namespace pipeshard

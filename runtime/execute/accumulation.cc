@@ -8,7 +8,9 @@ namespace {
 // By buffer: the instructions that read or write it, ascending; frees and results apart.
 struct Uses {
   explicit Uses(const Program& program)
-      : reads(program.buffers.size()), writes(program.buffers.size()), is_result(program.buffers.size(), false) {
+      : reads(program.buffers.size()),
+        writes(program.buffers.size()),
+        is_result(program.buffers.size(), false) {
     for (size_t i = 0; i < program.instructions.size(); ++i) {
       const Instruction& instruction = program.instructions[i];
       for (const BufferId id : instruction.outputs) writes[id.index()].push_back(i);
@@ -31,9 +33,11 @@ struct Uses {
 
 }  // namespace
 
-Accumulation findAccumulation(const Program& program, const std::function<bool(const Instruction& run, size_t output)>& may_add) {
+Accumulation findAccumulation(const Program& program,
+                              const std::function<bool(const Instruction& run, size_t output)>& may_add) {
   const Uses uses(program);
-  Accumulation found{std::vector<BufferId>(program.buffers.size()), std::vector<bool>(program.buffers.size(), false),
+  Accumulation found{std::vector<BufferId>(program.buffers.size()),
+                     std::vector<bool>(program.buffers.size(), false),
                      std::vector<bool>(program.instructions.size(), false)};
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& accumulation = program.instructions[i];

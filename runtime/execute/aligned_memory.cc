@@ -13,8 +13,10 @@ namespace pipeshard {
 AlignedMemory::AlignedMemory(size_t bytes) {
   if (bytes == 0) return;
   void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) fail(ErrorCode::kOutOfMemory, "cannot get {} bytes of memory: {}", bytes, std::strerror(errno));
-  // A hint: fewer page faults and address look-ups. Only whole huge pages, so that small ones take no more memory than asked for.
+  if (mapped == MAP_FAILED)
+    fail(ErrorCode::kOutOfMemory, "cannot get {} bytes of memory: {}", bytes, std::strerror(errno));
+  // A hint: fewer page faults and address look-ups. Only whole huge pages, so that small ones take no more
+  // memory than asked for.
   constexpr size_t kHugePage = size_t{1} << 21;
   if (bytes >= kHugePage) ::madvise(mapped, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(mapped);

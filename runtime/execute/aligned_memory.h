@@ -1,6 +1,6 @@
-// A zeroed, page-aligned block of memory from the system, given back when it goes away; in huge pages where the
-// system gives them. For constants and for programs in this process: a worker's arena is shared with its peers and comes from its
-// communicator (transport/shared/shared_memory.h).
+// A zeroed, page-aligned block of memory from the system, given back when it goes away; in huge pages where
+// the system gives them. For constants and for programs in this process: a worker's arena is shared with its
+// peers and comes from its communicator (transport/shared/shared_memory.h).
 #pragma once
 
 #include <cstddef>

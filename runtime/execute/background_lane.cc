@@ -43,7 +43,8 @@ BackgroundLane::~BackgroundLane() {
 
 void BackgroundLane::begin() {
   const Lock lock(mutex_);
-  PIPESHARD_CHECK(!busy_ && (failure_ || done_ == posted_), "a step begins while {} of {} are done", done_.load(), posted_);
+  PIPESHARD_CHECK(!busy_ && (failure_ || done_ == posted_), "a step begins while {} of {} are done",
+                  done_.load(), posted_);
   posted_ = 0;
   done_.store(0, std::memory_order_release);
   seconds_ = 0;

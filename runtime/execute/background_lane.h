@@ -1,13 +1,13 @@
-// The second thread of a rank: it does the background collectives of a step (ir/program/background.h), one at a time in their order, beside the
-// thread that runs the step.
+// The second thread of a rank: it does the background collectives of a step (ir/program/background.h), one at
+// a time in their order, beside the thread that runs the step.
 //
 //   BackgroundLane lane([&](size_t k) { ... });   // how to do the lane's instruction k of a step
 //   lane.begin();                                 // a step: nothing is posted, nothing is done
 //   lane.post();  ...  lane.post();               // the next one may be done
 //   lane.waitFor(2, ...);                         // both are done
 //
-// Thread rules: all calls by one thread, which must not destroy the lane, or let go of what its work uses, before the lane is idle; but
-// done() and hasFailed() are for any.
+// Thread rules: all calls by one thread, which must not destroy the lane, or let go of what its work uses,
+// before the lane is idle; but done() and hasFailed() are for any.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,8 @@ namespace pipeshard {
 
 class BackgroundLane {
  public:
-  // Starts the thread. After the first Error that `work` throws nothing more is done; `on_failure` is called then, by the thread.
+  // Starts the thread. After the first Error that `work` throws nothing more is done; `on_failure` is called
+  // then, by the thread.
   BackgroundLane(std::function<void(size_t)> work, std::function<void()> on_failure);
   // Waits until it is idle.
   ~BackgroundLane();
@@ -32,8 +33,9 @@ class BackgroundLane {
 
   void begin();
   void post();
-  // Returns when `count` of those posted since begin() are done. Meanwhile calls `progress` (which returns true when it is to be called
-  // again soon), for the sends of the caller. Throws the error that ended the lane's work.
+  // Returns when `count` of those posted since begin() are done. Meanwhile calls `progress` (which returns
+  // true when it is to be called again soon), for the sends of the caller. Throws the error that ended the
+  // lane's work.
   void waitFor(size_t count, const std::function<bool()>& progress);
   // Returns when nothing is under way, without a throw: all that was posted is done, or something has failed.
   void settle();

@@ -28,9 +28,12 @@ bool isSelected(const DumpSelection& selection, Result::Kind kind) {
 // Of the metadata keys that say where a part belongs.
 const std::string kPartPrefix = "part/";
 
-std::string printPart(const BufferPart& part) { return fmt::format("{} from {}", shapeToString(part.whole), shapeToString(part.start)); }
+std::string printPart(const BufferPart& part) {
+  return fmt::format("{} from {}", shapeToString(part.whole), shapeToString(part.start));
+}
 
-// "[8,6]": at most 64 non-negative sizes; nothing if `text` does not start so. Takes what it reads off `text`.
+// "[8,6]": at most 64 non-negative sizes; nothing if `text` does not start so. Takes what it reads off
+// `text`.
 std::optional<Shape> takeShape(std::string_view& text) {
   Shape shape;
   if (!text.starts_with('[')) return std::nullopt;
@@ -58,7 +61,8 @@ std::optional<BufferPart> parsePart(std::string_view text) {
   return BufferPart{*whole, *start};
 }
 
-void copyIntoBox(DataType type, std::span<const std::byte> box_bytes, const Shape& whole, const Shard& box, std::span<std::byte> bytes) {
+void copyIntoBox(DataType type, std::span<const std::byte> box_bytes, const Shape& whole, const Shard& box,
+                 std::span<std::byte> bytes) {
   const std::byte* from = box_bytes.data();
   forEachRun(whole, box, [&](int64_t first, int64_t count) {
     const size_t run = static_cast<size_t>(count) * dataTypeSize(type);
@@ -67,7 +71,8 @@ void copyIntoBox(DataType type, std::span<const std::byte> box_bytes, const Shap
   });
 }
 
-void copyOutOfBox(DataType type, std::span<const std::byte> bytes, const Shape& whole, const Shard& box, std::span<std::byte> box_bytes) {
+void copyOutOfBox(DataType type, std::span<const std::byte> bytes, const Shape& whole, const Shard& box,
+                  std::span<std::byte> box_bytes) {
   std::byte* to = box_bytes.data();
   forEachRun(whole, box, [&](int64_t first, int64_t count) {
     const size_t run = static_cast<size_t>(count) * dataTypeSize(type);
@@ -78,7 +83,9 @@ void copyOutOfBox(DataType type, std::span<const std::byte> bytes, const Shape& 
 
 }  // namespace
 
-std::string dumpFileName(int64_t step, int rank) { return fmt::format("step-{:06}.rank-{:04}.safetensors", step, rank); }
+std::string dumpFileName(int64_t step, int rank) {
+  return fmt::format("step-{:06}.rank-{:04}.safetensors", step, rank);
+}
 
 std::string dumpTensorName(const Result& result) {
   const std::string window = result.update < 0 ? "" : fmt::format("update{}/", result.update);
@@ -92,13 +99,15 @@ std::string dumpTensorName(const Result& result) {
   return {};
 }
 
-WindowGradients::WindowGradients(Executor& executor) : executor_(executor), kept_(executor.program().results.size()) {
+WindowGradients::WindowGradients(Executor& executor)
+    : executor_(executor), kept_(executor.program().results.size()) {
   executor.setUpdateObserver([this](const Instruction& update) {
     const Program& program = executor_.program();
     for (size_t i = 0; i < program.results.size(); ++i) {
       const Result& result = program.results[i];
       if (result.kind != Result::Kind::kGradient || result.update != updateOf(program, update)) continue;
-      if (std::find(update.inputs.begin(), update.inputs.end(), result.buffer) == update.inputs.end()) continue;
+      if (std::find(update.inputs.begin(), update.inputs.end(), result.buffer) == update.inputs.end())
+        continue;
       const std::span<std::byte> content = executor_.content(result.buffer);
       kept_[i].assign(content.begin(), content.end());
     }
@@ -109,15 +118,17 @@ WindowGradients::~WindowGradients() { executor_.setUpdateObserver(nullptr); }
 
 const std::byte* WindowGradients::find(const Result& result) const {
   const std::vector<Result>& results = executor_.program().results;
-  PIPESHARD_CHECK(&result >= results.data() && &result < results.data() + results.size(), "not a result of the executor's program");
+  PIPESHARD_CHECK(&result >= results.data() && &result < results.data() + results.size(),
+                  "not a result of the executor's program");
   return kept_[static_cast<size_t>(&result - results.data())].data();
 }
 
-std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step, const DumpSelection& selection,
-                          const WindowGradients* gradients) {
+std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step,
+                          const DumpSelection& selection, const WindowGradients* gradients) {
   const Program& program = executor.program();
   std::vector<TensorView> tensors;
-  std::map<std::string, std::string> metadata = {{"step", std::to_string(step)}, {"rank", std::to_string(program.rank)}};
+  std::map<std::string, std::string> metadata = {{"step", std::to_string(step)},
+                                                 {"rank", std::to_string(program.rank)}};
   for (const Result& result : program.results) {
     if (!isSelected(selection, result.kind)) continue;
     const Buffer& buffer = program.buffer(result.buffer);
@@ -138,9 +149,11 @@ void adoptStepDump(Executor& executor, const StepDump& dump) {
     const Buffer& buffer = executor.program().buffer(result.buffer);
     const StepDump::Tensor tensor = dump.read(dumpTensorName(result));
     PIPESHARD_CHECK(tensor.data_type == buffer.data_type && tensor.shape == wholeShape(buffer),
-                    "'{}' is {}{} in the dump, {}{} in the program", tensor.name, dataTypeName(tensor.data_type),
-                    shapeToString(tensor.shape), dataTypeName(buffer.data_type), shapeToString(wholeShape(buffer)));
-    copyOutOfBox(buffer.data_type, tensor.bytes, tensor.shape, boxOf(buffer), executor.content(result.buffer));
+                    "'{}' is {}{} in the dump, {}{} in the program", tensor.name,
+                    dataTypeName(tensor.data_type), shapeToString(tensor.shape),
+                    dataTypeName(buffer.data_type), shapeToString(wholeShape(buffer)));
+    copyOutOfBox(buffer.data_type, tensor.bytes, tensor.shape, boxOf(buffer),
+                 executor.content(result.buffer));
   }
 }
 
@@ -154,7 +167,8 @@ StepDump StepDump::open(const std::string& directory, int64_t step, int ranks) {
   StepDump dump;
   dump.description_ = fmt::format("step {} in {}", step, directory);
   for (int rank = 0; rank < ranks; ++rank) {
-    dump.files_.push_back(TensorFile::open((std::filesystem::path(directory) / dumpFileName(step, rank)).string()));
+    dump.files_.push_back(
+        TensorFile::open((std::filesystem::path(directory) / dumpFileName(step, rank)).string()));
     for (const TensorEntry& entry : dump.files_.back().tensors()) dump.add(static_cast<size_t>(rank), entry);
   }
   for (const auto& [name, tensor] : dump.tensors_) {
@@ -172,20 +186,23 @@ void StepDump::add(size_t rank, const TensorEntry& entry) {
     part = parsePart(text->second);
     if (!part || !boxFault(part->whole, {part->start, entry.shape}).empty()) {
       fail(ErrorCode::kBadModel,
-           "{}: the part '{}' of '{}' is \"{}\"; expected the whole shape and where {} starts in it: \"[8,6] from [0,3]\"", file.path(),
-           entry.name, shapeToString(entry.shape), text->second, shapeToString(entry.shape));
+           "{}: the part '{}' of '{}' is \"{}\"; expected the whole shape and where {} starts in it: \"[8,6] "
+           "from [0,3]\"",
+           file.path(), entry.name, shapeToString(entry.shape), text->second, shapeToString(entry.shape));
     }
   }
-  const auto [found, is_new] = tensors_.try_emplace(entry.name, Pieces{entry.data_type, part ? part->whole : entry.shape, {}});
+  const auto [found, is_new] =
+      tensors_.try_emplace(entry.name, Pieces{entry.data_type, part ? part->whole : entry.shape, {}});
   Pieces& tensor = found->second;
   if (!is_new && (!part || tensor.pieces[0].start.empty())) {
-    fail(ErrorCode::kBadModel, "dump of {}: '{}' is in the files of ranks {} and {}", description_, entry.name, tensor.pieces[0].rank,
-         rank);
+    fail(ErrorCode::kBadModel, "dump of {}: '{}' is in the files of ranks {} and {}", description_,
+         entry.name, tensor.pieces[0].rank, rank);
   }
   if (tensor.data_type != entry.data_type || (part && tensor.whole != part->whole)) {
-    fail(ErrorCode::kBadModel, "dump of {}: '{}' is a part of {}{} in the file of rank {}, but of {}{} in that of rank {}", description_,
-         entry.name, dataTypeName(tensor.data_type), shapeToString(tensor.whole), tensor.pieces[0].rank, dataTypeName(entry.data_type),
-         shapeToString(part->whole), rank);
+    fail(ErrorCode::kBadModel,
+         "dump of {}: '{}' is a part of {}{} in the file of rank {}, but of {}{} in that of rank {}",
+         description_, entry.name, dataTypeName(tensor.data_type), shapeToString(tensor.whole),
+         tensor.pieces[0].rank, dataTypeName(entry.data_type), shapeToString(part->whole), rank);
   }
   tensor.pieces.push_back({rank, part ? part->start : Shape{}});
 }
@@ -193,16 +210,19 @@ void StepDump::add(size_t rank, const TensorEntry& entry) {
 void StepDump::checkPieces(const std::string& name, const Pieces& tensor) const {
   if (tensor.pieces[0].start.empty()) return;
   std::vector<Shard> boxes;
-  for (const Piece& piece : tensor.pieces) boxes.push_back({piece.start, files_[piece.rank].find(name)->shape});
+  for (const Piece& piece : tensor.pieces)
+    boxes.push_back({piece.start, files_[piece.rank].find(name)->shape});
   const std::string fault = tilingFault(tensor.whole, boxes);
-  if (!fault.empty()) fail(ErrorCode::kBadModel, "dump of {}: '{}' cannot be put together: {}", description_, name, fault);
+  if (!fault.empty())
+    fail(ErrorCode::kBadModel, "dump of {}: '{}' cannot be put together: {}", description_, name, fault);
 }
 
 bool StepDump::has(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
 
 StepDump::Tensor StepDump::read(std::string_view name) const {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) fail(ErrorCode::kMissingInput, "the dump of {} holds no tensor '{}'", description_, name);
+  if (found == tensors_.end())
+    fail(ErrorCode::kMissingInput, "the dump of {} holds no tensor '{}'", description_, name);
   const Pieces& tensor = found->second;
   Tensor joined{found->first, tensor.data_type, tensor.whole, {}};
   if (tensor.pieces[0].start.empty()) {

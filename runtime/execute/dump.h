@@ -1,10 +1,12 @@
 // What a step leaves behind, on disk: one safetensors file per rank and step, and one view over all ranks.
 //
-// Names inside: "loss", "gradient/<parameter>", "parameter/<parameter>", "state/<parameter>/<state>", "forward_state/<name>". Where a step
-// is a window of several updates, losses and gradients say to which they belong: "update0/loss", "update3/gradient/<parameter>".
+// Names inside: "loss", "gradient/<parameter>", "parameter/<parameter>", "state/<parameter>/<state>",
+// "forward_state/<name>". Where a step is a window of several updates, losses and gradients say to which they
+// belong: "update0/loss", "update3/gradient/<parameter>".
 //
-// A rank that holds a part of a tensor (Buffer::part) writes the part under the tensor's name, and where it belongs into the file's
-// metadata: "part/parameter/w": "[8,6] from [0,3]" for columns 3.. of a parameter "w" of shape [8,6]. The view joins the parts.
+// A rank that holds a part of a tensor (Buffer::part) writes the part under the tensor's name, and where it
+// belongs into the file's metadata: "part/parameter/w": "[8,6] from [0,3]" for columns 3.. of a parameter "w"
+// of shape [8,6]. The view joins the parts.
 #pragma once
 
 #include <map>
@@ -28,7 +30,8 @@ struct DumpSelection {
 std::string dumpFileName(int64_t step, int rank);
 std::string dumpTensorName(const Result& result);
 
-// The gradients of a window's updates, each kept when its update runs. Watches the executor, which must live as long.
+// The gradients of a window's updates, each kept when its update runs. Watches the executor, which must live
+// as long.
 class WindowGradients {
  public:
   explicit WindowGradients(Executor& executor);
@@ -43,13 +46,14 @@ class WindowGradients {
   std::vector<std::vector<std::byte>> kept_;  // by result of the program
 };
 
-// Writes the selected results of a step into `directory` and returns the path. Gradients of a window's updates are taken from `gradients`,
-// and left out without. Error(kDiskFull).
-std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step, const DumpSelection& selection,
-                          const WindowGradients* gradients = nullptr);
+// Writes the selected results of a step into `directory` and returns the path. Gradients of a window's
+// updates are taken from `gradients`, and left out without. Error(kDiskFull).
+std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step,
+                          const DumpSelection& selection, const WindowGradients* gradients = nullptr);
 
 class StepDump;
-// Sets the executor's parameters, optimizer states and forward states to what the dump holds; buffers that are parts to their box.
+// Sets the executor's parameters, optimizer states and forward states to what the dump holds; buffers that
+// are parts to their box.
 void adoptStepDump(Executor& executor, const StepDump& dump);
 
 // The results of a step over all ranks.
@@ -63,13 +67,14 @@ class StepDump {
     std::vector<double> elements() const;
   };
 
-  // Errors: kMissingInput (a rank's file is missing), kBadModel (damaged; two ranks hold a tensor of one name; the parts of a tensor do
-  // not hold every element once).
+  // Errors: kMissingInput (a rank's file is missing), kBadModel (damaged; two ranks hold a tensor of one
+  // name; the parts of a tensor do not hold every element once).
   static StepDump open(const std::string& directory, int64_t step, int ranks);
 
   const std::vector<std::string>& names() const { return names_; }  // sorted
   bool has(std::string_view name) const;
-  Tensor read(std::string_view name) const;  // the whole tensor; Error(kMissingInput) naming the tensor and the dump
+  Tensor read(
+      std::string_view name) const;  // the whole tensor; Error(kMissingInput) naming the tensor and the dump
 
  private:
   struct Piece {

@@ -26,7 +26,9 @@ void addElements(DataType type, const void* part, void* total, size_t count) {
     case DataType::kInt32: return addAll<int32_t>(part, total, count);
     case DataType::kInt64: return addAll<int64_t>(part, total, count);
     default:
-      fail(ErrorCode::kBadModel, "tensors of type {} cannot be accumulated (float32, float64, int32, int64 can)", dataTypeName(type));
+      fail(ErrorCode::kBadModel,
+           "tensors of type {} cannot be accumulated (float32, float64, int32, int64 can)",
+           dataTypeName(type));
   }
 }
 

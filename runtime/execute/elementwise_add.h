@@ -7,7 +7,8 @@
 
 namespace pipeshard {
 
-// float32, float64, int32, int64; Error(kBadModel) for other types. Uses OpenMP threads; the result does not depend on them.
+// float32, float64, int32, int64; Error(kBadModel) for other types. Uses OpenMP threads; the result does not
+// depend on them.
 void addElements(DataType type, const void* part, void* total, size_t count);
 
 }  // namespace pipeshard

@@ -10,27 +10,28 @@
 #include <utility>
 
 #include "ir/base/error.h"
-#include "runtime/files/batch_check.h"
-#include "runtime/files/convert.h"
 #include "runtime/execute/elementwise_add.h"
 #include "runtime/execute/executor_parts.h"
 #include "runtime/execute/row_copy.h"
+#include "runtime/files/batch_check.h"
+#include "runtime/files/convert.h"
 #include "runtime/files/weights.h"
 
 namespace pipeshard {
 namespace {
 
 bool isTransfer(InstructionKind kind) {
-  return kind == InstructionKind::kSend || kind == InstructionKind::kReceive || kind == InstructionKind::kAllReduce ||
-         kind == InstructionKind::kFree;
+  return kind == InstructionKind::kSend || kind == InstructionKind::kReceive ||
+         kind == InstructionKind::kAllReduce || kind == InstructionKind::kFree;
 }
 
 }  // namespace
 
-Executor::Executor(RankImage image, const ExecutorOptions& options) : image_(std::move(image)), options_(options) {
+Executor::Executor(RankImage image, const ExecutorOptions& options)
+    : image_(std::move(image)), options_(options) {
   if (image_.subgraphs.size() != program().subgraphs.size()) {
-    fail(ErrorCode::kConfiguration, "rank {}: {} subgraphs, but {} graphs", program().rank, program().subgraphs.size(),
-         image_.subgraphs.size());
+    fail(ErrorCode::kConfiguration, "rank {}: {} subgraphs, but {} graphs", program().rank,
+         program().subgraphs.size(), image_.subgraphs.size());
   }
   try {
     compileSubgraphs(options_.kernels == nullptr ? cpuKernels() : *options_.kernels);
@@ -57,27 +58,31 @@ Executor::~Executor() = default;
 
 void Executor::compileSubgraphs(const KernelRegistry& kernels) {
   for (size_t s = 0; s < image_.subgraphs.size(); ++s) {
-    subgraphs_.push_back(std::make_unique<CompiledSubgraph>(std::move(image_.subgraphs[s]), program().subgraphs[s].name, kernels));
+    subgraphs_.push_back(std::make_unique<CompiledSubgraph>(std::move(image_.subgraphs[s]),
+                                                            program().subgraphs[s].name, kernels));
     checkCollectives(program().subgraphs[s], *subgraphs_.back());
   }
   image_.subgraphs.clear();
 }
 
 void Executor::shareAccumulators() {
-  accumulation_ = findAccumulation(
-      program(), [&](const Instruction& run, size_t output) { return subgraphs_.at(run.subgraph.index())->mayAccumulate(output); });
+  accumulation_ = findAccumulation(program(), [&](const Instruction& run, size_t output) {
+    return subgraphs_.at(run.subgraph.index())->mayAccumulate(output);
+  });
 }
 
 void Executor::checkCollectives(const Subgraph& description, const CompiledSubgraph& subgraph) const {
   const std::vector<int> groups = subgraph.collectiveGroups();
   if (groups != description.collectives) {
     fail(ErrorCode::kConfiguration,
-         "subgraph '{}': {} has collectives over the groups [{}], but program.json says [{}]; the files belong to different plans",
+         "subgraph '{}': {} has collectives over the groups [{}], but program.json says [{}]; the files "
+         "belong to different plans",
          description.name, description.file, fmt::join(groups, ","), fmt::join(description.collectives, ","));
   }
   for (const int group : groups) {
     if (static_cast<size_t>(group) < program().groups.size()) continue;
-    fail(ErrorCode::kConfiguration, "subgraph '{}': a collective goes over group {}, but the program has {} groups", description.name,
+    fail(ErrorCode::kConfiguration,
+         "subgraph '{}': a collective goes over group {}, but the program has {} groups", description.name,
          group, program().groups.size());
   }
   subgraph.checkGroupSizes(program().groups);
@@ -105,16 +110,19 @@ CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction) 
 }
 
 void Executor::checkBinding(const Instruction& instruction, const CompiledSubgraph& subgraph) const {
-  if (instruction.inputs.size() != subgraph.inputCount() || instruction.outputs.size() != subgraph.outputCount()) {
-    fail(ErrorCode::kConfiguration, "subgraph '{}' has {} inputs and {} outputs, an instruction binds {} and {}", subgraph.name(),
-         subgraph.inputCount(), subgraph.outputCount(), instruction.inputs.size(), instruction.outputs.size());
+  if (instruction.inputs.size() != subgraph.inputCount() ||
+      instruction.outputs.size() != subgraph.outputCount()) {
+    fail(ErrorCode::kConfiguration,
+         "subgraph '{}' has {} inputs and {} outputs, an instruction binds {} and {}", subgraph.name(),
+         subgraph.inputCount(), subgraph.outputCount(), instruction.inputs.size(),
+         instruction.outputs.size());
   }
   const auto check = [&](const Value& value, BufferId id) {
     const Buffer& buffer = program().buffer(id);
     if (buffer.data_type == value.data_type && value.shape && buffer.shape == *value.shape) return;
-    fail(ErrorCode::kConfiguration, "subgraph '{}': '{}' is {}{}, but buffer '{}' is {}{}", subgraph.name(), value.name,
-         dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : "?", buffer.name, dataTypeName(buffer.data_type),
-         shapeToString(buffer.shape));
+    fail(ErrorCode::kConfiguration, "subgraph '{}': '{}' is {}{}, but buffer '{}' is {}{}", subgraph.name(),
+         value.name, dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : "?",
+         buffer.name, dataTypeName(buffer.data_type), shapeToString(buffer.shape));
   };
   for (size_t i = 0; i < instruction.inputs.size(); ++i) check(subgraph.input(i), instruction.inputs[i]);
   for (size_t o = 0; o < instruction.outputs.size(); ++o) check(subgraph.output(o), instruction.outputs[o]);
@@ -122,7 +130,8 @@ void Executor::checkBinding(const Instruction& instruction, const CompiledSubgra
 
 std::span<std::byte> Executor::content(BufferId id) const {
   const Buffer& buffer = program().buffer(id);
-  return arena_.subspan(static_cast<size_t>(memory_.offsets[id.index()]), static_cast<size_t>(byteCount(buffer.data_type, buffer.shape)));
+  return arena_.subspan(static_cast<size_t>(memory_.offsets[id.index()]),
+                        static_cast<size_t>(byteCount(buffer.data_type, buffer.shape)));
 }
 
 Executor::Action Executor::resolve(const Instruction& instruction) {
@@ -145,20 +154,26 @@ Executor::Action Executor::resolve(const Instruction& instruction) {
     std::vector<bool> adds;
     for (const BufferId id : instruction.outputs) adds.push_back(accumulation_.adds[id.index()]);
     const bool of_lane = isOfLane(instruction);
-    std::byte* workspace = arena_.data() + (of_lane ? background_workspace_ : static_cast<size_t>(memory_.workspace_offset));
-    action.run = subgraphs_[instruction.subgraph.index()]->bind(aliasingOf(instruction), inputs, outputs, workspace,
-                                                                (of_lane ? background_collectives_ : collectives_).get(), adds);
+    std::byte* workspace =
+        arena_.data() + (of_lane ? background_workspace_ : static_cast<size_t>(memory_.workspace_offset));
+    action.run = subgraphs_[instruction.subgraph.index()]->bind(
+        aliasingOf(instruction), inputs, outputs, workspace,
+        (of_lane ? background_collectives_ : collectives_).get(), adds);
   }
   if (instruction.kind == InstructionKind::kLoadInput) {
     const std::string& name = program().buffer(instruction.outputs.at(0)).value;
     const auto& inputs = program().inputs;
-    const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const ProgramInput& input) { return input.name == name; });
-    if (found == inputs.end()) fail(ErrorCode::kConfiguration, "the program loads '{}', which is not one of its inputs", name);
-    if (data_ == nullptr) fail(ErrorCode::kConfiguration, "the program loads '{}', but no data was given", name);
+    const auto found = std::find_if(inputs.begin(), inputs.end(),
+                                    [&](const ProgramInput& input) { return input.name == name; });
+    if (found == inputs.end())
+      fail(ErrorCode::kConfiguration, "the program loads '{}', which is not one of its inputs", name);
+    if (data_ == nullptr)
+      fail(ErrorCode::kConfiguration, "the program loads '{}', but no data was given", name);
     action.data_input = static_cast<size_t>(found - inputs.begin());
     action.box = loadedBox(*found, program().buffer(instruction.outputs[0]), instruction.offset);
   }
-  const bool copies = instruction.kind == InstructionKind::kSlice || instruction.kind == InstructionKind::kConcatenate;
+  const bool copies =
+      instruction.kind == InstructionKind::kSlice || instruction.kind == InstructionKind::kConcatenate;
   if (copies) action.copies = copiesOf(instruction);
   return action;
 }
@@ -168,41 +183,49 @@ std::vector<RowCopy> Executor::copiesOf(const Instruction& instruction) const {
   const BufferId output = instruction.outputs.at(0);
   const Buffer& to = program().buffer(output);
   const bool is_slice = instruction.kind == InstructionKind::kSlice;
-  if (is_slice && instruction.inputs.size() != 1) fail(ErrorCode::kConfiguration, "a slice has {} inputs", instruction.inputs.size());
+  if (is_slice && instruction.inputs.size() != 1)
+    fail(ErrorCode::kConfiguration, "a slice has {} inputs", instruction.inputs.size());
   std::vector<RowCopy> copies;
   int64_t filled = 0;
   for (const BufferId input : instruction.inputs) {
     const Buffer& from = program().buffer(input);
     if (input == output) fail(ErrorCode::kConfiguration, "'{}' is input and output", from.name);
-    if (is_slice) return {copyOutOfRange(from, content(input).data(), to, content(output).data(), instruction.axis, instruction.offset)};
-    copies.push_back(copyIntoRange(from, content(input).data(), to, content(output).data(), instruction.axis, filled));
+    if (is_slice)
+      return {copyOutOfRange(from, content(input).data(), to, content(output).data(), instruction.axis,
+                             instruction.offset)};
+    copies.push_back(
+        copyIntoRange(from, content(input).data(), to, content(output).data(), instruction.axis, filled));
     filled += from.shape[static_cast<size_t>(instruction.axis)];
   }
   if (instruction.inputs.empty() || filled != to.shape[static_cast<size_t>(instruction.axis)]) {
-    fail(ErrorCode::kConfiguration, "its inputs fill {} entries of axis {} of '{}' {}", filled, instruction.axis, to.name,
-         shapeToString(to.shape));
+    fail(ErrorCode::kConfiguration, "its inputs fill {} entries of axis {} of '{}' {}", filled,
+         instruction.axis, to.name, shapeToString(to.shape));
   }
   return copies;
 }
 
-void Executor::bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background) {
+void Executor::bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
+                    Communicator* background) {
   PIPESHARD_CHECK(actions_.empty(), "attach was called twice");
-  PIPESHARD_CHECK(arena.size() >= static_cast<size_t>(memory_.total_bytes), "arena of {} bytes, needed {}", arena.size(),
-                  memory_.total_bytes);
+  PIPESHARD_CHECK(arena.size() >= static_cast<size_t>(memory_.total_bytes), "arena of {} bytes, needed {}",
+                  arena.size(), memory_.total_bytes);
   const int size = communicator == nullptr ? 1 : communicator->size();
   if (size != program().world_size) {
-    fail(ErrorCode::kConfiguration, "rank {}: the program is for {} ranks, the communicator has {}", program().rank, program().world_size,
-         size);
+    fail(ErrorCode::kConfiguration, "rank {}: the program is for {} ranks, the communicator has {}",
+         program().rank, program().world_size, size);
   }
   arena_ = arena;
   communicator_ = communicator;
   background_ = background;
-  if (communicator != nullptr) collectives_ = std::make_unique<GroupCollectives>(program(), *communicator, waiting_);
-  if (background != nullptr) background_collectives_ = std::make_unique<GroupCollectives>(program(), *background, background_waiting_);
+  if (communicator != nullptr)
+    collectives_ = std::make_unique<GroupCollectives>(program(), *communicator, waiting_);
+  if (background != nullptr)
+    background_collectives_ = std::make_unique<GroupCollectives>(program(), *background, background_waiting_);
   data_ = data;
   pending_sends_.resize(program().buffers.size());
   for (const Instruction& instruction : program().instructions) {
-    if (instruction.kind == InstructionKind::kSend) pending_sends_[instruction.inputs.at(0).index()].reserve(static_cast<size_t>(size));
+    if (instruction.kind == InstructionKind::kSend)
+      pending_sends_[instruction.inputs.at(0).index()].reserve(static_cast<size_t>(size));
   }
   for (size_t i = 0; i < program().instructions.size(); ++i) {
     try {
@@ -214,7 +237,8 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
   startLane();
 }
 
-void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background) {
+void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
+                      Communicator* background) {
   bind(arena, communicator, data, background);
   for (size_t b = 0; b < program().buffers.size(); ++b) {
     if (!isPersistent(program().buffers[b].kind)) continue;
@@ -226,23 +250,25 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
   }
 }
 
-void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator, DataSource* data,
-                            Communicator* background) {
+void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator,
+                            DataSource* data, Communicator* background) {
   const auto persistent = [](const Executor& executor) {
     std::map<std::string, std::tuple<BufferKind, DataType, Shape, Shape, Shape, int64_t>> found;
     for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
       const Buffer& buffer = executor.program().buffers[b];
       if (!isPersistent(buffer.kind)) continue;
       const Shard box = boxOf(buffer);
-      found[buffer.name] = {buffer.kind, buffer.data_type, wholeShape(buffer), box.start, box.size, executor.memory().offsets[b]};
+      found[buffer.name] = {buffer.kind, buffer.data_type, wholeShape(buffer),
+                            box.start,   box.size,         executor.memory().offsets[b]};
     }
     return found;
   };
   if (persistent(*this) != persistent(other)) {
-    fail(ErrorCode::kConfiguration,
-         "rank {}: the program of the last batch keeps other tensors across steps than that of whole batches; "
-         "plan again",
-         program().rank);
+    fail(
+        ErrorCode::kConfiguration,
+        "rank {}: the program of the last batch keeps other tensors across steps than that of whole batches; "
+        "plan again",
+        program().rank);
   }
   bind(arena, communicator, data, background);
 }
@@ -252,12 +278,15 @@ std::string Executor::describeCurrent() const {
   if (step == 0) return fmt::format("rank {}, between steps", program().rank);
   std::string text = fmt::format("step {}, {}", step, describePlace(program(), current_instruction_.load()));
   if (awaits_lane_.load())
-    text += fmt::format("; it waits for {}", describePlace(program(), waits_.lane[std::min(lane_->done(), waits_.lane.size() - 1)]));
+    text +=
+        fmt::format("; it waits for {}",
+                    describePlace(program(), waits_.lane[std::min(lane_->done(), waits_.lane.size() - 1)]));
   return text;
 }
 
 ExecutorProgress Executor::progress() const {
-  const bool waiting = waiting_.load(std::memory_order_relaxed) || (awaits_lane_.load() && background_waiting_.load());
+  const bool waiting =
+      waiting_.load(std::memory_order_relaxed) || (awaits_lane_.load() && background_waiting_.load());
   return {progress_.load(std::memory_order_relaxed), waiting, current_step_.load() != 0};
 }
 
@@ -298,7 +327,8 @@ StepReport Executor::runStep(int64_t step) {
     } catch (Error& error) {
       error.addContext(fmt::format("step {}, {}", step, describePlace(program(), i)));
       const bool by_kernel = actions_[i].instruction->kind == InstructionKind::kRun && data_ != nullptr;
-      failStep(Error(error.code(), error.message() + (by_kernel ? explainFailedStep(program(), *data_, step) : "")));
+      failStep(Error(error.code(),
+                     error.message() + (by_kernel ? explainFailedStep(program(), *data_, step) : "")));
     }
   }
   const Clock::time_point end_of_work = Clock::now();
@@ -313,7 +343,8 @@ StepReport Executor::runStep(int64_t step) {
   report.transfer_seconds += secondsSince(end_of_work);
   report.losses = readLosses();
   if (!report.losses.empty()) {
-    report.loss = std::accumulate(report.losses.begin(), report.losses.end(), 0.0) / static_cast<double>(report.losses.size());
+    report.loss = std::accumulate(report.losses.begin(), report.losses.end(), 0.0) /
+                  static_cast<double>(report.losses.size());
   }
   if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
     fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; {}", program().rank, step, *report.loss,
@@ -335,7 +366,9 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
   const bool recorded = recorder_ != nullptr && instruction.kind != InstructionKind::kFree && !action.done;
   if (recorded) recorder_->begin(TraceLane::kForeground, positionOf(instruction), start);
   switch (instruction.kind) {
-    case InstructionKind::kLoadInput: data_->fill(action.data_input, step, action.box, {action.output, action.bytes}); break;
+    case InstructionKind::kLoadInput:
+      data_->fill(action.data_input, step, action.box, {action.output, action.bytes});
+      break;
     case InstructionKind::kUpdate:
       if (update_observer_) update_observer_(instruction);
       runNodes(action);
@@ -363,7 +396,8 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
   }
   const Clock::time_point end = Clock::now();
   if (recorded) {
-    const bool meets = instruction.kind == InstructionKind::kReceive || instruction.kind == InstructionKind::kAllReduce;
+    const bool meets =
+        instruction.kind == InstructionKind::kReceive || instruction.kind == InstructionKind::kAllReduce;
     recorder_->end(TraceLane::kForeground, end, meets ? communicator_->waited() : std::chrono::nanoseconds());
   }
   const double seconds = std::chrono::duration<double>(end - start).count();
@@ -382,12 +416,14 @@ void Executor::transfer(Action& action) {
   PIPESHARD_CHECK(communicator_ != nullptr, "a transfer without communicator");
   waiting_.store(true, std::memory_order_relaxed);
   if (instruction.kind == InstructionKind::kSend) {
-    pending_sends_[instruction.inputs[0].index()].push_back(communicator_->send(instruction.peer, {action.input, action.bytes}));
+    pending_sends_[instruction.inputs[0].index()].push_back(
+        communicator_->send(instruction.peer, {action.input, action.bytes}));
   } else if (instruction.kind == InstructionKind::kReceive) {
     communicator_->receive(instruction.peer, {action.output, action.bytes});
   } else {
     const std::vector<int>& group = program().groups.at(static_cast<size_t>(instruction.group));
-    communicator_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output, action.elements);
+    communicator_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output,
+                             action.elements);
   }
   waiting_.store(false, std::memory_order_relaxed);
 }
@@ -407,7 +443,8 @@ std::vector<double> Executor::readLosses() const {
     if (result.kind != Result::Kind::kLoss) continue;
     losses.resize(std::max(losses.size(), static_cast<size_t>(std::max(0, result.update)) + 1));
     double& loss = losses[static_cast<size_t>(std::max(0, result.update))];
-    convertElements(program().buffer(result.buffer).data_type, content(result.buffer).data(), DataType::kFloat64, &loss, 1);
+    convertElements(program().buffer(result.buffer).data_type, content(result.buffer).data(),
+                    DataType::kFloat64, &loss, 1);
   }
   return losses;
 }

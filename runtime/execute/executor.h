@@ -1,9 +1,13 @@
-// Executes one rank's Program. Everything is decided when it is loaded: kernels, offsets, pointers. A step does no allocation
-// of its own and no lookup by name. Background collectives (Instruction::background) are done by a thread of the executor's own.
+// Executes one rank's Program. Everything is decided when it is loaded: kernels, offsets, pointers. A step
+// does no allocation of its own and no lookup by name. Background collectives (Instruction::background) are
+// done by a thread of the executor's own.
 //
 //   RankImage image = loadRank("gpt2.plan/ranks/0003");
-//   Executor executor(std::move(image), options);                      // kernels made, memory planned; Errors for what cannot run
-//   executor.attach(arena, communicator, data);                        // arena of executor.memory().total_bytes; weights loaded
+//   Executor executor(std::move(image), options);                      // kernels made, memory planned;
+//                                                                      Errors for what cannot run
+//   executor.attach(arena, communicator, data);                        // arena of
+//                                                                      executor.memory().total_bytes; weights
+//                                                                      loaded
 //   for (int64_t step = 1; step <= n; ++step) executor.runStep(step);  // state lives in the arena
 //
 // LocalProgram below does all of it for a program of one rank in this process.
@@ -22,11 +26,11 @@
 #include "runtime/execute/accumulation.h"
 #include "runtime/execute/aligned_memory.h"
 #include "runtime/execute/background_lane.h"
-#include "runtime/files/data.h"
-#include "runtime/kernels/base/kernel.h"
 #include "runtime/execute/memory_plan.h"
 #include "runtime/execute/row_copy.h"
 #include "runtime/execute/subgraph.h"
+#include "runtime/files/data.h"
+#include "runtime/kernels/base/kernel.h"
 #include "runtime/trace/trace_recorder.h"
 #include "transport/collectives/communicator.h"
 #include "transport/collectives/random_delays.h"
@@ -46,14 +50,15 @@ std::string rankDirectoryName(int rank);
 // Reads program.json. Errors: kMissingInput, kConfiguration, kVersionMismatch, naming the file.
 Program loadProgram(const std::string& directory);
 
-// Reads program.json and the subgraphs. Errors: kMissingInput, kConfiguration, kVersionMismatch, kBadModel, naming the file.
+// Reads program.json and the subgraphs. Errors: kMissingInput, kConfiguration, kVersionMismatch, kBadModel,
+// naming the file.
 RankImage loadRank(const std::string& directory);
 
 struct ExecutorOptions {
-  bool check_finite = true;                 // a loss that is NaN or infinite ends the step with Error(kNotANumber)
+  bool check_finite = true;  // a loss that is NaN or infinite ends the step with Error(kNotANumber)
   const KernelRegistry* kernels = nullptr;  // nullptr: cpuKernels()
-  NodeObserver* observer = nullptr;         // nullptr: none. Else it is told about every node; for measurements
-  RandomDelays* delays = nullptr;           // nullptr: none. Else it pauses before instructions; for tests
+  NodeObserver* observer = nullptr;  // nullptr: none. Else it is told about every node; for measurements
+  RandomDelays* delays = nullptr;    // nullptr: none. Else it pauses before instructions; for tests
 };
 
 struct StepReport {
@@ -62,22 +67,25 @@ struct StepReport {
   double seconds = 0;           // of the whole step
   double compute_seconds = 0;   // in kernels (but collectives), accumulation and copies
   double transfer_seconds = 0;  // in sends, receives, collectives and waiting for them
-  // Of the background lane, at work or waiting for peers. What of it the step has waited for is in transfer_seconds, too.
+  // Of the background lane, at work or waiting for peers. What of it the step has waited for is in
+  // transfer_seconds, too.
   double background_seconds = 0;
 };
 
-// What a watcher needs to tell a computing rank from one that is stuck, and both from one that waits for somebody else.
+// What a watcher needs to tell a computing rank from one that is stuck, and both from one that waits for
+// somebody else.
 struct ExecutorProgress {
   uint64_t count = 0;    // grows with every instruction and every node of a subgraph
   bool waiting = false;  // in a send, receive or collective, or for a background one that is waiting
   bool running = false;  // inside a step
 };
 
-// Thread rules: one thread uses an executor at a time. Between steps, and after an error, its own thread is idle.
+// Thread rules: one thread uses an executor at a time. Between steps, and after an error, its own thread is
+// idle.
 class Executor {
  public:
-  // Creates kernels, checks that buffers fit the subgraphs, plans memory. Errors: kBadModel (no kernel, wrong type),
-  // kConfiguration (program and subgraphs contradict each other).
+  // Creates kernels, checks that buffers fit the subgraphs, plans memory. Errors: kBadModel (no kernel, wrong
+  // type), kConfiguration (program and subgraphs contradict each other).
   Executor(RankImage image, const ExecutorOptions& options);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -89,31 +97,37 @@ class Executor {
   // Constants of the subgraphs, bytes; they are beside the arena.
   int64_t constantBytes() const;
 
-  // Gives it memory (at least memory().total_bytes, 64-byte aligned), a communicator (may be nullptr for one rank) and data
-  // (may be nullptr when nothing loads inputs). All are used until destruction. Loads initial content. Call once.
-  // `background`: the rank's second communicator (transport/collectives/communicator.h), needed where there are backgroundGroups(program()).
-  void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background = nullptr);
-  // The same for a program that continues another's state in the same arena: that of the shorter last batch. Nothing is loaded.
-  // Error(kConfiguration) when the two do not have equal persistent buffers in equal places.
-  void attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator, DataSource* data,
-                    Communicator* background = nullptr);
+  // Gives it memory (at least memory().total_bytes, 64-byte aligned), a communicator (may be nullptr for one
+  // rank) and data (may be nullptr when nothing loads inputs). All are used until destruction. Loads initial
+  // content. Call once. `background`: the rank's second communicator (transport/collectives/communicator.h),
+  // needed where there are backgroundGroups(program()).
+  void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
+              Communicator* background = nullptr);
+  // The same for a program that continues another's state in the same arena: that of the shorter last batch.
+  // Nothing is loaded. Error(kConfiguration) when the two do not have equal persistent buffers in equal
+  // places.
+  void attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator,
+                    DataSource* data, Communicator* background = nullptr);
 
-  // From the next step on, what runs when is recorded as program `number` of `recorder`; nullptr: no more. Not inside a step.
+  // From the next step on, what runs when is recorded as program `number` of `recorder`; nullptr: no more.
+  // Not inside a step.
   void record(TraceRecorder* recorder, uint32_t number = 0);
-  // What the rank holds while an instruction runs: live buffers (one computed in its accumulator counts as that) and the workspace.
+  // What the rank holds while an instruction runs: live buffers (one computed in its accumulator counts as
+  // that) and the workspace.
   std::vector<int64_t> liveBytes() const;
 
-  // Runs all instructions. Errors carry rank, instruction and node as context; afterwards the state is undefined, and the communicators
-  // are broken. When the background lane fails first, that is the error, whatever this thread was doing.
+  // Runs all instructions. Errors carry rank, instruction and node as context; afterwards the state is
+  // undefined, and the communicators are broken. When the background lane fails first, that is the error,
+  // whatever this thread was doing.
   StepReport runStep(int64_t step);
 
-  // Called in runStep before each kUpdate, whose gradients are complete then: in a window of several updates the next one's take their
-  // place. nullptr: nothing is called.
+  // Called in runStep before each kUpdate, whose gradients are complete then: in a window of several updates
+  // the next one's take their place. nullptr: nothing is called.
   using UpdateObserver = std::function<void(const Instruction& update)>;
   void setUpdateObserver(UpdateObserver observer) { update_observer_ = std::move(observer); }
 
-  // What is being executed, for reports about a hang: "step 3, rank 1, instruction 7: receive peer 0 -> 'h@0'". This and progress()
-  // are what other threads may call meanwhile.
+  // What is being executed, for reports about a hang: "step 3, rank 1, instruction 7: receive peer 0 ->
+  // 'h@0'". This and progress() are what other threads may call meanwhile.
   std::string describeCurrent() const;
   ExecutorProgress progress() const;
 
@@ -130,7 +144,8 @@ class Executor {
   CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction) const;
   void checkBinding(const Instruction& instruction, const CompiledSubgraph& subgraph) const;
   Action resolve(const Instruction& instruction);
-  void bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background);
+  void bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
+            Communicator* background);
   void startLane();
   std::vector<RowCopy> copiesOf(const Instruction& instruction) const;
   size_t positionOf(const Instruction& instruction) const;
@@ -169,7 +184,7 @@ class Executor {
   std::vector<std::unique_ptr<ReceiveHandle>> posted_receives_;  // by instruction
   std::atomic<bool> background_waiting_{false};                  // the lane, for other ranks
   std::atomic<bool> awaits_lane_{false};                         // this thread, for the lane
-  std::unique_ptr<BackgroundLane> lane_;                         // last: idle and gone before what it works on
+  std::unique_ptr<BackgroundLane> lane_;  // last: idle and gone before what it works on
 };
 
 // A program of one rank, in this process: reference runs and tests.

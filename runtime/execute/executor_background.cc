@@ -13,11 +13,12 @@ void Executor::startLane() {
   if (waits_.lane.empty()) return;
   if (background_ == nullptr || background_->size() != program().world_size) {
     fail(ErrorCode::kConfiguration,
-         "rank {}: the program has background collectives, but there is no second communicator of {} ranks for them", program().rank,
-         program().world_size);
+         "rank {}: the program has background collectives, but there is no second communicator of {} ranks "
+         "for them",
+         program().rank, program().world_size);
   }
-  lane_ =
-      std::make_unique<BackgroundLane>([this](size_t k) { performInBackground(waits_.lane[k]); }, [this] { communicator_->interrupt(); });
+  lane_ = std::make_unique<BackgroundLane>([this](size_t k) { performInBackground(waits_.lane[k]); },
+                                           [this] { communicator_->interrupt(); });
 }
 
 // The lane's error if it has failed; it came first, or follows from the same cause.
@@ -43,7 +44,8 @@ void Executor::runInstruction(size_t position, int64_t step, StepReport& report)
       lane_->post();
     } else {
       if (recorder_ != nullptr) recorder_->begin(TraceLane::kPosted, position, Clock::now());
-      posted_receives_[position] = communicator_->postReceive(instruction.peer, {action.output, action.bytes});
+      posted_receives_[position] =
+          communicator_->postReceive(instruction.peer, {action.output, action.bytes});
     }
   }
   report.transfer_seconds += secondsSince(start);
@@ -64,10 +66,12 @@ void Executor::waitForBackground(size_t position) {
     try {
       posted_receives_[receive]->wait();
     } catch (Error& error) {
-      throw error.addContext(fmt::format("instruction {}: {}", receive, describeInstruction(program(), program().instructions[receive])));
+      throw error.addContext(fmt::format("instruction {}: {}", receive,
+                                         describeInstruction(program(), program().instructions[receive])));
     }
     waiting_.store(false, std::memory_order_relaxed);
-    if (recorder_ != nullptr) recorder_->endPosted(receive, start + posted_receives_[receive]->waited(), Clock::now());
+    if (recorder_ != nullptr)
+      recorder_->endPosted(receive, start + posted_receives_[receive]->waited(), Clock::now());
     posted_receives_[receive].reset();
   }
 }
@@ -86,14 +90,16 @@ void Executor::performInBackground(size_t position) {
     } else {
       background_waiting_.store(true);
       const std::vector<int>& group = program().groups.at(static_cast<size_t>(instruction.group));
-      background_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output, action.elements);
+      background_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output,
+                             action.elements);
       background_waiting_.store(false);
       waited = background_->waited();
     }
     if (recorder_ != nullptr) recorder_->end(TraceLane::kBackground, Clock::now(), waited);
   } catch (Error& error) {
     background_waiting_.store(false);
-    throw error.addContext(fmt::format("step {}, {}", current_step_.load(), describePlace(program(), position)));
+    throw error.addContext(
+        fmt::format("step {}, {}", current_step_.load(), describePlace(program(), position)));
   }
 }
 

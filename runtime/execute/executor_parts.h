@@ -14,10 +14,13 @@ namespace pipeshard {
 
 using Clock = std::chrono::steady_clock;
 
-inline double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+inline double secondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 inline std::string describePlace(const Program& program, size_t index) {
-  return fmt::format("rank {}, instruction {}: {}", program.rank, index, describeInstruction(program, program.instructions[index]));
+  return fmt::format("rank {}, instruction {}: {}", program.rank, index,
+                     describeInstruction(program, program.instructions[index]));
 }
 
 // An instruction with its pointers.
@@ -35,7 +38,8 @@ struct Executor::Action {
   std::vector<RowCopy> copies;  // kSlice, kConcatenate
 };
 
-// Groups by their number in the program. Keeps the time that collectives take, which includes waiting for the others.
+// Groups by their number in the program. Keeps the time that collectives take, which includes waiting for the
+// others.
 class Executor::GroupCollectives : public Collectives {
  public:
   GroupCollectives(const Program& program, Communicator& communicator, std::atomic<bool>& waiting)

@@ -19,7 +19,8 @@ bool swapsLastTwo(const Graph& graph, const Node& node) {
 
 class Folder {
  public:
-  Folder(Graph& graph, bool has_fused_matmul) : graph_(graph), has_fused_matmul_(has_fused_matmul), original_(graph.values.size()) {
+  Folder(Graph& graph, bool has_fused_matmul)
+      : graph_(graph), has_fused_matmul_(has_fused_matmul), original_(graph.values.size()) {
     for (const Node& node : graph.nodes) {
       if (swapsLastTwo(graph, node)) original_[node.outputs[0].index()] = node.inputs[0];
     }
@@ -71,6 +72,8 @@ class Folder {
 
 }  // namespace
 
-int foldTransposes(Graph& graph, const KernelRegistry& kernels) { return Folder(graph, kernels.has("com.microsoft", "FusedMatMul")).run(); }
+int foldTransposes(Graph& graph, const KernelRegistry& kernels) {
+  return Folder(graph, kernels.has("com.microsoft", "FusedMatMul")).run();
+}
 
 }  // namespace pipeshard

@@ -6,9 +6,9 @@
 
 namespace pipeshard {
 
-// Of a graph whose shapes are known: a Transpose of the last two axes that feeds a Gemm or a MatMul becomes a flag of the product
-// (transA, transB; a MatMul becomes com.microsoft::FusedMatMul, where `kernels` has that). Removes the Transposes that then
-// nobody reads. Returns how many operands were folded.
+// Of a graph whose shapes are known: a Transpose of the last two axes that feeds a Gemm or a MatMul becomes a
+// flag of the product (transA, transB; a MatMul becomes com.microsoft::FusedMatMul, where `kernels` has
+// that). Removes the Transposes that then nobody reads. Returns how many operands were folded.
 int foldTransposes(Graph& graph, const KernelRegistry& kernels);
 
 }  // namespace pipeshard

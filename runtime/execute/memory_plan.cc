@@ -12,7 +12,8 @@ namespace {
 
 int64_t align(int64_t bytes) { return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment; }
 
-// Places blocks in the given order, each in the smallest gap (between blocks that are live with it) that holds it, else on top.
+// Places blocks in the given order, each in the smallest gap (between blocks that are live with it) that
+// holds it, else on top.
 Placement placeInOrder(std::span<const LiveBlock> blocks, const std::vector<size_t>& order) {
   Placement placement;
   placement.offsets.assign(blocks.size(), 0);
@@ -34,14 +35,17 @@ Placement placeInOrder(std::span<const LiveBlock> blocks, const std::vector<size
     const int64_t offset = best_offset >= 0 ? best_offset : top;
     placement.offsets[b] = offset;
     placement.total_bytes = std::max(placement.total_bytes, offset + need);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
-                                   [&](int64_t value, size_t other) { return value < placement.offsets[other]; }),
-                  b);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), offset,
+                         [&](int64_t value, size_t other) { return value < placement.offsets[other]; }),
+        b);
   }
   return placement;
 }
 
-std::string megabytes(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
+std::string megabytes(int64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
 
 // The moment when most bytes are live. Only begins can be maxima.
 int64_t peakMoment(std::span<const LiveBlock> blocks, int64_t& peak_bytes) {
@@ -87,18 +91,23 @@ Placement placeBlocks(std::span<const LiveBlock> blocks) {
     if (blocks[b].bytes > 0 && blocks[b].begin < blocks[b].end) order.push_back(b);
   }
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const auto key = [&](size_t i) { return std::tuple(-blocks[i].bytes, blocks[i].begin - blocks[i].end, blocks[i].begin); };
+    const auto key = [&](size_t i) {
+      return std::tuple(-blocks[i].bytes, blocks[i].begin - blocks[i].end, blocks[i].begin);
+    };
     return key(a) < key(b);
   });
   Placement by_size = placeInOrder(blocks, order);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
   Placement by_time = placeInOrder(blocks, order);
   return by_time.total_bytes < by_size.total_bytes ? by_time : by_size;
 }
 
 void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placement) {
-  PIPESHARD_CHECK(placement.offsets.size() == blocks.size(), "{} offsets for {} blocks", placement.offsets.size(), blocks.size());
-  // Sweep over time with the live blocks kept by offset: a block overlaps a live one only if it overlaps a neighbour.
+  PIPESHARD_CHECK(placement.offsets.size() == blocks.size(), "{} offsets for {} blocks",
+                  placement.offsets.size(), blocks.size());
+  // Sweep over time with the live blocks kept by offset: a block overlaps a live one only if it overlaps a
+  // neighbour.
   std::vector<size_t> begins;
   for (size_t b = 0; b < blocks.size(); ++b) {
     const int64_t offset = placement.offsets[b];
@@ -107,20 +116,25 @@ void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placeme
     if (blocks[b].bytes > 0 && blocks[b].begin < blocks[b].end) begins.push_back(b);
   }
   std::vector<size_t> ends = begins;
-  std::stable_sort(begins.begin(), begins.end(), [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
-  std::stable_sort(ends.begin(), ends.end(), [&](size_t a, size_t b) { return blocks[a].end < blocks[b].end; });
+  std::stable_sort(begins.begin(), begins.end(),
+                   [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
+  std::stable_sort(ends.begin(), ends.end(),
+                   [&](size_t a, size_t b) { return blocks[a].end < blocks[b].end; });
   std::map<int64_t, size_t> live;
   size_t next_end = 0;
   for (const size_t b : begins) {
-    while (next_end < ends.size() && blocks[ends[next_end]].end <= blocks[b].begin) live.erase(placement.offsets[ends[next_end++]]);
+    while (next_end < ends.size() && blocks[ends[next_end]].end <= blocks[b].begin)
+      live.erase(placement.offsets[ends[next_end++]]);
     const int64_t offset = placement.offsets[b];
     const auto [entry, inserted] = live.emplace(offset, b);
     PIPESHARD_CHECK(inserted, "blocks {} and {} are live together at offset {}", b, entry->second, offset);
     const auto after = std::next(entry);
-    PIPESHARD_CHECK(after == live.end() || offset + blocks[b].bytes <= after->first, "blocks {} and {} overlap", b, after->second);
+    PIPESHARD_CHECK(after == live.end() || offset + blocks[b].bytes <= after->first,
+                    "blocks {} and {} overlap", b, after->second);
     if (entry == live.begin()) continue;
     const auto before = std::prev(entry);
-    PIPESHARD_CHECK(before->first + blocks[before->second].bytes <= offset, "blocks {} and {} overlap", before->second, b);
+    PIPESHARD_CHECK(before->first + blocks[before->second].bytes <= offset, "blocks {} and {} overlap",
+                    before->second, b);
   }
 }
 
@@ -146,9 +160,11 @@ std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulatio
     const Instruction& instruction = program.instructions[i];
     for (const BufferId input : instruction.inputs) {
       const BufferId id = accumulation.placeOf(input);
-      PIPESHARD_CHECK(written[id.index()], "rank {}, instruction {}: buffer '{}' is read before it is written", program.rank, i,
+      PIPESHARD_CHECK(written[id.index()],
+                      "rank {}, instruction {}: buffer '{}' is read before it is written", program.rank, i,
                       program.buffer(id).name);
-      if (instruction.kind == InstructionKind::kFree && id == input) blocks[id.index()].end = static_cast<int64_t>(i);
+      if (instruction.kind == InstructionKind::kFree && id == input)
+        blocks[id.index()].end = static_cast<int64_t>(i);
     }
     for (const BufferId output : instruction.outputs) {
       const BufferId id = accumulation.placeOf(output);
@@ -180,7 +196,8 @@ MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, 
   for (size_t b = 0; b < blocks.size(); ++b) {
     if (!isPersistent(program.buffers[b].kind)) plan.offsets[b] = top + placement.offsets[b];
   }
-  for (size_t b = 0; b < blocks.size(); ++b) plan.offsets[b] = plan.offsets[accumulation.placeOf(BufferId(b)).index()];
+  for (size_t b = 0; b < blocks.size(); ++b)
+    plan.offsets[b] = plan.offsets[accumulation.placeOf(BufferId(b)).index()];
   plan.workspace_offset = top + placement.total_bytes;
   plan.workspace_bytes = workspace_bytes;
   plan.total_bytes = plan.workspace_offset + align(workspace_bytes);
@@ -188,7 +205,8 @@ MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, 
   int64_t peak = 0;
   const int64_t moment = peakMoment(blocks, peak);
   for (size_t b = 0; b < blocks.size(); ++b) {
-    if (blocks[b].begin <= moment && moment < blocks[b].end) partOf(plan.parts, program.buffers[b].kind) += blocks[b].bytes;
+    if (blocks[b].begin <= moment && moment < blocks[b].end)
+      partOf(plan.parts, program.buffers[b].kind) += blocks[b].bytes;
   }
   plan.parts.workspace = workspace_bytes;
   plan.parts.padding = plan.total_bytes - plan.parts.total();
@@ -197,9 +215,11 @@ MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, 
 
 std::string printMemory(const MemoryPlan& plan) {
   const MemoryParts& parts = plan.parts;
-  return fmt::format("{} = parameters {} + states {} + gradients {} + activations {} + workspace {} + padding {}",
-                     megabytes(plan.total_bytes), megabytes(parts.parameters), megabytes(parts.states), megabytes(parts.gradients),
-                     megabytes(parts.activations), megabytes(parts.workspace), megabytes(parts.padding));
+  return fmt::format(
+      "{} = parameters {} + states {} + gradients {} + activations {} + workspace {} + padding {}",
+      megabytes(plan.total_bytes), megabytes(parts.parameters), megabytes(parts.states),
+      megabytes(parts.gradients), megabytes(parts.activations), megabytes(parts.workspace),
+      megabytes(parts.padding));
 }
 
 }  // namespace pipeshard

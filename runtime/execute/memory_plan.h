@@ -1,5 +1,5 @@
-// Offsets for memory that is needed for a while: every buffer of a program in one arena, and the temporaries of a subgraph
-// in one workspace. All sizes and lifetimes are known before the first step.
+// Offsets for memory that is needed for a while: every buffer of a program in one arena, and the temporaries
+// of a subgraph in one workspace. All sizes and lifetimes are known before the first step.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +26,20 @@ struct Placement {
   int64_t total_bytes = 0;
 };
 
-// Greedy best fit, tried with the largest block first and with the earliest block first; the smaller result is taken.
-// Deterministic. Blocks of 0 bytes get offset 0. Never below liveLowerBound, which no placement can beat.
+// Greedy best fit, tried with the largest block first and with the earliest block first; the smaller result
+// is taken. Deterministic. Blocks of 0 bytes get offset 0. Never below liveLowerBound, which no placement can
+// beat.
 Placement placeBlocks(std::span<const LiveBlock> blocks);
 
-// Throws Error(kInternal) naming two blocks that are live together and overlap, or a block that is misaligned or outside.
+// Throws Error(kInternal) naming two blocks that are live together and overlap, or a block that is misaligned
+// or outside.
 void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placement);
 
 // The largest sum of (aligned) bytes that are live at one moment.
 int64_t liveLowerBound(std::span<const LiveBlock> blocks);
 
-// What the memory is for, bytes, at the moment of a step when most is live; `padding` is what alignment and gaps add.
+// What the memory is for, bytes, at the moment of a step when most is live; `padding` is what alignment and
+// gaps add.
 struct MemoryParts {
   int64_t parameters = 0;   // parameters and weights
   int64_t states = 0;       // optimizer states, forward states, step
@@ -58,9 +61,9 @@ struct MemoryPlan {
   MemoryParts parts;
 };
 
-// By buffer: persistent ones live throughout; others from the first instruction that writes them to their kFree, or to the
-// end of the step. A buffer that is computed in its accumulator counts as that. Error(kInternal) for a buffer that is read but
-// never written.
+// By buffer: persistent ones live throughout; others from the first instruction that writes them to their
+// kFree, or to the end of the step. A buffer that is computed in its accumulator counts as that.
+// Error(kInternal) for a buffer that is read but never written.
 std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulation& accumulation);
 
 // Persistent buffers first, then the others, then the workspace, which is live throughout.

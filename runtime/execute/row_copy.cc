@@ -9,16 +9,17 @@ namespace {
 
 void checkRange(const Buffer& whole, const Buffer& part, int axis, int64_t offset) {
   const auto a = static_cast<size_t>(axis);
-  bool fits = axis >= 0 && a < whole.shape.size() && whole.data_type == part.data_type && whole.shape.size() == part.shape.size();
+  bool fits = axis >= 0 && a < whole.shape.size() && whole.data_type == part.data_type &&
+              whole.shape.size() == part.shape.size();
   if (fits) {
     Shape expected = whole.shape;
     expected[a] = part.shape[a];
     fits = part.shape == expected && offset >= 0 && part.shape[a] <= whole.shape[a] - offset;
   }
   if (fits) return;
-  fail(ErrorCode::kConfiguration, "'{}' {}{} is no range of axis {} from {} on of '{}' {}{}; plan again", part.name,
-       dataTypeName(part.data_type), shapeToString(part.shape), axis, offset, whole.name, dataTypeName(whole.data_type),
-       shapeToString(whole.shape));
+  fail(ErrorCode::kConfiguration, "'{}' {}{} is no range of axis {} from {} on of '{}' {}{}; plan again",
+       part.name, dataTypeName(part.data_type), shapeToString(part.shape), axis, offset, whole.name,
+       dataTypeName(whole.data_type), shapeToString(whole.shape));
 }
 
 // Bytes of one entry of the axis, and how many blocks of all its entries there are.
@@ -47,7 +48,8 @@ void RowCopy::run() const {
   for (size_t i = 0; i < count; ++i) std::memcpy(to + i * to_stride, from + i * from_stride, bytes);
 }
 
-RowCopy copyOutOfRange(const Buffer& whole, const std::byte* from, const Buffer& part, std::byte* to, int axis, int64_t offset) {
+RowCopy copyOutOfRange(const Buffer& whole, const std::byte* from, const Buffer& part, std::byte* to,
+                       int axis, int64_t offset) {
   checkRange(whole, part, axis, offset);
   const auto a = static_cast<size_t>(axis);
   const Blocks blocks = blocksOf(whole, a);
@@ -56,7 +58,8 @@ RowCopy copyOutOfRange(const Buffer& whole, const std::byte* from, const Buffer&
           static_cast<size_t>(whole.shape[a]) * blocks.entry, bytes};
 }
 
-RowCopy copyIntoRange(const Buffer& part, const std::byte* from, const Buffer& whole, std::byte* to, int axis, int64_t offset) {
+RowCopy copyIntoRange(const Buffer& part, const std::byte* from, const Buffer& whole, std::byte* to, int axis,
+                      int64_t offset) {
   checkRange(whole, part, axis, offset);
   const auto a = static_cast<size_t>(axis);
   const Blocks blocks = blocksOf(whole, a);

@@ -8,14 +8,17 @@ namespace pipeshard {
 StepRunner::StepRunner(const std::string& rank_directory, const ExecutorOptions& options)
     : main_(std::make_unique<Executor>(loadRank(rank_directory), options)) {
   const std::filesystem::path last = std::filesystem::path(rank_directory) / kLastBatchFolder;
-  if (std::filesystem::is_directory(last)) last_ = std::make_unique<Executor>(loadRank(last.string()), options);
+  if (std::filesystem::is_directory(last))
+    last_ = std::make_unique<Executor>(loadRank(last.string()), options);
 }
 
 size_t StepRunner::arenaBytes() const {
   return static_cast<size_t>(std::max(main_->memory().total_bytes, last_ ? last_->memory().total_bytes : 0));
 }
 
-int64_t StepRunner::constantBytes() const { return main_->constantBytes() + (last_ ? last_->constantBytes() : 0); }
+int64_t StepRunner::constantBytes() const {
+  return main_->constantBytes() + (last_ ? last_->constantBytes() : 0);
+}
 
 int64_t StepRunner::lastBatch() const {
   if (!last_) return 0;
@@ -28,11 +31,13 @@ int64_t StepRunner::lastBatch() const {
 std::vector<std::vector<int>> StepRunner::backgroundGroups() const {
   std::vector<std::vector<int>> groups = pipeshard::backgroundGroups(main_->program());
   if (!last_) return groups;
-  for (std::vector<int>& group : pipeshard::backgroundGroups(last_->program())) groups.push_back(std::move(group));
+  for (std::vector<int>& group : pipeshard::backgroundGroups(last_->program()))
+    groups.push_back(std::move(group));
   return groups;
 }
 
-void StepRunner::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background) {
+void StepRunner::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
+                        Communicator* background) {
   data_ = data;
   main_->attach(arena, communicator, data, background);
   if (last_) last_->attachBeside(*main_, arena, communicator, data, background);

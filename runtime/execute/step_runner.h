@@ -1,5 +1,5 @@
-// Both programs of a rank: that of whole batches, and that of the shorter batch that ends an epoch, if the plan has one. They share
-// the arena; what lives across steps lies in the same place in both.
+// Both programs of a rank: that of whole batches, and that of the shorter batch that ends an epoch, if the
+// plan has one. They share the arena; what lives across steps lies in the same place in both.
 #pragma once
 
 #include <memory>
@@ -29,11 +29,14 @@ class StepRunner {
   int64_t lastBatch() const;
 
   // As Executor::attach. `data` decides which steps are short.
-  void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data, Communicator* background = nullptr);
+  void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
+              Communicator* background = nullptr);
   // From the next step on.
   void record(TraceRecorder& recorder);
   StepReport runStep(int64_t step) { return executorOf(step).runStep(step); }
-  Executor& executorOf(int64_t step) { return last_ && data_ != nullptr && data_->isLastBatch(step) ? *last_ : *main_; }
+  Executor& executorOf(int64_t step) {
+    return last_ && data_ != nullptr && data_->isLastBatch(step) ? *last_ : *main_;
+  }
   // Another thread may call these meanwhile.
   std::string describeCurrent() const;
   ExecutorProgress progress() const;

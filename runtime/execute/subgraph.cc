@@ -15,7 +15,9 @@ namespace {
 
 constexpr uint64_t kInlineLimit = 2'000'000;
 
-bool hasStaticShape(const Value& value) { return value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape); }
+bool hasStaticShape(const Value& value) {
+  return value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape);
+}
 
 // Operators whose output is their first input under another shape.
 bool isViewOperator(const Node& node) {
@@ -25,7 +27,8 @@ bool isViewOperator(const Node& node) {
 
 bool isView(const Graph& graph, const Node& node) {
   if (!isViewOperator(node)) return false;
-  if (node.inputs.empty() || node.outputs.empty() || !node.inputs[0].valid() || !node.outputs[0].valid()) return false;
+  if (node.inputs.empty() || node.outputs.empty() || !node.inputs[0].valid() || !node.outputs[0].valid())
+    return false;
   const Value& from = graph.value(node.inputs[0]);
   const Value& to = graph.value(node.outputs[0]);
   if (!hasStaticShape(from) || !hasStaticShape(to)) return false;
@@ -50,7 +53,8 @@ void BoundRun::perform(const Call& call) const {
   }
   try {
     call.kernel->run({std::span(inputs_).subspan(call.first_input, call.input_count),
-                      std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace, collectives_, call.accumulate});
+                      std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace,
+                      collectives_, call.accumulate});
   } catch (Error& error) {
     const std::string& node = (*node_names_)[call.node];  // some kernels name it themselves
     if (!error.message().starts_with(node)) error.addContext(node);
@@ -60,24 +64,31 @@ void BoundRun::perform(const Call& call) const {
 
 Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
   const auto is_function_to_inline = [&](const Node& node) {
-    return !kernels.has(node.domain, node.op_type) && graph.findFunction(node.domain, node.op_type, node.overload) != nullptr;
+    return !kernels.has(node.domain, node.op_type) &&
+           graph.findFunction(node.domain, node.op_type, node.overload) != nullptr;
   };
   if (std::any_of(graph.nodes.begin(), graph.nodes.end(), is_function_to_inline)) {
-    inlineFunctions(graph, kInlineLimit, [&](const Function& function) { return kernels.has(function.domain, function.name); });
+    inlineFunctions(graph, kInlineLimit,
+                    [&](const Function& function) { return kernels.has(function.domain, function.name); });
     inferShapes(graph);
   }
-  const auto has_kernel = [&](const Node& node) { return kernels.has(node.domain, node.op_type) || isView(graph, node); };
+  const auto has_kernel = [&](const Node& node) {
+    return kernels.has(node.domain, node.op_type) || isView(graph, node);
+  };
   const bool is_complete = std::all_of(graph.values.begin(), graph.values.end(), hasStaticShape);
   if (!is_complete || !std::all_of(graph.nodes.begin(), graph.nodes.end(), has_kernel)) {
     PrepareOptions options;
-    options.supported = [&](const Node& node) { return kernels.has(node.domain, node.op_type) || isViewOperator(node); };
+    options.supported = [&](const Node& node) {
+      return kernels.has(node.domain, node.op_type) || isViewOperator(node);
+    };
     graph = prepareModel(graph, options);
   }
   foldTransposes(graph, kernels);
   return graph;
 }
 
-CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels) : name_(std::move(name)) {
+CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels)
+    : name_(std::move(name)) {
   try {
     graph_ = runnableGraph(std::move(graph), kernels);
     findViews();
@@ -105,7 +116,8 @@ void CompiledSubgraph::placeConstants() {
     if (is_input[id.index()]) continue;  // its default; the bound buffer decides
     const auto* constant = std::get_if<Constant>(&initializer);
     if (constant == nullptr) {
-      fail(ErrorCode::kBadModel, "'{}' is a weight in a file, but not an input of the subgraph: a program binds weights as buffers",
+      fail(ErrorCode::kBadModel,
+           "'{}' is a weight in a file, but not an input of the subgraph: a program binds weights as buffers",
            graph_.value(id).name);
     }
     constant_offsets_[id.index()] = bytes;
@@ -116,7 +128,8 @@ void CompiledSubgraph::placeConstants() {
     if (is_input[id.index()]) continue;
     const auto& constant = std::get<Constant>(initializer);
     if (!constant.bytes.empty())
-      std::memcpy(constants_.data() + constant_offsets_[id.index()], constant.bytes.data(), constant.bytes.size());
+      std::memcpy(constants_.data() + constant_offsets_[id.index()], constant.bytes.data(),
+                  constant.bytes.size());
   }
 }
 
@@ -125,7 +138,8 @@ KernelSpec CompiledSubgraph::kernelSpec(const Node& node) const {
   spec.node = &node;
   const auto describe = [&](ValueId id) {
     if (!id.valid()) return TensorSpec{};
-    const bool is_input = std::find(graph_.inputs.begin(), graph_.inputs.end(), root(id)) != graph_.inputs.end();
+    const bool is_input =
+        std::find(graph_.inputs.begin(), graph_.inputs.end(), root(id)) != graph_.inputs.end();
     return TensorSpec{graph_.dataType(id), graph_.shape(id), is_input ? nullptr : graph_.constant(id)};
   };
   for (const ValueId id : node.inputs) spec.inputs.push_back(describe(id));
@@ -143,7 +157,8 @@ void CompiledSubgraph::createKernels(const KernelRegistry& kernels) {
     for (const std::vector<ValueId>* ids : {&node.inputs, &node.outputs}) {
       for (const ValueId id : *ids) {
         if (id.valid() && !hasStaticShape(graph_.value(id))) {
-          fail(ErrorCode::kBadModel, "{}: '{}' has no static shape", node_names_.back(), graph_.value(id).name);
+          fail(ErrorCode::kBadModel, "{}: '{}' has no static shape", node_names_.back(),
+               graph_.value(id).name);
         }
       }
     }
@@ -154,11 +169,14 @@ void CompiledSubgraph::createKernels(const KernelRegistry& kernels) {
 const CompiledSubgraph::Layout& CompiledSubgraph::layout(const Aliasing& aliasing) {
   const auto found = layouts_.find(aliasing);
   if (found != layouts_.end()) return found->second;
-  PIPESHARD_CHECK(aliasing.inputs.size() == inputCount() && aliasing.outputs.size() == outputCount(), "subgraph '{}'", name_);
+  PIPESHARD_CHECK(aliasing.inputs.size() == inputCount() && aliasing.outputs.size() == outputCount(),
+                  "subgraph '{}'", name_);
   return layouts_.emplace(aliasing, Planner(*this, aliasing).plan()).first->second;
 }
 
-int64_t CompiledSubgraph::workspaceBytes(const Aliasing& aliasing) { return layout(aliasing).workspace_bytes; }
+int64_t CompiledSubgraph::workspaceBytes(const Aliasing& aliasing) {
+  return layout(aliasing).workspace_bytes;
+}
 
 size_t CompiledSubgraph::copyCount(const Aliasing& aliasing) { return layout(aliasing).copies.size(); }
 
@@ -172,7 +190,8 @@ bool CompiledSubgraph::mayAccumulate(size_t output) const {
     const Node& node = graph_.nodes[n];
     if (std::any_of(node.inputs.begin(), node.inputs.end(), shares)) return false;
     const auto made = std::find(node.outputs.begin(), node.outputs.end(), value);
-    if (made != node.outputs.end()) may = kernels_[n]->mayAccumulate(static_cast<int>(made - node.outputs.begin()));
+    if (made != node.outputs.end())
+      may = kernels_[n]->mayAccumulate(static_cast<int>(made - node.outputs.begin()));
   }
   return may;
 }
@@ -193,17 +212,20 @@ void CompiledSubgraph::checkGroupSizes(const std::vector<std::vector<int>>& grou
     const int group = kernels_[n]->collectiveGroup().value();
     const size_t size = groups.at(static_cast<size_t>(group)).size();
     if (members == size) continue;
-    fail(ErrorCode::kConfiguration, "subgraph '{}': {} is cut for {} members, but group {} of the program has {}; plan again", name_,
+    fail(ErrorCode::kConfiguration,
+         "subgraph '{}': {} is cut for {} members, but group {} of the program has {}; plan again", name_,
          node_names_[n], members, group, size);
   }
 }
 
-BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* const> inputs, std::span<std::byte* const> outputs,
-                                std::byte* workspace, Collectives* collectives, const std::vector<bool>& adds) {
+BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* const> inputs,
+                                std::span<std::byte* const> outputs, std::byte* workspace,
+                                Collectives* collectives, const std::vector<bool>& adds) {
   if (const size_t count = collectiveGroups().size(); count > 0 && collectives == nullptr) {
     fail(ErrorCode::kConfiguration,
-         "subgraph '{}' has {} collective node(s), but there is no communicator: it runs only beside the other ranks of its plan", name_,
-         count);
+         "subgraph '{}' has {} collective node(s), but there is no communicator: it runs only beside the "
+         "other ranks of its plan",
+         name_, count);
   }
   const Layout& plan = layout(aliasing);
   const auto address = [&](const Storage& storage) -> std::byte* {
@@ -216,7 +238,9 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
     }
     return nullptr;
   };
-  const auto value_address = [&](ValueId id) { return id.valid() ? address(plan.storage[root(id).index()]) : nullptr; };
+  const auto value_address = [&](ValueId id) {
+    return id.valid() ? address(plan.storage[root(id).index()]) : nullptr;
+  };
 
   BoundRun run;
   run.node_names_ = &node_names_;
@@ -239,7 +263,8 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
       const Storage& place = plan.storage[root(id).index()];
       if (place.kind == Storage::Kind::kOutput && adds.at(place.index)) call.accumulate |= uint32_t{1} << o;
     }
-    if (plan.kernel_workspace[n] != Planner::kNoTemporary) call.workspace = workspace + plan.temporaries[plan.kernel_workspace[n]].offset;
+    if (plan.kernel_workspace[n] != Planner::kNoTemporary)
+      call.workspace = workspace + plan.temporaries[plan.kernel_workspace[n]].offset;
     run.calls_.push_back(call);
   }
   for (const Copy& copy : plan.copies) {

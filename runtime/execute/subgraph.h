@@ -1,11 +1,14 @@
-// A subgraph made ready to run: kernels created, lifetimes and places of its temporaries known. Binding it to buffers gives a
-// BoundRun: a flat list of kernel calls with all pointers resolved.
+// A subgraph made ready to run: kernels created, lifetimes and places of its temporaries known. Binding it to
+// buffers gives a BoundRun: a flat list of kernel calls with all pointers resolved.
 //
-//   Values share memory where they can: Reshape, Squeeze, Unsqueeze, Flatten and Identity are names for their input; a kernel
-//   that may run in place overwrites a temporary that nobody reads later; a result is computed straight into its output buffer.
+//   Values share memory where they can: Reshape, Squeeze, Unsqueeze, Flatten and Identity are names for their
+//     input; a kernel
+//   that may run in place overwrites a temporary that nobody reads later; a result is computed straight into
+//     its output buffer.
 //
-// An output may be the same buffer as an input (kUpdate). It is computed in place when nothing reads the input after (or
-// beside) the node that makes the output, else in a temporary that is copied when everything has run.
+// An output may be the same buffer as an input (kUpdate). It is computed in place when nothing reads the
+// input after (or beside) the node that makes the output, else in a temporary that is copied when everything
+// has run.
 #pragma once
 
 #include <atomic>
@@ -18,8 +21,8 @@
 
 #include "ir/graph/graph.h"
 #include "runtime/execute/aligned_memory.h"
-#include "runtime/kernels/base/kernel.h"
 #include "runtime/execute/node_observer.h"
+#include "runtime/kernels/base/kernel.h"
 
 namespace pipeshard {
 
@@ -50,14 +53,16 @@ class BoundRun {
   std::vector<void*> outputs_;
 };
 
-// A subgraph's graph as it is run: functions without a kernel are inlined, missing shapes inferred, transposed operands folded into their
-// products. Views are still nodes. What is timed, or foreseen, is what these nodes take.
+// A subgraph's graph as it is run: functions without a kernel are inlined, missing shapes inferred,
+// transposed operands folded into their products. Views are still nodes. What is timed, or foreseen, is what
+// these nodes take.
 Graph runnableGraph(Graph graph, const KernelRegistry& kernels);
 
 class CompiledSubgraph {
  public:
-  // Inlines functions that have no kernel, infers what shapes are missing, and creates the kernels. Errors: kBadModel when an
-  // operator has no kernel or a value no static shape (names the node), or the graph refers to weights that no input carries.
+  // Inlines functions that have no kernel, infers what shapes are missing, and creates the kernels. Errors:
+  // kBadModel when an operator has no kernel or a value no static shape (names the node), or the graph refers
+  // to weights that no input carries.
   CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels);
   CompiledSubgraph(const CompiledSubgraph&) = delete;
   CompiledSubgraph& operator=(const CompiledSubgraph&) = delete;
@@ -70,7 +75,8 @@ class CompiledSubgraph {
   const Value& output(size_t i) const { return graph_.value(graph_.outputs[i]); }
   int64_t constantBytes() const { return static_cast<int64_t>(constants_.size()); }
 
-  // Which inputs and outputs are one buffer: equal numbers are the same buffer. Two outputs may not be one buffer.
+  // Which inputs and outputs are one buffer: equal numbers are the same buffer. Two outputs may not be one
+  // buffer.
   struct Aliasing {
     std::vector<int> inputs;
     std::vector<int> outputs;
@@ -82,14 +88,18 @@ class CompiledSubgraph {
   size_t copyCount(const Aliasing& aliasing);
   // Of the nodes that are collectives, in the order in which they run: their groups.
   std::vector<int> collectiveGroups() const;
-  // Error(kConfiguration) naming the node when a collective is cut for another number of members than its group has. Its groups exist.
+  // Error(kConfiguration) naming the node when a collective is cut for another number of members than its
+  // group has. Its groups exist.
   void checkGroupSizes(const std::vector<std::vector<int>>& groups) const;
-  // Can a run add this output to what its buffer holds? When a kernel that can makes it, and nothing else reads it.
+  // Can a run add this output to what its buffer holds? When a kernel that can makes it, and nothing else
+  // reads it.
   bool mayAccumulate(size_t output) const;
-  // `adds`, by output (empty: none): those that are added to what their buffer holds, which is no input's; only where
-  // mayAccumulate. Error(kConfiguration) when the subgraph holds collectives and `collectives` (used by every run) is nullptr.
-  BoundRun bind(const Aliasing& aliasing, std::span<std::byte* const> inputs, std::span<std::byte* const> outputs, std::byte* workspace,
-                Collectives* collectives = nullptr, const std::vector<bool>& adds = {});
+  // `adds`, by output (empty: none): those that are added to what their buffer holds, which is no input's;
+  // only where mayAccumulate. Error(kConfiguration) when the subgraph holds collectives and `collectives`
+  // (used by every run) is nullptr.
+  BoundRun bind(const Aliasing& aliasing, std::span<std::byte* const> inputs,
+                std::span<std::byte* const> outputs, std::byte* workspace, Collectives* collectives = nullptr,
+                const std::vector<bool>& adds = {});
 
  private:
   // Where the bytes of a value are during a run.

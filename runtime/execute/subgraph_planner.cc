@@ -17,7 +17,8 @@ CompiledSubgraph::Planner::Planner(const CompiledSubgraph& subgraph, const Alias
   claimed_output_.assign(graph_.values.size(), kNoTemporary);
   output_done_.assign(graph_.outputs.size(), false);
   const std::set<int> distinct(aliasing.outputs.begin(), aliasing.outputs.end());
-  PIPESHARD_CHECK(distinct.size() == aliasing.outputs.size(), "subgraph '{}': two outputs are one buffer", subgraph.name_);
+  PIPESHARD_CHECK(distinct.size() == aliasing.outputs.size(), "subgraph '{}': two outputs are one buffer",
+                  subgraph.name_);
 }
 
 CompiledSubgraph::Layout CompiledSubgraph::Planner::plan() {
@@ -42,20 +43,24 @@ void CompiledSubgraph::Planner::findUses() {
       if (id.valid()) producer_[id.index()] = static_cast<int64_t>(n);
     }
   }
-  for (size_t o = 0; o < graph_.outputs.size(); ++o) last_use_[outputRoot(o).index()] = static_cast<int64_t>(graph_.nodes.size());
+  for (size_t o = 0; o < graph_.outputs.size(); ++o)
+    last_use_[outputRoot(o).index()] = static_cast<int64_t>(graph_.nodes.size());
 }
 
 void CompiledSubgraph::Planner::placeInputsAndConstants() {
   for (const auto& [id, initializer] : graph_.initializers) {
     layout_.storage[id.index()] = {Storage::Kind::kConstant, subgraph_.constant_offsets_[id.index()]};
   }
-  for (size_t i = 0; i < graph_.inputs.size(); ++i) layout_.storage[graph_.inputs[i].index()] = {Storage::Kind::kInput, i};
+  for (size_t i = 0; i < graph_.inputs.size(); ++i)
+    layout_.storage[graph_.inputs[i].index()] = {Storage::Kind::kInput, i};
 }
 
 void CompiledSubgraph::Planner::claimOutputs() {
   for (size_t o = 0; o < graph_.outputs.size(); ++o) {
     const ValueId value = outputRoot(o);
-    if (producer_[value.index()] < 0 || claimed_output_[value.index()] != kNoTemporary || !mayWriteEarly(o, value)) continue;
+    if (producer_[value.index()] < 0 || claimed_output_[value.index()] != kNoTemporary ||
+        !mayWriteEarly(o, value))
+      continue;
     claimed_output_[value.index()] = o;
     layout_.storage[value.index()] = {Storage::Kind::kOutput, o};
     output_done_[o] = true;
@@ -72,13 +77,15 @@ std::vector<size_t> CompiledSubgraph::Planner::inputsWhere(size_t node, Predicat
   return result;
 }
 
-bool CompiledSubgraph::Planner::mayOverwrite(size_t node, size_t output, const std::vector<size_t>& inputs) const {
+bool CompiledSubgraph::Planner::mayOverwrite(size_t node, size_t output,
+                                             const std::vector<size_t>& inputs) const {
   return std::all_of(inputs.begin(), inputs.end(), [&](size_t input) {
     return subgraph_.kernels_[node]->mayRunInPlace(static_cast<int>(input), static_cast<int>(output));
   });
 }
 
-// Whether output buffer `output` may get its content when the producer of `value` runs, although it may also be an input.
+// Whether output buffer `output` may get its content when the producer of `value` runs, although it may also
+// be an input.
 bool CompiledSubgraph::Planner::mayWriteEarly(size_t output, ValueId value) const {
   const int64_t producer = producer_[value.index()];
   std::set<ValueId> in_same_buffer;
@@ -90,8 +97,10 @@ bool CompiledSubgraph::Planner::mayWriteEarly(size_t output, ValueId value) cons
   }
   const auto node = static_cast<size_t>(producer);
   const auto& outputs = graph_.nodes[node].outputs;
-  const auto position = static_cast<size_t>(std::find(outputs.begin(), outputs.end(), value) - outputs.begin());
-  return mayOverwrite(node, position, inputsWhere(node, [&](ValueId root) { return in_same_buffer.count(root) > 0; }));
+  const auto position =
+      static_cast<size_t>(std::find(outputs.begin(), outputs.end(), value) - outputs.begin());
+  return mayOverwrite(node, position,
+                      inputsWhere(node, [&](ValueId root) { return in_same_buffer.count(root) > 0; }));
 }
 
 void CompiledSubgraph::Planner::placeNode(size_t node) {
@@ -101,10 +110,12 @@ void CompiledSubgraph::Planner::placeNode(size_t node) {
     if (!outputs[o].valid() || claimed_output_[outputs[o].index()] != kNoTemporary) continue;
     if (reuseInput(node, o, outputs[o])) continue;
     const int64_t end = std::max(begin, last_use_[outputs[o].index()]) + 1;
-    layout_.storage[outputs[o].index()] = {Storage::Kind::kTemporary, addTemporary(graph_.bytes(outputs[o]), begin, end)};
+    layout_.storage[outputs[o].index()] = {Storage::Kind::kTemporary,
+                                           addTemporary(graph_.bytes(outputs[o]), begin, end)};
   }
   const size_t workspace = subgraph_.kernels_[node]->workspaceBytes();
-  if (workspace > 0) layout_.kernel_workspace[node] = addTemporary(static_cast<int64_t>(workspace), begin, begin + 1);
+  if (workspace > 0)
+    layout_.kernel_workspace[node] = addTemporary(static_cast<int64_t>(workspace), begin, begin + 1);
 }
 
 // Computes an output in the memory of a temporary whose last reader is this node.
@@ -112,7 +123,9 @@ bool CompiledSubgraph::Planner::reuseInput(size_t node, size_t output, ValueId v
   const auto now = static_cast<int64_t>(node);
   const std::vector<ValueId>& inputs = graph_.nodes[node].inputs;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].valid() || !subgraph_.kernels_[node]->mayRunInPlace(static_cast<int>(i), static_cast<int>(output))) continue;
+    if (!inputs[i].valid() ||
+        !subgraph_.kernels_[node]->mayRunInPlace(static_cast<int>(i), static_cast<int>(output)))
+      continue;
     const Storage storage = layout_.storage[subgraph_.root(inputs[i]).index()];
     if (storage.kind != Storage::Kind::kTemporary) continue;
     Temporary& temporary = layout_.temporaries[storage.index];
@@ -143,9 +156,11 @@ void CompiledSubgraph::Planner::copyOutputs() {
     if (from.kind == Storage::Kind::kInput) {
       const int buffer = aliasing_.inputs[from.index];
       if (buffer == aliasing_.outputs[o]) continue;  // it is there already
-      const bool is_replaced = std::find(aliasing_.outputs.begin(), aliasing_.outputs.end(), buffer) != aliasing_.outputs.end();
+      const bool is_replaced =
+          std::find(aliasing_.outputs.begin(), aliasing_.outputs.end(), buffer) != aliasing_.outputs.end();
       if (is_replaced) {  // another copy may replace it first: two buffers may swap
-        const Storage aside{Storage::Kind::kTemporary, addTemporary(static_cast<int64_t>(bytes), end, end + 1)};
+        const Storage aside{Storage::Kind::kTemporary,
+                            addTemporary(static_cast<int64_t>(bytes), end, end + 1)};
         layout_.copies.push_back({from, aside, bytes});
         from = aside;
       }
@@ -162,7 +177,8 @@ size_t CompiledSubgraph::Planner::addTemporary(int64_t bytes, int64_t begin, int
 
 void CompiledSubgraph::Planner::placeTemporaries() {
   std::vector<LiveBlock> blocks;
-  for (const Temporary& temporary : layout_.temporaries) blocks.push_back({temporary.bytes, temporary.begin, temporary.end});
+  for (const Temporary& temporary : layout_.temporaries)
+    blocks.push_back({temporary.bytes, temporary.begin, temporary.end});
   const Placement placement = placeBlocks(blocks);
   verifyPlacement(blocks, placement);
   for (size_t t = 0; t < blocks.size(); ++t) layout_.temporaries[t].offset = placement.offsets[t];

@@ -1,4 +1,5 @@
-// Internal to CompiledSubgraph: decides where every value of a subgraph lives under one aliasing of its buffers.
+// Internal to CompiledSubgraph: decides where every value of a subgraph lives under one aliasing of its
+// buffers.
 #pragma once
 
 #include <limits>
@@ -35,8 +36,9 @@ class CompiledSubgraph::Planner {
   const Graph& graph_;
   const Aliasing& aliasing_;
   Layout layout_;
-  std::vector<int64_t> producer_;       // by root: node position, -1 for inputs and constants
-  std::vector<int64_t> last_use_;       // by root: position of the last kernel that reads it, nodes.size() for the final copies
+  std::vector<int64_t> producer_;  // by root: node position, -1 for inputs and constants
+  std::vector<int64_t>
+      last_use_;  // by root: position of the last kernel that reads it, nodes.size() for the final copies
   std::vector<size_t> claimed_output_;  // by root: the output buffer that it is computed in, or kNoTemporary
   std::vector<bool> output_done_;       // by output: computed in place, no copy needed
 };

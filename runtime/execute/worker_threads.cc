@@ -8,7 +8,9 @@
 namespace pipeshard {
 
 int threadsPerWorker(int asked, int workers) {
-  return asked > 0 ? asked : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, workers));
+  return asked > 0
+             ? asked
+             : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, workers));
 }
 
 WorkerThreads::WorkerThreads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }

@@ -11,9 +11,11 @@ namespace pipeshard {
 namespace {
 
 bool isLoaded(const Program& program, const std::string& input) {
-  return std::any_of(program.instructions.begin(), program.instructions.end(), [&](const Instruction& instruction) {
-    return instruction.kind == InstructionKind::kLoadInput && program.buffer(instruction.outputs.at(0)).value == input;
-  });
+  return std::any_of(program.instructions.begin(), program.instructions.end(),
+                     [&](const Instruction& instruction) {
+                       return instruction.kind == InstructionKind::kLoadInput &&
+                              program.buffer(instruction.outputs.at(0)).value == input;
+                     });
 }
 
 std::vector<int64_t> integersOf(DataType type, const Shape& shape, std::span<const std::byte> bytes) {
@@ -38,11 +40,12 @@ std::string describeAllowed(const AllowedIntegers& allowed) {
 
 }  // namespace
 
-std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataType data_type, const Shape& shape,
-                                              std::span<const std::byte> bytes) {
+std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataType data_type,
+                                              const Shape& shape, std::span<const std::byte> bytes) {
   if (!input.allowed || !isInteger(data_type)) return std::nullopt;
   const std::vector<int64_t> numbers = integersOf(data_type, shape, bytes);
-  const auto wrong = std::find_if(numbers.begin(), numbers.end(), [&](int64_t number) { return !input.allowed->contains(number); });
+  const auto wrong = std::find_if(numbers.begin(), numbers.end(),
+                                  [&](int64_t number) { return !input.allowed->contains(number); });
   if (wrong == numbers.end()) return std::nullopt;
   Shape place = shape;
   auto left = static_cast<int64_t>(wrong - numbers.begin());
@@ -50,16 +53,18 @@ std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataTyp
     place[axis] = left % shape[axis];
     left /= shape[axis];
   }
-  const std::string row = input.axis < 0 ? "" : fmt::format(", row {}", place[static_cast<size_t>(input.axis)]);
-  return fmt::format("array '{}'{}: found {} at {}, but the model takes integers from {}", input.name, row, *wrong, shapeToString(place),
-                     describeAllowed(*input.allowed));
+  const std::string row =
+      input.axis < 0 ? "" : fmt::format(", row {}", place[static_cast<size_t>(input.axis)]);
+  return fmt::format("array '{}'{}: found {} at {}, but the model takes integers from {}", input.name, row,
+                     *wrong, shapeToString(place), describeAllowed(*input.allowed));
 }
 
 std::string explainFailedStep(const Program& program, DataSource& data, int64_t step) {
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const ProgramInput& input = program.inputs[i];
     if (!input.allowed || !isLoaded(program, input.name)) continue;
-    if (const auto fault = describeNotAllowed(input, input.data_type, input.shape, batchOf(input, data, i, step)))
+    if (const auto fault =
+            describeNotAllowed(input, input.data_type, input.shape, batchOf(input, data, i, step)))
       return "; in this step's batch, " + *fault;
   }
   return "";
@@ -69,10 +74,13 @@ std::string explainNotFiniteLoss(const Program& program, DataSource& data, int64
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const ProgramInput& input = program.inputs[i];
     if (!input.allowed || !input.allowed->ignored || !isLoaded(program, input.name)) continue;
-    const std::vector<int64_t> labels = integersOf(input.data_type, input.shape, batchOf(input, data, i, step));
-    if (std::all_of(labels.begin(), labels.end(), [&](int64_t label) { return label == input.allowed->ignored; })) {
+    const std::vector<int64_t> labels =
+        integersOf(input.data_type, input.shape, batchOf(input, data, i, step));
+    if (std::all_of(labels.begin(), labels.end(),
+                    [&](int64_t label) { return label == input.allowed->ignored; })) {
       return fmt::format(
-          "every label of its batch ('{}') is {}, which the loss ignores, so the mean over labels is 0/0; leave such batches out",
+          "every label of its batch ('{}') is {}, which the loss ignores, so the mean over labels is 0/0; "
+          "leave such batches out",
           input.name, *input.allowed->ignored);
     }
   }

@@ -11,18 +11,21 @@
 
 namespace pipeshard {
 
-// The first number of an array for `input` that the model does not allow, whether or not that is exact; nothing when all are:
-//   "array 'labels', row 2: found 10 at [2,5], but the model takes integers from 0 to 9 (or -100, which is ignored)"
-std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataType data_type, const Shape& shape,
-                                              std::span<const std::byte> bytes);
+// The first number of an array for `input` that the model does not allow, whether or not that is exact;
+// nothing when all are:
+//   "array 'labels', row 2: found 10 at [2,5], but the model takes integers from 0 to 9 (or -100, which is
+//     ignored)"
+std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataType data_type,
+                                              const Shape& shape, std::span<const std::byte> bytes);
 
-// The same for the batch of a step that failed, over the inputs that the program loads: "; array ...", or "". Rows count from the
-// start of the batch. Reads the batch from `data` again.
+// The same for the batch of a step that failed, over the inputs that the program loads: "; array ...", or "".
+// Rows count from the start of the batch. Reads the batch from `data` again.
 std::string explainFailedStep(const Program& program, DataSource& data, int64_t step);
 
-// Advice that ends the message about step `step` of a program whose loss is not finite. When every label of the step's batch
-// is the one that the loss ignores, the mean over labels is 0/0 whatever the weights are, and the advice says so; otherwise
-// the learning rate or the data are the usual causes. Reads the labels from `data` again.
+// Advice that ends the message about step `step` of a program whose loss is not finite. When every label of
+// the step's batch is the one that the loss ignores, the mean over labels is 0/0 whatever the weights are,
+// and the advice says so; otherwise the learning rate or the data are the usual causes. Reads the labels from
+// `data` again.
 std::string explainNotFiniteLoss(const Program& program, DataSource& data, int64_t step);
 
 }  // namespace pipeshard

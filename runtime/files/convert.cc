@@ -25,7 +25,8 @@ double widen(Half half) {
   const int mantissa = half.bits & 0x3ff;
   double magnitude = 0;
   if (exponent == 0x1f) {
-    magnitude = mantissa == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+    magnitude =
+        mantissa == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
   } else if (exponent == 0) {
     magnitude = std::ldexp(mantissa, -24);
   } else {
@@ -36,7 +37,8 @@ double widen(Half half) {
 
 double widen(Bfloat value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
 
-// Rounds to a multiple of the format's unit in the last place at that magnitude; nearbyint rounds halves to even.
+// Rounds to a multiple of the format's unit in the last place at that magnitude; nearbyint rounds halves to
+// even.
 Half narrowToHalf(double value) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const double magnitude = std::fabs(value);
@@ -120,7 +122,8 @@ bool isConvertible(DataType from, DataType to) {
 }
 
 void convertElements(DataType from_type, const void* from, DataType to_type, void* to, size_t count) {
-  PIPESHARD_CHECK(isConvertible(from_type, to_type), "no conversion from {} to {}", dataTypeName(from_type), dataTypeName(to_type));
+  PIPESHARD_CHECK(isConvertible(from_type, to_type), "no conversion from {} to {}", dataTypeName(from_type),
+                  dataTypeName(to_type));
   if (from_type == to_type) {
     if (count > 0) std::memcpy(to, from, count * dataTypeSize(from_type));
     return;

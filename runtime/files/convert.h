@@ -11,9 +11,9 @@ namespace pipeshard {
 bool isConvertible(DataType from, DataType to);
 
 // to[i] := from[i] for `count` elements; equal types are copied. Floats round to nearest even (float64 to
-// bfloat16 by way of float32); an integer that does not fit wraps; a float to an integer truncates, and gives the nearest
-// integer of the type when outside of its range; bool is 0 or 1. Neither memory needs to be aligned. Error(kInternal) for a pair that is
-// not convertible.
+// bfloat16 by way of float32); an integer that does not fit wraps; a float to an integer truncates, and gives
+// the nearest integer of the type when outside of its range; bool is 0 or 1. Neither memory needs to be
+// aligned. Error(kInternal) for a pair that is not convertible.
 void convertElements(DataType from_type, const void* from, DataType to_type, void* to, size_t count);
 
 }  // namespace pipeshard

@@ -37,7 +37,9 @@ double standardNormal(uint64_t key, uint64_t element) {
 }
 
 // The high word of a 64x64 bit product: a value in [0, range) without the bias and cost of a division.
-uint64_t scaled(uint64_t bits, uint64_t range) { return static_cast<uint64_t>((static_cast<unsigned __int128>(bits) * range) >> 64); }
+uint64_t scaled(uint64_t bits, uint64_t range) {
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(bits) * range) >> 64);
+}
 
 class SyntheticData : public DataSource {
  public:
@@ -46,12 +48,14 @@ class SyntheticData : public DataSource {
     for (const ProgramInput& input : inputs_) {
       const bool is_integer = isInteger(input.data_type);
       if (!is_integer && !isFloatingPoint(input.data_type) && input.data_type != DataType::kBool) {
-        fail(ErrorCode::kConfiguration, "input '{}': no synthetic data of type {}; give --data", input.name, dataTypeName(input.data_type));
+        fail(ErrorCode::kConfiguration, "input '{}': no synthetic data of type {}; give --data", input.name,
+             dataTypeName(input.data_type));
       }
       if (is_integer && input.high <= input.low) {
         fail(ErrorCode::kConfiguration,
-             "input '{}': its integer range [{}, {}) is empty, so there is no synthetic data for it; give --data", input.name, input.low,
-             input.high);
+             "input '{}': its integer range [{}, {}) is empty, so there is no synthetic data for it; give "
+             "--data",
+             input.name, input.low, input.high);
       }
       names_.push_back(hashName(input.name));
     }
@@ -68,7 +72,8 @@ class SyntheticData : public DataSource {
     }
     const bool is_bool = input.data_type == DataType::kBool;
     const uint64_t range = is_bool ? 2 : static_cast<uint64_t>(input.high) - static_cast<uint64_t>(input.low);
-    const auto value = static_cast<int64_t>(static_cast<uint64_t>(is_bool ? 0 : input.low) + scaled(mix(key ^ mix(element)), range));
+    const auto value = static_cast<int64_t>(static_cast<uint64_t>(is_bool ? 0 : input.low) +
+                                            scaled(mix(key ^ mix(element)), range));
     convertElements(DataType::kInt64, &value, input.data_type, to, 1);
   }
 
@@ -78,7 +83,8 @@ class SyntheticData : public DataSource {
     const uint64_t key = mix(mix(seed_) ^ mix(static_cast<uint64_t>(step)) * 3 ^ names_[input]);
     std::byte* to = out.data();
     forEachRun(description.shape, box, [&](int64_t first, int64_t count) {
-      for (int64_t i = 0; i < count; ++i, to += element_bytes) writeElement(description, key, static_cast<uint64_t>(first + i), to);
+      for (int64_t i = 0; i < count; ++i, to += element_bytes)
+        writeElement(description, key, static_cast<uint64_t>(first + i), to);
     });
   }
 
@@ -87,7 +93,8 @@ class SyntheticData : public DataSource {
   std::vector<uint64_t> names_;
 };
 
-// Whether an array of one type may stand for an input of another: floats for floats, integers (and bools) for integers.
+// Whether an array of one type may stand for an input of another: floats for floats, integers (and bools) for
+// integers.
 bool isAcceptable(DataType found, DataType wanted) {
   if (found == wanted) return true;
   if (isFloatingPoint(found)) return isFloatingPoint(wanted);
@@ -103,7 +110,8 @@ void checkAllowed(const std::string& path, const ProgramInput& input, const NpzA
 
 class NpzData : public DataSource {
  public:
-  NpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed, const EpochEnd& end)
+  NpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed,
+          const EpochEnd& end)
       : DataSource(inputs), end_(end), rows_(inputs.size(), 1), content_(inputs.size()) {
     const NpzFile file = NpzFile::open(path);
     for (size_t i = 0; i < inputs_.size(); ++i) {
@@ -144,21 +152,23 @@ class NpzData : public DataSource {
 
   void checkArray(const std::string& path, size_t index, const NpzArray& array) {
     const ProgramInput& input = inputs_[index];
-    const std::string expected = fmt::format("{}{}", dataTypeName(input.data_type), shapeToString(input.shape)) +
-                                 (input.axis < 0 ? "" : fmt::format(" (or a longer axis {})", input.axis));
+    const std::string expected =
+        fmt::format("{}{}", dataTypeName(input.data_type), shapeToString(input.shape)) +
+        (input.axis < 0 ? "" : fmt::format(" (or a longer axis {})", input.axis));
     Shape comparable = array.shape;
     const auto axis = static_cast<size_t>(input.axis);
-    const bool has_rows = input.axis >= 0 && axis < array.shape.size() && array.shape[axis] >= input.shape[axis];
+    const bool has_rows =
+        input.axis >= 0 && axis < array.shape.size() && array.shape[axis] >= input.shape[axis];
     if (has_rows) comparable[axis] = input.shape[axis];
     if (comparable != input.shape || !isAcceptable(array.data_type, input.data_type)) {
-      fail(ErrorCode::kConfiguration, "{}, array '{}': found {}{}, expected {}", path, input.name, dataTypeName(array.data_type),
-           shapeToString(array.shape), expected);
+      fail(ErrorCode::kConfiguration, "{}, array '{}': found {}{}, expected {}", path, input.name,
+           dataTypeName(array.data_type), shapeToString(array.shape), expected);
     }
     if (has_rows) rows_[index] = array.shape[axis];
   }
 
-  // As many examples in every array: otherwise steps would pair what does not belong together. Of what is left over, a batch that
-  // the plan has programs for.
+  // As many examples in every array: otherwise steps would pair what does not belong together. Of what is
+  // left over, a batch that the plan has programs for.
   void checkRows(const std::string& path, size_t index) {
     const ProgramInput& input = inputs_[index];
     if (input.axis < 0) return;
@@ -166,7 +176,8 @@ class NpzData : public DataSource {
     const int64_t left = batch > 0 ? rows_[index] % batch : 0;
     if (left != 0 && left != end_.last_batch && !end_.drop_last) {
       fail(ErrorCode::kConfiguration,
-           "{}, array '{}' has {} examples: after batches of {} a last one of {} is left, but the plan {}; plan again with --data or "
+           "{}, array '{}' has {} examples: after batches of {} a last one of {} is left, but the plan {}; "
+           "plan again with --data or "
            "--last-batch {}, or leave these examples out with --drop-last",
            path, input.name, rows_[index], batch, left,
            end_.last_batch == 0 ? std::string("has programs for whole batches only")
@@ -177,7 +188,8 @@ class NpzData : public DataSource {
     steps_per_epoch_ = batch > 0 ? std::max<int64_t>(1, rows_[index] / batch + (has_last_batch_ ? 1 : 0)) : 1;
     for (size_t other = 0; other < index; ++other) {
       if (inputs_[other].axis < 0 || rows_[other] == rows_[index]) continue;
-      fail(ErrorCode::kConfiguration, "{}: array '{}' has {} examples but array '{}' has {}; they must be as many", path,
+      fail(ErrorCode::kConfiguration,
+           "{}: array '{}' has {} examples but array '{}' has {}; they must be as many", path,
            inputs_[other].name, rows_[other], input.name, rows_[index]);
     }
   }
@@ -193,8 +205,8 @@ class NpzData : public DataSource {
     const std::vector<double> kept = numericElements(Constant{wanted, array.shape, there});
     for (size_t i = 0; i < count; ++i) {
       if (found[i] == kept[i]) continue;
-      fail(ErrorCode::kConfiguration, "{}, array '{}': element {} is {:.0f}, which {} cannot hold", path, inputs_[index].name, i, found[i],
-           dataTypeName(wanted));
+      fail(ErrorCode::kConfiguration, "{}, array '{}': element {} is {:.0f}, which {} cannot hold", path,
+           inputs_[index].name, i, found[i], dataTypeName(wanted));
     }
   }
 
@@ -212,7 +224,8 @@ void DataSource::fill(size_t input, int64_t step, const Shard& box, std::span<st
   const std::string fault = boxFault(description.shape, box);
   PIPESHARD_CHECK(fault.empty(), "input '{}': {}", description.name, fault);
   const auto bytes = static_cast<size_t>(byteCount(description.data_type, box.size));
-  PIPESHARD_CHECK(out.size() == bytes, "input '{}': {} bytes for {}", description.name, out.size(), printBox(box));
+  PIPESHARD_CHECK(out.size() == bytes, "input '{}': {} bytes for {}", description.name, out.size(),
+                  printBox(box));
   write(input, step, box, out);
 }
 
@@ -234,15 +247,17 @@ int64_t lastBatchOf(const std::string& path, const ProgramInput& input) {
   const NpzArray array = NpzFile::open(path).read(input.name);
   const auto axis = static_cast<size_t>(input.axis);
   const bool whole = axis < array.shape.size() && array.shape[axis] >= input.shape[axis];
-  return whole ? array.shape[axis] % input.shape[axis] : 0;  // what does not fit is refused when the data are opened
+  return whole ? array.shape[axis] % input.shape[axis]
+               : 0;  // what does not fit is refused when the data are opened
 }
 
-std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed, const EpochEnd& end) {
+std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed,
+                                              const EpochEnd& end) {
   return std::make_unique<SyntheticData>(inputs, seed, end);
 }
 
-std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed,
-                                        const EpochEnd& end) {
+std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs,
+                                        const std::vector<bool>& needed, const EpochEnd& end) {
   return std::make_unique<NpzData>(path, inputs, needed, end);
 }
 

@@ -1,5 +1,6 @@
-// Where batches come from. Every worker makes its own source and asks it for the rows that its program loads; the content
-// depends on nothing but the description, the step, and the place in the whole batch: however it is cut, rows are the same.
+// Where batches come from. Every worker makes its own source and asks it for the rows that its program loads;
+// the content depends on nothing but the description, the step, and the place in the whole batch: however it
+// is cut, rows are the same.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,12 @@ namespace pipeshard {
 class DataSource {
  public:
   virtual ~DataSource() = default;
-  // Writes a box of the whole batch's input `input` (index into the inputs the source was made for) in `step` (1-based), row-major;
-  // `out` holds exactly these bytes.
+  // Writes a box of the whole batch's input `input` (index into the inputs the source was made for) in `step`
+  // (1-based), row-major; `out` holds exactly these bytes.
   //   x float32[8,3], axis 0: fill(0, step, {{2,1}, {4,2}}, <32 bytes>) writes columns 1 and 2 of rows 2 to 5
   void fill(size_t input, int64_t step, const Shard& box, std::span<std::byte> out);
-  // Elements [offset, offset + n) of the input's axis, where n follows from the size of `out`. All of the input when its axis is -1
-  // (offset 0).
+  // Elements [offset, offset + n) of the input's axis, where n follows from the size of `out`. All of the
+  // input when its axis is -1 (offset 0).
   //   x float32[8,3], axis 0: fill(0, step, 2, <24 bytes>) writes rows 2 and 3
   void fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out);
   // The step's batch is the shorter one that ends an epoch: it has EpochEnd::last_batch rows.
@@ -36,8 +37,8 @@ class DataSource {
 
 // How an epoch ends that is no multiple of the batch.
 struct EpochEnd {
-  // Rows of the shorter batch that the plan has programs for; 0: none. Synthetic data then alternate between whole and shorter
-  // batches; a file must end with a batch of this size, or with a whole one.
+  // Rows of the shorter batch that the plan has programs for; 0: none. Synthetic data then alternate between
+  // whole and shorter batches; a file must end with a batch of this size, or with a whole one.
   int64_t last_batch = 0;
   bool drop_last = false;  // the rows of a file that do not fill a batch are left out
 };
@@ -48,21 +49,22 @@ struct DataDescription {
   EpochEnd end = {};
 };
 
-// How many rows of a file's array are left for the last, shorter batch of an epoch; 0 when they are a multiple of the batch (its
-// size along the input's axis). Errors as openNpzData.
+// How many rows of a file's array are left for the last, shorter batch of an epoch; 0 when they are a
+// multiple of the batch (its size along the input's axis). Errors as openNpzData.
 int64_t lastBatchOf(const std::string& path, const ProgramInput& input);
 
-// Counter-based random numbers: element e of input n in step s is a function of (seed, s, n's name, e) alone, so that any
-// split of the batch sees the same numbers. Standard normal for floating-point inputs (the float32 value is the float64
-// value rounded), integers in [low, high), bools from {0, 1}.
-// Errors: kConfiguration for an integer input with an empty range or a type that cannot be made.
-std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed, const EpochEnd& end = {});
+// Counter-based random numbers: element e of input n in step s is a function of (seed, s, n's name, e) alone,
+// so that any split of the batch sees the same numbers. Standard normal for floating-point inputs (the
+// float32 value is the float64 value rounded), integers in [low, high), bools from {0, 1}. Errors:
+// kConfiguration for an integer input with an empty range or a type that cannot be made.
+std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed,
+                                              const EpochEnd& end = {});
 
-// Arrays of an .npz file, named as the inputs. An array may be longer than the batch along the input's axis: step s takes the
-// next rows, and starts again at the end. Integer and float types are converted to the input's. Only the inputs in `needed`
-// (by index; empty: all) are read.
-// Errors: kMissingInput (file or array), kConfiguration (shape or type: found and expected; an integer that the model does not
-// allow: row, number and range), kBadModel (damaged file).
+// Arrays of an .npz file, named as the inputs. An array may be longer than the batch along the input's axis:
+// step s takes the next rows, and starts again at the end. Integer and float types are converted to the
+// input's. Only the inputs in `needed` (by index; empty: all) are read. Errors: kMissingInput (file or
+// array), kConfiguration (shape or type: found and expected; an integer that the model does not allow: row,
+// number and range), kBadModel (damaged file).
 std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs,
                                         const std::vector<bool>& needed = {}, const EpochEnd& end = {});
 

@@ -24,7 +24,8 @@ std::string toHex(std::span<const std::byte> bytes) {
 
 std::vector<std::byte> fromHex(std::string_view text) {
   std::vector<std::byte> bytes(text.size() / 2);
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(digit(text[2 * i]) << 4 | digit(text[2 * i + 1]));
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(digit(text[2 * i]) << 4 | digit(text[2 * i + 1]));
   return bytes;
 }
 

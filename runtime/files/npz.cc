@@ -26,12 +26,15 @@ struct Description {
   DataType type;
 };
 constexpr std::array kDescriptions{
-    Description{"|b1", DataType::kBool},    Description{"|u1", DataType::kUint8},   Description{"|i1", DataType::kInt8},
-    Description{"<u2", DataType::kUint16},  Description{"<i2", DataType::kInt16},   Description{"<u4", DataType::kUint32},
-    Description{"<i4", DataType::kInt32},   Description{"<u8", DataType::kUint64},  Description{"<i8", DataType::kInt64},
-    Description{"<f2", DataType::kFloat16}, Description{"<f4", DataType::kFloat32}, Description{"<f8", DataType::kFloat64}};
+    Description{"|b1", DataType::kBool},    Description{"|u1", DataType::kUint8},
+    Description{"|i1", DataType::kInt8},    Description{"<u2", DataType::kUint16},
+    Description{"<i2", DataType::kInt16},   Description{"<u4", DataType::kUint32},
+    Description{"<i4", DataType::kInt32},   Description{"<u8", DataType::kUint64},
+    Description{"<i8", DataType::kInt64},   Description{"<f2", DataType::kFloat16},
+    Description{"<f4", DataType::kFloat32}, Description{"<f8", DataType::kFloat64}};
 
-// The header is a Python dict literal of a fixed shape: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }.
+// The header is a Python dict literal of a fixed shape: {'descr': '<f4', 'fortran_order': False, 'shape': (3,
+// 4), }.
 class HeaderParser {
  public:
   HeaderParser(std::string_view text, const std::string& where) : text_(text), where_(where) {}
@@ -60,7 +63,8 @@ class HeaderParser {
         break;
       }
     }
-    if (!has_description || !has_order || !has_shape) malformed("descr, fortran_order and shape are all needed");
+    if (!has_description || !has_order || !has_shape)
+      malformed("descr, fortran_order and shape are all needed");
     skipSpace();
     if (position_ != text_.size()) malformed("text after the closing brace");
     return header;
@@ -68,7 +72,8 @@ class HeaderParser {
 
  private:
   [[noreturn]] void malformed(const std::string& what) const {
-    fail(ErrorCode::kBadModel, "{}: the .npy header is malformed at character {}: {}", where_, position_, what);
+    fail(ErrorCode::kBadModel, "{}: the .npy header is malformed at character {}: {}", where_, position_,
+         what);
   }
   void skipSpace() {
     while (position_ < text_.size() && (text_[position_] == ' ' || text_[position_] == '\n')) ++position_;
@@ -100,7 +105,9 @@ class HeaderParser {
       if (text == description.text) return description.type;
     }
     fail(ErrorCode::kBadModel,
-         "{}: elements of type '{}' are not supported (little-endian bool, integers and floats of 2, 4 or 8 bytes are)", where_, text);
+         "{}: elements of type '{}' are not supported (little-endian bool, integers and floats of 2, 4 or 8 "
+         "bytes are)",
+         where_, text);
   }
   bool boolean() {
     skipSpace();
@@ -142,7 +149,8 @@ class HeaderParser {
   size_t position_ = 0;
 };
 
-std::vector<std::byte> toRowMajor(const NpyHeader& header, const std::vector<std::byte>& fortran, size_t element_bytes) {
+std::vector<std::byte> toRowMajor(const NpyHeader& header, const std::vector<std::byte>& fortran,
+                                  size_t element_bytes) {
   const size_t rank = header.shape.size();
   std::vector<std::byte> result(fortran.size());
   const Shape strides = rowMajorStrides(header.shape);
@@ -150,7 +158,8 @@ std::vector<std::byte> toRowMajor(const NpyHeader& header, const std::vector<std
   for (size_t from = 0; from < fortran.size(); from += element_bytes) {
     int64_t to = 0;
     for (size_t axis = 0; axis < rank; ++axis) to += index[axis] * strides[axis];
-    std::memcpy(result.data() + static_cast<size_t>(to) * element_bytes, fortran.data() + from, element_bytes);
+    std::memcpy(result.data() + static_cast<size_t>(to) * element_bytes, fortran.data() + from,
+                element_bytes);
     for (size_t axis = 0; axis < rank && ++index[axis] == header.shape[axis]; ++axis) index[axis] = 0;
   }
   return result;
@@ -164,7 +173,8 @@ NpyHeader parseNpyHeader(std::span<const std::byte> bytes, const std::string& wh
     fail(ErrorCode::kBadModel, "{} is not a .npy array (it does not start with \\x93NUMPY)", where);
   }
   const size_t version = at(6);
-  if (version < 1 || version > 3) fail(ErrorCode::kBadModel, "{}: .npy format version {} is not supported (1 to 3 are)", where, version);
+  if (version < 1 || version > 3)
+    fail(ErrorCode::kBadModel, "{}: .npy format version {} is not supported (1 to 3 are)", where, version);
   size_t header_bytes = at(8) | at(9) << 8;
   size_t begin = 10;
   if (version > 1) {
@@ -173,8 +183,8 @@ NpyHeader parseNpyHeader(std::span<const std::byte> bytes, const std::string& wh
     begin = 12;
   }
   if (header_bytes > kHeaderLimit || header_bytes > bytes.size() - begin) {
-    fail(ErrorCode::kBadModel, "{}: the .npy header claims {} bytes, but {} follow (limit {})", where, header_bytes, bytes.size() - begin,
-         kHeaderLimit);
+    fail(ErrorCode::kBadModel, "{}: the .npy header claims {} bytes, but {} follow (limit {})", where,
+         header_bytes, bytes.size() - begin, kHeaderLimit);
   }
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + begin, header_bytes);
   NpyHeader header = HeaderParser(text, where).parse();
@@ -195,7 +205,8 @@ NpzFile& NpzFile::operator=(NpzFile&&) noexcept = default;
 NpzFile::~NpzFile() = default;
 
 NpzFile NpzFile::open(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path)) fail(ErrorCode::kMissingInput, "there is no data file {}", path);
+  if (!std::filesystem::is_regular_file(path))
+    fail(ErrorCode::kMissingInput, "there is no data file {}", path);
   NpzFile file;
   file.path_ = path;
   file.archive_ = std::make_unique<Archive>();
@@ -206,26 +217,31 @@ NpzFile NpzFile::open(const std::string& path) {
     zip_error_init_with_code(&error, reason);
     const std::string text = zip_error_strerror(&error);
     zip_error_fini(&error);
-    fail(reason == ZIP_ER_OPEN || reason == ZIP_ER_READ ? ErrorCode::kMissingInput : ErrorCode::kBadModel, "{} cannot be read as .npz: {}",
-         path, text);
+    fail(reason == ZIP_ER_OPEN || reason == ZIP_ER_READ ? ErrorCode::kMissingInput : ErrorCode::kBadModel,
+         "{} cannot be read as .npz: {}", path, text);
   }
   const zip_int64_t count = zip_get_num_entries(file.archive_->handle, 0);
   for (zip_int64_t i = 0; i < count; ++i) {
     const char* name = zip_get_name(file.archive_->handle, static_cast<zip_uint64_t>(i), 0);
     const std::string_view text = name == nullptr ? "" : name;
     if (text.size() <= 4 || !text.ends_with(".npy")) {
-      fail(ErrorCode::kBadModel, "{}: member '{}' is not a .npy array; an .npz file holds nothing else", path, text);
+      fail(ErrorCode::kBadModel, "{}: member '{}' is not a .npy array; an .npz file holds nothing else", path,
+           text);
     }
     file.names_.emplace_back(text.substr(0, text.size() - 4));
   }
   return file;
 }
 
-bool NpzFile::has(const std::string& name) const { return std::find(names_.begin(), names_.end(), name) != names_.end(); }
+bool NpzFile::has(const std::string& name) const {
+  return std::find(names_.begin(), names_.end(), name) != names_.end();
+}
 
 NpzArray NpzFile::read(const std::string& name) const {
   const auto found = std::find(names_.begin(), names_.end(), name);
-  if (found == names_.end()) fail(ErrorCode::kMissingInput, "{} holds no array '{}'; it holds: {}", path_, name, fmt::join(names_, ", "));
+  if (found == names_.end())
+    fail(ErrorCode::kMissingInput, "{} holds no array '{}'; it holds: {}", path_, name,
+         fmt::join(names_, ", "));
   const auto index = static_cast<zip_uint64_t>(found - names_.begin());
   const std::string where = fmt::format("{}, array '{}'", path_, name);
 
@@ -236,11 +252,13 @@ NpzArray NpzFile::read(const std::string& name) const {
     fail(ErrorCode::kBadModel, "{}: its size is not known: {}", where, zip_strerror(archive_->handle));
   }
   if (status.size / kExpansionLimit > status.comp_size + 1) {
-    fail(ErrorCode::kBadModel, "{} claims {} bytes out of {} compressed ones, which is not possible", where, status.size, status.comp_size);
+    fail(ErrorCode::kBadModel, "{} claims {} bytes out of {} compressed ones, which is not possible", where,
+         status.size, status.comp_size);
   }
   std::vector<std::byte> content(status.size);
   zip_file_t* member = zip_fopen_index(archive_->handle, index, 0);
-  if (member == nullptr) fail(ErrorCode::kBadModel, "{} cannot be opened: {}", where, zip_strerror(archive_->handle));
+  if (member == nullptr)
+    fail(ErrorCode::kBadModel, "{} cannot be opened: {}", where, zip_strerror(archive_->handle));
   zip_uint64_t done = 0;
   zip_int64_t got = 1;
   while (done < status.size && got > 0) {
@@ -252,7 +270,9 @@ NpzArray NpzFile::read(const std::string& name) const {
   const bool complete = done == status.size && got >= 0 && zip_fread(member, &extra, 1) == 0;
   const std::string reason = zip_file_strerror(member);
   zip_fclose(member);
-  if (!complete) fail(ErrorCode::kBadModel, "{} is damaged: {} of {} bytes could be read ({})", where, done, status.size, reason);
+  if (!complete)
+    fail(ErrorCode::kBadModel, "{} is damaged: {} of {} bytes could be read ({})", where, done, status.size,
+         reason);
 
   const NpyHeader header = parseNpyHeader(content, where);
   std::optional<int64_t> expected;
@@ -262,11 +282,13 @@ NpzArray NpzFile::read(const std::string& name) const {
     throw error.addContext(where);
   }
   if (static_cast<uint64_t>(*expected) != content.size() - header.data_offset) {
-    fail(ErrorCode::kBadModel, "{} is {}{} ({} bytes), but {} bytes follow its header", where, dataTypeName(header.data_type),
-         shapeToString(header.shape), *expected, content.size() - header.data_offset);
+    fail(ErrorCode::kBadModel, "{} is {}{} ({} bytes), but {} bytes follow its header", where,
+         dataTypeName(header.data_type), shapeToString(header.shape), *expected,
+         content.size() - header.data_offset);
   }
   content.erase(content.begin(), content.begin() + static_cast<std::ptrdiff_t>(header.data_offset));
-  if (header.fortran_order && header.shape.size() > 1) content = toRowMajor(header, content, dataTypeSize(header.data_type));
+  if (header.fortran_order && header.shape.size() > 1)
+    content = toRowMajor(header, content, dataTypeSize(header.data_type));
   return {header.data_type, header.shape, std::move(content)};
 }
 

@@ -1,5 +1,5 @@
-// numpy's .npz archives (a zip of .npy files), read only. Untrusted input: sizes are checked before memory is taken.
-// Format: numpy.lib.format, versions 1.0 to 3.0.
+// numpy's .npz archives (a zip of .npy files), read only. Untrusted input: sizes are checked before memory is
+// taken. Format: numpy.lib.format, versions 1.0 to 3.0.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@ struct NpyHeader {
   size_t data_offset = 0;  // where the elements start
 };
 
-// The header of a .npy file that starts with `bytes`. `where` names file and member in messages. Accepted: little-endian
-// or byte-sized bool, [u]int8..64, float16, float32, float64. Errors: kBadModel.
+// The header of a .npy file that starts with `bytes`. `where` names file and member in messages. Accepted:
+// little-endian or byte-sized bool, [u]int8..64, float16, float32, float64. Errors: kBadModel.
 NpyHeader parseNpyHeader(std::span<const std::byte> bytes, const std::string& where);
 
 struct NpzArray {

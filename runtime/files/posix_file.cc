@@ -30,30 +30,37 @@ Descriptor openForReading(const std::string& path) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) fail(ErrorCode::kMissingInput, "cannot open {}: {}", path, std::strerror(errno));
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail(ErrorCode::kMissingInput, "cannot examine {}: {}", path, std::strerror(errno));
+  if (::fstat(file.get(), &status) != 0)
+    fail(ErrorCode::kMissingInput, "cannot examine {}: {}", path, std::strerror(errno));
   if (!S_ISREG(status.st_mode)) fail(ErrorCode::kMissingInput, "{} is not a regular file", path);
   return file;
 }
 
 uint64_t fileBytes(const Descriptor& file, const std::string& path) {
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail(ErrorCode::kMissingInput, "cannot examine {}: {}", path, std::strerror(errno));
+  if (::fstat(file.get(), &status) != 0)
+    fail(ErrorCode::kMissingInput, "cannot examine {}: {}", path, std::strerror(errno));
   return static_cast<uint64_t>(status.st_size);
 }
 
 void readExactly(const Descriptor& file, uint64_t offset, std::span<std::byte> out, const std::string& path) {
   size_t done = 0;
   while (done < out.size()) {
-    const ssize_t got = ::pread(file.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    const ssize_t got =
+        ::pread(file.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(ErrorCode::kMissingInput, "cannot read {} at byte {}: {}", path, offset + done, std::strerror(errno));
+    if (got < 0)
+      fail(ErrorCode::kMissingInput, "cannot read {} at byte {}: {}", path, offset + done,
+           std::strerror(errno));
     if (got == 0)
-      fail(ErrorCode::kMissingInput, "{} ends at byte {}, but bytes up to {} were expected", path, offset + done, offset + out.size());
+      fail(ErrorCode::kMissingInput, "{} ends at byte {}, but bytes up to {} were expected", path,
+           offset + done, offset + out.size());
     done += static_cast<size_t>(got);
   }
 }
 
-PendingFile::PendingFile(std::string path) : path_(std::move(path)), temporary_(fmt::format("{}.tmp.{}", path_, ::getpid())) {
+PendingFile::PendingFile(std::string path)
+    : path_(std::move(path)), temporary_(fmt::format("{}.tmp.{}", path_, ::getpid())) {
   file_.reset(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file_.valid()) failed("create");
 }
@@ -62,7 +69,9 @@ PendingFile::~PendingFile() {
   if (!committed_ && file_.valid()) ::unlink(temporary_.c_str());
 }
 
-void PendingFile::failed(const char* action) const { fail(ErrorCode::kDiskFull, "cannot {} {}: {}", action, path_, std::strerror(errno)); }
+void PendingFile::failed(const char* action) const {
+  fail(ErrorCode::kDiskFull, "cannot {} {}: {}", action, path_, std::strerror(errno));
+}
 
 void PendingFile::append(const void* data, size_t bytes) {
   const auto* from = static_cast<const std::byte*>(data);
@@ -90,7 +99,8 @@ void PendingFile::commit(bool durable) {
   committed_ = true;
   if (!durable) return;
   const std::string folder = std::filesystem::path(path_).parent_path().string();
-  const Descriptor directory(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor directory(
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory.valid() || ::fsync(directory.get()) != 0) failed("make durable the folder of");
 }
 

@@ -1,5 +1,5 @@
-// Plain files by descriptor, with pipeshard errors: positioned reads that do not stop half-way, and whole-file writes
-// through a temporary and a rename.
+// Plain files by descriptor, with pipeshard errors: positioned reads that do not stop half-way, and
+// whole-file writes through a temporary and a rename.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,8 @@ class Descriptor {
 Descriptor openForReading(const std::string& path);
 uint64_t fileBytes(const Descriptor& file, const std::string& path);
 
-// Fills `out` from `offset`. Error(kMissingInput) naming path, offset and bytes when the file ends before or cannot be read.
+// Fills `out` from `offset`. Error(kMissingInput) naming path, offset and bytes when the file ends before or
+// cannot be read.
 void readExactly(const Descriptor& file, uint64_t offset, std::span<std::byte> out, const std::string& path);
 
 // A file under construction: written to "PATH.tmp.PID", renamed by commit(), removed when destroyed before.

@@ -22,14 +22,15 @@ struct TypeName {
   DataType type;
   const char* name;
 };
-constexpr std::array kTypeNames{TypeName{DataType::kBool, "BOOL"},         TypeName{DataType::kUint8, "U8"},
-                                TypeName{DataType::kInt8, "I8"},           TypeName{DataType::kUint16, "U16"},
-                                TypeName{DataType::kInt16, "I16"},         TypeName{DataType::kUint32, "U32"},
-                                TypeName{DataType::kInt32, "I32"},         TypeName{DataType::kUint64, "U64"},
-                                TypeName{DataType::kInt64, "I64"},         TypeName{DataType::kFloat16, "F16"},
-                                TypeName{DataType::kBfloat16, "BF16"},     TypeName{DataType::kFloat32, "F32"},
-                                TypeName{DataType::kFloat64, "F64"},       TypeName{DataType::kFloat8E4M3FN, "F8_E4M3"},
-                                TypeName{DataType::kFloat8E5M2, "F8_E5M2"}};
+constexpr std::array kTypeNames{
+    TypeName{DataType::kBool, "BOOL"},         TypeName{DataType::kUint8, "U8"},
+    TypeName{DataType::kInt8, "I8"},           TypeName{DataType::kUint16, "U16"},
+    TypeName{DataType::kInt16, "I16"},         TypeName{DataType::kUint32, "U32"},
+    TypeName{DataType::kInt32, "I32"},         TypeName{DataType::kUint64, "U64"},
+    TypeName{DataType::kInt64, "I64"},         TypeName{DataType::kFloat16, "F16"},
+    TypeName{DataType::kBfloat16, "BF16"},     TypeName{DataType::kFloat32, "F32"},
+    TypeName{DataType::kFloat64, "F64"},       TypeName{DataType::kFloat8E4M3FN, "F8_E4M3"},
+    TypeName{DataType::kFloat8E5M2, "F8_E5M2"}};
 
 DataType typeFromName(const std::string& name) {
   for (const TypeName& entry : kTypeNames) {
@@ -49,13 +50,14 @@ const char* nameOfType(DataType type) {
   fail(ErrorCode::kBadModel, "{} is not a valid safetensors file: {}", path, what);
 }
 
-// JSON objects silently keep one of two equal keys, so they are counted while parsing. Depth is limited for the same reason
-// as the length: the text is untrusted.
+// JSON objects silently keep one of two equal keys, so they are counted while parsing. Depth is limited for
+// the same reason as the length: the text is untrusted.
 Json parseHeader(const std::string& text, const std::string& path) {
   std::set<std::string> names;
   const auto check = [&](int depth, nlohmann::detail::parse_event_t event, Json& parsed) {
     if (depth > 4) malformed(path, "the header is nested too deeply");
-    if (event == nlohmann::detail::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second) {
+    if (event == nlohmann::detail::parse_event_t::key && depth == 1 &&
+        !names.insert(parsed.get<std::string>()).second) {
       malformed(path, fmt::format("the name '{}' occurs twice", parsed.get<std::string>()));
     }
     return true;
@@ -68,33 +70,43 @@ Json parseHeader(const std::string& text, const std::string& path) {
 }
 
 uint64_t unsignedNumber(const Json& json, const std::string& path, const std::string& where) {
-  if (!json.is_number_unsigned()) malformed(path, fmt::format("{} is {}, expected a non-negative integer", where, json.dump()));
+  if (!json.is_number_unsigned())
+    malformed(path, fmt::format("{} is {}, expected a non-negative integer", where, json.dump()));
   return json.get<uint64_t>();
 }
 
-TensorEntry parseEntry(const std::string& name, const Json& json, uint64_t data_begin, uint64_t file_bytes, const std::string& path) {
+TensorEntry parseEntry(const std::string& name, const Json& json, uint64_t data_begin, uint64_t file_bytes,
+                       const std::string& path) {
   const auto field = [&](const char* key) -> const Json& {
-    if (!json.is_object() || !json.contains(key)) malformed(path, fmt::format("tensor '{}' has no '{}'", name, key));
+    if (!json.is_object() || !json.contains(key))
+      malformed(path, fmt::format("tensor '{}' has no '{}'", name, key));
     return json[key];
   };
   TensorEntry entry;
   entry.name = name;
   const Json& type = field("dtype");
   entry.data_type = type.is_string() ? typeFromName(type.get<std::string>()) : DataType::kUndefined;
-  if (entry.data_type == DataType::kUndefined) malformed(path, fmt::format("tensor '{}' has unknown dtype {}", name, type.dump()));
+  if (entry.data_type == DataType::kUndefined)
+    malformed(path, fmt::format("tensor '{}' has unknown dtype {}", name, type.dump()));
   const Json& shape = field("shape");
-  if (!shape.is_array() || shape.size() > 64) malformed(path, fmt::format("tensor '{}': shape is not a list of at most 64 sizes", name));
+  if (!shape.is_array() || shape.size() > 64)
+    malformed(path, fmt::format("tensor '{}': shape is not a list of at most 64 sizes", name));
   for (const Json& size : shape) {
     const uint64_t number = unsignedNumber(size, path, fmt::format("a size of tensor '{}'", name));
-    if (number > (uint64_t{1} << 62)) malformed(path, fmt::format("tensor '{}': size {} is too large", name, number));
+    if (number > (uint64_t{1} << 62))
+      malformed(path, fmt::format("tensor '{}': size {} is too large", name, number));
     entry.shape.push_back(static_cast<int64_t>(number));
   }
   const Json& offsets = field("data_offsets");
-  if (!offsets.is_array() || offsets.size() != 2) malformed(path, fmt::format("tensor '{}': data_offsets is not a pair", name));
-  const uint64_t begin = unsignedNumber(offsets[0], path, fmt::format("the first offset of tensor '{}'", name));
-  const uint64_t end = unsignedNumber(offsets[1], path, fmt::format("the second offset of tensor '{}'", name));
+  if (!offsets.is_array() || offsets.size() != 2)
+    malformed(path, fmt::format("tensor '{}': data_offsets is not a pair", name));
+  const uint64_t begin =
+      unsignedNumber(offsets[0], path, fmt::format("the first offset of tensor '{}'", name));
+  const uint64_t end =
+      unsignedNumber(offsets[1], path, fmt::format("the second offset of tensor '{}'", name));
   if (begin > end || end > file_bytes - data_begin) {
-    malformed(path, fmt::format("tensor '{}' has offsets [{}, {}), but the data has {} bytes", name, begin, end, file_bytes - data_begin));
+    malformed(path, fmt::format("tensor '{}' has offsets [{}, {}), but the data has {} bytes", name, begin,
+                                end, file_bytes - data_begin));
   }
   entry.offset = data_begin + begin;
   entry.length = end - begin;
@@ -109,8 +121,9 @@ void checkSize(const TensorEntry& entry, const std::string& path) {
     malformed(path, fmt::format("tensor '{}': {}", entry.name, error.message()));
   }
   if (static_cast<uint64_t>(*expected) != entry.length) {
-    malformed(path, fmt::format("tensor '{}' is {}{} ({} bytes), but its offsets span {} bytes", entry.name, dataTypeName(entry.data_type),
-                                shapeToString(entry.shape), *expected, entry.length));
+    malformed(path, fmt::format("tensor '{}' is {}{} ({} bytes), but its offsets span {} bytes", entry.name,
+                                dataTypeName(entry.data_type), shapeToString(entry.shape), *expected,
+                                entry.length));
   }
 }
 
@@ -125,14 +138,15 @@ TensorFile TensorFile::open(const std::string& path) {
 }
 
 void TensorFile::parse(uint64_t file_bytes) {
-  if (file_bytes < kLengthBytes) malformed(path_, fmt::format("it has {} bytes, the header length alone takes 8", file_bytes));
+  if (file_bytes < kLengthBytes)
+    malformed(path_, fmt::format("it has {} bytes, the header length alone takes 8", file_bytes));
   std::array<std::byte, kLengthBytes> length_bytes;
   readExactly(file_, 0, length_bytes, path_);
   uint64_t header_bytes = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) header_bytes |= static_cast<uint64_t>(length_bytes[i]) << (8 * i);
   if (header_bytes > kHeaderLimit || header_bytes > file_bytes - kLengthBytes) {
-    malformed(path_,
-              fmt::format("it claims a header of {} bytes, but has {} bytes in all (limit {})", header_bytes, file_bytes, kHeaderLimit));
+    malformed(path_, fmt::format("it claims a header of {} bytes, but has {} bytes in all (limit {})",
+                                 header_bytes, file_bytes, kHeaderLimit));
   }
   std::string text(header_bytes, '\0');
   readExactly(file_, kLengthBytes, std::as_writable_bytes(std::span(text)), path_);
@@ -158,14 +172,15 @@ void TensorFile::parse(uint64_t file_bytes) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const TensorEntry& entry = tensors_[i];
     if (entry.offset != expected_offset) {
-      malformed(path_, fmt::format("tensor '{}' starts at byte {}, expected {} (no holes, no overlaps)", entry.name, entry.offset,
-                                   expected_offset));
+      malformed(path_, fmt::format("tensor '{}' starts at byte {}, expected {} (no holes, no overlaps)",
+                                   entry.name, entry.offset, expected_offset));
     }
     expected_offset += entry.length;
     by_name_[entry.name] = i;
   }
   if (expected_offset != file_bytes)
-    malformed(path_, fmt::format("its tensors end at byte {}, but it has {} bytes", expected_offset, file_bytes));
+    malformed(path_,
+              fmt::format("its tensors end at byte {}, but it has {} bytes", expected_offset, file_bytes));
 }
 
 const TensorEntry* TensorFile::find(std::string_view name) const {
@@ -179,17 +194,19 @@ std::vector<std::byte> TensorFile::read(const TensorEntry& entry) const {
   return bytes;
 }
 
-void writeTensorFile(const std::string& path, std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata,
-                     bool durable) {
+void writeTensorFile(const std::string& path, std::span<const TensorView> tensors,
+                     const std::map<std::string, std::string>& metadata, bool durable) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
   for (const TensorView& tensor : tensors) {
     const char* type = nameOfType(tensor.data_type);
-    PIPESHARD_CHECK(type != nullptr, "tensor '{}': safetensors has no type {}", tensor.name, dataTypeName(tensor.data_type));
+    PIPESHARD_CHECK(type != nullptr, "tensor '{}': safetensors has no type {}", tensor.name,
+                    dataTypeName(tensor.data_type));
     PIPESHARD_CHECK(!header.contains(tensor.name), "two tensors named '{}' for {}", tensor.name, path);
     const auto bytes = static_cast<uint64_t>(byteCount(tensor.data_type, tensor.shape));
-    header[tensor.name] = {{"dtype", type}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + bytes}}};
+    header[tensor.name] = {
+        {"dtype", type}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
   std::string text;
@@ -205,7 +222,8 @@ void writeTensorFile(const std::string& path, std::span<const TensorView> tensor
   PendingFile file(path);
   file.append(length_bytes.data(), length_bytes.size());
   file.append(text.data(), text.size());
-  for (const TensorView& tensor : tensors) file.append(tensor.data, static_cast<size_t>(byteCount(tensor.data_type, tensor.shape)));
+  for (const TensorView& tensor : tensors)
+    file.append(tensor.data, static_cast<size_t>(byteCount(tensor.data_type, tensor.shape)));
   file.commit(durable);
 }
 

@@ -1,9 +1,9 @@
-// Named tensors in one file: the safetensors format (8 bytes little-endian header length, a JSON header, raw little-endian
-// row-major elements without holes). Dumps, checkpoints and copied weights use it; any safetensors reader opens it.
-// Format: https://github.com/huggingface/safetensors (README, "Format").
+// Named tensors in one file: the safetensors format (8 bytes little-endian header length, a JSON header, raw
+// little-endian row-major elements without holes). Dumps, checkpoints and copied weights use it; any
+// safetensors reader opens it. Format: https://github.com/huggingface/safetensors (README, "Format").
 //
-// A file is untrusted: the header is limited, every offset is checked against the file and against type and shape, and
-// overlaps, holes and duplicate names are refused, before a byte of content is read.
+// A file is untrusted: the header is limited, every offset is checked against the file and against type and
+// shape, and overlaps, holes and duplicate names are refused, before a byte of content is read.
 #pragma once
 
 #include <cstdint>
@@ -58,10 +58,10 @@ struct TensorView {
   const void* data = nullptr;
 };
 
-// Writes a temporary file beside `path` and renames it, so that a reader never sees half a file. `durable` also waits until
-// disk has it. Errors: kDiskFull (anything that keeps it from being written; the temporary is removed), kInternal (two
-// tensors of one name, a type that the format lacks).
-void writeTensorFile(const std::string& path, std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata = {},
-                     bool durable = false);
+// Writes a temporary file beside `path` and renames it, so that a reader never sees half a file. `durable`
+// also waits until disk has it. Errors: kDiskFull (anything that keeps it from being written; the temporary
+// is removed), kInternal (two tensors of one name, a type that the format lacks).
+void writeTensorFile(const std::string& path, std::span<const TensorView> tensors,
+                     const std::map<std::string, std::string>& metadata = {}, bool durable = false);
 
 }  // namespace pipeshard

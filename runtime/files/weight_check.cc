@@ -89,21 +89,25 @@ void checkWeightFiles(const std::vector<WeightFile>& files) {
   for (const WeightFile& file : files) {
     std::error_code ignored;
     if (!fs::exists(file.path, ignored)) {
-      fail(ErrorCode::kMissingInput, "the weight file {} does not exist; put it back, or plan again with the model where it is now",
+      fail(ErrorCode::kMissingInput,
+           "the weight file {} does not exist; put it back, or plan again with the model where it is now",
            file.path);
     }
     const uint64_t bytes = fileBytes(openForReading(file.path), file.path);
     if (!file.content) {
       if (bytes >= file.needed_bytes) continue;
-      fail(ErrorCode::kMissingInput, "the weight file {} has {} bytes, but the model's weights need {}; it is cut off, or another file",
+      fail(ErrorCode::kMissingInput,
+           "the weight file {} has {} bytes, but the model's weights need {}; it is cut off, or another file",
            file.path, bytes, file.needed_bytes);
     }
     if (bytes != file.content->bytes) {
-      fail(ErrorCode::kConfiguration, "the weight file {} changed since planning: it had {} bytes and has {} now; plan again", file.path,
+      fail(ErrorCode::kConfiguration,
+           "the weight file {} changed since planning: it had {} bytes and has {} now; plan again", file.path,
            file.content->bytes, bytes);
     }
     if (contentOf(file.path) != *file.content)
-      fail(ErrorCode::kConfiguration, "the weight file {} has other content: it changed since planning; plan again", file.path);
+      fail(ErrorCode::kConfiguration,
+           "the weight file {} has other content: it changed since planning; plan again", file.path);
   }
 }
 

@@ -1,17 +1,18 @@
-// Whether the files that weights come from are still what they were when the plan was made. Programs refer to weights by file,
-// offset and length; a file that was written again in the meantime would be read as if nothing had happened.
+// Whether the files that weights come from are still what they were when the plan was made. Programs refer to
+// weights by file, offset and length; a file that was written again in the meantime would be read as if
+// nothing had happened.
 //
-// A file is known by its size and by a hash: of all its bytes up to 64 MiB, of 1024 blocks of 4 KiB spread evenly from the
-// first to the last when it is larger. So a copy (whose time stamps differ) is the same file, a file of 100 GB costs 4 MiB of
-// reading, and a training run that saved other weights in the same place is noticed. A change of a few bytes of a larger
-// file, outside of the blocks, is not.
+// A file is known by its size and by a hash: of all its bytes up to 64 MiB, of 1024 blocks of 4 KiB spread
+// evenly from the first to the last when it is larger. So a copy (whose time stamps differ) is the same file,
+// a file of 100 GB costs 4 MiB of reading, and a training run that saved other weights in the same place is
+// noticed. A change of a few bytes of a larger file, outside of the blocks, is not.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "ir/program/program.h"
 #include "ir/graph/weight_files.h"
+#include "ir/program/program.h"
 
 namespace pipeshard {
 
@@ -22,8 +23,8 @@ inline constexpr const char* kWeightFilesName = "weights.json";
 // Errors: kMissingInput for a file that cannot be read.
 std::vector<WeightFile> recordWeightFiles(const std::vector<const Program*>& programs);
 
-// Compares with what is there now. Errors, naming the file: kMissingInput (it does not exist, cannot be read, or was not there
-// when the plan was made and is too short), kConfiguration (changed since planning).
+// Compares with what is there now. Errors, naming the file: kMissingInput (it does not exist, cannot be read,
+// or was not there when the plan was made and is too short), kConfiguration (changed since planning).
 void checkWeightFiles(const std::vector<WeightFile>& files);
 
 // The same for what a plan directory records. A directory without the file (made by hand) is not checked.

@@ -13,29 +13,37 @@
 namespace pipeshard {
 namespace {
 
-constexpr size_t kChunkBytes = 1 << 20;   // read at once
-constexpr size_t kDirectBytes = 1 << 16;  // a run of this size is read where it belongs, if nothing is to be converted
-constexpr size_t kGapBytes = 1 << 12;     // that a read may bring in vain between two runs: a page, which the system reads anyway
+constexpr size_t kChunkBytes = 1 << 20;  // read at once
+constexpr size_t kDirectBytes =
+    1 << 16;  // a run of this size is read where it belongs, if nothing is to be converted
+constexpr size_t kGapBytes =
+    1 << 12;  // that a read may bring in vain between two runs: a page, which the system reads anyway
 
 void checkLength(const Buffer& buffer, DataType source_type, uint64_t found) {
   const auto expected = static_cast<uint64_t>(byteCount(source_type, wholeShape(buffer)));
   if (found != expected) {
-    fail(ErrorCode::kConfiguration, "its source has {} bytes, but {}{} needs {}", found, dataTypeName(source_type),
-         shapeToString(wholeShape(buffer)), expected);
+    fail(ErrorCode::kConfiguration, "its source has {} bytes, but {}{} needs {}", found,
+         dataTypeName(source_type), shapeToString(wholeShape(buffer)), expected);
   }
   if (!isConvertible(source_type, buffer.data_type)) {
-    fail(ErrorCode::kConfiguration, "its source is {}, which cannot be converted to {}", dataTypeName(source_type),
-         dataTypeName(buffer.data_type));
+    fail(ErrorCode::kConfiguration, "its source is {}, which cannot be converted to {}",
+         dataTypeName(source_type), dataTypeName(buffer.data_type));
   }
   const std::string fault = boxFault(wholeShape(buffer), boxOf(buffer));
   if (!fault.empty()) fail(ErrorCode::kConfiguration, "it is no part of its source: {}", fault);
 }
 
-// Reads runs of elements, in ascending order, into `out`, one behind the other. Runs that are near to each other are read together.
+// Reads runs of elements, in ascending order, into `out`, one behind the other. Runs that are near to each
+// other are read together.
 class RunReader {
  public:
   RunReader(std::string path, uint64_t offset, DataType from_type, DataType to_type, std::span<std::byte> out)
-      : path_(std::move(path)), file_(openForReading(path_)), offset_(offset), from_type_(from_type), to_type_(to_type), out_(out.data()) {}
+      : path_(std::move(path)),
+        file_(openForReading(path_)),
+        offset_(offset),
+        from_type_(from_type),
+        to_type_(to_type),
+        out_(out.data()) {}
 
   void add(size_t first, size_t count) {
     const size_t element_bytes = dataTypeSize(from_type_);
@@ -85,13 +93,14 @@ class RunReader {
   std::vector<std::byte> chunk_;
 };
 
-void loadFromFile(const Buffer& buffer, const WeightReference& weight, DataType source_type, const std::string& directory,
-                  std::span<std::byte> out) {
+void loadFromFile(const Buffer& buffer, const WeightReference& weight, DataType source_type,
+                  const std::string& directory, std::span<std::byte> out) {
   checkLength(buffer, source_type, weight.length);
   const std::string path = (std::filesystem::path(directory) / weight.location).string();
   RunReader reader(path, weight.offset, source_type, buffer.data_type, out);
-  forEachRun(wholeShape(buffer), boxOf(buffer),
-             [&](int64_t first, int64_t count) { reader.add(static_cast<size_t>(first), static_cast<size_t>(count)); });
+  forEachRun(wholeShape(buffer), boxOf(buffer), [&](int64_t first, int64_t count) {
+    reader.add(static_cast<size_t>(first), static_cast<size_t>(count));
+  });
   reader.flush();
 }
 
@@ -100,7 +109,8 @@ void loadFromConstant(const Buffer& buffer, const Constant& constant, std::span<
   std::byte* to = out.data();
   forEachRun(wholeShape(buffer), boxOf(buffer), [&](int64_t first, int64_t count) {
     const auto elements = static_cast<size_t>(count);
-    const std::byte* from = constant.bytes.data() + static_cast<size_t>(first) * dataTypeSize(constant.data_type);
+    const std::byte* from =
+        constant.bytes.data() + static_cast<size_t>(first) * dataTypeSize(constant.data_type);
     convertElements(constant.data_type, from, buffer.data_type, to, elements);
     to += elements * dataTypeSize(buffer.data_type);
   });
@@ -118,7 +128,8 @@ void loadInitialContent(const Buffer& buffer, const std::string& directory, std:
       loadFromConstant(buffer, *constant, out);
       return;
     }
-    const DataType source_type = buffer.source_type == DataType::kUndefined ? buffer.data_type : buffer.source_type;
+    const DataType source_type =
+        buffer.source_type == DataType::kUndefined ? buffer.data_type : buffer.source_type;
     loadFromFile(buffer, std::get<WeightReference>(*buffer.source), source_type, directory, out);
   } catch (Error& error) {
     throw error.addContext(fmt::format("initial content of '{}'", buffer.name));

@@ -8,10 +8,11 @@
 
 namespace pipeshard {
 
-// Writes what `buffer` starts with: its source, converted from source_type to data_type; zeros without a source. Of a buffer with a
-// part, its box of the source. Only the bytes referred to are read from the weight's file, and what lies between them where that
-// is little (up to 4 KiB at a time); never more than 1 MiB is held beside `out`. A relative location starts at `directory`.
-// Errors: kMissingInput (no such file, too short), kConfiguration (bytes do not fit type and shape); both name the buffer.
+// Writes what `buffer` starts with: its source, converted from source_type to data_type; zeros without a
+// source. Of a buffer with a part, its box of the source. Only the bytes referred to are read from the
+// weight's file, and what lies between them where that is little (up to 4 KiB at a time); never more than 1
+// MiB is held beside `out`. A relative location starts at `directory`. Errors: kMissingInput (no such file,
+// too short), kConfiguration (bytes do not fit type and shape); both name the buffer.
 void loadInitialContent(const Buffer& buffer, const std::string& directory, std::span<std::byte> out);
 
 }  // namespace pipeshard

@@ -36,7 +36,8 @@ std::vector<std::string> mergedEnvironment(const std::vector<std::string>& overr
     const std::string_view text(*entry);
     const std::string_view name = text.substr(0, text.find('='));
     bool is_overridden = false;
-    for (const std::string& override : overrides) is_overridden |= override.compare(0, override.find('='), name) == 0;
+    for (const std::string& override : overrides)
+      is_overridden |= override.compare(0, override.find('='), name) == 0;
     if (!is_overridden) merged.emplace_back(text);
   }
   return merged;
@@ -50,8 +51,8 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 // Between fork and exec: only async-signal-safe calls, since other threads may have held locks.
-[[noreturn]] void becomeWorker(const char* executable, char* const* arguments, char* const* environment, int parent, int report,
-                               bool is_command) {
+[[noreturn]] void becomeWorker(const char* executable, char* const* arguments, char* const* environment,
+                               int parent, int report, bool is_command) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kCannotExecute);  // the parent died before the line above
   struct sigaction action {};
@@ -85,14 +86,18 @@ ChildProcess ChildProcess::start(const std::string& executable, const std::vecto
   const std::vector<char*> argv = pointers(argument_texts);
   const std::vector<char*> envp = pointers(environment_texts);
   int report[2];
-  if (::pipe2(report, O_CLOEXEC) != 0) fail(ErrorCode::kOutOfMemory, "cannot make a pipe: {}; check `ulimit -n`", std::strerror(errno));
+  if (::pipe2(report, O_CLOEXEC) != 0)
+    fail(ErrorCode::kOutOfMemory, "cannot make a pipe: {}; check `ulimit -n`", std::strerror(errno));
   Descriptor report_read(report[0]), report_write(report[1]);
 
   const int parent = ::getpid();
   ChildProcess child;
   child.pid_ = ::fork();
-  if (child.pid_ < 0) fail(ErrorCode::kOutOfMemory, "cannot start a worker: {}; check `ulimit -u` and memory", std::strerror(errno));
-  if (child.pid_ == 0) becomeWorker(executable.c_str(), argv.data(), envp.data(), parent, report_write.get(), is_command);
+  if (child.pid_ < 0)
+    fail(ErrorCode::kOutOfMemory, "cannot start a worker: {}; check `ulimit -u` and memory",
+         std::strerror(errno));
+  if (child.pid_ == 0)
+    becomeWorker(executable.c_str(), argv.data(), envp.data(), parent, report_write.get(), is_command);
 
   report_write.reset();
   ::pollfd begun{report_read.get(), POLLIN, 0};
@@ -101,7 +106,8 @@ ChildProcess ChildProcess::start(const std::string& executable, const std::vecto
     ready = ::poll(&begun, 1, kLongestStart);
   } while (ready < 0 && errno == EINTR);
   if (ready == 0) {
-    fail(ErrorCode::kPeerUnavailable, "a worker (pid {}) did not begin within {} s of its start; something has stopped it", child.pid_,
+    fail(ErrorCode::kPeerUnavailable,
+         "a worker (pid {}) did not begin within {} s of its start; something has stopped it", child.pid_,
          kLongestStart / 1000);
   }
   int reason = 0;
@@ -114,12 +120,15 @@ ChildProcess ChildProcess::start(const std::string& executable, const std::vecto
   }
   child.descriptor_.reset(openProcessDescriptor(child.pid_));
   if (!child.descriptor_.valid())
-    fail(ErrorCode::kConfiguration, "cannot watch a worker: pidfd_open: {}; Linux 5.3 or newer is needed", std::strerror(errno));
+    fail(ErrorCode::kConfiguration, "cannot watch a worker: pidfd_open: {}; Linux 5.3 or newer is needed",
+         std::strerror(errno));
   return child;
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), descriptor_(std::move(other.descriptor_)), status_(other.status_) {}
+    : pid_(std::exchange(other.pid_, -1)),
+      descriptor_(std::move(other.descriptor_)),
+      status_(other.status_) {}
 
 ChildProcess::~ChildProcess() { kill(); }
 
@@ -143,7 +152,8 @@ void ChildProcess::kill() {
 
 std::string ChildProcess::describeEnd() const {
   PIPESHARD_CHECK(status_.has_value(), "process {} has not ended", pid_);
-  if (WIFSIGNALED(*status_)) return fmt::format("was killed by signal {} ({})", WTERMSIG(*status_), strsignal(WTERMSIG(*status_)));
+  if (WIFSIGNALED(*status_))
+    return fmt::format("was killed by signal {} ({})", WTERMSIG(*status_), strsignal(WTERMSIG(*status_)));
   return fmt::format("ended with exit code {}", WEXITSTATUS(*status_));
 }
 
@@ -154,11 +164,13 @@ int ChildProcess::exitCode() const {
 
 SignalWatch::SignalWatch() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) fail(ErrorCode::kOutOfMemory, "cannot make a pipe: {}", std::strerror(errno));
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+    fail(ErrorCode::kOutOfMemory, "cannot make a pipe: {}", std::strerror(errno));
   read_end_.reset(ends[0]);
   write_end_.reset(ends[1]);
   int expected = -1;
-  PIPESHARD_CHECK(signal_pipe.compare_exchange_strong(expected, ends[1]), "two jobs handle signals at the same time");
+  PIPESHARD_CHECK(signal_pipe.compare_exchange_strong(expected, ends[1]),
+                  "two jobs handle signals at the same time");
   struct sigaction action {};
   action.sa_handler = onSignal;
   action.sa_flags = SA_RESTART;

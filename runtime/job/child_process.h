@@ -1,4 +1,5 @@
-// A child process that cannot outlive this one, and signals as something to wait for. Internal to the coordinator.
+// A child process that cannot outlive this one, and signals as something to wait for. Internal to the
+// coordinator.
 #pragma once
 
 #include <signal.h>
@@ -11,13 +12,15 @@
 
 namespace pipeshard {
 
-// Started by fork and exec; killed by the kernel when the thread that started it ends; killed and reaped when destroyed.
+// Started by fork and exec; killed by the kernel when the thread that started it ends; killed and reaped when
+// destroyed.
 class ChildProcess {
  public:
-  // `arguments` without argv[0]. `environment` ("NAME=value") overrides that of this process. Standard input is /dev/null,
-  // standard output goes where standard error goes, SIGINT and SIGTERM are ignored (the parent decides when it ends); not so with
-  // `is_command`: then it reads, writes and is interrupted as if the user had started it.
-  // Errors: kMissingInput (cannot be executed), kOutOfMemory (cannot fork), kPeerUnavailable (stopped before it has begun).
+  // `arguments` without argv[0]. `environment` ("NAME=value") overrides that of this process. Standard input
+  // is /dev/null, standard output goes where standard error goes, SIGINT and SIGTERM are ignored (the parent
+  // decides when it ends); not so with `is_command`: then it reads, writes and is interrupted as if the user
+  // had started it. Errors: kMissingInput (cannot be executed), kOutOfMemory (cannot fork), kPeerUnavailable
+  // (stopped before it has begun).
   static ChildProcess start(const std::string& executable, const std::vector<std::string>& arguments,
                             const std::vector<std::string>& environment, bool is_command = false);
   ChildProcess(ChildProcess&& other) noexcept;
@@ -42,7 +45,8 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
-// While it lives, SIGINT, SIGTERM and SIGHUP make `descriptor()` readable instead of ending the process. One at a time.
+// While it lives, SIGINT, SIGTERM and SIGHUP make `descriptor()` readable instead of ending the process. One
+// at a time.
 class SignalWatch {
  public:
   SignalWatch();

@@ -14,14 +14,19 @@ const ControlForm kError{"error", {{"code", kInteger}, {"message", kString}}};
 }  // namespace
 
 const ControlSchema& workerMessages() {
-  static const std::vector<ControlField> memory{{"parameters", kCount},  {"states", kCount},    {"gradients", kCount},
-                                                {"activations", kCount}, {"workspace", kCount}, {"padding", kCount}};
+  static const std::vector<ControlField> memory{{"parameters", kCount}, {"states", kCount},
+                                                {"gradients", kCount},  {"activations", kCount},
+                                                {"workspace", kCount},  {"padding", kCount}};
   static const ControlSchema schema{
       // Of nodes too: they say where they are, and which place in the cluster they want.
       {kRegister, {{"pid", kCount}, {"host", kString, kOptional}, {"index", kCount, kOptional}}},
       {"heartbeat", {{"where", kString}, {"progress", kCount}, {"computing", kBoolean}}},
       kStore,
-      {"loaded", {{"arena_bytes", kCount}, {"constant_bytes", kCount}, {"communicator_bytes", kCount}, {"memory", kObject, 0, memory}}},
+      {"loaded",
+       {{"arena_bytes", kCount},
+        {"constant_bytes", kCount},
+        {"communicator_bytes", kCount},
+        {"memory", kObject, 0, memory}}},
       // The loss is null when it is not finite.
       {"step",
        {{"step", kCount},
@@ -37,19 +42,22 @@ const ControlSchema& workerMessages() {
 }
 
 const ControlSchema& workerCommands() {
-  static const ControlSchema schema{{"run", {{"first", kCount}, {"last", kCount}}}, kStore, {"stop", {}}, {"abort", {}}};
+  static const ControlSchema schema{
+      {"run", {{"first", kCount}, {"last", kCount}}}, kStore, {"stop", {}}, {"abort", {}}};
   return schema;
 }
 
 const ControlSchema& nodeMessages() {
-  static const ControlSchema schema{{"started", {{"pids", kArray, 0, {{"", kCount}}}}},
-                                    {"alive", {}},
-                                    {"ended", {{"rank", kCount}, {"description", kString}}},
-                                    {"clock", {{"asked", kInteger}, {"now", kInteger}}},
-                                    // A piece of what a rank has recorded, in hexadecimal; the last one reaches `total`.
-                                    {"trace", {{"rank", kCount}, {"offset", kCount}, {"total", kCount}, {"bytes", kString}}},
-                                    {"bye", {}},
-                                    {"leaving", {{"message", kString}}}};
+  static const ControlSchema schema{
+      {"started", {{"pids", kArray, 0, {{"", kCount}}}}},
+      {"alive", {}},
+      {"ended", {{"rank", kCount}, {"description", kString}}},
+      {"clock", {{"asked", kInteger}, {"now", kInteger}}},
+      // A piece of what a rank has recorded, in hexadecimal; the last one
+      // reaches `total`.
+      {"trace", {{"rank", kCount}, {"offset", kCount}, {"total", kCount}, {"bytes", kString}}},
+      {"bye", {}},
+      {"leaving", {{"message", kString}}}};
   return schema;
 }
 

@@ -1,6 +1,6 @@
-// What the processes of a job say to each other: the fields of every control message, checked on arrival (transport/control/control_schema.h).
-// A registered process that sends what is not in the receiver's table is named as a fault of the job (kFault); strangers are counted.
-// A new field or type begins here.
+// What the processes of a job say to each other: the fields of every control message, checked on arrival
+// (transport/control/control_schema.h). A registered process that sends what is not in the receiver's table
+// is named as a fault of the job (kFault); strangers are counted. A new field or type begins here.
 #pragma once
 
 #include "transport/control/control_schema.h"

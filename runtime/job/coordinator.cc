@@ -6,13 +6,13 @@
 #include <optional>
 #include <random>
 
+#include "runtime/execute/executor.h"
+#include "runtime/files/weight_check.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/control_types.h"
-#include "runtime/execute/executor.h"
 #include "runtime/job/job.h"
 #include "runtime/job/node_pool.h"
 #include "runtime/job/trace_merge.h"
-#include "runtime/files/weight_check.h"
 #include "runtime/job/worker_placement.h"
 #include "transport/control/control.h"
 
@@ -23,8 +23,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLookAround{100};
-// A worker's link answers twice a second, whatever the worker computes; silence means stopped or swapped out. Longer than a node's, so
-// that a node that is lost is named rather than its workers.
+// A worker's link answers twice a second, whatever the worker computes; silence means stopped or swapped out.
+// Longer than a node's, so that a node that is lost is named rather than its workers.
 constexpr milliseconds kSilence{5'000};
 
 constexpr int kMessagesAtOnce = 256;
@@ -47,12 +47,17 @@ std::string newJobId() {
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
-int64_t wholeSeconds(Clock::duration duration) { return std::chrono::duration_cast<std::chrono::seconds>(duration).count(); }
+int64_t wholeSeconds(Clock::duration duration) {
+  return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
+}
 
 class Coordinator {
  public:
   Coordinator(const JobSpec& spec, const JobProgressCallback& progress)
-      : spec_(spec), progress_(progress), ranks_(countRanks(spec.plan_directory)), workers_(static_cast<size_t>(ranks_)) {
+      : spec_(spec),
+        progress_(progress),
+        ranks_(countRanks(spec.plan_directory)),
+        workers_(static_cast<size_t>(ranks_)) {
     signals_ = spec.signals;
     if (signals_ == nullptr && spec.handle_signals) signals_ = &own_signals_.emplace();
     result_.ranks.resize(static_cast<size_t>(ranks_));
@@ -122,9 +127,10 @@ class Coordinator {
   JobResult result_;
   std::vector<std::optional<double>> losses_;  // by step
   std::vector<std::string> dumps_;             // by step, rank
-  std::vector<nlohmann::json> stored_;         // addresses that workers have left for each other, as they came
+  std::vector<nlohmann::json> stored_;  // addresses that workers have left for each other, as they came
   std::vector<Worker> workers_;
-  std::unique_ptr<WorkerPlacement> placement_;  // last: its processes are killed and reaped before anything that they use goes away
+  std::unique_ptr<WorkerPlacement>
+      placement_;  // last: its processes are killed and reaped before anything that they use goes away
 };
 
 void Coordinator::makePlacement() {
@@ -144,10 +150,12 @@ void Coordinator::makePlacement() {
   if (!spec_.dump_directory.empty()) {
     std::error_code error;
     std::filesystem::create_directories(spec_.dump_directory, error);
-    if (error) fail(ErrorCode::kDiskFull, "cannot create the folder {}: {}", spec_.dump_directory, error.message());
+    if (error)
+      fail(ErrorCode::kDiskFull, "cannot create the folder {}: {}", spec_.dump_directory, error.message());
   }
-  WorkerGroupSpec group{spec_.worker_executable, spec_.worker_arguments, spec_.threads_per_worker, spec_.plan_directory, {},
-                        commonOptions()};
+  WorkerGroupSpec group{
+      spec_.worker_executable, spec_.worker_arguments, spec_.threads_per_worker, spec_.plan_directory, {},
+      commonOptions()};
   if (spec_.nodes != nullptr) {
     placement_ = placeOnNodes(spec_, std::move(group), progress_);
     return;
@@ -176,16 +184,18 @@ WorkerOptions Coordinator::commonOptions() const {
 
 JobResult Coordinator::run() {
   const Clock::time_point start = startWorkers();
-  waitFor([](const Worker& worker) { return worker.loaded; }, start + spec_.load_timeout, "loading the program");
+  waitFor([](const Worker& worker) { return worker.loaded; }, start + spec_.load_timeout,
+          "loading the program");
   result_.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
   sendToAll("run", {{"first", 1}, {"last", spec_.steps}});
   for (Worker& worker : workers_) worker.last_progress = Clock::now();
   for (int64_t step = 1; step <= spec_.steps; ++step) {
-    waitFor([&](const Worker& worker) { return worker.steps_done >= step; }, Clock::now() + spec_.step_timeout,
-            fmt::format("step {}", step));
+    waitFor([&](const Worker& worker) { return worker.steps_done >= step; },
+            Clock::now() + spec_.step_timeout, fmt::format("step {}", step));
     finishStep(step);
   }
-  waitFor([](const Worker& worker) { return worker.finished; }, Clock::now() + spec_.step_timeout, "the end of the last step");
+  waitFor([](const Worker& worker) { return worker.finished; }, Clock::now() + spec_.step_timeout,
+          "the end of the last step");
   stopWorkers(0, "");
   for (std::string& path : dumps_) {
     if (!path.empty()) result_.dump_files.push_back(std::move(path));
@@ -206,7 +216,10 @@ Clock::time_point Coordinator::startWorkers() {
     worker.started = true;
     worker.last_heard = Clock::now();
     result_.ranks[static_cast<size_t>(rank)].pid = placement_->pid(rank);
-    report({.kind = JobProgress::Kind::kStarted, .rank = rank, .pid = placement_->pid(rank), .host = placement_->host(rank)});
+    report({.kind = JobProgress::Kind::kStarted,
+            .rank = rank,
+            .pid = placement_->pid(rank),
+            .host = placement_->host(rank)});
   }
   return start;
 }
@@ -224,7 +237,8 @@ void Coordinator::sendToAll(std::string_view type, const nlohmann::json& body) {
 }
 
 std::string Coordinator::nameOf(int rank) const {
-  return fmt::format("worker of rank {} (host {}, pid {})", rank, placement_->host(rank), placement_->pid(rank));
+  return fmt::format("worker of rank {} (host {}, pid {})", rank, placement_->host(rank),
+                     placement_->pid(rank));
 }
 
 void Coordinator::finishStep(int64_t step) {
@@ -253,7 +267,8 @@ std::optional<Failure> Coordinator::lookAround() {
   std::vector<int> descriptors = placement_->descriptors();
   if (signals_) descriptors.push_back(signals_->descriptor());
   ControlEvent event = server_->poll(kLookAround, descriptors);
-  const Clock::duration absence = forgiveAbsence();  // a coordinator that is suspended is, mostly, while it waits
+  const Clock::duration absence =
+      forgiveAbsence();  // a coordinator that is suspended is, mostly, while it waits
   if (signals_) {
     if (const int signal = signals_->take(); signal != 0) {
       const JobInterrupted interrupted(signal);
@@ -261,10 +276,11 @@ std::optional<Failure> Coordinator::lookAround() {
       throw interrupted;
     }
   }
-  if (const auto notice = server_->takeNotice()) report({.kind = JobProgress::Kind::kNotice, .text = *notice});
+  if (const auto notice = server_->takeNotice())
+    report({.kind = JobProgress::Kind::kNotice, .text = *notice});
   std::optional<Failure> failure;
-  // Messages first: what a worker said before it ended explains its end. Not all of them, or workers with very short steps
-  // would keep the coordinator from looking at anything else.
+  // Messages first: what a worker said before it ended explains its end. Not all of them, or workers with
+  // very short steps would keep the coordinator from looking at anything else.
   for (int taken = 1; event.message; ++taken) {
     keepFirstCause(failure, handleMessage(*event.message));
     event.message = taken < kMessagesAtOnce ? server_->receive(milliseconds(0)) : std::nullopt;
@@ -272,7 +288,8 @@ std::optional<Failure> Coordinator::lookAround() {
   for (const WorkerEnd& end : placement_->takeEnds()) {
     const std::string& where = workers_[static_cast<size_t>(end.rank)].where;
     keepFirstCause(failure,
-                   Failure{ErrorCode::kPeerUnavailable, fmt::format("{} {}; last seen: {}", nameOf(end.rank), end.description, where)});
+                   Failure{ErrorCode::kPeerUnavailable,
+                           fmt::format("{} {}; last seen: {}", nameOf(end.rank), end.description, where)});
   }
   keepFirstCause(failure, placement_->look(absence));
   if (!failure) failure = findStuckWorker();
@@ -284,7 +301,8 @@ std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message)
     if (message.rank >= kFirstNodeRank) return placement_->handleMessage(message);
     if (message.rank >= 0 && message.rank < ranks_) return handleWorker(message);
   } catch (const nlohmann::json::exception& error) {
-    return Failure{ErrorCode::kInternal, fmt::format("rank {}: malformed '{}' message: {}", message.rank, message.type, error.what())};
+    return Failure{ErrorCode::kInternal, fmt::format("rank {}: malformed '{}' message: {}", message.rank,
+                                                     message.type, error.what())};
   }
   return std::nullopt;
 }
@@ -294,11 +312,12 @@ std::optional<Failure> Coordinator::handleWorker(const ControlMessage& message) 
   const nlohmann::json& body = message.body;
   worker.last_heard = Clock::now();
   if (message.lost_before > 0) {
-    return Failure{ErrorCode::kPeerUnavailable,
-                   fmt::format("{}: {} control messages were lost", nameOf(message.rank), message.lost_before)};
+    return Failure{ErrorCode::kPeerUnavailable, fmt::format("{}: {} control messages were lost",
+                                                            nameOf(message.rank), message.lost_before)};
   }
   if (message.type == kFault) {
-    return Failure{ErrorCode::kInternal, fmt::format("{}: {}", nameOf(message.rank), body.at("message").get<std::string>())};
+    return Failure{ErrorCode::kInternal,
+                   fmt::format("{}: {}", nameOf(message.rank), body.at("message").get<std::string>())};
   }
   if (message.type == kRegister) {
     handleRegister(message.rank);
@@ -312,7 +331,8 @@ std::optional<Failure> Coordinator::handleWorker(const ControlMessage& message) 
     return handleStep(message.rank, worker, body);
   } else if (message.type == "finished") {
     worker.finished = true;
-    result_.ranks[static_cast<size_t>(message.rank)].peak_resident_bytes = body.at("peak_resident_bytes").get<int64_t>();
+    result_.ranks[static_cast<size_t>(message.rank)].peak_resident_bytes =
+        body.at("peak_resident_bytes").get<int64_t>();
   } else if (message.type == "error") {
     const ErrorCode code = knownErrorCode(body.at("code").get<int>());
     return Failure{code, fmt::format("{}: {}", nameOf(message.rank), body.at("message").get<std::string>()),
@@ -359,7 +379,8 @@ void Coordinator::handleLoaded(int rank, const nlohmann::json& body) {
 std::optional<Failure> Coordinator::handleStep(int rank, Worker& worker, const nlohmann::json& body) {
   const auto step = body.at("step").get<int64_t>();
   if (step != worker.steps_done + 1 || step > spec_.steps) {
-    return Failure{ErrorCode::kInternal, fmt::format("rank {}: reported step {} after step {}", rank, step, worker.steps_done)};
+    return Failure{ErrorCode::kInternal,
+                   fmt::format("rank {}: reported step {} after step {}", rank, step, worker.steps_done)};
   }
   worker.steps_done = step;
   worker.where = fmt::format("step {} done", step);
@@ -371,14 +392,16 @@ std::optional<Failure> Coordinator::handleStep(int rank, Worker& worker, const n
   result.transfer_seconds[static_cast<size_t>(rank)] = body.at("transfer_seconds").get<double>();
   result.seconds = std::max(result.seconds, body.at("seconds").get<double>());
   if (body.contains("loss")) {
-    losses_[index] = body["loss"].is_null() ? std::numeric_limits<double>::quiet_NaN() : body["loss"].get<double>();
+    losses_[index] =
+        body["loss"].is_null() ? std::numeric_limits<double>::quiet_NaN() : body["loss"].get<double>();
   }
   if (body.contains("losses")) {
     for (const nlohmann::json& loss : body["losses"]) {
       result.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
     }
   }
-  if (body.contains("dump")) dumps_[index * static_cast<size_t>(ranks_) + static_cast<size_t>(rank)] = body["dump"].get<std::string>();
+  if (body.contains("dump"))
+    dumps_[index * static_cast<size_t>(ranks_) + static_cast<size_t>(rank)] = body["dump"].get<std::string>();
   return std::nullopt;
 }
 
@@ -388,13 +411,16 @@ std::optional<Failure> Coordinator::findStuckWorker() const {
     const Worker& worker = workers_[static_cast<size_t>(rank)];
     if (!worker.started) continue;
     if (now - worker.last_heard >= kSilence) {
-      return Failure{ErrorCode::kPeerUnavailable, fmt::format("{} has not answered for {} s{}; last seen: {}", nameOf(rank),
-                                                              wholeSeconds(kSilence), placement_->processState(rank), worker.where)};
+      return Failure{ErrorCode::kPeerUnavailable,
+                     fmt::format("{} has not answered for {} s{}; last seen: {}", nameOf(rank),
+                                 wholeSeconds(kSilence), placement_->processState(rank), worker.where)};
     }
     if (worker.loaded && !worker.finished && now - worker.last_progress >= spec_.progress_timeout) {
-      return Failure{ErrorCode::kHang, fmt::format("{} answers, but its computation has made no progress for {} s; it is at: {}. If one "
-                                                   "operator may take so long, raise --progress-timeout",
-                                                   nameOf(rank), wholeSeconds(spec_.progress_timeout), worker.where)};
+      return Failure{
+          ErrorCode::kHang,
+          fmt::format("{} answers, but its computation has made no progress for {} s; it is at: {}. If one "
+                      "operator may take so long, raise --progress-timeout",
+                      nameOf(rank), wholeSeconds(spec_.progress_timeout), worker.where)};
     }
   }
   return std::nullopt;
@@ -440,7 +466,8 @@ void Coordinator::release(int exit_code, const std::string& message) {
       const WorkerPlacement::Recorded recorded = placement_->collectTraces(Clock::now() + kTraceTime);
       *spec_.trace = mergeTrace(spec_.plan_directory, recorded.bytes, recorded.clocks);
     } catch (const Error& error) {
-      report({.kind = JobProgress::Kind::kNotice, .text = fmt::format("there is no trace: {}", error.message())});
+      report({.kind = JobProgress::Kind::kNotice,
+              .text = fmt::format("there is no trace: {}", error.message())});
     }
   }
   placement_->release(exit_code, message);
@@ -459,23 +486,28 @@ int countRanks(const std::string& plan_directory) {
   const fs::path folder = fs::path(plan_directory) / "ranks";
   std::error_code error;
   int count = 0;
-  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
     count += entry->is_directory() ? 1 : 0;
   }
   if (error || count == 0) {
     fail(ErrorCode::kMissingInput,
-         "{} is not a plan directory: it has no folder ranks/ with a folder per rank; make one with `pipeshard plan`", plan_directory);
+         "{} is not a plan directory: it has no folder ranks/ with a folder per rank; make one with "
+         "`pipeshard plan`",
+         plan_directory);
   }
   for (int rank = 0; rank < count; ++rank) {
     if (!fs::is_directory(folder / rankDirectoryName(rank))) {
-      fail(ErrorCode::kConfiguration, "{} holds {} ranks, but not {}; plan again", folder.string(), count, rankDirectoryName(rank));
+      fail(ErrorCode::kConfiguration, "{} holds {} ranks, but not {}; plan again", folder.string(), count,
+           rankDirectoryName(rank));
     }
   }
   return count;
 }
 
 JobResult runJob(const JobSpec& spec, const JobProgressCallback& progress) {
-  if (spec.trace != nullptr && spec.trace_steps < 1) fail(ErrorCode::kUsage, "a trace of {} steps; at least 1 is needed", spec.trace_steps);
+  if (spec.trace != nullptr && spec.trace_steps < 1)
+    fail(ErrorCode::kUsage, "a trace of {} steps; at least 1 is needed", spec.trace_steps);
   if (spec.steps < 1) fail(ErrorCode::kUsage, "{} steps were asked for; at least 1 is needed", spec.steps);
   checkWeightFiles(spec.plan_directory);
   return Coordinator(spec, progress).run();

@@ -5,17 +5,19 @@
 //   const JobResult result = runJob(spec);
 //   result.steps[0].loss
 //
-// runJob is the coordinator. It starts one process per rank (`EXE worker ...`, see worker.h), or has the nodes that joined
-// (runtime/job/node_pool.h) start theirs, and stays until all are gone, however it ends: no process, shared memory segment or socket
-// outlives it, also when it is killed with SIGKILL (the kernel kills its workers then, and the nodes theirs within five seconds).
+// runJob is the coordinator. It starts one process per rank (`EXE worker ...`, see worker.h), or has the
+// nodes that joined (runtime/job/node_pool.h) start theirs, and stays until all are gone, however it ends: no
+// process, shared memory segment or socket outlives it, also when it is killed with SIGKILL (the kernel kills
+// its workers then, and the nodes theirs within five seconds).
 //
-// When something fails, the first cause is what runJob throws, one line with rank, host, process and instruction; failures that follow
-// from it (peers that lose their partner) are not reported. The code is the worker's own (kBadModel, kNotANumber, kOutOfMemory, ...);
-// kPeerUnavailable for a process or node that died or does not answer (SIGSTOP, a cut link); kHang when a rank answers but makes no
-// progress, or when a deadline passed.
+// When something fails, the first cause is what runJob throws, one line with rank, host, process and
+// instruction; failures that follow from it (peers that lose their partner) are not reported. The code is the
+// worker's own (kBadModel, kNotANumber, kOutOfMemory, ...); kPeerUnavailable for a process or node that died
+// or does not answer (SIGSTOP, a cut link); kHang when a rank answers but makes no progress, or when a
+// deadline passed.
 //
-// Three signals tell that a rank lives: its process (its end is noticed at once), its heartbeats (twice a second, from a thread of their
-// own), and the progress of its computing thread, which they carry.
+// Three signals tell that a rank lives: its process (its end is noticed at once), its heartbeats (twice a
+// second, from a thread of their own), and the progress of its computing thread, which they carry.
 #pragma once
 
 #include <chrono>
@@ -24,9 +26,9 @@
 #include <vector>
 
 #include "ir/base/error.h"
-#include "runtime/files/data.h"
 #include "runtime/execute/dump.h"
 #include "runtime/execute/memory_plan.h"
+#include "runtime/files/data.h"
 
 namespace pipeshard {
 
@@ -43,13 +45,13 @@ struct JobSpec {
 
   std::string dump_directory;  // "": nothing is written; created if needed
   DumpSelection dump;
-  // "": each step starts from what the step before left. Else step s > 1 starts from the parameters and states in this folder's
-  // dump of step s-1, by a job of `adopt_ranks` ranks.
+  // "": each step starts from what the step before left. Else step s > 1 starts from the parameters and
+  // states in this folder's dump of step s-1, by a job of `adopt_ranks` ranks.
   std::string adopt_directory;
   int adopt_ranks = 0;
 
-  // nullptr: nothing is recorded. Else what every rank did in the last `trace_steps` steps is here when runJob ends, also when it throws:
-  // as far as the ranks had come and answer.
+  // nullptr: nothing is recorded. Else what every rank did in the last `trace_steps` steps is here when
+  // runJob ends, also when it throws: as far as the ranks had come and answer.
   Trace* trace = nullptr;
   int64_t trace_steps = 20;
 
@@ -57,19 +59,24 @@ struct JobSpec {
   NodePool* nodes = nullptr;
   std::vector<int> node_of_rank;
 
-  // How a worker is started (on nodes the daemon's own executable is): the executable is called with these arguments and then the options
-  // of worker.h.
+  // How a worker is started (on nodes the daemon's own executable is): the executable is called with these
+  // arguments and then the options of worker.h.
   std::string worker_executable = "/proc/self/exe";
   std::vector<std::string> worker_arguments = {"worker"};
 
-  std::chrono::milliseconds load_timeout{std::chrono::minutes(10)};      // from start until all weights are in memory
+  std::chrono::milliseconds load_timeout{
+      std::chrono::minutes(10)};  // from start until all weights are in memory
   std::chrono::milliseconds step_timeout{std::chrono::minutes(30)};      // one step on all ranks
   std::chrono::milliseconds transfer_timeout{std::chrono::minutes(10)};  // one wait for a peer inside a step
-  std::chrono::milliseconds progress_timeout{std::chrono::minutes(2)};   // one operator of a rank that computes
-  std::chrono::milliseconds stop_timeout{std::chrono::seconds(2)};       // for workers to end by themselves before they are killed
+  std::chrono::milliseconds progress_timeout{
+      std::chrono::minutes(2)};  // one operator of a rank that computes
+  std::chrono::milliseconds stop_timeout{
+      std::chrono::seconds(2)};  // for workers to end by themselves before they are killed
 
-  bool handle_signals = true;      // SIGINT, SIGTERM and SIGHUP stop the job while runJob runs (JobInterrupted); previous handlers return
-  SignalWatch* signals = nullptr;  // the caller's watch, used instead of an own one (for a command that is more than a job)
+  bool handle_signals = true;  // SIGINT, SIGTERM and SIGHUP stop the job while runJob runs (JobInterrupted);
+                               // previous handlers return
+  SignalWatch* signals =
+      nullptr;  // the caller's watch, used instead of an own one (for a command that is more than a job)
 };
 
 // What people see meanwhile. `rank` is -1 for the job as a whole.
@@ -88,19 +95,20 @@ struct JobProgress {
 using JobProgressCallback = std::function<void(const JobProgress&)>;
 
 struct StepResult {
-  int64_t step = 0;                      // 1-based
-  double loss = 0;                       // of the whole batch; of a window of several updates: the mean over them
-  std::vector<double> losses;            // of every update, where a step is a window of several; else empty
-  double seconds = 0;                    // on the slowest rank
+  int64_t step = 0;            // 1-based
+  double loss = 0;             // of the whole batch; of a window of several updates: the mean over them
+  std::vector<double> losses;  // of every update, where a step is a window of several; else empty
+  double seconds = 0;          // on the slowest rank
   std::vector<double> compute_seconds;   // by rank
   std::vector<double> transfer_seconds;  // by rank, waiting included
 };
 
 struct RankResult {
   int pid = 0;
-  int64_t arena_bytes = 0;          // planned: all tensors of the program
-  int64_t constant_bytes = 0;       // constants of the subgraphs
-  int64_t communicator_bytes = 0;   // shared memory of the node's communicator, one for all its ranks (SharedSegments)
+  int64_t arena_bytes = 0;     // planned: all tensors of the program
+  int64_t constant_bytes = 0;  // constants of the subgraphs
+  int64_t communicator_bytes =
+      0;  // shared memory of the node's communicator, one for all its ranks (SharedSegments)
   int64_t peak_resident_bytes = 0;  // measured: the process's high-water mark
   MemoryParts memory;
 };
@@ -125,7 +133,8 @@ class JobInterrupted : public Error {
 // This machine's name, for messages.
 std::string hostName();
 
-// How many ranks a plan directory has. Error(kMissingInput) when it has none, kConfiguration when numbers are missing.
+// How many ranks a plan directory has. Error(kMissingInput) when it has none, kConfiguration when numbers are
+// missing.
 int countRanks(const std::string& plan_directory);
 
 // Runs the job to its end. One job per process at a time when handle_signals is set. Errors: see above.

@@ -17,7 +17,8 @@ using Environment = std::map<std::string, std::string>;
 
 constexpr int kMostNodes = 1 << 20;
 constexpr size_t kMostHosts = 65536;
-constexpr uint64_t kFirstSpecialStep = 0xfffffff0;  // Slurm's numbers for batch scripts, interactive shells and the like
+constexpr uint64_t kFirstSpecialStep =
+    0xfffffff0;  // Slurm's numbers for batch scripts, interactive shells and the like
 
 // Reads variables and remembers which.
 class Variables {
@@ -47,8 +48,9 @@ class Variables {
     uint64_t number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (error != std::errc() || end != value.data() + value.size()) {
-      fail(ErrorCode::kConfiguration, "environment variable {}='{}' is not a whole number; a launcher sets it: correct or unset it", name,
-           value);
+      fail(ErrorCode::kConfiguration,
+           "environment variable {}='{}' is not a whole number; a launcher sets it: correct or unset it",
+           name, value);
     }
     return number;
   }
@@ -64,7 +66,8 @@ class Variables {
     const std::optional<uint64_t> number = count(name);
     if (!number) return std::nullopt;
     if (*number < least || *number > most) {
-      fail(ErrorCode::kConfiguration, "environment variable {}={} is not from {} to {}; a launcher sets it: correct or unset it", name,
+      fail(ErrorCode::kConfiguration,
+           "environment variable {}={} is not from {} to {}; a launcher sets it: correct or unset it", name,
            *number, least, most);
     }
     return static_cast<int>(*number);
@@ -96,7 +99,8 @@ std::optional<Layer> readSlurm(const Environment& environment) {
   LauncherPlace& place = layer.place;
   layer.rank = variables.index("SLURM_PROCID");
   place.launcher = "Slurm";
-  const std::string job = variables.has("SLURM_JOB_ID") ? variables.text("SLURM_JOB_ID") : variables.text("SLURM_JOBID");
+  const std::string job =
+      variables.has("SLURM_JOB_ID") ? variables.text("SLURM_JOB_ID") : variables.text("SLURM_JOBID");
   place.job = fileNamePart(fmt::format("slurm-{}.{}", job, step));
   place.node = variables.index("SLURM_NODEID");
   place.local_rank = variables.index("SLURM_LOCALID").value_or(0);
@@ -140,10 +144,12 @@ std::optional<Layer> readOpenMpi(const Environment& environment) {
   place.local_rank = variables.index("OMPI_COMM_WORLD_LOCAL_RANK").value_or(0);
   place.nodes = variables.size("OMPI_MCA_orte_num_nodes");
   if (!place.nodes && local_size == size) place.nodes = 1;
-  // Ranks are dealt to nodes in more than one way: only with one on each, or with one node, is the node's number certain.
+  // Ranks are dealt to nodes in more than one way: only with one on each, or with one node, is the node's
+  // number certain.
   if (place.nodes == 1) place.node = 0;
   if (place.nodes == size) place.node = rank;
-  const std::string name = variables.has("PMIX_NAMESPACE") ? variables.text("PMIX_NAMESPACE") : variables.text("OMPI_MCA_ess_base_jobid");
+  const std::string name = variables.has("PMIX_NAMESPACE") ? variables.text("PMIX_NAMESPACE")
+                                                           : variables.text("OMPI_MCA_ess_base_jobid");
   place.job = fileNamePart("openmpi-" + name);
   place.coordinator_host = hostOfUri(variables.text("OMPI_MCA_orte_hnp_uri"));
   place.evidence = variables.evidence();
@@ -165,7 +171,9 @@ std::optional<Layer> readTorchrun(const Environment& environment) {
   place.node = variables.index("GROUP_RANK");
   place.nodes = variables.size("GROUP_WORLD_SIZE");
   // Without any word of local ranks there is one process per node; else ranks are numbered node by node.
-  const std::optional<int> per_node = local_size ? local_size : local_rank ? std::nullopt : std::optional<int>(1);
+  const std::optional<int> per_node = local_size   ? local_size
+                                      : local_rank ? std::nullopt
+                                                   : std::optional<int>(1);
   if (per_node && size % *per_node == 0) {
     if (!place.node) place.node = rank / *per_node;
     if (!place.nodes) place.nodes = size / *per_node;
@@ -175,9 +183,10 @@ std::optional<Layer> readTorchrun(const Environment& environment) {
   // torchrun's own agent listens there, unless it says that it does not.
   const std::string taken = variables.text("TORCHELASTIC_USE_AGENT_STORE");
   if (taken.empty() || taken == "False" || taken == "0") place.coordinator_port = port;
-  place.job =
-      fileNamePart(fmt::format("torchrun-{}-{}-{}", variables.has("TORCHELASTIC_RUN_ID") ? variables.text("TORCHELASTIC_RUN_ID") : "none",
-                               place.coordinator_host, *port));
+  place.job = fileNamePart(
+      fmt::format("torchrun-{}-{}-{}",
+                  variables.has("TORCHELASTIC_RUN_ID") ? variables.text("TORCHELASTIC_RUN_ID") : "none",
+                  place.coordinator_host, *port));
   place.generation = variables.count("TORCHELASTIC_RESTART_COUNT").value_or(0);
   place.evidence = variables.evidence();
   return layer;
@@ -190,16 +199,18 @@ std::optional<Layer> readKubeflow(const Environment& environment) {
   LauncherPlace& place = layer.place;
   place.launcher = "Kubeflow";
   place.node = variables.index("PET_NODE_RANK");
-  if (variables.text("PET_NNODES").find(':') == std::string::npos) place.nodes = variables.size("PET_NNODES");  // "2:4": from 2 to 4
+  if (variables.text("PET_NNODES").find(':') == std::string::npos)
+    place.nodes = variables.size("PET_NNODES");  // "2:4": from 2 to 4
   place.coordinator_host = variables.text("PET_MASTER_ADDR");
   place.coordinator_port = variables.port("PET_MASTER_PORT");
-  place.job = fileNamePart("kubeflow-" + (variables.has("PET_RDZV_ID") ? variables.text("PET_RDZV_ID") : place.coordinator_host));
+  place.job = fileNamePart(
+      "kubeflow-" + (variables.has("PET_RDZV_ID") ? variables.text("PET_RDZV_ID") : place.coordinator_host));
   place.evidence = variables.evidence();
   return layer;
 }
 
-// The pod's host name is "JOB-INDEX". The number of a restart and the headless service are what a manifest of a JobSet may pass
-// as JOBSET_RESTART_ATTEMPT and JOBSET_NAME from the pod's labels.
+// The pod's host name is "JOB-INDEX". The number of a restart and the headless service are what a manifest of
+// a JobSet may pass as JOBSET_RESTART_ATTEMPT and JOBSET_NAME from the pod's labels.
 std::optional<Layer> readKubernetes(const Environment& environment) {
   Variables variables(environment);
   if (!variables.hasAll({"JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST"})) return std::nullopt;
@@ -211,7 +222,8 @@ std::optional<Layer> readKubernetes(const Environment& environment) {
   const std::string suffix = fmt::format("-{}", *place.node);
   if (job.ends_with(suffix)) {
     job.resize(job.size() - suffix.size());
-    if (variables.has("JOBSET_NAME")) place.coordinator_host = fmt::format("{}-0.{}", job, variables.text("JOBSET_NAME"));
+    if (variables.has("JOBSET_NAME"))
+      place.coordinator_host = fmt::format("{}-0.{}", job, variables.text("JOBSET_NAME"));
   }
   place.job = fileNamePart("kubernetes-" + job);
   place.generation = variables.count("JOBSET_RESTART_ATTEMPT").value_or(0);
@@ -243,23 +255,28 @@ std::optional<Layer> readMpich(const Environment& environment) {
     place.node = 0;
     place.nodes = 1;
   }
-  place.job = fileNamePart("mpich-" + (variables.has("PMI_JOBID") ? variables.text("PMI_JOBID") : variables.text("PMI_PORT")));
+  place.job = fileNamePart(
+      "mpich-" + (variables.has("PMI_JOBID") ? variables.text("PMI_JOBID") : variables.text("PMI_PORT")));
   place.evidence = variables.evidence();
   return layer;
 }
 
 [[noreturn]] void refuse(const LauncherPlace& outer, const LauncherPlace& inner, const std::string& what) {
   fail(ErrorCode::kConfiguration,
-       "{} and {} contradict each other on {}: {} says {}; {} says {}. Start one node daemon per host with one launcher, or unset the "
+       "{} and {} contradict each other on {}: {} says {}; {} says {}. Start one node daemon per host with "
+       "one launcher, or unset the "
        "variables of the one that does not count",
        outer.launcher, inner.launcher, what, outer.launcher, fmt::join(outer.evidence, ", "), inner.launcher,
        fmt::join(inner.evidence, ", "));
 }
 
-// mpirun on the first node of an allocation starts its daemons on the others as a Slurm step, whose variables they pass on: there,
-// node 1 of mpirun's is node 0 of that step, which has a node less. (On its own node, no step is seen.)
+// mpirun on the first node of an allocation starts its daemons on the others as a Slurm step, whose variables
+// they pass on: there, node 1 of mpirun's is node 0 of that step, which has a node less. (On its own node, no
+// step is seen.)
 bool isStepOfMpirunsDaemons(const LauncherPlace& outer, const LauncherPlace& inner) {
-  if (outer.launcher != "Slurm" || inner.launcher != "Open MPI" || !outer.nodes || !inner.nodes || !outer.node) return false;
+  if (outer.launcher != "Slurm" || inner.launcher != "Open MPI" || !outer.nodes || !inner.nodes ||
+      !outer.node)
+    return false;
   return *outer.nodes + 1 == *inner.nodes && (!inner.node || *outer.node + 1 == *inner.node);
 }
 
@@ -267,8 +284,10 @@ void checkAgreement(const Layer& outer, const Layer& inner) {
   const LauncherPlace& a = outer.place;
   const LauncherPlace& b = inner.place;
   if (isStepOfMpirunsDaemons(a, b)) return;
-  if (a.nodes && b.nodes && a.nodes != b.nodes) refuse(a, b, fmt::format("the number of nodes ({} and {})", *a.nodes, *b.nodes));
-  if (a.node && b.node && a.node != b.node) refuse(a, b, fmt::format("the node's number ({} and {})", *a.node, *b.node));
+  if (a.nodes && b.nodes && a.nodes != b.nodes)
+    refuse(a, b, fmt::format("the number of nodes ({} and {})", *a.nodes, *b.nodes));
+  if (a.node && b.node && a.node != b.node)
+    refuse(a, b, fmt::format("the node's number ({} and {})", *a.node, *b.node));
   // Two inner launchers on one host, each with its own local rank 0.
   if (a.local_rank > 0 && b.local_rank != a.local_rank) {
     refuse(a, b, fmt::format("the process's number on this host ({} and {})", a.local_rank, b.local_rank));
@@ -282,7 +301,8 @@ std::optional<LauncherPlace> detectLauncher(const Environment& environment) {
   for (const auto read : {readKubernetes, readKubeflow, readSlurm, readOpenMpi, readTorchrun}) {
     if (std::optional<Layer> layer = read(environment)) layers.push_back(std::move(*layer));
   }
-  // PMIx and PMI are how launchers talk to their processes, the ones above too: they say less, and count only on their own.
+  // PMIx and PMI are how launchers talk to their processes, the ones above too: they say less, and count only
+  // on their own.
   for (const auto read : {readPmix, readMpich}) {
     if (!layers.empty()) break;
     if (std::optional<Layer> layer = read(environment)) layers.push_back(std::move(*layer));
@@ -308,13 +328,15 @@ Environment currentEnvironment() {
 namespace {
 
 [[noreturn]] void malformedList(const std::string& list, const std::string& why) {
-  fail(ErrorCode::kConfiguration, "node list '{}': {}; expected names like node[001-003,007],login", list, why);
+  fail(ErrorCode::kConfiguration, "node list '{}': {}; expected names like node[001-003,007],login", list,
+       why);
 }
 
 uint64_t listNumber(const std::string& list, const std::string& digits) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size()) malformedList(list, fmt::format("'{}' is not a number", digits));
+  if (error != std::errc() || end != digits.data() + digits.size())
+    malformedList(list, fmt::format("'{}' is not a number", digits));
   return number;
 }
 
@@ -330,8 +352,10 @@ std::vector<std::string> expandRanges(const std::string& list, const std::string
     const uint64_t first = listNumber(list, low);
     const uint64_t last = dash == std::string::npos ? first : listNumber(list, range.substr(dash + 1));
     if (last < first) malformedList(list, fmt::format("the range '{}' is empty", range));
-    if (last - first >= kMostHosts - numbers.size()) malformedList(list, fmt::format("it has more than {} hosts", kMostHosts));
-    for (uint64_t number = first; number <= last; ++number) numbers.push_back(fmt::format("{:0{}}", number, low.size()));
+    if (last - first >= kMostHosts - numbers.size())
+      malformedList(list, fmt::format("it has more than {} hosts", kMostHosts));
+    for (uint64_t number = first; number <= last; ++number)
+      numbers.push_back(fmt::format("{:0{}}", number, low.size()));
     start = comma + 1;
   }
   return numbers;
@@ -343,7 +367,8 @@ std::vector<std::string> expandNodeList(const std::string& list) {
   std::vector<std::string> hosts;
   std::vector<std::string> names = {""};  // of the item being read
   const auto append = [&](const std::vector<std::string>& parts) {
-    if (names.size() * parts.size() > kMostHosts) malformedList(list, fmt::format("it has more than {} hosts", kMostHosts));
+    if (names.size() * parts.size() > kMostHosts)
+      malformedList(list, fmt::format("it has more than {} hosts", kMostHosts));
     std::vector<std::string> longer;
     for (const std::string& name : names) {
       for (const std::string& part : parts) longer.push_back(name + part);
@@ -353,7 +378,8 @@ std::vector<std::string> expandNodeList(const std::string& list) {
   for (size_t i = 0; i <= list.size(); ++i) {
     if (i == list.size() || list[i] == ',') {
       if (names.front().empty()) malformedList(list, "a name is empty");
-      if (hosts.size() + names.size() > kMostHosts) malformedList(list, fmt::format("it has more than {} hosts", kMostHosts));
+      if (hosts.size() + names.size() > kMostHosts)
+        malformedList(list, fmt::format("it has more than {} hosts", kMostHosts));
       hosts.insert(hosts.end(), names.begin(), names.end());
       names = {""};
     } else if (list[i] == '[') {

@@ -10,19 +10,28 @@
 //
 // Nothing here asks a launcher or the network; any thread may call it.
 //
-// | launcher       | is there when these are set                          | node, nodes                                            |
+// | launcher       | is there when these are set                          | node, nodes
+//                        |
 // |----------------|------------------------------------------------------|--------------------------------------------------------|
-// | Slurm          | SLURM_STEP_ID (of a real step) and SLURM_PROCID      | SLURM_NODEID, SLURM_STEP_NUM_NODES                     |
-// | Open MPI       | OMPI_COMM_WORLD_RANK and _SIZE                       | rank, OMPI_MCA_orte_num_nodes, if one process per node |
-// | torchrun       | RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT        | GROUP_RANK, GROUP_WORLD_SIZE, or by LOCAL_WORLD_SIZE   |
-// | Kubeflow       | PET_NODE_RANK and PET_NNODES                         | these                                                  |
-// | Kubernetes Job | JOB_COMPLETION_INDEX and KUBERNETES_SERVICE_HOST     | the index; the number is not told                      |
-// | PMIx           | PMIX_NAMESPACE and PMIX_RANK, and none of the above  | not told                                               |
-// | MPICH          | PMI_RANK and PMI_SIZE, and none of the above         | rank, size, if one process per node                    |
+// | Slurm          | SLURM_STEP_ID (of a real step) and SLURM_PROCID      | SLURM_NODEID,
+//   SLURM_STEP_NUM_NODES                     |
+// | Open MPI       | OMPI_COMM_WORLD_RANK and _SIZE                       | rank, OMPI_MCA_orte_num_nodes, if
+//   one process per node |
+// | torchrun       | RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT        | GROUP_RANK, GROUP_WORLD_SIZE, or
+//   by LOCAL_WORLD_SIZE   |
+// | Kubeflow       | PET_NODE_RANK and PET_NNODES                         | these
+//                        |
+// | Kubernetes Job | JOB_COMPLETION_INDEX and KUBERNETES_SERVICE_HOST     | the index; the number is not told
+//                        |
+// | PMIx           | PMIX_NAMESPACE and PMIX_RANK, and none of the above  | not told
+//                        |
+// | MPICH          | PMI_RANK and PMI_SIZE, and none of the above         | rank, size, if one process per
+//   node                    |
 //
-// The shell of `salloc` and the script of `sbatch` are not steps: there, nothing is detected. An empty variable counts as unset.
-// Several at once (mpirun inside srun, torchrun inside a Kubernetes job): the innermost answers, where all agree on node and
-// nodes; where two contradict, detectLauncher refuses and names both.
+// The shell of `salloc` and the script of `sbatch` are not steps: there, nothing is detected. An empty
+// variable counts as unset. Several at once (mpirun inside srun, torchrun inside a Kubernetes job): the
+// innermost answers, where all agree on node and nodes; where two contradict, detectLauncher refuses and
+// names both.
 #pragma once
 
 #include <cstdint>
@@ -34,26 +43,28 @@
 namespace pipeshard {
 
 struct LauncherPlace {
-  std::string launcher;                 // "Slurm", "Open MPI", "torchrun", "Kubeflow", "Kubernetes Job", "PMIx", "MPICH"
-  std::string job;                      // names the job among this user's: "slurm-1234.0"; letters, digits and "._-" only
-  std::optional<int> node;              // 0-based index of this host's node daemon, where the launcher tells
-  std::optional<int> nodes;             // how many
-  int local_rank = 0;                   // > 0: a surplus process on this host; the daemon of local rank 0 serves the host
-  std::string coordinator_host;         // "" when unknown
-  std::optional<int> coordinator_port;  // one that is free for a coordinator on that host, where the launcher has chosen one
-  uint64_t generation = 0;              // grows with every restart of the job by the launcher
-  std::vector<std::string> evidence;    // the variables it was read from: "SLURM_NODEID=1"
+  std::string launcher;     // "Slurm", "Open MPI", "torchrun", "Kubeflow", "Kubernetes Job", "PMIx", "MPICH"
+  std::string job;          // names the job among this user's: "slurm-1234.0"; letters, digits and "._-" only
+  std::optional<int> node;  // 0-based index of this host's node daemon, where the launcher tells
+  std::optional<int> nodes;  // how many
+  int local_rank = 0;  // > 0: a surplus process on this host; the daemon of local rank 0 serves the host
+  std::string coordinator_host;  // "" when unknown
+  std::optional<int>
+      coordinator_port;  // one that is free for a coordinator on that host, where the launcher has chosen one
+  uint64_t generation = 0;            // grows with every restart of the job by the launcher
+  std::vector<std::string> evidence;  // the variables it was read from: "SLURM_NODEID=1"
 };
 
-// Nothing when no launcher is recognised. Errors: kConfiguration (a number or node list is malformed, names the variable; two
-// launchers contradict each other, prints both).
+// Nothing when no launcher is recognised. Errors: kConfiguration (a number or node list is malformed, names
+// the variable; two launchers contradict each other, prints both).
 std::optional<LauncherPlace> detectLauncher(const std::map<std::string, std::string>& environment);
 
 // The variables of this process. Not while another thread changes them.
 std::map<std::string, std::string> currentEnvironment();
 
-// The hosts of a Slurm node list: "node[001-003,007],login" is {"node001", "node002", "node003", "node007", "login"}.
-// Several brackets in one name multiply ("r[0-1]n[0-1]"). Errors: kConfiguration (malformed, or more than 65536 hosts).
+// The hosts of a Slurm node list: "node[001-003,007],login" is {"node001", "node002", "node003", "node007",
+// "login"}. Several brackets in one name multiply ("r[0-1]n[0-1]"). Errors: kConfiguration (malformed, or
+// more than 65536 hosts).
 std::vector<std::string> expandNodeList(const std::string& list);
 
 }  // namespace pipeshard

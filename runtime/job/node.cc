@@ -13,8 +13,8 @@
 #include <random>
 
 #include "ir/base/error.h"
-#include "runtime/job/control_types.h"
 #include "runtime/files/hex.h"
+#include "runtime/job/control_types.h"
 #include "runtime/job/worker_placement.h"
 #include "transport/control/job_keys.h"
 
@@ -26,7 +26,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLookAround{100};
 constexpr size_t kTracePiece = size_t{256} << 10;
-constexpr milliseconds kOneTry{5'000};        // to reach the coordinator, before looking at the key file and the command again
+constexpr milliseconds kOneTry{
+    5'000};  // to reach the coordinator, before looking at the key file and the command again
 constexpr milliseconds kCommandsEnd{60'000};  // for the command to end by itself once the job is over
 
 int newControlRank() {
@@ -34,7 +35,8 @@ int newControlRank() {
   return kFirstNodeRank + static_cast<int>(random() % 1'000'000'000u);
 }
 
-// The address of this machine from which `endpoint` ("tcp://HOST:PORT") is reached: no packet is sent for that.
+// The address of this machine from which `endpoint` ("tcp://HOST:PORT") is reached: no packet is sent for
+// that.
 std::string addressTowards(const std::string& endpoint) {
   const size_t begin = endpoint.find("://");
   const size_t colon = endpoint.rfind(':');
@@ -51,7 +53,8 @@ std::string addressTowards(const std::string& endpoint) {
   std::array<char, NI_MAXHOST> text{};
   if (!socket.valid() || ::connect(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
       ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(), text.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0) {
     return hostName();
   }
   return text.data();
@@ -62,7 +65,8 @@ class NodeDaemon {
   NodeDaemon(const NodeOptions& options, const NodeMessages& say) : options_(options), say_(say) {}
 
   int run() {
-    if (!options_.command.empty()) command_.emplace(ChildProcess::start(options_.executable, options_.command, {}, true));
+    if (!options_.command.empty())
+      command_.emplace(ChildProcess::start(options_.executable, options_.command, {}, true));
     if (const std::optional<int> early = join()) return *early;
     say_(fmt::format("joined the coordinator at {}", endpoint_));
     last_heard_ = last_look_ = Clock::now();
@@ -114,7 +118,8 @@ std::optional<int> NodeDaemon::join() {
     try {
       if (has_address && tryToJoin(ticket)) return std::nullopt;
     } catch (const Error& error) {
-      const bool may_pass = error.code() == ErrorCode::kAuthentication || error.code() == ErrorCode::kVersionMismatch;
+      const bool may_pass =
+          error.code() == ErrorCode::kAuthentication || error.code() == ErrorCode::kVersionMismatch;
       if (!may_pass || options_.key_file.empty() || was_refused) throw;
       was_refused = true;
     }
@@ -127,10 +132,12 @@ std::optional<int> NodeDaemon::join() {
   }
   if (endpoint_.empty()) {
     fail(ErrorCode::kPeerUnavailable,
-         "the key file {} has not come within {} s; the coordinator writes it: it must be in a folder that all hosts share",
+         "the key file {} has not come within {} s; the coordinator writes it: it must be in a folder that "
+         "all hosts share",
          options_.key_file, options_.wait.count());
   }
-  fail(ErrorCode::kPeerUnavailable, "no coordinator answered at {} within {} s; is it running, and does a firewall stand between?",
+  fail(ErrorCode::kPeerUnavailable,
+       "no coordinator answered at {} within {} s; is it running, and does a firewall stand between?",
        endpoint_, options_.wait.count());
 }
 
@@ -146,7 +153,8 @@ bool NodeDaemon::tryToJoin(const std::optional<JobTicket>& ticket) {
   options.body = {{"host", hostName()}, {"pid", ::getpid()}};
   if (options_.index) options.body["index"] = *options_.index;
   try {
-    client_ = ControlClient::connect(endpoint_, ticket ? ticket->job_id : "", newControlRank(), kOneTry, options);
+    client_ =
+        ControlClient::connect(endpoint_, ticket ? ticket->job_id : "", newControlRank(), kOneTry, options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPeerUnavailable) throw;
     return false;
@@ -228,12 +236,14 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
   spec.options.keys = keys_;
   const auto towards = body.at("towards").get<std::string>();
   spec.options.host = options_.host;
-  if (spec.options.host.empty()) spec.options.host = addressTowards(towards.empty() ? endpoint_ : "tcp://" + towards + ":1");
+  if (spec.options.host.empty())
+    spec.options.host = addressTowards(towards.empty() ? endpoint_ : "tcp://" + towards + ":1");
   std::vector<int> pids;
   if (!spec.ranks.empty()) {
     if (!std::filesystem::is_directory(spec.plan_directory)) {
       fail(ErrorCode::kMissingInput,
-           "the plan directory {} is not on this host; plan, model and data must have the same path on all hosts (a shared folder)",
+           "the plan directory {} is not on this host; plan, model and data must have the same path on all "
+           "hosts (a shared folder)",
            spec.plan_directory);
     }
     workers_.emplace(spec);
@@ -261,7 +271,8 @@ void NodeDaemon::sendTraces() {
 
 void NodeDaemon::reportEnds() {
   if (!workers_) return;
-  for (const WorkerEnd& end : workers_->takeEnds()) tell("ended", {{"rank", end.rank}, {"description", end.description}});
+  for (const WorkerEnd& end : workers_->takeEnds())
+    tell("ended", {{"rank", end.rank}, {"description", end.description}});
 }
 
 void NodeDaemon::tell(std::string_view type, nlohmann::json body) {
@@ -283,14 +294,16 @@ void NodeDaemon::sayLast(std::string_view type, nlohmann::json body) {
 
 void NodeDaemon::loseCoordinator(const std::string& what) {
   if (workers_) workers_->kill();
-  fail(ErrorCode::kPeerUnavailable, "the coordinator at {} {}: it was killed, or the network between is cut; the workers here were ended",
+  fail(ErrorCode::kPeerUnavailable,
+       "the coordinator at {} {}: it was killed, or the network between is cut; the workers here were ended",
        endpoint_, what);
 }
 
 void NodeDaemon::checkCoordinator() {
   const Clock::time_point now = Clock::now();
   if (now - last_heard_ >= kNodeSilence) {
-    loseCoordinator(fmt::format("has not been heard of for {} s", std::chrono::duration_cast<std::chrono::seconds>(kNodeSilence).count()));
+    loseCoordinator(fmt::format("has not been heard of for {} s",
+                                std::chrono::duration_cast<std::chrono::seconds>(kNodeSilence).count()));
   }
   if (now - last_sent_ < kNodeHeartbeat) return;
   last_sent_ = now;
@@ -311,7 +324,9 @@ int NodeDaemon::commandsEnd() {
 
 int runNode(const NodeOptions& options, const NodeMessages& say) {
   if (options.join.empty() && options.key_file.empty()) {
-    fail(ErrorCode::kUsage, "where to join? give --join tcp://HOST:PORT, --key-file FILE, or both, as the coordinator prints them");
+    fail(ErrorCode::kUsage,
+         "where to join? give --join tcp://HOST:PORT, --key-file FILE, or both, as the coordinator prints "
+         "them");
   }
   return NodeDaemon(options, say).run();
 }

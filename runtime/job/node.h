@@ -1,12 +1,14 @@
-// The node daemon: starts, watches and ends the workers of one host, for one job of one coordinator (`pipeshard node`).
+// The node daemon: starts, watches and ends the workers of one host, for one job of one coordinator
+// (`pipeshard node`).
 //
 //   NodeOptions options;
 //   options.join = "tcp://10.0.0.1:7000";  options.key_file = "job.key";
 //   return runNode(options, print);
 //
-// It joins (and waits for a coordinator that is not there yet), starts the workers that it is told to, reports their ends, and goes when
-// it is told to. When the coordinator has been silent for kNodeSilence (killed, or its link cut), it ends its workers and goes. No worker
-// outlives it: the kernel kills them with it.
+// It joins (and waits for a coordinator that is not there yet), starts the workers that it is told to,
+// reports their ends, and goes when it is told to. When the coordinator has been silent for kNodeSilence
+// (killed, or its link cut), it ends its workers and goes. No worker outlives it: the kernel kills them with
+// it.
 #pragma once
 
 #include <chrono>
@@ -26,7 +28,8 @@ struct NodeOptions {
   uint64_t generation = 0;   // as the coordinator's; see NodePoolOptions
   std::chrono::seconds wait{300};
 
-  // Started first, in this process's place towards the user: the coordinator's command, whose exit code becomes the daemon's. Empty: none.
+  // Started first, in this process's place towards the user: the coordinator's command, whose exit code
+  // becomes the daemon's. Empty: none.
   std::vector<std::string> command;
 
   std::string executable = "/proc/self/exe";
@@ -36,8 +39,9 @@ struct NodeOptions {
 // What people may want to read: one line each.
 using NodeMessages = std::function<void(const std::string&)>;
 
-// Returns the exit code that the coordinator gave, or that of the command. Errors: kPeerUnavailable (no coordinator, or it was lost),
-// kAuthentication, kVersionMismatch (also of a generation that is over), kConfiguration; JobInterrupted on SIGINT, SIGTERM, SIGHUP.
+// Returns the exit code that the coordinator gave, or that of the command. Errors: kPeerUnavailable (no
+// coordinator, or it was lost), kAuthentication, kVersionMismatch (also of a generation that is over),
+// kConfiguration; JobInterrupted on SIGINT, SIGTERM, SIGHUP.
 int runNode(const NodeOptions& options, const NodeMessages& say);
 
 }  // namespace pipeshard

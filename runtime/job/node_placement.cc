@@ -1,4 +1,5 @@
-// Workers on nodes that have joined: what the coordinator says to node daemons, and what it makes of their answers.
+// Workers on nodes that have joined: what the coordinator says to node daemons, and what it makes of their
+// answers.
 //
 //   node                                   coordinator
 //   REGISTER {host, pid, index?}     ──►   (waits until all have come)
@@ -7,7 +8,8 @@
 //   alive {} twice a second          ──►   ◄──  alive {} twice a second
 //   ended {rank, description}        ──►
 //   error {code, message}            ──►   (it cannot start its workers)
-//                                    ◄──   clock {asked}                  when its trace is wanted, before and after the job, some times
+//                                    ◄──   clock {asked}                  when its trace is wanted, before
+//                                                                         and after the job, some times
 //   clock {asked, now}               ──►
 //                                    ◄──   trace {}                       when all workers have ended
 //   trace {rank, offset, total, bytes} ─►  (pieces of what each rank has recorded)
@@ -50,7 +52,10 @@ struct Node {
 class NodePlacement : public WorkerPlacement {
  public:
   NodePlacement(const JobSpec& spec, WorkerGroupSpec workers, const JobProgressCallback& progress)
-      : pool_(*spec.nodes), workers_(std::move(workers)), progress_(progress), node_of_rank_(spec.node_of_rank) {
+      : pool_(*spec.nodes),
+        workers_(std::move(workers)),
+        progress_(progress),
+        node_of_rank_(spec.node_of_rank) {
     nodes_.resize(static_cast<size_t>(pool_.count()));
     for (size_t rank = 0; rank < node_of_rank_.size(); ++rank) {
       nodes_.at(static_cast<size_t>(node_of_rank_[rank])).ranks.push_back(static_cast<int>(rank));
@@ -63,8 +68,11 @@ class NodePlacement : public WorkerPlacement {
   }
 
   bool start() override {
-    if (!told_ && std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.control_rank >= 0; })) tellToStart();
-    return told_ && std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.pids.size() == node.ranks.size(); });
+    if (!told_ &&
+        std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.control_rank >= 0; }))
+      tellToStart();
+    return told_ && std::all_of(nodes_.begin(), nodes_.end(),
+                                [](const Node& node) { return node.pids.size() == node.ranks.size(); });
   }
   std::string describeMissing() const override;
   std::chrono::milliseconds startTimeout() const override { return pool_.wait(); }
@@ -94,7 +102,9 @@ class NodePlacement : public WorkerPlacement {
   void release(int exit_code, const std::string& message) override;
 
  private:
-  const Node& nodeOf(int rank) const { return nodes_.at(static_cast<size_t>(node_of_rank_.at(static_cast<size_t>(rank)))); }
+  const Node& nodeOf(int rank) const {
+    return nodes_.at(static_cast<size_t>(node_of_rank_.at(static_cast<size_t>(rank))));
+  }
   std::string nameOf(const Node& node) const {
     return fmt::format("node {} (host {}, pid {})", &node - nodes_.data(), node.host, node.pid);
   }
@@ -139,8 +149,9 @@ std::string NodePlacement::describeMissing() const {
                             told_ && node.pids.empty() ? " (has not started its workers)" : "");
     }
   }
-  return fmt::format("not all nodes have joined within {} s; missing: {}; joined: {}. Start on each host: {}", pool_.wait().count(),
-                     missing.empty() ? "none" : "node " + missing, joined.empty() ? "none" : "node " + joined, pool_.joinCommand());
+  return fmt::format("not all nodes have joined within {} s; missing: {}; joined: {}. Start on each host: {}",
+                     pool_.wait().count(), missing.empty() ? "none" : "node " + missing,
+                     joined.empty() ? "none" : "node " + joined, pool_.joinCommand());
 }
 
 void NodePlacement::tellToStart() {
@@ -172,32 +183,39 @@ void NodePlacement::admit(const ControlMessage& message) {
   };
   if (wanted >= static_cast<int>(nodes_.size())) {
     return refuse(ErrorCode::kConfiguration,
-                  fmt::format("this is node {}, but the plan's cluster has {} nodes; they count from 0", wanted, nodes_.size()));
+                  fmt::format("this is node {}, but the plan's cluster has {} nodes; they count from 0",
+                              wanted, nodes_.size()));
   }
   const int pid = body.at("pid").get<int>();
   // A node whose first try to join was answered too late comes again, to the place it has.
-  auto free = std::find_if(nodes_.begin(), nodes_.end(),
-                           [&](const Node& node) { return node.control_rank >= 0 && node.pid == pid && node.host == host; });
+  auto free = std::find_if(nodes_.begin(), nodes_.end(), [&](const Node& node) {
+    return node.control_rank >= 0 && node.pid == pid && node.host == host;
+  });
   if (free != nodes_.end() && !told_) {
     free->control_rank = message.rank;
     free->last_heard = Clock::now();
     return;
   }
   free = wanted >= 0 ? nodes_.begin() + wanted
-                     : std::find_if(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.control_rank < 0; });
-  if (free == nodes_.end()) return refuse(ErrorCode::kConfiguration, fmt::format("the job has its {} nodes already", nodes_.size()));
+                     : std::find_if(nodes_.begin(), nodes_.end(),
+                                    [](const Node& node) { return node.control_rank < 0; });
+  if (free == nodes_.end())
+    return refuse(ErrorCode::kConfiguration, fmt::format("the job has its {} nodes already", nodes_.size()));
   if (free->control_rank >= 0) {
-    return refuse(ErrorCode::kConfiguration,
-                  fmt::format("node {} has joined already, from host {}, pid {}; give every node an index of its own", wanted, free->host,
-                              free->pid));
+    return refuse(
+        ErrorCode::kConfiguration,
+        fmt::format("node {} has joined already, from host {}, pid {}; give every node an index of its own",
+                    wanted, free->host, free->pid));
   }
   free->control_rank = message.rank;
   free->host = host;
   free->pid = pid;
   free->last_heard = Clock::now();
   if (progress_) {
-    progress_(
-        {.kind = JobProgress::Kind::kNodeJoined, .node = static_cast<int>(free - nodes_.begin()), .pid = free->pid, .host = free->host});
+    progress_({.kind = JobProgress::Kind::kNodeJoined,
+               .node = static_cast<int>(free - nodes_.begin()),
+               .pid = free->pid,
+               .host = free->host});
   }
 }
 
@@ -206,17 +224,20 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
     admit(message);
     return std::nullopt;
   }
-  const auto node = std::find_if(nodes_.begin(), nodes_.end(), [&](const Node& entry) { return entry.control_rank == message.rank; });
+  const auto node = std::find_if(nodes_.begin(), nodes_.end(),
+                                 [&](const Node& entry) { return entry.control_rank == message.rank; });
   if (node == nodes_.end()) return std::nullopt;
   node->last_heard = Clock::now();
   const nlohmann::json& body = message.body;
   if (message.type == kFault) {
-    return Failure{ErrorCode::kInternal, fmt::format("{}: {}", nameOf(*node), body.at("message").get<std::string>())};
+    return Failure{ErrorCode::kInternal,
+                   fmt::format("{}: {}", nameOf(*node), body.at("message").get<std::string>())};
   }
   if (message.type == "started") {
     const auto pids = body.at("pids").get<std::vector<int>>();
     if (pids.size() != node->ranks.size()) {
-      return Failure{ErrorCode::kInternal, fmt::format("{} started {} workers of {}", nameOf(*node), pids.size(), node->ranks.size())};
+      return Failure{ErrorCode::kInternal, fmt::format("{} started {} workers of {}", nameOf(*node),
+                                                       pids.size(), node->ranks.size())};
     }
     for (size_t i = 0; i < pids.size(); ++i) node->pids[node->ranks[i]] = pids[i];
     if (workers_.options.trace_steps > 0) askClock(*node, kClockQuestions);
@@ -226,7 +247,8 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
     ends_.push_back({rank, body.at("description").get<std::string>()});
     ++ended_;
   } else if (message.type == "error") {
-    return Failure{knownErrorCode(body.at("code").get<int>()), fmt::format("{}: {}", nameOf(*node), body.at("message").get<std::string>())};
+    return Failure{knownErrorCode(body.at("code").get<int>()),
+                   fmt::format("{}: {}", nameOf(*node), body.at("message").get<std::string>())};
   } else if (message.type == "clock") {
     takeClock(*node, body);
   } else if (message.type == "trace") {
@@ -234,7 +256,8 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
   } else if (message.type == "bye") {
     node->control_rank = -1;
   } else if (message.type == "leaving") {
-    return Failure{ErrorCode::kPeerUnavailable, fmt::format("{} was stopped: {}", nameOf(*node), body.at("message").get<std::string>())};
+    return Failure{ErrorCode::kPeerUnavailable,
+                   fmt::format("{} was stopped: {}", nameOf(*node), body.at("message").get<std::string>())};
   }
   return std::nullopt;
 }
@@ -249,7 +272,8 @@ std::optional<Failure> NodePlacement::look(Clock::duration absence) {
     if (is_time) send(node, "alive", nlohmann::json::object());
     if (now - node.last_heard < kNodeSilence) continue;
     return Failure{ErrorCode::kPeerUnavailable,
-                   fmt::format("{} with rank{} {} has not answered for {} s: its daemon was killed or stopped, its machine is down, or the "
+                   fmt::format("{} with rank{} {} has not answered for {} s: its daemon was killed or "
+                               "stopped, its machine is down, or the "
                                "network between is cut",
                                nameOf(node), node.ranks.size() == 1 ? "" : "s", fmt::join(node.ranks, ", "),
                                std::chrono::duration_cast<std::chrono::seconds>(kNodeSilence).count())};
@@ -329,16 +353,20 @@ void NodePlacement::release(int exit_code, const std::string& message) {
     if (node.control_rank >= 0) send(node, "stop", {{"code", exit_code}, {"message", message}});
   }
   const Clock::time_point end = Clock::now() + kFarewell;
-  const auto is_gone = [](const Node& node) { return node.control_rank < 0 || Clock::now() - node.last_heard >= kNodeSilence; };
+  const auto is_gone = [](const Node& node) {
+    return node.control_rank < 0 || Clock::now() - node.last_heard >= kNodeSilence;
+  };
   while (Clock::now() < end && !std::all_of(nodes_.begin(), nodes_.end(), is_gone)) {
-    if (const auto answer = pool_.server().receive(std::chrono::milliseconds(50)); answer && answer->rank >= kFirstNodeRank)
+    if (const auto answer = pool_.server().receive(std::chrono::milliseconds(50));
+        answer && answer->rank >= kFirstNodeRank)
       handleMessage(*answer);
   }
 }
 
 }  // namespace
 
-std::unique_ptr<WorkerPlacement> placeOnNodes(const JobSpec& spec, WorkerGroupSpec workers, const JobProgressCallback& progress) {
+std::unique_ptr<WorkerPlacement> placeOnNodes(const JobSpec& spec, WorkerGroupSpec workers,
+                                              const JobProgressCallback& progress) {
   return std::make_unique<NodePlacement>(spec, std::move(workers), progress);
 }
 

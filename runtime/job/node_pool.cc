@@ -24,7 +24,9 @@ std::string withHost(const std::string& endpoint, const std::string& host) {
   return endpoint.substr(0, begin + 3) + host + endpoint.substr(colon);
 }
 
-bool isAnyAddress(const std::string& endpoint) { return endpoint.starts_with("tcp://0.0.0.0:") || endpoint.starts_with("tcp://*:"); }
+bool isAnyAddress(const std::string& endpoint) {
+  return endpoint.starts_with("tcp://0.0.0.0:") || endpoint.starts_with("tcp://*:");
+}
 
 }  // namespace
 
@@ -33,11 +35,11 @@ NodePool::NodePool(const NodePoolOptions& options) : options_(options) {
   job_ = fmt::format("{:08x}{:08x}", random(), random());
   if (!options_.key_file.empty()) keys_ = makeJobKeys();
   if (!keys_ && !options_.insecure && !isLocalEndpoint(options_.listen)) {
-    fail(
-        ErrorCode::kConfiguration,
-        "{} can be reached from other machines, and without keys whoever reaches it could take part; add --key-file FILE (in a folder that "
-        "all hosts share), or --insecure on a network that you trust",
-        options_.listen);
+    fail(ErrorCode::kConfiguration,
+         "{} can be reached from other machines, and without keys whoever reaches it could take part; add "
+         "--key-file FILE (in a folder that "
+         "all hosts share), or --insecure on a network that you trust",
+         options_.listen);
   }
   ControlServerOptions server;
   server.job_id = job_;
@@ -50,7 +52,9 @@ NodePool::NodePool(const NodePoolOptions& options) : options_(options) {
   for (const ControlForm& form : nodeMessages()) server.schema.push_back(form);
   server_ = ControlServer::bind(server);
   const bool any = isAnyAddress(server_->endpoint());
-  endpoint_ = withHost(server_->endpoint(), !options_.advertise.empty() ? options_.advertise : any ? hostName() : "");
+  endpoint_ = withHost(server_->endpoint(), !options_.advertise.empty() ? options_.advertise
+                                            : any                       ? hostName()
+                                                                        : "");
   if (!keys_) return;
   JobTicket ticket;
   ticket.job_id = job_;
@@ -70,7 +74,8 @@ NodePool::~NodePool() {
     while (std::chrono::steady_clock::now() < end) {
       const std::optional<ControlMessage> message = server_->receive(std::chrono::milliseconds(100));
       if (!message || message->rank < kFirstNodeRank) continue;
-      server_->send(message->rank, "stop", {{"code", 0}, {"message", "the command ended before it began a job"}});
+      server_->send(message->rank, "stop",
+                    {{"code", 0}, {"message", "the command ended before it began a job"}});
     }
   } catch (const std::exception&) {
     // A node that is gone already needs no farewell.
@@ -78,7 +83,8 @@ NodePool::~NodePool() {
 }
 
 std::string NodePool::joinCommand() const {
-  return fmt::format("pipeshard node --join {}{}", endpoint_, keys_ ? fmt::format(" --key-file {}", options_.key_file) : "");
+  return fmt::format("pipeshard node --join {}{}", endpoint_,
+                     keys_ ? fmt::format(" --key-file {}", options_.key_file) : "");
 }
 
 }  // namespace pipeshard

@@ -1,13 +1,15 @@
-// Where node daemons join: the coordinator's side. A command makes it before anything else, so that an address in use or a missing key
-// is an error at once, and hands it to runJob; nodes that come early wait until the job takes them.
+// Where node daemons join: the coordinator's side. A command makes it before anything else, so that an
+// address in use or a missing key is an error at once, and hands it to runJob; nodes that come early wait
+// until the job takes them.
 //
 //   NodePool pool({.count = 2, .listen = "tcp://10.0.0.1:7000", .key_file = "job.key"});
 //   JobSpec spec;  spec.nodes = &pool;  spec.node_of_rank = {0, 0, 1, 1};
 //   runJob(spec);        // on every host: pipeshard node --join tcp://10.0.0.1:7000 --key-file job.key
 //
-// Security: an address that other machines reach needs a key file. It is written with mode 0600, holds the keys of this one job, and
-// is removed with the pool; only who can read it can join (CURVE, with a list of allowed keys). The tensors between nodes are
-// neither encrypted nor authenticated: use a network that you trust.
+// Security: an address that other machines reach needs a key file. It is written with mode 0600, holds the
+// keys of this one job, and is removed with the pool; only who can read it can join (CURVE, with a list of
+// allowed keys). The tensors between nodes are neither encrypted nor authenticated: use a network that you
+// trust.
 #pragma once
 
 #include <chrono>
@@ -23,11 +25,11 @@ namespace pipeshard {
 struct NodePoolOptions {
   int count = 1;                             // nodes that must join
   std::string listen = "tcp://127.0.0.1:*";  // port * takes a free one
-  std::string advertise;                     // host that nodes are told to connect to, if not that of `listen`
-  std::string key_file;                      // "": no keys, for loopback or with `insecure`
-  bool insecure = false;                     // no keys on an address that other machines reach
-  uint64_t generation = 0;                   // raised when a job is restarted: nodes of an earlier attempt are refused
-  std::chrono::seconds wait{300};            // for all nodes to join
+  std::string advertise;           // host that nodes are told to connect to, if not that of `listen`
+  std::string key_file;            // "": no keys, for loopback or with `insecure`
+  bool insecure = false;           // no keys on an address that other machines reach
+  uint64_t generation = 0;         // raised when a job is restarted: nodes of an earlier attempt are refused
+  std::chrono::seconds wait{300};  // for all nodes to join
 };
 
 class NodePool {

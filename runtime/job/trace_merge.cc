@@ -26,7 +26,8 @@ bool isMessage(const Instruction& instruction) {
   return instruction.kind == InstructionKind::kSend || instruction.kind == InstructionKind::kReceive;
 }
 
-// Of one program: which of the messages with its peer, in its direction, an instruction is; and how many there are in a step.
+// Of one program: which of the messages with its peer, in its direction, an instruction is; and how many
+// there are in a step.
 struct MessageNumbers {
   std::vector<int64_t> of_instruction;
   std::map<std::pair<InstructionKind, int>, int64_t> in_step;  // by direction and peer
@@ -47,7 +48,8 @@ std::string rankName(const Program& program) {
     if (instruction.stage >= 0) stages.insert(instruction.stage);
   }
   if (stages.empty()) return fmt::format("rank {}", program.rank);
-  return fmt::format("rank {} (stage{} {})", program.rank, stages.size() == 1 ? "" : "s", fmt::join(stages, ", "));
+  return fmt::format("rank {} (stage{} {})", program.rank, stages.size() == 1 ? "" : "s",
+                     fmt::join(stages, ", "));
 }
 
 // One rank's events. Times are on the trace's clock, not yet from its beginning.
@@ -67,7 +69,8 @@ class RankEvents {
 
  private:
   [[noreturn]] void failForeign(const std::string& what) const {
-    fail(ErrorCode::kConfiguration, "the recording of rank {} is of another plan: {}", recording_.records.rank, what);
+    fail(ErrorCode::kConfiguration, "the recording of rank {} is of another plan: {}",
+         recording_.records.rank, what);
   }
   int64_t time(int64_t theirs) const { return recording_.clock.toOwn(theirs); }
 
@@ -84,7 +87,8 @@ class RankEvents {
   // An instruction, and the collectives inside it.
   void add(const TraceStepRecords& step, size_t lane, std::span<const TraceRecord> records) {
     const Program& program = recording_.programs[step.program];
-    if (records[0].instruction >= program.instructions.size()) failForeign("an instruction beyond the program's end");
+    if (records[0].instruction >= program.instructions.size())
+      failForeign("an instruction beyond the program's end");
     const Instruction& instruction = program.instructions[records[0].instruction];
     TraceEvent event = describe(program, step, records[0]);
     event.background = lane != static_cast<size_t>(TraceLane::kForeground);
@@ -101,7 +105,8 @@ class RankEvents {
     if (records.size() > 1) return addCompute(whole, from, whole.end_ns);
     if (isMessage(instruction)) {
       event.peer = instruction.peer;
-      event.message = numbers_[step.program].of_instruction[records[0].instruction] + sent_before_[{instruction.kind, instruction.peer}];
+      event.message = numbers_[step.program].of_instruction[records[0].instruction] +
+                      sent_before_[{instruction.kind, instruction.peer}];
     }
     trace_.events.push_back(std::move(event));
   }
@@ -117,7 +122,9 @@ class RankEvents {
   void setTimes(TraceEvent& event, const TraceRecord& record) const {
     event.start_ns = time(record.start_ns);
     event.end_ns = std::max(event.start_ns, record.end_ns == 0 ? end_ : time(record.end_ns));
-    event.arrived_ns = std::min(event.end_ns, event.start_ns + (record.end_ns == 0 ? event.end_ns - event.start_ns : record.waited_ns));
+    event.arrived_ns =
+        std::min(event.end_ns,
+                 event.start_ns + (record.end_ns == 0 ? event.end_ns - event.start_ns : record.waited_ns));
   }
 
   TraceEvent describe(const Program& program, const TraceStepRecords& step, const TraceRecord& record) const {
@@ -139,7 +146,8 @@ class RankEvents {
         break;
       case InstructionKind::kReceive:
       case InstructionKind::kAllReduce:
-        event.kind = instruction.kind == InstructionKind::kReceive ? TraceEventKind::kReceive : TraceEventKind::kCollective;
+        event.kind = instruction.kind == InstructionKind::kReceive ? TraceEventKind::kReceive
+                                                                   : TraceEventKind::kCollective;
         event.bytes = bytesOf(program, instruction.outputs.at(0));
         break;
       default: event.kind = TraceEventKind::kCopy;
@@ -173,7 +181,8 @@ void joinMessages(Trace& trace) {
   std::map<MessageKey, int64_t> received;
   std::set<MessageKey> sent;
   for (const TraceEvent& event : trace.events) {
-    if (event.kind == TraceEventKind::kReceive) received[{event.peer, event.rank, event.message}] = event.end_ns;
+    if (event.kind == TraceEventKind::kReceive)
+      received[{event.peer, event.rank, event.message}] = event.end_ns;
     if (event.kind == TraceEventKind::kSend) sent.insert({event.rank, event.peer, event.message});
   }
   for (TraceEvent& event : trace.events) {
@@ -192,7 +201,8 @@ int64_t latestTime(const std::vector<RankRecording>& recordings) {
     for (const TraceStepRecords& step : recording.records.steps) {
       latest = std::max(latest, recording.clock.toOwn(std::max(step.start_ns, step.end_ns)));
       for (const auto& lane : step.lanes) {
-        for (const TraceRecord& record : lane) latest = std::max(latest, recording.clock.toOwn(std::max(record.start_ns, record.end_ns)));
+        for (const TraceRecord& record : lane)
+          latest = std::max(latest, recording.clock.toOwn(std::max(record.start_ns, record.end_ns)));
       }
     }
   }
@@ -210,8 +220,9 @@ void beginAtZero(Trace& trace, int64_t zero) {
   std::stable_sort(trace.events.begin(), trace.events.end(), [](const TraceEvent& a, const TraceEvent& b) {
     return std::tuple(a.rank, a.start_ns, a.end_ns) < std::tuple(b.rank, b.start_ns, b.end_ns);
   });
-  std::stable_sort(trace.memory.begin(), trace.memory.end(),
-                   [](const TraceMemory& a, const TraceMemory& b) { return std::pair(a.rank, a.time_ns) < std::pair(b.rank, b.time_ns); });
+  std::stable_sort(trace.memory.begin(), trace.memory.end(), [](const TraceMemory& a, const TraceMemory& b) {
+    return std::pair(a.rank, a.time_ns) < std::pair(b.rank, b.time_ns);
+  });
 }
 
 }  // namespace
@@ -223,7 +234,8 @@ Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
   for (int rank = 0; rank < ranks; ++rank) trace.rank_names.push_back(fmt::format("rank {}", rank));
   int64_t first_step = 1;
   for (const RankRecording& recording : recordings) {
-    if (!recording.records.steps.empty()) first_step = std::max(first_step, recording.records.steps.front().step);
+    if (!recording.records.steps.empty())
+      first_step = std::max(first_step, recording.records.steps.front().step);
   }
   int64_t zero = std::numeric_limits<int64_t>::max();
   const int64_t latest = latestTime(recordings);
@@ -246,17 +258,21 @@ Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
 
 Trace mergeTrace(const std::string& plan_directory, const std::vector<std::vector<std::byte>>& bytes,
                  const std::vector<ClockAlignment>& clocks) {
-  PIPESHARD_CHECK(bytes.size() == clocks.size(), "recordings of {} ranks, clocks of {}", bytes.size(), clocks.size());
+  PIPESHARD_CHECK(bytes.size() == clocks.size(), "recordings of {} ranks, clocks of {}", bytes.size(),
+                  clocks.size());
   std::vector<RankRecording> recordings;
   for (size_t rank = 0; rank < bytes.size(); ++rank) {
     std::optional<TraceRecords> records = readTraceRecords(bytes[rank]);
     if (!records) continue;
     if (records->rank != static_cast<int>(rank)) {
-      fail(ErrorCode::kConfiguration, "the recording of rank {} says that it is of rank {}", rank, records->rank);
+      fail(ErrorCode::kConfiguration, "the recording of rank {} says that it is of rank {}", rank,
+           records->rank);
     }
-    const auto folder = std::filesystem::path(plan_directory) / "ranks" / rankDirectoryName(static_cast<int>(rank));
+    const auto folder =
+        std::filesystem::path(plan_directory) / "ranks" / rankDirectoryName(static_cast<int>(rank));
     std::vector<Program> programs{loadProgram(folder.string())};
-    if (std::filesystem::is_directory(folder / kLastBatchFolder)) programs.push_back(loadProgram((folder / kLastBatchFolder).string()));
+    if (std::filesystem::is_directory(folder / kLastBatchFolder))
+      programs.push_back(loadProgram((folder / kLastBatchFolder).string()));
     recordings.push_back({std::move(*records), std::move(programs), clocks[rank]});
   }
   return mergeTrace(static_cast<int>(bytes.size()), recordings);

@@ -1,10 +1,12 @@
-// One Trace from what the ranks have recorded: instructions get their names from the Programs, clocks are aligned, messages find their
-// partners.
+// One Trace from what the ranks have recorded: instructions get their names from the Programs, clocks are
+// aligned, messages find their partners.
 //
-// A send lasts until its receiver has the message, which is taken from the receiver's record (as exact as the clocks are aligned); one
-// without a receiver's record ends when it was posted. A run with collectives inside becomes a part before, the collective, a part behind,
-// and so on, as in what partition/simulation/program_simulation.h makes. An instruction that had not ended (the job failed) ends with the
-// trace, and says so in its name. Instructions that take no time (frees, accumulations done by kernels) are left out.
+// A send lasts until its receiver has the message, which is taken from the receiver's record (as exact as the
+// clocks are aligned); one without a receiver's record ends when it was posted. A run with collectives inside
+// becomes a part before, the collective, a part behind, and so on, as in what
+// partition/simulation/program_simulation.h makes. An instruction that had not ended (the job failed) ends
+// with the trace, and says so in its name. Instructions that take no time (frees, accumulations done by
+// kernels) are left out.
 #pragma once
 
 #include <cstddef>
@@ -24,12 +26,14 @@ struct RankRecording {
   ClockAlignment clock;           // from its machine's to the trace's
 };
 
-// The steps that are there of every rank; of a rank that had not come so far, what it did. Times begin with the first step's start. Ranks
-// that left nothing have no recording; a receive whose sender's record is missing has no number. The result passes verifyTrace. Error
-// (kConfiguration) when a recording and its programs do not belong together.
+// The steps that are there of every rank; of a rank that had not come so far, what it did. Times begin with
+// the first step's start. Ranks that left nothing have no recording; a receive whose sender's record is
+// missing has no number. The result passes verifyTrace. Error (kConfiguration) when a recording and its
+// programs do not belong together.
 Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings);
 
-// Of a job: recorded bytes by rank (empty: none), clocks by rank, programs from DIR/ranks. Errors as above and loadProgram's.
+// Of a job: recorded bytes by rank (empty: none), clocks by rank, programs from DIR/ranks. Errors as above
+// and loadProgram's.
 Trace mergeTrace(const std::string& plan_directory, const std::vector<std::vector<std::byte>>& bytes,
                  const std::vector<ClockAlignment>& clocks);
 

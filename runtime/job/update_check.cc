@@ -6,11 +6,13 @@
 namespace pipeshard {
 namespace {
 
-// Keeps the buffers (ids stay valid) and the update instructions. Everything that the update reads must keep its content
-// between filling and running, so it becomes a persistent weight; what is not read shrinks to nothing.
+// Keeps the buffers (ids stay valid) and the update instructions. Everything that the update reads must keep
+// its content between filling and running, so it becomes a persistent weight; what is not read shrinks to
+// nothing.
 RankImage onlyUpdate(RankImage image) {
   Program& program = image.program;
-  std::erase_if(program.instructions, [](const Instruction& instruction) { return instruction.kind != InstructionKind::kUpdate; });
+  std::erase_if(program.instructions,
+                [](const Instruction& instruction) { return instruction.kind != InstructionKind::kUpdate; });
   std::vector<bool> used(program.buffers.size(), false);
   for (const Instruction& instruction : program.instructions) {
     for (BufferId id : instruction.inputs) used[id.index()] = true;
@@ -37,14 +39,19 @@ UpdateOnly::UpdateOnly(RankImage image)
 
 const std::vector<Result>& UpdateOnly::results() const { return program_.executor().program().results; }
 
-const Buffer& UpdateOnly::buffer(const Result& result) const { return program_.executor().program().buffer(result.buffer); }
+const Buffer& UpdateOnly::buffer(const Result& result) const {
+  return program_.executor().program().buffer(result.buffer);
+}
 
-std::span<std::byte> UpdateOnly::content(const Result& result) { return program_.executor().content(result.buffer); }
+std::span<std::byte> UpdateOnly::content(const Result& result) {
+  return program_.executor().content(result.buffer);
+}
 
 void UpdateOnly::run(int64_t step, const std::function<void(int update)>& before) {
   Executor& executor = program_.executor();
   if (before) {
-    executor.setUpdateObserver([&](const Instruction& update) { before(updateOf(executor.program(), update)); });
+    executor.setUpdateObserver(
+        [&](const Instruction& update) { before(updateOf(executor.program(), update)); });
   }
   program_.runStep(step);
   executor.setUpdateObserver(nullptr);

@@ -11,7 +11,8 @@
 
 namespace pipeshard {
 
-// The update instructions of a single-device program, with nothing else: gradients become inputs that the caller fills.
+// The update instructions of a single-device program, with nothing else: gradients become inputs that the
+// caller fills.
 //
 //   UpdateOnly update(loadRank("gpt2.plan/reference/ranks/0000"));
 //   // parameters hold the model's initial weights, states zeros
@@ -25,7 +26,8 @@ class UpdateOnly {
   const std::vector<Result>& results() const;  // of the program: loss, gradients, parameters, states
   const Buffer& buffer(const Result& result) const;
   std::span<std::byte> content(const Result& result);
-  // `before` is called before each update of the step with its number: the place to fill in its gradients where a step makes several.
+  // `before` is called before each update of the step with its number: the place to fill in its gradients
+  // where a step makes several.
   void run(int64_t step, const std::function<void(int update)>& before = {});
 
  private:

@@ -18,7 +18,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-std::vector<double> toDoubles(DataType type, const std::vector<std::byte>& bytes) { return numericElements(Constant{type, {}, bytes}); }
+std::vector<double> toDoubles(DataType type, const std::vector<std::byte>& bytes) {
+  return numericElements(Constant{type, {}, bytes});
+}
 
 double norm(std::span<const double> elements) {
   double sum = 0;
@@ -83,26 +85,32 @@ class Comparison {
     for (const Result& result : results_) {
       const std::vector<double> got = read(planned, result);
       const std::vector<double> want = read(reference, result);
-      PIPESHARD_CHECK(got.size() == want.size(), "{} has {} elements, on one device {}", dumpTensorName(result), got.size(), want.size());
+      PIPESHARD_CHECK(got.size() == want.size(), "{} has {} elements, on one device {}",
+                      dumpTensorName(result), got.size(), want.size());
       const KindTotal& total = totals[result.kind];
       TensorComparison entry = describe(comparedKind(result.kind), result, step);
       entry.error = relativeError(got, want, std::sqrt(total.squares), total.size);
       entry.largest_difference = largestDifference(got, want);
-      const bool of_update = result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState;
+      const bool of_update =
+          result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState;
       entry.bound = of_update && spec_.adaptive ? kInfinity : spec_.bound;
       report_.tensors.push_back(std::move(entry));
-      if (result.kind == Result::Kind::kLoss) report_.steps.push_back({got.at(0), want.at(0), step, result.update});
+      if (result.kind == Result::Kind::kLoss)
+        report_.steps.push_back({got.at(0), want.at(0), step, result.update});
     }
   }
 
-  // The gradients that the model was exported with, of the first step; it may have them of parameters that are not trained here.
+  // The gradients that the model was exported with, of the first step; it may have them of parameters that
+  // are not trained here.
   void compareImported(const StepDump& imported, const StepDump& reference) {
     std::map<std::string, std::vector<double>> wants;
     KindTotal total;
     const std::vector<std::string> names = imported.names();
     for (const Result& result : results_) {
       const std::string name = dumpTensorName(result);
-      if (result.kind != Result::Kind::kGradient || std::find(names.begin(), names.end(), name) == names.end()) continue;
+      if (result.kind != Result::Kind::kGradient ||
+          std::find(names.begin(), names.end(), name) == names.end())
+        continue;
       const std::vector<double>& want = wants[name] = read(imported, result);
       total.squares += std::pow(norm(want), 2);
       total.size += static_cast<int64_t>(want.size());
@@ -113,14 +121,15 @@ class Comparison {
       const std::vector<double> got = read(reference, result);
       TensorComparison entry = describe(ComparedKind::kImportedGradient, result, 1);
       entry.error = relativeError(got, want->second, std::sqrt(total.squares), total.size);
-      entry.largest_difference = got.size() == want->second.size() ? largestDifference(got, want->second) : kInfinity;
+      entry.largest_difference =
+          got.size() == want->second.size() ? largestDifference(got, want->second) : kInfinity;
       entry.bound = spec_.imported_bound;
       report_.tensors.push_back(std::move(entry));
     }
   }
 
-  // The planned job's update against the single-device update program on the planned job's own gradients. `update` holds the
-  // parameters and states before the step, and afterwards those after it.
+  // The planned job's update against the single-device update program on the planned job's own gradients.
+  // `update` holds the parameters and states before the step, and afterwards those after it.
   void compareUpdate(int step, const StepDump& planned, UpdateOnly& update) {
     std::map<std::string, std::vector<double>> before;
     for (const Result& result : update.results()) {
@@ -132,9 +141,11 @@ class Comparison {
       if (!parameter && result.kind != Result::Kind::kOptimizerState) continue;
       const std::vector<double> got = read(planned, result);
       const std::vector<double> want = contentOf(update, result);
-      TensorComparison entry = describe(parameter ? ComparedKind::kUpdatedParameter : ComparedKind::kUpdatedState, result, step);
+      TensorComparison entry =
+          describe(parameter ? ComparedKind::kUpdatedParameter : ComparedKind::kUpdatedState, result, step);
       const double unit = update.buffer(result).data_type == DataType::kFloat64 ? 0x1p-52 : 0x1p-23;
-      entry.error = parameter ? largestUpdateDifference(got, want, before[result.name], unit) : largestRelativeDifference(got, want);
+      entry.error = parameter ? largestUpdateDifference(got, want, before[result.name], unit)
+                              : largestRelativeDifference(got, want);
       entry.largest_difference = largestDifference(got, want);
       entry.bound = spec_.update_bound;
       report_.tensors.push_back(std::move(entry));
@@ -153,7 +164,8 @@ class Comparison {
     for (const Result& result : update.results()) {
       if (result.kind != Result::Kind::kGradient || std::max(0, result.update) != number) continue;
       const std::vector<std::byte> bytes = planned.read(dumpTensorName(result)).bytes;
-      PIPESHARD_CHECK(bytes.size() == update.content(result).size(), "{} has {} bytes", dumpTensorName(result), bytes.size());
+      PIPESHARD_CHECK(bytes.size() == update.content(result).size(), "{} has {} bytes",
+                      dumpTensorName(result), bytes.size());
       std::memcpy(update.content(result).data(), bytes.data(), bytes.size());
     }
   }
@@ -162,17 +174,20 @@ class Comparison {
   void requireSameTensors(const StepDump& planned, const StepDump& reference) const {
     std::set<std::string> expected;
     for (const Result& result : results_) expected.insert(dumpTensorName(result));
-    for (const auto& [dump, what] : {std::pair(&planned, "planned job"), std::pair(&reference, "single-device job")}) {
+    for (const auto& [dump, what] :
+         {std::pair(&planned, "planned job"), std::pair(&reference, "single-device job")}) {
       const std::set<std::string> names(dump->names().begin(), dump->names().end());
       for (const std::string& name : expected) {
         if (!names.contains(name))
-          fail(ErrorCode::kInternal, "the {} left no tensor '{}'; the plan directory is damaged: plan again", what, name);
+          fail(ErrorCode::kInternal, "the {} left no tensor '{}'; the plan directory is damaged: plan again",
+               what, name);
       }
       for (const std::string& name : names) {
         if (!expected.contains(name)) {
           fail(ErrorCode::kInternal,
-               "the {} left a tensor '{}' that the single-device program does not list; the plan directory is damaged: plan again", what,
-               name);
+               "the {} left a tensor '{}' that the single-device program does not list; the plan directory "
+               "is damaged: plan again",
+               what, name);
         }
       }
     }
@@ -193,7 +208,9 @@ class Comparison {
     return toDoubles(update.buffer(result).data_type, {content.begin(), content.end()});
   }
 
-  static std::vector<double> read(const StepDump& dump, const Result& result) { return dump.read(dumpTensorName(result)).elements(); }
+  static std::vector<double> read(const StepDump& dump, const Result& result) {
+    return dump.read(dumpTensorName(result)).elements();
+  }
 
   const ValidateSpec& spec_;
   std::vector<Result> results_;
@@ -202,7 +219,8 @@ class Comparison {
 
 }  // namespace
 
-double largestUpdateDifference(std::span<const double> got, std::span<const double> want, std::span<const double> before, double unit) {
+double largestUpdateDifference(std::span<const double> got, std::span<const double> want,
+                               std::span<const double> before, double unit) {
   double scale = 0;
   for (size_t i = 0; i < want.size(); ++i) scale = std::max(scale, std::abs(want[i] - before[i]));
   double largest = 0;
@@ -232,7 +250,8 @@ std::string_view comparedKindName(ComparedKind kind) {
 }
 
 bool ValidationReport::passed() const {
-  return std::all_of(tensors.begin(), tensors.end(), [](const TensorComparison& tensor) { return tensor.passed(); });
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [](const TensorComparison& tensor) { return tensor.passed(); });
 }
 
 void setPromisedBounds(DataType precision, ValidateSpec& spec) {
@@ -241,12 +260,14 @@ void setPromisedBounds(DataType precision, ValidateSpec& spec) {
   spec.imported_bound = 10 * spec.bound;
 }
 
-double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm, int64_t all_wants_size) {
+double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm,
+                     int64_t all_wants_size) {
   if (got.size() != want.size()) return kInfinity;
   double squares = 0;
   for (size_t i = 0; i < got.size(); ++i) squares += (got[i] - want[i]) * (got[i] - want[i]);
   if (squares == 0) return 0;
-  const double share = std::sqrt(static_cast<double>(want.size()) / static_cast<double>(std::max<int64_t>(1, all_wants_size)));
+  const double share =
+      std::sqrt(static_cast<double>(want.size()) / static_cast<double>(std::max<int64_t>(1, all_wants_size)));
   const double error = std::sqrt(squares) / std::max(norm(want), 1e-4 * all_wants_norm * share);
   return std::isnan(error) ? kInfinity : error;
 }
@@ -255,9 +276,12 @@ namespace {
 
 void sortWorstFirst(std::vector<TensorComparison>& tensors) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const TensorComparison& a, const TensorComparison& b) {
-    const auto badness = [](const TensorComparison& tensor) { return std::isinf(tensor.bound) ? 0 : tensor.error / tensor.bound; };
+    const auto badness = [](const TensorComparison& tensor) {
+      return std::isinf(tensor.bound) ? 0 : tensor.error / tensor.bound;
+    };
     if (badness(a) != badness(b)) return badness(a) > badness(b);
-    return std::tie(a.kind, a.name, a.state, a.step, a.update) < std::tie(b.kind, b.name, b.state, b.step, b.update);
+    return std::tie(a.kind, a.name, a.state, a.step, a.update) <
+           std::tie(b.kind, b.name, b.state, b.step, b.update);
   });
 }
 
@@ -271,13 +295,15 @@ void checkDiskSpace(const ValidateSpec& spec, const Program& reference) {
   std::error_code error;
   std::filesystem::create_directories(spec.work_directory, error);
   if (error || !std::filesystem::is_directory(spec.work_directory)) {
-    fail(ErrorCode::kDiskFull, "no folder can be made at {}: {}", spec.work_directory, error ? error.message() : "something else is there");
+    fail(ErrorCode::kDiskFull, "no folder can be made at {}: {}", spec.work_directory,
+         error ? error.message() : "something else is there");
   }
   const double needed = 2.0 * static_cast<double>(bytes_per_step) * static_cast<double>(spec.planned.steps);
   const auto available = static_cast<double>(std::filesystem::space(spec.work_directory).available);
   if (needed > available) {
     fail(ErrorCode::kDiskFull,
-         "comparing {} steps needs {:.1f} GB in {}, which has {:.1f} GB free; take fewer --steps, or set TMPDIR to a larger disk",
+         "comparing {} steps needs {:.1f} GB in {}, which has {:.1f} GB free; take fewer --steps, or set "
+         "TMPDIR to a larger disk",
          spec.planned.steps, needed / 1e9, spec.work_directory, available / 1e9);
   }
 }
@@ -290,7 +316,8 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
     job.dump_directory = spec.work_directory + "/" + what;
     job.dump = {.gradients = true, .parameters = true, .states = true};
     return runJob(job, [&](const JobProgress& event) {
-      if (event.kind == JobProgress::Kind::kNodeJoined) progress(fmt::format("node {} joined: host {}", event.node, event.host));
+      if (event.kind == JobProgress::Kind::kNodeJoined)
+        progress(fmt::format("node {} joined: host {}", event.node, event.host));
       if (event.kind == JobProgress::Kind::kNotice) progress(event.text);
       if (event.kind != JobProgress::Kind::kStep) return;
       progress(fmt::format("{}: step {} of {}, loss {:.6g}", what, event.step, job.steps, event.loss));
@@ -325,7 +352,8 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
     const StepDump reference = StepDump::open(spec.work_directory + "/reference", step, 1);
     comparison.compareStep(step, planned, reference);
     comparison.compareUpdate(step, planned, update);
-    if (step == 1 && !spec.imported.empty()) comparison.compareImported(StepDump::open(spec.work_directory + "/imported", 1, 1), reference);
+    if (step == 1 && !spec.imported.empty())
+      comparison.compareImported(StepDump::open(spec.work_directory + "/imported", 1, 1), reference);
   }
   sortWorstFirst(report.tensors);
   return report;

@@ -1,20 +1,22 @@
-// Validation: the planned job against one device. Same initial weights, same data, same microbatches; compared are the loss
-// of every step, every gradient, every updated parameter and every optimizer state.
+// Validation: the planned job against one device. Same initial weights, same data, same microbatches;
+// compared are the loss of every step, every gradient, every updated parameter and every optimizer state.
 //
 // The measure, everywhere (design, section 8): for a tensor,
-//   error = norm(got - want) / max(norm(want), 1e-4 * norm(all wants) * sqrt(size / total size))       in 2-norms,
-// "all wants" being all tensors of the same kind and step. The floor keeps a gradient that is analytically zero (a key bias
-// under softmax) from deciding.
+//   error = norm(got - want) / max(norm(want), 1e-4 * norm(all wants) * sqrt(size / total size)) in 2-norms,
+// "all wants" being all tensors of the same kind and step. The floor keeps a gradient that is analytically
+// zero (a key bias under softmax) from deciding.
 //
-// Adaptive optimizers magnify rounding: Adam turns a gradient of 1e-12 instead of 0 into a step of a whole learning rate. So
-// the update of every optimizer is judged on identical gradients as well: the single-device update program runs on the planned
-// job's own parameters, states and gradients of that step, and must make the same change element by element. With Adam and AdamW
-// this replaces the comparison of parameters and states with the single device's, which is shown but does not decide.
+// Adaptive optimizers magnify rounding: Adam turns a gradient of 1e-12 instead of 0 into a step of a whole
+// learning rate. So the update of every optimizer is judged on identical gradients as well: the single-device
+// update program runs on the planned job's own parameters, states and gradients of that step, and must make
+// the same change element by element. With Adam and AdamW this replaces the comparison of parameters and
+// states with the single device's, which is shown but does not decide.
 //
-// Where results cannot be bit by bit equal (data-parallel devices add up gradients in another order) or are magnified (Adam, AdamW),
-// the single device starts every step from the planned job's parameters and states of the step before. Every step is so compared at
-// identical parameters: a rounding of step 1 that turns a Relu in step 3 decides nothing, and an error in what a step leaves behind
-// shows in that step's update or in the gradients of the next.
+// Where results cannot be bit by bit equal (data-parallel devices add up gradients in another order) or are
+// magnified (Adam, AdamW), the single device starts every step from the planned job's parameters and states
+// of the step before. Every step is so compared at identical parameters: a rounding of step 1 that turns a
+// Relu in step 3 decides nothing, and an error in what a step leaves behind shows in that step's update or in
+// the gradients of the next.
 #pragma once
 
 #include <cstdint>
@@ -35,18 +37,22 @@ enum class ComparedKind : uint8_t {
   kParameter,         // against the single device's, by the measure
   kOptimizerState,    // likewise
   kForwardState,      // likewise (running statistics)
-  kUpdatedParameter,  // on identical gradients: the change in this step, element by element (largestUpdateDifference)
-  kImportedGradient,  // the single device's, in the first step, against those that the model was exported with, by the measure
-  kUpdatedState,      // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor * 1e-3)
+  kUpdatedParameter,  // on identical gradients: the change in this step, element by element
+                      // (largestUpdateDifference)
+  kImportedGradient,  // the single device's, in the first step, against those that the model was exported
+                      // with, by the measure
+  kUpdatedState,  // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor *
+                  // 1e-3)
 };
 std::string_view comparedKindName(ComparedKind kind);
 
 struct TensorComparison {
   ComparedKind kind = ComparedKind::kGradient;
-  std::string name;               // the model's name of the parameter; "loss"
-  std::string state;              // of optimizer states
-  int step = 0;                   // 1-based
-  int update = -1;                // of losses and gradients where a step is a window of several updates: which of them, from 0 on
+  std::string name;   // the model's name of the parameter; "loss"
+  std::string state;  // of optimizer states
+  int step = 0;       // 1-based
+  int update =
+      -1;  // of losses and gradients where a step is a window of several updates: which of them, from 0 on
   double error = 0;               // as above; NaN in either tensor counts as infinity
   double largest_difference = 0;  // largest |got - want|
   double bound = 0;               // infinity: shown, but not decisive
@@ -73,28 +79,34 @@ struct ValidationReport {
 struct ValidateSpec {
   JobSpec planned;       // its dump settings are overridden
   JobSpec reference;     // the single-device program of the same plan
-  std::string imported;  // plan directory of the model's own gradients (planning/imported_gradients.h); "": it has none
+  std::string imported;  // plan directory of the model's own gradients (planning/imported_gradients.h); "":
+                         // it has none
   double imported_bound = 1e-4;
   double bound = 1e-5;         // losses, gradients; parameters and states too unless `adaptive`
   double update_bound = 1e-6;  // element by element, on identical gradients
   bool adaptive = false;       // Adam, AdamW
-  bool same_start = false;     // the single device starts every step from the planned job's parameters; `adaptive` implies it
+  bool same_start =
+      false;  // the single device starts every step from the planned job's parameters; `adaptive` implies it
   std::string work_directory;  // for dumps; made and removed by the caller
 };
 
-// Bounds that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64. Imported gradients, made by other operators in
-// another order, have ten times as much as ours.
+// Bounds that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64. Imported
+// gradients, made by other operators in another order, have ten times as much as ours.
 void setPromisedBounds(DataType precision, ValidateSpec& spec);
 
-// Runs both jobs and compares. A tensor that one side lacks is an Error(kInternal). Failures of a job are its errors.
+// Runs both jobs and compares. A tensor that one side lacks is an Error(kInternal). Failures of a job are its
+// errors.
 ValidationReport validate(const ValidateSpec& spec, const std::function<void(const std::string&)>& progress);
 
-// Of parameters after and `before` an update: the largest difference between the two changes, relative to the wanted change
-// (or a thousandth of the tensor's largest, if that is more), beyond what rounding the parameters to multiples of `unit` allows.
-// An update that was skipped has error 1, however small the learning rate.
-double largestUpdateDifference(std::span<const double> got, std::span<const double> want, std::span<const double> before, double unit);
+// Of parameters after and `before` an update: the largest difference between the two changes, relative to the
+// wanted change (or a thousandth of the tensor's largest, if that is more), beyond what rounding the
+// parameters to multiples of `unit` allows. An update that was skipped has error 1, however small the
+// learning rate.
+double largestUpdateDifference(std::span<const double> got, std::span<const double> want,
+                               std::span<const double> before, double unit);
 
 // The measure on top. Spans of different size, or NaN: infinity.
-double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm, int64_t all_wants_size);
+double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm,
+                     int64_t all_wants_size);
 
 }  // namespace pipeshard

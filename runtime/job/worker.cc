@@ -16,17 +16,18 @@
 #include <sstream>
 
 #include "runtime/execute/step_runner.h"
+#include "runtime/job/worker_link.h"
 #include "runtime/trace/trace_memory.h"
 #include "runtime/trace/trace_recorder.h"
-#include "runtime/job/worker_link.h"
-#include "transport/gloo/gloo_communicator.h"
 #include "transport/collectives/joined_communicator.h"
+#include "transport/gloo/gloo_communicator.h"
 #include "transport/shared/shared_memory.h"
 
 namespace pipeshard {
 namespace {
 
-// After an error was sent the worker waits to be stopped, so that its message is read before its end is noticed.
+// After an error was sent the worker waits to be stopped, so that its message is read before its end is
+// noticed.
 constexpr std::chrono::seconds kStopAfterError{10};
 // For all workers to have opened their ports; they load their programs first.
 constexpr std::chrono::minutes kConnectTimeout{10};
@@ -35,7 +36,8 @@ template <typename T>
 T parseNumber(const std::string& option, const std::string& text) {
   T number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) fail(ErrorCode::kUsage, "worker: {} {}: not a number", option, text);
+  if (error != std::errc() || end != text.data() + text.size())
+    fail(ErrorCode::kUsage, "worker: {} {}: not a number", option, text);
   return number;
 }
 
@@ -69,7 +71,9 @@ class LinkStore : public RendezvousStore {
  public:
   explicit LinkStore(WorkerLink& link) : link_(link) {}
   void set(const std::string& key, const std::string& bytes) override { link_.store(key, bytes); }
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override { return link_.fetch(key, timeout); }
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
+    return link_.fetch(key, timeout);
+  }
 
  private:
   WorkerLink& link_;
@@ -81,9 +85,11 @@ nlohmann::json memoryJson(const MemoryParts& parts) {
 }
 
 // The steps that one "run" asks for.
-void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner, int64_t first, int64_t last) {
+void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner, int64_t first,
+              int64_t last) {
   std::optional<WindowGradients> window;
-  if (options.dump.gradients && runner.main().program().updates_per_step > 1) window.emplace(runner.executorOf(first));
+  if (options.dump.gradients && runner.main().program().updates_per_step > 1)
+    window.emplace(runner.executorOf(first));
   for (int64_t step = first; step <= last && !link.stopRequested(); ++step) {
     Executor& executor = runner.executorOf(step);
     if (!options.adopt_directory.empty() && step > 1)
@@ -96,7 +102,8 @@ void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner
     if (report.loss) body["loss"] = *report.loss;  // null when it is not finite
     if (report.losses.size() > 1) body["losses"] = report.losses;
     if (!options.dump_directory.empty()) {
-      body["dump"] = writeStepDump(executor, options.dump_directory, step, options.dump, window ? &*window : nullptr);
+      body["dump"] =
+          writeStepDump(executor, options.dump_directory, step, options.dump, window ? &*window : nullptr);
     }
     link.send("step", std::move(body));
   }
@@ -109,8 +116,10 @@ struct Communicators {
   std::span<std::byte> arena;
 };
 
-// Those that are to be connected through Gloo, so that the groups that are not all on one node can meet. Each of them finds the same.
-std::vector<int> ranksAcrossNodes(const std::vector<std::vector<int>>& groups, const std::vector<int>& node_of_rank) {
+// Those that are to be connected through Gloo, so that the groups that are not all on one node can meet. Each
+// of them finds the same.
+std::vector<int> ranksAcrossNodes(const std::vector<std::vector<int>>& groups,
+                                  const std::vector<int>& node_of_rank) {
   std::set<int> ranks;
   for (const std::vector<int>& group : groups) {
     const auto node = [&](int rank) { return node_of_rank[static_cast<size_t>(rank)]; };
@@ -121,7 +130,8 @@ std::vector<int> ranksAcrossNodes(const std::vector<std::vector<int>>& groups, c
 }
 
 // Shared memory with the ranks on this node; if there are other nodes, Gloo to theirs.
-Communicators openCommunicators(const WorkerOptions& options, const StepRunner& runner, WorkerLink& link, SharedSegments segments) {
+Communicators openCommunicators(const WorkerOptions& options, const StepRunner& runner, WorkerLink& link,
+                                SharedSegments segments) {
   const int ranks = runner.main().program().world_size;
   const std::chrono::milliseconds timeout(options.transfer_timeout_ms);
   std::vector<int> nodes = options.node_of_rank;
@@ -178,7 +188,8 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   StepRunner runner(options.directory, executor_options);
   const Program& program = runner.main().program();
   if (program.rank != options.rank) {
-    fail(ErrorCode::kConfiguration, "{} holds the program of rank {}, not of rank {}", options.directory, program.rank, options.rank);
+    fail(ErrorCode::kConfiguration, "{} holds the program of rank {}, not of rank {}", options.directory,
+         program.rank, options.rank);
   }
   DataDescription description = options.data;
   description.end.last_batch = runner.lastBatch();
@@ -210,9 +221,11 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   while (true) {
     const ControlMessage command = link.next();
     if (command.type == "stop") return;
-    if (command.type == kFault) fail(ErrorCode::kInternal, "worker: {}", command.body.at("message").get<std::string>());
+    if (command.type == kFault)
+      fail(ErrorCode::kInternal, "worker: {}", command.body.at("message").get<std::string>());
     if (command.type != "run") fail(ErrorCode::kInternal, "worker: unknown command '{}'", command.type);
-    runSteps(options, link, runner, command.body.at("first").get<int64_t>(), command.body.at("last").get<int64_t>());
+    runSteps(options, link, runner, command.body.at("first").get<int64_t>(),
+             command.body.at("last").get<int64_t>());
   }
 }
 
@@ -220,7 +233,8 @@ int reportError(WorkerLink& link, const Error& error) {
   link.send("error", {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
   try {
     const auto deadline = std::chrono::steady_clock::now() + kStopAfterError;
-    while (!link.stopRequested() && std::chrono::steady_clock::now() < deadline) link.nextWithin(std::chrono::milliseconds(100));
+    while (!link.stopRequested() && std::chrono::steady_clock::now() < deadline)
+      link.nextWithin(std::chrono::milliseconds(100));
   } catch (const Error&) {
     // The coordinator is gone, and with it whoever could read the message.
   }
@@ -235,9 +249,11 @@ int workAndReport(const WorkerOptions& options) {
   } catch (const Error& error) {
     return reportError(link, error);
   } catch (const std::bad_alloc&) {
-    return reportError(link, Error(ErrorCode::kOutOfMemory, fmt::format("rank {}: out of memory", options.rank)));
+    return reportError(link,
+                       Error(ErrorCode::kOutOfMemory, fmt::format("rank {}: out of memory", options.rank)));
   } catch (const std::exception& error) {
-    return reportError(link, Error(ErrorCode::kInternal, fmt::format("rank {}: {}", options.rank, error.what())));
+    return reportError(link,
+                       Error(ErrorCode::kInternal, fmt::format("rank {}: {}", options.rank, error.what())));
   }
 }
 
@@ -287,24 +303,33 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--rank", [&](const std::string& text) { options.rank = parseNumber<int>("--rank", text); }},
       {"--segments", [&](const std::string& text) { options.segments = text; }},
       {"--directory", [&](const std::string& text) { options.directory = text; }},
-      {"--generation", [&](const std::string& text) { options.generation = parseNumber<uint64_t>("--generation", text); }},
+      {"--generation",
+       [&](const std::string& text) { options.generation = parseNumber<uint64_t>("--generation", text); }},
       {"--parent", [&](const std::string& text) { options.parent = parseNumber<int>("--parent", text); }},
       {"--nodes", [&](const std::string& text) { options.node_of_rank = parseNumbers("--nodes", text); }},
       {"--host", [&](const std::string& text) { options.host = text; }},
       {"--seed", [&](const std::string& text) { options.data.seed = parseNumber<uint64_t>("--seed", text); }},
       {"--transfer-timeout",
-       [&](const std::string& text) { options.transfer_timeout_ms = parseNumber<int64_t>("--transfer-timeout", text); }},
+       [&](const std::string& text) {
+         options.transfer_timeout_ms = parseNumber<int64_t>("--transfer-timeout", text);
+       }},
       {"--data", [&](const std::string& text) { options.data.path = text; }},
       {"--adopt", [&](const std::string& text) { options.adopt_directory = text; }},
-      {"--adopt-ranks", [&](const std::string& text) { options.adopt_ranks = parseNumber<int>("--adopt-ranks", text); }},
-      {"--trace-steps", [&](const std::string& text) { options.trace_steps = parseNumber<int64_t>("--trace-steps", text); }},
-      {"--trace-descriptor", [&](const std::string& text) { options.trace_descriptor = parseNumber<int>("--trace-descriptor", text); }},
+      {"--adopt-ranks",
+       [&](const std::string& text) { options.adopt_ranks = parseNumber<int>("--adopt-ranks", text); }},
+      {"--trace-steps",
+       [&](const std::string& text) { options.trace_steps = parseNumber<int64_t>("--trace-steps", text); }},
+      {"--trace-descriptor",
+       [&](const std::string& text) {
+         options.trace_descriptor = parseNumber<int>("--trace-descriptor", text);
+       }},
       {"--dump", [&](const std::string& text) { options.dump_directory = text; }}};
-  const std::map<std::string, std::function<void()>> flags{{"--dump-gradients", [&] { options.dump.gradients = true; }},
-                                                           {"--dump-parameters", [&] { options.dump.parameters = true; }},
-                                                           {"--dump-states", [&] { options.dump.states = true; }},
-                                                           {"--drop-last", [&] { options.data.end.drop_last = true; }},
-                                                           {"--allow-not-finite", [&] { options.check_finite = false; }}};
+  const std::map<std::string, std::function<void()>> flags{
+      {"--dump-gradients", [&] { options.dump.gradients = true; }},
+      {"--dump-parameters", [&] { options.dump.parameters = true; }},
+      {"--dump-states", [&] { options.dump.states = true; }},
+      {"--drop-last", [&] { options.data.end.drop_last = true; }},
+      {"--allow-not-finite", [&] { options.check_finite = false; }}};
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (const auto flag = flags.find(arguments[i]); flag != flags.end()) {
       flag->second();
@@ -312,7 +337,8 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
     }
     const auto found = valued.find(arguments[i]);
     if (found == valued.end())
-      fail(ErrorCode::kUsage, "worker: unknown argument '{}'; workers are started by the coordinator", arguments[i]);
+      fail(ErrorCode::kUsage, "worker: unknown argument '{}'; workers are started by the coordinator",
+           arguments[i]);
     if (++i == arguments.size()) fail(ErrorCode::kUsage, "worker: {} needs a value", found->first);
     found->second(arguments[i]);
   }
@@ -328,12 +354,16 @@ int workerMain(const WorkerOptions& options) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != options.parent) return static_cast<int>(ErrorCode::kPeerUnavailable);
   try {
-    if (options.endpoint.empty() || options.job.empty() || options.segments.empty() || options.directory.empty()) {
-      fail(ErrorCode::kUsage, "--connect, --job, --segments and --directory are needed; workers are started by a coordinator or a node");
+    if (options.endpoint.empty() || options.job.empty() || options.segments.empty() ||
+        options.directory.empty()) {
+      fail(ErrorCode::kUsage,
+           "--connect, --job, --segments and --directory are needed; workers are started by a coordinator or "
+           "a node");
     }
     return workAndReport(options);
   } catch (const Error& error) {
-    fmt::print(stderr, "pipeshard worker {}: {}: {}\n", options.rank, errorCodeName(error.code()), error.message());
+    fmt::print(stderr, "pipeshard worker {}: {}: {}\n", options.rank, errorCodeName(error.code()),
+               error.message());
     return static_cast<int>(error.code());
   }
 }

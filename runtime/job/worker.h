@@ -1,14 +1,17 @@
 // The worker process: one rank of a job. Started by the coordinator or a node daemon, never by hand.
 //
-//   EXE worker --connect ENDPOINT --job ID --generation N --rank R --segments DESCRIPTION --directory RANKDIR --parent PID
-//              [--nodes 0,0,1,1 --host NAME] [--data FILE] [--seed N] [--transfer-timeout MS] [--dump DIR] [--dump-gradients]
-//              [--dump-parameters] [--dump-states] [--drop-last] [--allow-not-finite] [--adopt DIR] [--adopt-ranks N]
+//   EXE worker --connect ENDPOINT --job ID --generation N --rank R --segments DESCRIPTION --directory RANKDIR
+//     --parent PID
+//              [--nodes 0,0,1,1 --host NAME] [--data FILE] [--seed N] [--transfer-timeout MS] [--dump DIR]
+//                [--dump-gradients]
+//              [--dump-parameters] [--dump-states] [--drop-last] [--allow-not-finite] [--adopt DIR]
+//                [--adopt-ranks N]
 //              [--trace-steps N --trace-descriptor FD]
 //
 // Keys come through the environment (kClientKeysVariable), which, unlike arguments, others cannot read.
 //
-// It loads its rank, says so, runs the steps that the coordinator asks for, and ends when told to, when the coordinator is
-// gone, or on the first error, which it reports as code and message.
+// It loads its rank, says so, runs the steps that the coordinator asks for, and ends when told to, when the
+// coordinator is gone, or on the first error, which it reports as code and message.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +34,7 @@ struct WorkerOptions {
   std::string directory;          // ranks/NNNN
   int parent = 0;                 // process id of the coordinator or node daemon that started it
   std::vector<int> node_of_rank;  // by rank; empty: all on one node
-  std::string host;               // this node's address or name, as other nodes reach it; used with several nodes
+  std::string host;  // this node's address or name, as other nodes reach it; used with several nodes
   DataDescription data;
   bool check_finite = true;
   std::string dump_directory;
@@ -43,8 +46,8 @@ struct WorkerOptions {
   int trace_descriptor = -1;  // where (runtime/trace/trace_memory.h)
 };
 
-// The options as arguments, and back; Error(kUsage) naming the argument. Without what a node daemon fills in (rank, segments, directory,
-// parent) they are what a coordinator sends to nodes.
+// The options as arguments, and back; Error(kUsage) naming the argument. Without what a node daemon fills in
+// (rank, segments, directory, parent) they are what a coordinator sends to nodes.
 std::vector<std::string> workerArguments(const WorkerOptions& options);
 WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments);
 // What goes with them: "NAME=value" of the keys, if there are any.

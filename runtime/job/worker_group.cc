@@ -7,12 +7,13 @@
 #include <fstream>
 
 #include "runtime/execute/executor.h"
-#include "runtime/trace/trace_memory.h"
 #include "runtime/execute/worker_threads.h"
+#include "runtime/trace/trace_memory.h"
 
 namespace pipeshard {
 
-WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec) : segments_(SharedSegments::create(static_cast<int>(spec.ranks.size()))) {
+WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec)
+    : segments_(SharedSegments::create(static_cast<int>(spec.ranks.size()))) {
   const int workers = static_cast<int>(spec.ranks.size());
   const int threads = threadsPerWorker(spec.threads, workers);
   WorkerOptions options = spec.options;
@@ -21,7 +22,8 @@ WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec) : segments_(SharedSegments
   members_.reserve(spec.ranks.size());
   for (const int rank : spec.ranks) {
     options.rank = rank;
-    options.directory = (std::filesystem::path(spec.plan_directory) / "ranks" / rankDirectoryName(rank)).string();
+    options.directory =
+        (std::filesystem::path(spec.plan_directory) / "ranks" / rankDirectoryName(rank)).string();
     Descriptor trace;
     if (options.trace_steps > 0) trace = makeTraceMemory();
     options.trace_descriptor = trace.get();
@@ -30,12 +32,14 @@ WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec) : segments_(SharedSegments
     arguments.insert(arguments.end(), own.begin(), own.end());
     std::vector<std::string> environment = workerEnvironment(options);
     environment.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
-    members_.push_back({rank, ChildProcess::start(spec.executable, arguments, environment), std::move(trace)});
+    members_.push_back(
+        {rank, ChildProcess::start(spec.executable, arguments, environment), std::move(trace)});
   }
 }
 
 int WorkerGroup::pid(int rank) const {
-  const auto found = std::find_if(members_.begin(), members_.end(), [&](const Member& member) { return member.rank == rank; });
+  const auto found = std::find_if(members_.begin(), members_.end(),
+                                  [&](const Member& member) { return member.rank == rank; });
   return found == members_.end() ? 0 : found->process.pid();
 }
 
@@ -65,7 +69,8 @@ std::vector<WorkerEnd> WorkerGroup::takeEnds() {
 }
 
 bool WorkerGroup::allEnded() const {
-  return std::all_of(members_.begin(), members_.end(), [](const Member& member) { return member.process.isReaped(); });
+  return std::all_of(members_.begin(), members_.end(),
+                     [](const Member& member) { return member.process.isReaped(); });
 }
 
 void WorkerGroup::kill() {
@@ -74,8 +79,10 @@ void WorkerGroup::kill() {
 }
 
 std::vector<std::byte> WorkerGroup::readTrace(int rank) const {
-  const auto found = std::find_if(members_.begin(), members_.end(), [&](const Member& member) { return member.rank == rank; });
-  return found == members_.end() || !found->trace.valid() ? std::vector<std::byte>() : readTraceMemory(found->trace);
+  const auto found = std::find_if(members_.begin(), members_.end(),
+                                  [&](const Member& member) { return member.rank == rank; });
+  return found == members_.end() || !found->trace.valid() ? std::vector<std::byte>()
+                                                          : readTraceMemory(found->trace);
 }
 
 std::string describeProcessState(int pid) {

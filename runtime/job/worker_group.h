@@ -1,5 +1,6 @@
-// The worker processes of one node: one per rank that is placed there, and the shared memory between them. The coordinator has one
-// for a job on its own machine; a node daemon (runtime/job/node.h) has one for the ranks that a coordinator gives it.
+// The worker processes of one node: one per rank that is placed there, and the shared memory between them.
+// The coordinator has one for a job on its own machine; a node daemon (runtime/job/node.h) has one for the
+// ranks that a coordinator gives it.
 //
 //   WorkerGroupSpec spec;
 //   spec.options = ...;  spec.plan_directory = "gpt2.plan";  spec.ranks = {2, 3};
@@ -7,14 +8,15 @@
 //   poll(workers.descriptors());                     // readable when one has ended
 //   for (const WorkerEnd& end : workers.takeEnds()) ...
 //
-// No process outlives the group: it kills and reaps in its destructor, and the kernel does when the creating thread ends.
+// No process outlives the group: it kills and reaps in its destructor, and the kernel does when the creating
+// thread ends.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "runtime/job/child_process.h"
 #include "runtime/files/posix_file.h"
+#include "runtime/job/child_process.h"
 #include "runtime/job/worker.h"
 #include "transport/shared/shared_memory.h"
 
@@ -23,10 +25,10 @@ namespace pipeshard {
 struct WorkerGroupSpec {
   std::string executable = "/proc/self/exe";
   std::vector<std::string> arguments = {"worker"};  // before those of runtime/job/worker.h
-  int threads = 0;                                  // of each; 0: the processors divided by the workers, at least 1
-  std::string plan_directory;                       // holds ranks/0000 and so on
-  std::vector<int> ranks;                           // of this node, ascending
-  WorkerOptions options;                            // what all workers have in common; rank, segments, directory, parent are filled in
+  int threads = 0;             // of each; 0: the processors divided by the workers, at least 1
+  std::string plan_directory;  // holds ranks/0000 and so on
+  std::vector<int> ranks;      // of this node, ascending
+  WorkerOptions options;  // what all workers have in common; rank, segments, directory, parent are filled in
 };
 
 struct WorkerEnd {
@@ -36,14 +38,16 @@ struct WorkerEnd {
 
 class WorkerGroup {
  public:
-  // Starts all. Errors: as ChildProcess::start and SharedSegments::create; those that had started are gone then.
+  // Starts all. Errors: as ChildProcess::start and SharedSegments::create; those that had started are gone
+  // then.
   explicit WorkerGroup(const WorkerGroupSpec& spec);
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
 
   int pid(int rank) const;
   std::vector<int> ranks() const;
-  std::vector<int> descriptors() const;  // of those that have not been taken by takeEnds: readable when the process has ended
+  std::vector<int> descriptors()
+      const;  // of those that have not been taken by takeEnds: readable when the process has ended
   // Reaps who has ended since the last call, and marks them dead for the others' waits. Never waits.
   std::vector<WorkerEnd> takeEnds();
   bool allEnded() const;
@@ -62,7 +66,8 @@ class WorkerGroup {
   std::vector<Member> members_;  // last: gone before the segments
 };
 
-// How a worker that has stopped answering looks from outside, for people: " (it is stopped: SIGSTOP?)", " (it is a zombie)" or "".
+// How a worker that has stopped answering looks from outside, for people: " (it is stopped: SIGSTOP?)", " (it
+// is a zombie)" or "".
 std::string describeProcessState(int pid);
 
 }  // namespace pipeshard

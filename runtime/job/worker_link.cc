@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/job/control_types.h"
 #include "runtime/files/hex.h"
+#include "runtime/job/control_types.h"
 
 namespace pipeshard {
 namespace {
@@ -104,7 +104,8 @@ void WorkerLink::serve(const WorkerOptions& options) {
     client_options.keys = options.keys;
     client_options.schema = workerCommands();
     client_options.body = {{"pid", ::getpid()}};
-    const auto client = ControlClient::connect(options.endpoint, options.job, options.rank, kConnectTimeout, client_options);
+    const auto client =
+        ControlClient::connect(options.endpoint, options.job, options.rank, kConnectTimeout, client_options);
     {
       const std::lock_guard lock(mutex_);
       registered = registered_ = true;
@@ -113,7 +114,8 @@ void WorkerLink::serve(const WorkerOptions& options) {
     exchange(*client, options.parent);
   } catch (const Error& error) {
     // Without a coordinator there is nobody to work for, whatever the other thread is doing.
-    if (registered && error.code() == ErrorCode::kPeerUnavailable) ::_exit(static_cast<int>(ErrorCode::kPeerUnavailable));
+    if (registered && error.code() == ErrorCode::kPeerUnavailable)
+      ::_exit(static_cast<int>(ErrorCode::kPeerUnavailable));
     const std::lock_guard lock(mutex_);
     failure_ = error;
   } catch (const std::exception& error) {
@@ -144,7 +146,8 @@ void WorkerLink::take(ControlMessage message) {
     const std::lock_guard lock(mutex_);
     if (message.type == "store") {
       const std::vector<std::byte> bytes = fromHex(message.body.at("value").get<std::string>());
-      stored_[message.body.at("key").get<std::string>()] = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+      stored_[message.body.at("key").get<std::string>()] = {reinterpret_cast<const char*>(bytes.data()),
+                                                            bytes.size()};
     } else {
       incoming_.push_back(std::move(message));
     }
@@ -171,7 +174,8 @@ void WorkerLink::exchange(ControlClient& client, int parent) {
     ControlEvent event = client.poll(kLookAround, descriptors);
     if (!event.ready.empty()) {
       uint64_t count = 0;
-      if (::read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN) fail(ErrorCode::kInternal, "eventfd: {}", std::strerror(errno));
+      if (::read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN)
+        fail(ErrorCode::kInternal, "eventfd: {}", std::strerror(errno));
     }
     if (event.message) take(std::move(*event.message));
     const auto now = std::chrono::steady_clock::now();

@@ -1,6 +1,6 @@
-// A worker's side of the control connection. A thread of its own owns the connection, so that a worker that computes still
-// answers: it sends a heartbeat twice a second that says where the worker is, and ends the process when its parent or the coordinator is
-// gone, or says "abort".
+// A worker's side of the control connection. A thread of its own owns the connection, so that a worker that
+// computes still answers: it sends a heartbeat twice a second that says where the worker is, and ends the
+// process when its parent or the coordinator is gone, or says "abort".
 #pragma once
 
 #include <atomic>
@@ -40,8 +40,8 @@ class WorkerLink {
   void send(std::string type, nlohmann::json body);
   void setStatus(std::function<WorkerStatus()> status);
 
-  // What workers leave for each other (their addresses), through the coordinator. get waits; Error(kPeerUnavailable) when it does not
-  // come within `timeout`.
+  // What workers leave for each other (their addresses), through the coordinator. get waits;
+  // Error(kPeerUnavailable) when it does not come within `timeout`.
   void store(const std::string& key, const std::string& bytes);
   std::string fetch(const std::string& key, std::chrono::milliseconds timeout);
 

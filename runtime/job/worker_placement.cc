@@ -8,7 +8,8 @@
 namespace pipeshard {
 namespace {
 
-// A worker that lost its peer speaks before the peer's own end is noticed: the cause gets this long to show up.
+// A worker that lost its peer speaks before the peer's own end is noticed: the cause gets this long to show
+// up.
 constexpr std::chrono::milliseconds kCauseWindow{500};
 
 class HerePlacement : public WorkerPlacement {
@@ -24,8 +25,12 @@ class HerePlacement : public WorkerPlacement {
   int pid(int rank) const override { return group_ ? group_->pid(rank) : 0; }
   std::string host(int) const override { return hostName(); }
   std::string processState(int rank) const override { return describeProcessState(pid(rank)); }
-  std::vector<int> descriptors() const override { return group_ ? group_->descriptors() : std::vector<int>(); }
-  std::vector<WorkerEnd> takeEnds() override { return group_ ? group_->takeEnds() : std::vector<WorkerEnd>(); }
+  std::vector<int> descriptors() const override {
+    return group_ ? group_->descriptors() : std::vector<int>();
+  }
+  std::vector<WorkerEnd> takeEnds() override {
+    return group_ ? group_->takeEnds() : std::vector<WorkerEnd>();
+  }
   bool allEnded() const override { return !group_ || group_->allEnded(); }
   std::optional<Failure> handleMessage(const ControlMessage&) override { return std::nullopt; }
   std::optional<Failure> look(std::chrono::steady_clock::duration) override { return std::nullopt; }
@@ -36,7 +41,8 @@ class HerePlacement : public WorkerPlacement {
   Recorded collectTraces(std::chrono::steady_clock::time_point) override {
     Recorded recorded;
     recorded.clocks.resize(spec_.ranks.size());
-    for (const int rank : spec_.ranks) recorded.bytes.push_back(group_ ? group_->readTrace(rank) : std::vector<std::byte>());
+    for (const int rank : spec_.ranks)
+      recorded.bytes.push_back(group_ ? group_->readTrace(rank) : std::vector<std::byte>());
     return recorded;
   }
   void release(int, const std::string&) override {}
@@ -64,6 +70,8 @@ std::string hostName() {
   return name.data();
 }
 
-std::unique_ptr<WorkerPlacement> placeHere(WorkerGroupSpec spec) { return std::make_unique<HerePlacement>(std::move(spec)); }
+std::unique_ptr<WorkerPlacement> placeHere(WorkerGroupSpec spec) {
+  return std::make_unique<HerePlacement>(std::move(spec));
+}
 
 }  // namespace pipeshard

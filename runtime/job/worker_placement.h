@@ -1,5 +1,5 @@
-// Where the workers of a job are: all on this machine, or on nodes that have joined. The coordinator sees both through this.
-// Internal to the coordinator. Thread rules: the coordinator's thread.
+// Where the workers of a job are: all on this machine, or on nodes that have joined. The coordinator sees
+// both through this. Internal to the coordinator. Thread rules: the coordinator's thread.
 #pragma once
 
 #include <chrono>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "ir/base/error.h"
-#include "runtime/trace/clock_alignment.h"
 #include "runtime/job/job.h"
 #include "runtime/job/worker_group.h"
+#include "runtime/trace/clock_alignment.h"
 #include "transport/control/control.h"
 
 namespace pipeshard {
@@ -39,7 +39,8 @@ class WorkerPlacement {
  public:
   virtual ~WorkerPlacement() = default;
 
-  // Starts the workers, or waits for those who will: true once all processes have been started. Called until it is true.
+  // Starts the workers, or waits for those who will: true once all processes have been started. Called until
+  // it is true.
   virtual bool start() = 0;
   // While start() is not true: what is missing, for the message when the time is over.
   virtual std::string describeMissing() const = 0;
@@ -57,16 +58,16 @@ class WorkerPlacement {
 
   // A message of a control rank from kFirstNodeRank on.
   virtual std::optional<Failure> handleMessage(const ControlMessage& message) = 0;
-  // Called about ten times a second: keeps nodes informed and finds those that are silent. `absence`: how long the coordinator itself
-  // has not listened since the last call, which is nobody's fault.
+  // Called about ten times a second: keeps nodes informed and finds those that are silent. `absence`: how
+  // long the coordinator itself has not listened since the last call, which is nobody's fault.
   virtual std::optional<Failure> look(std::chrono::steady_clock::duration absence) = 0;
   // Longest time until a failure that explains others shows itself.
   virtual std::chrono::milliseconds causeWindow() const = 0;
 
   // Ends all workers at once. A second call does nothing.
   virtual void kill() = 0;
-  // With WorkerOptions::trace_steps, once all have been ended or killed: what ranks have recorded, and their hosts' clocks. Gives up on
-  // nodes that do not answer by `deadline`. Errors: as WorkerGroup::readTrace.
+  // With WorkerOptions::trace_steps, once all have been ended or killed: what ranks have recorded, and their
+  // hosts' clocks. Gives up on nodes that do not answer by `deadline`. Errors: as WorkerGroup::readTrace.
   struct Recorded {
     std::vector<std::vector<std::byte>> bytes;  // by rank; empty: nothing came
     std::vector<ClockAlignment> clocks;         // by rank
@@ -79,6 +80,7 @@ class WorkerPlacement {
 // All workers on this machine.
 std::unique_ptr<WorkerPlacement> placeHere(WorkerGroupSpec spec);
 // On the nodes of spec.nodes, as spec.node_of_rank says. `workers.ranks` is filled in per node.
-std::unique_ptr<WorkerPlacement> placeOnNodes(const JobSpec& spec, WorkerGroupSpec workers, const JobProgressCallback& progress);
+std::unique_ptr<WorkerPlacement> placeOnNodes(const JobSpec& spec, WorkerGroupSpec workers,
+                                              const JobProgressCallback& progress);
 
 }  // namespace pipeshard

@@ -1,13 +1,16 @@
-// Measuring this machine: what operators, copies and messages take, in processes like a job's workers. Times are nanoseconds.
+// Measuring this machine: what operators, copies and messages take, in processes like a job's workers. Times
+// are nanoseconds.
 //
-//   measurePasses({{image, work}}, works, {.threads = 1, .workers = 2}, progress)   one time per work, alone and beside a second worker
+//   measurePasses({{image, work}}, works, {.threads = 1, .workers = 2}, progress) one time per work, alone
+//     and beside a second worker
 //
-// An operator takes what it finds in caches: inside a step, some of what it reads has just been made, some was made long ago, and its code
-// has been pushed out by that of others. So it is measured where it stands: a rank's program runs as in a job (runtime/profiling/profiling_rank.h),
-// and every node of it is timed, over steps that took neither long nor short. The same work at several places takes the mean over them;
-// gradients that are computed where they are accumulated count as they are.
-// Helper processes are forked; they end with the call, whatever happens. Thread rules: one call at a time, from a process that has not
-// used OpenMP with several threads before (its team would not be there in a fork).
+// An operator takes what it finds in caches: inside a step, some of what it reads has just been made, some
+// was made long ago, and its code has been pushed out by that of others. So it is measured where it stands: a
+// rank's program runs as in a job (runtime/profiling/profiling_rank.h), and every node of it is timed, over
+// steps that took neither long nor short. The same work at several places takes the mean over them; gradients
+// that are computed where they are accumulated count as they are. Helper processes are forked; they end with
+// the call, whatever happens. Thread rules: one call at a time, from a process that has not used OpenMP with
+// several threads before (its team would not be there in a fork).
 #pragma once
 
 #include <cstdint>
@@ -21,18 +24,21 @@
 namespace pipeshard {
 
 struct ProfilingOptions {
-  int threads = 1;                          // of a worker
-  int workers = 1;                          // of the node, all at the same work while `busy_ns` is measured; 1: that is not measured
-  int64_t sample_ns = 700'000'000;          // of every sample, for each of its two times
-  int64_t budget_ns = 80'000'000'000;       // of all samples together: shared out evenly, what one leaves goes to those behind it
+  int threads = 1;  // of a worker
+  int workers = 1;  // of the node, all at the same work while `busy_ns` is measured; 1: that is not measured
+  int64_t sample_ns = 700'000'000;  // of every sample, for each of its two times
+  int64_t budget_ns =
+      80'000'000'000;  // of all samples together: shared out evenly, what one leaves goes to those behind it
   const KernelRegistry* kernels = nullptr;  // nullptr: cpuKernels()
 };
 
-// A rank's program. When its time is over, what has been measured before is left out and the rest is still run once: so a step that takes
-// longer than there is time for costs no more than one run of each of its different operators.
+// A rank's program. When its time is over, what has been measured before is left out and the rest is still
+// run once: so a step that takes longer than there is time for costs no more than one run of each of its
+// different operators.
 struct PassSample {
   RankImage image;
-  // By subgraph and node, as they are run (runnableGraph): the number of the node's work. -1: no time is wanted (views, collectives).
+  // By subgraph and node, as they are run (runnableGraph): the number of the node's work. -1: no time is
+  // wanted (views, collectives).
   std::vector<std::vector<int>> work;
 };
 
@@ -44,8 +50,10 @@ struct OperatorTime {
 
 using ProfilingProgress = std::function<void(size_t done, size_t all)>;
 
-// By the number of the work, of `works`. Errors: as StandaloneRank; kPeerUnavailable when a helper process has ended.
-std::vector<OperatorTime> measurePasses(std::span<const PassSample> samples, size_t works, const ProfilingOptions& options,
+// By the number of the work, of `works`. Errors: as StandaloneRank; kPeerUnavailable when a helper process
+// has ended.
+std::vector<OperatorTime> measurePasses(std::span<const PassSample> samples, size_t works,
+                                        const ProfilingOptions& options,
                                         const ProfilingProgress& progress = {});
 
 // Memory that one worker takes for a sample.
@@ -56,7 +64,8 @@ CostCurve measureMemory();
 
 struct LinkTimes {
   CostCurve send;  // ns by bytes of a message, from its posting until the receiver, who waits for it, has it
-  CostCurve all_reduce, all_gather, reduce_scatter, all_to_all;  // ns by bytes: the B of sharding/specs/cost_model.h; of float32, all ranks
+  CostCurve all_reduce, all_gather, reduce_scatter,
+      all_to_all;  // ns by bytes: the B of sharding/specs/cost_model.h; of float32, all ranks
 };
 // Between so many workers of a node (shared memory), 2 or more; messages between two of them.
 LinkTimes measureInside(int64_t most_bytes, int ranks = 2);

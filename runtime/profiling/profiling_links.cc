@@ -29,7 +29,8 @@ constexpr int64_t kSmallest = 256;
 class ForkedStore : public RendezvousStore {
  public:
   ForkedStore() {
-    void* memory = ::mmap(nullptr, 2 * sizeof(Entry), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        ::mmap(nullptr, 2 * sizeof(Entry), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) fail(ErrorCode::kOutOfMemory, "no memory for two addresses");
     entries_ = new (memory) Entry[2]{};
   }
@@ -88,9 +89,11 @@ struct Side {
     constexpr DataType kType = DataType::kFloat32;
     switch (work) {
       case Work::kSend: return transfer(static_cast<size_t>(bytes));
-      case Work::kAllReduce: return communicator->allReduce(group, kType, Reduction::kSum, input(), input(), count);
+      case Work::kAllReduce:
+        return communicator->allReduce(group, kType, Reduction::kSum, input(), input(), count);
       case Work::kAllGather: return communicator->allGather(group, kType, input(), output(), part);
-      case Work::kReduceScatter: return communicator->reduceScatter(group, kType, Reduction::kSum, input(), output(), part);
+      case Work::kReduceScatter:
+        return communicator->reduceScatter(group, kType, Reduction::kSum, input(), output(), part);
       case Work::kAllToAll: return communicator->allToAll(group, kType, input(), output(), part);
       case Work::kEnd: return;
     }
@@ -124,7 +127,8 @@ void follow(const Side& side) {
 }
 
 void announce(const Side& side, Order order) {
-  for (int peer = 1; peer < side.communicator->size(); ++peer) side.communicator->send(peer, std::as_bytes(std::span(&order, 1)))->wait();
+  for (int peer = 1; peer < side.communicator->size(); ++peer)
+    side.communicator->send(peer, std::as_bytes(std::span(&order, 1)))->wait();
 }
 
 CostCurve measure(const Side& side, Work work, int64_t most_bytes) {
@@ -172,8 +176,8 @@ LinkTimes measureInside(int64_t most_bytes, int ranks) {
   };
   std::vector<std::unique_ptr<ProfilingPeer>> peers;
   for (int rank = 1; rank < ranks; ++rank) {
-    peers.push_back(
-        std::make_unique<ProfilingPeer>([&, rank](ProfilingPeer::Orders&) { follow(open(SharedSegments::inherit(inherited), rank)); }));
+    peers.push_back(std::make_unique<ProfilingPeer>(
+        [&, rank](ProfilingPeer::Orders&) { follow(open(SharedSegments::inherit(inherited), rank)); }));
   }
   return measureAll(open(std::move(segments), 0), most_bytes);
 }

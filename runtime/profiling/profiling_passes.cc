@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "ir/base/error.h"
+#include "runtime/execute/worker_threads.h"
 #include "runtime/profiling/profiling.h"
 #include "runtime/profiling/profiling_peer.h"
 #include "runtime/profiling/profiling_rank.h"
-#include "runtime/execute/worker_threads.h"
 
 namespace pipeshard {
 namespace {
@@ -20,13 +20,17 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMostSteps = 50;
 
-int64_t nsSince(Clock::time_point start) { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count(); }
+int64_t nsSince(Clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+}
 
 // Times of works, over the places at which they stand.
 struct WorkTimes {
   explicit WorkTimes(size_t works) : sums(works), places(works), repetitions(works) {}
   int64_t mean(size_t work) const {
-    return places[work] == 0 ? 0 : std::max<int64_t>(1, std::llround(sums[work] / static_cast<double>(places[work])));
+    return places[work] == 0
+               ? 0
+               : std::max<int64_t>(1, std::llround(sums[work] / static_cast<double>(places[work])));
   }
   std::vector<double> sums;
   std::vector<int> places, repetitions;
@@ -35,7 +39,8 @@ struct WorkTimes {
 // Of the nodes of one program: a time for every run of every node.
 class PassTimer : public NodeObserver {
  public:
-  PassTimer(const PassSample& sample, WorkTimes& times) : sample_(sample), times_(times), seen_(times.places.size()) {
+  PassTimer(const PassSample& sample, WorkTimes& times)
+      : sample_(sample), times_(times), seen_(times.places.size()) {
     for (const Instruction& instruction : sample.image.program.instructions) {
       first_place_.push_back(places_.size());
       if (!instruction.subgraph.valid()) continue;
@@ -70,19 +75,22 @@ class PassTimer : public NodeObserver {
     }
   }
 
-  // Of the steps that took neither long nor short as a whole, the mean of every place: so the times of a step add up to what such a step
-  // takes, which medians of each do not (what disturbs, disturbs now this one, now that one).
+  // Of the steps that took neither long nor short as a whole, the mean of every place: so the times of a step
+  // add up to what such a step takes, which medians of each do not (what disturbs, disturbs now this one, now
+  // that one).
   void addToTimes() {
     const std::vector<size_t> usual = usualSteps();
     for (const Place& place : places_) {
       if (place.work < 0) continue;
       std::vector<int64_t> ns;
       for (const size_t step : usual) ns.push_back(place.ns[step]);
-      if (std::count(ns.begin(), ns.end(), 0) == std::ssize(ns)) ns = place.ns;  // left out later: what there is
+      if (std::count(ns.begin(), ns.end(), 0) == std::ssize(ns))
+        ns = place.ns;  // left out later: what there is
       ns.erase(std::remove(ns.begin(), ns.end(), 0), ns.end());
       if (ns.empty()) continue;
       const auto work = static_cast<size_t>(place.work);
-      times_.sums[work] += static_cast<double>(std::accumulate(ns.begin(), ns.end(), int64_t{0})) / static_cast<double>(ns.size());
+      times_.sums[work] += static_cast<double>(std::accumulate(ns.begin(), ns.end(), int64_t{0})) /
+                           static_cast<double>(ns.size());
       ++times_.places[work];
       times_.repetitions[work] += static_cast<int>(ns.size());
     }
@@ -149,7 +157,8 @@ ExecutorOptions executorOptions(const ProfilingOptions& options, NodeObserver& o
 }
 
 // Helper: runs what it is told to until it is stopped.
-void keepBusy(std::span<const PassSample> samples, const ProfilingOptions& options, ProfilingPeer::Orders& orders) {
+void keepBusy(std::span<const PassSample> samples, const ProfilingOptions& options,
+              ProfilingPeer::Orders& orders) {
   const WorkerThreads threads(options.threads);
   UntilStopped observer(orders);
   while (const std::optional<int64_t> order = orders.next()) {
@@ -160,7 +169,8 @@ void keepBusy(std::span<const PassSample> samples, const ProfilingOptions& optio
   }
 }
 
-void measure(StandaloneRank& rank, Relay& relay, const PassSample& sample, int64_t share_ns, WorkTimes& times) {
+void measure(StandaloneRank& rank, Relay& relay, const PassSample& sample, int64_t share_ns,
+             WorkTimes& times) {
   PassTimer timer(sample, times);
   relay.to = &timer;
   const Clock::time_point start = Clock::now();
@@ -191,11 +201,12 @@ int64_t passBytes(const PassSample& sample, const ProfilingOptions& options) {
   return executor.memory().total_bytes + executor.constantBytes();
 }
 
-std::vector<OperatorTime> measurePasses(std::span<const PassSample> samples, size_t works, const ProfilingOptions& options,
-                                        const ProfilingProgress& progress) {
+std::vector<OperatorTime> measurePasses(std::span<const PassSample> samples, size_t works,
+                                        const ProfilingOptions& options, const ProfilingProgress& progress) {
   std::vector<std::unique_ptr<ProfilingPeer>> peers;  // before this process has threads of its own
   for (int worker = 1; worker < options.workers; ++worker) {
-    peers.push_back(std::make_unique<ProfilingPeer>([&](ProfilingPeer::Orders& orders) { keepBusy(samples, options, orders); }));
+    peers.push_back(std::make_unique<ProfilingPeer>(
+        [&](ProfilingPeer::Orders& orders) { keepBusy(samples, options, orders); }));
   }
   const WorkerThreads threads(options.threads);
   const Clock::time_point start = Clock::now();
@@ -219,7 +230,8 @@ std::vector<OperatorTime> measurePasses(std::span<const PassSample> samples, siz
     if (progress) progress(s + 1, samples.size());
   }
   std::vector<OperatorTime> times;
-  for (size_t work = 0; work < works; ++work) times.push_back({alone.mean(work), busy.mean(work), alone.repetitions[work]});
+  for (size_t work = 0; work < works; ++work)
+    times.push_back({alone.mean(work), busy.mean(work), alone.repetitions[work]});
   return times;
 }
 

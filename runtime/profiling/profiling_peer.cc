@@ -55,8 +55,10 @@ void ProfilingPeer::Orders::answer() {
 bool ProfilingPeer::Orders::stopped() const { return stop_->load(std::memory_order_relaxed); }
 
 ProfilingPeer::ProfilingPeer(const std::function<void(Orders&)>& work) {
-  void* memory = ::mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) fail(ErrorCode::kOutOfMemory, "no memory to share with a helper process: {}", std::strerror(errno));
+  void* memory =
+      ::mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    fail(ErrorCode::kOutOfMemory, "no memory to share with a helper process: {}", std::strerror(errno));
   stop_ = new (memory) std::atomic<bool>(false);
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
@@ -88,13 +90,15 @@ ProfilingPeer::~ProfilingPeer() {
 void ProfilingPeer::tell(int64_t order) {
   stop_->store(false, std::memory_order_relaxed);
   const ssize_t sent = retried([&] { return ::send(socket_.get(), &order, sizeof(order), MSG_NOSIGNAL); });
-  if (sent != static_cast<ssize_t>(sizeof(order))) fail(ErrorCode::kPeerUnavailable, "the helper process of the measurement has ended");
+  if (sent != static_cast<ssize_t>(sizeof(order)))
+    fail(ErrorCode::kPeerUnavailable, "the helper process of the measurement has ended");
 }
 
 void ProfilingPeer::awaitAnswer() {
   char answer = 0;
   if (retried([&] { return ::recv(socket_.get(), &answer, 1, 0); }) != 1) {
-    fail(ErrorCode::kPeerUnavailable, "the helper process of the measurement has ended; what it said is above");
+    fail(ErrorCode::kPeerUnavailable,
+         "the helper process of the measurement has ended; what it said is above");
   }
 }
 

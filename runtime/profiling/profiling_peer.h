@@ -1,4 +1,5 @@
-// A forked helper of a measurement: does what it is told until this process is done with it. Internal to profiling.
+// A forked helper of a measurement: does what it is told until this process is done with it. Internal to
+// profiling.
 #pragma once
 
 #include <sys/types.h>
@@ -28,7 +29,8 @@ class ProfilingPeer {
     const std::atomic<bool>* stop_ = nullptr;
   };
 
-  // `work` runs in the fork; its end, also by an exception, is the process's. Error(kOutOfMemory) when there can be no process.
+  // `work` runs in the fork; its end, also by an exception, is the process's. Error(kOutOfMemory) when there
+  // can be no process.
   explicit ProfilingPeer(const std::function<void(Orders&)>& work);
   ProfilingPeer(const ProfilingPeer&) = delete;
   ProfilingPeer& operator=(const ProfilingPeer&) = delete;

@@ -47,12 +47,14 @@ void fillIntegers(DataType type, int64_t low, int64_t high, Bytes out) {
   std::mt19937_64 random(kSeed);
   const size_t size = dataTypeSize(type);
   for (size_t at = 0; at + size <= out.size(); at += size) {
-    const int64_t number = low + static_cast<int64_t>(random() % static_cast<uint64_t>(std::max<int64_t>(1, high - low)));
+    const int64_t number =
+        low + static_cast<int64_t>(random() % static_cast<uint64_t>(std::max<int64_t>(1, high - low)));
     std::memcpy(out.data() + at, &number, std::min(size, sizeof(number)));
   }
 }
 
-// So that products of it keep the size of what they multiply (Glorot and Bengio 2010); vectors, which shift and scale, are about 1.
+// So that products of it keep the size of what they multiply (Glorot and Bengio 2010); vectors, which shift
+// and scale, are about 1.
 void fillWeight(const Buffer& buffer, Bytes out) {
   if (buffer.shape.size() < 2) return fillNormal(buffer.data_type, 1.0F, 0.1F, out);
   int64_t fan = buffer.shape[0] + buffer.shape[1];
@@ -83,16 +85,19 @@ class RepeatedData : public DataSource {
     const size_t size = dataTypeSize(inputs_[input].data_type);
     std::byte* to = out.data();
     forEachRun(inputs_[input].shape, box, [&](int64_t first, int64_t count) {
-      std::memcpy(to, batches_[input].data() + static_cast<size_t>(first) * size, static_cast<size_t>(count) * size);
+      std::memcpy(to, batches_[input].data() + static_cast<size_t>(first) * size,
+                  static_cast<size_t>(count) * size);
       to += static_cast<size_t>(count) * size;
     });
   }
 
  private:
   static bool isLoaded(const Program& program, const std::string& name) {
-    return std::any_of(program.instructions.begin(), program.instructions.end(), [&](const Instruction& instruction) {
-      return instruction.kind == InstructionKind::kLoadInput && program.buffer(instruction.outputs[0]).value == name;
-    });
+    return std::any_of(program.instructions.begin(), program.instructions.end(),
+                       [&](const Instruction& instruction) {
+                         return instruction.kind == InstructionKind::kLoadInput &&
+                                program.buffer(instruction.outputs[0]).value == name;
+                       });
   }
 
   std::vector<std::vector<std::byte>> batches_;
@@ -110,28 +115,36 @@ class NoPeers : public Communicator {
     for (const Instruction& instruction : program.instructions) {
       if (instruction.kind != InstructionKind::kReceive) continue;
       const Buffer& buffer = program.buffer(instruction.outputs[0]);
-      std::vector<std::byte>& content = received_[static_cast<size_t>(byteCount(buffer.data_type, buffer.shape))];
+      std::vector<std::byte>& content =
+          received_[static_cast<size_t>(byteCount(buffer.data_type, buffer.shape))];
       if (!content.empty()) continue;
       content.resize(static_cast<size_t>(byteCount(buffer.data_type, buffer.shape)));
-      if (isFloatingPoint(buffer.data_type)) fillNormal(buffer.data_type, 0, 1, content);  // else zeros, which are valid indices
+      if (isFloatingPoint(buffer.data_type))
+        fillNormal(buffer.data_type, 0, 1, content);  // else zeros, which are valid indices
     }
   }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::unique_ptr<SendHandle> send(int, std::span<const std::byte>) override { return std::make_unique<Sent>(); }
+  std::unique_ptr<SendHandle> send(int, std::span<const std::byte>) override {
+    return std::make_unique<Sent>();
+  }
   void receive(int, Bytes data) override {
     const auto content = received_.find(data.size());
-    if (content != received_.end() && !data.empty()) std::memcpy(data.data(), content->second.data(), data.size());
+    if (content != received_.end() && !data.empty())
+      std::memcpy(data.data(), content->second.data(), data.size());
   }
-  void allReduce(const Group&, DataType type, Reduction, const void* input, void* output, size_t count) override {
+  void allReduce(const Group&, DataType type, Reduction, const void* input, void* output,
+                 size_t count) override {
     copy(input, output, count * dataTypeSize(type));
   }
   void allGather(const Group& group, DataType type, const void* input, void* output, size_t count) override {
     const size_t bytes = count * dataTypeSize(type);
-    for (size_t member = 0; member < group.size(); ++member) copy(input, static_cast<std::byte*>(output) + member * bytes, bytes);
+    for (size_t member = 0; member < group.size(); ++member)
+      copy(input, static_cast<std::byte*>(output) + member * bytes, bytes);
   }
-  void reduceScatter(const Group&, DataType type, Reduction, const void* input, void* output, size_t count) override {
+  void reduceScatter(const Group&, DataType type, Reduction, const void* input, void* output,
+                     size_t count) override {
     copy(input, output, count * dataTypeSize(type));
   }
   void allToAll(const Group& group, DataType type, const void* input, void* output, size_t count) override {
@@ -150,11 +163,13 @@ class NoPeers : public Communicator {
   std::map<size_t, std::vector<std::byte>> received_;  // by size
 };
 
-bool isFile(const Buffer& buffer) { return buffer.source && std::holds_alternative<WeightReference>(*buffer.source); }
+bool isFile(const Buffer& buffer) {
+  return buffer.source && std::holds_alternative<WeightReference>(*buffer.source);
+}
 
 bool isFilled(const Buffer& buffer) {
-  return !buffer.source &&
-         (buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kForwardState);
+  return !buffer.source && (buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeight ||
+                            buffer.kind == BufferKind::kForwardState);
 }
 
 RankImage withoutFiles(RankImage image) {
@@ -166,7 +181,8 @@ RankImage withoutFiles(RankImage image) {
 
 }  // namespace
 
-StandaloneRank::StandaloneRank(RankImage image, const ExecutorOptions& options) : executor_(withoutFiles(std::move(image)), options) {
+StandaloneRank::StandaloneRank(RankImage image, const ExecutorOptions& options)
+    : executor_(withoutFiles(std::move(image)), options) {
   memory_ = SharedMemoryCommunicator::open(SharedSegments::create(1), 0, std::chrono::seconds(1));
   const Bytes arena = memory_->createArena(static_cast<size_t>(executor_.memory().total_bytes));
   peers_ = std::make_unique<NoPeers>(program());
@@ -187,8 +203,8 @@ void StandaloneRank::fillPersistent() {
       fillWeight(buffer, content);
       continue;
     }
-    const auto input =
-        std::find_if(program().inputs.begin(), program().inputs.end(), [&](const ProgramInput& i) { return i.name == buffer.value; });
+    const auto input = std::find_if(program().inputs.begin(), program().inputs.end(),
+                                    [&](const ProgramInput& i) { return i.name == buffer.value; });
     if (input != program().inputs.end()) fillIntegers(buffer.data_type, input->low, input->high, content);
   }
 }

@@ -1,12 +1,13 @@
-// One rank of a plan, alone: its program runs as in a job, on memory of the same kind, but nobody is there to send to or receive from.
-// Internal to profiling: what is measured so, finds in caches what a step leaves there.
+// One rank of a plan, alone: its program runs as in a job, on memory of the same kind, but nobody is there to
+// send to or receive from. Internal to profiling: what is measured so, finds in caches what a step leaves
+// there.
 //
 //   StandaloneRank rank(image, options);
 //   rank.runStep();            // all of a step
 //
-// Weights are random instead of read (spread so that activations keep their size), batches are random once and copied from memory,
-// received tensors are random bytes of the right kind, sums over ranks are the own part. No number means anything; none is so small
-// that it would slow down arithmetic.
+// Weights are random instead of read (spread so that activations keep their size), batches are random once
+// and copied from memory, received tensors are random bytes of the right kind, sums over ranks are the own
+// part. No number means anything; none is so small that it would slow down arithmetic.
 #pragma once
 
 #include <memory>

@@ -18,7 +18,8 @@ int64_t ClockAlignment::toOwn(int64_t theirs) const {
   const int64_t span = last.answer->theirs - first.answer->theirs;
   if (span <= 0) return first.middle() + since;
   // The part that differs from `since` is small: doubles lose nothing that matters.
-  const double drift = static_cast<double>((last.middle() - first.middle()) - span) / static_cast<double>(span);
+  const double drift =
+      static_cast<double>((last.middle() - first.middle()) - span) / static_cast<double>(span);
   return first.middle() + since + std::llround(static_cast<double>(since) * drift);
 }
 

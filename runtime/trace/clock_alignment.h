@@ -1,12 +1,14 @@
-// The clock of another machine, from questions that it answers over the control connection. Each host's CLOCK_MONOTONIC begins somewhere,
-// and runs some millionths faster or slower; ranks of one host share one.
+// The clock of another machine, from questions that it answers over the control connection. Each host's
+// CLOCK_MONOTONIC begins somewhere, and runs some millionths faster or slower; ranks of one host share one.
 //
-// An answer that came back after `round trip` was read from the other clock somewhere between question and answer: taking the middle is
-// wrong by half the round trip at most. Of many answers, the fastest one counts (Cristian 1989; NTP's filter). Measured before and after
-// a job, the difference of the clocks is taken as a straight line between.
+// An answer that came back after `round trip` was read from the other clock somewhere between question and
+// answer: taking the middle is wrong by half the round trip at most. Of many answers, the fastest one counts
+// (Cristian 1989; NTP's filter). Measured before and after a job, the difference of the clocks is taken as a
+// straight line between.
 //
 //   ClockAlignment clock;
-//   clock.add({.asked = 100, .theirs = 5'160, .answered = 200});    // round trip 100: theirs is 5010 ahead, +- 50
+//   clock.add({.asked = 100, .theirs = 5'160, .answered = 200});    // round trip 100: theirs is 5010 ahead,
+//                                                                   +- 50
 //   clock.toOwn(5'160) == 150
 #pragma once
 
@@ -37,7 +39,9 @@ class ClockAlignment {
     std::optional<ClockAnswer> answer;
     void add(const ClockAnswer& other);
     int64_t roundTrip() const { return answer->answered - answer->asked; }
-    int64_t middle() const { return answer->asked + roundTrip() / 2; }  // on this clock, when theirs was answer->theirs
+    int64_t middle() const {
+      return answer->asked + roundTrip() / 2;
+    }  // on this clock, when theirs was answer->theirs
   };
 
   bool second_half_ = false;

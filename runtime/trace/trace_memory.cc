@@ -15,7 +15,9 @@ namespace pipeshard {
 
 Descriptor makeTraceMemory() {
   Descriptor memory(::memfd_create("pipeshard-trace", 0));
-  if (!memory.valid()) fail(ErrorCode::kOutOfMemory, "cannot make the memory for a trace: {}; check `ulimit -n`", std::strerror(errno));
+  if (!memory.valid())
+    fail(ErrorCode::kOutOfMemory, "cannot make the memory for a trace: {}; check `ulimit -n`",
+         std::strerror(errno));
   return memory;
 }
 
@@ -25,7 +27,8 @@ shm::Mapping openTraceMemory(int descriptor, size_t bytes) {
     fail(ErrorCode::kConfiguration, "descriptor {} for the trace is not open in this process", descriptor);
   }
   if (::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
-    fail(ErrorCode::kOutOfMemory, "cannot size the memory for a trace to {} bytes: {}", bytes, std::strerror(errno));
+    fail(ErrorCode::kOutOfMemory, "cannot size the memory for a trace to {} bytes: {}", bytes,
+         std::strerror(errno));
   }
   return shm::Mapping::map(descriptor, bytes, true, "the trace");
 }
@@ -33,7 +36,8 @@ shm::Mapping openTraceMemory(int descriptor, size_t bytes) {
 std::vector<std::byte> readTraceMemory(const Descriptor& memory) {
   struct stat status {};
   if (::fstat(memory.get(), &status) != 0 || status.st_size == 0) return {};
-  const shm::Mapping mapping = shm::Mapping::map(memory.get(), static_cast<size_t>(status.st_size), false, "a rank's trace");
+  const shm::Mapping mapping =
+      shm::Mapping::map(memory.get(), static_cast<size_t>(status.st_size), false, "a rank's trace");
   const size_t used = usedTraceBytes(mapping.span());
   return {mapping.data(), mapping.data() + used};
 }

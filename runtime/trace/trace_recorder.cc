@@ -28,7 +28,9 @@ struct Header {
 };
 
 // Written last, so that a reader never sees more than there is.
-void publish(uint64_t& place, uint64_t value) { std::atomic_ref<uint64_t>(place).store(value, std::memory_order_release); }
+void publish(uint64_t& place, uint64_t value) {
+  std::atomic_ref<uint64_t>(place).store(value, std::memory_order_release);
+}
 
 uint64_t published(const uint64_t& place) {
   return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(place)).load(std::memory_order_acquire);
@@ -44,7 +46,8 @@ struct SlotImage {
 };
 
 size_t slotBytes(const size_t (&capacity)[kTraceLanes]) {
-  return aligned(sizeof(SlotImage)) + aligned((capacity[0] + capacity[1] + capacity[2]) * sizeof(TraceRecord));
+  return aligned(sizeof(SlotImage)) +
+         aligned((capacity[0] + capacity[1] + capacity[2]) * sizeof(TraceRecord));
 }
 
 TraceLane laneOf(const Instruction& instruction) {
@@ -53,7 +56,8 @@ TraceLane laneOf(const Instruction& instruction) {
 }
 
 size_t collectivesOf(const Program& program, const Instruction& instruction) {
-  return instruction.subgraph.valid() ? program.subgraphs[instruction.subgraph.index()].collectives.size() : 0;
+  return instruction.subgraph.valid() ? program.subgraphs[instruction.subgraph.index()].collectives.size()
+                                      : 0;
 }
 
 }  // namespace
@@ -70,7 +74,8 @@ TraceRecorder::TraceRecorder(int rank, std::vector<TracedProgram> programs, int6
     for (const Instruction& instruction : traced.program->instructions) {
       counts[static_cast<size_t>(laneOf(instruction))] += 1 + collectivesOf(*traced.program, instruction);
     }
-    for (size_t lane = 0; lane < kTraceLanes; ++lane) capacity_[lane] = std::max(capacity_[lane], counts[lane]);
+    for (size_t lane = 0; lane < kTraceLanes; ++lane)
+      capacity_[lane] = std::max(capacity_[lane], counts[lane]);
     tables += traced.live_bytes.size() * sizeof(int64_t);
   }
   slot_bytes_ = slotBytes(capacity_);
@@ -105,7 +110,8 @@ void TraceRecorder::beginStep(int64_t step, uint32_t program, Time start) {
   current_->program = program;
   current_->start_ns = nanoseconds(start);
   current_->end_ns = 0;
-  auto* records = reinterpret_cast<TraceRecord*>(reinterpret_cast<std::byte*>(current_) + aligned(sizeof(Slot)));
+  auto* records =
+      reinterpret_cast<TraceRecord*>(reinterpret_cast<std::byte*>(current_) + aligned(sizeof(Slot)));
   for (size_t lane = 0; lane < kTraceLanes; ++lane) {
     publish(current_->counts[lane], 0);
     tracks_[lane] = {.records = records, .capacity = capacity_[lane]};
@@ -165,7 +171,9 @@ void TraceRecorder::endPart(TraceLane lane, Time end, std::chrono::nanoseconds w
 
 namespace {
 
-[[noreturn]] void failBroken(const char* why) { fail(ErrorCode::kConfiguration, "the recording of a rank is broken: {}", why); }
+[[noreturn]] void failBroken(const char* why) {
+  fail(ErrorCode::kConfiguration, "the recording of a rank is broken: {}", why);
+}
 
 struct Recording {
   Header header;
@@ -184,15 +192,17 @@ std::optional<Recording> findRecording(std::span<const std::byte> memory) {
   const Header& header = found.header;
   if (header.magic != kMagic) failBroken("it does not begin as one");
   constexpr uint64_t kMost = uint64_t{1} << 31;
-  if (std::max({header.capacity[0], header.capacity[1], header.capacity[2], header.slots, header.live_counts[0], header.live_counts[1]}) >
-      kMost) {
+  if (std::max({header.capacity[0], header.capacity[1], header.capacity[2], header.slots,
+                header.live_counts[0], header.live_counts[1]}) > kMost) {
     failBroken("it claims to be impossibly large");
   }
   std::copy(std::begin(header.capacity), std::end(header.capacity), found.capacity);
-  found.slots_offset = aligned(sizeof(Header) + (header.live_counts[0] + header.live_counts[1]) * sizeof(int64_t));
+  found.slots_offset =
+      aligned(sizeof(Header) + (header.live_counts[0] + header.live_counts[1]) * sizeof(int64_t));
   found.slot_bytes = slotBytes(found.capacity);
   found.slots = std::min(header.slots, published(shared.steps_begun));
-  if (found.slots_offset > memory.size() || (memory.size() - found.slots_offset) / found.slot_bytes < found.slots) {
+  if (found.slots_offset > memory.size() ||
+      (memory.size() - found.slots_offset) / found.slot_bytes < found.slots) {
     failBroken("it is cut off");
   }
   return found;

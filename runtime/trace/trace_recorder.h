@@ -1,7 +1,9 @@
-// Records what one rank does when, without allocation: numbers of instructions and times, in memory that somebody else may keep when this
-// process dies. Names are put to it afterwards, from the Programs (runtime/job/trace_merge.h).
+// Records what one rank does when, without allocation: numbers of instructions and times, in memory that
+// somebody else may keep when this process dies. Names are put to it afterwards, from the Programs
+// (runtime/job/trace_merge.h).
 //
-//   TraceRecorder recorder(rank, {{&main, live bytes by instruction}, {&last_batch, ...}}, 20);   // the last 20 steps are kept
+//   TraceRecorder recorder(rank, {{&main, live bytes by instruction}, {&last_batch, ...}}, 20); // the last
+//     20 steps are kept
 //   recorder.place(memory);                  // recorder.bytes() zeroed bytes, shared with whoever reads them
 //   executor.record(&recorder, 0);           // the executor calls what follows
 //   recorder.beginStep(1, 0);
@@ -9,11 +11,12 @@
 //   recorder.endStep(t3);
 //   const TraceRecords records = readTraceRecords(memory);     // also while, or after, the writer was killed
 //
-// It is a ring of steps: when it is full, the oldest ones are overwritten. Times are nanoseconds of this machine's CLOCK_MONOTONIC
-// (std::chrono::steady_clock). Cost: about as much as the two looks at the clock that an instruction takes anyway.
+// It is a ring of steps: when it is full, the oldest ones are overwritten. Times are nanoseconds of this
+// machine's CLOCK_MONOTONIC (std::chrono::steady_clock). Cost: about as much as the two looks at the clock
+// that an instruction takes anyway.
 //
-// Thread rules: the foreground's thread, but for calls with kBackground, which are its own thread's; that one does nothing while a step
-// begins or ends.
+// Thread rules: the foreground's thread, but for calls with kBackground, which are its own thread's; that one
+// does nothing while a step begins or ends.
 #pragma once
 
 #include <chrono>
@@ -36,7 +39,8 @@ struct TraceRecord {
   uint32_t part = 0;  // 0: the instruction; n: the n-th collective inside it, from 1 on
 };
 
-// kBackground: collectives of the rank's background lane. kPosted: receives that the foreground has posted and waits for later.
+// kBackground: collectives of the rank's background lane. kPosted: receives that the foreground has posted
+// and waits for later.
 enum class TraceLane : uint8_t { kForeground, kBackground, kPosted };
 inline constexpr size_t kTraceLanes = 3;
 
@@ -109,10 +113,12 @@ class TraceRecorder {
   Track tracks_[kTraceLanes];
 };
 
-// How many of the first bytes matter: what is behind has never been written. 0: nothing was recorded. Errors as below.
+// How many of the first bytes matter: what is behind has never been written. 0: nothing was recorded. Errors
+// as below.
 size_t usedTraceBytes(std::span<const std::byte> memory);
 
-// What is there; nothing when the memory was never used. Error(kConfiguration) when it is no recording, or contradicts itself.
+// What is there; nothing when the memory was never used. Error(kConfiguration) when it is no recording, or
+// contradicts itself.
 std::optional<TraceRecords> readTraceRecords(std::span<const std::byte> memory);
 
 }  // namespace pipeshard

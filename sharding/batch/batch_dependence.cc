@@ -46,7 +46,8 @@ class BatchFollower {
     return factors.empty() ? -1 : factors.front();
   }
 
-  int factorAt(const FactorRule& rule, const std::vector<ValueId>& values, const std::vector<TensorFactors>& factors) const {
+  int factorAt(const FactorRule& rule, const std::vector<ValueId>& values,
+               const std::vector<TensorFactors>& factors) const {
     for (size_t position = 0; position < values.size(); ++position) {
       if (!values[position].valid()) continue;
       const int axis = result_.axis_of_value[values[position].index()];
@@ -68,15 +69,18 @@ class BatchFollower {
 
   void follow(NodeId id, bool backwards) {
     const Node& node = training_.graph.node(id);
-    const bool influenced = std::any_of(node.inputs.begin(), node.inputs.end(),
-                                        [this](ValueId input) { return input.valid() && result_.influenced[input.index()]; });
+    const bool influenced = std::any_of(node.inputs.begin(), node.inputs.end(), [this](ValueId input) {
+      return input.valid() && result_.influenced[input.index()];
+    });
     for (ValueId output : node.outputs) {
       if (output.valid() && influenced) result_.influenced[output.index()] = true;
     }
     if (!rules_[id.index()]) return;
     const FactorRule& rule = *rules_[id.index()];
     int& factor = result_.factor_of_node[id.index()];
-    if (factor < 0) factor = backwards ? factorAt(rule, node.outputs, rule.outputs) : factorAt(rule, node.inputs, rule.inputs);
+    if (factor < 0)
+      factor =
+          backwards ? factorAt(rule, node.outputs, rule.outputs) : factorAt(rule, node.inputs, rule.inputs);
     if (factor < 0) return;
     for (size_t output = 0; output < node.outputs.size(); ++output) {
       if (node.outputs[output].valid()) mark(node.outputs[output], rule, rule.outputs[output], factor);
@@ -90,7 +94,8 @@ class BatchFollower {
   // Weights have no batch, and inputs say themselves where theirs is.
   bool isSource(ValueId id) const {
     const std::vector<ValueId>& inputs = training_.graph.inputs;
-    return training_.graph.initializers.contains(id) || std::find(inputs.begin(), inputs.end(), id) != inputs.end();
+    return training_.graph.initializers.contains(id) ||
+           std::find(inputs.begin(), inputs.end(), id) != inputs.end();
   }
 
   const TrainingGraph& training_;

@@ -1,6 +1,6 @@
-// What of a training graph depends on the batch, and how: the batch axes of TrainingGraph::inputs followed through the factor rules, from
-// inputs to what they influence, then from gradients back to what made them. Of the whole graph: where a stage's inputs come from other
-// stages, only these know.
+// What of a training graph depends on the batch, and how: the batch axes of TrainingGraph::inputs followed
+// through the factor rules, from inputs to what they influence, then from gradients back to what made them.
+// Of the whole graph: where a stage's inputs come from other stages, only these know.
 #pragma once
 
 #include <vector>

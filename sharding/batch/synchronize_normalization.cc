@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "ir/base/error.h"
-#include "sharding/spmd/batch_moments.h"
 #include "sharding/specs/cost_model.h"
+#include "sharding/spmd/batch_moments.h"
 
 namespace pipeshard {
 namespace {
@@ -14,16 +14,18 @@ namespace {
 int64_t countTogether(const Graph& piece, const Node& node, int64_t rows_here, int64_t rows_together) {
   const Shape& x = piece.shape(node.inputs[node.domain.empty() ? 0 : 1]);
   const int64_t here = elementCount(x) / (x.size() > 1 ? x[1] : 1);
-  PIPESHARD_CHECK(here * rows_together % rows_here == 0, "{}: {} elements per channel in {} of {} rows", describeNode(node), here,
-                  rows_here, rows_together);
+  PIPESHARD_CHECK(here * rows_together % rows_here == 0, "{}: {} elements per channel in {} of {} rows",
+                  describeNode(node), here, rows_here, rows_together);
   return here * rows_together / rows_here;
 }
 
 }  // namespace
 
-std::vector<int> synchronizeBatchNormalization(Graph& piece, int64_t rows_here, int64_t rows_together, int group) {
+std::vector<int> synchronizeBatchNormalization(Graph& piece, int64_t rows_here, int64_t rows_together,
+                                               int group) {
   PIPESHARD_CHECK(1 <= rows_here && rows_here <= rows_together, "{} of {} rows", rows_here, rows_together);
-  if (rows_here == rows_together || std::none_of(piece.nodes.begin(), piece.nodes.end(), needsBatchMoments)) return {};
+  if (rows_here == rows_together || std::none_of(piece.nodes.begin(), piece.nodes.end(), needsBatchMoments))
+    return {};
   const std::vector<Node> nodes = std::exchange(piece.nodes, {});
   GraphBuilder builder(piece);
   EmittedValues emitted;
@@ -38,8 +40,8 @@ std::vector<int> synchronizeBatchNormalization(Graph& piece, int64_t rows_here, 
     emitBatchNormalization(emit, node, node.inputs, together);
   }
   std::erase_if(piece.functions, [&](const Function& function) {
-    return function.domain == kPipeshardDomain &&
-           (function.name == "BatchNormalizationInputGrad" || function.name == "BatchNormalizationWeightGrad");
+    return function.domain == kPipeshardDomain && (function.name == "BatchNormalizationInputGrad" ||
+                                                   function.name == "BatchNormalizationWeightGrad");
   });
   std::vector<int> groups;
   for (const Node& node : piece.nodes) {

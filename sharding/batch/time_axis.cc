@@ -7,10 +7,10 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
-#include "sharding/spmd/linearity.h"
 #include "sharding/batch/time_compare.h"
 #include "sharding/batch/time_kinds.h"
 #include "sharding/batch/time_rewrite.h"
+#include "sharding/spmd/linearity.h"
 
 namespace pipeshard {
 
@@ -19,22 +19,27 @@ namespace {
 constexpr std::string_view kInputKind = "InputSpec.kind";  // torch.export's, as the end of the metadata key
 
 bool isMarkedParameter(const Value& value) {
-  return std::any_of(value.metadata.begin(), value.metadata.end(),
-                     [](const auto& entry) { return entry.first.ends_with(kInputKind) && entry.second == "PARAMETER"; });
+  return std::any_of(value.metadata.begin(), value.metadata.end(), [](const auto& entry) {
+    return entry.first.ends_with(kInputKind) && entry.second == "PARAMETER";
+  });
 }
 
-// Initializers that training may change: the marked ones; where the exporter marks none, every weight that is not in the model
-// file itself, and every floating-point one that has several elements or a parameter's name; in either case what the user says
-// (ir/graph/weight_role.h). A total over them would leave out their gradient.
+// Initializers that training may change: the marked ones; where the exporter marks none, every weight that is
+// not in the model file itself, and every floating-point one that has several elements or a parameter's name;
+// in either case what the user says (ir/graph/weight_role.h). A total over them would leave out their
+// gradient.
 std::vector<bool> possibleParameters(const Graph& graph) {
   std::vector<bool> result(graph.values.size(), false);
   bool any_marked = false;
-  for (const auto& [id, initializer] : graph.initializers) any_marked = any_marked || isMarkedParameter(graph.value(id));
+  for (const auto& [id, initializer] : graph.initializers)
+    any_marked = any_marked || isMarkedParameter(graph.value(id));
   for (const auto& [id, initializer] : graph.initializers) {
     const bool weight = std::holds_alternative<WeightReference>(initializer);
     const Value& value = graph.value(id);
-    const bool array = isFloatingPoint(value.data_type) && (elementCount(graph.shape(id)) > 1 || namesParameter(value.name));
-    result[id.index()] = trainedByUser(value).value_or(any_marked ? isMarkedParameter(value) : weight || array);
+    const bool array =
+        isFloatingPoint(value.data_type) && (elementCount(graph.shape(id)) > 1 || namesParameter(value.name));
+    result[id.index()] =
+        trainedByUser(value).value_or(any_marked ? isMarkedParameter(value) : weight || array);
   }
   return result;
 }
@@ -85,13 +90,14 @@ class TimeAxisPass {
   void setSources(const std::vector<BatchInput>& inputs) {
     facts_.resize(graph_.values.size());
     const std::vector<bool> parameters = possibleParameters(graph_);
-    for (const auto& [id, initializer] : graph_.initializers) facts_[id.index()].batch_only = !parameters[id.index()];
+    for (const auto& [id, initializer] : graph_.initializers)
+      facts_[id.index()].batch_only = !parameters[id.index()];
     for (const BatchInput& input : inputs) {
       TimeFacts& known = facts_[input.value.index()];
       known.batch_only = true;
       if (input.axis < 0) continue;
-      PIPESHARD_CHECK(static_cast<size_t>(input.axis) < graph_.shape(input.value).size(), "batch input '{}' has no axis {}",
-                      name(input.value), input.axis);
+      PIPESHARD_CHECK(static_cast<size_t>(input.axis) < graph_.shape(input.value).size(),
+                      "batch input '{}' has no axis {}", name(input.value), input.axis);
       known.kind = {Kind::kSplit, input.axis};
       one_example_ = one_example_ || graph_.shape(input.value)[static_cast<size_t>(input.axis)] == 1;
     }
@@ -105,7 +111,8 @@ class TimeAxisPass {
       const Constant* other = other_.constant(id);
       if (comparison.change != OtherBatch::Change::kGrows || part == nullptr || other == nullptr) continue;
       const auto axis = static_cast<size_t>(comparison.axis);
-      if (areEqualExamples(*part, share_.rows, *other, share_.other_rows, axis)) facts_[id.index()].kind = {Kind::kSplit, comparison.axis};
+      if (areEqualExamples(*part, share_.rows, *other, share_.other_rows, axis))
+        facts_[id.index()].kind = {Kind::kSplit, comparison.axis};
     }
   }
 
@@ -134,13 +141,17 @@ class TimeAxisPass {
       const Constant* whole = other_.constant(input);
       if (part == nullptr || whole == nullptr || is(input, Kind::kSplit) || *part == *whole) continue;
       if (part->shape != whole->shape) {
-        refuseTimeCut(node, fmt::format("'{}' is a constant of shape {} for the whole batch, but not the same for every microbatch",
-                                        name(input), shapeToString(whole->shape)));
+        refuseTimeCut(
+            node,
+            fmt::format(
+                "'{}' is a constant of shape {} for the whole batch, but not the same for every microbatch",
+                name(input), shapeToString(whole->shape)));
       }
       ValueId& replacement = constants_of_whole_[input];
       if (!replacement.valid()) {
         replacement = builder_.addConstant(name(input) + ".whole", *whole);
-        graph_.value(replacement).metadata = graph_.value(input).metadata;  // it is no more a parameter than the other
+        graph_.value(replacement).metadata =
+            graph_.value(input).metadata;  // it is no more a parameter than the other
       }
       input = replacement;
     }
@@ -151,17 +162,19 @@ class TimeAxisPass {
     const OtherBatch::Comparison comparison = other_.compare(output);
     TimeFacts& known = facts(output);
     if (comparison.change == OtherBatch::Change::kUnknown) return;
-    const bool repeats =
-        comparison.change == OtherBatch::Change::kGrows && comparison.axis < 64 && (known.uniform >> comparison.axis & 1) != 0;
+    const bool repeats = comparison.change == OtherBatch::Change::kGrows && comparison.axis < 64 &&
+                         (known.uniform >> comparison.axis & 1) != 0;
     if (known.kind.kind == Kind::kInvariant && repeats) known.kind = {Kind::kSplit, comparison.axis};
     const bool split = known.kind.kind == Kind::kSplit;
-    const bool agrees = split ? comparison.change == OtherBatch::Change::kGrows && comparison.axis == known.kind.axis
-                              : comparison.change == OtherBatch::Change::kNone;
+    const bool agrees =
+        split ? comparison.change == OtherBatch::Change::kGrows && comparison.axis == known.kind.axis
+              : comparison.change == OtherBatch::Change::kNone;
     if (agrees) return;
-    refuseTimeCut(node,
-                  fmt::format("'{}' has shape {} for {} of the batch and {} for {}, but its parts {}", name(output),
-                              shapeToString(graph_.shape(output)), share_.rows, shapeToString(other_.shape(output)), share_.other_rows,
-                              split ? fmt::format("follow each other along axis {}", known.kind.axis) : "have the shape of the whole"));
+    refuseTimeCut(node, fmt::format("'{}' has shape {} for {} of the batch and {} for {}, but its parts {}",
+                                    name(output), shapeToString(graph_.shape(output)), share_.rows,
+                                    shapeToString(other_.shape(output)), share_.other_rows,
+                                    split ? fmt::format("follow each other along axis {}", known.kind.axis)
+                                          : "have the shape of the whole"));
   }
 
   std::vector<bool> ancestors(ValueId loss) const {
@@ -170,8 +183,8 @@ class TimeAxisPass {
     needed_value[loss.index()] = true;
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       const Node& node = graph_.nodes[n];
-      needed_node[n] =
-          std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return id.valid() && needed_value[id.index()]; });
+      needed_node[n] = std::any_of(node.outputs.begin(), node.outputs.end(),
+                                   [&](ValueId id) { return id.valid() && needed_value[id.index()]; });
       if (!needed_node[n]) continue;
       for (ValueId input : node.inputs) {
         if (input.valid()) needed_value[input.index()] = true;
@@ -181,18 +194,22 @@ class TimeAxisPass {
   }
 
   bool anyInput(const Node& node, Kind kind) {
-    return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return is(input, kind); });
+    return std::any_of(node.inputs.begin(), node.inputs.end(),
+                       [&](ValueId input) { return is(input, kind); });
   }
 
   void process(Node node) {
     for (ValueId input : node.inputs) {
-      if (input.valid() && facts(input).own) refuseTimeCut(node, fmt::format("'{}' is another in every microbatch", name(input)));
+      if (input.valid() && facts(input).own)
+        refuseTimeCut(node, fmt::format("'{}' is another in every microbatch", name(input)));
     }
     takeConstantsOfTheWhole(node);
     if (anyInput(node, Kind::kSplit)) {
       std::vector<Node> expanded = expandMeanLoss(builder_, node);
       if (!expanded.empty() && !is(node.inputs[1], Kind::kSplit)) {
-        refuseTimeCut(node, fmt::format("its labels '{}' are not cut with the batch, so they cannot be counted", name(node.inputs[1])));
+        refuseTimeCut(node,
+                      fmt::format("its labels '{}' are not cut with the batch, so they cannot be counted",
+                                  name(node.inputs[1])));
       }
       for (Node& part : expanded) process(std::move(part));
       if (!expanded.empty()) return;
@@ -215,11 +232,13 @@ class TimeAxisPass {
   }
 
   bool isBatchOnly(const Node& node) {
-    return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return !input.valid() || facts(input).batch_only; });
+    return std::all_of(node.inputs.begin(), node.inputs.end(),
+                       [&](ValueId input) { return !input.valid() || facts(input).batch_only; });
   }
 
-  // Where nothing but axes of one lies before the batch, a part is a run of the whole's elements, whatever axes they are reshaped to: as
-  // [2,16,8] to [1,32,8], two rows to a group, for parts of one group. -1: it is not that, or no other size shows it.
+  // Where nothing but axes of one lies before the batch, a part is a run of the whole's elements, whatever
+  // axes they are reshaped to: as [2,16,8] to [1,32,8], two rows to a group, for parts of one group. -1: it
+  // is not that, or no other size shows it.
   int axisOfRun(const Node& node) {
     if (!node.is("Reshape") || !is(node.inputs[0], Kind::kSplit)) return -1;
     const OtherBatch::Comparison comparison = other_.compare(node.outputs[0]);
@@ -227,8 +246,8 @@ class TimeAxisPass {
     const auto startsAt = [](const Shape& shape, int axis) {
       return std::all_of(shape.begin(), shape.begin() + axis, [](int64_t extent) { return extent == 1; });
     };
-    const bool is_run =
-        startsAt(graph_.shape(node.inputs[0]), facts(node.inputs[0]).kind.axis) && startsAt(graph_.shape(node.outputs[0]), comparison.axis);
+    const bool is_run = startsAt(graph_.shape(node.inputs[0]), facts(node.inputs[0]).kind.axis) &&
+                        startsAt(graph_.shape(node.outputs[0]), comparison.axis);
     return is_run ? comparison.axis : -1;
   }
 
@@ -237,8 +256,8 @@ class TimeAxisPass {
     facts(node.outputs[0]);  // the table covers all values
     const int run = axisOfRun(node);
     one_example_ = one_example_ || (run >= 0 && graph_.shape(node.outputs[0])[static_cast<size_t>(run)] == 1);
-    const std::vector<OutputKind> kinds =
-        run >= 0 ? std::vector<OutputKind>{{OutputChange::kSplit, run}} : cutNode(graph_, facts_, node, one_example_);
+    const std::vector<OutputKind> kinds = run >= 0 ? std::vector<OutputKind>{{OutputChange::kSplit, run}}
+                                                   : cutNode(graph_, facts_, node, one_example_);
     const bool batch_only = isBatchOnly(node);
     std::vector<std::pair<ValueId, ValueId>> means;  // part, scaled part
     for (size_t output = 0; output < node.outputs.size(); ++output) {
@@ -246,11 +265,19 @@ class TimeAxisPass {
       if (!value.valid()) continue;
       const bool split = kinds[output].change == OutputChange::kSplit;
       const bool own = kinds[output].change == OutputChange::kOwn;
-      facts(value) = {{split ? Kind::kSplit : own ? Kind::kInvariant : Kind::kSum, kinds[output].axis}, batch_only, own, 0};
+      facts(value) = {{split ? Kind::kSplit
+                       : own ? Kind::kInvariant
+                             : Kind::kSum,
+                       kinds[output].axis},
+                      batch_only,
+                      own,
+                      0};
       compareWithOther(node, value);
       if (kinds[output].change != OutputChange::kMean) continue;
-      if (!isFloatingPoint(graph_.dataType(value))) refuseTimeCut(node, fmt::format("'{}' is a mean of integers", name(value)));
-      const ValueId part = builder_.addValue(name(value) + ".part", graph_.dataType(value), graph_.shape(value));
+      if (!isFloatingPoint(graph_.dataType(value)))
+        refuseTimeCut(node, fmt::format("'{}' is a mean of integers", name(value)));
+      const ValueId part =
+          builder_.addValue(name(value) + ".part", graph_.dataType(value), graph_.shape(value));
       facts(part) = {{Kind::kSum, -1}, batch_only, false, 0};
       means.emplace_back(part, value);
       value = part;
@@ -282,7 +309,8 @@ class TimeAxisPass {
     return constant;
   }
 
-  // Some inputs are sums. True: the outputs are sums. False: no input is a sum any more (totals took their place).
+  // Some inputs are sums. True: the outputs are sums. False: no input is a sum any more (totals took their
+  // place).
   bool passSums(Node& node) {
     const auto sums = [&] {
       std::vector<bool> result;
@@ -293,10 +321,13 @@ class TimeAxisPass {
     for (ValueId& input : node.inputs) {
       if (is(input, Kind::kSum) && facts(input).batch_only) input = total(input);
     }
-    const auto left = std::find_if(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return is(input, Kind::kSum); });
+    const auto left = std::find_if(node.inputs.begin(), node.inputs.end(),
+                                   [&](ValueId input) { return is(input, Kind::kSum); });
     if (left == node.inputs.end()) return false;
     const std::string sum = fmt::format(
-        "'{}', a sum over the whole batch that no prologue can compute (it depends on parameters, or on another such sum)", name(*left));
+        "'{}', a sum over the whole batch that no prologue can compute (it depends on parameters, or on "
+        "another such sum)",
+        name(*left));
     if (anyInput(node, Kind::kSplit)) refuseTimeCut(node, fmt::format("for every example it needs {}", sum));
     if (passesSums(graph_, node, sums()) || shareInvariants(node)) return true;
     refuseTimeCut(node, fmt::format("it is not linear in {}", sum));
@@ -305,11 +336,13 @@ class TimeAxisPass {
   // sum + c == sum of (part + c rows/batch): gives every part its share of what does not depend on the batch.
   bool shareInvariants(Node& node) {
     const std::vector<size_t> additive = additiveInputs(node);
-    if (additive.empty() || node.is("Where") || !isFloatingPoint(graph_.dataType(node.outputs[0]))) return false;
+    if (additive.empty() || node.is("Where") || !isFloatingPoint(graph_.dataType(node.outputs[0])))
+      return false;
     for (size_t position : additive) {
       ValueId& input = node.inputs[position];
       if (is(input, Kind::kSum)) continue;
-      const ValueId scaled = builder_.addValue(name(input) + ".share", graph_.dataType(input), graph_.shape(input));
+      const ValueId scaled =
+          builder_.addValue(name(input) + ".share", graph_.dataType(input), graph_.shape(input));
       facts(scaled) = {{Kind::kSum, -1}, facts(input).batch_only, false, 0};
       graph_.nodes.push_back(scaling(node, input, scaled));
       input = scaled;
@@ -317,7 +350,8 @@ class TimeAxisPass {
     return true;
   }
 
-  // The new graph input that holds the total of a sum. A total is known only after the prologue, so no prologue may need one.
+  // The new graph input that holds the total of a sum. A total is known only after the prologue, so no
+  // prologue may need one.
   ValueId total(ValueId part) {
     const auto known = total_of_.find(part);
     if (known != total_of_.end()) return known->second;
@@ -332,10 +366,12 @@ class TimeAxisPass {
   void checkLoss(ValueId loss) {
     if (is(loss, Kind::kSum)) return;
     if (is(loss, Kind::kSplit)) {
-      fail(ErrorCode::kBadModel, "the loss '{}' still has one value per example (axis {}): it must be a sum or mean over the batch",
+      fail(ErrorCode::kBadModel,
+           "the loss '{}' still has one value per example (axis {}): it must be a sum or mean over the batch",
            name(loss), facts(loss).kind.axis);
     }
-    fail(ErrorCode::kBadModel, "the loss '{}' does not depend on the batch: no microbatch has a share of it", name(loss));
+    fail(ErrorCode::kBadModel, "the loss '{}' does not depend on the batch: no microbatch has a share of it",
+         name(loss));
   }
 
   Graph& graph_;
@@ -352,9 +388,10 @@ class TimeAxisPass {
 
 }  // namespace
 
-TimeAxisResult splitTimeAxis(Graph& graph, ValueId loss, const std::vector<BatchInput>& inputs, const BatchShare& share) {
-  PIPESHARD_CHECK(share.rows >= 1 && share.other_rows != share.rows, "{} rows of {}, compared with {}", share.rows, share.batch,
-                  share.other_rows);
+TimeAxisResult splitTimeAxis(Graph& graph, ValueId loss, const std::vector<BatchInput>& inputs,
+                             const BatchShare& share) {
+  PIPESHARD_CHECK(share.rows >= 1 && share.other_rows != share.rows, "{} rows of {}, compared with {}",
+                  share.rows, share.batch, share.other_rows);
   if (share.rows == share.batch && share.other == nullptr) {
     TimeAxisResult result;
     result.kinds.resize(graph.values.size());  // the one part is the whole

@@ -1,14 +1,16 @@
 // The time axis: cutting a batch into microbatches is cutting a factor, along time instead of along a mesh.
 //
-// One analysis over the factor rules finds for every value of the forward graph what its microbatch parts are to the whole:
+// One analysis over the factor rules finds for every value of the forward graph what its microbatch parts are
+// to the whole:
 //   invariant   every part is the whole                      (weights, masks)
 //   split(axis) the whole is the parts, concatenated on axis (activations)
 //   sum         the whole is the sum of the parts            (a summed loss, a label count)
-// A ratio of sums (a mean; a mean over labels that are not ignored) becomes a sum after a rewrite: the denominator, which
-// depends on batch inputs alone, is replaced by its total over all microbatches, computed in a prologue; a mean over a
-// batch axis is scaled by the share of the batch that the part holds. What needs the whole batch in another way (a softmax, sort or
-// normalisation over the batch axis, a product of two sums that depend on parameters) is refused by name. A batch normalisation in training
-// mode is no such case: by definition it sees one microbatch, whole, and its result is split as its input is.
+// A ratio of sums (a mean; a mean over labels that are not ignored) becomes a sum after a rewrite: the
+// denominator, which depends on batch inputs alone, is replaced by its total over all microbatches, computed
+// in a prologue; a mean over a batch axis is scaled by the share of the batch that the part holds. What needs
+// the whole batch in another way (a softmax, sort or normalisation over the batch axis, a product of two sums
+// that depend on parameters) is refused by name. A batch normalisation in training mode is no such case: by
+// definition it sees one microbatch, whole, and its result is split as its input is.
 #pragma once
 
 #include <string>
@@ -27,40 +29,46 @@ struct TimeKind {
 
 struct TimeAxisResult {
   std::vector<TimeKind> kinds;        // by value index of the rewritten graph
-  std::vector<PrologueTotal> totals;  // values added by the rewrite: `part` is computed by nodes of the graph, `total` is a new input
+  std::vector<PrologueTotal> totals;  // values added by the rewrite: `part` is computed by nodes of the
+                                      // graph, `total` is a new input
   ValueId loss;                       // each microbatch's share
 };
 
-// The part of the batch that a graph holds: a microbatch, or the rows of one that a data-parallel device computes.
+// The part of the batch that a graph holds: a microbatch, or the rows of one that a data-parallel device
+// computes.
 struct BatchShare {
   int64_t rows = 1;   // in the graph
   int64_t batch = 1;  // rows of the whole batch
-  // The same model prepared for another number of rows: for the whole batch, or (where the graph itself holds the whole batch)
-  // for any other number. `rows` may be more than `batch` where only the form of the graph is wanted (training_rows.h).
+  // The same model prepared for another number of rows: for the whole batch, or (where the graph itself holds
+  // the whole batch) for any other number. `rows` may be more than `batch` where only the form of the graph
+  // is wanted (training_rows.h).
   const Graph* other = nullptr;
   int64_t other_rows = 0;
 };
 
-// Analyses the prepared graph of ONE part of the batch in place and rewrites what the text on top says, so that the sum of
-// `loss` over the parts is the loss of the whole batch, however the batch is cut into parts, equal or not. `inputs` says which
-// axis of which input is cut; when the share is the whole batch and `other` is not given, nothing is rewritten or refused (every
-// kind is invariant). The loss must come out as a sum (a loss that is invariant or split is refused). `loss` stays the same
-// value. Values that the loss does not depend on are not analysed and count as invariant.
+// Analyses the prepared graph of ONE part of the batch in place and rewrites what the text on top says, so
+// that the sum of `loss` over the parts is the loss of the whole batch, however the batch is cut into parts,
+// equal or not. `inputs` says which axis of which input is cut; when the share is the whole batch and `other`
+// is not given, nothing is rewritten or refused (every kind is invariant). The loss must come out as a sum (a
+// loss that is invariant or split is refused). `loss` stays the same value. Values that the loss does not
+// depend on are not analysed and count as invariant.
 //
-// Nodes that compute the parts of totals belong to the prologue alone: what the forward pass needs too is there twice. A total is
-// never part of a prologue. A value that does not depend on the batch and is added to a sum is given to the parts by their rows
-// (c rows/batch).
+// Nodes that compute the parts of totals belong to the prologue alone: what the forward pass needs too is
+// there twice. A total is never part of a prologue. A value that does not depend on the batch and is added to
+// a sum is given to the parts by their rows (c rows/batch).
 //
-// Preparation folds sizes into constants: the n of sum(x)/n, or ones of the batch's size, look as if they did not depend on the
-// batch. With `share.other` they are found by comparison (constants of other content are replaced by the whole's; shapes must
-// grow where the batch is cut), and it decides where a batch of one, or of one group of rows, goes in a Reshape. Without it a
-// constant is taken to be the same for every batch size. It is not kept.
+// Preparation folds sizes into constants: the n of sum(x)/n, or ones of the batch's size, look as if they did
+// not depend on the batch. With `share.other` they are found by comparison (constants of other content are
+// replaced by the whole's; shapes must grow where the batch is cut), and it decides where a batch of one, or
+// of one group of rows, goes in a Reshape. Without it a constant is taken to be the same for every batch
+// size. It is not kept.
 //
 // Errors: kBadModel naming the node, the operator and why the batch cannot be cut there.
 //
 // Example: loss = SoftmaxCrossEntropyLoss(scores, labels) with reduction "mean" and ignore_index -100 becomes
-//   prologue: part = ReduceSum(Cast(Not(Equal(labels', -100))))                          labels': the prologue's copy
+//   prologue: part = ReduceSum(Cast(Not(Equal(labels', -100)))) labels': the prologue's copy
 //   forward:  loss = Div(SoftmaxCrossEntropyLoss(scores, labels, reduction "sum"), total)
-TimeAxisResult splitTimeAxis(Graph& graph, ValueId loss, const std::vector<BatchInput>& inputs, const BatchShare& share);
+TimeAxisResult splitTimeAxis(Graph& graph, ValueId loss, const std::vector<BatchInput>& inputs,
+                             const BatchShare& share);
 
 }  // namespace pipeshard

@@ -1,6 +1,7 @@
-// What changes with the batch size although it looks fixed: preparation folds sizes into constants (the denominator of
-// sum(x)/numel, a tensor of ones of the batch's size), so one graph alone does not show them. Comparing it with the same model
-// prepared for another number of rows, value by value by name, does. Internal to time_axis.
+// What changes with the batch size although it looks fixed: preparation folds sizes into constants (the
+// denominator of sum(x)/numel, a tensor of ones of the batch's size), so one graph alone does not show them.
+// Comparing it with the same model prepared for another number of rows, value by value by name, does.
+// Internal to time_axis.
 #pragma once
 
 #include <cstddef>
@@ -41,10 +42,13 @@ class OtherBatch {
   std::vector<Comparison> comparisons_;
 };
 
-// Both constants hold the same for every example along `axis`, of which one has `rows` and the other `other_rows`.
-bool areEqualExamples(const Constant& constant, int64_t rows, const Constant& other, int64_t other_rows, size_t axis);
+// Both constants hold the same for every example along `axis`, of which one has `rows` and the other
+// `other_rows`.
+bool areEqualExamples(const Constant& constant, int64_t rows, const Constant& other, int64_t other_rows,
+                      size_t axis);
 
-// The input says where or how large, not what: its content belongs to the microbatch's shapes and stays as it is.
+// The input says where or how large, not what: its content belongs to the microbatch's shapes and stays as it
+// is.
 bool isShapeArgument(const Node& node, size_t input);
 
 }  // namespace pipeshard

@@ -11,14 +11,17 @@ namespace pipeshard {
 namespace {
 
 bool constantIsUniform(const Constant& constant, size_t axis) {
-  const auto inner = static_cast<size_t>(rowMajorStrides(constant.shape)[axis]) * dataTypeSize(constant.data_type);
+  const auto inner =
+      static_cast<size_t>(rowMajorStrides(constant.shape)[axis]) * dataTypeSize(constant.data_type);
   const auto size = static_cast<size_t>(constant.shape[axis]);
   const size_t block = inner * size;
   if (block == 0) return true;
   for (size_t start = 0; start < constant.bytes.size(); start += block) {
     const auto first = constant.bytes.begin() + static_cast<ptrdiff_t>(start);
     for (size_t entry = 1; entry < size; ++entry) {
-      if (!std::equal(first, first + static_cast<ptrdiff_t>(inner), first + static_cast<ptrdiff_t>(entry * inner))) return false;
+      if (!std::equal(first, first + static_cast<ptrdiff_t>(inner),
+                      first + static_cast<ptrdiff_t>(entry * inner)))
+        return false;
     }
   }
   return true;
@@ -28,12 +31,15 @@ bool isSplit(const TimeFactsTable& facts, ValueId value) {
   return value.valid() && facts[value.index()].kind.kind == TimeKind::Kind::kSplit;
 }
 
-// A slice up to a fixed place takes other examples of the whole batch than of a microbatch, even where it takes all of this one.
+// A slice up to a fixed place takes other examples of the whole batch than of a microbatch, even where it
+// takes all of this one.
 bool isBoundedSlice(const Graph& graph, const Node& node, size_t axis, size_t rank) {
   if (!node.is("Slice")) return false;
   const bool old = node.inputs.size() == 1;
-  const auto ends = old ? node.intsAttribute("ends") : constantInput(graph, node, 2).value_or(std::vector<int64_t>());
-  const auto axes = old ? node.intsAttribute("axes") : constantInput(graph, node, 3).value_or(std::vector<int64_t>());
+  const auto ends =
+      old ? node.intsAttribute("ends") : constantInput(graph, node, 2).value_or(std::vector<int64_t>());
+  const auto axes =
+      old ? node.intsAttribute("axes") : constantInput(graph, node, 3).value_or(std::vector<int64_t>());
   for (size_t i = 0; i < ends.size(); ++i) {
     const size_t named = i < axes.size() ? static_cast<size_t>(normalizeAxis(axes[i], rank)) : i;
     if (named == axis && ends[i] < std::numeric_limits<int32_t>::max()) return true;
@@ -64,12 +70,12 @@ int cutFactor(const Graph& graph, const TimeFactsTable& facts, const Node& node,
     const std::vector<int>& factors = rule.inputs[input][axis];
     if (factors.empty() || rule.factors[static_cast<size_t>(factors.front())].kind == FactorKind::kWhole ||
         isBoundedSlice(graph, node, axis, rule.inputs[input].size())) {
-      refuseTimeCut(node,
-                    fmt::format("it needs the whole of axis {} of '{}', along which the batch is cut", axis, graph.value(value).name));
+      refuseTimeCut(node, fmt::format("it needs the whole of axis {} of '{}', along which the batch is cut",
+                                      axis, graph.value(value).name));
     }
     if (factor >= 0 && factor != factors.front()) {
-      refuseTimeCut(node, fmt::format("it combines every example of '{}' with every example of '{}'", graph.value(first).name,
-                                      graph.value(value).name));
+      refuseTimeCut(node, fmt::format("it combines every example of '{}' with every example of '{}'",
+                                      graph.value(first).name, graph.value(value).name));
     }
     factor = factors.front();
     first = value;
@@ -78,7 +84,8 @@ int cutFactor(const Graph& graph, const TimeFactsTable& facts, const Node& node,
 }
 
 // Every other place where the factor occurs in an input must be one that can be cut with it.
-void checkOtherInputs(const Graph& graph, const TimeFactsTable& facts, const Node& node, const FactorRule& rule, int factor) {
+void checkOtherInputs(const Graph& graph, const TimeFactsTable& facts, const Node& node,
+                      const FactorRule& rule, int factor) {
   for (size_t input = 0; input < node.inputs.size(); ++input) {
     const ValueId value = node.inputs[input];
     if (!value.valid()) continue;
@@ -87,25 +94,28 @@ void checkOtherInputs(const Graph& graph, const TimeFactsTable& facts, const Nod
       if (std::find(factors.begin(), factors.end(), factor) == factors.end()) continue;
       if (isSplit(facts, value)) {
         if (facts[value.index()].kind.axis != static_cast<int>(axis)) {
-          refuseTimeCut(node, fmt::format("it also uses axis {} of '{}', along which the batch is not cut", axis, graph.value(value).name));
+          refuseTimeCut(node, fmt::format("it also uses axis {} of '{}', along which the batch is not cut",
+                                          axis, graph.value(value).name));
         }
       } else if (factors.front() != factor || !isUniform(graph, facts, value, axis)) {
-        refuseTimeCut(node,
-                      fmt::format("'{}' does not depend on the batch, but has {} different entries along axis {}, where the batch is cut",
-                                  graph.value(value).name, graph.shape(value)[axis], axis));
+        refuseTimeCut(node, fmt::format("'{}' does not depend on the batch, but has {} different entries "
+                                        "along axis {}, where the batch is cut",
+                                        graph.value(value).name, graph.shape(value)[axis], axis));
       }
     }
   }
 }
 
-OutputKind cutOutput(const Graph& graph, const Node& node, const FactorRule& rule, size_t output, int factor) {
+OutputKind cutOutput(const Graph& graph, const Node& node, const FactorRule& rule, size_t output,
+                     int factor) {
   for (size_t axis = 0; axis < rule.outputs[output].size(); ++axis) {
     const std::vector<int>& factors = rule.outputs[output][axis];
     const auto place = std::find(factors.begin(), factors.end(), factor);
     if (place == factors.end()) continue;
     if (place == factors.begin()) return {OutputChange::kSplit, static_cast<int>(axis)};
-    refuseTimeCut(node, fmt::format("in its output '{}' the examples are not one block after the other along axis {}",
-                                    graph.value(node.outputs[output]).name, axis));
+    refuseTimeCut(
+        node, fmt::format("in its output '{}' the examples are not one block after the other along axis {}",
+                          graph.value(node.outputs[output]).name, axis));
   }
   switch (rule.factors[static_cast<size_t>(factor)].kind) {
     case FactorKind::kSum: return {OutputChange::kSum, -1};
@@ -114,7 +124,8 @@ OutputKind cutOutput(const Graph& graph, const Node& node, const FactorRule& rul
     case FactorKind::kMin: refuseTimeCut(node, "it takes the minimum over the batch");
     default: break;
   }
-  refuseTimeCut(node, fmt::format("its output '{}' depends on the whole batch", graph.value(node.outputs[output]).name));
+  refuseTimeCut(node, fmt::format("its output '{}' depends on the whole batch",
+                                  graph.value(node.outputs[output]).name));
 }
 
 }  // namespace
@@ -142,30 +153,35 @@ uint64_t uniformAxes(const Graph& graph, const TimeFactsTable& facts, const Node
   uint64_t axes = 0;
   for (size_t axis = 0; axis < std::min<size_t>(rule->outputs[output].size(), 64); ++axis) {
     const std::vector<int>& factors = rule->outputs[output][axis];
-    if (!factors.empty() && std::all_of(factors.begin(), factors.end(), uniformAlong)) axes |= uint64_t{1} << axis;
+    if (!factors.empty() && std::all_of(factors.begin(), factors.end(), uniformAlong))
+      axes |= uint64_t{1} << axis;
   }
   return axes;
 }
 
 namespace {
 
-// Batch normalisation in training mode sees one microbatch, whole: that is what it means, not a use of the whole batch.
+// Batch normalisation in training mode sees one microbatch, whole: that is what it means, not a use of the
+// whole batch.
 bool normalizesMicrobatch(const TimeFactsTable& facts, const Node& node) {
   if (!node.is("BatchNormalization") || node.intAttribute("training_mode", 0) == 0) return false;
-  const bool only_x = std::none_of(node.inputs.begin() + 1, node.inputs.end(), [&](ValueId input) { return isSplit(facts, input); });
+  const bool only_x = std::none_of(node.inputs.begin() + 1, node.inputs.end(),
+                                   [&](ValueId input) { return isSplit(facts, input); });
   return only_x && isSplit(facts, node.inputs[0]) && facts[node.inputs[0].index()].kind.axis == 0;
 }
 
 }  // namespace
 
-std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node, bool one_example) {
+std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node,
+                                bool one_example) {
   if (normalizesMicrobatch(facts, node)) {
     std::vector<OutputKind> kinds(node.outputs.size(), {OutputChange::kOwn, -1});
     kinds[0] = {OutputChange::kSplit, 0};
     return kinds;
   }
   auto rule = factorRule(graph, node);
-  if (!rule) refuseTimeCut(node, "there is no sharding rule for this operator, so the batch must reach it whole");
+  if (!rule)
+    refuseTimeCut(node, "there is no sharding rule for this operator, so the batch must reach it whole");
   if (!one_example) dropLiteralOnes(*rule);
   const int factor = cutFactor(graph, facts, node, *rule);
   checkOtherInputs(graph, facts, node, *rule, factor);
@@ -178,7 +194,8 @@ std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts,
 
 void refuseTimeCut(const Node& node, const std::string& reason) {
   fail(ErrorCode::kBadModel,
-       "{}: the batch cannot be cut into microbatches here: {}. Use one microbatch, or change the model so that examples meet only in "
+       "{}: the batch cannot be cut into microbatches here: {}. Use one microbatch, or change the model so "
+       "that examples meet only in "
        "sums and means",
        describeNode(node), reason);
 }

@@ -1,4 +1,5 @@
-// What one operator does to a batch that is cut along time: the factor rules read along the time axis. Internal to time_axis.
+// What one operator does to a batch that is cut along time: the factor rules read along the time axis.
+// Internal to time_axis.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,11 @@ namespace pipeshard {
 // What is known of a value beside its kind.
 struct TimeFacts {
   TimeKind kind;
-  bool batch_only = false;  // computed from batch inputs and constants alone: a prologue can compute it before the first forward
-  bool own = false;         // every microbatch has its own (batch statistics): nothing that the loss needs may read it
-  uint64_t uniform = 0;     // invariant values: bit a set when all entries along axis a are equal
+  bool batch_only = false;  // computed from batch inputs and constants alone: a prologue can compute it
+                            // before the first forward
+  bool own =
+      false;  // every microbatch has its own (batch statistics): nothing that the loss needs may read it
+  uint64_t uniform = 0;  // invariant values: bit a set when all entries along axis a are equal
 };
 using TimeFactsTable = std::vector<TimeFacts>;  // by value index
 
@@ -30,17 +33,19 @@ enum class OutputChange : uint8_t {
   kSplit,  // cut along `axis`
   kSum,    // a partial sum
   kMean,   // the mean of a part: a partial sum after scaling by 1/microbatches
-  kOwn,    // a microbatch's own, by definition of the operator (the running statistics of a batch normalisation)
+  kOwn,    // a microbatch's own, by definition of the operator (the running statistics of a batch
+           // normalisation)
 };
 struct OutputKind {
   OutputChange change = OutputChange::kSplit;
   int axis = -1;
 };
 
-// The outputs (by position; absent ones have any value) of a node of which some inputs are split and none is a sum.
-// `one_example`: a microbatch is one example, so the cut may be along a factor of size 1; otherwise such factors are literal ones.
-// Throws Error(kBadModel) by refuseTimeCut.
-std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node, bool one_example);
+// The outputs (by position; absent ones have any value) of a node of which some inputs are split and none is
+// a sum. `one_example`: a microbatch is one example, so the cut may be along a factor of size 1; otherwise
+// such factors are literal ones. Throws Error(kBadModel) by refuseTimeCut.
+std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node,
+                                bool one_example);
 
 // Throws Error(kBadModel): "<node>: the batch cannot be cut into microbatches here: <reason>. ..."
 [[noreturn]] void refuseTimeCut(const Node& node, const std::string& reason);

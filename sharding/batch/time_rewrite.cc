@@ -13,16 +13,16 @@ class NodeMaker {
  public:
   NodeMaker(GraphBuilder& builder, const Node& origin) : builder_(builder), origin_(origin) {}
 
-  ValueId add(std::string_view op_type, std::vector<ValueId> inputs, std::string_view name, DataType type, Shape shape,
-              std::map<std::string, Attribute> attributes = {}) {
-    const ValueId output =
-        builder_.addValue(fmt::format("{}.{}", builder_.graph().value(origin_.outputs[0]).name, name), type, std::move(shape));
+  ValueId add(std::string_view op_type, std::vector<ValueId> inputs, std::string_view name, DataType type,
+              Shape shape, std::map<std::string, Attribute> attributes = {}) {
+    const ValueId output = builder_.addValue(
+        fmt::format("{}.{}", builder_.graph().value(origin_.outputs[0]).name, name), type, std::move(shape));
     append(op_type, std::move(inputs), output, std::move(attributes), name);
     return output;
   }
 
-  void append(std::string_view op_type, std::vector<ValueId> inputs, ValueId output, std::map<std::string, Attribute> attributes,
-              std::string_view name) {
+  void append(std::string_view op_type, std::vector<ValueId> inputs, ValueId output,
+              std::map<std::string, Attribute> attributes, std::string_view name) {
     Node node;
     node.op_type = op_type;
     node.opset_version = origin_.opset_version;
@@ -37,7 +37,8 @@ class NodeMaker {
   }
 
   ValueId constant(std::string_view name, DataType type, double number) {
-    return builder_.addConstant(fmt::format("{}.{}", builder_.graph().value(origin_.outputs[0]).name, name), makeScalar(type, number));
+    return builder_.addConstant(fmt::format("{}.{}", builder_.graph().value(origin_.outputs[0]).name, name),
+                                makeScalar(type, number));
   }
 
   std::vector<Node> nodes;
@@ -58,7 +59,8 @@ ValueId appendDenominator(NodeMaker& maker, const Graph& graph, const Node& loss
   ValueId ignored;
   ValueId counted;  // 1 per label that counts
   if (loss.hasAttribute("ignore_index")) {
-    const ValueId ignore_index = maker.constant("ignore_index", label_type, static_cast<double>(loss.intAttribute("ignore_index", 0)));
+    const ValueId ignore_index =
+        maker.constant("ignore_index", label_type, static_cast<double>(loss.intAttribute("ignore_index", 0)));
     ignored = maker.add("Equal", {labels, ignore_index}, "ignored", DataType::kBool, shape);
     const ValueId used = maker.add("Not", {ignored}, "used", DataType::kBool, shape);
     counted = maker.add("Cast", {used}, "counted", type, shape, to);
@@ -67,7 +69,8 @@ ValueId appendDenominator(NodeMaker& maker, const Graph& graph, const Node& loss
   if (weighted) {
     ValueId known = labels;  // an ignored label need not name a class
     if (ignored.valid())
-      known = maker.add("Where", {ignored, maker.constant("class_0", label_type, 0), labels}, "known", label_type, shape);
+      known = maker.add("Where", {ignored, maker.constant("class_0", label_type, 0), labels}, "known",
+                        label_type, shape);
     per_label = maker.add("Gather", {loss.inputs[2], known}, "weights", type, shape, {{"axis", int64_t{0}}});
     if (ignored.valid()) per_label = maker.add("Mul", {per_label, counted}, "used_weights", type, shape);
   }
@@ -89,7 +92,8 @@ std::vector<bool> neededFor(const Graph& graph, const UseDef& uses, std::vector<
 }
 
 // A copy of the node with outputs of its own.
-Node copyNode(GraphBuilder& builder, const Node& node, TimeFactsTable& facts, std::map<ValueId, ValueId>& copies) {
+Node copyNode(GraphBuilder& builder, const Node& node, TimeFactsTable& facts,
+              std::map<ValueId, ValueId>& copies) {
   Node copy = node;
   copy.name += "/prologue";
   for (ValueId& output : copy.outputs) {
@@ -110,7 +114,9 @@ Node copyNode(GraphBuilder& builder, const Node& node, TimeFactsTable& facts, st
 std::vector<Node> expandMeanLoss(GraphBuilder& builder, const Node& node) {
   const bool is_loss = node.is("SoftmaxCrossEntropyLoss") || node.is("NegativeLogLikelihoodLoss");
   const bool weighted = node.inputs.size() > 2 && node.inputs[2].valid();
-  if (!is_loss || node.stringAttribute("reduction", "mean") != "mean" || (!node.hasAttribute("ignore_index") && !weighted)) return {};
+  if (!is_loss || node.stringAttribute("reduction", "mean") != "mean" ||
+      (!node.hasAttribute("ignore_index") && !weighted))
+    return {};
   const Graph& graph = builder.graph();
   NodeMaker maker(builder, node);
   const ValueId denominator = appendDenominator(maker, graph, node);
@@ -126,7 +132,8 @@ std::vector<Node> expandMeanLoss(GraphBuilder& builder, const Node& node) {
   return nodes;
 }
 
-void separatePrologue(GraphBuilder& builder, ValueId loss, std::vector<PrologueTotal>& totals, TimeFactsTable& facts) {
+void separatePrologue(GraphBuilder& builder, ValueId loss, std::vector<PrologueTotal>& totals,
+                      TimeFactsTable& facts) {
   Graph& graph = builder.graph();
   const UseDef uses = computeUseDef(graph);
   std::vector<ValueId> parts;

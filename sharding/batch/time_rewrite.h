@@ -8,15 +8,16 @@
 
 namespace pipeshard {
 
-// SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss with reduction "mean" whose denominator depends on the labels (ignored
-// labels or class weights): the same with reduction "sum", the nodes that compute the denominator from the labels, and the
-// division. Adds values to the graph, but no nodes: the result, in topological order, takes the node's place and gives the same
-// outputs. Empty when the node is none of this.
+// SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss with reduction "mean" whose denominator depends on the
+// labels (ignored labels or class weights): the same with reduction "sum", the nodes that compute the
+// denominator from the labels, and the division. Adds values to the graph, but no nodes: the result, in
+// topological order, takes the node's place and gives the same outputs. Empty when the node is none of this.
 //   sum of w[label] over labels that are not ignored     (0/0 = NaN when all are ignored, as in ONNX)
 std::vector<Node> expandMeanLoss(GraphBuilder& builder, const Node& node);
 
-// Nodes that compute the parts of totals become the prologue's own: those that the rest of the graph needs too are copied, and
-// the parts are taken from the copies. Extends `facts` for the new values.
-void separatePrologue(GraphBuilder& builder, ValueId loss, std::vector<PrologueTotal>& totals, TimeFactsTable& facts);
+// Nodes that compute the parts of totals become the prologue's own: those that the rest of the graph needs
+// too are copied, and the parts are taken from the copies. Extends `facts` for the new values.
+void separatePrologue(GraphBuilder& builder, ValueId loss, std::vector<PrologueTotal>& totals,
+                      TimeFactsTable& facts);
 
 }  // namespace pipeshard

@@ -14,10 +14,12 @@ Rows shareOf(Rows rows, int64_t index, int64_t parts) {
 
 TrainingFamily::TrainingFamily(int64_t batch, int64_t microbatches, Maker maker)
     : batch_(batch), microbatches_(microbatches), maker_(std::move(maker)) {
-  PIPESHARD_CHECK(microbatches >= 1 && batch >= microbatches, "{} microbatches of a batch of {}", microbatches, batch);
+  PIPESHARD_CHECK(microbatches >= 1 && batch >= microbatches, "{} microbatches of a batch of {}",
+                  microbatches, batch);
 }
 
-TrainingFamily::TrainingFamily(TrainingGraph only) : batch_(only.microbatches), microbatches_(only.microbatches) {
+TrainingFamily::TrainingFamily(TrainingGraph only)
+    : batch_(only.microbatches), microbatches_(only.microbatches) {
   members_.emplace(1, std::make_unique<const Member>(Member{std::move(only), {}}));
 }
 
@@ -41,7 +43,8 @@ ValueId TrainingFamily::valueAt(int64_t rows, ValueId base_value) const {
   const Member& found = member(rows);
   if (found.value_of.empty() || !base_value.valid()) return base_value;
   const ValueId value = found.value_of[base_value.index()];
-  PIPESHARD_CHECK(value.valid(), "'{}' has no counterpart for {} rows", base().graph.value(base_value).name, rows);
+  PIPESHARD_CHECK(value.valid(), "'{}' has no counterpart for {} rows", base().graph.value(base_value).name,
+                  rows);
   return value;
 }
 

@@ -1,5 +1,6 @@
-// The same training step at several batch sizes: microbatches need not be equal, and the data-parallel devices of a stage share
-// the rows of a microbatch. A program for r rows is cut out of the training graph of r rows; all members have equal structure.
+// The same training step at several batch sizes: microbatches need not be equal, and the data-parallel
+// devices of a stage share the rows of a microbatch. A program for r rows is cut out of the training graph of
+// r rows; all members have equal structure.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +21,23 @@ struct Rows {
   friend auto operator<=>(const Rows&, const Rows&) = default;
 };
 
-// Share `index` of `parts`: [first + index*count/parts, first + (index+1)*count/parts). Shares differ by at most one row, and are
-// empty only where there are fewer rows than parts.
+// Share `index` of `parts`: [first + index*count/parts, first + (index+1)*count/parts). Shares differ by at
+// most one row, and are empty only where there are fewer rows than parts.
 //   shareOf({0, 8}, k, 3) is {0, 2}, {2, 3}, {5, 3}
 Rows shareOf(Rows rows, int64_t index, int64_t parts);
 
-// Members are made when they are first asked for. Not for several threads. The member of one row is derived from two larger ones
-// (sharding/batch/training_rows.h): an axis of size 1 does not show that it is the batch.
+// Members are made when they are first asked for. Not for several threads. The member of one row is derived
+// from two larger ones (sharding/batch/training_rows.h): an axis of size 1 does not show that it is the
+// batch.
 class TrainingFamily {
  public:
-  // The training graph of one part of the batch that has `rows` rows; asked for one row more than the largest microbatch, too.
+  // The training graph of one part of the batch that has `rows` rows; asked for one row more than the largest
+  // microbatch, too.
   using Maker = std::function<TrainingGraph(int64_t rows)>;
 
   TrainingFamily(int64_t batch, int64_t microbatches, Maker maker);
-  // One training graph whose batch has one row per microbatch, as far as anybody can know: it cannot be cut further.
+  // One training graph whose batch has one row per microbatch, as far as anybody can know: it cannot be cut
+  // further.
   explicit TrainingFamily(TrainingGraph only);
 
   int64_t batch() const { return batch_; }
@@ -45,7 +49,8 @@ class TrainingFamily {
   const TrainingGraph& base() const { return at(largestMicrobatch()); }
   // Errors: those of the maker; kBadModel when the graph of so many rows has other nodes than the base.
   const TrainingGraph& at(int64_t rows) const { return member(rows).training; }
-  // The value of the member of `rows` rows that stands for a value of the base: the same node's output, or of the same name.
+  // The value of the member of `rows` rows that stands for a value of the base: the same node's output, or of
+  // the same name.
   ValueId valueAt(int64_t rows, ValueId base_value) const;
 
  private:

@@ -15,7 +15,8 @@ namespace {
 
 [[noreturn]] void refuseForm(const std::string& what, int64_t rows, int64_t base_rows) {
   fail(ErrorCode::kBadModel,
-       "the model for {} examples has another form than for {}: {}; cut the batch into parts of equal size (microbatches that divide it, "
+       "the model for {} examples has another form than for {}: {}; cut the batch into parts of equal size "
+       "(microbatches that divide it, "
        "data-parallel devices that divide a microbatch)",
        rows, base_rows, what);
 }
@@ -24,17 +25,22 @@ void requireSameNodes(const SizedTraining& base, const SizedTraining& other) {
   const auto& a = base.training;
   const auto& b = other.training;
   if (a.graph.nodes.size() != b.graph.nodes.size()) {
-    refuseForm(fmt::format("{} nodes, not {}", b.graph.nodes.size(), a.graph.nodes.size()), other.rows, base.rows);
+    refuseForm(fmt::format("{} nodes, not {}", b.graph.nodes.size(), a.graph.nodes.size()), other.rows,
+               base.rows);
   }
   for (size_t n = 0; n < a.graph.nodes.size(); ++n) {
     const Node& x = a.graph.nodes[n];
     const Node& y = b.graph.nodes[n];
     const auto same_presence = [](const std::vector<ValueId>& p, const std::vector<ValueId>& q) {
-      return std::equal(p.begin(), p.end(), q.begin(), q.end(), [](ValueId v, ValueId w) { return v.valid() == w.valid(); });
+      return std::equal(p.begin(), p.end(), q.begin(), q.end(),
+                        [](ValueId v, ValueId w) { return v.valid() == w.valid(); });
     };
     const bool same = x.domain == y.domain && x.op_type == y.op_type && same_presence(x.inputs, y.inputs) &&
-                      same_presence(x.outputs, y.outputs) && a.node_phase[n] == b.node_phase[n] && a.forward_node[n] == b.forward_node[n];
-    if (!same) refuseForm(fmt::format("{} in the place of {}", describeNode(y), describeNode(x)), other.rows, base.rows);
+                      same_presence(x.outputs, y.outputs) && a.node_phase[n] == b.node_phase[n] &&
+                      a.forward_node[n] == b.forward_node[n];
+    if (!same)
+      refuseForm(fmt::format("{} in the place of {}", describeNode(y), describeNode(x)), other.rows,
+                 base.rows);
   }
 }
 
@@ -46,7 +52,11 @@ int64_t adapted(int64_t at_base, int64_t at_longer, int64_t per_step, int64_t st
 class RowAdapter {
  public:
   RowAdapter(const SizedTraining& base, const SizedTraining& longer, int64_t rows)
-      : base_(base), longer_(longer), rows_(rows), match_(matchValues(base, longer)), result_(base.training) {}
+      : base_(base),
+        longer_(longer),
+        rows_(rows),
+        match_(matchValues(base, longer)),
+        result_(base.training) {}
 
   TrainingGraph run() && {
     for (size_t v = 0; v < base_.training.graph.values.size(); ++v) adaptShape(ValueId(v));
@@ -64,30 +74,36 @@ class RowAdapter {
 
   Shape adaptedShape(const Shape& at_base, const Shape& at_longer) const {
     Shape shape;
-    for (size_t axis = 0; axis < at_base.size(); ++axis) shape.push_back(adapted(at_base[axis], at_longer[axis], perStep(), steps()));
+    for (size_t axis = 0; axis < at_base.size(); ++axis)
+      shape.push_back(adapted(at_base[axis], at_longer[axis], perStep(), steps()));
     return shape;
   }
 
   void adaptShape(ValueId id) {
     const Graph& a = base_.training.graph;
     if (a.initializers.contains(id) || !match_[id.index()].valid()) return;
-    result_.graph.value(id).shape = adaptedShape(a.shape(id), longer_.training.graph.shape(match_[id.index()]));
+    result_.graph.value(id).shape =
+        adaptedShape(a.shape(id), longer_.training.graph.shape(match_[id.index()]));
   }
 
-  // A constant that differs between the two sizes is replaced where it is used: other uses may have another size.
+  // A constant that differs between the two sizes is replaced where it is used: other uses may have another
+  // size.
   void adaptInput(GraphBuilder& builder, size_t node, size_t position) {
     const ValueId id = base_.training.graph.nodes[node].inputs[position];
     if (!id.valid() || base_.training.graph.constant(id) == nullptr) return;
     const ValueId other = longer_.training.graph.nodes[node].inputs[position];
     const Constant& at_base = *base_.training.graph.constant(id);
     const Constant* at_longer = longer_.training.graph.constant(other);
-    if (at_longer == nullptr || at_longer->data_type != at_base.data_type || at_longer->shape.size() != at_base.shape.size()) {
-      refuseForm(fmt::format("{} reads something else", describeNode(base_.training.graph.nodes[node])), longer_.rows, base_.rows);
+    if (at_longer == nullptr || at_longer->data_type != at_base.data_type ||
+        at_longer->shape.size() != at_base.shape.size()) {
+      refuseForm(fmt::format("{} reads something else", describeNode(base_.training.graph.nodes[node])),
+                 longer_.rows, base_.rows);
     }
     if (at_base == *at_longer) return;
     ValueId& replacement = replacements_[{id, other}];
     if (!replacement.valid()) {
-      replacement = builder.addConstant(base_.training.graph.value(id).name, adaptedConstant(at_base, *at_longer, node));
+      replacement = builder.addConstant(base_.training.graph.value(id).name,
+                                        adaptedConstant(at_base, *at_longer, node));
     }
     result_.graph.nodes[node].inputs[position] = replacement;
   }
@@ -99,7 +115,8 @@ class RowAdapter {
       const std::vector<double> x = numericElements(a);
       const std::vector<double> y = numericElements(b);
       for (size_t i = 0; i < x.size(); ++i) {
-        const double value = x[i] + (y[i] - x[i]) / static_cast<double>(perStep()) * static_cast<double>(steps());
+        const double value =
+            x[i] + (y[i] - x[i]) / static_cast<double>(perStep()) * static_cast<double>(steps());
         writeElement(result, i, makeScalar(a.data_type, value));
       }
     } else if (a.data_type == DataType::kInt64 || a.data_type == DataType::kInt32) {
@@ -110,13 +127,15 @@ class RowAdapter {
         writeElement(result, i, makeScalar(a.data_type, static_cast<double>(value)));
       }
     } else {
-      refuseForm(fmt::format("{} reads another constant", describeNode(base_.training.graph.nodes[node])), longer_.rows, base_.rows);
+      refuseForm(fmt::format("{} reads another constant", describeNode(base_.training.graph.nodes[node])),
+                 longer_.rows, base_.rows);
     }
     return result;
   }
 
   static void writeElement(Constant& constant, size_t index, const Constant& scalar) {
-    std::memcpy(constant.bytes.data() + index * scalar.bytes.size(), scalar.bytes.data(), scalar.bytes.size());
+    std::memcpy(constant.bytes.data() + index * scalar.bytes.size(), scalar.bytes.data(),
+                scalar.bytes.size());
   }
 
   // All examples of such a constant are equal (sharding/batch/time_axis.h).
@@ -124,7 +143,8 @@ class RowAdapter {
     Constant part{whole.data_type, shape, {}};
     size_t axis = 0;
     while (axis < shape.size() && shape[axis] == whole.shape[axis]) ++axis;
-    const size_t inner = static_cast<size_t>(rowMajorStrides(whole.shape)[axis]) * dataTypeSize(whole.data_type);
+    const size_t inner =
+        static_cast<size_t>(rowMajorStrides(whole.shape)[axis]) * dataTypeSize(whole.data_type);
     const size_t block = inner * static_cast<size_t>(whole.shape[axis]);
     const size_t taken = inner * static_cast<size_t>(shape[axis]);
     for (size_t start = 0; start < whole.bytes.size(); start += block) {
@@ -162,7 +182,9 @@ std::vector<ValueId> matchValues(const SizedTraining& base, const SizedTraining&
     }
     const std::vector<ValueId>& inputs = a.nodes[n].inputs;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      if (!inputs[i].valid() || a.constant(inputs[i]) != nullptr || result[inputs[i].index()] == b.nodes[n].inputs[i]) continue;
+      if (!inputs[i].valid() || a.constant(inputs[i]) != nullptr ||
+          result[inputs[i].index()] == b.nodes[n].inputs[i])
+        continue;
       refuseForm(fmt::format("{} reads other values", describeNode(b.nodes[n])), other.rows, base.rows);
     }
   }
@@ -170,7 +192,8 @@ std::vector<ValueId> matchValues(const SizedTraining& base, const SizedTraining&
 }
 
 TrainingGraph trainingOfRows(const SizedTraining& base, const SizedTraining& longer, int64_t rows) {
-  PIPESHARD_CHECK(rows >= 1 && rows < base.rows && base.rows < longer.rows, "{} rows from {} and {}", rows, base.rows, longer.rows);
+  PIPESHARD_CHECK(rows >= 1 && rows < base.rows && base.rows < longer.rows, "{} rows from {} and {}", rows,
+                  base.rows, longer.rows);
   return RowAdapter(base, longer, rows).run();
 }
 

@@ -21,14 +21,16 @@ bool addsToResult(const Graph& graph, const Node& node) {
   const bool product = node.is("MatMul") || (node.domain == "com.microsoft" && node.op_type == "FusedMatMul");
   if (!product) return false;
   const Shape& result = graph.shape(node.outputs.at(0));
-  return result.size() <= 2 || std::all_of(result.begin(), result.end() - 2, [](int64_t size) { return size == 1; });
+  return result.size() <= 2 ||
+         std::all_of(result.begin(), result.end() - 2, [](int64_t size) { return size == 1; });
 }
 
 bool overwritesInput(const Node& node, size_t input) {
   constexpr std::array<std::string_view, 4> kBinary{"Add", "Sub", "Mul", "Div"};
-  constexpr std::array<std::string_view, 11> kUnary{"Relu", "Sigmoid",    "Tanh", "Exp",     "Log",       "Sqrt",
-                                                    "Neg",  "Reciprocal", "Erf",  "Softmax", "LogSoftmax"};
-  constexpr std::array<std::string_view, 4> kGradients{"ReluGrad", "GeluGrad", "SoftmaxGrad", "LogSoftmaxGrad"};
+  constexpr std::array<std::string_view, 11> kUnary{
+      "Relu", "Sigmoid", "Tanh", "Exp", "Log", "Sqrt", "Neg", "Reciprocal", "Erf", "Softmax", "LogSoftmax"};
+  constexpr std::array<std::string_view, 4> kGradients{"ReluGrad", "GeluGrad", "SoftmaxGrad",
+                                                       "LogSoftmaxGrad"};
   if (input == 0 && isOneOf(node, "", kUnary)) return true;
   return input < 2 && (isOneOf(node, "", kBinary) || isOneOf(node, kPipeshardDomain, kGradients));
 }

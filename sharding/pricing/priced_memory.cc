@@ -20,8 +20,9 @@ constexpr int64_t kConstantsOfAStep = 3;  // of a resharding: where slices begin
 
 class MemoryPricer {
  public:
-  MemoryPricer(const StageContext& context, const std::vector<Phase>& phases, const std::map<ValueId, const StageEnd*>& end_of,
-               const StageSharding& sharding, PricedStage& result)
+  MemoryPricer(const StageContext& context, const std::vector<Phase>& phases,
+               const std::map<ValueId, const StageEnd*>& end_of, const StageSharding& sharding,
+               PricedStage& result)
       : context_(context), phases_(phases), end_of_(end_of), sharding_(sharding), result_(result) {}
 
   void run(const std::vector<StageResharding>& reshardings) {
@@ -32,7 +33,8 @@ class MemoryPricer {
     for (const MemoryUse& use : memory.uses(sharding_)) {
       const LiveInterval& live = memory.interval(use.value);
       // The value as it is kept, which comes first; not: beside it, while a node runs.
-      const bool own = use.from == live.from && use.to == live.to && live.from < live.to && !seen[use.value.index()];
+      const bool own =
+          use.from == live.from && use.to == live.to && live.from < live.to && !seen[use.value.index()];
       seen[use.value.index()] = seen[use.value.index()] || own;
       const int64_t bytes = placedBytes(use.bytes);
       if (own && of(use.value).persistent) {
@@ -66,7 +68,9 @@ class MemoryPricer {
   };
 
   // Along mesh axes of one device there is nothing to reshard.
-  bool isSame(const ShardingSpec& a, const ShardingSpec& b) const { return context_.mesh.deviceCount() == 1 || a == b; }
+  bool isSame(const ShardingSpec& a, const ShardingSpec& b) const {
+    return context_.mesh.deviceCount() == 1 || a == b;
+  }
 
   void addBeside(const MemoryUse& use) {
     for (Uses* uses : {&pieces_, &discarding_}) uses->beside.push_back(use);
@@ -79,7 +83,8 @@ class MemoryPricer {
     };
     for (const Parameter& parameter : context_.training.parameters) {
       set(parameter.updated, Role::kUpdated);
-      for (const OptimizerState& state : parameter.states) set(state.value, Role::kState), set(state.updated, Role::kUpdated);
+      for (const OptimizerState& state : parameter.states)
+        set(state.value, Role::kState), set(state.updated, Role::kUpdated);
       if (parameter.gradient_parts.empty()) continue;
       set(parameter.gradient, Role::kGradient);
       for (ValueId part : parameter.gradient_parts) set(part, Role::kAccumulated);
@@ -89,7 +94,9 @@ class MemoryPricer {
 
   const StageValue& of(ValueId value) const { return context_.values[value.index()]; }
   NodeId nodeAt(int64_t position) const { return context_.nodes[static_cast<size_t>(position)]; }
-  bool isUpdate(int64_t position) const { return context_.training.node_phase[nodeAt(position).index()] == Phase::kUpdate; }
+  bool isUpdate(int64_t position) const {
+    return context_.training.node_phase[nodeAt(position).index()] == Phase::kUpdate;
+  }
   size_t pieceOf(NodeId node) const {
     const Phase phase = phases_[node.index()];
     return phase == Phase::kBackwardInput ? kInputHalf : phase == Phase::kBackwardWeight ? kWeightHalf : 0;
@@ -102,18 +109,23 @@ class MemoryPricer {
   void addAccumulator(ValueId part, int64_t bytes) {
     result_.gradient_bytes += bytes;
     const Shape& shape = context_.training.graph.shape(part);
-    result_.whole_gradient_bytes += elementCount(shape) * static_cast<int64_t>(dataTypeSize(context_.training.graph.dataType(part)));
+    result_.whole_gradient_bytes +=
+        elementCount(shape) * static_cast<int64_t>(dataTypeSize(context_.training.graph.dataType(part)));
     if (context_.options.microbatches > 1) {
       if (!isSummedInPlace(part)) result_.summand_bytes += bytes, held_[kWeightHalf] += bytes;
     } else {
-      for (size_t piece = of(part).producer.valid() ? pieceOf(of(part).producer) : 0; piece < kPieces; ++piece) held_[piece] += bytes;
+      for (size_t piece = of(part).producer.valid() ? pieceOf(of(part).producer) : 0; piece < kPieces;
+           ++piece)
+        held_[piece] += bytes;
     }
   }
 
   bool isSummedInPlace(ValueId part) const {
     const auto maker = [&](ValueId id) { return of(id).producer; };
     NodeId node = maker(part);
-    if (!node.valid() || !isSame(sharding_.strategies[node.index()].outputs[of(part).output], sharding_.kept[part.index()])) return false;
+    if (!node.valid() ||
+        !isSame(sharding_.strategies[node.index()].outputs[of(part).output], sharding_.kept[part.index()]))
+      return false;
     if (readInPasses(part)) return false;
     const Graph& graph = context_.training.graph;
     while (node.valid() && isView(graph.node(node))) {
@@ -126,11 +138,13 @@ class MemoryPricer {
 
   bool readInPasses(ValueId id) const {
     const std::vector<ValueReader>& readers = of(id).readers;
-    return std::any_of(readers.begin(), readers.end(),
-                       [&](const ValueReader& reader) { return context_.training.node_phase[reader.node.index()] != Phase::kUpdate; });
+    return std::any_of(readers.begin(), readers.end(), [&](const ValueReader& reader) {
+      return context_.training.node_phase[reader.node.index()] != Phase::kUpdate;
+    });
   }
 
-  // A gradient that is not in its accumulator is a buffer from its synchronization on. Parameters and states are updated where they lie.
+  // A gradient that is not in its accumulator is a buffer from its synchronization on. Parameters and states
+  // are updated where they lie.
   void addToUpdate(const MemoryUse& use, bool own) {
     const Role role = roles_[use.value.index()];
     if (own && role == Role::kUpdated) return;
@@ -156,15 +170,19 @@ class MemoryPricer {
   void addResharding(const StageResharding& entry) {
     const Shape& shape = context_.training.graph.shape(entry.value);
     const auto element = static_cast<int64_t>(dataTypeSize(context_.training.graph.dataType(entry.value)));
-    const auto shard = [&](const ShardingSpec& spec) { return placedBytes(largestShard(spec, shape, context_.mesh) * element); };
+    const auto shard = [&](const ShardingSpec& spec) {
+      return placedBytes(largestShard(spec, shape, context_.mesh) * element);
+    };
     const std::vector<ReshardingStep>& steps = entry.resharding.steps;
     ShardingSpec before = entry.from;
     int64_t most = 0;
     for (size_t i = 0; i < steps.size(); ++i) {
       int64_t bytes = (i > 0 ? shard(before) : 0) + (i + 1 < steps.size() ? shard(steps[i].after) : 0);
-      if (steps[i].kind == ReshardingStep::Kind::kReduceScatter || steps[i].kind == ReshardingStep::Kind::kAllToAll)
+      if (steps[i].kind == ReshardingStep::Kind::kReduceScatter ||
+          steps[i].kind == ReshardingStep::Kind::kAllToAll)
         bytes += isPacked(shape, before, steps[i].to_axis) ? shard(before) : 0;
-      if (steps[i].kind == ReshardingStep::Kind::kAllGather || steps[i].kind == ReshardingStep::Kind::kAllToAll)
+      if (steps[i].kind == ReshardingStep::Kind::kAllGather ||
+          steps[i].kind == ReshardingStep::Kind::kAllToAll)
         bytes += isPacked(shape, steps[i].after, steps[i].from_axis) ? shard(steps[i].after) : 0;
       most = std::max(most, bytes);
       before = steps[i].after;
@@ -195,15 +213,18 @@ class MemoryPricer {
     for (size_t i = 0; i < node.inputs.size(); ++i)
       inputs.push_back(node.inputs[i].valid() ? bytes(node.inputs[i], strategy.inputs[i]) : 0);
     const Shape& first = context_.training.graph.shape(node.inputs.at(0));
-    const int64_t most = kernelWorkspace(node, inputs, bytes(node.outputs[0], strategy.outputs[0]), first.empty() ? 1 : first[0]);
+    const int64_t most = kernelWorkspace(node, inputs, bytes(node.outputs[0], strategy.outputs[0]),
+                                         first.empty() ? 1 : first[0]);
     if (most > 0) addBeside({node.outputs[0], placedBytes(most), positionOf(id), positionOf(id) + 1});
   }
 
-  // Parts of a tensor along this axis are not one behind the other as they are, or not equally long: a collective packs them.
+  // Parts of a tensor along this axis are not one behind the other as they are, or not equally long: a
+  // collective packs them.
   bool isPacked(const Shape& shape, const ShardingSpec& spec, int axis) const {
     const auto parts = [&](int of_axis) {
       int64_t count = 1;
-      for (int mesh_axis : spec.axes[static_cast<size_t>(of_axis)]) count *= context_.mesh.axisSize(mesh_axis);
+      for (int mesh_axis : spec.axes[static_cast<size_t>(of_axis)])
+        count *= context_.mesh.axisSize(mesh_axis);
       return count;
     };
     for (int before = 0; before < axis; ++before) {
@@ -247,12 +268,16 @@ class MemoryPricer {
     const Life life = lifeOf(id, live);
     const auto end = end_of_.find(id);
     if (live.waits) result_.waiting_bytes += bytes;
-    if (roles_[id.index()] == Role::kInput) (live.waits ? result_.waiting_input_bytes : result_.input_bytes) += bytes;
+    if (roles_[id.index()] == Role::kInput)
+      (live.waits ? result_.waiting_input_bytes : result_.input_bytes) += bytes;
     if (end != end_of_.end()) return addEnd(id, *end->second, life, live.waits, bytes);
     const StageValue& value = of(id);
-    const bool total = !value.producer.valid() && !live.waits && roles_[id.index()] != Role::kInput;  // of the whole batch
-    if (total || id == context_.training.loss) result_.constant_bytes += bytes;                       // the loss is summed
-    const bool dropped = value.output > 0 && !isReadForward(id);  // a further output that only backward passes read is not made then
+    const bool total =
+        !value.producer.valid() && !live.waits && roles_[id.index()] != Role::kInput;  // of the whole batch
+    if (total || id == context_.training.loss) result_.constant_bytes += bytes;        // the loss is summed
+    const bool dropped =
+        value.output > 0 &&
+        !isReadForward(id);  // a further output that only backward passes read is not made then
     if (life.forward && value.producer.valid() && !value.readers.empty() && !dropped)
       discarding_.between.push_back({id, bytes, life.from, life.last_reader});
     if (value.producer.valid() && !value.readers.empty() && life.first == life.last) {
@@ -265,7 +290,8 @@ class MemoryPricer {
     if (life.forward && value.readers.empty()) result_.output_bytes += bytes;
   }
 
-  // A value of other layers, too: a buffer, or, where they run with this one, between nodes of their subgraph.
+  // A value of other layers, too: a buffer, or, where they run with this one, between nodes of their
+  // subgraph.
   void addEnd(ValueId id, const StageEnd& end, const Life& life, bool waits, int64_t bytes) {
     const size_t last = end.goes_on && life.first > 0 ? kPieces - 1 : life.last;
     for (size_t piece = life.first; piece <= last; ++piece) held_[piece] += bytes;
@@ -313,7 +339,8 @@ class MemoryPricer {
 
   // What a node makes lies where an input does that it names or overwrites, if nobody reads that later.
   void shareMemory(std::vector<MemoryUse>& between) const {
-    std::sort(between.begin(), between.end(), [](const MemoryUse& a, const MemoryUse& b) { return a.from < b.from; });
+    std::sort(between.begin(), between.end(),
+              [](const MemoryUse& a, const MemoryUse& b) { return a.from < b.from; });
     std::map<ValueId, size_t> place;
     for (size_t i = 0; i < between.size(); ++i) {
       MemoryUse& use = between[i];
@@ -321,9 +348,13 @@ class MemoryPricer {
       const Node& node = context_.training.graph.node(producer);
       const Strategy& strategy = sharding_.strategies[producer.index()];
       place[use.value] = i;
-      if (!isSame(strategy.outputs[of(use.value).output], sharding_.kept[use.value.index()]) || of(use.value).output != 0) continue;
+      if (!isSame(strategy.outputs[of(use.value).output], sharding_.kept[use.value.index()]) ||
+          of(use.value).output != 0)
+        continue;
       for (size_t input = 0; input < node.inputs.size(); ++input) {
-        if (!node.inputs[input].valid() || !isSame(strategy.inputs[input], sharding_.kept[node.inputs[input].index()])) continue;
+        if (!node.inputs[input].valid() ||
+            !isSame(strategy.inputs[input], sharding_.kept[node.inputs[input].index()]))
+          continue;
         const bool names = isView(node) && input == 0;
         const auto there = place.find(node.inputs[input]);
         if (there == place.end()) {
@@ -363,7 +394,8 @@ class MemoryPricer {
 
   bool isReadForward(ValueId id) const {
     const std::vector<ValueReader>& readers = of(id).readers;
-    return std::any_of(readers.begin(), readers.end(), [&](const ValueReader& reader) { return pieceOf(reader.node) == 0; });
+    return std::any_of(readers.begin(), readers.end(),
+                       [&](const ValueReader& reader) { return pieceOf(reader.node) == 0; });
   }
 
   const StageContext& context_;
@@ -379,8 +411,9 @@ class MemoryPricer {
 
 }  // namespace
 
-void addPricedMemory(const StageContext& context, const std::vector<Phase>& phases, const std::map<ValueId, const StageEnd*>& end_of,
-                     const StageSharding& sharding, const std::vector<StageResharding>& reshardings, PricedStage& result) {
+void addPricedMemory(const StageContext& context, const std::vector<Phase>& phases,
+                     const std::map<ValueId, const StageEnd*>& end_of, const StageSharding& sharding,
+                     const std::vector<StageResharding>& reshardings, PricedStage& result) {
   MemoryPricer(context, phases, end_of, sharding, result).run(reshardings);
 }
 

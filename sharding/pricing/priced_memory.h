@@ -1,6 +1,7 @@
-// What a part of a model holds where its passes run as they are emitted: a subgraph each for forward pass, input half and weight half of
-// the backward pass. What goes into a subgraph or comes out of it has a buffer from the subgraph's beginning to its end; what is between
-// its nodes is in the workspace, which is as large as the largest subgraph's. Internal to priced_stage.
+// What a part of a model holds where its passes run as they are emitted: a subgraph each for forward pass,
+// input half and weight half of the backward pass. What goes into a subgraph or comes out of it has a buffer
+// from the subgraph's beginning to its end; what is between its nodes is in the workspace, which is as large
+// as the largest subgraph's. Internal to priced_stage.
 #pragma once
 
 #include <map>
@@ -11,8 +12,10 @@
 
 namespace pipeshard {
 
-// Fills in the bytes of `result`. `phases`, `end_of`: as priceStageInWays, by value. `reshardings`: those of the sharding (stage_price.h).
-void addPricedMemory(const StageContext& context, const std::vector<Phase>& phases, const std::map<ValueId, const StageEnd*>& end_of,
-                     const StageSharding& sharding, const std::vector<StageResharding>& reshardings, PricedStage& result);
+// Fills in the bytes of `result`. `phases`, `end_of`: as priceStageInWays, by value. `reshardings`: those of
+// the sharding (stage_price.h).
+void addPricedMemory(const StageContext& context, const std::vector<Phase>& phases,
+                     const std::map<ValueId, const StageEnd*>& end_of, const StageSharding& sharding,
+                     const std::vector<StageResharding>& reshardings, PricedStage& result);
 
 }  // namespace pipeshard

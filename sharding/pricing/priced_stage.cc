@@ -21,8 +21,8 @@ class Pricer {
 
   PricedStage of(const StageSharding& sharding) {
     result_ = {};
-    const StagePrice price =
-        priceStage(context_.training, context_.nodes, context_.values, sharding, context_.model, context_.options.microbatches);
+    const StagePrice price = priceStage(context_.training, context_.nodes, context_.values, sharding,
+                                        context_.model, context_.options.microbatches);
     addTimes(price);
     addPricedMemory(context_, phases_, end_of_, sharding, price.reshardings, result_);
     return result_;
@@ -73,18 +73,22 @@ bool canBe(const StageContext& context, const StageEnd& end, size_t way) {
   const StageValue& value = context.values[end.value.index()];
   const ShardingSpec& spec = end.ways[way];
   if (spec.isReplicated()) return true;
-  if (value.fixed_replicated || !specFault(spec, context.training.graph.shape(end.value), context.mesh).empty()) return false;
+  if (value.fixed_replicated ||
+      !specFault(spec, context.training.graph.shape(end.value), context.mesh).empty())
+    return false;
   return !end.as_method || context.limits.kept(value.shares, spec);
 }
 
 // All ends are kept as this way says.
-std::vector<ForbiddenOption> otherWays(const ShardingProblem& problem, const std::vector<StageEnd>& ends, size_t way) {
+std::vector<ForbiddenOption> otherWays(const ShardingProblem& problem, const std::vector<StageEnd>& ends,
+                                       size_t way) {
   std::vector<ForbiddenOption> forbidden;
   for (const StageEnd& end : ends) {
     const int number = problem.variableOf(end.value);
     const ShardingVariable& variable = problem.variables()[static_cast<size_t>(number)];
     for (size_t option = 0; option < variable.options.size(); ++option) {
-      if (variable.specs->spec(variable.options[option]) != end.ways[way]) forbidden.push_back({number, static_cast<int>(option)});
+      if (variable.specs->spec(variable.options[option]) != end.ways[way])
+        forbidden.push_back({number, static_cast<int>(option)});
     }
   }
   return forbidden;
@@ -97,10 +101,12 @@ std::vector<std::optional<PricedStage>> priceWays(StageContext& context, const s
   for (size_t way = 0; way < possible.size(); ++way) {
     for (const StageEnd& end : ends) possible[way] = possible[way] && canBe(context, end, way);
     if (!possible[way]) continue;
-    for (const StageEnd& end : ends) context.limits.among[context.values[end.value.index()].shares].push_back(end.ways[way]);
+    for (const StageEnd& end : ends)
+      context.limits.among[context.values[end.value.index()].shares].push_back(end.ways[way]);
   }
   if (std::find(possible.begin(), possible.end(), true) == possible.end()) return result;
-  const ShardingProblem problem(context.training, context.nodes, context.mesh, context.model, context.options, context.limits);
+  const ShardingProblem problem(context.training, context.nodes, context.mesh, context.model, context.options,
+                                context.limits);
   for (size_t way = 0; way < possible.size(); ++way) {
     if (!possible[way]) continue;
     const StageSolution solution = solveStage(problem, context.options, otherWays(problem, ends, way));
@@ -113,10 +119,14 @@ std::vector<std::optional<PricedStage>> priceWays(StageContext& context, const s
 
 }  // namespace
 
-std::vector<std::optional<PricedStage>> priceStageInWays(const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                                                         const std::vector<Phase>& phases, const LogicalMesh& mesh, const CostModel& model,
-                                                         const ShardStageOptions& options, const std::vector<StageEnd>& ends, int ways) {
-  PIPESHARD_CHECK(!options.memory_bytes && options.crossings.empty() && options.in_flight == 1, "options that ways do not know");
+std::vector<std::optional<PricedStage>> priceStageInWays(const TrainingGraph& training,
+                                                         const std::vector<NodeId>& nodes,
+                                                         const std::vector<Phase>& phases,
+                                                         const LogicalMesh& mesh, const CostModel& model,
+                                                         const ShardStageOptions& options,
+                                                         const std::vector<StageEnd>& ends, int ways) {
+  PIPESHARD_CHECK(!options.memory_bytes && options.crossings.empty() && options.in_flight == 1,
+                  "options that ways do not know");
   parseMethod(options.method);  // a method that does not exist is an error; one that does not fit is no way
   std::optional<StageContext> context;
   try {

@@ -1,5 +1,6 @@
-// A part of a model (a layer, or a stage) sharded with given values at its ends kept in given ways, and what it then costs by phase and
-// holds by kind: the parts that costs of runs of layers add up from. One problem is built, and solved once for every way.
+// A part of a model (a layer, or a stage) sharded with given values at its ends kept in given ways, and what
+// it then costs by phase and holds by kind: the parts that costs of runs of layers add up from. One problem
+// is built, and solved once for every way.
 #pragma once
 
 #include <optional>
@@ -26,26 +27,28 @@ struct PricedStage {
   int64_t communication_ns = 0;    // collectives of the three
   int64_t update_ns = 0;           // per step: what the optimizer computes
   int64_t synchronization_ns = 0;  // per step: all communication outside of passes
-  // Bytes of that device, as placedBytes; of passes, of one microbatch. "Ends" are the values that cross the part's ends (StageEnd).
-  int64_t weight_bytes = 0;               // parameters and other weights
-  int64_t optimizer_bytes = 0;            // states
-  int64_t gradient_bytes = 0;             // accumulators
-  int64_t whole_gradient_bytes = 0;       // the tensors that these are shards of
-  int64_t synchronized_bytes = 0;         // gradients as the update reads them, where these are not the accumulators
+  // Bytes of that device, as placedBytes; of passes, of one microbatch. "Ends" are the values that cross the
+  // part's ends (StageEnd).
+  int64_t weight_bytes = 0;          // parameters and other weights
+  int64_t optimizer_bytes = 0;       // states
+  int64_t gradient_bytes = 0;        // accumulators
+  int64_t whole_gradient_bytes = 0;  // the tensors that these are shards of
+  int64_t synchronized_bytes = 0;  // gradients as the update reads them, where these are not the accumulators
   int64_t synchronization_workspace = 0;  // while they come to be
-  int64_t summand_bytes = 0;     // gradients of a microbatch that have no place in accumulators, and are added to them: there all together
-  int64_t waiting_bytes = 0;     // what waits for the backward passes
-  int64_t early_bytes = 0;       // of it, what only the input half of the backward pass reads; no ends
-  int64_t handed_bytes = 0;      // what waits for the weight half from the input half on
-  int64_t handed_end_bytes = 0;  // of it, ends that this part does not make
-  int64_t input_bytes = 0;       // inputs of the model
+  int64_t summand_bytes = 0;  // gradients of a microbatch that have no place in accumulators, and are added
+                              // to them: there all together
+  int64_t waiting_bytes = 0;  // what waits for the backward passes
+  int64_t early_bytes = 0;    // of it, what only the input half of the backward pass reads; no ends
+  int64_t handed_bytes = 0;   // what waits for the weight half from the input half on
+  int64_t handed_end_bytes = 0;     // of it, ends that this part does not make
+  int64_t input_bytes = 0;          // inputs of the model
   int64_t waiting_input_bytes = 0;  // those of them that wait
   int64_t output_bytes = 0;         // what the forward pass gives to nobody here: the loss
   int64_t constant_bytes = 0;       // constants inside subgraphs
   PricedWorkspace pieces;           // of the passes as they are
   PricedWorkspace discarding;       // of a forward pass that keeps nothing but ends
-  // The most that one of three subgraphs (forward pass, input half and weight half of the backward pass) has in buffers: what waits or goes
-  // on, as far as it is there then, and with one microbatch accumulators, too.
+  // The most that one of three subgraphs (forward pass, input half and weight half of the backward pass) has
+  // in buffers: what waits or goes on, as far as it is there then, and with one microbatch accumulators, too.
   int64_t emitted_bytes = 0;
   int64_t update_bytes = 0;  // the most that comes and goes during the update
   bool optimal = false;      // no sharding costs less; proven
@@ -59,11 +62,15 @@ struct StageEnd {
   bool as_method = false;  // cut only as the method would keep it
 };
 
-// By way; nullopt: it cannot be (a spec that the value cannot have, what is given leaves nothing, the method does not fit). `ways`: how
-// many there are. `phases`: by node, in which pass a backward node runs. `options`: without memory_bytes and crossings; in_flight is one.
-// Errors: kConfiguration for a method that does not exist.
-std::vector<std::optional<PricedStage>> priceStageInWays(const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                                                         const std::vector<Phase>& phases, const LogicalMesh& mesh, const CostModel& model,
-                                                         const ShardStageOptions& options, const std::vector<StageEnd>& ends, int ways);
+// By way; nullopt: it cannot be (a spec that the value cannot have, what is given leaves nothing, the method
+// does not fit). `ways`: how many there are. `phases`: by node, in which pass a backward node runs.
+// `options`: without memory_bytes and crossings; in_flight is one. Errors: kConfiguration for a method that
+// does not exist.
+std::vector<std::optional<PricedStage>> priceStageInWays(const TrainingGraph& training,
+                                                         const std::vector<NodeId>& nodes,
+                                                         const std::vector<Phase>& phases,
+                                                         const LogicalMesh& mesh, const CostModel& model,
+                                                         const ShardStageOptions& options,
+                                                         const std::vector<StageEnd>& ends, int ways);
 
 }  // namespace pipeshard

@@ -1,5 +1,5 @@
-// Convolutions and pools: examples are independent, channels too where they do not meet; spatial axes stay whole, since
-// windows overlap.
+// Convolutions and pools: examples are independent, channels too where they do not meet; spatial axes stay
+// whole, since windows overlap.
 #include "sharding/rules/rule_builder.h"
 
 namespace pipeshard {
@@ -18,9 +18,9 @@ void place(RuleBuilder& builder, int position, const std::vector<int>& factors) 
   }
 }
 
-// Image [n, c, ..], weight [f, c / group, ..], output [n, f, ..]. With several groups the channels of one group belong together,
-// and a cut would change the attribute `group`: they are whole; so are those that the node sums over when it adds a bias, which the
-// parts would count twice.
+// Image [n, c, ..], weight [f, c / group, ..], output [n, f, ..]. With several groups the channels of one
+// group belong together, and a cut would change the attribute `group`: they are whole; so are those that the
+// node sums over when it adds a bias, which the parts would count twice.
 FactorRule convolution(const Graph& graph, const Node& node, const Roles& roles) {
   RuleBuilder builder(graph, node);
   const auto shape = [&](int position) {
@@ -34,7 +34,9 @@ FactorRule convolution(const Graph& graph, const Node& node, const Roles& roles)
   // The tensor that the node gives lacks one of the three; over that one it sums.
   const auto kind = [](int lacking) { return lacking < 0 ? FactorKind::kSum : FactorKind::kParallel; };
   const int n = builder.factor("n", image[0], kind(roles.weight));
-  const auto channelKind = [&](int lacking) { return !one_group || (bias && lacking < 0) ? FactorKind::kWhole : kind(lacking); };
+  const auto channelKind = [&](int lacking) {
+    return !one_group || (bias && lacking < 0) ? FactorKind::kWhole : kind(lacking);
+  };
   const int c = builder.factor("c", weight[1], channelKind(roles.output));
   const int f = builder.factor("f", weight[0], channelKind(roles.image));
   if (bias && one_group && roles.output < 0) builder.setAddedOnce(c, roles.bias);
@@ -51,13 +53,22 @@ FactorRule convolution(const Graph& graph, const Node& node, const Roles& roles)
   return builder.build(outputs * per_output, WorkClass::kConvolution);
 }
 
-std::optional<FactorRule> convRule(const Graph& graph, const Node& node) { return convolution(graph, node, {0, 1, -1, 2}); }
+std::optional<FactorRule> convRule(const Graph& graph, const Node& node) {
+  return convolution(graph, node, {0, 1, -1, 2});
+}
 // The input takes the place of a convolution's output, and the output that of its image.
-std::optional<FactorRule> convTransposeRule(const Graph& graph, const Node& node) { return convolution(graph, node, {-1, 1, 0, 2}); }
-std::optional<FactorRule> convInputGradRule(const Graph& graph, const Node& node) { return convolution(graph, node, {-1, 1, 0, -1}); }
-std::optional<FactorRule> convWeightGradRule(const Graph& graph, const Node& node) { return convolution(graph, node, {1, -1, 0, -1}); }
+std::optional<FactorRule> convTransposeRule(const Graph& graph, const Node& node) {
+  return convolution(graph, node, {-1, 1, 0, 2});
+}
+std::optional<FactorRule> convInputGradRule(const Graph& graph, const Node& node) {
+  return convolution(graph, node, {-1, 1, 0, -1});
+}
+std::optional<FactorRule> convWeightGradRule(const Graph& graph, const Node& node) {
+  return convolution(graph, node, {1, -1, 0, -1});
+}
 
-// Inputs and outputs are all [n, c, ..]. Indices of a MaxPool count through the whole tensor: then nothing can be cut.
+// Inputs and outputs are all [n, c, ..]. Indices of a MaxPool count through the whole tensor: then nothing
+// can be cut.
 std::optional<FactorRule> poolRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const Shape& shape = builder.inputShape(0);

@@ -1,4 +1,5 @@
-// Operators that compute every element of the output from the elements at the same place of the inputs, with broadcasting.
+// Operators that compute every element of the output from the elements at the same place of the inputs, with
+// broadcasting.
 #include "sharding/rules/rule_builder.h"
 
 namespace pipeshard {
@@ -13,11 +14,15 @@ FactorRule elementwise(const Graph& graph, const Node& node, double flops_per_el
   return builder.build(builder.outputElements(0) * flops_per_element);
 }
 
-std::optional<FactorRule> arithmeticRule(const Graph& graph, const Node& node) { return elementwise(graph, node, kMoveFlops); }
+std::optional<FactorRule> arithmeticRule(const Graph& graph, const Node& node) {
+  return elementwise(graph, node, kMoveFlops);
+}
 std::optional<FactorRule> transcendentalRule(const Graph& graph, const Node& node) {
   return elementwise(graph, node, kTranscendentalFlops);
 }
-std::optional<FactorRule> identityRule(const Graph& graph, const Node& node) { return elementwise(graph, node, kViewFlops); }
+std::optional<FactorRule> identityRule(const Graph& graph, const Node& node) {
+  return elementwise(graph, node, kViewFlops);
+}
 
 // CastLike reads only the type of its second input, Dropout only scalars beside its first.
 std::optional<FactorRule> firstInputOnlyRule(const Graph& graph, const Node& node) {
@@ -29,7 +34,9 @@ std::optional<FactorRule> firstInputOnlyRule(const Graph& graph, const Node& nod
 }
 
 // Parameter, gradient and states have the parameter's shape; hyperparameters and the step are scalars.
-std::optional<FactorRule> optimizerRule(const Graph& graph, const Node& node) { return elementwise(graph, node, kOptimizerFlops); }
+std::optional<FactorRule> optimizerRule(const Graph& graph, const Node& node) {
+  return elementwise(graph, node, kOptimizerFlops);
+}
 
 }  // namespace
 
@@ -56,8 +63,9 @@ void registerElementwiseRules(RuleTable& table) {
                     "BitwiseNot", "HardSigmoid",
                     "HardSwish",  "Shrink"},
                arithmeticRule);
-  table.addAll("", {"Pow",  "Sqrt", "Exp",  "Log",   "Erf",   "Tanh",  "Sigmoid", "Gelu", "Sin",  "Cos",  "Tan",      "Asin",     "Acos",
-                    "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Elu",     "Selu", "Celu", "Mish", "Softplus", "Softsign", "Swish"},
+  table.addAll("", {"Pow",   "Sqrt", "Exp",  "Log",  "Erf",  "Tanh",     "Sigmoid",  "Gelu",  "Sin",
+                    "Cos",   "Tan",  "Asin", "Acos", "Atan", "Sinh",     "Cosh",     "Asinh", "Acosh",
+                    "Atanh", "Elu",  "Selu", "Celu", "Mish", "Softplus", "Softsign", "Swish"},
                transcendentalRule);
   table.add("", "Identity", identityRule);
   table.addAll("", {"CastLike", "Dropout"}, firstInputOnlyRule);

@@ -45,7 +45,8 @@ std::string printTensors(const FactorRule& rule, const std::vector<TensorFactors
     if (tensors[i].empty()) text += '-';
     for (const std::vector<int>& axis : tensors[i]) {
       text += '[';
-      for (size_t k = 0; k < axis.size(); ++k) text += (k > 0 ? "," : "") + rule.factors[static_cast<size_t>(axis[k])].name;
+      for (size_t k = 0; k < axis.size(); ++k)
+        text += (k > 0 ? "," : "") + rule.factors[static_cast<size_t>(axis[k])].name;
       text += ']';
     }
   }
@@ -61,7 +62,9 @@ std::optional<FactorRule> factorRule(const Graph& graph, const Node& node) {
 
 std::vector<std::pair<std::string, std::string>> operatorsWithRule() { return ruleTable().operators(); }
 
-std::optional<FactorRule> factorRule(const Graph& graph, NodeId node) { return factorRule(graph, graph.node(node)); }
+std::optional<FactorRule> factorRule(const Graph& graph, NodeId node) {
+  return factorRule(graph, graph.node(node));
+}
 
 int64_t nodeFlops(const Graph& graph, NodeId node) {
   double flops = 0;
@@ -79,7 +82,8 @@ int64_t nodeFlops(const Graph& graph, NodeId node) {
 std::string printFactorRule(const FactorRule& rule) {
   std::string text;
   for (const Factor& factor : rule.factors) {
-    text += fmt::format("{}{}({}{})", text.empty() ? "" : " ", factor.name, factor.size, kindSuffix(factor.kind));
+    text +=
+        fmt::format("{}{}({}{})", text.empty() ? "" : " ", factor.name, factor.size, kindSuffix(factor.kind));
   }
   return fmt::format("{}: {} -> {}", text, printTensors(rule, rule.inputs), printTensors(rule, rule.outputs));
 }

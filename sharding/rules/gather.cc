@@ -1,5 +1,5 @@
-// Indexing. An index names a position of the whole axis that it looks into, so that axis cannot be cut; the axes of the indices
-// are independent for reading, and partial sums for adding.
+// Indexing. An index names a position of the whole axis that it looks into, so that axis cannot be cut; the
+// axes of the indices are independent for reading, and partial sums for adding.
 #include <algorithm>
 
 #include "sharding/rules/rule_builder.h"
@@ -8,28 +8,33 @@ namespace pipeshard {
 
 namespace {
 
-// Factors of data before the axis, of the indices, and of data after the axis: the axes of Gather's output in order.
+// Factors of data before the axis, of the indices, and of data after the axis: the axes of Gather's output in
+// order.
 struct GatherFactors {
   std::vector<int> data;     // of the data's axes
   std::vector<int> indices;  // of the indices' axes
   std::vector<int> gathered;
 };
 
-GatherFactors gatherFactors(RuleBuilder& builder, const Shape& data, const Shape& indices, size_t axis, FactorKind index_kind) {
+GatherFactors gatherFactors(RuleBuilder& builder, const Shape& data, const Shape& indices, size_t axis,
+                            FactorKind index_kind) {
   GatherFactors result;
   result.data = builder.factorsOf(data, FactorKind::kParallel, "d");
   builder.setKind(result.data[axis], FactorKind::kWhole);
   result.indices = builder.factorsOf(indices, index_kind, "i");
   result.gathered.assign(result.data.begin(), result.data.begin() + static_cast<ptrdiff_t>(axis));
   result.gathered.insert(result.gathered.end(), result.indices.begin(), result.indices.end());
-  result.gathered.insert(result.gathered.end(), result.data.begin() + static_cast<ptrdiff_t>(axis) + 1, result.data.end());
+  result.gathered.insert(result.gathered.end(), result.data.begin() + static_cast<ptrdiff_t>(axis) + 1,
+                         result.data.end());
   return result;
 }
 
 std::optional<FactorRule> gatherRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), builder.inputShape(0).size()));
-  const GatherFactors factors = gatherFactors(builder, builder.inputShape(0), builder.inputShape(1), axis, FactorKind::kParallel);
+  const auto axis =
+      static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), builder.inputShape(0).size()));
+  const GatherFactors factors =
+      gatherFactors(builder, builder.inputShape(0), builder.inputShape(1), axis, FactorKind::kParallel);
   builder.alignInput(0, factors.data);
   builder.alignInput(1, factors.indices);
   builder.alignOutput(0, factors.gathered);
@@ -48,10 +53,11 @@ std::optional<FactorRule> gatherGradRule(const Graph& graph, const Node& node) {
   return builder.build(builder.inputElements(0) * kMoveFlops, WorkClass::kMovement);
 }
 
-// Factors of data and of indices (of equal rank): shared off the axis where the sizes agree. Where the indices reach only the
-// first places of a larger axis, a cut of the one is no cut of the other.
-std::pair<std::vector<int>, std::vector<int>> elementwiseIndexFactors(RuleBuilder& builder, const Shape& data, const Shape& indices,
-                                                                      size_t axis, FactorKind on_axis) {
+// Factors of data and of indices (of equal rank): shared off the axis where the sizes agree. Where the
+// indices reach only the first places of a larger axis, a cut of the one is no cut of the other.
+std::pair<std::vector<int>, std::vector<int>> elementwiseIndexFactors(RuleBuilder& builder, const Shape& data,
+                                                                      const Shape& indices, size_t axis,
+                                                                      FactorKind on_axis) {
   std::vector<int> data_factors = builder.factorsOf(data, FactorKind::kWhole, "d");
   std::vector<int> index_factors = data_factors;
   for (size_t a = 0; a < data.size(); ++a) {
@@ -70,7 +76,8 @@ std::optional<FactorRule> gatherElementsRule(const Graph& graph, const Node& nod
   RuleBuilder builder(graph, node);
   const Shape& data = builder.inputShape(0);
   const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), data.size()));
-  const auto [of_data, of_indices] = elementwiseIndexFactors(builder, data, builder.inputShape(1), axis, FactorKind::kParallel);
+  const auto [of_data, of_indices] =
+      elementwiseIndexFactors(builder, data, builder.inputShape(1), axis, FactorKind::kParallel);
   builder.alignInput(0, of_data);
   builder.alignInput(1, of_indices);
   builder.alignOutput(0, of_indices);
@@ -82,19 +89,22 @@ std::optional<FactorRule> gatherElementsGradRule(const Graph& graph, const Node&
   RuleBuilder builder(graph, node);
   const Shape& data = builder.outputShape(0);
   const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), data.size()));
-  const auto [of_data, of_indices] = elementwiseIndexFactors(builder, data, builder.inputShape(1), axis, FactorKind::kSum);
+  const auto [of_data, of_indices] =
+      elementwiseIndexFactors(builder, data, builder.inputShape(1), axis, FactorKind::kSum);
   builder.alignInput(0, of_indices);
   builder.alignInput(1, of_indices);
   builder.alignOutput(0, of_data);
   return builder.build(builder.inputElements(0) * kMoveFlops, WorkClass::kMovement);
 }
 
-// data, indices, updates -> data with elements replaced; a cut of the indices would leave only a part of them replaced.
+// data, indices, updates -> data with elements replaced; a cut of the indices would leave only a part of them
+// replaced.
 std::optional<FactorRule> scatterElementsRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const Shape& data = builder.inputShape(0);
   const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), data.size()));
-  const auto [of_data, of_indices] = elementwiseIndexFactors(builder, data, builder.inputShape(1), axis, FactorKind::kWhole);
+  const auto [of_data, of_indices] =
+      elementwiseIndexFactors(builder, data, builder.inputShape(1), axis, FactorKind::kWhole);
   builder.alignInput(0, of_data);
   builder.alignInput(1, of_indices);
   builder.alignInput(2, of_indices);
@@ -109,7 +119,8 @@ std::optional<FactorRule> gatherNdRule(const Graph& graph, const Node& node) {
   const Shape& indices = builder.inputShape(1);
   const auto batch = static_cast<size_t>(node.intAttribute("batch_dims", 0));
   const auto depth = static_cast<size_t>(indices.back());
-  std::vector<int> of_indices = builder.factorsOf(Shape(indices.begin(), indices.end() - 1), FactorKind::kParallel, "i");
+  std::vector<int> of_indices =
+      builder.factorsOf(Shape(indices.begin(), indices.end() - 1), FactorKind::kParallel, "i");
   std::vector<int> gathered = of_indices;
   for (size_t axis = 0; axis < batch; ++axis) builder.setInput(0, axis, {of_indices[axis]});
   for (size_t axis = 0; axis < of_indices.size(); ++axis) builder.setInput(1, axis, {of_indices[axis]});
@@ -139,7 +150,8 @@ std::optional<FactorRule> scatterNdRule(const Graph& graph, const Node& node) {
 // indices, depth, values -> indices with a class axis inserted
 std::optional<FactorRule> oneHotRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), builder.outputShape(0).size()));
+  const auto axis =
+      static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), builder.outputShape(0).size()));
   const std::vector<int> factors = builder.factorsOf(builder.inputShape(0), FactorKind::kParallel, "i");
   builder.alignInput(0, factors);
   for (size_t i = 0; i < factors.size(); ++i) builder.setOutput(0, i < axis ? i : i + 1, {factors[i]});

@@ -1,5 +1,5 @@
-// Classification losses: scores [n, classes, d..], labels [n, d..], weights [classes]. A label names a class, so the class axis must
-// be whole; the other axes are summed, averaged or kept, as `reduction` says.
+// Classification losses: scores [n, classes, d..], labels [n, d..], weights [classes]. A label names a class,
+// so the class axis must be whole; the other axes are summed, averaged or kept, as `reduction` says.
 #include "sharding/rules/rule_builder.h"
 
 namespace pipeshard {
@@ -51,8 +51,8 @@ std::optional<FactorRule> lossRule(const Graph& graph, const Node& node) {
 std::optional<FactorRule> lossGradRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const FactorKind kind = reducedKind(node);
-  const LossFactors factors =
-      lossFactors(builder, builder.inputShape(1), kind == FactorKind::kMean ? FactorKind::kWhole : FactorKind::kParallel);
+  const LossFactors factors = lossFactors(
+      builder, builder.inputShape(1), kind == FactorKind::kMean ? FactorKind::kWhole : FactorKind::kParallel);
   if (kind == FactorKind::kParallel) setPerLabel(builder, true, 0, factors.labels);
   builder.alignInput(1, factors.scores);
   setPerLabel(builder, true, 2, factors.labels);

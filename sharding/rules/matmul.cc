@@ -23,7 +23,8 @@ std::optional<FactorRule> matMulRule(const Graph& graph, const Node& node) {
   const bool has_j = b.size() > 1;
   const size_t batch_rank = y.size() - (has_i ? 1 : 0) - (has_j ? 1 : 0);
   std::vector<int> row;
-  for (size_t axis = 0; axis < batch_rank; ++axis) row.push_back(builder.factor(fmt::format("b{}", axis), y[axis]));
+  for (size_t axis = 0; axis < batch_rank; ++axis)
+    row.push_back(builder.factor(fmt::format("b{}", axis), y[axis]));
   std::vector<int> left = row;
   std::vector<int> right = row;
   double flops = builder.outputElements(0);
@@ -57,14 +58,17 @@ std::optional<FactorRule> fusedMatMulRule(const Graph& graph, const Node& node) 
   const bool matrices = builder.inputShape(0).size() >= 2 && builder.inputShape(1).size() >= 2;
   if (!matrices || flag("transBatchA") || flag("transBatchB")) return std::nullopt;
   std::vector<int> left;
-  for (size_t axis = 0; axis + 2 < rank; ++axis) left.push_back(builder.factor(fmt::format("b{}", axis), y[axis]));
+  for (size_t axis = 0; axis + 2 < rank; ++axis)
+    left.push_back(builder.factor(fmt::format("b{}", axis), y[axis]));
   std::vector<int> right = left;
   std::vector<int> row = left;
   const int64_t contracted = *(builder.inputShape(0).rbegin() + (transpose_a ? 1 : 0));
   const int i = builder.factor("i", y[rank - 2]);
   const int k = builder.factor("k", contracted, FactorKind::kSum);
   const int j = builder.factor("j", y[rank - 1]);
-  const auto append = [](std::vector<int>& factors, int first, int second) { factors.insert(factors.end(), {first, second}); };
+  const auto append = [](std::vector<int>& factors, int first, int second) {
+    factors.insert(factors.end(), {first, second});
+  };
   append(left, transpose_a ? k : i, transpose_a ? i : k);
   append(right, transpose_b ? j : k, transpose_b ? k : j);
   append(row, i, j);

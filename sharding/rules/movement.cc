@@ -7,7 +7,9 @@ namespace pipeshard {
 
 namespace {
 
-FactorRule move(RuleBuilder& builder) { return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement); }
+FactorRule move(RuleBuilder& builder) {
+  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
+}
 
 std::optional<FactorRule> transposeRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
@@ -15,7 +17,8 @@ std::optional<FactorRule> transposeRule(const Graph& graph, const Node& node) {
   const std::vector<int64_t> permutation = node.intsAttribute("perm");
   builder.alignInput(0, factors);
   for (size_t axis = 0; axis < factors.size(); ++axis) {
-    const size_t from = permutation.empty() ? factors.size() - 1 - axis : static_cast<size_t>(permutation[axis]);
+    const size_t from =
+        permutation.empty() ? factors.size() - 1 - axis : static_cast<size_t>(permutation[axis]);
     builder.setOutput(0, axis, {factors[from]});
   }
   return move(builder);
@@ -29,7 +32,8 @@ std::optional<FactorRule> expandRule(const Graph& graph, const Node& node) {
   return move(builder);
 }
 
-// Input 0 and output 0 of equal rank: axes for which `kept` is true are independent, the others cannot be cut.
+// Input 0 and output 0 of equal rank: axes for which `kept` is true are independent, the others cannot be
+// cut.
 template <typename Kept>
 std::optional<FactorRule> axisByAxis(const Graph& graph, const Node& node, Kept kept) {
   RuleBuilder builder(graph, node);
@@ -49,8 +53,8 @@ std::optional<FactorRule> tileRule(const Graph& graph, const Node& node) {
   return axisByAxis(graph, node, [&](size_t axis) { return (*repeats)[axis] == 1; });
 }
 
-// Starts, axes and steps are inputs 1, 3 and 4, or attributes before opset 10 (which has no steps). An axis is untouched when it is
-// not named, or is taken whole and forwards.
+// Starts, axes and steps are inputs 1, 3 and 4, or attributes before opset 10 (which has no steps). An axis
+// is untouched when it is not named, or is taken whole and forwards.
 std::optional<FactorRule> sliceRule(const Graph& graph, const Node& node) {
   const size_t rank = graph.shape(node.inputs[0]).size();
   const bool old = node.inputs.size() == 1;
@@ -75,7 +79,8 @@ std::optional<FactorRule> sliceRule(const Graph& graph, const Node& node) {
 }
 
 std::optional<FactorRule> splitRule(const Graph& graph, const Node& node) {
-  const auto split = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), graph.shape(node.inputs[0]).size()));
+  const auto split =
+      static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), graph.shape(node.inputs[0]).size()));
   return axisByAxis(graph, node, [&](size_t axis) { return axis != split; });
 }
 
@@ -86,7 +91,8 @@ std::optional<FactorRule> triluRule(const Graph& graph, const Node& node) {
 
 std::optional<FactorRule> padRule(const Graph& graph, const Node& node) {
   const size_t rank = graph.shape(node.inputs[0]).size();
-  const auto pads = node.inputs.size() > 1 ? constantInput(graph, node, 1) : std::optional(node.intsAttribute("pads"));
+  const auto pads =
+      node.inputs.size() > 1 ? constantInput(graph, node, 1) : std::optional(node.intsAttribute("pads"));
   const auto axes = constantInput(graph, node, 3);
   const bool has_axes = node.inputs.size() > 3 && node.inputs[3].valid();
   if (!pads || (has_axes && !axes)) return std::nullopt;

@@ -27,16 +27,18 @@ std::optional<FactorRule> softmaxRule(const Graph& graph, const Node& node) {
 // All inputs and outputs of one shape, and attribute axis (by default the last) is whole.
 std::optional<FactorRule> alongAxisRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), builder.inputShape(0).size()));
+  const auto axis =
+      static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), builder.inputShape(0).size()));
   const std::vector<int> factors = factorsWithWholeAxes(builder, axis, axis + 1);
   for (size_t input = 0; input < node.inputs.size(); ++input) builder.alignInput(input, factors);
   builder.alignOutput(0, factors);
   return builder.build(builder.outputElements(0) * kNormalizationFlops, WorkClass::kReduction);
 }
 
-// Outputs 1 and 2 (mean, inverse deviation) have size 1 from `axis` on, so only the row factors stay in them; a row axis
-// keeps its factor even when its size is 1.
-void setStatistics(RuleBuilder& builder, bool input, size_t position, const std::vector<int>& factors, size_t axis) {
+// Outputs 1 and 2 (mean, inverse deviation) have size 1 from `axis` on, so only the row factors stay in them;
+// a row axis keeps its factor even when its size is 1.
+void setStatistics(RuleBuilder& builder, bool input, size_t position, const std::vector<int>& factors,
+                   size_t axis) {
   for (size_t row = 0; row < axis; ++row) {
     if (input) builder.setInput(position, row, {factors[row]});
     if (!input) builder.setOutput(position, row, {factors[row]});
@@ -70,7 +72,8 @@ std::optional<FactorRule> layerNormalizationInputGradRule(const Graph& graph, co
   return builder.build(builder.outputElements(0) * kNormalizationFlops, WorkClass::kReduction);
 }
 
-// dY, X, Mean, InvStdDev -> dScale, dBias: sums over the rows; the columns are independent since the statistics are given.
+// dY, X, Mean, InvStdDev -> dScale, dBias: sums over the rows; the columns are independent since the
+// statistics are given.
 std::optional<FactorRule> layerNormalizationWeightGradRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const size_t rank = builder.inputShape(0).size();
@@ -99,7 +102,8 @@ std::optional<FactorRule> instanceNormalizationRule(const Graph& graph, const No
   return builder.build(builder.outputElements(0) * kNormalizationFlops, WorkClass::kReduction);
 }
 
-// With given statistics everything is independent. Computing them needs the whole microbatch (design decision 5).
+// With given statistics everything is independent. Computing them needs the whole microbatch (design decision
+// 5).
 std::optional<FactorRule> batchNormalizationRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const size_t rank = builder.inputShape(0).size();
@@ -145,7 +149,8 @@ void registerNormalizationRules(RuleTable& table) {
   table.add("", "LpNormalization", alongAxisRule);
   table.add("", "InstanceNormalization", instanceNormalizationRule);
   table.add("", "BatchNormalization", batchNormalizationRule);
-  table.addAll(kPipeshardDomain, {"BatchNormalizationInputGrad", "BatchNormalizationWeightGrad"}, batchNormalizationGradRule);
+  table.addAll(kPipeshardDomain, {"BatchNormalizationInputGrad", "BatchNormalizationWeightGrad"},
+               batchNormalizationGradRule);
   table.addAll(kPipeshardDomain, {"SoftmaxGrad", "LogSoftmaxGrad"}, alongAxisRule);
   table.add(kPipeshardDomain, "LayerNormalizationInputGrad", layerNormalizationInputGradRule);
   table.add(kPipeshardDomain, "LayerNormalizationWeightGrad", layerNormalizationWeightGradRule);

@@ -7,16 +7,19 @@ namespace pipeshard {
 
 namespace {
 
-// What the parts of a cut reduced axis are to the whole. Where a function follows the sum (a root, a logarithm) they are nothing useful.
+// What the parts of a cut reduced axis are to the whole. Where a function follows the sum (a root, a
+// logarithm) they are nothing useful.
 FactorKind reducedKind(const std::string& op_type) {
-  if (op_type == "ReduceSum" || op_type == "ReduceSumSquare" || op_type == "ReduceL1") return FactorKind::kSum;
+  if (op_type == "ReduceSum" || op_type == "ReduceSumSquare" || op_type == "ReduceL1")
+    return FactorKind::kSum;
   if (op_type == "ReduceMean") return FactorKind::kMean;
   if (op_type == "ReduceMax") return FactorKind::kMax;
   if (op_type == "ReduceMin") return FactorKind::kMin;
   return FactorKind::kWhole;
 }
 
-FactorRule reduce(const Graph& graph, const Node& node, const std::vector<int>& axes, bool keep_dimensions, FactorKind kind) {
+FactorRule reduce(const Graph& graph, const Node& node, const std::vector<int>& axes, bool keep_dimensions,
+                  FactorKind kind) {
   RuleBuilder builder(graph, node);
   const Shape& shape = builder.inputShape(0);
   const std::vector<int> factors = builder.factorsOf(shape);
@@ -55,7 +58,8 @@ std::optional<FactorRule> cumSumRule(const Graph& graph, const Node& node) {
   if (!axis || axis->size() != 1) return std::nullopt;
   RuleBuilder builder(graph, node);
   const std::vector<int> factors = builder.factorsOf(builder.inputShape(0));
-  builder.setKind(factors[static_cast<size_t>(normalizeAxis(axis->front(), factors.size()))], FactorKind::kWhole);
+  builder.setKind(factors[static_cast<size_t>(normalizeAxis(axis->front(), factors.size()))],
+                  FactorKind::kWhole);
   builder.alignInput(0, factors);
   builder.alignOutput(0, factors);
   return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kReduction);
@@ -79,8 +83,8 @@ std::optional<FactorRule> topKRule(const Graph& graph, const Node& node) {
 
 void registerReductionRules(RuleTable& table) {
   table.addAll("",
-               {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare",
-                "ReduceLogSum", "ReduceLogSumExp"},
+               {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
+                "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"},
                reduceRule);
   table.addAll("", {"ArgMax", "ArgMin"}, argReduceRule);
   table.add("", "CumSum", cumSumRule);

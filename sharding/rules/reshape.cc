@@ -1,10 +1,13 @@
-// Operators that keep the elements in order and only regroup them into axes: Reshape, Flatten, Squeeze, Unsqueeze.
+// Operators that keep the elements in order and only regroup them into axes: Reshape, Flatten, Squeeze,
+// Unsqueeze.
 //
-// Reshape: the common refinement of the two lists of sizes. [8,16] -> [16,8] refines to 8,2,8: [[a],[b,c]] -> [[a,b],[c]]. Where
-// the boundaries do not nest ([3,4] -> [4,3]) the axes between the next common boundaries cannot be cut.
+// Reshape: the common refinement of the two lists of sizes. [8,16] -> [16,8] refines to 8,2,8: [[a],[b,c]] ->
+// [[a,b],[c]]. Where the boundaries do not nest ([3,4] -> [4,3]) the axes between the next common boundaries
+// cannot be cut.
 //
-// Axes of size 1 get factors of size 1, so that a batch of one example can be followed. Sizes alone do not say where such an axis
-// goes ([1,16] -> [1,1,16]); in this order decide: the exporter's symbolic sizes, a -1 in the shape, the leftmost place.
+// Axes of size 1 get factors of size 1, so that a batch of one example can be followed. Sizes alone do not
+// say where such an axis goes ([1,16] -> [1,1,16]); in this order decide: the exporter's symbolic sizes, a -1
+// in the shape, the leftmost place.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -36,10 +39,11 @@ struct Side {
     before[axis].push_back(elements_before);
   }
 
-  // Puts a factor of size 1 into `axis` at the place that has `elements_before` elements before it: before the larger factor there,
-  // after other factors of size 1.
+  // Puts a factor of size 1 into `axis` at the place that has `elements_before` elements before it: before
+  // the larger factor there, after other factors of size 1.
   void insertUnit(size_t axis, int factor, int64_t elements_before) {
-    auto place = std::lower_bound(before[axis].begin(), before[axis].end(), elements_before) - before[axis].begin();
+    auto place =
+        std::lower_bound(before[axis].begin(), before[axis].end(), elements_before) - before[axis].begin();
     place += units[{axis, elements_before}]++;
     factors[axis].insert(factors[axis].begin() + place, factor);
     before[axis].insert(before[axis].begin() + place, elements_before);
@@ -69,7 +73,8 @@ struct Side {
 
 class Refinement {
  public:
-  Refinement(RuleBuilder& builder, const Shape& in, const Shape& out) : builder_(builder), in_(in), out_(out) {}
+  Refinement(RuleBuilder& builder, const Shape& in, const Shape& out)
+      : builder_(builder), in_(in), out_(out) {}
 
   // Axes of the output that are named by the exporter or by -1 as those that vary.
   void setVarying(std::vector<bool> named, std::vector<bool> inferred) {
@@ -120,8 +125,8 @@ class Refinement {
   }
 
   // Whole factors up to the next boundary that both sides have. Returns the number of elements in between.
-  int64_t skipUnaligned(const std::vector<size_t>& in_axes, const std::vector<size_t>& out_axes, size_t& i, size_t& o, int64_t in_left,
-                        int64_t out_left, int64_t before) {
+  int64_t skipUnaligned(const std::vector<size_t>& in_axes, const std::vector<size_t>& out_axes, size_t& i,
+                        size_t& o, int64_t in_left, int64_t out_left, int64_t before) {
     int64_t in_product = in_left;
     int64_t out_product = out_left;
     in_.append(in_axes[i - 1], whole(in_left), before);
@@ -159,7 +164,8 @@ class Refinement {
     const std::vector<size_t> to = out_.unitAxesAt(place);
     if (from.empty() && !to.empty()) return splitOff(preferred(to), place);
     const auto named = std::find(named_.begin(), named_.end(), true) - named_.begin();
-    const bool named_here = named < static_cast<ptrdiff_t>(named_.size()) && out_.contains(static_cast<size_t>(named), place);
+    const bool named_here =
+        named < static_cast<ptrdiff_t>(named_.size()) && out_.contains(static_cast<size_t>(named), place);
     if (named_here && std::find(to.begin(), to.end(), static_cast<size_t>(named)) == to.end()) {
       for (size_t axis : from) mergeInto(axis, place);
       return;
@@ -189,8 +195,9 @@ class Refinement {
     }
   }
 
-  // An axis of size 1 that only the input has: part of the axis of the output that it falls into. At a boundary it is the minor
-  // part of the axis that ends there, unless there is none or the next one is known to vary.
+  // An axis of size 1 that only the input has: part of the axis of the output that it falls into. At a
+  // boundary it is the minor part of the axis that ends there, unless there is none or the next one is known
+  // to vary.
   void mergeInto(size_t in_axis, int64_t place) {
     std::vector<size_t> candidates;
     for (size_t axis = 0; axis < out_.shape.size(); ++axis) {
@@ -223,9 +230,11 @@ std::optional<FactorRule> reshapeRule(const Graph& graph, const Node& node) {
   std::vector<bool> named(out.size(), false);
   std::vector<bool> inferred(out.size(), false);
   const std::vector<std::string>& symbols = graph.value(node.outputs[0]).symbols;
-  for (size_t axis = 0; axis < std::min(symbols.size(), out.size()); ++axis) named[axis] = !symbols[axis].empty();
+  for (size_t axis = 0; axis < std::min(symbols.size(), out.size()); ++axis)
+    named[axis] = !symbols[axis].empty();
   if (const auto wanted = constantInput(graph, node, 1)) {
-    for (size_t axis = 0; axis < std::min(wanted->size(), out.size()); ++axis) inferred[axis] = (*wanted)[axis] == -1;
+    for (size_t axis = 0; axis < std::min(wanted->size(), out.size()); ++axis)
+      inferred[axis] = (*wanted)[axis] == -1;
   }
   refinement.setVarying(std::move(named), std::move(inferred));
   refinement.run();
@@ -247,10 +256,12 @@ std::optional<FactorRule> flattenRule(const Graph& graph, const Node& node) {
 }
 
 // `long_shape` has the axes `extra` (of size 1, sorted) that the other side lacks.
-std::optional<FactorRule> unitAxesRule(const Graph& graph, const Node& node, const std::vector<int>& extra, bool extra_in_output) {
+std::optional<FactorRule> unitAxesRule(const Graph& graph, const Node& node, const std::vector<int>& extra,
+                                       bool extra_in_output) {
   RuleBuilder builder(graph, node);
   const size_t long_rank = extra_in_output ? builder.outputShape(0).size() : builder.inputShape(0).size();
-  const std::vector<int> factors = builder.factorsOf(extra_in_output ? builder.inputShape(0) : builder.outputShape(0));
+  const std::vector<int> factors =
+      builder.factorsOf(extra_in_output ? builder.inputShape(0) : builder.outputShape(0));
   size_t position = 0;
   for (size_t axis = 0; axis < long_rank; ++axis) {
     if (std::binary_search(extra.begin(), extra.end(), static_cast<int>(axis))) continue;

@@ -7,11 +7,13 @@
 namespace pipeshard {
 
 void RuleTable::add(std::string_view domain, std::string_view op_type, RuleFunction function) {
-  const bool fresh = functions_.emplace(std::pair(std::string(domain), std::string(op_type)), function).second;
+  const bool fresh =
+      functions_.emplace(std::pair(std::string(domain), std::string(op_type)), function).second;
   PIPESHARD_CHECK(fresh, "two rules for {}::{}", domain, op_type);
 }
 
-void RuleTable::addAll(std::string_view domain, const std::vector<std::string_view>& op_types, RuleFunction function) {
+void RuleTable::addAll(std::string_view domain, const std::vector<std::string_view>& op_types,
+                       RuleFunction function) {
   for (std::string_view op_type : op_types) add(domain, op_type, function);
 }
 
@@ -28,7 +30,8 @@ std::vector<std::pair<std::string, std::string>> RuleTable::operators() const {
 
 RuleBuilder::RuleBuilder(const Graph& graph, const Node& node) : graph_(graph), node_(node) {
   for (ValueId input : node.inputs) rule_.inputs.emplace_back(input.valid() ? graph.shape(input).size() : 0);
-  for (ValueId output : node.outputs) rule_.outputs.emplace_back(output.valid() ? graph.shape(output).size() : 0);
+  for (ValueId output : node.outputs)
+    rule_.outputs.emplace_back(output.valid() ? graph.shape(output).size() : 0);
 }
 
 int RuleBuilder::factor(std::string name, int64_t size, FactorKind kind) {
@@ -38,7 +41,8 @@ int RuleBuilder::factor(std::string name, int64_t size, FactorKind kind) {
 
 std::vector<int> RuleBuilder::factorsOf(const Shape& shape, FactorKind kind, std::string_view prefix) {
   std::vector<int> factors;
-  for (size_t axis = 0; axis < shape.size(); ++axis) factors.push_back(factor(fmt::format("{}{}", prefix, axis), shape[axis], kind));
+  for (size_t axis = 0; axis < shape.size(); ++axis)
+    factors.push_back(factor(fmt::format("{}{}", prefix, axis), shape[axis], kind));
   return factors;
 }
 
@@ -76,7 +80,9 @@ FactorRule RuleBuilder::build(double flops, WorkClass work_class) {
 std::optional<std::vector<int64_t>> constantInput(const Graph& graph, const Node& node, size_t input) {
   if (input >= node.inputs.size() || !node.inputs[input].valid()) return std::nullopt;
   const Constant* constant = graph.constant(node.inputs[input]);
-  if (constant == nullptr || (constant->data_type != DataType::kInt64 && constant->data_type != DataType::kInt32)) return std::nullopt;
+  if (constant == nullptr ||
+      (constant->data_type != DataType::kInt64 && constant->data_type != DataType::kInt32))
+    return std::nullopt;
   return integerElements(*constant);
 }
 

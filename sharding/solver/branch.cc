@@ -61,7 +61,8 @@ class BranchAndBound::Expansion {
   // False: nothing better is below, or the clock stopped.
   bool bound(Relaxation& relaxation) {
     constexpr int32_t kSteps = 80, kPatience = 25, kExactSteps = 25, kExactPatience = 8;
-    const int32_t most_steps = relaxation.exact() ? kExactSteps : kSteps, patience = relaxation.exact() ? kExactPatience : kPatience;
+    const int32_t most_steps = relaxation.exact() ? kExactSteps : kSteps,
+                  patience = relaxation.exact() ? kExactPatience : kPatience;
     for (int32_t i = 0; i < most_steps && relaxation.stalled() < patience; ++i) {
       if (stop_()) {
         outcome_.stopped = true;
@@ -120,7 +121,8 @@ class BranchAndBound::Expansion {
     std::vector<bool> left;  // labels of one side
   };
 
-  // The node whose labels, in the last steps, differ most in what their bytes cost; else one that differs at all; else a large one.
+  // The node whose labels, in the last steps, differ most in what their bytes cost; else one that differs at
+  // all; else a large one.
   Choice choose(const Relaxation& relaxation) const {
     const std::vector<double> bytes = relaxation.bytesCost();
     Choice choice;
@@ -139,7 +141,8 @@ class BranchAndBound::Expansion {
         most = std::max(most, bytes[relaxation.offset(i) + x]);
       }
       const double spread = most - least;
-      const double score = (seen > 1 && spread > 0.5 ? 1e9 + spread : 0) + (seen > 1 ? 1e6 : 0) + static_cast<double>(self.edges.size());
+      const double score = (seen > 1 && spread > 0.5 ? 1e9 + spread : 0) + (seen > 1 ? 1e6 : 0) +
+                           static_cast<double>(self.edges.size());
       if (score <= best || self.size() < 2) continue;
       best = score;
       choice = {node, std::vector<bool>(count.size())};
@@ -173,7 +176,8 @@ class BranchAndBound::Expansion {
     for (const bool side : {true, false}) {
       outcome_.children.push_back(child);
       for (size_t x = 0; x < node.costs.size(); ++x) {
-        if (choice.left[x] != side) outcome_.children.back().allowed[tree_.offsets_[choice.node] + node.origins[x]] = false;
+        if (choice.left[x] != side)
+          outcome_.children.back().allowed[tree_.offsets_[choice.node] + node.origins[x]] = false;
       }
     }
   }
@@ -191,14 +195,17 @@ class BranchAndBound::Expansion {
   Outcome outcome_;
 };
 
-bool BranchAndBound::later(const Open& x, const Open& y) { return x.bound != y.bound ? x.bound > y.bound : x.id > y.id; }
+bool BranchAndBound::later(const Open& x, const Open& y) {
+  return x.bound != y.bound ? x.bound > y.bound : x.id > y.id;
+}
 
 BranchAndBound::BranchAndBound(const Model& model, double bound) : root_(model), start_(model) {
   trackOrigins(start_);
   offsets_.assign(1, 0);
   for (const ModelNode& node : model.nodes) offsets_.push_back(offsets_.back() + node.costs.size());
   for (ModelEdge& edge : start_.edges) edge.transposed = {};
-  Open first{.bound = bound, .id = next_id_++, .allowed = std::vector<bool>(offsets_.back(), true), .prices = {}};
+  Open first{
+      .bound = bound, .id = next_id_++, .allowed = std::vector<bool>(offsets_.back(), true), .prices = {}};
   for (const ModelRow& row : model.rows) {
     if (row.price > 0) first.prices.emplace_back(row.time, row.price);
   }
@@ -225,10 +232,12 @@ std::vector<BranchAndBound::Open> BranchAndBound::nextBatch(double limit) {
   return batch;
 }
 
-std::optional<std::vector<int32_t>> BranchAndBound::round(double limit, int threads, const std::function<bool()>& stop) {
+std::optional<std::vector<int32_t>> BranchAndBound::round(double limit, int threads,
+                                                          const std::function<bool()>& stop) {
   std::vector<Open> batch = nextBatch(limit);
   std::vector<Outcome> outcomes(batch.size());
-  parallelFor(threads, static_cast<int32_t>(batch.size()), [&](int32_t i) { outcomes[i] = expand(batch[i], limit, stop); });
+  parallelFor(threads, static_cast<int32_t>(batch.size()),
+              [&](int32_t i) { outcomes[i] = expand(batch[i], limit, stop); });
   std::optional<std::vector<int32_t>> best;
   for (size_t i = 0; i < outcomes.size(); ++i) {
     Outcome& outcome = outcomes[i];
@@ -249,7 +258,8 @@ std::optional<std::vector<int32_t>> BranchAndBound::round(double limit, int thre
   return best;
 }
 
-BranchAndBound::Outcome BranchAndBound::expand(const Open& open, double limit, const std::function<bool()>& stop) const {
+BranchAndBound::Outcome BranchAndBound::expand(const Open& open, double limit,
+                                               const std::function<bool()>& stop) const {
   return Expansion(*this, open, limit, stop).run();
 }
 

@@ -1,5 +1,5 @@
-// Branch and bound: a tree of restrictions of a model, each reduced and bounded again. Open nodes with the least bound come first,
-// beside a few that are followed down at once.
+// Branch and bound: a tree of restrictions of a model, each reduced and bounded again. Open nodes with the
+// least bound come first, beside a few that are followed down at once.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ class BranchAndBound {
   // The model must be finished. Bounds start from the prices of its rows.
   BranchAndBound(const Model& model, double bound);
 
-  // Expands a few open nodes, side by side; the outcome does not depend on the number of threads. Only choices of cost less than `limit`
-  // are looked for (costs are whole numbers). Returns the best found: a label of every node of the model.
+  // Expands a few open nodes, side by side; the outcome does not depend on the number of threads. Only
+  // choices of cost less than `limit` are looked for (costs are whole numbers). Returns the best found: a
+  // label of every node of the model.
   std::optional<std::vector<int32_t>> round(double limit, int threads, const std::function<bool()>& stop);
 
   // No choice that was not returned costs less than this, or than a limit that was given.

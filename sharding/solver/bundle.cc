@@ -72,15 +72,18 @@ void Bundle::balance(const std::vector<double>& centre, double bound) {
     const double difference = gradient[most] - gradient[least];
     if (difference <= 1e-3 + 1e-9 * bound || most == least) break;
     double square = 0;
-    for (size_t r = 0; r < rows; ++r) square += (over_[least][r] - over_[most][r]) * (over_[least][r] - over_[most][r]);
-    const double shift = square > 0 ? std::min(weights_[most], difference / (length_ * square)) : weights_[most];
+    for (size_t r = 0; r < rows; ++r)
+      square += (over_[least][r] - over_[most][r]) * (over_[least][r] - over_[most][r]);
+    const double shift =
+        square > 0 ? std::min(weights_[most], difference / (length_ * square)) : weights_[most];
     weights_[most] -= shift;
     weights_[least] += shift;
     for (size_t r = 0; r < rows; ++r) sum[r] += shift * (over_[least][r] - over_[most][r]);
   }
 }
 
-std::vector<double> Bundle::next(const std::vector<double>& centre, double bound, double value, double target) {
+std::vector<double> Bundle::next(const std::vector<double>& centre, double bound, double value,
+                                 double target) {
   const size_t rows = centre.size();
   if (length_ < 0) {
     const double square = product(over_.back(), over_.back());

@@ -1,6 +1,6 @@
-// Prices of memory rows by a proximal bundle method, where every answer is an exact minimum at its prices: each answer bounds the bound
-// from above by a plane (its cost, and by how many bytes it is over each row), and the next prices are the best of all planes, not far from
-// the best prices so far.
+// Prices of memory rows by a proximal bundle method, where every answer is an exact minimum at its prices:
+// each answer bounds the bound from above by a plane (its cost, and by how many bytes it is over each row),
+// and the next prices are the best of all planes, not far from the best prices so far.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,8 @@ class Bundle {
   void addRow(const std::vector<double>& over);
   const std::vector<std::vector<int32_t>>& answers() const { return labels_; }
 
-  // The next prices after `centre`, the best so far, where the bound is `bound`; at the last prices that were given it was `value`.
+  // The next prices after `centre`, the best so far, where the bound is `bound`; at the last prices that were
+  // given it was `value`.
   std::vector<double> next(const std::vector<double>& centre, double bound, double value, double target);
   // How far the planes let the bound rise at the prices that next() gave; the most of the last few calls.
   double expectedRise() const { return *std::max_element(expected_rises_.begin(), expected_rises_.end()); }

@@ -14,7 +14,8 @@ constexpr int32_t kMostScope = 40;
 
 }  // namespace
 
-Elimination::Elimination(const Model& model, const std::vector<int32_t>& order) : model_(model), order_(order) {
+Elimination::Elimination(const Model& model, const std::vector<int32_t>& order)
+    : model_(model), order_(order) {
   std::vector<int32_t> position(model.nodes.size(), -1);
   for (size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<int32_t>(i);
   offsets_.assign(1, 0);
@@ -42,7 +43,8 @@ Elimination::Elimination(const Model& model, const std::vector<int32_t>& order) 
   memory_ = steps_.empty() ? 0 : steps_.back().result + steps_.back().result_size;
 }
 
-void Elimination::addStep(size_t position, std::vector<Factor>& factors, std::vector<std::vector<int32_t>>& scopes) {
+void Elimination::addStep(size_t position, std::vector<Factor>& factors,
+                          std::vector<std::vector<int32_t>>& scopes) {
   Step step;
   step.size = model_.nodes[order_[position]].size();
   if (position > 0) step.result = steps_.back().result + steps_.back().result_size;
@@ -83,7 +85,8 @@ void Elimination::condition(const std::vector<int32_t>& labels) {
   for (const Boundary& at : boundary_) {
     const ModelEdge& edge = model_.edges[at.edge];
     const size_t size = steps_[at.position].size;
-    const double* row = (edge.a == at.fixed ? edge.table.data() : edge.transposed.data()) + labels[at.fixed] * size;
+    const double* row =
+        (edge.a == at.fixed ? edge.table.data() : edge.transposed.data()) + labels[at.fixed] * size;
     double* costs = &boundary_costs_[offsets_[at.position]];
     for (size_t i = 0; i < size; ++i) costs[i] += row[i];
   }
@@ -91,10 +94,12 @@ void Elimination::condition(const std::vector<int32_t>& labels) {
 
 struct Elimination::Kernel {
   // Adds a step's tables for one setting of all nodes of its scope but the last, and minimises: out[last].
-  inline __attribute__((always_inline)) static void row(const double* costs, int32_t size, const double* const* scalar,
-                                                        const int32_t* scalar_stride, int32_t scalars, const double* const* vector,
-                                                        const int32_t* vector_stride, int32_t vectors, double* out, int32_t width,
-                                                        double big) {
+  inline __attribute__((always_inline)) static void row(const double* costs, int32_t size,
+                                                        const double* const* scalar,
+                                                        const int32_t* scalar_stride, int32_t scalars,
+                                                        const double* const* vector,
+                                                        const int32_t* vector_stride, int32_t vectors,
+                                                        double* out, int32_t width, double big) {
     for (int32_t j = 0; j < width; ++j) out[j] = big;
     for (int32_t s = 0; s < size; ++s) {
       double base = costs[s];
@@ -113,7 +118,8 @@ struct Elimination::Kernel {
       } else {
         for (int32_t j = 0; j < width; ++j) {
           double sum = base;
-          for (int32_t f = 0; f < vectors; ++f) sum += vector[f][static_cast<int64_t>(s) * vector_stride[f] + j];
+          for (int32_t f = 0; f < vectors; ++f)
+            sum += vector[f][static_cast<int64_t>(s) * vector_stride[f] + j];
           out[j] = std::min(out[j], sum);
         }
       }
@@ -148,8 +154,9 @@ struct Elimination::Kernel {
     int32_t count = 0, scalars = 0;
     for (int32_t f = 0; f < factors; ++f) {
       const Factor& factor = self->factors_[step->factor_begin + f];
-      const bool plain = outer == 0 || std::all_of(&self->strides_[factor.strides], &self->strides_[factor.strides] + outer,
-                                                   [](int32_t other) { return other == 0; });
+      const bool plain =
+          outer == 0 || std::all_of(&self->strides_[factor.strides], &self->strides_[factor.strides] + outer,
+                                    [](int32_t other) { return other == 0; });
       if (plain && !factor.has_last) {  // over this node alone
         if (sums.empty()) sums.assign(costs, costs + step->size);
         for (int32_t s = 0; s < step->size; ++s) sums[s] += self->data(factor)[s];
@@ -165,7 +172,8 @@ struct Elimination::Kernel {
     std::array<int32_t, kMostScope> digit{};
     double* out = &self->arena_[step->result];
     for (int64_t done = 0; done < step->result_size; done += width, out += width) {
-      row(costs, step->size, at, stride, scalars, at + scalars, stride + scalars, count - scalars, out, width, self->model_.big);
+      row(costs, step->size, at, stride, scalars, at + scalars, stride + scalars, count - scalars, out, width,
+          self->model_.big);
       for (int32_t d = outer; d-- > 0;) {
         const int32_t size = self->steps_[self->scopes_[step->scope_begin + d]].size;
         if (++digit[d] < size) {
@@ -181,11 +189,13 @@ struct Elimination::Kernel {
 
 void Elimination::runStep(size_t position) {
   const Step& step = steps_[position];
-  if (step.scope_begin != step.scope_end) return runVectorised<Kernel, Elimination*, const Step*>(this, &step);
+  if (step.scope_begin != step.scope_end)
+    return runVectorised<Kernel, Elimination*, const Step*>(this, &step);
   double best = model_.big;
   for (int32_t s = 0; s < step.size; ++s) {
     double sum = costs_[offsets_[position] + s];
-    for (int32_t f = step.factor_begin; f < step.factor_end; ++f) sum += data(factors_[f])[static_cast<int64_t>(s) * factors_[f].stride];
+    for (int32_t f = step.factor_begin; f < step.factor_end; ++f)
+      sum += data(factors_[f])[static_cast<int64_t>(s) * factors_[f].stride];
     best = std::min(best, sum);
   }
   arena_[step.result] = best;
@@ -212,7 +222,8 @@ void Elimination::assign(std::vector<int32_t>& labels) const {
       const Factor& factor = factors_[f];
       const double* at = data(factor);
       for (int32_t d = step.scope_begin; d < step.scope_end; ++d) {
-        at += static_cast<int64_t>(strides_[factor.strides + d - step.scope_begin]) * labels[order_[scopes_[d]]];
+        at += static_cast<int64_t>(strides_[factor.strides + d - step.scope_begin]) *
+              labels[order_[scopes_[d]]];
       }
       for (int32_t s = 0; s < step.size; ++s) sums[s] += at[static_cast<int64_t>(s) * factor.stride];
     }
@@ -222,7 +233,8 @@ void Elimination::assign(std::vector<int32_t>& labels) const {
 
 std::vector<double> Elimination::marginals() const {
   std::vector<double> result(offsets_.back(), 2 * model_.big);
-  std::vector<double> outside(arena_.size(), 2 * model_.big);  // of what a step left: the least sum of everything else
+  std::vector<double> outside(arena_.size(),
+                              2 * model_.big);  // of what a step left: the least sum of everything else
   double total = 0;
   for (const Step& step : steps_) total += step.scope_begin == step.scope_end ? arena_[step.result] : 0;
   for (size_t i = steps_.size(); i-- > 0;) {

@@ -1,5 +1,6 @@
-// Exact minimisation by elimination of one node after the other: the tables around a node are added and minimised over its labels, which
-// leaves a table over its neighbours. Structure and costs are apart, so that the same plan runs again with other costs of nodes.
+// Exact minimisation by elimination of one node after the other: the tables around a node are added and
+// minimised over its labels, which leaves a table over its neighbours. Structure and costs are apart, so that
+// the same plan runs again with other costs of nodes.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +13,16 @@ namespace pipeshard::solver {
 
 class Elimination {
  public:
-  // `order`: nodes of the model, each once. All other nodes are fixed: their edges become costs of nodes in `labels`' setting. The model
-  // must be finished (finishModel), and stay as it is.
+  // `order`: nodes of the model, each once. All other nodes are fixed: their edges become costs of nodes in
+  // `labels`' setting. The model must be finished (finishModel), and stay as it is.
   Elimination(const Model& model, const std::vector<int32_t>& order);
 
   // Takes the labels of all nodes outside of the order.
   void condition(const std::vector<int32_t>& labels);
 
-  // The least sum of `costs` (of the nodes in the order, by label, at offset(i) for the i-th), of the edges among them, and of those to
-  // fixed nodes. A result of model.big or more means that every choice is forbidden.
-  // `stop`, if given, is asked now and then; the result is worthless after it.
+  // The least sum of `costs` (of the nodes in the order, by label, at offset(i) for the i-th), of the edges
+  // among them, and of those to fixed nodes. A result of model.big or more means that every choice is
+  // forbidden. `stop`, if given, is asked now and then; the result is worthless after it.
   double run(const std::vector<double>& costs, const std::function<bool()>& stop = {});
   // After run(): the labels that reach it. Writes only those of the order.
   void assign(std::vector<int32_t>& labels) const;
@@ -58,7 +59,9 @@ class Elimination {
   };
   struct Kernel;
 
-  const double* data(const Factor& factor) const { return factor.fixed != nullptr ? factor.fixed : &arena_[steps_[factor.step].result]; }
+  const double* data(const Factor& factor) const {
+    return factor.fixed != nullptr ? factor.fixed : &arena_[steps_[factor.step].result];
+  }
   void addStep(size_t position, std::vector<Factor>& factors, std::vector<std::vector<int32_t>>& scopes);
   void runStep(size_t position);
 

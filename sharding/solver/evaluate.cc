@@ -13,12 +13,15 @@ void checkNodes(const SolverProblem& problem) {
     const SolverProblem::Node& node = problem.nodes[i];
     if (node.costs.empty()) fail(ErrorCode::kConfiguration, "node {} has no strategy", i);
     if (!node.usages.empty() && node.usages.size() != node.costs.size()) {
-      fail(ErrorCode::kConfiguration, "node {} has {} costs and {} usages; there must be one usage per strategy, or none", i,
+      fail(ErrorCode::kConfiguration,
+           "node {} has {} costs and {} usages; there must be one usage per strategy, or none", i,
            node.costs.size(), node.usages.size());
     }
     const auto negative = [](int64_t value) { return value < 0; };
-    if (std::any_of(node.costs.begin(), node.costs.end(), negative)) fail(ErrorCode::kConfiguration, "node {} has a negative cost", i);
-    if (std::any_of(node.usages.begin(), node.usages.end(), negative)) fail(ErrorCode::kConfiguration, "node {} has a negative usage", i);
+    if (std::any_of(node.costs.begin(), node.costs.end(), negative))
+      fail(ErrorCode::kConfiguration, "node {} has a negative cost", i);
+    if (std::any_of(node.usages.begin(), node.usages.end(), negative))
+      fail(ErrorCode::kConfiguration, "node {} has a negative usage", i);
   }
 }
 
@@ -29,15 +32,18 @@ void checkEdge(const SolverProblem& problem, size_t index) {
   size_t entries = 1;
   for (const int32_t node : edge.nodes) {
     if (node < 0 || static_cast<size_t>(node) >= problem.nodes.size()) {
-      fail(ErrorCode::kConfiguration, "edge {} joins node {}, but there are {} nodes", index, node, problem.nodes.size());
+      fail(ErrorCode::kConfiguration, "edge {} joins node {}, but there are {} nodes", index, node,
+           problem.nodes.size());
     }
     entries *= problem.nodes[node].costs.size();
     if (entries > kMaxEntries && edge.nodes.size() > 2) {
-      fail(ErrorCode::kConfiguration, "edge {} joins {} nodes with more than {} combinations", index, edge.nodes.size(), kMaxEntries);
+      fail(ErrorCode::kConfiguration, "edge {} joins {} nodes with more than {} combinations", index,
+           edge.nodes.size(), kMaxEntries);
     }
   }
   if (edge.costs.size() != entries) {
-    fail(ErrorCode::kConfiguration, "edge {} has {} costs; its nodes have {} combinations", index, edge.costs.size(), entries);
+    fail(ErrorCode::kConfiguration, "edge {} has {} costs; its nodes have {} combinations", index,
+         edge.costs.size(), entries);
   }
   if (std::any_of(edge.costs.begin(), edge.costs.end(), [](int64_t value) { return value < 0; })) {
     fail(ErrorCode::kConfiguration, "edge {} has a negative cost", index);
@@ -77,7 +83,8 @@ void checkProblem(const SolverProblem& problem) {
 SolverEvaluation evaluate(const SolverProblem& problem, const std::vector<int32_t>& choice) {
   checkProblem(problem);
   if (choice.size() != problem.nodes.size()) {
-    fail(ErrorCode::kConfiguration, "the choice has {} entries; there are {} nodes", choice.size(), problem.nodes.size());
+    fail(ErrorCode::kConfiguration, "the choice has {} entries; there are {} nodes", choice.size(),
+         problem.nodes.size());
   }
   SolverEvaluation evaluation;
   const auto add = [&](int64_t cost) {
@@ -87,7 +94,8 @@ SolverEvaluation evaluate(const SolverProblem& problem, const std::vector<int32_
   for (size_t i = 0; i < choice.size(); ++i) {
     const size_t strategies = problem.nodes[i].costs.size();
     if (choice[i] < 0 || static_cast<size_t>(choice[i]) >= strategies) {
-      fail(ErrorCode::kConfiguration, "node {} has {} strategies; strategy {} was chosen", i, strategies, choice[i]);
+      fail(ErrorCode::kConfiguration, "node {} has {} strategies; strategy {} was chosen", i, strategies,
+           choice[i]);
     }
     add(problem.nodes[i].costs[choice[i]]);
   }
@@ -97,7 +105,8 @@ SolverEvaluation evaluate(const SolverProblem& problem, const std::vector<int32_
     add(edge.costs[index]);
   }
   std::tie(evaluation.peak_usage, evaluation.peak_time) = peakUsage(problem, choice);
-  evaluation.feasible = !evaluation.forbidden && (!problem.usage_limit || evaluation.peak_usage <= *problem.usage_limit);
+  evaluation.feasible =
+      !evaluation.forbidden && (!problem.usage_limit || evaluation.peak_usage <= *problem.usage_limit);
   return evaluation;
 }
 
@@ -108,17 +117,20 @@ double SolverSolution::gap() const {
 
 std::string describe(const SolverInfeasibility& infeasibility) {
   if (infeasibility.reason == SolverInfeasibility::Reason::kForbidden) {
-    return infeasibility.proven ? "every choice meets a forbidden cost" : "no choice without a forbidden cost was found";
+    return infeasibility.proven ? "every choice meets a forbidden cost"
+                                : "no choice without a forbidden cost was found";
   }
   constexpr size_t kNamed = 8;
   std::string nodes;
   for (size_t i = 0; i < std::min(kNamed, infeasibility.nodes.size()); ++i) {
     nodes += fmt::format("{}{}", i == 0 ? "" : ", ", infeasibility.nodes[i]);
   }
-  if (infeasibility.nodes.size() > kNamed) nodes += fmt::format(" and {} more", infeasibility.nodes.size() - kNamed);
+  if (infeasibility.nodes.size() > kNamed)
+    nodes += fmt::format(" and {} more", infeasibility.nodes.size() - kNamed);
   return fmt::format("too little memory{}: at time {}, {} bytes are live where {} fit ({} over), in nodes {}",
-                     infeasibility.proven ? "" : " in the best choice that was found", infeasibility.time, infeasibility.usage,
-                     infeasibility.usage - infeasibility.excess, infeasibility.excess, nodes);
+                     infeasibility.proven ? "" : " in the best choice that was found", infeasibility.time,
+                     infeasibility.usage, infeasibility.usage - infeasibility.excess, infeasibility.excess,
+                     nodes);
 }
 
 }  // namespace pipeshard

@@ -15,8 +15,8 @@ constexpr int32_t kPriceSteps = 8;
 
 }  // namespace
 
-LocalSearch::LocalSearch(const Model& model, const Memory& memory, const std::vector<double>& prices, std::vector<int32_t> labels,
-                         uint64_t seed)
+LocalSearch::LocalSearch(const Model& model, const Memory& memory, const std::vector<double>& prices,
+                         std::vector<int32_t> labels, uint64_t seed)
     : model_(model), memory_(memory), prices_(prices), state_(model, memory, std::move(labels)), seed_(seed) {
   for (size_t i = 0; i < model.nodes.size(); ++i) {
     if (model.nodes[i].size() > 0) alive_.push_back(static_cast<int32_t>(i));
@@ -33,7 +33,8 @@ bool LocalSearch::round(int threads, const std::function<bool()>& stop) {
   bool improved = false;
   for (Move& move : moves) {
     work_ += move.work;
-    std::erase_if(move.changes, [&](const Change& change) { return state_.labels()[change.first] == change.second; });
+    std::erase_if(move.changes,
+                  [&](const Change& change) { return state_.labels()[change.first] == change.second; });
     if (move.changes.empty()) continue;
     const Score after = state_.scoreAfter(move.changes);
     if (state_.score().betterThan(after)) continue;
@@ -62,7 +63,8 @@ std::vector<int32_t> LocalSearch::ball(int32_t centre, size_t size, Random& rand
   std::vector<int32_t> region{centre};
   seen[centre] = true;
   for (size_t next = 0; next < region.size() && region.size() < size; ++next) {
-    std::swap(region[next], region[next + random.below(std::min<int64_t>(8, static_cast<int64_t>(region.size() - next)))]);
+    std::swap(region[next],
+              region[next + random.below(std::min<int64_t>(8, static_cast<int64_t>(region.size() - next)))]);
     for (const int32_t id : model_.nodes[region[next]].edges) {
       const int32_t other = model_.edges[id].other(region[next]);
       if (seen[other]) continue;
@@ -78,7 +80,9 @@ LocalSearch::Move LocalSearch::tryMove(uint64_t seed, const std::function<bool()
   Move move;
   const std::vector<int32_t> region = chooseRegion(random);
   const OrderingLimits limits{
-      .joint_entries = int64_t{1} << (10 + random.below(region.size() > 1000 ? 6 : 9)), .fill = false, .random = &random};
+      .joint_entries = int64_t{1} << (10 + random.below(region.size() > 1000 ? 6 : 9)),
+      .fill = false,
+      .random = &random};
   const Ordering ordering = orderNodes(model_, region, limits);
   move.work += ordering.work / 4 + static_cast<int64_t>(200 * region.size());
   if (ordering.order.empty() || stop()) return move;
@@ -107,7 +111,8 @@ std::vector<int32_t> LocalSearch::kicked(uint64_t seed) const {
   return labels;
 }
 
-void LocalSearch::setCosts(const Elimination& elimination, const std::vector<double>& prefix, std::vector<double>& costs) const {
+void LocalSearch::setCosts(const Elimination& elimination, const std::vector<double>& prefix,
+                           std::vector<double>& costs) const {
   const std::vector<int32_t>& order = elimination.order();
   for (size_t i = 0; i < order.size(); ++i) {
     const std::vector<double>& own = model_.nodes[order[i]].costs;
@@ -117,7 +122,8 @@ void LocalSearch::setCosts(const Elimination& elimination, const std::vector<dou
 }
 
 // What the changes gain when bytes are paid for.
-double LocalSearch::pricedGain(const std::vector<Change>& changes, const Score& after, const std::vector<double>& prefix) const {
+double LocalSearch::pricedGain(const std::vector<Change>& changes, const Score& after,
+                               const std::vector<double>& prefix) const {
   double gain = state_.score().cost - after.cost;
   std::vector<double> costs;
   for (const auto& [node, label] : changes) {
@@ -128,7 +134,8 @@ double LocalSearch::pricedGain(const std::vector<Change>& changes, const Score& 
   return gain;
 }
 
-void LocalSearch::optimise(const std::vector<int32_t>& order, double price_factor, const std::function<bool()>& stop, Move& move) const {
+void LocalSearch::optimise(const std::vector<int32_t>& order, double price_factor,
+                           const std::function<bool()>& stop, Move& move) const {
   Elimination elimination(model_, order);
   elimination.condition(state_.labels());
   std::vector<double> prices = prices_;
@@ -158,7 +165,8 @@ void LocalSearch::optimise(const std::vector<int32_t>& order, double price_facto
     const double gain = pricedGain(changes, after, prefix);
     const std::vector<int32_t> peaks = state_.peaks(usage);
     for (const int32_t row : peaks) {
-      const double over = static_cast<double>(usage[row] - std::max(memory_.capacity(row), std::min(usage[row] - 1, state_.usage()[row])));
+      const double over = static_cast<double>(
+          usage[row] - std::max(memory_.capacity(row), std::min(usage[row] - 1, state_.usage()[row])));
       prices[row] += std::max(gain, 1e-3) * 1.01 / over / static_cast<double>(peaks.size());
     }
   }

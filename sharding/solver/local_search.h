@@ -1,5 +1,6 @@
-// Improves a choice by moves: some nodes are freed and optimised together, exactly, by elimination, the others stay. Memory is kept by
-// prices that rise where the answer does not fit, until it fits or is what was there before.
+// Improves a choice by moves: some nodes are freed and optimised together, exactly, by elimination, the
+// others stay. Memory is kept by prices that rise where the answer does not fit, until it fits or is what was
+// there before.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,16 @@ namespace pipeshard::solver {
 class LocalSearch {
  public:
   // Model, memory and prices must stay as they are.
-  LocalSearch(const Model& model, const Memory& memory, const std::vector<double>& prices, std::vector<int32_t> labels, uint64_t seed);
+  LocalSearch(const Model& model, const Memory& memory, const std::vector<double>& prices,
+              std::vector<int32_t> labels, uint64_t seed);
 
-  // A few moves, side by side, from the same choice; those that still improve it after those before are made. The outcome does not depend
-  // on the number of threads. `stop` is asked between eliminations. Returns whether the score improved.
+  // A few moves, side by side, from the same choice; those that still improve it after those before are made.
+  // The outcome does not depend on the number of threads. `stop` is asked between eliminations. Returns
+  // whether the score improved.
   bool round(int threads, const std::function<bool()>& stop);
 
-  // Labels near the present ones but elsewhere: one node is given another label, and its neighbourhood follows. They may be worse in all
-  // ways.
+  // Labels near the present ones but elsewhere: one node is given another label, and its neighbourhood
+  // follows. They may be worse in all ways.
   std::vector<int32_t> kicked(uint64_t seed) const;
   void setLabels(std::vector<int32_t> labels) { state_ = State(model_, memory_, std::move(labels)); }
 
@@ -39,9 +42,12 @@ class LocalSearch {
   Move tryMove(uint64_t seed, const std::function<bool()>& stop) const;
   std::vector<int32_t> chooseRegion(Random& random) const;
   std::vector<int32_t> ball(int32_t centre, size_t size, Random& random) const;
-  void optimise(const std::vector<int32_t>& order, double price_factor, const std::function<bool()>& stop, Move& move) const;
-  void setCosts(const Elimination& elimination, const std::vector<double>& prefix, std::vector<double>& costs) const;
-  double pricedGain(const std::vector<Change>& changes, const Score& after, const std::vector<double>& prefix) const;
+  void optimise(const std::vector<int32_t>& order, double price_factor, const std::function<bool()>& stop,
+                Move& move) const;
+  void setCosts(const Elimination& elimination, const std::vector<double>& prefix,
+                std::vector<double>& costs) const;
+  double pricedGain(const std::vector<Change>& changes, const Score& after,
+                    const std::vector<double>& prefix) const;
 
   const Model& model_;
   const Memory& memory_;

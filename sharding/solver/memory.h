@@ -21,7 +21,8 @@ class Memory {
   double capacityPrice(const std::vector<double>& prices) const;
   // Adds what the bytes of each label of the node cost.
   void addPrices(int32_t node, const std::vector<double>& prefix, double* costs) const;
-  // Adds (sign 1) or takes away (-1) the bytes of the node's label, as changes between rows: `changes` has rows() + 1 entries.
+  // Adds (sign 1) or takes away (-1) the bytes of the node's label, as changes between rows: `changes` has
+  // rows() + 1 entries.
   void addUsage(int32_t node, int32_t label, int64_t sign, std::vector<int64_t>& changes) const;
   // Bytes in every row.
   std::vector<int64_t> usage(const std::vector<int32_t>& labels) const;

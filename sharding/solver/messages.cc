@@ -54,8 +54,8 @@ Messages::Messages(const Model& model) : model_(model), labels_(model.nodes.size
 
 struct Messages::Kernel {
   // out[y] = min over x of costs[x] + table[x][y]
-  inline __attribute__((always_inline)) static void run(const double* costs, int32_t size, const double* table, double* out,
-                                                        int32_t width) {
+  inline __attribute__((always_inline)) static void run(const double* costs, int32_t size,
+                                                        const double* table, double* out, int32_t width) {
     for (int32_t y = 0; y < width; ++y) out[y] = costs[0] + table[y];
     for (int32_t x = 1; x < size; ++x) {
       const double base = costs[x];
@@ -76,10 +76,13 @@ void Messages::pass(size_t position, const std::vector<double>& costs, bool fort
     for (int32_t x = 0; x < size; ++x) sums[x] += message[x];
     if (!forth) continue;
     const double* follow =
-        l < link_middle_[position] ? links_[l].other_table + static_cast<int64_t>(labels_[nodes_[links_[l].other]]) * size : message;
+        l < link_middle_[position]
+            ? links_[l].other_table + static_cast<int64_t>(labels_[nodes_[links_[l].other]]) * size
+            : message;
     for (int32_t x = 0; x < size; ++x) decode[x] += follow[x];
   }
-  if (forth) labels_[nodes_[position]] = static_cast<int32_t>(std::min_element(decode, decode + size) - decode);
+  if (forth)
+    labels_[nodes_[position]] = static_cast<int32_t>(std::min_element(decode, decode + size) - decode);
   const double least = *std::min_element(sums, sums + size);
   for (int32_t x = 0; x < size; ++x) sums[x] -= least;
   bound_ += least;
@@ -92,7 +95,8 @@ void Messages::pass(size_t position, const std::vector<double>& costs, bool fort
     for (int32_t x = 0; x < size; ++x) reduced[x] = share_[position] * sums[x] - in[x];
     double* out = &messages_[link.out];
     const int32_t width = sizes_[link.other];
-    runVectorised<Kernel, const double*, int32_t, const double*, double*, int32_t>(reduced, size, link.table, out, width);
+    runVectorised<Kernel, const double*, int32_t, const double*, double*, int32_t>(reduced, size, link.table,
+                                                                                   out, width);
     const double shift = *std::min_element(out, out + width);
     for (int32_t y = 0; y < width; ++y) out[y] -= shift;
     bound_ += shift;
@@ -123,7 +127,8 @@ std::vector<double> Messages::excess() const {
       double least = 1e300;
       for (int32_t x = 0; x < size; ++x) {
         for (int32_t y = 0; y < width; ++y) {
-          const double left = link.table[static_cast<int64_t>(x) * width + y] + share_[i] * sums[x] - in[x] - out[y];
+          const double left =
+              link.table[static_cast<int64_t>(x) * width + y] + share_[i] * sums[x] - in[x] - out[y];
           row[x] = std::min(row[x], left);
           column[y] = std::min(column[y], left);
         }

@@ -1,4 +1,5 @@
-// A lower bound of the pairwise problem by sequential tree-reweighted message passing, and labels that follow it.
+// A lower bound of the pairwise problem by sequential tree-reweighted message passing, and labels that follow
+// it.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ class Messages {
   size_t offset(size_t i) const { return offsets_[i]; }
   size_t costCount() const { return offsets_.back(); }
 
-  // One pass forth and one back with these costs of nodes. Returns a lower bound (without the model's constant); messages are kept, so that
-  // the bound grows from call to call.
+  // One pass forth and one back with these costs of nodes. Returns a lower bound (without the model's
+  // constant); messages are kept, so that the bound grows from call to call.
   double sweep(const std::vector<double>& costs);
   // Labels found while passing forth, each the best given those before.
   const std::vector<int32_t>& labels() const { return labels_; }

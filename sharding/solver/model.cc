@@ -26,7 +26,8 @@ double forbiddenCost(const SolverProblem& problem) {
 
 std::vector<double> toCosts(const std::vector<int64_t>& costs, double big) {
   std::vector<double> result(costs.size());
-  for (size_t i = 0; i < costs.size(); ++i) result[i] = costs[i] >= kForbiddenCost ? big : static_cast<double>(costs[i]);
+  for (size_t i = 0; i < costs.size(); ++i)
+    result[i] = costs[i] >= kForbiddenCost ? big : static_cast<double>(costs[i]);
   return result;
 }
 
@@ -37,14 +38,17 @@ class Builder {
   Model build() {
     model_.big = forbiddenCost(problem_);
     for (const SolverProblem::Node& node : problem_.nodes)
-      model_.nodes.push_back({.costs = toCosts(node.costs, model_.big), .items = {}, .edges = {}, .origins = {}});
+      model_.nodes.push_back(
+          {.costs = toCosts(node.costs, model_.big), .items = {}, .edges = {}, .origins = {}});
     addItems();
     for (const SolverProblem::Edge& edge : problem_.edges) addEdge(edge);
     return std::move(model_);
   }
 
  private:
-  bool usesMemory(const SolverProblem::Node& node) const { return !node.usages.empty() && node.from < node.to; }
+  bool usesMemory(const SolverProblem::Node& node) const {
+    return !node.usages.empty() && node.from < node.to;
+  }
 
   // One row per interval between two events.
   void addItems() {
@@ -57,7 +61,9 @@ class Builder {
       times.push_back(node.to);
       total += *std::max_element(node.usages.begin(), node.usages.end());
     }
-    if (total >> 62 != 0) fail(ErrorCode::kConfiguration, "the usages of all nodes together exceed 2^62 bytes; choose a larger unit");
+    if (total >> 62 != 0)
+      fail(ErrorCode::kConfiguration,
+           "the usages of all nodes together exceed 2^62 bytes; choose a larger unit");
     std::sort(times.begin(), times.end());
     times.erase(std::unique(times.begin(), times.end()), times.end());
     if (times.empty()) return;
@@ -117,7 +123,8 @@ class Builder {
       table = std::move(turned);
       std::swap(a, b);
     }
-    const auto [at, added] = edge_of_.try_emplace((static_cast<int64_t>(a) << 32) | b, static_cast<int32_t>(model_.edges.size()));
+    const auto [at, added] =
+        edge_of_.try_emplace((static_cast<int64_t>(a) << 32) | b, static_cast<int32_t>(model_.edges.size()));
     if (!added) {
       std::vector<double>& present = model_.edges[at->second].table;
       for (size_t i = 0; i < table.size(); ++i) present[i] += table[i];
@@ -155,11 +162,13 @@ class Builder {
 int32_t bestLabel(const ModelUndo& undo, const std::vector<int32_t>& labels) {
   const size_t size = undo.costs.size();
   const double* first = undo.parent < 0 ? nullptr : &undo.table[labels[undo.parent] * size];
-  const double* second = undo.second_parent < 0 ? nullptr : &undo.second_table[labels[undo.second_parent] * size];
+  const double* second =
+      undo.second_parent < 0 ? nullptr : &undo.second_table[labels[undo.second_parent] * size];
   size_t best = 0;
   double best_cost = 0;
   for (size_t i = 0; i < size; ++i) {
-    const double cost = undo.costs[i] + (first == nullptr ? 0 : first[i]) + (second == nullptr ? 0 : second[i]);
+    const double cost =
+        undo.costs[i] + (first == nullptr ? 0 : first[i]) + (second == nullptr ? 0 : second[i]);
     if (i == 0 || cost < best_cost) {
       best = i;
       best_cost = cost;

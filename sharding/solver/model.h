@@ -1,5 +1,6 @@
-// The problem as the solver works on it: pairwise, without strategies that can never be chosen, costs as doubles (exact below 2^53), memory
-// as rows. Nodes that another node determines are folded into it, so a node has memory in several intervals.
+// The problem as the solver works on it: pairwise, without strategies that can never be chosen, costs as
+// doubles (exact below 2^53), memory as rows. Nodes that another node determines are folded into it, so a
+// node has memory in several intervals.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,8 @@ struct ModelEdge {
 struct ModelRow {
   int64_t capacity = 0;  // bytes left for items; negative: cannot be met
   int64_t time = 0;      // one of the times that it stands for
-  double price = 0;      // a Lagrange multiplier that did well, per byte; a row that goes leaves it to the one that implies it
+  double price = 0;  // a Lagrange multiplier that did well, per byte; a row that goes leaves it to the one
+                     // that implies it
 };
 
 // How the label of a node that is gone follows from others.
@@ -71,26 +73,30 @@ struct Model {
 
   // The sum of the costs of all alive nodes and edges, with `constant`; forbidden ones count as big or more.
   double cost(const std::vector<int32_t>& labels) const;
-  // Fills in the labels of nodes that are gone, from those that are alive, and turns all into strategies of the problem.
+  // Fills in the labels of nodes that are gone, from those that are alive, and turns all into strategies of
+  // the problem.
   void expand(std::vector<int32_t>& labels) const;
 };
 
 // Edges of more than two nodes become nodes of their own, that choose among the combinations.
 Model buildModel(const SolverProblem& problem);
 
-// Takes the least usage of every item out of the rows that it covers, and leaves only rows that are not implied by another one and that
-// some choice could exceed. Labels that need more than a row has are given the cost `big`.
+// Takes the least usage of every item out of the rows that it covers, and leaves only rows that are not
+// implied by another one and that some choice could exceed. Labels that need more than a row has are given
+// the cost `big`.
 void reduceRows(Model& model);
 
-// Shrinks the model without losing an optimum: labels without support or dominated by another, nodes of one label, nodes that another one
-// determines, edges that say nothing, nodes without memory that join at most two others. Calls reduceRows. `labels`, if given, is a
-// choice (a label of every node) that becomes one, at most as costly, of the reduced model; it must meet nothing forbidden.
+// Shrinks the model without losing an optimum: labels without support or dominated by another, nodes of one
+// label, nodes that another one determines, edges that say nothing, nodes without memory that join at most
+// two others. Calls reduceRows. `labels`, if given, is a choice (a label of every node) that becomes one, at
+// most as costly, of the reduced model; it must meet nothing forbidden.
 void reduceModel(Model& model, std::vector<int32_t>* labels = nullptr);
 
 // Forgets how the model came about: from now on undo and origins speak of the model as it is.
 void trackOrigins(Model& model);
 
-// Fills what search wants: transposed tables. Drops nodes and edges that are gone from the lists of the living only, ids stay.
+// Fills what search wants: transposed tables. Drops nodes and edges that are gone from the lists of the
+// living only, ids stay.
 void finishModel(Model& model);
 
 }  // namespace pipeshard::solver

@@ -14,7 +14,10 @@ int64_t logarithm(int32_t size) { return std::lround(std::log2(static_cast<doubl
 class Eliminator {
  public:
   Eliminator(const Model& model, const std::vector<int32_t>& nodes, const OrderingLimits& limits)
-      : model_(model), nodes_(nodes), limits_(limits), limit_(std::lround(std::log2(static_cast<double>(limits.joint_entries)) * 65536)) {}
+      : model_(model),
+        nodes_(nodes),
+        limits_(limits),
+        limit_(std::lround(std::log2(static_cast<double>(limits.joint_entries)) * 65536)) {}
 
   Ordering run() {
     connect();
@@ -103,8 +106,10 @@ class Eliminator {
 
   void eliminate(int32_t node) {
     const double entries = std::exp2(static_cast<double>(weight_[node] + log_[node]) / 65536);
-    result_.widest = std::max(result_.widest, static_cast<int64_t>(std::min(entries, static_cast<double>(Ordering::kMostWork))));
-    result_.work = static_cast<int64_t>(std::min(static_cast<double>(result_.work) + entries, static_cast<double>(Ordering::kMostWork)));
+    result_.widest = std::max(
+        result_.widest, static_cast<int64_t>(std::min(entries, static_cast<double>(Ordering::kMostWork))));
+    result_.work = static_cast<int64_t>(
+        std::min(static_cast<double>(result_.work) + entries, static_cast<double>(Ordering::kMostWork)));
     remove(node);
     const std::vector<int32_t>& around = neighbours_[node];
     for (const int32_t a : around) {

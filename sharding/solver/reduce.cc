@@ -13,7 +13,8 @@ constexpr int64_t kDominanceWork = 200'000'000;
 
 class Reducer {
  public:
-  Reducer(Model& model, std::vector<int32_t>* labels) : model_(model), labels_(labels), queued_(model.nodes.size(), true) {
+  Reducer(Model& model, std::vector<int32_t>* labels)
+      : model_(model), labels_(labels), queued_(model.nodes.size(), true) {
     for (size_t i = 0; i < model.nodes.size(); ++i) queue_.push_back(static_cast<int32_t>(i));
   }
 
@@ -41,7 +42,8 @@ class Reducer {
   }
 
   double entry(const ModelEdge& edge, int32_t node, size_t label, size_t other_label) const {
-    return edge.a == node ? edge.table[label * size(edge.b) + other_label] : edge.table[other_label * size(edge.b) + label];
+    return edge.a == node ? edge.table[label * size(edge.b) + other_label]
+                          : edge.table[other_label * size(edge.b) + label];
   }
 
   void visit(int32_t node) {
@@ -81,7 +83,12 @@ class Reducer {
   void restrict(int32_t node, const std::vector<bool>& keep) {
     changed_ = true;
     ModelNode& self = model_.nodes[node];
-    ModelUndo step{.kind = ModelUndo::Kind::kRestrict, .node = node, .labels = {}, .costs = {}, .table = {}, .second_table = {}};
+    ModelUndo step{.kind = ModelUndo::Kind::kRestrict,
+                   .node = node,
+                   .labels = {},
+                   .costs = {},
+                   .table = {},
+                   .second_table = {}};
     for (size_t i = 0; i < keep.size(); ++i) {
       if (keep[i]) step.labels.push_back(static_cast<int32_t>(i));
     }
@@ -96,7 +103,8 @@ class Reducer {
       std::vector<double> table;
       if (edge.a == node) {
         for (const int32_t label : labels)
-          table.insert(table.end(), &edge.table[label * old_columns], &edge.table[label * old_columns] + old_columns);
+          table.insert(table.end(), &edge.table[label * old_columns],
+                       &edge.table[label * old_columns] + old_columns);
       } else {
         for (size_t i = 0; i < size(edge.a); ++i) {
           for (const int32_t label : labels) table.push_back(edge.table[i * old_columns + label]);
@@ -134,7 +142,8 @@ class Reducer {
     model_.nodes[node].items = {};
   }
 
-  // The only label's usage is a constant of the rows; it stays with a neighbourless item until the rows are reduced.
+  // The only label's usage is a constant of the rows; it stays with a neighbourless item until the rows are
+  // reduced.
   void foldConstant(int32_t node) {
     const ModelNode& self = model_.nodes[node];
     model_.constant += self.costs[0];
@@ -144,14 +153,20 @@ class Reducer {
       for (size_t j = 0; j < other.costs.size(); ++j) other.costs[j] += edge.table[j];
       push(edge.other(node));
     }
-    model_.undo.push_back({.kind = ModelUndo::Kind::kEliminate, .node = node, .labels = {}, .costs = {0}, .table = {}, .second_table = {}});
+    model_.undo.push_back({.kind = ModelUndo::Kind::kEliminate,
+                           .node = node,
+                           .labels = {},
+                           .costs = {0},
+                           .table = {},
+                           .second_table = {}});
     keepUsage(self.items);
     removeNode(node);
   }
 
   void keepUsage(const std::vector<MemoryItem>& items) {
     for (const MemoryItem& item : items) {
-      for (int32_t row = item.from; row < item.to && item.usages[0] != 0; ++row) model_.rows[row].capacity -= item.usages[0];
+      for (int32_t row = item.from; row < item.to && item.usages[0] != 0; ++row)
+        model_.rows[row].capacity -= item.usages[0];
     }
   }
 
@@ -166,7 +181,8 @@ class Reducer {
       bool plain = true;
       for (size_t i = 0; i < rows && plain; ++i) {
         for (size_t j = 0; j < columns && plain; ++j) {
-          plain = table[i * columns + j] < model_.big && table[i * columns + j] - table[j] == table[i * columns] - table[0];
+          plain = table[i * columns + j] < model_.big &&
+                  table[i * columns + j] - table[j] == table[i * columns] - table[0];
         }
       }
       if (!plain) continue;
@@ -191,9 +207,15 @@ class Reducer {
   bool eliminate(int32_t node) {
     const ModelNode& self = model_.nodes[node];
     const size_t own = size(node);
-    ModelUndo step{.kind = ModelUndo::Kind::kEliminate, .node = node, .labels = {}, .costs = self.costs, .table = {}, .second_table = {}};
+    ModelUndo step{.kind = ModelUndo::Kind::kEliminate,
+                   .node = node,
+                   .labels = {},
+                   .costs = self.costs,
+                   .table = {},
+                   .second_table = {}};
     if (self.edges.size() == 2) {
-      const size_t first = size(model_.edges[self.edges[0]].other(node)), second = size(model_.edges[self.edges[1]].other(node));
+      const size_t first = size(model_.edges[self.edges[0]].other(node)),
+                   second = size(model_.edges[self.edges[1]].other(node));
       if (first * second > std::min(kMostEntries, 4 * own * (first + second))) return false;
     }
     if (!self.edges.empty()) {
@@ -295,7 +317,8 @@ class Reducer {
       for (const auto& [into, folded] : {std::pair{node, other}, std::pair{other, node}}) {
         const std::vector<int32_t> labels = answers(model_.edges[id], into);
         if (labels.empty() || growth(folded, into, id) > 0) continue;
-        if (size(into) == size(folded) && model_.nodes[into].items.size() < model_.nodes[folded].items.size() &&
+        if (size(into) == size(folded) &&
+            model_.nodes[into].items.size() < model_.nodes[folded].items.size() &&
             !answers(model_.edges[id], folded).empty()) {
           continue;  // the other way round moves less
         }
@@ -309,7 +332,8 @@ class Reducer {
   void fold(int32_t folded, int32_t into, int32_t between, const std::vector<int32_t>& labels) {
     ModelNode& from = model_.nodes[folded];
     ModelNode& to = model_.nodes[into];
-    for (size_t i = 0; i < labels.size(); ++i) to.costs[i] += from.costs[labels[i]] + entry(model_.edges[between], into, i, labels[i]);
+    for (size_t i = 0; i < labels.size(); ++i)
+      to.costs[i] += from.costs[labels[i]] + entry(model_.edges[between], into, i, labels[i]);
     for (MemoryItem& item : from.items) {
       MemoryItem moved{item.from, item.to, {}};
       for (const int32_t label : labels) moved.usages.push_back(item.usages[label]);
@@ -326,8 +350,13 @@ class Reducer {
       addTable(into, other, std::move(table));
       push(other);
     }
-    model_.undo.push_back(
-        {.kind = ModelUndo::Kind::kFold, .node = folded, .parent = into, .labels = labels, .costs = {}, .table = {}, .second_table = {}});
+    model_.undo.push_back({.kind = ModelUndo::Kind::kFold,
+                           .node = folded,
+                           .parent = into,
+                           .labels = labels,
+                           .costs = {},
+                           .table = {},
+                           .second_table = {}});
     removeNode(folded);
     push(into);
     pushNeighbours(into);
@@ -365,7 +394,8 @@ class Reducer {
         if (better == worse || !keep[better] || !dominates(node, better, worse)) continue;
         keep[worse] = false;
         ++dropped;
-        if (labels_ != nullptr && (*labels_)[node] == static_cast<int32_t>(worse)) (*labels_)[node] = static_cast<int32_t>(better);
+        if (labels_ != nullptr && (*labels_)[node] == static_cast<int32_t>(worse))
+          (*labels_)[node] = static_cast<int32_t>(better);
       }
     }
     if (dropped > 0) restrict(node, keep);
@@ -383,8 +413,9 @@ class Reducer {
 void mergeItems(Model& model) {
   for (ModelNode& node : model.nodes) {
     if (node.items.size() < 2) continue;
-    std::stable_sort(node.items.begin(), node.items.end(),
-                     [](const MemoryItem& x, const MemoryItem& y) { return std::pair(x.from, x.to) < std::pair(y.from, y.to); });
+    std::stable_sort(node.items.begin(), node.items.end(), [](const MemoryItem& x, const MemoryItem& y) {
+      return std::pair(x.from, x.to) < std::pair(y.from, y.to);
+    });
     size_t last = 0;
     for (size_t i = 1; i < node.items.size(); ++i) {
       MemoryItem& kept = node.items[last];

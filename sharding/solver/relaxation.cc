@@ -14,7 +14,8 @@ constexpr double kNone = -std::numeric_limits<double>::infinity();
 constexpr int32_t kConverged = 1 << 20;
 constexpr int64_t kCheapElimination = 200'000;  // entries
 constexpr int64_t kDearElimination = 50'000'000;
-constexpr int64_t kSweepsPerElimination = 40;  // message passing needs about as many for a bound that is worse
+constexpr int64_t kSweepsPerElimination =
+    40;  // message passing needs about as many for a bound that is worse
 
 }  // namespace
 
@@ -30,7 +31,8 @@ Relaxation::Relaxation(const Model& model)
   for (size_t i = 0; i < model.nodes.size(); ++i) {
     if (model.nodes[i].size() > 0) alive.push_back(static_cast<int32_t>(i));
   }
-  for (const ModelEdge& edge : model.edges) entries += edge.a >= 0 ? static_cast<int64_t>(edge.table.size()) : 0;
+  for (const ModelEdge& edge : model.edges)
+    entries += edge.a >= 0 ? static_cast<int64_t>(edge.table.size()) : 0;
   const Ordering ordering = orderNodes(model, alive, {});
   if (ordering.work <= std::clamp(kSweepsPerElimination * 2 * entries, kCheapElimination, kDearElimination)) {
     elimination_.emplace(model, ordering.order);
@@ -53,7 +55,11 @@ Relaxation::Relaxation(const Model& model)
 void Relaxation::addRow(int32_t row, double price) {
   if (is_active_[row]) return;
   is_active_[row] = true;
-  ActiveRow added{.row = row, .price = price, .best_price = price, .average = 0, .bytes = std::vector<double>(costs_.size(), 0)};
+  ActiveRow added{.row = row,
+                  .price = price,
+                  .best_price = price,
+                  .average = 0,
+                  .bytes = std::vector<double>(costs_.size(), 0)};
   for (size_t i = 0; i < nodes_.size(); ++i) memory_.bytesIn(row, nodes_[i], &added.bytes[offsets_[i]]);
   added.average = bytesNow(added, labels_);
   std::vector<double> over;
@@ -164,7 +170,8 @@ void Relaxation::movePrices(double target) {
   if (square == 0 || distance <= 0 || (messages_ && steps_ < 10)) return;
   const double step = step_size_ * distance / square;
   for (ActiveRow& row : active_) {
-    row.price = std::max(0.0, row.price + step * (row.average - static_cast<double>(memory_.capacity(row.row))));
+    row.price =
+        std::max(0.0, row.price + step * (row.average - static_cast<double>(memory_.capacity(row.row))));
   }
 }
 
@@ -191,7 +198,9 @@ Relaxation::Excess Relaxation::excess() {
   if (elimination_) {
     result.rise = elimination_->marginals();
     const double least =
-        nodes_.empty() ? 0 : *std::min_element(result.rise.begin(), result.rise.begin() + static_cast<int64_t>(offsets_[1]));
+        nodes_.empty()
+            ? 0
+            : *std::min_element(result.rise.begin(), result.rise.begin() + static_cast<int64_t>(offsets_[1]));
     for (double& rise : result.rise) rise -= least;
   } else {
     for (int32_t i = 1; i < kSweeps; ++i) result.bound = findLabels(true);

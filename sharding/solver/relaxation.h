@@ -1,7 +1,7 @@
-// A lower bound of the whole problem: memory rows in the objective by prices (Lagrange multipliers); the pairwise rest exactly by
-// elimination where that is cheap, else by message passing. Beside elimination prices follow a bundle method, beside message passing the
-// average bytes of the labels that are found, in steps that shrink as the bound stops to rise. Only rows that were too full at some step
-// have prices.
+// A lower bound of the whole problem: memory rows in the objective by prices (Lagrange multipliers); the
+// pairwise rest exactly by elimination where that is cheap, else by message passing. Beside elimination
+// prices follow a bundle method, beside message passing the average bytes of the labels that are found, in
+// steps that shrink as the bound stops to rise. Only rows that were too full at some step have prices.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ class Relaxation {
   // Starts from the prices of the model's rows. The model must be finished, and stay as it is.
   explicit Relaxation(const Model& model);
 
-  // Finds labels at the present prices, then moves the prices towards a bound of `target` (the best known cost).
+  // Finds labels at the present prices, then moves the prices towards a bound of `target` (the best known
+  // cost).
   void step(double target);
   // The best bound so far, with the model's constant, less what rounding may have added.
   double bound() const { return bound_; }
@@ -30,7 +31,8 @@ class Relaxation {
   // The labels of the last step, and whether they are within the capacity of all rows.
   const std::vector<int32_t>& labels() const { return labels_; }
   bool labelsFit() const { return fit_; }
-  // Whether bounds are exact minima at their prices, so that labels that fit and have no price to pay are an optimum.
+  // Whether bounds are exact minima at their prices, so that labels that fit and have no price to pay are an
+  // optimum.
   bool exact() const { return elimination_.has_value(); }
 
   struct Excess {

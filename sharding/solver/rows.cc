@@ -23,7 +23,8 @@ void takeOutConstants(Model& model) {
       change[item.to] -= least;
     }
     std::erase_if(node.items, [](const MemoryItem& item) {
-      return item.from >= item.to || std::all_of(item.usages.begin(), item.usages.end(), [](int64_t usage) { return usage == 0; });
+      return item.from >= item.to ||
+             std::all_of(item.usages.begin(), item.usages.end(), [](int64_t usage) { return usage == 0; });
     });
   }
   int64_t sum = 0;
@@ -63,7 +64,8 @@ void forbidWhatDoesNotFit(Model& model) {
   });
 }
 
-// Most that each row can hold: of each node the largest sum of its items there would be exact; the sum of largest items is not less.
+// Most that each row can hold: of each node the largest sum of its items there would be exact; the sum of
+// largest items is not less.
 std::vector<int64_t> mostUsage(Model& model) {
   std::vector<int64_t> usage(model.rows.size() + 1);
   forItems(model, [&](ModelNode&, MemoryItem& item) {
@@ -86,7 +88,8 @@ void keepRows(Model& model, const std::vector<bool>& keep) {
     item.from = before[item.from];
     item.to = before[item.to];
   });
-  for (ModelNode& node : model.nodes) std::erase_if(node.items, [](const MemoryItem& item) { return item.from >= item.to; });
+  for (ModelNode& node : model.nodes)
+    std::erase_if(node.items, [](const MemoryItem& item) { return item.from >= item.to; });
 }
 
 // A row whose items are all in the next (or previous) living row, which has no more capacity, says nothing.
@@ -139,7 +142,8 @@ void reduceRows(Model& model) {
   takeOutConstants(model);
   for (size_t i = 0; i < model.rows.size(); ++i) {
     if (model.rows[i].capacity >= 0) continue;
-    if (!model.infeasible || model.rows[i].capacity < model.rows[model.culprit_row].capacity) model.culprit_row = static_cast<int32_t>(i);
+    if (!model.infeasible || model.rows[i].capacity < model.rows[model.culprit_row].capacity)
+      model.culprit_row = static_cast<int32_t>(i);
     model.infeasible = true;
   }
   if (model.infeasible) return;

@@ -131,9 +131,12 @@ void Search::exploreOnce(Relaxation& relaxation) {
 void Search::exploreEpoch(Exploration& exploration) {
   Relaxation& relaxation = exploration.relaxation;
   const std::vector<double> prices = relaxation.prices();
-  const std::vector<int32_t> from = !exploration.moved.empty() ? exploration.moved : !labels_.empty() ? labels_ : start_;
+  const std::vector<int32_t> from = !exploration.moved.empty() ? exploration.moved
+                                    : !labels_.empty()         ? labels_
+                                                               : start_;
   std::optional<LocalSearch> moves;
-  if (!from.empty()) moves.emplace(model_, relaxation.memory(), prices, from, limits_.seed + 7919 * ++epochs_);
+  if (!from.empty())
+    moves.emplace(model_, relaxation.memory(), prices, from, limits_.seed + 7919 * ++epochs_);
   const int64_t epoch_work = exploration.epoch_steps * relaxation.work();
   int32_t steps = 0;
   bool improved = false;
@@ -150,7 +153,8 @@ void Search::exploreEpoch(Exploration& exploration) {
   if (moves) {
     offerState(moves->state());
     exploration.moved = moves->state().labels();
-    if (found_ && (!moves->state().feasible() || moves->state().score().cost > cost_)) exploration.moved = labels_;
+    if (found_ && (!moves->state().feasible() || moves->state().score().cost > cost_))
+      exploration.moved = labels_;
   } else {
     start_ = relaxation.labels();
   }
@@ -162,7 +166,8 @@ int32_t Search::relax(Exploration& exploration) const {
   Relaxation& relaxation = exploration.relaxation;
   const double target = limit();
   int32_t steps = 0;
-  while (steps < exploration.epoch_steps && !stop_() && relaxation.stalled() < exploration.patience && relaxation.bound() <= target - 1) {
+  while (steps < exploration.epoch_steps && !stop_() && relaxation.stalled() < exploration.patience &&
+         relaxation.bound() <= target - 1) {
     ++steps;
     const double bound = std::max(relaxation.bound(), bound_);
     relaxation.step(found_ ? target : bound + 1 + 0.1 * std::abs(bound));
@@ -185,15 +190,18 @@ void Search::offerState(const State& state) {
   }
 }
 
-// Asked when the gap shrank well: whether most labels could go already. Sweeps over what is left are then cheaper.
+// Asked when the gap shrank well: whether most labels could go already. Sweeps over what is left are then
+// cheaper.
 bool Search::worthPruning(Exploration& exploration) {
   Relaxation& relaxation = exploration.relaxation;
   const double gap = limit() - relaxation.bound();
-  if (!found_ || relaxation.exact() || gap > 0.02 * std::abs(cost_) || gap > 0.8 * exploration.checked_gap) return false;
+  if (!found_ || relaxation.exact() || gap > 0.02 * std::abs(cost_) || gap > 0.8 * exploration.checked_gap)
+    return false;
   exploration.checked_gap = gap;
   const Relaxation::Excess excess = relaxation.excess();
   work_ += 8 * relaxation.work();
-  const auto useless = std::count_if(excess.rise.begin(), excess.rise.end(), [&](double rise) { return excess.bound + rise > cost_ - 1; });
+  const auto useless = std::count_if(excess.rise.begin(), excess.rise.end(),
+                                     [&](double rise) { return excess.bound + rise > cost_ - 1; });
   return 10 * useless > 4 * static_cast<int64_t>(excess.rise.size());
 }
 
@@ -208,7 +216,9 @@ bool Search::pruneModel(Relaxation& relaxation) {
     ModelNode& node = model_.nodes[relaxation.nodes()[i]];
     for (int32_t x = 0; x < node.size(); ++x) {
       // What the best choice has stays, so that it stays a choice of the model.
-      if (excess.bound + excess.rise[relaxation.offset(i) + x] <= cost_ - 1 || labels_[relaxation.nodes()[i]] == x) continue;
+      if (excess.bound + excess.rise[relaxation.offset(i) + x] <= cost_ - 1 ||
+          labels_[relaxation.nodes()[i]] == x)
+        continue;
       node.costs[x] = model_.big;
       ++removed;
     }
@@ -231,8 +241,8 @@ bool Search::pruneModel(Relaxation& relaxation) {
   return after < before - before / 20;
 }
 
-// Branch and bound, and moves beside it, until the end, or until the cost came so much closer to the bound that exploring again, from the
-// start, will remove many labels.
+// Branch and bound, and moves beside it, until the end, or until the cost came so much closer to the bound
+// that exploring again, from the start, will remove many labels.
 void Search::finish() {
   constexpr int32_t kPatience = 10;
   finishModel(model_);
@@ -257,14 +267,17 @@ void Search::finish() {
       risen_bound = bound_;
       tree_idle = 0;
     }
-    // Moves get as much work as the tree, less and less as they find nothing, but not while the tree finds nothing either.
-    const int64_t share = std::max<int64_t>(tree.work() - tree_before, 1 << 20) >> (tree_idle > kPatience ? 0 : std::min(moves_idle, 5));
+    // Moves get as much work as the tree, less and less as they find nothing, but not while the tree finds
+    // nothing either.
+    const int64_t share = std::max<int64_t>(tree.work() - tree_before, 1 << 20) >>
+                          (tree_idle > kPatience ? 0 : std::min(moves_idle, 5));
     moves_idle = improveByMoves(memory, prices, share, moves_idle > 1) ? 0 : moves_idle + 1;
   }
 }
 
 // From the best choice, or from one somewhat beside it.
-bool Search::improveByMoves(const Memory& memory, const std::vector<double>& prices, int64_t work, bool kick) {
+bool Search::improveByMoves(const Memory& memory, const std::vector<double>& prices, int64_t work,
+                            bool kick) {
   const uint64_t seed = limits_.seed + 7919 * ++epochs_;
   if (start_.empty()) start_.assign(model_.nodes.size(), 0);
   LocalSearch moves(model_, memory, prices, start_, seed);

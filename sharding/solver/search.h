@@ -1,4 +1,5 @@
-// The search for a best choice of a reduced model: bounds and moves side by side, reduction by what they prove, then branch and bound.
+// The search for a best choice of a reduced model: bounds and moves side by side, reduction by what they
+// prove, then branch and bound.
 #pragma once
 
 #include <atomic>
@@ -15,7 +16,9 @@
 namespace pipeshard::solver {
 
 struct SearchLimits {
-  int64_t exact_work = int64_t{1} << 33;  // entries: eliminating everything comes first if it takes no more (2^33: a second or two)
+  int64_t exact_work =
+      int64_t{1}
+      << 33;  // entries: eliminating everything comes first if it takes no more (2^33: a second or two)
   std::optional<std::chrono::steady_clock::time_point> deadline;
   int64_t work = -1;  // table entries; negative: no limit
   uint64_t seed = 1;
@@ -24,8 +27,8 @@ struct SearchLimits {
 
 class Search {
  public:
-  // `report` is called when the cost or the bound changed, with a choice of the model's first nodes in the problem's strategies (empty: as
-  // before).
+  // `report` is called when the cost or the bound changed, with a choice of the model's first nodes in the
+  // problem's strategies (empty: as before).
   using Report = std::function<void(double cost, double bound)>;
 
   Search(Model model, const SearchLimits& limits, Report report);
@@ -33,7 +36,8 @@ class Search {
   void run();
 
   bool found() const { return found_; }
-  // Of the problem, by node (also of nodes that the model added). If none was found: the attempt with the least excess, or empty.
+  // Of the problem, by node (also of nodes that the model added). If none was found: the attempt with the
+  // least excess, or empty.
   const std::vector<int32_t>& choice() const { return choice_; }
   // No choice costs less; infinite if there is none.
   double bound() const { return bound_; }

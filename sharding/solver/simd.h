@@ -1,5 +1,5 @@
-// One loop, compiled for several instruction sets, the best chosen at run time. Only for bodies that add and compare: their results are
-// the same bits everywhere.
+// One loop, compiled for several instruction sets, the best chosen at run time. Only for bodies that add and
+// compare: their results are the same bits everywhere.
 #pragma once
 
 namespace pipeshard::solver {
@@ -19,8 +19,10 @@ __attribute__((target("avx512f,avx512dq,avx512vl,avx2"))) void runAvx512(Args...
 template <typename Body, typename... Args>
 void runVectorised(Args... args) {
 #if defined(__x86_64__)
-  static const int level = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") ? 2
-                           : __builtin_cpu_supports("avx2")                                                                              ? 1
+  static const int level = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                                   __builtin_cpu_supports("avx512vl")
+                               ? 2
+                           : __builtin_cpu_supports("avx2") ? 1
                                                             : 0;
   if (level == 2) return runAvx512<Body, Args...>(args...);
   if (level == 1) return runAvx2<Body, Args...>(args...);

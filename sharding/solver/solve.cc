@@ -13,7 +13,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr double kEntriesPerStep = 250e3;
 
-double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double secondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // The nodes that hold bytes at a time, the largest first, under a choice or (empty) at their least.
 std::vector<int32_t> holders(const SolverProblem& problem, int64_t time, const std::vector<int32_t>& choice) {
@@ -21,7 +23,8 @@ std::vector<int32_t> holders(const SolverProblem& problem, int64_t time, const s
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
     const SolverProblem::Node& node = problem.nodes[i];
     if (node.usages.empty() || time < node.from || time >= node.to) continue;
-    const int64_t usage = choice.empty() ? *std::min_element(node.usages.begin(), node.usages.end()) : node.usages[choice[i]];
+    const int64_t usage =
+        choice.empty() ? *std::min_element(node.usages.begin(), node.usages.end()) : node.usages[choice[i]];
     if (usage > 0) sizes.emplace_back(-usage, static_cast<int32_t>(i));
   }
   std::sort(sizes.begin(), sizes.end());
@@ -30,7 +33,8 @@ std::vector<int32_t> holders(const SolverProblem& problem, int64_t time, const s
   return nodes;
 }
 
-SolverInfeasibility memoryShortage(const SolverProblem& problem, const std::vector<int32_t>& choice, bool proven) {
+SolverInfeasibility memoryShortage(const SolverProblem& problem, const std::vector<int32_t>& choice,
+                                   bool proven) {
   const SolverEvaluation evaluation = evaluate(problem, choice);
   return {.reason = SolverInfeasibility::Reason::kMemory,
           .proven = proven,
@@ -47,7 +51,8 @@ SolverSolution solveForLeastBytes(const SolverProblem& problem, const SolverOpti
   for (SolverProblem::Node& node : relaxed.nodes) {
     for (size_t i = 0; i < node.costs.size(); ++i) {
       if (node.costs[i] < kForbiddenCost)
-        node.costs[i] = node.usages.empty() || node.from >= node.to ? 0 : std::min(node.usages[i], kForbiddenCost - 1);
+        node.costs[i] =
+            node.usages.empty() || node.from >= node.to ? 0 : std::min(node.usages[i], kForbiddenCost - 1);
     }
   }
   for (SolverProblem::Edge& edge : relaxed.edges) {
@@ -73,8 +78,11 @@ std::optional<SolverInfeasibility> shortRow(const SolverProblem& problem, const 
 }
 
 // `attempt`: a choice that breaks limits, or empty.
-SolverInfeasibility explain(const SolverProblem& problem, const SolverSolution& least, const std::vector<int32_t>& attempt, bool proven) {
-  if (!least.feasible) return {.reason = SolverInfeasibility::Reason::kForbidden, .proven = proven && least.infeasibility->proven};
+SolverInfeasibility explain(const SolverProblem& problem, const SolverSolution& least,
+                            const std::vector<int32_t>& attempt, bool proven) {
+  if (!least.feasible)
+    return {.reason = SolverInfeasibility::Reason::kForbidden,
+            .proven = proven && least.infeasibility->proven};
   SolverInfeasibility shortage = memoryShortage(problem, least.choice, proven);
   if (attempt.size() != problem.nodes.size() || evaluate(problem, attempt).forbidden) return shortage;
   const SolverInfeasibility other = memoryShortage(problem, attempt, proven);
@@ -82,8 +90,8 @@ SolverInfeasibility explain(const SolverProblem& problem, const SolverSolution& 
 }
 
 // Nothing was found: says why, unless the choice of least bytes is one.
-void settle(const SolverProblem& problem, const SolverOptions& options, const std::vector<int32_t>& attempt, bool proven,
-            SolverSolution& solution) {
+void settle(const SolverProblem& problem, const SolverOptions& options, const std::vector<int32_t>& attempt,
+            bool proven, SolverSolution& solution) {
   if (!problem.usage_limit) {
     solution.infeasibility = {.reason = SolverInfeasibility::Reason::kForbidden, .proven = proven};
     return;
@@ -101,11 +109,14 @@ solver::SearchLimits searchLimits(const SolverOptions& options, Clock::time_poin
   solver::SearchLimits limits;
   // Far deadlines are none: the clock's arithmetic would overflow.
   if (options.seconds >= 0 && options.seconds < 1e8) {
-    limits.deadline = start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds));
+    limits.deadline =
+        start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds));
   }
   if (options.step_limit >= 0)
-    limits.work = static_cast<int64_t>(std::min(9e18, kEntriesPerStep * static_cast<double>(options.step_limit)));
-  limits.exact_work = static_cast<int64_t>(std::min(9e18, kEntriesPerStep * static_cast<double>(options.exact_steps)));
+    limits.work =
+        static_cast<int64_t>(std::min(9e18, kEntriesPerStep * static_cast<double>(options.step_limit)));
+  limits.exact_work =
+      static_cast<int64_t>(std::min(9e18, kEntriesPerStep * static_cast<double>(options.exact_steps)));
   limits.seed = options.seed;
   limits.threads = std::max(1, options.threads);
   return limits;
@@ -119,7 +130,8 @@ SolverSolution solve(const SolverProblem& problem, const SolverOptions& options)
   const Clock::time_point start = Clock::now();
   checkProblem(problem);
   if (options.seconds < 0 && options.step_limit < 0) {
-    fail(ErrorCode::kConfiguration, "the solver was given neither a limit of seconds nor one of steps; set one of them");
+    fail(ErrorCode::kConfiguration,
+         "the solver was given neither a limit of seconds nor one of steps; set one of them");
   }
   solver::Model model = solver::buildModel(problem);
   solver::reduceModel(model);

@@ -1,15 +1,18 @@
 // The choice of one strategy per value at least total cost: the problem, and the solver for it.
 //
-// A problem has nodes (each chooses one of its strategies, at a cost and a memory usage) and edges (a table of costs over the choices of
-// the nodes that it joins). The memory of all nodes that are live at a time must stay within the limit, at every time. This is the
-// problem of the ASPLOS 2025 contest on intra-operator parallelism ("IOPDDL"), whose files benchmarks/iopddl reads.
+// A problem has nodes (each chooses one of its strategies, at a cost and a memory usage) and edges (a table
+// of costs over the choices of the nodes that it joins). The memory of all nodes that are live at a time must
+// stay within the limit, at every time. This is the problem of the ASPLOS 2025 contest on intra-operator
+// parallelism ("IOPDDL"), whose files benchmarks/iopddl reads.
 //
 //   SolverProblem problem;
-//   problem.nodes = {{.from = 0, .to = 2, .costs = {10, 0}, .usages = {1, 8}}, {.from = 1, .to = 3, .costs = {0, 3}, .usages = {4, 2}}};
+//   problem.nodes = {{.from = 0, .to = 2, .costs = {10, 0}, .usages = {1, 8}}, {.from = 1, .to = 3, .costs =
+//     {0, 3}, .usages = {4, 2}}};
 //   problem.edges = {{.nodes = {0, 1}, .costs = {0, 5, 7, 0}}};  // costs[choice of 0 * 2 + choice of 1]
 //   problem.usage_limit = 9;
 //   SolverSolution solution = solve(problem);
-//   // choice {0, 0}: cost 10, 5 bytes at time 1. {1, 1} costs 3 but needs 10 bytes at time 1. cost == lower_bound == 10, optimal.
+//   // choice {0, 0}: cost 10, 5 bytes at time 1. {1, 1} costs 3 but needs 10 bytes at time 1. cost ==
+//     lower_bound == 10, optimal.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +36,8 @@ struct SolverProblem {
     std::vector<int64_t> costs = {};   // by strategy: at least one; >= 0
     std::vector<int64_t> usages = {};  // by strategy, bytes >= 0; empty: none
   };
-  // Joins two nodes, one (a second cost of that node) or more (then at most 2^16 entries); a node may be named more than once.
+  // Joins two nodes, one (a second cost of that node) or more (then at most 2^16 entries); a node may be
+  // named more than once.
   struct Edge {
     std::vector<int32_t> nodes = {};
     std::vector<int64_t> costs = {};  // >= 0; row-major: the choice of the last node varies fastest
@@ -51,15 +55,18 @@ struct SolverProgress {
 };
 
 struct SolverOptions {
-  // The clock only cuts short, and the solution says so; negative: no limit. Time is measured from the call of solve().
+  // The clock only cuts short, and the solution says so; negative: no limit. Time is measured from the call
+  // of solve().
   double seconds = -1;
-  // Work allowed for search once reduction and exact elimination have not proven an optimum, in steps of 250,000 table entries
-  // (about a millisecond each); negative: no limit, which is allowed only together with `seconds`.
-  // It is looked at between rounds of work, so that a little more may be done.
-  // The same problem, seed and step limit give the same choice on every machine, with any number of threads, unless the clock cut it.
+  // Work allowed for search once reduction and exact elimination have not proven an optimum, in steps of
+  // 250,000 table entries (about a millisecond each); negative: no limit, which is allowed only together with
+  // `seconds`. It is looked at between rounds of work, so that a little more may be done. The same problem,
+  // seed and step limit give the same choice on every machine, with any number of threads, unless the clock
+  // cut it.
   int64_t step_limit = 4000;
-  // Without a usage limit, or where it does not bind: what elimination alone may take before bounds are tried, in such steps. Small
-  // problems that are asked for often do better with little: bounds leave less to eliminate.
+  // Without a usage limit, or where it does not bind: what elimination alone may take before bounds are
+  // tried, in such steps. Small problems that are asked for often do better with little: bounds leave less to
+  // eliminate.
   int64_t exact_steps = 8590;
   uint64_t seed = 1;
   int threads = 2;
@@ -75,11 +82,12 @@ struct SolverInfeasibility {
   };
   Reason reason = Reason::kForbidden;
   bool proven = false;  // false: none was found within the limits
-  int64_t time = 0;     // kMemory: the time of the largest excess in the best attempt (or, if proven, of the least possible one)
-  std::vector<int32_t> nodes = {};  // kMemory: those live at `time` that use memory, the largest first. kForbidden: nodes that contradict
-                                    // each other, if known
-  Int128 usage = 0;                 // kMemory: bytes at `time`
-  Int128 excess = 0;                // kMemory: bytes over the limit at `time`
+  int64_t time = 0;     // kMemory: the time of the largest excess in the best attempt (or, if proven, of the
+                        // least possible one)
+  std::vector<int32_t> nodes = {};  // kMemory: those live at `time` that use memory, the largest first.
+                                    // kForbidden: nodes that contradict each other, if known
+  Int128 usage = 0;   // kMemory: bytes at `time`
+  Int128 excess = 0;  // kMemory: bytes over the limit at `time`
 };
 
 struct SolverSolution {
@@ -98,11 +106,12 @@ struct SolverSolution {
   double gap() const;
 };
 
-// Finds a choice of least cost, or the best within the limits. Thread-safe: calls share nothing.
-// Errors: kConfiguration for a problem that is malformed (a table of the wrong size, a node that does not exist, a negative cost; the
-// message names the node or edge), for usages that exceed 2^62 bytes together, and for limits that would never end.
-// The search calculates in doubles: it is exact while the largest costs of all nodes and edges together are below 2^53 (the costs of the
-// solution always are); beyond, a choice may be called best by mistake of one part in 10^11, and is not called optimal.
+// Finds a choice of least cost, or the best within the limits. Thread-safe: calls share nothing. Errors:
+// kConfiguration for a problem that is malformed (a table of the wrong size, a node that does not exist, a
+// negative cost; the message names the node or edge), for usages that exceed 2^62 bytes together, and for
+// limits that would never end. The search calculates in doubles: it is exact while the largest costs of all
+// nodes and edges together are below 2^53 (the costs of the solution always are); beyond, a choice may be
+// called best by mistake of one part in 10^11, and is not called optimal.
 SolverSolution solve(const SolverProblem& problem, const SolverOptions& options = {});
 
 // What a choice costs; the one checker, which knows nothing of the solver.

@@ -8,7 +8,8 @@ namespace {
 
 double excessOf(const Memory& memory, const std::vector<int64_t>& usage) {
   double sum = 0;
-  for (size_t i = 0; i < usage.size(); ++i) sum += static_cast<double>(std::max<int64_t>(0, usage[i] - memory.capacity(i)));
+  for (size_t i = 0; i < usage.size(); ++i)
+    sum += static_cast<double>(std::max<int64_t>(0, usage[i] - memory.capacity(i)));
   return sum;
 }
 
@@ -29,7 +30,8 @@ Score State::scoreAfter(const std::vector<Change>& changes, std::vector<int64_t>
   std::sort(sorted.begin(), sorted.end());
   const auto labelAfter = [&](int32_t node) {
     const auto at = std::lower_bound(sorted.begin(), sorted.end(), Change{node, -1});
-    return at != sorted.end() && at->first == node ? std::pair{at->second, true} : std::pair{labels_[node], false};
+    return at != sorted.end() && at->first == node ? std::pair{at->second, true}
+                                                   : std::pair{labels_[node], false};
   };
   double cost = score_.cost;
   std::vector<int64_t> difference(usage_.size() + 1, 0);

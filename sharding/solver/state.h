@@ -15,7 +15,9 @@ struct Score {
   double excess = 0;
   double cost = 0;
 
-  bool betterThan(const Score& other) const { return excess != other.excess ? excess < other.excess : cost < other.cost; }
+  bool betterThan(const Score& other) const {
+    return excess != other.excess ? excess < other.excess : cost < other.cost;
+  }
 };
 
 using Change = std::pair<int32_t, int32_t>;  // node, new label
@@ -30,7 +32,8 @@ class State {
   bool feasible() const { return score_.excess == 0 && score_.cost < model_->big; }
   const std::vector<int64_t>& usage() const { return usage_; }
 
-  // The score after the changes (nodes at most once), without making them. `usage`, if given, gets the bytes in rows.
+  // The score after the changes (nodes at most once), without making them. `usage`, if given, gets the bytes
+  // in rows.
   Score scoreAfter(const std::vector<Change>& changes, std::vector<int64_t>* usage = nullptr) const;
   void apply(const std::vector<Change>& changes);
   // The rows that hold the most bytes over capacity among neighbouring rows that are too full.

@@ -44,7 +44,9 @@ CostModel CostModel::uniform(const LogicalMesh& mesh, LinkCost link) {
 
 namespace {
 
-const ClusterNode& nodeAt(const Cluster& cluster, int node) { return cluster.nodes[static_cast<size_t>(node)]; }
+const ClusterNode& nodeAt(const Cluster& cluster, int node) {
+  return cluster.nodes[static_cast<size_t>(node)];
+}
 
 // Of every device; Cluster::nodeOf goes through all nodes.
 std::vector<int> nodesOf(const Cluster& cluster, const std::vector<int>& devices) {
@@ -52,8 +54,10 @@ std::vector<int> nodesOf(const Cluster& cluster, const std::vector<int>& devices
   for (const ClusterNode& node : cluster.nodes) begins.push_back(begins.back() + node.devices);
   std::vector<int> nodes;
   for (int device : devices) {
-    PIPESHARD_CHECK(device >= 0 && device < begins.back(), "the cluster {} has no device {}", cluster.name, device);
-    nodes.push_back(static_cast<int>(std::upper_bound(begins.begin(), begins.end(), device) - begins.begin()) - 1);
+    PIPESHARD_CHECK(device >= 0 && device < begins.back(), "the cluster {} has no device {}", cluster.name,
+                    device);
+    nodes.push_back(
+        static_cast<int>(std::upper_bound(begins.begin(), begins.end(), device) - begins.begin()) - 1);
   }
   return nodes;
 }
@@ -68,7 +72,8 @@ std::map<int, int> countNodes(const std::vector<int>& nodes) {
 // Amounts of the curve travel over a part of the link.
 CostCurve sharedCurve(const CostCurve& curve, double part) {
   CostCurve result = curve;
-  for (CostPoint& point : result.points) point.amount = std::max<int64_t>(1, std::llround(static_cast<double>(point.amount) * part));
+  for (CostPoint& point : result.points)
+    point.amount = std::max<int64_t>(1, std::llround(static_cast<double>(point.amount) * part));
   const auto same = [](const CostPoint& a, const CostPoint& b) { return a.amount == b.amount; };
   result.points.erase(std::unique(result.points.begin(), result.points.end(), same), result.points.end());
   return result;
@@ -90,7 +95,8 @@ class SlowestLink {
     constexpr int64_t kBytes = 16 << 20;
     const int64_t latency = std::max(slowest_->latency_ns, next.latency_ns);
     const double all_to_all = std::min(slowest_->all_to_all_bytes_per_ns, next.all_to_all_bytes_per_ns);
-    if (linkTime(next, static_cast<double>(kBytes)) > linkTime(*slowest_, static_cast<double>(kBytes))) slowest_ = std::move(next);
+    if (linkTime(next, static_cast<double>(kBytes)) > linkTime(*slowest_, static_cast<double>(kBytes)))
+      slowest_ = std::move(next);
     slowest_->latency_ns = latency;
     slowest_->all_to_all_bytes_per_ns = all_to_all;
   }
@@ -131,7 +137,8 @@ class AxisGroups {
         if (group.size() > 1) {
           const double others = size_ - count;
           slowest.add(node.nic,
-                      std::min(static_cast<double>(node.nics) / use.crossing_groups, static_cast<double>(std::min(count, node.nics))),
+                      std::min(static_cast<double>(node.nics) / use.crossing_groups,
+                               static_cast<double>(std::min(count, node.nics))),
                       (size_ - 1) * std::min(node.nics / use.crossing_pairs, 1 / others));
         }
       }
@@ -182,14 +189,17 @@ int64_t linkTime(const LinkCost& link, double bytes) {
 }
 
 CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, const LogicalMesh& mesh) {
-  PIPESHARD_CHECK(std::ssize(devices) == mesh.deviceCount(), "{} devices for mesh {}", devices.size(), printMesh(mesh));
+  PIPESHARD_CHECK(std::ssize(devices) == mesh.deviceCount(), "{} devices for mesh {}", devices.size(),
+                  printMesh(mesh));
   CostModel model;
   const std::vector<int> nodes = nodesOf(cluster, devices);
   std::vector<int> kinds;
   for (const auto& [index, count] : countNodes(nodes)) {
     const ClusterNode& node = nodeAt(cluster, index);
     model.busy = model.busy || node.devices > 1;
-    if (node.cores > 0) model.devices_per_core = std::max(model.devices_per_core, static_cast<double>(node.devices) / node.cores);
+    if (node.cores > 0)
+      model.devices_per_core =
+          std::max(model.devices_per_core, static_cast<double>(node.devices) / node.cores);
     const bool is_new = std::find(kinds.begin(), kinds.end(), node.kind) == kinds.end();
     if (is_new && cluster.kinds[static_cast<size_t>(node.kind)].isKnown()) kinds.push_back(node.kind);
   }
@@ -200,7 +210,8 @@ CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, c
     model.kinds = std::move(known);
   }
   model.one_node = countNodes(nodes).size() == 1;
-  for (int axis = 0; axis < mesh.rank(); ++axis) model.links.push_back(AxisGroups(cluster, nodes, mesh, axis).link());
+  for (int axis = 0; axis < mesh.rank(); ++axis)
+    model.links.push_back(AxisGroups(cluster, nodes, mesh, axis).link());
   return model;
 }
 
@@ -210,7 +221,8 @@ LinkCost linkBetween(const Cluster& cluster, const std::vector<int>& from, const
   if (std::all_of(from.begin(), from.end(), isThere) && std::all_of(to.begin(), to.end(), isThere)) {
     const ClusterNode& node = nodeAt(cluster, node_index);
     const Link pair = node.insideOf(2);
-    LinkCost link{.latency_ns = pair.latency_ns, .bytes_per_ns = pair.bytes_per_ns, .measured = pair.measured};
+    LinkCost link{
+        .latency_ns = pair.latency_ns, .bytes_per_ns = pair.bytes_per_ns, .measured = pair.measured};
     if (node.shared_memory) {
       link.receive_bytes_per_ns = link.bytes_per_ns / static_cast<double>(to.size());
       link.bytes_per_ns /= static_cast<double>(from.size());
@@ -241,25 +253,31 @@ CostModel groupModel(const CostModel& model, int group) {
   return result;
 }
 
-int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, CollectiveKind kind, int mesh_axis, int64_t bytes) {
+int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, CollectiveKind kind, int mesh_axis,
+                       int64_t bytes) {
   const int64_t devices = mesh.axisSize(mesh_axis);
   if (devices == 1) return 0;
-  PIPESHARD_CHECK(model.links.size() == mesh.shape.size(), "{} links for mesh {}", model.links.size(), printMesh(mesh));
+  PIPESHARD_CHECK(model.links.size() == mesh.shape.size(), "{} links for mesh {}", model.links.size(),
+                  printMesh(mesh));
   if (model.times && model.one_node) {
-    if (const auto measured = model.times->collectiveTime(collectiveName(kind), devices, bytes)) return *measured;
+    if (const auto measured = model.times->collectiveTime(collectiveName(kind), devices, bytes))
+      return *measured;
   }
   const LinkCost& link = model.links[static_cast<size_t>(mesh_axis)];
   const int64_t share = bytes - bytes / devices;  // (n-1)/n, rounded up
   const int64_t travelling = kind == CollectiveKind::kAllReduce ? 2 * share : share;
   const bool slower = kind == CollectiveKind::kAllToAll && link.all_to_all_bytes_per_ns > 0;
-  return linkTime(link, static_cast<double>(travelling) * (slower ? link.bytes_per_ns / link.all_to_all_bytes_per_ns : 1));
+  return linkTime(link, static_cast<double>(travelling) *
+                            (slower ? link.bytes_per_ns / link.all_to_all_bytes_per_ns : 1));
 }
 
-int64_t computeCost(const CostModel& model, double flops, int64_t bytes, WorkClass work_class, DataType type) {
+int64_t computeCost(const CostModel& model, double flops, int64_t bytes, WorkClass work_class,
+                    DataType type) {
   if (flops == 0 && bytes == 0) return 0;
   const auto moved = static_cast<double>(bytes);
   int64_t ns = 0;
-  if (model.kinds == nullptr) ns = std::max(nanoseconds(flops, model.flops_per_ns), nanoseconds(moved, model.bytes_per_ns));
+  if (model.kinds == nullptr)
+    ns = std::max(nanoseconds(flops, model.flops_per_ns), nanoseconds(moved, model.bytes_per_ns));
   if (model.kinds != nullptr) {
     for (const DeviceKind& kind : *model.kinds) ns = std::max(ns, kind.time(work_class, type, flops, moved));
   }

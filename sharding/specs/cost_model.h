@@ -1,15 +1,20 @@
-// What work costs on one logical mesh, in nanoseconds, as integers: the same input gives the same plan anywhere.
+// What work costs on one logical mesh, in nanoseconds, as integers: the same input gives the same plan
+// anywhere.
 //
-// A collective over a mesh axis of n devices, B bytes being the largest whole tensor that one of them holds before or after:
+// A collective over a mesh axis of n devices, B bytes being the largest whole tensor that one of them holds
+// before or after:
 //   all-gather      latency + (n-1)/n B / bandwidth         B: gathered
 //   reduce-scatter  latency + (n-1)/n B / bandwidth         B: before it is scattered
 //   all-reduce      latency + 2 (n-1)/n B / bandwidth
-//   all-to-all      latency + (n-1)/n B / bandwidth         B: what one device holds (uneven shards: before or after, the larger)
-// Local work: of the slowest of the devices, by its kind's rates for the class and type of the work (ir/cluster/cluster.h); where nothing is known
-// of them, max(FLOPs / rate, bytes read and written / memory bandwidth).
-// Shards may be uneven; costs are those of the device with the largest, which is always the last one of the mesh.
+//   all-to-all      latency + (n-1)/n B / bandwidth         B: what one device holds (uneven shards: before
+//                                                           or after, the larger)
+// Local work: of the slowest of the devices, by its kind's rates for the class and type of the work
+// (ir/cluster/cluster.h); where nothing is known of them, max(FLOPs / rate, bytes read and written / memory
+// bandwidth). Shards may be uneven; costs are those of the device with the largest, which is always the last
+// one of the mesh.
 //
-//   all-gather of "S0,R" to "R,R", [8,16] floats, 4 devices: B = 512, 384 bytes travel: 5000 + 384/5 = 5077 ns
+//   all-gather of "S0,R" to "R,R", [8,16] floats, 4 devices: B = 512, 384 bytes travel: 5000 + 384/5 = 5077
+//     ns
 #pragma once
 
 #include <cstdint>
@@ -18,22 +23,23 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/cluster/cluster.h"
-#include "ir/graph/graph.h"
-#include "ir/cluster/profile.h"
 #include "ir/base/sharding_spec.h"
+#include "ir/cluster/cluster.h"
+#include "ir/cluster/profile.h"
+#include "ir/graph/graph.h"
 
 namespace pipeshard {
 
 enum class CollectiveKind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
-std::string_view collectiveName(CollectiveKind kind);  // the operator's name in the pipeshard domain: "AllReduce"
+std::string_view collectiveName(
+    CollectiveKind kind);  // the operator's name in the pipeshard domain: "AllReduce"
 // Of a node; nullopt when it is no collective.
 std::optional<CollectiveKind> collectiveKind(const Node& node);
 // The B above, from the bytes of the collective's local input and output.
 int64_t collectiveBytes(CollectiveKind kind, int64_t input, int64_t output);
 
-// Of a mesh axis: what each of its devices gets when all groups of the axis exchange at once, round a ring. Between stages: what each
-// sending device gets when all send.
+// Of a mesh axis: what each of its devices gets when all groups of the axis exchange at once, round a ring.
+// Between stages: what each sending device gets when all send.
 struct LinkCost {
   int64_t latency_ns = 5'000;
   double bytes_per_ns = 5;             // of one device: 5 is 5 GB/s
@@ -55,22 +61,25 @@ struct CostModel {
   bool busy = false;      // the node's other devices work meanwhile
   bool one_node = false;  // all links are inside a node: measured collectives count
 
-  // The same link along every axis. Until there are profiles of machines: two processes of one computer (benchmarks/README.md).
+  // The same link along every axis. Until there are profiles of machines: two processes of one computer
+  // (benchmarks/README.md).
   static CostModel uniform(const LogicalMesh& mesh, LinkCost link = {});
 };
 
-// On these devices of a cluster (a stage's, in its mesh's order). For every mesh axis the slowest link that its groups use. Inside a node
-// that is the node's (shared_memory: a share of it for every device of the node that is in a group). A ring goes through a node's devices
-// one after another, so a group that crosses nodes goes out of each of its nodes once and comes in once: all groups of the axis that do so
-// share the NICs of the node; no device uses more than one NIC. In an all-to-all every device of such a group sends each of those
-// in other nodes its part.
+// On these devices of a cluster (a stage's, in its mesh's order). For every mesh axis the slowest link that
+// its groups use. Inside a node that is the node's (shared_memory: a share of it for every device of the node
+// that is in a group). A ring goes through a node's devices one after another, so a group that crosses nodes
+// goes out of each of its nodes once and comes in once: all groups of the axis that do so share the NICs of
+// the node; no device uses more than one NIC. In an all-to-all every device of such a group sends each of
+// those in other nodes its part.
 //
-//   2 nodes of 4 devices, inside 100 GB/s, one NIC of 3 GB/s. Mesh [8]: 3. Mesh [2,4]: axis 1 100; axis 0: four groups share: 0.75.
+//   2 nodes of 4 devices, inside 100 GB/s, one NIC of 3 GB/s. Mesh [8]: 3. Mesh [2,4]: axis 1 100; axis 0:
+//     four groups share: 0.75.
 //   Mesh [4,2], axis 0 (0,2,4,6 and 1,3,5,7): two groups share: 1.5
 CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, const LogicalMesh& mesh);
 
-// From the devices of one stage to those of another. Inside a node its link; if the two stages lie on several nodes, what the NICs give:
-// all devices of a node that send share its NICs, and those that receive.
+// From the devices of one stage to those of another. Inside a node its link; if the two stages lie on several
+// nodes, what the NICs give: all devices of a node that send share its NICs, and those that receive.
 LinkCost linkBetween(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to);
 // The same link as those see it that receive.
 LinkCost receivingSide(const LinkCost& between);
@@ -82,9 +91,10 @@ int64_t linkTime(const LinkCost& link, double bytes);
 CostModel groupModel(const CostModel& model, int group);
 
 // `bytes`: B. 0 over a mesh axis of one device.
-int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, CollectiveKind kind, int mesh_axis, int64_t bytes);
+int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, CollectiveKind kind, int mesh_axis,
+                       int64_t bytes);
 // An operator's work; copies and fills are movement. 0 for none.
-int64_t computeCost(const CostModel& model, double flops, int64_t bytes, WorkClass work_class = WorkClass::kMovement,
-                    DataType type = DataType::kFloat32);
+int64_t computeCost(const CostModel& model, double flops, int64_t bytes,
+                    WorkClass work_class = WorkClass::kMovement, DataType type = DataType::kFloat32);
 
 }  // namespace pipeshard

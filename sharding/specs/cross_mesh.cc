@@ -14,7 +14,8 @@ namespace pipeshard {
 namespace {
 
 void requireResolved(const ShardingSpec& spec) {
-  PIPESHARD_CHECK(spec.partial.empty(), "{} is a partial sum: it is resolved before it is sent, and made after it is received",
+  PIPESHARD_CHECK(spec.partial.empty(),
+                  "{} is a partial sum: it is resolved before it is sent, and made after it is received",
                   printSpec(spec));
 }
 
@@ -25,7 +26,8 @@ int64_t transferTime(const LinkCost& link, int64_t bytes) {
 
 std::vector<Shard> shardsOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh) {
   std::vector<Shard> shards;
-  for (int device = 0; device < mesh.deviceCount(); ++device) shards.push_back(shardOf(spec, shape, mesh, device));
+  for (int device = 0; device < mesh.deviceCount(); ++device)
+    shards.push_back(shardOf(spec, shape, mesh, device));
   return shards;
 }
 
@@ -111,15 +113,17 @@ void addPieces(CrossMeshTransfer& transfer, const SenderGrid& grid, const Shard&
 }
 
 // The longest pieces first, each to the device that has least to send.
-void chooseSenders(CrossMeshTransfer& transfer, const SenderGrid& grid, const std::vector<int64_t>& times, std::vector<int64_t>& load) {
+void chooseSenders(CrossMeshTransfer& transfer, const SenderGrid& grid, const std::vector<int64_t>& times,
+                   std::vector<int64_t>& load) {
   std::vector<size_t> order(transfer.pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return times[a] > times[b]; });
   for (size_t p : order) {
     CrossMeshPiece& piece = transfer.pieces[p];
     const std::vector<int>& holders = grid.holdersOf(piece.box.start);
-    piece.sender = *std::min_element(holders.begin(), holders.end(),
-                                     [&](int a, int b) { return load[static_cast<size_t>(a)] < load[static_cast<size_t>(b)]; });
+    piece.sender = *std::min_element(holders.begin(), holders.end(), [&](int a, int b) {
+      return load[static_cast<size_t>(a)] < load[static_cast<size_t>(b)];
+    });
     load[static_cast<size_t>(piece.sender)] += times[p];
   }
 }
@@ -141,10 +145,11 @@ int64_t leastTime(const LinkCost& link, int64_t bytes) {
   double least = std::numeric_limits<double>::max();  // ns of a byte
   const std::vector<CostPoint>& points = link.measured.points;
   for (size_t p = 0; p < points.size(); ++p) {
-    if (points[p].amount > 0) least = std::min(least, static_cast<double>(points[p].ns) / static_cast<double>(points[p].amount));
+    if (points[p].amount > 0)
+      least = std::min(least, static_cast<double>(points[p].ns) / static_cast<double>(points[p].amount));
     if (p > 0)
-      least = std::min(least,
-                       static_cast<double>(points[p].ns - points[p - 1].ns) / static_cast<double>(points[p].amount - points[p - 1].amount));
+      least = std::min(least, static_cast<double>(points[p].ns - points[p - 1].ns) /
+                                  static_cast<double>(points[p].amount - points[p - 1].amount));
   }
   return static_cast<int64_t>(amount * (points.size() == 1 && points[0].amount == 0 ? 0 : least) * 0.999);
 }
@@ -157,11 +162,15 @@ int64_t partsOf(const ShardingSpec& spec, const LogicalMesh& mesh) {
   return parts;
 }
 
-// No transfer to this spec takes less: somebody receives the largest shard, and somebody sends his share of all.
-int64_t leastTransfer(const CrossMeshEnd& from, const CrossMeshEnd& to, const CrossMeshEnd::Candidate& received, const LinkCost& between) {
+// No transfer to this spec takes less: somebody receives the largest shard, and somebody sends his share of
+// all.
+int64_t leastTransfer(const CrossMeshEnd& from, const CrossMeshEnd& to,
+                      const CrossMeshEnd::Candidate& received, const LinkCost& between) {
   const int64_t largest = largestShard(received.spec, to.shape, to.mesh) * byteCount(to.type, {});
-  const int64_t total = byteCount(to.type, to.shape) * (to.mesh.deviceCount() / partsOf(received.spec, to.mesh));
-  return std::max(leastTime(between, total / from.mesh.deviceCount()), leastTime(receivingSide(between), largest));
+  const int64_t total =
+      byteCount(to.type, to.shape) * (to.mesh.deviceCount() / partsOf(received.spec, to.mesh));
+  return std::max(leastTime(between, total / from.mesh.deviceCount()),
+                  leastTime(receivingSide(between), largest));
 }
 
 // One axis of a transfer: where receivers' parts lie in the senders' parts.
@@ -175,7 +184,8 @@ struct AxisCuts {
   std::vector<size_t> begin;  // by receivers' part, and the end
 };
 
-AxisCuts cutsAlong(size_t axis, const CrossMeshEnd& from, const ShardingSpec& sent, const CrossMeshEnd& to, const ShardingSpec& received) {
+AxisCuts cutsAlong(size_t axis, const CrossMeshEnd& from, const ShardingSpec& sent, const CrossMeshEnd& to,
+                   const ShardingSpec& received) {
   const int64_t size = to.shape[axis];
   const std::vector<int64_t> senders = partStarts(sent, axis, size, from.mesh);
   const std::vector<int64_t> receivers = partStarts(received, axis, size, to.mesh);
@@ -196,7 +206,8 @@ AxisCuts cutsAlong(size_t axis, const CrossMeshEnd& from, const ShardingSpec& se
   return cuts;
 }
 
-// The longest first, each to whom has least: how long the busiest of the holders sends, when each piece is wanted so many times.
+// The longest first, each to whom has least: how long the busiest of the holders sends, when each piece is
+// wanted so many times.
 int64_t longestSending(std::vector<int64_t>& times, int64_t holders, int64_t wanted) {
   std::sort(times.begin(), times.end(), std::greater<>());
   const int64_t pieces = std::ssize(times) * wanted;
@@ -213,11 +224,12 @@ int64_t longestSending(std::vector<int64_t>& times, int64_t holders, int64_t wan
   return *std::max_element(loads.begin(), loads.end());
 }
 
-// planTransfer's cost without its pieces: shards are products of parts along the axes, and devices with the same part are alike.
+// planTransfer's cost without its pieces: shards are products of parts along the axes, and devices with the
+// same part are alike.
 class TransferCount {
  public:
-  TransferCount(const CrossMeshEnd& from, const ShardingSpec& sent, const CrossMeshEnd& to, const ShardingSpec& received,
-                const LinkCost& between)
+  TransferCount(const CrossMeshEnd& from, const ShardingSpec& sent, const CrossMeshEnd& to,
+                const ShardingSpec& received, const LinkCost& between)
       : between_(between), receiving_link_(receivingSide(between)), element_(byteCount(to.type, {})) {
     int64_t cells = 1;
     for (size_t axis = 0; axis < to.shape.size(); ++axis) {
@@ -241,7 +253,8 @@ class TransferCount {
  private:
   void addReceivers(size_t axis, std::vector<size_t> part) {
     if (axis < axes_.size()) {
-      for (part[axis] = 0; part[axis] + 1 < axes_[axis].begin.size(); ++part[axis]) addReceivers(axis + 1, part);
+      for (part[axis] = 0; part[axis] + 1 < axes_[axis].begin.size(); ++part[axis])
+        addReceivers(axis + 1, part);
       return;
     }
     receiving_ = 0;
@@ -269,7 +282,8 @@ class TransferCount {
 
   const LinkCost& between_;
   const LinkCost receiving_link_;
-  int64_t element_ = 0, holders_ = 1, wanted_ = 1;  // devices with a part of the senders; with a part of the receivers
+  int64_t element_ = 0, holders_ = 1,
+          wanted_ = 1;  // devices with a part of the senders; with a part of the receivers
   std::vector<AxisCuts> axes_;
   std::vector<std::vector<int64_t>> sending_;  // by part of the senders: the times of its pieces
   int64_t receiving_ = 0, longest_receiving_ = 0;
@@ -293,7 +307,8 @@ int64_t transferCost(const CrossMeshEnd& from, const CrossMeshEnd::Candidate& se
   if (!equal) return TransferCount(from, sent.spec, to, received.spec, between).cost();
   const int64_t bytes = byteCount(to.type, box);
   const int64_t of_part = pieces * to.mesh.deviceCount() / parts, holders = from.mesh.deviceCount() / parts;
-  return std::max((of_part + holders - 1) / holders * transferTime(between, bytes), pieces * transferTime(receivingSide(between), bytes));
+  return std::max((of_part + holders - 1) / holders * transferTime(between, bytes),
+                  pieces * transferTime(receivingSide(between), bytes));
 }
 
 struct Between {
@@ -311,7 +326,8 @@ Between cheapestBetween(const CrossMeshEnd& from, const CrossMeshEnd& to, const 
     for (size_t s = 0; s < from.candidates.size(); ++s) {
       const CrossMeshEnd::Candidate& sent = from.candidates[s];
       if (sent.cost_ns + least >= best.cost_ns) break;
-      const int64_t cost_ns = sent.cost_ns + transferCost(from, sent, to, received, between) + received.cost_ns;
+      const int64_t cost_ns =
+          sent.cost_ns + transferCost(from, sent, to, received, between) + received.cost_ns;
       if (cost_ns < best.cost_ns) best = {s, r, cost_ns};
     }
   }
@@ -320,8 +336,9 @@ Between cheapestBetween(const CrossMeshEnd& from, const CrossMeshEnd& to, const 
 
 }  // namespace
 
-CrossMeshTransfer planTransfer(const Shape& shape, DataType type, const LogicalMesh& from_mesh, const ShardingSpec& from,
-                               const LogicalMesh& to_mesh, const ShardingSpec& to, const LinkCost& between) {
+CrossMeshTransfer planTransfer(const Shape& shape, DataType type, const LogicalMesh& from_mesh,
+                               const ShardingSpec& from, const LogicalMesh& to_mesh, const ShardingSpec& to,
+                               const LinkCost& between) {
   requireResolved(from);
   requireResolved(to);
   const SenderGrid grid(shardsOf(from, shape, from_mesh), shape.size());
@@ -340,7 +357,8 @@ CrossMeshTransfer planTransfer(const Shape& shape, DataType type, const LogicalM
     receiving[static_cast<size_t>(piece.receiver)] += transferTime(receiving_link, bytes);
   }
   chooseSenders(transfer, grid, times, sending);
-  transfer.cost_ns = std::max(*std::max_element(sending.begin(), sending.end()), *std::max_element(receiving.begin(), receiving.end()));
+  transfer.cost_ns = std::max(*std::max_element(sending.begin(), sending.end()),
+                              *std::max_element(receiving.begin(), receiving.end()));
   return transfer;
 }
 
@@ -356,15 +374,21 @@ CrossMeshEnd crossMeshEnd(const Shape& shape, DataType type, const CrossMeshSide
   };
   const auto space = SpecSpace::of(shape.size(), side.mesh.rank());
   for (const ShardingSpec& spec : space->specs()) {
-    if (!spec.partial.empty() || spec == side.spec || usesLoneDevice(spec) || !specFault(spec, shape, side.mesh).empty()) continue;
+    if (!spec.partial.empty() || spec == side.spec || usesLoneDevice(spec) ||
+        !specFault(spec, shape, side.mesh).empty())
+      continue;
     specs.push_back(spec);
   }
   const std::vector<ShardingSpec> own{side.spec};
-  const std::vector<int64_t> costs = reshardingCosts(shape, type, is_sender ? own : specs, is_sender ? specs : own, side.mesh, side.model);
+  const std::vector<int64_t> costs =
+      reshardingCosts(shape, type, is_sender ? own : specs, is_sender ? specs : own, side.mesh, side.model);
   CrossMeshEnd end{shape, type, side.mesh, {}};
-  for (size_t i = 0; i < specs.size(); ++i) end.candidates.push_back({specs[i], costs[i], equalParts(specs[i], shape, side.mesh)});
+  for (size_t i = 0; i < specs.size(); ++i)
+    end.candidates.push_back({specs[i], costs[i], equalParts(specs[i], shape, side.mesh)});
   std::stable_sort(end.candidates.begin(), end.candidates.end(),
-                   [](const CrossMeshEnd::Candidate& a, const CrossMeshEnd::Candidate& b) { return a.cost_ns < b.cost_ns; });
+                   [](const CrossMeshEnd::Candidate& a, const CrossMeshEnd::Candidate& b) {
+                     return a.cost_ns < b.cost_ns;
+                   });
   return end;
 }
 
@@ -372,9 +396,10 @@ int64_t crossMeshCost(const CrossMeshEnd& from, const CrossMeshEnd& to, const Li
   return cheapestBetween(from, to, between).cost_ns;
 }
 
-CrossMeshPlan planCrossMesh(const Shape& shape, DataType type, const CrossMeshSide& from, const CrossMeshSide& to,
-                            const LinkCost& between) {
-  const CrossMeshEnd senders = crossMeshEnd(shape, type, from, true), receivers = crossMeshEnd(shape, type, to, false);
+CrossMeshPlan planCrossMesh(const Shape& shape, DataType type, const CrossMeshSide& from,
+                            const CrossMeshSide& to, const LinkCost& between) {
+  const CrossMeshEnd senders = crossMeshEnd(shape, type, from, true),
+                     receivers = crossMeshEnd(shape, type, to, false);
   const Between best = cheapestBetween(senders, receivers, between);
   CrossMeshPlan plan;
   plan.sent = senders.candidates[best.sent].spec;
@@ -383,8 +408,9 @@ CrossMeshPlan planCrossMesh(const Shape& shape, DataType type, const CrossMeshSi
   plan.transfer = planTransfer(shape, type, from.mesh, plan.sent, to.mesh, plan.received, between);
   plan.after = planResharding(shape, type, plan.received, to.spec, to.mesh, to.model);
   plan.cost_ns = best.cost_ns;
-  PIPESHARD_CHECK(plan.before.cost_ns + plan.transfer.cost_ns + plan.after.cost_ns == plan.cost_ns, "the plan costs {} + {} + {}, not {}",
-                  plan.before.cost_ns, plan.transfer.cost_ns, plan.after.cost_ns, plan.cost_ns);
+  PIPESHARD_CHECK(plan.before.cost_ns + plan.transfer.cost_ns + plan.after.cost_ns == plan.cost_ns,
+                  "the plan costs {} + {} + {}, not {}", plan.before.cost_ns, plan.transfer.cost_ns,
+                  plan.after.cost_ns, plan.cost_ns);
   return plan;
 }
 
@@ -393,8 +419,8 @@ std::vector<AxisRange> cutOut(const Shard& held, const Shard& box) {
   for (size_t axis = 0; axis < box.start.size(); ++axis) {
     const int64_t offset = box.start[axis] - held.start[axis];
     PIPESHARD_CHECK(offset >= 0 && offset + box.size[axis] <= held.size[axis],
-                    "{} entries of axis {} from {} on are not within {} from {} on", box.size[axis], axis, box.start[axis], held.size[axis],
-                    held.start[axis]);
+                    "{} entries of axis {} from {} on are not within {} from {} on", box.size[axis], axis,
+                    box.start[axis], held.size[axis], held.start[axis]);
     if (box.size[axis] != held.size[axis]) ranges.push_back({static_cast<int>(axis), offset, box.size[axis]});
   }
   return ranges;
@@ -404,7 +430,8 @@ std::vector<Concatenation> putTogether(const CrossMeshAssembly& assembly) {
   std::vector<Concatenation> steps;
   std::vector<int> operands(assembly.pieces.size());
   std::iota(operands.begin(), operands.end(), 0);
-  // Axis by axis from the last: what is left is a grid over the axes before, each entry whole along the axes behind.
+  // Axis by axis from the last: what is left is a grid over the axes before, each entry whole along the axes
+  // behind.
   for (size_t axis = assembly.sizes.size(); axis-- > 0;) {
     const size_t along = assembly.sizes[axis].size();
     if (along == 1) continue;

@@ -1,20 +1,23 @@
-// A tensor that lies one way on the devices of one mesh and is needed another way on those of another: what is sent by whom to whom.
+// A tensor that lies one way on the devices of one mesh and is needed another way on those of another: what
+// is sent by whom to whom.
 //
 //   before     steps on the sending mesh that bring the tensor from its spec to the one it is sent from
 //   pieces     boxes of the tensor, each from one device to one device
 //   after      steps on the receiving mesh, from the spec that the pieces make up to the one that is wanted
 //
-// Which specs lie between is decided by cost. So partial sums are resolved before anything is sent, by all-reduces or reduce-scatters,
-// whatever is cheaper in the end; replicated senders share the work (each slices its part); and a part that several receivers need alike
-// is sent to each of them, or cut among them, sent once and gathered there. Of the devices that hold a piece the least loaded sends it.
+// Which specs lie between is decided by cost. So partial sums are resolved before anything is sent, by
+// all-reduces or reduce-scatters, whatever is cheaper in the end; replicated senders share the work (each
+// slices its part); and a part that several receivers need alike is sent to each of them, or cut among them,
+// sent once and gathered there. Of the devices that hold a piece the least loaded sends it.
 //
 //   x[8,16] "R,R" on 2 devices, wanted "R,R" on 2, fast links inside, slow ones between:
-//     before: nothing; pieces: rows 0..3 from 0 to 0, rows 4..7 from 1 to 1, received "S0,R"; after: all-gather to "R,R"
+//     before: nothing; pieces: rows 0..3 from 0 to 0, rows 4..7 from 1 to 1, received "S0,R"; after:
+//       all-gather to "R,R"
 //   [8,6] "S0,R" on 2, wanted "R,S0" on 3: 6 pieces of [4,2], each receiver puts two together along axis 0
 //
-// Costs are integers in nanoseconds. A device sends its pieces one after the other over its link between the meshes, and receives likewise,
-// at latency + bytes / bandwidth (rounded up) each, or as the link was measured; the transfer lasts as long as the busiest device.
-// Deterministic; thread rules: resharding.h.
+// Costs are integers in nanoseconds. A device sends its pieces one after the other over its link between the
+// meshes, and receives likewise, at latency + bytes / bandwidth (rounded up) each, or as the link was
+// measured; the transfer lasts as long as the busiest device. Deterministic; thread rules: resharding.h.
 #pragma once
 
 #include <vector>
@@ -41,7 +44,8 @@ struct CrossMeshAssembly {
 };
 
 struct CrossMeshTransfer {
-  std::vector<CrossMeshPiece> pieces;         // by receiver, then by cell: the order in which both sides of a pair of devices handle theirs
+  std::vector<CrossMeshPiece>
+      pieces;  // by receiver, then by cell: the order in which both sides of a pair of devices handle theirs
   std::vector<CrossMeshAssembly> assemblies;  // by receiver
   int64_t bytes = 0;                          // of all pieces
   int64_t cost_ns = 0;
@@ -64,9 +68,11 @@ struct CrossMeshSide {
 };
 
 // `between`: of one device, to or from the other mesh.
-CrossMeshPlan planCrossMesh(const Shape& shape, DataType type, const CrossMeshSide& from, const CrossMeshSide& to, const LinkCost& between);
+CrossMeshPlan planCrossMesh(const Shape& shape, DataType type, const CrossMeshSide& from,
+                            const CrossMeshSide& to, const LinkCost& between);
 
-// One side of many plans, asked once: the specs that a tensor may be sent from, or received in, cheapest first.
+// One side of many plans, asked once: the specs that a tensor may be sent from, or received in, cheapest
+// first.
 struct CrossMeshEnd {
   struct Candidate {
     ShardingSpec spec;
@@ -79,15 +85,18 @@ struct CrossMeshEnd {
   std::vector<Candidate> candidates;
 };
 CrossMeshEnd crossMeshEnd(const Shape& shape, DataType type, const CrossMeshSide& side, bool is_sender);
-// planCrossMesh's cost_ns of these sides. Where all parts of one side make up parts of the other it takes no time that grows with devices:
-// each receiver has equally many equal pieces, each part of the sender is asked for equally often, and its holders take turns.
+// planCrossMesh's cost_ns of these sides. Where all parts of one side make up parts of the other it takes no
+// time that grows with devices: each receiver has equally many equal pieces, each part of the sender is asked
+// for equally often, and its holders take turns.
 int64_t crossMeshCost(const CrossMeshEnd& from, const CrossMeshEnd& to, const LinkCost& between);
 
 // The transfer alone, of a tensor that is no partial sum on either side.
-CrossMeshTransfer planTransfer(const Shape& shape, DataType type, const LogicalMesh& from_mesh, const ShardingSpec& from,
-                               const LogicalMesh& to_mesh, const ShardingSpec& to, const LinkCost& between);
+CrossMeshTransfer planTransfer(const Shape& shape, DataType type, const LogicalMesh& from_mesh,
+                               const ShardingSpec& from, const LogicalMesh& to_mesh, const ShardingSpec& to,
+                               const LinkCost& between);
 
-// ---- for who makes instructions of a plan: they cut and concatenate along one axis at a time ------------------------------------------
+// ---- for who makes instructions of a plan: they cut and concatenate along one axis at a time
+// ------------------------------------------
 
 // Entries [offset, offset + size) of an axis of what the range before it left.
 struct AxisRange {
@@ -96,8 +105,8 @@ struct AxisRange {
   int64_t size = 0;
   friend bool operator==(const AxisRange&, const AxisRange&) = default;
 };
-// Cuts a box out of a shard that holds it; empty when it is the shard. A sender may send several receivers the same box: one cut serves
-// all.
+// Cuts a box out of a shard that holds it; empty when it is the shard. A sender may send several receivers
+// the same box: one cut serves all.
 //   rows 4..7 and columns 2..3 out of rows 4..7: {1, 2, 2}
 std::vector<AxisRange> cutOut(const Shard& held, const Shard& box);
 

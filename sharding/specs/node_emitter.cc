@@ -11,10 +11,13 @@
 namespace pipeshard {
 namespace {
 
-std::string keyOf(std::string_view op_type, const std::vector<ValueId>& inputs, const NodeEmitter::Attributes& attributes) {
+std::string keyOf(std::string_view op_type, const std::vector<ValueId>& inputs,
+                  const NodeEmitter::Attributes& attributes) {
   std::string key(op_type);
-  for (const ValueId input : inputs) key += fmt::format(" {}", input.valid() ? static_cast<int64_t>(input.index()) : -1);
-  for (const auto& [name, attribute] : attributes) key += fmt::format(" {}={}", name, printAttribute(attribute));
+  for (const ValueId input : inputs)
+    key += fmt::format(" {}", input.valid() ? static_cast<int64_t>(input.index()) : -1);
+  for (const auto& [name, attribute] : attributes)
+    key += fmt::format(" {}={}", name, printAttribute(attribute));
   return key;
 }
 
@@ -36,9 +39,11 @@ int NodeEmitter::version() const {
   return found == imports.end() ? 0 : found->second;
 }
 
-void NodeEmitter::append(std::string_view op_type, std::vector<ValueId> inputs, ValueId output, Attributes attributes) {
+void NodeEmitter::append(std::string_view op_type, std::vector<ValueId> inputs, ValueId output,
+                         Attributes attributes) {
   const std::string_view name = withoutDomain(op_type);
-  const std::string_view domain = name.size() == op_type.size() ? "" : op_type.substr(0, op_type.size() - name.size() - 2);
+  const std::string_view domain =
+      name.size() == op_type.size() ? "" : op_type.substr(0, op_type.size() - name.size() - 2);
   Graph& graph = builder_.graph();
   if (!domain.empty()) graph.opset_imports.try_emplace(std::string(domain), 1);
   Node& node = graph.node(builder_.addNode(domain, name, std::move(inputs), {output}, std::move(attributes)));
@@ -57,10 +62,12 @@ ValueId NodeEmitter::once(const Key& key, const Make& make) {
   return made;
 }
 
-ValueId NodeEmitter::op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape, Attributes attributes) {
+ValueId NodeEmitter::op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
+                        Attributes attributes) {
   return once([&] { return keyOf(op_type, inputs, attributes); },
               [&] {
-                const ValueId result = builder_.addValue(fmt::format("{}/{}", name_, withoutDomain(op_type)), type, std::move(shape));
+                const ValueId result = builder_.addValue(fmt::format("{}/{}", name_, withoutDomain(op_type)),
+                                                         type, std::move(shape));
                 append(op_type, std::move(inputs), result, std::move(attributes));
                 return result;
               });
@@ -75,7 +82,8 @@ ValueId NodeEmitter::compare(std::string_view op_type, ValueId a, ValueId b) {
 }
 
 ValueId NodeEmitter::where(ValueId condition, ValueId a, ValueId b) {
-  return op("Where", {condition, a, b}, type(a), broadcastShapes(shape(condition), broadcastShapes(shape(a), shape(b))));
+  return op("Where", {condition, a, b}, type(a),
+            broadcastShapes(shape(condition), broadcastShapes(shape(a), shape(b))));
 }
 
 ValueId NodeEmitter::cast(ValueId x, DataType wanted) {
@@ -100,7 +108,8 @@ ValueId NodeEmitter::reshape(ValueId x, const std::vector<int64_t>& pattern, Sha
   return op("Reshape", {x, integers(pattern)}, type(x), std::move(wanted));
 }
 
-ValueId NodeEmitter::reduce(std::string_view op_type, ValueId x, const std::vector<int64_t>& axes, bool keep_axes) {
+ValueId NodeEmitter::reduce(std::string_view op_type, ValueId x, const std::vector<int64_t>& axes,
+                            bool keep_axes) {
   if (axes.empty()) return x;
   Shape result;
   for (size_t axis = 0; axis < shape(x).size(); ++axis) {
@@ -121,7 +130,8 @@ ValueId NodeEmitter::reduce(std::string_view op_type, ValueId x, const std::vect
 
 ValueId NodeEmitter::allReduce(ValueId x, const std::vector<int>& groups, std::string_view reduction) {
   for (const int group : groups) {
-    x = op("pipeshard::AllReduce", {x}, type(x), shape(x), {{"group", int64_t{group}}, {"reduction", std::string(reduction)}});
+    x = op("pipeshard::AllReduce", {x}, type(x), shape(x),
+           {{"group", int64_t{group}}, {"reduction", std::string(reduction)}});
   }
   return x;
 }
@@ -144,8 +154,9 @@ ValueId NodeEmitter::integersOfDevice(std::string_view key, const std::vector<in
 }
 
 ValueId NodeEmitter::ofDevice(std::string_view key, DataType type, int64_t number) {
-  return once([&] { return fmt::format("own {} {}", dataTypeName(type), key); },
-              [&] { return builder_.addConstant(name_ + "/number", makeScalar(type, static_cast<double>(number))); });
+  return once(
+      [&] { return fmt::format("own {} {}", dataTypeName(type), key); },
+      [&] { return builder_.addConstant(name_ + "/number", makeScalar(type, static_cast<double>(number))); });
 }
 
 ValueId NodeEmitter::target(size_t position, DataType type, Shape shape) {
@@ -160,13 +171,14 @@ ValueId NodeEmitter::constantOfDevice(std::string_view key, Constant constant) {
               [&] { return builder_.addConstant(name_ + "/constant", std::move(constant)); });
 }
 
-void NodeEmitter::give(size_t position, std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
-                       Attributes attributes) {
+void NodeEmitter::give(size_t position, std::string_view op_type, std::vector<ValueId> inputs, DataType type,
+                       Shape shape, Attributes attributes) {
   const ValueId output = target(position, type, std::move(shape));
   if (output.valid()) append(op_type, std::move(inputs), output, std::move(attributes));
 }
 
-void NodeEmitter::copyAs(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes, std::vector<ValueId> outputs) {
+void NodeEmitter::copyAs(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes,
+                         std::vector<ValueId> outputs) {
   Node node = origin_;
   node.op_type = op_type;
   node.inputs = std::move(inputs);
@@ -178,7 +190,8 @@ void NodeEmitter::copyAs(std::string_view op_type, std::vector<ValueId> inputs, 
 }
 
 void NodeEmitter::giveElementwise(size_t position, std::string_view op_type, std::vector<ValueId> inputs) {
-  const Shape result = inputs.size() > 1 ? broadcastShapes(shape(inputs[0]), shape(inputs[1])) : shape(inputs[0]);
+  const Shape result =
+      inputs.size() > 1 ? broadcastShapes(shape(inputs[0]), shape(inputs[1])) : shape(inputs[0]);
   const DataType element = type(inputs[0]);
   give(position, op_type, std::move(inputs), element, result);
 }
@@ -187,7 +200,8 @@ void NodeEmitter::giveCast(size_t position, ValueId x, DataType wanted) {
   give(position, "Cast", {x}, wanted, shape(x), {{"to", static_cast<int64_t>(wanted)}});
 }
 
-void NodeEmitter::giveAllReduce(size_t position, ValueId x, const std::vector<int>& groups, std::string_view reduction) {
+void NodeEmitter::giveAllReduce(size_t position, ValueId x, const std::vector<int>& groups,
+                                std::string_view reduction) {
   if (groups.empty()) return give(position, "Identity", {x}, type(x), shape(x));
   const ValueId before = allReduce(x, {groups.begin(), groups.end() - 1}, reduction);
   give(position, "pipeshard::AllReduce", {before}, type(x), shape(x),

@@ -1,5 +1,5 @@
-// Emits the nodes that stand for one node of a device's graph: every value gets a type and a static shape, a name after the node's first
-// output, and nodes carry the replaced node's name and metadata.
+// Emits the nodes that stand for one node of a device's graph: every value gets a type and a static shape, a
+// name after the node's first output, and nodes carry the replaced node's name and metadata.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,10 @@
 
 namespace pipeshard {
 
-// What was computed before in one graph, by operator, inputs and attributes: two nodes that need the moments of one tensor share them.
-// Devices must agree on what is shared, so constants that differ between devices count as equal only under equal keys
-// (NodeEmitter::ofDevice). One per graph; values must stay defined as long as it is used.
+// What was computed before in one graph, by operator, inputs and attributes: two nodes that need the moments
+// of one tensor share them. Devices must agree on what is shared, so constants that differ between devices
+// count as equal only under equal keys (NodeEmitter::ofDevice). One per graph; values must stay defined as
+// long as it is used.
 class EmittedValues {
  public:
   ValueId find(const std::string& key) const;
@@ -28,15 +29,23 @@ class NodeEmitter {
  public:
   using Attributes = std::map<std::string, Attribute>;
 
-  // `targets`: values that the last nodes give, by output position; those that are missing or invalid are made by `give`.
-  NodeEmitter(GraphBuilder& builder, const Node& origin, std::string name, std::vector<ValueId> targets, EmittedValues* emitted)
-      : builder_(builder), origin_(origin), name_(std::move(name)), outputs_(std::move(targets)), emitted_(emitted) {}
+  // `targets`: values that the last nodes give, by output position; those that are missing or invalid are
+  // made by `give`.
+  NodeEmitter(GraphBuilder& builder, const Node& origin, std::string name, std::vector<ValueId> targets,
+              EmittedValues* emitted)
+      : builder_(builder),
+        origin_(origin),
+        name_(std::move(name)),
+        outputs_(std::move(targets)),
+        emitted_(emitted) {}
 
   const Shape& shape(ValueId value) const { return builder_.graph().shape(value); }
   DataType type(ValueId value) const { return builder_.graph().dataType(value); }
 
-  // One output of this type and shape. The domain is the standard one but for names of the form "pipeshard::GatherGrad".
-  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape, Attributes attributes = {});
+  // One output of this type and shape. The domain is the standard one but for names of the form
+  // "pipeshard::GatherGrad".
+  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
+             Attributes attributes = {});
   ValueId unary(std::string_view op_type, ValueId x) { return op(op_type, {x}, type(x), shape(x)); }
   ValueId binary(std::string_view op_type, ValueId a, ValueId b);   // broadcast, type of a
   ValueId compare(std::string_view op_type, ValueId a, ValueId b);  // broadcast, bool
@@ -44,8 +53,10 @@ class NodeEmitter {
   ValueId cast(ValueId x, DataType type);                           // x itself if it has the type
   ValueId unsqueeze(ValueId x, const std::vector<int64_t>& axes);   // axes of the result; x itself for none
   ValueId squeeze(ValueId x, size_t axis);
-  ValueId reshape(ValueId x, const std::vector<int64_t>& pattern, Shape shape);  // pattern: Reshape's input, the same on all devices
-  ValueId reduce(std::string_view op_type, ValueId x, const std::vector<int64_t>& axes, bool keep_axes = true);  // x itself for none
+  ValueId reshape(ValueId x, const std::vector<int64_t>& pattern,
+                  Shape shape);  // pattern: Reshape's input, the same on all devices
+  ValueId reduce(std::string_view op_type, ValueId x, const std::vector<int64_t>& axes,
+                 bool keep_axes = true);  // x itself for none
   // pipeshard::AllReduce over each group in turn; x itself for none. reduction: "sum", "max", "min".
   ValueId allReduce(ValueId x, const std::vector<int>& groups, std::string_view reduction = "sum");
 
@@ -58,20 +69,26 @@ class NodeEmitter {
   ValueId constantOfDevice(std::string_view key, Constant constant);
 
   // The node's output at `position`: the last node. Type and shape are the target's where there is one.
-  void give(size_t position, std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape, Attributes attributes = {});
+  void give(size_t position, std::string_view op_type, std::vector<ValueId> inputs, DataType type,
+            Shape shape, Attributes attributes = {});
   // The same with the type and (broadcast) shape of the first two inputs, or of the only one.
   void giveElementwise(size_t position, std::string_view op_type, std::vector<ValueId> inputs);
   void giveCast(size_t position, ValueId x, DataType type);
   void giveAllReduce(size_t position, ValueId x, const std::vector<int>& groups, std::string_view reduction);
-  // The node again, with other inputs and attributes; outputs by position: target() or value(), invalid ones are left out.
+  // The node again, with other inputs and attributes; outputs by position: target() or value(), invalid ones
+  // are left out.
   void copy(std::vector<ValueId> inputs, Attributes attributes, std::vector<ValueId> outputs) {
     copyAs(origin_.op_type, std::move(inputs), std::move(attributes), std::move(outputs));
   }
   // The same as another operator, of inputs and attributes like it.
-  void copyAs(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes, std::vector<ValueId> outputs);
+  void copyAs(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes,
+              std::vector<ValueId> outputs);
   ValueId value(DataType type, Shape shape) { return builder_.addValue(name_, type, std::move(shape)); }
-  ValueId target(size_t position, DataType type, Shape shape);  // where an output goes; invalid if nobody wants it
-  bool wants(size_t position) const { return position < origin_.outputs.size() && origin_.outputs[position].valid(); }
+  ValueId target(size_t position, DataType type,
+                 Shape shape);  // where an output goes; invalid if nobody wants it
+  bool wants(size_t position) const {
+    return position < origin_.outputs.size() && origin_.outputs[position].valid();
+  }
   // By output position, invalid where the node has none.
   const std::vector<ValueId>& outputs() const { return outputs_; }
 

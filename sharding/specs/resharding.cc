@@ -20,7 +20,8 @@ class TensorSpecs {
       : shape_(shape), mesh_(mesh), space_(SpecSpace::of(shape.size(), mesh.rank())) {
     const int64_t element = byteCount(type, {});
     bytes_.reserve(space_->specs().size());
-    for (const ShardingSpec& spec : space_->specs()) bytes_.push_back(isPossible(spec) ? largestShard(spec, shape, mesh) * element : -1);
+    for (const ShardingSpec& spec : space_->specs())
+      bytes_.push_back(isPossible(spec) ? largestShard(spec, shape, mesh) * element : -1);
     cost_.reserve(space_->edges().size());
     for (const SpecSpace::Edge& edge : space_->edges()) cost_.push_back(costOf(edge, model));
   }
@@ -30,8 +31,8 @@ class TensorSpecs {
 
   int indexOf(const ShardingSpec& spec) const {
     const std::string fault = specFault(spec, shape_, mesh_);
-    PIPESHARD_CHECK(fault.empty(), "spec {} of a tensor {} on mesh {}: {}", printSpec(spec), shapeToString(shape_), printMesh(mesh_),
-                    fault);
+    PIPESHARD_CHECK(fault.empty(), "spec {} of a tensor {} on mesh {}: {}", printSpec(spec),
+                    shapeToString(shape_), printMesh(mesh_), fault);
     return space_->find(spec);
   }
 
@@ -101,7 +102,8 @@ std::vector<Distance> distances(const TensorSpecs& tensor, int target, bool towa
       for (int edge : space.edgesInto(spec)) reach(at, edge, space.edges()[static_cast<size_t>(edge)].from);
     } else {
       const auto [first, last] = space.edgesFrom(spec);
-      for (int edge = first; edge < last; ++edge) reach(at, edge, space.edges()[static_cast<size_t>(edge)].to);
+      for (int edge = first; edge < last; ++edge)
+        reach(at, edge, space.edges()[static_cast<size_t>(edge)].to);
     }
   }
   return best;
@@ -109,8 +111,8 @@ std::vector<Distance> distances(const TensorSpecs& tensor, int target, bool towa
 
 }  // namespace
 
-Resharding planResharding(const Shape& shape, DataType type, const ShardingSpec& from, const ShardingSpec& to, const LogicalMesh& mesh,
-                          const CostModel& model) {
+Resharding planResharding(const Shape& shape, DataType type, const ShardingSpec& from, const ShardingSpec& to,
+                          const LogicalMesh& mesh, const CostModel& model) {
   if (from == to) return {};
   const TensorSpecs tensor(shape, type, mesh, model);
   const int target = tensor.indexOf(to);
@@ -122,21 +124,25 @@ Resharding planResharding(const Shape& shape, DataType type, const ShardingSpec&
     const Distance here = rest[static_cast<size_t>(at)];
     auto [edge, last] = tensor.space().edgesFrom(at);
     const auto isNext = [&](int candidate) {
-      const Distance& there = rest[static_cast<size_t>(tensor.space().edges()[static_cast<size_t>(candidate)].to)];
-      return tensor.cost(candidate) != kNever && there == Distance{here.cost_ns - tensor.cost(candidate), here.steps - 1};
+      const Distance& there =
+          rest[static_cast<size_t>(tensor.space().edges()[static_cast<size_t>(candidate)].to)];
+      return tensor.cost(candidate) != kNever &&
+             there == Distance{here.cost_ns - tensor.cost(candidate), here.steps - 1};
     };
     while (edge < last && !isNext(edge)) ++edge;
-    PIPESHARD_CHECK(edge < last, "no step from {} to {}", printSpec(tensor.space().specs()[static_cast<size_t>(at)]), printSpec(to));
+    PIPESHARD_CHECK(edge < last, "no step from {} to {}",
+                    printSpec(tensor.space().specs()[static_cast<size_t>(at)]), printSpec(to));
     const SpecSpace::Edge& step = tensor.space().edges()[static_cast<size_t>(edge)];
     at = step.to;
-    resharding.steps.push_back(
-        {step.kind, step.mesh_axis, step.from_axis, step.to_axis, tensor.space().specs()[static_cast<size_t>(at)], tensor.cost(edge)});
+    resharding.steps.push_back({step.kind, step.mesh_axis, step.from_axis, step.to_axis,
+                                tensor.space().specs()[static_cast<size_t>(at)], tensor.cost(edge)});
   }
   return resharding;
 }
 
 std::vector<int64_t> reshardingCosts(const Shape& shape, DataType type, const std::vector<ShardingSpec>& from,
-                                     const std::vector<ShardingSpec>& to, const LogicalMesh& mesh, const CostModel& model) {
+                                     const std::vector<ShardingSpec>& to, const LogicalMesh& mesh,
+                                     const CostModel& model) {
   const TensorSpecs tensor(shape, type, mesh, model);
   const bool towards = to.size() < from.size();
   const std::vector<ShardingSpec>& few = towards ? to : from;
@@ -146,7 +152,8 @@ std::vector<int64_t> reshardingCosts(const Shape& shape, DataType type, const st
   std::vector<int64_t> costs(from.size() * to.size());
   for (size_t f = 0; f < few.size(); ++f) {
     const std::vector<Distance> found = distances(tensor, tensor.indexOf(few[f]), towards);
-    for (size_t m = 0; m < many.size(); ++m) costs[towards ? m * to.size() + f : f * to.size() + m] = found[many_index[m]].cost_ns;
+    for (size_t m = 0; m < many.size(); ++m)
+      costs[towards ? m * to.size() + f : f * to.size() + m] = found[many_index[m]].cost_ns;
   }
   return costs;
 }

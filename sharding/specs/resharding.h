@@ -1,19 +1,23 @@
-// From one sharding spec of a tensor to another, inside a mesh: the cheapest sequence of steps, each along one mesh axis.
+// From one sharding spec of a tensor to another, inside a mesh: the cheapest sequence of steps, each along
+// one mesh axis.
 //
 //   slice           R -> S      every device keeps its part                    no communication
-//   keep one        R -> P      the first device along the axis keeps its content, the others hold zeros; no communication
+//   keep one        R -> P      the first device along the axis keeps its content, the others hold zeros; no
+//                               communication
 //   all-gather      S -> R      of the innermost (last) mesh axis of a tensor axis
 //   all-reduce      P -> R
 //   reduce-scatter  P -> S      the mesh axis becomes the innermost one of a tensor axis
-//   all-to-all      S -> S      the innermost mesh axis of one tensor axis becomes the innermost one of another
+//   all-to-all      S -> S      the innermost mesh axis of one tensor axis becomes the innermost one of
+//                               another
 //
 //   "S0,R" to "R,S0" of 8x8 floats on 2 devices: one all-to-all; "R,R;P0" to "S0,R": one reduce-scatter
 //
-// Costs are those of cost_model.h for the device with the largest shard; the two steps without communication cost nothing. Paths are found
-// by shortest path over specs; of equally cheap ones that of fewest steps, then the first by the order of the list above, mesh axes, tensor
-// axes: always the same. All pairs of specs are connected. Shards may be uneven. Along a mesh axis of one device every step is free, and
-// nothing is emitted for it. Meshes of up to 4 axes are searched for tensors of up to 11 dimensions, of 5 for up to 4; what is beyond
-// 50,000 specs is refused with Error(kConfiguration).
+// Costs are those of cost_model.h for the device with the largest shard; the two steps without communication
+// cost nothing. Paths are found by shortest path over specs; of equally cheap ones that of fewest steps, then
+// the first by the order of the list above, mesh axes, tensor axes: always the same. All pairs of specs are
+// connected. Shards may be uneven. Along a mesh axis of one device every step is free, and nothing is emitted
+// for it. Meshes of up to 4 axes are searched for tensors of up to 11 dimensions, of 5 for up to 4; what is
+// beyond 50,000 specs is refused with Error(kConfiguration).
 //
 // Thread rules: all functions may be called by several threads at once.
 #pragma once
@@ -21,8 +25,8 @@
 #include <vector>
 
 #include "ir/base/data_type.h"
-#include "ir/graph/graph.h"
 #include "ir/base/sharding_spec.h"
+#include "ir/graph/graph.h"
 #include "sharding/specs/cost_model.h"
 
 namespace pipeshard {
@@ -43,26 +47,32 @@ struct Resharding {
 };
 
 // Only specs that the tensor can have (specFault) are passed through.
-Resharding planResharding(const Shape& shape, DataType type, const ShardingSpec& from, const ShardingSpec& to, const LogicalMesh& mesh,
-                          const CostModel& model);
+Resharding planResharding(const Shape& shape, DataType type, const ShardingSpec& from, const ShardingSpec& to,
+                          const LogicalMesh& mesh, const CostModel& model);
 
-// The cost alone, of every spec of `from` to every spec of `to`: row-major. Faster than one by one (25 x 25 specs on a 2x4 mesh, 4
-// dimensions: 0.03 ms); of tensors with equal shape, type, mesh and model it is the same.
+// The cost alone, of every spec of `from` to every spec of `to`: row-major. Faster than one by one (25 x 25
+// specs on a 2x4 mesh, 4 dimensions: 0.03 ms); of tensors with equal shape, type, mesh and model it is the
+// same.
 std::vector<int64_t> reshardingCosts(const Shape& shape, DataType type, const std::vector<ShardingSpec>& from,
-                                     const std::vector<ShardingSpec>& to, const LogicalMesh& mesh, const CostModel& model);
+                                     const std::vector<ShardingSpec>& to, const LogicalMesh& mesh,
+                                     const CostModel& model);
 
-// Where the devices of the mesh stand in the program: the group (index into Program::groups) of a device's line along each mesh axis.
+// Where the devices of the mesh stand in the program: the group (index into Program::groups) of a device's
+// line along each mesh axis.
 struct MeshGroups {
   std::vector<int> group_of_axis;  // by mesh axis; -1 along an axis of one device
 };
 
-// Appends the steps to a device's local graph: Slice (slice), Where (keep one: the tensor, or zeros of its shape), and the collectives of
-// docs/operators.md, pipeshard::AllGather, AllReduce, ReduceScatter, AllToAll, with the attributes `group` and where it applies `axis`
-// (that is gathered; of a ReduceScatter: cut), `to_axis` (AllToAll: that is cut), `sizes` and `to_sizes` (of every member's part along the
-// two). The nodes of all devices are alike up to shapes and constants. `local` is the device's shard under `from`; returns that under the
-// last step's spec, which is `local` itself where nothing has to be done. `shape` is the whole tensor's. Types: those that reductions
-// between workers support where a partial sum is resolved, any of 1 to 8 bytes elsewhere.
-ValueId emitResharding(GraphBuilder& builder, ValueId local, const Shape& shape, const ShardingSpec& from, const Resharding& resharding,
-                       const LogicalMesh& mesh, int device, const MeshGroups& groups);
+// Appends the steps to a device's local graph: Slice (slice), Where (keep one: the tensor, or zeros of its
+// shape), and the collectives of docs/operators.md, pipeshard::AllGather, AllReduce, ReduceScatter, AllToAll,
+// with the attributes `group` and where it applies `axis` (that is gathered; of a ReduceScatter: cut),
+// `to_axis` (AllToAll: that is cut), `sizes` and `to_sizes` (of every member's part along the two). The nodes
+// of all devices are alike up to shapes and constants. `local` is the device's shard under `from`; returns
+// that under the last step's spec, which is `local` itself where nothing has to be done. `shape` is the whole
+// tensor's. Types: those that reductions between workers support where a partial sum is resolved, any of 1 to
+// 8 bytes elsewhere.
+ValueId emitResharding(GraphBuilder& builder, ValueId local, const Shape& shape, const ShardingSpec& from,
+                       const Resharding& resharding, const LogicalMesh& mesh, int device,
+                       const MeshGroups& groups);
 
 }  // namespace pipeshard

@@ -11,7 +11,8 @@ using Kind = ReshardingStep::Kind;
 // Emits the steps of one tensor on one device.
 class Emitter {
  public:
-  Emitter(GraphBuilder& builder, const Shape& shape, const LogicalMesh& mesh, int device, const MeshGroups& groups)
+  Emitter(GraphBuilder& builder, const Shape& shape, const LogicalMesh& mesh, int device,
+          const MeshGroups& groups)
       : builder_(builder), shape_(shape), mesh_(mesh), device_(device), groups_(groups) {}
 
   ValueId emit(ValueId local, const ShardingSpec& before, const ReshardingStep& step) {
@@ -19,14 +20,17 @@ class Emitter {
     switch (step.kind) {
       case Kind::kSlice: return slice(local, before, step);
       case Kind::kKeepOne: return keepOne(local, step);
-      case Kind::kAllReduce: return collective(CollectiveKind::kAllReduce, local, step, {{"reduction", std::string("sum")}});
+      case Kind::kAllReduce:
+        return collective(CollectiveKind::kAllReduce, local, step, {{"reduction", std::string("sum")}});
       case Kind::kAllGather:
-        return collective(CollectiveKind::kAllGather, local, step,
-                          {{"axis", int64_t{step.from_axis}}, {"sizes", partSizes(before, step, step.from_axis)}});
-      case Kind::kReduceScatter:
         return collective(
-            CollectiveKind::kReduceScatter, local, step,
-            {{"axis", int64_t{step.to_axis}}, {"sizes", partSizes(step.after, step, step.to_axis)}, {"reduction", std::string("sum")}});
+            CollectiveKind::kAllGather, local, step,
+            {{"axis", int64_t{step.from_axis}}, {"sizes", partSizes(before, step, step.from_axis)}});
+      case Kind::kReduceScatter:
+        return collective(CollectiveKind::kReduceScatter, local, step,
+                          {{"axis", int64_t{step.to_axis}},
+                           {"sizes", partSizes(step.after, step, step.to_axis)},
+                           {"reduction", std::string("sum")}});
       case Kind::kAllToAll:
         return collective(CollectiveKind::kAllToAll, local, step,
                           {{"axis", int64_t{step.from_axis}},
@@ -39,7 +43,8 @@ class Emitter {
 
  private:
   // Of the devices along the step's mesh axis.
-  std::vector<int64_t> partSizes(const ShardingSpec& spec, const ReshardingStep& step, int tensor_axis) const {
+  std::vector<int64_t> partSizes(const ShardingSpec& spec, const ReshardingStep& step,
+                                 int tensor_axis) const {
     std::vector<int64_t> sizes;
     for (int member : mesh_.lineOf(device_, step.mesh_axis)) {
       sizes.push_back(shardOf(spec, shape_, mesh_, member).size[static_cast<size_t>(tensor_axis)]);
@@ -49,17 +54,23 @@ class Emitter {
 
   ValueId result(ValueId local, std::string_view suffix, const ShardingSpec& spec) {
     const std::string name = builder_.graph().value(local).name + std::string(suffix);
-    return builder_.addValue(name, builder_.graph().dataType(local), shardOf(spec, shape_, mesh_, device_).size);
+    return builder_.addValue(name, builder_.graph().dataType(local),
+                             shardOf(spec, shape_, mesh_, device_).size);
   }
 
-  ValueId integer(std::string_view name, int64_t number) { return builder_.addConstant(name, makeConstant<int64_t>({1}, {number})); }
+  ValueId integer(std::string_view name, int64_t number) {
+    return builder_.addConstant(name, makeConstant<int64_t>({1}, {number}));
+  }
 
   ValueId slice(ValueId local, const ShardingSpec& before, const ReshardingStep& step) {
     const auto axis = static_cast<size_t>(step.to_axis);
-    const int64_t start = shardOf(step.after, shape_, mesh_, device_).start[axis] - shardOf(before, shape_, mesh_, device_).start[axis];
+    const int64_t start = shardOf(step.after, shape_, mesh_, device_).start[axis] -
+                          shardOf(before, shape_, mesh_, device_).start[axis];
     const ValueId part = result(local, "_part", step.after);
     const int64_t end = start + builder_.graph().shape(part)[axis];
-    builder_.addNode("", "Slice", {local, integer("start", start), integer("end", end), integer("axis", step.to_axis)}, {part});
+    builder_.addNode("", "Slice",
+                     {local, integer("start", start), integer("end", end), integer("axis", step.to_axis)},
+                     {part});
     return part;
   }
 
@@ -73,7 +84,8 @@ class Emitter {
     return summand;
   }
 
-  ValueId collective(CollectiveKind kind, ValueId local, const ReshardingStep& step, std::map<std::string, Attribute> attributes) {
+  ValueId collective(CollectiveKind kind, ValueId local, const ReshardingStep& step,
+                     std::map<std::string, Attribute> attributes) {
     const int group = groups_.group_of_axis.at(static_cast<size_t>(step.mesh_axis));
     PIPESHARD_CHECK(group >= 0, "no group along mesh axis {} of mesh {}", step.mesh_axis, printMesh(mesh_));
     attributes["group"] = int64_t{group};
@@ -92,8 +104,9 @@ class Emitter {
 
 }  // namespace
 
-ValueId emitResharding(GraphBuilder& builder, ValueId local, const Shape& shape, const ShardingSpec& from, const Resharding& resharding,
-                       const LogicalMesh& mesh, int device, const MeshGroups& groups) {
+ValueId emitResharding(GraphBuilder& builder, ValueId local, const Shape& shape, const ShardingSpec& from,
+                       const Resharding& resharding, const LogicalMesh& mesh, int device,
+                       const MeshGroups& groups) {
   Emitter emitter(builder, shape, mesh, device, groups);
   const ShardingSpec* before = &from;
   for (const ReshardingStep& step : resharding.steps) {

@@ -14,7 +14,8 @@ constexpr size_t kMostSpecs = 50'000;
 // Mesh axis k has one of r + 2 + k places when the k before it are placed anywhere.
 size_t specCount(size_t tensor_rank, int mesh_rank) {
   size_t count = 1;
-  for (int k = 0; k < mesh_rank && count <= kMostSpecs; ++k) count *= tensor_rank + 2 + static_cast<size_t>(k);
+  for (int k = 0; k < mesh_rank && count <= kMostSpecs; ++k)
+    count *= tensor_rank + 2 + static_cast<size_t>(k);
   return count;
 }
 
@@ -32,7 +33,8 @@ std::shared_ptr<const SpecSpace> SpecSpace::of(size_t tensor_rank, int mesh_rank
 SpecSpace::SpecSpace(size_t tensor_rank, int mesh_rank) : tensor_rank_(tensor_rank), mesh_rank_(mesh_rank) {
   if (specCount(tensor_rank, mesh_rank) > kMostSpecs) {
     fail(ErrorCode::kConfiguration,
-         "a tensor of {} axes has more than {} sharding specs on a logical mesh of {} axes, too many to search; use a mesh of fewer axes",
+         "a tensor of {} axes has more than {} sharding specs on a logical mesh of {} axes, too many to "
+         "search; use a mesh of fewer axes",
          tensor_rank, kMostSpecs, mesh_rank);
   }
   ShardingSpec spec = replicated(tensor_rank);
@@ -124,8 +126,11 @@ void SpecSpace::addEdges(int from) {
     after.partial.insert(std::lower_bound(after.partial.begin(), after.partial.end(), mesh_axis), mesh_axis);
     addEdge({from, 0, Kind::kKeepOne, mesh_axis, -1, -1}, after);
   }
-  forInnermost([&](int mesh_axis, int axis) { addEdge({from, 0, Kind::kAllGather, mesh_axis, axis, -1}, without(mesh_axis)); });
-  for (int mesh_axis : spec.partial) addEdge({from, 0, Kind::kAllReduce, mesh_axis, -1, -1}, without(mesh_axis));
+  forInnermost([&](int mesh_axis, int axis) {
+    addEdge({from, 0, Kind::kAllGather, mesh_axis, axis, -1}, without(mesh_axis));
+  });
+  for (int mesh_axis : spec.partial)
+    addEdge({from, 0, Kind::kAllReduce, mesh_axis, -1, -1}, without(mesh_axis));
   for (int mesh_axis : spec.partial) cutAlong(Kind::kReduceScatter, mesh_axis, -1);
   forInnermost([&](int mesh_axis, int axis) { cutAlong(Kind::kAllToAll, mesh_axis, axis); });
 }

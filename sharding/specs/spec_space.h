@@ -1,7 +1,9 @@
-// All sharding specs that tensors of a rank may have on meshes of a rank, and the steps of resharding.h between them: the graph over which
-// cheapest paths are searched. It knows no sizes, so one serves every tensor of its rank.
+// All sharding specs that tensors of a rank may have on meshes of a rank, and the steps of resharding.h
+// between them: the graph over which cheapest paths are searched. It knows no sizes, so one serves every
+// tensor of its rank.
 //
-//   rank 1 on a mesh of 1 axis: specs "R", "R;P0", "S0"; edges slice R->S0, keep one R->P, all-gather, all-reduce, reduce-scatter
+//   rank 1 on a mesh of 1 axis: specs "R", "R;P0", "S0"; edges slice R->S0, keep one R->P, all-gather,
+//     all-reduce, reduce-scatter
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,8 @@ class SpecSpace {
     int to_axis = -1;
   };
 
-  // Shared between callers and threads; made when it is first asked for. Error(kConfiguration) when there are too many specs.
+  // Shared between callers and threads; made when it is first asked for. Error(kConfiguration) when there are
+  // too many specs.
   static std::shared_ptr<const SpecSpace> of(size_t tensor_rank, int mesh_rank);
 
   SpecSpace(size_t tensor_rank, int mesh_rank);

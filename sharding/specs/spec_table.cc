@@ -48,7 +48,9 @@ int SpecTable::find(const ShardingSpec& spec) const {
   return found == numbers_.end() ? -1 : found->second;
 }
 
-int64_t SpecTable::bytes(int number) const { return largestShard(spec(number), shape_, mesh_) * static_cast<int64_t>(dataTypeSize(type_)); }
+int64_t SpecTable::bytes(int number) const {
+  return largestShard(spec(number), shape_, mesh_) * static_cast<int64_t>(dataTypeSize(type_));
+}
 
 int64_t SpecTable::cost(int from, int to) {
   if (priced_ < specs_.size()) {

@@ -1,5 +1,5 @@
-// The specs in which tensors of one shape and type are met while a stage is planned, numbered, and what it costs to go from one to
-// another. Internal to shard_stage.
+// The specs in which tensors of one shape and type are met while a stage is planned, numbered, and what it
+// costs to go from one to another. Internal to shard_stage.
 #pragma once
 
 #include <map>

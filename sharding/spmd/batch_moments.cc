@@ -3,15 +3,25 @@
 namespace pipeshard {
 namespace {
 
-bool isOurs(const Node& node, const char* op_type) { return node.domain == kPipeshardDomain && node.op_type == op_type; }
+bool isOurs(const Node& node, const char* op_type) {
+  return node.domain == kPipeshardDomain && node.op_type == op_type;
+}
 
-bool isTraining(const Node& node) { return node.is("BatchNormalization") && node.intAttribute("training_mode", 0) != 0; }
+bool isTraining(const Node& node) {
+  return node.is("BatchNormalization") && node.intAttribute("training_mode", 0) != 0;
+}
 
 // Equal steps of two nodes over one x are taken once, if the emitter has EmittedValues.
 class BatchForm {
  public:
-  BatchForm(NodeEmitter& emit, const Node& node, const std::vector<ValueId>& inputs, const BatchTogether& together)
-      : emit_(emit), node_(node), inputs_(inputs), together_(together), x_(inputs[isTraining(node) ? 0 : 1]), type_(emit.type(x_)) {
+  BatchForm(NodeEmitter& emit, const Node& node, const std::vector<ValueId>& inputs,
+            const BatchTogether& together)
+      : emit_(emit),
+        node_(node),
+        inputs_(inputs),
+        together_(together),
+        x_(inputs[isTraining(node) ? 0 : 1]),
+        type_(emit.type(x_)) {
     const Shape& shape = emit_.shape(x_);
     for (size_t axis = 0; axis < shape.size(); ++axis) {
       if (axis != 1) summed_axes_.push_back(static_cast<int64_t>(axis));
@@ -30,7 +40,8 @@ class BatchForm {
     for (size_t i = 0; i < 2; ++i) {
       if (!emit_.wants(1 + i)) continue;
       const ValueId batch = emit_.reshape(statistics[i], {-1}, {channels_});
-      const ValueId kept = emit_.binary("Mul", emit_.cast(inputs_[3 + i], DataType::kFloat64), number(momentum));
+      const ValueId kept =
+          emit_.binary("Mul", emit_.cast(inputs_[3 + i], DataType::kFloat64), number(momentum));
       const ValueId sum = emit_.binary("Add", kept, emit_.binary("Mul", batch, number(1 - momentum)));
       emit_.giveCast(1 + i, sum, type_);
     }
@@ -45,13 +56,15 @@ class BatchForm {
     const ValueId dy = inputs_[0];
     const Moments moments = momentsOfX();
     const ValueId inverse = this->inverse(moments);
-    const ValueId mean = emit_.binary("Div", emit_.allReduce(channelSum(wide(dy)), together_.groups), moments.count);
+    const ValueId mean =
+        emit_.binary("Div", emit_.allReduce(channelSum(wide(dy)), together_.groups), moments.count);
     const ValueId projected = emit_.allReduce(projection(moments), together_.groups);
     const ValueId dot = emit_.binary("Mul", emit_.binary("Mul", projected, inverse), inverse);
     const ValueId slope = emit_.cast(emit_.binary("Div", dot, moments.count), type_);
     const ValueId scale = emit_.cast(perChannel(inputs_[2]), DataType::kFloat64);
     const ValueId factor = emit_.cast(emit_.binary("Mul", inverse, scale), type_);
-    const ValueId along = emit_.binary("Mul", emit_.binary("Sub", x_, emit_.cast(moments.mean, type_)), slope);
+    const ValueId along =
+        emit_.binary("Mul", emit_.binary("Sub", x_, emit_.cast(moments.mean, type_)), slope);
     const ValueId rest = emit_.binary("Sub", emit_.binary("Sub", dy, emit_.cast(mean, type_)), along);
     emit_.giveElementwise(0, "Mul", {rest, factor});
   }
@@ -88,16 +101,20 @@ class BatchForm {
     moments.mean = emit_.binary("Div", emit_.allReduce(channelSum(x), together_.groups), moments.count);
     moments.centred = emit_.binary("Sub", x, moments.mean);
     const ValueId squares = emit_.binary("Mul", moments.centred, moments.centred);
-    moments.variance = emit_.binary("Div", emit_.allReduce(channelSum(squares), together_.groups), moments.count);
+    moments.variance =
+        emit_.binary("Div", emit_.allReduce(channelSum(squares), together_.groups), moments.count);
     return moments;
   }
   // 1 / sqrt(variance + epsilon), float64.
   ValueId inverse(const Moments& moments) {
     const auto epsilon = static_cast<double>(node_.floatAttribute("epsilon", 1e-5f));
-    return emit_.unary("Reciprocal", emit_.unary("Sqrt", emit_.binary("Add", moments.variance, number(epsilon))));
+    return emit_.unary("Reciprocal",
+                       emit_.unary("Sqrt", emit_.binary("Add", moments.variance, number(epsilon))));
   }
   // This device's sum of dY (X - mean), float64.
-  ValueId projection(const Moments& moments) { return channelSum(emit_.binary("Mul", wide(inputs_[0]), moments.centred)); }
+  ValueId projection(const Moments& moments) {
+    return channelSum(emit_.binary("Mul", wide(inputs_[0]), moments.centred));
+  }
 
   NodeEmitter& emit_;
   const Node& node_;
@@ -114,10 +131,12 @@ class BatchForm {
 }  // namespace
 
 bool needsBatchMoments(const Node& node) {
-  return isTraining(node) || isOurs(node, "BatchNormalizationInputGrad") || isOurs(node, "BatchNormalizationWeightGrad");
+  return isTraining(node) || isOurs(node, "BatchNormalizationInputGrad") ||
+         isOurs(node, "BatchNormalizationWeightGrad");
 }
 
-void emitBatchNormalization(NodeEmitter& emit, const Node& node, const std::vector<ValueId>& inputs, const BatchTogether& together) {
+void emitBatchNormalization(NodeEmitter& emit, const Node& node, const std::vector<ValueId>& inputs,
+                            const BatchTogether& together) {
   BatchForm form(emit, node, inputs, together);
   if (isTraining(node)) {
     form.forward();

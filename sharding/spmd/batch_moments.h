@@ -1,5 +1,5 @@
-// Batch normalisation by the moments of rows that several devices hold together. For a node of a spec (exchange_forms.h) and for a whole
-// piece whose batch is cut (synchronize_normalization.h).
+// Batch normalisation by the moments of rows that several devices hold together. For a node of a spec
+// (exchange_forms.h) and for a whole piece whose batch is cut (synchronize_normalization.h).
 #pragma once
 
 #include <vector>
@@ -17,16 +17,20 @@ struct BatchTogether {
   int64_t count = 0;
 };
 
-// Gives the node's outputs; `inputs` are the local ones. What the weight gradient gives are this device's parts of sums.
+// Gives the node's outputs; `inputs` are the local ones. What the weight gradient gives are this device's
+// parts of sums.
 //
 //   mean = AllReduce(sum x) / N       variance = AllReduce(sum (x - mean)^2) / N       N = count
 //   Y = (x - mean) (inv scale) + bias                              inv = 1 / sqrt(variance + epsilon)
-//   running' = running momentum + batch (1 - momentum)            equal on all devices, biased variance as in ONNX
+//   running' = running momentum + batch (1 - momentum)            equal on all devices, biased variance as in
+//                                                                 ONNX
 //   dX = scale inv (dY - AllReduce(sum dY) / N - (x - mean) inv^2 AllReduce(sum dY (x - mean)) / N)
 //   dScale = inv sum dY (x - mean), dBias = sum dY
 //
-// Moments and sums are float64 whatever x is, and the rest is the arithmetic of the CPU kernel of one device, so that in float32 the
-// order of the sums does not show: else a Relu behind it flips for values near zero, and gradients jump by a percent.
-void emitBatchNormalization(NodeEmitter& emit, const Node& node, const std::vector<ValueId>& inputs, const BatchTogether& together);
+// Moments and sums are float64 whatever x is, and the rest is the arithmetic of the CPU kernel of one device,
+// so that in float32 the order of the sums does not show: else a Relu behind it flips for values near zero,
+// and gradients jump by a percent.
+void emitBatchNormalization(NodeEmitter& emit, const Node& node, const std::vector<ValueId>& inputs,
+                            const BatchTogether& together);
 
 }  // namespace pipeshard

@@ -48,8 +48,11 @@ std::vector<int> FormContext::groupsOf(const std::vector<int>& factors) const {
   std::vector<int> groups;
   for (size_t axis = 0; axis < strategy.uses.size(); ++axis) {
     const AxisUse& use = strategy.uses[axis];
-    if (use.kind != AxisUse::Kind::kFactor || std::find(factors.begin(), factors.end(), use.index) == factors.end()) continue;
-    if (exchange.mesh.axisSize(static_cast<int>(axis)) > 1) groups.push_back(exchange.groups.group_of_axis.at(axis));
+    if (use.kind != AxisUse::Kind::kFactor ||
+        std::find(factors.begin(), factors.end(), use.index) == factors.end())
+      continue;
+    if (exchange.mesh.axisSize(static_cast<int>(axis)) > 1)
+      groups.push_back(exchange.groups.group_of_axis.at(axis));
   }
   return groups;
 }
@@ -87,12 +90,13 @@ const ExchangeForm* exchangeForm(const Graph& graph, const Node& node, const Fac
   return form == nullptr ? nullptr : form->cut(graph, node, rule, factor);
 }
 
-std::vector<ValueId> emitExchangeForm(GraphBuilder& builder, const ExchangeContext& context, const Node& node, const Strategy& strategy,
-                                      const std::vector<ValueId>& inputs) {
+std::vector<ValueId> emitExchangeForm(GraphBuilder& builder, const ExchangeContext& context, const Node& node,
+                                      const Strategy& strategy, const std::vector<ValueId>& inputs) {
   const Form* form = formTable().find(node.domain, node.op_type);
   const auto rule = factorRule(context.whole, node);
   PIPESHARD_CHECK(form != nullptr && rule, "{} has no exchange form", describeNode(node));
-  const auto first = std::find_if(node.outputs.begin(), node.outputs.end(), [](ValueId output) { return output.valid(); });
+  const auto first =
+      std::find_if(node.outputs.begin(), node.outputs.end(), [](ValueId output) { return output.valid(); });
   PIPESHARD_CHECK(first != node.outputs.end(), "{} has no output", describeNode(node));
   NodeEmitter emit(builder, node, context.whole.value(*first).name, {}, context.emitted);
   FormContext form_context{context, node, *rule, strategy, inputs, emit};

@@ -1,4 +1,5 @@
-// Indexing into an axis that is cut: every device answers for the indices of its own part, and gives zeros for the others.
+// Indexing into an axis that is cut: every device answers for the indices of its own part, and gives zeros
+// for the others.
 #include <fmt/format.h>
 
 #include "sharding/spmd/local_indices.h"
@@ -9,7 +10,8 @@ AxisPart axisPart(const ShardingSpec& spec, const Shape& whole, const Shard& sha
   return {axisKey(spec, whole, axis), shard.start[axis], shard.size[axis], whole[axis]};
 }
 
-LocalIndices localIndices(NodeEmitter& emit, ValueId indices, const AxisPart& part, bool wraps, ValueId skipped) {
+LocalIndices localIndices(NodeEmitter& emit, ValueId indices, const AxisPart& part, bool wraps,
+                          ValueId skipped) {
   const DataType type = emit.type(indices);
   const ValueId zero = emit.scalar(type, 0);
   const ValueId whole = emit.scalar(type, static_cast<double>(part.whole));
@@ -19,7 +21,8 @@ LocalIndices localIndices(NodeEmitter& emit, ValueId indices, const AxisPart& pa
     return emit.binary("And", emit.compare("GreaterOrEqual", index, from), emit.compare("Less", index, to));
   };
   ValueId place = indices;
-  if (wraps) place = emit.where(emit.compare("Less", indices, zero), emit.binary("Add", indices, whole), indices);
+  if (wraps)
+    place = emit.where(emit.compare("Less", indices, zero), emit.binary("Add", indices, whole), indices);
   LocalIndices result;
   result.mine = within(place, start, end);
   ValueId harmless = within(place, zero, whole);
@@ -35,20 +38,25 @@ LocalIndices localIndices(NodeEmitter& emit, ValueId indices, const AxisPart& pa
 
 namespace {
 
-size_t axisOf(const Node& node, const Shape& data) { return static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), data.size())); }
+size_t axisOf(const Node& node, const Shape& data) {
+  return static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), data.size()));
+}
 
 // data, indices -> gathered
 const ExchangeForm* gatherCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
   const size_t axis = axisOf(node, graph.shape(node.inputs[0]));
-  return isReducible(graph, node.inputs[0]) && soleFactor(rule.inputs[0], axis) == factor ? partialOutput() : nullptr;
+  return isReducible(graph, node.inputs[0]) && soleFactor(rule.inputs[0], axis) == factor ? partialOutput()
+                                                                                          : nullptr;
 }
 
 // dY, indices, shape -> dData: the data's own part
 const ExchangeForm* gatherGradCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
-  return soleFactor(rule.outputs[0], axisOf(node, graph.shape(node.outputs[0]))) == factor ? wholeOutputs() : nullptr;
+  return soleFactor(rule.outputs[0], axisOf(node, graph.shape(node.outputs[0]))) == factor ? wholeOutputs()
+                                                                                           : nullptr;
 }
 
-// The mask has the shape of the indices, the gathered tensor that of the data with the indices' axes in place of `axis`.
+// The mask has the shape of the indices, the gathered tensor that of the data with the indices' axes in place
+// of `axis`.
 ValueId asGathered(NodeEmitter& emit, ValueId mine, size_t data_rank, size_t axis) {
   const size_t rank = emit.shape(mine).size();
   std::vector<int64_t> behind;
@@ -59,7 +67,8 @@ ValueId asGathered(NodeEmitter& emit, ValueId mine, size_t data_rank, size_t axi
 void emitGather(FormContext& context) {
   NodeEmitter& emit = context.emit;
   const size_t axis = axisOf(context.node, context.wholeInput(0));
-  const AxisPart part = axisPart(context.strategy.inputs[0], context.wholeInput(0), context.inputShard(0), axis);
+  const AxisPart part =
+      axisPart(context.strategy.inputs[0], context.wholeInput(0), context.inputShard(0), axis);
   const LocalIndices local = localIndices(emit, context.inputs[1], part, true);
   const bool by_element = context.node.is("GatherElements");
   const Shape data = emit.shape(context.inputs[0]);
@@ -69,8 +78,8 @@ void emitGather(FormContext& context) {
     shape.insert(shape.end(), data.begin() + static_cast<std::ptrdiff_t>(axis) + 1, data.end());
   }
   const DataType type = emit.type(context.inputs[0]);
-  const ValueId gathered =
-      emit.op(context.node.op_type, {context.inputs[0], local.index}, type, shape, {{"axis", static_cast<int64_t>(axis)}});
+  const ValueId gathered = emit.op(context.node.op_type, {context.inputs[0], local.index}, type, shape,
+                                   {{"axis", static_cast<int64_t>(axis)}});
   const ValueId mine = by_element ? local.mine : asGathered(emit, local.mine, data.size(), axis);
   emit.give(0, "Where", {mine, gathered, emit.scalar(type, 0)}, type, shape);
 }
@@ -80,20 +89,24 @@ void emitGatherGrad(FormContext& context) {
   const size_t axis = axisOf(context.node, context.wholeOutput(0));
   const Shard shard = context.outputShard(0);
   const LocalIndices local =
-      localIndices(emit, context.inputs[1], axisPart(context.strategy.outputs[0], context.wholeOutput(0), shard, axis), true);
+      localIndices(emit, context.inputs[1],
+                   axisPart(context.strategy.outputs[0], context.wholeOutput(0), shard, axis), true);
   const bool by_element = context.node.op_type == "GatherElementsGrad";
   const ValueId mine = by_element ? local.mine : asGathered(emit, local.mine, shard.size.size(), axis);
   const DataType type = emit.type(context.inputs[0]);
   const ValueId gradient = emit.where(mine, context.inputs[0], emit.scalar(type, 0));
-  const ValueId shape = emit.integersOfDevice(
-      fmt::format("shard {} of {}", printSpec(context.strategy.outputs[0]), shapeToString(context.wholeOutput(0))), shard.size);
+  const ValueId shape =
+      emit.integersOfDevice(fmt::format("shard {} of {}", printSpec(context.strategy.outputs[0]),
+                                        shapeToString(context.wholeOutput(0))),
+                            shard.size);
   emit.give(0, "pipeshard::" + context.node.op_type, {gradient, local.index, shape}, type, shard.size,
             {{"axis", static_cast<int64_t>(axis)}});
 }
 
 // indices, depth, values: the depth is the output's axis.
 const ExchangeForm* oneHotCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), graph.shape(node.outputs[0]).size()));
+  const auto axis =
+      static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), graph.shape(node.outputs[0]).size()));
   const DataType indices = graph.dataType(node.inputs[0]);
   if (indices != DataType::kInt32 && indices != DataType::kInt64) return nullptr;
   return soleFactor(rule.outputs[0], axis) == factor ? wholeOutputs() : nullptr;
@@ -102,12 +115,14 @@ const ExchangeForm* oneHotCut(const Graph& graph, const Node& node, const Factor
 // An index that is nobody's turns no place on: another device's is made one.
 void emitOneHot(FormContext& context) {
   NodeEmitter& emit = context.emit;
-  const auto axis = static_cast<size_t>(normalizeAxis(context.node.intAttribute("axis", -1), context.wholeOutput(0).size()));
+  const auto axis = static_cast<size_t>(
+      normalizeAxis(context.node.intAttribute("axis", -1), context.wholeOutput(0).size()));
   const Shard shard = context.outputShard(0);
   const AxisPart part = axisPart(context.strategy.outputs[0], context.wholeOutput(0), shard, axis);
   const LocalIndices local = localIndices(emit, context.inputs[0], part, true);
   const DataType type = emit.type(context.inputs[0]);
-  const ValueId index = emit.where(local.mine, local.index, emit.scalar(type, static_cast<double>(part.whole)));
+  const ValueId index =
+      emit.where(local.mine, local.index, emit.scalar(type, static_cast<double>(part.whole)));
   const ValueId depth = emit.ofDevice("size of " + part.key, emit.type(context.inputs[1]), part.size);
   emit.give(0, "OneHot", {index, depth, context.inputs[2]}, emit.type(context.inputs[2]), shard.size,
             {{"axis", static_cast<int64_t>(axis)}});

@@ -1,7 +1,9 @@
-// Classification losses with the classes cut (a device knows the scores of a part of the vocabulary), and means over labels that are cut.
+// Classification losses with the classes cut (a device knows the scores of a part of the vocabulary), and
+// means over labels that are cut.
 //
-// log_prob = score - max - log(sum of exp), max and sum over all devices of the classes; the device that holds a label's class gives its
-// term, the others 0: a partial sum. A mean is divided by the weight of all labels, so each device of the labels gives its share.
+// log_prob = score - max - log(sum of exp), max and sum over all devices of the classes; the device that
+// holds a label's class gives its term, the others 0: a partial sum. A mean is divided by the weight of all
+// labels, so each device of the labels gives its share.
 #include <numeric>
 
 #include <fmt/format.h>
@@ -16,12 +18,15 @@ namespace {
 struct LossInputs {
   size_t scores, labels, weights;
 };
-LossInputs lossInputs(const Node& node) { return node.domain.empty() ? LossInputs{0, 1, 2} : LossInputs{1, 2, 3}; }
+LossInputs lossInputs(const Node& node) {
+  return node.domain.empty() ? LossInputs{0, 1, 2} : LossInputs{1, 2, 3};
+}
 
 std::string reductionOf(const Node& node) { return node.stringAttribute("reduction", "mean"); }
 
 bool ignores(const Node& node) {
-  return node.domain.empty() ? node.hasAttribute("ignore_index") : node.intAttribute("has_ignore_index", 0) != 0;
+  return node.domain.empty() ? node.hasAttribute("ignore_index")
+                             : node.intAttribute("has_ignore_index", 0) != 0;
 }
 
 const ExchangeForm* lossCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
@@ -30,7 +35,8 @@ const ExchangeForm* lossCut(const Graph& graph, const Node& node, const FactorRu
   if (!isReal(graph, node.inputs[lossInputs(node).scores]) || scores.size() < 2) return nullptr;
   const bool of_classes = soleFactor(scores, 1) == factor;
   bool of_labels = false;
-  for (size_t axis = 0; axis < scores.size(); ++axis) of_labels = of_labels || (axis != 1 && soleFactor(scores, axis) == factor);
+  for (size_t axis = 0; axis < scores.size(); ++axis)
+    of_labels = of_labels || (axis != 1 && soleFactor(scores, axis) == factor);
   if (!of_classes && !(of_labels && reductionOf(node) == "mean")) return nullptr;
   return node.domain.empty() ? &form : wholeOutputs();
 }
@@ -38,7 +44,10 @@ const ExchangeForm* lossCut(const Graph& graph, const Node& node, const FactorRu
 class LossForm {
  public:
   explicit LossForm(FormContext& context)
-      : context_(context), emit_(context.emit), at_(lossInputs(context.node)), labels_(context.inputs[at_.labels]) {
+      : context_(context),
+        emit_(context.emit),
+        at_(lossInputs(context.node)),
+        labels_(context.inputs[at_.labels]) {
     const TensorFactors& scores = context.rule.inputs[at_.scores];
     std::vector<int> label_factors;
     for (size_t axis = 0; axis < scores.size(); ++axis) {
@@ -66,7 +75,8 @@ class LossForm {
     const DataType type = emit_.type(log_prob);
     Shape column = emit_.shape(labels_);
     column.insert(column.begin() + 1, 1);
-    ValueId term = emit_.op("GatherElements", {log_prob, emit_.unsqueeze(local.index, {1})}, type, column, {{"axis", int64_t{1}}});
+    ValueId term = emit_.op("GatherElements", {log_prob, emit_.unsqueeze(local.index, {1})}, type, column,
+                            {{"axis", int64_t{1}}});
     term = emit_.unary("Neg", emit_.squeeze(term, 1));
     ValueId counts = local.mine;
     ValueId weight;
@@ -74,7 +84,8 @@ class LossForm {
       weight = weightsHere(local);
       term = emit_.binary("Mul", weight, term);
       // A class without weight counts nothing, also where its probability is 0.
-      counts = emit_.binary("And", counts, emit_.unary("Not", emit_.compare("Equal", weight, emit_.scalar(type, 0))));
+      counts = emit_.binary("And", counts,
+                            emit_.unary("Not", emit_.compare("Equal", weight, emit_.scalar(type, 0))));
     }
     if (reductionOf(context_.node) == "none") {
       return emit_.give(0, "Where", {counts, term, emit_.scalar(type, 0)}, type, emit_.shape(labels_));
@@ -82,7 +93,8 @@ class LossForm {
     reduceTerms(emit_.where(counts, term, emit_.scalar(type, 0)), totalWeight(weight, class_groups_));
   }
 
-  // dScores = exp(log_prob) share - (share at the label), share = dLoss weight / (weight of all labels, for a mean)
+  // dScores = exp(log_prob) share - (share at the label), share = dLoss weight / (weight of all labels, for a
+  // mean)
   void gradient() {
     if (!classes_cut_) return gradientOfWholeClasses();
     const ValueId log_prob = context_.inputs[1];
@@ -98,12 +110,13 @@ class LossForm {
     if (weight.valid()) share = emit_.binary("Mul", weight, share);
     if (reductionOf(context_.node) == "mean") share = emit_.binary("Div", share, totalWeight(weight, {}));
     const ValueId zero = emit_.scalar(type, 0);
-    if (weight.valid()) share = emit_.where(emit_.compare("Equal", weight, zero), zero, share);  // also where no label counts
+    if (weight.valid())
+      share = emit_.where(emit_.compare("Equal", weight, zero), zero, share);  // also where no label counts
     const ValueId column = emit_.shape(share).empty() ? share : emit_.unsqueeze(share, {1});
     const ValueId spread = emit_.binary("Mul", emit_.unary("Exp", log_prob), column);
     const ValueId at_label = emit_.unsqueeze(emit_.where(local.mine, emit_.unary("Neg", share), zero), {1});
-    emit_.give(0, "ScatterElements", {spread, emit_.unsqueeze(local.index, {1}), at_label}, type, emit_.shape(log_prob),
-               {{"axis", int64_t{1}}, {"reduction", std::string("add")}});
+    emit_.give(0, "ScatterElements", {spread, emit_.unsqueeze(local.index, {1}), at_label}, type,
+               emit_.shape(log_prob), {{"axis", int64_t{1}}, {"reduction", std::string("add")}});
   }
 
  private:
@@ -113,28 +126,34 @@ class LossForm {
     attributes["reduction"] = std::string("sum");
     const DataType type = emit_.type(context_.inputs[0]);
     const ValueId sum = emit_.value(type, {});
-    emit_.copy(context_.inputs, std::move(attributes), {sum, emit_.target(1, type, emit_.shape(context_.inputs[0]))});
-    const ValueId weight = context_.hasInput(at_.weights) ? weightsHere({safeLabels(), ValueId()}) : ValueId();
+    emit_.copy(context_.inputs, std::move(attributes),
+               {sum, emit_.target(1, type, emit_.shape(context_.inputs[0]))});
+    const ValueId weight =
+        context_.hasInput(at_.weights) ? weightsHere({safeLabels(), ValueId()}) : ValueId();
     emit_.giveElementwise(0, "Div", {sum, totalWeight(weight, {})});
   }
 
   // The operator divides by the weight of its own labels: dLoss is multiplied by their share.
   void gradientOfWholeClasses() {
     const DataType type = emit_.type(context_.inputs[1]);
-    const ValueId weight = context_.hasInput(at_.weights) ? weightsHere({safeLabels(), ValueId()}) : ValueId();
+    const ValueId weight =
+        context_.hasInput(at_.weights) ? weightsHere({safeLabels(), ValueId()}) : ValueId();
     const ValueId here = localWeight(weight);
     const ValueId share = emit_.binary("Div", here, totalWeight(weight, {}));
     std::vector<ValueId> inputs = context_.inputs;
     inputs[0] = emit_.binary("Mul", inputs[0], share);
-    emit_.copy(std::move(inputs), context_.node.attributes, {emit_.target(0, type, emit_.shape(context_.inputs[1]))});
+    emit_.copy(std::move(inputs), context_.node.attributes,
+               {emit_.target(0, type, emit_.shape(context_.inputs[1]))});
   }
 
   // Ignored labels name no class; here they name class 0.
-  ValueId safeLabels() { return ignored_.valid() ? emit_.where(ignored_, emit_.scalar(emit_.type(labels_), 0), labels_) : labels_; }
+  ValueId safeLabels() {
+    return ignored_.valid() ? emit_.where(ignored_, emit_.scalar(emit_.type(labels_), 0), labels_) : labels_;
+  }
 
   LocalIndices localLabels() {
-    const AxisPart part =
-        axisPart(context_.strategy.inputs[at_.scores], context_.wholeInput(at_.scores), context_.inputShard(at_.scores), 1);
+    const AxisPart part = axisPart(context_.strategy.inputs[at_.scores], context_.wholeInput(at_.scores),
+                                   context_.inputShard(at_.scores), 1);
     return localIndices(emit_, labels_, part, false, ignored_);
   }
 
@@ -145,7 +164,8 @@ class LossForm {
   ValueId weightsHere(const LocalIndices& local) {
     const ValueId weights = context_.inputs[at_.weights];
     const DataType type = emit_.type(weights);
-    ValueId result = emit_.op("Gather", {weights, local.index}, type, emit_.shape(labels_), {{"axis", int64_t{0}}});
+    ValueId result =
+        emit_.op("Gather", {weights, local.index}, type, emit_.shape(labels_), {{"axis", int64_t{0}}});
     if (local.mine.valid()) {
       result = emit_.where(local.mine, result, emit_.scalar(type, 0));
     } else if (ignored_.valid()) {
@@ -160,7 +180,8 @@ class LossForm {
     return axes;
   }
 
-  // The weight of this device's labels: a scalar. `weight`: of each; invalid: they all weigh 1, but for ignored ones.
+  // The weight of this device's labels: a scalar. `weight`: of each; invalid: they all weigh 1, but for
+  // ignored ones.
   ValueId localWeight(ValueId weight) {
     const DataType type = emit_.type(context_.inputs[at_.scores]);
     if (!weight.valid() && ignored_.valid()) weight = counted(type);
@@ -173,7 +194,8 @@ class LossForm {
   ValueId totalWeight(ValueId weight, const std::vector<int>& class_groups) {
     if (reductionOf(context_.node) != "mean") return ValueId();
     const DataType type = emit_.type(context_.inputs[at_.scores]);
-    if (!weight.valid() && !ignored_.valid()) return emit_.scalar(type, static_cast<double>(elementCount(context_.wholeInput(at_.labels))));
+    if (!weight.valid() && !ignored_.valid())
+      return emit_.scalar(type, static_cast<double>(elementCount(context_.wholeInput(at_.labels))));
     const ValueId here = localWeight(weight);
     return emit_.allReduce(weight.valid() ? emit_.allReduce(here, class_groups) : here, label_groups_);
   }
@@ -202,7 +224,8 @@ void registerLossForms(FormTable& table) {
   const auto forward = [](FormContext& context) { LossForm(context).forward(); };
   table.add("", "SoftmaxCrossEntropyLoss", {lossCut, forward});
   table.add("", "NegativeLogLikelihoodLoss", {lossCut, forward});
-  table.add(kPipeshardDomain, "SoftmaxCrossEntropyLossGrad", {lossCut, [](FormContext& context) { LossForm(context).gradient(); }});
+  table.add(kPipeshardDomain, "SoftmaxCrossEntropyLossGrad",
+            {lossCut, [](FormContext& context) { LossForm(context).gradient(); }});
 }
 
 }  // namespace pipeshard

@@ -1,4 +1,5 @@
-// Normalisations over axes that are cut: sums of the parts become means of the whole, the mean first, then squares around it.
+// Normalisations over axes that are cut: sums of the parts become means of the whole, the mean first, then
+// squares around it.
 #include <algorithm>
 
 #include "sharding/spmd/batch_moments.h"
@@ -10,7 +11,9 @@ namespace {
 // The normalised axes are those from `axis` on; X is input 0 or, for the gradient, input 1.
 size_t inputX(const Node& node) { return node.domain.empty() ? 0 : 1; }
 
-size_t firstAxis(const Node& node, size_t rank) { return static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), rank)); }
+size_t firstAxis(const Node& node, size_t rank) {
+  return static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), rank));
+}
 
 const ExchangeForm* layerCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
   const TensorFactors& x = rule.inputs[inputX(node)];
@@ -52,9 +55,12 @@ class LayerForm {
   }
 
   // X, Scale -> Y
-  void rootMeanSquare() { emit_.giveElementwise(0, "Mul", {emit_.binary("Mul", x_, inverseRoot(x_)), context_.inputs[1]}); }
+  void rootMeanSquare() {
+    emit_.giveElementwise(0, "Mul", {emit_.binary("Mul", x_, inverseRoot(x_)), context_.inputs[1]});
+  }
 
-  // dY, X, Scale, Mean, InvStdDev: with g = dY Scale and x' = (X - Mean) InvStdDev,   dX = InvStdDev (g - mean(g) - x' mean(g x'))
+  // dY, X, Scale, Mean, InvStdDev: with g = dY Scale and x' = (X - Mean) InvStdDev,   dX = InvStdDev (g -
+  //   mean(g) - x' mean(g x'))
   void inputGradient() {
     const ValueId g = emit_.binary("Mul", context_.inputs[0], context_.inputs[2]);
     const ValueId inverse = emit_.cast(context_.inputs[4], type_);
@@ -74,20 +80,26 @@ class LayerForm {
   }
 
  private:
-  ValueId meanOf(ValueId value) { return emit_.binary("Div", emit_.allReduce(emit_.reduce("ReduceSum", value, axes_), groups_), count_); }
+  ValueId meanOf(ValueId value) {
+    return emit_.binary("Div", emit_.allReduce(emit_.reduce("ReduceSum", value, axes_), groups_), count_);
+  }
   // 1 / sqrt(mean(value^2) + epsilon)
   ValueId inverseRoot(ValueId value) {
     const auto epsilon = static_cast<double>(context_.node.floatAttribute("epsilon", 1e-5f));
     const ValueId square = meanOf(emit_.binary("Mul", value, value));
-    return emit_.unary("Reciprocal", emit_.unary("Sqrt", emit_.binary("Add", square, emit_.scalar(type_, epsilon))));
+    return emit_.unary("Reciprocal",
+                       emit_.unary("Sqrt", emit_.binary("Add", square, emit_.scalar(type_, epsilon))));
   }
   void giveStatistic(size_t output, ValueId value) {
-    if (emit_.wants(output)) emit_.giveCast(output, value, context_.exchange.whole.dataType(context_.node.outputs[output]));
+    if (emit_.wants(output))
+      emit_.giveCast(output, value, context_.exchange.whole.dataType(context_.node.outputs[output]));
   }
   ValueId oneOf(ValueId values, int64_t index, int64_t axis) {
     Shape shape = emit_.shape(values);
     shape[static_cast<size_t>(axis)] = 1;
-    return emit_.op("Slice", {values, emit_.integers({index}), emit_.integers({index + 1}), emit_.integers({axis})}, type_, shape);
+    return emit_.op("Slice",
+                    {values, emit_.integers({index}), emit_.integers({index + 1}), emit_.integers({axis})},
+                    type_, shape);
   }
 
   FormContext& context_;
@@ -105,7 +117,8 @@ const ExchangeForm* batchCut(const Graph& graph, const Node& node, const FactorR
   const TensorFactors& x = rule.inputs[inputX(node)];
   if (!needsBatchMoments(node) || !isReal(graph, node.inputs[inputX(node)])) return nullptr;
   for (size_t axis = 0; axis < x.size(); ++axis) {
-    if (axis != 1 && soleFactor(x, axis) == factor) return node.op_type == "BatchNormalizationWeightGrad" ? &sums : wholeOutputs();
+    if (axis != 1 && soleFactor(x, axis) == factor)
+      return node.op_type == "BatchNormalizationWeightGrad" ? &sums : wholeOutputs();
   }
   return nullptr;
 }
@@ -124,7 +137,8 @@ void emitBatch(FormContext& context) {
 // X / norm along one axis; norms in float64, as in the CPU kernel.
 const ExchangeForm* lpCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
   const size_t axis = firstAxis(node, rule.inputs[0].size());
-  return isReal(graph, node.inputs[0]) && soleFactor(rule.inputs[0], axis) == factor ? wholeOutputs() : nullptr;
+  return isReal(graph, node.inputs[0]) && soleFactor(rule.inputs[0], axis) == factor ? wholeOutputs()
+                                                                                     : nullptr;
 }
 
 void emitLp(FormContext& context) {
@@ -144,8 +158,10 @@ void emitLp(FormContext& context) {
 
 void registerNormalizationForms(FormTable& table) {
   table.add("", "LayerNormalization", {layerCut, [](FormContext& context) { LayerForm(context).layer(); }});
-  table.add("", "RMSNormalization", {layerCut, [](FormContext& context) { LayerForm(context).rootMeanSquare(); }});
-  table.add(kPipeshardDomain, "LayerNormalizationInputGrad", {layerCut, [](FormContext& context) { LayerForm(context).inputGradient(); }});
+  table.add("", "RMSNormalization",
+            {layerCut, [](FormContext& context) { LayerForm(context).rootMeanSquare(); }});
+  table.add(kPipeshardDomain, "LayerNormalizationInputGrad",
+            {layerCut, [](FormContext& context) { LayerForm(context).inputGradient(); }});
   table.add("", "BatchNormalization", {batchCut, emitBatch});
   table.add(kPipeshardDomain, "BatchNormalizationInputGrad", {batchCut, emitBatch});
   table.add(kPipeshardDomain, "BatchNormalizationWeightGrad", {batchCut, emitBatch});

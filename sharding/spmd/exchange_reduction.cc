@@ -1,5 +1,6 @@
-// Axes that are folded away and cut: maxima, minima and roots of sums are exchanged at once, and the first place of an extreme is the
-// first of those that the parts found. Running sums need the totals of the parts before.
+// Axes that are folded away and cut: maxima, minima and roots of sums are exchanged at once, and the first
+// place of an extreme is the first of those that the parts found. Running sums need the totals of the parts
+// before.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -43,8 +44,10 @@ void emitReduceL2(FormContext& context) {
 }
 
 const ExchangeForm* argCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), graph.shape(node.inputs[0]).size()));
-  return isReducible(graph, node.inputs[0]) && soleFactor(rule.inputs[0], axis) == factor ? wholeOutputs() : nullptr;
+  const auto axis =
+      static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), graph.shape(node.inputs[0]).size()));
+  return isReducible(graph, node.inputs[0]) && soleFactor(rule.inputs[0], axis) == factor ? wholeOutputs()
+                                                                                          : nullptr;
 }
 
 // Who found the extreme of all names its place; the others name one behind (before) all places.
@@ -58,15 +61,19 @@ void emitArg(FormContext& context) {
   const ValueId best = emit.reduce(greatest ? "ReduceMax" : "ReduceMin", context.inputs[0], {axis});
   const ValueId best_of_all = emit.allReduce(best, groups, greatest ? "max" : "min");
   Shape kept = emit.shape(best);
-  const ValueId place = emit.op(context.node.op_type, {context.inputs[0]}, DataType::kInt64, kept,
-                                {{"axis", int64_t{axis}}, {"keepdims", int64_t{1}}, {"select_last_index", int64_t{last}}});
+  const ValueId place =
+      emit.op(context.node.op_type, {context.inputs[0]}, DataType::kInt64, kept,
+              {{"axis", int64_t{axis}}, {"keepdims", int64_t{1}}, {"select_last_index", int64_t{last}}});
   const ShardingSpec& spec = context.strategy.inputs[0];
   const int64_t start = context.inputShard(0).start[position];
-  const ValueId offset = emit.ofDevice("start of " + axisKey(spec, context.wholeInput(0), position), DataType::kInt64, start);
+  const ValueId offset =
+      emit.ofDevice("start of " + axisKey(spec, context.wholeInput(0), position), DataType::kInt64, start);
   const ValueId found = emit.binary("Add", place, offset);
   const double nowhere = last ? -1 : static_cast<double>(context.wholeInput(0)[position]);
-  const ValueId candidate = emit.where(emit.compare("Equal", best, best_of_all), found, emit.scalar(DataType::kInt64, nowhere));
-  if (context.node.intAttribute("keepdims", 1) != 0) return emit.giveAllReduce(0, candidate, groups, last ? "max" : "min");
+  const ValueId candidate =
+      emit.where(emit.compare("Equal", best, best_of_all), found, emit.scalar(DataType::kInt64, nowhere));
+  if (context.node.intAttribute("keepdims", 1) != 0)
+    return emit.giveAllReduce(0, candidate, groups, last ? "max" : "min");
   emit.giveAllReduce(0, emit.squeeze(candidate, position), groups, last ? "max" : "min");
 }
 
@@ -88,9 +95,10 @@ std::pair<int64_t, int64_t> partOfAxis(const ExchangeContext& exchange, const st
 // The part's own running sum, and the totals of the parts before it (behind it, in reverse).
 void emitCumSum(FormContext& context) {
   NodeEmitter& emit = context.emit;
-  const auto axis = static_cast<size_t>(std::find_if(context.rule.factors.begin(), context.rule.factors.end(),
-                                                     [](const Factor& factor) { return factor.kind == FactorKind::kWhole; }) -
-                                        context.rule.factors.begin());  // the factors are the axes
+  const auto axis = static_cast<size_t>(
+      std::find_if(context.rule.factors.begin(), context.rule.factors.end(),
+                   [](const Factor& factor) { return factor.kind == FactorKind::kWhole; }) -
+      context.rule.factors.begin());  // the factors are the axes
   const ShardingSpec& spec = context.strategy.inputs[0];
   const std::vector<int>& mesh_axes = spec.axes[axis];
   const DataType type = emit.type(context.inputs[0]);
@@ -112,10 +120,12 @@ void emitCumSum(FormContext& context) {
   Shape mask_shape(emit.shape(totals).size(), 1);
   mask_shape[axis] = parts;
   Constant mask{DataType::kBool, mask_shape, std::vector<std::byte>(static_cast<size_t>(parts))};
-  for (int64_t part = 0; part < parts; ++part) mask.bytes[static_cast<size_t>(part)] = std::byte(reverse ? part > index : part < index);
+  for (int64_t part = 0; part < parts; ++part)
+    mask.bytes[static_cast<size_t>(part)] = std::byte(reverse ? part > index : part < index);
   const std::string key = fmt::format("parts {} {} on axis {} of {}", reverse ? "behind" : "before",
                                       axisKey(spec, context.wholeInput(0), axis), axis, mask_shape.size());
-  const ValueId others = emit.where(emit.constantOfDevice(key, std::move(mask)), totals, emit.scalar(type, 0));
+  const ValueId others =
+      emit.where(emit.constantOfDevice(key, std::move(mask)), totals, emit.scalar(type, 0));
   emit.giveElementwise(0, "Add", {own, emit.reduce("ReduceSum", others, {static_cast<int64_t>(axis)})});
 }
 

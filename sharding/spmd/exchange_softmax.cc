@@ -1,11 +1,13 @@
-// Softmax and its logarithm over axes that are cut: maxima, then sums of exponentials, over all devices of a row.
+// Softmax and its logarithm over axes that are cut: maxima, then sums of exponentials, over all devices of a
+// row.
 #include "sharding/spmd/exchange_softmax.h"
 
 #include <algorithm>
 
 namespace pipeshard {
 
-ShiftedSum shiftedSum(NodeEmitter& emit, ValueId x, const std::vector<int64_t>& axes, const std::vector<int>& groups) {
+ShiftedSum shiftedSum(NodeEmitter& emit, ValueId x, const std::vector<int64_t>& axes,
+                      const std::vector<int>& groups) {
   const ValueId most = emit.allReduce(emit.reduce("ReduceMax", x, axes), groups, "max");
   ShiftedSum result;
   result.shifted = emit.binary("Sub", x, most);
@@ -26,7 +28,8 @@ WholeAxes wholeAxes(const Node& node, const Shape& shape) {
   const bool flattening = node.domain.empty() && node.opset_version < 13;
   const int axis = normalizeAxis(node.intAttribute("axis", flattening ? 1 : -1), shape.size());
   WholeAxes result;
-  for (size_t a = static_cast<size_t>(axis); a < (flattening ? shape.size() : static_cast<size_t>(axis) + 1); ++a) {
+  for (size_t a = static_cast<size_t>(axis); a < (flattening ? shape.size() : static_cast<size_t>(axis) + 1);
+       ++a) {
     result.axes.push_back(static_cast<int64_t>(a));
   }
   return result;
@@ -34,25 +37,31 @@ WholeAxes wholeAxes(const Node& node, const Shape& shape) {
 
 WholeAxes wholeAxes(const FormContext& context) {
   WholeAxes result = wholeAxes(context.node, context.wholeInput(0));
-  for (const int64_t axis : result.axes) result.factors.push_back(soleFactor(context.rule.inputs[0], static_cast<size_t>(axis)));
+  for (const int64_t axis : result.axes)
+    result.factors.push_back(soleFactor(context.rule.inputs[0], static_cast<size_t>(axis)));
   return result;
 }
 
 const ExchangeForm* softmaxCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
   const std::vector<int64_t> axes = wholeAxes(node, graph.shape(node.inputs[0])).axes;
-  const auto holds = [&](int64_t axis) { return soleFactor(rule.inputs[0], static_cast<size_t>(axis)) == factor; };
-  return isReal(graph, node.inputs[0]) && std::any_of(axes.begin(), axes.end(), holds) ? wholeOutputs() : nullptr;
+  const auto holds = [&](int64_t axis) {
+    return soleFactor(rule.inputs[0], static_cast<size_t>(axis)) == factor;
+  };
+  return isReal(graph, node.inputs[0]) && std::any_of(axes.begin(), axes.end(), holds) ? wholeOutputs()
+                                                                                       : nullptr;
 }
 
 void emitSoftmax(FormContext& context) {
   const WholeAxes whole = wholeAxes(context);
-  const ShiftedSum parts = shiftedSum(context.emit, context.inputs[0], whole.axes, context.groupsOf(whole.factors));
+  const ShiftedSum parts =
+      shiftedSum(context.emit, context.inputs[0], whole.axes, context.groupsOf(whole.factors));
   context.emit.giveElementwise(0, "Div", {parts.exponential, parts.sum});
 }
 
 void emitLogSoftmax(FormContext& context) {
   const WholeAxes whole = wholeAxes(context);
-  const ShiftedSum parts = shiftedSum(context.emit, context.inputs[0], whole.axes, context.groupsOf(whole.factors));
+  const ShiftedSum parts =
+      shiftedSum(context.emit, context.inputs[0], whole.axes, context.groupsOf(whole.factors));
   context.emit.giveElementwise(0, "Sub", {parts.shifted, context.emit.unary("Log", parts.sum)});
 }
 
@@ -62,7 +71,8 @@ void emitSoftmaxGrad(FormContext& context) {
   const WholeAxes whole = wholeAxes(context);
   const ValueId dy = context.inputs[0];
   const ValueId y = context.inputs[1];
-  const ValueId dot = emit.allReduce(emit.reduce("ReduceSum", emit.binary("Mul", dy, y), whole.axes), context.groupsOf(whole.factors));
+  const ValueId dot = emit.allReduce(emit.reduce("ReduceSum", emit.binary("Mul", dy, y), whole.axes),
+                                     context.groupsOf(whole.factors));
   emit.giveElementwise(0, "Mul", {emit.binary("Sub", dy, dot), y});
 }
 
@@ -71,7 +81,8 @@ void emitLogSoftmaxGrad(FormContext& context) {
   NodeEmitter& emit = context.emit;
   const WholeAxes whole = wholeAxes(context);
   const ValueId dy = context.inputs[0];
-  const ValueId sum = emit.allReduce(emit.reduce("ReduceSum", dy, whole.axes), context.groupsOf(whole.factors));
+  const ValueId sum =
+      emit.allReduce(emit.reduce("ReduceSum", dy, whole.axes), context.groupsOf(whole.factors));
   emit.giveElementwise(0, "Sub", {dy, emit.binary("Mul", emit.unary("Exp", context.inputs[1]), sum)});
 }
 

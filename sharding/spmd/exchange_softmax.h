@@ -13,6 +13,7 @@ struct ShiftedSum {
   ValueId exponential;  // exp(x - max)
   ValueId sum;          // of the exponentials; size 1 along the axes
 };
-ShiftedSum shiftedSum(NodeEmitter& emit, ValueId x, const std::vector<int64_t>& axes, const std::vector<int>& groups);
+ShiftedSum shiftedSum(NodeEmitter& emit, ValueId x, const std::vector<int64_t>& axes,
+                      const std::vector<int>& groups);
 
 }  // namespace pipeshard

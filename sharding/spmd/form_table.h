@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "sharding/spmd/exchange_forms.h"
 #include "sharding/specs/node_emitter.h"
+#include "sharding/spmd/exchange_forms.h"
 
 namespace pipeshard {
 
@@ -30,12 +30,14 @@ struct FormContext {
   std::vector<int> groupsOf(const std::vector<int>& factors) const;
 };
 
-// The numbers of one tensor axis that is cut, as a text that is the same on all devices: NodeEmitter::ofDevice's key.
+// The numbers of one tensor axis that is cut, as a text that is the same on all devices:
+// NodeEmitter::ofDevice's key.
 std::string axisKey(const ShardingSpec& spec, const Shape& whole, size_t axis);
 
 struct Form {
   // What a cut of this factor gives; nullptr: it is none that the form is for.
-  const ExchangeForm* (*cut)(const Graph& graph, const Node& node, const FactorRule& rule, int factor) = nullptr;
+  const ExchangeForm* (*cut)(const Graph& graph, const Node& node, const FactorRule& rule,
+                             int factor) = nullptr;
   void (*emit)(FormContext& context) = nullptr;
 };
 
@@ -55,12 +57,14 @@ void registerLossForms(FormTable& table);
 void registerNormalizationForms(FormTable& table);
 void registerReductionForms(FormTable& table);
 
-// Forms of the usual kinds: every output holds the factor or is the same on all devices; the only output is a partial sum.
+// Forms of the usual kinds: every output holds the factor or is the same on all devices; the only output is a
+// partial sum.
 const ExchangeForm* wholeOutputs();
 const ExchangeForm* partialOutput();
 
-bool isReal(const Graph& graph, ValueId value);       // float32 or float64
-bool isReducible(const Graph& graph, ValueId value);  // or int32 or int64: what collectives can add and compare
+bool isReal(const Graph& graph, ValueId value);  // float32 or float64
+bool isReducible(const Graph& graph,
+                 ValueId value);  // or int32 or int64: what collectives can add and compare
 // The factor of a tensor's axis if it is its only one, else -1.
 int soleFactor(const TensorFactors& tensor, size_t axis);
 

@@ -82,7 +82,8 @@ bool isLinearHere(const Graph& graph, const Node& node) {
   if (!node.domain.empty()) return true;
   const bool floating = isFloatingPoint(graph.dataType(node.outputs[0]));
   if (node.op_type == "Div" || node.op_type == "ReduceMean") return floating;  // integer division rounds
-  if (node.op_type == "Cast" || node.op_type == "CastLike") return floating && isFloatingPoint(graph.dataType(node.inputs[0]));
+  if (node.op_type == "Cast" || node.op_type == "CastLike")
+    return floating && isFloatingPoint(graph.dataType(node.inputs[0]));
   if (node.op_type == "Pad") {
     if (node.stringAttribute("mode", "constant") != "constant") return true;
     return given(node, 2) ? isZero(graph, node.inputs[2]) : node.floatAttribute("value", 0) == 0;
@@ -94,7 +95,9 @@ bool isLinearHere(const Graph& graph, const Node& node) {
 
 // A value that stands at several positions is a sum at all of them or at none.
 bool splitsAValue(const Node& node, const Positions& sums) {
-  const auto contains = [&](size_t input) { return std::find(sums.begin(), sums.end(), static_cast<int>(input)) != sums.end(); };
+  const auto contains = [&](size_t input) {
+    return std::find(sums.begin(), sums.end(), static_cast<int>(input)) != sums.end();
+  };
   for (int sum : sums) {
     for (size_t input = 0; input < node.inputs.size(); ++input) {
       if (node.inputs[input] == node.inputs[static_cast<size_t>(sum)] && !contains(input)) return true;
@@ -110,7 +113,8 @@ std::vector<Positions> allLinearInputs(const Graph& graph, const Node& node) {
     if (node.is("Mean") && !isFloatingPoint(graph.dataType(node.outputs[0]))) return {};
     return {Positions(additive.begin(), additive.end())};
   }
-  if (node.is("Gemm") || node.is("Conv") || node.is("ConvTranspose")) {  // what is added once must be a sum as well
+  if (node.is("Gemm") || node.is("Conv") ||
+      node.is("ConvTranspose")) {  // what is added once must be a sum as well
     if (given(node, 2)) return {{0, 2}, {1, 2}};
     return {{0}, {1}};
   }
@@ -136,7 +140,8 @@ std::vector<size_t> additiveInputs(const Node& node) {
   if (node.op_type == "Where") return {1, 2};
   static const std::set<std::string_view> kAdding = {"Add", "Sub", "Sum", "Mean", "Concat"};
   std::vector<size_t> positions;
-  for (size_t input = 0; kAdding.contains(node.op_type) && input < node.inputs.size(); ++input) positions.push_back(input);
+  for (size_t input = 0; kAdding.contains(node.op_type) && input < node.inputs.size(); ++input)
+    positions.push_back(input);
   return positions;
 }
 

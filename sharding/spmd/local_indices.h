@@ -15,11 +15,13 @@ struct AxisPart {
 AxisPart axisPart(const ShardingSpec& spec, const Shape& whole, const Shard& shard, size_t axis);
 
 struct LocalIndices {
-  ValueId index;  // into the part; 0 where the index is another device's, out of every range where it is nobody's
-  ValueId mine;   // bool: the part holds the index
+  ValueId
+      index;  // into the part; 0 where the index is another device's, out of every range where it is nobody's
+  ValueId mine;  // bool: the part holds the index
 };
-// Of integers of any shape. `wraps`: -1 names the last place of the whole axis; else a negative index is nobody's. `skipped`: bool, the
-// places that are nobody's and name nothing; invalid: none.
-LocalIndices localIndices(NodeEmitter& emit, ValueId indices, const AxisPart& part, bool wraps, ValueId skipped = ValueId());
+// Of integers of any shape. `wraps`: -1 names the last place of the whole axis; else a negative index is
+// nobody's. `skipped`: bool, the places that are nobody's and name nothing; invalid: none.
+LocalIndices localIndices(NodeEmitter& emit, ValueId indices, const AxisPart& part, bool wraps,
+                          ValueId skipped = ValueId());
 
 }  // namespace pipeshard

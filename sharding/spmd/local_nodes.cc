@@ -12,7 +12,8 @@ namespace pipeshard {
 namespace {
 
 // Which part of the factor's elements this device works on.
-double shareOf(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device, const std::vector<AxisUse>& uses, int factor) {
+double shareOf(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device,
+               const std::vector<AxisUse>& uses, int factor) {
   ShardingSpec spec{{{}}, {}};
   for (size_t axis = 0; axis < uses.size(); ++axis) {
     if (uses[axis] == AxisUse{AxisUse::Kind::kFactor, factor}) spec.axes[0].push_back(static_cast<int>(axis));
@@ -33,11 +34,13 @@ ValueId scale(GraphBuilder& builder, ValueId mean, double share) {
 
 }  // namespace
 
-Constant localConstant(const Constant& constant, const ShardingSpec& spec, const LogicalMesh& mesh, int device) {
+Constant localConstant(const Constant& constant, const ShardingSpec& spec, const LogicalMesh& mesh,
+                       int device) {
   const Shard shard = shardOf(spec, constant.shape, mesh, device);
   Constant local{constant.data_type, shard.size, {}};
   local.bytes.resize(static_cast<size_t>(byteCount(constant.data_type, shard.size)));
-  const bool keeps = std::all_of(spec.partial.begin(), spec.partial.end(), [&](int axis) { return mesh.coordinate(device, axis) == 0; });
+  const bool keeps = std::all_of(spec.partial.begin(), spec.partial.end(),
+                                 [&](int axis) { return mesh.coordinate(device, axis) == 0; });
   if (!keeps || local.bytes.empty()) return local;
   if (shard.size == constant.shape) return constant;
   const size_t element = dataTypeSize(constant.data_type);
@@ -50,21 +53,25 @@ Constant localConstant(const Constant& constant, const ShardingSpec& spec, const
   return local;
 }
 
-double meanShare(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device, const std::vector<AxisUse>& uses, size_t output) {
+double meanShare(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device,
+                 const std::vector<AxisUse>& uses, size_t output) {
   double share = 1;
-  for (int factor : strategies.meanFactors(uses, output)) share *= shareOf(strategies, mesh, device, uses, factor);
+  for (int factor : strategies.meanFactors(uses, output))
+    share *= shareOf(strategies, mesh, device, uses, factor);
   return share;
 }
 
 int sizesInput(const Node& node) {
   if (node.is("ConstantOfShape")) return 0;
   if (node.is("Expand") || (node.is("Reshape") && node.inputs.size() > 1)) return 1;
-  const bool gradient = node.domain == kPipeshardDomain && (node.op_type == "GatherGrad" || node.op_type == "GatherElementsGrad");
+  const bool gradient = node.domain == kPipeshardDomain &&
+                        (node.op_type == "GatherGrad" || node.op_type == "GatherElementsGrad");
   return gradient ? 2 : -1;
 }
 
-std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder& strategies, const ExchangeContext& context,
-                                   const Node& node, const Strategy& strategy, std::vector<ValueId> inputs) {
+std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder& strategies,
+                                   const ExchangeContext& context, const Node& node, const Strategy& strategy,
+                                   std::vector<ValueId> inputs) {
   const Graph& whole = context.whole;
   const auto localShape = [&](size_t o) {
     return shardOf(strategy.outputs[o], whole.shape(node.outputs[o]), context.mesh, context.device).size;
@@ -72,9 +79,11 @@ std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder&
   if (const int sizes = sizesInput(node); sizes >= 0) {
     const Shape shape = localShape(0);
     const std::string name = whole.value(node.inputs[static_cast<size_t>(sizes)]).name;
-    inputs[static_cast<size_t>(sizes)] = builder.addConstant(name, makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
+    inputs[static_cast<size_t>(sizes)] =
+        builder.addConstant(name, makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
   }
-  if (strategies.exchangesAny(strategy.uses)) return emitExchangeForm(builder, context, node, strategy, inputs);
+  if (strategies.exchangesAny(strategy.uses))
+    return emitExchangeForm(builder, context, node, strategy, inputs);
   Node local = node;
   local.opaque.clear();  // the exporter's sharding
   local.inputs = std::move(inputs);
@@ -87,7 +96,8 @@ std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder&
   builder.graph().nodes.push_back(std::move(local));
   for (size_t o = 0; o < node.outputs.size(); ++o) {
     if (!strategies.scalesMean(strategy.uses, o)) continue;
-    outputs[o] = scale(builder, outputs[o], meanShare(strategies, context.mesh, context.device, strategy.uses, o));
+    outputs[o] =
+        scale(builder, outputs[o], meanShare(strategies, context.mesh, context.device, strategy.uses, o));
   }
   return outputs;
 }

@@ -9,8 +9,9 @@ namespace pipeshard {
 namespace {
 
 bool holds(const TensorFactors& tensor, int factor) {
-  return std::any_of(tensor.begin(), tensor.end(),
-                     [&](const auto& axis) { return std::find(axis.begin(), axis.end(), factor) != axis.end(); });
+  return std::any_of(tensor.begin(), tensor.end(), [&](const auto& axis) {
+    return std::find(axis.begin(), axis.end(), factor) != axis.end();
+  });
 }
 
 bool isShaped(const TensorFactors& tensor) {
@@ -27,7 +28,8 @@ SizeOf sizeOf(const FactorRule& rule, int factor) {
     case FactorKind::kMin: return SizeOf::kSummed;
     case FactorKind::kParallel: break;
   }
-  if (rule.inputs.size() < 2 || !isShaped(rule.inputs[0]) || !isShaped(rule.inputs[1])) return SizeOf::kShared;
+  if (rule.inputs.size() < 2 || !isShaped(rule.inputs[0]) || !isShaped(rule.inputs[1]))
+    return SizeOf::kShared;
   const bool first = holds(rule.inputs[0], factor);
   const bool second = holds(rule.inputs[1], factor);
   if (first == second) return SizeOf::kShared;
@@ -37,7 +39,8 @@ SizeOf sizeOf(const FactorRule& rule, int factor) {
 std::string attributesOf(const Node& node) {
   std::string text;
   for (const auto& [name, attribute] : node.attributes) {
-    const bool counts = std::holds_alternative<int64_t>(attribute) || std::holds_alternative<std::vector<int64_t>>(attribute) ||
+    const bool counts = std::holds_alternative<int64_t>(attribute) ||
+                        std::holds_alternative<std::vector<int64_t>>(attribute) ||
                         std::holds_alternative<std::string>(attribute);
     if (counts) text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, printAttribute(attribute));
   }
@@ -46,8 +49,8 @@ std::string attributesOf(const Node& node) {
 
 }  // namespace
 
-OperatorWork operatorWork(const Graph& graph, const Node& node, const std::optional<FactorRule>& rule, const NodeWork& work,
-                          const std::vector<int64_t>& factor_sizes) {
+OperatorWork operatorWork(const Graph& graph, const Node& node, const std::optional<FactorRule>& rule,
+                          const NodeWork& work, const std::vector<int64_t>& factor_sizes) {
   OperatorWork result;
   result.op = node.domain.empty() ? node.op_type : node.domain + "::" + node.op_type;
   result.attributes = attributesOf(node);
@@ -60,16 +63,19 @@ OperatorWork operatorWork(const Graph& graph, const Node& node, const std::optio
   result.bytes = work.bytes;
   if (!rule) return result;
   for (size_t f = 0; f < rule->factors.size(); ++f) {
-    result.sizes[static_cast<size_t>(sizeOf(*rule, static_cast<int>(f)))] *= factor_sizes.empty() ? rule->factors[f].size : factor_sizes[f];
+    result.sizes[static_cast<size_t>(sizeOf(*rule, static_cast<int>(f)))] *=
+        factor_sizes.empty() ? rule->factors[f].size : factor_sizes[f];
   }
   return result;
 }
 
-int64_t nodeTime(const CostModel& model, const Graph& graph, const Node& node, const std::optional<FactorRule>& rule, const NodeWork& work,
+int64_t nodeTime(const CostModel& model, const Graph& graph, const Node& node,
+                 const std::optional<FactorRule>& rule, const NodeWork& work,
                  const std::vector<int64_t>& factor_sizes) {
   if (rule && rule->flops == 0) return 0;
   if (model.times) {
-    const std::optional<int64_t> measured = model.times->operatorTime(operatorWork(graph, node, rule, work, factor_sizes), model.busy);
+    const std::optional<int64_t> measured =
+        model.times->operatorTime(operatorWork(graph, node, rule, work, factor_sizes), model.busy);
     if (measured) return std::llround(static_cast<double>(*measured) * model.devices_per_core);
   }
   return computeCost(model, work);

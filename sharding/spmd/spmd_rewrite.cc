@@ -24,9 +24,10 @@ class Rewriter {
         groups_(groups),
         context_{piece, sharding.mesh, device, groups, &emitted_},
         builder_(result_.graph) {
-    PIPESHARD_CHECK(sharding.strategies.size() == piece.nodes.size(), "{} strategies for {} nodes", sharding.strategies.size(),
-                    piece.nodes.size());
-    PIPESHARD_CHECK(sharding.kept.size() == piece.values.size(), "{} specs for {} values", sharding.kept.size(), piece.values.size());
+    PIPESHARD_CHECK(sharding.strategies.size() == piece.nodes.size(), "{} strategies for {} nodes",
+                    sharding.strategies.size(), piece.nodes.size());
+    PIPESHARD_CHECK(sharding.kept.size() == piece.values.size(), "{} specs for {} values",
+                    sharding.kept.size(), piece.values.size());
     kept_.resize(piece.values.size());
   }
 
@@ -34,7 +35,8 @@ class Rewriter {
     copyHeader();
     for (ValueId input : piece_.inputs) {
       checkSpec(input, kept(input));
-      kept_[input.index()] = builder_.addValue(piece_.value(input).name, piece_.dataType(input), localShape(input, kept(input)));
+      kept_[input.index()] =
+          builder_.addValue(piece_.value(input).name, piece_.dataType(input), localShape(input, kept(input)));
       graph().inputs.push_back(kept_[input.index()]);
     }
     for (size_t n = 0; n < piece_.nodes.size(); ++n) {
@@ -44,7 +46,8 @@ class Rewriter {
     for (ValueId output : piece_.outputs) graph().outputs.push_back(held(output, kept(output)));
     nameValues();
     for (const Node& node : graph().nodes) {
-      if (collectiveKind(node)) result_.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
+      if (collectiveKind(node))
+        result_.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
     }
     result_.groups = groups_;
     return std::move(result_);
@@ -59,8 +62,8 @@ class Rewriter {
 
   void checkSpec(ValueId value, const ShardingSpec& spec) const {
     const std::string fault = specFault(spec, piece_.shape(value), sharding_.mesh);
-    PIPESHARD_CHECK(fault.empty(), "value '{}' cannot lie as {} on mesh {}: {}", piece_.value(value).name, printSpec(spec),
-                    printMesh(sharding_.mesh), fault);
+    PIPESHARD_CHECK(fault.empty(), "value '{}' cannot lie as {} on mesh {}: {}", piece_.value(value).name,
+                    printSpec(spec), printMesh(sharding_.mesh), fault);
   }
 
   void copyHeader() {
@@ -80,11 +83,14 @@ class Rewriter {
   ValueId held(ValueId value, const ShardingSpec& spec) {
     if (kept_[value.index()].valid()) return kept_[value.index()];
     const Constant* constant = piece_.constant(value);
-    PIPESHARD_CHECK(constant != nullptr, "'{}' is read, but is no input, constant or output of an earlier node", piece_.value(value).name);
+    PIPESHARD_CHECK(constant != nullptr,
+                    "'{}' is read, but is no input, constant or output of an earlier node",
+                    piece_.value(value).name);
     checkSpec(value, spec);
     ValueId& part = constants_[{value.index(), spec}];
     if (!part.valid()) {
-      part = builder_.addConstant(piece_.value(value).name, localConstant(*constant, spec, sharding_.mesh, context_.device));
+      part = builder_.addConstant(piece_.value(value).name,
+                                  localConstant(*constant, spec, sharding_.mesh, context_.device));
     }
     return part;
   }
@@ -94,9 +100,11 @@ class Rewriter {
     checkSpec(value, to);
     const Shape& shape = piece_.shape(value);
     const auto [plan, fresh] = plans_.try_emplace({shape, piece_.dataType(value), from, to});
-    if (fresh) plan->second = planResharding(shape, piece_.dataType(value), from, to, sharding_.mesh, sharding_.model);
+    if (fresh)
+      plan->second = planResharding(shape, piece_.dataType(value), from, to, sharding_.mesh, sharding_.model);
     const size_t before = graph().nodes.size();
-    const ValueId placed = emitResharding(builder_, local, shape, from, plan->second, sharding_.mesh, context_.device, groups_);
+    const ValueId placed =
+        emitResharding(builder_, local, shape, from, plan->second, sharding_.mesh, context_.device, groups_);
     for (size_t n = before; n < graph().nodes.size(); ++n) markPlacing(graph().nodes[n]);
     return placed;
   }
@@ -118,20 +126,23 @@ class Rewriter {
   }
 
   void rewriteNode(const Node& node, const Strategy& strategy) {
-    PIPESHARD_CHECK(strategy.inputs.size() == node.inputs.size() && strategy.outputs.size() == node.outputs.size(),
-                    "{}: its strategy is for {} inputs and {} outputs", describeNode(node), strategy.inputs.size(),
-                    strategy.outputs.size());
+    PIPESHARD_CHECK(
+        strategy.inputs.size() == node.inputs.size() && strategy.outputs.size() == node.outputs.size(),
+        "{}: its strategy is for {} inputs and {} outputs", describeNode(node), strategy.inputs.size(),
+        strategy.outputs.size());
     const StrategyBuilder strategies(piece_, node, sharding_.mesh);
     std::vector<ValueId> inputs = placeInputs(node, strategy);
-    const std::vector<ValueId> outputs = emitLocalNode(builder_, strategies, context_, node, strategy, std::move(inputs));
+    const std::vector<ValueId> outputs =
+        emitLocalNode(builder_, strategies, context_, node, strategy, std::move(inputs));
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const ValueId value = node.outputs[o];
       if (!value.valid()) continue;
       checkSpec(value, strategy.outputs[o]);
       const Shape natural = localShape(value, strategy.outputs[o]);
-      PIPESHARD_CHECK(graph().shape(outputs[o]) == natural, "{} gives {} on device {}, {} of {} is {}", describeNode(node),
-                      shapeToString(graph().shape(outputs[o])), context_.device, printSpec(strategy.outputs[o]),
-                      shapeToString(piece_.shape(value)), shapeToString(natural));
+      PIPESHARD_CHECK(graph().shape(outputs[o]) == natural, "{} gives {} on device {}, {} of {} is {}",
+                      describeNode(node), shapeToString(graph().shape(outputs[o])), context_.device,
+                      printSpec(strategy.outputs[o]), shapeToString(piece_.shape(value)),
+                      shapeToString(natural));
       kept_[value.index()] = reshard(outputs[o], value, strategy.outputs[o], kept(value));
     }
   }
@@ -142,7 +153,8 @@ class Rewriter {
     std::set<std::string> taken;
     for (size_t v = 0; v < kept_.size(); ++v) {
       if (!kept_[v].valid()) continue;
-      PIPESHARD_CHECK(!named[kept_[v].index()], "one local value stands for '{}' and another", piece_.values[v].name);
+      PIPESHARD_CHECK(!named[kept_[v].index()], "one local value stands for '{}' and another",
+                      piece_.values[v].name);
       named[kept_[v].index()] = true;
       Value& local = graph().value(kept_[v]);
       local.name = piece_.values[v].name;
@@ -171,7 +183,8 @@ class Rewriter {
 
 }  // namespace
 
-LocalPiece rewriteForDevice(const Graph& piece, const PieceSharding& sharding, int device, const MeshGroups& groups) {
+LocalPiece rewriteForDevice(const Graph& piece, const PieceSharding& sharding, int device,
+                            const MeshGroups& groups) {
   return Rewriter(piece, sharding, device, groups).run();
 }
 

@@ -1,4 +1,5 @@
-// The proof that local pieces do together what the piece does: a walk over all devices' nodes in step, with the spec of every local value.
+// The proof that local pieces do together what the piece does: a walk over all devices' nodes in step, with
+// the spec of every local value.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -51,7 +52,8 @@ class Verifier {
   const Node& nodeOf(int device, size_t n) const { return graphOf(device).nodes[n]; }
 
   [[noreturn]] void fault(int device, const Node* node, const std::string& what) const {
-    fail(ErrorCode::kInternal, "device {} of mesh {}: {}{}", device, printMesh(mesh_), node ? describeNode(*node) + ": " : "", what);
+    fail(ErrorCode::kInternal, "device {} of mesh {}: {}{}", device, printMesh(mesh_),
+         node ? describeNode(*node) + ": " : "", what);
   }
 
   ShardingSpec normal(ShardingSpec spec) const {
@@ -67,28 +69,32 @@ class Verifier {
     const LocalPiece& piece = devices_[static_cast<size_t>(device)];
     if (graph.nodes.size() != first().nodes.size() || graph.values.size() != first().values.size() ||
         piece.origins != devices_[0].origins || piece.origins.size() != graph.nodes.size()) {
-      fault(device, nullptr, fmt::format("it has {} nodes, device 0 has {}", graph.nodes.size(), first().nodes.size()));
+      fault(device, nullptr,
+            fmt::format("it has {} nodes, device 0 has {}", graph.nodes.size(), first().nodes.size()));
     }
-    if (graph.inputs != first().inputs || graph.outputs != first().outputs || graph.inputs.size() != piece_.inputs.size() ||
-        graph.outputs.size() != piece_.outputs.size()) {
+    if (graph.inputs != first().inputs || graph.outputs != first().outputs ||
+        graph.inputs.size() != piece_.inputs.size() || graph.outputs.size() != piece_.outputs.size()) {
       fault(device, nullptr, "its inputs and outputs are not those of the piece");
     }
     std::vector<int> groups;
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       const Node& node = graph.nodes[n];
       const Node& other = first().nodes[n];
-      const bool alike = node.op_type == other.op_type && node.domain == other.domain && node.overload == other.overload &&
-                         node.inputs == other.inputs && node.outputs == other.outputs && isPlacing(node) == isPlacing(other);
+      const bool alike = node.op_type == other.op_type && node.domain == other.domain &&
+                         node.overload == other.overload && node.inputs == other.inputs &&
+                         node.outputs == other.outputs && isPlacing(node) == isPlacing(other);
       if (!alike || (!collectiveKind(node) && node.attributes != other.attributes)) {
         fault(device, &node, "it is not the node that device 0 has here");
       }
       if (collectiveKind(node)) groups.push_back(static_cast<int>(node.intAttribute("group", -1)));
     }
-    if (groups != piece.collectives) fault(device, nullptr, "its list of groups is not that of its collectives");
+    if (groups != piece.collectives)
+      fault(device, nullptr, "its list of groups is not that of its collectives");
   }
 
   // Says what a local value is, and compares the shapes of all devices with it.
-  void place(ValueId local, ValueId value, const ShardingSpec& spec, const Node* node, bool unscaled = false) {
+  void place(ValueId local, ValueId value, const ShardingSpec& spec, const Node* node,
+             bool unscaled = false) {
     const Shape& whole = piece_.shape(value);
     if (const std::string wrong = specFault(spec, whole, mesh_); !wrong.empty()) fault(0, node, wrong);
     for (int device = 0; device < mesh_.deviceCount(); ++device) {
@@ -96,8 +102,9 @@ class Verifier {
       const Shape& found = graphOf(device).shape(local);
       if (found != expected || graphOf(device).dataType(local) != piece_.dataType(value)) {
         fault(device, node,
-              fmt::format("'{}' has shape {}, {} of '{}' {} is {}", first().value(local).name, shapeToString(found), printSpec(spec),
-                          piece_.value(value).name, shapeToString(whole), shapeToString(expected)));
+              fmt::format("'{}' has shape {}, {} of '{}' {} is {}", first().value(local).name,
+                          shapeToString(found), printSpec(spec), piece_.value(value).name,
+                          shapeToString(whole), shapeToString(expected)));
       }
     }
     placed_[local.index()] = {value, normal(spec), unscaled};
@@ -117,35 +124,43 @@ class Verifier {
     for (int device = 0; device < mesh_.deviceCount(); ++device) {
       const Node& node = nodeOf(device, n);
       const std::vector<int>& groups = devices_[static_cast<size_t>(device)].groups.group_of_axis;
-      const auto found = std::find(groups.begin(), groups.end(), static_cast<int>(node.intAttribute("group", -1)));
+      const auto found =
+          std::find(groups.begin(), groups.end(), static_cast<int>(node.intAttribute("group", -1)));
       const auto axis = static_cast<int>(found - groups.begin());
-      if (axis >= mesh_.rank() || mesh_.axisSize(axis) == 1) fault(device, &node, "its group is no line of the mesh");
-      if (device > 0 && axis != mesh_axis) fault(device, &node, "it meets along another mesh axis than device 0");
+      if (axis >= mesh_.rank() || mesh_.axisSize(axis) == 1)
+        fault(device, &node, "its group is no line of the mesh");
+      if (device > 0 && axis != mesh_axis)
+        fault(device, &node, "it meets along another mesh axis than device 0");
       mesh_axis = axis;
     }
     return mesh_axis;
   }
 
   // `sizes` must be those of the parts under `spec` along the tensor axis, in the order of the line.
-  void checkSizes(size_t n, int mesh_axis, const char* attribute, ValueId value, const ShardingSpec& spec, size_t axis) const {
+  void checkSizes(size_t n, int mesh_axis, const char* attribute, ValueId value, const ShardingSpec& spec,
+                  size_t axis) const {
     for (int device = 0; device < mesh_.deviceCount(); ++device) {
       std::vector<int64_t> expected;
-      for (int member : mesh_.lineOf(device, mesh_axis)) expected.push_back(shardOf(spec, piece_.shape(value), mesh_, member).size[axis]);
-      if (nodeOf(device, n).intsAttribute(attribute) != expected) fault(device, &nodeOf(device, n), "its part sizes are wrong");
+      for (int member : mesh_.lineOf(device, mesh_axis))
+        expected.push_back(shardOf(spec, piece_.shape(value), mesh_, member).size[axis]);
+      if (nodeOf(device, n).intsAttribute(attribute) != expected)
+        fault(device, &nodeOf(device, n), "its part sizes are wrong");
     }
   }
 
   int64_t sameAttribute(size_t n, const char* name) const {
     const int64_t value = nodeOf(0, n).intAttribute(name, -1);
     for (int device = 0; device < mesh_.deviceCount(); ++device) {
-      if (nodeOf(device, n).intAttribute(name, -1) != value) fault(device, &nodeOf(device, n), fmt::format("its {} differs", name));
+      if (nodeOf(device, n).intAttribute(name, -1) != value)
+        fault(device, &nodeOf(device, n), fmt::format("its {} differs", name));
     }
     return value;
   }
 
   void checkSum(size_t n) const {
     for (int device = 0; device < mesh_.deviceCount(); ++device) {
-      if (nodeOf(device, n).stringAttribute("reduction", "sum") != "sum") fault(device, &nodeOf(device, n), "it does not sum");
+      if (nodeOf(device, n).stringAttribute("reduction", "sum") != "sum")
+        fault(device, &nodeOf(device, n), "it does not sum");
     }
   }
 
@@ -155,7 +170,8 @@ class Verifier {
     ShardingSpec spec = before.spec;
     const auto takePartial = [&] {
       checkSum(n);
-      if (std::erase(spec.partial, mesh_axis) == 0) fault(0, &node, fmt::format("it sums what is no sum: {}", printSpec(before.spec)));
+      if (std::erase(spec.partial, mesh_axis) == 0)
+        fault(0, &node, fmt::format("it sums what is no sum: {}", printSpec(before.spec)));
     };
     const auto cut = [&](const char* axis_name, const char* sizes) {
       const auto axis = static_cast<size_t>(sameAttribute(n, axis_name));
@@ -165,7 +181,8 @@ class Verifier {
     const auto gather = [&] {
       const auto axis = static_cast<size_t>(sameAttribute(n, "axis"));
       checkSizes(n, mesh_axis, "sizes", before.value, before.spec, axis);
-      if (spec.axes.at(axis).empty() || spec.axes[axis].back() != mesh_axis) fault(0, &node, "it gathers what is not cut so");
+      if (spec.axes.at(axis).empty() || spec.axes[axis].back() != mesh_axis)
+        fault(0, &node, "it gathers what is not cut so");
       spec.axes[axis].pop_back();
     };
     if (kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter) takePartial();
@@ -176,7 +193,8 @@ class Verifier {
   }
 
   const Constant& constantOf(int device, const Node& node, size_t input) const {
-    const Constant* constant = input < node.inputs.size() ? graphOf(device).constant(node.inputs[input]) : nullptr;
+    const Constant* constant =
+        input < node.inputs.size() ? graphOf(device).constant(node.inputs[input]) : nullptr;
     if (constant == nullptr) fault(device, &node, fmt::format("input {} is no constant", input));
     return *constant;
   }
@@ -197,7 +215,8 @@ class Verifier {
             const Shard to = shardOf(spec, whole, mesh_, device);
             const int64_t start = to.start[axis] - shardOf(before.spec, whole, mesh_, device).start[axis];
             if (integerElements(constantOf(device, local, 1)) != std::vector{start}) return false;
-            if (integerElements(constantOf(device, local, 2)) != std::vector{start + to.size[axis]}) return false;
+            if (integerElements(constantOf(device, local, 2)) != std::vector{start + to.size[axis]})
+              return false;
           }
           return true;
         },
@@ -221,11 +240,13 @@ class Verifier {
     return spec;
   }
 
-  void checkShare(const Node& node, const Strategy& strategy, const StrategyBuilder& strategies, size_t n, ValueId value) const {
+  void checkShare(const Node& node, const Strategy& strategy, const StrategyBuilder& strategies, size_t n,
+                  ValueId value) const {
     const auto output = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
     for (int device = 0; device < mesh_.deviceCount(); ++device) {
       const double share = meanShare(strategies, mesh_, device, strategy.uses, static_cast<size_t>(output));
-      const bool equal = constantOf(device, nodeOf(device, n), 1) == makeScalar(piece_.dataType(value), share);
+      const bool equal =
+          constantOf(device, nodeOf(device, n), 1) == makeScalar(piece_.dataType(value), share);
       if (!equal) fault(device, &nodeOf(device, n), fmt::format("its share of the mean is {}", share));
     }
   }
@@ -265,26 +286,31 @@ class Verifier {
   void checkRead(const Node& node, const Node& local, size_t position, const ShardingSpec& spec) const {
     const Placed& found = placed_[local.inputs[position].index()];
     if (found.value == node.inputs[position] && found.spec == normal(spec) && !found.unscaled) return;
-    fault(0, &local,
-          fmt::format("input {} is {} of '{}', its strategy needs {} of '{}'", position, printSpec(found.spec),
-                      found.value.valid() ? piece_.value(found.value).name : "something else", printSpec(spec),
-                      piece_.value(node.inputs[position]).name));
+    fault(
+        0, &local,
+        fmt::format("input {} is {} of '{}', its strategy needs {} of '{}'", position, printSpec(found.spec),
+                    found.value.valid() ? piece_.value(found.value).name : "something else", printSpec(spec),
+                    piece_.value(node.inputs[position]).name));
   }
 
   void checkSizesInput(const Node& local, size_t position) const {
     for (int device = 0; device < mesh_.deviceCount(); ++device) {
       const Shape sizes = integerElements(constantOf(device, local, position));
-      if (sizes != graphOf(device).shape(local.outputs[0])) fault(device, &local, "it is given the sizes of another output");
+      if (sizes != graphOf(device).shape(local.outputs[0]))
+        fault(device, &local, "it is given the sizes of another output");
     }
   }
 
-  void checkOperator(const Node& node, const Strategy& strategy, const StrategyBuilder& strategies, const Node& local) {
-    if (node.op_type != local.op_type || node.domain != local.domain || node.inputs.size() != local.inputs.size() ||
-        node.outputs.size() != local.outputs.size() || node.attributes != local.attributes) {
+  void checkOperator(const Node& node, const Strategy& strategy, const StrategyBuilder& strategies,
+                     const Node& local) {
+    if (node.op_type != local.op_type || node.domain != local.domain ||
+        node.inputs.size() != local.inputs.size() || node.outputs.size() != local.outputs.size() ||
+        node.attributes != local.attributes) {
       fault(0, &local, "it is not the piece's " + describeNode(node));
     }
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (node.inputs[i].valid() != local.inputs[i].valid()) fault(0, &local, fmt::format("input {} is missing or too much", i));
+      if (node.inputs[i].valid() != local.inputs[i].valid())
+        fault(0, &local, fmt::format("input {} is missing or too much", i));
       if (!node.inputs[i].valid()) continue;
       if (static_cast<int>(i) == sizesInput(node)) {
         checkSizesInput(local, i);
@@ -296,28 +322,35 @@ class Verifier {
     }
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       if (!node.outputs[o].valid()) continue;
-      place(local.outputs[o], node.outputs[o], strategy.outputs[o], &local, strategies.scalesMean(strategy.uses, o));
+      place(local.outputs[o], node.outputs[o], strategy.outputs[o], &local,
+            strategies.scalesMean(strategy.uses, o));
     }
   }
 
-  // Inside of an exchange form only what it reads from outside is checked, that its collectives run along axes that it cuts, and what it
-  // gives.
-  void checkExchange(const Node& node, const Strategy& strategy, size_t n, const std::vector<ValueId>& natural) {
+  // Inside of an exchange form only what it reads from outside is checked, that its collectives run along
+  // axes that it cuts, and what it gives.
+  void checkExchange(const Node& node, const Strategy& strategy, size_t n,
+                     const std::vector<ValueId>& natural) {
     const Node& local = nodeOf(0, n);
     for (ValueId input : local.inputs) {
       if (!input.valid() || !placed_[input.index()].value.valid()) continue;
       const Placed& found = placed_[input.index()];
       bool wanted = false;
-      for (size_t i = 0; i < node.inputs.size(); ++i) wanted |= node.inputs[i] == found.value && normal(strategy.inputs[i]) == found.spec;
+      for (size_t i = 0; i < node.inputs.size(); ++i)
+        wanted |= node.inputs[i] == found.value && normal(strategy.inputs[i]) == found.spec;
       for (size_t o = 0; o < natural.size(); ++o) wanted |= natural[o] == input;  // read again inside
-      if (!wanted) fault(0, &local, fmt::format("it reads {} of '{}'", printSpec(found.spec), piece_.value(found.value).name));
+      if (!wanted)
+        fault(0, &local,
+              fmt::format("it reads {} of '{}'", printSpec(found.spec), piece_.value(found.value).name));
     }
     if (collectiveKind(local)) {
       const AxisUse& use = strategy.uses.at(static_cast<size_t>(axisOfGroups(n)));
-      if (use.kind != AxisUse::Kind::kFactor) fault(0, &local, "it exchanges along a mesh axis that does not share the operator");
+      if (use.kind != AxisUse::Kind::kFactor)
+        fault(0, &local, "it exchanges along a mesh axis that does not share the operator");
     }
     for (size_t o = 0; o < natural.size(); ++o) {
-      const bool given = std::find(local.outputs.begin(), local.outputs.end(), natural[o]) != local.outputs.end();
+      const bool given =
+          std::find(local.outputs.begin(), local.outputs.end(), natural[o]) != local.outputs.end();
       if (natural[o].valid() && given) place(natural[o], node.outputs[o], strategy.outputs[o], &local);
     }
   }
@@ -325,7 +358,8 @@ class Verifier {
   // The local value that the operator itself gives, before it is put into place.
   ValueId naturalOutput(ValueId value) const {
     const auto found = by_name_.find(piece_.value(value).name);
-    if (found == by_name_.end()) fault(0, nullptr, fmt::format("there is no value '{}'", piece_.value(value).name));
+    if (found == by_name_.end())
+      fault(0, nullptr, fmt::format("there is no value '{}'", piece_.value(value).name));
     ValueId local = found->second;
     while (producer_[local.index()].valid() && isPlacing(first().node(producer_[local.index()]))) {
       const Node& node = first().node(producer_[local.index()]);
@@ -367,13 +401,16 @@ class Verifier {
     const Placed& found = placed_[local.index()];
     const ShardingSpec& kept = sharding_.kept[value.index()];
     if (found.value == value && found.spec == normal(kept) && !found.unscaled) return;
-    fault(0, nullptr, fmt::format("'{}' ends as {}, it is kept as {}", piece_.value(value).name, printSpec(found.spec), printSpec(kept)));
+    fault(0, nullptr,
+          fmt::format("'{}' ends as {}, it is kept as {}", piece_.value(value).name, printSpec(found.spec),
+                      printSpec(kept)));
   }
 
   void checkOutputs() const {
     for (size_t i = 0; i < piece_.outputs.size(); ++i) {
       const ValueId output = piece_.outputs[i];
-      const bool constant = piece_.constant(output) != nullptr && !placed_[first().outputs[i].index()].value.valid();
+      const bool constant =
+          piece_.constant(output) != nullptr && !placed_[first().outputs[i].index()].value.valid();
       if (!constant) checkKept(output, first().outputs[i]);
     }
   }
@@ -389,7 +426,8 @@ class Verifier {
 
 }  // namespace
 
-void verifyLocalPieces(const Graph& piece, const PieceSharding& sharding, const std::vector<LocalPiece>& devices) {
+void verifyLocalPieces(const Graph& piece, const PieceSharding& sharding,
+                       const std::vector<LocalPiece>& devices) {
   Verifier(piece, sharding, devices).run();
 }
 

@@ -15,8 +15,9 @@ namespace {
 
 // Nothing makes partial sums of a tensor that the file holds.
 bool isPassUseful(const Graph& graph, const Node& node, const std::vector<int>& list) {
-  return std::any_of(list.begin(), list.end(),
-                     [&](int input) { return !graph.initializers.contains(node.inputs[static_cast<size_t>(input)]); });
+  return std::any_of(list.begin(), list.end(), [&](int input) {
+    return !graph.initializers.contains(node.inputs[static_cast<size_t>(input)]);
+  });
 }
 
 std::string useName(const StrategyBuilder& builder, const AxisUse& use) {
@@ -34,18 +35,20 @@ std::vector<std::string_view> words(std::string_view text) {
   return result;
 }
 
-[[noreturn]] void refuseUses(const StrategyBuilder& builder, const Node& node, const LogicalMesh& mesh, std::string_view text,
-                             const std::string& reason) {
+[[noreturn]] void refuseUses(const StrategyBuilder& builder, const Node& node, const LogicalMesh& mesh,
+                             std::string_view text, const std::string& reason) {
   std::vector<std::string> names;
   for (size_t f = 0; builder.rule() && f < builder.rule()->factors.size(); ++f) {
     const Factor& factor = builder.rule()->factors[f];
-    if (builder.canCut(static_cast<int>(f))) names.push_back(fmt::format("{} ({})", factor.name, factor.size));
+    if (builder.canCut(static_cast<int>(f)))
+      names.push_back(fmt::format("{} ({})", factor.name, factor.size));
   }
   for (size_t k = 0; k < builder.linear().size(); ++k) {
     if (builder.canPass(static_cast<int>(k))) names.push_back(fmt::format("pass{}", k));
   }
   fail(ErrorCode::kConfiguration,
-       "{}: \"{}\" is no strategy on mesh {}: {}. Expected \"replicate\", or for mesh axes what each does, as in \"0:{}\". It can: {}",
+       "{}: \"{}\" is no strategy on mesh {}: {}. Expected \"replicate\", or for mesh axes what each does, "
+       "as in \"0:{}\". It can: {}",
        describeNode(node), text, printMesh(mesh), reason, names.empty() ? "k" : words(names.front()).front(),
        names.empty() ? "replicate only" : fmt::format("{}", fmt::join(names, ", ")));
 }
@@ -62,18 +65,21 @@ int findUse(const StrategyBuilder& builder, const AxisUse& like, std::string_vie
 
 }  // namespace
 
-std::optional<Strategy> makeStrategy(const Graph& graph, const Node& node, const LogicalMesh& mesh, const std::vector<AxisUse>& uses) {
+std::optional<Strategy> makeStrategy(const Graph& graph, const Node& node, const LogicalMesh& mesh,
+                                     const std::vector<AxisUse>& uses) {
   return StrategyBuilder(graph, node, mesh).make(uses);
 }
 
 std::vector<Strategy> strategies(const Graph& graph, const Node& node, const LogicalMesh& mesh) {
   const StrategyBuilder builder(graph, node, mesh);
   std::vector<AxisUse> choices = {{}};
-  for (int factor = 0; builder.rule() && factor < static_cast<int>(builder.rule()->factors.size()); ++factor) {
+  for (int factor = 0; builder.rule() && factor < static_cast<int>(builder.rule()->factors.size());
+       ++factor) {
     if (builder.canCut(factor)) choices.push_back({AxisUse::Kind::kFactor, factor});
   }
   for (int list = 0; list < static_cast<int>(builder.linear().size()); ++list) {
-    const bool useful = builder.canPass(list) && isPassUseful(graph, node, builder.linear()[static_cast<size_t>(list)]);
+    const bool useful =
+        builder.canPass(list) && isPassUseful(graph, node, builder.linear()[static_cast<size_t>(list)]);
     if (useful) choices.push_back({AxisUse::Kind::kPass, list});
   }
   std::vector<Strategy> result;
@@ -82,8 +88,11 @@ std::vector<Strategy> strategies(const Graph& graph, const Node& node, const Log
   while (true) {
     for (size_t axis = 0; axis < choice.size(); ++axis) uses[axis] = choices[choice[axis]];
     if (auto strategy = builder.make(uses)) result.push_back(std::move(*strategy));
-    size_t axis = choice.size();  // the next combination, the last mesh axis fastest; one device along an axis: nothing to choose
-    while (axis > 0 && (mesh.axisSize(static_cast<int>(axis) - 1) == 1 || ++choice[axis - 1] == choices.size())) choice[--axis] = 0;
+    size_t axis = choice.size();  // the next combination, the last mesh axis fastest; one device along an
+                                  // axis: nothing to choose
+    while (axis > 0 &&
+           (mesh.axisSize(static_cast<int>(axis) - 1) == 1 || ++choice[axis - 1] == choices.size()))
+      choice[--axis] = 0;
     if (axis == 0) return result;
   }
 }
@@ -99,7 +108,8 @@ std::string printUses(const Graph& graph, const Node& node, const std::vector<Ax
   return text.empty() ? "replicate" : text;
 }
 
-std::vector<AxisUse> parseUses(const Graph& graph, const Node& node, const LogicalMesh& mesh, std::string_view text) {
+std::vector<AxisUse> parseUses(const Graph& graph, const Node& node, const LogicalMesh& mesh,
+                               std::string_view text) {
   const StrategyBuilder builder(graph, node, mesh);
   std::vector<AxisUse> uses(static_cast<size_t>(mesh.rank()));
   const std::vector<std::string_view> parts = words(text);
@@ -109,19 +119,24 @@ std::vector<AxisUse> parseUses(const Graph& graph, const Node& node, const Logic
     int axis = -1;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), axis);
     if (error != std::errc() || end == part.data() + part.size() || *end != ':') {
-      refuseUses(builder, node, mesh, text, fmt::format("\"{}\" does not start with a mesh axis and a colon", part));
+      refuseUses(builder, node, mesh, text,
+                 fmt::format("\"{}\" does not start with a mesh axis and a colon", part));
     }
-    if (axis < 0 || axis >= mesh.rank()) refuseUses(builder, node, mesh, text, fmt::format("there is no mesh axis {}", axis));
+    if (axis < 0 || axis >= mesh.rank())
+      refuseUses(builder, node, mesh, text, fmt::format("there is no mesh axis {}", axis));
     AxisUse& use = uses[static_cast<size_t>(axis)];
-    if (use.kind != AxisUse::Kind::kReplicate) refuseUses(builder, node, mesh, text, fmt::format("it names mesh axis {} twice", axis));
+    if (use.kind != AxisUse::Kind::kReplicate)
+      refuseUses(builder, node, mesh, text, fmt::format("it names mesh axis {} twice", axis));
     const std::string_view name = part.substr(static_cast<size_t>(end - part.data()) + 1);
     for (AxisUse::Kind kind : {AxisUse::Kind::kFactor, AxisUse::Kind::kPass}) {
       const int index = findUse(builder, {kind, 0}, name);
       if (index >= 0) use = {kind, index};
     }
-    if (use.kind == AxisUse::Kind::kReplicate) refuseUses(builder, node, mesh, text, fmt::format("it has no factor \"{}\"", name));
+    if (use.kind == AxisUse::Kind::kReplicate)
+      refuseUses(builder, node, mesh, text, fmt::format("it has no factor \"{}\"", name));
   }
-  if (!builder.make(uses)) refuseUses(builder, node, mesh, text, "the operator cannot be shared so over these devices");
+  if (!builder.make(uses))
+    refuseUses(builder, node, mesh, text, "the operator cannot be shared so over these devices");
   return uses;
 }
 

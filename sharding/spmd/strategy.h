@@ -1,15 +1,18 @@
-// The ways to run one operator on a logical mesh, derived from its factor rule (rules/factor_rule.h). Nobody writes a list of strategies.
+// The ways to run one operator on a logical mesh, derived from its factor rule (rules/factor_rule.h). Nobody
+// writes a list of strategies.
 //
 // A strategy says for every mesh axis what it does to the operator:
 //   replicate   every device along the axis does the same
-//   factor f    the devices share the work along factor f. Inputs and outputs are cut where they hold f; outputs that lack a factor of
-//               kind sum (or mean: scaled by the share) are partial sums. A factor that must be whole can be shared too where the operator
-//               has an *exchange form* (exchange_forms.h): a softmax over a cut axis exchanges maxima and sums.
-//   pass k      inputs of the k-th list of linearInputs are partial sums over the axis, and so are the outputs: the sum is resolved later
+//   factor f    the devices share the work along factor f. Inputs and outputs are cut where they hold f;
+//               outputs that lack a factor of kind sum (or mean: scaled by the share) are partial sums. A
+//               factor that must be whole can be shared too where the operator has an *exchange form*
+//               (exchange_forms.h): a softmax over a cut axis exchanges maxima and sums.
+//   pass k      inputs of the k-th list of linearInputs are partial sums over the axis, and so are the
+//               outputs: the sum is resolved later
 //
-// An axis of a tensor that several factors share ([a,b] merged by a reshape) can be cut along its first factor only (factors of size 1
-// aside), and only when the devices divide that factor: else the cut of the axis is no cut of the factor. An axis of one factor may be cut
-// unevenly.
+// An axis of a tensor that several factors share ([a,b] merged by a reshape) can be cut along its first
+// factor only (factors of size 1 aside), and only when the devices divide that factor: else the cut of the
+// axis is no cut of the factor. An axis of one factor may be cut unevenly.
 //
 //   MatMul [8,16]x[16,32] on mesh [2,2], axis 0 on k, axis 1 on j:   "0:k 1:j"
 //     inputs "R,S0", "S0,S1"   output "R,S1;P0"   a quarter of the FLOPs per device
@@ -20,10 +23,10 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/graph/graph.h"
 #include "ir/base/sharding_spec.h"
-#include "sharding/specs/cost_model.h"
+#include "ir/graph/graph.h"
 #include "sharding/rules/factor_rule.h"
+#include "sharding/specs/cost_model.h"
 
 namespace pipeshard {
 
@@ -40,30 +43,36 @@ struct Strategy {
   std::vector<ShardingSpec> outputs;  // that it gives, by output position
 };
 
-// Sets of input positions: when exactly these are partial sums (and the others whole), the outputs are the sums' results.
-// Add: {{0,1}}; Mul of two different values: {{0},{1}}; Transpose: {{0}}; Relu: {}.
+// Sets of input positions: when exactly these are partial sums (and the others whole), the outputs are the
+// sums' results. Add: {{0,1}}; Mul of two different values: {{0},{1}}; Transpose: {{0}}; Relu: {}.
 std::vector<std::vector<int>> linearInputs(const Graph& graph, const Node& node);
 
-// The strategy of these uses; nullopt when the operator cannot run so (no rule, a whole factor without exchange form, sizes).
-std::optional<Strategy> makeStrategy(const Graph& graph, const Node& node, const LogicalMesh& mesh, const std::vector<AxisUse>& uses);
+// The strategy of these uses; nullopt when the operator cannot run so (no rule, a whole factor without
+// exchange form, sizes).
+std::optional<Strategy> makeStrategy(const Graph& graph, const Node& node, const LogicalMesh& mesh,
+                                     const std::vector<AxisUse>& uses);
 
-// All of them, "replicate" on every axis first, in a fixed order. An operator without a rule has that one only.
+// All of them, "replicate" on every axis first, in a fixed order. An operator without a rule has that one
+// only.
 std::vector<Strategy> strategies(const Graph& graph, const Node& node, const LogicalMesh& mesh);
 
-// Time of the node's own work on the device with the largest shard: local compute, and the collectives of exchange forms. Not: what
-// brings its inputs into place (resharding.h).
+// Time of the node's own work on the device with the largest shard: local compute, and the collectives of
+// exchange forms. Not: what brings its inputs into place (resharding.h).
 struct StrategyCost {
   int64_t compute_ns = 0;
   int64_t communication_ns = 0;
   int64_t total() const { return compute_ns + communication_ns; }
 };
-StrategyCost strategyCost(const Graph& graph, const Node& node, const LogicalMesh& mesh, const Strategy& strategy, const CostModel& model);
+StrategyCost strategyCost(const Graph& graph, const Node& node, const LogicalMesh& mesh,
+                          const Strategy& strategy, const CostModel& model);
 // Of several strategies of one node: the rule is looked up once.
 std::vector<StrategyCost> strategyCosts(const Graph& graph, const Node& node, const LogicalMesh& mesh,
                                         const std::vector<Strategy>& strategies, const CostModel& model);
 
-// "0:k 1:j", "0:pass0", "replicate". parse throws Error(kConfiguration) naming what was found and the node's factors.
+// "0:k 1:j", "0:pass0", "replicate". parse throws Error(kConfiguration) naming what was found and the node's
+// factors.
 std::string printUses(const Graph& graph, const Node& node, const std::vector<AxisUse>& uses);
-std::vector<AxisUse> parseUses(const Graph& graph, const Node& node, const LogicalMesh& mesh, std::string_view text);
+std::vector<AxisUse> parseUses(const Graph& graph, const Node& node, const LogicalMesh& mesh,
+                               std::string_view text);
 
 }  // namespace pipeshard

@@ -13,7 +13,8 @@ bool drawsRandomNumbers(const Graph& graph, const Node& node) {
   return training == nullptr || numericElements(*training) != std::vector<double>{0};
 }
 
-// A mean over labels divides by what the labels weigh, which differs from part to part; others by the number of elements.
+// A mean over labels divides by what the labels weigh, which differs from part to part; others by the number
+// of elements.
 bool meansByShare(const Node& node) {
   if (!node.is("SoftmaxCrossEntropyLoss") && !node.is("NegativeLogLikelihoodLoss")) return true;
   const bool weighted = node.inputs.size() > 2 && node.inputs[2].valid();
@@ -30,14 +31,17 @@ StrategyBuilder::StrategyBuilder(const Graph& graph, const Node& node, const Log
   for (int factor = 0; factor < static_cast<int>(cuts_.size()) && !random; ++factor) describeCut(factor);
   linear_ = linearInputs(graph, node);
   for (const std::vector<int>& list : linear_) {
-    const bool inputs = std::all_of(list.begin(), list.end(), [&](int p) { return isFloating(node.inputs[static_cast<size_t>(p)]); });
-    const bool outputs = std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return !id.valid() || isFloating(id); });
+    const bool inputs = std::all_of(list.begin(), list.end(),
+                                    [&](int p) { return isFloating(node.inputs[static_cast<size_t>(p)]); });
+    const bool outputs = std::all_of(node.outputs.begin(), node.outputs.end(),
+                                     [&](ValueId id) { return !id.valid() || isFloating(id); });
     passes_.push_back(inputs && outputs && !random);
   }
 }
 
 // False where a tensor holds the factor at two axes, or not as the major part of one.
-bool StrategyBuilder::findPlaces(int factor, const std::vector<TensorFactors>& tensors, std::vector<std::pair<int, int>>& places) {
+bool StrategyBuilder::findPlaces(int factor, const std::vector<TensorFactors>& tensors,
+                                 std::vector<std::pair<int, int>>& places) {
   Cut& cut = cuts_[static_cast<size_t>(factor)];
   for (size_t position = 0; position < tensors.size(); ++position) {
     bool found = false;
@@ -59,19 +63,24 @@ void StrategyBuilder::describeCut(int factor) {
   Cut& cut = cuts_[static_cast<size_t>(factor)];
   if (rule_->factors[static_cast<size_t>(factor)].size < 2) return;
   const bool added_once = rule_->added_once && rule_->added_once->factor == factor;
-  const bool sums = kind == FactorKind::kSum || added_once || (kind == FactorKind::kMean && meansByShare(node_));
+  const bool sums =
+      kind == FactorKind::kSum || added_once || (kind == FactorKind::kMean && meansByShare(node_));
   if (kind != FactorKind::kParallel && !sums) {
     cut.exchange = exchangeForm(graph_, node_, *rule_, factor);
     if (cut.exchange == nullptr) return;
   }
-  if (!findPlaces(factor, rule_->inputs, cut.in_inputs) || !findPlaces(factor, rule_->outputs, cut.in_outputs)) return;
+  if (!findPlaces(factor, rule_->inputs, cut.in_inputs) ||
+      !findPlaces(factor, rule_->outputs, cut.in_outputs))
+    return;
   if (cut.in_inputs.empty() && cut.in_outputs.empty()) return;
   for (int output = 0; output < static_cast<int>(node_.outputs.size()); ++output) {
     const auto o = static_cast<size_t>(output);
-    const bool held = std::any_of(cut.in_outputs.begin(), cut.in_outputs.end(), [&](auto place) { return place.first == output; });
+    const bool held = std::any_of(cut.in_outputs.begin(), cut.in_outputs.end(),
+                                  [&](auto place) { return place.first == output; });
     if (held || !node_.outputs[o].valid()) continue;
     if (cut.exchange == nullptr && !sums) return;
-    const bool complete = cut.exchange != nullptr && (o >= cut.exchange->partial_outputs.size() || !cut.exchange->partial_outputs[o]);
+    const bool complete = cut.exchange != nullptr &&
+                          (o >= cut.exchange->partial_outputs.size() || !cut.exchange->partial_outputs[o]);
     if (complete) continue;  // exchanging made it so
     if (!isFloating(node_.outputs[o])) return;
     cut.partial_outputs.push_back(output);
@@ -88,14 +97,16 @@ bool StrategyBuilder::fits(int factor, int64_t devices) const {
 int64_t StrategyBuilder::devicesAlong(const std::vector<AxisUse>& uses, int factor) const {
   int64_t devices = 1;
   for (size_t axis = 0; axis < uses.size(); ++axis) {
-    if (uses[axis].kind == AxisUse::Kind::kFactor && uses[axis].index == factor) devices *= mesh_.axisSize(static_cast<int>(axis));
+    if (uses[axis].kind == AxisUse::Kind::kFactor && uses[axis].index == factor)
+      devices *= mesh_.axisSize(static_cast<int>(axis));
   }
   return devices;
 }
 
 bool StrategyBuilder::exchangesAny(const std::vector<AxisUse>& uses) const {
-  return std::any_of(uses.begin(), uses.end(),
-                     [&](const AxisUse& use) { return use.kind == AxisUse::Kind::kFactor && exchanges(use.index); });
+  return std::any_of(uses.begin(), uses.end(), [&](const AxisUse& use) {
+    return use.kind == AxisUse::Kind::kFactor && exchanges(use.index);
+  });
 }
 
 std::vector<int> StrategyBuilder::meanFactors(const std::vector<AxisUse>& uses, size_t output) const {
@@ -105,12 +116,15 @@ std::vector<int> StrategyBuilder::meanFactors(const std::vector<AxisUse>& uses, 
     const bool mean = rule_->factors[static_cast<size_t>(factor)].kind == FactorKind::kMean;
     if (!mean || devicesAlong(uses, factor) == 1) continue;
     const std::vector<int>& lacking = cuts_[static_cast<size_t>(factor)].partial_outputs;
-    if (std::find(lacking.begin(), lacking.end(), static_cast<int>(output)) != lacking.end()) factors.push_back(factor);
+    if (std::find(lacking.begin(), lacking.end(), static_cast<int>(output)) != lacking.end())
+      factors.push_back(factor);
   }
   return factors;
 }
 
-bool StrategyBuilder::scalesMean(const std::vector<AxisUse>& uses, size_t output) const { return !meanFactors(uses, output).empty(); }
+bool StrategyBuilder::scalesMean(const std::vector<AxisUse>& uses, size_t output) const {
+  return !meanFactors(uses, output).empty();
+}
 
 bool StrategyBuilder::allows(const std::vector<AxisUse>& uses) const {
   if (!uses.empty() && uses.size() != static_cast<size_t>(mesh_.rank())) return false;
@@ -118,7 +132,9 @@ bool StrategyBuilder::allows(const std::vector<AxisUse>& uses) const {
     if (use.kind == AxisUse::Kind::kReplicate) continue;
     const size_t choices = use.kind == AxisUse::Kind::kFactor ? cuts_.size() : passes_.size();
     if (use.index < 0 || static_cast<size_t>(use.index) >= choices) return false;
-    if (use.kind == AxisUse::Kind::kPass ? !canPass(use.index) : !fits(use.index, devicesAlong(uses, use.index))) return false;
+    if (use.kind == AxisUse::Kind::kPass ? !canPass(use.index)
+                                         : !fits(use.index, devicesAlong(uses, use.index)))
+      return false;
   }
   return true;
 }
@@ -126,7 +142,8 @@ bool StrategyBuilder::allows(const std::vector<AxisUse>& uses) const {
 void StrategyBuilder::apply(Strategy& strategy, int mesh_axis, const AxisUse& use) const {
   if (use.kind == AxisUse::Kind::kReplicate) return;
   if (use.kind == AxisUse::Kind::kPass) {
-    for (int input : linear_[static_cast<size_t>(use.index)]) strategy.inputs[static_cast<size_t>(input)].partial.push_back(mesh_axis);
+    for (int input : linear_[static_cast<size_t>(use.index)])
+      strategy.inputs[static_cast<size_t>(input)].partial.push_back(mesh_axis);
     for (size_t output = 0; output < node_.outputs.size(); ++output) {
       if (node_.outputs[output].valid()) strategy.outputs[output].partial.push_back(mesh_axis);
     }
@@ -138,7 +155,8 @@ void StrategyBuilder::apply(Strategy& strategy, int mesh_axis, const AxisUse& us
   };
   for (const auto& place : cut.in_inputs) cutAt(strategy.inputs, place);
   for (const auto& place : cut.in_outputs) cutAt(strategy.outputs, place);
-  for (int output : cut.partial_outputs) strategy.outputs[static_cast<size_t>(output)].partial.push_back(mesh_axis);
+  for (int output : cut.partial_outputs)
+    strategy.outputs[static_cast<size_t>(output)].partial.push_back(mesh_axis);
   if (rule_->added_once && rule_->added_once->factor == use.index) {
     strategy.inputs[static_cast<size_t>(rule_->added_once->input)].partial.push_back(mesh_axis);
   }
@@ -149,7 +167,9 @@ std::optional<Strategy> StrategyBuilder::make(const std::vector<AxisUse>& uses) 
   Strategy strategy;
   strategy.uses = uses;
   strategy.uses.resize(static_cast<size_t>(mesh_.rank()));
-  const auto whole = [&](ValueId id) { return id.valid() ? replicated(graph_.shape(id).size()) : ShardingSpec(); };
+  const auto whole = [&](ValueId id) {
+    return id.valid() ? replicated(graph_.shape(id).size()) : ShardingSpec();
+  };
   strategy.inputs.reserve(node_.inputs.size());
   strategy.outputs.reserve(node_.outputs.size());
   for (ValueId id : node_.inputs) strategy.inputs.push_back(whole(id));

@@ -1,4 +1,5 @@
-// Strategies of one operator on one mesh, with everything that they share looked up once. Internal to sharding.
+// Strategies of one operator on one mesh, with everything that they share looked up once. Internal to
+// sharding.
 #pragma once
 
 #include <optional>
@@ -46,7 +47,8 @@ class StrategyBuilder {
     std::vector<int> partial_outputs;
   };
   void describeCut(int factor);
-  bool findPlaces(int factor, const std::vector<TensorFactors>& tensors, std::vector<std::pair<int, int>>& places);
+  bool findPlaces(int factor, const std::vector<TensorFactors>& tensors,
+                  std::vector<std::pair<int, int>>& places);
   bool allows(const std::vector<AxisUse>& uses) const;
   void apply(Strategy& strategy, int mesh_axis, const AxisUse& use) const;
   bool isFloating(ValueId value) const { return isFloatingPoint(graph_.dataType(value)); }

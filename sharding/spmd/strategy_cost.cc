@@ -26,13 +26,16 @@ class NodeCost {
     if (builder_.rule() && builder_.rule()->flops == 0) return {};  // a view
     int64_t bytes = 0;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
-      const bool sizes = static_cast<int>(i) == sizesInput(node_);  // rewritten: one number per axis of the output
+      const bool sizes =
+          static_cast<int>(i) == sizesInput(node_);  // rewritten: one number per axis of the output
       if (sizes) bytes += static_cast<int64_t>(graph_.shape(node_.outputs[0]).size() * sizeof(int64_t));
       if (!sizes) bytes += bytesOf(node_.inputs[i], strategy.inputs[i]);
     }
     for (size_t o = 0; o < node_.outputs.size(); ++o) bytes += bytesOf(node_.outputs[o], strategy.outputs[o]);
     const std::vector<int64_t> sizes = localSizes(strategy);
-    return {nodeTime(model_, graph_, node_, builder_.rule(), {flops(sizes), bytes, whole_.work_class, whole_.type}, sizes), 0};
+    return {nodeTime(model_, graph_, node_, builder_.rule(),
+                     {flops(sizes), bytes, whole_.work_class, whole_.type}, sizes),
+            0};
   }
 
  private:
@@ -54,14 +57,16 @@ class NodeCost {
     double flops = whole_.flops;
     for (size_t factor = 0; factor < sizes.size(); ++factor) {
       const int64_t size = builder_.rule()->factors[factor].size;
-      if (sizes[factor] != size) flops = flops / static_cast<double>(size) * static_cast<double>(sizes[factor]);
+      if (sizes[factor] != size)
+        flops = flops / static_cast<double>(size) * static_cast<double>(sizes[factor]);
     }
     return flops;
   }
 
   int64_t bytesOf(ValueId value, const ShardingSpec& spec) const {
     if (!value.valid()) return 0;
-    return largestShard(spec, graph_.shape(value), mesh_) * static_cast<int64_t>(dataTypeSize(graph_.dataType(value)));
+    return largestShard(spec, graph_.shape(value), mesh_) *
+           static_cast<int64_t>(dataTypeSize(graph_.dataType(value)));
   }
 
   // Counted from the nodes that the last device, which has the largest shards, would run.
@@ -76,14 +81,16 @@ class NodeCost {
       if (!id.valid()) continue;
       const Constant* constant = graph_.constant(id);
       if (constant != nullptr) {
-        inputs[i] = builder.addConstant(graph_.value(id).name, localConstant(*constant, strategy.inputs[i], mesh_, device));
+        inputs[i] = builder.addConstant(graph_.value(id).name,
+                                        localConstant(*constant, strategy.inputs[i], mesh_, device));
       } else {
-        inputs[i] =
-            builder.addValue(graph_.value(id).name, graph_.dataType(id), shardOf(strategy.inputs[i], graph_.shape(id), mesh_, device).size);
+        inputs[i] = builder.addValue(graph_.value(id).name, graph_.dataType(id),
+                                     shardOf(strategy.inputs[i], graph_.shape(id), mesh_, device).size);
       }
     }
     EmittedValues emitted;
-    emitLocalNode(builder, builder_, {graph_, mesh_, device, groups_, &emitted}, node_, strategy, std::move(inputs));
+    emitLocalNode(builder, builder_, {graph_, mesh_, device, groups_, &emitted}, node_, strategy,
+                  std::move(inputs));
     const WorkCount count = countWork(local, mesh_, groups_, model_);
     return {count.compute_ns, count.communication_ns};
   }
@@ -99,7 +106,8 @@ class NodeCost {
 
 }  // namespace
 
-StrategyCost strategyCost(const Graph& graph, const Node& node, const LogicalMesh& mesh, const Strategy& strategy, const CostModel& model) {
+StrategyCost strategyCost(const Graph& graph, const Node& node, const LogicalMesh& mesh,
+                          const Strategy& strategy, const CostModel& model) {
   return NodeCost(graph, node, mesh, model).of(strategy);
 }
 

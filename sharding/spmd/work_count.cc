@@ -27,7 +27,9 @@ DataType typeOf(const Graph& graph, const Node& node) {
       if (dataTypeSize(graph.dataType(value)) > dataTypeSize(widest)) widest = graph.dataType(value);
     }
   }
-  return widest != DataType::kUndefined || node.outputs.empty() || !node.outputs[0].valid() ? widest : graph.dataType(node.outputs[0]);
+  return widest != DataType::kUndefined || node.outputs.empty() || !node.outputs[0].valid()
+             ? widest
+             : graph.dataType(node.outputs[0]);
 }
 
 }  // namespace
@@ -54,9 +56,12 @@ NodeWork nodeWork(const Graph& graph, const Node& node, const std::optional<Fact
 }
 
 void markPlacing(Node& node) { node.metadata.push_back(kPlacing); }
-bool isPlacing(const Node& node) { return std::find(node.metadata.begin(), node.metadata.end(), kPlacing) != node.metadata.end(); }
+bool isPlacing(const Node& node) {
+  return std::find(node.metadata.begin(), node.metadata.end(), kPlacing) != node.metadata.end();
+}
 
-WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroups& groups, const CostModel& model) {
+WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroups& groups,
+                    const CostModel& model) {
   WorkCount count;
   for (const Node& node : local.nodes) {
     if (const auto kind = collectiveKind(node)) {
@@ -74,15 +79,18 @@ WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroup
   return count;
 }
 
-std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& group_sizes, const CostModel& model) {
+std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& group_sizes,
+                                const CostModel& model) {
   std::vector<WorkPart> parts(1);
   for (const Node& node : local.nodes) {
     if (const auto kind = collectiveKind(node)) {
       WorkPart& part = parts.back();
       part.group = static_cast<int>(node.intAttribute("group", -1));
-      PIPESHARD_CHECK(part.group >= 0 && part.group < std::ssize(group_sizes), "{} has a group that does not exist", describeNode(node));
+      PIPESHARD_CHECK(part.group >= 0 && part.group < std::ssize(group_sizes),
+                      "{} has a group that does not exist", describeNode(node));
       part.bytes = collectiveBytes(*kind, local.bytes(node.inputs[0]), local.bytes(node.outputs[0]));
-      part.exchange = collectiveCost(groupModel(model, part.group), {{group_sizes[static_cast<size_t>(part.group)]}}, *kind, 0, part.bytes);
+      part.exchange = collectiveCost(groupModel(model, part.group),
+                                     {{group_sizes[static_cast<size_t>(part.group)]}}, *kind, 0, part.bytes);
       parts.emplace_back();
     } else {
       const std::optional<FactorRule> rule = factorRule(local, node);

@@ -13,19 +13,22 @@ namespace pipeshard {
 namespace {
 
 struct AxisCounts {
-  std::set<std::string> products;  // how matrix products with weights are cut: "batch", "columns", "rows", "experts"
+  std::set<std::string>
+      products;  // how matrix products with weights are cut: "batch", "columns", "rows", "experts"
   std::map<CollectiveKind, int> forward;
   std::map<CollectiveKind, int> backward;
 };
 
 std::string plural(const std::map<CollectiveKind, int>& counts) {
-  static const std::map<CollectiveKind, std::string_view> kNames = {{CollectiveKind::kAllReduce, "all-reduce"},
-                                                                    {CollectiveKind::kAllGather, "all-gather"},
-                                                                    {CollectiveKind::kReduceScatter, "reduce-scatter"},
-                                                                    {CollectiveKind::kAllToAll, "all-to-all"}};
+  static const std::map<CollectiveKind, std::string_view> kNames = {
+      {CollectiveKind::kAllReduce, "all-reduce"},
+      {CollectiveKind::kAllGather, "all-gather"},
+      {CollectiveKind::kReduceScatter, "reduce-scatter"},
+      {CollectiveKind::kAllToAll, "all-to-all"}};
   std::string text;
   for (const auto& [kind, count] : counts) {
-    text += fmt::format("{}{} {}{}", text.empty() ? "" : " and ", count, kNames.at(kind), count == 1 ? "" : "s");
+    text +=
+        fmt::format("{}{} {}{}", text.empty() ? "" : " and ", count, kNames.at(kind), count == 1 ? "" : "s");
   }
   return text;
 }
@@ -57,7 +60,8 @@ class BlockReader {
   std::string productUse(NodeId id, const Strategy& strategy, size_t mesh_axis) const {
     const Node& node = training_.graph.node(id);
     if (!node.is("MatMul") && !node.is("Gemm")) return "";
-    if (mesh_axis >= strategy.uses.size() || strategy.uses[mesh_axis].kind != AxisUse::Kind::kFactor) return "";
+    if (mesh_axis >= strategy.uses.size() || strategy.uses[mesh_axis].kind != AxisUse::Kind::kFactor)
+      return "";
     const int factor = strategy.uses[mesh_axis].index;
     if (factor == batch_.factor_of_node[id.index()]) return "batch";
     const bool left = !batch_.influenced[node.inputs[0].index()];
@@ -73,8 +77,9 @@ class BlockReader {
 
  private:
   static bool holds(const TensorFactors& factors, int factor) {
-    return std::any_of(factors.begin(), factors.end(),
-                       [factor](const std::vector<int>& axis) { return std::find(axis.begin(), axis.end(), factor) != axis.end(); });
+    return std::any_of(factors.begin(), factors.end(), [factor](const std::vector<int>& axis) {
+      return std::find(axis.begin(), axis.end(), factor) != axis.end();
+    });
   }
 
   const TrainingGraph& training_;
@@ -97,8 +102,9 @@ RepeatedRun blocksOf(const TrainingGraph& training, const std::vector<NodeId>& f
 
 }  // namespace
 
-BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<NodeId>& nodes, const CostModel& model,
-                             const ShardStageOptions& options, const ShardingResult& result) {
+BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                             const CostModel& model, const ShardStageOptions& options,
+                             const ShardingResult& result) {
   const std::vector<NodeId> forward = forwardNodes(training, nodes);
   if (forward.empty()) return {};
   const RepeatedRun run = blocksOf(training, forward);

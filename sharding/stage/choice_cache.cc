@@ -3,19 +3,23 @@
 namespace pipeshard {
 namespace {
 
-std::vector<SpecTable*> tablesOf(SpecCatalog& catalog, const Graph& graph, const std::vector<ValueId>& values) {
+std::vector<SpecTable*> tablesOf(SpecCatalog& catalog, const Graph& graph,
+                                 const std::vector<ValueId>& values) {
   std::vector<SpecTable*> tables;
-  for (ValueId id : values) tables.push_back(id.valid() ? &catalog.of(graph.shape(id), graph.dataType(id)) : nullptr);
+  for (ValueId id : values)
+    tables.push_back(id.valid() ? &catalog.of(graph.shape(id), graph.dataType(id)) : nullptr);
   return tables;
 }
 
 // By position, by strategy.
-std::vector<std::vector<int>> numbersOf(const std::vector<SpecTable*>& tables, const std::vector<Strategy>& strategies,
+std::vector<std::vector<int>> numbersOf(const std::vector<SpecTable*>& tables,
+                                        const std::vector<Strategy>& strategies,
                                         std::vector<ShardingSpec> Strategy::*specs) {
   std::vector<std::vector<int>> numbers(tables.size());
   for (size_t position = 0; position < tables.size(); ++position) {
     if (tables[position] == nullptr) continue;
-    for (const Strategy& strategy : strategies) numbers[position].push_back(tables[position]->number((strategy.*specs)[position]));
+    for (const Strategy& strategy : strategies)
+      numbers[position].push_back(tables[position]->number((strategy.*specs)[position]));
   }
   return numbers;
 }
@@ -23,7 +27,11 @@ std::vector<std::vector<int>> numbersOf(const std::vector<SpecTable*>& tables, c
 }  // namespace
 
 ChoiceCache::ChoiceCache(const Graph& graph, const LogicalMesh& mesh, const CostModel& model)
-    : graph_(graph), mesh_(mesh), model_(model), catalog_(mesh, model), by_node_(graph.nodes.size(), nullptr) {}
+    : graph_(graph),
+      mesh_(mesh),
+      model_(model),
+      catalog_(mesh, model),
+      by_node_(graph.nodes.size(), nullptr) {}
 
 const NodeChoices& ChoiceCache::of(NodeId id) {
   const NodeChoices*& known = by_node_[id.index()];
@@ -41,7 +49,8 @@ std::unique_ptr<NodeChoices> ChoiceCache::make(const Node& node) {
   std::map<std::pair<std::vector<ShardingSpec>, std::vector<ShardingSpec>>, size_t> places;
   for (Strategy& strategy : strategies(graph_, node, mesh_)) {
     const StrategyCost cost = strategyCost(graph_, node, mesh_, strategy, model_);
-    const auto [place, is_new] = places.try_emplace({strategy.inputs, strategy.outputs}, choices->strategies.size());
+    const auto [place, is_new] =
+        places.try_emplace({strategy.inputs, strategy.outputs}, choices->strategies.size());
     if (is_new) {
       choices->strategies.push_back(std::move(strategy));
       choices->costs.push_back(cost);

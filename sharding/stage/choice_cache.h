@@ -6,14 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "sharding/stage/repeats.h"
 #include "sharding/rules/factor_rule.h"
 #include "sharding/specs/spec_table.h"
 #include "sharding/spmd/strategy.h"
+#include "sharding/stage/repeats.h"
 
 namespace pipeshard {
 
-// The strategies of a node and of all that are structurally equal to it. Of strategies that need and give the same, the cheapest one.
+// The strategies of a node and of all that are structurally equal to it. Of strategies that need and give the
+// same, the cheapest one.
 struct NodeChoices {
   std::optional<FactorRule> rule;
   std::vector<Strategy> strategies;

@@ -28,7 +28,8 @@ int64_t productOf(const std::vector<int>& sizes) {
   return product;
 }
 
-// A factor walked in step with the scope: how far one step along each variable of the scope moves in its table.
+// A factor walked in step with the scope: how far one step along each variable of the scope moves in its
+// table.
 struct Walk {
   const int64_t* costs;
   std::vector<int64_t> strides;
@@ -47,7 +48,8 @@ Walk walkOf(const CostTable& table, const std::vector<int>& axes, size_t rank) {
 
 void addRow(const Walk& walk, int64_t stride, std::vector<int64_t>& row) {
   const int64_t* from = walk.costs + walk.offset;
-  for (size_t k = 0; k < row.size(); ++k) row[k] = std::min(row[k] + from[static_cast<int64_t>(k) * stride], kForbiddenCost);
+  for (size_t k = 0; k < row.size(); ++k)
+    row[k] = std::min(row[k] + from[static_cast<int64_t>(k) * stride], kForbiddenCost);
 }
 
 // Advances the scope's odometer (without the last variable).
@@ -106,7 +108,8 @@ namespace {
 // A table as rows by option of one variable.
 std::vector<int64_t> rowsOf(const CostTable& table, int axis) {
   int64_t inner = 1;
-  for (size_t later = static_cast<size_t>(axis) + 1; later < table.sizes.size(); ++later) inner *= table.sizes[later];
+  for (size_t later = static_cast<size_t>(axis) + 1; later < table.sizes.size(); ++later)
+    inner *= table.sizes[later];
   const int64_t size = table.sizes[static_cast<size_t>(axis)];
   const int64_t outer = static_cast<int64_t>(table.costs.size()) / (inner * size);
   std::vector<int64_t> rows(table.costs.size());
@@ -130,7 +133,8 @@ int64_t leastExcess(const std::vector<int64_t>& rows, size_t width, size_t a, si
 
 }  // namespace
 
-const std::vector<int>& TablePool::undominated(const std::vector<std::pair<TableId, int>>& factors, int size) {
+const std::vector<int>& TablePool::undominated(const std::vector<std::pair<TableId, int>>& factors,
+                                               int size) {
   const auto [place, is_new] = undominated_.try_emplace(factors);
   if (!is_new) return place->second;
   const auto count = static_cast<size_t>(size);
@@ -159,7 +163,8 @@ TableId TablePool::slice(TableId id, int axis, const std::vector<int>& options) 
   if (known != slices_.end()) return known->second;
   const CostTable& table = at(id);
   int64_t inner = 1;
-  for (size_t later = static_cast<size_t>(axis) + 1; later < table.sizes.size(); ++later) inner *= table.sizes[later];
+  for (size_t later = static_cast<size_t>(axis) + 1; later < table.sizes.size(); ++later)
+    inner *= table.sizes[later];
   const int64_t size = table.sizes[static_cast<size_t>(axis)];
   CostTable result{table.sizes, {}};
   result.sizes[static_cast<size_t>(axis)] = static_cast<int>(options.size());
@@ -203,7 +208,8 @@ Elimination::Elimination(CostNetwork network, int64_t limit) : network_(std::mov
   entries_.assign(count, 0);
   gone_.assign(network_.tables.size(), false);
   for (size_t table = 0; table < network_.tables.size(); ++table) {
-    for (int variable : network_.tables[table].variables) tables_of_[static_cast<size_t>(variable)].push_back(static_cast<int>(table));
+    for (int variable : network_.tables[table].variables)
+      tables_of_[static_cast<size_t>(variable)].push_back(static_cast<int>(table));
   }
   options_.resize(count);
   std::set<int> all;
@@ -261,7 +267,8 @@ void Elimination::refresh(int variable) {
 }
 
 void Elimination::attach(NetworkTable table) {
-  for (int variable : table.variables) tables_of_[static_cast<size_t>(variable)].push_back(static_cast<int>(network_.tables.size()));
+  for (int variable : table.variables)
+    tables_of_[static_cast<size_t>(variable)].push_back(static_cast<int>(network_.tables.size()));
   network_.tables.push_back(std::move(table));
   gone_.push_back(false);
 }
@@ -285,7 +292,8 @@ void Elimination::dropDominated(std::set<int> variables) {
     std::vector<std::pair<TableId, int>> factors;
     for (int table : tables_of_[index]) {
       const NetworkTable& entry = network_.tables[static_cast<size_t>(table)];
-      const auto axis = std::find(entry.variables.begin(), entry.variables.end(), variable) - entry.variables.begin();
+      const auto axis =
+          std::find(entry.variables.begin(), entry.variables.end(), variable) - entry.variables.begin();
       factors.emplace_back(entry.table, static_cast<int>(axis));
     }
     std::sort(factors.begin(), factors.end());
@@ -297,7 +305,8 @@ void Elimination::dropDominated(std::set<int> variables) {
     network_.sizes[index] = static_cast<int>(kept.size());
     for (int table : tables_of_[index]) {
       NetworkTable& entry = network_.tables[static_cast<size_t>(table)];
-      const auto axis = std::find(entry.variables.begin(), entry.variables.end(), variable) - entry.variables.begin();
+      const auto axis =
+          std::find(entry.variables.begin(), entry.variables.end(), variable) - entry.variables.begin();
       entry.table = network_.pool->slice(entry.table, static_cast<int>(axis), kept);
     }
     const std::set<int> around = neighbors(variable);
@@ -328,7 +337,8 @@ void Elimination::eliminate(int variable) {
   std::sort(factors.begin(), factors.end());
   const TablePool::Product product = network_.pool->eliminate(factors, sizes);
   for (int member : scope)
-    std::erase_if(tables_of_[static_cast<size_t>(member)], [this](int table) { return gone_[static_cast<size_t>(table)]; });
+    std::erase_if(tables_of_[static_cast<size_t>(member)],
+                  [this](int table) { return gone_[static_cast<size_t>(table)]; });
   tables_of_[index].clear();
   steps_.push_back({variable, scope, product.argument});
   attach({scope, product.minimum});
@@ -354,13 +364,16 @@ CostNetwork Elimination::remainder() const {
 
 std::vector<int> Elimination::complete(const std::vector<int>& choice) const {
   std::vector<int> full(network_.sizes.size(), 0);
-  for (size_t position = 0; position < left_.size(); ++position) full[static_cast<size_t>(left_[position])] = choice[position];
+  for (size_t position = 0; position < left_.size(); ++position)
+    full[static_cast<size_t>(left_[position])] = choice[position];
   for (size_t step = steps_.size(); step-- > 0;) {
     int64_t index = 0;
-    for (int member : steps_[step].scope) index = index * network_.sizes[static_cast<size_t>(member)] + full[static_cast<size_t>(member)];
+    for (int member : steps_[step].scope)
+      index = index * network_.sizes[static_cast<size_t>(member)] + full[static_cast<size_t>(member)];
     full[static_cast<size_t>(steps_[step].variable)] = (*steps_[step].argument)[static_cast<size_t>(index)];
   }
-  for (size_t variable = 0; variable < full.size(); ++variable) full[variable] = options_[variable][static_cast<size_t>(full[variable])];
+  for (size_t variable = 0; variable < full.size(); ++variable)
+    full[variable] = options_[variable][static_cast<size_t>(full[variable])];
   return full;
 }
 

@@ -1,7 +1,9 @@
-// Choices with costs over pairs (or more) of them, and the exact elimination of variables by min-plus products. Internal to shard_stage.
+// Choices with costs over pairs (or more) of them, and the exact elimination of variables by min-plus
+// products. Internal to shard_stage.
 //
-// Tables are immutable and stored once: equal tables have equal ids. A product of the same tables is computed once, so that the repeated
-// blocks of a model cost as much as one of them: wherever a block's inside is eliminated, the second time is a look-up.
+// Tables are immutable and stored once: equal tables have equal ids. A product of the same tables is computed
+// once, so that the repeated blocks of a model cost as much as one of them: wherever a block's inside is
+// eliminated, the second time is a look-up.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +29,9 @@ class TablePool {
   TableId add(CostTable table);
   const CostTable& at(TableId id) const { return *tables_[static_cast<size_t>(id)]; }
 
-  // min over the last of `scope`'s variables of the sum of tables. Each factor says for its axes which variable of the scope (by position)
-  // they are; `sizes` are those of the scope. The second table holds the position of the minimum (the first one, if several).
+  // min over the last of `scope`'s variables of the sum of tables. Each factor says for its axes which
+  // variable of the scope (by position) they are; `sizes` are those of the scope. The second table holds the
+  // position of the minimum (the first one, if several).
   struct Factor {
     TableId table;
     std::vector<int> axes;
@@ -39,8 +42,9 @@ class TablePool {
     std::shared_ptr<const std::vector<uint16_t>> argument;
   };
   Product eliminate(const std::vector<Factor>& factors, const std::vector<int>& sizes);
-  // The options of a variable (by position) that are worth to be chosen, whatever the others choose: option b dominates a when
-  // b costs at most as much as a in every case (of equal ones the first stays). Factors: tables with the variable, and its axis in each.
+  // The options of a variable (by position) that are worth to be chosen, whatever the others choose: option b
+  // dominates a when b costs at most as much as a in every case (of equal ones the first stays). Factors:
+  // tables with the variable, and its axis in each.
   const std::vector<int>& undominated(const std::vector<std::pair<TableId, int>>& factors, int size);
   // The table without the other options along an axis.
   TableId slice(TableId table, int axis, const std::vector<int>& options);
@@ -74,11 +78,12 @@ struct CostNetwork {
 // What is left when variables have been eliminated exactly.
 class Elimination {
  public:
-  // Drops dominated options, leaves out variables of one option, then eliminates every variable whose product has at most `limit` entries
-  // (its own axis included), cheapest first; ties by number.
+  // Drops dominated options, leaves out variables of one option, then eliminates every variable whose product
+  // has at most `limit` entries (its own axis included), cheapest first; ties by number.
   Elimination(CostNetwork network, int64_t limit);
 
-  // The variables that are left, and their network (numbered by position in `left`, with the options that are left).
+  // The variables that are left, and their network (numbered by position in `left`, with the options that are
+  // left).
   const std::vector<int>& left() const { return left_; }
   CostNetwork remainder() const;
   // A best choice of all variables, given those that are left (by position in `left`).

@@ -25,7 +25,8 @@ InputChoices choicesOf(const TrainingGraph& training, ValueId value, const Logic
   return choices;
 }
 
-std::vector<InputChoices> inputsOf(const TrainingGraph& training, const std::vector<StageValue>& values, const LogicalMesh& mesh) {
+std::vector<InputChoices> inputsOf(const TrainingGraph& training, const std::vector<StageValue>& values,
+                                   const LogicalMesh& mesh) {
   std::vector<InputChoices> inputs;
   for (const BatchInput& input : training.inputs) {
     if (values[input.value.index()].held) inputs.push_back(choicesOf(training, input.value, mesh));
@@ -33,7 +34,8 @@ std::vector<InputChoices> inputsOf(const TrainingGraph& training, const std::vec
   for (const Parameter& parameter : training.parameters) {
     if (values[parameter.value.index()].held) inputs.push_back(choicesOf(training, parameter.value, mesh));
   }
-  std::erase_if(inputs, [&](const InputChoices& input) { return values[input.value.index()].fixed_replicated; });
+  std::erase_if(inputs,
+                [&](const InputChoices& input) { return values[input.value.index()].fixed_replicated; });
   return inputs;
 }
 
@@ -42,7 +44,8 @@ void checkCount(const std::vector<InputChoices>& inputs, int64_t limit) {
   for (const InputChoices& input : inputs) count *= static_cast<double>(input.specs.size());
   if (count <= static_cast<double>(limit)) return;
   fail(ErrorCode::kConfiguration,
-       "method exhaustive: {} inputs and parameters have {:.3g} combinations of shardings, more than the {} that are allowed; use auto, or "
+       "method exhaustive: {} inputs and parameters have {:.3g} combinations of shardings, more than the {} "
+       "that are allowed; use auto, or "
        "a "
        "smaller model",
        inputs.size(), count, limit);
@@ -50,15 +53,18 @@ void checkCount(const std::vector<InputChoices>& inputs, int64_t limit) {
 
 }  // namespace
 
-std::vector<Combination> exhaustiveSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
-                                            const CostModel& model, const ShardStageOptions& options, int64_t limit) {
+std::vector<Combination> exhaustiveSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                                            const LogicalMesh& mesh, const CostModel& model,
+                                            const ShardStageOptions& options, int64_t limit) {
   ShardStageOptions completing = options;
   completing.method = "auto";
   completing.memory_bytes.reset();  // what does not fit is listed too
   StageContext context(training, nodes, mesh, model, completing);
   const std::map<ValueId, ShardingSpec> given = context.limits.given;
   std::vector<InputChoices> inputs = inputsOf(training, context.values, mesh);
-  std::erase_if(inputs, [&](const InputChoices& input) { return given.contains(context.values[input.value.index()].shares); });
+  std::erase_if(inputs, [&](const InputChoices& input) {
+    return given.contains(context.values[input.value.index()].shares);
+  });
   checkCount(inputs, limit);
   std::vector<Combination> result;
   std::vector<size_t> choice(inputs.size(), 0);
@@ -74,9 +80,12 @@ std::vector<Combination> exhaustiveSharding(const TrainingGraph& training, const
     combination.compute_ns = found.compute_ns;
     combination.communication_ns = found.communication_ns;
     combination.memory_bytes = found.memory_bytes;
-    const StagePrice price = priceStage(training, nodes, context.values, found.sharding, model, completing.microbatches);
-    combination.communication_bytes = communicationBytes(training, nodes, found.sharding, price, completing.microbatches);
-    for (position = inputs.size(); position > 0 && ++choice[position - 1] == inputs[position - 1].specs.size(); --position) {
+    const StagePrice price =
+        priceStage(training, nodes, context.values, found.sharding, model, completing.microbatches);
+    combination.communication_bytes =
+        communicationBytes(training, nodes, found.sharding, price, completing.microbatches);
+    for (position = inputs.size();
+         position > 0 && ++choice[position - 1] == inputs[position - 1].specs.size(); --position) {
       choice[position - 1] = 0;
     }
   }

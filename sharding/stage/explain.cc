@@ -15,10 +15,11 @@ struct OpenDecision {
 std::string nodeName(const Node& node) { return node.name.empty() ? describeNode(node) : node.name; }
 
 // One per node and per value with a variable, in that order; their costs add up to the result's.
-std::vector<OpenDecision> decisionsOf(const StageContext& context, const ShardingProblem& problem, const StageSharding& sharding) {
+std::vector<OpenDecision> decisionsOf(const StageContext& context, const ShardingProblem& problem,
+                                      const StageSharding& sharding) {
   const Graph& graph = context.training.graph;
-  const StagePrice price =
-      priceStage(context.training, context.nodes, context.values, sharding, context.model, context.options.microbatches);
+  const StagePrice price = priceStage(context.training, context.nodes, context.values, sharding,
+                                      context.model, context.options.microbatches);
   std::vector<OpenDecision> decisions(problem.variables().size());
   for (size_t index = 0; index < decisions.size(); ++index) {
     const ShardingVariable& variable = problem.variables()[index];
@@ -41,7 +42,8 @@ std::vector<OpenDecision> decisionsOf(const StageContext& context, const Shardin
       const StageValue& value = context.values[entry.value.index()];
       variable = problem.variableOf(value.readers.empty() ? value.producer : value.readers.front().node);
     }
-    decisions[static_cast<size_t>(variable)].decision.communication_ns += entry.resharding.cost_ns * entry.runs;
+    decisions[static_cast<size_t>(variable)].decision.communication_ns +=
+        entry.resharding.cost_ns * entry.runs;
   }
   return decisions;
 }
@@ -50,9 +52,10 @@ std::vector<OpenDecision> decisionsOf(const StageContext& context, const Shardin
 int chosenOption(const ShardingVariable& variable, const StageSharding& sharding) {
   for (size_t position = 0; position < variable.options.size(); ++position) {
     const int option = variable.options[position];
-    const bool same = variable.choices != nullptr ? variable.choices->strategies[static_cast<size_t>(option)].uses ==
-                                                        sharding.strategies[variable.node.index()].uses
-                                                  : variable.specs->spec(option) == sharding.kept[variable.value.index()];
+    const bool same = variable.choices != nullptr
+                          ? variable.choices->strategies[static_cast<size_t>(option)].uses ==
+                                sharding.strategies[variable.node.index()].uses
+                          : variable.specs->spec(option) == sharding.kept[variable.value.index()];
     if (same) return static_cast<int>(position);
   }
   return -1;
@@ -67,24 +70,28 @@ std::optional<Alternative> secondBest(const StageContext& context, const Shardin
     const ShardingResult other = context.solve(problem, {{index, chosen}});
     const Graph& graph = context.training.graph;
     return Alternative{variable.choices != nullptr
-                           ? printUses(graph, graph.node(variable.node), other.sharding.strategies[variable.node.index()].uses)
+                           ? printUses(graph, graph.node(variable.node),
+                                       other.sharding.strategies[variable.node.index()].uses)
                            : printSpec(other.sharding.kept[variable.value.index()]),
                        other.total_ns()};
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::kOutOfMemory || error.code() == ErrorCode::kConfiguration) return std::nullopt;
+    if (error.code() == ErrorCode::kOutOfMemory || error.code() == ErrorCode::kConfiguration)
+      return std::nullopt;
     throw;
   }
 }
 
 }  // namespace
 
-std::vector<Decision> explainSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const CostModel& model,
-                                      const ShardStageOptions& options, const ShardingResult& result, int alternatives) {
+std::vector<Decision> explainSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                                      const CostModel& model, const ShardStageOptions& options,
+                                      const ShardingResult& result, int alternatives) {
   const StageContext context(training, nodes, result.sharding.mesh, model, options);
   const ShardingProblem problem(training, nodes, context.mesh, model, options, context.limits);
   std::vector<OpenDecision> open = decisionsOf(context, problem, result.sharding);
   std::stable_sort(open.begin(), open.end(), [](const OpenDecision& a, const OpenDecision& b) {
-    return a.decision.compute_ns + a.decision.communication_ns > b.decision.compute_ns + b.decision.communication_ns;
+    return a.decision.compute_ns + a.decision.communication_ns >
+           b.decision.compute_ns + b.decision.communication_ns;
   });
   std::vector<Decision> decisions;
   for (OpenDecision& entry : open) {

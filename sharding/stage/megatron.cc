@@ -16,13 +16,15 @@ bool isProduct(const Node& node) { return node.is("MatMul") || node.is("Gemm"); 
 
 // Where one region of element-wise work ends and another begins.
 bool isBorder(const Node& node) {
-  static const std::set<std::string_view> kOther = {"Conv",          "ConvTranspose",  "Gather",         "GatherGrad",
-                                                    "ConvInputGrad", "ConvWeightGrad", "GatherElements", "GatherND"};
+  static const std::set<std::string_view> kOther = {"Conv",           "ConvTranspose", "Gather",
+                                                    "GatherGrad",     "ConvInputGrad", "ConvWeightGrad",
+                                                    "GatherElements", "GatherND"};
   return isProduct(node) || kOther.contains(node.op_type);
 }
 
 bool isNormalization(const Node& node) {
-  static const std::set<std::string_view> kOperators = {"LayerNormalization", "RMSNormalization", "LayerNormalizationInputGrad",
+  static const std::set<std::string_view> kOperators = {"LayerNormalization", "RMSNormalization",
+                                                        "LayerNormalizationInputGrad",
                                                         "LayerNormalizationWeightGrad", "ReduceMean"};
   return kOperators.contains(node.op_type);
 }
@@ -41,7 +43,9 @@ class Stream {
   }
 
   // The node is in a region between matrix products in which rows are normalised: the residual stream.
-  bool contains(NodeId id) const { return normalized_.contains(find(id.index())) && !isBorder(training_.graph.node(id)); }
+  bool contains(NodeId id) const {
+    return normalized_.contains(find(id.index())) && !isBorder(training_.graph.node(id));
+  }
 
  private:
   // A loss is a mean of everything, no normalisation.
@@ -78,8 +82,8 @@ class Stream {
 };
 
 struct Facts {
-  Facts(const TrainingGraph& training, const std::vector<NodeId>& nodes, std::shared_ptr<const BatchDependence> dependence,
-        bool cut_updates)
+  Facts(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+        std::shared_ptr<const BatchDependence> dependence, bool cut_updates)
       : training(training),
         kept_alive(std::move(dependence)),
         batch(*kept_alive),
@@ -102,8 +106,9 @@ struct Facts {
 };
 
 bool holds(const TensorFactors& factors, int factor) {
-  return std::any_of(factors.begin(), factors.end(),
-                     [factor](const std::vector<int>& axis) { return std::find(axis.begin(), axis.end(), factor) != axis.end(); });
+  return std::any_of(factors.begin(), factors.end(), [factor](const std::vector<int>& axis) {
+    return std::find(axis.begin(), axis.end(), factor) != axis.end();
+  });
 }
 
 // Negative: not allowed.
@@ -111,7 +116,8 @@ int rankOnTensorAxis(const Facts& facts, NodeId id, const NodeChoices& choices, 
   const Node& node = facts.training.graph.node(id);
   if (facts.stream.contains(id)) {
     // Sums are resolved before a normalisation, and gradients of the stream's own weights are whole.
-    const bool whole = isNormalization(node) || facts.training.node_phase[id.index()] == Phase::kBackwardWeight;
+    const bool whole =
+        isNormalization(node) || facts.training.node_phase[id.index()] == Phase::kBackwardWeight;
     return use.kind == AxisUse::Kind::kReplicate || (use.kind == AxisUse::Kind::kPass && !whole) ? 0 : -1;
   }
   if (use.kind != AxisUse::Kind::kFactor) return 0;
@@ -119,7 +125,8 @@ int rankOnTensorAxis(const Facts& facts, NodeId id, const NodeChoices& choices, 
   if (!isProduct(node) || !choices.rule) return 0;
   const int weight = facts.weightOperand(node);
   if (weight >= 0) return holds(choices.rule->inputs[static_cast<size_t>(weight)], use.index) ? 1 : -1;
-  if (facts.training.node_phase[id.index()] == Phase::kBackwardWeight) return holds(choices.rule->outputs.front(), use.index) ? 1 : -1;
+  if (facts.training.node_phase[id.index()] == Phase::kBackwardWeight)
+    return holds(choices.rule->outputs.front(), use.index) ? 1 : -1;
   return 0;
 }
 
@@ -159,8 +166,8 @@ std::vector<int> allowed(const Facts& facts, NodeId id, const NodeChoices& choic
 
 }  // namespace
 
-ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes, std::shared_ptr<const BatchDependence> batch,
-                             bool cut_updates) {
+ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                             std::shared_ptr<const BatchDependence> batch, bool cut_updates) {
   const auto facts = std::make_shared<const Facts>(training, nodes, std::move(batch), cut_updates);
   const std::vector<StageValue> values = stageValues(training, nodes, {});
   std::vector<bool> weight;

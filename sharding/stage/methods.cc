@@ -40,7 +40,8 @@ int devicesOn(const LogicalMesh& mesh, const Strategy& strategy, const AxisUse& 
 }
 
 bool hasFactorUse(const Strategy& strategy) {
-  return std::any_of(strategy.uses.begin(), strategy.uses.end(), [](const AxisUse& use) { return use.kind == AxisUse::Kind::kFactor; });
+  return std::any_of(strategy.uses.begin(), strategy.uses.end(),
+                     [](const AxisUse& use) { return use.kind == AxisUse::Kind::kFactor; });
 }
 
 int devicesCutting(const LogicalMesh& mesh, const ShardingSpec& spec) {
@@ -54,7 +55,8 @@ int devicesCutting(const LogicalMesh& mesh, const ShardingSpec& spec) {
 // The most devices that a tensor can be cut over.
 int mostDevices(const LogicalMesh& mesh, const Shape& shape) {
   int most = 1;
-  for (const ShardingSpec& spec : possibleSpecs(shape, mesh, false)) most = std::max(most, devicesCutting(mesh, spec));
+  for (const ShardingSpec& spec : possibleSpecs(shape, mesh, false))
+    most = std::max(most, devicesCutting(mesh, spec));
   return most;
 }
 
@@ -96,7 +98,8 @@ std::shared_ptr<const Roles> rolesOf(const TrainingGraph& training, const std::v
   return roles;
 }
 
-void requireBatch(const TrainingGraph& training, const LogicalMesh& mesh, int devices, std::string_view method) {
+void requireBatch(const TrainingGraph& training, const LogicalMesh& mesh, int devices,
+                  std::string_view method) {
   bool any = false;
   for (const BatchInput& input : training.inputs) {
     if (input.axis < 0) continue;
@@ -104,27 +107,30 @@ void requireBatch(const TrainingGraph& training, const LogicalMesh& mesh, int de
     const int64_t rows = training.graph.shape(input.value)[static_cast<size_t>(input.axis)];
     if (rows < devices) {
       fail(ErrorCode::kConfiguration,
-           "method {}: a microbatch has {} rows ('{}', axis {}) for {} devices of mesh {}; use fewer devices, a larger batch or fewer "
+           "method {}: a microbatch has {} rows ('{}', axis {}) for {} devices of mesh {}; use fewer "
+           "devices, a larger batch or fewer "
            "microbatches, or another method",
            method, rows, training.graph.value(input.value).name, input.axis, devices, printMesh(mesh));
     }
   }
   if (any || devices == 1) return;
   fail(ErrorCode::kConfiguration,
-       "method {}: no input of the model has a batch axis that could be cut; export the model with a dynamic batch axis, or use auto",
+       "method {}: no input of the model has a batch axis that could be cut; export the model with a dynamic "
+       "batch axis, or use auto",
        method);
 }
 
 // Along the mesh axes `from`..`to` the batch is cut wherever it can be, and nothing else.
 int batchRank(const LogicalMesh& mesh, const Strategy& strategy, int factor) {
   const int devices = factor < 0 ? 1 : devicesOn(mesh, strategy, {AxisUse::Kind::kFactor, factor});
-  const bool other = std::any_of(strategy.uses.begin(), strategy.uses.end(),
-                                 [factor](const AxisUse& use) { return use.kind == AxisUse::Kind::kFactor && use.index != factor; });
+  const bool other = std::any_of(strategy.uses.begin(), strategy.uses.end(), [factor](const AxisUse& use) {
+    return use.kind == AxisUse::Kind::kFactor && use.index != factor;
+  });
   return other ? -1 : devices;
 }
 
-ProblemLimits dataParallelLimits(Kind kind, const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
-                                 std::shared_ptr<const BatchDependence> batch) {
+ProblemLimits dataParallelLimits(Kind kind, const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                                 const LogicalMesh& mesh, std::shared_ptr<const BatchDependence> batch) {
   requireBatch(training, mesh, mesh.deviceCount(),
                kind == Kind::kDataParallel ? "data-parallel"
                : kind == Kind::kZero2      ? "zero2"
@@ -150,7 +156,9 @@ ProblemLimits dataParallelLimits(Kind kind, const TrainingGraph& training, const
   limits.kept = [roles, kind, mesh, is_state, &training](ValueId value, const ShardingSpec& spec) {
     if (!roles->weight[value.index()]) return true;
     if (kind == Kind::kDataParallel) return spec.isReplicated();
-    if (is_state[value.index()]) return devicesCutting(mesh, spec) == mostDevices(mesh, training.graph.shape(value)) || spec.isReplicated();
+    if (is_state[value.index()])
+      return devicesCutting(mesh, spec) == mostDevices(mesh, training.graph.shape(value)) ||
+             spec.isReplicated();
     if (kind == Kind::kZero2) return spec.isReplicated();
     return devicesCutting(mesh, spec) == mostDevices(mesh, training.graph.shape(value));
   };
@@ -190,7 +198,8 @@ ShardingMethod parseMethod(std::string_view text) {
     const auto data = readCount(counts.substr(0, comma));
     const auto tensor = comma == std::string_view::npos ? std::nullopt : readCount(counts.substr(comma + 1));
     if (data && tensor) return {Kind::kMegatron, *data, *tensor, grid != "megatron:"};
-    fail(ErrorCode::kConfiguration, "method \"{}\": expected {}DP,TP with two numbers of devices, as in {}2,4", text, grid, grid);
+    fail(ErrorCode::kConfiguration,
+         "method \"{}\": expected {}DP,TP with two numbers of devices, as in {}2,4", text, grid, grid);
   }
   std::vector<std::string> names;
   for (const auto& [name, kind] : methodNames()) names.push_back(name);
@@ -199,11 +208,13 @@ ShardingMethod parseMethod(std::string_view text) {
   names.emplace_back("exhaustive");
   const std::vector<std::string> near = nearMatches(text, names);
   fail(ErrorCode::kConfiguration, "there is no sharding method \"{}\"{}; the methods are {}", text,
-       near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or ")), fmt::join(names, ", "));
+       near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or ")),
+       fmt::join(names, ", "));
 }
 
-ProblemLimits methodLimits(const ShardingMethod& method, const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                           const LogicalMesh& mesh, std::shared_ptr<const BatchDependence> batch) {
+ProblemLimits methodLimits(const ShardingMethod& method, const TrainingGraph& training,
+                           const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
+                           std::shared_ptr<const BatchDependence> batch) {
   const bool by_batch = method.kind != Kind::kAuto && method.kind != Kind::kManual;
   if (by_batch && batch == nullptr) batch = std::make_shared<const BatchDependence>(followBatch(training));
   switch (method.kind) {
@@ -213,8 +224,8 @@ ProblemLimits methodLimits(const ShardingMethod& method, const TrainingGraph& tr
     case Kind::kTensorParallel: return tensorParallelLimits(training, nodes, std::move(batch));
     case Kind::kMegatron:
       if (mesh != LogicalMesh{{method.data, method.tensor}}) {
-        fail(ErrorCode::kConfiguration, "method megatron:{},{} needs mesh {}x{}, not {}", method.data, method.tensor, method.data,
-             method.tensor, printMesh(mesh));
+        fail(ErrorCode::kConfiguration, "method megatron:{},{} needs mesh {}x{}, not {}", method.data,
+             method.tensor, method.data, method.tensor, printMesh(mesh));
       }
       requireBatch(training, mesh, method.data, "megatron");
       return megatronLimits(training, nodes, std::move(batch), method.cut_updates);

@@ -1,4 +1,5 @@
-// Methods of choosing shardings, as limits on the one problem (shard_stage.h says what each means). Internal to shard_stage.
+// Methods of choosing shardings, as limits on the one problem (shard_stage.h says what each means). Internal
+// to shard_stage.
 #pragma once
 
 #include <memory>
@@ -14,20 +15,23 @@ namespace pipeshard {
 struct ShardingMethod {
   enum class Kind : uint8_t { kAuto, kDataParallel, kZero2, kZero3, kTensorParallel, kMegatron, kManual };
   Kind kind = Kind::kAuto;
-  int data = 1;    // kMegatron
-  int tensor = 1;  // kMegatron
+  int data = 1;              // kMegatron
+  int tensor = 1;            // kMegatron
   bool cut_updates = false;  // kMegatron: over the data axis, too
 };
 // Error(kConfiguration) that lists the methods, the nearest first.
 ShardingMethod parseMethod(std::string_view text);
 
-// The limits that a method means. `training` must outlive them; `batch` may be empty: it is found. Errors: kConfiguration when the mesh or
-// the batch does not fit the method.
-ProblemLimits methodLimits(const ShardingMethod& method, const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                           const LogicalMesh& mesh, std::shared_ptr<const BatchDependence> batch);
+// The limits that a method means. `training` must outlive them; `batch` may be empty: it is found. Errors:
+// kConfiguration when the mesh or the batch does not fit the method.
+ProblemLimits methodLimits(const ShardingMethod& method, const TrainingGraph& training,
+                           const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
+                           std::shared_ptr<const BatchDependence> batch);
 
-// By the first value of each group of the stage: what ShardStageOptions::constraints say. Errors: kConfiguration naming the pattern.
-std::map<ValueId, ShardingSpec> givenSpecs(const TrainingGraph& training, const std::vector<StageValue>& values, const LogicalMesh& mesh,
+// By the first value of each group of the stage: what ShardStageOptions::constraints say. Errors:
+// kConfiguration naming the pattern.
+std::map<ValueId, ShardingSpec> givenSpecs(const TrainingGraph& training,
+                                           const std::vector<StageValue>& values, const LogicalMesh& mesh,
                                            const std::vector<ShardConstraint>& constraints);
 
 }  // namespace pipeshard

@@ -31,7 +31,8 @@ void addInput(const Graph& graph, const Node& node, size_t input, std::string& k
   key += graph.initializers.contains(id) ? "i" : "v";
   key += std::to_string(std::find(node.inputs.begin(), node.inputs.end(), id) - node.inputs.begin());
   const Constant* constant = graph.constant(id);
-  if (constant != nullptr && constant->bytes.size() <= kSizeConstantBytes && !isFloatingPoint(constant->data_type)) {
+  if (constant != nullptr && constant->bytes.size() <= kSizeConstantBytes &&
+      !isFloatingPoint(constant->data_type)) {
     key.append(reinterpret_cast<const char*>(constant->bytes.data()), constant->bytes.size());
   }
   key += ";";
@@ -55,13 +56,17 @@ std::vector<int> structuralNumbers(const Graph& graph, const std::vector<NodeId>
   std::unordered_map<std::string, int> numbers;
   std::vector<int> keys;
   for (NodeId node : nodes) {
-    keys.push_back(numbers.try_emplace(structuralKey(graph, graph.node(node)), static_cast<int>(numbers.size())).first->second);
+    keys.push_back(
+        numbers.try_emplace(structuralKey(graph, graph.node(node)), static_cast<int>(numbers.size()))
+            .first->second);
   }
   return keys;
 }
 
-RepeatedRun heaviestRun(const std::vector<int>& keys, const std::vector<int64_t>& weights, size_t least_period) {
-  PIPESHARD_CHECK(keys.size() == weights.size() && least_period > 0, "{} keys, {} weights", keys.size(), weights.size());
+RepeatedRun heaviestRun(const std::vector<int>& keys, const std::vector<int64_t>& weights,
+                        size_t least_period) {
+  PIPESHARD_CHECK(keys.size() == weights.size() && least_period > 0, "{} keys, {} weights", keys.size(),
+                  weights.size());
   std::vector<int64_t> before(keys.size() + 1);  // by position: the weights in front of it
   for (size_t i = 0; i < keys.size(); ++i) before[i + 1] = before[i] + weights[i];
   RepeatedRun best;

@@ -12,7 +12,8 @@ namespace pipeshard {
 
 namespace {
 
-// Solutions whose rows of memory fit, but that hold more beside them, are solved again with so much less; so often.
+// Solutions whose rows of memory fit, but that hold more beside them, are solved again with so much less; so
+// often.
 constexpr int kMemoryAttempts = 6;
 
 std::vector<std::string> operatorsWithoutRule(const Graph& graph, const std::vector<NodeId>& nodes) {
@@ -34,13 +35,15 @@ std::vector<ForbiddenOption> sameOptions(const ShardingProblem& from, const Shar
   std::vector<ForbiddenOption> result;
   for (const ForbiddenOption& entry : options) {
     const ShardingVariable& variable = from.variables()[static_cast<size_t>(entry.variable)];
-    const int other = variable.choices != nullptr ? to.variableOf(variable.node) : to.variableOf(variable.value);
+    const int other =
+        variable.choices != nullptr ? to.variableOf(variable.node) : to.variableOf(variable.value);
     const std::vector<int>& numbers = to.variables()[static_cast<size_t>(other)].options;
     // Strategies are in one order; specs are numbered as they are met, so they are compared.
     for (size_t position = 0; position < numbers.size(); ++position) {
-      const bool same = variable.choices != nullptr ? numbers[position] == variable.options[static_cast<size_t>(entry.option)]
-                                                    : to.variables()[static_cast<size_t>(other)].specs->spec(numbers[position]) ==
-                                                          variable.specs->spec(variable.options[static_cast<size_t>(entry.option)]);
+      const bool same = variable.choices != nullptr
+                            ? numbers[position] == variable.options[static_cast<size_t>(entry.option)]
+                            : to.variables()[static_cast<size_t>(other)].specs->spec(numbers[position]) ==
+                                  variable.specs->spec(variable.options[static_cast<size_t>(entry.option)]);
       if (same) result.push_back({other, static_cast<int>(position)});
     }
   }
@@ -48,22 +51,30 @@ std::vector<ForbiddenOption> sameOptions(const ShardingProblem& from, const Shar
 }
 
 // An empty stage has no devices' work, and a mesh of no device no stage.
-void checkStage(const std::vector<NodeId>& nodes, const LogicalMesh& mesh, const CostModel& model, const ShardStageOptions& options) {
+void checkStage(const std::vector<NodeId>& nodes, const LogicalMesh& mesh, const CostModel& model,
+                const ShardStageOptions& options) {
   PIPESHARD_CHECK(!nodes.empty(), "a stage without nodes");
-  PIPESHARD_CHECK(options.microbatches >= 1 && options.in_flight >= 1, "{} microbatches, {} in flight", options.microbatches,
-                  options.in_flight);
-  PIPESHARD_CHECK(static_cast<int>(model.links.size()) == mesh.rank(), "{} links for mesh {}", model.links.size(), printMesh(mesh));
+  PIPESHARD_CHECK(options.microbatches >= 1 && options.in_flight >= 1, "{} microbatches, {} in flight",
+                  options.microbatches, options.in_flight);
+  PIPESHARD_CHECK(static_cast<int>(model.links.size()) == mesh.rank(), "{} links for mesh {}",
+                  model.links.size(), printMesh(mesh));
 }
 
 }  // namespace
 
-StageContext::StageContext(const TrainingGraph& training_graph, const std::vector<NodeId>& stage_nodes, const LogicalMesh& logical_mesh,
-                           const CostModel& cost_model, const ShardStageOptions& stage_options)
-    : training(training_graph), nodes(stage_nodes), mesh(logical_mesh), model(cost_model), options(stage_options) {
+StageContext::StageContext(const TrainingGraph& training_graph, const std::vector<NodeId>& stage_nodes,
+                           const LogicalMesh& logical_mesh, const CostModel& cost_model,
+                           const ShardStageOptions& stage_options)
+    : training(training_graph),
+      nodes(stage_nodes),
+      mesh(logical_mesh),
+      model(cost_model),
+      options(stage_options) {
   checkStage(nodes, mesh, model, options);
   const ShardingMethod method = parseMethod(options.method);
   if (method.kind == ShardingMethod::Kind::kManual && options.constraints.empty()) {
-    fail(ErrorCode::kConfiguration, "method manual: no shardings are given; give some (--shard \"NAME=S0,R\"), or use auto");
+    fail(ErrorCode::kConfiguration,
+         "method manual: no shardings are given; give some (--shard \"NAME=S0,R\"), or use auto");
   }
   values = stageValues(training, nodes, options.replicated);
   limits = methodLimits(method, training, nodes, mesh, options.batch);
@@ -79,15 +90,16 @@ ShardingResult StageContext::result(const ShardingProblem& problem, const StageS
   for (const auto& [value, cost] : options.crossings) {
     result.communication_ns += cost(result.sharding.kept[value.index()]) * options.microbatches;
   }
-  PIPESHARD_CHECK(result.total_ns() == solution.cost_ns, "the problem's cost is {}, the sharding's {}", solution.cost_ns,
-                  result.total_ns());
+  PIPESHARD_CHECK(result.total_ns() == solution.cost_ns, "the problem's cost is {}, the sharding's {}",
+                  solution.cost_ns, result.total_ns());
   result.lower_bound_ns = solution.lower_bound_ns;
   result.optimal = solution.optimal;
   result.memory_bytes = peakOf(memory().uses(result.sharding), static_cast<int64_t>(nodes.size())).bytes;
   return result;
 }
 
-ShardingResult StageContext::solve(const ShardingProblem& problem, const std::vector<ForbiddenOption>& forbidden) const {
+ShardingResult StageContext::solve(const ShardingProblem& problem,
+                                   const std::vector<ForbiddenOption>& forbidden) const {
   const StageSolution free = solveStage(problem, options, forbidden);
   if (!free.feasible) failForbidden();
   ShardingResult best = result(problem, free);
@@ -98,7 +110,8 @@ ShardingResult StageContext::solve(const ShardingProblem& problem, const std::ve
   return solveWithin(rows, sameOptions(problem, rows, forbidden), best.lower_bound_ns);
 }
 
-ShardingResult StageContext::solveWithin(const ShardingProblem& problem, const std::vector<ForbiddenOption>& forbidden,
+ShardingResult StageContext::solveWithin(const ShardingProblem& problem,
+                                         const std::vector<ForbiddenOption>& forbidden,
                                          int64_t lower_bound) const {
   int64_t limit = *options.memory_bytes;
   std::optional<MemoryPeak> least;
@@ -117,15 +130,21 @@ ShardingResult StageContext::solveWithin(const ShardingProblem& problem, const s
     if (over <= 0) return found;
     const MemoryPeak peak = peakOf(memory().uses(found.sharding), static_cast<int64_t>(nodes.size()));
     if (!least || peak.bytes < least->bytes) least = peak;
-    limit -= over + attempt * (limit / 128);  // what stands beside the rows moves with the choice: small steps alone may never arrive
+    limit -=
+        over +
+        attempt *
+            (limit /
+             128);  // what stands beside the rows moves with the choice: small steps alone may never arrive
   }
   PIPESHARD_CHECK(least.has_value(), "no attempt was made");
-  fail(ErrorCode::kOutOfMemory, "method {} on mesh {}: no sharding was found that fits; {}; {}", options.method, printMesh(mesh),
-       describePeak(training, nodes, *least, *options.memory_bytes), memoryAdvice());
+  fail(ErrorCode::kOutOfMemory, "method {} on mesh {}: no sharding was found that fits; {}; {}",
+       options.method, printMesh(mesh), describePeak(training, nodes, *least, *options.memory_bytes),
+       memoryAdvice());
 }
 
 std::string StageContext::memoryAdvice() const {
-  return fmt::format("use more devices or stages, more microbatches{}{}", options.in_flight > 1 ? ", a schedule with fewer in flight" : "",
+  return fmt::format("use more devices or stages, more microbatches{}{}",
+                     options.in_flight > 1 ? ", a schedule with fewer in flight" : "",
                      options.method == "auto" ? ", or another optimizer" : ", or method auto");
 }
 
@@ -133,26 +152,31 @@ void StageContext::failMemory(const ShardingProblem& problem, const SolverInfeas
   std::vector<std::string> largest;
   for (int32_t node : reason.nodes) {
     const ShardingVariable& variable = problem.variables()[static_cast<size_t>(node)];
-    if (largest.size() < 5 && variable.value.valid()) largest.push_back(fmt::format("'{}'", training.graph.value(variable.value).name));
+    if (largest.size() < 5 && variable.value.valid())
+      largest.push_back(fmt::format("'{}'", training.graph.value(variable.value).name));
   }
-  const auto time = static_cast<size_t>(std::clamp<int64_t>(reason.time, 0, static_cast<int64_t>(nodes.size()) - 1));
+  const auto time =
+      static_cast<size_t>(std::clamp<int64_t>(reason.time, 0, static_cast<int64_t>(nodes.size()) - 1));
   fail(ErrorCode::kOutOfMemory,
-       "method {} on mesh {}: {} fits: at {} a device holds at least {} bytes, {} more than the {} that fit; the largest: {}; {}",
+       "method {} on mesh {}: {} fits: at {} a device holds at least {} bytes, {} more than the {} that fit; "
+       "the largest: {}; {}",
        options.method, printMesh(mesh), reason.proven ? "no sharding" : "no sharding was found that",
-       describeNode(training.graph.node(nodes[time])), static_cast<int64_t>(reason.usage), static_cast<int64_t>(reason.excess),
-       *options.memory_bytes, fmt::join(largest, ", "), memoryAdvice());
+       describeNode(training.graph.node(nodes[time])), static_cast<int64_t>(reason.usage),
+       static_cast<int64_t>(reason.excess), *options.memory_bytes, fmt::join(largest, ", "), memoryAdvice());
 }
 
 void StageContext::failForbidden() const {
-  fail(ErrorCode::kConfiguration, "method {} on mesh {}: what is given leaves no sharding", options.method, printMesh(mesh));
+  fail(ErrorCode::kConfiguration, "method {} on mesh {}: what is given leaves no sharding", options.method,
+       printMesh(mesh));
 }
 
 StageMemory StageContext::memory() const {
-  return StageMemory(training, nodes, values, {options.microbatches, options.in_flight, options.recomputed_layers});
+  return StageMemory(training, nodes, values,
+                     {options.microbatches, options.in_flight, options.recomputed_layers});
 }
 
-ShardingResult shardStage(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh, const CostModel& model,
-                          const ShardStageOptions& options) {
+ShardingResult shardStage(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                          const LogicalMesh& mesh, const CostModel& model, const ShardStageOptions& options) {
   const StageContext context(training, nodes, mesh, model, options);
   const ShardingProblem problem(training, nodes, mesh, model, context.options, context.limits);
   ShardingResult result = context.solve(problem, {});
@@ -166,13 +190,14 @@ std::vector<LogicalMesh> meshesFor(int devices, const std::string& method) {
   if (parsed.kind == Kind::kMegatron) {
     const int64_t wanted = int64_t{parsed.data} * parsed.tensor;
     if (wanted != devices) {
-      fail(ErrorCode::kConfiguration, "method {}: {} x {} devices are {}, but the stage has {}", method, parsed.data, parsed.tensor, wanted,
-           devices);
+      fail(ErrorCode::kConfiguration, "method {}: {} x {} devices are {}, but the stage has {}", method,
+           parsed.data, parsed.tensor, wanted, devices);
     }
     return {{{parsed.data, parsed.tensor}}};
   }
   std::vector<LogicalMesh> meshes = {{{devices}}};
-  const bool one_way = parsed.kind == Kind::kDataParallel || parsed.kind == Kind::kZero2 || parsed.kind == Kind::kZero3;
+  const bool one_way =
+      parsed.kind == Kind::kDataParallel || parsed.kind == Kind::kZero2 || parsed.kind == Kind::kZero3;
   for (int rows = 2; rows < devices && !one_way; ++rows) {
     if (devices % rows == 0) meshes.push_back({{rows, devices / rows}});
   }

@@ -1,18 +1,22 @@
-// Chooses the sharding of a stage: builds the problem (a variable per node and per kept value, reshardings on the edges, memory rows),
-// reduces it, solves it (solver/solver.h), and says what was chosen and why.
+// Chooses the sharding of a stage: builds the problem (a variable per node and per kept value, reshardings on
+// the edges, memory rows), reduces it, solves it (solver/solver.h), and says what was chosen and why.
 //
 // Methods are constraints on the same problem:
 //   auto               none
-//   data-parallel      whatever depends on the batch is cut along it, over all mesh axes; parameters, states, updates replicated
-//   zero2              as data-parallel, but updates and states are cut (gradients reduce-scattered, parameters all-gathered)
+//   data-parallel      whatever depends on the batch is cut along it, over all mesh axes; parameters, states,
+//                      updates replicated
+//   zero2              as data-parallel, but updates and states are cut (gradients reduce-scattered,
+//                      parameters all-gathered)
 //   zero3              as zero2, and parameters are kept cut
 //   tensor-parallel    nothing is cut along the batch
-//   megatron:DP,TP     mesh [DP,TP]: the batch over axis 0; over axis 1 matrix products column- then row-parallel, heads, vocabulary
+//   megatron:DP,TP     mesh [DP,TP]: the batch over axis 0; over axis 1 matrix products column- then
+//                      row-parallel, heads, vocabulary
 //   megatron-zero2:DP,TP  the same, but updates and states are cut over axis 0 too
 //   manual             the given specs; the rest is solved
 //
-// Objective, per step, in nanoseconds: microbatches * (passes) + update and synchronisation. Memory rows: persistent values, then at every
-// point of the list of nodes the live values, those that wait for their backward pass times the microbatches in flight.
+// Objective, per step, in nanoseconds: microbatches * (passes) + update and synchronisation. Memory rows:
+// persistent values, then at every point of the list of nodes the live values, those that wait for their
+// backward pass times the microbatches in flight.
 #pragma once
 
 #include <functional>
@@ -35,21 +39,25 @@ struct ShardConstraint {
   ShardingSpec spec;
 };
 
-// What it costs per microbatch, in nanoseconds, that a value goes to other stages, or comes from one, when it is kept so.
+// What it costs per microbatch, in nanoseconds, that a value goes to other stages, or comes from one, when it
+// is kept so.
 using CrossingCost = std::function<int64_t(const ShardingSpec&)>;
 
 struct ShardStageOptions {
   std::string method = "auto";
-  std::vector<ShardConstraint> constraints;   // with every method
-  std::vector<ValueId> replicated;            // values that stages share: kept replicated
-  std::map<ValueId, CrossingCost> crossings;  // values that other stages send or receive; part of the communication
+  std::vector<ShardConstraint> constraints;  // with every method
+  std::vector<ValueId> replicated;           // values that stages share: kept replicated
+  std::map<ValueId, CrossingCost>
+      crossings;  // values that other stages send or receive; part of the communication
   int64_t microbatches = 1;
   int64_t in_flight = 1;  // microbatches whose activations are alive together
-  // By node of the training graph its layer, where layers make again what they alone read, just before their backward passes; else empty.
+  // By node of the training graph its layer, where layers make again what they alone read, just before their
+  // backward passes; else empty.
   std::vector<int> recomputed_layers = {};
   std::optional<int64_t> memory_bytes;  // per device
   uint64_t seed = 1;
-  std::shared_ptr<const BatchDependence> batch = {};  // followBatch(training), for who has it; else methods that need it find it
+  std::shared_ptr<const BatchDependence> batch =
+      {};  // followBatch(training), for who has it; else methods that need it find it
 };
 
 // One alternative of one decision, for `explain`.
@@ -60,8 +68,8 @@ struct Alternative {
 struct Decision {
   std::string name;  // of the value or node
   std::string chosen;
-  int64_t compute_ns = 0;             // per step, of the node itself
-  int64_t communication_ns = 0;       // its own collectives and the reshardings that bring its inputs into place
+  int64_t compute_ns = 0;        // per step, of the node itself
+  int64_t communication_ns = 0;  // its own collectives and the reshardings that bring its inputs into place
   std::optional<Alternative> second;  // the best other choice
 };
 
@@ -76,32 +84,38 @@ struct ShardingResult {
   int64_t total_ns() const { return compute_ns + communication_ns; }
 };
 
-// `nodes`: the stage's, in order, all phases. Errors: kConfiguration when the method or a constraint cannot be met (the message names it
-// and near matches), kOutOfMemory when no sharding fits: at which point, which values, how many bytes too many.
-ShardingResult shardStage(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh, const CostModel& model,
-                          const ShardStageOptions& options);
+// `nodes`: the stage's, in order, all phases. Errors: kConfiguration when the method or a constraint cannot
+// be met (the message names it and near matches), kOutOfMemory when no sharding fits: at which point, which
+// values, how many bytes too many.
+ShardingResult shardStage(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                          const LogicalMesh& mesh, const CostModel& model, const ShardStageOptions& options);
 
 // Logical meshes worth a try for so many devices: 1-D and 2-D (with megatron:DP,TP the one given).
 std::vector<LogicalMesh> meshesFor(int devices, const std::string& method);
 
-// The decisions of a result, dearest first; `second` of the `alternatives` dearest ones (each is a solve with the choice forbidden).
-std::vector<Decision> explainSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const CostModel& model,
-                                      const ShardStageOptions& options, const ShardingResult& result, int alternatives);
+// The decisions of a result, dearest first; `second` of the `alternatives` dearest ones (each is a solve with
+// the choice forbidden).
+std::vector<Decision> explainSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                                      const CostModel& model, const ShardStageOptions& options,
+                                      const ShardingResult& result, int alternatives);
 
 // What the stage's repeated blocks do, for people.
 struct BlockSummary {
   std::string first;  // name of the block's first node
   int64_t nodes = 0;  // of one block, forward
   int64_t repeats = 1;
-  std::vector<std::string>
-      patterns;  // by mesh axis: "data-parallel", "column-parallel then row-parallel, 2 all-reduces forward, 2 all-reduces backward"
+  std::vector<std::string> patterns;  // by mesh axis: "data-parallel", "column-parallel then row-parallel, 2
+                                      // all-reduces forward, 2 all-reduces backward"
 };
-// The longest run of structurally equal blocks of forward nodes, as its middle block does it; the whole stage if nothing repeats.
-BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<NodeId>& nodes, const CostModel& model,
-                             const ShardStageOptions& options, const ShardingResult& result);
+// The longest run of structurally equal blocks of forward nodes, as its middle block does it; the whole stage
+// if nothing repeats.
+BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                             const CostModel& model, const ShardStageOptions& options,
+                             const ShardingResult& result);
 
-// Every combination of input shardings (batch inputs and parameters; each replicated, or cut along one axis by mesh axis 0), each completed
-// by the solver: dearest first, best last. Error(kConfiguration) when there are more than `limit`.
+// Every combination of input shardings (batch inputs and parameters; each replicated, or cut along one axis
+// by mesh axis 0), each completed by the solver: dearest first, best last. Error(kConfiguration) when there
+// are more than `limit`.
 struct Combination {
   std::vector<std::pair<std::string, ShardingSpec>> inputs;
   int64_t compute_ns = 0;
@@ -109,7 +123,8 @@ struct Combination {
   int64_t communication_bytes = 0;
   int64_t memory_bytes = 0;
 };
-std::vector<Combination> exhaustiveSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
-                                            const CostModel& model, const ShardStageOptions& options, int64_t limit);
+std::vector<Combination> exhaustiveSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                                            const LogicalMesh& mesh, const CostModel& model,
+                                            const ShardStageOptions& options, int64_t limit);
 
 }  // namespace pipeshard

@@ -15,8 +15,8 @@ namespace pipeshard {
 
 // A stage with the method's limits on it.
 struct StageContext {
-  StageContext(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh, const CostModel& model,
-               const ShardStageOptions& options);
+  StageContext(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
+               const CostModel& model, const ShardStageOptions& options);
 
   // The best sharding without the forbidden options. Errors: kOutOfMemory, kConfiguration.
   ShardingResult solve(const ShardingProblem& problem, const std::vector<ForbiddenOption>& forbidden) const;
@@ -32,7 +32,8 @@ struct StageContext {
   ProblemLimits limits;
 
  private:
-  ShardingResult solveWithin(const ShardingProblem& problem, const std::vector<ForbiddenOption>& forbidden, int64_t lower_bound) const;
+  ShardingResult solveWithin(const ShardingProblem& problem, const std::vector<ForbiddenOption>& forbidden,
+                             int64_t lower_bound) const;
   std::string memoryAdvice() const;
   [[noreturn]] void failMemory(const ShardingProblem& problem, const SolverInfeasibility& reason) const;
   [[noreturn]] void failForbidden() const;

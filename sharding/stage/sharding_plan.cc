@@ -43,7 +43,8 @@ const std::string& nodeKey(const Graph& graph, NodeId node) {
   return graph.node(node).name;
 }
 
-void describeSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const StageSharding& sharding, ShardingPlan& plan) {
+void describeSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                      const StageSharding& sharding, ShardingPlan& plan) {
   const Graph& graph = training.graph;
   plan.mesh = sharding.mesh.shape;
   plan.strategies.clear();
@@ -63,8 +64,8 @@ namespace {
 
 using FaultHandler = std::function<void(const std::string&)>;
 
-void readStrategies(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan, const FaultHandler& fault,
-                    StageSharding& sharding) {
+void readStrategies(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan,
+                    const FaultHandler& fault, StageSharding& sharding) {
   const Graph& graph = training.graph;
   std::vector<std::string> known;
   for (NodeId id : nodes) {
@@ -82,18 +83,20 @@ void readStrategies(const TrainingGraph& training, const std::vector<NodeId>& no
     const std::optional<Strategy> strategy = makeStrategy(graph, node, sharding.mesh, uses);
     if (strategy) sharding.strategies[id.index()] = *strategy;
     if (strategy) continue;
-    fault(fmt::format("strategies.{}: {} cannot run as \"{}\" on mesh {} with these shapes; choose another strategy", key,
-                      describeNode(node), printUses(graph, node, uses), printMesh(sharding.mesh)));
+    fault(fmt::format(
+        "strategies.{}: {} cannot run as \"{}\" on mesh {} with these shapes; choose another strategy", key,
+        describeNode(node), printUses(graph, node, uses), printMesh(sharding.mesh)));
   }
   const std::set<std::string> names(known.begin(), known.end());
   for (const auto& [name, text] : plan.strategies) {
     if (!names.contains(name))
-      fault(fmt::format("strategies.{}: the stage has no node with an output of this name{}", name, meant(name, known)));
+      fault(fmt::format("strategies.{}: the stage has no node with an output of this name{}", name,
+                        meant(name, known)));
   }
 }
 
-void readSpecs(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan, const FaultHandler& fault,
-               StageSharding& sharding) {
+void readSpecs(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan,
+               const FaultHandler& fault, StageSharding& sharding) {
   const Graph& graph = training.graph;
   std::vector<std::string> known;
   for (ValueId value : valuesOf(graph, nodes)) {
@@ -105,18 +108,20 @@ void readSpecs(const TrainingGraph& training, const std::vector<NodeId>& nodes, 
       spec = parseSpec(found->second);
       const std::string reason = specFault(spec, graph.shape(value), sharding.mesh);
       if (!reason.empty())
-        fault(fmt::format("specs.{}: \"{}\" does not fit {}: {}", name, found->second, shapeToString(graph.shape(value)), reason));
+        fault(fmt::format("specs.{}: \"{}\" does not fit {}: {}", name, found->second,
+                          shapeToString(graph.shape(value)), reason));
     }
     sharding.kept[value.index()] = std::move(spec);
   }
   const std::set<std::string> names(known.begin(), known.end());
   for (const auto& [name, text] : plan.specs) {
-    if (!names.contains(name)) fault(fmt::format("specs.{}: the stage has no value of this name{}", name, meant(name, known)));
+    if (!names.contains(name))
+      fault(fmt::format("specs.{}: the stage has no value of this name{}", name, meant(name, known)));
   }
 }
 
-StageSharding readSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan,
-                           const FaultHandler& fault) {
+StageSharding readSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                           const ShardingPlan& plan, const FaultHandler& fault) {
   StageSharding sharding{LogicalMesh{plan.mesh}, std::vector<Strategy>(training.graph.nodes.size()),
                          std::vector<ShardingSpec>(training.graph.values.size())};
   readStrategies(training, nodes, plan, fault, sharding);
@@ -126,11 +131,14 @@ StageSharding readSharding(const TrainingGraph& training, const std::vector<Node
 
 }  // namespace
 
-StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan) {
-  return readSharding(training, nodes, plan, [](const std::string& message) { fail(ErrorCode::kConfiguration, "{}", message); });
+StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                             const ShardingPlan& plan) {
+  return readSharding(training, nodes, plan,
+                      [](const std::string& message) { fail(ErrorCode::kConfiguration, "{}", message); });
 }
 
-std::vector<std::string> shardingFaults(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan) {
+std::vector<std::string> shardingFaults(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                                        const ShardingPlan& plan) {
   std::vector<std::string> faults;
   readSharding(training, nodes, plan, [&](const std::string& message) { faults.push_back(message); });
   return faults;

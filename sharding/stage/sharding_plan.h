@@ -1,4 +1,5 @@
-// A stage's sharding between its two forms: ids (stage_sharding.h), and names in plan.json (ir/plan/plan.h), where people read and edit it.
+// A stage's sharding between its two forms: ids (stage_sharding.h), and names in plan.json (ir/plan/plan.h),
+// where people read and edit it.
 //
 // In plan.json a node is called by its first output, and only what is not replicated is listed:
 //   "strategies": {"matmul_1": "0:j"},  "specs": {"w1": "R,S0"}
@@ -16,13 +17,16 @@ namespace pipeshard {
 const std::string& nodeKey(const Graph& graph, NodeId node);
 
 // Fills mesh, strategies and specs of `plan`. `nodes`: the stage's.
-void describeSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const StageSharding& sharding, ShardingPlan& plan);
+void describeSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                      const StageSharding& sharding, ShardingPlan& plan);
 
-// Errors: kConfiguration naming the entry: a name that the stage does not have, uses or a spec that do not fit, a partial sum where none
-// may be.
-StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan);
+// Errors: kConfiguration naming the entry: a name that the stage does not have, uses or a spec that do not
+// fit, a partial sum where none may be.
+StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                             const ShardingPlan& plan);
 
 // Everything for which shardingOfPlan would refuse it, a message each; empty: nothing.
-std::vector<std::string> shardingFaults(const TrainingGraph& training, const std::vector<NodeId>& nodes, const ShardingPlan& plan);
+std::vector<std::string> shardingFaults(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                                        const ShardingPlan& plan);
 
 }  // namespace pipeshard

@@ -9,7 +9,8 @@ namespace pipeshard {
 
 namespace {
 
-// What a tie costs: a resharding (or a collective of a strategy) as much as replication along this many mesh axes.
+// What a tie costs: a resharding (or a collective of a strategy) as much as replication along this many mesh
+// axes.
 constexpr int64_t kCommunicationTie = 4;
 
 void addMissing(int number, std::vector<int>& numbers) {
@@ -19,8 +20,8 @@ void addMissing(int number, std::vector<int>& numbers) {
 int64_t replicatedAxes(const Strategy& strategy, const LogicalMesh& mesh) {
   int64_t count = 0;
   for (int axis = 0; axis < mesh.rank(); ++axis) {
-    const bool shared =
-        static_cast<size_t>(axis) < strategy.uses.size() && strategy.uses[static_cast<size_t>(axis)].kind != AxisUse::Kind::kReplicate;
+    const bool shared = static_cast<size_t>(axis) < strategy.uses.size() &&
+                        strategy.uses[static_cast<size_t>(axis)].kind != AxisUse::Kind::kReplicate;
     if (!shared) ++count;
   }
   return count;
@@ -42,8 +43,9 @@ struct ShardingProblem::Relation {
   friend auto operator<=>(const Relation&, const Relation&) = default;
 };
 
-ShardingProblem::ShardingProblem(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
-                                 const CostModel& model, const ShardStageOptions& options, const ProblemLimits& limits)
+ShardingProblem::ShardingProblem(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                                 const LogicalMesh& mesh, const CostModel& model,
+                                 const ShardStageOptions& options, const ProblemLimits& limits)
     : training_(training),
       nodes_(nodes),
       mesh_(mesh),
@@ -54,7 +56,8 @@ ShardingProblem::ShardingProblem(const TrainingGraph& training, const std::vecto
       node_variable_(training.graph.nodes.size(), -1),
       value_variable_(training.graph.values.size(), -1) {
   for (const Parameter& parameter : training.parameters) {
-    if (!parameter.gradient_parts.empty()) gradient_of_[values_[parameter.gradient_parts.front().index()].shares] = parameter.gradient;
+    if (!parameter.gradient_parts.empty())
+      gradient_of_[values_[parameter.gradient_parts.front().index()].shares] = parameter.gradient;
   }
   addNodeVariables();
   addValueVariables();
@@ -67,21 +70,27 @@ void ShardingProblem::addNodeVariables() {
   for (NodeId node : nodes_) {
     const NodeChoices& choices = cache_->of(node);
     node_variable_[node.index()] = static_cast<int>(variables_.size());
-    variables_.push_back({.node = node, .choices = &choices, .value = {}, .specs = nullptr, .options = limits_.strategies(node, choices)});
-    PIPESHARD_CHECK(!variables_.back().options.empty(), "{} has no strategy left", describeNode(training_.graph.node(node)));
+    variables_.push_back({.node = node,
+                          .choices = &choices,
+                          .value = {},
+                          .specs = nullptr,
+                          .options = limits_.strategies(node, choices)});
+    PIPESHARD_CHECK(!variables_.back().options.empty(), "{} has no strategy left",
+                    describeNode(training_.graph.node(node)));
   }
 }
 
 void ShardingProblem::addValueVariables() {
   std::map<ValueId, std::vector<ValueId>> groups;
   for (size_t index = 0; index < values_.size(); ++index) {
-    if (values_[index].held && !values_[index].constant) groups[values_[index].shares].push_back(ValueId(index));
+    if (values_[index].held && !values_[index].constant)
+      groups[values_[index].shares].push_back(ValueId(index));
   }
   // Gradients first: what they may be decides what their parts may be.
   for (const bool gradients : {true, false}) {
     for (const auto& [first, members] : groups) {
-      const bool is_gradient =
-          std::any_of(gradient_of_.begin(), gradient_of_.end(), [&](const auto& entry) { return entry.second == first; });
+      const bool is_gradient = std::any_of(gradient_of_.begin(), gradient_of_.end(),
+                                           [&](const auto& entry) { return entry.second == first; });
       if (is_gradient == gradients && needsVariable(first, members)) addValueVariable(first, members);
     }
   }
@@ -89,10 +98,12 @@ void ShardingProblem::addValueVariables() {
 
 bool ShardingProblem::needsVariable(ValueId first, const std::vector<ValueId>& members) const {
   const StageValue& value = values_[first.index()];
-  if (members.size() > 1 || !value.producer.valid() || limits_.given.contains(first) || limits_.among.contains(first) ||
-      options_.crossings.contains(first))
+  if (members.size() > 1 || !value.producer.valid() || limits_.given.contains(first) ||
+      limits_.among.contains(first) || options_.crossings.contains(first))
     return true;
-  if (value.fixed_replicated || !value.partial_allowed || first == training_.loss || gradient_of_.contains(first)) return true;
+  if (value.fixed_replicated || !value.partial_allowed || first == training_.loss ||
+      gradient_of_.contains(first))
+    return true;
   if (value.readers.empty()) return false;
   if (value.readers.size() > 1 || value.readers.front().positions.size() > 1) return true;
   return limits_.keep_all;
@@ -102,12 +113,14 @@ void ShardingProblem::addSpecs(ValueId member, std::vector<int>& specs) const {
   const StageValue& value = values_[member.index()];
   if (value.producer.valid()) {
     const ShardingVariable& producer = variables_[static_cast<size_t>(variableOf(value.producer))];
-    for (int option : producer.options) addMissing(producer.choices->outputs[value.output][static_cast<size_t>(option)], specs);
+    for (int option : producer.options)
+      addMissing(producer.choices->outputs[value.output][static_cast<size_t>(option)], specs);
   }
   for (const ValueReader& reader : value.readers) {
     const ShardingVariable& variable = variables_[static_cast<size_t>(variableOf(reader.node))];
     for (size_t position : reader.positions) {
-      for (int option : variable.options) addMissing(variable.choices->inputs[position][static_cast<size_t>(option)], specs);
+      for (int option : variable.options)
+        addMissing(variable.choices->inputs[position][static_cast<size_t>(option)], specs);
     }
   }
 }
@@ -116,11 +129,13 @@ void ShardingProblem::addSpecs(ValueId member, std::vector<int>& specs) const {
 void ShardingProblem::addGradientSpecs(ValueId part, std::vector<int>& specs) const {
   const auto gradient = gradient_of_.find(part);
   if (gradient == gradient_of_.end() || variableOf(gradient->second) < 0) return;
-  for (int spec : variables_[static_cast<size_t>(variableOf(gradient->second))].options) addMissing(spec, specs);
+  for (int spec : variables_[static_cast<size_t>(variableOf(gradient->second))].options)
+    addMissing(spec, specs);
 }
 
 void ShardingProblem::addValueVariable(ValueId first, const std::vector<ValueId>& members) {
-  ShardingVariable variable{.node = {}, .choices = nullptr, .value = first, .specs = &cache_->specsOf(first), .options = {}};
+  ShardingVariable variable{
+      .node = {}, .choices = nullptr, .value = first, .specs = &cache_->specsOf(first), .options = {}};
   bool fixed = false;
   bool partial = true;
   for (ValueId member : members) {
@@ -150,7 +165,8 @@ void ShardingProblem::addValueVariable(ValueId first, const std::vector<ValueId>
     const bool allowed = (partial || spec.partial.empty()) && (fixed || limits_.kept(first, spec));
     if (allowed || listed) variable.options.push_back(number);
   }
-  if (variable.options.empty()) variable.options.push_back(variable.specs->replicatedSpec());  // it cannot lie as the method wants
+  if (variable.options.empty())
+    variable.options.push_back(variable.specs->replicatedSpec());  // it cannot lie as the method wants
   value_variable_[first.index()] = static_cast<int>(variables_.size());
   variables_.push_back(std::move(variable));
 }
@@ -166,7 +182,8 @@ void ShardingProblem::chooseScale() {
   }
   int64_t relations = 0;
   for (const StageValue& value : values_) relations += static_cast<int64_t>(value.readers.size()) + 1;
-  const int64_t ties = relations * kCommunicationTie + static_cast<int64_t>(nodes_.size()) * (kCommunicationTie + mesh_.rank());
+  const int64_t ties = relations * kCommunicationTie +
+                       static_cast<int64_t>(nodes_.size()) * (kCommunicationTie + mesh_.rank());
   scale_ = 1;
   while (scale_ <= ties) scale_ *= 2;
   if (replicated * static_cast<double>(scale_) > 1e15) scale_ = 1;
@@ -177,10 +194,12 @@ void ShardingProblem::addUnaryTables() {
     const ShardingVariable& variable = variables_[index];
     network_.sizes.push_back(static_cast<int>(variable.options.size()));
     CostTable table{{network_.sizes.back()}, {}};
-    const auto crossing = variable.choices == nullptr ? options_.crossings.find(variable.value) : options_.crossings.end();
+    const auto crossing =
+        variable.choices == nullptr ? options_.crossings.find(variable.value) : options_.crossings.end();
     for (int option : variable.options) {
       int64_t cost = 0;
-      if (crossing != options_.crossings.end()) cost = crossing->second(variable.specs->spec(option)) * options_.microbatches * scale_;
+      if (crossing != options_.crossings.end())
+        cost = crossing->second(variable.specs->spec(option)) * options_.microbatches * scale_;
       if (variable.choices != nullptr) {
         const StrategyCost& parts = variable.choices->costs[static_cast<size_t>(option)];
         cost = parts.total() * runs(variable.node) * scale_;
@@ -201,15 +220,18 @@ void ShardingProblem::relateValue(ValueId id, std::vector<Relation>& relations) 
   if (kept < 0) {
     if (!value.producer.valid() || value.readers.empty()) return;
     const ValueReader& reader = value.readers.front();
-    relations.push_back(Relation::between(variableOf(value.producer), variableOf(reader.node), runs(reader.node),
-                                          static_cast<int>(value.output), reader.positions));
+    relations.push_back(Relation::between(variableOf(value.producer), variableOf(reader.node),
+                                          runs(reader.node), static_cast<int>(value.output),
+                                          reader.positions));
     return;
   }
   if (value.producer.valid()) {
-    relations.push_back(Relation::between(variableOf(value.producer), kept, runs(value.producer), static_cast<int>(value.output), {}));
+    relations.push_back(Relation::between(variableOf(value.producer), kept, runs(value.producer),
+                                          static_cast<int>(value.output), {}));
   }
   for (const ValueReader& reader : value.readers) {
-    relations.push_back(Relation::between(kept, variableOf(reader.node), runs(reader.node), -1, reader.positions));
+    relations.push_back(
+        Relation::between(kept, variableOf(reader.node), runs(reader.node), -1, reader.positions));
   }
 }
 
@@ -225,7 +247,8 @@ void ShardingProblem::addRelations() {
   std::sort(relations.begin(), relations.end());
   for (size_t begin = 0; begin < relations.size();) {
     size_t end = begin;
-    while (end < relations.size() && relations[end].first == relations[begin].first && relations[end].second == relations[begin].second)
+    while (end < relations.size() && relations[end].first == relations[begin].first &&
+           relations[end].second == relations[begin].second)
       ++end;
     addTable(relations, begin, end);
     begin = end;
@@ -233,7 +256,8 @@ void ShardingProblem::addRelations() {
 }
 
 int ShardingProblem::domainOf(const ShardingVariable& variable) {
-  const void* what = variable.choices != nullptr ? static_cast<const void*>(variable.choices) : variable.specs;
+  const void* what =
+      variable.choices != nullptr ? static_cast<const void*>(variable.choices) : variable.specs;
   std::vector<int64_t> key = {static_cast<int64_t>(reinterpret_cast<intptr_t>(what))};
   key.insert(key.end(), variable.options.begin(), variable.options.end());
   return domains_.try_emplace(std::move(key), static_cast<int>(domains_.size())).first->second;
@@ -242,7 +266,8 @@ int ShardingProblem::domainOf(const ShardingVariable& variable) {
 namespace {
 
 // By option: the numbers of the specs at one end of a relation.
-std::vector<std::vector<int>> specsAt(const ShardingVariable& variable, int output, const std::vector<size_t>& inputs) {
+std::vector<std::vector<int>> specsAt(const ShardingVariable& variable, int output,
+                                      const std::vector<size_t>& inputs) {
   std::vector<std::vector<int>> specs;
   for (int option : variable.options) {
     std::vector<int>& numbers = specs.emplace_back();
@@ -251,7 +276,8 @@ std::vector<std::vector<int>> specsAt(const ShardingVariable& variable, int outp
     } else if (output >= 0) {
       numbers.push_back(variable.choices->outputs[static_cast<size_t>(output)][static_cast<size_t>(option)]);
     } else {
-      for (size_t input : inputs) addMissing(variable.choices->inputs[input][static_cast<size_t>(option)], numbers);
+      for (size_t input : inputs)
+        addMissing(variable.choices->inputs[input][static_cast<size_t>(option)], numbers);
     }
   }
   return specs;
@@ -265,7 +291,8 @@ void ShardingProblem::addTable(const std::vector<Relation>& relations, size_t be
   std::vector<int64_t> key = {domainOf(first), domainOf(second)};
   for (size_t index = begin; index < end; ++index) {
     const Relation& relation = relations[index];
-    key.insert(key.end(), {relation.forward ? 1 : 0, relation.runs, relation.from_output, static_cast<int64_t>(relation.to_inputs.size())});
+    key.insert(key.end(), {relation.forward ? 1 : 0, relation.runs, relation.from_output,
+                           static_cast<int64_t>(relation.to_inputs.size())});
     key.insert(key.end(), relation.to_inputs.begin(), relation.to_inputs.end());
   }
   const auto [place, is_new] = tables_.try_emplace(std::move(key), -1);
@@ -276,8 +303,9 @@ void ShardingProblem::addTable(const std::vector<Relation>& relations, size_t be
       const Relation& relation = relations[index];
       const ShardingVariable& source = relation.forward ? first : second;
       const ShardingVariable& target = relation.forward ? second : first;
-      SpecTable& specs =
-          source.specs != nullptr ? *source.specs : *source.choices->output_tables[static_cast<size_t>(relation.from_output)];
+      SpecTable& specs = source.specs != nullptr
+                             ? *source.specs
+                             : *source.choices->output_tables[static_cast<size_t>(relation.from_output)];
       const std::vector<std::vector<int>> from = specsAt(source, relation.from_output, {});
       const std::vector<std::vector<int>> to = specsAt(target, -1, relation.to_inputs);
       for (size_t f = 0; f < from.size(); ++f) {
@@ -297,7 +325,8 @@ void ShardingProblem::addTable(const std::vector<Relation>& relations, size_t be
 const ShardingSpec& ShardingProblem::outputSpec(ValueId id, const std::vector<int>& choice) const {
   const StageValue& value = values_[id.index()];
   const auto producer = static_cast<size_t>(variableOf(value.producer));
-  const auto option = static_cast<size_t>(variables_[producer].options[static_cast<size_t>(choice[producer])]);
+  const auto option =
+      static_cast<size_t>(variables_[producer].options[static_cast<size_t>(choice[producer])]);
   return variables_[producer].choices->strategies[option].outputs[value.output];
 }
 
@@ -308,16 +337,19 @@ ShardingSpec ShardingProblem::keptAlone(ValueId id, const std::vector<int>& choi
   if (value.readers.empty()) return made;
   const auto reader = static_cast<size_t>(variableOf(value.readers.front().node));
   const auto option = static_cast<size_t>(variables_[reader].options[static_cast<size_t>(choice[reader])]);
-  const ShardingSpec& wanted = variables_[reader].choices->strategies[option].inputs[value.readers.front().positions.front()];
+  const ShardingSpec& wanted =
+      variables_[reader].choices->strategies[option].inputs[value.readers.front().positions.front()];
   const Shape& shape = training_.graph.shape(id);
   return largestShard(wanted, shape, mesh_) < largestShard(made, shape, mesh_) ? wanted : made;
 }
 
 StageSharding ShardingProblem::sharding(const std::vector<int>& choice) const {
-  StageSharding result{mesh_, std::vector<Strategy>(training_.graph.nodes.size()), std::vector<ShardingSpec>(values_.size())};
+  StageSharding result{mesh_, std::vector<Strategy>(training_.graph.nodes.size()),
+                       std::vector<ShardingSpec>(values_.size())};
   for (NodeId node : nodes_) {
     const auto variable = static_cast<size_t>(variableOf(node));
-    const auto option = static_cast<size_t>(variables_[variable].options[static_cast<size_t>(choice[variable])]);
+    const auto option =
+        static_cast<size_t>(variables_[variable].options[static_cast<size_t>(choice[variable])]);
     result.strategies[node.index()] = variables_[variable].choices->strategies[option];
   }
   for (size_t index = 0; index < values_.size(); ++index) {
@@ -328,7 +360,8 @@ StageSharding ShardingProblem::sharding(const std::vector<int>& choice) const {
       result.kept[index] = replicated(training_.graph.shape(id).size());
     } else if (variable >= 0) {
       const ShardingVariable& kept = variables_[static_cast<size_t>(variable)];
-      result.kept[index] = kept.specs->spec(kept.options[static_cast<size_t>(choice[static_cast<size_t>(variable)])]);
+      result.kept[index] =
+          kept.specs->spec(kept.options[static_cast<size_t>(choice[static_cast<size_t>(variable)])]);
     } else {
       result.kept[index] = keptAlone(id, choice);
     }

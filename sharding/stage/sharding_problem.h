@@ -1,10 +1,12 @@
-// The choice of shardings of a stage as a network of costs: a variable per node (its strategies) and per kept value (its specs), and
-// tables over pairs of them. Structurally equal nodes share strategies, and equal tables are one object. Internal to shard_stage.
+// The choice of shardings of a stage as a network of costs: a variable per node (its strategies) and per kept
+// value (its specs), and tables over pairs of them. Structurally equal nodes share strategies, and equal
+// tables are one object. Internal to shard_stage.
 //
-// A value that one node makes and one other node reads once has no variable: any spec on the way between the two will do, and the one
-// with the smaller shards of the two ends is taken.
+// A value that one node makes and one other node reads once has no variable: any spec on the way between the
+// two will do, and the one with the smaller shards of the two ends is taken.
 //
-// Costs are nanoseconds per step times `scale()`, plus a small share that settles ties: less communication, then less replication.
+// Costs are nanoseconds per step times `scale()`, plus a small share that settles ties: less communication,
+// then less replication.
 #pragma once
 
 #include <functional>
@@ -31,7 +33,8 @@ struct ProblemLimits {
   std::map<ValueId, std::vector<ShardingSpec>> among = {};
   // Every value that somebody reads gets a variable, so that each has a memory usage of its own.
   bool keep_all = false;
-  // Every spec that a value can have, not only those that producers give and consumers want: to see that these are enough.
+  // Every spec that a value can have, not only those that producers give and consumers want: to see that
+  // these are enough.
   bool all_specs = false;
 };
 
@@ -45,8 +48,8 @@ struct ShardingVariable {
 
 class ShardingProblem {
  public:
-  ShardingProblem(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh, const CostModel& model,
-                  const ShardStageOptions& options, const ProblemLimits& limits);
+  ShardingProblem(const TrainingGraph& training, const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
+                  const CostModel& model, const ShardStageOptions& options, const ProblemLimits& limits);
 
   const std::vector<ShardingVariable>& variables() const { return variables_; }
   const CostNetwork& network() const { return network_; }  // its variable i is variables()[i]
@@ -60,7 +63,8 @@ class ShardingProblem {
   StageSharding sharding(const std::vector<int>& choice) const;
 
  private:
-  // What the cost of a pair of variables consists of: reshardings from a spec of the first to a spec of the second.
+  // What the cost of a pair of variables consists of: reshardings from a spec of the first to a spec of the
+  // second.
   struct Relation;
 
   void addNodeVariables();
@@ -75,7 +79,9 @@ class ShardingProblem {
   void addTable(const std::vector<Relation>& relations, size_t begin, size_t end);
   void addUnaryTables();
   int domainOf(const ShardingVariable& variable);
-  int64_t runs(NodeId node) const { return runsPerStep(training_.node_phase[node.index()], options_.microbatches); }
+  int64_t runs(NodeId node) const {
+    return runsPerStep(training_.node_phase[node.index()], options_.microbatches);
+  }
   const ShardingSpec& outputSpec(ValueId value, const std::vector<int>& choice) const;
   ShardingSpec keptAlone(ValueId value, const std::vector<int>& choice) const;
 

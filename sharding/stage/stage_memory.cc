@@ -17,8 +17,8 @@ bool isForward(Phase phase) { return phase == Phase::kForward || phase == Phase:
 
 }  // namespace
 
-StageMemory::StageMemory(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::vector<StageValue>& values,
-                         const MemoryOptions& options)
+StageMemory::StageMemory(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                         const std::vector<StageValue>& values, const MemoryOptions& options)
     : training_(training),
       nodes_(nodes),
       values_(values),
@@ -35,13 +35,16 @@ StageMemory::StageMemory(const TrainingGraph& training, const std::vector<NodeId
   }
   for (size_t position = 0; position < nodes.size(); ++position) {
     position_[nodes[position].index()] = static_cast<int64_t>(position);
-    if (training.node_phase[nodes[position].index()] != Phase::kUpdate) passes_end_ = static_cast<int64_t>(position) + 1;
+    if (training.node_phase[nodes[position].index()] != Phase::kUpdate)
+      passes_end_ = static_cast<int64_t>(position) + 1;
   }
   for (size_t position = 0; position < nodes.size() && !options_.recomputed_layers.empty(); ++position) {
     const Phase phase = training.node_phase[nodes[position].index()];
-    const auto [found, is_new] = recomputed_.try_emplace(options_.recomputed_layers[nodes[position].index()], 0, passes_end_);
+    const auto [found, is_new] =
+        recomputed_.try_emplace(options_.recomputed_layers[nodes[position].index()], 0, passes_end_);
     if (isForward(phase)) found->second.first = static_cast<int64_t>(position) + 1;
-    if (!isForward(phase) && phase != Phase::kUpdate) found->second.second = std::min(found->second.second, static_cast<int64_t>(position));
+    if (!isForward(phase) && phase != Phase::kUpdate)
+      found->second.second = std::min(found->second.second, static_cast<int64_t>(position));
   }
   for (size_t index = 0; index < values.size(); ++index) {
     if (values[index].held && !values[index].constant) intervals_[index] = intervalOf(ValueId(index));
@@ -53,7 +56,8 @@ LiveInterval StageMemory::intervalOf(ValueId id) const {
   const StageValue& value = values_[id.index()];
   if (value.persistent) return {0, nodeCount(), false};
   int64_t made = value.producer.valid() ? position_[value.producer.index()] : 0;
-  if (!value.producer.valid() && gradient_[id.index()] && !value.readers.empty()) made = position_[value.readers.front().node.index()];
+  if (!value.producer.valid() && gradient_[id.index()] && !value.readers.empty())
+    made = position_[value.readers.front().node.index()];
   int64_t last = made;
   bool waits = false;
   for (const ValueReader& reader : value.readers) {
@@ -70,10 +74,13 @@ LiveInterval StageMemory::intervalOf(ValueId id) const {
 void StageMemory::recompute(ValueId id, LiveInterval& live) const {
   const StageValue& value = values_[id.index()];
   const int layer = options_.recomputed_layers[value.producer.index()];
-  const auto elsewhere = [&](const ValueReader& reader) { return options_.recomputed_layers[reader.node.index()] != layer; };
+  const auto elsewhere = [&](const ValueReader& reader) {
+    return options_.recomputed_layers[reader.node.index()] != layer;
+  };
   if (std::any_of(value.readers.begin(), value.readers.end(), elsewhere)) return;
   const auto [forward_end, backward_begin] = recomputed_.at(layer);
-  live = {std::min(backward_begin, live.to - 1), live.to, false, live.from, std::max(forward_end, live.from + 1)};
+  live = {std::min(backward_begin, live.to - 1), live.to, false, live.from,
+          std::max(forward_end, live.from + 1)};
 }
 
 // The parts of a gradient are one accumulator, from the first microbatch until the update.
@@ -102,14 +109,16 @@ void StageMemory::placeGradients() {
 }
 
 int64_t StageMemory::bytes(ValueId value, const ShardingSpec& spec, const LogicalMesh& mesh) const {
-  return largestShard(spec, training_.graph.shape(value), mesh) * static_cast<int64_t>(dataTypeSize(training_.graph.dataType(value)));
+  return largestShard(spec, training_.graph.shape(value), mesh) *
+         static_cast<int64_t>(dataTypeSize(training_.graph.dataType(value)));
 }
 
 std::vector<MemoryUse> StageMemory::uses(const StageSharding& sharding) const {
   std::map<ValueId, ShardingSpec> accumulated;  // by gradient
   for (const Parameter& parameter : training_.parameters) {
     if (parameter.gradient_parts.empty()) continue;
-    accumulated[parameter.gradient] = sharding.kept[values_[parameter.gradient_parts.front().index()].shares.index()];
+    accumulated[parameter.gradient] =
+        sharding.kept[values_[parameter.gradient_parts.front().index()].shares.index()];
   }
   std::vector<MemoryUse> result;
   for (size_t index = 0; index < values_.size(); ++index) {
@@ -120,8 +129,10 @@ std::vector<MemoryUse> StageMemory::uses(const StageSharding& sharding) const {
     const LiveInterval& live = intervals_[index];
     const auto gradient = accumulated.find(id);
     const bool in_accumulator = gradient != accumulated.end() && gradient->second == kept;
-    if (live.from < live.to && !in_accumulator) result.push_back({id, bytes(id, kept, sharding.mesh), live.from, live.to});
-    if (live.first_from < live.first_to) result.push_back({id, bytes(id, kept, sharding.mesh), live.first_from, live.first_to});
+    if (live.from < live.to && !in_accumulator)
+      result.push_back({id, bytes(id, kept, sharding.mesh), live.from, live.to});
+    if (live.first_from < live.first_to)
+      result.push_back({id, bytes(id, kept, sharding.mesh), live.first_from, live.first_to});
     if (live.waits && options_.in_flight > 1) {
       result.push_back({id, (options_.in_flight - 1) * bytes(id, kept, sharding.mesh), 0, passes_end_});
     }
@@ -133,10 +144,12 @@ std::vector<MemoryUse> StageMemory::uses(const StageSharding& sharding) const {
     }
     for (const ValueReader& reader : value.readers) {
       std::set<ShardingSpec> wanted;
-      for (size_t position : reader.positions) wanted.insert(sharding.strategies[reader.node.index()].inputs[position]);
+      for (size_t position : reader.positions)
+        wanted.insert(sharding.strategies[reader.node.index()].inputs[position]);
       wanted.erase(kept);
       const int64_t at = position_[reader.node.index()];
-      for (const ShardingSpec& spec : wanted) result.push_back({id, bytes(id, spec, sharding.mesh), at, at + 1});
+      for (const ShardingSpec& spec : wanted)
+        result.push_back({id, bytes(id, spec, sharding.mesh), at, at + 1});
     }
   }
   return result;
@@ -157,18 +170,21 @@ MemoryPeak peakOf(const std::vector<MemoryUse>& uses, int64_t node_count) {
   for (const MemoryUse& use : uses) {
     if (use.from <= peak.time && peak.time < use.to && use.bytes > 0) peak.uses.push_back(use);
   }
-  std::stable_sort(peak.uses.begin(), peak.uses.end(), [](const MemoryUse& a, const MemoryUse& b) { return a.bytes > b.bytes; });
+  std::stable_sort(peak.uses.begin(), peak.uses.end(),
+                   [](const MemoryUse& a, const MemoryUse& b) { return a.bytes > b.bytes; });
   return peak;
 }
 
-std::string describePeak(const TrainingGraph& training, const std::vector<NodeId>& nodes, const MemoryPeak& peak, int64_t limit) {
+std::string describePeak(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                         const MemoryPeak& peak, int64_t limit) {
   std::vector<std::string> largest;
   for (size_t index = 0; index < std::min(kNamedValues, peak.uses.size()); ++index) {
-    largest.push_back(fmt::format("'{}' {}", training.graph.value(peak.uses[index].value).name, peak.uses[index].bytes));
+    largest.push_back(
+        fmt::format("'{}' {}", training.graph.value(peak.uses[index].value).name, peak.uses[index].bytes));
   }
   return fmt::format("at {} a device holds {} bytes, {} more than the {} that fit; the largest: {}",
-                     describeNode(training.graph.node(nodes[static_cast<size_t>(peak.time)])), peak.bytes, peak.bytes - limit, limit,
-                     fmt::join(largest, ", "));
+                     describeNode(training.graph.node(nodes[static_cast<size_t>(peak.time)])), peak.bytes,
+                     peak.bytes - limit, limit, fmt::join(largest, ", "));
 }
 
 }  // namespace pipeshard

@@ -37,13 +37,15 @@ struct MemoryOptions {
 
 class StageMemory {
  public:
-  StageMemory(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::vector<StageValue>& values,
-              const MemoryOptions& options);
+  StageMemory(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+              const std::vector<StageValue>& values, const MemoryOptions& options);
 
-  // Of a held value as it is kept; empty (from == to) if it has no memory of its own (a constant; a gradient's further parts). What comes
-  // from another stage is there from the beginning, a gradient from its first reader.
+  // Of a held value as it is kept; empty (from == to) if it has no memory of its own (a constant; a
+  // gradient's further parts). What comes from another stage is there from the beginning, a gradient from its
+  // first reader.
   const LiveInterval& interval(ValueId value) const { return intervals_[value.index()]; }
-  // Everything, with copies of what waits, and what stands beside it while a node runs: outputs before and inputs after a resharding.
+  // Everything, with copies of what waits, and what stands beside it while a node runs: outputs before and
+  // inputs after a resharding.
   std::vector<MemoryUse> uses(const StageSharding& sharding) const;
   int64_t nodeCount() const { return static_cast<int64_t>(nodes_.size()); }
 
@@ -57,10 +59,11 @@ class StageMemory {
   const std::vector<NodeId>& nodes_;
   const std::vector<StageValue>& values_;
   MemoryOptions options_;
-  std::vector<int64_t> position_;                          // by node index
-  std::map<int, std::pair<int64_t, int64_t>> recomputed_;  // by layer: where its forward nodes end, and its backward nodes begin
-  int64_t passes_end_ = 0;                                 // position of the first update node
-  std::vector<bool> gradient_;                             // by value index: a backward pass makes it, of this stage or of another one
+  std::vector<int64_t> position_;  // by node index
+  std::map<int, std::pair<int64_t, int64_t>>
+      recomputed_;              // by layer: where its forward nodes end, and its backward nodes begin
+  int64_t passes_end_ = 0;      // position of the first update node
+  std::vector<bool> gradient_;  // by value index: a backward pass makes it, of this stage or of another one
   std::vector<LiveInterval> intervals_;
 };
 
@@ -72,6 +75,7 @@ struct MemoryPeak {
 MemoryPeak peakOf(const std::vector<MemoryUse>& uses, int64_t node_count);
 
 // "at MatMul 'fc' 1500 bytes are needed where 1000 fit, 500 too many; the largest: 'w' 800 (kept S0,R), ..."
-std::string describePeak(const TrainingGraph& training, const std::vector<NodeId>& nodes, const MemoryPeak& peak, int64_t limit);
+std::string describePeak(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                         const MemoryPeak& peak, int64_t limit);
 
 }  // namespace pipeshard

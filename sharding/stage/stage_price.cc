@@ -11,7 +11,8 @@ namespace {
 
 class Pricing {
  public:
-  Pricing(const TrainingGraph& training, const StageSharding& sharding, const CostModel& model, int64_t microbatches)
+  Pricing(const TrainingGraph& training, const StageSharding& sharding, const CostModel& model,
+          int64_t microbatches)
       : training_(training), sharding_(sharding), model_(model), microbatches_(microbatches) {
     price_.nodes.resize(training.graph.nodes.size());
   }
@@ -19,7 +20,8 @@ class Pricing {
   void addNode(NodeId id) {
     const int64_t runs = runsOf(id);
     const Node& node = training_.graph.node(id);
-    StrategyCost cost = strategyCost(training_.graph, node, sharding_.mesh, sharding_.strategies[id.index()], model_);
+    StrategyCost cost =
+        strategyCost(training_.graph, node, sharding_.mesh, sharding_.strategies[id.index()], model_);
     cost.compute_ns *= runs;
     cost.communication_ns *= runs;
     price_.nodes[id.index()] = cost;
@@ -30,20 +32,24 @@ class Pricing {
   void addValue(ValueId id, const StageValue& value) {
     const ShardingSpec& kept = sharding_.kept[id.index()];
     if (value.producer.valid()) {
-      addResharding(id, {}, runsOf(value.producer), sharding_.strategies[value.producer.index()].outputs[value.output], kept);
+      addResharding(id, {}, runsOf(value.producer),
+                    sharding_.strategies[value.producer.index()].outputs[value.output], kept);
     }
     for (const ValueReader& reader : value.readers) {
       std::set<ShardingSpec> wanted;
-      for (size_t position : reader.positions) wanted.insert(sharding_.strategies[reader.node.index()].inputs[position]);
+      for (size_t position : reader.positions)
+        wanted.insert(sharding_.strategies[reader.node.index()].inputs[position]);
       for (const ShardingSpec& spec : wanted) addResharding(id, reader.node, runsOf(reader.node), kept, spec);
     }
   }
 
-  void addResharding(ValueId value, NodeId reader, int64_t runs, const ShardingSpec& from, const ShardingSpec& to) {
+  void addResharding(ValueId value, NodeId reader, int64_t runs, const ShardingSpec& from,
+                     const ShardingSpec& to) {
     if (from == to) return;
     const Graph& graph = training_.graph;
     auto& known = known_[{graph.dataType(value), graph.shape(value), from, to}];
-    if (!known) known = planResharding(graph.shape(value), graph.dataType(value), from, to, sharding_.mesh, model_);
+    if (!known)
+      known = planResharding(graph.shape(value), graph.dataType(value), from, to, sharding_.mesh, model_);
     price_.communication_ns += known->cost_ns * runs;
     price_.reshardings.push_back({value, reader, runs, from, *known});
   }
@@ -63,8 +69,9 @@ class Pricing {
 
 }  // namespace
 
-StagePrice priceStage(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::vector<StageValue>& values,
-                      const StageSharding& sharding, const CostModel& model, int64_t microbatches) {
+StagePrice priceStage(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                      const std::vector<StageValue>& values, const StageSharding& sharding,
+                      const CostModel& model, int64_t microbatches) {
   Pricing pricing(training, sharding, model, microbatches);
   for (NodeId node : nodes) pricing.addNode(node);
   for (size_t index = 0; index < values.size(); ++index) {
@@ -74,7 +81,9 @@ StagePrice priceStage(const TrainingGraph& training, const std::vector<NodeId>& 
     if (parameter.gradient_parts.empty() || !parameter.gradient.valid()) continue;
     const ValueId part = values[parameter.gradient_parts.front().index()].shares;
     const bool here = values[part.index()].held && values[parameter.gradient.index()].held;
-    if (here) pricing.addResharding(parameter.gradient, {}, 1, sharding.kept[part.index()], sharding.kept[parameter.gradient.index()]);
+    if (here)
+      pricing.addResharding(parameter.gradient, {}, 1, sharding.kept[part.index()],
+                            sharding.kept[parameter.gradient.index()]);
   }
   return pricing.take();
 }
@@ -91,13 +100,13 @@ std::optional<CollectiveKind> collectiveOf(ReshardingStep::Kind kind) {
   return std::nullopt;
 }
 
-int64_t communicationBytes(const TrainingGraph& training, const std::vector<NodeId>& nodes, const StageSharding& sharding,
-                           const StagePrice& price, int64_t microbatches) {
+int64_t communicationBytes(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                           const StageSharding& sharding, const StagePrice& price, int64_t microbatches) {
   const CostModel bytes_only = CostModel::uniform(sharding.mesh, {.latency_ns = 0, .bytes_per_ns = 1});
   int64_t total = 0;
   for (NodeId node : nodes) {
-    const StrategyCost cost =
-        strategyCost(training.graph, training.graph.node(node), sharding.mesh, sharding.strategies[node.index()], bytes_only);
+    const StrategyCost cost = strategyCost(training.graph, training.graph.node(node), sharding.mesh,
+                                           sharding.strategies[node.index()], bytes_only);
     total += cost.communication_ns * runsPerStep(training.node_phase[node.index()], microbatches);
   }
   for (const StageResharding& entry : price.reshardings) {
@@ -105,7 +114,9 @@ int64_t communicationBytes(const TrainingGraph& training, const std::vector<Node
     const auto element = static_cast<int64_t>(dataTypeSize(training.graph.dataType(entry.value)));
     ShardingSpec before = entry.from;
     for (const ReshardingStep& step : entry.resharding.steps) {
-      const int64_t most = std::max(largestShard(before, shape, sharding.mesh), largestShard(step.after, shape, sharding.mesh)) * element;
+      const int64_t most = std::max(largestShard(before, shape, sharding.mesh),
+                                    largestShard(step.after, shape, sharding.mesh)) *
+                           element;
       const auto kind = collectiveOf(step.kind);
       if (kind) total += entry.runs * collectiveCost(bytes_only, sharding.mesh, *kind, step.mesh_axis, most);
       before = step.after;

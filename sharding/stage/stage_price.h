@@ -1,5 +1,6 @@
-// What a sharding costs, added up as stage_sharding.h says: strategyCost of every node, planResharding between every value's specs. Knows
-// nothing of the problem that is solved, which must come to the same sum. Internal to shard_stage.
+// What a sharding costs, added up as stage_sharding.h says: strategyCost of every node, planResharding
+// between every value's specs. Knows nothing of the problem that is solved, which must come to the same sum.
+// Internal to shard_stage.
 #pragma once
 
 #include <optional>
@@ -15,7 +16,8 @@ namespace pipeshard {
 // A resharding of a stage: to what a value is kept in, or to what a node needs.
 struct StageResharding {
   ValueId value;
-  NodeId reader;     // invalid: from what its producer gives to what is kept, or from the parts of a gradient to the gradient
+  NodeId reader;  // invalid: from what its producer gives to what is kept, or from the parts of a gradient to
+                  // the gradient
   int64_t runs = 1;  // per step
   ShardingSpec from;
   Resharding resharding;
@@ -28,12 +30,14 @@ struct StagePrice {
   int64_t communication_ns = 0;
 };
 
-StagePrice priceStage(const TrainingGraph& training, const std::vector<NodeId>& nodes, const std::vector<StageValue>& values,
-                      const StageSharding& sharding, const CostModel& model, int64_t microbatches);
+StagePrice priceStage(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                      const std::vector<StageValue>& values, const StageSharding& sharding,
+                      const CostModel& model, int64_t microbatches);
 
-// What a device sends and receives per step, as cost_model.h counts it: collectives of nodes, and reshardings.
-int64_t communicationBytes(const TrainingGraph& training, const std::vector<NodeId>& nodes, const StageSharding& sharding,
-                           const StagePrice& price, int64_t microbatches);
+// What a device sends and receives per step, as cost_model.h counts it: collectives of nodes, and
+// reshardings.
+int64_t communicationBytes(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                           const StageSharding& sharding, const StagePrice& price, int64_t microbatches);
 
 // The collective that a step is; nullopt: it needs none.
 std::optional<CollectiveKind> collectiveOf(ReshardingStep::Kind kind);

@@ -11,12 +11,16 @@ namespace {
 class Check {
  public:
   Check(const TrainingGraph& training, const std::vector<NodeId>& nodes, const StageSharding& sharding)
-      : training_(training), graph_(training.graph), nodes_(nodes), sharding_(sharding), held_(graph_.values.size(), false) {}
+      : training_(training),
+        graph_(training.graph),
+        nodes_(nodes),
+        sharding_(sharding),
+        held_(graph_.values.size(), false) {}
 
   void run() {
     if (sharding_.strategies.size() != graph_.nodes.size() || sharding_.kept.size() != graph_.values.size()) {
-      fail(ErrorCode::kInternal, "{} strategies and {} specs for {} nodes and {} values", sharding_.strategies.size(),
-           sharding_.kept.size(), graph_.nodes.size(), graph_.values.size());
+      fail(ErrorCode::kInternal, "{} strategies and {} specs for {} nodes and {} values",
+           sharding_.strategies.size(), sharding_.kept.size(), graph_.nodes.size(), graph_.values.size());
     }
     for (NodeId id : nodes_) checkNode(graph_.node(id));
     for (size_t v = 0; v < held_.size(); ++v) {
@@ -40,18 +44,21 @@ class Check {
   const ShardingSpec& kept(ValueId value) const { return sharding_.kept[value.index()]; }
   bool holds(ValueId value) const { return value.valid() && held_[value.index()]; }
   std::string describe(ValueId value) const {
-    return fmt::format("'{}' is kept as {} on mesh {}", graph_.value(value).name, printSpec(kept(value)), printMesh(sharding_.mesh));
+    return fmt::format("'{}' is kept as {} on mesh {}", graph_.value(value).name, printSpec(kept(value)),
+                       printMesh(sharding_.mesh));
   }
 
   void checkNode(const Node& node) {
     const Strategy& strategy = sharding_.strategies[static_cast<size_t>(&node - graph_.nodes.data())];
     const auto expected = makeStrategy(graph_, node, sharding_.mesh, strategy.uses);
     if (!expected || expected->inputs != strategy.inputs || expected->outputs != strategy.outputs) {
-      fail(ErrorCode::kInternal, "{} has no such strategy on mesh {}", describeNode(node), printMesh(sharding_.mesh));
+      fail(ErrorCode::kInternal, "{} has no such strategy on mesh {}", describeNode(node),
+           printMesh(sharding_.mesh));
     }
     for (const std::vector<ValueId>* values : {&node.inputs, &node.outputs}) {
       for (ValueId value : *values) {
-        if (value.valid() && graph_.constant(value) == nullptr) held_[value.index()] = true;  // each use of a constant takes its part
+        if (value.valid() && graph_.constant(value) == nullptr)
+          held_[value.index()] = true;  // each use of a constant takes its part
       }
     }
   }
@@ -61,14 +68,17 @@ class Check {
     if (!fault.empty()) fail(ErrorCode::kInternal, "{}, which it cannot: {}", describe(value), fault);
   }
   void notPartial(ValueId value, const char* role) const {
-    if (holds(value) && !kept(value).partial.empty()) fail(ErrorCode::kInternal, "{}: {} is no partial sum", describe(value), role);
+    if (holds(value) && !kept(value).partial.empty())
+      fail(ErrorCode::kInternal, "{}: {} is no partial sum", describe(value), role);
   }
   void whole(ValueId value, const char* role) const {
-    if (holds(value) && !kept(value).isReplicated()) fail(ErrorCode::kInternal, "{}: {} is replicated", describe(value), role);
+    if (holds(value) && !kept(value).isReplicated())
+      fail(ErrorCode::kInternal, "{}: {} is replicated", describe(value), role);
   }
   void alike(ValueId a, ValueId b, const char* roles) const {
     if (!holds(a) || !holds(b) || kept(a) == kept(b)) return;
-    fail(ErrorCode::kInternal, "{}, but '{}' as {}: {} are kept alike", describe(a), graph_.value(b).name, printSpec(kept(b)), roles);
+    fail(ErrorCode::kInternal, "{}, but '{}' as {}: {} are kept alike", describe(a), graph_.value(b).name,
+         printSpec(kept(b)), roles);
   }
 
   void checkParameter(const Parameter& parameter) const {
@@ -104,7 +114,8 @@ class Check {
 
 }  // namespace
 
-void verifyStageSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes, const StageSharding& sharding) {
+void verifyStageSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+                         const StageSharding& sharding) {
   Check(training, nodes, sharding).run();
 }
 

@@ -8,11 +8,12 @@ namespace pipeshard {
 
 namespace {
 
-// Entries of a product of tables. Most stages on meshes of one axis are solved by products of the first size alone; others are left to the
-// solver, which knows bounds, with what small products make of them.
+// Entries of a product of tables. Most stages on meshes of one axis are solved by products of the first size
+// alone; others are left to the solver, which knows bounds, with what small products make of them.
 constexpr int64_t kWholeEntries = int64_t{1} << 14;
 constexpr int64_t kFewEntries = int64_t{1} << 8;
-// Of the solver's exact elimination, in millions of entries: with bounds first, a layer takes a tenth of the time.
+// Of the solver's exact elimination, in millions of entries: with bounds first, a layer takes a tenth of the
+// time.
 constexpr int64_t kExactSteps = 30;
 
 CostNetwork withForbidden(const CostNetwork& network, const std::vector<ForbiddenOption>& forbidden) {
@@ -30,12 +31,14 @@ CostNetwork withForbidden(const CostNetwork& network, const std::vector<Forbidde
 SolverProblem solverProblem(const CostNetwork& network) {
   SolverProblem problem;
   for (int size : network.sizes)
-    problem.nodes.push_back({.from = 0, .to = 0, .costs = std::vector<int64_t>(static_cast<size_t>(size), 0), .usages = {}});
+    problem.nodes.push_back(
+        {.from = 0, .to = 0, .costs = std::vector<int64_t>(static_cast<size_t>(size), 0), .usages = {}});
   for (const NetworkTable& entry : network.tables) {
     const std::vector<int64_t>& costs = network.pool->at(entry.table).costs;
     if (entry.variables.size() == 1) {
       std::vector<int64_t>& own = problem.nodes[static_cast<size_t>(entry.variables[0])].costs;
-      for (size_t option = 0; option < own.size(); ++option) own[option] = std::min(own[option] + costs[option], kForbiddenCost);
+      for (size_t option = 0; option < own.size(); ++option)
+        own[option] = std::min(own[option] + costs[option], kForbiddenCost);
     } else if (entry.variables.size() > 1) {
       problem.edges.push_back({.nodes = {entry.variables.begin(), entry.variables.end()}, .costs = costs});
     }
@@ -51,7 +54,8 @@ SolverOptions solverOptions(const ShardStageOptions& options) {
   return result;
 }
 
-StageSolution finish(const ShardingProblem& problem, const CostNetwork& network, std::vector<int> choice, int64_t slack, bool optimal) {
+StageSolution finish(const ShardingProblem& problem, const CostNetwork& network, std::vector<int> choice,
+                     int64_t slack, bool optimal) {
   StageSolution solution;
   const int64_t cost = network.cost(choice);
   solution.feasible = cost < kForbiddenCost;
@@ -71,7 +75,8 @@ StageSolution infeasible(const SolverSolution& found) {
 
 }  // namespace
 
-StageSolution solveStage(const ShardingProblem& problem, const ShardStageOptions& options, const std::vector<ForbiddenOption>& forbidden) {
+StageSolution solveStage(const ShardingProblem& problem, const ShardStageOptions& options,
+                         const std::vector<ForbiddenOption>& forbidden) {
   const CostNetwork network = withForbidden(problem.network(), forbidden);
   const Elimination whole(network, kWholeEntries);
   if (whole.left().empty()) return finish(problem, network, whole.complete({}), 0, true);
@@ -79,10 +84,12 @@ StageSolution solveStage(const ShardingProblem& problem, const ShardStageOptions
   const SolverSolution rest = solve(solverProblem(elimination.remainder()), solverOptions(options));
   if (!rest.feasible) return infeasible(rest);
   const std::vector<int> left(rest.choice.begin(), rest.choice.end());
-  return finish(problem, network, elimination.complete(left), static_cast<int64_t>(rest.cost - rest.lower_bound), rest.optimal);
+  return finish(problem, network, elimination.complete(left),
+                static_cast<int64_t>(rest.cost - rest.lower_bound), rest.optimal);
 }
 
-StageSolution solveStageWithin(const ShardingProblem& problem, const ShardStageOptions& options, const StageMemory& memory, int64_t limit,
+StageSolution solveStageWithin(const ShardingProblem& problem, const ShardStageOptions& options,
+                               const StageMemory& memory, int64_t limit,
                                const std::vector<ForbiddenOption>& forbidden) {
   const CostNetwork network = withForbidden(problem.network(), forbidden);
   SolverProblem rows = solverProblem(network);
@@ -97,13 +104,14 @@ StageSolution solveStageWithin(const ShardingProblem& problem, const ShardStageO
     node.to = live.to;
     node.usages.clear();
     const ShardingVariable& kept = problem.variables()[variable];
-    for (int spec : kept.options) node.usages.push_back(kept.specs->bytes(spec) * (live.waits ? options.in_flight : 1));
+    for (int spec : kept.options)
+      node.usages.push_back(kept.specs->bytes(spec) * (live.waits ? options.in_flight : 1));
   }
   rows.usage_limit = limit;
   const SolverSolution found = solve(rows, solverOptions(options));
   if (!found.feasible) return infeasible(found);
-  return finish(problem, network, {found.choice.begin(), found.choice.end()}, static_cast<int64_t>(found.cost - found.lower_bound),
-                found.optimal);
+  return finish(problem, network, {found.choice.begin(), found.choice.end()},
+                static_cast<int64_t>(found.cost - found.lower_bound), found.optimal);
 }
 
 }  // namespace pipeshard

@@ -1,11 +1,12 @@
-// Solves a stage's problem: exact elimination first (repeated blocks once), the solver for what is left. Internal to shard_stage.
+// Solves a stage's problem: exact elimination first (repeated blocks once), the solver for what is left.
+// Internal to shard_stage.
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "sharding/stage/sharding_problem.h"
 #include "sharding/solver/solver.h"
+#include "sharding/stage/sharding_problem.h"
 #include "sharding/stage/stage_memory.h"
 
 namespace pipeshard {
@@ -28,8 +29,10 @@ struct ForbiddenOption {
 StageSolution solveStage(const ShardingProblem& problem, const ShardStageOptions& options,
                          const std::vector<ForbiddenOption>& forbidden = {});
 
-// With rows of memory: every kept value of the problem while it lives. What `memory` counts beside them is left to the caller.
-StageSolution solveStageWithin(const ShardingProblem& problem, const ShardStageOptions& options, const StageMemory& memory, int64_t limit,
+// With rows of memory: every kept value of the problem while it lives. What `memory` counts beside them is
+// left to the caller.
+StageSolution solveStageWithin(const ShardingProblem& problem, const ShardStageOptions& options,
+                               const StageMemory& memory, int64_t limit,
                                const std::vector<ForbiddenOption>& forbidden = {});
 
 }  // namespace pipeshard

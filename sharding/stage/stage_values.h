@@ -1,4 +1,5 @@
-// Who makes and who reads the values of a stage, and which of them share one kept spec. Internal to shard_stage.
+// Who makes and who reads the values of a stage, and which of them share one kept spec. Internal to
+// shard_stage.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ struct StageValue {
   NodeId producer;        // a node of the stage; invalid: from outside
   size_t output = 0;
   std::vector<ValueReader> readers;  // nodes of the stage, in order
-  ValueId shares;                    // whose kept spec this one has: itself, or the first held one of its group (stage_sharding.h)
+  ValueId
+      shares;  // whose kept spec this one has: itself, or the first held one of its group (stage_sharding.h)
   bool fixed_replicated = false;
   bool partial_allowed = false;
   bool persistent = false;  // held from step to step: parameters, states, weights
@@ -30,6 +32,8 @@ std::vector<StageValue> stageValues(const TrainingGraph& training, const std::ve
                                     const std::vector<ValueId>& replicated);
 
 // The number of runs per step of the nodes of a phase.
-inline int64_t runsPerStep(Phase phase, int64_t microbatches) { return phase == Phase::kUpdate ? 1 : microbatches; }
+inline int64_t runsPerStep(Phase phase, int64_t microbatches) {
+  return phase == Phase::kUpdate ? 1 : microbatches;
+}
 
 }  // namespace pipeshard

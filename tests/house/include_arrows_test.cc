@@ -1,4 +1,5 @@
-// Walks every #include of the sources and fails on an arrow between rooms that the design's table does not allow.
+// Walks every #include of the sources and fails on an arrow between rooms that the design's table does not
+// allow.
 
 #include <filesystem>
 #include <fstream>
@@ -13,7 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Room -> rooms that it may include beside itself. onnx_import/autodiff is a room of its own: no protobuf comes in there.
+// Room -> rooms that it may include beside itself. onnx_import/autodiff is a room of its own: no protobuf
+// comes in there.
 const std::map<std::string, std::set<std::string>> kAllowed = {
     {"ir", {}},
     {"onnx_import", {"ir"}},
@@ -23,7 +25,9 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"transport", {"ir"}},
     {"runtime", {"ir", "onnx_import", "transport"}},
     {"planning", {"ir", "onnx_import", "onnx_import/autodiff", "sharding", "partition", "runtime", "tools"}},
-    {"tools", {"ir", "onnx_import", "onnx_import/autodiff", "sharding", "partition", "transport", "runtime", "planning"}},
+    {"tools",
+     {"ir", "onnx_import", "onnx_import/autodiff", "sharding", "partition", "transport", "runtime",
+      "planning"}},
 };
 
 std::string roomOf(const std::string& path) {
@@ -46,7 +50,8 @@ std::vector<Include> quotedIncludes(const fs::path& root, const fs::path& file) 
   while (std::getline(stream, line)) {
     if (!line.starts_with("#include \"")) continue;
     const size_t begin = line.find('"') + 1;
-    includes.push_back({fs::relative(file, root).string(), line.substr(begin, line.find('"', begin) - begin)});
+    includes.push_back(
+        {fs::relative(file, root).string(), line.substr(begin, line.find('"', begin) - begin)});
   }
   return includes;
 }
@@ -59,7 +64,8 @@ bool isSource(const fs::path& path) {
 TEST(IncludeArrows, FollowTheDesignsTable) {
   const fs::path root = PIPESHARD_SOURCE_DIR;
   size_t checked = 0;
-  for (const char* folder : {"ir", "onnx_import", "sharding", "partition", "transport", "runtime", "planning", "tools"}) {
+  for (const char* folder :
+       {"ir", "onnx_import", "sharding", "partition", "transport", "runtime", "planning", "tools"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       if (!entry.is_regular_file() || !isSource(entry.path())) continue;
       for (const Include& include : quotedIncludes(root, entry.path())) {
@@ -68,7 +74,8 @@ TEST(IncludeArrows, FollowTheDesignsTable) {
         ++checked;
         EXPECT_FALSE(to.empty()) << include.file << " includes \"" << include.target
                                  << "\", which is in no room: write paths from the root";
-        EXPECT_TRUE(from == to || kAllowed.at(from).contains(to)) << include.file << " (" << from << ") may not include " << include.target;
+        EXPECT_TRUE(from == to || kAllowed.at(from).contains(to))
+            << include.file << " (" << from << ") may not include " << include.target;
       }
     }
   }
@@ -77,7 +84,8 @@ TEST(IncludeArrows, FollowTheDesignsTable) {
 
 TEST(IncludeArrows, KeepProtobufInsideOnnxImport) {
   const fs::path root = PIPESHARD_SOURCE_DIR;
-  for (const char* folder : {"ir", "onnx_import", "sharding", "partition", "transport", "runtime", "planning", "tools"}) {
+  for (const char* folder :
+       {"ir", "onnx_import", "sharding", "partition", "transport", "runtime", "planning", "tools"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       if (!entry.is_regular_file() || !isSource(entry.path())) continue;
       const std::string file = fs::relative(entry.path(), root).string();
@@ -85,8 +93,9 @@ TEST(IncludeArrows, KeepProtobufInsideOnnxImport) {
       std::ifstream stream(entry.path());
       std::string line;
       while (std::getline(stream, line)) {
-        const bool foreign =
-            line.starts_with("#include <onnx/") || line.starts_with("#include <google/protobuf") || line.starts_with("#include \"onnx/");
+        const bool foreign = line.starts_with("#include <onnx/") ||
+                             line.starts_with("#include <google/protobuf") ||
+                             line.starts_with("#include \"onnx/");
         EXPECT_FALSE(foreign) << file << ": " << line;
       }
     }

@@ -14,14 +14,17 @@ onnx::ModelProto parseText(const std::string& text) {
   return model;
 }
 
-Graph graphFromText(const std::string& text) { return parseModel(parseText(text).SerializeAsString(), "", "text"); }
+Graph graphFromText(const std::string& text) {
+  return parseModel(parseText(text).SerializeAsString(), "", "text");
+}
 
 onnx::ModelProto reluModel() {
   return parseText(R"(<ir_version: 10, opset_import: ["" : 18]>
     main_graph (float[2,3] x) => (float[2,3] y) { y = Relu(x) })");
 }
 
-onnx::TensorProto floatTensor(const std::string& name, const std::vector<int64_t>& dims, const std::vector<float>& elements) {
+onnx::TensorProto floatTensor(const std::string& name, const std::vector<int64_t>& dims,
+                              const std::vector<float>& elements) {
   onnx::TensorProto tensor;
   tensor.set_name(name);
   tensor.set_data_type(onnx::TensorProto::FLOAT);

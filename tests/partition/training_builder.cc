@@ -16,8 +16,8 @@ TrainingBuilder::TrainingBuilder(int64_t microbatches, int64_t rows) : rows_(row
   training_.graph.directory = "/models";
 }
 
-ValueId TrainingBuilder::node(Phase phase, const std::string& op_type, const std::vector<ValueId>& inputs, const std::string& output,
-                              Shape shape, NodeId forward) {
+ValueId TrainingBuilder::node(Phase phase, const std::string& op_type, const std::vector<ValueId>& inputs,
+                              const std::string& output, Shape shape, NodeId forward) {
   GraphBuilder builder(training_.graph);
   const ValueId result = builder.addValue(output, DataType::kFloat32, std::move(shape));
   const NodeId id = builder.addNode("test", op_type, inputs, {result});
@@ -33,7 +33,8 @@ TrainingBuilder::Kind TrainingBuilder::kind(ValueId id) const {
 }
 
 bool TrainingBuilder::any(const std::vector<ValueId>& values, Kind wanted) const {
-  return std::any_of(values.begin(), values.end(), [&](ValueId id) { return id.valid() && kind(id) == wanted; });
+  return std::any_of(values.begin(), values.end(),
+                     [&](ValueId id) { return id.valid() && kind(id) == wanted; });
 }
 
 Shape TrainingBuilder::shapeOf(const std::string& name, Kind kind) const {
@@ -43,11 +44,13 @@ Shape TrainingBuilder::shapeOf(const std::string& name, Kind kind) const {
 }
 
 ValueId TrainingBuilder::shapeConstant(const Shape& shape) {
-  return GraphBuilder(training_.graph).addConstant("shape", makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
+  return GraphBuilder(training_.graph)
+      .addConstant("shape", makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
 }
 
 ValueId TrainingBuilder::rowsConstant() {
-  return GraphBuilder(training_.graph).addConstant("rows", makeConstant<float>({}, {static_cast<float>(rows_)}));
+  return GraphBuilder(training_.graph)
+      .addConstant("rows", makeConstant<float>({}, {static_cast<float>(rows_)}));
 }
 
 // A constant that says how many rows there are.
@@ -58,7 +61,10 @@ bool TrainingBuilder::isSize(ValueId id) const {
 
 ValueId TrainingBuilder::input(const std::string& name, int axis) {
   Shape shape = kShape;
-  if (rows_ > 0) shape = axis < 0 ? Shape{kOtherSize} : axis == 0 ? Shape{rows_, kOtherSize} : Shape{kOtherSize, 2 * rows_};
+  if (rows_ > 0)
+    shape = axis < 0    ? Shape{kOtherSize}
+            : axis == 0 ? Shape{rows_, kOtherSize}
+                        : Shape{kOtherSize, 2 * rows_};
   const ValueId id = value(name, shape);
   if (axis >= 0) kinds_[id] = Kind::kSplit;
   training_.graph.inputs.push_back(id);
@@ -69,7 +75,8 @@ ValueId TrainingBuilder::input(const std::string& name, int axis) {
 ValueId TrainingBuilder::weight(const std::string& name) {
   const Shape shape = shapeOf(name, Kind::kInvariant);
   const ValueId id = value(name, shape);
-  training_.graph.initializers[id] = WeightReference{"weights.bin", 64 * id.index(), static_cast<uint64_t>(elementCount(shape)) * 4};
+  training_.graph.initializers[id] =
+      WeightReference{"weights.bin", 64 * id.index(), static_cast<uint64_t>(elementCount(shape)) * 4};
   return id;
 }
 
@@ -85,7 +92,8 @@ ValueId TrainingBuilder::constant(const std::string& name) {
 ValueId TrainingBuilder::growingConstant(const std::string& name) {
   const Shape shape = shapeOf(name, Kind::kSplit);
   const ValueId id = value(name, shape);
-  training_.graph.initializers[id] = makeConstant<float>(shape, std::vector<float>(static_cast<size_t>(elementCount(shape)), 0.5F));
+  training_.graph.initializers[id] =
+      makeConstant<float>(shape, std::vector<float>(static_cast<size_t>(elementCount(shape)), 0.5F));
   kinds_[id] = Kind::kSplit;
   return id;
 }
@@ -110,7 +118,8 @@ ValueId TrainingBuilder::total(const std::string& name, ValueId input) {
   return id;
 }
 
-ValueId TrainingBuilder::forward(const std::string& op_type, const std::vector<ValueId>& inputs, const std::string& name, Kind kind) {
+ValueId TrainingBuilder::forward(const std::string& op_type, const std::vector<ValueId>& inputs,
+                                 const std::string& name, Kind kind) {
   const ValueId output = node(Phase::kForward, op_type, inputs, name, shapeOf(name, kind), {});
   forward_.push_back({NodeId(training_.graph.nodes.size() - 1), op_type == "Bias"});
   kinds_[output] = kind;
@@ -119,7 +128,10 @@ ValueId TrainingBuilder::forward(const std::string& op_type, const std::vector<V
 
 ValueId TrainingBuilder::op(const std::string& name, const std::vector<ValueId>& inputs, int64_t rows) {
   const bool split = any(inputs, Kind::kSplit);
-  const ValueId output = forward("Op", inputs, name, split ? Kind::kSplit : any(inputs, Kind::kSum) ? Kind::kSum : Kind::kInvariant);
+  const ValueId output = forward("Op", inputs, name,
+                                 split                     ? Kind::kSplit
+                                 : any(inputs, Kind::kSum) ? Kind::kSum
+                                                           : Kind::kInvariant);
   if (rows_ == 0) training_.graph.value(output).shape = {rows, 3};
   return output;
 }
@@ -181,8 +193,8 @@ std::vector<ValueId> TrainingBuilder::gradientReads(const Node& forward, ValueId
   read.push_back(forward.outputs[0]);
   read.push_back(gradient);
   if (rows_ == 0) return read;
-  const bool shaped =
-      training_.graph.constant(forward.inputs.back()) != nullptr && training_.graph.dataType(forward.inputs.back()) == DataType::kInt64;
+  const bool shaped = training_.graph.constant(forward.inputs.back()) != nullptr &&
+                      training_.graph.dataType(forward.inputs.back()) == DataType::kInt64;
   std::erase_if(read, [&](ValueId id) { return isSize(id) && id != gradient; });
   const bool is_share = forward.op_type == "Share";
   if (is_share || kind(in) == Kind::kSum || any(read, Kind::kSplit))
@@ -202,18 +214,24 @@ void TrainingBuilder::differentiate(ValueId seed) {
     if (!gradient.valid()) continue;
     for (size_t position = 0; position < forward.inputs.size(); ++position) {
       const ValueId in = forward.inputs[position];
-      const auto parameter =
-          std::find_if(training_.parameters.begin(), training_.parameters.end(), [&](const Parameter& p) { return p.value == in; });
+      const auto parameter = std::find_if(training_.parameters.begin(), training_.parameters.end(),
+                                          [&](const Parameter& p) { return p.value == in; });
       const bool is_parameter = parameter != training_.parameters.end();
-      const bool is_produced = std::any_of(forward_.begin(), forward_.begin() + static_cast<std::ptrdiff_t>(i),
-                                           [&](const Forward& f) { return training_.graph.node(f.node).outputs[0] == in; });
+      const bool is_produced =
+          std::any_of(forward_.begin(), forward_.begin() + static_cast<std::ptrdiff_t>(i),
+                      [&](const Forward& f) { return training_.graph.node(f.node).outputs[0] == in; });
       if (!is_parameter && !is_produced) continue;
       ValueId part = gradient;
       if (!forward_[i].is_bias) {
-        const std::string op_type = (rows_ > 0 && forward.op_type == "Share" ? "ShareGrad" : "Grad") + std::to_string(position);
-        part = node(is_parameter ? Phase::kBackwardWeight : Phase::kBackwardInput, op_type, gradientReads(forward, in, gradient),
-                    "d_" + training_.graph.value(in).name + "_by_" + training_.graph.value(output).name, training_.graph.shape(in), id);
-        kinds_[part] = kind(in) == Kind::kSplit ? Kind::kSplit : kind(in) == Kind::kSum ? Kind::kInvariant : Kind::kSum;
+        const std::string op_type =
+            (rows_ > 0 && forward.op_type == "Share" ? "ShareGrad" : "Grad") + std::to_string(position);
+        part = node(is_parameter ? Phase::kBackwardWeight : Phase::kBackwardInput, op_type,
+                    gradientReads(forward, in, gradient),
+                    "d_" + training_.graph.value(in).name + "_by_" + training_.graph.value(output).name,
+                    training_.graph.shape(in), id);
+        kinds_[part] = kind(in) == Kind::kSplit ? Kind::kSplit
+                       : kind(in) == Kind::kSum ? Kind::kInvariant
+                                                : Kind::kSum;
       }
       if (is_parameter) parameter->gradient_parts.push_back(part);
       if (is_produced) gradients_[in].push_back(part);
@@ -237,7 +255,8 @@ void TrainingBuilder::addUpdates(int states) {
       const std::string state_name = "moment" + std::to_string(s);
       const ValueId state = value(name + "_" + state_name, shape);
       training_.graph.inputs.push_back(state);
-      const ValueId updated = node(Phase::kUpdate, "Moment", {state, parameter.gradient}, name + "_" + state_name + "_new", shape, {});
+      const ValueId updated = node(Phase::kUpdate, "Moment", {state, parameter.gradient},
+                                   name + "_" + state_name + "_new", shape, {});
       parameter.states.push_back({state_name, state, updated});
       read.push_back(updated);
     }

@@ -1,9 +1,10 @@
-// Training graphs for tests, built by hand from operators without meaning: what counts is who reads what. The backward
-// nodes mirror the forward ones, as reverse-mode differentiation makes them.
+// Training graphs for tests, built by hand from operators without meaning: what counts is who reads what. The
+// backward nodes mirror the forward ones, as reverse-mode differentiation makes them.
 //
-// With a number of rows, values know what the rows of a batch mean to them, as sharding/batch/time_axis.h says, and show it: the batch is
-// the axis of a size below kOtherSize, {rows, kOtherSize} or {kOtherSize, 2 * rows}. The gradient of a split value is split, of a sum
-// invariant, of an invariant value a sum; a backward node reads what such a gradient can be made of.
+// With a number of rows, values know what the rows of a batch mean to them, as sharding/batch/time_axis.h
+// says, and show it: the batch is the axis of a size below kOtherSize, {rows, kOtherSize} or {kOtherSize, 2 *
+// rows}. The gradient of a split value is split, of a sum invariant, of an invariant value a sum; a backward
+// node reads what such a gradient can be made of.
 #pragma once
 
 #include <map>
@@ -30,8 +31,8 @@ class TrainingBuilder {
   ValueId constant(const std::string& name);              // an in-memory constant that is not trained
   ValueId total(const std::string& name, ValueId input);  // a prologue node on the input, and its total
 
-  // A forward node; its output has the name and (for uneven FLOPs) this many rows. With the builder's rows: split, if an input
-  // is (then no input may be a sum); else a sum, if an input is; else invariant.
+  // A forward node; its output has the name and (for uneven FLOPs) this many rows. With the builder's rows:
+  // split, if an input is (then no input may be a sum); else a sum, if an input is; else invariant.
   ValueId op(const std::string& name, const std::vector<ValueId>& inputs, int64_t rows = 2);
   // output = input + bias: both gradients are the output's gradient itself, so no node computes them.
   ValueId bias(const std::string& name, ValueId input, ValueId parameter);
@@ -40,14 +41,19 @@ class TrainingBuilder {
   ValueId stateful(const std::string& name, const std::vector<ValueId>& inputs);
 
   // With the builder's rows only.
-  ValueId reduce(const std::string& name, const std::vector<ValueId>& inputs);   // a sum, from split and invariant values
-  ValueId reshape(const std::string& name, const std::vector<ValueId>& inputs);  // as op, also reads its output's shape
-  ValueId expand(const std::string& name, const std::vector<ValueId>& inputs);   // split, from invariant values; reads its shape
-  ValueId share(const std::string& name, const std::vector<ValueId>& inputs);    // a sum: the rows times something invariant
-  ValueId growingConstant(const std::string& name);                              // split; all rows are equal
+  ValueId reduce(const std::string& name,
+                 const std::vector<ValueId>& inputs);  // a sum, from split and invariant values
+  ValueId reshape(const std::string& name,
+                  const std::vector<ValueId>& inputs);  // as op, also reads its output's shape
+  ValueId expand(const std::string& name,
+                 const std::vector<ValueId>& inputs);  // split, from invariant values; reads its shape
+  ValueId share(const std::string& name,
+                const std::vector<ValueId>& inputs);  // a sum: the rows times something invariant
+  ValueId growingConstant(const std::string& name);   // split; all rows are equal
   Kind kind(ValueId id) const;
 
-  // The loss (a scalar) of these values, the backward nodes, and the update nodes with `states` states per parameter.
+  // The loss (a scalar) of these values, the backward nodes, and the update nodes with `states` states per
+  // parameter.
   TrainingGraph finish(const std::vector<ValueId>& loss_inputs, int states = 1);
 
  private:
@@ -55,15 +61,16 @@ class TrainingBuilder {
     NodeId node;
     bool is_bias = false;
   };
-  ValueId forward(const std::string& op_type, const std::vector<ValueId>& inputs, const std::string& name, Kind kind);
+  ValueId forward(const std::string& op_type, const std::vector<ValueId>& inputs, const std::string& name,
+                  Kind kind);
   Shape shapeOf(const std::string& name, Kind kind) const;
   bool any(const std::vector<ValueId>& values, Kind kind) const;
   ValueId shapeConstant(const Shape& shape);
   ValueId rowsConstant();
   bool isSize(ValueId id) const;
   std::vector<ValueId> gradientReads(const Node& forward, ValueId in, ValueId gradient);
-  ValueId node(Phase phase, const std::string& op_type, const std::vector<ValueId>& inputs, const std::string& output, Shape shape,
-               NodeId forward);
+  ValueId node(Phase phase, const std::string& op_type, const std::vector<ValueId>& inputs,
+               const std::string& output, Shape shape, NodeId forward);
   ValueId value(const std::string& name, Shape shape) {
     return GraphBuilder(training_.graph).addValue(name, DataType::kFloat32, std::move(shape));
   }

@@ -27,7 +27,8 @@ std::vector<std::string> wordsOf(const std::string& text) {
 std::vector<std::string> advised(const std::string& errors) {
   std::vector<std::string> options;
   const std::regex line("\n    (--[^:]+): ");
-  for (auto it = std::sregex_iterator(errors.begin(), errors.end(), line); it != std::sregex_iterator(); ++it) options.push_back((*it)[1]);
+  for (auto it = std::sregex_iterator(errors.begin(), errors.end(), line); it != std::sregex_iterator(); ++it)
+    options.push_back((*it)[1]);
   return options;
 }
 
@@ -52,13 +53,15 @@ class Advice : public ::testing::Test {
 
 TEST_F(Advice, ListsChangesThatWork) {
   const std::vector<std::string> line = wordsOf(
-      "plan examples/mlp.onnx --cluster 1x2 --stages uniform:1 --method data-parallel --optimizer adamw --dim batch=64 --microbatches 2 "
+      "plan examples/mlp.onnx --cluster 1x2 --stages uniform:1 --method data-parallel --optimizer adamw "
+      "--dim batch=64 --microbatches 2 "
       "--memory 300000");
   const CommandResult refused = plan(line, "");
   ASSERT_EQ(refused.exit_code, 83) << refused.errors;
   const std::vector<std::string> changes = advised(refused.errors);
   ASSERT_GE(changes.size(), 3U) << refused.errors;
-  for (const std::string& change : changes) EXPECT_EQ(plan(line, change).exit_code, 0) << change << "\n" << refused.errors;
+  for (const std::string& change : changes)
+    EXPECT_EQ(plan(line, change).exit_code, 0) << change << "\n" << refused.errors;
   ASSERT_TRUE(changes[0].starts_with("--memory ")) << changes[0];
   const int64_t least = std::stoll(changes[0].substr(9));
   EXPECT_EQ(plan(line, "--memory " + std::to_string(least * 9 / 10)).exit_code, 83) << refused.errors;
@@ -66,14 +69,16 @@ TEST_F(Advice, ListsChangesThatWork) {
 
 // Stages of one device leave nothing to choose, and a device of a described cluster is as large as it is.
 TEST_F(Advice, IsForPlansWithoutShardingsToo) {
-  const std::vector<std::string> line =
-      wordsOf("plan examples/mlp.onnx --cluster 1x2 --dim batch=64 --microbatches 4 --schedule gpipe --memory 135000");
+  const std::vector<std::string> line = wordsOf(
+      "plan examples/mlp.onnx --cluster 1x2 --dim batch=64 --microbatches 4 --schedule gpipe --memory "
+      "135000");
   const CommandResult refused = plan(line, "");
   ASSERT_EQ(refused.exit_code, 83) << refused.errors;
   EXPECT_THAT(refused.errors, HasSubstr("--memory 135000: device "));
   const std::vector<std::string> changes = advised(refused.errors);
   ASSERT_FALSE(changes.empty()) << refused.errors;
-  for (const std::string& change : changes) EXPECT_EQ(plan(line, change).exit_code, 0) << change << "\n" << refused.errors;
+  for (const std::string& change : changes)
+    EXPECT_EQ(plan(line, change).exit_code, 0) << change << "\n" << refused.errors;
 }
 
 // Layer by layer first: here whole stages would not be enough.
@@ -87,23 +92,27 @@ TEST_F(Advice, RecomputesLayerByLayer) {
   EXPECT_EQ(plan(line, "--recompute layers").exit_code, 0);
 }
 
-// What layers hand on is kept of every microbatch: with many in flight, whole stages need less, and are listed, too.
+// What layers hand on is kept of every microbatch: with many in flight, whole stages need less, and are
+// listed, too.
 TEST_F(Advice, RecomputesWholeStagesWhereThatNeedsLess) {
-  const std::vector<std::string> line = wordsOf("plan examples/gpt2.onnx --cluster 1x2 --layers 24 --schedule gpipe --microbatches 8");
+  const std::vector<std::string> line =
+      wordsOf("plan examples/gpt2.onnx --cluster 1x2 --layers 24 --schedule gpipe --microbatches 8");
   const auto advisedAt = [&](const std::string& memory) {
     const CommandResult refused = plan(line, "--memory " + memory);
     EXPECT_EQ(refused.exit_code, 83) << refused.errors;
     return advised(refused.errors);
   };
   EXPECT_THAT(advisedAt("2500000"), IsSupersetOf({"--recompute layers", "--recompute always"}));
-  EXPECT_THAT(advisedAt("1800000"), AllOf(Contains("--recompute always"), Not(Contains("--recompute layers"))));
+  EXPECT_THAT(advisedAt("1800000"),
+              AllOf(Contains("--recompute always"), Not(Contains("--recompute layers"))));
   EXPECT_EQ(plan(line, "--memory 1800000 --recompute layers").exit_code, 83);
   EXPECT_EQ(plan(line, "--memory 1800000 --recompute always").exit_code, 0);
 }
 
 // The search chooses between never and layers itself, if it may.
 TEST_F(Advice, OfASearchThatMustNotRecomputeSaysSo) {
-  const std::vector<std::string> line = wordsOf("plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1300000");
+  const std::vector<std::string> line =
+      wordsOf("plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1300000");
   const CommandResult refused = plan(line, "");
   ASSERT_EQ(refused.exit_code, 83) << refused.errors;
   EXPECT_THAT(advised(refused.errors), Contains("--recompute layers"));

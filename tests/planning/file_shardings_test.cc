@@ -1,4 +1,5 @@
-// Shardings in files: model.onnx of a plan says what plan.json says, and a model that says the same is planned the same.
+// Shardings in files: model.onnx of a plan says what plan.json says, and a model that says the same is
+// planned the same.
 #include "planning/file_shardings.h"
 
 #include <set>
@@ -22,8 +23,10 @@ using ::testing::HasSubstr;
 
 const LogicalMesh kMesh{{2, 2}};
 
-Plan planWith(const TemporaryFolder& folder, const std::string& model, const std::vector<std::string>& options) {
-  std::vector<std::string> line = {"plan", model, "--cluster", "1x4", "--stages", "uniform:1", "-o", folder.file("a.plan")};
+Plan planWith(const TemporaryFolder& folder, const std::string& model,
+              const std::vector<std::string>& options) {
+  std::vector<std::string> line = {"plan",     model,       "--cluster", "1x4",
+                                   "--stages", "uniform:1", "-o",        folder.file("a.plan")};
   line.insert(line.end(), options.begin(), options.end());
   const CommandResult result = runPipeshard(line);
   EXPECT_EQ(result.exit_code, 0) << result.errors;
@@ -51,7 +54,9 @@ TEST(FileShardings, OfAPlansModelAreThoseOfThePlan) {
     for (size_t i = 0; i < read.nodes[n].outputs.size(); ++i) {
       if (!read.nodes[n].outputs[i]) continue;
       const std::string& name = graph.value(graph.nodes[n].outputs[i]).name;
-      EXPECT_EQ(read.nodes[n].outputs[i], planned(*plan.stages[0].sharding, name, read.nodes[n].outputs[i]->axes.size())) << name;
+      EXPECT_EQ(read.nodes[n].outputs[i],
+                planned(*plan.stages[0].sharding, name, read.nodes[n].outputs[i]->axes.size()))
+          << name;
       cut += read.nodes[n].outputs[i]->isReplicated() ? 0 : 1;
     }
   }
@@ -75,17 +80,21 @@ std::string annotatedExample(const TemporaryFolder& folder, const std::string& e
   for (const Node& node : planned.nodes) makers[planned.value(node.outputs[0]).name] = &node;
   for (Node& node : graph.nodes) {
     const auto maker = makers.find(graph.value(node.outputs[0]).name);
-    // A node whose inputs preparation has changed, or that differentiation gave more outputs, is left without.
-    if (maker == makers.end() || maker->second->inputs.size() != node.inputs.size() || maker->second->outputs.size() != node.outputs.size())
+    // A node whose inputs preparation has changed, or that differentiation gave more outputs, is left
+    // without.
+    if (maker == makers.end() || maker->second->inputs.size() != node.inputs.size() ||
+        maker->second->outputs.size() != node.outputs.size())
       continue;
     bool same = true;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId mine = node.inputs[i], theirs = maker->second->inputs[i];
-      same = same && mine.valid() == theirs.valid() && (!mine.valid() || graph.value(mine).name == planned.value(theirs).name);
+      same = same && mine.valid() == theirs.valid() &&
+             (!mine.valid() || graph.value(mine).name == planned.value(theirs).name);
     }
     if (same) node.opaque = maker->second->opaque;
   }
-  const std::filesystem::path weights = std::filesystem::path(PIPESHARD_SOURCE_DIR) / "examples" / (example + ".data");
+  const std::filesystem::path weights =
+      std::filesystem::path(PIPESHARD_SOURCE_DIR) / "examples" / (example + ".data");
   if (std::filesystem::exists(weights)) std::filesystem::copy_file(weights, folder.file(example + ".data"));
   writeModel(graph, folder.file(example));
   return folder.file(example);
@@ -102,9 +111,11 @@ TEST(FileShardings, AModelThatSaysThemIsPlannedSo) {
   const Plan second = planWith(again, annotated, {"--method", "manual"});
   ASSERT_EQ(second.stages.size(), 1u);
   EXPECT_EQ(second.stages[0].sharding->mesh, kMesh.shape);
-  EXPECT_THAT(second.notes, Contains(HasSubstr("the model's device configuration 'pipeshard' gives the shardings of")));
+  EXPECT_THAT(second.notes,
+              Contains(HasSubstr("the model's device configuration 'pipeshard' gives the shardings of")));
   const Graph graph = readModel(annotated);
-  std::set<std::string> made;  // what no node makes lies as its readers need it, which the first plan may cut from whole tensors
+  std::set<std::string> made;  // what no node makes lies as its readers need it, which the first plan may cut
+                               // from whole tensors
   for (const Node& node : graph.nodes) made.insert(graph.value(node.outputs[0]).name);
   int cut = 0;
   for (const auto& [name, spec] : given->specs) {
@@ -124,8 +135,8 @@ TEST(FileShardings, AModelThatSaysThemIsPlannedSo) {
 
 TEST(FileShardings, SayNothingWithoutAnnotations) {
   const TemporaryFolder folder;
-  const CommandResult result = runPipeshard(
-      {"plan", "examples/mlp.onnx", "--cluster", "1x4", "--stages", "uniform:1", "--method", "manual", "-o", folder.file("a.plan")});
+  const CommandResult result = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x4", "--stages",
+                                             "uniform:1", "--method", "manual", "-o", folder.file("a.plan")});
   EXPECT_NE(result.exit_code, 0);
   EXPECT_THAT(result.errors, HasSubstr("method manual: no shardings are given"));
 }

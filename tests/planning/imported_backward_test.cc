@@ -1,4 +1,5 @@
-// A model that PyTorch exported with its backward pass (tests/oracle/make_joint.py): ours is compared with it.
+// A model that PyTorch exported with its backward pass (tests/oracle/make_joint.py): ours is compared with
+// it.
 #include <algorithm>
 #include <filesystem>
 
@@ -19,8 +20,10 @@ constexpr const char* kModel = "tests/oracle/golden/joint.onnx";
 
 TEST(ImportedBackward, ItsGradientsAreOurs) {
   const TemporaryFolder folder;
-  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
-           {"--cluster", "1x2"}, {"--cluster", "1x4", "--stages", "uniform:2"}, {"--cluster", "1x2", "--stages", "auto", "--steps", "2"}}) {
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{"--cluster", "1x2"},
+                                             {"--cluster", "1x4", "--stages", "uniform:2"},
+                                             {"--cluster", "1x2", "--stages", "auto", "--steps", "2"}}) {
     std::vector<std::string> line = {"validate", kModel, "--dim", "batch=12", "-o", folder.file("plan")};
     line.insert(line.end(), more.begin(), more.end());
     const CommandResult result = runPipeshard(line);
@@ -48,13 +51,15 @@ TEST(ImportedBackward, AnotherGradientInTheFileIsFound) {
   graph.value(output).name = "unchanged";
   graph.value(changed).name = gradient;
   writeModel(graph, folder.file("model.onnx"));
-  const CommandResult result = runPipeshard({"validate", folder.file("model.onnx"), "--cluster", "1x2", "--dim", "batch=8"});
+  const CommandResult result =
+      runPipeshard({"validate", folder.file("model.onnx"), "--cluster", "1x2", "--dim", "batch=8"});
   EXPECT_EQ(result.exit_code, 1) << result.errors;
   EXPECT_THAT(result.output, HasSubstr("DIFFERS: gradient in the file second_weight"));
 }
 
 TEST(ImportedBackward, IsSaidNotToBeComparedWhereItCannotBe) {
-  const CommandResult result = runPipeshard({"validate", kModel, "--cluster", "1x2", "--dim", "batch=8", "--precision", "float64"});
+  const CommandResult result =
+      runPipeshard({"validate", kModel, "--cluster", "1x2", "--dim", "batch=8", "--precision", "float64"});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_THAT(result.output, HasSubstr("the gradients are not compared: node "));
   EXPECT_THAT(result.output, Not(HasSubstr("gradient in the file   ")));

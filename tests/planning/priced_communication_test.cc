@@ -1,4 +1,5 @@
-// Layers' prices hold the latency of every collective of every microbatch: against the collectives of emitted programs.
+// Layers' prices hold the latency of every collective of every microbatch: against the collectives of emitted
+// programs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -23,13 +24,14 @@ int64_t collectivesOf(const Program& program) {
   int64_t count = 0;
   for (const Instruction& instruction : program.instructions) {
     if (instruction.kind == InstructionKind::kAllReduce) ++count;
-    if (instruction.subgraph.valid()) count += std::ssize(program.subgraphs[instruction.subgraph.index()].collectives);
+    if (instruction.subgraph.valid())
+      count += std::ssize(program.subgraphs[instruction.subgraph.index()].collectives);
   }
   return count;
 }
 
-// With links that take next to no time for bytes, what is priced is latencies alone. (Of methods that leave no choice: other ones would be
-// sharded otherwise for such links.)
+// With links that take next to no time for bytes, what is priced is latencies alone. (Of methods that leave
+// no choice: other ones would be sharded otherwise for such links.)
 TEST(PricedCommunication, IsALatencyForEveryCollectiveOfEveryMicrobatch) {
   constexpr int64_t kLatency = 1'000'000;
   for (const std::string method : {"zero3", "zero2", "data-parallel"}) {
@@ -51,7 +53,8 @@ TEST(PricedCommunication, IsALatencyForEveryCollectiveOfEveryMicrobatch) {
       const StageCostParts parts = costs.parts(0, costs.layers() - 1, all, *option);
       const int64_t priced = (microbatches * parts.communication_ns + parts.synchronization_ns) / kLatency;
       const int64_t emitted = collectivesOf(planned.whole.ranks.at(0).program);
-      fmt::print("{} with {} microbatches: {} latencies priced, {} collectives emitted\n", method, microbatches, priced, emitted);
+      fmt::print("{} with {} microbatches: {} latencies priced, {} collectives emitted\n", method,
+                 microbatches, priced, emitted);
       EXPECT_GE(priced, emitted * 98 / 100);
       EXPECT_LE(priced, emitted + 2 * microbatches);  // losses are summed over devices once
     }

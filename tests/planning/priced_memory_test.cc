@@ -1,13 +1,14 @@
-// What the search foresees that devices hold, against what their programs allocate: the four examples on several meshes, recomputed in
-// every way. The search must not foresee less, or its plans are refused; nor much more, or it leaves out plans that are better.
+// What the search foresees that devices hold, against what their programs allocate: the four examples on
+// several meshes, recomputed in every way. The search must not foresee less, or its plans are refused; nor
+// much more, or it leaves out plans that are better.
 #include <algorithm>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "planning/memory_shortage.h"
 #include "runtime/execute/executor.h"
 #include "sharding/pricing/kernel_memory.h"
-#include "planning/memory_shortage.h"
 
 namespace pipeshard {
 namespace {
@@ -46,11 +47,12 @@ std::vector<double> ratios(const Asked& asked) {
   for (size_t s = 0; s < searched.stages.size(); ++s) {
     int64_t arena = 0;
     for (int rank : planned.plan.stages[s].devices)
-      arena = std::max(arena, plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)], planned.plan.cluster));
+      arena = std::max(arena,
+                       plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)], planned.plan.cluster));
     result.push_back(static_cast<double>(searched.stages[s].memory_bytes) / static_cast<double>(arena));
-    fmt::print("{:7} {} {:15} {:6} {:5} m={}: stage {} of {}: {:8} of {:8}, {:.3f}\n", asked.model, asked.cluster, asked.method,
-               asked.recomputation, asked.schedule, asked.microbatches, s, searched.stages.size(), searched.stages[s].memory_bytes, arena,
-               result.back());
+    fmt::print("{:7} {} {:15} {:6} {:5} m={}: stage {} of {}: {:8} of {:8}, {:.3f}\n", asked.model,
+               asked.cluster, asked.method, asked.recomputation, asked.schedule, asked.microbatches, s,
+               searched.stages.size(), searched.stages[s].memory_bytes, arena, result.back());
   }
   return result;
 }
@@ -69,7 +71,8 @@ TEST_P(PricedMemory, OfOneDeviceIsNotBelowItsArena) {
   }
 }
 
-// Stages of one device each: what was sent stays until it is known to have come. Halved passes keep what one half leaves for the other.
+// Stages of one device each: what was sent stays until it is known to have come. Halved passes keep what one
+// half leaves for the other.
 TEST_P(PricedMemory, OfPipelinesIsNotBelowTheirArenas) {
   struct Pipeline {
     std::string cluster;
@@ -83,7 +86,13 @@ TEST_P(PricedMemory, OfPipelinesIsNotBelowTheirArenas) {
                                                         {"1x4", "gpipe", 16, 1.10},
                                                         {"1x2", "zb-h1", 8, 1.25}}) {
     for (const char* recomputation : {"never", "always", "layers"}) {
-      const Asked asked{GetParam(), pipeline.cluster, pipeline.microbatches, recomputation, "megatron:1,1", pipeline.schedule, 32};
+      const Asked asked{GetParam(),
+                        pipeline.cluster,
+                        pipeline.microbatches,
+                        recomputation,
+                        "megatron:1,1",
+                        pipeline.schedule,
+                        32};
       for (double ratio : ratios(asked)) {
         EXPECT_GE(ratio, 1);
         EXPECT_LE(ratio, pipeline.most);
@@ -92,7 +101,8 @@ TEST_P(PricedMemory, OfPipelinesIsNotBelowTheirArenas) {
   }
 }
 
-// Stages are sharded anew as a whole where layers were priced one by one: with tensor parallelism that may need less.
+// Stages are sharded anew as a whole where layers were priced one by one: with tensor parallelism that may
+// need less.
 TEST_P(PricedMemory, OfShardedStagesIsNotBelowTheirArenas) {
   for (const char* cluster : {"1x2", "1x4"}) {
     for (const std::string method : {"", "data-parallel", "tensor-parallel", "zero2", "zero3"}) {
@@ -117,7 +127,8 @@ TEST_P(PricedMemory, KnowsWhichGradientsAreSummedInPlace) {
   int compared = 0, in_place = 0;
   for (const Instruction& instruction : rank.program.instructions) {
     const bool sums = instruction.kind == InstructionKind::kAccumulate && !instruction.overwrite &&
-                      rank.program.buffer(instruction.outputs[0]).kind == BufferKind::kGradient && instruction.microbatch >= 0;
+                      rank.program.buffer(instruction.outputs[0]).kind == BufferKind::kGradient &&
+                      instruction.microbatch >= 0;
     if (sums) {
       const BufferId summand = instruction.inputs[0];
       const Instruction& run = *writer[summand.index()];

@@ -1,5 +1,5 @@
-// Whoever is slow, and whenever: programs of every schedule neither hang nor change their results. A thousand runs of small programs with
-// random pauses in ranks and links, compared bit by bit with undisturbed ones.
+// Whoever is slow, and whenever: programs of every schedule neither hang nor change their results. A thousand
+// runs of small programs with random pauses in ranks and links, compared bit by bit with undisturbed ones.
 #include <map>
 #include <mutex>
 #include <random>
@@ -10,9 +10,9 @@
 #include <sys/prctl.h>
 
 #include "ir/base/error.h"
+#include "planning/planning.h"
 #include "runtime/execute/executor.h"
 #include "tests/transport/rank_threads.h"
-#include "planning/planning.h"
 #include "transport/collectives/random_delays.h"
 #include "transport/shared/shared_memory.h"
 
@@ -29,8 +29,8 @@ struct Case {
   std::vector<int> stage_devices = {};
   bool overlap_receives = false;
   std::string describe() const {
-    return fmt::format("{} on {} ranks of {} devices, {} microbatches{}", schedule, ranks, devices, microbatches,
-                       overlap_receives ? ", receives posted" : "");
+    return fmt::format("{} on {} ranks of {} devices, {} microbatches{}", schedule, ranks, devices,
+                       microbatches, overlap_receives ? ", receives posted" : "");
   }
 };
 
@@ -53,7 +53,8 @@ using Outcome = std::vector<std::vector<uint64_t>>;
 uint64_t digest(const Executor& executor) {
   uint64_t hash = 1469598103934665603;  // FNV-1a
   const auto add = [&](BufferId id) {
-    for (const std::byte byte : executor.content(id)) hash = (hash ^ std::to_integer<uint64_t>(byte)) * 1099511628211;
+    for (const std::byte byte : executor.content(id))
+      hash = (hash ^ std::to_integer<uint64_t>(byte)) * 1099511628211;
   };
   for (const Result& result : executor.program().results) add(result.buffer);
   for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
@@ -78,7 +79,8 @@ Outcome run(const PlannedTraining& planned, std::optional<uint64_t> seed) {
     const auto data = makeDataSource({"", 3}, executor.program());
     std::unique_ptr<Communicator> slow[2];
     if (delays) slow[0] = delayCommunicator(opened, *delays), slow[1] = delayCommunicator(*second, *delays);
-    executor.attach(arena, delays ? slow[0].get() : &opened, data.get(), delays ? slow[1].get() : second.get());
+    executor.attach(arena, delays ? slow[0].get() : &opened, data.get(),
+                    delays ? slow[1].get() : second.get());
     for (int64_t step = 1; step <= kSteps; ++step) {
       executor.runStep(step);
       outcome[rank].push_back(digest(executor));
@@ -96,7 +98,8 @@ std::vector<Case> cases() {
   std::vector<Case> result;
   for (const ScheduleFamily& family : scheduleFamilies()) {
     for (const int ranks : {2, 4}) {
-      if (ranks * family.chunks <= 8) result.push_back({family.name, ranks, microbatchesOf(family, ranks), 1});
+      if (ranks * family.chunks <= 8)
+        result.push_back({family.name, ranks, microbatchesOf(family, ranks), 1});
     }
     result.push_back({family.name, 2, microbatchesOf(family, 2), 2});
   }
@@ -144,7 +147,8 @@ TEST(RandomDelays, NeitherHangASchedulesProgramsNorChangeTheirResults) {
 TEST(RandomDelays, AreAskedForByAText) {
   EXPECT_EQ(parseRandomDelays("7:300").seed, 7u);
   EXPECT_EQ(parseRandomDelays("7:300").longest, std::chrono::microseconds(300));
-  for (const char* text : {"", "7", "7:", ":3", "7:-1", "7:3us", "x:3"}) EXPECT_THROW(parseRandomDelays(text), Error) << text;
+  for (const char* text : {"", "7", "7:", ":3", "7:-1", "7:3us", "x:3"})
+    EXPECT_THROW(parseRandomDelays(text), Error) << text;
 }
 
 }  // namespace

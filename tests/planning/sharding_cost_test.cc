@@ -1,16 +1,17 @@
-// What a plan predicts is what its programs hold: FLOPs and bytes counted from every subgraph and instruction of a rank, as often as it
-// runs them in a step.
+// What a plan predicts is what its programs hold: FLOPs and bytes counted from every subgraph and instruction
+// of a rank, as often as it runs them in a step.
 
 #include <gtest/gtest.h>
 
 #include "ir/program/background.h"
-#include "sharding/spmd/spmd_rewrite.h"
 #include "planning/planning.h"
+#include "sharding/spmd/spmd_rewrite.h"
 
 namespace pipeshard {
 namespace {
 
-PlannedTraining plannedBy(const std::string& model, const std::string& method, int64_t bucket_bytes = kDefaultBucketBytes) {
+PlannedTraining plannedBy(const std::string& model, const std::string& method,
+                          int64_t bucket_bytes = kDefaultBucketBytes) {
   PlanRequest request;
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/" + model + ".onnx";
   request.dimensions = {"batch=8"};
@@ -23,7 +24,8 @@ PlannedTraining plannedBy(const std::string& model, const std::string& method, i
   return planTraining(request, [](const std::string&) {});
 }
 
-// The last device has the largest shards. Groups of a rank's program are the mesh axes of more than one device, in order.
+// The last device has the largest shards. Groups of a rank's program are the mesh axes of more than one
+// device, in order.
 WorkCount countedOf(const PlannedTraining& planned) {
   const ShardingPlan& sharding = *planned.plan.stages.at(0).sharding;
   const LogicalMesh mesh{sharding.mesh};
@@ -39,10 +41,11 @@ WorkCount countedOf(const PlannedTraining& planned) {
   for (const Instruction& instruction : rank.program.instructions) {
     if (instruction.kind == InstructionKind::kAllReduce) {
       const Buffer& buffer = rank.program.buffer(instruction.inputs[0]);
-      if (buffer.kind == BufferKind::kAccumulator) continue;  // the loss, one number at the end of the step: not foreseen
-      total.communication_ns +=
-          collectiveCost(model, mesh, CollectiveKind::kAllReduce, axis_of_group.at(static_cast<size_t>(instruction.group)),
-                         byteCount(buffer.data_type, buffer.shape));
+      if (buffer.kind == BufferKind::kAccumulator)
+        continue;  // the loss, one number at the end of the step: not foreseen
+      total.communication_ns += collectiveCost(model, mesh, CollectiveKind::kAllReduce,
+                                               axis_of_group.at(static_cast<size_t>(instruction.group)),
+                                               byteCount(buffer.data_type, buffer.shape));
     }
     if (!instruction.subgraph.valid()) continue;
     if (rank.program.subgraphs[instruction.subgraph.index()].phase == Phase::kPrologue) continue;
@@ -65,7 +68,8 @@ TEST_P(PredictedCost, IsCountedInThePrograms) {
   EXPECT_GT(counted.communication_ns, 0);
 }
 
-// Views that several parts of a pass read are in each of them: they are computed again, nothing is communicated again.
+// Views that several parts of a pass read are in each of them: they are computed again, nothing is
+// communicated again.
 TEST(PredictedCommunication, IsThatOfGradientsInBuckets) {
   for (const char* method : {"data-parallel", "zero2", "zero3", "megatron:2,2"}) {
     const PlannedTraining planned = plannedBy("gpt2", method, 2000);

@@ -1,13 +1,13 @@
-// A parameter that layers of several stages read (tied embeddings), where stages are sharded: its shards travel, and every stage keeps its
-// own.
+// A parameter that layers of several stages read (tied embeddings), where stages are sharded: its shards
+// travel, and every stage keeps its own.
 #include <algorithm>
 #include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/tools/command.h"
 #include "planning/planning.h"
+#include "tests/tools/command.h"
 
 namespace pipeshard {
 namespace {
@@ -31,23 +31,28 @@ std::string stageOf(const std::string& layers, const std::string& devices, const
 
 std::vector<TiedCase> cases() {
   std::vector<TiedCase> cases;
-  for (const std::string method : {"auto", "zero2", "zero3", "tensor-parallel", "megatron:2,1", "data-parallel"}) {
+  for (const std::string method :
+       {"auto", "zero2", "zero3", "tensor-parallel", "megatron:2,1", "data-parallel"}) {
     std::string name = method;
     std::replace_if(
-        name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+        name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; },
+        '_');
     cases.push_back({name, stageOf("0..3", "0, 1", method) + ", " + stageOf("4..7", "2, 3", method)});
   }
   const std::string tensor = "tensor-parallel";
-  cases.push_back({"one_and_two", stageOf("0..3", "0", "") + ", " + stageOf("4..7", "1, 2", tensor), "1f1b", 3});
-  cases.push_back({"two_and_one", stageOf("0..3", "0, 1", tensor) + ", " + stageOf("4..7", "2", ""), "1f1b", 3});
+  cases.push_back(
+      {"one_and_two", stageOf("0..3", "0", "") + ", " + stageOf("4..7", "1, 2", tensor), "1f1b", 3});
+  cases.push_back(
+      {"two_and_one", stageOf("0..3", "0, 1", tensor) + ", " + stageOf("4..7", "2", ""), "1f1b", 3});
   cases.push_back({"rows_and_two", stageOf("0..3", "0, 1", "") + ", " + stageOf("4..7", "2, 3", tensor)});
   cases.push_back({"two_and_rows", stageOf("0..3", "0, 1", tensor) + ", " + stageOf("4..7", "2, 3", "")});
   cases.push_back({"unequal_shards",
-                   stageOf("0..1", "0, 1", tensor) + ", " + stageOf("2..5", "2", "") + ", " + stageOf("6..7", "3, 4, 5", "zero3"), "1f1b",
-                   6});
+                   stageOf("0..1", "0, 1", tensor) + ", " + stageOf("2..5", "2", "") + ", " +
+                       stageOf("6..7", "3, 4, 5", "zero3"),
+                   "1f1b", 6});
   cases.push_back({"chunks",
-                   stageOf("0..1", "0, 1", tensor) + ", " + stageOf("2..3", "2, 3", tensor) + ", " + stageOf("4..5", "0, 1", tensor) +
-                       ", " + stageOf("6..7", "2, 3", tensor),
+                   stageOf("0..1", "0, 1", tensor) + ", " + stageOf("2..3", "2, 3", tensor) + ", " +
+                       stageOf("4..5", "0, 1", tensor) + ", " + stageOf("6..7", "2, 3", tensor),
                    "interleaved:v=2"});
   return cases;
 }
@@ -56,15 +61,18 @@ class TiedParameters : public ::testing::TestWithParam<TiedCase> {};
 
 TEST_P(TiedParameters, TrainAsOnOneDevice) {
   const TemporaryFolder folder;
-  writeFile(folder.file("stages.json"), R"({"version": 1, "layers": 8, "stages": [)" + GetParam().stages + "]}");
-  const CommandResult result = runPipeshard({"validate", "examples/gpt2.onnx", "--cluster", "1x" + std::to_string(GetParam().devices),
-                                             "--stages", folder.file("stages.json"), "--schedule", GetParam().schedule, "--optimizer",
-                                             "adamw:lr=0.001", "--microbatches", "2", "--steps", "2", "-o", folder.file("p.plan")});
+  writeFile(folder.file("stages.json"),
+            R"({"version": 1, "layers": 8, "stages": [)" + GetParam().stages + "]}");
+  const CommandResult result =
+      runPipeshard({"validate", "examples/gpt2.onnx", "--cluster", "1x" + std::to_string(GetParam().devices),
+                    "--stages", folder.file("stages.json"), "--schedule", GetParam().schedule, "--optimizer",
+                    "adamw:lr=0.001", "--microbatches", "2", "--steps", "2", "-o", folder.file("p.plan")});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_THAT(result.output, HasSubstr("PASS"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Gpt2, TiedParameters, ::testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Gpt2, TiedParameters, ::testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
 
 // Elements that a rank has of the parameter itself, its states, and its gradient's accumulators.
 std::map<std::string, int64_t> heldOf(const Program& program) {
@@ -79,7 +87,8 @@ std::map<std::string, int64_t> heldOf(const Program& program) {
 
 TEST(TiedParametersOfShardedStages, AreCutOnBoth) {
   const TemporaryFolder folder;
-  writeFile(folder.file("stages.json"), R"({"version": 1, "layers": 8, "stages": [)" + stageOf("0..3", "0, 1", "tensor-parallel") + ", " +
+  writeFile(folder.file("stages.json"), R"({"version": 1, "layers": 8, "stages": [)" +
+                                            stageOf("0..3", "0, 1", "tensor-parallel") + ", " +
                                             stageOf("4..7", "2, 3", "tensor-parallel") + "]}");
   PlanRequest request;
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/gpt2.onnx";
@@ -107,8 +116,9 @@ TEST(TiedParametersOfShardedStages, AreCutOnBoth) {
 // With the embedding whole on every device that has it, the least that a plan needs of each is 1.33 MiB.
 TEST(TiedParametersOfShardedStages, AreSearchedSo) {
   const TemporaryFolder folder;
-  const CommandResult result = runPipeshard({"validate", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "auto", "--optimizer",
-                                             "adamw", "--microbatches", "4", "--memory", "1250000", "-o", folder.file("p.plan")});
+  const CommandResult result =
+      runPipeshard({"validate", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "auto", "--optimizer",
+                    "adamw", "--microbatches", "4", "--memory", "1250000", "-o", folder.file("p.plan")});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_THAT(result.output, HasSubstr("PASS"));
 }

@@ -34,11 +34,13 @@ Graph firstBackward(const RankSketch& rank) {
 ValueId endlessZero(Sketch& sketch, DataType type) {
   constexpr int64_t kImage = 2000, kWindow = 1000;
   const std::vector<double> zeros(static_cast<size_t>(kImage * kImage));
-  const ValueId image =
-      sketch.constant("image", type == DataType::kFloat64 ? makeConstant<double>({1, 1, kImage, kImage}, zeros)
-                                                          : makeConstant<float>({1, 1, kImage, kImage}, {zeros.begin(), zeros.end()}));
+  const ValueId image = sketch.constant(
+      "image", type == DataType::kFloat64
+                   ? makeConstant<double>({1, 1, kImage, kImage}, zeros)
+                   : makeConstant<float>({1, 1, kImage, kImage}, {zeros.begin(), zeros.end()}));
   const Shape pooled{1, 1, kImage - kWindow + 1, kImage - kWindow + 1};
-  const ValueId largest = sketch.node("MaxPool", {image}, "largest", pooled, {{"kernel_shape", std::vector<int64_t>{kWindow, kWindow}}});
+  const ValueId largest = sketch.node("MaxPool", {image}, "largest", pooled,
+                                      {{"kernel_shape", std::vector<int64_t>{kWindow, kWindow}}});
   return sketch.node("ReduceSum", {largest}, "endless_zero", {}, {{"keepdims", int64_t{0}}});
 }
 
@@ -50,7 +52,8 @@ Graph second(const RankSketch& rank) {
   const ValueId two = sketch.constant("two", makeScalar(rank.type(), 2));
   const ValueId y = sketch.node("MatMul", {h, w}, "y", {rank.rows(), kOutputs});
   const ValueId square = sketch.node("Mul", {y, y}, "square", {rank.rows(), kOutputs});
-  ValueId loss = sketch.node("ReduceSum", {square}, rank.endless() ? "sum" : "loss", {}, {{"keepdims", int64_t{0}}});
+  ValueId loss =
+      sketch.node("ReduceSum", {square}, rank.endless() ? "sum" : "loss", {}, {{"keepdims", int64_t{0}}});
   if (rank.endless()) loss = sketch.node("Add", {loss, endlessZero(sketch, rank.type())}, "loss", {});
   const ValueId dy = sketch.node("Mul", {y, two}, "dy", {rank.rows(), kOutputs});
   const ValueId dh = sketch.node("MatMul", {dy, sketch.transpose(w, "wt")}, "dh", {rank.rows(), kHidden});
@@ -70,7 +73,8 @@ struct Halves {
     const int microbatch = static_cast<int>(k);
     const BufferId x = first.buffer(at("x", k), BufferKind::kInput, {first.rows(), kFeatures}, "x");
     const BufferId h0 = first.buffer(at("h", k), BufferKind::kActivation, {first.rows(), kHidden});
-    const BufferId h1 = is_pipeline ? last.buffer(at("h", k), BufferKind::kActivation, {first.rows(), kHidden}) : h0;
+    const BufferId h1 =
+        is_pipeline ? last.buffer(at("h", k), BufferKind::kActivation, {first.rows(), kHidden}) : h0;
     first.add(InstructionKind::kLoadInput, {}, {x}, microbatch).offset = k * first.rows();
     first.run(forward0, {x, w0}, {h0}, microbatch);
     if (is_pipeline) {
@@ -83,7 +87,8 @@ struct Halves {
     last.run(second, {h1, w1}, {part, dh1, dw1}, microbatch);
     last.add(InstructionKind::kAccumulate, {part}, {loss}, microbatch).overwrite = k == 0;
     last.add(InstructionKind::kAccumulate, {dw1}, {gradient1}, microbatch).overwrite = k == 0;
-    const BufferId dh0 = is_pipeline ? first.buffer(at("dh", k), BufferKind::kActivation, {first.rows(), kHidden}) : dh1;
+    const BufferId dh0 =
+        is_pipeline ? first.buffer(at("dh", k), BufferKind::kActivation, {first.rows(), kHidden}) : dh1;
     if (is_pipeline) {
       last.add(InstructionKind::kSend, {dh1}, {}, microbatch).peer = 0;
       first.add(InstructionKind::kReceive, {}, {dh0}, microbatch).peer = 1;
@@ -104,7 +109,8 @@ struct Halves {
 std::vector<double> initialWeights(int which) {
   std::vector<double> weights(static_cast<size_t>(elementCount(which == 0 ? kShape0 : kShape1)));
   for (size_t i = 0; i < weights.size(); ++i)
-    weights[i] = 0.1 * static_cast<double>(static_cast<int>((i * 7 + static_cast<size_t>(which) * 3) % 11) - 5);
+    weights[i] =
+        0.1 * static_cast<double>(static_cast<int>((i * 7 + static_cast<size_t>(which) * 3) % 11) - 5);
   return weights;
 }
 
@@ -139,10 +145,12 @@ std::vector<RankImage> pipelineImages(int ranks, const PipelineOptions& options)
 
 void writePlanDirectory(const std::string& directory, const std::vector<RankImage>& images) {
   for (const RankImage& image : images) {
-    const std::filesystem::path folder = std::filesystem::path(directory) / "ranks" / rankDirectoryName(image.program.rank);
+    const std::filesystem::path folder =
+        std::filesystem::path(directory) / "ranks" / rankDirectoryName(image.program.rank);
     std::filesystem::create_directories(folder);
     std::ofstream(folder / "program.json") << programToJson(image.program);
-    for (size_t s = 0; s < image.subgraphs.size(); ++s) writeModel(image.subgraphs[s], (folder / image.program.subgraphs[s].file).string());
+    for (size_t s = 0; s < image.subgraphs.size(); ++s)
+      writeModel(image.subgraphs[s], (folder / image.program.subgraphs[s].file).string());
   }
 }
 
@@ -172,7 +180,8 @@ std::vector<ExpectedStep> expectedSteps(int steps, uint64_t seed, const Pipeline
         }
       }
       for (int64_t i = 0; i < kFeatures; ++i) {
-        for (int64_t j = 0; j < kHidden; ++j) expected.gradients[0][i * kHidden + j] += x[b * kFeatures + i] * dh[j];
+        for (int64_t j = 0; j < kHidden; ++j)
+          expected.gradients[0][i * kHidden + j] += x[b * kFeatures + i] * dh[j];
       }
     }
     for (int which : {0, 1}) {

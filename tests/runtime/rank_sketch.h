@@ -22,7 +22,9 @@ class Sketch {
     graph_.inputs.push_back(id);
     return id;
   }
-  ValueId constant(const char* name, Constant constant) { return builder_.addConstant(name, std::move(constant)); }
+  ValueId constant(const char* name, Constant constant) {
+    return builder_.addConstant(name, std::move(constant));
+  }
   ValueId node(const char* op, std::vector<ValueId> inputs, const char* name, Shape shape,
                std::map<std::string, Attribute> attributes = {}) {
     const ValueId id = builder_.addValue(name, type_, std::move(shape));
@@ -47,7 +49,8 @@ class Sketch {
 // Builds one rank's program.
 class RankSketch {
  public:
-  RankSketch(int rank, int ranks, const PipelineOptions& options) : options_(options), rows_(options.batch / options.microbatches) {
+  RankSketch(int rank, int ranks, const PipelineOptions& options)
+      : options_(options), rows_(options.batch / options.microbatches) {
     image_.program.rank = rank;
     image_.program.world_size = ranks;
     image_.program.microbatches = options.microbatches;
@@ -55,7 +58,8 @@ class RankSketch {
   }
 
   BufferId buffer(const std::string& name, BufferKind kind, Shape shape, const std::string& value = "") {
-    image_.program.buffers.push_back({name, kind, options_.data_type, std::move(shape), value, std::nullopt, DataType::kUndefined});
+    image_.program.buffers.push_back(
+        {name, kind, options_.data_type, std::move(shape), value, std::nullopt, DataType::kUndefined});
     return BufferId(image_.program.buffers.size() - 1);
   }
   BufferId weight(int which, Shape shape) {
@@ -73,7 +77,8 @@ class RankSketch {
     image_.subgraphs.push_back(std::move(graph));
     return SubgraphId(image_.subgraphs.size() - 1);
   }
-  Instruction& add(InstructionKind kind, std::vector<BufferId> inputs, std::vector<BufferId> outputs, int microbatch = -1) {
+  Instruction& add(InstructionKind kind, std::vector<BufferId> inputs, std::vector<BufferId> outputs,
+                   int microbatch = -1) {
     Instruction instruction;
     instruction.kind = kind;
     instruction.inputs = std::move(inputs);
@@ -85,7 +90,8 @@ class RankSketch {
   void run(SubgraphId subgraph, std::vector<BufferId> inputs, std::vector<BufferId> outputs, int microbatch) {
     add(InstructionKind::kRun, std::move(inputs), std::move(outputs), microbatch).subgraph = subgraph;
   }
-  // The buffer holds [start, start + its shape) of `whole`; its source, if it has one, becomes that of the whole.
+  // The buffer holds [start, start + its shape) of `whole`; its source, if it has one, becomes that of the
+  // whole.
   void makePart(BufferId id, const Shape& whole, Shape start) {
     Buffer& buffer = image_.program.buffer(id);
     buffer.part = BufferPart{whole, std::move(start)};
@@ -93,14 +99,17 @@ class RankSketch {
   }
   void groups(std::vector<std::vector<int>> groups) { image_.program.groups = std::move(groups); }
   void free(BufferId id) { add(InstructionKind::kFree, {id}, {}); }
-  void result(Result::Kind kind, const std::string& name, BufferId id) { image_.program.results.push_back({kind, name, "", id}); }
+  void result(Result::Kind kind, const std::string& name, BufferId id) {
+    image_.program.results.push_back({kind, name, "", id});
+  }
   void update(int which, BufferId weight, BufferId gradient, const Shape& shape) {
     Sketch sketch("update_w" + std::to_string(which), options_.data_type);
     const ValueId w = sketch.input("w", shape);
     const ValueId g = sketch.input("g", shape);
     const ValueId rate = sketch.constant("rate", makeScalar(options_.data_type, options_.rate));
     const ValueId change = sketch.node("Mul", {g, rate}, "change", shape);
-    const SubgraphId id = subgraph(sketch.finish({sketch.node("Sub", {w, change}, "updated", shape)}), Phase::kUpdate);
+    const SubgraphId id =
+        subgraph(sketch.finish({sketch.node("Sub", {w, change}, "updated", shape)}), Phase::kUpdate);
     add(InstructionKind::kUpdate, {weight, gradient}, {weight}).subgraph = id;
     result(Result::Kind::kGradient, "w" + std::to_string(which), gradient);
     result(Result::Kind::kParameter, "w" + std::to_string(which), weight);

@@ -61,8 +61,10 @@ RankImage rankImage(int rank, int ranks, const PipelineOptions& options) {
       return sketch.buffer(at(name, k), BufferKind::kActivation, std::move(shape));
     };
     const BufferId x = sketch.buffer(at("x", k), BufferKind::kInput, {sketch.rows(), kFeatures}, "x");
-    const BufferId h = activation("h", {sketch.rows(), hidden}), y = activation("y", {sketch.rows(), kOutputs});
-    const BufferId part = activation("loss", {}), dw0 = activation("dw0", shape0), dw1 = activation("dw1", shape1);
+    const BufferId h = activation("h", {sketch.rows(), hidden}),
+                   y = activation("y", {sketch.rows(), kOutputs});
+    const BufferId part = activation("loss", {}), dw0 = activation("dw0", shape0),
+                   dw1 = activation("dw1", shape1);
     sketch.add(InstructionKind::kLoadInput, {}, {x}, microbatch).offset = k * sketch.rows();
     sketch.run(run_forward, {x, w0, w1}, {h, y}, microbatch);
     sketch.add(InstructionKind::kAllReduce, {y}, {y}, microbatch).group = 0;

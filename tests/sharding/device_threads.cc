@@ -14,13 +14,16 @@ namespace {
 
 class MeshCollectives : public Collectives {
  public:
-  MeshCollectives(Communicator& communicator, const LogicalMesh& mesh, int first_rank) : communicator_(communicator) {
+  MeshCollectives(Communicator& communicator, const LogicalMesh& mesh, int first_rank)
+      : communicator_(communicator) {
     for (int axis = 0; axis < mesh.rank(); ++axis) {
       lines_.push_back(mesh.lineOf(communicator.rank() - first_rank, axis));
       for (int& rank : lines_.back()) rank += first_rank;
     }
   }
-  void call(const CollectiveCall& call) override { runCollective(communicator_, lines_.at(static_cast<size_t>(call.group)), call); }
+  void call(const CollectiveCall& call) override {
+    runCollective(communicator_, lines_.at(static_cast<size_t>(call.group)), call);
+  }
 
  private:
   Communicator& communicator_;
@@ -66,31 +69,36 @@ void forElements(const Shard& shard, const Shape& whole, Body&& body) {
 std::pair<uint64_t, uint64_t> summandOf(const ShardingSpec& spec, const LogicalMesh& mesh, int device) {
   uint64_t index = 0, count = 1;
   for (int axis : spec.partial) {
-    index = index * static_cast<uint64_t>(mesh.axisSize(axis)) + static_cast<uint64_t>(mesh.coordinate(device, axis));
+    index = index * static_cast<uint64_t>(mesh.axisSize(axis)) +
+            static_cast<uint64_t>(mesh.coordinate(device, axis));
     count *= static_cast<uint64_t>(mesh.axisSize(axis));
   }
   return {index, count};
 }
 
 Constant emptyShard(const Constant& whole, const Shard& shard) {
-  return {whole.data_type, shard.size, std::vector<std::byte>(static_cast<size_t>(byteCount(whole.data_type, shard.size)))};
+  return {whole.data_type, shard.size,
+          std::vector<std::byte>(static_cast<size_t>(byteCount(whole.data_type, shard.size)))};
 }
 
 }  // namespace
 
 MeshGroups meshGroups(const LogicalMesh& mesh) {
   MeshGroups groups;
-  for (int axis = 0; axis < mesh.rank(); ++axis) groups.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1 : axis);
+  for (int axis = 0; axis < mesh.rank(); ++axis)
+    groups.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1 : axis);
   return groups;
 }
 
-std::unique_ptr<Collectives> meshCollectives(Communicator& communicator, const LogicalMesh& mesh, int first_rank) {
+std::unique_ptr<Collectives> meshCollectives(Communicator& communicator, const LogicalMesh& mesh,
+                                             int first_rank) {
   return std::make_unique<MeshCollectives>(communicator, mesh, first_rank);
 }
 
 void runDevices(const LogicalMesh& mesh, const std::function<void(int, Collectives&)>& body) {
-  runRankThreads(mesh.deviceCount(),
-                 [&](Communicator& communicator) { body(communicator.rank(), *meshCollectives(communicator, mesh, 0)); });
+  runRankThreads(mesh.deviceCount(), [&](Communicator& communicator) {
+    body(communicator.rank(), *meshCollectives(communicator, mesh, 0));
+  });
 }
 
 Constant shardOfTensor(const Constant& whole, const ShardingSpec& spec, const LogicalMesh& mesh, int device) {
@@ -113,7 +121,8 @@ Constant shardOfTensor(const Constant& whole, const ShardingSpec& spec, const Lo
   return result;
 }
 
-void expectShards(const std::vector<Constant>& shards, const Constant& whole, const ShardingSpec& spec, const LogicalMesh& mesh) {
+void expectShards(const std::vector<Constant>& shards, const Constant& whole, const ShardingSpec& spec,
+                  const LogicalMesh& mesh) {
   std::map<std::pair<Shape, uint64_t>, int> first;  // device by place and summand
   for (int device = 0; device < mesh.deviceCount(); ++device) {
     const Constant& mine = shards[static_cast<size_t>(device)];
@@ -121,7 +130,8 @@ void expectShards(const std::vector<Constant>& shards, const Constant& whole, co
     ASSERT_EQ(mine.shape, shard.size) << "device " << device;
     ASSERT_EQ(mine.data_type, whole.data_type);
     const auto known = first.try_emplace({shard.start, summandOf(spec, mesh, device).first}, device).first;
-    EXPECT_EQ(mine.bytes, shards[static_cast<size_t>(known->second)].bytes) << "devices " << known->second << ", " << device;
+    EXPECT_EQ(mine.bytes, shards[static_cast<size_t>(known->second)].bytes)
+        << "devices " << known->second << ", " << device;
   }
   const uint64_t summands = summandOf(spec, mesh, 0).second;
   for (const auto& [place, device] : first) {
@@ -148,7 +158,8 @@ Constant integerTensor(DataType type, const Shape& shape, uint64_t seed) {
   withElements(type, [&](auto zero) {
     using T = decltype(zero);
     auto* elements = reinterpret_cast<T*>(tensor.bytes.data());
-    for (size_t i = 0; i < tensor.bytes.size() / sizeof(T); ++i) elements[i] = static_cast<T>(smallInteger(seed * 1'000'003 + i));
+    for (size_t i = 0; i < tensor.bytes.size() / sizeof(T); ++i)
+      elements[i] = static_cast<T>(smallInteger(seed * 1'000'003 + i));
   });
   return tensor;
 }

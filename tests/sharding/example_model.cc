@@ -1,7 +1,7 @@
 #include "tests/sharding/example_model.h"
 
-#include "onnx_import/prepare/prepare.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/prepare/prepare.h"
 #include "runtime/kernels/base/kernel.h"
 
 namespace pipeshard::testing {

@@ -19,7 +19,8 @@ std::vector<bool> neededNodes(const Graph& graph, const std::vector<std::string>
   std::vector<bool> result(graph.nodes.size(), false);
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     const Node& node = graph.nodes[n];
-    result[n] = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return id.valid() && needed.contains(id); });
+    result[n] = std::any_of(node.outputs.begin(), node.outputs.end(),
+                            [&](ValueId id) { return id.valid() && needed.contains(id); });
     if (result[n]) needed.insert(node.inputs.begin(), node.inputs.end());
   }
   return result;
@@ -74,7 +75,8 @@ void runNode(const Graph& graph, const Node& node, Tensors& values, Collectives*
     outputs.push_back(nullptr);
     if (!id.valid()) continue;
     Constant& tensor = values[graph.value(id).name];
-    tensor = {graph.dataType(id), graph.shape(id), std::vector<std::byte>(static_cast<size_t>(graph.bytes(id)))};
+    tensor = {graph.dataType(id), graph.shape(id),
+              std::vector<std::byte>(static_cast<size_t>(graph.bytes(id)))};
     spec.outputs.back() = {tensor.data_type, tensor.shape, nullptr};
     outputs.back() = tensor.bytes.data();
   }
@@ -84,7 +86,8 @@ void runNode(const Graph& graph, const Node& node, Tensors& values, Collectives*
   kernel->run({inputs, outputs, workspace.data() + (64 - misaligned) % 64, collectives});
 }
 
-Tensors runGraph(const Graph& graph, const Tensors& given, const std::vector<std::string>& wanted, Collectives* collectives) {
+Tensors runGraph(const Graph& graph, const Tensors& given, const std::vector<std::string>& wanted,
+                 Collectives* collectives) {
   const std::vector<bool> needed = neededNodes(graph, wanted);
   Tensors values = given;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {

@@ -1,4 +1,5 @@
-// Runs prepared graphs node by node with the CPU kernels, for tests that compare a whole computation with its parts.
+// Runs prepared graphs node by node with the CPU kernels, for tests that compare a whole computation with its
+// parts.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,10 @@ namespace pipeshard::testing {
 
 using Tensors = std::map<std::string, Constant>;  // by value name
 
-// The values named `wanted`. `given`: graph inputs, and initializers that are weight references. Runs only what is needed.
-// `collectives`: what its collective nodes call.
-Tensors runGraph(const Graph& graph, const Tensors& given, const std::vector<std::string>& wanted, Collectives* collectives = nullptr);
+// The values named `wanted`. `given`: graph inputs, and initializers that are weight references. Runs only
+// what is needed. `collectives`: what its collective nodes call.
+Tensors runGraph(const Graph& graph, const Tensors& given, const std::vector<std::string>& wanted,
+                 Collectives* collectives = nullptr);
 
 // One node, whose inputs are constants or in `values`; its outputs are put there.
 void runNode(const Graph& graph, const Node& node, Tensors& values, Collectives* collectives = nullptr);

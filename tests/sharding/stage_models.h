@@ -8,7 +8,8 @@
 
 namespace pipeshard::testing {
 
-// Builds a prepared forward graph in float32, then its training step. Parameters are references to a file that does not exist.
+// Builds a prepared forward graph in float32, then its training step. Parameters are references to a file
+// that does not exist.
 class StageModel {
  public:
   StageModel();
@@ -17,7 +18,8 @@ class StageModel {
   ValueId input(const std::string& name, Shape shape, DataType type = DataType::kFloat32, int axis = 0);
   ValueId parameter(const std::string& name, Shape shape);
   ValueId integers(const std::vector<int64_t>& elements);
-  ValueId op(const std::string& type, std::vector<ValueId> inputs, Shape shape, std::map<std::string, Attribute> attributes = {});
+  ValueId op(const std::string& type, std::vector<ValueId> inputs, Shape shape,
+             std::map<std::string, Attribute> attributes = {});
   // `optimizer`: as parseOptimizer reads it.
   TrainingGraph finish(ValueId loss, const std::string& optimizer = "sgd:lr=0.01");
 
@@ -37,7 +39,8 @@ struct TwoLayerSizes {
 TrainingGraph twoLayers(const TwoLayerSizes& sizes, const std::string& optimizer = "sgd:lr=0.01");
 
 // Two layers with biases and Relu, "fc1.weight" [in,hidden], "fc2.weight" [hidden,out].
-TrainingGraph perceptron(int64_t batch, int64_t in, int64_t hidden, int64_t out, const std::string& optimizer = "sgd:lr=0.01");
+TrainingGraph perceptron(int64_t batch, int64_t in, int64_t hidden, int64_t out,
+                         const std::string& optimizer = "sgd:lr=0.01");
 
 struct GptSizes {
   int64_t layers = 1;
@@ -47,11 +50,13 @@ struct GptSizes {
   int64_t heads = 16;
   int64_t vocabulary = 0;  // 0: no embedding; the input is the residual stream, the loss a sum of squares
 };
-// GPT-like blocks with separate projections for queries, keys and values: "h.0.q", "h.0.k", "h.0.v", "h.0.proj", "h.0.fc", "h.0.out".
+// GPT-like blocks with separate projections for queries, keys and values: "h.0.q", "h.0.k", "h.0.v",
+// "h.0.proj", "h.0.fc", "h.0.out".
 TrainingGraph gpt(const GptSizes& sizes, const std::string& optimizer = "sgd:lr=0.01");
 
-// A block with a dense layer and a layer of experts, GShard's way: tokens are dispatched to experts by matrix products with a mask that
-// comes with the batch [batch, sequence, experts * capacity]. "dense" [hidden,hidden], "up" [experts,hidden,inner], "down".
+// A block with a dense layer and a layer of experts, GShard's way: tokens are dispatched to experts by matrix
+// products with a mask that comes with the batch [batch, sequence, experts * capacity]. "dense"
+// [hidden,hidden], "up" [experts,hidden,inner], "down".
 struct ExpertSizes {
   int64_t batch = 8;
   int64_t sequence = 1024;

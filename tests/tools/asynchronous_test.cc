@@ -1,5 +1,5 @@
-// Asynchronous schedules, end to end: the command and worker processes on a chain of four scalars, against a table computed elsewhere;
-// the real exports against one device with the same versions.
+// Asynchronous schedules, end to end: the command and worker processes on a chain of four scalars, against a
+// table computed elsewhere; the real exports against one device with the same versions.
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -41,13 +41,18 @@ void writeChain(const std::string& path) {
   ValueId a = x;
   for (size_t s = 0; s < kStages; ++s) {
     const ValueId next = value(fmt::format("a{}", s + 1));
-    builder.addNode("", "Mul", {a, builder.addConstant(fmt::format("w{}.weight", s), makeConstant<double>({1}, {kInitial[s]}))}, {next});
+    builder.addNode(
+        "", "Mul",
+        {a, builder.addConstant(fmt::format("w{}.weight", s), makeConstant<double>({1}, {kInitial[s]}))},
+        {next});
     a = next;
   }
-  const ValueId difference = value("difference"), square = value("square"), half = value("half"), loss = value("loss", {});
+  const ValueId difference = value("difference"), square = value("square"), half = value("half"),
+                loss = value("loss", {});
   builder.addNode("", "Sub", {a, t}, {difference});
   builder.addNode("", "Mul", {difference, difference}, {square});
-  builder.addNode("", "Mul", {square, builder.addConstant("one_half", makeScalar(DataType::kFloat64, .5))}, {half});
+  builder.addNode("", "Mul", {square, builder.addConstant("one_half", makeScalar(DataType::kFloat64, .5))},
+                  {half});
   builder.addNode("", "ReduceMean", {half}, {loss}, {{"keepdims", int64_t{0}}});
   graph.inputs = {x, t};
   graph.outputs = {loss};
@@ -96,7 +101,8 @@ class ChainReference {
     double loss = 0;
     for (int i = 0; i < case_.per_update; ++i) {
       Weights w{};
-      for (size_t s = 0; s < kStages; ++s) w[s] = history_[static_cast<size_t>(version(s, update * case_.per_update + i, update))][s];
+      for (size_t s = 0; s < kStages; ++s)
+        w[s] = history_[static_cast<size_t>(version(s, update * case_.per_update + i, update))][s];
       const auto k = static_cast<size_t>(first + i);
       std::array<double, kStages + 1> a = {kInputs[k]};
       for (size_t s = 0; s < kStages; ++s) a[s + 1] = w[s] * a[s];
@@ -116,7 +122,8 @@ class ChainReference {
     if (case_.optimizer.starts_with("adam:")) {
       first_[s] = .9 * first_[s] + .1 * g;
       second_[s] = .999 * second_[s] + .001 * g * g;
-      return first_[s] / (1 - std::pow(.9, updates_)) / (std::sqrt(second_[s] / (1 - std::pow(.999, updates_))) + 1e-8);
+      return first_[s] / (1 - std::pow(.9, updates_)) /
+             (std::sqrt(second_[s] / (1 - std::pow(.999, updates_))) + 1e-8);
     }
     if (case_.optimizer.find("momentum") != std::string::npos) return first_[s] = .9 * first_[s] + g;
     return g;
@@ -132,8 +139,8 @@ class ChainReference {
 
 Outcome runChain(const ChainCase& c, const TemporaryFolder& folder) {
   writeChain(folder.file("chain.onnx"));
-  EXPECT_TRUE(writeNpz(folder.file("data.npz"),
-                       {{"x.npy", npyArray("<f8", "(8, 1)", bytesOf(kInputs))}, {"t.npy", npyArray("<f8", "(8, 1)", bytesOf(kTargets))}}));
+  EXPECT_TRUE(writeNpz(folder.file("data.npz"), {{"x.npy", npyArray("<f8", "(8, 1)", bytesOf(kInputs))},
+                                                 {"t.npy", npyArray("<f8", "(8, 1)", bytesOf(kTargets))}}));
   std::vector<std::string> line = {"plan",
                                    folder.file("chain.onnx"),
                                    "--cluster",
@@ -161,8 +168,9 @@ Outcome runChain(const ChainCase& c, const TemporaryFolder& folder) {
   const CommandResult planned = runPipeshard(line);
   EXPECT_EQ(planned.exit_code, 0) << planned.errors;
   std::filesystem::create_directory(folder.file("dump"));
-  const CommandResult trained = runPipeshard({"run", folder.file("plan"), "--steps", std::to_string(c.steps), "--data",
-                                              folder.file("data.npz"), "--dump", folder.file("dump"), "--json", folder.file("run.json")});
+  const CommandResult trained = runPipeshard({"run", folder.file("plan"), "--steps", std::to_string(c.steps),
+                                              "--data", folder.file("data.npz"), "--dump",
+                                              folder.file("dump"), "--json", folder.file("run.json")});
   EXPECT_EQ(trained.exit_code, 0) << trained.errors;
   if (planned.exit_code != 0 || trained.exit_code != 0) return {};
   Outcome outcome;
@@ -173,7 +181,8 @@ Outcome runChain(const ChainCase& c, const TemporaryFolder& folder) {
     for (const auto& loss : step.value("losses", nlohmann::json::array())) outcome.losses.push_back(loss);
   }
   const StepDump dump = StepDump::open(folder.file("dump"), c.steps, kStages);
-  for (size_t s = 0; s < kStages; ++s) outcome.weights[s] = dump.read(fmt::format("parameter/w{}.weight", s)).elements().at(0);
+  for (size_t s = 0; s < kStages; ++s)
+    outcome.weights[s] = dump.read(fmt::format("parameter/w{}.weight", s)).elements().at(0);
   return outcome;
 }
 
@@ -197,42 +206,47 @@ TEST_P(ScalarChain, EqualsTheTable) {
   const Outcome got = runChain(row.run, folder);
   for (size_t s = 0; s < kStages; ++s) EXPECT_NEAR(got.weights[s], row.weights[s], 1e-8) << "w" << s;
   ASSERT_EQ(got.losses.size(), expected.losses.size());
-  for (size_t u = 0; u < got.losses.size(); ++u) EXPECT_NEAR(got.losses[u], expected.losses[u], 1e-14) << "update " << u;
+  for (size_t u = 0; u < got.losses.size(); ++u)
+    EXPECT_NEAR(got.losses[u], expected.losses[u], 1e-14) << "update " << u;
 }
 
-INSTANTIATE_TEST_SUITE_P(PipeDream, ScalarChain,
-                         ::testing::Values(TableRow{{"sequential_sgd", "1f1b", 1, 0, 8},
-                                                    {.950650217, .845025186, 1.055222669, .737931897},
-                                                    {.042632, .007782, .129476, .073629, .004285, .047837, .060974, .009564}},
-                                           TableRow{{"stashing", "pipedream", 1, 8},
-                                                    {.937469297, .830069615, 1.042529770, .719239310},
-                                                    {.042632, .006178, .136742, .113736, .000096, .051127, .061999, .016253}},
-                                           TableRow{{"flush", "1f1b", 4, 0, 2},
-                                                    {.978824453, .876461973, 1.080755293, .773504386},
-                                                    {.042632, .005408, .146882, .170528, .003646, .065449, .050913, .000349}},
-                                           TableRow{{"two_buffers", "pipedream-2bw", 4, 2},
-                                                    {.976274650, .873638500, 1.078431500, .770343312},
-                                                    {.042632, .005408, .146882, .170528, .017672, .078408, .045602, .000882}}),
-                         [](const auto& info) { return info.param.run.name; });
+INSTANTIATE_TEST_SUITE_P(
+    PipeDream, ScalarChain,
+    ::testing::Values(TableRow{{"sequential_sgd", "1f1b", 1, 0, 8},
+                               {.950650217, .845025186, 1.055222669, .737931897},
+                               {.042632, .007782, .129476, .073629, .004285, .047837, .060974, .009564}},
+                      TableRow{{"stashing", "pipedream", 1, 8},
+                               {.937469297, .830069615, 1.042529770, .719239310},
+                               {.042632, .006178, .136742, .113736, .000096, .051127, .061999, .016253}},
+                      TableRow{{"flush", "1f1b", 4, 0, 2},
+                               {.978824453, .876461973, 1.080755293, .773504386},
+                               {.042632, .005408, .146882, .170528, .003646, .065449, .050913, .000349}},
+                      TableRow{{"two_buffers", "pipedream-2bw", 4, 2},
+                               {.976274650, .873638500, 1.078431500, .770343312},
+                               {.042632, .005408, .146882, .170528, .017672, .078408, .045602, .000882}}),
+    [](const auto& info) { return info.param.run.name; });
 
 class ScalarChainWindows : public ::testing::TestWithParam<ChainCase> {};
 void PrintTo(const ChainCase& c, std::ostream* stream) { *stream << c.name; }
 
-// A window drains at its end: the next one starts from its last version. The optimizers' states and step numbers go on.
+// A window drains at its end: the next one starts from its last version. The optimizers' states and step
+// numbers go on.
 TEST_P(ScalarChainWindows, EqualPlainLoopsOverVersions) {
   const Outcome expected = ChainReference(GetParam()).run();
   const TemporaryFolder folder;
   const Outcome got = runChain(GetParam(), folder);
   for (size_t s = 0; s < kStages; ++s) EXPECT_NEAR(got.weights[s], expected.weights[s], 1e-13) << "w" << s;
   ASSERT_EQ(got.losses.size(), expected.losses.size());
-  for (size_t u = 0; u < got.losses.size(); ++u) EXPECT_NEAR(got.losses[u], expected.losses[u], 1e-14) << "update " << u;
+  for (size_t u = 0; u < got.losses.size(); ++u)
+    EXPECT_NEAR(got.losses[u], expected.losses[u], 1e-14) << "update " << u;
 }
 
-INSTANTIATE_TEST_SUITE_P(PipeDream, ScalarChainWindows,
-                         ::testing::Values(ChainCase{"vertical_sync", "pipedream-vertical", 1, 8},
-                                           ChainCase{"two_windows_adam", "pipedream", 1, 4, 2, "adam:lr=0.05"},
-                                           ChainCase{"short_window_momentum", "pipedream", 1, 2, 4, "sgd:lr=0.05,momentum=0.9"}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    PipeDream, ScalarChainWindows,
+    ::testing::Values(ChainCase{"vertical_sync", "pipedream-vertical", 1, 8},
+                      ChainCase{"two_windows_adam", "pipedream", 1, 4, 2, "adam:lr=0.05"},
+                      ChainCase{"short_window_momentum", "pipedream", 1, 2, 4, "sgd:lr=0.05,momentum=0.9"}),
+    [](const auto& info) { return info.param.name; });
 
 struct ReplicaCase {
   std::string name;
@@ -246,9 +260,9 @@ struct ReplicaCase {
 };
 void PrintTo(const ReplicaCase& c, std::ostream* stream) { *stream << c.name; }
 
-// What replicas that take minibatches in turn mean, in plain loops: stage s updates its weights after one minibatch of each of its R_s
-// replicas, by the mean of their gradients; minibatch i, the (i / R_s)-th of its replica, reads there what has been made warm-up updates
-// before.
+// What replicas that take minibatches in turn mean, in plain loops: stage s updates its weights after one
+// minibatch of each of its R_s replicas, by the mean of their gradients; minibatch i, the (i / R_s)-th of its
+// replica, reads there what has been made warm-up updates before.
 class ReplicaReference {
  public:
   explicit ReplicaReference(const ReplicaCase& c) : case_(c) {
@@ -272,8 +286,10 @@ class ReplicaReference {
       return std::max(0, k / case_.replicas[s] - (devices - 1 - ranks_before) / case_.replicas[s]);
     };
     if (case_.schedule == "pipedream-2bw") return std::max(0, k / case_.per_update - 1);
-    if (case_.schedule == "pipedream-vertical") return newest(0, 0) * case_.replicas[0] / case_.replicas[stage];
-    return newest(stage, std::accumulate(case_.replicas.begin(), case_.replicas.begin() + static_cast<std::ptrdiff_t>(stage), 0));
+    if (case_.schedule == "pipedream-vertical")
+      return newest(0, 0) * case_.replicas[0] / case_.replicas[stage];
+    return newest(stage, std::accumulate(case_.replicas.begin(),
+                                         case_.replicas.begin() + static_cast<std::ptrdiff_t>(stage), 0));
   }
 
   void runMicrobatch(int sample, int k) {
@@ -307,7 +323,8 @@ class ReplicaReference {
     ++updates_[i];
     first_[i] = .9 * first_[i] + .1 * g;
     second_[i] = .999 * second_[i] + .001 * g * g;
-    return first_[i] / (1 - std::pow(.9, updates_[i])) / (std::sqrt(second_[i] / (1 - std::pow(.999, updates_[i]))) + 1e-8);
+    return first_[i] / (1 - std::pow(.9, updates_[i])) /
+           (std::sqrt(second_[i] / (1 - std::pow(.999, updates_[i]))) + 1e-8);
   }
 
   const ReplicaCase& case_;
@@ -327,8 +344,8 @@ TEST_P(ScalarChainReplicas, EqualPlainLoopsOverVersions) {
   const Outcome expected = ReplicaReference(c).run();
   const TemporaryFolder folder;
   writeChain(folder.file("chain.onnx"));
-  ASSERT_TRUE(writeNpz(folder.file("data.npz"),
-                       {{"x.npy", npyArray("<f8", "(8, 1)", bytesOf(kInputs))}, {"t.npy", npyArray("<f8", "(8, 1)", bytesOf(kTargets))}}));
+  ASSERT_TRUE(writeNpz(folder.file("data.npz"), {{"x.npy", npyArray("<f8", "(8, 1)", bytesOf(kInputs))},
+                                                 {"t.npy", npyArray("<f8", "(8, 1)", bytesOf(kTargets))}}));
   const int devices = std::accumulate(c.replicas.begin(), c.replicas.end(), 0);
   std::vector<std::string> line = {"plan",
                                    folder.file("chain.onnx"),
@@ -353,13 +370,14 @@ TEST_P(ScalarChainReplicas, EqualPlainLoopsOverVersions) {
                                    "-o",
                                    folder.file("plan")};
   size_t before = 0;
-  for (size_t s = 0; s + 1 < c.weights.size(); ++s) line.insert(line.end(), {"--boundary", fmt::format("a{}", before += c.weights[s])});
+  for (size_t s = 0; s + 1 < c.weights.size(); ++s)
+    line.insert(line.end(), {"--boundary", fmt::format("a{}", before += c.weights[s])});
   const CommandResult planned = runPipeshard(line);
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   std::filesystem::create_directory(folder.file("dump"));
-  const CommandResult trained =
-      runPipeshard({"run", folder.file("plan"), "--steps", std::to_string(c.steps), "--data", folder.file("data.npz"), "--dump",
-                    folder.file("dump"), "--json", folder.file("run.json"), "--drop-last"});
+  const CommandResult trained = runPipeshard(
+      {"run", folder.file("plan"), "--steps", std::to_string(c.steps), "--data", folder.file("data.npz"),
+       "--dump", folder.file("dump"), "--json", folder.file("run.json"), "--drop-last"});
   ASSERT_EQ(trained.exit_code, 0) << trained.errors;
   std::vector<double> losses;
   const auto document = nlohmann::json::parse(readFile(folder.file("run.json")));
@@ -368,21 +386,26 @@ TEST_P(ScalarChainReplicas, EqualPlainLoopsOverVersions) {
   }
   const StepDump dump = StepDump::open(folder.file("dump"), c.steps, devices);
   for (size_t i = 0; i < kStages; ++i) {
-    EXPECT_NEAR(dump.read(fmt::format("parameter/w{}.weight", i)).elements().at(0), expected.weights[i], 1e-13) << "w" << i;
+    EXPECT_NEAR(dump.read(fmt::format("parameter/w{}.weight", i)).elements().at(0), expected.weights[i],
+                1e-13)
+        << "w" << i;
   }
   ASSERT_EQ(losses.size(), expected.losses.size());
-  for (size_t u = 0; u < losses.size(); ++u) EXPECT_NEAR(losses[u], expected.losses[u], 1e-14) << "minibatch " << u;
+  for (size_t u = 0; u < losses.size(); ++u)
+    EXPECT_NEAR(losses[u], expected.losses[u], 1e-14) << "minibatch " << u;
 }
 
-INSTANTIATE_TEST_SUITE_P(PipeDream, ScalarChainReplicas,
-                         ::testing::Values(ReplicaCase{"three_one", "pipedream", {3, 1}, {3, 1}},
-                                           ReplicaCase{"one_three_adam", "pipedream", {1, 3}, {1, 3}, 3, 2, "adam:lr=0.05"},
-                                           ReplicaCase{"two_one_one", "pipedream", {1, 1, 2}, {2, 1, 1}, 8},
-                                           ReplicaCase{"one_two_one_adam", "pipedream", {1, 2, 1}, {1, 2, 1}, 4, 2, "adam:lr=0.05"},
-                                           ReplicaCase{"three_two", "pipedream", {2, 2}, {3, 2}},
-                                           ReplicaCase{"vertical_two_one_one", "pipedream-vertical", {2, 1, 1}, {2, 1, 1}, 8},
-                                           ReplicaCase{"two_buffers", "pipedream-2bw", {2, 2}, {2, 1}, 2, 1, "sgd:lr=0.05", 4}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    PipeDream, ScalarChainReplicas,
+    ::testing::Values(ReplicaCase{"three_one", "pipedream", {3, 1}, {3, 1}},
+                      ReplicaCase{"one_three_adam", "pipedream", {1, 3}, {1, 3}, 3, 2, "adam:lr=0.05"},
+                      ReplicaCase{"two_one_one", "pipedream", {1, 1, 2}, {2, 1, 1}, 8},
+                      ReplicaCase{
+                          "one_two_one_adam", "pipedream", {1, 2, 1}, {1, 2, 1}, 4, 2, "adam:lr=0.05"},
+                      ReplicaCase{"three_two", "pipedream", {2, 2}, {3, 2}},
+                      ReplicaCase{"vertical_two_one_one", "pipedream-vertical", {2, 1, 1}, {2, 1, 1}, 8},
+                      ReplicaCase{"two_buffers", "pipedream-2bw", {2, 2}, {2, 1}, 2, 1, "sgd:lr=0.05", 4}),
+    [](const auto& info) { return info.param.name; });
 
 struct ExampleCase {
   std::string name;
@@ -394,7 +417,8 @@ class AsynchronousValidate : public ::testing::TestWithParam<ExampleCase> {};
 
 TEST_P(AsynchronousValidate, EqualsOneDeviceWithTheSameVersions) {
   const TemporaryFolder folder;
-  std::vector<std::string> line = {"validate", "--cluster", "1x4", "--steps", "2", "--json", folder.file("result.json")};
+  std::vector<std::string> line = {
+      "validate", "--cluster", "1x4", "--steps", "2", "--json", folder.file("result.json")};
   line.insert(line.end(), GetParam().options.begin(), GetParam().options.end());
   const CommandResult result = runPipeshard(line);
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
@@ -411,35 +435,42 @@ TEST_P(AsynchronousValidate, EqualsOneDeviceWithTheSameVersions) {
 INSTANTIATE_TEST_SUITE_P(
     Examples, AsynchronousValidate,
     ::testing::Values(
-        ExampleCase{"mlp_adamw", {"examples/mlp.onnx", "--schedule", "pipedream", "--window", "6", "--optimizer", "adamw:lr=1e-3"}},
+        ExampleCase{"mlp_adamw",
+                    {"examples/mlp.onnx", "--schedule", "pipedream", "--window", "6", "--optimizer",
+                     "adamw:lr=1e-3"}},
         ExampleCase{"mlp_momentum",
-                    {"examples/mlp.onnx", "--schedule", "pipedream-vertical", "--window", "5", "--optimizer", "sgd:lr=0.05,momentum=0.9",
-                     "--precision", "float64"}},
+                    {"examples/mlp.onnx", "--schedule", "pipedream-vertical", "--window", "5", "--optimizer",
+                     "sgd:lr=0.05,momentum=0.9", "--precision", "float64"}},
         ExampleCase{"mlp_three_and_one_devices_sharing_rows",
-                    {"examples/mlp.onnx", "--stages", "uniform:2", "--stage-devices", "3,1", "--dim", "batch=6", "--schedule",
-                     "pipedream:rows=1", "--window", "5"}},
+                    {"examples/mlp.onnx", "--stages", "uniform:2", "--stage-devices", "3,1", "--dim",
+                     "batch=6", "--schedule", "pipedream:rows=1", "--window", "5"}},
         ExampleCase{"mlp_three_and_one_replicas",
-                    {"examples/mlp.onnx", "--stages", "uniform:2", "--stage-devices", "3,1", "--dim", "batch=2", "--schedule", "pipedream",
-                     "--window", "9", "--optimizer", "adamw:lr=1e-3"}},
+                    {"examples/mlp.onnx", "--stages", "uniform:2", "--stage-devices", "3,1", "--dim",
+                     "batch=2", "--schedule", "pipedream", "--window", "9", "--optimizer", "adamw:lr=1e-3"}},
         ExampleCase{"mlp_one_and_three_replicas_recomputed",
-                    {"examples/mlp.onnx", "--stages", "uniform:2", "--stage-devices", "1,3", "--schedule", "pipedream-vertical", "--window",
-                     "6", "--recompute", "always"}},
+                    {"examples/mlp.onnx", "--stages", "uniform:2", "--stage-devices", "1,3", "--schedule",
+                     "pipedream-vertical", "--window", "6", "--recompute", "always"}},
         ExampleCase{"mlp_two_one_and_one_replicas",
-                    {"examples/mlp.onnx", "--stages", "uniform:3", "--stage-devices", "2,1,1", "--schedule", "pipedream", "--window", "6",
-                     "--precision", "float64"}},
+                    {"examples/mlp.onnx", "--stages", "uniform:3", "--stage-devices", "2,1,1", "--schedule",
+                     "pipedream", "--window", "6", "--precision", "float64"}},
         ExampleCase{"llama_three_and_one_replicas",
-                    {"examples/llama.onnx", "--stages", "uniform:2", "--stage-devices", "3,1", "--schedule", "pipedream", "--window", "6"}},
+                    {"examples/llama.onnx", "--stages", "uniform:2", "--stage-devices", "3,1", "--schedule",
+                     "pipedream", "--window", "6"}},
+        ExampleCase{"llama_one_and_three_replicas_two_buffers",
+                    {"examples/llama.onnx", "--stages", "uniform:2", "--stage-devices", "1,3", "--schedule",
+                     "pipedream-2bw", "--window", "3"}},
         ExampleCase{
-            "llama_one_and_three_replicas_two_buffers",
-            {"examples/llama.onnx", "--stages", "uniform:2", "--stage-devices", "1,3", "--schedule", "pipedream-2bw", "--window", "3"}},
-        ExampleCase{"mlp_recomputed", {"examples/mlp.onnx", "--schedule", "pipedream", "--window", "6", "--recompute", "always"}},
+            "mlp_recomputed",
+            {"examples/mlp.onnx", "--schedule", "pipedream", "--window", "6", "--recompute", "always"}},
         ExampleCase{"llama_adamw",
-                    {"examples/llama.onnx", "--schedule", "pipedream-2bw", "--window", "3", "--optimizer", "adamw:lr=1e-3"}}),
+                    {"examples/llama.onnx", "--schedule", "pipedream-2bw", "--window", "3", "--optimizer",
+                     "adamw:lr=1e-3"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Asynchronous, ModelsWithoutVersionsAreRefusedByName) {
   const auto errorsOf = [](const std::string& model) {
-    const CommandResult result = runPipeshard({"validate", "examples/" + model + ".onnx", "--cluster", "1x4", "--schedule", "pipedream"});
+    const CommandResult result = runPipeshard(
+        {"validate", "examples/" + model + ".onnx", "--cluster", "1x4", "--schedule", "pipedream"});
     EXPECT_EQ(result.exit_code, 78) << result.output;
     return result.errors;
   };
@@ -448,7 +479,8 @@ TEST(Asynchronous, ModelsWithoutVersionsAreRefusedByName) {
 }
 
 TEST(Asynchronous, AWindowBelongsToAnAsynchronousSchedule) {
-  const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--schedule", "1f1b", "--window", "4"});
+  const CommandResult result = runPipeshard(
+      {"validate", "examples/mlp.onnx", "--cluster", "1x2", "--schedule", "1f1b", "--window", "4"});
   EXPECT_EQ(result.exit_code, 64);
   EXPECT_THAT(result.errors, HasSubstr("--window"));
 }

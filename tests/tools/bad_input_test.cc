@@ -58,12 +58,14 @@ TEST(BadInput, TruncatedAtEveryTenthOfTheFile) {
 
 TEST(BadInput, MissingExternalData) {
   const TemporaryFolder folder;
-  std::filesystem::copy(std::filesystem::path(PIPESHARD_SOURCE_DIR) / "examples/mlp.onnx", folder.path() / "mlp.onnx");
+  std::filesystem::copy(std::filesystem::path(PIPESHARD_SOURCE_DIR) / "examples/mlp.onnx",
+                        folder.path() / "mlp.onnx");
   expectFault(validateFile(folder.file("mlp.onnx")), 66, {"mlp.onnx.data"});
 }
 
 // A model with one weight whose location the caller chooses.
-void writeModelWithLocation(const std::string& path, const std::string& location, const Shape& shape = {4, 4}) {
+void writeModelWithLocation(const std::string& path, const std::string& location,
+                            const Shape& shape = {4, 4}) {
   Graph graph;
   graph.opset_imports = {{"", 18}};
   GraphBuilder builder(graph);
@@ -72,7 +74,8 @@ void writeModelWithLocation(const std::string& path, const std::string& location
   const ValueId y = builder.addValue("y", DataType::kFloat32, {4});
   const ValueId loss = builder.addValue("loss", DataType::kFloat32, {});
   graph.inputs = {x};
-  graph.initializers[w] = WeightReference{location, 0, static_cast<uint64_t>(shape[0]) * static_cast<uint64_t>(shape[1]) * 4};
+  graph.initializers[w] =
+      WeightReference{location, 0, static_cast<uint64_t>(shape[0]) * static_cast<uint64_t>(shape[1]) * 4};
   builder.addNode("", "MatMul", {x, w}, {y});
   builder.addNode("", "ReduceMean", {y}, {loss}, {{"keepdims", int64_t{0}}});
   graph.outputs = {loss};
@@ -80,7 +83,8 @@ void writeModelWithLocation(const std::string& path, const std::string& location
 }
 
 TEST(BadInput, NumbersOutOfRangeAreSaidInWords) {
-  expectFault(validateFile("examples/mlp.onnx", {"--timeout", "0.0001"}), 64, {"--timeout", "whole number from 1 to", "found 0.0001"});
+  expectFault(validateFile("examples/mlp.onnx", {"--timeout", "0.0001"}), 64,
+              {"--timeout", "whole number from 1 to", "found 0.0001"});
   for (const char* steps : {"0", "1e3", "99999999999999999999"}) {
     const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--steps", steps});
     expectFault(result, 64, {"--steps", "whole number from 1 to", std::string("found ") + steps});
@@ -122,12 +126,15 @@ TEST(BadInput, MessagesNameTheFileOnce) {
 
 TEST(Plan, SaysWhenDevicesAreLeftOverAndWhenWorkersCrowd) {
   const TemporaryFolder folder;
-  const CommandResult plan = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x100", "-o", folder.file("mlp.plan")});
+  const CommandResult plan =
+      runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x100", "-o", folder.file("mlp.plan")});
   ASSERT_EQ(plan.exit_code, 0) << plan.errors;
   EXPECT_THAT(plan.output, HasSubstr("of 100 devices are used"));
-  EXPECT_THAT(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "-o", folder.file("two.plan")}).output,
-              ::testing::Not(HasSubstr("devices are used")));
-  const auto ranks = std::distance(std::filesystem::directory_iterator(folder.path() / "mlp.plan" / "ranks"), {});
+  EXPECT_THAT(
+      runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "-o", folder.file("two.plan")}).output,
+      ::testing::Not(HasSubstr("devices are used")));
+  const auto ranks =
+      std::distance(std::filesystem::directory_iterator(folder.path() / "mlp.plan" / "ranks"), {});
   const bool crowded = ranks > 2 * static_cast<std::ptrdiff_t>(std::thread::hardware_concurrency());
   const CommandResult run = runPipeshard({"run", folder.file("mlp.plan")});
   EXPECT_EQ(run.exit_code, 0) << run.errors;
@@ -136,8 +143,9 @@ TEST(Plan, SaysWhenDevicesAreLeftOverAndWhenWorkersCrowd) {
 
 TEST(Plan, TrainsWhatTheUserSaysAndTellsHowToDoItAgain) {
   const TemporaryFolder folder;
-  const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--freeze", ".", "--train", "^dense2",
-                                             "-o", folder.file("mlp.plan"), "--json", folder.file("result.json")});
+  const CommandResult result =
+      runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--freeze", ".", "--train",
+                    "^dense2", "-o", folder.file("mlp.plan"), "--json", folder.file("result.json")});
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_THAT(result.output, HasSubstr("not trained (--freeze, or no gradient in the file): "));
   const std::string json = readFile(folder.file("result.json"));
@@ -155,7 +163,8 @@ struct PlannedCopy {
   std::string plan = folder.file("mlp.plan");
   PlannedCopy() {
     for (const char* name : {"mlp.onnx", "mlp.onnx.data"}) {
-      std::filesystem::copy(std::filesystem::path(PIPESHARD_SOURCE_DIR) / "examples" / name, folder.path() / name);
+      std::filesystem::copy(std::filesystem::path(PIPESHARD_SOURCE_DIR) / "examples" / name,
+                            folder.path() / name);
     }
     EXPECT_EQ(runPipeshard({"plan", "--dim", "batch=8", "--cluster", "1x2", model, "-o", plan}).exit_code, 0);
   }
@@ -204,7 +213,9 @@ TEST(BadInput, AShapeOfTwoToTheFortyElements) {
   expectFault(validateFile(folder.file("model.onnx")), 65, {"model.onnx", "w"});
 }
 
-TEST(BadInput, UnknownDimension) { expectFault(validateFile("examples/gpt2.onnx", {"--dim", "bach=8"}), 64, {"bach", "batch"}); }
+TEST(BadInput, UnknownDimension) {
+  expectFault(validateFile("examples/gpt2.onnx", {"--dim", "bach=8"}), 64, {"bach", "batch"});
+}
 
 TEST(BadInput, BatchThatCannotBeCut) {
   expectFault(validateFile("examples/gpt2.onnx", {"--dim", "batch=8", "--microbatches", "9"}), 78,
@@ -212,23 +223,34 @@ TEST(BadInput, BatchThatCannotBeCut) {
 }
 
 TEST(BadInput, MoreStagesThanDevices) {
-  expectFault(validateFile("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:4"}), 78, {"4", "2"});
+  expectFault(validateFile("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:4"}), 78,
+              {"4", "2"});
 }
 
 TEST(BadInput, UnknownBoundarySuggestsNearMatches) {
-  expectFault(validateFile("examples/mlp.onnx", {"--cluster", "1x2", "--boundary", "relu_l"}), 78, {"relu_l", "relu_1"});
+  expectFault(validateFile("examples/mlp.onnx", {"--cluster", "1x2", "--boundary", "relu_l"}), 78,
+              {"relu_l", "relu_1"});
 }
 
-TEST(BadInput, UnknownSchedule) { expectFault(validateFile("examples/mlp.onnx", {"--schedule", "1f2b"}), 64, {"1f2b", "gpipe"}); }
+TEST(BadInput, UnknownSchedule) {
+  expectFault(validateFile("examples/mlp.onnx", {"--schedule", "1f2b"}), 64, {"1f2b", "gpipe"});
+}
 
-TEST(BadInput, UnknownOptimizer) { expectFault(validateFile("examples/mlp.onnx", {"--optimizer", "adan:lr=1"}), 64, {"adan", "adamw"}); }
+TEST(BadInput, UnknownOptimizer) {
+  expectFault(validateFile("examples/mlp.onnx", {"--optimizer", "adan:lr=1"}), 64, {"adan", "adamw"});
+}
 
-TEST(BadInput, UnknownOption) { EXPECT_EQ(runPipeshard({"validate", "examples/mlp.onnx", "--nonsense"}).exit_code, 64); }
+TEST(BadInput, UnknownOption) {
+  EXPECT_EQ(runPipeshard({"validate", "examples/mlp.onnx", "--nonsense"}).exit_code, 64);
+}
 
 TEST(BadInput, PlanningOptionsForAPlanDirectory) {
   const TemporaryFolder folder;
-  ASSERT_EQ(runPipeshard({"plan", "--dim", "batch=8", "examples/mlp.onnx", "-o", folder.file("mlp.plan")}).exit_code, 0);
-  expectFault(validateFile(folder.file("mlp.plan"), {"--schedule", "gpipe"}), 64, {"--schedule", "plan directory"});
+  ASSERT_EQ(runPipeshard({"plan", "--dim", "batch=8", "examples/mlp.onnx", "-o", folder.file("mlp.plan")})
+                .exit_code,
+            0);
+  expectFault(validateFile(folder.file("mlp.plan"), {"--schedule", "gpipe"}), 64,
+              {"--schedule", "plan directory"});
 }
 
 TEST(BadInput, NoSubcommand) { EXPECT_EQ(runPipeshard({}).exit_code, 64); }
@@ -241,7 +263,8 @@ TEST(BadInput, AFolderThatIsNoPlan) {
 TEST(BadInput, DoesNotOverwriteAFolderThatIsNoPlan) {
   const TemporaryFolder folder;
   writeFile(folder.file("precious"), "data");
-  expectFault(runPipeshard({"plan", "examples/mlp.onnx", "-o", folder.path().string()}), 78, {"no plan directory"});
+  expectFault(runPipeshard({"plan", "examples/mlp.onnx", "-o", folder.path().string()}), 78,
+              {"no plan directory"});
   EXPECT_EQ(readFile(folder.file("precious")), "data");
 }
 
@@ -274,7 +297,8 @@ TEST(BigModel, IsPlannedWithoutReadingItsWeights) {
   std::ofstream(folder.file("big.data")).close();
   std::filesystem::resize_file(folder.file("big.data"), bytes + static_cast<uint64_t>(rows) * 4);  // sparse
 
-  const CommandResult result = runPipeshard({"plan", folder.file("big.onnx"), "--cluster", "1x2", "-o", folder.file("big.plan")});
+  const CommandResult result =
+      runPipeshard({"plan", folder.file("big.onnx"), "--cluster", "1x2", "-o", folder.file("big.plan")});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_LT(result.peak_kilobytes, 500 * 1024);
 }

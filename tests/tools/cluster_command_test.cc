@@ -35,8 +35,8 @@ TEST(ClusterCommand, WritesAFileThatGivesTheSamePlan) {
   const std::string file = folder.file("mine.json");
   ASSERT_EQ(runPipeshard({"cluster", "t4:1x2", "--json", file}).exit_code, 0);
   const auto planned = [&](const std::string& cluster, const std::string& name) {
-    const CommandResult result = runPipeshard(
-        {"plan", "examples/mlp.onnx", "--cluster", cluster, "--stages", "uniform:1", "--method", "auto", "-o", folder.file(name)});
+    const CommandResult result = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", cluster, "--stages",
+                                               "uniform:1", "--method", "auto", "-o", folder.file(name)});
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     return readFile(folder.path() / name / "plan.json");
   };
@@ -50,8 +50,9 @@ TEST(ClusterCommand, WritesAFileThatGivesTheSamePlan) {
 TEST(ClusterCommand, WhatAPlanCostsFollowsTheLinksOfItsDevices) {
   const TemporaryFolder folder;
   const auto communication = [&](const std::string& cluster) {
-    const CommandResult result = runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", cluster, "--stages", "uniform:1", "--method",
-                                               "data-parallel", "-o", folder.file("gpt2.plan")});
+    const CommandResult result =
+        runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", cluster, "--stages", "uniform:1", "--method",
+                      "data-parallel", "-o", folder.file("gpt2.plan")});
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     const json plan = json::parse(readFile(folder.path() / "gpt2.plan" / "plan.json"));
     return plan.at("shardings").at(0).at("predicted").at("communication_ns").get<double>();
@@ -70,10 +71,12 @@ TEST(ClusterCommand, RunsOnUnequalNodesAndReplaysWithoutTheFile) {
     {"layer_count": 2, "submesh": [1, 3], "mesh": [3, 1], "sharding": {"method": "data-parallel"}}]})");
   const std::string plan = folder.file("mlp.plan");
   const CommandResult planned =
-      runPipeshard({"plan", "examples/mlp.onnx", "--cluster", folder.file("lab.json"), "--stages", folder.file("stages.json"), "-o", plan});
+      runPipeshard({"plan", "examples/mlp.onnx", "--cluster", folder.file("lab.json"), "--stages",
+                    folder.file("stages.json"), "-o", plan});
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   EXPECT_THAT(planned.output, HasSubstr("cluster       lab.json, 4 devices: 1 x 1 worker, 1 x 3 worker"));
-  EXPECT_THAT(readFile(folder.path() / "mlp.plan" / "report.html"), HasSubstr("2 nodes of up to 3 devices, 4 ranks in all"));
+  EXPECT_THAT(readFile(folder.path() / "mlp.plan" / "report.html"),
+              HasSubstr("2 nodes of up to 3 devices, 4 ranks in all"));
   std::filesystem::remove(folder.path() / "lab.json");
   EXPECT_EQ(runPipeshard({"simulate", plan}).exit_code, 0);
   const CommandResult validated = runPipeshard({"validate", plan, "--steps", "2"});
@@ -84,7 +87,8 @@ TEST(ClusterCommand, RunsOnUnequalNodesAndReplaysWithoutTheFile) {
 TEST(ClusterCommand, RefusesWhatIsNoCluster) {
   const TemporaryFolder folder;
   const auto refused = [&](const std::string& cluster, int code, const std::string& message) {
-    const CommandResult result = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", cluster, "-o", folder.file("no.plan")});
+    const CommandResult result =
+        runPipeshard({"plan", "examples/mlp.onnx", "--cluster", cluster, "-o", folder.file("no.plan")});
     EXPECT_EQ(result.exit_code, code) << cluster << ": " << result.errors;
     EXPECT_THAT(result.errors, HasSubstr(message));
     EXPECT_FALSE(std::filesystem::exists(folder.path() / "no.plan"));
@@ -98,11 +102,14 @@ TEST(ClusterCommand, RefusesWhatIsNoCluster) {
 // Every device has a hundredth of the example's parameters.
 TEST(ClusterCommand, MemoryOfDevicesIsALimit) {
   const TemporaryFolder folder;
-  writeFile(folder.path() / "small.json",
-            R"({"version": 1, "kinds": {"tiny": {"memory": 40000}}, "nodes": [{"kind": "tiny", "devices": 2}]})");
-  const std::vector<std::string> plan = {
-      "plan", "examples/gpt2.onnx",     "--cluster", folder.file("small.json"), "--stages", "uniform:1", "--method", "auto",
-      "-o",   folder.file("small.plan")};
+  writeFile(
+      folder.path() / "small.json",
+      R"({"version": 1, "kinds": {"tiny": {"memory": 40000}}, "nodes": [{"kind": "tiny", "devices": 2}]})");
+  const std::vector<std::string> plan = {"plan",      "examples/gpt2.onnx",
+                                         "--cluster", folder.file("small.json"),
+                                         "--stages",  "uniform:1",
+                                         "--method",  "auto",
+                                         "-o",        folder.file("small.plan")};
   const CommandResult result = runPipeshard(plan);
   EXPECT_EQ(result.exit_code, 83) << result.errors;
   std::vector<std::string> more = plan;

@@ -16,7 +16,8 @@ namespace pipeshard {
 
 namespace fs = std::filesystem;
 
-pid_t startPipeshard(const std::vector<std::string>& arguments, const fs::path& output, const fs::path& errors) {
+pid_t startPipeshard(const std::vector<std::string>& arguments, const fs::path& output,
+                     const fs::path& errors) {
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error("fork failed");
   if (pid > 0) return pid;
@@ -35,7 +36,8 @@ pid_t startPipeshard(const std::vector<std::string>& arguments, const fs::path& 
   _exit(127);
 }
 
-CommandResult finishPipeshard(pid_t pid, const fs::path& output, const fs::path& errors, std::chrono::seconds limit) {
+CommandResult finishPipeshard(pid_t pid, const fs::path& output, const fs::path& errors,
+                              std::chrono::seconds limit) {
   const auto start = std::chrono::steady_clock::now();
   CommandResult result;
   int status = 0;
@@ -65,7 +67,8 @@ std::vector<pid_t> processesMentioning(const std::string& text) {
     const std::string name = entry.path().filename().string();
     if (!std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
     const pid_t pid = static_cast<pid_t>(std::atol(name.c_str()));
-    if (pid != getpid() && readFile(entry.path() / "cmdline").find(text) != std::string::npos) found.push_back(pid);
+    if (pid != getpid() && readFile(entry.path() / "cmdline").find(text) != std::string::npos)
+      found.push_back(pid);
   }
   return found;
 }

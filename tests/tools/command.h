@@ -21,12 +21,14 @@ struct CommandResult {
 };
 
 // Runs `pipeshard ARGUMENTS...` in the checkout's root; killed after `limit`.
-CommandResult runPipeshard(const std::vector<std::string>& arguments, std::chrono::seconds limit = std::chrono::seconds(100));
+CommandResult runPipeshard(const std::vector<std::string>& arguments,
+                           std::chrono::seconds limit = std::chrono::seconds(100));
 
 // Starts it and returns its pid; output goes to the two files. Reap with finishPipeshard.
-pid_t startPipeshard(const std::vector<std::string>& arguments, const std::filesystem::path& output, const std::filesystem::path& errors);
-CommandResult finishPipeshard(pid_t pid, const std::filesystem::path& output, const std::filesystem::path& errors,
-                              std::chrono::seconds limit);
+pid_t startPipeshard(const std::vector<std::string>& arguments, const std::filesystem::path& output,
+                     const std::filesystem::path& errors);
+CommandResult finishPipeshard(pid_t pid, const std::filesystem::path& output,
+                              const std::filesystem::path& errors, std::chrono::seconds limit);
 
 // Processes whose command line contains `text` (the plan directory of a test, say), other than the caller.
 std::vector<pid_t> processesMentioning(const std::string& text);

@@ -18,8 +18,10 @@ using Json = nlohmann::ordered_json;
 
 class EditedPlan : public ::testing::Test {
  protected:
-  void plan(const std::string& model, const std::vector<std::string>& more, const std::string& cluster = "1x4") {
-    std::vector<std::string> line = {"plan", "examples/" + model + ".onnx", "--cluster", cluster, "--dim", "batch=16", "-o", directory()};
+  void plan(const std::string& model, const std::vector<std::string>& more,
+            const std::string& cluster = "1x4") {
+    std::vector<std::string> line = {
+        "plan", "examples/" + model + ".onnx", "--cluster", cluster, "--dim", "batch=16", "-o", directory()};
     line.insert(line.end(), more.begin(), more.end());
     const CommandResult planned = runPipeshard(line);
     ASSERT_EQ(planned.exit_code, 0) << planned.errors;
@@ -33,12 +35,15 @@ class EditedPlan : public ::testing::Test {
     writeFile(directory() + "/plan.json", json.dump(2));
   }
   CommandResult check() const { return runPipeshard({"plan", "--check", directory()}); }
-  static size_t lines(const std::string& text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
+  static size_t lines(const std::string& text) {
+    return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  }
 
   TemporaryFolder folder_;
 };
 
-// Layers moved from one stage to the other, other schedule and microbatches: the programs are made again, and equal one device.
+// Layers moved from one stage to the other, other schedule and microbatches: the programs are made again, and
+// equal one device.
 TEST_F(EditedPlan, RunsAsEdited) {
   plan("mlp", {"--stages", "uniform:2", "--microbatches", "4", "--layers", "6"});
   const CommandResult untouched = check();
@@ -50,7 +55,8 @@ TEST_F(EditedPlan, RunsAsEdited) {
     json["schedule"] = "gpipe";
     json["microbatches"] = 8;
   });
-  EXPECT_THAT(check().output, AllOf(HasSubstr("was edited since the programs were made"), HasSubstr("the plan holds")));
+  EXPECT_THAT(check().output,
+              AllOf(HasSubstr("was edited since the programs were made"), HasSubstr("the plan holds")));
   const CommandResult validated = runPipeshard({"validate", directory(), "--precision", "float64"});
   EXPECT_EQ(validated.exit_code, 64);  // planning options are refused as ever
   const CommandResult run = runPipeshard({"validate", directory(), "--steps", "2"});
@@ -91,14 +97,18 @@ TEST_F(EditedPlan, NamesEveryRuleThatIsViolated) {
   });
   const CommandResult found = check();
   EXPECT_EQ(found.exit_code, 78);
-  EXPECT_THAT(found.output, AllOf(HasSubstr("an unknown key \"microbatchs\""), HasSubstr("plan.json.cluster.nodes: found \"one\""),
-                                  HasSubstr("plan.json.stages[1].devices[0]: found 2; expected a device that no stage has"),
-                                  HasSubstr("plan.json.stages[1].first_layer: found 4; expected"), HasSubstr(": 4 rules violated")));
+  EXPECT_THAT(
+      found.output,
+      AllOf(HasSubstr("an unknown key \"microbatchs\""), HasSubstr("plan.json.cluster.nodes: found \"one\""),
+            HasSubstr("plan.json.stages[1].devices[0]: found 2; expected a device that no stage has"),
+            HasSubstr("plan.json.stages[1].first_layer: found 4; expected"),
+            HasSubstr(": 4 rules violated")));
   EXPECT_EQ(lines(found.output), 5U) << found.output;
   // The same when it is run: nothing is done with the old programs.
   const CommandResult run = runPipeshard({"validate", directory()});
   EXPECT_EQ(run.exit_code, 78);
-  EXPECT_THAT(run.errors, AllOf(HasSubstr("plan.json: 4 faults"), HasSubstr("plan.json.cluster.nodes: found \"one\"")));
+  EXPECT_THAT(run.errors,
+              AllOf(HasSubstr("plan.json: 4 faults"), HasSubstr("plan.json.cluster.nodes: found \"one\"")));
 }
 
 // What only the model can tell.
@@ -112,7 +122,8 @@ TEST_F(EditedPlan, NamesWhatDoesNotFitTheModel) {
   CommandResult found = check();
   EXPECT_EQ(found.exit_code, 78);
   EXPECT_THAT(found.output, AllOf(HasSubstr("plan.json.layers: found layers of"),
-                                  HasSubstr("plan.json.schedule: there is no schedule \"2f2b\""), HasSubstr(": 2 rules violated")));
+                                  HasSubstr("plan.json.schedule: there is no schedule \"2f2b\""),
+                                  HasSubstr(": 2 rules violated")));
   edit([&](Json& json) {
     json["layers"].back()["last"] = json["layers"].back()["last"].get<int>() + 1;
     json["schedule"] = "interleaved:v=2";
@@ -122,21 +133,26 @@ TEST_F(EditedPlan, NamesWhatDoesNotFitTheModel) {
   });
   found = check();
   EXPECT_EQ(found.exit_code, 78);
-  EXPECT_THAT(found.output, AllOf(HasSubstr("plan.json.schedule: "),
-                                  HasSubstr("specs." + value + "x: the stage has no value of this name; did you mean " + value),
-                                  HasSubstr("plan.json.stages[0].sharding.strategies."), HasSubstr(": 3 rules violated")));
+  EXPECT_THAT(
+      found.output,
+      AllOf(HasSubstr("plan.json.schedule: "),
+            HasSubstr("specs." + value + "x: the stage has no value of this name; did you mean " + value),
+            HasSubstr("plan.json.stages[0].sharding.strategies."), HasSubstr(": 3 rules violated")));
   const CommandResult run = runPipeshard({"run", directory()});
   EXPECT_EQ(run.exit_code, 78);
-  EXPECT_THAT(run.errors, AllOf(HasSubstr("was edited since its programs were made"), HasSubstr("plan --check"), HasSubstr("3 faults")));
+  EXPECT_THAT(run.errors, AllOf(HasSubstr("was edited since its programs were made"),
+                                HasSubstr("plan --check"), HasSubstr("3 faults")));
 }
 
 TEST_F(EditedPlan, NamesDevicesThatNeedMoreMemoryThanTheyHave) {
   plan("mlp", {"--stages", "uniform:1", "--method", "auto", "--memory", "16MB"});
   edit([](Json& json) { json["shardings"][0]["memory_limit"] = 1000; });
-  const CommandResult found = runPipeshard({"plan", "--check", directory() + "/plan.json", "--json", folder_.file("c.json")});
+  const CommandResult found =
+      runPipeshard({"plan", "--check", directory() + "/plan.json", "--json", folder_.file("c.json")});
   EXPECT_EQ(found.exit_code, 78);
-  EXPECT_THAT(found.output, AllOf(HasSubstr("plan.json.stages[0]: device 0 needs "), HasSubstr("bytes; expected at most 1000"),
-                                  HasSubstr("device 3 needs "), HasSubstr("4 rules violated")));
+  EXPECT_THAT(found.output, AllOf(HasSubstr("plan.json.stages[0]: device 0 needs "),
+                                  HasSubstr("bytes; expected at most 1000"), HasSubstr("device 3 needs "),
+                                  HasSubstr("4 rules violated")));
   EXPECT_EQ(Json::parse(readFile(folder_.file("c.json")))["faults"].size(), 4U);
 }
 
@@ -144,15 +160,18 @@ TEST_F(EditedPlan, SaysWhatIsSeldomMeant) {
   plan("mlp", {"--stage-devices", "1,3", "--microbatches", "4"}, "2x2");
   const CommandResult checked = check();
   EXPECT_EQ(checked.exit_code, 0) << checked.output;
-  EXPECT_THAT(checked.output, HasSubstr("note: plan.json.stages[1].devices: devices 1,2,3 are parts of nodes 0,1"));
+  EXPECT_THAT(checked.output,
+              HasSubstr("note: plan.json.stages[1].devices: devices 1,2,3 are parts of nodes 0,1"));
 }
 
 TEST(MegatronGridCommand, EqualsOneDevice) {
-  for (const char* grid : {"--stages megatron:2,2,1", "--stages megatron:1,2,2", "--method megatron:1,2,2,2"}) {
+  for (const char* grid :
+       {"--stages megatron:2,2,1", "--stages megatron:1,2,2", "--method megatron:1,2,2,2"}) {
     const std::string text = grid;
     const size_t space = text.find(' ');
-    const CommandResult validated = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x4", "--microbatches", "4", "--precision",
-                                                  "float64", text.substr(0, space), text.substr(space + 1)});
+    const CommandResult validated =
+        runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x4", "--microbatches", "4",
+                      "--precision", "float64", text.substr(0, space), text.substr(space + 1)});
     EXPECT_EQ(validated.exit_code, 0) << grid << validated.output << validated.errors;
   }
 }

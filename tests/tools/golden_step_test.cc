@@ -20,8 +20,10 @@ std::vector<double> golden(const NpzFile& file, const std::string& name) {
   return numericElements(Constant{array.data_type, array.shape, array.bytes});
 }
 
-// Every 37th element, judged against the tensor's root mean square (with the design's floor over all tensors), and the norm.
-void compareKind(const std::string& kind, const StepDump& dump, const NpzFile& file, size_t expected_tensors) {
+// Every 37th element, judged against the tensor's root mean square (with the design's floor over all
+// tensors), and the norm.
+void compareKind(const std::string& kind, const StepDump& dump, const NpzFile& file,
+                 size_t expected_tensors) {
   double squares = 0;
   double elements = 0;
   size_t tensors = 0;
@@ -55,7 +57,9 @@ struct GoldenCase {
   std::string microbatches;
   std::string widths = "1,1,1,1";  // devices of each stage
 };
-void PrintTo(const GoldenCase& c, std::ostream* stream) { *stream << c.model << " in " << c.microbatches << " on " << c.widths; }
+void PrintTo(const GoldenCase& c, std::ostream* stream) {
+  *stream << c.model << " in " << c.microbatches << " on " << c.widths;
+}
 
 class GoldenStep : public ::testing::TestWithParam<GoldenCase> {};
 
@@ -64,9 +68,10 @@ TEST_P(GoldenStep, AgreesWithPyTorchInFloat64) {
   const auto& [model, microbatches, widths] = GetParam();
   const TemporaryFolder folder;
   const std::string data = std::string(PIPESHARD_SOURCE_DIR) + "/tests/oracle/golden/" + model + ".npz";
-  const CommandResult result = runPipeshard({"validate", "examples/" + model + ".onnx", "--cluster", "1x4", "--stage-devices", widths,
-                                             "--microbatches", microbatches, "--precision", "float64", "--optimizer",
-                                             "sgd:lr=0.1,momentum=0.9", "--steps", "3", "--data", data, "--dump", folder.path().string()});
+  const CommandResult result = runPipeshard(
+      {"validate", "examples/" + model + ".onnx", "--cluster", "1x4", "--stage-devices", widths,
+       "--microbatches", microbatches, "--precision", "float64", "--optimizer", "sgd:lr=0.1,momentum=0.9",
+       "--steps", "3", "--data", data, "--dump", folder.path().string()});
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
   const NpzFile file = NpzFile::open(data);
   const size_t parameters = model == "mlp" ? 8 : model == "gpt2" ? 52 : 39;
@@ -77,13 +82,15 @@ TEST_P(GoldenStep, AgreesWithPyTorchInFloat64) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Examples, GoldenStep,
-                         ::testing::Values(GoldenCase{"mlp", "8"}, GoldenCase{"gpt2", "8"}, GoldenCase{"llama", "8"},
-                                           GoldenCase{"mlp", "3"}, GoldenCase{"gpt2", "3"}, GoldenCase{"llama", "5"},
-                                           GoldenCase{"gpt2", "5"}, GoldenCase{"mlp", "2", "1,3"}, GoldenCase{"gpt2", "3", "2,2"},
-                                           GoldenCase{"gpt2", "2", "3,1"}, GoldenCase{"llama", "1", "4"},
-                                           GoldenCase{"llama", "3", "1,2,1"}),
+                         ::testing::Values(GoldenCase{"mlp", "8"}, GoldenCase{"gpt2", "8"},
+                                           GoldenCase{"llama", "8"}, GoldenCase{"mlp", "3"},
+                                           GoldenCase{"gpt2", "3"}, GoldenCase{"llama", "5"},
+                                           GoldenCase{"gpt2", "5"}, GoldenCase{"mlp", "2", "1,3"},
+                                           GoldenCase{"gpt2", "3", "2,2"}, GoldenCase{"gpt2", "2", "3,1"},
+                                           GoldenCase{"llama", "1", "4"}, GoldenCase{"llama", "3", "1,2,1"}),
                          [](const auto& info) {
-                           std::string name = info.param.model + "_microbatches_" + info.param.microbatches + "_on_" + info.param.widths;
+                           std::string name = info.param.model + "_microbatches_" + info.param.microbatches +
+                                              "_on_" + info.param.widths;
                            std::replace(name.begin(), name.end(), ',', '_');
                            return name;
                          });

@@ -1,4 +1,5 @@
-// Gradients in buckets, with real models and real workers: the bits are those without buckets, and one device's numbers.
+// Gradients in buckets, with real models and real workers: the bits are those without buckets, and one
+// device's numbers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +17,9 @@ struct BucketCase {
   int ranks;
   std::vector<std::string> options;
 };
-void PrintTo(const BucketCase& c, std::ostream* stream) { *stream << c.model << " " << ::testing::PrintToString(c.options); }
+void PrintTo(const BucketCase& c, std::ostream* stream) {
+  *stream << c.model << " " << ::testing::PrintToString(c.options);
+}
 
 class Buckets : public ::testing::TestWithParam<BucketCase> {};
 
@@ -28,7 +31,8 @@ void expectOverlap(const Program& program) {
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     if (!instruction.subgraph.valid()) continue;
-    if (program.subgraphs[instruction.subgraph.index()].name.find("_part") != std::string::npos) last_segment = i;
+    if (program.subgraphs[instruction.subgraph.index()].name.find("_part") != std::string::npos)
+      last_segment = i;
   }
   EXPECT_LT(lane.front(), last_segment);
 }
@@ -38,13 +42,15 @@ TEST_P(Buckets, ChangeNoBit) {
   const TemporaryFolder folder;
   for (const std::string bucket : {"off", "2kB"}) {
     const std::string plan = folder.file("plan_" + bucket);
-    std::vector<std::string> arguments{"plan",        "examples/" + model + ".onnx", "-o", plan, "--bucket", bucket,
-                                       "--optimizer", "sgd:lr=0.1,momentum=0.9"};
+    std::vector<std::string> arguments{
+        "plan",        "examples/" + model + ".onnx", "-o", plan, "--bucket", bucket,
+        "--optimizer", "sgd:lr=0.1,momentum=0.9"};
     arguments.insert(arguments.end(), options.begin(), options.end());
     const CommandResult planned = runPipeshard(arguments);
     ASSERT_EQ(planned.exit_code, 0) << planned.output << planned.errors;
-    const CommandResult run = bucket == "off" ? runPipeshard({"run", plan, "--steps", "2", "--dump", folder.file(bucket)})
-                                              : runPipeshard({"validate", plan, "--steps", "2", "--dump", folder.file(bucket)});
+    const CommandResult run =
+        bucket == "off" ? runPipeshard({"run", plan, "--steps", "2", "--dump", folder.file(bucket)})
+                        : runPipeshard({"validate", plan, "--steps", "2", "--dump", folder.file(bucket)});
     ASSERT_EQ(run.exit_code, 0) << run.output << run.errors;
     const Program program = loadProgram(plan + "/ranks/0000");
     if (bucket == "off") {
@@ -74,10 +80,14 @@ std::vector<std::string> oneStage(const std::string& method) {
 
 INSTANTIATE_TEST_SUITE_P(
     Examples, Buckets,
-    ::testing::Values(BucketCase{"gpt2", 2, kOneStage}, BucketCase{"gpt2", 2, oneStage("zero2")}, BucketCase{"gpt2", 2, oneStage("zero3")},
-                      BucketCase{"resnet", 2, kOneStage},
-                      BucketCase{"llama", 4, {"--cluster", "1x4", "--stage-devices", "2,2", "--schedule", "1f1b", "--microbatches", "4"}},
-                      BucketCase{"mlp", 3, {"--cluster", "1x3", "--stages", "uniform:1", "--microbatches", "1"}}));
+    ::testing::Values(BucketCase{"gpt2", 2, kOneStage}, BucketCase{"gpt2", 2, oneStage("zero2")},
+                      BucketCase{"gpt2", 2, oneStage("zero3")}, BucketCase{"resnet", 2, kOneStage},
+                      BucketCase{"llama",
+                                 4,
+                                 {"--cluster", "1x4", "--stage-devices", "2,2", "--schedule", "1f1b",
+                                  "--microbatches", "4"}},
+                      BucketCase{
+                          "mlp", 3, {"--cluster", "1x3", "--stages", "uniform:1", "--microbatches", "1"}}));
 
 }  // namespace
 }  // namespace pipeshard

@@ -17,7 +17,8 @@ class Leftover : public ::testing::Test {
  protected:
   void SetUp() override {
     plan_ = folder_.file("mlp.plan");
-    const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x4", "-o", plan_});
+    const CommandResult planned =
+        runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x4", "-o", plan_});
     ASSERT_EQ(planned.exit_code, 0) << planned.errors;
     shared_memory_ = listFolder("/dev/shm");
     temporary_ = ownTemporaries();
@@ -39,8 +40,10 @@ class Leftover : public ::testing::Test {
 
   pid_t startLongRun() {
     setenv("TMPDIR", folder_.path().c_str(), 1);
-    const pid_t pid = startPipeshard({"run", plan_, "--steps", "10000000"}, folder_.path() / "out", folder_.path() / "err");
-    EXPECT_TRUE(eventually([&] { return processesMentioning(plan_ + "/ranks").size() >= 4; }, std::chrono::seconds(20)));
+    const pid_t pid =
+        startPipeshard({"run", plan_, "--steps", "10000000"}, folder_.path() / "out", folder_.path() / "err");
+    EXPECT_TRUE(eventually([&] { return processesMentioning(plan_ + "/ranks").size() >= 4; },
+                           std::chrono::seconds(20)));
     unsetenv("TMPDIR");
     return pid;
   }
@@ -70,12 +73,15 @@ TEST_F(Leftover, NothingAfterAFinishedRun) {
 TEST_F(Leftover, NothingAfterInterruptingValidateAtAnyMoment) {
   for (int delay_ms : {5, 20, 40, 70, 100, 150, 200, 300}) {
     setenv("TMPDIR", folder_.path().c_str(), 1);
-    const pid_t pid = startPipeshard({"validate", plan_, "--steps", "200"}, folder_.path() / "out", folder_.path() / "err");
+    const pid_t pid =
+        startPipeshard({"validate", plan_, "--steps", "200"}, folder_.path() / "out", folder_.path() / "err");
     unsetenv("TMPDIR");
-    ASSERT_TRUE(eventually([&] { return ownTemporaries().size() > temporary_.size() + 2; }, std::chrono::seconds(10)));
+    ASSERT_TRUE(eventually([&] { return ownTemporaries().size() > temporary_.size() + 2; },
+                           std::chrono::seconds(10)));
     std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
     kill(pid, delay_ms == 40 ? SIGHUP : SIGINT);
-    const CommandResult result = finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
+    const CommandResult result =
+        finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
     EXPECT_EQ(result.exit_code, delay_ms == 40 ? 129 : 130) << delay_ms << " ms: " << result.errors;
     expectNothingLeft();
   }
@@ -84,7 +90,8 @@ TEST_F(Leftover, NothingAfterInterruptingValidateAtAnyMoment) {
 TEST_F(Leftover, NothingAfterInterrupt) {
   const pid_t pid = startLongRun();
   kill(pid, SIGINT);
-  const CommandResult result = finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
+  const CommandResult result =
+      finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
   EXPECT_EQ(result.exit_code, 130) << result.errors;
   expectNothingLeft();
 }
@@ -92,7 +99,8 @@ TEST_F(Leftover, NothingAfterInterrupt) {
 TEST_F(Leftover, NothingAfterTermination) {
   const pid_t pid = startLongRun();
   kill(pid, SIGTERM);
-  const CommandResult result = finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
+  const CommandResult result =
+      finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
   EXPECT_EQ(result.exit_code, 143) << result.errors;
   expectNothingLeft();
 }
@@ -110,7 +118,8 @@ TEST_F(Leftover, AKilledWorkerEndsTheJobWithItsCause) {
   const std::vector<pid_t> workers = processesMentioning(plan_ + "/ranks");
   ASSERT_FALSE(workers.empty());
   kill(workers.back(), SIGKILL);
-  const CommandResult result = finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
+  const CommandResult result =
+      finishPipeshard(pid, folder_.path() / "out", folder_.path() / "err", std::chrono::seconds(10));
   EXPECT_EQ(result.exit_code, 69) << result.errors;
   EXPECT_THAT(result.errors, ::testing::HasSubstr("rank"));
   expectNothingLeft();

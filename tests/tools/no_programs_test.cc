@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 std::map<std::string, std::string> filesOf(const fs::path& directory) {
   std::map<std::string, std::string> files;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory)) {
-    if (entry.is_regular_file()) files[fs::relative(entry.path(), directory).string()] = readFile(entry.path());
+    if (entry.is_regular_file())
+      files[fs::relative(entry.path(), directory).string()] = readFile(entry.path());
   }
   return files;
 }
@@ -42,7 +43,8 @@ TEST_P(NoProgramsPlanTest, ThePlanIsTheSameAndSoAreTheProgramsThatItGetsWhenItRu
   EXPECT_FALSE(fs::exists(without + "/ranks"));
   EXPECT_FALSE(fs::exists(without + "/reference"));
   EXPECT_THAT(readFile(without + "/report.html"), HasSubstr("</html>"));
-  for (const char* file : {"plan.json", "model.onnx"}) EXPECT_EQ(readFile(without + "/" + file), readFile(with + "/" + file)) << file;
+  for (const char* file : {"plan.json", "model.onnx"})
+    EXPECT_EQ(readFile(without + "/" + file), readFile(with + "/" + file)) << file;
 
   const CommandResult simulated = runPipeshard({"simulate", without});
   EXPECT_EQ(simulated.exit_code, 66);
@@ -54,16 +56,20 @@ TEST_P(NoProgramsPlanTest, ThePlanIsTheSameAndSoAreTheProgramsThatItGetsWhenItRu
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, NoProgramsPlanTest,
-                         ::testing::Values(std::vector<std::string>{"examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "4",
-                                                                    "--last-batch", "3"},
-                                           std::vector<std::string>{"examples/gpt2.onnx", "--cluster", "1x4", "--stages", "uniform:2",
-                                                                    "--method", "auto", "--optimizer", "adam:lr=1e-3"}),
+                         ::testing::Values(std::vector<std::string>{"examples/mlp.onnx", "--cluster", "1x2",
+                                                                    "--microbatches", "4", "--last-batch",
+                                                                    "3"},
+                                           std::vector<std::string>{"examples/gpt2.onnx", "--cluster", "1x4",
+                                                                    "--stages", "uniform:2", "--method",
+                                                                    "auto", "--optimizer", "adam:lr=1e-3"}),
                          [](const auto& info) { return fs::path(info.param[0]).stem().string(); });
 
 TEST(NoProgramsTest, ValidateMakesThem) {
   const TemporaryFolder folder;
   const std::string directory = folder.file("a.plan");
-  ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--no-programs", "-o", directory}).exit_code, 0);
+  ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--no-programs", "-o", directory})
+                .exit_code,
+            0);
   const CommandResult result = runPipeshard({"validate", directory});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_THAT(result.output, HasSubstr("PASS"));

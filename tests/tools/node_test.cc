@@ -1,5 +1,5 @@
-// Jobs on nodes, as a user starts them: a coordinator that listens and a daemon for each node, all on this machine. What happens to
-// the link between real hosts is tested in tests/cluster.
+// Jobs on nodes, as a user starts them: a coordinator that listens and a daemon for each node, all on this
+// machine. What happens to the link between real hosts is tested in tests/cluster.
 
 #include <algorithm>
 #include <csignal>
@@ -29,17 +29,21 @@ class Nodes : public ::testing::Test {
   };
 
   Process start(const std::string& name, const std::vector<std::string>& arguments) {
-    return {startPipeshard(arguments, folder_.path() / (name + ".out"), folder_.path() / (name + ".err")), name};
+    return {startPipeshard(arguments, folder_.path() / (name + ".out"), folder_.path() / (name + ".err")),
+            name};
   }
   CommandResult finish(const Process& process, seconds limit = seconds(60)) {
-    return finishPipeshard(process.pid, folder_.path() / (process.name + ".out"), folder_.path() / (process.name + ".err"), limit);
+    return finishPipeshard(process.pid, folder_.path() / (process.name + ".out"),
+                           folder_.path() / (process.name + ".err"), limit);
   }
-  std::string errorsOf(const Process& process) const { return readFile(folder_.path() / (process.name + ".err")); }
+  std::string errorsOf(const Process& process) const {
+    return readFile(folder_.path() / (process.name + ".err"));
+  }
 
   void plan(const std::string& model = "examples/mlp.onnx") {
     plan_ = folder_.file("job.plan");
-    const CommandResult planned =
-        runPipeshard({"plan", model, "--cluster", "2x2", "--stages", "uniform:4", "--microbatches", "4", "-o", plan_});
+    const CommandResult planned = runPipeshard(
+        {"plan", model, "--cluster", "2x2", "--stages", "uniform:4", "--microbatches", "4", "-o", plan_});
     ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   }
   Process startNode(const std::string& name, const std::vector<std::string>& more = {}) {
@@ -48,8 +52,8 @@ class Nodes : public ::testing::Test {
     return start(name, arguments);
   }
   Process startRun(const std::string& node_timeout = "30") {
-    return start(
-        "run", {"run", plan_, "--steps", "10000000", "--listen", "tcp://127.0.0.1:*", "--key-file", key_, "--node-timeout", node_timeout});
+    return start("run", {"run", plan_, "--steps", "10000000", "--listen", "tcp://127.0.0.1:*", "--key-file",
+                         key_, "--node-timeout", node_timeout});
   }
   // A job on two nodes, in the middle of its steps.
   void startJob() {
@@ -57,8 +61,11 @@ class Nodes : public ::testing::Test {
     run_ = startRun();
     first_ = startNode("node0", {"--index", "0"});
     second_ = startNode("node1", {"--index", "1"});
-    const auto is_stepping = [&] { return readFile(folder_.path() / "run.out").find("step") != std::string::npos; };
-    ASSERT_TRUE(eventually(is_stepping, seconds(30))) << errorsOf(run_) << errorsOf(first_) << errorsOf(second_);
+    const auto is_stepping = [&] {
+      return readFile(folder_.path() / "run.out").find("step") != std::string::npos;
+    };
+    ASSERT_TRUE(eventually(is_stepping, seconds(30)))
+        << errorsOf(run_) << errorsOf(first_) << errorsOf(second_);
   }
   pid_t workerOf(int rank) const {
     for (const pid_t pid : processesMentioning(plan_ + "/ranks/000" + std::to_string(rank))) return pid;
@@ -79,8 +86,9 @@ class Nodes : public ::testing::Test {
 TEST_F(Nodes, ValidatePassesOnTwoNodesWithKeys) {
   for (const char* model : {"examples/mlp.onnx", "examples/gpt2.onnx"}) {
     const Process validate =
-        start("validate", {"validate", model, "--cluster", "2x2", "--stages", "uniform:4", "--schedule", "1f1b", "--microbatches", "8",
-                           "--steps", "2", "--listen", "tcp://127.0.0.1:*", "--key-file", key_});
+        start("validate",
+              {"validate", model, "--cluster", "2x2", "--stages", "uniform:4", "--schedule", "1f1b",
+               "--microbatches", "8", "--steps", "2", "--listen", "tcp://127.0.0.1:*", "--key-file", key_});
     const Process first = startNode("node0");
     const Process second = startNode("node1");
     const CommandResult result = finish(validate);
@@ -99,8 +107,8 @@ TEST_F(Nodes, ValidatePassesOnTwoNodesWithKeys) {
 TEST_F(Nodes, ATraceHasTheRanksOfAllNodesOnOneClock) {
   plan();
   const std::string file = folder_.file("trace.json");
-  run_ = start("run", {"run", plan_, "--steps", "30", "--trace", file, "--trace-steps", "5", "--listen", "tcp://127.0.0.1:*", "--key-file",
-                       key_, "--node-timeout", "30"});
+  run_ = start("run", {"run", plan_, "--steps", "30", "--trace", file, "--trace-steps", "5", "--listen",
+                       "tcp://127.0.0.1:*", "--key-file", key_, "--node-timeout", "30"});
   first_ = startNode("node0", {"--index", "0"});
   second_ = startNode("node1", {"--index", "1"});
   const CommandResult result = finish(run_);
@@ -113,7 +121,8 @@ TEST_F(Nodes, ATraceHasTheRanksOfAllNodesOnOneClock) {
     const std::string phase = event.at("ph");
     if (phase == "s") sent[event.at("id")] = event.at("ts");
     if (phase == "f") received[event.at("id")] = event.at("ts");
-    if (phase == "X" && event.at("args").contains("step")) steps.emplace(event.at("pid"), event.at("args").at("step"));
+    if (phase == "X" && event.at("args").contains("step"))
+      steps.emplace(event.at("pid"), event.at("args").at("step"));
   }
   EXPECT_EQ(steps.size(), 20u);  // the last 5 of 4 ranks
   EXPECT_TRUE(steps.contains({3, 30}));
@@ -137,14 +146,17 @@ int parentOf(pid_t pid) {
 
 TEST_F(Nodes, ARunPutsItsWorkersOnTheUnequalNodesOfItsCluster) {
   const std::string file = folder_.file("lab.json");
-  writeFile(file, R"({"version": 1, "kinds": {"worker": {}}, "nodes": [{"kind": "worker"}, {"kind": "worker", "devices": 3}]})");
-  const CommandResult planned =
-      runPipeshard({"plan", "examples/mlp.onnx", "--cluster", file, "--stages", "uniform:4", "--microbatches", "4", "-o", plan_});
+  writeFile(
+      file,
+      R"({"version": 1, "kinds": {"worker": {}}, "nodes": [{"kind": "worker"}, {"kind": "worker", "devices": 3}]})");
+  const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", file, "--stages",
+                                              "uniform:4", "--microbatches", "4", "-o", plan_});
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   run_ = startRun();
   first_ = startNode("node0", {"--index", "0"});
   second_ = startNode("node1", {"--index", "1"});
-  ASSERT_TRUE(eventually([&] { return readFile(folder_.path() / "run.out").find("step") != std::string::npos; }, seconds(30)));
+  ASSERT_TRUE(eventually(
+      [&] { return readFile(folder_.path() / "run.out").find("step") != std::string::npos; }, seconds(30)));
   EXPECT_EQ(parentOf(workerOf(0)), first_.pid);
   for (int rank = 1; rank < 4; ++rank) EXPECT_EQ(parentOf(workerOf(rank)), second_.pid) << rank;
   ::kill(run_.pid, SIGTERM);
@@ -156,8 +168,9 @@ TEST_F(Nodes, ARunPutsItsWorkersOnTheUnequalNodesOfItsCluster) {
 
 TEST_F(Nodes, ValidatePassesWithDataParallelDevicesAcrossNodes) {
   const Process validate =
-      start("validate", {"validate", "examples/gpt2.onnx", "--cluster", "2x2", "--stages", "uniform:2", "--stage-devices", "1,3",
-                         "--microbatches", "2", "--steps", "2", "--listen", "tcp://127.0.0.1:*", "--key-file", key_});
+      start("validate", {"validate", "examples/gpt2.onnx", "--cluster", "2x2", "--stages", "uniform:2",
+                         "--stage-devices", "1,3", "--microbatches", "2", "--steps", "2", "--listen",
+                         "tcp://127.0.0.1:*", "--key-file", key_});
   const Process first = startNode("node0");
   const Process second = startNode("node1");
   const CommandResult result = finish(validate);
@@ -213,7 +226,8 @@ TEST_F(Nodes, AKilledDaemonIsNamedAndItsWorkersEndWithIt) {
   const CommandResult result = finish(run_, seconds(15));
   EXPECT_EQ(result.exit_code, 69);
   EXPECT_THAT(result.errors, HasSubstr("node 1 (host "));
-  EXPECT_THAT(result.errors, HasSubstr("pid " + std::to_string(second_.pid) + ") with ranks 2, 3 has not answered"));
+  EXPECT_THAT(result.errors,
+              HasSubstr("pid " + std::to_string(second_.pid) + ") with ranks 2, 3 has not answered"));
   EXPECT_EQ(finish(first_, seconds(5)).exit_code, 69);
   finish(second_);
   expectNothingLeft();
@@ -287,10 +301,12 @@ TEST_F(Nodes, TheKeyOfAnotherJobIsRefused) {
   plan();
   run_ = startRun();
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(key_); }, seconds(10)));
-  const std::string address = readFile(key_).substr(readFile(key_).find("tcp://"), std::string("tcp://127.0.0.1:40000").size());
+  const std::string address =
+      readFile(key_).substr(readFile(key_).find("tcp://"), std::string("tcp://127.0.0.1:40000").size());
   const std::string own_key = key_;
   key_ = folder_.file("other.key");
-  const Process other = start("other_run", {"run", plan_, "--listen", "tcp://127.0.0.1:*", "--key-file", key_});
+  const Process other =
+      start("other_run", {"run", plan_, "--listen", "tcp://127.0.0.1:*", "--key-file", key_});
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(key_); }, seconds(10)));
   const Process stranger = startNode("stranger", {"--join", address});
   const CommandResult refused = finish(stranger, seconds(20));

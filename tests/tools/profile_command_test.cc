@@ -1,4 +1,5 @@
-// `profile` as a user calls it, and what others make of its file. Nothing here depends on how long something took.
+// `profile` as a user calls it, and what others make of its file. Nothing here depends on how long something
+// took.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -8,10 +9,10 @@
 
 #include "ir/base/error.h"
 #include "ir/cluster/profile.h"
+#include "planning/profile_store.h"
 #include "tests/tools/command.h"
 #include "tools/profile_ladder.h"
 #include "tools/profile_samples.h"
-#include "planning/profile_store.h"
 
 namespace pipeshard {
 namespace {
@@ -36,10 +37,12 @@ Profile slowProducts(const Profile& measured, int64_t factor) {
 TEST(ProfileCommand, MeasuresAModelAndSimulatesWithIt) {
   const TemporaryFolder folder;
   const std::string file = folder.file("p.json");
-  const CommandResult made = runPipeshard({"profile", "--quick", "--model", "examples/mlp.onnx", "--dim", "batch=64", "--microbatches", "2",
-                                           "--cluster", "1x2", "--optimizer", "adamw:lr=1e-3", "-o", file});
+  const CommandResult made =
+      runPipeshard({"profile", "--quick", "--model", "examples/mlp.onnx", "--dim", "batch=64",
+                    "--microbatches", "2", "--cluster", "1x2", "--optimizer", "adamw:lr=1e-3", "-o", file});
   ASSERT_EQ(made.exit_code, 0) << made.errors;
-  EXPECT_THAT(made.output, AllOf(HasSubstr("pipeshard::AdamW"), HasSubstr("message inside a node"), HasSubstr("digest ")));
+  EXPECT_THAT(made.output,
+              AllOf(HasSubstr("pipeshard::AdamW"), HasSubstr("message inside a node"), HasSubstr("digest ")));
   const Profile profile = profileIn(file);
   EXPECT_EQ(profile.device, thisDevice(1));
   EXPECT_FALSE(profile.points.empty());
@@ -47,8 +50,9 @@ TEST(ProfileCommand, MeasuresAModelAndSimulatesWithIt) {
   for (const ProfilePoint& point : profile.points) EXPECT_GT(point.ns, 0) << point.work.op;
 
   const auto planned = [&](const std::string& from, const std::string& name) {
-    const CommandResult plan = runPipeshard({"plan", "examples/mlp.onnx", "--dim", "batch=64", "--microbatches", "2", "--cluster", "1x2",
-                                             "--optimizer", "adamw:lr=1e-3", "--profile", from, "-o", folder.file(name)});
+    const CommandResult plan =
+        runPipeshard({"plan", "examples/mlp.onnx", "--dim", "batch=64", "--microbatches", "2", "--cluster",
+                      "1x2", "--optimizer", "adamw:lr=1e-3", "--profile", from, "-o", folder.file(name)});
     EXPECT_EQ(plan.exit_code, 0) << plan.errors;
     return readFile(folder.file(name) + "/plan.json");
   };
@@ -58,7 +62,8 @@ TEST(ProfileCommand, MeasuresAModelAndSimulatesWithIt) {
   EXPECT_FALSE(json::parse(planned("off", "c.plan")).contains("profile"));
 
   const auto makespan = [&](const std::string& from) {
-    const CommandResult result = runPipeshard({"simulate", folder.file("a.plan"), "--profile", from, "--json", folder.file("s.json")});
+    const CommandResult result =
+        runPipeshard({"simulate", folder.file("a.plan"), "--profile", from, "--json", folder.file("s.json")});
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     return json::parse(readFile(folder.file("s.json"))).at("makespan").get<int64_t>();
   };
@@ -77,12 +82,14 @@ TEST(ProfileCommand, AddsToAFileOfThisDeviceOnly) {
   before.memory = {{{0, 0}, {1000, 100}}};
   before.rates = {{WorkClass::kMovement, DataType::kFloat32, {}, before.memory}};
   before.points = {{{.op = "Other", .flops = 1, .bytes = 1}, 5, 0}};
-  const std::vector<std::string> command = {"profile", "--quick", "--workers", "1", "--model", "examples/mlp.onnx", "-o", file};
+  const std::vector<std::string> command = {"profile", "--quick",           "--workers", "1",
+                                            "--model", "examples/mlp.onnx", "-o",        file};
   writeFile(file, profileToJson(before));
   ASSERT_EQ(runPipeshard(command).exit_code, 0);
   const Profile after = profileIn(file);
   EXPECT_EQ(after.memory, before.memory);
-  EXPECT_TRUE(std::any_of(after.points.begin(), after.points.end(), [](const ProfilePoint& point) { return point.work.op == "Other"; }));
+  EXPECT_TRUE(std::any_of(after.points.begin(), after.points.end(),
+                          [](const ProfilePoint& point) { return point.work.op == "Other"; }));
   before.device.processor = "another";
   writeFile(file, profileToJson(before));
   ASSERT_EQ(runPipeshard(command).exit_code, 0);
@@ -153,9 +160,11 @@ TEST(ProfileLadder, HasBatchNormalization) {
   ProfileSamples samples;
   addLadder(samples, true);
   std::set<std::string> operators;
-  for (const ProfilePoint& point : samples.points(std::vector<OperatorTime>(samples.size(), {1, 1, 1}))) operators.insert(point.work.op);
-  for (const std::string op : {"BatchNormalization", "pipeshard::BatchNormalizationInputGrad", "pipeshard::BatchNormalizationWeightGrad",
-                               "Conv", "Gather", "pipeshard::GatherGrad", "pipeshard::AdamW", "Softmax"}) {
+  for (const ProfilePoint& point : samples.points(std::vector<OperatorTime>(samples.size(), {1, 1, 1})))
+    operators.insert(point.work.op);
+  for (const std::string op : {"BatchNormalization", "pipeshard::BatchNormalizationInputGrad",
+                               "pipeshard::BatchNormalizationWeightGrad", "Conv", "Gather",
+                               "pipeshard::GatherGrad", "pipeshard::AdamW", "Softmax"}) {
     EXPECT_TRUE(operators.count(op)) << op;
   }
 }
@@ -165,11 +174,13 @@ TEST(ProfileCommand, SaysWhatCannotBe) {
   const CommandResult cuda = runPipeshard({"profile", "--device", "cuda", "-o", folder.file("p.json")});
   EXPECT_EQ(cuda.exit_code, static_cast<int>(ErrorCode::kConfiguration));
   EXPECT_THAT(cuda.errors, HasSubstr("no CUDA device"));
-  const CommandResult missing = runPipeshard({"plan", "examples/mlp.onnx", "--profile", folder.file("none.json"), "-o", folder.file("p")});
+  const CommandResult missing = runPipeshard(
+      {"plan", "examples/mlp.onnx", "--profile", folder.file("none.json"), "-o", folder.file("p")});
   EXPECT_EQ(missing.exit_code, static_cast<int>(ErrorCode::kMissingInput));
   EXPECT_THAT(missing.errors, AllOf(HasSubstr("none.json"), HasSubstr("pipeshard profile")));
   writeFile(folder.file("bad.json"), "{\"version\": 7}");
-  const CommandResult bad = runPipeshard({"plan", "examples/mlp.onnx", "--profile", folder.file("bad.json"), "-o", folder.file("p")});
+  const CommandResult bad = runPipeshard(
+      {"plan", "examples/mlp.onnx", "--profile", folder.file("bad.json"), "-o", folder.file("p")});
   EXPECT_EQ(bad.exit_code, static_cast<int>(ErrorCode::kVersionMismatch));
 }
 

@@ -1,5 +1,6 @@
-// Plans drawn at random from what stage files and options can say (unequal stages, operators sharded inside stages, several stages per
-// rank, recomputation, schedules, microbatches), each trained for two steps and compared with one device at the usual bounds.
+// Plans drawn at random from what stage files and options can say (unequal stages, operators sharded inside
+// stages, several stages per rank, recomputation, schedules, microbatches), each trained for two steps and
+// compared with one device at the usual bounds.
 //
 // Ten of them by default; PIPESHARD_RANDOM_PLANS=100 draws more, PIPESHARD_RANDOM_SEED=7 others.
 
@@ -39,11 +40,22 @@ class Drawer {
   DrawnPlan draw() {
     DrawnPlan drawn;
     widest_ = 1;
-    const std::vector<int> widths = pick<std::vector<int>>(
-        {{1, 3}, {3, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2}, {1, 1, 1, 1}, {4}, {1, 1, 1}, {1, 2}, {2, 1}, {3}});
+    const std::vector<int> widths = pick<std::vector<int>>({{1, 3},
+                                                            {3, 1},
+                                                            {2, 1, 1},
+                                                            {1, 2, 1},
+                                                            {1, 1, 2},
+                                                            {2, 2},
+                                                            {1, 1, 1, 1},
+                                                            {4},
+                                                            {1, 1, 1},
+                                                            {1, 2},
+                                                            {2, 1},
+                                                            {3}});
     const int ranks = static_cast<int>(widths.size());
-    const std::vector<std::string> names = {"1f1b",           "gpipe", "eager-1f1b",  "zb-h1", "zb-h2", "zb-1p", "interleaved:v=2",
-                                            "looped-bfs:v=2", "zbv",   "dual-pipe-v", "v-half"};
+    const std::vector<std::string> names = {"1f1b",  "gpipe",       "eager-1f1b",      "zb-h1",
+                                            "zb-h2", "zb-1p",       "interleaved:v=2", "looped-bfs:v=2",
+                                            "zbv",   "dual-pipe-v", "v-half"};
     int microbatches = 0;
     std::string schedule;
     std::vector<int> rank_of_stage;
@@ -62,20 +74,22 @@ class Drawer {
     drawn.stage_file = file.dump();
     const int rows = std::max(widest_, below(3) + 1);
     const std::string model = pick<std::string>({"mlp", "mlp", "gpt2", "llama", "resnet"});
-    const int batch = microbatches * rows + (below(2) == 0 ? 0 : below(microbatches));  // microbatches may differ by a row
-    // Convolutions, batch normalisation over few rows and ReLU: rounding that puts an element on the other side of 0 changes a float32
-    // gradient by far more than its bound.
+    const int batch =
+        microbatches * rows + (below(2) == 0 ? 0 : below(microbatches));  // microbatches may differ by a row
+    // Convolutions, batch normalisation over few rows and ReLU: rounding that puts an element on the other
+    // side of 0 changes a float32 gradient by far more than its bound.
     const std::string precision = model == "resnet" ? "float64" : pick<std::string>({"float32", "float64"});
-    drawn.options = {"validate",       "examples/" + model + ".onnx",
-                     "--cluster",      pick<std::string>({"1x4", "2x2"}),
-                     "--schedule",     schedule,
-                     "--microbatches", std::to_string(microbatches),
-                     "--dim",          "batch=" + std::to_string(batch),
-                     "--steps",        "2",
-                     "--optimizer",    pick<std::string>({"sgd:lr=0.1", "sgd:lr=0.1,momentum=0.9", "adamw:lr=1e-3"}),
-                     "--precision",    precision,
-                     "--recompute",    recomputation(static_cast<int>(rank_of_stage.size())),
-                     "--threads",      "1"};
+    drawn.options = {
+        "validate",       "examples/" + model + ".onnx",
+        "--cluster",      pick<std::string>({"1x4", "2x2"}),
+        "--schedule",     schedule,
+        "--microbatches", std::to_string(microbatches),
+        "--dim",          "batch=" + std::to_string(batch),
+        "--steps",        "2",
+        "--optimizer",    pick<std::string>({"sgd:lr=0.1", "sgd:lr=0.1,momentum=0.9", "adamw:lr=1e-3"}),
+        "--precision",    precision,
+        "--recompute",    recomputation(static_cast<int>(rank_of_stage.size())),
+        "--threads",      "1"};
     return drawn;
   }
 
@@ -95,7 +109,8 @@ class Drawer {
     }
   }
 
-  // By pipeline rank: devices, mesh and sharding. A sharded rank leaves rows alone; others need one for each data-parallel device.
+  // By pipeline rank: devices, mesh and sharding. A sharded rank leaves rows alone; others need one for each
+  // data-parallel device.
   std::vector<nlohmann::ordered_json> stagesOf(const std::vector<int>& widths) {
     std::vector<nlohmann::ordered_json> stages;
     int next = 0;
@@ -103,13 +118,14 @@ class Drawer {
       nlohmann::ordered_json& stage = stages.emplace_back();
       for (int i = 0; i < width; ++i) stage["devices"].push_back(next++);
       if (width == 1) continue;
-      const std::string method =
-          pick<std::string>({"", "data-parallel", "replicated", "auto", "auto", "zero2", "zero3", "tensor-parallel", "megatron"});
+      const std::string method = pick<std::string>({"", "data-parallel", "replicated", "auto", "auto",
+                                                    "zero2", "zero3", "tensor-parallel", "megatron"});
       if (method.empty()) {
         stage["mesh"] = {width, 1};
       } else if (method == "megatron") {
         const int tensor = width == 4 ? pick<int>({1, 2, 4}) : pick<int>({1, width});
-        stage["sharding"]["method"] = "megatron:" + std::to_string(width / tensor) + "," + std::to_string(tensor);
+        stage["sharding"]["method"] =
+            "megatron:" + std::to_string(width / tensor) + "," + std::to_string(tensor);
       } else {
         stage["sharding"]["method"] = method;
         if (method == "auto" && width == 4) stage["mesh"] = pick<std::vector<int>>({{4}, {2, 2}});

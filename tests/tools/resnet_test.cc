@@ -1,5 +1,5 @@
-// Convolutions and batch normalisation end to end: examples/resnet.onnx against one device, and against PyTorch in float64
-// (tests/oracle/golden, whose `microbatches` says into how many parts it normalised).
+// Convolutions and batch normalisation end to end: examples/resnet.onnx against one device, and against
+// PyTorch in float64 (tests/oracle/golden, whose `microbatches` says into how many parts it normalised).
 
 #include <cmath>
 
@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 constexpr size_t kStride = 37;  // the golden file holds every 37th element
 constexpr double kBound = 1e-9;
 
-std::vector<std::string> commandLine(const std::string& schedule, const std::string& precision, const std::string& microbatches,
-                                     const std::string& model = "resnet") {
+std::vector<std::string> commandLine(const std::string& schedule, const std::string& precision,
+                                     const std::string& microbatches, const std::string& model = "resnet") {
   return {"validate",       "examples/" + model + ".onnx",
           "--cluster",      "1x4",
           "--stages",       "uniform:4",

@@ -1,5 +1,5 @@
-// How much the arena of a rank sets aside for what microbatches leave behind between their passes: GPT-2, stage by stage, against the
-// schedule's own count.
+// How much the arena of a rank sets aside for what microbatches leave behind between their passes: GPT-2,
+// stage by stage, against the schedule's own count.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -24,13 +24,14 @@ struct Planned {
 
 Planned planExample(const std::string& schedule, const std::string& recomputation) {
   const TemporaryFolder folder;
-  const CommandResult result =
-      runPipeshard({"plan", "examples/gpt2.onnx", "--dim", "batch=8", "--cluster", "1x4", "--microbatches", "8", "--layers", "16",
-                    "--schedule", schedule, "--recompute", recomputation, "-o", folder.file("plan")});
+  const CommandResult result = runPipeshard(
+      {"plan", "examples/gpt2.onnx", "--dim", "batch=8", "--cluster", "1x4", "--microbatches", "8",
+       "--layers", "16", "--schedule", schedule, "--recompute", recomputation, "-o", folder.file("plan")});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   Planned planned{planFromJson(readFile(folder.path() / "plan/plan.json")), {}};
   for (int rank = 0; rank < 4; ++rank)
-    planned.programs.push_back(programFromJson(readFile(folder.path() / fmt::format("plan/ranks/{:04}/program.json", rank))));
+    planned.programs.push_back(
+        programFromJson(readFile(folder.path() / fmt::format("plan/ranks/{:04}/program.json", rank))));
   return planned;
 }
 
@@ -54,7 +55,9 @@ std::map<Microbatch, std::set<BufferId>> stashes(const Program& program) {
   return stash;
 }
 
-int64_t alignedBytes(const LiveBlock& block) { return (block.bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment; }
+int64_t alignedBytes(const LiveBlock& block) {
+  return (block.bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+}
 
 std::vector<LiveBlock> intervalsOf(const Program& program) {
   Accumulation none;
@@ -62,7 +65,8 @@ std::vector<LiveBlock> intervalsOf(const Program& program) {
   return bufferIntervals(program, none);
 }
 
-// The most bytes of stashes that the arena's intervals have at one instruction. Stages of a rank hold some buffers together.
+// The most bytes of stashes that the arena's intervals have at one instruction. Stages of a rank hold some
+// buffers together.
 int64_t measured(const Program& program) {
   const std::vector<LiveBlock> intervals = intervalsOf(program);
   std::set<BufferId> all;
@@ -77,7 +81,8 @@ int64_t measured(const Program& program) {
   return most;
 }
 
-// What the schedule says: every microbatch of a stage from its F to its B or W, with all that it leaves behind.
+// What the schedule says: every microbatch of a stage from its F to its B or W, with all that it leaves
+// behind.
 int64_t counted(const Program& program, const std::vector<Action>& order) {
   const std::vector<LiveBlock> intervals = intervalsOf(program);
   const std::map<Microbatch, std::set<BufferId>> stash = stashes(program);
@@ -93,7 +98,8 @@ int64_t counted(const Program& program, const std::vector<Action>& order) {
     int64_t bytes = 0;
     for (BufferId id : buffers) bytes += alignedBytes(intervals[id.index()]);
     most = std::max(most, bytes);
-    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) held.erase({action.stage, action.microbatch});
+    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight)
+      held.erase({action.stage, action.microbatch});
   }
   return most;
 }
@@ -119,8 +125,9 @@ TEST(ScheduleMemory, ArenasHoldWhatThePeaksOfSchedulesCount) {
         const int64_t held = measured(planned.programs[rank]);
         const int64_t said = counted(planned.programs[rank], schedule.orders[rank]);
         EXPECT_GT(held, 0);
-        // What only I reads goes before W. With several stages on a rank, messages come in the order in which the other rank sends them:
-        // the input of one stage may be there before its F, while another stage waits for its own.
+        // What only I reads goes before W. With several stages on a rank, messages come in the order in which
+        // the other rank sends them: the input of one stage may be there before its F, while another stage
+        // waits for its own.
         EXPECT_LE(held, said + (family.chunks > 1 ? largestMessage(planned.programs[rank]) : 0));
         if (!family.splits_backward && family.chunks == 1) {
           EXPECT_EQ(held, said);
@@ -148,7 +155,8 @@ int64_t liveActivations(const Program& program) {
 }
 
 TEST(ScheduleMemory, RecomputationByLayersHoldsLessThanThatOfWholeStages) {
-  const Planned never = planExample("1f1b", "never"), always = planExample("1f1b", "always"), layers = planExample("1f1b", "layers");
+  const Planned never = planExample("1f1b", "never"), always = planExample("1f1b", "always"),
+                layers = planExample("1f1b", "layers");
   for (size_t rank = 0; rank < 4; ++rank) {
     SCOPED_TRACE(rank);
     EXPECT_LT(liveActivations(layers.programs[rank]), liveActivations(always.programs[rank]));

@@ -1,5 +1,5 @@
-// Every synchronous schedule, executed: worker processes compute bit by bit what one device computes, and so what any other schedule
-// does. Recomputation changes nothing.
+// Every synchronous schedule, executed: worker processes compute bit by bit what one device computes, and so
+// what any other schedule does. Recomputation changes nothing.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -27,12 +27,16 @@ struct Verdict {
 
 Verdict validate(const std::string& model, int devices, const std::vector<std::string>& options) {
   const TemporaryFolder folder;
-  std::vector<std::string> line = {
-      "validate",    "examples/" + model + ".onnx", "--dim",   "batch=8", "--cluster", fmt::format("1x{}", devices),
-      "--optimizer", "sgd:lr=0.1,momentum=0.9",     "--steps", "2",       "--json",    folder.file("result.json")};
+  std::vector<std::string> line = {"validate",    "examples/" + model + ".onnx",
+                                   "--dim",       "batch=8",
+                                   "--cluster",   fmt::format("1x{}", devices),
+                                   "--optimizer", "sgd:lr=0.1,momentum=0.9",
+                                   "--steps",     "2",
+                                   "--json",      folder.file("result.json")};
   line.insert(line.end(), options.begin(), options.end());
   const CommandResult result = runPipeshard(line);
-  EXPECT_EQ(result.exit_code, 0) << fmt::format("{}", fmt::join(line, " ")) << "\n" << result.output << result.errors;
+  EXPECT_EQ(result.exit_code, 0) << fmt::format("{}", fmt::join(line, " ")) << "\n"
+                                 << result.output << result.errors;
   Verdict verdict;
   if (result.exit_code != 0) return verdict;
   EXPECT_THAT(result.output, HasSubstr(fmt::format("on {} worker", devices)));
@@ -96,26 +100,32 @@ TEST(Schedules, OfSeveralStagesPerRankAndWithHalvedBackwardPassesTrainAllExample
 TEST(Schedules, RecomputationChangesNotOneBit) {
   for (const std::string model : {"llama", "resnet"}) {
     expectEqualBits(model, 4, {"--recompute", "always", "--microbatches", "4"});
-    expectEqualBits(model, 2, {"--recompute", "0:always,3:except-last", "--schedule", "interleaved-zb", "--microbatches", "4"});
+    expectEqualBits(
+        model, 2,
+        {"--recompute", "0:always,3:except-last", "--schedule", "interleaved-zb", "--microbatches", "4"});
   }
 }
 
 TEST(Schedules, RecomputationLayerByLayerChangesNotOneBit) {
   for (const std::string schedule : {"1f1b", "gpipe", "interleaved", "zb-h1"}) {
     for (const std::string model : {"gpt2", "resnet"}) {
-      expectEqualBits(model, 2, {"--recompute", "layers", "--layers", "12", "--schedule", schedule, "--microbatches", "4"});
+      expectEqualBits(
+          model, 2,
+          {"--recompute", "layers", "--layers", "12", "--schedule", schedule, "--microbatches", "4"});
     }
   }
 }
 
-// Evaluation: the losses of training's first step, at its bits and in less memory; nothing is compared but loss and parameters.
+// Evaluation: the losses of training's first step, at its bits and in less memory; nothing is compared but
+// loss and parameters.
 TEST(Schedules, ForwardOnlyGivesTheLossOfTrainingsFirstStep) {
   for (const std::string model : {"mlp", "gpt2", "llama", "resnet"}) {
     std::map<std::string, nlohmann::json> results;
     for (const std::string schedule : {"1f1b", "forward-only", "forward-only:v=2"}) {
       const TemporaryFolder folder;
-      const CommandResult result = runPipeshard({"validate", "examples/" + model + ".onnx", "--cluster", "1x4", "--microbatches", "8",
-                                                 "--schedule", schedule, "--json", folder.file("result.json")});
+      const CommandResult result =
+          runPipeshard({"validate", "examples/" + model + ".onnx", "--cluster", "1x4", "--microbatches", "8",
+                        "--schedule", schedule, "--json", folder.file("result.json")});
       ASSERT_EQ(result.exit_code, 0) << model << " " << schedule << result.errors;
       results[schedule] = nlohmann::json::parse(readFile(folder.file("result.json")));
     }
@@ -129,7 +139,8 @@ TEST(Schedules, ForwardOnlyGivesTheLossOfTrainingsFirstStep) {
       }
     }
     for (size_t rank = 0; rank < 4; ++rank) {
-      EXPECT_LT(results["forward-only"].at("memory").at(rank).at("allocated_bytes"), trained.at("memory").at(rank).at("allocated_bytes"))
+      EXPECT_LT(results["forward-only"].at("memory").at(rank).at("allocated_bytes"),
+                trained.at("memory").at(rank).at("allocated_bytes"))
           << model << " rank " << rank;
     }
   }
@@ -137,12 +148,14 @@ TEST(Schedules, ForwardOnlyGivesTheLossOfTrainingsFirstStep) {
 
 TEST(Schedules, ForwardOnlyIsForEvaluationAlone) {
   const TemporaryFolder folder;
-  const CommandResult none = runPipeshard({"plan", "examples/mlp.onnx", "--optimizer", "none", "-o", folder.file("plan")});
+  const CommandResult none =
+      runPipeshard({"plan", "examples/mlp.onnx", "--optimizer", "none", "-o", folder.file("plan")});
   EXPECT_EQ(none.exit_code, 64);
   EXPECT_THAT(none.errors, HasSubstr("goes with --schedule forward-only"));
   std::ofstream(folder.file("forward.csv")) << "0F0,0F1\n1F0,1F1\n";
-  const CommandResult file = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "2", "--schedule",
-                                           folder.file("forward.csv"), "-o", folder.file("plan")});
+  const CommandResult file =
+      runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "2", "--schedule",
+                    folder.file("forward.csv"), "-o", folder.file("plan")});
   EXPECT_EQ(file.exit_code, 78);
   EXPECT_THAT(file.errors, HasSubstr("for evaluation take --schedule forward-only"));
 }
@@ -154,9 +167,13 @@ TEST(Schedules, PipelineRanksMayHaveSeveralDevices) {
     return more;
   };
   EXPECT_LE(validate("resnet", 4, with({"interleaved", "--recompute", "always"})).error, 1e-5);
-  EXPECT_LE(validate("gpt2", 4, with({"dual-pipe-v", "--method", "auto", "--recompute", "always"})).error, 1e-5);
+  EXPECT_LE(validate("gpt2", 4, with({"dual-pipe-v", "--method", "auto", "--recompute", "always"})).error,
+            1e-5);
   EXPECT_LE(validate("resnet", 4, with({"1f1b", "--layers", "12", "--recompute", "layers"})).error, 1e-5);
-  EXPECT_LE(validate("gpt2", 4, with({"interleaved", "--method", "auto", "--layers", "12", "--recompute", "layers"})).error, 1e-5);
+  EXPECT_LE(validate("gpt2", 4,
+                     with({"interleaved", "--method", "auto", "--layers", "12", "--recompute", "layers"}))
+                .error,
+            1e-5);
   EXPECT_LE(validate("mlp", 4, with({"interleaved-zb", "--method", "zero3"})).error, 1e-5);
 }
 
@@ -164,8 +181,9 @@ TEST(Schedules, AFileOfOrdersIsExecutedAndAPlanReplaysWithoutIt) {
   const TemporaryFolder folder;
   const std::string file = folder.file("mine.csv");
   writeFile(file, "0F0,0F1,0B0,0B1\n1F0,1I0,1F1,1W0,1B1\n");
-  const std::vector<std::string> line = {"plan", "examples/mlp.onnx", "--dim", "batch=8", "--cluster",
-                                         "1x2",  "--schedule",        file,    "-o",      folder.file("plan")};
+  const std::vector<std::string> line = {
+      "plan", "examples/mlp.onnx", "--dim", "batch=8", "--cluster",
+      "1x2",  "--schedule",        file,    "-o",      folder.file("plan")};
   const CommandResult planned = runPipeshard(line);
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   std::filesystem::remove(file);
@@ -182,7 +200,8 @@ TEST(Schedules, WhatCannotBeIsRefusedWithTheNumbersThatWouldDo) {
     EXPECT_EQ(result.exit_code, code) << result.errors;
     EXPECT_THAT(result.errors, HasSubstr(message));
   };
-  expect({"--schedule", "1f2b"}, 64, "there is no schedule \"1f2b\"; the schedules are sequential, gpipe, 1f1b");
+  expect({"--schedule", "1f2b"}, 64,
+         "there is no schedule \"1f2b\"; the schedules are sequential, gpipe, 1f1b");
   expect({"--schedule", "interleaved", "--stages", "uniform:3"}, 78, "expected a multiple of 2");
   expect({"--schedule", "interleaved:v=30"}, 78, "30 stages");
   expect({"--schedule", "dual-pipe-v", "--microbatches", "4"}, 78, "dual-pipe-v");

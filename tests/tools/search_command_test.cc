@@ -29,10 +29,12 @@ class SearchCommand : public ::testing::TestWithParam<Example> {};
 
 TEST_P(SearchCommand, PlansThatAreFoundEqualOneDevice) {
   const TemporaryFolder folder;
-  const std::string precision = GetParam().model == "resnet" ? "float64" : "float32";  // a Relu near zero may flip
+  const std::string precision =
+      GetParam().model == "resnet" ? "float64" : "float32";  // a Relu near zero may flip
   const CommandResult validated =
-      runPipeshard({"validate", "examples/" + GetParam().model + ".onnx", "--cluster", GetParam().cluster, "--stages", "auto",
-                    "--optimizer", "sgd:lr=0.1,momentum=0.9", "--precision", precision, "-o", folder.file("plan")});
+      runPipeshard({"validate", "examples/" + GetParam().model + ".onnx", "--cluster", GetParam().cluster,
+                    "--stages", "auto", "--optimizer", "sgd:lr=0.1,momentum=0.9", "--precision", precision,
+                    "-o", folder.file("plan")});
   EXPECT_EQ(validated.exit_code, 0) << validated.errors << validated.output;
   const nlohmann::json plan = planOf(folder);
   EXPECT_TRUE(plan.at("search").at("complete"));
@@ -46,16 +48,18 @@ TEST_P(SearchCommand, PlansThatAreFoundEqualOneDevice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Examples, SearchCommand,
-                         ::testing::Values(Example{"mlp", "1x4"}, Example{"gpt2", "1x4"}, Example{"llama", "1x4"}, Example{"resnet", "1x4"},
-                                           Example{"mlp", "2x2"}, Example{"gpt2", "2x2"}, Example{"llama", "2x2"},
-                                           Example{"resnet", "2x2"}),
+                         ::testing::Values(Example{"mlp", "1x4"}, Example{"gpt2", "1x4"},
+                                           Example{"llama", "1x4"}, Example{"resnet", "1x4"},
+                                           Example{"mlp", "2x2"}, Example{"gpt2", "2x2"},
+                                           Example{"llama", "2x2"}, Example{"resnet", "2x2"}),
                          [](const auto& info) { return info.param.model + "_on_" + info.param.cluster; });
 
 // Of Alpa's tutorial: two layers on one node of eight devices, sixteen microbatches.
 TEST(SearchCommandTables, ShowStagesWithLayersSubmeshesAndMeshesAndWhatOthersWouldCost) {
   const TemporaryFolder folder;
-  const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "p3.16xlarge:1", "--dim", "batch=64", "--layers",
-                                              "2", "--microbatches", "16", "--stages", "auto", "-o", folder.file("plan")});
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "p3.16xlarge:1", "--dim", "batch=64",
+                    "--layers", "2", "--microbatches", "16", "--stages", "auto", "-o", folder.file("plan")});
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   for (const char* part : {"chosen by a search", "logical mesh", "the best plans found", "what stages cost"})
     EXPECT_THAT(planned.output, HasSubstr(part));
@@ -72,8 +76,8 @@ TEST(SearchCommandTables, AreByteIdenticalFromAnyFolder) {
   std::vector<std::string> plans;
   for (const std::string name : {"a", "deeper/b"}) {
     std::filesystem::create_directories(std::filesystem::path(folder.file(name)).parent_path());
-    const CommandResult planned =
-        runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "2x2", "--stages", "auto", "-o", folder.file(name)});
+    const CommandResult planned = runPipeshard(
+        {"plan", "examples/gpt2.onnx", "--cluster", "2x2", "--stages", "auto", "-o", folder.file(name)});
     ASSERT_EQ(planned.exit_code, 0) << planned.errors;
     plans.push_back(readFile(folder.file(name + "/plan.json")));
   }
@@ -86,14 +90,16 @@ TEST(SearchCommandInterrupt, GivesTheBestSoFarMarkedAndItRuns) {
   const TemporaryFolder folder;
   microseconds too_early{0};
   microseconds too_late{0};  // 0: not yet known
-  for (microseconds delay = std::chrono::seconds(1); delay < std::chrono::seconds(100) && delay - too_early > microseconds(200);) {
+  for (microseconds delay = std::chrono::seconds(1);
+       delay < std::chrono::seconds(100) && delay - too_early > microseconds(200);) {
     std::filesystem::remove_all(folder.file("plan"));
-    const pid_t pid = startPipeshard(
-        {"plan", "examples/gpt2.onnx", "--cluster", "1x8", "--dim", "batch=64", "--stages", "auto", "-o", folder.file("plan")},
-        folder.file("output"), folder.file("errors"));
+    const pid_t pid = startPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x8", "--dim", "batch=64",
+                                      "--stages", "auto", "-o", folder.file("plan")},
+                                     folder.file("output"), folder.file("errors"));
     std::this_thread::sleep_for(delay);
     kill(pid, SIGINT);
-    const CommandResult planned = finishPipeshard(pid, folder.file("output"), folder.file("errors"), std::chrono::seconds(60));
+    const CommandResult planned =
+        finishPipeshard(pid, folder.file("output"), folder.file("errors"), std::chrono::seconds(60));
     const bool written = std::filesystem::exists(folder.file("plan"));
     EXPECT_EQ(written, planned.exit_code == 0) << planned.errors;
     if (written && !planOf(folder).at("search").at("complete")) {
@@ -102,7 +108,8 @@ TEST(SearchCommandInterrupt, GivesTheBestSoFarMarkedAndItRuns) {
       EXPECT_EQ(validated.exit_code, 0) << validated.errors;
       return;
     }
-    // Too early: before there was any plan. Too late: the search was over, and its plan was written or just being written.
+    // Too early: before there was any plan. Too late: the search was over, and its plan was written or just
+    // being written.
     const bool early = planned.exit_code == static_cast<int>(ErrorCode::kRequeue);
     (early ? too_early : too_late) = delay;
     delay = too_late.count() == 0 ? 2 * delay : (too_early + too_late) / 2;
@@ -113,7 +120,8 @@ TEST(SearchCommandInterrupt, GivesTheBestSoFarMarkedAndItRuns) {
 TEST(SearchCommandErrors, NameTheOptionOrTheLeastMemory) {
   const TemporaryFolder folder;
   const auto run = [&](std::vector<std::string> more) {
-    std::vector<std::string> line = {"plan", "examples/mlp.onnx", "--cluster", "1x2", "--stages", "auto", "-o", folder.file("plan")};
+    std::vector<std::string> line = {"plan", "examples/mlp.onnx", "--cluster", "1x2", "--stages", "auto",
+                                     "-o",   folder.file("plan")};
     line.insert(line.end(), more.begin(), more.end());
     return runPipeshard(line);
   };
@@ -128,8 +136,9 @@ TEST(SearchCommandErrors, NameTheOptionOrTheLeastMemory) {
 // The best plan cuts microbatches over four devices; a last batch of three rows needs another.
 TEST(SearchCommandOptions, ALastBatchThatThePlanCannotTakeLeavesTheNextBest) {
   const TemporaryFolder folder;
-  const CommandResult validated = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x4", "--stages", "auto", "--last-batch",
-                                                "3", "--steps", "2", "-o", folder.file("plan")});
+  const CommandResult validated =
+      runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x4", "--stages", "auto", "--last-batch",
+                    "3", "--steps", "2", "-o", folder.file("plan")});
   EXPECT_EQ(validated.exit_code, 0) << validated.errors;
   const nlohmann::json plan = planOf(folder);
   EXPECT_EQ(plan.at("last_batch").at("rows"), 3);
@@ -139,15 +148,16 @@ TEST(SearchCommandOptions, ALastBatchThatThePlanCannotTakeLeavesTheNextBest) {
 
 TEST(SearchCommandOptions, AreKeptTo) {
   const TemporaryFolder folder;
-  const CommandResult planned =
-      runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "auto", "--schedule", "gpipe", "--microbatches", "4",
-                    "--recompute", "always", "--method", "zero2", "-o", folder.file("plan")});
+  const CommandResult planned = runPipeshard(
+      {"plan", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "auto", "--schedule", "gpipe",
+       "--microbatches", "4", "--recompute", "always", "--method", "zero2", "-o", folder.file("plan")});
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   const nlohmann::json plan = planOf(folder);
   EXPECT_EQ(plan.at("microbatches"), 4);
   for (const nlohmann::json& alternative : plan.at("alternatives")) {
     EXPECT_EQ(alternative.at("schedule"), "gpipe");
-    for (const nlohmann::json& stage : alternative.at("stages")) EXPECT_EQ(stage.at("recomputation"), "always");
+    for (const nlohmann::json& stage : alternative.at("stages"))
+      EXPECT_EQ(stage.at("recomputation"), "always");
   }
 }
 

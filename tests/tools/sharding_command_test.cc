@@ -1,4 +1,5 @@
-// Sharded stages by the command: plan, explain, limits, bad input. That every method equals one device: validate_test.cc.
+// Sharded stages by the command: plan, explain, limits, bad input. That every method equals one device:
+// validate_test.cc.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,17 +12,21 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<std::string> planLine(const std::string& model, const std::string& output, std::vector<std::string> more) {
-  std::vector<std::string> line = {"plan", "examples/" + model + ".onnx", "--cluster", "1x4", "--stages", "uniform:1", "-o", output};
+std::vector<std::string> planLine(const std::string& model, const std::string& output,
+                                  std::vector<std::string> more) {
+  std::vector<std::string> line = {
+      "plan", "examples/" + model + ".onnx", "--cluster", "1x4", "--stages", "uniform:1", "-o", output};
   line.insert(line.end(), more.begin(), more.end());
   return line;
 }
 
 TEST(ShardingCommand, ExplainNamesBlocksAndSecondBests) {
   const TemporaryFolder folder;
-  const CommandResult planned = runPipeshard(planLine("gpt2", folder.file("plan"), {"--method", "megatron:1,4"}));
+  const CommandResult planned =
+      runPipeshard(planLine("gpt2", folder.file("plan"), {"--method", "megatron:1,4"}));
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
-  const CommandResult explained = runPipeshard({"explain", folder.file("plan"), "--alternatives", "2", "--json", folder.file("why.json")});
+  const CommandResult explained = runPipeshard(
+      {"explain", folder.file("plan"), "--alternatives", "2", "--json", folder.file("why.json")});
   ASSERT_EQ(explained.exit_code, 0) << explained.errors;
   EXPECT_THAT(explained.output, HasSubstr("4 blocks of"));
   EXPECT_THAT(explained.output, HasSubstr("column-parallel then row-parallel"));
@@ -29,12 +34,14 @@ TEST(ShardingCommand, ExplainNamesBlocksAndSecondBests) {
   const auto json = nlohmann::json::parse(readFile(folder.file("why.json")));
   const auto& stage = json.at("stages").at(0);
   EXPECT_GT(stage.at("decisions").size(), 100u);
-  EXPECT_GE(stage.at("decisions")[0].at("second").at("total_ns").get<int64_t>(), stage.at("total_ns").get<int64_t>());
+  EXPECT_GE(stage.at("decisions")[0].at("second").at("total_ns").get<int64_t>(),
+            stage.at("total_ns").get<int64_t>());
 }
 
 TEST(ShardingCommand, APlanReplaysItsSharding) {
   const TemporaryFolder folder;
-  const std::vector<std::string> more = {"--method", "auto", "--precision", "float64", "--optimizer", "sgd:lr=0.1"};
+  const std::vector<std::string> more = {"--method", "auto",        "--precision",
+                                         "float64",  "--optimizer", "sgd:lr=0.1"};
   ASSERT_EQ(runPipeshard(planLine("gpt2", folder.file("plan"), more)).exit_code, 0);
   ASSERT_EQ(runPipeshard(planLine("gpt2", folder.file("again"), more)).exit_code, 0);
   EXPECT_EQ(readFile(folder.file("plan/plan.json")), readFile(folder.file("again/plan.json")));
@@ -44,7 +51,8 @@ TEST(ShardingCommand, APlanReplaysItsSharding) {
 
 TEST(ShardingCommand, ListsEveryCombinationOfInputShardings) {
   const TemporaryFolder folder;
-  const CommandResult planned = runPipeshard(planLine("mlp", folder.file("plan"), {"--method", "exhaustive", "--freeze", "bias"}));
+  const CommandResult planned =
+      runPipeshard(planLine("mlp", folder.file("plan"), {"--method", "exhaustive", "--freeze", "bias"}));
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   // x and y, four weights: 3^6.
   EXPECT_THAT(planned.output, HasSubstr("729 combinations of input shardings, best last"));
@@ -53,16 +61,18 @@ TEST(ShardingCommand, ListsEveryCombinationOfInputShardings) {
 
 int64_t mostAllocated(const nlohmann::json& report) {
   int64_t largest = 0;
-  for (const auto& rank : report.at("memory")) largest = std::max(largest, rank.at("allocated_bytes").get<int64_t>());
+  for (const auto& rank : report.at("memory"))
+    largest = std::max(largest, rank.at("allocated_bytes").get<int64_t>());
   return largest;
 }
 
 TEST(ShardingCommand, MemoryThatReplicationExceedsIsKeptTo) {
   const TemporaryFolder folder;
   const auto line = [&](const std::string& method, const std::string& json, std::vector<std::string> more) {
-    std::vector<std::string> all = {
-        "validate",    "examples/gpt2.onnx", "--cluster",      "1x4", "--stages", "uniform:1",      "--method", method,
-        "--optimizer", "adamw:lr=1e-3",      "--microbatches", "2",   "--json",   folder.file(json)};
+    std::vector<std::string> all = {"validate",    "examples/gpt2.onnx", "--cluster",      "1x4",
+                                    "--stages",    "uniform:1",          "--method",       method,
+                                    "--optimizer", "adamw:lr=1e-3",      "--microbatches", "2",
+                                    "--json",      folder.file(json)};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
@@ -77,23 +87,29 @@ TEST(ShardingCommand, MemoryThatReplicationExceedsIsKeptTo) {
   EXPECT_LE(mostAllocated(nlohmann::json::parse(readFile(folder.file("found.json")))), limit);
 }
 
-// A sharded stage beside one whose devices all compute the same, or share rows: what travels is whole, and reaches every device.
+// A sharded stage beside one whose devices all compute the same, or share rows: what travels is whole, and
+// reaches every device.
 TEST(ShardingCommand, ShardedStagesSendToDevicesThatAreNot) {
   const TemporaryFolder folder;
-  for (const std::string unsharded : {R"("mesh": [1, 2], "sharding": {"method": "replicated"})", R"("mesh": [2, 1])"}) {
-    writeFile(folder.file("stages.json"), R"({"version": 1, "layers": 6, "stages": [
+  for (const std::string unsharded :
+       {R"("mesh": [1, 2], "sharding": {"method": "replicated"})", R"("mesh": [2, 1])"}) {
+    writeFile(folder.file("stages.json"),
+              R"({"version": 1, "layers": 6, "stages": [
       {"layers": "0..1", "devices": [0, 1], "sharding": {"method": "megatron:1,2"}}, {"layers": "2..3", "devices": [2, 3], )" +
-                                              unsharded + R"(}, {"layers": "4..5", "devices": [4, 5], "sharding": {"method": "zero2"}}]})");
-    const CommandResult validated = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x6", "--stages",
-                                                  folder.file("stages.json"), "--precision", "float64", "--microbatches", "2"});
+                  unsharded +
+                  R"(}, {"layers": "4..5", "devices": [4, 5], "sharding": {"method": "zero2"}}]})");
+    const CommandResult validated =
+        runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x6", "--stages",
+                      folder.file("stages.json"), "--precision", "float64", "--microbatches", "2"});
     EXPECT_EQ(validated.exit_code, 0) << unsharded << validated.errors;
   }
 }
 
 TEST(ShardingCommand, RefusesAMicrobatchThatIsTooSmallForWhatCrossesStages) {
   const TemporaryFolder folder;
-  const CommandResult planned = runPipeshard({"plan", "examples/llama.onnx", "--dim", "batch=7", "--cluster", "1x3", "--stage-devices",
-                                              "1,2", "--method", "zero3", "--microbatches", "4", "-o", folder.file("plan")});
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/llama.onnx", "--dim", "batch=7", "--cluster", "1x3", "--stage-devices",
+                    "1,2", "--method", "zero3", "--microbatches", "4", "-o", folder.file("plan")});
   EXPECT_EQ(planned.exit_code, 78) << planned.errors;
   EXPECT_THAT(planned.errors, HasSubstr("1 row"));
 }
@@ -101,9 +117,10 @@ TEST(ShardingCommand, RefusesAMicrobatchThatIsTooSmallForWhatCrossesStages) {
 // Two microbatches of two rows cannot be shared by four devices, one of four can.
 TEST(ShardingCommand, TheLastBatchHasFewerMicrobatchesWhereDevicesNeedRows) {
   const TemporaryFolder folder;
-  std::vector<std::string> line = {"validate",    "examples/mlp.onnx", "--dim",          "batch=8", "--cluster",
-                                   "1x4",         "--stages",          "uniform:1",      "--steps", "2",
-                                   "--precision", "float64",           "--microbatches", "2",       "--method"};
+  std::vector<std::string> line = {
+      "validate",    "examples/mlp.onnx", "--dim",          "batch=8", "--cluster",
+      "1x4",         "--stages",          "uniform:1",      "--steps", "2",
+      "--precision", "float64",           "--microbatches", "2",       "--method"};
   line.insert(line.end(), {"data-parallel", "--last-batch", "4"});
   const CommandResult validated = runPipeshard(line);
   EXPECT_EQ(validated.exit_code, 0) << validated.errors;
@@ -124,12 +141,14 @@ TEST(ShardingCommand, APlanThatWasEditedSaysWhichEntryIsWrong) {
   writeFile(folder.file("plan/plan.json"), edited.dump());
   const CommandResult explained = runPipeshard({"explain", folder.file("plan")});
   EXPECT_EQ(explained.exit_code, 78) << explained.errors;
-  EXPECT_THAT(explained.errors, HasSubstr("stages[0].sharding: strategies." + edited["strategies"][0]["node"].get<std::string>()));
+  EXPECT_THAT(explained.errors, HasSubstr("stages[0].sharding: strategies." +
+                                          edited["strategies"][0]["node"].get<std::string>()));
 }
 
 TEST(ShardingCommand, AMethodThatShardsNothingSaysSo) {
   const TemporaryFolder folder;
-  const std::vector<std::string> line = {"plan", "examples/mlp.onnx", "--cluster", "1x4", "-o", folder.file("plan"), "--method"};
+  const std::vector<std::string> line = {"plan", "examples/mlp.onnx", "--cluster", "1x4",
+                                         "-o",   folder.file("plan"), "--method"};
   const auto planned = [&](const std::string& method) {
     std::vector<std::string> all = line;
     all.push_back(method);
@@ -157,7 +176,9 @@ TEST(ShardingCommand, SaysWhatIsWrong) {
       {{"--method", "auto", "--shard", "dense1.weight"}, 64, "expected NAME=SPEC"},
       {{"--method", "auto", "--shard", "dense1.weight=Q"}, 78, "is no sharding spec"},
       {{"--method", "auto", "--shard", "dense1.weigth=R,S0"}, 78, "dense1.weight"},
-      {{"--method", "auto", "--shard", "*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b=R,S0"}, 78, "no value of the training graph has such a name"},
+      {{"--method", "auto", "--shard", "*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b=R,S0"},
+       78,
+       "no value of the training graph has such a name"},
       {{"--method", "auto", "--memory", "many"}, 64, "expected a number of bytes"},
       {{"--mesh", "4"}, 64, "go with --method"},
       {{"--method", "manual"}, 78, "--shard"},

@@ -45,8 +45,8 @@ TEST(SimulateCommand, WritesWhatWasAskedFor) {
   EXPECT_DOUBLE_EQ(report.at("bubble_of_makespan").get<double>(), 9.0 / 33);
   EXPECT_DOUBLE_EQ(report.at("bubble_of_useful").get<double>(), 9.0 / 24);
   EXPECT_EQ(report.at("peak_activations"), json({4.0, 4.0, 4.0, 4.0}));
-  EXPECT_EQ(report.at("orders").at(3),
-            json(words("3F0 3I0 3F1 3I1 3F2 3I2 3F3 3I3 3W0 3F4 3I4 3W1 3F5 3I5 3W2 3F6 3I6 3W3 3F7 3I7 3W4 3W5 3W6 3W7")));
+  EXPECT_EQ(report.at("orders").at(3), json(words("3F0 3I0 3F1 3I1 3F2 3I2 3F3 3I3 3W0 3F4 3I4 3W1 3F5 3I5 "
+                                                  "3W2 3F6 3I6 3W3 3F7 3I7 3W4 3W5 3W6 3W7")));
   const json still = jsonOf("--schedule zb-h2 --p 4 --m 8");
   EXPECT_EQ(still.at("makespan"), 27.0);
   EXPECT_EQ(still.at("bubble_of_span"), 0.0);
@@ -72,18 +72,21 @@ TEST(SimulateCommand, DecimalTimesAreNotRounded) {
 }
 
 TEST(SimulateCommand, DrawsThePictureOfTheReference) {
-  EXPECT_THAT(simulated("--schedule 1f1b --p 4 --m 8").output, HasSubstr("d0 0123......0b41b52b63b74b.5b.6b.7b\n"
-                                                                         "d1 .012....0b31b42b53b64b75b.6b.7b..\n"
-                                                                         "d2 ..01..0b21b32b43b54b65b76b.7b....\n"
-                                                                         "d3 ...00b11b22b33b44b55b66b77b......\n"));
-  EXPECT_THAT(simulated("--schedule zb-h1 --p 4 --m 8").output, HasSubstr("d0 0123...00411522633744556677\n"
-                                                                          "d1 .012..031042153264375465767\n"
-                                                                          "d2 ..01.0213204315426537647567\n"
-                                                                          "d3 ...001122330441552663774567\n"));
+  EXPECT_THAT(simulated("--schedule 1f1b --p 4 --m 8").output,
+              HasSubstr("d0 0123......0b41b52b63b74b.5b.6b.7b\n"
+                        "d1 .012....0b31b42b53b64b75b.6b.7b..\n"
+                        "d2 ..01..0b21b32b43b54b65b76b.7b....\n"
+                        "d3 ...00b11b22b33b44b55b66b77b......\n"));
+  EXPECT_THAT(simulated("--schedule zb-h1 --p 4 --m 8").output,
+              HasSubstr("d0 0123...00411522633744556677\n"
+                        "d1 .012..031042153264375465767\n"
+                        "d2 ..01.0213204315426537647567\n"
+                        "d3 ...001122330441552663774567\n"));
 }
 
 TEST(SimulateCommand, ThePictureKeepsToItsWidth) {
-  const CommandResult result = simulated("--schedule 1f1b --p 16 --m 64 --times F=18.5,I=18,W=9.3 --width 72");
+  const CommandResult result =
+      simulated("--schedule 1f1b --p 16 --m 64 --times F=18.5,I=18,W=9.3 --width 72");
   std::istringstream lines(result.output);
   int rows = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -97,7 +100,8 @@ TEST(SimulateCommand, ThePictureKeepsToItsWidth) {
 
 TEST(SimulateCommand, MessagesTakeTheirLinkAndMayHoldUpBothSides) {
   EXPECT_EQ(jsonOf("--schedule gpipe --p 2 --m 2 --comm 1 --occupancy 3").at("makespan"), 20.0);
-  EXPECT_EQ(jsonOf("--schedule gpipe --p 2 --m 2 --comm 1 --occupancy 3 --no-contention").at("makespan"), 17.0);
+  EXPECT_EQ(jsonOf("--schedule gpipe --p 2 --m 2 --comm 1 --occupancy 3 --no-contention").at("makespan"),
+            17.0);
   EXPECT_EQ(jsonOf("--schedule 1f1b --p 2 --m 2 --comm 1 --exposed").at("makespan"), 13.0);
 }
 
@@ -109,7 +113,8 @@ TEST(SimulateCommand, PairsOfPassesRunTogetherUnlessSplit) {
 TEST(SimulateCommand, TheMemoryModelDecidesWhatIsHeld) {
   EXPECT_EQ(jsonOf("--schedule zb-h1 --p 4 --m 8").at("peak_memory"), json({4.0, 4.0, 4.0, 4.0}));
   // Rank 3 runs 3F3 3I3 3W0: three microbatches without the part that I has freed, and a fourth whole.
-  EXPECT_EQ(jsonOf("--schedule zb-h1 --p 4 --m 8 --memory-model F=1,I=-0.25,W=-0.75").at("peak_memory").at(3), 3.25);
+  EXPECT_EQ(jsonOf("--schedule zb-h1 --p 4 --m 8 --memory-model F=1,I=-0.25,W=-0.75").at("peak_memory").at(3),
+            3.25);
 }
 
 TEST(SimulateCommand, AScheduleCanBeTakenAndBrought) {
@@ -143,8 +148,10 @@ void expectGoodTrace(const json& trace, const std::string& what) {
 TEST(SimulateCommand, WritesATraceWithArrows) {
   const TemporaryFolder folder;
   const std::string file = folder.file("trace.json");
-  for (const char* options : {"--schedule zb-h1 --p 4 --m 8 --comm 0.5", "--schedule interleaved --p 2 --m 4 --comm 0.3 --occupancy 0.4",
-                              "--schedule 1f1b --p 3 --m 5 --comm 1 --exposed", "--schedule dual-pipe-v --p 2 --m 4"}) {
+  for (const char* options :
+       {"--schedule zb-h1 --p 4 --m 8 --comm 0.5",
+        "--schedule interleaved --p 2 --m 4 --comm 0.3 --occupancy 0.4",
+        "--schedule 1f1b --p 3 --m 5 --comm 1 --exposed", "--schedule dual-pipe-v --p 2 --m 4"}) {
     ASSERT_EQ(simulated(std::string(options) + " --trace " + file).exit_code, 0) << options;
     expectGoodTrace(json::parse(readFile(file)), options);
   }
@@ -175,14 +182,16 @@ TEST_F(SimulatedPlan, FollowsTheProgramsOfThePlan) {
   EXPECT_THAT(readFile(folder.file("orders.csv")), HasSubstr("3F0,"));
 }
 
-// Where computing is all that takes time, the bubble is that of the formula for the stages' times, and slower devices change nothing.
+// Where computing is all that takes time, the bubble is that of the formula for the stages' times, and slower
+// devices change nothing.
 TEST_F(SimulatedPlan, ItsTimesFollowTheRatesOfDevicesAndLinks) {
   plan("examples/gpt2.onnx --cluster 1x2 --dim batch=8 --microbatches 8 --schedule gpipe");
   const std::string fast = " --link-us 0 --link-gbytes 1000000 --device-gbytes 1000000";
   const json slow = report("--device-gflops 0.001" + fast);
   const json slower = report("--device-gflops 0.0005" + fast);
   EXPECT_NEAR(slower.at("makespan").get<double>() / slow.at("makespan").get<double>(), 2, 1e-3);
-  EXPECT_NEAR(slower.at("bubble_of_makespan").get<double>(), slow.at("bubble_of_makespan").get<double>(), 1e-3);
+  EXPECT_NEAR(slower.at("bubble_of_makespan").get<double>(), slow.at("bubble_of_makespan").get<double>(),
+              1e-3);
   EXPECT_LT(slow.at("bubble_of_makespan").get<double>(), 0.4);
   EXPECT_GT(report("--link-us 1000000").at("makespan").get<int64_t>(), int64_t{2'000'000'000});
 }
@@ -226,7 +235,8 @@ TEST_F(SimulatedPlan, ShardedStagesMeetInTheirCollectives) {
   EXPECT_EQ(result.at("ranks"), 4);
   int collectives = 0;
   const json trace = json::parse(readFile(folder.file("trace.json")));
-  for (const json& event : trace.at("traceEvents")) collectives += event.value("cat", "") == "collective" ? 1 : 0;
+  for (const json& event : trace.at("traceEvents"))
+    collectives += event.value("cat", "") == "collective" ? 1 : 0;
   EXPECT_GT(collectives, 100);
 }
 
@@ -234,17 +244,20 @@ TEST_F(SimulatedPlan, ShardedStagesMeetInTheirCollectives) {
 TEST(SimulateCommand, ForeseesTheArenasThatRunAllocates) {
   const TemporaryFolder folder;
   const std::string plan = folder.file("resnet.plan");
-  const CommandResult planned = runPipeshard({"plan", "examples/resnet.onnx", "--dim", "batch=32", "--microbatches", "4", "--cluster",
-                                              "1x2", "--stages", "uniform:2", "--schedule", "1f1b", "-o", plan});
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/resnet.onnx", "--dim", "batch=32", "--microbatches", "4", "--cluster",
+                    "1x2", "--stages", "uniform:2", "--schedule", "1f1b", "-o", plan});
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   for (const std::string threads : {"1", "2"}) {
     const json foreseen = jsonOf(plan + " --threads " + threads);
-    const CommandResult ran = runPipeshard({"run", plan, "--steps", "1", "--threads", threads, "--json", folder.file("run.json")});
+    const CommandResult ran =
+        runPipeshard({"run", plan, "--steps", "1", "--threads", threads, "--json", folder.file("run.json")});
     ASSERT_EQ(ran.exit_code, 0) << ran.errors;
     const json ranks = json::parse(readFile(folder.file("run.json"))).at("ranks");
     ASSERT_EQ(ranks.size(), 2U);
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      EXPECT_EQ(foreseen.at("arena_bytes").at(rank), ranks.at(rank).at("arena_bytes")) << "rank " << rank << ", threads " << threads;
+      EXPECT_EQ(foreseen.at("arena_bytes").at(rank), ranks.at(rank).at("arena_bytes"))
+          << "rank " << rank << ", threads " << threads;
       EXPECT_EQ(foreseen.at("communicator_bytes").at(rank), ranks.at(rank).at("communicator_bytes"));
     }
   }
@@ -262,18 +275,22 @@ TEST(SimulateCommand, SaysWhatIsWrong) {
   expectRefused("--schedule 1f1b --p 2", 64, "needs --p (pipeline ranks) and --m (microbatches)");
   expectRefused("--schedule 1f1b --p 0 --m 2", 64, "--p");
   expectRefused("--schedule 1f1b --p 2 --m 2 --v 2", 64, "1f1b has no options");
-  expectRefused("--schedule 1f1b --p 2 --m 2 --times F=1,X=2", 64, "--times: found \"X=2\"; expected F=NUMBER or I=NUMBER");
+  expectRefused("--schedule 1f1b --p 2 --m 2 --times F=1,X=2", 64,
+                "--times: found \"X=2\"; expected F=NUMBER or I=NUMBER");
   expectRefused("--schedule 1f1b --p 2 --m 2 --times F=1e3", 64,
                 "--times F: expected a decimal number of at most 15 digits, found \"1e3\"");
   expectRefused("--schedule 1f1b --p 2 --m 2 --times F=-1", 64, "--times: F is negative");
   expectRefused("--schedule 1f1b --p 2 --m 2 --times B=2,W=1", 64, "give B, or I and W");
-  expectRefused("--schedule 1f1b --p 2 --m 2 --times F=123456789.000001,I=999999999999999", 64, "expected fewer");
-  expectRefused("--schedule 1f1b --p 2 --m 2 --memory-model F=2", 64, "--memory-model: F, I and W add up to 1; expected 0");
+  expectRefused("--schedule 1f1b --p 2 --m 2 --times F=123456789.000001,I=999999999999999", 64,
+                "expected fewer");
+  expectRefused("--schedule 1f1b --p 2 --m 2 --memory-model F=2", 64,
+                "--memory-model: F, I and W add up to 1; expected 0");
   expectRefused("--schedule nowhere.csv", 66, "nowhere.csv cannot be read");
   expectRefused("--schedule nowhere.csv --p 2", 64, "leave out --p, --m, --v and --limit");
   expectRefused("nowhere.plan", 66, "nowhere.plan");
   expectRefused("nowhere.plan --p 4", 64, "--p: says nothing about a plan directory");
-  expectRefused("--schedule 1f1b --p 2 --m 2 --link-us 3", 64, "--link-us: says nothing about a bare schedule");
+  expectRefused("--schedule 1f1b --p 2 --m 2 --link-us 3", 64,
+                "--link-us: says nothing about a bare schedule");
   expectRefused("--schedule zb-h1 --p 4 --m 8 --json /nowhere/out.json", 66,
                 "/nowhere/out.json cannot be written: there is no folder /nowhere");
 }
@@ -281,8 +298,9 @@ TEST(SimulateCommand, SaysWhatIsWrong) {
 TEST(SimulateCommand, HelpTeaches) {
   const CommandResult help = simulated("--help");
   EXPECT_EQ(help.exit_code, 0);
-  EXPECT_THAT(help.output, AllOf(HasSubstr("pipeshard simulate --schedule zb-h1 --p 4 --m 8"), HasSubstr("ui.perfetto.dev"),
-                                 HasSubstr("gradients of the weights"), HasSubstr("interleaved")));
+  EXPECT_THAT(help.output, AllOf(HasSubstr("pipeshard simulate --schedule zb-h1 --p 4 --m 8"),
+                                 HasSubstr("ui.perfetto.dev"), HasSubstr("gradients of the weights"),
+                                 HasSubstr("interleaved")));
 }
 
 }  // namespace

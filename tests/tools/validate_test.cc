@@ -64,13 +64,17 @@ TEST_P(Validate, EqualsOneDevice) {
   for (const auto& tensor : json.at("tensors")) {
     const std::string kind = tensor.at("kind");
     ++counts[kind];
-    const bool against_device = kind == "loss" || kind == "gradient" || (kind == "parameter" && GetParam().optimizer.starts_with("sgd"));
+    const bool against_device = kind == "loss" || kind == "gradient" ||
+                                (kind == "parameter" && GetParam().optimizer.starts_with("sgd"));
     const bool of_update = kind == "updated parameter" || kind == "updated state";
-    const double allowed = against_device ? bound : of_update ? update_bound : std::numeric_limits<double>::infinity();
+    const double allowed = against_device ? bound
+                           : of_update    ? update_bound
+                                          : std::numeric_limits<double>::infinity();
     EXPECT_LE(tensor.at("error").get<double>(), allowed) << tensor.dump();
   }
-  const std::map<std::string, int> parameter_counts = {{"mlp", 8},    {"gpt2", 52},   {"gpt2_torchscript", 52},
-                                                       {"llama", 39}, {"resnet", 50}, {"resnet_torchscript", 50}};
+  const std::map<std::string, int> parameter_counts = {
+      {"mlp", 8},    {"gpt2", 52},   {"gpt2_torchscript", 52},
+      {"llama", 39}, {"resnet", 50}, {"resnet_torchscript", 50}};
   const int parameters = parameter_counts.at(GetParam().model);
   EXPECT_EQ(counts["gradient"], 3 * parameters);
   EXPECT_EQ(counts["parameter"], 3 * parameters);
@@ -88,32 +92,46 @@ std::vector<Configuration> configurations() {
     for (const char* schedule : {"sequential", "gpipe", "1f1b"}) {
       const std::string s = schedule;
       all.push_back({.name = m + "_" + s + "_adamw", .model = m, .schedule = s});
-      all.push_back({.name = m + "_" + s + "_sgd_float64", .model = m, .schedule = s, .optimizer = "sgd:lr=0.1", .precision = "float64"});
+      all.push_back({.name = m + "_" + s + "_sgd_float64",
+                     .model = m,
+                     .schedule = s,
+                     .optimizer = "sgd:lr=0.1",
+                     .precision = "float64"});
     }
     all.push_back({.name = m + "_sgd", .model = m, .optimizer = "sgd:lr=0.1"});
     all.push_back({.name = m + "_momentum", .model = m, .optimizer = "sgd:lr=0.1,momentum=0.9"});
     all.push_back({.name = m + "_adam", .model = m, .optimizer = "adam:lr=1e-3"});
-    all.push_back({.name = m + "_adam_float64", .model = m, .optimizer = "adam:lr=1e-3", .precision = "float64"});
+    all.push_back(
+        {.name = m + "_adam_float64", .model = m, .optimizer = "adam:lr=1e-3", .precision = "float64"});
     all.push_back({.name = m + "_three_workers", .model = m, .workers = 3});
     all.push_back({.name = m + "_one_worker", .model = m, .workers = 1});
     all.push_back({.name = m + "_one_microbatch", .model = m, .microbatches = 1});
     all.push_back({.name = m + "_fewer_microbatches_than_stages", .model = m, .microbatches = 2});
-    all.push_back({.name = m + "_gpipe_fewer_microbatches", .model = m, .schedule = "gpipe", .microbatches = 2});
+    all.push_back(
+        {.name = m + "_gpipe_fewer_microbatches", .model = m, .schedule = "gpipe", .microbatches = 2});
   }
   for (const char* model : {"llama", "gpt2_torchscript"}) {
     const std::string m = model;
     for (const char* schedule : {"sequential", "gpipe", "1f1b"})
       all.push_back({.name = m + "_" + schedule, .model = m, .schedule = schedule});
-    all.push_back({.name = m + "_sgd_float64", .model = m, .optimizer = "sgd:lr=0.1", .precision = "float64"});
+    all.push_back(
+        {.name = m + "_sgd_float64", .model = m, .optimizer = "sgd:lr=0.1", .precision = "float64"});
   }
   for (const std::string m : {"mlp", "gpt2", "llama"}) {
     all.push_back({.name = m + "_8_in_3", .model = m, .microbatches = 3});
-    all.push_back({.name = m + "_8_in_5_float64", .model = m, .microbatches = 5, .optimizer = "sgd:lr=0.1", .precision = "float64"});
+    all.push_back({.name = m + "_8_in_5_float64",
+                   .model = m,
+                   .microbatches = 5,
+                   .optimizer = "sgd:lr=0.1",
+                   .precision = "float64"});
   }
-  // All four models and both exporters on two stages of two data-parallel devices and on stages of one and three.
+  // All four models and both exporters on two stages of two data-parallel devices and on stages of one and
+  // three.
   for (const std::string m : {"mlp", "gpt2", "llama", "resnet", "gpt2_torchscript", "resnet_torchscript"}) {
-    const bool unequal_in_float64 = m.starts_with("resnet");  // and equal widths in float32, where a Relu near zero could flip
-    const auto add = [&](const std::string& layout, const std::string& schedule, int microbatches, std::vector<std::string> more) {
+    const bool unequal_in_float64 =
+        m.starts_with("resnet");  // and equal widths in float32, where a Relu near zero could flip
+    const auto add = [&](const std::string& layout, const std::string& schedule, int microbatches,
+                         std::vector<std::string> more) {
       all.push_back({.name = m + "_" + layout + "_" + schedule,
                      .model = m,
                      .schedule = schedule,
@@ -122,15 +140,16 @@ std::vector<Configuration> configurations() {
                      .precision = unequal_in_float64 && !layout.starts_with("two") ? "float64" : "float32",
                      .more = std::move(more)});
     };
-    for (const std::string schedule : {"sequential", "gpipe", "1f1b"}) add("two_by_two", schedule, 4, {"--stages", "uniform:2"});
+    for (const std::string schedule : {"sequential", "gpipe", "1f1b"})
+      add("two_by_two", schedule, 4, {"--stages", "uniform:2"});
     add("two_by_two_8_in_3", "1f1b", 3, {"--stages", "uniform:2"});
     add("one_and_three", "1f1b", 2, {"--stages", "per-device", "--stage-devices", "1,3"});
     add("three_and_one", "gpipe", 2, {"--stages", "per-device", "--stage-devices", "3,1"});
   }
   // Every method, on one stage of four devices; resnet in float64, where a Relu near zero does not flip.
   for (const std::string m : {"mlp", "gpt2", "llama", "resnet", "gpt2_torchscript", "resnet_torchscript"}) {
-    for (const std::string method :
-         {"auto", "data-parallel", "zero2", "zero3", "tensor-parallel", "megatron:2,2", "megatron-zero2:2,2", "megatron:1,4"}) {
+    for (const std::string method : {"auto", "data-parallel", "zero2", "zero3", "tensor-parallel",
+                                     "megatron:2,2", "megatron-zero2:2,2", "megatron:1,4"}) {
       std::string name = m + "_" + method;
       std::replace_if(
           name.begin(), name.end(), [](char c) { return c == '-' || c == ':' || c == ','; }, '_');
@@ -142,14 +161,19 @@ std::vector<Configuration> configurations() {
                      .more = {"--stages", "uniform:1", "--method", method}});
     }
   }
-  all.push_back({.name = "gpt2_data_parallel_adamw", .model = "gpt2", .microbatches = 2, .more = {"--stages", "uniform:1"}});
+  all.push_back({.name = "gpt2_data_parallel_adamw",
+                 .model = "gpt2",
+                 .microbatches = 2,
+                 .more = {"--stages", "uniform:1"}});
   all.push_back({.name = "gpt2_batch_32", .model = "gpt2", .more = {"--dim", "batch=32"}});
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(MainJob, Validate, ::testing::ValuesIn(configurations()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(MainJob, Validate, ::testing::ValuesIn(configurations()),
+                         [](const auto& info) { return info.param.name; });
 
-// sum((x w + position)^2) / size, the size folded into a constant when the model is prepared. Without an exporter's marks.
+// sum((x w + position)^2) / size, the size folded into a constant when the model is prepared. Without an
+// exporter's marks.
 std::string writeMeanOfSquares(const TemporaryFolder& folder) {
   Graph graph;
   graph.opset_imports = {{"", 18}};
@@ -167,8 +191,8 @@ std::string writeMeanOfSquares(const TemporaryFolder& folder) {
   const ValueId product = value("product", {kUnknownSize, 3, 5});
   const ValueId shifted = value("shifted", {kUnknownSize, 3, 5});
   const ValueId squares = value("squares", {kUnknownSize, 3, 5});
-  const ValueId sum = value("sum", {}), size = value("size", {}, DataType::kInt64), divisor = value("divisor", {}),
-                loss = value("loss", {});
+  const ValueId sum = value("sum", {}), size = value("size", {}, DataType::kInt64),
+                divisor = value("divisor", {}), loss = value("loss", {});
   builder.addNode("", "MatMul", {x, weight("dense.weight", {4, 5})}, {product});
   builder.addNode("", "Add", {product, weight("position.weight", {1, 3, 5})}, {shifted});
   builder.addNode("", "Mul", {shifted, shifted}, {squares});
@@ -186,13 +210,15 @@ TEST(ValidateCommand, AFoldedBatchSizeIsNoParameterAndTheSameForEveryCut) {
   const TemporaryFolder folder;
   const std::string model = writeMeanOfSquares(folder);
   std::vector<std::string> losses;
-  for (const std::vector<std::string>& cut : std::vector<std::vector<std::string>>{{"--cluster", "1x1", "--microbatches", "1"},
-                                                                                   {"--cluster", "1x1", "--microbatches", "3"},
-                                                                                   {"--cluster", "1x2", "--microbatches", "1"},
-                                                                                   {"--cluster", "1x3", "--microbatches", "2"},
-                                                                                   {"--cluster", "1x4", "--microbatches", "2"}}) {
-    std::vector<std::string> line = {"validate", model,     "--dim", "batch=8",     "--stages", "uniform:1", "--precision",
-                                     "float64",  "--steps", "2",     "--optimizer", "sgd:lr=1", "--json",    folder.file("result.json")};
+  for (const std::vector<std::string>& cut :
+       std::vector<std::vector<std::string>>{{"--cluster", "1x1", "--microbatches", "1"},
+                                             {"--cluster", "1x1", "--microbatches", "3"},
+                                             {"--cluster", "1x2", "--microbatches", "1"},
+                                             {"--cluster", "1x3", "--microbatches", "2"},
+                                             {"--cluster", "1x4", "--microbatches", "2"}}) {
+    std::vector<std::string> line = {
+        "validate", model,     "--dim", "batch=8",     "--stages", "uniform:1", "--precision",
+        "float64",  "--steps", "2",     "--optimizer", "sgd:lr=1", "--json",    folder.file("result.json")};
     line.insert(line.end(), cut.begin(), cut.end());
     const CommandResult result = runPipeshard(line);
     ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
@@ -205,8 +231,8 @@ TEST(ValidateCommand, AFoldedBatchSizeIsNoParameterAndTheSameForEveryCut) {
 TEST(ValidateCommand, ReplaysAPlanDirectory) {
   const TemporaryFolder folder;
   const std::string plan = folder.file("gpt2.plan");
-  const CommandResult planned =
-      runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "uniform:4", "--microbatches", "4", "-o", plan});
+  const CommandResult planned = runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "--stages",
+                                              "uniform:4", "--microbatches", "4", "-o", plan});
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   const CommandResult result = runPipeshard({"validate", plan, "--steps", "2"});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
@@ -216,7 +242,8 @@ TEST(ValidateCommand, ReplaysAPlanDirectory) {
 TEST(ValidateCommand, FindsAProgramThatComputesSomethingElse) {
   const TemporaryFolder folder;
   const std::string plan = folder.file("mlp.plan");
-  ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "4", "--optimizer", "sgd:lr=0.1", "-o", plan})
+  ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "4",
+                          "--optimizer", "sgd:lr=0.1", "-o", plan})
                 .exit_code,
             0);
   // Every other accumulation of a gradient on the last rank overwrites instead of adding.
@@ -224,7 +251,8 @@ TEST(ValidateCommand, FindsAProgramThatComputesSomethingElse) {
   auto program = nlohmann::ordered_json::parse(readFile(file));
   int changed = 0;
   for (auto& instruction : program.at("instructions")) {
-    if (instruction.at("kind") == "accumulate" && instruction.value("overwrite", false) == false && changed++ % 2 == 0)
+    if (instruction.at("kind") == "accumulate" && instruction.value("overwrite", false) == false &&
+        changed++ % 2 == 0)
       instruction["overwrite"] = true;
   }
   ASSERT_GT(changed, 0);
@@ -239,7 +267,8 @@ template <typename Edit>
 CommandResult validateEdited(const std::string& optimizer, const std::string& program_file, Edit&& edit) {
   const TemporaryFolder folder;
   const std::string plan = folder.file("mlp.plan");
-  EXPECT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "4", "--optimizer", optimizer, "-o", plan})
+  EXPECT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--microbatches", "4",
+                          "--optimizer", optimizer, "-o", plan})
                 .exit_code,
             0);
   auto program = nlohmann::ordered_json::parse(readFile(plan + "/" + program_file));
@@ -250,22 +279,24 @@ CommandResult validateEdited(const std::string& optimizer, const std::string& pr
 
 TEST(ValidateCommand, FindsAnUpdateThatIsSkippedAtATinyLearningRate) {
   for (const char* optimizer : {"sgd:lr=1e-6", "adam:lr=1e-7", "adamw:lr=1e-6"}) {
-    const CommandResult result = validateEdited(optimizer, "ranks/0001/program.json", [](nlohmann::ordered_json& program) {
-      nlohmann::ordered_json kept = nlohmann::ordered_json::array();
-      for (auto& instruction : program.at("instructions")) {
-        if (instruction.at("kind") != "update") kept.push_back(instruction);
-      }
-      EXPECT_LT(kept.size(), program.at("instructions").size());
-      program.at("instructions") = kept;
-    });
+    const CommandResult result =
+        validateEdited(optimizer, "ranks/0001/program.json", [](nlohmann::ordered_json& program) {
+          nlohmann::ordered_json kept = nlohmann::ordered_json::array();
+          for (auto& instruction : program.at("instructions")) {
+            if (instruction.at("kind") != "update") kept.push_back(instruction);
+          }
+          EXPECT_LT(kept.size(), program.at("instructions").size());
+          program.at("instructions") = kept;
+        });
     EXPECT_EQ(result.exit_code, 1) << optimizer << result.output << result.errors;
   }
 }
 
 TEST(ValidateCommand, RefusesToCompareWithLessThanEverything) {
-  const CommandResult result = validateEdited("adam:lr=1e-3", "reference/ranks/0000/program.json", [](nlohmann::ordered_json& program) {
-    program.at("results").erase(program.at("results").begin() + 1, program.at("results").end());
-  });
+  const CommandResult result = validateEdited(
+      "adam:lr=1e-3", "reference/ranks/0000/program.json", [](nlohmann::ordered_json& program) {
+        program.at("results").erase(program.at("results").begin() + 1, program.at("results").end());
+      });
   EXPECT_EQ(result.exit_code, 70) << result.output << result.errors;
   EXPECT_THAT(result.errors, HasSubstr("plan again"));
 }
@@ -273,27 +304,31 @@ TEST(ValidateCommand, RefusesToCompareWithLessThanEverything) {
 TEST(PlanCommand, GivesTheSameBytesTwice) {
   const TemporaryFolder folder;
   for (const char* name : {"a.plan", "b.plan"}) {
-    ASSERT_EQ(runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "-o", folder.file(name)}).exit_code, 0);
+    ASSERT_EQ(
+        runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "-o", folder.file(name)}).exit_code,
+        0);
   }
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path() / "a.plan")) {
     if (!entry.is_regular_file()) continue;
-    const auto other = folder.path() / "b.plan" / std::filesystem::relative(entry.path(), folder.path() / "a.plan");
+    const auto other =
+        folder.path() / "b.plan" / std::filesystem::relative(entry.path(), folder.path() / "a.plan");
     EXPECT_EQ(readFile(entry.path()), readFile(other)) << entry.path();
   }
 }
 
 TEST(ValidateCommand, CutsAtManualBoundaries) {
-  const CommandResult result =
-      runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--boundary", "relu_1", "--microbatches", "4", "--steps", "1"});
+  const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2",
+                                             "--boundary", "relu_1", "--microbatches", "4", "--steps", "1"});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
 }
 
 TEST(ValidateCommand, TakesCrossEntropyAndMeanSquaredErrorFromTheCommandLine) {
-  const CommandResult mse = runPipeshard(
-      {"validate", "examples/mlp.onnx", "--cluster", "1x2", "--loss", "mse:relu_3,target", "--microbatches", "4", "--steps", "1"});
+  const CommandResult mse = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--loss",
+                                          "mse:relu_3,target", "--microbatches", "4", "--steps", "1"});
   EXPECT_EQ(mse.exit_code, 0) << mse.output << mse.errors;
-  const CommandResult entropy = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--loss", "cross-entropy:relu_3,classes",
-                                              "--microbatches", "4", "--steps", "1"});
+  const CommandResult entropy =
+      runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2", "--loss",
+                    "cross-entropy:relu_3,classes", "--microbatches", "4", "--steps", "1"});
   EXPECT_EQ(entropy.exit_code, 0) << entropy.output << entropy.errors;
 }
 

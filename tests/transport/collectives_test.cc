@@ -45,8 +45,8 @@ void checkAllReduce(Rank& rank, const Group& group, Reduction reduction, size_t 
   const std::span<T> output = in_place ? input : rank.allocate<T>(count);
   rank->allReduce(group, dataTypeOf<T>(), reduction, input.data(), output.data(), count);
   for (size_t i = 0; i < count; ++i) {
-    require(output[i] == reduced<T>(group, reduction, i), "allReduce of {} {}: element {} is {}, expected {}", count,
-            dataTypeName(dataTypeOf<T>()), i, output[i], reduced<T>(group, reduction, i));
+    require(output[i] == reduced<T>(group, reduction, i), "allReduce of {} {}: element {} is {}, expected {}",
+            count, dataTypeName(dataTypeOf<T>()), i, output[i], reduced<T>(group, reduction, i));
     if (!in_place) require(input[i] == valueOf<T>(rank.rank(), i), "the input has changed");
   }
 }
@@ -58,7 +58,8 @@ void checkReduceScatter(Rank& rank, const Group& group, size_t self, size_t coun
   rank->reduceScatter(group, dataTypeOf<T>(), Reduction::kSum, input.data(), output.data(), count);
   for (size_t i = 0; i < count; ++i) {
     const T expected = reduced<T>(group, Reduction::kSum, self * count + i);
-    require(output[i] == expected, "reduceScatter of {}: element {} is {}, expected {}", count, i, output[i], expected);
+    require(output[i] == expected, "reduceScatter of {}: element {} is {}, expected {}", count, i, output[i],
+            expected);
   }
 }
 
@@ -72,17 +73,18 @@ void checkMoves(Rank& rank, const Group& group, size_t self, size_t count) {
   rank->allToAll(group, DataType::kFloat32, blocks.data(), exchanged.data(), count);
   for (size_t member = 0; member < size; ++member) {
     for (size_t i = 0; i < count; ++i) {
-      require(gathered[member * count + i] == valueOf<float>(group[member], i), "allGather of {}: element {} of member {}", count, i,
-              member);
-      require(exchanged[member * count + i] == valueOf<float>(group[member], self * count + i), "allToAll of {}: element {} of member {}",
-              count, i, member);
+      require(gathered[member * count + i] == valueOf<float>(group[member], i),
+              "allGather of {}: element {} of member {}", count, i, member);
+      require(exchanged[member * count + i] == valueOf<float>(group[member], self * count + i),
+              "allToAll of {}: element {} of member {}", count, i, member);
     }
   }
   for (size_t root = 0; root < size; ++root) {
     const auto data = makeInput<float>(rank, count, root);
     rank->broadcast(group, DataType::kFloat32, static_cast<int>(root), data.data(), count);
     for (size_t i = 0; i < count; ++i)
-      require(data[i] == valueOf<float>(group[root], i + root), "broadcast of {} from {}: element {}", count, root, i);
+      require(data[i] == valueOf<float>(group[root], i + root), "broadcast of {} from {}: element {}", count,
+              root, i);
   }
   rank->barrier(group);
 }
@@ -117,7 +119,8 @@ TEST_P(Collectives, OverlappingGroupsAlternate) {
   expectSuccess(run(4, [&](Rank& rank) {
     for (const size_t count : {3, 5000, 40000}) {
       for (const Group& group : groups) {
-        if (std::find(group.begin(), group.end(), rank.rank()) != group.end()) checkAll(rank, group, static_cast<size_t>(count));
+        if (std::find(group.begin(), group.end(), rank.rank()) != group.end())
+          checkAll(rank, group, static_cast<size_t>(count));
       }
     }
   }));
@@ -139,8 +142,10 @@ TEST_P(Collectives, SumsAreTakenInRankOrder) {
       for (int round = 0; round < 3; ++round) {
         const auto data = rank.allocate<float>(expected.size());
         for (size_t i = 0; i < data.size(); ++i) data[i] = irregular(rank.rank(), i);
-        rank->allReduce(rank.everybody(), DataType::kFloat32, Reduction::kSum, data.data(), data.data(), data.size());
-        require(std::memcmp(data.data(), expected.data(), data.size_bytes()) == 0, "other bits than in rank order");
+        rank->allReduce(rank.everybody(), DataType::kFloat32, Reduction::kSum, data.data(), data.data(),
+                        data.size());
+        require(std::memcmp(data.data(), expected.data(), data.size_bytes()) == 0,
+                "other bits than in rank order");
       }
     }));
   }
@@ -151,7 +156,8 @@ TEST_P(Collectives, ManySmallOnesFollowEachOther) {
     const auto data = rank.allocate<int64_t>(10);
     for (int64_t round = 0; round < 2000; ++round) {
       for (int64_t& value : data) value = round + rank.rank();
-      rank->allReduce(rank.everybody(), DataType::kInt64, Reduction::kSum, data.data(), data.data(), data.size());
+      rank->allReduce(rank.everybody(), DataType::kInt64, Reduction::kSum, data.data(), data.data(),
+                      data.size());
       for (const int64_t value : data) require(value == 3 * round + 3, "round {}: {}", round, value);
     }
   }));
@@ -170,7 +176,8 @@ TEST_P(Collectives, InputsMayBeOverwrittenAfterReturn) {
       for (float& value : input) value = -1;
       for (size_t i = 0; i < output.size(); ++i) {
         const size_t from = i / count;
-        require(output[i] == static_cast<float>(round * 4) + static_cast<float>(from), "round {}: element {} is {}", round, i, output[i]);
+        require(output[i] == static_cast<float>(round * 4) + static_cast<float>(from),
+                "round {}: element {} is {}", round, i, output[i]);
       }
     }
   }));
@@ -189,7 +196,8 @@ TEST_P(Collectives, ABarrierIsLeftOnlyWhenAllHaveEntered) {
       rank->barrier(rank.everybody());
       if (rank.rank() == 0) {
         int waiting = 0;
-        require(::ioctl(ends[0], FIONREAD, &waiting) == 0 && waiting == 4 * (round + 1), "round {}: {} marks", round, waiting);
+        require(::ioctl(ends[0], FIONREAD, &waiting) == 0 && waiting == 4 * (round + 1), "round {}: {} marks",
+                round, waiting);
       }
       rank->barrier(rank.everybody());
     }

@@ -1,4 +1,5 @@
-// Peers that attack a control server by bytes: it refuses them, bounds its memory, and goes on serving its own worker.
+// Peers that attack a control server by bytes: it refuses them, bounds its memory, and goes on serving its
+// own worker.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/time.h>
@@ -33,7 +34,9 @@ class ServedWorker {
     server_ = ControlServer::bind({.job_id = "job", .keys = keys});
     ControlClientOptions options;
     if (keys) options.keys = keys->clientKeys();
-    auto connecting = std::async(std::launch::async, [&] { return ControlClient::connect(server_->endpoint(), "job", 0, 5s, options); });
+    auto connecting = std::async(std::launch::async, [&] {
+      return ControlClient::connect(server_->endpoint(), "job", 0, 5s, options);
+    });
     EXPECT_TRUE(server_->receive(5s));
     echo_ = std::jthread([client = connecting.get()](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
@@ -120,7 +123,8 @@ TEST_P(ControlAbuse, AFrameThatClaimsGigabytesIsRefusedBeforeMemoryIsTakenForIt)
     std::vector<RawPeer> peers;
     for (int i = 0; i < 4; ++i) {
       peers.emplace_back(worker_.server().endpoint());
-      peers.back().send(greeting(mechanism()) + (GetParam() ? "" : readyCommand()) + frameHeader(size) + "beginning");
+      peers.back().send(greeting(mechanism()) + (GetParam() ? "" : readyCommand()) + frameHeader(size) +
+                        "beginning");
     }
     worker_.serveFor(100ms);
     EXPECT_LT(memoryUse().virtual_size - before.virtual_size, 512 * kMebibyte) << size;
@@ -140,8 +144,8 @@ TEST_P(ControlAbuse, HundredsOfIdleConnectionsAreClosedAndCostNothing) {
   const auto start = Clock::now();
   worker_.serveFor(500ms);
   std::this_thread::sleep_for(500ms);
-  const double load =
-      static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC / std::chrono::duration<double>(Clock::now() - start).count();
+  const double load = static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC /
+                      std::chrono::duration<double>(Clock::now() - start).count();
   EXPECT_LT(load, 0.8);  // a thread that spins takes all of a core
   for (const RawPeer& peer : peers) EXPECT_TRUE(peer.isClosedWithin(5s));
   EXPECT_LT(Clock::now() - start, 8s);
@@ -185,7 +189,8 @@ TEST(ControlAbuseByKeys, AnEndlessMultipartMessageOfAStrangerTakesNoMemory) {
     peer.send(greeting(mechanism) + readyCommand());
     int64_t sent = 0;
     for (const auto end = Clock::now() + 1s; Clock::now() < end;) {
-      const int64_t more = peer.sendSome(std::string_view(frames).substr(static_cast<size_t>(sent) % frames.size()));
+      const int64_t more =
+          peer.sendSome(std::string_view(frames).substr(static_cast<size_t>(sent) % frames.size()));
       if (more < 0) break;
       sent += more;
       if (more == 0) worker.serveFor(1ms);
@@ -219,8 +224,8 @@ TEST(ControlAbuseByKeys, WhoseKeyIsRefusedEndsWithinFiveSecondsAndIsToldWhy) {
     ControlClientOptions options;
     options.keys = with;
     const auto start = Clock::now();
-    EXPECT_ERROR(ControlClient::connect(worker.server().endpoint(), "job", 1, 20s, options), ErrorCode::kAuthentication,
-                 "use the key file of this job");
+    EXPECT_ERROR(ControlClient::connect(worker.server().endpoint(), "job", 1, 20s, options),
+                 ErrorCode::kAuthentication, "use the key file of this job");
     EXPECT_LT(Clock::now() - start, 5s);
     worker.serveFor(5ms);
   };
@@ -240,7 +245,8 @@ TEST(ControlAbuseByKeys, AKeyForAPlainServerIsAnAuthenticationError) {
   ServedWorker worker(std::nullopt);
   ControlClientOptions options;
   options.keys = makeJobKeys().clientKeys();
-  EXPECT_ERROR(ControlClient::connect(worker.server().endpoint(), "job", 1, 20s, options), ErrorCode::kAuthentication, "uses no keys");
+  EXPECT_ERROR(ControlClient::connect(worker.server().endpoint(), "job", 1, 20s, options),
+               ErrorCode::kAuthentication, "uses no keys");
 }
 
 TEST(ControlAbuseByKeys, NotACoordinatorIsAPeerThatIsNotThere) {
@@ -251,8 +257,8 @@ TEST(ControlAbuseByKeys, NotACoordinatorIsAPeerThatIsNotThere) {
   silent.bind("tcp://127.0.0.1:*");
   ControlClientOptions options;
   options.keys = makeJobKeys().clientKeys();
-  EXPECT_ERROR(ControlClient::connect(silent.get(zmq::sockopt::last_endpoint), "job", 1, 500ms, options), ErrorCode::kPeerUnavailable,
-               "something listens there");
+  EXPECT_ERROR(ControlClient::connect(silent.get(zmq::sockopt::last_endpoint), "job", 1, 500ms, options),
+               ErrorCode::kPeerUnavailable, "something listens there");
 }
 
 TEST(ControlAbuseByKeys, TheSelfTestFindsAServerThatLetsStrangersIn) {
@@ -263,12 +269,14 @@ TEST(ControlAbuseByKeys, TheSelfTestFindsAServerThatLetsStrangersIn) {
   open.set(zmq::sockopt::curve_server, true);
   open.set(zmq::sockopt::curve_secretkey, keys.server_secret);
   open.bind("tcp://127.0.0.1:*");
-  EXPECT_ERROR(requireRefusal(open.get(zmq::sockopt::last_endpoint), keys.server_public), ErrorCode::kAuthentication, "let in a stranger");
+  EXPECT_ERROR(requireRefusal(open.get(zmq::sockopt::last_endpoint), keys.server_public),
+               ErrorCode::kAuthentication, "let in a stranger");
   zmq::socket_t silent(context, zmq::socket_type::stream);
   silent.set(zmq::sockopt::linger, 0);
   silent.bind("tcp://127.0.0.1:*");
   const auto start = Clock::now();
-  EXPECT_ERROR(requireRefusal(silent.get(zmq::sockopt::last_endpoint), keys.server_public), ErrorCode::kAuthentication, "did not refuse");
+  EXPECT_ERROR(requireRefusal(silent.get(zmq::sockopt::last_endpoint), keys.server_public),
+               ErrorCode::kAuthentication, "did not refuse");
   EXPECT_LT(Clock::now() - start, 8s);
 }
 
@@ -280,8 +288,8 @@ TEST(ControlAbuseByKeys, TheSelfTestGoesOnAfterASignal) {
   const auto previous = ::signal(SIGALRM, [](int) {});
   const itimerval soon{{0, 0}, {0, 100'000}};
   ASSERT_EQ(::setitimer(ITIMER_REAL, &soon, nullptr), 0);
-  EXPECT_ERROR(requireRefusal(silent.get(zmq::sockopt::last_endpoint), makeJobKeys().server_public), ErrorCode::kAuthentication,
-               "did not refuse");
+  EXPECT_ERROR(requireRefusal(silent.get(zmq::sockopt::last_endpoint), makeJobKeys().server_public),
+               ErrorCode::kAuthentication, "did not refuse");
   ::signal(SIGALRM, previous);
 }
 

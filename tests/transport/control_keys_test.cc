@@ -17,7 +17,8 @@ namespace {
 
 JobTicket makeTicket() {
   const JobKeys keys = makeJobKeys();
-  return {"job \"1\"", uint64_t{1} << 60, "tcp://10.0.0.1:4000", keys.server_public, keys.client_public, keys.client_secret};
+  return {"job \"1\"",        uint64_t{1} << 60,  "tcp://10.0.0.1:4000",
+          keys.server_public, keys.client_public, keys.client_secret};
 }
 
 mode_t modeOf(const std::string& path) {
@@ -29,12 +30,14 @@ mode_t modeOf(const std::string& path) {
 TEST(JobKeys, AreFreshAndWellFormed) {
   const JobKeys one = makeJobKeys();
   const JobKeys two = makeJobKeys();
-  for (const std::string* key : {&one.server_public, &one.server_secret, &one.client_public, &one.client_secret}) {
+  for (const std::string* key :
+       {&one.server_public, &one.server_secret, &one.client_public, &one.client_secret}) {
     EXPECT_TRUE(isJobKey(*key)) << *key;
   }
   EXPECT_NE(one.client_secret, two.client_secret);
   EXPECT_NE(one.server_secret, one.client_secret);
-  for (const std::string bad : {"", "short", "                                        ", "########################################"}) {
+  for (const std::string bad : {"", "short", "                                        ",
+                                "########################################"}) {
     EXPECT_FALSE(isJobKey(bad)) << bad;
   }
 }
@@ -96,14 +99,18 @@ TEST(JobTicket, ThatIsMalformedSaysWhy) {
   expectRefused("", ErrorCode::kAuthentication, "not a key file");
   expectRefused("[1]", ErrorCode::kAuthentication, "not a key file");
   expectRefused(R"({"pipeshard_ticket": 2})", ErrorCode::kVersionMismatch, "version 2");
-  expectRefused(R"({"pipeshard_ticket": 1, "generation": 1, "job": 5})", ErrorCode::kAuthentication, "no \"job\"");
-  expectRefused(R"({"pipeshard_ticket": 1, "generation": -1, "job": ""})", ErrorCode::kAuthentication, "no \"generation\"");
-  expectRefused(R"({"pipeshard_ticket": 1, "generation": 1, "job": "j", "endpoint": "e", "server_public": "a", "client_public": "b",
+  expectRefused(R"({"pipeshard_ticket": 1, "generation": 1, "job": 5})", ErrorCode::kAuthentication,
+                "no \"job\"");
+  expectRefused(R"({"pipeshard_ticket": 1, "generation": -1, "job": ""})", ErrorCode::kAuthentication,
+                "no \"generation\"");
+  expectRefused(
+      R"({"pipeshard_ticket": 1, "generation": 1, "job": "j", "endpoint": "e", "server_public": "a", "client_public": "b",
                     "client_secret": "c"})",
-                ErrorCode::kAuthentication, "40 characters");
+      ErrorCode::kAuthentication, "40 characters");
   expectRefused(std::string(1 << 20, ' '), ErrorCode::kAuthentication, "1048576 bytes");
   EXPECT_ERROR(readJobTicket(folder.path().string()), ErrorCode::kAuthentication, "not a plain file");
-  EXPECT_ERROR(writeJobTicket(folder.file("no/such/folder"), makeTicket()), ErrorCode::kDiskFull, "No such file");
+  EXPECT_ERROR(writeJobTicket(folder.file("no/such/folder"), makeTicket()), ErrorCode::kDiskFull,
+               "No such file");
 }
 
 TEST(JobTicket, IsNeverSeenInHalf) {
@@ -117,16 +124,19 @@ TEST(JobTicket, IsNeverSeenInHalf) {
   while (!done) read += readJobTicket(folder.file("ticket")) ? 1 : 0;
   EXPECT_GT(read, 0);
   writer.join();
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), std::filesystem::directory_iterator()), 1);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()),
+                          std::filesystem::directory_iterator()),
+            1);
 }
 
 TEST(ControlEndpoint, OnlyLoopbackIsLocal) {
-  for (const char* local :
-       {"tcp://127.0.0.1:*", "tcp://127.9.9.9:1", "tcp://[::1]:5000", "tcp://localhost:*", "tcp://lo:*", "ipc:///tmp/x"}) {
+  for (const char* local : {"tcp://127.0.0.1:*", "tcp://127.9.9.9:1", "tcp://[::1]:5000", "tcp://localhost:*",
+                            "tcp://lo:*", "ipc:///tmp/x"}) {
     EXPECT_TRUE(isLocalEndpoint(local)) << local;
   }
-  for (const char* open : {"tcp://*:*", "tcp://0.0.0.0:1", "tcp://[::]:1", "tcp://10.0.0.1:1", "tcp://eth0:1", "tcp://127.0.0.1.a.org:1",
-                           "tcp://128.0.0.1:1", "udp://127.0.0.1:1", "pgm://127.0.0.1:1", "nonsense", ""}) {
+  for (const char* open : {"tcp://*:*", "tcp://0.0.0.0:1", "tcp://[::]:1", "tcp://10.0.0.1:1", "tcp://eth0:1",
+                           "tcp://127.0.0.1.a.org:1", "tcp://128.0.0.1:1", "udp://127.0.0.1:1",
+                           "pgm://127.0.0.1:1", "nonsense", ""}) {
     EXPECT_FALSE(isLocalEndpoint(open)) << open;
   }
   EXPECT_EQ(reachableHere("tcp://0.0.0.0:77"), "tcp://127.0.0.1:77");

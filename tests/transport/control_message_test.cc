@@ -10,7 +10,8 @@ namespace pipeshard {
 namespace {
 
 TEST(ControlMessage, RoundTrips) {
-  const ControlMessage message{kControlVersion, "job", 3, 2, 9, "step_done", {{"loss", 0.1}, {"names", {"a", "b"}}}, 0};
+  const ControlMessage message{
+      kControlVersion, "job", 3, 2, 9, "step_done", {{"loss", 0.1}, {"names", {"a", "b"}}}, 0};
   const auto decoded = decodeControlMessage(encodeControlMessage(message));
   ASSERT_TRUE(decoded);
   EXPECT_EQ(decoded->job_id, "job");
@@ -42,14 +43,15 @@ TEST(ControlMessage, RefusesToSendMoreThanTheLimit) {
 }
 
 TEST(ControlMessage, IsNothingWhenMalformed) {
-  for (const std::string text : {"", "{", "[]", "null", "7", "\"text\"", "{}", R"({"version":"1"})", R"({"version":1})",
-                                 R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t"})",
-                                 R"({"version":1,"job":5,"generation":0,"rank":0,"sequence":1,"type":"t","body":{}})",
-                                 R"({"version":1,"job":"j","generation":-1,"rank":0,"sequence":1,"type":"t","body":{}})",
-                                 R"({"version":1,"job":"j","generation":0,"rank":4294967296,"sequence":1,"type":"t","body":{}})",
-                                 R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1.5,"type":"t","body":{}})",
-                                 R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":["t"],"body":{}})",
-                                 R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t","body":{}} trailing)"}) {
+  for (const std::string text :
+       {"", "{", "[]", "null", "7", "\"text\"", "{}", R"({"version":"1"})", R"({"version":1})",
+        R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t"})",
+        R"({"version":1,"job":5,"generation":0,"rank":0,"sequence":1,"type":"t","body":{}})",
+        R"({"version":1,"job":"j","generation":-1,"rank":0,"sequence":1,"type":"t","body":{}})",
+        R"({"version":1,"job":"j","generation":0,"rank":4294967296,"sequence":1,"type":"t","body":{}})",
+        R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1.5,"type":"t","body":{}})",
+        R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":["t"],"body":{}})",
+        R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t","body":{}} trailing)"}) {
     EXPECT_FALSE(decodeControlMessage(text)) << text;
   }
 }
@@ -70,7 +72,8 @@ TEST(ControlMessage, DoesNotNestWithoutEnd) {
 }
 
 TEST(ControlMessage, SurvivesRandomChanges) {
-  ControlMessage message{kControlVersion, "job", 3, 2, 9, "step_done", {{"loss", 0.1}, {"names", {"a", "b"}}}, 0};
+  ControlMessage message{
+      kControlVersion, "job", 3, 2, 9, "step_done", {{"loss", 0.1}, {"names", {"a", "b"}}}, 0};
   const std::string text = encodeControlMessage(message);
   std::mt19937 random(1);
   int decoded = 0;

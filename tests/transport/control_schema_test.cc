@@ -15,10 +15,16 @@ using namespace std::chrono_literals;
 
 const ControlSchema& table() {
   using enum ControlType;
-  static const ControlSchema kTable = {
-      {"stop", {}},
-      {"step", {{"step", kCount}, {"loss", kNumber, kOptional | kNullable}, {"shift", kInteger, kOptional}, {"on", kBoolean, kOptional}}},
-      {"loaded", {{"memory", kObject, 0, {{"arena", kCount}}}, {"names", kArray, kOptional, {{"", kString}}}, {"rest", kAny, kOptional}}}};
+  static const ControlSchema kTable = {{"stop", {}},
+                                       {"step",
+                                        {{"step", kCount},
+                                         {"loss", kNumber, kOptional | kNullable},
+                                         {"shift", kInteger, kOptional},
+                                         {"on", kBoolean, kOptional}}},
+                                       {"loaded",
+                                        {{"memory", kObject, 0, {{"arena", kCount}}},
+                                         {"names", kArray, kOptional, {{"", kString}}},
+                                         {"rest", kAny, kOptional}}}};
   return kTable;
 }
 
@@ -42,20 +48,27 @@ TEST(ControlSchema, NamesTheFirstFault) {
   EXPECT_EQ(faultOf("stop", R"({"now": 1})"), "'stop': surplus field 'now'");
   EXPECT_EQ(faultOf("step", "null"), "'step': its body is null, not an object");
   EXPECT_EQ(faultOf("step", R"({"loss": 1})"), "'step': no field 'step'");
-  EXPECT_EQ(faultOf("step", R"({"step": "3"})"), "'step': field 'step' is string, not an integer that is not negative");
-  EXPECT_EQ(faultOf("step", R"({"step": -3})"), "'step': field 'step' is number, not an integer that is not negative");
-  EXPECT_EQ(faultOf("step", R"({"step": 9223372036854775808})"), "'step': field 'step' is number, not an integer that is not negative");
-  EXPECT_EQ(faultOf("step", R"({"step": 3.0})"), "'step': field 'step' is number, not an integer that is not negative");
-  EXPECT_EQ(faultOf("step", R"({"step": null})"), "'step': field 'step' is null, not an integer that is not negative");
+  EXPECT_EQ(faultOf("step", R"({"step": "3"})"),
+            "'step': field 'step' is string, not an integer that is not negative");
+  EXPECT_EQ(faultOf("step", R"({"step": -3})"),
+            "'step': field 'step' is number, not an integer that is not negative");
+  EXPECT_EQ(faultOf("step", R"({"step": 9223372036854775808})"),
+            "'step': field 'step' is number, not an integer that is not negative");
+  EXPECT_EQ(faultOf("step", R"({"step": 3.0})"),
+            "'step': field 'step' is number, not an integer that is not negative");
+  EXPECT_EQ(faultOf("step", R"({"step": null})"),
+            "'step': field 'step' is null, not an integer that is not negative");
   EXPECT_EQ(faultOf("step", R"({"step": 3, "on": 1})"), "'step': field 'on' is number, not true or false");
   EXPECT_EQ(faultOf("loaded", R"({"memory": {}})"), "'loaded': in 'memory': no field 'arena'");
-  EXPECT_EQ(faultOf("loaded", R"({"memory": {"arena": 1}, "names": ["a", 2]})"), "'loaded': in 'names': field '' is number, not a string");
+  EXPECT_EQ(faultOf("loaded", R"({"memory": {"arena": 1}, "names": ["a", 2]})"),
+            "'loaded': in 'names': field '' is number, not a string");
 }
 
 TEST(ControlSchema, QuotesAPeersTextWithoutItsControlCharacters) {
   EXPECT_EQ(printableBeginning("ok\n\x1b[31m"), "ok??[31m");
   EXPECT_EQ(printableBeginning(std::string(1000, 'x')), std::string(40, 'x'));
-  EXPECT_EQ(controlFault(table(), "a\r\nroot: all is well", {}), "'a??root: all is well': unknown type of message");
+  EXPECT_EQ(controlFault(table(), "a\r\nroot: all is well", {}),
+            "'a??root: all is well': unknown type of message");
 }
 
 struct Pair {
@@ -66,8 +79,9 @@ struct Pair {
 Pair connected(ControlServerOptions server_options, ControlClientOptions client_options = {}) {
   server_options.job_id = "job";
   Pair pair{ControlServer::bind(server_options), nullptr};
-  auto connecting =
-      std::async(std::launch::async, [&] { return ControlClient::connect(pair.server->endpoint(), "job", 0, 5s, client_options); });
+  auto connecting = std::async(std::launch::async, [&] {
+    return ControlClient::connect(pair.server->endpoint(), "job", 0, 5s, client_options);
+  });
   EXPECT_TRUE(pair.server->receive(5s));
   pair.client = connecting.get();
   return pair;
@@ -114,7 +128,8 @@ TEST(ControlSchema, ARegistrationThatIsNotInTheTableIsRejected) {
   ControlSchema schema = table();
   schema.push_back({kRegister, {{"pid", ControlType::kCount}}});
   const auto server = ControlServer::bind({.job_id = "job", .schema = schema});
-  auto connecting = std::async(std::launch::async, [&] { return ControlClient::connect(server->endpoint(), "job", 0, 5s); });
+  auto connecting = std::async(std::launch::async,
+                               [&] { return ControlClient::connect(server->endpoint(), "job", 0, 5s); });
   EXPECT_FALSE(server->receive(200ms));
   try {
     connecting.get();
@@ -127,7 +142,8 @@ TEST(ControlSchema, ARegistrationThatIsNotInTheTableIsRejected) {
 
 TEST(ControlLimits, ARankThatFloodsIsNamedOnceAndNotHeardAnyMore) {
   const Pair pair = connected({.limits = {.messages_per_second = 10, .burst = 50}});
-  auto connecting = std::async(std::launch::async, [&] { return ControlClient::connect(pair.server->endpoint(), "job", 1, 5s); });
+  auto connecting = std::async(std::launch::async,
+                               [&] { return ControlClient::connect(pair.server->endpoint(), "job", 1, 5s); });
   EXPECT_TRUE(pair.server->receive(5s));
   const auto quiet = connecting.get();
   for (int i = 0; i < 200; ++i) pair.client->send("heartbeat", {});

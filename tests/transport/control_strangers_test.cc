@@ -25,7 +25,8 @@ class Stranger {
   }
   void send(const std::vector<std::string>& frames) {
     for (size_t i = 0; i < frames.size(); ++i) {
-      ASSERT_TRUE(socket_.send(zmq::buffer(frames[i]), i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none));
+      ASSERT_TRUE(socket_.send(zmq::buffer(frames[i]),
+                               i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none));
     }
   }
   void send(const ControlMessage& message) { send({encodeControlMessage(message)}); }
@@ -39,14 +40,16 @@ class Stranger {
   zmq::socket_t socket_;
 };
 
-ControlMessage messageOf(const std::string& job, int rank, uint64_t sequence, std::string_view type, uint64_t generation = 0) {
+ControlMessage messageOf(const std::string& job, int rank, uint64_t sequence, std::string_view type,
+                         uint64_t generation = 0) {
   return {kControlVersion, job, generation, rank, sequence, std::string(type), nlohmann::json::object(), 0};
 }
 
 // Receives until `counter` has reached `value`; nothing may reach the caller.
 void expectCounted(ControlServer& server, uint64_t ControlCounters::*counter, uint64_t value) {
   const auto end = std::chrono::steady_clock::now() + 5s;
-  while (server.counters().*counter < value && std::chrono::steady_clock::now() < end) EXPECT_FALSE(server.receive(10ms));
+  while (server.counters().*counter < value && std::chrono::steady_clock::now() < end)
+    EXPECT_FALSE(server.receive(10ms));
   EXPECT_EQ(server.counters().*counter, value);
 }
 
@@ -117,22 +120,26 @@ TEST(ControlStrangers, ARejectionForTheVersionEndsTheClient) {
   router.set(zmq::sockopt::rcvtimeo, 5000);
   router.bind("tcp://127.0.0.1:*");
   const std::string endpoint = router.get(zmq::sockopt::last_endpoint);
-  auto connecting = std::async(std::launch::async, [&] { return ControlClient::connect(endpoint, "job", 0, 5s); });
+  auto connecting =
+      std::async(std::launch::async, [&] { return ControlClient::connect(endpoint, "job", 0, 5s); });
   zmq::message_t identity;
   zmq::message_t frame;
   ASSERT_TRUE(router.recv(identity));
   ASSERT_TRUE(router.recv(frame));
   ASSERT_TRUE(router.send(identity, zmq::send_flags::sndmore));
-  const std::string reject = R"({"version":2,"type":"REJECT","body":{"code":76,"message":"we speak version 2"}})";
+  const std::string reject =
+      R"({"version":2,"type":"REJECT","body":{"code":76,"message":"we speak version 2"}})";
   ASSERT_TRUE(router.send(zmq::buffer(reject), zmq::send_flags::none));
   expectError(ErrorCode::kVersionMismatch, "we speak version 2", [&] { connecting.get(); });
 }
 
 TEST(ControlStrangers, AWorkerOfAnotherJobIsToldSo) {
   const auto server = ControlServer::bind({.job_id = "job"});
-  auto connecting = std::async(std::launch::async, [&] { return ControlClient::connect(server->endpoint(), "another", 0, 5s); });
+  auto connecting = std::async(std::launch::async,
+                               [&] { return ControlClient::connect(server->endpoint(), "another", 0, 5s); });
   expectCounted(*server, &ControlCounters::other_job, 1);
-  expectError(ErrorCode::kVersionMismatch, "job 'another' is not here; this is job 'job'", [&] { connecting.get(); });
+  expectError(ErrorCode::kVersionMismatch, "job 'another' is not here; this is job 'job'",
+              [&] { connecting.get(); });
   EXPECT_GE(server->counters().other_job, 1U);
   EXPECT_FALSE(server->isRegistered(0));
 }
@@ -144,10 +151,14 @@ TEST(ControlStrangers, AnEarlierGenerationIsStale) {
   stranger.send(messageOf("job", 0, 1, kRegister, 1));
   stranger.send(messageOf("job", 0, 2, "done", 1));
   expectCounted(*server, &ControlCounters::stale, 2);
-  for (int answer = 0; answer < 2; ++answer) EXPECT_EQ(nlohmann::json::parse(stranger.receive())["body"]["code"], 76);
-  auto late = std::async(std::launch::async, [&] { return ControlClient::connect(server->endpoint(), "job", 1, 5s, {1, {}}); });
+  for (int answer = 0; answer < 2; ++answer)
+    EXPECT_EQ(nlohmann::json::parse(stranger.receive())["body"]["code"], 76);
+  auto late = std::async(std::launch::async, [&] {
+    return ControlClient::connect(server->endpoint(), "job", 1, 5s, {1, {}});
+  });
   expectCounted(*server, &ControlCounters::stale, 3);
-  expectError(ErrorCode::kVersionMismatch, "generation 1 of job 'job' is over; this is generation 2", [&] { late.get(); });
+  expectError(ErrorCode::kVersionMismatch, "generation 1 of job 'job' is over; this is generation 2",
+              [&] { late.get(); });
 }
 
 TEST(ControlStrangers, AClientThatKnowsNoJobIsLetInOnlyWhereThatIsOpen) {
@@ -199,8 +210,10 @@ TEST(ControlStrangers, ARegistrationThatNobodyWouldReadIsNotSent) {
 }
 
 TEST(ControlStrangers, APublicBindNeedsKeys) {
-  for (const char* endpoint : {"tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*", "tcp://127.0.0.1.example.org:*"}) {
-    expectError(ErrorCode::kConfiguration, "keys", [&] { ControlServer::bind({.job_id = "job", .endpoint = endpoint}); });
+  for (const char* endpoint :
+       {"tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*", "tcp://127.0.0.1.example.org:*"}) {
+    expectError(ErrorCode::kConfiguration, "keys",
+                [&] { ControlServer::bind({.job_id = "job", .endpoint = endpoint}); });
   }
   EXPECT_TRUE(ControlServer::bind({.job_id = "job", .endpoint = "tcp://0.0.0.0:*", .keys = makeJobKeys()}));
   EXPECT_TRUE(ControlServer::bind({.job_id = "job", .endpoint = "tcp://0.0.0.0:*", .allow_insecure = true}));
@@ -218,7 +231,8 @@ TEST(ControlStrangers, WhoDidNotRegisterIsNotHeard) {
 TEST(ControlStrangers, ASecondWorkerOfARankIsRejectedUntilTheFirstIsForgotten) {
   const auto server = ControlServer::bind({.job_id = "job"});
   const auto client = connectTo(*server, 0);
-  auto connecting = std::async(std::launch::async, [&] { return ControlClient::connect(server->endpoint(), "job", 0, 5s); });
+  auto connecting = std::async(std::launch::async,
+                               [&] { return ControlClient::connect(server->endpoint(), "job", 0, 5s); });
   EXPECT_FALSE(server->receive(300ms));
   expectError(ErrorCode::kConfiguration, "registered already", [&] { connecting.get(); });
   server->forget(0);

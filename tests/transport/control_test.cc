@@ -18,7 +18,8 @@ using Clock = std::chrono::steady_clock;
 // Connects in a thread while `server` answers; the server sees REGISTER as its next message.
 std::unique_ptr<ControlClient> connectTo(ControlServer& server, const std::string& job, int rank,
                                          const ControlClientOptions& options = {}) {
-  auto client = std::async(std::launch::async, [&] { return ControlClient::connect(server.endpoint(), job, rank, 5s, options); });
+  auto client = std::async(std::launch::async,
+                           [&] { return ControlClient::connect(server.endpoint(), job, rank, 5s, options); });
   const auto message = server.receive(5s);
   EXPECT_TRUE(message && message->type == kRegister && message->rank == rank);
   return client.get();
@@ -148,7 +149,8 @@ TEST(Control, NoCoordinatorIsAnErrorInTime) {
 
 TEST(Control, ACoordinatorThatStartsLateIsFound) {
   std::string endpoint = ControlServer::bind({.job_id = "job"})->endpoint();
-  auto connecting = std::async(std::launch::async, [&] { return ControlClient::connect(endpoint, "job", 0, 10s); });
+  auto connecting =
+      std::async(std::launch::async, [&] { return ControlClient::connect(endpoint, "job", 0, 10s); });
   std::this_thread::sleep_for(300ms);
   const auto server = ControlServer::bind({.job_id = "job", .endpoint = endpoint});
   EXPECT_TRUE(server->receive(10s));
@@ -169,8 +171,10 @@ TEST(Control, SendingToNobodyIsAnError) {
 
 TEST(Control, EndpointsAreChecked) {
   const auto server = ControlServer::bind({.job_id = "job"});
-  EXPECT_EQ(codeOf([&] { ControlServer::bind({.job_id = "job", .endpoint = server->endpoint()}); }), ErrorCode::kAddressInUse);
-  EXPECT_EQ(codeOf([] { ControlServer::bind({.job_id = "job", .endpoint = "nonsense"}); }), ErrorCode::kConfiguration);
+  EXPECT_EQ(codeOf([&] { ControlServer::bind({.job_id = "job", .endpoint = server->endpoint()}); }),
+            ErrorCode::kAddressInUse);
+  EXPECT_EQ(codeOf([] { ControlServer::bind({.job_id = "job", .endpoint = "nonsense"}); }),
+            ErrorCode::kConfiguration);
   EXPECT_EQ(codeOf([] { ControlClient::connect("nonsense", "job", 0, 100ms); }), ErrorCode::kConfiguration);
 }
 

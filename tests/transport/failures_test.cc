@@ -49,14 +49,16 @@ TEST_P(Failures, ADeadRankEndsAReceive) {
 }
 
 TEST_P(Failures, ADeadRankEndsAWaitForASend) {
-  expectDeathEnds([](Rank& rank) { rank->send(1, rank.pattern(2 << 20, 0))->wait(); }, {"rank 0", "rank 1", "2097152 bytes", "died"});
+  expectDeathEnds([](Rank& rank) { rank->send(1, rank.pattern(2 << 20, 0))->wait(); },
+                  {"rank 0", "rank 1", "2097152 bytes", "died"});
 }
 
 TEST_P(Failures, ADeadRankEndsACollective) {
   expectDeathEnds(
       [](Rank& rank) {
         const auto data = rank.allocate<float>(100000);
-        rank->allReduce(rank.everybody(), DataType::kFloat32, Reduction::kSum, data.data(), data.data(), data.size());
+        rank->allReduce(rank.everybody(), DataType::kFloat32, Reduction::kSum, data.data(), data.data(),
+                        data.size());
       },
       {"allReduce", "rank 1", "died"});
 }
@@ -124,7 +126,8 @@ TEST_P(Failures, AStoppedRankIsAHangAfterTheTimeout) {
       [&](int number) {
         Rank rank(*job, GetParam(), number, 500ms);
         const auto data = rank.allocate<float>(1000);
-        while (true) rank->allReduce({0, 1}, DataType::kFloat32, Reduction::kSum, data.data(), data.data(), data.size());
+        while (true)
+          rank->allReduce({0, 1}, DataType::kFloat32, Reduction::kSum, data.data(), data.data(), data.size());
       },
       10s,
       [&](const std::vector<pid_t>& ranks) {
@@ -172,7 +175,8 @@ TEST_P(Failures, DifferentSizesAreBothNamed) {
 TEST_P(Failures, DifferentCollectivesAreBothNamed) {
   const auto results = run(2, [](Rank& rank) {
     const auto data = rank.allocate<float>(300);
-    if (rank.rank() == 0) return rank->allReduce({0, 1}, DataType::kFloat32, Reduction::kSum, data.data(), data.data(), 100);
+    if (rank.rank() == 0)
+      return rank->allReduce({0, 1}, DataType::kFloat32, Reduction::kSum, data.data(), data.data(), 100);
     rank->allGather({0, 1}, DataType::kFloat32, data.data(), data.data() + 100, 100);
   });
   expectError(results[1], ErrorCode::kInternal, {"allReduce", "allGather", "rank 0", "rank 1"});
@@ -198,19 +202,23 @@ TEST_P(Failures, ABrokenCommunicatorRepeatsItsFirstError) {
 }
 
 TEST_P(Failures, ArgumentsAreChecked) {
-  const auto expectRefused = [&](const std::function<void(Rank&)>& body, ErrorCode code, const std::string& part) {
-    expectError(run(1, body)[0], code, {part});
-  };
+  const auto expectRefused = [&](const std::function<void(Rank&)>& body, ErrorCode code,
+                                 const std::string& part) { expectError(run(1, body)[0], code, {part}); };
   std::array<float, 4> data{};
   expectRefused([&](Rank& rank) { rank->barrier({}); }, ErrorCode::kInternal, "group");
   expectRefused([&](Rank& rank) { rank->barrier({0, 0}); }, ErrorCode::kInternal, "group");
   expectRefused([&](Rank& rank) { rank->barrier({0, 1}); }, ErrorCode::kInternal, "group");
   expectRefused([&](Rank& rank) { rank->send(1, {}); }, ErrorCode::kInternal, "peer 1");
   expectRefused([&](Rank& rank) { rank->receive(-1, {}); }, ErrorCode::kInternal, "peer -1");
-  expectRefused([&](Rank& rank) { rank->broadcast({0}, DataType::kFloat32, 1, data.data(), 1); }, ErrorCode::kInternal, "member 1");
-  expectRefused([&](Rank& rank) { rank->allReduce({0}, DataType::kFloat16, Reduction::kSum, data.data(), data.data(), 1); },
-                ErrorCode::kConfiguration, "float16");
-  expectRefused([&](Rank& rank) { rank->allGather({0}, DataType::kString, data.data(), data.data(), 1); }, ErrorCode::kInternal, "string");
+  expectRefused([&](Rank& rank) { rank->broadcast({0}, DataType::kFloat32, 1, data.data(), 1); },
+                ErrorCode::kInternal, "member 1");
+  expectRefused(
+      [&](Rank& rank) {
+        rank->allReduce({0}, DataType::kFloat16, Reduction::kSum, data.data(), data.data(), 1);
+      },
+      ErrorCode::kConfiguration, "float16");
+  expectRefused([&](Rank& rank) { rank->allGather({0}, DataType::kString, data.data(), data.data(), 1); },
+                ErrorCode::kInternal, "string");
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Failures, ::testing::ValuesIn(allTransports()), transportName);

@@ -22,7 +22,9 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 using Body = std::function<void(Communicator&)>;
 
-GlooOptions optionsOf(int rank, int size, std::chrono::milliseconds timeout) { return {rank, size, "127.0.0.1", timeout, 5s}; }
+GlooOptions optionsOf(int rank, int size, std::chrono::milliseconds timeout) {
+  return {rank, size, "127.0.0.1", timeout, 5s};
+}
 
 RankBody overGloo(SharedStore& store, std::chrono::milliseconds timeout, const Body& body) {
   return [&store, timeout, body](int rank) {
@@ -47,7 +49,8 @@ Sockets socketsOfThisProcess() {
     length = sizeof(address);
     const bool known = ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0;
     if (listens != 0) ++found.listening;
-    if (!known || address.sin_family != AF_INET || address.sin_addr.s_addr != ::htonl(INADDR_LOOPBACK)) ++found.elsewhere;
+    if (!known || address.sin_family != AF_INET || address.sin_addr.s_addr != ::htonl(INADDR_LOOPBACK))
+      ++found.elsewhere;
   }
   return found;
 }
@@ -60,7 +63,8 @@ size_t entriesOf(const char* folder) {
 // Calls `before_get` when the addresses of others are asked for.
 class WatchedStore : public RendezvousStore {
  public:
-  WatchedStore(RendezvousStore& store, std::function<void()> before_get) : store_(store), before_get_(std::move(before_get)) {}
+  WatchedStore(RendezvousStore& store, std::function<void()> before_get)
+      : store_(store), before_get_(std::move(before_get)) {}
   void set(const std::string& key, const std::string& bytes) override { store_.set(key, bytes); }
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
     before_get_();
@@ -80,7 +84,8 @@ TEST(Gloo, ListensOnTheGivenHostOnlyAndOnlyUntilConnected) {
       require(sockets.elsewhere == 0, "{} sockets are not bound to 127.0.0.1", sockets.elsewhere);
     });
     const auto communicator = openGloo(optionsOf(rank, 3, 10s), watched);
-    require(socketsOfThisProcess().listening == 0, "{} sockets still listen", socketsOfThisProcess().listening);
+    require(socketsOfThisProcess().listening == 0, "{} sockets still listen",
+            socketsOfThisProcess().listening);
     communicator->barrier({0, 1, 2});
   }));
 }
@@ -94,7 +99,8 @@ TEST(Gloo, ClosingLeavesNothingBehind) {
       openGloo(optionsOf(rank, 3, 10s), *stores[round])->barrier({0, 1, 2});
       if (round == 0) descriptors = entriesOf("/proc/self/fd");
     }
-    require(entriesOf("/proc/self/fd") == descriptors, "{} descriptors, {} before", entriesOf("/proc/self/fd"), descriptors);
+    require(entriesOf("/proc/self/fd") == descriptors, "{} descriptors, {} before",
+            entriesOf("/proc/self/fd"), descriptors);
     require(entriesOf("/proc/self/task") == 1, "{} threads are left", entriesOf("/proc/self/task"));
   }));
 }
@@ -113,8 +119,9 @@ TEST(Gloo, ConnectsToListedPeersOnly) {
       communicator->send(stranger, {});
       failRank("a message to a rank that is not connected");
     } catch (const Error& error) {
-      require(error.message().find(fmt::format("has not opened a connection to rank {}", stranger)) != std::string::npos, "{}",
-              error.message());
+      require(error.message().find(fmt::format("has not opened a connection to rank {}", stranger)) !=
+                  std::string::npos,
+              "{}", error.message());
     }
   }));
 }
@@ -138,7 +145,8 @@ TEST(Gloo, AForeignAddressIsRefused) {
 TEST(Gloo, ARankWithoutAnAddressIsNamed) {
   SharedStore store(3);
   const auto results = runRanks(2, [&](int rank) { openGloo({rank, 3, "127.0.0.1", 300ms}, store); });
-  for (const RankResult& result : results) expectError(result, ErrorCode::kPeerUnavailable, {"connects to rank 2", "did it start"});
+  for (const RankResult& result : results)
+    expectError(result, ErrorCode::kPeerUnavailable, {"connects to rank 2", "did it start"});
 }
 
 TEST(Gloo, ARankThatLeavesItsAddressAndNeverConnectsIsNamed) {
@@ -151,7 +159,8 @@ TEST(Gloo, ARankThatLeavesItsAddressAndNeverConnectsIsNamed) {
     openGloo({rank, 3, "127.0.0.1", rank == 2 ? 5000ms : 500ms}, watched);
   });
   EXPECT_LT(Clock::now() - start, 10s);
-  for (int rank : {0, 1}) expectError(results[static_cast<size_t>(rank)], ErrorCode::kHang, {"rank 2 did not connect", "500 ms"});
+  for (int rank : {0, 1})
+    expectError(results[static_cast<size_t>(rank)], ErrorCode::kHang, {"rank 2 did not connect", "500 ms"});
 }
 
 TEST(Gloo, ARankThatDiesBeforeItConnectsIsNamed) {
@@ -171,25 +180,26 @@ TEST(Gloo, ARankThatDiesBeforeItConnectsIsNamed) {
 
 TEST(Gloo, ADeathIsKnownAtOnceAndHarmsOnlyWhoNeedsTheDead) {
   SharedStore store(3);
-  const auto results = runRanks(3, overGloo(store, 20s, [](Communicator& communicator) {
-                                  std::byte word{};
-                                  communicator.barrier({0, 1, 2});
-                                  if (communicator.rank() == 2) {
-                                    std::this_thread::sleep_for(100ms);  // what it sent for the barrier may still be on its way
-                                    ::kill(::getpid(), SIGKILL);
-                                  }
-                                  std::this_thread::sleep_for(300ms);
-                                  // The two survivors can go on with each other.
-                                  if (communicator.rank() == 0) communicator.send(1, {&word, 1})->wait();
-                                  if (communicator.rank() == 1) communicator.receive(0, {&word, 1});
-                                  const auto start = Clock::now();
-                                  try {
-                                    communicator.barrier({0, 1, 2});
-                                  } catch (const Error&) {
-                                    require(Clock::now() - start < 1s, "the death became known late");
-                                    throw;
-                                  }
-                                }));
+  const auto results = runRanks(
+      3, overGloo(store, 20s, [](Communicator& communicator) {
+        std::byte word{};
+        communicator.barrier({0, 1, 2});
+        if (communicator.rank() == 2) {
+          std::this_thread::sleep_for(100ms);  // what it sent for the barrier may still be on its way
+          ::kill(::getpid(), SIGKILL);
+        }
+        std::this_thread::sleep_for(300ms);
+        // The two survivors can go on with each other.
+        if (communicator.rank() == 0) communicator.send(1, {&word, 1})->wait();
+        if (communicator.rank() == 1) communicator.receive(0, {&word, 1});
+        const auto start = Clock::now();
+        try {
+          communicator.barrier({0, 1, 2});
+        } catch (const Error&) {
+          require(Clock::now() - start < 1s, "the death became known late");
+          throw;
+        }
+      }));
   expectError(results[0], ErrorCode::kPeerUnavailable, {"barrier", "rank 2 has died"});
   expectError(results[1], ErrorCode::kPeerUnavailable, {"barrier", "rank 2 has died"});
 }
@@ -219,7 +229,8 @@ TEST(Gloo, ARankThatStopsInTheMiddleOfAMessageIsAHang) {
                                            [](Communicator& communicator) {
                                              std::vector<std::byte> data(64 << 20);
                                              while (true) {
-                                               if (communicator.rank() == 0) communicator.send(1, data)->wait();
+                                               if (communicator.rank() == 0)
+                                                 communicator.send(1, data)->wait();
                                                if (communicator.rank() == 1) communicator.receive(0, data);
                                              }
                                            }),
@@ -230,46 +241,49 @@ TEST(Gloo, ARankThatStopsInTheMiddleOfAMessageIsAHang) {
                                     ::kill(ranks[static_cast<size_t>(stopped)], SIGKILL);
                                   });
     const std::string name = fmt::format("rank {}", stopped);
-    expectError(results[static_cast<size_t>(1 - stopped)], ErrorCode::kHang, {name, "67108864 bytes", "600 ms"});
+    expectError(results[static_cast<size_t>(1 - stopped)], ErrorCode::kHang,
+                {name, "67108864 bytes", "600 ms"});
   }
 }
 
 TEST(Gloo, ManyLargeSendsBothWaysDoNotDeadlock) {
   SharedStore store(2);
-  expectSuccess(runRanks(2, overGloo(store, 20s, [](Communicator& communicator) {
-                           const int peer = 1 - communicator.rank();
-                           const std::vector<std::byte> out(3 << 20, static_cast<std::byte>(communicator.rank() + 1));
-                           std::vector<std::unique_ptr<SendHandle>> handles;
-                           for (int i = 0; i < 40; ++i) handles.push_back(communicator.send(peer, out));
-                           std::vector<std::byte> in(out.size());
-                           for (int i = 0; i < 40; ++i) {
-                             std::fill(in.begin(), in.end(), std::byte{0});
-                             communicator.receive(peer, in);
-                             require(in.front() == static_cast<std::byte>(peer + 1) && in.back() == in.front(), "message {}", i);
-                           }
-                           for (const auto& handle : handles) handle->wait();
-                         })));
+  expectSuccess(runRanks(
+      2, overGloo(store, 20s, [](Communicator& communicator) {
+        const int peer = 1 - communicator.rank();
+        const std::vector<std::byte> out(3 << 20, static_cast<std::byte>(communicator.rank() + 1));
+        std::vector<std::unique_ptr<SendHandle>> handles;
+        for (int i = 0; i < 40; ++i) handles.push_back(communicator.send(peer, out));
+        std::vector<std::byte> in(out.size());
+        for (int i = 0; i < 40; ++i) {
+          std::fill(in.begin(), in.end(), std::byte{0});
+          communicator.receive(peer, in);
+          require(in.front() == static_cast<std::byte>(peer + 1) && in.back() == in.front(), "message {}", i);
+        }
+        for (const auto& handle : handles) handle->wait();
+      })));
 }
 
 // More small messages than may be under way: the rest is announced and waits at the sender.
 TEST(Gloo, SmallMessagesBeyondTheWindowArriveInOrder) {
   SharedStore store(2);
-  expectSuccess(runRanks(2, overGloo(store, 20s, [](Communicator& communicator) {
-                           constexpr uint32_t kMessages = 4000;
-                           std::vector<uint32_t> words(kMessages * 256);
-                           for (uint32_t i = 0; i < kMessages; ++i) words[i * 256] = i;
-                           std::vector<std::unique_ptr<SendHandle>> handles;
-                           const auto bytes = std::as_writable_bytes(std::span(words));
-                           for (size_t i = 0; i < kMessages && communicator.rank() == 0; ++i) {
-                             handles.push_back(communicator.send(1, bytes.subspan(i * 1024, i % 3 == 0 ? 4 : 1024)));
-                           }
-                           std::array<uint32_t, 256> word;
-                           for (uint32_t i = 0; i < kMessages && communicator.rank() == 1; ++i) {
-                             communicator.receive(0, std::as_writable_bytes(std::span(word)).first(i % 3 == 0 ? 4 : 1024));
-                             require(word[0] == i, "message {} where {} was expected", word[0], i);
-                           }
-                           for (const auto& handle : handles) handle->wait();
-                         })));
+  expectSuccess(runRanks(
+      2, overGloo(store, 20s, [](Communicator& communicator) {
+        constexpr uint32_t kMessages = 4000;
+        std::vector<uint32_t> words(kMessages * 256);
+        for (uint32_t i = 0; i < kMessages; ++i) words[i * 256] = i;
+        std::vector<std::unique_ptr<SendHandle>> handles;
+        const auto bytes = std::as_writable_bytes(std::span(words));
+        for (size_t i = 0; i < kMessages && communicator.rank() == 0; ++i) {
+          handles.push_back(communicator.send(1, bytes.subspan(i * 1024, i % 3 == 0 ? 4 : 1024)));
+        }
+        std::array<uint32_t, 256> word;
+        for (uint32_t i = 0; i < kMessages && communicator.rank() == 1; ++i) {
+          communicator.receive(0, std::as_writable_bytes(std::span(word)).first(i % 3 == 0 ? 4 : 1024));
+          require(word[0] == i, "message {} where {} was expected", word[0], i);
+        }
+        for (const auto& handle : handles) handle->wait();
+      })));
 }
 
 TEST(Gloo, ClosingIsQuickWithSendsOutstandingAndPeersStopped) {

@@ -1,4 +1,5 @@
-// What is particular to shared memory joined with Gloo: ranks 0 and 2 are on one node, 1 and 3 on another (JoinedJob).
+// What is particular to shared memory joined with Gloo: ranks 0 and 2 are on one node, 1 and 3 on another
+// (JoinedJob).
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -17,12 +18,14 @@ using namespace std::chrono_literals;
 
 const Transport& joined() {
   static const std::vector<Transport> all = allTransports();
-  const auto found = std::find_if(all.begin(), all.end(), [](const Transport& transport) { return transport.name == "Joined"; });
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [](const Transport& transport) { return transport.name == "Joined"; });
   if (found == all.end()) throw std::runtime_error("no transport is called Joined");
   return *found;
 }
 
-std::vector<RankResult> run(int size, const std::function<void(Rank&)>& body, std::chrono::milliseconds timeout) {
+std::vector<RankResult> run(int size, const std::function<void(Rank&)>& body,
+                            std::chrono::milliseconds timeout) {
   const auto job = joined().make(size);
   return runRanks(size, [&](int number) {
     Rank rank(*job, joined(), number, timeout);
@@ -41,10 +44,12 @@ TEST(Joined, MessagesOfBothSpeakOfTheSameRanks) {
       },
       300ms);
   expectError(results[0], ErrorCode::kHang, {"rank 0: send of 99 bytes waits for rank 2", "rank 2 is alive"});
-  expectError(results[1], ErrorCode::kHang, {"rank 1: send of 99 bytes waits for rank 2", "rank 2 is connected"});
+  expectError(results[1], ErrorCode::kHang,
+              {"rank 1: send of 99 bytes waits for rank 2", "rank 2 is connected"});
 }
 
-// Who has died is learnt from the launcher on a node, and from the connection between nodes: that tells which one was used.
+// Who has died is learnt from the launcher on a node, and from the connection between nodes: that tells which
+// one was used.
 TEST(Joined, GroupsOnOneNodeUseSharedMemory) {
   const auto job = joined().make(4);
   const auto results = runRanks(
@@ -62,10 +67,12 @@ TEST(Joined, GroupsOnOneNodeUseSharedMemory) {
         job->markDead(3);
       });
   expectError(results[1], ErrorCode::kPeerUnavailable, {"rank 1: barrier", "rank 3 has died;"});
-  expectError(results[0], ErrorCode::kPeerUnavailable, {"rank 0: barrier", "rank 3 has died or its connection broke"});
+  expectError(results[0], ErrorCode::kPeerUnavailable,
+              {"rank 0: barrier", "rank 3 has died or its connection broke"});
 }
 
-// Rank 0's message lies outside its arena, so it moves only while rank 0 calls; but rank 0 waits for rank 1, over Gloo.
+// Rank 0's message lies outside its arena, so it moves only while rank 0 calls; but rank 0 waits for rank 1,
+// over Gloo.
 TEST(Joined, AWaitBetweenNodesMovesSendsOnTheNode) {
   constexpr size_t kBytes = 4 << 20;
   expectSuccess(run(
@@ -115,7 +122,8 @@ TEST(Joined, CommunicatorsThatDoNotFitAreRefused) {
   const std::vector<int> nodes = {0, 1, 0, 1};
   const auto make = [](int rank, int size) { return std::make_unique<Nothing>(rank, size); };
   EXPECT_EQ(joinCommunicators(nodes, 3, make(1, 2), make(3, 4))->rank(), 3);
-  EXPECT_ERROR(joinCommunicators(nodes, 3, make(0, 2), make(3, 4)), ErrorCode::kInternal, "rank 0 of 2, expected 1 of 2");
+  EXPECT_ERROR(joinCommunicators(nodes, 3, make(0, 2), make(3, 4)), ErrorCode::kInternal,
+               "rank 0 of 2, expected 1 of 2");
   EXPECT_ERROR(joinCommunicators(nodes, 3, make(1, 3), make(3, 4)), ErrorCode::kInternal, "rank 1 of 3");
   EXPECT_ERROR(joinCommunicators(nodes, 3, nullptr, make(3, 4)), ErrorCode::kInternal, "shares its node");
   EXPECT_ERROR(joinCommunicators(nodes, 3, make(1, 2), make(2, 4)), ErrorCode::kInternal, "all 4 ranks");

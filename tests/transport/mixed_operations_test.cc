@@ -1,5 +1,6 @@
-// Random programs of sends, receives and collectives. All ranks draw the same list and do their part of it in its order:
-// sends post, everything else blocks. Such a program has an order in which all of it can happen, so it may never hang.
+// Random programs of sends, receives and collectives. All ranks draw the same list and do their part of it in
+// its order: sends post, everything else blocks. Such a program has an order in which all of it can happen,
+// so it may never hang.
 #include <algorithm>
 #include <random>
 
@@ -27,8 +28,8 @@ Group drawGroup(std::mt19937& random) {
   return group;
 }
 
-void doMessage(Rank& rank, std::mt19937& random, std::vector<std::unique_ptr<SendHandle>>& handles, std::span<std::byte> memory,
-               size_t number) {
+void doMessage(Rank& rank, std::mt19937& random, std::vector<std::unique_ptr<SendHandle>>& handles,
+               std::span<std::byte> memory, size_t number) {
   const int from = static_cast<int>(random() % kRanks);
   const int to = (from + 1 + static_cast<int>(random() % (kRanks - 1))) % kRanks;
   const size_t bytes = drawBytes(random);
@@ -49,7 +50,8 @@ void doAllReduce(Rank& rank, std::mt19937& random, size_t number) {
   for (size_t i = 0; i < count; ++i) data[i] = static_cast<int64_t>(i * number) + rank.rank();
   rank->allReduce(group, DataType::kInt64, Reduction::kSum, data.data(), data.data(), count);
   for (size_t i = 0; i < count; ++i) {
-    require(data[i] == static_cast<int64_t>(i * number * group.size()) + ranks, "step {}: allReduce element {}", number, i);
+    require(data[i] == static_cast<int64_t>(i * number * group.size()) + ranks,
+            "step {}: allReduce element {}", number, i);
   }
 }
 
@@ -58,7 +60,8 @@ void doBroadcast(Rank& rank, std::mt19937& random, size_t number) {
   const size_t root = random() % group.size();
   const size_t bytes = drawBytes(random);
   if (std::find(group.begin(), group.end(), rank.rank()) == group.end()) return;
-  const std::span<std::byte> data = group[root] == rank.rank() ? rank.pattern(bytes, number) : std::span{rank.allocate(bytes), bytes};
+  const std::span<std::byte> data =
+      group[root] == rank.rank() ? rank.pattern(bytes, number) : std::span{rank.allocate(bytes), bytes};
   rank->broadcast(group, DataType::kUint8, static_cast<int>(root), data.data(), bytes);
   requirePattern(data, number);
 }

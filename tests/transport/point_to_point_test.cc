@@ -8,7 +8,8 @@ namespace {
 
 using PointToPoint = TransportTest;
 
-const std::vector<size_t> kSizes = {0, 1, 3, 64, 4095, 4096, 4097, 65535, 65536, 65537, 8 * 65536, 8 * 65536 + 1, 8 << 20};
+const std::vector<size_t> kSizes = {0,     1,     3,     64,        4095,          4096,   4097,
+                                    65535, 65536, 65537, 8 * 65536, 8 * 65536 + 1, 8 << 20};
 
 TEST_P(PointToPoint, MessagesOfAllSizesArriveWholeAndInOrder) {
   expectSuccess(run(2, [](Rank& rank) {

@@ -1,4 +1,5 @@
-// Receives that are posted before their messages: the bytes come while the rank does something else, and what goes wrong is said by wait().
+// Receives that are posted before their messages: the bytes come while the rank does something else, and what
+// goes wrong is said by wait().
 #include <signal.h>
 
 #include <array>
@@ -94,12 +95,16 @@ TEST_P(PostedReceives, OtherOperationsGoOnBesideThem) {
         if (peer % 2 == 0) receives[peer] = rank->postReceive(static_cast<int>(peer), data[peer]);
       }
       for (size_t peer = 0; peer < kRanks; ++peer) {
-        if (peer != self) sends.push_back(rank->send(static_cast<int>(peer), rank.pattern(bytes, round * 100 + self * 10 + peer)));
+        if (peer != self)
+          sends.push_back(
+              rank->send(static_cast<int>(peer), rank.pattern(bytes, round * 100 + self * 10 + peer)));
       }
       const auto sums = rank.allocate<int64_t>(20000);
       for (size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<int64_t>(i + self);
-      rank->allReduce(rank.everybody(), DataType::kInt64, Reduction::kSum, sums.data(), sums.data(), sums.size());
-      for (size_t i = 0; i < sums.size(); ++i) require(sums[i] == static_cast<int64_t>(4 * i + 6), "element {} is {}", i, sums[i]);
+      rank->allReduce(rank.everybody(), DataType::kInt64, Reduction::kSum, sums.data(), sums.data(),
+                      sums.size());
+      for (size_t i = 0; i < sums.size(); ++i)
+        require(sums[i] == static_cast<int64_t>(4 * i + 6), "element {} is {}", i, sums[i]);
       for (size_t peer = kRanks; peer-- > 0;) {
         if (peer == self) continue;
         receives[peer] ? receives[peer]->wait() : rank->receive(static_cast<int>(peer), data[peer]);
@@ -121,7 +126,8 @@ TEST_P(PostedReceives, RandomMomentsChangeNothing) {
       if (own() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 300));
     };
     for (size_t message = 0; message < 300; ++message) {
-      const size_t bytes = shared() % 20 == 0 ? shared() % 3000000 : shared() % (shared() % 2 == 0 ? 400 : 150000);
+      const size_t bytes =
+          shared() % 20 == 0 ? shared() % 3000000 : shared() % (shared() % 2 == 0 ? 400 : 150000);
       const std::span<std::byte> data{rank.allocate(bytes), bytes};
       const auto pattern = rank.pattern(bytes, message + static_cast<size_t>(rank.rank()));
       const bool posts = own() % 3 != 0;
@@ -240,7 +246,8 @@ TEST_P(PostedReceives, WhoGivesOneUpHasBrokenTheCommunicator) {
     std::array<std::byte, 10> more;
     rank->receive(0, more);
   });
-  expectError(results[1], ErrorCode::kInternal, {"broken by an earlier error", "gave up a posted receive from rank 0"});
+  expectError(results[1], ErrorCode::kInternal,
+              {"broken by an earlier error", "gave up a posted receive from rank 0"});
 }
 
 TEST_P(PostedReceives, InterruptEndsTheWait) {

@@ -31,7 +31,8 @@ void runRankThreads(int size, const std::function<void(Communicator&)>& body) {
   std::vector<std::string> errors(static_cast<size_t>(size));
   const auto run_rank = [&](int rank) {
     try {
-      const auto communicator = SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(60));
+      const auto communicator =
+          SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(60));
       body(*communicator);
       Group everybody(static_cast<size_t>(size));
       std::iota(everybody.begin(), everybody.end(), 0);

@@ -34,7 +34,8 @@ namespace {
 std::string readAll(int descriptor) {
   std::string text;
   std::array<char, 4096> part;
-  for (ssize_t n = 0; (n = ::read(descriptor, part.data(), part.size())) > 0;) text.append(part.data(), static_cast<size_t>(n));
+  for (ssize_t n = 0; (n = ::read(descriptor, part.data(), part.size())) > 0;)
+    text.append(part.data(), static_cast<size_t>(n));
   return text;
 }
 
@@ -54,7 +55,8 @@ bool allEnded(const std::vector<pid_t>& ranks, std::vector<bool>& ended, std::ve
 
 }  // namespace
 
-std::vector<RankResult> runRanks(int size, const RankBody& body, std::chrono::milliseconds deadline, const Meanwhile& meanwhile) {
+std::vector<RankResult> runRanks(int size, const RankBody& body, std::chrono::milliseconds deadline,
+                                 const Meanwhile& meanwhile) {
   std::vector<pid_t> ranks;
   std::vector<int> outputs;
   for (int rank = 0; rank < size; ++rank) {
@@ -95,8 +97,8 @@ std::vector<RankResult> runRanks(int size, const RankBody& body, std::chrono::mi
 void expectSuccess(const std::vector<RankResult>& results) {
   for (size_t rank = 0; rank < results.size(); ++rank) {
     const RankResult& result = results[rank];
-    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << (result.timed_out ? " did not end in time" : "") << " signal " << result.signal
-                                   << ": " << result.error;
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << (result.timed_out ? " did not end in time" : "")
+                                   << " signal " << result.signal << ": " << result.error;
   }
 }
 

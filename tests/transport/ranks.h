@@ -1,5 +1,5 @@
-// Runs the ranks of a test as processes: forked, watched, and killed when a deadline passes, so that a hang is a failure
-// within seconds.
+// Runs the ranks of a test as processes: forked, watched, and killed when a deadline passes, so that a hang
+// is a failure within seconds.
 #pragma once
 
 #include <sys/types.h>
@@ -26,7 +26,8 @@ using RankBody = std::function<void(int rank)>;
 using Meanwhile = std::function<void(const std::vector<pid_t>& ranks)>;
 
 // Forks `size` processes; each runs body(rank) and ends. `meanwhile` runs here as soon as all are started.
-std::vector<RankResult> runRanks(int size, const RankBody& body, std::chrono::milliseconds deadline = std::chrono::seconds(60),
+std::vector<RankResult> runRanks(int size, const RankBody& body,
+                                 std::chrono::milliseconds deadline = std::chrono::seconds(60),
                                  const Meanwhile& meanwhile = nullptr);
 
 // Fails the current test unless every rank ended well.

@@ -48,7 +48,8 @@ bool RawPeer::isClosedWithin(std::chrono::milliseconds timeout) const {
   const auto end = std::chrono::steady_clock::now() + timeout;
   std::array<char, 4096> bytes{};
   while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
     pollfd item{socket_, POLLIN, 0};
     if (left <= 0 || ::poll(&item, 1, static_cast<int>(left)) <= 0) return false;
     if (::recv(socket_, bytes.data(), bytes.size(), 0) <= 0) return true;
@@ -56,14 +57,15 @@ bool RawPeer::isClosedWithin(std::chrono::milliseconds timeout) const {
 }
 
 std::string greeting(const std::string& mechanism) {
-  std::string bytes = std::string("\xff", 1) + std::string(8, '\0') + "\x7f" + std::string("\x03\x00", 2) + mechanism;
+  std::string bytes =
+      std::string("\xff", 1) + std::string(8, '\0') + "\x7f" + std::string("\x03\x00", 2) + mechanism;
   bytes.resize(64, '\0');
   return bytes;
 }
 
 std::string readyCommand() {
-  const std::string body = std::string("\x05READY\x0bSocket-Type", 18) + std::string("\0\0\0\x06", 4) + "DEALER" +
-                           std::string("\x08Identity", 9) + std::string(4, '\0');
+  const std::string body = std::string("\x05READY\x0bSocket-Type", 18) + std::string("\0\0\0\x06", 4) +
+                           "DEALER" + std::string("\x08Identity", 9) + std::string(4, '\0');
   return std::string("\x04", 1) + static_cast<char>(body.size()) + body;
 }
 

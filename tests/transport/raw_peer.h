@@ -1,5 +1,5 @@
-// A TCP connection to a control endpoint that sends whatever bytes it likes, and the parts of ZeroMQ's protocol (ZMTP 3) that
-// such a peer needs to get far.
+// A TCP connection to a control endpoint that sends whatever bytes it likes, and the parts of ZeroMQ's
+// protocol (ZMTP 3) that such a peer needs to get far.
 #pragma once
 
 #include <chrono>

@@ -17,7 +17,8 @@ std::vector<T> reduceAll(Reduction reduction, const std::vector<std::vector<T>>&
   std::vector<const std::byte*> pointers;
   for (const auto& input : inputs) pointers.push_back(reinterpret_cast<const std::byte*>(input.data()));
   std::vector<T> output(inputs[0].size());
-  reduceInOrder(dataTypeOf<T>(), reduction, pointers, reinterpret_cast<std::byte*>(output.data()), output.size());
+  reduceInOrder(dataTypeOf<T>(), reduction, pointers, reinterpret_cast<std::byte*>(output.data()),
+                output.size());
   return output;
 }
 
@@ -35,7 +36,8 @@ TEST(Reduce, TakesMaximumAndMinimum) {
 TEST(Reduce, KeepsNotANumberWhereverItStands) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const Reduction reduction : {Reduction::kSum, Reduction::kMax, Reduction::kMin}) {
-    for (const auto& inputs : std::vector<std::vector<std::vector<float>>>{{{nan}, {1}, {2}}, {{1}, {nan}, {2}}, {{1}, {2}, {nan}}}) {
+    for (const auto& inputs : std::vector<std::vector<std::vector<float>>>{
+             {{nan}, {1}, {2}}, {{1}, {nan}, {2}}, {{1}, {2}, {nan}}}) {
       EXPECT_TRUE(std::isnan(reduceAll<float>(reduction, inputs)[0]));
     }
   }
@@ -43,7 +45,8 @@ TEST(Reduce, KeepsNotANumberWhereverItStands) {
 
 TEST(Reduce, WrapsIntegersAround) {
   const int64_t top = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(reduceAll<int64_t>(Reduction::kSum, {{top}, {1}}), (std::vector<int64_t>{std::numeric_limits<int64_t>::min()}));
+  EXPECT_EQ(reduceAll<int64_t>(Reduction::kSum, {{top}, {1}}),
+            (std::vector<int64_t>{std::numeric_limits<int64_t>::min()}));
 }
 
 TEST(Reduce, MayWriteOverAnyInput) {
@@ -54,7 +57,8 @@ TEST(Reduce, MayWriteOverAnyInput) {
     }
     std::vector<const std::byte*> pointers;
     for (const auto& input : inputs) pointers.push_back(reinterpret_cast<const std::byte*>(input.data()));
-    reduceInOrder(DataType::kFloat32, Reduction::kSum, pointers, reinterpret_cast<std::byte*>(inputs[target].data()), 5000);
+    reduceInOrder(DataType::kFloat32, Reduction::kSum, pointers,
+                  reinterpret_cast<std::byte*>(inputs[target].data()), 5000);
     for (size_t i = 0; i < 5000; ++i) ASSERT_EQ(inputs[target][i], static_cast<float>(3 * i + 3));
   }
 }

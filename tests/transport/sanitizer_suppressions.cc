@@ -1,5 +1,6 @@
-// ThreadSanitizer sees the memory that the threads of libzmq and of Gloo share, but not how these uninstrumented libraries (and
-// libsodium, which decrypts into that memory) order their accesses. Link this into test programs that use control or Gloo.
+// ThreadSanitizer sees the memory that the threads of libzmq and of Gloo share, but not how these
+// uninstrumented libraries (and libsodium, which decrypts into that memory) order their accesses. Link this
+// into test programs that use control or Gloo.
 #if defined(__SANITIZE_THREAD__)
 #define PIPESHARD_THREAD_SANITIZER 1
 #elif defined(__has_feature)

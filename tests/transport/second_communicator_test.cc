@@ -15,15 +15,18 @@ using Clock = std::chrono::steady_clock;
 using SecondCommunicator = TransportTest;
 
 // Rounds of sums over everybody, every element checked.
-void sumRounds(Communicator& communicator, const Group& group, std::span<int64_t> data, int64_t rounds, int64_t factor) {
+void sumRounds(Communicator& communicator, const Group& group, std::span<int64_t> data, int64_t rounds,
+               int64_t factor) {
   int64_t ranks = 0;
   for (const int member : group) ranks += member;
   for (int64_t round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<int64_t>(i) * round * factor + communicator.rank();
+    for (size_t i = 0; i < data.size(); ++i)
+      data[i] = static_cast<int64_t>(i) * round * factor + communicator.rank();
     communicator.allReduce(group, DataType::kInt64, Reduction::kSum, data.data(), data.data(), data.size());
     for (size_t i = 0; i < data.size(); ++i) {
       const int64_t expected = static_cast<int64_t>(i * group.size()) * round * factor + ranks;
-      require(data[i] == expected, "factor {}, round {}, element {}: {}, expected {}", factor, round, i, data[i], expected);
+      require(data[i] == expected, "factor {}, round {}, element {}: {}, expected {}", factor, round, i,
+              data[i], expected);
     }
   }
 }
@@ -55,7 +58,8 @@ TEST_P(SecondCommunicator, BothWorkAtTheSameTimeWithoutMixing) {
   }));
 }
 
-// Rank 1's first communicator is not used before its second one's work is done, which rank 0 has begun: neither waits for the other.
+// Rank 1's first communicator is not used before its second one's work is done, which rank 0 has begun:
+// neither waits for the other.
 TEST_P(SecondCommunicator, NeitherWaitsForTheOther) {
   expectSuccess(run(
       2,

@@ -1,4 +1,5 @@
-// Ranks as threads on one mapping of the control segment, so that ThreadSanitizer sees both sides of every counter.
+// Ranks as threads on one mapping of the control segment, so that ThreadSanitizer sees both sides of every
+// counter.
 #include "transport/shared/shared_endpoint.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +21,8 @@ using namespace std::chrono_literals;
 template <typename Body>
 void runThreads(int size, Body&& body) {
   SharedSegments segments = SharedSegments::create(size);
-  const auto control =
-      std::make_shared<Mapping>(Mapping::map(segments.controlDescriptor(), controlBytes(static_cast<size_t>(size)), true, "test"));
+  const auto control = std::make_shared<Mapping>(
+      Mapping::map(segments.controlDescriptor(), controlBytes(static_cast<size_t>(size)), true, "test"));
   std::vector<std::string> errors(static_cast<size_t>(size));
   {
     std::vector<std::jthread> threads;
@@ -53,14 +54,17 @@ TEST(SharedEndpoint, MessagesBetweenThreadsAreOrderedByTheirCounters) {
       const size_t bytes = static_cast<size_t>(round) * 3000;
       std::fill(heap.begin(), heap.end(), value);
       std::fill(arena.begin(), arena.begin() + 300000, value);
-      const Ticket staged = endpoint.post(Channel::kPointToPoint, peer, Operation::kSend, {heap.data(), bytes});
+      const Ticket staged =
+          endpoint.post(Channel::kPointToPoint, peer, Operation::kSend, {heap.data(), bytes});
       const Ticket direct = endpoint.post(Channel::kPointToPoint, peer, Operation::kSend, arena.first(bytes));
       for (int message = 0; message < 2; ++message) {
-        IncomingMessage(endpoint, Channel::kPointToPoint, peer, Operation::kSend, bytes, {&peer, 1}).copyTo(got.data());
+        IncomingMessage(endpoint, Channel::kPointToPoint, peer, Operation::kSend, bytes, {&peer, 1})
+            .copyTo(got.data());
         for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(got[i], static_cast<std::byte>(round + peer));
       }
       for (const Ticket& ticket : {staged, direct}) {
-        endpoint.await({Operation::kSend, "test", peer, bytes, {&peer, 1}}, [&] { return endpoint.completed(ticket); });
+        endpoint.await({Operation::kSend, "test", peer, bytes, {&peer, 1}},
+                       [&] { return endpoint.completed(ticket); });
       }
     }
   });
@@ -93,7 +97,8 @@ TEST(SharedEndpoint, AnEarlyReceiverTakesMessagesBesideItsRank) {
       }
       if (posted) receiver.release(message);
       for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(got[i], static_cast<std::byte>(round + peer));
-      endpoint.await({Operation::kSend, "test", peer, bytes, {&peer, 1}}, [&] { return endpoint.completed(ticket); });
+      endpoint.await({Operation::kSend, "test", peer, bytes, {&peer, 1}},
+                     [&] { return endpoint.completed(ticket); });
     }
   });
 }
@@ -106,7 +111,8 @@ TEST(SharedEndpoint, CollectivesBetweenThreadsAreOrderedByTheirCounters) {
       for (int round = 0; round < 5; ++round) {
         std::iota(data.begin(), data.end(), endpoint.rank() + round);
         allReduce(endpoint, group, DataType::kInt64, Reduction::kSum, data.data(), data.data(), data.size());
-        for (size_t i = 0; i < data.size(); ++i) ASSERT_EQ(data[i], static_cast<int64_t>(3 * i) + 3 * round + 3);
+        for (size_t i = 0; i < data.size(); ++i)
+          ASSERT_EQ(data[i], static_cast<int64_t>(3 * i) + 3 * round + 3);
         barrier(endpoint, group);
       }
     }

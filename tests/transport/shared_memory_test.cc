@@ -28,7 +28,8 @@ std::set<std::string> openDescriptors() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;  // the iterator's own
     const auto target = std::filesystem::read_symlink(entry.path(), gone);
-    if (!gone && target.string().find("/proc/") != 0) result.insert(entry.path().filename().string() + " " + target.string());
+    if (!gone && target.string().find("/proc/") != 0)
+      result.insert(entry.path().filename().string() + " " + target.string());
   }
   return result;
 }
@@ -52,29 +53,34 @@ ErrorCode codeOf(const std::function<void()>& action) {
 
 TEST(SharedSegments, AreDescribedInTextAndInherited) {
   SharedSegments made = SharedSegments::create(3);
-  EXPECT_EQ(made.describe(), fmt::format("control={},arenas={}:{}:{}", made.controlDescriptor(), made.arenaDescriptor(0),
-                                         made.arenaDescriptor(1), made.arenaDescriptor(2)));
+  EXPECT_EQ(made.describe(),
+            fmt::format("control={},arenas={}:{}:{}", made.controlDescriptor(), made.arenaDescriptor(0),
+                        made.arenaDescriptor(1), made.arenaDescriptor(2)));
   const std::string text = made.describe();
   expectSuccess(runRanks(1, [&](int) {
     const SharedSegments inherited = SharedSegments::inherit(text);
     require(inherited.describe() == text && inherited.size() == 3, "{}", inherited.describe());
-    require((::fcntl(inherited.controlDescriptor(), F_GETFD) & FD_CLOEXEC) != 0, "the worker's children would inherit the segments");
+    require((::fcntl(inherited.controlDescriptor(), F_GETFD) & FD_CLOEXEC) != 0,
+            "the worker's children would inherit the segments");
   }));
-  EXPECT_EQ(::fcntl(made.controlDescriptor(), F_GETFD) & FD_CLOEXEC, 0) << "a worker started by exec would not get them";
+  EXPECT_EQ(::fcntl(made.controlDescriptor(), F_GETFD) & FD_CLOEXEC, 0)
+      << "a worker started by exec would not get them";
 }
 
 TEST(SharedSegments, RefuseMalformedDescriptions) {
   const SharedSegments made = SharedSegments::create(1);
-  for (const std::string text : {"", "control=", "control=x,arenas=1", "control=5", "control=5,arenas=", "control=5,arenas=6:",
-                                 "control=5,arenas=6;7", "arenas=5,control=6", "control=-5,arenas=6", "control=99999999999999,arenas=6"}) {
+  for (const std::string text : {"", "control=", "control=x,arenas=1", "control=5", "control=5,arenas=",
+                                 "control=5,arenas=6:", "control=5,arenas=6;7", "arenas=5,control=6",
+                                 "control=-5,arenas=6", "control=99999999999999,arenas=6"}) {
     EXPECT_EQ(codeOf([&] { SharedSegments::inherit(text); }), ErrorCode::kConfiguration) << text;
   }
   const std::string closed = fmt::format("control={},arenas=987", made.controlDescriptor());
   EXPECT_EQ(codeOf([&] { SharedSegments::inherit(closed); }), ErrorCode::kConfiguration);
-  const std::string swapped = fmt::format("control={},arenas={}", made.arenaDescriptor(0), made.controlDescriptor());
+  const std::string swapped =
+      fmt::format("control={},arenas={}", made.arenaDescriptor(0), made.controlDescriptor());
   EXPECT_EQ(codeOf([&] { SharedSegments::inherit(swapped); }), ErrorCode::kConfiguration);
-  const std::string too_many =
-      fmt::format("control={},arenas={}:{}", made.controlDescriptor(), made.arenaDescriptor(0), made.arenaDescriptor(0));
+  const std::string too_many = fmt::format("control={},arenas={}:{}", made.controlDescriptor(),
+                                           made.arenaDescriptor(0), made.arenaDescriptor(0));
   EXPECT_EQ(codeOf([&] { SharedSegments::inherit(too_many); }), ErrorCode::kConfiguration);
   EXPECT_EQ(codeOf([] { SharedSegments::create(0); }), ErrorCode::kConfiguration);
   EXPECT_EQ(codeOf([] { SharedSegments::create(100000); }), ErrorCode::kConfiguration);
@@ -112,7 +118,8 @@ TEST(SharedMemory, LeavesNoDescriptorAndNoMapping) {
         require(hasSegmentsMapped(), "the test cannot see mappings");
       }
       require(!hasSegmentsMapped(), "still mapped");
-      require(openDescriptors().size() + 3 == without.size(), "descriptors: {} before, {} after", without.size(), openDescriptors().size());
+      require(openDescriptors().size() + 3 == without.size(), "descriptors: {} before, {} after",
+              without.size(), openDescriptors().size());
     }));
     made.markDead(0);
   }
@@ -144,7 +151,8 @@ TEST(SharedMemory, ArenasMadeAtTheSameTimeAreCountedTogether) {
   SharedSegments made = SharedSegments::create(2);
   const size_t available = availableMemory();
   // Rank 1 has promised to touch nearly all memory: what its counter says while it populates a huge arena.
-  const auto counter = static_cast<off_t>(shm::ranksOffset() + sizeof(shm::RankState) + offsetof(shm::RankState, unpopulated));
+  const auto counter =
+      static_cast<off_t>(shm::ranksOffset() + sizeof(shm::RankState) + offsetof(shm::RankState, unpopulated));
   const auto results = runRanks(2, [&](int number) {
     auto communicator = SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), number, 20s);
     if (number == 1) {
@@ -194,19 +202,23 @@ TEST(SharedMemory, ArenaAndOtherMemoryMix) {
     auto communicator = SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), number, 10s);
     const auto arena = communicator->createArena(4 << 20);
     std::vector<std::byte> heap(1 << 20);
-    const auto fill = [](std::span<std::byte> data, int value) { std::memset(data.data(), value, data.size()); };
+    const auto fill = [](std::span<std::byte> data, int value) {
+      std::memset(data.data(), value, data.size());
+    };
     if (number == 0) {
       fill(heap, 7);
       fill(arena.first(heap.size()), 9);
       std::vector<std::unique_ptr<SendHandle>> handles;
       for (int i = 0; i < 20; ++i)
-        handles.push_back(communicator->send(1, i % 2 == 0 ? std::span<const std::byte>(heap) : arena.first(heap.size())));
+        handles.push_back(
+            communicator->send(1, i % 2 == 0 ? std::span<const std::byte>(heap) : arena.first(heap.size())));
       // The last bytes of the arena, and bytes that only begin inside it, are no different to the receiver.
       handles.push_back(communicator->send(1, arena.last(1)));
       for (const auto& handle : handles) handle->wait();
     } else {
       for (int i = 0; i < 20; ++i) {
-        const std::span<std::byte> target = i % 3 == 0 ? std::span<std::byte>(heap) : arena.first(heap.size());
+        const std::span<std::byte> target =
+            i % 3 == 0 ? std::span<std::byte>(heap) : arena.first(heap.size());
         communicator->receive(0, target);
         for (const std::byte b : target) require(b == std::byte(i % 2 == 0 ? 7 : 9), "message {}", i);
       }
@@ -243,7 +255,8 @@ TEST(SharedMemory, WaitingSleeps) {
 TEST(AvailableMemory, IsLessThanTheMachineHas) {
   const size_t available = availableMemory();
   EXPECT_GT(available, size_t{1} << 20);
-  EXPECT_LE(available, static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE)));
+  EXPECT_LE(available,
+            static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE)));
 }
 
 }  // namespace

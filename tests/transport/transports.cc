@@ -3,8 +3,8 @@
 #include <numeric>
 
 #include "tests/transport/shared_store.h"
-#include "transport/gloo/gloo_communicator.h"
 #include "transport/collectives/joined_communicator.h"
+#include "transport/gloo/gloo_communicator.h"
 #include "transport/shared/shared_memory.h"
 
 namespace pipeshard::testing {
@@ -40,7 +40,9 @@ class GlooJob : public TransportJob {
     return openGloo({rank, store_.size(), "127.0.0.1", timeout, std::max(timeout, kConnectTimeout)}, store_);
   }
   std::unique_ptr<Communicator> openSecond(Communicator& first, std::chrono::milliseconds timeout) override {
-    return openGloo({first.rank(), store_.size(), "127.0.0.1", timeout, std::max(timeout, kConnectTimeout), "second"}, store_);
+    return openGloo(
+        {first.rank(), store_.size(), "127.0.0.1", timeout, std::max(timeout, kConnectTimeout), "second"},
+        store_);
   }
   void markDead(int) override {}
 
@@ -52,7 +54,8 @@ class GlooJob : public TransportJob {
 class JoinedJob : public TransportJob {
  public:
   explicit JoinedJob(int size) : gloo_(size), node_of_rank_(static_cast<size_t>(size)) {
-    for (size_t rank = 0; rank < node_of_rank_.size(); ++rank) node_of_rank_[rank] = static_cast<int>(rank % 2);
+    for (size_t rank = 0; rank < node_of_rank_.size(); ++rank)
+      node_of_rank_[rank] = static_cast<int>(rank % 2);
     for (int node = 0; node < std::min(2, size); ++node) {
       segments_.push_back(SharedSegments::create(static_cast<int>(ranksOnNode(node_of_rank_, node).size())));
     }
@@ -62,13 +65,15 @@ class JoinedJob : public TransportJob {
     std::unique_ptr<SharedMemoryCommunicator> on_node;
     if (names.size() > 1) {
       SharedSegments& segments = segments_[static_cast<size_t>(rank % 2)];
-      on_node = SharedMemoryCommunicator::open(SharedSegments::inherit(segments.describe()), rank / 2, timeout, names);
+      on_node = SharedMemoryCommunicator::open(SharedSegments::inherit(segments.describe()), rank / 2,
+                                               timeout, names);
     }
     on_node_ = on_node.get();
     return joinCommunicators(node_of_rank_, rank, std::move(on_node), gloo_.open(rank, timeout));
   }
   std::unique_ptr<Communicator> openSecond(Communicator& first, std::chrono::milliseconds timeout) override {
-    return joinCommunicators(node_of_rank_, first.rank(), on_node_ == nullptr ? nullptr : on_node_->openSecond(),
+    return joinCommunicators(node_of_rank_, first.rank(),
+                             on_node_ == nullptr ? nullptr : on_node_->openSecond(),
                              gloo_.openSecond(first, timeout));
   }
   void markDead(int rank) override { segments_[static_cast<size_t>(rank % 2)].markDead(rank / 2); }
@@ -86,7 +91,9 @@ std::byte patternByte(size_t position, size_t seed) {
 
 }  // namespace
 
-std::ostream& operator<<(std::ostream& stream, const Transport& transport) { return stream << transport.name; }
+std::ostream& operator<<(std::ostream& stream, const Transport& transport) {
+  return stream << transport.name;
+}
 
 std::vector<Transport> allTransports() {
   const auto shared = [](int size) { return std::make_unique<SharedMemoryJob>(size); };
@@ -137,12 +144,13 @@ void Rank::release() {
 
 void requirePattern(std::span<const std::byte> data, size_t seed) {
   for (size_t i = 0; i < data.size(); ++i) {
-    require(data[i] == patternByte(i, seed), "byte {} of {} is {}, expected {}", i, data.size(), static_cast<int>(data[i]),
-            static_cast<int>(patternByte(i, seed)));
+    require(data[i] == patternByte(i, seed), "byte {} of {} is {}, expected {}", i, data.size(),
+            static_cast<int>(data[i]), static_cast<int>(patternByte(i, seed)));
   }
 }
 
-std::vector<RankResult> TransportTest::run(int size, const std::function<void(Rank&)>& body, std::chrono::milliseconds timeout) {
+std::vector<RankResult> TransportTest::run(int size, const std::function<void(Rank&)>& body,
+                                           std::chrono::milliseconds timeout) {
   const auto job = GetParam().make(size);
   return runRanks(size, [&](int number) {
     Rank rank(*job, GetParam(), number, timeout);

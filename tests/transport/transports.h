@@ -26,7 +26,8 @@ class TransportJob {
   // In a rank: memory of the transport's own (an arena), or nothing when it has none. Once per communicator.
   virtual std::span<std::byte> ownMemory(Communicator&, size_t) { return {}; }
   // In a rank: its second communicator, for another thread; after ownMemory.
-  virtual std::unique_ptr<Communicator> openSecond(Communicator& first, std::chrono::milliseconds timeout) = 0;
+  virtual std::unique_ptr<Communicator> openSecond(Communicator& first,
+                                                   std::chrono::milliseconds timeout) = 0;
   // In the launcher: the rank's process has ended.
   virtual void markDead(int rank) = 0;
 };
@@ -45,7 +46,8 @@ std::string transportName(const ::testing::TestParamInfo<Transport>& info);
 // A rank of a test: its communicator and memory for its messages.
 class Rank {
  public:
-  Rank(TransportJob& job, const Transport& transport, int rank, std::chrono::milliseconds timeout = std::chrono::seconds(30));
+  Rank(TransportJob& job, const Transport& transport, int rank,
+       std::chrono::milliseconds timeout = std::chrono::seconds(30));
 
   Communicator* operator->() { return communicator_.get(); }
   Communicator& communicator() { return *communicator_; }

@@ -11,12 +11,15 @@ using std::chrono::milliseconds;
 
 class Waited : public TransportTest {
  protected:
-  // Processes that a busy machine does not let run look like late peers: what a transport gets right, it gets right in one of some runs.
+  // Processes that a busy machine does not let run look like late peers: what a transport gets right, it gets
+  // right in one of some runs.
   void expectOnce(int size, const std::function<void(Rank&)>& body) {
     std::vector<RankResult> results;
     for (int attempt = 0; attempt < 8; ++attempt) {
       results = run(size, body);
-      if (std::all_of(results.begin(), results.end(), [](const RankResult& result) { return result.exit_code == 0; })) return;
+      if (std::all_of(results.begin(), results.end(),
+                      [](const RankResult& result) { return result.exit_code == 0; }))
+        return;
     }
     expectSuccess(results);
   }

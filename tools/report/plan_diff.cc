@@ -36,7 +36,8 @@ std::string patternOf(const std::string& name) {
 std::string partOf(const std::string& key) {
   static const std::map<std::string, std::vector<std::string>> kKeys = {
       {"training",
-       {"model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "train", "freeze", "bucket_bytes", "version"}},
+       {"model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "train", "freeze",
+        "bucket_bytes", "version"}},
       {"devices", {"cluster", "devices"}},
       {"meshes", {"mesh_shape", "mesh"}},
       {"layers", {"first_node", "last_node", "first", "last", "positions"}},
@@ -46,7 +47,8 @@ std::string partOf(const std::string& key) {
       {"recomputation", {"recomputation"}},
       {"shardings", {"method", "constraints", "memory_limit"}},
       {"predictions",
-       {"flops", "forward_flops", "backward_flops", "parameter_bytes", "peak_activations", "predicted", "optimal", "lower_bound_ns"}}};
+       {"flops", "forward_flops", "backward_flops", "parameter_bytes", "peak_activations", "predicted",
+        "optimal", "lower_bound_ns"}}};
   for (const auto& [part, keys] : kKeys) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) return part;
   }
@@ -56,22 +58,27 @@ std::string partOf(const std::string& key) {
 class Diff {
  public:
   // Fields of two objects, in the order of the left one; those that are not there are null.
-  void fields(const std::string& prefix, const Json& left, const Json& right, const std::set<std::string>& apart = {}) {
+  void fields(const std::string& prefix, const Json& left, const Json& right,
+              const std::set<std::string>& apart = {}) {
     std::vector<std::string> keys;
     for (const Json* side : {&left, &right}) {
       if (!side->is_object()) continue;
       for (const auto& [key, value] : side->items()) {
-        if (std::find(keys.begin(), keys.end(), key) == keys.end() && !apart.contains(key)) keys.push_back(key);
+        if (std::find(keys.begin(), keys.end(), key) == keys.end() && !apart.contains(key))
+          keys.push_back(key);
       }
     }
-    const auto of = [](const Json& side, const std::string& key) { return side.is_object() && side.contains(key) ? side.at(key) : Json(); };
+    const auto of = [](const Json& side, const std::string& key) {
+      return side.is_object() && side.contains(key) ? side.at(key) : Json();
+    };
     for (const std::string& key : keys) field(partOf(key), prefix + key, of(left, key), of(right, key));
   }
 
   void field(const std::string& part, const std::string& where, const Json& left, const Json& right) {
     if (left == right) return;
     const bool both_objects = (left.is_object() || left.is_null()) && (right.is_object() || right.is_null());
-    const bool lists = left.is_array() && right.is_array() && std::max(left.dump().size(), right.dump().size()) > 60;
+    const bool lists =
+        left.is_array() && right.is_array() && std::max(left.dump().size(), right.dump().size()) > 60;
     if (both_objects) {
       for (const auto& [key, value] : (left.is_object() ? left : right).items()) {
         field(part, where + "." + key, left.is_object() && left.contains(key) ? left.at(key) : Json(),
@@ -84,14 +91,17 @@ class Diff {
       }
       return;
     }
-    if (!lists) return add(part, where, left.is_null() ? kAbsent : textOf(left), right.is_null() ? kAbsent : textOf(right));
+    if (!lists)
+      return add(part, where, left.is_null() ? kAbsent : textOf(left),
+                 right.is_null() ? kAbsent : textOf(right));
     for (size_t i = 0; i < std::max(left.size(), right.size()); ++i) {
-      field(part, fmt::format("{}[{}]", where, i), i < left.size() ? left[i] : Json(), i < right.size() ? right[i] : Json());
+      field(part, fmt::format("{}[{}]", where, i), i < left.size() ? left[i] : Json(),
+            i < right.size() ? right[i] : Json());
     }
   }
 
-  void add(const std::string& part, const std::string& where, const std::string& left, const std::string& right,
-           std::vector<std::string> values = {}) {
+  void add(const std::string& part, const std::string& where, const std::string& left,
+           const std::string& right, std::vector<std::string> values = {}) {
     if (left != right) differences_.push_back({part, where, left, right, std::move(values)});
   }
 
@@ -109,7 +119,8 @@ class Diff {
 };
 
 // By number, `number` of the entries at `key` of either plan; null where a plan has fewer.
-void eachOf(const Json& left, const Json& right, const std::function<void(size_t, const Json&, const Json&)>& compare) {
+void eachOf(const Json& left, const Json& right,
+            const std::function<void(size_t, const Json&, const Json&)>& compare) {
   const Json none;
   for (size_t i = 0; i < std::max(left.size(), right.size()); ++i) {
     compare(i, i < left.size() ? left[i] : none, i < right.size() ? right[i] : none);
@@ -118,8 +129,8 @@ void eachOf(const Json& left, const Json& right, const std::function<void(size_t
 
 std::string layerText(const Json& layer) {
   if (layer.is_null()) return kAbsent;
-  return fmt::format("{}..{} ({} to {})", layer.at("first").get<int64_t>(), layer.at("last").get<int64_t>(), textOf(layer.at("first_node")),
-                     textOf(layer.at("last_node")));
+  return fmt::format("{}..{} ({} to {})", layer.at("first").get<int64_t>(), layer.at("last").get<int64_t>(),
+                     textOf(layer.at("first_node")), textOf(layer.at("last_node")));
 }
 
 std::string layersText(const Json& stage) {
@@ -141,7 +152,8 @@ Json shardingsByStage(const Json& plan) {
 }
 
 // By value (or node): what the stages that name it say, in their order.
-std::map<std::string, std::string> shardingsByName(const Json& plan, const char* list, const char* name, const char* what) {
+std::map<std::string, std::string> shardingsByName(const Json& plan, const char* list, const char* name,
+                                                   const char* what) {
   std::map<std::string, std::string> result;
   if (!plan.contains(list)) return result;
   for (const Json& entry : plan.at(list)) {
@@ -156,7 +168,8 @@ std::map<std::string, std::string> shardingsByName(const Json& plan, const char*
   return result;
 }
 
-// What it means that a value is not listed: where all stages of several devices are sharded, it is kept whole.
+// What it means that a value is not listed: where all stages of several devices are sharded, it is kept
+// whole.
 std::string unlisted(const Json& plan) {
   const Json shardings = shardingsByStage(plan);
   for (size_t s = 0; s < shardings.size(); ++s) {
@@ -165,12 +178,14 @@ std::string unlisted(const Json& plan) {
   return plan.contains("shardings") ? "whole" : kAbsent;
 }
 
-void compareNames(const Json& left, const Json& right, const char* list, const char* name, const char* what, Diff& diff) {
+void compareNames(const Json& left, const Json& right, const char* list, const char* name, const char* what,
+                  Diff& diff) {
   const std::map<std::string, std::string> from = shardingsByName(left, list, name, what);
   const std::map<std::string, std::string> to = shardingsByName(right, list, name, what);
   std::map<std::tuple<std::string, std::string, std::string>, std::vector<std::string>> groups;
   const std::string not_from = unlisted(left), not_to = unlisted(right);
-  const auto said = [](const std::map<std::string, std::string>& side, const std::string& absent, const std::string& key) {
+  const auto said = [](const std::map<std::string, std::string>& side, const std::string& absent,
+                       const std::string& key) {
     const auto found = side.find(key);
     return found == side.end() ? absent : found->second.empty() ? std::string("whole") : found->second;
   };
@@ -184,8 +199,9 @@ void compareNames(const Json& left, const Json& right, const char* list, const c
   }
   for (auto& [group, values] : groups) {
     const auto& [pattern, before, after] = group;
-    const std::string where =
-        values.size() == 1 ? fmt::format("{} {}", name, values[0]) : fmt::format("{} {} ({} of them)", name, pattern, values.size());
+    const std::string where = values.size() == 1
+                                  ? fmt::format("{} {}", name, values[0])
+                                  : fmt::format("{} {} ({} of them)", name, pattern, values.size());
     diff.add("shardings", where, before, after, std::move(values));
   }
 }
@@ -193,8 +209,9 @@ void compareNames(const Json& left, const Json& right, const char* list, const c
 }  // namespace
 
 const std::vector<std::string>& planParts() {
-  static const std::vector<std::string> kParts = {"training", "devices",       "meshes",    "layers",      "stages", "microbatches",
-                                                  "schedule", "recomputation", "shardings", "predictions", "other"};
+  static const std::vector<std::string> kParts = {"training",  "devices",      "meshes",   "layers",
+                                                  "stages",    "microbatches", "schedule", "recomputation",
+                                                  "shardings", "predictions",  "other"};
   return kParts;
 }
 
@@ -203,22 +220,25 @@ std::vector<PlanDifference> diffPlans(const Plan& left_plan, const Plan& right_p
   Diff diff;
   diff.fields("", left, right, {"layers", "stages", "shardings", "strategies", "specs"});
   if (left.at("layers").size() != right.at("layers").size()) {
-    diff.add("layers", "layers", std::to_string(left.at("layers").size()), std::to_string(right.at("layers").size()));
+    diff.add("layers", "layers", std::to_string(left.at("layers").size()),
+             std::to_string(right.at("layers").size()));
   }
   eachOf(left.at("layers"), right.at("layers"), [&](size_t i, const Json& from, const Json& to) {
     diff.add("layers", fmt::format("layer {}", i), layerText(from), layerText(to));
     diff.fields(fmt::format("layer {}: ", i), from, to, {"first", "last", "first_node", "last_node"});
   });
   if (left.at("stages").size() != right.at("stages").size()) {
-    diff.add("stages", "stages", std::to_string(left.at("stages").size()), std::to_string(right.at("stages").size()));
+    diff.add("stages", "stages", std::to_string(left.at("stages").size()),
+             std::to_string(right.at("stages").size()));
   }
   eachOf(left.at("stages"), right.at("stages"), [&](size_t i, const Json& from, const Json& to) {
     const std::string prefix = fmt::format("stage {}: ", i);
     diff.add("stages", prefix + "layers", layersText(from), layersText(to));
     diff.fields(prefix, from, to, {"first_layer", "last_layer"});
   });
-  eachOf(shardingsByStage(left), shardingsByStage(right),
-         [&](size_t i, const Json& from, const Json& to) { diff.fields(fmt::format("sharding of stage {}: ", i), from, to); });
+  eachOf(shardingsByStage(left), shardingsByStage(right), [&](size_t i, const Json& from, const Json& to) {
+    diff.fields(fmt::format("sharding of stage {}: ", i), from, to);
+  });
   compareNames(left, right, "specs", "value", "spec", diff);
   compareNames(left, right, "strategies", "node", "uses", diff);
   return diff.take();
@@ -251,7 +271,10 @@ std::string differencesToJson(const std::vector<PlanDifference>& differences) {
   document["differences"] = Json::array();
   for (const PlanDifference& difference : differences) {
     Json& entry = document["differences"].emplace_back();
-    entry = {{"part", difference.part}, {"where", difference.where}, {"first", difference.left}, {"second", difference.right}};
+    entry = {{"part", difference.part},
+             {"where", difference.where},
+             {"first", difference.left},
+             {"second", difference.right}};
     if (!difference.values.empty()) entry["values"] = difference.values;
   }
   return document.dump(1) + "\n";

@@ -17,13 +17,13 @@ struct PlanDifference {
   friend bool operator==(const PlanDifference&, const PlanDifference&) = default;
 };
 
-// "training", "devices", "meshes", "layers", "stages", "microbatches", "schedule", "recomputation", "shardings", "predictions", "other":
-// the order in which differences come.
+// "training", "devices", "meshes", "layers", "stages", "microbatches", "schedule", "recomputation",
+// "shardings", "predictions", "other": the order in which differences come.
 const std::vector<std::string>& planParts();
 
-// Every field of plan.json in which they differ; none: they are equal. Values (and nodes) whose shardings differ are grouped: those of
-// one pattern (the name with * for its numbers) that change from the same spec to the same spec. It does not count as a difference of
-// shardings that a value has moved to another stage.
+// Every field of plan.json in which they differ; none: they are equal. Values (and nodes) whose shardings
+// differ are grouped: those of one pattern (the name with * for its numbers) that change from the same spec
+// to the same spec. It does not count as a difference of shardings that a value has moved to another stage.
 std::vector<PlanDifference> diffPlans(const Plan& left, const Plan& right);
 
 // A table by part; of each part so many rows at most.

@@ -21,16 +21,21 @@ namespace {
 
 std::string modelName(const Plan& plan) { return std::filesystem::path(plan.model_path).filename().string(); }
 
-std::string headline(const Plan& plan) { return fmt::format("{} in {}", modelName(plan), plural(std::ssize(plan.stages), "stage")); }
+std::string headline(const Plan& plan) {
+  return fmt::format("{} in {}", modelName(plan), plural(std::ssize(plan.stages), "stage"));
+}
 
-std::string planDirectory(const Plan& plan) { return std::filesystem::path(plan.model_path).stem().string() + ".plan"; }
+std::string planDirectory(const Plan& plan) {
+  return std::filesystem::path(plan.model_path).stem().string() + ".plan";
+}
 
 // Predicted, and below it what was measured.
 std::vector<Timeline> timelinesOf(const ReportInput& input, const Schedule& schedule) {
   std::vector<Timeline> timelines;
   timelines.push_back(input.predicted
                           ? timelineOf(*input.predicted, input.plan)
-                          : timelineOf(simulate({.schedule = schedule, .stages = passTimes(input.plan)}), schedule, input.plan));
+                          : timelineOf(simulate({.schedule = schedule, .stages = passTimes(input.plan)}),
+                                       schedule, input.plan));
   if (input.measured) timelines.push_back(timelineOf(*input.measured, input.plan, input.measured_step));
   for (Timeline& timeline : timelines) joinHalves(schedule, timeline);
   return timelines;
@@ -46,13 +51,15 @@ std::string renderTiles(const Plan& plan, std::span<const Timeline> timelines) {
   const auto tile = [&](const std::string& number, const std::string& what) {
     html += fmt::format("<li><b>{}</b>{}</li>\n", escapeHtml(number), escapeHtml(what));
   };
-  tile(fmt::format("{} × {}", pipelineRanks(plan).size(), plan.stages.size() / std::max<size_t>(1, pipelineRanks(plan).size())),
+  tile(fmt::format("{} × {}", pipelineRanks(plan).size(),
+                   plan.stages.size() / std::max<size_t>(1, pipelineRanks(plan).size())),
        "pipeline ranks × stages on each");
   tile(fmt::format("{}", plan.microbatches), plan.microbatches == 1 ? "microbatch" : "microbatches");
   tile(formatBytes(parameters), "of parameters");
   if (flops > 0) tile(formatFlops(flops * plan.microbatches), "a step");
   for (const Timeline& timeline : timelines) {
-    if (timeline.nanoseconds) tile(formatNanoseconds(static_cast<double>(timeline.length)), "a step, " + timeline.source);
+    if (timeline.nanoseconds)
+      tile(formatNanoseconds(static_cast<double>(timeline.length)), "a step, " + timeline.source);
   }
   for (const Timeline& timeline : timelines) tile(percent(timeline.idleOfStep()), "idle, " + timeline.source);
   return html + "</ul>\n";
@@ -61,26 +68,30 @@ std::string renderTiles(const Plan& plan, std::span<const Timeline> timelines) {
 // "2 nodes × 4 devices", and what they are.
 std::string clusterText(const Cluster& cluster) {
   if (cluster != uniformCluster(cluster.nodeCount(), cluster.devicesPerNode())) return printCluster(cluster);
-  return fmt::format("{} × {}", plural(cluster.nodeCount(), "node"), plural(cluster.devicesPerNode(), "device"));
+  return fmt::format("{} × {}", plural(cluster.nodeCount(), "node"),
+                     plural(cluster.devicesPerNode(), "device"));
 }
 
 std::string renderFacts(const Plan& plan) {
-  std::vector<std::pair<std::string, std::string>> facts = {{"Cluster", clusterText(plan.cluster)},
-                                                            {"Schedule", plan.schedule},
-                                                            {"Loss", plan.loss},
-                                                            {"Optimizer", plan.optimizer},
-                                                            {"Precision", std::string(dataTypeName(plan.precision))}};
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"Cluster", clusterText(plan.cluster)},
+      {"Schedule", plan.schedule},
+      {"Loss", plan.loss},
+      {"Optimizer", plan.optimizer},
+      {"Precision", std::string(dataTypeName(plan.precision))}};
   for (const auto& [name, size] : plan.dimensions) {
     const bool cut = name == plan.batch_dimension && plan.microbatches > 1;
-    facts.emplace_back(fmt::format("Dimension {}", name),
-                       cut ? fmt::format("{}, cut into {}", size, plan.microbatches) : fmt::format("{}", size));
+    facts.emplace_back(
+        fmt::format("Dimension {}", name),
+        cut ? fmt::format("{}, cut into {}", size, plan.microbatches) : fmt::format("{}", size));
   }
-  if (plan.last_batch > 0) facts.emplace_back("Last batch", fmt::format("{}, cut into {}", plan.last_batch, plan.last_microbatches));
+  if (plan.last_batch > 0)
+    facts.emplace_back("Last batch", fmt::format("{}, cut into {}", plan.last_batch, plan.last_microbatches));
   constexpr size_t kLong = 22;
   std::string html = "<dl class=\"facts\">\n";
   for (const auto& [name, value] : facts) {
-    html += fmt::format("<div{}><dt>{}</dt><dd>{}</dd></div>\n", value.size() > kLong ? " class=\"wide\"" : "", escapeHtml(name),
-                        breakable(value));
+    html += fmt::format("<div{}><dt>{}</dt><dd>{}</dd></div>\n",
+                        value.size() > kLong ? " class=\"wide\"" : "", escapeHtml(name), breakable(value));
   }
   return html + "</dl>\n";
 }
@@ -104,14 +115,17 @@ std::string shellWord(const std::string& word) {
 std::string recomputedStages(const Plan& plan) {
   std::vector<std::string> stages;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
-    if (plan.stages[s].recomputation != "never") stages.push_back(fmt::format("{}:{}", s, plan.stages[s].recomputation));
+    if (plan.stages[s].recomputation != "never")
+      stages.push_back(fmt::format("{}:{}", s, plan.stages[s].recomputation));
   }
   return fmt::format("{}", fmt::join(stages, ","));
 }
 
 std::string planCommand(const Plan& plan) {
   std::string command = "pipeshard plan " + shellWord(plan.model_path);
-  const auto add = [&](const char* option, const std::string& value) { command += fmt::format(" \\\n  {} {}", option, shellWord(value)); };
+  const auto add = [&](const char* option, const std::string& value) {
+    command += fmt::format(" \\\n  {} {}", option, shellWord(value));
+  };
   for (const auto& [name, size] : plan.dimensions) add("--dim", fmt::format("{}={}", name, size));
   if (!plan.batch_dimension.empty()) add("--batch-dim", plan.batch_dimension);
   add("--loss", plan.loss);
@@ -119,28 +133,34 @@ std::string planCommand(const Plan& plan) {
   add("--precision", std::string(dataTypeName(plan.precision)));
   add("--cluster", plan.cluster.name);
   const std::vector<int> group_of_stage = deviceGroups(plan);
-  std::vector<size_t> widths(
-      plan.stages.empty() ? 0 : 1 + static_cast<size_t>(*std::max_element(group_of_stage.begin(), group_of_stage.end())));
-  for (size_t s = 0; s < plan.stages.size(); ++s) widths[static_cast<size_t>(group_of_stage[s])] = plan.stages[s].devices.size();
+  std::vector<size_t> widths(plan.stages.empty() ? 0
+                                                 : 1 + static_cast<size_t>(*std::max_element(
+                                                           group_of_stage.begin(), group_of_stage.end())));
+  for (size_t s = 0; s < plan.stages.size(); ++s)
+    widths[static_cast<size_t>(group_of_stage[s])] = plan.stages[s].devices.size();
   if (std::ssize(widths) != plan.cluster.deviceCount()) {
     if (plan.boundaries.empty()) add("--stages", fmt::format("uniform:{}", plan.stages.size()));
     add("--stage-devices", fmt::format("{}", fmt::join(widths, ",")));
   }
   for (const std::string& value : plan.boundaries) add("--boundary", value);
-  const auto sharded =
-      std::find_if(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) { return stage.sharding.has_value(); });
+  const auto sharded = std::find_if(plan.stages.begin(), plan.stages.end(),
+                                    [](const StagePlan& stage) { return stage.sharding.has_value(); });
   if (sharded != plan.stages.end()) {
     add("--method", sharded->sharding->method);
     for (const std::string& constraint : sharded->sharding->constraints) add("--shard", constraint);
-    if (sharded->sharding->memory_limit > 0) add("--memory", fmt::format("{}", sharded->sharding->memory_limit));
+    if (sharded->sharding->memory_limit > 0)
+      add("--memory", fmt::format("{}", sharded->sharding->memory_limit));
   }
   for (const std::string& pattern : plan.freeze) add("--freeze", pattern);
   for (const std::string& pattern : plan.train) add("--train", pattern);
   if (plan.schedule != "file") add("--schedule", plan.schedule);
   if (plan.updates_per_step > 1) add("--window", fmt::format("{}", plan.updates_per_step));
-  if (const std::string recomputed = recomputedStages(plan); !recomputed.empty()) add("--recompute", recomputed);
-  if (plan.bucket_bytes != kDefaultBucketBytes) add("--bucket", plan.bucket_bytes == 0 ? "off" : fmt::format("{}", plan.bucket_bytes));
-  if (plan.overlap_receives != OverlapReceives::kOff) add("--overlap-receives", std::string(overlapReceivesName(plan.overlap_receives)));
+  if (const std::string recomputed = recomputedStages(plan); !recomputed.empty())
+    add("--recompute", recomputed);
+  if (plan.bucket_bytes != kDefaultBucketBytes)
+    add("--bucket", plan.bucket_bytes == 0 ? "off" : fmt::format("{}", plan.bucket_bytes));
+  if (plan.overlap_receives != OverlapReceives::kOff)
+    add("--overlap-receives", std::string(overlapReceivesName(plan.overlap_receives)));
   add("--microbatches", fmt::format("{}", plan.microbatches));
   if (plan.last_batch > 0) add("--last-batch", fmt::format("{}", plan.last_batch));
   add("-o", planDirectory(plan));
@@ -148,10 +168,14 @@ std::string planCommand(const Plan& plan) {
 }
 
 std::string renderReproduction(const Plan& plan) {
-  std::string html = paragraph("plan.json beside this page holds the exact cut; validating the directory solves nothing again:");
-  html +=
-      scrollBox("Command that validates", fmt::format("<pre>{}</pre>", escapeHtml("pipeshard validate " + shellWord(planDirectory(plan)))));
-  html += paragraph("Planned anew (cuts chosen by --balance or a stage file, and a schedule from a file, have to be given again):");
+  std::string html = paragraph(
+      "plan.json beside this page holds the exact cut; validating the directory solves nothing again:");
+  html += scrollBox(
+      "Command that validates",
+      fmt::format("<pre>{}</pre>", escapeHtml("pipeshard validate " + shellWord(planDirectory(plan)))));
+  html += paragraph(
+      "Planned anew (cuts chosen by --balance or a stage file, and a schedule from a file, have to be given "
+      "again):");
   html += scrollBox("Command that plans", fmt::format("<pre>{}</pre>", escapeHtml(planCommand(plan))));
   return section("reproduce", "How to reproduce", html);
 }
@@ -162,17 +186,21 @@ struct Section {
   std::string html;
 };
 
-std::vector<Section> sectionsOf(const ReportInput& input, const Schedule& schedule, std::span<const Timeline> timelines) {
+std::vector<Section> sectionsOf(const ReportInput& input, const Schedule& schedule,
+                                std::span<const Timeline> timelines) {
   const Plan& plan = input.plan;
-  std::vector<Section> sections = {{"cluster", "Cluster", renderCluster(plan)}, {"stages", "Stages", renderStages(plan)}};
-  if (hasShardedStage(plan)) sections.push_back({"sharding", "Sharding", renderShardings(plan, input.parameters)});
+  std::vector<Section> sections = {{"cluster", "Cluster", renderCluster(plan)},
+                                   {"stages", "Stages", renderStages(plan)}};
+  if (hasShardedStage(plan))
+    sections.push_back({"sharding", "Sharding", renderShardings(plan, input.parameters)});
   sections.push_back({"schedule", "Schedule", renderSchedule(plan, schedule, timelines)});
   sections.push_back({"parts", "Step", renderStepParts(timelines)});
   sections.push_back({"memory", "Memory", renderMemory(input, timelines)});
   if (input.validation != nullptr) {
     sections.push_back({"comparison", "Against one device", renderComparison(*input.validation)});
     sections.push_back({"losses", "Loss", renderLosses(*input.validation)});
-    if (!input.validation->planned.steps.empty()) sections.push_back({"times", "Time", renderTimes(*input.validation)});
+    if (!input.validation->planned.steps.empty())
+      sections.push_back({"times", "Time", renderTimes(*input.validation)});
   }
   if (!plan.notes.empty()) sections.push_back({"notes", "Notes", renderNotes(plan)});
   sections.push_back({"reproduce", "Reproduce", renderReproduction(plan)});
@@ -180,7 +208,9 @@ std::vector<Section> sectionsOf(const ReportInput& input, const Schedule& schedu
   return sections;
 }
 
-Schedule scheduleOf(const ReportInput& input) { return input.schedule != nullptr ? *input.schedule : scheduleOf(input.plan); }
+Schedule scheduleOf(const ReportInput& input) {
+  return input.schedule != nullptr ? *input.schedule : scheduleOf(input.plan);
+}
 
 }  // namespace
 
@@ -191,24 +221,31 @@ std::string renderReport(const ReportInput& input) {
   const std::vector<Section> sections = sectionsOf(input, schedule, timelines);
   std::string html = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
   html += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-  html += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";
-  html += fmt::format("<title>{}: pipeshard</title>\n<style>\n{}{}{}</style>\n</head>\n<body>\n", escapeHtml(headline(plan)), kPictureStyle,
-                      kPageStyle, hasShardedStage(plan) ? kShardingStyle : "");
-  html += fmt::format("<header><p class=\"brand\">pipeshard report</p>\n<h1>{}</h1>\n{}{}{}</header>\n", escapeHtml(headline(plan)),
-                      renderVerdict(input), renderTiles(plan, timelines), renderFacts(plan));
+  html +=
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+      "'unsafe-inline'\">\n";
+  html += fmt::format("<title>{}: pipeshard</title>\n<style>\n{}{}{}</style>\n</head>\n<body>\n",
+                      escapeHtml(headline(plan)), kPictureStyle, kPageStyle,
+                      hasShardedStage(plan) ? kShardingStyle : "");
+  html += fmt::format("<header><p class=\"brand\">pipeshard report</p>\n<h1>{}</h1>\n{}{}{}</header>\n",
+                      escapeHtml(headline(plan)), renderVerdict(input), renderTiles(plan, timelines),
+                      renderFacts(plan));
   html += "<nav aria-label=\"Sections\"><ul>\n";
-  for (const Section& section : sections) html += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section.id, section.link);
+  for (const Section& section : sections)
+    html += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section.id, section.link);
   html += "</ul></nav>\n<main>\n";
   for (const Section& section : sections) html += section.html;
-  html += fmt::format("</main>\n<footer>Written by pipeshard. Model: {}</footer>\n</body>\n</html>\n", breakable(plan.model_path));
+  html += fmt::format("</main>\n<footer>Written by pipeshard. Model: {}</footer>\n</body>\n</html>\n",
+                      breakable(plan.model_path));
   return html;
 }
 
 std::vector<std::pair<std::string, std::string>> renderPictures(const ReportInput& input) {
   const Schedule schedule = scheduleOf(input);
   const std::vector<Timeline> timelines = timelinesOf(input, schedule);
-  std::vector<std::pair<std::string, std::string>> pictures = {{"cluster.svg", clusterSvg(input.plan)},
-                                                               {"schedule.svg", renderChart(ganttChart(timelines), SvgUse::kFile)}};
+  std::vector<std::pair<std::string, std::string>> pictures = {
+      {"cluster.svg", clusterSvg(input.plan)},
+      {"schedule.svg", renderChart(ganttChart(timelines), SvgUse::kFile)}};
   const std::vector<Timeline> memory = withMemory(timelines);
   if (!memory.empty()) pictures.emplace_back("memory.svg", renderChart(memoryChart(memory), SvgUse::kFile));
   return pictures;

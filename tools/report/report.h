@@ -1,8 +1,9 @@
 // The page that `plan` and `validate` leave in the plan directory (report.html), and its pictures as files.
 //
-// The page is one HTML file without scripts or outside references: it can be mailed, printed and kept. Everything that
-// comes from the model (names, notes, paths) is escaped. Same input, same bytes. It is read on a laptop and on a phone, in light and
-// dark, and with the keyboard (docs/report.md; tests/tools/report/report_page_test.cc looks at it in a browser).
+// The page is one HTML file without scripts or outside references: it can be mailed, printed and kept.
+// Everything that comes from the model (names, notes, paths) is escaped. Same input, same bytes. It is read
+// on a laptop and on a phone, in light and dark, and with the keyboard (docs/report.md;
+// tests/tools/report/report_page_test.cc looks at it in a browser).
 #pragma once
 
 #include <optional>
@@ -11,8 +12,8 @@
 #include <vector>
 
 #include "ir/base/data_type.h"
-#include "ir/plan/plan.h"
 #include "ir/base/shape.h"
+#include "ir/plan/plan.h"
 #include "ir/trace/trace_event.h"
 #include "partition/schedules/schedule.h"
 #include "runtime/execute/memory_plan.h"
@@ -32,7 +33,8 @@ struct ReportedParameter {
 // Of the stages that are sharded, as the programs of their first devices say.
 std::vector<ReportedParameter> parametersOf(const Plan& plan, const std::vector<Program>& programs);
 
-// By rank: what its memory is for at its fullest moment, as its program says; without workspace and padding, which kernels decide.
+// By rank: what its memory is for at its fullest moment, as its program says; without workspace and padding,
+// which kernels decide.
 std::vector<MemoryParts> memoryOf(const std::vector<Program>& programs);
 
 struct ReportInput {
@@ -47,10 +49,12 @@ struct ReportInput {
   int64_t measured_step = 0;           // 0: its last
 };
 
-// The whole page. Throws what makeSchedule and simulate throw, and Error(kConfiguration) for a trace without a step.
+// The whole page. Throws what makeSchedule and simulate throw, and Error(kConfiguration) for a trace without
+// a step.
 std::string renderReport(const ReportInput& input);
 
-// The pictures as SVG files that stand alone, by file name: "cluster.svg", "schedule.svg", "memory.svg" where memory is known.
+// The pictures as SVG files that stand alone, by file name: "cluster.svg", "schedule.svg", "memory.svg" where
+// memory is known.
 std::vector<std::pair<std::string, std::string>> renderPictures(const ReportInput& input);
 
 }  // namespace pipeshard

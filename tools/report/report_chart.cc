@@ -41,8 +41,8 @@ PlacedLegend placeLegend(std::span<const LegendEntry> entries, double width) {
       y += kLegendLine;
     }
     for (size_t i = 0; i < entry.classes.size(); ++i) {
-      placed.svg += fmt::format("<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{}\" height=\"{}\"/>", entry.classes[i],
-                                x + kSwatch * static_cast<double>(i), y, kSwatch, kSwatch);
+      placed.svg += fmt::format("<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{}\" height=\"{}\"/>",
+                                entry.classes[i], x + kSwatch * static_cast<double>(i), y, kSwatch, kSwatch);
     }
     placed.svg += svgText(x + swatches + 6, y + 11.5, "", entry.text);
     x += needed + 20;
@@ -52,7 +52,8 @@ PlacedLegend placeLegend(std::span<const LegendEntry> entries, double width) {
 }
 
 constexpr const char* kPatterns =
-    "<defs><pattern id=\"idle\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">"
+    "<defs><pattern id=\"idle\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" "
+    "patternTransform=\"rotate(45)\">"
     "<line class=\"hatch\" x1=\"0\" y1=\"0\" x2=\"0\" y2=\"7\"/></pattern></defs>";
 
 }  // namespace
@@ -70,11 +71,12 @@ std::string formatNanoseconds(double ns) {
 std::string legendHtml(std::span<const LegendEntry> entries) {
   std::string html = "<ul class=\"key\">\n";
   for (const LegendEntry& entry : entries) {
-    html += fmt::format("<li><svg width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" class=\"pic\" aria-hidden=\"true\">",
-                        kSwatch * static_cast<double>(entry.classes.size()), kSwatch);
+    html += fmt::format(
+        "<li><svg width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" class=\"pic\" aria-hidden=\"true\">",
+        kSwatch * static_cast<double>(entry.classes.size()), kSwatch);
     for (size_t i = 0; i < entry.classes.size(); ++i) {
-      html += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"0\" width=\"{}\" height=\"{}\"/>", entry.classes[i],
-                          kSwatch * static_cast<double>(i), kSwatch, kSwatch);
+      html += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"0\" width=\"{}\" height=\"{}\"/>",
+                          entry.classes[i], kSwatch * static_cast<double>(i), kSwatch, kSwatch);
     }
     html += fmt::format("</svg>{}</li>\n", escapeHtml(entry.text));
   }
@@ -84,7 +86,8 @@ std::string legendHtml(std::span<const LegendEntry> entries) {
 std::string axisSvg(const TimeAxis& axis, double top, double bottom) {
   std::string svg;
   const auto tick = [&](double time, const std::string& text) {
-    svg += fmt::format("<line class=\"grid\" x1=\"{0:.1f}\" y1=\"{1:.0f}\" x2=\"{0:.1f}\" y2=\"{2:.0f}\"/>", axis.x(time), top, bottom + 4);
+    svg += fmt::format("<line class=\"grid\" x1=\"{0:.1f}\" y1=\"{1:.0f}\" x2=\"{0:.1f}\" y2=\"{2:.0f}\"/>",
+                       axis.x(time), top, bottom + 4);
     svg += svgText(axis.x(time), bottom + 18, "dim", text, time == 0 ? "start" : "middle") + "\n";
   };
   if (!axis.nanoseconds) {
@@ -101,9 +104,12 @@ std::string axisSvg(const TimeAxis& axis, double top, double bottom) {
   return svg;
 }
 
-std::string svgText(double x, double y, std::string_view css_class, std::string_view text, std::string_view anchor) {
-  return fmt::format("<text{}{} x=\"{:.1f}\" y=\"{:.1f}\">{}</text>", css_class.empty() ? "" : fmt::format(" class=\"{}\"", css_class),
-                     anchor == "start" ? "" : fmt::format(" text-anchor=\"{}\"", anchor), x, y, escapeHtml(text));
+std::string svgText(double x, double y, std::string_view css_class, std::string_view text,
+                    std::string_view anchor) {
+  return fmt::format("<text{}{} x=\"{:.1f}\" y=\"{:.1f}\">{}</text>",
+                     css_class.empty() ? "" : fmt::format(" class=\"{}\"", css_class),
+                     anchor == "start" ? "" : fmt::format(" text-anchor=\"{}\"", anchor), x, y,
+                     escapeHtml(text));
 }
 
 std::string renderChart(const Chart& chart, SvgUse use) {
@@ -111,19 +117,25 @@ std::string renderChart(const Chart& chart, SvgUse use) {
   const char* patterns = chart.hatched ? kPatterns : "";
   if (use == SvgUse::kInPage) {
     return fmt::format(
-        "<div class=\"chart\"><svg class=\"pic names\" width=\"{0:.0f}\" height=\"{2:.0f}\" viewBox=\"0 0 {0:.0f} {2:.0f}\" "
+        "<div class=\"chart\"><svg class=\"pic names\" width=\"{0:.0f}\" height=\"{2:.0f}\" viewBox=\"0 0 "
+        "{0:.0f} {2:.0f}\" "
         "aria-hidden=\"true\">{3}</svg>"
-        "<svg class=\"pic\" width=\"{1:.0f}\" height=\"{2:.0f}\" viewBox=\"-{4} 0 {1:.0f} {2:.0f}\" role=\"img\" aria-label=\"{5}\">\n"
+        "<svg class=\"pic\" width=\"{1:.0f}\" height=\"{2:.0f}\" viewBox=\"-{4} 0 {1:.0f} {2:.0f}\" "
+        "role=\"img\" aria-label=\"{5}\">\n"
         "{6}\n{7}</svg></div>\n",
-        chart.names_width, plot_width, chart.height, chart.names, kPlotLeft, escapeHtml(chart.title), patterns, chart.plot);
+        chart.names_width, plot_width, chart.height, chart.names, kPlotLeft, escapeHtml(chart.title),
+        patterns, chart.plot);
   }
   const double width = chart.names_width + plot_width;
   const PlacedLegend legend = placeLegend(chart.legend, width);
   const double height = legend.height + chart.height;
   return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pic\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-      "role=\"img\">\n<title>{2}</title>\n<style>{3}</style>\n{4}\n<rect class=\"paper\" width=\"{0:.0f}\" height=\"{1:.0f}\"/>\n{5}\n"
-      "<g transform=\"translate(0 {6:.0f})\">{7}</g>\n<g transform=\"translate({8:.0f} {6:.0f})\">\n{9}</g>\n</svg>\n",
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pic\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
+      "viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+      "role=\"img\">\n<title>{2}</title>\n<style>{3}</style>\n{4}\n<rect class=\"paper\" width=\"{0:.0f}\" "
+      "height=\"{1:.0f}\"/>\n{5}\n"
+      "<g transform=\"translate(0 {6:.0f})\">{7}</g>\n<g transform=\"translate({8:.0f} "
+      "{6:.0f})\">\n{9}</g>\n</svg>\n",
       width, height, escapeHtml(chart.title), kPictureStyle, patterns, legend.svg, legend.height, chart.names,
       chart.names_width + kPlotLeft, chart.plot);
 }

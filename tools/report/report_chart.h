@@ -1,4 +1,5 @@
-// What the report's pictures against time share: a column of row names that stays in view while the plot scrolls, an axis, a legend.
+// What the report's pictures against time share: a column of row names that stays in view while the plot
+// scrolls, an axis, a legend.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,7 @@ struct Chart {
   double names_width = 108;
   double plot_width = 920;
   double height = 0;
-  bool hatched = false;                  // it has the class "idle", whose pattern comes with it: one such chart a page
+  bool hatched = false;  // it has the class "idle", whose pattern comes with it: one such chart a page
   std::vector<LegendEntry> legend = {};  // drawn in files only; the page has it as text
 };
 // Room that a plot has to the left and to the right of its x axis.
@@ -51,6 +52,7 @@ inline constexpr double kPlotRight = 84;
 std::string renderChart(const Chart& chart, SvgUse use);
 
 // <text>, escaped.
-std::string svgText(double x, double y, std::string_view css_class, std::string_view text, std::string_view anchor = "start");
+std::string svgText(double x, double y, std::string_view css_class, std::string_view text,
+                    std::string_view anchor = "start");
 
 }  // namespace pipeshard

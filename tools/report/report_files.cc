@@ -4,13 +4,13 @@
 #include <filesystem>
 
 #include "ir/base/counted.h"
-#include "tools/console.h"
 #include "planning/planning.h"
+#include "tools/console.h"
 #include "tools/report/report.h"
+#include "tools/report/validation_file.h"
 #include "tools/simulation/simulation_report.h"
 #include "tools/simulation/trace_file.h"
 #include "tools/simulation/trace_reader.h"
-#include "tools/report/validation_file.h"
 
 namespace pipeshard {
 namespace {
@@ -26,7 +26,8 @@ Trace lastStep(const Trace& trace) {
   // Of earlier memory, what was held when the step began.
   last.memory.clear();
   for (const TraceMemory& point : trace.memory) {
-    const bool replaces = !last.memory.empty() && last.memory.back().rank == point.rank && point.time_ns <= begin;
+    const bool replaces =
+        !last.memory.empty() && last.memory.back().rank == point.rank && point.time_ns <= begin;
     if (replaces) last.memory.pop_back();
     last.memory.push_back(point);
   }
@@ -41,7 +42,8 @@ void checkTraceIsOf(const Plan& plan, const Trace& trace, const std::string& pat
   int last_stage = -1;
   for (const TraceEvent& event : trace.events) last_stage = std::max(last_stage, event.stage);
   if (trace.ranks == static_cast<int>(ranks) && last_stage < std::ssize(plan.stages)) return;
-  fail(ErrorCode::kConfiguration, "{}: found a trace of {} and at least {}; expected one of this plan, which has {} and {}", path,
+  fail(ErrorCode::kConfiguration,
+       "{}: found a trace of {} and at least {}; expected one of this plan, which has {} and {}", path,
        counted(trace.ranks, "rank"), counted(last_stage + 1, "stage"), ranks, plan.stages.size());
 }
 
@@ -50,7 +52,8 @@ void checkTraceIsOf(const Plan& plan, const Trace& trace, const std::string& pat
 RenderedReport renderDirectory(const ReportRequest& request) {
   const Plan plan = readPlanDirectory(request.directory);
   const std::optional<ValidationReport> validation = readValidation(request.directory);
-  const fs::path recorded = request.trace.empty() ? fs::path(request.directory) / kTraceFileName : fs::path(request.trace);
+  const fs::path recorded =
+      request.trace.empty() ? fs::path(request.directory) / kTraceFileName : fs::path(request.trace);
   ReportInput input{plan};
   input.validation = validation ? &*validation : nullptr;
   if (hasPrograms(request.directory)) {
@@ -75,7 +78,8 @@ RenderedReport renderDirectory(const ReportRequest& request) {
 }
 
 void writeReport(const std::string& directory) {
-  writeOutputFile((fs::path(directory) / "report.html").string(), renderDirectory({.directory = directory}).page);
+  writeOutputFile((fs::path(directory) / "report.html").string(),
+                  renderDirectory({.directory = directory}).page);
 }
 
 void keepValidation(const ValidationReport& report, const Trace& trace, const std::string& directory) {

@@ -1,4 +1,5 @@
-// The report of a plan directory, from the files in it: plan.json, ranks/, and, once it was validated, validation.json and trace.json.
+// The report of a plan directory, from the files in it: plan.json, ranks/, and, once it was validated,
+// validation.json and trace.json.
 #pragma once
 
 #include <string>

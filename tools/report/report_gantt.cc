@@ -45,13 +45,16 @@ struct BarStyle {
 
 BarStyle styleOf(const TimelineRank& rank, const TimelineBar& bar) {
   const size_t chunk = chunkOf(rank, bar.stage);
-  if (hasChunks(bar.work)) return {barClass(bar.work, chunk, rank.stages.size()), fmt::format("n n{}", shadeOf(chunk, rank.stages.size()))};
+  if (hasChunks(bar.work))
+    return {barClass(bar.work, chunk, rank.stages.size()),
+            fmt::format("n n{}", shadeOf(chunk, rank.stages.size()))};
   return {barClass(bar.work, 0, 1), fmt::format("n n{}", bar.work == Work::kUpdate ? 'u' : 'r')};
 }
 
 std::string stageList(const TimelineRank& rank) {
   std::string text = rank.stages.size() == 1 ? "stage" : "stages";
-  for (size_t i = 0; i < rank.stages.size(); ++i) text += fmt::format("{}{}", i == 0 ? " " : ", ", rank.stages[i]);
+  for (size_t i = 0; i < rank.stages.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? " " : ", ", rank.stages[i]);
   return text.size() <= 17 ? text : fmt::format("{} stages", rank.stages.size());
 }
 
@@ -62,9 +65,10 @@ class Gantt {
     for (const Timeline& timeline : timelines_) {
       if (timeline.ranks.size() > kMostTallRows) row_ = kLowRow;
       for (const TimelineRank& rank : timeline.ranks) {
-        boxes_ +=
-            static_cast<size_t>(std::count_if(rank.bars.begin(), rank.bars.end(), [](const auto& b) { return b.work != Work::kOther; }));
-        lanes_ = lanes_ || std::any_of(rank.transfers.begin(), rank.transfers.end(), [](const auto& t) { return t.end > t.arrived; });
+        boxes_ += static_cast<size_t>(std::count_if(rank.bars.begin(), rank.bars.end(),
+                                                    [](const auto& b) { return b.work != Work::kOther; }));
+        lanes_ = lanes_ || std::any_of(rank.transfers.begin(), rank.transfers.end(),
+                                       [](const auto& t) { return t.end > t.arrived; });
       }
     }
     axis_.width = plotWidth();
@@ -83,8 +87,10 @@ class Gantt {
         chart.names += svgText(10, y + 16, "head", timeline.source);
         boxes += svgText(
             0, y + 16, "dim",
-            fmt::format("{}{:.1f}% idle", timeline.nanoseconds ? formatNanoseconds(static_cast<double>(timeline.length)) + ", " : "",
-                        100 * timeline.idleOfStep()));
+            fmt::format(
+                "{}{:.1f}% idle",
+                timeline.nanoseconds ? formatNanoseconds(static_cast<double>(timeline.length)) + ", " : "",
+                100 * timeline.idleOfStep()));
         y += kHead;
       }
       y = drawRows(t, y, chart.names, boxes);
@@ -99,11 +105,13 @@ class Gantt {
  private:
   // To the axis's unit: that of a timeline with nanoseconds.
   void setScales() {
-    const auto real = std::find_if(timelines_.begin(), timelines_.end(), [](const Timeline& t) { return t.nanoseconds; });
+    const auto real =
+        std::find_if(timelines_.begin(), timelines_.end(), [](const Timeline& t) { return t.nanoseconds; });
     axis_.nanoseconds = real != timelines_.end();
     for (const Timeline& timeline : timelines_) {
       const bool stretched = axis_.nanoseconds && !timeline.nanoseconds && timeline.busy() > 0;
-      scales_.push_back(stretched ? static_cast<double>(real->busy()) / static_cast<double>(timeline.busy()) : 1);
+      scales_.push_back(stretched ? static_cast<double>(real->busy()) / static_cast<double>(timeline.busy())
+                                  : 1);
       axis_.length = std::max(axis_.length, scales_.back() * static_cast<double>(timeline.length));
     }
   }
@@ -117,7 +125,8 @@ class Gantt {
     for (size_t t = 0; t < timelines_.size(); ++t) {
       for (const TimelineRank& rank : timelines_[t].ranks) {
         for (const TimelineBar& bar : rank.bars) {
-          if (bar.work == Work::kForward) forward.push_back(scales_[t] * static_cast<double>(bar.end - bar.start));
+          if (bar.work == Work::kForward)
+            forward.push_back(scales_[t] * static_cast<double>(bar.end - bar.start));
         }
       }
     }
@@ -133,12 +142,15 @@ class Gantt {
     for (size_t r = 0; r < shown; ++r) {
       const TimelineRank& rank = timeline.ranks[r];
       const StepParts parts = stepParts(rank, timeline.length);
-      const double idle = timeline.length > 0 ? static_cast<double>(parts.idle) / static_cast<double>(timeline.length) : 0;
-      names += row_ == kLowRow ? svgText(10, y + middle(), "dim", rank.name)
-                               : svgText(10, y + 13, "", rank.name) + svgText(10, y + 27, "dim", stageList(rank)) + "\n";
+      const double idle =
+          timeline.length > 0 ? static_cast<double>(parts.idle) / static_cast<double>(timeline.length) : 0;
+      names += row_ == kLowRow
+                   ? svgText(10, y + middle(), "dim", rank.name)
+                   : svgText(10, y + 13, "", rank.name) + svgText(10, y + 27, "dim", stageList(rank)) + "\n";
       const double width = axis_.x(scales_[t] * static_cast<double>(timeline.length));
       for (const char* layer : {"track", "idle"})
-        boxes += fmt::format("<rect class=\"{}\" x=\"0\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\"/>", layer, y, width, row_);
+        boxes += fmt::format("<rect class=\"{}\" x=\"0\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\"/>",
+                             layer, y, width, row_);
       const bool numbers = boxes_ <= kMostNumbered;
       boxes += plain(t, rank, y, numbers);
       if (numbers) boxes += numbered(t, rank, y);
@@ -161,7 +173,8 @@ class Gantt {
     if (bar.stage >= 0) text = fmt::format("stage {}, {}", bar.stage, text);
     if (bar.microbatch >= 0) text += fmt::format(" of microbatch {}", bar.microbatch);
     if (timeline.nanoseconds)
-      return fmt::format("{}: {}, from {} on", text, formatNanoseconds(static_cast<double>(bar.end - bar.start)),
+      return fmt::format("{}: {}, from {} on", text,
+                         formatNanoseconds(static_cast<double>(bar.end - bar.start)),
                          formatNanoseconds(static_cast<double>(bar.start)));
     const auto share = [&](int64_t time) {
       return 100 * static_cast<double>(time) / static_cast<double>(std::max<int64_t>(1, timeline.length));
@@ -177,10 +190,13 @@ class Gantt {
       const double left = x(t, bar.start);
       const double width = std::max(0.4, x(t, bar.end) - left - 1);
       const std::string number = bar.microbatch < 0 ? std::string() : fmt::format("{}", bar.microbatch);
-      svg += fmt::format("<g><title>{}</title><rect class=\"{}\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\" rx=\"{}\"/>",
-                         describe(t, bar), style.box, left, y, width, row_, width > 6 ? 2.5 : 0);
+      svg += fmt::format(
+          "<g><title>{}</title><rect class=\"{}\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\" "
+          "rx=\"{}\"/>",
+          describe(t, bar), style.box, left, y, width, row_, width > 6 ? 2.5 : 0);
       if (!number.empty() && width >= 6.2 * static_cast<double>(number.size()) + 2)
-        svg += fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.0f}\">{}</text>", style.number, left + width / 2, y + middle(), number);
+        svg += fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.0f}\">{}</text>", style.number,
+                           left + width / 2, y + middle(), number);
       svg += "</g>\n";
     }
     return svg;
@@ -195,8 +211,8 @@ class Gantt {
     std::map<std::string, Path> paths;
     const auto close = [&](Path& path) {
       if (path.end > path.start)
-        path.text += fmt::format("M{:.1f} {:.0f}h{:.1f}v{}h-{:.1f}z", x(t, path.start), y, x(t, path.end) - x(t, path.start), row_,
-                                 x(t, path.end) - x(t, path.start));
+        path.text += fmt::format("M{:.1f} {:.0f}h{:.1f}v{}h-{:.1f}z", x(t, path.start), y,
+                                 x(t, path.end) - x(t, path.start), row_, x(t, path.end) - x(t, path.start));
     };
     for (const TimelineBar& bar : rank.bars) {
       if (only_others && bar.work != Work::kOther) continue;
@@ -222,7 +238,8 @@ class Gantt {
     for (const TimelineTransfer& transfer : rank.transfers) {
       if (transfer.end <= transfer.arrived) continue;
       const double width = std::max(0.6, x(t, transfer.end) - x(t, transfer.arrived));
-      path += fmt::format("M{:.1f} {:.0f}h{:.1f}v{}h-{:.1f}z", x(t, transfer.arrived), y, width, kLane - 1, width);
+      path += fmt::format("M{:.1f} {:.0f}h{:.1f}v{}h-{:.1f}z", x(t, transfer.arrived), y, width, kLane - 1,
+                          width);
     }
     return path.empty() ? path : fmt::format("<path class=\"t\" d=\"{}\"/>\n", path);
   }
@@ -252,7 +269,8 @@ std::vector<LegendEntry> ganttLegend(std::span<const Timeline> timelines) {
     for (const TimelineRank& rank : timeline.ranks) {
       chunks = std::max(chunks, rank.stages.size());
       for (const TimelineBar& bar : rank.bars) used[static_cast<size_t>(bar.work)] = true;
-      transfers = transfers || std::any_of(rank.transfers.begin(), rank.transfers.end(), [](const auto& t) { return t.end > t.arrived; });
+      transfers = transfers || std::any_of(rank.transfers.begin(), rank.transfers.end(),
+                                           [](const auto& t) { return t.end > t.arrived; });
     }
   }
   std::vector<LegendEntry> entries;

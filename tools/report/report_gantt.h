@@ -1,4 +1,5 @@
-// The picture of a step: a row per rank, a box per pass, the shades of a colour for the chunks of a rank, idle time hatched.
+// The picture of a step: a row per rank, a box per pass, the shades of a colour for the chunks of a rank,
+// idle time hatched.
 #pragma once
 
 #include <span>
@@ -9,9 +10,9 @@
 
 namespace pipeshard {
 
-// Timelines one below the other on one axis ("predicted" above "measured"). Where only one of two has nanoseconds, the other is stretched
-// so that both are busy for as long. Up to 1600 boxes have numbers and texts of their own; more are drawn as plain areas, so that a page
-// stays light. At most 64 rows each.
+// Timelines one below the other on one axis ("predicted" above "measured"). Where only one of two has
+// nanoseconds, the other is stretched so that both are busy for as long. Up to 1600 boxes have numbers and
+// texts of their own; more are drawn as plain areas, so that a page stays light. At most 64 rows each.
 Chart ganttChart(std::span<const Timeline> timelines);
 
 // What the colours mean that occur.

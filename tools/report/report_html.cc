@@ -37,8 +37,9 @@ std::string breakable(std::string_view text) {
 }
 
 std::string section(std::string_view id, std::string_view title, const std::string& content) {
-  return fmt::format("<section id=\"{}\" aria-labelledby=\"{}-title\">\n<h2 id=\"{}-title\">{}</h2>\n{}</section>\n", id, id, id, title,
-                     content);
+  return fmt::format(
+      "<section id=\"{}\" aria-labelledby=\"{}-title\">\n<h2 id=\"{}-title\">{}</h2>\n{}</section>\n", id, id,
+      id, title, content);
 }
 
 std::string paragraph(std::string_view text) { return fmt::format("<p>{}</p>\n", escapeHtml(text)); }
@@ -48,7 +49,8 @@ HtmlCell codeCell(std::string_view text) { return {fmt::format("<code>{}</code>"
 HtmlCell numberCell(std::string_view text) { return {escapeHtml(text), true}; }
 
 std::string scrollBox(std::string_view name, std::string_view html) {
-  return fmt::format("<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\">{}</div>\n", escapeHtml(name), html);
+  return fmt::format("<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\">{}</div>\n",
+                     escapeHtml(name), html);
 }
 
 std::string renderTable(const HtmlTable& table) {
@@ -59,7 +61,8 @@ std::string renderTable(const HtmlTable& table) {
   for (const auto& row : table.rows) {
     html += "<tr>";
     for (size_t c = 0; c < row.size(); ++c) {
-      const std::string label = table.cards && c < table.head.size() ? fmt::format(" data-label=\"{}\"", table.head[c].html) : "";
+      const std::string label =
+          table.cards && c < table.head.size() ? fmt::format(" data-label=\"{}\"", table.head[c].html) : "";
       html += fmt::format("<td{}{}>{}</td>", row[c].number ? " class=\"num\"" : "", label, row[c].html);
     }
     html += "</tr>\n";

@@ -13,7 +13,8 @@ std::string escapeHtml(std::string_view text);
 // Escaped, and a line may break after the punctuation of names and options.
 std::string breakable(std::string_view text);
 
-// A section of the page, with its title as heading; `content` is already escaped HTML. And a paragraph, which escapes.
+// A section of the page, with its title as heading; `content` is already escaped HTML. And a paragraph, which
+// escapes.
 std::string section(std::string_view id, std::string_view title, const std::string& content);
 std::string paragraph(std::string_view text);
 
@@ -30,7 +31,8 @@ struct HtmlTable {
   std::string name;  // for screen readers
   std::vector<HtmlCell> head;
   std::vector<std::vector<HtmlCell>> rows;
-  bool cards = false;  // on narrow screens a row becomes a card: the cells below each other, each with its heading (plain text)
+  bool cards = false;  // on narrow screens a row becomes a card: the cells below each other, each with its
+                       // heading (plain text)
 };
 // The table in a container of its own that scrolls, also with the keyboard.
 std::string renderTable(const HtmlTable& table);

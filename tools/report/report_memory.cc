@@ -33,7 +33,8 @@ MemoryParts fullestMoment(const Program& program) {
   }
   MemoryParts parts;
   for (size_t b = 0; b < blocks.size(); ++b) {
-    if (blocks[b].begin <= moment && moment < blocks[b].end) partOf(parts, program.buffers[b].kind) += blocks[b].bytes;
+    if (blocks[b].begin <= moment && moment < blocks[b].end)
+      partOf(parts, program.buffers[b].kind) += blocks[b].bytes;
   }
   return parts;
 }
@@ -41,28 +42,31 @@ MemoryParts fullestMoment(const Program& program) {
 std::string measuredTable(const JobResult& job) {
   HtmlTable table{
       "Memory of each rank",
-      {numberCell("Rank"), numberCell("Parameters"), numberCell("States"), numberCell("Gradients"), numberCell("Activations"),
-       numberCell("Workspace"), numberCell("Padding"), numberCell("Arena"), numberCell("Constants"), numberCell("Process, measured")},
+      {numberCell("Rank"), numberCell("Parameters"), numberCell("States"), numberCell("Gradients"),
+       numberCell("Activations"), numberCell("Workspace"), numberCell("Padding"), numberCell("Arena"),
+       numberCell("Constants"), numberCell("Process, measured")},
       {}};
   for (size_t rank = 0; rank < std::min(job.ranks.size(), kMostRanksShown); ++rank) {
     const RankResult& result = job.ranks[rank];
     const MemoryParts& parts = result.memory;
     table.rows.push_back({numberCell(fmt::format("{}", rank))});
-    for (int64_t bytes : {parts.parameters, parts.states, parts.gradients, parts.activations, parts.workspace, parts.padding,
-                          result.arena_bytes, result.constant_bytes, result.peak_resident_bytes}) {
+    for (int64_t bytes :
+         {parts.parameters, parts.states, parts.gradients, parts.activations, parts.workspace, parts.padding,
+          result.arena_bytes, result.constant_bytes, result.peak_resident_bytes}) {
       table.rows.back().push_back(numberCell(formatBytes(bytes)));
     }
   }
   return renderTable(table) +
          paragraph(
-             "Arena: the one allocation that holds all tensors of the rank, planned before the first step; the parts before it are "
+             "Arena: the one allocation that holds all tensors of the rank, planned before the first step; "
+             "the parts before it are "
              "those of its fullest moment. Process: the largest resident size, with program and libraries.");
 }
 
 std::string plannedTable(const std::vector<MemoryParts>& memory) {
   HtmlTable table{"Memory of each rank",
-                  {numberCell("Rank"), numberCell("Parameters"), numberCell("States"), numberCell("Gradients"), numberCell("Activations"),
-                   numberCell("Together")},
+                  {numberCell("Rank"), numberCell("Parameters"), numberCell("States"),
+                   numberCell("Gradients"), numberCell("Activations"), numberCell("Together")},
                   {}};
   for (size_t rank = 0; rank < std::min(memory.size(), kMostRanksShown); ++rank) {
     const MemoryParts& parts = memory[rank];
@@ -70,8 +74,9 @@ std::string plannedTable(const std::vector<MemoryParts>& memory) {
     for (int64_t bytes : {parts.parameters, parts.states, parts.gradients, parts.activations, parts.total()})
       table.rows.back().push_back(numberCell(formatBytes(bytes)));
   }
-  return renderTable(table) +
-         paragraph("At the fullest moment of a step, as planned. Temporaries inside operators come on top; `validate` measures them.");
+  return renderTable(table) + paragraph(
+                                  "At the fullest moment of a step, as planned. Temporaries inside operators "
+                                  "come on top; `validate` measures them.");
 }
 
 std::string chart(std::span<const Timeline> timelines) {
@@ -79,10 +84,13 @@ std::string chart(std::span<const Timeline> timelines) {
   if (drawn.empty()) return "";
   bool limited = false;
   for (const TimelineRank& rank : drawn[0].ranks) limited = limited || rank.memory_limit > 0;
-  std::string text = drawn[0].memory_in_bytes ? "What each rank holds over the step"
-                                              : "How many microbatches' activations each rank holds over the step, all its stages together";
-  text += drawn.size() > 1 ? fmt::format(": the area is {}, the line is {}.", drawn[0].source, drawn[1].source)
-                           : fmt::format(", {}.", drawn[0].source);
+  std::string text =
+      drawn[0].memory_in_bytes
+          ? "What each rank holds over the step"
+          : "How many microbatches' activations each rank holds over the step, all its stages together";
+  text += drawn.size() > 1
+              ? fmt::format(": the area is {}, the line is {}.", drawn[0].source, drawn[1].source)
+              : fmt::format(", {}.", drawn[0].source);
   if (limited) text += " The dashed line is the limit that was given with --memory.";
   return paragraph(text) + scrollBox("Memory chart", renderChart(memoryChart(drawn), SvgUse::kInPage));
 }

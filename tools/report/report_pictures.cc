@@ -20,10 +20,12 @@ constexpr size_t kMostRows = 64;
 constexpr int kMostDevicesInSvg = 512;
 
 // By pixel column, the most that is held in it.
-std::vector<int64_t> columns(const Timeline& timeline, const TimelineRank& rank, const TimeAxis& axis, double scale) {
+std::vector<int64_t> columns(const Timeline& timeline, const TimelineRank& rank, const TimeAxis& axis,
+                             double scale) {
   std::vector<int64_t> most(static_cast<size_t>(axis.width) + 1, 0);
   const auto column = [&](int64_t time) {
-    return std::min(most.size() - 1, static_cast<size_t>(std::max(0.0, axis.x(scale * static_cast<double>(time)))));
+    return std::min(most.size() - 1,
+                    static_cast<size_t>(std::max(0.0, axis.x(scale * static_cast<double>(time)))));
   };
   for (size_t i = 0; i < rank.memory.size(); ++i) {
     const int64_t end = i + 1 < rank.memory.size() ? rank.memory[i + 1].time : timeline.length;
@@ -49,20 +51,24 @@ Outline outline(const std::vector<int64_t>& most, double end, double base, doubl
 }
 
 bool hasMemory(const Timeline& timeline) {
-  return std::any_of(timeline.ranks.begin(), timeline.ranks.end(), [](const TimelineRank& rank) { return rank.peakMemory() > 0; });
+  return std::any_of(timeline.ranks.begin(), timeline.ranks.end(),
+                     [](const TimelineRank& rank) { return rank.peakMemory() > 0; });
 }
 
 class MemoryChart {
  public:
   explicit MemoryChart(std::span<const Timeline> timelines) : timelines_(timelines) {
-    const auto real = std::find_if(timelines.begin(), timelines.end(), [](const Timeline& t) { return t.nanoseconds; });
+    const auto real =
+        std::find_if(timelines.begin(), timelines.end(), [](const Timeline& t) { return t.nanoseconds; });
     axis_.nanoseconds = real != timelines.end();
     axis_.width = 920;
     for (const Timeline& timeline : timelines) {
       const bool stretched = axis_.nanoseconds && !timeline.nanoseconds && timeline.busy() > 0;
-      scales_.push_back(stretched ? static_cast<double>(real->busy()) / static_cast<double>(timeline.busy()) : 1);
+      scales_.push_back(stretched ? static_cast<double>(real->busy()) / static_cast<double>(timeline.busy())
+                                  : 1);
       axis_.length = std::max(axis_.length, scales_.back() * static_cast<double>(timeline.length));
-      for (const TimelineRank& rank : timeline.ranks) most_ = std::max({most_, rank.peakMemory(), rank.memory_limit});
+      for (const TimelineRank& rank : timeline.ranks)
+        most_ = std::max({most_, rank.peakMemory(), rank.memory_limit});
     }
   }
 
@@ -79,7 +85,8 @@ class MemoryChart {
       y += kRow + kGap;
     }
     if (shown < timelines_.front().ranks.size()) {
-      rows += svgText(0, y + 12, "dim", fmt::format("and {} more ranks", timelines_.front().ranks.size() - shown));
+      rows += svgText(0, y + 12, "dim",
+                      fmt::format("and {} more ranks", timelines_.front().ranks.size() - shown));
       y += 24;
     }
     chart.plot = axisSvg(axis_, 8, y) + rows;
@@ -94,19 +101,23 @@ class MemoryChart {
     const TimelineRank& rank = first.ranks[r];
     const double base = y + kRow;
     const double per_pixel = most_ > 0 ? (kRow - 4) / static_cast<double>(most_) : 0;
-    names += svgText(10, y + 16, "", rank.name) + svgText(10, y + 31, "dim", "peak " + memoryText(first, rank.peakMemory())) + "\n";
-    rows += fmt::format("<rect class=\"track\" x=\"0\" y=\"{:.0f}\" width=\"{:.0f}\" height=\"{}\"/>", y, axis_.width, kRow);
+    names += svgText(10, y + 16, "", rank.name) +
+             svgText(10, y + 31, "dim", "peak " + memoryText(first, rank.peakMemory())) + "\n";
+    rows += fmt::format("<rect class=\"track\" x=\"0\" y=\"{:.0f}\" width=\"{:.0f}\" height=\"{}\"/>", y,
+                        axis_.width, kRow);
     const auto draw = [&](size_t t) {
       const double end = axis_.x(scales_[t] * static_cast<double>(timelines_[t].length));
       return outline(columns(timelines_[t], timelines_[t].ranks[r], axis_, scales_[t]), end, base, per_pixel);
     };
     const Outline area = draw(0);
-    rows += fmt::format("<path class=\"area\" d=\"{}\"/><path class=\"edge\" d=\"{}\"/>", area.area, area.edge);
+    rows +=
+        fmt::format("<path class=\"area\" d=\"{}\"/><path class=\"edge\" d=\"{}\"/>", area.area, area.edge);
     if (timelines_.size() > 1 && r < timelines_[1].ranks.size() && !timelines_[1].ranks[r].memory.empty())
       rows += fmt::format("<path class=\"measured\" d=\"{}\"/>", draw(1).edge);
     if (rank.memory_limit > 0) {
       const double at = base - static_cast<double>(rank.memory_limit) * per_pixel;
-      rows += fmt::format("<line class=\"limit\" x1=\"0\" y1=\"{0:.1f}\" x2=\"{1:.1f}\" y2=\"{0:.1f}\"/>", at, axis_.width);
+      rows += fmt::format("<line class=\"limit\" x1=\"0\" y1=\"{0:.1f}\" x2=\"{1:.1f}\" y2=\"{0:.1f}\"/>", at,
+                          axis_.width);
       rows += svgText(axis_.width + 8, at + 4, "limit-text", memoryText(first, rank.memory_limit));
     }
     rows += "\n";
@@ -121,7 +132,8 @@ class MemoryChart {
 }  // namespace
 
 std::vector<Timeline> withMemory(std::span<const Timeline> timelines) {
-  const bool bytes = std::any_of(timelines.begin(), timelines.end(), [](const Timeline& t) { return t.memory_in_bytes && hasMemory(t); });
+  const bool bytes = std::any_of(timelines.begin(), timelines.end(),
+                                 [](const Timeline& t) { return t.memory_in_bytes && hasMemory(t); });
   std::vector<Timeline> drawn;
   for (const Timeline& timeline : timelines) {
     if (hasMemory(timeline) && timeline.memory_in_bytes == bytes) drawn.push_back(timeline);
@@ -138,11 +150,14 @@ Chart memoryChart(std::span<const Timeline> timelines) { return MemoryChart(time
 std::vector<std::string> seats(const Plan& plan) {
   std::vector<std::vector<int>> stages(static_cast<size_t>(plan.cluster.deviceCount()));
   for (size_t s = 0; s < plan.stages.size(); ++s) {
-    for (int device : plan.stages[s].devices) stages.at(static_cast<size_t>(device)).push_back(static_cast<int>(s));
+    for (int device : plan.stages[s].devices)
+      stages.at(static_cast<size_t>(device)).push_back(static_cast<int>(s));
   }
   std::vector<std::string> texts;
   for (const std::vector<int>& of_device : stages)
-    texts.push_back(of_device.empty() ? "" : fmt::format("{} {}", of_device.size() == 1 ? "stage" : "stages", fmt::join(of_device, ", ")));
+    texts.push_back(of_device.empty() ? ""
+                                      : fmt::format("{} {}", of_device.size() == 1 ? "stage" : "stages",
+                                                    fmt::join(of_device, ", ")));
   return texts;
 }
 
@@ -160,8 +175,9 @@ std::string clusterSvg(const Plan& plan) {
   for (int node = 0; node < shown; ++node) {
     const double x = kPad + (node % nodes_per_row) * (node_width + kPad);
     const double y = kPad + (node / nodes_per_row) * (node_height + kPad);
-    body += fmt::format("<rect class=\"box\" x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.0f}\" height=\"{:.0f}\" rx=\"8\"/>", x, y, node_width,
-                        node_height);
+    body += fmt::format(
+        "<rect class=\"box\" x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.0f}\" height=\"{:.0f}\" rx=\"8\"/>", x, y,
+        node_width, node_height);
     body += svgText(x + kPad, y + 17, "dim", fmt::format("node {}", node)) + "\n";
     const int first = plan.cluster.firstDeviceOf(node);
     for (int d = 0; d < plan.cluster.nodes[static_cast<size_t>(node)].devices; ++d) {
@@ -169,22 +185,27 @@ std::string clusterSvg(const Plan& plan) {
       const std::string& seat = texts[static_cast<size_t>(rank)];
       const double left = x + kPad + (d % per_row) * (kSeat + kPad);
       const double top = y + kTitle + (d / per_row) * (kSeatHeight + kPad);
-      body += fmt::format("<rect class=\"{}\" x=\"{:.0f}\" y=\"{:.0f}\" width=\"{}\" height=\"{}\" rx=\"6\"/>",
-                          seat.empty() ? "free" : "seat", left, top, kSeat, kSeatHeight);
+      body +=
+          fmt::format("<rect class=\"{}\" x=\"{:.0f}\" y=\"{:.0f}\" width=\"{}\" height=\"{}\" rx=\"6\"/>",
+                      seat.empty() ? "free" : "seat", left, top, kSeat, kSeatHeight);
       body += svgText(left + 10, top + 17, "dim", fmt::format("rank {}", rank));
-      body += svgText(left + 10, top + 34, seat.empty() ? "dim" : "head", seat.empty() ? "unused" : seat) + "\n";
+      body +=
+          svgText(left + 10, top + 34, seat.empty() ? "dim" : "head", seat.empty() ? "unused" : seat) + "\n";
     }
   }
   const int node_rows = (shown + nodes_per_row - 1) / nodes_per_row;
   const double width = kPad + nodes_per_row * (node_width + kPad);
   double height = kPad + node_rows * (node_height + kPad);
   if (shown < plan.cluster.nodeCount()) {
-    body += svgText(kPad, height + 8, "dim", fmt::format("and {} more nodes", plan.cluster.nodeCount() - shown));
+    body +=
+        svgText(kPad, height + 8, "dim", fmt::format("and {} more nodes", plan.cluster.nodeCount() - shown));
     height += 20;
   }
   return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pic\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-      "role=\"img\">\n<title>Cluster: {2} × {3} devices</title>\n<style>{4}</style>\n<rect class=\"paper\" width=\"{0:.0f}\" "
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pic\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
+      "viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+      "role=\"img\">\n<title>Cluster: {2} × {3} devices</title>\n<style>{4}</style>\n<rect class=\"paper\" "
+      "width=\"{0:.0f}\" "
       "height=\"{1:.0f}\"/>\n{5}</svg>\n",
       width, height, plan.cluster.nodeCount(), per_node, kPictureStyle, body);
 }

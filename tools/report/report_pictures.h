@@ -8,8 +8,9 @@
 
 namespace pipeshard {
 
-// What each rank holds over the step: an area for the first timeline, a line for the second, which must be in the same unit; the limit
-// dashed. A rank without memory points is left out. Only what differs by a pixel is drawn, peaks are kept.
+// What each rank holds over the step: an area for the first timeline, a line for the second, which must be in
+// the same unit; the limit dashed. A rank without memory points is left out. Only what differs by a pixel is
+// drawn, peaks are kept.
 Chart memoryChart(std::span<const Timeline> timelines);
 // Those that can be drawn together: they have memory points, in bytes if any has bytes.
 std::vector<Timeline> withMemory(std::span<const Timeline> timelines);

@@ -18,11 +18,14 @@ constexpr size_t kMostLayersShown = 400;
 
 int64_t work(const StagePlan& stage) { return stage.forward_flops + stage.backward_flops; }
 
-double shareOf(int64_t part, int64_t whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0; }
+double shareOf(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
 
 // The stage's work against the busiest stage's, forward and backward apart.
 HtmlCell workCell(const StagePlan& stage, int64_t most, int64_t all) {
-  return {fmt::format("<span>{} of all<span class=\"bar\" aria-hidden=\"true\"><i class=\"f\" style=\"width:{}\"></i><i class=\"b\" "
+  return {fmt::format("<span>{} of all<span class=\"bar\" aria-hidden=\"true\"><i class=\"f\" "
+                      "style=\"width:{}\"></i><i class=\"b\" "
                       "style=\"width:{}\"></i></span></span>",
                       percent(shareOf(work(stage), all)), percent(shareOf(stage.forward_flops, most)),
                       percent(shareOf(stage.backward_flops, most))),
@@ -30,7 +33,8 @@ HtmlCell workCell(const StagePlan& stage, int64_t most, int64_t all) {
 }
 
 HtmlCell operatorsCell(const Plan& plan, const StagePlan& stage) {
-  return {fmt::format("<span>{}{}</span>", codeCell(plan.layers.at(static_cast<size_t>(stage.first_layer)).first_node).html,
+  return {fmt::format("<span>{}{}</span>",
+                      codeCell(plan.layers.at(static_cast<size_t>(stage.first_layer)).first_node).html,
                       codeCell(plan.layers.at(static_cast<size_t>(stage.last_layer)).last_node).html),
           false};
 }
@@ -41,14 +45,18 @@ std::string ribbon(const Plan& plan, int64_t all) {
   std::string html = "<ul class=\"ribbon\" aria-label=\"Work of the stages\">\n";
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const double share = shareOf(work(plan.stages[s]), all);
-    html += fmt::format("<li style=\"flex-grow:{:.0f}\" title=\"stage {}: {} of the work\">{}</li>\n", std::max(1.0, 1000 * share), s,
-                        percent(share), share >= 0.03 ? fmt::format("{}", s) : "");
+    html += fmt::format("<li style=\"flex-grow:{:.0f}\" title=\"stage {}: {} of the work\">{}</li>\n",
+                        std::max(1.0, 1000 * share), s, percent(share),
+                        share >= 0.03 ? fmt::format("{}", s) : "");
   }
   return html + "</ul>\n";
 }
 
 std::string layersTable(const Plan& plan) {
-  HtmlTable table{"Layers", {numberCell("Layer"), numberCell("Stage"), textCell("First and last operator"), numberCell("Forward")}, {}};
+  HtmlTable table{
+      "Layers",
+      {numberCell("Layer"), numberCell("Stage"), textCell("First and last operator"), numberCell("Forward")},
+      {}};
   size_t stage = 0;
   for (size_t l = 0; l < std::min(plan.layers.size(), kMostLayersShown); ++l) {
     while (stage + 1 < plan.stages.size() && static_cast<int>(l) > plan.stages[stage].last_layer) ++stage;
@@ -60,30 +68,34 @@ std::string layersTable(const Plan& plan) {
   return fmt::format("<details><summary>The {} that stages are made of</summary>\n{}{}</details>\n",
                      plural(std::ssize(plan.layers), "layer"), renderTable(table),
                      plan.layers.size() > kMostLayersShown
-                         ? paragraph(fmt::format("And {} more; plan.json names them all.", plan.layers.size() - kMostLayersShown))
+                         ? paragraph(fmt::format("And {} more; plan.json names them all.",
+                                                 plan.layers.size() - kMostLayersShown))
                          : "");
 }
 
 // The best plans that a search has found.
 std::string searchTable(const Plan& plan) {
   if (!plan.search || plan.search->alternatives.empty()) return "";
-  HtmlTable table{"Best plans found",
-                  {textCell(""), numberCell("Predicted step"), numberCell("Memory"), numberCell("Microbatches"), textCell("Schedule"),
-                   textCell("Layers of each stage, on how many devices")},
-                  {}};
+  HtmlTable table{
+      "Best plans found",
+      {textCell(""), numberCell("Predicted step"), numberCell("Memory"), numberCell("Microbatches"),
+       textCell("Schedule"), textCell("Layers of each stage, on how many devices")},
+      {}};
   for (size_t i = 0; i < plan.search->alternatives.size(); ++i) {
     const SearchedPlan& other = plan.search->alternatives[i];
     std::vector<std::string> stages;
     for (const SearchedStage& stage : other.stages)
-      stages.push_back(fmt::format("{}–{} on {}", stage.first_layer, stage.last_layer, stage.nodes * stage.devices_per_node));
+      stages.push_back(fmt::format("{}–{} on {}", stage.first_layer, stage.last_layer,
+                                   stage.nodes * stage.devices_per_node));
     table.rows.push_back({textCell(i == plan.search->chosen ? "chosen" : ""),
                           numberCell(fmt::format("{:.3f} ms", static_cast<double>(other.step_ns) / 1e6)),
-                          numberCell(formatBytes(other.memory_bytes)), numberCell(fmt::format("{}", other.microbatches)),
-                          textCell(other.schedule), textCell(fmt::format("{}", fmt::join(stages, ", ")))});
+                          numberCell(formatBytes(other.memory_bytes)),
+                          numberCell(fmt::format("{}", other.microbatches)), textCell(other.schedule),
+                          textCell(fmt::format("{}", fmt::join(stages, ", ")))});
   }
   return fmt::format("<details><summary>The {} that the search found{}</summary>\n{}</details>\n",
-                     plural(std::ssize(plan.search->alternatives), "best plan"), plan.search->complete ? "" : " before it was cut short",
-                     renderTable(table));
+                     plural(std::ssize(plan.search->alternatives), "best plan"),
+                     plan.search->complete ? "" : " before it was cut short", renderTable(table));
 }
 
 std::string rankText(const std::vector<int>& devices) {
@@ -95,7 +107,9 @@ std::string rankText(const std::vector<int>& devices) {
 
 }  // namespace
 
-std::string plural(int64_t count, std::string_view noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
+std::string plural(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
 
 std::string percent(double part) { return fmt::format("{:.1f}%", 100 * part); }
 
@@ -105,15 +119,18 @@ std::string renderCluster(const Plan& plan) {
   const auto unused = std::count(texts.begin(), texts.end(), "");
   const int per_node = plan.cluster.devicesPerNode();
   const bool equal = plan.cluster.nodeCount() * per_node == devices;
-  std::string html = paragraph(fmt::format("{} of {}{}, {} in all.{}", plural(plan.cluster.nodeCount(), "node"), equal ? "" : "up to ",
-                                           plural(per_node, "device"), plural(devices, "rank"),
-                                           unused > 0 ? fmt::format(" {} of {} stay unused.", unused, plural(devices, "device")) : ""));
+  std::string html = paragraph(fmt::format(
+      "{} of {}{}, {} in all.{}", plural(plan.cluster.nodeCount(), "node"), equal ? "" : "up to ",
+      plural(per_node, "device"), plural(devices, "rank"),
+      unused > 0 ? fmt::format(" {} of {} stay unused.", unused, plural(devices, "device")) : ""));
   html += "<div class=\"nodes\">\n";
   int shown = 0;
-  for (int node = 0; node < plan.cluster.nodeCount() && node < kMostNodesShown && shown < kMostDevicesShown; ++node) {
+  for (int node = 0; node < plan.cluster.nodeCount() && node < kMostNodesShown && shown < kMostDevicesShown;
+       ++node) {
     html += fmt::format("<div class=\"node\"><h3>node {}</h3><ul>", node);
     const int first = plan.cluster.firstDeviceOf(node);
-    for (int d = 0; d < plan.cluster.nodes[static_cast<size_t>(node)].devices && shown < kMostDevicesShown; ++d, ++shown) {
+    for (int d = 0; d < plan.cluster.nodes[static_cast<size_t>(node)].devices && shown < kMostDevicesShown;
+         ++d, ++shown) {
       const int rank = first + d;
       const std::string& seat = texts[static_cast<size_t>(rank)];
       html += seat.empty() ? fmt::format("<li class=\"idle\">rank {}<b>unused</b></li>", rank)
@@ -123,7 +140,8 @@ std::string renderCluster(const Plan& plan) {
   }
   html += "</div>\n";
   if (shown < devices)
-    html += paragraph(fmt::format("And {} that are not drawn; the table of stages names their ranks.", plural(devices - shown, "device")));
+    html += paragraph(fmt::format("And {} that are not drawn; the table of stages names their ranks.",
+                                  plural(devices - shown, "device")));
   return section("cluster", "Cluster", html);
 }
 
@@ -137,8 +155,9 @@ std::string renderStages(const Plan& plan) {
     recomputes = recomputes || stage.recomputation != "never";
   }
   HtmlTable table{"Stages",
-                  {numberCell("Stage"), textCell("Ranks"), textCell("Layers"), textCell("First and last operator"),
-                   numberCell("Parameters"), numberCell("Forward"), numberCell("Backward"), textCell("Work"), numberCell("In flight")},
+                  {numberCell("Stage"), textCell("Ranks"), textCell("Layers"),
+                   textCell("First and last operator"), numberCell("Parameters"), numberCell("Forward"),
+                   numberCell("Backward"), textCell("Work"), numberCell("In flight")},
                   {},
                   true};
   if (meshes) table.head.push_back(textCell("Mesh"));
@@ -147,19 +166,24 @@ std::string renderStages(const Plan& plan) {
     const StagePlan& stage = plan.stages[s];
     table.rows.push_back(
         {numberCell(fmt::format("{}", s)), textCell(rankText(stage.devices)),
-         textCell(stage.first_layer == stage.last_layer ? fmt::format("{}", stage.first_layer)
-                                                        : fmt::format("{}\u00a0to\u00a0{}", stage.first_layer, stage.last_layer)),
-         operatorsCell(plan, stage), numberCell(formatBytes(stage.parameter_bytes)), numberCell(formatFlops(stage.forward_flops)),
-         numberCell(formatFlops(stage.backward_flops)), workCell(stage, most, all), numberCell(fmt::format("{}", stage.peak_activations))});
+         textCell(stage.first_layer == stage.last_layer
+                      ? fmt::format("{}", stage.first_layer)
+                      : fmt::format("{}\u00a0to\u00a0{}", stage.first_layer, stage.last_layer)),
+         operatorsCell(plan, stage), numberCell(formatBytes(stage.parameter_bytes)),
+         numberCell(formatFlops(stage.forward_flops)), numberCell(formatFlops(stage.backward_flops)),
+         workCell(stage, most, all), numberCell(fmt::format("{}", stage.peak_activations))});
     if (meshes) table.rows.back().push_back(textCell(fmt::format("{}", fmt::join(stage.mesh_shape, " × "))));
     if (recomputes) table.rows.back().push_back(textCell(stage.recomputation));
   }
-  return section("stages", "Stages",
-                 paragraph("The model from its inputs (left) to its loss (right), cut into stages; the width of each is its work.") +
-                     ribbon(plan, all) + renderTable(table) +
-                     paragraph("FLOPs are of one microbatch. The bar compares a stage's forward (blue) and backward (green) work with the "
-                               "busiest stage. In flight: microbatches whose activations are held at once, at most.") +
-                     layersTable(plan) + searchTable(plan));
+  return section(
+      "stages", "Stages",
+      paragraph("The model from its inputs (left) to its loss (right), cut into stages; the width of each is "
+                "its work.") +
+          ribbon(plan, all) + renderTable(table) +
+          paragraph("FLOPs are of one microbatch. The bar compares a stage's forward (blue) and backward "
+                    "(green) work with the "
+                    "busiest stage. In flight: microbatches whose activations are held at once, at most.") +
+          layersTable(plan) + searchTable(plan));
 }
 
 }  // namespace pipeshard

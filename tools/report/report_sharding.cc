@@ -39,7 +39,8 @@ class Colours {
 
   std::string chip(const std::string& spec) const {
     const auto found = classes_.find(spec);
-    return fmt::format("<span class=\"spec {}\">{}</span>", found == classes_.end() ? "whole" : found->second, escapeHtml(spec));
+    return fmt::format("<span class=\"spec {}\">{}</span>", found == classes_.end() ? "whole" : found->second,
+                       escapeHtml(spec));
   }
 
  private:
@@ -56,7 +57,8 @@ std::string renderPrediction(const StagePlan& stage, const ShardingPlan& shardin
       {"Memory per device, predicted", formatBytes(sharding.memory_bytes)},
       {"Together at least", milliseconds(sharding.lower_bound_ns) + (sharding.optimal ? " (optimal)" : "")}};
   std::string html = "<dl class=\"facts\">\n";
-  for (const auto& [name, value] : facts) html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", name, escapeHtml(value));
+  for (const auto& [name, value] : facts)
+    html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", name, escapeHtml(value));
   html += "</dl>\n";
   if (cost > 0) {
     html += fmt::format(
@@ -76,7 +78,8 @@ std::string renderLegend(const ShardingPlan& sharding, const Colours& colours) {
   for (const auto& [spec, count] : counts) order.emplace_back(-count, spec);
   std::sort(order.begin(), order.end());
   std::string html = "<ul class=\"specs\">\n";
-  for (const auto& [count, spec] : order) html += fmt::format("<li>{} × {}</li>\n", colours.chip(spec), -count);
+  for (const auto& [count, spec] : order)
+    html += fmt::format("<li>{} × {}</li>\n", colours.chip(spec), -count);
   return html + "</ul>\n";
 }
 
@@ -84,31 +87,36 @@ std::string moreThan(size_t shown, size_t all) {
   return all <= shown ? "" : paragraph(fmt::format("And {} more; plan.json names them all.", all - shown));
 }
 
-std::string renderParameters(size_t s, const ShardingPlan& sharding, const std::vector<const ReportedParameter*>& parameters,
+std::string renderParameters(size_t s, const ShardingPlan& sharding,
+                             const std::vector<const ReportedParameter*>& parameters,
                              const Colours& colours) {
   HtmlTable table{fmt::format("Parameters of stage {}", s),
-                  {textCell("Parameter"), textCell("Shape"), numberCell("Bytes"), textCell("Sharding"), textCell("First device holds"),
-                   numberCell("Bytes")},
+                  {textCell("Parameter"), textCell("Shape"), numberCell("Bytes"), textCell("Sharding"),
+                   textCell("First device holds"), numberCell("Bytes")},
                   {}};
   for (size_t p = 0; p < std::min(parameters.size(), kMostTensorsShown); ++p) {
     const ReportedParameter& parameter = *parameters[p];
     const auto spec = sharding.specs.find(parameter.name);
-    const std::string text = spec != sharding.specs.end() ? spec->second : printSpec(replicated(parameter.whole.size()));
+    const std::string text =
+        spec != sharding.specs.end() ? spec->second : printSpec(replicated(parameter.whole.size()));
     table.rows.push_back({codeCell(parameter.name), textCell(shapeToString(parameter.whole)),
-                          numberCell(formatBytes(byteCount(parameter.data_type, parameter.whole))), HtmlCell{colours.chip(text), false},
-                          textCell(shapeToString(parameter.held)),
+                          numberCell(formatBytes(byteCount(parameter.data_type, parameter.whole))),
+                          HtmlCell{colours.chip(text), false}, textCell(shapeToString(parameter.held)),
                           numberCell(formatBytes(byteCount(parameter.data_type, parameter.held)))});
   }
   return renderTable(table) + moreThan(kMostTensorsShown, parameters.size());
 }
 
-std::string renderOthers(size_t s, const std::vector<std::pair<std::string, std::string>>& specs, const Colours& colours) {
-  HtmlTable table{fmt::format("Other tensors of stage {}", s), {textCell("Tensor"), textCell("Sharding")}, {}};
+std::string renderOthers(size_t s, const std::vector<std::pair<std::string, std::string>>& specs,
+                         const Colours& colours) {
+  HtmlTable table{
+      fmt::format("Other tensors of stage {}", s), {textCell("Tensor"), textCell("Sharding")}, {}};
   for (size_t i = 0; i < std::min(specs.size(), kMostTensorsShown); ++i)
     table.rows.push_back({codeCell(specs[i].first), HtmlCell{colours.chip(specs[i].second), false}});
-  return fmt::format("<details><summary>{} other tensor{} that {} not whole on every device</summary>\n{}{}</details>\n", specs.size(),
-                     specs.size() == 1 ? "" : "s", specs.size() == 1 ? "is" : "are", renderTable(table),
-                     moreThan(kMostTensorsShown, specs.size()));
+  return fmt::format(
+      "<details><summary>{} other tensor{} that {} not whole on every device</summary>\n{}{}</details>\n",
+      specs.size(), specs.size() == 1 ? "" : "s", specs.size() == 1 ? "is" : "are", renderTable(table),
+      moreThan(kMostTensorsShown, specs.size()));
 }
 
 }  // namespace
@@ -120,7 +128,8 @@ std::vector<ReportedParameter> parametersOf(const Plan& plan, const std::vector<
     const Program& program = programs.at(static_cast<size_t>(plan.stages[s].devices.at(0)));
     for (const Buffer& buffer : program.buffers) {
       if (buffer.kind != BufferKind::kParameter) continue;
-      parameters.push_back({s, buffer.value.empty() ? buffer.name : buffer.value, buffer.data_type, wholeShape(buffer), buffer.shape});
+      parameters.push_back({s, buffer.value.empty() ? buffer.name : buffer.value, buffer.data_type,
+                            wholeShape(buffer), buffer.shape});
     }
   }
   return parameters;
@@ -132,7 +141,8 @@ std::string renderShardings(const Plan& plan, const std::vector<ReportedParamete
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     if (!plan.stages[s].sharding) continue;
     const ShardingPlan& sharding = *plan.stages[s].sharding;
-    html += fmt::format("<h3>stage {}</h3>\n", s) + renderPrediction(plan.stages[s], sharding) + renderLegend(sharding, colours);
+    html += fmt::format("<h3>stage {}</h3>\n", s) + renderPrediction(plan.stages[s], sharding) +
+            renderLegend(sharding, colours);
     std::vector<const ReportedParameter*> of_stage;
     for (const ReportedParameter& parameter : parameters) {
       if (parameter.stage == s) of_stage.push_back(&parameter);
@@ -140,15 +150,17 @@ std::string renderShardings(const Plan& plan, const std::vector<ReportedParamete
     if (!of_stage.empty()) html += renderParameters(s, sharding, of_stage, colours);
     std::vector<std::pair<std::string, std::string>> others;
     for (const auto& [value, spec] : sharding.specs) {
-      const bool is_parameter =
-          std::any_of(of_stage.begin(), of_stage.end(), [&, &name = value](const auto* p) { return p->name == name; });
+      const bool is_parameter = std::any_of(of_stage.begin(), of_stage.end(),
+                                            [&, &name = value](const auto* p) { return p->name == name; });
       if (!is_parameter) others.emplace_back(value, spec);
     }
     if (!others.empty()) html += renderOthers(s, others, colours);
   }
   html += paragraph(
-      "S and the numbers of mesh axes: the tensor's axis is cut over these axes of the mesh, R: it is whole. P: the devices "
-      "along that axis of the mesh hold summands. The bar: predicted compute (blue) and communication (red).");
+      "S and the numbers of mesh axes: the tensor's axis is cut over these axes of the mesh, R: it is whole. "
+      "P: the devices "
+      "along that axis of the mesh hold summands. The bar: predicted compute (blue) and communication "
+      "(red).");
   return section("sharding", "Sharding inside stages", html);
 }
 

@@ -8,8 +8,8 @@
 
 namespace pipeshard {
 
-// For every stage with a sharding: mesh, method, what was predicted, its parameters and other tensors with their specs. Each spec has
-// one colour on the page.
+// For every stage with a sharding: mesh, method, what was predicted, its parameters and other tensors with
+// their specs. Each spec has one colour on the page.
 std::string renderShardings(const Plan& plan, const std::vector<ReportedParameter>& parameters);
 
 }  // namespace pipeshard

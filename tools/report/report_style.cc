@@ -2,7 +2,8 @@
 
 namespace pipeshard {
 
-// f, b, i, w: forward, backward, its two halves; 0..3: chunks of a rank. r, u, o: recomputation, update, other. t: transfers.
+// f, b, i, w: forward, backward, its two halves; 0..3: chunks of a rank. r, u, o: recomputation, update,
+// other. t: transfers.
 const char* const kPictureStyle =
     R"css(:root,.pic{--paper:#ffffff;--track:#f7f9fb;--rule:#dde3ea;--hatch:#d3dbe4;--ink:#16202b;--dim:#526070;
 --f0:#4a93db;--f1:#3d86cd;--f2:#1968ac;--f3:#004f8d;--b0:#3ba07a;--b1:#2b936e;--b2:#077353;--b3:#01593f;

@@ -33,7 +33,8 @@ Work workOf(ActionKind kind) {
 Work workOfEvent(const TraceEvent& event) {
   if (event.kind != TraceEventKind::kCompute) return Work::kOther;
   if (event.name.find("recompute") != std::string::npos) return Work::kRecomputation;
-  if (event.name.find("update") != std::string::npos || event.name.find("UPDATE") != std::string::npos) return Work::kUpdate;
+  if (event.name.find("update") != std::string::npos || event.name.find("UPDATE") != std::string::npos)
+    return Work::kUpdate;
   size_t at = 0;
   while (at < event.name.size() && event.name[at] >= '0' && event.name[at] <= '9') ++at;
   if (at == 0 || at == event.name.size()) return Work::kOther;
@@ -171,17 +172,21 @@ Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, cons
   timeline.length = simulation.makespan;
   timeline.ranks.resize(simulation.ranks.size());
   for (int s = 0; s < schedule.stages; ++s) {
-    timeline.ranks.at(static_cast<size_t>(schedule.rank_of_stage.at(static_cast<size_t>(s)))).stages.push_back(s);
+    timeline.ranks.at(static_cast<size_t>(schedule.rank_of_stage.at(static_cast<size_t>(s))))
+        .stages.push_back(s);
   }
   for (size_t r = 0; r < timeline.ranks.size(); ++r) {
     TimelineRank& rank = timeline.ranks[r];
     const std::vector<int>& devices = plan.stages.at(static_cast<size_t>(rank.stages.at(0))).devices;
-    rank.name = devices.size() == 1 ? fmt::format("rank {}", devices[0]) : fmt::format("ranks {}–{}", devices.front(), devices.back());
-    for (const SimulatedAction& done : simulation.ranks[r]) addPass(done, times.at(static_cast<size_t>(done.action.stage)), rank.bars);
+    rank.name = devices.size() == 1 ? fmt::format("rank {}", devices[0])
+                                    : fmt::format("ranks {}–{}", devices.front(), devices.back());
+    for (const SimulatedAction& done : simulation.ranks[r])
+      addPass(done, times.at(static_cast<size_t>(done.action.stage)), rank.bars);
     if (r < simulation.memory.size()) rank.memory = simulation.memory[r];
   }
   for (const SimulatedMessage& message : simulation.messages) {
-    timeline.ranks.at(static_cast<size_t>(message.to)).transfers.push_back({message.started, message.started, message.arrived});
+    timeline.ranks.at(static_cast<size_t>(message.to))
+        .transfers.push_back({message.started, message.started, message.arrived});
   }
   return timeline;
 }
@@ -194,7 +199,8 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
     begin = std::min(begin, event.start_ns);
     end = std::max(end, event.end_ns);
   }
-  if (begin > end) fail(ErrorCode::kConfiguration, "the trace has no events of step {}; record it with `run --trace`", step);
+  if (begin > end)
+    fail(ErrorCode::kConfiguration, "the trace has no events of step {}; record it with `run --trace`", step);
   Timeline timeline;
   timeline.source = trace.source == "simulated" ? "predicted" : trace.source;
   timeline.length = end - begin;
@@ -205,17 +211,21 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
     rank.name = fmt::format("rank {}", r);
     for (size_t s = 0; s < plan.stages.size(); ++s) {
       const std::vector<int>& devices = plan.stages[s].devices;
-      if (std::find(devices.begin(), devices.end(), r) != devices.end()) rank.stages.push_back(static_cast<int>(s));
+      if (std::find(devices.begin(), devices.end(), r) != devices.end())
+        rank.stages.push_back(static_cast<int>(s));
     }
     rank.memory_limit = memoryLimit(plan, rank.stages);
   }
   for (const TraceEvent& event : trace.events) {
-    if (event.step != step || event.rank < 0 || event.rank >= trace.ranks || event.kind == TraceEventKind::kSend) continue;
+    if (event.step != step || event.rank < 0 || event.rank >= trace.ranks ||
+        event.kind == TraceEventKind::kSend)
+      continue;
     TimelineRank& rank = timeline.ranks[static_cast<size_t>(event.rank)];
     if (event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective) {
       rank.transfers.push_back({event.start_ns - begin, event.arrived_ns - begin, event.end_ns - begin});
     } else {
-      rank.bars.push_back({workOfEvent(event), event.stage, event.microbatch, event.start_ns - begin, event.end_ns - begin});
+      rank.bars.push_back(
+          {workOfEvent(event), event.stage, event.microbatch, event.start_ns - begin, event.end_ns - begin});
     }
   }
   addMemory(trace, begin, end, timeline.ranks);
@@ -234,9 +244,9 @@ void joinHalves(const Schedule& schedule, Timeline& timeline) {
     for (TimelineBar bar : rank.bars) {
       const bool half = bar.work == Work::kBackwardInput || bar.work == Work::kBackwardWeight;
       if (half && whole.contains({bar.stage, bar.microbatch})) bar.work = Work::kBackward;
-      const bool continues = !joined.empty() && bar.work == Work::kBackward && joined.back().work == Work::kBackward &&
-                             joined.back().stage == bar.stage && joined.back().microbatch == bar.microbatch &&
-                             joined.back().end == bar.start;
+      const bool continues = !joined.empty() && bar.work == Work::kBackward &&
+                             joined.back().work == Work::kBackward && joined.back().stage == bar.stage &&
+                             joined.back().microbatch == bar.microbatch && joined.back().end == bar.start;
       if (continues) {
         joined.back().end = bar.end;
       } else {
@@ -248,8 +258,9 @@ void joinHalves(const Schedule& schedule, Timeline& timeline) {
 }
 
 bool hasFlops(const Plan& plan) {
-  return std::all_of(plan.stages.begin(), plan.stages.end(),
-                     [](const StagePlan& stage) { return stage.forward_flops > 0 && stage.backward_flops > 0; });
+  return std::all_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) {
+    return stage.forward_flops > 0 && stage.backward_flops > 0;
+  });
 }
 
 std::vector<PassTimes> passTimes(const Plan& plan) {
@@ -275,13 +286,15 @@ BubbleFormula bubbleFormula(const Schedule& schedule) {
   const int64_t m = schedule.microbatches;
   const int64_t v = p > 0 ? schedule.stages / p : 1;
   const auto formula = [](std::string step, std::string useful, int64_t idle, int64_t work) {
-    return BubbleFormula{std::move(step), std::move(useful), static_cast<double>(idle) / static_cast<double>(idle + work),
+    return BubbleFormula{std::move(step), std::move(useful),
+                         static_cast<double>(idle) / static_cast<double>(idle + work),
                          static_cast<double>(idle) / static_cast<double>(work)};
   };
   if (schedule.forward_only || schedule.asynchronous() || p < 1 || m < 1) return {};
   if (name == "sequential") return formula("(p−1)/p", "p−1", p - 1, 1);
   if (name == "gpipe" || name == "1f1b") return formula("(p−1)/(m+p−1)", "(p−1)/m", p - 1, m);
-  if ((name == "interleaved" || name == "looped-bfs") && m % p == 0) return formula("(p−1)/(vm+p−1)", "(p−1)/(vm)", p - 1, v * m);
+  if ((name == "interleaved" || name == "looped-bfs") && m % p == 0)
+    return formula("(p−1)/(vm+p−1)", "(p−1)/(vm)", p - 1, v * m);
   if (name == "zb-h1" && m >= p) return formula("(p−1)/(3m+p−1)", "(p−1)/(3m)", p - 1, 3 * m);
   if (name == "zb-h2" && m >= 2 * p) return formula("(p−1)/(3m+p−1)", "(p−1)/(3m)", p - 1, 3 * m);
   return {};

@@ -1,7 +1,8 @@
 // What the report's pictures are drawn from: one step on every rank, predicted or measured, in one form.
 //
-// A rank's *bars* are what it computes, one after the other. Its *transfers* are what it receives: from `start` on it is wanted, until
-// `arrived` the rank waits for its peer, until `end` it travels. What is neither computed nor travelling is idle: the bubble.
+// A rank's *bars* are what it computes, one after the other. Its *transfers* are what it receives: from
+// `start` on it is wanted, until `arrived` the rank waits for its peer, until `end` it travels. What is
+// neither computed nor travelling is idle: the bubble.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,15 @@
 
 namespace pipeshard {
 
-enum class Work : uint8_t { kForward, kBackward, kBackwardInput, kBackwardWeight, kRecomputation, kUpdate, kOther };
+enum class Work : uint8_t {
+  kForward,
+  kBackward,
+  kBackwardInput,
+  kBackwardWeight,
+  kRecomputation,
+  kUpdate,
+  kOther
+};
 inline constexpr size_t kWorks = 7;
 std::string_view workName(Work work);  // "forward", "backward: inputs"
 
@@ -53,7 +62,8 @@ struct Timeline {
   bool memory_in_bytes = false;     // else microbatches of a stage
 
   int64_t busy() const;  // sum over the ranks
-  // The bubble by the usual conventions: GPipe with p equal stages and m microbatches has (p-1)/(m+p-1) and (p-1)/m.
+  // The bubble by the usual conventions: GPipe with p equal stages and m microbatches has (p-1)/(m+p-1) and
+  // (p-1)/m.
   double idleOfStep() const;
   double idleOfUseful() const;
   // Of the rank that is busy longest between its first and its last bar: the zero-bubble papers' rate.
@@ -74,13 +84,16 @@ std::vector<std::vector<int>> pipelineRanks(const Plan& plan);
 // Of a simulated schedule. Names and memory limits come from the plan.
 Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, const Plan& plan);
 
-// Of one step of a trace; step 0: its last. Rows are the trace's ranks. Error(kConfiguration) when the trace has no such step.
+// Of one step of a trace; step 0: its last. Rows are the trace's ranks. Error(kConfiguration) when the trace
+// has no such step.
 Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step = 0);
 
-// Programs run every backward pass in its two halves; where the schedule has them as one, they become one kind of bar.
+// Programs run every backward pass in its two halves; where the schedule has them as one, they become one
+// kind of bar.
 void joinHalves(const Schedule& schedule, Timeline& timeline);
 
-// The times that the plan's FLOPs give on equal devices; F=1, I=W=1 for every stage when a stage has no FLOPs.
+// The times that the plan's FLOPs give on equal devices; F=1, I=W=1 for every stage when a stage has no
+// FLOPs.
 std::vector<PassTimes> passTimes(const Plan& plan);
 bool hasFlops(const Plan& plan);
 

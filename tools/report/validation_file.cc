@@ -19,7 +19,9 @@ constexpr int kVersion = 1;
 
 // JSON has no infinity: null.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-double numberFrom(const Json& json) { return json.is_null() ? std::numeric_limits<double>::infinity() : json.get<double>(); }
+double numberFrom(const Json& json) {
+  return json.is_null() ? std::numeric_limits<double>::infinity() : json.get<double>();
+}
 
 Json memoryToJson(const RankResult& rank) {
   const MemoryParts& parts = rank.memory;
@@ -46,10 +48,12 @@ RankResult memoryFromJson(const Json& json) {
 
 ValidationReport fromJson(const Json& json) {
   if (json.at("version") != kVersion)
-    fail(ErrorCode::kVersionMismatch, "version {}: expected {}; validate again", json.at("version").dump(), kVersion);
+    fail(ErrorCode::kVersionMismatch, "version {}: expected {}; validate again", json.at("version").dump(),
+         kVersion);
   ValidationReport report;
   report.ranks = json.at("ranks");
-  for (const Json& step : json.at("steps")) report.steps.push_back({numberFrom(step.at(0)), numberFrom(step.at(1))});
+  for (const Json& step : json.at("steps"))
+    report.steps.push_back({numberFrom(step.at(0)), numberFrom(step.at(1))});
   for (const Json& entry : json.at("tensors")) {
     TensorComparison tensor;
     const int kind = entry.at("kind");
@@ -83,7 +87,8 @@ std::string validationToJson(const ValidationReport& report) {
   json["version"] = kVersion;
   json["ranks"] = report.ranks;
   json["steps"] = json["tensors"] = json["memory"] = Json::array();
-  for (const StepComparison& step : report.steps) json["steps"].push_back({number(step.loss), number(step.reference_loss)});
+  for (const StepComparison& step : report.steps)
+    json["steps"].push_back({number(step.loss), number(step.reference_loss)});
   for (const TensorComparison& tensor : report.tensors) {
     Json entry = {{"kind", static_cast<int>(tensor.kind)}, {"name", tensor.name}};
     if (!tensor.state.empty()) entry["state"] = tensor.state;

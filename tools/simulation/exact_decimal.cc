@@ -40,22 +40,26 @@ Decimal parseDecimal(std::string_view option, std::string_view text) {
     result.digits = result.digits * 10 + (c - '0');
     if (point) ++result.places;
   }
-  if (digits == 0) fail(ErrorCode::kUsage, "{}: expected a decimal number of at most {} digits, found \"{}\"", option, kMostDigits, text);
+  if (digits == 0)
+    fail(ErrorCode::kUsage, "{}: expected a decimal number of at most {} digits, found \"{}\"", option,
+         kMostDigits, text);
   while (result.places > 0 && result.digits % 10 == 0) result.digits /= 10, --result.places;
   if (negative) result.digits = -result.digits;
   return result;
 }
 
-std::map<std::string, Decimal> parseDecimals(std::string_view option, std::string_view text, const std::vector<std::string>& known) {
+std::map<std::string, Decimal> parseDecimals(std::string_view option, std::string_view text,
+                                             const std::vector<std::string>& known) {
   std::map<std::string, Decimal> result;
   while (!text.empty()) {
     const std::string_view part = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), part.size() + 1));
     const size_t equals = part.find('=');
     const std::string key(part.substr(0, equals));
-    if (equals == std::string_view::npos || std::find(known.begin(), known.end(), key) == known.end() || result.count(key) > 0) {
-      fail(ErrorCode::kUsage, "{}: found \"{}\"; expected {}=NUMBER, each at most once, separated by commas", option, part,
-           fmt::join(known, "=NUMBER or "));
+    if (equals == std::string_view::npos || std::find(known.begin(), known.end(), key) == known.end() ||
+        result.count(key) > 0) {
+      fail(ErrorCode::kUsage, "{}: found \"{}\"; expected {}=NUMBER, each at most once, separated by commas",
+           option, part, fmt::join(known, "=NUMBER or "));
     }
     result[key] = parseDecimal(fmt::format("{} {}", option, key), part.substr(equals + 1));
   }
@@ -69,7 +73,8 @@ int64_t commonScale(const std::vector<Decimal>& decimals) {
 }
 
 int64_t inUnits(const Decimal& decimal, int64_t scale) {
-  PIPESHARD_CHECK(scale % powerOfTen(decimal.places) == 0, "scale {} of a number with {} places", scale, decimal.places);
+  PIPESHARD_CHECK(scale % powerOfTen(decimal.places) == 0, "scale {} of a number with {} places", scale,
+                  decimal.places);
   return decimal.digits * (scale / powerOfTen(decimal.places));
 }
 

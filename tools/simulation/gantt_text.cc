@@ -47,8 +47,10 @@ std::vector<const GanttBar*> columnsOf(const std::vector<GanttBar>& row, int64_t
 
 std::string paint(const std::string& text, const GanttBar* bar, const GanttStyle& style) {
   if (!style.colours || bar == nullptr) return text;
-  const auto kind = std::find_if(kKinds.begin(), kKinds.end(), [&](const KindText& k) { return k.kind == bar->kind; });
-  return fmt::format("\033[{}{}m{}\033[0m", bar->marked ? "4;" : "", kind == kKinds.end() ? "0" : kind->colour, text);
+  const auto kind =
+      std::find_if(kKinds.begin(), kKinds.end(), [&](const KindText& k) { return k.kind == bar->kind; });
+  return fmt::format("\033[{}{}m{}\033[0m", bar->marked ? "4;" : "",
+                     kind == kKinds.end() ? "0" : kind->colour, text);
 }
 
 std::string barText(const GanttBar* bar, size_t width) {
@@ -62,7 +64,8 @@ std::string barText(const GanttBar* bar, size_t width) {
 
 }  // namespace
 
-int64_t ganttColumn(const std::vector<std::vector<GanttBar>>& rows, int64_t makespan, const GanttStyle& style) {
+int64_t ganttColumn(const std::vector<std::vector<GanttBar>>& rows, int64_t makespan,
+                    const GanttStyle& style) {
   int64_t unit = makespan;
   for (const std::vector<GanttBar>& row : rows) {
     for (const GanttBar& bar : row) unit = std::gcd(unit, std::gcd(bar.start, bar.end));
@@ -72,7 +75,8 @@ int64_t ganttColumn(const std::vector<std::vector<GanttBar>>& rows, int64_t make
   return std::max<int64_t>((makespan + width - 1) / width, 1);
 }
 
-std::string ganttText(const std::vector<std::vector<GanttBar>>& rows, int64_t makespan, const GanttStyle& style) {
+std::string ganttText(const std::vector<std::vector<GanttBar>>& rows, int64_t makespan,
+                      const GanttStyle& style) {
   const int64_t column = ganttColumn(rows, makespan, style);
   const size_t label = fmt::format("d{}", rows.empty() ? 0 : rows.size() - 1).size();
   std::string text;
@@ -99,7 +103,8 @@ std::string ganttLegend(const std::vector<std::vector<GanttBar>>& rows) {
   for (const KindText& kind : kKinds) {
     if (used.count(kind.kind) > 0) parts.push_back(fmt::format("{} {}", kind.kind, kind.meaning));
   }
-  return fmt::format("a digit: a pass begins, of the microbatch that ends in it; then {}; . idle", fmt::join(parts, ", "));
+  return fmt::format("a digit: a pass begins, of the microbatch that ends in it; then {}; . idle",
+                     fmt::join(parts, ", "));
 }
 
 }  // namespace pipeshard

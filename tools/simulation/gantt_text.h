@@ -1,7 +1,9 @@
 // Timelines as text, a row per rank:
 //
-//   d0 0123......0b41b52b63b74b.5b.6b.7b     a digit: the pass of that microbatch (its last digit) begins; letters: it goes on
-//   d1 .012....0b31b42b53b64b75b.6b.7b..     f forward, b backward, i and w its halves, r recomputation, u update; a dot: idle
+//   d0 0123......0b41b52b63b74b.5b.6b.7b     a digit: the pass of that microbatch (its last digit) begins;
+//                                            letters: it goes on
+//   d1 .012....0b31b42b53b64b75b.6b.7b..     f forward, b backward, i and w its halves, r recomputation, u
+//                                            update; a dot: idle
 #pragma once
 
 #include <cstdint>
@@ -23,12 +25,14 @@ struct GanttStyle {
   bool colours = false;
 };
 
-// Bars of a row are in order and do not overlap. A column is the largest unit in which all bars begin and end where that fits; else
-// the makespan is shared out over the columns, and each shows what fills most of it.
-std::string ganttText(const std::vector<std::vector<GanttBar>>& rows, int64_t makespan, const GanttStyle& style);
+// Bars of a row are in order and do not overlap. A column is the largest unit in which all bars begin and end
+// where that fits; else the makespan is shared out over the columns, and each shows what fills most of it.
+std::string ganttText(const std::vector<std::vector<GanttBar>>& rows, int64_t makespan,
+                      const GanttStyle& style);
 
 // How many ticks a column of that picture is.
-int64_t ganttColumn(const std::vector<std::vector<GanttBar>>& rows, int64_t makespan, const GanttStyle& style);
+int64_t ganttColumn(const std::vector<std::vector<GanttBar>>& rows, int64_t makespan,
+                    const GanttStyle& style);
 
 // Explains the kinds that occur.
 std::string ganttLegend(const std::vector<std::vector<GanttBar>>& rows);

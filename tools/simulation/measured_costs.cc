@@ -12,11 +12,14 @@
 namespace pipeshard {
 namespace {
 
-bool isPass(Phase phase) { return phase == Phase::kForward || phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight; }
+bool isPass(Phase phase) {
+  return phase == Phase::kForward || phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight;
+}
 
 bool isDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Without numbers of microbatches: "0F3" and "recompute 0F3" lose the last one, "load x@3" what follows the @.
+// Without numbers of microbatches: "0F3" and "recompute 0F3" lose the last one, "load x@3" what follows the
+// @.
 std::string stemOf(const std::string& name) {
   std::string stem;
   for (size_t i = 0; i < name.size(); ++i) {
@@ -26,7 +29,8 @@ std::string stemOf(const std::string& name) {
   }
   size_t end = stem.size();
   while (end > 0 && isDigit(stem[end - 1])) --end;
-  const bool pass = end > 1 && end < stem.size() && isDigit(stem[end - 2]) && std::string("FBIW").find(stem[end - 1]) != std::string::npos;
+  const bool pass = end > 1 && end < stem.size() && isDigit(stem[end - 2]) &&
+                    std::string("FBIW").find(stem[end - 1]) != std::string::npos;
   return pass ? stem.substr(0, end) : stem;
 }
 
@@ -36,11 +40,14 @@ MeasuredDurations MeasuredDurations::read(const std::string& path) {
   const Trace trace = readTrace(path);
   std::vector<const TraceEvent*> events;
   for (const TraceEvent& event : trace.events) {
-    if (event.kind == TraceEventKind::kCompute || event.kind == TraceEventKind::kCopy) events.push_back(&event);
+    if (event.kind == TraceEventKind::kCompute || event.kind == TraceEventKind::kCopy)
+      events.push_back(&event);
   }
-  if (events.empty()) fail(ErrorCode::kConfiguration, "{}: found no computing; expected a trace that `run --trace` has written", path);
-  const auto [first, last] =
-      std::minmax_element(events.begin(), events.end(), [](const auto* a, const auto* b) { return a->step < b->step; });
+  if (events.empty())
+    fail(ErrorCode::kConfiguration, "{}: found no computing; expected a trace that `run --trace` has written",
+         path);
+  const auto [first, last] = std::minmax_element(
+      events.begin(), events.end(), [](const auto* a, const auto* b) { return a->step < b->step; });
   const int64_t left_out = (*first)->step < (*last)->step ? (*first)->step : (*first)->step - 1;
   std::map<std::pair<int, std::string>, std::vector<Ticks>> by_rank;
   std::map<std::string, std::vector<Ticks>> anywhere;

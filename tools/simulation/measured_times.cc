@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::string_view kRecompute = "recompute ";
 
-// 'F', 'I', 'W', or 'R' for a recomputation, of an event that is named as ir/trace/trace_names.h says; 0 for what is no pass.
+// 'F', 'I', 'W', or 'R' for a recomputation, of an event that is named as ir/trace/trace_names.h says; 0 for
+// what is no pass.
 char passOf(const TraceEvent& event) {
   if (event.kind != TraceEventKind::kCompute || event.stage < 0 || event.microbatch < 0) return 0;
   std::string_view name = event.name;
@@ -52,8 +53,12 @@ MeasuredTimes measuredTimes(const Trace& trace, int stages) {
   MeasuredTimes result;
   for (int stage = 0; stage < stages; ++stage) {
     const auto of = [&](char kind) { return medianOf(times[{stage, kind}]); };
-    if (times[{stage, 'F'}].empty()) fail(ErrorCode::kConfiguration, "the trace has no forward pass of stage {}", stage);
-    result.stages.push_back({.forward = of('F'), .backward_input = of('I'), .backward_weight = of('W'), .recomputation = of('R')});
+    if (times[{stage, 'F'}].empty())
+      fail(ErrorCode::kConfiguration, "the trace has no forward pass of stage {}", stage);
+    result.stages.push_back({.forward = of('F'),
+                             .backward_input = of('I'),
+                             .backward_weight = of('W'),
+                             .recomputation = of('R')});
   }
   result.latency = medianOf(std::move(transfers));
   return result;
@@ -61,7 +66,8 @@ MeasuredTimes measuredTimes(const Trace& trace, int stages) {
 
 double MeasuredStep::bubble() const {
   const double all = static_cast<double>(makespan()) * static_cast<double>(busy_ns.size());
-  return all > 0 ? 1 - static_cast<double>(std::accumulate(busy_ns.begin(), busy_ns.end(), int64_t{0})) / all : 0;
+  return all > 0 ? 1 - static_cast<double>(std::accumulate(busy_ns.begin(), busy_ns.end(), int64_t{0})) / all
+                 : 0;
 }
 
 std::vector<MeasuredStep> measuredSteps(const Trace& trace) {

@@ -1,5 +1,6 @@
-// What a measured trace says to the simulator (partition/simulation/simulator.h): how long the passes of each stage took, and messages between them.
-// Simulating the schedule with these times tells what a step had to take, and thus what waiting is the schedule's and what is not.
+// What a measured trace says to the simulator (partition/simulation/simulator.h): how long the passes of each
+// stage took, and messages between them. Simulating the schedule with these times tells what a step had to
+// take, and thus what waiting is the schedule's and what is not.
 #pragma once
 
 #include <vector>
@@ -10,8 +11,9 @@
 namespace pipeshard {
 
 struct MeasuredTimes {
-  std::vector<PassTimes> stages;  // medians over microbatches, steps and a stage's devices; nanoseconds; no update
-  Ticks latency = 0;              // median transfer of the messages of microbatches
+  std::vector<PassTimes>
+      stages;         // medians over microbatches, steps and a stage's devices; nanoseconds; no update
+  Ticks latency = 0;  // median transfer of the messages of microbatches
 };
 
 // The upper one of two in the middle; 0 of none.
@@ -20,8 +22,9 @@ Ticks medianOf(std::vector<Ticks> times);
 // Error(kConfiguration) when the trace has no pass of some stage.
 MeasuredTimes measuredTimes(const Trace& trace, int stages);
 
-// Of one step: from the first start of a pass to the last end of one, over all ranks, and how much of that each rank spent in passes
-// (recomputation too). What is beside it (prologues, tied weights, updates) no schedule has.
+// Of one step: from the first start of a pass to the last end of one, over all ranks, and how much of that
+// each rank spent in passes (recomputation too). What is beside it (prologues, tied weights, updates) no
+// schedule has.
 struct MeasuredStep {
   int64_t step = 0;
   int64_t start_ns = 0;

@@ -10,14 +10,14 @@
 #include "ir/base/error.h"
 #include "ir/trace/trace_breakdown.h"
 #include "partition/simulation/program_simulation.h"
-#include "runtime/execute/executor.h"
-#include "runtime/execute/worker_threads.h"
-#include "tools/console.h"
-#include "tools/simulation/measured_costs.h"
 #include "planning/planning.h"
 #include "planning/profile_store.h"
 #include "planning/program_costs.h"
+#include "runtime/execute/executor.h"
+#include "runtime/execute/worker_threads.h"
+#include "tools/console.h"
 #include "tools/report/sharding_tables.h"
+#include "tools/simulation/measured_costs.h"
 #include "tools/simulation/simulation_report.h"
 #include "transport/shared/shared_memory.h"
 
@@ -33,7 +33,8 @@ struct SimulatedPlan {
 };
 
 // As the plan's cluster says, but for what was asked for.
-CostModel modelOf(const PlanSimulationRequest& request, const Plan& plan, const Program& program, const std::optional<LinkCost>& link) {
+CostModel modelOf(const PlanSimulationRequest& request, const Plan& plan, const Program& program,
+                  const std::optional<LinkCost>& link) {
   CostModel model = rankModel(plan, program);
   if (link) model.links = {*link};
   if (!request.device_gflops && !request.device_gbytes) return model;
@@ -56,11 +57,13 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
   result.plan = readPlanDirectory(request.directory);
   if (!hasPrograms(request.directory)) {
     fail(ErrorCode::kMissingInput,
-         "{} is a plan without programs (plan --no-programs), which are what is simulated; `pipeshard run` and `validate` make them, or "
+         "{} is a plan without programs (plan --no-programs), which are what is simulated; `pipeshard run` "
+         "and `validate` make them, or "
          "plan with programs",
          request.directory);
   }
-  if (const std::optional<StoredProfile> profile = chooseProfile(request.profile)) applyProfile(result.plan.cluster, *profile);
+  if (const std::optional<StoredProfile> profile = chooseProfile(request.profile))
+    applyProfile(result.plan.cluster, *profile);
   std::optional<LinkCost> link;
   if (request.link_us || request.link_gbytes) {
     const LinkCost usual;
@@ -72,22 +75,29 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
   std::vector<ProgramCosts> costs;
   int ranks = 1;
   for (int rank = 0; rank < ranks; ++rank) {
-    const std::filesystem::path folder = std::filesystem::path(request.directory) / "ranks" / rankDirectoryName(rank);
+    const std::filesystem::path folder =
+        std::filesystem::path(request.directory) / "ranks" / rankDirectoryName(rank);
     RankImage image = loadRank(folder.string());
     ranks = image.program.world_size;
-    const WorkerThreads threads(threadsPerWorker(request.threads, ranksBeside(result.plan.cluster, rank, ranks)));
+    const WorkerThreads threads(
+        threadsPerWorker(request.threads, ranksBeside(result.plan.cluster, rank, ranks)));
     const Executor executor(image, {});  // plans the memory; nothing is allocated
     result.arena_bytes.push_back(executor.memory().total_bytes);
     result.constant_bytes.push_back(executor.constantBytes());
-    costs.push_back(programCosts(image, modelOf(request, result.plan, image.program, link), executor.accumulation()));
+    costs.push_back(
+        programCosts(image, modelOf(request, result.plan, image.program, link), executor.accumulation()));
     const std::string missing = measured ? measured->apply(image.program, costs.back()) : "";
     if (!missing.empty()) {
-      fail(ErrorCode::kConfiguration, "{}: has no pass like {} of rank {}; expected the trace of a plan with the same stages and schedule",
+      fail(ErrorCode::kConfiguration,
+           "{}: has no pass like {} of rank {}; expected the trace of a plan with the same stages and "
+           "schedule",
            request.measured, missing, rank);
     }
     result.programs.push_back(std::move(image.program));
   }
-  std::function<LinkCost(int, int)> link_between = [&](int from, int to) { return rankLink(result.plan, from, to); };
+  std::function<LinkCost(int, int)> link_between = [&](int from, int to) {
+    return rankLink(result.plan, from, to);
+  };
   if (link) link_between = nullptr;
   result.simulation = simulatePrograms({.programs = result.programs,
                                         .costs = std::move(costs),
@@ -100,13 +110,16 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
 
 // What a run is to a schedule; nothing for what no schedule speaks of.
 std::optional<Action> actionOf(const Program& program, const Instruction& instruction) {
-  if (!instruction.subgraph.valid() || instruction.stage < 0 || instruction.microbatch < 0) return std::nullopt;
+  if (!instruction.subgraph.valid() || instruction.stage < 0 || instruction.microbatch < 0)
+    return std::nullopt;
   const Subgraph& subgraph = program.subgraphs[instruction.subgraph.index()];
   if (subgraph.recomputation) return std::nullopt;
   switch (subgraph.phase) {
     case Phase::kForward: return Action{instruction.stage, ActionKind::kForward, instruction.microbatch};
-    case Phase::kBackwardInput: return Action{instruction.stage, ActionKind::kBackwardInput, instruction.microbatch};
-    case Phase::kBackwardWeight: return Action{instruction.stage, ActionKind::kBackwardWeight, instruction.microbatch};
+    case Phase::kBackwardInput:
+      return Action{instruction.stage, ActionKind::kBackwardInput, instruction.microbatch};
+    case Phase::kBackwardWeight:
+      return Action{instruction.stage, ActionKind::kBackwardWeight, instruction.microbatch};
     default: return std::nullopt;
   }
 }
@@ -120,19 +133,21 @@ double peakActivationsOf(const std::vector<Action>& order) {
     const Action& action = order[i];
     const std::pair<int, int> stash = {action.stage, action.microbatch};
     if (std::find(stages.begin(), stages.end(), action.stage) == stages.end()) stages.push_back(action.stage);
-    if (action.kind == ActionKind::kForward && std::find(held.begin(), held.end(), stash) == held.end()) held.push_back(stash);
+    if (action.kind == ActionKind::kForward && std::find(held.begin(), held.end(), stash) == held.end())
+      held.push_back(stash);
     peak = std::max(peak, held.size());
     if (action.kind == ActionKind::kForward) continue;
-    const bool more = std::any_of(order.begin() + static_cast<ptrdiff_t>(i) + 1, order.end(), [&](const Action& later) {
-      return later.stage == action.stage && later.microbatch == action.microbatch;
-    });
+    const bool more =
+        std::any_of(order.begin() + static_cast<ptrdiff_t>(i) + 1, order.end(), [&](const Action& later) {
+          return later.stage == action.stage && later.microbatch == action.microbatch;
+        });
     if (!more) held.erase(std::remove(held.begin(), held.end(), stash), held.end());
   }
   return stages.empty() ? 0 : static_cast<double>(peak) / static_cast<double>(stages.size());
 }
 
-// As they are executed. An action may be several runs: of the rows that a device shares, of the layers of a stage that recomputes layer by
-// layer, whose halves of the backward pass take turns.
+// As they are executed. An action may be several runs: of the rows that a device shares, of the layers of a
+// stage that recomputes layer by layer, whose halves of the backward pass take turns.
 ScheduleOrders ordersOf(const std::vector<Program>& programs) {
   ScheduleOrders orders;
   for (const Program& program : programs) {
@@ -141,7 +156,8 @@ ScheduleOrders ordersOf(const std::vector<Program>& programs) {
       const std::optional<Action> action = actionOf(program, instruction);
       if (!action) continue;
       const size_t last = std::min<size_t>(order.size(), action->kind == ActionKind::kForward ? 1 : 2);
-      if (std::find(order.end() - static_cast<ptrdiff_t>(last), order.end(), *action) == order.end()) order.push_back(*action);
+      if (std::find(order.end() - static_cast<ptrdiff_t>(last), order.end(), *action) == order.end())
+        order.push_back(*action);
     }
   }
   return orders;
@@ -160,10 +176,12 @@ std::vector<std::vector<GanttBar>> ganttOf(const Trace& trace) {
   std::vector<std::vector<GanttBar>> rows(static_cast<size_t>(trace.ranks));
   std::vector<int> first_stage(rows.size(), -1);
   for (const TraceEvent& event : trace.events) {
-    if (event.background || (event.kind != TraceEventKind::kCompute && event.kind != TraceEventKind::kCopy)) continue;
+    if (event.background || (event.kind != TraceEventKind::kCompute && event.kind != TraceEventKind::kCopy))
+      continue;
     const size_t rank = static_cast<size_t>(event.rank);
     if (first_stage[rank] < 0) first_stage[rank] = event.stage;
-    rows[rank].push_back({kindOf(event), event.microbatch, event.stage != first_stage[rank], event.start_ns, event.end_ns});
+    rows[rank].push_back(
+        {kindOf(event), event.microbatch, event.stage != first_stage[rank], event.start_ns, event.end_ns});
   }
   return rows;
 }
@@ -189,7 +207,8 @@ nlohmann::ordered_json jsonOf(const SimulatedPlan& simulated, const ScheduleOrde
   const Cluster& cluster = simulated.plan.cluster;
   const auto ranks = static_cast<int>(simulated.programs.size());
   for (int rank = 0; rank < ranks; ++rank)
-    json["communicator_bytes"].push_back(SharedSegments::communicatorBytes(ranksBeside(cluster, rank, ranks)));
+    json["communicator_bytes"].push_back(
+        SharedSegments::communicatorBytes(ranksBeside(cluster, rank, ranks)));
   for (const std::vector<Action>& order : orders) {
     json["peak_activations"].push_back(peakActivationsOf(order));
     nlohmann::ordered_json texts = nlohmann::ordered_json::array();
@@ -206,10 +225,12 @@ std::vector<std::vector<std::string>> tableOf(const SimulatedPlan& simulated, co
   const TraceBreakdown parts = breakDown(simulation.trace);
   const std::vector<Ticks> idle = simulation.idlePerRank();
   for (size_t rank = 0; rank < simulated.programs.size(); ++rank) {
-    table.push_back({simulation.trace.rank_names[rank], formatNanoseconds(simulation.busy[rank]), formatNanoseconds(idle[rank]),
-                     formatNanoseconds(parts.ranks[rank].waiting), formatNanoseconds(parts.ranks[rank].transfer),
+    table.push_back({simulation.trace.rank_names[rank], formatNanoseconds(simulation.busy[rank]),
+                     formatNanoseconds(idle[rank]), formatNanoseconds(parts.ranks[rank].waiting),
+                     formatNanoseconds(parts.ranks[rank].transfer),
                      formatNanoseconds(parts.ranks[rank].hidden), formatNanoseconds(simulation.span[rank]),
-                     fmt::format("{:g}", peakActivationsOf(orders[rank])), formatBytes(simulation.peak_memory[rank])});
+                     fmt::format("{:g}", peakActivationsOf(orders[rank])),
+                     formatBytes(simulation.peak_memory[rank])});
   }
   return table;
 }
@@ -221,8 +242,9 @@ SimulationReport simulatePlan(const PlanSimulationRequest& request) {
   SimulationReport report;
   report.orders = ordersOf(simulated.programs);
   const Plan& plan = simulated.plan;
-  report.title = fmt::format("{}: {} stage{} on {} rank{}, {}, {} microbatch{}", request.directory, plan.stages.size(),
-                             plan.stages.size() == 1 ? "" : "s", simulated.programs.size(), simulated.programs.size() == 1 ? "" : "s",
+  report.title = fmt::format("{}: {} stage{} on {} rank{}, {}, {} microbatch{}", request.directory,
+                             plan.stages.size(), plan.stages.size() == 1 ? "" : "s",
+                             simulated.programs.size(), simulated.programs.size() == 1 ? "" : "s",
                              plan.schedule, plan.microbatches, plan.microbatches == 1 ? "" : "es");
   report.table = tableOf(simulated, report.orders);
   report.makespan = simulated.simulation.makespan;

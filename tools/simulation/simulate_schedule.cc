@@ -39,12 +39,14 @@ Given parseGiven(const BareRequest& request) {
   }
   given.halve_backward = times.count("B") > 0;
   if (given.halve_backward) {
-    if (times.count("I") + times.count("W") > 0) fail(ErrorCode::kUsage, "--times: give B, or I and W (B is both), not all");
+    if (times.count("I") + times.count("W") > 0)
+      fail(ErrorCode::kUsage, "--times: give B, or I and W (B is both), not all");
     given.input = given.weight = times.at("B");
   }
   given.latency = parseDecimal("--comm", request.communication);
   given.occupancy = parseDecimal("--occupancy", request.occupancy);
-  if (given.latency.digits < 0 || given.occupancy.digits < 0) fail(ErrorCode::kUsage, "--comm and --occupancy must not be negative");
+  if (given.latency.digits < 0 || given.occupancy.digits < 0)
+    fail(ErrorCode::kUsage, "--comm and --occupancy must not be negative");
   const auto memory = parseDecimals("--memory-model", request.memory_model, {"F", "I", "W"});
   take(memory, "F", given.forward_memory);
   take(memory, "I", given.input_memory);
@@ -66,9 +68,9 @@ struct Exact {
 Exact exactly(const Given& given, int64_t chunks) {
   Exact exact;
   const int64_t halves = given.halve_backward ? 2 : 1;
-  exact.time_unit =
-      commonScale({given.forward, given.input, given.weight, given.recomputation, given.update, given.latency, given.occupancy}) * chunks *
-      halves;
+  exact.time_unit = commonScale({given.forward, given.input, given.weight, given.recomputation, given.update,
+                                 given.latency, given.occupancy}) *
+                    chunks * halves;
   exact.memory_unit = commonScale({given.forward_memory, given.input_memory, given.weight_memory}) * chunks;
   const auto time = [&](const Decimal& decimal) { return inUnits(decimal, exact.time_unit); };
   exact.share.forward = time(given.forward);
@@ -81,9 +83,11 @@ Exact exactly(const Given& given, int64_t chunks) {
   exact.share.activation = inUnits(given.forward_memory, exact.memory_unit);
   exact.share.input_memory = inUnits(given.input_memory, exact.memory_unit);
   exact.weight_memory = inUnits(given.weight_memory, exact.memory_unit);
-  if (exact.share.activation < 0 || exact.share.activation + exact.share.input_memory + exact.weight_memory != 0) {
+  if (exact.share.activation < 0 ||
+      exact.share.activation + exact.share.input_memory + exact.weight_memory != 0) {
     fail(ErrorCode::kUsage, "--memory-model: F, I and W add up to {}; expected 0: what F adds, I and W free",
-         decimalText(exact.share.activation + exact.share.input_memory + exact.weight_memory, exact.memory_unit));
+         decimalText(exact.share.activation + exact.share.input_memory + exact.weight_memory,
+                     exact.memory_unit));
   }
   return exact;
 }
@@ -91,8 +95,9 @@ Exact exactly(const Given& given, int64_t chunks) {
 // Sums of all durations must stay far from overflow.
 void checkRange(const Exact& exact, int64_t stages, int64_t microbatches) {
   double longest = 0;
-  for (Ticks time : {exact.share.forward, exact.share.backward_input, exact.share.backward_weight, exact.share.recomputation,
-                     exact.share.update, exact.latency, exact.occupancy, exact.share.activation}) {
+  for (Ticks time : {exact.share.forward, exact.share.backward_input, exact.share.backward_weight,
+                     exact.share.recomputation, exact.share.update, exact.latency, exact.occupancy,
+                     exact.share.activation}) {
     longest += 2 * static_cast<double>(time);
   }
   if (longest * static_cast<double>(stages) * static_cast<double>(microbatches) > 4e18) {
@@ -100,7 +105,9 @@ void checkRange(const Exact& exact, int64_t stages, int64_t microbatches) {
   }
 }
 
-bool isFile(const std::string& text) { return text.size() > 4 && text.compare(text.size() - 4, 4, ".csv") == 0; }
+bool isFile(const std::string& text) {
+  return text.size() > 4 && text.compare(text.size() - 4, 4, ".csv") == 0;
+}
 
 std::string readText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -112,8 +119,11 @@ std::string readText(const std::string& path) {
 
 std::string scheduleText(const BareRequest& request) {
   std::string text = request.schedule;
-  const auto add = [&](const std::string& option) { text += (text.find(':') == std::string::npos ? ":" : ",") + option; };
-  if (request.chunks > 0 && request.chunks != chunksOf(request.schedule)) add(fmt::format("v={}", request.chunks));
+  const auto add = [&](const std::string& option) {
+    text += (text.find(':') == std::string::npos ? ":" : ",") + option;
+  };
+  if (request.chunks > 0 && request.chunks != chunksOf(request.schedule))
+    add(fmt::format("v={}", request.chunks));
   if (!request.limit.empty()) add("limit=" + request.limit);
   return text;
 }
@@ -131,36 +141,41 @@ Bare run(const BareRequest& request) {
   if (isFile(request.schedule)) {
     if (request.ranks > 0 || request.microbatches > 0 || request.chunks > 0 || !request.limit.empty()) {
       fail(ErrorCode::kUsage,
-           "--schedule {}: the file says how many ranks, stages and microbatches there are; leave out --p, --m, --v and "
+           "--schedule {}: the file says how many ranks, stages and microbatches there are; leave out --p, "
+           "--m, --v and "
            "--limit",
            request.schedule);
     }
     bare.schedule = scheduleFromCsv(readText(request.schedule), request.schedule);
     for (int rank : bare.schedule.rank_of_stage) {
-      chunks = std::lcm(chunks, std::count(bare.schedule.rank_of_stage.begin(), bare.schedule.rank_of_stage.end(), rank));
+      chunks = std::lcm(
+          chunks, std::count(bare.schedule.rank_of_stage.begin(), bare.schedule.rank_of_stage.end(), rank));
     }
     bare.exact = exactly(given, chunks);
   } else {
     if (request.ranks < 1 || request.microbatches < 1) {
-      fail(ErrorCode::kUsage, "--schedule {} needs --p (pipeline ranks) and --m (microbatches): --p 4 --m 8", request.schedule);
+      fail(ErrorCode::kUsage, "--schedule {} needs --p (pipeline ranks) and --m (microbatches): --p 4 --m 8",
+           request.schedule);
     }
     const std::string text = scheduleText(request);
     bare.exact = exactly(given, chunksOf(text));
     checkRange(bare.exact, int64_t{request.ranks} * chunksOf(text), request.microbatches);
-    ScheduleCosts costs{bare.exact.share.forward,         bare.exact.share.recomputation + bare.exact.share.backward_input,
-                        bare.exact.share.backward_weight, bare.exact.latency + bare.exact.occupancy,
-                        bare.exact.share.activation,      bare.exact.share.input_memory,
-                        bare.exact.weight_memory};
+    ScheduleCosts costs{
+        bare.exact.share.forward,         bare.exact.share.recomputation + bare.exact.share.backward_input,
+        bare.exact.share.backward_weight, bare.exact.latency + bare.exact.occupancy,
+        bare.exact.share.activation,      bare.exact.share.input_memory,
+        bare.exact.weight_memory};
     bare.schedule = makeSchedule({text, request.ranks, request.microbatches, costs});
   }
   checkRange(bare.exact, bare.schedule.stages, bare.schedule.microbatches);
-  bare.simulation = simulate({.schedule = bare.schedule,
-                              .stages = equalStages(bare.schedule, bare.exact.share),
-                              .latency = bare.exact.latency,
-                              .occupancy = bare.exact.occupancy,
-                              .communication = request.exposed ? CommunicationModel::kExposed : CommunicationModel::kOverlapped,
-                              .contention = !request.no_contention,
-                              .pairs_together = !request.split_pairs});
+  bare.simulation = simulate(
+      {.schedule = bare.schedule,
+       .stages = equalStages(bare.schedule, bare.exact.share),
+       .latency = bare.exact.latency,
+       .occupancy = bare.exact.occupancy,
+       .communication = request.exposed ? CommunicationModel::kExposed : CommunicationModel::kOverlapped,
+       .contention = !request.no_contention,
+       .pairs_together = !request.split_pairs});
   return bare;
 }
 
@@ -188,8 +203,8 @@ std::vector<std::vector<GanttBar>> ganttOf(const Bare& bare) {
     const int first = stagesOf(bare.schedule, static_cast<int>(rank)).front();
     for (const SimulatedAction& timed : bare.simulation.ranks[rank]) {
       const bool update = timed.action.kind == ActionKind::kUpdate;
-      rows[rank].push_back(
-          {kindOf(timed.action.kind), update ? -1 : timed.action.microbatch, timed.action.stage != first, timed.start, timed.end});
+      rows[rank].push_back({kindOf(timed.action.kind), update ? -1 : timed.action.microbatch,
+                            timed.action.stage != first, timed.start, timed.end});
     }
   }
   return rows;
@@ -201,11 +216,15 @@ class TraceOfSchedule {
   explicit TraceOfSchedule(const Bare& bare) : bare_(bare) {}
 
   Trace make() {
-    Trace trace{
-        .source = "simulated", .ranks = static_cast<int>(bare_.simulation.ranks.size()), .rank_names = {}, .events = {}, .memory = {}};
+    Trace trace{.source = "simulated",
+                .ranks = static_cast<int>(bare_.simulation.ranks.size()),
+                .rank_names = {},
+                .events = {},
+                .memory = {}};
     for (int rank = 0; rank < trace.ranks; ++rank) {
       const std::vector<int> stages = stagesOf(bare_.schedule, rank);
-      trace.rank_names.push_back(fmt::format("rank {} (stage{} {})", rank, stages.size() > 1 ? "s" : "", fmt::join(stages, ", ")));
+      trace.rank_names.push_back(
+          fmt::format("rank {} (stage{} {})", rank, stages.size() > 1 ? "s" : "", fmt::join(stages, ", ")));
       for (const MemoryPoint& point : bare_.simulation.memory[static_cast<size_t>(rank)]) {
         trace.memory.push_back({rank, nanoseconds(point.time), scaled(point.held, bare_.exact.memory_unit)});
       }
@@ -221,7 +240,8 @@ class TraceOfSchedule {
       send.peer = message.to;
       send.message = count[{message.from, message.to}]++;
       const bool forward = message.sent.kind == ActionKind::kSendForward;
-      sent_[{message.sent.stage + (forward ? 1 : -1), forward, message.sent.microbatch}] = {&message, send.message};
+      sent_[{message.sent.stage + (forward ? 1 : -1), forward, message.sent.microbatch}] = {&message,
+                                                                                            send.message};
       trace.events.push_back(send);
     }
     for (int rank = 0; rank < trace.ranks; ++rank) addPasses(rank, trace);
@@ -276,25 +296,31 @@ class TraceOfSchedule {
   }
 
   const Bare& bare_;
-  std::map<std::tuple<int, bool, int>, std::pair<const SimulatedMessage*, int64_t>> sent_;  // by the pass that needs it
+  std::map<std::tuple<int, bool, int>, std::pair<const SimulatedMessage*, int64_t>>
+      sent_;  // by the pass that needs it
 };
 
 nlohmann::ordered_json jsonOf(const Bare& bare) {
-  const auto value = [](int64_t units, int64_t unit) { return static_cast<double>(units) / static_cast<double>(unit); };
+  const auto value = [](int64_t units, int64_t unit) {
+    return static_cast<double>(units) / static_cast<double>(unit);
+  };
   nlohmann::ordered_json json;
   json["schedule"] = bare.schedule.name;
   json["ranks"] = bare.schedule.ranks();
   json["stages"] = bare.schedule.stages;
   json["microbatches"] = bare.schedule.microbatches;
   json["makespan"] = value(bare.simulation.makespan, bare.exact.time_unit);
-  for (const Ticks idle : bare.simulation.idlePerRank()) json["idle_per_rank"].push_back(value(idle, bare.exact.time_unit));
+  for (const Ticks idle : bare.simulation.idlePerRank())
+    json["idle_per_rank"].push_back(value(idle, bare.exact.time_unit));
   json["bubble_of_makespan"] = bare.simulation.bubbleOfMakespan();
   json["bubble_of_useful"] = bare.simulation.bubbleOfUseful();
   json["bubble_of_span"] = bare.simulation.bubbleOfSpan();
   for (int rank = 0; rank < bare.schedule.ranks(); ++rank) {
     const std::vector<Action>& order = bare.schedule.orders[static_cast<size_t>(rank)];
-    json["peak_activations"].push_back(value(peakActivations(order), std::ssize(stagesOf(bare.schedule, rank))));
-    json["peak_memory"].push_back(value(bare.simulation.peak_memory[static_cast<size_t>(rank)], bare.exact.memory_unit));
+    json["peak_activations"].push_back(
+        value(peakActivations(order), std::ssize(stagesOf(bare.schedule, rank))));
+    json["peak_memory"].push_back(
+        value(bare.simulation.peak_memory[static_cast<size_t>(rank)], bare.exact.memory_unit));
     nlohmann::ordered_json texts = nlohmann::ordered_json::array();
     for (const Action& action : order) texts.push_back(actionToString(action));
     json["orders"].push_back(texts);
@@ -303,17 +329,20 @@ nlohmann::ordered_json jsonOf(const Bare& bare) {
 }
 
 std::vector<std::vector<std::string>> tableOf(const Bare& bare, bool memory) {
-  std::vector<std::vector<std::string>> table = {{"rank", "stages", "busy", "idle", "span", "peak activations"}};
+  std::vector<std::vector<std::string>> table = {
+      {"rank", "stages", "busy", "idle", "span", "peak activations"}};
   if (memory) table[0].push_back("peak memory");
   const std::vector<Ticks> idle = bare.simulation.idlePerRank();
   for (size_t rank = 0; rank < bare.simulation.ranks.size(); ++rank) {
     const auto time = [&](Ticks ticks) { return decimalText(ticks, bare.exact.time_unit); };
     const std::vector<int> stages = stagesOf(bare.schedule, static_cast<int>(rank));
     const auto& actions = bare.simulation.ranks[rank];
-    table.push_back({std::to_string(rank), fmt::format("{}", fmt::join(stages, ",")), time(bare.simulation.busy[rank]), time(idle[rank]),
+    table.push_back({std::to_string(rank), fmt::format("{}", fmt::join(stages, ",")),
+                     time(bare.simulation.busy[rank]), time(idle[rank]),
                      time(actions.empty() ? 0 : actions.back().end - actions.front().start),
                      decimalText(peakActivations(bare.schedule.orders[rank]), std::ssize(stages))});
-    if (memory) table.back().push_back(decimalText(bare.simulation.peak_memory[rank], bare.exact.memory_unit));
+    if (memory)
+      table.back().push_back(decimalText(bare.simulation.peak_memory[rank], bare.exact.memory_unit));
   }
   return table;
 }
@@ -323,10 +352,11 @@ std::vector<std::vector<std::string>> tableOf(const Bare& bare, bool memory) {
 SimulationReport simulateBare(const BareRequest& request) {
   const Bare bare = run(request);
   SimulationReport report;
-  report.title = fmt::format("{}: {} pipeline rank{}, {} stage{}, {} microbatch{}; {}{}", bare.schedule.name, bare.schedule.ranks(),
-                             bare.schedule.ranks() == 1 ? "" : "s", bare.schedule.stages, bare.schedule.stages == 1 ? "" : "s",
-                             bare.schedule.microbatches, bare.schedule.microbatches == 1 ? "" : "es", request.times,
-                             request.communication == "0" ? "" : fmt::format(", comm {}", request.communication));
+  report.title = fmt::format(
+      "{}: {} pipeline rank{}, {} stage{}, {} microbatch{}; {}{}", bare.schedule.name, bare.schedule.ranks(),
+      bare.schedule.ranks() == 1 ? "" : "s", bare.schedule.stages, bare.schedule.stages == 1 ? "" : "s",
+      bare.schedule.microbatches, bare.schedule.microbatches == 1 ? "" : "es", request.times,
+      request.communication == "0" ? "" : fmt::format(", comm {}", request.communication));
   report.table = tableOf(bare, request.memory_model != BareRequest().memory_model);
   report.makespan = bare.simulation.makespan;
   report.makespan_text = decimalText(bare.simulation.makespan, bare.exact.time_unit);

@@ -52,14 +52,16 @@ SimulationReport simulateBare(const BareRequest& request);
 
 struct PlanSimulationRequest {
   std::string directory;
-  // Without them, what the plan's cluster says. A device rate that is given takes the place of all that is known of devices.
+  // Without them, what the plan's cluster says. A device rate that is given takes the place of all that is
+  // known of devices.
   std::optional<double> device_gflops = std::nullopt;
   std::optional<double> device_gbytes = std::nullopt;
   std::optional<double> link_gbytes = std::nullopt;
   std::optional<double> link_us = std::nullopt;
   std::string profile = {};   // as chooseProfile takes it
   std::string measured = {};  // a trace whose durations are taken; "": all by the cost model
-  int threads = 0;            // of a worker: its kernels' workspace depends on them; 0: as `run` starts it on this machine
+  int threads =
+      0;  // of a worker: its kernels' workspace depends on them; 0: as `run` starts it on this machine
   bool eager = false;
   bool no_contention = false;
 };

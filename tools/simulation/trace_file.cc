@@ -24,7 +24,9 @@ Track trackOf(const TraceEvent& event) {
   return compute ? Track::kCompute : Track::kTransfers;
 }
 
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 std::string microseconds(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
@@ -56,22 +58,27 @@ class Writer {
     arrows_.clear();
     for (int rank = 0; rank < trace.ranks; ++rank) {
       const size_t index = static_cast<size_t>(rank);
-      const std::string name = index < trace.rank_names.size() ? trace.rank_names[index] : fmt::format("rank {}", rank);
-      nameOf("process", first_process_ + rank, 0, trace.source.empty() ? name : trace.source + " " + name, first_process_ + rank);
+      const std::string name =
+          index < trace.rank_names.size() ? trace.rank_names[index] : fmt::format("rank {}", rank);
+      nameOf("process", first_process_ + rank, 0, trace.source.empty() ? name : trace.source + " " + name,
+             first_process_ + rank);
     }
     for (const TraceEvent& event : trace.events) {
-      if (event.kind == TraceEventKind::kSend) arrows_.emplace(MessageKey{event.rank, event.peer, event.message}, next_arrow_++);
+      if (event.kind == TraceEventKind::kSend)
+        arrows_.emplace(MessageKey{event.rank, event.peer, event.message}, next_arrow_++);
     }
     for (const TraceEvent& event : trace.events) addEvent(event);
     for (const TraceMemory& memory : trace.memory) {
-      add(fmt::format(R"({{"name":"memory","ph":"C","pid":{},"tid":0,"ts":{},"args":{{"bytes":{}}}}})", first_process_ + memory.rank,
-                      microseconds(memory.time_ns), memory.bytes));
+      add(fmt::format(R"({{"name":"memory","ph":"C","pid":{},"tid":0,"ts":{},"args":{{"bytes":{}}}}})",
+                      first_process_ + memory.rank, microseconds(memory.time_ns), memory.bytes));
     }
   }
 
   void nameOf(const char* what, int process, int thread, const std::string& name, int sort) {
-    add(fmt::format(R"({{"name":"{}_name","ph":"M","pid":{},"tid":{},"args":{{"name":{}}}}})", what, process, thread, quoted(name)));
-    add(fmt::format(R"({{"name":"{}_sort_index","ph":"M","pid":{},"tid":{},"args":{{"sort_index":{}}}}})", what, process, thread, sort));
+    add(fmt::format(R"({{"name":"{}_name","ph":"M","pid":{},"tid":{},"args":{{"name":{}}}}})", what, process,
+                    thread, quoted(name)));
+    add(fmt::format(R"({{"name":"{}_sort_index","ph":"M","pid":{},"tid":{},"args":{{"sort_index":{}}}}})",
+                    what, process, thread, sort));
   }
 
   // The first lane of the event's track that is free when it starts.
@@ -84,23 +91,26 @@ class Writer {
     if (lane == lanes.size()) {
       lanes.push_back(0);
       const char* name = kTrackNames[static_cast<size_t>(track)];
-      nameOf("thread", first_process_ + event.rank, thread, name, static_cast<int>(track) * 1000 + static_cast<int>(lane));
+      nameOf("thread", first_process_ + event.rank, thread, name,
+             static_cast<int>(track) * 1000 + static_cast<int>(lane));
     }
     lanes[lane] = drawnEnd(event);
     return thread;
   }
 
-  void addSlice(const std::string& name, std::string_view category, int process, int thread, int64_t start, int64_t end,
-                const std::string& arguments) {
-    add(fmt::format(R"({{"name":{},"cat":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})", quoted(name), category,
-                    process, thread, microseconds(start), microseconds(end - start), arguments));
+  void addSlice(const std::string& name, std::string_view category, int process, int thread, int64_t start,
+                int64_t end, const std::string& arguments) {
+    add(fmt::format(R"({{"name":{},"cat":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
+                    quoted(name), category, process, thread, microseconds(start), microseconds(end - start),
+                    arguments));
   }
 
   void addArrow(const char* phase, const TraceEvent& event, const MessageKey& key, int thread, int64_t time) {
     const auto arrow = arrows_.find(key);
     if (arrow == arrows_.end()) return;
-    add(fmt::format(R"({{"name":"message","cat":"message","ph":"{}",{}"id":{},"pid":{},"tid":{},"ts":{}}})", phase,
-                    *phase == 'f' ? R"("bp":"e",)" : "", arrow->second, first_process_ + event.rank, thread, microseconds(time)));
+    add(fmt::format(R"({{"name":"message","cat":"message","ph":"{}",{}"id":{},"pid":{},"tid":{},"ts":{}}})",
+                    phase, *phase == 'f' ? R"("bp":"e",)" : "", arrow->second, first_process_ + event.rank,
+                    thread, microseconds(time)));
   }
 
   static std::string argumentsOf(const TraceEvent& event) {
@@ -118,12 +128,17 @@ class Writer {
     const bool met = event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective;
     std::string arguments = argumentsOf(event);
     if (met) {
-      arguments += fmt::format(R"(,"waiting_ns":{},"transfer_ns":{})", event.arrived_ns - event.start_ns, event.end_ns - event.arrived_ns);
+      arguments += fmt::format(R"(,"waiting_ns":{},"transfer_ns":{})", event.arrived_ns - event.start_ns,
+                               event.end_ns - event.arrived_ns);
     }
-    addSlice(event.name, traceEventKindName(event.kind), process, thread, event.start_ns, drawnEnd(event), arguments);
-    if (met && event.arrived_ns > event.start_ns) addSlice("waiting", "waiting", process, thread, event.start_ns, event.arrived_ns, "");
-    if (met && event.end_ns > event.arrived_ns) addSlice("transfer", "transfer", process, thread, event.arrived_ns, event.end_ns, "");
-    if (event.kind == TraceEventKind::kSend) addArrow("s", event, {event.rank, event.peer, event.message}, thread, event.start_ns);
+    addSlice(event.name, traceEventKindName(event.kind), process, thread, event.start_ns, drawnEnd(event),
+             arguments);
+    if (met && event.arrived_ns > event.start_ns)
+      addSlice("waiting", "waiting", process, thread, event.start_ns, event.arrived_ns, "");
+    if (met && event.end_ns > event.arrived_ns)
+      addSlice("transfer", "transfer", process, thread, event.arrived_ns, event.end_ns, "");
+    if (event.kind == TraceEventKind::kSend)
+      addArrow("s", event, {event.rank, event.peer, event.message}, thread, event.start_ns);
     if (event.kind == TraceEventKind::kReceive) {
       addArrow("f", event, {event.peer, event.rank, event.message}, thread, drawnEnd(event) - 1);
     }

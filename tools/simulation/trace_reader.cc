@@ -18,16 +18,20 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<TraceEventKind, 5> kKinds = {TraceEventKind::kCompute, TraceEventKind::kSend, TraceEventKind::kReceive,
-                                                  TraceEventKind::kCollective, TraceEventKind::kCopy};
+constexpr std::array<TraceEventKind, 5> kKinds = {TraceEventKind::kCompute, TraceEventKind::kSend,
+                                                  TraceEventKind::kReceive, TraceEventKind::kCollective,
+                                                  TraceEventKind::kCopy};
 
 int64_t nanoseconds(const json& microseconds) { return std::llround(microseconds.get<double>() * 1000); }
 
 class Reader {
  public:
   Trace read(const json& document, std::string_view source) {
-    const bool has_events = document.is_object() && document.contains("traceEvents") && document.at("traceEvents").is_array();
-    if (!has_events) fail(ErrorCode::kConfiguration, "found no list \"traceEvents\"; expected a trace as `run --trace` writes it");
+    const bool has_events =
+        document.is_object() && document.contains("traceEvents") && document.at("traceEvents").is_array();
+    if (!has_events)
+      fail(ErrorCode::kConfiguration,
+           "found no list \"traceEvents\"; expected a trace as `run --trace` writes it");
     const json& events = document.at("traceEvents");
     for (const json& event : events) {
       ++position_;
@@ -41,9 +45,10 @@ class Reader {
       if (event.at("ph") == "X") addEvent(event);
       if (event.at("ph") == "C") addMemory(event);
     }
-    std::stable_sort(trace_.events.begin(), trace_.events.end(), [](const TraceEvent& a, const TraceEvent& b) {
-      return std::pair(a.rank, a.start_ns) < std::pair(b.rank, b.start_ns);
-    });
+    std::stable_sort(trace_.events.begin(), trace_.events.end(),
+                     [](const TraceEvent& a, const TraceEvent& b) {
+                       return std::pair(a.rank, a.start_ns) < std::pair(b.rank, b.start_ns);
+                     });
     return std::move(trace_);
   }
 
@@ -74,7 +79,8 @@ class Reader {
 
   void addEvent(const json& json_event) {
     const std::string kind = json_event.at("cat");
-    const auto known = std::find_if(kKinds.begin(), kKinds.end(), [&](TraceEventKind k) { return traceEventKindName(k) == kind; });
+    const auto known = std::find_if(kKinds.begin(), kKinds.end(),
+                                    [&](TraceEventKind k) { return traceEventKindName(k) == kind; });
     if (known == kKinds.end()) return;  // "waiting" and "transfer" lie inside others
     const json& arguments = json_event.at("args");
     TraceEvent event;
@@ -86,7 +92,8 @@ class Reader {
     event.microbatch = arguments.value("microbatch", -1);
     event.peer = arguments.value("peer", -1);
     event.bytes = arguments.value("bytes", int64_t{0});
-    event.background = background_.contains({json_event.at("pid").get<int>(), json_event.at("tid").get<int>()});
+    event.background =
+        background_.contains({json_event.at("pid").get<int>(), json_event.at("tid").get<int>()});
     event.start_ns = nanoseconds(json_event.at("ts"));
     event.end_ns = event.start_ns + nanoseconds(json_event.at("dur"));
     event.arrived_ns = std::min(event.end_ns, event.start_ns + arguments.value("waiting_ns", int64_t{0}));
@@ -94,7 +101,8 @@ class Reader {
   }
 
   void addMemory(const json& event) {
-    trace_.memory.push_back({ranks_.at(event.at("pid")), nanoseconds(event.at("ts")), event.at("args").at("bytes").get<int64_t>()});
+    trace_.memory.push_back({ranks_.at(event.at("pid")), nanoseconds(event.at("ts")),
+                             event.at("args").at("bytes").get<int64_t>()});
   }
 
   Trace trace_;
@@ -108,19 +116,23 @@ class Reader {
 
 Trace traceFromJson(std::string_view text, std::string_view source) {
   const json document = json::parse(text, nullptr, false);
-  if (document.is_discarded()) fail(ErrorCode::kConfiguration, "this is not JSON; expected a trace as `run --trace` writes it");
+  if (document.is_discarded())
+    fail(ErrorCode::kConfiguration, "this is not JSON; expected a trace as `run --trace` writes it");
   Reader reader;
   try {
     return reader.read(document, source);
   } catch (const json::exception&) {
-    fail(ErrorCode::kConfiguration, "event {} of \"traceEvents\" lacks a field, or has one of another type, than `run --trace` writes",
+    fail(ErrorCode::kConfiguration,
+         "event {} of \"traceEvents\" lacks a field, or has one of another type, than `run --trace` writes",
          reader.position());
   }
 }
 
 Trace readTrace(const std::string& path, std::string_view source) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail(ErrorCode::kMissingInput, "{} cannot be read; record a trace with `pipeshard run DIR --trace FILE`", path);
+  if (!file)
+    fail(ErrorCode::kMissingInput, "{} cannot be read; record a trace with `pipeshard run DIR --trace FILE`",
+         path);
   std::stringstream text;
   text << file.rdbuf();
   try {

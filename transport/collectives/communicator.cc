@@ -5,7 +5,8 @@ namespace {
 
 class LaterReceive : public ReceiveHandle {
  public:
-  LaterReceive(Communicator& communicator, int peer, std::span<std::byte> data) : communicator_(communicator), peer_(peer), data_(data) {}
+  LaterReceive(Communicator& communicator, int peer, std::span<std::byte> data)
+      : communicator_(communicator), peer_(peer), data_(data) {}
   void wait() override {
     communicator_.receive(peer_, data_);
     waited_ = communicator_.waited();

@@ -10,8 +10,12 @@ namespace {
 
 class JoinedCommunicator : public Communicator {
  public:
-  JoinedCommunicator(std::vector<int> local_of_rank, int rank, std::unique_ptr<Communicator> on_node, std::unique_ptr<Communicator> between)
-      : local_of_rank_(std::move(local_of_rank)), rank_(rank), between_(std::move(between)), on_node_(std::move(on_node)) {
+  JoinedCommunicator(std::vector<int> local_of_rank, int rank, std::unique_ptr<Communicator> on_node,
+                     std::unique_ptr<Communicator> between)
+      : local_of_rank_(std::move(local_of_rank)),
+        rank_(rank),
+        between_(std::move(between)),
+        on_node_(std::move(on_node)) {
     if (!on_node_) return;
     between_->whileWaiting([this] { return on_node_->progress(); });
     on_node_->whileWaiting([this] { return between_->progress(); });
@@ -20,7 +24,9 @@ class JoinedCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(local_of_rank_.size()); }
-  std::chrono::nanoseconds waited() const override { return last_ == nullptr ? std::chrono::nanoseconds() : last_->waited(); }
+  std::chrono::nanoseconds waited() const override {
+    return last_ == nullptr ? std::chrono::nanoseconds() : last_->waited();
+  }
   void interrupt() override {
     if (on_node_) on_node_->interrupt();
     between_->interrupt();
@@ -46,7 +52,8 @@ class JoinedCommunicator : public Communicator {
     return local >= 0 ? on_node_->postReceive(local, data) : between_->postReceive(peer, data);
   }
 
-  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
+                 size_t count) override {
     const Choice choice = choose(group, type);
     choice.communicator.allReduce(choice.group, type, reduction, input, output, count);
   }
@@ -56,7 +63,8 @@ class JoinedCommunicator : public Communicator {
     choice.communicator.allGather(choice.group, type, input, output, count);
   }
 
-  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
+                     size_t count) override {
     const Choice choice = choose(group, type);
     choice.communicator.reduceScatter(choice.group, type, reduction, input, output, count);
   }
@@ -83,8 +91,11 @@ class JoinedCommunicator : public Communicator {
     Group group;  // in its ranks
   };
 
-  // The rank on this node's communicator; negative for ranks of other nodes, and for those that `between` refuses.
-  int localOf(int peer) const { return peer >= 0 && peer < size() ? local_of_rank_[static_cast<size_t>(peer)] : -1; }
+  // The rank on this node's communicator; negative for ranks of other nodes, and for those that `between`
+  // refuses.
+  int localOf(int peer) const {
+    return peer >= 0 && peer < size() ? local_of_rank_[static_cast<size_t>(peer)] : -1;
+  }
 
   Choice choose(const Group& group, DataType type) {
     checkGroup(rank_, size(), group, type);
@@ -107,31 +118,37 @@ class JoinedCommunicator : public Communicator {
 std::vector<int> ranksOnNode(const std::vector<int>& node_of_rank, int rank) {
   std::vector<int> ranks;
   for (size_t other = 0; other < node_of_rank.size(); ++other) {
-    if (node_of_rank[other] == node_of_rank.at(static_cast<size_t>(rank))) ranks.push_back(static_cast<int>(other));
+    if (node_of_rank[other] == node_of_rank.at(static_cast<size_t>(rank)))
+      ranks.push_back(static_cast<int>(other));
   }
   return ranks;
 }
 
-std::unique_ptr<Communicator> joinCommunicators(const std::vector<int>& node_of_rank, int rank, std::unique_ptr<Communicator> on_node,
+std::unique_ptr<Communicator> joinCommunicators(const std::vector<int>& node_of_rank, int rank,
+                                                std::unique_ptr<Communicator> on_node,
                                                 std::unique_ptr<Communicator> between) {
   const int size = static_cast<int>(node_of_rank.size());
-  if (rank < 0 || rank >= size) fail(ErrorCode::kInternal, "rank {} joins communicators of {} ranks", rank, size);
+  if (rank < 0 || rank >= size)
+    fail(ErrorCode::kInternal, "rank {} joins communicators of {} ranks", rank, size);
   const std::vector<int> here = ranksOnNode(node_of_rank, rank);
   std::vector<int> local_of_rank(node_of_rank.size(), -1);
   if (on_node) {
-    for (size_t local = 0; local < here.size(); ++local) local_of_rank[static_cast<size_t>(here[local])] = static_cast<int>(local);
+    for (size_t local = 0; local < here.size(); ++local)
+      local_of_rank[static_cast<size_t>(here[local])] = static_cast<int>(local);
     const int expected = local_of_rank[static_cast<size_t>(rank)];
     if (on_node->size() != static_cast<int>(here.size()) || on_node->rank() != expected) {
-      fail(ErrorCode::kInternal, "rank {}: the communicator on the node is rank {} of {}, expected {} of {}", rank, on_node->rank(),
-           on_node->size(), expected, here.size());
+      fail(ErrorCode::kInternal, "rank {}: the communicator on the node is rank {} of {}, expected {} of {}",
+           rank, on_node->rank(), on_node->size(), expected, here.size());
     }
   } else if (here.size() > 1) {
     fail(ErrorCode::kInternal, "rank {} shares its node with others and has no communicator on it", rank);
   }
   if (!between || between->size() != size || between->rank() != rank) {
-    fail(ErrorCode::kInternal, "rank {}: the communicator between nodes must have all {} ranks and be this one's", rank, size);
+    fail(ErrorCode::kInternal,
+         "rank {}: the communicator between nodes must have all {} ranks and be this one's", rank, size);
   }
-  return std::make_unique<JoinedCommunicator>(std::move(local_of_rank), rank, std::move(on_node), std::move(between));
+  return std::make_unique<JoinedCommunicator>(std::move(local_of_rank), rank, std::move(on_node),
+                                              std::move(between));
 }
 
 }  // namespace pipeshard

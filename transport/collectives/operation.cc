@@ -21,13 +21,15 @@ std::string_view operationName(Operation operation) {
 }
 
 void checkGroup(int rank, int size, const Group& group, DataType type) {
-  const bool ascending = std::adjacent_find(group.begin(), group.end(), std::greater_equal<>()) == group.end();
+  const bool ascending =
+      std::adjacent_find(group.begin(), group.end(), std::greater_equal<>()) == group.end();
   const bool inside = !group.empty() && group.front() >= 0 && group.back() < size;
   if (!ascending || !inside || !std::binary_search(group.begin(), group.end(), rank)) {
-    fail(ErrorCode::kInternal, "rank {} of {}: group [{}] must be ascending ranks that contain the caller", rank, size,
-         fmt::join(group, ", "));
+    fail(ErrorCode::kInternal, "rank {} of {}: group [{}] must be ascending ranks that contain the caller",
+         rank, size, fmt::join(group, ", "));
   }
-  if (dataTypeSize(type) == 0) fail(ErrorCode::kInternal, "a collective of {}, which has no size in bytes", dataTypeName(type));
+  if (dataTypeSize(type) == 0)
+    fail(ErrorCode::kInternal, "a collective of {}, which has no size in bytes", dataTypeName(type));
 }
 
 void checkRoot(int rank, const Group& group, int root) {

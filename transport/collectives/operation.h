@@ -1,4 +1,5 @@
-// What communicators have in common below their interface: which operation a message belongs to, and what a wait is for.
+// What communicators have in common below their interface: which operation a message belongs to, and what a
+// wait is for.
 #pragma once
 
 #include <chrono>
@@ -13,11 +14,20 @@
 namespace pipeshard {
 
 // Travels with every message, so that ranks that disagree about what they are doing find out.
-enum class Operation : uint32_t { kSend = 0, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier };
+enum class Operation : uint32_t {
+  kSend = 0,
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kBarrier
+};
 
 std::string_view operationName(Operation operation);
 
-// What a wait is for: makes the message when it fails. `members` are the ranks whose death ends it (at least `peer`).
+// What a wait is for: makes the message when it fails. `members` are the ranks whose death ends it (at least
+// `peer`).
 struct Waiting {
   Operation operation;
   std::string_view action;  // "waits for", "sends to"
@@ -26,8 +36,8 @@ struct Waiting {
   std::span<const int> members;
 };
 
-// What Communicator::waited() is made of: a transport reports how long it was blocked for the beginning of each message, and an operation
-// says whether it still counts.
+// What Communicator::waited() is made of: a transport reports how long it was blocked for the beginning of
+// each message, and an operation says whether it still counts.
 class WaitedTime {
  public:
   void beginOperation() {
@@ -51,7 +61,8 @@ class WaitedTime {
   bool counts_ = true;
 };
 
-// Error(kInternal) unless the group is ascending ranks of 0..size-1 that contain `rank`, and the type has a size in bytes.
+// Error(kInternal) unless the group is ascending ranks of 0..size-1 that contain `rank`, and the type has a
+// size in bytes.
 void checkGroup(int rank, int size, const Group& group, DataType type);
 // Error(kInternal) unless `root` is an index into the group.
 void checkRoot(int rank, const Group& group, int root);

@@ -18,7 +18,8 @@ uint64_t mixed(uint64_t x) {
 
 class DelayedSend : public SendHandle {
  public:
-  DelayedSend(std::unique_ptr<SendHandle> handle, RandomDelays& delays) : handle_(std::move(handle)), delays_(delays) {}
+  DelayedSend(std::unique_ptr<SendHandle> handle, RandomDelays& delays)
+      : handle_(std::move(handle)), delays_(delays) {}
   bool done() override { return handle_->done(); }
   void wait() override {
     delays_.pause();
@@ -32,7 +33,8 @@ class DelayedSend : public SendHandle {
 
 class DelayedReceive : public ReceiveHandle {
  public:
-  DelayedReceive(std::unique_ptr<ReceiveHandle> handle, RandomDelays& delays) : handle_(std::move(handle)), delays_(delays) {}
+  DelayedReceive(std::unique_ptr<ReceiveHandle> handle, RandomDelays& delays)
+      : handle_(std::move(handle)), delays_(delays) {}
   void wait() override {
     delays_.pause();
     handle_->wait();
@@ -46,7 +48,8 @@ class DelayedReceive : public ReceiveHandle {
 
 class DelayedCommunicator : public Communicator {
  public:
-  DelayedCommunicator(Communicator& communicator, RandomDelays& delays) : inner_(communicator), delays_(delays) {}
+  DelayedCommunicator(Communicator& communicator, RandomDelays& delays)
+      : inner_(communicator), delays_(delays) {}
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
@@ -67,7 +70,8 @@ class DelayedCommunicator : public Communicator {
     const Pauses pauses(delays_);
     return std::make_unique<DelayedReceive>(inner_.postReceive(peer, data), delays_);
   }
-  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
+                 size_t count) override {
     const Pauses pauses(delays_);
     inner_.allReduce(group, type, reduction, input, output, count);
   }
@@ -75,7 +79,8 @@ class DelayedCommunicator : public Communicator {
     const Pauses pauses(delays_);
     inner_.allGather(group, type, input, output, count);
   }
-  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
+                     size_t count) override {
     const Pauses pauses(delays_);
     inner_.reduceScatter(group, type, reduction, input, output, count);
   }
@@ -127,8 +132,8 @@ RandomDelaysText parseRandomDelays(std::string_view text) {
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
     return error == std::errc() && end == part.data() + part.size();
   };
-  if (colon == std::string_view::npos || !read(text.substr(0, colon), parsed.seed) || !read(text.substr(colon + 1), microseconds) ||
-      microseconds < 0) {
+  if (colon == std::string_view::npos || !read(text.substr(0, colon), parsed.seed) ||
+      !read(text.substr(colon + 1), microseconds) || microseconds < 0) {
     fail(ErrorCode::kUsage, "{}={}: expected SEED:MICROSECONDS", kRandomDelaysVariable, text);
   }
   parsed.longest = std::chrono::microseconds(microseconds);

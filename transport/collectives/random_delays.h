@@ -1,8 +1,11 @@
-// Pauses at random moments, to find out whether anything depends on who is faster: a test hook, off unless asked for.
+// Pauses at random moments, to find out whether anything depends on who is faster: a test hook, off unless
+// asked for.
 //
 //   RandomDelays delays(seed, rank, microseconds(300));
-//   const auto slow = delayCommunicator(*communicator, delays);    // pauses around sends, receives and collectives
-//   options.delays = &delays;                                      // of an Executor: pauses before instructions
+//   const auto slow = delayCommunicator(*communicator, delays);    // pauses around sends, receives and
+//                                                                  collectives
+//   options.delays = &delays;                                      // of an Executor: pauses before
+//                                                                  instructions
 //
 // A worker does both where the environment has PIPESHARD_RANDOM_DELAYS=SEED:MICROSECONDS.
 #pragma once
@@ -22,7 +25,8 @@ inline constexpr const char* kRandomDelaysVariable = "PIPESHARD_RANDOM_DELAYS";
 
 class RandomDelays {
  public:
-  // Which moments are chosen, and how long each pause is, depends on the seed, the rank and the number of the call alone.
+  // Which moments are chosen, and how long each pause is, depends on the seed, the rank and the number of the
+  // call alone.
   RandomDelays(uint64_t seed, int rank, std::chrono::microseconds longest);
   // Most often nothing; else a yield, a short sleep, or, seldom, one of up to `longest`. Any thread.
   void pause();

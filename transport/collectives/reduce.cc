@@ -37,7 +37,8 @@ struct Min {
   }
 };
 
-// Through a tile that no input overlaps: the output may be an input, and the loops vectorise without alias checks.
+// Through a tile that no input overlaps: the output may be an input, and the loops vectorise without alias
+// checks.
 template <typename T, typename Operator>
 void reduceTyped(std::span<const std::byte* const> inputs, std::byte* output, size_t count) {
   constexpr size_t kTile = kTileBytes / sizeof(T);
@@ -57,7 +58,8 @@ void reduceTyped(std::span<const std::byte* const> inputs, std::byte* output, si
 }
 
 template <typename T>
-void dispatchReduction(Reduction reduction, std::span<const std::byte* const> inputs, std::byte* output, size_t count) {
+void dispatchReduction(Reduction reduction, std::span<const std::byte* const> inputs, std::byte* output,
+                       size_t count) {
   switch (reduction) {
     case Reduction::kSum: return reduceTyped<T, Sum>(inputs, output, count);
     case Reduction::kMax: return reduceTyped<T, Max>(inputs, output, count);
@@ -75,12 +77,14 @@ void checkReducible(DataType type) {
     case DataType::kInt32:
     case DataType::kInt64: return;
     default:
-      fail(ErrorCode::kConfiguration, "reductions between workers are done in float32, float64, int32 or int64, not {}; convert first",
+      fail(ErrorCode::kConfiguration,
+           "reductions between workers are done in float32, float64, int32 or int64, not {}; convert first",
            dataTypeName(type));
   }
 }
 
-void reduceInOrder(DataType type, Reduction reduction, std::span<const std::byte* const> inputs, std::byte* output, size_t count) {
+void reduceInOrder(DataType type, Reduction reduction, std::span<const std::byte* const> inputs,
+                   std::byte* output, size_t count) {
   checkReducible(type);
   PIPESHARD_CHECK(!inputs.empty());
   if (inputs.size() == 1) {

@@ -1,13 +1,17 @@
-// The part of collectives that is alike over every transport. A Round is one collective under way, seen by one member; a transport
-// derives its own from RoundMembers and adds how bytes move:
+// The part of collectives that is alike over every transport. A Round is one collective under way, seen by
+// one member; a transport derives its own from RoundMembers and adds how bytes move:
 //
-//   void post(size_t member, std::span<const std::byte> data);       // to that member; unchanged until settle() returns
-//   void takeFromOthers(Destination&& destination);                  // from all others; destination(member) is the span to fill
-//   void reduce(Reduction, const std::byte* own, std::byte* output, size_t count);   // output := what all posted to me, in group order
-//   void settle();                                                   // until every posted byte may be overwritten
+//   void post(size_t member, std::span<const std::byte> data);       // to that member; unchanged until
+//                                                                    settle() returns
+//   void takeFromOthers(Destination&& destination);                  // from all others; destination(member)
+//                                                                    is the span to fill
+//   void reduce(Reduction, const std::byte* own, std::byte* output, size_t count); // output := what all
+//     posted to me, in group order
+//   void settle();                                                   // until every posted byte may be
+//                                                                    overwritten
 //
-// Example: gatherBlocks is a whole all-gather: everybody posts its block to all others and takes theirs. Members are indices into the
-// group; counts are elements.
+// Example: gatherBlocks is a whole all-gather: everybody posts its block to all others and takes theirs.
+// Members are indices into the group; counts are elements.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +35,8 @@ class RoundMembers {
   size_t self() const { return self_; }
   size_t elementBytes() const { return element_bytes_; }
   size_t bytes(size_t count) const { return count * element_bytes_; }
-  // All members but this one; each member starts with its own neighbour, so that they do not queue at the same one.
+  // All members but this one; each member starts with its own neighbour, so that they do not queue at the
+  // same one.
   template <typename Function>
   void forOthers(Function&& function) {
     for (size_t step = 1; step < size(); ++step) function((self_ + step) % size());
@@ -52,10 +57,11 @@ void postToOthers(Round& round, std::span<const std::byte> data) {
   round.forOthers([&](size_t member) { round.post(member, data); });
 }
 
-// All-reduce: the members reduce a part of each segment each, and gather the parts while the next segment is under way. `part_bytes`: of
-// one member's part.
+// All-reduce: the members reduce a part of each segment each, and gather the parts while the next segment is
+// under way. `part_bytes`: of one member's part.
 template <typename Round>
-void reduceSegments(Round& round, Reduction reduction, size_t part_bytes, const std::byte* input, std::byte* output, size_t count) {
+void reduceSegments(Round& round, Reduction reduction, size_t part_bytes, const std::byte* input,
+                    std::byte* output, size_t count) {
   const size_t length = std::max<size_t>(1, part_bytes / round.elementBytes()) * round.size();
   const size_t segments = (count + length - 1) / length;
   const auto part = [&](size_t segment, size_t member) {

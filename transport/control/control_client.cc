@@ -14,8 +14,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-// A server closes at once when it cannot decrypt what was encrypted for another key; a slow one takes longer, a dying one does
-// not come back for more.
+// A server closes at once when it cannot decrypt what was encrypted for another key; a slow one takes longer,
+// a dying one does not come back for more.
 constexpr auto kClosedAtOnce = 1s;
 constexpr int kClosedHandshakes = 3;
 
@@ -27,7 +27,8 @@ std::string makeIdentity(int rank) {
 
 class Client : public ControlClient {
  public:
-  Client(const std::string& endpoint, const std::string& job_id, int rank, const ControlClientOptions& options)
+  Client(const std::string& endpoint, const std::string& job_id, int rank,
+         const ControlClientOptions& options)
       : endpoint_(endpoint),
         job_id_(options.any_job ? "" : job_id),
         rank_(rank),
@@ -40,8 +41,9 @@ class Client : public ControlClient {
     try {
       socket_.socket().connect(endpoint);
     } catch (const zmq::error_t& error) {
-      failControl(error, ErrorCode::kConfiguration,
-                  fmt::format("cannot connect to '{}'; expected something like tcp://127.0.0.1:40123", endpoint));
+      failControl(
+          error, ErrorCode::kConfiguration,
+          fmt::format("cannot connect to '{}'; expected something like tcp://127.0.0.1:40123", endpoint));
     }
   }
 
@@ -55,22 +57,27 @@ class Client : public ControlClient {
   void send(std::string_view type, nlohmann::json body) override {
     const std::string text = encodeControlMessage(makeMessage(std::string(type), std::move(body)));
     if (!socket_.send({text})) {
-      fail(ErrorCode::kPeerUnavailable, "control: rank {} cannot send '{}': the coordinator at '{}' is gone or does not take messages",
+      fail(ErrorCode::kPeerUnavailable,
+           "control: rank {} cannot send '{}': the coordinator at '{}' is gone or does not take messages",
            rank_, type, endpoint_);
     }
     ++numbering_.sent;
   }
 
-  std::optional<ControlMessage> receive(std::chrono::milliseconds timeout) override { return poll(timeout, {}).message; }
+  std::optional<ControlMessage> receive(std::chrono::milliseconds timeout) override {
+    return poll(timeout, {}).message;
+  }
 
   ControlEvent poll(std::chrono::milliseconds timeout, std::span<const int> descriptors) override {
     if (early_) return {std::exchange(early_, std::nullopt), {}};
-    return pollWith(socket_, timeout, descriptors, [this](const ReceivedFrames& received) { return take(received.frames); });
+    return pollWith(socket_, timeout, descriptors,
+                    [this](const ReceivedFrames& received) { return take(received.frames); });
   }
 
  private:
   ControlMessage makeMessage(std::string type, nlohmann::json body) const {
-    return {kControlVersion, job_id_, generation_, rank_, numbering_.sent + 1, std::move(type), std::move(body), 0};
+    return {kControlVersion,     job_id_,         generation_,     rank_,
+            numbering_.sent + 1, std::move(type), std::move(body), 0};
   }
 
   std::optional<ControlMessage> take(const std::vector<std::string>& frames);
@@ -98,8 +105,8 @@ void Client::registerAt(std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
   const std::string text = encodeControlMessage(makeMessage(std::string(kRegister), options_.body));
   if (text.size() > kMaxRegisterBytes) {
-    fail(ErrorCode::kInternal, "control: the body of REGISTER makes it {} bytes long, at most {} are allowed", text.size(),
-         kMaxRegisterBytes);
+    fail(ErrorCode::kInternal, "control: the body of REGISTER makes it {} bytes long, at most {} are allowed",
+         text.size(), kMaxRegisterBytes);
   }
   numbering_.sent = 1;
   std::chrono::milliseconds pause = 1ms;
@@ -116,7 +123,8 @@ void Client::registerAt(std::chrono::milliseconds timeout) {
     monitor_.reset();
     return;
   }
-  fail(ErrorCode::kPeerUnavailable, "control: rank {} got no answer from the coordinator{} at '{}' within {} ms; {}", rank_,
+  fail(ErrorCode::kPeerUnavailable,
+       "control: rank {} got no answer from the coordinator{} at '{}' within {} ms; {}", rank_,
        job_id_.empty() ? "" : fmt::format(" of job '{}'", job_id_), endpoint_, timeout.count(),
        connections_ == 0 ? "nothing listens there: is it running, and is no firewall in between?"
                          : "something listens there: is it a coordinator, and not stopped?");
@@ -133,19 +141,22 @@ void Client::checkHandshakes() {
         break;
       case Kind::kSucceeded: closed_handshakes_ = 0; break;
       case Kind::kRefused: failAuthentication("refused this key");
-      case Kind::kMismatch: failAuthentication(options_.keys ? "uses no keys" : "asks for a key, and there is none");
+      case Kind::kMismatch:
+        failAuthentication(options_.keys ? "uses no keys" : "asks for a key, and there is none");
       case Kind::kMalformed: break;
       case Kind::kBroken:
         closed_handshakes_ = Clock::now() - connected_ < kClosedAtOnce ? closed_handshakes_ + 1 : 0;
         if (options_.keys && closed_handshakes_ >= kClosedHandshakes) {
-          failAuthentication("refused this key, or uses no keys (it closes the connection at the first encrypted word)");
+          failAuthentication(
+              "refused this key, or uses no keys (it closes the connection at the first encrypted word)");
         }
     }
   }
 }
 
 void Client::failAuthentication(std::string_view why) const {
-  fail(ErrorCode::kAuthentication, "control: authentication failed: the coordinator at '{}' {}; use the key file of this job", endpoint_,
+  fail(ErrorCode::kAuthentication,
+       "control: authentication failed: the coordinator at '{}' {}; use the key file of this job", endpoint_,
        why);
 }
 
@@ -181,20 +192,22 @@ std::optional<ControlMessage> Client::take(const std::vector<std::string>& frame
 }
 
 void Client::failRejected(const ControlMessage& message) const {
-  const bool has_code =
-      message.body.is_object() && message.body.contains("code") && message.body["code"] == static_cast<int>(ErrorCode::kVersionMismatch);
+  const bool has_code = message.body.is_object() && message.body.contains("code") &&
+                        message.body["code"] == static_cast<int>(ErrorCode::kVersionMismatch);
   const bool mismatch = has_code || message.version != kControlVersion;
-  const bool has_text = message.body.is_object() && message.body.contains("message") && message.body["message"].is_string();
-  fail(mismatch ? ErrorCode::kVersionMismatch : ErrorCode::kConfiguration, "control: the coordinator at '{}' rejects rank {}: {}",
-       endpoint_, rank_,
+  const bool has_text =
+      message.body.is_object() && message.body.contains("message") && message.body["message"].is_string();
+  fail(mismatch ? ErrorCode::kVersionMismatch : ErrorCode::kConfiguration,
+       "control: the coordinator at '{}' rejects rank {}: {}", endpoint_, rank_,
        has_text ? message.body["message"].get<std::string>()
                 : fmt::format("it speaks version {}, this worker {}", message.version, kControlVersion));
 }
 
 }  // namespace
 
-std::unique_ptr<ControlClient> ControlClient::connect(const std::string& endpoint, const std::string& job_id, int rank,
-                                                      std::chrono::milliseconds timeout, const ControlClientOptions& options) {
+std::unique_ptr<ControlClient> ControlClient::connect(const std::string& endpoint, const std::string& job_id,
+                                                      int rank, std::chrono::milliseconds timeout,
+                                                      const ControlClientOptions& options) {
   auto client = std::make_unique<Client>(endpoint, job_id, rank, options);
   client->registerAt(timeout);
   return client;

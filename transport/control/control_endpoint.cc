@@ -25,9 +25,10 @@ bool isLocalEndpoint(const std::string& endpoint) {
 }
 
 std::string reachableHere(const std::string& endpoint) {
-  for (const auto& [wildcard, loopback] : {std::pair<std::string, std::string>{"tcp://0.0.0.0:", "tcp://127.0.0.1:"},
-                                           {"tcp://*:", "tcp://127.0.0.1:"},
-                                           {"tcp://[::]:", "tcp://[::1]:"}}) {
+  for (const auto& [wildcard, loopback] :
+       {std::pair<std::string, std::string>{"tcp://0.0.0.0:", "tcp://127.0.0.1:"},
+        {"tcp://*:", "tcp://127.0.0.1:"},
+        {"tcp://[::]:", "tcp://[::1]:"}}) {
     if (endpoint.rfind(wildcard, 0) == 0) return loopback + endpoint.substr(wildcard.size());
   }
   return endpoint;

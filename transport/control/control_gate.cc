@@ -18,7 +18,8 @@ using namespace std::chrono_literals;
 
 constexpr const char* kZapAddress = "inproc://zeromq.zap.01";  // fixed by ZeroMQ, one per context
 constexpr const char* kZapDomain = "pipeshard";
-// Refuses everybody should the handler be missing. Stable in the library, but in its headers among the drafts (4.3.4).
+// Refuses everybody should the handler be missing. Stable in the library, but in its headers among the drafts
+// (4.3.4).
 constexpr int kZapEnforceDomain = 93;
 constexpr std::chrono::milliseconds kSelfTest{5000};
 constexpr size_t kRawKey = 32;
@@ -41,12 +42,14 @@ ControlGate::ControlGate(ControlSocket& socket, const std::optional<std::string>
     requests_.bind(kZapAddress);
     socket.socket().set(zmq::sockopt::zap_domain, kZapDomain);
   } catch (const zmq::error_t& error) {
-    failControl(error, ErrorCode::kConfiguration, "cannot make the socket that checks keys; check `ulimit -n`");
+    failControl(error, ErrorCode::kConfiguration,
+                "cannot make the socket that checks keys; check `ulimit -n`");
   }
   const int one = 1;
   // Missing in other builds of ZeroMQ; the self-test tells whether strangers are refused.
   (void)::zmq_setsockopt(socket.socket().handle(), kZapEnforceDomain, &one, sizeof one);
-  if (::pipe2(wake_, O_CLOEXEC | O_NONBLOCK) != 0) fail(ErrorCode::kOutOfMemory, "control: cannot make a pipe: {}", std::strerror(errno));
+  if (::pipe2(wake_, O_CLOEXEC | O_NONBLOCK) != 0)
+    fail(ErrorCode::kOutOfMemory, "control: cannot make a pipe: {}", std::strerror(errno));
   // A signal in the middle of an answer would leave it half sent, and nobody could be let in after it.
   sigset_t all;
   sigset_t previous;
@@ -73,7 +76,8 @@ void ControlGate::watch() {
   monitor_.emplace(socket_.context(), socket_.socket());
   watching_.store(true);
   const char byte = 0;
-  if (::write(wake_[1], &byte, 1) < 0) fail(ErrorCode::kInternal, "control: cannot wake a thread: {}", std::strerror(errno));
+  if (::write(wake_[1], &byte, 1) < 0)
+    fail(ErrorCode::kInternal, "control: cannot wake a thread: {}", std::strerror(errno));
 }
 
 std::string ControlGate::lastFailure() const {
@@ -88,7 +92,8 @@ void ControlGate::noteFailure(std::string what) {
 
 void ControlGate::serve() {
   while (!stopping_.load()) {
-    std::vector<zmq::pollitem_t> items = {{nullptr, wake_[0], ZMQ_POLLIN, 0}, {requests_.handle(), 0, ZMQ_POLLIN, 0}};
+    std::vector<zmq::pollitem_t> items = {{nullptr, wake_[0], ZMQ_POLLIN, 0},
+                                          {requests_.handle(), 0, ZMQ_POLLIN, 0}};
     if (watching_.load()) items.push_back({monitor_->socket().handle(), 0, ZMQ_POLLIN, 0});
     try {
       zmq::poll(items, -1ms);
@@ -114,12 +119,15 @@ void ControlGate::answerRequest() {
   } while (frame.more());
   const bool complete = frames.size() >= 6;
   const bool has_key = complete && frames[5] == "CURVE" && frames.size() == 7 && frames[6].size() == kRawKey;
-  const bool allowed = complete && frames[0] == "1.0" && (client_key_.empty() ? frames[5] == "NULL" : has_key && frames[6] == client_key_);
+  const bool allowed = complete && frames[0] == "1.0" &&
+                       (client_key_.empty() ? frames[5] == "NULL" : has_key && frames[6] == client_key_);
   if (!allowed && complete) noteFailure(fmt::format("unknown key from {}", frames[3]));
   const std::array<std::string, 6> answer = {
-      "1.0", frames.size() > 1 ? frames[1] : "", allowed ? "200" : "400", allowed ? "OK" : "unknown key", "", ""};
+      "1.0", frames.size() > 1 ? frames[1] : "", allowed ? "200" : "400", allowed ? "OK" : "unknown key", "",
+      ""};
   for (size_t i = 0; i < answer.size(); ++i) {
-    requests_.send(zmq::buffer(answer[i]), i + 1 < answer.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    requests_.send(zmq::buffer(answer[i]),
+                   i + 1 < answer.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
   }
 }
 
@@ -130,8 +138,10 @@ void ControlGate::countFailures() {
     ++failed_;
     if (event->kind == Kind::kMismatch)
       noteFailure(client_key_.empty() ? "somebody with a key; this job has none" : "somebody without a key");
-    if (event->kind == Kind::kMalformed) noteFailure("bytes that are not ZeroMQ's, or encrypted for another key");
-    if (event->kind == Kind::kBroken) noteFailure("a connection that ended or was silent during its handshake");
+    if (event->kind == Kind::kMalformed)
+      noteFailure("bytes that are not ZeroMQ's, or encrypted for another key");
+    if (event->kind == Kind::kBroken)
+      noteFailure("a connection that ended or was silent during its handshake");
   }
 }
 
@@ -156,13 +166,16 @@ void requireRefusal(const std::string& endpoint, const std::string& server_publi
       while (const auto event = monitor.next()) {
         if (event->kind == HandshakeEvent::Kind::kRefused) return;
         if (event->kind != HandshakeEvent::Kind::kSucceeded) continue;
-        fail(ErrorCode::kAuthentication, "control: '{}' let in a stranger's key; this ZeroMQ cannot be trusted to check keys", endpoint);
+        fail(ErrorCode::kAuthentication,
+             "control: '{}' let in a stranger's key; this ZeroMQ cannot be trusted to check keys", endpoint);
       }
     }
   } catch (const zmq::error_t& error) {
-    failControl(error, ErrorCode::kAuthentication, fmt::format("cannot test whether '{}' refuses strangers", endpoint));
+    failControl(error, ErrorCode::kAuthentication,
+                fmt::format("cannot test whether '{}' refuses strangers", endpoint));
   }
-  fail(ErrorCode::kAuthentication, "control: '{}' did not refuse a stranger's key within {} ms; is a firewall before it?", endpoint,
+  fail(ErrorCode::kAuthentication,
+       "control: '{}' did not refuse a stranger's key within {} ms; is a firewall before it?", endpoint,
        kSelfTest.count());
 }
 

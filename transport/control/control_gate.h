@@ -1,5 +1,5 @@
-// Who is let in: a thread beside a control server that answers ZeroMQ's authentication requests (ZAP) and counts the handshakes
-// that failed. Internal to control.
+// Who is let in: a thread beside a control server that answers ZeroMQ's authentication requests (ZAP) and
+// counts the handshakes that failed. Internal to control.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,8 @@ namespace pipeshard {
 
 class ControlGate {
  public:
-  // Before `socket` is bound. Lets in the holder of `client_key` (Z85) and nobody else; without a key, whoever comes without one.
+  // Before `socket` is bound. Lets in the holder of `client_key` (Z85) and nobody else; without a key,
+  // whoever comes without one.
   ControlGate(ControlSocket& socket, const std::optional<std::string>& client_key);
   ControlGate(const ControlGate&) = delete;
   ControlGate& operator=(const ControlGate&) = delete;
@@ -49,8 +50,8 @@ class ControlGate {
   std::thread thread_;
 };
 
-// Connects to `endpoint` as a stranger (the right server key, a fresh client key) and returns when it was refused.
-// Error(kAuthentication) when it was let in, or when nothing was decided within a second.
+// Connects to `endpoint` as a stranger (the right server key, a fresh client key) and returns when it was
+// refused. Error(kAuthentication) when it was let in, or when nothing was decided within a second.
 void requireRefusal(const std::string& endpoint, const std::string& server_public);
 
 }  // namespace pipeshard

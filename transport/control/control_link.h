@@ -24,7 +24,8 @@ bool acceptSequence(Numbering& numbering, ControlMessage& message, ControlCounte
 
 // The loop of both sides: `take` looks at one message that is there and says what of it concerns the caller.
 template <typename Take>
-ControlEvent pollWith(ControlSocket& socket, std::chrono::milliseconds timeout, std::span<const int> descriptors, Take&& take) {
+ControlEvent pollWith(ControlSocket& socket, std::chrono::milliseconds timeout,
+                      std::span<const int> descriptors, Take&& take) {
   constexpr int kDrainedAtDeadline = 100;  // messages that are there but do not concern the caller
   const Deadline deadline(timeout);
   ControlEvent event;
@@ -35,7 +36,8 @@ ControlEvent pollWith(ControlSocket& socket, std::chrono::milliseconds timeout, 
       if (auto received = socket.receiveNow()) event.message = take(*received);
     }
     if (event.message || !event.ready.empty()) return event;
-    if (deadline.left() == std::chrono::milliseconds(0) && (!has_message || looks >= kDrainedAtDeadline)) return event;
+    if (deadline.left() == std::chrono::milliseconds(0) && (!has_message || looks >= kDrainedAtDeadline))
+      return event;
   }
 }
 

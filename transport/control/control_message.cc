@@ -8,7 +8,8 @@
 namespace pipeshard {
 namespace {
 
-// Brackets outside of strings, counted before the parser builds anything: 16 MiB of '[' would cost it a gigabyte.
+// Brackets outside of strings, counted before the parser builds anything: 16 MiB of '[' would cost it a
+// gigabyte.
 bool isTooDeep(std::string_view text) {
   int depth = 0;
   bool in_string = false;
@@ -37,7 +38,9 @@ bool read(const nlohmann::json& object, const char* key, T& value) {
   } else if constexpr (std::is_unsigned_v<T>) {
     if (!found->is_number_unsigned()) return false;
   } else {
-    if (!found->is_number_integer() || *found > std::numeric_limits<T>::max() || *found < std::numeric_limits<T>::min()) return false;
+    if (!found->is_number_integer() || *found > std::numeric_limits<T>::max() ||
+        *found < std::numeric_limits<T>::min())
+      return false;
   }
   value = found->get<T>();
   return true;
@@ -46,13 +49,15 @@ bool read(const nlohmann::json& object, const char* key, T& value) {
 }  // namespace
 
 std::string encodeControlMessage(const ControlMessage& message) {
-  const nlohmann::json object = {{"version", message.version}, {"job", message.job_id},        {"generation", message.generation},
-                                 {"rank", message.rank},       {"sequence", message.sequence}, {"type", message.type},
-                                 {"body", message.body}};
+  const nlohmann::json object = {
+      {"version", message.version}, {"job", message.job_id},        {"generation", message.generation},
+      {"rank", message.rank},       {"sequence", message.sequence}, {"type", message.type},
+      {"body", message.body}};
   std::string text = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   if (text.size() > kMaxControlBytes) {
-    fail(ErrorCode::kInternal, "control message '{}' has {} bytes, at most {} are allowed; big results travel by files", message.type,
-         text.size(), kMaxControlBytes);
+    fail(ErrorCode::kInternal,
+         "control message '{}' has {} bytes, at most {} are allowed; big results travel by files",
+         message.type, text.size(), kMaxControlBytes);
   }
   return text;
 }
@@ -67,8 +72,8 @@ std::optional<ControlMessage> decodeControlMessage(std::string_view bytes) {
   if (body != object.end()) message.body = std::move(*body);
   if (message.version != kControlVersion) return message;
   const bool complete = has_type && body != object.end() && read(object, "job", message.job_id) &&
-                        read(object, "generation", message.generation) && read(object, "rank", message.rank) &&
-                        read(object, "sequence", message.sequence);
+                        read(object, "generation", message.generation) &&
+                        read(object, "rank", message.rank) && read(object, "sequence", message.sequence);
   if (!complete) return std::nullopt;
   return message;
 }

@@ -1,10 +1,12 @@
 // Control messages: one JSON object per ZeroMQ frame, nothing else in it.
 //
-//   {"version": 1, "job": "a3f1", "generation": 0, "rank": 2, "sequence": 7, "type": "step_done", "body": {...}}
+//   {"version": 1, "job": "a3f1", "generation": 0, "rank": 2, "sequence": 7, "type": "step_done", "body":
+//     {...}}
 //
-// `version` is read first: messages of other versions are never interpreted further. REJECT keeps its form {"version",
-// "type", "body": {"code", "message"}} in all versions, so that an old worker can say what went wrong. Messages of another
-// job, of another generation (raised whenever a job is restarted), or without this form are counted and ignored.
+// `version` is read first: messages of other versions are never interpreted further. REJECT keeps its form
+// {"version", "type", "body": {"code", "message"}} in all versions, so that an old worker can say what went
+// wrong. Messages of another job, of another generation (raised whenever a job is restarted), or without this
+// form are counted and ignored.
 #pragma once
 
 #include <cstddef>
@@ -38,15 +40,16 @@ struct ControlMessage {
   uint64_t sequence = 0;        // per sender and receiver: 1, 2, 3, ...
   std::string type;
   nlohmann::json body;
-  // Filled in by the receiver: messages of this sender just before this one that never came (its connection broke).
+  // Filled in by the receiver: messages of this sender just before this one that never came (its connection
+  // broke).
   uint64_t lost_before = 0;
 };
 
 // Error(kInternal) when the message is longer than kMaxControlBytes. Bytes that are not UTF-8 are replaced.
 std::string encodeControlMessage(const ControlMessage& message);
 
-// Nothing when `bytes` is not a control message of any version. Of another version, only `version`, and `type` and `body`
-// where they have the right form, are filled in.
+// Nothing when `bytes` is not a control message of any version. Of another version, only `version`, and
+// `type` and `body` where they have the right form, are filled in.
 std::optional<ControlMessage> decodeControlMessage(std::string_view bytes);
 
 }  // namespace pipeshard

@@ -9,8 +9,9 @@ namespace pipeshard {
 namespace {
 
 constexpr const char* kAddress = "inproc://handshakes";
-constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                        ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                        ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                        ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
 
 std::optional<HandshakeEvent> translate(uint16_t event, uint32_t value) {
   using Kind = HandshakeEvent::Kind;
@@ -20,7 +21,8 @@ std::optional<HandshakeEvent> translate(uint16_t event, uint32_t value) {
     case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: return HandshakeEvent{Kind::kRefused};
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL: return HandshakeEvent{Kind::kBroken};
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-      return HandshakeEvent{value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH ? Kind::kMismatch : Kind::kMalformed};
+      return HandshakeEvent{value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH ? Kind::kMismatch
+                                                                                : Kind::kMalformed};
     default: return std::nullopt;
   }
 }

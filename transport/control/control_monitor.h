@@ -1,5 +1,5 @@
-// What happens to the connections of a ZeroMQ socket before any message arrives: ZeroMQ itself retries for ever and says nothing.
-// Internal to control.
+// What happens to the connections of a ZeroMQ socket before any message arrives: ZeroMQ itself retries for
+// ever and says nothing. Internal to control.
 #pragma once
 
 #include <optional>
@@ -21,8 +21,8 @@ struct HandshakeEvent {
   Kind kind;
 };
 
-// While it lives, the events of `watched` come out of next(). They must be taken: ZeroMQ's input and output stops when some
-// thousand wait.
+// While it lives, the events of `watched` come out of next(). They must be taken: ZeroMQ's input and output
+// stops when some thousand wait.
 class ControlMonitor {
  public:
   ControlMonitor(zmq::context_t& context, zmq::socket_t& watched);

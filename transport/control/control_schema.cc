@@ -14,7 +14,8 @@ std::optional<std::string> fieldsFault(const std::vector<ControlField>& fields, 
 
 bool fitsSigned(const nlohmann::json& value) {
   return value.is_number_integer() &&
-         (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+         (!value.is_number_unsigned() ||
+          value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
 }
 
 bool hasType(ControlType type, const nlohmann::json& value) {
@@ -47,7 +48,8 @@ std::string_view typeName(ControlType type) {
 
 std::optional<std::string> valueFault(const ControlField& field, const nlohmann::json& value) {
   if (value.is_null() && (field.flags & kNullable) != 0) return std::nullopt;
-  if (!hasType(field.type, value)) return fmt::format("field '{}' is {}, not {}", field.name, value.type_name(), typeName(field.type));
+  if (!hasType(field.type, value))
+    return fmt::format("field '{}' is {}, not {}", field.name, value.type_name(), typeName(field.type));
   if (field.inner.empty()) return std::nullopt;
   std::optional<std::string> fault;
   if (field.type == ControlType::kObject) fault = fieldsFault(field.inner, value);
@@ -58,7 +60,8 @@ std::optional<std::string> valueFault(const ControlField& field, const nlohmann:
   return std::nullopt;
 }
 
-std::optional<std::string> fieldsFault(const std::vector<ControlField>& fields, const nlohmann::json& object) {
+std::optional<std::string> fieldsFault(const std::vector<ControlField>& fields,
+                                       const nlohmann::json& object) {
   size_t present = 0;
   for (const ControlField& field : fields) {
     const auto found = object.find(field.name);
@@ -71,7 +74,8 @@ std::optional<std::string> fieldsFault(const std::vector<ControlField>& fields, 
   }
   if (present == object.size()) return std::nullopt;
   for (const auto& [name, value] : object.items()) {
-    const bool is_known = std::any_of(fields.begin(), fields.end(), [&](const ControlField& field) { return field.name == name; });
+    const bool is_known = std::any_of(fields.begin(), fields.end(),
+                                      [&](const ControlField& field) { return field.name == name; });
     if (!is_known) return fmt::format("surplus field '{}'", printableBeginning(name));
   }
   return std::nullopt;
@@ -87,12 +91,15 @@ std::string printableBeginning(std::string_view text) {
   return beginning;
 }
 
-std::optional<std::string> controlFault(const ControlSchema& schema, std::string_view type, const nlohmann::json& body) {
+std::optional<std::string> controlFault(const ControlSchema& schema, std::string_view type,
+                                        const nlohmann::json& body) {
   if (schema.empty()) return std::nullopt;
-  const auto form = std::find_if(schema.begin(), schema.end(), [&](const ControlForm& each) { return each.type == type; });
+  const auto form =
+      std::find_if(schema.begin(), schema.end(), [&](const ControlForm& each) { return each.type == type; });
   if (form == schema.end()) return fmt::format("'{}': unknown type of message", printableBeginning(type));
   if (body.is_null() && form->fields.empty()) return std::nullopt;
-  if (!body.is_object()) return fmt::format("'{}': its body is {}, not an object", form->type, body.type_name());
+  if (!body.is_object())
+    return fmt::format("'{}': its body is {}, not an object", form->type, body.type_name());
   if (auto fault = fieldsFault(form->fields, body)) return fmt::format("'{}': {}", form->type, *fault);
   return std::nullopt;
 }

@@ -1,4 +1,5 @@
-// What the messages of a job look like, as a table: the transport checks every message against it before its caller sees it.
+// What the messages of a job look like, as a table: the transport checks every message against it before its
+// caller sees it.
 //
 //   const ControlSchema kFromWorkers = {
 //       {"heartbeat", {{"where", ControlType::kString}}},
@@ -38,14 +39,17 @@ struct ControlField {
 
 struct ControlForm {
   std::string_view type;
-  std::vector<ControlField> fields;  // no others are allowed; a message without fields has {} or null as its body
+  std::vector<ControlField>
+      fields;  // no others are allowed; a message without fields has {} or null as its body
 };
 
 // Empty: nothing is checked.
 using ControlSchema = std::vector<ControlForm>;
 
-// Why `body` is not a message of `type` under `schema`: unknown type; missing, surplus or wrongly typed field. Nothing when it is.
-std::optional<std::string> controlFault(const ControlSchema& schema, std::string_view type, const nlohmann::json& body);
+// Why `body` is not a message of `type` under `schema`: unknown type; missing, surplus or wrongly typed
+// field. Nothing when it is.
+std::optional<std::string> controlFault(const ControlSchema& schema, std::string_view type,
+                                        const nlohmann::json& body);
 
 // What a peer sent, fit for a log line: its first 40 bytes, with '?' for what is not printable ASCII.
 std::string printableBeginning(std::string_view text);

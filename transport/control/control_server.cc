@@ -19,10 +19,12 @@ constexpr std::chrono::minutes kNoticeInterval{1};
 
 class Server : public ControlServer {
  public:
-  explicit Server(const ControlServerOptions& options) : options_(options), socket_(zmq::socket_type::router, "", options.endpoint) {
+  explicit Server(const ControlServerOptions& options)
+      : options_(options), socket_(zmq::socket_type::router, "", options.endpoint) {
     if (!options.keys && !options.allow_insecure && !isLocalEndpoint(options.endpoint)) {
       fail(ErrorCode::kConfiguration,
-           "control: '{}' can be reached from other hosts and would let anybody in: give the job keys, listen on 127.0.0.1, or allow it "
+           "control: '{}' can be reached from other hosts and would let anybody in: give the job keys, "
+           "listen on 127.0.0.1, or allow it "
            "as insecure",
            options.endpoint);
     }
@@ -34,7 +36,8 @@ class Server : public ControlServer {
       endpoint_ = socket_.socket().get(zmq::sockopt::last_endpoint);
     } catch (const zmq::error_t& error) {
       const ErrorCode code = error.num() == EADDRINUSE ? ErrorCode::kAddressInUse : ErrorCode::kConfiguration;
-      failControl(error, code, fmt::format("cannot listen on '{}'; port * takes a free one", options.endpoint));
+      failControl(error, code,
+                  fmt::format("cannot listen on '{}'; port * takes a free one", options.endpoint));
     }
     if (options.keys) requireRefusal(endpoint_, options.keys->server_public);
     gate_->watch();
@@ -58,17 +61,23 @@ class Server : public ControlServer {
   }
   std::optional<std::string> takeNotice() override;
 
-  std::optional<ControlMessage> receive(std::chrono::milliseconds timeout) override { return poll(timeout, {}).message; }
+  std::optional<ControlMessage> receive(std::chrono::milliseconds timeout) override {
+    return poll(timeout, {}).message;
+  }
 
   ControlEvent poll(std::chrono::milliseconds timeout, std::span<const int> descriptors) override {
-    return pollWith(socket_, timeout, descriptors, [this](const ReceivedFrames& received) { return take(received); });
+    return pollWith(socket_, timeout, descriptors,
+                    [this](const ReceivedFrames& received) { return take(received); });
   }
 
   void send(int rank, std::string_view type, nlohmann::json body) override {
     const auto worker = workers_.find(rank);
-    if (worker == workers_.end()) fail(ErrorCode::kPeerUnavailable, "control: '{}' for rank {}, which has not registered", type, rank);
-    if (!sendTo(worker->second.identity, worker->second.numbering.sent + 1, type, std::move(body), /*patience=*/true)) {
-      fail(ErrorCode::kPeerUnavailable, "control: rank {} is gone or does not take messages any more; '{}' was not sent", rank, type);
+    if (worker == workers_.end())
+      fail(ErrorCode::kPeerUnavailable, "control: '{}' for rank {}, which has not registered", type, rank);
+    if (!sendTo(worker->second.identity, worker->second.numbering.sent + 1, type, std::move(body),
+                /*patience=*/true)) {
+      fail(ErrorCode::kPeerUnavailable,
+           "control: rank {} is gone or does not take messages any more; '{}' was not sent", rank, type);
     }
     ++worker->second.numbering.sent;
   }
@@ -83,7 +92,8 @@ class Server : public ControlServer {
     bool cut_off = false;  // it sent too fast
   };
 
-  bool sendTo(const std::string& identity, uint64_t sequence, std::string_view type, nlohmann::json body, bool patience) {
+  bool sendTo(const std::string& identity, uint64_t sequence, std::string_view type, nlohmann::json body,
+              bool patience) {
     const ControlMessage message{kControlVersion, options_.job_id,   options_.generation, kCoordinatorRank,
                                  sequence,        std::string(type), std::move(body),     0};
     const std::string text = encodeControlMessage(message);
@@ -93,7 +103,8 @@ class Server : public ControlServer {
   // Never waits for a stranger that does not read.
   void reject(const std::string& identity, ErrorCode code, const std::string& reason) {
     // It may be gone already; then nobody needs the answer.
-    (void)sendTo(identity, 1, kReject, {{"code", static_cast<int>(code)}, {"message", reason}}, /*patience=*/false);
+    (void)sendTo(identity, 1, kReject, {{"code", static_cast<int>(code)}, {"message", reason}},
+                 /*patience=*/false);
   }
 
   std::nullopt_t drop(uint64_t& counter, std::string reason);
@@ -101,7 +112,8 @@ class Server : public ControlServer {
   bool isOurs(const std::string& identity, const std::string& address, const ControlMessage& message);
   bool mayPass(Worker& worker) const;
   std::optional<ControlMessage> blame(int rank, uint64_t& counter, const std::string& why);
-  std::optional<ControlMessage> registerWorker(const std::string& identity, const std::string& address, ControlMessage message);
+  std::optional<ControlMessage> registerWorker(const std::string& identity, const std::string& address,
+                                               ControlMessage message);
 
   ControlServerOptions options_;
   std::string endpoint_;
@@ -127,12 +139,15 @@ std::optional<ControlMessage> Server::take(const ReceivedFrames& received) {
   const auto known = ranks_.find(identity);
   Worker* const worker = known == ranks_.end() ? nullptr : &workers_.at(known->second);
   const std::string& address = worker ? worker->address : received.address;
-  if (worker && worker->cut_off) return drop(counters_.flooded, fmt::format("rank {} goes on sending too fast", known->second));
+  if (worker && worker->cut_off)
+    return drop(counters_.flooded, fmt::format("rank {} goes on sending too fast", known->second));
   if (worker && !mayPass(*worker)) {
     worker->cut_off = true;
-    return blame(known->second, counters_.flooded, fmt::format("more than {} messages a second", options_.limits.messages_per_second));
+    return blame(known->second, counters_.flooded,
+                 fmt::format("more than {} messages a second", options_.limits.messages_per_second));
   }
-  const bool has_form = received.frames.size() == 2 && (worker || received.frames[1].size() <= kMaxRegisterBytes);
+  const bool has_form =
+      received.frames.size() == 2 && (worker || received.frames[1].size() <= kMaxRegisterBytes);
   std::optional<ControlMessage> message = has_form ? decodeControlMessage(received.frames[1]) : std::nullopt;
   if (!message || message->type == kFault) {
     if (worker) return blame(known->second, counters_.garbage, "not a control message");
@@ -141,7 +156,8 @@ std::optional<ControlMessage> Server::take(const ReceivedFrames& received) {
   if (!isOurs(identity, address, *message)) return std::nullopt;
   if (message->type == kRegister) return registerWorker(identity, address, std::move(*message));
   if (!worker || message->rank != known->second) {
-    return drop(counters_.unregistered, fmt::format("in the name of rank {}, from {}", message->rank, address));
+    return drop(counters_.unregistered,
+                fmt::format("in the name of rank {}, from {}", message->rank, address));
   }
   if (!acceptSequence(worker->numbering, *message, counters_)) return std::nullopt;
   if (const auto fault = controlFault(options_.schema, message->type, message->body))
@@ -157,21 +173,24 @@ bool Server::isOurs(const std::string& identity, const std::string& address, con
     return false;
   };
   if (message.version != kControlVersion) {
-    return refuse(counters_.other_version,
-                  fmt::format("the worker speaks control version {}, the coordinator {}; install one version everywhere", message.version,
-                              kControlVersion));
+    return refuse(
+        counters_.other_version,
+        fmt::format(
+            "the worker speaks control version {}, the coordinator {}; install one version everywhere",
+            message.version, kControlVersion));
   }
   if (options_.open_registration && message.type == kRegister && message.job_id.empty()) return true;
   if (message.job_id != options_.job_id) {
     if (message.job_id.empty()) {
-      return refuse(counters_.other_job, fmt::format("job '{}' is joined by its key file or its id only", options_.job_id));
+      return refuse(counters_.other_job,
+                    fmt::format("job '{}' is joined by its key file or its id only", options_.job_id));
     }
-    return refuse(counters_.other_job,
-                  fmt::format("job '{}' is not here; this is job '{}'", printableBeginning(message.job_id), options_.job_id));
+    return refuse(counters_.other_job, fmt::format("job '{}' is not here; this is job '{}'",
+                                                   printableBeginning(message.job_id), options_.job_id));
   }
   if (message.generation != options_.generation) {
-    return refuse(counters_.stale, fmt::format("generation {} of job '{}' is over; this is generation {}", message.generation,
-                                               options_.job_id, options_.generation));
+    return refuse(counters_.stale, fmt::format("generation {} of job '{}' is over; this is generation {}",
+                                               message.generation, options_.job_id, options_.generation));
   }
   return true;
 }
@@ -180,7 +199,8 @@ bool Server::mayPass(Worker& worker) const {
   const Clock::time_point now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - worker.counted).count();
   worker.counted = now;
-  worker.allowance = std::min(options_.limits.burst, worker.allowance + seconds * options_.limits.messages_per_second);
+  worker.allowance =
+      std::min(options_.limits.burst, worker.allowance + seconds * options_.limits.messages_per_second);
   worker.allowance -= 1;
   return worker.allowance >= 0;
 }
@@ -196,7 +216,8 @@ std::optional<ControlMessage> Server::blame(int rank, uint64_t& counter, const s
   return fault;
 }
 
-std::optional<ControlMessage> Server::registerWorker(const std::string& identity, const std::string& address, ControlMessage message) {
+std::optional<ControlMessage> Server::registerWorker(const std::string& identity, const std::string& address,
+                                                     ControlMessage message) {
   const auto known = ranks_.find(identity);
   if (message.rank < 0 || (known != ranks_.end() && known->second != message.rank)) {
     return drop(counters_.garbage, fmt::format("REGISTER as rank {}, from {}", message.rank, address));
@@ -205,15 +226,16 @@ std::optional<ControlMessage> Server::registerWorker(const std::string& identity
     reject(identity, ErrorCode::kConfiguration, reason);
     return std::nullopt;
   };
-  const bool has_form =
-      std::any_of(options_.schema.begin(), options_.schema.end(), [](const ControlForm& form) { return form.type == kRegister; });
+  const bool has_form = std::any_of(options_.schema.begin(), options_.schema.end(),
+                                    [](const ControlForm& form) { return form.type == kRegister; });
   if (has_form) {
     if (const auto fault = controlFault(options_.schema, kRegister, message.body)) {
       drop(counters_.garbage, fmt::format("{}, from {}", *fault, address));
       return refuse(*fault);
     }
   }
-  const auto [worker, is_new] = workers_.try_emplace(message.rank, Worker{identity, {}, address, options_.limits.burst, Clock::now()});
+  const auto [worker, is_new] =
+      workers_.try_emplace(message.rank, Worker{identity, {}, address, options_.limits.burst, Clock::now()});
   if (worker->second.identity != identity) {
     return refuse(fmt::format("rank {} of job '{}' has registered already", message.rank, options_.job_id));
   }
@@ -231,20 +253,25 @@ std::optional<ControlMessage> Server::registerWorker(const std::string& identity
 
 std::optional<std::string> Server::takeNotice() {
   const ControlCounters& now = counters();
-  const uint64_t messages = now.garbage + now.other_version + now.other_job + now.stale + now.unregistered + now.flooded;
+  const uint64_t messages =
+      now.garbage + now.other_version + now.other_job + now.stale + now.unregistered + now.flooded;
   const Clock::time_point time = Clock::now();
-  if (messages + now.handshakes == noticed_ || (notice_time_ && time - *notice_time_ < kNoticeInterval)) return std::nullopt;
+  if (messages + now.handshakes == noticed_ || (notice_time_ && time - *notice_time_ < kNoticeInterval))
+    return std::nullopt;
   noticed_ = messages + now.handshakes;
   notice_time_ = time;
-  std::string text =
-      fmt::format("control at {}: {} messages dropped and {} connections refused so far", endpoint_, messages, now.handshakes);
+  std::string text = fmt::format("control at {}: {} messages dropped and {} connections refused so far",
+                                 endpoint_, messages, now.handshakes);
   if (!last_reason_.empty()) text += fmt::format("; last message: {}", last_reason_);
-  if (const std::string failure = gate_->lastFailure(); !failure.empty()) text += fmt::format("; last connection: {}", failure);
+  if (const std::string failure = gate_->lastFailure(); !failure.empty())
+    text += fmt::format("; last connection: {}", failure);
   return text;
 }
 
 }  // namespace
 
-std::unique_ptr<ControlServer> ControlServer::bind(const ControlServerOptions& options) { return std::make_unique<Server>(options); }
+std::unique_ptr<ControlServer> ControlServer::bind(const ControlServerOptions& options) {
+  return std::make_unique<Server>(options);
+}
 
 }  // namespace pipeshard

@@ -10,8 +10,8 @@
 namespace pipeshard {
 namespace {
 
-// Milliseconds, except where noted. Heartbeats only tell a broken link from a silent one: a dead process is seen by its
-// pidfd and a stuck one by its progress, both faster.
+// Milliseconds, except where noted. Heartbeats only tell a broken link from a silent one: a dead process is
+// seen by its pidfd and a stuck one by its progress, both faster.
 constexpr int kLinger = 500;
 constexpr int kHeartbeatInterval = 2000;
 constexpr int kHeartbeatTimeout = 10000;
@@ -25,14 +25,17 @@ constexpr rlim_t kDescriptors = 65536;
 
 }  // namespace
 
-void failControl(const zmq::error_t& error, ErrorCode code, std::string_view what) { fail(code, "control: {}: {}", what, error.what()); }
+void failControl(const zmq::error_t& error, ErrorCode code, std::string_view what) {
+  fail(code, "control: {}: {}", what, error.what());
+}
 
 std::chrono::milliseconds Deadline::left() const {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now());
   return std::max(left, std::chrono::milliseconds(0));
 }
 
-ControlSocket::ControlSocket(zmq::socket_type type, std::string_view routing_id, std::string_view endpoint) try
+ControlSocket::ControlSocket(zmq::socket_type type, std::string_view routing_id,
+                             std::string_view endpoint) try
     : context_(1), socket_(context_, type) {
   namespace option = zmq::sockopt;
   context_.set(zmq::ctxopt::blocky, false);
@@ -71,7 +74,8 @@ void ControlSocket::useKeys(const ClientKeys& keys) try {
   socket_.set(zmq::sockopt::curve_publickey, keys.client_public);
   socket_.set(zmq::sockopt::curve_secretkey, keys.client_secret);
 } catch (const zmq::error_t& error) {
-  failControl(error, ErrorCode::kAuthentication, "the client's keys are not keys; use the key file of this job");
+  failControl(error, ErrorCode::kAuthentication,
+              "the client's keys are not keys; use the key file of this job");
 }
 
 void raiseDescriptorLimit() {
@@ -90,7 +94,8 @@ std::optional<ReceivedFrames> ControlSocket::receiveNow() {
     do {
       zmq::message_t frame;
       if (!socket_.recv(frame, zmq::recv_flags::dontwait)) return std::nullopt;
-      // An endless message would fill the memory: only the beginning is of interest, to say that it is garbage.
+      // An endless message would fill the memory: only the beginning is of interest, to say that it is
+      // garbage.
       if (frames.size() < 3) frames.push_back(frame.to_string());
       if (const char* address = ::zmq_msg_gets(frame.handle(), "Peer-Address")) received.address = address;
     } while (socket_.get(zmq::sockopt::rcvmore));
@@ -101,7 +106,8 @@ std::optional<ReceivedFrames> ControlSocket::receiveNow() {
   return received;
 }
 
-std::vector<int> ControlSocket::wait(const Deadline& deadline, std::span<const int> descriptors, bool& has_message) {
+std::vector<int> ControlSocket::wait(const Deadline& deadline, std::span<const int> descriptors,
+                                     bool& has_message) {
   std::vector<zmq::pollitem_t> items = {{socket_.handle(), 0, ZMQ_POLLIN, 0}};
   for (const int descriptor : descriptors) items.push_back({nullptr, descriptor, ZMQ_POLLIN, 0});
   try {

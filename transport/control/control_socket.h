@@ -1,4 +1,5 @@
-// A ZeroMQ socket with the options that control needs, and ZeroMQ's exceptions translated. Internal to control.
+// A ZeroMQ socket with the options that control needs, and ZeroMQ's exceptions translated. Internal to
+// control.
 #pragma once
 
 #include <chrono>
@@ -47,7 +48,8 @@ class ControlSocket {
   std::optional<ReceivedFrames> receiveNow();
   // Until a message is there, one of `descriptors` is readable, or the deadline; the readable descriptors.
   std::vector<int> wait(const Deadline& deadline, std::span<const int> descriptors, bool& has_message);
-  // False when the peer is unknown or its queue is full: at once, or (with `patience`) after the socket's send timeout.
+  // False when the peer is unknown or its queue is full: at once, or (with `patience`) after the socket's
+  // send timeout.
   bool send(const std::vector<std::string_view>& frames, bool patience = true);
 
  private:
@@ -55,8 +57,9 @@ class ControlSocket {
   zmq::socket_t socket_;
 };
 
-// Idle connections of strangers use descriptors until their handshake times out, and a listener that cannot accept makes ZeroMQ
-// spin: raises the soft limit of descriptors of this process towards the hard one, to 65536 at most.
+// Idle connections of strangers use descriptors until their handshake times out, and a listener that cannot
+// accept makes ZeroMQ spin: raises the soft limit of descriptors of this process towards the hard one, to
+// 65536 at most.
 void raiseDescriptorLimit();
 
 [[noreturn]] void failControl(const zmq::error_t& error, ErrorCode code, std::string_view what);

@@ -23,13 +23,15 @@ namespace {
 constexpr int kTicketVersion = 1;
 constexpr size_t kKeyText = 40;
 constexpr off_t kMaxTicketBytes = 64 << 10;
-constexpr std::string_view kZ85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
+constexpr std::string_view kZ85 =
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
 
 std::array<std::string, 2> makePair() {
   std::array<char, kKeyText + 1> public_key{};
   std::array<char, kKeyText + 1> secret_key{};
   if (::zmq_curve_keypair(public_key.data(), secret_key.data()) != 0) {
-    fail(ErrorCode::kConfiguration, "control: this ZeroMQ cannot make keys ({}); it must be built with CURVE", std::strerror(errno));
+    fail(ErrorCode::kConfiguration, "control: this ZeroMQ cannot make keys ({}); it must be built with CURVE",
+         std::strerror(errno));
   }
   return {public_key.data(), secret_key.data()};
 }
@@ -50,19 +52,23 @@ struct Temporary {
 }
 
 [[noreturn]] void failMalformed(const std::string& path, std::string_view what) {
-  fail(ErrorCode::kAuthentication, "{} is not a key file of pipeshard ({}); copy the file that the coordinator wrote", path, what);
+  fail(ErrorCode::kAuthentication,
+       "{} is not a key file of pipeshard ({}); copy the file that the coordinator wrote", path, what);
 }
 
 std::string readAll(int descriptor, const std::string& path) {
   struct stat status {};
-  if (::fstat(descriptor, &status) != 0) fail(ErrorCode::kAuthentication, "cannot look at the key file {}: {}", path, std::strerror(errno));
+  if (::fstat(descriptor, &status) != 0)
+    fail(ErrorCode::kAuthentication, "cannot look at the key file {}: {}", path, std::strerror(errno));
   if (!S_ISREG(status.st_mode)) failMalformed(path, "not a plain file");
   if (status.st_uid != ::geteuid()) {
-    fail(ErrorCode::kAuthentication, "the key file {} belongs to user {}, not to user {} who runs this; copy it and `chmod 600` the copy",
+    fail(ErrorCode::kAuthentication,
+         "the key file {} belongs to user {}, not to user {} who runs this; copy it and `chmod 600` the copy",
          path, status.st_uid, ::geteuid());
   }
   if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    fail(ErrorCode::kAuthentication, "the key file {} has mode {:o}: other users may use it and join the job; `chmod 600 {}`", path,
+    fail(ErrorCode::kAuthentication,
+         "the key file {} has mode {:o}: other users may use it and join the job; `chmod 600 {}`", path,
          status.st_mode & 07777U, path);
   }
   if (status.st_size > kMaxTicketBytes) failMalformed(path, fmt::format("{} bytes", status.st_size));
@@ -87,7 +93,8 @@ JobKeys makeJobKeys() {
 
 bool isJobKey(const std::string& text) {
   std::array<uint8_t, 32> bytes{};
-  const bool is_z85 = std::all_of(text.begin(), text.end(), [](char c) { return kZ85.find(c) != std::string_view::npos; });
+  const bool is_z85 =
+      std::all_of(text.begin(), text.end(), [](char c) { return kZ85.find(c) != std::string_view::npos; });
   return text.size() == kKeyText && is_z85 && ::zmq_z85_decode(bytes.data(), text.c_str()) != nullptr;
 }
 
@@ -100,18 +107,21 @@ ClientKeys parseClientKeys(const std::string& text) {
   ClientKeys keys;
   std::string rest;
   stream >> keys.server_public >> keys.client_public >> keys.client_secret;
-  if (!isJobKey(keys.server_public) || !isJobKey(keys.client_public) || !isJobKey(keys.client_secret) || stream >> rest) {
-    fail(ErrorCode::kAuthentication, "{} does not hold three keys of 40 characters; the process that starts a worker sets it",
+  if (!isJobKey(keys.server_public) || !isJobKey(keys.client_public) || !isJobKey(keys.client_secret) ||
+      stream >> rest) {
+    fail(ErrorCode::kAuthentication,
+         "{} does not hold three keys of 40 characters; the process that starts a worker sets it",
          kClientKeysVariable);
   }
   return keys;
 }
 
 void writeJobTicket(const std::string& path, const JobTicket& ticket) {
-  const nlohmann::json object = {{"pipeshard_ticket", kTicketVersion},    {"job", ticket.job_id},
-                                 {"generation", ticket.generation},       {"endpoint", ticket.endpoint},
-                                 {"server_public", ticket.server_public}, {"client_public", ticket.client_public},
-                                 {"client_secret", ticket.client_secret}};
+  const nlohmann::json object = {
+      {"pipeshard_ticket", kTicketVersion},    {"job", ticket.job_id},
+      {"generation", ticket.generation},       {"endpoint", ticket.endpoint},
+      {"server_public", ticket.server_public}, {"client_public", ticket.client_public},
+      {"client_secret", ticket.client_secret}};
   const std::string text = object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   Temporary temporary{path + ".XXXXXX"};
   // mkostemp makes it with mode 0600, whatever the umask, under a name that nobody can have prepared.
@@ -133,12 +143,16 @@ void writeJobTicket(const std::string& path, const JobTicket& ticket) {
 std::optional<JobTicket> readJobTicket(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0 && (errno == ENOENT || errno == ESTALE)) return std::nullopt;
-  if (descriptor < 0) fail(ErrorCode::kAuthentication, "cannot read the key file {}: {}", path, std::strerror(errno));
+  if (descriptor < 0)
+    fail(ErrorCode::kAuthentication, "cannot read the key file {}: {}", path, std::strerror(errno));
   Temporary file{path, descriptor, true};
-  const nlohmann::json object = nlohmann::json::parse(readAll(descriptor, path), nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object() || !object.contains("pipeshard_ticket")) failMalformed(path, "no JSON object with \"pipeshard_ticket\"");
+  const nlohmann::json object =
+      nlohmann::json::parse(readAll(descriptor, path), nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object() || !object.contains("pipeshard_ticket"))
+    failMalformed(path, "no JSON object with \"pipeshard_ticket\"");
   if (object["pipeshard_ticket"] != kTicketVersion) {
-    fail(ErrorCode::kVersionMismatch, "the key file {} has version {}, this pipeshard reads {}; install one version everywhere", path,
+    fail(ErrorCode::kVersionMismatch,
+         "the key file {} has version {}, this pipeshard reads {}; install one version everywhere", path,
          object["pipeshard_ticket"].dump(), kTicketVersion);
   }
   const auto text = [&](const char* key) {
@@ -146,7 +160,8 @@ std::optional<JobTicket> readJobTicket(const std::string& path) {
     if (found == object.end() || !found->is_string()) failMalformed(path, fmt::format("no \"{}\"", key));
     return found->get<std::string>();
   };
-  if (!object.contains("generation") || !object["generation"].is_number_unsigned()) failMalformed(path, "no \"generation\"");
+  if (!object.contains("generation") || !object["generation"].is_number_unsigned())
+    failMalformed(path, "no \"generation\"");
   JobTicket ticket{text("job"),           object["generation"].get<uint64_t>(),
                    text("endpoint"),      text("server_public"),
                    text("client_public"), text("client_secret")};

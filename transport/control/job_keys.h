@@ -1,16 +1,19 @@
 // The keys of one job, and the file by which a node gets them.
 //
-// Control between hosts is encrypted and authenticated by CURVE (ZeroMQ's Curve25519 handshake). Both key pairs are made for
-// one job and end with it; whoever holds the client pair may join the job, nobody else.
+// Control between hosts is encrypted and authenticated by CURVE (ZeroMQ's Curve25519 handshake). Both key
+// pairs are made for one job and end with it; whoever holds the client pair may join the job, nobody else.
 //
 //   coordinator                                             node
 //   const JobKeys keys = makeJobKeys();
 //   auto server = ControlServer::bind({.job_id = id, .keys = keys, ...});
-//   writeJobTicket("/shared/job.ticket", ticket);  ───►     auto ticket = readJobTicket("/shared/job.ticket");
-//                                                           ControlClient::connect(ticket->endpoint, ticket->job_id, rank, 30s,
-//                                                                                  {.keys = ticket->clientKeys()});
-// Workers that a process starts itself get the keys through the environment (kClientKeysVariable), never through arguments,
-// which every user of the machine can read.
+//   writeJobTicket("/shared/job.ticket", ticket);  ───►     auto ticket =
+//                                                           readJobTicket("/shared/job.ticket");
+//                                                           ControlClient::connect(ticket->endpoint,
+//                                                           ticket->job_id, rank, 30s,
+//                                                                                  {.keys =
+//                                                                                    ticket->clientKeys()});
+// Workers that a process starts itself get the keys through the environment (kClientKeysVariable), never
+// through arguments, which every user of the machine can read.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +38,8 @@ JobKeys makeJobKeys();
 // True for 40 characters of Z85 that decode to 32 bytes.
 bool isJobKey(const std::string& text);
 
-// "SERVER_PUBLIC CLIENT_PUBLIC CLIENT_SECRET", and back: Error(kAuthentication) when it is not that. Z85 has no blanks.
+// "SERVER_PUBLIC CLIENT_PUBLIC CLIENT_SECRET", and back: Error(kAuthentication) when it is not that. Z85 has
+// no blanks.
 inline constexpr const char* kClientKeysVariable = "PIPESHARD_CONTROL_KEYS";
 std::string clientKeysText(const ClientKeys& keys);
 ClientKeys parseClientKeys(const std::string& text);
@@ -49,12 +53,13 @@ struct JobTicket {
   ClientKeys clientKeys() const { return {server_public, client_public, client_secret}; }
 };
 
-// Replaces `path` at once (temporary and rename) by a file that only its owner can read, from its first byte on.
-// Error(kDiskFull) with the system's reason.
+// Replaces `path` at once (temporary and rename) by a file that only its owner can read, from its first byte
+// on. Error(kDiskFull) with the system's reason.
 void writeJobTicket(const std::string& path, const JobTicket& ticket);
 
-// Nothing while there is no file at `path`. Error(kAuthentication) when its owner is another user, when others may read or
-// write it (copied without its mode: `chmod 600`), or when it is malformed; Error(kVersionMismatch) for another version's.
+// Nothing while there is no file at `path`. Error(kAuthentication) when its owner is another user, when
+// others may read or write it (copied without its mode: `chmod 600`), or when it is malformed;
+// Error(kVersionMismatch) for another version's.
 std::optional<JobTicket> readJobTicket(const std::string& path);
 
 }  // namespace pipeshard

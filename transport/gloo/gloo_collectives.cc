@@ -13,7 +13,8 @@ namespace pipeshard::mesh {
 namespace {
 
 constexpr size_t kSmallBytes = 8 << 10;
-// One member's part of a segment: long enough to hide the answer that a message waits for, short enough for the cache.
+// One member's part of a segment: long enough to hide the answer that a message waits for, short enough for
+// the cache.
 constexpr size_t kPartBytes = 1 << 20;
 
 // What all collectives share: who is who, and the messages under way.
@@ -45,7 +46,8 @@ class Round : public RoundMembers {
   // Until every posted byte may be overwritten.
   void settle() {
     for (const Sent& sent : sent_) {
-      mesh_.awaitCompleted(sent.ticket, {operation_, "is being read by", sent.ticket.peer, sent.bytes, group_});
+      mesh_.awaitCompleted(sent.ticket,
+                           {operation_, "is being read by", sent.ticket.peer, sent.bytes, group_});
     }
     sent_.clear();
   }
@@ -57,8 +59,10 @@ class Round : public RoundMembers {
   };
 
   Incoming take(size_t member, std::span<std::byte> to) {
-    Incoming incoming = mesh_.take(Channel::kCollective, to, {operation_, "waits for", group_[member], to.size(), group_});
-    if (++taken_ + 1 == size()) mesh_.waitedTime().everybodyCame();  // the first ones are of different members
+    Incoming incoming =
+        mesh_.take(Channel::kCollective, to, {operation_, "waits for", group_[member], to.size(), group_});
+    if (++taken_ + 1 == size())
+      mesh_.waitedTime().everybodyCame();  // the first ones are of different members
     return incoming;
   }
 
@@ -75,11 +79,13 @@ void Round::reduce(Reduction reduction, const std::byte* own, std::byte* output,
   if (scratch_.size() < stride * size()) scratch_.resize(stride * size());
   takeFromOthers([&](size_t member) { return std::span{scratch_.data() + member * stride, bytes(count)}; });
   std::vector<const std::byte*> inputs(size());
-  for (size_t member = 0; member < size(); ++member) inputs[member] = member == self_ ? own : scratch_.data() + member * stride;
+  for (size_t member = 0; member < size(); ++member)
+    inputs[member] = member == self_ ? own : scratch_.data() + member * stride;
   reduceInOrder(type_, reduction, inputs, output, count);
 }
 
-void allReduceSmall(Round& round, Reduction reduction, const std::byte* input, std::byte* output, size_t count) {
+void allReduceSmall(Round& round, Reduction reduction, const std::byte* input, std::byte* output,
+                    size_t count) {
   postToOthers(round, {input, round.bytes(count)});
   // What has not left yet may lie in the output.
   std::vector<std::byte> result(round.bytes(count));
@@ -90,7 +96,8 @@ void allReduceSmall(Round& round, Reduction reduction, const std::byte* input, s
 
 }  // namespace
 
-void allReduce(Mesh& mesh, const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) {
+void allReduce(Mesh& mesh, const Group& group, DataType type, Reduction reduction, const void* input,
+               void* output, size_t count) {
   checkReducible(type);
   Round round(mesh, group, Operation::kAllReduce, type);
   const auto* from = static_cast<const std::byte*>(input);
@@ -109,7 +116,8 @@ void allGather(Mesh& mesh, const Group& group, DataType type, const void* input,
   gatherBlocks(round, input, output, count);
 }
 
-void reduceScatter(Mesh& mesh, const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) {
+void reduceScatter(Mesh& mesh, const Group& group, DataType type, Reduction reduction, const void* input,
+                   void* output, size_t count) {
   checkReducible(type);
   Round round(mesh, group, Operation::kReduceScatter, type);
   const size_t block = round.bytes(count);
@@ -118,7 +126,9 @@ void reduceScatter(Mesh& mesh, const Group& group, DataType type, Reduction redu
   const size_t length = kPartBytes / dataTypeSize(type);
   for (size_t begin = 0; begin < count; begin += length) {
     const size_t bytes = round.bytes(std::min(length, count - begin));
-    round.forOthers([&](size_t member) { round.post(member, {from + member * block + round.bytes(begin), bytes}); });
+    round.forOthers([&](size_t member) {
+      round.post(member, {from + member * block + round.bytes(begin), bytes});
+    });
   }
   for (size_t begin = 0; begin < count; begin += length) {
     const std::byte* own = from + round.self() * block + round.bytes(begin);

@@ -1,8 +1,9 @@
 // The collectives of any group as messages on the collective channel of mesh::Mesh.
 //
-// Sums are taken as in shared memory: exactly one member computes each element, in group order, so all members get the same
-// bits, and the same as there. allReduce is reduce-scatter by direct exchange and all-gather, segment by segment; the next
-// segment is under way while one is reduced. Small ones skip the second half: everybody gets all inputs and reduces everything.
+// Sums are taken as in shared memory: exactly one member computes each element, in group order, so all
+// members get the same bits, and the same as there. allReduce is reduce-scatter by direct exchange and
+// all-gather, segment by segment; the next segment is under way while one is reduced. Small ones skip the
+// second half: everybody gets all inputs and reduces everything.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +15,11 @@
 namespace pipeshard::mesh {
 
 // Arguments as in Communicator. The group has been checked.
-void allReduce(Mesh& mesh, const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count);
+void allReduce(Mesh& mesh, const Group& group, DataType type, Reduction reduction, const void* input,
+               void* output, size_t count);
 void allGather(Mesh& mesh, const Group& group, DataType type, const void* input, void* output, size_t count);
-void reduceScatter(Mesh& mesh, const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count);
+void reduceScatter(Mesh& mesh, const Group& group, DataType type, Reduction reduction, const void* input,
+                   void* output, size_t count);
 void allToAll(Mesh& mesh, const Group& group, DataType type, const void* input, void* output, size_t count);
 void broadcast(Mesh& mesh, const Group& group, DataType type, int root, void* data, size_t count);
 void barrier(Mesh& mesh, const Group& group);

@@ -2,9 +2,9 @@
 
 #include <gloo/transport/unbound_buffer.h>
 
+#include "transport/collectives/operation.h"
 #include "transport/gloo/gloo_collectives.h"
 #include "transport/gloo/gloo_mesh.h"
-#include "transport/collectives/operation.h"
 
 namespace pipeshard {
 namespace {
@@ -14,7 +14,10 @@ class Handle : public SendHandle {
   Handle(mesh::Mesh& mesh, mesh::Ticket ticket, size_t bytes) : mesh_(mesh), ticket_(ticket), bytes_(bytes) {}
 
   bool done() override { return mesh_.completed(ticket_); }
-  void wait() override { mesh_.awaitCompleted(ticket_, {Operation::kSend, "is to be taken by", ticket_.peer, bytes_, {&ticket_.peer, 1}}); }
+  void wait() override {
+    mesh_.awaitCompleted(ticket_,
+                         {Operation::kSend, "is to be taken by", ticket_.peer, bytes_, {&ticket_.peer, 1}});
+  }
 
  private:
   mesh::Mesh& mesh_;
@@ -24,14 +27,18 @@ class Handle : public SendHandle {
 
 class EarlyReceive : public ReceiveHandle {
  public:
-  EarlyReceive(mesh::Mesh& mesh, int peer, std::span<std::byte> data) : mesh_(mesh), peer_(peer), data_(data) { mesh_.expect(peer, data); }
+  EarlyReceive(mesh::Mesh& mesh, int peer, std::span<std::byte> data)
+      : mesh_(mesh), peer_(peer), data_(data) {
+    mesh_.expect(peer, data);
+  }
   ~EarlyReceive() override {
     if (!awaited_) mesh_.giveUp(peer_);
   }
 
   void wait() override {
     mesh_.waitedTime().beginOperation();
-    auto incoming = mesh_.take(mesh::Channel::kPointToPoint, data_, {Operation::kSend, "waits for", peer_, data_.size(), {&peer_, 1}});
+    auto incoming = mesh_.take(mesh::Channel::kPointToPoint, data_,
+                               {Operation::kSend, "waits for", peer_, data_.size(), {&peer_, 1}});
     waited_ = mesh_.waitedTime().get();
     awaited_ = true;
     mesh_.finish(incoming);
@@ -57,12 +64,14 @@ class GlooCommunicator : public Communicator {
   void whileWaiting(const std::function<bool()>& work) override { mesh_.whileWaiting(work); }
 
   std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
-    return std::make_unique<Handle>(mesh_, mesh_.post(mesh::Channel::kPointToPoint, peer, Operation::kSend, data), data.size());
+    return std::make_unique<Handle>(
+        mesh_, mesh_.post(mesh::Channel::kPointToPoint, peer, Operation::kSend, data), data.size());
   }
 
   void receive(int peer, std::span<std::byte> data) override {
     mesh_.waitedTime().beginOperation();
-    auto incoming = mesh_.take(mesh::Channel::kPointToPoint, data, {Operation::kSend, "waits for", peer, data.size(), {&peer, 1}});
+    auto incoming = mesh_.take(mesh::Channel::kPointToPoint, data,
+                               {Operation::kSend, "waits for", peer, data.size(), {&peer, 1}});
     mesh_.finish(incoming);
   }
 
@@ -70,7 +79,8 @@ class GlooCommunicator : public Communicator {
     return std::make_unique<EarlyReceive>(mesh_, peer, data);
   }
 
-  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
+                 size_t count) override {
     check(group, type);
     mesh::allReduce(mesh_, group, type, reduction, input, output, count);
   }
@@ -80,7 +90,8 @@ class GlooCommunicator : public Communicator {
     mesh::allGather(mesh_, group, type, input, output, count);
   }
 
-  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
+                     size_t count) override {
     check(group, type);
     mesh::reduceScatter(mesh_, group, type, reduction, input, output, count);
   }

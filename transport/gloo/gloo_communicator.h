@@ -1,18 +1,20 @@
 // Communicator between the nodes of a job: TCP through Gloo.
 //
-// Trusted networks only: connections are neither authenticated nor encrypted. Every rank listens on ephemeral ports of the
-// given host's address and of no other, one per peer, each open until that peer has connected; the first connection wins.
-// The addresses travel only through the RendezvousStore, which the runtime keeps on its authenticated control connection.
+// Trusted networks only: connections are neither authenticated nor encrypted. Every rank listens on ephemeral
+// ports of the given host's address and of no other, one per peer, each open until that peer has connected;
+// the first connection wins. The addresses travel only through the RendezvousStore, which the runtime keeps
+// on its authenticated control connection.
 //
 //   MyStore store;  // all ranks see the same one
 //   auto communicator = openGloo({.rank = 0, .size = 2, .host = "10.0.0.1", .timeout = 30s}, store);
 //   communicator->send(1, bytes)->wait();
 //
-// What a rank sent in messages of up to 16 KiB (at most 1 MiB of them per peer not received yet) is with the peer's machine
-// soon after send() and is delivered even when the sender dies then; larger messages stay with the sender until they are received.
+// What a rank sent in messages of up to 16 KiB (at most 1 MiB of them per peer not received yet) is with the
+// peer's machine soon after send() and is delivered even when the sender dies then; larger messages stay with
+// the sender until they are received.
 //
-// Process-wide effect: SIGPIPE is ignored from the first openGloo() on, unless it has a handler (Gloo writes to sockets that
-// the peer may have closed).
+// Process-wide effect: SIGPIPE is ignored from the first openGloo() on, unless it has a handler (Gloo writes
+// to sockets that the peer may have closed).
 #pragma once
 
 #include <chrono>
@@ -25,9 +27,9 @@
 
 namespace pipeshard {
 
-// Where ranks leave their addresses for each other: "gloo/rank/N" holds those of rank N ("gloo/CHANNEL/N" with GlooOptions::channel).
-// Implemented by the runtime over the control connection; by tests in memory. Used by one thread, within openGloo() only. A restarted job
-// needs a fresh one.
+// Where ranks leave their addresses for each other: "gloo/rank/N" holds those of rank N ("gloo/CHANNEL/N"
+// with GlooOptions::channel). Implemented by the runtime over the control connection; by tests in memory.
+// Used by one thread, within openGloo() only. A restarted job needs a fresh one.
 class RendezvousStore {
  public:
   virtual ~RendezvousStore() = default;
@@ -39,19 +41,20 @@ class RendezvousStore {
 struct GlooOptions {
   int rank = 0;
   int size = 1;
-  std::string host;                              // address or name of this machine's interface, as other nodes reach it
+  std::string host;  // address or name of this machine's interface, as other nodes reach it
   std::chrono::milliseconds timeout{30000};      // of every wait for a message, or for 4 MiB of a long one
   std::chrono::milliseconds connect_timeout{0};  // of openGloo(); 0: as `timeout`
   // Several communicators of the same ranks have a store in common, and names of their own.
   std::string channel = "rank";
-  // Those to connect to, in any order; nothing: all. Whoever lists a rank is to be listed by it. Others cannot be spoken to.
+  // Those to connect to, in any order; nothing: all. Whoever lists a rank is to be listed by it. Others
+  // cannot be spoken to.
   std::optional<std::vector<int>> peers = {};
 };
 
-// Connects to all other ranks, which do the same; returns when every connection has been used in both directions.
-// Error(kPeerUnavailable) names a rank that left no address or broke the connection, Error(kHang) those that did not answer
-// in time, Error(kConfiguration) a host that this machine does not have.
-// The destructor waits up to half a second for peers to have the messages that were handed to the network.
+// Connects to all other ranks, which do the same; returns when every connection has been used in both
+// directions. Error(kPeerUnavailable) names a rank that left no address or broke the connection, Error(kHang)
+// those that did not answer in time, Error(kConfiguration) a host that this machine does not have. The
+// destructor waits up to half a second for peers to have the messages that were handed to the network.
 std::unique_ptr<Communicator> openGloo(const GlooOptions& options, RendezvousStore& store);
 
 }  // namespace pipeshard

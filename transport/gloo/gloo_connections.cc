@@ -36,17 +36,21 @@ class SignalsBlocked {
 
 void ignoreBrokenPipes() {
   struct sigaction action;
-  if (::sigaction(SIGPIPE, nullptr, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL) {
+  if (::sigaction(SIGPIPE, nullptr, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
+      action.sa_handler == SIG_DFL) {
     action.sa_handler = SIG_IGN;
     ::sigaction(SIGPIPE, &action, nullptr);
   }
 }
 
-std::string keyOf(const GlooOptions& options, int rank) { return fmt::format("gloo/{}/{}", options.channel, rank); }
+std::string keyOf(const GlooOptions& options, int rank) {
+  return fmt::format("gloo/{}/{}", options.channel, rank);
+}
 
 bool speaksTo(const GlooOptions& options, int peer) {
   if (peer == options.rank) return false;
-  return !options.peers || std::find(options.peers->begin(), options.peers->end(), peer) != options.peers->end();
+  return !options.peers ||
+         std::find(options.peers->begin(), options.peers->end(), peer) != options.peers->end();
 }
 
 // The addresses where a rank awaits each other rank: length and bytes, in rank order.
@@ -81,11 +85,17 @@ std::string withoutSource(std::string reason) {
 }  // namespace
 
 Mesh::Mesh(const GlooOptions& options, RendezvousStore& store)
-    : rank_(options.rank), size_(options.size), timeout_(options.timeout), watch_until_(Clock::time_point::max()) {
-  if (size_ < 1 || rank_ < 0 || rank_ >= size_) fail(ErrorCode::kConfiguration, "rank {} opens a communicator of {} ranks", rank_, size_);
-  if (timeout_ <= 0ms) fail(ErrorCode::kConfiguration, "a timeout of {} ms; it must be positive", timeout_.count());
+    : rank_(options.rank),
+      size_(options.size),
+      timeout_(options.timeout),
+      watch_until_(Clock::time_point::max()) {
+  if (size_ < 1 || rank_ < 0 || rank_ >= size_)
+    fail(ErrorCode::kConfiguration, "rank {} opens a communicator of {} ranks", rank_, size_);
+  if (timeout_ <= 0ms)
+    fail(ErrorCode::kConfiguration, "a timeout of {} ms; it must be positive", timeout_.count());
   if (options.host.empty())
-    fail(ErrorCode::kConfiguration, "rank {}: Gloo needs the address of this machine that other nodes reach", rank_);
+    fail(ErrorCode::kConfiguration, "rank {}: Gloo needs the address of this machine that other nodes reach",
+         rank_);
   peers_.resize(static_cast<size_t>(size_));
   bool alone = true;
   for (int peer = 0; peer < size_; ++peer) alone = alone && !speaksTo(options, peer);
@@ -112,10 +122,12 @@ void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
     context_ = device_->createContext(rank_, size_);
     context_->setTimeout(timeout);
     for (int peer = 0; peer < size_; ++peer) {
-      appendAddress(addresses, speaksTo(options, peer) ? context_->createPair(peer)->address().bytes() : std::vector<char>{});
+      appendAddress(addresses, speaksTo(options, peer) ? context_->createPair(peer)->address().bytes()
+                                                       : std::vector<char>{});
     }
   } catch (const std::exception& error) {
-    fail(ErrorCode::kConfiguration, "rank {} cannot listen at host '{}': {}; it must be an address of this machine", rank_, options.host,
+    fail(ErrorCode::kConfiguration,
+         "rank {} cannot listen at host '{}': {}; it must be an address of this machine", rank_, options.host,
          withoutSource(error.what()));
   }
   store.set(keyOf(options, rank_), addresses);
@@ -141,8 +153,8 @@ void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
 void Mesh::startPeer(Peer& peer, const std::string& addresses) {
   peer.address = addressFor(rank_, size_, addresses);
   if (peer.address.empty()) {
-    fail(ErrorCode::kInternal, "the addresses of rank {} are {} bytes without one for rank {} of {}", peer.rank, addresses.size(), rank_,
-         size_);
+    fail(ErrorCode::kInternal, "the addresses of rank {} are {} bytes without one for rank {} of {}",
+         peer.rank, addresses.size(), rank_, size_);
   }
   for (Small& small : peer.receiving) {
     constexpr size_t kBytes = sizeof(Header) + kEagerBytes;
@@ -155,14 +167,18 @@ void Mesh::startPeer(Peer& peer, const std::string& addresses) {
 
 void Mesh::awaitHellos(Clock::time_point deadline, std::chrono::milliseconds timeout) {
   Lock lock(mutex_);
-  const auto failed = [](const std::unique_ptr<Peer>& peer) { return peer && !peer->greeted && peer->contact == Contact::kLost; };
+  const auto failed = [](const std::unique_ptr<Peer>& peer) {
+    return peer && !peer->greeted && peer->contact == Contact::kLost;
+  };
   const auto missing = [](const std::unique_ptr<Peer>& peer) { return peer && !peer->greeted; };
   changed_.wait_until(lock, deadline, [&] {
-    return std::any_of(peers_.begin(), peers_.end(), failed) || std::none_of(peers_.begin(), peers_.end(), missing);
+    return std::any_of(peers_.begin(), peers_.end(), failed) ||
+           std::none_of(peers_.begin(), peers_.end(), missing);
   });
   const auto lost = std::find_if(peers_.begin(), peers_.end(), failed);
   if (lost != peers_.end()) {
-    fail(ErrorCode::kPeerUnavailable, "rank {} cannot connect to rank {}: {}; look at that rank's log for the first cause", rank_,
+    fail(ErrorCode::kPeerUnavailable,
+         "rank {} cannot connect to rank {}: {}; look at that rank's log for the first cause", rank_,
          (*lost)->rank, (*lost)->reason);
   }
   std::vector<int> silent;
@@ -170,8 +186,8 @@ void Mesh::awaitHellos(Clock::time_point deadline, std::chrono::milliseconds tim
     if (missing(peer)) silent.push_back(peer->rank);
   }
   if (silent.empty()) return;
-  fail(ErrorCode::kHang, "rank {}: rank {} did not connect within {} ms: stopped, stuck or out of reach", rank_,
-       fmt::join(silent, ", rank "), timeout.count());
+  fail(ErrorCode::kHang, "rank {}: rank {} did not connect within {} ms: stopped, stuck or out of reach",
+       rank_, fmt::join(silent, ", rank "), timeout.count());
 }
 
 void Mesh::runPeer(Peer& peer) {
@@ -186,7 +202,10 @@ void Mesh::runPeer(Peer& peer) {
     {
       const Lock lock(mutex_);
       const auto ranks = static_cast<Operation>(size_);
-      sendSmall(peer, {.kind = Kind::kHello, .channel = Channel::kPointToPoint, .operation = ranks, .bytes = kProtocol}, {});
+      sendSmall(
+          peer,
+          {.kind = Kind::kHello, .channel = Channel::kPointToPoint, .operation = ranks, .bytes = kProtocol},
+          {});
     }
     readSmall(peer);
     reason = "this rank closes its communicator";
@@ -199,7 +218,8 @@ void Mesh::runPeer(Peer& peer) {
   changed_.notify_all();
 }
 
-// A broken connection refuses new receives, but what had arrived before lies in those that were posted: they are read first.
+// A broken connection refuses new receives, but what had arrived before lies in those that were posted: they
+// are read first.
 void Mesh::postReceive(Peer& peer, Small& small) {
   small.posted = false;
   try {
@@ -220,7 +240,8 @@ void Mesh::readSmall(Peer& peer) {
     std::memcpy(&header, small.memory.get(), sizeof(header));
     std::vector<std::byte> payload;
     if (header.kind == Kind::kMessage) {
-      if (header.bytes > kEagerBytes) fail(ErrorCode::kPeerUnavailable, "it sent a small message of {} bytes", header.bytes);
+      if (header.bytes > kEagerBytes)
+        fail(ErrorCode::kPeerUnavailable, "it sent a small message of {} bytes", header.bytes);
       payload.assign(small.memory.get() + sizeof(header), small.memory.get() + sizeof(header) + header.bytes);
     }
     postReceive(peer, small);
@@ -233,8 +254,10 @@ void Mesh::readSmall(Peer& peer) {
 // With the mutex held.
 void Mesh::handle(Peer& peer, const Header& header, std::vector<std::byte> payload) {
   if (!peer.greeted) {
-    if (header.kind != Kind::kHello || header.bytes != kProtocol || static_cast<int>(header.operation) != size_) {
-      fail(ErrorCode::kPeerUnavailable, "it speaks another protocol, or is of a communicator of another size than {}", size_);
+    if (header.kind != Kind::kHello || header.bytes != kProtocol ||
+        static_cast<int>(header.operation) != size_) {
+      fail(ErrorCode::kPeerUnavailable,
+           "it speaks another protocol, or is of a communicator of another size than {}", size_);
     }
     peer.greeted = true;
     peer.contact = Contact::kOpen;
@@ -252,11 +275,17 @@ void Mesh::handle(Peer& peer, const Header& header, std::vector<std::byte> paylo
   switch (header.kind) {
     case Kind::kMessage:
     case Kind::kAnnounce:
-      peer.inbox[c].push_back({header.operation, header.bytes, header.kind == Kind::kMessage, std::move(payload)});
+      peer.inbox[c].push_back(
+          {header.operation, header.bytes, header.kind == Kind::kMessage, std::move(payload)});
       beginExpected(peer);
       break;
     case Kind::kFarewell:
-      sendSmall(peer, {.kind = Kind::kCounts, .channel = Channel::kPointToPoint, .operation = Operation::kSend, .bytes = 0}, {});
+      sendSmall(peer,
+                {.kind = Kind::kCounts,
+                 .channel = Channel::kPointToPoint,
+                 .operation = Operation::kSend,
+                 .bytes = 0},
+                {});
       peer.contact = Contact::kEnded;
       gate_changed_.notify_one();
       break;
@@ -311,12 +340,18 @@ void Mesh::runWatch() {
 void Mesh::sayFarewell() {
   for (const auto& peer : peers_) {
     if (!peer || !peer->greeted || peer->parted > 0) continue;
-    sendSmall(*peer, {.kind = Kind::kFarewell, .channel = Channel::kPointToPoint, .operation = Operation::kSend, .bytes = 0}, {});
+    sendSmall(*peer,
+              {.kind = Kind::kFarewell,
+               .channel = Channel::kPointToPoint,
+               .operation = Operation::kSend,
+               .bytes = 0},
+              {});
     peer->parted = peer->sent_arrived + peer->sent.size();
   }
 }
 
-// What small messages are under way is delivered first; Gloo moves the others only as long as somebody receives them.
+// What small messages are under way is delivered first; Gloo moves the others only as long as somebody
+// receives them.
 void Mesh::shutdown() {
   {
     Lock lock(mutex_);
@@ -324,7 +359,8 @@ void Mesh::shutdown() {
     const auto settled = [](const std::unique_ptr<Peer>& peer) {
       return !peer || !peer->greeted || peer->gone || peer->sent_arrived >= peer->parted;
     };
-    changed_.wait_for(lock, broken_ ? kFarewellBroken : kFarewell, [&] { return std::all_of(peers_.begin(), peers_.end(), settled); });
+    changed_.wait_for(lock, broken_ ? kFarewellBroken : kFarewell,
+                      [&] { return std::all_of(peers_.begin(), peers_.end(), settled); });
     stopping_ = true;
     gate_changed_.notify_all();
   }

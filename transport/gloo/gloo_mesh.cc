@@ -20,20 +20,26 @@ uint64_t slotOf(Channel channel) { return 1 + static_cast<uint64_t>(channel); }
 
 template <typename Function>
 void forPieces(size_t bytes, Function&& function) {
-  for (size_t begin = 0; begin < bytes; begin += kPieceBytes) function(begin, std::min(kPieceBytes, bytes - begin));
+  for (size_t begin = 0; begin < bytes; begin += kPieceBytes)
+    function(begin, std::min(kPieceBytes, bytes - begin));
 }
 
 }  // namespace
 
 void Mesh::checkUsable() const {
-  if (broken_) throw Error(broken_->code(), fmt::format("the communicator is broken by an earlier error: {}", broken_->message()));
+  if (broken_)
+    throw Error(broken_->code(),
+                fmt::format("the communicator is broken by an earlier error: {}", broken_->message()));
 }
 
 void Mesh::checkPeer(int peer) const {
   checkUsable();
-  if (peer < 0 || peer >= size_) fail(ErrorCode::kInternal, "rank {}: peer {} of a communicator of {} ranks", rank_, peer, size_);
-  if (peer == rank_) fail(ErrorCode::kInternal, "rank {} sends to itself, or receives from itself, through Gloo", rank_);
-  if (!peers_[static_cast<size_t>(peer)]) fail(ErrorCode::kInternal, "rank {} has not opened a connection to rank {}", rank_, peer);
+  if (peer < 0 || peer >= size_)
+    fail(ErrorCode::kInternal, "rank {}: peer {} of a communicator of {} ranks", rank_, peer, size_);
+  if (peer == rank_)
+    fail(ErrorCode::kInternal, "rank {} sends to itself, or receives from itself, through Gloo", rank_);
+  if (!peers_[static_cast<size_t>(peer)])
+    fail(ErrorCode::kInternal, "rank {} has not opened a connection to rank {}", rank_, peer);
 }
 
 Ticket Mesh::post(Channel channel, int to, Operation operation, std::span<const std::byte> data) {
@@ -50,11 +56,13 @@ Ticket Mesh::post(Channel channel, int to, Operation operation, std::span<const 
     return {channel, to, number, true};
   }
   header.kind = Kind::kAnnounce;
-  const std::shared_ptr<Buffer> buffer = context_->createUnboundBuffer(const_cast<std::byte*>(data.data()), data.size());
+  const std::shared_ptr<Buffer> buffer =
+      context_->createUnboundBuffer(const_cast<std::byte*>(data.data()), data.size());
   peer.outstanding[c].push_back({buffer, 0});
   sendSmall(peer, header, {});
   try {
-    forPieces(data.size(), [&](size_t begin, size_t bytes) { buffer->send(to, slotOf(channel), begin, bytes); });
+    forPieces(data.size(),
+              [&](size_t begin, size_t bytes) { buffer->send(to, slotOf(channel), begin, bytes); });
   } catch (const std::exception&) {
     // The connection is broken: its thread says so to whoever waits, after what the peer had sent before.
   }
@@ -64,7 +72,8 @@ Ticket Mesh::post(Channel channel, int to, Operation operation, std::span<const 
 bool Mesh::completed(const Ticket& ticket) {
   if (work_) work_();
   const Lock lock(mutex_);
-  return peers_[static_cast<size_t>(ticket.peer)]->completed[static_cast<size_t>(ticket.channel)] > ticket.number;
+  return peers_[static_cast<size_t>(ticket.peer)]->completed[static_cast<size_t>(ticket.channel)] >
+         ticket.number;
 }
 
 void Mesh::awaitCompleted(const Ticket& ticket, const Waiting& waiting) {
@@ -96,18 +105,21 @@ Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& wai
     peer.expected.pop_front();
     if (expected.to.data() != to.data()) {
       breakWith(ErrorCode::kInternal,
-                fmt::format("rank {} receives from rank {} before it has waited for its posted receive", rank_, peer.rank));
+                fmt::format("rank {} receives from rank {} before it has waited for its posted receive",
+                            rank_, peer.rank));
     }
   }
   const Arrival arrival = std::move(inbox.front());
   inbox.pop_front();
   if (arrival.operation != waiting.operation) {
-    breakWith(ErrorCode::kInternal, fmt::format("rank {} does {} where rank {} does {} of {} bytes", waiting.peer,
-                                                operationName(arrival.operation), rank_, operationName(waiting.operation), waiting.bytes));
+    breakWith(ErrorCode::kInternal, fmt::format("rank {} does {} where rank {} does {} of {} bytes",
+                                                waiting.peer, operationName(arrival.operation), rank_,
+                                                operationName(waiting.operation), waiting.bytes));
   }
   if (arrival.bytes != to.size()) {
-    breakWith(ErrorCode::kInternal, fmt::format("rank {} gives {} bytes to a {} where rank {} expects {} bytes", waiting.peer,
-                                                arrival.bytes, operationName(waiting.operation), rank_, to.size()));
+    breakWith(ErrorCode::kInternal,
+              fmt::format("rank {} gives {} bytes to a {} where rank {} expects {} bytes", waiting.peer,
+                          arrival.bytes, operationName(waiting.operation), rank_, to.size()));
   }
   if (expected.begun) return {channel, waiting, std::move(expected.buffer)};
   lock.unlock();
@@ -126,7 +138,8 @@ Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& wai
 
 std::unique_ptr<Buffer> Mesh::postPieces(Channel channel, int peer, std::span<std::byte> to) {
   std::unique_ptr<Buffer> buffer = context_->createUnboundBuffer(to.data(), to.size());
-  forPieces(to.size(), [&](size_t begin, size_t bytes) { buffer->recv(peer, slotOf(channel), begin, bytes); });
+  forPieces(to.size(),
+            [&](size_t begin, size_t bytes) { buffer->recv(peer, slotOf(channel), begin, bytes); });
   return buffer;
 }
 
@@ -138,7 +151,8 @@ void Mesh::expect(int from, std::span<std::byte> to) {
   beginExpected(peer);
 }
 
-// With the mutex held. By the thread that posts the receive, or by the peer's. In order: so are the pieces of large messages.
+// With the mutex held. By the thread that posts the receive, or by the peer's. In order: so are the pieces of
+// large messages.
 void Mesh::beginExpected(Peer& peer) {
   const auto& inbox = peer.inbox[static_cast<size_t>(Channel::kPointToPoint)];
   for (size_t i = 0; i < std::min(inbox.size(), peer.expected.size()); ++i) {
@@ -166,16 +180,25 @@ void Mesh::giveUp(int from) {
   const auto& peer = peers_[static_cast<size_t>(from)];
   if (!peer || peer->expected.empty()) return;
   peer->expected.clear();
-  if (!broken_) broken_.emplace(ErrorCode::kInternal, fmt::format("rank {} gave up a posted receive from rank {}", rank_, from));
+  if (!broken_)
+    broken_.emplace(ErrorCode::kInternal,
+                    fmt::format("rank {} gave up a posted receive from rank {}", rank_, from));
 }
 
 void Mesh::finish(Incoming& incoming) {
-  if (incoming.buffer) forPieces(incoming.waiting.bytes, [&](size_t, size_t) { awaitPiece(*incoming.buffer, false, incoming.waiting); });
+  if (incoming.buffer)
+    forPieces(incoming.waiting.bytes,
+              [&](size_t, size_t) { awaitPiece(*incoming.buffer, false, incoming.waiting); });
   incoming.buffer.reset();
   const Lock lock(mutex_);
   Peer& peer = *peers_[static_cast<size_t>(incoming.waiting.peer)];
   ++peer.taken[static_cast<size_t>(incoming.channel)];
-  sendSmall(peer, {.kind = Kind::kCounts, .channel = incoming.channel, .operation = incoming.waiting.operation, .bytes = 0}, {});
+  sendSmall(peer,
+            {.kind = Kind::kCounts,
+             .channel = incoming.channel,
+             .operation = incoming.waiting.operation,
+             .bytes = 0},
+            {});
 }
 
 template <typename Ready>
@@ -201,7 +224,8 @@ void Mesh::awaitPiece(Buffer& buffer, bool sends, const Waiting& waiting) {
     {
       const Lock lock(mutex_);
       checkWait(waiting, deadline);
-      gate_ = {&buffer, sends, again ? std::min(deadline, Clock::now() + kWorkSlice) : deadline, waiting.members};
+      gate_ = {&buffer, sends, again ? std::min(deadline, Clock::now() + kWorkSlice) : deadline,
+               waiting.members};
       if (gate_.until < watch_until_) gate_changed_.notify_one();
     }
     std::string reason;
@@ -242,23 +266,26 @@ void Mesh::checkWait(const Waiting& waiting, Clock::time_point deadline) {
   const Peer& peer = *peers_[static_cast<size_t>(waiting.peer)];
   if (peer.contact == Contact::kEnded) breakLost(waiting, peer);
   if (interrupted_)
-    breakWith(ErrorCode::kPeerUnavailable, fmt::format("{}, but this rank has failed elsewhere and gives up", describeWait(waiting)));
+    breakWith(ErrorCode::kPeerUnavailable,
+              fmt::format("{}, but this rank has failed elsewhere and gives up", describeWait(waiting)));
   if (Clock::now() < deadline) return;
-  breakWith(ErrorCode::kHang,
-            fmt::format("{}, and nothing came in {} ms; rank {} is connected, but stopped, stuck, busy elsewhere or out of reach",
-                        describeWait(waiting), timeout_.count(), waiting.peer));
+  breakWith(ErrorCode::kHang, fmt::format("{}, and nothing came in {} ms; rank {} is connected, but stopped, "
+                                          "stuck, busy elsewhere or out of reach",
+                                          describeWait(waiting), timeout_.count(), waiting.peer));
 }
 
 std::string Mesh::describeWait(const Waiting& waiting) const {
-  return fmt::format("rank {}: {} of {} bytes {} rank {}", rank_, operationName(waiting.operation), waiting.bytes, waiting.action,
-                     waiting.peer);
+  return fmt::format("rank {}: {} of {} bytes {} rank {}", rank_, operationName(waiting.operation),
+                     waiting.bytes, waiting.action, waiting.peer);
 }
 
 void Mesh::breakLost(const Waiting& waiting, const Peer& lost) {
-  const std::string what = lost.contact == Contact::kEnded ? "has ended and closed its communicator"
-                                                           : fmt::format("has died or its connection broke ({})", lost.reason);
+  const std::string what = lost.contact == Contact::kEnded
+                               ? "has ended and closed its communicator"
+                               : fmt::format("has died or its connection broke ({})", lost.reason);
   breakWith(ErrorCode::kPeerUnavailable,
-            fmt::format("{}, but rank {} {}; look at that rank's log for the first cause", describeWait(waiting), lost.rank, what));
+            fmt::format("{}, but rank {} {}; look at that rank's log for the first cause",
+                        describeWait(waiting), lost.rank, what));
 }
 
 // With the mutex held. The memory of the caller is not touched any more once this has thrown.

@@ -1,17 +1,21 @@
-// One rank's connections to all others through Gloo: posting messages, taking them, waiting. Point-to-point operations and
-// collectives are both built from it.
+// One rank's connections to all others through Gloo: posting messages, taking them, waiting. Point-to-point
+// operations and collectives are both built from it.
 //
-// Every connection carries a stream of small messages in Gloo's slot 0, for which the receiver always keeps kPosted buffers
-// posted, so that they flow without the computing thread: announcements, messages of up to kEagerBytes themselves, and counts
-// of what has been received. Larger messages are announced there and follow in the slot of their channel, in pieces, when the
-// receiver has found their size to be right and has posted its memory: Gloo's own thread moves them. Of a receive that is posted before
-// its message (expect), whoever comes second posts that memory: the thread that posts the receive, or the one that reads the announcement.
+// Every connection carries a stream of small messages in Gloo's slot 0, for which the receiver always keeps
+// kPosted buffers posted, so that they flow without the computing thread: announcements, messages of up to
+// kEagerBytes themselves, and counts of what has been received. Larger messages are announced there and
+// follow in the slot of their channel, in pieces, when the receiver has found their size to be right and has
+// posted its memory: Gloo's own thread moves them. Of a receive that is posted before its message (expect),
+// whoever comes second posts that memory: the thread that posts the receive, or the one that reads the
+// announcement.
 //
-// Threads: Gloo's own; one per peer, which reads slot 0 and learns of a broken connection at once, whatever the
-// computing thread is doing; and one that ends the computing thread's wait for a piece at its deadline or when a member of the
-// group is lost. (Gloo's own timeouts close all connections and name nobody, so none is ever used.)
+// Threads: Gloo's own; one per peer, which reads slot 0 and learns of a broken connection at once, whatever
+// the computing thread is doing; and one that ends the computing thread's wait for a piece at its deadline or
+// when a member of the group is lost. (Gloo's own timeouts close all connections and name nobody, so none is
+// ever used.)
 //
-// Thread rules: one thread at a time calls, but interrupt(). Errors: every failure breaks the mesh; later calls repeat the first error.
+// Thread rules: one thread at a time calls, but interrupt(). Errors: every failure breaks the mesh; later
+// calls repeat the first error.
 #pragma once
 
 #include <array>
@@ -28,8 +32,8 @@
 #include <vector>
 
 #include "ir/base/error.h"
-#include "transport/gloo/gloo_communicator.h"
 #include "transport/collectives/operation.h"
+#include "transport/gloo/gloo_communicator.h"
 
 namespace gloo::transport {
 class Context;
@@ -85,13 +89,13 @@ class Mesh {
   bool completed(const Ticket& ticket);
   void awaitCompleted(const Ticket& ticket, const Waiting& waiting);
 
-  // Waits until the next message of the channel is announced, checks that it is what the caller expects, and lets it flow into
-  // `to`. waiting.bytes is to.size(). At most one message per channel and peer at a time.
+  // Waits until the next message of the channel is announced, checks that it is what the caller expects, and
+  // lets it flow into `to`. waiting.bytes is to.size(). At most one message per channel and peer at a time.
   Incoming take(Channel channel, std::span<std::byte> to, const Waiting& waiting);
   // Waits until all of it is there, and tells the sender.
   void finish(Incoming& incoming);
-  // Lets the next point-to-point message from `peer` that is not expected yet flow into `to` as soon as it is announced. take() with the
-  // same memory, in the same order, finds what is wrong with the message.
+  // Lets the next point-to-point message from `peer` that is not expected yet flow into `to` as soon as it is
+  // announced. take() with the same memory, in the same order, finds what is wrong with the message.
   void expect(int peer, std::span<std::byte> to);
   // What was expected from the peer is not taken: its memory is not touched any more, and the mesh is broken.
   void giveUp(int peer);
@@ -129,7 +133,8 @@ class Mesh {
   void handle(Peer& peer, const Header& header, std::vector<std::byte> payload);
   void beginExpected(Peer& peer);
   bool begin(int peer, const Arrival& arrival, Expected& expected);
-  std::unique_ptr<gloo::transport::UnboundBuffer> postPieces(Channel channel, int peer, std::span<std::byte> to);
+  std::unique_ptr<gloo::transport::UnboundBuffer> postPieces(Channel channel, int peer,
+                                                             std::span<std::byte> to);
   void sendSmall(Peer& peer, Header header, std::span<const std::byte> payload);
   void noteLost(Peer& peer, const std::string& reason);
   void runWatch();

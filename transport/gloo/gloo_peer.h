@@ -37,8 +37,9 @@ struct Header {
   Operation operation;
   uint32_t unused = 0;
   uint64_t bytes;
-  uint64_t arrived = 0;                            // small messages of the receiver of this one that have arrived at its sender
-  std::array<uint64_t, kChannels> completed = {};  // messages of the receiver of this one that its sender has taken
+  uint64_t arrived = 0;  // small messages of the receiver of this one that have arrived at its sender
+  std::array<uint64_t, kChannels> completed =
+      {};  // messages of the receiver of this one that its sender has taken
 };
 static_assert(sizeof(Header) == 48);
 

@@ -1,4 +1,5 @@
-// Sleeping and waking across processes: a futex word in shared memory (protocol: transport/shared/shared_layout.h).
+// Sleeping and waking across processes: a futex word in shared memory (protocol:
+// transport/shared/shared_layout.h).
 #pragma once
 
 #include <chrono>
@@ -14,7 +15,9 @@ void ring(RankState& state);
 // Counts a thread as sleeping (or about to) for as long as it lives.
 class Sleeper {
  public:
-  explicit Sleeper(RankState& state) : state_(state) { state_.sleeping.fetch_add(1, std::memory_order_seq_cst); }
+  explicit Sleeper(RankState& state) : state_(state) {
+    state_.sleeping.fetch_add(1, std::memory_order_seq_cst);
+  }
   ~Sleeper() { state_.sleeping.fetch_sub(1, std::memory_order_relaxed); }
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;

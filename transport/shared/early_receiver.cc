@@ -50,9 +50,11 @@ void EarlyReceiver::wake() {
 
 void EarlyReceiver::takeOver(EarlyMessage& message) {
   const Lock lock(mutex_);
-  const auto first = std::find_if(posted_.begin(), posted_.end(), [&](const EarlyMessage* of) { return of->source == message.source; });
+  const auto first = std::find_if(posted_.begin(), posted_.end(),
+                                  [&](const EarlyMessage* of) { return of->source == message.source; });
   if (first == posted_.end() || *first != &message) {
-    fail(ErrorCode::kInternal, "rank {} waits for a posted receive from rank {} before it has waited for the last one",
+    fail(ErrorCode::kInternal,
+         "rank {} waits for a posted receive from rank {} before it has waited for the last one",
          endpoint_.name(endpoint_.rank_), endpoint_.name(message.source));
   }
   message.taken_over = true;
@@ -63,14 +65,16 @@ void EarlyReceiver::release(EarlyMessage& message) {
   {
     const Lock lock(mutex_);
     std::erase(posted_, &message);
-    more = std::any_of(posted_.begin(), posted_.end(), [&](const EarlyMessage* of) { return of->source == message.source; });
+    more = std::any_of(posted_.begin(), posted_.end(),
+                       [&](const EarlyMessage* of) { return of->source == message.source; });
   }
   if (more) wake();
 }
 
 bool EarlyReceiver::expects(int source) {
   const Lock lock(mutex_);
-  return std::any_of(posted_.begin(), posted_.end(), [&](const EarlyMessage* message) { return message->source == source; });
+  return std::any_of(posted_.begin(), posted_.end(),
+                     [&](const EarlyMessage* message) { return message->source == source; });
 }
 
 void EarlyReceiver::run() {
@@ -99,8 +103,9 @@ void EarlyReceiver::run() {
 // The first of its source that is not there, and one for this thread.
 bool EarlyReceiver::isNext(const EarlyMessage& message) const {
   if (message.finished) return false;
-  const auto first =
-      std::find_if(posted_.begin(), posted_.end(), [&](const EarlyMessage* of) { return of->source == message.source && !of->finished; });
+  const auto first = std::find_if(posted_.begin(), posted_.end(), [&](const EarlyMessage* of) {
+    return of->source == message.source && !of->finished;
+  });
   return *first == &message && !message.refused && !message.taken_over;
 }
 

@@ -1,18 +1,22 @@
-// Posted receives of shared memory: a thread of the rank copies their messages as they come, while the rank computes.
+// Posted receives of shared memory: a thread of the rank copies their messages as they come, while the rank
+// computes.
 //
 //   EarlyMessage message{.source = 0, .to = memory};
 //   receiver.post(message);        // from here on the mailbox from rank 0 belongs to the receiver
 //   ...                            // the caller computes
-//   receiver.takeOver(message);    // and from here on to the caller again, who takes what is missing (message.finished: nothing)
+//   receiver.takeOver(message);    // and from here on to the caller again, who takes what is missing
+//                                  (message.finished: nothing)
 //   ...
 //   receiver.release(message);     // the receiver may go on with the next one from rank 0
 //
-// The thread never waits for one message: it copies what is there, and sleeps on the rank's doorbell when nothing is. So it cannot fail.
-// What is wrong with a message (its size, its operation, a sender that has died in the middle of it) is found by the caller, who takes the
-// rest the usual way: with a deadline, and with an error that names the peer.
+// The thread never waits for one message: it copies what is there, and sleeps on the rank's doorbell when
+// nothing is. So it cannot fail. What is wrong with a message (its size, its operation, a sender that has
+// died in the middle of it) is found by the caller, who takes the rest the usual way: with a deadline, and
+// with an error that names the peer.
 //
-// Thread rules: all calls by the thread that uses the endpoint. The receiver touches nothing of the endpoint but the receiving
-// side of mailboxes, its memory of peers' arenas (which is guarded) and the doorbell; both threads may sleep on that.
+// Thread rules: all calls by the thread that uses the endpoint. The receiver touches nothing of the endpoint
+// but the receiving side of mailboxes, its memory of peers' arenas (which is guarded) and the doorbell; both
+// threads may sleep on that.
 #pragma once
 
 #include <condition_variable>
@@ -42,10 +46,11 @@ class EarlyReceiver {
   EarlyReceiver(const EarlyReceiver&) = delete;
   EarlyReceiver& operator=(const EarlyReceiver&) = delete;
 
-  // The next point-to-point message from message.source that is not posted yet. The object stays where it is until it is released.
+  // The next point-to-point message from message.source that is not posted yet. The object stays where it is
+  // until it is released.
   void post(EarlyMessage& message);
-  // The thread touches neither the message nor its memory, nor others of its source, any more. Waits while it copies.
-  // Error(kInternal) unless those posted before have been released.
+  // The thread touches neither the message nor its memory, nor others of its source, any more. Waits while it
+  // copies. Error(kInternal) unless those posted before have been released.
   void takeOver(EarlyMessage& message);
   void release(EarlyMessage& message);
   // Something is posted from this source.

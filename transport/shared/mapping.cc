@@ -13,17 +13,19 @@ namespace pipeshard::shm {
 Mapping Mapping::map(int descriptor, size_t bytes, bool writable, std::string_view purpose) {
   Mapping result;
   if (bytes == 0) return result;
-  void* address = ::mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, descriptor, 0);
+  void* address =
+      ::mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, descriptor, 0);
   if (address == MAP_FAILED) {
-    fail(ErrorCode::kOutOfMemory, "cannot map {} bytes of shared memory for {}: {}; check `ulimit -v`", bytes, purpose,
-         std::strerror(errno));
+    fail(ErrorCode::kOutOfMemory, "cannot map {} bytes of shared memory for {}: {}; check `ulimit -v`", bytes,
+         purpose, std::strerror(errno));
   }
   result.data_ = static_cast<std::byte*>(address);
   result.bytes_ = bytes;
   return result;
 }
 
-Mapping::Mapping(Mapping&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+Mapping::Mapping(Mapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(data_, other.data_);

@@ -1,4 +1,5 @@
-// One mmap of a file descriptor, unmapped on destruction. Errors: kOutOfMemory names the bytes and what they were for.
+// One mmap of a file descriptor, unmapped on destruction. Errors: kOutOfMemory names the bytes and what they
+// were for.
 #pragma once
 
 #include <cstddef>

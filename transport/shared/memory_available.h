@@ -5,8 +5,8 @@
 
 namespace pipeshard {
 
-// The smaller of the machine's available memory (/proc/meminfo) and what this process's control groups (v2) still allow,
-// in bytes. The largest size_t where nothing can be read.
+// The smaller of the machine's available memory (/proc/meminfo) and what this process's control groups (v2)
+// still allow, in bytes. The largest size_t where nothing can be read.
 size_t availableMemory();
 
 }  // namespace pipeshard

@@ -17,10 +17,13 @@ namespace {
 constexpr size_t kStep = size_t{64} << 20;
 constexpr size_t kReserve = size_t{64} << 20;  // for everything else on the machine
 
-// This rank's promise to touch memory, visible to the other ranks, which may be making their arenas at the same time.
+// This rank's promise to touch memory, visible to the other ranks, which may be making their arenas at the
+// same time.
 class Promise {
  public:
-  Promise(ControlView view, int rank, size_t bytes) : mine_(view.rank(rank).unpopulated) { mine_.store(bytes, std::memory_order_seq_cst); }
+  Promise(ControlView view, int rank, size_t bytes) : mine_(view.rank(rank).unpopulated) {
+    mine_.store(bytes, std::memory_order_seq_cst);
+  }
   ~Promise() { mine_.store(0, std::memory_order_seq_cst); }
   void kept(size_t bytes) { mine_.fetch_sub(bytes, std::memory_order_seq_cst); }
 
@@ -33,7 +36,8 @@ uint64_t promisedBytes(ControlView view) {
   uint64_t total = 0;
   for (int rank = 0; rank < view.size(); ++rank) {
     if (view.rank(rank).dead.load(std::memory_order_relaxed) != 0) continue;
-    if (__builtin_add_overflow(total, view.rank(rank).unpopulated.load(std::memory_order_seq_cst), &total)) return UINT64_MAX;
+    if (__builtin_add_overflow(total, view.rank(rank).unpopulated.load(std::memory_order_seq_cst), &total))
+      return UINT64_MAX;
   }
   return total;
 }
@@ -43,12 +47,14 @@ void populateStep(std::byte* begin, size_t bytes, int rank, size_t total) {
   if (::madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return;
   // Older kernels do not know the request: there, the pages are touched.
   if (errno != EINVAL) {
-    fail(ErrorCode::kOutOfMemory, "rank {}: an arena of {} bytes does not fit into memory: {}", rank, total, std::strerror(errno));
+    fail(ErrorCode::kOutOfMemory, "rank {}: an arena of {} bytes does not fit into memory: {}", rank, total,
+         std::strerror(errno));
   }
 #else
   (void)rank, (void)total;
 #endif
-  for (size_t offset = 0; offset < bytes; offset += kPage) *reinterpret_cast<volatile std::byte*>(begin + offset) = std::byte{0};
+  for (size_t offset = 0; offset < bytes; offset += kPage)
+    *reinterpret_cast<volatile std::byte*>(begin + offset) = std::byte{0};
 }
 
 }  // namespace
@@ -59,17 +65,20 @@ Mapping populateArena(int descriptor, size_t bytes, ControlView view, int rank) 
   const size_t available = availableMemory();
   if (promised > available || available - promised < kReserve) {
     fail(ErrorCode::kOutOfMemory,
-         "rank {}: an arena of {} bytes does not fit: the workers of this node still need {} bytes, {} are available; use more devices, "
+         "rank {}: an arena of {} bytes does not fit: the workers of this node still need {} bytes, {} are "
+         "available; use more devices, "
          "smaller microbatches or recomputation",
          rank, bytes, promised, available);
   }
   if (::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
-    fail(ErrorCode::kOutOfMemory, "rank {}: cannot size the arena to {} bytes: {}", rank, bytes, std::strerror(errno));
+    fail(ErrorCode::kOutOfMemory, "rank {}: cannot size the arena to {} bytes: {}", rank, bytes,
+         std::strerror(errno));
   }
   // So that no process can pull pages from under the readers.
   ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   Mapping mapping = Mapping::map(descriptor, bytes, true, fmt::format("the arena of rank {}", rank));
-  if (bytes > 0) ::madvise(mapping.data(), bytes, MADV_HUGEPAGE);  // a wish: ignored where the kernel does not do it
+  if (bytes > 0)
+    ::madvise(mapping.data(), bytes, MADV_HUGEPAGE);  // a wish: ignored where the kernel does not do it
   for (size_t begin = 0; begin < bytes; begin += kStep) {
     const size_t step = std::min(kStep, bytes - begin);
     populateStep(mapping.data() + begin, step, rank, bytes);

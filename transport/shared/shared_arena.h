@@ -1,4 +1,5 @@
-// Sizing a rank's arena and touching all of it before the first step, without waking the out-of-memory killer.
+// Sizing a rank's arena and touching all of it before the first step, without waking the out-of-memory
+// killer.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +9,9 @@
 
 namespace pipeshard::shm {
 
-// Grows the segment to `bytes`, maps it, and gives every page its memory. Refuses with Error(kOutOfMemory) before touching
-// anything when the arenas being made by all ranks of the job exceed the memory available now.
+// Grows the segment to `bytes`, maps it, and gives every page its memory. Refuses with Error(kOutOfMemory)
+// before touching anything when the arenas being made by all ranks of the job exceed the memory available
+// now.
 Mapping populateArena(int descriptor, size_t bytes, ControlView view, int rank);
 
 }  // namespace pipeshard::shm

@@ -11,7 +11,8 @@ namespace {
 
 // Staging what is small saves waiting for the readers, which costs more than the copy.
 constexpr size_t kSmallBytes = 8 << 10;
-// One member's part of a segment: stays in the second-level cache between being reduced and being copied by the others.
+// One member's part of a segment: stays in the second-level cache between being reduced and being copied by
+// the others.
 constexpr size_t kPartBytes = 256 << 10;
 
 // What all collectives share: who is who, and the sends under way.
@@ -24,11 +25,13 @@ class Round : public RoundMembers {
 
   void post(size_t member, std::span<const std::byte> data) {
     const bool staged = data.size() <= kSmallBytes;
-    tickets_.push_back({endpoint_.post(Channel::kCollective, group_[member], operation_, data, staged), data.size()});
+    tickets_.push_back(
+        {endpoint_.post(Channel::kCollective, group_[member], operation_, data, staged), data.size()});
   }
   IncomingMessage take(size_t member, size_t bytes) {
     IncomingMessage message(endpoint_, Channel::kCollective, group_[member], operation_, bytes, group_);
-    if (++taken_ + 1 == size()) endpoint_.waitedTime().everybodyCame();  // the first ones are of different members
+    if (++taken_ + 1 == size())
+      endpoint_.waitedTime().everybodyCame();  // the first ones are of different members
     return message;
   }
   template <typename Destination>
@@ -82,16 +85,19 @@ void Round::reduce(Reduction reduction, const std::byte* own, std::byte* output,
   for (IncomingMessage& message : messages) message.finish();
 }
 
-void allReduceSmall(Round& round, Reduction reduction, const std::byte* input, std::byte* output, size_t count) {
+void allReduceSmall(Round& round, Reduction reduction, const std::byte* input, std::byte* output,
+                    size_t count) {
   postToOthers(round, {input, round.bytes(count)});
-  // Staged, so everybody else reads a copy; but not before it has left the queue may an output in place overwrite it.
+  // Staged, so everybody else reads a copy; but not before it has left the queue may an output in place
+  // overwrite it.
   round.settle();
   round.reduce(reduction, input, output, count);
 }
 
 }  // namespace
 
-void allReduce(Endpoint& endpoint, const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) {
+void allReduce(Endpoint& endpoint, const Group& group, DataType type, Reduction reduction, const void* input,
+               void* output, size_t count) {
   checkReducible(type);
   Round round(endpoint, group, Operation::kAllReduce, type);
   const auto* from = static_cast<const std::byte*>(input);
@@ -105,13 +111,14 @@ void allReduce(Endpoint& endpoint, const Group& group, DataType type, Reduction 
   round.settle();
 }
 
-void allGather(Endpoint& endpoint, const Group& group, DataType type, const void* input, void* output, size_t count) {
+void allGather(Endpoint& endpoint, const Group& group, DataType type, const void* input, void* output,
+               size_t count) {
   Round round(endpoint, group, Operation::kAllGather, type);
   gatherBlocks(round, input, output, count);
 }
 
-void reduceScatter(Endpoint& endpoint, const Group& group, DataType type, Reduction reduction, const void* input, void* output,
-                   size_t count) {
+void reduceScatter(Endpoint& endpoint, const Group& group, DataType type, Reduction reduction,
+                   const void* input, void* output, size_t count) {
   checkReducible(type);
   Round round(endpoint, group, Operation::kReduceScatter, type);
   const size_t block = round.bytes(count);
@@ -121,7 +128,8 @@ void reduceScatter(Endpoint& endpoint, const Group& group, DataType type, Reduct
   round.settle();
 }
 
-void allToAll(Endpoint& endpoint, const Group& group, DataType type, const void* input, void* output, size_t count) {
+void allToAll(Endpoint& endpoint, const Group& group, DataType type, const void* input, void* output,
+              size_t count) {
   Round round(endpoint, group, Operation::kAllToAll, type);
   exchangeBlocks(round, input, output, count);
 }

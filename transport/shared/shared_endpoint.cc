@@ -12,9 +12,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Where every rank has a core, a few times the cost of a futex wake-up (11 us on a virtual machine), which covers the
-// copy of 1 MiB; next to nothing where ranks share cores, because there the spinner keeps the core from the rank that it
-// waits for.
+// Where every rank has a core, a few times the cost of a futex wake-up (11 us on a virtual machine), which
+// covers the copy of 1 MiB; next to nothing where ranks share cores, because there the spinner keeps the core
+// from the rank that it waits for.
 constexpr auto kSpinAlone = 50us;
 constexpr auto kSpinShared = 1us;
 // A rung doorbell ends a sleep; the slice only bounds what a lost ring could cost.
@@ -29,16 +29,18 @@ std::chrono::nanoseconds spinTime(int ranks) {
 
 }  // namespace
 
-Endpoint::Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank, std::chrono::milliseconds timeout,
-                   std::vector<int> names)
+Endpoint::Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank,
+                   std::chrono::milliseconds timeout, std::vector<int> names)
     : segments_(std::make_shared<SharedSegments>(std::move(segments))),
       control_(std::move(control)),
       rank_(rank),
       timeout_(timeout),
       names_(std::move(names)) {
   const int size = segments_->size();
-  PIPESHARD_CHECK(names_.empty() || names_.size() == static_cast<size_t>(size), "{} names for {} ranks", names_.size(), size);
-  if (rank < 0 || rank >= size) fail(ErrorCode::kConfiguration, "rank {} opens a communicator of {} ranks", rank, size);
+  PIPESHARD_CHECK(names_.empty() || names_.size() == static_cast<size_t>(size), "{} names for {} ranks",
+                  names_.size(), size);
+  if (rank < 0 || rank >= size)
+    fail(ErrorCode::kConfiguration, "rank {} opens a communicator of {} ranks", rank, size);
   view_ = ControlView(control_->data(), size);
   spin_ = spinTime(size);
   open();
@@ -62,7 +64,8 @@ void Endpoint::open() {
   for (auto& boxes : out_) boxes.resize(static_cast<size_t>(size()));
   auto expected = static_cast<uint32_t>(Life::kAbsent);
   if (!view_.rank(rank_).life.compare_exchange_strong(expected, static_cast<uint32_t>(Life::kOpen))) {
-    fail(ErrorCode::kInternal, "rank {} opens its communicator twice; a restarted job needs new segments", name(rank_));
+    fail(ErrorCode::kInternal, "rank {} opens its communicator twice; a restarted job needs new segments",
+         name(rank_));
   }
 }
 
@@ -78,7 +81,8 @@ void Endpoint::interrupt() {
 
 void Endpoint::giveUp(int peer) {
   if (!broken_)
-    broken_.emplace(ErrorCode::kInternal, fmt::format("rank {} gave up a posted receive from rank {}", name(rank_), name(peer)));
+    broken_.emplace(ErrorCode::kInternal,
+                    fmt::format("rank {} gave up a posted receive from rank {}", name(rank_), name(peer)));
 }
 
 std::span<std::byte> Endpoint::createArena(size_t bytes) {
@@ -98,7 +102,8 @@ std::optional<uint64_t> Endpoint::arenaOffset(std::span<const std::byte> data) c
   return address - begin;
 }
 
-Ticket Endpoint::post(Channel channel, int peer, Operation operation, std::span<const std::byte> data, bool staged) {
+Ticket Endpoint::post(Channel channel, int peer, Operation operation, std::span<const std::byte> data,
+                      bool staged) {
   checkUsable(peer);
   const auto offset = staged ? std::nullopt : arenaOffset(data);
   const Route route = offset ? Route::kArena : Route::kStaged;
@@ -111,11 +116,13 @@ Ticket Endpoint::post(Channel channel, int peer, Operation operation, std::span<
 }
 
 bool Endpoint::completed(const Ticket& ticket) const {
-  return view_.mailbox(ticket.channel, rank_, ticket.peer).completed.load(std::memory_order_acquire) > ticket.sequence;
+  return view_.mailbox(ticket.channel, rank_, ticket.peer).completed.load(std::memory_order_acquire) >
+         ticket.sequence;
 }
 
 bool Endpoint::settled(const Ticket& ticket) const {
-  return ticket.route == Route::kArena ? completed(ticket) : outBox(ticket.channel, ticket.peer).left > ticket.sequence;
+  return ticket.route == Route::kArena ? completed(ticket)
+                                       : outBox(ticket.channel, ticket.peer).left > ticket.sequence;
 }
 
 bool Endpoint::progress() {
@@ -146,7 +153,8 @@ bool Endpoint::pushFront(Channel channel, int peer, Outgoing& message) {
   if (!message.posted) {
     const uint64_t number = mailbox.posted.load(std::memory_order_relaxed);
     if (number - mailbox.completed.load(std::memory_order_acquire) >= kDescriptors) return false;
-    mailbox.descriptors[number % kDescriptors] = {message.bytes, message.offset, message.route, message.operation};
+    mailbox.descriptors[number % kDescriptors] = {message.bytes, message.offset, message.route,
+                                                  message.operation};
     mailbox.posted.store(number + 1, std::memory_order_release);
     message.posted = true;
     // A staged message rings with its first slot, unless it has none or none is free.
@@ -171,7 +179,8 @@ const std::byte* Endpoint::findPeerArena(int peer, uint64_t offset, size_t bytes
   Mapping& mapping = peer_arenas_[static_cast<size_t>(peer)];
   if (mapping.bytes() == 0) {
     const size_t announced = view_.rank(peer).arena_bytes.load(std::memory_order_acquire);
-    mapping = Mapping::map(segments_->arenaDescriptor(peer), announced, false, fmt::format("the arena of rank {}", name(peer)));
+    mapping = Mapping::map(segments_->arenaDescriptor(peer), announced, false,
+                           fmt::format("the arena of rank {}", name(peer)));
   }
   if (offset > mapping.bytes() || bytes > mapping.bytes() - offset) return nullptr;
   return mapping.data() + offset;
@@ -179,48 +188,56 @@ const std::byte* Endpoint::findPeerArena(int peer, uint64_t offset, size_t bytes
 
 const std::byte* Endpoint::peerArena(int peer, uint64_t offset, size_t bytes) {
   if (const std::byte* found = findPeerArena(peer, offset, bytes)) return found;
-  breakWith(ErrorCode::kInternal, fmt::format("rank {} announces bytes {} to {} of an arena of {} bytes", name(peer), offset,
-                                              offset + bytes, view_.rank(peer).arena_bytes.load(std::memory_order_acquire)));
+  breakWith(ErrorCode::kInternal,
+            fmt::format("rank {} announces bytes {} to {} of an arena of {} bytes", name(peer), offset,
+                        offset + bytes, view_.rank(peer).arena_bytes.load(std::memory_order_acquire)));
 }
 
 std::string Endpoint::describeWait(const Waiting& waiting) const {
-  return fmt::format("rank {}: {} of {} bytes {} rank {}", name(rank_), operationName(waiting.operation), waiting.bytes, waiting.action,
-                     name(waiting.peer));
+  return fmt::format("rank {}: {} of {} bytes {} rank {}", name(rank_), operationName(waiting.operation),
+                     waiting.bytes, waiting.action, name(waiting.peer));
 }
 
 std::optional<int> Endpoint::findLost(const Waiting& waiting) const {
   for (const int member : waiting.members) {
     if (view_.rank(member).dead.load(std::memory_order_seq_cst) != 0) return member;
   }
-  const bool closed = view_.rank(waiting.peer).life.load(std::memory_order_seq_cst) == static_cast<uint32_t>(Life::kClosed);
+  const bool closed =
+      view_.rank(waiting.peer).life.load(std::memory_order_seq_cst) == static_cast<uint32_t>(Life::kClosed);
   return closed ? std::optional(waiting.peer) : std::nullopt;
 }
 
 void Endpoint::breakLost(const Waiting& waiting, int lost) {
   const bool dead = view_.rank(lost).dead.load(std::memory_order_seq_cst) != 0;
-  breakWith(ErrorCode::kPeerUnavailable,
-            fmt::format("{}, but rank {} {}; look at that rank's log for the first cause", describeWait(waiting), name(lost),
-                        dead ? "has died" : "has ended and closed its communicator"));
+  breakWith(
+      ErrorCode::kPeerUnavailable,
+      fmt::format("{}, but rank {} {}; look at that rank's log for the first cause", describeWait(waiting),
+                  name(lost), dead ? "has died" : "has ended and closed its communicator"));
 }
 
 void Endpoint::breakInterrupted(const Waiting& waiting) {
-  breakWith(ErrorCode::kPeerUnavailable, fmt::format("{}, but this rank has failed elsewhere and gives up", describeWait(waiting)));
+  breakWith(ErrorCode::kPeerUnavailable,
+            fmt::format("{}, but this rank has failed elsewhere and gives up", describeWait(waiting)));
 }
 
 std::chrono::nanoseconds Endpoint::checkDeadline(const Waiting& waiting, Clock::time_point start) {
   const auto waited = Clock::now() - start;
   if (waited >= timeout_) {
     const bool absent = view_.rank(waiting.peer).life.load() == static_cast<uint32_t>(Life::kAbsent);
-    breakWith(ErrorCode::kHang,
-              fmt::format("{}, and nothing came in {} ms; rank {} {}", describeWait(waiting), timeout_.count(), name(waiting.peer),
-                          absent ? "has not opened its communicator: did it start?" : "is alive, but stuck or busy elsewhere"));
+    breakWith(ErrorCode::kHang, fmt::format("{}, and nothing came in {} ms; rank {} {}",
+                                            describeWait(waiting), timeout_.count(), name(waiting.peer),
+                                            absent ? "has not opened its communicator: did it start?"
+                                                   : "is alive, but stuck or busy elsewhere"));
   }
   return std::min<std::chrono::nanoseconds>(kSlice, timeout_ - waited);
 }
 
 void Endpoint::checkUsable(int peer) const {
-  if (broken_) throw Error(broken_->code(), fmt::format("the communicator is broken by an earlier error: {}", broken_->message()));
-  if (peer < 0 || peer >= size()) fail(ErrorCode::kInternal, "rank {}: peer {} of a communicator of {} ranks", name(rank_), peer, size());
+  if (broken_)
+    throw Error(broken_->code(),
+                fmt::format("the communicator is broken by an earlier error: {}", broken_->message()));
+  if (peer < 0 || peer >= size())
+    fail(ErrorCode::kInternal, "rank {}: peer {} of a communicator of {} ranks", name(rank_), peer, size());
 }
 
 void Endpoint::breakWith(ErrorCode code, std::string message) {
@@ -228,8 +245,8 @@ void Endpoint::breakWith(ErrorCode code, std::string message) {
   throw *broken_;
 }
 
-IncomingMessage::IncomingMessage(Endpoint& endpoint, Channel channel, int source, Operation operation, size_t bytes,
-                                 std::span<const int> members)
+IncomingMessage::IncomingMessage(Endpoint& endpoint, Channel channel, int source, Operation operation,
+                                 size_t bytes, std::span<const int> members)
     : endpoint_(endpoint),
       channel_(channel),
       waiting_{operation, "waits for", source, bytes, members},
@@ -240,13 +257,15 @@ IncomingMessage::IncomingMessage(Endpoint& endpoint, Channel channel, int source
   const Descriptor message = mailbox_.descriptors[number % kDescriptors];
   if (message.operation != operation) {
     endpoint_.breakWith(ErrorCode::kInternal,
-                        fmt::format("rank {} does {} where rank {} does {} of {} bytes", endpoint_.name(source),
-                                    operationName(message.operation), endpoint_.name(endpoint_.rank_), operationName(operation), bytes));
+                        fmt::format("rank {} does {} where rank {} does {} of {} bytes",
+                                    endpoint_.name(source), operationName(message.operation),
+                                    endpoint_.name(endpoint_.rank_), operationName(operation), bytes));
   }
   if (message.bytes != bytes) {
-    endpoint_.breakWith(ErrorCode::kInternal,
-                        fmt::format("rank {} gives {} bytes to a {} where rank {} expects {} bytes", endpoint_.name(source), message.bytes,
-                                    operationName(operation), endpoint_.name(endpoint_.rank_), bytes));
+    endpoint_.breakWith(
+        ErrorCode::kInternal,
+        fmt::format("rank {} gives {} bytes to a {} where rank {} expects {} bytes", endpoint_.name(source),
+                    message.bytes, operationName(operation), endpoint_.name(endpoint_.rank_), bytes));
   }
   if (message.route == Route::kArena) arena_ = endpoint_.peerArena(source, message.offset, bytes);
 }

@@ -1,12 +1,14 @@
-// One rank's end of the shared memory transport: posting messages, taking them, waiting. Point-to-point operations and
-// collectives are both built from it; the memory it works on is described in transport/shared/shared_layout.h.
+// One rank's end of the shared memory transport: posting messages, taking them, waiting. Point-to-point
+// operations and collectives are both built from it; the memory it works on is described in
+// transport/shared/shared_layout.h.
 //
-// Posting never blocks. What does not fit at once (mailbox or slots full) stays in a local queue that moves on inside every
-// later wait of this rank, whomever that wait is for. So a rank that waits never holds up a rank that waits for it, and no
-// order of asynchronous sends can deadlock by itself.
+// Posting never blocks. What does not fit at once (mailbox or slots full) stays in a local queue that moves
+// on inside every later wait of this rank, whomever that wait is for. So a rank that waits never holds up a
+// rank that waits for it, and no order of asynchronous sends can deadlock by itself.
 //
-// Thread rules: one thread at a time, but interrupt(); beside it the thread of an EarlyReceiver (transport/shared/early_receiver.h). Errors: every
-// failure breaks the endpoint; later calls repeat the first error.
+// Thread rules: one thread at a time, but interrupt(); beside it the thread of an EarlyReceiver
+// (transport/shared/early_receiver.h). Errors: every failure breaks the endpoint; later calls repeat the
+// first error.
 #pragma once
 
 #include <atomic>
@@ -22,9 +24,9 @@
 #include <vector>
 
 #include "ir/base/error.h"
+#include "transport/collectives/operation.h"
 #include "transport/shared/doorbell.h"
 #include "transport/shared/mapping.h"
-#include "transport/collectives/operation.h"
 #include "transport/shared/shared_layout.h"
 #include "transport/shared/shared_memory.h"
 
@@ -32,8 +34,8 @@ namespace pipeshard::shm {
 
 using pipeshard::Waiting;
 
-// A posted message. Under kStaged the bytes may be overwritten once they have left the local queue, under kArena once the
-// receiver has completed the message.
+// A posted message. Under kStaged the bytes may be overwritten once they have left the local queue, under
+// kArena once the receiver has completed the message.
 struct Ticket {
   Channel channel;
   int peer;
@@ -43,11 +45,12 @@ struct Ticket {
 
 class Endpoint {
  public:
-  // `control` is a mapping of the segments' control segment; shared so that tests can run several ranks in one process.
-  // `names`: what messages call the ranks; empty for their own numbers.
-  Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank, std::chrono::milliseconds timeout,
-           std::vector<int> names = {});
-  // The same rank's end on another lane than `first`, for another thread. It knows the arena that `first` has made before.
+  // `control` is a mapping of the segments' control segment; shared so that tests can run several ranks in
+  // one process. `names`: what messages call the ranks; empty for their own numbers.
+  Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank,
+           std::chrono::milliseconds timeout, std::vector<int> names = {});
+  // The same rank's end on another lane than `first`, for another thread. It knows the arena that `first` has
+  // made before.
   Endpoint(const Endpoint& first, Lane lane);
   Endpoint(const Endpoint&) = delete;
   ~Endpoint();
@@ -58,8 +61,10 @@ class Endpoint {
 
   std::span<std::byte> createArena(size_t bytes);
 
-  // Queues a message and pushes what fits. `data` must stay unchanged as Ticket says. `staged` forbids the arena route.
-  Ticket post(Channel channel, int peer, Operation operation, std::span<const std::byte> data, bool staged = false);
+  // Queues a message and pushes what fits. `data` must stay unchanged as Ticket says. `staged` forbids the
+  // arena route.
+  Ticket post(Channel channel, int peer, Operation operation, std::span<const std::byte> data,
+              bool staged = false);
   // The receiver has all of it.
   bool completed(const Ticket& ticket) const;
   // The bytes may be overwritten.
@@ -75,7 +80,8 @@ class Endpoint {
   // Any thread: ends this and all later waits.
   void interrupt();
 
-  // A posted receive from `peer` is given up: nothing can be received in order any more, so the endpoint is broken.
+  // A posted receive from `peer` is given up: nothing can be received in order any more, so the endpoint is
+  // broken.
   void giveUp(int peer);
 
   WaitedTime& waitedTime() { return waited_; }
@@ -105,15 +111,20 @@ class Endpoint {
   };
   using Clock = std::chrono::steady_clock;
 
-  OutBox& outBox(Channel channel, int peer) { return out_[static_cast<size_t>(channel)][static_cast<size_t>(peer)]; }
-  const OutBox& outBox(Channel channel, int peer) const { return out_[static_cast<size_t>(channel)][static_cast<size_t>(peer)]; }
+  OutBox& outBox(Channel channel, int peer) {
+    return out_[static_cast<size_t>(channel)][static_cast<size_t>(peer)];
+  }
+  const OutBox& outBox(Channel channel, int peer) const {
+    return out_[static_cast<size_t>(channel)][static_cast<size_t>(peer)];
+  }
   void pump(Channel channel, int peer);
   bool pushFront(Channel channel, int peer, Outgoing& message);
   std::optional<uint64_t> arenaOffset(std::span<const std::byte> data) const;
   // nullptr when the arena ends before these bytes do. Any thread.
   const std::byte* findPeerArena(int peer, uint64_t offset, size_t bytes);
   const std::byte* peerArena(int peer, uint64_t offset, size_t bytes);
-  // A member that is dead, or the peer when it has closed its communicator: nothing comes from it that is not there now.
+  // A member that is dead, or the peer when it has closed its communicator: nothing comes from it that is not
+  // there now.
   std::optional<int> findLost(const Waiting& waiting) const;
   [[noreturn]] void breakLost(const Waiting& waiting, int lost);
   [[noreturn]] void breakInterrupted(const Waiting& waiting);
@@ -142,12 +153,13 @@ class Endpoint {
   std::atomic<bool> interrupted_{false};
 };
 
-// The next message of a channel from one source, taken block by block. All blocks but the last have kSlotBytes bytes, on
-// either route, so that several messages can be walked side by side.
+// The next message of a channel from one source, taken block by block. All blocks but the last have
+// kSlotBytes bytes, on either route, so that several messages can be walked side by side.
 class IncomingMessage {
  public:
   // Waits until the message is posted and checks that it is what the caller expects.
-  IncomingMessage(Endpoint& endpoint, Channel channel, int source, Operation operation, size_t bytes, std::span<const int> members);
+  IncomingMessage(Endpoint& endpoint, Channel channel, int source, Operation operation, size_t bytes,
+                  std::span<const int> members);
 
   size_t bytes() const { return waiting_.bytes; }
   // The bytes that can be read in one go from here: everything (arena) or one slot. Waits for a slot.
@@ -187,7 +199,8 @@ void Endpoint::await(const Waiting& waiting, Ready&& ready) {
   const Sleeper sleeper(self);
   while (true) {
     const uint32_t bell = self.doorbell.load(std::memory_order_seq_cst);
-    const std::optional<int> lost = findLost(waiting);  // before ready(): the last words of a lost rank still count
+    const std::optional<int> lost =
+        findLost(waiting);  // before ready(): the last words of a lost rank still count
     progress();
     if (ready()) return;
     if (lost) breakLost(waiting, *lost);

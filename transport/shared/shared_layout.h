@@ -1,33 +1,39 @@
 // The control segment: what lies where, and who writes what. Every process of the job maps it once, whole.
 //
-//   offset 0            ControlHeader                       written by SharedSegments::create, constant afterwards
+//   offset 0            ControlHeader                       written by SharedSegments::create, constant
+//                                                           afterwards
 //   ranksOffset()       RankState[size]
 //   mailboxesOffset()   Mailbox[2][size][size]              indexed [channel][source][destination]
 //   slotsOffset()       kSlots * kSlotBytes per mailbox     in the same order; page-aligned
 //   laneBytes()         the same once more (its header is not used): the second lane
 //
-// A lane is what one communicator of each rank works on; the two lanes of a rank belong to two threads and share nothing but its arena.
+// A lane is what one communicator of each rank works on; the two lanes of a rank belong to two threads and
+// share nothing but its arena.
 //
-// A mailbox carries the messages of one ordered pair on one channel, in order. Its sender writes `posted` and `filled`, its
-// receiver `completed` and `released`; all four only grow.
-//   message m (0, 1, ...)   descriptors[m % kDescriptors], valid for completed <= m < posted, so posted - completed <=
-//                           kDescriptors
-//   route kArena            the bytes lie in the sender's arena at `offset` and stay there until m is completed
-//   route kStaged           the bytes come through the slots: ceil(bytes / kSlotBytes) slots per message, in message order;
-//                           slot s is slots[s % kSlots], valid for released <= s < filled, filled - released <= kSlots
+// A mailbox carries the messages of one ordered pair on one channel, in order. Its sender writes `posted` and
+// `filled`, its receiver `completed` and `released`; all four only grow.
+//   message m (0, 1, ...)   descriptors[m % kDescriptors], valid for completed <= m < posted, so posted -
+//                           completed <= kDescriptors
+//   route kArena            the bytes lie in the sender's arena at `offset` and stay there until m is
+//                           completed
+//   route kStaged           the bytes come through the slots: ceil(bytes / kSlotBytes) slots per message, in
+//                           message order; slot s is slots[s % kSlots], valid for released <= s < filled,
+//                           filled - released <= kSlots
 //
-// Memory order: data first, then the counter with release; the other side reads the counter with acquire, then the data.
-// This holds in both directions (a slot is reused only after its release has been acquired), so no byte is ever written
-// while another process reads it.
+// Memory order: data first, then the counter with release; the other side reads the counter with acquire,
+// then the data. This holds in both directions (a slot is reused only after its release has been acquired),
+// so no byte is ever written while another process reads it.
 //
-// Sleeping: each rank has one doorbell (a futex word). Whoever changes a counter that rank r may wait for adds one to r's
-// doorbell and, if r's `sleeping` is not zero, wakes it. A waiter adds one to `sleeping`, reads the doorbell, looks at its condition,
-// and sleeps only while the doorbell still has the value that it read. All of these are sequentially consistent: either
-// the waiter's look comes after the change, or the change's ring finds the doorbell read and `sleeping` counted. Two threads of a rank
-// may sleep at a time (transport/shared/early_receiver.h): a ring wakes both.
+// Sleeping: each rank has one doorbell (a futex word). Whoever changes a counter that rank r may wait for
+// adds one to r's doorbell and, if r's `sleeping` is not zero, wakes it. A waiter adds one to `sleeping`,
+// reads the doorbell, looks at its condition, and sleeps only while the doorbell still has the value that it
+// read. All of these are sequentially consistent: either the waiter's look comes after the change, or the
+// change's ring finds the doorbell read and `sleeping` counted. Two threads of a rank may sleep at a time
+// (transport/shared/early_receiver.h): a ring wakes both.
 //
-// A mailbox's receiving side (`completed`, `released`) is one thread's at a time: the rank's own, or, from a posted receive until it is
-// withdrawn, its early receiver's. The mutex by which it changes hands orders what they do to it.
+// A mailbox's receiving side (`completed`, `released`) is one thread's at a time: the rank's own, or, from a
+// posted receive until it is withdrawn, its early receiver's. The mutex by which it changes hands orders what
+// they do to it.
 #pragma once
 
 #include <atomic>
@@ -73,7 +79,8 @@ struct alignas(kLine) RankState {
   alignas(kLine) std::atomic<uint32_t> dead;  // set by the launcher
   std::atomic<uint32_t> life;                 // Life; written by the rank
   std::atomic<uint64_t> arena_bytes;          // written by the rank before the first message out of its arena
-  std::atomic<uint64_t> unpopulated;          // arena bytes that the rank is going to touch, not yet part of the used memory
+  std::atomic<uint64_t>
+      unpopulated;  // arena bytes that the rank is going to touch, not yet part of the used memory
 };
 
 struct Descriptor {
@@ -94,11 +101,17 @@ struct alignas(kLine) Mailbox {
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
 
-constexpr size_t roundUp(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr size_t roundUp(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 constexpr size_t ranksOffset() { return kLine; }
 constexpr size_t mailboxesOffset(size_t size) { return ranksOffset() + size * sizeof(RankState); }
-constexpr size_t slotsOffset(size_t size) { return roundUp(mailboxesOffset(size) + kChannels * size * size * sizeof(Mailbox), kPage); }
-constexpr size_t laneBytes(size_t size) { return slotsOffset(size) + kChannels * size * size * kSlots * kSlotBytes; }
+constexpr size_t slotsOffset(size_t size) {
+  return roundUp(mailboxesOffset(size) + kChannels * size * size * sizeof(Mailbox), kPage);
+}
+constexpr size_t laneBytes(size_t size) {
+  return slotsOffset(size) + kChannels * size * size * kSlots * kSlotBytes;
+}
 constexpr size_t controlBytes(size_t size) { return kLanes * laneBytes(size); }
 static_assert(kSlotBytes % kPage == 0);  // so that the second lane is page-aligned
 
@@ -107,7 +120,8 @@ class ControlView {
  public:
   ControlView() = default;
   ControlView(std::byte* base, int size, Lane lane = Lane::kFirst)
-      : base_(base + static_cast<size_t>(lane) * laneBytes(static_cast<size_t>(size))), size_(static_cast<size_t>(size)) {}
+      : base_(base + static_cast<size_t>(lane) * laneBytes(static_cast<size_t>(size))),
+        size_(static_cast<size_t>(size)) {}
 
   int size() const { return static_cast<int>(size_); }
   RankState& rank(int rank) const { return reinterpret_cast<RankState*>(base_ + ranksOffset())[rank]; }
@@ -115,12 +129,14 @@ class ControlView {
     return reinterpret_cast<Mailbox*>(base_ + mailboxesOffset(size_))[index(channel, source, destination)];
   }
   std::byte* slot(Channel channel, int source, int destination, uint64_t number) const {
-    return base_ + slotsOffset(size_) + (index(channel, source, destination) * kSlots + number % kSlots) * kSlotBytes;
+    return base_ + slotsOffset(size_) +
+           (index(channel, source, destination) * kSlots + number % kSlots) * kSlotBytes;
   }
 
  private:
   size_t index(Channel channel, int source, int destination) const {
-    return (static_cast<size_t>(channel) * size_ + static_cast<size_t>(source)) * size_ + static_cast<size_t>(destination);
+    return (static_cast<size_t>(channel) * size_ + static_cast<size_t>(source)) * size_ +
+           static_cast<size_t>(destination);
   }
 
   std::byte* base_ = nullptr;

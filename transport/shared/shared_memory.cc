@@ -1,7 +1,7 @@
 #include "transport/shared/shared_memory.h"
 
-#include "transport/shared/early_receiver.h"
 #include "transport/collectives/operation.h"
+#include "transport/shared/early_receiver.h"
 #include "transport/shared/shared_collectives.h"
 #include "transport/shared/shared_endpoint.h"
 
@@ -10,7 +10,8 @@ namespace {
 
 class Handle : public SendHandle {
  public:
-  Handle(shm::Endpoint& endpoint, shm::Ticket ticket, size_t bytes) : endpoint_(endpoint), ticket_(ticket), bytes_(bytes) {}
+  Handle(shm::Endpoint& endpoint, shm::Ticket ticket, size_t bytes)
+      : endpoint_(endpoint), ticket_(ticket), bytes_(bytes) {}
 
   bool done() override {
     endpoint_.progress();
@@ -54,8 +55,8 @@ class EarlyReceive : public ReceiveHandle {
   void takeRest() {
     endpoint_.checkUsable(message_.source);
     endpoint_.waitedTime().beginOperation();
-    shm::IncomingMessage rest(endpoint_, shm::Channel::kPointToPoint, message_.source, shm::Operation::kSend, message_.to.size(),
-                              {&message_.source, 1});
+    shm::IncomingMessage rest(endpoint_, shm::Channel::kPointToPoint, message_.source, shm::Operation::kSend,
+                              message_.to.size(), {&message_.source, 1});
     rest.resume(message_.position);
     waited_ = endpoint_.waitedTime().get();
     rest.copyTo(message_.to.data());
@@ -70,8 +71,8 @@ class EarlyReceive : public ReceiveHandle {
 
 class Implementation : public SharedMemoryCommunicator {
  public:
-  Implementation(SharedSegments segments, std::shared_ptr<shm::Mapping> control, int rank, std::chrono::milliseconds timeout,
-                 std::vector<int> names)
+  Implementation(SharedSegments segments, std::shared_ptr<shm::Mapping> control, int rank,
+                 std::chrono::milliseconds timeout, std::vector<int> names)
       : endpoint_(std::move(segments), std::move(control), rank, timeout, std::move(names)) {}
   Implementation(const shm::Endpoint& first, shm::Lane lane) : endpoint_(first, lane) {}
 
@@ -80,7 +81,9 @@ class Implementation : public SharedMemoryCommunicator {
   std::chrono::nanoseconds waited() const override { return endpoint_.waitedTime().get(); }
   std::span<std::byte> createArena(size_t bytes) override { return endpoint_.createArena(bytes); }
 
-  std::unique_ptr<Communicator> openSecond() override { return std::make_unique<Implementation>(endpoint_, shm::Lane::kSecond); }
+  std::unique_ptr<Communicator> openSecond() override {
+    return std::make_unique<Implementation>(endpoint_, shm::Lane::kSecond);
+  }
 
   bool progress() override { return endpoint_.progress(); }
   void interrupt() override { endpoint_.interrupt(); }
@@ -93,11 +96,14 @@ class Implementation : public SharedMemoryCommunicator {
   void receive(int peer, std::span<std::byte> data) override {
     endpoint_.checkUsable(peer);
     if (receiver_.expects(peer)) {
-      endpoint_.breakWith(ErrorCode::kInternal,
-                          fmt::format("rank {} receives from rank {} before it has waited for its posted receive", rank(), peer));
+      endpoint_.breakWith(
+          ErrorCode::kInternal,
+          fmt::format("rank {} receives from rank {} before it has waited for its posted receive", rank(),
+                      peer));
     }
     endpoint_.waitedTime().beginOperation();
-    shm::IncomingMessage message(endpoint_, shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data.size(), {&peer, 1});
+    shm::IncomingMessage message(endpoint_, shm::Channel::kPointToPoint, peer, shm::Operation::kSend,
+                                 data.size(), {&peer, 1});
     message.copyTo(data.data());
   }
 
@@ -106,7 +112,8 @@ class Implementation : public SharedMemoryCommunicator {
     return std::make_unique<EarlyReceive>(endpoint_, receiver_, peer, data);
   }
 
-  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
+                 size_t count) override {
     check(group, type);
     shm::allReduce(endpoint_, group, type, reduction, input, output, count);
   }
@@ -116,7 +123,8 @@ class Implementation : public SharedMemoryCommunicator {
     shm::allGather(endpoint_, group, type, input, output, count);
   }
 
-  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
+                     size_t count) override {
     check(group, type);
     shm::reduceScatter(endpoint_, group, type, reduction, input, output, count);
   }
@@ -150,10 +158,13 @@ class Implementation : public SharedMemoryCommunicator {
 }  // namespace
 
 std::unique_ptr<SharedMemoryCommunicator> SharedMemoryCommunicator::open(SharedSegments segments, int rank,
-                                                                         std::chrono::milliseconds timeout, std::vector<int> names) {
+                                                                         std::chrono::milliseconds timeout,
+                                                                         std::vector<int> names) {
   const size_t bytes = shm::controlBytes(static_cast<size_t>(segments.size()));
-  auto control = std::make_shared<shm::Mapping>(shm::Mapping::map(segments.controlDescriptor(), bytes, true, "the control segment"));
-  return std::make_unique<Implementation>(std::move(segments), std::move(control), rank, timeout, std::move(names));
+  auto control = std::make_shared<shm::Mapping>(
+      shm::Mapping::map(segments.controlDescriptor(), bytes, true, "the control segment"));
+  return std::make_unique<Implementation>(std::move(segments), std::move(control), rank, timeout,
+                                          std::move(names));
 }
 
 }  // namespace pipeshard

@@ -23,14 +23,16 @@ int createSegment(const char* name) {
   // Without MFD_CLOEXEC: workers inherit the descriptors through exec.
   const int descriptor = ::memfd_create(name, MFD_ALLOW_SEALING);
   if (descriptor < 0) {
-    const ErrorCode code = errno == EMFILE || errno == ENFILE ? ErrorCode::kConfiguration : ErrorCode::kOutOfMemory;
+    const ErrorCode code =
+        errno == EMFILE || errno == ENFILE ? ErrorCode::kConfiguration : ErrorCode::kOutOfMemory;
     fail(code, "cannot create a shared memory segment: {}; check `ulimit -n`", std::strerror(errno));
   }
   return descriptor;
 }
 
 [[noreturn]] void failDescription(const std::string& description) {
-  fail(ErrorCode::kConfiguration, "segments '{}' are malformed; expected something like 'control=5,arenas=6:7:8'", description);
+  fail(ErrorCode::kConfiguration,
+       "segments '{}' are malformed; expected something like 'control=5,arenas=6:7:8'", description);
 }
 
 int takeNumber(const std::string& description, size_t& position) {
@@ -52,8 +54,9 @@ void stopInheriting(int descriptor, const std::string& description) {
   const int flags = ::fcntl(descriptor, F_GETFD);
   if (flags < 0 || ::fcntl(descriptor, F_SETFD, flags | FD_CLOEXEC) < 0) {
     fail(ErrorCode::kConfiguration,
-         "segments '{}': descriptor {} is not open in this process; start the worker from the process that made them", description,
-         descriptor);
+         "segments '{}': descriptor {} is not open in this process; start the worker from the process that "
+         "made them",
+         description, descriptor);
   }
 }
 
@@ -62,15 +65,20 @@ void checkControl(int descriptor, size_t size) {
   if (::fstat(descriptor, &status) != 0 || static_cast<size_t>(status.st_size) < sizeof(shm::ControlHeader)) {
     fail(ErrorCode::kConfiguration, "descriptor {} is not a pipeshard control segment", descriptor);
   }
-  const shm::Mapping mapping = shm::Mapping::map(descriptor, sizeof(shm::ControlHeader), false, "the control segment's header");
+  const shm::Mapping mapping =
+      shm::Mapping::map(descriptor, sizeof(shm::ControlHeader), false, "the control segment's header");
   const auto& header = *reinterpret_cast<const shm::ControlHeader*>(mapping.data());
-  if (header.magic != shm::kMagic) fail(ErrorCode::kConfiguration, "descriptor {} is not a pipeshard control segment", descriptor);
+  if (header.magic != shm::kMagic)
+    fail(ErrorCode::kConfiguration, "descriptor {} is not a pipeshard control segment", descriptor);
   if (header.version != shm::kLayoutVersion) {
-    fail(ErrorCode::kVersionMismatch, "the control segment has layout version {}, this worker speaks {}; install one version everywhere",
+    fail(ErrorCode::kVersionMismatch,
+         "the control segment has layout version {}, this worker speaks {}; install one version everywhere",
          header.version, shm::kLayoutVersion);
   }
-  if (header.size != size || header.total_bytes != shm::controlBytes(size) || static_cast<uint64_t>(status.st_size) != header.total_bytes) {
-    fail(ErrorCode::kConfiguration, "the control segment is for {} ranks and {} bytes, the description names {} arenas", header.size,
+  if (header.size != size || header.total_bytes != shm::controlBytes(size) ||
+      static_cast<uint64_t>(status.st_size) != header.total_bytes) {
+    fail(ErrorCode::kConfiguration,
+         "the control segment is for {} ranks and {} bytes, the description names {} arenas", header.size,
          status.st_size, size);
   }
 }
@@ -79,24 +87,29 @@ void checkControl(int descriptor, size_t size) {
 
 SharedSegments SharedSegments::create(int size) {
   if (size < 1 || size > shm::kMaxRanks) {
-    fail(ErrorCode::kConfiguration, "{} workers on one node; shared memory serves 1 to {}", size, shm::kMaxRanks);
+    fail(ErrorCode::kConfiguration, "{} workers on one node; shared memory serves 1 to {}", size,
+         shm::kMaxRanks);
   }
   SharedSegments result;
   result.control_ = createSegment("pipeshard-control");
   const size_t bytes = shm::controlBytes(static_cast<size_t>(size));
   // Sparse: a slot costs memory only once it has been used.
   if (::ftruncate(result.control_, static_cast<off_t>(bytes)) != 0) {
-    fail(ErrorCode::kOutOfMemory, "cannot size the control segment to {} bytes: {}", bytes, std::strerror(errno));
+    fail(ErrorCode::kOutOfMemory, "cannot size the control segment to {} bytes: {}", bytes,
+         std::strerror(errno));
   }
   ::fcntl(result.control_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
-  const shm::Mapping mapping = shm::Mapping::map(result.control_, sizeof(shm::ControlHeader), true, "the control segment's header");
+  const shm::Mapping mapping =
+      shm::Mapping::map(result.control_, sizeof(shm::ControlHeader), true, "the control segment's header");
   auto* header = reinterpret_cast<shm::ControlHeader*>(mapping.data());
   *header = {shm::kMagic, shm::kLayoutVersion, static_cast<uint32_t>(size), bytes};
   for (int rank = 0; rank < size; ++rank) result.arenas_.push_back(createSegment("pipeshard-arena"));
   return result;
 }
 
-int64_t SharedSegments::communicatorBytes(int size) { return static_cast<int64_t>(shm::controlBytes(static_cast<size_t>(size))); }
+int64_t SharedSegments::communicatorBytes(int size) {
+  return static_cast<int64_t>(shm::controlBytes(static_cast<size_t>(size)));
+}
 
 int64_t SharedSegments::communicatorBytes() const {
   struct stat status {};
@@ -139,7 +152,9 @@ SharedSegments::~SharedSegments() {
   for (const int arena : arenas_) ::close(arena);
 }
 
-std::string SharedSegments::describe() const { return fmt::format("control={},arenas={}", control_, fmt::join(arenas_, ":")); }
+std::string SharedSegments::describe() const {
+  return fmt::format("control={},arenas={}", control_, fmt::join(arenas_, ":"));
+}
 
 int SharedSegments::size() const { return static_cast<int>(arenas_.size()); }
 

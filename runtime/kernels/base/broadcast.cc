@@ -8,14 +8,16 @@ namespace {
 // Element strides of `shape` when it is walked as `output`: 0 along broadcast axes.
 Shape broadcastStrides(const Shape& shape, const Shape& output) {
   if (shape.size() > output.size()) {
-    fail(ErrorCode::kBadModel, "shape {} does not broadcast to {}", shapeToString(shape), shapeToString(output));
+    fail(ErrorCode::kBadModel, "shape {} does not broadcast to {}", shapeToString(shape),
+         shapeToString(output));
   }
   const Shape dense = rowMajorStrides(shape);
   const size_t missing = output.size() - shape.size();
   Shape strides(output.size(), 0);
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] != 1 && shape[i] != output[missing + i]) {
-      fail(ErrorCode::kBadModel, "shape {} does not broadcast to {}", shapeToString(shape), shapeToString(output));
+      fail(ErrorCode::kBadModel, "shape {} does not broadcast to {}", shapeToString(shape),
+           shapeToString(output));
     }
     if (shape[i] != 1) strides[missing + i] = dense[i];
   }

@@ -1,8 +1,11 @@
-// Broadcasting, worked out once per kernel: how to walk a dense output and up to three inputs that broadcast to it, as rows.
+// Broadcasting, worked out once per kernel: how to walk a dense output and up to three inputs that broadcast
+// to it, as rows.
 //
-// Axes over which every operand is contiguous (or broadcast) in the same way are merged first, so that equal shapes become
-// one row, and [8,16,64] + [64] becomes 128 rows of 64. In a row, an operand moves by 1 or stays (stride 0).
-//   makeBroadcast({8,16,64}, {{8,16,64}, {64}}): rows 128, length 64, strides {1, 1}; row r starts at {64 r, 0}.
+// Axes over which every operand is contiguous (or broadcast) in the same way are merged first, so that equal
+// shapes become one row, and [8,16,64] + [64] becomes 128 rows of 64. In a row, an operand moves by 1 or
+// stays (stride 0).
+//   makeBroadcast({8,16,64}, {{8,16,64}, {64}}): rows 128, length 64, strides {1, 1}; row r starts at {64 r,
+//     0}.
 #pragma once
 
 #include <array>
@@ -31,7 +34,8 @@ struct Broadcast {
 // Every input shape must broadcast to `output` (numpy rules); Error(kBadModel) otherwise.
 Broadcast makeBroadcast(const Shape& output, const std::vector<Shape>& inputs);
 
-// body(output_offset, input_offsets, length) over pieces of rows, on all threads, cut independently of their number.
+// body(output_offset, input_offsets, length) over pieces of rows, on all threads, cut independently of their
+// number.
 template <typename Body>
 void forBroadcast(const Broadcast& plan, const Body& body) {
   const int64_t pieces = (plan.length + kBlockElements - 1) / kBlockElements;  // of a row
@@ -48,7 +52,8 @@ void forBroadcast(const Broadcast& plan, const Body& body) {
       return;
     }
     const int64_t last = std::min(plan.rows, (index + 1) * group);
-    for (int64_t row = index * group; row < last; ++row) body(row * plan.length, plan.rowStart(row), plan.length);
+    for (int64_t row = index * group; row < last; ++row)
+      body(row * plan.length, plan.rowStart(row), plan.length);
   });
 }
 

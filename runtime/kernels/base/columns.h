@@ -1,4 +1,5 @@
-// Work over the middle axis of a tensor seen as [outer, size, inner], for inner > 1: groups of neighbouring columns.
+// Work over the middle axis of a tensor seen as [outer, size, inner], for inner > 1: groups of neighbouring
+// columns.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +16,13 @@ inline constexpr int64_t kColumns = 64;
 template <typename Body>
 void forColumns(const AxisSplit& split, const Body& body) {
   const int64_t groups = (split.inner + kColumns - 1) / kColumns;
-  forRows(split.outer * groups, split.size * std::min(split.inner, kColumns), [&](int64_t first, int64_t last) {
-    for (int64_t index = first; index < last; ++index) {
-      const int64_t column = index % groups * kColumns;
-      body(index / groups, column, std::min(kColumns, split.inner - column));
-    }
-  });
+  forRows(split.outer * groups, split.size * std::min(split.inner, kColumns),
+          [&](int64_t first, int64_t last) {
+            for (int64_t index = first; index < last; ++index) {
+              const int64_t column = index % groups * kColumns;
+              body(index / groups, column, std::min(kColumns, split.inner - column));
+            }
+          });
 }
 
 }  // namespace pipeshard::kernels

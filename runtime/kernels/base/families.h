@@ -5,29 +5,34 @@
 
 namespace pipeshard::kernels {
 
-void addUnaryKernels(KernelRegistry& registry);               // Neg, Exp, Gelu, Clip, ...
-void addBinaryKernels(KernelRegistry& registry);              // Add, Max, And, ...
-void addPowKernels(KernelRegistry& registry);                 // Pow
-void addComparisonKernels(KernelRegistry& registry);          // Equal, Less, Where, ...
-void addCastKernels(KernelRegistry& registry);                // Cast, CastLike
-void addMatMulKernels(KernelRegistry& registry);              // MatMul, FusedMatMul, Gemm
-void addReduceKernels(KernelRegistry& registry);              // ReduceSum, ...
-void addScanKernels(KernelRegistry& registry);                // ArgMax, ArgMin, CumSum
-void addSoftmaxKernels(KernelRegistry& registry);             // Softmax, LogSoftmax and their gradients
-void addNormalizationKernels(KernelRegistry& registry);       // LayerNormalization and its gradients, LpNormalization
+void addUnaryKernels(KernelRegistry& registry);       // Neg, Exp, Gelu, Clip, ...
+void addBinaryKernels(KernelRegistry& registry);      // Add, Max, And, ...
+void addPowKernels(KernelRegistry& registry);         // Pow
+void addComparisonKernels(KernelRegistry& registry);  // Equal, Less, Where, ...
+void addCastKernels(KernelRegistry& registry);        // Cast, CastLike
+void addMatMulKernels(KernelRegistry& registry);      // MatMul, FusedMatMul, Gemm
+void addReduceKernels(KernelRegistry& registry);      // ReduceSum, ...
+void addScanKernels(KernelRegistry& registry);        // ArgMax, ArgMin, CumSum
+void addSoftmaxKernels(KernelRegistry& registry);     // Softmax, LogSoftmax and their gradients
+void addNormalizationKernels(
+    KernelRegistry& registry);  // LayerNormalization and its gradients, LpNormalization
 void addBatchNormalizationKernels(KernelRegistry& registry);  // BatchNormalization and its gradients
 void addConvolutionKernels(KernelRegistry& registry);         // Conv and its gradients, ConvTranspose
-void addPoolingKernels(KernelRegistry& registry);             // MaxPool, AveragePool, their gradients, GlobalAveragePool, GlobalMaxPool
-void addLossKernels(KernelRegistry& registry);                // SoftmaxCrossEntropyLoss, its gradient, NegativeLogLikelihoodLoss
-void addViewKernels(KernelRegistry& registry);                // Reshape, Squeeze, Identity, Dropout, ...
-void addMakerKernels(KernelRegistry& registry);               // Shape, Constant, ConstantOfShape, Range, OneHot, Trilu, ...
-void addTransposeKernels(KernelRegistry& registry);           // Transpose
-void addCopyKernels(KernelRegistry& registry);                // Slice, Split, Concat, Expand, Tile
-void addPadKernels(KernelRegistry& registry);                 // Pad
-void addGatherKernels(KernelRegistry& registry);              // Gather and its gradient
-void addScatterKernels(KernelRegistry& registry);             // GatherElements and its gradient, GatherND, ScatterElements, ScatterND
-void addActivationGradKernels(KernelRegistry& registry);      // ReluGrad, GeluGrad
-void addOptimizerKernels(KernelRegistry& registry);           // SGD, SGDMomentum, Adam, AdamW
-void addCollectiveKernels(KernelRegistry& registry);          // AllReduce, AllGather, ReduceScatter, AllToAll
+void addPoolingKernels(
+    KernelRegistry& registry);  // MaxPool, AveragePool, their gradients, GlobalAveragePool, GlobalMaxPool
+void addLossKernels(
+    KernelRegistry& registry);  // SoftmaxCrossEntropyLoss, its gradient, NegativeLogLikelihoodLoss
+void addViewKernels(KernelRegistry& registry);  // Reshape, Squeeze, Identity, Dropout, ...
+void addMakerKernels(
+    KernelRegistry& registry);  // Shape, Constant, ConstantOfShape, Range, OneHot, Trilu, ...
+void addTransposeKernels(KernelRegistry& registry);  // Transpose
+void addCopyKernels(KernelRegistry& registry);       // Slice, Split, Concat, Expand, Tile
+void addPadKernels(KernelRegistry& registry);        // Pad
+void addGatherKernels(KernelRegistry& registry);     // Gather and its gradient
+void addScatterKernels(
+    KernelRegistry& registry);  // GatherElements and its gradient, GatherND, ScatterElements, ScatterND
+void addActivationGradKernels(KernelRegistry& registry);  // ReluGrad, GeluGrad
+void addOptimizerKernels(KernelRegistry& registry);       // SGD, SGDMomentum, Adam, AdamW
+void addCollectiveKernels(KernelRegistry& registry);      // AllReduce, AllGather, ReduceScatter, AllToAll
 
 }  // namespace pipeshard::kernels

@@ -1,4 +1,5 @@
-// Index inputs (int32 or int64): range checks that name node, position, index and range, before anything is read.
+// Index inputs (int32 or int64): range checks that name node, position, index and range, before anything is
+// read.
 #pragma once
 
 #include <string>
@@ -15,8 +16,9 @@ void checkIndices(const std::string& node, const I* indices, int64_t count, int6
   if (good) return;
   for (int64_t i = 0; i < count; ++i) {
     if (indices[i] >= -size && indices[i] < size) continue;
-    fail(ErrorCode::kBadModel, "{}: index {} at position {} is outside of [{}, {}): the indexed axis has {} elements", node, indices[i], i,
-         -size, size, size);
+    fail(ErrorCode::kBadModel,
+         "{}: index {} at position {} is outside of [{}, {}): the indexed axis has {} elements", node,
+         indices[i], i, -size, size, size);
   }
 }
 

@@ -9,13 +9,16 @@ void KernelRegistry::add(std::string domain, std::string op_type, KernelFactory 
   PIPESHARD_CHECK(added, "two kernels for {}::{}", domain, op_type);
 }
 
-bool KernelRegistry::has(const std::string& domain, const std::string& op_type) const { return factories_.contains({domain, op_type}); }
+bool KernelRegistry::has(const std::string& domain, const std::string& op_type) const {
+  return factories_.contains({domain, op_type});
+}
 
 std::unique_ptr<Kernel> KernelRegistry::create(const KernelSpec& spec) const {
   PIPESHARD_CHECK(spec.node != nullptr);
   const auto found = factories_.find({spec.node->domain, spec.node->op_type});
   if (found == factories_.end()) {
-    fail(ErrorCode::kBadModel, "{}: there is no kernel for this operator on this device", describeNode(*spec.node));
+    fail(ErrorCode::kBadModel, "{}: there is no kernel for this operator on this device",
+         describeNode(*spec.node));
   }
   return found->second(spec);
 }

@@ -1,5 +1,6 @@
-// Kernels: one operator on one device. All shapes are static: a kernel is created once per node, when a program is loaded,
-// and run once per microbatch. An operator that has no kernel for a device is an error at load, never a silent no-op.
+// Kernels: one operator on one device. All shapes are static: a kernel is created once per node, when a
+// program is loaded, and run once per microbatch. An operator that has no kernel for a device is an error at
+// load, never a silent no-op.
 #pragma once
 
 #include <functional>
@@ -15,22 +16,26 @@
 
 namespace pipeshard {
 
-// What a kernel knows when it is created. Absent optional inputs and unused outputs have data_type kUndefined.
+// What a kernel knows when it is created. Absent optional inputs and unused outputs have data_type
+// kUndefined.
 struct TensorSpec {
   DataType data_type = DataType::kUndefined;
   Shape shape;
-  const Constant* constant = nullptr;  // the content, when it is known before the first step (axes, shapes, indices)
+  const Constant* constant =
+      nullptr;  // the content, when it is known before the first step (axes, shapes, indices)
   bool present() const { return data_type != DataType::kUndefined; }
 };
 
 struct KernelSpec {
-  const Node* node = nullptr;  // operator, opset version, attributes, name; outlives the call only, not the kernel
+  const Node* node =
+      nullptr;  // operator, opset version, attributes, name; outlives the call only, not the kernel
   std::vector<TensorSpec> inputs;
   std::vector<TensorSpec> outputs;
 };
 
-// One collective, by the group's index in Program::groups. Meaning of the pointers as in transport/collectives/communicator.h: `count` elements per
-// member; results in rank order, the same bits in every run. input == output is allowed for kAllReduce.
+// One collective, by the group's index in Program::groups. Meaning of the pointers as in
+// transport/collectives/communicator.h: `count` elements per member; results in rank order, the same bits in
+// every run. input == output is allowed for kAllReduce.
 struct CollectiveCall {
   enum class Kind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
   Kind kind = Kind::kAllReduce;
@@ -43,21 +48,22 @@ struct CollectiveCall {
   size_t count = 0;
 };
 
-// What a kernel of a collective calls: the ranks of this program's groups, as the executor knows them. Every member of the group
-// calls the same operations in the same order; they wait for each other.
+// What a kernel of a collective calls: the ranks of this program's groups, as the executor knows them. Every
+// member of the group calls the same operations in the same order; they wait for each other.
 class Collectives {
  public:
   virtual ~Collectives() = default;
   virtual void call(const CollectiveCall& call) = 0;
 };
 
-// Pointers of one execution, by position; nullptr for absent ones. Dense row-major, 64-byte aligned when from the arena.
+// Pointers of one execution, by position; nullptr for absent ones. Dense row-major, 64-byte aligned when from
+// the arena.
 struct KernelArguments {
   std::span<const void* const> inputs;
   std::span<void* const> outputs;
   void* workspace = nullptr;           // workspaceBytes() bytes, 64-byte aligned, undefined content
   Collectives* collectives = nullptr;  // there when the kernel has a collectiveGroup()
-  uint32_t accumulate = 0;             // bit o: output o is added to what is there; only where mayAccumulate(o)
+  uint32_t accumulate = 0;  // bit o: output o is added to what is there; only where mayAccumulate(o)
 };
 
 class Kernel {
@@ -68,9 +74,11 @@ class Kernel {
   virtual size_t workspaceBytes() const { return 0; }
   // Output o may be the same memory as input i (an element is read before its place is written).
   virtual bool mayRunInPlace(int /*input*/, int /*output*/) const { return false; }
-  // Output o may be added to what its memory holds (none of the inputs), to the same bits as a separate addition element by element.
+  // Output o may be added to what its memory holds (none of the inputs), to the same bits as a separate
+  // addition element by element.
   virtual bool mayAccumulate(int /*output*/) const { return false; }
-  // The group over which run() calls its one collective; nullopt for all others, which need nothing but their arguments.
+  // The group over which run() calls its one collective; nullopt for all others, which need nothing but their
+  // arguments.
   virtual std::optional<int> collectiveGroup() const { return std::nullopt; }
   // As many members that group must have; 0: any number.
   virtual size_t collectiveMembers() const { return 0; }

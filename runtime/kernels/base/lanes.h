@@ -1,5 +1,5 @@
-// Reductions of contiguous elements in a fixed order: kLanes independent running values, then pairwise. The order depends on
-// the count alone. For runVectorised bodies.
+// Reductions of contiguous elements in a fixed order: kLanes independent running values, then pairwise. The
+// order depends on the count alone. For runVectorised bodies.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Loops over fixed blocks. How work is cut depends on its size alone, never on the number of threads, so that results do
-// not either. Bodies must not throw.
+// Loops over fixed blocks. How work is cut depends on its size alone, never on the number of threads, so that
+// results do not either. Bodies must not throw.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,8 @@ void forBlocks(int64_t count, int64_t block, const Body& body) {
   forEachBlock(blocks, true, [&](int64_t i) { body(i * block, std::min(count, (i + 1) * block)); });
 }
 
-// Rows of `row_elements` elements: body(first_row, last_row) for groups of rows of about kBlockElements elements.
+// Rows of `row_elements` elements: body(first_row, last_row) for groups of rows of about kBlockElements
+// elements.
 template <typename Body>
 void forRows(int64_t rows, int64_t row_elements, const Body& body) {
   forBlocks(rows, std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, row_elements)), body);

@@ -7,8 +7,8 @@ SimdLevel simdLevel() {
   static const SimdLevel level = [] {
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512vl");
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
     if (avx2 && avx512) return SimdLevel::kAvx512;
     return avx2 ? SimdLevel::kAvx2 : SimdLevel::kBase;
   }();

@@ -1,5 +1,5 @@
-// One loop, compiled for several instruction sets, the best one chosen at run time. A Body is a struct with a static
-// function `run` marked PIPESHARD_INLINE, whose callees are inlined as well:
+// One loop, compiled for several instruction sets, the best one chosen at run time. A Body is a struct with a
+// static function `run` marked PIPESHARD_INLINE, whose callees are inlined as well:
 //
 //   struct Double { PIPESHARD_INLINE static void run(const float* x, float* y, int64_t n) { ... } };
 //   runVectorised<Double>(x, y, n);

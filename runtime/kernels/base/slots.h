@@ -8,8 +8,9 @@
 
 namespace pipeshard::kernels {
 
-// body(slot, task) for every task; the tasks of a slot run one after the other, slots at the same time. Which slot a task falls to
-// may depend on the threads, so its result must not depend on that. oneDNN runs on the calling thread within a body.
+// body(slot, task) for every task; the tasks of a slot run one after the other, slots at the same time. Which
+// slot a task falls to may depend on the threads, so its result must not depend on that. oneDNN runs on the
+// calling thread within a body.
 template <typename Body>
 void forSlots(int64_t most_slots, int64_t tasks, const Body& body) {
   const int64_t slots = std::min(tasks, most_slots);

@@ -8,7 +8,8 @@ StridedCopy makeStridedCopy(const std::vector<CopyAxis>& axes, int64_t in_begin,
   copy.out_begin = out_begin;
   for (const CopyAxis& axis : axes) {
     if (axis.size == 1) continue;
-    if (!copy.axes.empty() && copy.axes.back().in == axis.in * axis.size && copy.axes.back().out == axis.out * axis.size) {
+    if (!copy.axes.empty() && copy.axes.back().in == axis.in * axis.size &&
+        copy.axes.back().out == axis.out * axis.size) {
       copy.axes.back() = {copy.axes.back().size * axis.size, axis.in, axis.out};
     } else {
       copy.axes.push_back(axis);

@@ -1,4 +1,5 @@
-// Copies between two strided views of the same sizes: what Slice, Split, Concat, Expand, Tile and Transpose come down to.
+// Copies between two strided views of the same sizes: what Slice, Split, Concat, Expand, Tile and Transpose
+// come down to.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,8 @@ struct CopyAxis {
   int64_t out = 0;  // likewise in the destination
 };
 
-// Axes outermost first. makeStridedCopy drops axes of size 1 and merges neighbours that one stride describes on both sides.
+// Axes outermost first. makeStridedCopy drops axes of size 1 and merges neighbours that one stride describes
+// on both sides.
 struct StridedCopy {
   std::vector<CopyAxis> axes;  // the last one is copied in one go; at least one axis
   int64_t in_begin = 0;        // elements to the first one
@@ -50,7 +52,8 @@ void runStridedCopy(const StridedCopy& copy, const T* in, T* out) {
   constexpr int64_t kPiece = kBlockElements * 16;  // one long row is shared out
   if (outer == 0 && inner.size > 2 * kPiece) {
     forBlocks(inner.size, kPiece, [&](int64_t begin, int64_t end) {
-      copyRow(in + copy.in_begin + begin * inner.in, out + copy.out_begin + begin * inner.out, CopyAxis{end - begin, inner.in, inner.out});
+      copyRow(in + copy.in_begin + begin * inner.in, out + copy.out_begin + begin * inner.out,
+              CopyAxis{end - begin, inner.in, inner.out});
     });
     return;
   }

@@ -13,7 +13,8 @@ class FunctionKernel : public Kernel {
   void run(const KernelArguments& arguments) override { body_(arguments); }
   size_t workspaceBytes() const override { return traits_.workspace_bytes; }
   bool mayRunInPlace(int input, int output) const override {
-    return std::find(traits_.in_place.begin(), traits_.in_place.end(), std::pair(input, output)) != traits_.in_place.end();
+    return std::find(traits_.in_place.begin(), traits_.in_place.end(), std::pair(input, output)) !=
+           traits_.in_place.end();
   }
   bool mayAccumulate(int output) const override { return traits_.accumulates && output == 0; }
 
@@ -36,34 +37,43 @@ void checkArity(const KernelSpec& spec, size_t least, size_t most) {
 
 void checkOutputShape(const KernelSpec& spec, size_t output, const Shape& expected) {
   if (!hasOutput(spec, output) || spec.outputs[output].shape == expected) return;
-  refuse(spec, "output {} has shape {}, but the inputs give {}", output, shapeToString(spec.outputs[output].shape),
-         shapeToString(expected));
+  refuse(spec, "output {} has shape {}, but the inputs give {}", output,
+         shapeToString(spec.outputs[output].shape), shapeToString(expected));
 }
 
 void checkInputShape(const KernelSpec& spec, size_t input, const Shape& expected) {
   if (spec.inputs[input].shape == expected) return;
-  refuse(spec, "input {} has shape {}; it must be {}", input, shapeToString(spec.inputs[input].shape), shapeToString(expected));
+  refuse(spec, "input {} has shape {}; it must be {}", input, shapeToString(spec.inputs[input].shape),
+         shapeToString(expected));
 }
 
 void checkInputType(const KernelSpec& spec, size_t input, DataType expected) {
   if (!hasInput(spec, input) || spec.inputs[input].data_type == expected) return;
-  refuse(spec, "input {} has type {}; the CPU kernel needs {}", input, dataTypeName(spec.inputs[input].data_type), dataTypeName(expected));
+  refuse(spec, "input {} has type {}; the CPU kernel needs {}", input,
+         dataTypeName(spec.inputs[input].data_type), dataTypeName(expected));
 }
 
 void checkOutputType(const KernelSpec& spec, size_t output, DataType expected) {
   if (!hasOutput(spec, output) || spec.outputs[output].data_type == expected) return;
-  refuse(spec, "output {} has type {}; the CPU kernel gives {}", output, dataTypeName(spec.outputs[output].data_type),
-         dataTypeName(expected));
+  refuse(spec, "output {} has type {}; the CPU kernel gives {}", output,
+         dataTypeName(spec.outputs[output].data_type), dataTypeName(expected));
 }
 
-bool hasInput(const KernelSpec& spec, size_t position) { return position < spec.inputs.size() && spec.inputs[position].present(); }
+bool hasInput(const KernelSpec& spec, size_t position) {
+  return position < spec.inputs.size() && spec.inputs[position].present();
+}
 
-bool hasOutput(const KernelSpec& spec, size_t position) { return position < spec.outputs.size() && spec.outputs[position].present(); }
+bool hasOutput(const KernelSpec& spec, size_t position) {
+  return position < spec.outputs.size() && spec.outputs[position].present();
+}
 
 const Constant& constantInput(const KernelSpec& spec, size_t input, std::string_view what) {
   if (!hasInput(spec, input)) refuse(spec, "input {} ({}) is missing", input, what);
   if (spec.inputs[input].constant == nullptr) {
-    refuse(spec, "needs a constant {} (input {}), but it is computed while the model runs; fold it or fix the model's shapes", what, input);
+    refuse(spec,
+           "needs a constant {} (input {}), but it is computed while the model runs; fold it or fix the "
+           "model's shapes",
+           what, input);
   }
   return *spec.inputs[input].constant;
 }
@@ -71,18 +81,21 @@ const Constant& constantInput(const KernelSpec& spec, size_t input, std::string_
 std::vector<int64_t> constantIntegers(const KernelSpec& spec, size_t input, std::string_view what) {
   const Constant& constant = constantInput(spec, input, what);
   if (constant.data_type != DataType::kInt64 && constant.data_type != DataType::kInt32) {
-    refuse(spec, "{} (input {}) has type {}; it must be int64 or int32", what, input, dataTypeName(constant.data_type));
+    refuse(spec, "{} (input {}) has type {}; it must be int64 or int32", what, input,
+           dataTypeName(constant.data_type));
   }
   return integerElements(constant);
 }
 
 double constantNumber(const KernelSpec& spec, size_t input, std::string_view what) {
   const std::vector<double> elements = numericElements(constantInput(spec, input, what));
-  if (elements.size() != 1) refuse(spec, "{} (input {}) has {} elements; it must have one", what, input, elements.size());
+  if (elements.size() != 1)
+    refuse(spec, "{} (input {}) has {} elements; it must have one", what, input, elements.size());
   return elements[0];
 }
 
-std::vector<int64_t> integersFromAttributeOrInput(const KernelSpec& spec, std::string_view attribute, size_t input) {
+std::vector<int64_t> integersFromAttributeOrInput(const KernelSpec& spec, std::string_view attribute,
+                                                  size_t input) {
   if (hasInput(spec, input)) return constantIntegers(spec, input, attribute);
   return spec.node->intsAttribute(attribute);
 }
@@ -103,7 +116,8 @@ bool sameStorage(const KernelSpec& spec, size_t input, size_t output) {
   if (!hasInput(spec, input) || !hasOutput(spec, output)) return false;
   const TensorSpec& from = spec.inputs[input];
   const TensorSpec& to = spec.outputs[output];
-  return dataTypeSize(from.data_type) == dataTypeSize(to.data_type) && elementCount(from.shape) == elementCount(to.shape);
+  return dataTypeSize(from.data_type) == dataTypeSize(to.data_type) &&
+         elementCount(from.shape) == elementCount(to.shape);
 }
 
 AxisSplit splitAtAxis(const Shape& shape, size_t axis) {

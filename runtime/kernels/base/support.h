@@ -1,5 +1,5 @@
-// What every kernel factory needs: refusals that name the node, constant inputs, choice of the element type, and a Kernel
-// made of a function. Nothing here computes.
+// What every kernel factory needs: refusals that name the node, constant inputs, choice of the element type,
+// and a Kernel made of a function. Nothing here computes.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 #include "ir/base/data_type.h"
 #include "ir/base/error.h"
-#include "ir/graph/graph.h"
 #include "ir/base/shape.h"
+#include "ir/graph/graph.h"
 #include "runtime/kernels/base/kernel.h"
 
 namespace pipeshard::kernels {
@@ -20,7 +20,8 @@ namespace pipeshard::kernels {
 // Error(kBadModel): "MatMul 'name' (onnx::MatMul): <message>".
 template <typename... Args>
 [[noreturn]] void refuse(const KernelSpec& spec, fmt::format_string<Args...> format, Args&&... args) {
-  fail(ErrorCode::kBadModel, "{}: {}", describeNode(*spec.node), fmt::format(format, std::forward<Args>(args)...));
+  fail(ErrorCode::kBadModel, "{}: {}", describeNode(*spec.node),
+       fmt::format(format, std::forward<Args>(args)...));
 }
 
 // The number of inputs lies in [least, most] and the first `least` are present; the first output is present.
@@ -40,13 +41,15 @@ void checkOutputType(const KernelSpec& spec, size_t output, DataType expected);
 bool hasInput(const KernelSpec& spec, size_t position);
 bool hasOutput(const KernelSpec& spec, size_t position);
 
-// The content of a present input that must be known when the kernel is created ("needs a constant axes input").
+// The content of a present input that must be known when the kernel is created ("needs a constant axes
+// input").
 const Constant& constantInput(const KernelSpec& spec, size_t input, std::string_view what);
 std::vector<int64_t> constantIntegers(const KernelSpec& spec, size_t input, std::string_view what);
 double constantNumber(const KernelSpec& spec, size_t input, std::string_view what);
 
 // A list that old opsets give as an attribute and new ones as a constant input; empty when neither is there.
-std::vector<int64_t> integersFromAttributeOrInput(const KernelSpec& spec, std::string_view attribute, size_t input);
+std::vector<int64_t> integersFromAttributeOrInput(const KernelSpec& spec, std::string_view attribute,
+                                                  size_t input);
 
 // normalizeAxis with the node's name in the error.
 size_t checkedAxis(const KernelSpec& spec, int64_t axis, size_t rank);
@@ -71,7 +74,8 @@ struct KernelTraits {
 };
 
 // A kernel that calls `body`. The body must own what it captures.
-std::unique_ptr<Kernel> makeKernel(std::function<void(const KernelArguments&)> body, KernelTraits traits = {});
+std::unique_ptr<Kernel> makeKernel(std::function<void(const KernelArguments&)> body,
+                                   KernelTraits traits = {});
 
 // in_place pairs (i, 0) for the inputs of the list that have as many bytes as output 0.
 KernelTraits inPlaceTraits(const KernelSpec& spec, std::initializer_list<int> inputs);
@@ -104,13 +108,16 @@ std::unique_ptr<Kernel> withType(const KernelSpec& spec, DataType type, std::str
 
 // Calls body(U{}) with the unsigned integer of `type`'s size: for operators that only move elements.
 template <typename Body>
-std::unique_ptr<Kernel> withElementSize(const KernelSpec& spec, DataType type, std::string_view what, Body&& body) {
+std::unique_ptr<Kernel> withElementSize(const KernelSpec& spec, DataType type, std::string_view what,
+                                        Body&& body) {
   switch (dataTypeSize(type)) {
     case 1: return body(uint8_t{});
     case 2: return body(uint16_t{});
     case 4: return body(uint32_t{});
     case 8: return body(uint64_t{});
-    default: refuse(spec, "{} has type {}; the CPU kernel supports types of 1, 2, 4 or 8 bytes", what, dataTypeName(type));
+    default:
+      refuse(spec, "{} has type {}; the CPU kernel supports types of 1, 2, 4 or 8 bytes", what,
+             dataTypeName(type));
   }
 }
 

@@ -1,9 +1,10 @@
-// Elementary functions that compilers turn into vector code: no branches, no calls for float. The float versions are within
-// 2 units in the last place of the exact value (tanh, erf: 3); double goes to the C library.
+// Elementary functions that compilers turn into vector code: no branches, no calls for float. The float
+// versions are within 2 units in the last place of the exact value (tanh, erf: 3); double goes to the C
+// library.
 //
-// exp: x = n ln 2 + r, |r| <= ln(2) / 2, exp(r) by a minimax polynomial (coefficients as in Cephes' expf). tanh: odd minimax
-// polynomial below 0.625 (Cephes' tanhf), 1 - 2 / (exp(2x) + 1) above. erf: odd polynomial below 1, 1 - exp(-q(x)) above, both
-// fitted at Chebyshev nodes (relative errors 1.4e-9 of erf, 2.2e-7 of q).
+// exp: x = n ln 2 + r, |r| <= ln(2) / 2, exp(r) by a minimax polynomial (coefficients as in Cephes' expf).
+// tanh: odd minimax polynomial below 0.625 (Cephes' tanhf), 1 - 2 / (exp(2x) + 1) above. erf: odd polynomial
+// below 1, 1 - exp(-q(x)) above, both fitted at Chebyshev nodes (relative errors 1.4e-9 of erf, 2.2e-7 of q).
 #pragma once
 
 #include <bit>

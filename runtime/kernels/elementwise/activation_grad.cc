@@ -34,8 +34,9 @@ struct GeluTanhGrad {
   }
 };
 
-// With t = n / d as in the Mish kernel, 1 - t^2 is 4 (n + 1) / d^2 = 4 (1 + e^x)^2 / d^2, and times sigmoid(x) it is
-// 4 e^x (1 + e^x) / d^2. Where x > 0, with e = e^-x and d divided by e^2x, that is 4 e^2 (1 + e) / d^2.
+// With t = n / d as in the Mish kernel, 1 - t^2 is 4 (n + 1) / d^2 = 4 (1 + e^x)^2 / d^2, and times
+// sigmoid(x) it is 4 e^x (1 + e^x) / d^2. Where x > 0, with e = e^-x and d divided by e^2x, that is 4 e^2 (1
+// + e) / d^2.
 struct MishGrad {
   template <typename T>
   PIPESHARD_INLINE static T apply(T dy, T x) {
@@ -68,8 +69,8 @@ std::unique_ptr<Kernel> activationGrad(const KernelSpec& spec) {
     return makeKernel(
         [count](const KernelArguments& arguments) {
           forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
-            runVectorised<GradLoop<Op, T>>(input<T>(arguments, 0) + begin, input<T>(arguments, 1) + begin, output<T>(arguments, 0) + begin,
-                                           end - begin);
+            runVectorised<GradLoop<Op, T>>(input<T>(arguments, 0) + begin, input<T>(arguments, 1) + begin,
+                                           output<T>(arguments, 0) + begin, end - begin);
           });
         },
         inPlaceTraits(spec, {0, 1}));

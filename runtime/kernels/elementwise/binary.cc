@@ -1,9 +1,9 @@
 #include <cmath>
 #include <type_traits>
 
-#include "runtime/kernels/elementwise/binary_loop.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/support.h"
+#include "runtime/kernels/elementwise/binary_loop.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -103,7 +103,8 @@ std::unique_ptr<Kernel> makeCheckedDivision(const KernelSpec& spec) {
         [divide, count, name = describeNode(*spec.node)](const KernelArguments& arguments) {
           const T* divisor = input<T>(arguments, 1);
           for (int64_t i = 0; i < count; ++i) {
-            if (divisor[i] == 0) fail(ErrorCode::kBadModel, "{}: integer division by zero (divisor element {})", name, i);
+            if (divisor[i] == 0)
+              fail(ErrorCode::kBadModel, "{}: integer division by zero (divisor element {})", name, i);
           }
           divide->run(arguments);
         },
@@ -121,7 +122,8 @@ std::unique_ptr<Kernel> division(const KernelSpec& spec) {
 }
 
 std::unique_ptr<Kernel> makeMod(const KernelSpec& spec) {
-  if (spec.node->intAttribute("fmod", 0) != 0) return division<FmodOp, float, double, int32_t, int64_t, int8_t, uint8_t>(spec);
+  if (spec.node->intAttribute("fmod", 0) != 0)
+    return division<FmodOp, float, double, int32_t, int64_t, int8_t, uint8_t>(spec);
   return division<ModOp, int32_t, int64_t, int8_t, uint8_t>(spec);
 }
 
@@ -190,8 +192,12 @@ void addBinaryKernels(KernelRegistry& registry) {
   registry.add("", "And", logical<AndOp>);
   registry.add("", "Or", logical<OrOp>);
   registry.add("", "Xor", logical<XorOp>);
-  registry.add("", "Max", [](const KernelSpec& spec) { return variadic<MaxOp, float, double, int32_t, int64_t, int8_t, uint8_t>(spec); });
-  registry.add("", "Min", [](const KernelSpec& spec) { return variadic<MinOp, float, double, int32_t, int64_t, int8_t, uint8_t>(spec); });
+  registry.add("", "Max", [](const KernelSpec& spec) {
+    return variadic<MaxOp, float, double, int32_t, int64_t, int8_t, uint8_t>(spec);
+  });
+  registry.add("", "Min", [](const KernelSpec& spec) {
+    return variadic<MinOp, float, double, int32_t, int64_t, int8_t, uint8_t>(spec);
+  });
   registry.add("", "Sum", [](const KernelSpec& spec) { return variadic<AddOp, float, double>(spec); });
   registry.add("", "Mean", [](const KernelSpec& spec) { return variadic<AddOp, float, double>(spec, true); });
 }

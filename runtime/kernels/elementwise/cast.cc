@@ -60,10 +60,12 @@ std::unique_ptr<Kernel> makeCast(const KernelSpec& spec) {
 std::unique_ptr<Kernel> castTo(const KernelSpec& spec, DataType to) {
   checkOutputType(spec, 0, to);
   checkOutputShape(spec, 0, spec.inputs[0].shape);
-  return withType<float, double, int32_t, int64_t, int8_t, uint8_t, bool>(spec, spec.inputs[0].data_type, "input 0", [&](auto from) {
-    return withType<float, double, int32_t, int64_t, int8_t, uint8_t, bool>(
-        spec, to, "output 0", [&](auto target) { return makeCast<decltype(from), decltype(target)>(spec); });
-  });
+  return withType<float, double, int32_t, int64_t, int8_t, uint8_t, bool>(
+      spec, spec.inputs[0].data_type, "input 0", [&](auto from) {
+        return withType<float, double, int32_t, int64_t, int8_t, uint8_t, bool>(
+            spec, to, "output 0",
+            [&](auto target) { return makeCast<decltype(from), decltype(target)>(spec); });
+      });
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-#include "runtime/kernels/elementwise/binary_loop.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/support.h"
+#include "runtime/kernels/elementwise/binary_loop.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -44,8 +44,9 @@ std::unique_ptr<Kernel> comparison(const KernelSpec& spec) {
   checkArity(spec, 2, 2);
   checkInputType(spec, 1, spec.inputs[0].data_type);
   checkOutputType(spec, 0, DataType::kBool);
-  return withType<float, double, int32_t, int64_t, int8_t, uint8_t>(spec, spec.inputs[0].data_type, "input 0",
-                                                                    [&](auto zero) { return makeBinary<Op, decltype(zero), bool>(spec); });
+  return withType<float, double, int32_t, int64_t, int8_t, uint8_t>(
+      spec, spec.inputs[0].data_type, "input 0",
+      [&](auto zero) { return makeBinary<Op, decltype(zero), bool>(spec); });
 }
 
 std::unique_ptr<Kernel> equal(const KernelSpec& spec) {
@@ -93,14 +94,17 @@ std::unique_ptr<Kernel> where(const KernelSpec& spec) {
   checkInputType(spec, 0, DataType::kBool);
   checkInputType(spec, 2, spec.inputs[1].data_type);
   checkOutputType(spec, 0, spec.inputs[1].data_type);
-  const Shape shape = broadcastShapes(broadcastShapes(spec.inputs[0].shape, spec.inputs[1].shape), spec.inputs[2].shape);
+  const Shape shape =
+      broadcastShapes(broadcastShapes(spec.inputs[0].shape, spec.inputs[1].shape), spec.inputs[2].shape);
   checkOutputShape(spec, 0, shape);
-  const Broadcast plan = makeBroadcast(shape, {spec.inputs[0].shape, spec.inputs[1].shape, spec.inputs[2].shape});
+  const Broadcast plan =
+      makeBroadcast(shape, {spec.inputs[0].shape, spec.inputs[1].shape, spec.inputs[2].shape});
   return withElementSize(spec, spec.inputs[1].data_type, "input 1", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel(
         [plan](const KernelArguments& arguments) {
-          runWhere<T>(plan, input<uint8_t>(arguments, 0), input<T>(arguments, 1), input<T>(arguments, 2), output<T>(arguments, 0));
+          runWhere<T>(plan, input<uint8_t>(arguments, 0), input<T>(arguments, 1), input<T>(arguments, 2),
+                      output<T>(arguments, 0));
         },
         inPlaceTraits(spec, {1, 2}));
   });

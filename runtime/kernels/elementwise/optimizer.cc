@@ -10,7 +10,8 @@ namespace {
 
 template <typename T>
 struct SgdLoop {
-  PIPESHARD_INLINE static void run(const T* param, const T* grad, T* new_param, int64_t count, T rate, T decay) {
+  PIPESHARD_INLINE static void run(const T* param, const T* grad, T* new_param, int64_t count, T rate,
+                                   T decay) {
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i) new_param[i] = param[i] - rate * (grad[i] + decay * param[i]);
   }
@@ -18,8 +19,9 @@ struct SgdLoop {
 
 template <typename T>
 struct MomentumLoop {
-  PIPESHARD_INLINE static void run(const T* param, const T* grad, const T* velocity, T* new_param, T* new_velocity, int64_t count, T rate,
-                                   T momentum, T decay, bool nesterov) {
+  PIPESHARD_INLINE static void run(const T* param, const T* grad, const T* velocity, T* new_param,
+                                   T* new_velocity, int64_t count, T rate, T momentum, T decay,
+                                   bool nesterov) {
     const T direct = nesterov ? T(1) : T(0);        // share of the gradient itself in the step
     const T smoothed = nesterov ? momentum : T(1);  // share of the velocity
 #pragma omp simd
@@ -44,8 +46,8 @@ struct AdamStep {
 
 template <typename T>
 struct AdamLoop {
-  PIPESHARD_INLINE static void run(const T* param, const T* grad, const T* m, const T* v, T* new_param, T* new_m, T* new_v, int64_t count,
-                                   AdamStep<T> step) {
+  PIPESHARD_INLINE static void run(const T* param, const T* grad, const T* m, const T* v, T* new_param,
+                                   T* new_m, T* new_v, int64_t count, AdamStep<T> step) {
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i) {
       const T g = grad[i] + step.decay * param[i];
@@ -53,12 +55,14 @@ struct AdamLoop {
       const T second = step.beta2 * v[i] + (T(1) - step.beta2) * g * g;
       new_m[i] = first;
       new_v[i] = second;
-      new_param[i] = param[i] * step.keep - step.rate * first / (std::sqrt(second) * step.root_correction + step.epsilon);
+      new_param[i] = param[i] * step.keep -
+                     step.rate * first / (std::sqrt(second) * step.root_correction + step.epsilon);
     }
   }
 };
 
-// The first `tensors` inputs (Param, Grad, state) share one shape and type; the scalars after them have the type.
+// The first `tensors` inputs (Param, Grad, state) share one shape and type; the scalars after them have the
+// type.
 int64_t checkOptimizer(const KernelSpec& spec, size_t tensors, size_t scalars, size_t outputs) {
   checkArity(spec, tensors + scalars, tensors + scalars);
   const DataType type = spec.inputs[0].data_type;
@@ -86,8 +90,9 @@ std::unique_ptr<Kernel> sgd(const KernelSpec& spec) {
     return makeKernel(
         [count](const KernelArguments& arguments) {
           forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
-            runVectorised<SgdLoop<T>>(input<T>(arguments, 0) + begin, input<T>(arguments, 1) + begin, output<T>(arguments, 0) + begin,
-                                      end - begin, *input<T>(arguments, 2), *input<T>(arguments, 3));
+            runVectorised<SgdLoop<T>>(input<T>(arguments, 0) + begin, input<T>(arguments, 1) + begin,
+                                      output<T>(arguments, 0) + begin, end - begin, *input<T>(arguments, 2),
+                                      *input<T>(arguments, 3));
           });
         },
         {.in_place = {{0, 0}, {1, 0}}, .workspace_bytes = 0});
@@ -102,9 +107,11 @@ std::unique_ptr<Kernel> sgdMomentum(const KernelSpec& spec) {
     return makeKernel(
         [count, nesterov](const KernelArguments& arguments) {
           forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
-            runVectorised<MomentumLoop<T>>(input<T>(arguments, 0) + begin, input<T>(arguments, 1) + begin, input<T>(arguments, 2) + begin,
-                                           output<T>(arguments, 0) + begin, output<T>(arguments, 1) + begin, end - begin,
-                                           *input<T>(arguments, 3), *input<T>(arguments, 4), *input<T>(arguments, 5), nesterov);
+            runVectorised<MomentumLoop<T>>(input<T>(arguments, 0) + begin, input<T>(arguments, 1) + begin,
+                                           input<T>(arguments, 2) + begin, output<T>(arguments, 0) + begin,
+                                           output<T>(arguments, 1) + begin, end - begin,
+                                           *input<T>(arguments, 3), *input<T>(arguments, 4),
+                                           *input<T>(arguments, 5), nesterov);
           });
         },
         {.in_place = {{0, 0}, {2, 1}}, .workspace_bytes = 0});
@@ -142,8 +149,9 @@ std::unique_ptr<Kernel> adam(const KernelSpec& spec, bool decoupled) {
         [count, decoupled, node = describeNode(*spec.node)](const KernelArguments& arguments) {
           const AdamStep<T> step = adamStep<T>(arguments, decoupled, node);
           forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
-            runVectorised<AdamLoop<T>>(input<T>(arguments, 0) + begin, input<T>(arguments, 1) + begin, input<T>(arguments, 2) + begin,
-                                       input<T>(arguments, 3) + begin, output<T>(arguments, 0) + begin, output<T>(arguments, 1) + begin,
+            runVectorised<AdamLoop<T>>(input<T>(arguments, 0) + begin, input<T>(arguments, 1) + begin,
+                                       input<T>(arguments, 2) + begin, input<T>(arguments, 3) + begin,
+                                       output<T>(arguments, 0) + begin, output<T>(arguments, 1) + begin,
                                        output<T>(arguments, 2) + begin, end - begin, step);
           });
         },

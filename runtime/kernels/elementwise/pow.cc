@@ -1,8 +1,8 @@
 #include <cmath>
 
-#include "runtime/kernels/elementwise/binary_loop.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/support.h"
+#include "runtime/kernels/elementwise/binary_loop.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -51,8 +51,9 @@ std::unique_ptr<Kernel> pow(const KernelSpec& spec) {
   checkArity(spec, 2, 2);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto base) {
-    return withType<float, double, int32_t, int64_t>(spec, spec.inputs[1].data_type, "input 1",
-                                                     [&](auto exponent) { return makePow<decltype(base), decltype(exponent)>(spec); });
+    return withType<float, double, int32_t, int64_t>(
+        spec, spec.inputs[1].data_type, "input 1",
+        [&](auto exponent) { return makePow<decltype(base), decltype(exponent)>(spec); });
   });
 }
 

@@ -109,7 +109,8 @@ struct SoftplusOp {
     return std::log1p(std::exp(-std::abs(x))) + (x < T(0) ? T(0) : x);
   }
 };
-// x tanh(log(1 + e^x)) as x n / d with n = e^x (e^x + 2) and d = n + 2, divided by e^2x where x > 0, so that nothing overflows.
+// x tanh(log(1 + e^x)) as x n / d with n = e^x (e^x + 2) and d = n + 2, divided by e^2x where x > 0, so that
+// nothing overflows.
 struct MishOp {
   template <typename T>
   PIPESHARD_INLINE static T apply(T x, const Parameters&) {
@@ -169,7 +170,8 @@ struct IsNaNOp {
 struct IsInfOp {
   template <typename T>
   PIPESHARD_INLINE static bool apply(T x, const Parameters& p) {
-    return (x == std::numeric_limits<T>::infinity() && p.alpha != 0) || (x == -std::numeric_limits<T>::infinity() && p.beta != 0);
+    return (x == std::numeric_limits<T>::infinity() && p.alpha != 0) ||
+           (x == -std::numeric_limits<T>::infinity() && p.beta != 0);
   }
 };
 
@@ -189,8 +191,9 @@ std::unique_ptr<Kernel> makeUnary(const KernelSpec& spec, Parameters parameters)
       [count, parameters](const KernelArguments& arguments) {
         const T* x = input<T>(arguments, 0);
         R* y = output<R>(arguments, 0);
-        forBlocks(count, kBlockElements,
-                  [&](int64_t begin, int64_t end) { runVectorised<UnaryLoop<Op, T, R>>(x + begin, y + begin, end - begin, parameters); });
+        forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
+          runVectorised<UnaryLoop<Op, T, R>>(x + begin, y + begin, end - begin, parameters);
+        });
       },
       inPlaceTraits(spec, {0}));
 }
@@ -200,8 +203,9 @@ template <typename Op, typename... Ts>
 std::unique_ptr<Kernel> unary(const KernelSpec& spec, Parameters parameters = {}) {
   checkArity(spec, 1, 1);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
-  return withType<Ts...>(spec, spec.inputs[0].data_type, "input 0",
-                         [&](auto zero) { return makeUnary<Op, decltype(zero), decltype(zero)>(spec, parameters); });
+  return withType<Ts...>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
+    return makeUnary<Op, decltype(zero), decltype(zero)>(spec, parameters);
+  });
 }
 
 // One of Ts in, bool out.
@@ -220,7 +224,9 @@ void addFloat(KernelRegistry& registry, const char* name) {
 
 template <typename Op>
 void addNumeric(KernelRegistry& registry, const char* name) {
-  registry.add("", name, [](const KernelSpec& spec) { return unary<Op, float, double, int32_t, int64_t, int8_t>(spec); });
+  registry.add("", name, [](const KernelSpec& spec) {
+    return unary<Op, float, double, int32_t, int64_t, int8_t>(spec);
+  });
 }
 
 template <typename Op>
@@ -238,8 +244,9 @@ std::unique_ptr<Kernel> makeGelu(const KernelSpec& spec) {
 }
 
 std::unique_ptr<Kernel> makeIsInf(const KernelSpec& spec) {
-  return predicate<IsInfOp, float, double>(spec, {.alpha = static_cast<double>(spec.node->intAttribute("detect_positive", 1)),
-                                                  .beta = static_cast<double>(spec.node->intAttribute("detect_negative", 1))});
+  return predicate<IsInfOp, float, double>(
+      spec, {.alpha = static_cast<double>(spec.node->intAttribute("detect_positive", 1)),
+             .beta = static_cast<double>(spec.node->intAttribute("detect_negative", 1))});
 }
 
 template <typename T>
@@ -270,8 +277,9 @@ std::unique_ptr<Kernel> clip(const KernelSpec& spec) {
         const T* high_input = input<T>(arguments, 2);
         const T least = low_input != nullptr ? *low_input : low;
         const T most = high_input != nullptr ? *high_input : high;
-        forBlocks(count, kBlockElements,
-                  [&](int64_t begin, int64_t end) { runVectorised<ClipLoop<T>>(x + begin, y + begin, end - begin, least, most); });
+        forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
+          runVectorised<ClipLoop<T>>(x + begin, y + begin, end - begin, least, most);
+        });
       },
       inPlaceTraits(spec, {0}));
 }
@@ -285,8 +293,8 @@ std::unique_ptr<Kernel> makeClip(const KernelSpec& spec) {
     checkInputType(spec, bound, spec.inputs[0].data_type);
     if (elementCount(spec.inputs[bound].shape) != 1) refuse(spec, "input {} must be a scalar", bound);
   }
-  return withType<float, double, int32_t, int64_t, int8_t, uint8_t>(spec, spec.inputs[0].data_type, "input 0",
-                                                                    [&](auto zero) { return clip<decltype(zero)>(spec); });
+  return withType<float, double, int32_t, int64_t, int8_t, uint8_t>(
+      spec, spec.inputs[0].data_type, "input 0", [&](auto zero) { return clip<decltype(zero)>(spec); });
 }
 
 }  // namespace

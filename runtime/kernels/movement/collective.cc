@@ -1,5 +1,6 @@
-// Collectives inside a subgraph. A communicator moves equally long dense blocks, one per member; the members' parts of an axis may be
-// uneven and lie apart, so that the kernels pack them into blocks as long as the longest, and unpack what they get.
+// Collectives inside a subgraph. A communicator moves equally long dense blocks, one per member; the members'
+// parts of an axis may be uneven and lie apart, so that the kernels pack them into blocks as long as the
+// longest, and unpack what they get.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -17,7 +18,8 @@ constexpr size_t kAlignment = 64;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// The ranges of an axis of a tensor, one per member, as blocks of `block` elements each: range i, dense, then zeros.
+// The ranges of an axis of a tensor, one per member, as blocks of `block` elements each: range i, dense, then
+// zeros.
 class Blocks {
  public:
   Blocks() = default;
@@ -28,13 +30,16 @@ class Blocks {
     for (int64_t size : sizes) {
       Shape part = tensor;
       part[axis] = size;
-      pack_.push_back(makeStridedCopy(copyAxes(part, strides, rowMajorStrides(part)), begin * strides[axis], at));
-      unpack_.push_back(makeStridedCopy(copyAxes(part, rowMajorStrides(part), strides), at, begin * strides[axis]));
+      pack_.push_back(
+          makeStridedCopy(copyAxes(part, strides, rowMajorStrides(part)), begin * strides[axis], at));
+      unpack_.push_back(
+          makeStridedCopy(copyAxes(part, rowMajorStrides(part), strides), at, begin * strides[axis]));
       filled_.push_back(static_cast<size_t>(elementCount(part)));
       begin += size;
       at += static_cast<int64_t>(block);
     }
-    const bool even = std::all_of(filled_.begin(), filled_.end(), [&](size_t count) { return count == block; });
+    const bool even =
+        std::all_of(filled_.begin(), filled_.end(), [&](size_t count) { return count == block; });
     is_tensor_ = even && (sizes.size() == 1 || splitAtAxis(tensor, axis).outer == 1);
   }
 
@@ -61,15 +66,20 @@ class Blocks {
   bool is_tensor_ = false;
 };
 
-// One tensor as blocks and the other as well: what the communicator gets and gives is in `input` and `output`.
+// One tensor as blocks and the other as well: what the communicator gets and gives is in `input` and
+// `output`.
 template <typename T>
 class CollectiveKernel : public Kernel {
  public:
   CollectiveKernel(const CollectiveCall& call, Blocks input, Blocks output)
-      : call_(call), input_(std::move(input)), output_(std::move(output)), output_begin_(aligned(input_.count() * sizeof(T))) {}
+      : call_(call),
+        input_(std::move(input)),
+        output_(std::move(output)),
+        output_begin_(aligned(input_.count() * sizeof(T))) {}
 
   void run(const KernelArguments& arguments) override {
-    PIPESHARD_CHECK(arguments.collectives != nullptr, "a collective over group {} runs without collectives", call_.group);
+    PIPESHARD_CHECK(arguments.collectives != nullptr, "a collective over group {} runs without collectives",
+                    call_.group);
     auto* scratch = static_cast<std::byte*>(arguments.workspace);
     CollectiveCall call = call_;
     call.input = arguments.inputs[0];
@@ -101,7 +111,8 @@ CollectiveCall makeCall(const KernelSpec& spec, Kind kind) {
   call.type = spec.inputs[0].data_type;
   checkOutputType(spec, 0, call.type);
   const int64_t group = spec.node->intAttribute("group", -1);
-  if (group < 0 || group > INT32_MAX) refuse(spec, "attribute group must be an index into the program's groups");
+  if (group < 0 || group > INT32_MAX)
+    refuse(spec, "attribute group must be an index into the program's groups");
   call.group = static_cast<int>(group);
   if (kind != Kind::kAllReduce && kind != Kind::kReduceScatter) return call;
   const std::string reduction = spec.node->stringAttribute("reduction", "sum");
@@ -122,18 +133,22 @@ struct CutAxis {
   int64_t longest = 0;
 };
 
-CutAxis cutAxis(const KernelSpec& spec, const char* axis_name, const char* sizes_name, const Shape& whole, const Shape& part) {
+CutAxis cutAxis(const KernelSpec& spec, const char* axis_name, const char* sizes_name, const Shape& whole,
+                const Shape& part) {
   CutAxis cut;
   if (!spec.node->hasAttribute(axis_name)) refuse(spec, "attribute {} is missing", axis_name);
   cut.axis = checkedAxis(spec, spec.node->intAttribute(axis_name, 0), whole.size());
   cut.sizes = spec.node->intsAttribute(sizes_name);
-  if (cut.sizes.empty()) refuse(spec, "attribute {} must hold the size of every member's part of axis {}", sizes_name, cut.axis);
+  if (cut.sizes.empty())
+    refuse(spec, "attribute {} must hold the size of every member's part of axis {}", sizes_name, cut.axis);
   int64_t sum = 0;
   for (int64_t size : cut.sizes) {
-    if (size < 0 || size > whole[cut.axis]) refuse(spec, "{} holds {} for an axis of {}", sizes_name, size, whole[cut.axis]);
+    if (size < 0 || size > whole[cut.axis])
+      refuse(spec, "{} holds {} for an axis of {}", sizes_name, size, whole[cut.axis]);
     sum += size;
   }
-  if (sum != whole[cut.axis]) refuse(spec, "{} add up to {}; axis {} has {}", sizes_name, sum, cut.axis, whole[cut.axis]);
+  if (sum != whole[cut.axis])
+    refuse(spec, "{} add up to {}; axis {} has {}", sizes_name, sum, cut.axis, whole[cut.axis]);
   if (std::find(cut.sizes.begin(), cut.sizes.end(), part[cut.axis]) == cut.sizes.end())
     refuse(spec, "axis {} has {} here, which is none of {}", cut.axis, part[cut.axis], sizes_name);
   cut.longest = *std::max_element(cut.sizes.begin(), cut.sizes.end());
@@ -151,8 +166,8 @@ void checkOtherAxes(const KernelSpec& spec, std::initializer_list<size_t> axes) 
 
 void checkRanks(const KernelSpec& spec) {
   if (spec.inputs[0].shape.size() == spec.outputs[0].shape.size()) return;
-  refuse(spec, "input and output have the shapes {} and {}; they must have equally many axes", shapeToString(spec.inputs[0].shape),
-         shapeToString(spec.outputs[0].shape));
+  refuse(spec, "input and output have the shapes {} and {}; they must have equally many axes",
+         shapeToString(spec.inputs[0].shape), shapeToString(spec.outputs[0].shape));
 }
 
 // A tensor as the only block, of at least its own length.
@@ -169,7 +184,8 @@ size_t blockOf(Shape part, const CutAxis& cut) {
 
 template <typename Body>
 std::unique_ptr<Kernel> withReducible(const KernelSpec& spec, Body&& body) {
-  return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", std::forward<Body>(body));
+  return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0",
+                                                   std::forward<Body>(body));
 }
 
 std::unique_ptr<Kernel> allReduce(const KernelSpec& spec) {
@@ -178,7 +194,8 @@ std::unique_ptr<Kernel> allReduce(const KernelSpec& spec) {
   checkOutputShape(spec, 0, shape);
   call.count = static_cast<size_t>(elementCount(shape));
   return withReducible(spec, [&](auto zero) -> std::unique_ptr<Kernel> {
-    return std::make_unique<CollectiveKernel<decltype(zero)>>(call, alone(shape, call.count), alone(shape, call.count));
+    return std::make_unique<CollectiveKernel<decltype(zero)>>(call, alone(shape, call.count),
+                                                              alone(shape, call.count));
   });
 }
 
@@ -190,8 +207,9 @@ std::unique_ptr<Kernel> allGather(const KernelSpec& spec) {
   call.members = cut.sizes.size();
   call.count = blockOf(spec.inputs[0].shape, cut);
   return withElementSize(spec, call.type, "input 0", [&](auto zero) -> std::unique_ptr<Kernel> {
-    return std::make_unique<CollectiveKernel<decltype(zero)>>(call, alone(spec.inputs[0].shape, call.count),
-                                                              Blocks(spec.outputs[0].shape, cut.axis, cut.sizes, call.count));
+    return std::make_unique<CollectiveKernel<decltype(zero)>>(
+        call, alone(spec.inputs[0].shape, call.count),
+        Blocks(spec.outputs[0].shape, cut.axis, cut.sizes, call.count));
   });
 }
 
@@ -203,8 +221,9 @@ std::unique_ptr<Kernel> reduceScatter(const KernelSpec& spec) {
   call.members = cut.sizes.size();
   call.count = blockOf(spec.outputs[0].shape, cut);
   return withReducible(spec, [&](auto zero) -> std::unique_ptr<Kernel> {
-    return std::make_unique<CollectiveKernel<decltype(zero)>>(call, Blocks(spec.inputs[0].shape, cut.axis, cut.sizes, call.count),
-                                                              alone(spec.outputs[0].shape, call.count));
+    return std::make_unique<CollectiveKernel<decltype(zero)>>(
+        call, Blocks(spec.inputs[0].shape, cut.axis, cut.sizes, call.count),
+        alone(spec.outputs[0].shape, call.count));
   });
 }
 
@@ -217,15 +236,17 @@ std::unique_ptr<Kernel> allToAll(const KernelSpec& spec) {
   const CutAxis cut = cutAxis(spec, "to_axis", "to_sizes", before, after);
   if (gathered.axis == cut.axis) refuse(spec, "axis and to_axis are both {}", cut.axis);
   if (gathered.sizes.size() != cut.sizes.size())
-    refuse(spec, "sizes has {} entries and to_sizes {}; both have one per member", gathered.sizes.size(), cut.sizes.size());
+    refuse(spec, "sizes has {} entries and to_sizes {}; both have one per member", gathered.sizes.size(),
+           cut.sizes.size());
   checkOtherAxes(spec, {gathered.axis, cut.axis});
   call.members = cut.sizes.size();
   Shape block = before;
   block[gathered.axis] = gathered.longest;
   call.count = blockOf(block, cut);
   return withElementSize(spec, call.type, "input 0", [&](auto zero) -> std::unique_ptr<Kernel> {
-    return std::make_unique<CollectiveKernel<decltype(zero)>>(call, Blocks(before, cut.axis, cut.sizes, call.count),
-                                                              Blocks(after, gathered.axis, gathered.sizes, call.count));
+    return std::make_unique<CollectiveKernel<decltype(zero)>>(
+        call, Blocks(before, cut.axis, cut.sizes, call.count),
+        Blocks(after, gathered.axis, gathered.sizes, call.count));
   });
 }
 

@@ -10,8 +10,9 @@ namespace {
 std::unique_ptr<Kernel> copyKernel(const KernelSpec& spec, const StridedCopy& copy) {
   return withElementSize(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
-    return makeKernel(
-        [copy](const KernelArguments& arguments) { runStridedCopy<T>(copy, input<T>(arguments, 0), output<T>(arguments, 0)); });
+    return makeKernel([copy](const KernelArguments& arguments) {
+      runStridedCopy<T>(copy, input<T>(arguments, 0), output<T>(arguments, 0));
+    });
   });
 }
 
@@ -36,10 +37,11 @@ SliceAxis sliceAxis(int64_t size, int64_t start, int64_t end, int64_t step) {
   } else {
     axis.begin = clamp(start < -size ? -size : start, 0, size - 1);
     const int64_t stop = end < -size ? -1 : clamp(end, 0, size - 1);
-    axis.count =
-        axis.begin > stop
-            ? (axis.begin - stop - 1) / (step == std::numeric_limits<int64_t>::min() ? std::numeric_limits<int64_t>::max() : -step) + 1
-            : 0;
+    axis.count = axis.begin > stop ? (axis.begin - stop - 1) / (step == std::numeric_limits<int64_t>::min()
+                                                                    ? std::numeric_limits<int64_t>::max()
+                                                                    : -step) +
+                                         1
+                                   : 0;
   }
   return axis;
 }
@@ -56,8 +58,8 @@ std::unique_ptr<Kernel> slice(const KernelSpec& spec) {
   }
   if (steps.empty()) steps.assign(starts.size(), 1);
   if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size()) {
-    refuse(spec, "starts, ends, axes and steps have {}, {}, {} and {} entries; they must have equally many", starts.size(), ends.size(),
-           axes.size(), steps.size());
+    refuse(spec, "starts, ends, axes and steps have {}, {}, {} and {} entries; they must have equally many",
+           starts.size(), ends.size(), axes.size(), steps.size());
   }
   Shape sizes = shape;
   Shape strides = rowMajorStrides(shape);
@@ -90,20 +92,23 @@ std::unique_ptr<Kernel> split(const KernelSpec& spec) {
   const Shape& shape = spec.inputs[0].shape;
   const size_t axis = axisAttribute(spec, 0);
   const std::vector<int64_t> sizes = splitSizes(spec, shape[axis]);
-  if (sizes.size() != spec.outputs.size()) refuse(spec, "split has {} entries for {} outputs", sizes.size(), spec.outputs.size());
+  if (sizes.size() != spec.outputs.size())
+    refuse(spec, "split has {} entries for {} outputs", sizes.size(), spec.outputs.size());
   const Shape strides = rowMajorStrides(shape);
   std::vector<StridedCopy> copies;
   int64_t begin = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
     Shape part = shape;
     part[axis] = sizes[i];
-    if (sizes[i] < 0 || begin + sizes[i] > shape[axis]) refuse(spec, "split sizes do not add up to {} on axis {}", shape[axis], axis);
+    if (sizes[i] < 0 || begin + sizes[i] > shape[axis])
+      refuse(spec, "split sizes do not add up to {} on axis {}", shape[axis], axis);
     checkOutputType(spec, i, spec.inputs[0].data_type);
     checkOutputShape(spec, i, part);
     copies.push_back(makeStridedCopy(copyAxes(part, strides, rowMajorStrides(part)), begin * strides[axis]));
     begin += sizes[i];
   }
-  if (begin != shape[axis]) refuse(spec, "split sizes add up to {}; axis {} has {}", begin, axis, shape[axis]);
+  if (begin != shape[axis])
+    refuse(spec, "split sizes add up to {}; axis {} has {}", begin, axis, shape[axis]);
   return withElementSize(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel([copies](const KernelArguments& arguments) {
@@ -134,13 +139,15 @@ std::unique_ptr<Kernel> concat(const KernelSpec& spec) {
   std::vector<StridedCopy> copies;
   int64_t begin = 0;
   for (const TensorSpec& part : spec.inputs) {
-    copies.push_back(makeStridedCopy(copyAxes(part.shape, rowMajorStrides(part.shape), strides), 0, begin * strides[axis]));
+    copies.push_back(makeStridedCopy(copyAxes(part.shape, rowMajorStrides(part.shape), strides), 0,
+                                     begin * strides[axis]));
     begin += part.shape[axis];
   }
   return withElementSize(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel([copies](const KernelArguments& arguments) {
-      for (size_t i = 0; i < copies.size(); ++i) runStridedCopy<T>(copies[i], input<T>(arguments, i), output<T>(arguments, 0));
+      for (size_t i = 0; i < copies.size(); ++i)
+        runStridedCopy<T>(copies[i], input<T>(arguments, i), output<T>(arguments, 0));
     });
   });
 }
@@ -150,7 +157,8 @@ std::unique_ptr<Kernel> expand(const KernelSpec& spec) {
   const Shape& from = spec.inputs[0].shape;
   const Shape& to = spec.outputs[0].shape;
   checkOutputType(spec, 0, spec.inputs[0].data_type);
-  if (broadcastShapes(from, to) != to) refuse(spec, "shape {} does not expand to {}", shapeToString(from), shapeToString(to));
+  if (broadcastShapes(from, to) != to)
+    refuse(spec, "shape {} does not expand to {}", shapeToString(from), shapeToString(to));
   const Shape dense = rowMajorStrides(from);
   Shape strides(to.size(), 0);
   for (size_t i = 0; i < from.size(); ++i) {
@@ -163,7 +171,8 @@ std::unique_ptr<Kernel> tile(const KernelSpec& spec) {
   checkArity(spec, 2, 2);
   const Shape& from = spec.inputs[0].shape;
   const std::vector<int64_t> repeats = constantIntegers(spec, 1, "repeats");
-  if (repeats.size() != from.size()) refuse(spec, "repeats has {} entries for an input of rank {}", repeats.size(), from.size());
+  if (repeats.size() != from.size())
+    refuse(spec, "repeats has {} entries for an input of rank {}", repeats.size(), from.size());
   Shape to;
   for (size_t i = 0; i < from.size(); ++i) {
     if (repeats[i] < 0) refuse(spec, "repeats of axis {} is {}", i, repeats[i]);

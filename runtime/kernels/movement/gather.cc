@@ -43,7 +43,8 @@ std::unique_ptr<Kernel> gather(const KernelSpec& spec) {
       using I = decltype(index);
       return makeKernel([split, count, node = describeNode(*spec.node)](const KernelArguments& arguments) {
         checkIndices(node, input<I>(arguments, 1), count, split.size);
-        runGather<T, I>(split, count, input<T>(arguments, 0), input<I>(arguments, 1), output<T>(arguments, 0));
+        runGather<T, I>(split, count, input<T>(arguments, 0), input<I>(arguments, 1),
+                        output<T>(arguments, 0));
       });
     });
   });
@@ -58,10 +59,12 @@ struct Mention {
   friend auto operator<=>(const Mention&, const Mention&) = default;
 };
 
-// The mentions of one row: adds up their gradients in the order of positions, and puts the sum (or adds it) to the row's.
+// The mentions of one row: adds up their gradients in the order of positions, and puts the sum (or adds it)
+// to the row's.
 template <typename T>
 struct SumMentions {
-  PIPESHARD_INLINE static void run(const Mention* mentions, int64_t count, const T* dy, int64_t stride, T* row, int64_t width, bool add) {
+  PIPESHARD_INLINE static void run(const Mention* mentions, int64_t count, const T* dy, int64_t stride,
+                                   T* row, int64_t width, bool add) {
     T sums[kColumns] = {};
     for (int64_t i = 0; i < count; ++i) {
       const T* from = dy + mentions[i].position * stride;
@@ -75,7 +78,8 @@ struct SumMentions {
 
 // Indices may repeat, so they are sorted by row, and tasks share out columns. `mentions`: room for `count`.
 template <typename T, typename I>
-void runGatherGrad(const AxisSplit& split, int64_t count, const T* dy, const I* indices, Mention* mentions, bool add, T* ddata) {
+void runGatherGrad(const AxisSplit& split, int64_t count, const T* dy, const I* indices, Mention* mentions,
+                   bool add, T* ddata) {
   if (!add) {
     forBlocks(split.outer * split.size * split.inner, kBlockElements * 16,
               [&](int64_t begin, int64_t end) { std::fill(ddata + begin, ddata + end, T(0)); });
@@ -90,8 +94,9 @@ void runGatherGrad(const AxisSplit& split, int64_t count, const T* dy, const I* 
     for (int64_t i = 0; i < count;) {
       int64_t end = i + 1;
       while (end < count && mentions[end].row == mentions[i].row) ++end;
-      runVectorised<SumMentions<T>>(mentions + i, end - i, dy + outer * count * split.inner + column, split.inner,
-                                    ddata + (outer * split.size + mentions[i].row) * split.inner + column, width, add);
+      runVectorised<SumMentions<T>>(
+          mentions + i, end - i, dy + outer * count * split.inner + column, split.inner,
+          ddata + (outer * split.size + mentions[i].row) * split.inner + column, width, add);
       i = end;
     }
   });
@@ -117,10 +122,13 @@ std::unique_ptr<Kernel> gatherGrad(const KernelSpec& spec) {
       return makeKernel(
           [split, count, node = describeNode(*spec.node)](const KernelArguments& arguments) {
             checkIndices(node, input<I>(arguments, 1), count, split.size);
-            runGatherGrad<T, I>(split, count, input<T>(arguments, 0), input<I>(arguments, 1), static_cast<Mention*>(arguments.workspace),
-                                accumulates(arguments), output<T>(arguments, 0));
+            runGatherGrad<T, I>(split, count, input<T>(arguments, 0), input<I>(arguments, 1),
+                                static_cast<Mention*>(arguments.workspace), accumulates(arguments),
+                                output<T>(arguments, 0));
           },
-          {.in_place = {}, .workspace_bytes = static_cast<size_t>(count) * sizeof(Mention), .accumulates = true});
+          {.in_place = {},
+           .workspace_bytes = static_cast<size_t>(count) * sizeof(Mention),
+           .accumulates = true});
     });
   });
 }

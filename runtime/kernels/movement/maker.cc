@@ -52,19 +52,23 @@ std::unique_ptr<Kernel> constant(const KernelSpec& spec) {
   Constant value;
   if (const Constant* tensor = tensorAttribute(spec, "value")) {
     value = *tensor;
-  } else if (const auto number = spec.node->attributes.find("value_float"); number != spec.node->attributes.end()) {
+  } else if (const auto number = spec.node->attributes.find("value_float");
+             number != spec.node->attributes.end()) {
     value = makeConstant<float>({}, {spec.node->floatAttribute("value_float", 0)});
   } else if (spec.node->hasAttribute("value_int")) {
     value = makeConstant<int64_t>({}, {spec.node->intAttribute("value_int", 0)});
   } else if (spec.node->hasAttribute("value_ints")) {
     const std::vector<int64_t> list = spec.node->intsAttribute("value_ints");
     value = makeConstant<int64_t>({static_cast<int64_t>(list.size())}, list);
-  } else if (const auto floats = spec.node->attributes.find("value_floats"); floats != spec.node->attributes.end()) {
+  } else if (const auto floats = spec.node->attributes.find("value_floats");
+             floats != spec.node->attributes.end()) {
     const auto* list = std::get_if<std::vector<float>>(&floats->second);
     if (list == nullptr) refuse(spec, "attribute value_floats must be a list of floats");
     value = makeConstant<float>({static_cast<int64_t>(list->size())}, *list);
   } else {
-    refuse(spec, "has none of the attributes value, value_float, value_floats, value_int, value_ints that the CPU kernel supports");
+    refuse(spec,
+           "has none of the attributes value, value_float, value_floats, value_int, value_ints that the CPU "
+           "kernel supports");
   }
   checkOutputType(spec, 0, value.data_type);
   checkOutputShape(spec, 0, value.shape);
@@ -84,7 +88,8 @@ std::unique_ptr<Kernel> constantOfShape(const KernelSpec& spec) {
     std::memcpy(&element, value.bytes.data(), sizeof(T));
     return makeKernel([element, count](const KernelArguments& arguments) {
       T* y = output<T>(arguments, 0);
-      forBlocks(count, kBlockElements * 16, [&](int64_t begin, int64_t end) { std::fill(y + begin, y + end, element); });
+      forBlocks(count, kBlockElements * 16,
+                [&](int64_t begin, int64_t end) { std::fill(y + begin, y + end, element); });
     });
   });
 }
@@ -102,7 +107,8 @@ std::unique_ptr<Kernel> range(const KernelSpec& spec) {
     return makeKernel([count](const KernelArguments& arguments) {
       const T start = *input<T>(arguments, 0);
       const T delta = *input<T>(arguments, 2);
-      for (int64_t i = 0; i < count; ++i) output<T>(arguments, 0)[i] = static_cast<T>(start + static_cast<T>(i) * delta);
+      for (int64_t i = 0; i < count; ++i)
+        output<T>(arguments, 0)[i] = static_cast<T>(start + static_cast<T>(i) * delta);
     });
   });
 }
@@ -110,22 +116,27 @@ std::unique_ptr<Kernel> range(const KernelSpec& spec) {
 std::unique_ptr<Kernel> eyeLike(const KernelSpec& spec) {
   checkArity(spec, 1, 1);
   checkOutputShape(spec, 0, spec.inputs[0].shape);
-  if (spec.inputs[0].shape.size() != 2) refuse(spec, "input has shape {}; it must be a matrix", shapeToString(spec.inputs[0].shape));
+  if (spec.inputs[0].shape.size() != 2)
+    refuse(spec, "input has shape {}; it must be a matrix", shapeToString(spec.inputs[0].shape));
   const int64_t rows = spec.inputs[0].shape[0];
   const int64_t columns = spec.inputs[0].shape[1];
   const int64_t diagonal = spec.node->intAttribute("k", 0);
-  checkOutputType(spec, 0, static_cast<DataType>(spec.node->intAttribute("dtype", static_cast<int64_t>(spec.inputs[0].data_type))));
-  return withType<float, double, int32_t, int64_t, bool>(spec, spec.outputs[0].data_type, "output 0", [&](auto zero) {
-    using T = decltype(zero);
-    return makeKernel([=](const KernelArguments& arguments) {
-      T* y = output<T>(arguments, 0);
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < columns; ++c) y[r * columns + c] = T(c - r == diagonal);
-    });
-  });
+  checkOutputType(spec, 0,
+                  static_cast<DataType>(
+                      spec.node->intAttribute("dtype", static_cast<int64_t>(spec.inputs[0].data_type))));
+  return withType<float, double, int32_t, int64_t, bool>(
+      spec, spec.outputs[0].data_type, "output 0", [&](auto zero) {
+        using T = decltype(zero);
+        return makeKernel([=](const KernelArguments& arguments) {
+          T* y = output<T>(arguments, 0);
+          for (int64_t r = 0; r < rows; ++r)
+            for (int64_t c = 0; c < columns; ++c) y[r * columns + c] = T(c - r == diagonal);
+        });
+      });
 }
 
-// indices [outer, inner] -> [outer, depth, inner]: values[1] where the axis equals the index, values[0] elsewhere.
+// indices [outer, inner] -> [outer, depth, inner]: values[1] where the axis equals the index, values[0]
+// elsewhere.
 template <typename V, typename I>
 void runOneHot(int64_t outer, int64_t depth, int64_t inner, const I* indices, const V* values, V* y) {
   std::fill(y, y + outer * depth * inner, values[0]);
@@ -151,12 +162,14 @@ std::unique_ptr<Kernel> oneHot(const KernelSpec& spec) {
   const AxisSplit split = splitAtAxis(expected, axis);
   return withElementSize(spec, spec.inputs[2].data_type, "input 2", [&](auto value) {
     using V = decltype(value);
-    return withType<int64_t, int32_t, float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto index) {
-      using I = decltype(index);
-      return makeKernel([split](const KernelArguments& arguments) {
-        runOneHot<V, I>(split.outer, split.size, split.inner, input<I>(arguments, 0), input<V>(arguments, 2), output<V>(arguments, 0));
-      });
-    });
+    return withType<int64_t, int32_t, float, double>(
+        spec, spec.inputs[0].data_type, "input 0", [&](auto index) {
+          using I = decltype(index);
+          return makeKernel([split](const KernelArguments& arguments) {
+            runOneHot<V, I>(split.outer, split.size, split.inner, input<I>(arguments, 0),
+                            input<V>(arguments, 2), output<V>(arguments, 0));
+          });
+        });
   });
 }
 
@@ -165,7 +178,8 @@ std::unique_ptr<Kernel> trilu(const KernelSpec& spec) {
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   checkOutputShape(spec, 0, spec.inputs[0].shape);
   const Shape& shape = spec.inputs[0].shape;
-  if (shape.size() < 2) refuse(spec, "input has shape {}; it must have at least two axes", shapeToString(shape));
+  if (shape.size() < 2)
+    refuse(spec, "input has shape {}; it must have at least two axes", shapeToString(shape));
   const int64_t rows = shape[shape.size() - 2];
   const int64_t columns = shape.back();
   const int64_t batch = rows * columns == 0 ? 0 : elementCount(shape) / (rows * columns);

@@ -10,10 +10,13 @@ namespace {
 constexpr int64_t kOutside = -1;
 
 // Per output position of one axis, the source position, or kOutside for the constant.
-std::vector<int64_t> padMap(const KernelSpec& spec, const std::string& mode, int64_t size, int64_t before, int64_t after) {
+std::vector<int64_t> padMap(const KernelSpec& spec, const std::string& mode, int64_t size, int64_t before,
+                            int64_t after) {
   std::vector<int64_t> map;
-  if (size + before + after < 0) refuse(spec, "pads of {} and {} leave nothing of an axis of size {}", before, after, size);
-  if (mode != "constant" && size == 0 && before + after > 0) refuse(spec, "mode '{}' cannot pad an axis of size 0", mode);
+  if (size + before + after < 0)
+    refuse(spec, "pads of {} and {} leave nothing of an axis of size {}", before, after, size);
+  if (mode != "constant" && size == 0 && before + after > 0)
+    refuse(spec, "mode '{}' cannot pad an axis of size 0", mode);
   for (int64_t i = -before; i < size + after; ++i) {
     if (i >= 0 && i < size) {
       map.push_back(i);
@@ -64,14 +67,17 @@ void runPad(const PadPlan& plan, const T* in, T value, T* out) {
 
 PadPlan planPad(const KernelSpec& spec, const std::string& mode) {
   Shape shape = spec.inputs[0].shape;
-  const std::vector<int64_t> pads = integersFromAttributeOrInput(spec, spec.node->hasAttribute("paddings") ? "paddings" : "pads", 1);
+  const std::vector<int64_t> pads =
+      integersFromAttributeOrInput(spec, spec.node->hasAttribute("paddings") ? "paddings" : "pads", 1);
   std::vector<size_t> axes;
   if (hasInput(spec, 3)) {
-    for (int64_t axis : constantIntegers(spec, 3, "axes")) axes.push_back(checkedAxis(spec, axis, shape.size()));
+    for (int64_t axis : constantIntegers(spec, 3, "axes"))
+      axes.push_back(checkedAxis(spec, axis, shape.size()));
   } else {
     for (size_t i = 0; i < shape.size(); ++i) axes.push_back(i);
   }
-  if (pads.size() != 2 * axes.size()) refuse(spec, "pads has {} entries for {} axes; it must have two per axis", pads.size(), axes.size());
+  if (pads.size() != 2 * axes.size())
+    refuse(spec, "pads has {} entries for {} axes; it must have two per axis", pads.size(), axes.size());
   std::vector<std::pair<int64_t, int64_t>> amounts(shape.size());
   for (size_t i = 0; i < axes.size(); ++i) amounts[axes[i]] = {pads[i], pads[i + axes.size()]};
   PadPlan plan;
@@ -94,14 +100,17 @@ std::unique_ptr<Kernel> pad(const KernelSpec& spec) {
   checkArity(spec, 1, 4);
   const std::string mode = spec.node->stringAttribute("mode", "constant");
   if (mode != "constant" && mode != "edge" && mode != "wrap" && mode != "reflect") {
-    refuse(spec, "attribute mode is '{}'; the CPU kernel supports 'constant', 'edge', 'reflect' and 'wrap'", mode);
+    refuse(spec, "attribute mode is '{}'; the CPU kernel supports 'constant', 'edge', 'reflect' and 'wrap'",
+           mode);
   }
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   checkInputType(spec, 2, spec.inputs[0].data_type);
-  if (hasInput(spec, 2) && elementCount(spec.inputs[2].shape) != 1) refuse(spec, "input 2 (constant_value) must be a scalar");
+  if (hasInput(spec, 2) && elementCount(spec.inputs[2].shape) != 1)
+    refuse(spec, "input 2 (constant_value) must be a scalar");
   const PadPlan plan = planPad(spec, mode);
   const float fill = spec.node->hasAttribute("value") ? spec.node->floatAttribute("value", 0) : 0.0f;
-  if (fill != 0 && spec.inputs[0].data_type != DataType::kFloat32) refuse(spec, "attribute value is supported for float32 only");
+  if (fill != 0 && spec.inputs[0].data_type != DataType::kFloat32)
+    refuse(spec, "attribute value is supported for float32 only");
   return withElementSize(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     T value{};

@@ -11,10 +11,12 @@ ElementsPlan planElements(const KernelSpec& spec, const Shape& data, const Shape
   ElementsPlan plan;
   plan.axis = checkedAxis(spec, spec.node->intAttribute("axis", 0), data.size());
   if (indices.size() != data.size())
-    refuse(spec, "indices of shape {} and data of shape {} differ in rank", shapeToString(indices), shapeToString(data));
+    refuse(spec, "indices of shape {} and data of shape {} differ in rank", shapeToString(indices),
+           shapeToString(data));
   for (size_t a = 0; a < data.size(); ++a) {
     if (a != plan.axis && indices[a] > data[a]) {
-      refuse(spec, "indices of shape {} are larger than data of shape {} on axis {}", shapeToString(indices), shapeToString(data), a);
+      refuse(spec, "indices of shape {} are larger than data of shape {} on axis {}", shapeToString(indices),
+             shapeToString(data), a);
     }
   }
   plan.indices = indices;
@@ -26,9 +28,10 @@ ElementsPlan planElements(const KernelSpec& spec, const Shape& data, const Shape
 }
 
 TuplePlan planTuples(const KernelSpec& spec, const Shape& data, const Shape& indices, int64_t batch_dims) {
-  if (indices.empty() || batch_dims < 0 || batch_dims >= static_cast<int64_t>(std::min(data.size(), indices.size()))) {
-    refuse(spec, "indices of shape {} with batch_dims {} do not address data of shape {}", shapeToString(indices), batch_dims,
-           shapeToString(data));
+  if (indices.empty() || batch_dims < 0 ||
+      batch_dims >= static_cast<int64_t>(std::min(data.size(), indices.size()))) {
+    refuse(spec, "indices of shape {} with batch_dims {} do not address data of shape {}",
+           shapeToString(indices), batch_dims, shapeToString(data));
   }
   TuplePlan plan;
   plan.node = describeNode(*spec.node);
@@ -36,12 +39,14 @@ TuplePlan planTuples(const KernelSpec& spec, const Shape& data, const Shape& ind
   const auto batch_axes = static_cast<size_t>(batch_dims);
   const size_t addressed = batch_axes + static_cast<size_t>(plan.depth);
   if (plan.depth < 0 || addressed > data.size()) {
-    refuse(spec, "index tuples of {} entries address data of shape {} with batch_dims {}", plan.depth, shapeToString(data), batch_dims);
+    refuse(spec, "index tuples of {} entries address data of shape {} with batch_dims {}", plan.depth,
+           shapeToString(data), batch_dims);
   }
   const Shape strides = rowMajorStrides(data);
   for (size_t a = 0; a < data.size(); ++a) {
     if (a < batch_axes) {
-      if (indices[a] != data[a]) refuse(spec, "batch axis {} has {} indices for {} elements of data", a, indices[a], data[a]);
+      if (indices[a] != data[a])
+        refuse(spec, "batch axis {} has {} indices for {} elements of data", a, indices[a], data[a]);
       plan.batches *= data[a];
       plan.batch_stride = strides[a];
     } else if (a < addressed) {
@@ -63,7 +68,8 @@ void checkTuples(const TuplePlan& plan, const int64_t* indices) {
       const int64_t index = indices[i * plan.depth + entry];
       const int64_t size = plan.sizes[static_cast<size_t>(entry)];
       if (index >= -size && index < size) continue;
-      fail(ErrorCode::kBadModel, "{}: index {} in entry {} of tuple {} is outside of [{}, {})", plan.node, index, entry, i, -size, size);
+      fail(ErrorCode::kBadModel, "{}: index {} in entry {} of tuple {} is outside of [{}, {})", plan.node,
+           index, entry, i, -size, size);
     }
   }
 }
@@ -71,7 +77,8 @@ void checkTuples(const TuplePlan& plan, const int64_t* indices) {
 int64_t tuplePosition(const TuplePlan& plan, const int64_t* indices, int64_t batch, int64_t tuple) {
   const int64_t* entries = indices + (batch * plan.tuples + tuple) * plan.depth;
   int64_t position = batch * plan.batch_stride;
-  for (size_t i = 0; i < plan.sizes.size(); ++i) position += wrapIndex(entries[i], plan.sizes[i]) * plan.strides[i];
+  for (size_t i = 0; i < plan.sizes.size(); ++i)
+    position += wrapIndex(entries[i], plan.sizes[i]) * plan.strides[i];
   return position;
 }
 
@@ -117,7 +124,8 @@ struct MinOp {
 template <typename T>
 void copyAll(const T* from, T* to, int64_t count) {
   if (from == to) return;
-  forBlocks(count, kBlockElements * 16, [&](int64_t begin, int64_t end) { std::copy(from + begin, from + end, to + begin); });
+  forBlocks(count, kBlockElements * 16,
+            [&](int64_t begin, int64_t end) { std::copy(from + begin, from + end, to + begin); });
 }
 
 template <typename Op, typename T, typename I>
@@ -130,7 +138,9 @@ std::unique_ptr<Kernel> makeScatterElements(const KernelSpec& spec, const Elemen
         T* out = output<T>(arguments, 0);
         checkIndices(plan.node, indices, plan.count, plan.size);
         copyAll(input<T>(arguments, 0), out, total);
-        forElements(plan, indices, [&](int64_t i, int64_t position) { out[position] = Op::apply(out[position], updates[i]); });
+        forElements(plan, indices, [&](int64_t i, int64_t position) {
+          out[position] = Op::apply(out[position], updates[i]);
+        });
       },
       inPlaceTraits(spec, {0}));
 }
@@ -158,15 +168,18 @@ template <typename Make>
 std::unique_ptr<Kernel> withReduction(const KernelSpec& spec, const Make& make) {
   const std::string reduction = spec.node->stringAttribute("reduction", "none");
   const DataType type = spec.inputs[0].data_type;
-  if (reduction == "none") return withElementSize(spec, type, "input 0", [&](auto zero) { return make(SetOp{}, zero); });
+  if (reduction == "none")
+    return withElementSize(spec, type, "input 0", [&](auto zero) { return make(SetOp{}, zero); });
   const auto typed = [&](auto op) {
-    return withType<float, double, int32_t, int64_t>(spec, type, "input 0", [&](auto zero) { return make(op, zero); });
+    return withType<float, double, int32_t, int64_t>(spec, type, "input 0",
+                                                     [&](auto zero) { return make(op, zero); });
   };
   if (reduction == "add") return typed(AddOp{});
   if (reduction == "mul") return typed(MulOp{});
   if (reduction == "max") return typed(MaxOp{});
   if (reduction == "min") return typed(MinOp{});
-  refuse(spec, "attribute reduction is '{}'; the CPU kernel supports 'none', 'add', 'mul', 'max' and 'min'", reduction);
+  refuse(spec, "attribute reduction is '{}'; the CPU kernel supports 'none', 'add', 'mul', 'max' and 'min'",
+         reduction);
 }
 
 void checkScatter(const KernelSpec& spec, const Shape& updates) {
@@ -192,7 +205,8 @@ std::unique_ptr<Kernel> scatterND(const KernelSpec& spec) {
   checkInputType(spec, 1, DataType::kInt64);
   const TuplePlan plan = planTuples(spec, spec.inputs[0].shape, spec.inputs[1].shape, 0);
   checkScatter(spec, plan.output);
-  return withReduction(spec, [&](auto op, auto zero) { return makeScatterND<decltype(op), decltype(zero)>(spec, plan); });
+  return withReduction(
+      spec, [&](auto op, auto zero) { return makeScatterND<decltype(op), decltype(zero)>(spec, plan); });
 }
 
 std::unique_ptr<Kernel> gatherElements(const KernelSpec& spec) {
@@ -242,7 +256,8 @@ std::unique_ptr<Kernel> gatherElementsGrad(const KernelSpec& spec) {
 std::unique_ptr<Kernel> gatherND(const KernelSpec& spec) {
   checkArity(spec, 2, 2);
   checkInputType(spec, 1, DataType::kInt64);
-  const TuplePlan plan = planTuples(spec, spec.inputs[0].shape, spec.inputs[1].shape, spec.node->intAttribute("batch_dims", 0));
+  const TuplePlan plan =
+      planTuples(spec, spec.inputs[0].shape, spec.inputs[1].shape, spec.node->intAttribute("batch_dims", 0));
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   checkOutputShape(spec, 0, plan.output);
   return withElementSize(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {

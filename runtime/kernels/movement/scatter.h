@@ -1,5 +1,5 @@
-// Positions addressed by index tensors: the flat data position of every index of GatherElements, ScatterElements, GatherND and
-// ScatterND.
+// Positions addressed by index tensors: the flat data position of every index of GatherElements,
+// ScatterElements, GatherND and ScatterND.
 #pragma once
 
 #include "runtime/kernels/base/indices.h"
@@ -19,7 +19,8 @@ struct ElementsPlan {
 // Checks ranks and sizes: indices may be smaller than data on every axis but `axis`.
 ElementsPlan planElements(const KernelSpec& spec, const Shape& data, const Shape& indices);
 
-// body(i, position): element i of the index tensor addresses data[position]. In order. Indices must have been checked.
+// body(i, position): element i of the index tensor addresses data[position]. In order. Indices must have been
+// checked.
 template <typename I, typename Body>
 void forElements(const ElementsPlan& plan, const I* indices, const Body& body) {
   if (plan.count == 0) return;

@@ -8,7 +8,8 @@ namespace {
 
 constexpr int64_t kTile = 32;
 
-// A transposition as a batch of matrices: out[c, r] = in[r, c], with c contiguous in the source and r in the destination.
+// A transposition as a batch of matrices: out[c, r] = in[r, c], with c contiguous in the source and r in the
+// destination.
 struct TransposePlan {
   StridedCopy copy;
   bool matrices = false;  // otherwise the copy alone does it (the innermost axis stays)
@@ -44,17 +45,20 @@ TransposePlan planTranspose(const Shape& input, const std::vector<int64_t>& perm
 
 // A tile goes through a small buffer, so that both sides are touched in whole lines.
 template <typename T>
-PIPESHARD_INLINE void transposeByElements(const T* in, int64_t in_stride, T* out, int64_t out_stride, int64_t rows, int64_t columns) {
+PIPESHARD_INLINE void transposeByElements(const T* in, int64_t in_stride, T* out, int64_t out_stride,
+                                          int64_t rows, int64_t columns) {
   T buffer[kTile * kTile];
   for (int64_t r = 0; r < rows; ++r) {
     const T* line = in + r * in_stride;
     for (int64_t c = 0; c < columns; ++c) buffer[c * kTile + r] = line[c];
   }
-  for (int64_t c = 0; c < columns; ++c) std::memcpy(out + c * out_stride, buffer + c * kTile, static_cast<size_t>(rows) * sizeof(T));
+  for (int64_t c = 0; c < columns; ++c)
+    std::memcpy(out + c * out_stride, buffer + c * kTile, static_cast<size_t>(rows) * sizeof(T));
 }
 
 // Eight rows of eight 4-byte elements in registers: elements, then pairs, then halves change places.
-PIPESHARD_INLINE void transposeEight(const uint32_t* in, int64_t in_stride, uint32_t* out, int64_t out_stride) {
+PIPESHARD_INLINE void transposeEight(const uint32_t* in, int64_t in_stride, uint32_t* out,
+                                     int64_t out_stride) {
   using Eight = uint32_t __attribute__((vector_size(32)));
   Eight a[8], b[8];
   for (int i = 0; i < 8; ++i) std::memcpy(&a[i], in + i * in_stride, sizeof(Eight));
@@ -77,11 +81,13 @@ PIPESHARD_INLINE void transposeEight(const uint32_t* in, int64_t in_stride, uint
 
 template <typename T>
 struct TransposeTile {
-  PIPESHARD_INLINE static void run(const T* in, int64_t in_stride, T* out, int64_t out_stride, int64_t rows, int64_t columns) {
+  PIPESHARD_INLINE static void run(const T* in, int64_t in_stride, T* out, int64_t out_stride, int64_t rows,
+                                   int64_t columns) {
     if constexpr (std::is_same_v<T, uint32_t>) {
       if (rows % 8 == 0 && columns % 8 == 0) {
         for (int64_t r = 0; r < rows; r += 8)
-          for (int64_t c = 0; c < columns; c += 8) transposeEight(in + r * in_stride + c, in_stride, out + c * out_stride + r, out_stride);
+          for (int64_t c = 0; c < columns; c += 8)
+            transposeEight(in + r * in_stride + c, in_stride, out + c * out_stride + r, out_stride);
         return;
       }
     }
@@ -105,7 +111,8 @@ void transposeMatrices(const TransposePlan& plan, const T* in, T* out) {
         to += rest % plan.batch[a].size * plan.batch[a].out;
         rest /= plan.batch[a].size;
       }
-      runVectorised<TransposeTile<T>>(in + from, plan.rows.in, out + to, plan.columns.out, std::min(kTile, plan.rows.size - r),
+      runVectorised<TransposeTile<T>>(in + from, plan.rows.in, out + to, plan.columns.out,
+                                      std::min(kTile, plan.rows.size - r),
                                       std::min(kTile, plan.columns.size - c));
     }
   });
@@ -117,7 +124,8 @@ std::vector<int64_t> permutationOf(const KernelSpec& spec) {
   if (permutation.empty()) {
     for (size_t i = rank; i-- > 0;) permutation.push_back(static_cast<int64_t>(i));
   }
-  if (permutation.size() != rank) refuse(spec, "attribute perm has {} entries for an input of rank {}", permutation.size(), rank);
+  if (permutation.size() != rank)
+    refuse(spec, "attribute perm has {} entries for an input of rank {}", permutation.size(), rank);
   std::vector<bool> seen(rank, false);
   for (int64_t& axis : permutation) {
     axis = static_cast<int64_t>(checkedAxis(spec, axis, rank));

@@ -10,21 +10,26 @@ namespace {
 void copyBytes(const void* from, void* to, int64_t bytes) {
   if (from == to) return;
   forBlocks(bytes, kBlockElements * 16, [&](int64_t begin, int64_t end) {
-    std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin, static_cast<size_t>(end - begin));
+    std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
+                static_cast<size_t>(end - begin));
   });
 }
 
-// Same elements, another shape. The output's shape is that of the prepared graph, so shape inputs need not be read.
+// Same elements, another shape. The output's shape is that of the prepared graph, so shape inputs need not be
+// read.
 std::unique_ptr<Kernel> view(const KernelSpec& spec) {
   checkArity(spec, 1, 2);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   if (!sameStorage(spec, 0, 0)) {
-    refuse(spec, "output shape {} does not hold the elements of input shape {}", shapeToString(spec.outputs[0].shape),
-           shapeToString(spec.inputs[0].shape));
+    refuse(spec, "output shape {} does not hold the elements of input shape {}",
+           shapeToString(spec.outputs[0].shape), shapeToString(spec.inputs[0].shape));
   }
   const int64_t bytes = byteCount(spec.inputs[0].data_type, spec.inputs[0].shape);
-  return makeKernel([bytes](const KernelArguments& arguments) { copyBytes(arguments.inputs[0], arguments.outputs[0], bytes); },
-                    inPlaceTraits(spec, {0}));
+  return makeKernel(
+      [bytes](const KernelArguments& arguments) {
+        copyBytes(arguments.inputs[0], arguments.outputs[0], bytes);
+      },
+      inPlaceTraits(spec, {0}));
 }
 
 std::unique_ptr<Kernel> identity(const KernelSpec& spec) {
@@ -43,7 +48,9 @@ std::unique_ptr<Kernel> dropout(const KernelSpec& spec) {
   const bool training = hasInput(spec, 2) && constantNumber(spec, 2, "training_mode") != 0;
   const double ratio = hasInput(spec, 1) && training ? constantNumber(spec, 1, "ratio") : 0.5;
   if (training && ratio != 0) {
-    refuse(spec, "training_mode is true with ratio {}; pipeshard supports Dropout in inference mode or with ratio 0: export with ratio 0",
+    refuse(spec,
+           "training_mode is true with ratio {}; pipeshard supports Dropout in inference mode or with ratio "
+           "0: export with ratio 0",
            ratio);
   }
   const int64_t count = elementCount(spec.inputs[0].shape);

@@ -17,7 +17,8 @@ constexpr size_t kAlignment = 64;
 
 size_t align(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// The largest number of equal pieces of `channels`, at most `wanted`, that are whole blocks of at least `least` channels.
+// The largest number of equal pieces of `channels`, at most `wanted`, that are whole blocks of at least
+// `least` channels.
 int64_t piecesOf(int64_t channels, int64_t wanted, int64_t least) {
   for (int64_t pieces = std::min(wanted, channels / least); pieces > 1; --pieces)
     if (channels % (pieces * kBlock) == 0) return pieces;
@@ -41,13 +42,16 @@ struct BlockedConvolution::Workspace {
   size_t shared_bytes = 0;  // of one piece
   size_t first = 0, second = 0, scratch = 0;
 
-  float* sharedPart(int64_t piece) const { return reinterpret_cast<float*>(shared + static_cast<size_t>(piece) * shared_bytes); }
+  float* sharedPart(int64_t piece) const {
+    return reinterpret_cast<float*>(shared + static_cast<size_t>(piece) * shared_bytes);
+  }
   float* slotPart(int64_t slot, size_t offset) const {
     return reinterpret_cast<float*>(slots + static_cast<size_t>(slot) * slot_bytes + offset);
   }
 };
 
-std::unique_ptr<BlockedConvolution> BlockedConvolution::create(ConvolutionTask task, const Window& window, int64_t batch, int64_t channels,
+std::unique_ptr<BlockedConvolution> BlockedConvolution::create(ConvolutionTask task, const Window& window,
+                                                               int64_t batch, int64_t channels,
                                                                int64_t features) {
   if (batch == 0 || channels == 0 || features == 0) return nullptr;
   std::unique_ptr<BlockedConvolution> made(new BlockedConvolution());
@@ -98,7 +102,8 @@ void BlockedConvolution::runImages(float* image, float* weight, float* output, c
   const int64_t piece_channels = forward ? channels_ : channels_ / pieces_;
   const int64_t piece_features = forward ? features_ / pieces_ : features_;
   const int64_t weight_step = (forward ? piece_features * channels_ : piece_channels) * window_.kernelSize();
-  for (int64_t p = 0; p < pieces_; ++p) conv_->pack(Tensor::kWeight, weight + p * weight_step, space.sharedPart(p));
+  for (int64_t p = 0; p < pieces_; ++p)
+    conv_->pack(Tensor::kWeight, weight + p * weight_step, space.sharedPart(p));
   forSlots(slots_, batch_ * pieces_, [&](int64_t slot, int64_t task) {
     const int64_t item = task / pieces_;
     const int64_t p = task % pieces_;
@@ -121,14 +126,16 @@ void BlockedConvolution::runImages(float* image, float* weight, float* output, c
 }
 
 // A task is a piece of the features, over the whole batch.
-void BlockedConvolution::runWeight(const float* image, float* weight, const float* output, const Workspace& space) const {
+void BlockedConvolution::runWeight(const float* image, float* weight, const float* output,
+                                   const Workspace& space) const {
   using Tensor = ConvolutionTensor;
   const int64_t features = features_ / pieces_;
   const float* x = conv_->pack(Tensor::kImage, image, space.sharedPart(0));
   forSlots(slots_, pieces_, [&](int64_t slot, int64_t p) {
     float* w = weight + p * features * channels_ * window_.kernelSize();
     float* result = conv_->target(Tensor::kWeight, w, space.slotPart(slot, space.first));
-    const float* y = conv_->pack(Tensor::kOutput, output + p * features * window_.outSize(), space.slotPart(slot, space.second));
+    const float* y = conv_->pack(Tensor::kOutput, output + p * features * window_.outSize(),
+                                 space.slotPart(slot, space.second));
     conv_->run(x, result, y, space.slotPart(slot, space.scratch));
     conv_->unpack(Tensor::kWeight, result, w);
   });

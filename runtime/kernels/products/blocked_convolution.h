@@ -1,5 +1,6 @@
-// The three tasks of a float32 convolution over a batch, by oneDNN in its own layouts. Tensors come and go in plain layouts; each
-// is reordered in the caches, an image at a time. Work is cut by sizes alone, and each piece is one thread's.
+// The three tasks of a float32 convolution over a batch, by oneDNN in its own layouts. Tensors come and go in
+// plain layouts; each is reordered in the caches, an image at a time. Work is cut by sizes alone, and each
+// piece is one thread's.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,10 @@ namespace pipeshard::kernels {
 
 class BlockedConvolution {
  public:
-  // Of images [batch, channels, in..] with weights [features, channels, kernel..]; one group. nullptr when oneDNN has no code made
-  // for this processor.
-  static std::unique_ptr<BlockedConvolution> create(ConvolutionTask task, const Window& window, int64_t batch, int64_t channels,
-                                                    int64_t features);
+  // Of images [batch, channels, in..] with weights [features, channels, kernel..]; one group. nullptr when
+  // oneDNN has no code made for this processor.
+  static std::unique_ptr<BlockedConvolution> create(ConvolutionTask task, const Window& window, int64_t batch,
+                                                    int64_t channels, int64_t features);
 
   size_t workspaceBytes() const;  // for as many threads as there were when it was created
   // Of the three tensors the task's result is written, the others are read; `workspace` is 64-byte aligned.

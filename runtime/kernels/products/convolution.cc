@@ -1,14 +1,14 @@
-// Convolutions: by oneDNN where it has code for them (blocked_convolution.h), else as matrix products of weights and of what each
-// output position sees of the image. Work is cut by sizes alone into tasks; a fixed number of slots share them, each with its own
-// piece of the workspace.
+// Convolutions: by oneDNN where it has code for them (blocked_convolution.h), else as matrix products of
+// weights and of what each output position sees of the image. Work is cut by sizes alone into tasks; a fixed
+// number of slots share them, each with its own piece of the workspace.
 #include <algorithm>
 #include <type_traits>
 
-#include "runtime/kernels/products/blocked_convolution.h"
 #include "runtime/kernels/base/families.h"
-#include "runtime/kernels/products/gemm.h"
 #include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/slots.h"
+#include "runtime/kernels/products/blocked_convolution.h"
+#include "runtime/kernels/products/gemm.h"
 #include "runtime/kernels/products/window.h"
 
 namespace pipeshard::kernels {
@@ -30,21 +30,29 @@ struct Convolution {
   int64_t features = 0;  // of the output, per group
 
   int64_t rows() const { return channels * window.kernelSize(); }
-  // Output positions are cut into tiles: those of a pointwise one to have enough tasks, others to keep the columns in the cache.
+  // Output positions are cut into tiles: those of a pointwise one to have enough tasks, others to keep the
+  // columns in the cache.
   int64_t width() const {
     const int64_t size = window.outSize();
     if (window.isPointwise())
-      return std::min(size, std::max(kLeastWidth, ceilDivide(size, ceilDivide(kTasks, std::max<int64_t>(1, batch * groups)))));
+      return std::min(
+          size,
+          std::max(kLeastWidth, ceilDivide(size, ceilDivide(kTasks, std::max<int64_t>(1, batch * groups)))));
     return ceilDivide(size, ceilDivide(size, std::max<int64_t>(64, kColumnElements / rows())));
   }
   int64_t tiles() const { return ceilDivide(window.outSize(), width()); }
-  int64_t imageOffset(int64_t item, int64_t group) const { return (item * groups + group) * channels * window.inSize(); }
-  int64_t outputOffset(int64_t item, int64_t group) const { return (item * groups + group) * features * window.outSize(); }
+  int64_t imageOffset(int64_t item, int64_t group) const {
+    return (item * groups + group) * channels * window.inSize();
+  }
+  int64_t outputOffset(int64_t item, int64_t group) const {
+    return (item * groups + group) * features * window.outSize();
+  }
   int64_t weightElements() const { return groups * features * rows(); }
   int64_t columnElements() const { return window.isPointwise() ? 0 : rows() * width(); }
 };
 
-// The columns [first, last) of a group's image, in `space` or, where the output is the image, in the image itself.
+// The columns [first, last) of a group's image, in `space` or, where the output is the image, in the image
+// itself.
 template <typename T>
 struct Columns {
   const T* data;
@@ -66,17 +74,19 @@ void forward(const Convolution& c, const T* x, const T* w, const T* bias, T* y, 
     const int64_t group = task / c.tiles() % c.groups;
     const int64_t first = task % c.tiles() * c.width();
     const int64_t last = std::min(size, first + c.width());
-    const Columns<T> columns = columnsOf(c, x + c.imageOffset(item, group), first, last, space + slot * c.columnElements());
+    const Columns<T> columns =
+        columnsOf(c, x + c.imageOffset(item, group), first, last, space + slot * c.columnElements());
     T* out = y + c.outputOffset(item, group) + first;
-    gemmOnThisThread<T>({false, false, c.features, last - first, c.rows()}, w + group * c.features * c.rows(), c.rows(), columns.data,
-                        columns.leading, 0, out, size);
+    gemmOnThisThread<T>({false, false, c.features, last - first, c.rows()}, w + group * c.features * c.rows(),
+                        c.rows(), columns.data, columns.leading, 0, out, size);
     for (int64_t f = 0; bias != nullptr && f < c.features; ++f) {
       for (int64_t i = 0; i < last - first; ++i) out[f * size + i] += bias[group * c.features + f];
     }
   });
 }
 
-// Image := what the outputs, multiplied by the weights, add to each of its elements. Tiles of a pointwise one are tasks.
+// Image := what the outputs, multiplied by the weights, add to each of its elements. Tiles of a pointwise one
+// are tasks.
 template <typename T>
 void backwardImage(const Convolution& c, const T* dy, const T* w, const T* bias, T* dx, T* space) {
   const int64_t size = c.window.outSize();
@@ -98,16 +108,17 @@ void backwardImage(const Convolution& c, const T* dy, const T* w, const T* bias,
     }
     for (int64_t first = begin; first < end; first += c.width()) {
       const int64_t last = std::min(end, first + c.width());
-      gemmOnThisThread<T>({true, false, c.rows(), last - first, c.features}, w + group * c.features * c.rows(), c.rows(),
-                          dy + image_index * c.features * size + first, size, direct && bias != nullptr ? 1 : 0,
-                          direct ? image + first : columns, direct ? image_size : last - first);
+      gemmOnThisThread<T>(
+          {true, false, c.rows(), last - first, c.features}, w + group * c.features * c.rows(), c.rows(),
+          dy + image_index * c.features * size + first, size, direct && bias != nullptr ? 1 : 0,
+          direct ? image + first : columns, direct ? image_size : last - first);
       if (!direct) addColumnsToImage(c.window, c.channels, columns, first, last, image);
     }
   });
 }
 
-// How the gradient of a weight is cut: a pointwise one into pieces of the larger of its two sizes, and, where that gives too few
-// tasks, the batch into chunks, whose sums are added in order.
+// How the gradient of a weight is cut: a pointwise one into pieces of the larger of its two sizes, and, where
+// that gives too few tasks, the batch into chunks, whose sums are added in order.
 struct WeightCut {
   bool by_features = true;
   int64_t pieces = 1;
@@ -117,7 +128,8 @@ struct WeightCut {
 WeightCut cutWeight(const Convolution& c) {
   WeightCut cut;
   cut.by_features = c.features >= c.channels;
-  if (c.window.isPointwise()) cut.pieces = std::clamp<int64_t>(std::max(c.features, c.channels) / kLeastChannels, 1, kTasks);
+  if (c.window.isPointwise())
+    cut.pieces = std::clamp<int64_t>(std::max(c.features, c.channels) / kLeastChannels, 1, kTasks);
   cut.chunks = std::min(c.batch, ceilDivide(kTasks, cut.pieces * c.groups));
   return cut;
 }
@@ -136,7 +148,8 @@ void backwardWeight(const Convolution& c, const T* dy, const T* x, T* dw, T* spa
     const int64_t begin = piece * whole / cut.pieces;
     const int64_t count = (piece + 1) * whole / cut.pieces - begin;
     const int64_t feature = cut.by_features ? begin : 0;
-    const int64_t channel = cut.by_features ? 0 : begin;  // only of a pointwise one, whose rows are its channels
+    const int64_t channel =
+        cut.by_features ? 0 : begin;  // only of a pointwise one, whose rows are its channels
     T* sum = partial + chunk * c.weightElements() + (group * c.features + feature) * c.rows() + channel;
     const int64_t columns_wanted = cut.by_features ? c.rows() : count * c.window.kernelSize();
     bool started = false;
@@ -147,8 +160,8 @@ void backwardWeight(const Convolution& c, const T* dy, const T* x, T* dw, T* spa
         const T* image = x + c.imageOffset(item, group) + channel * size;
         const Columns<T> columns = columnsOf(c, image, first, last, column_space + slot * c.columnElements());
         gemmOnThisThread<T>({false, true, cut.by_features ? count : c.features, columns_wanted, last - first},
-                            dy + c.outputOffset(item, group) + feature * size + first, size, columns.data, columns.leading, started ? 1 : 0,
-                            sum, c.rows());
+                            dy + c.outputOffset(item, group) + feature * size + first, size, columns.data,
+                            columns.leading, started ? 1 : 0, sum, c.rows());
         started = true;
       }
     }
@@ -164,7 +177,8 @@ void backwardWeight(const Convolution& c, const T* dy, const T* x, T* dw, T* spa
 }
 
 // Channels of image, output and weight [features, channels / group, kernel..] fit together.
-Convolution planConvolution(const KernelSpec& spec, const Window& window, const Shape& image, const Shape& output, const Shape& weight) {
+Convolution planConvolution(const KernelSpec& spec, const Window& window, const Shape& image,
+                            const Shape& output, const Shape& weight) {
   Convolution c;
   c.window = window;
   c.batch = image[0];
@@ -174,16 +188,17 @@ Convolution planConvolution(const KernelSpec& spec, const Window& window, const 
   c.channels = image[1] / c.groups;
   c.features = output[1] / c.groups;
   if (output[0] != image[0] || weight[0] != output[1] || weight[1] != c.channels)
-    refuse(spec, "shapes {}, {} and weight {} do not fit with {} groups", shapeToString(image), shapeToString(output),
-           shapeToString(weight), c.groups);
+    refuse(spec, "shapes {}, {} and weight {} do not fit with {} groups", shapeToString(image),
+           shapeToString(output), shapeToString(weight), c.groups);
   return c;
 }
 
-// oneDNN's code for a task, where it is faster than products: not for pointwise convolutions of large images and for their
-// weights, since a product needs no other layout.
+// oneDNN's code for a task, where it is faster than products: not for pointwise convolutions of large images
+// and for their weights, since a product needs no other layout.
 std::shared_ptr<const BlockedConvolution> blockedFor(ConvolutionTask task, const Convolution& c) {
   if (c.groups != 1) return nullptr;
-  if (c.window.isPointwise() && (task == ConvolutionTask::kWeightGrad || c.window.outSize() >= kLeastWidth)) return nullptr;
+  if (c.window.isPointwise() && (task == ConvolutionTask::kWeightGrad || c.window.outSize() >= kLeastWidth))
+    return nullptr;
   return BlockedConvolution::create(task, c.window, c.batch, c.channels, c.features);
 }
 
@@ -195,7 +210,8 @@ void addBias(float* y, const float* bias, int64_t batch, int64_t channels, int64
   });
 }
 
-std::unique_ptr<Kernel> blockedKernel(ConvolutionTask task, std::shared_ptr<const BlockedConvolution> blocked, const Convolution& c) {
+std::unique_ptr<Kernel> blockedKernel(ConvolutionTask task, std::shared_ptr<const BlockedConvolution> blocked,
+                                      const Convolution& c) {
   const size_t bytes = blocked->workspaceBytes();
   const auto read = [](const KernelArguments& a, size_t i) { return const_cast<float*>(input<float>(a, i)); };
   return makeKernel(
@@ -214,7 +230,9 @@ std::unique_ptr<Kernel> blockedKernel(ConvolutionTask task, std::shared_ptr<cons
       {.in_place = {}, .workspace_bytes = bytes});
 }
 
-size_t slotBytes(const Convolution& c, size_t element) { return static_cast<size_t>(kSlots * c.columnElements()) * element; }
+size_t slotBytes(const Convolution& c, size_t element) {
+  return static_cast<size_t>(kSlots * c.columnElements()) * element;
+}
 
 void checkTypes(const KernelSpec& spec, DataType type) {
   for (size_t i = 1; i < spec.inputs.size(); ++i) checkInputType(spec, i, type);
@@ -227,16 +245,19 @@ std::unique_ptr<Kernel> conv(const KernelSpec& spec) {
   const Shape& image = spec.inputs[0].shape;
   const Shape& weight = spec.inputs[1].shape;
   const Shape& output = spec.outputs[0].shape;
-  const Convolution c = planConvolution(spec, windowOf(spec, image, output, kernelSizes(spec, &weight)), image, output, weight);
+  const Convolution c =
+      planConvolution(spec, windowOf(spec, image, output, kernelSizes(spec, &weight)), image, output, weight);
   if (hasInput(spec, 2)) checkInputShape(spec, 2, {output[1]});
   return withType<float, double>(spec, spec.inputs[0].data_type, "X", [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_same_v<T, float>) {
-      if (auto blocked = blockedFor(ConvolutionTask::kForward, c)) return blockedKernel(ConvolutionTask::kForward, std::move(blocked), c);
+      if (auto blocked = blockedFor(ConvolutionTask::kForward, c))
+        return blockedKernel(ConvolutionTask::kForward, std::move(blocked), c);
     }
     return makeKernel(
         [c](const KernelArguments& a) {
-          forward(c, input<T>(a, 0), input<T>(a, 1), input<T>(a, 2), kernels::output<T>(a, 0), static_cast<T*>(a.workspace));
+          forward(c, input<T>(a, 0), input<T>(a, 1), input<T>(a, 2), kernels::output<T>(a, 0),
+                  static_cast<T*>(a.workspace));
         },
         {.in_place = {}, .workspace_bytes = slotBytes(c, sizeof(T))});
   });
@@ -260,7 +281,8 @@ std::unique_ptr<Kernel> convTranspose(const KernelSpec& spec) {
     }
     return makeKernel(
         [c](const KernelArguments& a) {
-          backwardImage(c, input<T>(a, 0), input<T>(a, 1), input<T>(a, 2), kernels::output<T>(a, 0), static_cast<T*>(a.workspace));
+          backwardImage(c, input<T>(a, 0), input<T>(a, 1), input<T>(a, 2), kernels::output<T>(a, 0),
+                        static_cast<T*>(a.workspace));
         },
         {.in_place = {}, .workspace_bytes = slotBytes(c, sizeof(T))});
   });
@@ -273,7 +295,8 @@ std::unique_ptr<Kernel> convWeightGrad(const KernelSpec& spec) {
   const Shape& output = spec.inputs[0].shape;
   const Shape& image = spec.inputs[1].shape;
   const Shape& weight = spec.outputs[0].shape;
-  const Convolution c = planConvolution(spec, windowOf(spec, image, output, kernelSizes(spec, &weight)), image, output, weight);
+  const Convolution c =
+      planConvolution(spec, windowOf(spec, image, output, kernelSizes(spec, &weight)), image, output, weight);
   return withType<float, double>(spec, spec.inputs[0].data_type, "dY", [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_same_v<T, float>) {
@@ -284,7 +307,8 @@ std::unique_ptr<Kernel> convWeightGrad(const KernelSpec& spec) {
     const int64_t sums = chunks > 1 ? chunks * c.weightElements() : 0;
     return makeKernel(
         [c](const KernelArguments& a) {
-          backwardWeight(c, input<T>(a, 0), input<T>(a, 1), kernels::output<T>(a, 0), static_cast<T*>(a.workspace));
+          backwardWeight(c, input<T>(a, 0), input<T>(a, 1), kernels::output<T>(a, 0),
+                         static_cast<T*>(a.workspace));
         },
         {.in_place = {}, .workspace_bytes = slotBytes(c, sizeof(T)) + static_cast<size_t>(sums) * sizeof(T)});
   });

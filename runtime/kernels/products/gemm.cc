@@ -7,9 +7,9 @@
 #include <Eigen/Core>
 
 #include "ir/base/error.h"
-#include "runtime/kernels/products/onednn.h"
 #include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/simd.h"
+#include "runtime/kernels/products/onednn.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -22,12 +22,14 @@ struct Operand {
 };
 
 // One thread: C[m,n] (rows `ldc` apart) = alpha * op(A) * op(B) + beta * C.
-void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<float> a, Operand<float> b, double beta, float* c, int64_t ldc) {
-  onednnGemm(a.transposed, b.transposed, m, n, k, static_cast<float>(alpha), a.data, a.leading, b.data, b.leading, static_cast<float>(beta),
-             c, ldc);
+void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<float> a, Operand<float> b, double beta,
+              float* c, int64_t ldc) {
+  onednnGemm(a.transposed, b.transposed, m, n, k, static_cast<float>(alpha), a.data, a.leading, b.data,
+             b.leading, static_cast<float>(beta), c, ldc);
 }
 
-void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<double> a, Operand<double> b, double beta, double* c, int64_t ldc) {
+void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<double> a, Operand<double> b,
+              double beta, double* c, int64_t ldc) {
   using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   using Stride = Eigen::OuterStride<>;
   using Input = Eigen::Map<const Matrix, 0, Stride>;
@@ -49,7 +51,8 @@ void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<double> a, 
 }
 
 template <typename T>
-void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<T> a, Operand<T> b, double beta, T* c, int64_t ldc) {
+void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<T> a, Operand<T> b, double beta, T* c,
+              int64_t ldc) {
   using U = std::make_unsigned_t<T>;
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
@@ -60,7 +63,8 @@ void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<T> a, Opera
         sum += static_cast<U>(left) * static_cast<U>(right);
       }
       U* out = reinterpret_cast<U*>(c + i * ldc + j);
-      *out = static_cast<U>(static_cast<T>(alpha)) * sum + (beta == 0 ? U(0) : static_cast<U>(static_cast<T>(beta)) * *out);
+      *out = static_cast<U>(static_cast<T>(alpha)) * sum +
+             (beta == 0 ? U(0) : static_cast<U>(static_cast<T>(beta)) * *out);
     }
   }
 }
@@ -73,7 +77,8 @@ struct Tiling {
 
 Tiling chooseTiles(const GemmShape& shape) {
   const int64_t edge = shape.m * shape.n >= (int64_t{1} << 24) ? 1024 : 512;
-  constexpr int64_t kSmallWork = int64_t{1} << 21;  // multiply-adds that one thread does sooner than a second one wakes
+  constexpr int64_t kSmallWork = int64_t{1}
+                                 << 21;  // multiply-adds that one thread does sooner than a second one wakes
   if (shape.m * shape.n * std::max<int64_t>(1, shape.k) <= kSmallWork)
     return {std::max<int64_t>(1, shape.m), std::max<int64_t>(1, shape.n)};
   const auto even = [edge](int64_t size) {
@@ -87,7 +92,9 @@ Tiling chooseTiles(const GemmShape& shape) {
 // The tiles of one matrix.
 struct Grid {
   Grid(const GemmShape& shape, Tiling tile)
-      : tile(tile), rows((shape.m + tile.rows - 1) / tile.rows), columns((shape.n + tile.columns - 1) / tile.columns) {}
+      : tile(tile),
+        rows((shape.m + tile.rows - 1) / tile.rows),
+        columns((shape.n + tile.columns - 1) / tile.columns) {}
   int64_t size() const { return rows * columns; }
   // Where tile `index` is: first row and column, and how many there are.
   struct Part {
@@ -126,8 +133,8 @@ struct AddRow {
 }  // namespace
 
 template <typename T>
-void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a, const int64_t* a_offsets, const T* b,
-                 const int64_t* b_offsets, double beta, T* c) {
+void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a, const int64_t* a_offsets,
+                 const T* b, const int64_t* b_offsets, double beta, T* c) {
   if (shape.m == 0 || shape.n == 0 || batch == 0) return;
   const Grid grid(shape, chooseTiles(shape));
   // Small products are grouped, so that a thread has work for some microseconds.
@@ -144,7 +151,8 @@ void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a
             out[row * shape.n + column] = beta == 0 ? T(0) : T(beta * out[row * shape.n + column]);
         continue;
       }
-      tileGemm(m, n, shape.k, alpha, leftOf(shape, a + a_offsets[matrix], i), rightOf(shape, b + b_offsets[matrix], j), beta, out, shape.n);
+      tileGemm(m, n, shape.k, alpha, leftOf(shape, a + a_offsets[matrix], i),
+               rightOf(shape, b + b_offsets[matrix], j), beta, out, shape.n);
     }
   });
 }
@@ -158,30 +166,36 @@ void addGemm(const GemmShape& shape, double alpha, const T* a, const T* b, T* c)
     thread_local std::vector<T> product;  // grows to the largest tile that a thread ever has
     if (product.size() < static_cast<size_t>(m * n)) product.resize(static_cast<size_t>(m * n));
     tileGemm(m, n, shape.k, alpha, leftOf(shape, a, i), rightOf(shape, b, j), 0, product.data(), n);
-    for (int64_t row = 0; row < m; ++row) runVectorised<AddRow<T>>(product.data() + row * n, c + (i + row) * shape.n + j, n);
+    for (int64_t row = 0; row < m; ++row)
+      runVectorised<AddRow<T>>(product.data() + row * n, c + (i + row) * shape.n + j, n);
   });
 }
 
 template <typename T>
-void gemmOnThisThread(const GemmShape& shape, const T* a, int64_t lda, const T* b, int64_t ldb, double beta, T* c, int64_t ldc) {
+void gemmOnThisThread(const GemmShape& shape, const T* a, int64_t lda, const T* b, int64_t ldb, double beta,
+                      T* c, int64_t ldc) {
   const Operand<T> left{a, lda, shape.transpose_a};
   const Operand<T> right{b, ldb, shape.transpose_b};
   tileGemm(shape.m, shape.n, shape.k, 1, left, right, beta, c, ldc);
 }
 
-template void gemmOnThisThread(const GemmShape&, const float*, int64_t, const float*, int64_t, double, float*, int64_t);
-template void gemmOnThisThread(const GemmShape&, const double*, int64_t, const double*, int64_t, double, double*, int64_t);
+template void gemmOnThisThread(const GemmShape&, const float*, int64_t, const float*, int64_t, double, float*,
+                               int64_t);
+template void gemmOnThisThread(const GemmShape&, const double*, int64_t, const double*, int64_t, double,
+                               double*, int64_t);
 
 template void addGemm(const GemmShape&, double, const float*, const float*, float*);
 template void addGemm(const GemmShape&, double, const double*, const double*, double*);
 template void addGemm(const GemmShape&, double, const int32_t*, const int32_t*, int32_t*);
 template void addGemm(const GemmShape&, double, const int64_t*, const int64_t*, int64_t*);
 
-template void batchedGemm(const GemmShape&, int64_t, double, const float*, const int64_t*, const float*, const int64_t*, double, float*);
-template void batchedGemm(const GemmShape&, int64_t, double, const double*, const int64_t*, const double*, const int64_t*, double, double*);
-template void batchedGemm(const GemmShape&, int64_t, double, const int32_t*, const int64_t*, const int32_t*, const int64_t*, double,
-                          int32_t*);
-template void batchedGemm(const GemmShape&, int64_t, double, const int64_t*, const int64_t*, const int64_t*, const int64_t*, double,
-                          int64_t*);
+template void batchedGemm(const GemmShape&, int64_t, double, const float*, const int64_t*, const float*,
+                          const int64_t*, double, float*);
+template void batchedGemm(const GemmShape&, int64_t, double, const double*, const int64_t*, const double*,
+                          const int64_t*, double, double*);
+template void batchedGemm(const GemmShape&, int64_t, double, const int32_t*, const int64_t*, const int32_t*,
+                          const int64_t*, double, int32_t*);
+template void batchedGemm(const GemmShape&, int64_t, double, const int64_t*, const int64_t*, const int64_t*,
+                          const int64_t*, double, int64_t*);
 
 }  // namespace pipeshard::kernels

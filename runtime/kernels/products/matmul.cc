@@ -1,13 +1,13 @@
-#include "runtime/kernels/elementwise/binary_loop.h"
 #include "runtime/kernels/base/families.h"
-#include "runtime/kernels/products/gemm.h"
 #include "runtime/kernels/base/support.h"
+#include "runtime/kernels/elementwise/binary_loop.h"
+#include "runtime/kernels/products/gemm.h"
 
 namespace pipeshard::kernels {
 namespace {
 
-// MatMul as numpy's matmul, reduced to one batched product. ONNX Runtime's FusedMatMul has flags beside, for operands whose last
-// two axes are swapped.
+// MatMul as numpy's matmul, reduced to one batched product. ONNX Runtime's FusedMatMul has flags beside, for
+// operands whose last two axes are swapped.
 struct MatMulPlan {
   GemmShape shape;
   int64_t batch = 1;
@@ -16,12 +16,14 @@ struct MatMulPlan {
   Shape output;
 };
 
-std::vector<int64_t> matrixOffsets(const Shape& output_batch, const Shape& input_batch, int64_t matrix_elements) {
+std::vector<int64_t> matrixOffsets(const Shape& output_batch, const Shape& input_batch,
+                                   int64_t matrix_elements) {
   const Broadcast plan = makeBroadcast(output_batch, {input_batch});
   std::vector<int64_t> offsets;
   for (int64_t row = 0; row < plan.rows; ++row) {
     const int64_t start = plan.rowStart(row)[0];
-    for (int64_t i = 0; i < plan.length; ++i) offsets.push_back((start + i * plan.inner_strides[0]) * matrix_elements);
+    for (int64_t i = 0; i < plan.length; ++i)
+      offsets.push_back((start + i * plan.inner_strides[0]) * matrix_elements);
   }
   return offsets;
 }
@@ -29,7 +31,8 @@ std::vector<int64_t> matrixOffsets(const Shape& output_batch, const Shape& input
 MatMulPlan planMatMul(const KernelSpec& spec) {
   Shape a = spec.inputs[0].shape;
   Shape b = spec.inputs[1].shape;
-  if (a.empty() || b.empty()) refuse(spec, "inputs of shapes {} and {}; scalars are not allowed", shapeToString(a), shapeToString(b));
+  if (a.empty() || b.empty())
+    refuse(spec, "inputs of shapes {} and {}; scalars are not allowed", shapeToString(a), shapeToString(b));
   const bool a_vector = a.size() == 1;
   const bool b_vector = b.size() == 1;
   if (a_vector) a.insert(a.begin(), 1);
@@ -39,10 +42,15 @@ MatMulPlan planMatMul(const KernelSpec& spec) {
   const bool transpose_b = !b_vector && spec.node->intAttribute("transB", 0) != 0;
   if (transpose_a) std::swap(a[a.size() - 2], a.back());
   if (transpose_b) std::swap(b[b.size() - 2], b.back());
-  plan.shape = {.transpose_a = transpose_a, .transpose_b = transpose_b, .m = a[a.size() - 2], .n = b.back(), .k = a.back()};
+  plan.shape = {.transpose_a = transpose_a,
+                .transpose_b = transpose_b,
+                .m = a[a.size() - 2],
+                .n = b.back(),
+                .k = a.back()};
   if (b[b.size() - 2] != plan.shape.k) {
-    refuse(spec, "shapes {} and {} do not multiply: inner sizes {} and {} differ", shapeToString(spec.inputs[0].shape),
-           shapeToString(spec.inputs[1].shape), plan.shape.k, b[b.size() - 2]);
+    refuse(spec, "shapes {} and {} do not multiply: inner sizes {} and {} differ",
+           shapeToString(spec.inputs[0].shape), shapeToString(spec.inputs[1].shape), plan.shape.k,
+           b[b.size() - 2]);
   }
   const Shape a_batch(a.begin(), a.end() - 2);
   const Shape b_batch(b.begin(), b.end() - 2);
@@ -53,7 +61,8 @@ MatMulPlan planMatMul(const KernelSpec& spec) {
   plan.batch = elementCount(batch);
   if (plan.batch == 0) return plan;
   const bool one_product = plan.batch == 1 || !transpose_a;
-  if (elementCount(b_batch) == 1 && elementCount(a_batch) == plan.batch && one_product) {  // [.., m, k] x [k, n]: one tall product
+  if (elementCount(b_batch) == 1 && elementCount(a_batch) == plan.batch &&
+      one_product) {  // [.., m, k] x [k, n]: one tall product
     plan.shape.m *= plan.batch;
     plan.batch = 1;
     plan.a_offsets = plan.b_offsets = {0};
@@ -79,7 +88,8 @@ std::unique_ptr<Kernel> matMul(const KernelSpec& spec) {
           const T* b = input<T>(arguments, 1);
           T* y = output<T>(arguments, 0);
           if (accumulates(arguments)) return addGemm<T>(plan.shape, alpha, a, b, y);
-          batchedGemm<T>(plan.shape, plan.batch, alpha, a, plan.a_offsets.data(), b, plan.b_offsets.data(), 0, y);
+          batchedGemm<T>(plan.shape, plan.batch, alpha, a, plan.a_offsets.data(), b, plan.b_offsets.data(), 0,
+                         y);
         },
         {.in_place = {}, .workspace_bytes = 0, .accumulates = plan.batch == 1});
   });
@@ -87,7 +97,8 @@ std::unique_ptr<Kernel> matMul(const KernelSpec& spec) {
 
 std::unique_ptr<Kernel> fusedMatMul(const KernelSpec& spec) {
   for (const char* flag : {"transBatchA", "transBatchB"}) {
-    if (spec.node->intAttribute(flag, 0) != 0) refuse(spec, "attribute {} is set; the CPU kernel knows transA and transB", flag);
+    if (spec.node->intAttribute(flag, 0) != 0)
+      refuse(spec, "attribute {} is set; the CPU kernel knows transA and transB", flag);
   }
   return matMul(spec);
 }
@@ -103,7 +114,8 @@ std::unique_ptr<Kernel> gemm(const KernelSpec& spec) {
   checkArity(spec, 2, 3);
   const Shape& a = spec.inputs[0].shape;
   const Shape& b = spec.inputs[1].shape;
-  if (a.size() != 2 || b.size() != 2) refuse(spec, "inputs of shapes {} and {}; both must be matrices", shapeToString(a), shapeToString(b));
+  if (a.size() != 2 || b.size() != 2)
+    refuse(spec, "inputs of shapes {} and {}; both must be matrices", shapeToString(a), shapeToString(b));
   GemmShape shape;
   shape.transpose_a = spec.node->intAttribute("transA", 0) != 0;
   shape.transpose_b = spec.node->intAttribute("transB", 0) != 0;
@@ -111,8 +123,8 @@ std::unique_ptr<Kernel> gemm(const KernelSpec& spec) {
   shape.k = a[shape.transpose_a ? 0 : 1];
   shape.n = b[shape.transpose_b ? 0 : 1];
   if (b[shape.transpose_b ? 1 : 0] != shape.k) {
-    refuse(spec, "shapes {} and {} do not multiply with transA={}, transB={}", shapeToString(a), shapeToString(b), shape.transpose_a,
-           shape.transpose_b);
+    refuse(spec, "shapes {} and {} do not multiply with transA={}, transB={}", shapeToString(a),
+           shapeToString(b), shape.transpose_a, shape.transpose_b);
   }
   for (size_t i : {1, 2}) checkInputType(spec, i, spec.inputs[0].data_type);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
@@ -128,9 +140,11 @@ std::unique_ptr<Kernel> gemm(const KernelSpec& spec) {
           constexpr int64_t kNoOffset = 0;
           T* y = output<T>(arguments, 0);
           const T unused{};
-          if (accumulates(arguments)) return addGemm<T>(shape, alpha, input<T>(arguments, 0), input<T>(arguments, 1), y);
+          if (accumulates(arguments))
+            return addGemm<T>(shape, alpha, input<T>(arguments, 0), input<T>(arguments, 1), y);
           if (beta != 0) runBinary<CopyOp, T, T>(bias, input<T>(arguments, 2), &unused, y);
-          batchedGemm<T>(shape, 1, alpha, input<T>(arguments, 0), &kNoOffset, input<T>(arguments, 1), &kNoOffset, beta, y);
+          batchedGemm<T>(shape, 1, alpha, input<T>(arguments, 0), &kNoOffset, input<T>(arguments, 1),
+                         &kNoOffset, beta, y);
         },
         {.in_place = {}, .workspace_bytes = 0, .accumulates = beta == 0});
   });

@@ -46,7 +46,9 @@ memory::desc plainLayout(int64_t outer, int64_t inner, int64_t all_inner, const 
           memory::dims{all_inner * space[1] * space[2], space[1] * space[2], space[2], 1}};
 }
 
-memory::desc anyLayout(const memory::desc& plain) { return {plain.dims(), memory::data_type::f32, memory::format_tag::any}; }
+memory::desc anyLayout(const memory::desc& plain) {
+  return {plain.dims(), memory::data_type::f32, memory::format_tag::any};
+}
 
 bool madeForThisProcessor(const dnnl::primitive_desc_base& description) {
   const std::string_view name = description.impl_info_str();
@@ -77,8 +79,8 @@ struct OnednnConvolution::Primitives {
     return true;
   }
 
-  bool make(ConvolutionTask task, const memory::dims& strides, const memory::dims& dilations, const memory::dims& begin,
-            const memory::dims& end) {
+  bool make(ConvolutionTask task, const memory::dims& strides, const memory::dims& dilations,
+            const memory::dims& begin, const memory::dims& end) {
     const memory::desc image = anyLayout(plain[0]);
     const memory::desc weight = anyLayout(plain[1]);
     const memory::desc output = anyLayout(plain[2]);
@@ -86,22 +88,25 @@ struct OnednnConvolution::Primitives {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     using Forward = dnnl::convolution_forward;
-    const Forward::primitive_desc forward(
-        Forward::desc(dnnl::prop_kind::forward_training, direct, image, weight, output, strides, dilations, begin, end), attributes, cpu());
+    const Forward::primitive_desc forward(Forward::desc(dnnl::prop_kind::forward_training, direct, image,
+                                                        weight, output, strides, dilations, begin, end),
+                                          attributes, cpu());
     if (task == ConvolutionTask::kForward) {
       return take<Forward>(forward, {forward.src_desc(), forward.weights_desc(), forward.dst_desc()},
                            {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST});
     }
     if (task == ConvolutionTask::kInputGrad) {
       using Backward = dnnl::convolution_backward_data;
-      const Backward::primitive_desc data(Backward::desc(direct, image, weight, output, strides, dilations, begin, end), attributes, cpu(),
-                                          forward);
+      const Backward::primitive_desc data(
+          Backward::desc(direct, image, weight, output, strides, dilations, begin, end), attributes, cpu(),
+          forward);
       return take<Backward>(data, {data.diff_src_desc(), data.weights_desc(), data.diff_dst_desc()},
                             {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST});
     }
     using Backward = dnnl::convolution_backward_weights;
-    const Backward::primitive_desc weights(Backward::desc(direct, image, weight, output, strides, dilations, begin, end), attributes, cpu(),
-                                           forward);
+    const Backward::primitive_desc weights(
+        Backward::desc(direct, image, weight, output, strides, dilations, begin, end), attributes, cpu(),
+        forward);
     return take<Backward>(weights, {weights.src_desc(), weights.diff_weights_desc(), weights.diff_dst_desc()},
                           {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST});
   }
@@ -109,7 +114,9 @@ struct OnednnConvolution::Primitives {
   void makeReorders(ConvolutionTask task) {
     for (size_t i = 0; i < 3; ++i) {
       if (packed[i] == plain[i]) continue;
-      const bool result = i == (task == ConvolutionTask::kForward ? 2u : task == ConvolutionTask::kInputGrad ? 0u : 1u);
+      const bool result = i == (task == ConvolutionTask::kForward     ? 2u
+                                : task == ConvolutionTask::kInputGrad ? 0u
+                                                                      : 1u);
       const memory::desc& from = result ? packed[i] : plain[i];
       const memory::desc& to = result ? plain[i] : packed[i];
       (result ? unpack : pack)[i] = dnnl::reorder(dnnl::reorder::primitive_desc(cpu(), from, cpu(), to));
@@ -117,7 +124,8 @@ struct OnednnConvolution::Primitives {
   }
 };
 
-OnednnConvolution::OnednnConvolution(std::unique_ptr<const Primitives> primitives) : primitives_(std::move(primitives)) {}
+OnednnConvolution::OnednnConvolution(std::unique_ptr<const Primitives> primitives)
+    : primitives_(std::move(primitives)) {}
 OnednnConvolution::~OnednnConvolution() = default;
 
 std::shared_ptr<const OnednnConvolution> OnednnConvolution::create(ConvolutionTask task, const Window& window,
@@ -135,10 +143,13 @@ std::shared_ptr<const OnednnConvolution> OnednnConvolution::create(ConvolutionTa
   }
   const OneThread one_thread;
   try {
-    if (!made->make(task, {w.stride[1], w.stride[2]}, {w.dilation[1] - 1, w.dilation[2] - 1}, {w.pad[1], w.pad[2]}, end)) return nullptr;
+    if (!made->make(task, {w.stride[1], w.stride[2]}, {w.dilation[1] - 1, w.dilation[2] - 1},
+                    {w.pad[1], w.pad[2]}, end))
+      return nullptr;
   } catch (const dnnl::error& e) {
     if (e.status == dnnl_unimplemented || e.status == dnnl_invalid_arguments) return nullptr;
-    fail(ErrorCode::kInternal, "oneDNN, making a convolution: {} (status {})", e.what(), static_cast<int>(e.status));
+    fail(ErrorCode::kInternal, "oneDNN, making a convolution: {} (status {})", e.what(),
+         static_cast<int>(e.status));
   }
   translated([&] { made->makeReorders(task); });
   return std::shared_ptr<const OnednnConvolution>(new OnednnConvolution(std::move(made)));
@@ -174,13 +185,15 @@ void OnednnConvolution::unpack(ConvolutionTensor tensor, const float* packed, fl
   });
 }
 
-void OnednnConvolution::run(const float* image, const float* weight, const float* output, void* scratch) const {
+void OnednnConvolution::run(const float* image, const float* weight, const float* output,
+                            void* scratch) const {
   translated([&] {
     dnnl::stream stream(cpu());
     const std::array<const float*, 3> tensors = {image, weight, output};
     std::unordered_map<int, memory> arguments;
     for (size_t i = 0; i < 3; ++i) {
-      arguments.emplace(primitives_->arguments[i], memory(primitives_->packed[i], cpu(), const_cast<float*>(tensors[i])));
+      arguments.emplace(primitives_->arguments[i],
+                        memory(primitives_->packed[i], cpu(), const_cast<float*>(tensors[i])));
     }
     arguments.emplace(DNNL_ARG_SCRATCHPAD, memory(primitives_->scratch, cpu(), scratch));
     primitives_->compute.execute(stream, arguments);

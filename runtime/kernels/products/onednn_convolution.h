@@ -1,14 +1,16 @@
-// Convolutions of oneDNN (2.x) in the layouts that it computes fastest in: blocks of channels, chosen by it. float32, no groups.
+// Convolutions of oneDNN (2.x) in the layouts that it computes fastest in: blocks of channels, chosen by it.
+// float32, no groups.
 //
 //   auto conv = OnednnConvolution::create(ConvolutionTask::kForward, window, {.batch = 1, ...});
 //   if (conv != nullptr) {
-//     const float* packed = conv->pack(ConvolutionTensor::kImage, image, space);     // the same for the weight
+//     const float* packed = conv->pack(ConvolutionTensor::kImage, image, space); // the same for the weight
 //     conv->run(packed_image, packed_weight, packed_output, scratch);
 //     conv->unpack(ConvolutionTensor::kOutput, packed_output, output);
 //   }
 //
-// run() is the calling thread's work alone, whatever the number of threads: sums are formed in an order fixed by the sizes. All
-// calls are safe from several threads at once with memory of their own. Errors of oneDNN come out as pipeshard::Error (kInternal).
+// run() is the calling thread's work alone, whatever the number of threads: sums are formed in an order fixed
+// by the sizes. All calls are safe from several threads at once with memory of their own. Errors of oneDNN
+// come out as pipeshard::Error (kInternal).
 #pragma once
 
 #include <array>
@@ -19,11 +21,15 @@
 
 namespace pipeshard::kernels {
 
-enum class ConvolutionTask { kForward, kInputGrad, kWeightGrad };  // computes the output, the image, the weight
+enum class ConvolutionTask {
+  kForward,
+  kInputGrad,
+  kWeightGrad
+};  // computes the output, the image, the weight
 enum class ConvolutionTensor : size_t { kImage, kWeight, kOutput };
 
-// What one run() sees: [batch, channels, in..] images, [batch, features, out..] outputs, [features, channels, kernel..] weights.
-// The tensors they are cut from have `all_channels` and `all_features`.
+// What one run() sees: [batch, channels, in..] images, [batch, features, out..] outputs, [features, channels,
+// kernel..] weights. The tensors they are cut from have `all_channels` and `all_features`.
 struct ConvolutionSizes {
   int64_t batch = 0;
   int64_t channels = 0;
@@ -35,17 +41,20 @@ struct ConvolutionSizes {
 class OnednnConvolution {
  public:
   // nullptr when oneDNN has no code made for this processor, or the window has three spatial axes.
-  static std::shared_ptr<const OnednnConvolution> create(ConvolutionTask task, const Window& window, const ConvolutionSizes& sizes);
+  static std::shared_ptr<const OnednnConvolution> create(ConvolutionTask task, const Window& window,
+                                                         const ConvolutionSizes& sizes);
 
   // Bytes of a tensor in oneDNN's layout; 0 when that is the plain one.
   size_t packedBytes(ConvolutionTensor tensor) const;
   size_t scratchBytes() const;
 
-  // Plain (row-major) to oneDNN's layout. Returns `space`, or `plain` where both layouts are one. Outside of parallel regions it
-  // uses all threads.
+  // Plain (row-major) to oneDNN's layout. Returns `space`, or `plain` where both layouts are one. Outside of
+  // parallel regions it uses all threads.
   const float* pack(ConvolutionTensor tensor, const float* plain, float* space) const;
   // Where run() shall put its result: `space`, or `plain` where both layouts are one.
-  float* target(ConvolutionTensor tensor, float* plain, float* space) const { return packedBytes(tensor) == 0 ? plain : space; }
+  float* target(ConvolutionTensor tensor, float* plain, float* space) const {
+    return packedBytes(tensor) == 0 ? plain : space;
+  }
   // oneDNN's layout to the plain one; nothing where both are one.
   void unpack(ConvolutionTensor tensor, const float* packed, float* plain) const;
 

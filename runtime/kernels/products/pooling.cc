@@ -9,18 +9,23 @@
 namespace pipeshard::kernels {
 namespace {
 
-// The part of the window at output position `o` that lies inside the image, as kernel positions [begin, end) per axis.
+// The part of the window at output position `o` that lies inside the image, as kernel positions [begin, end)
+// per axis.
 struct Visible {
   Triple origin;
   Triple begin;
   Triple end;
 
   Visible(const Window& w, int64_t position)
-      : origin{position / w.out[2] / w.out[1], position / w.out[2] % w.out[1], position % w.out[2]}, begin{}, end{} {
+      : origin{position / w.out[2] / w.out[1], position / w.out[2] % w.out[1], position % w.out[2]},
+        begin{},
+        end{} {
     for (size_t a = 0; a < 3; ++a) {
       origin[a] = origin[a] * w.stride[a] - w.pad[a];
       begin[a] = origin[a] >= 0 ? 0 : (-origin[a] + w.dilation[a] - 1) / w.dilation[a];
-      end[a] = origin[a] >= w.in[a] ? 0 : std::min(w.kernel[a], (w.in[a] - origin[a] + w.dilation[a] - 1) / w.dilation[a]);
+      end[a] = origin[a] >= w.in[a]
+                   ? 0
+                   : std::min(w.kernel[a], (w.in[a] - origin[a] + w.dilation[a] - 1) / w.dilation[a]);
     }
   }
 
@@ -30,18 +35,19 @@ struct Visible {
     for (int64_t z = begin[0]; z < end[0]; ++z)
       for (int64_t y = begin[1]; y < end[1]; ++y)
         for (int64_t x = begin[2]; x < end[2]; ++x)
-          body(((origin[0] + z * w.dilation[0]) * w.in[1] + origin[1] + y * w.dilation[1]) * w.in[2] + origin[2] + x * w.dilation[2]);
+          body(((origin[0] + z * w.dilation[0]) * w.in[1] + origin[1] + y * w.dilation[1]) * w.in[2] +
+               origin[2] + x * w.dilation[2]);
   }
 };
 
 constexpr int64_t kRowPart = 256;  // output positions of a row that are looked at together
 
-// Of output positions [first, first + count) of the row (oz, oy): the first largest element in sight and its offset in the image,
-// -1 when nothing is in sight.
+// Of output positions [first, first + count) of the row (oz, oy): the first largest element in sight and its
+// offset in the image, -1 when nothing is in sight.
 template <typename T>
 struct LargestOfRow {
-  PIPESHARD_INLINE static void run(const Window* window, const T* image, int64_t oz, int64_t oy, int64_t first, int64_t count, T* best,
-                                   int32_t* place) {
+  PIPESHARD_INLINE static void run(const Window* window, const T* image, int64_t oz, int64_t oy,
+                                   int64_t first, int64_t count, T* best, int32_t* place) {
     const Window& w = *window;
     for (int64_t i = 0; i < count; ++i) {
       best[i] = std::numeric_limits<T>::lowest();
@@ -100,7 +106,8 @@ Pool planPool(const KernelSpec& spec, const Shape& image, const Shape& output) {
   if (image[0] != output[0] || image[1] != output[1])
     refuse(spec, "{} and {} differ in batch or channels", shapeToString(image), shapeToString(output));
   if (pool.window.inSize() + pool.window.out[2] * pool.window.stride[2] > std::numeric_limits<int32_t>::max())
-    refuse(spec, "an image of {} has more elements than the CPU kernel can number in 32 bits", shapeToString(image));
+    refuse(spec, "an image of {} has more elements than the CPU kernel can number in 32 bits",
+           shapeToString(image));
   return pool;
 }
 
@@ -125,7 +132,8 @@ std::unique_ptr<Kernel> makeMaxPool(const Pool& pool, bool column_major) {
         forLargest(w, image, [&](int64_t o, T best, int64_t place) {
           y[plane * w.outSize() + o] = best;
           if (indices == nullptr) return;
-          indices[plane * w.outSize() + o] = place < 0 ? -1 : plane * w.inSize() + (column_major ? columnMajor(w, place) : place);
+          indices[plane * w.outSize() + o] =
+              place < 0 ? -1 : plane * w.inSize() + (column_major ? columnMajor(w, place) : place);
         });
       }
     });
@@ -170,16 +178,20 @@ std::unique_ptr<Kernel> maxPoolGrad(const KernelSpec& spec) {
   checkInputType(spec, 1, type);
   checkOutputType(spec, 0, type);
   checkOutputShape(spec, 0, spec.inputs[1].shape);
-  return withType<float, double>(spec, type, "dY", [&](auto zero) { return makeMaxPoolGrad<decltype(zero)>(pool); });
+  return withType<float, double>(spec, type, "dY",
+                                 [&](auto zero) { return makeMaxPoolGrad<decltype(zero)>(pool); });
 }
 
-// By how many an average over the window at `position` divides: the elements in sight, or with those of the padding.
+// By how many an average over the window at `position` divides: the elements in sight, or with those of the
+// padding.
 int64_t averageCount(const Window& w, int64_t position, bool with_padding) {
   const Visible visible(w, position);
   int64_t count = 1;
   for (size_t a = 0; a < 3; ++a) {
     int64_t size = visible.end[a] - visible.begin[a];
-    if (with_padding) size = std::min(w.kernel[a], (w.in[a] + w.pad_end[a] - visible.origin[a] + w.dilation[a] - 1) / w.dilation[a]);
+    if (with_padding)
+      size = std::min(w.kernel[a],
+                      (w.in[a] + w.pad_end[a] - visible.origin[a] + w.dilation[a] - 1) / w.dilation[a]);
     count *= std::max<int64_t>(0, size);
   }
   return std::max<int64_t>(1, count);
@@ -209,8 +221,9 @@ std::unique_ptr<Kernel> averagePool(const KernelSpec& spec) {
   const Pool pool = planPool(spec, spec.inputs[0].shape, spec.outputs[0].shape);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   const bool with_padding = spec.node->intAttribute("count_include_pad", 0) != 0;
-  return withType<float, double>(spec, spec.inputs[0].data_type, "X",
-                                 [&](auto zero) { return makeAveragePool<decltype(zero)>(pool, with_padding); });
+  return withType<float, double>(spec, spec.inputs[0].data_type, "X", [&](auto zero) {
+    return makeAveragePool<decltype(zero)>(pool, with_padding);
+  });
 }
 
 // dY -> dX: every element in sight gets its share.
@@ -238,8 +251,9 @@ std::unique_ptr<Kernel> averagePoolGrad(const KernelSpec& spec) {
   const Pool pool = planPool(spec, spec.outputs[0].shape, spec.inputs[0].shape);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   const bool with_padding = spec.node->intAttribute("count_include_pad", 0) != 0;
-  return withType<float, double>(spec, spec.inputs[0].data_type, "dY",
-                                 [&](auto zero) { return makeAveragePoolGrad<decltype(zero)>(pool, with_padding); });
+  return withType<float, double>(spec, spec.inputs[0].data_type, "dY", [&](auto zero) {
+    return makeAveragePoolGrad<decltype(zero)>(pool, with_padding);
+  });
 }
 
 // Over all spatial axes.
@@ -254,7 +268,8 @@ std::unique_ptr<Kernel> globalPool(const KernelSpec& spec) {
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   const int64_t planes = image[0] * image[1];
   const int64_t size = planes == 0 ? 0 : elementCount(image) / planes;
-  if (size == 0 && planes > 0) refuse(spec, "X has shape {} without any element to pool", shapeToString(image));
+  if (size == 0 && planes > 0)
+    refuse(spec, "X has shape {} without any element to pool", shapeToString(image));
   return withType<float, double>(spec, spec.inputs[0].data_type, "X", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel([planes, size](const KernelArguments& arguments) {
@@ -265,7 +280,8 @@ std::unique_ptr<Kernel> globalPool(const KernelSpec& spec) {
           const T* begin = x + plane * size;
           double sum = 0;
           for (int64_t i = 0; !kMaximum && i < size; ++i) sum += static_cast<double>(begin[i]);
-          y[plane] = kMaximum ? *std::max_element(begin, begin + size) : static_cast<T>(sum / static_cast<double>(size));
+          y[plane] = kMaximum ? *std::max_element(begin, begin + size)
+                              : static_cast<T>(sum / static_cast<double>(size));
         }
       });
     });

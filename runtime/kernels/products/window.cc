@@ -7,22 +7,28 @@ namespace {
 
 constexpr size_t kSpatial = 3;
 
-void checkRanks(const KernelSpec& spec, const Shape& image, const Shape& output, const std::vector<int64_t>& kernel) {
+void checkRanks(const KernelSpec& spec, const Shape& image, const Shape& output,
+                const std::vector<int64_t>& kernel) {
   if (image.size() < 3 || image.size() > 5)
-    refuse(spec, "the image has shape {}; the CPU kernel supports one to three spatial axes", shapeToString(image));
+    refuse(spec, "the image has shape {}; the CPU kernel supports one to three spatial axes",
+           shapeToString(image));
   if (output.size() != image.size() || kernel.size() + 2 != image.size())
-    refuse(spec, "image {}, output {} and a kernel of {} axes do not fit", shapeToString(image), shapeToString(output), kernel.size());
+    refuse(spec, "image {}, output {} and a kernel of {} axes do not fit", shapeToString(image),
+           shapeToString(output), kernel.size());
 }
 
 // Element i of a list attribute, or its default when the attribute is absent.
-int64_t elementOf(const KernelSpec& spec, std::string_view attribute, size_t i, size_t size, int64_t default_value) {
+int64_t elementOf(const KernelSpec& spec, std::string_view attribute, size_t i, size_t size,
+                  int64_t default_value) {
   const std::vector<int64_t> list = spec.node->intsAttribute(attribute);
   if (list.empty()) return default_value;
-  if (list.size() != size) refuse(spec, "attribute '{}' has {} elements, expected {}", attribute, list.size(), size);
+  if (list.size() != size)
+    refuse(spec, "attribute '{}' has {} elements, expected {}", attribute, list.size(), size);
   return list[i];
 }
 
-Window withoutPads(const KernelSpec& spec, const Shape& image, const Shape& output, const std::vector<int64_t>& kernel) {
+Window withoutPads(const KernelSpec& spec, const Shape& image, const Shape& output,
+                   const std::vector<int64_t>& kernel) {
   checkRanks(spec, image, output, kernel);
   Window window;
   const size_t axes = kernel.size();
@@ -64,7 +70,8 @@ void sharePads(Window& window, bool more_at_end, size_t axes) {
 // Calls body(row, column offset, count, image offset, step) for every run of columns inside the image, and
 // outside(row, column offset, count) for the rest.
 template <typename Inside, typename Outside>
-void forRuns(const Window& w, int64_t channels, int64_t first, int64_t last, const Inside& inside, const Outside& outside) {
+void forRuns(const Window& w, int64_t channels, int64_t first, int64_t last, const Inside& inside,
+             const Outside& outside) {
   int64_t row = 0;
   for (int64_t c = 0; c < channels; ++c)
     for (int64_t kz = 0; kz < w.kernel[0]; ++kz)
@@ -86,7 +93,8 @@ void forRuns(const Window& w, int64_t channels, int64_t first, int64_t last, con
             const int64_t offset = p - first;
             if (begin > 0) outside(row, offset, begin);
             if (end > begin) {
-              inside(row, offset + begin, end - begin, ((c * w.in[0] + z) * w.in[1] + y) * w.in[2] + x + begin * w.stride[2], w.stride[2]);
+              inside(row, offset + begin, end - begin,
+                     ((c * w.in[0] + z) * w.in[1] + y) * w.in[2] + x + begin * w.stride[2], w.stride[2]);
             }
             if (count > end) outside(row, offset + end, count - end);
             p += count;
@@ -104,13 +112,16 @@ bool Window::isPointwise() const {
 std::vector<int64_t> kernelSizes(const KernelSpec& spec, const Shape* weight) {
   std::vector<int64_t> said = spec.node->intsAttribute("kernel_shape");
   if (weight == nullptr) return said;
-  if (weight->size() < 2) refuse(spec, "the weight has shape {}; it needs two channel axes", shapeToString(*weight));
+  if (weight->size() < 2)
+    refuse(spec, "the weight has shape {}; it needs two channel axes", shapeToString(*weight));
   std::vector<int64_t> sizes(weight->begin() + 2, weight->end());
-  if (!said.empty() && said != sizes) refuse(spec, "kernel_shape is not that of the weight {}", shapeToString(*weight));
+  if (!said.empty() && said != sizes)
+    refuse(spec, "kernel_shape is not that of the weight {}", shapeToString(*weight));
   return sizes;
 }
 
-Window windowOf(const KernelSpec& spec, const Shape& image, const Shape& output, const std::vector<int64_t>& kernel) {
+Window windowOf(const KernelSpec& spec, const Shape& image, const Shape& output,
+                const std::vector<int64_t>& kernel) {
   Window window = withoutPads(spec, image, output, kernel);
   const std::string auto_pad = spec.node->stringAttribute("auto_pad", "NOTSET");
   if (auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER") {
@@ -125,12 +136,14 @@ Window windowOf(const KernelSpec& spec, const Shape& image, const Shape& output,
     const int64_t beyond = reach(window, a) - (window.in[a] + window.pad[a] + window.pad_end[a]);
     if (window.out[a] < 1 || beyond > (ceiling ? window.stride[a] - 1 : 0) ||
         beyond <= -window.stride[a] - (ceiling ? window.stride[a] : 0))
-      refuse(spec, "the output {} is not what kernel, strides and pads make of {}", shapeToString(output), shapeToString(image));
+      refuse(spec, "the output {} is not what kernel, strides and pads make of {}", shapeToString(output),
+             shapeToString(image));
   }
   return window;
 }
 
-Window transposedWindowOf(const KernelSpec& spec, const Shape& image, const Shape& output, const std::vector<int64_t>& kernel) {
+Window transposedWindowOf(const KernelSpec& spec, const Shape& image, const Shape& output,
+                          const std::vector<int64_t>& kernel) {
   Window window = withoutPads(spec, image, output, kernel);
   const std::string auto_pad = spec.node->stringAttribute("auto_pad", "NOTSET");
   const bool same = auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER";
@@ -140,7 +153,8 @@ Window transposedWindowOf(const KernelSpec& spec, const Shape& image, const Shap
   }
   for (size_t i = 0; i < kernel.size(); ++i) {
     const size_t a = kSpatial - kernel.size() + i;
-    const int64_t total = std::max<int64_t>(0, reach(window, a) + elementOf(spec, "output_padding", i, kernel.size(), 0) - window.in[a]);
+    const int64_t total = std::max<int64_t>(
+        0, reach(window, a) + elementOf(spec, "output_padding", i, kernel.size(), 0) - window.in[a]);
     window.pad[a] = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
     window.pad_end[a] = total - window.pad[a];
   }
@@ -148,7 +162,8 @@ Window transposedWindowOf(const KernelSpec& spec, const Shape& image, const Shap
 }
 
 template <typename T>
-void imageToColumns(const Window& window, int64_t channels, const T* image, int64_t first, int64_t last, T* columns) {
+void imageToColumns(const Window& window, int64_t channels, const T* image, int64_t first, int64_t last,
+                    T* columns) {
   const int64_t width = last - first;
   forRuns(
       window, channels, first, last,
@@ -157,11 +172,14 @@ void imageToColumns(const Window& window, int64_t channels, const T* image, int6
         const T* source = image + from;
         for (int64_t i = 0; i < count; ++i) to[i] = source[i * step];
       },
-      [&](int64_t row, int64_t offset, int64_t count) { std::fill_n(columns + row * width + offset, count, T(0)); });
+      [&](int64_t row, int64_t offset, int64_t count) {
+        std::fill_n(columns + row * width + offset, count, T(0));
+      });
 }
 
 template <typename T>
-void addColumnsToImage(const Window& window, int64_t channels, const T* columns, int64_t first, int64_t last, T* image) {
+void addColumnsToImage(const Window& window, int64_t channels, const T* columns, int64_t first, int64_t last,
+                       T* image) {
   const int64_t width = last - first;
   forRuns(
       window, channels, first, last,

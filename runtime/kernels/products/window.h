@@ -1,5 +1,5 @@
-// The sliding window of convolutions and pools: which elements of an image each output position sees. Images have one to three
-// spatial axes; fewer are seen as three with leading ones.
+// The sliding window of convolutions and pools: which elements of an image each output position sees. Images
+// have one to three spatial axes; fewer are seen as three with leading ones.
 #pragma once
 
 #include <array>
@@ -11,7 +11,8 @@ namespace pipeshard::kernels {
 
 using Triple = std::array<int64_t, 3>;
 
-// Output position o and kernel position k see the image at o * stride - pad + k * dilation, if that is inside.
+// Output position o and kernel position k see the image at o * stride - pad + k * dilation, if that is
+// inside.
 struct Window {
   Triple in{1, 1, 1};
   Triple out{1, 1, 1};
@@ -28,23 +29,29 @@ struct Window {
   bool isPointwise() const;
 };
 
-// The window that the node's attributes (strides, dilations, pads, auto_pad) describe for an image and its output, both
-// [batch, channels, spatial..], and spatial kernel sizes. Refuses other ranks than 3 to 5 and shapes that do not fit.
-Window windowOf(const KernelSpec& spec, const Shape& image, const Shape& output, const std::vector<int64_t>& kernel);
+// The window that the node's attributes (strides, dilations, pads, auto_pad) describe for an image and its
+// output, both [batch, channels, spatial..], and spatial kernel sizes. Refuses other ranks than 3 to 5 and
+// shapes that do not fit.
+Window windowOf(const KernelSpec& spec, const Shape& image, const Shape& output,
+                const std::vector<int64_t>& kernel);
 
-// The same for a transposed convolution, whose output is the image: auto_pad and output_shape say something else there.
-Window transposedWindowOf(const KernelSpec& spec, const Shape& image, const Shape& output, const std::vector<int64_t>& kernel);
+// The same for a transposed convolution, whose output is the image: auto_pad and output_shape say something
+// else there.
+Window transposedWindowOf(const KernelSpec& spec, const Shape& image, const Shape& output,
+                          const std::vector<int64_t>& kernel);
 
 // The kernel's sizes: attribute kernel_shape, else the spatial axes of `weight`.
 std::vector<int64_t> kernelSizes(const KernelSpec& spec, const Shape* weight);
 
-// Columns [first, last) of the matrix [channels * kernelSize, outSize] of what each output position sees of `channels` images.
-// Row-major, last - first elements in a row; padding is 0.
+// Columns [first, last) of the matrix [channels * kernelSize, outSize] of what each output position sees of
+// `channels` images. Row-major, last - first elements in a row; padding is 0.
 template <typename T>
-void imageToColumns(const Window& window, int64_t channels, const T* image, int64_t first, int64_t last, T* columns);
+void imageToColumns(const Window& window, int64_t channels, const T* image, int64_t first, int64_t last,
+                    T* columns);
 
 // The adjoint: adds the columns to the images.
 template <typename T>
-void addColumnsToImage(const Window& window, int64_t channels, const T* columns, int64_t first, int64_t last, T* image);
+void addColumnsToImage(const Window& window, int64_t channels, const T* columns, int64_t first, int64_t last,
+                       T* image);
 
 }  // namespace pipeshard::kernels

@@ -1,5 +1,6 @@
-// Batch normalisation over [batch, channels, spatial..]. A channel is one thread's work from begin to end, and its sums are in
-// float64, so that bits do not depend on threads. Several passes over a channel read it from the cache.
+// Batch normalisation over [batch, channels, spatial..]. A channel is one thread's work from begin to end,
+// and its sums are in float64, so that bits do not depend on threads. Several passes over a channel read it
+// from the cache.
 #include <cmath>
 
 #include "runtime/kernels/base/families.h"
@@ -27,7 +28,10 @@ struct ChannelPieces {
   int64_t inner;
 
   ChannelPieces(const BatchNorm& plan, int64_t channel)
-      : first(channel * plan.inner), stride(plan.channels * plan.inner), pieces(plan.batch), inner(plan.inner) {}
+      : first(channel * plan.inner),
+        stride(plan.channels * plan.inner),
+        pieces(plan.batch),
+        inner(plan.inner) {}
 };
 
 struct Sums {
@@ -68,10 +72,11 @@ struct ChannelMoments {
   PIPESHARD_INLINE static void run(const ChannelPieces* c, const T* x, Moments* moments) {
     const auto count = static_cast<double>(c->pieces * c->inner);
     const auto zero = [](int64_t) PIPESHARD_LAMBDA_INLINE { return 0.0; };
-    const double mean = sumChannel(
-                            *c, [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return static_cast<double>(x[i]); }, zero)
-                            .a /
-                        count;
+    const double mean =
+        sumChannel(
+            *c, [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return static_cast<double>(x[i]); }, zero)
+            .a /
+        count;
     const auto square = [x, mean](int64_t i) PIPESHARD_LAMBDA_INLINE {
       const double d = static_cast<double>(x[i]) - mean;
       return d * d;
@@ -101,7 +106,9 @@ struct ChannelGradientSums {
           const double d = static_cast<double>(x[i]) - mean;
           return d * d;
         },
-        [dy, x, mean](int64_t i) PIPESHARD_LAMBDA_INLINE { return static_cast<double>(dy[i]) * (static_cast<double>(x[i]) - mean); });
+        [dy, x, mean](int64_t i) PIPESHARD_LAMBDA_INLINE {
+          return static_cast<double>(dy[i]) * (static_cast<double>(x[i]) - mean);
+        });
     *sums = {{mean, second.a / count}, first.b, second.b};
   }
 };
@@ -119,11 +126,13 @@ struct NormalizeChannel {
 
 template <typename T>
 struct InputGradChannel {
-  PIPESHARD_INLINE static void run(const ChannelPieces* c, const T* dy, const T* x, T dy_mean, T x_mean, T slope, T factor, T* dx) {
+  PIPESHARD_INLINE static void run(const ChannelPieces* c, const T* dy, const T* x, T dy_mean, T x_mean,
+                                   T slope, T factor, T* dx) {
     for (int64_t piece = 0; piece < c->pieces; ++piece) {
       const int64_t begin = c->first + piece * c->stride;
 #pragma omp simd
-      for (int64_t i = begin; i < begin + c->inner; ++i) dx[i] = factor * (dy[i] - dy_mean - (x[i] - x_mean) * slope);
+      for (int64_t i = begin; i < begin + c->inner; ++i)
+        dx[i] = factor * (dy[i] - dy_mean - (x[i] - x_mean) * slope);
     }
   }
 };
@@ -154,11 +163,14 @@ std::unique_ptr<Kernel> makeBatchNorm(const BatchNorm& plan, bool training, doub
         if (training) {
           const Moments running = moments;
           runVectorised<ChannelMoments<T>>(&pieces, x, &moments);
-          if (mean_out != nullptr) mean_out[c] = static_cast<T>(running.mean * momentum + moments.mean * (1 - momentum));
-          if (variance_out != nullptr) variance_out[c] = static_cast<T>(running.variance * momentum + moments.variance * (1 - momentum));
+          if (mean_out != nullptr)
+            mean_out[c] = static_cast<T>(running.mean * momentum + moments.mean * (1 - momentum));
+          if (variance_out != nullptr)
+            variance_out[c] = static_cast<T>(running.variance * momentum + moments.variance * (1 - momentum));
         }
         const T factor = static_cast<T>(1 / std::sqrt(moments.variance + plan.epsilon)) * input<T>(a, 1)[c];
-        runVectorised<NormalizeChannel<T>>(&pieces, x, static_cast<T>(moments.mean), factor, input<T>(a, 2)[c], output<T>(a, 0));
+        runVectorised<NormalizeChannel<T>>(&pieces, x, static_cast<T>(moments.mean), factor,
+                                           input<T>(a, 2)[c], output<T>(a, 0));
       }
     });
   });
@@ -167,7 +179,8 @@ std::unique_ptr<Kernel> makeBatchNorm(const BatchNorm& plan, bool training, doub
 std::unique_ptr<Kernel> batchNormalization(const KernelSpec& spec) {
   checkArity(spec, 5, 5);
   if (spec.node->opset_version > 0 && spec.node->opset_version < 14)
-    refuse(spec, "opset {} means something else by its outputs; export the model with opset 14 or later", spec.node->opset_version);
+    refuse(spec, "opset {} means something else by its outputs; export the model with opset 14 or later",
+           spec.node->opset_version);
   const BatchNorm plan = planBatchNorm(spec, spec.inputs[0].shape);
   const DataType type = spec.inputs[0].data_type;
   const bool training = spec.node->intAttribute("training_mode", 0) != 0;
@@ -183,7 +196,8 @@ std::unique_ptr<Kernel> batchNormalization(const KernelSpec& spec) {
     checkOutputShape(spec, o, {plan.channels});
   }
   const auto momentum = static_cast<double>(spec.node->floatAttribute("momentum", 0.9f));
-  return withType<float, double>(spec, type, "X", [&](auto zero) { return makeBatchNorm<decltype(zero)>(plan, training, momentum); });
+  return withType<float, double>(
+      spec, type, "X", [&](auto zero) { return makeBatchNorm<decltype(zero)>(plan, training, momentum); });
 }
 
 // dY, X, Scale -> dX
@@ -202,8 +216,8 @@ std::unique_ptr<Kernel> makeInputGrad(const BatchNorm& plan) {
         const double inverse = 1 / std::sqrt(sums.moments.variance + plan.epsilon);
         const T factor = static_cast<T>(inverse * static_cast<double>(input<T>(a, 2)[c]));
         const T slope = static_cast<T>(sums.dot * inverse * inverse / count);
-        runVectorised<InputGradChannel<T>>(&pieces, dy, x, static_cast<T>(sums.dy / count), static_cast<T>(sums.moments.mean), slope,
-                                           factor, dx);
+        runVectorised<InputGradChannel<T>>(&pieces, dy, x, static_cast<T>(sums.dy / count),
+                                           static_cast<T>(sums.moments.mean), slope, factor, dx);
       }
     });
   });
@@ -220,7 +234,8 @@ std::unique_ptr<Kernel> makeWeightGrad(const BatchNorm& plan) {
         const ChannelPieces pieces(plan, c);
         GradientSums sums;
         runVectorised<ChannelGradientSums<T>>(&pieces, dy, x, &sums);
-        if (T* d_scale = output<T>(a, 0)) d_scale[c] = static_cast<T>(sums.dot / std::sqrt(sums.moments.variance + plan.epsilon));
+        if (T* d_scale = output<T>(a, 0))
+          d_scale[c] = static_cast<T>(sums.dot / std::sqrt(sums.moments.variance + plan.epsilon));
         if (T* d_bias = output<T>(a, 1)) d_bias[c] = static_cast<T>(sums.dy);
       }
     });
@@ -242,7 +257,8 @@ std::unique_ptr<Kernel> inputGrad(const KernelSpec& spec) {
   checkInputShape(spec, 2, {plan.channels});
   checkOutputType(spec, 0, type);
   checkOutputShape(spec, 0, spec.inputs[1].shape);
-  return withType<float, double>(spec, type, "dY", [&](auto zero) { return makeInputGrad<decltype(zero)>(plan); });
+  return withType<float, double>(spec, type, "dY",
+                                 [&](auto zero) { return makeInputGrad<decltype(zero)>(plan); });
 }
 
 std::unique_ptr<Kernel> weightGrad(const KernelSpec& spec) {
@@ -252,7 +268,8 @@ std::unique_ptr<Kernel> weightGrad(const KernelSpec& spec) {
     checkOutputType(spec, o, spec.inputs[0].data_type);
     checkOutputShape(spec, o, {plan.channels});
   }
-  return withType<float, double>(spec, spec.inputs[0].data_type, "dY", [&](auto zero) { return makeWeightGrad<decltype(zero)>(plan); });
+  return withType<float, double>(spec, spec.inputs[0].data_type, "dY",
+                                 [&](auto zero) { return makeWeightGrad<decltype(zero)>(plan); });
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 #include "runtime/kernels/base/columns.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/simd.h"
-#include "runtime/kernels/reductions/softmax.h"
 #include "runtime/kernels/base/vector_math.h"
+#include "runtime/kernels/reductions/softmax.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -23,7 +23,8 @@ struct LossPlan {
 
 LossPlan planLoss(const KernelSpec& spec, size_t scores, size_t labels, size_t weights) {
   const Shape& shape = spec.inputs[scores].shape;
-  if (shape.size() < 2) refuse(spec, "input {} has shape {}; it must be [N, C, ...]", scores, shapeToString(shape));
+  if (shape.size() < 2)
+    refuse(spec, "input {} has shape {}; it must be [N, C, ...]", scores, shapeToString(shape));
   LossPlan plan;
   plan.split = splitAtAxis(shape, 1);
   plan.node = describeNode(*spec.node);
@@ -49,8 +50,9 @@ void checkLabels(const LossPlan& plan, const I* labels) {
   for (int64_t i = 0; i < plan.labels(); ++i) {
     if (plan.ignored && labels[i] == *plan.ignored) continue;
     if (labels[i] < 0 || labels[i] >= plan.split.size) {
-      fail(ErrorCode::kBadModel, "{}: label {} at position {} is outside of the classes [0, {}){}", plan.node, labels[i], i,
-           plan.split.size, plan.ignored ? fmt::format(" and not the ignored {}", *plan.ignored) : "");
+      fail(ErrorCode::kBadModel, "{}: label {} at position {} is outside of the classes [0, {}){}", plan.node,
+           labels[i], i, plan.split.size,
+           plan.ignored ? fmt::format(" and not the ignored {}", *plan.ignored) : "");
     }
   }
 }
@@ -71,20 +73,24 @@ double totalWeight(const LossPlan& plan, const I* labels, const T* weights) {
 
 // loss from log-probabilities. One pass in label order: it touches one element per label.
 template <typename T, typename I>
-void negativeLogLikelihood(const LossPlan& plan, const T* log_prob, const I* labels, const T* weights, T* loss) {
+void negativeLogLikelihood(const LossPlan& plan, const T* log_prob, const I* labels, const T* weights,
+                           T* loss) {
   checkLabels(plan, labels);
   double sum = 0;
   for (int64_t i = 0; i < plan.labels(); ++i) {
     const T weight = labelWeight(plan, labels, weights, i);
     const int64_t label = plan.ignored && labels[i] == *plan.ignored ? 0 : labels[i];
-    const T at = weight == T(0)
-                     ? T(0)
-                     : -weight * log_prob[(i / plan.split.inner * plan.split.size + label) * plan.split.inner + i % plan.split.inner];
+    const T at =
+        weight == T(0)
+            ? T(0)
+            : -weight * log_prob[(i / plan.split.inner * plan.split.size + label) * plan.split.inner +
+                                 i % plan.split.inner];
     if (plan.reduction == LossReduction::kNone) loss[i] = at;
     sum += at;
   }
   if (plan.reduction == LossReduction::kSum) *loss = static_cast<T>(sum);
-  if (plan.reduction == LossReduction::kMean) *loss = static_cast<T>(sum / totalWeight(plan, labels, weights));
+  if (plan.reduction == LossReduction::kMean)
+    *loss = static_cast<T>(sum / totalWeight(plan, labels, weights));
 }
 
 std::unique_ptr<Kernel> makeLoss(const KernelSpec& spec, bool from_scores) {
@@ -107,11 +113,13 @@ std::unique_ptr<Kernel> makeLoss(const KernelSpec& spec, bool from_scores) {
           [plan, from_scores](const KernelArguments& arguments) {
             const T* log_prob = input<T>(arguments, 0);
             if (from_scores) {
-              T* out = output<T>(arguments, 1) != nullptr ? output<T>(arguments, 1) : static_cast<T*>(arguments.workspace);
+              T* out = output<T>(arguments, 1) != nullptr ? output<T>(arguments, 1)
+                                                          : static_cast<T*>(arguments.workspace);
               logSoftmax<T>(plan.split, log_prob, out);
               log_prob = out;
             }
-            negativeLogLikelihood<T, I>(plan, log_prob, input<I>(arguments, 1), input<T>(arguments, 2), output<T>(arguments, 0));
+            negativeLogLikelihood<T, I>(plan, log_prob, input<I>(arguments, 1), input<T>(arguments, 2),
+                                        output<T>(arguments, 0));
           },
           traits);
     });
@@ -128,21 +136,27 @@ struct ScaledExp {
 
 template <typename T>
 struct ScaledExpColumns {
-  PIPESHARD_INLINE static void run(const T* x, T* y, int64_t size, int64_t stride, int64_t width, const T* factors) {
+  PIPESHARD_INLINE static void run(const T* x, T* y, int64_t size, int64_t stride, int64_t width,
+                                   const T* factors) {
     for (int64_t i = 0; i < size; ++i)
       for (int64_t c = 0; c < width; ++c) y[i * stride + c] = fastExp(x[i * stride + c]) * factors[c];
   }
 };
 
-// dScores = (softmax - one_hot(label)) * factor(label), factor = weight * dLoss (/ total weight for the mean).
+// dScores = (softmax - one_hot(label)) * factor(label), factor = weight * dLoss (/ total weight for the
+// mean).
 template <typename T, typename I>
-void lossGrad(const LossPlan& plan, const T* dloss, const T* log_prob, const I* labels, const T* weights, T* dscores) {
+void lossGrad(const LossPlan& plan, const T* dloss, const T* log_prob, const I* labels, const T* weights,
+              T* dscores) {
   checkLabels(plan, labels);
-  const double scale = plan.reduction == LossReduction::kMean ? 1.0 / totalWeight(plan, labels, weights) : 1.0;
+  const double scale =
+      plan.reduction == LossReduction::kMean ? 1.0 / totalWeight(plan, labels, weights) : 1.0;
   const auto factor = [&](int64_t i) {
     const T upstream = dloss[plan.reduction == LossReduction::kNone ? i : 0];
     const T weight = labelWeight(plan, labels, weights, i);
-    return weight == T(0) ? T(0) : static_cast<T>(static_cast<double>(weight) * static_cast<double>(upstream) * scale);
+    return weight == T(0)
+               ? T(0)
+               : static_cast<T>(static_cast<double>(weight) * static_cast<double>(upstream) * scale);
   };
   const auto& [outer, size, inner] = plan.split;
   if (inner == 1) {
@@ -164,7 +178,8 @@ void lossGrad(const LossPlan& plan, const T* dloss, const T* log_prob, const I* 
     runVectorised<ScaledExpColumns<T>>(log_prob + at, dscores + at, plan.split.size, plan.split.inner, width,
                                        static_cast<const T*>(factors));
     for (int64_t c = 0; c < width; ++c) {
-      if (factors[c] != T(0)) dscores[at + c + static_cast<int64_t>(labels[first + c]) * plan.split.inner] -= factors[c];
+      if (factors[c] != T(0))
+        dscores[at + c + static_cast<int64_t>(labels[first + c]) * plan.split.inner] -= factors[c];
     }
   });
 }
@@ -172,7 +187,8 @@ void lossGrad(const LossPlan& plan, const T* dloss, const T* log_prob, const I* 
 std::unique_ptr<Kernel> makeLossGrad(const KernelSpec& spec) {
   checkArity(spec, 3, 4);
   LossPlan plan = planLoss(spec, 1, 2, 3);
-  if (spec.node->intAttribute("has_ignore_index", 0) != 0) plan.ignored = spec.node->intAttribute("ignore_index", 0);
+  if (spec.node->intAttribute("has_ignore_index", 0) != 0)
+    plan.ignored = spec.node->intAttribute("ignore_index", 0);
   checkInputType(spec, 0, spec.inputs[1].data_type);
   checkInputShape(spec, 0, plan.reduction == LossReduction::kNone ? spec.inputs[2].shape : Shape{});
   checkOutputType(spec, 0, spec.inputs[1].data_type);
@@ -183,8 +199,8 @@ std::unique_ptr<Kernel> makeLossGrad(const KernelSpec& spec) {
       using I = decltype(index);
       return makeKernel(
           [plan](const KernelArguments& arguments) {
-            lossGrad<T, I>(plan, input<T>(arguments, 0), input<T>(arguments, 1), input<I>(arguments, 2), input<T>(arguments, 3),
-                           output<T>(arguments, 0));
+            lossGrad<T, I>(plan, input<T>(arguments, 0), input<T>(arguments, 1), input<I>(arguments, 2),
+                           input<T>(arguments, 3), output<T>(arguments, 0));
           },
           inPlaceTraits(spec, {1}));
     });

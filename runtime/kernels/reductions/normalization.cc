@@ -12,10 +12,13 @@ namespace {
 // T: elements; S: the saved mean and inverse standard deviation.
 template <typename T, typename S>
 struct LayerNormRow {
-  PIPESHARD_INLINE static void run(const T* x, const T* scale, const T* bias, T* y, S* mean_out, S* inverse_out, int64_t size, T epsilon) {
-    const T mean = sumOf<T>(size, [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return x[i]; }) / static_cast<T>(size);
-    const T variance =
-        sumOf<T>(size, [x, mean](int64_t i) PIPESHARD_LAMBDA_INLINE { return (x[i] - mean) * (x[i] - mean); }) / static_cast<T>(size);
+  PIPESHARD_INLINE static void run(const T* x, const T* scale, const T* bias, T* y, S* mean_out,
+                                   S* inverse_out, int64_t size, T epsilon) {
+    const T mean =
+        sumOf<T>(size, [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return x[i]; }) / static_cast<T>(size);
+    const T variance = sumOf<T>(size, [x, mean](int64_t i)
+                                          PIPESHARD_LAMBDA_INLINE { return (x[i] - mean) * (x[i] - mean); }) /
+                       static_cast<T>(size);
     const T inverse = T(1) / std::sqrt(variance + epsilon);
     if (bias != nullptr) {
 #pragma omp simd
@@ -31,14 +34,19 @@ struct LayerNormRow {
 
 template <typename T, typename S>
 struct LayerNormInputGradRow {
-  PIPESHARD_INLINE static void run(const T* dy, const T* x, const T* scale, const S* mean_in, const S* inverse_in, T* dx, int64_t size) {
+  PIPESHARD_INLINE static void run(const T* dy, const T* x, const T* scale, const S* mean_in,
+                                   const S* inverse_in, T* dx, int64_t size) {
     const T mean = static_cast<T>(*mean_in);
     const T inverse = static_cast<T>(*inverse_in);
     const T share = T(1) / static_cast<T>(size);
     const T sum = sumOf<T>(size, [=](int64_t i) PIPESHARD_LAMBDA_INLINE { return dy[i] * scale[i]; }) * share;
-    const T dot = sumOf<T>(size, [=](int64_t i) PIPESHARD_LAMBDA_INLINE { return dy[i] * scale[i] * ((x[i] - mean) * inverse); }) * share;
+    const T dot =
+        sumOf<T>(size, [=](int64_t i)
+                           PIPESHARD_LAMBDA_INLINE { return dy[i] * scale[i] * ((x[i] - mean) * inverse); }) *
+        share;
 #pragma omp simd
-    for (int64_t i = 0; i < size; ++i) dx[i] = inverse * (dy[i] * scale[i] - sum - (x[i] - mean) * inverse * dot);
+    for (int64_t i = 0; i < size; ++i)
+      dx[i] = inverse * (dy[i] * scale[i] - sum - (x[i] - mean) * inverse * dot);
   }
 };
 
@@ -47,8 +55,8 @@ constexpr int64_t kRowChunk = 64;  // rows summed in T before they are added up 
 
 template <typename T, typename S>
 struct LayerNormWeightGrad {
-  PIPESHARD_INLINE static void run(const T* dy, const T* x, const S* mean, const S* inverse, T* dscale, T* dbias, int64_t rows,
-                                   int64_t size, int64_t width) {
+  PIPESHARD_INLINE static void run(const T* dy, const T* x, const S* mean, const S* inverse, T* dscale,
+                                   T* dbias, int64_t rows, int64_t size, int64_t width) {
     double scale_total[kWeightColumns] = {};
     double bias_total[kWeightColumns] = {};
     for (int64_t begin = 0; begin < rows; begin += kRowChunk) {
@@ -97,18 +105,20 @@ NormPlan planNorm(const KernelSpec& spec, size_t x_input) {
 
 void checkElements(const KernelSpec& spec, size_t input, int64_t expected, std::string_view what) {
   if (!hasInput(spec, input) || elementCount(spec.inputs[input].shape) == expected) return;
-  refuse(spec, "{} (input {}) has shape {}; the CPU kernel needs {} elements, one per normalised position", what, input,
-         shapeToString(spec.inputs[input].shape), expected);
+  refuse(spec, "{} (input {}) has shape {}; the CPU kernel needs {} elements, one per normalised position",
+         what, input, shapeToString(spec.inputs[input].shape), expected);
 }
 
 // Calls body(T{}, S{}) for the elements' type and that of the statistics (float32 or the elements' type).
 template <typename Body>
-std::unique_ptr<Kernel> withNormTypes(const KernelSpec& spec, DataType elements, DataType statistics, const Body& body) {
+std::unique_ptr<Kernel> withNormTypes(const KernelSpec& spec, DataType elements, DataType statistics,
+                                      const Body& body) {
   return withType<float, double>(spec, elements, "input 0", [&](auto zero) {
     using T = decltype(zero);
     if (statistics == DataType::kFloat32) return body(T{}, float{});
     if (statistics != elements)
-      refuse(spec, "Mean has type {}; it must be float32 or {}", dataTypeName(statistics), dataTypeName(elements));
+      refuse(spec, "Mean has type {}; it must be float32 or {}", dataTypeName(statistics),
+             dataTypeName(elements));
     return body(T{}, T{});
   });
 }
@@ -125,7 +135,8 @@ std::unique_ptr<Kernel> makeLayerNorm(const KernelSpec& spec, const NormPlan& pl
     S* inverse = output<S>(arguments, 2);
     forRows(plan.rows, plan.size, [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
-        runVectorised<LayerNormRow<T, S>>(x + row * plan.size, scale, bias, y + row * plan.size, mean == nullptr ? nullptr : mean + row,
+        runVectorised<LayerNormRow<T, S>>(x + row * plan.size, scale, bias, y + row * plan.size,
+                                          mean == nullptr ? nullptr : mean + row,
                                           inverse == nullptr ? nullptr : inverse + row, plan.size, epsilon);
       }
     });
@@ -148,7 +159,8 @@ std::unique_ptr<Kernel> layerNormalization(const KernelSpec& spec) {
     if (hasOutput(spec, i)) statistics = spec.outputs[i].data_type;
   }
   checkOutputType(spec, 2, statistics);
-  return withNormTypes(spec, type, statistics, [&](auto t, auto s) { return makeLayerNorm<decltype(t), decltype(s)>(spec, plan); });
+  return withNormTypes(spec, type, statistics,
+                       [&](auto t, auto s) { return makeLayerNorm<decltype(t), decltype(s)>(spec, plan); });
 }
 
 template <typename T, typename S>
@@ -160,9 +172,9 @@ std::unique_ptr<Kernel> makeInputGrad(const NormPlan& plan) {
         T* dx = output<T>(arguments, 0);
         forRows(plan.rows, plan.size, [&](int64_t first, int64_t last) {
           for (int64_t row = first; row < last; ++row) {
-            runVectorised<LayerNormInputGradRow<T, S>>(dy + row * plan.size, x + row * plan.size, input<T>(arguments, 2),
-                                                       input<S>(arguments, 3) + row, input<S>(arguments, 4) + row, dx + row * plan.size,
-                                                       plan.size);
+            runVectorised<LayerNormInputGradRow<T, S>>(
+                dy + row * plan.size, x + row * plan.size, input<T>(arguments, 2),
+                input<S>(arguments, 3) + row, input<S>(arguments, 4) + row, dx + row * plan.size, plan.size);
           }
         });
       },
@@ -182,7 +194,8 @@ std::unique_ptr<Kernel> layerNormInputGrad(const KernelSpec& spec) {
   checkInputType(spec, 4, spec.inputs[3].data_type);
   checkOutputType(spec, 0, type);
   checkOutputShape(spec, 0, spec.inputs[1].shape);
-  return withNormTypes(spec, type, spec.inputs[3].data_type, [&](auto t, auto s) { return makeInputGrad<decltype(t), decltype(s)>(plan); });
+  return withNormTypes(spec, type, spec.inputs[3].data_type,
+                       [&](auto t, auto s) { return makeInputGrad<decltype(t), decltype(s)>(plan); });
 }
 
 template <typename T, typename S>
@@ -195,9 +208,10 @@ std::unique_ptr<Kernel> makeWeightGrad(const NormPlan& plan) {
     const bool tiny = plan.rows * plan.size < kBlockElements;
     forEachBlock((plan.size + kWeightColumns - 1) / kWeightColumns, !tiny, [&](int64_t group) {
       const int64_t column = group * kWeightColumns;
-      runVectorised<LayerNormWeightGrad<T, S>>(dy + column, x + column, input<S>(arguments, 2), input<S>(arguments, 3),
-                                               dscale == nullptr ? nullptr : dscale + column, dbias == nullptr ? nullptr : dbias + column,
-                                               plan.rows, plan.size, std::min(kWeightColumns, plan.size - column));
+      runVectorised<LayerNormWeightGrad<T, S>>(
+          dy + column, x + column, input<S>(arguments, 2), input<S>(arguments, 3),
+          dscale == nullptr ? nullptr : dscale + column, dbias == nullptr ? nullptr : dbias + column,
+          plan.rows, plan.size, std::min(kWeightColumns, plan.size - column));
     });
   });
 }
@@ -221,8 +235,8 @@ std::unique_ptr<Kernel> layerNormWeightGrad(const KernelSpec& spec) {
                        [&](auto t, auto s) { return makeWeightGrad<decltype(t), decltype(s)>(plan); });
 }
 
-// x / norm along the middle axis; NaN where the norm is 0, as in the conformance data. Sums are float64, so that squares of float32 do not
-// overflow.
+// x / norm along the middle axis; NaN where the norm is 0, as in the conformance data. Sums are float64, so
+// that squares of float32 do not overflow.
 template <typename T>
 void runLpNormalization(const AxisSplit& split, int64_t p, const T* x, T* y) {
   forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
@@ -254,7 +268,9 @@ std::unique_ptr<Kernel> lpNormalization(const KernelSpec& spec) {
   return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel(
-        [=](const KernelArguments& arguments) { runLpNormalization<T>(split, p, input<T>(arguments, 0), output<T>(arguments, 0)); },
+        [=](const KernelArguments& arguments) {
+          runLpNormalization<T>(split, p, input<T>(arguments, 0), output<T>(arguments, 0));
+        },
         inPlaceTraits(spec, {0}));
   });
 }

@@ -38,7 +38,8 @@ std::unique_ptr<Kernel> reduce(const KernelSpec& spec, Reduction reduction) {
     using T = decltype(zero);
     return makeKernel(
         [plan, reduction](const KernelArguments& arguments) {
-          runReduce<T>(plan, reduction, input<T>(arguments, 0), output<T>(arguments, 0), static_cast<double*>(arguments.workspace));
+          runReduce<T>(plan, reduction, input<T>(arguments, 0), output<T>(arguments, 0),
+                       static_cast<double*>(arguments.workspace));
         },
         {.in_place = {}, .workspace_bytes = static_cast<size_t>(plan.partials) * sizeof(double)});
   });
@@ -53,7 +54,9 @@ std::unique_ptr<Kernel> reduceExtreme(const KernelSpec& spec, Reduction reductio
 
 void addReduceKernels(KernelRegistry& registry) {
   const auto arithmetic = [&](const char* name, Reduction reduction) {
-    registry.add("", name, [reduction](const KernelSpec& spec) { return reduce<float, double, int32_t, int64_t>(spec, reduction); });
+    registry.add("", name, [reduction](const KernelSpec& spec) {
+      return reduce<float, double, int32_t, int64_t>(spec, reduction);
+    });
   };
   arithmetic("ReduceSum", Reduction::kSum);
   arithmetic("ReduceMean", Reduction::kMean);

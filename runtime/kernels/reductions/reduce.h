@@ -1,10 +1,11 @@
 // Reductions over any set of axes of a dense tensor, in an order fixed by the shape.
 //
-// Neighbouring axes of the same kind (kept or reduced) are merged; the innermost decides how the work is done:
+// Neighbouring axes of the same kind (kept or reduced) are merged; the innermost decides how the work is
+// done:
 //   innermost reduced: every output is the reduction of `reduced_rows` contiguous rows of `inner` elements;
 //   innermost kept:    `inner` neighbouring outputs are reduced together over `reduced_rows` rows.
-// [8,16,64] over {0,1}: kept 1, reduced_rows 128, inner 64 (kept). [8,16,64] over {2}: kept 128, reduced_rows 1, inner 64.
-// Sums of float are formed in float over at most 2048 elements (64 rows) and added up in double.
+// [8,16,64] over {0,1}: kept 1, reduced_rows 128, inner 64 (kept). [8,16,64] over {2}: kept 128, reduced_rows
+// 1, inner 64. Sums of float are formed in float over at most 2048 elements (64 rows) and added up in double.
 #pragma once
 
 #include "runtime/kernels/base/support.h"
@@ -25,8 +26,8 @@ struct ReducePlan {
 
 ReducePlan planReduce(const Shape& shape, const std::vector<bool>& reduced);
 
-// T: float, double, int32_t, int64_t; for kMax and kMin also int8_t, uint8_t, bool. Reducing no elements gives the neutral element (0, 1,
-// lowest, max; NaN for the mean of floats).
+// T: float, double, int32_t, int64_t; for kMax and kMin also int8_t, uint8_t, bool. Reducing no elements
+// gives the neutral element (0, 1, lowest, max; NaN for the mean of floats).
 template <typename T>
 void runReduce(const ReducePlan& plan, Reduction reduction, const T* x, T* y, double* partials);
 

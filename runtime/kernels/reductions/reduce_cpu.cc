@@ -84,9 +84,11 @@ struct RowReduction {
       const T* chunk = x + begin;
       for (int64_t i = 0; i < whole; i += kLanes) {
 #pragma omp simd
-        for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = combine<R, A>(lanes[lane], term<R, T>(chunk[i + lane]));
+        for (int lane = 0; lane < kLanes; ++lane)
+          lanes[lane] = combine<R, A>(lanes[lane], term<R, T>(chunk[i + lane]));
       }
-      for (int64_t i = whole; i < size; ++i) lanes[i - whole] = combine<R, A>(lanes[i - whole], term<R, T>(chunk[i]));
+      for (int64_t i = whole; i < size; ++i)
+        lanes[i - whole] = combine<R, A>(lanes[i - whole], term<R, T>(chunk[i]));
       for (int width = kLanes / 2; width > 0; width /= 2)
         for (int i = 0; i < width; ++i) lanes[i] = combine<R, A>(lanes[i], lanes[i + width]);
       total = combine<R, Wide<T>>(total, static_cast<Wide<T>>(lanes[0]));
@@ -98,7 +100,8 @@ struct RowReduction {
 // `width` neighbouring columns over the plan's rows.
 template <Reduction R, typename T>
 struct ColumnReduction {
-  PIPESHARD_INLINE static void run(const T* x, const int64_t* row_starts, int64_t rows, int64_t width, int64_t count, T* y) {
+  PIPESHARD_INLINE static void run(const T* x, const int64_t* row_starts, int64_t rows, int64_t width,
+                                   int64_t count, T* y) {
     using A = Narrow<T>;
     Wide<T> totals[kColumns];
     A sums[kColumns];
@@ -111,7 +114,8 @@ struct ColumnReduction {
 #pragma omp simd
         for (int64_t c = 0; c < width; ++c) sums[c] = combine<R, A>(sums[c], term<R, T>(line[c]));
       }
-      for (int64_t c = 0; c < width; ++c) totals[c] = combine<R, Wide<T>>(totals[c], static_cast<Wide<T>>(sums[c]));
+      for (int64_t c = 0; c < width; ++c)
+        totals[c] = combine<R, Wide<T>>(totals[c], static_cast<Wide<T>>(sums[c]));
     }
     for (int64_t c = 0; c < width; ++c) y[c] = finish<R, T>(totals[c], count);
   }
@@ -125,8 +129,9 @@ void reduceColumns(const ReducePlan& plan, const T* x, T* y) {
     for (int64_t index = first; index < last; ++index) {
       const int64_t column = index % groups * kColumns;
       const int64_t kept = index / groups;
-      runVectorised<ColumnReduction<R, T>>(x + plan.kept_starts[static_cast<size_t>(kept)] + column, plan.row_starts.data(), rows,
-                                           std::min(kColumns, plan.inner - column), plan.count, y + kept * plan.inner + column);
+      runVectorised<ColumnReduction<R, T>>(
+          x + plan.kept_starts[static_cast<size_t>(kept)] + column, plan.row_starts.data(), rows,
+          std::min(kColumns, plan.inner - column), plan.count, y + kept * plan.inner + column);
     }
   });
 }
@@ -141,7 +146,8 @@ void reduceRows(const ReducePlan& plan, const T* x, T* y, double* partials) {
       const int64_t begin = index % pieces * kCut;
       const int64_t row = index / pieces;
       cuts[index] = neutral<R, T, Wide<T>>();
-      const T* start = x + plan.kept_starts[static_cast<size_t>(row / rows)] + plan.row_starts[static_cast<size_t>(row % rows)] + begin;
+      const T* start = x + plan.kept_starts[static_cast<size_t>(row / rows)] +
+                       plan.row_starts[static_cast<size_t>(row % rows)] + begin;
       runVectorised<RowReduction<R, T>>(start, std::min(kCut, plan.inner - begin), cuts + index);
     });
   }
@@ -149,10 +155,12 @@ void reduceRows(const ReducePlan& plan, const T* x, T* y, double* partials) {
     for (int64_t kept = first; kept < last; ++kept) {
       Wide<T> total = neutral<R, T, Wide<T>>();
       if (pieces > 0) {
-        for (int64_t i = 0; i < pieces * rows; ++i) total = combine<R, Wide<T>>(total, cuts[kept * pieces * rows + i]);
+        for (int64_t i = 0; i < pieces * rows; ++i)
+          total = combine<R, Wide<T>>(total, cuts[kept * pieces * rows + i]);
       } else {
         for (int64_t start : plan.row_starts) {
-          runVectorised<RowReduction<R, T>>(x + plan.kept_starts[static_cast<size_t>(kept)] + start, plan.inner, &total);
+          runVectorised<RowReduction<R, T>>(x + plan.kept_starts[static_cast<size_t>(kept)] + start,
+                                            plan.inner, &total);
         }
       }
       y[kept] = finish<R, T>(total, plan.count);
@@ -213,7 +221,8 @@ ReducePlan planReduce(const Shape& shape, const std::vector<bool>& reduced) {
   plan.kept = static_cast<int64_t>(plan.kept_starts.size());
   plan.count = static_cast<int64_t>(plan.row_starts.size()) * (plan.inner_reduced ? plan.inner : 1);
   if (plan.inner_reduced && plan.inner > 2 * kCut && plan.kept <= 64) {
-    plan.partials = plan.kept * static_cast<int64_t>(plan.row_starts.size()) * ((plan.inner + kCut - 1) / kCut);
+    plan.partials =
+        plan.kept * static_cast<int64_t>(plan.row_starts.size()) * ((plan.inner + kCut - 1) / kCut);
   }
   return plan;
 }

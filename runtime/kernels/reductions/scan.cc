@@ -6,7 +6,8 @@
 namespace pipeshard::kernels {
 namespace {
 
-// The position of the greatest (least) element along the middle axis; NaN counts as greatest (least), as in numpy.
+// The position of the greatest (least) element along the middle axis; NaN counts as greatest (least), as in
+// numpy.
 template <typename T>
 void runArgExtreme(const AxisSplit& split, bool greatest, bool take_last, const T* x, int64_t* y) {
   forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
@@ -41,15 +42,17 @@ std::unique_ptr<Kernel> argExtreme(const KernelSpec& spec, bool greatest) {
   if (shape[axis] == 0) refuse(spec, "axis {} has no elements", axis);
   const AxisSplit split = splitAtAxis(shape, axis);
   const bool take_last = spec.node->intAttribute("select_last_index", 0) != 0;
-  return withType<float, double, int32_t, int64_t, int8_t, uint8_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
-    using T = decltype(zero);
-    return makeKernel([=](const KernelArguments& arguments) {
-      runArgExtreme<T>(split, greatest, take_last, input<T>(arguments, 0), output<int64_t>(arguments, 0));
-    });
-  });
+  return withType<float, double, int32_t, int64_t, int8_t, uint8_t>(
+      spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
+        using T = decltype(zero);
+        return makeKernel([=](const KernelArguments& arguments) {
+          runArgExtreme<T>(split, greatest, take_last, input<T>(arguments, 0), output<int64_t>(arguments, 0));
+        });
+      });
 }
 
-// The k greatest (least) elements along the middle axis, best first; of equal ones the earlier first; NaN counts as greatest (least).
+// The k greatest (least) elements along the middle axis, best first; of equal ones the earlier first; NaN
+// counts as greatest (least).
 template <typename T>
 void runTopK(const AxisSplit& split, int64_t k, bool greatest, const T* x, T* values, int64_t* places) {
   const auto better = [greatest](T a, T b) { return b == b && (a != a || (greatest ? a > b : a < b)); };
@@ -78,7 +81,8 @@ std::unique_ptr<Kernel> topK(const KernelSpec& spec) {
   checkArity(spec, 1, 2);
   const Shape& shape = spec.inputs[0].shape;
   const size_t axis = axisAttribute(spec, -1);
-  const int64_t k = hasInput(spec, 1) ? static_cast<int64_t>(constantNumber(spec, 1, "K")) : spec.node->intAttribute("k", -1);
+  const int64_t k = hasInput(spec, 1) ? static_cast<int64_t>(constantNumber(spec, 1, "K"))
+                                      : spec.node->intAttribute("k", -1);
   if (k < 0 || k > shape[axis]) refuse(spec, "K is {}; axis {} has {} elements", k, axis, shape[axis]);
   Shape expected = shape;
   expected[axis] = k;
@@ -91,7 +95,8 @@ std::unique_ptr<Kernel> topK(const KernelSpec& spec) {
   return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel([=](const KernelArguments& arguments) {
-      runTopK<T>(split, k, greatest, input<T>(arguments, 0), output<T>(arguments, 0), output<int64_t>(arguments, 1));
+      runTopK<T>(split, k, greatest, input<T>(arguments, 0), output<T>(arguments, 0),
+                 output<int64_t>(arguments, 1));
     });
   });
 }
@@ -117,7 +122,8 @@ std::unique_ptr<Kernel> cumulativeSum(const KernelSpec& spec) {
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   checkOutputShape(spec, 0, spec.inputs[0].shape);
   const auto axis = static_cast<int64_t>(constantNumber(spec, 1, "axis"));
-  const AxisSplit split = splitAtAxis(spec.inputs[0].shape, checkedAxis(spec, axis, spec.inputs[0].shape.size()));
+  const AxisSplit split =
+      splitAtAxis(spec.inputs[0].shape, checkedAxis(spec, axis, spec.inputs[0].shape.size()));
   const bool exclusive = spec.node->intAttribute("exclusive", 0) != 0;
   const bool reverse = spec.node->intAttribute("reverse", 0) != 0;
   return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {

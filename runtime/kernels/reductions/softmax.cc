@@ -5,7 +5,8 @@
 namespace pipeshard::kernels {
 namespace {
 
-// Before opset 13 the tensor was seen as a matrix, cut before `axis` (default 1); now one axis is normalised (default -1).
+// Before opset 13 the tensor was seen as a matrix, cut before `axis` (default 1); now one axis is normalised
+// (default -1).
 AxisSplit softmaxSplit(const KernelSpec& spec) {
   const Shape& shape = spec.inputs[0].shape;
   if (shape.empty()) return {};
@@ -42,7 +43,8 @@ std::unique_ptr<Kernel> makeSoftmaxGrad(const KernelSpec& spec, bool log) {
     using T = decltype(zero);
     return makeKernel(
         [split, log](const KernelArguments& arguments) {
-          (log ? logSoftmaxGrad<T> : softmaxGrad<T>)(split, input<T>(arguments, 0), input<T>(arguments, 1), output<T>(arguments, 0));
+          (log ? logSoftmaxGrad<T> : softmaxGrad<T>)(split, input<T>(arguments, 0), input<T>(arguments, 1),
+                                                     output<T>(arguments, 0));
         },
         inPlaceTraits(spec, {0, 1}));
   });

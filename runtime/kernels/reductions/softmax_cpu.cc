@@ -3,8 +3,8 @@
 #include "runtime/kernels/base/columns.h"
 #include "runtime/kernels/base/lanes.h"
 #include "runtime/kernels/base/parallel.h"
-#include "runtime/kernels/reductions/softmax.h"
 #include "runtime/kernels/base/vector_math.h"
+#include "runtime/kernels/reductions/softmax.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -12,8 +12,11 @@ namespace {
 template <typename T>
 struct SoftmaxRow {
   PIPESHARD_INLINE static void run(const T* x, T* y, int64_t size) {
-    const T most = maxOf<T>(size, -std::numeric_limits<T>::infinity(), [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return x[i]; });
-    const T scale = T(1) / sumOf<T>(size, [x, y, most](int64_t i) PIPESHARD_LAMBDA_INLINE { return y[i] = fastExp(x[i] - most); });
+    const T most = maxOf<T>(size, -std::numeric_limits<T>::infinity(),
+                            [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return x[i]; });
+    const T scale = T(1) / sumOf<T>(size, [x, y, most](int64_t i) PIPESHARD_LAMBDA_INLINE {
+                      return y[i] = fastExp(x[i] - most);
+                    });
 #pragma omp simd
     for (int64_t i = 0; i < size; ++i) y[i] *= scale;
   }
@@ -22,8 +25,10 @@ struct SoftmaxRow {
 template <typename T>
 struct LogSoftmaxRow {
   PIPESHARD_INLINE static void run(const T* x, T* y, int64_t size) {
-    const T most = maxOf<T>(size, -std::numeric_limits<T>::infinity(), [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return x[i]; });
-    const T sum = sumOf<T>(size, [x, most](int64_t i) PIPESHARD_LAMBDA_INLINE { return fastExp(x[i] - most); });
+    const T most = maxOf<T>(size, -std::numeric_limits<T>::infinity(),
+                            [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return x[i]; });
+    const T sum =
+        sumOf<T>(size, [x, most](int64_t i) PIPESHARD_LAMBDA_INLINE { return fastExp(x[i] - most); });
     const T log_sum = std::log(sum);
 #pragma omp simd
     for (int64_t i = 0; i < size; ++i) y[i] = (x[i] - most) - log_sum;
@@ -56,7 +61,8 @@ struct SoftmaxColumns {
     for (int64_t c = 0; c < width; ++c) most[c] = -std::numeric_limits<T>::infinity();
     for (int64_t i = 0; i < size; ++i)
       for (int64_t c = 0; c < width; ++c)
-        most[c] = most[c] < x[i * stride + c] || x[i * stride + c] != x[i * stride + c] ? x[i * stride + c] : most[c];
+        most[c] = most[c] < x[i * stride + c] || x[i * stride + c] != x[i * stride + c] ? x[i * stride + c]
+                                                                                        : most[c];
     for (int64_t i = 0; i < size; ++i)
       for (int64_t c = 0; c < width; ++c) sum[c] += fastExp(x[i * stride + c] - most[c]);
     for (int64_t c = 0; c < width; ++c) sum[c] = log ? std::log(sum[c]) : T(1) / sum[c];
@@ -71,10 +77,12 @@ struct SoftmaxColumns {
 
 template <typename T>
 struct SoftmaxGradColumns {
-  PIPESHARD_INLINE static void run(const T* dy, const T* y, T* dx, int64_t size, int64_t stride, int64_t width, bool log) {
+  PIPESHARD_INLINE static void run(const T* dy, const T* y, T* dx, int64_t size, int64_t stride,
+                                   int64_t width, bool log) {
     T sum[kColumns] = {};
     for (int64_t i = 0; i < size; ++i)
-      for (int64_t c = 0; c < width; ++c) sum[c] += log ? dy[i * stride + c] : dy[i * stride + c] * y[i * stride + c];
+      for (int64_t c = 0; c < width; ++c)
+        sum[c] += log ? dy[i * stride + c] : dy[i * stride + c] * y[i * stride + c];
     for (int64_t i = 0; i < size; ++i) {
       for (int64_t c = 0; c < width; ++c) {
         const T d = dy[i * stride + c];
@@ -88,7 +96,8 @@ struct SoftmaxGradColumns {
 template <typename Row, typename... Pointers>
 void forAxisRows(const AxisSplit& split, Pointers... pointers) {
   forRows(split.outer, split.size, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) runVectorised<Row>((pointers + row * split.size)..., split.size);
+    for (int64_t row = first; row < last; ++row)
+      runVectorised<Row>((pointers + row * split.size)..., split.size);
   });
 }
 

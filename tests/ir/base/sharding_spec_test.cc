@@ -20,11 +20,13 @@ TEST(LogicalMesh, CountsRowMajor) {
   EXPECT_ERROR(parseMesh("2x"), ErrorCode::kUsage, "no logical mesh");
   EXPECT_ERROR(parseMesh("0"), ErrorCode::kUsage, "no logical mesh");
   EXPECT_EQ(parseMesh("1048576").deviceCount(), 1 << 20);
-  EXPECT_ERROR(parseMesh("65536x65536"), ErrorCode::kUsage, "no logical mesh");  // more devices than an int counts
+  EXPECT_ERROR(parseMesh("65536x65536"), ErrorCode::kUsage,
+               "no logical mesh");  // more devices than an int counts
 }
 
 TEST(ShardingSpec, ReadsWhatItPrints) {
-  for (const char* text : {"S0,R", "R,S01", "R,S10", "R,S1;P0", "-", "-;P01", "R"}) EXPECT_EQ(printSpec(parseSpec(text)), text);
+  for (const char* text : {"S0,R", "R,S01", "R,S10", "R,S1;P0", "-", "-;P01", "R"})
+    EXPECT_EQ(printSpec(parseSpec(text)), text);
   EXPECT_ERROR(parseSpec("S0,X"), ErrorCode::kConfiguration, "found \"X\"");
   EXPECT_ERROR(parseSpec("S"), ErrorCode::kConfiguration, "no sharding spec");
   EXPECT_ERROR(parseSpec("R;Q"), ErrorCode::kConfiguration, "found \"Q\"");

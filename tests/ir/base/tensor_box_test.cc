@@ -10,7 +10,9 @@
 namespace pipeshard {
 namespace {
 
-int64_t below(std::mt19937_64& generator, int64_t limit) { return static_cast<int64_t>(generator() % static_cast<uint64_t>(limit)); }
+int64_t below(std::mt19937_64& generator, int64_t limit) {
+  return static_cast<int64_t>(generator() % static_cast<uint64_t>(limit));
+}
 
 TEST(TensorBox, RunsAreTheElementsThatLoopsFind) {
   std::mt19937_64 generator(3);
@@ -57,7 +59,8 @@ TEST(TensorBox, RunsAreAsLongAsTheyCanBe) {
 TEST(TensorBox, SaysWhatIsWrongWithABox) {
   EXPECT_EQ(boxFault({4, 6}, {{2, 1}, {2, 5}}), "");
   EXPECT_EQ(boxFault({4, 6}, {{2, 1}, {3, 5}}), "[3,5] from [2,1] on passes the end of axis 0 of [4,6]");
-  EXPECT_EQ(boxFault({4, 6}, {{0, INT64_MAX}, {1, 5}}), "[1,5] from [0,9223372036854775807] on passes the end of axis 1 of [4,6]");
+  EXPECT_EQ(boxFault({4, 6}, {{0, INT64_MAX}, {1, 5}}),
+            "[1,5] from [0,9223372036854775807] on passes the end of axis 1 of [4,6]");
   EXPECT_EQ(boxFault({4, 6}, {{0, -1}, {1, 5}}), "start -1 and size 5 along axis 1: neither can be negative");
   EXPECT_EQ(boxFault({4, 6}, {{0}, {1}}), "[1] from [0] on has another number of axes than [4,6]");
 }
@@ -66,10 +69,12 @@ TEST(TensorBox, EverySpecsShardsTile) {
   const LogicalMesh mesh{{2, 3}};
   const auto boxes = [&](const char* spec) {
     std::vector<Shard> shards;
-    for (int device = 0; device < 6; ++device) shards.push_back(shardOf(parseSpec(spec), {7, 11}, mesh, device));
+    for (int device = 0; device < 6; ++device)
+      shards.push_back(shardOf(parseSpec(spec), {7, 11}, mesh, device));
     return shards;
   };
-  for (const char* spec : {"S0,S1", "S1,S0", "S01,R", "R,S10"}) EXPECT_EQ(tilingFault({7, 11}, boxes(spec)), "") << spec;
+  for (const char* spec : {"S0,S1", "S1,S0", "S01,R", "R,S10"})
+    EXPECT_EQ(tilingFault({7, 11}, boxes(spec)), "") << spec;
   EXPECT_EQ(tilingFault({7, 11}, boxes("S0,R")), "[3,11] from [0,0] on and [3,11] from [0,0] on overlap");
   std::vector<Shard> missing = boxes("S01,R");
   missing.pop_back();
@@ -77,7 +82,8 @@ TEST(TensorBox, EverySpecsShardsTile) {
   EXPECT_EQ(tilingFault({}, {{{}, {}}}), "");
   EXPECT_EQ(tilingFault({0, 3}, {}), "");
   constexpr int64_t kMany = int64_t{1} << 62;  // elements of a part: two are more than an int64 counts
-  EXPECT_ERROR(tilingFault({2, kMany}, {{{0, 0}, {1, kMany}}, {{1, 0}, {1, kMany}}}), ErrorCode::kBadModel, "more than 2^62 elements");
+  EXPECT_ERROR(tilingFault({2, kMany}, {{{0, 0}, {1, kMany}}, {{1, 0}, {1, kMany}}}), ErrorCode::kBadModel,
+               "more than 2^62 elements");
   EXPECT_NE(tilingFault({}, {{{}, {}}, {{}, {}}}), "");
 }
 

@@ -39,14 +39,15 @@ TEST(DeviceKind, TakesTheLongerOfComputingAndMoving) {
   DeviceKind kind;
   kind.memory = CostCurve::ofRate(100);
   kind.rates.push_back({WorkClass::kContraction, DataType::kFloat32, CostCurve::ofRate(1000), {}});
-  kind.rates.push_back({WorkClass::kContraction, DataType::kFloat16, CostCurve::ofRate(4000), CostCurve::ofRate(50)});
+  kind.rates.push_back(
+      {WorkClass::kContraction, DataType::kFloat16, CostCurve::ofRate(4000), CostCurve::ofRate(50)});
   EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kFloat32, 1e6, 1e3), 1000);
   EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kFloat32, 1e6, 1e6), 10'000);
   EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kFloat16, 8e6, 0), 2000);
   EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kFloat16, 0, 1e6), 20'000);  // its own bytes
   EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kFloat64, 1e6, 0), 2000);    // twice as wide
-  EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kBfloat16, 1e6, 0), 1000);   // no faster than float32
-  EXPECT_EQ(kind.time(WorkClass::kMovement, DataType::kFloat32, 1e9, 1e6), 10'000);   // only memory is known
+  EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kBfloat16, 1e6, 0), 1000);  // no faster than float32
+  EXPECT_EQ(kind.time(WorkClass::kMovement, DataType::kFloat32, 1e9, 1e6), 10'000);  // only memory is known
   kind.efficiency[static_cast<size_t>(WorkClass::kContraction)] = 0.5;
   EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kFloat32, 1e6, 1e3), 2000);
 }
@@ -65,7 +66,8 @@ TEST(ClusterPreset, CountsNodesOrDevices) {
 
 TEST(ClusterPreset, RefusesWhatItIsNot) {
   EXPECT_ERROR(parseCluster("p3.16xlrge:8"), ErrorCode::kUsage, "did you mean p3.16xlarge");
-  EXPECT_ERROR(parseCluster("p3.16xlarge:many"), ErrorCode::kUsage, "found \"many\"; expected a number of nodes");
+  EXPECT_ERROR(parseCluster("p3.16xlarge:many"), ErrorCode::kUsage,
+               "found \"many\"; expected a number of nodes");
   EXPECT_ERROR(parseCluster("p3.16xlarge:"), ErrorCode::kUsage, "found \"\"");
   EXPECT_ERROR(parseCluster("v100:16"), ErrorCode::kUsage, "v100:2x8");
   EXPECT_ERROR(parseCluster("0x4"), ErrorCode::kUsage, "NODESxDEVICES");
@@ -108,62 +110,91 @@ void PrintTo(const Malformed& malformed, std::ostream* stream) { *stream << malf
 
 class MalformedClusterFile : public ::testing::TestWithParam<Malformed> {};
 
-TEST_P(MalformedClusterFile, IsRefused) { EXPECT_ERROR(parseClusterFile(GetParam().text, "c.json"), GetParam().code, GetParam().message); }
+TEST_P(MalformedClusterFile, IsRefused) {
+  EXPECT_ERROR(parseClusterFile(GetParam().text, "c.json"), GetParam().code, GetParam().message);
+}
 
 std::string file(const std::string& nodes, const std::string& kinds = "") {
   return R"({"version": 1, "kinds": {"card": {)" + kinds + R"(}}, "nodes": [)" + nodes + "]}";
 }
-std::string rate(const std::string& fields) { return file(R"({"kind": "card"})", R"("rates": [{)" + fields + "}]"); }
-std::string points(const std::string& list) { return rate(R"("class": "movement", "type": "int8", "bytes": )" + list); }
+std::string rate(const std::string& fields) {
+  return file(R"({"kind": "card"})", R"("rates": [{)" + fields + "}]");
+}
+std::string points(const std::string& list) {
+  return rate(R"("class": "movement", "type": "int8", "bytes": )" + list);
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Fields, MalformedClusterFile,
     ::testing::Values(
-        Malformed{"no_json", "{", "c.json: this is not JSON"}, Malformed{"no_version", "{}", "c.json: key \"version\" is missing"},
-        Malformed{"version", R"({"version": 7, "nodes": []})", "version 7 was found", ErrorCode::kVersionMismatch},
+        Malformed{"no_json", "{", "c.json: this is not JSON"},
+        Malformed{"no_version", "{}", "c.json: key \"version\" is missing"},
+        Malformed{"version", R"({"version": 7, "nodes": []})", "version 7 was found",
+                  ErrorCode::kVersionMismatch},
         Malformed{"key", R"({"version": 1, "node": []})", "did you mean \"nodes\" or \"name\"?"},
-        Malformed{"name", R"({"version": 1, "name": 3, "nodes": []})", "c.json.name: found 3; expected a string"},
-        Malformed{"no_nodes", R"({"version": 1, "nodes": []})", "c.json.nodes: found []; expected at least one node"},
-        Malformed{"node_key", file(R"({"kind": "card", "device": 3})"), "c.json.nodes[0]: found an unknown key \"device\""},
-        Malformed{"no_kind", file(R"({"devices": 3})"), "c.json.nodes[0]: found {\"devices\":3}; expected \"kind\""},
+        Malformed{"name", R"({"version": 1, "name": 3, "nodes": []})",
+                  "c.json.name: found 3; expected a string"},
+        Malformed{"no_nodes", R"({"version": 1, "nodes": []})",
+                  "c.json.nodes: found []; expected at least one node"},
+        Malformed{"node_key", file(R"({"kind": "card", "device": 3})"),
+                  "c.json.nodes[0]: found an unknown key \"device\""},
+        Malformed{"no_kind", file(R"({"devices": 3})"),
+                  "c.json.nodes[0]: found {\"devices\":3}; expected \"kind\""},
         Malformed{"kind", file(R"({"kind": "crad"})"),
                   "c.json.nodes[0].kind: found \"crad\"; expected the name of a device kind: card, V100"},
         Malformed{"near_kind", file(R"({"kind": "V100-SXM2-16G"})"), "did you mean V100-SXM2-16GB"},
         Malformed{"preset", file(R"({"preset": "p3.16xlrge"})"), "did you mean \"p3.16xlarge\""},
-        Malformed{"devices", file(R"({"kind": "card", "devices": 0})"), "c.json.nodes[0].devices: found 0; expected an integer from 1"},
-        Malformed{"count", file(R"({"kind": "card", "count": 1.5})"), "c.json.nodes[0].count: found 1.5; expected an integer"},
-        Malformed{"too_many", file(R"({"kind": "card", "count": 1048576, "devices": 2})"), "at most 1048576 devices in all"},
+        Malformed{"devices", file(R"({"kind": "card", "devices": 0})"),
+                  "c.json.nodes[0].devices: found 0; expected an integer from 1"},
+        Malformed{"count", file(R"({"kind": "card", "count": 1.5})"),
+                  "c.json.nodes[0].count: found 1.5; expected an integer"},
+        Malformed{"too_many", file(R"({"kind": "card", "count": 1048576, "devices": 2})"),
+                  "at most 1048576 devices in all"},
         Malformed{"nics", file(R"({"kind": "card", "nics": 0})"), "c.json.nodes[0].nics: found 0"},
         Malformed{"cores", file(R"({"kind": "card", "cores": 0})"), "c.json.nodes[0].cores: found 0"},
         Malformed{"shared", file(R"({"kind": "card", "shared_memory": 1})"),
                   "c.json.nodes[0].shared_memory: found 1; expected true or false"},
-        Malformed{"link_key", file(R"({"kind": "card", "nic": {"gbits": 3}})"), "did you mean \"gbits_per_s\""},
-        Malformed{"bandwidth", file(R"({"kind": "card", "nic": {"gbytes_per_s": 0}})"), "c.json.nodes[0].nic.gbytes_per_s: found 0"},
+        Malformed{"link_key", file(R"({"kind": "card", "nic": {"gbits": 3}})"),
+                  "did you mean \"gbits_per_s\""},
+        Malformed{"bandwidth", file(R"({"kind": "card", "nic": {"gbytes_per_s": 0}})"),
+                  "c.json.nodes[0].nic.gbytes_per_s: found 0"},
         Malformed{"two_bandwidths", file(R"({"kind": "card", "nic": {"gbytes_per_s": 1, "gbits_per_s": 8}})"),
                   "nic.gbits_per_s: found 8; expected no such key beside \"gbytes_per_s\""},
-        Malformed{"groups",
-                  file(R"({"kind": "card", "inside_groups": [{"devices": 4, "gbytes_per_s": 9}, {"devices": 4, "gbytes_per_s": 9}]})"),
-                  "inside_groups[1].devices: found 4"},
-        Malformed{"latency", file(R"({"kind": "card", "inside": {"latency_ns": -1}})"), "inside.latency_ns: found -1"},
-        Malformed{"kind_key", file(R"({"kind": "card"})", R"("memry": 3)"), "c.json.kinds.card: found an unknown key \"memry\""},
+        Malformed{
+            "groups",
+            file(
+                R"({"kind": "card", "inside_groups": [{"devices": 4, "gbytes_per_s": 9}, {"devices": 4, "gbytes_per_s": 9}]})"),
+            "inside_groups[1].devices: found 4"},
+        Malformed{"latency", file(R"({"kind": "card", "inside": {"latency_ns": -1}})"),
+                  "inside.latency_ns: found -1"},
+        Malformed{"kind_key", file(R"({"kind": "card"})", R"("memry": 3)"),
+                  "c.json.kinds.card: found an unknown key \"memry\""},
         Malformed{"memory", file(R"({"kind": "card"})", R"("memory": "16 GB")"),
                   "c.json.kinds.card.memory: found \"16 GB\"; expected bytes"},
-        Malformed{"no_memory", file(R"({"kind": "card"})", R"("memory": 0)"), "c.json.kinds.card.memory: found 0"},
+        Malformed{"no_memory", file(R"({"kind": "card"})", R"("memory": 0)"),
+                  "c.json.kinds.card.memory: found 0"},
         Malformed{"class", rate(R"("class": "convolutoin", "type": "float32", "flops": {"gflops": 1})"),
                   "rates[0].class: found \"convolutoin\"; expected one of \"contraction\""},
-        Malformed{"type", rate(R"("class": "movement", "type": "float33", "flops": {"gflops": 1})"), "rates[0].type: found \"float33\""},
-        Malformed{"no_curve", rate(R"("class": "movement", "type": "float32")"), "expected \"flops\", \"bytes\" or both"},
-        Malformed{"same_rate", file(R"({"kind": "card"})", R"("rates": [{"class": "movement", "type": "int8", "bytes": [[1, 1]]},
+        Malformed{"type", rate(R"("class": "movement", "type": "float33", "flops": {"gflops": 1})"),
+                  "rates[0].type: found \"float33\""},
+        Malformed{"no_curve", rate(R"("class": "movement", "type": "float32")"),
+                  "expected \"flops\", \"bytes\" or both"},
+        Malformed{
+            "same_rate",
+            file(R"({"kind": "card"})", R"("rates": [{"class": "movement", "type": "int8", "bytes": [[1, 1]]},
                                                            {"class": "movement", "type": "int8", "bytes": [[1, 1]]}])"),
-                  "rates[1]: found"},
-        Malformed{"rate_form", points("[]"), "expected {\"gbytes_per_s\": RATE}, or a list of points [amount, ns]"},
+            "rates[1]: found"},
+        Malformed{"rate_form", points("[]"),
+                  "expected {\"gbytes_per_s\": RATE}, or a list of points [amount, ns]"},
         Malformed{"rate_key", points(R"({"gflops": 3})"), "the keys here are gbytes_per_s, latency_ns, half"},
         Malformed{"point", points("[[1, 2, 3]]"), "bytes[0]: found [1,2,3]; expected a point [amount, ns]"},
         Malformed{"points_fall", points("[[5, 2], [5, 3]]"), "bytes[1][0]: found 5; expected more than 5"},
         Malformed{"times_fall", points("[[5, 2], [6, 1]]"), "bytes[1][1]: found 1; expected at least 2"},
         Malformed{"no_time", points("[[5, 0]]"), "expected points that take time"},
-        Malformed{"efficiency", file(R"({"kind": "card"})", R"("efficiency": {"contraction": 0})"), "efficiency.contraction: found 0"},
-        Malformed{"efficiency_class", file(R"({"kind": "card"})", R"("efficiency": {"contractions": 1})"), "did you mean \"contraction\""}),
+        Malformed{"efficiency", file(R"({"kind": "card"})", R"("efficiency": {"contraction": 0})"),
+                  "efficiency.contraction: found 0"},
+        Malformed{"efficiency_class", file(R"({"kind": "card"})", R"("efficiency": {"contractions": 1})"),
+                  "did you mean \"contraction\""}),
     [](const auto& info) { return info.param.name; });
 
 TEST(ClusterFile, SaysNodesKindsAndLinks) {
@@ -189,9 +220,11 @@ TEST(ClusterFile, SaysNodesKindsAndLinks) {
   EXPECT_EQ(cluster.nodes[2].inside.bytes_per_ns, 12.5);
   EXPECT_EQ(cluster.kindOf(16).name, "card");
   EXPECT_EQ(cluster.kindOf(16).memory_bytes, 1'610'612'736);
-  EXPECT_EQ(cluster.kindOf(16).time(WorkClass::kContraction, DataType::kFloat32, 500'000, 0), 8000);  // memory's start, at half
+  EXPECT_EQ(cluster.kindOf(16).time(WorkClass::kContraction, DataType::kFloat32, 500'000, 0),
+            8000);  // memory's start, at half
   EXPECT_EQ(cluster.kindOf(19), parseCluster("a100-40gb").kinds[0]);
-  EXPECT_EQ(printCluster(cluster), "lab.json, 20 devices: 2 x 8 V100-SXM2-16GB, 1 x 3 card, 1 x 1 A100-SXM4-40GB");
+  EXPECT_EQ(printCluster(cluster),
+            "lab.json, 20 devices: 2 x 8 V100-SXM2-16GB, 1 x 3 card, 1 x 1 A100-SXM4-40GB");
   EXPECT_EQ(parseClusterFile(clusterFileText(cluster), "other.json"), cluster);
 }
 

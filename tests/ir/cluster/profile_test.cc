@@ -9,7 +9,9 @@
 namespace pipeshard {
 namespace {
 
-OperatorWork gelu(int64_t bytes) { return {.op = "Gelu", .sizes = {1, 1, 1, 1, 1}, .flops = 100, .bytes = bytes}; }
+OperatorWork gelu(int64_t bytes) {
+  return {.op = "Gelu", .sizes = {1, 1, 1, 1, 1}, .flops = 100, .bytes = bytes};
+}
 
 OperatorWork product(int64_t rows, int64_t columns, int64_t summed) {
   return {.op = "MatMul",
@@ -60,7 +62,8 @@ TEST(OperatorTimes, BetweenTwoPointsIsTheMeanOfWhatTheirRatesSay) {
   const OperatorTimes times(profile);
   EXPECT_EQ(times.operatorTime(gelu(2000), false), 400);  // 200 and 800, weights 1 and 1
   EXPECT_EQ(times.operatorTime(gelu(2000), true), 400);   // nothing else was measured
-  // 16000: d2 = 16 and 4, so weights 1/16 and 1/4; they say 1600 and 6400: log2 6400 - 2 * (1/16) / (5/16) = 6400 / 2^0.4.
+  // 16000: d2 = 16 and 4, so weights 1/16 and 1/4; they say 1600 and 6400: log2 6400 - 2 * (1/16) / (5/16) =
+  // 6400 / 2^0.4.
   EXPECT_EQ(times.operatorTime(gelu(16000), false), 4850);
 }
 

@@ -97,7 +97,8 @@ TEST(BackgroundWaits, OfReceivesAreAtTheFirstUseOrWhereALaterMessageFromThatPeer
   writer.release("c");
   const BackgroundWaits waits = backgroundWaits(writer.program());
   EXPECT_THAT(waits.lane, IsEmpty());
-  EXPECT_THAT(waits.receives, ElementsAre(IsEmpty(), ElementsAre(0), IsEmpty(), IsEmpty(), ElementsAre(2), IsEmpty(), ElementsAre(3)));
+  EXPECT_THAT(waits.receives, ElementsAre(IsEmpty(), ElementsAre(0), IsEmpty(), IsEmpty(), ElementsAre(2),
+                                          IsEmpty(), ElementsAre(3)));
 }
 
 TEST(BackgroundWaits, OfSeveralReceivesFromAPeerGoInTheirOrder) {
@@ -110,7 +111,8 @@ TEST(BackgroundWaits, OfSeveralReceivesFromAPeerGoInTheirOrder) {
   writer.release("a");
   writer.receive(1, "e");
   EXPECT_THAT(backgroundWaits(writer.program()).receives,
-              ElementsAre(IsEmpty(), IsEmpty(), IsEmpty(), IsEmpty(), ElementsAre(0, 2), IsEmpty(), ElementsAre(3), ElementsAre(1)));
+              ElementsAre(IsEmpty(), IsEmpty(), IsEmpty(), IsEmpty(), ElementsAre(0, 2), IsEmpty(),
+                          ElementsAre(3), ElementsAre(1)));
 }
 
 TEST(BackgroundGroups, AreThoseOfTheLane) {
@@ -130,8 +132,8 @@ TEST(VerifyBackground, IsPrintedAndKept) {
 TEST(VerifyBackground, RefusesOtherKinds) {
   auto programs = bucketPrograms();
   programs[0].instructions[1].background = true;
-  EXPECT_THAT(verifierMessage(programs),
-              AllOf(HasSubstr("rank 0, instruction 1 (run backward_1 background"), HasSubstr("only receives and collectives")));
+  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("rank 0, instruction 1 (run backward_1 background"),
+                                               HasSubstr("only receives and collectives")));
 }
 
 TEST(VerifyBackground, RefusesASubgraphThatRunsInBothThreads) {
@@ -144,7 +146,8 @@ TEST(VerifyBackground, RefusesASubgraphThatRunsInBothThreads) {
   Program other = writer.program();
   other.rank = 1;
   EXPECT_THAT(verifierMessage({writer.program(), other}),
-              AllOf(HasSubstr("instruction 2 (run scatter background"), HasSubstr("its subgraph runs elsewhere, too")));
+              AllOf(HasSubstr("instruction 2 (run scatter background"),
+                    HasSubstr("its subgraph runs elsewhere, too")));
 }
 
 TEST(VerifyBackground, FindsSwappedBuckets) {
@@ -154,21 +157,24 @@ TEST(VerifyBackground, FindsSwappedBuckets) {
   programs = bucketPrograms();
   std::swap(programs[1].instructions[1], programs[1].instructions[3]);
   std::swap(programs[1].instructions[2], programs[1].instructions[4]);
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("(all_reduce background group=0 \"da\" -> \"da\")"), HasSubstr("it meets rank"),
-                                               HasSubstr("which is about another tensor")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("(all_reduce background group=0 \"da\" -> \"da\")"), HasSubstr("it meets rank"),
+                    HasSubstr("which is about another tensor")));
 }
 
 TEST(VerifyBackground, FindsABucketThatOnlySomeRanksSumInTheBackground) {
   auto programs = bucketPrograms();
   programs[1].instructions[2].background = false;
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("a cycle of waits"), HasSubstr("to reach the all_reduce")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("a cycle of waits"), HasSubstr("to reach the all_reduce")));
 }
 
 TEST(VerifyBackground, FindsADroppedBucket) {
   auto programs = bucketPrograms();
   programs[1].instructions.erase(programs[1].instructions.begin() + 4);
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("rank 0, instruction 4 (all_reduce background group=0 \"db\" -> \"db\") waits"),
-                                               HasSubstr("rank 1 to post the all_reduce"), HasSubstr("rank 1 has finished")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("rank 0, instruction 4 (all_reduce background group=0 \"db\" -> \"db\") waits"),
+                    HasSubstr("rank 1 to post the all_reduce"), HasSubstr("rank 1 has finished")));
 }
 
 // Rank 0 sends "h" to rank 1, which sums before or after it receives it.
@@ -211,12 +217,14 @@ TEST(VerifyBackground, LetsTheThreadGoOnWhereItWouldDeadlockOtherwise) {
 
 TEST(VerifyBackground, FindsAWaitForTheLaneThatNobodyCanEnd) {
   EXPECT_THAT(verifierMessage(sumAndMessage(true, true)),
-              AllOf(HasSubstr("a cycle of waits"), HasSubstr("(accumulate overwrite \"sum\" -> \"h\") waits for its all_reduce background"),
-                    HasSubstr("waits for rank 1 to post the all_reduce"), HasSubstr("waits for a message from rank 0"),
-                    HasSubstr("and so back to rank 0")));
+              AllOf(HasSubstr("a cycle of waits"),
+                    HasSubstr("(accumulate overwrite \"sum\" -> \"h\") waits for its all_reduce background"),
+                    HasSubstr("waits for rank 1 to post the all_reduce"),
+                    HasSubstr("waits for a message from rank 0"), HasSubstr("and so back to rank 0")));
 }
 
-// Rank 0 sends "x", frees it and sends "q" to rank 2; rank 2 answers rank 1 with "y". Rank 1 takes "x" first, or only after "y".
+// Rank 0 sends "x", frees it and sends "q" to rank 2; rank 2 answers rank 1 with "y". Rank 1 takes "x" first,
+// or only after "y".
 std::vector<Program> postedReceive(bool in_background) {
   std::vector<ProgramWriter> writers;
   for (int rank = 0; rank < 3; ++rank) writers.emplace_back(rank, 3, 1);
@@ -239,13 +247,15 @@ std::vector<Program> postedReceive(bool in_background) {
 TEST(VerifyBackground, CountsAPostedReceiveOnlyWhenSomethingWaitsForIt) {
   EXPECT_NO_THROW(verifyPrograms(postedReceive(false)));
   EXPECT_THAT(verifierMessage(postedReceive(true)),
-              AllOf(HasSubstr("a cycle of waits"), HasSubstr("rank 0, instruction 2 (free \"x\") waits for rank 1 to receive \"x\"")));
+              AllOf(HasSubstr("a cycle of waits"),
+                    HasSubstr("rank 0, instruction 2 (free \"x\") waits for rank 1 to receive \"x\"")));
 }
 
 TEST(VerifyBackground, AcceptsReceivesThatArePostedAhead) {
   auto programs = twoRankPrograms();
   for (Program& program : programs) {
-    for (Instruction& instruction : program.instructions) instruction.background = instruction.kind == InstructionKind::kReceive;
+    for (Instruction& instruction : program.instructions)
+      instruction.background = instruction.kind == InstructionKind::kReceive;
   }
   EXPECT_NO_THROW(verifyPrograms(programs));
   std::swap(programs[1].instructions[0], programs[1].instructions[1]);

@@ -84,14 +84,18 @@ TEST(ProgramJson, RoundTripsRowsCollectivesAndForwardStates) {
   }
   expectError(replaced(json, "\"collectives\":[1,0,1]", "\"collectives\":[1,2,1]"), ErrorCode::kConfiguration,
               "program.json.subgraphs[0].collectives");
-  expectError(replaced(json, "\"offset\":3", "\"offset\":-3"), ErrorCode::kConfiguration, "program.json.instructions[0].offset: found -3");
-  expectError(replaced(json, "\"axis\":1", "\"axis\":-1"), ErrorCode::kConfiguration, "program.json.instructions[1].axis: found -1");
+  expectError(replaced(json, "\"offset\":3", "\"offset\":-3"), ErrorCode::kConfiguration,
+              "program.json.instructions[0].offset: found -3");
+  expectError(replaced(json, "\"axis\":1", "\"axis\":-1"), ErrorCode::kConfiguration,
+              "program.json.instructions[1].axis: found -1");
 }
 
 TEST(ProgramJson, RoundTripsConstantsOfEveryLengthModuloThree) {
-  for (size_t elements : {size_t{0}, size_t{1}, size_t{2}, size_t{3}, size_t{4}, size_t{300}, size_t{64 * 1024}}) {
+  for (size_t elements :
+       {size_t{0}, size_t{1}, size_t{2}, size_t{3}, size_t{4}, size_t{300}, size_t{64 * 1024}}) {
     const Program program = withConstant(elements);
-    EXPECT_EQ(programFromJson(programToJson(program)).buffers[0].source, program.buffers[0].source) << elements;
+    EXPECT_EQ(programFromJson(programToJson(program)).buffers[0].source, program.buffers[0].source)
+        << elements;
   }
 }
 
@@ -117,15 +121,19 @@ TEST(ProgramJson, NamesTheFieldThatIsWrong) {
               "program.json.rank: found 0.5; expected an integer");
   expectError(replaced(json, "\"length\":24", "\"length\":23"), ErrorCode::kConfiguration,
               "program.json.buffers[0].source.length: found 23");
-  expectError(replaced(json, "\"outputs\":[4]", "\"outputs\":[99]"), ErrorCode::kConfiguration, "outputs[0]: found 99");
+  expectError(replaced(json, "\"outputs\":[4]", "\"outputs\":[99]"), ErrorCode::kConfiguration,
+              "outputs[0]: found 99");
   expectError(replaced(json, "\"name\":\"step\"", "\"name\":\"w\""), ErrorCode::kConfiguration,
               "program.json.buffers[1].name: found \"w\"");
-  expectError(replaced(json, "\"type\":\"float32\"", "\"type\":\"float31\""), ErrorCode::kConfiguration, "found \"float31\"");
-  expectError(replaced(json, "\"shape\":[2,3]", "\"shape\":[4611686018427387904,8]"), ErrorCode::kConfiguration,
-              "program.json.buffers[0].shape");
-  expectError(replaced(json, "\"version\": 4", "\"version\": 2"), ErrorCode::kVersionMismatch, "version 2 was found");
+  expectError(replaced(json, "\"type\":\"float32\"", "\"type\":\"float31\""), ErrorCode::kConfiguration,
+              "found \"float31\"");
+  expectError(replaced(json, "\"shape\":[2,3]", "\"shape\":[4611686018427387904,8]"),
+              ErrorCode::kConfiguration, "program.json.buffers[0].shape");
+  expectError(replaced(json, "\"version\": 4", "\"version\": 2"), ErrorCode::kVersionMismatch,
+              "version 2 was found");
   expectError(replaced(json, "\"version\": 4,", ""), ErrorCode::kConfiguration, "key \"version\" is missing");
-  expectError(replaced(json, "\"rank\": 0", "\"rank\": 0, \"rank\": 1"), ErrorCode::kConfiguration, "key \"rank\" appears twice");
+  expectError(replaced(json, "\"rank\": 0", "\"rank\": 0, \"rank\": 1"), ErrorCode::kConfiguration,
+              "key \"rank\" appears twice");
   expectError(json.substr(0, json.size() / 2), ErrorCode::kConfiguration, "this is not JSON");
   expectError("", ErrorCode::kConfiguration, "this is not JSON");
 }
@@ -152,7 +160,8 @@ TEST(ProgramJson, RefusesNamesThatAreNotUtf8) {
   }
 }
 
-// A parser that looks through an array again at each of its elements takes 100 times as long for ten times as many.
+// A parser that looks through an array again at each of its elements takes 100 times as long for ten times as
+// many.
 TEST(ProgramJson, TimeToReadGrowsWithTheInstructionsAndNotWithTheirSquare) {
   const auto textOf = [](size_t instructions) {
     ProgramWriter writer(0, 1, 1);
@@ -168,7 +177,8 @@ TEST(ProgramJson, TimeToReadGrowsWithTheInstructionsAndNotWithTheirSquare) {
     for (int run = 0; run < 3; ++run) {
       const auto begin = std::chrono::steady_clock::now();
       EXPECT_FALSE(programFromJson(text).instructions.empty());
-      least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      least =
+          std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
     return least;
   };

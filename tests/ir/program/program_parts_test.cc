@@ -14,8 +14,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Two ranks hold the columns [0,2) and [2,5) of "w" [3,5] and load the same columns of "x" [4,5] in two microbatches of rows; rank 0
-// sends "t", its half of a tensor, to rank 1, and both sum "s".
+// Two ranks hold the columns [0,2) and [2,5) of "w" [3,5] and load the same columns of "x" [4,5] in two
+// microbatches of rows; rank 0 sends "t", its half of a tensor, to rank 1, and both sum "s".
 std::vector<Program> partPrograms() {
   std::vector<Program> programs;
   for (int rank = 0; rank < 2; ++rank) {
@@ -35,7 +35,8 @@ std::vector<Program> partPrograms() {
       writer.release(name);
     }
     for (const char* name : {"t", "s"}) {
-      writer.program().buffer(writer.buffer(name, BufferKind::kActivation, {2, 2})).part = BufferPart{{2, 6}, {0, 2}};
+      writer.program().buffer(writer.buffer(name, BufferKind::kActivation, {2, 2})).part =
+          BufferPart{{2, 6}, {0, 2}};
     }
     if (rank == 0) writer.zero("t");
     if (rank == 0) writer.send(1, "t");
@@ -70,18 +71,23 @@ TEST(ProgramParts, RoundTripAndPrint) {
   const std::string json = programToJson(program);
   const Program parsed = programFromJson(json);
   EXPECT_EQ(programToJson(parsed), json);
-  for (size_t b = 0; b < program.buffers.size(); ++b) EXPECT_EQ(parsed.buffers[b].part, program.buffers[b].part) << b;
-  EXPECT_THAT(printProgram(parsed),
-              HasSubstr("\"w\": parameter float32[3,3] part of [3,5] from [0,2] on from /models/weights.bin [128, +60]"));
+  for (size_t b = 0; b < program.buffers.size(); ++b)
+    EXPECT_EQ(parsed.buffers[b].part, program.buffers[b].part) << b;
+  EXPECT_THAT(
+      printProgram(parsed),
+      HasSubstr(
+          "\"w\": parameter float32[3,3] part of [3,5] from [0,2] on from /models/weights.bin [128, +60]"));
   const auto refuse = [&](const char* from, const char* to, const char* message) {
     EXPECT_ERROR(programFromJson(replaced(json, from, to)), ErrorCode::kConfiguration, message);
   };
   refuse("\"start\":[0,2]", "\"start\":[0,3]", "program.json.buffers[0].part: found");
-  refuse("\"start\":[0,2]", "\"start\":[0,3]", "expected a box of a tensor, but [3,3] from [0,3] on passes the end of axis 1 of [3,5]");
+  refuse("\"start\":[0,2]", "\"start\":[0,3]",
+         "expected a box of a tensor, but [3,3] from [0,3] on passes the end of axis 1 of [3,5]");
   refuse("\"start\":[0,2]", "\"start\":[0]", "has another number of axes than");
   refuse("\"start\":[0,2]", "\"start\":[0,-2]", "program.json.buffers[0].part.start[1]: found -2");
   refuse("\"start\":[0,2]", "\"begin\":[0,2]", "program.json.buffers[0].part");
-  refuse("\"length\":60", "\"length\":36", "program.json.buffers[0].source.length: found 36; expected an integer from 60 to 60");
+  refuse("\"length\":60", "\"length\":36",
+         "program.json.buffers[0].source.length: found 36; expected an integer from 60 to 60");
 }
 
 TEST(ProgramParts, AConstantIsTheWholeTensors) {
@@ -91,8 +97,8 @@ TEST(ProgramParts, AConstantIsTheWholeTensors) {
   buffer.part = BufferPart{{4, 3}, {2, 0}};
   const std::string json = programToJson(writer.program());
   EXPECT_EQ(programFromJson(json).buffers[0].source, buffer.source);
-  EXPECT_ERROR(programFromJson(replaced(json, "\"shape\":[4,3],\"base64\"", "\"shape\":[2,3],\"base64\"")), ErrorCode::kConfiguration,
-               "expected the shape of the buffer's tensor, [4,3]");
+  EXPECT_ERROR(programFromJson(replaced(json, "\"shape\":[4,3],\"base64\"", "\"shape\":[2,3],\"base64\"")),
+               ErrorCode::kConfiguration, "expected the shape of the buffer's tensor, [4,3]");
 }
 
 TEST(VerifyParts, AcceptsPartsThatFit) { EXPECT_NO_THROW(verifyPrograms(partPrograms())); }
@@ -101,37 +107,48 @@ TEST(VerifyParts, FindsAPartOutsideOfItsTensor) {
   EXPECT_THAT(messageAfter([](auto& p) {
                 partOf(p[1], "w").start = {1, 2};
               }),
-              AllOf(HasSubstr("rank 1"), HasSubstr("\"w\""), HasSubstr("[3,3] from [1,2] on passes the end of axis 0 of [3,5]")));
-  EXPECT_THAT(messageAfter([](auto& p) { partOf(p[1], "w").start = {0}; }), HasSubstr("another number of axes"));
+              AllOf(HasSubstr("rank 1"), HasSubstr("\"w\""),
+                    HasSubstr("[3,3] from [1,2] on passes the end of axis 0 of [3,5]")));
+  EXPECT_THAT(messageAfter([](auto& p) { partOf(p[1], "w").start = {0}; }),
+              HasSubstr("another number of axes"));
 }
 
 TEST(VerifyParts, FindsAnInputThatIsNoPartOfTheBatch) {
-  EXPECT_THAT(messageAfter([](auto& p) { p[1].instructions[2].offset = 3; }),
-              AllOf(HasSubstr("rank 1, instruction 2 (load_input microbatch=1 offset=3"),
-                    HasSubstr("\"x@1\" (float32[2,3]) (part of [2,5] from [0,2] on) from 3 on is no part of float32[4,5]")));
-  EXPECT_THAT(messageAfter([](auto& p) { partOf(p[0], "x@0").whole = {2, 4}; }), HasSubstr("is no part of float32[4,5]"));
-  EXPECT_THAT(messageAfter([](auto& p) { p[0].inputs[0].axis = p[1].inputs[0].axis = -1; }), HasSubstr("is no part of float32[4,5]"));
+  EXPECT_THAT(
+      messageAfter([](auto& p) { p[1].instructions[2].offset = 3; }),
+      AllOf(
+          HasSubstr("rank 1, instruction 2 (load_input microbatch=1 offset=3"),
+          HasSubstr(
+              "\"x@1\" (float32[2,3]) (part of [2,5] from [0,2] on) from 3 on is no part of float32[4,5]")));
+  EXPECT_THAT(messageAfter([](auto& p) {
+                partOf(p[0], "x@0").whole = {2, 4};
+              }),
+              HasSubstr("is no part of float32[4,5]"));
+  EXPECT_THAT(messageAfter([](auto& p) { p[0].inputs[0].axis = p[1].inputs[0].axis = -1; }),
+              HasSubstr("is no part of float32[4,5]"));
 }
 
 TEST(VerifyParts, FindsAMessageOfAnotherPart) {
-  EXPECT_THAT(
-      messageAfter([](auto& p) {
-        partOf(p[1], "t").start = {0, 3};
-      }),
-      AllOf(HasSubstr("rank 1, instruction"), HasSubstr("it expects [2,2] from [0,3] on of a tensor [2,6], but rank 0, instruction"),
-            HasSubstr("gives [2,2] from [0,2] on of a tensor [2,6]")));
+  EXPECT_THAT(messageAfter([](auto& p) {
+                partOf(p[1], "t").start = {0, 3};
+              }),
+              AllOf(HasSubstr("rank 1, instruction"),
+                    HasSubstr("it expects [2,2] from [0,3] on of a tensor [2,6], but rank 0, instruction"),
+                    HasSubstr("gives [2,2] from [0,2] on of a tensor [2,6]")));
 }
 
 TEST(VerifyParts, FindsASumOfDifferentParts) {
   EXPECT_THAT(messageAfter([](auto& p) {
                 partOf(p[1], "s").start = {0, 3};
               }),
-              AllOf(HasSubstr("all_reduce"), HasSubstr("it sums [2,2] from [0,"), HasSubstr("of a tensor [2,6], but rank")));
+              AllOf(HasSubstr("all_reduce"), HasSubstr("it sums [2,2] from [0,"),
+                    HasSubstr("of a tensor [2,6], but rank")));
 }
 
 TEST(VerifyParts, FindsResultsThatAreNotTheWholeOnce) {
   EXPECT_THAT(messageAfter([](auto& p) { p[1].results.clear(); }),
-              AllOf(HasSubstr("rank 0, the result \"w\""), HasSubstr("the parts hold 6 of the 15 elements of [3,5]")));
+              AllOf(HasSubstr("rank 0, the result \"w\""),
+                    HasSubstr("the parts hold 6 of the 15 elements of [3,5]")));
   EXPECT_THAT(messageAfter([](auto& p) {
                 partOf(p[1], "w").start = {0, 1};
               }),

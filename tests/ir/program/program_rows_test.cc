@@ -1,4 +1,5 @@
-// verifyPrograms and printProgram: rows of microbatches, slices, concatenations, forward states, collectives inside subgraphs.
+// verifyPrograms and printProgram: rows of microbatches, slices, concatenations, forward states, collectives
+// inside subgraphs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +13,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Two uneven microbatches of "x" [5,3]; the second is cut in two and put together again; "mean" is replaced by a sum.
+// Two uneven microbatches of "x" [5,3]; the second is cut in two and put together again; "mean" is replaced
+// by a sum.
 ProgramWriter rowsProgram() {
   ProgramWriter writer(0, 1, 2);
   writer.input("x", {5, 3}, 0);
@@ -51,20 +53,29 @@ Shape& shapeOf(Program& program, const std::string& name) {
   return program.buffers[0].shape;
 }
 
-TEST(VerifyRows, AcceptsUnevenMicrobatchesSlicesAndConcatenations) { EXPECT_NO_THROW(verifyPrograms({rowsProgram().program()})); }
+TEST(VerifyRows, AcceptsUnevenMicrobatchesSlicesAndConcatenations) {
+  EXPECT_NO_THROW(verifyPrograms({rowsProgram().program()}));
+}
 
 TEST(VerifyRows, FindsARangeOutsideOfTheBatch) {
   EXPECT_THAT(messageAfter([](Program& p) { p.instructions[1].offset = 3; }),
               AllOf(HasSubstr("instruction 1 (load_input microbatch=1 offset=3"),
                     HasSubstr("\"x@1\" (float32[3,3]) from 3 on is no part of float32[5,3]")));
-  EXPECT_THAT(messageAfter([](Program& p) { p.instructions[1].offset = -1; }), HasSubstr("from -1 on is no part of"));
-  EXPECT_THAT(messageAfter([](Program& p) { p.instructions[1].offset = INT64_MAX; }), HasSubstr("is no part of"));
+  EXPECT_THAT(messageAfter([](Program& p) { p.instructions[1].offset = -1; }),
+              HasSubstr("from -1 on is no part of"));
+  EXPECT_THAT(messageAfter([](Program& p) { p.instructions[1].offset = INT64_MAX; }),
+              HasSubstr("is no part of"));
 }
 
 TEST(VerifyRows, FindsRowsOfTheWrongShapeOrType) {
-  EXPECT_THAT(messageAfter([](Program& p) { shapeOf(p, "x@0") = {2, 4}; }), HasSubstr("\"x@0\" (float32[2,4]) from 0 on"));
-  EXPECT_THAT(messageAfter([](Program& p) { shapeOf(p, "x@0") = {2}; }), HasSubstr("\"x@0\" (float32[2]) from 0 on"));
-  EXPECT_THAT(messageAfter([](Program& p) { p.buffers[0].data_type = DataType::kFloat64; }), HasSubstr("\"x@0\" (float64[2,3]) from 0 on"));
+  EXPECT_THAT(messageAfter([](Program& p) {
+                shapeOf(p, "x@0") = {2, 4};
+              }),
+              HasSubstr("\"x@0\" (float32[2,4]) from 0 on"));
+  EXPECT_THAT(messageAfter([](Program& p) { shapeOf(p, "x@0") = {2}; }),
+              HasSubstr("\"x@0\" (float32[2]) from 0 on"));
+  EXPECT_THAT(messageAfter([](Program& p) { p.buffers[0].data_type = DataType::kFloat64; }),
+              HasSubstr("\"x@0\" (float64[2,3]) from 0 on"));
 }
 
 TEST(VerifyRows, FindsAnOffsetIntoAnInputThatIsNotCut) {
@@ -78,9 +89,9 @@ TEST(VerifyRows, FindsAnOffsetIntoAnInputThatIsNotCut) {
 }
 
 TEST(VerifyRows, FindsASliceOutsideOfItsInput) {
-  EXPECT_THAT(
-      messageAfter([](Program& p) { p.instructions[3].offset = 2; }),
-      AllOf(HasSubstr("instruction 3 (slice axis=0 offset=2 \"x@1\" -> \"bottom\")"), HasSubstr("from 2 on is no part of \"x@1\"")));
+  EXPECT_THAT(messageAfter([](Program& p) { p.instructions[3].offset = 2; }),
+              AllOf(HasSubstr("instruction 3 (slice axis=0 offset=2 \"x@1\" -> \"bottom\")"),
+                    HasSubstr("from 2 on is no part of \"x@1\"")));
   EXPECT_THAT(messageAfter([](Program& p) { p.instructions[3].axis = -1; }), HasSubstr("is no part of"));
   EXPECT_THAT(messageAfter([](Program& p) { p.instructions[3].axis = 2; }), HasSubstr("is no part of"));
   EXPECT_THAT(messageAfter([](Program& p) { p.instructions[3].axis = 1; }), HasSubstr("is no part of"));
@@ -88,17 +99,21 @@ TEST(VerifyRows, FindsASliceOutsideOfItsInput) {
 
 TEST(VerifyRows, FindsAConcatenationThatDoesNotFillItsOutput) {
   EXPECT_THAT(messageAfter([](Program& p) { p.instructions[4].inputs.pop_back(); }),
-              AllOf(HasSubstr("(concatenate axis=0 \"top\" -> \"whole\")"), HasSubstr("its inputs fill 1 of \"whole\"")));
-  EXPECT_THAT(messageAfter([](Program& p) { p.instructions[4].inputs.push_back(p.instructions[4].inputs[0]); }),
-              HasSubstr("\"top\" (float32[1,3]) from 3 on is no part of \"whole\""));
-  EXPECT_THAT(messageAfter([](Program& p) { p.instructions[4].inputs.clear(); }), HasSubstr("it has 0 inputs and 1 outputs"));
+              AllOf(HasSubstr("(concatenate axis=0 \"top\" -> \"whole\")"),
+                    HasSubstr("its inputs fill 1 of \"whole\"")));
+  EXPECT_THAT(
+      messageAfter([](Program& p) { p.instructions[4].inputs.push_back(p.instructions[4].inputs[0]); }),
+      HasSubstr("\"top\" (float32[1,3]) from 3 on is no part of \"whole\""));
+  EXPECT_THAT(messageAfter([](Program& p) { p.instructions[4].inputs.clear(); }),
+              HasSubstr("it has 0 inputs and 1 outputs"));
   EXPECT_THAT(messageAfter([](Program& p) { p.instructions[4].axis = -1; }), HasSubstr("is no part of"));
   EXPECT_THAT(messageAfter([](Program& p) { p.instructions[4].axis = 1; }), HasSubstr("is no part of"));
 }
 
 TEST(VerifyRows, FindsAZeroOfABufferInUse) {
-  EXPECT_THAT(messageAfter([](Program& p) { p.instructions.insert(p.instructions.begin() + 7, p.instructions[5]); }),
-              AllOf(HasSubstr("instruction 7 (zero -> \"total\")"), HasSubstr("which still holds what")));
+  EXPECT_THAT(
+      messageAfter([](Program& p) { p.instructions.insert(p.instructions.begin() + 7, p.instructions[5]); }),
+      AllOf(HasSubstr("instruction 7 (zero -> \"total\")"), HasSubstr("which still holds what")));
 }
 
 TEST(VerifyRows, LetsNothingButAnOverwriteReplaceAForwardState) {
@@ -106,7 +121,8 @@ TEST(VerifyRows, LetsNothingButAnOverwriteReplaceAForwardState) {
               HasSubstr("it writes \"mean\", whose kind is forward_state"));
   EXPECT_THAT(messageAfter([](Program& p) { p.buffers[5].kind = BufferKind::kParameter; }),
               HasSubstr("it writes \"mean\", whose kind is parameter"));
-  EXPECT_THAT(messageAfter([](Program& p) { p.buffers[5].source.reset(); }), HasSubstr("of kind forward_state needs a source"));
+  EXPECT_THAT(messageAfter([](Program& p) { p.buffers[5].source.reset(); }),
+              HasSubstr("of kind forward_state needs a source"));
 }
 
 TEST(PrintProgram, ShowsRowsAndCollectives) {
@@ -119,11 +135,13 @@ TEST(PrintProgram, ShowsRowsAndCollectives) {
   EXPECT_THAT(text, HasSubstr("     4  concatenate axis=0 \"top\", \"bottom\" -> \"whole\"\n"));
   EXPECT_THAT(text, HasSubstr("     5  zero -> \"total\"\n"));
   EXPECT_THAT(text, HasSubstr("  forward (forward.onnx, forward): [x] -> [y] collectives over groups 0,0\n"));
-  EXPECT_THAT(text, HasSubstr("  \"mean\": forward_state float32[2,3] from /models/weights.bin [128, +24]\n"));
+  EXPECT_THAT(text,
+              HasSubstr("  \"mean\": forward_state float32[2,3] from /models/weights.bin [128, +24]\n"));
   EXPECT_THAT(text, HasSubstr("  forward_state mean: \"mean\"\n"));
 }
 
-// `ranks` ranks run the subgraph "forward" (its collectives: twice over all ranks) for each of two microbatches.
+// `ranks` ranks run the subgraph "forward" (its collectives: twice over all ranks) for each of two
+// microbatches.
 std::vector<ProgramWriter> collectivePrograms(int ranks) {
   std::vector<int> all;
   for (int rank = 0; rank < ranks; ++rank) all.push_back(rank);
@@ -150,23 +168,28 @@ std::vector<Program> programsOf(std::vector<ProgramWriter> writers) {
   return programs;
 }
 
-TEST(VerifyCollectives, AcceptsMembersThatMeet) { EXPECT_NO_THROW(verifyPrograms(programsOf(collectivePrograms(3)))); }
+TEST(VerifyCollectives, AcceptsMembersThatMeet) {
+  EXPECT_NO_THROW(verifyPrograms(programsOf(collectivePrograms(3))));
+}
 
 TEST(VerifyCollectives, FindsAGroupThatDoesNotExist) {
   auto programs = programsOf(collectivePrograms(2));
   programs[1].subgraphs[0].collectives = {0, 1};
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("rank 1"), HasSubstr("subgraph \"forward\": there is no group 1")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("rank 1"), HasSubstr("subgraph \"forward\": there is no group 1")));
 }
 
 TEST(VerifyCollectives, FindsAMemberThatNeverArrives) {
   auto programs = programsOf(collectivePrograms(3));
   auto& instructions = programs[2].instructions;
   instructions.erase(instructions.begin() + 4, instructions.end());
-  for (Buffer& buffer : programs[2].buffers) {  // what nothing writes any more is found before: let it live across steps
+  for (Buffer& buffer :
+       programs[2].buffers) {  // what nothing writes any more is found before: let it live across steps
     if (buffer.name.ends_with("@1")) buffer.kind = BufferKind::kOptimizerState;
   }
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("rank 0, instruction 5 (run forward microbatch=1"),
-                                               HasSubstr("waits for rank 2 to reach a collective"), HasSubstr("rank 2 has finished")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("rank 0, instruction 5 (run forward microbatch=1"),
+                    HasSubstr("waits for rank 2 to reach a collective"), HasSubstr("rank 2 has finished")));
 }
 
 TEST(VerifyCollectives, FindsAMemberWithOneCollectiveFewer) {
@@ -176,7 +199,8 @@ TEST(VerifyCollectives, FindsAMemberWithOneCollectiveFewer) {
     EXPECT_THAT(verifierMessage(programs), HasSubstr("orders of collectives differ")) << shorter;
     for (Program& program : programs) program.instructions.resize(4);
     for (Program& program : programs) program.buffers.resize(2);
-    EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("a cycle of waits"), HasSubstr(fmt::format("rank {} has finished", shorter))));
+    EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("a cycle of waits"),
+                                                 HasSubstr(fmt::format("rank {} has finished", shorter))));
   }
 }
 
@@ -184,8 +208,9 @@ TEST(VerifyCollectives, FindsMembersThatTakeMicrobatchesInDifferentOrders) {
   auto programs = programsOf(collectivePrograms(2));
   auto& instructions = programs[1].instructions;
   std::rotate(instructions.begin(), instructions.begin() + 4, instructions.end());
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("(run forward microbatch=0"), HasSubstr("(run forward microbatch=1"),
-                                               HasSubstr("the orders of collectives differ")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("(run forward microbatch=0"), HasSubstr("(run forward microbatch=1"),
+                    HasSubstr("the orders of collectives differ")));
 }
 
 TEST(VerifyCollectives, FindsPhasesThatMeet) {
@@ -208,16 +233,19 @@ TEST(VerifyCollectives, FindsAnAllReduceThatMeetsACollectiveOfASubgraph) {
 
 TEST(VerifyCollectives, FindsGroupsThatAreEnteredInDifferentOrders) {
   auto programs = programsOf(collectivePrograms(3));
-  for (Program& program : programs) program.groups = {{0, 1, 2}, program.rank == 2 ? std::vector<int>{0, 1, 2} : std::vector<int>{0, 1}};
+  for (Program& program : programs)
+    program.groups = {{0, 1, 2}, program.rank == 2 ? std::vector<int>{0, 1, 2} : std::vector<int>{0, 1}};
   programs[0].subgraphs[0].collectives = {1, 0};
   programs[1].subgraphs[0].collectives = {0, 1};
   programs[2].subgraphs[0].collectives = {0};
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("a cycle of waits"), HasSubstr("and so back to rank")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("a cycle of waits"), HasSubstr("and so back to rank")));
   programs[0].subgraphs[0].collectives = {0, 1};
   EXPECT_NO_THROW(verifyPrograms(programs));
 }
 
-// Rank 1 may write "s" again, in its part of the collective, only when rank 0 has received it; rank 0 receives afterwards.
+// Rank 1 may write "s" again, in its part of the collective, only when rank 0 has received it; rank 0
+// receives afterwards.
 TEST(VerifyCollectives, FindsAMemberThatWaitsForASendWhichTheOthersReceiveLater) {
   ProgramWriter a(0, 2, 1), b(1, 2, 1);
   for (ProgramWriter* writer : {&a, &b}) {
@@ -235,9 +263,13 @@ TEST(VerifyCollectives, FindsAMemberThatWaitsForASendWhichTheOthersReceiveLater)
     writer->release("s");
   }
   std::vector<Program> programs = {a.program(), b.program()};
-  EXPECT_THAT(verifierMessage(programs),
-              AllOf(HasSubstr("rank 1, instruction 3 (all_reduce group=0 \"s\" -> \"s\") waits for rank 0 to receive \"s\""),
-                    HasSubstr("rank 0, instruction 1 (all_reduce group=0 \"x\" -> \"x\") waits for rank 1 to reach the all_reduce")));
+  EXPECT_THAT(
+      verifierMessage(programs),
+      AllOf(
+          HasSubstr(
+              "rank 1, instruction 3 (all_reduce group=0 \"s\" -> \"s\") waits for rank 0 to receive \"s\""),
+          HasSubstr("rank 0, instruction 1 (all_reduce group=0 \"x\" -> \"x\") waits for rank 1 to reach the "
+                    "all_reduce")));
   std::swap(programs[0].instructions[1], programs[0].instructions[2]);
   EXPECT_NO_THROW(verifyPrograms(programs));
 }

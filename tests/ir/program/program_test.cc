@@ -24,11 +24,13 @@ size_t positionOf(const Program& program, const std::string& text) {
 }
 
 void erase(Program& program, const std::string& text) {
-  program.instructions.erase(program.instructions.begin() + static_cast<std::ptrdiff_t>(positionOf(program, text)));
+  program.instructions.erase(program.instructions.begin() +
+                             static_cast<std::ptrdiff_t>(positionOf(program, text)));
 }
 
 void insertAt(Program& program, size_t position, const Instruction& instruction) {
-  program.instructions.insert(program.instructions.begin() + static_cast<std::ptrdiff_t>(position), instruction);
+  program.instructions.insert(program.instructions.begin() + static_cast<std::ptrdiff_t>(position),
+                              instruction);
 }
 
 TEST(VerifyPrograms, AcceptsTwoRanksInGpipeOrder) { EXPECT_NO_THROW(verifyPrograms(twoRankPrograms())); }
@@ -36,45 +38,52 @@ TEST(VerifyPrograms, AcceptsTwoRanksInGpipeOrder) { EXPECT_NO_THROW(verifyProgra
 TEST(VerifyPrograms, NamesTheReceiveThatTakesAnotherMessageWhenASendIsDropped) {
   auto programs = twoRankPrograms();
   erase(programs[0], "send microbatch=0 peer=1 \"h@0\"");
-  EXPECT_THAT(verifierMessage(programs),
-              AllOf(HasSubstr("rank 1, instruction 0 (receive microbatch=0 peer=0 -> \"h@0\")"), HasSubstr("\"h@1\""),
-                    HasSubstr("the orders of sends and receives differ, or one is missing")));
+  EXPECT_THAT(
+      verifierMessage(programs),
+      AllOf(HasSubstr("rank 1, instruction 0 (receive microbatch=0 peer=0 -> \"h@0\")"), HasSubstr("\"h@1\""),
+            HasSubstr("the orders of sends and receives differ, or one is missing")));
 }
 
 TEST(VerifyPrograms, NamesTheReceiveWithoutASend) {
   auto programs = twoRankPrograms();
   erase(programs[0], "send microbatch=1 peer=1 \"h@1\"");
   EXPECT_THAT(verifierMessage(programs),
-              AllOf(HasSubstr("rank 1, instruction 1 (receive microbatch=1 peer=0 -> \"h@1\")"), HasSubstr("rank 0 never sends it")));
+              AllOf(HasSubstr("rank 1, instruction 1 (receive microbatch=1 peer=0 -> \"h@1\")"),
+                    HasSubstr("rank 0 never sends it")));
 }
 
 TEST(VerifyPrograms, NamesTheSendWithoutAReceive) {
   auto programs = twoRankPrograms();
-  for (const char* text : {"receive microbatch=1 peer=1 -> \"dh@1\"", "run backward_weight microbatch=1 \"x@1\", \"dh@1\" -> \"dw@1\"",
+  for (const char* text : {"receive microbatch=1 peer=1 -> \"dh@1\"",
+                           "run backward_weight microbatch=1 \"x@1\", \"dh@1\" -> \"dw@1\"",
                            "accumulate microbatch=1 \"dw@1\" -> \"dw\"", "free \"dh@1\"", "free \"dw@1\""}) {
     erase(programs[0], text);
   }
-  for (const char* name : {"dh@1", "dw@1"}) {  // buffers that nothing writes would be found first: give them a writer
-    const auto found =
-        std::find_if(programs[0].buffers.begin(), programs[0].buffers.end(), [&](const Buffer& b) { return b.name == name; });
+  for (const char* name :
+       {"dh@1", "dw@1"}) {  // buffers that nothing writes would be found first: give them a writer
+    const auto found = std::find_if(programs[0].buffers.begin(), programs[0].buffers.end(),
+                                    [&](const Buffer& b) { return b.name == name; });
     found->kind = BufferKind::kOptimizerState;
   }
   EXPECT_THAT(verifierMessage(programs),
-              AllOf(HasSubstr("rank 1, instruction 13 (send microbatch=1 peer=0 \"dh@1\")"), HasSubstr("rank 0 never receives it")));
+              AllOf(HasSubstr("rank 1, instruction 13 (send microbatch=1 peer=0 \"dh@1\")"),
+                    HasSubstr("rank 0 never receives it")));
 }
 
 TEST(VerifyPrograms, FindsSwappedReceivesOfEqualShape) {
   auto programs = twoRankPrograms();
   std::swap(programs[1].instructions[0], programs[1].instructions[1]);
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("rank 1, instruction 0 (receive microbatch=1 peer=0 -> \"h@1\")"),
-                                               HasSubstr("message 0 on this way is \"h@0\" of rank 0, instruction 2")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("rank 1, instruction 0 (receive microbatch=1 peer=0 -> \"h@1\")"),
+                    HasSubstr("message 0 on this way is \"h@0\" of rank 0, instruction 2")));
 }
 
 TEST(VerifyPrograms, FindsMessagesOfDifferentShape) {
   auto programs = twoRankPrograms();
   programs[1].buffers[1].shape = {3, 2};
   EXPECT_EQ(programs[1].buffers[1].name, "h@0");
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("it expects float32[3,2]"), HasSubstr("gives float32[2,3]")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("it expects float32[3,2]"), HasSubstr("gives float32[2,3]")));
 }
 
 // One rank, two microbatches: each forward pass reads the state and gives the next.
@@ -96,18 +105,22 @@ std::vector<Program> statefulPrograms() {
   return {writer.program()};
 }
 
-TEST(VerifyPrograms, AcceptsAForwardStateThatIsHandedOn) { EXPECT_NO_THROW(verifyPrograms(statefulPrograms())); }
+TEST(VerifyPrograms, AcceptsAForwardStateThatIsHandedOn) {
+  EXPECT_NO_THROW(verifyPrograms(statefulPrograms()));
+}
 
 TEST(VerifyPrograms, FindsAForwardStateThatTheNextMicrobatchReadsUnchanged) {
   auto programs = statefulPrograms();
   erase(programs[0], "accumulate microbatch=0 overwrite \"state_new@0\" -> \"state\"");
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("(run forward microbatch=1"), HasSubstr("\"state\", which still holds what")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("(run forward microbatch=1"), HasSubstr("\"state\", which still holds what")));
 }
 
 TEST(VerifyPrograms, FindsAForwardStateThatTheNextStepReadsUnchanged) {
   auto programs = statefulPrograms();
   erase(programs[0], "accumulate microbatch=1 overwrite \"state_new@1\" -> \"state\"");
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("buffer \"state\""), HasSubstr("nothing hands on what")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("buffer \"state\""), HasSubstr("nothing hands on what")));
 }
 
 TEST(VerifyPrograms, FindsADoubleFree) {
@@ -115,7 +128,8 @@ TEST(VerifyPrograms, FindsADoubleFree) {
   const size_t at = positionOf(programs[0], "free \"x@0\"");
   insertAt(programs[0], at + 2, programs[0].instructions[at]);
   EXPECT_THAT(verifierMessage(programs),
-              AllOf(HasSubstr("rank 0, instruction 11 (free \"x@0\")"), HasSubstr("\"x@0\" was freed before by rank 0, instruction 9")));
+              AllOf(HasSubstr("rank 0, instruction 11 (free \"x@0\")"),
+                    HasSubstr("\"x@0\" was freed before by rank 0, instruction 9")));
 }
 
 TEST(VerifyPrograms, FindsAUseAfterTheFree) {
@@ -123,26 +137,30 @@ TEST(VerifyPrograms, FindsAUseAfterTheFree) {
   const size_t at = positionOf(programs[0], "free \"x@0\"");
   std::swap(programs[0].instructions[at], programs[0].instructions[at - 1]);
   EXPECT_THAT(verifierMessage(programs),
-              AllOf(HasSubstr("(run backward_weight microbatch=0 \"x@0\", \"dh@0\" -> \"dw@0\")"), HasSubstr("it uses \"x@0\" after")));
+              AllOf(HasSubstr("(run backward_weight microbatch=0 \"x@0\", \"dh@0\" -> \"dw@0\")"),
+                    HasSubstr("it uses \"x@0\" after")));
 }
 
 TEST(VerifyPrograms, FindsAMissingWrite) {
   auto programs = twoRankPrograms();
   erase(programs[0], "load_input microbatch=0 -> \"x@0\"");
-  EXPECT_THAT(verifierMessage(programs),
-              AllOf(HasSubstr("rank 0, instruction 0 (run forward"), HasSubstr("it reads \"x@0\", which nothing has written yet")));
+  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("rank 0, instruction 0 (run forward"),
+                                               HasSubstr("it reads \"x@0\", which nothing has written yet")));
 }
 
 TEST(VerifyPrograms, FindsAnAccumulationWithoutAFirstPart) {
   auto programs = twoRankPrograms();
-  programs[0].instructions[positionOf(programs[0], "accumulate microbatch=0 overwrite \"dw@0\" -> \"dw\"")].overwrite = false;
+  programs[0]
+      .instructions[positionOf(programs[0], "accumulate microbatch=0 overwrite \"dw@0\" -> \"dw\"")]
+      .overwrite = false;
   EXPECT_THAT(verifierMessage(programs), HasSubstr("it reads \"dw\", which nothing has written yet"));
 }
 
 TEST(VerifyPrograms, FindsABufferThatIsNeverFreed) {
   auto programs = twoRankPrograms();
   erase(programs[1], "free \"h@1\"");
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("rank 1, buffer \"h@1\""), HasSubstr("it is never freed")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("rank 1, buffer \"h@1\""), HasSubstr("it is never freed")));
 }
 
 TEST(VerifyPrograms, FindsAResultThatIsFreed) {
@@ -152,13 +170,15 @@ TEST(VerifyPrograms, FindsAResultThatIsFreed) {
   Instruction instruction = writer.program().instructions[0];
   instruction.inputs = {programs[0].results[0].buffer};
   programs[0].instructions.push_back(instruction);
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("rank 0, buffer \"dw\""), HasSubstr("it is a result but is freed")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("rank 0, buffer \"dw\""), HasSubstr("it is a result but is freed")));
 }
 
 TEST(VerifyPrograms, FindsABufferWrittenTwice) {
   auto programs = twoRankPrograms();
   insertAt(programs[0], 1, programs[0].instructions[0]);
-  EXPECT_THAT(verifierMessage(programs), HasSubstr("it writes \"x@0\", which still holds what rank 0, instruction 0"));
+  EXPECT_THAT(verifierMessage(programs),
+              HasSubstr("it writes \"x@0\", which still holds what rank 0, instruction 0"));
 }
 
 TEST(VerifyPrograms, FindsAReceiveThatWaitsForItsOwnConsequence) {
@@ -168,11 +188,12 @@ TEST(VerifyPrograms, FindsAReceiveThatWaitsForItsOwnConsequence) {
   const Instruction receive = instructions[from];
   instructions.erase(instructions.begin() + static_cast<std::ptrdiff_t>(from));
   instructions.insert(instructions.begin(), receive);
-  EXPECT_THAT(verifierMessage(programs),
-              AllOf(HasSubstr("a cycle of waits"),
-                    HasSubstr("rank 0, instruction 0 (receive microbatch=0 peer=1 -> \"dh@0\") waits for a message from rank 1"),
-                    HasSubstr("rank 1, instruction 0 (receive microbatch=0 peer=0 -> \"h@0\") waits for a message from rank 0"),
-                    HasSubstr("and so back to rank 0")));
+  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("a cycle of waits"),
+                                               HasSubstr("rank 0, instruction 0 (receive microbatch=0 peer=1 "
+                                                         "-> \"dh@0\") waits for a message from rank 1"),
+                                               HasSubstr("rank 1, instruction 0 (receive microbatch=0 peer=0 "
+                                                         "-> \"h@0\") waits for a message from rank 0"),
+                                               HasSubstr("and so back to rank 0")));
 }
 
 TEST(VerifyPrograms, FindsAFreeThatWaitsForAReceiverWhichWaitsForTheRankBehindIt) {
@@ -198,8 +219,9 @@ TEST(VerifyPrograms, FindsAFreeThatWaitsForAReceiverWhichWaitsForTheRankBehindIt
   c.release("b");
   c.release("c");
   std::vector<Program> programs = {a.program(), b.program(), c.program()};
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("rank 0, instruction 3 (free \"a\") waits for rank 1 to receive \"a\""),
-                                               HasSubstr("rank 2, instruction 1 (receive"), HasSubstr("and so back to rank 0")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("rank 0, instruction 3 (free \"a\") waits for rank 1 to receive \"a\""),
+                    HasSubstr("rank 2, instruction 1 (receive"), HasSubstr("and so back to rank 0")));
   std::swap(programs[0].instructions[3], programs[0].instructions[4]);
   EXPECT_NO_THROW(verifyPrograms(programs));
 }
@@ -227,9 +249,12 @@ TEST(VerifyPrograms, FindsAnOverwriteOfASentBufferThatClosesACycle) {
   c.release("x");
   c.release("z");
   std::vector<Program> programs = {a.program(), b.program(), c.program()};
-  EXPECT_THAT(verifierMessage(programs),
-              AllOf(HasSubstr("rank 0, instruction 3 (accumulate microbatch=0 \"x\" -> \"sum\") waits for rank 1 to receive"),
-                    HasSubstr("and so back to rank 0")));
+  EXPECT_THAT(
+      verifierMessage(programs),
+      AllOf(
+          HasSubstr(
+              "rank 0, instruction 3 (accumulate microbatch=0 \"x\" -> \"sum\") waits for rank 1 to receive"),
+          HasSubstr("and so back to rank 0")));
   std::swap(programs[0].instructions[3], programs[0].instructions[4]);
   EXPECT_NO_THROW(verifyPrograms(programs));
 }
@@ -237,8 +262,8 @@ TEST(VerifyPrograms, FindsAnOverwriteOfASentBufferThatClosesACycle) {
 TEST(VerifyPrograms, FindsAWriteToAWeight) {
   auto programs = twoRankPrograms();
   programs[0].buffers[0].kind = BufferKind::kWeight;
-  EXPECT_THAT(verifierMessage(programs),
-              AllOf(HasSubstr("(update update \"w\", \"dw\", \"step\" -> \"w\")"), HasSubstr("it writes \"w\", whose kind is weight")));
+  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("(update update \"w\", \"dw\", \"step\" -> \"w\")"),
+                                               HasSubstr("it writes \"w\", whose kind is weight")));
 }
 
 TEST(VerifyPrograms, FindsAPeerThatDoesNotExist) {
@@ -272,7 +297,8 @@ TEST(VerifyPrograms, AcceptsAllReducesInEqualOrderAndFindsAMissingOne) {
   auto programs = allReducePrograms();
   EXPECT_NO_THROW(verifyPrograms(programs));
   programs[2].instructions.erase(programs[2].instructions.begin() + 2);
-  EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("rank 0, instruction 2 (all_reduce"), HasSubstr("rank 2 has finished")));
+  EXPECT_THAT(verifierMessage(programs),
+              AllOf(HasSubstr("rank 0, instruction 2 (all_reduce"), HasSubstr("rank 2 has finished")));
 }
 
 TEST(VerifyPrograms, FindsAnAllReduceMoreWhereverTheRankStands) {

@@ -10,7 +10,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Two updates of one microbatch each, stashed: microbatch 1 goes forward before the first update and reads the first version backward too.
+// Two updates of one microbatch each, stashed: microbatch 1 goes forward before the first update and reads
+// the first version backward too.
 //   forward 0, forward 1; backward 0; update "w" -> "w@1"; backward 1 with "w"; update "w@1" -> "w"
 Program window() {
   ProgramWriter writer(0, 1, 2);
@@ -68,11 +69,14 @@ TEST(ProgramVersions, AWindowOfTwoUpdatesIsVerifiedPrintedAndKeptInAFile) {
 TEST(ProgramVersions, ABackwardPassThatReadsAnotherVersionThanItsForwardPassIsFound) {
   Program program = window();
   for (Instruction& instruction : program.instructions) {
-    if (instruction.kind == InstructionKind::kUpdate && instruction.microbatch == 0) instruction.outputs = {instruction.inputs[0]};
-    if (instruction.kind == InstructionKind::kUpdate && instruction.microbatch == 1) instruction.inputs[0] = instruction.outputs[0];
+    if (instruction.kind == InstructionKind::kUpdate && instruction.microbatch == 0)
+      instruction.outputs = {instruction.inputs[0]};
+    if (instruction.kind == InstructionKind::kUpdate && instruction.microbatch == 1)
+      instruction.inputs[0] = instruction.outputs[0];
   }
   std::erase_if(program.instructions, [&](const Instruction& instruction) {
-    return instruction.kind == InstructionKind::kFree && program.buffer(instruction.inputs[0]).kind == BufferKind::kWeightVersion;
+    return instruction.kind == InstructionKind::kFree &&
+           program.buffer(instruction.inputs[0]).kind == BufferKind::kWeightVersion;
   });
   EXPECT_THAT(verifierMessage({program}), HasSubstr("it reads another version of \"w\""));
 }

@@ -25,7 +25,13 @@ class ProgramWriter {
   BufferId buffer(const std::string& name, BufferKind kind = BufferKind::kActivation, Shape shape = {2, 3}) {
     const auto [found, is_new] = ids_.try_emplace(name, program_.buffers.size());
     if (is_new)
-      program_.buffers.push_back({name, kind, DataType::kFloat32, std::move(shape), name.substr(0, name.find('@')), std::nullopt, {}});
+      program_.buffers.push_back({name,
+                                  kind,
+                                  DataType::kFloat32,
+                                  std::move(shape),
+                                  name.substr(0, name.find('@')),
+                                  std::nullopt,
+                                  {}});
     return found->second;
   }
   BufferId parameter(const std::string& name) {
@@ -42,9 +48,10 @@ class ProgramWriter {
   void input(const std::string& name, Shape whole, int axis) {
     program_.inputs.push_back({name, DataType::kFloat32, std::move(whole), axis, 0, 0});
   }
-  void subgraph(const std::string& name, Phase phase, std::vector<std::string> inputs, std::vector<std::string> outputs,
-                std::vector<int> collectives = {}) {
-    program_.subgraphs.push_back({name, name + ".onnx", phase, std::move(inputs), std::move(outputs), std::move(collectives)});
+  void subgraph(const std::string& name, Phase phase, std::vector<std::string> inputs,
+                std::vector<std::string> outputs, std::vector<int> collectives = {}) {
+    program_.subgraphs.push_back(
+        {name, name + ".onnx", phase, std::move(inputs), std::move(outputs), std::move(collectives)});
   }
 
   void load(const std::string& name, int microbatch, int64_t offset = 0) {
@@ -59,10 +66,12 @@ class ProgramWriter {
     add(InstructionKind::kConcatenate, -1, ids(parts), ids({whole})).axis = axis;
   }
   void zero(const std::string& name) { add(InstructionKind::kZero, -1, {}, ids({name})); }
-  void run(size_t subgraph, int microbatch, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs) {
+  void run(size_t subgraph, int microbatch, const std::vector<std::string>& inputs,
+           const std::vector<std::string>& outputs) {
     add(InstructionKind::kRun, microbatch, ids(inputs), ids(outputs)).subgraph = SubgraphId(subgraph);
   }
-  void update(size_t subgraph, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs) {
+  void update(size_t subgraph, const std::vector<std::string>& inputs,
+              const std::vector<std::string>& outputs) {
     add(InstructionKind::kUpdate, -1, ids(inputs), ids(outputs)).subgraph = SubgraphId(subgraph);
   }
   void accumulate(const std::string& part, const std::string& total, bool overwrite, int microbatch) {
@@ -75,7 +84,9 @@ class ProgramWriter {
     add(InstructionKind::kReceive, microbatch, {}, ids({name})).peer = peer;
   }
   void release(const std::string& name) { add(InstructionKind::kFree, -1, ids({name}), {}); }
-  void allReduce(int group, const std::string& name) { add(InstructionKind::kAllReduce, -1, ids({name}), ids({name})).group = group; }
+  void allReduce(int group, const std::string& name) {
+    add(InstructionKind::kAllReduce, -1, ids({name}), ids({name})).group = group;
+  }
   // The last instruction goes on in the background.
   void inBackground() { program_.instructions.back().background = true; }
   void result(Result::Kind kind, const std::string& name, const std::string& buffer_name) {
@@ -90,7 +101,8 @@ class ProgramWriter {
     for (const std::string& name : names) result.push_back(buffer(name));
     return result;
   }
-  Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+  Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs,
+                   std::vector<BufferId> outputs) {
     Instruction& instruction = program_.instructions.emplace_back();
     instruction.kind = kind;
     instruction.microbatch = microbatch;

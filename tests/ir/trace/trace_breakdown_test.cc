@@ -5,7 +5,8 @@
 namespace pipeshard {
 namespace {
 
-TraceEvent event(int rank, TraceEventKind kind, int64_t start, int64_t arrived, int64_t end, bool background = false) {
+TraceEvent event(int rank, TraceEventKind kind, int64_t start, int64_t arrived, int64_t end,
+                 bool background = false) {
   TraceEvent made;
   made.rank = rank;
   made.kind = kind;
@@ -18,7 +19,8 @@ TraceEvent event(int rank, TraceEventKind kind, int64_t start, int64_t arrived, 
   return made;
 }
 
-// Rank 0 computes 0-10, its message is taken at 40, whose memory it wants back from 20 on; rank 1 computes beside an all-reduce.
+// Rank 0 computes 0-10, its message is taken at 40, whose memory it wants back from 20 on; rank 1 computes
+// beside an all-reduce.
 Trace example() {
   using enum TraceEventKind;
   Trace trace;
@@ -57,7 +59,8 @@ TEST(TraceBreakdown, OfAReceivePostedEarlyHidesWhatTravelsBesideCompute) {
   using enum TraceEventKind;
   Trace trace;
   trace.ranks = 1;
-  trace.events = {event(0, kReceive, 5, 30, 60, true), event(0, kCompute, 5, 5, 50), event(0, kCompute, 60, 60, 70)};
+  trace.events = {event(0, kReceive, 5, 30, 60, true), event(0, kCompute, 5, 5, 50),
+                  event(0, kCompute, 60, 60, 70)};
   const RankBreakdown rank = breakDown(trace).ranks[0];
   EXPECT_EQ(rank.compute, 55);
   EXPECT_EQ(rank.hidden, 20);

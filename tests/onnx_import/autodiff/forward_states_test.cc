@@ -29,20 +29,24 @@ ValueId buffer(TestGraph& test, const std::string& name, const std::vector<doubl
 }
 
 Module makeModule(TestGraph& test, const std::string& name) {
-  return {test.parameter(name + ".scale", {2}), test.parameter(name + ".bias", {2}), buffer(test, name + ".mean", kMean),
-          buffer(test, name + ".variance", kVariance)};
+  return {test.parameter(name + ".scale", {2}), test.parameter(name + ".bias", {2}),
+          buffer(test, name + ".mean", kMean), buffer(test, name + ".variance", kVariance)};
 }
 
 // The node's three outputs.
 std::vector<ValueId> apply(TestGraph& test, const Module& module, ValueId x) {
-  return test.ops("BatchNormalization", {x, module.scale, module.bias, module.mean, module.variance}, 3, kTraining);
+  return test.ops("BatchNormalization", {x, module.scale, module.bias, module.mean, module.variance}, 3,
+                  kTraining);
 }
 
-ValueId input(TestGraph& test, const std::string& name, uint64_t seed) { return test.input(name, randomTensor(kShape, seed)); }
+ValueId input(TestGraph& test, const std::string& name, uint64_t seed) {
+  return test.input(name, randomTensor(kShape, seed));
+}
 
 ValueId sumOf(TestGraph& test, const std::vector<ValueId>& values) {
   std::vector<ValueId> sums;
-  for (ValueId value : values) sums.push_back(test.op("ReduceSum", {test.op("Mul", {value, value})}, {{"keepdims", int64_t{0}}}));
+  for (ValueId value : values)
+    sums.push_back(test.op("ReduceSum", {test.op("Mul", {value, value})}, {{"keepdims", int64_t{0}}}));
   return test.op("Sum", sums);
 }
 
@@ -56,7 +60,8 @@ TrainingGraph build(TestGraph& test, ValueId loss) {
 
 std::vector<std::string> stateNames(const TrainingGraph& training) {
   std::vector<std::string> names;
-  for (const ForwardState& state : training.forward_states) names.push_back(training.graph.value(state.value).name);
+  for (const ForwardState& state : training.forward_states)
+    names.push_back(training.graph.value(state.value).name);
   return names;
 }
 
@@ -162,9 +167,11 @@ TEST(ForwardStates, AreNeitherGivenStatisticsNorConstantsOfTheFileNorWhatTheLoss
   TestGraph test;
   const ValueId x = input(test, "x", 1);
   const Module given = makeModule(test, "given");
-  const ValueId inference = test.op("BatchNormalization", {x, given.scale, given.bias, given.mean, given.variance});
+  const ValueId inference =
+      test.op("BatchNormalization", {x, given.scale, given.bias, given.mean, given.variance});
   const Module constant = makeModule(test, "constant");
-  for (ValueId id : {constant.mean, constant.variance}) test.graph().value(id).metadata.emplace_back("pipeshard.constant", "folded");
+  for (ValueId id : {constant.mean, constant.variance})
+    test.graph().value(id).metadata.emplace_back("pipeshard.constant", "folded");
   const ValueId stateless = apply(test, constant, x)[0];
   apply(test, makeModule(test, "unused"), x);
   EXPECT_THAT(stateNames(build(test, sumOf(test, {inference, stateless}))), IsEmpty());
@@ -174,10 +181,13 @@ TEST(ForwardStates, AreNotLearnedEvenIfTheExporterCallsThemParameters) {
   TestGraph test;
   const ValueId x = input(test, "x", 1);
   const Module module = makeModule(test, "bn");
-  test.graph().value(module.mean).metadata.emplace_back("pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
+  test.graph()
+      .value(module.mean)
+      .metadata.emplace_back("pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
   const TrainingGraph training = build(test, sumOf(test, {apply(test, module, x)[0]}));
   EXPECT_EQ(training.forward_states.size(), 2u);
-  for (const Parameter& parameter : training.parameters) EXPECT_NE(training.graph.value(parameter.value).name, "bn.mean");
+  for (const Parameter& parameter : training.parameters)
+    EXPECT_NE(training.graph.value(parameter.value).name, "bn.mean");
 }
 
 void expectRefusal(TestGraph& test, ValueId loss, const std::string& state, const std::string& reader) {

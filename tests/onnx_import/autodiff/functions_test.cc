@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "onnx_import/prepare/prepare.h"
 #include "onnx_import/format/writer.h"
+#include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/autodiff/interpreter.h"
 
 namespace pipeshard::testing {
@@ -26,19 +26,31 @@ Constant numbers(const Shape& shape, double low = -1, double high = 1) {
   return randomTensor(shape, seed++, low, high);
 }
 
-Constant integers(Shape shape, const std::vector<int64_t>& elements) { return makeConstant<int64_t>(std::move(shape), elements); }
+Constant integers(Shape shape, const std::vector<int64_t>& elements) {
+  return makeConstant<int64_t>(std::move(shape), elements);
+}
 
 std::vector<Call> activationCalls() {
   std::vector<Call> calls = {
       {"ReluGrad", "", {numbers({3, 4}), numbers({3, 4})}, {{3, 4}}},
-      {"GeluGrad", "", {numbers({3, 4}), numbers({3, 4}, -3, 3)}, {{3, 4}}, {{"approximate", std::string("none")}}},
-      {"GeluGrad", "tanh", {numbers({3, 4}), numbers({3, 4}, -3, 3)}, {{3, 4}}, {{"approximate", std::string("tanh")}}},
+      {"GeluGrad",
+       "",
+       {numbers({3, 4}), numbers({3, 4}, -3, 3)},
+       {{3, 4}},
+       {{"approximate", std::string("none")}}},
+      {"GeluGrad",
+       "tanh",
+       {numbers({3, 4}), numbers({3, 4}, -3, 3)},
+       {{3, 4}},
+       {{"approximate", std::string("tanh")}}},
       {"MishGrad", "", {numbers({3, 4}), numbers({3, 4}, -4, 4)}, {{3, 4}}},
       {"SoftmaxGrad", "", {numbers({3, 4}), numbers({3, 4})}, {{3, 4}}},
   };
   for (int64_t axis : {0, 1, -1}) {
-    calls.push_back({"SoftmaxGrad", "", {numbers({2, 3, 4}), numbers({2, 3, 4})}, {{2, 3, 4}}, {{"axis", axis}}});
-    calls.push_back({"LogSoftmaxGrad", "", {numbers({2, 3, 4}), numbers({2, 3, 4})}, {{2, 3, 4}}, {{"axis", axis}}});
+    calls.push_back(
+        {"SoftmaxGrad", "", {numbers({2, 3, 4}), numbers({2, 3, 4})}, {{2, 3, 4}}, {{"axis", axis}}});
+    calls.push_back(
+        {"LogSoftmaxGrad", "", {numbers({2, 3, 4}), numbers({2, 3, 4})}, {{2, 3, 4}}, {{"axis", axis}}});
   }
   return calls;
 }
@@ -52,8 +64,13 @@ std::vector<Call> layerNormalizationCalls() {
     const Constant x = numbers({2, 3, 4});
     const Constant mean = numbers(outer);
     const Constant deviation = numbers(outer, 0.5, 2);
-    calls.push_back({"LayerNormalizationInputGrad", "", {dy, x, numbers(inner), mean, deviation}, {{2, 3, 4}}, {{"axis", axis}}});
-    calls.push_back({"LayerNormalizationWeightGrad", "", {dy, x, mean, deviation}, {inner, inner}, {{"axis", axis}}});
+    calls.push_back({"LayerNormalizationInputGrad",
+                     "",
+                     {dy, x, numbers(inner), mean, deviation},
+                     {{2, 3, 4}},
+                     {{"axis", axis}}});
+    calls.push_back(
+        {"LayerNormalizationWeightGrad", "", {dy, x, mean, deviation}, {inner, inner}, {{"axis", axis}}});
   }
   return calls;
 }
@@ -63,11 +80,31 @@ std::vector<Call> gatherCalls() {
   const Constant elements = integers({2, 4}, {0, 2, 2, 1, 0, -1, 1, 1});
   return {
       {"GatherGrad", "", {numbers({2, 3, 4}), indices, integers({2}, {3, 4})}, {{3, 4}}, {}, {2}},
-      {"GatherGrad", "", {numbers({5, 2, 3, 4}), indices, integers({3}, {5, 3, 4})}, {{5, 3, 4}}, {{"axis", int64_t{1}}}, {2}},
-      {"GatherGrad", "", {numbers({5, 2, 3}), indices, integers({2}, {5, 3})}, {{5, 3}}, {{"axis", int64_t{-1}}}, {2}},
+      {"GatherGrad",
+       "",
+       {numbers({5, 2, 3, 4}), indices, integers({3}, {5, 3, 4})},
+       {{5, 3, 4}},
+       {{"axis", int64_t{1}}},
+       {2}},
+      {"GatherGrad",
+       "",
+       {numbers({5, 2, 3}), indices, integers({2}, {5, 3})},
+       {{5, 3}},
+       {{"axis", int64_t{-1}}},
+       {2}},
       {"GatherGrad", "", {numbers({4}), integers({}, {-1}), integers({2}, {3, 4})}, {{3, 4}}, {}, {2}},
-      {"GatherElementsGrad", "", {numbers({2, 4}), elements, integers({2}, {3, 4})}, {{3, 4}}, {{"axis", int64_t{0}}}, {2}},
-      {"GatherElementsGrad", "", {numbers({2, 4}), elements, integers({2}, {2, 5})}, {{2, 5}}, {{"axis", int64_t{-1}}}, {2}},
+      {"GatherElementsGrad",
+       "",
+       {numbers({2, 4}), elements, integers({2}, {3, 4})},
+       {{3, 4}},
+       {{"axis", int64_t{0}}},
+       {2}},
+      {"GatherElementsGrad",
+       "",
+       {numbers({2, 4}), elements, integers({2}, {2, 5})},
+       {{2, 5}},
+       {{"axis", int64_t{-1}}},
+       {2}},
   };
 }
 
@@ -81,9 +118,12 @@ std::vector<Call> lossCalls() {
       for (const Constant& chosen : {labels, plain, all_ignored}) {
         const bool ignoring = chosen != plain;
         Call call{"SoftmaxCrossEntropyLossGrad", reduction + (weighted ? "_weighted" : ""), {}, {{2, 4, 3}}};
-        call.inputs = {numbers(reduction == "none" ? Shape{2, 3} : Shape{}), numbers({2, 4, 3}, -3, 0), chosen};
+        call.inputs = {numbers(reduction == "none" ? Shape{2, 3} : Shape{}), numbers({2, 4, 3}, -3, 0),
+                       chosen};
         if (weighted) call.inputs.push_back(numbers({4}, 0.5, 2));
-        call.attributes = {{"reduction", reduction}, {"ignore_index", int64_t{-100}}, {"has_ignore_index", int64_t{ignoring}}};
+        call.attributes = {{"reduction", reduction},
+                           {"ignore_index", int64_t{-100}},
+                           {"has_ignore_index", int64_t{ignoring}}};
         calls.push_back(call);
       }
     }
@@ -94,7 +134,8 @@ std::vector<Call> lossCalls() {
 std::vector<Call> optimizerCalls() {
   const auto scalar = [](double number) { return makeTensor({}, {number}); };
   const Shape shape = {3, 4};
-  std::vector<Call> calls = {{"SGD", "", {numbers(shape), numbers(shape), scalar(0.1), scalar(0.01)}, {shape}}};
+  std::vector<Call> calls = {
+      {"SGD", "", {numbers(shape), numbers(shape), scalar(0.1), scalar(0.01)}, {shape}}};
   for (int64_t nesterov : {0, 1}) {
     calls.push_back({"SGDMomentum",
                      "",
@@ -104,11 +145,12 @@ std::vector<Call> optimizerCalls() {
   }
   for (const char* name : {"Adam", "AdamW"}) {
     for (int64_t step : {1, 7}) {
-      calls.push_back({name,
-                       "",
-                       {numbers(shape), numbers(shape), numbers(shape), numbers(shape, 0, 1), integers({}, {step}), scalar(1e-3),
-                        scalar(0.9), scalar(0.999), scalar(1e-8), scalar(0.1)},
-                       {shape, shape, shape}});
+      calls.push_back(
+          {name,
+           "",
+           {numbers(shape), numbers(shape), numbers(shape), numbers(shape, 0, 1), integers({}, {step}),
+            scalar(1e-3), scalar(0.9), scalar(0.999), scalar(1e-8), scalar(0.1)},
+           {shape, shape, shape}});
     }
   }
   return calls;
@@ -132,11 +174,12 @@ std::vector<Call> convolutionCalls() {
   };
   std::vector<Call> calls;
   for (const Case& c : cases) {
-    std::map<std::string, Attribute> attributes = {{"strides", c.strides},
-                                                   {"dilations", c.dilations},
-                                                   {"pads", c.pads},
-                                                   {"group", c.group},
-                                                   {"kernel_shape", Ints(c.weight.begin() + 2, c.weight.end())}};
+    std::map<std::string, Attribute> attributes = {
+        {"strides", c.strides},
+        {"dilations", c.dilations},
+        {"pads", c.pads},
+        {"group", c.group},
+        {"kernel_shape", Ints(c.weight.begin() + 2, c.weight.end())}};
     calls.push_back({"ConvWeightGrad", "", {numbers(c.output), numbers(c.image)}, {c.weight}, attributes});
     attributes["output_padding"] = c.rest;
     calls.push_back({"ConvInputGrad", "", {numbers(c.output), numbers(c.weight)}, {c.image}, attributes});
@@ -144,7 +187,8 @@ std::vector<Call> convolutionCalls() {
   return calls;
 }
 
-// Padding that counts and padding that does not, windows that reach beyond it, an image that reaches beyond the windows.
+// Padding that counts and padding that does not, windows that reach beyond it, an image that reaches beyond
+// the windows.
 std::vector<Call> averagePoolCalls() {
   struct Case {
     Shape image, output;
@@ -191,19 +235,26 @@ std::vector<Call> poolAndBatchNormalizationCalls() {
                                                    {"pads", Ints{1, 1, 1, 1}},
                                                    {"ceil_mode", int64_t{1}}};
   calls.push_back({"MaxPoolGrad", "", {numbers({2, 3, 3, 5}), numbers({2, 3, 5, 6})}, {{2, 3, 5, 6}}, plain});
-  calls.push_back({"MaxPoolGrad", "", {numbers({2, 3, 4, 3}), numbers({2, 3, 6, 5})}, {{2, 3, 6, 5}}, padded});
+  calls.push_back(
+      {"MaxPoolGrad", "", {numbers({2, 3, 4, 3}), numbers({2, 3, 6, 5})}, {{2, 3, 6, 5}}, padded});
   for (const Shape& shape : {Shape{4, 3}, Shape{2, 3, 5}, Shape{2, 3, 4, 5}}) {
     const std::map<std::string, Attribute> epsilon = {{"epsilon", 1e-3f}};
-    calls.push_back({"BatchNormalizationInputGrad", "", {numbers(shape), numbers(shape), numbers({3})}, {shape}, epsilon});
-    calls.push_back({"BatchNormalizationWeightGrad", "", {numbers(shape), numbers(shape)}, {{3}, {3}}, epsilon});
+    calls.push_back({"BatchNormalizationInputGrad",
+                     "",
+                     {numbers(shape), numbers(shape), numbers({3})},
+                     {shape},
+                     epsilon});
+    calls.push_back(
+        {"BatchNormalizationWeightGrad", "", {numbers(shape), numbers(shape)}, {{3}, {3}}, epsilon});
   }
   return calls;
 }
 
 std::vector<Call> allCalls() {
   std::vector<Call> calls;
-  for (const auto& family : {activationCalls(), layerNormalizationCalls(), gatherCalls(), lossCalls(), optimizerCalls(), convolutionCalls(),
-                             averagePoolCalls(), poolAndBatchNormalizationCalls()}) {
+  for (const auto& family :
+       {activationCalls(), layerNormalizationCalls(), gatherCalls(), lossCalls(), optimizerCalls(),
+        convolutionCalls(), averagePoolCalls(), poolAndBatchNormalizationCalls()}) {
     calls.insert(calls.end(), family.begin(), family.end());
   }
   return calls;
@@ -227,7 +278,8 @@ Graph graphOf(const Call& call) {
       graph.inputs.push_back(inputs.back());
     }
   }
-  for (size_t i = 0; i < call.outputs.size(); ++i) outputs.push_back(builder.addValue(outputName(i), DataType::kFloat64, call.outputs[i]));
+  for (size_t i = 0; i < call.outputs.size(); ++i)
+    outputs.push_back(builder.addValue(outputName(i), DataType::kFloat64, call.outputs[i]));
   graph.outputs = outputs;
   const NodeId node = builder.addNode(kPipeshardDomain, call.name, inputs, outputs, call.attributes);
   graph.node(node).overload = call.overload;
@@ -245,7 +297,8 @@ Tensors tensorsOf(const Call& call) {
 TEST(PipeshardFunction, OfEveryNameAndOverloadIsTestedHere) {
   std::set<std::pair<std::string, std::string>> tested;
   for (const Call& call : allCalls()) tested.emplace(call.name, call.overload);
-  for (const auto& function : pipeshardFunctions()) EXPECT_TRUE(tested.contains(function)) << function.first << " " << function.second;
+  for (const auto& function : pipeshardFunctions())
+    EXPECT_TRUE(tested.contains(function)) << function.first << " " << function.second;
 }
 
 TEST(PipeshardFunction, KernelGivesWhatTheBodyGives) {
@@ -259,7 +312,8 @@ TEST(PipeshardFunction, KernelGivesWhatTheBodyGives) {
     const Tensors from_kernel = Interpreter(graph).run(tensorsOf(call));
     const Tensors from_body = Interpreter(inlined).run(tensorsOf(call));
     for (size_t i = 0; i < call.outputs.size(); ++i) {
-      EXPECT_LT(relativeError(from_kernel.at(outputName(i)), from_body.at(outputName(i))), 1e-13) << outputName(i);
+      EXPECT_LT(relativeError(from_kernel.at(outputName(i)), from_body.at(outputName(i))), 1e-13)
+          << outputName(i);
     }
   }
 }

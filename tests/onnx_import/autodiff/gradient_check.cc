@@ -21,7 +21,8 @@ double runLoss(const Interpreter& interpreter, const Tensors& contents, const st
   return elementsOf(interpreter.run(contents).at(loss)).at(0);
 }
 
-Constant centralDifferences(const Interpreter& forward, Tensors contents, const std::string& parameter, const std::string& loss) {
+Constant centralDifferences(const Interpreter& forward, Tensors contents, const std::string& parameter,
+                            const std::string& loss) {
   const Constant original = contents.at(parameter);
   const std::vector<double> elements = elementsOf(original);
   std::vector<double> slopes;
@@ -79,7 +80,8 @@ std::vector<ValueId> TestGraph::ops(std::string_view op_type, std::vector<ValueI
   return results;
 }
 
-ValueId TestGraph::op(std::string_view op_type, std::vector<ValueId> inputs, std::map<std::string, Attribute> attributes) {
+ValueId TestGraph::op(std::string_view op_type, std::vector<ValueId> inputs,
+                      std::map<std::string, Attribute> attributes) {
   return ops(op_type, std::move(inputs), 1, std::move(attributes))[0];
 }
 
@@ -107,14 +109,17 @@ CheckedTraining trainAndRun(TestGraph& test, ValueId loss) {
   const Tensors computed = Interpreter(graph, nodes).run(test.contents());
   for (const Parameter& parameter : result.training.parameters) {
     Constant sum =
-        makeTensor(graph.shape(parameter.value), std::vector<double>(static_cast<size_t>(elementCount(graph.shape(parameter.value)))));
+        makeTensor(graph.shape(parameter.value),
+                   std::vector<double>(static_cast<size_t>(elementCount(graph.shape(parameter.value)))));
     for (ValueId part : parameter.gradient_parts) addInto(sum, computed.at(graph.value(part).name));
     result.gradients[graph.value(parameter.value).name] = sum;
   }
   return result;
 }
 
-void checkGradients(TestGraph& test, const std::vector<ValueId>& outputs) { checkLossGradients(test, test.weightedSum(outputs)); }
+void checkGradients(TestGraph& test, const std::vector<ValueId>& outputs) {
+  checkLossGradients(test, test.weightedSum(outputs));
+}
 
 void checkLossGradients(TestGraph& test, ValueId loss) {
   const std::string loss_name = test.graph().value(loss).name;

@@ -1,4 +1,5 @@
-// Checks a gradient rule: what buildTrainingGraph emits against central differences of the forward graph, in float64.
+// Checks a gradient rule: what buildTrainingGraph emits against central differences of the forward graph, in
+// float64.
 #pragma once
 
 #include <map>
@@ -23,7 +24,8 @@ class TestGraph {
   ValueId input(const std::string& name, Constant content);
   ValueId constant(const Constant& constant);
   ValueId integers(const std::vector<int64_t>& elements);
-  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, std::map<std::string, Attribute> attributes = {});
+  ValueId op(std::string_view op_type, std::vector<ValueId> inputs,
+             std::map<std::string, Attribute> attributes = {});
   std::vector<ValueId> ops(std::string_view op_type, std::vector<ValueId> inputs, size_t outputs,
                            std::map<std::string, Attribute> attributes = {});
   // sum(value * fixed random weights) over all values of the list: a scalar that depends on every element.
@@ -48,7 +50,8 @@ struct CheckedTraining {
 // Builds the training graph of `loss` with plain SGD and runs it.
 CheckedTraining trainAndRun(TestGraph& test, ValueId loss);
 
-// Compares the gradients of all parameters with central differences (EXPECT, relative error 1e-6), after weightedSum.
+// Compares the gradients of all parameters with central differences (EXPECT, relative error 1e-6), after
+// weightedSum.
 void checkGradients(TestGraph& test, const std::vector<ValueId>& outputs);
 // The same for a graph that already has its scalar loss.
 void checkLossGradients(TestGraph& test, ValueId loss);

@@ -18,7 +18,9 @@ TEST(Gradient, OfConvMatchesDifferencesForAllAttributes) {
       {{2, 3, 4, 5}, {2, 3, 3, 2}, {}},
       {{2, 2, 5, 6}, {4, 2, 3, 3}, {{"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}}},
       {{1, 4, 5, 5}, {4, 2, 2, 2}, {{"group", int64_t{2}}, {"dilations", Ints{2, 1}}}},
-      {{1, 3, 4, 4}, {3, 1, 3, 3}, {{"group", int64_t{3}}, {"auto_pad", std::string("SAME_UPPER")}, {"strides", Ints{2, 1}}}},
+      {{1, 3, 4, 4},
+       {3, 1, 3, 3},
+       {{"group", int64_t{3}}, {"auto_pad", std::string("SAME_UPPER")}, {"strides", Ints{2, 1}}}},
       {{2, 2, 7}, {3, 2, 3}, {{"auto_pad", std::string("SAME_LOWER")}, {"strides", Ints{2}}}},
       {{1, 2, 3, 3, 4}, {2, 2, 2, 2, 2}, {{"auto_pad", std::string("VALID")}}},
       {{2, 3, 4, 4}, {2, 3, 1, 1}, {}},
@@ -33,10 +35,14 @@ TEST(Gradient, OfConvMatchesDifferencesForAllAttributes) {
 }
 
 TEST(Gradient, OfMaxPoolMatchesDifferences) {
-  for (const Attributes& attributes :
-       {Attributes{{"kernel_shape", Ints{2, 2}}},
-        Attributes{{"kernel_shape", Ints{3, 3}}, {"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}, {"ceil_mode", int64_t{1}}},
-        Attributes{{"kernel_shape", Ints{3, 2}}, {"auto_pad", std::string("SAME_UPPER")}, {"strides", Ints{2, 1}}}}) {
+  for (const Attributes& attributes : {Attributes{{"kernel_shape", Ints{2, 2}}},
+                                       Attributes{{"kernel_shape", Ints{3, 3}},
+                                                  {"strides", Ints{2, 2}},
+                                                  {"pads", Ints{1, 1, 1, 1}},
+                                                  {"ceil_mode", int64_t{1}}},
+                                       Attributes{{"kernel_shape", Ints{3, 2}},
+                                                  {"auto_pad", std::string("SAME_UPPER")},
+                                                  {"strides", Ints{2, 1}}}}) {
     TestGraph test;
     checkGradients(test, {test.op("MaxPool", {test.parameter("x", {2, 2, 5, 6})}, attributes)});
   }
@@ -47,18 +53,25 @@ TEST(Gradient, OfConvTransposeMatchesDifferencesForAllAttributes) {
     Shape x, weight;
     Attributes attributes;
   };
-  const Attribute upper = std::string("SAME_UPPER"), lower = std::string("SAME_LOWER"), valid = std::string("VALID");
+  const Attribute upper = std::string("SAME_UPPER"), lower = std::string("SAME_LOWER"),
+                  valid = std::string("VALID");
   const std::vector<Case> cases = {
       {{2, 3, 4, 5}, {3, 2, 3, 2}, {}},
       {{2, 2, 3, 4}, {2, 4, 3, 3}, {{"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}}},
-      {{2, 2, 3, 3}, {2, 2, 3, 3}, {{"strides", Ints{3, 2}}, {"pads", Ints{1, 0, 0, 2}}, {"output_padding", Ints{2, 1}}}},
-      {{1, 4, 3, 3}, {4, 2, 2, 2}, {{"group", int64_t{2}}, {"dilations", Ints{2, 3}}, {"output_padding", Ints{1, 2}}}},
+      {{2, 2, 3, 3},
+       {2, 2, 3, 3},
+       {{"strides", Ints{3, 2}}, {"pads", Ints{1, 0, 0, 2}}, {"output_padding", Ints{2, 1}}}},
+      {{1, 4, 3, 3},
+       {4, 2, 2, 2},
+       {{"group", int64_t{2}}, {"dilations", Ints{2, 3}}, {"output_padding", Ints{1, 2}}}},
       {{1, 4, 3, 3}, {4, 3, 2, 2}, {{"group", int64_t{4}}, {"pads", Ints{0, 1, 1, 0}}}},
       {{1, 2, 4, 3}, {2, 2, 3, 4}, {{"auto_pad", upper}, {"strides", Ints{2, 1}}}},
       {{1, 2, 4, 3}, {2, 2, 3, 4}, {{"auto_pad", lower}, {"strides", Ints{2, 1}}}},
       {{1, 2, 3, 3}, {2, 2, 2, 2}, {{"auto_pad", valid}, {"strides", Ints{2, 2}}}},
       {{1, 2, 3, 3}, {2, 2, 3, 3}, {{"output_shape", Ints{10, 8}}, {"strides", Ints{3, 2}}}},
-      {{1, 2, 3, 3}, {2, 2, 3, 3}, {{"output_shape", Ints{6, 5}}, {"strides", Ints{2, 2}}, {"auto_pad", upper}}},
+      {{1, 2, 3, 3},
+       {2, 2, 3, 3},
+       {{"output_shape", Ints{6, 5}}, {"strides", Ints{2, 2}}, {"auto_pad", upper}}},
       {{2, 2, 5}, {2, 3, 3}, {{"strides", Ints{2}}}},
       {{1, 2, 2, 3, 2}, {2, 2, 2, 2, 2}, {{"strides", Ints{1, 2, 1}}}},
       {{2, 3, 4, 4}, {3, 2, 1, 1}, {}},
@@ -69,7 +82,8 @@ TEST(Gradient, OfConvTransposeMatchesDifferencesForAllAttributes) {
     TestGraph test;
     const ValueId x = test.parameter("x", c.x);
     const ValueId w = test.parameter("w", c.weight);
-    checkGradients(test, {test.op("ConvTranspose", {x, w, test.parameter("b", {c.weight[1] * group})}, c.attributes)});
+    checkGradients(
+        test, {test.op("ConvTranspose", {x, w, test.parameter("b", {c.weight[1] * group})}, c.attributes)});
   }
 }
 
@@ -78,11 +92,16 @@ TEST(Gradient, OfAveragePoolMatchesDifferencesForAllAttributes) {
     Shape image;
     Attributes attributes;
   };
-  const Attribute upper = std::string("SAME_UPPER"), lower = std::string("SAME_LOWER"), valid = std::string("VALID");
+  const Attribute upper = std::string("SAME_UPPER"), lower = std::string("SAME_LOWER"),
+                  valid = std::string("VALID");
   const std::vector<Case> cases = {
       {{2, 2, 5, 6}, {{"kernel_shape", Ints{2, 3}}}},
       {{2, 2, 6, 5}, {{"kernel_shape", Ints{3, 3}}, {"strides", Ints{2, 2}}, {"pads", Ints{1, 0, 1, 2}}}},
-      {{1, 2, 7, 7}, {{"kernel_shape", Ints{2, 3}}, {"strides", Ints{2, 1}}, {"dilations", Ints{3, 2}}, {"pads", Ints{1, 2, 0, 1}}}},
+      {{1, 2, 7, 7},
+       {{"kernel_shape", Ints{2, 3}},
+        {"strides", Ints{2, 1}},
+        {"dilations", Ints{3, 2}},
+        {"pads", Ints{1, 2, 0, 1}}}},
       {{1, 2, 5, 6}, {{"kernel_shape", Ints{3, 2}}, {"strides", Ints{2, 2}}, {"auto_pad", upper}}},
       {{1, 2, 5, 6}, {{"kernel_shape", Ints{2, 3}}, {"strides", Ints{2, 1}}, {"auto_pad", lower}}},
       {{1, 2, 5, 6}, {{"kernel_shape", Ints{2, 3}}, {"strides", Ints{2, 2}}, {"auto_pad", valid}}},
@@ -101,7 +120,8 @@ TEST(Gradient, OfAveragePoolMatchesDifferencesForAllAttributes) {
 }
 
 TEST(Gradient, OfGlobalMaxPoolMatchesDifferencesForAnyNumberOfAxes) {
-  for (const Shape& shape : {Shape{2, 3, 4, 5}, Shape{2, 3, 4}, Shape{1, 2, 2, 3, 2}, Shape{1, 2, 2, 2, 2, 2}, Shape{2, 3}}) {
+  for (const Shape& shape :
+       {Shape{2, 3, 4, 5}, Shape{2, 3, 4}, Shape{1, 2, 2, 3, 2}, Shape{1, 2, 2, 2, 2, 2}, Shape{2, 3}}) {
     SCOPED_TRACE(shapeToString(shape));
     TestGraph test;
     checkGradients(test, {test.op("GlobalMaxPool", {test.parameter("x", shape)})});

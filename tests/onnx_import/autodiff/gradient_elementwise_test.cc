@@ -8,8 +8,9 @@ namespace pipeshard::testing {
 namespace {
 
 // Shapes of a and b: equal, broadcast on either side, on both, over missing axes, and a scalar.
-const std::vector<std::pair<Shape, Shape>> kBroadcasts = {{{2, 3}, {2, 3}},    {{2, 3}, {3}}, {{3}, {2, 3}}, {{2, 1, 3}, {1, 4, 1}},
-                                                          {{4, 2, 3}, {2, 1}}, {{2, 3}, {}},  {{}, {2, 3}},  {{1}, {2, 2}}};
+const std::vector<std::pair<Shape, Shape>> kBroadcasts = {
+    {{2, 3}, {2, 3}},    {{2, 3}, {3}}, {{3}, {2, 3}}, {{2, 1, 3}, {1, 4, 1}},
+    {{4, 2, 3}, {2, 1}}, {{2, 3}, {}},  {{}, {2, 3}},  {{1}, {2, 2}}};
 
 void checkBinary(std::string_view op_type, double low = -1, double high = 1) {
   for (const auto& [a, b] : kBroadcasts) {
@@ -21,7 +22,8 @@ void checkBinary(std::string_view op_type, double low = -1, double high = 1) {
   }
 }
 
-void checkUnary(std::string_view op_type, double low = -2, double high = 2, std::map<std::string, Attribute> attributes = {}) {
+void checkUnary(std::string_view op_type, double low = -2, double high = 2,
+                std::map<std::string, Attribute> attributes = {}) {
   TestGraph test;
   checkGradients(test, {test.op(op_type, {test.parameter("x", {3, 4}, low, high)}, std::move(attributes))});
 }
@@ -38,7 +40,9 @@ TEST(Gradient, OfPowWithConstantExponentMatchesDifferences) {
   for (double exponent : {0.0, 0.5, 1.0, 2.0, 3.0, 4.0, -1.5}) {
     SCOPED_TRACE(exponent);
     TestGraph test;
-    checkGradients(test, {test.op("Pow", {test.parameter("x", {2, 3}, 0.5, 1.5), test.constant(makeTensor({}, {exponent}))})});
+    checkGradients(
+        test,
+        {test.op("Pow", {test.parameter("x", {2, 3}, 0.5, 1.5), test.constant(makeTensor({}, {exponent}))})});
   }
 }
 
@@ -47,14 +51,16 @@ TEST(Gradient, OfPowIsFiniteAtABaseOfZero) {
     TestGraph test;
     const ValueId x = test.parameter("x", makeTensor({2}, {0, -1}));
     const ValueId loss = test.weightedSum({test.op("Pow", {x, test.constant(makeTensor({}, {exponent}))})});
-    for (double element : elementsOf(trainAndRun(test, loss).gradients.at("x"))) EXPECT_TRUE(std::isfinite(element)) << exponent;
+    for (double element : elementsOf(trainAndRun(test, loss).gradients.at("x")))
+      EXPECT_TRUE(std::isfinite(element)) << exponent;
   }
 }
 
 TEST(Gradient, OfSumAndMeanMatchesDifferencesInEveryInput) {
   for (const char* op_type : {"Sum", "Mean"}) {
     TestGraph test;
-    checkGradients(test, {test.op(op_type, {test.parameter("a", {2, 3}), test.parameter("b", {3}), test.parameter("c", {2, 1})})});
+    checkGradients(test, {test.op(op_type, {test.parameter("a", {2, 3}), test.parameter("b", {3}),
+                                            test.parameter("c", {2, 1})})});
   }
 }
 
@@ -72,7 +78,8 @@ TEST(Gradient, OfWhereMatchesDifferencesAndBroadcasts) {
   TestGraph test;
   Constant mask{DataType::kBool, {2, 1, 3}, std::vector<std::byte>(6)};
   mask.bytes[1] = mask.bytes[3] = mask.bytes[5] = std::byte{1};
-  checkGradients(test, {test.op("Where", {test.constant(mask), test.parameter("a", {4, 3}), test.parameter("b", {1})})});
+  checkGradients(
+      test, {test.op("Where", {test.constant(mask), test.parameter("a", {4, 3}), test.parameter("b", {1})})});
 }
 
 TEST(Gradient, OfClipMatchesDifferences) {
@@ -113,7 +120,8 @@ TEST(Gradient, OfCastReturnsToTheInputsType) {
   TestGraph test;
   const ValueId x = test.parameter("x", makeTensor({3}, {0.5, -1, 2}));
   const ValueId narrow = test.op("Cast", {x}, {{"to", static_cast<int64_t>(DataType::kFloat32)}});
-  const ValueId wide = test.op("Cast", {test.op("Mul", {narrow, narrow})}, {{"to", static_cast<int64_t>(DataType::kFloat64)}});
+  const ValueId wide =
+      test.op("Cast", {test.op("Mul", {narrow, narrow})}, {{"to", static_cast<int64_t>(DataType::kFloat64)}});
   const CheckedTraining checked = trainAndRun(test, test.op("ReduceSum", {wide}, {{"keepdims", int64_t{0}}}));
   EXPECT_EQ(elementsOf(checked.gradients.at("x")), (std::vector<double>{1, -2, 4}));
 }

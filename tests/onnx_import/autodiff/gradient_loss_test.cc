@@ -20,7 +20,8 @@ TEST(Gradient, OfLpNormalizationMatchesDifferencesForBothNormsOnEveryAxis) {
   for (int64_t p : {1, 2}) {
     for (int64_t axis : {0, 1, -1}) {
       TestGraph test;
-      checkGradients(test, {test.op("LpNormalization", {test.parameter("x", {2, 3, 4})}, {{"axis", axis}, {"p", p}})});
+      checkGradients(
+          test, {test.op("LpNormalization", {test.parameter("x", {2, 3, 4})}, {{"axis", axis}, {"p", p}})});
     }
   }
   TestGraph test;
@@ -42,7 +43,8 @@ TEST(Gradient, OfLayerNormalizationMatchesDifferencesInEveryInput) {
 TEST(Gradient, OfLayerNormalizationWithoutBiasMatchesDifferences) {
   TestGraph test;
   const ValueId x = test.parameter("x", {3, 5});
-  checkGradients(test, {test.op("LayerNormalization", {x, test.parameter("scale", {5})}, {{"stash_type", int64_t{11}}})});
+  checkGradients(test, {test.op("LayerNormalization", {x, test.parameter("scale", {5})},
+                                {{"stash_type", int64_t{11}}})});
 }
 
 Constant narrowed(const Constant& wide) {
@@ -60,7 +62,8 @@ Tensors layerNormalizationGradients(DataType precision, const Tensors& contents)
   std::vector<ValueId> inputs;
   for (const auto& [name, content] : contents) {
     inputs.push_back(builder.addValue(name, DataType::kFloat32, content.shape));
-    graph.initializers[inputs.back()] = WeightReference{"none", 0, static_cast<uint64_t>(graph.bytes(inputs.back()))};
+    graph.initializers[inputs.back()] =
+        WeightReference{"none", 0, static_cast<uint64_t>(graph.bytes(inputs.back()))};
   }
   const ValueId y = builder.addValue("y", DataType::kFloat32, {3, 5});
   const ValueId t = builder.addValue("t", DataType::kFloat32, {3, 5});
@@ -75,7 +78,8 @@ Tensors layerNormalizationGradients(DataType precision, const Tensors& contents)
     if (training.node_phase[n] != Phase::kUpdate) nodes.push_back(NodeId(n));
   }
   Tensors given;
-  for (const auto& [name, content] : contents) given[name] = precision == DataType::kFloat32 ? narrowed(content) : content;
+  for (const auto& [name, content] : contents)
+    given[name] = precision == DataType::kFloat32 ? narrowed(content) : content;
   const Tensors computed = Interpreter(training.graph, nodes).run(given);
   Tensors gradients;
   for (const auto& [name, content] : contents) gradients[name] = computed.at(name + "_grad");
@@ -83,7 +87,8 @@ Tensors layerNormalizationGradients(DataType precision, const Tensors& contents)
 }
 
 TEST(Gradient, OfLayerNormalizationInFloat32ReadsTheForwardStatisticsAndAgreesWithFloat64) {
-  const Tensors contents = {{"a_x", randomTensor({3, 5}, 1)}, {"b_scale", randomTensor({5}, 2)}, {"c_bias", randomTensor({5}, 3)}};
+  const Tensors contents = {
+      {"a_x", randomTensor({3, 5}, 1)}, {"b_scale", randomTensor({5}, 2)}, {"c_bias", randomTensor({5}, 3)}};
   const Tensors narrow = layerNormalizationGradients(DataType::kFloat32, contents);
   const Tensors wide = layerNormalizationGradients(DataType::kFloat64, contents);
   for (const auto& [name, gradient] : wide) {
@@ -112,13 +117,15 @@ std::vector<LossCase> lossCases() {
 }
 
 void checkLossOperator(std::string_view op_type, const LossCase& c) {
-  SCOPED_TRACE(c.reduction + (c.weighted ? " weighted" : "") + (c.ignoring ? " ignoring " : " ") + shapeToString(c.scores));
+  SCOPED_TRACE(c.reduction + (c.weighted ? " weighted" : "") + (c.ignoring ? " ignoring " : " ") +
+               shapeToString(c.scores));
   TestGraph test;
   const ValueId scores = test.parameter("scores", c.scores);
   Shape shape = c.scores;
   shape.erase(shape.begin() + 1);
   const int64_t ignored = c.ignoring ? -100 : 3;
-  std::vector<ValueId> inputs = {scores, test.constant(makeConstant<int64_t>(shape, {0, 3, ignored, 1, 2, ignored}))};
+  std::vector<ValueId> inputs = {scores,
+                                 test.constant(makeConstant<int64_t>(shape, {0, 3, ignored, 1, 2, ignored}))};
   if (c.weighted) inputs.push_back(test.constant(makeTensor({4}, {0.5, 1.5, 2, 0.25})));
   std::map<std::string, Attribute> attributes = {{"reduction", c.reduction}};
   if (c.ignoring) attributes["ignore_index"] = int64_t{-100};

@@ -37,7 +37,10 @@ TEST(Gradient, OfGemmMatchesDifferencesForAllFlags) {
       const ValueId b = test.parameter("b", flags & 2 ? Shape{4, 3} : Shape{3, 4});
       const ValueId c = test.parameter("c", bias);
       checkGradients(test, {test.op("Gemm", {a, b, c},
-                                    {{"alpha", 0.5f}, {"beta", 2.0f}, {"transA", int64_t{flags & 1}}, {"transB", int64_t{flags >> 1}}})});
+                                    {{"alpha", 0.5f},
+                                     {"beta", 2.0f},
+                                     {"transA", int64_t{flags & 1}},
+                                     {"transB", int64_t{flags >> 1}}})});
     }
   }
 }
@@ -58,10 +61,12 @@ TEST(Gradient, OfAProductWithATransposedMatrixMatchesDifferencesWithoutTransposi
       const int64_t n = square ? 3 : 4;
       const auto right = [&](TestGraph& test) {
         const Shape shape = std::string_view(product) == "Gemm" ? Shape{5, 3} : Shape{2, 5, 3};
-        return test.op(product, {test.parameter("x", shape), test.op("Transpose", {test.parameter("w", {n, 3})})});
+        return test.op(product,
+                       {test.parameter("x", shape), test.op("Transpose", {test.parameter("w", {n, 3})})});
       };
       const auto left = [&](TestGraph& test) {
-        return test.op(product, {test.op("Transpose", {test.parameter("w", {3, n})}), test.parameter("x", {3, 5})});
+        return test.op(product,
+                       {test.op("Transpose", {test.parameter("w", {3, n})}), test.parameter("x", {3, 5})});
       };
       TestGraph a, b, c, d;
       checkGradients(a, {right(a)});
@@ -92,7 +97,8 @@ TEST(Gradient, OfGemmWithoutBiasMatchesDifferences) {
 TEST(Gradient, OfReductionsMatchesDifferencesForAllAxes) {
   for (const char* op_type : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"}) {
     for (int keep = 0; keep < 2; ++keep) {
-      for (const std::vector<int64_t>& axes : std::vector<std::vector<int64_t>>{{0}, {1}, {-1}, {0, 2}, {2, 1}, {0, 1, 2}}) {
+      for (const std::vector<int64_t>& axes :
+           std::vector<std::vector<int64_t>>{{0}, {1}, {-1}, {0, 2}, {2, 1}, {0, 1, 2}}) {
         SCOPED_TRACE(std::string(op_type) + shapeToString(axes));
         TestGraph test;
         const ValueId x = test.parameter("x", {2, 3, 4});
@@ -106,7 +112,8 @@ TEST(Gradient, OfReductionsMatchesDifferencesForAllAxes) {
 
 TEST(Gradient, OfAReductionThatDoesNothingPassesThrough) {
   TestGraph test;
-  checkGradients(test, {test.op("ReduceSum", {test.parameter("x", {2, 3})}, {{"noop_with_empty_axes", int64_t{1}}})});
+  checkGradients(
+      test, {test.op("ReduceSum", {test.parameter("x", {2, 3})}, {{"noop_with_empty_axes", int64_t{1}}})});
 }
 
 TEST(Gradient, OfShapeOperatorsMatchesDifferences) {
@@ -138,8 +145,8 @@ TEST(Gradient, OfSliceMatchesDifferencesForAllSteps) {
     SCOPED_TRACE(shapeToString(c.starts) + shapeToString(c.steps));
     TestGraph test;
     const ValueId x = test.parameter("x", {4, 5, 2});
-    checkGradients(test,
-                   {test.op("Slice", {x, test.integers(c.starts), test.integers(c.ends), test.integers(c.axes), test.integers(c.steps)})});
+    checkGradients(test, {test.op("Slice", {x, test.integers(c.starts), test.integers(c.ends),
+                                            test.integers(c.axes), test.integers(c.steps)})});
   }
   TestGraph test;
   const ValueId x = test.parameter("x", {4, 5});
@@ -148,11 +155,12 @@ TEST(Gradient, OfSliceMatchesDifferencesForAllSteps) {
 
 TEST(Gradient, OfSplitMatchesDifferencesAlsoWhenAPieceIsUnused) {
   TestGraph test;
-  const std::vector<ValueId> pieces =
-      test.ops("Split", {test.parameter("x", {2, 6})}, 3, {{"axis", int64_t{1}}, {"num_outputs", int64_t{3}}});
+  const std::vector<ValueId> pieces = test.ops("Split", {test.parameter("x", {2, 6})}, 3,
+                                               {{"axis", int64_t{1}}, {"num_outputs", int64_t{3}}});
   checkGradients(test, {pieces[0], pieces[2]});
   TestGraph uneven;
-  const std::vector<ValueId> parts = uneven.ops("Split", {uneven.parameter("x", {5, 2}), uneven.integers({1, 4})}, 2);
+  const std::vector<ValueId> parts =
+      uneven.ops("Split", {uneven.parameter("x", {5, 2}), uneven.integers({1, 4})}, 2);
   checkGradients(uneven, {parts[0], parts[1]});
 }
 
@@ -167,11 +175,12 @@ TEST(Gradient, OfPadMatchesDifferencesAlsoForNegativePads) {
   TestGraph test;
   checkGradients(test, {test.op("Pad", {test.parameter("x", {3, 4}), test.integers({1, 0, 2, 3})})});
   TestGraph negative;
-  checkGradients(negative, {negative.op("Pad", {negative.parameter("x", {3, 4}), negative.integers({-1, 2, 1, -1})})});
+  checkGradients(negative,
+                 {negative.op("Pad", {negative.parameter("x", {3, 4}), negative.integers({-1, 2, 1, -1})})});
   TestGraph one_axis;
   const ValueId value = one_axis.constant(makeTensor({}, {7}));
-  checkGradients(one_axis,
-                 {one_axis.op("Pad", {one_axis.parameter("x", {3, 4}), one_axis.integers({1, 2}), value, one_axis.integers({1})})});
+  checkGradients(one_axis, {one_axis.op("Pad", {one_axis.parameter("x", {3, 4}), one_axis.integers({1, 2}),
+                                                value, one_axis.integers({1})})});
 }
 
 TEST(Gradient, OfGatherMatchesDifferencesWithRepeatedAndNegativeIndices) {
@@ -196,7 +205,8 @@ TEST(Gradient, OfGatherElementsAndGatherNdMatchesDifferences) {
   const ValueId x = test.parameter("x", {3, 4});
   const ValueId elements = test.constant(makeConstant<int64_t>({2, 4}, {0, 2, 2, 1, 0, -1, 1, 1}));
   const ValueId places = test.constant(makeConstant<int64_t>({3, 2}, {0, 1, 2, 3, 0, 1}));
-  checkGradients(test, {test.op("GatherElements", {x, elements}, {{"axis", int64_t{0}}}), test.op("GatherND", {x, places})});
+  checkGradients(test, {test.op("GatherElements", {x, elements}, {{"axis", int64_t{0}}}),
+                        test.op("GatherND", {x, places})});
 }
 
 TEST(Gradient, OfTriluMatchesDifferences) {

@@ -21,7 +21,8 @@ Graph graphWithOutputs(const std::vector<std::pair<std::string, Shape>>& outputs
   GraphBuilder builder(graph);
   const ValueId x = builder.addValue("x", DataType::kFloat32, {2, 3});
   graph.inputs.push_back(x);
-  const ValueId weight = builder.addConstant("fc.weight", makeConstant<float>({3, 4}, std::vector<float>(12, 0.5F)));
+  const ValueId weight =
+      builder.addConstant("fc.weight", makeConstant<float>({3, 4}, std::vector<float>(12, 0.5F)));
   const ValueId bias = builder.addConstant("fc.bias", makeConstant<float>({4}, {1, 2, 3, 4}));
   const ValueId product = builder.addValue("product", DataType::kFloat32, {2, 4});
   const ValueId sum = builder.addValue("sum", DataType::kFloat32, {2, 4});
@@ -52,7 +53,8 @@ TEST(TakeBackward, LeavesAForwardModelAsItIs) {
 }
 
 TEST(TakeBackward, KnowsGradientsByTheirNames) {
-  for (const char* name : {"grad_fc.weight", "fc.weight.grad", "fc_weight_grad", "gradient/fc/weight", "fc.weight:grad"}) {
+  for (const char* name :
+       {"grad_fc.weight", "fc.weight.grad", "fc_weight_grad", "gradient/fc/weight", "fc.weight:grad"}) {
     Graph graph = graphWithOutputs({{name, {3, 4}}});
     const ImportedBackward backward = takeBackward(graph);
     ASSERT_EQ(backward.gradients.size(), 1u) << name;
@@ -78,7 +80,8 @@ TEST(TakeBackward, RefusesGradientsOfWhatIsNotThere) {
                "'grad_fc.weight' float32[4,3] is called a gradient, but weight 'fc.weight' is");
   Graph folded = graphWithOutputs({{"grad_fc.bias", {4}}, {"grad_head.weight", {4, 3}}});
   EXPECT_ERROR(takeBackward(folded), ErrorCode::kBadModel,
-               "'grad_head.weight' float32[4,3] is called a gradient, but no weight or input has the rest of its name");
+               "'grad_head.weight' float32[4,3] is called a gradient, but no weight or input has the rest of "
+               "its name");
 }
 
 }  // namespace

@@ -47,12 +47,14 @@ Tensors Interpreter::run(const Tensors& inputs) const {
     std::vector<Constant> results;
     for (ValueId id : node.outputs) {
       if (id.valid())
-        results.push_back({graph_.dataType(id), graph_.shape(id), std::vector<std::byte>(static_cast<size_t>(graph_.bytes(id)))});
+        results.push_back({graph_.dataType(id), graph_.shape(id),
+                           std::vector<std::byte>(static_cast<size_t>(graph_.bytes(id)))});
       else
         results.emplace_back();
     }
     std::vector<void*> targets;
-    for (size_t i = 0; i < results.size(); ++i) targets.push_back(node.outputs[i].valid() ? results[i].bytes.data() : nullptr);
+    for (size_t i = 0; i < results.size(); ++i)
+      targets.push_back(node.outputs[i].valid() ? results[i].bytes.data() : nullptr);
     std::vector<std::byte> workspace(step.kernel->workspaceBytes() + 64);
     void* aligned = workspace.data();
     size_t space = workspace.size();
@@ -65,12 +67,15 @@ Tensors Interpreter::run(const Tensors& inputs) const {
   return computed;
 }
 
-Constant makeTensor(Shape shape, const std::vector<double>& elements) { return makeConstant<double>(std::move(shape), elements); }
+Constant makeTensor(Shape shape, const std::vector<double>& elements) {
+  return makeConstant<double>(std::move(shape), elements);
+}
 
 Constant randomTensor(const Shape& shape, uint64_t seed, double low, double high) {
   std::mt19937_64 generator(seed);
   std::vector<double> elements(static_cast<size_t>(elementCount(shape)));
-  for (double& element : elements) element = low + (high - low) * static_cast<double>(generator() >> 11) * 0x1p-53;
+  for (double& element : elements)
+    element = low + (high - low) * static_cast<double>(generator() >> 11) * 0x1p-53;
   return makeTensor(shape, elements);
 }
 

@@ -1,4 +1,5 @@
-// Runs a prepared graph node by node with the CPU kernels: the plainest possible execution, as an oracle for tests.
+// Runs a prepared graph node by node with the CPU kernels: the plainest possible execution, as an oracle for
+// tests.
 #pragma once
 
 #include <map>

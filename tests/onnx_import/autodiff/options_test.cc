@@ -33,7 +33,8 @@ TEST(LossOption, ParsesItsThreeForms) {
 }
 
 TEST(LossOption, ShowsTheFormsForEverythingElse) {
-  for (const char* text : {"cross-entropy:logits", "mse:", "mse:a,b,c", "hinge:a,b", "mse:,b", "cross-entropy"}) {
+  for (const char* text :
+       {"cross-entropy:logits", "mse:", "mse:a,b,c", "hinge:a,b", "mse:,b", "cross-entropy"}) {
     EXPECT_THAT(usageError([&] { parseLoss(text); }), HasSubstr("cross-entropy:LOGITS,LABELS")) << text;
   }
 }
@@ -56,7 +57,8 @@ TEST(OptimizerOption, NamesTheWrongKeyAndTheAllowedOnes) {
   EXPECT_THAT(message, HasSubstr("beta1"));
   EXPECT_THAT(message, HasSubstr("lr, momentum, weight_decay, nesterov"));
   EXPECT_THAT(usageError([] { parseOptimizer("sgd:lr=0.1,lr=0.2"); }), HasSubstr("'lr' is given twice"));
-  for (const char* text : {"lion", "sgd:lr", "sgd:lr=x", "adam:beta1=1", "sgd:lr=-1", "sgd:nesterov=1", "sgd:momentum=0.9,nesterov=2"}) {
+  for (const char* text : {"lion", "sgd:lr", "sgd:lr=x", "adam:beta1=1", "sgd:lr=-1", "sgd:nesterov=1",
+                           "sgd:momentum=0.9,nesterov=2"}) {
     usageError([&] { parseOptimizer(text); });
   }
 }
@@ -143,7 +145,8 @@ TEST(Loss, OfCrossEntropyTransposesWhenTheNumberOfClassesIsUnknown) {
   Model model;
   model.output("logits", {kUnknownSize, 16, kUnknownSize});
   attachLoss(model.graph, parseLoss("cross-entropy:logits,labels"));
-  EXPECT_EQ(model.graph.nodes[model.graph.nodes.size() - 2].intsAttribute("perm"), (std::vector<int64_t>{0, 2, 1}));
+  EXPECT_EQ(model.graph.nodes[model.graph.nodes.size() - 2].intsAttribute("perm"),
+            (std::vector<int64_t>{0, 2, 1}));
 }
 
 TEST(Loss, OfCrossEntropyTakesLabelsThatPutTheClassesSecond) {
@@ -159,9 +162,12 @@ TEST(Loss, OfCrossEntropyRefusesLabelsThatDoNotFit) {
   model.output("scores", {kUnknownSize, 10, 7});
   model.input("labels", {kUnknownSize, 8}, DataType::kInt64);
   model.input("floats", {kUnknownSize, 10}, DataType::kFloat32);
-  EXPECT_THAT(usageError([&] { attachLoss(model.graph, parseLoss("cross-entropy:scores,labels")); }), HasSubstr("do not fit"));
-  EXPECT_THAT(usageError([&] { attachLoss(model.graph, parseLoss("cross-entropy:scores,floats")); }), HasSubstr("no integer tensor"));
-  EXPECT_THAT(usageError([&] { attachLoss(model.graph, parseLoss("cross-entropy:nothing,labels")); }), HasSubstr("outputs are scores"));
+  EXPECT_THAT(usageError([&] { attachLoss(model.graph, parseLoss("cross-entropy:scores,labels")); }),
+              HasSubstr("do not fit"));
+  EXPECT_THAT(usageError([&] { attachLoss(model.graph, parseLoss("cross-entropy:scores,floats")); }),
+              HasSubstr("no integer tensor"));
+  EXPECT_THAT(usageError([&] { attachLoss(model.graph, parseLoss("cross-entropy:nothing,labels")); }),
+              HasSubstr("outputs are scores"));
 }
 
 TEST(Loss, OfMeanSquaredErrorMakesATargetOfThePredictionsShape) {
@@ -200,7 +206,8 @@ TEST(Parameters, WithoutMarksAreTheWeightsOfTheArithmetic) {
 // Nodes that read weights, in a graph without marks.
 struct Unmarked : Model {
   ValueId x = input("x", {2, 2}, DataType::kFloat32);
-  ValueId weight(const std::string& name, Shape shape, const std::vector<float>& elements, std::string_view op_type) {
+  ValueId weight(const std::string& name, Shape shape, const std::vector<float>& elements,
+                 std::string_view op_type) {
     const ValueId id = builder.addConstant(name, makeConstant<float>(std::move(shape), elements));
     builder.addNode("", op_type, {x, id}, {builder.addValue("y", DataType::kFloat32, {2, 2})});
     return id;
@@ -231,9 +238,10 @@ TEST(Parameters, OfOneElementAreTrainedByPlaceOrName) {
   const ValueId folded = model.weight("decoder.scale", {}, {8}, "Mul");
   model.graph.value(folded).metadata = {{"pipeshard.constant", "folded"}};
   EXPECT_EQ(model.trained(), expected);
-  EXPECT_THAT(parameterNotes(model.graph),
-              ::testing::ElementsAre(HasSubstr("taken for constants, not trained: onnx::Mul_12, "),
-                                     HasSubstr("trained although they have one element: fc.bias, temperature, ")));
+  EXPECT_THAT(
+      parameterNotes(model.graph),
+      ::testing::ElementsAre(HasSubstr("taken for constants, not trained: onnx::Mul_12, "),
+                             HasSubstr("trained although they have one element: fc.bias, temperature, ")));
 }
 
 TEST(Parameters, WithLargeNumbersAreWeightsAllTheSame) {
@@ -259,9 +267,12 @@ TEST(Parameters, AreWhatTheUserSays) {
   model.weight("scale", {}, {2}, "Mul");
   overrideParameters(model.graph, {"^head", "^scale$"}, {"."});
   EXPECT_EQ(model.trained(), (std::vector<std::string>{"head.weight", "scale"}));
-  EXPECT_THAT(parameterNotes(model.graph), ::testing::ElementsAre("not trained (--freeze, or no gradient in the file): body.weight"));
-  EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {}, {"tail"}); }), HasSubstr("--freeze 'tail' is found in no"));
-  EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {"("}, {}); }), HasSubstr("--train '(' is no regular expression"));
+  EXPECT_THAT(parameterNotes(model.graph),
+              ::testing::ElementsAre("not trained (--freeze, or no gradient in the file): body.weight"));
+  EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {}, {"tail"}); }),
+              HasSubstr("--freeze 'tail' is found in no"));
+  EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {"("}, {}); }),
+              HasSubstr("--train '(' is no regular expression"));
 }
 
 TEST(Precision, ChangesValuesConstantsAndTypeAttributes) {
@@ -270,8 +281,10 @@ TEST(Precision, ChangesValuesConstantsAndTypeAttributes) {
   const ValueId constant = model.builder.addConstant("c", makeConstant<float>({2}, {0.1f, 2}));
   const ValueId weight = model.builder.addValue("w", DataType::kFloat32, {2});
   model.graph.initializers[weight] = WeightReference{"w.bin", 0, 8};
-  const auto add = [&](std::string_view op_type, std::vector<ValueId> inputs, std::map<std::string, Attribute> attributes) {
-    return model.builder.addNode("", op_type, std::move(inputs), {model.builder.addValue("y", DataType::kFloat32, {2})},
+  const auto add = [&](std::string_view op_type, std::vector<ValueId> inputs,
+                       std::map<std::string, Attribute> attributes) {
+    return model.builder.addNode("", op_type, std::move(inputs),
+                                 {model.builder.addValue("y", DataType::kFloat32, {2})},
                                  std::move(attributes));
   };
   const NodeId cast = add("Cast", {x}, {{"to", int64_t{1}}});
@@ -286,7 +299,8 @@ TEST(Precision, ChangesValuesConstantsAndTypeAttributes) {
   EXPECT_EQ(model.graph.node(cast).intAttribute("to", 0), 11);
   EXPECT_EQ(model.graph.node(other_cast).intAttribute("to", 0), 7);
   EXPECT_EQ(std::get<Constant>(model.graph.node(fill).attributes.at("value")).data_type, DataType::kFloat64);
-  EXPECT_EQ(std::get<Constant>(model.graph.node(number).attributes.at("value")), makeConstant<double>({}, {0.5}));
+  EXPECT_EQ(std::get<Constant>(model.graph.node(number).attributes.at("value")),
+            makeConstant<double>({}, {0.5}));
   EXPECT_EQ(model.graph.node(norm).intAttribute("stash_type", 0), 11);
 }
 

@@ -19,7 +19,9 @@ TrainingGraph build(TestGraph& test, ValueId loss, const OptimizerSpec& optimize
   return buildTrainingGraph(std::move(forward), optimizer);
 }
 
-ValueId sumOf(TestGraph& test, ValueId value) { return test.op("ReduceSum", {value}, {{"keepdims", int64_t{0}}}); }
+ValueId sumOf(TestGraph& test, ValueId value) {
+  return test.op("ReduceSum", {value}, {{"keepdims", int64_t{0}}});
+}
 
 // Phase of the node that makes a value.
 Phase phaseOf(const TrainingGraph& training, const std::string& value) {
@@ -35,8 +37,10 @@ struct Mlp {
   ValueId loss;
   Mlp() {
     const ValueId x = test.input("x", randomTensor({4, 3}, 1));
-    const ValueId hidden = test.op("Relu", {test.op("Gemm", {x, test.parameter("w1", {3, 5}), test.parameter("b1", {5})})});
-    const ValueId y = test.op("Add", {test.op("MatMul", {hidden, test.parameter("w2", {5, 2})}), test.parameter("b2", {2})});
+    const ValueId hidden =
+        test.op("Relu", {test.op("Gemm", {x, test.parameter("w1", {3, 5}), test.parameter("b1", {5})})});
+    const ValueId y = test.op(
+        "Add", {test.op("MatMul", {hidden, test.parameter("w2", {5, 2})}), test.parameter("b2", {2})});
     loss = sumOf(test, test.op("Mul", {y, y}));
   }
 };
@@ -46,7 +50,8 @@ TEST(TrainingGraph, ComputesParameterGradientsInTheWeightPhaseAndActivationGradi
   const TrainingGraph training = build(mlp.test, mlp.loss);
   for (const char* weight : {"w1_grad", "b1_grad", "w2_grad", "b2_grad"})
     EXPECT_EQ(phaseOf(training, weight), Phase::kBackwardWeight) << weight;
-  for (const char* activation : {"Relu_grad", "Gemm_grad"}) EXPECT_EQ(phaseOf(training, activation), Phase::kBackwardInput) << activation;
+  for (const char* activation : {"Relu_grad", "Gemm_grad"})
+    EXPECT_EQ(phaseOf(training, activation), Phase::kBackwardInput) << activation;
   EXPECT_EQ(phaseOf(training, "w1.updated"), Phase::kUpdate);
 }
 
@@ -63,7 +68,8 @@ TEST(TrainingGraph, NamesBackwardNodesAfterTheForwardNodeAndKeepsItsMetadata) {
   int found = 0;
   for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
     const Node& node = training.graph.nodes[n];
-    if (!training.forward_node[n].valid() || training.graph.node(training.forward_node[n]).name != "layer") continue;
+    if (!training.forward_node[n].valid() || training.graph.node(training.forward_node[n]).name != "layer")
+      continue;
     ++found;
     EXPECT_TRUE(node.name.starts_with("layer_grad/")) << node.name;
     EXPECT_EQ(node.metadata, (Metadata{{"namespace", "blocks.0"}}));
@@ -92,7 +98,8 @@ TEST(TrainingGraph, SumsTheContributionsToAnActivationInOneNodeOfItsProducer) {
   TestGraph test;
   const ValueId x = test.input("x", randomTensor({2, 3}, 1));
   const ValueId h = test.op("Mul", {x, test.parameter("w", {3})});
-  const ValueId loss = sumOf(test, test.op("Sum", {test.op("Tanh", {h}), test.op("Exp", {h}), test.op("Sin", {h})}));
+  const ValueId loss =
+      sumOf(test, test.op("Sum", {test.op("Tanh", {h}), test.op("Exp", {h}), test.op("Sin", {h})}));
   const TrainingGraph training = build(test, loss);
   int sums = 0;
   for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
@@ -120,7 +127,8 @@ TEST(TrainingGraph, GivesAPartOfItsOwnToEveryUseOfAParameter) {
   }
   EXPECT_EQ(parts.size(), 3u);
   EXPECT_EQ(std::set<ValueId>(parts.begin(), parts.end()).size(), 3u);
-  for (ValueId part : parts) EXPECT_EQ(phaseOf(training, training.graph.value(part).name), Phase::kBackwardWeight);
+  for (ValueId part : parts)
+    EXPECT_EQ(phaseOf(training, training.graph.value(part).name), Phase::kBackwardWeight);
   checkLossGradients(test, loss);
 }
 
@@ -158,7 +166,8 @@ TEST(TrainingGraph, RunsWhatTotalsNeedInAPrologueOfItsOwn) {
   const ValueId part = sumOf(test, shared);
   const ValueId total = test.builder().addValue("total", DataType::kFloat64, {});
   test.graph().inputs.push_back(total);
-  const ValueId loss = test.op("Div", {sumOf(test, test.op("Mul", {shared, test.parameter("w", {3})})), total});
+  const ValueId loss =
+      test.op("Div", {sumOf(test, test.op("Mul", {shared, test.parameter("w", {3})})), total});
   ForwardGraph forward{test.graph(), loss, {{x, 0}}, {{part, total}}, 2};
   const TrainingGraph training = buildTrainingGraph(std::move(forward), {});
   EXPECT_EQ(phaseOf(training, "Abs"), Phase::kForward);

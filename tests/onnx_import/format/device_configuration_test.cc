@@ -41,7 +41,8 @@ onnx::NodeDeviceConfigurationProto& annotationOf(onnx::ModelProto& model, int no
   return *model.mutable_graph()->mutable_node(node)->mutable_device_configurations(0);
 }
 
-#define EXPECT_CONTRADICTION(model, ...) EXPECT_ERROR(pipelineStages(graphOf(model), "pipeshard"), ErrorCode::kBadModel, __VA_ARGS__)
+#define EXPECT_CONTRADICTION(model, ...) \
+  EXPECT_ERROR(pipelineStages(graphOf(model), "pipeshard"), ErrorCode::kBadModel, __VA_ARGS__)
 
 TEST(DeviceConfiguration, StagesSurviveAFile) {
   const ModelFolder folder;
@@ -121,7 +122,8 @@ TEST(DeviceConfiguration, ShardingSpecsAreCarried) {
   axis->add_simple_sharding()->set_num_shards(2);
   const Graph graph = graphOf(model);
   EXPECT_THAT(pipelineStages(graph, "pipeshard"), ElementsAre(0, 0, 1, 1));
-  EXPECT_EQ(protoOf(graph).graph().node(0).device_configurations(0).SerializeAsString(), annotationOf(model, 0).SerializeAsString());
+  EXPECT_EQ(protoOf(graph).graph().node(0).device_configurations(0).SerializeAsString(),
+            annotationOf(model, 0).SerializeAsString());
 }
 
 TEST(DeviceConfiguration, ANodeThatStandsForAnInitializerHasNoStage) {
@@ -156,7 +158,8 @@ TEST(DeviceConfiguration, AnAnnotationWithoutStageMeansNone) {
 }
 
 TEST(DeviceConfiguration, AskingForOneThatTheModelLacksNamesThoseItHas) {
-  EXPECT_ERROR(pipelineStages(graphOf(annotatedChain()), "mine"), ErrorCode::kBadModel, "'mine'", "'pipeshard'");
+  EXPECT_ERROR(pipelineStages(graphOf(annotatedChain()), "mine"), ErrorCode::kBadModel, "'mine'",
+               "'pipeshard'");
   EXPECT_ERROR(pipelineStages(graphOf(chainModel()), "mine"), ErrorCode::kBadModel, "'mine'", "it has none");
 }
 
@@ -217,7 +220,8 @@ class AnnotatedExampleTest : public ::testing::TestWithParam<const char*> {};
 TEST_P(AnnotatedExampleTest, IsAValidModelWithTheSameStages) {
   Graph graph = readModel(std::string(PIPESHARD_SOURCE_DIR) + "/examples/" + GetParam());
   std::vector<int> stages;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) stages.push_back(static_cast<int>(4 * n / graph.nodes.size()));
+  for (size_t n = 0; n < graph.nodes.size(); ++n)
+    stages.push_back(static_cast<int>(4 * n / graph.nodes.size()));
   annotatePipelineStages(graph, {"pipeshard", {"rank0", "rank1", "rank2", "rank3"}}, stages);
   checkModel(graph);
   const Graph again = parseModel(serializeModel(graph), graph.directory, "annotated");
@@ -226,7 +230,9 @@ TEST_P(AnnotatedExampleTest, IsAValidModelWithTheSameStages) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Committed, AnnotatedExampleTest, ::testing::Values("mlp.onnx", "gpt2.onnx"),
-                         [](const auto& info) { return std::string(info.param).substr(0, std::string(info.param).find('.')); });
+                         [](const auto& info) {
+                           return std::string(info.param).substr(0, std::string(info.param).find('.'));
+                         });
 
 }  // namespace
 }  // namespace pipeshard

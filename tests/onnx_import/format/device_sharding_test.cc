@@ -1,5 +1,5 @@
-// Sharding specs as device configurations: written, read back, skipped where a mesh cannot say them, refused where they contradict
-// themselves.
+// Sharding specs as device configurations: written, read back, skipped where a mesh cannot say them, refused
+// where they contradict themselves.
 
 #include "onnx_import/format/device_sharding.h"
 
@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "onnx_import/format/device_configuration.h"
-#include "onnx_import/prepare/prepare.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
+#include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/model_files.h"
 
 namespace pipeshard {
@@ -44,7 +44,8 @@ StageDevices stageOn(std::vector<int> shape) { return {LogicalMesh{std::move(sha
 
 std::vector<std::optional<ShardingSpec>> specs(const std::vector<const char*>& texts) {
   std::vector<std::optional<ShardingSpec>> result;
-  for (const char* text : texts) result.push_back(text == nullptr ? std::nullopt : std::optional(parseSpec(text)));
+  for (const char* text : texts)
+    result.push_back(text == nullptr ? std::nullopt : std::optional(parseSpec(text)));
   return result;
 }
 
@@ -52,7 +53,8 @@ std::vector<std::optional<ShardingSpec>> specs(const std::vector<const char*>& t
 Graph annotated(const StageDevices& stage, const std::vector<NodeSharding>& nodes) {
   Graph graph = graphOf(matMulModel());
   annotatePipelineStages(graph, configurationOf(8), {1, 1});
-  EXPECT_THAT(annotateShardings(graph, "pipeshard", {{LogicalMesh{{4}}, {0, 1, 2, 3}}, stage}, nodes), IsEmpty());
+  EXPECT_THAT(annotateShardings(graph, "pipeshard", {{LogicalMesh{{4}}, {0, 1, 2, 3}}, stage}, nodes),
+              IsEmpty());
   return graph;
 }
 
@@ -80,7 +82,8 @@ std::vector<ShardingSpec> allSpecs(size_t rank, int mesh_axes) {
 
 // A mesh axis of one device cuts nothing.
 ShardingSpec withoutAxesOfOneDevice(ShardingSpec spec, const LogicalMesh& mesh) {
-  for (std::vector<int>& axes : spec.axes) std::erase_if(axes, [&](int axis) { return mesh.axisSize(axis) == 1; });
+  for (std::vector<int>& axes : spec.axes)
+    std::erase_if(axes, [&](int axis) { return mesh.axisSize(axis) == 1; });
   return spec;
 }
 
@@ -95,7 +98,8 @@ TEST(DeviceSharding, EverySpecComesBackOnItsMesh) {
       const ShardingSpec expected = withoutAxesOfOneDevice(spec, stage.mesh);
       EXPECT_THAT(read.notes, IsEmpty());
       ASSERT_EQ(read.nodes.size(), 2u);
-      EXPECT_EQ(read.nodes[0], (NodeSharding{{expected, replicated(2)}, {expected}})) << printSpec(spec) << " on " << printMesh(stage.mesh);
+      EXPECT_EQ(read.nodes[0], (NodeSharding{{expected, replicated(2)}, {expected}}))
+          << printSpec(spec) << " on " << printMesh(stage.mesh);
       EXPECT_EQ(read.nodes[1], (NodeSharding{{expected}, {replicated(2)}}));
       for (int device = 0; device < 4; ++device)
         EXPECT_EQ(shardOf(expected, {12, 8}, stage.mesh, device), shardOf(spec, {12, 8}, stage.mesh, device));
@@ -104,7 +108,8 @@ TEST(DeviceSharding, EverySpecComesBackOnItsMesh) {
 }
 
 TEST(DeviceSharding, UnevenShardsComeBack) {
-  Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]> net (float[5,7] x) => (float[5,7] y) { y = Relu(x) })");
+  Graph graph = testing::graphFromText(
+      R"(<ir_version: 10, opset_import: ["" : 18]> net (float[5,7] x) => (float[5,7] y) { y = Relu(x) })");
   annotatePipelineStages(graph, configurationOf(4), {0});
   const StageDevices stage{LogicalMesh{{2, 2}}, {0, 1, 2, 3}};
   const NodeSharding sharding{specs({"R,S10"}), specs({"S0,S1"})};
@@ -139,7 +144,8 @@ TEST(DeviceSharding, IsWhatTheStandardSays) {
   EXPECT_EQ(w.index_to_device_group_map_size(), 0);
   EXPECT_EQ(w.sharded_dim(0).axis(), 1);
   EXPECT_EQ(w.sharded_dim(0).simple_sharding(0).num_shards(), 4);
-  const auto& h = annotation.sharding_spec(2);  // rows by mesh axis 1, columns by mesh axis 0; rows are the outer loop
+  const auto& h =
+      annotation.sharding_spec(2);  // rows by mesh axis 1, columns by mesh axis 0; rows are the outer loop
   EXPECT_EQ(h.tensor_name(), "h");
   EXPECT_THAT(h.device(), ElementsAre(4, 6, 5, 7));
   EXPECT_EQ(h.sharded_dim_size(), 2);
@@ -149,15 +155,18 @@ TEST(DeviceSharding, IsWhatTheStandardSays) {
   EXPECT_EQ(whole.sharded_dim_size(), 0);
 }
 
-TEST(DeviceSharding, AModelWithoutShardingsKeepsItsIrVersion) { EXPECT_EQ(protoOf(graphOf(matMulModel())).ir_version(), 10); }
+TEST(DeviceSharding, AModelWithoutShardingsKeepsItsIrVersion) {
+  EXPECT_EQ(protoOf(graphOf(matMulModel())).ir_version(), 10);
+}
 
 TEST(DeviceSharding, NamesWhatTheFormatCannotSay) {
   Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
     net (float[8,8] x, float[8,8] w) => (float[8,8] y) <float[8,8] h> { h = MatMul(x, x)  y = Add(h, w) })");
   annotatePipelineStages(graph, configurationOf(2), {0, 0});
   const StageDevices stage{LogicalMesh{{2}}, {0, 1}};
-  const auto unsaid = annotateShardings(graph, "pipeshard", {stage},
-                                        {{specs({"R,S0", "S0,R"}), specs({"R,R;P0"})}, {specs({"R,R;P0", nullptr}), specs({"S0,R"})}});
+  const auto unsaid = annotateShardings(
+      graph, "pipeshard", {stage},
+      {{specs({"R,S0", "S0,R"}), specs({"R,R;P0"})}, {specs({"R,R;P0", nullptr}), specs({"S0,R"})}});
   EXPECT_THAT(unsaid, ElementsAre("h", "x"));
   const ReadShardings read = nodeShardings(graphOf(protoOf(graph)), "pipeshard", {stage});
   EXPECT_THAT(read.notes, IsEmpty());
@@ -172,8 +181,9 @@ TEST(DeviceSharding, AValueIsAsItsMakerSaysOrAsItsReadersAgree) {
                                            {specs({"R,S0", "S0,R"}), specs({nullptr})},
                                            {specs({"R,S1", "S0,R"}), specs({nullptr})},
                                            {specs({nullptr, "R,S0"}), specs({"R,R"})}};
-  EXPECT_THAT(valueShardings(graph, nodes), ElementsAre(Pair("g", parseSpec("R,S1")), Pair("h", parseSpec("S1,R")),
-                                                        Pair("w", parseSpec("S0,R")), Pair("y", replicated(2))));
+  EXPECT_THAT(valueShardings(graph, nodes),
+              ElementsAre(Pair("g", parseSpec("R,S1")), Pair("h", parseSpec("S1,R")),
+                          Pair("w", parseSpec("S0,R")), Pair("y", replicated(2))));
 }
 
 // The first node's specs, sound, as the start of the others below.
@@ -186,7 +196,8 @@ onnx::ModelProto annotatedModel() {
 }
 
 onnx::ShardingSpecProto& specOf(onnx::ModelProto& model, int index) {
-  return *model.mutable_graph()->mutable_node(0)->mutable_device_configurations(0)->mutable_sharding_spec(index);
+  return *model.mutable_graph()->mutable_node(0)->mutable_device_configurations(0)->mutable_sharding_spec(
+      index);
 }
 
 ReadShardings readOn(const onnx::ModelProto& model, std::vector<int> mesh) {
@@ -211,17 +222,22 @@ TEST(DeviceSharding, ReadsOtherWaysToSayTheSame) {
     specOf(m, 0).mutable_sharded_dim()->SwapElements(0, 1);
     specOf(m, 0).mutable_device()->SwapElements(1, 2);
   });
-  same([](auto& m) { specOf(m, 1).mutable_index_to_device_group_map(0)->mutable_value()->SwapElements(0, 3); });
+  same([](auto& m) {
+    specOf(m, 1).mutable_index_to_device_group_map(0)->mutable_value()->SwapElements(0, 3);
+  });
   same([](auto& m) {  // an axis of one shard
     auto* dim = specOf(m, 1).add_sharded_dim();
     dim->set_axis(0);
     dim->add_simple_sharding()->set_num_shards(1);
   });
-  same([](auto& m) { m.mutable_graph()->mutable_node(0)->mutable_device_configurations(0)->clear_pipeline_stage(); });
+  same([](auto& m) {
+    m.mutable_graph()->mutable_node(0)->mutable_device_configurations(0)->clear_pipeline_stage();
+  });
 }
 
 TEST(DeviceSharding, SkipsWithANoteWhatIsNoSpecOfTheMesh) {
-  const auto skipped = [](const onnx::ModelProto& model, size_t input, const char* note, std::vector<int> mesh = {2, 2}) {
+  const auto skipped = [](const onnx::ModelProto& model, size_t input, const char* note,
+                          std::vector<int> mesh = {2, 2}) {
     const ReadShardings read = readOn(model, std::move(mesh));
     EXPECT_THAT(read.notes, ElementsAre(HasSubstr(note)));
     EXPECT_FALSE(read.nodes[0].inputs[input].has_value());
@@ -230,26 +246,36 @@ TEST(DeviceSharding, SkipsWithANoteWhatIsNoSpecOfTheMesh) {
   skipped(annotatedModel(), 0, "no axes of the mesh 1x4 give the shards of axis 0 these devices", {1, 4});
   skipped(changed([](auto& m) { specOf(m, 0).mutable_device()->SwapElements(0, 1); }), 0,
           "no axes of the mesh 2x2 give the shards of axis");
-  skipped(changed([](auto& m) { specOf(m, 1).mutable_index_to_device_group_map(0)->mutable_value()->RemoveLast(); }), 1,
-          "device 3 of its stage holds nothing");
+  skipped(changed([](auto& m) {
+            specOf(m, 1).mutable_index_to_device_group_map(0)->mutable_value()->RemoveLast();
+          }),
+          1, "device 3 of its stage holds nothing");
   skipped(changed([](auto& m) { specOf(m, 0).set_device(1, 0); }), 0, "device 0 holds several shards");
   skipped(changed([](auto& m) {
             auto* dim = specOf(m, 0).mutable_sharded_dim(0);
             dim->mutable_simple_sharding(0)->set_dim_value(6);
           }),
           0, "axis 0 is cut by blocks: 6 of 12 elements");
-  skipped(changed([](auto& m) { specOf(m, 0).mutable_sharded_dim(0)->add_simple_sharding()->set_num_shards(1); }), 0,
-          "axis 0 is fused from 2 axes");
+  skipped(
+      changed([](auto& m) { specOf(m, 0).mutable_sharded_dim(0)->add_simple_sharding()->set_num_shards(1); }),
+      0, "axis 0 is fused from 2 axes");
   onnx::ModelProto small = annotatedModel();
-  small.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_value(1);
+  small.mutable_graph()
+      ->mutable_input(0)
+      ->mutable_type()
+      ->mutable_tensor_type()
+      ->mutable_shape()
+      ->mutable_dim(0)
+      ->set_dim_value(1);
   for (auto* list : {small.mutable_graph()->mutable_output(), small.mutable_graph()->mutable_value_info()}) {
-    for (auto& info : *list) info.mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_value(1);
+    for (auto& info : *list)
+      info.mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_value(1);
   }
   specOf(small, 0).mutable_sharded_dim(0)->mutable_simple_sharding(0)->clear_dim();
   specOf(small, 2).clear_sharded_dim();
   specOf(small, 2).mutable_device()->Truncate(1);
-  EXPECT_THAT(readOn(small, {2, 2}).notes,
-              ElementsAre(HasSubstr("axis 0 has 1 elements for 2 devices"), HasSubstr("device 1 of its stage holds nothing")));
+  EXPECT_THAT(readOn(small, {2, 2}).notes, ElementsAre(HasSubstr("axis 0 has 1 elements for 2 devices"),
+                                                       HasSubstr("device 1 of its stage holds nothing")));
 }
 
 TEST(DeviceSharding, ReadsAModelWhoseSizesAreSymbolic) {
@@ -283,7 +309,8 @@ TEST(DeviceSharding, ListsTheDevicesOfEachStage) {
   EXPECT_THAT(shardedDevices(plain, "pipeshard"), IsEmpty());
   onnx::ModelProto model = annotatedModel();
   model.mutable_graph()->mutable_node(0)->mutable_device_configurations(0)->set_pipeline_stage(2147483647);
-  EXPECT_ERROR(shardedDevices(graphOf(model), "pipeshard"), ErrorCode::kBadModel, "pipeline stage 2147483647", "has 4 devices");
+  EXPECT_ERROR(shardedDevices(graphOf(model), "pipeshard"), ErrorCode::kBadModel, "pipeline stage 2147483647",
+               "has 4 devices");
 }
 
 TEST(DeviceSharding, RefusesContradictions) {
@@ -294,21 +321,29 @@ TEST(DeviceSharding, RefusesContradictions) {
   refuse([](auto& m) { specOf(m, 0).set_tensor_name("y"); }, "'y', which it neither reads nor makes");
   refuse([](auto& m) { specOf(m, 0).clear_tensor_name(); }, "'', which it neither reads nor makes");
   refuse([](auto& m) { specOf(m, 0).set_tensor_name("w"); }, "two shardings of 'w'");
-  refuse([](auto& m) { specOf(m, 0).mutable_sharded_dim(0)->set_axis(2); }, "it cuts axis 2, but the tensor has 2 axes");
+  refuse([](auto& m) { specOf(m, 0).mutable_sharded_dim(0)->set_axis(2); },
+         "it cuts axis 2, but the tensor has 2 axes");
   refuse([](auto& m) { specOf(m, 0).mutable_sharded_dim(0)->set_axis(-3); }, "it cuts axis -3");
   refuse([](auto& m) { specOf(m, 0).mutable_sharded_dim(0)->clear_axis(); }, "it cuts axis (none)");
   refuse([](auto& m) { specOf(m, 0).mutable_sharded_dim(0)->set_axis(1); }, "axis 1 is listed twice");
-  refuse([](auto& m) { specOf(m, 0).mutable_sharded_dim(0)->clear_simple_sharding(); }, "axis 0 is listed without a number of shards");
+  refuse([](auto& m) { specOf(m, 0).mutable_sharded_dim(0)->clear_simple_sharding(); },
+         "axis 0 is listed without a number of shards");
   for (const int64_t count : {int64_t{0}, int64_t{-3}, int64_t{5}, INT64_MAX}) {
-    refuse([&](auto& m) { specOf(m, 0).mutable_sharded_dim(0)->mutable_simple_sharding(0)->set_num_shards(count); },
-           ("axis 0 has " + std::to_string(count) + " shards; 1 to 4").c_str());
+    refuse(
+        [&](auto& m) {
+          specOf(m, 0).mutable_sharded_dim(0)->mutable_simple_sharding(0)->set_num_shards(count);
+        },
+        ("axis 0 has " + std::to_string(count) + " shards; 1 to 4").c_str());
   }
   refuse([](auto& m) { specOf(m, 0).mutable_sharded_dim(0)->mutable_simple_sharding(0)->set_num_shards(4); },
          "it has more shards than the 4 devices");
-  refuse([](auto& m) { specOf(m, 0).mutable_device()->RemoveLast(); }, "it has 4 shards, but lists 3 devices");
-  refuse([](auto& m) { specOf(m, 0).set_device(0, 4); }, "there is no device 4; the configuration has 4, from 0 on");
+  refuse([](auto& m) { specOf(m, 0).mutable_device()->RemoveLast(); },
+         "it has 4 shards, but lists 3 devices");
+  refuse([](auto& m) { specOf(m, 0).set_device(0, 4); },
+         "there is no device 4; the configuration has 4, from 0 on");
   refuse([](auto& m) { specOf(m, 0).set_device(0, -1); }, "there is no device -1");
-  refuse([](auto& m) { specOf(m, 1).mutable_index_to_device_group_map(0)->set_value(0, 9); }, "there is no device 9");
+  refuse([](auto& m) { specOf(m, 1).mutable_index_to_device_group_map(0)->set_value(0, 9); },
+         "there is no device 9");
 }
 
 TEST(DeviceSharding, AnAnnotatedExampleIsAValidModel) {
@@ -321,7 +356,8 @@ TEST(DeviceSharding, AnAnnotatedExampleIsAValidModel) {
   const auto spec_of = [&](ValueId id) -> std::optional<ShardingSpec> {
     if (!id.valid() || !graph.value(id).shape) return std::nullopt;
     ShardingSpec spec = replicated(graph.shape(id).size());
-    for (size_t axis = 0; axis < spec.axes.size() && axis < 2; ++axis) spec.axes[axis] = {static_cast<int>(axis)};
+    for (size_t axis = 0; axis < spec.axes.size() && axis < 2; ++axis)
+      spec.axes[axis] = {static_cast<int>(axis)};
     return specFault(spec, graph.shape(id), stage.mesh).empty() ? spec : replicated(spec.axes.size());
   };
   size_t said = 0;

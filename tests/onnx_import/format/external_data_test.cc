@@ -61,7 +61,10 @@ TEST_F(ExternalDataTest, AMissingOffsetIsZero) {
 }
 
 TEST_F(ExternalDataTest, AMissingLengthMeansTheRestOfTheFile) {
-  EXPECT_EQ(std::get<WeightReference>(read({{"location", "w.bin"}, {"offset", "48"}}).initializers.begin()->second).length, 16u);
+  EXPECT_EQ(
+      std::get<WeightReference>(read({{"location", "w.bin"}, {"offset", "48"}}).initializers.begin()->second)
+          .length,
+      16u);
   EXPECT_ERROR(read({{"location", "w.bin"}, {"offset", "40"}}), kBadModel, "'w'", "24 bytes", "need 16");
 }
 
@@ -69,7 +72,9 @@ TEST_F(ExternalDataTest, AMissingFileIsMissingInputUnlessAllowed) {
   EXPECT_ERROR(read({{"location", "gone.bin"}}), ErrorCode::kMissingInput, "'w'", "gone.bin");
   ReadOptions options;
   options.require_external_data = false;
-  EXPECT_EQ(std::get<WeightReference>(read({{"location", "gone.bin"}}, options).initializers.begin()->second).length, 16u);
+  EXPECT_EQ(std::get<WeightReference>(read({{"location", "gone.bin"}}, options).initializers.begin()->second)
+                .length,
+            16u);
 }
 
 TEST_F(ExternalDataTest, PathsOutOfTheFolderAreRefused) {
@@ -92,7 +97,8 @@ TEST_F(ExternalDataTest, OffsetAndLengthAreCheckedWithoutOverflow) {
   EXPECT_ERROR(read({{"location", "w.bin"}, {"offset", "1e3"}}), kBadModel, "'1e3'");
   EXPECT_ERROR(read({{"location", "w.bin"}, {"length", "12"}}), kBadModel, "12 bytes", "need 16");
   EXPECT_ERROR(read({{"location", "w.bin"}, {"offset", "56"}, {"length", "16"}}), kBadModel, "only 64");
-  EXPECT_ERROR(read({{"location", "w.bin"}, {"offset", "18446744073709551608"}, {"length", "16"}}), kBadModel, "only 64");
+  EXPECT_ERROR(read({{"location", "w.bin"}, {"offset", "18446744073709551608"}, {"length", "16"}}), kBadModel,
+               "only 64");
   EXPECT_ERROR(read({{"location", "w.bin"}, {"offset", "99999999999999999999"}}), kBadModel, "64-bit");
 }
 
@@ -152,10 +158,12 @@ TEST_F(ExternalDataTest, TensorsInAttributesObeyTheSameRules) {
 
 TEST_F(ExternalDataTest, TensorsOfTrainingInfoAndSparseTensorsObeyTheSameRules) {
   onnx::ModelProto model = reluModel();
-  *model.add_training_info()->mutable_algorithm()->add_initializer() = modelWith({{"location", "/etc/passwd"}}).graph().initializer(0);
+  *model.add_training_info()->mutable_algorithm()->add_initializer() =
+      modelWith({{"location", "/etc/passwd"}}).graph().initializer(0);
   EXPECT_ERROR(readModel(folder_.write("model/m.onnx", model)), kBadModel, "absolute");
   model = reluModel();
-  *model.mutable_graph()->add_sparse_initializer()->mutable_values() = modelWith({{"location", "/etc/passwd"}}).graph().initializer(0);
+  *model.mutable_graph()->add_sparse_initializer()->mutable_values() =
+      modelWith({{"location", "/etc/passwd"}}).graph().initializer(0);
   EXPECT_ERROR(readModel(folder_.write("model/m.onnx", model)), kBadModel, "absolute");
 }
 

@@ -18,11 +18,13 @@ using testing::reluModel;
 
 constexpr auto kBadModel = ErrorCode::kBadModel;
 
-#define EXPECT_REFUSED(model, ...) \
-  EXPECT_ERROR(parseModel((model).SerializeAsString(), "", "broken.onnx"), kBadModel, "broken.onnx", __VA_ARGS__)
+#define EXPECT_REFUSED(model, ...)                                                                   \
+  EXPECT_ERROR(parseModel((model).SerializeAsString(), "", "broken.onnx"), kBadModel, "broken.onnx", \
+               __VA_ARGS__)
 
 TEST(MalformedModel, AMissingFileIsMissingInput) {
-  EXPECT_ERROR(readModel("/nonexistent/model.onnx"), ErrorCode::kMissingInput, "/nonexistent/model.onnx", "No such file");
+  EXPECT_ERROR(readModel("/nonexistent/model.onnx"), ErrorCode::kMissingInput, "/nonexistent/model.onnx",
+               "No such file");
 }
 
 TEST(MalformedModel, ADirectoryIsMissingInput) {
@@ -37,7 +39,8 @@ TEST(MalformedModel, AnEmptyFileIsRefused) {
 
 TEST(MalformedModel, ATextFileIsNamedAsSuch) {
   const ModelFolder folder;
-  EXPECT_ERROR(readModel(folder.write("notes.onnx", std::string("This is not a model.\n"))), kBadModel, "notes.onnx", "text file");
+  EXPECT_ERROR(readModel(folder.write("notes.onnx", std::string("This is not a model.\n"))), kBadModel,
+               "notes.onnx", "text file");
 }
 
 TEST(MalformedModel, AGitLfsPointerIsNamedAsSuch) {
@@ -169,8 +172,13 @@ TEST(MalformedModel, ANegativeSizeIsRefused) {
 
 TEST(MalformedModel, AHugeShapeOfAnInputIsRefused) {
   onnx::ModelProto model = reluModel();
-  model.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_value(int64_t{1}
-                                                                                                                                 << 50);
+  model.mutable_graph()
+      ->mutable_input(0)
+      ->mutable_type()
+      ->mutable_tensor_type()
+      ->mutable_shape()
+      ->mutable_dim(0)
+      ->set_dim_value(int64_t{1} << 50);
   EXPECT_REFUSED(model, "'x'", "elements");
 }
 

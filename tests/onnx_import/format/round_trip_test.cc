@@ -9,9 +9,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "onnx_import/prepare/prepare.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
+#include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/model_files.h"
 
 namespace pipeshard {
@@ -60,8 +60,8 @@ void expectLossless(const onnx::ModelProto& model) {
 }
 
 TEST(RoundTrip, KeepsEveryFieldOfAModel) {
-  onnx::ModelProto model =
-      parseText(R"(<ir_version: 11, opset_import: ["" : 18, "local" : 1], producer_name: "maker", producer_version: "7",
+  onnx::ModelProto model = parseText(
+      R"(<ir_version: 11, opset_import: ["" : 18, "local" : 1], producer_name: "maker", producer_version: "7",
       domain: "models.example", model_version: 5, doc_string: "a model">
     main_graph (float[batch,3] x, bool c) => (float[batch,3] y) <float[batch,3] a, float[3] b> {
       a = local.scale <factor: float = 2.0> (x)
@@ -83,7 +83,12 @@ TEST(RoundTrip, KeepsEveryFieldOfAModel) {
   graph->mutable_node(0)->mutable_attribute(0)->set_doc_string("why 2");
   graph->mutable_input(0)->set_doc_string("the input");
   graph->mutable_input(0)->mutable_type()->set_denotation("IMAGE");
-  graph->mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(1)->set_denotation("DATA_CHANNEL");
+  graph->mutable_input(0)
+      ->mutable_type()
+      ->mutable_tensor_type()
+      ->mutable_shape()
+      ->mutable_dim(1)
+      ->set_denotation("DATA_CHANNEL");
   auto* configuration = model.add_configuration();
   configuration->set_name("two");
   configuration->set_num_devices(2);
@@ -149,9 +154,12 @@ TEST(RoundTrip, TypedFieldsBecomeRawBytes) {
   add("i32", onnx::TensorProto::INT32, [](auto* t) { t->add_int32_data(-7), t->add_int32_data(8); });
   add("i8", onnx::TensorProto::INT8, [](auto* t) { t->add_int32_data(-1), t->add_int32_data(127); });
   add("b", onnx::TensorProto::BOOL, [](auto* t) { t->add_int32_data(1), t->add_int32_data(0); });
-  add("i64", onnx::TensorProto::INT64, [](auto* t) { t->add_int64_data(int64_t{1} << 40), t->add_int64_data(-1); });
-  add("u32", onnx::TensorProto::UINT32, [](auto* t) { t->add_uint64_data(4294967295u), t->add_uint64_data(0); });
-  add("f16", onnx::TensorProto::FLOAT16, [](auto* t) { t->add_int32_data(0x3c00), t->add_int32_data(0xc000); });
+  add("i64", onnx::TensorProto::INT64,
+      [](auto* t) { t->add_int64_data(int64_t{1} << 40), t->add_int64_data(-1); });
+  add("u32", onnx::TensorProto::UINT32,
+      [](auto* t) { t->add_uint64_data(4294967295u), t->add_uint64_data(0); });
+  add("f16", onnx::TensorProto::FLOAT16,
+      [](auto* t) { t->add_int32_data(0x3c00), t->add_int32_data(0xc000); });
   const Graph graph = parseModel(model.SerializeAsString(), "", "typed");
   EXPECT_EQ(testing::elementsOf(graph, "f64"), (std::vector<double>{1.5, -2}));
   EXPECT_EQ(testing::elementsOf(graph, "i32"), (std::vector<double>{-7, 8}));
@@ -175,9 +183,11 @@ TEST_P(ExampleTest, RoundTripsWithoutLoss) {
   onnx::ModelProto original;
   std::ifstream stream(path, std::ios::binary);
   ASSERT_TRUE(original.ParseFromIstream(&stream));
-  // Written in a normal form: no empty fields, initializers' types only in the tensors, tensors raw and without names.
+  // Written in a normal form: no empty fields, initializers' types only in the tensors, tensors raw and
+  // without names.
   const auto normalize = [](onnx::ModelProto& model) {
-    Graph normal = parseModel(model.SerializeAsString(), "", "normal", ReadOptions{"", false, kKeepInline, {}});
+    Graph normal =
+        parseModel(model.SerializeAsString(), "", "normal", ReadOptions{"", false, kKeepInline, {}});
     model = parsed(serializeModel(normal));
   };
   onnx::ModelProto written = parsed(bytes);
@@ -186,7 +196,8 @@ TEST_P(ExampleTest, RoundTripsWithoutLoss) {
     MessageDifferencer differencer;
     differencer.TreatAsSet(onnx::NodeProto::descriptor()->FindFieldByName("attribute"));
     differencer.set_message_field_comparison(MessageDifferencer::EQUIVALENT);
-    EXPECT_TRUE(differencer.Compare(original.graph().node(i), written.graph().node(i))) << original.graph().node(i).DebugString();
+    EXPECT_TRUE(differencer.Compare(original.graph().node(i), written.graph().node(i)))
+        << original.graph().node(i).DebugString();
   }
   ASSERT_EQ(written.graph().initializer_size(), original.graph().initializer_size());
   EXPECT_EQ(written.metadata_props_size(), original.metadata_props_size());
@@ -196,7 +207,9 @@ TEST_P(ExampleTest, RoundTripsWithoutLoss) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Committed, ExampleTest, ::testing::Values("mlp.onnx", "gpt2.onnx"),
-                         [](const auto& info) { return std::string(info.param).substr(0, std::string(info.param).find('.')); });
+                         [](const auto& info) {
+                           return std::string(info.param).substr(0, std::string(info.param).find('.'));
+                         });
 
 TEST(Writer, ReplacesTheFileAndLeavesNothingElse) {
   const ModelFolder folder;

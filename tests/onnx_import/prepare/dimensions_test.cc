@@ -22,24 +22,27 @@ TEST(SymbolicDimensions, AreListedWithTheirPlaces) {
 }
 
 TEST(SymbolicDimensions, BindingGivesStaticShapes) {
-  const Graph graph = prepareModel(testing::graphFromText(kModel), {{{"batch", 8}, {"seq", 4}, {"u_axis0", 2}}, 1 << 20, {}});
+  const Graph graph =
+      prepareModel(testing::graphFromText(kModel), {{{"batch", 8}, {"seq", 4}, {"u_axis0", 2}}, 1 << 20, {}});
   EXPECT_EQ(graph.shape(findValue(graph, "x")), Shape({8, 4, 3}));
   EXPECT_EQ(graph.shape(findValue(graph, "y")), Shape({8, 4, 3}));
   EXPECT_EQ(graph.shape(findValue(graph, "u")), Shape({2, 3}));
 }
 
 TEST(SymbolicDimensions, AnUnboundOneIsNamedWithItsOption) {
-  EXPECT_ERROR(prepareModel(testing::graphFromText(kModel), {{{"batch", 8}}, 1 << 20, {}}), kUsage, "seq (x axis 1)", "--dim seq=SIZE",
-               "--dim u_axis0=SIZE");
+  EXPECT_ERROR(prepareModel(testing::graphFromText(kModel), {{{"batch", 8}}, 1 << 20, {}}), kUsage,
+               "seq (x axis 1)", "--dim seq=SIZE", "--dim u_axis0=SIZE");
 }
 
 TEST(SymbolicDimensions, AnUnknownOneIsRefusedWithTheKnownNames) {
-  EXPECT_ERROR(prepareModel(testing::graphFromText(kModel), {{{"bach", 8}}, 1 << 20, {}}), kUsage, "'bach'", "batch (x axis 0, z axis 0)");
+  EXPECT_ERROR(prepareModel(testing::graphFromText(kModel), {{{"bach", 8}}, 1 << 20, {}}), kUsage, "'bach'",
+               "batch (x axis 0, z axis 0)");
 }
 
 TEST(SymbolicDimensions, ASizeBelowOneIsRefused) {
-  EXPECT_ERROR(prepareModel(testing::graphFromText(kModel), {{{"batch", 0}, {"seq", 4}, {"u_axis0", 2}}, 1 << 20, {}}), kUsage, "'batch'",
-               "0");
+  EXPECT_ERROR(
+      prepareModel(testing::graphFromText(kModel), {{{"batch", 0}, {"seq", 4}, {"u_axis0", 2}}, 1 << 20, {}}),
+      kUsage, "'batch'", "0");
 }
 
 TEST(SymbolicDimensions, ExpressionsAreEvaluated) {

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "onnx_import/prepare/prepare.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
+#include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/model_files.h"
 
 namespace pipeshard {
@@ -104,12 +104,14 @@ TEST(InlineFunctions, ACallWithTooManyInputsIsRefused) {
   EXPECT_ERROR(inlineFunctions(graph, kLimit), ErrorCode::kBadModel, "local::f", "2 inputs");
 }
 
-// As emission does: calls of named functions in the pipeshard domain, written, read back, checked and inlined.
+// As emission does: calls of named functions in the pipeshard domain, written, read back, checked and
+// inlined.
 TEST(PipeshardFunctions, SurviveAFileAndInferThroughTheirBodies) {
   Graph body = graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
     ReluGrad (float[N] dY, float[N] Y) => (float[N] dX) { zero = Constant <value_float: float = 0.0> ()
       shaped = CastLike(zero, Y)  positive = Greater(Y, shaped)  dX = Where(positive, dY, shaped) })");
-  for (Value& value : body.values) value.data_type = DataType::kUndefined, value.shape.reset(), value.symbols.clear();
+  for (Value& value : body.values)
+    value.data_type = DataType::kUndefined, value.shape.reset(), value.symbols.clear();
   Graph graph;
   graph.opset_imports = {{"", 18}, {std::string(kPipeshardDomain), 1}};
   GraphBuilder builder(graph);

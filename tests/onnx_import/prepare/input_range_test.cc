@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "onnx_import/prepare/prepare.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/model_files.h"
 
 namespace pipeshard {
@@ -87,7 +87,8 @@ TEST(AllowedIntegers, AreNotExactBehindOperatorsThatDropElements) {
       safe = Where(mask, other, zero)
       y = Gather(a, safe)
       z = Cast <to = 1> (flags) })");
-  for (const char* input : {"ids", "other"}) EXPECT_EQ(allowedOf(graph, input), (AllowedIntegers{-10, 10, {}, false})) << input;
+  for (const char* input : {"ids", "other"})
+    EXPECT_EQ(allowedOf(graph, input), (AllowedIntegers{-10, 10, {}, false})) << input;
   EXPECT_EQ(allowedOf(graph, "flags"), std::nullopt);
 }
 

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "onnx_import/prepare/prepare.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
+#include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/model_files.h"
 
 namespace pipeshard {
@@ -40,9 +40,12 @@ TEST(Prepare, ShapeArithmeticDisappears) {
 }
 
 TEST(Prepare, ChainsOfReshapesAreSolvedInOneWalk) {
-  std::string text = R"(<ir_version: 10, opset_import: ["" : 18]> g (float[batch,8] x0) => (float[p,q] x100) {)";
+  std::string text =
+      R"(<ir_version: 10, opset_import: ["" : 18]> g (float[batch,8] x0) => (float[p,q] x100) {)";
   for (int i = 0; i < 100; ++i) {
-    text += fmt::format("s{0} = Shape(x{0}) t{0} = Mul(s{0}, s{0}) u{0} = Div(t{0}, s{0}) x{1} = Reshape(x{0}, u{0})\n", i, i + 1);
+    text += fmt::format(
+        "s{0} = Shape(x{0}) t{0} = Mul(s{0}, s{0}) u{0} = Div(t{0}, s{0}) x{1} = Reshape(x{0}, u{0})\n", i,
+        i + 1);
   }
   const Graph graph = prepareModel(graphFromText(text + "}"), {{{"batch", 3}}, 1 << 20, {}});
   EXPECT_EQ(graph.nodes.size(), 100u);
@@ -116,7 +119,8 @@ TEST(Prepare, WeightsThatMayBeTrainedAreNotFolded) {
   // Where the exporter marks its parameters, the others are constants.
   graph = graphFromText(text);
   const auto mark = [&](const char* name, const char* kind) {
-    graph.value(findValue(graph, name)).metadata = {{"pkg.torch.export.graph_signature.InputSpec.kind", kind}};
+    graph.value(findValue(graph, name)).metadata = {
+        {"pkg.torch.export.graph_signature.InputSpec.kind", kind}};
   };
   mark("half", "PARAMETER");
   mark("w", "BUFFER");
@@ -140,14 +144,17 @@ TEST(Prepare, ConstantsAboveTheLimitStayNodes) {
 TEST(Prepare, OperatorsWithoutSupportAreReplacedByTheirOnnxBodies) {
   PrepareOptions options;
   options.supported = [](const Node& node) {
-    return node.op_type != "LayerNormalization" && node.op_type != "SoftmaxCrossEntropyLoss" && node.op_type != "LogSoftmax";
+    return node.op_type != "LayerNormalization" && node.op_type != "SoftmaxCrossEntropyLoss" &&
+           node.op_type != "LogSoftmax";
   };
   const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
     g (float[4,8] x, int64[4] labels) => (float loss) <float[8] scale = {1,1,1,1,1,1,1,1}> {
       n = LayerNormalization <axis = -1> (x, scale)
       loss = SoftmaxCrossEntropyLoss <reduction = "mean"> (n, labels) })"),
                                    options);
-  EXPECT_EQ(count(graph, "LayerNormalization") + count(graph, "SoftmaxCrossEntropyLoss") + count(graph, "LogSoftmax"), 0u);
+  EXPECT_EQ(count(graph, "LayerNormalization") + count(graph, "SoftmaxCrossEntropyLoss") +
+                count(graph, "LogSoftmax"),
+            0u);
   EXPECT_EQ(count(graph, "Sqrt"), 1u);
   EXPECT_GE(count(graph, "Exp"), 1u);
   EXPECT_EQ(graph.shape(graph.outputs[0]), Shape({}));
@@ -242,7 +249,8 @@ TEST(Prepare, TheExamplesAreStaticAndValid) {
     const auto start = std::chrono::steady_clock::now();
     graph = prepareModel(std::move(graph), options);
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1)) << name;
-    for (const Value& value : graph.values) EXPECT_TRUE(value.shape && isStatic(*value.shape)) << name << " " << value.name;
+    for (const Value& value : graph.values)
+      EXPECT_TRUE(value.shape && isStatic(*value.shape)) << name << " " << value.name;
     EXPECT_TRUE(findValue(graph, "loss").valid());
     checkModel(graph);
   }
@@ -252,13 +260,17 @@ TEST(Prepare, AThousandBlocksTakeLessThanASecond) {
   std::string text =
       R"(<ir_version: 10, opset_import: ["" : 18]> g (float[batch,64] h0) => (float[batch,64] h300) <int64[2] view = {-1, 64}> {)";
   for (int i = 0; i < 300; ++i) {
-    text += fmt::format("a{0} = Relu(h{0}) b{0} = Reshape(a{0}, view) c{0} = MatMul(b{0}, w) d{0} = Softmax(c{0}) h{1} = Add(d{0}, h{0})\n",
-                        i, i + 1);
+    text += fmt::format(
+        "a{0} = Relu(h{0}) b{0} = Reshape(a{0}, view) c{0} = MatMul(b{0}, w) d{0} = Softmax(c{0}) h{1} = "
+        "Add(d{0}, h{0})\n",
+        i, i + 1);
   }
   onnx::ModelProto model = testing::parseText(text + "}");
-  *model.mutable_graph()->add_initializer() = testing::floatTensor("w", {64, 64}, std::vector<float>(64 * 64, 0.5f));
+  *model.mutable_graph()->add_initializer() =
+      testing::floatTensor("w", {64, 64}, std::vector<float>(64 * 64, 0.5f));
   const auto start = std::chrono::steady_clock::now();
-  const Graph graph = prepareModel(parseModel(model.SerializeAsString(), "", "m"), {{{"batch", 8}}, 1 << 20, {}});
+  const Graph graph =
+      prepareModel(parseModel(model.SerializeAsString(), "", "m"), {{{"batch", 8}}, 1 << 20, {}});
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
   EXPECT_EQ(graph.nodes.size(), 1500u);
 }

@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include "partition/layers/layers.h"
-#include "partition/cut/node_stages.h"
-#include "partition/stages/partition.h"
 #include "partition/costs/stage_costs.h"
+#include "partition/cut/node_stages.h"
+#include "partition/layers/layers.h"
+#include "partition/stages/partition.h"
 #include "sharding/specs/cross_mesh.h"
 #include "tests/sharding/stage_models.h"
 
@@ -36,7 +36,8 @@ TrainingGraph skipping() {
 }
 
 // How many values go forward, and how many gradients back, between two stages: by the stage of every node.
-std::pair<int64_t, int64_t> crossingsOf(const TrainingGraph& training, const Clustering& clustering, int cut) {
+std::pair<int64_t, int64_t> crossingsOf(const TrainingGraph& training, const Clustering& clustering,
+                                        int cut) {
   const int64_t border = clustering.ends[static_cast<size_t>(cut)];
   Plan plan;
   plan.layers.resize(2);
@@ -54,7 +55,8 @@ std::pair<int64_t, int64_t> crossingsOf(const TrainingGraph& training, const Clu
       for (size_t reader = 0; reader < stages.size(); ++reader) {
         const std::vector<ValueId>& inputs = training.graph.nodes[reader].inputs;
         const bool reads = std::find(inputs.begin(), inputs.end(), output) != inputs.end();
-        crosses = crosses || (reads && training.node_phase[reader] != Phase::kUpdate && stages[reader] != stages[n]);
+        crosses = crosses ||
+                  (reads && training.node_phase[reader] != Phase::kUpdate && stages[reader] != stages[n]);
       }
       if (crosses) ++(stages[n] == 0 ? counts.first : counts.second);
     }
@@ -73,8 +75,10 @@ TEST(StageCosts, TransfersAreThoseOfAllValuesThatCrossTheCut) {
   EXPECT_EQ(crossingsOf(training, clustering, 2).first, 2);
   const auto sideOf = [&](const Submesh& submesh, int parts) {
     const int count = submesh.deviceCount();
-    const LogicalMesh mesh = parts == 1 || parts == count ? LogicalMesh{{count}} : LogicalMesh{{parts, count / parts}};
-    return CrossMeshSide{mesh, parseSpec(parts == 1 ? "R,R" : "S0,R"), costModelOn(cluster, devicesOf(submesh), mesh)};
+    const LogicalMesh mesh =
+        parts == 1 || parts == count ? LogicalMesh{{count}} : LogicalMesh{{parts, count / parts}};
+    return CrossMeshSide{mesh, parseSpec(parts == 1 ? "R,R" : "S0,R"),
+                         costModelOn(cluster, devicesOf(submesh), mesh)};
   };
   // (from, boundary and parts), (to, boundary and parts); boundaries count the divisors from one upwards.
   struct Case {
@@ -89,8 +93,12 @@ TEST(StageCosts, TransfersAreThoseOfAllValuesThatCrossTheCut) {
   for (const Case& test : cases) {
     const CrossMeshSide from = sideOf(test.from, test.from_parts), to = sideOf(test.to, test.to_parts);
     const std::vector<int> senders = devicesOf(test.from), receivers = devicesOf(test.to);
-    const int64_t there = planCrossMesh({16, 64}, DataType::kFloat32, from, to, linkBetween(cluster, senders, receivers)).cost_ns;
-    const int64_t back = planCrossMesh({16, 64}, DataType::kFloat32, to, from, linkBetween(cluster, receivers, senders)).cost_ns;
+    const int64_t there =
+        planCrossMesh({16, 64}, DataType::kFloat32, from, to, linkBetween(cluster, senders, receivers))
+            .cost_ns;
+    const int64_t back =
+        planCrossMesh({16, 64}, DataType::kFloat32, to, from, linkBetween(cluster, receivers, senders))
+            .cost_ns;
     for (int cut = 0; cut < 3; ++cut) {
       const auto [forward, gradients] = crossingsOf(training, clustering, cut);
       const int64_t cost = costs.transfer(cut, test.from, test.from_boundary, test.to, test.to_boundary);
@@ -109,7 +117,9 @@ TEST(StageCosts, SubmeshesOfAClassAreAlike) {
   cluster.kinds.back().memory_bytes = 1 << 30;
   cluster.nodes[3].kind = 1;
   const ShardedStageCosts costs(training, clustering, cluster, {});
-  const auto same = [&](const Submesh& a, const Submesh& b) { return costs.submeshClass(a) == costs.submeshClass(b); };
+  const auto same = [&](const Submesh& a, const Submesh& b) {
+    return costs.submeshClass(a) == costs.submeshClass(b);
+  };
   EXPECT_TRUE(same({1, 1, 2}, {5, 1, 2}));
   EXPECT_TRUE(same({1, 1, 2}, {2, 1, 2}));
   EXPECT_FALSE(same({0, 1, 2}, {2, 1, 2}));  // what comes before it is in another node

@@ -23,7 +23,8 @@ TEST(InMixedPrecision, KeepsMasterWeightsAndMomentsInFloat32) {
 }
 
 TEST(InMixedPrecision, CanBeShardedAndMovesHalfTheBytes) {
-  const TrainingGraph whole = testing::gpt({.layers = 2, .batch = 8, .sequence = 64, .hidden = 64, .heads = 4}, "sgd:lr=0.1");
+  const TrainingGraph whole =
+      testing::gpt({.layers = 2, .batch = 8, .sequence = 64, .hidden = 64, .heads = 4}, "sgd:lr=0.1");
   const TrainingGraph half = inMixedPrecision(whole);
   const LogicalMesh mesh{{2, 2}};
   CostModel model = CostModel::uniform(mesh, {.latency_ns = 0, .bytes_per_ns = 0.01});
@@ -31,7 +32,8 @@ TEST(InMixedPrecision, CanBeShardedAndMovesHalfTheBytes) {
   model.bytes_per_ns = 1e9;
   const ShardingResult in_float32 = shardStage(whole, testing::allNodes(whole), mesh, model, {});
   const ShardingResult in_float16 = shardStage(half, testing::allNodes(half), mesh, model, {});
-  EXPECT_NEAR(static_cast<double>(in_float16.communication_ns), static_cast<double>(in_float32.communication_ns) / 2,
+  EXPECT_NEAR(static_cast<double>(in_float16.communication_ns),
+              static_cast<double>(in_float32.communication_ns) / 2,
               static_cast<double>(in_float32.communication_ns) / 100);
 }
 

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "partition/layers/layers.h"
 #include "partition/costs/stage_costs.h"
+#include "partition/layers/layers.h"
 #include "sharding/stage/shard_stage.h"
 #include "tests/sharding/stage_models.h"
 
@@ -32,7 +32,8 @@ TEST(SharedSpecs, AreAsManyForEveryShape) {
 
 TEST(SharedSpecs, CutBothAxesOverAllDevicesOrTheSecondMeshAxis) {
   const auto cut = [](const std::vector<SharedSpec>& specs, size_t axis, const std::vector<int>& over) {
-    return std::any_of(specs.begin(), specs.end(), [&](const SharedSpec& spec) { return spec.parameter.axes[axis] == over; });
+    return std::any_of(specs.begin(), specs.end(),
+                       [&](const SharedSpec& spec) { return spec.parameter.axes[axis] == over; });
   };
   const std::vector<SharedSpec> specs = sharedSpecs({256, 64}, {{2, 4}});
   for (size_t axis : {0, 1}) {
@@ -42,7 +43,8 @@ TEST(SharedSpecs, CutBothAxesOverAllDevicesOrTheSecondMeshAxis) {
   EXPECT_EQ(sharedSpecs({256, 64}, {{4}}).size(), 5u);
 }
 
-std::vector<std::optional<PricedStage>> priced(const std::vector<std::pair<int64_t, int64_t>>& ways) {  // time, bytes; 0: not possible
+std::vector<std::optional<PricedStage>> priced(
+    const std::vector<std::pair<int64_t, int64_t>>& ways) {  // time, bytes; 0: not possible
   std::vector<std::optional<PricedStage>> result;
   for (const auto& [time, bytes] : ways) {
     PricedStage stage;
@@ -79,9 +81,11 @@ TiedModel tiedModel() {
   const ValueId x = model.input("x", {16, 512});
   const ValueId tied = model.parameter("tied", {512, 128});
   const ValueId a = model.op("Relu", {model.op("MatMul", {x, tied}, {16, 128})}, {16, 128});
-  const ValueId b = model.op("Relu", {model.op("MatMul", {a, model.parameter("w", {128, 128})}, {16, 128})}, {16, 128});
+  const ValueId b =
+      model.op("Relu", {model.op("MatMul", {a, model.parameter("w", {128, 128})}, {16, 128})}, {16, 128});
   const ValueId c = model.op("Gemm", {b, tied}, {16, 512}, {{"transB", int64_t{1}}});
-  TiedModel made{model.finish(model.op("ReduceSum", {c}, {}, {{"keepdims", int64_t{0}}}), "adam:lr=1e-3"), {}};
+  TiedModel made{model.finish(model.op("ReduceSum", {c}, {}, {{"keepdims", int64_t{0}}}), "adam:lr=1e-3"),
+                 {}};
   made.training.microbatches = 4;
   made.clustering.ends = {1, 3, static_cast<int64_t>(forwardNodes(made.training).size()) - 1};
   made.clustering.kinds = {0, 1, 2};
@@ -97,10 +101,13 @@ StageCostOptions cutShared() {
 class TiedCosts : public ::testing::Test {
  protected:
   StageCostParts parts(int first, int last, int shared, int boundary = 2) const {
-    const StageOption* option = costs_.optionFor(first, last, four_, {{4}, "auto", "never", boundary, shared});
+    const StageOption* option =
+        costs_.optionFor(first, last, four_, {{4}, "auto", "never", boundary, shared});
     return costs_.parts(first, last, four_, *option);
   }
-  int64_t timeOf(const StageOption& option) const { return tied_.training.microbatches * option.pass_ns + option.step_ns; }
+  int64_t timeOf(const StageOption& option) const {
+    return tied_.training.microbatches * option.pass_ns + option.step_ns;
+  }
 
   const TiedModel tied_ = tiedModel();
   const Cluster cluster_ = uniformCluster(1, 4);
@@ -109,13 +116,15 @@ class TiedCosts : public ::testing::Test {
 };
 
 TEST_F(TiedCosts, ShardsAreHeldOnce) {
-  const int64_t twice = parts(0, 0, 1).weight_bytes + parts(1, 1, 1).weight_bytes + parts(2, 2, 1).weight_bytes;
+  const int64_t twice =
+      parts(0, 0, 1).weight_bytes + parts(1, 1, 1).weight_bytes + parts(2, 2, 1).weight_bytes;
   EXPECT_EQ(twice - parts(0, 2, 1).weight_bytes, kTied / 4);
   EXPECT_EQ(parts(0, 0, 1).weight_bytes, kTied / 4);
   EXPECT_EQ(parts(0, 0, 1).optimizer_bytes, 2 * kTied / 4);
   EXPECT_EQ(parts(2, 2, 1).gradient_bytes, kTied / 4);
   EXPECT_GT(parts(2, 2, 1).synchronization_ns, 0);  // the exchange with the stage that has the first layer
-  EXPECT_LT(parts(0, 2, 1).synchronization_ns, parts(0, 0, 1).synchronization_ns + parts(2, 2, 1).synchronization_ns);
+  EXPECT_LT(parts(0, 2, 1).synchronization_ns,
+            parts(0, 0, 1).synchronization_ns + parts(2, 2, 1).synchronization_ns);
 }
 
 // The two ways are what their names say.
@@ -130,9 +139,10 @@ TEST_F(TiedCosts, OneWayIsFastTheOtherSmall) {
   }
 }
 
-// A stage that has all layers, sharded as a whole, is never slower than its costs say, and at most a fifth faster than the best of them
-// (the costs keep what crosses layers as a boundary says; these layers are small). With the parameter and its gradient replicated it is
-// slower than they, even where everything else is free.
+// A stage that has all layers, sharded as a whole, is never slower than its costs say, and at most a fifth
+// faster than the best of them (the costs keep what crosses layers as a boundary says; these layers are
+// small). With the parameter and its gradient replicated it is slower than they, even where everything else
+// is free.
 TEST_F(TiedCosts, AreThoseOfTheWholeStage) {
   std::vector<NodeId> nodes;
   for (size_t node = 0; node < tied_.training.graph.nodes.size(); ++node) nodes.emplace_back(node);

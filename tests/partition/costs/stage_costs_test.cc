@@ -8,10 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "partition/cut/emit_cut.h"
-#include "partition/layers/layers.h"
 #include "partition/cut/node_stages.h"
-#include "partition/stages/partition.h"
 #include "partition/cut/stage_shardings.h"
+#include "partition/layers/layers.h"
+#include "partition/stages/partition.h"
 #include "sharding/batch/batch_dependence.h"
 #include "sharding/stage/shard_stage.h"
 #include "tests/expect_error.h"
@@ -43,9 +43,11 @@ Clustering equalLayers(const TrainingGraph& training, int layers) {
   return clustering;
 }
 
-TrainingGraph gpt(int64_t layers, int64_t microbatches, int64_t vocabulary = 0, const std::string& optimizer = "adam:lr=1e-3") {
-  TrainingGraph training =
-      testing::gpt({.layers = layers, .batch = 8, .sequence = 64, .hidden = 256, .heads = 8, .vocabulary = vocabulary}, optimizer);
+TrainingGraph gpt(int64_t layers, int64_t microbatches, int64_t vocabulary = 0,
+                  const std::string& optimizer = "adam:lr=1e-3") {
+  TrainingGraph training = testing::gpt(
+      {.layers = layers, .batch = 8, .sequence = 64, .hidden = 256, .heads = 8, .vocabulary = vocabulary},
+      optimizer);
   training.microbatches = microbatches;
   return training;
 }
@@ -56,13 +58,15 @@ std::vector<int> devicesOf(const Submesh& submesh) {
   return devices;
 }
 
-// The stage of these layers, sharded as a whole by what shards stages, with what crosses its ends kept as the config says.
+// The stage of these layers, sharded as a whole by what shards stages, with what crosses its ends kept as the
+// config says.
 struct WholeStage {
   const TrainingGraph& training;
   const Clustering& clustering;
   const Cluster& cluster;
 
-  ShardingResult shard(int first, int last, const Submesh& submesh, const StageConfig& config, int64_t in_flight) const {
+  ShardingResult shard(int first, int last, const Submesh& submesh, const StageConfig& config,
+                       int64_t in_flight) const {
     Plan plan;
     int64_t begin = 0;
     for (int64_t end : clustering.ends) {
@@ -93,7 +97,9 @@ struct WholeStage {
     options.in_flight = in_flight;
     for (size_t v = 0; v < cut.values.size(); ++v) {
       const ValuePlace& place = cut.place(ValueId(v));
-      if (place.role != ValueRole::kProduced || place.phase == Phase::kUpdate || place.phase == Phase::kPrologue) continue;
+      if (place.role != ValueRole::kProduced || place.phase == Phase::kUpdate ||
+          place.phase == Phase::kPrologue)
+        continue;
       bool crosses = place.stage != own && cut.reads(own, ValueId(v));
       for (int other = 0; other < static_cast<int>(cut.stages.size()); ++other)
         crosses = crosses || (place.stage == own && other != own && cut.reads(other, ValueId(v)));
@@ -101,12 +107,14 @@ struct WholeStage {
       ShardingSpec spec = replicated(training.graph.shape(ValueId(v)).size());
       const int axis = batch.axis_of_value[v];
       for (int mesh_axis = 0; axis >= 0 && mesh_axis < static_cast<int>(config.mesh.size()); ++mesh_axis) {
-        if (config.boundary == 0 || (config.boundary == 1 && mesh_axis == 0)) spec.axes[static_cast<size_t>(axis)].push_back(mesh_axis);
+        if (config.boundary == 0 || (config.boundary == 1 && mesh_axis == 0))
+          spec.axes[static_cast<size_t>(axis)].push_back(mesh_axis);
       }
       options.constraints.push_back({training.graph.value(ValueId(v)).name, spec});
     }
     const LogicalMesh mesh{config.mesh};
-    return shardStage(training, shardedNodes(cut, own), mesh, costModelOn(cluster, devicesOf(submesh), mesh), options);
+    return shardStage(training, shardedNodes(cut, own), mesh, costModelOn(cluster, devicesOf(submesh), mesh),
+                      options);
   }
 };
 
@@ -117,7 +125,8 @@ struct Comparison {
   int count = 0;
 };
 
-Comparison compare(const TrainingGraph& training, const Clustering& clustering, int ranges, const std::vector<std::string>& methods) {
+Comparison compare(const TrainingGraph& training, const Clustering& clustering, int ranges,
+                   const std::vector<std::string>& methods) {
   const Cluster cluster = uniformCluster(2, 4);
   StageCostOptions options;
   options.methods = methods;
@@ -142,26 +151,29 @@ Comparison compare(const TrainingGraph& training, const Clustering& clustering, 
     const int64_t memory = option.fixed_bytes + in_flight * option.activation_bytes + option.transient_bytes;
     const double time_ratio = static_cast<double>(time) / static_cast<double>(exact.total_ns());
     const double memory_ratio = static_cast<double>(memory) / static_cast<double>(exact.memory_bytes);
-    EXPECT_GE(time, exact.lower_bound_ns) << first << ".." << last << " mesh " << printMesh({config.mesh}) << " " << config.method;
+    EXPECT_GE(time, exact.lower_bound_ns)
+        << first << ".." << last << " mesh " << printMesh({config.mesh}) << " " << config.method;
     result.worst_time = std::max(result.worst_time, time_ratio);
     // Where the whole does better in time it is sharded otherwise.
     double& least = time == exact.total_ns() ? result.least_memory : result.least_memory_of_others;
     least = std::min(least, memory_ratio);
     ++result.count;
   }
-  fmt::print("{} runs: time up to {:.4f}, memory {:.4f} at least ({:.4f} of other shardings)\n", result.count, result.worst_time,
-             result.least_memory, result.least_memory_of_others);
+  fmt::print("{} runs: time up to {:.4f}, memory {:.4f} at least ({:.4f} of other shardings)\n", result.count,
+             result.worst_time, result.least_memory, result.least_memory_of_others);
   return result;
 }
 
-// Stated: what layers cost alone adds up to at most 2 % more than the best for the run as a whole (ends alike), and never to less. Memory
-// is not below that of the whole where the run is sharded as the whole is; where the whole is faster it may hold more. (The whole is solved
-// as if nodes ran one by one; programs hold what goes into a subgraph or comes out of it as long as that runs. What they hold is the bar of
+// Stated: what layers cost alone adds up to at most 2 % more than the best for the run as a whole (ends
+// alike), and never to less. Memory is not below that of the whole where the run is sharded as the whole is;
+// where the whole is faster it may hold more. (The whole is solved as if nodes ran one by one; programs hold
+// what goes into a subgraph or comes out of it as long as that runs. What they hold is the bar of
 // tests/planning/priced_memory_test.cc.)
 TEST(StageCosts, OfBlocksAddUpToWhatTheStageCosts) {
   for (const int64_t microbatches : {4, 1}) {
     const TrainingGraph training = gpt(6, microbatches);
-    const Comparison result = compare(training, blocksOf(training, 6, 1, 2), 16, {"auto", "zero3", "data-parallel"});
+    const Comparison result =
+        compare(training, blocksOf(training, 6, 1, 2), 16, {"auto", "zero3", "data-parallel"});
     EXPECT_LE(result.worst_time, 1.02);
     EXPECT_GE(result.least_memory, 1);
     EXPECT_GE(result.least_memory_of_others, 0.9);
@@ -203,9 +215,10 @@ TEST(StageCosts, DoNotDependOnThreadsOrTheOrderOfQuestions) {
     const std::vector<StageOption>& b = two.options(first, last, submesh);
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) {
-      EXPECT_EQ(
-          std::tie(a[i].config, a[i].boundary, a[i].pass_ns, a[i].step_ns, a[i].fixed_bytes, a[i].activation_bytes, a[i].transient_bytes),
-          std::tie(b[i].config, b[i].boundary, b[i].pass_ns, b[i].step_ns, b[i].fixed_bytes, b[i].activation_bytes, b[i].transient_bytes));
+      EXPECT_EQ(std::tie(a[i].config, a[i].boundary, a[i].pass_ns, a[i].step_ns, a[i].fixed_bytes,
+                         a[i].activation_bytes, a[i].transient_bytes),
+                std::tie(b[i].config, b[i].boundary, b[i].pass_ns, b[i].step_ns, b[i].fixed_bytes,
+                         b[i].activation_bytes, b[i].transient_bytes));
       EXPECT_EQ(one.config(a[i].config), two.config(b[i].config));
     }
   }
@@ -227,7 +240,9 @@ TEST(StageCosts, OfAGivenWayAreThoseOfTheOption) {
       EXPECT_EQ(same->pass_ns, option.pass_ns);
       EXPECT_EQ(same->fixed_bytes, option.fixed_bytes);
       const StageCostParts parts = costs.parts(0, 1, submesh, option);
-      EXPECT_EQ(parts.forward_ns + parts.backward_input_ns + parts.backward_weight_ns + parts.recomputation_ns, option.pass_ns);
+      EXPECT_EQ(
+          parts.forward_ns + parts.backward_input_ns + parts.backward_weight_ns + parts.recomputation_ns,
+          option.pass_ns);
       EXPECT_EQ(parts.update_ns + parts.synchronization_ns, option.step_ns);
       EXPECT_EQ(parts.weight_bytes + parts.gradient_bytes + parts.optimizer_bytes, option.fixed_bytes);
       EXPECT_EQ(parts.recomputation_ns, config.recomputation == "never" ? 0 : parts.forward_ns);
@@ -241,7 +256,8 @@ TEST(StageCosts, OfAGivenWayAreThoseOfTheOption) {
   EXPECT_EQ(costs.config(megatron->config).method, "megatron:2,2");
   EXPECT_EQ(costs.optionFor(0, 2, {0, 1, 4}, {{2, 4}, "auto", "never", 0}), nullptr);
   EXPECT_EQ(costs.optionFor(0, 2, {0, 2, 4}, {{3, 3}, "auto", "never", 0}), nullptr);
-  EXPECT_ERROR((void)costs.optionFor(0, 2, {0, 1, 4}, {{4}, "auto", "sometimes", 0}), ErrorCode::kConfiguration, "never, layers or always");
+  EXPECT_ERROR((void)costs.optionFor(0, 2, {0, 1, 4}, {{4}, "auto", "sometimes", 0}),
+               ErrorCode::kConfiguration, "never, layers or always");
 }
 
 // So bounds on what plans cost may be had from them.
@@ -263,8 +279,10 @@ TEST(StageCosts, LeastCostsAreAtMostThoseOfEveryOption) {
           for (const StageOption& option : all) {
             EXPECT_TRUE(std::any_of(bounds.begin(), bounds.end(),
                                     [&](const StageOption& bound) {
-                                      return bound.boundary == option.boundary && bound.pass_ns <= option.pass_ns &&
-                                             bound.step_ns <= option.step_ns && bound.fixed_bytes <= option.fixed_bytes &&
+                                      return bound.boundary == option.boundary &&
+                                             bound.pass_ns <= option.pass_ns &&
+                                             bound.step_ns <= option.step_ns &&
+                                             bound.fixed_bytes <= option.fixed_bytes &&
                                              bound.activation_bytes <= option.activation_bytes &&
                                              bound.transient_bytes <= option.transient_bytes;
                                     }))
@@ -272,7 +290,8 @@ TEST(StageCosts, LeastCostsAreAtMostThoseOfEveryOption) {
           }
           if (first == 0 || last == 4) continue;  // all layers of the usual kind: nothing is missing
           const auto pass = [](const StageOption& a, const StageOption& b) { return a.pass_ns < b.pass_ns; };
-          EXPECT_EQ(std::min_element(bounds.begin(), bounds.end(), pass)->pass_ns, std::min_element(all.begin(), all.end(), pass)->pass_ns);
+          EXPECT_EQ(std::min_element(bounds.begin(), bounds.end(), pass)->pass_ns,
+                    std::min_element(all.begin(), all.end(), pass)->pass_ns);
         }
       }
     }
@@ -282,13 +301,15 @@ TEST(StageCosts, LeastCostsAreAtMostThoseOfEveryOption) {
 // Eight rows on eight devices can be cut along the batch, four cannot.
 TEST(StageCosts, ABoundaryThatCannotBeIsNoOption) {
   for (const int64_t rows : {8, 4}) {
-    TrainingGraph training = testing::gpt({.layers = 2, .batch = rows, .sequence = 32, .hidden = 128, .heads = 8});
+    TrainingGraph training =
+        testing::gpt({.layers = 2, .batch = rows, .sequence = 32, .hidden = 128, .heads = 8});
     training.microbatches = 2;
     const Clustering clustering = blocksOf(training, 2, 1, 2);
     const Cluster cluster = uniformCluster(2, 4);
     const ShardedStageCosts costs(training, clustering, cluster, {});
     bool any = false;
-    for (const StageOption& option : costs.options(0, 0, {0, 2, 4})) any = any || costs.config(option.config).boundary == 0;
+    for (const StageOption& option : costs.options(0, 0, {0, 2, 4}))
+      any = any || costs.config(option.config).boundary == 0;
     EXPECT_EQ(any, rows == 8);
     EXPECT_EQ(costs.optionFor(0, 0, {0, 2, 4}, {{8}, "auto", "never", 0}) != nullptr, rows == 8);
     EXPECT_NE(costs.optionFor(0, 0, {0, 2, 4}, {{8}, "auto", "never", 2}), nullptr);
@@ -310,13 +331,16 @@ TEST(StageCosts, RecomputationKeepsWhatCrosses) {
   EXPECT_GT(never->activation_bytes, 10 * always->activation_bytes);
   EXPECT_EQ(always->fixed_bytes, never->fixed_bytes);
   EXPECT_EQ(always->step_ns, never->step_ns);
-  // One microbatch alone takes as much: it is all there when its backward pass begins. The forward pass that keeps nothing has more between
-  // its nodes.
-  EXPECT_GE(always->activation_bytes + always->transient_bytes, never->activation_bytes + never->transient_bytes);
-  EXPECT_LE(always->activation_bytes + always->transient_bytes, (never->activation_bytes + never->transient_bytes) * 102 / 100);
+  // One microbatch alone takes as much: it is all there when its backward pass begins. The forward pass that
+  // keeps nothing has more between its nodes.
+  EXPECT_GE(always->activation_bytes + always->transient_bytes,
+            never->activation_bytes + never->transient_bytes);
+  EXPECT_LE(always->activation_bytes + always->transient_bytes,
+            (never->activation_bytes + never->transient_bytes) * 102 / 100);
 }
 
-// Recomputed layer by layer a stage keeps the stream between its layers, too, and holds besides what its largest layer does.
+// Recomputed layer by layer a stage keeps the stream between its layers, too, and holds besides what its
+// largest layer does.
 TEST(StageCosts, RecomputationByLayersKeepsWhatLayersHandOn) {
   const TrainingGraph training = gpt(6, 4);
   const Clustering clustering = blocksOf(training, 6, 1, 2);
@@ -336,12 +360,15 @@ TEST(StageCosts, RecomputationByLayersKeepsWhatLayersHandOn) {
     EXPECT_EQ(layers.fixed_bytes, always.fixed_bytes);
     EXPECT_EQ(layers.activation_bytes, (last - 1) * stream);
     EXPECT_GE(layers.transient_bytes, one.transient_bytes);
-    EXPECT_LE(layers.transient_bytes, one.transient_bytes * 101 / 100);  // each layer's subgraphs have their constants
-    EXPECT_TRUE(last < 4 || layers.activation_bytes + layers.transient_bytes < always.activation_bytes + always.transient_bytes);
+    EXPECT_LE(layers.transient_bytes,
+              one.transient_bytes * 101 / 100);  // each layer's subgraphs have their constants
+    EXPECT_TRUE(last < 4 || layers.activation_bytes + layers.transient_bytes <
+                                always.activation_bytes + always.transient_bytes);
   }
 }
 
-// What layers make again for their own backward passes is there for one layer at a time: a stage fits where it would not.
+// What layers make again for their own backward passes is there for one layer at a time: a stage fits where
+// it would not.
 TEST(StageCosts, AStageThatRecomputesByLayersIsShardedWithinTheirMemory) {
   const TrainingGraph training = gpt(6, 4);
   Plan plan;
@@ -371,9 +398,11 @@ TEST(StageCosts, AParameterOfSeveralLayersIsHeldOnce) {
   const ValueId x = model.input("x", {16, 64});
   const ValueId tied = model.parameter("tied", {64, 64});
   const ValueId a = model.op("Relu", {model.op("MatMul", {x, tied}, {16, 64})}, {16, 64});
-  const ValueId b = model.op("Relu", {model.op("MatMul", {a, model.parameter("w", {64, 64})}, {16, 64})}, {16, 64});
+  const ValueId b =
+      model.op("Relu", {model.op("MatMul", {a, model.parameter("w", {64, 64})}, {16, 64})}, {16, 64});
   const ValueId c = model.op("MatMul", {b, tied}, {16, 64});
-  TrainingGraph training = model.finish(model.op("ReduceSum", {c}, {}, {{"keepdims", int64_t{0}}}), "adam:lr=1e-3");
+  TrainingGraph training =
+      model.finish(model.op("ReduceSum", {c}, {}, {{"keepdims", int64_t{0}}}), "adam:lr=1e-3");
   training.microbatches = 2;
   Clustering clustering;
   clustering.ends = {1, 3, static_cast<int64_t>(forwardNodes(training).size()) - 1};
@@ -396,7 +425,8 @@ TEST(StageCosts, AParameterOfSeveralLayersIsHeldOnce) {
   EXPECT_GT(parts(2, 2).synchronization_ns, 0);
 }
 
-// ---- transfers ------------------------------------------------------------------------------------------------------------------------
+// ---- transfers
+// ------------------------------------------------------------------------------------------------------------------------
 
 }  // namespace
 }  // namespace pipeshard

@@ -4,8 +4,8 @@
 
 #include "ir/base/error.h"
 #include "partition/cut/layout.h"
-#include "partition/stages/partition.h"
 #include "partition/cut/shipments.h"
+#include "partition/stages/partition.h"
 
 namespace pipeshard {
 namespace {
@@ -36,7 +36,8 @@ Plan planOf(const std::vector<Mesh>& meshes, int64_t microbatches) {
 
 std::vector<std::string> texts(const std::vector<Shipment>& list) {
   std::vector<std::string> result;
-  for (const Shipment& s : list) result.push_back(fmt::format("{}>{} [{}:{}]", s.sender, s.receiver, s.rows.first, s.rows.end()));
+  for (const Shipment& s : list)
+    result.push_back(fmt::format("{}>{} [{}:{}]", s.sender, s.receiver, s.rows.first, s.rows.end()));
   return result;
 }
 
@@ -104,11 +105,14 @@ TEST(Layout, RefusesWhatDoesNotFitTogether) {
   };
   expect(planOf({}, 3), "no stages");
   expect(planOf({{{0}, 1, 1}}, 2), "2 microbatches, the training graph was built for 3");
-  expect(planOf({{{0}, 1, 1}, {{2}, 1, 1}}, 3), "on devices [0,2]; expected 0 to 1, and stages that share a device to list the same");
+  expect(planOf({{{0}, 1, 1}, {{2}, 1, 1}}, 3),
+         "on devices [0,2]; expected 0 to 1, and stages that share a device to list the same");
   expect(planOf({{{0, 1}, 2, 1}, {{1, 0}, 2, 1}}, 3), "on devices [0,1,1,0]; expected 0 to 3");
-  expect(planOf({{{0, 1}, 2, 1}, {{0, 1}, 1, 2}}, 3), "stages 0 and 1 share the devices [0,1], but cut their work differently");
+  expect(planOf({{{0, 1}, 2, 1}, {{0, 1}, 1, 2}}, 3),
+         "stages 0 and 1 share the devices [0,1], but cut their work differently");
   expect(planOf({{{0, 1}, 1, 1}}, 3), "mesh [1,1] and 2 device(s)");
-  expect(planOf({{{0, 1, 2}, 3, 1}}, 3), "3 data-parallel devices, but a microbatch has only 2 example(s) (a batch of 8 in 3");
+  expect(planOf({{{0, 1, 2}, 3, 1}}, 3),
+         "3 data-parallel devices, but a microbatch has only 2 example(s) (a batch of 8 in 3");
 }
 
 TEST(Shipments, EqualMeshesSendToTheirCounterparts) {
@@ -122,24 +126,30 @@ TEST(Shipments, EqualMeshesSendToTheirCounterparts) {
 TEST(Shipments, BetweenOneAndThreeDevices) {
   const TrainingFamily family = familyOf(8, 2);
   const Layout layout(planOf({{{0}, 1, 1}, {{1, 2, 3}, 3, 1}}, 2), family);
-  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)), ElementsAre("0>1 [0:1]", "0>2 [1:2]", "0>3 [2:4]"));
-  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 1, 0)), ElementsAre("1>0 [0:1]", "2>0 [1:2]", "3>0 [2:4]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)),
+              ElementsAre("0>1 [0:1]", "0>2 [1:2]", "0>3 [2:4]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 1, 0)),
+              ElementsAre("1>0 [0:1]", "2>0 [1:2]", "3>0 [2:4]"));
   EXPECT_THAT(texts(shipments(layout, Kind::kSum, 0, 0, 1)), ElementsAre("0>1 [0:4]"));
-  EXPECT_THAT(texts(shipments(layout, Kind::kSum, 0, 1, 0)), ElementsAre("1>0 [0:1]", "2>0 [1:2]", "3>0 [2:4]"));
-  EXPECT_THAT(texts(shipments(layout, Kind::kInvariant, 0, 0, 1)), ElementsAre("0>1 [0:4]", "0>2 [0:4]", "0>3 [0:4]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kSum, 0, 1, 0)),
+              ElementsAre("1>0 [0:1]", "2>0 [1:2]", "3>0 [2:4]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kInvariant, 0, 0, 1)),
+              ElementsAre("0>1 [0:4]", "0>2 [0:4]", "0>3 [0:4]"));
   EXPECT_THAT(texts(shipments(layout, Kind::kInvariant, 0, 1, 0)), ElementsAre("1>0 [0:1]"));
 }
 
 TEST(Shipments, RowsThatOverlapTwoSendersComeFromBoth) {
   const TrainingFamily family = familyOf(6, 1);
   const Layout layout(planOf({{{0, 1}, 2, 1}, {{2, 3, 4}, 3, 1}}, 1), family);
-  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)), ElementsAre("0>2 [0:2]", "0>3 [2:3]", "1>3 [3:4]", "1>4 [4:6]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)),
+              ElementsAre("0>2 [0:2]", "0>3 [2:3]", "1>3 [3:4]", "1>4 [4:6]"));
 }
 
 TEST(Shipments, ReplicasAreServedInTurn) {
   const TrainingFamily family = familyOf(4, 1);
   const Layout layout(planOf({{{0, 1}, 1, 2}, {{2, 3, 4, 5}, 2, 2}}, 1), family);
-  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)), ElementsAre("0>2 [0:2]", "1>3 [0:2]", "0>4 [2:4]", "1>5 [2:4]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)),
+              ElementsAre("0>2 [0:2]", "1>3 [0:2]", "0>4 [2:4]", "1>5 [2:4]"));
 }
 
 TrainingGraph meanOfSquares() {
@@ -149,7 +159,8 @@ TrainingGraph meanOfSquares() {
   ValueId last = builder.addValue("x", DataType::kFloat32, {4, 8});
   training.graph.inputs = {last};
   training.inputs = {{last, 0}};
-  const auto node = [&](const std::string& op_type, const std::vector<ValueId>& inputs, const std::string& name, Shape shape) {
+  const auto node = [&](const std::string& op_type, const std::vector<ValueId>& inputs,
+                        const std::string& name, Shape shape) {
     last = builder.addValue(name, DataType::kFloat32, std::move(shape));
     builder.addNode("", op_type, inputs, {last}, {{"keepdims", int64_t{0}}});
     training.node_phase.push_back(Phase::kForward);

@@ -1,4 +1,5 @@
-// Programs of asynchronous schedules compute what the definition of versions says, and keep no more versions than they need.
+// Programs of asynchronous schedules compute what the definition of versions says, and keep no more versions
+// than they need.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -33,21 +34,24 @@ Plan planOf(const TrainingGraph& training, const std::string& schedule, int stag
   return plan;
 }
 
-// By name of each trained parameter the version that each microbatch of a window reads, as the schedule says of its owner's stage.
+// By name of each trained parameter the version that each microbatch of a window reads, as the schedule says
+// of its owner's stage.
 std::map<std::string, std::vector<int>> readsOf(const TrainingGraph& training, const Plan& plan) {
   const Schedule schedule = scheduleOf(plan);
   const std::vector<int> owners = parameterOwners(training, nodeStages(training, plan));
   std::map<std::string, std::vector<int>> reads;
   for (size_t p = 0; p < owners.size(); ++p) {
     if (!isTrained(training.parameters[p])) continue;
-    reads[training.graph.value(training.parameters[p].value).name] = schedule.versions[static_cast<size_t>(owners[p])];
+    reads[training.graph.value(training.parameters[p].value).name] =
+        schedule.versions[static_cast<size_t>(owners[p])];
   }
   return reads;
 }
 
 TrainingGraph randomTraining(std::mt19937& random, int64_t microbatches) {
   TrainingBuilder builder(microbatches);
-  std::vector<ValueId> values = {builder.input("x"), builder.input("mask", -1), builder.constant("c"), builder.weight("frozen")};
+  std::vector<ValueId> values = {builder.input("x"), builder.input("mask", -1), builder.constant("c"),
+                                 builder.weight("frozen")};
   if (random() % 2) values.push_back(builder.total("count", values[random() % 2]));
   const size_t first = values.size();
   const size_t nodes = 4 + random() % 8;
@@ -58,7 +62,8 @@ TrainingGraph randomTraining(std::mt19937& random, int64_t microbatches) {
       continue;
     }
     std::vector<ValueId> inputs = {values.back(), values[random() % values.size()]};
-    if (random() % 3) inputs.push_back(random() % 2 ? builder.parameter("w" + name) : builder.smallParameter("w" + name));
+    if (random() % 3)
+      inputs.push_back(random() % 2 ? builder.parameter("w" + name) : builder.smallParameter("w" + name));
     values.push_back(builder.op("h" + name, inputs));
   }
   return builder.finish({values.back(), values[first]}, static_cast<int>(random() % 3));
@@ -70,7 +75,8 @@ std::string difference(const std::vector<Symbols>& got, const std::vector<Symbol
   for (size_t step = 0; step < got.size(); ++step) {
     for (const auto& [name, symbol] : want[step]) {
       const auto found = got[step].find(name);
-      if (found == got[step].end() || found->second != symbol) return name + (found == got[step].end() ? " is missing" : " differs");
+      if (found == got[step].end() || found->second != symbol)
+        return name + (found == got[step].end() ? " is missing" : " differs");
     }
     if (got[step].size() != want[step].size()) return "something else is there";
   }
@@ -84,7 +90,8 @@ TEST(AsynchronousEmission, ProgramsComputeTheDefinitionOnManyDevicesAndOnOne) {
     const auto window = static_cast<int>(1 + random() % 7);
     const char* schedule = std::array{"pipedream", "pipedream-vertical", "pipedream-2bw"}[random() % 3];
     const bool two_buffers = std::string(schedule) == "pipedream-2bw";
-    const TrainingGraph training = randomTraining(random, two_buffers ? stages + static_cast<int64_t>(random() % 3) : 1);
+    const TrainingGraph training =
+        randomTraining(random, two_buffers ? stages + static_cast<int64_t>(random() % 3) : 1);
     const Plan plan = planOf(training, schedule, stages, window);
     std::vector<Symbols> expected = executeWindows(training, window, readsOf(training, plan), 2);
     if (window == 1) expected = executeDefinition(training, 2);
@@ -109,7 +116,8 @@ ReadVersions readVersions(const Program& program, const std::string& parameter) 
   std::map<size_t, int> holds;  // version by buffer
   int made = 0;
   for (size_t b = 0; b < program.buffers.size(); ++b) {
-    if (program.buffers[b].kind == BufferKind::kParameter && program.buffers[b].value == parameter) holds[b] = 0;
+    if (program.buffers[b].kind == BufferKind::kParameter && program.buffers[b].value == parameter)
+      holds[b] = 0;
   }
   for (const Instruction& instruction : program.instructions) {
     if (instruction.kind == InstructionKind::kRun && instruction.microbatch >= 0) {
@@ -117,7 +125,8 @@ ReadVersions readVersions(const Program& program, const std::string& parameter) 
       for (BufferId input : instruction.inputs) {
         const auto version = holds.find(input.index());
         if (version == holds.end()) continue;
-        (forward ? found.forward : found.backward)[static_cast<size_t>(instruction.microbatch)] = version->second;
+        (forward ? found.forward : found.backward)[static_cast<size_t>(instruction.microbatch)] =
+            version->second;
       }
     }
     if (instruction.kind == InstructionKind::kFree) holds.erase(instruction.inputs[0].index());
@@ -144,7 +153,8 @@ TEST(AsynchronousEmission, PassesReadTheVersionsOfTheReferenceAndNoMoreLive) {
     std::vector<std::vector<int>> reads;
     std::vector<size_t> alive;
   };
-  for (const Case& c : {Case{"pipedream", 1, 8, stashed, {4, 3, 2, 1}}, Case{"pipedream-vertical", 1, 8, vertical, {4, 4, 4, 4}},
+  for (const Case& c : {Case{"pipedream", 1, 8, stashed, {4, 3, 2, 1}},
+                        Case{"pipedream-vertical", 1, 8, vertical, {4, 4, 4, 4}},
                         Case{"pipedream-2bw", 4, 3, doubled, {2, 2, 2, 2}}}) {
     const TrainingGraph training = chainTraining(4, c.microbatches);
     const std::vector<RankProgram> ranks = emitPrograms(training, planOf(training, c.schedule, 4, c.window));
@@ -167,7 +177,8 @@ TEST(AsynchronousEmission, ReplicasTakeWholeMinibatchesInTurn) {
     std::vector<size_t> alive;
   };
   for (const Case& c :
-       {Case{{3, 1}, {{0, 0, 0, 0, 0, 0}, {0, 1, 2, 3, 4, 5}}, {2, 1}}, Case{{1, 3}, {{0, 0, 0, 0, 1, 2}, {0, 0, 0, 1, 1, 1}}, {4, 1}},
+       {Case{{3, 1}, {{0, 0, 0, 0, 0, 0}, {0, 1, 2, 3, 4, 5}}, {2, 1}},
+        Case{{1, 3}, {{0, 0, 0, 0, 1, 2}, {0, 0, 0, 1, 1, 1}}, {4, 1}},
         Case{{2, 1, 1}, {{0, 0, 0, 0, 1, 1}, {0, 0, 1, 2, 3, 4}, {0, 1, 2, 3, 4, 5}}, {2, 2, 1}}}) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(c.replicas, "-")));
     const auto stages = static_cast<int>(c.replicas.size());
@@ -175,7 +186,8 @@ TEST(AsynchronousEmission, ReplicasTakeWholeMinibatchesInTurn) {
     PartitionOptions options;
     options.schedule = "pipedream";
     options.cluster = uniformCluster(1, 4);
-    for (int stage = 0; stage + 1 < stages; ++stage) options.boundaries.push_back("h" + std::to_string(stage));
+    for (int stage = 0; stage + 1 < stages; ++stage)
+      options.boundaries.push_back("h" + std::to_string(stage));
     options.stage_devices = c.replicas;
     options.window = 6;
     Plan plan;
@@ -198,13 +210,16 @@ TEST(AsynchronousEmission, ReplicasTakeWholeMinibatchesInTurn) {
           if (instruction.kind != InstructionKind::kSend) continue;
           const bool forward = static_cast<size_t>(instruction.peer) > rank;
           const size_t other = forward ? stage + 1 : stage - 1;
-          const int first = std::accumulate(c.replicas.begin(), c.replicas.begin() + static_cast<std::ptrdiff_t>(other), 0);
+          const int first =
+              std::accumulate(c.replicas.begin(), c.replicas.begin() + static_cast<std::ptrdiff_t>(other), 0);
           EXPECT_EQ(instruction.peer, first + instruction.microbatch % c.replicas[other]);
         }
       }
       EXPECT_EQ(most_alive, c.alive[stage]) << "stage " << stage;
     }
-    EXPECT_EQ(readVersions(emitOnOneDevice(TrainingFamily(training), plan, scheduleOf(plan)).program, "w0").forward, c.reads[0]);
+    EXPECT_EQ(
+        readVersions(emitOnOneDevice(TrainingFamily(training), plan, scheduleOf(plan)).program, "w0").forward,
+        c.reads[0]);
   }
 }
 
@@ -227,20 +242,23 @@ TEST(AsynchronousEmission, WeightsOfSeveralStagesAndRunningStatisticsAreRefusedB
   ValueId h = tied.op("h0", {tied.input("x"), shared});
   h = tied.op("h1", {h, tied.parameter("w1")});
   const TrainingGraph tied_training = tied.finish({tied.op("h2", {h, shared})});
-  EXPECT_ERROR(emitPrograms(tied_training, planOf(tied_training, "pipedream", 3, 4)), ErrorCode::kConfiguration,
-               "the weight 'embedding' belongs to stages 0 and 2");
-  EXPECT_NO_THROW(emitPrograms(tied_training, planOf(tied_training, "pipedream", 1, 4)));  // one stage: one version
+  EXPECT_ERROR(emitPrograms(tied_training, planOf(tied_training, "pipedream", 3, 4)),
+               ErrorCode::kConfiguration, "the weight 'embedding' belongs to stages 0 and 2");
+  EXPECT_NO_THROW(
+      emitPrograms(tied_training, planOf(tied_training, "pipedream", 1, 4)));  // one stage: one version
 
   TrainingBuilder statistics(1);
   const ValueId x = statistics.input("x");
-  const TrainingGraph normalized = statistics.finish({statistics.op("h1", {statistics.stateful("norm", {x, statistics.parameter("w")})})});
+  const TrainingGraph normalized =
+      statistics.finish({statistics.op("h1", {statistics.stateful("norm", {x, statistics.parameter("w")})})});
   EXPECT_ERROR(emitPrograms(normalized, planOf(normalized, "pipedream", 2, 4)), ErrorCode::kConfiguration,
                "'norm_state' is a running statistic");
 }
 
 TEST(AsynchronousEmission, AWindowNeedsAnAsynchronousSchedule) {
   const TrainingGraph training = chainTraining(2, 1);
-  EXPECT_ERROR(planOf(training, "1f1b", 2, 4), ErrorCode::kUsage, "--window 4: the schedule 1f1b updates once per step");
+  EXPECT_ERROR(planOf(training, "1f1b", 2, 4), ErrorCode::kUsage,
+               "--window 4: the schedule 1f1b updates once per step");
   Plan plan = planOf(training, "1f1b", 2, 0);
   plan.updates_per_step = 2;
   EXPECT_ERROR(scheduleOf(plan), ErrorCode::kConfiguration, "found 2 updates in a step; expected one");

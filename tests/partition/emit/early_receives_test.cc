@@ -1,4 +1,5 @@
-// Where receives are posted. (That programs compute the same with posted receives: emit_schedules_test.cc, emit_family_random_test.cc.)
+// Where receives are posted. (That programs compute the same with posted receives: emit_schedules_test.cc,
+// emit_family_random_test.cc.)
 #include "partition/emit/early_receives.h"
 
 #include <algorithm>
@@ -10,10 +11,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "ir/program/background.h"
 #include "ir/base/error.h"
-#include "partition/stages/partition.h"
+#include "ir/program/background.h"
 #include "partition/simulation/program_simulation.h"
+#include "partition/stages/partition.h"
 #include "tests/ir/program/program_writer.h"
 #include "tests/partition/training_builder.h"
 
@@ -47,7 +48,10 @@ std::vector<std::string> passesAndReceives(const Program& program) {
   for (const Instruction& instruction : program.instructions) {
     if (instruction.kind == InstructionKind::kRun) {
       const std::string& name = program.subgraphs[instruction.subgraph.index()].name;
-      texts.push_back((name == "forward" ? "F" : name == "again" ? "A" : "B") + std::to_string(instruction.microbatch));
+      texts.push_back((name == "forward" ? "F"
+                       : name == "again" ? "A"
+                                         : "B") +
+                      std::to_string(instruction.microbatch));
     }
     if (instruction.kind != InstructionKind::kReceive) continue;
     const std::string& name = program.buffer(instruction.outputs[0]).name;
@@ -68,7 +72,8 @@ TEST(EarlyReceives, StayWhereTheyAreFromOtherPeers) {
   forward(writer, 0);
   forward(writer, 1);
   backward(writer, 0);
-  EXPECT_EQ(posted(writer, [](int peer) { return peer == 2; }), (Texts{"h@0", "(dy@0)", "F0", "h@1", "F1", "B0"}));
+  EXPECT_EQ(posted(writer, [](int peer) { return peer == 2; }),
+            (Texts{"h@0", "(dy@0)", "F0", "h@1", "F1", "B0"}));
 }
 
 TEST(EarlyReceives, ArePostedTwoActionsAheadWhenThePeersLastMessageIsThere) {
@@ -79,7 +84,8 @@ TEST(EarlyReceives, ArePostedTwoActionsAheadWhenThePeersLastMessageIsThere) {
   backward(writer, 0);
   forward(writer, 3);
   backward(writer, 1);
-  EXPECT_EQ(posted(writer), (Texts{"h@0", "(h@1)", "F0", "(h@2)", "(dy@0)", "F1", "(h@3)", "F2", "(dy@1)", "B0", "F3", "B1"}));
+  EXPECT_EQ(posted(writer), (Texts{"h@0", "(h@1)", "F0", "(h@2)", "(dy@0)", "F1", "(h@3)", "F2", "(dy@1)",
+                                   "B0", "F3", "B1"}));
 }
 
 TEST(EarlyReceives, OfOneActionArePostedTogether) {
@@ -162,8 +168,8 @@ Takers takersOf(const Program& program) {
   return takers;
 }
 
-// For how many actions messages from one peer are under way beside what the rank does, at most. `takers`: of the same program with no
-// receive posted.
+// For how many actions messages from one peer are under way beside what the rank does, at most. `takers`: of
+// the same program with no receive posted.
 size_t actionsUnderWay(const Program& program, const Takers& takers) {
   size_t most = 0;
   const BackgroundWaits waits = backgroundWaits(program);
@@ -185,7 +191,8 @@ size_t actionsUnderWay(const Program& program, const Takers& takers) {
 }
 
 TEST(EarlyReceives, AreAtMostThoseOfOneActionForEachPeer) {
-  for (const std::string schedule : {"gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-h2", "interleaved:v=2", "dual-pipe-v"}) {
+  for (const std::string schedule :
+       {"gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-h2", "interleaved:v=2", "dual-pipe-v"}) {
     const std::vector<RankProgram> before = emitted(schedule, 3, 9, false);
     for (const RankProgram& rank : emitted(schedule, 3, 9, true)) {
       SCOPED_TRACE(schedule + ", rank " + std::to_string(rank.program.rank));
@@ -196,7 +203,9 @@ TEST(EarlyReceives, AreAtMostThoseOfOneActionForEachPeer) {
         if (instruction.background) ++posted;
       }
       EXPECT_GE(posted * 10, of_passes * 7);
-      EXPECT_EQ(actionsUnderWay(rank.program, takersOf(before[static_cast<size_t>(rank.program.rank)].program)), 1u);
+      EXPECT_EQ(
+          actionsUnderWay(rank.program, takersOf(before[static_cast<size_t>(rank.program.rank)].program)),
+          1u);
     }
   }
 }
@@ -205,14 +214,17 @@ TEST(EarlyReceives, ThatAreSwappedDroppedDoubledOrPostedTooLateAreRefused) {
   std::vector<Program> programs;
   for (const RankProgram& rank : emitted("1f1b", 3, 6, true)) programs.push_back(rank.program);
   ASSERT_NO_THROW(verifyPrograms(programs));
-  const auto expectRefused = [&](const std::function<void(std::vector<Instruction>&)>& change, const std::string& what, size_t at) {
+  const auto expectRefused = [&](const std::function<void(std::vector<Instruction>&)>& change,
+                                 const std::string& what, size_t at) {
     std::vector<Program> mutated = programs;
     change(mutated[1].instructions);
     EXPECT_THROW(verifyPrograms(mutated), Error) << what << " " << at;
   };
   int tried = 0;
   const std::vector<Instruction>& instructions = programs[1].instructions;
-  const auto isPosted = [&](size_t i) { return instructions[i].kind == InstructionKind::kReceive && instructions[i].background; };
+  const auto isPosted = [&](size_t i) {
+    return instructions[i].kind == InstructionKind::kReceive && instructions[i].background;
+  };
   for (size_t i = 0; i < instructions.size(); ++i) {
     if (!isPosted(i)) continue;
     const auto position = static_cast<std::ptrdiff_t>(i);
@@ -228,7 +240,8 @@ TEST(EarlyReceives, ThatAreSwappedDroppedDoubledOrPostedTooLateAreRefused) {
     while (std::count(instructions[use].inputs.begin(), instructions[use].inputs.end(), buffer) == 0) ++use;
     expectRefused(
         [&](auto& list) {
-          std::rotate(list.begin() + position, list.begin() + position + 1, list.begin() + static_cast<std::ptrdiff_t>(use) + 1);
+          std::rotate(list.begin() + position, list.begin() + position + 1,
+                      list.begin() + static_cast<std::ptrdiff_t>(use) + 1);
         },
         "too late", i);
     ++tried;
@@ -245,7 +258,8 @@ ProgramSimulation simulated(const std::vector<RankProgram>& ranks) {
     for (const Instruction& instruction : rank.program.instructions) {
       WorkPart work;
       if (instruction.kind == InstructionKind::kRun) work.compute = 1000;
-      cost.instructions.push_back(instruction.kind == InstructionKind::kRun ? std::vector{work} : std::vector<WorkPart>{});
+      cost.instructions.push_back(instruction.kind == InstructionKind::kRun ? std::vector{work}
+                                                                            : std::vector<WorkPart>{});
     }
   }
   ProgramSimulationRequest request{.programs = programs, .costs = costs};
@@ -256,7 +270,8 @@ ProgramSimulation simulated(const std::vector<RankProgram>& ranks) {
 
 TEST(EarlyReceives, HideMessagesBehindPassesInTheSimulation) {
   for (const std::string schedule : {"1f1b", "zb-h1"}) {
-    const ProgramSimulation off = simulated(emitted(schedule, 2, 8, false)), on = simulated(emitted(schedule, 2, 8, true));
+    const ProgramSimulation off = simulated(emitted(schedule, 2, 8, false)),
+                            on = simulated(emitted(schedule, 2, 8, true));
     EXPECT_LT(on.makespan, off.makespan - 4 * 200) << schedule;
     EXPECT_EQ(on.busy, off.busy) << schedule;
   }

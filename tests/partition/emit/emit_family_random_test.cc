@@ -1,5 +1,5 @@
-// Random training steps at any batch size, cut at random places and over random meshes: the Programs compute exactly what the
-// definition says, and a mutated Program is refused or computes something else.
+// Random training steps at any batch size, cut at random places and over random meshes: the Programs compute
+// exactly what the definition says, and a mutated Program is refused or computes something else.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "partition/stages/partition.h"
 #include "partition/schedules/schedule.h"
+#include "partition/stages/partition.h"
 #include "tests/partition/emit/modular_execution.h"
 #include "tests/partition/schedules/random_schedule.h"
 #include "tests/partition/training_builder.h"
@@ -25,8 +25,8 @@ using Kind = TrainingBuilder::Kind;
 // The same graph for every number of rows.
 class RandomStep {
  public:
-  // `rows_differ`: whatever is split depends on the input "x", so that no row is like another; no states, whose nodes run for
-  // nothing else.
+  // `rows_differ`: whatever is split depends on the input "x", so that no row is like another; no states,
+  // whose nodes run for nothing else.
   RandomStep(unsigned seed, int64_t rows, int64_t microbatches, bool rows_differ)
       : random_(seed), builder_(microbatches, rows), rows_differ_(rows_differ) {}
 
@@ -54,7 +54,8 @@ class RandomStep {
     add(builder_.constant("c"));
     add(builder_.weight("frozen"));
     if (random_() % 2) add(builder_.total("count", any(Kind::kSplit)));
-    if (random_() % 3 == 0 && !rows_differ_) add(builder_.growingConstant("ones" + std::to_string(random_() % 3)));
+    if (random_() % 3 == 0 && !rows_differ_)
+      add(builder_.growingConstant("ones" + std::to_string(random_() % 3)));
   }
 
   ValueId parameter() {
@@ -65,7 +66,8 @@ class RandomStep {
   }
 
   std::vector<ValueId> with(std::vector<ValueId> inputs, Kind others) {
-    for (size_t i = random_() % 3; i > 0; --i) inputs.push_back(any(random_() % 2 ? others : Kind::kInvariant));
+    for (size_t i = random_() % 3; i > 0; --i)
+      inputs.push_back(any(random_() % 2 ? others : Kind::kInvariant));
     if (random_() % 2) inputs.push_back(parameter());
     if (rows_differ_ && others == Kind::kSplit) inputs.push_back(pool(Kind::kSplit).front());
     std::shuffle(inputs.begin(), inputs.end(), random_);
@@ -122,7 +124,8 @@ void cutAtRandom(Job& job, size_t most_stages, std::mt19937& random) {
   const TrainingGraph& training = family.base();
   std::vector<std::string> names;
   for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
-    if (training.node_phase[n] == Phase::kForward) names.push_back(training.graph.value(training.graph.nodes[n].outputs[0]).name);
+    if (training.node_phase[n] == Phase::kForward)
+      names.push_back(training.graph.value(training.graph.nodes[n].outputs[0]).name);
   }
   const size_t stages = 1 + random() % std::min(names.size(), most_stages);
   std::vector<size_t> cuts(names.size() - 1);
@@ -137,7 +140,8 @@ void cutAtRandom(Job& job, size_t most_stages, std::mt19937& random) {
   partitionTraining(training, options, job.plan);
 }
 
-// Gives each group of stages a random mesh of random devices; `along_data`: so that nobody does the same as another.
+// Gives each group of stages a random mesh of random devices; `along_data`: so that nobody does the same as
+// another.
 void placeAtRandom(Job& job, const std::vector<int>& groups, bool along_data, std::mt19937& random) {
   const size_t count = static_cast<size_t>(*std::max_element(groups.begin(), groups.end())) + 1;
   std::vector<std::pair<int, int>> meshes;
@@ -175,7 +179,8 @@ void cutAndPlace(Job& job, bool along_data, std::mt19937& random) {
 Job wholeJob(unsigned seed, bool rows_differ, std::mt19937& random) {
   Job job;
   job.microbatches = 1 + static_cast<int64_t>(random() % 4);
-  job.batch = job.microbatches * (1 + static_cast<int64_t>(random() % 5)) + static_cast<int64_t>(random() % 4);
+  job.batch =
+      job.microbatches * (1 + static_cast<int64_t>(random() % 5)) + static_cast<int64_t>(random() % 4);
   job.maker = [seed, rows_differ, microbatches = job.microbatches](int64_t rows) {
     return RandomStep(seed, rows, microbatches, rows_differ).make();
   };
@@ -216,29 +221,34 @@ TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionOnAnyMeshesUnder
       for (const RankProgram& rank : ranks) {
         for (const Instruction& instruction : rank.program.instructions) {
           ++used[instruction.kind];
-          if (instruction.background) ++(instruction.kind == InstructionKind::kReceive ? posted : in_background);
+          if (instruction.background)
+            ++(instruction.kind == InstructionKind::kReceive ? posted : in_background);
         }
       }
     }
   }
-  for (InstructionKind kind : {InstructionKind::kAllReduce, InstructionKind::kSlice, InstructionKind::kConcatenate, InstructionKind::kZero})
+  for (InstructionKind kind : {InstructionKind::kAllReduce, InstructionKind::kSlice,
+                               InstructionKind::kConcatenate, InstructionKind::kZero})
     EXPECT_GT(used[kind], 200) << instructionKindName(kind);
   EXPECT_GT(in_background, 200);
   EXPECT_GT(posted, 200);
 }
 
-TEST(RandomTrainingFamilies, ProgramsComputeExactlyTheDefinitionWithAnyStagesOnADeviceInAnyOrderAndAnyRecomputation) {
+TEST(RandomTrainingFamilies,
+     ProgramsComputeExactlyTheDefinitionWithAnyStagesOnADeviceInAnyOrderAndAnyRecomputation) {
   for (unsigned seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     Job job = wholeJob(seed, false, random);
     cutAtRandom(job, 8, random);
-    const Schedule schedule = randomSchedule(static_cast<int>(job.plan.stages.size()), 1 + static_cast<int>(random() % 4),
-                                             static_cast<int>(job.microbatches), random);
+    const Schedule schedule =
+        randomSchedule(static_cast<int>(job.plan.stages.size()), 1 + static_cast<int>(random() % 4),
+                       static_cast<int>(job.microbatches), random);
     placeAtRandom(job, schedule.rank_of_stage, false, random);
     recomputeAtRandom(job.plan, random);
     try {
-      ASSERT_EQ(executeFamilyPrograms(emitPrograms(job.family(), job.plan, schedule), 2), executeDefinition(job.maker, job.parts(), 2))
+      ASSERT_EQ(executeFamilyPrograms(emitPrograms(job.family(), job.plan, schedule), 2),
+                executeDefinition(job.maker, job.parts(), 2))
           << planToJson(job.plan);
     } catch (const std::runtime_error& error) {
       FAIL() << error.what() << "\n" << planToJson(job.plan);
@@ -252,7 +262,8 @@ TEST(RandomTrainingFamilies, TheDefinitionDoesNotDependOnTheMicrobatches) {
   for (unsigned seed = 0; seed < 100; ++seed) {
     const Job job = randomJob(seed);
     if (!job.maker(job.batch).forward_states.empty()) continue;
-    EXPECT_EQ(executeDefinition(job.maker, job.parts(), 2), executeDefinition(job.maker, {{0, job.batch}}, 2)) << "seed " << seed;
+    EXPECT_EQ(executeDefinition(job.maker, job.parts(), 2), executeDefinition(job.maker, {{0, job.batch}}, 2))
+        << "seed " << seed;
     ++compared;
   }
   EXPECT_GT(compared, 10);
@@ -281,10 +292,13 @@ class Mutations {
     }
     return places;
   }
-  const Instruction& at(Place place) const { return ranks_[place.rank].program.instructions[place.instruction]; }
+  const Instruction& at(Place place) const {
+    return ranks_[place.rank].program.instructions[place.instruction];
+  }
   const Program& program(Place place) const { return ranks_[place.rank].program; }
   std::string describe(Place place) const {
-    return name_ + " rank " + std::to_string(place.rank) + ": " + describeInstruction(program(place), at(place));
+    return name_ + " rank " + std::to_string(place.rank) + ": " +
+           describeInstruction(program(place), at(place));
   }
 
   template <typename Change>
@@ -321,7 +335,9 @@ class Mutations {
       return own;
     };
     const std::vector<Place> mine = of(place.rank);
-    const auto turn = std::find_if(mine.begin(), mine.end(), [&](Place p) { return p.instruction == place.instruction; }) - mine.begin();
+    const auto turn =
+        std::find_if(mine.begin(), mine.end(), [&](Place p) { return p.instruction == place.instruction; }) -
+        mine.begin();
     std::vector<Place> result;
     for (int rank : program(place).groups[static_cast<size_t>(at(place).group)])
       result.push_back(of(static_cast<size_t>(rank))[static_cast<size_t>(turn)]);
@@ -340,7 +356,8 @@ TEST(RandomTrainingFamilies, AMissingSliceConcatenationOrZeroIsFound) {
   std::map<InstructionKind, int> tried;
   for (unsigned seed = 0; seed < kMutatedSeeds; ++seed) {
     const Mutations mutations(seed);
-    for (InstructionKind kind : {InstructionKind::kSlice, InstructionKind::kConcatenate, InstructionKind::kZero}) {
+    for (InstructionKind kind :
+         {InstructionKind::kSlice, InstructionKind::kConcatenate, InstructionKind::kZero}) {
       for (const auto& place : mutations.find(kind)) {
         EXPECT_TRUE(mutations.isErasureNoticed({place})) << mutations.describe(place);
         ++tried[kind];
@@ -360,8 +377,9 @@ TEST(RandomTrainingFamilies, AWrongRowInASliceOrABatchInputIsFound) {
         const Shape& shape = mutations.program(place).buffer(mutations.at(place).outputs[0]).shape;
         const int64_t per_row = shape[0] < kOtherSize ? 1 : 2;
         for (int64_t step : {-per_row, per_row}) {
-          const bool is_noticed = mutations.isNoticed(
-              [&](std::vector<RankProgram>& ranks) { ranks[place.rank].program.instructions[place.instruction].offset += step; });
+          const bool is_noticed = mutations.isNoticed([&](std::vector<RankProgram>& ranks) {
+            ranks[place.rank].program.instructions[place.instruction].offset += step;
+          });
           EXPECT_TRUE(is_noticed) << mutations.describe(place) << " moved by " << step;
           ++tried;
         }
@@ -391,8 +409,8 @@ TEST(RandomTrainingFamilies, SwappedSlicesAreFound) {
   EXPECT_GT(tried, 50);
 }
 
-// One rank's alone, that of the whole group, and one that each rank of the group does by itself. (A loss of which one device has
-// computed everything is complete without: that is no fault.)
+// One rank's alone, that of the whole group, and one that each rank of the group does by itself. (A loss of
+// which one device has computed everything is complete without: that is no fault.)
 TEST(RandomTrainingFamilies, AMissingAllReduceOrOneOverAnotherGroupIsFound) {
   std::map<bool, int> noticed, tried;  // by whether it is the loss
   for (unsigned seed = 0; seed < kMutatedSeeds; ++seed) {
@@ -403,7 +421,8 @@ TEST(RandomTrainingFamilies, AMissingAllReduceOrOneOverAnotherGroupIsFound) {
       if (partners.front().rank != place.rank) continue;
       const bool alone_is_noticed = mutations.isNoticed([&](std::vector<RankProgram>& ranks) {
         for (const auto& [rank, instruction] : partners) {
-          ranks[rank].program.instructions[instruction].group = static_cast<int>(ranks[rank].program.groups.size());
+          ranks[rank].program.instructions[instruction].group =
+              static_cast<int>(ranks[rank].program.groups.size());
           ranks[rank].program.groups.push_back({static_cast<int>(rank)});
         }
       });

@@ -1,4 +1,5 @@
-// Random training graphs, cut at random places: Programs compute what the definition says, and a mutated Program is refused.
+// Random training graphs, cut at random places: Programs compute what the definition says, and a mutated
+// Program is refused.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -6,10 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "partition/stages/partition.h"
 #include "partition/schedules/schedule.h"
-#include "tests/partition/schedules/random_schedule.h"
+#include "partition/stages/partition.h"
 #include "tests/partition/emit/symbolic_execution.h"
+#include "tests/partition/schedules/random_schedule.h"
 #include "tests/partition/training_builder.h"
 
 namespace pipeshard {
@@ -17,7 +18,8 @@ namespace {
 
 TrainingGraph randomTraining(std::mt19937& random) {
   TrainingBuilder builder(1 + static_cast<int64_t>(random() % 5));
-  std::vector<ValueId> values = {builder.input("x"), builder.input("mask", -1), builder.constant("c"), builder.weight("frozen")};
+  std::vector<ValueId> values = {builder.input("x"), builder.input("mask", -1), builder.constant("c"),
+                                 builder.weight("frozen")};
   if (random() % 2) values.push_back(builder.total("count", values[random() % 2]));
   std::vector<ValueId> parameters;
   const auto anyParameter = [&] {
@@ -32,7 +34,8 @@ TrainingGraph randomTraining(std::mt19937& random) {
     const std::string name = "h" + std::to_string(i);
     const bool has_produced = values.size() > first_produced;
     if (has_produced && random() % 4 == 0) {
-      values.push_back(builder.bias(name, values[first_produced + random() % (values.size() - first_produced)], anyParameter()));
+      values.push_back(builder.bias(
+          name, values[first_produced + random() % (values.size() - first_produced)], anyParameter()));
       continue;
     }
     std::vector<ValueId> inputs = {values.back()};
@@ -40,12 +43,15 @@ TrainingGraph randomTraining(std::mt19937& random) {
     if (random() % 2) inputs.push_back(anyParameter());
     values.push_back(random() % 4 == 0 ? builder.stateful(name, inputs) : builder.op(name, inputs));
   }
-  return builder.finish({values.back(), values[random() % values.size()], values[first_produced]}, static_cast<int>(random() % 3));
+  return builder.finish({values.back(), values[random() % values.size()], values[first_produced]},
+                        static_cast<int>(random() % 3));
 }
 
 // At most so many stages, cut at random places.
-Plan randomPlan(const TrainingGraph& training, const std::string& schedule, size_t most_stages, std::mt19937& random) {
-  const size_t forward = static_cast<size_t>(std::count(training.node_phase.begin(), training.node_phase.end(), Phase::kForward));
+Plan randomPlan(const TrainingGraph& training, const std::string& schedule, size_t most_stages,
+                std::mt19937& random) {
+  const size_t forward = static_cast<size_t>(
+      std::count(training.node_phase.begin(), training.node_phase.end(), Phase::kForward));
   const size_t stages = 1 + random() % std::min(forward, most_stages);
   std::vector<size_t> cuts(forward - 1);
   for (size_t i = 0; i < cuts.size(); ++i) cuts[i] = i;
@@ -58,7 +64,8 @@ Plan randomPlan(const TrainingGraph& training, const std::string& schedule, size
   options.stages = "uniform:" + std::to_string(stages);
   std::vector<std::string> names;
   for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
-    if (training.node_phase[n] == Phase::kForward) names.push_back(training.graph.value(training.graph.nodes[n].outputs[0]).name);
+    if (training.node_phase[n] == Phase::kForward)
+      names.push_back(training.graph.value(training.graph.nodes[n].outputs[0]).name);
   }
   for (size_t cut : cuts) options.boundaries.push_back(names[cut]);
   Plan plan;
@@ -67,15 +74,17 @@ Plan randomPlan(const TrainingGraph& training, const std::string& schedule, size
   return plan;
 }
 
-std::vector<RankProgram> emitRandom(const TrainingGraph& training, const std::string& schedule, std::mt19937& random) {
+std::vector<RankProgram> emitRandom(const TrainingGraph& training, const std::string& schedule,
+                                    std::mt19937& random) {
   return emitPrograms(training, randomPlan(training, schedule, 5, random));
 }
 
 // Several stages per rank, placed and ordered at random.
 std::vector<RankProgram> emitChunks(const TrainingGraph& training, std::mt19937& random) {
   Plan plan = randomPlan(training, "gpipe", 8, random);
-  const Schedule schedule = randomSchedule(static_cast<int>(plan.stages.size()), 1 + static_cast<int>(random() % 4),
-                                           static_cast<int>(training.microbatches), random);
+  const Schedule schedule =
+      randomSchedule(static_cast<int>(plan.stages.size()), 1 + static_cast<int>(random() % 4),
+                     static_cast<int>(training.microbatches), random);
   for (size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].devices = {schedule.rank_of_stage[s]};
   recomputeAtRandom(plan, random);
   return emitPrograms(TrainingFamily(training), plan, schedule);
@@ -87,12 +96,14 @@ TEST(RandomTrainingGraphs, ProgramsComputeExactlyTheDefinitionUnderEverySchedule
     const TrainingGraph training = randomTraining(random);
     const std::vector<Symbols> expected = executeDefinition(training, 2);
     for (const std::string schedule : {"sequential", "gpipe", "1f1b"}) {
-      ASSERT_EQ(executePrograms(emitRandom(training, schedule, random), 2), expected) << "seed " << seed << ", " << schedule;
+      ASSERT_EQ(executePrograms(emitRandom(training, schedule, random), 2), expected)
+          << "seed " << seed << ", " << schedule;
     }
   }
 }
 
-TEST(RandomTrainingGraphs, ProgramsComputeExactlyTheDefinitionWithAnyStagesOnARankInAnyOrderAndAnyRecomputation) {
+TEST(RandomTrainingGraphs,
+     ProgramsComputeExactlyTheDefinitionWithAnyStagesOnARankInAnyOrderAndAnyRecomputation) {
   int shared = 0, recomputed = 0;
   for (unsigned seed = 0; seed < 1000; ++seed) {
     std::mt19937 random(seed);
@@ -113,11 +124,13 @@ TEST(RandomTrainingGraphs, ProgramsComputeExactlyTheDefinitionWithAnyStagesOnARa
 // Runs one rank and, of the others, only what it needs to go on: the laziest peers that the messages allow.
 class LazyExecution {
  public:
-  explicit LazyExecution(const std::vector<Program>& programs) : programs_(programs), at_(programs.size()), sends_(programs.size()) {
+  explicit LazyExecution(const std::vector<Program>& programs)
+      : programs_(programs), at_(programs.size()), sends_(programs.size()) {
     for (size_t r = 0; r < programs.size(); ++r) sends_[r].resize(programs[r].buffers.size());
   }
 
-  // Instructions that free a sent buffer which its receiver does not have yet, up to the frees at the end of the step.
+  // Instructions that free a sent buffer which its receiver does not have yet, up to the frees at the end of
+  // the step.
   std::vector<std::string> waitingFrees(size_t rank) {
     const std::vector<Instruction>& instructions = programs_[rank].instructions;
     size_t end = instructions.size();
@@ -127,7 +140,8 @@ class LazyExecution {
       const Instruction& instruction = instructions[at_[rank]];
       if (instruction.kind == InstructionKind::kFree) {
         for (const auto& [peer, number] : sends_[rank][instruction.inputs[0].index()]) {
-          if (received_[{rank, peer}] <= number) waiting.push_back(describeInstruction(programs_[rank], instruction));
+          if (received_[{rank, peer}] <= number)
+            waiting.push_back(describeInstruction(programs_[rank], instruction));
         }
       }
       step(rank);
@@ -143,13 +157,15 @@ class LazyExecution {
       while (sent_[{peer, rank}] <= received_[{peer, rank}]) step(peer);
       ++received_[{peer, rank}];
     }
-    if (instruction.kind == InstructionKind::kSend) sends_[rank][instruction.inputs[0].index()].emplace_back(peer, sent_[{rank, peer}]++);
+    if (instruction.kind == InstructionKind::kSend)
+      sends_[rank][instruction.inputs[0].index()].emplace_back(peer, sent_[{rank, peer}]++);
     ++at_[rank];
   }
 
   const std::vector<Program>& programs_;
   std::vector<size_t> at_;
-  std::vector<std::vector<std::vector<std::pair<size_t, size_t>>>> sends_;  // by rank and buffer: peer, message number
+  std::vector<std::vector<std::vector<std::pair<size_t, size_t>>>>
+      sends_;  // by rank and buffer: peer, message number
   std::map<std::pair<size_t, size_t>, size_t> sent_, received_;
 };
 
@@ -159,9 +175,11 @@ TEST(RandomTrainingGraphs, FreesInsideTheStepNeverWaitForAReceiver) {
     std::mt19937 random(seed);
     const TrainingGraph training = randomTraining(random);
     std::vector<Program> programs;
-    for (RankProgram& rank : emitRandom(training, scheduleNames()[seed % 3], random)) programs.push_back(std::move(rank.program));
+    for (RankProgram& rank : emitRandom(training, scheduleNames()[seed % 3], random))
+      programs.push_back(std::move(rank.program));
     for (size_t r = 0; r < programs.size(); ++r) {
-      EXPECT_EQ(LazyExecution(programs).waitingFrees(r), std::vector<std::string>()) << "seed " << seed << " rank " << r;
+      EXPECT_EQ(LazyExecution(programs).waitingFrees(r), std::vector<std::string>())
+          << "seed " << seed << " rank " << r;
       ranks += programs.size() > 1 ? 1 : 0;
     }
   }
@@ -177,8 +195,8 @@ bool refused(const std::vector<Program>& programs) {
   }
 }
 
-// Without any one of its instructions a program is wrong, except where nothing depends on it: updates, and sums beyond the
-// first, whose absence changes numbers only.
+// Without any one of its instructions a program is wrong, except where nothing depends on it: updates, and
+// sums beyond the first, whose absence changes numbers only.
 TEST(RandomTrainingGraphs, AMissingInstructionIsFound) {
   size_t mutations = 0;
   size_t states = 0;
@@ -186,7 +204,8 @@ TEST(RandomTrainingGraphs, AMissingInstructionIsFound) {
     std::mt19937 random(seed);
     const TrainingGraph training = randomTraining(random);
     std::vector<Program> programs;
-    for (RankProgram& rank : emitRandom(training, scheduleNames()[seed % 3], random)) programs.push_back(std::move(rank.program));
+    for (RankProgram& rank : emitRandom(training, scheduleNames()[seed % 3], random))
+      programs.push_back(std::move(rank.program));
     for (size_t r = 0; r < programs.size(); ++r) {
       for (size_t i = 0; i < programs[r].instructions.size(); ++i) {
         const Instruction& instruction = programs[r].instructions[i];
@@ -194,7 +213,8 @@ TEST(RandomTrainingGraphs, AMissingInstructionIsFound) {
         if (instruction.kind == InstructionKind::kAccumulate && !instruction.overwrite) continue;
         std::vector<Program> mutated = programs;
         mutated[r].instructions.erase(mutated[r].instructions.begin() + static_cast<std::ptrdiff_t>(i));
-        EXPECT_TRUE(refused(mutated)) << "seed " << seed << " rank " << r << ": " << describeInstruction(programs[r], instruction);
+        EXPECT_TRUE(refused(mutated))
+            << "seed " << seed << " rank " << r << ": " << describeInstruction(programs[r], instruction);
         ++mutations;
         const bool hands_on = instruction.kind == InstructionKind::kAccumulate &&
                               programs[r].buffer(instruction.outputs[0]).kind == BufferKind::kForwardState;
@@ -211,14 +231,18 @@ TEST(RandomTrainingGraphs, ADuplicatedInstructionIsFound) {
     std::mt19937 random(seed);
     const TrainingGraph training = randomTraining(random);
     std::vector<Program> programs;
-    for (RankProgram& rank : emitRandom(training, scheduleNames()[seed % 3], random)) programs.push_back(std::move(rank.program));
+    for (RankProgram& rank : emitRandom(training, scheduleNames()[seed % 3], random))
+      programs.push_back(std::move(rank.program));
     for (size_t r = 0; r < programs.size(); ++r) {
       for (size_t i = 0; i < programs[r].instructions.size(); ++i) {
         const Instruction instruction = programs[r].instructions[i];
-        if (instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAccumulate) continue;
+        if (instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAccumulate)
+          continue;
         std::vector<Program> mutated = programs;
-        mutated[r].instructions.insert(mutated[r].instructions.begin() + static_cast<std::ptrdiff_t>(i), instruction);
-        EXPECT_TRUE(refused(mutated)) << "seed " << seed << " rank " << r << ": " << describeInstruction(programs[r], instruction);
+        mutated[r].instructions.insert(mutated[r].instructions.begin() + static_cast<std::ptrdiff_t>(i),
+                                       instruction);
+        EXPECT_TRUE(refused(mutated))
+            << "seed " << seed << " rank " << r << ": " << describeInstruction(programs[r], instruction);
       }
     }
   }

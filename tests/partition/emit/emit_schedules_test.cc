@@ -1,5 +1,5 @@
-// Programs of every synchronous schedule over grids of ranks, microbatches and chunks: they compute the definition, and hold the
-// activations of exactly those microbatches that the schedule says.
+// Programs of every synchronous schedule over grids of ranks, microbatches and chunks: they compute the
+// definition, and hold the activations of exactly those microbatches that the schedule says.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -15,7 +15,8 @@
 namespace pipeshard {
 namespace {
 
-// A chain of one node per stage, with skip connections to near and far stages, a parameter that three stages share, a total and states.
+// A chain of one node per stage, with skip connections to near and far stages, a parameter that three stages
+// share, a total and states.
 TrainingGraph chainOfStages(int stages, int64_t microbatches) {
   TrainingBuilder builder(microbatches);
   const ValueId x = builder.input("x");
@@ -25,7 +26,8 @@ TrainingGraph chainOfStages(int stages, int64_t microbatches) {
   for (int s = 0; s < stages; ++s) {
     std::vector<ValueId> inputs = {made.back(), builder.parameter("w" + std::to_string(s))};
     if (s > 1) inputs.push_back(made[made.size() - 2]);
-    if (s == stages - 1 || s == stages / 2) inputs.insert(inputs.end(), {made.size() > 1 ? made[1] : x, tied, count});
+    if (s == stages - 1 || s == stages / 2)
+      inputs.insert(inputs.end(), {made.size() > 1 ? made[1] : x, tied, count});
     if (s == 0) inputs.push_back(tied);
     const std::string name = "h" + std::to_string(s);
     made.push_back(s % 3 == 1 ? builder.stateful(name, inputs) : builder.op(name, inputs));
@@ -49,9 +51,11 @@ std::vector<Case> allCases() {
         for (const std::string options : {"", ":v=3"}) {
           if (!options.empty() && family.chunks == 1) continue;
           try {
-            if (!makeSchedule(family.name + options, p, m).forward_only) cases.push_back({family.name + options, p, m});
+            if (!makeSchedule(family.name + options, p, m).forward_only)
+              cases.push_back({family.name + options, p, m});
           } catch (const Error& error) {  // it does not exist, or not with this option
-            EXPECT_TRUE(error.code() == ErrorCode::kConfiguration || error.code() == ErrorCode::kUsage) << error.what();
+            EXPECT_TRUE(error.code() == ErrorCode::kConfiguration || error.code() == ErrorCode::kUsage)
+                << error.what();
           }
         }
       }
@@ -87,7 +91,8 @@ std::map<Microbatch, std::set<BufferId>> stashes(const Program& program) {
       forward[at].insert(instruction.outputs.begin(), instruction.outputs.end());
     }
     const bool again = subgraph.recomputation;
-    if (!again && subgraph.phase != Phase::kBackwardInput && subgraph.phase != Phase::kBackwardWeight) continue;
+    if (!again && subgraph.phase != Phase::kBackwardInput && subgraph.phase != Phase::kBackwardWeight)
+      continue;
     for (BufferId id : instruction.inputs) {
       const std::string& name = program.buffer(id).name;
       const std::string number = "@" + std::to_string(instruction.microbatch);
@@ -101,11 +106,13 @@ bool isPartOf(const Instruction& run, const Subgraph& subgraph, const Action& ac
   if (action.stage != run.stage || action.microbatch != run.microbatch) return false;
   if (subgraph.recomputation) return action.kind != ActionKind::kForward;
   if (subgraph.phase == Phase::kForward) return action.kind == ActionKind::kForward;
-  const ActionKind half = subgraph.phase == Phase::kBackwardInput ? ActionKind::kBackwardInput : ActionKind::kBackwardWeight;
+  const ActionKind half =
+      subgraph.phase == Phase::kBackwardInput ? ActionKind::kBackwardInput : ActionKind::kBackwardWeight;
   return action.kind == ActionKind::kBackward || action.kind == half;
 }
 
-// Microbatches whose forward pass has run and whose backward passes have not, and those whose stash is in memory.
+// Microbatches whose forward pass has run and whose backward passes have not, and those whose stash is in
+// memory.
 struct Held {
   std::string after;
   std::set<Microbatch> said;
@@ -114,15 +121,19 @@ struct Held {
 
 class HeldWatch {
  public:
-  HeldWatch(const Program& program, const std::vector<Action>& order) : program_(program), order_(order), stash_(stashes(program)) {}
+  HeldWatch(const Program& program, const std::vector<Action>& order)
+      : program_(program), order_(order), stash_(stashes(program)) {}
 
   // After each action of the rank.
   std::vector<Held> run() {
     for (const Instruction& instruction : program_.instructions) {
       if (instruction.kind == InstructionKind::kRun && instruction.microbatch >= 0) {
         const Subgraph& subgraph = program_.subgraphs[instruction.subgraph.index()];
-        while (subgraph.phase != Phase::kPrologue && !isPartOf(instruction, subgraph, order_.at(result_.size()))) note();
-        if (subgraph.phase == Phase::kForward && !subgraph.recomputation) begun_.insert({instruction.stage, instruction.microbatch});
+        while (subgraph.phase != Phase::kPrologue &&
+               !isPartOf(instruction, subgraph, order_.at(result_.size())))
+          note();
+        if (subgraph.phase == Phase::kForward && !subgraph.recomputation)
+          begun_.insert({instruction.stage, instruction.microbatch});
       }
       alive_.insert(instruction.outputs.begin(), instruction.outputs.end());
       if (instruction.kind == InstructionKind::kFree) alive_.erase(instruction.inputs[0]);
@@ -135,7 +146,8 @@ class HeldWatch {
     const Action& action = order_[result_.size()];
     const Microbatch changed{action.stage, action.microbatch};
     if (action.kind == ActionKind::kForward) said_.insert(changed);
-    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) said_.erase(changed);
+    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight)
+      said_.erase(changed);
     Held& held = result_.emplace_back(Held{actionToString(action), said_, {}});
     for (const auto& [at, buffers] : stash_) {
       const auto is_held = [&, &own = at](BufferId id) {
@@ -178,7 +190,8 @@ TEST(EveryScheduleEmitted, ComputesTheDefinitionAndHoldsTheActivationsThatItsPea
         const std::vector<Action>& order = schedule.orders[r];
         size_t most = 0;
         for (const Held& held : HeldWatch(ranks[r].program, order).run()) {
-          EXPECT_EQ(held.found, held.said) << "rank " << r << " after " << held.after << ", " << recomputation;
+          EXPECT_EQ(held.found, held.said)
+              << "rank " << r << " after " << held.after << ", " << recomputation;
           most = std::max(most, held.found.size());
         }
         EXPECT_EQ(static_cast<int64_t>(most), peakActivations(order)) << "rank " << r;
@@ -189,8 +202,9 @@ TEST(EveryScheduleEmitted, ComputesTheDefinitionAndHoldsTheActivationsThatItsPea
   EXPECT_GT(peaks, 1000u);
 }
 
-// The gradient of a value that comes from parameters alone is part of no activation's gradient: a weight part. When another stage made that
-// value, its weight part waits for this one, and no schedule says in which order they run.
+// The gradient of a value that comes from parameters alone is part of no activation's gradient: a weight
+// part. When another stage made that value, its weight part waits for this one, and no schedule says in which
+// order they run.
 TEST(EveryScheduleEmitted, WeightPartsOfDifferentStagesDoNotWaitForEachOther) {
   TrainingBuilder builder(2);
   const ValueId of_weight = builder.op("t", {builder.parameter("wt")});
@@ -212,7 +226,8 @@ TEST(EveryScheduleEmitted, WeightPartsOfDifferentStagesDoNotWaitForEachOther) {
   EXPECT_EQ(executePrograms(emitPrograms(training, plan), 2), executeDefinition(training, 2));
 }
 
-// What a recomputation makes is gone when the backward passes of its microbatch are done, and the forward pass has not kept it.
+// What a recomputation makes is gone when the backward passes of its microbatch are done, and the forward
+// pass has not kept it.
 TEST(EveryScheduleEmitted, RecomputesOnlyWhileAMicrobatchRunsBackward) {
   for (const std::string schedule : {"1f1b", "zb-h1", "interleaved:v=2"}) {
     const Case c{schedule, 2, 4};
@@ -238,21 +253,23 @@ TEST(EveryScheduleEmitted, RecomputesOnlyWhileAMicrobatchRunsBackward) {
   }
 }
 
-// Two stages of four layers of two nodes: of a stage's backward pass, what one layer makes is there at a time, but for what halved passes
-// leave for later.
+// Two stages of four layers of two nodes: of a stage's backward pass, what one layer makes is there at a
+// time, but for what halved passes leave for later.
 TEST(EveryScheduleEmitted, RecomputesLayerByLayer) {
   TrainingBuilder builder(4);
   ValueId made = builder.input("x");
   for (int node = 0; node < 16; ++node) {
     const std::string number = std::to_string(node);
-    made = node % 5 == 2 ? builder.stateful("h" + number, {made}) : builder.op("h" + number, {made, builder.parameter("w" + number)});
+    made = node % 5 == 2 ? builder.stateful("h" + number, {made})
+                         : builder.op("h" + number, {made, builder.parameter("w" + number)});
   }
   const TrainingGraph training = builder.finish({made});
   for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
     SCOPED_TRACE(schedule);
     Plan plan = planOf(training, {schedule, 2, 4}, "layers");
     plan.layers.clear();
-    for (int64_t layer = 0; layer < 8; ++layer) plan.layers.push_back({"", "", 2 * layer, layer == 7 ? 16 : 2 * layer + 1});
+    for (int64_t layer = 0; layer < 8; ++layer)
+      plan.layers.push_back({"", "", 2 * layer, layer == 7 ? 16 : 2 * layer + 1});
     plan.stages[0].last_layer = 3;
     plan.stages[1].first_layer = 4;
     plan.stages[1].last_layer = 7;

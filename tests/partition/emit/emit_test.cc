@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "partition/stages/partition.h"
 #include "partition/schedules/schedule.h"
+#include "partition/stages/partition.h"
 #include "tests/partition/emit/symbolic_execution.h"
 #include "tests/partition/training_builder.h"
 
@@ -21,7 +21,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Plan planFor(const TrainingGraph& training, const std::vector<std::string>& boundaries, const std::string& schedule) {
+Plan planFor(const TrainingGraph& training, const std::vector<std::string>& boundaries,
+             const std::string& schedule) {
   PartitionOptions options;
   options.boundaries = boundaries;
   options.schedule = schedule;
@@ -55,7 +56,8 @@ std::vector<std::string> instructionTexts(const Program& program, InstructionKin
 }
 
 const Buffer& bufferOf(const Program& program, const std::string& name) {
-  const auto found = std::find_if(program.buffers.begin(), program.buffers.end(), [&](const Buffer& b) { return b.name == name; });
+  const auto found = std::find_if(program.buffers.begin(), program.buffers.end(),
+                                  [&](const Buffer& b) { return b.name == name; });
   if (found == program.buffers.end()) throw std::runtime_error("no buffer " + name);
   return *found;
 }
@@ -94,10 +96,12 @@ TEST(EmitPrograms, ForwardStatesAreHandedFromMicrobatchToMicrobatchOnTheStageTha
     for (const std::string& text : instructionTexts(program, InstructionKind::kAccumulate)) {
       if (text.find("_state") != std::string::npos) handed_on.push_back(text);
     }
-    EXPECT_THAT(handed_on, ElementsAre(HasSubstr("overwrite \"" + name + "_state_new@0\" -> \"" + name + "_state\""), HasSubstr("_new@1\""),
-                                       HasSubstr("_new@2\"")));
+    EXPECT_THAT(handed_on,
+                ElementsAre(HasSubstr("overwrite \"" + name + "_state_new@0\" -> \"" + name + "_state\""),
+                            HasSubstr("_new@1\""), HasSubstr("_new@2\"")));
     size_t results = 0;
-    for (const Result& result : program.results) results += result.kind == Result::Kind::kForwardState && result.name == name + "_state";
+    for (const Result& result : program.results)
+      results += result.kind == Result::Kind::kForwardState && result.name == name + "_state";
     EXPECT_EQ(results, 1u);
   }
 }
@@ -109,7 +113,8 @@ TEST(EmitPrograms, RefusesAForwardStateThatTwoStagesUpdateInTurn) {
   TrainingGraph training = builder.finish({b});
   const ForwardState first = training.forward_states[0];
   const ForwardState second = training.forward_states[1];
-  for (Node& node : training.graph.nodes) std::replace(node.inputs.begin(), node.inputs.end(), second.value, first.updated);
+  for (Node& node : training.graph.nodes)
+    std::replace(node.inputs.begin(), node.inputs.end(), second.value, first.updated);
   training.forward_states = {{first.value, second.updated}};
   expectExact(training, {});
   try {
@@ -138,7 +143,8 @@ TEST(EmitPrograms, SkipConnectionsOverSeveralStagesComputeTheDefinition) {
 TEST(EmitPrograms, SendAValueOnceToEachStageThatReadsItNearestFirst) {
   const auto ranks = emit(skipTraining(1), {"a", "b", "c"});
   EXPECT_THAT(instructionTexts(ranks[0].program, InstructionKind::kSend),
-              ElementsAre("send microbatch=0 peer=1 \"a@0\"", "send microbatch=0 peer=2 \"a@0\"", "send microbatch=0 peer=3 \"a@0\""));
+              ElementsAre("send microbatch=0 peer=1 \"a@0\"", "send microbatch=0 peer=2 \"a@0\"",
+                          "send microbatch=0 peer=3 \"a@0\""));
 }
 
 TrainingGraph tiedTraining(int64_t microbatches) {
@@ -163,8 +169,10 @@ TEST(EmitPrograms, TiedParametersHaveOneOwnerAndFreshCopies) {
   const auto ranks = emit(tiedTraining(2), {"a", "b", "c"});
   EXPECT_EQ(bufferOf(ranks[0].program, "tied").kind, BufferKind::kParameter);
   EXPECT_EQ(bufferOf(ranks[1].program, "tied").kind, BufferKind::kActivation);
-  EXPECT_EQ(describeInstruction(ranks[3].program, ranks[3].program.instructions[0]), "receive peer=0 -> \"tied\"");
-  EXPECT_THAT(instructionTexts(ranks[3].program, InstructionKind::kSend).back(), "send peer=0 \"grad_tied@part0\"");
+  EXPECT_EQ(describeInstruction(ranks[3].program, ranks[3].program.instructions[0]),
+            "receive peer=0 -> \"tied\"");
+  EXPECT_THAT(instructionTexts(ranks[3].program, InstructionKind::kSend).back(),
+              "send peer=0 \"grad_tied@part0\"");
   for (size_t r = 1; r < ranks.size(); ++r) {
     for (const Result& result : ranks[r].program.results) EXPECT_NE(result.name, "tied");
   }
@@ -188,7 +196,8 @@ TEST(EmitPrograms, TotalsAreSummedInAPrologueOnEachStageThatReadsThem) {
     const auto ranks = emit(training, {"a", "b"});
     EXPECT_EQ(bufferOf(ranks[2].program, "count").kind, BufferKind::kAccumulator);
     EXPECT_THROW(bufferOf(ranks[2].program, "other"), std::runtime_error);
-    EXPECT_EQ(instructionTexts(ranks[0].program, InstructionKind::kLoadInput)[0], "load_input microbatch=0 -> \"scale\"");
+    EXPECT_EQ(instructionTexts(ranks[0].program, InstructionKind::kLoadInput)[0],
+              "load_input microbatch=0 -> \"scale\"");
   }
 }
 
@@ -213,7 +222,8 @@ TEST(EmitPrograms, WeightsAndConstantsStayWhereTheyAre) {
   const ValueId constant = builder.constant("constant");
   builder.parameter("unread");
   const ValueId a = builder.op("a", {x, frozen, constant, builder.parameter("wa")});
-  const TrainingGraph training = builder.finish({builder.op("b", {a, frozen, constant, builder.smallParameter("wb")})});
+  const TrainingGraph training =
+      builder.finish({builder.op("b", {a, frozen, constant, builder.smallParameter("wb")})});
   const auto ranks = emit(training, {"a"});
   for (const RankProgram& rank : ranks) {
     const Buffer& buffer = bufferOf(rank.program, "frozen");
@@ -277,7 +287,8 @@ TEST(EmitPrograms, ActivationsAreHeldForAsManyMicrobatchesAsTheScheduleSays) {
   EXPECT_EQ(mostHeld(gpipe[3].program, "h6"), 8);
   const auto sequential = emit(training, {"h1", "h3", "h5"}, "sequential");
   EXPECT_EQ(mostHeld(sequential[0].program, "h0"), 1);
-  EXPECT_LE(mostHeld(sequential[3].program, "d_h5_by_h6"), 2);  // until the next microbatch proves that it has arrived
+  EXPECT_LE(mostHeld(sequential[3].program, "d_h5_by_h6"),
+            2);  // until the next microbatch proves that it has arrived
 }
 
 TEST(EmitPrograms, RefusesPlansThatItCannotRun) {
@@ -296,11 +307,15 @@ TEST(EmitPrograms, RefusesPlansThatItCannotRun) {
   expect(plan, "the plan has 3 microbatches, the training graph was built for 2");
   plan = planFor(training, {"h0"}, "gpipe");
   plan.stages[1].devices = {0, 1};
-  expect(plan, "the stages are on devices [0,0,1]; expected 0 to 2, and stages that share a device to list the same devices");
+  expect(plan,
+         "the stages are on devices [0,0,1]; expected 0 to 2, and stages that share a device to list the "
+         "same devices");
   plan.stages[1].devices = {1, 2};
   expect(plan, "stage 1 has the logical mesh [1,1] and 2 device(s)");
   plan.stages[1].mesh_shape = {2, 1};
-  expect(plan, "stage 1 has 2 data-parallel devices, but a microbatch has only 1 example(s) (a batch of 2 in 2 microbatches)");
+  expect(plan,
+         "stage 1 has 2 data-parallel devices, but a microbatch has only 1 example(s) (a batch of 2 in 2 "
+         "microbatches)");
   plan.stages.clear();
   expect(plan, "the plan has no stages");
 }
@@ -311,7 +326,8 @@ TEST(EmitPrograms, GivesTheSameProgramsEveryTime) {
   const auto second = emit(training, {"a", "b"});
   for (size_t r = 0; r < first.size(); ++r) {
     EXPECT_EQ(programToJson(first[r].program), programToJson(second[r].program));
-    EXPECT_EQ(programToJson(programFromJson(programToJson(first[r].program))), programToJson(first[r].program));
+    EXPECT_EQ(programToJson(programFromJson(programToJson(first[r].program))),
+              programToJson(first[r].program));
   }
 }
 
@@ -320,7 +336,8 @@ TEST(EmitPrograms, TwoStagesPrintAsInTheGoldenFile) {
   std::string text;
   for (const RankProgram& rank : emit(chainTraining(2, 2), {"h0"})) text += printProgram(rank.program) + "\n";
   const std::string path = std::string(PIPESHARD_SOURCE_DIR) + "/tests/golden/partition/two_stages.txt";
-  if (const char* update = std::getenv("PIPESHARD_UPDATE_GOLDEN"); update != nullptr && std::string(update) == "1") {
+  if (const char* update = std::getenv("PIPESHARD_UPDATE_GOLDEN");
+      update != nullptr && std::string(update) == "1") {
     std::ofstream(path) << text;
   }
   std::ifstream file(path);

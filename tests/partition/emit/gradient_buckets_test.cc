@@ -1,5 +1,5 @@
-// Buckets of gradients: where a pass is cut, what is posted when. (That programs with buckets compute what those without do:
-// emit_family_random_test.cc, and tests/tools/gradient_buckets_test.cc with real models.)
+// Buckets of gradients: where a pass is cut, what is posted when. (That programs with buckets compute what
+// those without do: emit_family_random_test.cc, and tests/tools/gradient_buckets_test.cc with real models.)
 #include "partition/emit/gradient_buckets.h"
 
 #include <algorithm>
@@ -28,8 +28,8 @@ struct Backward {
     graph.opset_imports[""] = 18;
     GraphBuilder builder(graph);
     const auto value = [&](const char* name) { return builder.addValue(name, DataType::kFloat32, {4, 4}); };
-    x = value("x"), dy = value("dy"), xt = value("xt"), d = value("d"), dw = value("dw"), y = value("y"), yt = value("yt"),
-    dv = value("dv");
+    x = value("x"), dy = value("dy"), xt = value("xt"), d = value("d"), dw = value("dw"), y = value("y"),
+    yt = value("yt"), dv = value("dv");
     builder.addNode("", "Transpose", {x}, {xt});
     builder.addNode("", "Mul", {dy, dy}, {d});
     builder.addNode("", "MatMul", {xt, d}, {dw});
@@ -99,7 +99,8 @@ RankProgram rankProgram(int rank = 0) {
 
 std::vector<std::string> instructionsOf(const Program& program) {
   std::vector<std::string> texts;
-  for (const Instruction& instruction : program.instructions) texts.push_back(describeInstruction(program, instruction));
+  for (const Instruction& instruction : program.instructions)
+    texts.push_back(describeInstruction(program, instruction));
   return texts;
 }
 
@@ -107,15 +108,18 @@ TEST(GradientBuckets, ArePostedBeforeTheLastSegmentRuns) {
   RankProgram rank = rankProgram();
   postGradientBuckets(rank, 1, "@");
   const std::vector<std::string> texts = instructionsOf(rank.program);
-  EXPECT_EQ(std::vector<std::string>(texts.begin() + 7, texts.end()),
-            (std::vector<std::string>{"run backward_weight_part1of2 microbatch=1 \"x@1\", \"dy@1\" -> \"dw@1\", \"d@1\"",
-                                      "accumulate microbatch=1 \"dw@1\" -> \"dw\"", "all_reduce background group=0 \"dw\" -> \"dw\"",
-                                      "run backward_weight_part2of2 microbatch=1 \"x@1\", \"d@1\" -> \"dv@1\"",
-                                      "accumulate microbatch=1 \"dv@1\" -> \"dv\"", "all_reduce group=0 \"dv\" -> \"dv\"",
-                                      "update update \"w\", \"v\", \"dw\", \"dv\" -> \"w\", \"v\""}));
+  EXPECT_EQ(
+      std::vector<std::string>(texts.begin() + 7, texts.end()),
+      (std::vector<std::string>{
+          "run backward_weight_part1of2 microbatch=1 \"x@1\", \"dy@1\" -> \"dw@1\", \"d@1\"",
+          "accumulate microbatch=1 \"dw@1\" -> \"dw\"", "all_reduce background group=0 \"dw\" -> \"dw\"",
+          "run backward_weight_part2of2 microbatch=1 \"x@1\", \"d@1\" -> \"dv@1\"",
+          "accumulate microbatch=1 \"dv@1\" -> \"dv\"", "all_reduce group=0 \"dv\" -> \"dv\"",
+          "update update \"w\", \"v\", \"dw\", \"dv\" -> \"w\", \"v\""}));
   const BackgroundWaits waits = backgroundWaits(rank.program);
   EXPECT_THAT(waits.lane, ElementsAre(9));
-  EXPECT_EQ(std::count(waits.before.begin(), waits.before.end() - 2, 0u), 13);  // only the update waits for it
+  EXPECT_EQ(std::count(waits.before.begin(), waits.before.end() - 2, 0u),
+            13);  // only the update waits for it
   EXPECT_EQ(waits.before[13], 1u);
   ASSERT_EQ(rank.subgraphs.size(), 4u);  // the first microbatch runs the pass whole
   EXPECT_EQ(rank.subgraphs[2].nodes.size(), 3u);
@@ -123,7 +127,8 @@ TEST(GradientBuckets, ArePostedBeforeTheLastSegmentRuns) {
 }
 
 TEST(GradientBuckets, AreLeftOutWhereNothingCouldOverlap) {
-  for (const int64_t bytes : {int64_t{0}, int64_t{65}, kDefaultBucketBytes}) {  // both gradients fit in one of 65 bytes
+  for (const int64_t bytes :
+       {int64_t{0}, int64_t{65}, kDefaultBucketBytes}) {  // both gradients fit in one of 65 bytes
     RankProgram rank = rankProgram();
     const std::string before = printProgram(rank.program);
     postGradientBuckets(rank, bytes, "@");
@@ -133,7 +138,8 @@ TEST(GradientBuckets, AreLeftOutWhereNothingCouldOverlap) {
 
 TEST(GradientBuckets, ThatAreTheLastOfTheirPassArePostedWhenTheRankHasOtherPassesToRun) {
   RankProgram rank = rankProgram();
-  // As if another stage of the rank came after it: the first microbatch's run once more, with results of its own.
+  // As if another stage of the rank came after it: the first microbatch's run once more, with results of its
+  // own.
   Program& program = rank.program;
   Instruction other = program.instructions[2];
   for (BufferId& id : other.outputs) {
@@ -169,8 +175,8 @@ TEST(GradientBuckets, OfAllRanksTogetherPassTheVerifier) {
     RankProgram made = rankProgram(rank);
     postGradientBuckets(made, 1, "@");
     for (const char* name : {"x@0", "x@1", "dy@0", "dy@1", "dw@0", "dw@1", "dv@0", "dv@1", "d@1"}) {
-      const auto found =
-          std::find_if(made.program.buffers.begin(), made.program.buffers.end(), [&](const Buffer& b) { return b.name == name; });
+      const auto found = std::find_if(made.program.buffers.begin(), made.program.buffers.end(),
+                                      [&](const Buffer& b) { return b.name == name; });
       Instruction free;
       free.kind = InstructionKind::kFree;
       free.inputs = {BufferId(static_cast<size_t>(found - made.program.buffers.begin()))};

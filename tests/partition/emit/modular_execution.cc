@@ -20,7 +20,8 @@ Content inputContent(const std::string& name, int axis, Rows rows, int step) {
   if (axis < 0) return invariant(hashOf("input " + name, {static_cast<uint64_t>(step)}));
   Content content{Kind::kSplit, {}};
   for (int64_t row = rows.first; row < rows.end(); ++row)
-    content.rows.push_back(hashOf("input " + name, {static_cast<uint64_t>(row), static_cast<uint64_t>(step)}));
+    content.rows.push_back(
+        hashOf("input " + name, {static_cast<uint64_t>(row), static_cast<uint64_t>(step)}));
   return content;
 }
 
@@ -37,12 +38,14 @@ class DefinitionExecutor {
     }
     const TrainingGraph& any = trainings_.begin()->second;
     for (const auto& [id, initializer] : any.graph.initializers) {
-      if (std::holds_alternative<WeightReference>(initializer)) lasting_[any.graph.value(id).name] = fileContent(any.graph.value(id).name);
+      if (std::holds_alternative<WeightReference>(initializer))
+        lasting_[any.graph.value(id).name] = fileContent(any.graph.value(id).name);
     }
     for (const Parameter& parameter : any.parameters) {
       const std::string& name = any.graph.value(parameter.value).name;
       lasting_[name] = fileContent(name);
-      for (const OptimizerState& state : parameter.states) lasting_[any.graph.value(state.value).name] = invariant(hashOf("zeros"));
+      for (const OptimizerState& state : parameter.states)
+        lasting_[any.graph.value(state.value).name] = invariant(hashOf("zeros"));
     }
   }
 
@@ -53,7 +56,8 @@ class DefinitionExecutor {
       Contents contents = inputs(training, part, step);
       run(training, Phase::kPrologue, Phase::kPrologue, contents);
       for (const PrologueTotal& total : training.totals)
-        add(totals, training.graph.value(total.total).name, contents.at(training.graph.value(total.part).name));
+        add(totals, training.graph.value(total.total).name,
+            contents.at(training.graph.value(total.part).name));
     }
     for (auto& [name, total] : totals) total.kind = Kind::kInvariant;
     Contents sums;  // "loss", and gradients by the parameter's name
@@ -79,7 +83,8 @@ class DefinitionExecutor {
   static void run(const TrainingGraph& training, Phase first, Phase last, Contents& contents) {
     for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
       const Phase phase = training.node_phase[n];
-      if (phase >= first && phase <= last) modular::evaluate(training.graph, training.graph.nodes[n], phase == Phase::kUpdate, contents);
+      if (phase >= first && phase <= last)
+        modular::evaluate(training.graph, training.graph.nodes[n], phase == Phase::kUpdate, contents);
     }
   }
 
@@ -106,11 +111,13 @@ class DefinitionExecutor {
     contents.insert(sums.begin(), sums.end());
     contents[name(training.step)] = stepContent(step);
     for (const Parameter& parameter : training.parameters) {
-      if (!parameter.gradient_parts.empty()) results["gradient " + name(parameter.value)] = sums.at(name(parameter.gradient)).rows[0];
+      if (!parameter.gradient_parts.empty())
+        results["gradient " + name(parameter.value)] = sums.at(name(parameter.gradient)).rows[0];
     }
     run(training, Phase::kUpdate, Phase::kUpdate, contents);
     for (const Parameter& parameter : training.parameters) {
-      if (!parameter.gradient_parts.empty()) lasting_[name(parameter.value)] = contents.at(name(parameter.updated));
+      if (!parameter.gradient_parts.empty())
+        lasting_[name(parameter.value)] = contents.at(name(parameter.updated));
       results["parameter " + name(parameter.value)] = lasting_[name(parameter.value)].rows[0];
       for (const OptimizerState& state : parameter.states) {
         lasting_[name(state.value)] = contents.at(name(state.updated));
@@ -178,7 +185,8 @@ class ProgramExecutor {
 
   const Content& read(size_t r, BufferId id) const {
     const std::optional<Content>& content = states_[r].contents[id.index()];
-    require(content.has_value(), "nothing is in '" + ranks_[r].program.buffer(id).name + "' of rank " + std::to_string(r));
+    require(content.has_value(),
+            "nothing is in '" + ranks_[r].program.buffer(id).name + "' of rank " + std::to_string(r));
     return *content;
   }
 
@@ -228,7 +236,8 @@ class ProgramExecutor {
         break;
       }
       case InstructionKind::kFree: states_[r].contents[instruction.inputs[0].index()].reset(); break;
-      case InstructionKind::kAllReduce: return allReduce(program.groups[static_cast<size_t>(instruction.group)]);
+      case InstructionKind::kAllReduce:
+        return allReduce(program.groups[static_cast<size_t>(instruction.group)]);
       case InstructionKind::kSlice: slice(r, instruction); break;
       case InstructionKind::kConcatenate: concatenate(r, instruction); break;
       case InstructionKind::kZero: write(r, instruction.outputs[0], {Kind::kSum, {0}}); break;
@@ -256,7 +265,8 @@ class ProgramExecutor {
   void slice(size_t r, const Instruction& instruction) {
     const Content& whole = read(r, instruction.inputs[0]);
     const auto batch = modular::batchAxis(ranks_[r].program.buffer(instruction.outputs[0]).shape);
-    require(batch && batch->axis == instruction.axis && instruction.offset % batch->per_row == 0 && whole.kind == Kind::kSplit,
+    require(batch && batch->axis == instruction.axis && instruction.offset % batch->per_row == 0 &&
+                whole.kind == Kind::kSplit,
             "a slice of something else than rows");
     const auto first = whole.rows.begin() + instruction.offset / batch->per_row;
     require(whole.rows.end() - first >= batch->rows, "a slice beyond the last row");
@@ -285,7 +295,8 @@ class ProgramExecutor {
       if (!arrived(rank)) return false;
     }
     Content sum{Kind::kSum, {0}};
-    for (int rank : group) modular::addTo(sum, read(static_cast<size_t>(rank), next(static_cast<size_t>(rank))->inputs[0]));
+    for (int rank : group)
+      modular::addTo(sum, read(static_cast<size_t>(rank), next(static_cast<size_t>(rank))->inputs[0]));
     for (int rank : group) {
       const auto r = static_cast<size_t>(rank);
       write(r, next(r)->outputs[0], sum);
@@ -301,9 +312,11 @@ class ProgramExecutor {
     Contents contents;
     for (size_t i = 0; i < instruction.inputs.size(); ++i) {
       const Buffer& buffer = program.buffer(instruction.inputs[i]);
-      require(buffer.shape == graph.shape(graph.inputs[i]), "'" + buffer.name + "' has another shape in the subgraph");
+      require(buffer.shape == graph.shape(graph.inputs[i]),
+              "'" + buffer.name + "' has another shape in the subgraph");
       Content content = read(r, instruction.inputs[i]);
-      if (buffer.kind == BufferKind::kAccumulator) content.kind = Kind::kInvariant;  // a total, which is complete
+      if (buffer.kind == BufferKind::kAccumulator)
+        content.kind = Kind::kInvariant;  // a total, which is complete
       contents[graph.value(graph.inputs[i]).name] = std::move(content);
     }
     for (const Node& node : graph.nodes) modular::evaluate(graph, node, update, contents);
@@ -316,14 +329,16 @@ class ProgramExecutor {
 
   Symbols results() const {
     Symbols results;
-    std::map<std::string, uint64_t> copies;  // of parameters and states, which all devices of a stage end with
+    std::map<std::string, uint64_t>
+        copies;  // of parameters and states, which all devices of a stage end with
     for (size_t r = 0; r < ranks_.size(); ++r) {
       for (const Result& result : ranks_[r].program.results) addResult(r, result, results);
       for (size_t b = 0; b < states_[r].contents.size(); ++b) {
         const Buffer& buffer = ranks_[r].program.buffers[b];
         if (!isPersistent(buffer.kind)) continue;
         const uint64_t own = read(r, BufferId(b)).rows.at(0);
-        require(copies.emplace(buffer.name, own).first->second == own, "rank " + std::to_string(r) + " has another " + buffer.name);
+        require(copies.emplace(buffer.name, own).first->second == own,
+                "rank " + std::to_string(r) + " has another " + buffer.name);
       }
     }
     return results;
@@ -353,7 +368,8 @@ std::vector<Symbols> runSteps(Executor executor, int steps) {
 
 }  // namespace
 
-std::vector<Symbols> executeDefinition(const TrainingFamily::Maker& maker, const std::vector<Rows>& parts, int steps) {
+std::vector<Symbols> executeDefinition(const TrainingFamily::Maker& maker, const std::vector<Rows>& parts,
+                                       int steps) {
   return runSteps(DefinitionExecutor(maker, parts), steps);
 }
 

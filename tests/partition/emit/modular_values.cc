@@ -14,7 +14,10 @@ bool isShape(const Constant& constant) { return constant.data_type == DataType::
 class Evaluation {
  public:
   Evaluation(const Graph& graph, const Node& node, size_t output, const Contents& contents)
-      : graph_(graph), name_(graph.value(node.outputs[output]).name), shape_(graph.shape(node.outputs[output])), node_(node) {
+      : graph_(graph),
+        name_(graph.value(node.outputs[output]).name),
+        shape_(graph.shape(node.outputs[output])),
+        node_(node) {
     for (ValueId input : node.inputs) {
       if (!input.valid()) continue;
       const Constant* constant = graph.constant(input);
@@ -22,11 +25,13 @@ class Evaluation {
       if (known != contents.end()) {
         operands_.push_back(known->second);
       } else if (constant != nullptr && isShape(*constant)) {
-        require(integerElements(*constant) == shape_, describeNode(node) + " reads another shape than that of " + name_);
+        require(integerElements(*constant) == shape_,
+                describeNode(node) + " reads another shape than that of " + name_);
       } else if (constant != nullptr && node.op_type.starts_with("Share") && input == node.inputs.back()) {
         share_ = static_cast<uint64_t>(numericElements(*constant)[0]);
       } else {
-        require(constant != nullptr, describeNode(node) + " reads '" + graph.value(input).name + "', which is not there");
+        require(constant != nullptr,
+                describeNode(node) + " reads '" + graph.value(input).name + "', which is not there");
         operands_.push_back(constantContent(*constant));
       }
     }
@@ -34,7 +39,8 @@ class Evaluation {
 
   Content update() const {
     std::vector<uint64_t> numbers;
-    for (const Content& operand : operands_) numbers.insert(numbers.end(), operand.rows.begin(), operand.rows.end());
+    for (const Content& operand : operands_)
+      numbers.insert(numbers.end(), operand.rows.begin(), operand.rows.end());
     return invariant(hashOf(node_.op_type + ":" + name_, numbers));
   }
 
@@ -52,8 +58,10 @@ class Evaluation {
     if (batch) {
       requireNoSums();
       Content result{Kind::kSplit, {}};
-      for (size_t row = 0; row < static_cast<size_t>(batch->rows); ++row) result.rows.push_back(rowHash(row, false));
-      require(!rows || static_cast<int64_t>(*rows) == batch->rows, describeNode(node_) + " has another number of rows than its operands");
+      for (size_t row = 0; row < static_cast<size_t>(batch->rows); ++row)
+        result.rows.push_back(rowHash(row, false));
+      require(!rows || static_cast<int64_t>(*rows) == batch->rows,
+              describeNode(node_) + " has another number of rows than its operands");
       return result;
     }
     if (share_) {
@@ -72,16 +80,20 @@ class Evaluation {
 
  private:
   bool has(Kind kind) const {
-    return std::any_of(operands_.begin(), operands_.end(), [&](const Content& operand) { return operand.kind == kind; });
+    return std::any_of(operands_.begin(), operands_.end(),
+                       [&](const Content& operand) { return operand.kind == kind; });
   }
 
-  void requireNoSums() const { require(!has(Kind::kSum), describeNode(node_) + " reads a part of a sum, but is not linear in it"); }
+  void requireNoSums() const {
+    require(!has(Kind::kSum), describeNode(node_) + " reads a part of a sum, but is not linear in it");
+  }
 
   std::optional<size_t> splitRows() const {
     std::optional<size_t> rows;
     for (const Content& operand : operands_) {
       if (operand.kind != Kind::kSplit) continue;
-      require(!rows || *rows == operand.rows.size(), describeNode(node_) + " reads different numbers of rows");
+      require(!rows || *rows == operand.rows.size(),
+              describeNode(node_) + " reads different numbers of rows");
       rows = operand.rows.size();
     }
     return rows;
@@ -101,7 +113,8 @@ class Evaluation {
     Content result{Kind::kSum, {0}};
     const uint64_t others = rowHash(0, false);
     for (size_t i = 0; i < operands_.size(); ++i) {
-      if (operands_[i].kind == Kind::kSum) result.rows[0] += operands_[i].rows.at(0) * (hashOf("factor", {others, i}) | 1);
+      if (operands_[i].kind == Kind::kSum)
+        result.rows[0] += operands_[i].rows.at(0) * (hashOf("factor", {others, i}) | 1);
     }
     return result;
   }
@@ -143,10 +156,11 @@ std::optional<BatchAxis> batchAxis(const Shape& shape) {
 
 void requireFits(const Content& content, const Shape& shape, const std::string& name) {
   const auto batch = batchAxis(shape);
-  const bool fits = batch ? content.kind == Kind::kSplit && static_cast<int64_t>(content.rows.size()) == batch->rows
-                          : content.kind != Kind::kSplit && content.rows.size() == 1;
-  require(fits,
-          "'" + name + "' of shape " + shapeToString(shape) + " gets " + std::to_string(content.rows.size()) + " rows of another kind");
+  const bool fits =
+      batch ? content.kind == Kind::kSplit && static_cast<int64_t>(content.rows.size()) == batch->rows
+            : content.kind != Kind::kSplit && content.rows.size() == 1;
+  require(fits, "'" + name + "' of shape " + shapeToString(shape) + " gets " +
+                    std::to_string(content.rows.size()) + " rows of another kind");
 }
 
 Content constantContent(const Constant& constant) {
@@ -157,7 +171,8 @@ Content constantContent(const Constant& constant) {
 }
 
 void addTo(Content& sum, const Content& part) {
-  require(sum.kind == part.kind && sum.rows.size() == part.rows.size(), "values of different kinds are added");
+  require(sum.kind == part.kind && sum.rows.size() == part.rows.size(),
+          "values of different kinds are added");
   for (size_t i = 0; i < sum.rows.size(); ++i) sum.rows[i] += part.rows[i];
 }
 

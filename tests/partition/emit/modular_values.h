@@ -41,8 +41,8 @@ Content constantContent(const Constant& constant);
 // Adds, element by element.
 void addTo(Content& sum, const Content& part);
 
-// The node's outputs into `contents`, which holds its operands (other than constants of the graph, which it finds there).
-// `update`: hashes whatever it reads.
+// The node's outputs into `contents`, which holds its operands (other than constants of the graph, which it
+// finds there). `update`: hashes whatever it reads.
 void evaluate(const Graph& graph, const Node& node, bool update, Contents& contents);
 
 }  // namespace pipeshard::modular

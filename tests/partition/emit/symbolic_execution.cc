@@ -15,23 +15,30 @@ namespace {
 
 uint64_t symbol(const std::string& name, const std::vector<uint64_t>& operands = {}) {
   uint64_t hash = std::hash<std::string>()(name);
-  for (uint64_t operand : operands) hash = (hash ^ (operand + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2))) * 0xff51afd7ed558ccdu;
+  for (uint64_t operand : operands)
+    hash = (hash ^ (operand + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2))) * 0xff51afd7ed558ccdu;
   return hash ^ hash >> 31;
 }
 
-uint64_t added(std::optional<uint64_t> sum, uint64_t part) { return sum ? symbol("add", {*sum, part}) : part; }
+uint64_t added(std::optional<uint64_t> sum, uint64_t part) {
+  return sum ? symbol("add", {*sum, part}) : part;
+}
 
-// What a node gives: depends on its operator, its operands and the output's name (which tells equal operators apart).
+// What a node gives: depends on its operator, its operands and the output's name (which tells equal operators
+// apart).
 void execute(const Graph& graph, const Node& node, std::map<std::string, uint64_t>& symbols) {
   std::vector<uint64_t> operands;
-  for (ValueId input : node.inputs) operands.push_back(input.valid() ? symbols.at(graph.value(input).name) : 0);
+  for (ValueId input : node.inputs)
+    operands.push_back(input.valid() ? symbols.at(graph.value(input).name) : 0);
   for (ValueId output : node.outputs) {
-    if (output.valid()) symbols[graph.value(output).name] = symbol(node.op_type + ":" + graph.value(output).name, operands);
+    if (output.valid())
+      symbols[graph.value(output).name] = symbol(node.op_type + ":" + graph.value(output).name, operands);
   }
 }
 
 uint64_t inputSymbol(const std::string& name, int axis, int microbatch, int step) {
-  return symbol("input " + name, {static_cast<uint64_t>(axis >= 0 ? microbatch : 0), static_cast<uint64_t>(step)});
+  return symbol("input " + name,
+                {static_cast<uint64_t>(axis >= 0 ? microbatch : 0), static_cast<uint64_t>(step)});
 }
 
 // One rank: its buffers' contents and where it stands.
@@ -61,7 +68,8 @@ class ProgramExecutor {
       for (size_t b = 0; b < states_[r].contents.size(); ++b) {
         const Buffer& buffer = ranks_[r].program.buffers[b];
         const int64_t update = (step - 1) * ranks_[r].program.updates_per_step + buffer.update + 1;
-        if (buffer.kind == BufferKind::kStep) states_[r].contents[b] = symbol("step", {static_cast<uint64_t>(update)});
+        if (buffer.kind == BufferKind::kStep)
+          states_[r].contents[b] = symbol("step", {static_cast<uint64_t>(update)});
         if (!isPersistent(buffer.kind)) states_[r].contents[b].reset();
       }
     }
@@ -84,7 +92,9 @@ class ProgramExecutor {
 
  private:
   // Valid when its update runs, not at the end of the step.
-  static bool passes(const Result& result) { return result.update >= 0 && result.kind == Result::Kind::kGradient; }
+  static bool passes(const Result& result) {
+    return result.update >= 0 && result.kind == Result::Kind::kGradient;
+  }
 
   void addResult(size_t r, const Result& result, Symbols& results) const {
     std::string name = "loss";
@@ -93,7 +103,8 @@ class ProgramExecutor {
     if (result.kind == Result::Kind::kOptimizerState) name = "state " + result.name + "." + result.state;
     if (result.kind == Result::Kind::kForwardState) name = "forward state " + result.name;
     if (result.update >= 0) name += " of update " + std::to_string(result.update);
-    EXPECT_TRUE(results.emplace(name, states_[r].contents[result.buffer.index()].value()).second) << name << " twice";
+    EXPECT_TRUE(results.emplace(name, states_[r].contents[result.buffer.index()].value()).second)
+        << name << " twice";
   }
 
   // False: a message that the instruction needs has not been sent.
@@ -116,11 +127,15 @@ class ProgramExecutor {
     const auto peer = static_cast<size_t>(instruction.peer);
     if (!takeWhatIsNeeded(r, instruction)) return false;
     switch (instruction.kind) {
-      case InstructionKind::kLoadInput: contents[instruction.outputs[0].index()] = load(program, instruction); break;
+      case InstructionKind::kLoadInput:
+        contents[instruction.outputs[0].index()] = load(program, instruction);
+        break;
       case InstructionKind::kUpdate:
         for (const Result& result : program.results) {
-          const bool reads = std::find(instruction.inputs.begin(), instruction.inputs.end(), result.buffer) != instruction.inputs.end();
-          if (passes(result) && reads && result.update == updateOf(program, instruction)) addResult(r, result, passed_);
+          const bool reads = std::find(instruction.inputs.begin(), instruction.inputs.end(), result.buffer) !=
+                             instruction.inputs.end();
+          if (passes(result) && reads && result.update == updateOf(program, instruction))
+            addResult(r, result, passed_);
         }
         run(r, instruction);
         break;
@@ -155,7 +170,8 @@ class ProgramExecutor {
   uint64_t load(const Program& program, const Instruction& instruction) const {
     const Buffer& buffer = program.buffer(instruction.outputs[0]);
     for (const ProgramInput& input : program.inputs) {
-      if (input.name == buffer.value) return inputSymbol(input.name, input.axis, instruction.microbatch, step_);
+      if (input.name == buffer.value)
+        return inputSymbol(input.name, input.axis, instruction.microbatch, step_);
     }
     ADD_FAILURE() << "no input " << buffer.value;
     return 0;
@@ -164,7 +180,8 @@ class ProgramExecutor {
   void run(size_t r, const Instruction& instruction) {
     const Graph& graph = ranks_[r].subgraphs[instruction.subgraph.index()];
     std::map<std::string, uint64_t> symbols;
-    for (const auto& [id, initializer] : graph.initializers) symbols[graph.value(id).name] = symbol("file " + graph.value(id).name);
+    for (const auto& [id, initializer] : graph.initializers)
+      symbols[graph.value(id).name] = symbol("file " + graph.value(id).name);
     for (size_t i = 0; i < instruction.inputs.size(); ++i) {
       symbols[graph.value(graph.inputs[i]).name] = states_[r].contents[instruction.inputs[i].index()].value();
     }
@@ -192,7 +209,8 @@ class DefinitionExecutor {
 
   Symbols runStep(int step) { return runMinibatch(step, 0, step); }
 
-  // A window of updates. Losses and gradients are named by their update; parameters and states are those of the last one.
+  // A window of updates. Losses and gradients are named by their update; parameters and states are those of
+  // the last one.
   Symbols runWindow(int step, int updates, const std::map<std::string, std::vector<int>>& versions) {
     versions_ = &versions;
     history_.clear();
@@ -210,7 +228,8 @@ class DefinitionExecutor {
   }
 
  private:
-  // Of the step's microbatches those from `first` on, and the update after them, which is the number `update` of all.
+  // Of the step's microbatches those from `first` on, and the update after them, which is the number `update`
+  // of all.
   Symbols runMinibatch(int step, int first, int update_number) {
     std::map<std::string, uint64_t> totals;
     for (int k = first; k < first + training_.microbatches; ++k) {
@@ -218,19 +237,21 @@ class DefinitionExecutor {
       run(symbols, Phase::kPrologue, Phase::kPrologue);
       for (const PrologueTotal& total : training_.totals) {
         const auto found = totals.find(name(total.total));
-        totals[name(total.total)] =
-            added(found == totals.end() ? std::nullopt : std::optional(found->second), symbols.at(name(total.part)));
+        totals[name(total.total)] = added(found == totals.end() ? std::nullopt : std::optional(found->second),
+                                          symbols.at(name(total.part)));
       }
     }
     std::optional<uint64_t> loss;
     std::vector<std::vector<std::optional<uint64_t>>> parts;
-    for (const Parameter& parameter : training_.parameters) parts.emplace_back(parameter.gradient_parts.size());
+    for (const Parameter& parameter : training_.parameters)
+      parts.emplace_back(parameter.gradient_parts.size());
     for (int k = first; k < first + training_.microbatches; ++k) {
       auto symbols = microbatch(k, step);
       symbols.insert(totals.begin(), totals.end());
       run(symbols, Phase::kForward, Phase::kBackwardWeight);
       loss = added(loss, symbols.at(name(training_.loss)));
-      for (const ForwardState& state : training_.forward_states) lasting_[name(state.value)] = symbols.at(name(state.updated));
+      for (const ForwardState& state : training_.forward_states)
+        lasting_[name(state.value)] = symbols.at(name(state.updated));
       for (size_t p = 0; p < parts.size(); ++p) {
         for (size_t i = 0; i < parts[p].size(); ++i)
           parts[p][i] = added(parts[p][i], symbols.at(name(training_.parameters[p].gradient_parts[i])));
@@ -244,14 +265,17 @@ class DefinitionExecutor {
   std::map<std::string, uint64_t> microbatch(int k, int step) const {
     auto symbols = lasting_;
     for (const auto& [parameter, values] : history_)
-      symbols[parameter] = values.at(static_cast<size_t>(versions_->at(parameter).at(static_cast<size_t>(k))));
-    for (const BatchInput& input : training_.inputs) symbols[name(input.value)] = inputSymbol(name(input.value), input.axis, k, step);
+      symbols[parameter] =
+          values.at(static_cast<size_t>(versions_->at(parameter).at(static_cast<size_t>(k))));
+    for (const BatchInput& input : training_.inputs)
+      symbols[name(input.value)] = inputSymbol(name(input.value), input.axis, k, step);
     return symbols;
   }
 
   void run(std::map<std::string, uint64_t>& symbols, Phase first, Phase last) const {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      if (training_.node_phase[n] >= first && training_.node_phase[n] <= last) pipeshard::execute(graph_, graph_.nodes[n], symbols);
+      if (training_.node_phase[n] >= first && training_.node_phase[n] <= last)
+        pipeshard::execute(graph_, graph_.nodes[n], symbols);
     }
   }
 
@@ -263,7 +287,8 @@ class DefinitionExecutor {
       const Parameter& parameter = training_.parameters[p];
       std::optional<uint64_t> gradient;
       for (const std::optional<uint64_t>& part : parts[p]) gradient = added(gradient, *part);
-      if (gradient) results["gradient " + name(parameter.value)] = symbols[name(parameter.gradient)] = *gradient;
+      if (gradient)
+        results["gradient " + name(parameter.value)] = symbols[name(parameter.gradient)] = *gradient;
     }
     run(symbols, Phase::kUpdate, Phase::kUpdate);
     for (const Parameter& parameter : training_.parameters) {
@@ -271,18 +296,20 @@ class DefinitionExecutor {
       if (!parameter.gradient_parts.empty()) lasting_[own] = symbols.at(name(parameter.updated));
       results["parameter " + own] = lasting_[own];
       for (const OptimizerState& state : parameter.states) {
-        results["state " + own + "." + state.name] = lasting_[name(state.value)] = symbols.at(name(state.updated));
+        results["state " + own + "." + state.name] = lasting_[name(state.value)] =
+            symbols.at(name(state.updated));
       }
     }
-    for (const ForwardState& state : training_.forward_states) results["forward state " + name(state.value)] = lasting_[name(state.value)];
+    for (const ForwardState& state : training_.forward_states)
+      results["forward state " + name(state.value)] = lasting_[name(state.value)];
     return results;
   }
 
   const TrainingGraph& training_;
   const Graph& graph_;
-  std::map<std::string, uint64_t> lasting_;                            // parameters, weights, constants, states of both kinds
+  std::map<std::string, uint64_t> lasting_;  // parameters, weights, constants, states of both kinds
   const std::map<std::string, std::vector<int>>* versions_ = nullptr;  // of a window
-  std::map<std::string, std::vector<uint64_t>> history_;               // of a window: by parameter and version
+  std::map<std::string, std::vector<uint64_t>> history_;  // of a window: by parameter and version
 };
 
 }  // namespace
@@ -294,8 +321,8 @@ std::vector<Symbols> executeDefinition(const TrainingGraph& training, int steps)
   return results;
 }
 
-std::vector<Symbols> executeWindows(const TrainingGraph& training, int updates, const std::map<std::string, std::vector<int>>& versions,
-                                    int steps) {
+std::vector<Symbols> executeWindows(const TrainingGraph& training, int updates,
+                                    const std::map<std::string, std::vector<int>>& versions, int steps) {
   DefinitionExecutor executor(training);
   std::vector<Symbols> results;
   for (int step = 1; step <= steps; ++step) results.push_back(executor.runWindow(step, updates, versions));

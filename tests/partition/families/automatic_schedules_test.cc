@@ -1,4 +1,5 @@
-// zb-1p and zb-2p: the published bubble rates, every size, memory limits, and how near they are to the best order.
+// zb-1p and zb-2p: the published bubble rates, every size, memory limits, and how near they are to the best
+// order.
 #include <array>
 #include <random>
 
@@ -6,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "partition/schedules/schedule.h"
 #include "partition/families/zero_bubble_automatic.h"
+#include "partition/schedules/schedule.h"
 #include "tests/expect_error.h"
 #include "tests/partition/simulation/second_simulator.h"
 
@@ -25,8 +26,9 @@ SecondSimulation simulated(const ScheduleRequest& request) {
   return secondSimulation(makeSchedule(request), secondCosts(request.costs), request.costs.transfer);
 }
 
-// Qi et al. 2023, "Zero Bubble Pipeline Parallelism", tables 5 and 6: measured times in ms, and the rate (span - work) / span of the rank
-// with the longest span. Memory as its appendix models a transformer layer of width h with `heads` over 1024 tokens.
+// Qi et al. 2023, "Zero Bubble Pipeline Parallelism", tables 5 and 6: measured times in ms, and the rate
+// (span - work) / span of the rank with the longest span. Memory as its appendix models a transformer layer
+// of width h with `heads` over 1024 tokens.
 struct PublishedRow {
   int microbatches;
   int64_t forward, input, weight, transfer;  // microseconds
@@ -34,21 +36,30 @@ struct PublishedRow {
   int64_t width, heads;
 };
 constexpr PublishedRow kPublished[] = {
-    {24, 18522, 18086, 9337, 601, .1585, .0433, 2304, 24},  {32, 18513, 18086, 9331, 626, .1242, .0039, 2304, 24},
-    {64, 18546, 18097, 9321, 762, .0674, .0026, 2304, 24},  {24, 29718, 29444, 19927, 527, .1323, .0029, 4096, 32},
-    {32, 29802, 29428, 19530, 577, .1045, .0022, 4096, 32}, {64, 29935, 29621, 19388, 535, .0554, .0010, 4096, 32},
+    {24, 18522, 18086, 9337, 601, .1585, .0433, 2304, 24},
+    {32, 18513, 18086, 9331, 626, .1242, .0039, 2304, 24},
+    {64, 18546, 18097, 9321, 762, .0674, .0026, 2304, 24},
+    {24, 29718, 29444, 19927, 527, .1323, .0029, 4096, 32},
+    {32, 29802, 29428, 19530, 577, .1045, .0022, 4096, 32},
+    {64, 29935, 29621, 19388, 535, .0554, .0010, 4096, 32},
 };
 
 TEST(AutomaticSchedules, AreAsGoodAsPublishedOrBetter) {
   for (const PublishedRow& row : kPublished) {
     const int64_t scores = 5 * row.heads * 1024;
-    const ScheduleCosts costs{row.forward,    row.input, row.weight, row.transfer, 34 * row.width + scores, -(2 * row.width + scores),
+    const ScheduleCosts costs{row.forward,
+                              row.input,
+                              row.weight,
+                              row.transfer,
+                              34 * row.width + scores,
+                              -(2 * row.width + scores),
                               -32 * row.width};
     for (const int shares : {1, 2}) {
       const SecondSimulation result = simulated({fmt::format("zb-{}p", shares), 8, row.microbatches, costs});
       const auto work = static_cast<double>(row.microbatches * (row.forward + row.input + row.weight));
       const auto span = static_cast<double>(result.longestSpan());
-      EXPECT_LE((span - work) / span, (shares == 1 ? row.rate_1p : row.rate_2p) + .00005) << row.microbatches << " " << shares;
+      EXPECT_LE((span - work) / span, (shares == 1 ? row.rate_1p : row.rate_2p) + .00005)
+          << row.microbatches << " " << shares;
       EXPECT_THAT(result.peak_memory, Each(Le(shares * 8 * costs.forward_memory)));
       EXPECT_THAT(result.final_memory, Each(0));
     }
@@ -99,7 +110,9 @@ TEST(AutomaticSchedules, EverySizeRunsWithinItsMemory) {
 }
 
 ScheduleCosts randomCosts(std::mt19937& random) {
-  const auto upTo = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
+  const auto upTo = [&](int64_t most) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1));
+  };
   ScheduleCosts costs{1 + upTo(9), 1 + upTo(9), 1 + upTo(9), upTo(4), 1 + upTo(5), 0, 0};
   costs.input_memory = upTo(4) == 0 ? upTo(3) : -upTo(costs.forward_memory);
   costs.weight_memory = -costs.forward_memory - costs.input_memory;
@@ -110,8 +123,8 @@ int64_t smallestLimit(const ScheduleCosts& costs) {
   return 1 + (std::max<int64_t>(costs.input_memory, 0) + costs.forward_memory - 1) / costs.forward_memory;
 }
 
-// Random times, transfers, memory models and limits: never stuck, never above the limit, never better than possible; and never worse
-// than the hand-made order whose memory fits.
+// Random times, transfers, memory models and limits: never stuck, never above the limit, never better than
+// possible; and never worse than the hand-made order whose memory fits.
 TEST(AutomaticSchedules, HoldTheirLimitForGivenCosts) {
   std::mt19937 random(1);
   for (int round = 0; round < 300; ++round) {
@@ -123,8 +136,10 @@ TEST(AutomaticSchedules, HoldTheirLimitForGivenCosts) {
     EXPECT_THAT(result.peak_memory, Each(Le(limit * costs.forward_memory))) << round;
     EXPECT_GE(result.longestSpan(), automaticSpanBound({p, m, 1, {}, costs})) << round;
     for (const char* name : {"zb-h1", "zb-h2"}) {
-      const SecondSimulation made = secondSimulation(makeSchedule(name, p, m), secondCosts(costs), costs.transfer);
-      const bool fits = *std::max_element(made.peak_memory.begin(), made.peak_memory.end()) <= limit * costs.forward_memory;
+      const SecondSimulation made =
+          secondSimulation(makeSchedule(name, p, m), secondCosts(costs), costs.transfer);
+      const bool fits =
+          *std::max_element(made.peak_memory.begin(), made.peak_memory.end()) <= limit * costs.forward_memory;
       if (!fits) continue;
       EXPECT_LE(result.longestSpan(), made.longestSpan()) << round << " " << name;
     }
@@ -179,12 +194,14 @@ class Exhaustive {
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t rank = 0; rank < ranks; ++rank) {
-        for (const std::vector<int>& word = words_[pick[rank]]; at[rank] < word.size(); ++at[rank], moved = true) {
+        for (const std::vector<int>& word = words_[pick[rank]]; at[rank] < word.size();
+             ++at[rank], moved = true) {
           const auto kind = static_cast<size_t>(word[at[rank]]);
           const auto k = static_cast<size_t>(done[rank][kind]);
           const size_t source = kind == 0 ? rank - 1 : kind == 1 ? rank + 1 : ranks;
           if (source < ranks && done[source][kind] <= static_cast<int>(k)) break;
-          const int64_t start = std::max(now[rank], source < ranks ? end[source][kind][k] + costs_.transfer : 0);
+          const int64_t start =
+              std::max(now[rank], source < ranks ? end[source][kind][k] + costs_.transfer : 0);
           if (first[rank] < 0) first[rank] = start;
           end[rank][kind][k] = now[rank] = start + times[kind];
           ++done[rank][kind];
@@ -210,7 +227,8 @@ class Exhaustive {
 TEST(AutomaticSchedules, AreNearlyAlwaysTheBestThatThereIs) {
   std::mt19937 random(7);
   int optimal = 0, all = 0;
-  for (const auto& [p, m] : std::vector<std::pair<int, int>>{{2, 1}, {2, 2}, {2, 3}, {2, 4}, {3, 1}, {3, 2}, {3, 3}}) {
+  for (const auto& [p, m] :
+       std::vector<std::pair<int, int>>{{2, 1}, {2, 2}, {2, 3}, {2, 4}, {3, 1}, {3, 2}, {3, 3}}) {
     for (int round = 0; round < 40; ++round) {
       const ScheduleCosts costs = round == 0 ? ScheduleCosts{} : randomCosts(random);
       const int64_t limit = smallestLimit(costs) + static_cast<int64_t>(random() % 4);
@@ -230,19 +248,24 @@ TEST(AutomaticSchedules, RefuseWhatTheyCannotDo) {
   EXPECT_ERROR(makeSchedule("zb-1p:limit=0", 4, 8), ErrorCode::kConfiguration,
                "found a memory limit of 0 microbatches' activations; expected at least 1");
   const ScheduleCosts growing{1, 1, 1, 0, 2, 3, -5};  // I takes 3 on top of F's 2
-  EXPECT_ERROR(makeSchedule(ScheduleRequest{"zb-1p", 2, 8, growing}), ErrorCode::kConfiguration, "expected at least 3");
+  EXPECT_ERROR(makeSchedule(ScheduleRequest{"zb-1p", 2, 8, growing}), ErrorCode::kConfiguration,
+               "expected at least 3");
   EXPECT_NO_THROW(makeSchedule(ScheduleRequest{"zb-1p:limit=3", 2, 8, growing}));
-  EXPECT_ERROR(makeSchedule(ScheduleRequest{"zb-1p", 2, 8, {1, 1, 1, 0, 2, 0, -1}}), ErrorCode::kConfiguration, "and a sum of 0");
-  EXPECT_ERROR(makeSchedule(ScheduleRequest{"zb-1p", 2, 8, {-1, 1, 1, 0, 1, 0, -1}}), ErrorCode::kConfiguration, "found a time of -1");
+  EXPECT_ERROR(makeSchedule(ScheduleRequest{"zb-1p", 2, 8, {1, 1, 1, 0, 2, 0, -1}}),
+               ErrorCode::kConfiguration, "and a sum of 0");
+  EXPECT_ERROR(makeSchedule(ScheduleRequest{"zb-1p", 2, 8, {-1, 1, 1, 0, 1, 0, -1}}),
+               ErrorCode::kConfiguration, "found a time of -1");
   EXPECT_ERROR(makeSchedule("zb-1p:extra=2", 4, 8), ErrorCode::kUsage, "expected options of zb-1p (limit)");
   // A limit that all microbatches fit in is none.
-  EXPECT_EQ(makeSchedule("zb-2p:limit=1000000000000000000", 3, 4).orders, makeSchedule("zb-2p:limit=4", 3, 4).orders);
+  EXPECT_EQ(makeSchedule("zb-2p:limit=1000000000000000000", 3, 4).orders,
+            makeSchedule("zb-2p:limit=4", 3, 4).orders);
 }
 
 TEST(AutomaticSchedules, DependOnTheRequestAlone) {
   const ScheduleCosts costs{29718, 29444, 19927, 527, 303104, -172032, -131072};
   for (const char* name : {"zb-1p", "zb-2p", "v-half", "v-min"}) {
-    EXPECT_EQ(makeSchedule(ScheduleRequest{name, 8, 24, costs}).orders, makeSchedule(ScheduleRequest{name, 8, 24, costs}).orders);
+    EXPECT_EQ(makeSchedule(ScheduleRequest{name, 8, 24, costs}).orders,
+              makeSchedule(ScheduleRequest{name, 8, 24, costs}).orders);
   }
 }
 

@@ -32,7 +32,8 @@ Plan planFor(const PartitionOptions& options, int64_t microbatches = 4) {
   return plan;
 }
 
-void expectError(const PartitionOptions& options, ErrorCode code, const std::string& message, int64_t microbatches = 4) {
+void expectError(const PartitionOptions& options, ErrorCode code, const std::string& message,
+                 int64_t microbatches = 4) {
   try {
     planFor(options, microbatches);
     ADD_FAILURE() << "accepted; expected " << message;
@@ -45,7 +46,8 @@ void expectError(const PartitionOptions& options, ErrorCode code, const std::str
 // "0 | 1,2 | 0": the devices of each stage.
 std::string devicesOf(const Plan& plan) {
   std::vector<std::string> texts;
-  for (const StagePlan& stage : plan.stages) texts.push_back(fmt::format("{}", fmt::join(stage.devices, ",")));
+  for (const StagePlan& stage : plan.stages)
+    texts.push_back(fmt::format("{}", fmt::join(stage.devices, ",")));
   return fmt::format("{}", fmt::join(texts, " | "));
 }
 
@@ -80,9 +82,9 @@ TEST(PlanSchedule, PeaksAreThoseOfEachStage) {
 TEST(PlanSchedule, NumbersOfStagesMustFit) {
   PartitionOptions options = optionsFor("interleaved:v=2", 4);
   options.stages = "uniform:5";
-  expectError(
-      options, ErrorCode::kConfiguration,
-      "--stages uniform:5: found 5 stages; expected a multiple of 2, as --schedule interleaved:v=2 has 2 stages on every pipeline rank");
+  expectError(options, ErrorCode::kConfiguration,
+              "--stages uniform:5: found 5 stages; expected a multiple of 2, as --schedule interleaved:v=2 "
+              "has 2 stages on every pipeline rank");
   options.stages = "uniform:1";
   expectError(options, ErrorCode::kConfiguration, "--stages uniform:1: found 1 stage; expected");
   options.stages = "uniform:10";
@@ -108,11 +110,13 @@ TEST(PlanSchedule, StageFilesPlaceChunks) {
   EXPECT_EQ(devicesOf(planFor(options)), "1 | 0 | 1 | 0");
   options.schedule = "dual-pipe-v";
   expectError(options, ErrorCode::kConfiguration,
-              "the schedule dual-pipe-v has stages 0 and 2 on different pipeline ranks, but their devices are [1] and [1]; expected "
+              "the schedule dual-pipe-v has stages 0 and 2 on different pipeline ranks, but their devices "
+              "are [1] and [1]; expected "
               "different devices");
   options.schedule = "1f1b";
   expectError(options, ErrorCode::kConfiguration,
-              "the schedule 1f1b runs 2 stages on 2 pipeline ranks; the plan has 4 stages on 2 groups of devices; ask for 2 stages");
+              "the schedule 1f1b runs 2 stages on 2 pipeline ranks; the plan has 4 stages on 2 groups of "
+              "devices; ask for 2 stages");
 }
 
 TEST(PlanSchedule, AFileOfOrdersIsStoredAndReplays) {
@@ -133,9 +137,12 @@ TEST(PlanSchedule, RefusesFilesThatDoNotFit) {
               "the orders of the schedule are for 2 microbatches, the plan has 4; ask for --microbatches 2");
   PartitionOptions options = optionsFor(path, 4);
   options.stages = "uniform:3";
-  expectError(options, ErrorCode::kConfiguration, "--stages uniform:3: found 3 stages; expected 2, as --schedule " + path + " runs", 2);
-  expectError(optionsFor("no/orders", 2), ErrorCode::kMissingInput, "--schedule no/orders: there is no file of this name");
-  expectError(optionsFor("orders.csv", 2), ErrorCode::kMissingInput, "--schedule orders.csv: there is no file of this name");
+  expectError(options, ErrorCode::kConfiguration,
+              "--stages uniform:3: found 3 stages; expected 2, as --schedule " + path + " runs", 2);
+  expectError(optionsFor("no/orders", 2), ErrorCode::kMissingInput,
+              "--schedule no/orders: there is no file of this name");
+  expectError(optionsFor("orders.csv", 2), ErrorCode::kMissingInput,
+              "--schedule orders.csv: there is no file of this name");
   expectError(optionsFor(writeFile("wrong.csv", "0F0,0X0\n"), 2), ErrorCode::kConfiguration, "wrong.csv:1:");
 }
 
@@ -147,7 +154,8 @@ TEST(PlanSchedule, TheFirstMicrobatchesKeepTheirOrder) {
     for (int m = 1; m < 8; ++m) {
       const Schedule part = firstMicrobatches(whole, m);
       EXPECT_EQ(part.microbatches, m);
-      for (size_t r = 0; r < part.orders.size(); ++r) EXPECT_LE(peakActivations(part.orders[r]), peakActivations(whole.orders[r]));
+      for (size_t r = 0; r < part.orders.size(); ++r)
+        EXPECT_LE(peakActivations(part.orders[r]), peakActivations(whole.orders[r]));
     }
   }
   EXPECT_EQ(firstMicrobatches(makeSchedule("1f1b", 4, 8), 3).orders, makeSchedule("1f1b", 4, 3).orders);
@@ -171,7 +179,8 @@ int64_t chosenMicrobatches(int64_t batch, const std::string& schedule) {
 TEST(PlanSchedule, ChoosesMicrobatchesWithWhichTheScheduleExists) {
   EXPECT_EQ(chosenMicrobatches(8, "1f1b"), 8);
   EXPECT_EQ(chosenMicrobatches(12, "1f1b"), 6);
-  EXPECT_EQ(chosenMicrobatches(12, "dual-pipe-v"), 12);  // two per rank at least, and 8 does not divide the batch
+  EXPECT_EQ(chosenMicrobatches(12, "dual-pipe-v"),
+            12);  // two per rank at least, and 8 does not divide the batch
   EXPECT_EQ(chosenMicrobatches(36, "dual-pipe-v"), 9);
   EXPECT_EQ(chosenMicrobatches(7, "dual-pipe-v"), 7);  // there is no such number
   EXPECT_EQ(chosenMicrobatches(24, "pipedream-2bw:m=12"), 12);
@@ -194,10 +203,12 @@ TEST(PlanRecomputation, IsForAllStagesOrByStage) {
 }
 
 TEST(PlanRecomputation, RefusesWhatItDoesNotUnderstand) {
-  for (const char* wrong : {"sometimes", "", "4:always", "0", "0:", "0:always,", "0:always,0:never", "-1:always", "0:Always", "a:always"}) {
+  for (const char* wrong : {"sometimes", "", "4:always", "0", "0:", "0:always,", "0:always,0:never",
+                            "-1:always", "0:Always", "a:always"}) {
     PartitionOptions options = optionsFor("1f1b", 4);
     options.recomputation = wrong;
-    expectError(options, ErrorCode::kUsage, "expected never, layers, always or except-last, for all stages or by stage from 0 to 3");
+    expectError(options, ErrorCode::kUsage,
+                "expected never, layers, always or except-last, for all stages or by stage from 0 to 3");
   }
 }
 

@@ -1,5 +1,5 @@
-// Makespan, bubble and memory of schedules: published tables, formulas over a grid, and a second simulator. All times are whole numbers
-// that every division in a formula leaves whole, so equal means equal.
+// Makespan, bubble and memory of schedules: published tables, formulas over a grid, and a second simulator.
+// All times are whole numbers that every division in a formula leaves whole, so equal means equal.
 #include <cmath>
 #include <optional>
 #include <random>
@@ -25,13 +25,19 @@ struct Ratio {
   Ticks forward = 1, input = 1, weight = 1;
   Ticks all() const { return forward + input + weight; }
   PassTimes share() const {
-    return {.forward = forward * kUnit, .backward_input = input * kUnit, .backward_weight = weight * kUnit, .activation = kUnit};
+    return {.forward = forward * kUnit,
+            .backward_input = input * kUnit,
+            .backward_weight = weight * kUnit,
+            .activation = kUnit};
   }
 };
 
-Simulation simulated(const Schedule& schedule, const Ratio& ratio = {}, Ticks latency = 0, bool pairs_together = true) {
-  return simulate(
-      {.schedule = schedule, .stages = equalStages(schedule, ratio.share()), .latency = latency, .pairs_together = pairs_together});
+Simulation simulated(const Schedule& schedule, const Ratio& ratio = {}, Ticks latency = 0,
+                     bool pairs_together = true) {
+  return simulate({.schedule = schedule,
+                   .stages = equalStages(schedule, ratio.share()),
+                   .latency = latency,
+                   .pairs_together = pairs_together});
 }
 
 std::vector<int64_t> peaksOf(const Schedule& schedule) {
@@ -96,7 +102,8 @@ TEST_P(Summary, MakespanIdleAndPeakAreThePublishedOnes) {
     EXPECT_THAT(peaks, ElementsAreArray(row.peaks));
   }
   const int64_t chunks = schedule.stages / 4;
-  for (size_t rank = 0; rank < 4; ++rank) EXPECT_EQ(simulation.peak_memory[rank] * chunks, peaks[rank] * kUnit);
+  for (size_t rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(simulation.peak_memory[rank] * chunks, peaks[rank] * kUnit);
 }
 
 TEST_P(Summary, MakespansWithLatencyAreThePublishedOnes) {
@@ -104,15 +111,18 @@ TEST_P(Summary, MakespansWithLatencyAreThePublishedOnes) {
   const Schedule schedule = makeSchedule(row.schedule, 4, 8);
   const std::vector<double> latencies = {0.25, 0.5, 1};
   for (size_t i = 0; i < row.with_latency.size(); ++i) {
-    EXPECT_EQ(simulated(schedule, {}, ticks(latencies[i])).makespan, ticks(row.with_latency[i])) << latencies[i];
+    EXPECT_EQ(simulated(schedule, {}, ticks(latencies[i])).makespan, ticks(row.with_latency[i]))
+        << latencies[i];
   }
 }
 
 TEST(ScheduleFormulas, EveryScheduleIsInTheSummary) {
   for (const std::string& name : scheduleNames()) {
-    const bool published = std::any_of(kSummary.begin(), kSummary.end(), [&](const SummaryRow& row) { return row.schedule == name; });
+    const bool published = std::any_of(kSummary.begin(), kSummary.end(),
+                                       [&](const SummaryRow& row) { return row.schedule == name; });
     // Those that no table has; formulas of them are below.
-    const bool other = name == "sequential" || name == "eager-1f1b" || name == "forward-only" || name == "pipedream-vertical";
+    const bool other = name == "sequential" || name == "eager-1f1b" || name == "forward-only" ||
+                       name == "pipedream-vertical";
     EXPECT_NE(published, other) << name;
   }
 }
@@ -134,7 +144,8 @@ class Formulas : public ::testing::TestWithParam<std::tuple<int, int, Ratio>> {
 // F:B is 1:2, 1:3 and 2:3. Split schedules: W no longer than F and I.
 INSTANTIATE_TEST_SUITE_P(Grid, Formulas,
                          ::testing::Combine(::testing::Values(2, 3, 4, 8), ::testing::Values(1, 2, 4),
-                                            ::testing::Values(Ratio{1, 1, 1}, Ratio{1, 2, 1}, Ratio{2, 2, 1})));
+                                            ::testing::Values(Ratio{1, 1, 1}, Ratio{1, 2, 1},
+                                                              Ratio{2, 2, 1})));
 
 TEST_P(Formulas, Sequential) {
   EXPECT_EQ(simulated(makeSchedule("sequential", p, m), ratio).makespan, m * p * ratio.all() * kUnit);
@@ -149,7 +160,8 @@ TEST_P(Formulas, GPipeAnd1F1B) {
   EXPECT_DOUBLE_EQ(simulation.bubbleOfMakespan(), (p - 1.0) / (m + p - 1));
   EXPECT_DOUBLE_EQ(simulation.bubbleOfUseful(), (p - 1.0) / m);
   EXPECT_THAT(peaksOf(makeSchedule("gpipe", p, m)), Each(m));
-  for (int rank = 0; rank < p; ++rank) EXPECT_EQ(peaksOf(makeSchedule("1f1b", p, m))[static_cast<size_t>(rank)], std::min(p - rank, m));
+  for (int rank = 0; rank < p; ++rank)
+    EXPECT_EQ(peaksOf(makeSchedule("1f1b", p, m))[static_cast<size_t>(rank)], std::min(p - rank, m));
 }
 
 TEST_P(Formulas, GPipeWithRecomputationHoldsOneMicrobatchAndTheBoundaries) {
@@ -168,7 +180,8 @@ TEST_P(Formulas, InterleavedAndLoopedBreadthFirst) {
     expectIdle("interleaved", ratio.all(), v);
     expectIdle("looped-bfs", ratio.all(), v);
     const std::vector<int64_t> peaks = peaksOf(makeSchedule(fmt::format("interleaved:v={}", v), p, m));
-    for (int r = 0; r < p; ++r) EXPECT_EQ(peaks[static_cast<size_t>(r)], std::min(2 * (p - 1 - r) + (v - 1) * p + 1, m * v)) << r;
+    for (int r = 0; r < p; ++r)
+      EXPECT_EQ(peaks[static_cast<size_t>(r)], std::min(2 * (p - 1 - r) + (v - 1) * p + 1, m * v)) << r;
     EXPECT_THAT(peaksOf(makeSchedule(fmt::format("looped-bfs:v={}", v), p, m)), Each(m * v));
   }
 }
@@ -183,7 +196,8 @@ TEST_P(Formulas, ZeroBubbleH2) {
   if (m < 2 * p - 1) return;
   const Schedule schedule = makeSchedule("zb-h2", p, m);
   const Simulation simulation = simulated(schedule, ratio);
-  EXPECT_EQ(simulation.longestSpan() - m * ratio.all() * kUnit, (p - 1) * (ratio.forward + ratio.input - 2 * ratio.weight) * kUnit);
+  EXPECT_EQ(simulation.longestSpan() - m * ratio.all() * kUnit,
+            (p - 1) * (ratio.forward + ratio.input - 2 * ratio.weight) * kUnit);
   EXPECT_THAT(peaksOf(schedule), Each(2 * p - 1));
 }
 
@@ -208,10 +222,12 @@ TEST_P(Formulas, DualPipeV) {
 }
 
 TEST_P(Formulas, ForwardOnly) {
-  EXPECT_EQ(simulated(makeSchedule("forward-only", p, m), ratio).makespan, (m + p - 1) * ratio.forward * kUnit);
+  EXPECT_EQ(simulated(makeSchedule("forward-only", p, m), ratio).makespan,
+            (m + p - 1) * ratio.forward * kUnit);
 }
 
-// Qi et al., "Zero Bubble Pipeline Parallelism", tables 5 and 6: 8 ranks; microseconds; rates of the longest span.
+// Qi et al., "Zero Bubble Pipeline Parallelism", tables 5 and 6: 8 ranks; microseconds; rates of the longest
+// span.
 struct PaperRow {
   int m;
   Ticks forward, input, weight, latency;
@@ -219,13 +235,14 @@ struct PaperRow {
   double one_forward_one_backward, interleaved, h1, h2;
 };
 class ZeroBubblePaper : public ::testing::TestWithParam<PaperRow> {};
-INSTANTIATE_TEST_SUITE_P(Table5, ZeroBubblePaper,
-                         ::testing::Values(PaperRow{24, 18522, 18086, 9337, 601, 3, .2431, .1055, .1585, .1083},
-                                           PaperRow{32, 18513, 18086, 9331, 626, 3, .1985, .0818, .1242, .0837},
-                                           PaperRow{64, 18546, 18097, 9321, 762, 3, .1240, .0443, .0674, .0444},
-                                           PaperRow{24, 29718, 29444, 19927, 527, 4, .2347, .0808, .1323, .0698},
-                                           PaperRow{32, 29802, 29428, 19530, 577, 4, .1898, .0628, .1045, .0559},
-                                           PaperRow{64, 29935, 29621, 19388, 535, 4, .1091, .0320, .0554, .0294}));
+INSTANTIATE_TEST_SUITE_P(
+    Table5, ZeroBubblePaper,
+    ::testing::Values(PaperRow{24, 18522, 18086, 9337, 601, 3, .2431, .1055, .1585, .1083},
+                      PaperRow{32, 18513, 18086, 9331, 626, 3, .1985, .0818, .1242, .0837},
+                      PaperRow{64, 18546, 18097, 9321, 762, 3, .1240, .0443, .0674, .0444},
+                      PaperRow{24, 29718, 29444, 19927, 527, 4, .2347, .0808, .1323, .0698},
+                      PaperRow{32, 29802, 29428, 19530, 577, 4, .1898, .0628, .1045, .0559},
+                      PaperRow{64, 29935, 29621, 19388, 535, 4, .1091, .0320, .0554, .0294}));
 
 TEST_P(ZeroBubblePaper, RatesAreThePublishedOnes) {
   const PaperRow& row = GetParam();
@@ -256,14 +273,17 @@ INSTANTIATE_TEST_SUITE_P(Ranks, AnySchedule, ::testing::Range(1, 9));
 
 std::vector<std::string> allTexts() {
   std::vector<std::string> texts = scheduleNames();
-  texts.insert(texts.end(), {"interleaved:v=3", "looped-bfs:v=4", "interleaved-zb:v=3", "eager-1f1b:extra=2", "forward-only:v=2"});
+  texts.insert(texts.end(), {"interleaved:v=3", "looped-bfs:v=4", "interleaved-zb:v=3", "eager-1f1b:extra=2",
+                             "forward-only:v=2"});
   return texts;
 }
 
 // Updates take no time here.
 Schedule passesOnly(Schedule schedule) {
   for (std::vector<Action>& order : schedule.orders) {
-    order.erase(std::remove_if(order.begin(), order.end(), [](const Action& action) { return !isPass(action.kind); }), order.end());
+    order.erase(
+        std::remove_if(order.begin(), order.end(), [](const Action& action) { return !isPass(action.kind); }),
+        order.end());
   }
   schedule.microbatches_per_update = 0;
   schedule.versions.clear();
@@ -288,14 +308,16 @@ TEST_P(AnySchedule, IsNoFasterThanItsWorkAndItsLongestWay) {
       }
       const Ticks there = p * ratio.forward * kUnit + hops;
       const Ticks back = p * ratio.input * kUnit + hops;
-      EXPECT_GE(simulation.makespan, std::max(work, schedule->forward_only ? there : there + back)) << schedule->name << " m=" << m;
+      EXPECT_GE(simulation.makespan, std::max(work, schedule->forward_only ? there : there + back))
+          << schedule->name << " m=" << m;
       EXPECT_LE(simulation.longestSpan(), simulation.makespan);
       const Simulation exposed = simulate({.schedule = *schedule,
                                            .stages = equalStages(*schedule, ratio.share()),
                                            .latency = latency,
                                            .communication = CommunicationModel::kExposed});
       EXPECT_GE(exposed.makespan, simulation.makespan) << schedule->name << " m=" << m;
-      for (const auto& memory : simulation.memory) EXPECT_EQ(memory.back().held, 0) << schedule->name << " m=" << m;
+      for (const auto& memory : simulation.memory)
+        EXPECT_EQ(memory.back().held, 0) << schedule->name << " m=" << m;
     }
   }
 }
@@ -312,14 +334,16 @@ TEST_P(AnySchedule, AgreesWithASecondSimulator) {
       std::vector<PassTimes> stages;
       std::vector<SecondCosts> costs;
       for (int stage = 0; stage < schedule.stages; ++stage) {
-        PassTimes times{.forward = any(9), .backward_input = any(9), .backward_weight = any(9), .activation = any(9)};
+        PassTimes times{
+            .forward = any(9), .backward_input = any(9), .backward_weight = any(9), .activation = any(9)};
         times.input_memory = schedule.forward_only ? 0 : -any(static_cast<int>(times.activation) + 1);
         stages.push_back(times);
-        costs.push_back({times.forward, times.backward_input, times.backward_weight, times.activation, times.input_memory,
-                         -times.activation - times.input_memory});
+        costs.push_back({times.forward, times.backward_input, times.backward_weight, times.activation,
+                         times.input_memory, -times.activation - times.input_memory});
       }
       const Ticks latency = any(7);
-      const Simulation simulation = simulate({.schedule = schedule, .stages = stages, .latency = latency, .pairs_together = false});
+      const Simulation simulation =
+          simulate({.schedule = schedule, .stages = stages, .latency = latency, .pairs_together = false});
       const SecondSimulation second = secondSimulation(schedule, costs, latency);
       ASSERT_FALSE(second.stuck);
       ASSERT_EQ(simulation.makespan, second.makespan) << schedule.name << " p=" << p << " m=" << m;

@@ -38,8 +38,10 @@ std::optional<Score> score(const ClusteringProblem& problem, const std::vector<i
   for (int64_t end : ends) {
     int64_t flops = 0;
     for (int64_t i = first; i <= end; ++i) flops += problem.flops[static_cast<size_t>(i)];
-    if (static_cast<double>(flops * problem.layers) > (1 + problem.tolerance) * static_cast<double>(total)) return std::nullopt;
-    if (static_cast<double>(flops * problem.layers) < (1 - problem.tolerance) * static_cast<double>(total)) return std::nullopt;
+    if (static_cast<double>(flops * problem.layers) > (1 + problem.tolerance) * static_cast<double>(total))
+      return std::nullopt;
+    if (static_cast<double>(flops * problem.layers) < (1 - problem.tolerance) * static_cast<double>(total))
+      return std::nullopt;
     squares += flops * flops;
     first = end + 1;
     if (end == ends.back()) continue;
@@ -66,7 +68,9 @@ void enumerate(const ClusteringProblem& problem, std::vector<int64_t>& ends, std
 
 TEST(LayerClusteringTest, ClusterLayersEqualsBruteForceOnRandomInstances) {
   std::mt19937 random(7);
-  const auto upTo = [&](int most) { return static_cast<int64_t>(random() % static_cast<unsigned>(most + 1)); };
+  const auto upTo = [&](int most) {
+    return static_cast<int64_t>(random() % static_cast<unsigned>(most + 1));
+  };
   int solved = 0, unsolved = 0;
   for (int trial = 0; trial < 800; ++trial) {
     ClusteringProblem problem;
@@ -117,7 +121,8 @@ TEST(RepeatsTest, TheHeaviestRunIsFoundWithItsExtent) {
 }
 
 TEST(LayerClusteringTest, BlocksOfATransformerAreFoundByStructureAndAreLayersOfOneKind) {
-  const TrainingGraph training = testing::gpt({.layers = 24, .batch = 2, .sequence = 32, .hidden = 64, .heads = 4, .vocabulary = 100});
+  const TrainingGraph training =
+      testing::gpt({.layers = 24, .batch = 2, .sequence = 32, .hidden = 64, .heads = 4, .vocabulary = 100});
   const std::vector<NodeId> forward = forwardNodes(training);
   const RepeatedBlocks blocks = findRepeatedBlocks(training, forward);
   EXPECT_EQ(blocks.blocks, 24);
@@ -138,7 +143,8 @@ TEST(LayerClusteringTest, BlocksOfATransformerAreFoundByStructureAndAreLayersOfO
 }
 
 TEST(LayerClusteringTest, MoreBlocksThanLayersAreLayersOfSeveralBlocks) {
-  const TrainingGraph training = testing::gpt({.layers = 20, .batch = 2, .sequence = 32, .hidden = 64, .heads = 4});
+  const TrainingGraph training =
+      testing::gpt({.layers = 20, .batch = 2, .sequence = 32, .hidden = 64, .heads = 4});
   const Clustering automatic = clusterTraining(training, {.most_layers = 16});
   EXPECT_THAT(automatic.ends, SizeIs(10));
   const Clustering given = clusterTraining(training, {.layers = 5});
@@ -152,7 +158,8 @@ TEST(LayerClusteringTest, MoreBlocksThanLayersAreLayersOfSeveralBlocks) {
 }
 
 TEST(LayerClusteringTest, FewBlocksAreCutWhereThatCostsNoMoreThanBetweenThem) {
-  const TrainingGraph training = testing::gpt({.layers = 4, .batch = 2, .sequence = 32, .hidden = 64, .heads = 4});
+  const TrainingGraph training =
+      testing::gpt({.layers = 4, .batch = 2, .sequence = 32, .hidden = 64, .heads = 4});
   const Clustering clustering = clusterTraining(training, {});
   ASSERT_THAT(clustering.ends, SizeIs(8));  // attention and feed-forward apart
   const std::vector<int64_t> cuts = cutBytes(training, forwardNodes(training));
@@ -174,12 +181,12 @@ TEST(LayerClusteringTest, KindsTellParameterShapesAndWiringApart) {
     const ValueId product = model.op("MatMul", {made.back(), weight}, {8, 16});
     made.push_back(model.op("Add", {product, i == 2 ? made[1] : made.back()}, {8, 16}));
   }
-  const TrainingGraph training =
-      model.finish(model.op("ReduceSum", {model.op("Mul", {made.back(), made.back()}, {8, 16})}, {}, {{"keepdims", int64_t{0}}}));
+  const TrainingGraph training = model.finish(model.op(
+      "ReduceSum", {model.op("Mul", {made.back(), made.back()}, {8, 16})}, {}, {{"keepdims", int64_t{0}}}));
   const Clustering clustering = clusterTraining(training, {.layers = 6});
   EXPECT_THAT(clustering.ends, ElementsAre(1, 3, 5, 7, 9, 13));
-  // 0: what it makes is read behind the next layer; 1: what it makes is read once, so that no gradients are added up; 2: reads from
-  // layer 0; 5: the loss.
+  // 0: what it makes is read behind the next layer; 1: what it makes is read once, so that no gradients are
+  // added up; 2: reads from layer 0; 5: the loss.
   EXPECT_THAT(clustering.kinds, ElementsAre(0, 1, 2, 3, 3, 4));
 }
 
@@ -197,8 +204,8 @@ struct Example {
 class ExampleLayersTest : public ::testing::TestWithParam<Example> {};
 
 TEST_P(ExampleLayersTest, BackwardNodesFollowTheirForwardLayersAtEveryCut) {
-  const TrainingGraph training =
-      buildTrainingGraph(testing::exampleForward(GetParam().name, GetParam().rows), parseOptimizer("sgd:lr=0.1"));
+  const TrainingGraph training = buildTrainingGraph(testing::exampleForward(GetParam().name, GetParam().rows),
+                                                    parseOptimizer("sgd:lr=0.1"));
   const auto count = std::ssize(forwardNodes(training));
   const UseDef uses = computeUseDef(training.graph);
   for (int layers : {0, 2, 3, 5, 8}) {
@@ -231,8 +238,8 @@ TEST_P(ExampleLayersTest, BackwardNodesFollowTheirForwardLayersAtEveryCut) {
       bool reads_there = false;
       for (ValueId input : training.graph.nodes[n].inputs) {
         const NodeId producer = input.valid() ? uses.producer[input.index()] : NodeId();
-        reads_there =
-            reads_there || (producer.valid() && training.forward_node[producer.index()].valid() && stages[producer.index()] == stages[n]);
+        reads_there = reads_there || (producer.valid() && training.forward_node[producer.index()].valid() &&
+                                      stages[producer.index()] == stages[n]);
       }
       EXPECT_TRUE(reads_there) << describeNode(training.graph.nodes[n]);
     }
@@ -240,9 +247,11 @@ TEST_P(ExampleLayersTest, BackwardNodesFollowTheirForwardLayersAtEveryCut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ExampleLayersTest,
-                         ::testing::Values(Example{"mlp.onnx", 4}, Example{"gpt2.onnx", 2}, Example{"llama.onnx", 2},
-                                           Example{"resnet.onnx", 2}),
-                         [](const auto& info) { return std::string(info.param.name, std::string_view(info.param.name).find('.')); });
+                         ::testing::Values(Example{"mlp.onnx", 4}, Example{"gpt2.onnx", 2},
+                                           Example{"llama.onnx", 2}, Example{"resnet.onnx", 2}),
+                         [](const auto& info) {
+                           return std::string(info.param.name, std::string_view(info.param.name).find('.'));
+                         });
 
 }  // namespace
 }  // namespace pipeshard

@@ -69,7 +69,8 @@ TEST(NodeOrderTest, EqualsTheBestOfAllTopologicalOrdersOfRandomGraphs) {
   EXPECT_GT(changed, 80);
 }
 
-// Two branches of `length` nodes from inputs of their own, which end in something small, interleaved as they were written.
+// Two branches of `length` nodes from inputs of their own, which end in something small, interleaved as they
+// were written.
 OrderProblem branches(int length) {
   OrderProblem problem;
   problem.nodes = 2 * length + 1;
@@ -90,7 +91,8 @@ TEST(NodeOrderTest, BranchesStandOneBehindTheOther) {
 TEST(NodeOrderTest, ManyBranchesAreMoreSetsThanAreKeptAndAreStillNoWorse) {
   OrderProblem problem;  // 12 branches of 6 nodes: 7^12 sets
   problem.nodes = 12 * 6 + 1;
-  for (int node = 0; node < 72; ++node) problem.values.push_back({node, {node < 60 ? node + 12 : 72}, node < 60 ? 100 : 1});
+  for (int node = 0; node < 72; ++node)
+    problem.values.push_back({node, {node < 60 ? node + 12 : 72}, node < 60 ? 100 : 1});
   std::vector<int> given(73);
   std::iota(given.begin(), given.end(), 0);
   const std::vector<int> order = orderForCuts(problem);
@@ -113,7 +115,8 @@ Graph twoTowers(bool interleaved) {
   GraphBuilder builder(graph);
   const auto weight = [&](const std::string& name, Shape shape) {
     const ValueId id = builder.addValue(name, DataType::kFloat32, shape);
-    graph.initializers[id] = WeightReference{"none", 0, static_cast<uint64_t>(byteCount(DataType::kFloat32, shape))};
+    graph.initializers[id] =
+        WeightReference{"none", 0, static_cast<uint64_t>(byteCount(DataType::kFloat32, shape))};
     return id;
   };
   std::vector<std::vector<std::pair<ValueId, ValueId>>> tower(2);  // input and weight of each product
@@ -172,7 +175,8 @@ TEST(NodeOrderTest, WeightsAreTransposedRightBeforeTheyAreRead) {
   const ValueId transposed = builder.addValue("transposed", DataType::kFloat32, {64, 64});
   const NodeId last = builder.addNode("", "Transpose", {graph.nodes[3].inputs[1]}, {transposed});
   graph.nodes[3].inputs[1] = transposed;
-  std::rotate(graph.nodes.begin(), graph.nodes.begin() + static_cast<ptrdiff_t>(last.index()), graph.nodes.end());
+  std::rotate(graph.nodes.begin(), graph.nodes.begin() + static_cast<ptrdiff_t>(last.index()),
+              graph.nodes.end());
   verifyGraph(graph);
   reorderNodes(graph, nodeOrderForCuts(graph));
   verifyGraph(graph);

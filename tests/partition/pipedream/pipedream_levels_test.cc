@@ -50,7 +50,8 @@ void forEachPlan(const std::vector<PipeDreamLevel>& levels, size_t level, int fi
 // Time and memory of one plan, by the formulas of the header.
 class Judge {
  public:
-  Judge(const PipeDreamProfile& profile, const PipeDreamRequest& request) : profile_(profile), request_(request) {}
+  Judge(const PipeDreamProfile& profile, const PipeDreamRequest& request)
+      : profile_(profile), request_(request) {}
 
   int64_t timeOf(size_t level, const std::vector<Tree>& stages) const {
     const double rate = request_.levels[level - 1].bytes_per_ns;
@@ -65,9 +66,11 @@ class Judge {
       }
       if (level > 1) inside = timeOf(level - 1, stage.inside);
       const double r = stage.parts;
-      slowest = std::max<int64_t>(slowest,
-                                  std::llround(static_cast<double>(inside) / r) + std::llround(4 * (r - 1) * parameters / (r * rate) / r));
-      if (s > 0) slowest = std::max<int64_t>(slowest, std::llround(2 * static_cast<double>(layer(stage.first - 1).cut_bytes) / (rate * r)));
+      slowest = std::max<int64_t>(slowest, std::llround(static_cast<double>(inside) / r) +
+                                               std::llround(4 * (r - 1) * parameters / (r * rate) / r));
+      if (s > 0)
+        slowest = std::max<int64_t>(
+            slowest, std::llround(2 * static_cast<double>(layer(stage.first - 1).cut_bytes) / (rate * r)));
     }
     return slowest;
   }
@@ -78,18 +81,21 @@ class Judge {
       int64_t workers, bytes;
     };
     std::vector<Leaf> leaves;
-    const std::function<void(const std::vector<Tree>&, int64_t)> flatten = [&](const std::vector<Tree>& trees, int64_t times) {
+    const std::function<void(const std::vector<Tree>&, int64_t)> flatten = [&](const std::vector<Tree>& trees,
+                                                                               int64_t times) {
       for (const Tree& tree : trees) {
         flatten(tree.inside, times * tree.parts);
         if (!tree.inside.empty()) continue;
         Leaf& leaf = leaves.emplace_back(Leaf{times * tree.parts, 0});
-        for (int l = tree.first; l <= tree.last; ++l) leaf.bytes += layer(l).activation_bytes + layer(l).parameter_bytes;
+        for (int l = tree.first; l <= tree.last; ++l)
+          leaf.bytes += layer(l).activation_bytes + layer(l).parameter_bytes;
       }
     };
     flatten(stages, 1);
     int64_t behind = 0;
     for (size_t i = leaves.size(); i-- > 0;) {
-      if ((behind + leaves[i].workers - 1) / leaves[i].workers * leaves[i].bytes > request_.memory_bytes) return false;
+      if ((behind + leaves[i].workers - 1) / leaves[i].workers * leaves[i].bytes > request_.memory_bytes)
+        return false;
       behind += leaves[i].workers;
     }
     return true;
@@ -104,10 +110,11 @@ class Judge {
 int64_t bestOfAll(const PipeDreamProfile& profile, const PipeDreamRequest& request, int64_t* plans) {
   const Judge judge(profile, request);
   int64_t best = INT64_MAX;
-  forEachPlan(request.levels, request.levels.size(), 0, static_cast<int>(profile.layers.size()) - 1, [&](const std::vector<Tree>& stages) {
-    ++*plans;
-    if (judge.fits(stages)) best = std::min(best, judge.timeOf(request.levels.size(), stages));
-  });
+  forEachPlan(request.levels, request.levels.size(), 0, static_cast<int>(profile.layers.size()) - 1,
+              [&](const std::vector<Tree>& stages) {
+                ++*plans;
+                if (judge.fits(stages)) best = std::min(best, judge.timeOf(request.levels.size(), stages));
+              });
   return best;
 }
 
@@ -120,16 +127,20 @@ std::vector<Tree> treesOf(const std::vector<PipeDreamStage>& stages) {
 
 class PipeDreamLevels : public ::testing::Test {
  protected:
-  int64_t draw(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
+  int64_t draw(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random_);
+  }
 
   PipeDreamProfile drawProfile(int layers) {
     PipeDreamProfile profile;
     for (int l = 0; l < layers; ++l)
-      profile.layers.push_back({"", "", draw(1, 1000), draw(0, 4000), draw(0, 3) * draw(0, 1000), draw(0, 2000)});
+      profile.layers.push_back(
+          {"", "", draw(1, 1000), draw(0, 4000), draw(0, 3) * draw(0, 1000), draw(0, 2000)});
     return profile;
   }
 
-  // The planner's plan is as fast as the fastest of all; what it returns is that fast, fits, and has every worker once.
+  // The planner's plan is as fast as the fastest of all; what it returns is that fast, fits, and has every
+  // worker once.
   void compare(const PipeDreamProfile& profile, const PipeDreamRequest& request) {
     const int64_t best = bestOfAll(profile, request, &plans_);
     const PipeDreamPlan plan = planAsPipeDream(profile, request);
@@ -140,7 +151,8 @@ class PipeDreamLevels : public ::testing::Test {
     EXPECT_TRUE(judge.fits(trees));
     nested_ += plan.workerStages().size() > plan.stages.size() && plan.stages.size() > 1 ? 1 : 0;
     std::vector<int> used;
-    for (const PipeDreamStage* stage : plan.workerStages()) used.insert(used.end(), stage->workers.begin(), stage->workers.end());
+    for (const PipeDreamStage* stage : plan.workerStages())
+      used.insert(used.end(), stage->workers.begin(), stage->workers.end());
     std::sort(used.begin(), used.end());
     std::vector<int> all(used.size());
     std::iota(all.begin(), all.end(), 0);
@@ -153,7 +165,8 @@ class PipeDreamLevels : public ::testing::Test {
   PipeDreamRequest drawTwoLevels() {
     PipeDreamRequest request;
     for (int level = 0; level < 2; ++level)
-      request.levels.push_back({static_cast<int>(draw(1, 4)), static_cast<double>(draw(1, 40)) / (level == 0 ? 2 : 8)});
+      request.levels.push_back(
+          {static_cast<int>(draw(1, 4)), static_cast<double>(draw(1, 40)) / (level == 0 ? 2 : 8)});
     return request;
   }
 
@@ -188,7 +201,8 @@ TEST_F(PipeDreamLevels, ThreeToo) {
   for (int trial = 0; trial < 60; ++trial) {
     const PipeDreamProfile profile = drawProfile(static_cast<int>(draw(2, 4)));
     PipeDreamRequest request;
-    for (int level = 0; level < 3; ++level) request.levels.push_back({static_cast<int>(draw(1, 2)), static_cast<double>(draw(1, 40)) / 8});
+    for (int level = 0; level < 3; ++level)
+      request.levels.push_back({static_cast<int>(draw(1, 2)), static_cast<double>(draw(1, 40)) / 8});
     if (trial % 2 == 0) request.memory_bytes = draw(2000, 12000);
     compare(profile, request);
     if (HasFatalFailure()) FAIL() << "trial " << trial;
@@ -240,7 +254,8 @@ TEST_F(PipeDreamLevels, StageFilesOfPlansAreRead) {
 }
 
 TEST_F(PipeDreamLevels, RefusesTablesThatWouldTakeTooLong) {
-  EXPECT_ERROR(planAsPipeDream(drawProfile(3000), {.levels = {{8, 1}, {4, 1}}}), ErrorCode::kUsage, "3000 layers on 8 x 4 workers");
+  EXPECT_ERROR(planAsPipeDream(drawProfile(3000), {.levels = {{8, 1}, {4, 1}}}), ErrorCode::kUsage,
+               "3000 layers on 8 x 4 workers");
 }
 
 }  // namespace

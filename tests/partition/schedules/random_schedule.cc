@@ -23,7 +23,8 @@ Schedule randomSchedule(int stages, int ranks, int microbatches, std::mt19937& r
   ranks = std::min(ranks, stages);
   schedule.rank_of_stage.clear();
   for (int s = 0; s < stages; ++s)
-    schedule.rank_of_stage.push_back(s < ranks ? s : static_cast<int>(random() % static_cast<unsigned>(ranks)));
+    schedule.rank_of_stage.push_back(s < ranks ? s
+                                               : static_cast<int>(random() % static_cast<unsigned>(ranks)));
   std::shuffle(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), random);
   schedule.orders.resize(static_cast<size_t>(ranks));
   const unsigned halved = random() % 3;  // of three backward passes
@@ -47,7 +48,8 @@ Schedule randomSchedule(int stages, int ranks, int microbatches, std::mt19937& r
     if (action.kind == ActionKind::kForward) ++at.forward;
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput) ++at.input;
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) ++at.weight;
-    schedule.orders[static_cast<size_t>(schedule.rank_of_stage[static_cast<size_t>(action.stage)])].push_back(action);
+    schedule.orders[static_cast<size_t>(schedule.rank_of_stage[static_cast<size_t>(action.stage)])].push_back(
+        action);
   }
   verifySchedule(schedule);
   return schedule;

@@ -17,15 +17,19 @@ class ScheduleGrid : public ::testing::TestWithParam<int> {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ScheduleGrid, ::testing::Range(1, 9));
 
-// A forward pass of a rank's first stage has to come down to it, a microbatch has to go there and back, and a rank has to do its work.
-void expectNoFasterThanItsWork(const Schedule& schedule, const ScheduleRun& run, const PassDurations& durations) {
+// A forward pass of a rank's first stage has to come down to it, a microbatch has to go there and back, and a
+// rank has to do its work.
+void expectNoFasterThanItsWork(const Schedule& schedule, const ScheduleRun& run,
+                               const PassDurations& durations) {
   const int m = schedule.microbatches;
   const int v = schedule.stages / schedule.ranks();
   const int64_t all = durations.forward + durations.backward_input + durations.backward_weight;
   const int64_t work = int64_t{m} * v * (schedule.forward_only ? durations.forward : all);
-  EXPECT_GE(run.makespan, int64_t{schedule.stages} * (durations.forward + (schedule.forward_only ? 0 : durations.backward_input)));
+  EXPECT_GE(run.makespan, int64_t{schedule.stages} *
+                              (durations.forward + (schedule.forward_only ? 0 : durations.backward_input)));
   for (size_t rank = 0; rank < run.busy.size(); ++rank) {
-    const auto first = std::find(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), static_cast<int>(rank));
+    const auto first =
+        std::find(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), static_cast<int>(rank));
     EXPECT_EQ(run.busy[rank], work);
     EXPECT_GE(run.first_start[rank], durations.forward * (first - schedule.rank_of_stage.begin()));
     EXPECT_GE(run.makespan, run.first_start[rank] + work);
@@ -81,7 +85,8 @@ TEST_P(ScheduleGrid, PeakActivationsFollowTheFormulas) {
       EXPECT_EQ(peak("gpipe", r), m);
       EXPECT_EQ(peak("1f1b", r), std::min(p - r, m));
       for (int extra = 0; extra <= p; ++extra) {
-        EXPECT_EQ(peak("eager-1f1b:extra=" + std::to_string(extra), r), std::min(p - r + std::min(extra, p - 1 - r), m));
+        EXPECT_EQ(peak("eager-1f1b:extra=" + std::to_string(extra), r),
+                  std::min(p - r + std::min(extra, p - 1 - r), m));
       }
       EXPECT_EQ(peak("zb-h1", r), std::min(p, m));
       EXPECT_EQ(peak("zb-h2", r), std::min(2 * p - 1, m));
@@ -106,7 +111,8 @@ TEST_P(ScheduleGrid, MakespansFollowTheFormulas) {
   for (int m = 1; m <= 4 * p; ++m) {
     SCOPED_TRACE("m=" + std::to_string(m));
     // Times of a chunk; those of a share are v times longer.
-    for (const auto& [f, i, w] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{{1, 1, 1}, {3, 4, 2}, {5, 5, 3}}) {
+    for (const auto& [f, i, w] :
+         std::vector<std::tuple<int64_t, int64_t, int64_t>>{{1, 1, 1}, {3, 4, 2}, {5, 5, 3}}) {
       const auto makespan = [&, f = f, i = i, w = w](const std::string& text) {
         return runSchedule(makeSchedule(text, p, m), {f, i, w}).makespan;
       };
@@ -114,7 +120,8 @@ TEST_P(ScheduleGrid, MakespansFollowTheFormulas) {
       EXPECT_EQ(makespan("sequential"), m * p * all);
       EXPECT_EQ(makespan("gpipe"), (m + p - 1) * all);
       EXPECT_EQ(makespan("1f1b"), (m + p - 1) * all);
-      for (const char* extra : {"1", "2", "9"}) EXPECT_EQ(makespan(std::string("eager-1f1b:extra=") + extra), (m + p - 1) * all);
+      for (const char* extra : {"1", "2", "9"})
+        EXPECT_EQ(makespan(std::string("eager-1f1b:extra=") + extra), (m + p - 1) * all);
       EXPECT_EQ(makespan("forward-only"), (m + p - 1) * f);
       if (m >= p) {
         EXPECT_EQ(makespan("zb-h1"), m * all + (p - 1) * (f + i - w));

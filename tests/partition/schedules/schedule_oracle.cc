@@ -42,12 +42,14 @@ class ActionGraph {
     for (int stage = 0; stage < schedule_.stages; ++stage) {
       for (int k = 0; k < schedule_.microbatches; ++k) {
         expected[name(stage, "F", k)] = 1;
-        if (transfers && crosses(stage, stage + 1)) expected[name(stage, "SEND_F", k)] = expected[name(stage + 1, "RECV_F", k)] = 1;
+        if (transfers && crosses(stage, stage + 1))
+          expected[name(stage, "SEND_F", k)] = expected[name(stage + 1, "RECV_F", k)] = 1;
         if (schedule_.forward_only) continue;
         const bool split = names_.count(name(stage, "I", k)) > 0;
         expected[name(stage, split ? "I" : "B", k)] = 1;
         if (split) expected[name(stage, "W", k)] = 1;
-        if (transfers && crosses(stage, stage - 1)) expected[name(stage, "SEND_B", k)] = expected[name(stage - 1, "RECV_B", k)] = 1;
+        if (transfers && crosses(stage, stage - 1))
+          expected[name(stage, "SEND_B", k)] = expected[name(stage - 1, "RECV_B", k)] = 1;
         const int n = schedule_.microbatches_per_update;
         if (n > 0 && k % n == n - 1) expected[name(stage, "UPDATE", k)] = 1;
       }
@@ -55,7 +57,8 @@ class ActionGraph {
     bool all = expected.size() == names_.size();
     for (const auto& [text, where] : names_) all = all && where.size() == 1 && expected.count(text) > 0;
     for (size_t i = 0; i < actions_.size(); ++i) {
-      all = all && schedule_.rank_of_stage[static_cast<size_t>(actions_[i].stage)] == static_cast<int>(rank_of_[i]);
+      all = all &&
+            schedule_.rank_of_stage[static_cast<size_t>(actions_[i].stage)] == static_cast<int>(rank_of_[i]);
     }
     return all && pairsAreSound();
   }
@@ -67,16 +70,20 @@ class ActionGraph {
     for (size_t i = 0; i < actions_.size(); ++i) duration[node(i)] += durationOf(actions_[i].kind, durations);
     sort(result, duration);
     result.busy.assign(schedule_.orders.size(), 0);
-    for (size_t i = 0; i < actions_.size(); ++i) result.busy[rank_of_[i]] += durationOf(actions_[i].kind, durations);
+    for (size_t i = 0; i < actions_.size(); ++i)
+      result.busy[rank_of_[i]] += durationOf(actions_[i].kind, durations);
   }
 
  private:
-  static std::string name(int stage, std::string_view kind, int k) { return std::to_string(stage) + std::string(kind) + std::to_string(k); }
+  static std::string name(int stage, std::string_view kind, int k) {
+    return std::to_string(stage) + std::string(kind) + std::to_string(k);
+  }
   size_t node(size_t action) const { return node_[action]; }
 
   bool crosses(int stage, int other) const {
     return other >= 0 && other < schedule_.stages &&
-           schedule_.rank_of_stage[static_cast<size_t>(stage)] != schedule_.rank_of_stage[static_cast<size_t>(other)];
+           schedule_.rank_of_stage[static_cast<size_t>(stage)] !=
+               schedule_.rank_of_stage[static_cast<size_t>(other)];
   }
 
   static bool isForward(const Action& action) { return action.kind == ActionKind::kForward; }
@@ -112,8 +119,10 @@ class ActionGraph {
     for (size_t i = 0; i < actions_.size(); ++i) {
       if (i > 0 && actions_[i - 1].overlaps_next) node_[i] = node_[i - 1];
       const Action& action = actions_[i];
-      if (action.kind == ActionKind::kSendForward) node_[names_[name(action.stage + 1, "RECV_F", action.microbatch)][0]] = node_[i];
-      if (action.kind == ActionKind::kSendBackward) node_[names_[name(action.stage - 1, "RECV_B", action.microbatch)][0]] = node_[i];
+      if (action.kind == ActionKind::kSendForward)
+        node_[names_[name(action.stage + 1, "RECV_F", action.microbatch)][0]] = node_[i];
+      if (action.kind == ActionKind::kSendBackward)
+        node_[names_[name(action.stage - 1, "RECV_B", action.microbatch)][0]] = node_[i];
     }
   }
 
@@ -238,7 +247,8 @@ int64_t mostWaitingMessages(const ScheduleOrders& orders) {
       if (action.kind == ActionKind::kReceiveForward) waiting += ++forward[key];
       if (action.kind == ActionKind::kReceiveBackward) waiting += ++backward[key];
       if (action.kind == ActionKind::kForward) waiting -= forward[key];
-      if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput) waiting -= backward[key];
+      if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput)
+        waiting -= backward[key];
       most = std::max(most, waiting);
     }
   }

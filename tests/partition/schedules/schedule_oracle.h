@@ -1,4 +1,5 @@
-// What the tests of schedules compare with: which schedules there are, and a model of what may run that shares no code with the verifier.
+// What the tests of schedules compare with: which schedules there are, and a model of what may run that
+// shares no code with the verifier.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +22,17 @@ struct PassDurations {
 };
 
 struct ScheduleRun {
-  bool complete = false;             // every pass once, on its rank; every message sent and received once
-  bool acyclic = false;              // nobody waits for itself; only then:
-  int64_t makespan = 0;              // passes as early as possible, messages take no time, overlapped pairs are one pass
+  bool complete = false;  // every pass once, on its rank; every message sent and received once
+  bool acyclic = false;   // nobody waits for itself; only then:
+  int64_t makespan = 0;   // passes as early as possible, messages take no time, overlapped pairs are one pass
   std::vector<int64_t> busy;         // by rank
   std::vector<int64_t> first_start;  // by rank
   bool legal() const { return complete && acyclic; }
 };
 
-// By a graph: a node per action (overlapped pairs are one node, and so are a send and its receive: rendezvous), an edge from each action to
-// the next one of its rank, edges for data, updates and versions. What can run is what can be sorted; times are longest paths.
+// By a graph: a node per action (overlapped pairs are one node, and so are a send and its receive:
+// rendezvous), an edge from each action to the next one of its rank, edges for data, updates and versions.
+// What can run is what can be sorted; times are longest paths.
 ScheduleRun runSchedule(const Schedule& schedule, const PassDurations& durations = {});
 
 // The most messages that a rank has received and not used yet.

@@ -25,19 +25,23 @@ std::vector<std::string> texts(const ScheduleOrders& orders) {
   return result;
 }
 
-// Of gpipe nobody has to receive early. In 1f1b both ranks would wait with a message for the other: rank 1 takes 1RECV_F1 first.
+// Of gpipe nobody has to receive early. In 1f1b both ranks would wait with a message for the other: rank 1
+// takes 1RECV_F1 first.
 TEST(WithTransfers, PlacesReceivesLateButNotTooLate) {
   EXPECT_THAT(texts(withTransfers(makeSchedule("gpipe", 2, 2))),
-              ElementsAre("0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1", "1RECV_F0 1F0 1RECV_F1 1F1 1B0 1SEND_B0 1B1 1SEND_B1"));
+              ElementsAre("0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1",
+                          "1RECV_F0 1F0 1RECV_F1 1F1 1B0 1SEND_B0 1B1 1SEND_B1"));
   EXPECT_THAT(texts(withTransfers(makeSchedule("1f1b", 2, 2))),
-              ElementsAre("0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1", "1RECV_F0 1F0 1B0 1RECV_F1 1SEND_B0 1F1 1B1 1SEND_B1"));
+              ElementsAre("0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1",
+                          "1RECV_F0 1F0 1B0 1RECV_F1 1SEND_B0 1F1 1B1 1SEND_B1"));
 }
 
 TEST(WithTransfers, StagesOfOneRankSendNothing) {
   EXPECT_EQ(withTransfers(makeSchedule("interleaved", 1, 3)), makeSchedule("interleaved", 1, 3).orders);
   for (const std::vector<Action>& order : withTransfers(makeSchedule("dual-pipe-v", 3, 7))) {
     for (const Action& action : order) {
-      EXPECT_FALSE(action.stage == 2 && (action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveBackward));
+      EXPECT_FALSE(action.stage == 2 &&
+                   (action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveBackward));
     }
   }
 }

@@ -32,7 +32,8 @@ TEST(VerifySchedule, FindsAMissingPass) {
   EXPECT_THAT(verifierMessage(orders, 4), HasSubstr("1F2 is missing"));
   orders = makeSchedule("1f1b", 3, 4).orders;
   orders[2].erase(std::find(orders[2].begin(), orders[2].end(), Action{2, ActionKind::kBackward, 3}));
-  EXPECT_THAT(verifierMessage(orders, 4), HasSubstr("stage 2 needs either B3 or both I3 and W3; found none of them"));
+  EXPECT_THAT(verifierMessage(orders, 4),
+              HasSubstr("stage 2 needs either B3 or both I3 and W3; found none of them"));
 }
 
 TEST(VerifySchedule, FindsADuplicateAndAPassOutOfRange) {
@@ -51,8 +52,12 @@ TEST(VerifySchedule, FindsABackwardBeforeItsForward) {
 
 TEST(VerifySchedule, FindsRanksThatWaitForEachOther) {
   ScheduleOrders orders = makeSchedule("gpipe", 2, 2).orders;
-  orders[0] = {{0, ActionKind::kForward, 0}, {0, ActionKind::kBackward, 0}, {0, ActionKind::kForward, 1}, {0, ActionKind::kBackward, 1}};
-  EXPECT_THAT(verifierMessage(orders, 2), HasSubstr("the ranks wait for each other: rank 0 at 0B0, rank 1 at 1F1"));
+  orders[0] = {{0, ActionKind::kForward, 0},
+               {0, ActionKind::kBackward, 0},
+               {0, ActionKind::kForward, 1},
+               {0, ActionKind::kBackward, 1}};
+  EXPECT_THAT(verifierMessage(orders, 2),
+              HasSubstr("the ranks wait for each other: rank 0 at 0B0, rank 1 at 1F1"));
 }
 
 TEST(VerifySchedule, ShowsAWindowOfTheOrdersWithTheFaultyStepMarked) {
@@ -64,19 +69,23 @@ TEST(VerifySchedule, ShowsAWindowOfTheOrdersWithTheFaultyStepMarked) {
             "    rank 1, step 0: >1B0<  1F0   1F1   1B1   1F2   1B2");
   orders = makeSchedule("gpipe", 20, 64).orders;
   orders[18].erase(orders[18].begin() + 30);
+  EXPECT_THAT(
+      verifierMessage(orders, 64),
+      HasSubstr("18F30 is missing\n    rank  4, step 25:  4F25    4F26    4F27    4F28    4F29    4F30 "));
   EXPECT_THAT(verifierMessage(orders, 64),
-              HasSubstr("18F30 is missing\n    rank  4, step 25:  4F25    4F26    4F27    4F28    4F29    4F30 "));
-  EXPECT_THAT(verifierMessage(orders, 64), HasSubstr("\n    rank 18, step 25:  18F25   18F26   18F27   18F28   18F29  >18F31<  18F32 "));
+              HasSubstr("\n    rank 18, step 25:  18F25   18F26   18F27   18F28   18F29  >18F31<  18F32 "));
   orders = makeSchedule("gpipe", 2, 2).orders;
   orders[0].pop_back();
-  EXPECT_THAT(verifierMessage(orders, 2),
-              HasSubstr("    rank 0, step 0:  0F0   0F1   0B0  >end<\n    rank 1, step 0:  1F0   1F1   1B0   1B1"));
+  EXPECT_THAT(
+      verifierMessage(orders, 2),
+      HasSubstr("    rank 0, step 0:  0F0   0F1   0B0  >end<\n    rank 1, step 0:  1F0   1F1   1B0   1B1"));
 }
 
 TEST(VerifySchedule, FindsAStageOnTwoRanks) {
   ScheduleOrders orders = makeSchedule("gpipe", 2, 2).orders;
   std::swap(orders[0][0], orders[1][0]);
-  EXPECT_THAT(verifierMessage(orders, 2), HasSubstr("rank 0 runs 1F0, but stage 1 is on rank 1; expected each stage on one rank"));
+  EXPECT_THAT(verifierMessage(orders, 2),
+              HasSubstr("rank 0 runs 1F0, but stage 1 is on rank 1; expected each stage on one rank"));
 }
 
 std::string messageOf(const Schedule& schedule) {
@@ -92,11 +101,14 @@ std::string messageOf(const Schedule& schedule) {
 TEST(VerifySchedule, FindsPairsThatCannotOverlap) {
   Schedule schedule = makeSchedule("1f1b", 2, 3);
   schedule.orders[0][0].overlaps_next = true;
-  EXPECT_THAT(messageOf(schedule), HasSubstr("0F0 overlaps 0F1; expected a pair of a forward and a backward pass"));
+  EXPECT_THAT(messageOf(schedule),
+              HasSubstr("0F0 overlaps 0F1; expected a pair of a forward and a backward pass"));
   schedule = makeSchedule("1f1b", 2, 3);
   schedule.orders[1][0].overlaps_next = true;
-  EXPECT_THAT(messageOf(schedule),
-              HasSubstr("1F0 overlaps 1B0; expected a pair of a forward and a backward pass that do not need each other"));
+  EXPECT_THAT(
+      messageOf(schedule),
+      HasSubstr(
+          "1F0 overlaps 1B0; expected a pair of a forward and a backward pass that do not need each other"));
   schedule = makeSchedule("1f1b", 2, 3);
   schedule.orders[0].back().overlaps_next = true;
   EXPECT_THAT(messageOf(schedule), HasSubstr("0B2 overlaps nothing"));
@@ -112,7 +124,9 @@ TEST(VerifySchedule, FindsPassesThatDoNotBelong) {
   EXPECT_THAT(messageOf(schedule), HasSubstr("rank 1 runs 1B0 in a schedule of forward passes only"));
   schedule = makeSchedule("1f1b", 2, 2);
   schedule.orders[1].push_back({1, ActionKind::kUpdate, 1});
-  EXPECT_THAT(messageOf(schedule), HasSubstr("rank 1 runs 1UPDATE1, but a synchronous schedule updates its weights once, at its end"));
+  EXPECT_THAT(
+      messageOf(schedule),
+      HasSubstr("rank 1 runs 1UPDATE1, but a synchronous schedule updates its weights once, at its end"));
   schedule = makeSchedule("1f1b", 2, 2);
   schedule.orders[1].insert(schedule.orders[1].begin() + 2, {1, ActionKind::kReduceGradients, -1});
   EXPECT_THAT(messageOf(schedule), HasSubstr("rank 1 runs 1REDUCE_GRAD before 1B1, which it needs"));
@@ -121,18 +135,25 @@ TEST(VerifySchedule, FindsPassesThatDoNotBelong) {
 TEST(VerifySchedule, FindsVersionsThatNobodyHasMadeAndUpdatesOfOtherGradients) {
   Schedule schedule = makeSchedule("pipedream", 2, 4);
   schedule.versions[1][2] = 3;
-  EXPECT_THAT(messageOf(schedule), HasSubstr("1F2 reads version 3 of the weights, but its rank has made 2 by then"));
+  EXPECT_THAT(messageOf(schedule),
+              HasSubstr("1F2 reads version 3 of the weights, but its rank has made 2 by then"));
   schedule = makeSchedule("pipedream", 2, 4);
   schedule.versions[0] = {0, 0, 2, 2};
-  EXPECT_THAT(messageOf(schedule), HasSubstr("0F2 reads version 2 of the weights, but its rank has made 1 by then"));
+  EXPECT_THAT(messageOf(schedule),
+              HasSubstr("0F2 reads version 2 of the weights, but its rank has made 1 by then"));
   schedule.versions[0] = {0, 1, 0, 0};
-  EXPECT_THAT(messageOf(schedule), HasSubstr("0F2 reads version 0 of the weights, 0F1 version 1; expected versions that do not go back"));
+  EXPECT_THAT(
+      messageOf(schedule),
+      HasSubstr("0F2 reads version 0 of the weights, 0F1 version 1; expected versions that do not go back"));
   schedule.versions.pop_back();
-  EXPECT_THAT(messageOf(schedule), HasSubstr("found versions of the weights of 1 stages; expected those of 2"));
+  EXPECT_THAT(messageOf(schedule),
+              HasSubstr("found versions of the weights of 1 stages; expected those of 2"));
   schedule = makeSchedule("pipedream-2bw:m=2", 2, 4);
-  const auto update = std::find(schedule.orders[1].begin(), schedule.orders[1].end(), Action{1, ActionKind::kUpdate, 1});
+  const auto update =
+      std::find(schedule.orders[1].begin(), schedule.orders[1].end(), Action{1, ActionKind::kUpdate, 1});
   std::rotate(update, update + 1, update + 3);
-  EXPECT_THAT(messageOf(schedule), HasSubstr("rank 1 runs 1B2 before 1UPDATE1, which must not take its gradient"));
+  EXPECT_THAT(messageOf(schedule),
+              HasSubstr("rank 1 runs 1B2 before 1UPDATE1, which must not take its gradient"));
   schedule = makeSchedule("pipedream-2bw:m=2", 1, 2);
   schedule.orders[0] = {{0, ActionKind::kForward, 0},
                         {0, ActionKind::kForward, 1},
@@ -146,8 +167,11 @@ TEST(VerifySchedule, FindsVersionsThatNobodyHasMadeAndUpdatesOfOtherGradients) {
 }
 
 TEST(VerifySchedule, AcceptsHalvedBackwardPassesAndFindsAWeightHalfBeforeItsInputHalf) {
-  ScheduleOrders orders = {{{0, ActionKind::kForward, 0}, {0, ActionKind::kBackwardInput, 0}, {0, ActionKind::kBackwardWeight, 0}},
-                           {{1, ActionKind::kForward, 0}, {1, ActionKind::kBackwardInput, 0}, {1, ActionKind::kBackwardWeight, 0}}};
+  ScheduleOrders orders = {
+      {{0, ActionKind::kForward, 0}, {0, ActionKind::kBackwardInput, 0}, {0, ActionKind::kBackwardWeight, 0}},
+      {{1, ActionKind::kForward, 0},
+       {1, ActionKind::kBackwardInput, 0},
+       {1, ActionKind::kBackwardWeight, 0}}};
   EXPECT_NO_THROW(verifySchedule(scheduleOf(orders, 1)));
   std::swap(orders[0][1], orders[0][2]);
   EXPECT_THAT(verifierMessage(orders, 1), HasSubstr("rank 0 runs 0W0 before 0I0"));
@@ -158,15 +182,18 @@ TEST(VerifySchedule, FindsFaultyMessages) {
   good.orders = withTransfers(good);
   const auto mutated = [&](const Action& first, const Action& second) {
     Schedule schedule = good;
-    std::vector<Action>& order = schedule.orders[static_cast<size_t>(schedule.rank_of_stage[static_cast<size_t>(first.stage)])];
+    std::vector<Action>& order =
+        schedule.orders[static_cast<size_t>(schedule.rank_of_stage[static_cast<size_t>(first.stage)])];
     std::swap(*std::find(order.begin(), order.end(), first), *std::find(order.begin(), order.end(), second));
     return messageOf(schedule);
   };
-  EXPECT_THAT(
-      mutated({0, ActionKind::kSendForward, 1}, {0, ActionKind::kSendForward, 2}),
-      HasSubstr("message 1 from rank 0 to rank 1 is sent as 0SEND_F2 but received as 1RECV_F1; expected messages in the order in which"));
-  EXPECT_THAT(mutated({1, ActionKind::kReceiveForward, 0}, {1, ActionKind::kForward, 0}), HasSubstr("rank 1 runs 1F0 before 1RECV_F0"));
-  EXPECT_THAT(mutated({1, ActionKind::kSendForward, 0}, {1, ActionKind::kForward, 0}), HasSubstr("rank 1 runs 1SEND_F0 before 1F0"));
+  EXPECT_THAT(mutated({0, ActionKind::kSendForward, 1}, {0, ActionKind::kSendForward, 2}),
+              HasSubstr("message 1 from rank 0 to rank 1 is sent as 0SEND_F2 but received as 1RECV_F1; "
+                        "expected messages in the order in which"));
+  EXPECT_THAT(mutated({1, ActionKind::kReceiveForward, 0}, {1, ActionKind::kForward, 0}),
+              HasSubstr("rank 1 runs 1F0 before 1RECV_F0"));
+  EXPECT_THAT(mutated({1, ActionKind::kSendForward, 0}, {1, ActionKind::kForward, 0}),
+              HasSubstr("rank 1 runs 1SEND_F0 before 1F0"));
   Schedule schedule = good;
   std::erase(schedule.orders[0], Action{0, ActionKind::kSendForward, 2});
   EXPECT_THAT(messageOf(schedule), HasSubstr("0SEND_F2 of 0F2 is missing"));
@@ -178,7 +205,8 @@ TEST(VerifySchedule, FindsFaultyMessages) {
   EXPECT_THAT(messageOf(schedule), HasSubstr("rank 2 runs 2SEND_F3, but no rank runs 3RECV_F3 for it"));
 }
 
-// Sends right behind their passes and receives right before them wait in a circle in 1f1b: each rank has a message for the other.
+// Sends right behind their passes and receives right before them wait in a circle in 1f1b: each rank has a
+// message for the other.
 TEST(VerifySchedule, FindsMessagesThatWaitForEachOther) {
   const auto send = [](int s, ActionKind kind, int k) { return Action{s, kind, k}; };
   Schedule schedule = makeSchedule("1f1b", 2, 2);
@@ -198,7 +226,8 @@ TEST(VerifySchedule, FindsMessagesThatWaitForEachOther) {
                       {1, ActionKind::kForward, 1},
                       {1, ActionKind::kBackward, 1},
                       send(1, ActionKind::kSendBackward, 1)}};
-  EXPECT_THAT(messageOf(schedule), HasSubstr("the ranks wait for each other: rank 0 at 0SEND_F1, rank 1 at 1SEND_B0"));
+  EXPECT_THAT(messageOf(schedule),
+              HasSubstr("the ranks wait for each other: rank 0 at 0SEND_F1, rank 1 at 1SEND_B0"));
 }
 
 // Mutations of every schedule: the verifier refuses those that the oracle refuses, and no others.
@@ -211,7 +240,8 @@ class Mutations : public ::testing::TestWithParam<bool> {
   // Schedules of some sizes, with messages or without.
   std::vector<Schedule> schedules() {
     std::vector<Schedule> result;
-    for (const auto& [p, m] : std::vector<std::pair<int, int>>{{1, 3}, {2, 2}, {2, 5}, {3, 6}, {4, 8}, {4, 5}}) {
+    for (const auto& [p, m] :
+         std::vector<std::pair<int, int>>{{1, 3}, {2, 2}, {2, 5}, {3, 6}, {4, 8}, {4, 5}}) {
       for (Schedule& schedule : schedulesOf(p, m)) {
         if (GetParam()) schedule.orders = withTransfers(schedule);
         result.push_back(std::move(schedule));
@@ -246,9 +276,9 @@ TEST_P(Mutations, OfADroppedActionAreRefusedByItsName) {
       ASSERT_FALSE(runSchedule(bad).legal());
       const std::string text = actionToString(action);
       const std::string half = std::string(actionKindName(action.kind)) + std::to_string(action.microbatch);
-      EXPECT_THAT(refusal(bad),
-                  ::testing::AnyOf(HasSubstr(text + " is missing"), HasSubstr(text + " of "),
-                                   ::testing::AllOf(HasSubstr("needs either"), HasSubstr(half)), HasSubstr("runs " + text + " for it")))
+      EXPECT_THAT(refusal(bad), ::testing::AnyOf(HasSubstr(text + " is missing"), HasSubstr(text + " of "),
+                                                 ::testing::AllOf(HasSubstr("needs either"), HasSubstr(half)),
+                                                 HasSubstr("runs " + text + " for it")))
           << good.name << ": " << text;
     }
   }
@@ -276,11 +306,13 @@ TEST_P(Mutations, OfTwoSwappedActionsAreRefusedExactlyWhereTheyAreIllegal) {
       std::vector<Action>& second = trial % 8 == 7 ? other.orders[below(other.orders.size())] : order;
       // Mostly near each other, where swaps may be harmless.
       const size_t a = below(order.size());
-      const size_t b = trial % 2 == 0 || a >= second.size() ? below(second.size()) : std::min(a + 1 + below(3), second.size() - 1);
+      const size_t b = trial % 2 == 0 || a >= second.size() ? below(second.size())
+                                                            : std::min(a + 1 + below(3), second.size() - 1);
       std::swap(order[a], second[b]);
       const bool is_legal = runSchedule(other).legal();
       (is_legal ? legal : illegal) += 1;
-      EXPECT_EQ(refusal(other).empty(), is_legal) << good.name << ": " << actionToString(order[a]) << " " << actionToString(second[b]);
+      EXPECT_EQ(refusal(other).empty(), is_legal)
+          << good.name << ": " << actionToString(order[a]) << " " << actionToString(second[b]);
       if (HasFailure()) return;
     }
   }
@@ -296,13 +328,15 @@ TEST_P(MessageMutations, OfAReorderedSendAreRefusedExactlyWhereTheyAreIllegal) {
       std::vector<Action>& order = other.orders[below(other.orders.size())];
       std::vector<size_t> sends;
       for (size_t i = 0; i < order.size(); ++i) {
-        if (order[i].kind == ActionKind::kSendForward || order[i].kind == ActionKind::kSendBackward) sends.push_back(i);
+        if (order[i].kind == ActionKind::kSendForward || order[i].kind == ActionKind::kSendBackward)
+          sends.push_back(i);
       }
       if (sends.empty()) continue;
       const size_t from = sends[below(sends.size())];
       const Action send = order[from];
       order.erase(order.begin() + static_cast<std::ptrdiff_t>(from));
-      const size_t to = trial % 2 == 0 ? below(order.size() + 1) : std::min(from + 1 + below(3), order.size());
+      const size_t to =
+          trial % 2 == 0 ? below(order.size() + 1) : std::min(from + 1 + below(3), order.size());
       order.insert(order.begin() + static_cast<std::ptrdiff_t>(to), send);
       const bool is_legal = runSchedule(other).legal();
       (is_legal ? legal : illegal) += 1;

@@ -65,8 +65,9 @@ TEST(PlanPrediction, OfEqualStagesIsWhatTheFormulasSay) {
   EXPECT_EQ(step("1f1b", {0}, 4), 4 * 30 + 7);
   EXPECT_EQ(step("1f1b", {0, 1}, 2), (2 + 1) * 30 + 7);
   EXPECT_EQ(step("gpipe", {0, 1, 2, 3}, 8), (8 + 3) * 30 + 7);
-  EXPECT_EQ(step("zb-h1", {0, 1, 2}, 8), 8 * 30 + 2 * 10 + 7);            // families.h: idle (p-1)(tF+tI-tW)
-  EXPECT_EQ(step("interleaved:v=2", {0, 1, 0, 1}, 4), 4 * 60 + 30 + 14);  // (m + (p-1)/v)(tF+tB) of a rank's whole share
+  EXPECT_EQ(step("zb-h1", {0, 1, 2}, 8), 8 * 30 + 2 * 10 + 7);  // families.h: idle (p-1)(tF+tI-tW)
+  EXPECT_EQ(step("interleaved:v=2", {0, 1, 0, 1}, 4),
+            4 * 60 + 30 + 14);  // (m + (p-1)/v)(tF+tB) of a rank's whole share
 }
 
 TEST(PlanPrediction, TransfersTravelBetweenStagesOnDifferentDevices) {
@@ -86,7 +87,8 @@ TEST(PlanPrediction, MemoryIsThatOfTheScheduleInFlight) {
   // Two stages' weights, and by families.h min(2(p-1-r) + (v-1)N + 1, m v) chunks: 5 and 3.
   EXPECT_EQ(memory("interleaved:v=2", {0, 1, 0, 1}), (std::vector<int64_t>{2510, 2310, 2510, 2310}));
   // Rank 0 of two stashes two versions of its weights of 300.
-  EXPECT_EQ(predictPlan(counted(), stagesOn({0, 1}), 1, "pipedream", {8})->memory_bytes, (std::vector<int64_t>{1510, 1110}));
+  EXPECT_EQ(predictPlan(counted(), stagesOn({0, 1}), 1, "pipedream", {8})->memory_bytes,
+            (std::vector<int64_t>{1510, 1110}));
   const CountedCosts costs = counted();
   EXPECT_TRUE(fitsDevices(*predictPlan(costs, stagesOn({0, 1, 2}), 8, "1f1b", {}), *costs.costs));
   EXPECT_FALSE(fitsDevices(*predictPlan(costs, stagesOn({0, 1, 2, 3}), 8, "1f1b", {}), *costs.costs));
@@ -102,8 +104,10 @@ TEST(PlanPrediction, AStepOfAnAsynchronousScheduleIsItsShareOfTheWindow) {
 TEST(PlanPrediction, ThereIsNoneWhereTheScheduleDoesNotExist) {
   EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 0, 1}), 4, "zbv", {}));  // placed forth and back
   EXPECT_TRUE(predictPlan(counted(), stagesOn({0, 1, 1, 0}), 4, "zbv", {}));
-  EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 1, 0}), 2, "dual-pipe-v", {}));   // needs 2p microbatches
-  EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 2}), 4, "interleaved:v=2", {}));  // needs an even number of stages
+  EXPECT_FALSE(
+      predictPlan(counted(), stagesOn({0, 1, 1, 0}), 2, "dual-pipe-v", {}));  // needs 2p microbatches
+  EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 2}), 4, "interleaved:v=2",
+                           {}));  // needs an even number of stages
   EXPECT_ERROR(predictPlan(counted(), stagesOn({0, 1}), 4, "magic", {}), ErrorCode::kUsage, "magic");
 }
 

@@ -29,7 +29,8 @@ struct Instance {
 // The request, and the costs of every number of microbatches, made once.
 class SearchProblem {
  public:
-  explicit SearchProblem(const Instance& instance) : instance_(instance), cluster_(uniformCluster(instance.nodes, instance.devices)) {}
+  explicit SearchProblem(const Instance& instance)
+      : instance_(instance), cluster_(uniformCluster(instance.nodes, instance.devices)) {}
 
   PlanSearchRequest request(std::vector<int64_t> microbatches = {1, 2, 4, 8, 16}) {
     PlanSearchRequest request{.cluster = cluster_, .microbatches = std::move(microbatches), .costs = {}};
@@ -51,18 +52,19 @@ class SearchProblem {
 };
 
 std::string text(const PredictedPlan& plan) {
-  std::string result = plan.schedule + " of " + std::to_string(plan.microbatches) + " in " + std::to_string(plan.step_ns) + ":";
+  std::string result = plan.schedule + " of " + std::to_string(plan.microbatches) + " in " +
+                       std::to_string(plan.step_ns) + ":";
   for (const AssignedStage& stage : plan.stages) {
     result += " " + std::to_string(stage.first_layer) + ".." + std::to_string(stage.last_layer) + "@" +
-              std::to_string(stage.submesh.first_device) + "x" + std::to_string(stage.submesh.deviceCount()) + "/" +
-              std::to_string(stage.option.config);
+              std::to_string(stage.submesh.first_device) + "x" + std::to_string(stage.submesh.deviceCount()) +
+              "/" + std::to_string(stage.option.config);
   }
   return result;
 }
 
 // All contiguous stages on all submeshes without gaps, each with every option: the shortest simulated step.
-int64_t bruteForce(const CountedCosts& costs, const Cluster& cluster, int64_t microbatches, std::vector<AssignedStage>& stages,
-                   int device) {
+int64_t bruteForce(const CountedCosts& costs, const Cluster& cluster, int64_t microbatches,
+                   std::vector<AssignedStage>& stages, int device) {
   int64_t best = INT64_MAX;
   const int first = stages.empty() ? 0 : stages.back().last_layer + 1;
   if (first == costs.costs->layers()) {
@@ -74,7 +76,8 @@ int64_t bruteForce(const CountedCosts& costs, const Cluster& cluster, int64_t mi
     for (int last = first; last < costs.costs->layers(); ++last) {
       for (const StageOption& option : costs.costs->options(first, last, submesh)) {
         stages.push_back({first, last, submesh, option, 0});
-        best = std::min(best, bruteForce(costs, cluster, microbatches, stages, device + submesh.deviceCount()));
+        best =
+            std::min(best, bruteForce(costs, cluster, microbatches, stages, device + submesh.deviceCount()));
         stages.pop_back();
       }
     }
@@ -161,7 +164,8 @@ TEST(PlanSearch, EveryPlanFitsAndIsWhatItsPredictionSays) {
     for (size_t i = 0; i < result.plans.size(); ++i) {
       const PredictedPlan& plan = result.plans[i];
       const CountedCosts costs = problem.costs(plan.microbatches);
-      const std::optional<PredictedPlan> again = predictPlan(costs, plan.stages, plan.microbatches, plan.schedule, {});
+      const std::optional<PredictedPlan> again =
+          predictPlan(costs, plan.stages, plan.microbatches, plan.schedule, {});
       ASSERT_TRUE(again) << text(plan);
       EXPECT_EQ(again->step_ns, plan.step_ns);
       EXPECT_TRUE(fitsDevices(plan, *costs.costs)) << text(plan);
@@ -222,10 +226,12 @@ TEST(PlanSearch, IsNoWorseThanEqualStages) {
       if (tried.objective_ns > 0) least = std::min(least, tried.objective_ns);
     for (const CountTried& tried : result.tried) {
       const CountedCosts costs = problem.costs(tried.microbatches);
-      for (const Assignment& equal : equalStages(assignmentRequest(request, *costs.costs, tried.microbatches))) {
+      for (const Assignment& equal :
+           equalStages(assignmentRequest(request, *costs.costs, tried.microbatches))) {
         ASSERT_EQ(problem.cluster().deviceCount() % std::ssize(equal.stages), 0);
         if (equal.objective_ns > least + least / 8) continue;
-        const auto plan = predictPlan(costs, equal.stages, tried.microbatches, "1f1b", {.updates = 1, .exposed_transfers = true});
+        const auto plan = predictPlan(costs, equal.stages, tried.microbatches, "1f1b",
+                                      {.updates = 1, .exposed_transfers = true});
         if (!plan || !fitsDevices(*plan, *costs.costs)) continue;
         EXPECT_LE(result.plans[0].step_ns, plan->step_ns) << seed << " " << text(*plan);
         ++compared;
@@ -245,8 +251,10 @@ TEST(PlanSearch, EqualStagesHaveAboutEquallyManyLayers) {
   for (const Assignment& assignment : found) {
     std::vector<std::array<int, 4>> stages;
     for (const AssignedStage& stage : assignment.stages)
-      stages.push_back({stage.first_layer, stage.last_layer, stage.submesh.first_device, stage.submesh.deviceCount()});
-    EXPECT_EQ(stages, (std::vector<std::array<int, 4>>{{0, 0, 0, 2}, {1, 2, 2, 2}, {3, 4, 4, 2}, {5, 6, 6, 2}}));
+      stages.push_back(
+          {stage.first_layer, stage.last_layer, stage.submesh.first_device, stage.submesh.deviceCount()});
+    EXPECT_EQ(stages,
+              (std::vector<std::array<int, 4>>{{0, 0, 0, 2}, {1, 2, 2, 2}, {3, 4, 4, 2}, {5, 6, 6, 2}}));
   }
 }
 
@@ -341,7 +349,9 @@ TEST(PlanSearch, ThrowsTheFirstReasonWhereNoNumberOfMicrobatchesCanBe) {
   SearchProblem problem({1, 4, 1, 2});
   PlanSearchRequest request = problem.request({1, 2});
   request.first = 1;
-  request.costs = [](int64_t count) -> CountedCosts { fail(ErrorCode::kBadModel, "cannot be cut into {}", count); };
+  request.costs = [](int64_t count) -> CountedCosts {
+    fail(ErrorCode::kBadModel, "cannot be cut into {}", count);
+  };
   EXPECT_ERROR(searchPlans(request), ErrorCode::kBadModel, "cannot be cut into 2");
   request.costs = [](int64_t) -> CountedCosts { fail(ErrorCode::kInternal, "a bug"); };
   EXPECT_ERROR(searchPlans(request), ErrorCode::kInternal, "a bug");

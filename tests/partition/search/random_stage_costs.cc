@@ -3,7 +3,9 @@
 namespace pipeshard {
 namespace {
 
-int64_t drawn(std::mt19937& random, int64_t most) { return static_cast<int64_t>(random() % static_cast<unsigned>(most + 1)); }
+int64_t drawn(std::mt19937& random, int64_t most) {
+  return static_cast<int64_t>(random() % static_cast<unsigned>(most + 1));
+}
 
 }  // namespace
 
@@ -45,25 +47,30 @@ RandomStageCosts::RandomStageCosts(const Cluster& cluster, const RandomCostsShap
     for (const auto& [to, also_unused] : devices_of) {
       for (int layer = 0; layer + 1 < shape.layers; ++layer) {
         for (int i = 0; i < shape.boundaries * shape.boundaries * 2; ++i) {
-          transfers_[{layer, from, to, i / 2 / shape.boundaries, i / 2 % shape.boundaries, i % 2}] = drawn(random, shape.most_ns / 3);
+          transfers_[{layer, from, to, i / 2 / shape.boundaries, i / 2 % shape.boundaries, i % 2}] =
+              drawn(random, shape.most_ns / 3);
         }
       }
     }
   }
 }
 
-const std::vector<StageOption>& RandomStageCosts::options(int first_layer, int last_layer, const Submesh& submesh) const {
+const std::vector<StageOption>& RandomStageCosts::options(int first_layer, int last_layer,
+                                                          const Submesh& submesh) const {
   return options_.at({first_layer, last_layer, classes_.at(submesh)});
 }
 
-int64_t RandomStageCosts::transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const {
-  const bool same = cluster_.nodeOf(from.first_device + from.deviceCount() - 1) == cluster_.nodeOf(to.first_device);
+int64_t RandomStageCosts::transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to,
+                                   int to_boundary) const {
+  const bool same =
+      cluster_.nodeOf(from.first_device + from.deviceCount() - 1) == cluster_.nodeOf(to.first_device);
   return transfers_.at({layer, classes_.at(from), classes_.at(to), from_boundary, to_boundary, same ? 1 : 0});
 }
 
 int64_t RandomStageCosts::memoryBytes(const Submesh& submesh) const {
   if (shape_.memory == 0) return INT64_MAX;
-  return shape_.memory + cluster_.nodes[static_cast<size_t>(cluster_.nodeOf(submesh.first_device))].kind;  // nodes may differ
+  return shape_.memory +
+         cluster_.nodes[static_cast<size_t>(cluster_.nodeOf(submesh.first_device))].kind;  // nodes may differ
 }
 
 }  // namespace pipeshard

@@ -1,4 +1,5 @@
-// Stage costs drawn at random, for tests of stage assignment: any options, transfers that depend on all they may.
+// Stage costs drawn at random, for tests of stage assignment: any options, transfers that depend on all they
+// may.
 #pragma once
 
 #include <map>
@@ -24,8 +25,10 @@ class RandomStageCosts : public StageCosts {
 
   int layers() const override { return shape_.layers; }
   int submeshClass(const Submesh& submesh) const override { return classes_.at(submesh); }
-  const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const override;
-  int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override;
+  const std::vector<StageOption>& options(int first_layer, int last_layer,
+                                          const Submesh& submesh) const override;
+  int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to,
+                   int to_boundary) const override;
   int64_t memoryBytes(const Submesh& submesh) const override;
 
  private:

@@ -32,7 +32,8 @@ Cluster clusterOf(const std::vector<int>& devices, const std::vector<int>& kinds
 // Everything that the header says a plan may be, tried; nothing is shared with the search but the request.
 class BruteForce {
  public:
-  explicit BruteForce(const AssignmentRequest& request) : request_(request), costs_(request.costs), cluster_(request.cluster) {}
+  explicit BruteForce(const AssignmentRequest& request)
+      : request_(request), costs_(request.costs), cluster_(request.cluster) {}
 
   std::optional<int64_t> best() {
     extend(0, 0);
@@ -43,20 +44,24 @@ class BruteForce {
   // Of a whole plan; nullopt: it is none.
   std::optional<int64_t> objective(const std::vector<AssignedStage>& stages) const {
     const int count = static_cast<int>(stages.size());
-    if (count < request_.least_stages || (request_.most_stages > 0 && count > request_.most_stages)) return std::nullopt;
+    if (count < request_.least_stages || (request_.most_stages > 0 && count > request_.most_stages))
+      return std::nullopt;
     int64_t sum = 0;
     int64_t slowest = 0;
     for (int s = 0; s < count; ++s) {
       const AssignedStage& stage = stages[static_cast<size_t>(s)];
       const int64_t behind = count - 1 - s;
-      const int64_t in_flight = request_.in_flight ? request_.in_flight(behind) : std::min(request_.microbatches, behind + 1);
+      const int64_t in_flight =
+          request_.in_flight ? request_.in_flight(behind) : std::min(request_.microbatches, behind + 1);
       const int64_t memory = costs_.memoryBytes(stage.submesh);
       const StageOption& o = stage.option;
-      if (memory != INT64_MAX && o.fixed_bytes + o.activation_bytes * in_flight + o.transient_bytes > memory) return std::nullopt;
+      if (memory != INT64_MAX && o.fixed_bytes + o.activation_bytes * in_flight + o.transient_bytes > memory)
+        return std::nullopt;
       sum += o.pass_ns + stage.transfer_ns;
       if (request_.objective == AssignmentObjective::kFlush) {
-        slowest =
-            std::max(slowest, (request_.microbatches - 1) * (o.pass_ns + (request_.exposed_transfers ? stage.transfer_ns : 0)) + o.step_ns);
+        slowest = std::max(slowest, (request_.microbatches -
+                                     1) * (o.pass_ns + (request_.exposed_transfers ? stage.transfer_ns : 0)) +
+                                        o.step_ns);
       } else {
         slowest = std::max({slowest, o.pass_ns + o.step_ns, stage.transfer_ns});
       }
@@ -82,7 +87,8 @@ class BruteForce {
       if (cluster_.nodes[static_cast<size_t>(last)].devices != node_end - node_begin) break;
       place(layer, {device, last - node + 1, node_end - node_begin}, cluster_.firstDeviceOf(last + 1));
     }
-    if (device > node_begin && !request_.all_devices) extend(layer, node_end);  // the rest of the node stays unused
+    if (device > node_begin && !request_.all_devices)
+      extend(layer, node_end);  // the rest of the node stays unused
   }
 
   void place(int layer, const Submesh& submesh, int end) {
@@ -92,7 +98,8 @@ class BruteForce {
         stages_.push_back({layer, last, submesh, option, 0});
         if (stages_.size() > 1) {
           AssignedStage& before = stages_[stages_.size() - 2];
-          before.transfer_ns = costs_.transfer(layer - 1, before.submesh, before.option.boundary, submesh, option.boundary);
+          before.transfer_ns =
+              costs_.transfer(layer - 1, before.submesh, before.option.boundary, submesh, option.boundary);
         }
         extend(last + 1, end);
         stages_.pop_back();
@@ -123,19 +130,24 @@ void expectValid(const AssignmentRequest& request, const Assignment& assignment)
     EXPECT_EQ(stage.first_layer, layer);
     layer = stage.last_layer + 1;
     const int node_begin = request.cluster.firstDeviceOf(request.cluster.nodeOf(stage.submesh.first_device));
-    EXPECT_TRUE(stage.submesh.first_device == device || (!request.all_devices && stage.submesh.first_device == node_begin &&
-                                                         request.cluster.nodeOf(device) + 1 == request.cluster.nodeOf(node_begin)));
+    EXPECT_TRUE(stage.submesh.first_device == device ||
+                (!request.all_devices && stage.submesh.first_device == node_begin &&
+                 request.cluster.nodeOf(device) + 1 == request.cluster.nodeOf(node_begin)));
     device = stage.submesh.first_device + stage.submesh.deviceCount();
     EXPECT_TRUE(!request.allowed || request.allowed(stage.submesh));
-    const std::vector<StageOption>& options = request.costs.options(stage.first_layer, stage.last_layer, stage.submesh);
+    const std::vector<StageOption>& options =
+        request.costs.options(stage.first_layer, stage.last_layer, stage.submesh);
     EXPECT_TRUE(std::any_of(options.begin(), options.end(), [&](const StageOption& o) {
-      return o.config == stage.option.config && o.boundary == stage.option.boundary && o.pass_ns == stage.option.pass_ns;
+      return o.config == stage.option.config && o.boundary == stage.option.boundary &&
+             o.pass_ns == stage.option.pass_ns;
     }));
     EXPECT_TRUE(fitsMemory(request, stage, static_cast<int>(assignment.stages.size() - 1 - s)));
-    const int64_t transfer = s + 1 == assignment.stages.size()
-                                 ? 0
-                                 : request.costs.transfer(stage.last_layer, stage.submesh, stage.option.boundary,
-                                                          assignment.stages[s + 1].submesh, assignment.stages[s + 1].option.boundary);
+    const int64_t transfer =
+        s + 1 == assignment.stages.size()
+            ? 0
+            : request.costs.transfer(stage.last_layer, stage.submesh, stage.option.boundary,
+                                     assignment.stages[s + 1].submesh,
+                                     assignment.stages[s + 1].option.boundary);
     EXPECT_EQ(stage.transfer_ns, transfer);
   }
   EXPECT_EQ(layer, request.costs.layers());
@@ -147,9 +159,9 @@ std::string describe(const AssignmentResult& result) {
   for (const Assignment& assignment : result.assignments) {
     text += std::to_string(assignment.objective_ns) + ":";
     for (const AssignedStage& stage : assignment.stages) {
-      text += " " + std::to_string(stage.last_layer) + "@" + std::to_string(stage.submesh.first_device) + "+" +
-              std::to_string(stage.submesh.nodes) + "x" + std::to_string(stage.submesh.devices_per_node) + "/" +
-              std::to_string(stage.option.config);
+      text += " " + std::to_string(stage.last_layer) + "@" + std::to_string(stage.submesh.first_device) +
+              "+" + std::to_string(stage.submesh.nodes) + "x" +
+              std::to_string(stage.submesh.devices_per_node) + "/" + std::to_string(stage.option.config);
     }
     text += "\n";
   }
@@ -162,8 +174,9 @@ struct Instance {
 };
 
 Instance drawInstance(std::mt19937& random) {
-  static const std::vector<std::vector<int>> kClusters = {{1},       {3},    {4},    {5},       {6},    {1, 1, 1, 1}, {2, 2},
-                                                          {2, 2, 2}, {1, 3}, {3, 3}, {3, 1, 1}, {4, 2}, {2, 3},       {2, 1, 2}};
+  static const std::vector<std::vector<int>> kClusters = {{1},          {3},    {4},       {5},      {6},
+                                                          {1, 1, 1, 1}, {2, 2}, {2, 2, 2}, {1, 3},   {3, 3},
+                                                          {3, 1, 1},    {4, 2}, {2, 3},    {2, 1, 2}};
   const std::vector<int>& devices = kClusters[random() % kClusters.size()];
   std::vector<int> kinds(devices.size());
   for (int& kind : kinds) kind = random() % 3 == 0 ? static_cast<int>(random() % 3) : 0;
@@ -207,7 +220,8 @@ TEST(AssignStagesToMeshes, IsAsGoodAsBruteForceOnRandomInstances) {
     EXPECT_TRUE(result.complete);
     ASSERT_EQ(result.assignments.empty(), !best.has_value()) << "round " << round;
     if (!best) continue;
-    ASSERT_EQ(result.assignments.front().objective_ns, *best) << "round " << round << "\n" << describe(result);
+    ASSERT_EQ(result.assignments.front().objective_ns, *best) << "round " << round << "\n"
+                                                              << describe(result);
     for (const Assignment& assignment : result.assignments) expectValid(request, assignment);
     ASSERT_FALSE(HasFailure()) << "round " << round << "\n" << describe(result);
 
@@ -220,13 +234,15 @@ TEST(AssignStagesToMeshes, IsAsGoodAsBruteForceOnRandomInstances) {
     ASSERT_FALSE(bounded.assignments.empty()) << "round " << round;
     EXPECT_EQ(bounded.assignments.front().objective_ns, *best) << "round " << round;
     request.any = true;
-    EXPECT_EQ(assignStagesToMeshes(request).assignments.front().objective_ns, *best) << "round " << round;  // none other is below the bound
+    EXPECT_EQ(assignStagesToMeshes(request).assignments.front().objective_ns, *best)
+        << "round " << round;  // none other is below the bound
     request.bound_ns = *best;
     EXPECT_TRUE(assignStagesToMeshes(request).assignments.empty()) << "round " << round;
     request.bound_ns = *best + *best / 4;
     const AssignmentResult some = assignStagesToMeshes(request);
     ASSERT_EQ(some.assignments.empty(), request.bound_ns == *best) << "round " << round;
-    for (const Assignment& assignment : some.assignments) EXPECT_LT(assignment.objective_ns, request.bound_ns) << "round " << round;
+    for (const Assignment& assignment : some.assignments)
+      EXPECT_LT(assignment.objective_ns, request.bound_ns) << "round " << round;
   }
   EXPECT_GT(feasible, 700);
   EXPECT_GT(plans, 500'000);
@@ -238,11 +254,14 @@ class EqualLayers : public StageCosts {
   EqualLayers(int layers, int64_t transfer) : layers_(layers), transfer_(transfer) {}
   int layers() const override { return layers_; }
   int submeshClass(const Submesh& submesh) const override { return submesh.deviceCount(); }
-  const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const override {
+  const std::vector<StageOption>& options(int first_layer, int last_layer,
+                                          const Submesh& submesh) const override {
     const int devices = submesh.deviceCount();
-    StageOption option{.pass_ns = (last_layer - first_layer + 1) * int64_t{10} / devices + (devices > 1 ? 2 : 0),
-                       .step_ns = devices > 1 ? 8 : 0};
-    return options_.try_emplace({first_layer, last_layer, devices}, std::vector<StageOption>{option}).first->second;
+    StageOption option{
+        .pass_ns = (last_layer - first_layer + 1) * int64_t{10} / devices + (devices > 1 ? 2 : 0),
+        .step_ns = devices > 1 ? 8 : 0};
+    return options_.try_emplace({first_layer, last_layer, devices}, std::vector<StageOption>{option})
+        .first->second;
   }
   int64_t transfer(int, const Submesh&, int, const Submesh&, int) const override { return transfer_; }
   int64_t memoryBytes(const Submesh&) const override { return INT64_MAX; }
@@ -268,7 +287,8 @@ TEST(AssignStagesToMeshes, GivesUpAStageWhenTransfersHoldUpTheDevices) {
   const Cluster cluster = uniformCluster(1, 2);
   const EqualLayers costs(2, 3);
   AssignmentRequest request{.costs = costs, .cluster = cluster, .microbatches = 4};
-  EXPECT_EQ(assignStagesToMeshes(request).assignments.front().objective_ns, 56);  // two stages: 10 + 3 + 10 + 3 * (10 + 3) = 62
+  EXPECT_EQ(assignStagesToMeshes(request).assignments.front().objective_ns,
+            56);  // two stages: 10 + 3 + 10 + 3 * (10 + 3) = 62
   request.exposed_transfers = false;
   EXPECT_EQ(assignStagesToMeshes(request).assignments.front().objective_ns, 53);
 }
@@ -276,19 +296,24 @@ TEST(AssignStagesToMeshes, GivesUpAStageWhenTransfersHoldUpTheDevices) {
 TEST(AssignStagesToMeshes, ListsOtherNumbersOfStages) {
   const EqualLayers costs(4, 1);
   const Cluster cluster = uniformCluster(1, 4);
-  const AssignmentResult result = assignStagesToMeshes({.costs = costs, .cluster = cluster, .microbatches = 8});
+  const AssignmentResult result =
+      assignStagesToMeshes({.costs = costs, .cluster = cluster, .microbatches = 8});
   std::vector<int> counts;
-  for (const Assignment& assignment : result.assignments) counts.push_back(static_cast<int>(assignment.stages.size()));
+  for (const Assignment& assignment : result.assignments)
+    counts.push_back(static_cast<int>(assignment.stages.size()));
   for (int stages = 1; stages <= 4; ++stages) EXPECT_THAT(counts, ::testing::Contains(stages));
-  EXPECT_TRUE(std::is_sorted(result.assignments.begin(), result.assignments.end(),
-                             [](const Assignment& a, const Assignment& b) { return a.objective_ns < b.objective_ns; }));
+  EXPECT_TRUE(std::is_sorted(
+      result.assignments.begin(), result.assignments.end(),
+      [](const Assignment& a, const Assignment& b) { return a.objective_ns < b.objective_ns; }));
 }
 
 TEST(AssignStagesToMeshes, IsTheSameWithTwoThreads) {
   const Cluster cluster = clusterOf({4, 4, 3, 4}, {0, 0, 1, 0});
   for (unsigned seed = 0; seed < 4; ++seed) {
-    const RandomStageCosts costs(cluster, {.layers = 24, .most_options = 6, .boundaries = 3, .most_ns = 100'000, .memory = 20}, seed);
-    AssignmentRequest request{.costs = costs, .cluster = cluster, .microbatches = 16, .exposed_transfers = seed % 2 == 0};
+    const RandomStageCosts costs(
+        cluster, {.layers = 24, .most_options = 6, .boundaries = 3, .most_ns = 100'000, .memory = 20}, seed);
+    AssignmentRequest request{
+        .costs = costs, .cluster = cluster, .microbatches = 16, .exposed_transfers = seed % 2 == 0};
     const AssignmentResult one = assignStagesToMeshes(request);
     EXPECT_FALSE(one.assignments.empty());
     request.threads = 2;
@@ -300,7 +325,8 @@ TEST(AssignStagesToMeshes, IsTheSameWithTwoThreads) {
 
 TEST(AssignStagesToMeshes, InterruptedReturnsTheBestSoFarMarked) {
   const Cluster cluster = uniformCluster(4, 4);
-  const RandomStageCosts costs(cluster, {.layers = 24, .most_options = 6, .boundaries = 3, .most_ns = 100'000}, 5);
+  const RandomStageCosts costs(cluster,
+                               {.layers = 24, .most_options = 6, .boundaries = 3, .most_ns = 100'000}, 5);
   std::atomic<int64_t> asked = 0;
   int64_t most = INT64_MAX;
   AssignmentRequest request{.costs = costs, .cluster = cluster, .microbatches = 16};

@@ -11,7 +11,9 @@ constexpr int kRecomputes = 100;  // config: devices, boundary * 1000, and this
 
 CostTable::CostTable(uint64_t seed, const Size& size) : size_(size) {
   std::mt19937_64 random(seed);
-  const auto draw = [&](int64_t low, int64_t high) { return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1)); };
+  const auto draw = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+  };
   for (int layer = 0; layer < size.layers; ++layer) {
     time_.push_back(draw(50, 500) * 3600 / size.microbatches);
     weight_.push_back(draw(10, 100));
@@ -46,11 +48,13 @@ CostTable::CostTable(uint64_t seed, const Size& size) : size_(size) {
   }
 }
 
-const std::vector<StageOption>& CostTable::options(int first_layer, int last_layer, const Submesh& submesh) const {
+const std::vector<StageOption>& CostTable::options(int first_layer, int last_layer,
+                                                   const Submesh& submesh) const {
   return options_.at({first_layer, last_layer, submesh.deviceCount()});
 }
 
-int64_t CostTable::transfer(int layer, const Submesh&, int from_boundary, const Submesh&, int to_boundary) const {
+int64_t CostTable::transfer(int layer, const Submesh&, int from_boundary, const Submesh&,
+                            int to_boundary) const {
   return cut_[static_cast<size_t>(layer)] * (from_boundary == to_boundary ? 1 : 2);
 }
 

@@ -11,9 +11,9 @@
 
 namespace pipeshard {
 
-// Every layer has a time; a stage of n devices takes 1/n of its layers' and a share for each device more. Layers, times and sizes are drawn
-// from the seed. A stage of several devices has two boundaries, and every stage may recompute: a third more time, a quarter of what is
-// held.
+// Every layer has a time; a stage of n devices takes 1/n of its layers' and a share for each device more.
+// Layers, times and sizes are drawn from the seed. A stage of several devices has two boundaries, and every
+// stage may recompute: a third more time, a quarter of what is held.
 class CostTable : public StageCosts {
  public:
   struct Size {
@@ -24,9 +24,13 @@ class CostTable : public StageCosts {
   CostTable(uint64_t seed, const Size& size);
 
   int layers() const override { return size_.layers; }
-  int submeshClass(const Submesh& submesh) const override { return submesh.nodes * 1000 + submesh.devices_per_node; }
-  const std::vector<StageOption>& options(int first_layer, int last_layer, const Submesh& submesh) const override;
-  int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const override;
+  int submeshClass(const Submesh& submesh) const override {
+    return submesh.nodes * 1000 + submesh.devices_per_node;
+  }
+  const std::vector<StageOption>& options(int first_layer, int last_layer,
+                                          const Submesh& submesh) const override;
+  int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to,
+                   int to_boundary) const override;
   int64_t memoryBytes(const Submesh&) const override { return size_.memory_bytes; }
 
   StageConfig config(int config) const;

@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "partition/stages/partition.h"
 #include "partition/simulation/simulator.h"
+#include "partition/stages/partition.h"
 #include "tests/ir/program/program_writer.h"
 #include "tests/partition/training_builder.h"
 
@@ -29,10 +29,12 @@ ProgramCosts costsOf(const Program& program, const std::map<Phase, Ticks>& times
   return costs;
 }
 
-const std::map<Phase, Ticks> kPhases = {{Phase::kForward, 10}, {Phase::kBackwardInput, 11}, {Phase::kBackwardWeight, 7}};
+const std::map<Phase, Ticks> kPhases = {
+    {Phase::kForward, 10}, {Phase::kBackwardInput, 11}, {Phase::kBackwardWeight, 7}};
 constexpr LinkCost kFree = {0, 1e30};
 
-std::vector<ProgramCosts> costsOf(const std::vector<Program>& programs, const std::map<Phase, Ticks>& times = kPhases) {
+std::vector<ProgramCosts> costsOf(const std::vector<Program>& programs,
+                                  const std::map<Phase, Ticks>& times = kPhases) {
   std::vector<ProgramCosts> costs;
   for (const Program& program : programs) costs.push_back(costsOf(program, times));
   return costs;
@@ -43,8 +45,8 @@ std::string textOf(const Trace& trace, int rank) {
   for (const TraceEvent& event : trace.events) {
     if (event.rank != rank) continue;
     const bool waited = event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective;
-    parts.push_back(
-        fmt::format("{}@{}-{}{}", event.name, event.start_ns, waited ? fmt::format("{}-", event.arrived_ns) : "", event.end_ns));
+    parts.push_back(fmt::format("{}@{}-{}{}", event.name, event.start_ns,
+                                waited ? fmt::format("{}-", event.arrived_ns) : "", event.end_ns));
   }
   return fmt::format("{}", fmt::join(parts, " "));
 }
@@ -65,7 +67,8 @@ std::vector<Program> relay() {
 
 TEST(ProgramSimulation, GivesTheWorkedExampleOfItsHeader) {
   const std::vector<Program> programs = relay();
-  const ProgramSimulation simulation = simulatePrograms({.programs = programs, .costs = costsOf(programs), .link = {2, 24.0 / 5}});
+  const ProgramSimulation simulation =
+      simulatePrograms({.programs = programs, .costs = costsOf(programs), .link = {2, 24.0 / 5}});
   EXPECT_EQ(textOf(simulation.trace, 0), "forward@0-10 send h@10-17 forward@17-27");
   EXPECT_EQ(textOf(simulation.trace, 1), "receive h@0-10-17 forward@17-27");
   EXPECT_EQ(simulation.makespan, 27);
@@ -133,9 +136,10 @@ TEST(ProgramSimulation, CollectivesInsideASubgraphMeet) {
 
 TEST(ProgramSimulation, HoldsBuffersFromTheirFirstWriterToTheirFree) {
   const std::vector<Program> programs = twoRankPrograms();
-  const ProgramSimulation simulation =
-      simulatePrograms({.programs = programs, .costs = costsOf(programs, {{Phase::kForward, 10}}), .link = kFree});
-  // Rank 0: w and the step throughout; x and h of two microbatches; then dh of one, and in the place of its h and x: dw, and its sum.
+  const ProgramSimulation simulation = simulatePrograms(
+      {.programs = programs, .costs = costsOf(programs, {{Phase::kForward, 10}}), .link = kFree});
+  // Rank 0: w and the step throughout; x and h of two microbatches; then dh of one, and in the place of its h
+  // and x: dw, and its sum.
   const int64_t base = 24 + 8;
   EXPECT_EQ(simulation.peak_memory[0], base + 5 * 24);
   EXPECT_EQ(simulation.trace.memory.front().bytes, base + 2 * 24);
@@ -200,11 +204,13 @@ TEST(ProgramSimulation, OfEmittedProgramsIsThatOfTheirSchedule) {
     for (int p : {1, 2, 4}) {
       for (int m : {1, 2, 5, 8}) {
         const std::vector<Program> programs = emitted(name, p, m);
-        const ProgramSimulation simulation = simulatePrograms({.programs = programs, .costs = costsOf(programs), .link = kFree});
+        const ProgramSimulation simulation =
+            simulatePrograms({.programs = programs, .costs = costsOf(programs), .link = kFree});
         EXPECT_NO_THROW(verifyTrace(simulation.trace));
         const Schedule schedule = halved(makeSchedule(name, p, m));
         std::vector<PassTimes> stages(static_cast<size_t>(p), PassTimes{10, 11, 7});
-        stages[0].backward_input = p > 1 ? 0 : 11;  // nobody needs the gradient of the batch; a single stage has the loss's
+        stages[0].backward_input =
+            p > 1 ? 0 : 11;  // nobody needs the gradient of the batch; a single stage has the loss's
         const Simulation expected = simulate({.schedule = schedule, .stages = stages});
         EXPECT_EQ(simulation.busy, expected.busy) << name << " p=" << p << " m=" << m;
         EXPECT_EQ(simulation.makespan, expected.makespan) << name << " p=" << p << " m=" << m;

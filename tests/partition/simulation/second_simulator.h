@@ -1,5 +1,6 @@
-// A second opinion on times and memory, written differently from partition/simulation/simulator.h: the longest path to every pass in the graph of
-// what waits for what, found by sorting the graph once. No events, no clock, no links: a message takes `latency`, whatever else travels.
+// A second opinion on times and memory, written differently from partition/simulation/simulator.h: the
+// longest path to every pass in the graph of what waits for what, found by sorting the graph once. No events,
+// no clock, no links: a message takes `latency`, whatever else travels.
 #pragma once
 
 #include <algorithm>
@@ -74,13 +75,16 @@ class SecondSimulator {
     size_t rank;
   };
 
-  static int row(ActionKind kind) { return kind == ActionKind::kForward ? 0 : kind == ActionKind::kBackwardWeight ? 2 : 1; }
+  static int row(ActionKind kind) {
+    return kind == ActionKind::kForward ? 0 : kind == ActionKind::kBackwardWeight ? 2 : 1;
+  }
   const SecondCosts& costs(size_t i) const { return stages_[static_cast<size_t>(passes_[i].action.stage)]; }
 
   int64_t timeOf(size_t i) const {
     const ActionKind kind = passes_[i].action.kind;
     if (kind == ActionKind::kForward) return costs(i).forward;
-    return (kind == ActionKind::kBackwardWeight ? 0 : costs(i).input) + (kind == ActionKind::kBackwardInput ? 0 : costs(i).weight);
+    return (kind == ActionKind::kBackwardWeight ? 0 : costs(i).input) +
+           (kind == ActionKind::kBackwardInput ? 0 : costs(i).weight);
   }
 
   int64_t memoryOf(size_t i) const {
@@ -139,11 +143,14 @@ class SecondSimulator {
 };
 
 // Passes only (F, B, I, W); every stage takes stages[stage].
-inline SecondSimulation secondSimulation(const Schedule& schedule, const std::vector<SecondCosts>& stages, int64_t latency = 0) {
+inline SecondSimulation secondSimulation(const Schedule& schedule, const std::vector<SecondCosts>& stages,
+                                         int64_t latency = 0) {
   return SecondSimulator(schedule, stages, latency).run();
 }
-inline SecondSimulation secondSimulation(const Schedule& schedule, const SecondCosts& every_stage, int64_t latency = 0) {
-  return secondSimulation(schedule, std::vector<SecondCosts>(static_cast<size_t>(schedule.stages), every_stage), latency);
+inline SecondSimulation secondSimulation(const Schedule& schedule, const SecondCosts& every_stage,
+                                         int64_t latency = 0) {
+  return secondSimulation(
+      schedule, std::vector<SecondCosts>(static_cast<size_t>(schedule.stages), every_stage), latency);
 }
 
 }  // namespace pipeshard

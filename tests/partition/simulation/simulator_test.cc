@@ -17,13 +17,15 @@ using ::testing::HasSubstr;
 
 std::string timesOf(const std::vector<SimulatedAction>& rank) {
   std::vector<std::string> parts;
-  for (const SimulatedAction& timed : rank) parts.push_back(fmt::format("{}@{}-{}", actionToString(timed.action), timed.start, timed.end));
+  for (const SimulatedAction& timed : rank)
+    parts.push_back(fmt::format("{}@{}-{}", actionToString(timed.action), timed.start, timed.end));
   return fmt::format("{}", fmt::join(parts, " "));
 }
 
 TEST(Simulator, GivesTheWorkedExampleOfItsHeader) {
   const Schedule schedule = makeSchedule("1f1b", 2, 1);
-  const Simulation simulation = simulate({.schedule = schedule, .stages = std::vector<PassTimes>(2), .latency = 1});
+  const Simulation simulation =
+      simulate({.schedule = schedule, .stages = std::vector<PassTimes>(2), .latency = 1});
   EXPECT_EQ(timesOf(simulation.ranks[0]), "0F0@0-1 0B0@6-8");
   EXPECT_EQ(timesOf(simulation.ranks[1]), "1F0@2-3 1B0@3-5");
   EXPECT_EQ(simulation.makespan, 8);
@@ -57,7 +59,8 @@ TEST(Simulator, GivesThePublishedBubblesOfGPipeAnd1F1B) {
     for (int p : {1, 2, 4, 7}) {
       for (int m : {1, 3, 8}) {
         const Schedule schedule = makeSchedule(name, p, m);
-        const Simulation simulation = simulate({.schedule = schedule, .stages = std::vector<PassTimes>(static_cast<size_t>(p))});
+        const Simulation simulation =
+            simulate({.schedule = schedule, .stages = std::vector<PassTimes>(static_cast<size_t>(p))});
         EXPECT_EQ(simulation.makespan, 3 * (m + p - 1)) << name << " p=" << p << " m=" << m;
         EXPECT_THAT(simulation.idlePerRank(), ::testing::Each(3 * (p - 1)));
         EXPECT_DOUBLE_EQ(simulation.bubbleOfMakespan(), (p - 1.0) / (m + p - 1.0));
@@ -70,7 +73,8 @@ TEST(Simulator, GivesThePublishedBubblesOfGPipeAnd1F1B) {
 // Two messages leave rank 0 one tick apart; each holds the link for three.
 TEST(Simulator, MessagesOnOneLinkFollowEachOther) {
   const Schedule schedule = makeSchedule("gpipe", 2, 2);
-  SimulationRequest request{.schedule = schedule, .stages = std::vector<PassTimes>(2), .latency = 1, .occupancy = 3};
+  SimulationRequest request{
+      .schedule = schedule, .stages = std::vector<PassTimes>(2), .latency = 1, .occupancy = 3};
   const Simulation shared = simulate(request);
   EXPECT_EQ(timesOf(shared.ranks[1]), "1F0@5-6 1F1@8-9 1B0@9-11 1B1@11-13");
   EXPECT_EQ(timesOf(shared.ranks[0]), "0F0@0-1 0F1@1-2 0B0@15-17 0B1@18-20");
@@ -99,7 +103,8 @@ TEST(Simulator, ExposedMessagesTravelWhileNeitherSideComputes) {
   for (const SimulatedMessage& message : exposed.messages) {
     for (const int rank : {message.from, message.to}) {
       for (const SimulatedAction& pass : exposed.ranks[static_cast<size_t>(rank)]) {
-        EXPECT_TRUE(pass.end <= message.started || pass.start >= message.arrived) << actionToString(pass.action);
+        EXPECT_TRUE(pass.end <= message.started || pass.start >= message.arrived)
+            << actionToString(pass.action);
       }
     }
   }
@@ -107,23 +112,30 @@ TEST(Simulator, ExposedMessagesTravelWhileNeitherSideComputes) {
   EXPECT_EQ(simulate(request).makespan, 9);
 }
 
-// Stages 0 and 1, each on two ranks' lists in a made-up order: a pair starts when both inputs are there and ends together.
+// Stages 0 and 1, each on two ranks' lists in a made-up order: a pair starts when both inputs are there and
+// ends together.
 TEST(Simulator, PairsOfPassesStartAndEndTogether) {
   Schedule schedule = makeSchedule("gpipe", 2, 2);
-  schedule.orders[1] = {
-      {1, ActionKind::kForward, 0}, {1, ActionKind::kForward, 1, true}, {1, ActionKind::kBackward, 0}, {1, ActionKind::kBackward, 1}};
+  schedule.orders[1] = {{1, ActionKind::kForward, 0},
+                        {1, ActionKind::kForward, 1, true},
+                        {1, ActionKind::kBackward, 0},
+                        {1, ActionKind::kBackward, 1}};
   SimulationRequest request{.schedule = schedule, .stages = std::vector<PassTimes>(2)};
   EXPECT_EQ(timesOf(simulate(request).ranks[1]), "1F0@1-2 1F1@2-3 1B0@3-5 1B1@5-7");
-  schedule.orders[1] = {
-      {1, ActionKind::kForward, 0}, {1, ActionKind::kBackward, 0, true}, {1, ActionKind::kForward, 1}, {1, ActionKind::kBackward, 1}};
-  EXPECT_EQ(timesOf(simulate(request).ranks[0]), "0F0@0-1 0F1@1-2 0B0@5-7 0B1@7-9");  // its gradient leaves with the end of 1F1
+  schedule.orders[1] = {{1, ActionKind::kForward, 0},
+                        {1, ActionKind::kBackward, 0, true},
+                        {1, ActionKind::kForward, 1},
+                        {1, ActionKind::kBackward, 1}};
+  EXPECT_EQ(timesOf(simulate(request).ranks[0]),
+            "0F0@0-1 0F1@1-2 0B0@5-7 0B1@7-9");  // its gradient leaves with the end of 1F1
   request.pairs_together = false;
   EXPECT_EQ(timesOf(simulate(request).ranks[0]), "0F0@0-1 0F1@1-2 0B0@4-6 0B1@7-9");
 }
 
 TEST(Simulator, KeepsMemoryFromForwardToBackward) {
   const Schedule schedule = makeSchedule("1f1b", 2, 2);
-  const Simulation simulation = simulate({.schedule = schedule, .stages = {{.activation = 10}, {.activation = 7}}});
+  const Simulation simulation =
+      simulate({.schedule = schedule, .stages = {{.activation = 10}, {.activation = 7}}});
   EXPECT_THAT(simulation.peak_memory, ElementsAre(20, 7));
   std::vector<std::pair<Ticks, int64_t>> points;
   for (const MemoryPoint& point : simulation.memory[1]) points.emplace_back(point.time, point.held);
@@ -140,14 +152,16 @@ TEST(Simulator, FreesWhatTheInputPartFreesBeforeTheWeightPart) {
                                   {0, ActionKind::kBackwardWeight, 1}}};
   const Schedule schedule = scheduleOf(orders, 2);
   const auto peak = [&](int64_t input_memory) {
-    return simulate({.schedule = schedule, .stages = {{.activation = 10, .input_memory = input_memory}}}).peak_memory[0];
+    return simulate({.schedule = schedule, .stages = {{.activation = 10, .input_memory = input_memory}}})
+        .peak_memory[0];
   };
   EXPECT_EQ(peak(0), 20);
   EXPECT_EQ(peak(-4), 16);  // 6 left of the first, 10 of the second
   EXPECT_EQ(peak(3), 26);
 }
 
-// GPipe with recomputation: a backward pass takes as long as three forward passes; held are the boundaries and one whole.
+// GPipe with recomputation: a backward pass takes as long as three forward passes; held are the boundaries
+// and one whole.
 TEST(Simulator, RecomputationCostsTimeAndHoldsOneMicrobatch) {
   const Schedule schedule = makeSchedule("gpipe", 4, 8);
   const PassTimes times = {.recomputation = 1, .activation = 1, .recomputed = 100};
@@ -160,16 +174,22 @@ TEST(Simulator, RecomputationCostsTimeAndHoldsOneMicrobatch) {
 
 TEST(Simulator, UpdatesAtTheEndOfTheStepTakeTime) {
   const Schedule schedule = makeSchedule("1f1b", 2, 2);
-  const Simulation simulation = simulate({.schedule = schedule, .stages = std::vector<PassTimes>(2, PassTimes{.update = 5})});
+  const Simulation simulation =
+      simulate({.schedule = schedule, .stages = std::vector<PassTimes>(2, PassTimes{.update = 5})});
   EXPECT_EQ(timesOf(simulation.ranks[1]), "1F0@1-2 1B0@2-4 1F1@4-5 1B1@5-7 1UPDATE1@7-12");
   EXPECT_EQ(simulation.makespan, 14);
 }
 
 TEST(Simulator, RefusesOrdersThatWaitForEachOther) {
-  const Schedule schedule = scheduleOf(
-      {{{0, ActionKind::kForward, 0}, {0, ActionKind::kBackward, 0}, {0, ActionKind::kForward, 1}, {0, ActionKind::kBackward, 1}},
-       {{1, ActionKind::kForward, 0}, {1, ActionKind::kForward, 1}, {1, ActionKind::kBackward, 0}, {1, ActionKind::kBackward, 1}}},
-      2);
+  const Schedule schedule = scheduleOf({{{0, ActionKind::kForward, 0},
+                                         {0, ActionKind::kBackward, 0},
+                                         {0, ActionKind::kForward, 1},
+                                         {0, ActionKind::kBackward, 1}},
+                                        {{1, ActionKind::kForward, 0},
+                                         {1, ActionKind::kForward, 1},
+                                         {1, ActionKind::kBackward, 0},
+                                         {1, ActionKind::kBackward, 1}}},
+                                       2);
   try {
     simulate({.schedule = schedule, .stages = std::vector<PassTimes>(2)});
     FAIL() << "no error";

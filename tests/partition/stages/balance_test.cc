@@ -1,4 +1,5 @@
-// Balancing by parameters, by modules and by lists; modules of operators; weighted stages against brute force.
+// Balancing by parameters, by modules and by lists; modules of operators; weighted stages against brute
+// force.
 #include "partition/stages/balance.h"
 
 #include <algorithm>
@@ -34,15 +35,16 @@ void expectError(F&& f, ErrorCode code, const std::string& message) {
 
 // ---- assignStages against all contiguous partitions ----
 
-// What assignStages minimises, in its order, and the cuts. Weights and widths in the tests are small and widths divide 12, so that
-// weight * 12 / width is exact.
+// What assignStages minimises, in its order, and the cuts. Weights and widths in the tests are small and
+// widths divide 12, so that weight * 12 / width is exact.
 using Score = std::tuple<int64_t, int64_t, int64_t, std::vector<int>>;
 
 std::optional<Score> score(const StageProblem& problem, const std::vector<int>& last) {
   int64_t largest = 0, squares = 0, cut = 0;
   int first = 0;
   for (size_t s = 0; s < last.size(); ++s) {
-    const int64_t weight = std::accumulate(problem.weight.begin() + first, problem.weight.begin() + last[s] + 1, int64_t{0});
+    const int64_t weight =
+        std::accumulate(problem.weight.begin() + first, problem.weight.begin() + last[s] + 1, int64_t{0});
     if (weight < problem.least_weight) return std::nullopt;
     largest = std::max(largest, weight * 12 / problem.widths[s]);
     if (problem.even) squares += weight * weight * 12 / problem.widths[s];
@@ -92,20 +94,27 @@ TEST(WeightedStages, AgreeWithBruteForceOverAllPartitions) {
 }
 
 TEST(WeightedStages, GiveAWideStageMore) {
-  EXPECT_THAT(assignStages({.weight = {1, 1, 1, 1}, .cut_bytes = {1, 1, 1, 0}, .widths = {1, 3}}), ElementsAre(0, 3));
-  EXPECT_THAT(assignStages({.weight = {1, 1, 1, 1}, .cut_bytes = {1, 1, 1, 0}, .widths = {3, 1}}), ElementsAre(2, 3));
+  EXPECT_THAT(assignStages({.weight = {1, 1, 1, 1}, .cut_bytes = {1, 1, 1, 0}, .widths = {1, 3}}),
+              ElementsAre(0, 3));
+  EXPECT_THAT(assignStages({.weight = {1, 1, 1, 1}, .cut_bytes = {1, 1, 1, 0}, .widths = {3, 1}}),
+              ElementsAre(2, 3));
 }
 
 TEST(WeightedStages, LeaveNoStageEmptyWhereEvenIsPossible) {
-  // Five equal blocks between layers without weight: one stage has two and none has none, even where a cheap cut tempts.
-  const std::vector<int> last = assignStages(
-      {.weight = {0, 1, 1, 1, 1, 1, 0}, .cut_bytes = {0, 9, 9, 9, 9, 0, 0}, .widths = {1, 1, 1, 1}, .even = true, .least_weight = 1});
+  // Five equal blocks between layers without weight: one stage has two and none has none, even where a cheap
+  // cut tempts.
+  const std::vector<int> last = assignStages({.weight = {0, 1, 1, 1, 1, 1, 0},
+                                              .cut_bytes = {0, 9, 9, 9, 9, 0, 0},
+                                              .widths = {1, 1, 1, 1},
+                                              .even = true,
+                                              .least_weight = 1});
   EXPECT_THAT(last, ElementsAre(1, 2, 3, 6));
 }
 
 TEST(WeightedStages, DoNotOverflowOnLargeParameters) {
   const int64_t huge = int64_t{1} << 50;
-  const StageProblem problem{.weight = {huge, 1, 1, huge}, .cut_bytes = {1, 1, 1, 0}, .widths = {1, 1}, .even = true};
+  const StageProblem problem{
+      .weight = {huge, 1, 1, huge}, .cut_bytes = {1, 1, 1, 0}, .widths = {1, 1}, .even = true};
   EXPECT_THAT(assignStages(problem), ElementsAre(1, 3));
 }
 
@@ -124,10 +133,12 @@ std::string describe(const std::vector<ModuleScope>& scopes) {
 }
 
 TEST(ModuleScopes, AreReadFromBothExportersOfPyTorch) {
-  EXPECT_EQ(describe(moduleScopes(nodeIn("['', 'transformer', 'transformer.h.0', 'add']",
-                                         "['models.GPT2', 'a.b.GPT2Model', 'a.b.GPT2Block', 'aten.add.Tensor']"))),
-            "transformer:GPT2Model transformer.h.0:GPT2Block ");
-  EXPECT_EQ(describe(moduleScopes(nodeIn("['_empty_nn_module_stack_from_metadata_hook', 'sym_size']", ""))), "");
+  EXPECT_EQ(
+      describe(moduleScopes(nodeIn("['', 'transformer', 'transformer.h.0', 'add']",
+                                   "['models.GPT2', 'a.b.GPT2Model', 'a.b.GPT2Block', 'aten.add.Tensor']"))),
+      "transformer:GPT2Model transformer.h.0:GPT2Block ");
+  EXPECT_EQ(describe(moduleScopes(nodeIn("['_empty_nn_module_stack_from_metadata_hook', 'sym_size']", ""))),
+            "");
   EXPECT_EQ(describe(moduleScopes(nodeIn("['', \"it's\", 'add']", ""))), "it's: ");
   EXPECT_EQ(describe(moduleScopes(nodeIn("['unfinished", ""))), "");
   Node torchscript;
@@ -144,7 +155,8 @@ TrainingGraph blocks() {
   for (int i = 1; i <= 6; ++i) {
     const std::string path = "net.layers." + std::to_string((i - 1) / 2);
     training.graph.nodes[static_cast<size_t>(i)].metadata =
-        nodeIn("['', 'net', '" + path + "', '" + path + ".fc', 'mm']", "['Top', 'x.Net', 'x.Block', 'torch.nn.Linear', 'aten.mm']")
+        nodeIn("['', 'net', '" + path + "', '" + path + ".fc', 'mm']",
+               "['Top', 'x.Net', 'x.Block', 'torch.nn.Linear', 'aten.mm']")
             .metadata;
   }
   return training;
@@ -166,11 +178,13 @@ TEST(MatchModules, CountsTheOutermostMatchingModuleOnce) {
 
 TEST(MatchModules, SaysWhatThereIsWhenNothingMatches) {
   expectError([] { unitsOf("decoder"); }, ErrorCode::kConfiguration,
-              "--balance type:decoder matches no module and no operator; there are modules Block (3), Linear (3), Net");
+              "--balance type:decoder matches no module and no operator; there are modules Block (3), Linear "
+              "(3), Net");
   const TrainingGraph plain = chainTraining(2, 1);
   expectError([&] { matchModules(plain.graph, chainOf(plain).nodes, "decoder"); }, ErrorCode::kConfiguration,
               "no modules are recorded, operator types are Loss, Op (2)");
-  expectError([] { unitsOf("h.[0"); }, ErrorCode::kUsage, "--balance type:h.[0 is no usable regular expression (ECMAScript): ");
+  expectError([] { unitsOf("h.[0"); }, ErrorCode::kUsage,
+              "--balance type:h.[0 is no usable regular expression (ECMAScript): ");
   expectError([] { unitsOf(""); }, ErrorCode::kUsage, "needs a regular expression");
 }
 
@@ -201,13 +215,16 @@ TEST(ParseBalance, ReadsEveryForm) {
 }
 
 TEST(ParseBalance, RefusesAnythingElseAndListsTheForms) {
-  for (const char* text : {"flop", "3,", ",3", "3,,5", "3,0", "3,-1", "3 5", "3;5", "[3,5]", "uniform", "99999999999", "1.5"}) {
+  for (const char* text :
+       {"flop", "3,", ",3", "3,,5", "3,0", "3,-1", "3 5", "3;5", "[3,5]", "uniform", "99999999999", "1.5"}) {
     expectError([&] { parseBalance(text); }, ErrorCode::kUsage,
-                "is not understood; write flops, time, size, parameters, type:REGEX (modules or operators that match");
+                "is not understood; write flops, time, size, parameters, type:REGEX (modules or operators "
+                "that match");
   }
 }
 
-Cuts balance(const TrainingGraph& training, const std::string& text, const std::vector<int>& widths, int layers = 0) {
+Cuts balance(const TrainingGraph& training, const std::string& text, const std::vector<int>& widths,
+             int layers = 0) {
   return balanceStages(chainOf(training), parseBalance(text), widths, layers);
 }
 
@@ -216,7 +233,8 @@ TEST(BalanceStages, ByParametersPutsEqualBytesOnStages) {
   ValueId last = builder.input("x");
   for (int i = 0; i < 6; ++i) {  // three parameters on the first node, one on each of the last three
     std::vector<ValueId> inputs = {last};
-    for (int p = 0; p < (i == 0 ? 3 : i < 3 ? 0 : 1); ++p) inputs.push_back(builder.parameter(std::to_string(i) + "." + std::to_string(p)));
+    for (int p = 0; p < (i == 0 ? 3 : i < 3 ? 0 : 1); ++p)
+      inputs.push_back(builder.parameter(std::to_string(i) + "." + std::to_string(p)));
     last = builder.op("h" + std::to_string(i), inputs);
   }
   const TrainingGraph training = builder.finish({last});
@@ -259,14 +277,17 @@ TEST(BalanceStages, BySizeCountsParametersWithTheirStatesAndWhatTheBackwardPassR
     bool read_again = false;
     for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
       const std::vector<ValueId>& inputs = training.graph.nodes[n].inputs;
-      const bool is_backward = training.node_phase[n] == Phase::kBackwardInput || training.node_phase[n] == Phase::kBackwardWeight;
-      read_again = read_again || (is_backward && std::find(inputs.begin(), inputs.end(), output) != inputs.end());
+      const bool is_backward =
+          training.node_phase[n] == Phase::kBackwardInput || training.node_phase[n] == Phase::kBackwardWeight;
+      read_again =
+          read_again || (is_backward && std::find(inputs.begin(), inputs.end(), output) != inputs.end());
     }
     // 24 bytes of value, gradient and two states each; 24 of an activation.
     const int64_t parameter = chain.parameter_bytes[i] * 4;
     EXPECT_EQ(sizes[i], parameter + (read_again ? training.graph.bytes(output) : 0)) << i;
   }
-  EXPECT_GT(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), 4 * 96);  // some activations are read again
+  EXPECT_GT(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}),
+            4 * 96);  // some activations are read again
   const Cuts cuts = balance(training, "size", {1, 1}, 7);
   EXPECT_GE(cuts.stage_ends[0], 2);
 }
@@ -297,7 +318,9 @@ TEST(BalanceStages, ByTypeSpreadsModulesEvenly) {
       [&] {
         balance(training, "type:block", {1, 1, 1, 1});
       },
-      ErrorCode::kConfiguration, "--balance type:block matches 3 modules (net.layers.0, net.layers.1, net.layers.2), too few for 4 stages");
+      ErrorCode::kConfiguration,
+      "--balance type:block matches 3 modules (net.layers.0, net.layers.1, net.layers.2), too few for 4 "
+      "stages");
   expectError(
       [&] {
         balance(training, "type:^net$", {1, 1});
@@ -320,14 +343,23 @@ TEST(BalanceStages, ByAListGivesEachStageItsLayers) {
       [&] {
         balance(training, "1,3", {1, 1}, 5);
       },
-      ErrorCode::kConfiguration, "--balance 1,3 holds 4 layers, but --layers says 5; make the numbers add up to 5");
-  expectError([&] { balance(training, "1,3", {1, 1, 1}); }, ErrorCode::kConfiguration, "--balance 1,3 lists 2 stages, but there are 3");
+      ErrorCode::kConfiguration,
+      "--balance 1,3 holds 4 layers, but --layers says 5; make the numbers add up to 5");
+  expectError(
+      [&] {
+        balance(training, "1,3", {1, 1, 1});
+      },
+      ErrorCode::kConfiguration, "--balance 1,3 lists 2 stages, but there are 3");
   expectError(
       [&] {
         balance(training, "5,5", {1, 1});
       },
       ErrorCode::kConfiguration, "--balance 5,5 holds 10 layers, but the model has only 8 forward nodes");
-  expectError([&] { balance(training, "2000000000,2000000000", {1, 1}); }, ErrorCode::kConfiguration, "holds 4000000000 layers");
+  expectError(
+      [&] {
+        balance(training, "2000000000,2000000000", {1, 1});
+      },
+      ErrorCode::kConfiguration, "holds 4000000000 layers");
 }
 
 }  // namespace

@@ -19,9 +19,11 @@ TEST(MegatronGrid, IsThreeOrFourNumbers) {
   EXPECT_EQ(parseMegatronGrid("megatron:1,1,8,2"), (MegatronGrid{1, 1, 8, 2}));
   EXPECT_EQ(parseMegatronGrid("megatron:2,2"), std::nullopt);  // the method of one stage
   EXPECT_EQ(parseMegatronGrid("uniform:3"), std::nullopt);
-  for (const char* text : {"megatron:", "megatron:2", "megatron:2,2,", "megatron:2,,2", "megatron:0,1,1", "megatron:2,2,2,2,2",
-                           "megatron:a,1,1", "megatron:1,1,-1", "megatron:1,1,1025", "megatron: 1,1,1"}) {
-    EXPECT_ERROR(parseMegatronGrid(text), ErrorCode::kUsage, "write megatron:DP,TP,PP or megatron:DP,TP,PP,V");
+  for (const char* text :
+       {"megatron:", "megatron:2", "megatron:2,2,", "megatron:2,,2", "megatron:0,1,1", "megatron:2,2,2,2,2",
+        "megatron:a,1,1", "megatron:1,1,-1", "megatron:1,1,1025", "megatron: 1,1,1"}) {
+    EXPECT_ERROR(parseMegatronGrid(text), ErrorCode::kUsage,
+                 "write megatron:DP,TP,PP or megatron:DP,TP,PP,V");
   }
 }
 
@@ -60,19 +62,22 @@ TEST(MegatronGrid, RefusesWhatContradictsIt) {
     EXPECT_ERROR(useMegatronGrid(options), code, message);
   };
   PartitionOptions options = gridOn(4, "megatron:2,2,2");
-  refuse(options, ErrorCode::kConfiguration, "--stages megatron:2,2,2: found a grid of 8 devices; expected at most 4");
+  refuse(options, ErrorCode::kConfiguration,
+         "--stages megatron:2,2,2: found a grid of 8 devices; expected at most 4");
   options = gridOn(8, "megatron:2,2,2");
   options.sharding.method = "zero3";
   refuse(options, ErrorCode::kUsage, "leave out --method");
   options = gridOn(8, "uniform:2");
   options.sharding.method = "megatron:2,2,2";
-  refuse(options, ErrorCode::kUsage, "--method megatron:2,2,2 says stages, their devices and how they are sharded; leave out --stages");
+  refuse(options, ErrorCode::kUsage,
+         "--method megatron:2,2,2 says stages, their devices and how they are sharded; leave out --stages");
   options = gridOn(8, "megatron:2,2,2");
   options.stage_devices = {4, 4};
   refuse(options, ErrorCode::kUsage, "leave out --stage-devices");
   options = gridOn(8, "megatron:2,2,2,2");
   options.schedule = "gpipe";
-  refuse(options, ErrorCode::kConfiguration, "found 2 stages on each pipeline rank, but --schedule gpipe has 1");
+  refuse(options, ErrorCode::kConfiguration,
+         "found 2 stages on each pipeline rank, but --schedule gpipe has 1");
   refuse(gridOn(8, "megatron:2,2"), ErrorCode::kUsage, "expected three or four numbers");
   options = gridOn(8, "uniform:2");
   options.sharding.method = "megatron:2,2";
@@ -81,7 +86,9 @@ TEST(MegatronGrid, RefusesWhatContradictsIt) {
 }
 
 TEST(SearchLimits, SubmeshesByTheirNames) {
-  const auto allowed = [](const char* name, int nodes, int devices) { return allowedSubmeshes(name)(Submesh{0, nodes, devices}); };
+  const auto allowed = [](const char* name, int nodes, int devices) {
+    return allowedSubmeshes(name)(Submesh{0, nodes, devices});
+  };
   EXPECT_FALSE(allowedSubmeshes("all"));  // no limit
   EXPECT_EQ(usualSubmeshes(uniformCluster(2, 8)), "all");
   EXPECT_EQ(usualSubmeshes(uniformCluster(8, 8)), "power-of-two");
@@ -92,7 +99,8 @@ TEST(SearchLimits, SubmeshesByTheirNames) {
   EXPECT_FALSE(allowed("power_of_two", 6, 8));
   EXPECT_TRUE(allowed("small-power-of-two", 4, 8));
   EXPECT_FALSE(allowed("small_power_of_two", 8, 8));
-  EXPECT_ERROR(allowedSubmeshes("some"), ErrorCode::kUsage, "--submeshes some: there is no such choice; expected one of all, power-of-two");
+  EXPECT_ERROR(allowedSubmeshes("some"), ErrorCode::kUsage,
+               "--submeshes some: there is no such choice; expected one of all, power-of-two");
 }
 
 TEST(SearchLimits, LogicalMeshesByTheirNames) {

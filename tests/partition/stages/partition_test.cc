@@ -30,7 +30,8 @@ PartitionOptions onDevices(int devices) {
   return options;
 }
 
-void expectError(const TrainingGraph& training, const PartitionOptions& options, ErrorCode code, const std::string& message) {
+void expectError(const TrainingGraph& training, const PartitionOptions& options, ErrorCode code,
+                 const std::string& message) {
   try {
     planFor(training, options);
     ADD_FAILURE() << "accepted; expected " << message;
@@ -42,7 +43,8 @@ void expectError(const TrainingGraph& training, const PartitionOptions& options,
 
 std::vector<int64_t> stageEnds(const Plan& plan) {
   std::vector<int64_t> ends;
-  for (const StagePlan& stage : plan.stages) ends.push_back(plan.layers[static_cast<size_t>(stage.last_layer)].last);
+  for (const StagePlan& stage : plan.stages)
+    ends.push_back(plan.layers[static_cast<size_t>(stage.last_layer)].last);
   return ends;
 }
 
@@ -74,7 +76,8 @@ TEST(PartitionTraining, NotesUnusedDevices) {
   options.stages = "uniform:3";
   const Plan plan = planFor(chainTraining(5, 2), options);
   EXPECT_EQ(plan.stages.size(), 3u);
-  EXPECT_THAT(plan.notes, ElementsAre("3 of 4 devices are used, one per stage: 3 stages cannot share 4 equally (--stage-devices gives each "
+  EXPECT_THAT(plan.notes, ElementsAre("3 of 4 devices are used, one per stage: 3 stages cannot share 4 "
+                                      "equally (--stage-devices gives each "
                                       "its number)"));
   EXPECT_THAT(planFor(chainTraining(1, 1), onDevices(3)).notes, ElementsAre(HasSubstr("2 of 3 devices")));
 }
@@ -108,13 +111,16 @@ TEST(PartitionTraining, CutsAMicrobatchOverNoMoreDevicesThanItHasRows) {
   options.stages = "uniform:2";
   const Plan plan = planFor(chainTraining(5, 2), options);
   EXPECT_EQ(devicesOf(plan), "0,1|2,3");
-  EXPECT_THAT(plan.notes, ElementsAre("4 of 8 devices are used, 2 per stage: a microbatch of 2 rows cannot be cut over more (ask for fewer "
+  EXPECT_THAT(plan.notes, ElementsAre("4 of 8 devices are used, 2 per stage: a microbatch of 2 rows cannot "
+                                      "be cut over more (ask for fewer "
                                       "--microbatches)"));
   TrainingBuilder builder(1);
-  const TrainingGraph whole = builder.finish({builder.op("h", {builder.input("x", -1), builder.parameter("w")})});
+  const TrainingGraph whole =
+      builder.finish({builder.op("h", {builder.input("x", -1), builder.parameter("w")})});
   const Plan one = planFor(whole, options);
   EXPECT_EQ(devicesOf(one), "0|1");
-  EXPECT_THAT(one.notes, ElementsAre(HasSubstr("no input has a batch dimension that could be cut over more")));
+  EXPECT_THAT(one.notes,
+              ElementsAre(HasSubstr("no input has a batch dimension that could be cut over more")));
 }
 
 TEST(PartitionTraining, GoesByTheSmallestMicrobatch) {
@@ -134,7 +140,8 @@ TEST(PartitionTraining, NotesParametersWithoutAGradient) {
   const ValueId x = builder.input("x");
   builder.parameter("unused");
   const TrainingGraph training = builder.finish({builder.op("h", {x, builder.parameter("w")})});
-  EXPECT_THAT(planFor(training, onDevices(1)).notes, ElementsAre(HasSubstr("which stay as they are: unused")));
+  EXPECT_THAT(planFor(training, onDevices(1)).notes,
+              ElementsAre(HasSubstr("which stay as they are: unused")));
 }
 
 TEST(PartitionTraining, CutsAtTheBoundariesThatTheUserNames) {
@@ -152,7 +159,9 @@ TEST(PartitionTraining, RefusesBadBoundaries) {
     options.boundaries = std::move(boundaries);
     expectError(training, options, ErrorCode::kConfiguration, message);
   };
-  expect({"h_1"}, "boundary \"h_1\" is no value of the model; a boundary is a value that a forward node makes, perhaps \"h");
+  expect({"h_1"},
+         "boundary \"h_1\" is no value of the model; a boundary is a value that a forward node makes, "
+         "perhaps \"h");
   expect({"x"}, "boundary \"x\" is an input, a weight or a value of the backward pass");
   expect({"d_h0_by_h1"}, "a value of the backward pass");
   expect({"h2", "h1"}, "boundary \"h1\" does not come after \"h2\"");
@@ -175,7 +184,8 @@ TEST(PartitionTraining, RefusesImpossibleStageCounts) {
   options.stages = "uniform:9";
   expectError(training, options, ErrorCode::kConfiguration, "9 stages need 9 devices, the cluster has 8");
   options.stages = "uniform:4";
-  expectError(training, options, ErrorCode::kConfiguration, "4 stages were asked for, but the model has only 3 forward nodes");
+  expectError(training, options, ErrorCode::kConfiguration,
+              "4 stages were asked for, but the model has only 3 forward nodes");
   options.stages = "uniform:3";
   options.layers = 2;
   expectError(training, options, ErrorCode::kConfiguration, "2 layers are too few for 3 stages");

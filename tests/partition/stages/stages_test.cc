@@ -42,7 +42,8 @@ TEST(StageAssignment, GivesOneLayerPerStageOrAllToOne) {
 // The objective and the cuts, so that comparing them compares partitions.
 using Score = std::tuple<int64_t, int64_t, std::vector<int>>;
 
-Score score(const std::vector<int64_t>& cost, const std::vector<int64_t>& bytes, const std::vector<int>& last) {
+Score score(const std::vector<int64_t>& cost, const std::vector<int64_t>& bytes,
+            const std::vector<int>& last) {
   int64_t largest = 0;
   int64_t cut = 0;
   int first = 0;
@@ -54,8 +55,8 @@ Score score(const std::vector<int64_t>& cost, const std::vector<int64_t>& bytes,
   return {largest, cut, last};
 }
 
-void enumerate(const std::vector<int64_t>& cost, const std::vector<int64_t>& bytes, int stages, std::vector<int>& last,
-               std::optional<Score>& best) {
+void enumerate(const std::vector<int64_t>& cost, const std::vector<int64_t>& bytes, int stages,
+               std::vector<int>& last, std::optional<Score>& best) {
   const int count = static_cast<int>(cost.size());
   const int first = last.empty() ? 0 : last.back() + 1;
   if (stages == 1) {

@@ -11,7 +11,8 @@ class Accumulations : public ::testing::Test {
   Accumulations() {
     for (const char* name : {"weight", "part@0", "part@1", "total", "other"}) {
       const BufferKind kind = name == kWeightName ? BufferKind::kParameter : BufferKind::kActivation;
-      program.buffers.push_back({name, kind, DataType::kFloat32, {4}, name, std::nullopt, DataType::kUndefined});
+      program.buffers.push_back(
+          {name, kind, DataType::kFloat32, {4}, name, std::nullopt, DataType::kUndefined});
     }
     for (const BufferId part : {part0, part1}) {
       instruct(InstructionKind::kRun, {weight}, {part});
@@ -54,7 +55,9 @@ TEST_F(Accumulations, AreDoneByTheRunWhereItsKernelCanAdd) {
   EXPECT_EQ(found.done, (std::vector{false, true, false, false, true, false}));
 }
 
-TEST_F(Accumulations, ThatOverwriteNeedNoKernelThatAdds) { EXPECT_EQ(places(false), (std::vector{total, part1})); }
+TEST_F(Accumulations, ThatOverwriteNeedNoKernelThatAdds) {
+  EXPECT_EQ(places(false), (std::vector{total, part1}));
+}
 
 TEST_F(Accumulations, OfABufferThatIsReadBesideStaySeparate) {
   insert(1, InstructionKind::kSend, {part0}, {});

@@ -1,4 +1,5 @@
-// Background instructions between ranks in threads: against plain loops, with delays, and when something fails.
+// Background instructions between ranks in threads: against plain loops, with delays, and when something
+// fails.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -86,16 +87,20 @@ class DelayedCommunicator : public Communicator {
       : inner_(std::move(inner)), delay_(std::move(delay)) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override { return inner_->send(peer, data); }
+  std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
+    return inner_->send(peer, data);
+  }
   void receive(int peer, std::span<std::byte> data) override { inner_->receive(peer, data); }
-  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
+                 size_t count) override {
     std::this_thread::sleep_for(delay_());
     inner_->allReduce(group, type, reduction, input, output, count);
   }
   void allGather(const Group& group, DataType type, const void* input, void* output, size_t count) override {
     inner_->allGather(group, type, input, output, count);
   }
-  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output, size_t count) override {
+  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
+                     size_t count) override {
     inner_->reduceScatter(group, type, reduction, input, output, count);
   }
   void allToAll(const Group& group, DataType type, const void* input, void* output, size_t count) override {
@@ -115,11 +120,12 @@ class DelayedCommunicator : public Communicator {
 
 // A rank of a job whose ranks are threads.
 struct ThreadRank {
-  ThreadRank(const SharedSegments& segments, Program program, std::chrono::milliseconds timeout, DataSource* data = nullptr,
-             std::function<Clock::duration()> delay = {})
+  ThreadRank(const SharedSegments& segments, Program program, std::chrono::milliseconds timeout,
+             DataSource* data = nullptr, std::function<Clock::duration()> delay = {})
       : executor({std::move(program), {}, ""}, {}) {
     auto opened = SharedMemoryCommunicator::open(duplicate(segments), executor.program().rank, timeout);
-    const std::span<std::byte> arena = opened->createArena(static_cast<size_t>(executor.memory().total_bytes));
+    const std::span<std::byte> arena =
+        opened->createArena(static_cast<size_t>(executor.memory().total_bytes));
     second = opened->openSecond();
     if (delay) second = std::make_unique<DelayedCommunicator>(std::move(second), std::move(delay));
     first = std::move(opened);
@@ -142,7 +148,8 @@ std::vector<float> contentOf(const Executor& executor, BufferId id) {
 constexpr int kRanks = 3;
 constexpr int kTensors = 5;
 
-// A list of operations that all ranks know; each does its part in this order. Values are small integers, exact in float32.
+// A list of operations that all ranks know; each does its part in this order. Values are small integers,
+// exact in float32.
 struct Script {
   std::vector<ProgramWriter> writers;
   std::vector<std::vector<std::vector<float>>> values;  // by rank and tensor, as plain loops have it
@@ -156,12 +163,14 @@ struct Script {
       ProgramWriter& writer = writers.emplace_back(rank, kRanks, 1);
       std::vector<int> groups[] = {{0, 1, 2}, {0, 1}, {1, 2}};
       for (std::vector<int>& group : groups) {
-        writer.program().groups.push_back(std::count(group.begin(), group.end(), rank) > 0 ? group : std::vector<int>{rank});
+        writer.program().groups.push_back(
+            std::count(group.begin(), group.end(), rank) > 0 ? group : std::vector<int>{rank});
       }
       for (int t = 0; t < kTensors; ++t) {
         const int64_t size = shape(t);
         writer.buffer(name(t), BufferKind::kActivation, {size});
-        Buffer& start = writer.program().buffer(writer.buffer("start" + std::to_string(t), BufferKind::kWeight, {size}));
+        Buffer& start =
+            writer.program().buffer(writer.buffer("start" + std::to_string(t), BufferKind::kWeight, {size}));
         std::vector<double> numbers;
         for (int64_t i = 0; i < size; ++i) numbers.push_back(static_cast<double>(random() % 5));
         start.source = makeConstant<double>({size}, numbers);
@@ -173,13 +182,16 @@ struct Script {
     starts = values;
     for (int i = 0; i < 60; ++i) addOperation(random);
     for (ProgramWriter& writer : writers) {
-      for (int t = 0; t < kTensors; ++t) writer.result(Result::Kind::kGradient, fmt::format("{} of {}", t, writer.program().rank), name(t));
+      for (int t = 0; t < kTensors; ++t)
+        writer.result(Result::Kind::kGradient, fmt::format("{} of {}", t, writer.program().rank), name(t));
     }
   }
 
   static int64_t shape(int tensor) { return tensor % 2 == 0 ? 7 : 3001; }
 
-  std::vector<float>& value(int rank, int tensor) { return values[static_cast<size_t>(rank)][static_cast<size_t>(tensor)]; }
+  std::vector<float>& value(int rank, int tensor) {
+    return values[static_cast<size_t>(rank)][static_cast<size_t>(tensor)];
+  }
   ProgramWriter& writer(int rank) { return writers[static_cast<size_t>(rank)]; }
 
   void addOperation(std::mt19937& random) {
@@ -187,7 +199,8 @@ struct Script {
     const int rank = static_cast<int>(random() % kRanks);
     switch (random() % 4) {
       case 0: return sum(tensor, random() % 3, random() % 4 != 0);
-      case 1: return pass(tensor, rank, (rank + 1 + static_cast<int>(random() % 2)) % kRanks, random() % 2 == 0);
+      case 1:
+        return pass(tensor, rank, (rank + 1 + static_cast<int>(random() % 2)) % kRanks, random() % 2 == 0);
       case 2: {
         writer(rank).accumulate("start" + std::to_string(tensor), name(tensor), true, -1);
         value(rank, tensor) = starts[static_cast<size_t>(rank)][static_cast<size_t>(tensor)];
@@ -203,7 +216,9 @@ struct Script {
   }
 
   void sum(int tensor, size_t group, bool in_background) {
-    const std::vector<int> members = group == 0 ? std::vector<int>{0, 1, 2} : group == 1 ? std::vector<int>{0, 1} : std::vector<int>{1, 2};
+    const std::vector<int> members = group == 0   ? std::vector<int>{0, 1, 2}
+                                     : group == 1 ? std::vector<int>{0, 1}
+                                                  : std::vector<int>{1, 2};
     std::vector<float> total(static_cast<size_t>(shape(tensor)));
     for (int rank : members) {
       for (size_t i = 0; i < total.size(); ++i) total[i] += value(rank, tensor)[i];
@@ -244,7 +259,8 @@ TEST(Background, RandomProgramsComputeWhatLoopsDoUnderRandomDelays) {
                       [&delays] { return std::chrono::microseconds(delays() % 300); });
       for (int64_t step = 1; step <= 4; ++step) self.executor.runStep(step);
       for (int t = 0; t < kTensors; ++t) {
-        EXPECT_EQ(contentOf(self.executor, self.executor.program().results[static_cast<size_t>(t)].buffer), script.value(rank, t))
+        EXPECT_EQ(contentOf(self.executor, self.executor.program().results[static_cast<size_t>(t)].buffer),
+                  script.value(rank, t))
             << "rank " << rank << ", tensor " << t;
       }
       self.first->barrier({0, 1, 2});
@@ -277,7 +293,8 @@ class SlowSource : public DataSource {
 };
 
 // all_reduce "sum" over ranks 0 and 1; load "x"; what `behind` adds; and then "sum" is read.
-Program sumThenLoad(int rank, int ranks, bool in_background, const std::function<void(ProgramWriter&)>& behind = {}) {
+Program sumThenLoad(int rank, int ranks, bool in_background,
+                    const std::function<void(ProgramWriter&)>& behind = {}) {
   ProgramWriter writer(rank, ranks, 1);
   writer.program().groups = {{0, 1}};
   writer.input("x", {2, 3}, 0);
@@ -337,8 +354,9 @@ TEST(Background, SaysWhatIsAwaited) {
     std::this_thread::sleep_for(10ms);
     where = self.executor.describeCurrent();
   }
-  EXPECT_THAT(where, AllOf(HasSubstr("step 1, rank 0, instruction 3: accumulate overwrite \"sum\" -> \"x@0\""),
-                           HasSubstr("it waits for rank 0, instruction 1: all_reduce background group=0 \"sum\"")));
+  EXPECT_THAT(where,
+              AllOf(HasSubstr("step 1, rank 0, instruction 3: accumulate overwrite \"sum\" -> \"x@0\""),
+                    HasSubstr("it waits for rank 0, instruction 1: all_reduce background group=0 \"sum\"")));
   EXPECT_TRUE(self.executor.progress().waiting);
   EXPECT_TRUE(self.executor.progress().running);
   ThreadRank other(segments, programs[1], 20s, &fast);
@@ -347,11 +365,12 @@ TEST(Background, SaysWhatIsAwaited) {
 }
 
 // Rank 0 waits for rank 2, which is well and sends nothing, while its lane meets rank 1.
-void runUntilError(const std::function<void(SharedSegments&)>& rank_one, std::chrono::milliseconds timeout, ErrorCode code,
-                   const std::vector<std::string>& parts) {
+void runUntilError(const std::function<void(SharedSegments&)>& rank_one, std::chrono::milliseconds timeout,
+                   ErrorCode code, const std::vector<std::string>& parts) {
   SharedSegments segments = SharedSegments::create(3);
   SlowSource fast(0ms);
-  ThreadRank self(segments, sumThenLoad(0, 3, true, [](ProgramWriter& writer) { writer.receive(2, "y"); }), 20s, &fast);
+  ThreadRank self(segments, sumThenLoad(0, 3, true, [](ProgramWriter& writer) { writer.receive(2, "y"); }),
+                  20s, &fast);
   const auto third = SharedMemoryCommunicator::open(duplicate(segments), 2, timeout);
   std::thread other([&] {
     std::this_thread::sleep_for(100ms);
@@ -371,7 +390,8 @@ void runUntilError(const std::function<void(SharedSegments&)>& rank_one, std::ch
 
 TEST(Background, ADeadPeerOfTheLaneEndsTheStepWhateverItsThreadDoes) {
   runUntilError([](SharedSegments& segments) { segments.markDead(1); }, 20s, ErrorCode::kPeerUnavailable,
-                {"step 3, rank 0, instruction 1: all_reduce background group=0 \"sum\" -> \"sum\": ", "rank 1 has died"});
+                {"step 3, rank 0, instruction 1: all_reduce background group=0 \"sum\" -> \"sum\": ",
+                 "rank 1 has died"});
 }
 
 TEST(Background, APeerThatGivesTheLaneSomethingElseIsNamed) {
@@ -382,7 +402,8 @@ TEST(Background, APeerThatGivesTheLaneSomethingElseIsNamed) {
         EXPECT_ERROR(second->barrier({0, 1}), ErrorCode::kInternal, "rank 0 does allReduce");
       },
       20s, ErrorCode::kInternal,
-      {"step 3, rank 0, instruction 1: all_reduce background", "rank 1 does barrier where rank 0 does allReduce"});
+      {"step 3, rank 0, instruction 1: all_reduce background",
+       "rank 1 does barrier where rank 0 does allReduce"});
 }
 
 TEST(Background, TheLanesDeadlineHolds) {
@@ -407,8 +428,10 @@ TEST(Background, NeedsASecondCommunicator) {
   SlowSource fast(0ms);
   Executor executor({sumThenLoad(0, 2, true), {}, ""}, {});
   const auto communicator = SharedMemoryCommunicator::open(duplicate(segments), 0, 20s);
-  const std::span<std::byte> arena = communicator->createArena(static_cast<size_t>(executor.memory().total_bytes));
-  EXPECT_ERROR(executor.attach(arena, communicator.get(), &fast), ErrorCode::kConfiguration, "no second communicator of 2 ranks");
+  const std::span<std::byte> arena =
+      communicator->createArena(static_cast<size_t>(executor.memory().total_bytes));
+  EXPECT_ERROR(executor.attach(arena, communicator.get(), &fast), ErrorCode::kConfiguration,
+               "no second communicator of 2 ranks");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The collectives of the pipeshard domain, over a real communicator: parts of any sizes, every reduction and type, and what is refused.
+// The collectives of the pipeshard domain, over a real communicator: parts of any sizes, every reduction and
+// type, and what is refused.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,8 +10,8 @@
 #include "ir/base/error.h"
 #include "runtime/execute/aligned_memory.h"
 #include "runtime/execute/collective_call.h"
-#include "runtime/files/data.h"
 #include "runtime/execute/executor.h"
+#include "runtime/files/data.h"
 #include "runtime/kernels/base/kernel.h"
 #include "tests/expect_error.h"
 #include "tests/ir/program/program_writer.h"
@@ -42,7 +43,8 @@ class EverybodysCollectives : public Collectives {
   Group everybody_;
 };
 
-std::unique_ptr<Kernel> makeKernel(const char* op, DataType type, const Shape& from, const Shape& to, Attributes attributes) {
+std::unique_ptr<Kernel> makeKernel(const char* op, DataType type, const Shape& from, const Shape& to,
+                                   Attributes attributes) {
   Node node;
   node.domain = kPipeshardDomain;
   node.op_type = op;
@@ -56,13 +58,14 @@ std::unique_ptr<Kernel> makeKernel(const char* op, DataType type, const Shape& f
 }
 
 template <typename T>
-std::vector<T> runKernel(Collectives& collectives, const char* op, const Shape& from, const Shape& to, const Attributes& attributes,
-                         const std::vector<T>& x) {
+std::vector<T> runKernel(Collectives& collectives, const char* op, const Shape& from, const Shape& to,
+                         const Attributes& attributes, const std::vector<T>& x) {
   const std::unique_ptr<Kernel> kernel = makeKernel(op, dataTypeOf<T>(), from, to, attributes);
   EXPECT_EQ(kernel->collectiveGroup(), 5);
   const auto count = static_cast<size_t>(elementCount(to));
   std::vector<T> y(count + 16, T{77});
-  std::vector<std::byte> memory(kernel->workspaceBytes() + 192, std::byte{0xff});  // NaNs, if anybody read them
+  std::vector<std::byte> memory(kernel->workspaceBytes() + 192,
+                                std::byte{0xff});  // NaNs, if anybody read them
   const size_t aligned = 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
   const void* const inputs[] = {x.data()};
   void* const outputs[] = {y.data()};
@@ -70,8 +73,9 @@ std::vector<T> runKernel(Collectives& collectives, const char* op, const Shape& 
   const auto untouched = [](std::byte byte) { return byte == std::byte{0xff}; };
   const auto end = memory.begin() + static_cast<std::ptrdiff_t>(aligned + kernel->workspaceBytes());
   EXPECT_TRUE(std::all_of(end, memory.end(), untouched)) << "wrote behind the workspace";
-  EXPECT_TRUE(std::all_of(y.begin() + static_cast<std::ptrdiff_t>(count), y.end(), [](T behind) { return behind == T{77}; }))
-      << "wrote behind the output";
+  EXPECT_TRUE(std::all_of(y.begin() + static_cast<std::ptrdiff_t>(count), y.end(), [](T behind) {
+    return behind == T{77};
+  })) << "wrote behind the output";
   y.resize(count);
   return y;
 }
@@ -88,7 +92,8 @@ std::vector<T> box(int64_t rank, const Shape& start, const Shape& size) {
   std::vector<T> elements;
   for (int64_t a = 0; a < size[0]; ++a)
     for (int64_t b = 0; b < size[1]; ++b)
-      for (int64_t c = 0; c < size[2]; ++c) elements.push_back(element<T>(rank, start[0] + a, start[1] + b, start[2] + c));
+      for (int64_t c = 0; c < size[2]; ++c)
+        elements.push_back(element<T>(rank, start[0] + a, start[1] + b, start[2] + c));
   return elements;
 }
 
@@ -140,7 +145,9 @@ T reduced(const std::string& reduction, int64_t ranks, int64_t a, int64_t b, int
   T result = element<T>(0, a, b, c);
   for (int64_t rank = 1; rank < ranks; ++rank) {
     const T next = element<T>(rank, a, b, c);
-    result = reduction == "sum" ? result + next : reduction == "max" ? std::max(result, next) : std::min(result, next);
+    result = reduction == "sum"   ? result + next
+             : reduction == "max" ? std::max(result, next)
+                                  : std::min(result, next);
   }
   return result;
 }
@@ -159,7 +166,8 @@ void reduceAndScatter(const Sizes& sizes, size_t axis, const std::string& reduct
       std::vector<T> elements;
       for (int64_t a = 0; a < size[0]; ++a)
         for (int64_t b = 0; b < size[1]; ++b)
-          for (int64_t c = 0; c < size[2]; ++c) elements.push_back(reduced<T>(reduction, ranks, start[0] + a, start[1] + b, start[2] + c));
+          for (int64_t c = 0; c < size[2]; ++c)
+            elements.push_back(reduced<T>(reduction, ranks, start[0] + a, start[1] + b, start[2] + c));
       return elements;
     };
     const Attributes how{{"reduction", reduction}};
@@ -167,7 +175,8 @@ void reduceAndScatter(const Sizes& sizes, size_t axis, const std::string& reduct
     Shape part = whole, start{0, 0, 0};
     part[axis] = sizes[me];
     start[axis] = startOf(sizes, me);
-    const Attributes scatter{{"reduction", reduction}, {"axis", static_cast<int64_t>(axis)}, {"sizes", sizes}};
+    const Attributes scatter{
+        {"reduction", reduction}, {"axis", static_cast<int64_t>(axis)}, {"sizes", sizes}};
     EXPECT_EQ(runKernel<T>(collectives, "ReduceScatter", whole, part, scatter, x), expected(start, part));
   });
 }
@@ -189,17 +198,19 @@ TEST(CollectiveKernels, SumsAreTakenInRankOrder) {
   runRankThreads(3, [](Communicator& communicator) {
     EverybodysCollectives collectives(communicator);
     const float mine = communicator.rank() == 0 ? 1e8F : communicator.rank() == 1 ? 1.F : -1e8F;
-    EXPECT_EQ(runKernel<float>(collectives, "AllReduce", {1, 1, 4}, {1, 1, 4}, {}, {mine, mine, mine, mine}), std::vector<float>(4, 0.F));
+    EXPECT_EQ(runKernel<float>(collectives, "AllReduce", {1, 1, 4}, {1, 1, 4}, {}, {mine, mine, mine, mine}),
+              std::vector<float>(4, 0.F));
     const Sizes sizes{1, 1, 2};
     const Shape part{1, 1, sizes[static_cast<size_t>(communicator.rank())]};
-    EXPECT_EQ(
-        runKernel<float>(collectives, "ReduceScatter", {1, 1, 4}, part, {{"axis", int64_t{2}}, {"sizes", sizes}}, {mine, mine, mine, mine}),
-        std::vector<float>(static_cast<size_t>(part[2]), 0.F));
+    EXPECT_EQ(runKernel<float>(collectives, "ReduceScatter", {1, 1, 4}, part,
+                               {{"axis", int64_t{2}}, {"sizes", sizes}}, {mine, mine, mine, mine}),
+              std::vector<float>(static_cast<size_t>(part[2]), 0.F));
   });
 }
 
 TEST(CollectiveKernels, EvenRowsNeedNoScratchMemory) {
-  const auto workspace = [](const char* op, const Shape& from, const Shape& to, const Attributes& attributes) {
+  const auto workspace = [](const char* op, const Shape& from, const Shape& to,
+                            const Attributes& attributes) {
     return makeKernel(op, DataType::kFloat32, from, to, attributes)->workspaceBytes();
   };
   const Attributes rows{{"axis", int64_t{0}}, {"sizes", Sizes{4, 4}}};
@@ -207,11 +218,13 @@ TEST(CollectiveKernels, EvenRowsNeedNoScratchMemory) {
   EXPECT_EQ(workspace("AllGather", {4, 6}, {8, 6}, rows), 0u);
   EXPECT_EQ(workspace("ReduceScatter", {8, 6}, {4, 6}, rows), 0u);
   EXPECT_EQ(workspace("AllGather", {8, 4}, {8, 8}, {{"axis", int64_t{1}}, {"sizes", Sizes{4, 4}}}), 256u);
-  EXPECT_EQ(workspace("AllGather", {3, 6}, {7, 6}, {{"axis", int64_t{0}}, {"sizes", Sizes{3, 4}}}), 128u + 192u);
+  EXPECT_EQ(workspace("AllGather", {3, 6}, {7, 6}, {{"axis", int64_t{0}}, {"sizes", Sizes{3, 4}}}),
+            128u + 192u);
 }
 
 TEST(CollectiveKernels, RefuseWhatDoesNotFit) {
-  const auto refuse = [](const char* op, const Shape& from, const Shape& to, const Attributes& attributes, const char* message) {
+  const auto refuse = [](const char* op, const Shape& from, const Shape& to, const Attributes& attributes,
+                         const char* message) {
     EXPECT_ERROR(makeKernel(op, DataType::kFloat32, from, to, attributes), ErrorCode::kBadModel, message);
   };
   const Attributes rows{{"axis", int64_t{0}}, {"sizes", Sizes{3, 4}}};
@@ -238,18 +251,21 @@ TEST(CollectiveKernels, RefuseWhatDoesNotFit) {
   refuse("AllToAll", {3, 6}, {7, 3}, exchange, "to_sizes add up to 7; axis 1 has 6");
   exchange["to_sizes"] = Sizes{1, 2, 3};
   refuse("AllToAll", {3, 6}, {7, 3}, exchange, "sizes has 2 entries and to_sizes 3");
-  EXPECT_ERROR(makeKernel("ReduceScatter", DataType::kBool, {7, 6}, {3, 6}, rows), ErrorCode::kBadModel, "float32, float64, int32, int64");
+  EXPECT_ERROR(makeKernel("ReduceScatter", DataType::kBool, {7, 6}, {3, 6}, rows), ErrorCode::kBadModel,
+               "float32, float64, int32, int64");
 }
 
-// y = x + ... + x, as often as there are ranks: the rows of all are gathered, summed with columns cut over the ranks, and exchanged back.
-// "Same" has no kernel: its body is inlined, and shapes are inferred again around the collectives.
+// y = x + ... + x, as often as there are ranks: the rows of all are gathered, summed with columns cut over
+// the ranks, and exchanged back. "Same" has no kernel: its body is inlined, and shapes are inferred again
+// around the collectives.
 Graph roundTrip(int64_t rank, const Sizes& columns) {
   const auto ranks = static_cast<int64_t>(columns.size());
   const int64_t width = std::accumulate(columns.begin(), columns.end(), int64_t{0});
   Graph body;
   GraphBuilder inside(body);
   body.opset_imports[""] = 18;
-  const ValueId a = inside.addValue("a", DataType::kUndefined, {}), b = inside.addValue("b", DataType::kUndefined, {});
+  const ValueId a = inside.addValue("a", DataType::kUndefined, {}),
+                b = inside.addValue("b", DataType::kUndefined, {});
   for (const ValueId id : {a, b}) body.value(id).shape.reset();
   body.inputs = {a};
   body.outputs = {b};
@@ -263,17 +279,26 @@ Graph roundTrip(int64_t rank, const Sizes& columns) {
   graph.opset_imports = {{"", 18}, {std::string(kPipeshardDomain), 1}};
   graph.functions = {same};
   GraphBuilder builder(graph);
-  const auto value = [&](const char* name, const Shape& shape) { return builder.addValue(name, DataType::kFloat32, shape); };
-  const ValueId x = value("x", {1, width}), positive = value("positive", {1, width}), all = value("all", {ranks, width});
+  const auto value = [&](const char* name, const Shape& shape) {
+    return builder.addValue(name, DataType::kFloat32, shape);
+  };
+  const ValueId x = value("x", {1, width}), positive = value("positive", {1, width}),
+                all = value("all", {ranks, width});
   const ValueId sums = value("sums", {ranks, columns[static_cast<size_t>(rank)]}), y = value("y", {1, width});
   graph.inputs = {x};
   graph.outputs = {y};
   const Attribute group = int64_t{0}, rows = Sizes(columns.size(), 1);
   builder.addNode(kPipeshardDomain, "Same", {x}, {positive});
-  builder.addNode(kPipeshardDomain, "AllGather", {positive}, {all}, {{"group", group}, {"axis", int64_t{0}}, {"sizes", rows}});
-  builder.addNode(kPipeshardDomain, "ReduceScatter", {all}, {sums}, {{"group", group}, {"axis", int64_t{1}}, {"sizes", columns}});
+  builder.addNode(kPipeshardDomain, "AllGather", {positive}, {all},
+                  {{"group", group}, {"axis", int64_t{0}}, {"sizes", rows}});
+  builder.addNode(kPipeshardDomain, "ReduceScatter", {all}, {sums},
+                  {{"group", group}, {"axis", int64_t{1}}, {"sizes", columns}});
   builder.addNode(kPipeshardDomain, "AllToAll", {sums}, {y},
-                  {{"group", group}, {"axis", int64_t{1}}, {"sizes", columns}, {"to_axis", int64_t{0}}, {"to_sizes", rows}});
+                  {{"group", group},
+                   {"axis", int64_t{1}},
+                   {"sizes", columns},
+                   {"to_axis", int64_t{0}},
+                   {"to_sizes", rows}});
   return graph;
 }
 
@@ -308,14 +333,16 @@ TEST(CollectiveKernels, RunInsideAProgramReadFromItsFiles) {
   writePlanDirectory(folder.path(), images);
   runRankThreads(3, [&](Communicator& communicator) {
     const int rank = communicator.rank();
-    Executor executor(loadRank((std::filesystem::path(folder.path()) / "ranks" / rankDirectoryName(rank)).string()), {});
+    Executor executor(
+        loadRank((std::filesystem::path(folder.path()) / "ranks" / rankDirectoryName(rank)).string()), {});
     const auto data = makeDataSource({"", 7}, executor.program());
     AlignedMemory arena(static_cast<size_t>(executor.memory().total_bytes));
     executor.attach(arena.bytes(), &communicator, data.get());
     executor.runStep(1);
     std::vector<float> x(21);
     data->fill(0, 1, 0, std::as_writable_bytes(std::span(x)));
-    const auto* y = reinterpret_cast<const float*>(executor.content(executor.program().results[0].buffer).data());
+    const auto* y =
+        reinterpret_cast<const float*>(executor.content(executor.program().results[0].buffer).data());
     for (size_t c = 0; c < 7; ++c) {
       const float one = std::abs(x[static_cast<size_t>(rank) * 7 + c]);
       EXPECT_EQ(y[c], one + one + one) << "rank " << rank << ", column " << c;
@@ -326,7 +353,8 @@ TEST(CollectiveKernels, RunInsideAProgramReadFromItsFiles) {
 TEST(CollectiveKernels, AGroupOfAnotherSizeIsRefusedWhenLoading) {
   RankImage image = roundTripImage(0, {2, 1, 4});
   image.program.groups = {{0, 1}};
-  EXPECT_ERROR(Executor(std::move(image), {}), ErrorCode::kConfiguration, "is cut for 3 members, but group 0 of the program has 2");
+  EXPECT_ERROR(Executor(std::move(image), {}), ErrorCode::kConfiguration,
+               "is cut for 3 members, but group 0 of the program has 2");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Rows of microbatches, slices, concatenations, zeros and forward states against plain loops, and collectives inside subgraphs
-// between ranks in threads.
+// Rows of microbatches, slices, concatenations, zeros and forward states against plain loops, and collectives
+// inside subgraphs between ranks in threads.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -26,7 +26,8 @@ std::vector<float> contentOf(const Executor& executor, BufferId id) {
 }
 
 // Entries [offset, offset + count) of an axis, one element at a time.
-std::vector<float> rangeOf(const std::vector<float>& whole, const Shape& shape, size_t axis, int64_t offset, int64_t count) {
+std::vector<float> rangeOf(const std::vector<float>& whole, const Shape& shape, size_t axis, int64_t offset,
+                           int64_t count) {
   const Shape strides = rowMajorStrides(shape);
   std::vector<float> part;
   for (size_t i = 0; i < whole.size(); ++i) {
@@ -46,10 +47,13 @@ TEST(ExecutorRows, LoadsSlicesAndConcatenatesAsLoopsDo) {
   std::mt19937_64 generator(11);
   for (int round = 0; round < 60; ++round) {
     Shape shape;
-    for (size_t rank = 1 + generator() % 4; rank > 0; --rank) shape.push_back(static_cast<int64_t>(1 + generator() % 5));
+    for (size_t rank = 1 + generator() % 4; rank > 0; --rank)
+      shape.push_back(static_cast<int64_t>(1 + generator() % 5));
     const size_t load_axis = generator() % shape.size();
     const size_t axis = generator() % shape.size();
-    const auto pick = [&](int64_t below) { return static_cast<int64_t>(generator() % static_cast<uint64_t>(below)); };
+    const auto pick = [&](int64_t below) {
+      return static_cast<int64_t>(generator() % static_cast<uint64_t>(below));
+    };
     Shape rows = shape;
     const int64_t first = pick(shape[load_axis]);
     rows[load_axis] = 1 + pick(shape[load_axis] - first);
@@ -60,7 +64,8 @@ TEST(ExecutorRows, LoadsSlicesAndConcatenatesAsLoopsDo) {
     ProgramWriter writer(0, 1, 1);
     writer.input("x", shape, static_cast<int>(load_axis));
     writer.buffer("x@0", BufferKind::kInput, rows);
-    const BufferId ids[] = {writer.buffer("head", BufferKind::kActivation, head), writer.buffer("tail", BufferKind::kActivation, tail),
+    const BufferId ids[] = {writer.buffer("head", BufferKind::kActivation, head),
+                            writer.buffer("tail", BufferKind::kActivation, tail),
                             writer.buffer("whole", BufferKind::kActivation, rows)};
     writer.load("x@0", 0, first);
     writer.slice("x@0", "head", static_cast<int>(axis), 0);
@@ -71,7 +76,8 @@ TEST(ExecutorRows, LoadsSlicesAndConcatenatesAsLoopsDo) {
     verifyPrograms({writer.program()});
     LocalProgram local({writer.program(), {}, ""}, {"", 7});
     local.runStep(2);
-    const std::vector<float> loaded = rangeOf(batchOf(writer.program(), 2), shape, load_axis, first, rows[load_axis]);
+    const std::vector<float> loaded =
+        rangeOf(batchOf(writer.program(), 2), shape, load_axis, first, rows[load_axis]);
     EXPECT_EQ(contentOf(local.executor(), ids[0]), rangeOf(loaded, rows, axis, 0, cut));
     EXPECT_EQ(contentOf(local.executor(), ids[1]), rangeOf(loaded, rows, axis, cut, rows[axis] - cut));
     EXPECT_EQ(contentOf(local.executor(), ids[2]), loaded);
@@ -129,7 +135,8 @@ TEST(ExecutorRows, RefusesRangesThatDoNotFitWhenLoading) {
     change(writer.program().instructions);
     EXPECT_ERROR(LocalProgram({writer.program(), {}, ""}, {"", 7}), ErrorCode::kConfiguration, message);
   };
-  refuse([](auto& list) { list[1].offset = 3; }, "'part' float32[2,3] is no range of axis 0 from 3 on of 'x' float32[4,3]");
+  refuse([](auto& list) { list[1].offset = 3; },
+         "'part' float32[2,3] is no range of axis 0 from 3 on of 'x' float32[4,3]");
   refuse([](auto& list) { list[1].offset = -1; }, "from -1 on");
   refuse([](auto& list) { list[1].axis = 2; }, "axis 2");
   refuse([](auto& list) { list[2].axis = -1; }, "axis -1");
@@ -137,8 +144,8 @@ TEST(ExecutorRows, RefusesRangesThatDoNotFitWhenLoading) {
   refuse([](auto& list) { list[2].inputs.push_back(list[2].inputs[0]); }, "from 4 on");
 }
 
-// y = AllReduce_1(AllReduce_0(2 x) + x): group 0 is all ranks, group 1 the rank alone or with others. "Twice" has no kernel: its
-// body is inlined around the collectives.
+// y = AllReduce_1(AllReduce_0(2 x) + x): group 0 is all ranks, group 1 the rank alone or with others. "Twice"
+// has no kernel: its body is inlined around the collectives.
 Graph collectiveGraph(DataType type, const Shape& shape) {
   Graph body;
   GraphBuilder inside(body);
@@ -159,11 +166,13 @@ Graph collectiveGraph(DataType type, const Shape& shape) {
   graph.functions.push_back(twice);
   GraphBuilder builder(graph);
   const auto value = [&](const char* name) { return builder.addValue(name, type, shape); };
-  const ValueId x = value("x"), doubled = value("doubled"), first = value("first"), sum = value("sum"), y = value("y");
+  const ValueId x = value("x"), doubled = value("doubled"), first = value("first"), sum = value("sum"),
+                y = value("y");
   graph.inputs = {x};
   graph.outputs = {y};
   builder.addNode(kPipeshardDomain, "Twice", {x}, {doubled});
-  builder.addNode(kPipeshardDomain, "AllReduce", {doubled}, {first}, {{"group", int64_t{0}}, {"reduction", std::string("sum")}});
+  builder.addNode(kPipeshardDomain, "AllReduce", {doubled}, {first},
+                  {{"group", int64_t{0}}, {"reduction", std::string("sum")}});
   builder.addNode("", "Add", {first, x}, {sum});
   builder.addNode(kPipeshardDomain, "AllReduce", {sum}, {y}, {{"group", int64_t{1}}});
   return graph;
@@ -209,13 +218,18 @@ void expectCollectives(int ranks, DataType type) {
   std::vector<std::vector<T>> y(static_cast<size_t>(ranks), std::vector<T>(3));
   std::vector<StepReport> reports(static_cast<size_t>(ranks));
   const auto run_rank = [&](int rank) {
-    Executor executor(loadRank((std::filesystem::path(folder.path()) / "ranks" / rankDirectoryName(rank)).string()), {});
+    Executor executor(
+        loadRank((std::filesystem::path(folder.path()) / "ranks" / rankDirectoryName(rank)).string()), {});
     const auto data = makeDataSource({"", 7}, executor.program());
-    const auto communicator = SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(20));
-    executor.attach(communicator->createArena(static_cast<size_t>(executor.memory().total_bytes)), communicator.get(), data.get());
-    if (rank == ranks - 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others wait inside their subgraph
+    const auto communicator =
+        SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(20));
+    executor.attach(communicator->createArena(static_cast<size_t>(executor.memory().total_bytes)),
+                    communicator.get(), data.get());
+    if (rank == ranks - 1)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others wait inside their subgraph
     reports[static_cast<size_t>(rank)] = executor.runStep(1);
-    std::memcpy(y[static_cast<size_t>(rank)].data(), executor.content(executor.program().results[0].buffer).data(), 3 * sizeof(T));
+    std::memcpy(y[static_cast<size_t>(rank)].data(),
+                executor.content(executor.program().results[0].buffer).data(), 3 * sizeof(T));
     communicator->barrier(executor.program().groups[0]);
   };
   std::vector<std::thread> others;
@@ -261,7 +275,8 @@ TEST(ExecutorCollectives, RefusesGroupsThatDifferFromTheProgram) {
   refuse({0, 1, 1}, "but program.json says [0,1,1]");
   RankImage image = collectiveImage(0, 2, DataType::kFloat64);
   image.program.groups.pop_back();
-  EXPECT_ERROR(Executor(std::move(image), {}), ErrorCode::kConfiguration, "over group 1, but the program has 1 groups");
+  EXPECT_ERROR(Executor(std::move(image), {}), ErrorCode::kConfiguration,
+               "over group 1, but the program has 1 groups");
 }
 
 TEST(ExecutorCollectives, RefusesWhatAllReduceCannotDo) {
@@ -271,7 +286,8 @@ TEST(ExecutorCollectives, RefusesWhatAllReduceCannotDo) {
     EXPECT_ERROR(Executor(std::move(image), {}), ErrorCode::kBadModel, message);
   };
   refuse(
-      DataType::kFloat64, [](Node& node) { node.attributes["reduction"] = std::string("product"); }, "reduction is \"product\"");
+      DataType::kFloat64, [](Node& node) { node.attributes["reduction"] = std::string("product"); },
+      "reduction is \"product\"");
   refuse(
       DataType::kFloat64, [](Node& node) { node.attributes.erase("group"); }, "attribute group");
   refuse(

@@ -18,16 +18,20 @@ namespace {
 
 void expectNear(const std::vector<double>& got, const std::vector<double>& want, double tolerance) {
   ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], tolerance * std::max(1.0, std::fabs(want[i]))) << "element " << i;
+  for (size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], want[i], tolerance * std::max(1.0, std::fabs(want[i]))) << "element " << i;
 }
 
-void expectStep(const LocalProgram& local, const StepReport& report, const ExpectedStep& expected, double tolerance) {
+void expectStep(const LocalProgram& local, const StepReport& report, const ExpectedStep& expected,
+                double tolerance) {
   ASSERT_TRUE(report.loss.has_value());
   EXPECT_NEAR(*report.loss, expected.loss, tolerance * expected.loss);
   for (const int which : {0, 1}) {
     const std::string name = "w" + std::to_string(which);
-    expectNear(local.elements(*local.findResult(Result::Kind::kGradient, name)), expected.gradients[which], tolerance);
-    expectNear(local.elements(*local.findResult(Result::Kind::kParameter, name)), expected.weights[which], tolerance);
+    expectNear(local.elements(*local.findResult(Result::Kind::kGradient, name)), expected.gradients[which],
+               tolerance);
+    expectNear(local.elements(*local.findResult(Result::Kind::kParameter, name)), expected.weights[which],
+               tolerance);
   }
 }
 
@@ -37,7 +41,8 @@ TEST(Executor, RunsAStepAsComputedByHand) {
     options.microbatches = microbatches;
     LocalProgram local(std::move(pipelineImages(1, options)[0]), {"", 5});
     const std::vector<ExpectedStep> expected = expectedSteps(3, 5, options);
-    for (int64_t step = 1; step <= 3; ++step) expectStep(local, local.runStep(step), expected[static_cast<size_t>(step - 1)], 1e-12);
+    for (int64_t step = 1; step <= 3; ++step)
+      expectStep(local, local.runStep(step), expected[static_cast<size_t>(step - 1)], 1e-12);
   }
 }
 
@@ -58,8 +63,9 @@ TEST(Executor, AddsGradientsInTheirAccumulatorsToTheSameBits) {
   for (const std::string& name : cpuKernels().operators()) {
     const size_t colons = name.find("::");
     const std::string domain = name.substr(0, colons) == "onnx" ? "" : name.substr(0, colons);
-    plain.add(domain, name.substr(colons + 2),
-              [](const KernelSpec& spec) -> std::unique_ptr<Kernel> { return std::make_unique<PlainKernel>(cpuKernels().create(spec)); });
+    plain.add(domain, name.substr(colons + 2), [](const KernelSpec& spec) -> std::unique_ptr<Kernel> {
+      return std::make_unique<PlainKernel>(cpuKernels().create(spec));
+    });
   }
   PipelineOptions options;
   options.data_type = DataType::kFloat32;
@@ -70,7 +76,9 @@ TEST(Executor, AddsGradientsInTheirAccumulatorsToTheSameBits) {
   for (const int64_t step : {1, 2}) {
     EXPECT_EQ(in_place.runStep(step).loss, separate.runStep(step).loss);
     for (const char* name : {"w0", "w1"}) {
-      const auto gradient = [&](const LocalProgram& local) { return local.elements(*local.findResult(Result::Kind::kGradient, name)); };
+      const auto gradient = [&](const LocalProgram& local) {
+        return local.elements(*local.findResult(Result::Kind::kGradient, name));
+      };
       EXPECT_TRUE(gradient(in_place) == gradient(separate)) << name;
     }
   }
@@ -101,8 +109,10 @@ TEST(Executor, ReadsARankDirectoryAndWeightsFromFiles) {
     std::ofstream weights(folder.file("weights.bin"), std::ios::binary);
     weights << "0123456789abcdef";
     const auto& constant = std::get<Constant>(*images[0].program.buffers[0].source);
-    weights.write(reinterpret_cast<const char*>(constant.bytes.data()), static_cast<std::streamsize>(constant.bytes.size()));
-    images[0].program.buffers[0].source = WeightReference{folder.file("weights.bin"), 16, constant.bytes.size()};
+    weights.write(reinterpret_cast<const char*>(constant.bytes.data()),
+                  static_cast<std::streamsize>(constant.bytes.size()));
+    images[0].program.buffers[0].source =
+        WeightReference{folder.file("weights.bin"), 16, constant.bytes.size()};
   }
   writePlanDirectory(folder.path(), images);
   const std::string rank = folder.file("ranks/0000");
@@ -142,7 +152,8 @@ TEST(Executor, RefusesAMissingKernelWhenLoading) {
 TEST(Executor, RefusesBuffersThatDoNotFitTheSubgraph) {
   RankImage image = std::move(pipelineImages(1)[0]);
   image.program.buffers[0].shape = {kHidden, kFeatures};
-  EXPECT_ERROR(LocalProgram(std::move(image), {"", 5}), ErrorCode::kConfiguration, "buffer 'w0' is float64[5,3]");
+  EXPECT_ERROR(LocalProgram(std::move(image), {"", 5}), ErrorCode::kConfiguration,
+               "buffer 'w0' is float64[5,3]");
   RankImage missing = std::move(pipelineImages(1)[0]);
   missing.subgraphs.pop_back();
   EXPECT_ERROR(LocalProgram(std::move(missing), {"", 5}), ErrorCode::kConfiguration, "graphs");
@@ -154,7 +165,8 @@ TEST(Executor, RefusesSeveralRanksInOneProcess) {
 
 TEST(Executor, SetsTheStepBuffer) {
   RankImage image = std::move(pipelineImages(1)[0]);
-  image.program.buffers.push_back({"step", BufferKind::kStep, DataType::kInt64, {}, "", std::nullopt, DataType::kUndefined});
+  image.program.buffers.push_back(
+      {"step", BufferKind::kStep, DataType::kInt64, {}, "", std::nullopt, DataType::kUndefined});
   const BufferId step(image.program.buffers.size() - 1);
   LocalProgram local(std::move(image), {"", 5});
   local.runStep(41);
@@ -183,7 +195,9 @@ TEST(Executor, SaysWhereAKernelFailed) {
 class NamingKernel : public Kernel {
  public:
   explicit NamingKernel(std::string name) : name_(std::move(name)) {}
-  void run(const KernelArguments&) override { fail(ErrorCode::kBadModel, "{}: index 9 is out of range", name_); }
+  void run(const KernelArguments&) override {
+    fail(ErrorCode::kBadModel, "{}: index 9 is out of range", name_);
+  }
 
  private:
   std::string name_;
@@ -192,7 +206,9 @@ class NamingKernel : public Kernel {
 TEST(Executor, NamesANodeOnceThatNamesItself) {
   KernelRegistry registry;
   for (const char* op : {"MatMul", "Mul", "Sub", "ReduceSum", "Transpose"}) {
-    registry.add("", op, [](const KernelSpec& spec) { return std::make_unique<NamingKernel>(describeNode(*spec.node)); });
+    registry.add("", op, [](const KernelSpec& spec) {
+      return std::make_unique<NamingKernel>(describeNode(*spec.node));
+    });
   }
   ExecutorOptions options;
   options.kernels = &registry;
@@ -229,8 +245,10 @@ TEST(Executor, TwoRanksComputeTheBitsOfOne) {
   const auto run_rank = [&](int rank) {
     Executor executor(std::move(pipelineImages(2)[static_cast<size_t>(rank)]), {});
     const auto data = makeDataSource({"", 5}, executor.program());
-    const auto communicator = SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(20));
-    executor.attach(communicator->createArena(static_cast<size_t>(executor.memory().total_bytes)), communicator.get(), data.get());
+    const auto communicator =
+        SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(20));
+    executor.attach(communicator->createArena(static_cast<size_t>(executor.memory().total_bytes)),
+                    communicator.get(), data.get());
     for (int64_t step = 1; step <= kSteps; ++step) {
       const StepReport report = executor.runStep(step);
       if (report.loss) pipeline_losses.push_back(*report.loss);
@@ -245,12 +263,14 @@ TEST(Executor, TwoRanksComputeTheBitsOfOne) {
   for (int64_t step = 1; step <= kSteps; ++step) {
     const StepDump one = StepDump::open(folder.path(), step, 1);
     const StepDump two = StepDump::open(folder2.path(), step, 2);
-    EXPECT_EQ(one.names(), (std::vector<std::string>{"gradient/w0", "gradient/w1", "loss", "parameter/w0", "parameter/w1"}));
+    EXPECT_EQ(one.names(), (std::vector<std::string>{"gradient/w0", "gradient/w1", "loss", "parameter/w0",
+                                                     "parameter/w1"}));
     EXPECT_EQ(two.names(), one.names());
     for (const std::string& name : one.names()) EXPECT_EQ(two.read(name).bytes, one.read(name).bytes) << name;
   }
   EXPECT_ERROR(StepDump::open(folder.path(), 9, 1), ErrorCode::kMissingInput, "step-000009.rank-0000");
-  EXPECT_ERROR(StepDump::open(folder.path(), 1, 1).read("gradient/none"), ErrorCode::kMissingInput, "gradient/none");
+  EXPECT_ERROR(StepDump::open(folder.path(), 1, 1).read("gradient/none"), ErrorCode::kMissingInput,
+               "gradient/none");
 }
 
 }  // namespace

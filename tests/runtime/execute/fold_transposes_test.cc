@@ -15,7 +15,8 @@ struct Sketch {
     graph.inputs.push_back(builder.addValue("x", DataType::kFloat32, shape));
     return graph.inputs.back();
   }
-  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, const Shape& shape, std::map<std::string, Attribute> attributes = {}) {
+  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, const Shape& shape,
+             std::map<std::string, Attribute> attributes = {}) {
     graph.opset_imports[""] = 18;
     const ValueId id = builder.addValue("y", DataType::kFloat32, shape);
     builder.addNode("", op_type, std::move(inputs), {id}, std::move(attributes));
@@ -54,7 +55,8 @@ TEST(FoldTransposes, TurnsTheFlagsOfAGemm) {
   const ValueId bt = sketch.op("Transpose", {b}, {4, 6}, {{"perm", std::vector<int64_t>{1, 0}}});
   const ValueId product = sketch.op("Gemm", {at, bt}, {5, 6});
   sketch.graph.outputs = {product, sketch.op("Gemm", {at, a}, {5, 5}, {{"transA", int64_t{0}}})};
-  sketch.graph.outputs.push_back(sketch.op("Gemm", {at, b}, {4, 4}, {{"transA", int64_t{1}}, {"transB", int64_t{1}}}));
+  sketch.graph.outputs.push_back(
+      sketch.op("Gemm", {at, b}, {4, 4}, {{"transA", int64_t{1}}, {"transB", int64_t{1}}}));
   EXPECT_EQ(foldTransposes(sketch.graph, cpuKernels()), 4);
   EXPECT_EQ(sketch.count("Transpose"), 0U);
   EXPECT_EQ(sketch.graph.nodes[2].intAttribute("transA", 1), 0) << "transposed twice";
@@ -66,7 +68,8 @@ TEST(FoldTransposes, KeepsOneThatIsReadElsewhereOrMovesOtherAxes) {
   const ValueId at = sketch.op("Transpose", {a}, {5, 4});
   sketch.graph.outputs = {sketch.op("MatMul", {at, a}, {5, 5}), at};
   const ValueId b = sketch.input({2, 3, 4, 5});
-  const ValueId moved = sketch.op("Transpose", {b}, {3, 2, 4, 5}, {{"perm", std::vector<int64_t>{1, 0, 2, 3}}});
+  const ValueId moved =
+      sketch.op("Transpose", {b}, {3, 2, 4, 5}, {{"perm", std::vector<int64_t>{1, 0, 2, 3}}});
   sketch.graph.outputs.push_back(sketch.op("MatMul", {moved, at}, {3, 2, 4, 4}));
   EXPECT_EQ(foldTransposes(sketch.graph, cpuKernels()), 2);
   EXPECT_EQ(sketch.count("Transpose"), 2U);

@@ -38,7 +38,8 @@ TEST(PlaceBlocks, IsNearTheLowerBoundOnRandomIntervals) {
     const int64_t horizon = 5 + random() % 200;
     for (size_t b = 0; b < 10 + random() % 200; ++b) {
       const int64_t begin = random() % horizon;
-      blocks.push_back({static_cast<int64_t>(random() % 5000), begin, begin + 1 + static_cast<int64_t>(random() % 20)});
+      blocks.push_back(
+          {static_cast<int64_t>(random() % 5000), begin, begin + 1 + static_cast<int64_t>(random() % 20)});
     }
     const Placement placement = placeBlocks(blocks);
     verifyPlacement(blocks, placement);
@@ -62,15 +63,16 @@ TEST(VerifyPlacement, FindsEveryOverlap) {
     placement.total_bytes = 64 * 20;
     for (size_t b = 0; b < 6; ++b) {
       const int64_t begin = random() % 10;
-      blocks.push_back({static_cast<int64_t>(1 + random() % 200), begin, begin + 1 + static_cast<int64_t>(random() % 3)});
+      blocks.push_back(
+          {static_cast<int64_t>(1 + random() % 200), begin, begin + 1 + static_cast<int64_t>(random() % 3)});
       placement.offsets.push_back(64 * static_cast<int64_t>(random() % 16));
     }
     bool is_bad = false;
     for (size_t a = 0; a < blocks.size(); ++a) {
       for (size_t b = a + 1; b < blocks.size(); ++b) {
         const bool in_time = blocks[a].begin < blocks[b].end && blocks[b].begin < blocks[a].end;
-        const bool in_space =
-            placement.offsets[a] < placement.offsets[b] + blocks[b].bytes && placement.offsets[b] < placement.offsets[a] + blocks[a].bytes;
+        const bool in_space = placement.offsets[a] < placement.offsets[b] + blocks[b].bytes &&
+                              placement.offsets[b] < placement.offsets[a] + blocks[a].bytes;
         is_bad |= in_time && in_space;
       }
     }
@@ -88,14 +90,16 @@ TEST(VerifyPlacement, FindsEveryOverlap) {
 Program twoMicrobatches() {
   Program program;
   const auto add = [&](const char* name, BufferKind kind, int64_t elements) {
-    program.buffers.push_back({name, kind, DataType::kFloat32, {elements}, name, std::nullopt, DataType::kUndefined});
+    program.buffers.push_back(
+        {name, kind, DataType::kFloat32, {elements}, name, std::nullopt, DataType::kUndefined});
     return BufferId(program.buffers.size() - 1);
   };
   const BufferId w = add("w", BufferKind::kParameter, 100);
   const BufferId a0 = add("a@0", BufferKind::kActivation, 1000);
   const BufferId a1 = add("a@1", BufferKind::kActivation, 1000);
   const BufferId g = add("g", BufferKind::kGradient, 100);
-  const auto instruct = [&](InstructionKind kind, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+  const auto instruct = [&](InstructionKind kind, std::vector<BufferId> inputs,
+                            std::vector<BufferId> outputs) {
     Instruction instruction;
     instruction.kind = kind;
     instruction.inputs = std::move(inputs);

@@ -16,7 +16,9 @@ namespace {
 
 TEST(LoadInput, OfAPartIsItsBoxOfTheMicrobatch) {
   std::mt19937_64 generator(13);
-  const auto below = [&](int64_t limit) { return static_cast<int64_t>(generator() % static_cast<uint64_t>(limit)); };
+  const auto below = [&](int64_t limit) {
+    return static_cast<int64_t>(generator() % static_cast<uint64_t>(limit));
+  };
   for (int round = 0; round < 100; ++round) {
     Shape batch;
     for (int64_t rank = 1 + below(4); rank > 0; --rank) batch.push_back(1 + below(5));
@@ -75,9 +77,10 @@ const Shape kWhole{5, 7};
 
 double numberAt(int64_t element) { return 0.5 * static_cast<double>(element); }
 
-// Writes the parts of "parameter/w" that `spec` gives to the devices of `mesh` as dumps of one rank each; those of the left out ranks
-// lack it.
-void writeParts(const std::string& folder, const ShardingSpec& spec, const LogicalMesh& mesh, const std::vector<int>& left_out = {}) {
+// Writes the parts of "parameter/w" that `spec` gives to the devices of `mesh` as dumps of one rank each;
+// those of the left out ranks lack it.
+void writeParts(const std::string& folder, const ShardingSpec& spec, const LogicalMesh& mesh,
+                const std::vector<int>& left_out = {}) {
   for (int rank = 0; rank < mesh.deviceCount(); ++rank) {
     const Shard box = shardOf(spec, kWhole, mesh, rank);
     std::vector<double> numbers;
@@ -108,26 +111,32 @@ TEST(StepDump, JoinsParts) {
 
 TEST(StepDump, NamesATensorWhosePartsAreNotTheWhole) {
   const TemporaryFolder folder;
-  const auto refuse = [&](const char* message) { EXPECT_ERROR(StepDump::open(folder.path(), 1, 2), ErrorCode::kBadModel, message); };
+  const auto refuse = [&](const char* message) {
+    EXPECT_ERROR(StepDump::open(folder.path(), 1, 2), ErrorCode::kBadModel, message);
+  };
   writeParts(folder.path(), parseSpec("R,S0"), {{2}}, {1});
   refuse("'parameter/w' cannot be put together: the parts hold 15 of the 35 elements of [5,7]");
   writeParts(folder.path(), parseSpec("R,R"), {{2}});
   refuse("'parameter/w' cannot be put together: [5,7] from [0,0] on and [5,7] from [0,0] on overlap");
   const std::vector<double> numbers(35);
-  const auto write = [&](int rank, const Shape& shape, const std::string& part, DataType type = DataType::kFloat64) {
+  const auto write = [&](int rank, const Shape& shape, const std::string& part,
+                         DataType type = DataType::kFloat64) {
     std::map<std::string, std::string> metadata;
     if (!part.empty()) metadata["part/parameter/w"] = part;
-    writeTensorFile(folder.file(dumpFileName(1, rank)), std::vector<TensorView>{{"parameter/w", type, shape, numbers.data()}}, metadata);
+    writeTensorFile(folder.file(dumpFileName(1, rank)),
+                    std::vector<TensorView>{{"parameter/w", type, shape, numbers.data()}}, metadata);
   };
   write(0, {5, 3}, "[5,7] from [0,0]");
   write(1, {5, 4}, "[5,8] from [0,3]");
-  refuse("'parameter/w' is a part of float64[5,7] in the file of rank 0, but of float64[5,8] in that of rank 1");
+  refuse(
+      "'parameter/w' is a part of float64[5,7] in the file of rank 0, but of float64[5,8] in that of rank 1");
   write(1, {5, 4}, "[5,7] from [0,3]", DataType::kFloat32);
   refuse("but of float32[5,7] in that of rank 1");
   write(1, {5, 4}, "");
   refuse("'parameter/w' is in the files of ranks 0 and 1");
-  for (const char* part : {"[5,7] from [0,4]", "[5,7]", "[5,7] from [0]", "[5,7] from [0,3] ", "[5,-7] from [0,3]", "[5,7 from [0,3]",
-                           "[5,7] from [0,99999999999999999999]", "[", "whole", "[,5,7] from [0,3]"}) {
+  for (const char* part :
+       {"[5,7] from [0,4]", "[5,7]", "[5,7] from [0]", "[5,7] from [0,3] ", "[5,-7] from [0,3]",
+        "[5,7 from [0,3]", "[5,7] from [0,99999999999999999999]", "[", "whole", "[,5,7] from [0,3]"}) {
     write(1, {5, 4}, part);
     refuse("expected the whole shape and where [5,4] starts in it");
   }

@@ -1,5 +1,5 @@
-// The places of values inside a subgraph, with kernels made for it: an element-wise addition that may run in place, and one
-// that may not and spoils its result when it is made to.
+// The places of values inside a subgraph, with kernels made for it: an element-wise addition that may run in
+// place, and one that may not and spoils its result when it is made to.
 #include "runtime/execute/subgraph.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,8 @@ const KernelRegistry& testKernels() {
     auto* made = new KernelRegistry;
     for (const bool in_place : {true, false}) {
       made->add("test", in_place ? "AddInPlace" : "Add", [in_place](const KernelSpec& spec) {
-        return std::make_unique<AddKernel>(static_cast<size_t>(elementCount(spec.outputs[0].shape)), in_place);
+        return std::make_unique<AddKernel>(static_cast<size_t>(elementCount(spec.outputs[0].shape)),
+                                           in_place);
       });
     }
     return made;
@@ -66,7 +67,8 @@ struct Sketch {
   }
   ValueId view(ValueId a) {
     const Shape shape = graph.shape(a).size() == 1 ? Shape{4, 4} : Shape{kSize};
-    const ValueId target = builder.addConstant("shape", makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
+    const ValueId target =
+        builder.addConstant("shape", makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
     const ValueId id = builder.addValue("view", DataType::kFloat64, shape);
     builder.addNode("", "Reshape", {a, target}, {id});
     return id;
@@ -76,7 +78,8 @@ struct Sketch {
 // What the graph means, without any sharing.
 std::map<uint32_t, double> evaluate(const Graph& graph, const std::vector<double>& inputs) {
   std::map<uint32_t, double> values;
-  for (size_t i = 0; i < inputs.size(); ++i) values[static_cast<uint32_t>(graph.inputs[i].index())] = inputs[i];
+  for (size_t i = 0; i < inputs.size(); ++i)
+    values[static_cast<uint32_t>(graph.inputs[i].index())] = inputs[i];
   for (const Node& node : graph.nodes) {
     const double a = values[static_cast<uint32_t>(node.inputs[0].index())];
     const double b = values[static_cast<uint32_t>(node.inputs[1].index())];
@@ -105,7 +108,8 @@ void expectMeaning(const Graph& graph, const CompiledSubgraph::Aliasing& aliasin
   std::map<uint32_t, double> values = evaluate(graph, numbers);
   for (size_t o = 0; o < outputs.size(); ++o) {
     const double want = values[static_cast<uint32_t>(graph.outputs[o].index())];
-    for (const double got : buffers[aliasing.outputs[o]]) ASSERT_EQ(got, want) << "output " << o << " of\n" << printGraph(graph);
+    for (const double got : buffers[aliasing.outputs[o]])
+      ASSERT_EQ(got, want) << "output " << o << " of\n" << printGraph(graph);
   }
 }
 
@@ -178,7 +182,8 @@ TEST(CompiledSubgraph, RefusesWeightsThatNobodyBinds) {
   const ValueId w = sketch.builder.addValue("w", DataType::kFloat64, {kSize});
   sketch.graph.initializers[w] = WeightReference{"w.bin", 0, kSize * 8};
   sketch.graph.outputs = {sketch.add(x, w, true)};
-  EXPECT_ERROR(CompiledSubgraph(sketch.graph, "test", testKernels()), ErrorCode::kBadModel, "'w' is a weight in a file");
+  EXPECT_ERROR(CompiledSubgraph(sketch.graph, "test", testKernels()), ErrorCode::kBadModel,
+               "'w' is a weight in a file");
 }
 
 TEST(CompiledSubgraph, MeansTheSameUnderEveryAliasing) {
@@ -191,11 +196,13 @@ TEST(CompiledSubgraph, MeansTheSameUnderEveryAliasing) {
     std::vector<ValueId> flat = values;
     for (size_t n = 0; n < 1 + random() % 12; ++n) {
       const ValueId a = flat[random() % flat.size()];
-      ValueId made = random() % 3 == 0 ? sketch.view(sketch.view(a)) : sketch.add(a, flat[random() % flat.size()], random() % 2 == 0);
+      ValueId made = random() % 3 == 0 ? sketch.view(sketch.view(a))
+                                       : sketch.add(a, flat[random() % flat.size()], random() % 2 == 0);
       flat.push_back(made);
     }
     CompiledSubgraph::Aliasing aliasing;
-    for (int i = 0; i < inputs; ++i) aliasing.inputs.push_back(static_cast<int>(random() % static_cast<size_t>(inputs)));
+    for (int i = 0; i < inputs; ++i)
+      aliasing.inputs.push_back(static_cast<int>(random() % static_cast<size_t>(inputs)));
     std::vector<int> free_buffers{0, 1, 2, 3, 4, 5, 6, 7};
     std::shuffle(free_buffers.begin(), free_buffers.end(), random);
     for (size_t o = 0; o < 1 + random() % 4; ++o) {

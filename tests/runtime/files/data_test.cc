@@ -14,14 +14,17 @@
 namespace pipeshard {
 namespace {
 
-ProgramInput floats(Shape shape, int axis, DataType type = DataType::kFloat64) { return {"x", type, std::move(shape), axis, 0, 0}; }
+ProgramInput floats(Shape shape, int axis, DataType type = DataType::kFloat64) {
+  return {"x", type, std::move(shape), axis, 0, 0};
+}
 ProgramInput integers(Shape shape, int axis, int64_t low, int64_t high) {
   return {"ids", DataType::kInt64, std::move(shape), axis, low, high};
 }
 
 // Rows [offset, offset + count) of an input in a step; all of it when count is -1.
 template <typename T>
-std::vector<T> rows(DataSource& source, const ProgramInput& input, int64_t step, int64_t offset = 0, int64_t count = -1, size_t index = 0) {
+std::vector<T> rows(DataSource& source, const ProgramInput& input, int64_t step, int64_t offset = 0,
+                    int64_t count = -1, size_t index = 0) {
   Shape shape = input.shape;
   if (count >= 0) shape[static_cast<size_t>(input.axis)] = count;
   std::vector<T> elements(static_cast<size_t>(elementCount(shape)));
@@ -57,8 +60,10 @@ TEST(NpzData, NamesRowAndRangeOfANumberThatTheModelDoesNotAllow) {
   input.allowed = AllowedIntegers{0, 10, -100};
   EXPECT_NO_THROW(open({0, 1, 2, 3, 4, 5, 6, 7, -100, 9, 9, 9}));
   EXPECT_ERROR(open({0, 1, 2, 3, 4, 5, 6, 7, 10, 9, 9, 9}), ErrorCode::kConfiguration,
-               "d.npz, array 'ids', row 2: found 10 at [2,2], but the model takes integers from 0 to 9 (or -100, which is ignored)");
-  EXPECT_ERROR(open({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, -1, 9}, DataType::kInt32), ErrorCode::kConfiguration, "row 3: found -1 at [3,1]");
+               "d.npz, array 'ids', row 2: found 10 at [2,2], but the model takes integers from 0 to 9 (or "
+               "-100, which is ignored)");
+  EXPECT_ERROR(open({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, -1, 9}, DataType::kInt32), ErrorCode::kConfiguration,
+               "row 3: found -1 at [3,1]");
 }
 
 TEST(BatchCheck, NamesTheRowOfANumberThatMayHaveFailedTheStep) {
@@ -66,14 +71,17 @@ TEST(BatchCheck, NamesTheRowOfANumberThatMayHaveFailedTheStep) {
   Program program;
   program.inputs = {integers({2}, 0, 0, 10)};
   program.inputs[0].allowed = AllowedIntegers{0, 10, -100, false};
-  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i8", "(4,)", bytesOf(std::vector<int64_t>{3, -100, 1, 77}))}}));
+  ASSERT_TRUE(
+      writeNpz(folder.file("d.npz"),
+               {{"ids.npy", npyArray("<i8", "(4,)", bytesOf(std::vector<int64_t>{3, -100, 1, 77}))}}));
   const auto data = openNpzData(folder.file("d.npz"), program.inputs);  // 77 may be cut off by the model
   program.buffers.emplace_back().value = "ids";
   Instruction& load = program.instructions.emplace_back();
   load.kind = InstructionKind::kLoadInput;
   load.outputs = {BufferId(0)};
   EXPECT_EQ(explainFailedStep(program, *data, 1), "");
-  EXPECT_THAT(explainFailedStep(program, *data, 2), ::testing::HasSubstr("array 'ids', row 1: found 77 at [1]"));
+  EXPECT_THAT(explainFailedStep(program, *data, 2),
+              ::testing::HasSubstr("array 'ids', row 1: found 77 at [1]"));
 }
 
 TEST(BatchCheck, TellsWhetherAllLabelsAreIgnored) {
@@ -81,22 +89,26 @@ TEST(BatchCheck, TellsWhetherAllLabelsAreIgnored) {
   Program program;
   program.inputs = {integers({2}, 0, 0, 10)};
   program.inputs[0].allowed = AllowedIntegers{0, 10, -100};
-  writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i8", "(4,)", bytesOf(std::vector<int64_t>{3, -100, -100, -100}))}});
+  writeNpz(folder.file("d.npz"),
+           {{"ids.npy", npyArray("<i8", "(4,)", bytesOf(std::vector<int64_t>{3, -100, -100, -100}))}});
   const auto data = openNpzData(folder.file("d.npz"), program.inputs);
-  EXPECT_THAT(explainNotFiniteLoss(program, *data, 2), ::testing::HasSubstr("learning rate"));  // another rank loads the labels
+  EXPECT_THAT(explainNotFiniteLoss(program, *data, 2),
+              ::testing::HasSubstr("learning rate"));  // another rank loads the labels
   program.buffers.emplace_back().value = "ids";
   Instruction& load = program.instructions.emplace_back();
   load.kind = InstructionKind::kLoadInput;
   load.outputs = {BufferId(0)};
   EXPECT_THAT(explainNotFiniteLoss(program, *data, 1), ::testing::HasSubstr("learning rate"));
-  EXPECT_THAT(explainNotFiniteLoss(program, *data, 2), ::testing::HasSubstr("every label of its batch ('ids') is -100"));
+  EXPECT_THAT(explainNotFiniteLoss(program, *data, 2),
+              ::testing::HasSubstr("every label of its batch ('ids') is -100"));
 }
 
 TEST(SyntheticData, CutsAnInnerAxis) {
   const ProgramInput input = floats({2, 4}, 1);
   const auto source = makeSyntheticData({input}, 3);
   const auto whole = rows<double>(*source, input, 1);
-  EXPECT_EQ(rows<double>(*source, input, 1, 1, 3), (std::vector<double>{whole[1], whole[2], whole[3], whole[5], whole[6], whole[7]}));
+  EXPECT_EQ(rows<double>(*source, input, 1, 1, 3),
+            (std::vector<double>{whole[1], whole[2], whole[3], whole[5], whole[6], whole[7]}));
 }
 
 TEST(SyntheticData, RefusesRowsThatTheBatchDoesNotHave) {
@@ -143,7 +155,8 @@ TEST(SyntheticData, IsStandardNormal) {
   EXPECT_NEAR(moments[2], 0, 0.04);
   EXPECT_NEAR(moments[3], 3, 0.1);
   double neighbours = 0;
-  for (size_t i = 1; i < sample.size(); ++i) neighbours += sample[i] * sample[i - 1] / static_cast<double>(sample.size());
+  for (size_t i = 1; i < sample.size(); ++i)
+    neighbours += sample[i] * sample[i - 1] / static_cast<double>(sample.size());
   EXPECT_NEAR(neighbours, 0, 0.01);
 }
 
@@ -187,21 +200,24 @@ std::string refusal(const std::string& path, const std::vector<ProgramInput>& in
 
 TEST(NpzData, RefusesAPartialLastBatch) {
   const TemporaryFolder folder;
-  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i4", "(6,)", bytesOf<int32_t>({0, 1, 2, 3, 4, 5}))}}));
+  ASSERT_TRUE(writeNpz(folder.file("d.npz"),
+                       {{"ids.npy", npyArray("<i4", "(6,)", bytesOf<int32_t>({0, 1, 2, 3, 4, 5}))}}));
   EXPECT_NE(refusal(folder.file("d.npz"), {integers({4}, 0, 0, 10)}).find("6 examples"), std::string::npos);
 }
 
 TEST(NpzData, RefusesArraysWithUnequalNumbersOfExamples) {
   const TemporaryFolder folder;
-  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i4", "(4,)", bytesOf<int32_t>({0, 1, 2, 3}))},
-                                              {"x.npy", npyArray("<f4", "(2,)", bytesOf<float>({0, 1}))}}));
+  ASSERT_TRUE(
+      writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i4", "(4,)", bytesOf<int32_t>({0, 1, 2, 3}))},
+                                      {"x.npy", npyArray("<f4", "(2,)", bytesOf<float>({0, 1}))}}));
   const std::string message = refusal(folder.file("d.npz"), {integers({2}, 0, 0, 10), floats({2}, 0)});
   EXPECT_NE(message.find("array 'ids' has 4 examples but array 'x' has 2"), std::string::npos) << message;
 }
 
 TEST(NpzData, RefusesIntegersThatTheInputCannotHold) {
   const TemporaryFolder folder;
-  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i8", "(2,)", bytesOf<int64_t>({1, int64_t{1} << 40}))}}));
+  ASSERT_TRUE(writeNpz(folder.file("d.npz"),
+                       {{"ids.npy", npyArray("<i8", "(2,)", bytesOf<int64_t>({1, int64_t{1} << 40}))}}));
   ProgramInput input = integers({2}, 0, 0, 10);
   input.data_type = DataType::kInt32;
   EXPECT_NE(refusal(folder.file("d.npz"), {input}).find("1099511627776"), std::string::npos);
@@ -209,23 +225,28 @@ TEST(NpzData, RefusesIntegersThatTheInputCannotHold) {
 
 TEST(NpzData, CutsAnInnerAxisAndKeepsUncutInputs) {
   const TemporaryFolder folder;
-  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"x.npy", npyArray("<f4", "(2, 4)", bytesOf<float>({0, 1, 2, 3, 4, 5, 6, 7}))}}));
+  ASSERT_TRUE(writeNpz(folder.file("d.npz"),
+                       {{"x.npy", npyArray("<f4", "(2, 4)", bytesOf<float>({0, 1, 2, 3, 4, 5, 6, 7}))}}));
   const ProgramInput cut = floats({2, 4}, 1);
-  EXPECT_EQ(rows<double>(*openNpzData(folder.file("d.npz"), {cut}), cut, 1, 1, 3), (std::vector<double>{1, 2, 3, 5, 6, 7}));
+  EXPECT_EQ(rows<double>(*openNpzData(folder.file("d.npz"), {cut}), cut, 1, 1, 3),
+            (std::vector<double>{1, 2, 3, 5, 6, 7}));
   const ProgramInput uncut = floats({2, 4}, -1);
-  EXPECT_EQ(rows<double>(*openNpzData(folder.file("d.npz"), {uncut}), uncut, 5), (std::vector<double>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(rows<double>(*openNpzData(folder.file("d.npz"), {uncut}), uncut, 5),
+            (std::vector<double>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
 TEST(NpzData, NamesWhatWasFoundAndExpected) {
   const TemporaryFolder folder;
-  ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"x.npy", npyArray("<f4", "(2, 3)", bytesOf<float>({0, 1, 2, 3, 4, 5}))},
-                                              {"ids.npy", npyArray("<f4", "(4,)", bytesOf<float>({0, 1, 2, 3}))}}));
+  ASSERT_TRUE(writeNpz(folder.file("d.npz"),
+                       {{"x.npy", npyArray("<f4", "(2, 3)", bytesOf<float>({0, 1, 2, 3, 4, 5}))},
+                        {"ids.npy", npyArray("<f4", "(4,)", bytesOf<float>({0, 1, 2, 3}))}}));
   const auto open = [&](const ProgramInput& input) { openNpzData(folder.file("d.npz"), {input}); };
   EXPECT_ERROR(open(floats({4, 3}, 0)), ErrorCode::kConfiguration,
                "array 'x': found float32[2,3], expected float64[4,3] (or a longer axis 0)");
   EXPECT_ERROR(open(floats({2, 4}, 0)), ErrorCode::kConfiguration, "found float32[2,3]");
   EXPECT_ERROR(open(floats({6}, 0)), ErrorCode::kConfiguration, "expected float64[6]");
-  EXPECT_ERROR(open(integers({4}, 0, 0, 9)), ErrorCode::kConfiguration, "found float32[4], expected int64[4]");
+  EXPECT_ERROR(open(integers({4}, 0, 0, 9)), ErrorCode::kConfiguration,
+               "found float32[4], expected int64[4]");
   ProgramInput missing = floats({4}, 0);
   missing.name = "labels";
   EXPECT_ERROR(open(missing), ErrorCode::kMissingInput, "'labels'");

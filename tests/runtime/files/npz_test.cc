@@ -43,13 +43,17 @@ TEST(NpzFile, ReadsCompressedAndStoredArrays) {
 TEST(NpzFile, TurnsFortranOrderIntoRowMajor) {
   const TemporaryFolder folder;
   // [[0, 1, 2], [3, 4, 5]] column by column.
-  ASSERT_TRUE(writeNpz(folder.file("f.npz"), {{"a.npy", npyArray("<f4", "(2, 3)", bytesOf<float>({0, 3, 1, 4, 2, 5}), true)}}));
-  EXPECT_EQ(elementsOf<float>(NpzFile::open(folder.file("f.npz")).read("a")), (std::vector<float>{0, 1, 2, 3, 4, 5}));
+  ASSERT_TRUE(writeNpz(folder.file("f.npz"),
+                       {{"a.npy", npyArray("<f4", "(2, 3)", bytesOf<float>({0, 3, 1, 4, 2, 5}), true)}}));
+  EXPECT_EQ(elementsOf<float>(NpzFile::open(folder.file("f.npz")).read("a")),
+            (std::vector<float>{0, 1, 2, 3, 4, 5}));
 }
 
 TEST(NpyHeader, AcceptsAllVersionsAndSpellings) {
   for (const int version : {1, 2, 3}) {
-    EXPECT_EQ(parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }", "", version)).shape, (Shape{3, 4}));
+    EXPECT_EQ(
+        parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }", "", version)).shape,
+        (Shape{3, 4}));
   }
   const NpyHeader header = parse(npyFile("{\"shape\":(5,),\"fortran_order\":True,\"descr\":\"|u1\"}", ""));
   EXPECT_EQ(header.shape, Shape{5});
@@ -60,37 +64,45 @@ TEST(NpyHeader, AcceptsAllVersionsAndSpellings) {
 TEST(NpyHeader, RefusesWhatItCannotRead) {
   EXPECT_ERROR(parse(std::string("PK\3\4 something else")), ErrorCode::kBadModel, "here is not a .npy array");
   EXPECT_ERROR(parse(npyFile("{}", "", 4)), ErrorCode::kBadModel, "version 4");
-  EXPECT_ERROR(parse(npyFile("{'descr': '>f4', 'fortran_order': False, 'shape': (3,)}", "")), ErrorCode::kBadModel, "'>f4'");
-  EXPECT_ERROR(parse(npyFile("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}", "")), ErrorCode::kBadModel, "structured");
+  EXPECT_ERROR(parse(npyFile("{'descr': '>f4', 'fortran_order': False, 'shape': (3,)}", "")),
+               ErrorCode::kBadModel, "'>f4'");
+  EXPECT_ERROR(parse(npyFile("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}", "")),
+               ErrorCode::kBadModel, "structured");
   EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'shape': (3,)}", "")), ErrorCode::kBadModel, "are all needed");
-  EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}", "")), ErrorCode::kBadModel, "expected a number");
-  EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "")), ErrorCode::kBadModel,
-               "too large");
-  EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)} evil", "")), ErrorCode::kBadModel,
-               "after the closing");
+  EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}", "")),
+               ErrorCode::kBadModel, "expected a number");
+  EXPECT_ERROR(
+      parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "")),
+      ErrorCode::kBadModel, "too large");
+  EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)} evil", "")),
+               ErrorCode::kBadModel, "after the closing");
   EXPECT_ERROR(parse(npyFile("{'descr': '<f4", "")), ErrorCode::kBadModel, "unfinished");
   EXPECT_ERROR(parse(std::string("\x93NUMPY\1\0\xff\xff{", 11)), ErrorCode::kBadModel, "claims 65535 bytes");
 }
 
 TEST(NpzFile, RefusesWrongSizesAndNamesTheArray) {
   const TemporaryFolder folder;
-  ASSERT_TRUE(writeNpz(folder.file("short.npz"), {{"a.npy", npyArray("<f4", "(4,)", bytesOf<float>({1, 2}))}}));
+  ASSERT_TRUE(
+      writeNpz(folder.file("short.npz"), {{"a.npy", npyArray("<f4", "(4,)", bytesOf<float>({1, 2}))}}));
   EXPECT_ERROR(NpzFile::open(folder.file("short.npz")).read("a"), ErrorCode::kBadModel,
                "array 'a' is float32[4] (16 bytes), but 8 bytes follow");
-  ASSERT_TRUE(writeNpz(folder.file("huge.npz"), {{"a.npy", npyArray("<f8", "(4611686018427387904, 16)", "")}}));
+  ASSERT_TRUE(
+      writeNpz(folder.file("huge.npz"), {{"a.npy", npyArray("<f8", "(4611686018427387904, 16)", "")}}));
   EXPECT_ERROR(NpzFile::open(folder.file("huge.npz")).read("a"), ErrorCode::kBadModel, "array 'a'");
   ASSERT_TRUE(writeNpz(folder.file("other.npz"), {{"readme.txt", "hello"}}));
   EXPECT_ERROR(NpzFile::open(folder.file("other.npz")), ErrorCode::kBadModel, "readme.txt");
   std::ofstream(folder.file("text.npz")) << "no zip";
-  EXPECT_ERROR(NpzFile::open(folder.file("text.npz")), ErrorCode::kBadModel, "text.npz cannot be read as .npz");
+  EXPECT_ERROR(NpzFile::open(folder.file("text.npz")), ErrorCode::kBadModel,
+               "text.npz cannot be read as .npz");
   EXPECT_ERROR(NpzFile::open(folder.file("none.npz")), ErrorCode::kMissingInput, "none.npz");
 }
 
 TEST(NpzFile, SurvivesRandomDamage) {
   const TemporaryFolder folder;
   const std::vector<float> numbers(100, 1.25f);
-  ASSERT_TRUE(writeNpz(folder.file("good.npz"), {{"a.npy", npyArray("<f4", "(100,)", bytesOf(numbers))},
-                                                 {"b.npy", npyArray("<f4", "(2,)", bytesOf<float>({1, 2}))}}));
+  ASSERT_TRUE(
+      writeNpz(folder.file("good.npz"), {{"a.npy", npyArray("<f4", "(100,)", bytesOf(numbers))},
+                                         {"b.npy", npyArray("<f4", "(2,)", bytesOf<float>({1, 2}))}}));
   std::ifstream good_file(folder.file("good.npz"), std::ios::binary);
   const std::string good{std::istreambuf_iterator<char>(good_file), {}};
   std::mt19937 random(11);

@@ -32,19 +32,24 @@ std::string bytesOf(const std::vector<T>& elements) {
 }
 
 // numpy's own header for a C-ordered array, e.g. npyArray("<f4", "(2, 3)", bytesOf(elements)).
-inline std::string npyArray(const std::string& type, const std::string& shape, const std::string& content, bool fortran = false) {
-  return npyFile("{'descr': '" + type + "', 'fortran_order': " + (fortran ? "True" : "False") + ", 'shape': " + shape + ", }", content);
+inline std::string npyArray(const std::string& type, const std::string& shape, const std::string& content,
+                            bool fortran = false) {
+  return npyFile("{'descr': '" + type + "', 'fortran_order': " + (fortran ? "True" : "False") +
+                     ", 'shape': " + shape + ", }",
+                 content);
 }
 
 // Members by name, compressed or stored.
-inline bool writeNpz(const std::string& path, const std::vector<std::pair<std::string, std::string>>& members, bool compress = true) {
+inline bool writeNpz(const std::string& path, const std::vector<std::pair<std::string, std::string>>& members,
+                     bool compress = true) {
   zip_t* archive = zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, nullptr);
   if (archive == nullptr) return false;
   for (const auto& [name, bytes] : members) {
     zip_source_t* source = zip_source_buffer(archive, bytes.data(), bytes.size(), 0);
     const zip_int64_t index = zip_file_add(archive, name.c_str(), source, ZIP_FL_OVERWRITE);
     if (index < 0) return false;
-    zip_set_file_compression(archive, static_cast<zip_uint64_t>(index), compress ? ZIP_CM_DEFLATE : ZIP_CM_STORE, 0);
+    zip_set_file_compression(archive, static_cast<zip_uint64_t>(index),
+                             compress ? ZIP_CM_DEFLATE : ZIP_CM_STORE, 0);
   }
   return zip_close(archive) == 0;
 }

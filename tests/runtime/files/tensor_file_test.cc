@@ -16,7 +16,9 @@
 namespace pipeshard {
 namespace {
 
-void writeBytes(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+void writeBytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
 
 std::string readBytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -54,7 +56,8 @@ TEST(TensorFile, GivesBackWhatWasWritten) {
 TEST(TensorFile, IsWrittenTheSameTwice) {
   const TemporaryFolder folder;
   const double number = 4;
-  const std::vector<TensorView> tensors{{"z", DataType::kFloat64, {1}, &number}, {"a", DataType::kFloat64, {}, &number}};
+  const std::vector<TensorView> tensors{{"z", DataType::kFloat64, {1}, &number},
+                                        {"a", DataType::kFloat64, {}, &number}};
   writeTensorFile(folder.file("1"), tensors);
   writeTensorFile(folder.file("2"), tensors);
   EXPECT_EQ(readBytes(folder.file("1")), readBytes(folder.file("2")));
@@ -64,10 +67,12 @@ TEST(TensorFile, LeavesNoTemporaryAndKeepsTheOldFileWhenItCannotWrite) {
   const TemporaryFolder folder;
   const double number = 4;
   const std::vector<TensorView> tensors{{"z", DataType::kFloat64, {1}, &number}};
-  EXPECT_ERROR(writeTensorFile(folder.file("no/such/folder/t"), tensors), ErrorCode::kDiskFull, "no/such/folder/t");
+  EXPECT_ERROR(writeTensorFile(folder.file("no/such/folder/t"), tensors), ErrorCode::kDiskFull,
+               "no/such/folder/t");
   std::filesystem::create_directory(folder.file("taken"));
   EXPECT_ERROR(writeTensorFile(folder.file("taken"), tensors), ErrorCode::kDiskFull, "taken");
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) EXPECT_EQ(entry.path().filename(), "taken");
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    EXPECT_EQ(entry.path().filename(), "taken");
 }
 
 // A file size limit fails in write() as a full disk does, and needs no privileges.
@@ -119,30 +124,50 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"Empty", "", "it has 0 bytes"},
         Malformed{"HeaderLongerThanFile", std::string("\xff\xff\xff\0\0\0\0\0{}", 10), "claims a header"},
         Malformed{"HugeHeader", std::string(8, '\xff') + "{}", "claims a header"},
-        Malformed{"NoJson", safetensors("{\"a\":", ""), "not JSON"}, Malformed{"List", safetensors("[]", ""), "not a JSON object"},
+        Malformed{"NoJson", safetensors("{\"a\":", ""), "not JSON"},
+        Malformed{"List", safetensors("[]", ""), "not a JSON object"},
         Malformed{"Deep", safetensors("{\"a\":" + std::string(100000, '['), ""), "nested too deeply"},
         Malformed{
             "Duplicate",
-            safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
-                        kData),
+            safetensors(
+                R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                kData),
             "'a' occurs twice"},
-        Malformed{"UnknownType", safetensors(R"({"a":{"dtype":"F37","shape":[1],"data_offsets":[0,8]}})", kData), "unknown dtype"},
-        Malformed{"NoShape", safetensors(R"({"a":{"dtype":"F64","data_offsets":[0,8]}})", kData), "no 'shape'"},
-        Malformed{"NegativeSize", safetensors(R"({"a":{"dtype":"F64","shape":[-1],"data_offsets":[0,8]}})", kData), "non-negative"},
-        Malformed{"SizesOverflow", safetensors(R"({"a":{"dtype":"F64","shape":[4611686018427387904,4],"data_offsets":[0,8]}})", kData),
+        Malformed{"UnknownType",
+                  safetensors(R"({"a":{"dtype":"F37","shape":[1],"data_offsets":[0,8]}})", kData),
+                  "unknown dtype"},
+        Malformed{"NoShape", safetensors(R"({"a":{"dtype":"F64","data_offsets":[0,8]}})", kData),
+                  "no 'shape'"},
+        Malformed{"NegativeSize",
+                  safetensors(R"({"a":{"dtype":"F64","shape":[-1],"data_offsets":[0,8]}})", kData),
+                  "non-negative"},
+        Malformed{"SizesOverflow",
+                  safetensors(R"({"a":{"dtype":"F64","shape":[4611686018427387904,4],"data_offsets":[0,8]}})",
+                              kData),
                   "tensor 'a'"},
-        Malformed{"OffsetsBackwards", safetensors(R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[8,0]}})", kData), "offsets [8, 0)"},
-        Malformed{"OffsetsBeyond", safetensors(R"({"a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})", kData),
+        Malformed{"OffsetsBackwards",
+                  safetensors(R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[8,0]}})", kData),
+                  "offsets [8, 0)"},
+        Malformed{"OffsetsBeyond",
+                  safetensors(R"({"a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})", kData),
                   "the data has 8 bytes"},
-        Malformed{"OffsetsFloat", safetensors(R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8.5]}})", kData), "second offset"},
-        Malformed{"WrongLength", safetensors(R"({"a":{"dtype":"F64","shape":[2],"data_offsets":[0,8]}})", kData), "span 8 bytes"},
-        Malformed{"Hole", safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", kData), "no holes"},
+        Malformed{"OffsetsFloat",
+                  safetensors(R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8.5]}})", kData),
+                  "second offset"},
+        Malformed{"WrongLength",
+                  safetensors(R"({"a":{"dtype":"F64","shape":[2],"data_offsets":[0,8]}})", kData),
+                  "span 8 bytes"},
+        Malformed{"Hole", safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", kData),
+                  "no holes"},
         Malformed{
             "Overlap",
-            safetensors(R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
-                        kData),
+            safetensors(
+                R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                kData),
             "no overlaps"},
-        Malformed{"TrailingBytes", safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", kData), "tensors end at byte"},
+        Malformed{"TrailingBytes",
+                  safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", kData),
+                  "tensors end at byte"},
         Malformed{"Metadata", safetensors(R"({"__metadata__":{"a":1}})", ""), "metadata 'a'"}),
     [](const auto& info) { return info.param.name; });
 
@@ -155,7 +180,8 @@ TEST(TensorFile, NamesAMissingFile) {
 TEST(TensorFile, SurvivesRandomDamage) {
   const TemporaryFolder folder;
   const std::vector<double> numbers{1, 2, 3, 4};
-  const std::vector<TensorView> tensors{{"a", DataType::kFloat64, {4}, numbers.data()}, {"b", DataType::kFloat64, {2}, numbers.data()}};
+  const std::vector<TensorView> tensors{{"a", DataType::kFloat64, {4}, numbers.data()},
+                                        {"b", DataType::kFloat64, {2}, numbers.data()}};
   writeTensorFile(folder.file("good"), tensors, {{"k", "v"}});
   const std::string good = readBytes(folder.file("good"));
   std::mt19937 random(7);

@@ -55,7 +55,8 @@ TEST(WeightCheck, NoticesEveryByteOfASmallFile) {
   for (const uint64_t place : {uint64_t{0}, uint64_t{501}, uint64_t{999}}) {
     EXPECT_NO_THROW(checkWeightFiles(files));
     writeByte(weights.path, place, 1);
-    EXPECT_ERROR(checkWeightFiles(files), ErrorCode::kConfiguration, weights.path + " has other content: it changed since planning");
+    EXPECT_ERROR(checkWeightFiles(files), ErrorCode::kConfiguration,
+                 weights.path + " has other content: it changed since planning");
     writeByte(weights.path, place, 0);
   }
 }
@@ -88,7 +89,8 @@ TEST(WeightCheck, SaysWhatIsMissingOrCutOff) {
   const Program program = reader(weights.path, 984, 16);
   const std::vector<WeightFile> files = recordWeightFiles({&program});
   fs::resize_file(weights.path, 999);
-  EXPECT_ERROR(checkWeightFiles(files), ErrorCode::kConfiguration, "it had 1000 bytes and has 999 now; plan again");
+  EXPECT_ERROR(checkWeightFiles(files), ErrorCode::kConfiguration,
+               "it had 1000 bytes and has 999 now; plan again");
   fs::remove(weights.path);
   EXPECT_ERROR(checkWeightFiles(files), ErrorCode::kMissingInput, weights.path + " does not exist");
 }
@@ -102,7 +104,8 @@ TEST(WeightCheck, OfAFileThatCameAfterPlanningOnlyTheLengthCounts) {
   EXPECT_EQ(weightFilesFromJson(weightFilesToJson(files)), files);
   EXPECT_ERROR(checkWeightFiles(files), ErrorCode::kMissingInput, "does not exist");
   std::ofstream(weights.path) << std::string(999, 'x');
-  EXPECT_ERROR(checkWeightFiles(files), ErrorCode::kMissingInput, "has 999 bytes, but the model's weights need 1000");
+  EXPECT_ERROR(checkWeightFiles(files), ErrorCode::kMissingInput,
+               "has 999 bytes, but the model's weights need 1000");
   std::ofstream(weights.path) << std::string(1001, 'x');
   EXPECT_NO_THROW(checkWeightFiles(files));
 }
@@ -112,7 +115,8 @@ TEST(WeightCheck, NamesTheFieldOfADamagedRecord) {
   EXPECT_NO_THROW(checkWeightFiles(folder.path()));  // nothing recorded
   std::ofstream(folder.file("weights.json")) << R"({"version": 1, "files": [
     {"path": "/w", "needed_bytes": 4, "content": {"bytes": 4, "sample": "xyz"}}]})";
-  EXPECT_ERROR(checkWeightFiles(folder.path()), ErrorCode::kConfiguration, "weights.json.files[0].content.sample");
+  EXPECT_ERROR(checkWeightFiles(folder.path()), ErrorCode::kConfiguration,
+               "weights.json.files[0].content.sample");
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace {
 
 std::vector<std::byte> randomBytes(std::mt19937_64& generator, size_t count) {
   std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(generator() & 0x3f);  // of any type: finite and not huge
+  for (std::byte& byte : bytes)
+    byte = static_cast<std::byte>(generator() & 0x3f);  // of any type: finite and not huge
   return bytes;
 }
 
@@ -42,7 +43,8 @@ std::vector<std::byte> expectedContent(const Buffer& buffer, std::span<const std
   const Shape strides = rowMajorStrides(whole);
   const size_t size = dataTypeSize(buffer.data_type);
   std::vector<std::byte> converted(static_cast<size_t>(elementCount(whole)) * size), result;
-  convertElements(buffer.source_type, source.data(), buffer.data_type, converted.data(), static_cast<size_t>(elementCount(whole)));
+  convertElements(buffer.source_type, source.data(), buffer.data_type, converted.data(),
+                  static_cast<size_t>(elementCount(whole)));
   for (int64_t element = 0; element < elementCount(whole); ++element) {
     bool inside = true;
     for (size_t axis = 0; axis < whole.size(); ++axis) {
@@ -56,7 +58,8 @@ std::vector<std::byte> expectedContent(const Buffer& buffer, std::span<const std
 }
 
 void expectPart(Buffer buffer, const TemporaryFolder& folder, std::mt19937_64& generator) {
-  const auto bytes = randomBytes(generator, static_cast<size_t>(byteCount(buffer.source_type, wholeShape(buffer))));
+  const auto bytes =
+      randomBytes(generator, static_cast<size_t>(byteCount(buffer.source_type, wholeShape(buffer))));
   const std::vector<std::byte> expected = expectedContent(buffer, bytes);
   const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   folder.write("weights.bin", "0123456" + text);
@@ -70,7 +73,9 @@ void expectPart(Buffer buffer, const TemporaryFolder& folder, std::mt19937_64& g
 TEST(InitialContent, OfAPartIsItsBox) {
   const TemporaryFolder folder;
   std::mt19937_64 generator(5);
-  const auto below = [&](int64_t limit) { return static_cast<int64_t>(generator() % static_cast<uint64_t>(limit)); };
+  const auto below = [&](int64_t limit) {
+    return static_cast<int64_t>(generator() % static_cast<uint64_t>(limit));
+  };
   const DataType types[] = {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16};
   for (int round = 0; round < 200; ++round) {
     Shape whole;
@@ -90,11 +95,14 @@ TEST(InitialContent, OfBigPartsIsTheirBox) {
   std::mt19937_64 generator(6);
   const DataType f32 = DataType::kFloat32, f64 = DataType::kFloat64;
   for (const DataType source : {f32, f64}) {
-    expectPart(partBuffer({700, 1001}, {{100, 0}, {500, 1001}}, f32, source), folder, generator);  // one long run
-    expectPart(partBuffer({900, 1001}, {{0, 250}, {900, 251}}, f32, source), folder, generator);   // short runs, short gaps
-    expectPart(partBuffer({60, 10007}, {{3, 5000}, {50, 7}}, f32, source), folder, generator);     // wide gaps
-    expectPart(partBuffer({10, 60000}, {{0, 1}, {10, 40000}}, f32, source), folder, generator);    // long runs
-    expectPart(partBuffer({3, 400000}, {{0, 1}, {3, 300000}}, f32, source), folder, generator);    // runs longer than a chunk
+    expectPart(partBuffer({700, 1001}, {{100, 0}, {500, 1001}}, f32, source), folder,
+               generator);  // one long run
+    expectPart(partBuffer({900, 1001}, {{0, 250}, {900, 251}}, f32, source), folder,
+               generator);  // short runs, short gaps
+    expectPart(partBuffer({60, 10007}, {{3, 5000}, {50, 7}}, f32, source), folder, generator);   // wide gaps
+    expectPart(partBuffer({10, 60000}, {{0, 1}, {10, 40000}}, f32, source), folder, generator);  // long runs
+    expectPart(partBuffer({3, 400000}, {{0, 1}, {3, 300000}}, f32, source), folder,
+               generator);  // runs longer than a chunk
   }
 }
 
@@ -112,10 +120,12 @@ TEST(InitialContent, RefusesASourceThatIsNotTheWholeTensor) {
   const TemporaryFolder folder;
   Buffer buffer = partBuffer({4, 3}, {{1, 0}, {2, 3}}, DataType::kFloat32, DataType::kFloat32);
   buffer.source = WeightReference{folder.write("weights.bin", std::string(24, 'a')), 0, 24};
-  EXPECT_ERROR(contentOf(buffer), ErrorCode::kConfiguration, "its source has 24 bytes, but float32[4,3] needs 48");
+  EXPECT_ERROR(contentOf(buffer), ErrorCode::kConfiguration,
+               "its source has 24 bytes, but float32[4,3] needs 48");
   buffer.source = Constant{DataType::kFloat32, {4, 3}, std::vector<std::byte>(48)};
   buffer.part->start = {3, 0};
-  EXPECT_ERROR(contentOf(buffer), ErrorCode::kConfiguration, "[2,3] from [3,0] on passes the end of axis 0 of [4,3]");
+  EXPECT_ERROR(contentOf(buffer), ErrorCode::kConfiguration,
+               "[2,3] from [3,0] on passes the end of axis 0 of [4,3]");
 }
 
 }  // namespace

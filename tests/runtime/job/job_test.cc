@@ -1,5 +1,5 @@
-// Jobs with real processes. This program is test, coordinator ("coordinate DIR STEPS": a job in a process of its own that
-// prints its workers) and worker ("worker ...").
+// Jobs with real processes. This program is test, coordinator ("coordinate DIR STEPS": a job in a process of
+// its own that prints its workers) and worker ("worker ...").
 #include "runtime/job/job.h"
 
 #include <gmock/gmock.h>
@@ -85,8 +85,10 @@ TEST(RunJob, ComputesTheBitsOfOneProcess) {
     EXPECT_EQ(result.steps[static_cast<size_t>(step - 1)].loss, *local.runStep(step).loss);
     const StepDump dump = StepDump::open(plan.spec.dump_directory, step, 2);
     for (const char* name : {"w0", "w1"}) {
-      EXPECT_EQ(dump.read(std::string("parameter/") + name).elements(), local.elements(*local.findResult(Result::Kind::kParameter, name)));
-      EXPECT_EQ(dump.read(std::string("gradient/") + name).elements(), local.elements(*local.findResult(Result::Kind::kGradient, name)));
+      EXPECT_EQ(dump.read(std::string("parameter/") + name).elements(),
+                local.elements(*local.findResult(Result::Kind::kParameter, name)));
+      EXPECT_EQ(dump.read(std::string("gradient/") + name).elements(),
+                local.elements(*local.findResult(Result::Kind::kGradient, name)));
     }
   }
 }
@@ -107,7 +109,8 @@ TEST(RunJob, AdoptsADumpIntoParts) {
   for (RankImage& image : images) {
     for (Buffer& buffer : image.program.buffers) {
       if (buffer.source) std::get<Constant>(*buffer.source).bytes.assign(15 * sizeof(double), std::byte{0});
-      if (buffer.source && buffer.value == "w1") std::get<Constant>(*buffer.source).bytes.resize(10 * sizeof(double));
+      if (buffer.source && buffer.value == "w1")
+        std::get<Constant>(*buffer.source).bytes.resize(10 * sizeof(double));
     }
   }
   Plan sharded(images);
@@ -119,9 +122,11 @@ TEST(RunJob, AdoptsADumpIntoParts) {
   for (const std::string& name : want.names()) {
     const std::vector<double> numbers = got.read(name).elements(), expected = want.read(name).elements();
     ASSERT_EQ(numbers.size(), expected.size());
-    for (size_t i = 0; i < numbers.size(); ++i) EXPECT_NEAR(numbers[i], expected[i], 1e-12 * std::max(1.0, std::abs(expected[i]))) << name;
+    for (size_t i = 0; i < numbers.size(); ++i)
+      EXPECT_NEAR(numbers[i], expected[i], 1e-12 * std::max(1.0, std::abs(expected[i]))) << name;
   }
-  for (double element : StepDump::open(sharded.spec.dump_directory, 1, 3).read("gradient/w0").elements()) EXPECT_EQ(element, 0);
+  for (double element : StepDump::open(sharded.spec.dump_directory, 1, 3).read("gradient/w0").elements())
+    EXPECT_EQ(element, 0);
 }
 
 TEST(Validate, ComparesPartsWithWholeTensors) {
@@ -136,7 +141,8 @@ TEST(Validate, ComparesPartsWithWholeTensors) {
     setPromisedBounds(DataType::kFloat64, spec);
     const ValidationReport report = validate(spec, [](const std::string&) {});
     EXPECT_TRUE(report.passed()) << report.tensors[0].name << " " << report.tensors[0].error;
-    EXPECT_EQ(report.tensors.size(), 3u * (1 + 2 + 2 + 2));  // loss, gradients, parameters, updated parameters
+    EXPECT_EQ(report.tensors.size(),
+              3u * (1 + 2 + 2 + 2));  // loss, gradients, parameters, updated parameters
     EXPECT_EQ(report.ranks, 3);
   }
 }
@@ -144,8 +150,9 @@ TEST(Validate, ComparesPartsWithWholeTensors) {
 TEST(Validate, FindsAPartThatIsNotUpdated) {
   std::vector<RankImage> images = shardedPipelineImages(2);
   Program& program = images[1].program;
-  program.instructions.erase(std::find_if(program.instructions.begin(), program.instructions.end(),
-                                          [](const Instruction& i) { return i.kind == InstructionKind::kUpdate; }));
+  program.instructions.erase(
+      std::find_if(program.instructions.begin(), program.instructions.end(),
+                   [](const Instruction& i) { return i.kind == InstructionKind::kUpdate; }));
   Plan one(pipelineImages(1)), sharded(images);
   ValidateSpec spec;
   spec.planned = sharded.spec;
@@ -163,15 +170,16 @@ TEST(RunJob, NamesAWorkerThatWasKilledWithinFiveSeconds) {
   plan.spec.steps = kEndless;
   std::vector<int> pids;
   Clock::time_point killed;
-  EXPECT_ERROR(runJob(plan.spec,
-                      [&](const JobProgress& progress) {
-                        if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
-                        if (progress.kind != JobProgress::Kind::kStep || progress.step != 3) return;
-                        killed = Clock::now();
-                        ::kill(pids[1], SIGKILL);
-                      }),
-               ErrorCode::kPeerUnavailable,
-               "rank 1 (host " + hostName() + ", pid " + std::to_string(pids.at(1)) + ") was killed by signal 9");
+  EXPECT_ERROR(
+      runJob(plan.spec,
+             [&](const JobProgress& progress) {
+               if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
+               if (progress.kind != JobProgress::Kind::kStep || progress.step != 3) return;
+               killed = Clock::now();
+               ::kill(pids[1], SIGKILL);
+             }),
+      ErrorCode::kPeerUnavailable,
+      "rank 1 (host " + hostName() + ", pid " + std::to_string(pids.at(1)) + ") was killed by signal 9");
   EXPECT_LT(Clock::now() - killed, std::chrono::seconds(5));
   EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
 }
@@ -200,12 +208,15 @@ TEST(RunJob, LeavesATraceOfWhatAKilledWorkerDid) {
   EXPECT_ERROR(runJob(plan.spec,
                       [&](const JobProgress& progress) {
                         if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
-                        if (progress.kind == JobProgress::Kind::kStep && progress.step == 30) ::kill(pids[1], SIGKILL);
+                        if (progress.kind == JobProgress::Kind::kStep && progress.step == 30)
+                          ::kill(pids[1], SIGKILL);
                       }),
                ErrorCode::kPeerUnavailable, "was killed by signal 9");
   verifyTrace(trace);
   for (const int rank : {0, 1}) {
-    EXPECT_GT(std::count_if(trace.events.begin(), trace.events.end(), [&](const TraceEvent& event) { return event.rank == rank; }), 10);
+    EXPECT_GT(std::count_if(trace.events.begin(), trace.events.end(),
+                            [&](const TraceEvent& event) { return event.rank == rank; }),
+              10);
   }
 }
 
@@ -220,7 +231,8 @@ TEST(RunJob, LeavesATraceThatShowsWhereItHung) {
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "made no progress");
   std::vector<std::string> unfinished;
   for (const TraceEvent& event : trace.events) {
-    if (event.name.ends_with("(unfinished)")) unfinished.push_back(fmt::format("{} {}", event.rank, traceEventKindName(event.kind)));
+    if (event.name.ends_with("(unfinished)"))
+      unfinished.push_back(fmt::format("{} {}", event.rank, traceEventKindName(event.kind)));
   }
   EXPECT_EQ(unfinished, (std::vector<std::string>{"0 receive", "1 compute"}));
 }
@@ -230,7 +242,8 @@ std::vector<RankImage> imagesWithLanes(int ranks) {
   std::vector<RankImage> images = shardedPipelineImages(ranks);
   std::vector<Program> programs;
   for (RankImage& image : images) {
-    for (Instruction& instruction : image.program.instructions) instruction.background = instruction.kind == InstructionKind::kAllReduce;
+    for (Instruction& instruction : image.program.instructions)
+      instruction.background = instruction.kind == InstructionKind::kAllReduce;
     programs.push_back(image.program);
   }
   verifyPrograms(programs);
@@ -246,8 +259,10 @@ TEST(RunJob, ComputesTheSameBitsInTheBackground) {
     runJob(plan->spec);
   }
   for (const int64_t step : {1, 20}) {
-    const StepDump want = StepDump::open(before.spec.dump_directory, step, 3), got = StepDump::open(beside.spec.dump_directory, step, 3);
-    for (const std::string& name : want.names()) EXPECT_TRUE(got.read(name).bytes == want.read(name).bytes) << name;
+    const StepDump want = StepDump::open(before.spec.dump_directory, step, 3),
+                   got = StepDump::open(beside.spec.dump_directory, step, 3);
+    for (const std::string& name : want.names())
+      EXPECT_TRUE(got.read(name).bytes == want.read(name).bytes) << name;
   }
 }
 
@@ -275,7 +290,8 @@ TEST(RunJob, NamesAWorkerThatIsKilledWhileLoading) {
   Plan plan;
   EXPECT_ERROR(runJob(plan.spec,
                       [&](const JobProgress& progress) {
-                        if (progress.kind == JobProgress::Kind::kStarted && progress.rank == 1) ::kill(progress.pid, SIGKILL);
+                        if (progress.kind == JobProgress::Kind::kStarted && progress.rank == 1)
+                          ::kill(progress.pid, SIGKILL);
                       }),
                ErrorCode::kPeerUnavailable, "worker of rank 1");
 }
@@ -284,15 +300,16 @@ TEST(RunJob, NamesAWorkerThatIsKilledBetweenLoadingAndRunning) {
   Plan plan;
   std::vector<int> pids;
   int loaded = 0;
-  EXPECT_ERROR(runJob(plan.spec,
-                      [&](const JobProgress& progress) {
-                        if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
-                        if (progress.kind != JobProgress::Kind::kLoaded || ++loaded < 2) return;
-                        ::kill(pids[0], SIGKILL);
-                        ::usleep(200'000);  // its connection is closed when the coordinator sends it the word to run
-                      }),
-               ErrorCode::kPeerUnavailable,
-               "rank 0 (host " + hostName() + ", pid " + std::to_string(pids.at(0)) + ") was killed by signal 9");
+  EXPECT_ERROR(
+      runJob(plan.spec,
+             [&](const JobProgress& progress) {
+               if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
+               if (progress.kind != JobProgress::Kind::kLoaded || ++loaded < 2) return;
+               ::kill(pids[0], SIGKILL);
+               ::usleep(200'000);  // its connection is closed when the coordinator sends it the word to run
+             }),
+      ErrorCode::kPeerUnavailable,
+      "rank 0 (host " + hostName() + ", pid " + std::to_string(pids.at(0)) + ") was killed by signal 9");
 }
 
 TEST(RunJob, PassesOnAWorkersErrorAndCode) {
@@ -354,7 +371,8 @@ TEST(RunJob, EndsAStepThatTakesTooLongAndNamesWhoIsLate) {
   EXPECT_ERROR(runJob(plan.spec,
                       [&](const JobProgress& progress) {
                         if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
-                        if (progress.kind == JobProgress::Kind::kStep && progress.step == 2) ::kill(pids[0], SIGSTOP);
+                        if (progress.kind == JobProgress::Kind::kStep && progress.step == 2)
+                          ::kill(pids[0], SIGSTOP);
                       }),
                ErrorCode::kHang, "rank 0 (host " + hostName() + ", pid " + std::to_string(pids.at(0)) + ")");
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
@@ -373,7 +391,8 @@ TEST(RunJob, NamesAWorkerThatIsStoppedWithinTenSeconds) {
                         stopped = Clock::now();
                         ::kill(pids[0], SIGSTOP);
                       }),
-               ErrorCode::kPeerUnavailable, std::to_string(pids.at(0)) + ") has not answered for 5 s (it is stopped, as by SIGSTOP)");
+               ErrorCode::kPeerUnavailable,
+               std::to_string(pids.at(0)) + ") has not answered for 5 s (it is stopped, as by SIGSTOP)");
   EXPECT_LT(Clock::now() - stopped, std::chrono::seconds(10));
   EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
 }
@@ -385,7 +404,8 @@ TEST(RunJob, NamesAWorkerThatAnswersButMakesNoProgress) {
   plan.spec.progress_timeout = std::chrono::seconds(2);
   std::vector<int> pids;
   const auto who = [&] {
-    return fmt::format("rank 1 (host {}, pid {}) answers, but its computation has made no progress for 2 s", hostName(), pids.at(1));
+    return fmt::format("rank 1 (host {}, pid {}) answers, but its computation has made no progress for 2 s",
+                       hostName(), pids.at(1));
   };
   EXPECT_ERROR(runJob(plan.spec,
                       [&](const JobProgress& progress) {

@@ -68,7 +68,8 @@ LauncherPlace detected(const Environment& environment) {
 TEST(DetectLauncher, FindsNothingWithoutALauncher) {
   EXPECT_FALSE(detectLauncher({}));
   EXPECT_FALSE(detectLauncher({{"HOME", "/root"}, {"RANK", "3"}, {"MASTER_ADDR", "a"}}));
-  EXPECT_FALSE(detectLauncher({{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", ""}, {"MASTER_PORT", "1"}}));
+  EXPECT_FALSE(
+      detectLauncher({{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", ""}, {"MASTER_PORT", "1"}}));
 }
 
 TEST(DetectLauncher, ReadsASlurmStep) {
@@ -126,7 +127,8 @@ TEST(DetectLauncher, ReadsTorchrun) {
 }
 
 TEST(DetectLauncher, ReadsTorchrunVariablesSetByOthers) {
-  const Environment few = {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "::1"}, {"MASTER_PORT", "29500"}};
+  const Environment few = {
+      {"RANK", "5"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "::1"}, {"MASTER_PORT", "29500"}};
   EXPECT_EQ(detected(few).node, 5);
   EXPECT_EQ(detected(few).nodes, 8);
   EXPECT_EQ(detected(few + Environment{{"LOCAL_WORLD_SIZE", "4"}}).node, 1);
@@ -136,13 +138,17 @@ TEST(DetectLauncher, ReadsTorchrunVariablesSetByOthers) {
 }
 
 TEST(DetectLauncher, DoesNotOfferThePortOfTorchrunsAgent) {
-  EXPECT_FALSE(detected(torchrun(0, 2, 0, 1, 0, 2) + Environment{{"TORCHELASTIC_USE_AGENT_STORE", "True"}}).coordinator_port);
-  EXPECT_TRUE(detected(torchrun(0, 2, 0, 1, 0, 2) + Environment{{"TORCHELASTIC_USE_AGENT_STORE", "False"}}).coordinator_port);
+  EXPECT_FALSE(detected(torchrun(0, 2, 0, 1, 0, 2) + Environment{{"TORCHELASTIC_USE_AGENT_STORE", "True"}})
+                   .coordinator_port);
+  EXPECT_TRUE(detected(torchrun(0, 2, 0, 1, 0, 2) + Environment{{"TORCHELASTIC_USE_AGENT_STORE", "False"}})
+                  .coordinator_port);
 }
 
 TEST(DetectLauncher, ReadsKubeflowAndKubernetes) {
-  const Environment kubeflow = {
-      {"PET_NODE_RANK", "2"}, {"PET_NNODES", "4"}, {"PET_MASTER_ADDR", "job-node-0-0.job"}, {"PET_MASTER_PORT", "29400"}};
+  const Environment kubeflow = {{"PET_NODE_RANK", "2"},
+                                {"PET_NNODES", "4"},
+                                {"PET_MASTER_ADDR", "job-node-0-0.job"},
+                                {"PET_MASTER_PORT", "29400"}};
   const LauncherPlace place = detected(kubeflow);
   EXPECT_EQ(place.launcher, "Kubeflow");
   EXPECT_EQ(place.job, "kubeflow-job-node-0-0.job");
@@ -151,20 +157,23 @@ TEST(DetectLauncher, ReadsKubeflowAndKubernetes) {
   EXPECT_EQ(place.coordinator_port, 29400);
   EXPECT_FALSE(detected(kubeflow + Environment{{"PET_NNODES", "2:4"}}).nodes);
 
-  const Environment pod = {{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}, {"JOB_COMPLETION_INDEX", "1"}, {"HOSTNAME", "train-w-0-1"}};
+  const Environment pod = {
+      {"KUBERNETES_SERVICE_HOST", "10.0.0.1"}, {"JOB_COMPLETION_INDEX", "1"}, {"HOSTNAME", "train-w-0-1"}};
   EXPECT_EQ(detected(pod).launcher, "Kubernetes Job");
   EXPECT_EQ(detected(pod).job, "kubernetes-train-w-0");
   EXPECT_EQ(detected(pod).node, 1);
   EXPECT_FALSE(detected(pod).nodes);
   EXPECT_EQ(detected(pod).coordinator_host, "");
-  const LauncherPlace set = detected(pod + Environment{{"JOBSET_NAME", "train"}, {"JOBSET_RESTART_ATTEMPT", "4"}});
+  const LauncherPlace set =
+      detected(pod + Environment{{"JOBSET_NAME", "train"}, {"JOBSET_RESTART_ATTEMPT", "4"}});
   EXPECT_EQ(set.coordinator_host, "train-w-0-0.train");
   EXPECT_EQ(set.generation, 4u);
 }
 
 TEST(DetectLauncher, ReadsPmixAndMpichOnTheirOwnOnly) {
   EXPECT_EQ(detected({{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "prterun-a/b@1"}}).job, "pmix-prterun-a_b_1");
-  const Environment hydra = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+  const Environment hydra = {
+      {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
   EXPECT_EQ(detected(hydra).launcher, "MPICH");
   EXPECT_EQ(detected(hydra).local_rank, 1);
   EXPECT_EQ(detected(hydra).nodes, 1);
@@ -172,43 +181,54 @@ TEST(DetectLauncher, ReadsPmixAndMpichOnTheirOwnOnly) {
 }
 
 TEST(DetectLauncher, TheInnermostAnswersWhenAllAgree) {
-  const LauncherPlace place = detected(srun(1, 2) + torchrun(5, 8, 1, 4, 1, 2) + Environment{{"SLURM_RESTART_COUNT", "2"}});
+  const LauncherPlace place =
+      detected(srun(1, 2) + torchrun(5, 8, 1, 4, 1, 2) + Environment{{"SLURM_RESTART_COUNT", "2"}});
   EXPECT_EQ(place.launcher, "torchrun");
   EXPECT_EQ(place.local_rank, 1);
   EXPECT_EQ(place.generation, (2u << 16) + 3);
 }
 
 TEST(DetectLauncher, TakesTheSlurmStepOfMpirunsDaemonsForTheirs) {
-  // `salloc -N3 mpirun -N 1` where mpirun runs on n1: the processes on n2 and n3 have the step of mpirun's daemons around them.
+  // `salloc -N3 mpirun -N 1` where mpirun runs on n1: the processes on n2 and n3 have the step of mpirun's
+  // daemons around them.
   const LauncherPlace place = detected(srun(1, 2) + mpirun(2, 3, 0, 1, 3));
   EXPECT_EQ(place.launcher, "Open MPI");
   EXPECT_EQ(place.node, 2);
   EXPECT_EQ(place.nodes, 3);
   EXPECT_EQ(detected(srun(1, 2) + mpirun(4, 6, 0, 2, 3)).nodes, 3);
-  EXPECT_ERROR(detectLauncher(srun(0, 2) + mpirun(2, 3, 0, 1, 3)), ErrorCode::kConfiguration, "number of nodes (2 and 3)");
+  EXPECT_ERROR(detectLauncher(srun(0, 2) + mpirun(2, 3, 0, 1, 3)), ErrorCode::kConfiguration,
+               "number of nodes (2 and 3)");
 }
 
 TEST(DetectLauncher, RefusesLaunchersThatContradict) {
   // `srun -N2 mpirun -np 1`: each task has a whole world of its own.
-  EXPECT_ERROR(detectLauncher(srun(1, 2) + mpirun(0, 1, 0, 1, 1)), ErrorCode::kConfiguration, "number of nodes (2 and 1)");
-  EXPECT_ERROR(detectLauncher(srun(1, 2) + mpirun(0, 1, 0, 1, 1)), ErrorCode::kConfiguration, "SLURM_NODEID=1");
-  EXPECT_ERROR(detectLauncher(srun(1, 2) + mpirun(0, 1, 0, 1, 1)), ErrorCode::kConfiguration, "OMPI_COMM_WORLD_RANK=0");
-  EXPECT_ERROR(detectLauncher(srun(1, 2) + torchrun(0, 2, 0, 1, 0, 2)), ErrorCode::kConfiguration, "node's number (1 and 0)");
+  EXPECT_ERROR(detectLauncher(srun(1, 2) + mpirun(0, 1, 0, 1, 1)), ErrorCode::kConfiguration,
+               "number of nodes (2 and 1)");
+  EXPECT_ERROR(detectLauncher(srun(1, 2) + mpirun(0, 1, 0, 1, 1)), ErrorCode::kConfiguration,
+               "SLURM_NODEID=1");
+  EXPECT_ERROR(detectLauncher(srun(1, 2) + mpirun(0, 1, 0, 1, 1)), ErrorCode::kConfiguration,
+               "OMPI_COMM_WORLD_RANK=0");
+  EXPECT_ERROR(detectLauncher(srun(1, 2) + torchrun(0, 2, 0, 1, 0, 2)), ErrorCode::kConfiguration,
+               "node's number (1 and 0)");
   // `srun -N1 -n2 mpirun -np 1`
-  EXPECT_ERROR(detectLauncher(srun(0, 1, 1, 2) + mpirun(0, 1, 0, 1, 1)), ErrorCode::kConfiguration, "number on this host (1 and 0)");
+  EXPECT_ERROR(detectLauncher(srun(0, 1, 1, 2) + mpirun(0, 1, 0, 1, 1)), ErrorCode::kConfiguration,
+               "number on this host (1 and 0)");
 }
 
 TEST(DetectLauncher, NamesAVariableThatIsMalformed) {
-  EXPECT_ERROR(detectLauncher(srun(1, 2) + Environment{{"SLURM_NODEID", "1x"}}), ErrorCode::kConfiguration, "SLURM_NODEID='1x'");
-  EXPECT_ERROR(detectLauncher(srun(1, 2) + Environment{{"SLURM_PROCID", "-1"}}), ErrorCode::kConfiguration, "SLURM_PROCID='-1'");
-  EXPECT_ERROR(detectLauncher(srun(1, 2) + Environment{{"SLURM_STEP_NODELIST", "n[1-"}}), ErrorCode::kConfiguration,
-               "environment variable SLURM_STEP_NODELIST: node list 'n[1-'");
+  EXPECT_ERROR(detectLauncher(srun(1, 2) + Environment{{"SLURM_NODEID", "1x"}}), ErrorCode::kConfiguration,
+               "SLURM_NODEID='1x'");
+  EXPECT_ERROR(detectLauncher(srun(1, 2) + Environment{{"SLURM_PROCID", "-1"}}), ErrorCode::kConfiguration,
+               "SLURM_PROCID='-1'");
+  EXPECT_ERROR(detectLauncher(srun(1, 2) + Environment{{"SLURM_STEP_NODELIST", "n[1-"}}),
+               ErrorCode::kConfiguration, "environment variable SLURM_STEP_NODELIST: node list 'n[1-'");
   EXPECT_ERROR(detectLauncher(mpirun(0, 0, 0, 1, 1)), ErrorCode::kConfiguration, "OMPI_COMM_WORLD_SIZE=0");
-  EXPECT_ERROR(detectLauncher(torchrun(0, 1, 0, 1, 0, 1) + Environment{{"MASTER_PORT", "70000"}}), ErrorCode::kConfiguration,
-               "MASTER_PORT=70000");
+  EXPECT_ERROR(detectLauncher(torchrun(0, 1, 0, 1, 0, 1) + Environment{{"MASTER_PORT", "70000"}}),
+               ErrorCode::kConfiguration, "MASTER_PORT=70000");
 }
 
-// What Slurm 22.05 and Open MPI 4.1 set on two nodes (see tests/cluster/slurm.sh), without what says nothing of places.
+// What Slurm 22.05 and Open MPI 4.1 set on two nodes (see tests/cluster/slurm.sh), without what says nothing
+// of places.
 constexpr const char* kRecordedBatchScript = R"(
 SLURMD_NODENAME=n1
 SLURM_JOB_ID=2
@@ -307,14 +327,16 @@ TEST(CurrentEnvironment, HasTheVariablesOfThisProcess) {
 
 TEST(NodeList, IsExpandedAsSlurmDoes) {
   EXPECT_THAT(expandNodeList("login"), ElementsAre("login"));
-  EXPECT_THAT(expandNodeList("node[001-003,007],login"), ElementsAre("node001", "node002", "node003", "node007", "login"));
+  EXPECT_THAT(expandNodeList("node[001-003,007],login"),
+              ElementsAre("node001", "node002", "node003", "node007", "login"));
   EXPECT_THAT(expandNodeList("n[9-11]"), ElementsAre("n9", "n10", "n11"));
-  EXPECT_THAT(expandNodeList("r[0-1]n[08-09]-ib"), ElementsAre("r0n08-ib", "r0n09-ib", "r1n08-ib", "r1n09-ib"));
+  EXPECT_THAT(expandNodeList("r[0-1]n[08-09]-ib"),
+              ElementsAre("r0n08-ib", "r0n09-ib", "r1n08-ib", "r1n09-ib"));
 }
 
 TEST(NodeList, IsRefusedWhenMalformed) {
-  for (const char* list : {"", "a,", ",a", "n[1", "n1]", "n[]", "n[1,]", "n[a-b]", "n[3-1]", "n[1-2-3]", "n[[1]]", "n[-1]", "n[ 1]",
-                           "n[99999999999999999999]"}) {
+  for (const char* list : {"", "a,", ",a", "n[1", "n1]", "n[]", "n[1,]", "n[a-b]", "n[3-1]", "n[1-2-3]",
+                           "n[[1]]", "n[-1]", "n[ 1]", "n[99999999999999999999]"}) {
     EXPECT_ERROR(expandNodeList(list), ErrorCode::kConfiguration, "node list");
   }
   EXPECT_ERROR(expandNodeList("n[0-18446744073709551615]"), ErrorCode::kConfiguration, "more than 65536");

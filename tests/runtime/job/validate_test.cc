@@ -43,16 +43,27 @@ TEST(UpdateDifference, AllowsTheRoundingOfTheParameter) {
 
 TEST(UpdateDifference, OfNanIsInfinite) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_TRUE(std::isinf(largestUpdateDifference(std::vector<double>{nan}, std::vector<double>{1}, std::vector<double>{0}, 0x1p-23)));
+  EXPECT_TRUE(std::isinf(largestUpdateDifference(std::vector<double>{nan}, std::vector<double>{1},
+                                                 std::vector<double>{0}, 0x1p-23)));
 }
 
 TEST(ValidationReport, PassesOnlyWhenEveryTensorDoes) {
   ValidationReport report;
-  report.tensors.push_back(
-      {.kind = ComparedKind::kGradient, .name = "w", .state = "", .step = 1, .error = 1e-6, .largest_difference = 0, .bound = 1e-5});
+  report.tensors.push_back({.kind = ComparedKind::kGradient,
+                            .name = "w",
+                            .state = "",
+                            .step = 1,
+                            .error = 1e-6,
+                            .largest_difference = 0,
+                            .bound = 1e-5});
   EXPECT_TRUE(report.passed());
-  report.tensors.push_back(
-      {.kind = ComparedKind::kGradient, .name = "v", .state = "", .step = 1, .error = 1e-4, .largest_difference = 0, .bound = 1e-5});
+  report.tensors.push_back({.kind = ComparedKind::kGradient,
+                            .name = "v",
+                            .state = "",
+                            .step = 1,
+                            .error = 1e-4,
+                            .largest_difference = 0,
+                            .bound = 1e-5});
   EXPECT_FALSE(report.passed());
 }
 

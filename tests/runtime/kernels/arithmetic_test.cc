@@ -1,5 +1,5 @@
-// Kernels against plain loops on sizes that the conformance suite does not reach: many blocks and tiles, odd edges, every
-// layout of broadcasting and reduction; and the same bits on one and two threads.
+// Kernels against plain loops on sizes that the conformance suite does not reach: many blocks and tiles, odd
+// edges, every layout of broadcasting and reduction; and the same bits on one and two threads.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -17,7 +17,8 @@ namespace {
 const auto kF32 = DataType::kFloat32;
 const auto kF64 = DataType::kFloat64;
 
-void expectClose(const Tensor& got, const std::vector<double>& want, double tolerance, const std::string& what) {
+void expectClose(const Tensor& got, const std::vector<double>& want, double tolerance,
+                 const std::string& what) {
   const std::vector<double> numbers = numbersOf(got);
   ASSERT_EQ(numbers.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i)
@@ -30,7 +31,8 @@ std::vector<double> naiveGemm(int64_t m, int64_t n, int64_t k, bool ta, bool tb,
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t l = 0; l < k; ++l) {
       const double left = a[static_cast<size_t>(ta ? l * m + i : i * k + l)];
-      for (int64_t j = 0; j < n; ++j) c[static_cast<size_t>(i * n + j)] += left * b[static_cast<size_t>(tb ? j * k + l : l * n + j)];
+      for (int64_t j = 0; j < n; ++j)
+        c[static_cast<size_t>(i * n + j)] += left * b[static_cast<size_t>(tb ? j * k + l : l * n + j)];
     }
   }
   return c;
@@ -40,21 +42,26 @@ TEST(MatrixKernels, GemmEqualsPlainLoopsInEveryFormAndOnAnyNumberOfThreads) {
   struct Size {
     int64_t m, n, k;
   };
-  for (const Size& s :
-       {Size{1, 1, 1}, Size{3, 5, 7}, Size{1, 700, 130}, Size{700, 1, 130}, Size{600, 530, 40}, Size{1040, 17, 260}, Size{64, 64, 3000}}) {
+  for (const Size& s : {Size{1, 1, 1}, Size{3, 5, 7}, Size{1, 700, 130}, Size{700, 1, 130},
+                        Size{600, 530, 40}, Size{1040, 17, 260}, Size{64, 64, 3000}}) {
     for (int form = 0; form < 4; ++form) {
       const bool ta = (form & 1) != 0, tb = (form & 2) != 0;
-      const Shape a_shape = ta ? Shape{s.k, s.m} : Shape{s.m, s.k}, b_shape = tb ? Shape{s.n, s.k} : Shape{s.k, s.n};
-      const Tensor a = randomTensor(kF64, a_shape, 1), b = randomTensor(kF64, b_shape, 2), c = randomTensor(kF64, {s.n}, 3);
+      const Shape a_shape = ta ? Shape{s.k, s.m} : Shape{s.m, s.k},
+                  b_shape = tb ? Shape{s.n, s.k} : Shape{s.k, s.n};
+      const Tensor a = randomTensor(kF64, a_shape, 1), b = randomTensor(kF64, b_shape, 2),
+                   c = randomTensor(kF64, {s.n}, 3);
       std::vector<double> want = naiveGemm(s.m, s.n, s.k, ta, tb, numbersOf(a), numbersOf(b));
       const std::vector<double> bias = numbersOf(c);
       for (size_t i = 0; i < want.size(); ++i) want[i] = 0.5 * want[i] + 2 * bias[i % bias.size()];
       const std::map<std::string, Attribute> attributes = {
           {"transA", int64_t{ta}}, {"transB", int64_t{tb}}, {"alpha", 0.5f}, {"beta", 2.0f}};
       const std::string what = fmt::format("{}x{}x{} form {}", s.m, s.n, s.k, form);
-      expectClose(runOnOneAndTwoThreads(makeCall("", "Gemm", 13, {a, b, c}, {{kF64, {s.m, s.n}}}, attributes))[0], want, 1e-12, what);
-      const auto narrow = makeCall("", "Gemm", 13, {convertTensor(a, kF32), convertTensor(b, kF32), convertTensor(c, kF32)},
-                                   {{kF32, {s.m, s.n}}}, attributes);
+      expectClose(
+          runOnOneAndTwoThreads(makeCall("", "Gemm", 13, {a, b, c}, {{kF64, {s.m, s.n}}}, attributes))[0],
+          want, 1e-12, what);
+      const auto narrow =
+          makeCall("", "Gemm", 13, {convertTensor(a, kF32), convertTensor(b, kF32), convertTensor(c, kF32)},
+                   {{kF32, {s.m, s.n}}}, attributes);
       expectClose(runOnOneAndTwoThreads(narrow)[0], want, 1e-4, what);
     }
   }
@@ -62,13 +69,17 @@ TEST(MatrixKernels, GemmEqualsPlainLoopsInEveryFormAndOnAnyNumberOfThreads) {
 
 TEST(MatrixKernels, ProductsAddToWhatIsThere) {
   for (const int64_t k : {1, 40, 1100}) {
-    const Tensor a = randomTensor(kF32, {k, 600}, 1), b = randomTensor(kF32, {k, 530}, 2), total = randomTensor(kF32, {600, 530}, 3);
-    expectAddsInPlace(makeCall("", "Gemm", 13, {a, b}, {{kF32, {600, 530}}}, {{"transA", int64_t{1}}, {"alpha", 0.5f}}), total);
+    const Tensor a = randomTensor(kF32, {k, 600}, 1), b = randomTensor(kF32, {k, 530}, 2),
+                 total = randomTensor(kF32, {600, 530}, 3);
+    expectAddsInPlace(
+        makeCall("", "Gemm", 13, {a, b}, {{kF32, {600, 530}}}, {{"transA", int64_t{1}}, {"alpha", 0.5f}}),
+        total);
     const Tensor left = randomTensor(kF32, {600, k}, 4);
     expectAddsInPlace(makeCall("", "MatMul", 13, {left, b}, {{kF32, {600, 530}}}), total);
   }
   const Tensor a = randomTensor(kF32, {2, 2}, 1);
-  EXPECT_FALSE(createKernel(makeCall("", "Gemm", 13, {a, a, a}, {{kF32, {2, 2}}}))->mayAccumulate(0)) << "the bias is the output's";
+  EXPECT_FALSE(createKernel(makeCall("", "Gemm", 13, {a, a, a}, {{kF32, {2, 2}}}))->mayAccumulate(0))
+      << "the bias is the output's";
 }
 
 TEST(MatrixKernels, MatMulBroadcastsBatchesAsNumpyDoes) {
@@ -77,12 +88,13 @@ TEST(MatrixKernels, MatMulBroadcastsBatchesAsNumpyDoes) {
   std::vector<double> want;
   for (int64_t i = 0; i < 2; ++i) {
     for (int64_t j = 0; j < 5; ++j) {
-      const auto product =
-          naiveGemm(3, 6, 4, false, false, {x.begin() + i * 12, x.begin() + (i + 1) * 12}, {y.begin() + j * 24, y.begin() + (j + 1) * 24});
+      const auto product = naiveGemm(3, 6, 4, false, false, {x.begin() + i * 12, x.begin() + (i + 1) * 12},
+                                     {y.begin() + j * 24, y.begin() + (j + 1) * 24});
       want.insert(want.end(), product.begin(), product.end());
     }
   }
-  expectClose(runOnOneAndTwoThreads(makeCall("", "MatMul", 13, {a, b}, {{kF64, {2, 5, 3, 6}}}))[0], want, 1e-13, "MatMul");
+  expectClose(runOnOneAndTwoThreads(makeCall("", "MatMul", 13, {a, b}, {{kF64, {2, 5, 3, 6}}}))[0], want,
+              1e-13, "MatMul");
 }
 
 TEST(MatrixKernels, FusedMatMulReadsTransposedOperands) {
@@ -100,7 +112,8 @@ TEST(MatrixKernels, FusedMatMulReadsTransposedOperands) {
   };
   for (const Shape& b_shape : {Shape{2, 3, 4, 6}, Shape{3, 4, 6}, Shape{4, 6}}) {
     const Tensor a = randomTensor(kF64, {2, 3, 5, 4}, 1), b = randomTensor(kF64, b_shape, 2);
-    std::vector<double> want = numbersOf(runKernel(makeCall("", "MatMul", 13, {a, b}, {{kF64, {2, 3, 5, 6}}}))[0]);
+    std::vector<double> want =
+        numbersOf(runKernel(makeCall("", "MatMul", 13, {a, b}, {{kF64, {2, 3, 5, 6}}}))[0]);
     for (double& number : want) number *= 0.5;
     for (int form = 0; form < 4; ++form) {
       const bool ta = (form & 1) != 0, tb = (form & 2) != 0;
@@ -108,14 +121,16 @@ TEST(MatrixKernels, FusedMatMulReadsTransposedOperands) {
       expectClose(runOnOneAndTwoThreads(call)[0], want, 1e-12, fmt::format("form {}", form));
     }
   }
-  KernelCall batch = product(randomTensor(kF64, {2, 3, 5, 4}, 1), randomTensor(kF64, {4, 6}, 2), false, false);
+  KernelCall batch =
+      product(randomTensor(kF64, {2, 3, 5, 4}, 1), randomTensor(kF64, {4, 6}, 2), false, false);
   batch.node.attributes["transBatchA"] = int64_t{1};
   EXPECT_THAT(refusalOf([&] { runKernel(batch); }), ::testing::HasSubstr("transBatchA"));
 }
 
 TEST(MatrixKernels, ProductsOverNothingAreZero) {
   const Tensor a{kF32, {2, 0}, {}}, b{kF32, {0, 3}, {}};
-  EXPECT_EQ(numbersOf(runKernel(makeCall("", "MatMul", 13, {a, b}, {{kF32, {2, 3}}}))[0]), std::vector<double>(6, 0.0));
+  EXPECT_EQ(numbersOf(runKernel(makeCall("", "MatMul", 13, {a, b}, {{kF32, {2, 3}}}))[0]),
+            std::vector<double>(6, 0.0));
 }
 
 // Index of the element of a tensor of shape `from` that broadcasts to position `flat` of `to`.
@@ -133,21 +148,27 @@ size_t broadcastIndex(const Shape& from, const Shape& to, size_t flat) {
 
 TEST(ElementwiseKernels, BroadcastEveryLayout) {
   const std::vector<std::pair<Shape, Shape>> layouts = {
-      {{70, 600}, {70, 600}}, {{70, 600}, {}},           {{}, {3}},     {{70, 600}, {600}}, {{70, 600}, {70, 1}}, {{70, 1}, {1, 600}},
-      {{4, 1, 6}, {1, 5, 1}}, {{2, 3, 4, 5}, {3, 1, 5}}, {{1}, {1, 1}}, {{50000}, {1}},     {{2, 40000}, {2, 1}}, {{0, 3}, {3}}};
+      {{70, 600}, {70, 600}}, {{70, 600}, {}},           {{}, {3}},
+      {{70, 600}, {600}},     {{70, 600}, {70, 1}},      {{70, 1}, {1, 600}},
+      {{4, 1, 6}, {1, 5, 1}}, {{2, 3, 4, 5}, {3, 1, 5}}, {{1}, {1, 1}},
+      {{50000}, {1}},         {{2, 40000}, {2, 1}},      {{0, 3}, {3}}};
   for (const auto& [a_shape, b_shape] : layouts) {
     const Shape out = broadcastShapes(a_shape, b_shape);
     const Tensor a = randomTensor(kF64, a_shape, 1), b = randomTensor(kF64, b_shape, 2);
     const std::vector<double> x = numbersOf(a), y = numbersOf(b);
     std::vector<double> want(static_cast<size_t>(elementCount(out)));
-    for (size_t i = 0; i < want.size(); ++i) want[i] = x[broadcastIndex(a_shape, out, i)] - y[broadcastIndex(b_shape, out, i)];
+    for (size_t i = 0; i < want.size(); ++i)
+      want[i] = x[broadcastIndex(a_shape, out, i)] - y[broadcastIndex(b_shape, out, i)];
     const std::string what = shapeToString(a_shape) + shapeToString(b_shape);
     expectClose(runOnOneAndTwoThreads(makeCall("", "Sub", 14, {a, b}, {{kF64, out}}))[0], want, 0, what);
     std::vector<double> chosen(want.size());
-    const Tensor condition = runKernel(makeCall("", "Greater", 13, {b, makeTensor<double>({}, {0.0})}, {{DataType::kBool, b_shape}}))[0];
-    for (size_t i = 0; i < want.size(); ++i) chosen[i] = y[broadcastIndex(b_shape, out, i)] > 0 ? x[broadcastIndex(a_shape, out, i)] : -1;
-    expectClose(runOnOneAndTwoThreads(makeCall("", "Where", 16, {condition, a, makeTensor<double>({1}, {-1.0})}, {{kF64, out}}))[0], chosen,
-                0, what);
+    const Tensor condition = runKernel(
+        makeCall("", "Greater", 13, {b, makeTensor<double>({}, {0.0})}, {{DataType::kBool, b_shape}}))[0];
+    for (size_t i = 0; i < want.size(); ++i)
+      chosen[i] = y[broadcastIndex(b_shape, out, i)] > 0 ? x[broadcastIndex(a_shape, out, i)] : -1;
+    expectClose(runOnOneAndTwoThreads(makeCall(
+                    "", "Where", 16, {condition, a, makeTensor<double>({1}, {-1.0})}, {{kF64, out}}))[0],
+                chosen, 0, what);
   }
 }
 
@@ -155,11 +176,16 @@ TEST(ElementwiseKernels, IntegerArithmeticWrapsAndDoesNotTrap) {
   const int64_t least = std::numeric_limits<int64_t>::min();
   const Tensor a = makeTensor<int64_t>({2}, {least, 7}), b = makeTensor<int64_t>({2}, {-1, -2});
   const std::vector<OutputSpec> out = {{DataType::kInt64, {2}}};
-  EXPECT_EQ(elementsOf<int64_t>(runKernel(makeCall("", "Div", 14, {a, b}, out))[0]), (std::vector<int64_t>{least, -3}));
-  EXPECT_EQ(elementsOf<int64_t>(runKernel(makeCall("", "Mod", 14, {a, b}, out))[0]), (std::vector<int64_t>{0, -1}));
-  EXPECT_EQ(elementsOf<int64_t>(runKernel(makeCall("", "Sub", 14, {a, makeTensor<int64_t>({}, {1})}, out))[0])[0],
-            std::numeric_limits<int64_t>::max());
-  EXPECT_EQ(elementsOf<int64_t>(runKernel(makeCall("", "Abs", 14, {makeTensor<int64_t>({1}, {-5})}, {{DataType::kInt64, {1}}}))[0])[0], 5);
+  EXPECT_EQ(elementsOf<int64_t>(runKernel(makeCall("", "Div", 14, {a, b}, out))[0]),
+            (std::vector<int64_t>{least, -3}));
+  EXPECT_EQ(elementsOf<int64_t>(runKernel(makeCall("", "Mod", 14, {a, b}, out))[0]),
+            (std::vector<int64_t>{0, -1}));
+  EXPECT_EQ(
+      elementsOf<int64_t>(runKernel(makeCall("", "Sub", 14, {a, makeTensor<int64_t>({}, {1})}, out))[0])[0],
+      std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(elementsOf<int64_t>(runKernel(
+                makeCall("", "Abs", 14, {makeTensor<int64_t>({1}, {-5})}, {{DataType::kInt64, {1}}}))[0])[0],
+            5);
 }
 
 TEST(ElementwiseKernels, CastSaturatesAndTakesNaNAsZero) {
@@ -176,15 +202,16 @@ struct Function {
 };
 
 TEST(ElementwiseKernels, FloatFunctionsAreWithinAFewUnitsInTheLastPlace) {
-  const Function functions[] = {{"Exp", std::exp, -87, 88, 2.5e-7},
-                                {"Tanh", std::tanh, -10, 10, 2.5e-7},
-                                {"Tanh", std::tanh, -0.01, 0.01, 2.5e-7},
-                                {"Erf", std::erf, -5, 5, 2.5e-7},
-                                {"Erf", std::erf, -0.01, 0.01, 2.5e-7},
-                                {"Sigmoid", [](double x) { return 1 / (1 + std::exp(-x)); }, -80, 80, 4e-7},
-                                {"Mish", [](double x) { return x * std::tanh(std::log1p(std::exp(x))); }, -80, 80, 6e-7},
-                                {"Log", std::log, 1e-30, 1e6, 2.5e-7},
-                                {"Sqrt", std::sqrt, 0, 1e6, 1.2e-7}};
+  const Function functions[] = {
+      {"Exp", std::exp, -87, 88, 2.5e-7},
+      {"Tanh", std::tanh, -10, 10, 2.5e-7},
+      {"Tanh", std::tanh, -0.01, 0.01, 2.5e-7},
+      {"Erf", std::erf, -5, 5, 2.5e-7},
+      {"Erf", std::erf, -0.01, 0.01, 2.5e-7},
+      {"Sigmoid", [](double x) { return 1 / (1 + std::exp(-x)); }, -80, 80, 4e-7},
+      {"Mish", [](double x) { return x * std::tanh(std::log1p(std::exp(x))); }, -80, 80, 6e-7},
+      {"Log", std::log, 1e-30, 1e6, 2.5e-7},
+      {"Sqrt", std::sqrt, 0, 1e6, 1.2e-7}};
   for (const Function& f : functions) {
     const Tensor x = randomTensor(kF32, {100001}, 5, f.low, f.high);
     const Tensor y = runOnOneAndTwoThreads(makeCall("", f.name, 18, {x}, {{kF32, {100001}}}))[0];
@@ -199,7 +226,9 @@ TEST(ElementwiseKernels, FloatFunctionsAreWithinAFewUnitsInTheLastPlace) {
 TEST(ElementwiseKernels, FloatFunctionsKeepTheirLimits) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
   const Tensor x = makeTensor<float>({6}, {inf, -inf, nan, 0.0f, 200.0f, -200.0f});
-  const auto run = [&](const char* name) { return elementsOf<float>(runKernel(makeCall("", name, 13, {x}, {{kF32, {6}}}))[0]); };
+  const auto run = [&](const char* name) {
+    return elementsOf<float>(runKernel(makeCall("", name, 13, {x}, {{kF32, {6}}}))[0]);
+  };
   const std::vector<float> exp = run("Exp"), tanh = run("Tanh"), sigmoid = run("Sigmoid"), erf = run("Erf");
   EXPECT_EQ(exp[0], inf);
   EXPECT_EQ(exp[1], 0);
@@ -208,7 +237,8 @@ TEST(ElementwiseKernels, FloatFunctionsKeepTheirLimits) {
   EXPECT_EQ(exp[5], 0);
   for (const auto& function : {exp, tanh, sigmoid, erf}) EXPECT_TRUE(std::isnan(function[2]));
   for (const auto& function : {tanh, erf})
-    EXPECT_EQ((std::vector<float>{function[0], function[1], function[3], function[4]}), (std::vector<float>{1, -1, 0, 1}));
+    EXPECT_EQ((std::vector<float>{function[0], function[1], function[3], function[4]}),
+              (std::vector<float>{1, -1, 0, 1}));
   EXPECT_EQ((std::vector<float>{sigmoid[0], sigmoid[1], sigmoid[3]}), (std::vector<float>{1, 0, 0.5f}));
 }
 

@@ -1,5 +1,5 @@
-// The node cases of the ONNX conformance suite, for every operator that has a CPU kernel. Where the data are is said by
-// PIPESHARD_ONNX_TEST_DATA, or they are where tools/setup.sh puts them.
+// The node cases of the ONNX conformance suite, for every operator that has a CPU kernel. Where the data are
+// is said by PIPESHARD_ONNX_TEST_DATA, or they are where tools/setup.sh puts them.
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 constexpr int kLeastCases = 600;
 constexpr int kLeastFloat64Cases = 480;
 
-// Cases of operators with a kernel that the kernels refuse by design, and a part of the message. Everything else with the types below must
-// pass.
+// Cases of operators with a kernel that the kernels refuse by design, and a part of the message. Everything
+// else with the types below must pass.
 const std::map<std::string, std::string>& refusedCases() {
   static const std::map<std::string, std::string> cases = {
       {"test_training_dropout", "training_mode is true"},
@@ -37,15 +37,16 @@ const std::map<std::string, std::string>& refusedCases() {
 
 // Types that every case must pass with. Cases with other types may be refused, by a clean Error.
 bool isCoreType(DataType type) {
-  return type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kInt64 || type == DataType::kInt32 ||
-         type == DataType::kBool;
+  return type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kInt64 ||
+         type == DataType::kInt32 || type == DataType::kBool;
 }
 
 fs::path dataFolder() {
   if (const char* folder = std::getenv("PIPESHARD_ONNX_TEST_DATA")) return folder;
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  const fs::path base = cache != nullptr && *cache != 0 ? fs::path(cache) : fs::path(home != nullptr ? home : "") / ".cache";
+  const fs::path base =
+      cache != nullptr && *cache != 0 ? fs::path(cache) : fs::path(home != nullptr ? home : "") / ".cache";
   return base / "pipeshard/onnx-1.19.1/share/node-tests";
 }
 
@@ -96,10 +97,13 @@ Attribute toAttribute(const onnx::AttributeProto& proto) {
     case onnx::AttributeProto::FLOAT: return proto.f();
     case onnx::AttributeProto::STRING: return proto.s();
     case onnx::AttributeProto::INTS: return std::vector<int64_t>(proto.ints().begin(), proto.ints().end());
-    case onnx::AttributeProto::FLOATS: return std::vector<float>(proto.floats().begin(), proto.floats().end());
-    case onnx::AttributeProto::STRINGS: return std::vector<std::string>(proto.strings().begin(), proto.strings().end());
+    case onnx::AttributeProto::FLOATS:
+      return std::vector<float>(proto.floats().begin(), proto.floats().end());
+    case onnx::AttributeProto::STRINGS:
+      return std::vector<std::string>(proto.strings().begin(), proto.strings().end());
     case onnx::AttributeProto::TENSOR:
-      if (const std::optional<Tensor> tensor = toTensor(proto.t())) return Constant{tensor->type, tensor->shape, tensor->bytes};
+      if (const std::optional<Tensor> tensor = toTensor(proto.t()))
+        return Constant{tensor->type, tensor->shape, tensor->bytes};
       [[fallthrough]];
     default: return OpaqueAttribute{proto.SerializeAsString()};
   }
@@ -111,8 +115,8 @@ struct Case {
   std::vector<Tensor> expected;  // undefined type: an absent output
 };
 
-std::optional<std::vector<std::optional<Tensor>>> readTensors(const fs::path& folder, const char* kind, const auto& names,
-                                                              const auto& values) {
+std::optional<std::vector<std::optional<Tensor>>> readTensors(const fs::path& folder, const char* kind,
+                                                              const auto& names, const auto& values) {
   std::map<std::string, Tensor> by_name;
   for (int i = 0; i < values.size(); ++i) {
     if (!values[i].type().has_tensor_type()) return std::nullopt;
@@ -149,25 +153,30 @@ std::optional<Case> readCase(const fs::path& folder, std::string& why) {
   if (!inputs || !outputs) return std::nullopt;
   Case result{folder.filename(), {}, {}};
   std::map<std::string, Attribute> attributes;
-  for (const onnx::AttributeProto& attribute : node.attribute()) attributes[attribute.name()] = toAttribute(attribute);
+  for (const onnx::AttributeProto& attribute : node.attribute())
+    attributes[attribute.name()] = toAttribute(attribute);
   std::vector<OutputSpec> specs;
   for (const auto& output : *outputs) {
     result.expected.push_back(output.value_or(Tensor{}));
     specs.push_back({result.expected.back().type, result.expected.back().shape});
   }
-  result.call = makeCall(node.domain(), node.op_type(), static_cast<int>(model.opset_import(0).version()), *inputs, specs, attributes);
+  result.call = makeCall(node.domain(), node.op_type(), static_cast<int>(model.opset_import(0).version()),
+                         *inputs, specs, attributes);
   return result;
 }
 
 bool hasOnlyCoreTypes(const Case& tested) {
   bool core = true;
   for (const auto& tensor : tested.call.inputs) core = core && (!tensor || isCoreType(tensor->type));
-  for (const Tensor& tensor : tested.expected) core = core && (tensor.type == DataType::kUndefined || isCoreType(tensor.type));
+  for (const Tensor& tensor : tested.expected)
+    core = core && (tensor.type == DataType::kUndefined || isCoreType(tensor.type));
   return core;
 }
 
 // How far a case's floats may be off, relatively: some hold numbers that were rounded to four digits by hand.
-double relativeTolerance(const std::string& name) { return name == "test_averagepool_2d_ceil_last_window_starts_on_pad" ? 1e-3 : 1e-4; }
+double relativeTolerance(const std::string& name) {
+  return name == "test_averagepool_2d_ceil_last_window_starts_on_pad" ? 1e-3 : 1e-4;
+}
 
 // "" when equal: integers exactly, floats within `relative` and 1e-6.
 std::string difference(const Tensor& got, const Tensor& want, double relative) {
@@ -241,7 +250,8 @@ std::optional<Case> inFloat64(const Case& tested) {
 
 TEST(KernelConformance, EveryOnnxCaseOfAnOperatorWithAKernelPasses) {
   const fs::path folder = dataFolder();
-  ASSERT_TRUE(fs::is_directory(folder)) << folder << " is missing; run tools/setup.sh or set PIPESHARD_ONNX_TEST_DATA";
+  ASSERT_TRUE(fs::is_directory(folder))
+      << folder << " is missing; run tools/setup.sh or set PIPESHARD_ONNX_TEST_DATA";
   int passed = 0, passed_float64 = 0, refused_types = 0, refused_by_design = 0;
   std::map<std::string, int> others;
   std::set<std::string> covered;
@@ -274,8 +284,8 @@ TEST(KernelConformance, EveryOnnxCaseOfAnOperatorWithAKernelPasses) {
       }
     }
   }
-  fmt::print("{} cases of {} operators ran, {} also in float64; refused: {} for their types, {} by design\n", passed, covered.size(),
-             passed_float64, refused_types, refused_by_design);
+  fmt::print("{} cases of {} operators ran, {} also in float64; refused: {} for their types, {} by design\n",
+             passed, covered.size(), passed_float64, refused_types, refused_by_design);
   for (const auto& [reason, count] : others) fmt::print("{} other cases: {}\n", count, reason);
   EXPECT_GE(passed, kLeastCases);
   EXPECT_GE(passed_float64, kLeastFloat64Cases);

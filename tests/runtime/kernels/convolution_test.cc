@@ -1,5 +1,5 @@
-// Convolutions in float32, which oneDNN or products compute as sizes and layouts suggest, against those in float64, which are
-// products of columns always and agree with ONNX's own test data (conformance_test.cc).
+// Convolutions in float32, which oneDNN or products compute as sizes and layouts suggest, against those in
+// float64, which are products of columns always and agree with ONNX's own test data (conformance_test.cc).
 #include <cmath>
 
 #include <fmt/format.h>
@@ -21,7 +21,8 @@ struct Case {
 
   Shape out() const {
     Shape sizes;
-    for (size_t a = 0; a < in.size(); ++a) sizes.push_back((in[a] + 2 * pad - (kernel[a] - 1) * dilation - 1) / stride + 1);
+    for (size_t a = 0; a < in.size(); ++a)
+      sizes.push_back((in[a] + 2 * pad - (kernel[a] - 1) * dilation - 1) / stride + 1);
     return sizes;
   }
   Shape image() const { return joined({batch, channels}, in); }
@@ -69,7 +70,8 @@ const Case kCases[] = {
 
 class Convolutions : public ::testing::TestWithParam<Case> {};
 
-// The call in float32, on one and on two threads, equals the one in float64; `terms` products are added for an element.
+// The call in float32, on one and on two threads, equals the one in float64; `terms` products are added for
+// an element.
 void expectAgreement(const KernelCall& wide, int64_t terms) {
   KernelCall narrow = wide;
   for (auto& tensor : narrow.inputs) tensor = convertTensor(*tensor, DataType::kFloat32);
@@ -78,7 +80,8 @@ void expectAgreement(const KernelCall& wide, int64_t terms) {
   const std::vector<double> got = numbersOf(runOnOneAndTwoThreads(narrow)[0]);
   ASSERT_EQ(got.size(), want.size());
   const double bound = 4e-7 * std::sqrt(static_cast<double>(terms));
-  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], bound * (1 + std::abs(want[i]))) << "element " << i;
+  for (size_t i = 0; i < want.size(); ++i)
+    ASSERT_NEAR(got[i], want[i], bound * (1 + std::abs(want[i]))) << "element " << i;
 }
 
 int64_t product(const Shape& sizes) { return elementCount(sizes); }
@@ -88,25 +91,31 @@ TEST_P(Convolutions, ForwardInFloat32EqualsFloat64) {
   const Tensor x = randomTensor(kF64, c.image(), 1), w = randomTensor(kF64, c.weight(), 2);
   const int64_t terms = c.channels / c.groups * product(c.kernel);
   expectAgreement(makeCall("", "Conv", 18, {x, w}, {{kF64, c.output()}}, c.attributes()), terms);
-  expectAgreement(makeCall("", "Conv", 18, {x, w, randomTensor(kF64, {c.features}, 3)}, {{kF64, c.output()}}, c.attributes()), terms);
+  expectAgreement(makeCall("", "Conv", 18, {x, w, randomTensor(kF64, {c.features}, 3)}, {{kF64, c.output()}},
+                           c.attributes()),
+                  terms);
 }
 
 TEST_P(Convolutions, InputGradInFloat32EqualsFloat64) {
   const Case& c = GetParam();
   const Tensor dy = randomTensor(kF64, c.output(), 4), w = randomTensor(kF64, c.weight(), 5);
   const int64_t terms = c.features / c.groups * product(c.kernel);
-  expectAgreement(makeCall("pipeshard", "ConvInputGrad", 1, {dy, w}, {{kF64, c.image()}}, c.attributes()), terms);
-  expectAgreement(makeCall("", "ConvTranspose", 11, {dy, w, randomTensor(kF64, {c.channels}, 6)}, {{kF64, c.image()}}, c.attributes()),
+  expectAgreement(makeCall("pipeshard", "ConvInputGrad", 1, {dy, w}, {{kF64, c.image()}}, c.attributes()),
+                  terms);
+  expectAgreement(makeCall("", "ConvTranspose", 11, {dy, w, randomTensor(kF64, {c.channels}, 6)},
+                           {{kF64, c.image()}}, c.attributes()),
                   terms);
 }
 
 TEST_P(Convolutions, WeightGradInFloat32EqualsFloat64) {
   const Case& c = GetParam();
   const Tensor dy = randomTensor(kF64, c.output(), 7), x = randomTensor(kF64, c.image(), 8);
-  expectAgreement(makeCall("pipeshard", "ConvWeightGrad", 1, {dy, x}, {{kF64, c.weight()}}, c.attributes()), c.batch * product(c.out()));
+  expectAgreement(makeCall("pipeshard", "ConvWeightGrad", 1, {dy, x}, {{kF64, c.weight()}}, c.attributes()),
+                  c.batch * product(c.out()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, Convolutions, ::testing::ValuesIn(kCases), [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Shapes, Convolutions, ::testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 // Else the cases above compare products with products.
 TEST(BlockedConvolutions, AreMadeWhereOnednnHasCodeForTheProcessor) {
@@ -115,7 +124,8 @@ TEST(BlockedConvolutions, AreMadeWhereOnednnHasCodeForTheProcessor) {
   window.in = window.out = {1, 14, 14};
   window.kernel = {1, 3, 3};
   window.pad = window.pad_end = {0, 1, 1};
-  for (const auto task : {kernels::ConvolutionTask::kForward, kernels::ConvolutionTask::kInputGrad, kernels::ConvolutionTask::kWeightGrad})
+  for (const auto task : {kernels::ConvolutionTask::kForward, kernels::ConvolutionTask::kInputGrad,
+                          kernels::ConvolutionTask::kWeightGrad})
     EXPECT_NE(kernels::BlockedConvolution::create(task, window, 2, 32, 64), nullptr);
 }
 

@@ -1,5 +1,5 @@
-// Gradient functions of the pipeshard domain against finite differences of the forward kernels in float64, and float32
-// against float64.
+// Gradient functions of the pipeshard domain against finite differences of the forward kernels in float64,
+// and float32 against float64.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -42,7 +42,8 @@ std::vector<double> finiteDifferences(KernelCall forward, size_t input, size_t o
 void expectNear(const Tensor& got, const std::vector<double>& want, double tolerance) {
   const std::vector<double> numbers = numbersOf(got);
   ASSERT_EQ(numbers.size(), want.size());
-  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(numbers[i], want[i], tolerance * (1 + std::abs(want[i]))) << "element " << i;
+  for (size_t i = 0; i < want.size(); ++i)
+    EXPECT_NEAR(numbers[i], want[i], tolerance * (1 + std::abs(want[i]))) << "element " << i;
 }
 
 // The call with all float64 tensors in float32.
@@ -56,9 +57,10 @@ KernelCall inFloat32(KernelCall call) {
   return call;
 }
 
-// Output `output` of `gradient` equals the slopes of `forward`, in float64 and float32, on any number of threads, in place.
-void expectGradient(const KernelCall& gradient, size_t output, const KernelCall& forward, size_t input, size_t forward_output,
-                    const Tensor& dy) {
+// Output `output` of `gradient` equals the slopes of `forward`, in float64 and float32, on any number of
+// threads, in place.
+void expectGradient(const KernelCall& gradient, size_t output, const KernelCall& forward, size_t input,
+                    size_t forward_output, const Tensor& dy) {
   const std::vector<double> want = finiteDifferences(forward, input, forward_output, dy);
   expectNear(runOnOneAndTwoThreads(gradient)[output], want, 1e-7);
   const KernelCall narrow = inFloat32(gradient);
@@ -73,12 +75,14 @@ void expectGradient(const KernelCall& gradient, size_t output, const KernelCall&
 TEST(GradientKernels, ReluGradEqualsFiniteDifferences) {
   const Tensor x = makeTensor<double>({2, 3}, {-2, -0.5, 0.25, 1, 3, -1}), dy = randomTensor(kF64, {2, 3}, 2);
   const KernelCall forward = makeCall("", "Relu", 14, {x}, {{kF64, {2, 3}}});
-  expectGradient(makeCall("pipeshard", "ReluGrad", 1, {dy, runKernel(forward)[0]}, {{kF64, {2, 3}}}), 0, forward, 0, 0, dy);
+  expectGradient(makeCall("pipeshard", "ReluGrad", 1, {dy, runKernel(forward)[0]}, {{kF64, {2, 3}}}), 0,
+                 forward, 0, 0, dy);
 }
 
 TEST(GradientKernels, ReluGradIsZeroWhereTheOutputIsZero) {
   const Tensor dy = makeTensor<float>({2}, {3, 3}), y = makeTensor<float>({2}, {0, 1});
-  EXPECT_EQ(elementsOf<float>(runKernel(makeCall("pipeshard", "ReluGrad", 1, {dy, y}, {{DataType::kFloat32, {2}}}))[0]),
+  EXPECT_EQ(elementsOf<float>(
+                runKernel(makeCall("pipeshard", "ReluGrad", 1, {dy, y}, {{DataType::kFloat32, {2}}}))[0]),
             (std::vector<float>{0, 3}));
 }
 
@@ -87,7 +91,8 @@ TEST(GradientKernels, GeluGradEqualsFiniteDifferencesForBothApproximations) {
   for (const char* approximate : {"none", "tanh"}) {
     const std::map<std::string, Attribute> attributes = {{"approximate", std::string(approximate)}};
     const KernelCall forward = makeCall("", "Gelu", 20, {x}, {{kF64, {5, 37}}}, attributes);
-    expectGradient(makeCall("pipeshard", "GeluGrad", 1, {dy, x}, {{kF64, {5, 37}}}, attributes), 0, forward, 0, 0, dy);
+    expectGradient(makeCall("pipeshard", "GeluGrad", 1, {dy, x}, {{kF64, {5, 37}}}, attributes), 0, forward,
+                   0, 0, dy);
   }
 }
 
@@ -102,7 +107,8 @@ TEST(GradientKernels, MishAndItsGradientReachTheirLimitsWithoutOverflow) {
     const Tensor x = convertTensor(makeTensor<double>({5}, {-2000, -120, 0, 120, 2000}), type);
     const Tensor dy = convertTensor(makeTensor<double>({5}, {1, 1, 1, 1, 1}), type);
     const std::vector<double> y = numbersOf(runKernel(makeCall("", "Mish", 18, {x}, {{type, {5}}}))[0]);
-    const std::vector<double> dx = numbersOf(runKernel(makeCall("pipeshard", "MishGrad", 1, {dy, x}, {{type, {5}}}))[0]);
+    const std::vector<double> dx =
+        numbersOf(runKernel(makeCall("pipeshard", "MishGrad", 1, {dy, x}, {{type, {5}}}))[0]);
     const std::vector<double> values = {0, 0, 0, 120, 2000}, slopes = {0, 0, 0.6, 1, 1};
     for (size_t i = 0; i < 5; ++i) {
       EXPECT_NEAR(y[i], values[i], 1e-6) << i;
@@ -118,8 +124,8 @@ TEST(GradientKernels, SoftmaxGradsEqualFiniteDifferencesOnEveryAxis) {
     for (int64_t axis : {-1, 0, 1}) {
       const std::map<std::string, Attribute> attributes = {{"axis", axis}};
       const KernelCall forward = makeCall("", name, 13, {x}, {{kF64, shape}}, attributes);
-      const KernelCall gradient =
-          makeCall("pipeshard", std::string(name) + "Grad", 1, {dy, runKernel(forward)[0]}, {{kF64, shape}}, attributes);
+      const KernelCall gradient = makeCall("pipeshard", std::string(name) + "Grad", 1,
+                                           {dy, runKernel(forward)[0]}, {{kF64, shape}}, attributes);
       expectGradient(gradient, 0, forward, 0, 0, dy);
     }
   }
@@ -133,14 +139,15 @@ TEST(GradientKernels, LayerNormalizationGradsEqualFiniteDifferences) {
     const Shape statistics = axis == 1 ? Shape{4, 1, 1} : Shape{4, 3, 1};
     const Tensor scale = randomTensor(kF64, weights, 9, 0.5, 1.5), bias = randomTensor(kF64, weights, 10);
     const std::map<std::string, Attribute> attributes = {{"axis", axis}};
-    const KernelCall forward =
-        makeCall("", "LayerNormalization", 17, {x, scale, bias}, {{kF64, shape}, {kF64, statistics}, {kF64, statistics}}, attributes);
+    const KernelCall forward = makeCall("", "LayerNormalization", 17, {x, scale, bias},
+                                        {{kF64, shape}, {kF64, statistics}, {kF64, statistics}}, attributes);
     const std::vector<Tensor> results = runKernel(forward);
-    const KernelCall to_input =
-        makeCall("pipeshard", "LayerNormalizationInputGrad", 1, {dy, x, scale, results[1], results[2]}, {{kF64, shape}}, attributes);
+    const KernelCall to_input = makeCall("pipeshard", "LayerNormalizationInputGrad", 1,
+                                         {dy, x, scale, results[1], results[2]}, {{kF64, shape}}, attributes);
     expectGradient(to_input, 0, forward, 0, 0, dy);
-    const KernelCall to_weights = makeCall("pipeshard", "LayerNormalizationWeightGrad", 1, {dy, x, results[1], results[2]},
-                                           {{kF64, weights}, {kF64, weights}}, attributes);
+    const KernelCall to_weights =
+        makeCall("pipeshard", "LayerNormalizationWeightGrad", 1, {dy, x, results[1], results[2]},
+                 {{kF64, weights}, {kF64, weights}}, attributes);
     expectGradient(to_weights, 0, forward, 1, 0, dy);
     expectGradient(to_weights, 1, forward, 2, 0, dy);
   }
@@ -158,7 +165,8 @@ TEST(GradientKernels, AveragePoolGradEqualsFiniteDifferences) {
                                                    {"count_include_pad", counted}};
     const KernelCall forward = makeCall("", "AveragePool", 19, {x}, {{kF64, pooled}}, attributes);
     attributes["image"] = std::vector<int64_t>{7, 6};
-    expectGradient(makeCall("pipeshard", "AveragePoolGrad", 1, {dy}, {{kF64, image}}, attributes), 0, forward, 0, 0, dy);
+    expectGradient(makeCall("pipeshard", "AveragePoolGrad", 1, {dy}, {{kF64, image}}, attributes), 0, forward,
+                   0, 0, dy);
   }
 }
 
@@ -170,26 +178,30 @@ TEST(GradientKernels, GatherGradEqualsFiniteDifferencesWithRepeatedAndNegativeIn
     const Tensor data = randomTensor(kF64, shape, 11), dy = randomTensor(kF64, out, 12);
     const KernelCall forward = makeCall("", "Gather", 13, {data, indices}, {{kF64, out}}, {{"axis", axis}});
     const KernelCall gradient =
-        makeCall("pipeshard", "GatherGrad", 1, {dy, indices, makeTensor<int64_t>({3}, shape)}, {{kF64, shape}}, {{"axis", axis}}, {2});
+        makeCall("pipeshard", "GatherGrad", 1, {dy, indices, makeTensor<int64_t>({3}, shape)},
+                 {{kF64, shape}}, {{"axis", axis}}, {2});
     expectGradient(gradient, 0, forward, 0, 0, dy);
   }
 }
 
 TEST(GradientKernels, GatherGradAddsToWhatIsThere) {
   const Tensor indices = makeTensor<int64_t>({2, 3}, {0, 4, -1, 2, 0, 0});
-  const Tensor dy = randomTensor(DataType::kFloat32, {2, 3, 300}, 12), total = randomTensor(DataType::kFloat32, {5, 300}, 13);
-  expectAddsInPlace(
-      makeCall("pipeshard", "GatherGrad", 1, {dy, indices, makeTensor<int64_t>({2}, {5, 300})}, {{DataType::kFloat32, {5, 300}}}, {}, {2}),
-      total);
+  const Tensor dy = randomTensor(DataType::kFloat32, {2, 3, 300}, 12),
+               total = randomTensor(DataType::kFloat32, {5, 300}, 13);
+  expectAddsInPlace(makeCall("pipeshard", "GatherGrad", 1, {dy, indices, makeTensor<int64_t>({2}, {5, 300})},
+                             {{DataType::kFloat32, {5, 300}}}, {}, {2}),
+                    total);
 }
 
 TEST(GradientKernels, GatherElementsGradEqualsFiniteDifferences) {
   const Shape shape = {4, 3}, picked = {2, 3};
   const Tensor indices = makeTensor<int64_t>(picked, {0, -1, 2, 0, 1, 2});
   const Tensor data = randomTensor(kF64, shape, 13), dy = randomTensor(kF64, picked, 14);
-  const KernelCall forward = makeCall("", "GatherElements", 13, {data, indices}, {{kF64, picked}}, {{"axis", int64_t{0}}});
-  const KernelCall gradient = makeCall("pipeshard", "GatherElementsGrad", 1, {dy, indices, makeTensor<int64_t>({2}, shape)},
-                                       {{kF64, shape}}, {{"axis", int64_t{0}}}, {2});
+  const KernelCall forward =
+      makeCall("", "GatherElements", 13, {data, indices}, {{kF64, picked}}, {{"axis", int64_t{0}}});
+  const KernelCall gradient =
+      makeCall("pipeshard", "GatherElementsGrad", 1, {dy, indices, makeTensor<int64_t>({2}, shape)},
+               {{kF64, shape}}, {{"axis", int64_t{0}}}, {2});
   expectGradient(gradient, 0, forward, 0, 0, dy);
 }
 
@@ -205,19 +217,22 @@ void checkLossCase(const LossCase& c) {
   label_shape.erase(label_shape.begin() + 1);
   const int64_t classes = c.scores[1];
   std::vector<int64_t> labels(static_cast<size_t>(elementCount(label_shape)));
-  for (size_t i = 0; i < labels.size(); ++i) labels[i] = c.ignoring && i % 3 == 1 ? -100 : static_cast<int64_t>(i * 7 + 2) % classes;
+  for (size_t i = 0; i < labels.size(); ++i)
+    labels[i] = c.ignoring && i % 3 == 1 ? -100 : static_cast<int64_t>(i * 7 + 2) % classes;
   const Tensor label = makeTensor<int64_t>(label_shape, labels);
   const Tensor scores = randomTensor(kF64, c.scores, 15, -3, 3);
-  const std::optional<Tensor> weights = c.weighted ? std::optional(randomTensor(kF64, {classes}, 16, 0.5, 2)) : std::nullopt;
+  const std::optional<Tensor> weights =
+      c.weighted ? std::optional(randomTensor(kF64, {classes}, 16, 0.5, 2)) : std::nullopt;
   const Shape loss_shape = c.reduction == "none" ? label_shape : Shape{};
   const Tensor dy = randomTensor(kF64, loss_shape, 17, 0.5, 2);
   std::map<std::string, Attribute> attributes = {{"reduction", c.reduction}};
   if (c.ignoring) attributes["ignore_index"] = int64_t{-100};
-  const KernelCall forward =
-      makeCall("", "SoftmaxCrossEntropyLoss", 13, {scores, label, weights}, {{kF64, loss_shape}, {kF64, c.scores}}, attributes);
+  const KernelCall forward = makeCall("", "SoftmaxCrossEntropyLoss", 13, {scores, label, weights},
+                                      {{kF64, loss_shape}, {kF64, c.scores}}, attributes);
   attributes["has_ignore_index"] = int64_t{c.ignoring};
   const KernelCall gradient =
-      makeCall("pipeshard", "SoftmaxCrossEntropyLossGrad", 1, {dy, runKernel(forward)[1], label, weights}, {{kF64, c.scores}}, attributes);
+      makeCall("pipeshard", "SoftmaxCrossEntropyLossGrad", 1, {dy, runKernel(forward)[1], label, weights},
+               {{kF64, c.scores}}, attributes);
   expectGradient(gradient, 0, forward, 0, 0, dy);
 }
 
@@ -225,7 +240,8 @@ TEST(GradientKernels, SoftmaxCrossEntropyLossGradEqualsFiniteDifferencesInEveryF
   for (const Shape& scores : {Shape{6, 5}, Shape{2, 5, 3}, Shape{2, 4, 2, 3}}) {
     for (const char* reduction : {"none", "sum", "mean"}) {
       for (int form = 0; form < 4; ++form) {
-        SCOPED_TRACE(fmt::format("{} {} weighted {} ignoring {}", shapeToString(scores), reduction, form & 1, form & 2));
+        SCOPED_TRACE(fmt::format("{} {} weighted {} ignoring {}", shapeToString(scores), reduction, form & 1,
+                                 form & 2));
         checkLossCase({scores, reduction, (form & 1) != 0, (form & 2) != 0});
       }
     }

@@ -40,30 +40,35 @@ class GuardedBuffer {
 };
 
 // `total`: content of output 0 that the kernel adds to.
-std::vector<Tensor> execute(const KernelCall& call, Kernel& kernel, int shared_input, int shared_output, const Tensor* total = nullptr) {
+std::vector<Tensor> execute(const KernelCall& call, Kernel& kernel, int shared_input, int shared_output,
+                            const Tensor* total = nullptr) {
   std::vector<GuardedBuffer> inputs, outputs;
   for (const auto& tensor : call.inputs) {
     inputs.emplace_back(tensor ? tensor->bytes.size() : 0);
-    if (tensor && !tensor->bytes.empty()) std::memcpy(inputs.back().data(), tensor->bytes.data(), tensor->bytes.size());
+    if (tensor && !tensor->bytes.empty())
+      std::memcpy(inputs.back().data(), tensor->bytes.data(), tensor->bytes.size());
   }
   for (const OutputSpec& spec : call.outputs) {
-    outputs.emplace_back(spec.type == DataType::kUndefined ? 0 : static_cast<size_t>(byteCount(spec.type, spec.shape)));
+    outputs.emplace_back(
+        spec.type == DataType::kUndefined ? 0 : static_cast<size_t>(byteCount(spec.type, spec.shape)));
   }
   std::vector<const void*> input_pointers;
   std::vector<void*> output_pointers;
-  for (size_t i = 0; i < inputs.size(); ++i) input_pointers.push_back(call.inputs[i] ? inputs[i].data() : nullptr);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    input_pointers.push_back(call.inputs[i] ? inputs[i].data() : nullptr);
   for (size_t i = 0; i < outputs.size(); ++i) {
     output_pointers.push_back(call.outputs[i].type == DataType::kUndefined ? nullptr : outputs[i].data());
   }
-  if (shared_input >= 0) output_pointers[static_cast<size_t>(shared_output)] = inputs[static_cast<size_t>(shared_input)].data();
+  if (shared_input >= 0)
+    output_pointers[static_cast<size_t>(shared_output)] = inputs[static_cast<size_t>(shared_input)].data();
   GuardedBuffer workspace(kernel.workspaceBytes());
   if (total != nullptr) std::memcpy(outputs[0].data(), total->bytes.data(), total->bytes.size());
   kernel.run({input_pointers, output_pointers, workspace.data(), nullptr, total == nullptr ? 0U : 1U});
   std::vector<Tensor> results;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const bool shared = shared_input >= 0 && static_cast<int>(i) == shared_output;
-    results.push_back(
-        {call.outputs[i].type, call.outputs[i].shape, shared ? inputs[static_cast<size_t>(shared_input)].content() : outputs[i].content()});
+    results.push_back({call.outputs[i].type, call.outputs[i].shape,
+                       shared ? inputs[static_cast<size_t>(shared_input)].content() : outputs[i].content()});
     EXPECT_TRUE(outputs[i].intact()) << "written outside of output " << i;
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -78,7 +83,9 @@ std::vector<Tensor> execute(const KernelCall& call, Kernel& kernel, int shared_i
 
 }  // namespace
 
-std::vector<double> numbersOf(const Tensor& tensor) { return numericElements(Constant{tensor.type, tensor.shape, tensor.bytes}); }
+std::vector<double> numbersOf(const Tensor& tensor) {
+  return numericElements(Constant{tensor.type, tensor.shape, tensor.bytes});
+}
 
 Tensor convertTensor(const Tensor& tensor, DataType type) {
   const std::vector<double> numbers = numbersOf(tensor);
@@ -86,8 +93,9 @@ Tensor convertTensor(const Tensor& tensor, DataType type) {
   return makeTensor<float>(tensor.shape, {numbers.begin(), numbers.end()});
 }
 
-KernelCall makeCall(std::string domain, std::string op_type, int opset, std::vector<std::optional<Tensor>> inputs,
-                    std::vector<OutputSpec> outputs, std::map<std::string, Attribute> attributes, std::vector<size_t> constants) {
+KernelCall makeCall(std::string domain, std::string op_type, int opset,
+                    std::vector<std::optional<Tensor>> inputs, std::vector<OutputSpec> outputs,
+                    std::map<std::string, Attribute> attributes, std::vector<size_t> constants) {
   KernelCall call;
   call.node.domain = std::move(domain);
   call.node.op_type = std::move(op_type);
@@ -141,7 +149,8 @@ void expectAddsInPlace(const KernelCall& call, const Tensor& total) {
   for (const int threads : {1, 2}) {
     omp_set_num_threads(threads);
     const std::vector<float> got = elementsOf<float>(execute(call, *kernel, -1, -1, &total)[0]);
-    EXPECT_TRUE(got == want) << call.node.op_type << " does not add to the bits of a separate addition on " << threads << " threads";
+    EXPECT_TRUE(got == want) << call.node.op_type << " does not add to the bits of a separate addition on "
+                             << threads << " threads";
   }
   omp_set_num_threads(before);
 }
@@ -154,7 +163,8 @@ std::vector<Tensor> runOnOneAndTwoThreads(const KernelCall& call) {
   const std::vector<Tensor> two = runKernel(call);
   omp_set_num_threads(before);
   for (size_t i = 0; i < one.size(); ++i)
-    EXPECT_TRUE(one[i].bytes == two[i].bytes) << call.node.op_type << " output " << i << " depends on the threads";
+    EXPECT_TRUE(one[i].bytes == two[i].bytes)
+        << call.node.op_type << " output " << i << " depends on the threads";
   return one;
 }
 
@@ -173,9 +183,11 @@ std::vector<double> randomNumbers(size_t count, uint64_t seed, double low, doubl
 }
 
 Tensor randomTensor(DataType type, Shape shape, uint64_t seed, double low, double high) {
-  const std::vector<double> numbers = randomNumbers(static_cast<size_t>(elementCount(shape)), seed, low, high);
+  const std::vector<double> numbers =
+      randomNumbers(static_cast<size_t>(elementCount(shape)), seed, low, high);
   if (type == DataType::kFloat64) return makeTensor<double>(std::move(shape), numbers);
-  if (type == DataType::kInt64) return makeTensor<int64_t>(std::move(shape), {numbers.begin(), numbers.end()});
+  if (type == DataType::kInt64)
+    return makeTensor<int64_t>(std::move(shape), {numbers.begin(), numbers.end()});
   return makeTensor<float>(std::move(shape), {numbers.begin(), numbers.end()});
 }
 

@@ -53,19 +53,22 @@ struct KernelCall {
 };
 
 // Fluent enough for tests: makeCall("", "Add", 18, {a, b}, {{DataType::kFloat32, {2}}}).
-KernelCall makeCall(std::string domain, std::string op_type, int opset, std::vector<std::optional<Tensor>> inputs,
-                    std::vector<OutputSpec> outputs, std::map<std::string, Attribute> attributes = {}, std::vector<size_t> constants = {});
+KernelCall makeCall(std::string domain, std::string op_type, int opset,
+                    std::vector<std::optional<Tensor>> inputs, std::vector<OutputSpec> outputs,
+                    std::map<std::string, Attribute> attributes = {}, std::vector<size_t> constants = {});
 
 // The CPU kernel of a call. Throws what the registry throws.
 std::unique_ptr<Kernel> createKernel(const KernelCall& call);
 
-// Creates and runs. Fails the test when a kernel writes outside of its outputs. Throws what the kernel throws.
+// Creates and runs. Fails the test when a kernel writes outside of its outputs. Throws what the kernel
+// throws.
 std::vector<Tensor> runKernel(const KernelCall& call);
 
 // As runKernel, with output `output` in the memory of input `input`.
 std::vector<Tensor> runInPlace(const KernelCall& call, Kernel& kernel, size_t input, size_t output);
 
-// Output 0 (float32) added to `total` by the kernel must be what a separate addition makes of it, on 1 and on 2 threads.
+// Output 0 (float32) added to `total` by the kernel must be what a separate addition makes of it, on 1 and on
+// 2 threads.
 void expectAddsInPlace(const KernelCall& call, const Tensor& total);
 
 // runKernel on 1 and on 2 threads must give the same bits; returns the result.

@@ -1,4 +1,5 @@
-// Reductions, softmax, transpositions and copies against index arithmetic, on sizes with many blocks and odd edges.
+// Reductions, softmax, transpositions and copies against index arithmetic, on sizes with many blocks and odd
+// edges.
 #include <cmath>
 #include <numeric>
 
@@ -32,9 +33,11 @@ struct ReduceCase {
 };
 
 const std::vector<ReduceCase>& reduceCases() {
-  static const std::vector<ReduceCase> cases = {
-      {{300, 129}, {1}},      {{300, 129}, {0}},      {{300, 129}, {0, 1}},  {{200001}, {0}},  {{2, 70000}, {1}},
-      {{5, 6, 7, 8}, {0, 2}}, {{5, 6, 7, 8}, {1, 3}}, {{4, 33, 65}, {0, 1}}, {{3, 1, 5}, {1}}, {{1}, {0}}};
+  static const std::vector<ReduceCase> cases = {{{300, 129}, {1}},      {{300, 129}, {0}},
+                                                {{300, 129}, {0, 1}},   {{200001}, {0}},
+                                                {{2, 70000}, {1}},      {{5, 6, 7, 8}, {0, 2}},
+                                                {{5, 6, 7, 8}, {1, 3}}, {{4, 33, 65}, {0, 1}},
+                                                {{3, 1, 5}, {1}},       {{1}, {0}}};
   return cases;
 }
 
@@ -58,10 +61,11 @@ TEST(ReduceKernels, SumsEqualPlainLoopsForEverySetOfAxes) {
     for (DataType type : {kF64, kF32}) {
       const double tolerance = type == kF64 ? 1e-13 : 1e-6;
       const auto run = [&](const char* name) {
-        return numbersOf(runOnOneAndTwoThreads(makeCall("", name, 18, {convertTensor(x, type), axes}, {{type, out}}, {}, {1}))[0]);
+        return numbersOf(runOnOneAndTwoThreads(
+            makeCall("", name, 18, {convertTensor(x, type), axes}, {{type, out}}, {}, {1}))[0]);
       };
-      const auto sums = run("ReduceSum"), means = run("ReduceMean"), mosts = run("ReduceMax"), norms = run("ReduceL2"),
-                 squares = run("ReduceSumSquare");
+      const auto sums = run("ReduceSum"), means = run("ReduceMean"), mosts = run("ReduceMax"),
+                 norms = run("ReduceL2"), squares = run("ReduceSumSquare");
       for (size_t o = 0; o < sum.size(); ++o) {
         ASSERT_NEAR(sums[o], sum[o], tolerance * (1 + sum[o])) << shapeToString(c.shape);
         ASSERT_NEAR(means[o], sum[o] / count, tolerance) << shapeToString(c.shape);
@@ -75,7 +79,8 @@ TEST(ReduceKernels, SumsEqualPlainLoopsForEverySetOfAxes) {
 
 TEST(ReduceKernels, TheSumOfNothingIsZero) {
   const Tensor x{kF32, {2, 0}, {}};
-  EXPECT_EQ(numbersOf(runKernel(makeCall("", "ReduceSum", 13, {x, makeTensor<int64_t>({1}, {1})}, {{kF32, {2, 1}}}, {}, {1}))[0]),
+  EXPECT_EQ(numbersOf(runKernel(makeCall("", "ReduceSum", 13, {x, makeTensor<int64_t>({1}, {1})},
+                                         {{kF32, {2, 1}}}, {}, {1}))[0]),
             (std::vector<double>{0, 0}));
 }
 
@@ -83,8 +88,10 @@ TEST(SoftmaxKernels, RowsSumToOneAndOrderIsKeptWhateverTheAxis) {
   const Shape shape = {9, 130, 70};
   const Tensor x = randomTensor(kF32, shape, 4, -30, 30);
   for (int64_t axis : {0, 1, 2}) {
-    const Tensor y = runOnOneAndTwoThreads(makeCall("", "Softmax", 13, {x}, {{kF32, shape}}, {{"axis", axis}}))[0];
-    const Tensor log = runOnOneAndTwoThreads(makeCall("", "LogSoftmax", 13, {x}, {{kF32, shape}}, {{"axis", axis}}))[0];
+    const Tensor y =
+        runOnOneAndTwoThreads(makeCall("", "Softmax", 13, {x}, {{kF32, shape}}, {{"axis", axis}}))[0];
+    const Tensor log =
+        runOnOneAndTwoThreads(makeCall("", "LogSoftmax", 13, {x}, {{kF32, shape}}, {{"axis", axis}}))[0];
     Shape sums_shape = shape;
     sums_shape[static_cast<size_t>(axis)] = 1;
     const std::vector<double> in = numbersOf(x), out = numbersOf(y), logs = numbersOf(log);
@@ -119,13 +126,15 @@ TEST(TransposeKernel, EqualsIndexArithmeticForManyPermutationsAndTypes) {
     for (int64_t axis : permutation) out.push_back(shape[static_cast<size_t>(axis)]);
     for (DataType type : {kF32, kF64}) {
       const Tensor x = randomTensor(type, shape, 7);
-      const Tensor y = runOnOneAndTwoThreads(makeCall("", "Transpose", 13, {x}, {{type, out}}, {{"perm", permutation}}))[0];
+      const Tensor y = runOnOneAndTwoThreads(
+          makeCall("", "Transpose", 13, {x}, {{type, out}}, {{"perm", permutation}}))[0];
       const std::vector<double> from = numbersOf(x), to = numbersOf(y);
       for (size_t i = 0; i < to.size(); ++i) {
         const std::vector<int64_t> index = indexOf(out, static_cast<int64_t>(i));
         std::vector<int64_t> source(index.size());
         for (size_t a = 0; a < index.size(); ++a) source[static_cast<size_t>(permutation[a])] = index[a];
-        ASSERT_EQ(to[i], from[static_cast<size_t>(flatOf(shape, source))]) << shapeToString(shape) << " element " << i;
+        ASSERT_EQ(to[i], from[static_cast<size_t>(flatOf(shape, source))])
+            << shapeToString(shape) << " element " << i;
       }
     }
   }
@@ -139,26 +148,33 @@ TEST(CopyKernels, ConcatOfASplitIsTheInputOnEveryAxis) {
     first[static_cast<size_t>(axis)] = 4;
     second[static_cast<size_t>(axis)] = shape[static_cast<size_t>(axis)] - 4;
     const Tensor sizes = makeTensor<int64_t>({2}, {4, second[static_cast<size_t>(axis)]});
-    const std::vector<Tensor> parts =
-        runOnOneAndTwoThreads(makeCall("", "Split", 13, {x, sizes}, {{kF32, first}, {kF32, second}}, {{"axis", axis}}, {1}));
-    const Tensor joined = runOnOneAndTwoThreads(makeCall("", "Concat", 13, {parts[0], parts[1]}, {{kF32, shape}}, {{"axis", axis}}))[0];
+    const std::vector<Tensor> parts = runOnOneAndTwoThreads(
+        makeCall("", "Split", 13, {x, sizes}, {{kF32, first}, {kF32, second}}, {{"axis", axis}}, {1}));
+    const Tensor joined = runOnOneAndTwoThreads(
+        makeCall("", "Concat", 13, {parts[0], parts[1]}, {{kF32, shape}}, {{"axis", axis}}))[0];
     EXPECT_TRUE(joined.bytes == x.bytes) << axis;
-    const Tensor from = makeTensor<int64_t>({1}, {4}), to = makeTensor<int64_t>({1}, {INT64_MAX}), on = makeTensor<int64_t>({1}, {axis});
-    const Tensor sliced = runOnOneAndTwoThreads(makeCall("", "Slice", 13, {x, from, to, on}, {{kF32, second}}, {}, {1, 2, 3}))[0];
+    const Tensor from = makeTensor<int64_t>({1}, {4}), to = makeTensor<int64_t>({1}, {INT64_MAX}),
+                 on = makeTensor<int64_t>({1}, {axis});
+    const Tensor sliced = runOnOneAndTwoThreads(
+        makeCall("", "Slice", 13, {x, from, to, on}, {{kF32, second}}, {}, {1, 2, 3}))[0];
     EXPECT_TRUE(sliced.bytes == parts[1].bytes) << axis;
   }
 }
 
 TEST(CopyKernels, SplitSkipsAbsentOutputs) {
   const Tensor x = makeTensor<float>({4}, {1, 2, 3, 4});
-  const std::vector<Tensor> parts = runKernel(makeCall("", "Split", 18, {x}, {{}, {kF32, {2}}}, {{"num_outputs", int64_t{2}}}));
+  const std::vector<Tensor> parts =
+      runKernel(makeCall("", "Split", 18, {x}, {{}, {kF32, {2}}}, {{"num_outputs", int64_t{2}}}));
   EXPECT_EQ(elementsOf<float>(parts[1]), (std::vector<float>{3, 4}));
 }
 
 TEST(LossKernels, GiveTheSameLossWithAndWithoutTheLogProbabilities) {
-  const Tensor scores = randomTensor(kF32, {64, 1000}, 9, -5, 5), labels = randomTensor(DataType::kInt64, {64}, 10, 0, 1000);
-  const auto with = runOnOneAndTwoThreads(makeCall("", "SoftmaxCrossEntropyLoss", 13, {scores, labels}, {{kF32, {}}, {kF32, {64, 1000}}}));
-  const auto without = runOnOneAndTwoThreads(makeCall("", "SoftmaxCrossEntropyLoss", 13, {scores, labels}, {{kF32, {}}}));
+  const Tensor scores = randomTensor(kF32, {64, 1000}, 9, -5, 5),
+               labels = randomTensor(DataType::kInt64, {64}, 10, 0, 1000);
+  const auto with = runOnOneAndTwoThreads(
+      makeCall("", "SoftmaxCrossEntropyLoss", 13, {scores, labels}, {{kF32, {}}, {kF32, {64, 1000}}}));
+  const auto without =
+      runOnOneAndTwoThreads(makeCall("", "SoftmaxCrossEntropyLoss", 13, {scores, labels}, {{kF32, {}}}));
   EXPECT_TRUE(with[0].bytes == without[0].bytes);
 }
 
@@ -178,10 +194,12 @@ TEST(LpNormalizationKernels, EqualPlainLoopsOnEveryAxisWithoutOverflow) {
           return norms[static_cast<size_t>(flatOf(rest, index))];
         };
         for (size_t i = 0; i < numbers.size(); ++i) normOf(i) += std::pow(std::abs(numbers[i]), p);
-        const KernelCall call = makeCall("", "LpNormalization", 18, {x}, {{type, shape}}, {{"axis", axis}, {"p", p}});
+        const KernelCall call =
+            makeCall("", "LpNormalization", 18, {x}, {{type, shape}}, {{"axis", axis}, {"p", p}});
         const std::vector<double> y = numbersOf(runOnOneAndTwoThreads(call)[0]);
         for (size_t i = 0; i < y.size(); ++i)
-          ASSERT_NEAR(y[i], numbers[i] / std::pow(normOf(i), 1.0 / static_cast<double>(p)), type == kF64 ? 1e-14 : 1e-7)
+          ASSERT_NEAR(y[i], numbers[i] / std::pow(normOf(i), 1.0 / static_cast<double>(p)),
+                      type == kF64 ? 1e-14 : 1e-7)
               << axis << " " << p;
       }
     }

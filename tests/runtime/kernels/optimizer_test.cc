@@ -12,8 +12,8 @@ constexpr int64_t kCount = 40000;  // more than one block
 const Shape kShape = {8, kCount / 8};
 
 struct Numbers {
-  std::vector<double> param = randomNumbers(kCount, 1), grad = randomNumbers(kCount, 2), first = randomNumbers(kCount, 3),
-                      second = randomNumbers(kCount, 4, 0, 1);
+  std::vector<double> param = randomNumbers(kCount, 1), grad = randomNumbers(kCount, 2),
+                      first = randomNumbers(kCount, 3), second = randomNumbers(kCount, 4, 0, 1);
 };
 
 std::optional<Tensor> of(DataType type, const Shape& shape, const std::vector<double>& numbers) {
@@ -49,9 +49,11 @@ TEST(OptimizerKernels, SgdFollowsItsFormula) {
   std::vector<double> want(kCount);
   for (size_t i = 0; i < want.size(); ++i) want[i] = n.param[i] - 0.1 * (n.grad[i] + 0.01 * n.param[i]);
   for (DataType type : {DataType::kFloat64, DataType::kFloat32}) {
-    check(makeCall("pipeshard", "SGD", 1, {of(type, kShape, n.param), of(type, kShape, n.grad), scalar(type, 0.1), scalar(type, 0.01)},
-                   {{type, kShape}}),
-          {want}, type);
+    check(
+        makeCall("pipeshard", "SGD", 1,
+                 {of(type, kShape, n.param), of(type, kShape, n.grad), scalar(type, 0.1), scalar(type, 0.01)},
+                 {{type, kShape}}),
+        {want}, type);
   }
 }
 
@@ -66,8 +68,8 @@ TEST(OptimizerKernels, SgdMomentumFollowsItsFormulaWithAndWithoutNesterov) {
     }
     for (DataType type : {DataType::kFloat64, DataType::kFloat32}) {
       check(makeCall("pipeshard", "SGDMomentum", 1,
-                     {of(type, kShape, n.param), of(type, kShape, n.grad), of(type, kShape, n.first), scalar(type, 0.1), scalar(type, 0.9),
-                      scalar(type, 0.01)},
+                     {of(type, kShape, n.param), of(type, kShape, n.grad), of(type, kShape, n.first),
+                      scalar(type, 0.1), scalar(type, 0.9), scalar(type, 0.01)},
                      {{type, kShape}, {type, kShape}}, {{"nesterov", nesterov}}),
             {param, velocity}, type);
     }
@@ -86,13 +88,14 @@ TEST(OptimizerKernels, AdamAndAdamWFollowTheirFormulas) {
         v[i] = b2 * n.second[i] + (1 - b2) * g * g;
         const auto t = static_cast<double>(step);
         param[i] = n.param[i] * (decoupled ? 1 - rate * decay : 1) -
-                   rate / (1 - std::pow(b1, t)) * m[i] / (std::sqrt(v[i]) / std::sqrt(1 - std::pow(b2, t)) + epsilon);
+                   rate / (1 - std::pow(b1, t)) * m[i] /
+                       (std::sqrt(v[i]) / std::sqrt(1 - std::pow(b2, t)) + epsilon);
       }
       for (DataType type : {DataType::kFloat64, DataType::kFloat32}) {
         check(makeCall("pipeshard", decoupled ? "AdamW" : "Adam", 1,
-                       {of(type, kShape, n.param), of(type, kShape, n.grad), of(type, kShape, n.first), of(type, kShape, n.second),
-                        makeTensor<int64_t>({}, {step}), scalar(type, rate), scalar(type, b1), scalar(type, b2), scalar(type, epsilon),
-                        scalar(type, decay)},
+                       {of(type, kShape, n.param), of(type, kShape, n.grad), of(type, kShape, n.first),
+                        of(type, kShape, n.second), makeTensor<int64_t>({}, {step}), scalar(type, rate),
+                        scalar(type, b1), scalar(type, b2), scalar(type, epsilon), scalar(type, decay)},
                        {{type, kShape}, {type, kShape}, {type, kShape}}),
               {param, m, v}, type);
       }
@@ -104,7 +107,8 @@ TEST(OptimizerKernels, AdamRefusesStepZero) {
   const auto f = DataType::kFloat32;
   const std::optional<Tensor> one = of(f, {1}, {1}), number = scalar(f, 0.5);
   const KernelCall call =
-      makeCall("pipeshard", "Adam", 1, {one, one, one, one, makeTensor<int64_t>({}, {0}), number, number, number, number, number},
+      makeCall("pipeshard", "Adam", 1,
+               {one, one, one, one, makeTensor<int64_t>({}, {0}), number, number, number, number, number},
                {{f, {1}}, {f, {1}}, {f, {1}}});
   EXPECT_NE(refusalOf([&] { runKernel(call); }).find("Step is 0"), std::string::npos);
 }

@@ -12,7 +12,8 @@
 namespace pipeshard {
 namespace {
 
-// Products of square matrices of these sizes, one behind the other; product i is work i unless said otherwise.
+// Products of square matrices of these sizes, one behind the other; product i is work i unless said
+// otherwise.
 PassSample products(const std::vector<int64_t>& sizes, std::vector<int> works = {}) {
   PassSample sample;
   Program& program = sample.image.program;
@@ -32,7 +33,8 @@ PassSample products(const std::vector<int64_t>& sizes, std::vector<int> works = 
   };
   for (size_t i = 0; i < sizes.size(); ++i) {
     const std::string number = std::to_string(i);
-    const std::vector<ValueId> operands = {value("a" + number, sizes[i], run.inputs), value("b" + number, sizes[i], run.inputs)};
+    const std::vector<ValueId> operands = {value("a" + number, sizes[i], run.inputs),
+                                           value("b" + number, sizes[i], run.inputs)};
     graph.inputs.insert(graph.inputs.end(), operands.begin(), operands.end());
     graph.outputs.push_back(value("c" + number, sizes[i], run.outputs));
     builder.addNode("", "MatMul", operands, {graph.outputs.back()});
@@ -65,10 +67,11 @@ TEST(Profiling, LargerProductsTakeLonger) {
   const PassSample sample = products({16, 128, 512});
   EXPECT_TRUE(inOneOfEightRuns([&] {
     size_t told = 0;
-    const std::vector<OperatorTime> times = measurePasses({&sample, 1}, 3, quick(), [&](size_t done, size_t all) {
-      EXPECT_EQ(all, 1U);
-      EXPECT_EQ(done, ++told);
-    });
+    const std::vector<OperatorTime> times =
+        measurePasses({&sample, 1}, 3, quick(), [&](size_t done, size_t all) {
+          EXPECT_EQ(all, 1U);
+          EXPECT_EQ(done, ++told);
+        });
     EXPECT_EQ(told, 1U);
     for (const OperatorTime& time : times) {
       EXPECT_EQ(time.busy_ns, 0);
@@ -87,9 +90,11 @@ TEST(Profiling, MeasuresBesideASecondWorker) {
   }
 }
 
-// 512 is 32,768 times 16: the mean of both is about half of the large one, by itself or at its place beside the other.
+// 512 is 32,768 times 16: the mean of both is about half of the large one, by itself or at its place beside
+// the other.
 TEST(Profiling, EqualWorkTakesTheMeanOverItsPlaces) {
-  const std::vector<PassSample> samples = {products({16, 512}, {0, 0}), products({512}, {1}), products({16, 16}, {-1, 2})};
+  const std::vector<PassSample> samples = {products({16, 512}, {0, 0}), products({512}, {1}),
+                                           products({16, 16}, {-1, 2})};
   EXPECT_TRUE(inOneOfEightRuns([&] {
     const std::vector<OperatorTime> times = measurePasses(samples, 4, quick());
     EXPECT_EQ(times[3].ns, 0);  // is nowhere
@@ -102,7 +107,8 @@ TEST(Profiling, EqualWorkTakesTheMeanOverItsPlaces) {
 TEST(Profiling, AStepThatIsTooLongIsRunOnceAndWithoutWhatIsKnown) {
   ProfilingOptions options = quick();
   options.budget_ns = 0;
-  const std::vector<PassSample> samples = {products({64, 64, 64, 32}, {0, 0, 0, 1}), products({64, 16}, {0, 2})};
+  const std::vector<PassSample> samples = {products({64, 64, 64, 32}, {0, 0, 0, 1}),
+                                           products({64, 16}, {0, 2})};
   const std::vector<OperatorTime> times = measurePasses(samples, 3, options);
   for (const OperatorTime& time : times) {
     EXPECT_GT(time.ns, 0);
@@ -167,14 +173,16 @@ TEST(NodeObserver, HearsOfEveryNodeInOrder) {
 
 TEST(Profiling, CurvesOfLinksAndMemoryAscend) {
   const LinkTimes inside = measureInside(1 << 16);
-  for (const CostCurve* curve : {&inside.send, &inside.all_reduce, &inside.all_gather, &inside.reduce_scatter, &inside.all_to_all}) {
+  for (const CostCurve* curve :
+       {&inside.send, &inside.all_reduce, &inside.all_gather, &inside.reduce_scatter, &inside.all_to_all}) {
     ASSERT_EQ(curve->points.size(), 5U);
     EXPECT_EQ(curve->points.front().amount, 256);
     EXPECT_GT(curve->points.front().ns, 0);
     for (size_t i = 1; i < curve->points.size(); ++i) EXPECT_GE(curve->points[i].ns, curve->points[i - 1].ns);
   }
   const LinkTimes of_four = measureInside(1 << 12, 4);
-  for (const CostCurve* curve : {&of_four.all_reduce, &of_four.all_gather, &of_four.reduce_scatter, &of_four.all_to_all}) {
+  for (const CostCurve* curve :
+       {&of_four.all_reduce, &of_four.all_gather, &of_four.reduce_scatter, &of_four.all_to_all}) {
     ASSERT_EQ(curve->points.size(), 3U);
     EXPECT_GT(curve->points.front().ns, 0);
   }

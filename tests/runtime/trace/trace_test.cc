@@ -7,9 +7,9 @@
 
 #include "ir/trace/trace_breakdown.h"
 #include "runtime/execute/aligned_memory.h"
+#include "runtime/job/trace_merge.h"
 #include "runtime/trace/clock_alignment.h"
 #include "runtime/trace/trace_memory.h"
-#include "runtime/job/trace_merge.h"
 #include "runtime/trace/trace_recorder.h"
 #include "tests/expect_error.h"
 #include "tests/ir/program/program_writer.h"
@@ -89,7 +89,8 @@ TEST(TraceRecorder, MemoryThatWasNeverUsedIsNoRecordingAndABrokenOneIsRefused) {
   recorded.recorder.beginStep(1, 0, at(1));
   const std::span<const std::byte> whole = recorded.memory.bytes();
   EXPECT_TRUE(readTraceRecords(whole.first(usedTraceBytes(whole))).has_value());
-  EXPECT_ERROR(readTraceRecords(whole.first(usedTraceBytes(whole) - 1)), ErrorCode::kConfiguration, "cut off");
+  EXPECT_ERROR(readTraceRecords(whole.first(usedTraceBytes(whole) - 1)), ErrorCode::kConfiguration,
+               "cut off");
   std::memset(zeros.data(), 7, zeros.size());
   EXPECT_ERROR(readTraceRecords(zeros), ErrorCode::kConfiguration, "does not begin as one");
 }
@@ -137,8 +138,9 @@ Trace mergedPair(int64_t ahead, ClockAlignment clock) {
 }
 
 std::string describe(const TraceEvent& event) {
-  return fmt::format("{} {}: {} {} {}-{}-{}{}", event.rank, event.step, traceEventKindName(event.kind), event.name, event.start_ns,
-                     event.arrived_ns, event.end_ns, event.message < 0 ? "" : fmt::format(" #{} of {}", event.message, event.bytes));
+  return fmt::format("{} {}: {} {} {}-{}-{}{}", event.rank, event.step, traceEventKindName(event.kind),
+                     event.name, event.start_ns, event.arrived_ns, event.end_ns,
+                     event.message < 0 ? "" : fmt::format(" #{} of {}", event.message, event.bytes));
 }
 
 const std::vector<std::string> kMerged = {
@@ -169,7 +171,8 @@ TEST(MergeTrace, NamesInstructionsSplitsRunsAndJoinsMessages) {
   for (const TraceMemory& point : trace.memory) {
     if (point.rank == 0) memory.emplace_back(point.time_ns, point.bytes);
   }
-  EXPECT_EQ(memory, (std::vector<std::pair<int64_t, int64_t>>{{0, 100}, {100, 250}, {1000, 100}, {1100, 250}}));
+  EXPECT_EQ(memory,
+            (std::vector<std::pair<int64_t, int64_t>>{{0, 100}, {100, 250}, {1000, 100}, {1100, 250}}));
 }
 
 TEST(MergeTrace, PutsRanksOfAnotherHostOnOneClock) {
@@ -207,14 +210,19 @@ TEST(MergeTrace, RefusesARecordingOfAnotherPlan) {
   EXPECT_ERROR(mergeTrace(2, {{a.read(), {second}, {}}}), ErrorCode::kConfiguration, "of another plan");
 }
 
-// A clock that began elsewhere and runs faster or slower, asked over links of random delay: never further off than it says.
+// A clock that began elsewhere and runs faster or slower, asked over links of random delay: never further off
+// than it says.
 TEST(ClockAlignment, IsWithinHalfARoundTripOfAnyOffsetAndDrift) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937_64 random(seed);
-    const auto below = [&](int64_t limit) { return static_cast<int64_t>(random() % static_cast<uint64_t>(limit)); };
+    const auto below = [&](int64_t limit) {
+      return static_cast<int64_t>(random() % static_cast<uint64_t>(limit));
+    };
     const int64_t offset = below(2'000'000'000'000) - 1'000'000'000'000;
     const double drift = static_cast<double>(below(200'001) - 100'000) * 1e-9;  // up to 100 ppm
-    const auto theirs = [&](int64_t own) { return own + offset + std::llround(static_cast<double>(own) * drift); };
+    const auto theirs = [&](int64_t own) {
+      return own + offset + std::llround(static_cast<double>(own) * drift);
+    };
     ClockAlignment clock;
     int64_t fastest_before = INT64_MAX, fastest_after = INT64_MAX;
     const int64_t end = 3'600'000'000'000;  // an hour later
@@ -225,12 +233,14 @@ TEST(ClockAlignment, IsWithinHalfARoundTripOfAnyOffsetAndDrift) {
         const int64_t there = asked + 20'000 + below(500'000);
         const int64_t answered = there + 20'000 + below(500'000);
         clock.add({asked, theirs(there), answered});
-        (begin == 0 ? fastest_before : fastest_after) = std::min(begin == 0 ? fastest_before : fastest_after, answered - asked);
+        (begin == 0 ? fastest_before : fastest_after) =
+            std::min(begin == 0 ? fastest_before : fastest_after, answered - asked);
       }
     }
     EXPECT_EQ(clock.uncertainty(), (std::max(fastest_before, fastest_after) + 1) / 2);
     for (int64_t t = 0; t <= end; t += end / 50) {
-      EXPECT_LE(std::abs(clock.toOwn(theirs(t)) - t), clock.uncertainty() + 50) << "seed " << seed << " at " << t;
+      EXPECT_LE(std::abs(clock.toOwn(theirs(t)) - t), clock.uncertainty() + 50)
+          << "seed " << seed << " at " << t;
     }
   }
   EXPECT_EQ(ClockAlignment().toOwn(123), 123);
@@ -259,7 +269,8 @@ TEST(TracedExecution, TellsWaitingForAPeerFromTransfer) {
     executor.runStep(4);
     const std::vector<int64_t> live = executor.liveBytes();
     EXPECT_LE(*std::max_element(live.begin(), live.end()), executor.memory().total_bytes);
-    EXPECT_GE(*std::max_element(live.begin(), live.end()), executor.memory().total_bytes - executor.memory().parts.padding);
+    EXPECT_GE(*std::max_element(live.begin(), live.end()),
+              executor.memory().total_bytes - executor.memory().parts.padding);
     recordings[rank] = {*readTraceRecords(memory.bytes()), {executor.program()}, {}};
   });
   const Trace trace = mergeTrace(2, recordings);  // verified
@@ -268,7 +279,8 @@ TEST(TracedExecution, TellsWaitingForAPeerFromTransfer) {
       size_t events = 0, expected = 0;
       for (const TraceEvent& event : trace.events) events += event.rank == rank && event.step == step ? 1 : 0;
       for (const Instruction& instruction : images[static_cast<size_t>(rank)].program.instructions) {
-        const bool shown = instruction.kind != InstructionKind::kFree && instruction.kind != InstructionKind::kAccumulate;
+        const bool shown =
+            instruction.kind != InstructionKind::kFree && instruction.kind != InstructionKind::kAccumulate;
         expected += shown ? 1 : 0;
       }
       EXPECT_GE(events, expected);  // and accumulations that are no kernel's

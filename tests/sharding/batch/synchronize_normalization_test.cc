@@ -1,4 +1,5 @@
-// synchronizeBatchNormalization: devices that hold parts of a microbatch, in threads, against the original operators on the whole.
+// synchronizeBatchNormalization: devices that hold parts of a microbatch, in threads, against the original
+// operators on the whole.
 #include "sharding/batch/synchronize_normalization.h"
 
 #include <gtest/gtest.h>
@@ -50,8 +51,8 @@ class ThreadCollectives : public Collectives {
 
 constexpr int kGroup = 3;
 
-// Two normalisations of one x with different parameters, with running statistics, and the gradients of the first. What comes
-// before and after shows that other nodes stay. `shape`: of x.
+// Two normalisations of one x with different parameters, with running statistics, and the gradients of the
+// first. What comes before and after shows that other nodes stay. `shape`: of x.
 struct Piece {
   Graph graph;
   GraphBuilder builder{graph};
@@ -59,18 +60,23 @@ struct Piece {
   explicit Piece(const Shape& shape) {
     graph.opset_imports = {{"", 18}, {std::string(kPipeshardDomain), 1}};
     const Shape channel{shape.size() > 1 ? shape[1] : 1};
-    const ValueId x0 = input("x0", shape), dy = input("dy", shape), scale = input("scale", channel), bias = input("bias", channel);
+    const ValueId x0 = input("x0", shape), dy = input("dy", shape), scale = input("scale", channel),
+                  bias = input("bias", channel);
     const ValueId mean = input("mean", channel), variance = input("variance", channel);
     const ValueId x = node("", "Tanh", {x0}, {"x"}, {shape})[0];
-    const auto y = node("", "BatchNormalization", {x, scale, bias, mean, variance}, {"y", "mean_after", "variance_after"},
-                        {shape, channel, channel}, {{"training_mode", int64_t{1}}, {"momentum", 0.7f}, {"epsilon", 1e-3f}});
+    const auto y = node("", "BatchNormalization", {x, scale, bias, mean, variance},
+                        {"y", "mean_after", "variance_after"}, {shape, channel, channel},
+                        {{"training_mode", int64_t{1}}, {"momentum", 0.7f}, {"epsilon", 1e-3f}});
     const ValueId z = node("", "Relu", {y[0]}, {"z"}, {shape})[0];
-    const ValueId second =
-        node("", "BatchNormalization", {x, bias, scale, mean, variance}, {"second"}, {shape}, {{"training_mode", int64_t{1}}})[0];
-    const ValueId evaluated = node("", "BatchNormalization", {x, bias, scale, bias, variance}, {"evaluated"}, {shape})[0];
+    const ValueId second = node("", "BatchNormalization", {x, bias, scale, mean, variance}, {"second"},
+                                {shape}, {{"training_mode", int64_t{1}}})[0];
+    const ValueId evaluated =
+        node("", "BatchNormalization", {x, bias, scale, bias, variance}, {"evaluated"}, {shape})[0];
     const std::string ours(kPipeshardDomain);
-    const ValueId dx = node(ours, "BatchNormalizationInputGrad", {dy, x, scale}, {"dx"}, {shape}, {{"epsilon", 1e-3f}})[0];
-    const auto dw = node(ours, "BatchNormalizationWeightGrad", {dy, x}, {"dscale", "dbias"}, {channel, channel}, {{"epsilon", 1e-3f}});
+    const ValueId dx =
+        node(ours, "BatchNormalizationInputGrad", {dy, x, scale}, {"dx"}, {shape}, {{"epsilon", 1e-3f}})[0];
+    const auto dw = node(ours, "BatchNormalizationWeightGrad", {dy, x}, {"dscale", "dbias"},
+                         {channel, channel}, {{"epsilon", 1e-3f}});
     graph.outputs = {z, y[0], y[1], y[2], second, evaluated, dx, dw[0], dw[1]};
     for (const char* name : {"BatchNormalizationInputGrad", "BatchNormalizationWeightGrad", "ReluGrad"}) {
       Function function;
@@ -84,10 +90,12 @@ struct Piece {
     graph.inputs.push_back(builder.addValue(name, DataType::kFloat64, shape));
     return graph.inputs.back();
   }
-  std::vector<ValueId> node(const std::string& domain, const char* op, std::vector<ValueId> inputs, const std::vector<const char*>& names,
-                            const std::vector<Shape>& shapes, std::map<std::string, Attribute> attributes = {}) {
+  std::vector<ValueId> node(const std::string& domain, const char* op, std::vector<ValueId> inputs,
+                            const std::vector<const char*>& names, const std::vector<Shape>& shapes,
+                            std::map<std::string, Attribute> attributes = {}) {
     std::vector<ValueId> outputs;
-    for (size_t i = 0; i < names.size(); ++i) outputs.push_back(builder.addValue(names[i], DataType::kFloat64, shapes[i]));
+    for (size_t i = 0; i < names.size(); ++i)
+      outputs.push_back(builder.addValue(names[i], DataType::kFloat64, shapes[i]));
     builder.addNode(domain, op, std::move(inputs), outputs, std::move(attributes));
     return outputs;
   }
@@ -107,9 +115,11 @@ Tensors randomInputs(const Shape& shape) {
   std::mt19937_64 generator(5);
   Tensors given;
   for (const char* name : {"x0", "dy"}) given[name] = randomReals(generator, shape);
-  for (const char* name : {"scale", "bias", "mean", "variance"}) given[name] = randomReals(generator, {shape.size() > 1 ? shape[1] : 1});
+  for (const char* name : {"scale", "bias", "mean", "variance"})
+    given[name] = randomReals(generator, {shape.size() > 1 ? shape[1] : 1});
   auto* variance = reinterpret_cast<double*>(given["variance"].bytes.data());
-  for (size_t c = 0; c < given["variance"].bytes.size() / sizeof(double); ++c) variance[c] = 1 + variance[c] * variance[c];
+  for (size_t c = 0; c < given["variance"].bytes.size() / sizeof(double); ++c)
+    variance[c] = 1 + variance[c] * variance[c];
   return given;
 }
 
@@ -168,7 +178,8 @@ void expectAsOnOneDevice(const Shape& shape, const std::vector<int64_t>& cuts) {
 
 TEST(SynchronizeBatchNormalization, GivesWhatOneDeviceGivesForTheWholeMicrobatch) {
   for (const Shape& shape : {Shape{6, 3, 4, 5}, Shape{6, 2}, Shape{6, 4, 3}, Shape{6, 1, 2, 2, 2}}) {
-    for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{3, 3}, {5, 1}, {2, 2, 2}, {1, 3, 2}}) expectAsOnOneDevice(shape, cuts);
+    for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{3, 3}, {5, 1}, {2, 2, 2}, {1, 3, 2}})
+      expectAsOnOneDevice(shape, cuts);
   }
 }
 
@@ -176,7 +187,8 @@ TEST(SynchronizeBatchNormalization, KeepsTheInterfaceAndComputesMomentsOfOneTens
   Piece piece({2, 3, 4});
   const Graph before = piece.graph;
   const std::vector<int> groups = synchronizeBatchNormalization(piece.graph, 2, 5, kGroup);
-  EXPECT_EQ(groups, (std::vector<int>{kGroup, kGroup, kGroup, kGroup}));  // mean, variance; sum of dY and of dY x_hat
+  EXPECT_EQ(groups,
+            (std::vector<int>{kGroup, kGroup, kGroup, kGroup}));  // mean, variance; sum of dY and of dY x_hat
   EXPECT_EQ(names(piece.graph, piece.graph.inputs), names(before, before.inputs));
   EXPECT_EQ(names(piece.graph, piece.graph.outputs), names(before, before.outputs));
   ASSERT_EQ(piece.graph.functions.size(), 1u);
@@ -205,7 +217,8 @@ TEST(SynchronizeBatchNormalization, LeavesAloneWhatIsWholeOrNotNormalised) {
   EXPECT_EQ(printGraph(whole.graph), before);
   EXPECT_EQ(whole.graph.functions.size(), 3u);
   Piece evaluation({2, 3, 4});
-  std::erase_if(evaluation.graph.nodes, [](const Node& node) { return node.outputs.size() > 1 || !node.domain.empty(); });
+  std::erase_if(evaluation.graph.nodes,
+                [](const Node& node) { return node.outputs.size() > 1 || !node.domain.empty(); });
   for (Node& node : evaluation.graph.nodes) node.attributes.erase("training_mode");
   const size_t nodes = evaluation.graph.nodes.size();
   EXPECT_TRUE(synchronizeBatchNormalization(evaluation.graph, 2, 5, kGroup).empty());
@@ -214,8 +227,9 @@ TEST(SynchronizeBatchNormalization, LeavesAloneWhatIsWholeOrNotNormalised) {
 
 TEST(SynchronizeBatchNormalization, SumsOnlyWhatAWeightGradientNeeds) {
   Piece piece({2, 3, 4});
-  std::erase_if(piece.graph.nodes,
-                [](const Node& node) { return node.op_type != "BatchNormalizationWeightGrad" && node.op_type != "Tanh"; });
+  std::erase_if(piece.graph.nodes, [](const Node& node) {
+    return node.op_type != "BatchNormalizationWeightGrad" && node.op_type != "Tanh";
+  });
   piece.graph.nodes.back().outputs[0] = ValueId();
   piece.graph.outputs = {findValue(piece.graph, "dbias")};
   EXPECT_TRUE(synchronizeBatchNormalization(piece.graph, 2, 5, kGroup).empty());
@@ -228,7 +242,8 @@ TEST(SynchronizeBatchNormalization, RefusesRowsThatDoNotFit) {
   Piece piece({2, 3});
   EXPECT_THROW(synchronizeBatchNormalization(piece.graph, 0, 5, kGroup), Error);
   EXPECT_THROW(synchronizeBatchNormalization(piece.graph, 6, 5, kGroup), Error);
-  EXPECT_THROW(synchronizeBatchNormalization(piece.graph, 3, 5, kGroup), Error);  // 2 elements per channel are not 3 rows
+  EXPECT_THROW(synchronizeBatchNormalization(piece.graph, 3, 5, kGroup),
+               Error);  // 2 elements per channel are not 3 rows
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The exported models of examples/: imported, prepared for the whole batch and for a microbatch, in float64, with weights read
-// from their files.
+// The exported models of examples/: imported, prepared for the whole batch and for a microbatch, in float64,
+// with weights read from their files.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,8 +7,8 @@
 
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/training.h"
-#include "onnx_import/prepare/prepare.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/prepare/prepare.h"
 #include "tests/sharding/batch/time_model.h"
 
 namespace pipeshard::testing {
@@ -37,7 +37,9 @@ Tensors readWeights(const Graph& graph, const PrecisionChange& change) {
     file.seekg(static_cast<std::streamoff>(reference->offset));
     file.read(reinterpret_cast<char*>(stored.bytes.data()), static_cast<std::streamsize>(reference->length));
     PIPESHARD_CHECK(file.good(), "{} is too short", reference->location);
-    weights[value.name] = isFloatingPoint(value.data_type) ? makeConstant<double>(stored.shape, numericElements(stored)) : stored;
+    weights[value.name] = isFloatingPoint(value.data_type)
+                              ? makeConstant<double>(stored.shape, numericElements(stored))
+                              : stored;
   }
   return weights;
 }
@@ -70,7 +72,8 @@ Tensors makeBatch(const Graph& graph) {
     auto* elements = reinterpret_cast<int64_t*>(numbers.bytes.data());
     const int64_t count = elementCount(*value.shape);
     for (int64_t i = 0; value.name == "labels" && i < count; ++i) {
-      if (i < count / 3 ? i % 5 != 0 : i % 7 == 0) elements[i] = -100;  // most at the start: microbatches get different counts
+      if (i < count / 3 ? i % 5 != 0 : i % 7 == 0)
+        elements[i] = -100;  // most at the start: microbatches get different counts
     }
     data[value.name] = numbers;
   }
@@ -95,7 +98,8 @@ void expectMicrobatchesGiveTheWholeLoss(const std::string& name) {
       if (!made.contains(rows.count)) {
         Example part = load(name, rows.count);
         const bool is_whole = rows.count == kBatch;
-        const BatchShare share{rows.count, kBatch, is_whole ? &half.graph : &whole.graph, is_whole ? kBatch / 2 : kBatch};
+        const BatchShare share{rows.count, kBatch, is_whole ? &half.graph : &whole.graph,
+                               is_whole ? kBatch / 2 : kBatch};
         TimeAxisResult time = splitTimeAxis(part.graph, part.loss, part.inputs, share);
         verifyGraph(part.graph);
         made.emplace(rows.count, std::pair(std::move(part), std::move(time)));
@@ -109,7 +113,9 @@ void expectMicrobatchesGiveTheWholeLoss(const std::string& name) {
 
 TEST(TimeAxisOfExamples, MeanSquaredErrorOfTheMlp) { expectMicrobatchesGiveTheWholeLoss("mlp.onnx"); }
 
-TEST(TimeAxisOfExamples, CrossEntropyOfGpt2WithLabelsIgnoredUnevenly) { expectMicrobatchesGiveTheWholeLoss("gpt2.onnx"); }
+TEST(TimeAxisOfExamples, CrossEntropyOfGpt2WithLabelsIgnoredUnevenly) {
+  expectMicrobatchesGiveTheWholeLoss("gpt2.onnx");
+}
 
 }  // namespace
 }  // namespace pipeshard::testing

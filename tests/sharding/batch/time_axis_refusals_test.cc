@@ -26,28 +26,34 @@ std::string refusal(const BuildModel& build) {
 }
 
 ValueId hidden(Model& model) {
-  return model.op("MatMul", {model.input("x", {model.batch, 6}), model.parameter("w", {6, 4})}, {model.batch, 4});
+  return model.op("MatMul", {model.input("x", {model.batch, 6}), model.parameter("w", {6, 4})},
+                  {model.batch, 4});
 }
 
 TEST(TimeAxisRefuses, SoftmaxOverTheBatch) {
-  EXPECT_THAT(refusal([](Model& model) {
-                return model.sumAll(model.op("Softmax", {hidden(model)}, {model.batch, 4}, {{"axis", int64_t{0}}}));
-              }),
-              AllOf(HasSubstr("node 'Softmax_output_node' (onnx::Softmax)"), HasSubstr("needs the whole of axis 0 of 'MatMul_output'")));
+  EXPECT_THAT(
+      refusal([](Model& model) {
+        return model.sumAll(model.op("Softmax", {hidden(model)}, {model.batch, 4}, {{"axis", int64_t{0}}}));
+      }),
+      AllOf(HasSubstr("node 'Softmax_output_node' (onnx::Softmax)"),
+            HasSubstr("needs the whole of axis 0 of 'MatMul_output'")));
 }
 
 TEST(TimeAxisRefuses, NormalisationByTheMeanOfTheBatch) {
   EXPECT_THAT(refusal([](Model& model) {
                 const ValueId h = hidden(model);
-                const ValueId mean = model.op("ReduceMean", {h, model.integers({0})}, {4}, {{"keepdims", int64_t{0}}});
+                const ValueId mean =
+                    model.op("ReduceMean", {h, model.integers({0})}, {4}, {{"keepdims", int64_t{0}}});
                 return model.sumAll(model.op("Sub", {h, mean}, {model.batch, 4}));
               }),
-              AllOf(HasSubstr("node 'Sub_output_node' (onnx::Sub)"), HasSubstr("for every example it needs 'ReduceMean_output'")));
+              AllOf(HasSubstr("node 'Sub_output_node' (onnx::Sub)"),
+                    HasSubstr("for every example it needs 'ReduceMean_output'")));
 }
 
 TEST(TimeAxisRefuses, NonlinearFunctionOfASum) {
-  EXPECT_THAT(refusal([](Model& model) { return model.op("Exp", {model.sumAll(hidden(model))}, {}); }),
-              AllOf(HasSubstr("node 'Exp_output_node' (onnx::Exp)"), HasSubstr("not linear in 'ReduceSum_output'")));
+  EXPECT_THAT(
+      refusal([](Model& model) { return model.op("Exp", {model.sumAll(hidden(model))}, {}); }),
+      AllOf(HasSubstr("node 'Exp_output_node' (onnx::Exp)"), HasSubstr("not linear in 'ReduceSum_output'")));
 }
 
 // A prologue may not multiply a count by a weight: the weight's gradient would be lost.
@@ -56,7 +62,8 @@ TEST(TimeAxisRefuses, ATotalOverAWeightOfOneElement) {
     return [=](Model& model) {
       const ValueId scale = model.builder.addConstant(name, makeScalar(DataType::kFloat64, 0.5));
       model.graph.value(scale).metadata = metadata;
-      const ValueId w = model.builder.addConstant("dense.weight", makeConstant<double>({6, 4}, std::vector<double>(24, 0.1)));
+      const ValueId w = model.builder.addConstant("dense.weight",
+                                                  makeConstant<double>({6, 4}, std::vector<double>(24, 0.1)));
       const ValueId h = model.op("MatMul", {model.input("x", {model.batch, 6}), w}, {model.batch, 4});
       const ValueId count = model.sumAll(model.input("mask", {model.batch}));
       return model.op("Div", {model.sumAll(h), model.op("Mul", {count, scale}, {})}, {});
@@ -69,19 +76,23 @@ TEST(TimeAxisRefuses, ATotalOverAWeightOfOneElement) {
 }
 
 TEST(TimeAxisRefuses, ProductOfTwoSums) {
-  EXPECT_THAT(refusal([](Model& model) {
-                const ValueId sum = model.sumAll(hidden(model));
-                return model.op("Mul", {sum, sum}, {});
-              }),
-              AllOf(HasSubstr("node 'Mul_output_node' (onnx::Mul)"), HasSubstr("not linear in 'ReduceSum_output'")));
+  EXPECT_THAT(
+      refusal([](Model& model) {
+        const ValueId sum = model.sumAll(hidden(model));
+        return model.op("Mul", {sum, sum}, {});
+      }),
+      AllOf(HasSubstr("node 'Mul_output_node' (onnx::Mul)"), HasSubstr("not linear in 'ReduceSum_output'")));
 }
 
 TEST(TimeAxisRefuses, IntegerPlusASumThatDependsOnParameters) {
   EXPECT_THAT(refusal([](Model& model) {
-                const ValueId large = model.op("Greater", {hidden(model), model.number(0)}, {model.batch, 4}, {}, DataType::kBool);
-                const ValueId ones = model.op("Cast", {large}, {model.batch, 4}, {{"to", int64_t{7}}}, DataType::kInt64);
+                const ValueId large = model.op("Greater", {hidden(model), model.number(0)}, {model.batch, 4},
+                                               {}, DataType::kBool);
+                const ValueId ones =
+                    model.op("Cast", {large}, {model.batch, 4}, {{"to", int64_t{7}}}, DataType::kInt64);
                 const ValueId count = model.sumAll(ones, DataType::kInt64);
-                const ValueId more = model.op("Add", {count, model.constant(makeScalar(DataType::kInt64, 1))}, {}, {}, DataType::kInt64);
+                const ValueId more = model.op("Add", {count, model.constant(makeScalar(DataType::kInt64, 1))},
+                                              {}, {}, DataType::kInt64);
                 return model.op("Cast", {more}, {}, {{"to", int64_t{11}}});
               }),
               AllOf(HasSubstr("node 'Add_output_node' (onnx::Add)"), HasSubstr("not linear in")));
@@ -93,7 +104,8 @@ TEST(TimeAxisRefuses, EveryExampleAgainstEveryOther) {
                 const ValueId turned = model.op("Transpose", {h}, {4, model.batch});
                 return model.sumAll(model.op("MatMul", {h, turned}, {model.batch, model.batch}));
               }),
-              AllOf(HasSubstr("MatMul"), HasSubstr("every example of 'MatMul_output' with every example of 'Transpose_output'")));
+              AllOf(HasSubstr("MatMul"),
+                    HasSubstr("every example of 'MatMul_output' with every example of 'Transpose_output'")));
 }
 
 TEST(TimeAxisRefuses, ReshapeThatMakesTheBatchMinor) {
@@ -101,7 +113,8 @@ TEST(TimeAxisRefuses, ReshapeThatMakesTheBatchMinor) {
                 const ValueId turned = model.op("Transpose", {hidden(model)}, {4, model.batch});
                 return model.sumAll(model.op("Reshape", {turned, model.integers({-1})}, {4 * model.batch}));
               }),
-              AllOf(HasSubstr("node 'Reshape_output_node' (onnx::Reshape)"), HasSubstr("not one block after the other along axis 0")));
+              AllOf(HasSubstr("node 'Reshape_output_node' (onnx::Reshape)"),
+                    HasSubstr("not one block after the other along axis 0")));
 }
 
 TEST(TimeAxisRefuses, MaximumOverTheBatch) {
@@ -112,16 +125,21 @@ TEST(TimeAxisRefuses, MaximumOverTheBatch) {
 }
 
 TEST(TimeAxisRefuses, WeightsPerExample) {
-  EXPECT_THAT(refusal([](Model& model) {
-                return model.sumAll(model.op("Mul", {hidden(model), model.parameter("per_example", {2, 1})}, {model.batch, 4}));
-              }),
-              AllOf(HasSubstr("Mul"), HasSubstr("'per_example' does not depend on the batch, but has 2 different entries along axis 0")));
+  EXPECT_THAT(
+      refusal([](Model& model) {
+        return model.sumAll(
+            model.op("Mul", {hidden(model), model.parameter("per_example", {2, 1})}, {model.batch, 4}));
+      }),
+      AllOf(
+          HasSubstr("Mul"),
+          HasSubstr("'per_example' does not depend on the batch, but has 2 different entries along axis 0")));
 }
 
 TEST(TimeAxisRefuses, SliceOfTheBatch) {
   EXPECT_THAT(refusal([](Model& model) {
-                return model.sumAll(
-                    model.op("Slice", {hidden(model), model.integers({0}), model.integers({2}), model.integers({0})}, {model.batch, 4}));
+                return model.sumAll(model.op(
+                    "Slice", {hidden(model), model.integers({0}), model.integers({2}), model.integers({0})},
+                    {model.batch, 4}));
               }),
               AllOf(HasSubstr("Slice"), HasSubstr("needs the whole of axis 0")));
 }
@@ -144,11 +162,15 @@ TEST(TimeAxisRefuses, CountThatNeedsAnotherTotal) {
 }
 
 TEST(TimeAxisRefuses, LossPerExample) {
-  EXPECT_THAT(refusal([](Model& model) { return hidden(model); }), HasSubstr("still has one value per example"));
+  EXPECT_THAT(refusal([](Model& model) { return hidden(model); }),
+              HasSubstr("still has one value per example"));
 }
 
 TEST(TimeAxisRefuses, LossWithoutTheBatch) {
-  EXPECT_THAT(refusal([](Model& model) { return model.sumAll(model.parameter("w", {6, 4})); }), HasSubstr("does not depend on"));
+  EXPECT_THAT(refusal([](Model& model) {
+                return model.sumAll(model.parameter("w", {6, 4}));
+              }),
+              HasSubstr("does not depend on"));
 }
 
 TEST(TimeAxisRefuses, LabelsThatAreNotCut) {
@@ -178,7 +200,8 @@ TEST(TimeAxisRefuses, ConstantsThatNumberTheExamples) {
     std::vector<double> numbers;
     for (int64_t i = 0; i < model.batch; ++i) numbers.push_back(static_cast<double>(i));
     return model.sumAll(
-        model.op("Mul", {hidden(model), model.constant(makeConstant<double>({model.batch, 1}, numbers))}, {model.batch, 4}));
+        model.op("Mul", {hidden(model), model.constant(makeConstant<double>({model.batch, 1}, numbers))},
+                 {model.batch, 4}));
   };
   EXPECT_THAT(comparedRefusal(build, 1), HasSubstr("is a constant of shape [8,1] for the whole batch"));
   EXPECT_THAT(comparedRefusal(build, 4), HasSubstr("is a constant of shape [8,1] for the whole batch"));

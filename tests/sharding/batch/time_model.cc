@@ -71,14 +71,17 @@ ValueId Model::parameter(const std::string& name, const Shape& shape) {
   return id;
 }
 
-ValueId Model::number(double value) { return builder.addConstant("number", makeScalar(DataType::kFloat64, value)); }
-
-ValueId Model::integers(const std::vector<int64_t>& elements) {
-  return builder.addConstant("integers", makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+ValueId Model::number(double value) {
+  return builder.addConstant("number", makeScalar(DataType::kFloat64, value));
 }
 
-ValueId Model::op(const std::string& type, std::vector<ValueId> operands, Shape shape, std::map<std::string, Attribute> attributes,
-                  DataType data_type) {
+ValueId Model::integers(const std::vector<int64_t>& elements) {
+  return builder.addConstant("integers",
+                             makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+}
+
+ValueId Model::op(const std::string& type, std::vector<ValueId> operands, Shape shape,
+                  std::map<std::string, Attribute> attributes, DataType data_type) {
   const ValueId output = builder.addValue(type + "_output", data_type, std::move(shape));
   const NodeId node = builder.addNode("", type, std::move(operands), {output}, std::move(attributes));
   graph.node(node).name = graph.value(output).name + "_node";
@@ -91,15 +94,17 @@ Tensors wholeBatch(const Model& model, uint64_t seed, bool ignore_all) {
     const Value& value = model.graph.value(input.value);
     std::mt19937_64 generator = generatorFor(value.name, seed);
     const auto classes = model.classes.find(value.name);
-    data[value.name] = classes == model.classes.end() ? randomReals(generator, *value.shape)
-                                                      : randomLabels(generator, *value.shape, classes->second, ignore_all);
+    data[value.name] = classes == model.classes.end()
+                           ? randomReals(generator, *value.shape)
+                           : randomLabels(generator, *value.shape, classes->second, ignore_all);
   }
   return data;
 }
 
 namespace {
 
-Tensors rowsOf(const BatchPart& part, const std::vector<BatchInput>& inputs, int64_t batch, const Tensors& whole) {
+Tensors rowsOf(const BatchPart& part, const std::vector<BatchInput>& inputs, int64_t batch,
+               const Tensors& whole) {
   Tensors given;
   for (const BatchInput& input : inputs) {
     const std::string& name = part.graph->value(input.value).name;
@@ -115,8 +120,8 @@ Tensors rowsOf(const BatchPart& part, const std::vector<BatchInput>& inputs, int
 
 }  // namespace
 
-Constant sumOverParts(const std::vector<BatchPart>& parts, const std::vector<BatchInput>& inputs, int64_t batch, const Tensors& whole,
-                      const Tensors& weights) {
+Constant sumOverParts(const std::vector<BatchPart>& parts, const std::vector<BatchInput>& inputs,
+                      int64_t batch, const Tensors& whole, const Tensors& weights) {
   Tensors sums;
   for (const BatchPart& part : parts) {
     std::vector<std::string> names;

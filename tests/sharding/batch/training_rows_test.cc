@@ -28,12 +28,14 @@ class StepBuilder {
   int64_t rows() const { return rows_; }
   ValueId x() const { return x_; }
   ValueId integers(const std::vector<int64_t>& numbers) {
-    return builder_.addConstant("numbers", makeConstant<int64_t>({static_cast<int64_t>(numbers.size())}, numbers));
+    return builder_.addConstant("numbers",
+                                makeConstant<int64_t>({static_cast<int64_t>(numbers.size())}, numbers));
   }
   ValueId floats(Shape shape, const std::vector<float>& numbers) {
     return builder_.addConstant("floats", makeConstant(std::move(shape), numbers));
   }
-  ValueId node(const std::string& op_type, const std::vector<ValueId>& inputs, const std::string& name, Shape shape) {
+  ValueId node(const std::string& op_type, const std::vector<ValueId>& inputs, const std::string& name,
+               Shape shape) {
     const ValueId output = builder_.addValue(name, DataType::kFloat32, std::move(shape));
     builder_.addNode("", op_type, inputs, {output});
     training_.node_phase.push_back(Phase::kForward);
@@ -89,7 +91,8 @@ TEST(TrainingOfRows, GivesWhatTheMakerGivesAtAnySmallerSize) {
     const TrainingGraph made = reshaped(rows);
     for (size_t v = 0; v < made.graph.values.size(); ++v) {
       if (made.graph.initializers.contains(ValueId(v))) continue;
-      EXPECT_EQ(derived.graph.shape(ValueId(v)), made.graph.shape(ValueId(v))) << made.graph.values[v].name << " at " << rows;
+      EXPECT_EQ(derived.graph.shape(ValueId(v)), made.graph.shape(ValueId(v)))
+          << made.graph.values[v].name << " at " << rows;
     }
     EXPECT_EQ(constantOf(derived, 0, 1), constantOf(made, 0, 1)) << rows;
   }
@@ -102,7 +105,8 @@ TrainingGraph sharingAnInteger(int64_t rows) {
   const ValueId pair = rows == 2 ? batch : step.integers({2, 128});
   const ValueId small = step.floats({256}, std::vector<float>(256, 0.5F));
   const ValueId flat = step.node("Reshape", {step.x(), batch}, "flat", {rows, 128});
-  const ValueId fixed = step.node("ReduceSum", {step.node("Reshape", {small, pair}, "fixed", {2, 128})}, "fixed_sum", {});
+  const ValueId fixed =
+      step.node("ReduceSum", {step.node("Reshape", {small, pair}, "fixed", {2, 128})}, "fixed_sum", {});
   return step.finish(step.node("Mul", {flat, fixed}, "scaled", {rows, 128}));
 }
 
@@ -128,7 +132,8 @@ TEST(TrainingOfRows, TheShareOfTheBatchFollowsTheRows) {
 TrainingGraph masked(int64_t rows) {
   StepBuilder step(rows);
   std::vector<float> numbers;
-  for (int outer = 0; outer < 2; ++outer) numbers.insert(numbers.end(), static_cast<size_t>(rows), outer == 0 ? 0.25F : 0.75F);
+  for (int outer = 0; outer < 2; ++outer)
+    numbers.insert(numbers.end(), static_cast<size_t>(rows), outer == 0 ? 0.25F : 0.75F);
   const ValueId mask = step.floats({2, rows, 1}, numbers);
   return step.finish(step.node("ReduceSum", {mask, step.integers({0})}, "first", {1, rows, 1}));
 }
@@ -145,10 +150,15 @@ TEST(TrainingOfRows, RefusesAConstantThatIsNoSize) {
     StepBuilder step(2);
     TrainingGraph training = step.finish(step.node("Relu", {step.x()}, "h", {2, 16, 8}));
     GraphBuilder builder(training.graph);
-    training.graph.nodes[0].inputs.push_back(builder.addConstant("flag", Constant{DataType::kBool, {}, {std::byte{flag}}}));
+    training.graph.nodes[0].inputs.push_back(
+        builder.addConstant("flag", Constant{DataType::kBool, {}, {std::byte{flag}}}));
     return training;
   };
-  expectRefusal([&] { trainingOfRows({flagged(false), 2}, {flagged(true), 3}, 1); }, "reads another constant");
+  expectRefusal(
+      [&] {
+        trainingOfRows({flagged(false), 2}, {flagged(true), 3}, 1);
+      },
+      "reads another constant");
 }
 
 TEST(MatchValues, PutsValuesInTheirPlacesWhateverTheirNumbers) {
@@ -172,7 +182,8 @@ TEST(MatchValues, RefusesOtherNodes) {
   };
   const std::string start = "the model for 3 examples has another form than for 2: ";
   refuse([](TrainingGraph& t) { t.graph.nodes.pop_back(); }, start + "1 nodes, not 2");
-  refuse([](TrainingGraph& t) { t.graph.nodes[0].op_type = "Flatten"; }, start + "node '' (onnx::Flatten) in the place of");
+  refuse([](TrainingGraph& t) { t.graph.nodes[0].op_type = "Flatten"; },
+         start + "node '' (onnx::Flatten) in the place of");
   refuse([](TrainingGraph& t) { t.graph.nodes[0].domain = "other"; }, "in the place of");
   refuse([](TrainingGraph& t) { t.graph.nodes[1].inputs.emplace_back(); }, "in the place of");
   refuse([](TrainingGraph& t) { t.graph.nodes[1].outputs.emplace_back(); }, "in the place of");

@@ -15,44 +15,60 @@ int64_t typeNumber(DataType type) { return static_cast<int64_t>(type); }
 
 void addElementwise(std::vector<RuleCase>& cases) {
   for (const char* op : {"Add", "Sub", "Mul", "Div", "Max", "Min"}) {
-    cases.push_back({std::string(op) + "OfEqualShapes", "", op, {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
-    cases.push_back({std::string(op) + "Broadcasting", "", op, {real({4, 1, 6}), real({3, 1})}, {{kReal, {4, 3, 6}}}});
+    cases.push_back(
+        {std::string(op) + "OfEqualShapes", "", op, {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
+    cases.push_back(
+        {std::string(op) + "Broadcasting", "", op, {real({4, 1, 6}), real({3, 1})}, {{kReal, {4, 3, 6}}}});
   }
-  for (const char* op : {"Exp", "Neg", "Abs", "Erf", "Tanh", "Sigmoid", "Relu", "Sin", "Cos", "Identity", "Gelu", "Mish"}) {
+  for (const char* op :
+       {"Exp", "Neg", "Abs", "Erf", "Tanh", "Sigmoid", "Relu", "Sin", "Cos", "Identity", "Gelu", "Mish"}) {
     cases.push_back({op, "", op, {real({4, 6})}, {{kReal, {4, 6}}}});
   }
-  for (const char* op : {"Acos",   "Acosh", "Asin",  "Asinh",       "Atan",      "Atanh",     "Ceil",  "Celu",
-                         "Cosh",   "Elu",   "Floor", "HardSigmoid", "HardSwish", "LeakyRelu", "Round", "Selu",
-                         "Shrink", "Sign",  "Sinh",  "Softplus",    "Softsign",  "Swish",     "Tan",   "ThresholdedRelu"}) {
+  for (const char* op :
+       {"Acos",   "Acosh", "Asin",  "Asinh",       "Atan",      "Atanh",     "Ceil",  "Celu",
+        "Cosh",   "Elu",   "Floor", "HardSigmoid", "HardSwish", "LeakyRelu", "Round", "Selu",
+        "Shrink", "Sign",  "Sinh",  "Softplus",    "Softsign",  "Swish",     "Tan",   "ThresholdedRelu"}) {
     cases.push_back({op, "", op, {real({4, 6})}, {{kReal, {4, 6}}}});
   }
   for (const char* op : {"Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}) {
     cases.push_back({op, "", op, {index({4, 6}, 0, 9), index({6}, 1, 9)}, {{kIndexType, {4, 6}}}});
   }
-  cases.push_back(
-      {"BitShift", "", "BitShift", {index({4, 6}, 0, 9), index({6}, 1, 9)}, {{kIndexType, {4, 6}}}, {{"direction", std::string("LEFT")}}});
+  cases.push_back({"BitShift",
+                   "",
+                   "BitShift",
+                   {index({4, 6}, 0, 9), index({6}, 1, 9)},
+                   {{kIndexType, {4, 6}}},
+                   {{"direction", std::string("LEFT")}}});
   cases.push_back({"BitwiseNot", "", "BitwiseNot", {index({4, 6}, 0, 9)}, {{kIndexType, {4, 6}}}});
   cases.push_back({"PRelu", "", "PRelu", {real({4, 6}), real({6})}, {{kReal, {4, 6}}}});
   cases.push_back({"IsInf", "", "IsInf", {real({4, 6})}, {{kFlagType, {4, 6}}}});
-  for (const char* op : {"Sqrt", "Log", "Reciprocal"}) cases.push_back({op, "", op, {positive({4, 6})}, {{kReal, {4, 6}}}});
+  for (const char* op : {"Sqrt", "Log", "Reciprocal"})
+    cases.push_back({op, "", op, {positive({4, 6})}, {{kReal, {4, 6}}}});
   for (const char* op : {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}) {
     cases.push_back({op, "", op, {index({4, 6}, 0, 3), index({6}, 0, 3)}, {{kFlagType, {4, 6}}}});
   }
-  for (const char* op : {"And", "Or", "Xor"}) cases.push_back({op, "", op, {flag({4, 6}), flag({4, 1})}, {{kFlagType, {4, 6}}}});
+  for (const char* op : {"And", "Or", "Xor"})
+    cases.push_back({op, "", op, {flag({4, 6}), flag({4, 1})}, {{kFlagType, {4, 6}}}});
   cases.push_back({"Not", "", "Not", {flag({4, 6})}, {{kFlagType, {4, 6}}}});
   cases.push_back({"IsNaN", "", "IsNaN", {real({4, 6})}, {{kFlagType, {4, 6}}}});
   cases.push_back({"Pow", "", "Pow", {positive({4, 6}), number(3)}, {{kReal, {4, 6}}}});
   cases.push_back({"Clip", "", "Clip", {real({4, 6}), number(-0.5), number(0.5)}, {{kReal, {4, 6}}}});
   cases.push_back({"SumOfThree", "", "Sum", {real({4, 6}), real({6}), real({4, 1})}, {{kReal, {4, 6}}}});
   cases.push_back({"MeanOfTwo", "", "Mean", {real({4, 6}), real({6})}, {{kReal, {4, 6}}}});
-  cases.push_back({"Where", "", "Where", {flag({4, 1, 6}), real({4, 2, 6}), number(0)}, {{kReal, {4, 2, 6}}}});
-  cases.push_back({"Cast", "", "Cast", {index({4, 6}, 0, 9)}, {{kReal, {4, 6}}}, {{"to", typeNumber(kReal)}}});
+  cases.push_back(
+      {"Where", "", "Where", {flag({4, 1, 6}), real({4, 2, 6}), number(0)}, {{kReal, {4, 2, 6}}}});
+  cases.push_back(
+      {"Cast", "", "Cast", {index({4, 6}, 0, 9)}, {{kReal, {4, 6}}}, {{"to", typeNumber(kReal)}}});
   cases.push_back({"CastLike", "", "CastLike", {index({4, 6}, 0, 9), real({5})}, {{kReal, {4, 6}}}});
   cases.push_back({"ReluGrad", "pipeshard", "ReluGrad", {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
   for (const char* op : {"GeluGrad", "MishGrad"}) {
     cases.push_back({op, "pipeshard", op, {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
   }
-  cases.push_back({"Sgd", "pipeshard", "SGD", {real({4, 6}), real({4, 6}), number(0.1), number(0.01)}, {{kReal, {4, 6}}}});
+  cases.push_back({"Sgd",
+                   "pipeshard",
+                   "SGD",
+                   {real({4, 6}), real({4, 6}), number(0.1), number(0.01)},
+                   {{kReal, {4, 6}}}});
   cases.push_back({"SgdMomentum",
                    "pipeshard",
                    "SGDMomentum",
@@ -63,17 +79,20 @@ void addElementwise(std::vector<RuleCase>& cases) {
     cases.push_back({op,
                      "pipeshard",
                      op,
-                     {real({4, 6}), real({4, 6}), real({4, 6}), positive({4, 6}), integer(3), number(0.1), number(0.9), number(0.99),
-                      number(1e-8), number(0.01)},
+                     {real({4, 6}), real({4, 6}), real({4, 6}), positive({4, 6}), integer(3), number(0.1),
+                      number(0.9), number(0.99), number(1e-8), number(0.01)},
                      {{kReal, {4, 6}}, {kReal, {4, 6}}, {kReal, {4, 6}}}});
   }
 }
 
 void addMatmul(std::vector<RuleCase>& cases) {
   cases.push_back({"MatMulOfMatrices", "", "MatMul", {real({4, 6}), real({6, 2})}, {{kReal, {4, 2}}}});
-  cases.push_back({"MatMulOfStacks", "", "MatMul", {real({2, 3, 4, 6}), real({2, 3, 6, 2})}, {{kReal, {2, 3, 4, 2}}}});
-  cases.push_back({"MatMulBroadcasting", "", "MatMul", {real({2, 1, 4, 6}), real({3, 6, 2})}, {{kReal, {2, 3, 4, 2}}}});
-  cases.push_back({"MatMulOfStackAndMatrix", "", "MatMul", {real({3, 4, 6}), real({6, 2})}, {{kReal, {3, 4, 2}}}});
+  cases.push_back(
+      {"MatMulOfStacks", "", "MatMul", {real({2, 3, 4, 6}), real({2, 3, 6, 2})}, {{kReal, {2, 3, 4, 2}}}});
+  cases.push_back(
+      {"MatMulBroadcasting", "", "MatMul", {real({2, 1, 4, 6}), real({3, 6, 2})}, {{kReal, {2, 3, 4, 2}}}});
+  cases.push_back(
+      {"MatMulOfStackAndMatrix", "", "MatMul", {real({3, 4, 6}), real({6, 2})}, {{kReal, {3, 4, 2}}}});
   cases.push_back({"MatMulOfMatrixAndVector", "", "MatMul", {real({4, 6}), real({6})}, {{kReal, {4}}}});
   cases.push_back({"MatMulOfVectorAndMatrix", "", "MatMul", {real({6}), real({6, 4})}, {{kReal, {4}}}});
   cases.push_back({"MatMulOfVectors", "", "MatMul", {real({6}), real({6})}, {{kReal, {}}}});
@@ -83,65 +102,111 @@ void addMatmul(std::vector<RuleCase>& cases) {
       const Shape right = b ? Shape{2, 6} : Shape{6, 2};
       const std::string suffix = std::to_string(a) + std::to_string(b);
       const std::map<std::string, Attribute> attributes = {{"transA", a}, {"transB", b}, {"alpha", 0.5f}};
-      cases.push_back({"Gemm" + suffix, "", "Gemm", {real(left), real(right)}, {{kReal, {4, 2}}}, attributes});
+      cases.push_back(
+          {"Gemm" + suffix, "", "Gemm", {real(left), real(right)}, {{kReal, {4, 2}}}, attributes});
       Shape stack = left;
       stack.insert(stack.begin(), 3);
-      cases.push_back(
-          {"FusedMatMul" + suffix, "com.microsoft", "FusedMatMul", {real(stack), real(right)}, {{kReal, {3, 4, 2}}}, attributes});
+      cases.push_back({"FusedMatMul" + suffix,
+                       "com.microsoft",
+                       "FusedMatMul",
+                       {real(stack), real(right)},
+                       {{kReal, {3, 4, 2}}},
+                       attributes});
       for (const Shape& c : {Shape{2}, Shape{4, 1}, Shape{4, 2}, Shape{}}) {
-        cases.push_back(
-            {"Gemm" + suffix + "Plus" + shapeToString(c), "", "Gemm", {real(left), real(right), real(c)}, {{kReal, {4, 2}}}, attributes});
+        cases.push_back({"Gemm" + suffix + "Plus" + shapeToString(c),
+                         "",
+                         "Gemm",
+                         {real(left), real(right), real(c)},
+                         {{kReal, {4, 2}}},
+                         attributes});
       }
     }
   }
 }
 
 void addReductions(std::vector<RuleCase>& cases) {
-  for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare"}) {
+  for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1",
+                         "ReduceL2", "ReduceSumSquare"}) {
     const std::string name = op;
     cases.push_back({name + "OverMiddle", "", op, {real({4, 6, 2}), fixed({1})}, {{kReal, {4, 1, 2}}}});
-    cases.push_back({name + "OverEnds", "", op, {real({4, 6, 2}), fixed({0, -1})}, {{kReal, {6}}}, {{"keepdims", int64_t{0}}}});
+    cases.push_back({name + "OverEnds",
+                     "",
+                     op,
+                     {real({4, 6, 2}), fixed({0, -1})},
+                     {{kReal, {6}}},
+                     {{"keepdims", int64_t{0}}}});
     cases.push_back({name + "OverAll", "", op, {real({4, 6})}, {{kReal, {}}}, {{"keepdims", int64_t{0}}}});
   }
   for (const char* op : {"ReduceLogSum", "ReduceLogSumExp"}) {
-    cases.push_back({std::string(op) + "OverMiddle", "", op, {positive({4, 6, 2}), fixed({1})}, {{kReal, {4, 1, 2}}}});
+    cases.push_back(
+        {std::string(op) + "OverMiddle", "", op, {positive({4, 6, 2}), fixed({1})}, {{kReal, {4, 1, 2}}}});
   }
-  cases.push_back({"ReduceSumOfIntegers", "", "ReduceSum", {index({4, 6}, 0, 5)}, {{kIndexType, {}}}, {{"keepdims", int64_t{0}}}});
+  cases.push_back({"ReduceSumOfIntegers",
+                   "",
+                   "ReduceSum",
+                   {index({4, 6}, 0, 5)},
+                   {{kIndexType, {}}},
+                   {{"keepdims", int64_t{0}}}});
 }
 
 void addMovement(std::vector<RuleCase>& cases) {
-  cases.push_back({"Transpose", "", "Transpose", {real({2, 4, 6})}, {{kReal, {6, 2, 4}}}, {{"perm", Ints{2, 0, 1}}}});
+  cases.push_back(
+      {"Transpose", "", "Transpose", {real({2, 4, 6})}, {{kReal, {6, 2, 4}}}, {{"perm", Ints{2, 0, 1}}}});
   cases.push_back({"TransposeByDefault", "", "Transpose", {real({2, 4, 6})}, {{kReal, {6, 4, 2}}}});
-  const std::vector<std::pair<Shape, Shape>> reshapes = {{{8, 16}, {128}},       {{24}, {2, 3, 4}},          {{8, 6}, {6, 8}},
-                                                         {{8, 16, 4}, {128, 4}}, {{4, 6, 1}, {1, 24}},       {{1, 4, 6}, {4, 6}},
-                                                         {{4, 6}, {4, 1, 6}},    {{2, 3, 4}, {4, 6}},        {{6, 4, 5}, {4, 6, 5}},
-                                                         {{12, 10}, {8, 15}},    {{4, 1, 1, 6}, {2, 1, 12}}, {{3, 5, 4}, {5, 3, 4}}};
+  const std::vector<std::pair<Shape, Shape>> reshapes = {
+      {{8, 16}, {128}},       {{24}, {2, 3, 4}},   {{8, 6}, {6, 8}},           {{8, 16, 4}, {128, 4}},
+      {{4, 6, 1}, {1, 24}},   {{1, 4, 6}, {4, 6}}, {{4, 6}, {4, 1, 6}},        {{2, 3, 4}, {4, 6}},
+      {{6, 4, 5}, {4, 6, 5}}, {{12, 10}, {8, 15}}, {{4, 1, 1, 6}, {2, 1, 12}}, {{3, 5, 4}, {5, 3, 4}}};
   for (const auto& [in, out] : reshapes) {
-    cases.push_back(
-        {"Reshape" + shapeToString(in) + "To" + shapeToString(out), "", "Reshape", {real(in), fixed(out)}, {{kReal, out}}, {}, 1});
+    cases.push_back({"Reshape" + shapeToString(in) + "To" + shapeToString(out),
+                     "",
+                     "Reshape",
+                     {real(in), fixed(out)},
+                     {{kReal, out}},
+                     {},
+                     1});
   }
   cases.push_back({"Flatten", "", "Flatten", {real({2, 4, 6})}, {{kReal, {8, 6}}}, {{"axis", int64_t{2}}}});
   cases.push_back({"FlattenAll", "", "Flatten", {real({4, 6})}, {{kReal, {1, 24}}}, {{"axis", int64_t{0}}}});
   cases.push_back({"Squeeze", "", "Squeeze", {real({4, 1, 6}), fixed({1})}, {{kReal, {4, 6}}}});
   cases.push_back({"Unsqueeze", "", "Unsqueeze", {real({4, 6}), fixed({0, -1})}, {{kReal, {1, 4, 6, 1}}}});
-  cases.push_back({"Expand", "", "Expand", {real({4, 1, 6}), fixed({2, 4, 3, 6})}, {{kReal, {2, 4, 3, 6}}}, {}, 1});
-  cases.push_back({"Tile", "", "Tile", {real({4, 6}), fixed({1, 2})}, {{kReal, {4, 12}}}});
-  cases.push_back({"Slice", "", "Slice", {real({4, 6, 2}), fixed({1}), fixed({5}), fixed({1})}, {{kReal, {4, 4, 2}}}});
   cases.push_back(
-      {"SliceByStep", "", "Slice", {real({4, 6}), fixed({0, -1}), fixed({4, -7}), fixed({0, 1}), fixed({1, -1})}, {{kReal, {4, 6}}}});
-  cases.push_back({"Split", "", "Split", {real({4, 6}), fixed({2, 4})}, {{kReal, {4, 2}}, {kReal, {4, 4}}}, {{"axis", int64_t{1}}}});
-  cases.push_back({"Concat", "", "Concat", {real({4, 6}), real({4, 2})}, {{kReal, {4, 8}}}, {{"axis", int64_t{-1}}}});
+      {"Expand", "", "Expand", {real({4, 1, 6}), fixed({2, 4, 3, 6})}, {{kReal, {2, 4, 3, 6}}}, {}, 1});
+  cases.push_back({"Tile", "", "Tile", {real({4, 6}), fixed({1, 2})}, {{kReal, {4, 12}}}});
+  cases.push_back(
+      {"Slice", "", "Slice", {real({4, 6, 2}), fixed({1}), fixed({5}), fixed({1})}, {{kReal, {4, 4, 2}}}});
+  cases.push_back({"SliceByStep",
+                   "",
+                   "Slice",
+                   {real({4, 6}), fixed({0, -1}), fixed({4, -7}), fixed({0, 1}), fixed({1, -1})},
+                   {{kReal, {4, 6}}}});
+  cases.push_back({"Split",
+                   "",
+                   "Split",
+                   {real({4, 6}), fixed({2, 4})},
+                   {{kReal, {4, 2}}, {kReal, {4, 4}}},
+                   {{"axis", int64_t{1}}}});
+  cases.push_back(
+      {"Concat", "", "Concat", {real({4, 6}), real({4, 2})}, {{kReal, {4, 8}}}, {{"axis", int64_t{-1}}}});
   cases.push_back({"Pad", "", "Pad", {real({4, 6}), fixed({0, 1, 0, 2}), number(7)}, {{kReal, {4, 9}}}});
   cases.push_back({"Trilu", "", "Trilu", {real({2, 4, 4})}, {{kReal, {2, 4, 4}}}, {{"upper", int64_t{0}}}});
-  cases.push_back({"ConstantOfShape", "", "ConstantOfShape", {fixed({4, 6})}, {{DataType::kFloat32, {4, 6}}}, {}, 0});
-  cases.push_back({"ArgMax", "", "ArgMax", {real({4, 6, 2})}, {{kIndexType, {4, 1, 2}}}, {{"axis", int64_t{1}}}});
-  cases.push_back({"ArgMin", "", "ArgMin", {real({4, 6, 2})}, {{kIndexType, {4, 2}}}, {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}}});
+  cases.push_back(
+      {"ConstantOfShape", "", "ConstantOfShape", {fixed({4, 6})}, {{DataType::kFloat32, {4, 6}}}, {}, 0});
+  cases.push_back(
+      {"ArgMax", "", "ArgMax", {real({4, 6, 2})}, {{kIndexType, {4, 1, 2}}}, {{"axis", int64_t{1}}}});
+  cases.push_back({"ArgMin",
+                   "",
+                   "ArgMin",
+                   {real({4, 6, 2})},
+                   {{kIndexType, {4, 2}}},
+                   {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}}});
   for (int64_t axis : {0, 1}) {
     cases.push_back({"TopKAlong" + std::to_string(axis),
                      "",
                      "TopK",
                      {real({4, 6}), fixed({2})},
-                     {{kReal, axis == 0 ? Shape{2, 6} : Shape{4, 2}}, {kIndexType, axis == 0 ? Shape{2, 6} : Shape{4, 2}}},
+                     {{kReal, axis == 0 ? Shape{2, 6} : Shape{4, 2}},
+                      {kIndexType, axis == 0 ? Shape{2, 6} : Shape{4, 2}}},
                      {{"axis", axis}}});
   }
   cases.push_back({"Range", "", "Range", {integer(2), integer(8), integer(2)}, {{kIndexType, {3}}}});
@@ -153,8 +218,10 @@ void addMovement(std::vector<RuleCase>& cases) {
 }
 
 void addConvolutions(std::vector<RuleCase>& cases) {
-  const std::map<std::string, Attribute> window = {
-      {"kernel_shape", Ints{3, 3}}, {"pads", Ints{1, 1, 1, 1}}, {"strides", Ints{1, 1}}, {"dilations", Ints{1, 1}}};
+  const std::map<std::string, Attribute> window = {{"kernel_shape", Ints{3, 3}},
+                                                   {"pads", Ints{1, 1, 1, 1}},
+                                                   {"strides", Ints{1, 1}},
+                                                   {"dilations", Ints{1, 1}}};
   std::map<std::string, Attribute> grouped = window;
   grouped["group"] = int64_t{2};
   std::map<std::string, Attribute> transposed = window;
@@ -167,19 +234,42 @@ void addConvolutions(std::vector<RuleCase>& cases) {
   const Argument output = real({4, 2, 3, 5});
   cases.push_back({"Conv", "", "Conv", {image, weight}, {{kReal, {4, 2, 3, 5}}}, window});
   cases.push_back({"ConvWithBias", "", "Conv", {image, weight, real({2})}, {{kReal, {4, 2, 3, 5}}}, window});
-  cases.push_back({"ConvInGroups", "", "Conv", {image, real({4, 3, 3, 3})}, {{kReal, {4, 4, 3, 5}}}, grouped});
-  cases.push_back({"ConvInputGrad", "pipeshard", "ConvInputGrad", {output, weight}, {{kReal, {4, 6, 3, 5}}}, transposed});
-  cases.push_back({"ConvWeightGrad", "pipeshard", "ConvWeightGrad", {output, image}, {{kReal, {2, 6, 3, 3}}}, window});
-  cases.push_back({"ConvWeightGradInGroups", "pipeshard", "ConvWeightGrad", {real({4, 4, 3, 5}), image}, {{kReal, {4, 3, 3, 3}}}, grouped});
+  cases.push_back(
+      {"ConvInGroups", "", "Conv", {image, real({4, 3, 3, 3})}, {{kReal, {4, 4, 3, 5}}}, grouped});
+  cases.push_back(
+      {"ConvInputGrad", "pipeshard", "ConvInputGrad", {output, weight}, {{kReal, {4, 6, 3, 5}}}, transposed});
+  cases.push_back(
+      {"ConvWeightGrad", "pipeshard", "ConvWeightGrad", {output, image}, {{kReal, {2, 6, 3, 3}}}, window});
+  cases.push_back({"ConvWeightGradInGroups",
+                   "pipeshard",
+                   "ConvWeightGrad",
+                   {real({4, 4, 3, 5}), image},
+                   {{kReal, {4, 3, 3, 3}}},
+                   grouped});
   const Argument features = real({4, 6, 3, 5});
-  cases.push_back({"ConvTranspose", "", "ConvTranspose", {features, real({6, 2, 3, 3})}, {{kReal, {4, 2, 3, 5}}}, window});
-  cases.push_back(
-      {"ConvTransposeWithBias", "", "ConvTranspose", {features, real({6, 2, 3, 3}), real({2})}, {{kReal, {4, 2, 3, 5}}}, window});
-  cases.push_back(
-      {"ConvTransposeInGroupsWithBias", "", "ConvTranspose", {features, real({6, 2, 3, 3}), real({4})}, {{kReal, {4, 4, 3, 5}}}, grouped});
+  cases.push_back({"ConvTranspose",
+                   "",
+                   "ConvTranspose",
+                   {features, real({6, 2, 3, 3})},
+                   {{kReal, {4, 2, 3, 5}}},
+                   window});
+  cases.push_back({"ConvTransposeWithBias",
+                   "",
+                   "ConvTranspose",
+                   {features, real({6, 2, 3, 3}), real({2})},
+                   {{kReal, {4, 2, 3, 5}}},
+                   window});
+  cases.push_back({"ConvTransposeInGroupsWithBias",
+                   "",
+                   "ConvTranspose",
+                   {features, real({6, 2, 3, 3}), real({4})},
+                   {{kReal, {4, 4, 3, 5}}},
+                   grouped});
   cases.push_back({"MaxPool", "", "MaxPool", {image}, {{kReal, {4, 6, 3, 5}}}, window});
-  cases.push_back({"MaxPoolGrad", "pipeshard", "MaxPoolGrad", {image, image}, {{kReal, {4, 6, 3, 5}}}, window});
-  cases.push_back({"AveragePoolGrad", "pipeshard", "AveragePoolGrad", {image}, {{kReal, {4, 6, 3, 5}}}, averaged});
+  cases.push_back(
+      {"MaxPoolGrad", "pipeshard", "MaxPoolGrad", {image, image}, {{kReal, {4, 6, 3, 5}}}, window});
+  cases.push_back(
+      {"AveragePoolGrad", "pipeshard", "AveragePoolGrad", {image}, {{kReal, {4, 6, 3, 5}}}, averaged});
   cases.push_back({"AveragePool", "", "AveragePool", {image}, {{kReal, {4, 6, 3, 5}}}, window});
   cases.push_back({"GlobalAveragePool", "", "GlobalAveragePool", {image}, {{kReal, {4, 6, 1, 1}}}});
   cases.push_back({"GlobalMaxPool", "", "GlobalMaxPool", {image}, {{kReal, {4, 6, 1, 1}}}});
@@ -192,17 +282,24 @@ void addConvolutions(std::vector<RuleCase>& cases) {
                    inputs,
                    {{kReal, {4, 6, 3, 5}}, {kReal, {6}}, {kReal, {6}}},
                    {{"training_mode", int64_t{1}}}});
-  cases.push_back(
-      {"BatchNormalizationInputGrad", "pipeshard", "BatchNormalizationInputGrad", {image, image, statistic}, {{kReal, {4, 6, 3, 5}}}});
-  cases.push_back(
-      {"BatchNormalizationWeightGrad", "pipeshard", "BatchNormalizationWeightGrad", {image, image}, {{kReal, {6}}, {kReal, {6}}}});
+  cases.push_back({"BatchNormalizationInputGrad",
+                   "pipeshard",
+                   "BatchNormalizationInputGrad",
+                   {image, image, statistic},
+                   {{kReal, {4, 6, 3, 5}}}});
+  cases.push_back({"BatchNormalizationWeightGrad",
+                   "pipeshard",
+                   "BatchNormalizationWeightGrad",
+                   {image, image},
+                   {{kReal, {6}}, {kReal, {6}}}});
 }
 
 void addNormalizations(std::vector<RuleCase>& cases) {
   const std::map<std::string, Attribute> axis_1 = {{"axis", int64_t{1}}};
   for (const char* op : {"Softmax", "LogSoftmax"}) {
     cases.push_back({op, "", op, {real({4, 6})}, {{kReal, {4, 6}}}});
-    cases.push_back({std::string(op) + "OverMiddle", "", op, {real({4, 6, 2})}, {{kReal, {4, 6, 2}}}, axis_1});
+    cases.push_back(
+        {std::string(op) + "OverMiddle", "", op, {real({4, 6, 2})}, {{kReal, {4, 6, 2}}}, axis_1});
     cases.push_back({std::string(op) + "Grad",
                      "pipeshard",
                      std::string(op) + "Grad",
@@ -211,7 +308,11 @@ void addNormalizations(std::vector<RuleCase>& cases) {
                      axis_1});
   }
   cases.push_back({"Hardmax", "", "Hardmax", {real({4, 6})}, {{kReal, {4, 6}}}});
-  cases.push_back({"InstanceNormalization", "", "InstanceNormalization", {real({4, 6, 5}), real({6}), real({6})}, {{kReal, {4, 6, 5}}}});
+  cases.push_back({"InstanceNormalization",
+                   "",
+                   "InstanceNormalization",
+                   {real({4, 6, 5}), real({6}), real({6})},
+                   {{kReal, {4, 6, 5}}}});
   // ONNX's body computes in the type that is stashed.
   cases.push_back({"RMSNormalization",
                    "",
@@ -220,7 +321,8 @@ void addNormalizations(std::vector<RuleCase>& cases) {
                    {{kReal, {4, 2, 6}}},
                    {{"stash_type", typeNumber(kReal)}}});
   cases.push_back({"LpNormalization", "", "LpNormalization", {real({4, 6})}, {{kReal, {4, 6}}}});
-  cases.push_back({"LpNormalizationOverMiddle", "", "LpNormalization", {real({4, 6, 2})}, {{kReal, {4, 6, 2}}}, axis_1});
+  cases.push_back(
+      {"LpNormalizationOverMiddle", "", "LpNormalization", {real({4, 6, 2})}, {{kReal, {4, 6, 2}}}, axis_1});
   cases.push_back({"LayerNormalization",
                    "",
                    "LayerNormalization",
@@ -277,7 +379,8 @@ void addLosses(std::vector<RuleCase>& cases) {
                      {{kReal, {8, 5}}},
                      gradient});
   }
-  std::map<std::string, Attribute> weighted = {{"reduction", std::string("sum")}, {"ignore_index", int64_t{1}}};
+  std::map<std::string, Attribute> weighted = {{"reduction", std::string("sum")},
+                                               {"ignore_index", int64_t{1}}};
   cases.push_back({"WeightedSoftmaxCrossEntropyLoss",
                    "",
                    "SoftmaxCrossEntropyLoss",
@@ -289,11 +392,27 @@ void addLosses(std::vector<RuleCase>& cases) {
 void addIndexing(std::vector<RuleCase>& cases) {
   const std::map<std::string, Attribute> axis_1 = {{"axis", int64_t{1}}};
   cases.push_back({"GatherRows", "", "Gather", {real({7, 4}), index({2, 6}, -7, 7)}, {{kReal, {2, 6, 4}}}});
-  cases.push_back({"GatherColumns", "", "Gather", {real({4, 7, 2}), index({6}, 0, 7)}, {{kReal, {4, 6, 2}}}, axis_1});
-  cases.push_back({"GatherElements", "", "GatherElements", {real({4, 7}), index({4, 6}, 0, 7)}, {{kReal, {4, 6}}}, axis_1});
-  cases.push_back({"GatherElementsOfFewerRows", "", "GatherElements", {real({4, 7}), index({2, 6}, 0, 7)}, {{kReal, {2, 6}}}, axis_1});
   cases.push_back(
-      {"GatherGradOfRows", "pipeshard", "GatherGrad", {real({2, 6, 4}), index({2, 6}, -7, 7), fixed({7, 4})}, {{kReal, {7, 4}}}, {}, 2});
+      {"GatherColumns", "", "Gather", {real({4, 7, 2}), index({6}, 0, 7)}, {{kReal, {4, 6, 2}}}, axis_1});
+  cases.push_back({"GatherElements",
+                   "",
+                   "GatherElements",
+                   {real({4, 7}), index({4, 6}, 0, 7)},
+                   {{kReal, {4, 6}}},
+                   axis_1});
+  cases.push_back({"GatherElementsOfFewerRows",
+                   "",
+                   "GatherElements",
+                   {real({4, 7}), index({2, 6}, 0, 7)},
+                   {{kReal, {2, 6}}},
+                   axis_1});
+  cases.push_back({"GatherGradOfRows",
+                   "pipeshard",
+                   "GatherGrad",
+                   {real({2, 6, 4}), index({2, 6}, -7, 7), fixed({7, 4})},
+                   {{kReal, {7, 4}}},
+                   {},
+                   2});
   cases.push_back({"GatherGradOfColumns",
                    "pipeshard",
                    "GatherGrad",
@@ -309,16 +428,28 @@ void addIndexing(std::vector<RuleCase>& cases) {
                    axis_1,
                    2});
   cases.push_back({"GatherNd", "", "GatherND", {real({5, 3, 4}), index({6, 2}, 0, 3)}, {{kReal, {6, 4}}}});
+  cases.push_back({"GatherNdByBatch",
+                   "",
+                   "GatherND",
+                   {real({4, 5, 2}), index({4, 6, 1}, 0, 5)},
+                   {{kReal, {4, 6, 2}}},
+                   {{"batch_dims", int64_t{1}}}});
+  cases.push_back({"ScatterElements",
+                   "",
+                   "ScatterElements",
+                   {real({4, 7}), index({4, 1}, 0, 7), real({4, 1})},
+                   {{kReal, {4, 7}}},
+                   axis_1});
   cases.push_back(
-      {"GatherNdByBatch", "", "GatherND", {real({4, 5, 2}), index({4, 6, 1}, 0, 5)}, {{kReal, {4, 6, 2}}}, {{"batch_dims", int64_t{1}}}});
-  cases.push_back({"ScatterElements", "", "ScatterElements", {real({4, 7}), index({4, 1}, 0, 7), real({4, 1})}, {{kReal, {4, 7}}}, axis_1});
-  cases.push_back({"ScatterNd", "", "ScatterND", {real({5, 4}), fixed2({{0}, {3}}), real({2, 4})}, {{kReal, {5, 4}}}});
-  cases.push_back({"OneHot", "", "OneHot", {index({4, 6}, 0, 5), integer(5), fixedReals({0, 1})}, {{kReal, {4, 6, 5}}}});
+      {"ScatterNd", "", "ScatterND", {real({5, 4}), fixed2({{0}, {3}}), real({2, 4})}, {{kReal, {5, 4}}}});
+  cases.push_back(
+      {"OneHot", "", "OneHot", {index({4, 6}, 0, 5), integer(5), fixedReals({0, 1})}, {{kReal, {4, 6, 5}}}});
 }
 
 Constant makeData(std::mt19937_64& generator, const Argument& argument) {
   switch (argument.kind) {
-    case Argument::Kind::kIndex: return randomIntegers(generator, argument.shape, argument.low, argument.high);
+    case Argument::Kind::kIndex:
+      return randomIntegers(generator, argument.shape, argument.low, argument.high);
     case Argument::Kind::kFlag: return randomFlags(generator, argument.shape);
     case Argument::Kind::kFixed: return argument.constant;
     case Argument::Kind::kPositive: {
@@ -335,7 +466,9 @@ Constant makeData(std::mt19937_64& generator, const Argument& argument) {
 
 Argument real(Shape shape) { return {Argument::Kind::kReal, std::move(shape), 0, 0, {}}; }
 Argument positive(Shape shape) { return {Argument::Kind::kPositive, std::move(shape), 0, 0, {}}; }
-Argument index(Shape shape, int64_t low, int64_t high) { return {Argument::Kind::kIndex, std::move(shape), low, high, {}}; }
+Argument index(Shape shape, int64_t low, int64_t high) {
+  return {Argument::Kind::kIndex, std::move(shape), low, high, {}};
+}
 Argument flag(Shape shape) { return {Argument::Kind::kFlag, std::move(shape), 0, 0, {}}; }
 Argument fixed(const std::vector<int64_t>& elements) {
   const Shape shape = {static_cast<int64_t>(elements.size())};
@@ -351,8 +484,12 @@ Argument fixedReals(const std::vector<double>& elements) {
   const Shape shape = {static_cast<int64_t>(elements.size())};
   return {Argument::Kind::kFixed, shape, 0, 0, makeConstant<double>(shape, elements)};
 }
-Argument number(double value) { return {Argument::Kind::kFixed, {}, 0, 0, makeScalar(DataType::kFloat64, value)}; }
-Argument integer(int64_t value) { return {Argument::Kind::kFixed, {}, 0, 0, makeScalar(DataType::kInt64, static_cast<double>(value))}; }
+Argument number(double value) {
+  return {Argument::Kind::kFixed, {}, 0, 0, makeScalar(DataType::kFloat64, value)};
+}
+Argument integer(int64_t value) {
+  return {Argument::Kind::kFixed, {}, 0, 0, makeScalar(DataType::kInt64, static_cast<double>(value))};
+}
 Argument absent() { return {}; }
 
 void PrintTo(const RuleCase& rule_case, std::ostream* stream) { *stream << rule_case.op_type; }
@@ -376,10 +513,12 @@ std::vector<Constant> caseInputs(const RuleCase& rule_case, std::mt19937_64& gen
   return inputs;
 }
 
-Graph caseGraph(const RuleCase& rule_case, const std::vector<Constant>& inputs, const std::vector<Shape>& output_shapes) {
+Graph caseGraph(const RuleCase& rule_case, const std::vector<Constant>& inputs,
+                const std::vector<Shape>& output_shapes) {
   Graph graph;
   graph.opset_imports = {{"", 18}, {"pipeshard", 1}, {"com.microsoft", 1}};
-  static const std::map<std::string, int> kNewer = {{"AveragePool", 19}, {"Gelu", 20}, {"RMSNormalization", 23}, {"Swish", 24}};
+  static const std::map<std::string, int> kNewer = {
+      {"AveragePool", 19}, {"Gelu", 20}, {"RMSNormalization", 23}, {"Swish", 24}};
   if (kNewer.contains(rule_case.op_type)) graph.opset_imports[""] = kNewer.at(rule_case.op_type);
   GraphBuilder builder(graph);
   std::vector<ValueId> ids;
@@ -390,7 +529,8 @@ Graph caseGraph(const RuleCase& rule_case, const std::vector<Constant>& inputs, 
       ids.emplace_back();
     } else if (argument.kind == Argument::Kind::kFixed) {
       const bool follows = static_cast<int>(i) == rule_case.shape_input;
-      ids.push_back(builder.addConstant(name, follows ? makeConstant<int64_t>(argument.shape, output_shapes[0]) : inputs[i]));
+      ids.push_back(builder.addConstant(
+          name, follows ? makeConstant<int64_t>(argument.shape, output_shapes[0]) : inputs[i]));
     } else {
       ids.push_back(builder.addValue(name, inputs[i].data_type, inputs[i].shape));
       graph.inputs.push_back(ids.back());
@@ -398,7 +538,8 @@ Graph caseGraph(const RuleCase& rule_case, const std::vector<Constant>& inputs, 
   }
   std::vector<ValueId> outputs;
   for (size_t o = 0; o < output_shapes.size(); ++o) {
-    outputs.push_back(builder.addValue("output" + std::to_string(o), rule_case.outputs[o].first, output_shapes[o]));
+    outputs.push_back(
+        builder.addValue("output" + std::to_string(o), rule_case.outputs[o].first, output_shapes[o]));
   }
   graph.outputs = outputs;
   builder.addNode(rule_case.domain, rule_case.op_type, ids, outputs, rule_case.attributes);

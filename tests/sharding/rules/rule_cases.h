@@ -47,7 +47,8 @@ std::vector<RuleCase> ruleCases();
 // Random inputs of a case.
 std::vector<Constant> caseInputs(const RuleCase& rule_case, std::mt19937_64& generator);
 // A graph of the one node, with inputs "input<i>" like these and outputs "output<i>" of these shapes.
-Graph caseGraph(const RuleCase& rule_case, const std::vector<Constant>& inputs, const std::vector<Shape>& output_shapes);
+Graph caseGraph(const RuleCase& rule_case, const std::vector<Constant>& inputs,
+                const std::vector<Shape>& output_shapes);
 Graph caseGraph(const RuleCase& rule_case);
 
 // What GoogleTest shows of a case.

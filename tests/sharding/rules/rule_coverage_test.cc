@@ -1,12 +1,13 @@
-// Which operators have a factor rule: all that the training graphs of examples/ are made of, and every function of the pipeshard domain.
+// Which operators have a factor rule: all that the training graphs of examples/ are made of, and every
+// function of the pipeshard domain.
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "onnx_import/autodiff/functions.h"
 #include "onnx_import/autodiff/training.h"
-#include "sharding/rules/factor_rule.h"
 #include "sharding/batch/time_axis.h"
+#include "sharding/rules/factor_rule.h"
 #include "tests/sharding/example_model.h"
 #include "tests/sharding/rules/rule_cases.h"
 
@@ -28,7 +29,8 @@ TEST_P(RulesOfExamples, CoverEveryNodeOfTheTrainingStep) {
   const ForwardGraph whole = exampleForward(GetParam(), kBatch);
   for (const char* optimizer : {"sgd:momentum=0.9", "adamw"}) {
     ForwardGraph half = exampleForward(GetParam(), kBatch / 2);
-    TimeAxisResult time = splitTimeAxis(half.graph, half.loss, half.inputs, {kBatch / 2, kBatch, &whole.graph, kBatch});
+    TimeAxisResult time =
+        splitTimeAxis(half.graph, half.loss, half.inputs, {kBatch / 2, kBatch, &whole.graph, kBatch});
     half.totals = std::move(time.totals);
     half.microbatches = 2;
     const TrainingGraph training = buildTrainingGraph(std::move(half), parseOptimizer(optimizer));
@@ -38,8 +40,8 @@ TEST_P(RulesOfExamples, CoverEveryNodeOfTheTrainingStep) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Examples, RulesOfExamples,
-                         ::testing::Values("gpt2.onnx", "gpt2_torchscript.onnx", "llama.onnx", "mlp.onnx", "resnet.onnx",
-                                           "resnet_torchscript.onnx"));
+                         ::testing::Values("gpt2.onnx", "gpt2_torchscript.onnx", "llama.onnx", "mlp.onnx",
+                                           "resnet.onnx", "resnet_torchscript.onnx"));
 
 // rule_cases.cc has a configuration of each, and the property test fails for one without a rule.
 TEST(RuleCases, CoverEveryFunction) {

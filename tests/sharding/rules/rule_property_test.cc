@@ -1,5 +1,5 @@
-// The property that every factor rule promises: cut the inputs along a factor, run the operator on the parts, put the parts
-// together as the factor's kind says, and the result is that of the whole.
+// The property that every factor rule promises: cut the inputs along a factor, run the operator on the parts,
+// put the parts together as the factor's kind says, and the result is that of the whole.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,10 +16,12 @@ namespace {
 
 constexpr double kTolerance = 1e-12;
 
-std::vector<Constant> runCase(const RuleCase& rule_case, const std::vector<Constant>& inputs, const std::vector<Shape>& output_shapes) {
+std::vector<Constant> runCase(const RuleCase& rule_case, const std::vector<Constant>& inputs,
+                              const std::vector<Shape>& output_shapes) {
   const Graph graph = caseGraph(rule_case, inputs, output_shapes);
   Tensors given;
-  for (ValueId id : graph.inputs) given[graph.value(id).name] = inputs[std::stoul(graph.value(id).name.substr(5))];
+  for (ValueId id : graph.inputs)
+    given[graph.value(id).name] = inputs[std::stoul(graph.value(id).name.substr(5))];
   std::vector<std::string> names;
   for (ValueId id : graph.outputs) names.push_back(graph.value(id).name);
   const Tensors results = runGraph(graph, given, names);
@@ -38,7 +40,8 @@ struct Cut {
   // The axis of a tensor that holds the factor, or -1.
   int axisIn(const TensorFactors& tensor) const {
     for (size_t axis = 0; axis < tensor.size(); ++axis) {
-      if (std::find(tensor[axis].begin(), tensor[axis].end(), factor) != tensor[axis].end()) return static_cast<int>(axis);
+      if (std::find(tensor[axis].begin(), tensor[axis].end(), factor) != tensor[axis].end())
+        return static_cast<int>(axis);
     }
     return -1;
   }
@@ -76,17 +79,20 @@ void combine(Constant& whole, const Constant& part, FactorKind kind, int64_t par
   }
 }
 
-void checkCut(const RuleCase& rule_case, const FactorRule& rule, const std::vector<Constant>& inputs, const std::vector<Constant>& wanted,
-              int factor, int64_t parts) {
+void checkCut(const RuleCase& rule_case, const FactorRule& rule, const std::vector<Constant>& inputs,
+              const std::vector<Constant>& wanted, int factor, int64_t parts) {
   const FactorKind kind = rule.factors[static_cast<size_t>(factor)].kind;
   std::vector<Constant> combined;
-  for (const Constant& output : wanted) combined.push_back({output.data_type, output.shape, std::vector<std::byte>(output.bytes.size())});
+  for (const Constant& output : wanted)
+    combined.push_back({output.data_type, output.shape, std::vector<std::byte>(output.bytes.size())});
   for (int64_t part = 0; part < parts; ++part) {
     const Cut cut{rule, factor, parts, part};
     std::vector<Constant> local = inputs;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const int axis = cut.axisIn(rule.inputs[i]);
-      if (axis >= 0) local[i] = selectAlong(inputs[i], static_cast<size_t>(axis), cut.indices(rule.inputs[i][static_cast<size_t>(axis)]));
+      if (axis >= 0)
+        local[i] = selectAlong(inputs[i], static_cast<size_t>(axis),
+                               cut.indices(rule.inputs[i][static_cast<size_t>(axis)]));
     }
     std::vector<Shape> shapes;
     for (size_t o = 0; o < wanted.size(); ++o) {
@@ -98,7 +104,8 @@ void checkCut(const RuleCase& rule_case, const FactorRule& rule, const std::vect
     for (size_t o = 0; o < wanted.size(); ++o) {
       const int axis = cut.axisIn(rule.outputs[o]);
       if (axis >= 0) {
-        placeAlong(combined[o], outputs[o], static_cast<size_t>(axis), cut.indices(rule.outputs[o][static_cast<size_t>(axis)]));
+        placeAlong(combined[o], outputs[o], static_cast<size_t>(axis),
+                   cut.indices(rule.outputs[o][static_cast<size_t>(axis)]));
       } else {
         ASSERT_NE(kind, FactorKind::kParallel) << "a parallel factor is missing in output " << o;
         combine(combined[o], outputs[o], kind, parts, part == 0);
@@ -110,7 +117,8 @@ void checkCut(const RuleCase& rule_case, const FactorRule& rule, const std::vect
 }
 
 // The factors of every axis that has some multiply to its size.
-void checkSizes(const FactorRule& rule, const std::vector<TensorFactors>& tensors, const std::vector<Constant>& values) {
+void checkSizes(const FactorRule& rule, const std::vector<TensorFactors>& tensors,
+                const std::vector<Constant>& values) {
   ASSERT_EQ(tensors.size(), values.size());
   for (size_t t = 0; t < tensors.size(); ++t) {
     ASSERT_EQ(tensors[t].size(), values[t].shape.size());
@@ -142,7 +150,8 @@ TEST_P(FactorRuleProperty, PartsRecombineToTheWhole) {
     if (rule->factors[factor].kind == FactorKind::kWhole) continue;
     SCOPED_TRACE("factor " + rule->factors[factor].name);
     for (int64_t parts = 2; parts <= rule->factors[factor].size; ++parts) {
-      if (rule->factors[factor].size % parts == 0) checkCut(rule_case, *rule, inputs, wanted, static_cast<int>(factor), parts);
+      if (rule->factors[factor].size % parts == 0)
+        checkCut(rule_case, *rule, inputs, wanted, static_cast<int>(factor), parts);
     }
   }
 }
@@ -154,19 +163,28 @@ std::string caseName(const ::testing::TestParamInfo<RuleCase>& info) {
   return name;
 }
 
-// Operators without a kernel never reach a device as they are; the SPMD test runs those of them that have a body.
+// Operators without a kernel never reach a device as they are; the SPMD test runs those of them that have a
+// body.
 std::vector<RuleCase> casesWithKernel() {
   std::vector<RuleCase> cases = ruleCases();
-  std::erase_if(cases, [](const RuleCase& rule_case) { return !cpuKernels().has(rule_case.domain, rule_case.op_type); });
+  std::erase_if(cases, [](const RuleCase& rule_case) {
+    return !cpuKernels().has(rule_case.domain, rule_case.op_type);
+  });
   return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(AllOperators, FactorRuleProperty, ::testing::ValuesIn(casesWithKernel()), caseName);
 
-// Operators whose property is tested above must really have something to cut: a rule of whole factors only would pass.
+// Operators whose property is tested above must really have something to cut: a rule of whole factors only
+// would pass.
 TEST(FactorRuleProperty, EveryCaseHasAFactorToCut) {
-  const std::set<std::string> nothing = {
-      "ReduceProdOverAll", "ReduceL2OverAll", "SoftmaxCrossEntropyLossGrad_mean", "Range", "Shape", "Size", "EyeLike"};
+  const std::set<std::string> nothing = {"ReduceProdOverAll",
+                                         "ReduceL2OverAll",
+                                         "SoftmaxCrossEntropyLossGrad_mean",
+                                         "Range",
+                                         "Shape",
+                                         "Size",
+                                         "EyeLike"};
   for (const RuleCase& rule_case : ruleCases()) {
     std::mt19937_64 generator(7);
     const std::vector<Constant> inputs = caseInputs(rule_case, generator);
@@ -174,8 +192,9 @@ TEST(FactorRuleProperty, EveryCaseHasAFactorToCut) {
     for (const auto& [type, shape] : rule_case.outputs) shapes.push_back(shape);
     const auto rule = factorRule(caseGraph(rule_case, inputs, shapes), NodeId(0));
     ASSERT_TRUE(rule.has_value()) << rule_case.name;
-    const bool any = std::any_of(rule->factors.begin(), rule->factors.end(),
-                                 [](const Factor& factor) { return factor.kind != FactorKind::kWhole && factor.size > 1; });
+    const bool any = std::any_of(rule->factors.begin(), rule->factors.end(), [](const Factor& factor) {
+      return factor.kind != FactorKind::kWhole && factor.size > 1;
+    });
     EXPECT_EQ(any, !nothing.contains(rule_case.name)) << rule_case.name;
   }
 }

@@ -6,7 +6,8 @@ namespace pipeshard {
 
 namespace {
 
-SolverProblem::Edge randomEdge(const SolverProblem& problem, const RandomProblemOptions& options, solver::Random& random) {
+SolverProblem::Edge randomEdge(const SolverProblem& problem, const RandomProblemOptions& options,
+                               solver::Random& random) {
   const auto count = static_cast<int64_t>(problem.nodes.size());
   SolverProblem::Edge edge;
   size_t arity = 2;
@@ -53,7 +54,8 @@ SolverProblem randomProblem(const RandomProblemOptions& options, solver::Random&
   }
   for (int i = 0; i < options.edges; ++i) problem.edges.push_back(randomEdge(problem, options, random));
   if (options.memory) {
-    const auto least = static_cast<int64_t>(peak(problem, false)), most = static_cast<int64_t>(peak(problem, true));
+    const auto least = static_cast<int64_t>(peak(problem, false)),
+               most = static_cast<int64_t>(peak(problem, true));
     problem.usage_limit = least + static_cast<int64_t>(options.tightness * static_cast<double>(most - least));
   }
   return problem;
@@ -66,21 +68,24 @@ std::optional<Int128> bruteForce(const SolverProblem& problem) {
     const SolverEvaluation evaluation = evaluate(problem, choice);
     if (evaluation.feasible && (!best || evaluation.cost < *best)) best = evaluation.cost;
     size_t at = 0;
-    while (at < choice.size() && ++choice[at] == static_cast<int32_t>(problem.nodes[at].costs.size())) choice[at++] = 0;
+    while (at < choice.size() && ++choice[at] == static_cast<int32_t>(problem.nodes[at].costs.size()))
+      choice[at++] = 0;
     if (at == choice.size()) return best;
   }
 }
 
 namespace {
 
-// A strategy is a layout of the value and a way to compute it; layouts differ in bytes, and going from one to another costs.
+// A strategy is a layout of the value and a way to compute it; layouts differ in bytes, and going from one to
+// another costs.
 class LadderBuilder {
  public:
   LadderBuilder(int strategies, solver::Random& random) : strategies_(strategies), random_(random) {}
 
   int32_t addNode(int64_t from, int64_t to) {
     SolverProblem::Node node{.from = from, .to = to};
-    const int64_t count = strategies_ * 3 / 4 + random_.below(strategies_ / 2 + 1), bytes = 1000 + random_.below(10000);
+    const int64_t count = strategies_ * 3 / 4 + random_.below(strategies_ / 2 + 1),
+                  bytes = 1000 + random_.below(10000);
     std::vector<int64_t> layouts;
     for (int64_t s = 0; s < count; ++s) {
       layouts.push_back(random_.below(kLayouts));
@@ -97,7 +102,8 @@ class LadderBuilder {
     SolverProblem::Edge edge{.nodes = {a, b}};
     const int64_t bytes = 1000 + random_.below(10000);
     for (const int64_t x : layouts_[a]) {
-      for (const int64_t y : layouts_[b]) edge.costs.push_back(x == y ? 0 : bytes * (1 + (3 * x + 5 * y) % 7) / 4);
+      for (const int64_t y : layouts_[b])
+        edge.costs.push_back(x == y ? 0 : bytes * (1 + (3 * x + 5 * y) % 7) / 4);
     }
     problem_.edges.push_back(std::move(edge));
   }
@@ -138,7 +144,8 @@ SolverProblem ladder(int layers, int strategies, bool memory, solver::Random& ra
   }
   SolverProblem problem = builder.take();
   if (memory) {
-    const auto least = static_cast<int64_t>(peak(problem, false)), most = static_cast<int64_t>(peak(problem, true));
+    const auto least = static_cast<int64_t>(peak(problem, false)),
+               most = static_cast<int64_t>(peak(problem, true));
     problem.usage_limit = least + (most - least) / 3;
   }
   return problem;

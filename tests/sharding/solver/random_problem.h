@@ -26,7 +26,8 @@ SolverProblem randomProblem(const RandomProblemOptions& options, solver::Random&
 // The least cost of a feasible choice; none if there is none.
 std::optional<Int128> bruteForce(const SolverProblem& problem);
 
-// Forward chain, backward chain and weights, as a training step has them: every layer's values joined to the next and to their gradient.
+// Forward chain, backward chain and weights, as a training step has them: every layer's values joined to the
+// next and to their gradient.
 SolverProblem ladder(int layers, int strategies, bool memory, solver::Random& random);
 
 }  // namespace pipeshard

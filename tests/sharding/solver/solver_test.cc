@@ -16,7 +16,8 @@ namespace {
 
 SolverProblem example() {
   SolverProblem problem;
-  problem.nodes = {{.from = 0, .to = 2, .costs = {10, 0}, .usages = {1, 8}}, {.from = 1, .to = 3, .costs = {0, 3}, .usages = {4, 2}}};
+  problem.nodes = {{.from = 0, .to = 2, .costs = {10, 0}, .usages = {1, 8}},
+                   {.from = 1, .to = 3, .costs = {0, 3}, .usages = {4, 2}}};
   problem.edges = {{.nodes = {0, 1}, .costs = {0, 5, 7, 0}}};
   problem.usage_limit = 9;
   return problem;
@@ -43,7 +44,8 @@ TEST(Solver, EvaluatesChoices) {
 // Sums beyond 64 bits are exact in the checker, and the bound stays below the cost.
 TEST(Solver, AddsInMoreThan64Bits) {
   SolverProblem problem;
-  for (int i = 0; i < 40; ++i) problem.nodes.push_back({.from = 0, .to = 1, .costs = {kForbiddenCost - 1 - i, kForbiddenCost - 1}});
+  for (int i = 0; i < 40; ++i)
+    problem.nodes.push_back({.from = 0, .to = 1, .costs = {kForbiddenCost - 1 - i, kForbiddenCost - 1}});
   const SolverSolution solution = solve(problem);
   Int128 expected = 0;
   for (int i = 0; i < 40; ++i) expected += kForbiddenCost - 1 - i;
@@ -68,13 +70,15 @@ TEST(Solver, SaysWhichMemoryIsShortBeforeAnySearch) {
   EXPECT_EQ(reason.time, 1);
   EXPECT_EQ(reason.nodes, (std::vector<int32_t>{1, 0}));
   EXPECT_TRUE(reason.usage == 3 && reason.excess == 1);
-  EXPECT_EQ(describe(reason), "too little memory: at time 1, 3 bytes are live where 2 fit (1 over), in nodes 1, 0");
+  EXPECT_EQ(describe(reason),
+            "too little memory: at time 1, 3 bytes are live where 2 fit (1 over), in nodes 1, 0");
 }
 
 // Each node alone fits with its smallest strategy, but those forbid each other.
 TEST(Solver, SaysWhichMemoryIsShortAfterSearch) {
   SolverProblem problem;
-  for (int i = 0; i < 3; ++i) problem.nodes.push_back({.from = 0, .to = 4, .costs = {0, 0, 0}, .usages = {1, 5, 6}});
+  for (int i = 0; i < 3; ++i)
+    problem.nodes.push_back({.from = 0, .to = 4, .costs = {0, 0, 0}, .usages = {1, 5, 6}});
   for (const auto& [a, b] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{0, 2}}) {
     problem.edges.push_back({.nodes = {a, b}, .costs = {kForbiddenCost, 0, 0, 0, 0, 0, 0, 0, 0}});
   }
@@ -108,14 +112,17 @@ TEST(Solver, RefusesMalformedProblems) {
   expect([](SolverProblem& p) { p.nodes[0].usages.pop_back(); }, "node 0 has 2 costs and 1 usages");
   expect([](SolverProblem& p) { p.nodes[0].costs[0] = -1; }, "node 0 has a negative cost");
   expect([](SolverProblem& p) { p.edges[0].nodes[1] = 2; }, "edge 0 joins node 2, but there are 2 nodes");
-  expect([](SolverProblem& p) { p.edges[0].costs.pop_back(); }, "edge 0 has 3 costs; its nodes have 4 combinations");
+  expect([](SolverProblem& p) { p.edges[0].costs.pop_back(); },
+         "edge 0 has 3 costs; its nodes have 4 combinations");
   expect([](SolverProblem& p) { p.edges[0].nodes.clear(); }, "edge 0 joins no node");
   expect([](SolverProblem& p) { p.usage_limit = -1; }, "the usage limit is -1");
   const SolverOptions endless{.seconds = -1, .step_limit = -1};
   const std::vector<int32_t> too_few{0}, too_large{0, 2};
   EXPECT_ERROR(solve(example(), endless), ErrorCode::kConfiguration, "neither a limit of seconds nor one");
-  EXPECT_ERROR(evaluate(example(), too_few), ErrorCode::kConfiguration, "the choice has 1 entries; there are 2 nodes");
-  EXPECT_ERROR(evaluate(example(), too_large), ErrorCode::kConfiguration, "node 1 has 2 strategies; strategy 2 was chosen");
+  EXPECT_ERROR(evaluate(example(), too_few), ErrorCode::kConfiguration,
+               "the choice has 1 entries; there are 2 nodes");
+  EXPECT_ERROR(evaluate(example(), too_large), ErrorCode::kConfiguration,
+               "node 1 has 2 strategies; strategy 2 was chosen");
 }
 
 void expectEqual(const SolverSolution& a, const SolverSolution& b) {
@@ -196,13 +203,15 @@ SolverProblem shuffled(const SolverProblem& problem, solver::Random& random) {
     const size_t rows = labels[a].size(), columns = labels[b].size();
     moved.nodes = {place[b], place[a]};
     for (size_t x = 0; x < rows; ++x) {
-      for (size_t y = 0; y < columns; ++y) moved.costs[labels[b][y] * rows + labels[a][x]] = edge.costs[x * columns + y];
+      for (size_t y = 0; y < columns; ++y)
+        moved.costs[labels[b][y] * rows + labels[a][x]] = edge.costs[x * columns + y];
     }
   }
   return result;
 }
 
-// Larger than what can be tried through: every order leads to other reductions, bounds and branches, but to one optimum.
+// Larger than what can be tried through: every order leads to other reductions, bounds and branches, but to
+// one optimum.
 TEST(Solver, ProvesTheSameOptimumInAnyOrder) {
   solver::Random random(12);
   for (int i = 0; i < 12; ++i) {
@@ -220,17 +229,20 @@ TEST(Solver, ProvesTheSameOptimumInAnyOrder) {
 // No elimination order is cheap here: bounds and branching have to prove it.
 TEST(Solver, ProvesADenseProblem) {
   solver::Random random(9);
-  RandomProblemOptions options{.nodes = 24, .most_strategies = 6, .edges = 120, .forbidden = 0.02, .most_cost = 1000};
+  RandomProblemOptions options{
+      .nodes = 24, .most_strategies = 6, .edges = 120, .forbidden = 0.02, .most_cost = 1000};
   const SolverProblem problem = randomProblem(options, random);
   const SolverSolution solution = solve(problem);
-  EXPECT_TRUE(solution.optimal || solution.infeasibility) << fmt::format("{} of {}", solution.cost, solution.lower_bound);
+  EXPECT_TRUE(solution.optimal || solution.infeasibility)
+      << fmt::format("{} of {}", solution.cost, solution.lower_bound);
 }
 
 // Three nodes of 40 strategies in one table, two of which another edge makes equal.
 TEST(Solver, TakesALargeTableOverThreeNodes) {
   solver::Random random(11);
   SolverProblem problem;
-  for (int i = 0; i < 3; ++i) problem.nodes.push_back({.from = 0, .to = 1, .costs = std::vector<int64_t>(40, 0)});
+  for (int i = 0; i < 3; ++i)
+    problem.nodes.push_back({.from = 0, .to = 1, .costs = std::vector<int64_t>(40, 0)});
   SolverProblem::Edge wide{.nodes = {2, 0, 1}}, equal{.nodes = {0, 1}};
   int64_t best = kForbiddenCost;
   for (int64_t i = 0; i < 40 * 40 * 40; ++i) {
@@ -243,7 +255,8 @@ TEST(Solver, TakesALargeTableOverThreeNodes) {
   EXPECT_TRUE(solution.optimal && solution.cost == best) << fmt::format("{}", solution.cost);
   problem.nodes[0].costs.push_back(0);
   for (int i = 0; i < 40 * 40; ++i) problem.edges[0].costs.push_back(0);
-  EXPECT_ERROR(solve(problem), ErrorCode::kConfiguration, "edge 0 joins 3 nodes with more than 65536 combinations");
+  EXPECT_ERROR(solve(problem), ErrorCode::kConfiguration,
+               "edge 0 joins 3 nodes with more than 65536 combinations");
 }
 
 TEST(Solver, ReportsProgress) {
@@ -251,12 +264,13 @@ TEST(Solver, ReportsProgress) {
   const SolverProblem problem = ladder(100, 12, true, random);
   Int128 last_bound = 0;
   bool feasible = false;
-  const SolverSolution solution = solve(problem, {.step_limit = 300, .progress = [&](const SolverProgress& progress) {
-                                                    EXPECT_TRUE(progress.lower_bound >= last_bound);
-                                                    last_bound = progress.lower_bound;
-                                                    feasible |= progress.feasible;
-                                                    EXPECT_TRUE(!progress.feasible || progress.lower_bound <= progress.cost);
-                                                  }});
+  const SolverSolution solution =
+      solve(problem, {.step_limit = 300, .progress = [&](const SolverProgress& progress) {
+                        EXPECT_TRUE(progress.lower_bound >= last_bound);
+                        last_bound = progress.lower_bound;
+                        feasible |= progress.feasible;
+                        EXPECT_TRUE(!progress.feasible || progress.lower_bound <= progress.cost);
+                      }});
   EXPECT_TRUE(feasible && solution.feasible);
 }
 

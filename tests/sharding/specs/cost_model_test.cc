@@ -27,22 +27,26 @@ Cluster twoNodes(int devices, int nics = 1) {
   return cluster;
 }
 
-std::vector<double> rates(const Cluster& cluster, const std::vector<int>& devices, const std::vector<int>& mesh) {
+std::vector<double> rates(const Cluster& cluster, const std::vector<int>& devices,
+                          const std::vector<int>& mesh) {
   std::vector<double> result;
-  for (const LinkCost& link : costModelOn(cluster, devices, {mesh}).links) result.push_back(link.bytes_per_ns);
+  for (const LinkCost& link : costModelOn(cluster, devices, {mesh}).links)
+    result.push_back(link.bytes_per_ns);
   return result;
 }
 
 TEST(CostModelOn, SharesNicsAmongTheGroupsOfAnAxis) {
   const Cluster cluster = twoNodes(4);
   const std::vector<int> all = devicesFrom(0, 8);
-  EXPECT_EQ(rates(cluster, all, {8}), (std::vector<double>{3}));             // one ring, out of each node once
-  EXPECT_EQ(rates(cluster, all, {2, 4}), (std::vector<double>{0.75, 100}));  // axis 0: four rings share the NIC
-  EXPECT_EQ(rates(cluster, all, {4, 2}), (std::vector<double>{1.5, 100}));   // axis 0: two rings of four
+  EXPECT_EQ(rates(cluster, all, {8}), (std::vector<double>{3}));  // one ring, out of each node once
+  EXPECT_EQ(rates(cluster, all, {2, 4}),
+            (std::vector<double>{0.75, 100}));  // axis 0: four rings share the NIC
+  EXPECT_EQ(rates(cluster, all, {4, 2}), (std::vector<double>{1.5, 100}));  // axis 0: two rings of four
   EXPECT_EQ(rates(cluster, all, {2, 2, 2}), (std::vector<double>{0.75, 100, 100}));
   EXPECT_EQ(rates(cluster, devicesFrom(4, 4), {2, 2}), (std::vector<double>{100, 100}));
   EXPECT_EQ(rates(cluster, {0, 4}, {2}), (std::vector<double>{3}));
-  EXPECT_EQ(rates(cluster, {0, 4, 1, 5}, {2, 2}), (std::vector<double>{100, 1.5}));  // in the mesh's order, not the cluster's
+  EXPECT_EQ(rates(cluster, {0, 4, 1, 5}, {2, 2}),
+            (std::vector<double>{100, 1.5}));  // in the mesh's order, not the cluster's
   EXPECT_EQ(rates(cluster, all, {1, 8})[1], 3);
 }
 
@@ -64,14 +68,16 @@ TEST(CostModelOn, UsesAllNicsButOneForADevice) {
   EXPECT_EQ(rates(twoNodes(4, 64), devicesFrom(0, 8), {8}), (std::vector<double>{12}));
 }
 
-// 8 devices, 8 MB each, all-to-all: a device sends 4 MB to the other node, four devices share 3 GB/s; a ring moves 7/8 of 8 MB through it.
+// 8 devices, 8 MB each, all-to-all: a device sends 4 MB to the other node, four devices share 3 GB/s; a ring
+// moves 7/8 of 8 MB through it.
 TEST(CostModelOn, CountsWhatAllToAllsSendToOtherNodes) {
   const LogicalMesh mesh{{8}};
   const CostModel model = costModelOn(twoNodes(4), devicesFrom(0, 8), mesh);
   EXPECT_EQ(collectiveCost(model, mesh, CollectiveKind::kAllGather, 0, 8'000'000), 7'000 + 2'333'333);
   EXPECT_EQ(collectiveCost(model, mesh, CollectiveKind::kAllReduce, 0, 8'000'000), 7'000 + 4'666'667);
   EXPECT_EQ(collectiveCost(model, mesh, CollectiveKind::kAllToAll, 0, 8'000'000), 7'000 + 4 * 4'000'000 / 3);
-  const CostModel many = costModelOn(twoNodes(4, 4), devicesFrom(0, 8), mesh);  // each has its NIC: 4 MB at 3 GB/s
+  const CostModel many =
+      costModelOn(twoNodes(4, 4), devicesFrom(0, 8), mesh);  // each has its NIC: 4 MB at 3 GB/s
   EXPECT_EQ(collectiveCost(many, mesh, CollectiveKind::kAllToAll, 0, 8'000'000), 7'000 + 4'000'000 / 3);
 }
 
@@ -87,8 +93,10 @@ TEST(CostModelOn, IsAsSlowAsTheSlowestOfUnequalNodes) {
   EXPECT_EQ(costModelOn(cluster, {0, 1, 2, 3}, {{2, 2}}).links[1].latency_ns, 1'000);
 
   DeviceKind fast, slow;
-  fast.rates.push_back({WorkClass::kContraction, DataType::kFloat32, CostCurve::ofRate(1000), CostCurve::ofRate(10)});
-  slow.rates.push_back({WorkClass::kContraction, DataType::kFloat32, CostCurve::ofRate(500), CostCurve::ofRate(20)});
+  fast.rates.push_back(
+      {WorkClass::kContraction, DataType::kFloat32, CostCurve::ofRate(1000), CostCurve::ofRate(10)});
+  slow.rates.push_back(
+      {WorkClass::kContraction, DataType::kFloat32, CostCurve::ofRate(500), CostCurve::ofRate(20)});
   cluster.kinds = {fast, slow};
   cluster.nodes[1].kind = 1;
   const CostModel both = costModelOn(cluster, devicesFrom(0, 5), {{5}});
@@ -102,7 +110,8 @@ TEST(CostModelOn, OfEqualNodesWithoutAProfileIsWhatItWas) {
   const Cluster cluster = uniformCluster(3, 4);
   for (const std::vector<int>& shape : {std::vector<int>{12}, {3, 4}, {4, 3}, {2, 6}, {6, 2}, {2, 3, 2}}) {
     const LogicalMesh mesh{shape};
-    EXPECT_EQ(costModelOn(cluster, devicesFrom(0, 12), mesh).links, CostModel::uniform(mesh).links) << printMesh(mesh);
+    EXPECT_EQ(costModelOn(cluster, devicesFrom(0, 12), mesh).links, CostModel::uniform(mesh).links)
+        << printMesh(mesh);
     EXPECT_EQ(costModelOn(cluster, devicesFrom(0, 12), mesh).kinds, nullptr);
   }
   EXPECT_EQ(costModelOn(cluster, devicesFrom(2, 5), {{5}}).links, CostModel::uniform({{5}}).links);
@@ -142,8 +151,10 @@ TEST(LinkBetween, SharesTheNicsOfBothSides) {
   EXPECT_EQ(link.receive_bytes_per_ns, 1.5);
   EXPECT_EQ(link.latency_ns, 7'000);
   EXPECT_EQ(linkBetween(twoNodes(4, 2), {0, 1, 2, 3}, {4, 5}).bytes_per_ns, 1.5);
-  // 12 kB, a fourth from each of four devices, half to each of two: through one NIC of 3 GB/s, in two messages each way at most.
-  const CrossMeshTransfer transfer = planTransfer({4, 750}, DataType::kFloat32, {{4}}, parseSpec("S0,R"), {{2}}, parseSpec("S0,R"), link);
+  // 12 kB, a fourth from each of four devices, half to each of two: through one NIC of 3 GB/s, in two
+  // messages each way at most.
+  const CrossMeshTransfer transfer =
+      planTransfer({4, 750}, DataType::kFloat32, {{4}}, parseSpec("S0,R"), {{2}}, parseSpec("S0,R"), link);
   EXPECT_EQ(transfer.bytes, 12'000);
   EXPECT_EQ(transfer.cost_ns, 2 * 7'000 + 4'000);
 }

@@ -1,5 +1,6 @@
-// Plans between meshes, carried out: ranks are threads, the senders first; steps inside the meshes with the real kernels, pieces through a
-// real communicator, cut and joined along one axis at a time; compared bit for bit.
+// Plans between meshes, carried out: ranks are threads, the senders first; steps inside the meshes with the
+// real kernels, pieces through a real communicator, cut and joined along one axis at a time; compared bit for
+// bit.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -26,8 +27,8 @@ struct Case {
   std::vector<Constant> results;  // by receiver
 };
 
-Constant reshard(const Constant& local, const Shape& shape, const ShardingSpec& from, const Resharding& steps, const LogicalMesh& mesh,
-                 int device, Collectives& collectives) {
+Constant reshard(const Constant& local, const Shape& shape, const ShardingSpec& from, const Resharding& steps,
+                 const LogicalMesh& mesh, int device, Collectives& collectives) {
   Graph graph;
   graph.opset_imports = {{"", 18}};
   GraphBuilder builder(graph);
@@ -47,8 +48,8 @@ std::vector<int64_t> range(int64_t offset, int64_t size) {
 void send(const Case& one, int device, Communicator& communicator, int first_receiver) {
   const auto collectives = meshCollectives(communicator, one.from.mesh, 0);
   const Shape& shape = one.whole.shape;
-  const Constant held = reshard(shardOfTensor(one.whole, one.from.spec, one.from.mesh, device), shape, one.from.spec, one.plan.before,
-                                one.from.mesh, device, *collectives);
+  const Constant held = reshard(shardOfTensor(one.whole, one.from.spec, one.from.mesh, device), shape,
+                                one.from.spec, one.plan.before, one.from.mesh, device, *collectives);
   std::vector<Constant> pieces;
   pieces.reserve(one.plan.transfer.pieces.size());
   std::vector<std::unique_ptr<SendHandle>> sends;
@@ -68,7 +69,8 @@ Constant receive(const Case& one, int device, Communicator& communicator, int fi
   std::vector<Constant> parts;
   const auto addPart = [&](const Shape& shape) -> Constant& {
     const auto bytes = static_cast<size_t>(byteCount(one.whole.data_type, shape));
-    return parts.emplace_back(Constant{one.whole.data_type, shape, std::vector<std::byte>(bytes, std::byte{0x5a})});
+    return parts.emplace_back(
+        Constant{one.whole.data_type, shape, std::vector<std::byte>(bytes, std::byte{0x5a})});
   };
   for (int index : assembly.pieces) {
     const CrossMeshPiece& piece = one.plan.transfer.pieces[static_cast<size_t>(index)];
@@ -88,17 +90,23 @@ Constant receive(const Case& one, int device, Communicator& communicator, int fi
     parts.back() = joined;
   }
   const auto collectives = meshCollectives(communicator, one.to.mesh, first_receiver);
-  return reshard(parts.back(), one.whole.shape, one.plan.received, one.plan.after, one.to.mesh, device, *collectives);
+  return reshard(parts.back(), one.whole.shape, one.plan.received, one.plan.after, one.to.mesh, device,
+                 *collectives);
 }
 
-// All pairs of specs, each with a tensor of its own, one of four types and one of three kinds of links between.
+// All pairs of specs, each with a tensor of its own, one of four types and one of three kinds of links
+// between.
 std::vector<Case> casesOf(const Shape& shape, const LogicalMesh& from, const LogicalMesh& to) {
   constexpr LinkCost kLinks[] = {{1000, 0.5}, {20, 100}, {3000, 5}};
   std::vector<Case> cases;
   for (const ShardingSpec& have : specsOf(shape, from)) {
     for (const ShardingSpec& want : specsOf(shape, to)) {
       const DataType type = kTypes[cases.size() % std::size(kTypes)];
-      Case one{{from, have, CostModel::uniform(from, {100, 20})}, {to, want, CostModel::uniform(to, {100, 20})}, {}, {}, {}};
+      Case one{{from, have, CostModel::uniform(from, {100, 20})},
+               {to, want, CostModel::uniform(to, {100, 20})},
+               {},
+               {},
+               {}};
       one.whole = integerTensor(type, shape, cases.size());
       one.plan = planCrossMesh(shape, type, one.from, one.to, kLinks[cases.size() % std::size(kLinks)]);
       one.results.resize(static_cast<size_t>(to.deviceCount()));
@@ -117,13 +125,14 @@ size_t runAllPairs(const Shape& shape, const LogicalMesh& from, const LogicalMes
       if (rank < senders) {
         send(one, rank, communicator, senders);
       } else {
-        one.results[static_cast<size_t>(rank - senders)] = receive(one, rank - senders, communicator, senders);
+        one.results[static_cast<size_t>(rank - senders)] =
+            receive(one, rank - senders, communicator, senders);
       }
     }
   });
   for (const Case& one : cases) {
-    SCOPED_TRACE(fmt::format("{} to {}, sent {}, received {}", printSpec(one.from.spec), printSpec(one.to.spec), printSpec(one.plan.sent),
-                             printSpec(one.plan.received)));
+    SCOPED_TRACE(fmt::format("{} to {}, sent {}, received {}", printSpec(one.from.spec),
+                             printSpec(one.to.spec), printSpec(one.plan.sent), printSpec(one.plan.received)));
     expectShards(one.results, one.whole, one.to.spec, to);
     if (::testing::Test::HasFailure()) break;
   }

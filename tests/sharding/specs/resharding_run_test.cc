@@ -1,4 +1,5 @@
-// emitResharding: between all pairs of specs, run on devices in threads with the real kernels over a real communicator.
+// emitResharding: between all pairs of specs, run on devices in threads with the real kernels over a real
+// communicator.
 #include <gtest/gtest.h>
 
 #include "sharding/specs/resharding.h"
@@ -21,9 +22,11 @@ struct Case {
 };
 
 // A tensor of its own for each pair of specs.
-Case makeCase(const ShardingSpec& from, const ShardingSpec& to, const Shape& shape, const LogicalMesh& mesh, size_t number) {
+Case makeCase(const ShardingSpec& from, const ShardingSpec& to, const Shape& shape, const LogicalMesh& mesh,
+              size_t number) {
   const DataType type = kTypes[number % std::size(kTypes)];
-  return {from, to, integerTensor(type, shape, number), planResharding(shape, type, from, to, mesh, CostModel::uniform(mesh)),
+  return {from, to, integerTensor(type, shape, number),
+          planResharding(shape, type, from, to, mesh, CostModel::uniform(mesh)),
           std::vector<Constant>(static_cast<size_t>(mesh.deviceCount()))};
 }
 
@@ -37,7 +40,8 @@ std::vector<Case> allPairs(const Shape& shape, const LogicalMesh& mesh) {
 }
 
 // The graph of one device, and its output's name.
-std::pair<Graph, std::string> deviceGraph(const Case& one, const Shape& shape, const LogicalMesh& mesh, int device) {
+std::pair<Graph, std::string> deviceGraph(const Case& one, const Shape& shape, const LogicalMesh& mesh,
+                                          int device) {
   Graph graph;
   graph.opset_imports = {{"", 18}};
   GraphBuilder builder(graph);
@@ -88,7 +92,8 @@ TEST(ReshardingRun, WorksOverThreeMeshAxes) {
   const std::vector<ShardingSpec> specs = specsOf(shape, mesh);
   std::vector<Case> cases;
   for (size_t i = 0; i < specs.size(); ++i) {
-    for (size_t j : {size_t{0}, (i * 7 + 3) % specs.size()}) cases.push_back(makeCase(specs[i], specs[j], shape, mesh, cases.size()));
+    for (size_t j : {size_t{0}, (i * 7 + 3) % specs.size()})
+      cases.push_back(makeCase(specs[i], specs[j], shape, mesh, cases.size()));
   }
   runCases(std::move(cases), shape, mesh);
 }
@@ -97,11 +102,13 @@ TEST(ReshardingRun, KeepingOneKeepsInfinitiesAndLetsNoNaNThrough) {
   const LogicalMesh mesh = parseMesh("2");
   const auto nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
   const Constant x = makeConstant<float>({3}, {nan, infinity, 1});
-  const Resharding plan = planResharding({3}, DataType::kFloat32, parseSpec("R"), parseSpec("R;P0"), mesh, CostModel::uniform(mesh));
+  const Resharding plan = planResharding({3}, DataType::kFloat32, parseSpec("R"), parseSpec("R;P0"), mesh,
+                                         CostModel::uniform(mesh));
   for (int device : {0, 1}) {
     const Case one{parseSpec("R"), parseSpec("R;P0"), x, plan, {}};
     const auto [graph, y] = deviceGraph(one, {3}, mesh, device);
-    EXPECT_EQ(runGraph(graph, {{"x", x}}, {y}).at(y).bytes, (device == 0 ? x : makeConstant<float>({3}, {0, 0, 0})).bytes);
+    EXPECT_EQ(runGraph(graph, {{"x", x}}, {y}).at(y).bytes,
+              (device == 0 ? x : makeConstant<float>({3}, {0, 0, 0})).bytes);
   }
 }
 

@@ -1,4 +1,5 @@
-// planResharding and reshardingCosts: worked examples, and against all sequences of steps, enumerated from the list on top of resharding.h.
+// planResharding and reshardingCosts: worked examples, and against all sequences of steps, enumerated from
+// the list on top of resharding.h.
 #include "sharding/specs/resharding.h"
 
 #include <gmock/gmock.h>
@@ -17,22 +18,27 @@ using namespace pipeshard::testing;
 using ::testing::ElementsAre;
 
 std::vector<std::string> stepsOf(const Resharding& resharding) {
-  constexpr const char* kNames[] = {"slice", "keep one", "all-gather", "all-reduce", "reduce-scatter", "all-to-all"};
+  constexpr const char* kNames[] = {"slice",      "keep one",       "all-gather",
+                                    "all-reduce", "reduce-scatter", "all-to-all"};
   std::vector<std::string> steps;
   for (const ReshardingStep& step : resharding.steps) {
-    steps.push_back(fmt::format("{} {} {}", kNames[static_cast<size_t>(step.kind)], step.mesh_axis, printSpec(step.after)));
+    steps.push_back(fmt::format("{} {} {}", kNames[static_cast<size_t>(step.kind)], step.mesh_axis,
+                                printSpec(step.after)));
   }
   return steps;
 }
 
 std::vector<std::string> path(const Shape& shape, const char* from, const char* to, const char* mesh) {
   const LogicalMesh logical = parseMesh(mesh);
-  return stepsOf(planResharding(shape, DataType::kFloat32, parseSpec(from), parseSpec(to), logical, CostModel::uniform(logical)));
+  return stepsOf(planResharding(shape, DataType::kFloat32, parseSpec(from), parseSpec(to), logical,
+                                CostModel::uniform(logical)));
 }
 
 int64_t cost(const Shape& shape, const char* from, const char* to, const char* mesh) {
   const LogicalMesh logical = parseMesh(mesh);
-  return planResharding(shape, DataType::kFloat32, parseSpec(from), parseSpec(to), logical, CostModel::uniform(logical)).cost_ns;
+  return planResharding(shape, DataType::kFloat32, parseSpec(from), parseSpec(to), logical,
+                        CostModel::uniform(logical))
+      .cost_ns;
 }
 
 TEST(Resharding, TakesTheStepsOfTheExamples) {
@@ -41,7 +47,8 @@ TEST(Resharding, TakesTheStepsOfTheExamples) {
   EXPECT_THAT(path({8, 8}, "R,R", "R,S0", "2"), ElementsAre("slice 0 R,S0"));
   EXPECT_THAT(path({8, 8}, "R,R", "R,R;P0", "2"), ElementsAre("keep one 0 R,R;P0"));
   EXPECT_THAT(path({8, 8}, "S0,S1", "R,R", "2x2"), ElementsAre("all-gather 0 R,S1", "all-gather 1 R,R"));
-  EXPECT_THAT(path({8, 8}, "S01,R", "S10,R", "2x2"), ElementsAre("all-gather 1 S0,R", "all-gather 0 R,R", "slice 1 S1,R", "slice 0 S10,R"));
+  EXPECT_THAT(path({8, 8}, "S01,R", "S10,R", "2x2"),
+              ElementsAre("all-gather 1 S0,R", "all-gather 0 R,R", "slice 1 S1,R", "slice 0 S10,R"));
   EXPECT_TRUE(path({8, 8}, "S0,R", "S0,R", "2").empty());
 }
 
@@ -51,13 +58,15 @@ TEST(Resharding, CostsWhatTheCostModelSays) {
   EXPECT_EQ(cost({8, 16}, "R,R;P0", "R,S0", "4"), 5077);
   EXPECT_EQ(cost({8, 16}, "S0,R", "R,S0", "4"), 5000 + 19);  // a quarter of it
   EXPECT_EQ(cost({8, 16}, "R,R", "S0,R", "4"), 0);
-  EXPECT_EQ(cost({8, 16}, "S0,R", "R,R", "1x4"), 0);            // an axis of one device
-  EXPECT_EQ(cost({5, 16}, "S01,R", "S0,R", "2x2"), 5000 + 19);  // 3 of 5 rows are the larger half: 192 bytes, 96 of them travel
+  EXPECT_EQ(cost({8, 16}, "S0,R", "R,R", "1x4"), 0);  // an axis of one device
+  EXPECT_EQ(cost({5, 16}, "S01,R", "S0,R", "2x2"),
+            5000 + 19);  // 3 of 5 rows are the larger half: 192 bytes, 96 of them travel
 }
 
 TEST(Resharding, ReducesBeforeItGathers) {
   // The sum is scattered to where the other axis cuts: less travels than with an all-reduce.
-  EXPECT_THAT(path({64, 64}, "R,S1;P0", "S0,R", "2x2"), ElementsAre("reduce-scatter 0 S0,S1", "all-gather 1 S0,R"));
+  EXPECT_THAT(path({64, 64}, "R,S1;P0", "S0,R", "2x2"),
+              ElementsAre("reduce-scatter 0 S0,S1", "all-gather 1 S0,R"));
 }
 
 TEST(Resharding, PassesOnlySpecsThatTheTensorCanHave) {
@@ -67,13 +76,15 @@ TEST(Resharding, PassesOnlySpecsThatTheTensorCanHave) {
   EXPECT_THAT(path({4000000, 1}, "S01,R", "S10,R", "2x2"),
               ElementsAre("all-gather 1 S0,R", "all-gather 0 R,R", "slice 1 S1,R", "slice 0 S10,R"));
   const LogicalMesh mesh = parseMesh("4");
-  EXPECT_ERROR(planResharding({3, 64}, DataType::kFloat32, parseSpec("S0,R"), parseSpec("R,R"), mesh, CostModel::uniform(mesh)),
+  EXPECT_ERROR(planResharding({3, 64}, DataType::kFloat32, parseSpec("S0,R"), parseSpec("R,R"), mesh,
+                              CostModel::uniform(mesh)),
                ErrorCode::kInternal, "axis 0 has 3 elements for 4 devices");
 }
 
 TEST(Resharding, RefusesMeshesOfTooManyAxes) {
   const LogicalMesh mesh = parseMesh("2x2x2x2x2x2");
-  EXPECT_ERROR(planResharding({64, 64, 64, 64}, DataType::kFloat32, replicated(4), parseSpec("S0,R,R,R"), mesh, CostModel::uniform(mesh)),
+  EXPECT_ERROR(planResharding({64, 64, 64, 64}, DataType::kFloat32, replicated(4), parseSpec("S0,R,R,R"),
+                              mesh, CostModel::uniform(mesh)),
                ErrorCode::kConfiguration, "use a mesh of fewer axes");
 }
 
@@ -82,15 +93,21 @@ struct Next {
   ShardingSpec spec;
   int64_t cost_ns;
 };
-std::vector<Next> allSteps(const ShardingSpec& spec, const Shape& shape, DataType type, const LogicalMesh& mesh, const CostModel& model) {
+std::vector<Next> allSteps(const ShardingSpec& spec, const Shape& shape, DataType type,
+                           const LogicalMesh& mesh, const CostModel& model) {
   std::vector<Next> next;
-  const auto bytes = [&](const ShardingSpec& of) { return largestShard(of, shape, mesh) * static_cast<int64_t>(dataTypeSize(type)); };
+  const auto bytes = [&](const ShardingSpec& of) {
+    return largestShard(of, shape, mesh) * static_cast<int64_t>(dataTypeSize(type));
+  };
   const auto add = [&](const ShardingSpec& after, int mesh_axis, int64_t share, int64_t of_bytes) {
     if (!specFault(after, shape, mesh).empty()) return;
     const auto n = static_cast<int64_t>(mesh.axisSize(mesh_axis));
     const LinkCost& link = model.links[static_cast<size_t>(mesh_axis)];
     const int64_t travels = share * ((of_bytes * (n - 1) + n - 1) / n);
-    next.push_back({after, n == 1 || share == 0 ? 0 : link.latency_ns + std::llround(static_cast<double>(travels) / link.bytes_per_ns)});
+    next.push_back(
+        {after, n == 1 || share == 0
+                    ? 0
+                    : link.latency_ns + std::llround(static_cast<double>(travels) / link.bytes_per_ns)});
   };
   for (int a = 0; a < mesh.rank(); ++a) {
     const bool is_partial = std::count(spec.partial.begin(), spec.partial.end(), a) > 0;
@@ -120,8 +137,9 @@ std::vector<Next> allSteps(const ShardingSpec& spec, const Shape& shape, DataTyp
 
 constexpr size_t kMostSteps = 5;
 
-void trySequences(const ShardingSpec& spec, int64_t cost_ns, size_t steps, const Shape& shape, const LogicalMesh& mesh,
-                  const CostModel& model, std::map<ShardingSpec, std::vector<int64_t>>& best) {
+void trySequences(const ShardingSpec& spec, int64_t cost_ns, size_t steps, const Shape& shape,
+                  const LogicalMesh& mesh, const CostModel& model,
+                  std::map<ShardingSpec, std::vector<int64_t>>& best) {
   // best[spec][k]: of at most k steps. A prefix that is no better than one as short leads to nothing better.
   auto [found, is_new] = best.try_emplace(spec, kMostSteps + 1, INT64_MAX);
   if (found->second[steps] <= cost_ns) return;
@@ -135,19 +153,21 @@ void trySequences(const ShardingSpec& spec, int64_t cost_ns, size_t steps, const
 // Links of different speed, so that what is cheapest depends on the axis.
 CostModel unequalLinks(const LogicalMesh& mesh) {
   CostModel model = CostModel::uniform(mesh);
-  for (size_t a = 0; a < model.links.size(); ++a) model.links[a] = {100 + 300 * static_cast<int64_t>(a), a == 0 ? 0.7 : 3.1};
+  for (size_t a = 0; a < model.links.size(); ++a)
+    model.links[a] = {100 + 300 * static_cast<int64_t>(a), a == 0 ? 0.7 : 3.1};
   return model;
 }
 
 // Every step is one of the list, at its price, and leads to `to` in the end.
-void checkSteps(const Resharding& plan, const ShardingSpec& from, const ShardingSpec& to, const Shape& shape, const LogicalMesh& mesh,
-                const CostModel& model) {
+void checkSteps(const Resharding& plan, const ShardingSpec& from, const ShardingSpec& to, const Shape& shape,
+                const LogicalMesh& mesh, const CostModel& model) {
   int64_t sum = 0;
   ShardingSpec at = from;
   for (const ReshardingStep& step : plan.steps) {
     const std::vector<Next> possible = allSteps(at, shape, DataType::kFloat64, mesh, model);
-    ASSERT_TRUE(std::any_of(possible.begin(), possible.end(),
-                            [&](const Next& next) { return next.spec == step.after && next.cost_ns == step.cost_ns; }));
+    ASSERT_TRUE(std::any_of(possible.begin(), possible.end(), [&](const Next& next) {
+      return next.spec == step.after && next.cost_ns == step.cost_ns;
+    }));
     sum += step.cost_ns;
     at = step.after;
   }
@@ -206,15 +226,17 @@ TEST(Resharding, TheTableIsThatOfSinglePairsWhicheverSideIsLonger) {
   const std::vector<int64_t> tall = reshardingCosts(shape, DataType::kFloat32, all, some, mesh, model);
   for (size_t s = 0; s < some.size(); ++s) {
     for (size_t a = 0; a < all.size(); ++a) {
-      EXPECT_EQ(wide[s * all.size() + a], planResharding(shape, DataType::kFloat32, some[s], all[a], mesh, model).cost_ns);
-      EXPECT_EQ(tall[a * some.size() + s], planResharding(shape, DataType::kFloat32, all[a], some[s], mesh, model).cost_ns);
+      EXPECT_EQ(wide[s * all.size() + a],
+                planResharding(shape, DataType::kFloat32, some[s], all[a], mesh, model).cost_ns);
+      EXPECT_EQ(tall[a * some.size() + s],
+                planResharding(shape, DataType::kFloat32, all[a], some[s], mesh, model).cost_ns);
     }
   }
 }
 
 TEST(CostModel, KnowsItsCollectives) {
-  for (CollectiveKind kind :
-       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll}) {
+  for (CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                              CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll}) {
     Node node;
     node.domain = kPipeshardDomain;
     node.op_type = collectiveName(kind);

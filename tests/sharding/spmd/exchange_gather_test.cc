@@ -18,11 +18,13 @@ Constant indicesFor(const Shape& shape, int64_t size, DataType type = DataType::
   return makeConstant<int32_t>(shape, narrow);
 }
 
-FormProblem gatherProblem(const Shape& data, const Shape& indices, int64_t axis, DataType type, DataType index_type = DataType::kInt64) {
+FormProblem gatherProblem(const Shape& data, const Shape& indices, int64_t axis, DataType type,
+                          DataType index_type = DataType::kInt64) {
   std::mt19937_64 generator(7);
   FormProblem problem;
   const ValueId table = problem.input("data", randomReals(generator, data, type));
-  const ValueId where = problem.input("indices", indicesFor(indices, data[static_cast<size_t>(axis)], index_type));
+  const ValueId where =
+      problem.input("indices", indicesFor(indices, data[static_cast<size_t>(axis)], index_type));
   Shape shape(data.begin(), data.begin() + axis);
   shape.insert(shape.end(), indices.begin(), indices.end());
   shape.insert(shape.end(), data.begin() + axis + 1, data.end());
@@ -40,7 +42,8 @@ FormProblem gradProblem(const FormProblem& forward, const std::string& op_type) 
   FormProblem problem;
   const ValueId dy = problem.input("dy", randomReals(generator, graph.shape(node.outputs[0]), type));
   const ValueId indices = problem.input("indices", forward.given.at("indices"));
-  const ValueId shape = problem.constant("shape", makeConstant<int64_t>({static_cast<int64_t>(data.size())}, data));
+  const ValueId shape =
+      problem.constant("shape", makeConstant<int64_t>({static_cast<int64_t>(data.size())}, data));
   problem.node(std::string(kPipeshardDomain), op_type, {dy, indices, shape}, {{type, data}}, node.attributes);
   return problem;
 }
@@ -93,11 +96,12 @@ TEST(ExchangeGather, OneHotOfAPartOfTheClasses) {
   for (const int64_t axis : {-1, 0}) {
     FormProblem problem;
     // Negative ones count from the end; what is out of range is nobody's.
-    const ValueId indices = problem.input("indices", makeConstant<int64_t>({2, 5}, {0, 6, -1, -7, 3, 2, 7, -8, 100, 4}));
+    const ValueId indices =
+        problem.input("indices", makeConstant<int64_t>({2, 5}, {0, 6, -1, -7, 3, 2, 7, -8, 100, 4}));
     const ValueId depth = problem.constant("depth", makeScalar(DataType::kInt64, 7));
     const ValueId values = problem.input("values", makeConstant<float>({2}, {-1, 3}));
-    problem.node("", "OneHot", {indices, depth, values}, {{DataType::kFloat32, axis == 0 ? Shape{7, 2, 5} : Shape{2, 5, 7}}},
-                 {{"axis", axis}});
+    problem.node("", "OneHot", {indices, depth, values},
+                 {{DataType::kFloat32, axis == 0 ? Shape{7, 2, 5} : Shape{2, 5, 7}}}, {{"axis", axis}});
     for (const auto& [mesh, factors] : cutsOf("depth")) expectAsWhole(problem, mesh, factors, 0);
     expectAsWhole(problem, {{2, 3}}, {"i1", "depth"}, 0);
   }
@@ -114,7 +118,8 @@ TEST(ExchangeGather, RefusesAnIndexBeyondTheWholeTableAsOneDeviceDoes) {
 TEST(ExchangeGather, WhatNoCollectiveAddsIsNotCut) {
   for (const DataType type : {DataType::kInt64, DataType::kBool}) {
     FormProblem problem;
-    const ValueId data = problem.input("data", Constant{type, {4}, std::vector<std::byte>(4 * dataTypeSize(type))});
+    const ValueId data =
+        problem.input("data", Constant{type, {4}, std::vector<std::byte>(4 * dataTypeSize(type))});
     const ValueId indices = problem.input("indices", makeConstant<int64_t>({2}, {1, 2}));
     problem.node("", "Gather", {data, indices}, {{type, {2}}}, {{"axis", int64_t{0}}});
     const auto rule = factorRule(problem.graph, problem.theNode());

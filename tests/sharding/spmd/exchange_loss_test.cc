@@ -56,7 +56,8 @@ std::map<std::string, Attribute> attributesOf(const LossCase& c) {
 FormProblem lossProblem(const LossCase& c, const std::string& op_type, bool log_prob = true) {
   std::mt19937_64 generator(7);
   FormProblem problem;
-  std::vector<ValueId> inputs{problem.input("scores", randomReals(generator, c.scores, c.type)), problem.input("labels", labelsFor(c))};
+  std::vector<ValueId> inputs{problem.input("scores", randomReals(generator, c.scores, c.type)),
+                              problem.input("labels", labelsFor(c))};
   if (c.weighted) inputs.push_back(problem.input("weights", weightsFor(c)));
   std::vector<std::pair<DataType, Shape>> outputs{{c.type, c.reduction == "none" ? labelShape(c) : Shape{}}};
   if (log_prob && op_type == "SoftmaxCrossEntropyLoss") outputs.emplace_back(c.type, c.scores);
@@ -68,13 +69,15 @@ FormProblem gradProblem(const LossCase& c) {
   std::mt19937_64 generator(6);
   const FormProblem forward = lossProblem(c, "SoftmaxCrossEntropyLoss");
   FormProblem problem;
-  std::vector<ValueId> inputs{problem.input("dloss", randomReals(generator, c.reduction == "none" ? labelShape(c) : Shape{}, c.type)),
-                              problem.input("log_prob", runGraph(forward.graph, forward.given, {"out1"}).at("out1")),
-                              problem.input("labels", labelsFor(c))};
+  std::vector<ValueId> inputs{
+      problem.input("dloss", randomReals(generator, c.reduction == "none" ? labelShape(c) : Shape{}, c.type)),
+      problem.input("log_prob", runGraph(forward.graph, forward.given, {"out1"}).at("out1")),
+      problem.input("labels", labelsFor(c))};
   if (c.weighted) inputs.push_back(problem.input("weights", weightsFor(c)));
   std::map<std::string, Attribute> attributes = attributesOf(c);
   attributes["has_ignore_index"] = int64_t{c.ignore_index.has_value()};
-  problem.node(std::string(kPipeshardDomain), "SoftmaxCrossEntropyLossGrad", inputs, {{c.type, c.scores}}, attributes);
+  problem.node(std::string(kPipeshardDomain), "SoftmaxCrossEntropyLossGrad", inputs, {{c.type, c.scores}},
+               attributes);
   problem.graph.nodes.back().overload = c.reduction + (c.weighted ? "_weighted" : "");
   return problem;
 }
@@ -82,7 +85,8 @@ FormProblem gradProblem(const LossCase& c) {
 void forEachCase(const Shape& scores, DataType type, const std::function<void(const LossCase&)>& body) {
   for (const char* reduction : {"none", "sum", "mean"}) {
     for (const bool weighted : {false, true}) {
-      for (const std::optional<int64_t>& ignored : {std::optional<int64_t>(), std::optional<int64_t>(-100), std::optional<int64_t>(1)}) {
+      for (const std::optional<int64_t>& ignored :
+           {std::optional<int64_t>(), std::optional<int64_t>(-100), std::optional<int64_t>(1)}) {
         body({scores, reduction, weighted, ignored, type});
       }
     }
@@ -124,7 +128,8 @@ TEST(ExchangeLoss, WithClassesAndLabelsCut) {
 TEST(ExchangeLoss, MeansOverLabelsThatAreCut) {
   forEachCase({5, 7, 3}, DataType::kFloat64, [&](const LossCase& c) {
     if (c.reduction != "mean") return;
-    for (const std::vector<std::string>& factors : {std::vector<std::string>{"a0", ""}, {"a0", "a2"}, {"", "a0"}}) {
+    for (const std::vector<std::string>& factors :
+         {std::vector<std::string>{"a0", ""}, {"a0", "a2"}, {"", "a0"}}) {
       expectAsWhole(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{2, 3}}, factors, 1e-12);
       expectAsWhole(lossProblem(c, "NegativeLogLikelihoodLoss"), {{2, 3}}, factors, 1e-12);
       expectAsWhole(gradProblem(c), {{2, 3}}, factors, 1e-12);
@@ -146,9 +151,10 @@ TEST(ExchangeLoss, TheVocabularyOfGpt2OverFourDevices) {
   const LossCase c{{3, 50257}, "mean", false, -100, DataType::kFloat32};
   expectAsWhole(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{4}}, {"a1"}, 1e-5);
   expectAsWhole(gradProblem(c), {{4}}, {"a1"}, 1e-5);
-  const FormResult result =
-      runForm(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{4}}, strategyOf(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{4}}, {"a1"}));
-  EXPECT_EQ(countNodes(result.graphs[0], "AllReduce"), 2);  // maxima and sums; the label's own score stays a partial sum
+  const FormResult result = runForm(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{4}},
+                                    strategyOf(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{4}}, {"a1"}));
+  EXPECT_EQ(countNodes(result.graphs[0], "AllReduce"),
+            2);  // maxima and sums; the label's own score stays a partial sum
 }
 
 TEST(ExchangeLoss, RefusesALabelThatIsNoClass) {

@@ -46,7 +46,8 @@ FormProblem layerProblem(const LayerCase& c) {
                               problem.input("scale", randomReals(generator, weights, c.type))};
   if (c.bias) inputs.push_back(problem.input("bias", randomReals(generator, weights, c.type)));
   const Shape statistics = statisticsShape(c.shape, c.axis);
-  problem.node("", "LayerNormalization", inputs, {{c.type, c.shape}, {c.statistics, statistics}, {c.statistics, statistics}},
+  problem.node("", "LayerNormalization", inputs,
+               {{c.type, c.shape}, {c.statistics, statistics}, {c.statistics, statistics}},
                {{"axis", c.axis}, {"epsilon", 1e-3F}});
   return problem;
 }
@@ -56,20 +57,24 @@ FormProblem layerGradient(const LayerCase& c) {
   const FormProblem forward = layerProblem(c);
   const Tensors statistics = runGraph(forward.graph, forward.given, {"out1", "out2"});
   FormProblem problem;
-  const std::vector<ValueId> inputs{problem.input("dy", randomReals(generator, c.shape, c.type)), problem.input("x", forward.given.at("x")),
-                                    problem.input("scale", forward.given.at("scale")), problem.input("mean", statistics.at("out1")),
-                                    problem.input("inverse", statistics.at("out2"))};
-  problem.node(std::string(kPipeshardDomain), "LayerNormalizationInputGrad", inputs, {{c.type, c.shape}}, {{"axis", c.axis}});
+  const std::vector<ValueId> inputs{
+      problem.input("dy", randomReals(generator, c.shape, c.type)), problem.input("x", forward.given.at("x")),
+      problem.input("scale", forward.given.at("scale")), problem.input("mean", statistics.at("out1")),
+      problem.input("inverse", statistics.at("out2"))};
+  problem.node(std::string(kPipeshardDomain), "LayerNormalizationInputGrad", inputs, {{c.type, c.shape}},
+               {{"axis", c.axis}});
   return problem;
 }
 
 TEST(ExchangeNormalization, LayersOverACutAxis) {
   for (const DataType type : kBoth) {
-    // float64 statistics of a float64 layer are no ONNX, but the kernel gives them: float32 ones would hide a wrong digit.
+    // float64 statistics of a float64 layer are no ONNX, but the kernel gives them: float32 ones would hide a
+    // wrong digit.
     const LayerCase last{{3, 2, 11}, 2, type, type};
     const LayerCase two{{3, 5, 4}, 1, type, type, false};
     for (const auto& [mesh, factors] : cutsOf("a2")) {
-      for (const FormProblem& problem : {layerProblem(last), layerGradient(last), layerProblem(two), layerGradient(two)}) {
+      for (const FormProblem& problem :
+           {layerProblem(last), layerGradient(last), layerProblem(two), layerGradient(two)}) {
         expectAsWhole(problem, mesh, factors, toleranceOf(type));
       }
     }
@@ -89,7 +94,8 @@ TEST(ExchangeNormalization, StatisticsKeepTheirType) {
 TEST(ExchangeNormalization, GradientOfALayerExchangesOnce) {
   const LayerCase c{{3, 8}, 1, DataType::kFloat32, DataType::kFloat32};
   const FormProblem problem = layerGradient(c);
-  EXPECT_EQ(countNodes(runForm(problem, {{2}}, strategyOf(problem, {{2}}, {"a1"})).graphs[0], "AllReduce"), 1);
+  EXPECT_EQ(countNodes(runForm(problem, {{2}}, strategyOf(problem, {{2}}, {"a1"})).graphs[0], "AllReduce"),
+            1);
 }
 
 // There is no kernel: the definition, written out, is what it is compared with.
@@ -99,8 +105,10 @@ TEST(ExchangeNormalization, RootMeanSquareOverACutAxis) {
   FormProblem problem;
   const ValueId x = problem.input("x", randomReals(generator, shape));
   const ValueId scale = problem.input("scale", randomReals(generator, {7}));
-  problem.node("", "RMSNormalization", {x, scale}, {{DataType::kFloat64, shape}}, {{"axis", int64_t{-1}}, {"epsilon", 1e-3F}});
-  const std::vector<double> xs = numericElements(problem.given.at("x")), scales = numericElements(problem.given.at("scale"));
+  problem.node("", "RMSNormalization", {x, scale}, {{DataType::kFloat64, shape}},
+               {{"axis", int64_t{-1}}, {"epsilon", 1e-3F}});
+  const std::vector<double> xs = numericElements(problem.given.at("x")),
+                            scales = numericElements(problem.given.at("scale"));
   const Strategy strategy = strategyOf(problem, {{3}}, {"a1"});
   const FormResult result = runForm(problem, {{3}}, strategy);
   for (size_t row = 0; row < 3; ++row) {
@@ -111,7 +119,8 @@ TEST(ExchangeNormalization, RootMeanSquareOverACutAxis) {
       const std::vector<double> ys = numericElements(result.outputs[static_cast<size_t>(device)].at("out0"));
       for (int64_t c = 0; c < shard.size[1]; ++c) {
         const auto whole = static_cast<size_t>(shard.start[1] + c);
-        const double expected = xs[row * 7 + whole] / std::sqrt(squares / 7 + static_cast<double>(1e-3F)) * scales[whole];
+        const double expected =
+            xs[row * 7 + whole] / std::sqrt(squares / 7 + static_cast<double>(1e-3F)) * scales[whole];
         EXPECT_NEAR(ys[row * static_cast<size_t>(shard.size[1]) + static_cast<size_t>(c)], expected, 1e-13);
       }
     }
@@ -128,7 +137,8 @@ FormProblem batchProblem(const std::string& op_type, DataType type, const Shape&
     const ValueId bias = problem.input("bias", randomReals(generator, channel, type));
     const ValueId mean = problem.input("mean", randomReals(generator, channel, type));
     const ValueId variance = problem.input("variance", shifted(randomReals(generator, channel, type)));
-    problem.node("", op_type, {x, scale, bias, mean, variance}, {{type, shape}, {type, channel}, {type, channel}},
+    problem.node("", op_type, {x, scale, bias, mean, variance},
+                 {{type, shape}, {type, channel}, {type, channel}},
                  {{"training_mode", int64_t{1}}, {"momentum", 0.7F}, {"epsilon", 1e-3F}});
     return problem;
   }
@@ -136,13 +146,14 @@ FormProblem batchProblem(const std::string& op_type, DataType type, const Shape&
   const bool of_input = op_type == "BatchNormalizationInputGrad";
   std::vector<std::pair<DataType, Shape>> outputs{{type, of_input ? shape : channel}};
   if (!of_input) outputs.emplace_back(type, channel);
-  problem.node(std::string(kPipeshardDomain), op_type, of_input ? std::vector{dy, x, scale} : std::vector{dy, x}, outputs,
-               {{"epsilon", 1e-3F}});
+  problem.node(std::string(kPipeshardDomain), op_type,
+               of_input ? std::vector{dy, x, scale} : std::vector{dy, x}, outputs, {{"epsilon", 1e-3F}});
   return problem;
 }
 
 TEST(ExchangeNormalization, BatchesInTrainingMode) {
-  for (const char* op : {"BatchNormalization", "BatchNormalizationInputGrad", "BatchNormalizationWeightGrad"}) {
+  for (const char* op :
+       {"BatchNormalization", "BatchNormalizationInputGrad", "BatchNormalizationWeightGrad"}) {
     for (const DataType type : kBoth) {
       const FormProblem image = batchProblem(op, type, {5, 4, 3, 2});
       const FormProblem rows = batchProblem(op, type, {7, 3});
@@ -170,7 +181,8 @@ TEST(ExchangeNormalization, NormsOverACutAxis) {
       FormProblem problem;
       const ValueId x = problem.input("x", randomReals(generator, {3, 7, 2}, type));
       problem.node("", "LpNormalization", {x}, {{type, {3, 7, 2}}}, {{"axis", int64_t{1}}, {"p", p}});
-      for (const auto& [mesh, factors] : cutsOf("a1")) expectAsWhole(problem, mesh, factors, toleranceOf(type));
+      for (const auto& [mesh, factors] : cutsOf("a1"))
+        expectAsWhole(problem, mesh, factors, toleranceOf(type));
       expectAsWhole(problem, {{2, 3}}, {"a2", "a1"}, toleranceOf(type));
     }
   }
@@ -193,7 +205,8 @@ TEST(ExchangeNormalization, NodesOfOneGraphShareMoments) {
   }
   EmittedValues emitted;
   for (const int again : {0, 1}) {
-    const auto outputs = emitExchangeForm(builder, {problem.graph, mesh, 0, groups, &emitted}, problem.theNode(), strategy, inputs);
+    const auto outputs = emitExchangeForm(builder, {problem.graph, mesh, 0, groups, &emitted},
+                                          problem.theNode(), strategy, inputs);
     EXPECT_TRUE(outputs[0].valid());
     EXPECT_EQ(countNodes(local, "AllReduce"), 4) << again;  // mean, variance, sum of dY and of dY (x - mean)
   }

@@ -10,7 +10,8 @@ namespace {
 
 using namespace pipeshard::testing;
 
-FormProblem reduceProblem(const std::string& op_type, DataType type, const std::vector<int64_t>& axes, bool keep) {
+FormProblem reduceProblem(const std::string& op_type, DataType type, const std::vector<int64_t>& axes,
+                          bool keep) {
   std::mt19937_64 generator(7);
   const Shape shape{3, 7, 5};
   Shape reduced;
@@ -21,7 +22,8 @@ FormProblem reduceProblem(const std::string& op_type, DataType type, const std::
   }
   FormProblem problem;
   const ValueId x = problem.input("x", randomReals(generator, shape, type));
-  const ValueId at = problem.constant("axes", makeConstant<int64_t>({static_cast<int64_t>(axes.size())}, axes));
+  const ValueId at =
+      problem.constant("axes", makeConstant<int64_t>({static_cast<int64_t>(axes.size())}, axes));
   problem.node("", op_type, {x, at}, {{type, reduced}}, {{"keepdims", int64_t{keep}}});
   return problem;
 }
@@ -53,7 +55,8 @@ TEST(ExchangeReduction, PlacesOfExtremesAlongACutAxis) {
         FormProblem problem;
         // Few different numbers: the extreme stands at several places, on several devices.
         const std::vector<int64_t> numbers = integerElements(randomIntegers(generator, {4, 9, 3}, -2, 2));
-        const ValueId x = problem.input("x", makeConstant<float>({4, 9, 3}, std::vector<float>(numbers.begin(), numbers.end())));
+        const ValueId x = problem.input(
+            "x", makeConstant<float>({4, 9, 3}, std::vector<float>(numbers.begin(), numbers.end())));
         problem.node("", op, {x}, {{DataType::kInt64, keep ? Shape{4, 1, 3} : Shape{4, 3}}},
                      {{"axis", int64_t{1}}, {"keepdims", keep}, {"select_last_index", last}});
         for (const auto& [mesh, factors] : cutsOf("a1")) expectAsWhole(problem, mesh, factors, 0);
@@ -71,9 +74,11 @@ TEST(ExchangeReduction, RunningSumsAlongACutAxis) {
         const Shape shape{2, 9, 3};
         FormProblem problem;
         const ValueId x =
-            problem.input("x", type == DataType::kInt64 ? randomIntegers(generator, shape, -9, 9) : randomReals(generator, shape, type));
+            problem.input("x", type == DataType::kInt64 ? randomIntegers(generator, shape, -9, 9)
+                                                        : randomReals(generator, shape, type));
         const ValueId axis = problem.constant("axis", makeScalar(DataType::kInt64, -2));
-        problem.node("", "CumSum", {x, axis}, {{type, shape}}, {{"exclusive", exclusive}, {"reverse", reverse}});
+        problem.node("", "CumSum", {x, axis}, {{type, shape}},
+                     {{"exclusive", exclusive}, {"reverse", reverse}});
         const double tolerance = type == DataType::kInt64 ? 0 : toleranceOf(type);
         for (const auto& [mesh, factors] : cutsOf("a1")) expectAsWhole(problem, mesh, factors, tolerance);
         expectAsWhole(problem, {{3, 2}}, {"a1", "a0"}, tolerance);

@@ -10,12 +10,14 @@ namespace {
 
 using namespace pipeshard::testing;
 
-FormProblem softmaxProblem(const std::string& op_type, DataType type, const Shape& shape, int64_t axis, bool gradient) {
+FormProblem softmaxProblem(const std::string& op_type, DataType type, const Shape& shape, int64_t axis,
+                           bool gradient) {
   std::mt19937_64 generator(7);
   FormProblem problem;
   std::vector<ValueId> inputs{problem.input("a", randomReals(generator, shape, type))};
   if (gradient) inputs.push_back(problem.input("b", randomReals(generator, shape, type)));
-  problem.node(gradient ? std::string(kPipeshardDomain) : "", op_type, inputs, {{type, shape}}, {{"axis", axis}});
+  problem.node(gradient ? std::string(kPipeshardDomain) : "", op_type, inputs, {{type, shape}},
+               {{"axis", axis}});
   return problem;
 }
 

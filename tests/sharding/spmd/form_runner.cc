@@ -35,8 +35,10 @@ void addPart(std::vector<double>& whole, const Shape& shape, const Constant& par
 
 Constant fromNumbers(DataType type, const Shape& shape, const std::vector<double>& numbers) {
   if (type == DataType::kFloat64) return makeConstant<double>(shape, numbers);
-  if (type == DataType::kFloat32) return makeConstant<float>(shape, std::vector<float>(numbers.begin(), numbers.end()));
-  if (type == DataType::kInt64) return makeConstant<int64_t>(shape, std::vector<int64_t>(numbers.begin(), numbers.end()));
+  if (type == DataType::kFloat32)
+    return makeConstant<float>(shape, std::vector<float>(numbers.begin(), numbers.end()));
+  if (type == DataType::kInt64)
+    return makeConstant<int64_t>(shape, std::vector<int64_t>(numbers.begin(), numbers.end()));
   throw std::logic_error("output of an unexpected type");
 }
 
@@ -56,12 +58,13 @@ Graph localGraph(const FormProblem& problem, const LogicalMesh& mesh, const Stra
     const Shard shard = shardOf(strategy.inputs[i], whole.shape(id), mesh, device);
     const Constant* constant = whole.constant(id);
     const std::string name = whole.value(id).name + "#" + std::to_string(i);
-    inputs.back() =
-        constant != nullptr ? builder.addConstant(name, partOf(*constant, shard)) : builder.addValue(name, whole.dataType(id), shard.size);
+    inputs.back() = constant != nullptr ? builder.addConstant(name, partOf(*constant, shard))
+                                        : builder.addValue(name, whole.dataType(id), shard.size);
     if (constant == nullptr) graph.inputs.push_back(inputs.back());
   }
   const MeshGroups groups = meshGroups(mesh);
-  const std::vector<ValueId> outputs = emitExchangeForm(builder, {whole, mesh, device, groups, nullptr}, node, strategy, inputs);
+  const std::vector<ValueId> outputs =
+      emitExchangeForm(builder, {whole, mesh, device, groups, nullptr}, node, strategy, inputs);
   for (size_t o = 0; o < node.outputs.size(); ++o) {
     EXPECT_EQ(outputs.at(o).valid(), node.outputs[o].valid());
     if (!node.outputs[o].valid()) continue;
@@ -74,8 +77,8 @@ Graph localGraph(const FormProblem& problem, const LogicalMesh& mesh, const Stra
   return graph;
 }
 
-Tensors runDevice(const FormProblem& problem, const Graph& graph, const LogicalMesh& mesh, const Strategy& strategy, int device,
-                  Collectives& collectives) {
+Tensors runDevice(const FormProblem& problem, const Graph& graph, const LogicalMesh& mesh,
+                  const Strategy& strategy, int device, Collectives& collectives) {
   const Node& node = problem.theNode();
   Tensors values;
   for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -88,7 +91,8 @@ Tensors runDevice(const FormProblem& problem, const Graph& graph, const LogicalM
   Tensors outputs;
   size_t next = 0;
   for (size_t o = 0; o < node.outputs.size(); ++o) {
-    if (node.outputs[o].valid()) outputs["out" + std::to_string(o)] = values.at(graph.value(graph.outputs[next++]).name);
+    if (node.outputs[o].valid())
+      outputs["out" + std::to_string(o)] = values.at(graph.value(graph.outputs[next++]).name);
   }
   return outputs;
 }
@@ -105,25 +109,30 @@ ValueId FormProblem::input(const std::string& name, Constant tensor) {
 }
 
 void FormProblem::node(const std::string& domain, const std::string& op_type, std::vector<ValueId> inputs,
-                       const std::vector<std::pair<DataType, Shape>>& outputs, std::map<std::string, Attribute> attributes) {
+                       const std::vector<std::pair<DataType, Shape>>& outputs,
+                       std::map<std::string, Attribute> attributes) {
   GraphBuilder builder(graph);
   std::vector<ValueId> ids;
   for (size_t o = 0; o < outputs.size(); ++o) {
     const bool absent = outputs[o].first == DataType::kUndefined;
-    ids.push_back(absent ? ValueId() : builder.addValue("out" + std::to_string(o), outputs[o].first, outputs[o].second));
+    ids.push_back(absent ? ValueId()
+                         : builder.addValue("out" + std::to_string(o), outputs[o].first, outputs[o].second));
     if (!absent) graph.outputs.push_back(ids.back());
   }
   builder.addNode(domain, op_type, std::move(inputs), ids, std::move(attributes));
 }
 
-Strategy strategyOf(const FormProblem& problem, const LogicalMesh& mesh, const std::vector<std::string>& factors) {
+Strategy strategyOf(const FormProblem& problem, const LogicalMesh& mesh,
+                    const std::vector<std::string>& factors) {
   const Node& node = problem.theNode();
   const auto rule = factorRule(problem.graph, node);
   if (!rule) throw std::logic_error("no rule");
   Strategy strategy;
   for (const std::string& name : factors) {
-    const auto found = std::find_if(rule->factors.begin(), rule->factors.end(), [&](const Factor& f) { return f.name == name; });
-    if (!name.empty() && found == rule->factors.end()) throw std::logic_error("no factor " + name + " in " + printFactorRule(*rule));
+    const auto found = std::find_if(rule->factors.begin(), rule->factors.end(),
+                                    [&](const Factor& f) { return f.name == name; });
+    if (!name.empty() && found == rule->factors.end())
+      throw std::logic_error("no factor " + name + " in " + printFactorRule(*rule));
     AxisUse use;
     if (!name.empty()) use = {AxisUse::Kind::kFactor, static_cast<int>(found - rule->factors.begin())};
     strategy.uses.push_back(use);
@@ -147,15 +156,18 @@ Strategy strategyOf(const FormProblem& problem, const LogicalMesh& mesh, const s
     }
     return spec;
   };
-  for (size_t i = 0; i < rule->inputs.size(); ++i) strategy.inputs.push_back(specOf(rule->inputs[i], false, i));
-  for (size_t o = 0; o < rule->outputs.size(); ++o) strategy.outputs.push_back(specOf(rule->outputs[o], true, o));
+  for (size_t i = 0; i < rule->inputs.size(); ++i)
+    strategy.inputs.push_back(specOf(rule->inputs[i], false, i));
+  for (size_t o = 0; o < rule->outputs.size(); ++o)
+    strategy.outputs.push_back(specOf(rule->outputs[o], true, o));
   return strategy;
 }
 
 Constant partOf(const Constant& whole, const Shard& shard) {
   Constant part = whole;
   for (size_t axis = 0; axis < whole.shape.size(); ++axis) {
-    if (shard.size[axis] != whole.shape[axis]) part = selectAlong(part, axis, range(shard.start[axis], shard.size[axis]));
+    if (shard.size[axis] != whole.shape[axis])
+      part = selectAlong(part, axis, range(shard.start[axis], shard.size[axis]));
   }
   return part;
 }
@@ -164,7 +176,8 @@ FormResult runForm(const FormProblem& problem, const LogicalMesh& mesh, const St
   const auto devices = static_cast<size_t>(mesh.deviceCount());
   FormResult result{{}, std::vector<Tensors>(devices)};
   std::vector<std::exception_ptr> failures(devices);
-  for (size_t d = 0; d < devices; ++d) result.graphs.push_back(localGraph(problem, mesh, strategy, static_cast<int>(d)));
+  for (size_t d = 0; d < devices; ++d)
+    result.graphs.push_back(localGraph(problem, mesh, strategy, static_cast<int>(d)));
   runDevices(mesh, [&](int device, Collectives& collectives) {
     const auto d = static_cast<size_t>(device);
     try {
@@ -179,7 +192,8 @@ FormResult runForm(const FormProblem& problem, const LogicalMesh& mesh, const St
   return result;
 }
 
-void expectAsWhole(const FormProblem& problem, const LogicalMesh& mesh, const std::vector<std::string>& factors, double tolerance) {
+void expectAsWhole(const FormProblem& problem, const LogicalMesh& mesh,
+                   const std::vector<std::string>& factors, double tolerance) {
   const Node& node = problem.theNode();
   std::string title = describeNode(node) + " on " + printMesh(mesh) + ":";
   for (const std::string& factor : factors) title += " " + (factor.empty() ? "-" : factor);
@@ -214,7 +228,8 @@ void expectAsWhole(const FormProblem& problem, const LogicalMesh& mesh, const st
 }
 
 int countNodes(const Graph& graph, const std::string& op_type) {
-  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.op_type == op_type; }));
+  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                                        [&](const Node& node) { return node.op_type == op_type; }));
 }
 
 std::vector<std::pair<LogicalMesh, std::vector<std::string>>> cutsOf(const std::string& factor) {

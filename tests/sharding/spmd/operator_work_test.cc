@@ -41,7 +41,8 @@ TEST(OperatorWork, OfAProductHasItsFactors) {
 }
 
 TEST(OperatorWork, BatchesOfAProductAreShared) {
-  EXPECT_EQ(workOf(oneNode("MatMul", {{2, 3, 8, 16}, {2, 3, 16, 32}}, {2, 3, 8, 32})).sizes, (Sizes{6, 8, 32, 16, 1}));
+  EXPECT_EQ(workOf(oneNode("MatMul", {{2, 3, 8, 16}, {2, 3, 16, 32}}, {2, 3, 8, 32})).sizes,
+            (Sizes{6, 8, 32, 16, 1}));
 }
 
 TEST(OperatorWork, ABiasThatIsAddedOnceLeavesTheSumASum) {
@@ -51,12 +52,17 @@ TEST(OperatorWork, ABiasThatIsAddedOnceLeavesTheSumASum) {
 TEST(OperatorWork, TellsBroadcastsAndWholeAxesApart) {
   EXPECT_EQ(workOf(oneNode("Add", {{8, 16}, {8, 16}}, {8, 16})).sizes, (Sizes{128, 1, 1, 1, 1}));
   EXPECT_EQ(workOf(oneNode("Add", {{8, 16}, {16}}, {8, 16})).sizes, (Sizes{16, 8, 1, 1, 1}));
-  EXPECT_EQ(workOf(oneNode("Softmax", {{2, 8, 16}}, {2, 8, 16}, {{"axis", int64_t{-1}}})).sizes, (Sizes{16, 1, 1, 1, 16}));
+  EXPECT_EQ(workOf(oneNode("Softmax", {{2, 8, 16}}, {2, 8, 16}, {{"axis", int64_t{-1}}})).sizes,
+            (Sizes{16, 1, 1, 1, 16}));
 }
 
 TEST(OperatorWork, FractionsAreNoAttributes) {
-  EXPECT_EQ(workOf(oneNode("Transpose", {{8, 16}}, {16, 8}, {{"perm", std::vector<int64_t>{1, 0}}})).attributes, "perm=[1,0]");
-  EXPECT_EQ(workOf(oneNode("Gemm", {{8, 16}, {16, 32}}, {8, 32}, {{"alpha", 0.5F}, {"transA", int64_t{0}}})).attributes, "transA=0");
+  EXPECT_EQ(
+      workOf(oneNode("Transpose", {{8, 16}}, {16, 8}, {{"perm", std::vector<int64_t>{1, 0}}})).attributes,
+      "perm=[1,0]");
+  EXPECT_EQ(workOf(oneNode("Gemm", {{8, 16}, {16, 32}}, {8, 32}, {{"alpha", 0.5F}, {"transA", int64_t{0}}}))
+                .attributes,
+            "transA=0");
 }
 
 TEST(NodeTime, IsTheMeasuredTimeOfTheDevicesPart) {
@@ -68,8 +74,10 @@ TEST(NodeTime, IsTheMeasuredTimeOfTheDevicesPart) {
   CostModel model = CostModel::uniform(mesh);
   model.times = std::make_shared<OperatorTimes>(profile);
   const auto cost = [&](const std::string& uses) {
-    return strategyCost(graph, graph.nodes[0], mesh,
-                        *makeStrategy(graph, graph.nodes[0], mesh, parseUses(graph, graph.nodes[0], mesh, uses)), model)
+    return strategyCost(
+               graph, graph.nodes[0], mesh,
+               *makeStrategy(graph, graph.nodes[0], mesh, parseUses(graph, graph.nodes[0], mesh, uses)),
+               model)
         .compute_ns;
   };
   EXPECT_EQ(cost("replicate"), 1000);

@@ -54,7 +54,8 @@ Constant join(const std::vector<Constant>& parts, size_t axis) {
 }
 
 Constant partOf(const Constant& whole, size_t axis, const std::vector<int64_t>& sizes, size_t member) {
-  const int64_t start = std::accumulate(sizes.begin(), sizes.begin() + static_cast<ptrdiff_t>(member), int64_t{0});
+  const int64_t start =
+      std::accumulate(sizes.begin(), sizes.begin() + static_cast<ptrdiff_t>(member), int64_t{0});
   return selectAlong(whole, axis, range(start, sizes[member]));
 }
 
@@ -65,22 +66,26 @@ Constant collective(const Node& node, const std::vector<Constant>& inputs, size_
   switch (*collectiveKind(node)) {
     case CollectiveKind::kAllReduce: return combine(inputs, reduction);
     case CollectiveKind::kAllGather: return join(inputs, axis);
-    case CollectiveKind::kReduceScatter: return partOf(combine(inputs, reduction), axis, node.intsAttribute("sizes"), member);
+    case CollectiveKind::kReduceScatter:
+      return partOf(combine(inputs, reduction), axis, node.intsAttribute("sizes"), member);
     case CollectiveKind::kAllToAll: break;
   }
   std::vector<Constant> parts;
   for (const Constant& input : inputs) {
-    parts.push_back(partOf(input, static_cast<size_t>(node.intAttribute("to_axis", 0)), node.intsAttribute("to_sizes"), member));
+    parts.push_back(partOf(input, static_cast<size_t>(node.intAttribute("to_axis", 0)),
+                           node.intsAttribute("to_sizes"), member));
   }
   return join(parts, axis);
 }
 
 void runCollective(const std::vector<LocalPiece>& pieces, size_t n, std::vector<Tensors>& values) {
   std::map<int64_t, std::vector<size_t>> members;
-  for (size_t d = 0; d < pieces.size(); ++d) members[pieces[d].graph.nodes[n].intAttribute("group", -1)].push_back(d);
+  for (size_t d = 0; d < pieces.size(); ++d)
+    members[pieces[d].graph.nodes[n].intAttribute("group", -1)].push_back(d);
   for (const auto& [group, devices] : members) {
     std::vector<Constant> inputs;
-    for (size_t d : devices) inputs.push_back(values[d].at(pieces[d].graph.value(pieces[d].graph.nodes[n].inputs[0]).name));
+    for (size_t d : devices)
+      inputs.push_back(values[d].at(pieces[d].graph.value(pieces[d].graph.nodes[n].inputs[0]).name));
     for (size_t m = 0; m < devices.size(); ++m) {
       const Graph& graph = pieces[devices[m]].graph;
       Constant& output = values[devices[m]][graph.value(graph.nodes[n].outputs[0]).name];
@@ -97,15 +102,17 @@ bool firstAlong(const std::vector<int>& axes, const LogicalMesh& mesh, int devic
 
 Constant boxOf(const Constant& whole, const Shard& shard) {
   Constant part = whole;
-  for (size_t axis = 0; axis < whole.shape.size(); ++axis) part = selectAlong(part, axis, range(shard.start[axis], shard.size[axis]));
+  for (size_t axis = 0; axis < whole.shape.size(); ++axis)
+    part = selectAlong(part, axis, range(shard.start[axis], shard.size[axis]));
   return part;
 }
 
 }  // namespace
 
 bool isRunnable(const Graph& graph) {
-  return std::all_of(graph.nodes.begin(), graph.nodes.end(),
-                     [](const Node& node) { return collectiveKind(node) || cpuKernels().has(node.domain, node.op_type); });
+  return std::all_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+    return collectiveKind(node) || cpuKernels().has(node.domain, node.op_type);
+  });
 }
 
 void makeRunnable(Graph& graph) {
@@ -141,8 +148,9 @@ Graph singlePrecision(Graph graph) {
 std::string shapeFault(const Graph& graph) {
   Graph inferred = singlePrecision(graph);
   for (size_t v = 0; v < inferred.values.size(); ++v) {
-    const bool made = !inferred.initializers.contains(ValueId(v)) &&
-                      std::find(inferred.inputs.begin(), inferred.inputs.end(), ValueId(v)) == inferred.inputs.end();
+    const bool made =
+        !inferred.initializers.contains(ValueId(v)) &&
+        std::find(inferred.inputs.begin(), inferred.inputs.end(), ValueId(v)) == inferred.inputs.end();
     if (made) inferred.values[v].shape.reset();
   }
   for (const Node& node : inferred.nodes) {
@@ -153,7 +161,8 @@ std::string shapeFault(const Graph& graph) {
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const Value& found = inferred.values[v];
     if (!found.shape || !isStatic(*found.shape) || *found.shape == *graph.values[v].shape) continue;
-    return "'" + found.name + "' is " + shapeToString(*found.shape) + ", not " + shapeToString(*graph.values[v].shape);
+    return "'" + found.name + "' is " + shapeToString(*found.shape) + ", not " +
+           shapeToString(*graph.values[v].shape);
   }
   return "";
 }
@@ -169,8 +178,10 @@ MeshGroups groupsOf(const LogicalMesh& mesh, int device) {
   return groups;
 }
 
-std::vector<Constant> distribute(const Constant& whole, const ShardingSpec& spec, const LogicalMesh& mesh, std::mt19937_64& generator) {
-  // Summands along the partial axes, one whole tensor for each of their coordinates; devices that agree there share it.
+std::vector<Constant> distribute(const Constant& whole, const ShardingSpec& spec, const LogicalMesh& mesh,
+                                 std::mt19937_64& generator) {
+  // Summands along the partial axes, one whole tensor for each of their coordinates; devices that agree there
+  // share it.
   std::map<std::vector<int>, Constant> summands;
   const auto coordinates = [&](int device) {
     std::vector<int> result;
@@ -189,24 +200,28 @@ std::vector<Constant> distribute(const Constant& whole, const ShardingSpec& spec
   }
   std::vector<Constant> parts;
   for (int device = 0; device < mesh.deviceCount(); ++device) {
-    const Constant& summand = firstAlong(spec.partial, mesh, device) ? left : summands.at(coordinates(device));
+    const Constant& summand =
+        firstAlong(spec.partial, mesh, device) ? left : summands.at(coordinates(device));
     parts.push_back(boxOf(summand, shardOf(spec, whole.shape, mesh, device)));
   }
   return parts;
 }
 
-Constant collect(const std::vector<Constant>& parts, const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh,
-                 const std::string& what) {
-  Constant whole{parts[0].data_type, shape, std::vector<std::byte>(static_cast<size_t>(byteCount(parts[0].data_type, shape)))};
+Constant collect(const std::vector<Constant>& parts, const ShardingSpec& spec, const Shape& shape,
+                 const LogicalMesh& mesh, const std::string& what) {
+  Constant whole{parts[0].data_type, shape,
+                 std::vector<std::byte>(static_cast<size_t>(byteCount(parts[0].data_type, shape)))};
   std::map<std::vector<int>, size_t> seen;  // devices by what they hold: start of the shard, and summand
   std::vector<double> sums(static_cast<size_t>(elementCount(shape)), 0);
   for (size_t d = 0; d < parts.size(); ++d) {
     const int device = static_cast<int>(d);
     std::vector<int> key;
-    for (int axis = 0; axis < mesh.rank(); ++axis) key.push_back(spec.uses(axis) ? mesh.coordinate(device, axis) : 0);
+    for (int axis = 0; axis < mesh.rank(); ++axis)
+      key.push_back(spec.uses(axis) ? mesh.coordinate(device, axis) : 0);
     const auto [same, fresh] = seen.emplace(key, d);
     if (!fresh) {
-      EXPECT_TRUE(parts[same->second] == parts[d]) << what << ": devices " << same->second << " and " << d << " differ";
+      EXPECT_TRUE(parts[same->second] == parts[d])
+          << what << ": devices " << same->second << " and " << d << " differ";
       continue;
     }
     const Shard shard = shardOf(spec, shape, mesh, device);
@@ -249,7 +264,8 @@ std::vector<Tensors> runPieces(const std::vector<LocalPiece>& pieces, const std:
 
 namespace {
 
-ShardingSpec randomSpec(std::mt19937_64& generator, const Shape& shape, bool may_be_partial, const LogicalMesh& mesh) {
+ShardingSpec randomSpec(std::mt19937_64& generator, const Shape& shape, bool may_be_partial,
+                        const LogicalMesh& mesh) {
   while (true) {
     ShardingSpec spec = replicated(shape.size());
     for (int axis = 0; axis < mesh.rank(); ++axis) {
@@ -263,7 +279,8 @@ ShardingSpec randomSpec(std::mt19937_64& generator, const Shape& shape, bool may
 
 }  // namespace
 
-PieceSharding randomSharding(std::mt19937_64& generator, const Graph& graph, const LogicalMesh& mesh, bool partial_inputs) {
+PieceSharding randomSharding(std::mt19937_64& generator, const Graph& graph, const LogicalMesh& mesh,
+                             bool partial_inputs) {
   PieceSharding sharding{mesh, CostModel::uniform(mesh), {}, {}};
   for (const Node& node : graph.nodes) {
     const std::vector<Strategy> all = strategies(graph, node, mesh);
@@ -286,8 +303,8 @@ std::vector<LocalPiece> rewriteAll(const Graph& graph, const PieceSharding& shar
   return pieces;
 }
 
-void checkPieces(const Graph& graph, const Tensors& inputs, const Tensors& outputs, const PieceSharding& sharding,
-                 std::vector<LocalPiece> pieces, double tolerance) {
+void checkPieces(const Graph& graph, const Tensors& inputs, const Tensors& outputs,
+                 const PieceSharding& sharding, std::vector<LocalPiece> pieces, double tolerance) {
   std::mt19937_64 generator(11);
   const auto kept = [&](ValueId id) -> const ShardingSpec& { return sharding.kept[id.index()]; };
   std::vector<Tensors> given(pieces.size());

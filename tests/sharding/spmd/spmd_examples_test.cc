@@ -1,5 +1,5 @@
-// The training steps of examples/ under random strategies and specs: every device's graph is proven, and together they give the losses and
-// gradients of one device.
+// The training steps of examples/ under random strategies and specs: every device's graph is proven, and
+// together they give the losses and gradients of one device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -79,8 +79,11 @@ TEST_P(SpmdExamples, AnyShardingGivesTheSameGradients) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Examples, SpmdExamples, ::testing::Values("gpt2.onnx", "llama.onnx", "mlp.onnx", "resnet.onnx"),
-                         [](const auto& info) { return std::string(info.param).substr(0, std::string(info.param).find('.')); });
+INSTANTIATE_TEST_SUITE_P(Examples, SpmdExamples,
+                         ::testing::Values("gpt2.onnx", "llama.onnx", "mlp.onnx", "resnet.onnx"),
+                         [](const auto& info) {
+                           return std::string(info.param).substr(0, std::string(info.param).find('.'));
+                         });
 
 }  // namespace
 }  // namespace pipeshard::testing

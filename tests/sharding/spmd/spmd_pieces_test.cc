@@ -1,4 +1,5 @@
-// Pieces of several operators, with reshardings between them; what they cost; and what the verifier finds wrong.
+// Pieces of several operators, with reshardings between them; what they cost; and what the verifier finds
+// wrong.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +19,8 @@ namespace {
 StrategyCost toldCost(const Graph& graph, const PieceSharding& sharding) {
   StrategyCost cost;
   const auto reshard = [&](ValueId value, const ShardingSpec& from, const ShardingSpec& to) {
-    return planResharding(graph.shape(value), graph.dataType(value), from, to, sharding.mesh, sharding.model).cost_ns;
+    return planResharding(graph.shape(value), graph.dataType(value), from, to, sharding.mesh, sharding.model)
+        .cost_ns;
   };
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
@@ -29,14 +31,16 @@ StrategyCost toldCost(const Graph& graph, const PieceSharding& sharding) {
     std::set<std::pair<size_t, ShardingSpec>> seen;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId value = node.inputs[i];
-      const bool moves = value.valid() && graph.constant(value) == nullptr && static_cast<int>(i) != sizesInput(node);
+      const bool moves =
+          value.valid() && graph.constant(value) == nullptr && static_cast<int>(i) != sizesInput(node);
       if (moves && seen.emplace(value.index(), strategy.inputs[i]).second) {
         cost.communication_ns += reshard(value, sharding.kept[value.index()], strategy.inputs[i]);
       }
     }
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const ValueId value = node.outputs[o];
-      if (value.valid()) cost.communication_ns += reshard(value, strategy.outputs[o], sharding.kept[value.index()]);
+      if (value.valid())
+        cost.communication_ns += reshard(value, strategy.outputs[o], sharding.kept[value.index()]);
     }
   }
   return cost;
@@ -44,7 +48,8 @@ StrategyCost toldCost(const Graph& graph, const PieceSharding& sharding) {
 
 void checkCost(const Graph& graph, const PieceSharding& sharding, const std::vector<LocalPiece>& pieces) {
   const int last = sharding.mesh.deviceCount() - 1;
-  const WorkCount count = countWork(pieces.back().graph, sharding.mesh, groupsOf(sharding.mesh, last), sharding.model);
+  const WorkCount count =
+      countWork(pieces.back().graph, sharding.mesh, groupsOf(sharding.mesh, last), sharding.model);
   const StrategyCost told = toldCost(graph, sharding);
   EXPECT_EQ(count.compute_ns, told.compute_ns);
   EXPECT_EQ(count.communication_ns, told.communication_ns);
@@ -71,12 +76,14 @@ TEST(SpmdPieces, EveryOperatorBetweenReshardings) {
     for (const auto& [type, shape] : rule_case.outputs) shapes.push_back(shape);
     const Graph graph = caseGraph(rule_case, data, shapes);
     Tensors inputs;
-    for (ValueId id : graph.inputs) inputs[graph.value(id).name] = data[std::stoul(graph.value(id).name.substr(5))];
+    for (ValueId id : graph.inputs)
+      inputs[graph.value(id).name] = data[std::stoul(graph.value(id).name.substr(5))];
     const Tensors outputs = runWhole(graph, inputs);
     for (const char* mesh : {"2x2", "3"}) {
       for (int trial = 0; trial < 3; ++trial) {
         const PieceSharding sharding = randomSharding(generator, graph, parseMesh(mesh));
-        SCOPED_TRACE(rule_case.name + " on " + mesh + ": " + printUses(graph, graph.nodes[0], sharding.strategies[0].uses));
+        SCOPED_TRACE(rule_case.name + " on " + mesh + ": " +
+                     printUses(graph, graph.nodes[0], sharding.strategies[0].uses));
         const std::vector<LocalPiece> pieces = rewriteAll(graph, sharding);
         checkCost(graph, sharding, pieces);
         checkPieces(graph, inputs, outputs, sharding, pieces, 1e-12);
@@ -86,23 +93,31 @@ TEST(SpmdPieces, EveryOperatorBetweenReshardings) {
   }
 }
 
-// A small block: attention-like heads by reshape and transpose, a residual, a normalisation, two layers and a mean.
+// A small block: attention-like heads by reshape and transpose, a residual, a normalisation, two layers and a
+// mean.
 class Block {
  public:
   Block() {
     graph.opset_imports = {{"", 20}, {"pipeshard", 1}};
     const ValueId x = input("x", {6, 4, 8});
-    const ValueId heads = op("Reshape", {op("MatMul", {x, input("wq", {8, 12})}, {6, 4, 12}), integers({6, 4, 3, 4})}, {6, 4, 3, 4});
+    const ValueId heads =
+        op("Reshape", {op("MatMul", {x, input("wq", {8, 12})}, {6, 4, 12}), integers({6, 4, 3, 4})},
+           {6, 4, 3, 4});
     const ValueId q = op("Transpose", {heads}, {6, 3, 4, 4}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
     const ValueId keys = op("Transpose", {heads}, {6, 3, 4, 4}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}});
     const ValueId scores = op("Softmax", {op("MatMul", {q, keys}, {6, 3, 4, 4})}, {6, 3, 4, 4});
-    const ValueId mixed =
-        op("Transpose", {op("MatMul", {scores, q}, {6, 3, 4, 4})}, {6, 4, 3, 4}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+    const ValueId mixed = op("Transpose", {op("MatMul", {scores, q}, {6, 3, 4, 4})}, {6, 4, 3, 4},
+                             {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
     const ValueId joined = op("Reshape", {mixed, integers({0, 0, -1})}, {6, 4, 12});
-    const ValueId residual = op("Add", {x, op("MatMul", {joined, input("wo", {12, 8})}, {6, 4, 8})}, {6, 4, 8});
-    const ValueId normal = op("LayerNormalization", {residual, constant({8}, 1), constant({8}, 2)}, {6, 4, 8});
+    const ValueId residual =
+        op("Add", {x, op("MatMul", {joined, input("wo", {12, 8})}, {6, 4, 8})}, {6, 4, 8});
+    const ValueId normal =
+        op("LayerNormalization", {residual, constant({8}, 1), constant({8}, 2)}, {6, 4, 8});
     const ValueId hidden =
-        op("Gelu", {op("Add", {op("MatMul", {normal, input("w1", {8, 20})}, {6, 4, 20}), constant({20}, 3)}, {6, 4, 20})}, {6, 4, 20});
+        op("Gelu",
+           {op("Add", {op("MatMul", {normal, input("w1", {8, 20})}, {6, 4, 20}), constant({20}, 3)},
+               {6, 4, 20})},
+           {6, 4, 20});
     const ValueId again = op("Add", {hidden, hidden}, {6, 4, 20});
     graph.outputs = {op("MatMul", {again, input("w2", {20, 8})}, {6, 4, 8}), scores};
     graph.outputs.push_back(op("ReduceMean", {graph.outputs[0]}, {}, {{"keepdims", int64_t{0}}}));
@@ -123,9 +138,11 @@ class Block {
     return GraphBuilder(graph).addConstant("constant", randomReals(generator, shape));
   }
   ValueId integers(const std::vector<int64_t>& elements) {
-    return GraphBuilder(graph).addConstant("sizes", makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+    return GraphBuilder(graph).addConstant(
+        "sizes", makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
   }
-  ValueId op(const std::string& type, std::vector<ValueId> read, const Shape& shape, std::map<std::string, Attribute> attributes = {}) {
+  ValueId op(const std::string& type, std::vector<ValueId> read, const Shape& shape,
+             std::map<std::string, Attribute> attributes = {}) {
     GraphBuilder builder(graph);
     const ValueId output = builder.addValue(type, DataType::kFloat64, shape);
     builder.addNode("", type, std::move(read), {output}, std::move(attributes));
@@ -178,7 +195,8 @@ TEST(SpmdPieces, ABlockOverARealCommunicator) {
       const std::string& name = block.graph.value(output).name;
       std::vector<Constant> found;
       for (const Tensors& device : results) found.push_back(device.at(name));
-      const Constant whole = collect(found, sharding.kept[output.index()], block.graph.shape(output), mesh, name);
+      const Constant whole =
+          collect(found, sharding.kept[output.index()], block.graph.shape(output), mesh, name);
       EXPECT_LE(distance(whole, outputs.at(name)), 1e-12) << name << " in trial " << trial;
     }
   }
@@ -190,7 +208,8 @@ TEST(SpmdPieces, NamesAreThePiecesAndConstantsAreShared) {
   std::mt19937_64 generator(3);
   const PieceSharding sharding = randomSharding(generator, block.graph, mesh);
   const LocalPiece piece = rewriteForDevice(block.graph, sharding, 1, groupsOf(mesh, 1));
-  EXPECT_EQ(printGraph(piece.graph), printGraph(rewriteForDevice(block.graph, sharding, 1, groupsOf(mesh, 1)).graph));
+  EXPECT_EQ(printGraph(piece.graph),
+            printGraph(rewriteForDevice(block.graph, sharding, 1, groupsOf(mesh, 1)).graph));
   for (const Value& value : block.graph.values) {
     const ValueId whole = findValue(block.graph, value.name);
     if (block.graph.constant(whole) != nullptr) continue;
@@ -221,12 +240,14 @@ class Broken : public ::testing::Test {
     use(0, "0:k");
     use(1, "1:a0");
     use(2, "0:a1");
-    sharding.kept = {parseSpec("R,S0"), parseSpec("R,R"), parseSpec("R,S0"), parseSpec("S1,R"), parseSpec("R,R")};
+    sharding.kept = {parseSpec("R,S0"), parseSpec("R,R"), parseSpec("R,S0"), parseSpec("S1,R"),
+                     parseSpec("R,R")};
     pieces = rewriteAll(graph, sharding);
   }
   void use(size_t n, const std::string& uses) {
     sharding.strategies.resize(graph.nodes.size());
-    sharding.strategies[n] = *makeStrategy(graph, graph.nodes[n], sharding.mesh, parseUses(graph, graph.nodes[n], sharding.mesh, uses));
+    sharding.strategies[n] = *makeStrategy(graph, graph.nodes[n], sharding.mesh,
+                                           parseUses(graph, graph.nodes[n], sharding.mesh, uses));
   }
   Node& find(int device, const std::string& op_type) {
     for (Node& node : pieces[static_cast<size_t>(device)].graph.nodes) {
@@ -234,7 +255,9 @@ class Broken : public ::testing::Test {
     }
     throw std::logic_error("no " + op_type);
   }
-  void expectFault(const std::string& text) { EXPECT_ERROR(verifyLocalPieces(graph, sharding, pieces), ErrorCode::kInternal, text); }
+  void expectFault(const std::string& text) {
+    EXPECT_ERROR(verifyLocalPieces(graph, sharding, pieces), ErrorCode::kInternal, text);
+  }
 
   Graph graph;
   PieceSharding sharding;

@@ -1,5 +1,5 @@
-// Generated from the rules: every strategy of every operator, run by all devices of a mesh, gives what the operator gives. An operator
-// is tested because it is registered; there is nothing here about any of them.
+// Generated from the rules: every strategy of every operator, run by all devices of a mesh, gives what the
+// operator gives. An operator is tested because it is registered; there is nothing here about any of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,22 +37,27 @@ void addFunctions(Graph& graph) {
   const Node& node = graph.nodes[0];
   const std::vector<std::pair<std::string, std::string>> all = pipeshardFunctions();
   const bool known = std::find(all.begin(), all.end(), std::pair(node.op_type, std::string())) != all.end();
-  if (node.domain == kPipeshardDomain && known) graph.functions.push_back(makePipeshardFunction(node.op_type, "", 18));
+  if (node.domain == kPipeshardDomain && known)
+    graph.functions.push_back(makePipeshardFunction(node.op_type, "", 18));
 }
 
-// The case at its own sizes, or (seed > 0) with every factor larger by up to 3, so that indices stay in range.
+// The case at its own sizes, or (seed > 0) with every factor larger by up to 3, so that indices stay in
+// range.
 Instance instantiate(const RuleCase& rule_case, uint64_t seed) {
   std::mt19937_64 generator(seed + 1);
   RuleCase grown = rule_case;
   const Graph plain = caseGraph(rule_case);
   if (seed > 0) {
     auto rule = *factorRule(plain, plain.nodes[0]);
-    for (Factor& factor : rule.factors) factor.size += factor.size > 1 ? static_cast<int64_t>(generator() % 4) : 0;
+    for (Factor& factor : rule.factors)
+      factor.size += factor.size > 1 ? static_cast<int64_t>(generator() % 4) : 0;
     for (size_t i = 0; i < grown.inputs.size(); ++i) {
-      if (grown.inputs[i].kind == Argument::Kind::kAbsent || grown.inputs[i].kind == Argument::Kind::kFixed) continue;
+      if (grown.inputs[i].kind == Argument::Kind::kAbsent || grown.inputs[i].kind == Argument::Kind::kFixed)
+        continue;
       grown.inputs[i].shape = shapeOf(rule, rule.inputs[i], grown.inputs[i].shape);
     }
-    for (size_t o = 0; o < grown.outputs.size(); ++o) grown.outputs[o].second = shapeOf(rule, rule.outputs[o], grown.outputs[o].second);
+    for (size_t o = 0; o < grown.outputs.size(); ++o)
+      grown.outputs[o].second = shapeOf(rule, rule.outputs[o], grown.outputs[o].second);
   }
   Instance instance;
   instance.name = rule_case.name;
@@ -74,8 +79,8 @@ void makeSingle(Instance& instance) {
   for (auto& [name, tensor] : instance.inputs) tensor = singlePrecision(tensor);
 }
 
-// What the operator gives. False where it cannot run: no kernel and no body, not these types, not these sizes (fixed inputs like pads and
-// the ends of slices were made for others).
+// What the operator gives. False where it cannot run: no kernel and no body, not these types, not these sizes
+// (fixed inputs like pads and the ends of slices were made for others).
 bool computeOutputs(Instance& instance) try {
   if (!shapeFault(instance.graph).empty()) return false;
   Graph runnable = instance.graph;
@@ -93,7 +98,8 @@ bool computeOutputs(Instance& instance) try {
 
 // Inputs as the strategy needs them, outputs as it gives them: no resharding.
 PieceSharding naturalSharding(const Graph& graph, const LogicalMesh& mesh, const Strategy& strategy) {
-  PieceSharding sharding{mesh, CostModel::uniform(mesh), {strategy}, std::vector<ShardingSpec>(graph.values.size())};
+  PieceSharding sharding{
+      mesh, CostModel::uniform(mesh), {strategy}, std::vector<ShardingSpec>(graph.values.size())};
   const Node& node = graph.nodes[0];
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (node.inputs[i].valid()) sharding.kept[node.inputs[i].index()] = strategy.inputs[i];
@@ -105,15 +111,17 @@ PieceSharding naturalSharding(const Graph& graph, const LogicalMesh& mesh, const
 }
 
 bool addsUp(const PieceSharding& sharding) {
-  return std::any_of(sharding.kept.begin(), sharding.kept.end(), [](const ShardingSpec& spec) { return !spec.partial.empty(); });
+  return std::any_of(sharding.kept.begin(), sharding.kept.end(),
+                     [](const ShardingSpec& spec) { return !spec.partial.empty(); });
 }
 
 // Operators that copy elements: their results are compared bit by bit.
 bool moves(const Instance& instance) {
-  static const std::set<std::string> kMovers = {"Identity", "Reshape", "Flatten",         "Squeeze",        "Unsqueeze",      "Transpose",
-                                                "Expand",   "Tile",    "Slice",           "Split",          "Concat",         "Pad",
-                                                "Trilu",    "Gather",  "Where",           "GatherElements", "GatherND",       "OneHot",
-                                                "TopK",     "Cast",    "ConstantOfShape", "ScatterND",      "ScatterElements"};
+  static const std::set<std::string> kMovers = {
+      "Identity", "Reshape", "Flatten",         "Squeeze",        "Unsqueeze",      "Transpose",
+      "Expand",   "Tile",    "Slice",           "Split",          "Concat",         "Pad",
+      "Trilu",    "Gather",  "Where",           "GatherElements", "GatherND",       "OneHot",
+      "TopK",     "Cast",    "ConstantOfShape", "ScatterND",      "ScatterElements"};
   return kMovers.contains(instance.graph.nodes[0].op_type);
 }
 
@@ -128,16 +136,19 @@ void checkStrategies(const Instance& instance, const LogicalMesh& mesh, bool sin
     SCOPED_TRACE(printUses(instance.graph, instance.graph.nodes[0], strategy.uses));
     const PieceSharding sharding = naturalSharding(instance.graph, mesh, strategy);
     const double tolerance = moves(instance) && !addsUp(sharding) ? 0 : single ? 1e-5 : 1e-12;
-    checkPieces(instance.graph, instance.inputs, instance.outputs, sharding, rewriteAll(instance.graph, sharding), tolerance);
+    checkPieces(instance.graph, instance.inputs, instance.outputs, sharding,
+                rewriteAll(instance.graph, sharding), tolerance);
     ++tally.strategies;
   }
 }
 
-// Operators that neither a kernel nor a body computes: models with them are refused, their rules only describe them.
-const std::set<std::string> kUncomputed = {"Acos",       "Acosh",    "Asin",       "Asinh",      "Atan",
-                                           "Atanh",      "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
-                                           "BitwiseXor", "Cosh",     "HardSwish",  "Hardmax",    "InstanceNormalization",
-                                           "Sinh",       "Tan"};
+// Operators that neither a kernel nor a body computes: models with them are refused, their rules only
+// describe them.
+const std::set<std::string> kUncomputed = {
+    "Acos",       "Acosh",    "Asin",       "Asinh",      "Atan",
+    "Atanh",      "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
+    "BitwiseXor", "Cosh",     "HardSwish",  "Hardmax",    "InstanceNormalization",
+    "Sinh",       "Tan"};
 
 class SpmdRules : public ::testing::TestWithParam<const char*> {};
 
@@ -152,7 +163,8 @@ TEST_P(SpmdRules, EveryStrategyGivesWhatTheOperatorGives) {
       if (single) makeSingle(instance);
       if (!computeOutputs(instance)) continue;
       computed.insert(rule_case.op_type);
-      SCOPED_TRACE(rule_case.name + (single ? " (32 bits): " : ": ") + printFactorRule(*factorRule(instance.graph, NodeId(0))));
+      SCOPED_TRACE(rule_case.name + (single ? " (32 bits): " : ": ") +
+                   printFactorRule(*factorRule(instance.graph, NodeId(0))));
       checkStrategies(instance, mesh, single, tally);
       ++tally.instances;
       tally.grown += grow;
@@ -163,7 +175,8 @@ TEST_P(SpmdRules, EveryStrategyGivesWhatTheOperatorGives) {
   EXPECT_EQ(uncomputed, kUncomputed);
   EXPECT_GT(tally.grown, 300);
   RecordProperty("strategies", tally.strategies);
-  std::cout << tally.strategies << " strategies of " << tally.instances << " instances, " << tally.grown << " of other sizes\n";
+  std::cout << tally.strategies << " strategies of " << tally.instances << " instances, " << tally.grown
+            << " of other sizes\n";
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, SpmdRules, ::testing::Values("2", "3", "4", "2x2"),
@@ -172,7 +185,8 @@ INSTANTIATE_TEST_SUITE_P(Meshes, SpmdRules, ::testing::Values("2", "3", "4", "2x
 TEST(SpmdRules, EveryRegisteredOperatorHasACase) {
   std::set<std::pair<std::string, std::string>> covered;
   for (const RuleCase& rule_case : ruleCases()) covered.emplace(rule_case.domain, rule_case.op_type);
-  for (const auto& name : operatorsWithRule()) EXPECT_TRUE(covered.contains(name)) << name.first << "::" << name.second << " has no case";
+  for (const auto& name : operatorsWithRule())
+    EXPECT_TRUE(covered.contains(name)) << name.first << "::" << name.second << " has no case";
 }
 
 }  // namespace

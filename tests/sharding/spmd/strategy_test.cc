@@ -13,12 +13,14 @@ namespace {
 // A graph of one node; input i is named "input<i>".
 class OneNode {
  public:
-  explicit OneNode(const std::string& op_type, std::map<std::string, Attribute> attributes = {}, const std::string& domain = "")
+  explicit OneNode(const std::string& op_type, std::map<std::string, Attribute> attributes = {},
+                   const std::string& domain = "")
       : op_type_(op_type), domain_(domain), attributes_(std::move(attributes)) {
     graph_.opset_imports = {{"", 18}, {"pipeshard", 1}};
   }
   OneNode& input(Shape shape, DataType type = DataType::kFloat32) {
-    inputs_.push_back(GraphBuilder(graph_).addValue("input" + std::to_string(inputs_.size()), type, std::move(shape)));
+    inputs_.push_back(
+        GraphBuilder(graph_).addValue("input" + std::to_string(inputs_.size()), type, std::move(shape)));
     graph_.inputs.push_back(inputs_.back());
     return *this;
   }
@@ -100,7 +102,10 @@ TEST(Strategy, SumsPassLinearOperators) {
   EXPECT_EQ(twice.all("2"), "replicate, 0:a0, 0:a1, 0:pass0");
   OneNode relu = (OneNode("Relu").input(shape).output(shape));
   EXPECT_EQ(relu.all("2"), "replicate, 0:a0, 0:a1");
-  OneNode integers = (OneNode("Add").input(shape, DataType::kInt64).input(shape, DataType::kInt64).output(shape, DataType::kInt64));
+  OneNode integers = (OneNode("Add")
+                          .input(shape, DataType::kInt64)
+                          .input(shape, DataType::kInt64)
+                          .output(shape, DataType::kInt64));
   EXPECT_EQ(integers.all("2"), "replicate, 0:a0, 0:a1");
   OneNode gradient = (OneNode("ReluGrad", {}, "pipeshard").input(shape).input(shape).output(shape));
   EXPECT_EQ(gradient.specs("2x2", "0:a0 1:pass0"), "S0,R;P1 S0,R -> S0,R;P1");
@@ -124,16 +129,21 @@ TEST(Strategy, MeansAreCutWhereTheShareIsKnown) {
   OneNode mean = (OneNode("ReduceMean").input({6, 4}).output({1, 1}));
   EXPECT_EQ(mean.specs("2x2", "0:a0 1:a1"), "S0,S1 -> R,R;P01");
   const auto loss = [](std::map<std::string, Attribute> attributes) {
-    return std::move(
-        OneNode("SoftmaxCrossEntropyLoss", std::move(attributes)).input({8, 5}).input({8}, DataType::kInt64).output({}).output({8, 5}));
+    return std::move(OneNode("SoftmaxCrossEntropyLoss", std::move(attributes))
+                         .input({8, 5})
+                         .input({8}, DataType::kInt64)
+                         .output({})
+                         .output({8, 5}));
   };
   OneNode plain = loss({});
   EXPECT_EQ(plain.specs("2", "0:a0"), "S0,R S0 -> -;P0 S0,R");
   OneNode ignoring = loss({{"ignore_index", int64_t{1}}});
   // What the labels of a part weigh is exchanged: nothing is left to be summed but the parts of the loss.
   EXPECT_EQ(ignoring.specs("2", "0:a0"), "S0,R S0 -> -;P0 S0,R");
-  OneNode largest = (OneNode("ReduceMax").input({6, 4}).constant(makeConstant<int64_t>({1}, {1})).output({6, 1}));
-  EXPECT_EQ(largest.specs("2x2", "0:a0 1:a1"), "S0,S1 R -> S0,R");  // maxima are exchanged: there are no partial ones
+  OneNode largest =
+      (OneNode("ReduceMax").input({6, 4}).constant(makeConstant<int64_t>({1}, {1})).output({6, 1}));
+  EXPECT_EQ(largest.specs("2x2", "0:a0 1:a1"),
+            "S0,S1 R -> S0,R");  // maxima are exchanged: there are no partial ones
   OneNode integers = (OneNode("ReduceSum").input({6}, DataType::kInt64).output({1}, DataType::kInt64));
   EXPECT_EQ(integers.all("2"), "replicate");
 }
@@ -153,7 +163,9 @@ TEST(Strategy, AnOperatorWithoutARuleRunsReplicated) {
 
 TEST(Strategy, TextThatIsNoStrategyIsRefused) {
   OneNode node = matMul();
-  const auto parse = [&](const std::string& text) { parseUses(node.graph(), node.node(), parseMesh("2x2"), text); };
+  const auto parse = [&](const std::string& text) {
+    parseUses(node.graph(), node.node(), parseMesh("2x2"), text);
+  };
   const auto fails = [&](const std::string& text, const std::string& reason) {
     EXPECT_ERROR(parse(text), ErrorCode::kConfiguration, reason);
   };
@@ -164,7 +176,8 @@ TEST(Strategy, TextThatIsNoStrategyIsRefused) {
   fails("0:k 0:j", "names mesh axis 0 twice");
   fails("0:q", "It can: i (8), k (16), j (32), pass0, pass1");
   OneNode odd = (OneNode("Relu").input({3, 5}).output({3, 5}));
-  EXPECT_ERROR(parseUses(odd.graph(), odd.node(), parseMesh("4"), "0:a0"), ErrorCode::kConfiguration, "cannot be shared so");
+  EXPECT_ERROR(parseUses(odd.graph(), odd.node(), parseMesh("4"), "0:a0"), ErrorCode::kConfiguration,
+               "cannot be shared so");
 }
 
 TEST(Strategy, CostIsThatOfTheLargestShard) {
@@ -172,7 +185,8 @@ TEST(Strategy, CostIsThatOfTheLargestShard) {
   const CostModel model = CostModel::uniform(mesh);
   OneNode node = matMul();
   const auto cost = [&](const std::string& uses) {
-    const auto strategy = makeStrategy(node.graph(), node.node(), mesh, parseUses(node.graph(), node.node(), mesh, uses));
+    const auto strategy =
+        makeStrategy(node.graph(), node.node(), mesh, parseUses(node.graph(), node.node(), mesh, uses));
     return strategyCost(node.graph(), node.node(), mesh, *strategy, model);
   };
   const auto time = [&](double i, double k, double j) {
@@ -189,10 +203,14 @@ TEST(Strategy, CostIsThatOfTheLargestShard) {
     EXPECT_EQ(costs[s].total(), strategyCost(node.graph(), node.node(), mesh, all[s], model).total());
   }
   OneNode view = (OneNode("Identity").input({8, 6}).output({8, 6}));
-  EXPECT_EQ(strategyCost(view.graph(), view.node(), mesh, strategies(view.graph(), view.node(), mesh)[0], model).total(), 0);
+  EXPECT_EQ(
+      strategyCost(view.graph(), view.node(), mesh, strategies(view.graph(), view.node(), mesh)[0], model)
+          .total(),
+      0);
 }
 
-// All strategies of all operators: specs that the tensors can have, text that reads back, in an order without repetitions.
+// All strategies of all operators: specs that the tensors can have, text that reads back, in an order without
+// repetitions.
 TEST(Strategy, OfEveryOperatorFitsItsTensors) {
   for (const RuleCase& rule_case : ruleCases()) {
     const Graph graph = caseGraph(rule_case);

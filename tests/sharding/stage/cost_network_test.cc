@@ -15,7 +15,8 @@ CostNetwork randomNetwork(uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto below = [&](uint64_t count) { return static_cast<int>(random() % count); };
   CostNetwork network;
-  for (int variable = 0; variable < 9; ++variable) network.sizes.push_back(variable % 3 == 1 ? 1 : 2 + below(2));
+  for (int variable = 0; variable < 9; ++variable)
+    network.sizes.push_back(variable % 3 == 1 ? 1 : 2 + below(2));
   for (int entry = 0; entry < 14; ++entry) {
     NetworkTable table;
     for (int axis = 0; axis < 1 + below(3); ++axis) table.variables.push_back(below(9));
@@ -39,7 +40,8 @@ int64_t leastCost(const CostNetwork& network) {
   int64_t least = INT64_MAX;
   for (size_t place = 0; place < choice.size();) {
     least = std::min(least, network.cost(choice));
-    for (place = 0; place < choice.size() && ++choice[place] == network.sizes[place]; ++place) choice[place] = 0;
+    for (place = 0; place < choice.size() && ++choice[place] == network.sizes[place]; ++place)
+      choice[place] = 0;
   }
   return least;
 }
@@ -61,7 +63,8 @@ TEST(CostNetwork, VariablesOfOneOptionAreInNoTableThatIsLeft) {
     for (int variable : elimination.left()) EXPECT_GT(network.sizes[static_cast<size_t>(variable)], 1);
     const CostNetwork rest = elimination.remainder();
     EXPECT_EQ(std::count(rest.sizes.begin(), rest.sizes.end(), 1), 0);
-    for (const NetworkTable& table : rest.tables) EXPECT_EQ(rest.pool->at(table.table).sizes.size(), table.variables.size());
+    for (const NetworkTable& table : rest.tables)
+      EXPECT_EQ(rest.pool->at(table.table).sizes.size(), table.variables.size());
   }
 }
 

@@ -18,9 +18,12 @@ TEST(ExhaustiveSharding, ListsAllInputShardingsOfTwoMatmulLayers) {
   const TrainingGraph training = testing::twoLayers({.batch = 2048, .width = 8192});
   const LogicalMesh mesh = parseMesh("4");
   const CostModel model = CostModel::uniform(mesh);
-  const std::vector<Combination> list = exhaustiveSharding(training, allNodes(training), mesh, model, {}, 100);
+  const std::vector<Combination> list =
+      exhaustiveSharding(training, allNodes(training), mesh, model, {}, 100);
   ASSERT_EQ(list.size(), 81u);
-  const auto total = [](const Combination& combination) { return combination.compute_ns + combination.communication_ns; };
+  const auto total = [](const Combination& combination) {
+    return combination.compute_ns + combination.communication_ns;
+  };
   int64_t least_bytes = INT64_MAX;
   int64_t published = -1;
   for (size_t index = 0; index < list.size(); ++index) {
@@ -32,7 +35,8 @@ TEST(ExhaustiveSharding, ListsAllInputShardingsOfTwoMatmulLayers) {
   }
   EXPECT_EQ(published, least_bytes);
   EXPECT_EQ(shardStage(training, allNodes(training), mesh, model, {}).total_ns(), total(list.back()));
-  EXPECT_ERROR((void)exhaustiveSharding(training, allNodes(training), mesh, model, {}, 80), ErrorCode::kConfiguration, "81 combinations");
+  EXPECT_ERROR((void)exhaustiveSharding(training, allNodes(training), mesh, model, {}, 80),
+               ErrorCode::kConfiguration, "81 combinations");
 }
 
 TEST(MeshesFor, OneAndTwoAxes) {
@@ -45,7 +49,8 @@ TEST(MeshesFor, OneAndTwoAxes) {
   EXPECT_EQ(print(meshesFor(8, "zero2")), "8 ");
   EXPECT_EQ(print(meshesFor(8, "megatron:4,2")), "4x2 ");
   EXPECT_ERROR((void)meshesFor(8, "megatron:2,2"), ErrorCode::kConfiguration, "are 4, but the stage has 8");
-  EXPECT_ERROR((void)meshesFor(4, "megatron:100,42949673"), ErrorCode::kConfiguration, "are 4294967300, but the stage has 4");
+  EXPECT_ERROR((void)meshesFor(4, "megatron:100,42949673"), ErrorCode::kConfiguration,
+               "are 4294967300, but the stage has 4");
 }
 
 }  // namespace

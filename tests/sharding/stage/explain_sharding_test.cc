@@ -14,7 +14,8 @@ TEST(ExplainSharding, DecisionsAddUpAndSecondsAreNoCheaper) {
   const LogicalMesh mesh = parseMesh("4");
   const CostModel model = CostModel::uniform(mesh);
   const ShardingResult result = shardStage(training, testing::allNodes(training), mesh, model, {});
-  const std::vector<Decision> decisions = explainSharding(training, testing::allNodes(training), model, {}, result, 5);
+  const std::vector<Decision> decisions =
+      explainSharding(training, testing::allNodes(training), model, {}, result, 5);
   int64_t compute = 0;
   int64_t communication = 0;
   int seconds = 0;
@@ -31,7 +32,8 @@ TEST(ExplainSharding, DecisionsAddUpAndSecondsAreNoCheaper) {
   EXPECT_EQ(seconds, 5);
 }
 
-// A plan that was edited by hand may keep an output that nothing reads otherwise than its node makes it: that is the node's resharding.
+// A plan that was edited by hand may keep an output that nothing reads otherwise than its node makes it: that
+// is the node's resharding.
 TEST(ExplainSharding, AnOutputThatNothingReadsIsReshardedByItsNode) {
   TrainingGraph training = testing::perceptron(64, 256, 512, 128);
   GraphBuilder builder(training.graph);
@@ -46,10 +48,13 @@ TEST(ExplainSharding, AnOutputThatNothingReadsIsReshardedByItsNode) {
   const ShardingSpec kept = parseSpec(made == parseSpec("R,S0") ? "S0,R" : "R,S0");
   result.sharding.kept[unread.index()] = kept;
 
-  const std::vector<Decision> decisions = explainSharding(training, testing::allNodes(training), costs, {}, result, 0);
-  const auto decision = std::find_if(decisions.begin(), decisions.end(), [&](const Decision& each) { return each.name == "negation"; });
+  const std::vector<Decision> decisions =
+      explainSharding(training, testing::allNodes(training), costs, {}, result, 0);
+  const auto decision = std::find_if(decisions.begin(), decisions.end(),
+                                     [&](const Decision& each) { return each.name == "negation"; });
   ASSERT_NE(decision, decisions.end());
-  EXPECT_EQ(decision->communication_ns, planResharding({64, 256}, DataType::kFloat32, made, kept, mesh, costs).cost_ns);
+  EXPECT_EQ(decision->communication_ns,
+            planResharding({64, 256}, DataType::kFloat32, made, kept, mesh, costs).cost_ns);
 }
 
 }  // namespace

@@ -19,14 +19,17 @@ using testing::allNodes;
 using ::testing::HasSubstr;
 using testing::StageModel;
 
-ShardingResult shard(const TrainingGraph& training, const std::string& mesh, const ShardStageOptions& options) {
+ShardingResult shard(const TrainingGraph& training, const std::string& mesh,
+                     const ShardStageOptions& options) {
   const LogicalMesh logical = parseMesh(mesh);
-  ShardingResult result = shardStage(training, allNodes(training), logical, CostModel::uniform(logical), options);
+  ShardingResult result =
+      shardStage(training, allNodes(training), logical, CostModel::uniform(logical), options);
   verifyStageSharding(training, allNodes(training), result.sharding);
   return result;
 }
 
-// Collectives of reshardings, by phase group ("forward", "backward", "update": gradient synchronisation and updates), kind and mesh axis.
+// Collectives of reshardings, by phase group ("forward", "backward", "update": gradient synchronisation and
+// updates), kind and mesh axis.
 struct Collective {
   std::string phase;
   CollectiveKind kind;
@@ -34,14 +37,18 @@ struct Collective {
   friend auto operator<=>(const Collective&, const Collective&) = default;
 };
 
-std::map<Collective, int> collectivesOf(const TrainingGraph& training, const ShardingResult& result, const CostModel& model) {
+std::map<Collective, int> collectivesOf(const TrainingGraph& training, const ShardingResult& result,
+                                        const CostModel& model) {
   const std::vector<NodeId> nodes = allNodes(training);
   const std::vector<StageValue> values = stageValues(training, nodes, {});
   std::map<Collective, int> counts;
-  for (const StageResharding& entry : priceStage(training, nodes, values, result.sharding, model, 1).reshardings) {
+  for (const StageResharding& entry :
+       priceStage(training, nodes, values, result.sharding, model, 1).reshardings) {
     const NodeId node = entry.reader.valid() ? entry.reader : values[entry.value.index()].producer;
     const Phase phase = node.valid() ? training.node_phase[node.index()] : Phase::kUpdate;
-    const std::string name = phase == Phase::kUpdate ? "update" : phase == Phase::kForward ? "forward" : "backward";
+    const std::string name = phase == Phase::kUpdate    ? "update"
+                             : phase == Phase::kForward ? "forward"
+                                                        : "backward";
     for (const ReshardingStep& step : entry.resharding.steps) {
       const auto kind = collectiveOf(step.kind);
       if (kind) ++counts[{name, *kind, step.mesh_axis}];
@@ -50,22 +57,26 @@ std::map<Collective, int> collectivesOf(const TrainingGraph& training, const Sha
   return counts;
 }
 
-// ---- brute force ------------------------------------------------------------------------------------------------------------------
+// ---- brute force
+// ------------------------------------------------------------------------------------------------------------------
 
-// The least cost over all strategies of all nodes, by dynamic trial: every node's strategy is tried, and for the strategies chosen every
-// kept spec that the tensor can have.
+// The least cost over all strategies of all nodes, by dynamic trial: every node's strategy is tried, and for
+// the strategies chosen every kept spec that the tensor can have.
 class BruteForce {
  public:
-  BruteForce(const TrainingGraph& training, const LogicalMesh& mesh, const CostModel& model, int64_t microbatches)
+  BruteForce(const TrainingGraph& training, const LogicalMesh& mesh, const CostModel& model,
+             int64_t microbatches)
       : training_(training),
         mesh_(mesh),
         model_(model),
         microbatches_(microbatches),
         values_(stageValues(training, allNodes(training), {})) {
-    for (NodeId node : allNodes(training)) strategies_.push_back(strategies(training.graph, training.graph.node(node), mesh));
+    for (NodeId node : allNodes(training))
+      strategies_.push_back(strategies(training.graph, training.graph.node(node), mesh));
     choice_.resize(strategies_.size());
     for (const Parameter& parameter : training.parameters) {
-      if (!parameter.gradient_parts.empty()) gradients_[parameter.gradient_parts.front()] = parameter.gradient;
+      if (!parameter.gradient_parts.empty())
+        gradients_[parameter.gradient_parts.front()] = parameter.gradient;
     }
     groups_ = groups();
   }
@@ -102,7 +113,8 @@ class BruteForce {
     const Node& of = training_.graph.node(NodeId(node));
     for (const Strategy& strategy : strategies_[node]) {
       choice_[node] = &strategy;
-      try_(node + 1, cost + runs(NodeId(node)) * strategyCost(training_.graph, of, mesh_, strategy, model_).total());
+      try_(node + 1,
+           cost + runs(NodeId(node)) * strategyCost(training_.graph, of, mesh_, strategy, model_).total());
     }
   }
 
@@ -110,14 +122,18 @@ class BruteForce {
 
   int64_t reshard(ValueId id, const ShardingSpec& from, const ShardingSpec& to) {
     int64_t& cost = known_.try_emplace({training_.graph.shape(id), from, to}, -1).first->second;
-    if (cost < 0) cost = planResharding(training_.graph.shape(id), training_.graph.dataType(id), from, to, mesh_, model_).cost_ns;
+    if (cost < 0)
+      cost = planResharding(training_.graph.shape(id), training_.graph.dataType(id), from, to, mesh_, model_)
+                 .cost_ns;
     return cost;
   }
 
   int64_t costAt(ValueId id, const ShardingSpec& kept) {
     const StageValue& value = values_[id.index()];
     int64_t cost = 0;
-    if (value.producer.valid()) cost += runs(value.producer) * reshard(id, choice_[value.producer.index()]->outputs[value.output], kept);
+    if (value.producer.valid())
+      cost +=
+          runs(value.producer) * reshard(id, choice_[value.producer.index()]->outputs[value.output], kept);
     for (const ValueReader& reader : value.readers) {
       std::set<ShardingSpec> wanted;
       for (size_t position : reader.positions) wanted.insert(choice_[reader.node.index()]->inputs[position]);
@@ -131,7 +147,8 @@ class BruteForce {
     ValueId gradient;
     std::vector<ValueId> members;
     for (ValueId id : group) {
-      const bool is_gradient = std::any_of(gradients_.begin(), gradients_.end(), [id](const auto& entry) { return entry.second == id; });
+      const bool is_gradient = std::any_of(gradients_.begin(), gradients_.end(),
+                                           [id](const auto& entry) { return entry.second == id; });
       if (is_gradient) gradient = id;
       if (!is_gradient) members.push_back(id);
       if (!is_gradient) partial = partial && values_[id.index()].partial_allowed;
@@ -203,12 +220,14 @@ TEST(ShardStage, CostsWhatBruteForceOverAllStrategiesAndSpecsFinds) {
       const ShardingResult result = shardStage(test.training, allNodes(test.training), mesh, model, options);
       EXPECT_TRUE(result.optimal) << test.name;
       EXPECT_EQ(result.lower_bound_ns, result.total_ns()) << test.name;
-      EXPECT_EQ(result.total_ns(), BruteForce(test.training, mesh, model, test.microbatches).least()) << test.name << " " << speed;
+      EXPECT_EQ(result.total_ns(), BruteForce(test.training, mesh, model, test.microbatches).least())
+          << test.name << " " << speed;
     }
   }
 }
 
-// What producers give and consumers want is enough: with every spec that a tensor can have, nothing becomes cheaper.
+// What producers give and consumers want is enough: with every spec that a tensor can have, nothing becomes
+// cheaper.
 TEST(ShardStage, OtherSpecsThanThoseInUseMakeNothingCheaper) {
   std::vector<TrainingGraph> trainings;
   trainings.push_back(oneProduct(64, 256, 128));
@@ -241,7 +260,8 @@ TEST(ShardStage, APartOfAModelKeepsWhatItSharesReplicated) {
   for (NodeId node : allNodes(training)) {
     const std::string name = describeNode(training.graph.node(node));
     const std::vector<ValueId>& inputs = training.graph.node(node).inputs;
-    const bool of_first = node.index() < 2 || inputs[0] == training.inputs[0].value || name.find("fc1") != std::string::npos ||
+    const bool of_first = node.index() < 2 || inputs[0] == training.inputs[0].value ||
+                          name.find("fc1") != std::string::npos ||
                           std::find(inputs.begin(), inputs.end(), training.inputs[0].value) != inputs.end();
     if (!of_first) nodes.push_back(node);
   }
@@ -263,7 +283,8 @@ TEST(ShardStage, TheSameStageGivesTheSameSharding) {
   }
 }
 
-// ---- what is chosen -----------------------------------------------------------------------------------------------------------------
+// ---- what is chosen
+// -----------------------------------------------------------------------------------------------------------------
 
 TEST(ShardStage, ASmallModelWithALargeBatchIsDataParallel) {
   const TrainingGraph training = testing::perceptron(65536, 256, 256, 256);
@@ -310,7 +331,8 @@ TEST(ShardStage, Zero2ScattersGradientsAndGathersParameters) {
   EXPECT_EQ(gathers, 4);
   for (const Parameter& parameter : training.parameters) {
     EXPECT_TRUE(result.sharding.kept[parameter.value.index()].isReplicated());
-    for (const OptimizerState& state : parameter.states) EXPECT_FALSE(result.sharding.kept[state.value.index()].isReplicated());
+    for (const OptimizerState& state : parameter.states)
+      EXPECT_FALSE(result.sharding.kept[state.value.index()].isReplicated());
   }
 }
 
@@ -328,7 +350,8 @@ TEST(ShardStage, Zero3KeepsParametersCut) {
 }
 
 TEST(ShardStage, MegatronNeedsTwoAllReducesPerLayerAndDirection) {
-  const TrainingGraph training = testing::gpt({.layers = 3, .batch = 4, .sequence = 64, .hidden = 256, .heads = 8});
+  const TrainingGraph training =
+      testing::gpt({.layers = 3, .batch = 4, .sequence = 64, .hidden = 256, .heads = 8});
   const LogicalMesh mesh = parseMesh("1x4");
   const CostModel model = CostModel::uniform(mesh);
   ShardStageOptions options;
@@ -342,11 +365,13 @@ TEST(ShardStage, MegatronNeedsTwoAllReducesPerLayerAndDirection) {
   EXPECT_LE(shardStage(training, allNodes(training), mesh, model, options).total_ns(), result.total_ns());
   const BlockSummary blocks = summarizeBlocks(training, allNodes(training), model, options, result);
   EXPECT_EQ(blocks.repeats, 3);
-  EXPECT_THAT(blocks.patterns[1], HasSubstr("column-parallel then row-parallel, 2 all-reduces forward, 2 all-reduces backward"));
+  EXPECT_THAT(blocks.patterns[1],
+              HasSubstr("column-parallel then row-parallel, 2 all-reduces forward, 2 all-reduces backward"));
 }
 
 TEST(ShardStage, MegatronsDistributedOptimizerCutsStatesOverTheDataAxisToo) {
-  const TrainingGraph training = testing::gpt({.layers = 2, .batch = 4, .sequence = 64, .hidden = 256, .heads = 8}, "adam:lr=1e-3");
+  const TrainingGraph training =
+      testing::gpt({.layers = 2, .batch = 4, .sequence = 64, .hidden = 256, .heads = 8}, "adam:lr=1e-3");
   ShardStageOptions options;
   options.method = "megatron:2,2";
   const ShardingResult plain = shard(training, "2x2", options);
@@ -356,9 +381,11 @@ TEST(ShardStage, MegatronsDistributedOptimizerCutsStatesOverTheDataAxisToo) {
   const auto stateBytes = [&](const ShardingResult& result) {
     int64_t bytes = 0;
     for (const Parameter& parameter : training.parameters) {
-      EXPECT_FALSE(result.sharding.kept[parameter.value.index()].uses(0)) << training.graph.value(parameter.value).name;
+      EXPECT_FALSE(result.sharding.kept[parameter.value.index()].uses(0))
+          << training.graph.value(parameter.value).name;
       for (const OptimizerState& state : parameter.states) {
-        bytes += 4 * largestShard(result.sharding.kept[state.value.index()], training.graph.shape(state.value), mesh);
+        bytes += 4 * largestShard(result.sharding.kept[state.value.index()],
+                                  training.graph.shape(state.value), mesh);
       }
     }
     return bytes;
@@ -385,10 +412,12 @@ TEST(ShardStage, AMixtureOfExpertsIsExpertParallelWithAllToAlls) {
 
 TEST(ShardStage, NoMethodIsCheaperThanAuto) {
   const TrainingGraph training =
-      testing::gpt({.layers = 2, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4, .vocabulary = 1003}, "adamw:lr=1e-3");
+      testing::gpt({.layers = 2, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4, .vocabulary = 1003},
+                   "adamw:lr=1e-3");
   for (const std::string mesh : {"4", "2x2"}) {
     const int64_t best = shard(training, mesh, {}).total_ns();
-    for (const char* method : {"data-parallel", "zero2", "zero3", "tensor-parallel", "megatron:2,2", "megatron-zero2:2,2"}) {
+    for (const char* method :
+         {"data-parallel", "zero2", "zero3", "tensor-parallel", "megatron:2,2", "megatron-zero2:2,2"}) {
       if (mesh == "4" && std::string(method).starts_with("megatron")) continue;
       ShardStageOptions options;
       options.method = method;
@@ -407,18 +436,22 @@ TEST(ShardStage, TensorParallelismCutsNothingAlongTheBatch) {
   EXPECT_TRUE(result.sharding.kept[training.inputs[0].value.index()].axes[0].empty());
   for (size_t node = 0; node < training.graph.nodes.size(); ++node) {
     if (!training.graph.nodes[node].is("Gemm") || training.node_phase[node] != Phase::kForward) continue;
-    EXPECT_EQ(printUses(training.graph, training.graph.nodes[node], result.sharding.strategies[node].uses).find(":i"), std::string::npos);
+    EXPECT_EQ(printUses(training.graph, training.graph.nodes[node], result.sharding.strategies[node].uses)
+                  .find(":i"),
+              std::string::npos);
   }
 }
 
 // Inputs of the model say where the batch is, and a stage in the middle has none of them.
 TEST(ShardStage, AStageInTheMiddleIsCutAlongTheBatch) {
-  const TrainingGraph training = testing::gpt({.layers = 3, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4});
+  const TrainingGraph training =
+      testing::gpt({.layers = 3, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4});
   std::vector<NodeId> middle;  // what touches the second block's parameters
   for (NodeId id : allNodes(training)) {
     const Node& node = training.graph.node(id);
     const bool reads = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
-      return input.valid() && training.graph.value(input).name.starts_with("h.1.") && training.graph.initializers.contains(input);
+      return input.valid() && training.graph.value(input).name.starts_with("h.1.") &&
+             training.graph.initializers.contains(input);
     });
     if (reads && training.node_phase[id.index()] != Phase::kUpdate) middle.push_back(id);
   }
@@ -431,19 +464,23 @@ TEST(ShardStage, AStageInTheMiddleIsCutAlongTheBatch) {
     for (NodeId id : middle) {
       const Node& node = training.graph.node(id);
       if (!node.is("MatMul") || training.node_phase[id.index()] != Phase::kForward) continue;
-      EXPECT_EQ(printSpec(result.sharding.strategies[id.index()].inputs[0]), "S0,R,R") << method << " " << describeNode(node);
+      EXPECT_EQ(printSpec(result.sharding.strategies[id.index()].inputs[0]), "S0,R,R")
+          << method << " " << describeNode(node);
     }
   }
 }
 
-// A gradient that comes from another stage is there when the backward pass begins, and does not wait in every microbatch in flight.
+// A gradient that comes from another stage is there when the backward pass begins, and does not wait in every
+// microbatch in flight.
 TEST(ShardStage, AGradientFromAnotherStageDoesNotWait) {
-  const TrainingGraph training = testing::gpt({.layers = 2, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4});
+  const TrainingGraph training =
+      testing::gpt({.layers = 2, .batch = 8, .sequence = 32, .hidden = 128, .heads = 4});
   std::vector<NodeId> first;
   for (NodeId id : allNodes(training)) {
     const Node& node = training.graph.node(id);
-    const bool later = std::any_of(node.inputs.begin(), node.inputs.end(),
-                                   [&](ValueId input) { return input.valid() && training.graph.value(input).name.starts_with("h.1."); });
+    const bool later = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+      return input.valid() && training.graph.value(input).name.starts_with("h.1.");
+    });
     if (training.node_phase[id.index()] == Phase::kBackwardInput && !later) first.push_back(id);
   }
   const std::vector<StageValue> values = stageValues(training, first, {});
@@ -452,10 +489,12 @@ TEST(ShardStage, AGradientFromAnotherStageDoesNotWait) {
   for (NodeId id : allNodes(training)) {
     if (training.node_phase[id.index()] != Phase::kBackwardInput) continue;
     for (ValueId output : training.graph.node(id).outputs) {
-      if (!output.valid() || !values[output.index()].held || values[output.index()].producer.valid()) continue;
+      if (!output.valid() || !values[output.index()].held || values[output.index()].producer.valid())
+        continue;
       ++outside;
       EXPECT_FALSE(memory.interval(output).waits);
-      EXPECT_EQ(first[static_cast<size_t>(memory.interval(output).from)], values[output.index()].readers.front().node);
+      EXPECT_EQ(first[static_cast<size_t>(memory.interval(output).from)],
+                values[output.index()].readers.front().node);
     }
   }
   EXPECT_GT(outside, 0);
@@ -478,7 +517,8 @@ TEST(ShardStage, KeepsWhatIsGiven) {
 
 TEST(ShardStage, RefusesWhatCannotBeMetByName) {
   const TrainingGraph training = testing::perceptron(6, 256, 512, 128);
-  const auto expect = [&](const std::string& method, const std::vector<ShardConstraint>& constraints, const char* text) {
+  const auto expect = [&](const std::string& method, const std::vector<ShardConstraint>& constraints,
+                          const char* text) {
     ShardStageOptions options;
     options.method = method;
     options.constraints = constraints;

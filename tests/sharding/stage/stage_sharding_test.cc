@@ -7,7 +7,8 @@
 namespace pipeshard {
 namespace {
 
-// y = x w, loss = sum(y), dw = x^T dy (in two parts), w by SGD with momentum; a prologue value that is summed.
+// y = x w, loss = sum(y), dw = x^T dy (in two parts), w by SGD with momentum; a prologue value that is
+// summed.
 class StageShardingTest : public ::testing::Test {
  protected:
   StageShardingTest() {
@@ -26,10 +27,14 @@ class StageShardingTest : public ::testing::Test {
     node(Phase::kForward, "", "ReduceSum", {id("y")}, {{"loss", {}}}, {{"keepdims", int64_t{0}}});
     node(Phase::kBackwardWeight, "", "Gemm", {id("x"), dy}, {{"dw", {6, 4}}}, {{"transA", int64_t{1}}});
     node(Phase::kBackwardWeight, "", "Neg", {id("dw")}, {{"dw2", {6, 4}}});
-    node(Phase::kUpdate, "pipeshard", "SGDMomentum", {id("w"), id("gradient"), id("velocity"), rate, rate, rate},
+    node(Phase::kUpdate, "pipeshard", "SGDMomentum",
+         {id("w"), id("gradient"), id("velocity"), rate, rate, rate},
          {{"new_w", {6, 4}}, {"new_velocity", {6, 4}}});
-    training.parameters = {
-        {id("w"), {id("dw"), id("dw2")}, id("gradient"), {{"momentum", id("velocity"), id("new_velocity")}}, id("new_w")}};
+    training.parameters = {{id("w"),
+                            {id("dw"), id("dw2")},
+                            id("gradient"),
+                            {{"momentum", id("velocity"), id("new_velocity")}},
+                            id("new_w")}};
     training.totals = {{id("part"), id("total")}};
     training.loss = id("loss");
     sharding.mesh = parseMesh("2x2");
@@ -45,13 +50,16 @@ class StageShardingTest : public ::testing::Test {
     return GraphBuilder(training.graph).addValue(name, DataType::kFloat32, shape);
   }
   void node(Phase phase, const std::string& domain, const std::string& op_type, std::vector<ValueId> inputs,
-            const std::vector<std::pair<std::string, Shape>>& outputs, std::map<std::string, Attribute> attributes = {}) {
+            const std::vector<std::pair<std::string, Shape>>& outputs,
+            std::map<std::string, Attribute> attributes = {}) {
     std::vector<ValueId> given;
     for (const auto& [name, shape] : outputs) given.push_back(value(name, shape));
     GraphBuilder(training.graph).addNode(domain, op_type, std::move(inputs), given, std::move(attributes));
     training.node_phase.push_back(phase);
   }
-  void keep(const std::string& name, const std::string& spec) { sharding.kept[id(name).index()] = parseSpec(spec); }
+  void keep(const std::string& name, const std::string& spec) {
+    sharding.kept[id(name).index()] = parseSpec(spec);
+  }
   void verify() const { verifyStageSharding(training, nodes, sharding); }
   void expectFault(const std::string& text) { EXPECT_ERROR(verify(), ErrorCode::kInternal, text); }
 

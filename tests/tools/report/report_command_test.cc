@@ -20,8 +20,9 @@ using ::testing::Not;
 TEST(ReportCommand, ShowsWhatWasPlannedThenWhatWasMeasured) {
   const TemporaryFolder folder;
   const std::string plan = folder.file("mlp.plan");
-  const CommandResult planned = runPipeshard(
-      {"plan", "examples/mlp.onnx", "--cluster", "1x2", "--dim", "batch=8", "--microbatches", "4", "--schedule", "1f1b", "-o", plan});
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--dim", "batch=8", "--microbatches",
+                    "4", "--schedule", "1f1b", "-o", plan});
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   const std::string first = readFile(plan + "/report.html");
   EXPECT_THAT(first, HasSubstr("Planned, not validated yet"));
@@ -31,7 +32,8 @@ TEST(ReportCommand, ShowsWhatWasPlannedThenWhatWasMeasured) {
   EXPECT_THAT(first, HasSubstr("What each rank holds over the step, predicted."));
 
   // Made anew, it is the same.
-  const CommandResult again = runPipeshard({"report", plan, "-o", folder.file("again.html"), "--svg", folder.file("pictures")});
+  const CommandResult again =
+      runPipeshard({"report", plan, "-o", folder.file("again.html"), "--svg", folder.file("pictures")});
   ASSERT_EQ(again.exit_code, 0) << again.errors;
   EXPECT_EQ(readFile(folder.file("again.html")), first);
   for (const char* name : {"cluster.svg", "schedule.svg", "memory.svg"})
@@ -50,9 +52,13 @@ TEST(ReportCommand, ShowsWhatWasPlannedThenWhatWasMeasured) {
   const CommandResult run = runPipeshard({"run", plan, "--steps", "3", "--trace", folder.file("run.json")});
   ASSERT_EQ(run.exit_code, 0) << run.errors;
   EXPECT_EQ(runPipeshard({"report", plan, "--trace", folder.file("run.json"), "--step", "2"}).exit_code, 0);
-  EXPECT_EQ(runPipeshard({"report", plan, "--measured", folder.file("run.json"), "-o", folder.file("fourth.html")}).exit_code, 0);
+  EXPECT_EQ(
+      runPipeshard({"report", plan, "--measured", folder.file("run.json"), "-o", folder.file("fourth.html")})
+          .exit_code,
+      0);
   EXPECT_NE(readFile(folder.file("fourth.html")), second);  // another prediction
-  const CommandResult missing = runPipeshard({"report", plan, "--trace", folder.file("run.json"), "--step", "9"});
+  const CommandResult missing =
+      runPipeshard({"report", plan, "--trace", folder.file("run.json"), "--step", "9"});
   EXPECT_EQ(missing.exit_code, 78);
   EXPECT_THAT(missing.errors, HasSubstr("no events of step 9"));
 }
@@ -70,52 +76,63 @@ std::vector<PassEvent> passesOf(const std::string& trace) {
   for (const auto& event : document.at("traceEvents")) {
     std::smatch match;
     const std::string name = event.value("name", "");
-    if (event.value("ph", "") != "X" || event.value("cat", "") != "compute" || !std::regex_match(name, match, pass)) continue;
-    result.push_back(
-        {fmt::format("{} {}", event.at("pid").get<int>(), match[1].str()), event.at("args").value("step", 0), event.at("dur")});
+    if (event.value("ph", "") != "X" || event.value("cat", "") != "compute" ||
+        !std::regex_match(name, match, pass))
+      continue;
+    result.push_back({fmt::format("{} {}", event.at("pid").get<int>(), match[1].str()),
+                      event.at("args").value("step", 0), event.at("dur")});
   }
   return result;
 }
 
-// Prediction from measured durations above the measurement: GPT-2 over two workers. No time is judged; the pieces have to fit: every pass
-// is in both charts, and what is predicted for a pass is the median of what was measured.
+// Prediction from measured durations above the measurement: GPT-2 over two workers. No time is judged; the
+// pieces have to fit: every pass is in both charts, and what is predicted for a pass is the median of what
+// was measured.
 class ReportOverlay : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ReportOverlay, LaysThePredictionOverTheMeasurement) {
   constexpr int kMicrobatches = 4;
   const TemporaryFolder folder;
-  const std::string plan = folder.file("gpt2.plan"), trace = folder.file("run.json"), page_file = folder.file("overlay.html");
-  const CommandResult planned = runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x2", "--dim", "batch=4", "--microbatches",
-                                              std::to_string(kMicrobatches), "--schedule", GetParam(), "-o", plan});
+  const std::string plan = folder.file("gpt2.plan"), trace = folder.file("run.json"),
+                    page_file = folder.file("overlay.html");
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x2", "--dim", "batch=4", "--microbatches",
+                    std::to_string(kMicrobatches), "--schedule", GetParam(), "-o", plan});
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   const CommandResult run = runPipeshard({"run", plan, "--steps", "4", "--trace", trace});
   ASSERT_EQ(run.exit_code, 0) << run.errors;
-  const CommandResult made = runPipeshard({"report", plan, "--trace", trace, "--measured", trace, "-o", page_file});
+  const CommandResult made =
+      runPipeshard({"report", plan, "--trace", trace, "--measured", trace, "-o", page_file});
   ASSERT_EQ(made.exit_code, 0) << made.errors;
   const std::string page = readFile(page_file);
   EXPECT_THAT(page, HasSubstr("this plan, predicted"));
   EXPECT_THAT(page, HasSubstr("this plan, measured"));
   EXPECT_THAT(page, HasSubstr("equal stages, by formula"));
-  EXPECT_TRUE(std::regex_search(page, std::regex("A step takes [0-9.]+ [^ ]+ as predicted and [0-9.]+ [^ ]+ as measured "
-                                                 "\\([+-][0-9.]+%\\); ranks are idle for [0-9.]+% of it as predicted, [0-9.]+% as "
-                                                 "measured, [0-9.]+% by the formula")));
+  EXPECT_TRUE(std::regex_search(
+      page, std::regex("A step takes [0-9.]+ [^ ]+ as predicted and [0-9.]+ [^ ]+ as measured "
+                       "\\([+-][0-9.]+%\\); ranks are idle for [0-9.]+% of it as predicted, [0-9.]+% as "
+                       "measured, [0-9.]+% by the formula")));
   const bool halves = GetParam() == "zb-h1";
   for (int stage = 0; stage < 2; ++stage) {
     for (int k = 0; k < kMicrobatches; ++k) {
-      for (const char* pass : {"forward", halves ? "backward: inputs" : "backward", halves ? "backward: weights" : "backward"}) {
+      for (const char* pass :
+           {"forward", halves ? "backward: inputs" : "backward", halves ? "backward: weights" : "backward"}) {
         const std::string title = fmt::format("stage {}, {} of microbatch {}:", stage, pass, k);
         size_t count = 0;
         for (size_t at = page.find(title); at != std::string::npos; at = page.find(title, at + 1)) ++count;
-        EXPECT_GE(count, 2u) << title;                        // predicted and measured
-        const bool parted = pass == std::string("backward");  // measured in halves, joined where nothing lies between
+        EXPECT_GE(count, 2u) << title;  // predicted and measured
+        const bool parted =
+            pass == std::string("backward");  // measured in halves, joined where nothing lies between
         EXPECT_LE(count, parted ? 3u : 2u) << title;
       }
     }
   }
 
-  const CommandResult simulated = runPipeshard({"simulate", plan, "--measured", trace, "--trace", folder.file("simulated.json")});
+  const CommandResult simulated =
+      runPipeshard({"simulate", plan, "--measured", trace, "--trace", folder.file("simulated.json")});
   ASSERT_EQ(simulated.exit_code, 0) << simulated.errors;
-  std::map<std::string, std::vector<double>> measured;  // by rank and pass without its microbatch; of all steps but the first
+  std::map<std::string, std::vector<double>>
+      measured;  // by rank and pass without its microbatch; of all steps but the first
   for (const auto& [pass, step, duration] : passesOf(trace)) {
     if (step > 1) measured[pass].push_back(duration);
   }
@@ -125,7 +142,8 @@ TEST_P(ReportOverlay, LaysThePredictionOverTheMeasurement) {
     std::vector<double>& durations = measured[pass];
     ASSERT_EQ(durations.size(), 3u * kMicrobatches) << pass;
     std::sort(durations.begin(), durations.end());
-    EXPECT_NEAR(duration, durations[durations.size() / 2], 2e-3) << pass;  // microseconds, with three decimals
+    EXPECT_NEAR(duration, durations[durations.size() / 2], 2e-3)
+        << pass;  // microseconds, with three decimals
   }
 }
 

@@ -1,5 +1,6 @@
-// Pages of the report as a reader of HTML sees them, and as a browser lays them out: at the size of a laptop and of a phone, light and
-// dark. The browser is Chromium, headless; where there is none, those tests are skipped.
+// Pages of the report as a reader of HTML sees them, and as a browser lays them out: at the size of a laptop
+// and of a phone, light and dark. The browser is Chromium, headless; where there is none, those tests are
+// skipped.
 
 #include <cstdlib>
 #include <filesystem>
@@ -49,7 +50,8 @@ std::string nestingFault(const std::string& html) {
     const bool closing = tag[0] == '/';
     const std::string name = tag.substr(closing ? 1 : 0, tag.find_first_of(" /", 1) - (closing ? 1 : 0));
     if (closing) {
-      if (open.empty() || open.back() != name) return fmt::format("</{}> closes <{}>", name, open.empty() ? "" : open.back());
+      if (open.empty() || open.back() != name)
+        return fmt::format("</{}> closes <{}>", name, open.empty() ? "" : open.back());
       open.pop_back();
     } else if (tag.back() != '/' && !kVoid.contains(name)) {
       open.push_back(name);
@@ -61,7 +63,8 @@ std::string nestingFault(const std::string& html) {
 std::vector<std::string> matches(const std::string& text, const char* pattern) {
   const std::regex regex(pattern);
   std::vector<std::string> found;
-  for (std::sregex_iterator it(text.begin(), text.end(), regex), end; it != end; ++it) found.push_back((*it)[1]);
+  for (std::sregex_iterator it(text.begin(), text.end(), regex), end; it != end; ++it)
+    found.push_back((*it)[1]);
   return found;
 }
 
@@ -73,8 +76,10 @@ TEST(ReportPage, IsWellFormed) {
     const std::vector<std::string> all = matches(html, " id=\"([^\"]*)\"");
     const std::set<std::string> ids(all.begin(), all.end());
     EXPECT_EQ(ids.size(), all.size()) << name << ": an id twice";
-    for (const char* reference : {"href=\"#([^\"]*)\"", "aria-labelledby=\"([^\"]*)\"", "url\\(#([^)]*)\\)"}) {
-      for (const std::string& id : matches(html, reference)) EXPECT_TRUE(ids.contains(id)) << name << ": " << id;
+    for (const char* reference :
+         {"href=\"#([^\"]*)\"", "aria-labelledby=\"([^\"]*)\"", "url\\(#([^)]*)\\)"}) {
+      for (const std::string& id : matches(html, reference))
+        EXPECT_TRUE(ids.contains(id)) << name << ": " << id;
     }
     EXPECT_EQ(html.find("nan"), std::string::npos) << name;
     EXPECT_EQ(html.find("width:-"), std::string::npos) << name;
@@ -83,8 +88,9 @@ TEST(ReportPage, IsWellFormed) {
 
 TEST(ReportPage, StaysLightForManyRanksAndMicrobatches) {
   for (const auto& [name, html] : pages()) EXPECT_LT(html.size(), 1'500'000u) << name;
-  EXPECT_EQ(pages().back().second.find("<g><title>"), std::string::npos);               // no boxes of their own
-  EXPECT_NE(pages().back().second.find("15: 15F0 15I0 15F1 15I1"), std::string::npos);  // but the orders as text
+  EXPECT_EQ(pages().back().second.find("<g><title>"), std::string::npos);  // no boxes of their own
+  EXPECT_NE(pages().back().second.find("15: 15F0 15I0 15F1 15I1"),
+            std::string::npos);  // but the orders as text
 }
 
 TEST(ReportPage, IsTheSameForTheSameInput) { EXPECT_EQ(samplePages(), pages()); }
@@ -96,10 +102,12 @@ std::string browser() {
   return "";
 }
 
-// A page that shows all pages, each in a frame of this size, and gathers what report_page_check.js finds in them.
+// A page that shows all pages, each in a frame of this size, and gathers what report_page_check.js finds in
+// them.
 void writeHost(const Pages& pages, const fs::path& folder, const std::string& size) {
   const std::string width = size.substr(0, size.find('x')), height = size.substr(size.find('x') + 1);
-  const std::string check = readText(fs::path(PIPESHARD_SOURCE_DIR) / "tests/tools/report/report_page_check.js");
+  const std::string check =
+      readText(fs::path(PIPESHARD_SOURCE_DIR) / "tests/tools/report/report_page_check.js");
   ASSERT_FALSE(check.empty());
   std::string frames;
   for (const auto& [name, html] : pages) {
@@ -110,17 +118,20 @@ void writeHost(const Pages& pages, const fs::path& folder, const std::string& si
     std::ofstream(folder / (name + ".html"), std::ios::binary) << page;
     frames += fmt::format("<iframe src=\"{}.html\"></iframe>", name);
   }
-  std::ofstream(folder / "host.html") << "<!DOCTYPE html><style>iframe{display:block;border:0;width:" << width << "px;height:" << height
-                                      << "px}"
-                                      << "</style><pre id=\"found\"></pre><script>const all=[];"
-                                         "addEventListener('message',e=>{all.push(e.data);"
-                                         "document.getElementById('found').textContent=JSON.stringify(all)});</script>"
-                                      << frames;
+  std::ofstream(folder / "host.html")
+      << "<!DOCTYPE html><style>iframe{display:block;border:0;width:" << width << "px;height:" << height
+      << "px}"
+      << "</style><pre id=\"found\"></pre><script>const all=[];"
+         "addEventListener('message',e=>{all.push(e.data);"
+         "document.getElementById('found').textContent=JSON.stringify(all)});</script>"
+      << frames;
 }
 
 std::string unescaped(std::string text) {
-  for (const auto& [entity, plain] : std::vector<std::pair<std::string, std::string>>{{"&lt;", "<"}, {"&gt;", ">"}, {"&amp;", "&"}}) {
-    for (size_t at = text.find(entity); at != std::string::npos; at = text.find(entity, at + 1)) text.replace(at, entity.size(), plain);
+  for (const auto& [entity, plain] :
+       std::vector<std::pair<std::string, std::string>>{{"&lt;", "<"}, {"&gt;", ">"}, {"&amp;", "&"}}) {
+    for (size_t at = text.find(entity); at != std::string::npos; at = text.find(entity, at + 1))
+      text.replace(at, entity.size(), plain);
   }
   return text;
 }
@@ -135,8 +146,10 @@ Seen look(const Pages& pages, const std::string& size, bool dark) {
   writeHost(pages, folder.path(), size);
   const std::string place = folder.path().string();
   const std::string command = fmt::format(
-      "timeout 60 {} --headless --no-sandbox --disable-gpu --hide-scrollbars --force-device-scale-factor=1 --user-data-dir='{}/profile' "
-      "--enable-logging=stderr --allow-file-access-from-files --blink-settings=preferredColorScheme={} --window-size=1500,1000 "
+      "timeout 60 {} --headless --no-sandbox --disable-gpu --hide-scrollbars --force-device-scale-factor=1 "
+      "--user-data-dir='{}/profile' "
+      "--enable-logging=stderr --allow-file-access-from-files --blink-settings=preferredColorScheme={} "
+      "--window-size=1500,1000 "
       "--virtual-time-budget=20000 --dump-dom 'file://{}/host.html' >'{}/dom.html' 2>'{}/log'",
       browser(), place, dark ? 0 : 1, place, place, place);
   Seen seen;
@@ -161,7 +174,8 @@ TEST_P(ReportInBrowser, FitsAndIsReadAndReached) {
     EXPECT_EQ(report.at("size"), size);
     EXPECT_EQ(report.at("dark"), dark);
     EXPECT_GT(report.at("texts"), 10);
-    for (const nlohmann::json& finding : report.at("findings")) ADD_FAILURE() << report.at("page") << ": " << finding;
+    for (const nlohmann::json& finding : report.at("findings"))
+      ADD_FAILURE() << report.at("page") << ": " << finding;
   }
   EXPECT_EQ(seen.log.find("CONSOLE"), std::string::npos) << seen.log;
 }
@@ -169,27 +183,32 @@ TEST_P(ReportInBrowser, FitsAndIsReadAndReached) {
 // What looks at the pages does find what is wrong.
 TEST(ReportPageCheck, FindsFaults) {
   if (browser().empty()) GTEST_SKIP() << "no chromium, chromium-browser or google-chrome on this machine";
-  const Pages broken = {{"broken",
-                         "<!DOCTYPE html><html><head><meta name=\"style-src 'unsafe-inline'\"><title>broken</title></head><body>"
-                         "<main><section><div style=\"width:3000px\">wide</div><p style=\"color:#999;background:#fff\">pale</p>"
-                         "<div style=\"overflow-x:auto;width:50px\"><div style=\"width:90px\">x</div></div>"
-                         "<svg width=\"90\" height=\"30\"><text x=\"5\" y=\"15\">first</text><text x=\"9\" y=\"15\">second</text></svg>"
-                         "</section><section style=\"margin-top:-30px\"><p>over it</p></section></main>"
-                         "<script>console.error('something')</script></body></html>"}};
+  const Pages broken = {
+      {"broken",
+       "<!DOCTYPE html><html><head><meta name=\"style-src "
+       "'unsafe-inline'\"><title>broken</title></head><body>"
+       "<main><section><div style=\"width:3000px\">wide</div><p style=\"color:#999;background:#fff\">pale</p>"
+       "<div style=\"overflow-x:auto;width:50px\"><div style=\"width:90px\">x</div></div>"
+       "<svg width=\"90\" height=\"30\"><text x=\"5\" y=\"15\">first</text><text x=\"9\" "
+       "y=\"15\">second</text></svg>"
+       "</section><section style=\"margin-top:-30px\"><p>over it</p></section></main>"
+       "<script>console.error('something')</script></body></html>"}};
   const Seen seen = look(broken, "390x844", false);
   const std::string found = seen.reports.dump();
   for (const char* fault :
-       {"the page scrolls sideways", "contrast is 2.85", "scrolls, but not with the keyboard", "text lies over", "lies over its neighbour"})
+       {"the page scrolls sideways", "contrast is 2.85", "scrolls, but not with the keyboard",
+        "text lies over", "lies over its neighbour"})
     EXPECT_THAT(found, ::testing::HasSubstr(fault));
   EXPECT_THAT(seen.log, ::testing::HasSubstr("CONSOLE"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, ReportInBrowser,
-                         ::testing::Combine(::testing::Values(std::string("1440x900"), std::string("390x844")), ::testing::Bool()),
-                         [](const auto& info) {
-                           return fmt::format("{}{}", std::get<0>(info.param) == "390x844" ? "Phone" : "Laptop",
-                                              std::get<1>(info.param) ? "Dark" : "Light");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, ReportInBrowser,
+    ::testing::Combine(::testing::Values(std::string("1440x900"), std::string("390x844")), ::testing::Bool()),
+    [](const auto& info) {
+      return fmt::format("{}{}", std::get<0>(info.param) == "390x844" ? "Phone" : "Laptop",
+                         std::get<1>(info.param) ? "Dark" : "Light");
+    });
 
 }  // namespace
 }  // namespace pipeshard

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "partition/stages/partition.h"
 #include "partition/simulation/simulator.h"
+#include "partition/stages/partition.h"
 #include "tools/report/report_timeline.h"
 
 namespace pipeshard {
@@ -22,7 +22,8 @@ Plan planOf(int stages, int64_t microbatches, const std::string& schedule) {
   plan.microbatches = microbatches;
   plan.schedule = schedule;
   for (int s = 0; s < stages; ++s) {
-    plan.layers.push_back({fmt::format("first_of_{}", s), fmt::format("last_of_{}", s), 2 * s, 2 * s + 1, 100});
+    plan.layers.push_back(
+        {fmt::format("first_of_{}", s), fmt::format("last_of_{}", s), 2 * s, 2 * s + 1, 100});
     StagePlan stage;
     stage.first_layer = stage.last_layer = s;
     stage.devices = {s};
@@ -34,11 +35,13 @@ Plan planOf(int stages, int64_t microbatches, const std::string& schedule) {
 }
 
 Plan chunkedPlan(int ranks, int chunks, int64_t microbatches) {
-  Plan plan = planOf(ranks * chunks, microbatches, chunks == 1 ? "zb-h1" : fmt::format("interleaved:v={}", chunks));
+  Plan plan =
+      planOf(ranks * chunks, microbatches, chunks == 1 ? "zb-h1" : fmt::format("interleaved:v={}", chunks));
   plan.model_path = "/home/somebody/models/language/gpt2-small-with-a-loss-inside-and-a-long-name.onnx";
   plan.cluster = uniformCluster((ranks + 7) / 8, std::min(ranks, 8));
   plan.optimizer = "adamw:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-08,weight_decay=0.01";
-  plan.notes = {"operator /transformer/h.0/attn/Softmax is replicated: it has no factor rule for a sharded class axis"};
+  plan.notes = {
+      "operator /transformer/h.0/attn/Softmax is replicated: it has no factor rule for a sharded class axis"};
   for (int s = 0; s < ranks * chunks; ++s) {
     StagePlan& stage = plan.stages[static_cast<size_t>(s)];
     stage.devices = {s % ranks};
@@ -59,9 +62,15 @@ Plan shardedPlan() {
   plan.cluster = uniformCluster(1, 8);
   plan.stages[0].devices = {0, 1, 2, 3};
   plan.stages[1].devices = {4};
-  plan.stages[0].sharding =
-      ShardingPlan{"megatron:2,2", {2, 2}, {{"h", "0:i"}}, {{"w<1>", "R,S1"}, {"h", "S0,S1"}, {"y", "S0,R;P1"}}, 1250000, 500000, 3 << 20,
-                   1500000,        true};
+  plan.stages[0].sharding = ShardingPlan{"megatron:2,2",
+                                         {2, 2},
+                                         {{"h", "0:i"}},
+                                         {{"w<1>", "R,S1"}, {"h", "S0,S1"}, {"y", "S0,R;P1"}},
+                                         1250000,
+                                         500000,
+                                         3 << 20,
+                                         1500000,
+                                         true};
   return plan;
 }
 
@@ -74,7 +83,9 @@ std::vector<ReportedParameter> shardedParameters() {
 Trace measuredTrace(const Plan& plan, const Schedule& schedule) {
   std::vector<PassTimes> times = passTimes(plan);
   for (size_t s = 0; s < times.size(); ++s) {
-    const auto slower = [&](Ticks ticks) { return ticks / 1000 + ticks / 1000 * static_cast<Ticks>(s * 7 % 5) / 25; };
+    const auto slower = [&](Ticks ticks) {
+      return ticks / 1000 + ticks / 1000 * static_cast<Ticks>(s * 7 % 5) / 25;
+    };
     times[s] = {.forward = slower(times[s].forward),
                 .backward_input = slower(times[s].backward_input),
                 .backward_weight = slower(times[s].backward_weight),
@@ -94,7 +105,8 @@ Trace measuredTrace(const Plan& plan, const Schedule& schedule) {
       event.arrived_ns = event.start_ns;
       trace.events.push_back(event);
     }
-    for (const MemoryPoint& point : run.memory[static_cast<size_t>(r)]) trace.memory.push_back({r, point.time, point.held + (100 << 20)});
+    for (const MemoryPoint& point : run.memory[static_cast<size_t>(r)])
+      trace.memory.push_back({r, point.time, point.held + (100 << 20)});
   }
   for (const SimulatedMessage& message : run.messages) {
     TraceEvent event{.kind = TraceEventKind::kReceive,
@@ -130,8 +142,9 @@ ValidationReport validated(std::vector<TensorComparison> tensors) {
 }
 
 ValidationReport validatedRun(int ranks) {
-  ValidationReport report = validated({compared("transformer.h.11.attn.c_attn.weight_with_a_long_name", 3e-7, 1e-5),
-                                       compared("lm_head.weight", 1e-9, std::numeric_limits<double>::infinity())});
+  ValidationReport report =
+      validated({compared("transformer.h.11.attn.c_attn.weight_with_a_long_name", 3e-7, 1e-5),
+                 compared("lm_head.weight", 1e-9, std::numeric_limits<double>::infinity())});
   report.ranks = ranks;
   RankResult rank;
   rank.memory.parameters = 30 << 20;
@@ -139,8 +152,12 @@ ValidationReport validatedRun(int ranks) {
   rank.arena_bytes = 110 << 20;
   rank.peak_resident_bytes = 190 << 20;
   report.planned.ranks.assign(static_cast<size_t>(ranks), rank);
-  report.planned.steps = {
-      {2, 1.125, {}, 0.75, std::vector<double>(static_cast<size_t>(ranks), 0.5), std::vector<double>(static_cast<size_t>(ranks), 0.125)}};
+  report.planned.steps = {{2,
+                           1.125,
+                           {},
+                           0.75,
+                           std::vector<double>(static_cast<size_t>(ranks), 0.5),
+                           std::vector<double>(static_cast<size_t>(ranks), 0.125)}};
   return report;
 }
 
@@ -152,11 +169,14 @@ std::vector<std::pair<std::string, std::string>> samplePages() {
   const Schedule schedule = scheduleOf(chunked);
   const Trace measured = measuredTrace(chunked, schedule);
   const ValidationReport passed = validatedRun(4);
-  pages.emplace_back("measured", renderReport({.plan = chunked, .validation = &passed, .measured = measured}));
+  pages.emplace_back("measured",
+                     renderReport({.plan = chunked, .validation = &passed, .measured = measured}));
   Plan limited = shardedPlan();
   limited.stages[0].sharding->memory_limit = 400 << 20;
-  const ValidationReport failed = validated({compared("broken", std::numeric_limits<double>::infinity(), 1e-5)});
-  pages.emplace_back("sharded", renderReport({.plan = limited, .validation = &failed, .parameters = shardedParameters()}));
+  const ValidationReport failed =
+      validated({compared("broken", std::numeric_limits<double>::infinity(), 1e-5)});
+  pages.emplace_back(
+      "sharded", renderReport({.plan = limited, .validation = &failed, .parameters = shardedParameters()}));
   const Plan large = chunkedPlan(16, 1, 128);
   const Schedule split = scheduleOf(large);
   pages.emplace_back("large", renderReport({.plan = large, .measured = measuredTrace(large, split)}));

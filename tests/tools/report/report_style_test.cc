@@ -16,7 +16,8 @@ using Colours = std::map<std::string, std::string>;
 
 void addColours(const std::string& css, Colours& colours) {
   static const std::regex colour("--([a-z0-9-]+):(#[0-9a-f]{6})");
-  for (std::sregex_iterator it(css.begin(), css.end(), colour), end; it != end; ++it) colours[(*it)[1]] = (*it)[2];
+  for (std::sregex_iterator it(css.begin(), css.end(), colour), end; it != end; ++it)
+    colours[(*it)[1]] = (*it)[2];
 }
 
 // The custom properties for light paper, and as dark paper changes them.

@@ -37,13 +37,17 @@ TEST(Report, EscapesWhateverComesFromTheModel) {
   EXPECT_THAT(page, Not(HasSubstr("<script")));
   EXPECT_THAT(page, Not(HasSubstr("<img")));
   EXPECT_THAT(page, Not(HasSubstr("tiny <b>")));
-  EXPECT_THAT(page, HasSubstr("operator &lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; co. is &quot;replicated&quot;"));
+  EXPECT_THAT(
+      page,
+      HasSubstr(
+          "operator &lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; co. is &quot;replicated&quot;"));
 }
 
 TEST(Report, NeedsNothingFromOutside) {
   const ValidationReport validation = validated({compared("w", 1e-7, 1e-5)});
   const std::string page = renderReport({planOf(2, 2, "gpipe"), &validation});
-  for (const char* reference : {"http://", "https://", "src=", "url(h", "url(d", "@import", "<link", "<script", "<iframe"}) {
+  for (const char* reference :
+       {"http://", "https://", "src=", "url(h", "url(d", "@import", "<link", "<script", "<iframe"}) {
     EXPECT_THAT(page, Not(HasSubstr(reference)));
   }
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));
@@ -57,8 +61,8 @@ TEST(Report, SaysThatAPlanIsNotValidatedYet) {
 }
 
 TEST(Report, SaysPassAndTheWorstErrorWhenAllTensorsAreWithinTheirBounds) {
-  const ValidationReport validation =
-      validated({compared("head.weight", 3e-7, 1e-5), compared("shown", 0.5, std::numeric_limits<double>::infinity())});
+  const ValidationReport validation = validated(
+      {compared("head.weight", 3e-7, 1e-5), compared("shown", 0.5, std::numeric_limits<double>::infinity())});
   const std::string page = renderReport({planOf(2, 2, "gpipe"), &validation});
   EXPECT_THAT(page, HasSubstr("PASS: equals one device"));
   EXPECT_THAT(page, Not(HasSubstr("FAIL")));
@@ -68,8 +72,8 @@ TEST(Report, SaysPassAndTheWorstErrorWhenAllTensorsAreWithinTheirBounds) {
 }
 
 TEST(Report, SaysFailAndNamesTheTensorThatIsOverItsBound) {
-  const ValidationReport validation =
-      validated({compared("broken", std::numeric_limits<double>::infinity(), 1e-5), compared("fine", 1e-8, 1e-5)});
+  const ValidationReport validation = validated(
+      {compared("broken", std::numeric_limits<double>::infinity(), 1e-5), compared("fine", 1e-8, 1e-5)});
   const std::string page = renderReport({planOf(2, 2, "gpipe"), &validation});
   EXPECT_THAT(page, HasSubstr("FAIL: differs from one device"));
   EXPECT_THAT(page, Not(HasSubstr("PASS")));
@@ -82,7 +86,8 @@ TEST(Report, SaysFailAndNamesTheTensorThatIsOverItsBound) {
 
 TEST(Report, ShowsTheFifteenWorstTensors) {
   std::vector<TensorComparison> tensors;
-  for (int t = 0; t < 40; ++t) tensors.push_back(compared(fmt::format("weight{:02}", t), 1e-6 / (t + 1), 1e-5));
+  for (int t = 0; t < 40; ++t)
+    tensors.push_back(compared(fmt::format("weight{:02}", t), 1e-6 / (t + 1), 1e-5));
   const ValidationReport validation = validated(tensors);
   const std::string page = renderReport({planOf(2, 2, "gpipe"), &validation});
   EXPECT_THAT(page, HasSubstr("weight14"));
@@ -118,7 +123,8 @@ TEST(Report, GivesTheOptionsThatDecideWhatAStepDoes) {
   plan.overlap_receives = OverlapReceives::kOn;
   plan.stages[1].recomputation = "always";
   const std::string page = renderReport({plan});
-  for (const char* option : {"--schedule pipedream", "--window 4", "--bucket off", "--overlap-receives on", "--recompute 1:always"})
+  for (const char* option : {"--schedule pipedream", "--window 4", "--bucket off", "--overlap-receives on",
+                             "--recompute 1:always"})
     EXPECT_THAT(page, HasSubstr(option));
   EXPECT_THAT(page, Not(HasSubstr("--stage-devices")));
 }
@@ -143,8 +149,9 @@ TEST(Report, ShowsHowStagesAreSharded) {
   const Plan plan = shardedPlan();
   const std::string page = renderReport({.plan = plan, .parameters = shardedParameters()});
   for (const char* text :
-       {"id=\"sharding\"", "href=\"#sharding\"", "2 × 2 of 4 devices", "megatron:2,2", "1.250 ms", "0.500 ms", "3.00 MiB",
-        "1.500 ms (optimal)", "width:71.4%", "<code>w&lt;1&gt;</code>", "512 KiB", "256 KiB", "2 other tensors that are not whole"}) {
+       {"id=\"sharding\"", "href=\"#sharding\"", "2 × 2 of 4 devices", "megatron:2,2", "1.250 ms", "0.500 ms",
+        "3.00 MiB", "1.500 ms (optimal)", "width:71.4%", "<code>w&lt;1&gt;</code>", "512 KiB", "256 KiB",
+        "2 other tensors that are not whole"}) {
     EXPECT_THAT(page, HasSubstr(text));
   }
   EXPECT_THAT(page, HasSubstr("<span class=\"spec whole\">R</span>"));
@@ -217,7 +224,8 @@ TEST(ReportPictures, StandAloneAsFiles) {
     EXPECT_LT(svg.size(), 300'000u) << name;
   }
   EXPECT_EQ(countOf(pictures[0].second, "class=\"seat\""), 4u);
-  EXPECT_EQ(countOf(pictures[1].second, "<g><title>stage "), 2u * 4 * 2 * 8 * 2);  // predicted and measured, forward and backward
+  EXPECT_EQ(countOf(pictures[1].second, "<g><title>stage "),
+            2u * 4 * 2 * 8 * 2);  // predicted and measured, forward and backward
 }
 
 TEST(EscapeHtml, ReplacesMarkupAndControlCharacters) {

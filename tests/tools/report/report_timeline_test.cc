@@ -36,7 +36,8 @@ TEST(BubbleFormula, IsWhatSimulationGives) {
         if (formula.of_step.empty()) continue;
         const Timeline timeline = timelineOfEqualStages(schedule);
         EXPECT_NEAR(timeline.idleOfStep(), formula.step, 1e-12) << schedule.name << " p=" << p << " m=" << m;
-        EXPECT_NEAR(timeline.idleOfUseful(), formula.useful, 1e-12) << schedule.name << " p=" << p << " m=" << m;
+        EXPECT_NEAR(timeline.idleOfUseful(), formula.useful, 1e-12)
+            << schedule.name << " p=" << p << " m=" << m;
         ++checked;
       }
     }
@@ -65,7 +66,8 @@ TEST(TimelineOfSchedule, HasTheStagesOfEachRankAndRecomputationApart) {
   Plan plan = chunkedPlan(2, 2, 4);
   plan.stages[3].recomputation = "always";
   const Schedule schedule = scheduleOf(plan);
-  const Timeline timeline = timelineOf(simulate({.schedule = schedule, .stages = passTimes(plan)}), schedule, plan);
+  const Timeline timeline =
+      timelineOf(simulate({.schedule = schedule, .stages = passTimes(plan)}), schedule, plan);
   ASSERT_EQ(timeline.ranks.size(), 2u);
   EXPECT_THAT(timeline.ranks[1].stages, ::testing::ElementsAre(1, 3));
   int64_t recomputed = 0, backward = 0;
@@ -82,8 +84,16 @@ TEST(TimelineOfSchedule, HasTheStagesOfEachRankAndRecomputationApart) {
 TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
   const Plan plan = planOf(2, 2, "gpipe");
   Trace trace{.source = "measured", .ranks = 2, .rank_names = {}, .events = {}, .memory = {}};
-  const auto event = [&](TraceEventKind kind, int rank, int64_t step, const char* name, int64_t start, int64_t end) {
-    TraceEvent e{.kind = kind, .rank = rank, .step = step, .stage = rank, .microbatch = 0, .name = name, .start_ns = start, .end_ns = end};
+  const auto event = [&](TraceEventKind kind, int rank, int64_t step, const char* name, int64_t start,
+                         int64_t end) {
+    TraceEvent e{.kind = kind,
+                 .rank = rank,
+                 .step = step,
+                 .stage = rank,
+                 .microbatch = 0,
+                 .name = name,
+                 .start_ns = start,
+                 .end_ns = end};
     e.arrived_ns = (start + end) / 2;
     trace.events.push_back(e);
   };
@@ -101,8 +111,8 @@ TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
   EXPECT_EQ(timeline.length, 150);
   std::vector<Work> works;
   for (const TimelineBar& bar : timeline.ranks[0].bars) works.push_back(bar.work);
-  EXPECT_THAT(works,
-              ::testing::ElementsAre(Work::kForward, Work::kRecomputation, Work::kBackwardInput, Work::kBackwardWeight, Work::kUpdate));
+  EXPECT_THAT(works, ::testing::ElementsAre(Work::kForward, Work::kRecomputation, Work::kBackwardInput,
+                                            Work::kBackwardWeight, Work::kUpdate));
   EXPECT_EQ(timeline.ranks[0].bars[0].start, 0);
   ASSERT_EQ(timeline.ranks[1].transfers.size(), 1u);
   EXPECT_EQ(timeline.ranks[1].transfers[0].arrived, 60);
@@ -129,8 +139,9 @@ TEST(JoinHalves, MakesOneKindOfBackwardPassWhereTheScheduleHasOne) {
                       {0, ActionKind::kBackwardWeight, 1}}};
   Timeline timeline;
   timeline.ranks.resize(1);
-  timeline.ranks[0].bars = {{Work::kForward, 0, 0, 0, 1},        {Work::kForward, 0, 1, 1, 2},       {Work::kBackwardInput, 0, 0, 2, 3},
-                            {Work::kBackwardWeight, 0, 0, 3, 5}, {Work::kBackwardInput, 0, 1, 5, 6}, {Work::kBackwardWeight, 0, 1, 6, 7}};
+  timeline.ranks[0].bars = {{Work::kForward, 0, 0, 0, 1},       {Work::kForward, 0, 1, 1, 2},
+                            {Work::kBackwardInput, 0, 0, 2, 3}, {Work::kBackwardWeight, 0, 0, 3, 5},
+                            {Work::kBackwardInput, 0, 1, 5, 6}, {Work::kBackwardWeight, 0, 1, 6, 7}};
   joinHalves(schedule, timeline);
   ASSERT_EQ(timeline.ranks[0].bars.size(), 5u);
   EXPECT_EQ(timeline.ranks[0].bars[2].work, Work::kBackward);
@@ -150,7 +161,8 @@ TEST(PassTimes, FollowTheFlopsAndFallBackToEqualParts) {
 }
 
 TEST(PipelineRanks, GatherStagesThatShareTheirDevices) {
-  EXPECT_THAT(pipelineRanks(chunkedPlan(2, 2, 4)), ::testing::ElementsAre(std::vector<int>{0, 2}, std::vector<int>{1, 3}));
+  EXPECT_THAT(pipelineRanks(chunkedPlan(2, 2, 4)),
+              ::testing::ElementsAre(std::vector<int>{0, 2}, std::vector<int>{1, 3}));
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ TEST(ValidationFile, GivesThePageThatValidateGave) {
   report.tensors.back().state = "first_moment";
   const ValidationReport read = validationFromJson(validationToJson(report));
   const Plan plan = chunkedPlan(4, 2, 8);
-  EXPECT_EQ(renderReport({.plan = plan, .validation = &read}), renderReport({.plan = plan, .validation = &report}));
+  EXPECT_EQ(renderReport({.plan = plan, .validation = &read}),
+            renderReport({.plan = plan, .validation = &report}));
   EXPECT_EQ(validationToJson(read), validationToJson(report));
   EXPECT_FALSE(read.passed());
 }
@@ -30,8 +31,10 @@ TEST(ValidationFile, IsMissedInSilenceAndRefusedWithItsName) {
   EXPECT_ERROR(readValidation(folder.path().string()), ErrorCode::kConfiguration, kValidationFileName);
   folder.write(kValidationFileName, "{\"version\": 2}");
   EXPECT_ERROR(readValidation(folder.path().string()), ErrorCode::kVersionMismatch, "validate again");
-  EXPECT_ERROR(validationFromJson("{\"version\": 1, \"ranks\": 1, \"steps\": [], \"memory\": [], \"tensors\": [{\"kind\": 99}]}"),
-               ErrorCode::kConfiguration, "no kind 99");
+  EXPECT_ERROR(
+      validationFromJson(
+          "{\"version\": 1, \"ranks\": 1, \"steps\": [], \"memory\": [], \"tensors\": [{\"kind\": 99}]}"),
+      ErrorCode::kConfiguration, "no kind 99");
 }
 
 }  // namespace

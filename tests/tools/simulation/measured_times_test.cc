@@ -9,7 +9,8 @@ namespace pipeshard {
 namespace {
 
 // What `simulation` would have left as a trace, had it been run: halves of a backward pass as two events.
-Trace traceOf(const Schedule& schedule, const Simulation& simulation, const std::vector<PassTimes>& times, int64_t begin) {
+Trace traceOf(const Schedule& schedule, const Simulation& simulation, const std::vector<PassTimes>& times,
+              int64_t begin) {
   Trace trace;
   trace.ranks = schedule.ranks();
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
@@ -49,7 +50,8 @@ TEST(MeasuredTimes, OfASimulatedStepAreWhatItWasMadeWith) {
     const Simulation made = simulate({.schedule = schedule, .stages = times});
     const Trace trace = traceOf(schedule, made, times, 5000);
     const MeasuredTimes measured = measuredTimes(trace, 2);
-    const Simulation again = simulate({.schedule = schedule, .stages = measured.stages, .latency = measured.latency});
+    const Simulation again =
+        simulate({.schedule = schedule, .stages = measured.stages, .latency = measured.latency});
     EXPECT_EQ(again.makespan, made.makespan) << name;
     const std::vector<MeasuredStep> steps = measuredSteps(trace);
     ASSERT_EQ(steps.size(), 1u);

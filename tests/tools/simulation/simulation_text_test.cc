@@ -10,8 +10,8 @@ namespace pipeshard {
 namespace {
 
 TEST(ExactDecimal, OfDifferentPlacesBecomeWholeNumbersOfOneUnit) {
-  const std::vector<Decimal> decimals = {parseDecimal("--t", "18.522"), parseDecimal("--t", "9"), parseDecimal("--t", ".60"),
-                                         parseDecimal("--t", "-0.25")};
+  const std::vector<Decimal> decimals = {parseDecimal("--t", "18.522"), parseDecimal("--t", "9"),
+                                         parseDecimal("--t", ".60"), parseDecimal("--t", "-0.25")};
   const int64_t scale = commonScale(decimals);
   EXPECT_EQ(scale, 1000);
   EXPECT_EQ(inUnits(decimals[0], 2 * scale), 37044);
@@ -42,14 +42,17 @@ TEST(GanttText, AColumnIsTheLargestUnitThatFits) {
 }
 
 TEST(GanttText, AColumnShowsWhatFillsMostOfIt) {
-  const std::vector<std::vector<GanttBar>> rows = {{{'f', 3, false, 0, 3}, {'w', 4, false, 6, 10}, {'u', -1, false, 10, 30}}};
+  const std::vector<std::vector<GanttBar>> rows = {
+      {{'f', 3, false, 0, 3}, {'w', 4, false, 6, 10}, {'u', -1, false, 10, 30}}};
   EXPECT_EQ(ganttText(rows, 30, {.width = 3}), "d0 4uu\n");
   EXPECT_THAT(ganttLegend(rows), ::testing::HasSubstr("f forward, w weight gradients, u update"));
 }
 
 TEST(GanttText, ColoursDoNotChangeTheText) {
-  const std::vector<std::vector<GanttBar>> rows = {{{'f', 0, false, 0, 1}, {'i', 0, true, 1, 2}}, {{'-', -1, false, 1, 2}}};
-  EXPECT_EQ(ganttText(rows, 2, {.colours = true}), "d0 \033[34m0\033[0m\033[4;32m0\033[0m\nd1 .\033[2m-\033[0m\n");
+  const std::vector<std::vector<GanttBar>> rows = {{{'f', 0, false, 0, 1}, {'i', 0, true, 1, 2}},
+                                                   {{'-', -1, false, 1, 2}}};
+  EXPECT_EQ(ganttText(rows, 2, {.colours = true}),
+            "d0 \033[34m0\033[0m\033[4;32m0\033[0m\nd1 .\033[2m-\033[0m\n");
 }
 
 }  // namespace

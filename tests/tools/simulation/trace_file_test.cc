@@ -14,13 +14,24 @@ using nlohmann::json;
 
 // A chain of `messages` from rank 0 to rank 1, whose sends overlap each other.
 Trace chain(int messages) {
-  Trace trace{.source = "simulated", .ranks = 2, .rank_names = {"rank 0 (stage 0)", "rank \"1\"\n\xff"}, .events = {}, .memory = {}};
+  Trace trace{.source = "simulated",
+              .ranks = 2,
+              .rank_names = {"rank 0 (stage 0)", "rank \"1\"\n\xff"},
+              .events = {},
+              .memory = {}};
   for (int rank = 0; rank < 2; ++rank) {
     for (int k = 0; k < messages; ++k) {
       const int64_t start = rank == 0 ? 1000 * k : 1500 + 1000 * k;
-      TraceEvent compute{.rank = rank, .stage = rank, .microbatch = k, .name = "pass", .start_ns = start, .end_ns = start + 750};
-      TraceEvent message{
-          .kind = rank == 0 ? TraceEventKind::kSend : TraceEventKind::kReceive, .rank = rank, .microbatch = k, .name = "message"};
+      TraceEvent compute{.rank = rank,
+                         .stage = rank,
+                         .microbatch = k,
+                         .name = "pass",
+                         .start_ns = start,
+                         .end_ns = start + 750};
+      TraceEvent message{.kind = rank == 0 ? TraceEventKind::kSend : TraceEventKind::kReceive,
+                         .rank = rank,
+                         .microbatch = k,
+                         .name = "message"};
       message.peer = 1 - rank;
       message.message = k;
       message.bytes = 4096;
@@ -79,7 +90,8 @@ TEST(TraceFile, SlicesOfATrackNestAndArrowsEndOnSlices) {
         const bool apart = a.second <= b.first + kNothing || b.second <= a.first + kNothing;
         const bool inside = (a.first >= b.first - kNothing && a.second <= b.second + kNothing) ||
                             (b.first >= a.first - kNothing && b.second <= a.second + kNothing);
-        EXPECT_TRUE(apart || inside) << track.first << " " << track.second << ": " << a.first << " " << b.first;
+        EXPECT_TRUE(apart || inside) << track.first << " " << track.second << ": " << a.first << " "
+                                     << b.first;
       }
     }
   }
@@ -87,7 +99,8 @@ TEST(TraceFile, SlicesOfATrackNestAndArrowsEndOnSlices) {
     if (event.at("ph") != "s" && event.at("ph") != "f") continue;
     const double time = event.at("ts").get<double>();
     const auto& slices = tracks.at({event.at("pid"), event.at("tid")});
-    EXPECT_TRUE(std::any_of(slices.begin(), slices.end(), [&](const auto& s) { return s.first <= time && time < s.second; }));
+    EXPECT_TRUE(std::any_of(slices.begin(), slices.end(),
+                            [&](const auto& s) { return s.first <= time && time < s.second; }));
   }
 }
 
@@ -111,7 +124,8 @@ TEST(TraceFile, KeepsNanosecondsAndBytes) {
   EXPECT_THAT(text, ::testing::HasSubstr("\"dur\":987654321.987"));
   bool counter = false;
   const json parsed = json::parse(text);
-  for (const json& event : parsed.at("traceEvents")) counter |= event.at("ph") == "C" && event.at("args").at("bytes") == 1 << 20;
+  for (const json& event : parsed.at("traceEvents"))
+    counter |= event.at("ph") == "C" && event.at("args").at("bytes") == 1 << 20;
   EXPECT_TRUE(counter);
 }
 

@@ -13,10 +13,25 @@ namespace pipeshard {
 namespace {
 
 Trace twoRanks(const std::string& source) {
-  Trace trace{.source = source, .ranks = 2, .rank_names = {"rank 0 (stage 0)", "rank 1 (stage 1)"}, .events = {}, .memory = {}};
-  TraceEvent pass{.rank = 0, .step = 7, .stage = 0, .microbatch = 3, .name = "0F3", .start_ns = 1001, .end_ns = 2'000'003};
+  Trace trace{.source = source,
+              .ranks = 2,
+              .rank_names = {"rank 0 (stage 0)", "rank 1 (stage 1)"},
+              .events = {},
+              .memory = {}};
+  TraceEvent pass{.rank = 0,
+                  .step = 7,
+                  .stage = 0,
+                  .microbatch = 3,
+                  .name = "0F3",
+                  .start_ns = 1001,
+                  .end_ns = 2'000'003};
   pass.arrived_ns = pass.start_ns;
-  TraceEvent send{.kind = TraceEventKind::kSend, .rank = 0, .step = 7, .name = "send h@3", .start_ns = 2'000'003, .end_ns = 2'500'000};
+  TraceEvent send{.kind = TraceEventKind::kSend,
+                  .rank = 0,
+                  .step = 7,
+                  .name = "send h@3",
+                  .start_ns = 2'000'003,
+                  .end_ns = 2'500'000};
   send.arrived_ns = send.start_ns;
   send.peer = 1;
   send.bytes = 4096;
@@ -41,8 +56,10 @@ void expectEqual(const Trace& got, const Trace& want) {
   for (size_t i = 0; i < got.events.size(); ++i) {
     const TraceEvent &a = got.events[i], &b = want.events[i];
     EXPECT_EQ(a.kind, b.kind);
-    EXPECT_EQ(std::tuple(a.rank, a.step, a.stage, a.microbatch, a.name), std::tuple(b.rank, b.step, b.stage, b.microbatch, b.name));
-    EXPECT_EQ(std::tuple(a.start_ns, a.arrived_ns, a.end_ns), std::tuple(b.start_ns, b.arrived_ns, b.end_ns)) << b.name;
+    EXPECT_EQ(std::tuple(a.rank, a.step, a.stage, a.microbatch, a.name),
+              std::tuple(b.rank, b.step, b.stage, b.microbatch, b.name));
+    EXPECT_EQ(std::tuple(a.start_ns, a.arrived_ns, a.end_ns), std::tuple(b.start_ns, b.arrived_ns, b.end_ns))
+        << b.name;
     EXPECT_EQ(std::tuple(a.peer, a.bytes, a.background), std::tuple(b.peer, b.bytes, b.background)) << b.name;
   }
   ASSERT_EQ(got.memory.size(), want.memory.size());
@@ -66,8 +83,10 @@ TEST(TraceReader, TakesTheMeasuredOneOfTwo) {
 }
 
 TEST(TraceReader, RefusesWhatIsNoTrace) {
-  for (const char* text : {"", "[]", "{}", "{\"traceEvents\": 3}", "{\"traceEvents\": [{\"ph\": \"X\"}]}", "{\"traceEvents\": []}",
-                           "{\"traceEvents\": [{\"ph\": \"M\", \"pid\": \"x\", \"name\": \"process_name\"}]}"}) {
+  for (const char* text :
+       {"", "[]", "{}", "{\"traceEvents\": 3}", "{\"traceEvents\": [{\"ph\": \"X\"}]}",
+        "{\"traceEvents\": []}",
+        "{\"traceEvents\": [{\"ph\": \"M\", \"pid\": \"x\", \"name\": \"process_name\"}]}"}) {
     EXPECT_ERROR(traceFromJson(text), ErrorCode::kConfiguration, "");
     try {
       traceFromJson(text);
@@ -78,7 +97,8 @@ TEST(TraceReader, RefusesWhatIsNoTrace) {
   EXPECT_ERROR(traceFromJson("{}"), ErrorCode::kConfiguration,
                "found no list \"traceEvents\"; expected a trace as `run --trace` writes it");
   EXPECT_ERROR(traceFromJson("{\"traceEvents\": [{\"ph\": \"X\"}]}"), ErrorCode::kConfiguration, "");
-  EXPECT_ERROR(readTrace("/nowhere/trace.json"), ErrorCode::kMissingInput, "record a trace with `pipeshard run DIR --trace FILE`");
+  EXPECT_ERROR(readTrace("/nowhere/trace.json"), ErrorCode::kMissingInput,
+               "record a trace with `pipeshard run DIR --trace FILE`");
   const TemporaryFolder folder;
   EXPECT_ERROR(readTrace(folder.write("t.json", "{}")), ErrorCode::kConfiguration, "t.json");
 }
