@@ -20,6 +20,7 @@
 #include "ir/base/error.h"
 #include "transport/gloo/gloo_communicator.h"
 #include "transport/shared/shared_memory.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
 namespace {

@@ -40,8 +40,8 @@ struct SuiteRow {
   int gpus = 1;
   int64_t batch = 1024;
   int64_t microbatches = 1;
-  int layers =
-      1;  // blocks: what Alpa recomputes one at a time, and its coarser layers of the stored plans consist of
+  // blocks: what Alpa recomputes one at a time, and its coarser layers of the stored plans consist of
+  int layers = 1;
   std::vector<SuiteStage> stages;
   double measured = 0;
 };

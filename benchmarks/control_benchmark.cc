@@ -14,7 +14,8 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
-#include "transport/control/control.h"
+#include "transport/control/control_client.h"
+#include "transport/control/control_server.h"
 
 namespace pipeshard {
 namespace {

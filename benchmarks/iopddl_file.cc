@@ -9,6 +9,7 @@
 #include <zlib.h>
 
 #include "ir/base/error.h"
+#include "sharding/solver/evaluate.h"
 
 namespace pipeshard {
 

@@ -5,6 +5,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include "runtime/kernels/base/cpu_kernels.h"
 #include "runtime/kernels/base/kernel.h"
 
 namespace pipeshard {

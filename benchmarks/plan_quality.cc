@@ -20,8 +20,8 @@
 #include "benchmarks/suite_fit.h"
 #include "benchmarks/suite_models.h"
 #include "benchmarks/suite_plans.h"
+#include "ir/base/amounts.h"
 #include "ir/base/error.h"
-#include "tools/console.h"
 
 namespace pipeshard {
 namespace {
@@ -55,6 +55,8 @@ Efficiency fitted(const std::optional<MeasuredStep>& gpt, const std::optional<Me
   return fitEfficiency(given(gpt), given(moe), given(wrn));
 }
 
+// The tables. stored() comes first: it fits the device's efficiency on the rows of one GPU, and compare() and
+// shortages() use it. ablation() fits its own, on its own rows of one GPU: it is another experiment.
 class Quality {
  public:
   Quality(std::string folder, const std::string& only, bool plans, int threads)

@@ -12,11 +12,13 @@
 #include <CLI/CLI.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/text_file.h"
 #include "ir/trace/trace_breakdown.h"
-#include "partition/stages/partition.h"
-#include "planning/planning.h"
+#include "partition/families/plan_schedule.h"
+#include "planning/directory/plan_directory.h"
+#include "runtime/job/coordinator.h"
 #include "runtime/job/job.h"
-#include "tools/console.h"
+#include "tools/report/text_table.h"
 #include "tools/simulation/measured_times.h"
 #include "tools/simulation/trace_file.h"
 
@@ -34,8 +36,8 @@ struct Options {
 struct Side {
   std::string directory;
   Schedule schedule;
-  std::vector<MeasuredStep>
-      steps;  // of all rounds, without each one's first step, which touches memory for the first time
+  // of all rounds, without each one's first step, which touches memory for the first time
+  std::vector<MeasuredStep> steps;
   std::vector<MeasuredTimes> times;
 };
 
@@ -73,7 +75,7 @@ void run(const Options& options) {
       fmt::print("{}\n{}\n", side.directory, printBreakdown(trace));
       for (MeasuredStep& step : measuredSteps(trace)) side.steps.push_back(std::move(step));
       side.times.push_back(measuredTimes(trace, side.schedule.stages));
-      if (!options.trace.empty()) writeOutputFile(options.trace, tracesToJson({&trace, 1}));
+      if (!options.trace.empty()) writeTextFile(options.trace, tracesToJson({&trace, 1}));
     }
   }
   for (const MeasuredTimes& times : sides.front().times) {

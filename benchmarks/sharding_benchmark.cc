@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
-#include "sharding/stage/shard_stage_parts.h"
+#include "sharding/stage/stage_context.h"
 #include "tests/sharding/stage_models.h"
 
 namespace pipeshard {

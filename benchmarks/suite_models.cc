@@ -6,10 +6,12 @@
 
 #include <fmt/format.h>
 
+#include "onnx_import/autodiff/optimizer.h"
 #include "partition/costs/planning_precision.h"
 #include "partition/layers/layers.h"
-#include "planning/planning.h"
-#include "planning/training_step.h"
+#include "partition/stages/asked_stages.h"
+#include "planning/model/training_step.h"
+#include "planning/pipeline.h"
 
 namespace pipeshard {
 namespace {
@@ -48,12 +50,11 @@ const Step& Models::step(const SuiteRow& row, int64_t microbatches) {
   PlanRequest request;
   request.model_path = exportModel(row.model, folder_);
   request.allow_missing_weights = true;
-  request.optimizer = row.model.optimizer();
-  request.dimensions = {fmt::format("batch={}", row.batch)};
+  request.optimizer = parseOptimizer(row.model.optimizer());
+  request.dimensions = {{"batch", row.batch}};
   request.microbatches = microbatches;
   const ForwardModel model = loadForward(request, askedStages(request.partition), [](const std::string&) {});
-  TrainingGraph training =
-      trainingFamily(model, parseOptimizer(request.optimizer), {row.batch, microbatches, true}).base();
+  TrainingGraph training = trainingFamily(model, request.optimizer, {row.batch, microbatches, true}).base();
   step = std::make_unique<Step>();
   step->training = row.model.isHalf() ? inMixedPrecision(std::move(training)) : std::move(training);
   ClusteringOptions options;

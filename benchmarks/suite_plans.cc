@@ -6,8 +6,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/base/amounts.h"
 #include "ir/base/error.h"
-#include "tools/console.h"
+#include "partition/search/plan_prediction.h"
+#include "partition/search/plan_search.h"
+#include "partition/search/search_memory.h"
+#include "partition/search/stage_assignment.h"
 
 namespace pipeshard {
 namespace {
@@ -122,6 +126,8 @@ Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency
     return found != planned.end() &&
            among(found->second->methods, nameOf(costs->config(option.config).method));
   };
+  // Only the stored stages are left to the exact search, so it chooses their boundaries alone. Where they do
+  // not fit, they are predicted once more on devices of any memory.
   for (const bool any_memory : {false, true}) {
     const ChosenCosts chosen(*costs, isPlanned, any_memory);
     AssignmentRequest request{.costs = chosen, .cluster = cluster, .microbatches = row.microbatches};
@@ -203,6 +209,8 @@ Planned RowSearch::only(const std::string& method, int stages) {
   request.allowed = [devices](const Submesh& submesh) {
     return submesh.deviceCount() == devices && submesh.first_device % devices == 0;
   };
+  // Only runs of equally many layers are left, each on its own place of the cluster: stage s has the layers
+  // from s * layers / stages on.
   const auto all = request.costs;
   request.costs = [this, all, stages, devices](int64_t count) {
     CountedCosts counted = all(count);

@@ -13,8 +13,9 @@
 #include "benchmarks/alpa_suite.h"
 #include "benchmarks/suite_models.h"
 #include "ir/cluster/cluster.h"
+#include "partition/costs/sharded_stage_costs.h"
 #include "partition/costs/stage_costs.h"
-#include "partition/search/plan_search.h"
+#include "partition/search/plan_search_request.h"
 
 namespace pipeshard {
 

@@ -14,6 +14,8 @@
 #include "ir/base/error.h"
 #include "runtime/execute/aligned_memory.h"
 #include "runtime/execute/executor.h"
+#include "runtime/execute/local_program.h"
+#include "runtime/execute/rank_image.h"
 
 namespace pipeshard {
 namespace {

@@ -15,6 +15,7 @@
 
 #include "ir/base/error.h"
 #include "transport/shared/shared_memory.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
 namespace {

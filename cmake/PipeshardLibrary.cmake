@@ -2,7 +2,8 @@
 
 find_program(PIPESHARD_CCACHE ccache)
 if(PIPESHARD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${PIPESHARD_CCACHE})
+  # What ccache must overlook to keep objects that were made with a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${PIPESHARD_CCACHE})
 endif()
 
 add_library(pipeshard_flags INTERFACE)
@@ -25,14 +26,75 @@ if(PIPESHARD_SANITIZE)
   endif()
 endif()
 
+# One precompiled header for all: so everything is position-independent, and optimised alike but for the targets
+# that say pipeshard_hot_loops.
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+option(PIPESHARD_PRECOMPILE "Compile the headers of cmake/precompiled.h once" ON)
+function(pipeshard_precompile target header libraries)
+  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/${target}.cc "// Carries the precompiled header.\n")
+  add_library(${target} OBJECT ${CMAKE_CURRENT_BINARY_DIR}/${target}.cc)
+  target_link_libraries(${target} PRIVATE pipeshard_flags ${libraries})
+  if(PIPESHARD_PRECOMPILE)
+    target_precompile_headers(${target} PRIVATE ${header})
+  endif()
+endfunction()
+function(pipeshard_reuse_precompiled target from)
+  if(PIPESHARD_PRECOMPILE)
+    target_precompile_headers(${target} REUSE_FROM ${from})
+  endif()
+endfunction()
+pipeshard_precompile(pipeshard_precompiled ${PROJECT_SOURCE_DIR}/cmake/precompiled.h fmt::fmt)
+
+# For kernels and the solver, where the time of a step and of a plan goes; without the precompiled header, which is
+# for other options.
+function(pipeshard_hot_loops target)
+  target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O3> ${ARGN})
+  set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
+endfunction()
+
+# Unity builds: the sources of a folder are compiled together, at most so many at a time, which halves the processor
+# time of a cold build (templates and headers are read once). So no two sources of a folder may define the same name,
+# not even in unnamed namespaces. OFF: a changed source alone is compiled again, and tools see every source.
+option(PIPESHARD_UNITY "Compile the sources of a folder together" ON)
+set(PIPESHARD_UNITY_SIZE 8)
+if(PIPESHARD_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  target_compile_options(pipeshard_flags INTERFACE -Wno-subobject-linkage)  # takes the sources for headers
+endif()
+function(pipeshard_unity target)
+  if(NOT PIPESHARD_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  foreach(source ${ARGN})
+    get_filename_component(folder ${source} DIRECTORY)
+    string(MAKE_C_IDENTIFIER "in_${folder}" group)
+    math(EXPR place "${${group}_count} + 0")
+    math(EXPR ${group}_count "${place} + 1")
+    math(EXPR part "${place} / ${PIPESHARD_UNITY_SIZE}")
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group}_${part})
+  endforeach()
+endfunction()
+
 # pipeshard_library(NAME SOURCES a.cc ... PUBLIC lib ... PRIVATE lib ...): a static library and its alias pipeshard::NAME.
 function(pipeshard_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(pipeshard_${name} STATIC ${ARG_SOURCES})
   add_library(pipeshard::${name} ALIAS pipeshard_${name})
-  set_target_properties(pipeshard_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_link_libraries(pipeshard_${name} PUBLIC pipeshard_flags ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+  pipeshard_reuse_precompiled(pipeshard_${name} pipeshard_precompiled)
+  pipeshard_unity(pipeshard_${name} ${ARG_SOURCES})
 endfunction()
+
+if(PIPESHARD_BUILD_TESTS)
+  # What tests do themselves is little; compiling them is much.
+  set(PIPESHARD_TEST_FLAGS $<$<CONFIG:RelWithDebInfo>:-O1> -fPIC)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    list(APPEND PIPESHARD_TEST_FLAGS -Wno-array-bounds)  # false alarms on string + "text" at -O1
+  endif()
+  pipeshard_precompile(pipeshard_precompiled_tests ${PROJECT_SOURCE_DIR}/cmake/precompiled_tests.h
+                       "fmt::fmt;GTest::gtest;GTest::gmock")
+  target_compile_options(pipeshard_precompiled_tests PRIVATE ${PIPESHARD_TEST_FLAGS})
+endif()
 
 # pipeshard_test(NAME SOURCES a_test.cc ... LIBRARIES lib ...): a GoogleTest program; every TEST becomes a ctest test.
 function(pipeshard_test name)
@@ -41,7 +103,9 @@ function(pipeshard_test name)
     set(ARG_TIMEOUT 120)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE pipeshard_flags ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE pipeshard_flags ${ARG_LIBRARIES} fmt::fmt GTest::gtest GTest::gmock GTest::gtest_main)
+  target_compile_options(${name} PRIVATE ${PIPESHARD_TEST_FLAGS})
   target_compile_definitions(${name} PRIVATE PIPESHARD_SOURCE_DIR="${PROJECT_SOURCE_DIR}" PIPESHARD_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  pipeshard_reuse_precompiled(${name} pipeshard_precompiled_tests)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT PIPESHARD_PROFILE=off)
 endfunction()

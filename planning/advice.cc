@@ -6,16 +6,16 @@
 
 #include <fmt/ranges.h>
 
+#include "ir/base/amounts.h"
 #include "ir/base/error.h"
-#include "planning/memory_shortage.h"
-#include "tools/console.h"
+#include "planning/programs/memory_shortage.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr int64_t kUnlimited = int64_t{1} << 50;
 constexpr int kMemoryTrials = 6;  // bisections
-constexpr size_t kMostMicrobatches = 6;
+constexpr size_t kMostCounts = 6;
 constexpr size_t kMostClusters = 5;
 
 int64_t largestMemory(const PlannedTraining& planned) {
@@ -31,6 +31,13 @@ struct Change {
   std::function<void(PlanRequest&)> apply;
 };
 
+// Tries changes by planning everything once more with each of them: what a line says has been seen to work.
+// First, without a limit, how much the plan needs (needed_), and from there the least --memory; then changes
+// of one kind after the other, of each kind the first that is enough, in ascending size; all of them together
+// only where none was enough alone. With `--stages auto` the search has tried most of this itself.
+//
+//   8 GB on each device, 10 GB needed: 10 is tried and is enough, then 9; if that is not, 9.5; and so on, at
+//   most kMemoryTrials times, or until the two ends are within a 128th
 class Adviser {
  public:
   Adviser(const PlanRequest& request, const ProgressCallback& progress)
@@ -39,9 +46,8 @@ class Adviser {
   // The end of the message; nothing where the plan cannot be made with any memory.
   std::optional<std::string> advice() {
     if (request_.partition.stages == kSearched) return searchedAdvice();
-    PlanRequest unlimited = request_;
-    unlimited.partition.sharding.memory_bytes = kUnlimited;
-    const std::optional<PlannedTraining> free = plan(unlimited);
+    const std::optional<PlannedTraining> free =
+        plan({"", [](PlanRequest& request) { request.partition.sharding.memory_bytes = kUnlimited; }});
     if (!free) return std::nullopt;
     needed_ = largestMemory(*free);
     adviseMemory();
@@ -82,8 +88,11 @@ class Adviser {
     return text;
   }
 
-  std::optional<PlannedTraining> plan(const PlanRequest& request) const {
+  // With the change; nothing where that cannot be.
+  std::optional<PlannedTraining> plan(const Change& change) const {
     try {
+      PlanRequest request = request_;
+      change.apply(request);
       return planTraining(request, [](const std::string&) {});
     } catch (const Error& error) {
       switch (error.code()) {
@@ -99,9 +108,7 @@ class Adviser {
   // What a device needs at most, if the change is enough.
   std::optional<int64_t> tried(const Change& change) {
     progress_("nothing fits; trying " + change.text);
-    PlanRequest request = request_;
-    change.apply(request);
-    const std::optional<PlannedTraining> planned = plan(request);
+    const std::optional<PlannedTraining> planned = plan(change);
     return planned ? std::optional(largestMemory(*planned)) : std::nullopt;
   }
 
@@ -145,8 +152,8 @@ class Adviser {
                     [bytes](PlanRequest& request) { request.partition.sharding.memory_bytes = bytes; }});
     };
     std::optional<int64_t> enough;
-    for (int64_t percent :
-         {100, 105, 110, 125, 150}) {  // what a solver foresees may be more than what is needed in the end
+    // what a solver foresees may be more than what is needed in the end
+    for (int64_t percent : {100, 105, 110, 125, 150}) {
       if (!enough && fits(needed_ / 100 * percent + needed_ % 100))
         enough = needed_ / 100 * percent + needed_ % 100;
     }
@@ -171,7 +178,7 @@ class Adviser {
     std::vector<Change> changes;
     const auto batch = plan.dimensions.find(plan.batch_dimension);
     if (batch == plan.dimensions.end()) return changes;
-    for (int64_t count = plan.microbatches + 1; count <= batch->second && changes.size() < kMostMicrobatches;
+    for (int64_t count = plan.microbatches + 1; count <= batch->second && changes.size() < kMostCounts;
          ++count) {
       if (batch->second % count != 0) continue;
       changes.push_back({fmt::format("--microbatches {}", count),
@@ -207,7 +214,7 @@ class Adviser {
   // Of "2x4" more devices in each node, of "p3.16xlarge:2" more nodes; others cannot be made larger by their
   // names.
   std::vector<Change> moreDevices() const {
-    const std::string& text = request_.cluster;
+    const std::string& text = request_.partition.cluster.name;
     const size_t at = text.find_first_of("x:", text.find(':') != std::string::npos ? text.find(':') : 0);
     int size = 0;
     const bool has_size = at != std::string::npos &&
@@ -222,8 +229,9 @@ class Adviser {
     for (int more : sizes) {
       if (more <= size || changes.size() == kMostClusters) continue;
       const std::string larger = text.substr(0, at + 1) + std::to_string(more);
-      changes.push_back(
-          {"--cluster " + larger, [larger](PlanRequest& request) { request.cluster = larger; }});
+      changes.push_back({"--cluster " + larger, [larger](PlanRequest& request) {
+                           request.partition.cluster = parseCluster(larger);
+                         }});
     }
     return changes;
   }

@@ -1,7 +1,7 @@
 // What to change when nothing fits into the devices' memory.
 #pragma once
 
-#include "planning/planning.h"
+#include "planning/pipeline.h"
 
 namespace pipeshard {
 

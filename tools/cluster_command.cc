@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
-#include "tools/cluster_option.h"
+#include "ir/base/amounts.h"
+#include "ir/base/text_file.h"
+#include "ir/cluster/cluster_file.h"
+#include "ir/cluster/cluster_presets.h"
 #include "tools/commands.h"
-#include "tools/console.h"
-#include "tools/report/sharding_tables.h"
+#include "tools/options/cluster_option.h"
+#include "tools/report/text_table.h"
 
 namespace pipeshard {
 namespace {
@@ -83,7 +86,7 @@ struct ClusterCommand {
     fmt::print("{}\n\n", printCluster(cluster));
     printNodes(cluster);
     for (const DeviceKind& kind : cluster.kinds) printKind(kind);
-    if (!json.empty()) writeOutputFile(json, clusterFileText(cluster));
+    if (!json.empty()) writeTextFile(json, clusterFileText(cluster));
     return 0;
   }
 };

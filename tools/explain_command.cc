@@ -6,13 +6,18 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "ir/base/amounts.h"
 #include "ir/base/error.h"
-#include "planning/planning.h"
+#include "ir/base/text_file.h"
+#include "planning/directory/plan_directory.h"
+#include "planning/explain_plan.h"
+#include "sharding/stage/blocks.h"
+#include "sharding/stage/explain.h"
 #include "tools/commands.h"
 #include "tools/console.h"
-#include "tools/option_checks.h"
+#include "tools/options/option_checks.h"
 #include "tools/report/search_tables.h"
-#include "tools/report/sharding_tables.h"
+#include "tools/report/text_table.h"
 
 namespace pipeshard {
 namespace {
@@ -39,11 +44,9 @@ struct ExplainCommand {
     if (explanations.empty() && !plan.search) {
       fmt::print(
           "\nno stage is sharded: the devices of a stage share the rows of every microbatch. `pipeshard plan "
-          "MODEL --stages uniform:1 "
-          "--method auto` shards "
-          "operators\n");
+          "MODEL --stages uniform:1 --method auto` shards operators\n");
     }
-    if (!json.empty()) writeOutputFile(json, report.dump(1) + "\n");
+    if (!json.empty()) writeTextFile(json, report.dump(1) + "\n");
     return 0;
   }
 
@@ -119,8 +122,7 @@ CommandFunction addExplainCommand(CLI::App& app) {
   sub->add_option("--json", command->json, "Also write everything to this file")->type_name("FILE");
   sub->footer(
       "Example: pipeshard plan examples/gpt2.onnx --cluster 1x4 --stages uniform:1 --method auto -o "
-      "gpt2.plan && pipeshard explain "
-      "gpt2.plan");
+      "gpt2.plan && pipeshard explain gpt2.plan");
   return [command] { return command->run(); };
 }
 

@@ -3,10 +3,16 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planning/planning.h"
+#include "ir/base/amounts.h"
+#include "ir/base/text_file.h"
+#include "onnx_import/autodiff/parameters.h"
+#include "planning/model/forward_model.h"
+#include "planning/model/operator_support.h"
 #include "sharding/rules/factor_rule.h"
 #include "tools/commands.h"
 #include "tools/console.h"
+#include "tools/options/plan_options.h"
+#include "tools/report/text_table.h"
 
 namespace pipeshard {
 namespace {
@@ -61,10 +67,11 @@ nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals,
 }
 
 struct InspectCommand {
-  PlanRequest request;
+  PlanOptions options;
   std::string json;
 
   int run() {
+    PlanRequest request = planRequest(options);
     request.microbatches = 1;
     request.allow_missing_weights = true;
     Progress progress;
@@ -96,7 +103,7 @@ struct InspectCommand {
     for (const OperatorSupport& entry : support)
       rows.push_back({entry.op, std::to_string(entry.count), supportText(entry)});
     fmt::print("{}", formatTable(rows));
-    if (!json.empty()) writeOutputFile(json, toJson(model, totals, support).dump(2) + "\n");
+    if (!json.empty()) writeTextFile(json, toJson(model, totals, support).dump(2) + "\n");
     return 0;
   }
 };
@@ -107,8 +114,8 @@ CommandFunction addInspectCommand(CLI::App& app) {
   auto command = std::make_shared<InspectCommand>();
   CLI::App* sub = app.add_subcommand(
       "inspect", "Show what is in a model: inputs, parameters, FLOPs, operators and what is unsupported");
-  sub->add_option("MODEL", command->request.model_path, "The .onnx file")->required();
-  addModelOptions(*sub, command->request);
+  sub->add_option("MODEL", command->options.request.model_path, "The .onnx file")->required();
+  addModelOptions(*sub, command->options);
   sub->add_option("--json", command->json, "Also write the result to this file")->type_name("FILE");
   return [command] { return command->run(); };
 }

@@ -10,7 +10,7 @@
 #include "runtime/job/launcher_environment.h"
 #include "runtime/job/node.h"
 #include "tools/commands.h"
-#include "tools/option_checks.h"
+#include "tools/options/option_checks.h"
 
 namespace pipeshard {
 namespace {

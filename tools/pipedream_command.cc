@@ -1,33 +1,24 @@
 // `pipedream`: plans as PipeDream does, from one of its profiles.
 #include <cmath>
-#include <fstream>
 #include <memory>
-#include <sstream>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "ir/base/amounts.h"
 #include "ir/base/error.h"
+#include "ir/base/text_file.h"
 #include "partition/pipedream/pipedream.h"
-#include "tools/cluster_option.h"
 #include "tools/commands.h"
-#include "tools/console.h"
-#include "tools/model_options.h"
-#include "tools/option_checks.h"
-#include "tools/report/sharding_tables.h"
+#include "tools/options/cluster_option.h"
+#include "tools/options/option_checks.h"
+#include "tools/options/plan_options.h"
+#include "tools/report/text_table.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr int64_t kMostWorkers = 1024;
-
-std::string readText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) fail(ErrorCode::kMissingInput, "{} cannot be read", path);
-  return text.str();
-}
 
 struct PipeDreamCommand {
   std::string path;
@@ -39,11 +30,11 @@ struct PipeDreamCommand {
     PipeDreamRequest request;
     request.levels = cluster.empty() ? givenLevels() : pipeDreamLevels(readCluster(cluster));
     request.memory_bytes = memory.empty() ? 0 : parseBytes("--memory", memory);
-    const PipeDreamProfile profile = parsePipeDreamProfile(readText(path), path);
+    const PipeDreamProfile profile = parsePipeDreamProfile(requireTextFile(path), path);
     const PipeDreamPlan plan = planAsPipeDream(profile, request);
     print(request, profile, plan);
-    if (!json.empty()) writeOutputFile(json, toJson(request, profile, plan).dump(1) + "\n");
-    if (!stage_file.empty()) writeOutputFile(stage_file, stageFileOf(profile, plan));
+    if (!json.empty()) writeTextFile(json, toJson(request, profile, plan).dump(1) + "\n");
+    if (!stage_file.empty()) writeTextFile(stage_file, stageFileOf(profile, plan));
     return 0;
   }
 

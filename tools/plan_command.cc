@@ -6,13 +6,16 @@
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
+#include "ir/base/text_file.h"
+#include "ir/plan/plan_json.h"
 #include "planning/advice.h"
-#include "planning/planning.h"
-#include "planning/replay.h"
+#include "planning/directory/plan_check.h"
+#include "planning/directory/plan_directory.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/job.h"
 #include "tools/commands.h"
 #include "tools/console.h"
+#include "tools/options/plan_options.h"
 #include "tools/planning_signals.h"
 #include "tools/report/plan_diff.h"
 #include "tools/report/report_files.h"
@@ -29,7 +32,7 @@ constexpr int kDifferent = 1;            // exit code
 
 struct PlanCommand {
   const CLI::App* command = nullptr;
-  PlanRequest request;
+  PlanOptions options;
   std::string output;
   std::string json;
   std::vector<std::string> compared;
@@ -38,7 +41,8 @@ struct PlanCommand {
   int run() const {
     if (!compared.empty()) return compare();
     if (!checked.empty()) return check();
-    if (request.model_path.empty()) fail(ErrorCode::kUsage, "MODEL is required: the .onnx file to plan");
+    if (options.request.model_path.empty())
+      fail(ErrorCode::kUsage, "MODEL is required: the .onnx file to plan");
     if (output.empty()) fail(ErrorCode::kUsage, "-o DIR is required: the plan directory to write");
     return makePlan();
   }
@@ -53,7 +57,7 @@ struct PlanCommand {
         signals.check();
         progress.phase(phase);
       };
-      planned = planOrAdvise(request, show, &signals.interruption());
+      planned = planOrAdvise(planRequest(options), show, &signals.interruption());
       show("writing " + output);
       writePlanDirectory(planned, output);
       writeReport(output);
@@ -62,8 +66,8 @@ struct PlanCommand {
       fmt::print("{}\n", combinationTable(stage, kMostCombinations));
     fmt::print("{}{}", printPlan(planned.plan), searchTables(planned.plan, false));
     fmt::print("written to {} (report.html shows it); `pipeshard validate {}` {}runs it\n", output, output,
-               request.programs ? "" : "makes the ranks' programs and ");
-    if (!json.empty()) writeOutputFile(json, planToJson(planned.plan));
+               options.request.programs ? "" : "makes the ranks' programs and ");
+    if (!json.empty()) writeTextFile(json, planToJson(planned.plan));
     return 0;
   }
 
@@ -75,7 +79,7 @@ struct PlanCommand {
     if (!differences.empty())
       fmt::print("first: {}, second: {}\n\n{}", compared[0], compared[1],
                  printDifferences(differences, kMostDifferences));
-    if (!json.empty()) writeOutputFile(json, differencesToJson(differences));
+    if (!json.empty()) writeTextFile(json, differencesToJson(differences));
     return differences.empty() ? 0 : kDifferent;
   }
 
@@ -102,7 +106,7 @@ struct PlanCommand {
       document["faults"] = result.faults;
       document["notes"] = result.notes;
       document["edited"] = result.edited;
-      writeOutputFile(json, document.dump(1) + "\n");
+      writeTextFile(json, document.dump(1) + "\n");
     }
     return result.faults.empty() ? 0 : static_cast<int>(ErrorCode::kConfiguration);
   }
@@ -123,21 +127,20 @@ CommandFunction addPlanCommand(CLI::App& app) {
   auto command = std::make_shared<PlanCommand>();
   CLI::App* sub = app.add_subcommand(
       "plan", "Partition a model's training step over a cluster and write a plan directory");
-  sub->add_option("MODEL", command->request.model_path, "The .onnx file");
-  addPlanOptions(*sub, command->request);
-  sub->add_option("--data", command->request.data_path,
+  sub->add_option("MODEL", command->options.request.model_path, "The .onnx file");
+  addPlanOptions(*sub, command->options);
+  sub->add_option("--data", command->options.request.data_path,
                   "The .npz file to be trained on: its length decides about a shorter last batch")
       ->type_name("FILE");
-  sub->add_flag("--allow-missing-weights", command->request.allow_missing_weights,
+  sub->add_flag("--allow-missing-weights", command->options.request.allow_missing_weights,
                 "Plan although the files of external data do not exist");
   sub->add_option("-o,--output", command->output,
                   "The plan directory to write (an older plan there is replaced)")
       ->type_name("DIR");
-  sub->add_flag("!--no-programs", command->request.programs,
+  sub->add_flag("!--no-programs", command->options.request.programs,
                 "Write the plan alone; the ranks' programs are made when it is first run. For large clusters "
-                "and many microbatches, whose "
-                "programs take gigabytes. What devices allocate is then not compared with --memory, only "
-                "what the solver foresees");
+                "and many microbatches, whose programs take gigabytes. What devices allocate is then not "
+                "compared with --memory, only what the solver foresees");
   sub->add_option("--diff", command->compared,
                   "Instead of planning: what two plans (directories or plan.json files) decide differently")
       ->expected(2)

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "planning/planning.h"
+#include "planning/request/progress.h"
 #include "runtime/job/child_process.h"
 
 namespace pipeshard {

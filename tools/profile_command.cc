@@ -9,22 +9,26 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/amounts.h"
 #include "ir/base/error.h"
-#include "planning/planning.h"
-#include "planning/profile_store.h"
-#include "runtime/execute/executor.h"
-#include "runtime/profiling/profiling.h"
+#include "planning/pipeline.h"
+#include "planning/request/profile_store.h"
+#include "runtime/execute/rank_image.h"
+#include "runtime/profiling/profiling_links.h"
+#include "runtime/profiling/profiling_memory.h"
+#include "runtime/profiling/profiling_passes.h"
 #include "tools/commands.h"
 #include "tools/console.h"
-#include "tools/option_checks.h"
+#include "tools/options/option_checks.h"
+#include "tools/options/plan_options.h"
 #include "tools/profile_ladder.h"
 #include "tools/profile_samples.h"
-#include "tools/report/sharding_tables.h"
+#include "tools/report/text_table.h"
 
 namespace pipeshard {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kProfileFooter = R"(
 The profile is a readable JSON file (docs/profile.md). `plan`, `simulate` and `validate` read the default one when it is of this
 machine; --profile FILE takes another, --profile off none, and so does PIPESHARD_PROFILE=off in the environment. Let the machine
 be idle meanwhile: what else runs makes operators look slow.
@@ -44,7 +48,7 @@ struct ProfileCommand {
   int threads = 1;
   int workers = 0;
   bool quick = false;
-  PlanRequest request;
+  PlanOptions plan;
 
   int run() {
     if (device != "cpu")
@@ -158,6 +162,7 @@ struct ProfileCommand {
       }
       return;
     }
+    PlanRequest request = planRequest(plan);
     request.model_path = model;
     request.allow_missing_weights = true;
     const PlannedTraining planned =
@@ -213,8 +218,8 @@ CommandFunction addProfileCommand(CLI::App& app) {
       ->type_name("cpu")
       ->capture_default_str();
   sub->add_flag("--quick", command->quick, "Fewer and smaller sizes, less precisely, in some seconds");
-  addPlanOptions(*sub, command->request);
-  sub->footer(kFooter);
+  addPlanOptions(*sub, command->plan);
+  sub->footer(kProfileFooter);
   return [command] { return command->run(); };
 }
 

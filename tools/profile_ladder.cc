@@ -3,9 +3,11 @@
 #include <array>
 #include <string>
 
+#include "onnx_import/autodiff/optimizer.h"
 #include "onnx_import/autodiff/training.h"
 #include "onnx_import/prepare/prepare.h"
 #include "runtime/execute/subgraph.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 
 namespace pipeshard {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "ir/base/error.h"
 #include "runtime/execute/subgraph.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 #include "sharding/spmd/operator_work.h"
 #include "transport/shared/memory_available.h"
 

@@ -1,5 +1,5 @@
-// The operators of programs as samples to measure (runtime/profiling/profiling.h), each with what a profile
-// knows it by.
+// The operators of programs as samples to measure (runtime/profiling/profiling_passes.h), each with what a
+// profile knows it by.
 #pragma once
 
 #include <map>
@@ -9,7 +9,7 @@
 
 #include "ir/cluster/profile.h"
 #include "ir/program/program.h"
-#include "runtime/profiling/profiling.h"
+#include "runtime/profiling/profiling_passes.h"
 
 namespace pipeshard {
 

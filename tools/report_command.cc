@@ -5,9 +5,10 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
-#include "planning/replay.h"
+#include "ir/base/text_file.h"
+#include "planning/directory/plan_directory.h"
 #include "tools/commands.h"
-#include "tools/console.h"
+#include "tools/refresh.h"
 #include "tools/report/report_files.h"
 
 namespace pipeshard {
@@ -24,7 +25,7 @@ struct ReportCommand {
     const std::string page = output.empty() ? (fs::path(request.directory) / "report.html").string() : output;
     if (hasPrograms(request.directory)) refreshEdited(request.directory, [](const std::string&) {});
     const RenderedReport rendered = renderDirectory(request);
-    writeOutputFile(page, rendered.page);
+    writeTextFile(page, rendered.page);
     fmt::print("{}{}\n", page,
                rendered.measured.empty() ? "" : fmt::format(" (measured: {})", rendered.measured));
     if (pictures.empty()) return 0;
@@ -33,14 +34,14 @@ struct ReportCommand {
     if (error) fail(ErrorCode::kDiskFull, "folder {} cannot be made: {}", pictures, error.message());
     for (const auto& [name, svg] : rendered.pictures) {
       const std::string path = (fs::path(pictures) / name).string();
-      writeOutputFile(path, svg);
+      writeTextFile(path, svg);
       fmt::print("{}\n", path);
     }
     return 0;
   }
 };
 
-constexpr const char* kFooter = R"(
+constexpr const char* kReportFooter = R"(
 The page is one file without scripts or outside references (docs/report.md). `plan` and `validate` write it, too; this
 command makes it anew, with what was measured since:
 
@@ -69,7 +70,7 @@ CommandFunction addReportCommand(CLI::App& app) {
   sub->add_option("--svg", command->pictures,
                   "Also write the pictures to this folder: cluster.svg, schedule.svg, memory.svg")
       ->type_name("DIR");
-  sub->footer(kFooter);
+  sub->footer(kReportFooter);
   return [command] { return command->run(); };
 }
 

@@ -7,15 +7,20 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
-#include "planning/planning.h"
-#include "planning/replay.h"
+#include "ir/base/amounts.h"
+#include "ir/base/text_file.h"
+#include "planning/directory/plan_directory.h"
+#include "runtime/execute/rank_image.h"
 #include "runtime/job/child_process.h"
+#include "runtime/job/coordinator.h"
 #include "runtime/job/job.h"
 #include "tools/commands.h"
 #include "tools/console.h"
-#include "tools/node_options.h"
-#include "tools/option_checks.h"
-#include "tools/trace_options.h"
+#include "tools/options/job_options.h"
+#include "tools/options/node_options.h"
+#include "tools/options/option_checks.h"
+#include "tools/options/trace_options.h"
+#include "tools/refresh.h"
 
 namespace pipeshard {
 namespace {
@@ -87,7 +92,7 @@ struct RunCommand {
                result.ranks.size(), result.ranks.size() == 1 ? "" : "s", result.steps.front().loss,
                result.steps.back().loss, formatBytes(peak));
     writer.finish();
-    if (!json.empty()) writeOutputFile(json, toJson(result).dump(1) + "\n");
+    if (!json.empty()) writeTextFile(json, toJson(result).dump(1) + "\n");
     return 0;
   }
 

@@ -44,8 +44,10 @@ build_onnx() {
     >"$log" 2>&1 || show_log_and_die "fetching ONNX failed"
   tar -xf "$work/onnx-$onnx_version.tar.gz" -C "$work"
   say "building ONNX $onnx_version (once, about two minutes)"
+  # -O1 halves the time: what we call of it is the schemas' inference, which takes a moment per model.
   cmake -G Ninja -S "$work/onnx-$onnx_version" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DONNX_BUILD_PYTHON=OFF -DONNX_BUILD_TESTS=OFF \
-    -DONNX_ML=ON -DONNX_USE_PROTOBUF_SHARED_LIBS=ON -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_INSTALL_PREFIX="$prefix" >"$log" 2>&1 ||
+    -DONNX_ML=ON -DONNX_USE_PROTOBUF_SHARED_LIBS=ON -DCMAKE_POSITION_INDEPENDENT_CODE=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" \
+    -DCMAKE_INSTALL_PREFIX="$prefix" >"$log" 2>&1 ||
     show_log_and_die "configuring ONNX failed"
   cmake --build "$work/build" >"$log" 2>&1 || show_log_and_die "building ONNX failed"
   cmake --install "$work/build" >"$log" 2>&1 || show_log_and_die "installing ONNX failed"

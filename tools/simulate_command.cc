@@ -7,10 +7,13 @@
 #include <unistd.h>
 
 #include "ir/base/error.h"
-#include "planning/replay.h"
+#include "ir/base/text_file.h"
+#include "partition/families/make_schedule.h"
+#include "partition/schedules/schedule_csv.h"
 #include "tools/commands.h"
-#include "tools/console.h"
-#include "tools/option_checks.h"
+#include "tools/options/option_checks.h"
+#include "tools/refresh.h"
+#include "tools/report/text_table.h"
 #include "tools/simulation/simulation_report.h"
 #include "tools/simulation/trace_file.h"
 
@@ -22,7 +25,7 @@ constexpr const char* kPlan = "A plan directory";
 constexpr const char* kOutput = "Output";
 constexpr int kNarrowest = 20;
 
-constexpr const char* kFooter = R"(
+constexpr const char* kSimulateFooter = R"(
 A bare schedule needs no model: it is simulated with the times that you give, of one microbatch through all that a pipeline
 rank has to do (with v stages per rank, each stage takes 1/v of them). Numbers are exact: 18.522 is not rounded.
 
@@ -55,9 +58,9 @@ class SimulateCommand {
       refreshEdited(plan.directory, [](const std::string&) {});
     const SimulationReport report = plan.directory.empty() ? simulateBare(bare) : simulatePlan(plan);
     print(report);
-    if (!json.empty()) writeOutputFile(json, report.json.dump(1) + "\n");
-    if (!csv.empty()) writeOutputFile(csv, scheduleToCsv(report.orders));
-    if (!trace.empty()) writeOutputFile(trace, tracesToJson({&report.trace, 1}));
+    if (!json.empty()) writeTextFile(json, report.json.dump(1) + "\n");
+    if (!csv.empty()) writeTextFile(csv, scheduleToCsv(report.orders));
+    if (!trace.empty()) writeTextFile(trace, tracesToJson({&report.trace, 1}));
     return 0;
   }
 
@@ -202,7 +205,7 @@ CommandFunction addSimulateCommand(CLI::App& app) {
                   "Write a trace to this file, for ui.perfetto.dev or chrome://tracing")
       ->type_name("FILE")
       ->group(kOutput);
-  sub->footer(kFooter);
+  sub->footer(kSimulateFooter);
   return [command, sub] { return command->run(*sub); };
 }
 

@@ -8,19 +8,23 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/text_file.h"
 #include "planning/advice.h"
-#include "planning/planning.h"
-#include "planning/replay.h"
+#include "planning/directory/plan_directory.h"
 #include "runtime/execute/worker_threads.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/validate.h"
 #include "tools/commands.h"
 #include "tools/console.h"
-#include "tools/node_options.h"
-#include "tools/option_checks.h"
+#include "tools/options/job_options.h"
+#include "tools/options/node_options.h"
+#include "tools/options/option_checks.h"
+#include "tools/options/plan_options.h"
+#include "tools/options/trace_options.h"
 #include "tools/planning_signals.h"
+#include "tools/refresh.h"
 #include "tools/report/report_files.h"
-#include "tools/trace_options.h"
+#include "tools/report/text_table.h"
 
 namespace pipeshard {
 namespace {
@@ -131,7 +135,7 @@ std::string worstTable(const ValidationReport& report, size_t most) {
 
 struct ValidateCommand {
   const CLI::App* command = nullptr;
-  PlanRequest request;
+  PlanOptions options;
   std::string output;
   std::string json;
   std::string dump;
@@ -167,7 +171,7 @@ struct ValidateCommand {
     progress.clear();
     print(plan, report);
     writer.finish();
-    if (!json.empty()) writeOutputFile(json, toJson(report).dump(1) + "\n");
+    if (!json.empty()) writeTextFile(json, toJson(report).dump(1) + "\n");
     keepValidation(report, trace.trace, plan_directory);
     writeReport(plan_directory);
     return report.passed() ? 0 : kFailed;
@@ -183,16 +187,17 @@ struct ValidateCommand {
       signals.check();
       progress.phase(phase);
     };
-    if (fs::is_directory(request.model_path) && !request.model_path.ends_with(".onnx")) {
-      requirePlanDirectory(request.model_path);
+    const std::string& model = options.request.model_path;
+    if (fs::is_directory(model) && !model.ends_with(".onnx")) {
+      requirePlanDirectory(model);
       refusePlanningOptions();
-      refreshEdited(request.model_path, show);
+      refreshEdited(model, show);
       signals.finish();
-      return fs::absolute(request.model_path).string();
+      return fs::absolute(model).string();
     }
     std::string directory =
         output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
-    PlanRequest asked = request;
+    PlanRequest asked = planRequest(options);
     if (!job.data.end.drop_last) asked.data_path = job.data.path;
     writePlanDirectory(planOrAdvise(asked, show, &signals.interruption()), directory);
     signals.finish();
@@ -207,7 +212,7 @@ struct ValidateCommand {
       fail(ErrorCode::kUsage,
            "{} is a plan directory, in which everything is decided; {} goes with a MODEL, or with `pipeshard "
            "plan`",
-           request.model_path, option->get_name());
+           options.request.model_path, option->get_name());
     }
   }
 
@@ -258,11 +263,11 @@ CommandFunction addValidateCommand(CLI::App& app) {
   CLI::App* sub = app.add_subcommand(
       "validate",
       "Run a step or more on one device and on all, and compare loss, gradients, parameters and states");
-  sub->add_option("MODEL|DIR", command->request.model_path,
+  sub->add_option("MODEL|DIR", command->options.request.model_path,
                   "An .onnx file (planned first, with the options below) or a plan directory")
       ->required();
   sub->option_defaults()->group(kPlanning);
-  addPlanOptions(*sub, command->request);
+  addPlanOptions(*sub, command->options);
   sub->option_defaults()->group("Options");
   sub->add_option("--steps", command->job.steps, "How many training steps")
       ->check(positiveWhole())

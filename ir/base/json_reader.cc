@@ -81,8 +81,8 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
 
   std::string_view what_;
   Json document_;
-  std::vector<Json*>
-      open_;  // an outer one gets no new elements before the inner ones are closed, so pointers stay valid
+  // an outer one gets no new elements before the inner ones are closed, so pointers stay valid
+  std::vector<Json*> open_;
   Json* member_ = nullptr;  // of the innermost object: whose key was read last
 };
 
@@ -134,6 +134,8 @@ std::string dumpJson(const Json& document) {
   return text + "}\n";
 }
 
+// A JsonReader is a value and the path that leads to it ("plan.json.stages[2].devices"), so every accessor
+// can say where it found what. Each checks before it converts; none has a default.
 void JsonReader::failExpected(std::string_view expected) const {
   fail(ErrorCode::kConfiguration, "{}: found {}; expected {}", path_, excerpt(*json_), expected);
 }

@@ -19,10 +19,8 @@ namespace pipeshard {
 
 using Json = nlohmann::ordered_json;
 
-enum class JsonComments : bool {
-  kRefused,
-  kAllowed
-};  // files written by people may hold // and /* */ comments
+// files written by people may hold // and /* */ comments
+enum class JsonComments : bool { kRefused, kAllowed };
 
 // Parses a whole document. Error(kConfiguration), with line and column, for text that is no JSON or repeats a
 // key. `what` ("plan.json") starts every message.

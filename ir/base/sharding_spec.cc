@@ -26,9 +26,8 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 [[noreturn]] void refuseSpec(std::string_view text, std::string_view part) {
   fail(ErrorCode::kConfiguration,
        "\"{}\" is no sharding spec: found \"{}\", expected for each tensor axis R (whole) or S with mesh "
-       "axes (S0, S01), separated by "
-       "commas, "
-       "then perhaps ;P and the mesh axes of a partial sum; - for a scalar. Examples: \"S0,R\", \"R,S1;P0\"",
+       "axes (S0, S01), separated by commas, then perhaps ;P and the mesh axes of a partial sum; - for a "
+       "scalar. Examples: \"S0,R\", \"R,S1;P0\"",
        text, part);
 }
 

@@ -3,13 +3,13 @@
 // The devices form a logical mesh of any rank, row-major: device 5 of mesh [2,4] has the coordinates (1,1). A
 // sharding spec says for each axis of a tensor which mesh axes cut it, major to minor, and over which mesh
 // axes the tensor is a *partial sum*: every device holds a summand of its shard. A mesh axis stands at most
-// once in a spec; along those that are missing devices hold the same.
+// once in a spec; devices along a mesh axis that does not stand in it hold the same.
 //
-//   x[8,6] on mesh [2,2]:   "S0,R"    devices 0 and 1 hold rows 0..3, devices 2 and 3 hold rows 4..7
-//                           "R,S01"   columns [0,1) [1,3) [3,4) [4,6)   (shares of shares, see shardOf)
-//                           "R,S1;P0" columns [0,3) or [3,6); devices 0 and 2 hold summands of the same
-//                             columns
-//   a scalar                "-" or "-;P0"
+//   x[8,6] on mesh [2,2]:
+//     "S0,R"     devices 0 and 1 hold rows 0..3, devices 2 and 3 hold rows 4..7
+//     "R,S01"    devices 0 to 3 hold columns [0,1) [1,3) [3,4) [4,6)   (shares of shares, see shardOf)
+//     "R,S1;P0"  devices 0 and 2 hold summands of columns [0,3), devices 1 and 3 of columns [3,6)
+//   a scalar: "-" or "-;P0"
 //
 // Uneven sizes are allowed, and nothing is padded: every device has programs of its own, with its own shapes.
 // An axis has at least one element on every device.

@@ -1,8 +1,8 @@
 // Boxes of a tensor: by axis [start, start + size). What a device holds of a tensor, and how to find it in
 // row-major memory.
 //
-//   rows 2..3, columns 1..2 of [4,6]: Shard{start {2,1}, size {2,2}}; its runs are elements [13,15) and
-//     [19,21)
+//   rows 2..3, columns 1..2 of [4,6]: Shard{start {2,1}, size {2,2}}
+//   its runs are elements [13,15) and [19,21)
 #pragma once
 
 #include <string>

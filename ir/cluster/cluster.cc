@@ -11,6 +11,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/near_matches.h"
+#include "ir/cluster/cluster_presets.h"
 
 namespace pipeshard {
 namespace {
@@ -44,8 +45,8 @@ const ClusterPreset& findPreset(std::string_view text, std::string_view name) {
   const std::vector<std::string> near = nearMatches(lower, names);
   fail(ErrorCode::kUsage,
        "cluster \"{}\" is not understood; write NODESxDEVICES, for example 1x4 (one node with four devices) "
-       "or 2x8; a preset with a "
-       "number of nodes, for example p3.16xlarge:8; or a JSON file (docs/clusters.md){}. The presets are {}",
+       "or 2x8; a preset with a number of nodes, for example p3.16xlarge:8; or a JSON file "
+       "(docs/clusters.md){}. The presets are {}",
        text, near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or ")),
        fmt::join(names, ", "));
 }
@@ -176,6 +177,15 @@ int Cluster::firstDeviceOf(int node) const {
 
 const DeviceKind& Cluster::kindOf(int device) const {
   return kinds[static_cast<size_t>(nodes[static_cast<size_t>(nodeOf(device))].kind)];
+}
+
+int64_t Cluster::leastDeviceMemory() const {
+  int64_t least = 0;
+  for (const ClusterNode& node : nodes) {
+    const int64_t memory = kinds[static_cast<size_t>(node.kind)].memory_bytes;
+    if (memory > 0 && (least == 0 || memory < least)) least = memory;
+  }
+  return least;
 }
 
 bool Cluster::isUniform() const {

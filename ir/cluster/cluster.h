@@ -10,8 +10,8 @@
 // profile` measures them (ir/cluster/profile.h). docs/clusters.md has the forms of --cluster, the files, and
 // the source of every number of the presets.
 //
-//   {{1000, 50}, {100000, 2050}}:  1000 take 50 ns; 50500 take 1050; 200000, at the last segment's rate,
-//                                  4070; 0 takes 50 - 20 = 30
+//   {{1000, 50}, {100000, 2050}}:  1000 take 50 ns, 50500 take 1050;
+//                                  200000, at the last segment's rate, 4070; 0 takes 50 - 20 = 30
 #pragma once
 
 #include <array>
@@ -112,10 +112,10 @@ struct ClusterNode {
   std::vector<GroupRate> inside_groups = {};
   Link nic;      // of one NIC of the node, to any other node
   int nics = 1;  // the devices share them evenly; each uses one at a time
-  int cores =
-      0;  // devices beyond so many wait for each other (workers of one computer); 0: each computes for itself
-  bool shared_memory =
-      false;  // the inside link is the memory of one computer: all transfers of the node share its bandwidth
+  // devices beyond so many wait for each other (workers of one computer); 0: each computes for itself
+  int cores = 0;
+  // the inside link is the memory of one computer: all transfers of the node share its bandwidth
+  bool shared_memory = false;
   friend bool operator==(const ClusterNode&, const ClusterNode&) = default;
 
   // The inside link as a group of so many of the node's devices has it; of a message from one device to
@@ -135,6 +135,8 @@ struct Cluster {
   int nodeOf(int device) const;
   int firstDeviceOf(int node) const;
   const DeviceKind& kindOf(int device) const;
+  // The least memory that a device is known to have; 0: unknown.
+  int64_t leastDeviceMemory() const;
   // All nodes are of one kind, with as many devices and the same links.
   bool isUniform() const;
   friend bool operator==(const Cluster&, const Cluster&) = default;
@@ -144,30 +146,15 @@ struct Cluster {
 // Named "2x4".
 Cluster uniformCluster(int nodes, int devices_per_node);
 
-// "2x4": two nodes of four devices each. Or a preset (clusterPresets): NAME, one node; NAME:N, so many;
-// NAME:NxD, N nodes with D of their devices each. A preset of a device has one, up to as many as nodes of it
-// have: "v100" is one, "v100:8" one node of eight, "v100:2x4" two of four. Throws Error(kUsage) that shows
-// the accepted forms and near names.
+// "2x4": two nodes of four devices each. Or a preset (ir/cluster/cluster_presets.h): NAME, one node; NAME:N,
+// so many; NAME:NxD, N nodes with D of their devices each. A preset of a device has one, up to as many as
+// nodes of it have: "v100" is one, "v100:8" one node of eight, "v100:2x4" two of four. Throws Error(kUsage)
+// that shows the accepted forms and near names.
 //   "p3.16xlarge:8" is 8 nodes of 8 V100 each, 25 Gbit/s between them
 Cluster parseCluster(std::string_view text);
 
 // "2 x 4 devices"; "p3.16xlarge:8, 8 x 8 devices V100-SXM2-16GB"; "lab, 11 devices: 1 x 8 V100-SXM2-16GB, 1 x
 // 3 old-card".
 std::string printCluster(const Cluster& cluster);
-
-struct ClusterPreset {
-  std::string name;         // "p3.16xlarge", "v100"
-  std::string description;  // one line
-  bool of_device = false;   // a count is of devices: "v100:8"
-  Cluster one;              // one whole node
-};
-const std::vector<ClusterPreset>& clusterPresets();  // ir/cluster/cluster_presets.cc
-
-// A cluster described in JSON, with // comments (docs/clusters.md). `what` is the file's name, for messages:
-// "c.json.nodes[1].nics: found 0; expected an integer from 1 to 1048576". The cluster is named by the file's
-// "name", else `what`. Errors: kConfiguration, kVersionMismatch.
-Cluster parseClusterFile(std::string_view text, std::string_view what);
-// The same as such a file, every number written out. parseClusterFile gives back an equal cluster.
-std::string clusterFileText(const Cluster& cluster);
 
 }  // namespace pipeshard

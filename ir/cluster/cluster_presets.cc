@@ -1,6 +1,6 @@
 // Published numbers of devices and nodes. docs/clusters.md has the table with the source of each; change both
 // together.
-#include "ir/cluster/cluster.h"
+#include "ir/cluster/cluster_presets.h"
 
 #include <array>
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/base/hash.h"
 #include "ir/base/json_reader.h"
 
 namespace pipeshard {
@@ -181,9 +182,7 @@ Profile profileFromJson(std::string_view text, std::string_view what) {
 }
 
 std::string profileDigest(const Profile& profile) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : profileToJson(profile)) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  return fmt::format("{:016x}", hash);
+  return fmt::format("{:016x}", hashBytes(profileToJson(profile)));
 }
 
 std::string printDevice(const ProfiledDevice& device) {
@@ -202,6 +201,8 @@ void mergePoints(Profile& profile, std::vector<ProfilePoint> points) {
   profile.points = std::move(points);
 }
 
+// Points are kept in groups of one operator and type, sorted, so that a group is found by bisection. A
+// point's features (log2 of sizes, FLOPs and bytes) are computed once. In a group all points are compared.
 OperatorTimes::Features OperatorTimes::featuresOf(const OperatorWork& work) {
   Features features;
   const auto log = [](int64_t size) { return log2Of(static_cast<double>(std::max<int64_t>(1, size))); };
@@ -232,6 +233,8 @@ const OperatorTimes::Group* OperatorTimes::find(const OperatorWork& work) const 
   return at != groups_.end() && std::tie(at->op, at->type) == keyOf(work) ? &*at : nullptr;
 }
 
+// From the measured number of devices m that is next to n: (n-1)/n of B bytes travel, and the curve of m
+// devices is asked for the B' of which as much travels. Of 400 bytes on 4 devices 300 travel, as of 600 on 2.
 std::optional<int64_t> OperatorTimes::collectiveTime(std::string_view kind, int64_t devices,
                                                      int64_t bytes) const {
   const CollectiveCurve* best = nullptr;
@@ -269,8 +272,8 @@ std::optional<int64_t> OperatorTimes::operatorTime(const OperatorWork& work, boo
     nearest.emplace_back(distance, &entry);
   }
   const size_t count = std::min(kNearest, nearest.size());
-  std::partial_sort(nearest.begin(), nearest.begin() + static_cast<ptrdiff_t>(count),
-                    nearest.end());  // ties: as in the profile
+  // ties: as in the profile
+  std::partial_sort(nearest.begin(), nearest.begin() + static_cast<ptrdiff_t>(count), nearest.end());
   double weights = 0, sum = 0;
   for (size_t n = 0; n < count; ++n) {
     const auto& [distance, entry] = nearest[n];

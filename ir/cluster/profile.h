@@ -8,16 +8,16 @@
 // factor rule gives (sharding/spmd/operator_work.h).
 //
 // Between points, time is interpolated (operatorTime):
-//   the same operator, attributes, sizes, FLOPs and bytes         that point's time
-//   else, of the operator's four nearest points                   exp2 of the mean of log2(time * amount /
-//                                                                 the point's amount)
-// weighted by 1/d^2; d^2 is the sum of squared differences of log2 of the sizes, FLOPs and bytes (those of 0
-// count as 1), plus 4 when the attributes differ. The amount is FLOPs when the point does more than four per
-// byte, else bytes. An operator (in this type) without points has no time: the caller takes the class's rate.
-// (Inverse distance weighting: Shepard 1968.)
+//   * a point with the same operator, attributes, sizes, FLOPs and bytes: its time;
+//   * else, from the operator's four nearest points: exp2 of the weighted mean of
+//     log2(time of the point * amount / amount of the point), weights 1/d^2.
+// d^2 is the sum of squared differences of log2 of the sizes, FLOPs and bytes (those of 0 count as 1), plus 4
+// when the attributes differ. The amount is FLOPs when the point does more than four per byte, else bytes.
+// An operator (in this type) without points has no time: the caller takes the class's rate. (Inverse distance
+// weighting: Shepard 1968.)
 //
-//   Gelu, bytes 1000 -> 100 ns, 4000 -> 1600 ns, else equal: 2000 are as far from both, which say 200 and
-//     800: 400 ns.
+//   Gelu, points of 1000 bytes -> 100 ns and 4000 bytes -> 1600 ns, else equal. 2000 bytes are as far from
+//   the one as from the other; the first says 200 ns, the second 800 ns; the answer is 400 ns.
 #pragma once
 
 #include <array>

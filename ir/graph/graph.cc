@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "ir/base/error.h"
+#include "ir/graph/graph_print.h"
 
 namespace pipeshard {
 namespace {
@@ -288,6 +289,11 @@ void verifyGraph(const Graph& graph) {
   }
 }
 
+// Dead code. Nodes are in topological order, so one walk from the last to the first is enough: when a node is
+// reached, all its readers have been, and `needed` is final for its outputs. A value stays when it is an
+// input or output of the graph, listed in `keep`, read by a node that stays, or an output of one: nodes keep
+// all their outputs. Ids change; the result says which value has become which.
+//   a = f(x), b = g(x), output a:   g goes, and with it b; x stays, being an input.
 namespace {
 
 void markSubgraphReads(const Graph& graph, const Graph& subgraph, std::vector<bool>& needed);
@@ -371,6 +377,9 @@ std::vector<ValueId> removeDeadCode(Graph& graph, const std::vector<ValueId>& ke
   return new_value;
 }
 
+// Subgraphs. Values are copied on first use, so the new graph has those that its nodes touch and no others,
+// numbered anew. What a node reads must be an input of the subgraph, made by an earlier node of it, or an
+// in-memory constant, which is copied. Functions that the nodes call come along, and those that they call.
 namespace {
 
 // Copies values of `from` into `to` on first use.

@@ -76,11 +76,13 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 struct Value {
   std::string name;
   DataType data_type = DataType::kUndefined;  // kUndefined: not known (yet)
-  std::optional<Shape> shape;  // kUnknownSize for unknown or symbolic axes; nullopt: rank unknown
-  std::vector<std::string>
-      symbols;              // per axis the symbolic name ("batch") or ""; empty when none is symbolic
-  Metadata metadata;        // the exporter's, e.g. InputSpec.kind
-  std::string opaque_type;  // serialised onnx.TypeProto of a value that is no dense tensor, else empty
+  // kUnknownSize for unknown or symbolic axes; nullopt: rank unknown
+  std::optional<Shape> shape;
+  // per axis the symbolic name ("batch") or ""; empty when none is symbolic
+  std::vector<std::string> symbols;
+  Metadata metadata;  // the exporter's, e.g. InputSpec.kind
+  // serialised onnx.TypeProto of a value that is no dense tensor, else empty
+  std::string opaque_type;
 };
 
 struct Node {
@@ -167,7 +169,7 @@ struct Graph {
 std::string describeNode(const Node& node);
 
 // ---- building
-// -----------------------------------------------------------------------------------------------------
+// ----------------------------------------------------------------------------------------------------
 
 // Adds values with unique names; keeps the name index that Graph itself does not carry. Use one per pass that
 // adds values. Names that are taken get a suffix "_1", "_2", ...
@@ -203,7 +205,7 @@ std::vector<int64_t> integerElements(const Constant& constant);
 std::vector<double> numericElements(const Constant& constant);
 
 // ---- analyses
-// -----------------------------------------------------------------------------------------------------
+// ----------------------------------------------------------------------------------------------------
 
 // Who makes and who reads each value. Valid until the graph changes.
 struct UseDef {
@@ -228,15 +230,6 @@ std::vector<ValueId> removeDeadCode(Graph& graph, const std::vector<ValueId>& ke
 // listed, produced nor constant: Error(kInternal).
 Graph extractSubgraph(const Graph& graph, std::string_view name, const std::vector<NodeId>& nodes,
                       const std::vector<ValueId>& inputs, const std::vector<ValueId>& outputs);
-
-// ---- printing
-// -----------------------------------------------------------------------------------------------------
-
-// The one way to print a Graph: deterministic text, one line per input, initializer and node, with types and
-// shapes.
-//   %h: float32[8,16] = MatMul(%x, %w) {transA=0}  # blocks.0.mlp
-std::string printGraph(const Graph& graph);
-std::string printAttribute(const Attribute& attribute);
 
 // ---- implementation of templates
 // ----------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
+#include "ir/graph/graph_print.h"
+
 #include <algorithm>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
-#include "ir/graph/graph.h"
 
 namespace pipeshard {
 namespace {

@@ -5,16 +5,15 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/graph_print.h"
 
 namespace pipeshard {
 namespace {
 
-bool isBackward(Phase phase) { return phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight; }
-
 // May a node of phase `reader` read what a node of phase `writer` gives?
 bool mayRead(Phase reader, Phase writer) {
-  if (reader == Phase::kUpdate || reader == Phase::kPrologue)
-    return writer == reader;                     // all else reaches them through graph inputs
+  // all else reaches them through graph inputs
+  if (reader == Phase::kUpdate || reader == Phase::kPrologue) return writer == reader;
   if (writer == Phase::kPrologue) return false;  // only through totals
   return static_cast<int>(writer) <= static_cast<int>(reader);
 }
@@ -85,6 +84,39 @@ std::string_view phaseName(Phase phase) {
     case Phase::kUpdate: return "update";
   }
   return "unknown";
+}
+
+std::vector<ValueId> updatedValues(const Parameter& parameter) {
+  std::vector<ValueId> values = {parameter.updated};
+  for (const OptimizerState& state : parameter.states) values.push_back(state.updated);
+  return values;
+}
+
+std::vector<NodeId> forwardNodes(const TrainingGraph& training) {
+  std::vector<NodeId> nodes;
+  for (size_t i = 0; i < training.graph.nodes.size(); ++i) {
+    if (training.node_phase[i] == Phase::kForward) nodes.emplace_back(i);
+  }
+  return nodes;
+}
+
+std::vector<NodeId> nodesBehind(const TrainingGraph& training, const std::vector<NodeId>& producer,
+                                const std::vector<ValueId>& values, Phase phase) {
+  std::vector<ValueId> open = values;
+  std::vector<NodeId> found;
+  std::vector<bool> seen(training.graph.nodes.size());
+  while (!open.empty()) {
+    const ValueId value = open.back();
+    open.pop_back();
+    const NodeId node = value.valid() ? producer[value.index()] : NodeId();
+    if (!node.valid() || seen[node.index()] || training.node_phase[node.index()] != phase) continue;
+    seen[node.index()] = true;
+    found.push_back(node);
+    const std::vector<ValueId>& inputs = training.graph.node(node).inputs;
+    open.insert(open.end(), inputs.begin(), inputs.end());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 void verifyTrainingGraph(const TrainingGraph& training) {

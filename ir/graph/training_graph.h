@@ -34,6 +34,11 @@ enum class Phase : uint8_t {
   kUpdate,          // once per step
 };
 std::string_view phaseName(Phase phase);  // "forward", "backward-input", ...
+inline bool isBackward(Phase phase) {
+  return phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight;
+}
+// Runs once per microbatch.
+inline bool isPass(Phase phase) { return phase == Phase::kForward || isBackward(phase); }
 
 // An input that is cut into microbatches: microbatch k of m holds rows [k*s/m, (k+1)*s/m) of `axis`.
 struct BatchInput {
@@ -49,10 +54,11 @@ struct OptimizerState {
 };
 
 struct Parameter {
-  ValueId value;                        // an initializer
-  std::vector<ValueId> gradient_parts;  // outputs of backward nodes, each of the parameter's shape; empty: no
-                                        // gradient reaches it
-  ValueId gradient;  // graph input read by the update: the sum of all parts over all microbatches
+  ValueId value;  // an initializer
+  // outputs of backward nodes, each of the parameter's shape; empty: no gradient reaches it
+  std::vector<ValueId> gradient_parts;
+  // graph input read by the update: the sum of all parts over all microbatches
+  ValueId gradient;
   std::vector<OptimizerState> states;
   ValueId updated;  // node output, same type and shape as value
 };
@@ -73,9 +79,9 @@ struct PrologueTotal {
 
 struct TrainingGraph {
   Graph graph;
-  std::vector<Phase> node_phase;      // by node index
-  std::vector<NodeId> forward_node;   // by node index: for a backward node the forward node that it
-                                      // differentiates, else invalid
+  std::vector<Phase> node_phase;  // by node index
+  // by node index: for a backward node the forward node that it differentiates, else invalid
+  std::vector<NodeId> forward_node;
   std::vector<BatchInput> inputs;     // every input that the user's data provides
   std::vector<Parameter> parameters;  // in the model's order of initializers
   std::vector<PrologueTotal> totals;
@@ -84,6 +90,22 @@ struct TrainingGraph {
   ValueId step;  // int64 scalar input of the update, 1 in the first step; invalid if the optimizer needs none
   int64_t microbatches = 1;
 };
+
+// A gradient reaches it and the optimizer updates it; any other parameter stays as it is.
+inline bool isTrained(const Parameter& parameter) {
+  return !parameter.gradient_parts.empty() && parameter.updated.valid();
+}
+
+// What the update of a parameter gives: its new value, then its states.
+std::vector<ValueId> updatedValues(const Parameter& parameter);
+
+// The forward nodes of a training graph, in graph order. A plan's layers are positions in this list.
+std::vector<NodeId> forwardNodes(const TrainingGraph& training);
+
+// The nodes of `phase` that the values depend on through nodes of that phase, in graph order. `producer` as
+// in UseDef.
+std::vector<NodeId> nodesBehind(const TrainingGraph& training, const std::vector<NodeId>& producer,
+                                const std::vector<ValueId>& values, Phase phase);
 
 // Throws Error(kInternal) naming the first broken invariant (roles refer to existing values of equal shape
 // and type, node phases only read what earlier phases give, ...), after verifyGraph.

@@ -1,5 +1,5 @@
 // What a weight's metadata and name say about whether it is trained. Only hints:
-// onnx_import/autodiff/training.h decides.
+// onnx_import/autodiff/parameters.h decides.
 #pragma once
 
 #include <optional>

@@ -28,15 +28,15 @@ struct LayerPlan {
 
 // How a stage's tensors lie on its devices, by name; what is not listed is replicated
 // (sharding/stage/sharding_plan.h). In plan.json every entry has a line of its own:
-//   "shardings":
-//   {"stage":0,"method":"auto","mesh":[2,2],"predicted":{"compute_ns":51,...,"lower_bound_ns":60},"optimal":true}
+//   "shardings":  {"stage":0,"method":"auto","mesh":[2,2],
+//                  "predicted":{"compute_ns":51,...,"lower_bound_ns":60},"optimal":true}
 //   "strategies": {"stage":0,"node":"matmul_1","uses":"0:k 1:j"}
 //   "specs":      {"stage":0,"value":"w1","spec":"S0,R"}
 struct ShardingPlan {
   std::string method = "auto";  // as given: --method
   std::vector<int> mesh;        // the logical mesh, product StagePlan::devices.size()
-  std::map<std::string, std::string>
-      strategies;                            // by a node's first output: printUses (sharding/spmd/strategy.h)
+  // by a node's first output: printUses (sharding/spmd/strategy.h)
+  std::map<std::string, std::string> strategies;
   std::map<std::string, std::string> specs;  // by value: printSpec
   // Of one step, as the cost model predicts it: on the device with the largest shards.
   int64_t compute_ns = 0;
@@ -55,8 +55,8 @@ struct StagePlan {
   // Ranks, in the mesh's order; 0..n-1 in all stages together. Stages that share a device share all of them:
   // they are the chunks of one pipeline rank.
   std::vector<int> devices;
-  std::vector<int> mesh_shape = {
-      1, 1};  // (data, model), product devices.size(): microbatches are cut along the data axis
+  // (data, model), product devices.size(): microbatches are cut along the data axis
+  std::vector<int> mesh_shape = {1, 1};
   int64_t forward_flops = 0;  // one microbatch
   int64_t backward_flops = 0;
   int64_t parameter_bytes = 0;
@@ -83,8 +83,8 @@ struct Plan {
   std::string optimizer;                      // canonical text: "adamw:lr=0.001,..."
   DataType precision = DataType::kFloat32;
   Cluster cluster;
-  std::string profile;  // profileDigest of the measured operators that it was made with
-                        // (ir/cluster/profile.h); "": none
+  // profileDigest of the measured operators that it was made with (ir/cluster/profile.h); "": none
+  std::string profile;
   int64_t microbatches = 1;
   // The shorter batch that ends an epoch of data which is no multiple of the batch: its rows and
   // microbatches. 0: there is none.
@@ -115,12 +115,6 @@ struct Plan {
 // The operators of some stage are sharded.
 bool hasShardedStage(const Plan& plan);
 
-std::string planToJson(const Plan& plan);
-// Throws Error(kConfiguration) naming the field, what was found and what is allowed, of every rule that is
-// violated; Error(kVersionMismatch).
-Plan planFromJson(std::string_view text);
-// The rules that a text violates, a message each; empty: planFromJson reads it.
-std::vector<std::string> planFaults(std::string_view text);
 // A table for people.
 std::string printPlan(const Plan& plan);
 

@@ -1,5 +1,6 @@
 // plan.json. Reading is strict: a hand-edited plan with a misspelt key or stages that leave a layer out is
 // refused.
+#include "ir/plan/plan_json.h"
 
 #include <algorithm>
 #include <functional>
@@ -10,7 +11,6 @@
 #include "ir/base/json_reader.h"
 #include "ir/base/sharding_spec.h"
 #include "ir/cluster/cluster_json.h"
-#include "ir/plan/plan.h"
 #include "ir/plan/search_record_json.h"
 
 namespace pipeshard {
@@ -116,8 +116,8 @@ struct KnownStages {
 
 void readStage(const JsonReader& json, JsonFaults& faults, KnownStages& known, Plan& plan) {
   StagePlan stage;
-  stage.first_layer = stage.last_layer =
-      plan.stages.empty() ? 0 : plan.stages.back().last_layer + 1;  // where it cannot be read
+  // where it cannot be read
+  stage.first_layer = stage.last_layer = plan.stages.empty() ? 0 : plan.stages.back().last_layer + 1;
   faults.attempt([&] {
     json.expectObject({"first_layer", "last_layer", "devices", "mesh_shape", "forward_flops",
                        "backward_flops", "parameter_bytes", "peak_activations"},

@@ -2,11 +2,11 @@
 // would have cost, what stages cost. Part of plan.json, for people; nothing that runs a plan reads it.
 //
 //   "search":       {"complete":true,"objective":"one microbatch through ...","chosen":0}
-//   "alternatives":
-//     {"step_ns":1200,"memory_bytes":4096,"microbatches":4,"schedule":"1f1b","stages":[{"layers":[0,1],"device":0,
-//                    "submesh":[1,2],"mesh":[2,1],"method":"auto","recomputation":"never","pass_ns":90,"step_ns":7,"memory_bytes":4096}]}
-//   "reasons":      {"about":"cut 0","chosen":"behind layer 1","instead":"behind layer
-//                   2","step_ns":1300,"why":""}
+//   "alternatives": {"step_ns":1200,"memory_bytes":4096,"microbatches":4,"schedule":"1f1b",
+//                    "stages":[{"layers":[0,1],"device":0,"submesh":[1,2],"mesh":[2,1],"method":"auto",
+//                               "recomputation":"never","pass_ns":90,"step_ns":7,"memory_bytes":4096}]}
+//   "reasons":      {"about":"cut 0","chosen":"behind layer 1","instead":"behind layer 2",
+//                    "step_ns":1300,"why":""}
 //   "stage_costs":  each as an element of "stages"
 #pragma once
 
@@ -28,8 +28,8 @@ struct SearchedStage {
   std::string recomputation = "never";
   int64_t pass_ns = 0;  // of a microbatch, forward and backward
   int64_t step_ns = 0;  // once a step: update, synchronisation of gradients
-  int64_t memory_bytes =
-      0;  // in a plan: of its pipeline rank; in the table of costs: with one microbatch in flight
+  // in a plan: of its pipeline rank; in the table of costs: with one microbatch in flight
+  int64_t memory_bytes = 0;
 };
 
 struct SearchedPlan {
@@ -54,8 +54,8 @@ struct SearchRecord {
   std::vector<SearchedPlan> alternatives;  // the best, best first; the plan itself is `chosen`
   size_t chosen = 0;
   std::vector<PlanReason> reasons;
-  std::vector<SearchedStage>
-      stage_costs;  // the best way of every run of layers on every kind of submesh, where these are few
+  // the best way of every run of layers on every kind of submesh, where these are few
+  std::vector<SearchedStage> stage_costs;
 };
 
 }  // namespace pipeshard

@@ -37,6 +37,18 @@ std::vector<int> parseRange(std::string_view text) {
   return first < 0 || last < first ? std::vector<int>{} : std::vector<int>{first, last};
 }
 
+// Reads the stages of a file from first to last. Two things grow on the way:
+//   next_layer_   the first layer that belongs to no stage yet
+//   owner_        by device: the first stage that has it
+// All stages say their operators by the key that the first one uses (`form_`). Only a last stage behind
+// stages that end at values ("until"), or the only stage, may have no key: it takes the rest.
+//
+// Devices: the listed ones. Without a list, the block of devices (the submesh, else one device) that begins
+// at the first device that no earlier stage has. Two stages may share devices only if they list the same ones
+// in the same order: they are stages of one pipeline rank.
+//
+//   {"layer_count": 2}, {"layer_count": 3} on four devices: layers 0..1 on device 0, layers 2..4 on device 1;
+//   the number of layers, said nowhere, is 5; devices 2 and 3 are not used.
 class StageFileReader {
  public:
   StageFileReader(const JsonReader& json, std::string_view what, const Cluster& cluster, int layers)
@@ -157,8 +169,7 @@ class StageFileReader {
       if (file_.layers > 0) {
         fail(ErrorCode::kConfiguration,
              "{}: found {} layers and stages without them; expected \"layers\" or \"layer_count\" in every "
-             "stage, or no number of layers "
-             "when stages end at values (\"until\")",
+             "stage, or no number of layers when stages end at values (\"until\")",
              file_.name, file_.layers);
       }
       return;
@@ -179,8 +190,8 @@ class StageFileReader {
       stage.devices = narrow(devices.integers(0, cluster_.deviceCount() - 1));
       if (stage.devices.empty()) devices.failExpected("at least one device");
       const auto owner = owner_.find(stage.devices[0]);
-      if (owner != owner_.end() && file_.stages[owner->second].devices == stage.devices)
-        return;  // another stage of a pipeline rank
+      // another stage of a pipeline rank
+      if (owner != owner_.end() && file_.stages[owner->second].devices == stage.devices) return;
       for (size_t i = 0; i < stage.devices.size(); ++i) {
         const auto [found, is_new] = owner_.try_emplace(stage.devices[i], index);
         if (is_new) continue;
@@ -202,8 +213,7 @@ class StageFileReader {
     if (!fits) {
       where.failExpected(
           fmt::format("a submesh that fits behind the devices of earlier stages: the first device that is "
-                      "free is {} of 0 to {}, "
-                      "with {} to a node; write \"devices\" to choose others",
+                      "free is {} of 0 to {}, with {} to a node; write \"devices\" to choose others",
                       first, cluster_.deviceCount() - 1, devicesOfNodes()));
     }
     for (int device = first; device < first + size; ++device) {

@@ -21,10 +21,12 @@ inline constexpr int kStageFileVersion = 1;
 struct StageSpec {
   int first_layer = 0;  // inclusive; when StageFile::layers > 0
   int last_layer = 0;
-  std::string until;         // otherwise: the value at which the stage ends; "" for the last stage: the rest
-  std::vector<int> devices;  // ranks, at least one; two stages share all of them (one pipeline rank) or none
-  std::vector<int>
-      mesh_shape;  // {data, model}, the product is the number of devices; {1, n} when operators are sharded
+  // otherwise: the value at which the stage ends; "" for the last stage: the rest
+  std::string until;
+  // ranks, at least one; two stages share all of them (one pipeline rank) or none
+  std::vector<int> devices;
+  // {data, model}, the product is the number of devices; {1, n} when operators are sharded
+  std::vector<int> mesh_shape;
   // "auto", "zero3", ... (docs/sharding.md): the stage's operators are sharded, on this mesh (empty: the
   // best). Or "": they are not, as "data-parallel" or "replicated" say, or nothing is said.
   std::string method;

@@ -1,18 +1,19 @@
-// What waits for the background instructions of a program (Instruction::background). It follows from the
-// buffers alone: an instruction waits for those before it whose outputs it reads, writes or frees, and for
-// those whose inputs it writes or frees.
+// Which background instructions of a program (Instruction::background) each instruction has to wait for. It
+// follows from the buffers alone: an instruction waits for a background one before it when it reads, writes
+// or frees an output of that one, or writes or frees an input of it.
 //
-// Those of the lane are done one at a time in their order. So how far an instruction has to wait is one
-// number: how many of them must be complete before it begins.
+// Background collectives are done by one thread, the *lane*, one at a time in their order. So how far an
+// instruction has to wait for the lane is one number: how many of the lane's instructions must be complete
+// before it begins.
 //
-//   0  run backward_1 ... -> "da@1"
-//   1  all_reduce background "da" -> "da"       lane[0]
-//   2  run backward_2 ... -> "db@1"             waits for 0: it touches nothing of 1
-//   3  all_reduce background "db" -> "db"       lane[1]; 0: what is done by the lane comes after the lane's
-//                                               work before it anyway
+//   position, instruction                       waits for how many of the lane's
+//   0  run backward_1 ... -> "da@1"             0
+//   1  all_reduce background "da" -> "da"       0 (it is the lane's first)
+//   2  run backward_2 ... -> "db@1"             0: it touches nothing of 1
+//   3  all_reduce background "db" -> "db"       0: the lane does it behind 1 in any case
 //   4  free "x@1"                               0
 //   5  update "a", "da" -> "a"                  1: it reads "da"
-//   6  update "b", "db" -> "b"                  2
+//   6  update "b", "db" -> "b"                  2: it reads "db"
 #pragma once
 
 #include <functional>

@@ -9,18 +9,17 @@
 // each buffer an offset in one arena from its live interval.
 //
 // Buffers that live across steps ("persistent": parameters, states, weights) are never freed and keep their
-// content.
+// content. Every other buffer begins with the first instruction that lists it as an output and ends at its
+// kFree.
 //
 // A rank is one device of a stage. Where a stage has several data-parallel devices, each runs its rows of
-// every microbatch (a "cell"), and a buffer of a cell that is not the whole microbatch has its rows in its
-// name: "h@0[2:4]". All others are written by the first instruction that lists them as output, and end at
-// their kFree.
+// every microbatch (a "cell"). A buffer of a cell that is not the whole microbatch has its rows in its name:
+// "h@0[2:4]".
 //
 // Worked example, rank 1 of 2 in GPipe with one microbatch (buffer names in quotes):
-//   receive peer=0 -> "h@0";  load_input "labels@0";  run forward ["h@0","labels@0","w"] ->
-//                                                     ["loss@0","logits@0"]
-//   accumulate "loss@0" -> "loss" overwrite;  run backward_input [...] -> ["dh@0"]; send peer=0 "dh@0"; free
-//                                             "h@0"
+//   receive peer=0 -> "h@0";  load_input "labels@0"
+//   run forward ["h@0","labels@0","w"] -> ["loss@0","logits@0"];  accumulate "loss@0" -> "loss" overwrite
+//   run backward_input [...] -> ["dh@0"];  send peer=0 "dh@0";  free "h@0"
 //   run backward_weight [...] -> ["dw@0"];  accumulate "dw@0" -> "dw" overwrite;  free ...;  free "dh@0"
 //   update ["w","dw","step"] -> ["w"]
 #pragma once
@@ -46,10 +45,11 @@ enum class BufferKind : uint8_t {
   kParameter,       // persistent; initial content from `source`
   kWeight,          // persistent, never updated (a big constant, a frozen parameter); from `source`
   kOptimizerState,  // persistent; starts as zeros
-  kForwardState,    // persistent; from `source`; the forward passes replace it (running statistics), by
-                    // kAccumulate overwrite
-  kStep,  // persistent int64 scalar; before step t (1-based) the executor sets it to (t-1) * updates_per_step
-          // + update + 1
+  // persistent; from `source`; the forward passes replace it (running statistics), by kAccumulate overwrite
+  kForwardState,
+  // persistent int64 scalar; before step t (1-based) the executor sets it to (t-1) * updates_per_step +
+  // update + 1
+  kStep,
   kGradient,     // accumulator of a parameter's gradient
   kAccumulator,  // other sums over microbatches: the loss, prologue totals
   kInput,        // a batch input of one microbatch
@@ -71,13 +71,13 @@ struct BufferPart {
 };
 
 struct Buffer {
-  std::string
-      name;  // value name, "@microbatch" appended where there is one per microbatch; unique in the program
+  // value name, "@microbatch" appended where there is one per microbatch; unique in the program
+  std::string name;
   BufferKind kind = BufferKind::kActivation;
   DataType data_type = DataType::kUndefined;
   Shape shape;
-  std::string value;  // the value's name in the model (parameters, weights, inputs), for messages, data and
-                      // checkpoints
+  // the value's name in the model (parameters, weights, inputs), for messages, data and checkpoints
+  std::string value;
   // Initial content of kParameter, kWeight and kForwardState. Bytes in the file have type `source_type`
   // (converted to data_type on load). It is always the whole tensor: of a buffer with a `part`, only the box
   // is read.
@@ -100,23 +100,26 @@ struct Subgraph {
   Phase phase = Phase::kForward;
   std::vector<std::string> inputs;   // names of the graph inputs, in order
   std::vector<std::string> outputs;  // names of the graph outputs, in order
-  std::vector<int> collectives =
-      {};  // of its nodes in the pipeshard domain that are collectives, in node order: their groups
-  bool recomputation = false;  // makes again, for a backward pass, what a forward pass has made and freed
+  // of its nodes in the pipeshard domain that are collectives, in node order: their groups
+  std::vector<int> collectives = {};
+  // makes again, for a backward pass, what a forward pass has made and freed
+  bool recomputation = false;
 };
 
 enum class InstructionKind : uint8_t {
-  kLoadInput,  // outputs[0] := batch input buffer.value from index `offset` of its axis on, as many as the
-               // buffer holds (loadedBox)
-  kRun,        // outputs := subgraph(inputs)
-  kUpdate,  // like kRun; an output may be the same buffer as an input: it is replaced when all have been read
+  // outputs[0] := batch input buffer.value from index `offset` of its axis on, as many as the buffer holds
+  // (loadedBox)
+  kLoadInput,
+  kRun,  // outputs := subgraph(inputs)
+  // like kRun; an output may be the same buffer as an input: it is replaced when all have been read
+  kUpdate,
   kAccumulate,  // outputs[0] := inputs[0] if overwrite, else outputs[0] + inputs[0], element by element
   kSend,        // inputs[0] to rank `peer` (asynchronous)
   kReceive,     // outputs[0] from rank `peer`
   kFree,        // the content of inputs[0] ends
-  kAllReduce,  // outputs[0] := sum over the ranks of groups[group], of inputs[0]; in fixed rank order; may be
-               // in place
-  kSlice,      // outputs[0] := inputs[0] from index `offset` of `axis` on, as many as the output holds
+  // outputs[0] := sum over the ranks of groups[group], of inputs[0]; in fixed rank order; may be in place
+  kAllReduce,
+  kSlice,        // outputs[0] := inputs[0] from index `offset` of `axis` on, as many as the output holds
   kConcatenate,  // outputs[0] := inputs, one behind the other along `axis`
   kZero,         // outputs[0] := 0
 };
@@ -126,8 +129,8 @@ struct Instruction {
   InstructionKind kind = InstructionKind::kRun;
   SubgraphId subgraph;  // kRun, kUpdate
   int stage = -1;       // the pipeline stage that it works for; -1: for several, or none
-  int microbatch = -1;  // -1: belongs to the whole step; a kUpdate inside a window names the last one whose
-                        // gradient it takes
+  // -1: belongs to the whole step; a kUpdate inside a window names the last one whose gradient it takes
+  int microbatch = -1;
   std::vector<BufferId> inputs;
   std::vector<BufferId> outputs;
   int peer = -1;           // kSend, kReceive
@@ -167,16 +170,16 @@ struct ProgramInput {
   // Synthetic data: integers in [low, high); floating-point: standard normal (low == high == 0).
   int64_t low = 0;
   int64_t high = 0;
-  std::optional<AllowedIntegers> allowed =
-      {};  // other data is refused if it is exact; nothing: the model does not tell
+  // other data is refused if it is exact; nothing: the model does not tell
+  std::optional<AllowedIntegers> allowed = {};
 };
 
 struct Program {
   int rank = 0;
   int world_size = 1;
   int64_t microbatches = 1;
-  int64_t updates_per_step =
-      1;  // more than one in asynchronous schedules: a step is a window of so many updates
+  // more than one in asynchronous schedules: a step is a window of so many updates
+  int64_t updates_per_step = 1;
   std::vector<Buffer> buffers;
   std::vector<Subgraph> subgraphs;
   std::vector<Instruction> instructions;  // one step
@@ -189,39 +192,12 @@ struct Program {
 };
 
 // What a kLoadInput into `buffer` reads of the whole batch, whose input `input` is.
-//   x [8,6] cut along axis 0; microbatch 1 of 2, columns 3..5: buffer [4,3], part {whole [4,6], start [0,3]},
-//     offset 4: box [4,3] from
-//   [4,3] on
+//   x [8,6] cut along axis 0; of microbatch 1 of 2 columns 3..5: buffer [4,3], part {whole [4,6], start
+//   [0,3]}, offset 4; the box has size [4,3] and starts at [4,3]
 // Error(kConfiguration), naming the buffer, when that is no part of the batch.
 Shard loadedBox(const ProgramInput& input, const Buffer& buffer, int64_t offset);
 
 // Which of the step's updates a kUpdate makes, from 0 on; 0 where a step makes one.
 int updateOf(const Program& program, const Instruction& instruction);
-
-// Deterministic text, one line per buffer and instruction.
-std::string printProgram(const Program& program);
-
-// One instruction as messages and printProgram show it: `send microbatch=0 peer=1 "h@0"`.
-// At most so many inputs and outputs are named each.
-std::string describeInstruction(const Program& program, const Instruction& instruction,
-                                size_t most_buffers = 6);
-
-// program.json. parse throws Error(kConfiguration) naming the field; version mismatch:
-// Error(kVersionMismatch).
-std::string programToJson(const Program& program);
-Program programFromJson(std::string_view text);
-
-// Proves of all ranks' programs together: every receive has its send, in a compatible order and with equal
-// type and shape (a buffer name that both sides of a pair know stands for the same content, the same part of
-// a tensor too, so a swap is found); the parts of a result together are the whole; every buffer is written
-// before it is read, not used after it is freed, freed once, and freed at all unless it is persistent or a
-// result; all runs of a microbatch read one version of a parameter; a gradient of an update is read by that
-// update; a forward state that the runs of a microbatch read is replaced before another microbatch, or the
-// next step, reads it; no cycle of waits exists (receives wait for sends, frees and overwrites of sent
-// buffers wait for the receive, collectives, also those inside subgraphs, for their whole group, instructions
-// for the background ones whose buffers they touch); ranks that meet in a collective do so in the same
-// microbatch and phase, both in the background or neither. Throws Error(kInternal) naming rank, instruction
-// and buffer.
-void verifyPrograms(const std::vector<Program>& programs);
 
 }  // namespace pipeshard

@@ -1,5 +1,8 @@
-// program.json. Buffers and subgraphs are referred to by position. In-memory constants are base64, up to 64
-// KiB each.
+// program.json: for every struct of ir/program/program.h a function each way, side by side, so that both have
+// the same keys. Buffers, subgraphs and groups are referred to by position; therefore groups are read before
+// subgraphs, and both before instructions, and every position is checked against what has been read. Fields
+// that have their default are not written. In-memory constants are base64, up to 64 KiB each.
+#include "ir/program/program_json.h"
 
 #include <array>
 #include <set>
@@ -7,7 +10,6 @@
 #include "ir/base/error.h"
 #include "ir/base/json_reader.h"
 #include "ir/base/tensor_box.h"
-#include "ir/program/program.h"
 
 namespace pipeshard {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 constexpr size_t kMostInlineBytes = 64 * 1024;
 constexpr std::string_view kBase64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
+// Three bytes are a word of 24 bits, which is four characters; '=' stands for those that hold no byte's bits.
 std::string toBase64(const std::vector<std::byte>& bytes) {
   std::string text;
   text.reserve((bytes.size() + 2) / 3 * 4);
@@ -27,6 +30,7 @@ std::string toBase64(const std::vector<std::byte>& bytes) {
   return text;
 }
 
+// Character i carries 6 bits; every character but the first of each four completes a byte.
 std::vector<std::byte> fromBase64(const JsonReader& json) {
   const std::string text = json.string();
   size_t length = text.size();
@@ -96,8 +100,7 @@ Json sourceToJson(const Buffer& buffer) {
   if (constant.bytes.size() > kMostInlineBytes) {
     fail(ErrorCode::kConfiguration,
          "buffer \"{}\" starts from a tensor of {} bytes that is not in a file; at most {} bytes fit into "
-         "program.json; keep the weights of "
-         "the model in an external data file",
+         "program.json; keep the weights of the model in an external data file",
          buffer.name, constant.bytes.size(), kMostInlineBytes);
   }
   return {{"shape", constant.shape}, {"base64", toBase64(constant.bytes)}};

@@ -9,6 +9,9 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/tensor_box.h"
+#include "ir/program/program_print.h"
+#include "ir/program/program_verify_failure.h"
+#include "ir/program/program_verify_waits.h"
 
 namespace pipeshard {
 namespace {
@@ -46,6 +49,11 @@ Form formOf(InstructionKind kind) {
   return {};
 }
 
+// What one program shows without being run: forms, ids, shapes, peers and groups. The order matters: header,
+// buffers, groups and subgraphs first, then instructions, and of each instruction its ids before its form,
+// and its form before what depends on its kind. So every check may use as an index what an earlier one has
+// found in range. Other programs are looked at only for what all ranks must have alike: microbatches, updates
+// and the list of batch inputs, compared with rank 0.
 class StructureVerifier {
  public:
   StructureVerifier(const std::vector<Program>& programs, const Program& program)
@@ -306,6 +314,14 @@ class StructureVerifier {
   size_t at_ = 0;
 };
 
+// One walk over a rank's instructions with the state of every buffer: written, freed, and three things that
+// the content of a buffer must keep:
+//   * a persistent buffer needs no first write and may not be freed;
+//   * of each parameter, the passes of one microbatch read one version (buffer, and how often it has been
+//     written: contents_), whichever buffer it lies in;
+//   * what a pass has read of a forward state is replaced before a pass of another microbatch reads it, and
+//     before the step ends (held_).
+// A buffer is dead after its first free; nothing may use it again, not even as an output.
 class LifetimeVerifier {
  public:
   explicit LifetimeVerifier(const Program& program)
@@ -422,18 +438,26 @@ class LifetimeVerifier {
   const Program& program_;
   std::vector<std::optional<size_t>> written_;  // by buffer: the first instruction that writes it
   std::vector<std::optional<size_t>> freed_;
-  std::vector<std::optional<size_t>>
-      held_;  // forward states: the last run that read what nothing has replaced since
+  // forward states: the last run that read what nothing has replaced since
+  std::vector<std::optional<size_t>> held_;
   struct VersionRead {
     BufferId buffer;
     int64_t content = 0;
     size_t instruction = 0;
   };
   std::vector<int64_t> contents_;  // by buffer: how often it has been written
-  std::map<std::pair<std::string, int>, VersionRead>
-      versions_;  // by parameter and microbatch: the first read of it
+  // by parameter and microbatch: the first read of it
+  std::map<std::pair<std::string, int>, VersionRead> versions_;
   size_t at_ = 0;
 };
+
+// Ids in range, arities, equal shapes where an instruction demands them, ranks and groups that exist.
+void verifyStructure(const std::vector<Program>& programs) {
+  for (size_t rank = 0; rank < programs.size(); ++rank) StructureVerifier(programs, programs[rank]).run(rank);
+}
+
+// Of one rank: written before read, not used after the free, freed exactly once.
+void verifyLifetimes(const Program& program) { LifetimeVerifier(program).run(); }
 
 // One rank lists a whole tensor, or several its parts: then every element is listed once.
 void verifyResults(const std::vector<Program>& programs) {
@@ -474,21 +498,6 @@ void verifyResults(const std::vector<Program>& programs) {
 }
 
 }  // namespace
-
-std::string describeAt(const Program& program, size_t instruction) {
-  return fmt::format("rank {}, instruction {} ({})", program.rank, instruction,
-                     describeInstruction(program, program.instructions[instruction]));
-}
-
-void failVerification(const std::string& place, const std::string& message) {
-  fail(ErrorCode::kInternal, "program verification: {}: {}", place, message);
-}
-
-void verifyStructure(const std::vector<Program>& programs) {
-  for (size_t rank = 0; rank < programs.size(); ++rank) StructureVerifier(programs, programs[rank]).run(rank);
-}
-
-void verifyLifetimes(const Program& program) { LifetimeVerifier(program).run(); }
 
 void verifyPrograms(const std::vector<Program>& programs) {
   verifyStructure(programs);

@@ -1,31 +1,27 @@
-// The parts of verifyPrograms; for ir/program_verify*.cc only.
+// The verifier of Programs: the proof, before anything runs, that a step of all ranks together can run and
+// uses its buffers soundly.
 #pragma once
 
-#include <string>
 #include <vector>
 
-#include "ir/base/error.h"
 #include "ir/program/program.h"
 
 namespace pipeshard {
 
-// "rank 1, instruction 5 (send microbatch=0 peer=0 "dh@0")": how every message of the verifier starts.
-std::string describeAt(const Program& program, size_t instruction);
-
-// Throws Error(kInternal): "<place>: <message>; this is a bug in the plan's emission ...".
-[[noreturn]] void failVerification(const std::string& place, const std::string& message);
-
-// Ids in range, arities, equal shapes where an instruction demands them, ranks and groups that exist.
-void verifyStructure(const std::vector<Program>& programs);
-
-// Of one rank: written before read, not used after the free, freed exactly once.
-void verifyLifetimes(const Program& program);
-
-// Between ranks: sends and receives match in order, type and shape.
-void verifyMessages(const std::vector<Program>& programs);
-
-// Executes all programs abstractly; when nothing can go on, names the cycle of waits. Needs the above to
-// hold.
-void verifyProgress(const std::vector<Program>& programs);
+// Proves of all ranks' programs together:
+//   * Messages. Every receive has its send, in a compatible order and with equal type and shape. A buffer
+//     name that both sides of a pair know stands for the same content, and the same part of a tensor, so a
+//     swap is found.
+//   * Results. The parts of a result together are the whole. A gradient of an update is read by that update.
+//   * Lifetimes. Every buffer is written before it is read, not used after it is freed, freed once, and freed
+//     at all unless it is persistent or a result.
+//   * Versions. All runs of a microbatch read one version of a parameter. A forward state that the runs of a
+//     microbatch read is replaced before another microbatch, or the next step, reads it.
+//   * Waits. No cycle exists, where receives wait for sends; frees and overwrites of sent buffers for the
+//     receive; collectives, also those inside subgraphs, for their whole group; instructions for the
+//     background ones whose buffers they touch.
+//   * Collectives. Ranks that meet do so in the same microbatch and phase, all in the background or none.
+// Throws Error(kInternal) naming rank, instruction and buffer.
+void verifyPrograms(const std::vector<Program>& programs);
 
 }  // namespace pipeshard

@@ -1,4 +1,5 @@
 // Waits between ranks: matching of messages, and progress of all ranks together.
+#include "ir/program/program_verify_waits.h"
 
 #include <algorithm>
 #include <compare>
@@ -8,7 +9,8 @@
 
 #include "ir/base/tensor_box.h"
 #include "ir/program/background.h"
-#include "ir/program/program_verify.h"
+#include "ir/program/program_print.h"
+#include "ir/program/program_verify_failure.h"
 
 namespace pipeshard {
 namespace {
@@ -87,8 +89,22 @@ struct Actor {
   friend auto operator<=>(const Actor&, const Actor&) = default;
 };
 
-// Runs all programs with the semantics on top of program.h, without data. One order of events is enough:
-// whatever else happens first, each actor goes through the same instructions and waits for the same events.
+// Runs all programs with the semantics on top of program.h, without data: an actor goes on as long as
+// waitsFor() finds nothing; when no actor can go on, every rank's own thread must be at its end.
+//
+// One order of events is enough: whatever else happens first, each actor goes through the same instructions
+// and waits for the same events. For all that one actor sees of another are counters that only grow (messages
+// sent and received per ordered pair, instructions that a lane has done, collectives per actor and group), so
+// a wait that is over stays over.
+//
+// A collective is passed by its members one at a time: the first may pass when all have arrived at it with
+// equal turns (turns_: how many collectives of this group the actor has passed); the others then see that
+// turn behind the first one and follow. A background receive counts as received when the first instruction
+// that needs it runs (ir/program/background.h).
+//
+//   rank 0: receive from 1, send to 1;  rank 1: receive from 0, send to 0
+//   Nobody moves: "rank 0 ... waits for a message from rank 1; rank 1 ... waits for a message from rank 0;
+//   and so back to rank 0". With the sends first both end, as a send waits for nobody.
 class ProgressSimulator {
  public:
   explicit ProgressSimulator(const std::vector<Program>& programs) : programs_(programs) {
@@ -127,13 +143,16 @@ class ProgressSimulator {
  private:
   struct Rank {
     BackgroundWaits waits;
-    std::set<std::string> summed;     // names of buffers, by all_reduce
-    size_t at = 0;                    // the next instruction; their number: the end of the step
-    size_t posted = 0;                // of the lane's instructions
-    size_t done = 0;                  // of them
-    size_t collectives_done[2] = {};  // of the instruction at which the thread, or the lane, stands
+    std::set<std::string> summed;  // names of buffers, by all_reduce
+    // the next instruction; their number: the end of the step
+    size_t at = 0;
+    size_t posted = 0;  // of the lane's instructions
+    size_t done = 0;    // of them
+    // of the instruction at which the thread, or the lane, stands
+    size_t collectives_done[2] = {};
     std::vector<std::vector<std::pair<int, size_t>>> in_flight;  // by buffer: receiver, message number
-    std::vector<size_t> message;  // by instruction, of receives: which of the peer's messages it takes
+    // by instruction, of receives: which of the peer's messages it takes
+    std::vector<size_t> message;
   };
 
   // Why an actor cannot go on: the one that it waits for, and what for.

@@ -29,8 +29,8 @@ struct RankSpans {
   std::vector<Span> foreground;  // of all kinds
   std::vector<Span> sends;
   std::vector<Span> background;
-  std::vector<Span>
-      travelling;  // of these: but the time before a message that was awaited early began to come
+  // of these: but the time before a message that was awaited early began to come
+  std::vector<Span> travelling;
 };
 
 }  // namespace

@@ -13,10 +13,11 @@
 namespace pipeshard {
 
 enum class TraceEventKind : uint8_t {
-  kCompute,     // a subgraph: a pass, a prologue, a recomputation, an update
-  kSend,        // [start, end]: posted until the peer has it
-  kReceive,     // [start, end]: wanted until it is there; of that, [start, arrived] was waiting for the peer,
-                // the rest transfer
+  kCompute,  // a subgraph: a pass, a prologue, a recomputation, an update
+  kSend,     // [start, end]: posted until the peer has it
+  // [start, end]: wanted until it is there; of that, [start, arrived] was waiting for the peer, the rest
+  // transfer
+  kReceive,
   kCollective,  // likewise; `arrived`: when the last of the group had come
   kCopy,        // accumulation, slices, loading inputs
 };
@@ -28,8 +29,8 @@ struct TraceEvent {
   int64_t step = 1;
   int stage = -1;       // -1: none
   int microbatch = -1;  // -1: the whole step
-  std::string
-      name;  // "0F3", "recompute 0F3", "update", "send h@3"; as schedules name actions where there is one
+  // "0F3", "recompute 0F3", "update", "send h@3"; as schedules name actions where there is one
+  std::string name;
   int64_t start_ns = 0;
   int64_t end_ns = 0;
   int64_t arrived_ns = 0;  // kReceive, kCollective; else start_ns

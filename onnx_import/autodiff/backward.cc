@@ -12,8 +12,8 @@ namespace {
 
 bool passesGradient(const Node& node, size_t input) {
   const GradientRule* rule = findGradientRule(node);
-  return rule == nullptr ||
-         rule->passesGradient(input);  // without a rule: an error later, if the loss depends on it
+  // without a rule: an error later, if the loss depends on it
+  return rule == nullptr || rule->passesGradient(input);
 }
 
 struct Contribution {
@@ -21,6 +21,21 @@ struct Contribution {
   NodeId reader;  // the forward node that it comes through; invalid for the loss itself
 };
 
+// Reverse-mode differentiation, one forward node at a time from the last to the first.
+//
+// contributions_[v] collects gradients of the loss with regard to forward value v, one from each reader that
+// passes one. Nodes are in topological order: when a node is visited, all readers of its outputs have been,
+// so their contributions are complete and are summed there (gradientOf). Contributions to a parameter are not
+// summed; they become its gradient_parts, each an output of its own (partsOf).
+//
+// Only *active* values get gradients: floating-point values that depend on a parameter, and on which the loss
+// depends, through inputs that pass gradients. A rule is asked for the active inputs alone.
+//   loss = ReduceSum(MatMul(x, w)), parameter w: x is not active, so MatMul's rule gives only w's gradient.
+//
+// What rules emit is appended: forward nodes stay at positions 0 to forward_nodes_-1, and the values that the
+// forward pass had at the beginning keep their ids, by which active_, contributions_ and producer_ are
+// indexed. A value beyond these is no forward value, or an output that a rule has added (ensureOutput), which
+// gets no gradient.
 class Differentiation {
  public:
   Differentiation(BackwardBuilder& builder, ValueId loss, const std::vector<ValueId>& parameters)
@@ -131,10 +146,8 @@ class Differentiation {
     if (rule == nullptr) {
       fail(ErrorCode::kBadModel,
            "{}: this operator has no gradient rule, and it lies between parameter and loss. Either choose a "
-           "loss that does not depend on it "
-           "(--loss), or replace it in the model by operators that have one (docs/operators.md lists them), "
-           "or add a rule "
-           "(docs/adding-an-operator.md)",
+           "loss that does not depend on it (--loss), or replace it in the model by operators that have one "
+           "(docs/operators.md lists them), or add a rule (docs/adding-an-operator.md)",
            describeNode(node));
     }
     GradientContext context(builder_, id, std::move(output_gradients), needed);

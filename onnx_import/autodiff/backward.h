@@ -10,8 +10,8 @@ namespace pipeshard {
 
 // What differentiation found; ids of the graph that the builder works on.
 struct Gradients {
-  std::vector<std::vector<ValueId>>
-      parameter_parts;                        // in the order of `parameters`; each part an output of its own
+  // in the order of `parameters`; each part an output of its own
+  std::vector<std::vector<ValueId>> parameter_parts;
   std::vector<ValueId> activation_gradients;  // of values that depend on a graph input
 };
 

@@ -8,8 +8,8 @@
 namespace pipeshard {
 namespace {
 
-constexpr size_t kStatistics[] = {3,
-                                  4};  // inputs of a BatchNormalization; the updated ones are outputs 1 and 2
+// inputs of a BatchNormalization; the updated ones are outputs 1 and 2
+constexpr size_t kStatistics[] = {3, 4};
 
 bool keepsStatistics(const Node& node) {
   return node.is("BatchNormalization") && node.opset_version >= 14 &&
@@ -98,8 +98,8 @@ class StateFinder {
   [[noreturn]] void refuse(const State& state, NodeId reader) const {
     fail(ErrorCode::kBadModel,
          "'{}' holds running statistics of {}, which change with every microbatch, but {} reads it too; give "
-         "each its own initializer "
-         "(a tool may have merged equal ones: export the model without removing duplicates)",
+         "each its own initializer (a tool may have merged equal ones: export the model without removing "
+         "duplicates)",
          graph_.value(state.value).name, describeNode(graph_.node(state.first)),
          describeNode(graph_.node(reader)));
   }

@@ -10,10 +10,10 @@ namespace pipeshard {
 // The running means and variances of the batch normalisations in training mode among nodes first_forward.. of
 // the graph: where input 3 or 4 is an initializer of the model, output 1 or 2 becomes its next value. ONNX
 // defines what that is:
-//   updated = state * momentum + statistic of the microbatch * (1 - momentum) momentum: the node's attribute,
-//     default 0.9
-// with the *population* variance of the microbatch. (PyTorch's momentum is 1 minus this one, and its running
-// variance follows the sample variance, n/(n-1) times as much.)
+//   updated = state * momentum + statistic of the microbatch * (1 - momentum)
+// where momentum is the node's attribute (default 0.9) and the variance is the microbatch's *population*
+// variance. (PyTorch's momentum is 1 minus this one, and its running variance follows the sample variance,
+// n/(n-1) times as much.)
 //
 // An output that the file leaves unnamed is added, named "<state>.updated". An initializer that stands for a
 // constant of the file (no statistics were kept) is no state. A module that is applied several times, so that

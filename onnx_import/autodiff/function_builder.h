@@ -10,8 +10,10 @@
 
 namespace pipeshard {
 
-// Worked example, y = 2 x:   FunctionBuilder f("Double", 18);  auto x = f.input("x");  f.output("y",
-//   f.op("Mul", {x, f.number(2, x)}));
+// Worked example, y = 2 x:
+//   FunctionBuilder f("Double", "", 18);
+//   auto x = f.input("x");
+//   f.output("y", f.op("Mul", {x, f.number(2, x)}));
 class FunctionBuilder {
  public:
   FunctionBuilder(std::string_view name, std::string_view overload, int opset);

@@ -9,8 +9,8 @@
 
 namespace pipeshard {
 
-using FunctionBodies =
-    std::map<std::pair<std::string, std::string>, void (*)(FunctionBuilder&)>;  // by name and overload
+// by name and overload
+using FunctionBodies = std::map<std::pair<std::string, std::string>, void (*)(FunctionBuilder&)>;
 
 void addConvolutionBodies(FunctionBodies& bodies);  // convolutions, pools, batch normalisation
 

@@ -139,7 +139,7 @@ void layerNormalizationWeightGrad(Builder& f) {
 }
 
 // ---- Gather
-// -------------------------------------------------------------------------------------------------------
+// ----------------------------------------------------------------------------------------------------
 
 // The data as [outer, axis, inner] with axis moved to the front, so that ScatterND can add whole [outer,
 // inner] slices.
@@ -183,7 +183,7 @@ void gatherElementsGrad(Builder& f) {
 }
 
 // ---- loss
-// ---------------------------------------------------------------------------------------------------------
+// ----------------------------------------------------------------------------------------------------
 
 // share (softmax - onehot(label)), share = dLoss * weight[label] (for a mean, divided by the sum of those), 0
 // where ignored.

@@ -133,7 +133,7 @@ void averagePoolGrad(Builder& f) {
 }
 
 // X and dY as [batch, channels, rest], and what batch normalisation makes of X.
-struct Normalized {
+struct BatchNormalized {
   ValueId dy, x_hat, inverse, count;
 };
 
@@ -141,7 +141,7 @@ ValueId channelSum(Builder& f, ValueId v, int64_t keep) {
   return f.op("ReduceSum", {v, f.integers({0, 2})}, {{"keepdims", keep}});
 }
 
-Normalized normalized(Builder& f, ValueId dy, ValueId x) {
+BatchNormalized batchNormalized(Builder& f, ValueId dy, ValueId x) {
   f.attribute("epsilon", 1e-5f);
   const ValueId shape =
       f.op("Concat", {f.op("Shape", {x}, {{"start", int64_t{0}}, {"end", int64_t{2}}}), f.integers({-1})},
@@ -161,7 +161,7 @@ void batchNormalizationInputGrad(Builder& f) {
   const ValueId dy = f.input("dY");
   const ValueId x = f.input("X");
   const ValueId scale = f.input("Scale");
-  const Normalized n = normalized(f, dy, x);
+  const BatchNormalized n = batchNormalized(f, dy, x);
   const auto mean = [&](ValueId v) { return f.op("Div", {channelSum(f, v, 1), n.count}); };
   const ValueId projection = f.op("Mul", {n.x_hat, mean(f.op("Mul", {n.dy, n.x_hat}))});
   const ValueId rest = f.op("Sub", {f.op("Sub", {n.dy, mean(n.dy)}), projection});
@@ -172,7 +172,7 @@ void batchNormalizationInputGrad(Builder& f) {
 void batchNormalizationWeightGrad(Builder& f) {
   const ValueId dy = f.input("dY");
   const ValueId x = f.input("X");
-  const Normalized n = normalized(f, dy, x);
+  const BatchNormalized n = batchNormalized(f, dy, x);
   f.output("dScale", channelSum(f, f.op("Mul", {n.dy, n.x_hat}), 0));
   f.output("dBias", channelSum(f, n.dy, 0));
 }

@@ -65,6 +65,11 @@ void BackwardBuilder::useFunction(std::string_view name, std::string_view overlo
   graph().functions.push_back(makePipeshardFunction(name, overload, graph().opset_imports.at("")));
 }
 
+// A weight that is kept transposed, y = x W^T: Transpose makes W^T from W, MatMul reads it. The backward pass
+// gives the gradient of W^T as a Gemm, x^T dy, and Transpose's rule would transpose that: a pass over a
+// matrix as large as the weight. Instead the product itself is turned round, (x^T dy)^T = dy^T x
+// (transposeProduct), when nobody else reads W^T. The functions from here to transposeProduct, and
+// transposedOutputGradient below, do this.
 NodeId BackwardBuilder::producer(ValueId value) const {
   for (size_t n = graph_.nodes.size(); n-- > 0;) {
     const std::vector<ValueId>& outputs = graph_.nodes[n].outputs;
@@ -91,6 +96,7 @@ ValueId BackwardBuilder::transposeProduct(NodeId gemm) {
   const Shape shape = {graph_.shape(old)[1], graph_.shape(old)[0]};
   const ValueId transposed = builder_.addValue(graph_.value(old).name, graph_.dataType(old), shape);
   Node& node = graph_.node(gemm);
+  // (op(A) op(B))^T = op(B)^T op(A)^T: the operands change places, and each flag is inverted.
   const bool transpose_a = node.intAttribute("transA", 0) != 0;
   const bool transpose_b = node.intAttribute("transB", 0) != 0;
   std::swap(node.inputs[0], node.inputs[1]);
@@ -328,6 +334,8 @@ ValueId GradientContext::cast(ValueId x, DataType target) {
   return op("Cast", {x}, target, shape(x), {{"to", static_cast<int64_t>(target)}});
 }
 
+// x [4,2,3] to [2,1]: axis 0 was added by broadcasting, axis 2 stretched from 1; the sum over both is [1,2,1]
+// and is reshaped to [2,1].
 ValueId GradientContext::reduceTo(ValueId x, const Shape& target) {
   const Shape from = shape(x);
   if (from == target) return x;

@@ -15,10 +15,14 @@
 
 namespace pipeshard {
 
+// GradientRule::stopped_inputs of operators that are differentiated in their first input alone.
+inline constexpr uint32_t kAllButFirst = ~uint32_t{1};
+
 struct GradientRule {
-  void (*apply)(GradientContext&) =
-      nullptr;                  // nullptr: the outputs do not depend on any input in a differentiable way
-  uint32_t stopped_inputs = 0;  // bit i: no gradient passes to input i (an index, a shape, a flag, a limit)
+  // nullptr: the outputs do not depend on any input in a differentiable way
+  void (*apply)(GradientContext&) = nullptr;
+  // bit i: no gradient passes to input i (an index, a shape, a flag, a limit)
+  uint32_t stopped_inputs = 0;
 
   bool passesGradient(size_t input) const {
     return apply != nullptr && (input >= 32 || (stopped_inputs >> input & 1) == 0);

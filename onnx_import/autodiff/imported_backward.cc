@@ -9,7 +9,7 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
-#include "onnx_import/autodiff/training.h"
+#include "onnx_import/autodiff/parameters.h"
 
 namespace pipeshard {
 namespace {
@@ -95,9 +95,8 @@ class BackwardFinder {
     if (weight != weights_.end() && !disagree(value, graph_.value(weight->second))) return weight->second;
     fail(ErrorCode::kBadModel,
          "output '{}'{} is called a gradient, but {}. Exporters fold and transpose weights when they "
-         "optimise (in PyTorch: "
-         "torch.onnx.export(..., optimize=False)); or leave the gradients out: the backward pass is made "
-         "anew anyway",
+         "optimise (in PyTorch: torch.onnx.export(..., optimize=False)); or leave the gradients out: the "
+         "backward pass is made anew anyway",
          value.name, shapeText(value),
          weight == weights_.end() ? "no weight or input has the rest of its name"
                                   : fmt::format("weight '{}' is{}", graph_.value(weight->second).name,

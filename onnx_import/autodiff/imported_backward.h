@@ -8,8 +8,8 @@
 //
 // A gradient is known by its name: that of the weight with "grad" or "gradient" before or behind it, '.',
 // '_', '/' and ':' alike.
-//   outputs loss, grad_fc.weight, grad_fc.bias; weights fc.weight, fc.bias, scale: two gradients; scale is
-//     not trained
+//   outputs loss, grad_fc.weight, grad_fc.bias; weights fc.weight, fc.bias, scale:
+//   two gradients; scale is not trained
 #pragma once
 
 #include <string>
@@ -25,8 +25,8 @@ struct ImportedGradient {
 };
 
 struct ImportedBackward {
-  std::vector<ImportedGradient>
-      gradients;         // in the order of the outputs; none: the model has no backward pass
+  // in the order of the outputs; none: the model has no backward pass
+  std::vector<ImportedGradient> gradients;
   size_t operators = 0;  // that are left out with them
 };
 

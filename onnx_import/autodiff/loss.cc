@@ -1,3 +1,5 @@
+#include "onnx_import/autodiff/loss.h"
+
 #include <algorithm>
 #include <numeric>
 
@@ -5,7 +7,6 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
-#include "onnx_import/autodiff/training.h"
 
 namespace pipeshard {
 namespace {
@@ -17,8 +18,7 @@ constexpr int64_t kIgnoreIndex = -100;  // of PyTorch's cross_entropy
 [[noreturn]] void failLossForm(std::string_view text) {
   fail(ErrorCode::kUsage,
        "--loss '{}' is not understood; use --loss NAME (a scalar output of the model), --loss "
-       "cross-entropy:LOGITS,LABELS "
-       "or --loss mse:PREDICTION,TARGET",
+       "cross-entropy:LOGITS,LABELS or --loss mse:PREDICTION,TARGET",
        text);
 }
 
@@ -27,6 +27,12 @@ bool isScalar(const Value& value) {
 }
 
 // Adds nodes behind existing values, whose shapes may be symbolic.
+//
+// Cross-entropy: ONNX wants the classes on axis 1. Where the labels fit the scores without their last axis,
+// classes are last, and of more than two axes the scores are brought into that form:
+//   scores [batch, tokens, 50]             reshaped to [-1, 50], labels to [-1]
+//   scores [batch, tokens, classes]        (classes unknown) transposed to [batch, classes, tokens]
+//   scores [batch, classes, height, width] as they are, with labels [batch, height, width]
 class LossWriter {
  public:
   explicit LossWriter(Graph& graph) : graph_(graph), builder_(graph) {}
@@ -82,8 +88,7 @@ ValueId LossWriter::newTarget(const std::string& name, DataType type, const Valu
     if (!unnamed) continue;
     fail(ErrorCode::kUsage,
          "the target '{}' cannot be made: axis {} of '{}' has neither size nor name; export the model with "
-         "named dynamic "
-         "dimensions, or with the target as an input",
+         "named dynamic dimensions, or with the target as an input",
          name, axis, like.name);
   }
   const ValueId id = builder_.addValue(name, type, shape);

@@ -1,14 +1,16 @@
 // The text form of an optimizer.
+#include "onnx_import/autodiff/optimizer.h"
+
 #include <charconv>
 #include <cmath>
 #include <set>
 #include <span>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
-#include "onnx_import/autodiff/training.h"
 
 namespace pipeshard {
 namespace {
@@ -32,8 +34,7 @@ constexpr Key kAdamKeys[] = {{"lr", &OptimizerSpec::learning_rate, 0, kInfinity}
 
 constexpr std::string_view kForms =
     "sgd:lr=0.01,momentum=0.9,nesterov=1,weight_decay=0, "
-    "adam:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0, or adamw with the "
-    "keys of adam";
+    "adam:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0, or adamw with the keys of adam";
 
 std::string_view kindName(OptimizerSpec::Kind kind) {
   switch (kind) {

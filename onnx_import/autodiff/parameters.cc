@@ -7,10 +7,14 @@
 //     PRelu, scale or bias of a normalisation), whatever it holds, also when it has one element; or
 //   * some operator reads it where a weight makes sense (not the choices of a Where, the limits of a Clip,
 //     Max or Min, the exponent of a Pow, ...), and it was an initializer in the file: no Constant node, and
-//     not computed from constants; and - it has several elements and is no additive mask, or - it has one
-//     element and is called like a parameter: "fc.bias", but not "onnx::Mul_12", which may be 1/sqrt(d).
+//     not computed from constants; and
+//     - it has several elements and is no additive mask, or
+//     - it has one element and is called like a parameter: "fc.bias", but not "onnx::Mul_12", which may be
+//       1/sqrt(d).
 // An additive mask is held in memory and has numbers beyond 1e4 in magnitude and otherwise 0 and 1, or
 // numbers beyond 1e8.
+#include "onnx_import/autodiff/parameters.h"
+
 #include <algorithm>
 #include <cmath>
 #include <regex>
@@ -21,7 +25,6 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
-#include "onnx_import/autodiff/training.h"
 
 namespace pipeshard {
 namespace {

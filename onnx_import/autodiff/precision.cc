@@ -1,8 +1,9 @@
+#include "onnx_import/autodiff/precision.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "ir/base/error.h"
-#include "onnx_import/autodiff/training.h"
 
 namespace pipeshard {
 namespace {

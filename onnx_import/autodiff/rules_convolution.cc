@@ -234,8 +234,8 @@ void addConvolutionRules(GradientRules& rules) {
   rules[{"", "GlobalMaxPool"}] = {globalMaxPoolGradient};
   rules[{"", "MaxPool"}] = {maxPoolGradient};
   rules[{"", "GlobalAveragePool"}] = {globalAveragePoolGradient};
-  rules[{"", "BatchNormalization"}] = {batchNormalizationGradient,
-                                       (uint32_t{1} << 3) | (uint32_t{1} << 4)};  // running statistics
+  // running statistics
+  rules[{"", "BatchNormalization"}] = {batchNormalizationGradient, (uint32_t{1} << 3) | (uint32_t{1} << 4)};
 }
 
 }  // namespace pipeshard

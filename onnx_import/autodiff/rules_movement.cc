@@ -7,8 +7,6 @@
 namespace pipeshard {
 namespace {
 
-constexpr uint32_t kAllButFirst = ~uint32_t{1};
-
 ValueId sliceAxis(GradientContext& c, ValueId x, size_t axis, int64_t start, int64_t end) {
   Shape shape = c.shape(x);
   if (start == 0 && end == shape[axis]) return x;

@@ -70,9 +70,10 @@ void layerNormalizationGradient(GradientContext& c) {
   }
 }
 
-// Y = X / norm, with s = sum(dY Y) along the axis:   dX = (dY - s Y) / norm for p = 2, (dY - s sign(X)) /
-//   norm for p = 1. NaN
-// where the norm is 0, as Y.
+// Y = X / norm, with s = sum(dY Y) along the axis:
+//   p = 2:  dX = (dY - s Y) / norm
+//   p = 1:  dX = (dY - s sign(X)) / norm
+// NaN where the norm is 0, as Y.
 void lpNormalizationGradient(GradientContext& c) {
   const ValueId x = c.input(0);
   const ValueId y = c.output();

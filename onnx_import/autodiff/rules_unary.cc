@@ -97,8 +97,6 @@ void dropoutGradient(GradientContext& c) {
   pass(c);
 }
 
-constexpr uint32_t kAllButFirst = ~uint32_t{1};
-
 }  // namespace
 
 void addUnaryRules(GradientRules& rules) {

@@ -6,6 +6,7 @@
 #include "onnx_import/autodiff/backward.h"
 #include "onnx_import/autodiff/forward_states.h"
 #include "onnx_import/autodiff/gradient_rules.h"
+#include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/update.h"
 
 namespace pipeshard {
@@ -88,8 +89,7 @@ void requireOpset(const Graph& graph) {
   if (version >= 16) return;
   fail(ErrorCode::kBadModel,
        "the model uses opset {} of the standard operators, gradients need 16 or later; convert it "
-       "(onnx.version_converter) "
-       "or export it again with a newer opset",
+       "(onnx.version_converter) or export it again with a newer opset",
        version);
 }
 

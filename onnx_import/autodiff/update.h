@@ -3,7 +3,7 @@
 
 #include "ir/graph/training_graph.h"
 #include "onnx_import/autodiff/gradient_context.h"
-#include "onnx_import/autodiff/training.h"
+#include "onnx_import/autodiff/optimizer.h"
 
 namespace pipeshard {
 

@@ -23,13 +23,6 @@ onnx::ModelProto residueOf(const Graph& graph) {
   return residue;
 }
 
-onnx::NodeProto residueOf(const Node& node) {
-  onnx::NodeProto residue;
-  PIPESHARD_CHECK(residue.ParseFromString(node.opaque), "{} carries bytes that are no NodeProto",
-                  describeNode(node));
-  return residue;
-}
-
 template <typename Entries, typename NameOf>
 void removeNamed(Entries* entries, const std::string& name, const NameOf& nameOf) {
   entries->erase(std::remove_if(entries->begin(), entries->end(),

@@ -20,8 +20,8 @@ namespace pipeshard {
 
 struct DeviceConfiguration {
   std::string name;  // not empty; unique in a model
-  std::vector<std::string>
-      devices;  // one name per device, at least one device; all "" where the model gives no names
+  // one name per device, at least one device; all "" where the model gives no names
+  std::vector<std::string> devices;
   friend bool operator==(const DeviceConfiguration&, const DeviceConfiguration&) = default;
 };
 

@@ -9,18 +9,12 @@
 
 #include "ir/base/error.h"
 #include "onnx_import/format/device_configuration.h"
+#include "onnx_import/format/graph_to_proto.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr size_t kMostNotes = 8;
-
-onnx::NodeProto residueOf(const Node& node) {
-  onnx::NodeProto residue;
-  PIPESHARD_CHECK(residue.ParseFromString(node.opaque), "{} carries bytes that are no NodeProto",
-                  describeNode(node));
-  return residue;
-}
 
 // Without the mesh axes that have one device.
 ShardingSpec withoutTrivialAxes(ShardingSpec spec, const LogicalMesh& mesh) {

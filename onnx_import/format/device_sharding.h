@@ -1,10 +1,10 @@
 // Sharding specs as ONNX's multi-device annotations (IR version 11), beside the pipeline stages of
 // device_configuration.h: how the inputs and outputs of a node lie on the devices of its stage.
 //
-//   annotatePipelineStages(graph, {"pipeshard", {"rank0", "rank1"}}, {0}); // one MatMul, x w -> y
-//   annotateShardings(graph, "pipeshard", {{LogicalMesh{{2}}, {0, 1}}}, {{{R,R}, {R,S0}}, {{R,S0}}}); // w
-//     and y in columns
-//   nodeShardings(readModel(path), "pipeshard", {{LogicalMesh{{2}}, {0, 1}}}) // gives the same back
+//   // one MatMul, x w -> y, on two devices; w and y in columns
+//   annotatePipelineStages(graph, {"pipeshard", {"rank0", "rank1"}}, {0});
+//   annotateShardings(graph, "pipeshard", {{LogicalMesh{{2}}, {0, 1}}}, {{{R,R}, {R,S0}}, {{R,S0}}});
+//   nodeShardings(readModel(path), "pipeshard", {{LogicalMesh{{2}}, {0, 1}}})  // gives the same back
 //
 // What the format says of a tensor: into how many shards each axis is cut, and for each shard (row-major over
 // the cut axes, in the order in which they are listed) the device that holds it, or a group of devices that

@@ -3,6 +3,8 @@
 #include <set>
 #include <unordered_map>
 
+#include <onnx/defs/schema.h>
+
 #include "ir/base/error.h"
 #include "onnx_import/format/proto_to_graph.h"
 #include "onnx_import/format/tensor_proto.h"
@@ -73,7 +75,15 @@ class AttributeWriter {
   AttributeProto& proto_;
 };
 
-// Writes one graph (main, subgraph or function body), given what it carries beside its fields.
+// Writes one graph (main, subgraph or function body). What Graph has fields for is written from these. What
+// it has none for is its *residue*: Graph::opaque, a ModelProto of which only such fields are filled
+// (proto_to_graph.cc makes it). An entry of the residue is found again by the name of its value or tensor,
+// and adds to what was written: documentation, denotations, metadata of tensors, checksums. So a change to
+// the graph wins over the residue, and an entry whose value is gone is left out.
+//
+// A value is described once: inputs and outputs in their lists, an initializer's type in its tensor, all
+// other values that this graph defines in value_info. A value that a subgraph reads from outside is described
+// where it is defined.
 class GraphWriter {
  public:
   GraphWriter(const Graph& graph, WeightForm form) : graph_(graph), form_(form) {
@@ -250,6 +260,13 @@ void attributeToProto(const std::string& name, const Attribute& attribute, Attri
   std::visit(AttributeWriter(proto), attribute);
 }
 
+onnx::NodeProto residueOf(const Node& node) {
+  onnx::NodeProto residue;
+  PIPESHARD_CHECK(residue.ParseFromString(node.opaque), "{} carries bytes that are no NodeProto",
+                  describeNode(node));
+  return residue;
+}
+
 void nodeToProto(const Graph& graph, const Node& node, onnx::NodeProto& proto) {
   const auto nameOf = [&](ValueId id) { return id.valid() ? graph.value(id).name : std::string(); };
   for (ValueId id : node.inputs) proto.add_input(nameOf(id));
@@ -263,9 +280,7 @@ void nodeToProto(const Graph& graph, const Node& node, onnx::NodeProto& proto) {
   for (const auto& [name, attribute] : node.attributes)
     attributeToProto(name, attribute, *proto.add_attribute());
   if (node.opaque.empty()) return;
-  onnx::NodeProto residue;
-  PIPESHARD_CHECK(residue.ParseFromString(node.opaque), "{} carries bytes that are no NodeProto",
-                  describeNode(node));
+  const onnx::NodeProto residue = residueOf(node);
   *proto.mutable_device_configurations() = residue.device_configurations();
   for (const auto& more : residue.attribute()) {
     for (auto& attribute : *proto.mutable_attribute()) {
@@ -293,6 +308,24 @@ void functionToProto(const Function& function, onnx::FunctionProto& proto) {
   for (const Node& node : body.nodes) nodeToProto(body, node, *proto.add_node());
   opsetsToProto(body.opset_imports, proto.mutable_opset_import());
   GraphWriter(body, WeightForm::kExternalData).writeValueInfo(proto.mutable_value_info());
+}
+
+void checkVersions(const Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    const auto import = graph.opset_imports.find(node.domain);
+    if (import == graph.opset_imports.end()) {
+      fail(ErrorCode::kBadModel, "{}: the graph imports no opset of the domain '{}'", describeNode(node),
+           node.domain);
+    }
+    if (node.opset_version == 0 || node.opset_version == import->second) continue;
+    const auto* registry = onnx::OpSchemaRegistry::Instance();
+    const auto* own = registry->GetSchema(node.op_type, node.opset_version, node.domain);
+    const auto* imported = registry->GetSchema(node.op_type, import->second, node.domain);
+    if (own == imported) continue;
+    fail(ErrorCode::kBadModel,
+         "{} has the meaning of opset {}, which differs from that of opset {} that the graph imports",
+         describeNode(node), node.opset_version, import->second);
+  }
 }
 
 void modelToProto(const Graph& graph, WeightForm form, onnx::ModelProto& model) {

@@ -16,9 +16,16 @@ enum class WeightForm {
 // node carries.
 bool isMarkedInitializer(const Node& node);
 
+// A file has one version per domain; a node may carry another one only if the operator did not change in
+// between. Throws Error(kBadModel) naming the node otherwise. To be called before modelToProto.
+void checkVersions(const Graph& graph);
+
 void modelToProto(const Graph& graph, WeightForm form, onnx::ModelProto& model);
 
 void functionToProto(const Function& function, onnx::FunctionProto& proto);
+
+// What a node carries that Node has no field for: its bytes (Node::opaque) as a message again.
+onnx::NodeProto residueOf(const Node& node);
 
 // `graph` gives the names of the values.
 void nodeToProto(const Graph& graph, const Node& node, onnx::NodeProto& proto);

@@ -44,6 +44,17 @@ OpsetImports opsetsFrom(const Imports& imports) {
   return opsets;
 }
 
+// Reads one graph (main, subgraph or function body), once, in the order in which names become known:
+// initializers, inputs, then node by node with the types of its outputs, so that a subgraph sees the types of
+// the outer values that it reads; then the list of outputs.
+//
+// scope_.names has the values that are defined so far. A node may read these, or a value of an enclosing
+// graph; the latter becomes a value of this graph too, with the same name and type, that nothing here
+// defines. A name that is in neither comes later (later_, for the message) or never: the file is refused. So
+// topological order and uniqueness of names hold for every graph that was read.
+//
+// Fields for which Graph and Node have no place go into residues (graphResidue, nodeResidue), which the
+// writer merges in again.
 class GraphReader {
  public:
   GraphReader(const ProtoSource& source, const OpsetImports& opsets, const Scope* parent)
@@ -68,8 +79,8 @@ class GraphReader {
   const OpsetImports& opsets_;
   Graph graph_;
   Scope scope_;
-  std::unordered_map<std::string, std::string>
-      later_;  // value name -> the node that defines it, for messages
+  // value name -> the node that defines it, for messages
+  std::unordered_map<std::string, std::string> later_;
 };
 
 std::string quote(const std::string& name) { return "'" + name + "'"; }
@@ -163,8 +174,8 @@ void GraphReader::readInitializer(onnx::TensorProto& tensor, int position, bool 
     graph_.initializers.emplace(id, WeightReference{source_.file, offset, length});
   } else {
     graph_.initializers.emplace(id, constantFromTensor(tensor, shape, what));
-    onnx::TensorProto().mutable_raw_data()->swap(
-        *tensor.mutable_raw_data());  // a model with inline weights is not held twice
+    // a model with inline weights is not held twice
+    onnx::TensorProto().mutable_raw_data()->swap(*tensor.mutable_raw_data());
   }
 }
 

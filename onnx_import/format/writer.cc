@@ -7,13 +7,10 @@
 #include <fcntl.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-#include <onnx/checker.h>
-#include <onnx/defs/schema.h>
 #include <unistd.h>
 
 #include "ir/base/error.h"
 #include "onnx_import/format/graph_to_proto.h"
-#include "onnx_import/prepare/prepare.h"
 
 namespace pipeshard {
 namespace {
@@ -57,26 +54,6 @@ class TemporaryFile {
   int descriptor_ = -1;
 };
 
-// A file has one version per domain; a node may carry another one only if the operator did not change in
-// between.
-void checkVersions(const Graph& graph) {
-  for (const Node& node : graph.nodes) {
-    const auto import = graph.opset_imports.find(node.domain);
-    if (import == graph.opset_imports.end()) {
-      fail(ErrorCode::kBadModel, "{}: the graph imports no opset of the domain '{}'", describeNode(node),
-           node.domain);
-    }
-    if (node.opset_version == 0 || node.opset_version == import->second) continue;
-    const auto* registry = onnx::OpSchemaRegistry::Instance();
-    const auto* own = registry->GetSchema(node.op_type, node.opset_version, node.domain);
-    const auto* imported = registry->GetSchema(node.op_type, import->second, node.domain);
-    if (own == imported) continue;
-    fail(ErrorCode::kBadModel,
-         "{} has the meaning of opset {}, which differs from that of opset {} that the graph imports",
-         describeNode(node), node.opset_version, import->second);
-  }
-}
-
 }  // namespace
 
 std::string serializeModel(const Graph& graph) {
@@ -102,21 +79,6 @@ std::string serializeModel(const Graph& graph) {
 void writeModel(const Graph& graph, const std::string& path) {
   const std::string bytes = serializeModel(graph);
   TemporaryFile(path).write(bytes, path);
-}
-
-void checkModel(const Graph& graph) {
-  verifyGraph(graph);
-  checkVersions(graph);
-  // Inference first: it names nodes better, and outputs need a type to be checked.
-  Graph copy = graph;
-  inferShapes(copy);
-  onnx::ModelProto model;
-  modelToProto(copy, WeightForm::kInputs, model);
-  try {
-    onnx::checker::check_model(model, false, false, false);
-  } catch (const std::exception& error) {
-    fail(ErrorCode::kBadModel, "graph '{}' is no valid ONNX model: {}", graph.name, error.what());
-  }
 }
 
 }  // namespace pipeshard

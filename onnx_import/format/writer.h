@@ -15,7 +15,4 @@ void writeModel(const Graph& graph, const std::string& path);
 // The serialised ModelProto.
 std::string serializeModel(const Graph& graph);
 
-// onnx.checker (full check but for shape inference of foreign domains) on a graph; throws Error(kBadModel).
-void checkModel(const Graph& graph);
-
 }  // namespace pipeshard

@@ -8,7 +8,6 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
-#include "onnx_import/prepare/prepare.h"
 
 namespace pipeshard {
 namespace {

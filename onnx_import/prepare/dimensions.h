@@ -1,5 +1,4 @@
-// Symbolic dimensions: names, arithmetic on them, binding. Internal to onnx_import (the public part is in
-// prepare.h).
+// Symbolic dimensions of a model: which there are, arithmetic on their names, binding.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +11,20 @@
 #include "ir/graph/graph.h"
 
 namespace pipeshard {
+
+// A symbolic dimension of the graph's inputs and where it occurs, e.g. {"batch", {"input_ids axis 0", "labels
+// axis 0"}}.
+struct SymbolicDimension {
+  std::string name;
+  std::vector<std::string> places;
+};
+std::vector<SymbolicDimension> symbolicDimensions(const Graph& graph);
+
+// The dimensions that a model proposes itself (model metadata "pipeshard.dimensions" = "batch=8,seq=16"), or
+// empty.
+std::map<std::string, int64_t> defaultDimensions(const Graph& graph);
+
+// ---- internal to onnx_import
 
 // Value of "16*batch", "(s0 + 1)//2", "batch": integers, names, + - * / // and parentheses; / must divide
 // exactly. nullopt when a name is not bound, the text is no such expression, or the result is no size.

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "ir/base/error.h"
+#include "onnx_import/prepare/evaluate_families.h"
 #include "onnx_import/prepare/evaluator.h"
 
 namespace pipeshard {

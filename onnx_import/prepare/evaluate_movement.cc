@@ -1,4 +1,8 @@
-// Operators that only move elements.
+// Operators that only move elements. Most of them are the same bytes under another shape (reshaped), or one
+// walk over the input with other strides (copyStrided): element (c0, c1, ...) of the result is the input's
+// element at base + c0 * stride0 + c1 * stride1 + ... . A stride of 0 repeats.
+//   Tile of [2,3] by {1,2}: shape {1,2,2,3}, strides {0,3,0,1}, then seen as [2,6]
+//   Slice of [5] from 4 backwards by 2 (elements 4, 2, 0): shape {3}, base 4, strides {-2}
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -8,6 +12,7 @@
 #include <unordered_map>
 
 #include "ir/base/error.h"
+#include "onnx_import/prepare/evaluate_families.h"
 #include "onnx_import/prepare/evaluator.h"
 
 namespace pipeshard {
@@ -125,6 +130,7 @@ Result expand(const Node& node, const ConstantInputs& inputs) {
   return Result{{broadcastTo(*inputs[0], broadcastShapes(inputs[0]->shape, *target))}};
 }
 
+// Every axis is two while it is copied: the repeats, with stride 0, and the axis itself.
 Result tile(const Node& node, const ConstantInputs& inputs) {
   const auto repeats = integersOf(node, inputs, 1, nullptr);
   const Shape& from = inputs[0]->shape;
@@ -163,6 +169,8 @@ Result slice(const Node& node, const ConstantInputs& inputs) {
     const int64_t step = steps[i];
     if (step == 0 || step == std::numeric_limits<int64_t>::min())
       fail(ErrorCode::kBadModel, "step {} is not allowed", step);
+    // Where a start or end falls, as ONNX clamps it: into [0, size] forwards; backwards a start into
+    // [0, size - 1], an end into [-1, size - 1], as -1 is the place before element 0.
     const auto place = [&](int64_t index, int64_t lowest_backwards) {
       if (index < 0) index = std::max(index, -size - 1) + size;
       return step > 0 ? std::clamp<int64_t>(index, 0, size)

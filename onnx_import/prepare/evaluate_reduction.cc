@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "ir/base/error.h"
+#include "onnx_import/prepare/evaluate_families.h"
 #include "onnx_import/prepare/evaluator.h"
 
 namespace pipeshard {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "ir/base/error.h"
+#include "onnx_import/prepare/evaluate_families.h"
 
 namespace pipeshard {
 

@@ -19,16 +19,8 @@ using ConstantInputs = std::vector<const Constant*>;
 // index outside of its axis).
 std::optional<std::vector<Constant>> evaluateNode(const Node& node, const ConstantInputs& inputs);
 
-// ---- parts, by kind of operator (evaluate_*.cc); nullopt: not mine
-// --------------------------------------------------
-
-std::optional<std::vector<Constant>> evaluateElementwise(const Node& node, const ConstantInputs& inputs);
-std::optional<std::vector<Constant>> evaluateMovement(const Node& node, const ConstantInputs& inputs);
-std::optional<std::vector<Constant>> evaluateCreation(const Node& node, const ConstantInputs& inputs);
-std::optional<std::vector<Constant>> evaluateReduction(const Node& node, const ConstantInputs& inputs);
-
 // ---- helpers
-// ---------------------------------------------------------------------------------------------------------
+// ----------------------------------------------------------------------------------------------------
 
 // A constant of that type and shape, zeroed.
 Constant makeZeros(DataType type, const Shape& shape);

@@ -11,7 +11,6 @@
 #include "onnx_import/prepare/evaluator.h"
 #include "onnx_import/prepare/expand.h"
 #include "onnx_import/prepare/node_context.h"
-#include "onnx_import/prepare/prepare.h"
 #include "onnx_import/prepare/splice.h"
 
 namespace pipeshard {
@@ -144,6 +143,15 @@ const Constant* Inference::constantOf(ValueId id) const {
   return it != computed_.end() ? &it->second : graph_.constant(id);
 }
 
+// A node's outputs get their types from the body of the function that it calls, or from ONNX's schema; where
+// the schema has no inference function, from the function body that the schema defines. Then the content of
+// the outputs is computed, if that of all inputs is known and the node calls no function of the model. Nodes
+// are in topological order, so what a node needs is there when it is reached:
+//   x [2,3,4];  s = Shape(x);  t = Slice(s, 0, 2);  y = Reshape(x, Concat(t, [2, 2]))
+//   s = [2,3,4], t = [2,3] and the Concat [2,3,2,2] are computed on the way; so y gets the shape [2,3,2,2].
+//
+// Bodies of calls are walked by an Inference of their own (inferCall). All of them share one budget of bytes,
+// and the depth is limited: a hostile model must end.
 void Inference::inferNode(Node& node) {
   if (const Function* function = callee(node)) {
     const bool known = std::all_of(node.outputs.begin(), node.outputs.end(),
@@ -198,7 +206,7 @@ void Inference::inferBySchema(Node& node) {
   const auto* schema =
       onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
   if (schema == nullptr) return;
-  // Behind an operator that nobody knows nothing can be said, and schemas do not expect to be asked.
+  // Behind an operator that nobody knows, nothing can be said, and schemas do not expect to be asked.
   for (ValueId id : node.inputs) {
     if (id.valid() && knownType(graph_.value(id)).value_case() == onnx::TypeProto::VALUE_NOT_SET) return;
   }

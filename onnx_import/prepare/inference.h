@@ -1,6 +1,5 @@
 // One walk over a graph that finds types and shapes (ONNX's schema functions, node by node) and, on the way,
-// the values that are constant: shape arithmetic is then known where the next shape needs it. Internal to
-// onnx_import.
+// the values that are constant: shape arithmetic is then known where the next shape needs it.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +12,16 @@
 #include "ir/graph/graph.h"
 
 namespace pipeshard {
+
+// Type and shape inference of one graph in place, with ONNX's own schemas; the pipeshard domain by its
+// function bodies.
+void inferShapes(Graph& graph);
+
+// Computes nodes whose inputs are constants (small evaluator: shape arithmetic, masks, casts). In place.
+// Returns how many nodes were folded.
+int foldConstants(Graph& graph, int64_t limit_bytes);
+
+// ---- internal to onnx_import: the walk itself
 
 class Inference {
  public:
@@ -54,9 +63,10 @@ class Inference {
   int depth_ = 0;
 };
 
-// Initializers that an optimizer may update and that must not be computed away: those that the exporter marks
-// as parameters or, where it marks nothing, every floating-point one with more than one element. By value
-// index.
+// Initializers that an optimizer may update and that must not be computed away: those that the user wants
+// trained, and those that the exporter marks as parameters. Where it marks nothing: every floating-point one
+// with more than one element or a parameter's name that the user does not freeze and that is not marked as a
+// constant. By value index.
 std::vector<bool> possibleParameters(const Graph& graph);
 
 }  // namespace pipeshard

@@ -1,9 +1,9 @@
+#include "onnx_import/prepare/inline_functions.h"
+
 #include <algorithm>
-#include <functional>
 #include <unordered_map>
 
 #include "ir/base/error.h"
-#include "onnx_import/prepare/prepare.h"
 #include "onnx_import/prepare/splice.h"
 
 namespace pipeshard {

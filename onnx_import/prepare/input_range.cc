@@ -1,11 +1,9 @@
+#include "onnx_import/prepare/input_range.h"
+
 #include <algorithm>
-#include <optional>
 #include <string_view>
 #include <unordered_set>
 #include <vector>
-
-#include "ir/base/error.h"
-#include "onnx_import/prepare/prepare.h"
 
 namespace pipeshard {
 namespace {

@@ -8,6 +8,8 @@
 #include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/expand.h"
+#include "onnx_import/prepare/inference.h"
+#include "onnx_import/prepare/inline_functions.h"
 #include "onnx_import/prepare/simplify.h"
 #include "onnx_import/prepare/splice.h"
 

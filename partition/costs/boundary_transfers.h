@@ -1,9 +1,10 @@
-// What it costs that values cross from one stage to the next, as the stages' boundaries keep them. Internal
-// to partition/.
+// How long the values take that cross a cut, from one stage to the next: all of one microbatch, activations
+// and gradients, from the way in which the first stage keeps them (its boundary) to that of the second.
+// Internal to partition/.
 //
-// A value that crosses several cuts is counted at each of them: at a cut nobody knows whether another one
-// lies between it and the value's maker or reader. It travels once to each stage that reads it, so for values
-// that pass a stage by this is too much.
+// A value that crosses several cuts is counted at each of them, since at one cut nobody knows where the
+// others are. In programs it travels once to each stage that reads it. So where a value passes a stage by,
+// this is too much.
 #pragma once
 
 #include <map>
@@ -26,7 +27,7 @@ class BoundaryTransfers {
                     const SubmeshClasses& classes);
 
   // Per microbatch, both directions, of what crosses the cut behind a layer. Boundaries are numbers of
-  // boundaryParts (stage_ways.h). kNever (stage_assignment.h): a value has fewer rows than one of them has
+  // boundaryParts (stage_ways.h). kNever (stage_costs.h): a value has fewer rows than one of them has
   // parts.
   int64_t cost(int layer, const Submesh& from, int from_boundary, const Submesh& to, int to_boundary) const;
 

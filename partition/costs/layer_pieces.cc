@@ -5,7 +5,7 @@
 #include <set>
 
 #include "ir/base/error.h"
-#include "partition/cut/emit_cut.h"
+#include "partition/cut/cut_training.h"
 #include "partition/cut/stage_shardings.h"
 
 namespace pipeshard {
@@ -18,8 +18,6 @@ int CrossingValue::first() const {
 int CrossingValue::last() const { return readers.empty() ? made : std::max(made, readers.back()); }
 
 namespace {
-
-bool isBackward(Phase phase) { return phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight; }
 
 // One stage of one device per layer.
 Plan planOfLayers(const Clustering& clustering) {
@@ -41,6 +39,15 @@ void addLayer(int layer, std::vector<int>& layers) {
   if (layers.empty() || layers.back() != layer) layers.push_back(layer);
 }
 
+// Cuts the graph by a plan in which every layer is a stage on a device of its own. cutTraining then says
+// which nodes each layer runs, and in which phase; the rest follows from who makes and who reads each value:
+//
+//   h, made by layer 0, read by layers 1 and 2 forward and backward: made 0, readers {1, 2}, forward {1, 2},
+//   waits {1, 2}; it crosses the cuts behind the layers 0 and 1
+//
+// Layers are visited in ascending order and crossings found in the order of their values, so all lists of
+// layers and of crossings are ascending without being sorted. Kinds compare the nodes of two layers with the
+// values numbered as they come: equal blocks are of one kind, whatever their values are called.
 class Pieces {
  public:
   Pieces(const TrainingGraph& training, const Clustering& clustering, const std::vector<int>& batch_axes)

@@ -1,6 +1,7 @@
-// Every layer as a stage of its own: its nodes of all phases, and the values that pass from layer to layer.
-// What is said here holds for stages of any layers: a backward node or an update is in the stage that has its
-// layer (node_stages.h). Internal to partition/.
+// What each layer of a training graph runs (its nodes of all phases), and the values that pass from layer to
+// layer. Every layer is looked at as if it were a stage of its own. For a stage of several layers the same
+// holds, layer by layer: a backward node or an update is in the stage that has its layer (node_stages.h).
+// Internal to partition/.
 #pragma once
 
 #include <utility>
@@ -19,8 +20,8 @@ struct CrossingValue {
   int axis = -1;             // of the batch; -1: none
   std::vector<int> readers;  // layers other than `made`, ascending
   std::vector<int> forward;  // those of them with a forward node that reads it
-  std::vector<int>
-      waits;  // layers, `made` included, that keep it from a forward for a backward pass, ascending
+  // layers, `made` included, that keep it from a forward for a backward pass, ascending
+  std::vector<int> waits;
 
   // First and last layer that make or read it.
   int first() const;
@@ -37,13 +38,13 @@ struct SharedParameter {
 
 struct LayerPieces {
   std::vector<std::vector<NodeId>> nodes;  // by layer, in order; prologues are in none
-  std::vector<Phase>
-      phases;  // by node: what another layer waits for is made in the input part of a backward pass
+  // by node: what another layer waits for is made in the input part of a backward pass
+  std::vector<Phase> phases;
   std::vector<CrossingValue> crossings;
-  std::vector<std::vector<int>>
-      of_layer;  // by layer: the crossings that it makes or reads, in order of their values
-  std::vector<std::vector<int>>
-      at_cut;  // by layer: those that cross the cut behind it, which are no inputs of the model
+  // by layer: the crossings that it makes or reads, in order of their values
+  std::vector<std::vector<int>> of_layer;
+  // by layer: those that cross the cut behind it, which are no inputs of the model
+  std::vector<std::vector<int>> at_cut;
   std::vector<SharedParameter> shared;
   std::vector<ValueId> replicated;  // other weights that several layers read: kept replicated
   // By layer: Clustering::kinds, with layers told apart that pass other values on. Numbered from 0 as they
@@ -53,7 +54,7 @@ struct LayerPieces {
   std::vector<int> cut_kinds;  // by layer: cuts behind which equal shapes cross have equal numbers
 };
 
-// Errors: kConfiguration when a state is read and updated in different layers (emit_cut.h).
+// Errors: kConfiguration when a state is read and updated in different layers (cut_training.h).
 LayerPieces layerPieces(const TrainingGraph& training, const Clustering& clustering,
                         const std::vector<int>& batch_axes);
 

@@ -53,8 +53,8 @@ int64_t RangeMaximum::of(int first, int last) const {
 
 namespace {
 
-constexpr int64_t kGaps =
-    48;  // buffers that come and go leave so little between them: measured, up to one part in so many
+// buffers that come and go leave so little between them: measured, up to one part in so many
+constexpr int64_t kGaps = 48;
 
 template <typename Bytes>
 RangeMaximum maximumOf(const std::vector<const PricedStage*>& layers, const Bytes& bytes) {
@@ -162,8 +162,8 @@ RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers
   return maximumOf(layers, [&](const PricedStage& of, size_t layer) {
     const int at = static_cast<int>(layer);
     const int64_t peak = passing_[layer] - sum(kHandedOn, at, at) - sum(kInputs, at, at) + of.emitted_bytes;
-    const bool several =
-        of.whole_gradient_bytes > rules_.bucket_bytes;  // the first of them during its own passes
+    // the first of them during its own passes
+    const bool several = of.whole_gradient_bytes > rules_.bucket_bytes;
     return peak - doneBehind(several ? at - 1 : at, kSynchronized) - doneBehind(at, kGradients);
   });
 }

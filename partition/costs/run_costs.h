@@ -1,21 +1,29 @@
-// What runs of layers cost in one way (mesh, method, boundary), from what each layer costs alone: sums by
-// prefixes and range maxima, so that a run costs no more than a few look-ups. Internal to partition/.
+// What a run of consecutive layers, as a stage, costs in one way (mesh, method, boundary). It is put together
+// from what each layer costs alone: sums over a run are differences of prefix sums, maxima are looked up in a
+// table, so that every run costs a few look-ups. Internal to partition/.
 //
-// Memory of a run i..j is that of its programs as they are emitted: a subgraph each for forward pass, input
-// half and weight half of the backward pass, of all its layers together; what goes into one or comes out of
-// it is there from its beginning to its end:
+// Memory is that of the programs that would be emitted. The forward pass, the input half and the weight half
+// of the backward pass of all layers of the run are one subgraph each. What goes into a subgraph or comes out
+// of it is there from the subgraph's beginning to its end. So a device holds:
 //
-//   forward pass    what waits for the backward passes, and what enters and leaves
-//   input half      what waits, what it hands to the weight half, and gradients that enter and leave
-//   weight half     what waits for it, what it was handed, and gradients that have no place in their
-//                   accumulators
-//   workspace       the largest of what is between the nodes of one subgraph; in one layer at a time
+//   in the forward pass  what waits for the backward pass, what enters the stage and what leaves it
+//   in the input half    what waits, what is handed to the weight half, gradients that enter and leave
+//   in the weight half   what waits for it, what was handed to it, gradients that have no place in their
+//                        accumulators
+//   in each of them      workspace: what the nodes of the subgraph make for each other
 //
-// So a run holds sums over its layers, and the largest workspace of one. A value that several layers keep
-// counts once: what sums count too much is known by pairs of layers that keep it, one after the other. What
-// passes a layer by counts in the workspace there. Recomputed as a whole, what waits is there for the
-// microbatch that runs alone. Recomputed layer by layer, a run keeps what its layers read of others, and
-// every layer has subgraphs of its own: beside them, at most max over l of emitted_bytes(l).
+// All but the workspace are sums over the layers; of the workspace the run has the largest of one layer,
+// since layers follow each other. Two things do not add up so:
+//
+//   - A value that several layers keep is there once, but in the sum of each of them. PairSums takes off what
+//     is too much: kept by the layers 1, 3 and 4, it counts for the pairs (1, 3) and (3, 4), and a run takes
+//     off the pairs that lie in it.
+//   - A value that is made before a layer and read behind it is there while that layer runs. It counts in the
+//     layer's workspace (passing_).
+//
+// Recomputation. "always": what waits is there for one microbatch alone, the one whose backward pass runs.
+// "layers": for each microbatch the run keeps what its layers read of each other; every layer has subgraphs
+// of its own, and beside what is kept there are at most the bytes of the largest layer's (emitted_bytes).
 #pragma once
 
 #include <array>
@@ -23,12 +31,14 @@
 #include <vector>
 
 #include "partition/costs/layer_pieces.h"
+#include "partition/costs/sharded_stage_costs.h"
 #include "partition/costs/stage_costs.h"
 #include "sharding/pricing/priced_stage.h"
 
 namespace pipeshard {
 
-// Sums over pairs of layers (a, b) that lie in a run.
+// Bytes of pairs of layers (a, b), a < b, summed over the pairs that lie in a run. add, then finish, then
+// questions. Neighbouring pairs are a prefix sum; those of layers further apart are few and gone through.
 class PairSums {
  public:
   explicit PairSums(size_t layers) : adjacent_(layers + 1) {}
@@ -36,7 +46,7 @@ class PairSums {
   void addChain(const std::vector<int>& layers, int64_t bytes);  // every layer with the next one
   void finish();
   int64_t within(int first, int last) const;
-  // Of neighbours alone, with both in 0..last.
+  // Of pairs (a, a + 1) alone, with both in 0..last.
   int64_t upTo(int last) const { return adjacent_[static_cast<size_t>(last)]; }
 
  private:
@@ -49,16 +59,18 @@ class PairSums {
   std::vector<Pair> far_;
 };
 
+// The largest of values[first..last] in constant time: level k has the maxima of all runs of 2^k values, and
+// two of them cover any run.
 class RangeMaximum {
  public:
   explicit RangeMaximum(std::vector<int64_t> values);
   int64_t of(int first, int last) const;
 
  private:
-  std::vector<std::vector<int64_t>> levels_;  // of runs of 2^k
+  std::vector<std::vector<int64_t>> levels_;  // by k, then first value of the run
 };
 
-// What memory depends on of how programs are written.
+// How programs are written, as far as their memory depends on it.
 struct EmissionRules {
   int64_t bucket_bytes = 0;     // Plan::bucket_bytes
   bool early_receives = false;  // a message may come while the one before it is still needed
@@ -66,15 +78,17 @@ struct EmissionRules {
 
 class RunCosts {
  public:
-  // By layer; nullptr: the layer cannot be in this way. `crossing_bytes`: by LayerPieces::crossings, as they
-  // are kept. `exchange_ns`: by LayerPieces::shared, per step, what a stage pays when others have the
-  // parameter, too; `shared_bytes`: of it, as it is kept.
+  // `layers`: by layer, its price in this way; nullptr: it cannot be in this way. `crossing_bytes`: by
+  // LayerPieces::crossings, on a device, as this way keeps them. `exchange_ns`, `shared_bytes`: by
+  // LayerPieces::shared, what a stage pays per step when other stages have the parameter, too, and the bytes
+  // of it on a device.
   RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
            const std::vector<const PricedStage*>& layers, std::vector<int64_t> crossing_bytes,
            std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes, const EmissionRules& rules);
 
+  // All layers of the run can be in this way.
   bool possible(int first, int last) const;
-  // `recomputation`: "never", "always" or "layers".
+  // Of a possible run. `recomputation`: "never", "always" or "layers".
   StageCostParts of(int first, int last, std::string_view recomputation) const;
 
  private:
@@ -103,10 +117,10 @@ class RunCosts {
   };
   using Sums = std::array<int64_t, kFields>;
 
-  // What crosses the ends of a run: in its forward passes those that do not wait in it, gradients, and of
-  // what enters all that forward nodes read, and of these what waits.
+  // Bytes that cross the ends of a run. Activations enter in front of it and leave behind it, gradients the
+  // other way. `waiting`: of these, what waits in the run for its backward pass.
   struct Ends {
-    int64_t entering = 0;
+    int64_t entering = 0;  // that forward nodes of the run read
     int64_t entering_waiting = 0;
     int64_t leaving = 0;
     int64_t leaving_waiting = 0;
@@ -117,8 +131,8 @@ class RunCosts {
   void addPairs();
   void addPassMemory(int first, int last, std::string_view recomputation, StageCostParts& parts) const;
   RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers) const;
-  // Of layers up to `last`: accumulators or synchronised gradients, where they come to be during the backward
-  // passes.
+  // Bytes of the layers up to `last`: accumulators (kGradients) or synchronised gradients (kSynchronized),
+  // where these come to be during the backward passes; else 0.
   int64_t doneBehind(int last, Field field) const;
   int64_t sum(Field field, int first, int last) const;
   int64_t exchange(int first, int last) const;

@@ -40,8 +40,8 @@ std::optional<SharedChoice> chooseShared(
     const std::vector<const std::vector<std::optional<PricedStage>>*>& layers, int64_t microbatches) {
   PIPESHARD_CHECK(!layers.empty(), "no layers share parameters");
   std::optional<SharedChoice> choice;
-  std::pair<int64_t, int64_t> fastest(INT64_MAX, 0),
-      smallest(INT64_MAX, 0);  // time and bytes; bytes and time
+  // time and bytes; bytes and time
+  std::pair<int64_t, int64_t> fastest(INT64_MAX, 0), smallest(INT64_MAX, 0);
   for (size_t way = 0; way < layers.front()->size(); ++way) {
     int64_t time = 0, bytes = 0;
     bool possible = true;

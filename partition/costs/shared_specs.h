@@ -1,5 +1,6 @@
-// How layers of one stage keep a parameter that several of them read (tied embeddings), and the parts of its
-// gradient: in one way for all, so that what layers cost alone adds up. Internal to partition/.
+// The specs in which a stage may keep a parameter that several of its layers read (tied embeddings), and the
+// parts of its gradient. All layers keep it in the same spec, so that what they cost alone adds up. Internal
+// to partition/.
 #pragma once
 
 #include <optional>
@@ -15,12 +16,13 @@ struct SharedSpec {
   ShardingSpec parts;  // as their accumulators are; a partial sum is synchronized once a step
 };
 
-// As many for every shape on a mesh, the first one replicated; what a shape cannot be, is replicated in its
-// place. Of axes of one device alone nothing else; otherwise parameter/parts are (S1: cut along the tensor's
-// second axis, sum: partial)
+// The list depends on the mesh alone: a spec that a shape cannot have is replaced by the replicated one,
+// which is the first. Written parameter/parts (S0, S1: cut along the tensor's first or second axis; sum: a
+// partial sum). A mesh of one device has R/R alone.
 //
-//   over all mesh axes   R/R, R/sum, S0/S0, S1/S1, S0/sum
-//   of two               besides, over the second alone, parts summed over the first: S0/S0+sum, S1/S1+sum
+//   over all mesh axes                 R/R, R/sum, S0/S0, S1/S1, S0/sum
+//   with two axes of several devices   also, cut over the second axis, summed over the first: S0/S0+sum,
+//                                      S1/S1+sum
 std::vector<SharedSpec> sharedSpecs(const Shape& shape, const LogicalMesh& mesh);
 
 // Of the ways that all of the layers can be in (by layer, then by number of sharedSpecs): that of the least

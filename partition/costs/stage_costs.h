@@ -1,121 +1,70 @@
-// What stages of a model cost on submeshes of a cluster: the StageCosts of stage_assignment.h, from the
-// sharding of layers.
-//
-// A stage of layers i..j on a submesh, with a logical mesh, costs what its layers cost: each is sharded alone
-// (sharding/stage/shard_stage.h), with what crosses its two ends kept as the option's boundary says (cut
-// along the batch over some mesh axes, or replicated), so costs and memory add up, and layers of one kind
-// (Clustering::kinds) share results. Chosen stages are sharded as a whole afterwards, which is at least as
-// fast.
-//
-// A parameter that several layers read is kept in one way by all layers of a stage, and held once by a stage
-// that has them all; else the stages exchange it once a step. It is replicated, or, with `cut_shared`, kept
-// in one of the ways of shared_specs.h: two of them are options, of the least time and of the least memory
-// (layers that share parameters are then priced in all of them). A value that crosses several cuts counts in
-// the transfer of each: where no stage lies between two of them that is too much. Everything is evaluated
-// when it is first asked for: a class of submeshes at a time, by `threads` threads.
+// What stages of layers cost on submeshes of a cluster, in numbers alone, as a search of stages asks for it.
+// A submesh is a part of one node (any number of its devices, next to each other), or whole nodes next to
+// each other. Letters are those of the objective in partition/search/stage_assignment.h.
 #pragma once
 
-#include <atomic>
-#include <functional>
-#include <map>
-#include <memory>
-#include <string>
+#include <cstdint>
 #include <vector>
-
-#include "ir/cluster/cluster.h"
-#include "ir/graph/training_graph.h"
-#include "ir/plan/plan.h"
-#include "partition/layers/layer_clustering.h"
-#include "partition/search/stage_assignment.h"
 
 namespace pipeshard {
 
-// What an option's `config` stands for.
-struct StageConfig {
-  std::vector<int> mesh;                // the logical mesh; {1} for one device
-  std::string method = "auto";          // sharding/stage/shard_stage.h
-  std::string recomputation = "never";  // StagePlan::recomputation
-  int boundary =
-      0;  // index into the mesh's ways to cut the batch: 0: over all axes, 1: over axis 0, 2: not at all
-  int shared =
-      0;  // parameters that several layers read: 0: kept as takes the least time, 1: the least memory
-  friend auto operator<=>(const StageConfig&, const StageConfig&) = default;
+struct Submesh {
+  int first_device = 0;
+  int nodes = 1;
+  int devices_per_node = 1;  // of each; nodes > 1: all that each has, and they have equally many
+  int deviceCount() const { return nodes * devices_per_node; }
+  friend auto operator<=>(const Submesh&, const Submesh&) = default;
 };
 
-struct StageCostOptions {
-  std::vector<std::string> methods = {
-      "auto"};  // tried for every mesh; data-parallel, zero2, zero3, megatron by mesh
-  std::vector<std::string> recomputations = {"never"};  // "never", "always", "layers"
-  // Which logical meshes are tried for so many devices (Alpa's submesh_logical_shape_space); empty:
-  // meshesFor.
-  std::function<std::vector<std::vector<int>>(const Submesh&)> meshes = {};
-  bool cut_shared =
-      false;  // parameters that several layers read are cut, too (shared_specs.h); else replicated
-  int64_t memory_bytes = 0;                    // of each device; 0: as the cluster says
-  int64_t bucket_bytes = kDefaultBucketBytes;  // Plan::bucket_bytes
-  OverlapReceives overlap_receives = OverlapReceives::kBetweenNodes;  // Plan::overlap_receives
-  int threads = 1;
-  std::function<void(const std::string&)> progress = {};
-  const std::atomic<bool>* interrupted = nullptr;
-};
-
-// The parts of a stage's cost, for people and for the simulator.
-struct StageCostParts {
-  int64_t forward_ns = 0;  // per microbatch, collectives included, recomputation not
-  int64_t backward_input_ns = 0;
-  int64_t backward_weight_ns = 0;
-  int64_t recomputation_ns = 0;
-  int64_t communication_ns = 0;  // collectives' share of the three passes
-  int64_t update_ns = 0;         // per step
-  int64_t synchronization_ns = 0;
-  int64_t weight_bytes = 0;  // of the device with the largest shards
-  int64_t gradient_bytes = 0;
-  int64_t optimizer_bytes = 0;
+struct StageOption {
+  int config = 0;       // the caller's
+  int boundary = 0;     // 0..kMostBoundaries-1: what transfer() depends on
+  int64_t pass_ns = 0;  // t
+  int64_t step_ns = 0;  // u
+  int64_t fixed_bytes = 0;
   int64_t activation_bytes = 0;  // per microbatch in flight
   int64_t transient_bytes = 0;
-  // Until the first backward pass begins nothing proves that what was sent has come: per microbatch in flight
-  // then, and what is transient beside it.
-  int64_t sent_bytes = 0;
-  int64_t forward_transient_bytes = 0;
-  int64_t sent_gradient_bytes =
-      0;  // the same of gradients, per microbatch whose backward pass is over, until the last one's
-  // Where backward passes are halved: what there is more between the halves than before them, per microbatch:
-  // what a recomputation and the input half leave for the weight half; and what is then transient beside it.
-  int64_t remade_bytes = 0;
-  int64_t halved_transient_bytes = 0;
+};
+inline constexpr int kMostBoundaries = 16;
+inline constexpr int64_t kNever = INT64_MAX / 4;  // of a time: it cannot be; sums of two stay numbers
+
+// What stages cost. Const members may be called by several threads.
+class StageCosts {
+ public:
+  virtual ~StageCosts() = default;
+  virtual int layers() const = 0;
+  // Submeshes of equal class have equal options and memory; transfers depend on the two classes and on
+  // whether the second submesh begins on the node on which the first ends.
+  virtual int submeshClass(const Submesh& submesh) const = 0;
+  // Of layers first..last, inclusive. Empty: it cannot be. The reference stays valid.
+  virtual const std::vector<StageOption>& options(int first_layer, int last_layer,
+                                                  const Submesh& submesh) const = 0;
+  // Nanoseconds per microbatch, forward and backward together, that what crosses the cut behind `layer`
+  // takes. kNever: a boundary cannot be there, so no stage that ends there has it.
+  virtual int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to,
+                           int to_boundary) const = 0;
+  // of its smallest device; INT64_MAX: no limit
+  virtual int64_t memoryBytes(const Submesh& submesh) const = 0;
 };
 
-class ShardedStageCosts : public StageCosts {
+// Costs like others, which are kept by reference, but for what a class overrides.
+class OtherStageCosts : public StageCosts {
  public:
-  // The training graph is of one microbatch; microbatches counts into step costs only. All are kept by
-  // reference.
-  ShardedStageCosts(const TrainingGraph& training, const Clustering& clustering, const Cluster& cluster,
-                    StageCostOptions options);
-  ~ShardedStageCosts() override;
-
-  int layers() const override;
-  int submeshClass(const Submesh& submesh) const override;
+  explicit OtherStageCosts(const StageCosts& costs) : costs_(costs) {}
+  int layers() const override { return costs_.layers(); }
+  int submeshClass(const Submesh& submesh) const override { return costs_.submeshClass(submesh); }
   const std::vector<StageOption>& options(int first_layer, int last_layer,
-                                          const Submesh& submesh) const override;
+                                          const Submesh& submesh) const override {
+    return costs_.options(first_layer, last_layer, submesh);
+  }
   int64_t transfer(int layer, const Submesh& from, int from_boundary, const Submesh& to,
-                   int to_boundary) const override;
-  int64_t memoryBytes(const Submesh& submesh) const override;
+                   int to_boundary) const override {
+    return costs_.transfer(layer, from, from_boundary, to, to_boundary);
+  }
+  int64_t memoryBytes(const Submesh& submesh) const override { return costs_.memoryBytes(submesh); }
 
-  // Costs that no stage's are below, in time or memory, and that are known much sooner: those of the kind of
-  // layers that most layers are of, others for nothing. nullptr: there is no such kind. Refers to this
-  // object.
-  std::shared_ptr<const StageCosts> leastCosts() const;
-
-  const StageConfig& config(int index) const;
-  StageCostParts parts(int first_layer, int last_layer, const Submesh& submesh,
-                       const StageOption& option) const;
-  // For fixed plans: the cost of exactly this way; nullptr when it cannot be.
-  const StageOption* optionFor(int first_layer, int last_layer, const Submesh& submesh,
-                               const StageConfig& config) const;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
+ protected:
+  const StageCosts& costs_;
 };
 
 }  // namespace pipeshard

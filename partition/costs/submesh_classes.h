@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ir/cluster/cluster.h"
-#include "partition/search/stage_assignment.h"
+#include "partition/costs/stage_costs.h"
 
 namespace pipeshard {
 

@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
-#include "partition/stages/partition.h"
+#include "partition/families/plan_schedule.h"
 
 namespace pipeshard {
 namespace {
@@ -37,9 +37,7 @@ void checkGroup(const std::vector<StagePlan>& stages, const std::vector<int>& gr
       continue;
     fail(ErrorCode::kConfiguration,
          "stages {} and {} share the devices [{}], but cut their work differently over them (mesh [{}]{} and "
-         "[{}]{}); stages of one "
-         "pipeline "
-         "rank need one logical mesh",
+         "[{}]{}); stages of one pipeline rank need one logical mesh",
          group.front(), stage, fmt::join(first.devices, ","), fmt::join(first.mesh_shape, ","),
          first.sharding ? ", sharded" : "", fmt::join(other.mesh_shape, ","),
          other.sharding ? ", sharded" : "");
@@ -61,8 +59,7 @@ void checkRows(size_t stage, int data_width, const TrainingFamily& family) {
   if (data_width <= least) return;
   fail(ErrorCode::kConfiguration,
        "stage {} has {} data-parallel devices, but a microbatch has only {} example(s) (a batch of {} in {} "
-       "microbatches); take fewer "
-       "microbatches, a larger batch, or fewer data-parallel devices in the stage",
+       "microbatches); take fewer microbatches, a larger batch, or fewer data-parallel devices in the stage",
        stage, data_width, least, family.batch(), family.microbatches());
 }
 

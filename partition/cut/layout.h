@@ -9,8 +9,9 @@
 // A stage's devices form a logical mesh [data, model], row-major. The rows of a microbatch are cut over the
 // data axis (data parallelism); along the model axis every device has the same rows. A rank's rows of one
 // microbatch are a *cell*.
-//   stage on devices [1,2,3] with mesh [3,1], microbatch {4, 3}:  rank 1 has row 4, rank 2 row 5, rank 3 row
-//                                                                 6
+//   stage on devices [1,2,3] with mesh [3,1], microbatch {4, 3} (rows 4, 5, 6): rank 1 has row 4, rank 2
+//   row 5, rank 3 row 6
+//
 // Under asynchronous schedules the devices along the data axis may be replicas that take the microbatches in
 // turn: microbatch k is a cell of replica k mod R, whole, and the others have nothing of it. Internal to
 // partition/.
@@ -42,9 +43,8 @@ class Layout {
   int stages() const { return static_cast<int>(stages_.size()); }
   int groups() const { return static_cast<int>(group_stages_.size()); }
   int group(int stage) const { return groups_[static_cast<size_t>(stage)]; }
-  const std::vector<int>& stagesOf(int group) const {
-    return group_stages_[static_cast<size_t>(group)];
-  }  // ascending
+  // ascending
+  const std::vector<int>& stagesOf(int group) const { return group_stages_[static_cast<size_t>(group)]; }
   int firstStage(int group) const { return stagesOf(group).front(); }
   const Place& place(int rank) const { return places_[static_cast<size_t>(rank)]; }
   const std::vector<int>& devices(int stage) const { return stages_[static_cast<size_t>(stage)].devices; }

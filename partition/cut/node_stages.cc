@@ -3,14 +3,10 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
-#include "partition/layers/layers.h"
-#include "partition/stages/partition.h"
 #include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
 namespace {
-
-bool isBackward(Phase phase) { return phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight; }
 
 void placeForward(const TrainingGraph& training, const Plan& plan, std::vector<int>& stages) {
   const std::vector<NodeId> forward = forwardNodes(training);
@@ -60,8 +56,7 @@ void keepMeansWithTheirShares(const TrainingGraph& training, const UseDef& uses,
     if (std::find(stages.begin(), stages.end(), emptied) != stages.end()) continue;
     fail(ErrorCode::kConfiguration,
          "stage {} has only {}, which belongs to {} in stage {}: it scales the mean over a device's examples "
-         "by their share of the batch; "
-         "end stage {} earlier, or give both stages equally many devices",
+         "by their share of the batch; end stage {} earlier, or give both stages equally many devices",
          emptied, describeNode(graph.nodes[n]), describeNode(graph.node(mean)), stage, stage);
   }
 }
@@ -97,31 +92,6 @@ void placePrologue(const TrainingGraph& training, const UseDef& uses, std::vecto
 }
 
 }  // namespace
-
-std::vector<ValueId> updatedValues(const Parameter& parameter) {
-  std::vector<ValueId> values = {parameter.updated};
-  for (const OptimizerState& state : parameter.states) values.push_back(state.updated);
-  return values;
-}
-
-std::vector<NodeId> nodesBehind(const TrainingGraph& training, const std::vector<NodeId>& producer,
-                                const std::vector<ValueId>& values, Phase phase) {
-  std::vector<ValueId> open = values;
-  std::vector<NodeId> found;
-  std::vector<bool> seen(training.graph.nodes.size());
-  while (!open.empty()) {
-    const ValueId value = open.back();
-    open.pop_back();
-    const NodeId node = value.valid() ? producer[value.index()] : NodeId();
-    if (!node.valid() || seen[node.index()] || training.node_phase[node.index()] != phase) continue;
-    seen[node.index()] = true;
-    found.push_back(node);
-    const std::vector<ValueId>& inputs = training.graph.node(node).inputs;
-    open.insert(open.end(), inputs.begin(), inputs.end());
-  }
-  std::sort(found.begin(), found.end());
-  return found;
-}
 
 std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan,
                             const std::vector<int>& node_stages) {

@@ -1,4 +1,5 @@
-// Where parameters live, given the stage of every node. Internal to partition/.
+// Which stage runs each node of a training graph, given a plan's layers and stages; and which stages read,
+// and which one owns, each parameter.
 #pragma once
 
 #include <vector>
@@ -7,6 +8,14 @@
 #include "ir/plan/plan.h"
 
 namespace pipeshard {
+
+// The stage of every node of the training graph, by node index, as the plan decides: forward nodes by layer;
+// prologue nodes with each of their readers (they are cheap and replicated: the list holds the first);
+// backward nodes with the forward node that they differentiate; an update with the owner of its parameter,
+// the first stage that reads it. A mean's scaling by its share of the batch stays with the mean where the
+// stages have unequally many data-parallel devices. Errors: kConfiguration when the plan is of another model,
+// or a stage is empty without such a scaling.
+std::vector<int> nodeStages(const TrainingGraph& training, const Plan& plan);
 
 // By node of a pass: its layer in the plan, one of its stage's. Forward nodes never read what a later layer
 // of their stage makes, and backward nodes never what the backward nodes of an earlier layer make: passes may
@@ -21,18 +30,5 @@ std::vector<std::vector<int>> parameterReaders(const TrainingGraph& training,
 // By parameter: the first stage that reads it; for one that is trained but not read, the stage of its first
 // gradient part; -1 for one that nothing needs.
 std::vector<int> parameterOwners(const TrainingGraph& training, const std::vector<int>& node_stages);
-
-// A gradient reaches it and the optimizer updates it; any other parameter stays as it is.
-inline bool isTrained(const Parameter& parameter) {
-  return !parameter.gradient_parts.empty() && parameter.updated.valid();
-}
-
-// The nodes of `phase` that the values depend on through nodes of that phase, in graph order. `producer` as
-// in UseDef.
-std::vector<NodeId> nodesBehind(const TrainingGraph& training, const std::vector<NodeId>& producer,
-                                const std::vector<ValueId>& values, Phase phase);
-
-// What the update of a parameter gives: its new value, then its states.
-std::vector<ValueId> updatedValues(const Parameter& parameter);
 
 }  // namespace pipeshard

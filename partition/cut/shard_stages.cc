@@ -1,3 +1,5 @@
+#include "partition/cut/shard_stages.h"
+
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -7,10 +9,9 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
-#include "partition/cut/emit_cut.h"
+#include "partition/cut/cut_training.h"
 #include "partition/cut/node_stages.h"
 #include "partition/cut/stage_shardings.h"
-#include "partition/stages/partition.h"
 #include "sharding/specs/cross_mesh.h"
 #include "sharding/stage/shard_stage.h"
 
@@ -318,10 +319,10 @@ void noteReplicated(const ShardingResult& result, Plan& plan) {
 // Errors: kConfiguration when there is no such method, or it wants more devices than a stage has.
 void noteNothingSharded(const std::string& method, Plan& plan) {
   if (method != kExhaustive) meshesFor(1, method);
-  plan.notes.push_back(fmt::format(
-      "--method {} shards nothing here: every stage has one device, or says itself what its devices do; "
-      "--stages uniform:1 makes all devices one stage",
-      method));
+  plan.notes.push_back(
+      fmt::format("--method {} shards nothing here: every stage has one device, or says itself what its "
+                  "devices do; --stages uniform:1 makes all devices one stage",
+                  method));
 }
 
 }  // namespace

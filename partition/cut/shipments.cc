@@ -7,10 +7,6 @@
 namespace pipeshard {
 namespace {
 
-bool isPass(Phase phase) {
-  return phase == Phase::kForward || phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight;
-}
-
 // The axis in which two shapes of one value differ; -1 if they do not.
 int differingAxis(const Value& value, const Shape& a, const Shape& b) {
   PIPESHARD_CHECK(a.size() == b.size(), "'{}' has {} and {} axes", value.name, a.size(), b.size());

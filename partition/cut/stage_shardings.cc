@@ -4,8 +4,7 @@
 #include <unordered_map>
 
 #include "ir/base/error.h"
-#include "partition/cut/node_stages.h"
-#include "partition/stages/partition.h"
+#include "ir/graph/training_graph.h"
 
 namespace pipeshard {
 
@@ -39,8 +38,8 @@ std::vector<bool> valuesOf(const TrainingGraph& training, const Cut& cut, int st
 
 std::vector<std::vector<ValueId>> valuesOfSeveralStages(const TrainingGraph& training, const Cut& cut) {
   std::vector<std::vector<ValueId>> result(cut.groups.size());
-  std::vector<std::vector<int>> users(cut.groups.size(),
-                                      std::vector<int>(training.graph.values.size()));  // by group and value
+  // by group and value
+  std::vector<std::vector<int>> users(cut.groups.size(), std::vector<int>(training.graph.values.size()));
   for (size_t s = 0; s < cut.groups.size(); ++s) {
     const std::vector<bool> used = valuesOf(training, cut, static_cast<int>(s));
     for (size_t v = 0; v < used.size(); ++v) users[static_cast<size_t>(cut.groups[s])][v] += used[v] ? 1 : 0;
@@ -63,8 +62,7 @@ void requireFit(const Shape& shape, const ShardingSpec& spec, const LogicalMesh&
   if (fault.empty()) return;
   fail(ErrorCode::kConfiguration,
        "'{}' {} cannot be kept as {} on mesh {} for a microbatch of {} row(s): {}; choose microbatches of "
-       "equal size (--microbatches), or "
-       "another sharding",
+       "equal size (--microbatches), or another sharding",
        name, shapeToString(shape), printSpec(spec), printMesh(mesh), rows, fault);
 }
 
@@ -182,8 +180,7 @@ PieceSharding StageShardings::pieceSharding(int stage, const std::vector<NodeId>
     if (!strategy) {
       fail(ErrorCode::kConfiguration,
            "{} cannot run as \"{}\" on mesh {} for a microbatch of {} row(s); choose microbatches of equal "
-           "size (--microbatches), or "
-           "another sharding",
+           "size (--microbatches), or another sharding",
            describeNode(node), printUses(base, base.node(id), uses), printMesh(sharding.mesh), rows);
     }
     piece.strategies.push_back(std::move(*strategy));

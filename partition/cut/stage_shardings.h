@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "partition/cut/emit_cut.h"
+#include "partition/cut/cut_training.h"
 #include "sharding/batch/training_family.h"
 #include "sharding/specs/cross_mesh.h"
 #include "sharding/spmd/spmd_rewrite.h"
@@ -72,5 +72,9 @@ class StageShardings {
   std::vector<std::vector<int>> devices_;    // by stage
   mutable std::map<std::tuple<ValueId, int64_t, int, int>, CrossMeshPlan> transfers_;
 };
+
+// What the plan says of its stages' shardings, by stage; nothing for one that is not sharded.
+// Error(kConfiguration) naming stage and entry when it does not fit the model.
+std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan);
 
 }  // namespace pipeshard

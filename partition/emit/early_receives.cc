@@ -47,7 +47,8 @@ class ReceiveHoister {
   struct Sender {
     std::optional<ActionKey> action;  // that its last message is for
     size_t earliest = 0;              // where the next message for the same action may be posted
-    size_t next = 0;  // and one for another: where the last message, and so all before it, are there anyway
+    // and one for another: where the last message, and so all before it, are there anyway
+    size_t next = 0;
   };
 
   const Instruction& at(size_t i) const { return program_.instructions[i]; }
@@ -127,8 +128,8 @@ class ReceiveHoister {
   Program& program_;
   const std::function<bool(int)>& from_;
   std::vector<size_t> first_touch_;  // by buffer
-  std::vector<size_t>
-      target_;  // by instruction: the one that it comes before, in the order as it was; itself: it stays
+  // by instruction: the one that it comes before, in the order as it was; itself: it stays
+  std::vector<size_t> target_;
 };
 
 }  // namespace

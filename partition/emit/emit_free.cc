@@ -96,7 +96,8 @@ class Causality {
   const std::vector<Program>& programs_;
   std::vector<std::vector<Knowledge>> known_;            // by rank
   std::vector<std::vector<std::vector<size_t>>> waits_;  // by rank: BackgroundWaits::receives
-  std::vector<size_t> arrived_;                 // by rank: how many of those at its instruction have come
+  // by rank: how many of those at its instruction have come
+  std::vector<size_t> arrived_;
   std::map<Pair, std::vector<Posted>> posted_;  // by sender and receiver
   std::map<Pair, size_t> taken_;
   std::map<Pair, Pair> received_by_;  // by sender and its instruction: receiver and its instruction
@@ -122,8 +123,8 @@ void insertFrees(Program& program, const Causality& causality) {
   }
   std::vector<bool> stays(program.buffers.size());
   for (const Result& result : program.results) stays[result.buffer.index()] = true;
-  std::vector<std::vector<BufferId>> frees(count +
-                                           1);  // behind each instruction; the last: at the end of the step
+  // behind each instruction; the last: at the end of the step
+  std::vector<std::vector<BufferId>> frees(count + 1);
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     if (stays[b] || isPersistent(program.buffers[b].kind) || last_use[b] == count) continue;
     const size_t rank = static_cast<size_t>(program.rank);

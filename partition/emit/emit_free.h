@@ -1,4 +1,4 @@
-// Where buffers end. Internal to partition/.
+// Where in a program each buffer ends: its kFree. Internal to partition/.
 #pragma once
 
 #include <vector>
@@ -16,8 +16,8 @@ namespace pipeshard {
 // (Mattern 1989, "Virtual time and global states of distributed systems"). A buffer for which no such proof
 // arrives is freed at the end of the step. No kFree inside the step therefore ever waits, and cycles of waits
 // cannot arise where there were none.
-//   rank 0: run F0 -> "h@0"; send "h@0"; ...; receive "dh@0" (which rank 1 sends after it has received
-//     "h@0"); free "h@0"
+//   rank 0: run F0 -> "h@0"; send "h@0"; ...; receive "dh@0"; free "h@0"
+//   (rank 1 sends "dh@0" after it has received "h@0")
 void insertFrees(std::vector<Program>& programs);
 
 }  // namespace pipeshard

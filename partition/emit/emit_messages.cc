@@ -19,9 +19,9 @@ std::vector<Phase> phasesOf(ActionKind kind) {
 }
 
 void Messages::findDepartures(const Cut& cut) {
-  using Need = std::tuple<int, int, Phase, size_t>;  // distance, receiver, its first phase that reads the
-                                                     // value, position there
-  std::map<ValueId, std::map<int, Need>> needs;      // by value and receiving group
+  // distance, receiver, its first phase that reads the value, position there
+  using Need = std::tuple<int, int, Phase, size_t>;
+  std::map<ValueId, std::map<int, Need>> needs;  // by value and receiving group
   for (int receiver = 0; receiver < static_cast<int>(cut.stages.size()); ++receiver) {
     const int group = cut.groups[static_cast<size_t>(receiver)];
     for (Phase phase : {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}) {

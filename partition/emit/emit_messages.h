@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ir/graph/training_graph.h"
-#include "partition/cut/emit_cut.h"
+#include "partition/cut/cut_training.h"
 #include "partition/schedules/schedule.h"
 
 namespace pipeshard {

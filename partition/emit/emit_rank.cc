@@ -8,11 +8,26 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
-#include "partition/cut/node_stages.h"
+#include "partition/emit/rank_builder.h"
+#include "partition/emit/rank_transfers.h"
+#include "partition/schedules/schedule.h"
 
 namespace pipeshard {
 namespace {
 
+// One rank's instructions: first parameters that go from their owners to other groups, then the actions of
+// the schedule, then the results.
+//
+//   a pass      load its batch inputs; make again what it reads, if the stage recomputes; receive what other
+//               groups have made; run; send what leaves; add to the sums over microbatches
+//   an update   (finishUpdate; under a synchronous schedule once, at the end) sum over the devices of the
+//               stage; send parts of gradients to their owners, who add them up; synchronise; add what comes
+//               late; run the update
+//
+// Before the first action of every update its prologue runs. All ranks are emitted by the same rules from the
+// same context: so what one sends and what its peer receives are in one order, and collectives meet, though
+// no emission looks at another rank's program. Where parts of a gradient come together they are added in the
+// order of Parameter::gradient_parts, whoever has made them, so the bits do not depend on the cut.
 class RankEmitter {
  public:
   RankEmitter(const EmissionContext& context, int rank)
@@ -22,7 +37,8 @@ class RankEmitter {
         rank_(rank),
         place_(layout_.place(rank)),
         stages_(layout_.stagesOf(place_.group)),
-        builder_(context, rank) {}
+        builder_(context, rank),
+        transfers_(context, rank, builder_) {}
 
   RankProgram run() {
     makePersistentBuffers();
@@ -78,20 +94,6 @@ class RankEmitter {
     return context_.cut.groupReads(group, training_.parameters[parameter].value);
   }
 
-  const std::vector<int>& devicesOf(int group) const { return layout_.devices(layout_.firstStage(group)); }
-  // Of equal copies on the devices of one group, the one that this position of another group works with.
-  int counterpart(int group, int position) const {
-    const std::vector<int>& devices = devicesOf(group);
-    return devices[static_cast<size_t>(position) % devices.size()];
-  }
-  // Sends to all devices of another group that work with this one.
-  void sendToGroup(int group, BufferId buffer) {
-    for (size_t position = 0; position < devicesOf(group).size(); ++position) {
-      if (counterpart(place_.group, static_cast<int>(position)) == rank_)
-        builder_.send(devicesOf(group)[position], buffer, -1);
-    }
-  }
-
   void makePersistentBuffers() {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
@@ -117,41 +119,20 @@ class RankEmitter {
     }
   }
 
-  // How a tensor that is there once a step gets from one group to another where one of them is sharded; else
-  // nullptr: whole.
-  const CrossMeshPlan* planBetween(int from_group, int to_group, ValueId value) const {
-    return context_.shardings.transfer(value, context_.family.largestMicrobatch(),
-                                       layout_.firstStage(from_group), layout_.firstStage(to_group));
-  }
-  void sendTo(int group, BufferId buffer, ValueId value) {
-    if (const CrossMeshPlan* plan = planBetween(place_.group, group, value)) {
-      builder_.sendShards(*plan, buffer, value, layout_.firstStage(group));
-    } else {
-      sendToGroup(group, buffer);
-    }
-  }
-  void receiveFrom(int group, BufferId buffer, ValueId value) {
-    if (const CrossMeshPlan* plan = planBetween(group, place_.group, value)) {
-      builder_.receiveShards(*plan, buffer, value, layout_.firstStage(group));
-    } else {
-      builder_.receive(counterpart(group, place_.position), buffer, -1);
-    }
-  }
-
   // A trained parameter that several groups read goes from its owner to the others, afresh in every step.
   void shareParameters() {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       if (!isTrained(training_.parameters[p]) || !owns(p)) continue;
       for (int group = 0; group < layout_.groups(); ++group) {
         if (group == place_.group || !readsParameter(group, p)) continue;
-        sendTo(group, builder_.bufferOf(training_.parameters[p].value, kWholeStep),
-               training_.parameters[p].value);
+        transfers_.sendTo(group, builder_.bufferOf(training_.parameters[p].value, kWholeStep),
+                          training_.parameters[p].value);
       }
     }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       if (!isTrained(training_.parameters[p]) || owns(p) || !readsParameter(place_.group, p)) continue;
       const ValueId value = training_.parameters[p].value;
-      receiveFrom(layout_.group(ownerOf(p)), builder_.bufferOf(value, kWholeStep), value);
+      transfers_.receiveFrom(layout_.group(ownerOf(p)), builder_.bufferOf(value, kWholeStep), value);
     }
   }
 
@@ -202,21 +183,22 @@ class RankEmitter {
     const Cell cell = builder_.own(microbatch);
     const bool forward = phase == Phase::kForward;
     const Piece& running = context_.cut.piece(stage, phase, form, part);
-    const Piece& reading =
-        forward ? piece(stage, phase) : running;  // a forward pass gets what a recomputation reads, too
+    // a forward pass gets what a recomputation reads, too
+    const Piece& reading = forward ? piece(stage, phase) : running;
     loadInputs(reading, phase, cell);
     if (form == PassForm::kRemade) recompute(stage, part, running, cell);
     for (ValueId input : reading.inputs) {
       const ValuePlace& place = context_.cut.place(input);
       if (place.role == ValueRole::kProduced && !isHere(place.stage))
-        receiveUntil(layout_.group(place.stage), {input, microbatch});
+        transfers_.receiveUntil(layout_.group(place.stage), {input, microbatch});
     }
     if (form == PassForm::kDiscarding) copyStates(stage, cell);
     if (!running.empty()) builder_.run(stage, phase, cell, form, part);
     const bool complete =
         form != PassForm::kRemade || part + 1 == context_.cut.recomputation(stage).parts.size();
     if (complete) {
-      for (const Departure& departure : context_.messages.departures(stage, phase)) sendTo(departure, cell);
+      for (const Departure& departure : context_.messages.departures(stage, phase))
+        transfers_.sendTo(departure, cell);
     }
     if (forward) handStatesOn(stage, cell);
     for (ValueId output : running.outputs) accumulateOutput(output, cell);
@@ -252,79 +234,6 @@ class RankEmitter {
     for (ValueId input : piece.inputs) {
       if (context_.cut.place(input).role == ValueRole::kBatchInput)
         builder_.load(input, cell, phase == Phase::kPrologue);
-    }
-  }
-
-  // ---- values on their way between stages ----
-
-  std::vector<Shipment> shipmentsOf(ValueId value, int microbatch, int from_stage, int to_stage) const {
-    return shipments(layout_, context_.kinds[value.index()].kind, microbatch, from_stage, to_stage);
-  }
-
-  const CrossMeshPlan* transferOf(ValueId value, int microbatch, int from_stage, int to_stage) const {
-    return context_.shardings.transfer(value, layout_.microbatch(microbatch).count, from_stage, to_stage);
-  }
-
-  void sendTo(const Departure& departure, const Cell& cell) {
-    const int own_stage = stages_.front();
-    if (const CrossMeshPlan* plan =
-            transferOf(departure.value, cell.microbatch, own_stage, departure.receiver)) {
-      return builder_.sendShards(*plan, departure.value, cell, departure.receiver);
-    }
-    for (const Shipment& shipment :
-         shipmentsOf(departure.value, cell.microbatch, own_stage, departure.receiver)) {
-      if (shipment.sender != rank_) continue;
-      builder_.send(shipment.receiver, builder_.slice(departure.value, cell, shipment.rows), cell.microbatch);
-    }
-  }
-
-  void receiveUntil(int sender, const Message& wanted) {
-    const std::vector<Message>& channel = context_.messages.channel(sender, place_.group);
-    const auto found = std::find(channel.begin(), channel.end(), wanted);
-    PIPESHARD_CHECK(found != channel.end(), "'{}' never goes from group {} to group {}",
-                    builder_.nameOf(wanted.value), sender, place_.group);
-    const int stage = layout_.firstStage(sender);
-    const int replica = layout_.replicaOf(stage, wanted.microbatch);
-    size_t& taken = taken_[{sender, replica}];
-    for (; taken <= static_cast<size_t>(found - channel.begin()); ++taken) {
-      const Message& message = channel[taken];
-      const bool from_there = layout_.replicaOf(stage, message.microbatch) == replica;
-      if (from_there && layout_.takes(rank_, message.microbatch)) receiveMessage(stage, message);
-    }
-  }
-
-  void receiveMessage(int sender_stage, const Message& message) {
-    const int own_stage = stages_.front();
-    if (const CrossMeshPlan* plan = transferOf(message.value, message.microbatch, sender_stage, own_stage)) {
-      return builder_.receiveShards(*plan, message.value, builder_.own(message.microbatch), sender_stage);
-    }
-    std::vector<Shipment> mine = shipmentsOf(message.value, message.microbatch, sender_stage, own_stage);
-    std::erase_if(mine, [&](const Shipment& shipment) { return shipment.receiver != rank_; });
-    const TimeKind& kind = context_.kinds[message.value.index()];
-    const bool split = kind.kind == TimeKind::Kind::kSplit;
-    const BufferId whole = builder_.produced(message.value, builder_.own(message.microbatch));
-    if (mine.empty()) {  // no part of the sum fell to this device
-      builder_.add(InstructionKind::kZero, message.microbatch, {}, {whole});
-      return;
-    }
-    if (mine.size() == 1) return builder_.receive(mine.front().sender, whole, message.microbatch);
-    std::vector<BufferId> parts;
-    // A part of a sum that has the rows of this device's cell has its buffer, too: it comes first, and the
-    // others are added.
-    std::stable_partition(mine.begin(), mine.end(), [&](const Shipment& shipment) {
-      return shipment.rows == builder_.own(message.microbatch).rows;
-    });
-    for (const Shipment& shipment : mine) {
-      parts.push_back(builder_.produced(message.value, {message.microbatch, shipment.rows}));
-      builder_.receive(shipment.sender, parts.back(), message.microbatch);
-    }
-    if (split) {
-      builder_.add(InstructionKind::kConcatenate, message.microbatch, parts, {whole}).axis = kind.axis;
-    } else {
-      bool begun = parts.front() == whole;
-      for (size_t i = begun ? 1 : 0; i < parts.size(); ++i, begun = true)
-        builder_.add(InstructionKind::kAccumulate, message.microbatch, {parts[i]}, {whole}).overwrite =
-            !begun;
     }
   }
 
@@ -384,7 +293,7 @@ class RankEmitter {
   bool comesLate(size_t parameter, size_t part) const {
     const int from = partGroup(parameter, part), to = layout_.group(ownerOf(parameter));
     return from != to &&
-           planBetween(from, to, training_.parameters[parameter].gradient_parts[part]) != nullptr;
+           transfers_.planBetween(from, to, training_.parameters[parameter].gradient_parts[part]) != nullptr;
   }
 
   // Sums over microbatches: the loss, and each part of each gradient.
@@ -437,7 +346,7 @@ class RankEmitter {
     forParts([&](size_t p, size_t i) {
       if (!isUpdating(ownerOf(p)) || !comesLate(p, i)) return;
       const BufferId part = partBuffer(p, i, update);
-      receiveFrom(partGroup(p, i), part, training_.parameters[p].gradient_parts[i]);
+      transfers_.receiveFrom(partGroup(p, i), part, training_.parameters[p].gradient_parts[i]);
       builder_.accumulate(part, synchronized_[p], -1);
     });
   }
@@ -456,14 +365,15 @@ class RankEmitter {
     joined_.assign(training_.parameters.size(), false);
     forParts([&](size_t p, size_t i) {
       if (owns(p) || !isUpdating(partStage(p, i))) return;
-      sendTo(layout_.group(ownerOf(p)), partBuffer(p, i, update), training_.parameters[p].gradient_parts[i]);
+      transfers_.sendTo(layout_.group(ownerOf(p)), partBuffer(p, i, update),
+                        training_.parameters[p].gradient_parts[i]);
     });
     forParts([&](size_t p, size_t i) {
       if (!isUpdating(ownerOf(p)) || comesLate(p, i)) return;
       joined_[p] = true;
       const BufferId part = partBuffer(p, i, update);
       const BufferId gradient = gradientBuffer(p);
-      if (!makesPart(p, i)) builder_.receive(counterpart(partGroup(p, i), place_.position), part, -1);
+      if (!makesPart(p, i)) builder_.receive(transfers_.counterpart(partGroup(p, i)), part, -1);
       if (part != gradient) builder_.accumulate(part, gradient, -1);
     });
   }
@@ -552,15 +462,15 @@ class RankEmitter {
   const Place& place_;
   const std::vector<int>& stages_;  // that the rank runs
   RankBuilder builder_;
-  std::vector<int> updating_;           // stages that finishUpdate works for
-  std::vector<bool> joined_;            // by parameter: joinGradients has added up parts of its gradient
-  std::vector<BufferId> synchronized_;  // by parameter: the gradient that its update reads
+  RankTransfers transfers_;
+  std::vector<int> updating_;  // stages that finishUpdate works for
+  // by parameter: joinGradients has added up parts of its gradient
+  std::vector<bool> joined_;
+  std::vector<BufferId> synchronized_;             // by parameter: the gradient that its update reads
   std::set<std::tuple<int, int, size_t>> remade_;  // stage, microbatch, part: recomputed
-  std::map<std::pair<int, int>, size_t>
-      taken_;          // by sending group and replica: how far its channel has been received
-  int prologues_ = 0;  // run, one per update
-  const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ =
-      partsOf(training_);  // value to parameter and part
+  int prologues_ = 0;                              // run, one per update
+  // value to parameter and part
+  const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ = partsOf(training_);
 };
 
 }  // namespace

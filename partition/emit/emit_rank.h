@@ -1,8 +1,8 @@
-// One rank's program. Internal to partition/.
+// Emits the program of one rank. Internal to partition/.
 #pragma once
 
-#include "partition/emit/rank_builder.h"
-#include "partition/stages/partition.h"
+#include "partition/emit/emission_context.h"
+#include "partition/emit/rank_program.h"
 
 namespace pipeshard {
 

@@ -5,7 +5,8 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
-#include "partition/cut/node_stages.h"
+#include "ir/graph/training_graph.h"
+#include "partition/families/make_schedule.h"
 
 namespace pipeshard {
 namespace {
@@ -67,9 +68,7 @@ void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, cons
     if (stages.size() < 2) continue;
     fail(ErrorCode::kConfiguration,
          "--schedule {}: the weight '{}' belongs to stages {}, which have different versions of their "
-         "weights at one time; {}, or stages "
-         "that "
-         "keep its readers together (--boundary)",
+         "weights at one time; {}, or stages that keep its readers together (--boundary)",
          plan.schedule, training.graph.value(training.parameters[p].value).name, fmt::join(stages, " and "),
          kAdvice);
   }
@@ -81,8 +80,7 @@ void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, cons
       if (maker == owner || (schedule.replicasOf(maker) == 1 && schedule.replicasOf(owner) == 1)) continue;
       fail(ErrorCode::kConfiguration,
            "--schedule {}: stage {} makes a gradient of the weight '{}' of stage {}, and their replicas take "
-           "minibatches in turn; move the "
-           "boundary between them (--boundary), or take {}",
+           "minibatches in turn; move the boundary between them (--boundary), or take {}",
            plan.schedule, maker, training.graph.value(training.parameters[p].value).name, owner,
            plan.schedule + (plan.schedule.find(':') == std::string::npos ? ":" : ",") + "rows=1");
     }

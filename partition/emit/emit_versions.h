@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "partition/cut/emit_cut.h"
+#include "partition/cut/cut_training.h"
 #include "partition/schedules/schedule.h"
 
 namespace pipeshard {
@@ -38,10 +38,9 @@ class WeightVersions {
   // Which of the versions of a parameter are in the buffer that lives across steps, by version, on a rank
   // that runs `order`, the passes and updates of the parameter's stage. Versions that are not live together
   // with those before them; the others have buffers of their own. The last one is.
-  //   pipedream, first of two stages, window of 3: F0 F1 B0 U F2 B1 U B2 U   F1 and B1 read version 0 until
-  //                                                                          the second update
-  //   versions 0..3:  yes no yes yes       version 1 lives beside 0; 2 takes the place of 0; 3 is made of 2
-  //                                        in its place
+  //   pipedream, first of two stages, window of 3: F0 F1 B0 U F2 B1 U B2 U
+  //   F1 and B1 read version 0 until the second update; so version 1 lives beside 0; 2 takes the place of 0;
+  //   3 is made of 2 in its place. Versions 0..3: yes no yes yes
   std::vector<bool> inParameter(size_t parameter, const std::vector<Action>& order) const;
 
  private:

@@ -56,6 +56,19 @@ struct CutPass {
   size_t posted = 0;  // buckets that go to the background: the first ones
 };
 
+// Three steps: which gradients may be synchronised early (findCandidates), which of them share a bucket
+// (fillBuckets), and the new list of instructions (rewrite).
+//
+// A candidate was last touched by the accumulation of what a backward pass has made, and by nothing since
+// that pass: so its accumulation, and the sums or the resharding behind it, may move up to right behind the
+// node that makes it. Candidates of a pass fill buckets in the order of these nodes. A bucket is full with
+// max(bucket_bytes, total / kMostBuckets) bytes of whole tensors, so there are at most kMostBuckets:
+//
+//   gradients of 10, 10, 10 and 30 MiB with buckets of 25 MiB: {10, 10, 10}, {30}
+//
+// Numbers of instructions (in Candidate and CutPass) are those of the old list until rewrite has made the new
+// one: what it leaves out at its old place (`gone`, `resharded`) is what runInSegments puts behind the run of
+// its bucket. Of a bucket that is not posted only the accumulations move.
 class BucketPoster {
  public:
   BucketPoster(RankProgram& rank, int64_t bucket_bytes, const std::string& separator)
@@ -88,8 +101,8 @@ class BucketPoster {
   std::map<size_t, std::vector<Candidate>> findCandidates() const {
     std::vector<Touch> touches(program_.buffers.size());
     std::map<size_t, std::vector<Candidate>> found;
-    std::map<BufferId, std::pair<size_t, Candidate>>
-        summed;  // by gradient: pass; reshardings are added when they come
+    // by gradient: pass; reshardings are added when they come
+    std::map<BufferId, std::pair<size_t, Candidate>> summed;
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       const Instruction& instruction = at(i);
       if (isSum(program_, instruction)) {
@@ -167,6 +180,8 @@ class BucketPoster {
       filled += wholeBytes(candidate.gradient);
       cut.buckets.back().push_back(std::move(candidate));
     }
+    // The last bucket is complete only when the pass ends: it goes to the background if a later pass
+    // computes.
     bool computes_later = false;
     for (size_t i = pass + 1; i < program_.instructions.size(); ++i)
       computes_later = computes_later || isPass(program_, at(i));

@@ -6,16 +6,14 @@
 // which it finishes them, the pass is cut behind each bucket, and the bucket's collectives are handed to the
 // background lane (Instruction::background):
 //
-//   run backward_weight microbatch=3 ... -> "dw@3", "dv@3"          run backward_weight_part1of2 ... ->
-//                                                                   "dw@3"
-//   accumulate "dw@3" -> "dw"                                       accumulate "dw@3" -> "dw"
-//   accumulate "dv@3" -> "dv"                                       all_reduce background "dw" -> "dw"
-//   ...                                                             run backward_weight_part2of2 ... ->
-//                                                                   "dv@3"
-//   all_reduce "dw" -> "dw"                                         accumulate "dv@3" -> "dv"
-//   all_reduce "dv" -> "dv"                                         ...
-//   update ...                                                      all_reduce "dv" -> "dv"
-//                                                                   update ...
+//   run backward_weight microbatch=3 ... -> "dw@3", "dv@3"     run backward_weight_part1of2 ... -> "dw@3"
+//   accumulate "dw@3" -> "dw"                                  accumulate "dw@3" -> "dw"
+//   accumulate "dv@3" -> "dv"                                  all_reduce background "dw" -> "dw"
+//   ...                                                        run backward_weight_part2of2 ... -> "dv@3"
+//   all_reduce "dw" -> "dw"                                    accumulate "dv@3" -> "dv"
+//   all_reduce "dv" -> "dv"                                    ...
+//   update ...                                                 all_reduce "dv" -> "dv"
+//                                                              update ...
 //
 // The last bucket stays where it was when the rank has nothing to compute between. All values keep their
 // bits: the same kernels compute the same nodes, and sums are in rank order wherever they are taken.
@@ -26,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "partition/stages/partition.h"
+#include "partition/emit/rank_program.h"
 
 namespace pipeshard {
 

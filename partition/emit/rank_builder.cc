@@ -6,48 +6,63 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_files.h"
-#include "sharding/batch/synchronize_normalization.h"
+#include "partition/schedules/schedule.h"
+#include "sharding/specs/resharding_emit.h"
 
 namespace pipeshard {
 namespace {
 
-constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue", "forward", "backward_input",
-                                                          "backward_weight", "update"};
+// Buffers are found by name and made at their first mention. A name is made of the value's name and of what
+// of it the buffer has, so it is unique, and equal on all ranks that hold the same:
+//
+//   h@0            microbatch 0, all rows           h@0[2:4]         rows 2 and 3 of it: a cell, or a slice
+//   h@0@again      as a recomputation makes it      x@0@prologue     a batch input that the prologue reads
+//   w@version2     a version of a parameter         loss@update1     where a step has several updates
+//   dw@part1       a part of a gradient, summed     dw@synchronized  as the update reads it
+//   h@0[0:4,8:16]  a box of a tensor, on its way between sharded stages
+//
+// In a sharded stage a buffer has this device's part of the tensor (cut), as the value is kept.
+
+// Puts the rank's groups into the program.
+RankGroups addGroups(const EmissionContext& context, int rank, Program& program) {
+  RankGroups groups;
+  const int stage = context.layout.firstStage(context.layout.place(rank).group);
+  std::vector<int> group = context.layout.dataGroup(rank);
+  if (group.size() > 1) {
+    groups.data = 0;
+    program.groups.push_back(std::move(group));
+  }
+  if (!context.shardings.isSharded(stage)) return groups;
+  const LogicalMesh& mesh = context.shardings.mesh(stage);
+  for (int axis = 0; axis < mesh.rank(); ++axis) {
+    groups.mesh.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1
+                                                                 : static_cast<int>(program.groups.size()));
+    if (mesh.axisSize(axis) == 1) continue;
+    std::vector<int> line;
+    for (int position : mesh.lineOf(context.layout.place(rank).position, axis)) {
+      line.push_back(context.layout.devices(stage)[static_cast<size_t>(position)]);
+    }
+    if (!std::is_sorted(line.begin(), line.end())) {
+      fail(ErrorCode::kConfiguration,
+           "stages[{}].devices: a sharded stage lists its devices in ascending order", stage);
+    }
+    program.groups.push_back(std::move(line));
+  }
+  return groups;
+}
 
 }  // namespace
 
 RankBuilder::RankBuilder(const EmissionContext& context, int rank)
-    : context_(context), training_(context.family.base()) {
+    : context_(context),
+      training_(context.family.base()),
+      groups_(addGroups(context, rank, program_)),
+      subgraphs_(context, rank, groups_) {
   program_.rank = rank;
   program_.world_size = context.layout.ranks();
   program_.microbatches = context.schedule.microbatches;
   program_.updates_per_step = context.versions.updates();
-  addGroups();
   listInputs();
-}
-
-void RankBuilder::addGroups() {
-  std::vector<int> group = context_.layout.dataGroup(program_.rank);
-  if (group.size() > 1) {
-    data_group_ = 0;
-    program_.groups.push_back(std::move(group));
-  }
-  if (!isSharded()) return;
-  const LogicalMesh& mesh = context_.shardings.mesh(firstStage());
-  for (int axis = 0; axis < mesh.rank(); ++axis) {
-    mesh_groups_.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1
-                                                                  : static_cast<int>(program_.groups.size()));
-    if (mesh.axisSize(axis) == 1) continue;
-    std::vector<int> line;
-    for (int position : mesh.lineOf(place().position, axis)) {
-      line.push_back(context_.layout.devices(firstStage())[static_cast<size_t>(position)]);
-    }
-    if (!std::is_sorted(line.begin(), line.end())) {
-      fail(ErrorCode::kConfiguration,
-           "stages[{}].devices: a sharded stage lists its devices in ascending order", firstStage());
-    }
-    program_.groups.push_back(std::move(line));
-  }
 }
 
 void RankBuilder::listInputs() {
@@ -215,7 +230,7 @@ void RankBuilder::average(int minibatches, BufferId sum) {
     const ValueId count = nodes.addConstant("minibatches", makeScalar(like.data_type, minibatches));
     nodes.addNode("", "Div", {graph.inputs[0], count}, {graph.outputs[0]});
     const std::string file = graph.name + ".onnx";
-    found->second = addSubgraph({graph.name, file, Phase::kUpdate, {"sum"}, {"mean"}}, std::move(graph));
+    found->second = subgraphs_.add({graph.name, file, Phase::kUpdate, {"sum"}, {"mean"}}, std::move(graph));
   }
   const BufferId mean(program_.buffers.size());
   const std::string name = fmt::format("{}{}mean{}", like.name, context_.separator, means_++);
@@ -226,10 +241,10 @@ void RankBuilder::average(int minibatches, BufferId sum) {
 }
 
 void RankBuilder::sumOverDevices(BufferId id, ValueId kept_like) {
-  if (data_group_ >= 0) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = data_group_;
+  if (groups_.data >= 0) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = groups_.data;
   if (!isSharded()) return;
   for (int axis : kept(kept_like).partial) {
-    const int group = mesh_groups_.group_of_axis[static_cast<size_t>(axis)];
+    const int group = groups_.mesh.group_of_axis[static_cast<size_t>(axis)];
     if (group >= 0) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = group;
   }
 }
@@ -272,7 +287,7 @@ void RankBuilder::runReshardings(const std::string& name, Phase phase, int micro
     const ValueId input = nodes.addValue(from.name, from.data_type, from.shape);
     graph.inputs.push_back(input);
     graph.outputs.push_back(
-        emitResharding(nodes, input, one.whole, one.before, one.steps, ownMesh(), ownDevice(), mesh_groups_));
+        emitResharding(nodes, input, one.whole, one.before, one.steps, ownMesh(), ownDevice(), groups_.mesh));
     description.inputs.push_back(graph.value(input).name);
     description.outputs.push_back(graph.value(graph.outputs.back()).name);
     inputs.push_back(one.from);
@@ -282,7 +297,7 @@ void RankBuilder::runReshardings(const std::string& name, Phase phase, int micro
     if (collectiveKind(node))
       description.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
   }
-  const SubgraphId id = addSubgraph(std::move(description), std::move(graph));
+  const SubgraphId id = subgraphs_.add(std::move(description), std::move(graph));
   add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
@@ -433,96 +448,6 @@ BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
   return part;
 }
 
-// "forward", or "stage4_forward" on a rank of several stages; "recomputation_layer3" of a part of a stage;
-// where the rank has cells of several sizes "forward_rows2", or "forward_rows1of3" for a part of a
-// microbatch.
-std::string RankBuilder::subgraphName(int stage, Phase phase, PassForm form, size_t part,
-                                      const Size& size) const {
-  std::string name(form == PassForm::kAgain ? "recomputation" : kSubgraphNames[static_cast<size_t>(phase)]);
-  if (form == PassForm::kDiscarding) name += "_discarding";
-  if (form == PassForm::kAgain || form == PassForm::kRemade) {
-    const std::vector<RecomputedPart>& parts = context_.cut.recomputation(stage).parts;
-    if (parts.size() > 1) name += fmt::format("_layer{}", parts[part].layer);
-  }
-  if (phase != Phase::kPrologue && context_.layout.stagesOf(place().group).size() > 1)
-    name = fmt::format("stage{}_{}", stage, name);
-  std::set<Size> sizes;
-  for (int64_t k = 0; k < program_.microbatches; ++k) {
-    if (!context_.layout.takes(program_.rank, k)) continue;
-    const Rows together = context_.layout.microbatch(k);
-    const Rows here = phase == Phase::kPrologue ? together : context_.layout.cell(stage, place().data, k);
-    sizes.emplace(here.count, together.count);
-  }
-  if (phase == Phase::kUpdate || sizes.size() == 1) return name;
-  name += fmt::format("_rows{}", size.first);
-  return size.first == size.second ? name : name + fmt::format("of{}", size.second);
-}
-
-SubgraphId RankBuilder::subgraph(int stage, Phase phase, PassForm form, size_t part, const Size& size) {
-  // Where the stage is one part, its backward pieces are those of any microbatch.
-  if (form == PassForm::kRemade && context_.cut.recomputation(stage).parts.size() == 1)
-    form = PassForm::kWhole;
-  const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, form, part, size});
-  if (!is_new) return found->second;
-  const TrainingFamily& family = context_.family;
-  const Piece& piece = context_.cut.piece(stage, phase, form, part);
-  const auto counterparts = [&](const std::vector<ValueId>& values) {
-    std::vector<ValueId> result;
-    for (ValueId value : values) result.push_back(family.valueAt(size.first, value));
-    return result;
-  };
-  Subgraph made;
-  made.name = subgraphName(stage, phase, form, part, size);
-  made.file = made.name + ".onnx";
-  made.phase = phase;
-  made.recomputation = form == PassForm::kAgain;
-  for (ValueId input : piece.inputs) made.inputs.push_back(nameOf(input));
-  for (ValueId output : piece.outputs) made.outputs.push_back(nameOf(output));
-  Graph graph = extractSubgraph(family.at(size.first).graph, made.name, piece.nodes,
-                                counterparts(piece.inputs), counterparts(piece.outputs));
-  if (size.first != size.second)
-    made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, data_group_);
-  if (isSharded() && phase != Phase::kPrologue) {
-    const PieceSharding sharding = context_.shardings.pieceSharding(stage, piece.nodes, size.first, graph);
-    if (place().position == 0) verifyPieces(graph, sharding);
-    LocalPiece local = rewriteForDevice(graph, sharding, place().position, mesh_groups_);
-    graph = std::move(local.graph);
-    made.collectives = std::move(local.collectives);
-  }
-  if (phase == Phase::kUpdate) countUpdates(stage, graph);
-  found->second = addSubgraph(std::move(made), std::move(graph));
-  return found->second;
-}
-
-void RankBuilder::countUpdates(int stage, Graph& update) const {
-  const int averaged = context_.versions.averaged(stage);
-  const std::string& name = training_.step.valid() ? nameOf(training_.step) : std::string();
-  const auto step = std::find_if(update.inputs.begin(), update.inputs.end(),
-                                 [&](ValueId id) { return update.value(id).name == name; });
-  if (averaged == 1 || step == update.inputs.end()) return;
-  GraphBuilder nodes(update);
-  const ValueId minibatches = *step;
-  const ValueId updates = nodes.addValue(name + "_updates", DataType::kInt64, {});
-  const ValueId count = nodes.addConstant("minibatches", makeScalar(DataType::kInt64, averaged));
-  for (Node& node : update.nodes) std::replace(node.inputs.begin(), node.inputs.end(), minibatches, updates);
-  nodes.addNode("", "Div", {minibatches, count}, {updates});
-  std::rotate(update.nodes.begin(), update.nodes.end() - 1, update.nodes.end());
-}
-
-void RankBuilder::verifyPieces(const Graph& piece, const PieceSharding& sharding) const {
-  std::vector<LocalPiece> devices;
-  for (int device = 0; device < sharding.mesh.deviceCount(); ++device) {
-    devices.push_back(rewriteForDevice(piece, sharding, device, mesh_groups_));
-  }
-  verifyLocalPieces(piece, sharding, devices);
-}
-
-SubgraphId RankBuilder::addSubgraph(Subgraph description, Graph graph) {
-  program_.subgraphs.push_back(std::move(description));
-  subgraphs_.push_back(std::move(graph));
-  return SubgraphId(program_.subgraphs.size() - 1);
-}
-
 void RankBuilder::run(int stage, Phase phase, const Cell& cell, PassForm form, size_t part) {
   const bool prologue = phase == Phase::kPrologue;
   const bool again = form == PassForm::kAgain;
@@ -538,16 +463,21 @@ void RankBuilder::run(int stage, Phase phase, const Cell& cell, PassForm form, s
   }
   for (ValueId output : piece.outputs)
     outputs.push_back(again ? remade(output, cell) : bufferOf(output, cell));
-  const SubgraphId id = subgraph(stage, phase, form, part,
-                                 {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
+  const SubgraphId id = subgraphs_.of(stage, phase, form, part,
+                                      {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
   add(InstructionKind::kRun, cell.microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
 void RankBuilder::runUpdate(int stage, int microbatch, std::vector<BufferId> inputs,
                             std::vector<BufferId> outputs) {
   const int64_t rows = context_.family.largestMicrobatch();
-  const SubgraphId id = subgraph(stage, Phase::kUpdate, PassForm::kWhole, 0, {rows, rows});
+  const SubgraphId id = subgraphs_.of(stage, Phase::kUpdate, PassForm::kWhole, 0, {rows, rows});
   add(InstructionKind::kUpdate, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
+}
+
+RankProgram RankBuilder::take() && {
+  program_.subgraphs = std::move(subgraphs_).takeDescriptions();
+  return {std::move(program_), std::move(subgraphs_).takeGraphs()};
 }
 
 }  // namespace pipeshard

@@ -1,8 +1,6 @@
-// The program of one rank while it grows: buffers by name, instructions, and the subgraphs of each size that
-// its cells have. Internal to partition/.
+// The program of one rank while it grows: buffers by name, and instructions. Internal to partition/emit/.
 #pragma once
 
-#include <array>
 #include <map>
 #include <set>
 #include <string>
@@ -11,32 +9,13 @@
 #include <vector>
 
 #include "ir/program/program.h"
-#include "partition/cut/emit_cut.h"
-#include "partition/cut/layout.h"
-#include "partition/cut/shipments.h"
-#include "partition/cut/stage_shardings.h"
-#include "partition/emit/emit_messages.h"
-#include "partition/emit/emit_versions.h"
-#include "partition/stages/partition.h"
+#include "partition/cut/cut_training.h"
+#include "partition/emit/emission_context.h"
+#include "partition/emit/rank_program.h"
+#include "partition/emit/rank_subgraphs.h"
 #include "sharding/batch/training_family.h"
 
 namespace pipeshard {
-
-// What all ranks' emissions share.
-struct EmissionContext {
-  const TrainingFamily& family;
-  const Layout& layout;
-  const std::vector<StagePlan>& stages;
-  const Cut& cut;
-  const Schedule& schedule;
-  const WeightVersions& versions;
-  const Messages& messages;
-  const std::vector<TimeKind>& kinds;  // by value index; all invariant where no stage is data-parallel
-  const StageShardings& shardings;
-  // Between a value's name and a microbatch number: "@", or more of them if a name of the model holds one, so
-  // that buffer names are unique and equal on all ranks.
-  std::string separator;
-};
 
 // Some rows of a microbatch.
 struct Cell {
@@ -119,11 +98,10 @@ class RankBuilder {
   void runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
 
   Program& program() { return program_; }
-  RankProgram take() && { return {std::move(program_), std::move(subgraphs_)}; }
+  // The program with its subgraphs.
+  RankProgram take() &&;
 
  private:
-  using Size = std::pair<int64_t, int64_t>;  // rows of the cell, rows of its microbatch
-
   std::string cellName(ValueId value, const Cell& cell) const;
   void listInputs();
   bool isSharded() const { return context_.shardings.isSharded(firstStage()); }
@@ -131,14 +109,8 @@ class RankBuilder {
   // The first of the rank's stages: it stands for the others where these do not differ.
   int firstStage() const { return context_.layout.firstStage(place().group); }
   const ShardingSpec& kept(ValueId value) const { return context_.shardings.kept(firstStage(), value); }
-  void addGroups();
   // Gives the buffer its shape: this device's part of `whole`, as the value is kept.
   void cut(BufferId id, const Shape& whole, ValueId value);
-  SubgraphId addSubgraph(Subgraph description, Graph graph);
-  // In a stage whose updates take several minibatches: its steps count updates, not minibatches.
-  void countUpdates(int stage, Graph& update) const;
-  // Of all devices of the stage together. The first one's emission asks for it.
-  void verifyPieces(const Graph& piece, const PieceSharding& sharding) const;
   // A tensor on its way between stages: `value` says type and spec, `whole` what all devices together have.
   struct Travelling {
     ValueId value;
@@ -160,14 +132,12 @@ class RankBuilder {
     return isSharded() ? context_.shardings.mesh(firstStage()) : LogicalMesh{{1}};
   }
   int ownDevice() const { return isSharded() ? place().position : 0; }
-  std::string subgraphName(int stage, Phase phase, PassForm form, size_t part, const Size& size) const;
-  SubgraphId subgraph(int stage, Phase phase, PassForm form, size_t part, const Size& size);
 
   const EmissionContext& context_;
   const TrainingGraph& training_;  // the family's base
   Program program_;
-  std::vector<Graph> subgraphs_;
-  std::map<std::tuple<int, Phase, PassForm, size_t, Size>, SubgraphId> subgraph_of_;
+  RankGroups groups_;
+  RankSubgraphs subgraphs_;
   std::map<std::tuple<int, DataType, Shape>, SubgraphId> averages_;  // by minibatches and tensor
   int means_ = 0;                                                    // taken
   std::map<std::string, BufferId> buffers_;
@@ -176,8 +146,6 @@ class RankBuilder {
   std::set<BufferId> written_;                        // accumulators
   std::map<size_t, std::vector<bool>> in_parameter_;  // by parameter and version: WeightVersions::inParameter
   int stage_ = -1;                                    // workFor
-  int data_group_ = -1;                               // in program_.groups; -1: no data parallelism
-  MeshGroups mesh_groups_;                            // of a sharded stage
 
   // A resharding of one tensor, between buffers.
   struct Pending {

@@ -154,8 +154,7 @@ Schedule stashingPipeline(const FamilyRequest& request, const std::vector<int>& 
   if (request.microbatches % together != 0) {
     fail(ErrorCode::kConfiguration,
          "schedule {}: found a window of {} minibatches; expected a multiple of {}, so that the {} replicas "
-         "of the stages take "
-         "equally many of them (--window {})",
+         "of the stages take equally many of them (--window {})",
          request.name, request.microbatches, together, fmt::join(replicas, ","),
          (request.microbatches / together + 1) * together);
   }
@@ -183,9 +182,8 @@ Schedule pipeDreamVerticalSchedule(const FamilyRequest& request) {
   for (const int share : replicas) {
     std::vector<int>& versions = schedule.versions.emplace_back();
     for (int i = 0; i < request.microbatches; ++i) {
-      const int seen =
-          first *
-          std::max(0, i / first - warmUp(replicas, 0));  // minibatches, by the version that stage 0 reads
+      // minibatches, by the version that stage 0 reads
+      const int seen = first * std::max(0, i / first - warmUp(replicas, 0));
       versions.push_back(seen / share);
     }
   }
@@ -201,8 +199,7 @@ Schedule pipeDreamTwoBufferSchedule(const FamilyRequest& request) {
     const bool turns = std::any_of(replicas.begin(), replicas.end(), [](int number) { return number > 1; });
     fail(ErrorCode::kConfiguration,
          "schedule pipedream-2bw: found {} microbatches per update; expected at least {}, {}: with fewer, "
-         "two versions of the weights are "
-         "not enough",
+         "two versions of the weights are not enough",
          per_update, in_flight,
          turns ? "as many as are under way (pipedream-2bw:rows=1 lets the devices of a stage share the rows "
                  "of each)"

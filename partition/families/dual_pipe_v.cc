@@ -44,48 +44,48 @@ class DualPipeOrder {
   std::vector<Action> order_;
 };
 
-constexpr bool kDown = false;
-constexpr bool kUp = true;
+constexpr bool kDownwards = false;
+constexpr bool kUpwards = true;
 
 // The eight phases of DeepSeek's description. The middle ones of the last rank start with a pair that is not
 // overlapped.
 std::vector<Action> dualPipeOrder(int rank, int p, int m) {
   DualPipeOrder order(rank, p);
   const int later = p - 1 - rank;
-  for (int i = 0; i < 2 * later; ++i) order.forward(kDown);
+  for (int i = 0; i < 2 * later; ++i) order.forward(kDownwards);
   for (int i = 0; i <= rank; ++i) {
-    order.forward(kDown);
-    order.forward(kUp);
+    order.forward(kDownwards);
+    order.forward(kUpwards);
   }
   for (int i = 0; i < later; ++i) {
-    order.input(kUp);
+    order.input(kUpwards);
     order.weight();
-    order.forward(kUp);
+    order.forward(kUpwards);
   }
   for (int i = 0; i < m - 2 * p + rank + 1; ++i) {
     if (i == 0 && later == 0) {
-      order.forward(kDown);
-      order.backward(kUp);
+      order.forward(kDownwards);
+      order.backward(kUpwards);
     } else {
-      order.pair(kDown);
+      order.pair(kDownwards);
     }
-    order.pair(kUp);
+    order.pair(kUpwards);
   }
   for (int i = 0; i < later; ++i) {
-    order.backward(kUp);
-    order.pair(kUp);
+    order.backward(kUpwards);
+    order.pair(kUpwards);
   }
   // From the middle of this phase on, passes are split; odd ranks turn before the pass of their upper stage,
   // even ones after it.
   const int middle = (rank + 1) / 2;
   const auto whole = [&](bool up, bool split) { split ? order.input(up) : order.backward(up); };
   for (int i = 0; i <= rank; ++i) {
-    whole(kUp, i > middle || (i == middle && rank % 2 == 1));
-    whole(kDown, i >= middle);
+    whole(kUpwards, i > middle || (i == middle && rank % 2 == 1));
+    whole(kDownwards, i >= middle);
   }
   for (int i = 0; i < later; ++i) {
     order.weight();
-    order.input(kDown);
+    order.input(kDownwards);
   }
   for (int i = 0; i <= rank; ++i) order.weight();
   return order.take();

@@ -57,9 +57,7 @@ const std::vector<FamilyEntry>& familyEntries() {
       {{"forward-only", "forward passes only, for evaluation; option v"}, forwardOnlySchedule, {}, 0},
       {{"pipedream",
         "asynchronous: an update after every microbatch, weights stashed for its backward pass; replicas of "
-        "a stage take microbatches in "
-        "turn "
-        "(rows=1: share the rows of each)",
+        "a stage take microbatches in turn (rows=1: share the rows of each)",
         1, true},
        pipeDreamSchedule,
        {"rows"},

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
 
 namespace pipeshard {
@@ -59,17 +60,16 @@ Schedule sequentialSchedule(const FamilyRequest& request);
 // is the same).
 //   p=2, m=3, tF=1, tB=2       rank 0  F0 F1 F2 .  .  .  B0 B0 B1 B1 B2 B2
 //                              rank 1  .  F0 F1 F2 B0 B0 B1 B1 B2 B2 .  .
-//   makespan (m+p-1)(tF+tB);  idle/makespan (p-1)/(m+p-1), idle/useful (p-1)/m; peak activations m A on every
-//                             rank.
+//   makespan (m+p-1)(tF+tB);  idle/makespan (p-1)/(m+p-1), idle/useful (p-1)/m;
+//   peak activations m A on every rank.
 Schedule gpipeSchedule(const FamilyRequest& request);
 //
 // looped-bfs (option v, default 2): gpipe over v chunks per rank: all microbatches forward through a chunk
 // before the next chunk, then back. Lamy-Poirier 2023, "Breadth-First Pipeline Parallelism", section 4.1
 // (torch's LoopedBFS runs backwards in descending order).
-//   p=2, m=3, v=2              rank 0  0F0 0F1 0F2 2F0 2F1 2F2 .   .   .   2B0 2B0 2B1 2B1 2B2 2B2 0B0 0B0
-//                                                                          0B1 0B1 0B2 0B2
-//                              rank 1  .   1F0 1F1 1F2 3F0 3F1 3F2 3B0 3B0 3B1 3B1 3B2 3B2 1B0 1B0 1B1 1B1
-//                                          1B2 1B2 . .
+//   p=2, m=3, v=2, tF=2, tB=4
+//   rank 0  0F0 0F1 0F2 2F0 2F1 2F2 .   .   .   2B0 2B0 2B1 2B1 2B2 2B2 0B0 0B0 0B1 0B1 0B2 0B2
+//   rank 1  .   1F0 1F1 1F2 3F0 3F1 3F2 3B0 3B0 3B1 3B1 3B2 3B2 1B0 1B0 1B1 1B1 1B2 1B2 .   .
 //   for m >= p: makespan (m + (p-1)/v)(tF+tB), idle/useful (p-1)/(v m);  peak m v chunks = m A on every rank.
 Schedule loopedBreadthFirstSchedule(const FamilyRequest& request);
 
@@ -92,8 +92,8 @@ Schedule oneForwardOneBackwardSchedule(const FamilyRequest& request);
 //   p=3, m=4, extra=1          rank 0  F0 F1 F2 F3 .  .  .  B0 B0 .  B1 B1 .  B2 B2 .  B3 B3
 //   tF=1, tB=2                 rank 1  .  F0 F1 F2 .  B0 B0 F3 B1 B1 .  B2 B2 .  B3 B3 .  .
 //                              rank 2  .  .  F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 .  .  .  .
-//   without transfers, for tB >= tF: makespan and idle as gpipe;  peak min(p-s + min(extra, p-1-s), m) A on
-//                                                                 rank s.
+//   without transfers, for tB >= tF: makespan and idle as gpipe;
+//   peak min(p-s + min(extra, p-1-s), m) A on rank s.
 Schedule eagerOneForwardOneBackwardSchedule(const FamilyRequest& request);
 
 // partition/families/interleaved.cc
@@ -108,10 +108,11 @@ Schedule eagerOneForwardOneBackwardSchedule(const FamilyRequest& request);
 // interleaved (options v, default 2; group): 1f1b over the walk above, rank r starts with 2(p-1-r) + (v-1)N
 // forwards. Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", section
 // 2.2. v=1 is 1f1b.
-//   p=2, m=4, v=2  rank 0  0F0 0F1 2F0 2F1 0F2 .   2B0 2B0 0F3 2B1 2B1 2F2 0B0 0B0 2F3 0B1 0B1 . 2B2 2B2 .
-//                                                  2B3 2B3 0B2 0B2 0B3 0B3
-//   tF=2, tB=4     rank 1  .   1F0 1F1 3F0 3B0 3B0 3F1 3B1 3B1 1F2 1B0 1B0 1F3 1B1 1B1 3F2 3B2 3B2 3F3 3B3
-//                              3B3 1B2 1B2 1B3 1B3 . .
+//   p=2, m=4, v=2, tF=2, tB=4; the first 15 columns, below them the other 12
+//   rank 0  0F0 0F1 2F0 2F1 0F2 .   2B0 2B0 0F3 2B1 2B1 2F2 0B0 0B0 2F3
+//   rank 1  .   1F0 1F1 3F0 3B0 3B0 3F1 3B1 3B1 1F2 1B0 1B0 1F3 1B1 1B1
+//                 rank 0  0B1 0B1 .   2B2 2B2 .   2B3 2B3 0B2 0B2 0B3 0B3
+//                 rank 1  3F2 3B2 3B2 3F3 3B3 3B3 1B2 1B2 1B3 1B3 .   .
 //   where p divides m: makespan (m + (p-1)/v)(tF+tB);  idle/useful (p-1)/(v m);
 //   v >= 2: peak min(2(p-1-r) + (v-1)N + 1, m v) chunks on rank r.
 Schedule interleavedSchedule(const FamilyRequest& request);
@@ -121,8 +122,8 @@ Schedule interleavedSchedule(const FamilyRequest& request);
 // ScheduleInterleavedZeroBubble (zb-h1 of Qi et al. 2023 over the walk); v=1 is zb-h1.
 //   p=2, m=2, v=2              rank 0  0F0 0F1 2F0 2F1 .   2I0 2W0 2I1 2W1 0I0 0W0 0I1 0W1
 //   tF=tI=tW=2                 rank 1  .   1F0 1F1 3F0 3I0 3F1 3I1 3W0 1I0 3W1 1I1 1W0 1W1
-//   where p divides m: idle (p-1)(tF+tI-tW)/v on every rank for tW <= tI, tF; v >= 2: peak min((v-1)N + p, m
-//     v) chunks on every rank.
+//   where p divides m: idle (p-1)(tF+tI-tW)/v on every rank for tW <= tI, tF;
+//   v >= 2: peak min((v-1)N + p, m v) chunks on every rank.
 Schedule interleavedZeroBubbleSchedule(const FamilyRequest& request);
 //
 // forward-only (option v, default 1): the forward half of the walk, N = p: evaluation.
@@ -148,8 +149,8 @@ Schedule zeroBubbleH1Schedule(const FamilyRequest& request);
 // end their step together.
 //   p=2, m=3, tF=tI=tW=1       rank 0  F0 F1 F2 I0 W0 I1 W1 I2 W2 .
 //                              rank 1  .  F0 I0 F1 I1 F2 I2 W0 W1 W2
-//   for m >= 2p-1 and equal times: idle between a rank's first and last pass (p-1)(tF+tI-2tW) = 0; peak
-//     min(2p-1, m) A on every rank.
+//   for m >= 2p-1 and equal times: idle between a rank's first and last pass (p-1)(tF+tI-2tW) = 0;
+//   peak min(2p-1, m) A on every rank.
 Schedule zeroBubbleH2Schedule(const FamilyRequest& request);
 
 // partition/families/dual_pipe_v.cc
@@ -158,15 +159,13 @@ Schedule zeroBubbleH2Schedule(const FamilyRequest& request);
 // other (overlaps_next), so that a device can hide the communication of each under the other. DeepSeek-AI
 // 2024, "DeepSeek-V3 Technical Report", section 3.2.1, cut in half as in "DualPipeV" (Sea AI Lab; DeepSeek's
 // DualPipe repository); orders byte by byte those of torch's ScheduleDualPipeV. m >= 2p.
-//   p=2, m=4: pairs in ()      rank 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 (0F3 3B1) (3F2 0B0) 3B2 (3F3 0B1) 3B3 0I2
-//                                      0W2 0I3 0W3
-//                              rank 1  1F0 2F0 1F1 2F1 1F2 2B0 (2F2 1B0) (1F3 2B1) (2F3 1B1) 2B2 1B2 2I3 1I3
-//                                      2W3 1W3
+//   p=2, m=4, the orders, with pairs in ()
+//   rank 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 (0F3 3B1) (3F2 0B0) 3B2 (3F3 0B1) 3B3 0I2 0W2 0I3 0W3
+//   rank 1  1F0 2F0 1F1 2F1 1F2 2B0 (2F2 1B0) (1F3 2B1) (2F3 1B1) 2B2 1B2 2I3 1I3 2W3 1W3
 //   with tF, tI, tW of a *chunk*, all equal, and tP the time of a pair, which starts when both of its passes
-//     can and ends them together:
-//   idle (p-1)(tP + tB - 3tW);  peak 2p+1 chunks on every rank. Pairs that run one pass after the other (tP =
-//                               tF+tB) are what
-//   published tables count; a pass that need not wait for its partner's inputs idles less.
+//   can and ends them together: idle (p-1)(tP + tB - 3tW);  peak 2p+1 chunks on every rank.
+//   Pairs that run one pass after the other (tP = tF+tB) are what published tables count; a pass that need
+//   not wait for its partner's inputs idles less.
 Schedule dualPipeVSchedule(const FamilyRequest& request);
 
 // partition/families/asynchronous.cc
@@ -207,17 +206,15 @@ Schedule pipeDreamTwoBufferSchedule(const FamilyRequest& request);
 // partition/families/zero_bubble_automatic.cc
 //
 // zb-1p, zb-2p: split backward passes, orders found for the request's times and memory by a counted search
-// over greedy rules (zero_bubble_automatic.h). Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section
-// 3.1. No rank holds more than option `limit` times what a microbatch's F adds: by default p (zb-1p) or 2p
-// (zb-2p).
+// over greedy rules (automatic_trial.h). Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 3.1. No
+// rank holds more than option `limit` times what a microbatch's F adds: by default p (zb-1p) or 2p (zb-2p).
 //   zb-1p, p=2, m=3            rank 0  F0 F1 .  I0 W0 F2 I1 W1 I2 W2
 //                              rank 1  .  F0 I0 F1 I1 W0 F2 I2 W1 W2
 //   zb-2p, p=2, m=3            rank 0  F0 F1 F2 I0 W0 I1 W1 I2 W2 .
 //                              rank 1  .  F0 I0 F1 I1 F2 I2 W0 W1 W2
 //   Equal times, m >= p (zb-2p: 2p): zb-1p as zb-h1, idle (p-1)(tF+tI-tW) on every rank; zb-2p has no idle
-//     time between a rank's first
-//   start and its last end, idle (p-1) tF beside it. Other times: at least automaticSpanBound; the tests hold
-//     it to the paper's table 5.
+//   time between a rank's first start and its last end, idle (p-1) tF beside it.
+//   Other times: at least automaticSpanBound; the tests hold it to the paper's table 5.
 //   Peak activations min(limit, m) A on every rank at most.
 Schedule zeroBubbleOneSchedule(const FamilyRequest& request);
 Schedule zeroBubbleTwoSchedule(const FamilyRequest& request);
@@ -232,7 +229,7 @@ Schedule zeroBubbleTwoSchedule(const FamilyRequest& request);
 //   p=2, m=3       rank 0  F0 F1 F2 f0 i0 w0 f1 i1 w1 I0 W0 f2 i2 w2 I1 W1 I2 W2 .
 //                  rank 1  .  F0 f0 F1 f1 i0 w0 F2 I0 W0 f2 i1 w1 I1 i2 I2 W1 w2 W2
 //   Equal times, m >= 2p-1: makespan m (tF+tB) + (p-1) tF/2, no idle time between a rank's first start and
-//     its last end.
+//   its last end.
 //   Peak activations p A on every rank.
 Schedule zbvSchedule(const FamilyRequest& request);
 //
@@ -246,16 +243,16 @@ Schedule oneForwardOneBackwardVSchedule(const FamilyRequest& request);
 // partition/families/v_automatic.cc
 //
 // v-half, v-min: split backward passes, orders found for the request's times and memory, shortest makespan
-// first (v_automatic.h). Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", section 4, of which
-// the memory is; the orders are searched anew for every request. No rank holds more than option `limit` times
-// what a microbatch's F adds to its two stages: by default floor(p/2)+1 (v-half), floor((p+4)/3) (v-min): 1/2
-// and 1/3 of 1f1b's in the limit.
+// first. Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", section 4, of which the memory is;
+// the orders are searched anew for every request. No rank holds more than option `limit` times what a
+// microbatch's F adds to its two stages: by default floor(p/2)+1 (v-half), floor((p+4)/3) (v-min): 1/2 and
+// 1/3 of 1f1b's in the limit.
 //   v-min, p=3, m=2  (v-half, too: 2 A)
 //                  rank 0  F0 F1 .  .  .  f0 i0 f1 i1 w0 w1 I0 W0 I1 W1 .
 //                  rank 1  .  F0 F1 .  f0 .  f1 i0 w0 i1 I0 w1 I1 W0 W1 .
 //                  rank 2  .  .  F0 f0 F1 f1 .  .  i0 I0 i1 I1 w0 W0 w1 W1
-//   Equal times at p=4, m=8: makespan 26.5 and 29.5 (zbv 25.5), peaks 3 A and 2 A. Peak activations
-//     min(limit, m) A at most.
+//   Equal times at p=4, m=8: makespan 26.5 and 29.5 (zbv 25.5), peaks 3 A and 2 A.
+//   Peak activations min(limit, m) A at most.
 Schedule vHalfSchedule(const FamilyRequest& request);
 Schedule vMinSchedule(const FamilyRequest& request);
 

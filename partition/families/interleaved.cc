@@ -44,8 +44,7 @@ int groupSize(const FamilyRequest& request, std::string_view name) {
       wanted < p ? "" : fmt::format("; with group={} it is {}", wanted, microbatchesThatFit(p, m, wanted));
   fail(ErrorCode::kConfiguration,
        "schedule {}: found group={} for {} ranks and {} microbatches; expected groups of {} to {} whose last "
-       "one is complete or has at "
-       "least {} microbatches; for {} microbatches that is group={}{}",
+       "one is complete or has at least {} microbatches; for {} microbatches that is group={}{}",
        name, wanted, p, m, std::min(p, m), m, p, m, fmt::join(groups, ", "), others);
 }
 

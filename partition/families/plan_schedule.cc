@@ -1,35 +1,27 @@
 #include "partition/families/plan_schedule.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include <fmt/ranges.h>
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
-#include "partition/stages/partition.h"
+#include "ir/base/text_file.h"
+#include "partition/families/make_schedule.h"
+#include "partition/schedules/schedule_csv.h"
+#include "partition/schedules/schedule_verify.h"
 
 namespace pipeshard {
 namespace {
 
-constexpr int64_t kMostTried = 32;  // microbatches per pipeline rank, where nobody says how many
-
 constexpr const char* kOfFile = "file";  // Plan::schedule of orders that were read
 
 std::string readOrders(const std::string& path) {
-  constexpr std::uintmax_t kMostBytes = 64 << 20;
-  std::ifstream file(path, std::ios::binary);
-  std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (!file || error)
-    fail(ErrorCode::kMissingInput, "--schedule {}: there is no file of this name that can be read", path);
-  if (size > kMostBytes)
-    fail(ErrorCode::kConfiguration, "--schedule {}: too large for a file of orders ({} bytes)", path, size);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+  constexpr uint64_t kMostBytes = 64 << 20;
+  if (std::optional<std::string> text = readTextFile(path, kMostBytes, "a file of orders"))
+    return *std::move(text);
+  fail(ErrorCode::kMissingInput, "--schedule {}: there is no file of this name that can be read", path);
 }
 
 bool meansFile(const std::string& text) {
@@ -61,39 +53,7 @@ void checkPlacement(const Schedule& schedule, const Plan& plan, const std::vecto
   }
 }
 
-bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches) {
-  try {
-    makeSchedule(schedule, ranks, static_cast<int>(microbatches), 1);
-    return true;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kConfiguration) throw;
-    return false;
-  }
-}
-
 }  // namespace
-
-int64_t chooseMicrobatches(int64_t batch, const PartitionOptions& options, const AskedStages& stages) {
-  if (stages.microbatches > 0) return stages.microbatches;
-  const auto fits = [&](int64_t count) {
-    return count == 1 || (batch % count == 0 && batch / count >= stages.widest);
-  };
-  const auto exists = [&](int64_t count) {
-    return fits(count) && scheduleExists(options.schedule, stages.ranks, count);
-  };
-  const int64_t usual = std::min<int64_t>(batch, 2 * stages.ranks);
-  for (int64_t count = usual; count >= 1; --count) {
-    if (exists(count)) return count;
-  }
-  const int64_t most = std::min<int64_t>(batch, kMostTried * stages.ranks);
-  for (int64_t count = usual + 1; count <= most; ++count) {
-    if (exists(count)) return count;
-  }
-  for (int64_t count = usual; count > 1; --count) {
-    if (fits(count)) return count;
-  }
-  return 1;
-}
 
 std::vector<int> deviceGroups(const Plan& plan) {
   std::vector<int> groups;

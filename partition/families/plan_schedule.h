@@ -1,5 +1,4 @@
-// The schedule that is asked for, before and after the number of pipeline ranks is known. Internal to
-// partition/.
+// The schedule that is asked for, before and after the number of pipeline ranks is known, and that of a plan.
 #pragma once
 
 #include <optional>
@@ -7,9 +6,27 @@
 #include <vector>
 
 #include "ir/plan/plan.h"
+#include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
 
 namespace pipeshard {
+
+// By stage: its group of devices. Stages that share devices are the chunks of one pipeline rank, and have one
+// group. Groups are numbered by their first stages.
+std::vector<int> deviceGroups(const Plan& plan);
+
+// The schedule of the plan: its name's, for as many pipeline ranks as there are groups of devices, or that of
+// its stored orders. Errors: kConfiguration when it does not exist for so many ranks or microbatches, has
+// another number of stages, or has stages together on a rank whose devices the plan keeps apart (or the other
+// way round); the message names stages and devices.
+Schedule scheduleOf(const Plan& plan);
+
+// Whether the devices of a stage take whole microbatches in turn (asynchronous schedules) instead of sharing
+// the rows of each.
+bool devicesTakeTurns(const Plan& plan);
+
+// The passes of the first microbatches alone, in the same order: for the shorter batch that ends an epoch.
+Schedule firstMicrobatches(Schedule schedule, int count);
 
 // --schedule, as far as it is known without a model.
 struct AskedSchedule {

@@ -1,26 +1,43 @@
-#include "partition/families/v_automatic.h"
-
+// v-half, v-min: orders of two stages per rank in the V placement, found for given times, transfer time and
+// memory limit.
+//
+// One trial runs the ranks along the simulated time. A rank takes, of its next F and I of both stages, what
+// can start first; what starts at the same time in a fixed order of preference; a W in a gap before that of
+// at least `fill_permille` of a W. F of the first stage is held back while `in_flight` microbatches are
+// between it and their last I on this rank.
+//
+// No rank can get stuck: F of the first stage leaves room for an F of the second and what its I takes, so the
+// oldest microbatch can always go on, and its W frees what it has.
 #include <algorithm>
+#include <array>
 #include <tuple>
 
-#include "ir/base/error.h"
+#include "partition/families/automatic_trial.h"
+#include "partition/families/families.h"
 #include "partition/families/v_pattern.h"
-#include "partition/families/zero_bubble_automatic.h"
 
 namespace pipeshard {
 namespace {
 
-constexpr int64_t kNever = kNeverStarts;
+constexpr int64_t kNoPlace = kNeverStarts;
 // A search runs about so many passes, yet never fewer than kLeastTrials trials.
 constexpr int64_t kMostPasses = 400'000;
 constexpr int64_t kLeastTrials = 60;
+
+struct VRules {
+  int in_flight = 1;
+  // of F of the first stage, F and I of the second, I of the first; 0 first
+  std::array<int, 4> preference = {1, 0, 3, 2};
+  int64_t fill_permille = 0;
+};
 
 // A rank's passes other than W, in the order in which a microbatch meets them.
 enum Visit : size_t { kDown, kUp, kUpInput, kDownInput, kVisits };
 constexpr Visit kAllVisits[] = {kDown, kUp, kUpInput, kDownInput};
 bool isInput(Visit visit) { return visit >= kUpInput; }
 
-// Stages are half a share: times and memory are in halves, transfers twice as long.
+// One trial, with rules[rank]. Stages are half a share: times and memory are in halves, transfers twice as
+// long.
 class Run {
  public:
   Run(const FamilyRequest& request, int64_t limit, const std::vector<VRules>& rules)
@@ -30,7 +47,7 @@ class Run {
         microbatches_(request.microbatches),
         ranks_(size(request.ranks)) {
     for (Rank& rank : ranks_) {
-      for (auto& end : rank.end) end.assign(size(microbatches_), kNever);
+      for (auto& end : rank.end) end.assign(size(microbatches_), kNoPlace);
       rank.order.reserve(6 * size(microbatches_));
     }
   }
@@ -43,7 +60,7 @@ class Run {
 
  private:
   struct Step {
-    int64_t start = kNever;
+    int64_t start = kNoPlace;
     int visit = -1;  // -1: W
   };
   struct Rank {
@@ -51,8 +68,8 @@ class Run {
     std::array<std::vector<int64_t>, kVisits> end;  // by microbatch
     std::array<int, 2> weights = {};                // done, of the first and second stage
     size_t oldest_weight = 0;
-    std::vector<int>
-        pending;  // stages whose W can run, in order of their I: 0 first, 1 second; from oldest_weight on
+    // stages whose W can run, in order of their I: 0 first, 1 second; from oldest_weight on
+    std::vector<int> pending;
     int64_t now = 0, first_start = -1, memory = 0;
     Step next;
     std::vector<Action> order;
@@ -74,12 +91,12 @@ class Run {
   int64_t startOf(size_t index, Visit visit) const {
     const Rank& rank = ranks_[index];
     const int k = rank.done[visit];
-    if (k == microbatches_ || !admits(index, visit)) return kNever;
+    if (k == microbatches_ || !admits(index, visit)) return kNoPlace;
     const bool turns = visit == kUp || visit == kDownInput ? index + 1 == ranks_.size() : index == 0;
     if (visit == kDown && turns) return rank.now;
     const Rank& source = turns ? rank : ranks_[visit == kUp || visit == kDownInput ? index + 1 : index - 1];
     const int64_t end = source.end[turns ? visit - 1 : visit][size(k)];
-    return end == kNever ? kNever : std::max(rank.now, end + (turns ? 0 : 2 * costs_.transfer));
+    return end == kNoPlace ? kNoPlace : std::max(rank.now, end + (turns ? 0 : 2 * costs_.transfer));
   }
 
   void decide(size_t index) {
@@ -136,6 +153,13 @@ constexpr std::array<int, kVisits> kPreferences[] = {{1, 0, 3, 2}, {3, 2, 0, 1},
                                                      {0, 3, 1, 2}, {0, 3, 2, 1}, {2, 3, 0, 1}, {2, 3, 1, 0}};
 constexpr int64_t kFills[] = {0, 500, 1000};
 
+// The most that `in_flight` can be under the limit; at least 1 for a limit of checkAutomaticCosts.
+int mostInFlight(const FamilyRequest& request, int64_t limit) {
+  const ScheduleCosts& c = request.costs;
+  const int64_t room = 2 * limit - c.forward_memory - std::max<int64_t>(c.input_memory, 0);
+  return static_cast<int>(std::min<int64_t>(room / c.forward_memory, request.microbatches));
+}
+
 class Search {
  public:
   Search(const FamilyRequest& request, int64_t limit)
@@ -168,7 +192,7 @@ class Search {
   }
 
   bool attempt(const std::vector<VRules>& rules) {
-    if (trials_left_-- <= 0 || !keep(vTrial(request_, limit_, rules))) return false;
+    if (trials_left_-- <= 0 || !keep(Run(request_, limit_, rules).run())) return false;
     rules_ = rules;
     return true;
   }
@@ -236,16 +260,6 @@ Schedule limitedVSchedule(const FamilyRequest& request, int64_t microbatches) {
 }
 
 }  // namespace
-
-AutomaticTrial vTrial(const FamilyRequest& request, int64_t limit, const std::vector<VRules>& rules) {
-  return Run(request, limit, rules).run();
-}
-
-int mostInFlight(const FamilyRequest& request, int64_t limit) {
-  const ScheduleCosts& c = request.costs;
-  const int64_t room = 2 * limit - c.forward_memory - std::max<int64_t>(c.input_memory, 0);
-  return static_cast<int>(std::min<int64_t>(room / c.forward_memory, request.microbatches));
-}
 
 Schedule vHalfSchedule(const FamilyRequest& request) {
   return limitedVSchedule(request, request.ranks / 2 + 1);

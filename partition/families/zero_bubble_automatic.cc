@@ -1,37 +1,39 @@
-#include "partition/families/zero_bubble_automatic.h"
-
+// zb-1p and zb-2p: orders of one stage per pipeline rank, found for given times, transfer time and memory
+// limit. The idea is that of Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 3.1: decide pass by
+// pass along the simulated time, with a few rules that can be switched; keep the best. The rules here
+// (automatic_trial.h) are set rank by rank and improved one after the other, in a counted number of trials;
+// and zb-h1 and zb-h2, where they fit, are never better. So the result depends on the request alone.
 #include <algorithm>
 #include <tuple>
 
-#include "ir/base/error.h"
-#include "partition/simulation/simulator.h"
+#include "partition/families/automatic_trial.h"
+#include "partition/families/families.h"
 
 namespace pipeshard {
 namespace {
 
-// A search runs at most about so many passes (a tenth of a second), yet never fewer than kLeastTrials trials.
-constexpr int64_t kMostPasses = 1'500'000;
-constexpr int64_t kLeastTrials = 40;
-constexpr int64_t kFills[] = {1, 250, 500, 750, 1000, 1001};  // permille; 1001: only if the gap is longer
-// Times and memory of one microbatch, so that sums over any schedule stay in 64 bits.
-constexpr int64_t kMostTime = int64_t{1} << 40;
-constexpr int64_t kMostMemory = int64_t{1} << 46;
+// A search runs at most about so many passes (a tenth of a second), yet never fewer than kLeastFillTrials
+// trials.
+constexpr int64_t kMostTrialPasses = 1'500'000;
+constexpr int64_t kLeastFillTrials = 40;
+// Permille; 1001: only if the gap is longer.
+constexpr int64_t kFillsTried[] = {1, 250, 500, 750, 1000, 1001};
 
-class Search {
+class FillSearch {
  public:
-  Search(const FamilyRequest& request, int64_t limit)
+  FillSearch(const FamilyRequest& request, int64_t limit)
       : request_(request),
         limit_(limit),
         bound_(automaticSpanBound(request)),
-        trials_left_(
-            std::max(kLeastTrials, kMostPasses / (int64_t{3} * request.ranks * request.microbatches))) {}
+        trials_left_(std::max(kLeastFillTrials,
+                              kMostTrialPasses / (int64_t{3} * request.ranks * request.microbatches))) {}
 
   AutomaticTrial run() {
     for (const Shape shape : {Shape::kFree, Shape::kZeroBubbleH1, Shape::kZeroBubbleH2}) {
       for (const bool level_idle : {false, true}) {
         for (const bool delay_backward : {false, true}) {
           for (const bool forward_first : {false, true}) {
-            for (const int64_t fill : kFills) {
+            for (const int64_t fill : kFillsTried) {
               attempt(
                   shaped(shape, {delay_backward, forward_first, level_idle, fill, request_.microbatches, 0}));
             }
@@ -94,7 +96,7 @@ class Search {
       for (const size_t end : {rank + 1, ranks}) {
         if (end == rank + 1 && end == ranks) continue;  // the same twice
         change(rank, end, [](AutomaticRules& r) { r.delay_backward = !r.delay_backward; });
-        for (const int64_t fill : kFills)
+        for (const int64_t fill : kFillsTried)
           change(rank, end, [&](AutomaticRules& r) { r.fill_permille = fill; });
         for (const int step : {-1, 1}) {
           change(rank, end, [&](AutomaticRules& r) { r.in_flight = std::max(1, r.in_flight + step); });
@@ -119,73 +121,11 @@ Schedule automaticSchedule(const FamilyRequest& request, int64_t microbatches) {
   const int64_t limit = checkAutomaticCosts(request, microbatches, 1);
   Schedule schedule;
   schedule.rank_of_stage = loopedPlacement(request.ranks, request.ranks);
-  schedule.orders = Search(request, limit).run().orders;
+  schedule.orders = FillSearch(request, limit).run().orders;
   return schedule;
 }
 
 }  // namespace
-
-std::optional<AutomaticTrial> fixedTrial(const FamilyRequest& request, int64_t limit, Schedule schedule) {
-  const ScheduleCosts& c = request.costs;
-  schedule.microbatches = request.microbatches;
-  schedule.stages = static_cast<int>(schedule.rank_of_stage.size());
-  const int chunks = schedule.stages / request.ranks;
-  PassTimes stage;
-  stage.forward = c.forward;
-  stage.backward_input = c.backward_input;
-  stage.backward_weight = c.backward_weight;
-  stage.activation = c.forward_memory;
-  stage.input_memory = c.input_memory;
-  SimulationRequest simulation{schedule, std::vector<PassTimes>(schedule.rank_of_stage.size(), stage)};
-  simulation.latency = chunks * c.transfer;
-  const Simulation result = simulate(simulation);
-  const int64_t peak = *std::max_element(result.peak_memory.begin(), result.peak_memory.end());
-  if (peak > chunks * limit) return std::nullopt;
-  return AutomaticTrial{schedule.orders, result.longestSpan(), result.makespan};
-}
-
-int64_t automaticSpanBound(const FamilyRequest& request) {
-  const ScheduleCosts& c = request.costs;
-  const int64_t work = request.microbatches * (c.forward + c.backward_input + c.backward_weight);
-  const int64_t hops = request.ranks - 1;
-  const int64_t path = hops * (c.forward + c.backward_input + 2 * c.transfer);
-  return std::max(work, path + request.microbatches * (c.forward + c.backward_input) + c.backward_weight);
-}
-
-bool fillsGap(int64_t gap, int64_t weight_time, int64_t permille) {
-  return gap > 0 && std::min(gap, 2 * weight_time) * 1000 >= weight_time * permille;
-}
-
-int64_t checkAutomaticCosts(const FamilyRequest& request, int64_t otherwise, int chunks) {
-  const ScheduleCosts& c = request.costs;
-  for (const int64_t time : {c.forward, c.backward_input, c.backward_weight, c.transfer}) {
-    if (time >= 0 && time <= kMostTime) continue;
-    fail(ErrorCode::kConfiguration, "schedule {}: found a time of {}; expected 0 to {}", request.name, time,
-         kMostTime);
-  }
-  if (c.forward_memory < 1 || c.forward_memory > kMostMemory || c.weight_memory > 0 ||
-      c.forward_memory + c.input_memory + c.weight_memory != 0) {
-    fail(ErrorCode::kConfiguration,
-         "schedule {}: found memory of F, I and W of {}, {} and {}; expected F from 1 to {}, W at most 0, "
-         "and a sum of 0: what a microbatch "
-         "takes it gives back",
-         request.name, c.forward_memory, c.input_memory, c.weight_memory, kMostMemory);
-  }
-  // In F of one stage: F of each of a rank's stages, and what I takes on top of one.
-  const int64_t input = std::max<int64_t>(c.input_memory, 0);
-  const int64_t smallest =
-      (chunks * c.forward_memory + input + chunks * c.forward_memory - 1) / (chunks * c.forward_memory);
-  const int64_t limit = request.option("limit", otherwise);
-  if (limit < smallest) {
-    fail(ErrorCode::kConfiguration,
-         "schedule {}: found a memory limit of {} microbatches' activations; expected at least {}, what one "
-         "microbatch needs on its way "
-         "through a rank",
-         request.name, limit, smallest);
-  }
-  const int64_t all = request.microbatches * (1 + (input + c.forward_memory - 1) / c.forward_memory);
-  return std::min(limit, std::max(all, smallest)) * c.forward_memory;
-}
 
 Schedule zeroBubbleOneSchedule(const FamilyRequest& request) {
   return automaticSchedule(request, request.ranks);

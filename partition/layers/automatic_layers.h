@@ -27,10 +27,6 @@ RepeatedBlocks repeatsWithin(const LayerMaterial& material, int64_t begin, int64
 // twentieth of all FLOPs; in order.
 std::vector<RepeatedBlocks> allRepeats(const LayerMaterial& material);
 
-// clusterLayers; where one layer cannot keep within the tolerance whatever is done (an operator is larger),
-// with the least bound that can be kept. Empty: there are fewer places than layers.
-std::vector<int64_t> clusterAsEvenlyAsPossible(const ClusteringProblem& problem);
-
 // The last position of each layer as clusterTraining's head comment says.
 std::vector<int64_t> automaticEnds(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats,
                                    int most_layers, double tolerance);

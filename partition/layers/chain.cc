@@ -13,8 +13,8 @@ namespace {
 template <typename F>
 std::vector<int64_t> firstReadParameterBytes(const TrainingGraph& training, const std::vector<NodeId>& nodes,
                                              const F& bytes_of) {
-  std::vector<int64_t> open(
-      training.graph.values.size());  // by value: the bytes of a parameter that nobody has read yet
+  // by value: the bytes of a parameter that nobody has read yet
+  std::vector<int64_t> open(training.graph.values.size());
   for (const Parameter& parameter : training.parameters) open[parameter.value.index()] = bytes_of(parameter);
   std::vector<int64_t> bytes(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {

@@ -55,8 +55,8 @@ class Places {
     for (int layer = 0; layer < problem_.layers; ++layer) {
       for (size_t p = 0; p <= count; ++p) reached_before[p + 1] = reached_before[p] + (reached[p] ? 1 : 0);
       reached.assign(count + 1, false);
-      size_t low = 0,
-             high = 0;  // layers that begin behind [low, high) and end at place p are within the bounds
+      // layers that begin behind [low, high) and end at place p are within the bounds
+      size_t low = 0, high = 0;
       for (size_t p = 0; p < count; ++p) {
         const auto flopsFrom = [&](size_t begin) {
           return flops(begin == 0 ? 0 : places[begin - 1] + 1, places[p]);

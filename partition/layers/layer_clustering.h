@@ -4,8 +4,10 @@
 // Given costs by position (forward nodes in an order that clusterOrder chose), `layers` and `tolerance`, the
 // dynamic program finds the runs whose FLOPs are between (1 - tolerance) and (1 + tolerance) of the average
 // and that minimise, lexicographically,
-//   1. the largest number of bytes that cross into a layer, 2. their sum, 3. the variance of FLOPs, 4. the
-//      cuts' positions.
+//   1. the largest number of bytes that cross into a layer,
+//   2. their sum,
+//   3. the variance of FLOPs,
+//   4. the cuts' positions.
 // (Without the lower bound the cheapest cuts would part off layers of next to nothing: a view of the inputs,
 // the last addition.) O(nodes^2 * layers), less where the bounds on FLOPs cut.
 //
@@ -43,6 +45,10 @@ struct ClusteringProblem {
 // The last position of each layer; empty when there is no solution within the tolerance.
 std::vector<int64_t> clusterLayers(const ClusteringProblem& problem);
 
+// clusterLayers; where one layer cannot keep within the tolerance whatever is done (an operator is larger),
+// with the least bound that can be kept. Empty: there are fewer places than layers.
+std::vector<int64_t> clusterAsEvenlyAsPossible(const ClusteringProblem& problem);
+
 struct ClusteringOptions {
   int layers = 0;  // 0: automatic
   double tolerance = 0.5;
@@ -50,8 +56,8 @@ struct ClusteringOptions {
 };
 struct Clustering {
   std::vector<int64_t> ends;  // last position of each layer, in forwardNodes(training)
-  std::vector<int> kinds;  // by layer: layers of equal numbers are structurally equal, with equal parameters,
-                           // inputs and outputs
+  // by layer: layers of equal numbers are structurally equal, with equal parameters, inputs and outputs
+  std::vector<int> kinds;
   RepeatedBlocks blocks;
   std::vector<std::string> notes;  // what the user should know ("layers end inside blocks: ...")
 };

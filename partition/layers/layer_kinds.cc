@@ -3,7 +3,6 @@
 #include <map>
 #include <unordered_map>
 
-#include "partition/cut/node_stages.h"
 #include "sharding/stage/repeats.h"
 
 namespace pipeshard {

@@ -17,14 +17,6 @@ int64_t share(int64_t total, int64_t part, int64_t parts) {
 
 }  // namespace
 
-std::vector<NodeId> forwardNodes(const TrainingGraph& training) {
-  std::vector<NodeId> nodes;
-  for (size_t i = 0; i < training.graph.nodes.size(); ++i) {
-    if (training.node_phase[i] == Phase::kForward) nodes.emplace_back(i);
-  }
-  return nodes;
-}
-
 std::vector<int64_t> forwardFlops(const TrainingGraph& training, const std::vector<NodeId>& forward) {
   std::vector<int64_t> flops;
   for (NodeId node : forward) flops.push_back(nodeFlops(training.graph, node));

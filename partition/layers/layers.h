@@ -9,9 +9,6 @@
 
 namespace pipeshard {
 
-// The forward nodes of a training graph, in graph order. A plan's layers are positions in this list.
-std::vector<NodeId> forwardNodes(const TrainingGraph& training);
-
 // Forward FLOPs of each forward node, by position.
 std::vector<int64_t> forwardFlops(const TrainingGraph& training, const std::vector<NodeId>& forward);
 
@@ -24,8 +21,8 @@ std::vector<int64_t> cutBytes(const TrainingGraph& training, const std::vector<N
 // with the fewest cut bytes, then the nearest, then the earliest; if there is none (one node is larger than a
 // layer), the nearest. No layer is empty. Requires 1 <= layers <= flops.size() and cut_bytes.size() ==
 // flops.size().
-//   formLayers({1,1,1,1}, {4,9,4,0}, 2) == {1,3};   formLayers({1,1,1,1,1,1,1,1}, {9,9,5,9,9,9,9,0}, 2) ==
-//                                                   {2,7}
+//   formLayers({1,1,1,1}, {4,9,4,0}, 2) == {1,3}
+//   formLayers({1,1,1,1,1,1,1,1}, {9,9,5,9,9,9,9,0}, 2) == {2,7}
 std::vector<int64_t> formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes,
                                 int layers);
 

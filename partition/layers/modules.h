@@ -25,8 +25,8 @@ std::vector<ModuleScope> moduleScopes(const Node& node);
 // itself if it matches the operator's type or name. The same module is one unit, however many nodes it has.
 struct ModuleMatch {
   std::vector<int> unit;  // by position: the index of its unit, or -1
-  std::vector<std::string>
-      names;  // by unit, in the order of first appearance: the module's path or the operator's name
+  // by unit, in the order of first appearance: the module's path or the operator's name
+  std::vector<std::string> names;
 };
 
 // `pattern` is an ECMAScript regular expression, searched anywhere in the text, case-insensitive. Errors:

@@ -69,6 +69,15 @@ std::vector<int> fixedNodes(const std::vector<NodeLinks>& links) {
 }
 
 // Nodes [first, first + count) of the given order, with everything in front of them done.
+//
+// A shortest way through sets of done nodes: level l has sets of l nodes, and a step from a set runs one more
+// node whose inputs are made. What crosses behind a set depends on the set alone, not on the order in which
+// it came about, so of all orders that lead to a set only the least sum counts. A level keeps at most `width`
+// sets, of which the given order's is always one: there is always a way to the end.
+//
+//   a1 makes A and b1 makes B (100 bytes each), a2 makes a of A and b2 makes b of B (1 byte each), a sum
+//   reads both. As given, a1 b1 a2 b2: 100 + 200 + 101 + 2 = 403 bytes; the best order a1 a2 b1 b2:
+//   100 + 1 + 101 + 2 = 204. The sum has all others before it: it stays where it is and is in no part.
 class Part {
  public:
   Part(const OrderProblem& problem, const std::vector<NodeLinks>& links, int first, int count)
@@ -188,8 +197,8 @@ class Part {
   // From the back, so that of equal ways the one whose first different node comes first in the given order is
   // taken.
   std::vector<size_t> bestPath() {
-    std::vector<std::vector<int64_t>> rest(
-        levels_.size());  // by level and set: the least sum behind it; INT64_MAX: no way to the end
+    // by level and set: the least sum behind it; INT64_MAX: no way to the end
+    std::vector<std::vector<int64_t>> rest(levels_.size());
     rest.back().assign(levels_.back().size(), 0);
     for (size_t l = levels_.size() - 1; l-- > 0;) {
       for (const Done& done : levels_[l]) {

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "partition/costs/stage_costs.h"
 #include "partition/search/stage_assignment.h"
 
 namespace pipeshard {
@@ -28,6 +29,15 @@ struct Behind {
 // A_k of all runs of layers: the upper triangle of a square.
 using Table = std::vector<int64_t>;
 
+// Plans from the last level down. stagesOf asks the exact search for stages of all layers on the components
+// of the last level, then, for each stage that it chose, for stages of its layers on the level below. What a
+// component of a lower level takes for a run of layers is known before any choice, from a table per level
+// (table: the paper's dynamic program, made when it is first asked for). Both find the least time; stagesOf
+// checks that they agree.
+//
+// Memory makes a table depend on what is behind its component in the plan (Behind). Only the ratio of workers
+// behind to replicas counts, so 2 workers behind 1 replica share a table with 4 behind 2. Without a limit of
+// memory all Behind are equal: one table per level.
 class Planner {
  public:
   Planner(const PipeDreamProfile& profile, const PipeDreamRequest& request)
@@ -120,8 +130,8 @@ class Planner {
     if (entries <= kMostEntries && steps <= kMostSteps) return;
     fail(ErrorCode::kUsage,
          "{} layers on {} workers are too many to plan; expected layers^2 * workers up to {:.0f} on one "
-         "level (with a limit of memory: "
-         "layers^2 * workers^2 / 2), and layers^3 * workers^2 / 12 up to {:.0f} on all levels but the last",
+         "level (with a limit of memory: layers^2 * workers^2 / 2), and layers^3 * workers^2 / 12 up to "
+         "{:.0f} on all levels but the last",
          layers_, fmt::join(components, " x "), kMostEntries, kMostSteps);
   }
 

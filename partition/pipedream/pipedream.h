@@ -8,9 +8,9 @@
 //   A_0(i..j)        time of layers i..j on a worker: sum(forward + backward)
 //   T_k(i..j on r)   of a stage on r components of level k-1, which take minibatches in turn, each with
 //                    layers i..j planned the best way:
-//                    pass    A_{k-1}(i..j) / r
-//                    weights 4 (r - 1) / r * sum(parameter bytes) / B_k / r (what each sends and receives of
-//                      gradients and weights)
+//                    pass     A_{k-1}(i..j) / r
+//                    weights  4 (r - 1) / r * sum(parameter bytes) / B_k / r (what each sends and receives
+//                             of gradients and weights)
 //   x_k(s, r)        what crosses the cut behind layer s, there and back: 2 * bytes / B_k / r, into a stage
 //                    on r components
 //   A_k(i..j)        the least, over all ways to cut i..j into stages that have all n_k components, of the
@@ -19,16 +19,16 @@
 // So a minibatch leaves every A_L(all layers) of the last level L. The paper overlaps pass and weights (their
 // maximum counts, and 2 instead of 4 crosses); these are the constants of its authors' optimizer, which adds
 // them. That optimizer also divides the weights of a stage that is all of a level by the n_{k-1} of the level
-// below, and not those of others: here, as in the paper, none is divided. Memory, as in its
-// --use_memory_constraint: of a stage on w workers with b behind it, ceil(b / w) * (activation + parameter
-// bytes) are kept beside the newest, and must fit into a worker. b and w are of the whole plan: w all
-// replicas on all levels, b all in later stages. On one level that is the optimizer's rule; on several it
-// counts what runs (the optimizer looks at each level as if it were alone).
+// below, and not those of others: here, as in the paper, none is divided.
+//
+// Memory, as under that optimizer's --use_memory_constraint: a stage on w workers with b workers behind it
+// keeps ceil(b / w) * (activation + parameter bytes) beside the newest, and that must fit into a worker. b
+// and w are of the whole plan: w all replicas on all levels, b all in later stages. On one level that is the
+// optimizer's rule; on several it counts what runs (the optimizer looks at each level as if it were alone).
 //
 //   two layers of 12 and 4 ms, no bytes, levels {2, 2}: one stage per level, 16 / 2 / 2 = 4 ms. With 1 GB/s
-//     between nodes and 6 MB of
-//   weights in the second layer: replicated over the nodes 8 / 2 + 4 * (1/2) * 6 / 2 = 10; one node for each
-//     layer max(12 / 2, 4 / 2) = 6
+//   between nodes and 6 MB of weights in the second layer: replicated over the nodes
+//   8 / 2 + 4 * (1/2) * 6 / 2 = 10; one node for each layer max(12 / 2, 4 / 2) = 6
 //
 // Times are nanoseconds, pass and weights rounded each. Per level all tables A_k are made by PipeDream's
 // dynamic program; the last level, and each stage that it chooses, by the exact search of
@@ -64,8 +64,8 @@ struct PipeDreamStage {
   int first_layer = 0;
   int last_layer = 0;
   int components = 1;  // of the level below that take minibatches in turn; on level 1 workers
-  int64_t pass_ns =
-      0;  // of one minibatch, by all components together: what each needs, divided by `components`
+  // of one minibatch, by all components together: what each needs, divided by `components`
+  int64_t pass_ns = 0;
   int64_t weights_ns = 0;              // to keep the weights of the components equal
   int64_t transfer_ns = 0;             // to the next stage of its level
   std::vector<PipeDreamStage> inside;  // on levels above 1: what each of the components does

@@ -20,6 +20,12 @@ struct RawLayer {
   int inputs = 0;
 };
 
+// Two steps: parse reads the lines (an edge may only name layers above it), ordered puts the layers into one
+// topological order, smallest number first (node2 before node10), and leaves inputs out.
+//
+// A layer's output crosses every cut between it and the last layer that reads it, once:
+//
+//   node1 (16 bytes) is read by node2 and node3, node2 (8 bytes) by node3: cut_bytes are 16, 24, 0
 class ProfileParser {
  public:
   explicit ProfileParser(const std::string& source) : source_(source) {}
@@ -102,8 +108,7 @@ class ProfileParser {
         fields_begin < name_end + kSeparator.size()) {
       failAtLine(
           "expected \"NODE -- DESCRIPTION -- forward_compute_time=MS, backward_compute_time=MS, "
-          "activation_size=BYTES, "
-          "parameter_size=BYTES\", or an edge behind a tab");
+          "activation_size=BYTES, parameter_size=BYTES\", or an edge behind a tab");
     }
     std::string_view fields = line.substr(fields_begin + kSeparator.size());
     fields = fields.substr(0, fields.find(kSeparator));  // stage_id of a plan may follow

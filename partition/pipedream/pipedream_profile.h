@@ -1,8 +1,8 @@
 // What PipeDream's profiler writes (msr-fiddle/pipedream): a line per layer, then one per edge, after a tab:
 //
 //   node2 -- Conv2d(3, 64) -- forward_compute_time=22.307, backward_compute_time=24.613,
-//     activation_size=1644167168.000,
-//   parameter_size=7168.000 	node2 -- node3
+//       activation_size=1644167168.000, parameter_size=7168.000          (on the same line)
+//   <tab>node2 -- node3
 //
 // Times are milliseconds of one minibatch, sizes bytes; a layer with several outputs has sizes [8.0; 16.0].
 // Layers whose description begins with "Input" are left out: data comes from elsewhere. The others are taken

@@ -1,4 +1,4 @@
-// Schedules: for each pipeline rank the order of its passes, as small pure functions (partition/schedules/).
+// Schedules: for each pipeline rank the order of its passes. partition/families/ makes them.
 //
 // A *pipeline rank* is a group of devices that runs a set of stages: one stage each in plain pipelines, v
 // stages ("chunks") each in interleaved and V-shaped ones. p pipeline ranks, m microbatches, S = p v stages.
@@ -20,7 +20,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,9 +57,10 @@ std::string actionToString(const Action& action);  // "2F3": stage, kind, microb
 using ScheduleOrders = std::vector<std::vector<Action>>;
 
 struct Schedule {
-  std::string name;      // canonical text with options: "interleaved:v=2"; "file" for one that was read
-  int stages = 1;        // S
-  int microbatches = 1;  // m: of one step (of the whole window, for asynchronous schedules)
+  // canonical text with options: "interleaved:v=2"; "file" for one that was read
+  std::string name;
+  int stages = 1;                        // S
+  int microbatches = 1;                  // m: of one step (of the whole window, for asynchronous schedules)
   std::vector<int> rank_of_stage = {0};  // by stage: its pipeline rank
   ScheduleOrders orders;                 // by pipeline rank; passes and updates only
   bool forward_only = false;             // no backward passes: evaluation
@@ -100,77 +100,6 @@ struct ScheduleCosts {
   int64_t input_memory = 0;
   int64_t weight_memory = -1;
 };
-
-struct ScheduleRequest {
-  std::string text;  // "1f1b", "interleaved:v=3", "eager-1f1b:extra=2"; names and options: scheduleFamilies()
-  int ranks = 1;     // p
-  int microbatches = 1;  // m
-  ScheduleCosts costs = {};
-  std::vector<int> replicas =
-      {};  // by stage: those that take minibatches in turn, if the text asks for that; empty: one each
-};
-
-// One line per schedule, for --help, messages and docs.
-struct ScheduleFamily {
-  std::string name;
-  std::string description;  // one sentence; its options
-  int chunks = 1;           // v unless the text says otherwise
-  bool asynchronous = false;
-  bool splits_backward = false;
-};
-const std::vector<ScheduleFamily>& scheduleFamilies();
-std::vector<std::string> scheduleNames();
-// Stages per pipeline rank that the text asks for. Errors as makeSchedule.
-int chunksOf(std::string_view text);
-
-// Errors: kUsage for an unknown name or option (lists those that exist); kConfiguration where the schedule
-// does not exist for so many ranks or microbatches: the message says which numbers would do. The result
-// passes verifySchedule.
-Schedule makeSchedule(const ScheduleRequest& request);
-Schedule makeSchedule(std::string_view text, int ranks, int microbatches);
-// Of a window of so many updates of so many microbatches each. Error(kConfiguration) where the schedule takes
-// another number of microbatches per update (pipedream: one).
-Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates,
-                      const std::vector<int>& replicas = {});
-// Whether the text asks for an asynchronous schedule. Errors as makeSchedule.
-bool isAsynchronous(std::string_view text);
-// Whether the devices of a stage take the microbatches in turn: under asynchronous schedules, unless the text
-// has the option rows=1.
-bool takesTurns(std::string_view text);
-
-// The form of torch.distributed.pipelining: a line per pipeline rank, actions separated by commas
-// ("0F0,0F1,,0B0"; empty cells are skipped), an overlapped pair as "(0F3;7B1)OVERLAP_F_B". UPDATE is ours:
-// torch has no asynchronous schedules.
-std::string scheduleToCsv(const ScheduleOrders& orders);
-// All actions that the text has, but torch's UNSHARD and RESHARD, which mean nothing here.
-// Error(kConfiguration) "WHAT:line:column: ..." for what is no action (`what` is the file).
-ScheduleOrders ordersFromCsv(std::string_view text, std::string_view what);
-// Stages, microbatches and placement follow from the actions. Sends, receives and REDUCE_GRAD are dropped:
-// emission places its own. Error(kConfiguration) as ordersFromCsv, and for UPDATE: a file does not say which
-// weights are read. The result passes verifySchedule.
-Schedule scheduleFromCsv(std::string_view text, std::string_view what);
-
-// Completeness (every stage runs every microbatch once, B or both I and W), order, placement (each stage on
-// one rank), version rules (an update takes the gradients of its minibatch and of no other; no pass reads a
-// version that its rank has not made by then; versions do not go back), and freedom from deadlock: passes of
-// an overlapped pair start together. Without sends and receives that suffices for withTransfers. Where the
-// orders have them: every message is sent after its pass and received before its pass, in one order at both
-// ends, and the orders do not deadlock when every send waits for its receive. Error(kConfiguration); its
-// message names the fault and shows a window of the orders with the faulty step marked:
-//     schedule 1f1b: rank 1 runs 1B0 before 1F0, which it needs
-//         rank 0, step 0:  0F0   0F1   0B0   0F2   0B1   0B2
-//         rank 1, step 0: >1B0<  1F0   1F1   1B1   1F2   1B2
-void verifySchedule(const Schedule& schedule);
-
-// The orders of a schedule of passes that verifySchedule accepts, with sends and receives between pipeline
-// ranks (not between stages of one rank) placed so that they do not deadlock even if every send waits for its
-// receive. A send follows its pass (both sends an overlapped pair). A receive stands before the pass that
-// needs it, after those that its sender sends before; earlier only where ranks would wait for each other
-// otherwise, and then it takes a message that its sender is stuck with: the first that both sides can
-// exchange when F, I and W take equal times. So no order of passes that could run is lost, and few messages
-// wait for their passes: at most 1 on a rank for gpipe, 2 for 1f1b and zb-h1, and never more than the
-// activations that ranks stash.
-ScheduleOrders withTransfers(const Schedule& schedule);
 
 // The most stashes that the rank holds at once, from F to B (or W): in stages' shares, A/v each. Without
 // backward passes: 1, while F runs.

@@ -1,11 +1,12 @@
-// Schedules as text, in the form of torch.distributed.pipelining.
+#include "partition/schedules/schedule_csv.h"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <optional>
 
 #include "ir/base/error.h"
-#include "partition/schedules/schedule.h"
+#include "partition/schedules/schedule_verify.h"
 
 namespace pipeshard {
 namespace {
@@ -167,8 +168,7 @@ Schedule scheduleFromCsv(std::string_view text, std::string_view what) {
       if (action.kind == ActionKind::kUpdate) {
         fail(ErrorCode::kConfiguration,
              "{}: found {}; expected passes only: which weights the passes of an asynchronous schedule read "
-             "is not part of a file; name the "
-             "schedule instead",
+             "is not part of a file; name the schedule instead",
              what, actionToString(action));
       }
       order.push_back(action);

@@ -1,4 +1,3 @@
-// Sends and receives of a schedule.
 #include "partition/schedules/schedule_transfers.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Completeness, order, placement, versions, messages and freedom from deadlock of schedules.
+#include "partition/schedules/schedule_verify.h"
+
 #include <algorithm>
 #include <map>
 #include <unordered_map>
@@ -6,7 +7,6 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
-#include "partition/schedules/schedule.h"
 #include "partition/schedules/schedule_grid.h"
 #include "partition/schedules/schedule_transfers.h"
 
@@ -17,6 +17,14 @@ std::string nameOf(int stage, ActionKind kind, int microbatch) {
   return actionToString({stage, kind, microbatch});
 }
 
+// Checks in an order in which each may rely on those before it: the shape (every stage has a rank), each
+// action by itself (it exists, is on its stage's rank and comes once; from then on `places_` finds it),
+// completeness (all passes are there, so what an action needs can be found), pairs, messages, the order on
+// every rank, versions of weights, and last that the ranks do not wait for each other.
+//
+// verifyProgress lets every rank go on as far as it can, until none moves. What can run now can run later, so
+// whoever is left does not depend on the order in which ranks are looked at. A send and its receive wait for
+// each other (rendezvous): of two ranks that both send before they receive, neither goes on.
 class Verifier {
  public:
   explicit Verifier(const Schedule& schedule) : schedule_(schedule), orders_(schedule.orders) {}
@@ -86,8 +94,7 @@ class Verifier {
     if (!perStage(schedule_.replicas) || !perStage(schedule_.update_every)) {
       failAt({},
              "found replicas [{}] and updates every [{}] microbatches; expected a number of at least 1 for "
-             "each of {} stages, and "
-             "an asynchronous schedule",
+             "each of {} stages, and an asynchronous schedule",
              fmt::join(schedule_.replicas, ","), fmt::join(schedule_.update_every, ","), schedule_.stages);
     }
     if (schedule_.asynchronous() && schedule_.forward_only)
@@ -230,8 +237,8 @@ class Verifier {
   }
 
   void verifyMessages() const {
-    std::map<std::pair<size_t, size_t>, std::vector<Place>>
-        receives;  // by sender and receiver, in the receiver's order
+    // by sender and receiver, in the receiver's order
+    std::map<std::pair<size_t, size_t>, std::vector<Place>> receives;
     for (size_t rank = 0; rank < orders_.size(); ++rank) {
       for (size_t step = 0; step < orders_[rank].size(); ++step) {
         const Action& action = orders_[rank][step];

@@ -3,9 +3,25 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
+#include "partition/search/stage_assignment.h"
 #include "sharding/solver/parallel.h"
 
 namespace pipeshard {
+
+// The recursion, with + the sum for kLeastSum and the maximum for kLeastSlowest (join: what a transfer adds):
+//
+//   value(k, i, m, b)       least over last layers j and choices c with boundary b on m:
+//                           c.cost + next(k - 1, j + 1, m, b, c.most_transfer)
+//   next(k, n, m, b, most)  least over submeshes m' that may follow m and boundaries b':
+//                           transfer(n - 1, m, b, m', b'), at most `most`, + value(k, n, m', b')
+//
+// A level (all values of k stages) is made in two halves. connect finds `next` of every (n, m, b) once, so
+// that relax takes one addition for each choice and submesh; only a choice that bounds its transfers closer
+// searches again (bestNext). prefix_ has a lower bound of what lies before: whatever with it reaches the
+// limit is not looked at. Levels only read the level below: their rows are made by several threads.
+//
+//   the example of stage_assignment.h, kLeastSum: value(1, 0, one device) = 20, value(1, 0, both) = 12,
+//   value(2, 0, first device) = 10 + value(1, 1, second device) = 20
 
 AssignmentSolver::Choice AssignmentSolver::choiceOf(const StageOption& option) const {
   Choice choice{
@@ -175,8 +191,8 @@ void AssignmentSolver::relax(const Choice& choice, int next, int first_mesh, int
   if (goal_ == AssignmentGoal::kLeastSlowest) {
     for (int mesh = first_mesh; mesh < end_mesh; ++mesh)
       values[mesh] = std::min(values[mesh], std::max(cost, next_values[mesh]));
-  } else if (choice.most_transfer >= kNever ||
-             request_.objective == AssignmentObjective::kThroughput) {  // connectAt has seen to it
+    // connectAt has seen to it
+  } else if (choice.most_transfer >= kNever || request_.objective == AssignmentObjective::kThroughput) {
     for (int mesh = first_mesh; mesh < end_mesh; ++mesh)
       values[mesh] = std::min(values[mesh], cost + next_values[mesh]);
   } else {

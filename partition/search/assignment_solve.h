@@ -16,9 +16,9 @@
 namespace pipeshard {
 
 enum class AssignmentGoal : uint8_t {
-  kLeastSum,      // of sum_s (t_s + x_s), where every slowestPart is at most the bound
-  kLeastSlowest,  // max_s slowestPart; kFlush leaves transfers out (a lower bound where they are exposed),
-                  // and knows no bound
+  kLeastSum,  // of sum_s (t_s + x_s), where every slowestPart is at most the bound
+  // max_s slowestPart; kFlush leaves transfers out (a lower bound where they are exposed), and knows no bound
+  kLeastSlowest,
 };
 
 class AssignmentSolver {

@@ -53,6 +53,8 @@ std::vector<Submesh> usefulMeshes(const AssignmentRequest& request) {
   return all;
 }
 
+// Meshes of one class stand next to each other (class_begin), the first of them asks for all of them: equal
+// class means equal options, and transfers that depend on the two classes and on `same_node` alone.
 void addMeshes(const AssignmentRequest& request, AssignmentTables& tables) {
   std::map<int, std::vector<Submesh>> by_class;
   for (const Submesh& submesh : usefulMeshes(request))
@@ -122,7 +124,7 @@ void addOptions(const AssignmentRequest& request, AssignmentTables& tables) {
   }
 }
 
-// By class: which boundaries its options have.
+// By class: which boundaries its options have. Transfers of others are not asked for.
 std::vector<std::vector<bool>> boundariesOf(const AssignmentTables& tables) {
   std::vector<std::vector<bool>> found(static_cast<size_t>(tables.classes),
                                        std::vector<bool>(static_cast<size_t>(tables.boundaries)));

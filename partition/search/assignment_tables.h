@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "partition/costs/stage_costs.h"
 #include "partition/search/stage_assignment.h"
 
 namespace pipeshard {

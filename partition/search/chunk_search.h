@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "partition/costs/stage_costs.h"
 #include "partition/search/stage_assignment.h"
 
 namespace pipeshard {

@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "partition/costs/stage_costs.h"
+
 namespace pipeshard {
 namespace {
 

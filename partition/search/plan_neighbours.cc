@@ -6,6 +6,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "partition/search/plan_prediction.h"
+#include "partition/search/stage_assignment.h"
+
 namespace pipeshard {
 namespace {
 
@@ -17,6 +20,14 @@ bool sameWay(const StageConfig& a, const StageConfig& b) {
   return a.mesh == b.mesh && a.method == b.method && a.recomputation == b.recomputation;
 }
 
+// Goes through the changes in a fixed order: cuts, devices of two neighbours shared otherwise, two stages
+// made one, other meshes, methods and recomputation, other schedules. Of plans with chunks only cuts and
+// schedules change: the stages of one pipeline rank have one mesh.
+//
+// A changed stage gets the option with the least microbatches * pass + step, of those that fit under 1F1B if
+// any does; then the whole plan is simulated, and that decides. `passes_` is what may still be simulated:
+// 4 stages and 8 microbatches take 2 * 8 * 4 = 64 of it. The plan itself is predicted first, so that `made_`
+// has its schedule: a schedule that is searched for given times is not searched anew for every neighbour.
 class Neighbours {
  public:
   Neighbours(const PredictedPlan& plan, const NeighbourRequest& request)

@@ -1,7 +1,7 @@
 // What a plan would cost with one decision made otherwise: a cut moved by a layer, two neighbouring stages on
 // other shares of their devices or joined, a stage on another mesh or with or without recomputation, another
-// schedule. What changes is chosen anew as well as it can be (of each changed stage the option with the least
-// passes and step, of those that fit), all else stays. Internal to partition/.
+// schedule. A stage that changes gets the best option for its layers and devices: of those that fit, the one
+// with the least time for all passes and the update. All else stays. Internal to partition/.
 #pragma once
 
 #include <optional>

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "ir/base/error.h"
+#include "partition/families/make_schedule.h"
 #include "partition/simulation/simulator.h"
 
 namespace pipeshard {

@@ -1,10 +1,10 @@
 // What a step of a plan takes and what its devices hold, predicted: the schedule's passes with the stages'
 // own times, simulated (partition/simulation/simulator.h), and what each pipeline rank holds at the most.
 //
-// A pass takes what its stage's parts say (partition/costs/stage_costs.h). What crosses a cut takes half of
-// its transfer in each direction, on the link between the two ranks, beside their passes. A rank holds what
-// its stages keep (weights, gradients, optimizer states), the activations of the microbatches in flight under
-// the schedule, and what its neediest pass holds for itself.
+// A pass takes what its stage's parts say (partition/costs/sharded_stage_costs.h). What crosses a cut takes
+// half of its transfer in each direction, on the link between the two ranks, beside their passes. A rank
+// holds what its stages keep (weights, gradients, optimizer states), the activations of the microbatches in
+// flight under the schedule, and what its neediest pass holds for itself.
 //
 //   two stages of F = 10, I = W = 10, two microbatches, no transfers, 1f1b: 30 + 2 * 30 = 90 ns
 #pragma once
@@ -18,6 +18,7 @@
 #include <tuple>
 #include <vector>
 
+#include "partition/costs/sharded_stage_costs.h"
 #include "partition/costs/stage_costs.h"
 #include "partition/schedules/schedule.h"
 #include "partition/search/stage_assignment.h"
@@ -27,11 +28,13 @@ namespace pipeshard {
 // What stages cost with one number of microbatches.
 struct CountedCosts {
   std::shared_ptr<const StageCosts> costs;
-  std::function<StageConfig(int config)> config;  // of StageOption::config
+  // of StageOption::config
+  std::function<StageConfig(int config)> config;
+  // of a stage
   std::function<StageCostParts(int first_layer, int last_layer, const Submesh&, const StageOption&)> parts =
-      {};  // of a stage
-  std::shared_ptr<const StageCosts> least =
-      {};  // none of `costs` is below these, which are sooner known; may be missing
+      {};
+  // none of `costs` is below these, which are sooner known; may be missing
+  std::shared_ptr<const StageCosts> least = {};
 };
 
 CountedCosts countedCosts(std::shared_ptr<const ShardedStageCosts> costs);
@@ -39,10 +42,10 @@ CountedCosts countedCosts(std::shared_ptr<const ShardedStageCosts> costs);
 struct PredictedPlan {
   std::vector<AssignedStage> stages;  // stages on one submesh are the chunks of one pipeline rank
   int64_t microbatches = 1;
-  std::string schedule;  // schedule.h
+  std::string schedule;  // partition/families/make_schedule.h
   int64_t step_ns = 0;   // of one update
-  std::vector<int64_t> memory_bytes =
-      {};                             // by stage: of its pipeline rank, on the device with the largest shards
+  // by stage: of its pipeline rank, on the device with the largest shards
+  std::vector<int64_t> memory_bytes = {};
   ScheduleCosts schedule_costs = {};  // what an automatic schedule was made for
   int64_t peakMemory() const;
 };
@@ -57,8 +60,8 @@ using MadeSchedules = std::map<std::tuple<std::string, int, int64_t>, MadeSchedu
 struct PredictionOptions {
   int updates = 1;                 // asynchronous schedules: of the window
   bool exposed_transfers = false;  // transfers hold up both ranks
-  MadeSchedules* made = nullptr;   // looked up, and added to: of an automatic schedule, the one that was made
-                                   // for other costs is used
+  // looked up, and added to: of an automatic schedule, the one that was made for other costs is used
+  MadeSchedules* made = nullptr;
 };
 
 // The stages' transfer_ns are filled in. Nothing where the schedule does not exist for so many ranks and

@@ -10,24 +10,30 @@
 
 #include "ir/base/error.h"
 #include "partition/families/families.h"
+#include "partition/families/make_schedule.h"
+#include "partition/search/assignment_request.h"
 #include "partition/search/chunk_search.h"
 #include "partition/search/equal_stages.h"
 #include "partition/search/plan_neighbours.h"
+#include "partition/search/plan_prediction.h"
 #include "partition/search/search_memory.h"
+#include "partition/search/stage_assignment.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr const char* kUsualSchedule = "1f1b";
 constexpr const char* kNoBetter = "no better than others";
-constexpr int kWorseInARow = 2;     // numbers of microbatches, before the search in that direction ends,
-constexpr int64_t kWorseTimes = 4;  // as little of the last better one must have been tried downwards,
-constexpr int64_t kMoreTimes =
-    32;  // and so many times as much upwards, where rows that divide badly come first at times
+// numbers of microbatches, before the search in that direction ends,
+constexpr int kWorseInARow = 2;
+// as little of the last better one must have been tried downwards,
+constexpr int64_t kWorseTimes = 4;
+// and so many times as much upwards, where rows that divide badly come first at times
+constexpr int64_t kMoreTimes = 32;
 constexpr size_t kScheduled = 4;  // plans that every schedule is tried for
 constexpr int kRounds = 12;       // of taking the best neighbour
-constexpr int64_t kMostPasses =
-    3'000'000;  // simulated in each part of the search: about as many microseconds
+// simulated in each part of the search: about as many microseconds
+constexpr int64_t kMostPasses = 3'000'000;
 constexpr int64_t kPassesOfAutomatic = 300'000;  // that a schedule which is itself searched counts as
 constexpr int64_t kMostAutomatic = 4'096;        // microbatches x ranks for which schedules are searched
 // With the numbers of stages per rank that are tried; automatic ones last.
@@ -47,11 +53,6 @@ constexpr const char* kChunkSchedules[] = {"interleaved:v=2",
 bool isAutomatic(std::string_view schedule) {
   const std::string_view name = schedule.substr(0, schedule.find(':'));
   return name == "zb-1p" || name == "zb-2p" || name == "v-half" || name == "v-min";
-}
-
-bool allInFlight(std::string_view schedule) {
-  const std::string_view name = schedule.substr(0, schedule.find(':'));
-  return name == "gpipe" || name == "looped-bfs";
 }
 
 // The plan uses the first devices without gaps, as plans must.
@@ -81,6 +82,19 @@ bool sameStages(const std::vector<AssignedStage>& a, const std::vector<AssignedS
       });
 }
 
+// One run of the search. What its steps hand on:
+//
+//   counts_          by number of microbatches: its costs, once asked for, and what has come of it
+//   candidates_      assignments of all numbers, with their objectives; equal_: equal stages
+//   plans_           simulated plans that fit: of each number of microbatches and stages one, with the best
+//                    schedule so far (keep); sorted by time between the steps
+//   best_objective_  the least objective so far, at first the request's bound. It only falls, so the later a
+//                    number is tried, the sooner its least costs rule it out (mayBeBetter)
+//
+// When to stop trying numbers: upwards from 8, if 16 is the last one that is better, the powers of two end
+// with 512 (32 * 16); downwards from 64, if none is better, with 16 (64 / 4). Assignments fit into memory
+// under 1F1B (or GPipe, where that is asked for). Where an asked schedule holds more, and so nothing fits,
+// all of it is done once more as if all microbatches were in flight at once.
 class PlanSearch {
  public:
   explicit PlanSearch(const PlanSearchRequest& request)
@@ -446,33 +460,6 @@ class PlanSearch {
 };
 
 }  // namespace
-
-AssignmentRequest assignmentRequest(const PlanSearchRequest& request, const StageCosts& costs,
-                                    int64_t microbatches) {
-  AssignmentRequest assignment{
-      .costs = costs, .cluster = request.cluster, .in_flight = {}, .allowed = request.allowed};
-  const bool asynchronous = !request.schedule.empty() && isAsynchronous(request.schedule);
-  assignment.objective = asynchronous ? AssignmentObjective::kThroughput : AssignmentObjective::kFlush;
-  assignment.microbatches = microbatches;
-  assignment.exposed_transfers = request.exposed_transfers;
-  // A window of updates keeps as many in flight as there are stages behind, whatever an update takes.
-  if (asynchronous) assignment.in_flight = [](int behind) { return int64_t{behind} + 1; };
-  if (allInFlight(request.schedule)) assignment.in_flight = [microbatches](int) { return microbatches; };
-  assignment.least_stages = request.least_stages;
-  assignment.most_stages = request.most_stages;
-  if (request.interrupted != nullptr)
-    assignment.interrupted = [flag = request.interrupted] { return flag->load(); };
-  assignment.threads = request.threads;
-  return assignment;
-}
-
-std::string objectiveText(const PlanSearchRequest& request) {
-  if (!request.schedule.empty() && isAsynchronous(request.schedule))
-    return "the slowest stage, its update and transfers beside its passes";
-  return request.exposed_transfers
-             ? "one microbatch through all stages, then the slowest stage with its transfers, and its update"
-             : "one microbatch through all stages with transfers, then the slowest stage and its update";
-}
 
 PlanSearchResult searchPlans(const PlanSearchRequest& request) {
   PlanSearchResult result = PlanSearch(request).run();

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "partition/costs/sharded_stage_costs.h"
 #include "partition/costs/stage_costs.h"
 #include "partition/search/stage_assignment.h"
 

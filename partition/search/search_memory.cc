@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <set>
 
+#include "partition/costs/stage_costs.h"
+#include "partition/search/assignment_request.h"
+
 namespace pipeshard {
 namespace {
 

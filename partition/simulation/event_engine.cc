@@ -53,6 +53,16 @@ struct Rank {
   int64_t held = 0;
 };
 
+// Time goes from event to event: the end of an operation, or the arrival of a message. All events of one time
+// are handled first; then settle starts what can start on the ranks they touched, messages before compute.
+//
+// A rank has at most one operation that its foreground waits for (`running`) and one in the background
+// (`beside`); posted ones hold up neither. A started operation has an event that ends it, or waits for its
+// message or its meeting. So when no event is left and operations have not ended, the ranks wait for each
+// other: EngineResult::stuck.
+//
+//   the example of event_engine.h: at 1 rank 1 has computed and wants the message; at 2 rank 0 has computed
+//   and posts it, the link is taken until 3; at 6 it arrives, and ends the send and the receive
 class Engine {
  public:
   explicit Engine(const EngineRequest& request) : request_(request), ranks_(request.ranks.size()) {

@@ -6,9 +6,8 @@
 // runs beside it, after the background operations before it, from the moment when the foreground has come to
 // it. An operation starts when its stream has come to it and all of `after` have ended.
 //
-//   rank 0: compute 2; send message 7 (occupancy 1, latency 3)         2 .. posted, 3 .. link free, 6 ..
-//                                                                      arrived
-//   rank 1: compute 1; receive message 7                               wanted at 1, ends at 6
+//   rank 0: compute 2; send message 7 (occupancy 1, latency 3)    posted at 2, link free at 3, arrived at 6
+//   rank 1: compute 1; receive message 7                          wanted at 1, ends at 6
 #pragma once
 
 #include <cstdint>
@@ -28,13 +27,14 @@ struct EngineOperation {
   };
   Kind kind = Kind::kCompute;
   bool background = false;
-  bool posted = false;       // kSend, kReceive: the stream goes on at once, others may wait for it (`after`)
-  Ticks duration = 0;        // kCompute, kCollective
-  Ticks occupancy = 0;       // kSend: the link is taken so long
-  Ticks latency = 0;         // kSend: then it takes so long
-  int64_t message = -1;      // kSend, kReceive: any number from 0 on, one send and one receive each
-  int64_t meeting = -1;      // kCollective: any number from 0 on
-  int64_t meeting_size = 1;  // kCollective: how many operations meet
+  // kSend, kReceive: the stream goes on at once, others may wait for it (`after`)
+  bool posted = false;
+  Ticks duration = 0;              // kCompute, kCollective
+  Ticks occupancy = 0;             // kSend: the link is taken so long
+  Ticks latency = 0;               // kSend: then it takes so long
+  int64_t message = -1;            // kSend, kReceive: any number from 0 on, one send and one receive each
+  int64_t meeting = -1;            // kCollective: any number from 0 on
+  int64_t meeting_size = 1;        // kCollective: how many operations meet
   std::vector<size_t> after = {};  // operations of this rank, by position
   int64_t memory_at_start = 0;     // changes of what the rank holds
   int64_t memory_at_end = 0;
@@ -52,8 +52,8 @@ struct EngineRequest {
 
 struct OperationTimes {
   Ticks start = 0;  // kReceive, kCollective: wanted from then on
-  Ticks begun =
-      0;  // kReceive: the message started, but not before `start`; kCollective: all had come; else start
+  // kReceive: the message started, but not before `start`; kCollective: all had come; else start
+  Ticks begun = 0;
   Ticks end = 0;
 };
 

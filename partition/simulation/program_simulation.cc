@@ -9,8 +9,10 @@
 
 #include "ir/base/error.h"
 #include "ir/program/background.h"
+#include "ir/program/program_print.h"
 #include "ir/trace/trace_names.h"
 #include "partition/simulation/simulator.h"
+#include "sharding/spmd/work_count.h"
 
 namespace pipeshard {
 namespace {
@@ -27,7 +29,11 @@ struct Origin {
   size_t part = 0;
 };
 
-// One rank's instructions as operations.
+// One rank's instructions as operations: one each; of what computes, one per part of its work, and behind it
+// one for the collective that ends the part.
+// The engine knows no buffers, so what has to wait for a buffer is said by `after`: an instruction waits for
+// the sends and background operations since the buffer began that write what it reads, and, if it writes or
+// frees the buffer, also for those that read it (`touching_`).
 class RankOperations {
  public:
   RankOperations(const ProgramSimulationRequest& request, size_t rank)
@@ -54,8 +60,8 @@ class RankOperations {
   std::vector<EngineOperation> operations;
   std::vector<Origin> origins;
   std::map<size_t, int> meetings;  // by operation: the group
-  std::map<size_t, std::pair<int, int64_t>>
-      messages;  // by operation: the peer, and the how-many-th message to or from it
+  // by operation: the peer, and the how-many-th message to or from it
+  std::map<size_t, std::pair<int, int64_t>> messages;
   int64_t base_memory() const { return base_; }
 
  private:
@@ -290,8 +296,8 @@ class ProgramsSimulation {
     Ticks busy = 0, first = -1, last = 0;
     for (size_t index = 0; index < times.size(); ++index) {
       const EngineOperation& operation = ranks_[rank].operations[index];
-      if (operation.kind == Kind::kCompute && times[index].end == times[index].start)
-        continue;  // frees; what costs nothing
+      // frees; what costs nothing
+      if (operation.kind == Kind::kCompute && times[index].end == times[index].start) continue;
       events.push_back(eventOf(rank, index, times[index]));
       const TraceEvent& event = events.back();
       if (operation.kind != Kind::kCompute || operation.background) continue;

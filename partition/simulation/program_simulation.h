@@ -1,16 +1,16 @@
-// What happens when while Programs run a step: the same instruction lists that the runtime executes, over the
-// engine of simulator.h, with given times for what is computed and for links. It follows the instructions and
-// knows nothing of schedules, so chunks, recomputation, split backward passes, collectives, background
-// instructions and asynchronous updates need nothing of their own here.
+// Simulates Programs: when each instruction of a step begins and ends, and what each rank holds. The lists of
+// instructions are those that the runtime executes; times of what is computed and of links are given; the
+// engine is event_engine.h. Nothing here knows of schedules, so chunks, recomputation, split backward passes,
+// collectives, background instructions and asynchronous updates need nothing of their own.
 //
 // Rules of ir/program/program.h: instructions run in order; a send is posted, and what frees or overwrites
 // its buffer waits until the peer has it; a collective begins when its whole group has come; the background
 // lane runs beside the others, background receives are posted (ir/program/background.h); the step ends when
 // everything has ended. Times are nanoseconds.
 //
+//   link: 2 ns + 50 bytes at 10 bytes per ns
 //   rank 0: run forward (10) -> "h"; send "h"; free "h"       0F0@0-10, send@10-17, the free waits until 17
 //   rank 1: receive "h"; run forward (10)                     receive@0-17 (waiting until 10), 1F0@17-27
-//                                                             link: 2 ns + 50 bytes at 10
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 #include "ir/trace/trace_event.h"
 #include "partition/simulation/event_engine.h"
 #include "sharding/specs/cost_model.h"
-#include "sharding/spmd/spmd_rewrite.h"
+#include "sharding/spmd/work_count.h"
 
 namespace pipeshard {
 
@@ -30,8 +30,8 @@ struct ProgramCosts {
   // By instruction: computing and collectives in turn; an all-reduce is one part. Of sends, receives and
   // frees: nothing.
   std::vector<std::vector<WorkPart>> instructions;
-  std::vector<int64_t> buffer_bytes =
-      {};                   // by buffer; 0 for one that lives in another's memory. Empty: the buffers' sizes
+  // by buffer; 0 for one that lives in another's memory. Empty: the buffers' sizes
+  std::vector<int64_t> buffer_bytes = {};
   int64_t other_bytes = 0;  // held throughout: workspace, constants
 };
 
@@ -40,9 +40,10 @@ struct ProgramSimulationRequest {
   std::vector<ProgramCosts> costs;       // by rank
   LinkCost link = {};
   std::function<LinkCost(int from, int to)> link_between = nullptr;  // by rank, instead of `link`
-  bool contention = true;  // the messages from one rank to another share a link
-  bool rendezvous =
-      true;  // a message travels once it is posted and wanted, as in shared memory; else once it is posted
+  // the messages from one rank to another share a link
+  bool contention = true;
+  // a message travels once it is posted and wanted, as in shared memory; else once it is posted
+  bool rendezvous = true;
 };
 
 struct ProgramSimulation {

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "partition/schedules/schedule_verify.h"
 
 namespace pipeshard {
 namespace {
@@ -16,7 +17,13 @@ using Kind = EngineOperation::Kind;
 bool isTransfer(ActionKind kind) { return kind >= ActionKind::kSendForward; }
 bool isSend(ActionKind kind) { return kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward; }
 
-// Orders become lists of operations; results of the engine become actions again.
+// Orders become lists of operations; results of the engine become actions again. Operation i of a rank is its
+// action i in `actions_`: the schedule's, with a receive right in front of the pass that needs it, a send
+// right behind the pass that makes it, and the update of a synchronous step at the end where it takes time.
+// Both ends of a message get one number, by the stage that sends it, its direction and its microbatch,
+// whichever end comes first. A pass takes memory when it starts and gives it back when it ends (setMemory).
+//
+//   the example of simulator.h: rank 0 has F0, send F0, receive B0, B0; rank 1 receive F0, F0, B0, send B0
 class ScheduleSimulation {
  public:
   explicit ScheduleSimulation(const SimulationRequest& request)

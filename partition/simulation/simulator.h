@@ -1,12 +1,13 @@
-// What happens when, if every rank runs its list in order and nobody waits without need: an event-driven
-// simulation of schedules, and of Programs (partition/simulation/program_simulation.h), over one engine. All
-// times are integers (ticks), so results are exact; decimal times of users become ticks of a common unit.
+// Simulates schedules: when each pass begins and ends, if every rank runs its list in order and waits no
+// longer than it must. Events are handled by the engine of event_engine.h, which program_simulation.h uses,
+// too. All times are integers (ticks), so results are exact; decimal times of users become ticks of a common
+// unit.
 //
 // Worked example, 1f1b with p=2, m=1, F=1, I=W=1 tick, latency 1:
 //   rank 0  0F0@0-1                  0B0@6-8      makespan 8; both ranks are busy for 3 and idle for 5
 //   rank 1          1F0@2-3 1B0@3-5
-//   spans: rank 0 from 0 to 8, rank 1 from 2 to 5; bubble of makespan (16-6)/16, of useful 10/6, of span
-//     (8-3)/8
+//   spans: rank 0 from 0 to 8, rank 1 from 2 to 5
+//   bubble: of makespan (16-6)/16, of useful 10/6, of span (8-3)/8
 #pragma once
 
 #include <cstdint>
@@ -45,15 +46,16 @@ struct SimulationRequest {
   const Schedule& schedule;
   std::vector<PassTimes> stages;  // by stage
   Ticks latency = 0;              // of every message between pipeline ranks
-  Ticks occupancy = 0;  // how long a message holds the link between its two ranks (one link per ordered pair)
+  // how long a message holds the link between its two ranks (one link per ordered pair)
+  Ticks occupancy = 0;
   CommunicationModel communication = CommunicationModel::kOverlapped;
   bool contention = true;  // messages on one link follow each other; else each has the link for itself
   // Passes that a device may overlap (Action::overlaps_next) start together, when the inputs of both are
   // there, and hand their results on together, at the end of both. Else one after the other, as the runtime
   // here runs them.
   bool pairs_together = true;
-  std::vector<Ticks> occupancies =
-      {};  // by stage: of every message over the cut behind it, forth or back; empty: `occupancy`
+  // by stage: of every message over the cut behind it, forth or back; empty: `occupancy`
+  std::vector<Ticks> occupancies = {};
 };
 
 struct SimulatedAction {

@@ -37,8 +37,8 @@ std::vector<int64_t> cutBytesByLayer(const Chain& chain, const std::vector<int64
 
 // How many layers to form, for stages that the layers are divided among.
 int layerCount(const Chain& chain, int stages, int layers) {
-  constexpr int64_t kLayersPerStage =
-      4;  // fine enough for balance, coarse enough to find a narrow place near each cut
+  // fine enough for balance, coarse enough to find a narrow place near each cut
+  constexpr int64_t kLayersPerStage = 4;
   if (layers == 0) return static_cast<int>(std::min(chain.count(), kLayersPerStage * stages));
   if (layers < stages) fail(ErrorCode::kConfiguration, "{} layers are too few for {} stages", layers, stages);
   return layers;
@@ -106,9 +106,7 @@ Balance parseBalance(std::string_view text) {
   if (counts.empty()) {
     fail(ErrorCode::kUsage,
          "--balance \"{}\" is not understood; write flops, time, size, parameters, type:REGEX (modules or "
-         "operators that match, e.g. "
-         "type:block) or "
-         "the number of layers of each stage, e.g. 3,5,5,1",
+         "operators that match, e.g. type:block) or the number of layers of each stage, e.g. 3,5,5,1",
          text);
   }
   return {Balance::Kind::kCounts, "", std::move(counts)};

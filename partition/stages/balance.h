@@ -13,10 +13,11 @@ namespace pipeshard {
 struct Balance {
   enum class Kind : uint8_t {
     kFlops,  // "flops": forward and backward FLOPs per device; the default
-    kTime,   // "time": nanoseconds of the passes per device, as profiled or predicted (torchgpipe's
-             // balance_by_time)
-    kSize,   // "size": bytes per stage: activations, parameters, gradients, optimizer states (torchgpipe's
-             // balance_by_size)
+    // "time": nanoseconds of the passes per device, as profiled or predicted (torchgpipe's balance_by_time)
+    kTime,
+    // "size": bytes per stage: activations, parameters, gradients, optimizer states (torchgpipe's
+    // balance_by_size)
+    kSize,
     kParameters,  // "parameters": bytes of parameters per stage (DeepSpeed's "parameters")
     kType,        // "type:REGEX": modules or operators that match, per device (DeepSpeed's "type:regex")
     kCounts,      // "3,5,5,1": layers per stage (torchgpipe's balance)

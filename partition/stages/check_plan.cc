@@ -10,8 +10,9 @@
 #include "ir/base/faults.h"
 #include "partition/cut/node_stages.h"
 #include "partition/cut/stage_shardings.h"
+#include "partition/families/plan_schedule.h"
 #include "partition/layers/chain.h"
-#include "partition/stages/partition.h"
+#include "partition/schedules/schedule.h"
 #include "sharding/stage/shard_stage.h"
 #include "sharding/stage/sharding_plan.h"
 
@@ -31,8 +32,7 @@ void checkRows(const TrainingGraph& training, const Plan& plan, std::vector<std:
     if (plan.stages[s].sharding || data == 1 || data <= rows) continue;
     faults.push_back(
         fmt::format("plan.json.stages[{}].mesh_shape: found a batch that is cut over {} devices; expected at "
-                    "most {}, as the smallest "
-                    "microbatch has {}",
+                    "most {}, as the smallest microbatch has {}",
                     s, data, std::max<int64_t>(1, rows), counted(rows, "row")));
   }
 }

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "partition/stages/partition.h"
+#include "partition/stages/partition_options.h"
 
 namespace pipeshard {
 
@@ -29,8 +29,8 @@ std::optional<MegatronGrid> parseMegatronGrid(std::string_view text);
 // (uniform stages, devices of each, the method of one stage, the schedule where none was asked for). Nothing
 // happens elsewhere. Errors: kUsage (other options that say stages or methods), kConfiguration (more devices
 // than the cluster has; a schedule of another number of stages per rank).
-//   {.stages = "megatron:2,2,2"} on 1x8  ->  {.stages = "uniform:2", .stage_devices = {4, 4}, .sharding =
-//                                            {.method = "megatron:2,2"}}
+//   {.stages = "megatron:2,2,2"} on 1x8  ->
+//   {.stages = "uniform:2", .stage_devices = {4, 4}, .sharding = {.method = "megatron:2,2"}}
 void useMegatronGrid(PartitionOptions& options);
 
 }  // namespace pipeshard

@@ -9,9 +9,9 @@ namespace pipeshard {
 struct StageProblem {
   std::vector<int64_t> weight;     // by layer, not negative
   std::vector<int64_t> cut_bytes;  // by layer: of the cut behind it
-  std::vector<int>
-      widths;         // by stage: how many devices share its weight; {1, 1, 1}: three stages of one device
-  bool even = false;  // spread what the largest stage leaves open evenly, too
+  // by stage: how many devices share its weight; {1, 1, 1}: three stages of one device
+  std::vector<int> widths;
+  bool even = false;         // spread what the largest stage leaves open evenly, too
   int64_t least_weight = 0;  // that every stage must have
 };
 

@@ -1,9 +1,9 @@
 // Which results of a run are computed where they are accumulated, so that a gradient needs no memory and no
 // pass of its own.
 //
-//   3 run       "backward" -> "w_grad@0"                                  3 run "backward" -> "w.gradient"
-//   4 accumulate overwrite "w_grad@0" -> "w.gradient"     is done as      4 nothing
-//   5 free      "w_grad@0"                                                5 nothing
+//   3 run        "backward" -> "w_grad@0"                              3 run "backward" -> "w.gradient"
+//   4 accumulate overwrite "w_grad@0" -> "w.gradient"    is done as    4 nothing
+//   5 free       "w_grad@0"                                            5 nothing
 //
 // Without `overwrite`, the kernel that makes the result adds it to the accumulator (Kernel::mayAccumulate),
 // to the same bits as the separate addition.
@@ -17,8 +17,8 @@
 namespace pipeshard {
 
 struct Accumulation {
-  std::vector<BufferId>
-      place;  // by buffer: the accumulator in whose memory it is; invalid: it has memory of its own
+  // by buffer: the accumulator in whose memory it is; invalid: it has memory of its own
+  std::vector<BufferId> place;
   std::vector<bool> adds;  // by buffer: it is added to what its place holds
   std::vector<bool> done;  // by instruction: an accumulation that its run has done already
 

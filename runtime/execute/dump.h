@@ -73,8 +73,8 @@ class StepDump {
 
   const std::vector<std::string>& names() const { return names_; }  // sorted
   bool has(std::string_view name) const;
-  Tensor read(
-      std::string_view name) const;  // the whole tensor; Error(kMissingInput) naming the tensor and the dump
+  // the whole tensor; Error(kMissingInput) naming the tensor and the dump
+  Tensor read(std::string_view name) const;
 
  private:
   struct Piece {

@@ -16,6 +16,7 @@
 #include "runtime/files/batch_check.h"
 #include "runtime/files/convert.h"
 #include "runtime/files/weights.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 
 namespace pipeshard {
 namespace {
@@ -27,6 +28,21 @@ bool isTransfer(InstructionKind kind) {
 
 }  // namespace
 
+// Loading decides everything, and a step follows it:
+//   constructor   a CompiledSubgraph per subgraph; which results are computed in their accumulators; a place
+//                 in the arena for every buffer, and two workspaces behind each other: of the thread that
+//                 runs the step, and of the lane. Each is as large as the neediest run of its thread
+//   attach        an Action per instruction: pointers, sizes, the kernel calls of its subgraph, copies
+//   runStep       the actions in order
+//
+// What holds while a step runs:
+//   * An instruction begins when the background ones that it needs are done (waits_), and when no send of a
+//     buffer that it writes is under way. Sends are kept by buffer (pending_sends_); freeing the buffer, or
+//     the end of the step, waits for them too. So a step ends with no send, receive or lane work under way.
+//   * current_instruction_, progress_ and waiting_ are all that other threads look at: a watcher's picture of
+//     where the rank is.
+//   * After an error the step is given up as a whole (failStep): posted receives are withdrawn first, so that
+//     nothing is written into the arena any more, then the lane is interrupted and has come to rest.
 Executor::Executor(RankImage image, const ExecutorOptions& options)
     : image_(std::move(image)), options_(options) {
   if (image_.subgraphs.size() != program().subgraphs.size()) {
@@ -264,11 +280,10 @@ void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, C
     return found;
   };
   if (persistent(*this) != persistent(other)) {
-    fail(
-        ErrorCode::kConfiguration,
-        "rank {}: the program of the last batch keeps other tensors across steps than that of whole batches; "
-        "plan again",
-        program().rank);
+    fail(ErrorCode::kConfiguration,
+         "rank {}: the program of the last batch keeps other tensors across steps than that of whole "
+         "batches; plan again",
+         program().rank);
   }
   bind(arena, communicator, data, background);
 }

@@ -3,14 +3,14 @@
 // done by a thread of the executor's own.
 //
 //   RankImage image = loadRank("gpt2.plan/ranks/0003");
-//   Executor executor(std::move(image), options);                      // kernels made, memory planned;
-//                                                                      Errors for what cannot run
-//   executor.attach(arena, communicator, data);                        // arena of
-//                                                                      executor.memory().total_bytes; weights
-//                                                                      loaded
-//   for (int64_t step = 1; step <= n; ++step) executor.runStep(step);  // state lives in the arena
+//   // kernels made, memory planned; Errors for what cannot run
+//   Executor executor(std::move(image), options);
+//   // an arena of executor.memory().total_bytes; weights are loaded
+//   executor.attach(arena, communicator, data);
+//   // state lives in the arena
+//   for (int64_t step = 1; step <= n; ++step) executor.runStep(step);
 //
-// LocalProgram below does all of it for a program of one rank in this process.
+// LocalProgram (local_program.h) does all of it for a program of one rank in this process.
 #pragma once
 
 #include <atomic>
@@ -24,9 +24,9 @@
 #include "ir/program/background.h"
 #include "ir/program/program.h"
 #include "runtime/execute/accumulation.h"
-#include "runtime/execute/aligned_memory.h"
 #include "runtime/execute/background_lane.h"
 #include "runtime/execute/memory_plan.h"
+#include "runtime/execute/rank_image.h"
 #include "runtime/execute/row_copy.h"
 #include "runtime/execute/subgraph.h"
 #include "runtime/files/data.h"
@@ -37,28 +37,13 @@
 
 namespace pipeshard {
 
-// A rank's directory in memory.
-struct RankImage {
-  Program program;
-  std::vector<Graph> subgraphs;  // by SubgraphId
-  std::string directory;         // where relative weight locations start
-};
-
-// "0003": the name of a rank's folder under ranks/.
-std::string rankDirectoryName(int rank);
-
-// Reads program.json. Errors: kMissingInput, kConfiguration, kVersionMismatch, naming the file.
-Program loadProgram(const std::string& directory);
-
-// Reads program.json and the subgraphs. Errors: kMissingInput, kConfiguration, kVersionMismatch, kBadModel,
-// naming the file.
-RankImage loadRank(const std::string& directory);
-
 struct ExecutorOptions {
-  bool check_finite = true;  // a loss that is NaN or infinite ends the step with Error(kNotANumber)
+  // a loss that is NaN or infinite ends the step with Error(kNotANumber)
+  bool check_finite = true;
   const KernelRegistry* kernels = nullptr;  // nullptr: cpuKernels()
-  NodeObserver* observer = nullptr;  // nullptr: none. Else it is told about every node; for measurements
-  RandomDelays* delays = nullptr;    // nullptr: none. Else it pauses before instructions; for tests
+  // nullptr: none. Else it is told about every node; for measurements
+  NodeObserver* observer = nullptr;
+  RandomDelays* delays = nullptr;  // nullptr: none. Else it pauses before instructions; for tests
 };
 
 struct StepReport {
@@ -184,27 +169,8 @@ class Executor {
   std::vector<std::unique_ptr<ReceiveHandle>> posted_receives_;  // by instruction
   std::atomic<bool> background_waiting_{false};                  // the lane, for other ranks
   std::atomic<bool> awaits_lane_{false};                         // this thread, for the lane
-  std::unique_ptr<BackgroundLane> lane_;  // last: idle and gone before what it works on
-};
-
-// A program of one rank, in this process: reference runs and tests.
-class LocalProgram {
- public:
-  // world_size must be 1 (Error(kConfiguration)). Synthetic or file data as described.
-  LocalProgram(RankImage image, const DataDescription& data, const ExecutorOptions& options = {});
-
-  StepReport runStep(int64_t step) { return executor_.runStep(step); }
-  const Executor& executor() const { return executor_; }
-  Executor& executor() { return executor_; }
-  // The result of this kind and name ("" for the loss); nullptr if the program has none.
-  const Result* findResult(Result::Kind kind, std::string_view name, std::string_view state = "") const;
-  // Elements of a result as double.
-  std::vector<double> elements(const Result& result) const;
-
- private:
-  Executor executor_;
-  AlignedMemory arena_;
-  std::unique_ptr<DataSource> data_;
+  // last: idle and gone before what it works on
+  std::unique_ptr<BackgroundLane> lane_;
 };
 
 }  // namespace pipeshard

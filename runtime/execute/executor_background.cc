@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
+#include "ir/program/program_print.h"
 #include "runtime/execute/executor_parts.h"
 
 namespace pipeshard {

@@ -1,4 +1,4 @@
-// What the parts of Executor share; for runtime/executor*.cc only.
+// What the parts of Executor share; for executor.cc and executor_background.cc only.
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/program/program_print.h"
 #include "runtime/execute/collective_call.h"
 #include "runtime/execute/executor.h"
 

@@ -1,6 +1,6 @@
-// Told about every node that an executor runs, as it runs, for who measures them
-// (runtime/profiling/profiling.h). Between instructions that are not runs it hears nothing, and nothing of
-// what the background lane does.
+// The interface of whoever wants to be told about every node that an executor runs, as it runs: profiling
+// measures nodes so (runtime/profiling/profiling_passes.h). Only the nodes of subgraphs are told of; neither
+// other instructions (sends, copies, accumulation) nor what the background lane does.
 #pragma once
 
 #include <cstddef>

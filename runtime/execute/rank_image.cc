@@ -1,13 +1,10 @@
-// Loading a rank's directory, and the one-process form of a program.
+#include "runtime/execute/rank_image.h"
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "ir/base/error.h"
+#include "ir/program/program_json.h"
 #include "onnx_import/format/reader.h"
-#include "runtime/execute/executor.h"
-#include "runtime/files/convert.h"
 #include "runtime/files/posix_file.h"
 
 namespace pipeshard {
@@ -42,33 +39,28 @@ RankImage loadRank(const std::string& directory) {
   return image;
 }
 
-LocalProgram::LocalProgram(RankImage image, const DataDescription& data, const ExecutorOptions& options)
-    : executor_(std::move(image), options) {
-  const Program& program = executor_.program();
-  if (program.world_size != 1) {
-    fail(ErrorCode::kConfiguration,
-         "the program is for {} ranks; only a program of one rank runs in one process", program.world_size);
+int countRanks(const std::string& plan_directory) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(plan_directory) / "ranks";
+  std::error_code error;
+  int count = 0;
+  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    count += entry->is_directory() ? 1 : 0;
   }
-  arena_ = AlignedMemory(static_cast<size_t>(executor_.memory().total_bytes));
-  data_ = makeDataSource(data, program);
-  executor_.attach(arena_.bytes(), nullptr, data_.get());
-}
-
-const Result* LocalProgram::findResult(Result::Kind kind, std::string_view name,
-                                       std::string_view state) const {
-  for (const Result& result : executor_.program().results) {
-    if (result.kind == kind && result.state == state && (kind == Result::Kind::kLoss || result.name == name))
-      return &result;
+  if (error || count == 0) {
+    fail(ErrorCode::kMissingInput,
+         "{} is not a plan directory: it has no folder ranks/ with a folder per rank; make one with "
+         "`pipeshard plan`",
+         plan_directory);
   }
-  return nullptr;
-}
-
-std::vector<double> LocalProgram::elements(const Result& result) const {
-  const Buffer& buffer = executor_.program().buffer(result.buffer);
-  std::vector<double> numbers(static_cast<size_t>(elementCount(buffer.shape)));
-  convertElements(buffer.data_type, executor_.content(result.buffer).data(), DataType::kFloat64,
-                  numbers.data(), numbers.size());
-  return numbers;
+  for (int rank = 0; rank < count; ++rank) {
+    if (!fs::is_directory(folder / rankDirectoryName(rank))) {
+      fail(ErrorCode::kConfiguration, "{} holds {} ranks, but not {}; plan again", folder.string(), count,
+           rankDirectoryName(rank));
+    }
+  }
+  return count;
 }
 
 }  // namespace pipeshard

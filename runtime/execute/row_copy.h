@@ -9,8 +9,8 @@
 namespace pipeshard {
 
 // `count` runs of `bytes` contiguous bytes, whose starts are a stride apart on either side.
-//   rows 1..2 of float32[2,4,3] into float32[2,2,3]: 2 runs of 24 bytes, 48 apart in the source, 24 in the
-//     destination
+//   rows 1..2 of float32[2,4,3] into float32[2,2,3]:
+//   2 runs of 24 bytes, 48 apart in the source, 24 in the destination
 struct RowCopy {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;

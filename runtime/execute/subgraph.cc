@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "ir/base/error.h"
+#include "onnx_import/prepare/inference.h"
+#include "onnx_import/prepare/inline_functions.h"
 #include "onnx_import/prepare/prepare.h"
 #include "runtime/execute/fold_transposes.h"
 #include "runtime/execute/memory_plan.h"
@@ -87,6 +89,15 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
   return graph;
 }
 
+// From a graph to calls, in three steps:
+//   once           kernels, and for every value its *root*: the value whose bytes it names (findViews)
+//   per aliasing   a Layout: where each root's bytes are. It depends on which inputs and outputs are one
+//                  buffer, as that decides what may be overwritten; microbatches whose buffers coincide in
+//                  the same way share a Layout (Planner)
+//   per bind       a BoundRun: the Layout with real addresses
+// All values of a root have its Storage, so views cost nothing. Initializers that are inputs, too, are
+// defaults and have no constant: the bound buffer decides.
+//   y = Reshape(x), z = MatMul(y, w): the root of y is x; the run has one call, which reads x's bytes.
 CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels)
     : name_(std::move(name)) {
   try {

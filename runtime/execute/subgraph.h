@@ -1,10 +1,9 @@
 // A subgraph made ready to run: kernels created, lifetimes and places of its temporaries known. Binding it to
 // buffers gives a BoundRun: a flat list of kernel calls with all pointers resolved.
 //
-//   Values share memory where they can: Reshape, Squeeze, Unsqueeze, Flatten and Identity are names for their
-//     input; a kernel
-//   that may run in place overwrites a temporary that nobody reads later; a result is computed straight into
-//     its output buffer.
+// Values share memory where they can: Reshape, Squeeze, Unsqueeze, Flatten and Identity are names for their
+// input; a kernel that may run in place overwrites a temporary that nobody reads later; a result is computed
+// straight into its output buffer.
 //
 // An output may be the same buffer as an input (kUpdate). It is computed in place when nothing reads the
 // input after (or beside) the node that makes the output, else in a temporary that is copied when everything

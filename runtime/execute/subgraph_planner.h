@@ -37,8 +37,8 @@ class CompiledSubgraph::Planner {
   const Aliasing& aliasing_;
   Layout layout_;
   std::vector<int64_t> producer_;  // by root: node position, -1 for inputs and constants
-  std::vector<int64_t>
-      last_use_;  // by root: position of the last kernel that reads it, nodes.size() for the final copies
+  // by root: position of the last kernel that reads it, nodes.size() for the final copies
+  std::vector<int64_t> last_use_;
   std::vector<size_t> claimed_output_;  // by root: the output buffer that it is computed in, or kNoTemporary
   std::vector<bool> output_done_;       // by output: computed in place, no copy needed
 };

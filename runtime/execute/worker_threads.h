@@ -4,8 +4,7 @@
 // depends on them: whoever wants to know a worker's memory creates its kernels with its threads.
 //
 //   const WorkerThreads threads(threadsPerWorker(0, 2));   // of two workers here, as `run` starts them
-//   Executor executor(image, {});                          // executor.memory() is what each of them
-//                                                          allocates
+//   Executor executor(image, {});                          // executor.memory(): what each of them allocates
 #pragma once
 
 namespace pipeshard {

@@ -13,8 +13,8 @@ namespace pipeshard {
 
 // The first number of an array for `input` that the model does not allow, whether or not that is exact;
 // nothing when all are:
-//   "array 'labels', row 2: found 10 at [2,5], but the model takes integers from 0 to 9 (or -100, which is
-//     ignored)"
+//   "array 'labels', row 2: found 10 at [2,5], but the model takes integers from 0 to 9
+//    (or -100, which is ignored)"
 std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataType data_type,
                                               const Shape& shape, std::span<const std::byte> bytes);
 

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "ir/base/error.h"
+#include "ir/base/hash.h"
 #include "ir/base/tensor_box.h"
 #include "runtime/files/batch_check.h"
 #include "runtime/files/convert.h"
@@ -21,11 +22,7 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-uint64_t hashName(std::string_view name) {
-  uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
-  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
-  return mix(hash);
-}
+uint64_t hashName(std::string_view name) { return mix(hashBytes(name)); }
 
 double uniform(uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }  // in (0, 1)
 
@@ -177,8 +174,7 @@ class NpzData : public DataSource {
     if (left != 0 && left != end_.last_batch && !end_.drop_last) {
       fail(ErrorCode::kConfiguration,
            "{}, array '{}' has {} examples: after batches of {} a last one of {} is left, but the plan {}; "
-           "plan again with --data or "
-           "--last-batch {}, or leave these examples out with --drop-last",
+           "plan again with --data or --last-batch {}, or leave these examples out with --drop-last",
            path, input.name, rows_[index], batch, left,
            end_.last_batch == 0 ? std::string("has programs for whole batches only")
                                 : fmt::format("is for a last batch of {}", end_.last_batch),
@@ -247,8 +243,8 @@ int64_t lastBatchOf(const std::string& path, const ProgramInput& input) {
   const NpzArray array = NpzFile::open(path).read(input.name);
   const auto axis = static_cast<size_t>(input.axis);
   const bool whole = axis < array.shape.size() && array.shape[axis] >= input.shape[axis];
-  return whole ? array.shape[axis] % input.shape[axis]
-               : 0;  // what does not fit is refused when the data are opened
+  // what does not fit is refused when the data are opened
+  return whole ? array.shape[axis] % input.shape[axis] : 0;
 }
 
 std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed,

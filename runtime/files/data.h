@@ -1,6 +1,6 @@
-// Where batches come from. Every worker makes its own source and asks it for the rows that its program loads;
-// the content depends on nothing but the description, the step, and the place in the whole batch: however it
-// is cut, rows are the same.
+// Where batches come from. Every worker makes a source of its own and asks it for the rows that its program
+// loads. What a row holds depends on the description of the data, the step and the row's place in the whole
+// batch alone. So all ranks, however the batch is cut, see the same batch.
 #pragma once
 
 #include <cstdint>

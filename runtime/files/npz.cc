@@ -149,6 +149,8 @@ class HeaderParser {
   size_t position_ = 0;
 };
 
+// Fortran's order: the first axis moves fastest. The elements of a [2,3] come as (0,0) (1,0) (0,1) (1,1)
+// (0,2) (1,2) and go to the row-major positions 0 3 1 4 2 5.
 std::vector<std::byte> toRowMajor(const NpyHeader& header, const std::vector<std::byte>& fortran,
                                   size_t element_bytes) {
   const size_t rank = header.shape.size();
@@ -237,6 +239,9 @@ bool NpzFile::has(const std::string& name) const {
   return std::find(names_.begin(), names_.end(), name) != names_.end();
 }
 
+// The file is not trusted: sizes are compared before memory is taken for them (a claim beyond what deflate
+// can expand to is refused), the checksum before the content is used, and the header's type and shape with
+// the bytes behind it.
 NpzArray NpzFile::read(const std::string& name) const {
   const auto found = std::find(names_.begin(), names_.end(), name);
   if (found == names_.end())

@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr uint64_t kHeaderLimit = 100'000'000;  // the format's own limit
+constexpr uint64_t kMostHeaderBytes = 100'000'000;  // the format's own limit
 
 struct TypeName {
   DataType type;
@@ -144,9 +144,9 @@ void TensorFile::parse(uint64_t file_bytes) {
   readExactly(file_, 0, length_bytes, path_);
   uint64_t header_bytes = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) header_bytes |= static_cast<uint64_t>(length_bytes[i]) << (8 * i);
-  if (header_bytes > kHeaderLimit || header_bytes > file_bytes - kLengthBytes) {
+  if (header_bytes > kMostHeaderBytes || header_bytes > file_bytes - kLengthBytes) {
     malformed(path_, fmt::format("it claims a header of {} bytes, but has {} bytes in all (limit {})",
-                                 header_bytes, file_bytes, kHeaderLimit));
+                                 header_bytes, file_bytes, kMostHeaderBytes));
   }
   std::string text(header_bytes, '\0');
   readExactly(file_, kLengthBytes, std::as_writable_bytes(std::span(text)), path_);

@@ -13,11 +13,11 @@
 namespace pipeshard {
 namespace {
 
-constexpr size_t kChunkBytes = 1 << 20;  // read at once
-constexpr size_t kDirectBytes =
-    1 << 16;  // a run of this size is read where it belongs, if nothing is to be converted
-constexpr size_t kGapBytes =
-    1 << 12;  // that a read may bring in vain between two runs: a page, which the system reads anyway
+constexpr size_t kReadBytes = 1 << 20;  // read at once
+// a run of this size is read where it belongs, if nothing is to be converted
+constexpr size_t kDirectBytes = 1 << 16;
+// that a read may bring in vain between two runs: a page, which the system reads anyway
+constexpr size_t kGapBytes = 1 << 12;
 
 void checkLength(const Buffer& buffer, DataType source_type, uint64_t found) {
   const auto expected = static_cast<uint64_t>(byteCount(source_type, wholeShape(buffer)));
@@ -53,7 +53,7 @@ class RunReader {
       out_ += count * element_bytes;
       return;
     }
-    const size_t most = kChunkBytes / element_bytes;
+    const size_t most = kReadBytes / element_bytes;
     for (; count > most; first += most, count -= most) addShort(first * element_bytes, most * element_bytes);
     addShort(first * element_bytes, count * element_bytes);
   }
@@ -77,7 +77,7 @@ class RunReader {
   };
 
   void addShort(size_t begin, size_t bytes) {
-    if (!runs_.empty() && (begin - end_ > kGapBytes || begin + bytes - runs_[0].begin > kChunkBytes)) flush();
+    if (!runs_.empty() && (begin - end_ > kGapBytes || begin + bytes - runs_[0].begin > kReadBytes)) flush();
     runs_.push_back({begin, bytes});
     end_ = begin + bytes;
   }

@@ -53,8 +53,7 @@ const ControlSchema& nodeMessages() {
       {"alive", {}},
       {"ended", {{"rank", kCount}, {"description", kString}}},
       {"clock", {{"asked", kInteger}, {"now", kInteger}}},
-      // A piece of what a rank has recorded, in hexadecimal; the last one
-      // reaches `total`.
+      // A piece of what a rank has recorded, in hexadecimal; the last one reaches `total`.
       {"trace", {{"rank", kCount}, {"offset", kCount}, {"total", kCount}, {"bytes", kString}}},
       {"bye", {}},
       {"leaving", {{"message", kString}}}};

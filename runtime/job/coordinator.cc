@@ -1,4 +1,4 @@
-#include <signal.h>
+#include "runtime/job/coordinator.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -6,15 +6,16 @@
 #include <optional>
 #include <random>
 
-#include "runtime/execute/executor.h"
+#include "runtime/execute/rank_image.h"
 #include "runtime/files/weight_check.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/control_types.h"
-#include "runtime/job/job.h"
+#include "runtime/job/node_placement.h"
 #include "runtime/job/node_pool.h"
 #include "runtime/job/trace_merge.h"
 #include "runtime/job/worker_placement.h"
 #include "transport/control/control.h"
+#include "transport/control/control_server.h"
 
 namespace pipeshard {
 namespace {
@@ -127,10 +128,11 @@ class Coordinator {
   JobResult result_;
   std::vector<std::optional<double>> losses_;  // by step
   std::vector<std::string> dumps_;             // by step, rank
-  std::vector<nlohmann::json> stored_;  // addresses that workers have left for each other, as they came
+  // addresses that workers have left for each other, as they came
+  std::vector<nlohmann::json> stored_;
   std::vector<Worker> workers_;
-  std::unique_ptr<WorkerPlacement>
-      placement_;  // last: its processes are killed and reaped before anything that they use goes away
+  // last: its processes are killed and reaped before anything that they use goes away
+  std::unique_ptr<WorkerPlacement> placement_;
 };
 
 void Coordinator::makePlacement() {
@@ -267,8 +269,8 @@ std::optional<Failure> Coordinator::lookAround() {
   std::vector<int> descriptors = placement_->descriptors();
   if (signals_) descriptors.push_back(signals_->descriptor());
   ControlEvent event = server_->poll(kLookAround, descriptors);
-  const Clock::duration absence =
-      forgiveAbsence();  // a coordinator that is suspended is, mostly, while it waits
+  // a coordinator that is suspended is, mostly, while it waits
+  const Clock::duration absence = forgiveAbsence();
   if (signals_) {
     if (const int signal = signals_->take(); signal != 0) {
       const JobInterrupted interrupted(signal);
@@ -416,11 +418,10 @@ std::optional<Failure> Coordinator::findStuckWorker() const {
                                  wholeSeconds(kSilence), placement_->processState(rank), worker.where)};
     }
     if (worker.loaded && !worker.finished && now - worker.last_progress >= spec_.progress_timeout) {
-      return Failure{
-          ErrorCode::kHang,
-          fmt::format("{} answers, but its computation has made no progress for {} s; it is at: {}. If one "
-                      "operator may take so long, raise --progress-timeout",
-                      nameOf(rank), wholeSeconds(spec_.progress_timeout), worker.where)};
+      return Failure{ErrorCode::kHang,
+                     fmt::format("{} answers, but its computation has made no progress for {} s; it is at: "
+                                 "{}. If one operator may take so long, raise --progress-timeout",
+                                 nameOf(rank), wholeSeconds(spec_.progress_timeout), worker.where)};
     }
   }
   return std::nullopt;
@@ -474,36 +475,6 @@ void Coordinator::release(int exit_code, const std::string& message) {
 }
 
 }  // namespace
-
-JobInterrupted::JobInterrupted(int signal)
-    : Error(ErrorCode::kRequeue, fmt::format("stopped by {}", signal == SIGINT    ? "SIGINT"
-                                                              : signal == SIGTERM ? "SIGTERM"
-                                                                                  : "SIGHUP")),
-      signal_(signal) {}
-
-int countRanks(const std::string& plan_directory) {
-  namespace fs = std::filesystem;
-  const fs::path folder = fs::path(plan_directory) / "ranks";
-  std::error_code error;
-  int count = 0;
-  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    count += entry->is_directory() ? 1 : 0;
-  }
-  if (error || count == 0) {
-    fail(ErrorCode::kMissingInput,
-         "{} is not a plan directory: it has no folder ranks/ with a folder per rank; make one with "
-         "`pipeshard plan`",
-         plan_directory);
-  }
-  for (int rank = 0; rank < count; ++rank) {
-    if (!fs::is_directory(folder / rankDirectoryName(rank))) {
-      fail(ErrorCode::kConfiguration, "{} holds {} ranks, but not {}; plan again", folder.string(), count,
-           rankDirectoryName(rank));
-    }
-  }
-  return count;
-}
 
 JobResult runJob(const JobSpec& spec, const JobProgressCallback& progress) {
   if (spec.trace != nullptr && spec.trace_steps < 1)

@@ -1,23 +1,5 @@
-// A job: workers running a plan directory, on this machine or on nodes, under a coordinator.
-//
-//   JobSpec spec;
-//   spec.plan_directory = "gpt2.plan";  spec.steps = 3;
-//   const JobResult result = runJob(spec);
-//   result.steps[0].loss
-//
-// runJob is the coordinator. It starts one process per rank (`EXE worker ...`, see worker.h), or has the
-// nodes that joined (runtime/job/node_pool.h) start theirs, and stays until all are gone, however it ends: no
-// process, shared memory segment or socket outlives it, also when it is killed with SIGKILL (the kernel kills
-// its workers then, and the nodes theirs within five seconds).
-//
-// When something fails, the first cause is what runJob throws, one line with rank, host, process and
-// instruction; failures that follow from it (peers that lose their partner) are not reported. The code is the
-// worker's own (kBadModel, kNotANumber, kOutOfMemory, ...); kPeerUnavailable for a process or node that died
-// or does not answer (SIGSTOP, a cut link); kHang when a rank answers but makes no progress, or when a
-// deadline passed.
-//
-// Three signals tell that a rank lives: its process (its end is noticed at once), its heartbeats (twice a
-// second, from a thread of their own), and the progress of its computing thread, which they carry.
+// A job: workers running a plan directory, on this machine or on nodes. What is asked of it, and what comes
+// of it; runJob (coordinator.h) runs it.
 #pragma once
 
 #include <chrono>
@@ -64,19 +46,19 @@ struct JobSpec {
   std::string worker_executable = "/proc/self/exe";
   std::vector<std::string> worker_arguments = {"worker"};
 
-  std::chrono::milliseconds load_timeout{
-      std::chrono::minutes(10)};  // from start until all weights are in memory
+  // from start until all weights are in memory
+  std::chrono::milliseconds load_timeout{std::chrono::minutes(10)};
   std::chrono::milliseconds step_timeout{std::chrono::minutes(30)};      // one step on all ranks
   std::chrono::milliseconds transfer_timeout{std::chrono::minutes(10)};  // one wait for a peer inside a step
-  std::chrono::milliseconds progress_timeout{
-      std::chrono::minutes(2)};  // one operator of a rank that computes
-  std::chrono::milliseconds stop_timeout{
-      std::chrono::seconds(2)};  // for workers to end by themselves before they are killed
+  // one operator of a rank that computes
+  std::chrono::milliseconds progress_timeout{std::chrono::minutes(2)};
+  // for workers to end by themselves before they are killed
+  std::chrono::milliseconds stop_timeout{std::chrono::seconds(2)};
 
-  bool handle_signals = true;  // SIGINT, SIGTERM and SIGHUP stop the job while runJob runs (JobInterrupted);
-                               // previous handlers return
-  SignalWatch* signals =
-      nullptr;  // the caller's watch, used instead of an own one (for a command that is more than a job)
+  // SIGINT, SIGTERM and SIGHUP stop the job while runJob runs (JobInterrupted); previous handlers return
+  bool handle_signals = true;
+  // the caller's watch, used instead of an own one (for a command that is more than a job)
+  SignalWatch* signals = nullptr;
 };
 
 // What people see meanwhile. `rank` is -1 for the job as a whole.
@@ -95,10 +77,11 @@ struct JobProgress {
 using JobProgressCallback = std::function<void(const JobProgress&)>;
 
 struct StepResult {
-  int64_t step = 0;            // 1-based
-  double loss = 0;             // of the whole batch; of a window of several updates: the mean over them
-  std::vector<double> losses;  // of every update, where a step is a window of several; else empty
-  double seconds = 0;          // on the slowest rank
+  int64_t step = 0;  // 1-based
+  // of the whole batch; of a window of several updates: the mean over them
+  double loss = 0;
+  std::vector<double> losses;            // of every update, where a step is a window of several; else empty
+  double seconds = 0;                    // on the slowest rank
   std::vector<double> compute_seconds;   // by rank
   std::vector<double> transfer_seconds;  // by rank, waiting included
 };
@@ -107,8 +90,8 @@ struct RankResult {
   int pid = 0;
   int64_t arena_bytes = 0;     // planned: all tensors of the program
   int64_t constant_bytes = 0;  // constants of the subgraphs
-  int64_t communicator_bytes =
-      0;  // shared memory of the node's communicator, one for all its ranks (SharedSegments)
+  // shared memory of the node's communicator, one for all its ranks (SharedSegments)
+  int64_t communicator_bytes = 0;
   int64_t peak_resident_bytes = 0;  // measured: the process's high-water mark
   MemoryParts memory;
 };
@@ -129,15 +112,5 @@ class JobInterrupted : public Error {
  private:
   int signal_;
 };
-
-// This machine's name, for messages.
-std::string hostName();
-
-// How many ranks a plan directory has. Error(kMissingInput) when it has none, kConfiguration when numbers are
-// missing.
-int countRanks(const std::string& plan_directory);
-
-// Runs the job to its end. One job per process at a time when handle_signals is set. Errors: see above.
-JobResult runJob(const JobSpec& spec, const JobProgressCallback& progress = {});
 
 }  // namespace pipeshard

@@ -17,8 +17,8 @@ using Environment = std::map<std::string, std::string>;
 
 constexpr int kMostNodes = 1 << 20;
 constexpr size_t kMostHosts = 65536;
-constexpr uint64_t kFirstSpecialStep =
-    0xfffffff0;  // Slurm's numbers for batch scripts, interactive shells and the like
+// Slurm's numbers for batch scripts, interactive shells and the like
+constexpr uint64_t kFirstSpecialStep = 0xfffffff0;
 
 // Reads variables and remembers which.
 class Variables {
@@ -199,8 +199,8 @@ std::optional<Layer> readKubeflow(const Environment& environment) {
   LauncherPlace& place = layer.place;
   place.launcher = "Kubeflow";
   place.node = variables.index("PET_NODE_RANK");
-  if (variables.text("PET_NNODES").find(':') == std::string::npos)
-    place.nodes = variables.size("PET_NNODES");  // "2:4": from 2 to 4
+  // "2:4": from 2 to 4
+  if (variables.text("PET_NNODES").find(':') == std::string::npos) place.nodes = variables.size("PET_NNODES");
   place.coordinator_host = variables.text("PET_MASTER_ADDR");
   place.coordinator_port = variables.port("PET_MASTER_PORT");
   place.job = fileNamePart(
@@ -264,8 +264,7 @@ std::optional<Layer> readMpich(const Environment& environment) {
 [[noreturn]] void refuse(const LauncherPlace& outer, const LauncherPlace& inner, const std::string& what) {
   fail(ErrorCode::kConfiguration,
        "{} and {} contradict each other on {}: {} says {}; {} says {}. Start one node daemon per host with "
-       "one launcher, or unset the "
-       "variables of the one that does not count",
+       "one launcher, or unset the variables of the one that does not count",
        outer.launcher, inner.launcher, what, outer.launcher, fmt::join(outer.evidence, ", "), inner.launcher,
        fmt::join(inner.evidence, ", "));
 }

@@ -15,7 +15,11 @@
 #include "ir/base/error.h"
 #include "runtime/files/hex.h"
 #include "runtime/job/control_types.h"
+#include "runtime/job/host_name.h"
+#include "runtime/job/job.h"
 #include "runtime/job/worker_placement.h"
+#include "transport/control/control.h"
+#include "transport/control/control_client.h"
 #include "transport/control/job_keys.h"
 
 namespace pipeshard {
@@ -24,10 +28,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLookAround{100};
+constexpr milliseconds kNodeLookAround{100};
 constexpr size_t kTracePiece = size_t{256} << 10;
-constexpr milliseconds kOneTry{
-    5'000};  // to reach the coordinator, before looking at the key file and the command again
+// to reach the coordinator, before looking at the key file and the command again
+constexpr milliseconds kOneTry{5'000};
 constexpr milliseconds kCommandsEnd{60'000};  // for the command to end by itself once the job is over
 
 int newControlRank() {
@@ -60,6 +64,16 @@ std::string addressTowards(const std::string& endpoint) {
   return text.data();
 }
 
+// One thread, two phases: join() until a coordinator has welcomed this node, then look() until the job is
+// over. Each look waits for a message, the end of a worker or of the command, a signal, or kNodeLookAround,
+// and then handles all that is there. The messages are those of runtime/job/node_placement.h.
+//
+// The workers end with the daemon on every way out: `stop` from the coordinator, its silence, a signal, the
+// end of the command. Silence is counted only while this process listens: time in which it was stopped itself
+// is added to last_heard_.
+//
+// `command_`, where there is one, is the coordinator's own command, a child of this process. Signals go on to
+// it, and its exit code becomes the daemon's.
 class NodeDaemon {
  public:
   NodeDaemon(const NodeOptions& options, const NodeMessages& say) : options_(options), say_(say) {}
@@ -169,7 +183,7 @@ void NodeDaemon::look() {
   const Clock::time_point before = Clock::now();
   // Nobody was silent while this process did not listen.
   if (before - last_look_ > std::chrono::seconds(1)) last_heard_ += before - last_look_;
-  ControlEvent event = client_->poll(kLookAround, descriptors);
+  ControlEvent event = client_->poll(kNodeLookAround, descriptors);
   last_look_ = Clock::now();
   checkSignals();
   while (event.message && !over_) {

@@ -1,20 +1,5 @@
-// Workers on nodes that have joined: what the coordinator says to node daemons, and what it makes of their
-// answers.
-//
-//   node                                   coordinator
-//   REGISTER {host, pid, index?}     ──►   (waits until all have come)
-//                                    ◄──   start {ranks, threads, directory, arguments}
-//   started {pids}                   ──►
-//   alive {} twice a second          ──►   ◄──  alive {} twice a second
-//   ended {rank, description}        ──►
-//   error {code, message}            ──►   (it cannot start its workers)
-//                                    ◄──   clock {asked}                  when its trace is wanted, before
-//                                                                         and after the job, some times
-//   clock {asked, now}               ──►
-//                                    ◄──   trace {}                       when all workers have ended
-//   trace {rank, offset, total, bytes} ─►  (pieces of what each rank has recorded)
-//                                    ◄──   kill {}, then stop {code, message}
-//   bye {}                           ──►   (what a socket that is closed had not delivered yet would be lost)
+#include "runtime/job/node_placement.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -22,7 +7,6 @@
 
 #include "runtime/files/hex.h"
 #include "runtime/job/node_pool.h"
-#include "runtime/job/worker_placement.h"
 #include "transport/control/control_endpoint.h"
 
 namespace pipeshard {
@@ -273,8 +257,7 @@ std::optional<Failure> NodePlacement::look(Clock::duration absence) {
     if (now - node.last_heard < kNodeSilence) continue;
     return Failure{ErrorCode::kPeerUnavailable,
                    fmt::format("{} with rank{} {} has not answered for {} s: its daemon was killed or "
-                               "stopped, its machine is down, or the "
-                               "network between is cut",
+                               "stopped, its machine is down, or the network between is cut",
                                nameOf(node), node.ranks.size() == 1 ? "" : "s", fmt::join(node.ranks, ", "),
                                std::chrono::duration_cast<std::chrono::seconds>(kNodeSilence).count())};
   }

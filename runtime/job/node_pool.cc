@@ -8,13 +8,14 @@
 
 #include "ir/base/error.h"
 #include "runtime/job/control_types.h"
+#include "runtime/job/host_name.h"
 #include "runtime/job/worker_placement.h"
 #include "transport/control/control_endpoint.h"
 
 namespace pipeshard {
 namespace {
 
-constexpr std::chrono::milliseconds kFarewell{1'500};
+constexpr std::chrono::milliseconds kPoolFarewell{1'500};
 
 // "tcp://0.0.0.0:7000" with host "a" is "tcp://a:7000".
 std::string withHost(const std::string& endpoint, const std::string& host) {
@@ -37,8 +38,7 @@ NodePool::NodePool(const NodePoolOptions& options) : options_(options) {
   if (!keys_ && !options_.insecure && !isLocalEndpoint(options_.listen)) {
     fail(ErrorCode::kConfiguration,
          "{} can be reached from other machines, and without keys whoever reaches it could take part; add "
-         "--key-file FILE (in a folder that "
-         "all hosts share), or --insecure on a network that you trust",
+         "--key-file FILE (in a folder that all hosts share), or --insecure on a network that you trust",
          options_.listen);
   }
   ControlServerOptions server;
@@ -70,7 +70,7 @@ NodePool::~NodePool() {
   if (keys_) ::unlink(options_.key_file.c_str());
   if (released_) return;
   try {
-    const auto end = std::chrono::steady_clock::now() + kFarewell;
+    const auto end = std::chrono::steady_clock::now() + kPoolFarewell;
     while (std::chrono::steady_clock::now() < end) {
       const std::optional<ControlMessage> message = server_->receive(std::chrono::milliseconds(100));
       if (!message || message->rank < kFirstNodeRank) continue;

@@ -17,7 +17,7 @@
 #include <optional>
 #include <string>
 
-#include "transport/control/control.h"
+#include "transport/control/control_server.h"
 #include "transport/control/job_keys.h"
 
 namespace pipeshard {
@@ -25,10 +25,12 @@ namespace pipeshard {
 struct NodePoolOptions {
   int count = 1;                             // nodes that must join
   std::string listen = "tcp://127.0.0.1:*";  // port * takes a free one
-  std::string advertise;           // host that nodes are told to connect to, if not that of `listen`
-  std::string key_file;            // "": no keys, for loopback or with `insecure`
-  bool insecure = false;           // no keys on an address that other machines reach
-  uint64_t generation = 0;         // raised when a job is restarted: nodes of an earlier attempt are refused
+  // host that nodes are told to connect to, if not that of `listen`
+  std::string advertise;
+  std::string key_file;   // "": no keys, for loopback or with `insecure`
+  bool insecure = false;  // no keys on an address that other machines reach
+  // raised when a job is restarted: nodes of an earlier attempt are refused
+  uint64_t generation = 0;
   std::chrono::seconds wait{300};  // for all nodes to join
 };
 

@@ -11,7 +11,7 @@
 
 #include "ir/base/error.h"
 #include "ir/trace/trace_names.h"
-#include "runtime/execute/executor.h"
+#include "runtime/execute/rank_image.h"
 #include "runtime/execute/step_runner.h"
 
 namespace pipeshard {

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "ir/program/program.h"
-#include "runtime/execute/executor.h"
+#include "runtime/execute/local_program.h"
+#include "runtime/execute/rank_image.h"
 
 namespace pipeshard {
 

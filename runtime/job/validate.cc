@@ -11,6 +11,7 @@
 
 #include "ir/base/error.h"
 #include "runtime/execute/dump.h"
+#include "runtime/job/coordinator.h"
 #include "runtime/job/update_check.h"
 
 namespace pipeshard {

@@ -1,8 +1,8 @@
 // Validation: the planned job against one device. Same initial weights, same data, same microbatches;
 // compared are the loss of every step, every gradient, every updated parameter and every optimizer state.
 //
-// The measure, everywhere (design, section 8): for a tensor,
-//   error = norm(got - want) / max(norm(want), 1e-4 * norm(all wants) * sqrt(size / total size)) in 2-norms,
+// The measure, everywhere (design, section 8): for a tensor, in 2-norms,
+//   error = norm(got - want) / max(norm(want), 1e-4 * norm(all wants) * sqrt(size / total size)),
 // "all wants" being all tensors of the same kind and step. The floor keeps a gradient that is analytically
 // zero (a key bias under softmax) from deciding.
 //
@@ -34,15 +34,15 @@ namespace pipeshard {
 enum class ComparedKind : uint8_t {
   kLoss,
   kGradient,
-  kParameter,         // against the single device's, by the measure
-  kOptimizerState,    // likewise
-  kForwardState,      // likewise (running statistics)
-  kUpdatedParameter,  // on identical gradients: the change in this step, element by element
-                      // (largestUpdateDifference)
-  kImportedGradient,  // the single device's, in the first step, against those that the model was exported
-                      // with, by the measure
-  kUpdatedState,  // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor *
-                  // 1e-3)
+  kParameter,       // against the single device's, by the measure
+  kOptimizerState,  // likewise
+  kForwardState,    // likewise (running statistics)
+  // on identical gradients: the change in this step, element by element (largestUpdateDifference)
+  kUpdatedParameter,
+  // the single device's, in the first step, against those that the model was exported with, by the measure
+  kImportedGradient,
+  // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor * 1e-3)
+  kUpdatedState,
 };
 std::string_view comparedKindName(ComparedKind kind);
 
@@ -51,8 +51,8 @@ struct TensorComparison {
   std::string name;   // the model's name of the parameter; "loss"
   std::string state;  // of optimizer states
   int step = 0;       // 1-based
-  int update =
-      -1;  // of losses and gradients where a step is a window of several updates: which of them, from 0 on
+  // of losses and gradients where a step is a window of several updates: which of them, from 0 on
+  int update = -1;
   double error = 0;               // as above; NaN in either tensor counts as infinity
   double largest_difference = 0;  // largest |got - want|
   double bound = 0;               // infinity: shown, but not decisive
@@ -77,16 +77,16 @@ struct ValidationReport {
 };
 
 struct ValidateSpec {
-  JobSpec planned;       // its dump settings are overridden
-  JobSpec reference;     // the single-device program of the same plan
-  std::string imported;  // plan directory of the model's own gradients (planning/imported_gradients.h); "":
-                         // it has none
+  JobSpec planned;    // its dump settings are overridden
+  JobSpec reference;  // the single-device program of the same plan
+  // plan directory of the model's own gradients (planning/programs/imported_gradients.h); "": it has none
+  std::string imported;
   double imported_bound = 1e-4;
   double bound = 1e-5;         // losses, gradients; parameters and states too unless `adaptive`
   double update_bound = 1e-6;  // element by element, on identical gradients
   bool adaptive = false;       // Adam, AdamW
-  bool same_start =
-      false;  // the single device starts every step from the planned job's parameters; `adaptive` implies it
+  // the single device starts every step from the planned job's parameters; `adaptive` implies it
+  bool same_start = false;
   std::string work_directory;  // for dumps; made and removed by the caller
 };
 

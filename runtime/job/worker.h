@@ -1,11 +1,9 @@
 // The worker process: one rank of a job. Started by the coordinator or a node daemon, never by hand.
 //
-//   EXE worker --connect ENDPOINT --job ID --generation N --rank R --segments DESCRIPTION --directory RANKDIR
-//     --parent PID
-//              [--nodes 0,0,1,1 --host NAME] [--data FILE] [--seed N] [--transfer-timeout MS] [--dump DIR]
-//                [--dump-gradients]
-//              [--dump-parameters] [--dump-states] [--drop-last] [--allow-not-finite] [--adopt DIR]
-//                [--adopt-ranks N]
+//   EXE worker --connect ENDPOINT --job ID --generation N --rank R --segments DESCRIPTION
+//              --directory RANKDIR --parent PID [--nodes 0,0,1,1 --host NAME] [--data FILE] [--seed N]
+//              [--transfer-timeout MS] [--dump DIR] [--dump-gradients] [--dump-parameters] [--dump-states]
+//              [--drop-last] [--allow-not-finite] [--adopt DIR] [--adopt-ranks N]
 //              [--trace-steps N --trace-descriptor FD]
 //
 // Keys come through the environment (kClientKeysVariable), which, unlike arguments, others cannot read.
@@ -19,8 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/job/job.h"
-#include "transport/control/control.h"
+#include "runtime/execute/dump.h"
+#include "runtime/files/data.h"
+#include "transport/control/job_keys.h"
 
 namespace pipeshard {
 
@@ -34,7 +33,8 @@ struct WorkerOptions {
   std::string directory;          // ranks/NNNN
   int parent = 0;                 // process id of the coordinator or node daemon that started it
   std::vector<int> node_of_rank;  // by rank; empty: all on one node
-  std::string host;  // this node's address or name, as other nodes reach it; used with several nodes
+  // this node's address or name, as other nodes reach it; used with several nodes
+  std::string host;
   DataDescription data;
   bool check_finite = true;
   std::string dump_directory;

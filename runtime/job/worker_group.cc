@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/execute/executor.h"
+#include <fmt/format.h>
+
+#include "runtime/execute/rank_image.h"
 #include "runtime/execute/worker_threads.h"
 #include "runtime/trace/trace_memory.h"
 

@@ -18,17 +18,19 @@
 #include "runtime/files/posix_file.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/worker.h"
-#include "transport/shared/shared_memory.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
 
 struct WorkerGroupSpec {
   std::string executable = "/proc/self/exe";
   std::vector<std::string> arguments = {"worker"};  // before those of runtime/job/worker.h
-  int threads = 0;             // of each; 0: the processors divided by the workers, at least 1
+  // of each; 0: the processors divided by the workers, at least 1
+  int threads = 0;
   std::string plan_directory;  // holds ranks/0000 and so on
   std::vector<int> ranks;      // of this node, ascending
-  WorkerOptions options;  // what all workers have in common; rank, segments, directory, parent are filled in
+  // what all workers have in common; rank, segments, directory, parent are filled in
+  WorkerOptions options;
 };
 
 struct WorkerEnd {
@@ -46,8 +48,8 @@ class WorkerGroup {
 
   int pid(int rank) const;
   std::vector<int> ranks() const;
-  std::vector<int> descriptors()
-      const;  // of those that have not been taken by takeEnds: readable when the process has ended
+  // of those that have not been taken by takeEnds: readable when the process has ended
+  std::vector<int> descriptors() const;
   // Reaps who has ended since the last call, and marks them dead for the others' waits. Never waits.
   std::vector<WorkerEnd> takeEnds();
   bool allEnded() const;

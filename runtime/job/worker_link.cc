@@ -9,13 +9,15 @@
 
 #include "runtime/files/hex.h"
 #include "runtime/job/control_types.h"
+#include "transport/control/control.h"
 
 namespace pipeshard {
 namespace {
 
-constexpr std::chrono::seconds kConnectTimeout{30};
+constexpr std::chrono::seconds kLinkTimeout{30};
 constexpr std::chrono::milliseconds kHeartbeat{500};
-constexpr std::chrono::milliseconds kLookAround{250};  // how soon a worker notices that its parent is gone
+// How soon a worker notices that its parent is gone.
+constexpr std::chrono::milliseconds kLinkLookAround{250};
 
 }  // namespace
 
@@ -105,7 +107,7 @@ void WorkerLink::serve(const WorkerOptions& options) {
     client_options.schema = workerCommands();
     client_options.body = {{"pid", ::getpid()}};
     const auto client =
-        ControlClient::connect(options.endpoint, options.job, options.rank, kConnectTimeout, client_options);
+        ControlClient::connect(options.endpoint, options.job, options.rank, kLinkTimeout, client_options);
     {
       const std::lock_guard lock(mutex_);
       registered = registered_ = true;
@@ -171,7 +173,7 @@ void WorkerLink::exchange(ControlClient& client, int parent) {
   while (!sendQueued(client)) {
     // The kernel kills the worker with its parent; this is for a parent that died before that was asked for.
     if (::getppid() != parent) ::_exit(static_cast<int>(ErrorCode::kPeerUnavailable));
-    ControlEvent event = client.poll(kLookAround, descriptors);
+    ControlEvent event = client.poll(kLinkLookAround, descriptors);
     if (!event.ready.empty()) {
       uint64_t count = 0;
       if (::read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN)

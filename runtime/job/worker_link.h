@@ -18,7 +18,7 @@
 #include "ir/base/error.h"
 #include "runtime/files/posix_file.h"
 #include "runtime/job/worker.h"
-#include "transport/control/control.h"
+#include "transport/control/control_client.h"
 
 namespace pipeshard {
 

@@ -1,9 +1,8 @@
 #include "runtime/job/worker_placement.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <utility>
+
+#include "runtime/job/host_name.h"
 
 namespace pipeshard {
 namespace {
@@ -62,12 +61,6 @@ ErrorCode knownErrorCode(int code) {
   const auto first = static_cast<int>(ErrorCode::kUsage);
   const auto last = static_cast<int>(ErrorCode::kNoGoodCheckpoint);
   return code >= first && code <= last ? static_cast<ErrorCode>(code) : ErrorCode::kInternal;
-}
-
-std::string hostName() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
-  return name.data();
 }
 
 std::unique_ptr<WorkerPlacement> placeHere(WorkerGroupSpec spec) {

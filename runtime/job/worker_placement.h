@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "ir/base/error.h"
-#include "runtime/job/job.h"
 #include "runtime/job/worker_group.h"
 #include "runtime/trace/clock_alignment.h"
-#include "transport/control/control.h"
+#include "transport/control/control_message.h"
 
 namespace pipeshard {
 
@@ -79,8 +78,4 @@ class WorkerPlacement {
 
 // All workers on this machine.
 std::unique_ptr<WorkerPlacement> placeHere(WorkerGroupSpec spec);
-// On the nodes of spec.nodes, as spec.node_of_rank says. `workers.ranks` is filled in per node.
-std::unique_ptr<WorkerPlacement> placeOnNodes(const JobSpec& spec, WorkerGroupSpec workers,
-                                              const JobProgressCallback& progress);
-
 }  // namespace pipeshard

@@ -1,3 +1,5 @@
+#include "runtime/profiling/profiling_links.h"
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -11,10 +13,10 @@
 #include <thread>
 
 #include "ir/base/error.h"
-#include "runtime/profiling/profiling.h"
 #include "runtime/profiling/profiling_peer.h"
 #include "transport/gloo/gloo_communicator.h"
 #include "transport/shared/shared_memory.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
 namespace {

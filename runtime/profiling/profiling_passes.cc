@@ -1,4 +1,6 @@
 // Operators, timed where they stand in a step.
+#include "runtime/profiling/profiling_passes.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -9,7 +11,6 @@
 
 #include "ir/base/error.h"
 #include "runtime/execute/worker_threads.h"
-#include "runtime/profiling/profiling.h"
 #include "runtime/profiling/profiling_peer.h"
 #include "runtime/profiling/profiling_rank.h"
 
@@ -84,8 +85,8 @@ class PassTimer : public NodeObserver {
       if (place.work < 0) continue;
       std::vector<int64_t> ns;
       for (const size_t step : usual) ns.push_back(place.ns[step]);
-      if (std::count(ns.begin(), ns.end(), 0) == std::ssize(ns))
-        ns = place.ns;  // left out later: what there is
+      // left out later: what there is
+      if (std::count(ns.begin(), ns.end(), 0) == std::ssize(ns)) ns = place.ns;
       ns.erase(std::remove(ns.begin(), ns.end(), 0), ns.end());
       if (ns.empty()) continue;
       const auto work = static_cast<size_t>(place.work);

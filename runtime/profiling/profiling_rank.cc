@@ -12,6 +12,7 @@
 
 #include "ir/base/tensor_box.h"
 #include "runtime/files/convert.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
 namespace {
@@ -119,8 +120,8 @@ class NoPeers : public Communicator {
           received_[static_cast<size_t>(byteCount(buffer.data_type, buffer.shape))];
       if (!content.empty()) continue;
       content.resize(static_cast<size_t>(byteCount(buffer.data_type, buffer.shape)));
-      if (isFloatingPoint(buffer.data_type))
-        fillNormal(buffer.data_type, 0, 1, content);  // else zeros, which are valid indices
+      // else zeros, which are valid indices
+      if (isFloatingPoint(buffer.data_type)) fillNormal(buffer.data_type, 0, 1, content);
     }
   }
 

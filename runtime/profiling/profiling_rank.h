@@ -1,6 +1,6 @@
 // One rank of a plan, alone: its program runs as in a job, on memory of the same kind, but nobody is there to
-// send to or receive from. Internal to profiling: what is measured so, finds in caches what a step leaves
-// there.
+// send to or receive from. So an operator that is measured here finds in caches what a step of a job leaves
+// there. Internal to profiling.
 //
 //   StandaloneRank rank(image, options);
 //   rank.runStep();            // all of a step
@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "runtime/execute/executor.h"
+#include "runtime/execute/rank_image.h"
 #include "transport/shared/shared_memory.h"
 
 namespace pipeshard {

@@ -7,8 +7,8 @@
 // straight line between.
 //
 //   ClockAlignment clock;
-//   clock.add({.asked = 100, .theirs = 5'160, .answered = 200});    // round trip 100: theirs is 5010 ahead,
-//                                                                   +- 50
+//   // round trip 100: theirs is 5010 ahead, +- 50
+//   clock.add({.asked = 100, .theirs = 5'160, .answered = 200});
 //   clock.toOwn(5'160) == 150
 #pragma once
 
@@ -39,9 +39,8 @@ class ClockAlignment {
     std::optional<ClockAnswer> answer;
     void add(const ClockAnswer& other);
     int64_t roundTrip() const { return answer->answered - answer->asked; }
-    int64_t middle() const {
-      return answer->asked + roundTrip() / 2;
-    }  // on this clock, when theirs was answer->theirs
+    // on this clock, when theirs was answer->theirs
+    int64_t middle() const { return answer->asked + roundTrip() / 2; }
   };
 
   bool second_half_ = false;

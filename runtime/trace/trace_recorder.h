@@ -2,14 +2,14 @@
 // somebody else may keep when this process dies. Names are put to it afterwards, from the Programs
 // (runtime/job/trace_merge.h).
 //
-//   TraceRecorder recorder(rank, {{&main, live bytes by instruction}, {&last_batch, ...}}, 20); // the last
-//     20 steps are kept
-//   recorder.place(memory);                  // recorder.bytes() zeroed bytes, shared with whoever reads them
-//   executor.record(&recorder, 0);           // the executor calls what follows
+//   // the last 20 steps are kept
+//   TraceRecorder recorder(rank, {{&main, live bytes by instruction}, {&last_batch, ...}}, 20);
+//   recorder.place(memory);         // recorder.bytes() zeroed bytes, shared with whoever reads them
+//   executor.record(&recorder, 0);  // the executor calls what follows
 //   recorder.beginStep(1, 0);
 //   recorder.begin(TraceLane::kForeground, 7, t);  ...  recorder.end(TraceLane::kForeground, t2, waited);
 //   recorder.endStep(t3);
-//   const TraceRecords records = readTraceRecords(memory);     // also while, or after, the writer was killed
+//   const TraceRecords records = readTraceRecords(memory);  // also when the writer was killed
 //
 // It is a ring of steps: when it is full, the oldest ones are overwritten. Times are nanoseconds of this
 // machine's CLOCK_MONOTONIC (std::chrono::steady_clock). Cost: about as much as the two looks at the clock

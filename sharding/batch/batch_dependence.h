@@ -1,6 +1,7 @@
-// What of a training graph depends on the batch, and how: the batch axes of TrainingGraph::inputs followed
-// through the factor rules, from inputs to what they influence, then from gradients back to what made them.
-// Of the whole graph: where a stage's inputs come from other stages, only these know.
+// What of a training graph depends on the batch, and along which axis: the batch axes of
+// TrainingGraph::inputs, followed through the factor rules, from inputs to what they influence, then from
+// gradients back to what made them. It is found for the whole graph, not for a stage alone, because which
+// axis of a stage's input is the batch follows from the stages that made it.
 #pragma once
 
 #include <vector>

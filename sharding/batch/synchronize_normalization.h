@@ -24,8 +24,8 @@ namespace pipeshard {
 // Returns the group of every collective node of the piece, in node order (Subgraph::collectives). Does
 // nothing and returns an empty list when rows_here == rows_together or when there is no such node.
 //
-//   synchronizeBatchNormalization(piece, 2, 5, 0) == {0, 0} for a piece with one BatchNormalization of
-//     x[2,3,4,4]; N = 2*16 * 5/2 = 80
+//   for a piece with one BatchNormalization of x[2,3,4,4]:
+//   synchronizeBatchNormalization(piece, 2, 5, 0) == {0, 0};  N = 2*16 * 5/2 = 80
 //
 // Error(kInternal) when 1 <= rows_here <= rows_together does not hold or when N is no integer.
 std::vector<int> synchronizeBatchNormalization(Graph& piece, int64_t rows_here, int64_t rows_together,

@@ -28,10 +28,10 @@ struct TimeKind {
 };
 
 struct TimeAxisResult {
-  std::vector<TimeKind> kinds;        // by value index of the rewritten graph
-  std::vector<PrologueTotal> totals;  // values added by the rewrite: `part` is computed by nodes of the
-                                      // graph, `total` is a new input
-  ValueId loss;                       // each microbatch's share
+  std::vector<TimeKind> kinds;  // by value index of the rewritten graph
+  // values added by the rewrite: `part` is computed by nodes of the graph, `total` is a new input
+  std::vector<PrologueTotal> totals;
+  ValueId loss;  // each microbatch's share
 };
 
 // The part of the batch that a graph holds: a microbatch, or the rows of one that a data-parallel device
@@ -66,7 +66,7 @@ struct BatchShare {
 // Errors: kBadModel naming the node, the operator and why the batch cannot be cut there.
 //
 // Example: loss = SoftmaxCrossEntropyLoss(scores, labels) with reduction "mean" and ignore_index -100 becomes
-//   prologue: part = ReduceSum(Cast(Not(Equal(labels', -100)))) labels': the prologue's copy
+//   prologue: part = ReduceSum(Cast(Not(Equal(labels', -100))))    (labels': the prologue's copy)
 //   forward:  loss = Div(SoftmaxCrossEntropyLoss(scores, labels, reduction "sum"), total)
 TimeAxisResult splitTimeAxis(Graph& graph, ValueId loss, const std::vector<BatchInput>& inputs,
                              const BatchShare& share);

@@ -1,7 +1,7 @@
-// What changes with the batch size although it looks fixed: preparation folds sizes into constants (the
-// denominator of sum(x)/numel, a tensor of ones of the batch's size), so one graph alone does not show them.
-// Comparing it with the same model prepared for another number of rows, value by value by name, does.
-// Internal to time_axis.
+// Finds what depends on the batch size although it looks fixed. Preparation folds sizes into constants (the
+// denominator of sum(x)/numel, a tensor of ones of the batch's size), and one prepared graph alone does not
+// show which constants these are. So it is compared, value by value of the same name, with the same model
+// prepared for another number of rows. Internal to time_axis.
 #pragma once
 
 #include <cstddef>

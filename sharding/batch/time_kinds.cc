@@ -195,8 +195,7 @@ std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts,
 void refuseTimeCut(const Node& node, const std::string& reason) {
   fail(ErrorCode::kBadModel,
        "{}: the batch cannot be cut into microbatches here: {}. Use one microbatch, or change the model so "
-       "that examples meet only in "
-       "sums and means",
+       "that examples meet only in sums and means",
        describeNode(node), reason);
 }
 

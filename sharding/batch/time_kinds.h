@@ -14,10 +14,10 @@ namespace pipeshard {
 // What is known of a value beside its kind.
 struct TimeFacts {
   TimeKind kind;
-  bool batch_only = false;  // computed from batch inputs and constants alone: a prologue can compute it
-                            // before the first forward
-  bool own =
-      false;  // every microbatch has its own (batch statistics): nothing that the loss needs may read it
+  // computed from batch inputs and constants alone: a prologue can compute it before the first forward
+  bool batch_only = false;
+  // every microbatch has its own (batch statistics): nothing that the loss needs may read it
+  bool own = false;
   uint64_t uniform = 0;  // invariant values: bit a set when all entries along axis a are equal
 };
 using TimeFactsTable = std::vector<TimeFacts>;  // by value index
@@ -32,9 +32,9 @@ uint64_t uniformAxes(const Graph& graph, const TimeFactsTable& facts, const Node
 enum class OutputChange : uint8_t {
   kSplit,  // cut along `axis`
   kSum,    // a partial sum
-  kMean,   // the mean of a part: a partial sum after scaling by 1/microbatches
-  kOwn,    // a microbatch's own, by definition of the operator (the running statistics of a batch
-           // normalisation)
+  kMean,   // the mean of a part: a partial sum after scaling by the part's share, rows / batch
+  // a microbatch's own, by definition of the operator (the running statistics of a batch normalisation)
+  kOwn,
 };
 struct OutputKind {
   OutputChange change = OutputChange::kSplit;

@@ -18,6 +18,20 @@ constexpr size_t kInputHalf = 1;
 constexpr size_t kWeightHalf = 2;
 constexpr int64_t kConstantsOfAStep = 3;  // of a resharding: where slices begin and end
 
+// Sorts everything that a device holds (StageMemory::uses) into the fields of PricedStage. A use is either a
+// value as it is kept, over its whole interval (`own`), or what stands beside it while one node runs: before
+// and after a resharding. The own uses go by their role: parameters and states, accumulators of gradients,
+// what the update makes, and values of the passes (addOwn). The last are what the three pieces are about:
+//   held_[piece]   buffers that are there while the piece runs: what several pieces make or read, and what
+//                  goes on to, or comes from, other layers
+//   pieces_        what is made and read inside one piece, and so has only workspace. The largest sum at one
+//                  position of the list of nodes counts, of the neediest piece
+//   discarding_    the same for a forward pass that keeps nothing, as the backward pass makes it again: there
+//                  all that forward nodes make is workspace
+//
+//   A value that the forward node at position 2 makes, read at 3 and 5 of the forward pass only, is workspace
+//   from 2 to 6 (half-open). If the input half of the backward pass reads it, too, it is in held_[0] and
+//   held_[1] instead; a discarding forward pass still has it from 2 to 6.
 class MemoryPricer {
  public:
   MemoryPricer(const StageContext& context, const std::vector<Phase>& phases,
@@ -272,12 +286,12 @@ class MemoryPricer {
       (live.waits ? result_.waiting_input_bytes : result_.input_bytes) += bytes;
     if (end != end_of_.end()) return addEnd(id, *end->second, life, live.waits, bytes);
     const StageValue& value = of(id);
-    const bool total =
-        !value.producer.valid() && !live.waits && roles_[id.index()] != Role::kInput;  // of the whole batch
-    if (total || id == context_.training.loss) result_.constant_bytes += bytes;        // the loss is summed
-    const bool dropped =
-        value.output > 0 &&
-        !isReadForward(id);  // a further output that only backward passes read is not made then
+    // of the whole batch
+    const bool total = !value.producer.valid() && !live.waits && roles_[id.index()] != Role::kInput;
+    // the loss is summed
+    if (total || id == context_.training.loss) result_.constant_bytes += bytes;
+    // a further output that only backward passes read is not made then
+    const bool dropped = value.output > 0 && !isReadForward(id);
     if (life.forward && value.producer.valid() && !value.readers.empty() && !dropped)
       discarding_.between.push_back({id, bytes, life.from, life.last_reader});
     if (value.producer.valid() && !value.readers.empty() && life.first == life.last) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "sharding/pricing/priced_stage.h"
-#include "sharding/stage/shard_stage_parts.h"
+#include "sharding/stage/stage_context.h"
 
 namespace pipeshard {
 

@@ -6,7 +6,9 @@
 
 #include "ir/base/error.h"
 #include "sharding/pricing/priced_memory.h"
-#include "sharding/stage/shard_stage_parts.h"
+#include "sharding/spmd/strategy_cost.h"
+#include "sharding/stage/methods.h"
+#include "sharding/stage/stage_context.h"
 
 namespace pipeshard {
 

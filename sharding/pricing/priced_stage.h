@@ -1,6 +1,6 @@
-// A part of a model (a layer, or a stage) sharded with given values at its ends kept in given ways, and what
-// it then costs by phase and holds by kind: the parts that costs of runs of layers add up from. One problem
-// is built, and solved once for every way.
+// A part of a model (a layer, or a stage), sharded for every way in which the values at its ends can be kept:
+// what it costs then, by phase, and what it holds, by kind. The costs of runs of layers are added up from
+// these. One problem is built, and solved once for every way.
 #pragma once
 
 #include <optional>
@@ -33,13 +33,14 @@ struct PricedStage {
   int64_t optimizer_bytes = 0;       // states
   int64_t gradient_bytes = 0;        // accumulators
   int64_t whole_gradient_bytes = 0;  // the tensors that these are shards of
-  int64_t synchronized_bytes = 0;  // gradients as the update reads them, where these are not the accumulators
+  // gradients as the update reads them, where these are not the accumulators
+  int64_t synchronized_bytes = 0;
   int64_t synchronization_workspace = 0;  // while they come to be
-  int64_t summand_bytes = 0;  // gradients of a microbatch that have no place in accumulators, and are added
-                              // to them: there all together
-  int64_t waiting_bytes = 0;  // what waits for the backward passes
-  int64_t early_bytes = 0;    // of it, what only the input half of the backward pass reads; no ends
-  int64_t handed_bytes = 0;   // what waits for the weight half from the input half on
+  // gradients of a microbatch that have no place in accumulators, and are added to them: there all together
+  int64_t summand_bytes = 0;
+  int64_t waiting_bytes = 0;        // what waits for the backward passes
+  int64_t early_bytes = 0;          // of it, what only the input half of the backward pass reads; no ends
+  int64_t handed_bytes = 0;         // what waits for the weight half from the input half on
   int64_t handed_end_bytes = 0;     // of it, ends that this part does not make
   int64_t input_bytes = 0;          // inputs of the model
   int64_t waiting_input_bytes = 0;  // those of them that wait

@@ -52,10 +52,10 @@ struct FactorRule {
     int input = -1;
   };
   std::optional<AddedOnce> added_once;
-  WorkClass work_class =
-      WorkClass::kElementwise;  // what its work is like; each family of rules says it of its operators
-  double flops =
-      0;  // of the whole operator: 2 per multiply-add of a contraction, else a small multiple of the elements
+  // what its work is like; each family of rules says it of its operators
+  WorkClass work_class = WorkClass::kElementwise;
+  // of the whole operator: 2 per multiply-add of a contraction, else a small multiple of the elements
+  double flops = 0;
 };
 
 // The rule of a node of a prepared graph; nullopt for an operator without one (it runs replicated, and `plan`

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "sharding/solver/parallel.h"
+#include "sharding/solver/reduce.h"
 #include "sharding/solver/relaxation.h"
 
 namespace pipeshard::solver {
@@ -18,6 +19,16 @@ constexpr size_t kMostOpenBytes = size_t{1} << 30;
 }  // namespace
 
 // One open node: restricts, reduces and bounds in turns, then splits.
+//
+// model_ begins as the root in which labels that the open node does not allow are forbidden. Reducing
+// renumbers labels; ModelNode::origins leads back to those of the root, in which `allowed` of the children is
+// written. Nodes that a reduction has taken out keep what the open node allowed.
+//
+// limit_ is the cost of the best choice that is known. Costs are whole numbers, so anything better costs
+// limit_ - 1 or less, and an open node with a larger bound is closed. By the same measure labels go (prune):
+// a label whose own bound is larger cannot be in a better choice. Removing more than 5 % of them is worth
+// another reduction and another relaxation; else the labels of one node are split in two, and each half is a
+// child. Together the children allow all that is left, so nothing is lost.
 class BranchAndBound::Expansion {
  public:
   Expansion(const BranchAndBound& tree, const Open& open, double limit, const std::function<bool()>& stop)

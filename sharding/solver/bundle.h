@@ -1,6 +1,11 @@
-// Prices of memory rows by a proximal bundle method, where every answer is an exact minimum at its prices:
-// each answer bounds the bound from above by a plane (its cost, and by how many bytes it is over each row),
-// and the next prices are the best of all planes, not far from the best prices so far.
+// Prices of memory rows by a proximal bundle method. The lower bound is a function of the prices: the least
+// of cost + prices * bytes over capacity, over all choices. An answer is the choice that is least at some
+// prices; at all other prices the bound is at most what this choice gives there, which is a plane over the
+// prices. So the least of the planes of all answers is an upper limit of the bound; the next prices are where
+// that is highest, not far from the best prices so far.
+//
+//   Answers of cost 10, 4 bytes over, and of cost 30, 1 byte below capacity: at price p the bound is at most
+//   min(10 + 4 p, 30 - p), which is highest at p = 4, with 26.
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,9 @@
+#include "sharding/solver/evaluate.h"
+
 #include <algorithm>
 #include <tuple>
 
 #include "ir/base/error.h"
-#include "sharding/solver/solver.h"
 
 namespace pipeshard {
 
@@ -108,29 +109,6 @@ SolverEvaluation evaluate(const SolverProblem& problem, const std::vector<int32_
   evaluation.feasible =
       !evaluation.forbidden && (!problem.usage_limit || evaluation.peak_usage <= *problem.usage_limit);
   return evaluation;
-}
-
-double SolverSolution::gap() const {
-  if (cost == 0) return 0;
-  return static_cast<double>(cost - lower_bound) / static_cast<double>(cost);
-}
-
-std::string describe(const SolverInfeasibility& infeasibility) {
-  if (infeasibility.reason == SolverInfeasibility::Reason::kForbidden) {
-    return infeasibility.proven ? "every choice meets a forbidden cost"
-                                : "no choice without a forbidden cost was found";
-  }
-  constexpr size_t kNamed = 8;
-  std::string nodes;
-  for (size_t i = 0; i < std::min(kNamed, infeasibility.nodes.size()); ++i) {
-    nodes += fmt::format("{}{}", i == 0 ? "" : ", ", infeasibility.nodes[i]);
-  }
-  if (infeasibility.nodes.size() > kNamed)
-    nodes += fmt::format(" and {} more", infeasibility.nodes.size() - kNamed);
-  return fmt::format("too little memory{}: at time {}, {} bytes are live where {} fit ({} over), in nodes {}",
-                     infeasibility.proven ? "" : " in the best choice that was found", infeasibility.time,
-                     infeasibility.usage, infeasibility.usage - infeasibility.excess, infeasibility.excess,
-                     nodes);
 }
 
 }  // namespace pipeshard

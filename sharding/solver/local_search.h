@@ -1,6 +1,6 @@
-// Improves a choice by moves: some nodes are freed and optimised together, exactly, by elimination, the
-// others stay. Memory is kept by prices that rise where the answer does not fit, until it fits or is what was
-// there before.
+// Improves a choice by moves. A move frees some nodes and optimises these together, exactly, by elimination;
+// all others keep their labels. Bytes have prices meanwhile: where the answer exceeds the memory by more than
+// the present choice does, the prices of the fullest rows rise and the move is tried again, a few times.
 #pragma once
 
 #include <cstdint>

@@ -39,8 +39,8 @@ struct ModelEdge {
 struct ModelRow {
   int64_t capacity = 0;  // bytes left for items; negative: cannot be met
   int64_t time = 0;      // one of the times that it stands for
-  double price = 0;  // a Lagrange multiplier that did well, per byte; a row that goes leaves it to the one
-                     // that implies it
+  // a Lagrange multiplier that did well, per byte; a row that goes leaves it to the one that implies it
+  double price = 0;
 };
 
 // How the label of a node that is gone follows from others.
@@ -80,17 +80,6 @@ struct Model {
 
 // Edges of more than two nodes become nodes of their own, that choose among the combinations.
 Model buildModel(const SolverProblem& problem);
-
-// Takes the least usage of every item out of the rows that it covers, and leaves only rows that are not
-// implied by another one and that some choice could exceed. Labels that need more than a row has are given
-// the cost `big`.
-void reduceRows(Model& model);
-
-// Shrinks the model without losing an optimum: labels without support or dominated by another, nodes of one
-// label, nodes that another one determines, edges that say nothing, nodes without memory that join at most
-// two others. Calls reduceRows. `labels`, if given, is a choice (a label of every node) that becomes one, at
-// most as costly, of the reduced model; it must meet nothing forbidden.
-void reduceModel(Model& model, std::vector<int32_t>* labels = nullptr);
 
 // Forgets how the model came about: from now on undo and origins speak of the model as it is.
 void trackOrigins(Model& model);

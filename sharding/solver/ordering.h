@@ -19,11 +19,12 @@ struct Ordering {
 };
 
 struct OrderingLimits {
-  int64_t joint_entries =
-      Ordering::kMostWork;  // of a node and its neighbours when it is eliminated; above, some node is fixed
-  bool fill = false;        // by the edges that elimination adds, instead of the size of tables
-  Random* random =
-      nullptr;  // whom to fix is drawn, with preference for many neighbours; null: the one with most
+  // of a node and its neighbours when it is eliminated; above, some node is fixed
+  int64_t joint_entries = Ordering::kMostWork;
+  // by the edges that elimination adds, instead of the size of tables
+  bool fill = false;
+  // whom to fix is drawn, with preference for many neighbours; null: the one with most
+  Random* random = nullptr;
 };
 
 // Eliminates the cheapest first. Edges to nodes outside of `nodes` do not count: those are fixed.

@@ -1,7 +1,9 @@
+#include "sharding/solver/reduce.h"
+
 #include <algorithm>
 #include <deque>
 
-#include "sharding/solver/model.h"
+#include "sharding/solver/rows.h"
 
 namespace pipeshard::solver {
 
@@ -11,6 +13,25 @@ constexpr size_t kMostEntries = size_t{1} << 16;  // of a table made by eliminat
 constexpr size_t kMostDominanceLabels = 2000;     // all pairs are compared
 constexpr int64_t kDominanceWork = 200'000'000;
 
+// Applies reductions to one node at a time until none applies anywhere. A queue holds the nodes to look at;
+// whatever changes a node's labels, costs or edges queues those that may profit: the node, its neighbours, or
+// both. Every reduction keeps an optimum of the model:
+//   unsupported   a label that is forbidden, or to which some neighbour has no allowed answer, goes
+//   constant      a node of one label becomes costs of its neighbours and less capacity of its rows
+//   plain         a table that is f(row) + g(column) becomes costs of its two ends
+//   eliminated    a node without memory and with at most two neighbours becomes the minimum over its labels:
+//                 a constant, costs of the one neighbour, or a table between the two
+//   folded        a node whose label another one determines moves into that one, with costs, memory and edges
+//   dominated     a label that costs and needs no less than another, whatever the neighbours choose, goes
+// A node that is gone has no costs and no edges, and keeps its number. Each step is written to Model::undo,
+// from which Model::expand finds the labels of what is gone.
+//
+// `labels_`, if given, stays a choice of the living nodes: labels that are renumbered are renumbered there.
+//
+//   eliminated: costs {1, 0}, table by the neighbour's label {0, 5} and {5, 0}:
+//               the neighbour's labels get min(1 + 0, 0 + 5) = 1 and min(1 + 5, 0 + 0) = 0
+//   dominated:  costs {3, 1}, one table with the rows {0, 4} and {1, 5}: label 1 costs at most 1 more in the
+//               table and 2 less itself; label 0 goes, if it does not need less memory
 class Reducer {
  public:
   Reducer(Model& model, std::vector<int32_t>* labels)

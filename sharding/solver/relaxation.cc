@@ -14,8 +14,8 @@ constexpr double kNone = -std::numeric_limits<double>::infinity();
 constexpr int32_t kConverged = 1 << 20;
 constexpr int64_t kCheapElimination = 200'000;  // entries
 constexpr int64_t kDearElimination = 50'000'000;
-constexpr int64_t kSweepsPerElimination =
-    40;  // message passing needs about as many for a bound that is worse
+// message passing needs about as many for a bound that is worse
+constexpr int64_t kSweepsPerElimination = 40;
 
 }  // namespace
 

@@ -1,7 +1,8 @@
-// A lower bound of the whole problem: memory rows in the objective by prices (Lagrange multipliers); the
-// pairwise rest exactly by elimination where that is cheap, else by message passing. Beside elimination
-// prices follow a bundle method, beside message passing the average bytes of the labels that are found, in
-// steps that shrink as the bound stops to rise. Only rows that were too full at some step have prices.
+// A lower bound of the whole problem by Lagrangian relaxation: instead of a limit, a memory row has a price
+// per byte over its capacity, which is added to the costs. What is left is pairwise. It is minimised exactly
+// by elimination where that is cheap; then prices follow a bundle method (bundle.h). Else message passing
+// bounds it (messages.h); then prices follow the average bytes of the labels that are found, in steps that
+// shrink as the bound stops rising. Only rows that were too full at some step have prices.
 #pragma once
 
 #include <cstdint>

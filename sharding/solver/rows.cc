@@ -1,6 +1,6 @@
-#include <algorithm>
+#include "sharding/solver/rows.h"
 
-#include "sharding/solver/model.h"
+#include <algorithm>
 
 namespace pipeshard::solver {
 

@@ -9,6 +9,7 @@
 #include "sharding/solver/local_search.h"
 #include "sharding/solver/ordering.h"
 #include "sharding/solver/parallel.h"
+#include "sharding/solver/reduce.h"
 
 namespace pipeshard::solver {
 

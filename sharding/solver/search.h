@@ -16,9 +16,8 @@
 namespace pipeshard::solver {
 
 struct SearchLimits {
-  int64_t exact_work =
-      int64_t{1}
-      << 33;  // entries: eliminating everything comes first if it takes no more (2^33: a second or two)
+  // entries: eliminating everything comes first if it takes no more (2^33: a second or two)
+  int64_t exact_work = int64_t{1} << 33;
   std::optional<std::chrono::steady_clock::time_point> deadline;
   int64_t work = -1;  // table entries; negative: no limit
   uint64_t seed = 1;

@@ -6,13 +6,13 @@
 // parallelism ("IOPDDL"), whose files benchmarks/iopddl reads.
 //
 //   SolverProblem problem;
-//   problem.nodes = {{.from = 0, .to = 2, .costs = {10, 0}, .usages = {1, 8}}, {.from = 1, .to = 3, .costs =
-//     {0, 3}, .usages = {4, 2}}};
+//   problem.nodes = {{.from = 0, .to = 2, .costs = {10, 0}, .usages = {1, 8}},
+//                    {.from = 1, .to = 3, .costs = {0, 3}, .usages = {4, 2}}};
 //   problem.edges = {{.nodes = {0, 1}, .costs = {0, 5, 7, 0}}};  // costs[choice of 0 * 2 + choice of 1]
 //   problem.usage_limit = 9;
 //   SolverSolution solution = solve(problem);
-//   // choice {0, 0}: cost 10, 5 bytes at time 1. {1, 1} costs 3 but needs 10 bytes at time 1. cost ==
-//     lower_bound == 10, optimal.
+//   // choice {0, 0}: cost 10, 5 bytes at time 1. {1, 1} costs 3 but needs 10 bytes at time 1.
+//   // cost == lower_bound == 10, optimal.
 #pragma once
 
 #include <cstdint>
@@ -82,10 +82,11 @@ struct SolverInfeasibility {
   };
   Reason reason = Reason::kForbidden;
   bool proven = false;  // false: none was found within the limits
-  int64_t time = 0;     // kMemory: the time of the largest excess in the best attempt (or, if proven, of the
-                        // least possible one)
-  std::vector<int32_t> nodes = {};  // kMemory: those live at `time` that use memory, the largest first.
-                                    // kForbidden: nodes that contradict each other, if known
+  // kMemory: the time of the largest excess in the best attempt (or, if proven, of the least possible one)
+  int64_t time = 0;
+  // kMemory: the nodes live at `time` that use memory, the largest first.
+  // kForbidden: nodes that contradict each other, if known.
+  std::vector<int32_t> nodes = {};
   Int128 usage = 0;   // kMemory: bytes at `time`
   Int128 excess = 0;  // kMemory: bytes over the limit at `time`
 };
@@ -113,21 +114,6 @@ struct SolverSolution {
 // nodes and edges together are below 2^53 (the costs of the solution always are); beyond, a choice may be
 // called best by mistake of one part in 10^11, and is not called optimal.
 SolverSolution solve(const SolverProblem& problem, const SolverOptions& options = {});
-
-// What a choice costs; the one checker, which knows nothing of the solver.
-struct SolverEvaluation {
-  Int128 cost = 0;         // forbidden entries count with their value
-  bool forbidden = false;  // it meets a forbidden cost
-  Int128 peak_usage = 0;   // bytes, over all times
-  int64_t peak_time = 0;   // the first time of the peak
-  bool feasible = false;   // not forbidden, and within the limit
-};
-
-// Errors: kConfiguration as above, and for a choice that is not one strategy of each node.
-SolverEvaluation evaluate(const SolverProblem& problem, const std::vector<int32_t>& choice);
-
-// Checks what solve() and evaluate() ask of a problem; throws kConfiguration.
-void checkProblem(const SolverProblem& problem);
 
 // One line: "too little memory: at time 5, 10 bytes are live where 9 fit (1 over), in nodes 0, 1".
 std::string describe(const SolverInfeasibility& infeasibility);

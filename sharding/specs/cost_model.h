@@ -3,18 +3,18 @@
 //
 // A collective over a mesh axis of n devices, B bytes being the largest whole tensor that one of them holds
 // before or after:
-//   all-gather      latency + (n-1)/n B / bandwidth         B: gathered
-//   reduce-scatter  latency + (n-1)/n B / bandwidth         B: before it is scattered
+//   all-gather      latency + (n-1)/n B / bandwidth      B: gathered
+//   reduce-scatter  latency + (n-1)/n B / bandwidth      B: before it is scattered
 //   all-reduce      latency + 2 (n-1)/n B / bandwidth
-//   all-to-all      latency + (n-1)/n B / bandwidth         B: what one device holds (uneven shards: before
-//                                                           or after, the larger)
+//   all-to-all      latency + (n-1)/n B / bandwidth      B: what one device holds (uneven shards: before or
+//                                                        after, the larger)
 // Local work: of the slowest of the devices, by its kind's rates for the class and type of the work
 // (ir/cluster/cluster.h); where nothing is known of them, max(FLOPs / rate, bytes read and written / memory
 // bandwidth). Shards may be uneven; costs are those of the device with the largest, which is always the last
 // one of the mesh.
 //
-//   all-gather of "S0,R" to "R,R", [8,16] floats, 4 devices: B = 512, 384 bytes travel: 5000 + 384/5 = 5077
-//     ns
+//   all-gather of "S0,R" to "R,R", [8,16] floats, 4 devices, latency 5000 ns, 5 bytes per ns:
+//   B = 512, 384 bytes travel: 5000 + 384/5 = 5077 ns
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@
 namespace pipeshard {
 
 enum class CollectiveKind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
-std::string_view collectiveName(
-    CollectiveKind kind);  // the operator's name in the pipeshard domain: "AllReduce"
+// the operator's name in the pipeshard domain: "AllReduce"
+std::string_view collectiveName(CollectiveKind kind);
 // Of a node; nullopt when it is no collective.
 std::optional<CollectiveKind> collectiveKind(const Node& node);
 // The B above, from the bytes of the collective's local input and output.
@@ -73,9 +73,10 @@ struct CostModel {
 // the node; no device uses more than one NIC. In an all-to-all every device of such a group sends each of
 // those in other nodes its part.
 //
-//   2 nodes of 4 devices, inside 100 GB/s, one NIC of 3 GB/s. Mesh [8]: 3. Mesh [2,4]: axis 1 100; axis 0:
-//     four groups share: 0.75.
-//   Mesh [4,2], axis 0 (0,2,4,6 and 1,3,5,7): two groups share: 1.5
+//   2 nodes of 4 devices, 100 GB/s inside, one NIC of 3 GB/s each; the bandwidth is, in GB/s,
+//   on mesh [8]:    3
+//   on mesh [2,4]:  axis 1: 100;  axis 0: four groups share the NIC: 0.75
+//   on mesh [4,2]:  axis 0 (groups 0,2,4,6 and 1,3,5,7): two groups share the NIC: 1.5
 CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, const LogicalMesh& mesh);
 
 // From the devices of one stage to those of another. Inside a node its link; if the two stages lie on several

@@ -282,8 +282,8 @@ class TransferCount {
 
   const LinkCost& between_;
   const LinkCost receiving_link_;
-  int64_t element_ = 0, holders_ = 1,
-          wanted_ = 1;  // devices with a part of the senders; with a part of the receivers
+  // devices with a part of the senders; with a part of the receivers
+  int64_t element_ = 0, holders_ = 1, wanted_ = 1;
   std::vector<AxisCuts> axes_;
   std::vector<std::vector<int64_t>> sending_;  // by part of the senders: the times of its pieces
   int64_t receiving_ = 0, longest_receiving_ = 0;

@@ -11,8 +11,8 @@
 // sent once and gathered there. Of the devices that hold a piece the least loaded sends it.
 //
 //   x[8,16] "R,R" on 2 devices, wanted "R,R" on 2, fast links inside, slow ones between:
-//     before: nothing; pieces: rows 0..3 from 0 to 0, rows 4..7 from 1 to 1, received "S0,R"; after:
-//       all-gather to "R,R"
+//     before: nothing;  pieces: rows 0..3 from 0 to 0, rows 4..7 from 1 to 1, received as "S0,R";
+//     after: all-gather to "R,R"
 //   [8,6] "S0,R" on 2, wanted "R,S0" on 3: 6 pieces of [4,2], each receiver puts two together along axis 0
 //
 // Costs are integers in nanoseconds. A device sends its pieces one after the other over its link between the
@@ -44,8 +44,8 @@ struct CrossMeshAssembly {
 };
 
 struct CrossMeshTransfer {
-  std::vector<CrossMeshPiece>
-      pieces;  // by receiver, then by cell: the order in which both sides of a pair of devices handle theirs
+  // by receiver, then by cell: the order in which both sides of a pair of devices handle theirs
+  std::vector<CrossMeshPiece> pieces;
   std::vector<CrossMeshAssembly> assemblies;  // by receiver
   int64_t bytes = 0;                          // of all pieces
   int64_t cost_ns = 0;

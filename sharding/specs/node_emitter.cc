@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/graph_print.h"
 
 namespace pipeshard {
 namespace {

@@ -53,10 +53,11 @@ class NodeEmitter {
   ValueId cast(ValueId x, DataType type);                           // x itself if it has the type
   ValueId unsqueeze(ValueId x, const std::vector<int64_t>& axes);   // axes of the result; x itself for none
   ValueId squeeze(ValueId x, size_t axis);
-  ValueId reshape(ValueId x, const std::vector<int64_t>& pattern,
-                  Shape shape);  // pattern: Reshape's input, the same on all devices
+  // pattern: Reshape's input, the same on all devices
+  ValueId reshape(ValueId x, const std::vector<int64_t>& pattern, Shape shape);
+  // x itself for none
   ValueId reduce(std::string_view op_type, ValueId x, const std::vector<int64_t>& axes,
-                 bool keep_axes = true);  // x itself for none
+                 bool keep_axes = true);
   // pipeshard::AllReduce over each group in turn; x itself for none. reduction: "sum", "max", "min".
   ValueId allReduce(ValueId x, const std::vector<int>& groups, std::string_view reduction = "sum");
 
@@ -84,8 +85,8 @@ class NodeEmitter {
   void copyAs(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes,
               std::vector<ValueId> outputs);
   ValueId value(DataType type, Shape shape) { return builder_.addValue(name_, type, std::move(shape)); }
-  ValueId target(size_t position, DataType type,
-                 Shape shape);  // where an output goes; invalid if nobody wants it
+  // where an output goes; invalid if nobody wants it
+  ValueId target(size_t position, DataType type, Shape shape);
   bool wants(size_t position) const {
     return position < origin_.outputs.size() && origin_.outputs[position].valid();
   }

@@ -1,14 +1,13 @@
 // From one sharding spec of a tensor to another, inside a mesh: the cheapest sequence of steps, each along
 // one mesh axis.
 //
-//   slice           R -> S      every device keeps its part                    no communication
-//   keep one        R -> P      the first device along the axis keeps its content, the others hold zeros; no
-//                               communication
-//   all-gather      S -> R      of the innermost (last) mesh axis of a tensor axis
+//   slice           R -> S   every device keeps its part (no communication)
+//   keep one        R -> P   the first device along the axis keeps its content, the others hold zeros
+//                            (no communication)
+//   all-gather      S -> R   of the innermost (last) mesh axis of a tensor axis
 //   all-reduce      P -> R
-//   reduce-scatter  P -> S      the mesh axis becomes the innermost one of a tensor axis
-//   all-to-all      S -> S      the innermost mesh axis of one tensor axis becomes the innermost one of
-//                               another
+//   reduce-scatter  P -> S   the mesh axis becomes the innermost one of a tensor axis
+//   all-to-all      S -> S   the innermost mesh axis of one tensor axis becomes the innermost one of another
 //
 //   "S0,R" to "R,S0" of 8x8 floats on 2 devices: one all-to-all; "R,R;P0" to "S0,R": one reduce-scatter
 //
@@ -56,23 +55,5 @@ Resharding planResharding(const Shape& shape, DataType type, const ShardingSpec&
 std::vector<int64_t> reshardingCosts(const Shape& shape, DataType type, const std::vector<ShardingSpec>& from,
                                      const std::vector<ShardingSpec>& to, const LogicalMesh& mesh,
                                      const CostModel& model);
-
-// Where the devices of the mesh stand in the program: the group (index into Program::groups) of a device's
-// line along each mesh axis.
-struct MeshGroups {
-  std::vector<int> group_of_axis;  // by mesh axis; -1 along an axis of one device
-};
-
-// Appends the steps to a device's local graph: Slice (slice), Where (keep one: the tensor, or zeros of its
-// shape), and the collectives of docs/operators.md, pipeshard::AllGather, AllReduce, ReduceScatter, AllToAll,
-// with the attributes `group` and where it applies `axis` (that is gathered; of a ReduceScatter: cut),
-// `to_axis` (AllToAll: that is cut), `sizes` and `to_sizes` (of every member's part along the two). The nodes
-// of all devices are alike up to shapes and constants. `local` is the device's shard under `from`; returns
-// that under the last step's spec, which is `local` itself where nothing has to be done. `shape` is the whole
-// tensor's. Types: those that reductions between workers support where a partial sum is resolved, any of 1 to
-// 8 bytes elsewhere.
-ValueId emitResharding(GraphBuilder& builder, ValueId local, const Shape& shape, const ShardingSpec& from,
-                       const Resharding& resharding, const LogicalMesh& mesh, int device,
-                       const MeshGroups& groups);
 
 }  // namespace pipeshard

@@ -1,3 +1,5 @@
+#include "sharding/specs/resharding_emit.h"
+
 #include <string>
 
 #include "ir/base/error.h"

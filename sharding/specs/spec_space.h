@@ -2,8 +2,8 @@
 // between them: the graph over which cheapest paths are searched. It knows no sizes, so one serves every
 // tensor of its rank.
 //
-//   rank 1 on a mesh of 1 axis: specs "R", "R;P0", "S0"; edges slice R->S0, keep one R->P, all-gather,
-//     all-reduce, reduce-scatter
+//   tensors of rank 1 on a mesh of 1 axis: specs "R", "R;P0", "S0";
+//   steps: slice R->S0, keep one R->P0, all-gather S0->R, all-reduce P0->R, reduce-scatter P0->S0
 #pragma once
 
 #include <cstdint>

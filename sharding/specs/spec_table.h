@@ -1,5 +1,5 @@
-// The specs in which tensors of one shape and type are met while a stage is planned, numbered, and what it
-// costs to go from one to another. Internal to shard_stage.
+// Numbers for sharding specs while a stage is planned: for tensors of one shape and type, the specs that have
+// come up so far, and what it costs to go from one to another. Internal to shard_stage.
 #pragma once
 
 #include <map>

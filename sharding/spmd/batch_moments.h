@@ -1,5 +1,6 @@
-// Batch normalisation by the moments of rows that several devices hold together. For a node of a spec
-// (exchange_forms.h) and for a whole piece whose batch is cut (synchronize_normalization.h).
+// Batch normalisation of rows that several devices hold together: they exchange sums, so that all normalise
+// with the moments of all rows. Used where a strategy cuts the rows of one node (exchange_forms.h), and where
+// the batch of a whole piece is cut (synchronize_normalization.h).
 #pragma once
 
 #include <vector>
@@ -20,10 +21,9 @@ struct BatchTogether {
 // Gives the node's outputs; `inputs` are the local ones. What the weight gradient gives are this device's
 // parts of sums.
 //
-//   mean = AllReduce(sum x) / N       variance = AllReduce(sum (x - mean)^2) / N       N = count
-//   Y = (x - mean) (inv scale) + bias                              inv = 1 / sqrt(variance + epsilon)
-//   running' = running momentum + batch (1 - momentum)            equal on all devices, biased variance as in
-//                                                                 ONNX
+//   N = count;  mean = AllReduce(sum x) / N;  variance = AllReduce(sum (x - mean)^2) / N
+//   inv = 1 / sqrt(variance + epsilon);  Y = (x - mean) (inv scale) + bias
+//   running' = running momentum + batch (1 - momentum)   (equal on all devices; biased variance as in ONNX)
 //   dX = scale inv (dY - AllReduce(sum dY) / N - (x - mean) inv^2 AllReduce(sum dY (x - mean)) / N)
 //   dScale = inv sum dY (x - mean), dBias = sum dY
 //

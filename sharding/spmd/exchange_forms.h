@@ -11,15 +11,15 @@
 #include "ir/graph/graph.h"
 #include "sharding/rules/factor_rule.h"
 #include "sharding/specs/node_emitter.h"
-#include "sharding/specs/resharding.h"
+#include "sharding/specs/resharding_emit.h"
 #include "sharding/spmd/strategy.h"
 
 namespace pipeshard {
 
 // What a cut along `factor` of this operator gives and needs.
 struct ExchangeForm {
-  std::vector<bool>
-      partial_outputs;  // by output position: a partial sum where the output lacks the factor; missing: no
+  // by output position: a partial sum where the output lacks the factor; missing: no
+  std::vector<bool> partial_outputs;
 };
 // nullptr: the operator cannot be cut there in this way. Ask for every factor that is not parallel and no
 // plain sum: beside whole factors forms take maxima and minima (exchanged at once: there are no partial
@@ -36,8 +36,8 @@ struct ExchangeContext {
   const LogicalMesh& mesh;
   int device;
   const MeshGroups& groups;
-  EmittedValues* emitted =
-      nullptr;  // one for the whole local graph: nodes share what they need alike (moments of one tensor)
+  // one for the whole local graph: nodes share what they need alike (moments of one tensor)
+  EmittedValues* emitted = nullptr;
 };
 std::vector<ValueId> emitExchangeForm(GraphBuilder& builder, const ExchangeContext& context, const Node& node,
                                       const Strategy& strategy, const std::vector<ValueId>& inputs);

@@ -5,37 +5,6 @@
 #include "sharding/spmd/local_indices.h"
 
 namespace pipeshard {
-
-AxisPart axisPart(const ShardingSpec& spec, const Shape& whole, const Shard& shard, size_t axis) {
-  return {axisKey(spec, whole, axis), shard.start[axis], shard.size[axis], whole[axis]};
-}
-
-LocalIndices localIndices(NodeEmitter& emit, ValueId indices, const AxisPart& part, bool wraps,
-                          ValueId skipped) {
-  const DataType type = emit.type(indices);
-  const ValueId zero = emit.scalar(type, 0);
-  const ValueId whole = emit.scalar(type, static_cast<double>(part.whole));
-  const ValueId start = emit.ofDevice("start of " + part.key, type, part.start);
-  const ValueId end = emit.ofDevice("end of " + part.key, type, part.start + part.size);
-  const auto within = [&](ValueId index, ValueId from, ValueId to) {
-    return emit.binary("And", emit.compare("GreaterOrEqual", index, from), emit.compare("Less", index, to));
-  };
-  ValueId place = indices;
-  if (wraps)
-    place = emit.where(emit.compare("Less", indices, zero), emit.binary("Add", indices, whole), indices);
-  LocalIndices result;
-  result.mine = within(place, start, end);
-  ValueId harmless = within(place, zero, whole);
-  if (skipped.valid()) {
-    result.mine = emit.binary("And", result.mine, emit.unary("Not", skipped));
-    harmless = emit.binary("Or", harmless, skipped);
-  }
-  // The kernels refuse what is out of range: an index beyond the whole axis is one beyond the part.
-  const ValueId elsewhere = emit.where(harmless, zero, whole);
-  result.index = emit.where(result.mine, emit.binary("Sub", place, start), elsewhere);
-  return result;
-}
-
 namespace {
 
 size_t axisOf(const Node& node, const Shape& data) {

@@ -41,6 +41,14 @@ const ExchangeForm* lossCut(const Graph& graph, const Node& node, const FactorRu
   return node.domain.empty() ? &form : wholeOutputs();
 }
 
+// Emits one device's part of a loss or of its gradient. The scores may be cut along the classes (axis 1) and
+// along the axes that they share with the labels, each independently: class_groups_ and label_groups_ are the
+// groups to sum over for the one and for the other, and an empty list sums nothing. Where classes are cut, a
+// device asks for every label whether its class is here (LocalIndices::mine) and which of its own classes it
+// is (index).
+//
+//   4 classes on 2 devices, label 2: the second device holds classes 2 and 3, index 0, and gives
+//   -log_prob of it; the first one gives 0. The output is a partial sum over the classes' mesh axis.
 class LossForm {
  public:
   explicit LossForm(FormContext& context)
@@ -110,8 +118,8 @@ class LossForm {
     if (weight.valid()) share = emit_.binary("Mul", weight, share);
     if (reductionOf(context_.node) == "mean") share = emit_.binary("Div", share, totalWeight(weight, {}));
     const ValueId zero = emit_.scalar(type, 0);
-    if (weight.valid())
-      share = emit_.where(emit_.compare("Equal", weight, zero), zero, share);  // also where no label counts
+    // also where no label counts
+    if (weight.valid()) share = emit_.where(emit_.compare("Equal", weight, zero), zero, share);
     const ValueId column = emit_.shape(share).empty() ? share : emit_.unsqueeze(share, {1});
     const ValueId spread = emit_.binary("Mul", emit_.unary("Exp", log_prob), column);
     const ValueId at_label = emit_.unsqueeze(emit_.where(local.mine, emit_.unary("Neg", share), zero), {1});

@@ -59,8 +59,8 @@ class LayerForm {
     emit_.giveElementwise(0, "Mul", {emit_.binary("Mul", x_, inverseRoot(x_)), context_.inputs[1]});
   }
 
-  // dY, X, Scale, Mean, InvStdDev: with g = dY Scale and x' = (X - Mean) InvStdDev,   dX = InvStdDev (g -
-  //   mean(g) - x' mean(g x'))
+  // From dY, X, Scale, Mean, InvStdDev, with g = dY Scale and x' = (X - Mean) InvStdDev:
+  //   dX = InvStdDev (g - mean(g) - x' mean(g x'))
   void inputGradient() {
     const ValueId g = emit_.binary("Mul", context_.inputs[0], context_.inputs[2]);
     const ValueId inverse = emit_.cast(context_.inputs[4], type_);

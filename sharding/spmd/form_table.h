@@ -63,8 +63,8 @@ const ExchangeForm* wholeOutputs();
 const ExchangeForm* partialOutput();
 
 bool isReal(const Graph& graph, ValueId value);  // float32 or float64
-bool isReducible(const Graph& graph,
-                 ValueId value);  // or int32 or int64: what collectives can add and compare
+// or int32 or int64: what collectives can add and compare
+bool isReducible(const Graph& graph, ValueId value);
 // The factor of a tensor's axis if it is its only one, else -1.
 int soleFactor(const TensorFactors& tensor, size_t axis);
 

@@ -6,8 +6,6 @@
 #include <set>
 #include <string_view>
 
-#include "sharding/spmd/strategy.h"
-
 namespace pipeshard {
 
 namespace {
@@ -113,8 +111,8 @@ std::vector<Positions> allLinearInputs(const Graph& graph, const Node& node) {
     if (node.is("Mean") && !isFloatingPoint(graph.dataType(node.outputs[0]))) return {};
     return {Positions(additive.begin(), additive.end())};
   }
-  if (node.is("Gemm") || node.is("Conv") ||
-      node.is("ConvTranspose")) {  // what is added once must be a sum as well
+  // what is added once must be a sum as well
+  if (node.is("Gemm") || node.is("Conv") || node.is("ConvTranspose")) {
     if (given(node, 2)) return {{0, 2}, {1, 2}};
     return {{0}, {1}};
   }

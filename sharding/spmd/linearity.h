@@ -1,5 +1,5 @@
-// Which operators let a sum over microbatches pass: f(sum of parts) == sum of f(parts). The table is that of
-// linearInputs (strategy.h).
+// Which operators let sums pass, f(sum of parts) == sum of f(parts): along mesh axes (linearInputs), and over
+// microbatches (passesSums). Both read one table.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,10 @@
 #include "ir/graph/graph.h"
 
 namespace pipeshard {
+
+// Sets of input positions: when exactly these are partial sums (and the others whole), the outputs are the
+// sums' results. Add: {{0,1}}; Mul of two different values: {{0},{1}}; Transpose: {{0}}; Relu: {}.
+std::vector<std::vector<int>> linearInputs(const Graph& graph, const Node& node);
 
 // `sums[i]`: input i is a partial sum; every other present input is the same in all microbatches. True when
 // the outputs are then partial sums of the whole's outputs. Add of a sum and an unchanging value is not: the

@@ -15,8 +15,8 @@ struct AxisPart {
 AxisPart axisPart(const ShardingSpec& spec, const Shape& whole, const Shard& shard, size_t axis);
 
 struct LocalIndices {
-  ValueId
-      index;  // into the part; 0 where the index is another device's, out of every range where it is nobody's
+  // into the part; 0 where the index is another device's, out of every range where it is nobody's
+  ValueId index;
   ValueId mine;  // bool: the part holds the index
 };
 // Of integers of any shape. `wraps`: -1 names the last place of the whole axis; else a negative index is

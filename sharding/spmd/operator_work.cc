@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "ir/graph/graph_print.h"
+
 namespace pipeshard {
 namespace {
 

@@ -1,8 +1,8 @@
-// What a profile (ir/cluster/profile.h) knows a node by, and what a node takes. Derived from its factor rule:
-// a profile's operators are text here.
+// From a node to its entry in a profile (ir/cluster/profile.h): operator and attributes as text, sizes from
+// the node's factor rule; and from there to the node's time.
 //
-//   MatMul [2,8,16] x [16,32]   op "MatMul", rows 16 (2 * 8), columns 32, summed 16, FLOPs 16384, bytes 4 *
-//                               (256 + 512 + 512)
+//   MatMul [2,8,16] x [16,32]   op "MatMul", rows 16 (2 * 8), columns 32, summed 16, FLOPs 16384,
+//                               bytes 4 * (256 + 512 + 512)
 //   Softmax [2,8,16], axis -1   op "Softmax", attributes "axis=-1", shared 16, whole 16
 //   Transpose of it             attributes "perm=[0,2,1]": whole numbers and texts are part of a work,
 //                               fractions (epsilon) are not

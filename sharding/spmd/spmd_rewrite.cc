@@ -16,6 +16,13 @@ namespace pipeshard {
 
 namespace {
 
+// Walks the piece's nodes in order. kept_ has, for every value that is defined so far, the local value in the
+// spec in which it is kept. A node's inputs are resharded from there to what its strategy needs, once for all
+// positions that need the same; its outputs from what the strategy gives to how they are kept. A constant is
+// never resharded, but cut for each spec that is read of it.
+//
+// What is emitted follows from specs, strategies and whole shapes, not from the device: so all devices get
+// the same nodes in the same order, and collectives meet. The device decides shapes, constants and groups.
 class Rewriter {
  public:
   Rewriter(const Graph& piece, const PieceSharding& sharding, int device, const MeshGroups& groups)

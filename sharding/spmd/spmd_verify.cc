@@ -1,5 +1,7 @@
 // The proof that local pieces do together what the piece does: a walk over all devices' nodes in step, with
 // the spec of every local value.
+#include "sharding/spmd/spmd_verify.h"
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -22,6 +24,21 @@ struct Placed {
   bool unscaled = false;  // a mean of this device's part, not yet multiplied by its share
 };
 
+// All devices have the same nodes with the same connections (checkAlike). So one walk over the first device's
+// nodes stands for all of them, and only what may differ is compared device by device: shapes, constants,
+// groups and part sizes.
+//
+// placed_ says of every local value that the walk has passed which value of the piece it is, and how it lies
+// (Placed). It begins with the inputs as they are kept. Every node of the piece has a run of local nodes
+// (origins), each of which must follow from what is placed:
+//   * a step of a resharding turns the spec of its input into that of its output;
+//   * the operator must find its inputs in the specs that its strategy needs, and gives what that one gives;
+//   * of an exchange form only the ends are known: what it reads from outside, and what it gives.
+// At the end of a run the node's outputs must lie as they are kept. So nothing is read in a spec that it does
+// not have; above all, no partial sum is read as a value.
+//
+//   Mesh [2], y = MatMul(x, w), strategy "0:k", x kept "R,S0", w "S0,R", y "R,R": the operator places y_part
+//   as "R,R;P0", the AllReduce places y as "R,R". Without the AllReduce, y would end as "R,R;P0": a fault.
 class Verifier {
  public:
   Verifier(const Graph& piece, const PieceSharding& sharding, const std::vector<LocalPiece>& devices)

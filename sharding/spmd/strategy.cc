@@ -88,8 +88,8 @@ std::vector<Strategy> strategies(const Graph& graph, const Node& node, const Log
   while (true) {
     for (size_t axis = 0; axis < choice.size(); ++axis) uses[axis] = choices[choice[axis]];
     if (auto strategy = builder.make(uses)) result.push_back(std::move(*strategy));
-    size_t axis = choice.size();  // the next combination, the last mesh axis fastest; one device along an
-                                  // axis: nothing to choose
+    // the next combination, the last mesh axis fastest; one device along an axis: nothing to choose
+    size_t axis = choice.size();
     while (axis > 0 &&
            (mesh.axisSize(static_cast<int>(axis) - 1) == 1 || ++choice[axis - 1] == choices.size()))
       choice[--axis] = 0;

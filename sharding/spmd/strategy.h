@@ -26,7 +26,6 @@
 #include "ir/base/sharding_spec.h"
 #include "ir/graph/graph.h"
 #include "sharding/rules/factor_rule.h"
-#include "sharding/specs/cost_model.h"
 
 namespace pipeshard {
 
@@ -43,10 +42,6 @@ struct Strategy {
   std::vector<ShardingSpec> outputs;  // that it gives, by output position
 };
 
-// Sets of input positions: when exactly these are partial sums (and the others whole), the outputs are the
-// sums' results. Add: {{0,1}}; Mul of two different values: {{0},{1}}; Transpose: {{0}}; Relu: {}.
-std::vector<std::vector<int>> linearInputs(const Graph& graph, const Node& node);
-
 // The strategy of these uses; nullopt when the operator cannot run so (no rule, a whole factor without
 // exchange form, sizes).
 std::optional<Strategy> makeStrategy(const Graph& graph, const Node& node, const LogicalMesh& mesh,
@@ -55,19 +50,6 @@ std::optional<Strategy> makeStrategy(const Graph& graph, const Node& node, const
 // All of them, "replicate" on every axis first, in a fixed order. An operator without a rule has that one
 // only.
 std::vector<Strategy> strategies(const Graph& graph, const Node& node, const LogicalMesh& mesh);
-
-// Time of the node's own work on the device with the largest shard: local compute, and the collectives of
-// exchange forms. Not: what brings its inputs into place (resharding.h).
-struct StrategyCost {
-  int64_t compute_ns = 0;
-  int64_t communication_ns = 0;
-  int64_t total() const { return compute_ns + communication_ns; }
-};
-StrategyCost strategyCost(const Graph& graph, const Node& node, const LogicalMesh& mesh,
-                          const Strategy& strategy, const CostModel& model);
-// Of several strategies of one node: the rule is looked up once.
-std::vector<StrategyCost> strategyCosts(const Graph& graph, const Node& node, const LogicalMesh& mesh,
-                                        const std::vector<Strategy>& strategies, const CostModel& model);
 
 // "0:k 1:j", "0:pass0", "replicate". parse throws Error(kConfiguration) naming what was found and the node's
 // factors.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sharding/spmd/linearity.h"
+
 namespace pipeshard {
 
 namespace {

@@ -1,8 +1,9 @@
+#include "sharding/spmd/strategy_cost.h"
+
 #include <algorithm>
 
 #include "sharding/spmd/local_nodes.h"
 #include "sharding/spmd/operator_work.h"
-#include "sharding/spmd/spmd_rewrite.h"
 #include "sharding/spmd/work_count.h"
 
 namespace pipeshard {
@@ -26,8 +27,8 @@ class NodeCost {
     if (builder_.rule() && builder_.rule()->flops == 0) return {};  // a view
     int64_t bytes = 0;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
-      const bool sizes =
-          static_cast<int>(i) == sizesInput(node_);  // rewritten: one number per axis of the output
+      // rewritten: one number per axis of the output
+      const bool sizes = static_cast<int>(i) == sizesInput(node_);
       if (sizes) bytes += static_cast<int64_t>(graph_.shape(node_.outputs[0]).size() * sizeof(int64_t));
       if (!sizes) bytes += bytesOf(node_.inputs[i], strategy.inputs[i]);
     }

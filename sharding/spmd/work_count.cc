@@ -4,7 +4,6 @@
 
 #include "ir/base/error.h"
 #include "sharding/spmd/operator_work.h"
-#include "sharding/spmd/spmd_rewrite.h"
 
 namespace pipeshard {
 

@@ -1,3 +1,5 @@
+#include "sharding/stage/blocks.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -5,16 +7,19 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "sharding/batch/batch_dependence.h"
+#include "sharding/rules/factor_rule.h"
 #include "sharding/stage/repeats.h"
-#include "sharding/stage/shard_stage_parts.h"
+#include "sharding/stage/stage_price.h"
+#include "sharding/stage/stage_values.h"
 
 namespace pipeshard {
 
 namespace {
 
 struct AxisCounts {
-  std::set<std::string>
-      products;  // how matrix products with weights are cut: "batch", "columns", "rows", "experts"
+  // how matrix products with weights are cut: "batch", "columns", "rows", "experts"
+  std::set<std::string> products;
   std::map<CollectiveKind, int> forward;
   std::map<CollectiveKind, int> backward;
 };

@@ -1,5 +1,7 @@
 #include "sharding/stage/choice_cache.h"
 
+#include "sharding/spmd/strategy_cost.h"
+
 namespace pipeshard {
 namespace {
 

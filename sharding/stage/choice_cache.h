@@ -9,6 +9,7 @@
 #include "sharding/rules/factor_rule.h"
 #include "sharding/specs/spec_table.h"
 #include "sharding/spmd/strategy.h"
+#include "sharding/spmd/strategy_cost.h"
 #include "sharding/stage/repeats.h"
 
 namespace pipeshard {

@@ -65,6 +65,11 @@ void advance(std::vector<int>& position, const std::vector<int>& sizes, std::vec
 
 }  // namespace
 
+// A min-plus product: the tables around a variable are added and minimised over it. With the costs {0, 3} of
+// the variable and a table {0, 2, 4, 0} over (variable, neighbour), of two options each:
+//   minimum {min(0 + 0, 3 + 4), min(0 + 2, 3 + 0)} = {0, 2}, argument {0, 0}
+// Sums stop at kForbiddenCost: what is forbidden stays forbidden, and costs no more than that. What is
+// remembered is keyed by table ids; since equal tables have equal ids, that is by content.
 TableId TablePool::add(CostTable table) {
   const size_t hash = hashOf(table);
   const auto [begin, end] = by_hash_.equal_range(hash);
@@ -202,6 +207,14 @@ int64_t CostNetwork::cost(const std::vector<int>& choice) const {
   return total;
 }
 
+// Variables are numbered as in the given network throughout; their options are renumbered once, when the
+// dominated ones have gone (options_). Then
+//   * tables_of_[v] lists exactly the live tables (not gone_) that have v;
+//   * a variable of one option is in no table any more, and in no queue;
+//   * queue_ has every variable that is left, by the entries that its product would have now; eliminating a
+//     variable changes these for the variables of its scope only (refresh).
+// steps_ remembers for each eliminated variable its best option by the options of its scope, all of which are
+// eliminated later or never. So complete() decides them from the last step to the first.
 Elimination::Elimination(CostNetwork network, int64_t limit) : network_(std::move(network)) {
   const size_t count = network_.sizes.size();
   tables_of_.resize(count);

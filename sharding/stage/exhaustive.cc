@@ -1,8 +1,10 @@
+#include "sharding/stage/exhaustive.h"
+
 #include <algorithm>
 #include <set>
 
 #include "ir/base/error.h"
-#include "sharding/stage/shard_stage_parts.h"
+#include "sharding/stage/stage_context.h"
 
 namespace pipeshard {
 
@@ -45,9 +47,7 @@ void checkCount(const std::vector<InputChoices>& inputs, int64_t limit) {
   if (count <= static_cast<double>(limit)) return;
   fail(ErrorCode::kConfiguration,
        "method exhaustive: {} inputs and parameters have {:.3g} combinations of shardings, more than the {} "
-       "that are allowed; use auto, or "
-       "a "
-       "smaller model",
+       "that are allowed; use auto, or a smaller model",
        inputs.size(), count, limit);
 }
 

@@ -1,7 +1,9 @@
+#include "sharding/stage/explain.h"
+
 #include <algorithm>
 
 #include "ir/base/error.h"
-#include "sharding/stage/shard_stage_parts.h"
+#include "sharding/stage/stage_context.h"
 
 namespace pipeshard {
 

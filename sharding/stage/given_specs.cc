@@ -1,3 +1,5 @@
+#include "sharding/stage/given_specs.h"
+
 #include <algorithm>
 #include <string_view>
 
@@ -6,7 +8,6 @@
 
 #include "ir/base/error.h"
 #include "ir/base/near_matches.h"
-#include "sharding/stage/methods.h"
 
 namespace pipeshard {
 
@@ -40,8 +41,7 @@ bool matches(std::string_view pattern, std::string_view name) {
   const std::vector<std::string> near = nearMatches(pattern, names);
   fail(ErrorCode::kConfiguration,
        "sharding of \"{}\": no value of the training graph has such a name{}; values are parameters, inputs, "
-       "and what nodes give "
-       "(a pattern may hold * and ?)",
+       "and what nodes give (a pattern may hold * and ?)",
        pattern, near.empty() ? "" : fmt::format("; near matches: {}", fmt::join(near, ", ")));
 }
 

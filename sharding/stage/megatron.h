@@ -8,7 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "sharding/stage/methods.h"
+#include "sharding/batch/batch_dependence.h"
+#include "sharding/stage/sharding_problem.h"
 
 namespace pipeshard {
 

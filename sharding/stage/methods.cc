@@ -108,8 +108,7 @@ void requireBatch(const TrainingGraph& training, const LogicalMesh& mesh, int de
     if (rows < devices) {
       fail(ErrorCode::kConfiguration,
            "method {}: a microbatch has {} rows ('{}', axis {}) for {} devices of mesh {}; use fewer "
-           "devices, a larger batch or fewer "
-           "microbatches, or another method",
+           "devices, a larger batch or fewer microbatches, or another method",
            method, rows, training.graph.value(input.value).name, input.axis, devices, printMesh(mesh));
     }
   }

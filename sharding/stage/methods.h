@@ -28,10 +28,4 @@ ProblemLimits methodLimits(const ShardingMethod& method, const TrainingGraph& tr
                            const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
                            std::shared_ptr<const BatchDependence> batch);
 
-// By the first value of each group of the stage: what ShardStageOptions::constraints say. Errors:
-// kConfiguration naming the pattern.
-std::map<ValueId, ShardingSpec> givenSpecs(const TrainingGraph& training,
-                                           const std::vector<StageValue>& values, const LogicalMesh& mesh,
-                                           const std::vector<ShardConstraint>& constraints);
-
 }  // namespace pipeshard

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/graph_print.h"
 
 namespace pipeshard {
 namespace {

@@ -2,17 +2,17 @@
 // the edges, memory rows), reduces it, solves it (solver/solver.h), and says what was chosen and why.
 //
 // Methods are constraints on the same problem:
-//   auto               none
-//   data-parallel      whatever depends on the batch is cut along it, over all mesh axes; parameters, states,
-//                      updates replicated
-//   zero2              as data-parallel, but updates and states are cut (gradients reduce-scattered,
-//                      parameters all-gathered)
-//   zero3              as zero2, and parameters are kept cut
-//   tensor-parallel    nothing is cut along the batch
-//   megatron:DP,TP     mesh [DP,TP]: the batch over axis 0; over axis 1 matrix products column- then
-//                      row-parallel, heads, vocabulary
+//   auto                  none
+//   data-parallel         whatever depends on the batch is cut along it, over all mesh axes; parameters,
+//                         states and updates are replicated
+//   zero2                 as data-parallel, but updates and states are cut (gradients reduce-scattered,
+//                         parameters all-gathered)
+//   zero3                 as zero2, and parameters are kept cut
+//   tensor-parallel       nothing is cut along the batch
+//   megatron:DP,TP        mesh [DP,TP]: the batch over axis 0; over axis 1 matrix products column- then
+//                         row-parallel, heads, vocabulary
 //   megatron-zero2:DP,TP  the same, but updates and states are cut over axis 0 too
-//   manual             the given specs; the rest is solved
+//   manual                the given specs; the rest is solved
 //
 // Objective, per step, in nanoseconds: microbatches * (passes) + update and synchronisation. Memory rows:
 // persistent values, then at every point of the list of nodes the live values, those that wait for their
@@ -47,8 +47,8 @@ struct ShardStageOptions {
   std::string method = "auto";
   std::vector<ShardConstraint> constraints;  // with every method
   std::vector<ValueId> replicated;           // values that stages share: kept replicated
-  std::map<ValueId, CrossingCost>
-      crossings;  // values that other stages send or receive; part of the communication
+  // values that other stages send or receive; part of the communication
+  std::map<ValueId, CrossingCost> crossings;
   int64_t microbatches = 1;
   int64_t in_flight = 1;  // microbatches whose activations are alive together
   // By node of the training graph its layer, where layers make again what they alone read, just before their
@@ -56,21 +56,8 @@ struct ShardStageOptions {
   std::vector<int> recomputed_layers = {};
   std::optional<int64_t> memory_bytes;  // per device
   uint64_t seed = 1;
-  std::shared_ptr<const BatchDependence> batch =
-      {};  // followBatch(training), for who has it; else methods that need it find it
-};
-
-// One alternative of one decision, for `explain`.
-struct Alternative {
-  std::string text;     // a spec, or uses
-  int64_t cost_ns = 0;  // of the whole step, everything else chosen anew as well as it can be
-};
-struct Decision {
-  std::string name;  // of the value or node
-  std::string chosen;
-  int64_t compute_ns = 0;        // per step, of the node itself
-  int64_t communication_ns = 0;  // its own collectives and the reshardings that bring its inputs into place
-  std::optional<Alternative> second;  // the best other choice
+  // followBatch(training), for who has it; else methods that need it find it
+  std::shared_ptr<const BatchDependence> batch = {};
 };
 
 struct ShardingResult {
@@ -92,39 +79,5 @@ ShardingResult shardStage(const TrainingGraph& training, const std::vector<NodeI
 
 // Logical meshes worth a try for so many devices: 1-D and 2-D (with megatron:DP,TP the one given).
 std::vector<LogicalMesh> meshesFor(int devices, const std::string& method);
-
-// The decisions of a result, dearest first; `second` of the `alternatives` dearest ones (each is a solve with
-// the choice forbidden).
-std::vector<Decision> explainSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                                      const CostModel& model, const ShardStageOptions& options,
-                                      const ShardingResult& result, int alternatives);
-
-// What the stage's repeated blocks do, for people.
-struct BlockSummary {
-  std::string first;  // name of the block's first node
-  int64_t nodes = 0;  // of one block, forward
-  int64_t repeats = 1;
-  std::vector<std::string> patterns;  // by mesh axis: "data-parallel", "column-parallel then row-parallel, 2
-                                      // all-reduces forward, 2 all-reduces backward"
-};
-// The longest run of structurally equal blocks of forward nodes, as its middle block does it; the whole stage
-// if nothing repeats.
-BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                             const CostModel& model, const ShardStageOptions& options,
-                             const ShardingResult& result);
-
-// Every combination of input shardings (batch inputs and parameters; each replicated, or cut along one axis
-// by mesh axis 0), each completed by the solver: dearest first, best last. Error(kConfiguration) when there
-// are more than `limit`.
-struct Combination {
-  std::vector<std::pair<std::string, ShardingSpec>> inputs;
-  int64_t compute_ns = 0;
-  int64_t communication_ns = 0;
-  int64_t communication_bytes = 0;
-  int64_t memory_bytes = 0;
-};
-std::vector<Combination> exhaustiveSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                                            const LogicalMesh& mesh, const CostModel& model,
-                                            const ShardStageOptions& options, int64_t limit);
 
 }  // namespace pipeshard

@@ -165,8 +165,8 @@ void ShardingProblem::addValueVariable(ValueId first, const std::vector<ValueId>
     const bool allowed = (partial || spec.partial.empty()) && (fixed || limits_.kept(first, spec));
     if (allowed || listed) variable.options.push_back(number);
   }
-  if (variable.options.empty())
-    variable.options.push_back(variable.specs->replicatedSpec());  // it cannot lie as the method wants
+  // it cannot lie as the method wants
+  if (variable.options.empty()) variable.options.push_back(variable.specs->replicatedSpec());
   value_variable_[first.index()] = static_cast<int>(variables_.size());
   variables_.push_back(std::move(variable));
 }

@@ -60,10 +60,11 @@ class StageMemory {
   const std::vector<StageValue>& values_;
   MemoryOptions options_;
   std::vector<int64_t> position_;  // by node index
-  std::map<int, std::pair<int64_t, int64_t>>
-      recomputed_;              // by layer: where its forward nodes end, and its backward nodes begin
-  int64_t passes_end_ = 0;      // position of the first update node
-  std::vector<bool> gradient_;  // by value index: a backward pass makes it, of this stage or of another one
+  // by layer: where its forward nodes end, and its backward nodes begin
+  std::map<int, std::pair<int64_t, int64_t>> recomputed_;
+  int64_t passes_end_ = 0;  // position of the first update node
+  // by value index: a backward pass makes it, of this stage or of another one
+  std::vector<bool> gradient_;
   std::vector<LiveInterval> intervals_;
 };
 

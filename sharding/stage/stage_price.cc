@@ -5,6 +5,8 @@
 #include <set>
 #include <tuple>
 
+#include "sharding/spmd/strategy_cost.h"
+
 namespace pipeshard {
 
 namespace {

@@ -8,6 +8,7 @@
 
 #include "ir/graph/training_graph.h"
 #include "sharding/specs/resharding.h"
+#include "sharding/spmd/strategy_cost.h"
 #include "sharding/stage/stage_sharding.h"
 #include "sharding/stage/stage_values.h"
 
@@ -16,8 +17,8 @@ namespace pipeshard {
 // A resharding of a stage: to what a value is kept in, or to what a node needs.
 struct StageResharding {
   ValueId value;
-  NodeId reader;  // invalid: from what its producer gives to what is kept, or from the parts of a gradient to
-                  // the gradient
+  // invalid: from what its producer gives to what is kept, or from the parts of a gradient to the gradient
+  NodeId reader;
   int64_t runs = 1;  // per step
   ShardingSpec from;
   Resharding resharding;

@@ -57,8 +57,8 @@ class Check {
     }
     for (const std::vector<ValueId>* values : {&node.inputs, &node.outputs}) {
       for (ValueId value : *values) {
-        if (value.valid() && graph_.constant(value) == nullptr)
-          held_[value.index()] = true;  // each use of a constant takes its part
+        // each use of a constant takes its part
+        if (value.valid() && graph_.constant(value) == nullptr) held_[value.index()] = true;
       }
     }
   }

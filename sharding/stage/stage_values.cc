@@ -25,9 +25,9 @@ void addNode(const Graph& graph, NodeId id, std::vector<StageValue>& values) {
   }
 }
 
-class Roles {
+class StageRoles {
  public:
-  explicit Roles(std::vector<StageValue>& values) : values_(values) {}
+  explicit StageRoles(std::vector<StageValue>& values) : values_(values) {}
 
   void fix(ValueId id) {
     if (!id.valid()) return;
@@ -66,7 +66,7 @@ std::vector<StageValue> stageValues(const TrainingGraph& training, const std::ve
     values[id.index()].constant = std::holds_alternative<Constant>(initializer);
     values[id.index()].persistent = !values[id.index()].constant;
   }
-  Roles roles(values);
+  StageRoles roles(values);
   for (const Parameter& parameter : training.parameters) {
     roles.keep(parameter.value, parameter.updated);
     for (const OptimizerState& state : parameter.states) roles.keep(state.value, state.updated);

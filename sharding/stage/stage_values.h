@@ -20,8 +20,8 @@ struct StageValue {
   NodeId producer;        // a node of the stage; invalid: from outside
   size_t output = 0;
   std::vector<ValueReader> readers;  // nodes of the stage, in order
-  ValueId
-      shares;  // whose kept spec this one has: itself, or the first held one of its group (stage_sharding.h)
+  // whose kept spec this one has: itself, or the first held one of its group (stage_sharding.h)
+  ValueId shares;
   bool fixed_replicated = false;
   bool partial_allowed = false;
   bool persistent = false;  // held from step to step: parameters, states, weights

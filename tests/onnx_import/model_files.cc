@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <onnx/defs/parser.h>
 
+#include "ir/graph/graph_print.h"
 #include "onnx_import/format/reader.h"
 
 namespace pipeshard::testing {

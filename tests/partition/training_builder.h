@@ -41,15 +41,15 @@ class TrainingBuilder {
   ValueId stateful(const std::string& name, const std::vector<ValueId>& inputs);
 
   // With the builder's rows only.
-  ValueId reduce(const std::string& name,
-                 const std::vector<ValueId>& inputs);  // a sum, from split and invariant values
-  ValueId reshape(const std::string& name,
-                  const std::vector<ValueId>& inputs);  // as op, also reads its output's shape
-  ValueId expand(const std::string& name,
-                 const std::vector<ValueId>& inputs);  // split, from invariant values; reads its shape
-  ValueId share(const std::string& name,
-                const std::vector<ValueId>& inputs);  // a sum: the rows times something invariant
-  ValueId growingConstant(const std::string& name);   // split; all rows are equal
+  // a sum, from split and invariant values
+  ValueId reduce(const std::string& name, const std::vector<ValueId>& inputs);
+  // as op, also reads its output's shape
+  ValueId reshape(const std::string& name, const std::vector<ValueId>& inputs);
+  // split, from invariant values; reads its shape
+  ValueId expand(const std::string& name, const std::vector<ValueId>& inputs);
+  // a sum: the rows times something invariant
+  ValueId share(const std::string& name, const std::vector<ValueId>& inputs);
+  ValueId growingConstant(const std::string& name);  // split; all rows are equal
   Kind kind(ValueId id) const;
 
   // The loss (a scalar) of these values, the backward nodes, and the update nodes with `states` states per

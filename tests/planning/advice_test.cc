@@ -54,8 +54,7 @@ class Advice : public ::testing::Test {
 TEST_F(Advice, ListsChangesThatWork) {
   const std::vector<std::string> line = wordsOf(
       "plan examples/mlp.onnx --cluster 1x2 --stages uniform:1 --method data-parallel --optimizer adamw "
-      "--dim batch=64 --microbatches 2 "
-      "--memory 300000");
+      "--dim batch=64 --microbatches 2 --memory 300000");
   const CommandResult refused = plan(line, "");
   ASSERT_EQ(refused.exit_code, 83) << refused.errors;
   const std::vector<std::string> changes = advised(refused.errors);

@@ -1,6 +1,6 @@
 // Shardings in files: model.onnx of a plan says what plan.json says, and a model that says the same is
 // planned the same.
-#include "planning/file_shardings.h"
+#include "planning/model/file_shardings.h"
 
 #include <set>
 
@@ -8,10 +8,12 @@
 #include <gtest/gtest.h>
 
 #include "ir/plan/plan.h"
+#include "ir/plan/plan_json.h"
 #include "onnx_import/format/device_configuration.h"
 #include "onnx_import/format/device_sharding.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
+#include "onnx_import/prepare/check_model.h"
 #include "tests/expect_error.h"
 #include "tests/tools/command.h"
 
@@ -114,8 +116,8 @@ TEST(FileShardings, AModelThatSaysThemIsPlannedSo) {
   EXPECT_THAT(second.notes,
               Contains(HasSubstr("the model's device configuration 'pipeshard' gives the shardings of")));
   const Graph graph = readModel(annotated);
-  std::set<std::string> made;  // what no node makes lies as its readers need it, which the first plan may cut
-                               // from whole tensors
+  // what no node makes lies as its readers need it, which the first plan may cut from whole tensors
+  std::set<std::string> made;
   for (const Node& node : graph.nodes) made.insert(graph.value(node.outputs[0]).name);
   int cut = 0;
   for (const auto& [name, spec] : given->specs) {

@@ -1,5 +1,6 @@
 // What a device needs is a matter of the plan, not of the machine that makes it.
-#include "planning/memory_shortage.h"
+#include "planning/programs/memory_shortage.h"
+#include "planning/pipeline.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +12,8 @@ namespace {
 TEST(PlannedMemory, IsThatOfTheThreadsThatTheClusterGivesAWorker) {
   PlanRequest request;  // convolutions take workspace by threads
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/resnet.onnx";
-  request.cluster = "1x2";
-  request.dimensions = {"batch=32"};
+  request.partition.cluster = parseCluster("1x2");
+  request.dimensions = {{"batch", 32}};
   request.microbatches = 4;
   request.partition.stages = "uniform:2";
   const PlannedTraining planned = planTraining(request, [](const std::string&) {});

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "partition/costs/sharded_stage_costs.h"
 #include "partition/costs/stage_costs.h"
-#include "planning/planning.h"
+#include "planning/pipeline.h"
 
 namespace pipeshard {
 namespace {
@@ -12,8 +13,8 @@ namespace {
 PlannedTraining plan(const std::string& method, int64_t microbatches) {
   PlanRequest request;
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/gpt2.onnx";
-  request.cluster = "1x4";
-  request.dimensions = {"batch=32"};
+  request.partition.cluster = parseCluster("1x4");
+  request.dimensions = {{"batch", 32}};
   request.microbatches = microbatches;
   request.partition.stages = "uniform:1";
   request.partition.sharding.method = method;

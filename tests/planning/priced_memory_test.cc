@@ -6,7 +6,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "planning/memory_shortage.h"
+#include "planning/pipeline.h"
+#include "planning/programs/memory_shortage.h"
 #include "runtime/execute/executor.h"
 #include "sharding/pricing/kernel_memory.h"
 
@@ -26,10 +27,10 @@ struct Asked {
 PlannedTraining plan(const Asked& asked) {
   PlanRequest request;
   request.model_path = fmt::format("{}/examples/{}.onnx", PIPESHARD_SOURCE_DIR, asked.model);
-  request.cluster = asked.cluster;
-  request.dimensions = {fmt::format("batch={}", asked.batch)};
+  request.partition.cluster = parseCluster(asked.cluster);
+  request.dimensions = {{"batch", asked.batch}};
   request.microbatches = asked.microbatches;
-  request.optimizer = "adam:lr=1e-3";
+  request.optimizer = parseOptimizer("adam:lr=1e-3");
   request.partition.stages = "auto";
   request.partition.recomputation = asked.recomputation;
   request.recomputation_given = true;

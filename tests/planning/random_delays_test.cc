@@ -10,7 +10,8 @@
 #include <sys/prctl.h>
 
 #include "ir/base/error.h"
-#include "planning/planning.h"
+#include "partition/families/make_schedule.h"
+#include "planning/pipeline.h"
 #include "runtime/execute/executor.h"
 #include "tests/transport/rank_threads.h"
 #include "transport/collectives/random_delays.h"
@@ -37,9 +38,9 @@ struct Case {
 PlannedTraining plan(const Case& of) {
   PlanRequest request;
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/mlp.onnx";
-  request.optimizer = "sgd:lr=0.05,momentum=0.9";
+  request.optimizer = parseOptimizer("sgd:lr=0.05,momentum=0.9");
   request.microbatches = of.microbatches;
-  request.cluster = fmt::format("1x{}", of.ranks * of.devices);
+  request.partition.cluster = parseCluster(fmt::format("1x{}", of.ranks * of.devices));
   request.partition.schedule = of.schedule;
   request.partition.stage_devices = of.stage_devices;
   request.overlap_receives = of.overlap_receives ? OverlapReceives::kOn : OverlapReceives::kOff;

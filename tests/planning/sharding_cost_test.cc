@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "ir/program/background.h"
-#include "planning/planning.h"
-#include "sharding/spmd/spmd_rewrite.h"
+#include "planning/pipeline.h"
+#include "sharding/spmd/work_count.h"
 
 namespace pipeshard {
 namespace {
@@ -14,9 +14,9 @@ PlannedTraining plannedBy(const std::string& model, const std::string& method,
                           int64_t bucket_bytes = kDefaultBucketBytes) {
   PlanRequest request;
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/" + model + ".onnx";
-  request.dimensions = {"batch=8"};
-  request.optimizer = "adamw:lr=0.001";
-  request.cluster = "1x4";
+  request.dimensions = {{"batch", 8}};
+  request.optimizer = parseOptimizer("adamw:lr=0.001");
+  request.partition.cluster = parseCluster("1x4");
   request.microbatches = 2;
   request.bucket_bytes = bucket_bytes;
   request.partition.stages = "uniform:1";
@@ -41,8 +41,8 @@ WorkCount countedOf(const PlannedTraining& planned) {
   for (const Instruction& instruction : rank.program.instructions) {
     if (instruction.kind == InstructionKind::kAllReduce) {
       const Buffer& buffer = rank.program.buffer(instruction.inputs[0]);
-      if (buffer.kind == BufferKind::kAccumulator)
-        continue;  // the loss, one number at the end of the step: not foreseen
+      // the loss, one number at the end of the step: not foreseen
+      if (buffer.kind == BufferKind::kAccumulator) continue;
       total.communication_ns += collectiveCost(model, mesh, CollectiveKind::kAllReduce,
                                                axis_of_group.at(static_cast<size_t>(instruction.group)),
                                                byteCount(buffer.data_type, buffer.shape));

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "planning/planning.h"
+#include "planning/pipeline.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -92,8 +92,8 @@ TEST(TiedParametersOfShardedStages, AreCutOnBoth) {
                                             stageOf("4..7", "2, 3", "tensor-parallel") + "]}");
   PlanRequest request;
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/gpt2.onnx";
-  request.optimizer = "adamw:lr=0.001";
-  request.cluster = "1x4";
+  request.optimizer = parseOptimizer("adamw:lr=0.001");
+  request.partition.cluster = parseCluster("1x4");
   request.microbatches = 2;
   request.partition.stages = folder.file("stages.json");
   const PlannedTraining planned = planTraining(request, [](const std::string&) {});

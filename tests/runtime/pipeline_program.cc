@@ -4,8 +4,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <span>
 
+#include "ir/program/program_json.h"
 #include "onnx_import/format/writer.h"
+#include "runtime/files/data.h"
 #include "tests/runtime/rank_sketch.h"
 
 namespace pipeshard {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/execute/executor.h"
+#include "runtime/execute/rank_image.h"
 
 namespace pipeshard {
 

@@ -7,6 +7,7 @@
 
 #include "ir/base/error.h"
 #include "runtime/execute/collective_call.h"
+#include "sharding/specs/resharding_emit.h"
 #include "tests/transport/rank_threads.h"
 
 namespace pipeshard::testing {

@@ -7,7 +7,7 @@
 
 #include "ir/base/sharding_spec.h"
 #include "runtime/kernels/base/kernel.h"
-#include "sharding/specs/resharding.h"
+#include "sharding/specs/resharding_emit.h"
 #include "transport/collectives/communicator.h"
 
 namespace pipeshard::testing {

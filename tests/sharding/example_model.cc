@@ -2,7 +2,7 @@
 
 #include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/prepare.h"
-#include "runtime/kernels/base/kernel.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 
 namespace pipeshard::testing {
 

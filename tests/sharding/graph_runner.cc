@@ -7,6 +7,7 @@
 #include <set>
 
 #include "ir/base/error.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 #include "runtime/kernels/base/kernel.h"
 
 namespace pipeshard::testing {

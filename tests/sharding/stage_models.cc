@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "onnx_import/autodiff/optimizer.h"
 #include "onnx_import/autodiff/training.h"
 
 namespace pipeshard::testing {

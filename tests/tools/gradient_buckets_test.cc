@@ -6,7 +6,7 @@
 
 #include "ir/program/background.h"
 #include "runtime/execute/dump.h"
-#include "runtime/execute/executor.h"
+#include "runtime/execute/rank_image.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

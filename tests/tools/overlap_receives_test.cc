@@ -9,7 +9,7 @@
 
 #include "ir/program/program.h"
 #include "runtime/execute/dump.h"
-#include "runtime/execute/executor.h"
+#include "runtime/execute/rank_image.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -123,8 +123,8 @@ TEST(OverlapReceivesOption, IsKeptInThePlanAndShownByTheSimulation) {
   for (size_t rank = 0; rank < 2; ++rank) {
     const int64_t more = simulated["on"].at("arena_bytes").at(rank).get<int64_t>() -
                          simulated["off"].at("arena_bytes").at(rank).get<int64_t>();
-    EXPECT_LE(more, 2 * 2 * 16 * 64 * 4)
-        << "rank " << rank;  // one action's messages: two tensors 2x16x64 of float32
+    // one action's messages: two tensors 2x16x64 of float32
+    EXPECT_LE(more, 2 * 2 * 16 * 64 * 4) << "rank " << rank;
   }
 }
 

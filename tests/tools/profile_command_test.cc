@@ -9,7 +9,7 @@
 
 #include "ir/base/error.h"
 #include "ir/cluster/profile.h"
-#include "planning/profile_store.h"
+#include "planning/request/profile_store.h"
 #include "tests/tools/command.h"
 #include "tools/profile_ladder.h"
 #include "tools/profile_samples.h"

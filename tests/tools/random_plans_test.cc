@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
-#include "partition/schedules/schedule.h"
+#include "partition/families/make_schedule.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -74,8 +74,8 @@ class Drawer {
     drawn.stage_file = file.dump();
     const int rows = std::max(widest_, below(3) + 1);
     const std::string model = pick<std::string>({"mlp", "mlp", "gpt2", "llama", "resnet"});
-    const int batch =
-        microbatches * rows + (below(2) == 0 ? 0 : below(microbatches));  // microbatches may differ by a row
+    // microbatches may differ by a row
+    const int batch = microbatches * rows + (below(2) == 0 ? 0 : below(microbatches));
     // Convolutions, batch normalisation over few rows and ReLU: rounding that puts an element on the other
     // side of 0 changes a float32 gradient by far more than its bound.
     const std::string precision = model == "resnet" ? "float64" : pick<std::string>({"float32", "float64"});

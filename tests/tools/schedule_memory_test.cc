@@ -7,8 +7,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "ir/plan/plan_json.h"
 #include "ir/program/program.h"
-#include "partition/stages/partition.h"
+#include "ir/program/program_json.h"
+#include "partition/families/make_schedule.h"
+#include "partition/families/plan_schedule.h"
+#include "partition/schedules/schedule.h"
 #include "runtime/execute/memory_plan.h"
 #include "tests/tools/command.h"
 

@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "partition/schedules/schedule.h"
+#include "partition/families/make_schedule.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

@@ -29,8 +29,8 @@ class SearchCommand : public ::testing::TestWithParam<Example> {};
 
 TEST_P(SearchCommand, PlansThatAreFoundEqualOneDevice) {
   const TemporaryFolder folder;
-  const std::string precision =
-      GetParam().model == "resnet" ? "float64" : "float32";  // a Relu near zero may flip
+  // a Relu near zero may flip
+  const std::string precision = GetParam().model == "resnet" ? "float64" : "float32";
   const CommandResult validated =
       runPipeshard({"validate", "examples/" + GetParam().model + ".onnx", "--cluster", GetParam().cluster,
                     "--stages", "auto", "--optimizer", "sgd:lr=0.1,momentum=0.9", "--precision", precision,

@@ -128,8 +128,8 @@ std::vector<Configuration> configurations() {
   // All four models and both exporters on two stages of two data-parallel devices and on stages of one and
   // three.
   for (const std::string m : {"mlp", "gpt2", "llama", "resnet", "gpt2_torchscript", "resnet_torchscript"}) {
-    const bool unequal_in_float64 =
-        m.starts_with("resnet");  // and equal widths in float32, where a Relu near zero could flip
+    // and equal widths in float32, where a Relu near zero could flip
+    const bool unequal_in_float64 = m.starts_with("resnet");
     const auto add = [&](const std::string& layout, const std::string& schedule, int microbatches,
                          std::vector<std::string> more) {
       all.push_back({.name = m + "_" + layout + "_" + schedule,

@@ -15,8 +15,9 @@
 #include "ir/base/error.h"
 #include "tests/expect_error.h"
 #include "tests/transport/raw_peer.h"
-#include "transport/control/control.h"
+#include "transport/control/control_client.h"
 #include "transport/control/control_gate.h"
+#include "transport/control/control_server.h"
 
 namespace pipeshard {
 namespace {

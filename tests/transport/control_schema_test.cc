@@ -6,7 +6,8 @@
 #include <future>
 
 #include "ir/base/error.h"
-#include "transport/control/control.h"
+#include "transport/control/control_client.h"
+#include "transport/control/control_server.h"
 
 namespace pipeshard {
 namespace {

@@ -9,6 +9,8 @@
 
 #include "ir/base/error.h"
 #include "transport/control/control.h"
+#include "transport/control/control_client.h"
+#include "transport/control/control_server.h"
 
 namespace pipeshard {
 namespace {

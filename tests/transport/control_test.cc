@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "ir/base/error.h"
+#include "transport/control/control_client.h"
+#include "transport/control/control_server.h"
 
 namespace pipeshard {
 namespace {

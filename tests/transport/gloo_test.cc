@@ -180,26 +180,26 @@ TEST(Gloo, ARankThatDiesBeforeItConnectsIsNamed) {
 
 TEST(Gloo, ADeathIsKnownAtOnceAndHarmsOnlyWhoNeedsTheDead) {
   SharedStore store(3);
-  const auto results = runRanks(
-      3, overGloo(store, 20s, [](Communicator& communicator) {
-        std::byte word{};
-        communicator.barrier({0, 1, 2});
-        if (communicator.rank() == 2) {
-          std::this_thread::sleep_for(100ms);  // what it sent for the barrier may still be on its way
-          ::kill(::getpid(), SIGKILL);
-        }
-        std::this_thread::sleep_for(300ms);
-        // The two survivors can go on with each other.
-        if (communicator.rank() == 0) communicator.send(1, {&word, 1})->wait();
-        if (communicator.rank() == 1) communicator.receive(0, {&word, 1});
-        const auto start = Clock::now();
-        try {
-          communicator.barrier({0, 1, 2});
-        } catch (const Error&) {
-          require(Clock::now() - start < 1s, "the death became known late");
-          throw;
-        }
-      }));
+  const auto results = runRanks(3, overGloo(store, 20s, [](Communicator& communicator) {
+                                  std::byte word{};
+                                  communicator.barrier({0, 1, 2});
+                                  if (communicator.rank() == 2) {
+                                    // what it sent for the barrier may still be on its way
+                                    std::this_thread::sleep_for(100ms);
+                                    ::kill(::getpid(), SIGKILL);
+                                  }
+                                  std::this_thread::sleep_for(300ms);
+                                  // The two survivors can go on with each other.
+                                  if (communicator.rank() == 0) communicator.send(1, {&word, 1})->wait();
+                                  if (communicator.rank() == 1) communicator.receive(0, {&word, 1});
+                                  const auto start = Clock::now();
+                                  try {
+                                    communicator.barrier({0, 1, 2});
+                                  } catch (const Error&) {
+                                    require(Clock::now() - start < 1s, "the death became known late");
+                                    throw;
+                                  }
+                                }));
   expectError(results[0], ErrorCode::kPeerUnavailable, {"barrier", "rank 2 has died"});
   expectError(results[1], ErrorCode::kPeerUnavailable, {"barrier", "rank 2 has died"});
 }

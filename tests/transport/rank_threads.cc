@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "transport/shared/shared_memory.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard::testing {
 namespace {

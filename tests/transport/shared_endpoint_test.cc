@@ -11,6 +11,7 @@
 
 #include "transport/shared/early_receiver.h"
 #include "transport/shared/shared_collectives.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard::shm {
 namespace {

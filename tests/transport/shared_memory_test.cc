@@ -17,6 +17,7 @@
 #include "tests/transport/ranks.h"
 #include "transport/shared/memory_available.h"
 #include "transport/shared/shared_layout.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard::testing {
 namespace {

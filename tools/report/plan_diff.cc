@@ -10,7 +10,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "tools/console.h"
+#include "ir/plan/plan_json.h"
+#include "tools/report/text_table.h"
 
 namespace pipeshard {
 namespace {

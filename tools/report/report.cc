@@ -1,4 +1,5 @@
 #include "tools/report/report.h"
+#include "tools/report/report_memory.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -6,9 +7,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "partition/stages/partition.h"
+#include "ir/base/amounts.h"
+#include "partition/families/plan_schedule.h"
 #include "runtime/job/validate.h"
-#include "tools/console.h"
 #include "tools/report/report_gantt.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_pictures.h"

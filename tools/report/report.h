@@ -30,17 +30,11 @@ struct ReportedParameter {
   Shape whole;
   Shape held;
 };
-// Of the stages that are sharded, as the programs of their first devices say.
-std::vector<ReportedParameter> parametersOf(const Plan& plan, const std::vector<Program>& programs);
-
-// By rank: what its memory is for at its fullest moment, as its program says; without workspace and padding,
-// which kernels decide.
-std::vector<MemoryParts> memoryOf(const std::vector<Program>& programs);
 
 struct ReportInput {
   const Plan& plan;
   const ValidationReport* validation = nullptr;  // null: planned only
-  const Schedule* schedule = nullptr;            // null: scheduleOf(plan) (partition/stages/partition.h)
+  const Schedule* schedule = nullptr;  // null: scheduleOf(plan) (partition/families/plan_schedule.h)
   std::vector<ReportedParameter> parameters = {};
   std::vector<MemoryParts> memory = {};  // memoryOf; empty: not known
   // What was simulated of the programs; none: the schedule, simulated with the plan's FLOPs, transfers free.

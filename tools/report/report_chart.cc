@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/amounts.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_style.h"
 
@@ -53,8 +54,8 @@ PlacedLegend placeLegend(std::span<const LegendEntry> entries, double width) {
 
 constexpr const char* kPatterns =
     "<defs><pattern id=\"idle\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" "
-    "patternTransform=\"rotate(45)\">"
-    "<line class=\"hatch\" x1=\"0\" y1=\"0\" x2=\"0\" y2=\"7\"/></pattern></defs>";
+    "patternTransform=\"rotate(45)\"><line class=\"hatch\" x1=\"0\" y1=\"0\" x2=\"0\" "
+    "y2=\"7\"/></pattern></defs>";
 
 }  // namespace
 
@@ -118,10 +119,8 @@ std::string renderChart(const Chart& chart, SvgUse use) {
   if (use == SvgUse::kInPage) {
     return fmt::format(
         "<div class=\"chart\"><svg class=\"pic names\" width=\"{0:.0f}\" height=\"{2:.0f}\" viewBox=\"0 0 "
-        "{0:.0f} {2:.0f}\" "
-        "aria-hidden=\"true\">{3}</svg>"
-        "<svg class=\"pic\" width=\"{1:.0f}\" height=\"{2:.0f}\" viewBox=\"-{4} 0 {1:.0f} {2:.0f}\" "
-        "role=\"img\" aria-label=\"{5}\">\n"
+        "{0:.0f} {2:.0f}\" aria-hidden=\"true\">{3}</svg><svg class=\"pic\" width=\"{1:.0f}\" "
+        "height=\"{2:.0f}\" viewBox=\"-{4} 0 {1:.0f} {2:.0f}\" role=\"img\" aria-label=\"{5}\">\n"
         "{6}\n{7}</svg></div>\n",
         chart.names_width, plot_width, chart.height, chart.names, kPlotLeft, escapeHtml(chart.title),
         patterns, chart.plot);
@@ -131,9 +130,8 @@ std::string renderChart(const Chart& chart, SvgUse use) {
   const double height = legend.height + chart.height;
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pic\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
-      "viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-      "role=\"img\">\n<title>{2}</title>\n<style>{3}</style>\n{4}\n<rect class=\"paper\" width=\"{0:.0f}\" "
-      "height=\"{1:.0f}\"/>\n{5}\n"
+      "viewBox=\"0 0 {0:.0f} {1:.0f}\" role=\"img\">\n<title>{2}</title>\n<style>{3}</style>\n{4}\n<rect "
+      "class=\"paper\" width=\"{0:.0f}\" height=\"{1:.0f}\"/>\n{5}\n"
       "<g transform=\"translate(0 {6:.0f})\">{7}</g>\n<g transform=\"translate({8:.0f} "
       "{6:.0f})\">\n{9}</g>\n</svg>\n",
       width, height, escapeHtml(chart.title), kPictureStyle, patterns, legend.svg, legend.height, chart.names,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/base/amounts.h"
 #include "tools/report/report_timeline.h"
 
 namespace pipeshard {
@@ -42,7 +43,8 @@ struct Chart {
   double names_width = 108;
   double plot_width = 920;
   double height = 0;
-  bool hatched = false;  // it has the class "idle", whose pattern comes with it: one such chart a page
+  // it has the class "idle", whose pattern comes with it: one such chart a page
+  bool hatched = false;
   std::vector<LegendEntry> legend = {};  // drawn in files only; the page has it as text
 };
 // Room that a plot has to the left and to the right of its x axis.

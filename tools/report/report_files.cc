@@ -4,9 +4,11 @@
 #include <filesystem>
 
 #include "ir/base/counted.h"
-#include "planning/planning.h"
-#include "tools/console.h"
+#include "ir/base/text_file.h"
+#include "planning/directory/plan_directory.h"
 #include "tools/report/report.h"
+#include "tools/report/report_memory.h"
+#include "tools/report/report_sharding.h"
 #include "tools/report/validation_file.h"
 #include "tools/simulation/simulation_report.h"
 #include "tools/simulation/trace_file.h"
@@ -17,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Trace lastStep(const Trace& trace) {
+Trace eventsOfLastStep(const Trace& trace) {
   int64_t step = 0, begin = INT64_MAX;
   for (const TraceEvent& event : trace.events) step = std::max(step, event.step);
   Trace last = trace;
@@ -78,18 +80,18 @@ RenderedReport renderDirectory(const ReportRequest& request) {
 }
 
 void writeReport(const std::string& directory) {
-  writeOutputFile((fs::path(directory) / "report.html").string(),
-                  renderDirectory({.directory = directory}).page);
+  writeTextFile((fs::path(directory) / "report.html").string(),
+                renderDirectory({.directory = directory}).page);
 }
 
 void keepValidation(const ValidationReport& report, const Trace& trace, const std::string& directory) {
-  writeOutputFile((fs::path(directory) / kValidationFileName).string(), validationToJson(report));
+  writeTextFile((fs::path(directory) / kValidationFileName).string(), validationToJson(report));
   const fs::path recorded = fs::path(directory) / kTraceFileName;
   if (trace.events.empty()) {
     fs::remove(recorded);
   } else {
-    const Trace last = lastStep(trace);
-    writeOutputFile(recorded.string(), tracesToJson({&last, 1}));
+    const Trace last = eventsOfLastStep(trace);
+    writeTextFile(recorded.string(), tracesToJson({&last, 1}));
   }
 }
 

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/amounts.h"
+
 namespace pipeshard {
 namespace {
 
@@ -58,6 +60,14 @@ std::string stageList(const TimelineRank& rank) {
   return text.size() <= 17 ? text : fmt::format("{} stages", rank.stages.size());
 }
 
+// One chart of one or two timelines on one axis. Where one is measured in nanoseconds and the other has no
+// unit, the latter is stretched until both are busy equally long, summed over ranks (scales_):
+//
+//   measured busy for 80 ms, predicted busy for 40 units: a unit is as wide as 2 ms
+//
+// The plot is so wide that the median forward pass has kForwardBox, within kNarrowest and kWidest. Up to
+// kMostNumbered boxes each has its number and a text; beyond that boxes of one colour that touch become one
+// area. Rows are low where any timeline has more than kMostTallRows, and end after kMostRows.
 class Gantt {
  public:
   explicit Gantt(std::span<const Timeline> timelines) : timelines_(timelines) {

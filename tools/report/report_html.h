@@ -31,8 +31,8 @@ struct HtmlTable {
   std::string name;  // for screen readers
   std::vector<HtmlCell> head;
   std::vector<std::vector<HtmlCell>> rows;
-  bool cards = false;  // on narrow screens a row becomes a card: the cells below each other, each with its
-                       // heading (plain text)
+  // on narrow screens a row becomes a card: the cells below each other, each with its heading (plain text)
+  bool cards = false;
 };
 // The table in a container of its own that scrolls, also with the keyboard.
 std::string renderTable(const HtmlTable& table);

@@ -1,11 +1,13 @@
+#include "tools/report/report_memory.h"
+
 #include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
 
+#include "ir/base/amounts.h"
 #include "runtime/execute/accumulation.h"
 #include "runtime/job/validate.h"
-#include "tools/console.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_pictures.h"
 #include "tools/report/report_sections.h"
@@ -13,7 +15,7 @@
 namespace pipeshard {
 namespace {
 
-constexpr size_t kMostRanksShown = 256;
+constexpr size_t kMostMemoryRows = 256;
 
 MemoryParts fullestMoment(const Program& program) {
   const Accumulation none = findAccumulation(program, [](const Instruction&, size_t) { return false; });
@@ -46,7 +48,7 @@ std::string measuredTable(const JobResult& job) {
        numberCell("Activations"), numberCell("Workspace"), numberCell("Padding"), numberCell("Arena"),
        numberCell("Constants"), numberCell("Process, measured")},
       {}};
-  for (size_t rank = 0; rank < std::min(job.ranks.size(), kMostRanksShown); ++rank) {
+  for (size_t rank = 0; rank < std::min(job.ranks.size(), kMostMemoryRows); ++rank) {
     const RankResult& result = job.ranks[rank];
     const MemoryParts& parts = result.memory;
     table.rows.push_back({numberCell(fmt::format("{}", rank))});
@@ -56,11 +58,10 @@ std::string measuredTable(const JobResult& job) {
       table.rows.back().push_back(numberCell(formatBytes(bytes)));
     }
   }
-  return renderTable(table) +
-         paragraph(
-             "Arena: the one allocation that holds all tensors of the rank, planned before the first step; "
-             "the parts before it are "
-             "those of its fullest moment. Process: the largest resident size, with program and libraries.");
+  return renderTable(table) + paragraph(
+                                  "Arena: the one allocation that holds all tensors of the rank, planned "
+                                  "before the first step; the parts before it are those of its fullest "
+                                  "moment. Process: the largest resident size, with program and libraries.");
 }
 
 std::string plannedTable(const std::vector<MemoryParts>& memory) {
@@ -68,7 +69,7 @@ std::string plannedTable(const std::vector<MemoryParts>& memory) {
                   {numberCell("Rank"), numberCell("Parameters"), numberCell("States"),
                    numberCell("Gradients"), numberCell("Activations"), numberCell("Together")},
                   {}};
-  for (size_t rank = 0; rank < std::min(memory.size(), kMostRanksShown); ++rank) {
+  for (size_t rank = 0; rank < std::min(memory.size(), kMostMemoryRows); ++rank) {
     const MemoryParts& parts = memory[rank];
     table.rows.push_back({numberCell(fmt::format("{}", rank))});
     for (int64_t bytes : {parts.parameters, parts.states, parts.gradients, parts.activations, parts.total()})

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tools/console.h"
+#include "ir/base/amounts.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_style.h"
 
@@ -14,9 +14,9 @@ namespace pipeshard {
 namespace {
 
 constexpr double kRow = 54;
-constexpr double kGap = 10;
-constexpr double kAxis = 26;
-constexpr size_t kMostRows = 64;
+constexpr double kPanelGap = 10;
+constexpr double kTimeAxis = 26;
+constexpr size_t kMostPictureRows = 64;
 constexpr int kMostDevicesInSvg = 512;
 
 // By pixel column, the most that is held in it.
@@ -78,11 +78,11 @@ class MemoryChart {
     chart.plot_width = axis_.width;
     std::string rows;
     double y = 8;
-    const size_t shown = std::min(timelines_.front().ranks.size(), kMostRows);
+    const size_t shown = std::min(timelines_.front().ranks.size(), kMostPictureRows);
     for (size_t r = 0; r < shown; ++r) {
       if (timelines_.front().ranks[r].memory.empty()) continue;
       drawRow(r, y, chart.names, rows);
-      y += kRow + kGap;
+      y += kRow + kPanelGap;
     }
     if (shown < timelines_.front().ranks.size()) {
       rows += svgText(0, y + 12, "dim",
@@ -90,7 +90,7 @@ class MemoryChart {
       y += 24;
     }
     chart.plot = axisSvg(axis_, 8, y) + rows;
-    chart.height = y + kAxis;
+    chart.height = y + kTimeAxis;
     chart.legend = {{{"area"}, fmt::format("{} memory in use", timelines_.front().source)}};
     return chart;
   }
@@ -203,9 +203,8 @@ std::string clusterSvg(const Plan& plan) {
   }
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pic\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
-      "viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-      "role=\"img\">\n<title>Cluster: {2} × {3} devices</title>\n<style>{4}</style>\n<rect class=\"paper\" "
-      "width=\"{0:.0f}\" "
+      "viewBox=\"0 0 {0:.0f} {1:.0f}\" role=\"img\">\n<title>Cluster: {2} × {3} "
+      "devices</title>\n<style>{4}</style>\n<rect class=\"paper\" width=\"{0:.0f}\" "
       "height=\"{1:.0f}\"/>\n{5}</svg>\n",
       width, height, plan.cluster.nodeCount(), per_node, kPictureStyle, body);
 }

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tools/console.h"
+#include "ir/base/amounts.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_pictures.h"
 #include "tools/report/report_sections.h"
@@ -25,8 +25,7 @@ double shareOf(int64_t part, int64_t whole) {
 // The stage's work against the busiest stage's, forward and backward apart.
 HtmlCell workCell(const StagePlan& stage, int64_t most, int64_t all) {
   return {fmt::format("<span>{} of all<span class=\"bar\" aria-hidden=\"true\"><i class=\"f\" "
-                      "style=\"width:{}\"></i><i class=\"b\" "
-                      "style=\"width:{}\"></i></span></span>",
+                      "style=\"width:{}\"></i><i class=\"b\" style=\"width:{}\"></i></span></span>",
                       percent(shareOf(work(stage), all)), percent(shareOf(stage.forward_flops, most)),
                       percent(shareOf(stage.backward_flops, most))),
           false};
@@ -175,15 +174,14 @@ std::string renderStages(const Plan& plan) {
     if (meshes) table.rows.back().push_back(textCell(fmt::format("{}", fmt::join(stage.mesh_shape, " × "))));
     if (recomputes) table.rows.back().push_back(textCell(stage.recomputation));
   }
-  return section(
-      "stages", "Stages",
-      paragraph("The model from its inputs (left) to its loss (right), cut into stages; the width of each is "
-                "its work.") +
-          ribbon(plan, all) + renderTable(table) +
-          paragraph("FLOPs are of one microbatch. The bar compares a stage's forward (blue) and backward "
-                    "(green) work with the "
-                    "busiest stage. In flight: microbatches whose activations are held at once, at most.") +
-          layersTable(plan) + searchTable(plan));
+  return section("stages", "Stages",
+                 paragraph("The model from its inputs (left) to its loss (right), cut into stages; the width "
+                           "of each is its work.") +
+                     ribbon(plan, all) + renderTable(table) +
+                     paragraph("FLOPs are of one microbatch. The bar compares a stage's forward (blue) and "
+                               "backward (green) work with the busiest stage. In flight: microbatches whose "
+                               "activations are held at once, at most.") +
+                     layersTable(plan) + searchTable(plan));
 }
 
 }  // namespace pipeshard

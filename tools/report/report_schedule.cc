@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/amounts.h"
+#include "partition/schedules/schedule.h"
 #include "tools/report/report_gantt.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_pictures.h"
@@ -86,17 +88,15 @@ std::string lesson(std::string_view term, const std::string& text) {
 
 std::string lessons(const Schedule& schedule) {
   std::string html = "<dl class=\"teach\">\n";
-  html += lesson(
-      "What is a bubble?",
-      "Time in which a rank has nothing to run, because what it needs is still being computed elsewhere. A "
-      "pipeline fills when a "
-      "step begins and drains when it ends, so somebody is idle; the hatched areas show who, and when.");
+  html += lesson("What is a bubble?",
+                 "Time in which a rank has nothing to run, because what it needs is still being computed "
+                 "elsewhere. A pipeline fills when a step begins and drains when it ends, so somebody is "
+                 "idle; the hatched areas show who, and when.");
   html += lesson("Two ways to count, and a third",
                  "Of the step: idle time of all ranks over ranks times the length of the step; the part of "
-                 "the machine that is lost. Of the "
-                 "useful work: idle time over busy time; how much longer a step takes than without any "
-                 "bubble. Papers on zero-bubble "
-                 "schedules count inside the longest span of a rank, from its first pass to its last.");
+                 "the machine that is lost. Of the useful work: idle time over busy time; how much longer a "
+                 "step takes than without any bubble. Papers on zero-bubble schedules count inside the "
+                 "longest span of a rank, from its first pass to its last.");
   const BubbleFormula formula = bubbleFormula(schedule);
   if (!formula.of_step.empty()) {
     const int chunks = schedule.stages / schedule.ranks();
@@ -104,8 +104,7 @@ std::string lessons(const Schedule& schedule) {
         fmt::format("{} in theory", schedule.name),
         fmt::format(
             "With p = {} equal ranks and m = {} microbatches{}, and F = I = W: {} = {} of the step, {} = {} "
-            "of the useful "
-            "work.{}",
+            "of the useful work.{}",
             schedule.ranks(), schedule.microbatches,
             chunks > 1 ? fmt::format(", v = {} stages on each rank", chunks) : "", formula.of_step,
             percent(formula.step), formula.of_useful, percent(formula.useful),
@@ -113,10 +112,8 @@ std::string lessons(const Schedule& schedule) {
   }
   html += lesson("Shades and numbers",
                  "A number is a microbatch. B is a whole backward pass; some schedules part it into I, "
-                 "gradients of the inputs, for which "
-                 "another rank waits, and W, gradients of the weights, which fill what would be idle. Of a "
-                 "rank with several stages, the "
-                 "first is the lightest.");
+                 "gradients of the inputs, for which another rank waits, and W, gradients of the weights, "
+                 "which fill what would be idle. Of a rank with several stages, the first is the lightest.");
   return html + "</dl>\n";
 }
 

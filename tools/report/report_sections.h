@@ -16,8 +16,6 @@ std::string renderCluster(const Plan& plan);
 std::string renderStages(const Plan& plan);
 std::string renderSchedule(const Plan& plan, const Schedule& schedule, std::span<const Timeline> timelines);
 std::string renderStepParts(std::span<const Timeline> timelines);
-// What the ranks hold over time, and what for. "" when neither is known.
-std::string renderMemory(const ReportInput& input, std::span<const Timeline> timelines);
 
 std::string renderVerdict(const ReportInput& input);
 std::string renderComparison(const ValidationReport& validation);

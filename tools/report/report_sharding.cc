@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/base/amounts.h"
 #include "ir/base/sharding_spec.h"
-#include "tools/console.h"
 #include "tools/report/report_html.h"
 
 namespace pipeshard {
@@ -158,9 +158,8 @@ std::string renderShardings(const Plan& plan, const std::vector<ReportedParamete
   }
   html += paragraph(
       "S and the numbers of mesh axes: the tensor's axis is cut over these axes of the mesh, R: it is whole. "
-      "P: the devices "
-      "along that axis of the mesh hold summands. The bar: predicted compute (blue) and communication "
-      "(red).");
+      "P: the devices along that axis of the mesh hold summands. The bar: predicted compute (blue) and "
+      "communication (red).");
   return section("sharding", "Sharding inside stages", html);
 }
 

@@ -134,6 +134,8 @@ double Timeline::idleOfSpan() const {
   return longest > 0 ? static_cast<double>(longest - useful) / static_cast<double>(longest) : 0;
 }
 
+// Spans of one rank may overlap (a message comes while the rank computes), so lengths are of unions: what
+// travels beside compute is compute, and `transfer` is what is left of the union of both.
 StepParts stepParts(const TimelineRank& rank, int64_t length) {
   StepParts parts;
   std::vector<TimeSpan> computed, either;

@@ -11,7 +11,7 @@
 namespace pipeshard {
 namespace {
 
-constexpr size_t kMostTensorsShown = 15;
+constexpr size_t kMostComparisonsShown = 15;
 constexpr size_t kMostStepsShown = 50;
 
 std::string errorText(double error) {
@@ -42,8 +42,8 @@ struct KindSummary {
 
 std::string renderVerdict(const ReportInput& input) {
   if (input.validation == nullptr) {
-    return "<div class=\"verdict\"><p><b>Planned, not validated yet</b></p>"
-           "<p><code>pipeshard validate</code> runs the plan and compares it with one device.</p></div>\n";
+    return "<div class=\"verdict\"><p><b>Planned, not validated yet</b></p><p><code>pipeshard "
+           "validate</code> runs the plan and compares it with one device.</p></div>\n";
   }
   const ValidationReport& validation = *input.validation;
   const bool passed = validation.passed();
@@ -87,7 +87,7 @@ std::string renderComparison(const ValidationReport& validation) {
                   {textCell("Kind"), textCell("Tensor"), numberCell("Step"), numberCell("Error"),
                    numberCell("Bound"), numberCell("Largest difference"), textCell("Verdict")},
                   {}};
-  const size_t shown = std::min(validation.tensors.size(), kMostTensorsShown);
+  const size_t shown = std::min(validation.tensors.size(), kMostComparisonsShown);
   for (size_t t = 0; t < shown; ++t) {
     const TensorComparison& tensor = validation.tensors[t];
     worst.rows.push_back({textCell(comparedKindName(tensor.kind)), codeCell(tensorName(tensor)),
@@ -95,16 +95,15 @@ std::string renderComparison(const ValidationReport& validation) {
                           numberCell(boundText(tensor.bound)),
                           numberCell(errorText(tensor.largest_difference)), verdictCell(tensor)});
   }
-  return section("comparison", "Against one device",
-                 renderTable(summary) +
-                     paragraph(fmt::format("The {} nearest to their bound, or furthest over it:",
-                                           plural(std::ssize(worst.rows), "tensor"))) +
-                     renderTable(worst) +
-                     paragraph("Error: the 2-norm of the difference over the 2-norm of the one-device "
-                               "tensor, which has a floor, so that a gradient "
-                               "that is zero "
-                               "up to rounding does not decide. Updates on identical gradients are compared "
-                               "element by element."));
+  return section(
+      "comparison", "Against one device",
+      renderTable(summary) +
+          paragraph(fmt::format("The {} nearest to their bound, or furthest over it:",
+                                plural(std::ssize(worst.rows), "tensor"))) +
+          renderTable(worst) +
+          paragraph("Error: the 2-norm of the difference over the 2-norm of the one-device tensor, which has "
+                    "a floor, so that a gradient that is zero up to rounding does not decide. Updates on "
+                    "identical gradients are compared element by element."));
 }
 
 std::string renderLosses(const ValidationReport& validation) {

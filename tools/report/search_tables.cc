@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tools/console.h"
-#include "tools/report/sharding_tables.h"
+#include "ir/base/amounts.h"
+#include "tools/report/text_table.h"
 
 namespace pipeshard {
 namespace {

@@ -2,16 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/amounts.h"
 #include "ir/base/sharding_spec.h"
-#include "tools/console.h"
+#include "tools/report/text_table.h"
 
 namespace pipeshard {
-
-std::string formatNanoseconds(int64_t ns) {
-  const auto time = static_cast<double>(ns);
-  if (time < 1e6) return fmt::format("{:.1f} us", time / 1e3);
-  return time < 1e9 ? fmt::format("{:.2f} ms", time / 1e6) : fmt::format("{:.3f} s", time / 1e9);
-}
 
 std::string combinationTable(const StageCombinations& stage, size_t most) {
   if (stage.combinations.empty()) return "";

@@ -2,13 +2,12 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <sstream>
 
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/text_file.h"
 
 namespace pipeshard {
 namespace {
@@ -118,15 +117,13 @@ ValidationReport validationFromJson(std::string_view text) {
 }
 
 std::optional<ValidationReport> readValidation(const std::string& plan_directory) {
-  const std::filesystem::path path = std::filesystem::path(plan_directory) / kValidationFileName;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  std::stringstream text;
-  text << file.rdbuf();
+  const std::string path = (std::filesystem::path(plan_directory) / kValidationFileName).string();
+  const std::optional<std::string> text = readTextFile(path);
+  if (!text) return std::nullopt;
   try {
-    return validationFromJson(text.str());
+    return validationFromJson(*text);
   } catch (Error& error) {
-    throw error.addContext(path.string());
+    throw error.addContext(path);
   }
 }
 

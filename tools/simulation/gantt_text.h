@@ -1,9 +1,10 @@
 // Timelines as text, a row per rank:
 //
-//   d0 0123......0b41b52b63b74b.5b.6b.7b     a digit: the pass of that microbatch (its last digit) begins;
-//                                            letters: it goes on
-//   d1 .012....0b31b42b53b64b75b.6b.7b..     f forward, b backward, i and w its halves, r recomputation, u
-//                                            update; a dot: idle
+//   d0 0123......0b41b52b63b74b.5b.6b.7b
+//   d1 .012....0b31b42b53b64b75b.6b.7b..
+//
+// A digit: the pass of that microbatch (its last digit) begins. Letters: it goes on (f forward, b backward, i
+// and w its halves, r recomputation, u update). A dot: idle.
 #pragma once
 
 #include <cstdint>

@@ -6,15 +6,12 @@
 
 #include "ir/base/error.h"
 #include "ir/trace/trace_names.h"
+#include "partition/schedules/schedule.h"
 #include "tools/simulation/measured_times.h"
 #include "tools/simulation/trace_reader.h"
 
 namespace pipeshard {
 namespace {
-
-bool isPass(Phase phase) {
-  return phase == Phase::kForward || phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight;
-}
 
 bool isDigit(char c) { return c >= '0' && c <= '9'; }
 

@@ -11,8 +11,8 @@
 namespace pipeshard {
 
 struct MeasuredTimes {
-  std::vector<PassTimes>
-      stages;         // medians over microbatches, steps and a stage's devices; nanoseconds; no update
+  // medians over microbatches, steps and a stage's devices; nanoseconds; no update
+  std::vector<PassTimes> stages;
   Ticks latency = 0;  // median transfer of the messages of microbatches
 };
 

@@ -7,19 +7,19 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/base/amounts.h"
 #include "ir/base/error.h"
 #include "ir/trace/trace_breakdown.h"
 #include "partition/simulation/program_simulation.h"
-#include "planning/planning.h"
-#include "planning/profile_store.h"
-#include "planning/program_costs.h"
+#include "planning/directory/plan_directory.h"
+#include "planning/programs/program_costs.h"
+#include "planning/request/profile_store.h"
 #include "runtime/execute/executor.h"
+#include "runtime/execute/rank_image.h"
 #include "runtime/execute/worker_threads.h"
-#include "tools/console.h"
-#include "tools/report/sharding_tables.h"
 #include "tools/simulation/measured_costs.h"
 #include "tools/simulation/simulation_report.h"
-#include "transport/shared/shared_memory.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
 namespace {
@@ -58,8 +58,7 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
   if (!hasPrograms(request.directory)) {
     fail(ErrorCode::kMissingInput,
          "{} is a plan without programs (plan --no-programs), which are what is simulated; `pipeshard run` "
-         "and `validate` make them, or "
-         "plan with programs",
+         "and `validate` make them, or plan with programs",
          request.directory);
   }
   if (const std::optional<StoredProfile> profile = chooseProfile(request.profile))

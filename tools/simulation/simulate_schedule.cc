@@ -1,15 +1,16 @@
 // `simulate` of a bare schedule: options to exact numbers, the simulation, and what is shown of it.
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <numeric>
-#include <sstream>
 #include <tuple>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/text_file.h"
+#include "partition/families/make_schedule.h"
+#include "partition/schedules/schedule_csv.h"
 #include "tools/simulation/exact_decimal.h"
 #include "tools/simulation/simulation_report.h"
 
@@ -64,7 +65,8 @@ struct Exact {
   int64_t weight_memory = -1;
 };
 
-// Everything divides by `chunks`.
+// Every time becomes a whole number that divides by `chunks`, since a chunk takes that part of its rank's
+// share; the unit is twice as fine where B is given, of which I and W take half each.
 Exact exactly(const Given& given, int64_t chunks) {
   Exact exact;
   const int64_t halves = given.halve_backward ? 2 : 1;
@@ -109,14 +111,6 @@ bool isFile(const std::string& text) {
   return text.size() > 4 && text.compare(text.size() - 4, 4, ".csv") == 0;
 }
 
-std::string readText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) fail(ErrorCode::kMissingInput, "{} cannot be read", path);
-  return text.str();
-}
-
 std::string scheduleText(const BareRequest& request) {
   std::string text = request.schedule;
   const auto add = [&](const std::string& option) {
@@ -142,11 +136,10 @@ Bare run(const BareRequest& request) {
     if (request.ranks > 0 || request.microbatches > 0 || request.chunks > 0 || !request.limit.empty()) {
       fail(ErrorCode::kUsage,
            "--schedule {}: the file says how many ranks, stages and microbatches there are; leave out --p, "
-           "--m, --v and "
-           "--limit",
+           "--m, --v and --limit",
            request.schedule);
     }
-    bare.schedule = scheduleFromCsv(readText(request.schedule), request.schedule);
+    bare.schedule = scheduleFromCsv(requireTextFile(request.schedule), request.schedule);
     for (int rank : bare.schedule.rank_of_stage) {
       chunks = std::lcm(
           chunks, std::count(bare.schedule.rank_of_stage.begin(), bare.schedule.rank_of_stage.end(), rank));
@@ -296,8 +289,8 @@ class TraceOfSchedule {
   }
 
   const Bare& bare_;
-  std::map<std::tuple<int, bool, int>, std::pair<const SimulatedMessage*, int64_t>>
-      sent_;  // by the pass that needs it
+  // by the pass that needs it
+  std::map<std::tuple<int, bool, int>, std::pair<const SimulatedMessage*, int64_t>> sent_;
 };
 
 nlohmann::ordered_json jsonOf(const Bare& bare) {

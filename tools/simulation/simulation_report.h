@@ -60,8 +60,8 @@ struct PlanSimulationRequest {
   std::optional<double> link_us = std::nullopt;
   std::string profile = {};   // as chooseProfile takes it
   std::string measured = {};  // a trace whose durations are taken; "": all by the cost model
-  int threads =
-      0;  // of a worker: its kernels' workspace depends on them; 0: as `run` starts it on this machine
+  // of a worker: its kernels' workspace depends on them; 0: as `run` starts it on this machine
+  int threads = 0;
   bool eager = false;
   bool no_contention = false;
 };

@@ -3,24 +3,23 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/text_file.h"
 
 namespace pipeshard {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::array<TraceEventKind, 5> kKinds = {TraceEventKind::kCompute, TraceEventKind::kSend,
-                                                  TraceEventKind::kReceive, TraceEventKind::kCollective,
-                                                  TraceEventKind::kCopy};
+constexpr std::array<TraceEventKind, 5> kEventKinds = {TraceEventKind::kCompute, TraceEventKind::kSend,
+                                                       TraceEventKind::kReceive, TraceEventKind::kCollective,
+                                                       TraceEventKind::kCopy};
 
 int64_t nanoseconds(const json& microseconds) { return std::llround(microseconds.get<double>() * 1000); }
 
@@ -79,9 +78,9 @@ class Reader {
 
   void addEvent(const json& json_event) {
     const std::string kind = json_event.at("cat");
-    const auto known = std::find_if(kKinds.begin(), kKinds.end(),
+    const auto known = std::find_if(kEventKinds.begin(), kEventKinds.end(),
                                     [&](TraceEventKind k) { return traceEventKindName(k) == kind; });
-    if (known == kKinds.end()) return;  // "waiting" and "transfer" lie inside others
+    if (known == kEventKinds.end()) return;  // "waiting" and "transfer" lie inside others
     const json& arguments = json_event.at("args");
     TraceEvent event;
     event.kind = *known;
@@ -129,14 +128,12 @@ Trace traceFromJson(std::string_view text, std::string_view source) {
 }
 
 Trace readTrace(const std::string& path, std::string_view source) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
+  const std::optional<std::string> text = readTextFile(path);
+  if (!text)
     fail(ErrorCode::kMissingInput, "{} cannot be read; record a trace with `pipeshard run DIR --trace FILE`",
          path);
-  std::stringstream text;
-  text << file.rdbuf();
   try {
-    return traceFromJson(text.str(), source);
+    return traceFromJson(*text, source);
   } catch (Error& error) {
     throw error.addContext(path);
   }

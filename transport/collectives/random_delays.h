@@ -2,10 +2,10 @@
 // asked for.
 //
 //   RandomDelays delays(seed, rank, microseconds(300));
-//   const auto slow = delayCommunicator(*communicator, delays);    // pauses around sends, receives and
-//                                                                  collectives
-//   options.delays = &delays;                                      // of an Executor: pauses before
-//                                                                  instructions
+//   // pauses around sends, receives and collectives
+//   const auto slow = delayCommunicator(*communicator, delays);
+//   // of an Executor: pauses before instructions
+//   options.delays = &delays;
 //
 // A worker does both where the environment has PIPESHARD_RANDOM_DELAYS=SEED:MICROSECONDS.
 #pragma once

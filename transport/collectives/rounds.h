@@ -1,14 +1,14 @@
 // The part of collectives that is alike over every transport. A Round is one collective under way, seen by
 // one member; a transport derives its own from RoundMembers and adds how bytes move:
 //
-//   void post(size_t member, std::span<const std::byte> data);       // to that member; unchanged until
-//                                                                    settle() returns
-//   void takeFromOthers(Destination&& destination);                  // from all others; destination(member)
-//                                                                    is the span to fill
-//   void reduce(Reduction, const std::byte* own, std::byte* output, size_t count); // output := what all
-//     posted to me, in group order
-//   void settle();                                                   // until every posted byte may be
-//                                                                    overwritten
+//   // sends `data` to that member; it stays unchanged until settle() returns
+//   void post(size_t member, std::span<const std::byte> data);
+//   // takes what all others posted to me; destination(member) is the span to fill
+//   void takeFromOthers(Destination&& destination);
+//   // output := what all posted to me and `own`, reduced in group order
+//   void reduce(Reduction, const std::byte* own, std::byte* output, size_t count);
+//   // waits until every posted byte may be overwritten
+//   void settle();
 //
 // Example: gatherBlocks is a whole all-gather: everybody posts its block to all others and takes theirs.
 // Members are indices into the group; counts are elements.

@@ -1,9 +1,10 @@
+#include "transport/control/control_client.h"
+
 #include <algorithm>
 #include <random>
 #include <utility>
 
 #include "ir/base/error.h"
-#include "transport/control/control.h"
 #include "transport/control/control_link.h"
 #include "transport/control/control_monitor.h"
 #include "transport/control/control_socket.h"

@@ -1,7 +1,7 @@
 // Control messages: one JSON object per ZeroMQ frame, nothing else in it.
 //
-//   {"version": 1, "job": "a3f1", "generation": 0, "rank": 2, "sequence": 7, "type": "step_done", "body":
-//     {...}}
+//   {"version": 1, "job": "a3f1", "generation": 0, "rank": 2, "sequence": 7,
+//    "type": "step_done", "body": {...}}
 //
 // `version` is read first: messages of other versions are never interpreted further. REJECT keeps its form
 // {"version", "type", "body": {"code", "message"}} in all versions, so that an old worker can say what went

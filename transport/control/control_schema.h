@@ -39,8 +39,8 @@ struct ControlField {
 
 struct ControlForm {
   std::string_view type;
-  std::vector<ControlField>
-      fields;  // no others are allowed; a message without fields has {} or null as its body
+  // no others are allowed; a message without fields has {} or null as its body
+  std::vector<ControlField> fields;
 };
 
 // Empty: nothing is checked.

@@ -1,10 +1,11 @@
+#include "transport/control/control_server.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <map>
 #include <utility>
 
 #include "ir/base/error.h"
-#include "transport/control/control.h"
 #include "transport/control/control_endpoint.h"
 #include "transport/control/control_gate.h"
 #include "transport/control/control_link.h"
@@ -24,8 +25,7 @@ class Server : public ControlServer {
     if (!options.keys && !options.allow_insecure && !isLocalEndpoint(options.endpoint)) {
       fail(ErrorCode::kConfiguration,
            "control: '{}' can be reached from other hosts and would let anybody in: give the job keys, "
-           "listen on 127.0.0.1, or allow it "
-           "as insecure",
+           "listen on 127.0.0.1, or allow it as insecure",
            options.endpoint);
     }
     raiseDescriptorLimit();

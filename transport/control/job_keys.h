@@ -3,15 +3,14 @@
 // Control between hosts is encrypted and authenticated by CURVE (ZeroMQ's Curve25519 handshake). Both key
 // pairs are made for one job and end with it; whoever holds the client pair may join the job, nobody else.
 //
-//   coordinator                                             node
-//   const JobKeys keys = makeJobKeys();
-//   auto server = ControlServer::bind({.job_id = id, .keys = keys, ...});
-//   writeJobTicket("/shared/job.ticket", ticket);  ───►     auto ticket =
-//                                                           readJobTicket("/shared/job.ticket");
-//                                                           ControlClient::connect(ticket->endpoint,
-//                                                           ticket->job_id, rank, 30s,
-//                                                                                  {.keys =
-//                                                                                    ticket->clientKeys()});
+//   coordinator:
+//     const JobKeys keys = makeJobKeys();
+//     auto server = ControlServer::bind({.job_id = id, .keys = keys, ...});
+//     writeJobTicket("/shared/job.ticket", ticket);
+//   node:
+//     auto ticket = readJobTicket("/shared/job.ticket");
+//     ControlClient::connect(ticket->endpoint, ticket->job_id, rank, 30s, {.keys = ticket->clientKeys()});
+//
 // Workers that a process starts itself get the keys through the environment (kClientKeysVariable), never
 // through arguments, which every user of the machine can read.
 #pragma once

@@ -61,8 +61,8 @@ class Round : public RoundMembers {
   Incoming take(size_t member, std::span<std::byte> to) {
     Incoming incoming =
         mesh_.take(Channel::kCollective, to, {operation_, "waits for", group_[member], to.size(), group_});
-    if (++taken_ + 1 == size())
-      mesh_.waitedTime().everybodyCame();  // the first ones are of different members
+    // the first ones are of different members
+    if (++taken_ + 1 == size()) mesh_.waitedTime().everybodyCame();
     return incoming;
   }
 

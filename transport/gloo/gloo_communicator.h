@@ -41,7 +41,8 @@ class RendezvousStore {
 struct GlooOptions {
   int rank = 0;
   int size = 1;
-  std::string host;  // address or name of this machine's interface, as other nodes reach it
+  // address or name of this machine's interface, as other nodes reach it
+  std::string host;
   std::chrono::milliseconds timeout{30000};      // of every wait for a message, or for 4 MiB of a long one
   std::chrono::milliseconds connect_timeout{0};  // of openGloo(); 0: as `timeout`
   // Several communicators of the same ranks have a store in common, and names of their own.

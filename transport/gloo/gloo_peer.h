@@ -37,9 +37,10 @@ struct Header {
   Operation operation;
   uint32_t unused = 0;
   uint64_t bytes;
-  uint64_t arrived = 0;  // small messages of the receiver of this one that have arrived at its sender
-  std::array<uint64_t, kChannels> completed =
-      {};  // messages of the receiver of this one that its sender has taken
+  // small messages of the receiver of this one that have arrived at its sender
+  uint64_t arrived = 0;
+  // messages of the receiver of this one that its sender has taken
+  std::array<uint64_t, kChannels> completed = {};
 };
 static_assert(sizeof(Header) == 48);
 

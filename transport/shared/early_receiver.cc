@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 // Between two blocks the caller can take the message over.
 constexpr size_t kBlockBytes = 1 << 20;
 // A rung doorbell ends a sleep; this only bounds what a lost ring could cost.
-constexpr auto kSlice = 100ms;
+constexpr auto kLongestSleep = 100ms;
 
 }  // namespace
 
@@ -95,7 +95,7 @@ void EarlyReceiver::run() {
     const uint32_t bell = self.doorbell.load(std::memory_order_seq_cst);
     if (copyAll()) continue;
     lock.unlock();
-    sleepOn(self, bell, kSlice);
+    sleepOn(self, bell, kLongestSleep);
     lock.lock();
   }
 }

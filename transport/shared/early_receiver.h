@@ -2,12 +2,11 @@
 // computes.
 //
 //   EarlyMessage message{.source = 0, .to = memory};
-//   receiver.post(message);        // from here on the mailbox from rank 0 belongs to the receiver
-//   ...                            // the caller computes
-//   receiver.takeOver(message);    // and from here on to the caller again, who takes what is missing
-//                                  (message.finished: nothing)
-//   ...
-//   receiver.release(message);     // the receiver may go on with the next one from rank 0
+//   receiver.post(message);      // from here on the mailbox from rank 0 belongs to the receiver
+//   ...                          // the caller computes
+//   receiver.takeOver(message);  // from here on it belongs to the caller again, who takes what is missing
+//   ...                          // (nothing is, if message.finished)
+//   receiver.release(message);   // the receiver may go on with the next one from rank 0
 //
 // The thread never waits for one message: it copies what is there, and sleeps on the rank's doorbell when
 // nothing is. So it cannot fail. What is wrong with a message (its size, its operation, a sender that has

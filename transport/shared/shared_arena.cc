@@ -66,8 +66,7 @@ Mapping populateArena(int descriptor, size_t bytes, ControlView view, int rank) 
   if (promised > available || available - promised < kReserve) {
     fail(ErrorCode::kOutOfMemory,
          "rank {}: an arena of {} bytes does not fit: the workers of this node still need {} bytes, {} are "
-         "available; use more devices, "
-         "smaller microbatches or recomputation",
+         "available; use more devices, smaller microbatches or recomputation",
          rank, bytes, promised, available);
   }
   if (::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
@@ -77,8 +76,8 @@ Mapping populateArena(int descriptor, size_t bytes, ControlView view, int rank) 
   // So that no process can pull pages from under the readers.
   ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   Mapping mapping = Mapping::map(descriptor, bytes, true, fmt::format("the arena of rank {}", rank));
-  if (bytes > 0)
-    ::madvise(mapping.data(), bytes, MADV_HUGEPAGE);  // a wish: ignored where the kernel does not do it
+  // a wish: ignored where the kernel does not do it
+  if (bytes > 0) ::madvise(mapping.data(), bytes, MADV_HUGEPAGE);
   for (size_t begin = 0; begin < bytes; begin += kStep) {
     const size_t step = std::min(kStep, bytes - begin);
     populateStep(mapping.data() + begin, step, rank, bytes);

@@ -30,8 +30,8 @@ class Round : public RoundMembers {
   }
   IncomingMessage take(size_t member, size_t bytes) {
     IncomingMessage message(endpoint_, Channel::kCollective, group_[member], operation_, bytes, group_);
-    if (++taken_ + 1 == size())
-      endpoint_.waitedTime().everybodyCame();  // the first ones are of different members
+    // the first ones are of different members
+    if (++taken_ + 1 == size()) endpoint_.waitedTime().everybodyCame();
     return message;
   }
   template <typename Destination>

@@ -102,6 +102,13 @@ std::optional<uint64_t> Endpoint::arenaOffset(std::span<const std::byte> data) c
   return address - begin;
 }
 
+// Sending. A message stands in the local queue of its box (channel, peer) until it has *left*: its descriptor
+// is in the mailbox and, if it is staged, all its bytes have been copied into slots. Only the front of a
+// queue is pushed, so messages and slots come in order. What a mailbox holds is limited:
+//   posted - completed    descriptors in use, at most kDescriptors
+//   filled - released     slots in use, at most kSlots
+// `active_` lists exactly the boxes whose queue is not empty. A staged message may be larger than all slots:
+// it leaves bit by bit, in later calls of progress(), while the receiver empties slots.
 Ticket Endpoint::post(Channel channel, int peer, Operation operation, std::span<const std::byte> data,
                       bool staged) {
   checkUsable(peer);
@@ -270,6 +277,9 @@ IncomingMessage::IncomingMessage(Endpoint& endpoint, Channel channel, int source
   if (message.route == Route::kArena) arena_ = endpoint_.peerArena(source, message.offset, bytes);
 }
 
+// A staged message's next slot is the first one that is not released. Slots of one mailbox hold its messages
+// one behind the other, each beginning in a slot of its own; so the slot that a message reads is never
+// another's.
 std::span<const std::byte> IncomingMessage::view() {
   const size_t rest = waiting_.bytes - position_;
   if (rest == 0) return {};

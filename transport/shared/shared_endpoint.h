@@ -28,7 +28,7 @@
 #include "transport/shared/doorbell.h"
 #include "transport/shared/mapping.h"
 #include "transport/shared/shared_layout.h"
-#include "transport/shared/shared_memory.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard::shm {
 
@@ -199,8 +199,8 @@ void Endpoint::await(const Waiting& waiting, Ready&& ready) {
   const Sleeper sleeper(self);
   while (true) {
     const uint32_t bell = self.doorbell.load(std::memory_order_seq_cst);
-    const std::optional<int> lost =
-        findLost(waiting);  // before ready(): the last words of a lost rank still count
+    // before ready(): the last words of a lost rank still count
+    const std::optional<int> lost = findLost(waiting);
     progress();
     if (ready()) return;
     if (lost) breakLost(waiting, *lost);

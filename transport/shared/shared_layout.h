@@ -1,24 +1,22 @@
 // The control segment: what lies where, and who writes what. Every process of the job maps it once, whole.
 //
-//   offset 0            ControlHeader                       written by SharedSegments::create, constant
-//                                                           afterwards
-//   ranksOffset()       RankState[size]
-//   mailboxesOffset()   Mailbox[2][size][size]              indexed [channel][source][destination]
-//   slotsOffset()       kSlots * kSlotBytes per mailbox     in the same order; page-aligned
-//   laneBytes()         the same once more (its header is not used): the second lane
+//   offset 0           ControlHeader                    written by SharedSegments::create, then constant
+//   ranksOffset()      RankState[size]
+//   mailboxesOffset()  Mailbox[2][size][size]           indexed [channel][source][destination]
+//   slotsOffset()      kSlots * kSlotBytes per mailbox  in the same order; page-aligned
+//   laneBytes()        the same once more (its header is not used): the second lane
 //
 // A lane is what one communicator of each rank works on; the two lanes of a rank belong to two threads and
 // share nothing but its arena.
 //
 // A mailbox carries the messages of one ordered pair on one channel, in order. Its sender writes `posted` and
 // `filled`, its receiver `completed` and `released`; all four only grow.
-//   message m (0, 1, ...)   descriptors[m % kDescriptors], valid for completed <= m < posted, so posted -
-//                           completed <= kDescriptors
-//   route kArena            the bytes lie in the sender's arena at `offset` and stay there until m is
-//                           completed
-//   route kStaged           the bytes come through the slots: ceil(bytes / kSlotBytes) slots per message, in
-//                           message order; slot s is slots[s % kSlots], valid for released <= s < filled,
-//                           filled - released <= kSlots
+//   message m (0, 1, ...)  descriptors[m % kDescriptors], valid for completed <= m < posted;
+//                          so posted - completed <= kDescriptors
+//   route kArena           the bytes lie in the sender's arena at `offset`, unchanged until m is completed
+//   route kStaged          the bytes come through the slots: ceil(bytes / kSlotBytes) slots per message, in
+//                          message order; slot s is slots[s % kSlots], valid for released <= s < filled;
+//                          so filled - released <= kSlots
 //
 // Memory order: data first, then the counter with release; the other side reads the counter with acquire,
 // then the data. This holds in both directions (a slot is reused only after its release has been acquired),
@@ -79,8 +77,8 @@ struct alignas(kLine) RankState {
   alignas(kLine) std::atomic<uint32_t> dead;  // set by the launcher
   std::atomic<uint32_t> life;                 // Life; written by the rank
   std::atomic<uint64_t> arena_bytes;          // written by the rank before the first message out of its arena
-  std::atomic<uint64_t>
-      unpopulated;  // arena bytes that the rank is going to touch, not yet part of the used memory
+  // arena bytes that the rank is going to touch, not yet part of the used memory
+  std::atomic<uint64_t> unpopulated;
 };
 
 struct Descriptor {

@@ -10,44 +10,12 @@
 #include <chrono>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "transport/collectives/communicator.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
-
-// File descriptors of a job's segments: one for mailboxes and flags, one arena per rank (size 0 until the
-// rank sizes it). Owned: closed on destruction. Not close-on-exec in the children that `inheritable` text is
-// handed to.
-class SharedSegments {
- public:
-  static SharedSegments create(int size);
-  // From the text of describe(), in a child that inherited the descriptors.
-  static SharedSegments inherit(const std::string& description);
-  SharedSegments(SharedSegments&&) noexcept;
-  SharedSegments& operator=(SharedSegments&&) noexcept;
-  ~SharedSegments();
-
-  std::string describe() const;  // "control=5,arenas=6:7:8"
-  int size() const;
-  // What mailboxes and flags of so many ranks take: one segment, mapped by all of them. Beside it there are
-  // only the arenas.
-  static int64_t communicatorBytes(int size);
-  // The same, as this segment has it.
-  int64_t communicatorBytes() const;
-  int controlDescriptor() const;
-  int arenaDescriptor(int rank) const;
-
-  // Marks a rank as dead (called by the launcher): every wait for it, in any process, ends with
-  // Error(kPeerUnavailable).
-  void markDead(int rank);
-
- private:
-  SharedSegments() = default;
-  int control_ = -1;
-  std::vector<int> arenas_;
-};
 
 class SharedMemoryCommunicator : public Communicator {
  public:

@@ -1,3 +1,5 @@
+#include "transport/shared/shared_segments.h"
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,7 +16,6 @@
 #include "transport/shared/doorbell.h"
 #include "transport/shared/mapping.h"
 #include "transport/shared/shared_layout.h"
-#include "transport/shared/shared_memory.h"
 
 namespace pipeshard {
 namespace {

@@ -4,8 +4,8 @@
 // Axes over which every operand is contiguous (or broadcast) in the same way are merged first, so that equal
 // shapes become one row, and [8,16,64] + [64] becomes 128 rows of 64. In a row, an operand moves by 1 or
 // stays (stride 0).
-//   makeBroadcast({8,16,64}, {{8,16,64}, {64}}): rows 128, length 64, strides {1, 1}; row r starts at {64 r,
-//     0}.
+//   makeBroadcast({8,16,64}, {{8,16,64}, {64}}):
+//   rows 128, length 64, strides {1, 1}; row r starts at {64 r, 0}
 #pragma once
 
 #include <array>

@@ -1,3 +1,5 @@
+#include "runtime/kernels/base/cpu_kernels.h"
+
 #include "runtime/kernels/base/families.h"
 
 namespace pipeshard {

@@ -14,23 +14,23 @@ void addMatMulKernels(KernelRegistry& registry);      // MatMul, FusedMatMul, Ge
 void addReduceKernels(KernelRegistry& registry);      // ReduceSum, ...
 void addScanKernels(KernelRegistry& registry);        // ArgMax, ArgMin, CumSum
 void addSoftmaxKernels(KernelRegistry& registry);     // Softmax, LogSoftmax and their gradients
-void addNormalizationKernels(
-    KernelRegistry& registry);  // LayerNormalization and its gradients, LpNormalization
+// LayerNormalization and its gradients, LpNormalization
+void addNormalizationKernels(KernelRegistry& registry);
 void addBatchNormalizationKernels(KernelRegistry& registry);  // BatchNormalization and its gradients
 void addConvolutionKernels(KernelRegistry& registry);         // Conv and its gradients, ConvTranspose
-void addPoolingKernels(
-    KernelRegistry& registry);  // MaxPool, AveragePool, their gradients, GlobalAveragePool, GlobalMaxPool
-void addLossKernels(
-    KernelRegistry& registry);  // SoftmaxCrossEntropyLoss, its gradient, NegativeLogLikelihoodLoss
+// MaxPool, AveragePool, their gradients, GlobalAveragePool, GlobalMaxPool
+void addPoolingKernels(KernelRegistry& registry);
+// SoftmaxCrossEntropyLoss, its gradient, NegativeLogLikelihoodLoss
+void addLossKernels(KernelRegistry& registry);
 void addViewKernels(KernelRegistry& registry);  // Reshape, Squeeze, Identity, Dropout, ...
-void addMakerKernels(
-    KernelRegistry& registry);  // Shape, Constant, ConstantOfShape, Range, OneHot, Trilu, ...
+// Shape, Constant, ConstantOfShape, Range, OneHot, Trilu, ...
+void addMakerKernels(KernelRegistry& registry);
 void addTransposeKernels(KernelRegistry& registry);  // Transpose
 void addCopyKernels(KernelRegistry& registry);       // Slice, Split, Concat, Expand, Tile
 void addPadKernels(KernelRegistry& registry);        // Pad
 void addGatherKernels(KernelRegistry& registry);     // Gather and its gradient
-void addScatterKernels(
-    KernelRegistry& registry);  // GatherElements and its gradient, GatherND, ScatterElements, ScatterND
+// GatherElements and its gradient, GatherND, ScatterElements, ScatterND
+void addScatterKernels(KernelRegistry& registry);
 void addActivationGradKernels(KernelRegistry& registry);  // ReluGrad, GeluGrad
 void addOptimizerKernels(KernelRegistry& registry);       // SGD, SGDMomentum, Adam, AdamW
 void addCollectiveKernels(KernelRegistry& registry);      // AllReduce, AllGather, ReduceScatter, AllToAll

@@ -21,14 +21,14 @@ namespace pipeshard {
 struct TensorSpec {
   DataType data_type = DataType::kUndefined;
   Shape shape;
-  const Constant* constant =
-      nullptr;  // the content, when it is known before the first step (axes, shapes, indices)
+  // the content, when it is known before the first step (axes, shapes, indices)
+  const Constant* constant = nullptr;
   bool present() const { return data_type != DataType::kUndefined; }
 };
 
 struct KernelSpec {
-  const Node* node =
-      nullptr;  // operator, opset version, attributes, name; outlives the call only, not the kernel
+  // operator, opset version, attributes, name; outlives the call only, not the kernel
+  const Node* node = nullptr;
   std::vector<TensorSpec> inputs;
   std::vector<TensorSpec> outputs;
 };
@@ -63,7 +63,8 @@ struct KernelArguments {
   std::span<void* const> outputs;
   void* workspace = nullptr;           // workspaceBytes() bytes, 64-byte aligned, undefined content
   Collectives* collectives = nullptr;  // there when the kernel has a collectiveGroup()
-  uint32_t accumulate = 0;  // bit o: output o is added to what is there; only where mayAccumulate(o)
+  // bit o: output o is added to what is there; only where mayAccumulate(o)
+  uint32_t accumulate = 0;
 };
 
 class Kernel {
@@ -98,8 +99,5 @@ class KernelRegistry {
  private:
   std::map<std::pair<std::string, std::string>, KernelFactory> factories_;
 };
-
-// All CPU kernels. Threads: OpenMP's number of this process.
-const KernelRegistry& cpuKernels();
 
 }  // namespace pipeshard

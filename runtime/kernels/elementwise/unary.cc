@@ -1,3 +1,7 @@
+// Operators with one input, element by element. An operator is a struct with apply(x, parameters), inlined
+// into one vectorised loop (UnaryLoop); makeUnary makes the kernel, which shares blocks of elements out among
+// threads and may run in place. Parameters are read from attributes once, when the kernel is made: alpha and
+// beta mean what the operator says (LeakyRelu's alpha; IsInf's two signs).
 #include <cmath>
 #include <limits>
 
@@ -143,12 +147,13 @@ struct CeilOp {
     return std::ceil(x);
   }
 };
+// To even.
 struct RoundOp {
   template <typename T>
   PIPESHARD_INLINE static T apply(T x, const Parameters&) {
     return std::nearbyint(x);
   }
-};  // to even
+};
 struct SignOp {
   template <typename T>
   PIPESHARD_INLINE static T apply(T x, const Parameters&) {

@@ -27,6 +27,10 @@ ElementsPlan planElements(const KernelSpec& spec, const Shape& data, const Shape
   return plan;
 }
 
+// The axes of data are three runs: batch axes, which data and indices share; addressed axes, one for each
+// entry of a tuple; and the rest, which is the slice that a tuple names.
+//   data [2,3,4], indices [2,5,1], batch_dims 1: 2 batches of 5 tuples of one entry, which is an index from
+//   -3 to 2; batch_stride 12, sizes {3}, strides {4}, slice 4, output [2,5,4]
 TuplePlan planTuples(const KernelSpec& spec, const Shape& data, const Shape& indices, int64_t batch_dims) {
   if (indices.empty() || batch_dims < 0 ||
       batch_dims >= static_cast<int64_t>(std::min(data.size(), indices.size()))) {
@@ -128,6 +132,9 @@ void copyAll(const T* from, T* to, int64_t count) {
             [&](int64_t begin, int64_t end) { std::copy(from + begin, from + end, to + begin); });
 }
 
+// Scattering: all indices are checked before anything is written; data is copied to the output unless the two
+// are one (in place); then updates are applied one after another, by one thread. Several updates may hit one
+// element, so their order decides the bits, and it is always that of the index tensor.
 template <typename Op, typename T, typename I>
 std::unique_ptr<Kernel> makeScatterElements(const KernelSpec& spec, const ElementsPlan& plan) {
   const int64_t total = elementCount(spec.inputs[0].shape);

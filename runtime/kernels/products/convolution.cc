@@ -15,10 +15,10 @@ namespace pipeshard::kernels {
 namespace {
 
 constexpr int64_t kSlots = 32;
-constexpr int64_t kTasks = 8;                 // that work is cut into at least, if its sizes allow
-constexpr int64_t kColumnElements = 1 << 16;  // of one matrix of columns
-constexpr int64_t kLeastWidth = 256;          // columns of a product that is cut for the sake of more tasks
-constexpr int64_t kLeastChannels = 64;        // rows of such a one
+constexpr int64_t kTasks = 8;                  // that work is cut into at least, if its sizes allow
+constexpr int64_t kColumnElements = 1 << 16;   // of one matrix of columns
+constexpr int64_t kLeastWidth = 256;           // columns of a product that is cut for the sake of more tasks
+constexpr int64_t kLeastProductChannels = 64;  // rows of such a one
 
 int64_t ceilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -129,7 +129,7 @@ WeightCut cutWeight(const Convolution& c) {
   WeightCut cut;
   cut.by_features = c.features >= c.channels;
   if (c.window.isPointwise())
-    cut.pieces = std::clamp<int64_t>(std::max(c.features, c.channels) / kLeastChannels, 1, kTasks);
+    cut.pieces = std::clamp<int64_t>(std::max(c.features, c.channels) / kLeastProductChannels, 1, kTasks);
   cut.chunks = std::min(c.batch, ceilDivide(kTasks, cut.pieces * c.groups));
   return cut;
 }
@@ -148,8 +148,8 @@ void backwardWeight(const Convolution& c, const T* dy, const T* x, T* dw, T* spa
     const int64_t begin = piece * whole / cut.pieces;
     const int64_t count = (piece + 1) * whole / cut.pieces - begin;
     const int64_t feature = cut.by_features ? begin : 0;
-    const int64_t channel =
-        cut.by_features ? 0 : begin;  // only of a pointwise one, whose rows are its channels
+    // only of a pointwise one, whose rows are its channels
+    const int64_t channel = cut.by_features ? 0 : begin;
     T* sum = partial + chunk * c.weightElements() + (group * c.features + feature) * c.rows() + channel;
     const int64_t columns_wanted = cut.by_features ? c.rows() : count * c.window.kernelSize();
     bool started = false;

@@ -77,8 +77,8 @@ struct Tiling {
 
 Tiling chooseTiles(const GemmShape& shape) {
   const int64_t edge = shape.m * shape.n >= (int64_t{1} << 24) ? 1024 : 512;
-  constexpr int64_t kSmallWork = int64_t{1}
-                                 << 21;  // multiply-adds that one thread does sooner than a second one wakes
+  // multiply-adds that one thread does sooner than a second one wakes
+  constexpr int64_t kSmallWork = int64_t{1} << 21;
   if (shape.m * shape.n * std::max<int64_t>(1, shape.k) <= kSmallWork)
     return {std::max<int64_t>(1, shape.m), std::max<int64_t>(1, shape.n)};
   const auto even = [edge](int64_t size) {

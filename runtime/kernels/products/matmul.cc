@@ -61,8 +61,8 @@ MatMulPlan planMatMul(const KernelSpec& spec) {
   plan.batch = elementCount(batch);
   if (plan.batch == 0) return plan;
   const bool one_product = plan.batch == 1 || !transpose_a;
-  if (elementCount(b_batch) == 1 && elementCount(a_batch) == plan.batch &&
-      one_product) {  // [.., m, k] x [k, n]: one tall product
+  // [.., m, k] x [k, n]: one tall product
+  if (elementCount(b_batch) == 1 && elementCount(a_batch) == plan.batch && one_product) {
     plan.shape.m *= plan.batch;
     plan.batch = 1;
     plan.a_offsets = plan.b_offsets = {0};

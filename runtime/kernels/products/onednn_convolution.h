@@ -3,7 +3,8 @@
 //
 //   auto conv = OnednnConvolution::create(ConvolutionTask::kForward, window, {.batch = 1, ...});
 //   if (conv != nullptr) {
-//     const float* packed = conv->pack(ConvolutionTensor::kImage, image, space); // the same for the weight
+//     const float* packed_image = conv->pack(ConvolutionTensor::kImage, image, space);
+//     ...  // the same for the weight
 //     conv->run(packed_image, packed_weight, packed_output, scratch);
 //     conv->unpack(ConvolutionTensor::kOutput, packed_output, output);
 //   }
@@ -21,11 +22,8 @@
 
 namespace pipeshard::kernels {
 
-enum class ConvolutionTask {
-  kForward,
-  kInputGrad,
-  kWeightGrad
-};  // computes the output, the image, the weight
+// computes the output, the image, the weight
+enum class ConvolutionTask { kForward, kInputGrad, kWeightGrad };
 enum class ConvolutionTensor : size_t { kImage, kWeight, kOutput };
 
 // What one run() sees: [batch, channels, in..] images, [batch, features, out..] outputs, [features, channels,

@@ -9,6 +9,9 @@
 namespace pipeshard::kernels {
 namespace {
 
+// LayerNormalization: X is [rows, size]. Rows are independent of each other, in the forward pass and in the
+// input's gradient, and are shared out among threads.
+//   x' = (x - mean) inverse, inverse = 1 / sqrt(variance + epsilon), y = x' scale + bias
 // T: elements; S: the saved mean and inverse standard deviation.
 template <typename T, typename S>
 struct LayerNormRow {
@@ -32,6 +35,7 @@ struct LayerNormRow {
   }
 };
 
+// dx = inverse (g - mean(g) - x' mean(g x')), g = dy scale, means over the row.
 template <typename T, typename S>
 struct LayerNormInputGradRow {
   PIPESHARD_INLINE static void run(const T* dy, const T* x, const T* scale, const S* mean_in,
@@ -53,6 +57,8 @@ struct LayerNormInputGradRow {
 constexpr int64_t kWeightColumns = 128;
 constexpr int64_t kRowChunk = 64;  // rows summed in T before they are added up in double
 
+// dscale = sum over rows of dy x', dbias = sum over rows of dy, for up to kWeightColumns columns. Here
+// columns are shared out among threads, each with all rows, so the order of a sum does not depend on threads.
 template <typename T, typename S>
 struct LayerNormWeightGrad {
   PIPESHARD_INLINE static void run(const T* dy, const T* x, const S* mean, const S* inverse, T* dscale,

@@ -1,7 +1,8 @@
+#include "runtime/kernels/reductions/reduce.h"
+
 #include <algorithm>
 
 #include "runtime/kernels/base/families.h"
-#include "runtime/kernels/reductions/reduce.h"
 
 namespace pipeshard::kernels {
 namespace {

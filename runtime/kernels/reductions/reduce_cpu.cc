@@ -9,7 +9,7 @@ namespace pipeshard::kernels {
 namespace {
 
 constexpr int64_t kColumns = 512;      // outputs that one task reduces together
-constexpr int64_t kRowChunk = 64;      // rows summed in T before they are added up in double
+constexpr int64_t kReducedRows = 64;   // rows summed in T before they are added up in double
 constexpr int64_t kCut = 16 * kChunk;  // elements of one partial result of a long row
 
 // The running value of T within a chunk, and the wider one across chunks.
@@ -106,8 +106,8 @@ struct ColumnReduction {
     Wide<T> totals[kColumns];
     A sums[kColumns];
     for (int64_t c = 0; c < width; ++c) totals[c] = neutral<R, T, Wide<T>>();
-    for (int64_t begin = 0; begin < rows; begin += kRowChunk) {
-      const int64_t end = std::min(rows, begin + kRowChunk);
+    for (int64_t begin = 0; begin < rows; begin += kReducedRows) {
+      const int64_t end = std::min(rows, begin + kReducedRows);
       for (int64_t c = 0; c < width; ++c) sums[c] = neutral<R, T, A>();
       for (int64_t row = begin; row < end; ++row) {
         const T* line = x + row_starts[row];

@@ -20,8 +20,8 @@ TEST(LogicalMesh, CountsRowMajor) {
   EXPECT_ERROR(parseMesh("2x"), ErrorCode::kUsage, "no logical mesh");
   EXPECT_ERROR(parseMesh("0"), ErrorCode::kUsage, "no logical mesh");
   EXPECT_EQ(parseMesh("1048576").deviceCount(), 1 << 20);
-  EXPECT_ERROR(parseMesh("65536x65536"), ErrorCode::kUsage,
-               "no logical mesh");  // more devices than an int counts
+  // more devices than an int counts
+  EXPECT_ERROR(parseMesh("65536x65536"), ErrorCode::kUsage, "no logical mesh");
 }
 
 TEST(ShardingSpec, ReadsWhatItPrints) {

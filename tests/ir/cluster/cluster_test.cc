@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/cluster/cluster_file.h"
+#include "ir/cluster/cluster_presets.h"
 #include "ir/plan/plan.h"
 #include "tests/expect_error.h"
 
@@ -46,7 +48,8 @@ TEST(DeviceKind, TakesTheLongerOfComputingAndMoving) {
   EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kFloat16, 8e6, 0), 2000);
   EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kFloat16, 0, 1e6), 20'000);  // its own bytes
   EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kFloat64, 1e6, 0), 2000);    // twice as wide
-  EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kBfloat16, 1e6, 0), 1000);  // no faster than float32
+  // no faster than float32
+  EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kBfloat16, 1e6, 0), 1000);
   EXPECT_EQ(kind.time(WorkClass::kMovement, DataType::kFloat32, 1e9, 1e6), 10'000);  // only memory is known
   kind.efficiency[static_cast<size_t>(WorkClass::kContraction)] = 0.5;
   EXPECT_EQ(kind.time(WorkClass::kContraction, DataType::kFloat32, 1e6, 1e3), 2000);
@@ -220,8 +223,8 @@ TEST(ClusterFile, SaysNodesKindsAndLinks) {
   EXPECT_EQ(cluster.nodes[2].inside.bytes_per_ns, 12.5);
   EXPECT_EQ(cluster.kindOf(16).name, "card");
   EXPECT_EQ(cluster.kindOf(16).memory_bytes, 1'610'612'736);
-  EXPECT_EQ(cluster.kindOf(16).time(WorkClass::kContraction, DataType::kFloat32, 500'000, 0),
-            8000);  // memory's start, at half
+  // memory's start, at half
+  EXPECT_EQ(cluster.kindOf(16).time(WorkClass::kContraction, DataType::kFloat32, 500'000, 0), 8000);
   EXPECT_EQ(cluster.kindOf(19), parseCluster("a100-40gb").kinds[0]);
   EXPECT_EQ(printCluster(cluster),
             "lab.json, 20 devices: 2 x 8 V100-SXM2-16GB, 1 x 3 card, 1 x 1 A100-SXM4-40GB");

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/plan/plan_json.h"
 #include "tests/expect_error.h"
 #include "tests/ir/base/edited_text.h"
 
@@ -149,8 +150,7 @@ TEST(PlanJson, StagesOfOnePipelineRankListTheSameDevices) {
   plan.stages[1].devices = {0, 1};
   expectError(planToJson(plan), ErrorCode::kConfiguration,
               "plan.json.stages[1].devices[0]: found 0; expected a device that no stage has, or all devices "
-              "of stages[0], which has it, in its "
-              "order");
+              "of stages[0], which has it, in its order");
   plan.stages[1].devices = {2, 1};
   expectError(planToJson(plan), ErrorCode::kConfiguration,
               "plan.json.stages[1].devices[1]: found 1; expected a device that no stage has");
@@ -300,8 +300,7 @@ TEST(PlanJson, NamesWhatIsWrongWithASharding) {
 TEST(PrintPlan, ShowsTheShardingOfAStageInOneLine) {
   Plan plan = shardedPlan();
   EXPECT_THAT(printPlan(plan), HasSubstr("\n  sharding of stage 0: auto on 2x2, 1.23 ms compute + 450.00 us "
-                                         "communication (at least 1.60 ms), "
-                                         "3.00 MB per device\n"));
+                                         "communication (at least 1.60 ms), 3.00 MB per device\n"));
   plan.stages[0].sharding->optimal = true;
   EXPECT_THAT(printPlan(plan), HasSubstr("450.00 us communication (optimal), 3.00 MB"));
   EXPECT_THAT(printPlan(examplePlan()), Not(HasSubstr("sharding")));

@@ -222,8 +222,7 @@ const std::vector<Malformed> kMalformed = {
     {"submesh_across_nodes",
      file(R"({"layers": [0], "submesh": [1, 3]}, {"layers": [1], "submesh": [1, 2]})"),
      "s.json.stages[1].submesh: found [1,2]; expected a submesh that fits behind the devices of earlier "
-     "stages: the first device that is "
-     "free is 3 of 0 to 7, with 4 to a node"},
+     "stages: the first device that is free is 3 of 0 to 7, with 4 to a node"},
     {"submesh_too_late", file(R"({"layers": [0], "submesh": [2, 4]}, {"layers": [1], "submesh": [1, 1]})"),
      "s.json.stages[1].submesh: found [1,1]; expected a submesh that fits"},
     {"no_device_left", file(R"({"layers": [0], "submesh": [2, 4]}, {"layers": [1]})"),

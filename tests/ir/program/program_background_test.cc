@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "ir/program/background.h"
+#include "ir/program/program_json.h"
+#include "ir/program/program_print.h"
+#include "ir/program/program_verify.h"
 #include "tests/ir/program/program_writer.h"
 
 namespace pipeshard {

@@ -6,6 +6,8 @@
 
 #include "ir/base/error.h"
 #include "ir/program/program.h"
+#include "ir/program/program_json.h"
+#include "ir/program/program_print.h"
 #include "tests/expect_error.h"
 #include "tests/ir/base/edited_text.h"
 #include "tests/ir/program/program_writer.h"

@@ -5,6 +5,8 @@
 
 #include "ir/base/error.h"
 #include "ir/program/program.h"
+#include "ir/program/program_print.h"
+#include "ir/program/program_verify.h"
 #include "tests/ir/program/program_writer.h"
 
 namespace pipeshard {
@@ -183,8 +185,8 @@ TEST(VerifyCollectives, FindsAMemberThatNeverArrives) {
   auto programs = programsOf(collectivePrograms(3));
   auto& instructions = programs[2].instructions;
   instructions.erase(instructions.begin() + 4, instructions.end());
-  for (Buffer& buffer :
-       programs[2].buffers) {  // what nothing writes any more is found before: let it live across steps
+  // what nothing writes any more is found before: let it live across steps
+  for (Buffer& buffer : programs[2].buffers) {
     if (buffer.name.ends_with("@1")) buffer.kind = BufferKind::kOptimizerState;
   }
   EXPECT_THAT(verifierMessage(programs),

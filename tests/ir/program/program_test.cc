@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/program/program_print.h"
+#include "ir/program/program_verify.h"
 #include "tests/ir/program/program_writer.h"
 
 namespace pipeshard {
@@ -59,8 +61,8 @@ TEST(VerifyPrograms, NamesTheSendWithoutAReceive) {
                            "accumulate microbatch=1 \"dw@1\" -> \"dw\"", "free \"dh@1\"", "free \"dw@1\""}) {
     erase(programs[0], text);
   }
-  for (const char* name :
-       {"dh@1", "dw@1"}) {  // buffers that nothing writes would be found first: give them a writer
+  // buffers that nothing writes would be found first: give them a writer
+  for (const char* name : {"dh@1", "dw@1"}) {
     const auto found = std::find_if(programs[0].buffers.begin(), programs[0].buffers.end(),
                                     [&](const Buffer& b) { return b.name == name; });
     found->kind = BufferKind::kOptimizerState;

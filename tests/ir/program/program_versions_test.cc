@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/program/program_json.h"
+#include "ir/program/program_print.h"
+#include "ir/program/program_verify.h"
 #include "tests/expect_error.h"
 #include "tests/ir/program/program_writer.h"
 

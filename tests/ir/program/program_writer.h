@@ -10,6 +10,7 @@
 
 #include "ir/base/error.h"
 #include "ir/program/program.h"
+#include "ir/program/program_verify.h"
 
 namespace pipeshard {
 

@@ -5,7 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "onnx_import/format/writer.h"
+#include "onnx_import/prepare/check_model.h"
+#include "onnx_import/prepare/inline_functions.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/autodiff/interpreter.h"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "onnx_import/autodiff/training.h"
-#include "onnx_import/prepare/prepare.h"
+#include "onnx_import/prepare/inference.h"
 
 namespace pipeshard::testing {
 namespace {

@@ -5,7 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "onnx_import/autodiff/training.h"
+#include "ir/graph/graph_print.h"
+#include "onnx_import/autodiff/parameters.h"
 #include "tests/expect_error.h"
 
 namespace pipeshard {

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "ir/base/error.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 
 namespace pipeshard::testing {
 namespace {

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "onnx_import/autodiff/training.h"
+#include "ir/graph/graph_print.h"
+#include "onnx_import/autodiff/loss.h"
+#include "onnx_import/autodiff/optimizer.h"
+#include "onnx_import/autodiff/parameters.h"
+#include "onnx_import/autodiff/precision.h"
 
 namespace pipeshard {
 namespace {

@@ -6,9 +6,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/graph/graph_print.h"
 #include "onnx_import/format/device_configuration.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
+#include "onnx_import/prepare/check_model.h"
+#include "onnx_import/prepare/dimensions.h"
+#include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/model_files.h"
 
@@ -144,8 +148,8 @@ TEST(DeviceSharding, IsWhatTheStandardSays) {
   EXPECT_EQ(w.index_to_device_group_map_size(), 0);
   EXPECT_EQ(w.sharded_dim(0).axis(), 1);
   EXPECT_EQ(w.sharded_dim(0).simple_sharding(0).num_shards(), 4);
-  const auto& h =
-      annotation.sharding_spec(2);  // rows by mesh axis 1, columns by mesh axis 0; rows are the outer loop
+  // rows by mesh axis 1, columns by mesh axis 0; rows are the outer loop
+  const auto& h = annotation.sharding_spec(2);
   EXPECT_EQ(h.tensor_name(), "h");
   EXPECT_THAT(h.device(), ElementsAre(4, 6, 5, 7));
   EXPECT_EQ(h.sharded_dim_size(), 2);

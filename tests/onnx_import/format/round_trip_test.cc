@@ -9,9 +9,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "ir/graph/graph_print.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
-#include "onnx_import/prepare/prepare.h"
+#include "onnx_import/prepare/check_model.h"
 #include "tests/onnx_import/model_files.h"
 
 namespace pipeshard {

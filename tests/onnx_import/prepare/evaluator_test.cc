@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "onnx_import/prepare/evaluator.h"
-#include "onnx_import/prepare/prepare.h"
+#include "onnx_import/prepare/inference.h"
 #include "tests/onnx_import/model_files.h"
 
 namespace pipeshard {

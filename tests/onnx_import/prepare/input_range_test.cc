@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
 #include "onnx_import/format/reader.h"
+#include "onnx_import/prepare/dimensions.h"
+#include "onnx_import/prepare/inference.h"
+#include "onnx_import/prepare/input_range.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/model_files.h"
 

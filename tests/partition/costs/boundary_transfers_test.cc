@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/graph/training_graph.h"
+#include "partition/costs/sharded_stage_costs.h"
 #include "partition/costs/stage_costs.h"
 #include "partition/cut/node_stages.h"
-#include "partition/layers/layers.h"
-#include "partition/stages/partition.h"
 #include "sharding/specs/cross_mesh.h"
 #include "tests/sharding/stage_models.h"
 

@@ -5,8 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/graph/training_graph.h"
+#include "partition/costs/sharded_stage_costs.h"
 #include "partition/costs/stage_costs.h"
-#include "partition/layers/layers.h"
 #include "sharding/stage/shard_stage.h"
 #include "tests/sharding/stage_models.h"
 
@@ -43,8 +44,8 @@ TEST(SharedSpecs, CutBothAxesOverAllDevicesOrTheSecondMeshAxis) {
   EXPECT_EQ(sharedSpecs({256, 64}, {{4}}).size(), 5u);
 }
 
-std::vector<std::optional<PricedStage>> priced(
-    const std::vector<std::pair<int64_t, int64_t>>& ways) {  // time, bytes; 0: not possible
+// time, bytes; 0: not possible
+std::vector<std::optional<PricedStage>> priced(const std::vector<std::pair<int64_t, int64_t>>& ways) {
   std::vector<std::optional<PricedStage>> result;
   for (const auto& [time, bytes] : ways) {
     PricedStage stage;

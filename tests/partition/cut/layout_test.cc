@@ -4,8 +4,8 @@
 
 #include "ir/base/error.h"
 #include "partition/cut/layout.h"
+#include "partition/cut/node_stages.h"
 #include "partition/cut/shipments.h"
-#include "partition/stages/partition.h"
 
 namespace pipeshard {
 namespace {

@@ -10,8 +10,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/graph/training_graph.h"
 #include "partition/cut/node_stages.h"
-#include "partition/stages/partition.h"
+#include "partition/emit/emit_programs.h"
+#include "partition/families/plan_schedule.h"
+#include "partition/stages/partition_training.h"
 #include "tests/expect_error.h"
 #include "tests/partition/emit/symbolic_execution.h"
 #include "tests/partition/training_builder.h"
@@ -244,8 +247,8 @@ TEST(AsynchronousEmission, WeightsOfSeveralStagesAndRunningStatisticsAreRefusedB
   const TrainingGraph tied_training = tied.finish({tied.op("h2", {h, shared})});
   EXPECT_ERROR(emitPrograms(tied_training, planOf(tied_training, "pipedream", 3, 4)),
                ErrorCode::kConfiguration, "the weight 'embedding' belongs to stages 0 and 2");
-  EXPECT_NO_THROW(
-      emitPrograms(tied_training, planOf(tied_training, "pipedream", 1, 4)));  // one stage: one version
+  // one stage: one version
+  EXPECT_NO_THROW(emitPrograms(tied_training, planOf(tied_training, "pipedream", 1, 4)));
 
   TrainingBuilder statistics(1);
   const ValueId x = statistics.input("x");

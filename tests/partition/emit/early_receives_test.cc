@@ -13,8 +13,11 @@
 
 #include "ir/base/error.h"
 #include "ir/program/background.h"
+#include "ir/program/program_verify.h"
+#include "partition/emit/emit_programs.h"
+#include "partition/families/make_schedule.h"
 #include "partition/simulation/program_simulation.h"
-#include "partition/stages/partition.h"
+#include "partition/stages/partition_training.h"
 #include "tests/ir/program/program_writer.h"
 #include "tests/partition/training_builder.h"
 

@@ -11,8 +11,13 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/plan/plan_json.h"
+#include "ir/program/program_print.h"
+#include "ir/program/program_verify.h"
+#include "partition/emit/emit_programs.h"
+#include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
-#include "partition/stages/partition.h"
+#include "partition/stages/partition_training.h"
 #include "tests/partition/emit/modular_execution.h"
 #include "tests/partition/schedules/random_schedule.h"
 #include "tests/partition/training_builder.h"

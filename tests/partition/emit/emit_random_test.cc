@@ -7,8 +7,12 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/program/program_print.h"
+#include "ir/program/program_verify.h"
+#include "partition/emit/emit_programs.h"
+#include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
-#include "partition/stages/partition.h"
+#include "partition/stages/partition_training.h"
 #include "tests/partition/emit/symbolic_execution.h"
 #include "tests/partition/schedules/random_schedule.h"
 #include "tests/partition/training_builder.h"
@@ -164,8 +168,8 @@ class LazyExecution {
 
   const std::vector<Program>& programs_;
   std::vector<size_t> at_;
-  std::vector<std::vector<std::vector<std::pair<size_t, size_t>>>>
-      sends_;  // by rank and buffer: peer, message number
+  // by rank and buffer: peer, message number
+  std::vector<std::vector<std::vector<std::pair<size_t, size_t>>>> sends_;
   std::map<std::pair<size_t, size_t>, size_t> sent_, received_;
 };
 

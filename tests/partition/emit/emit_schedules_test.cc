@@ -8,7 +8,12 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "partition/stages/partition.h"
+#include "ir/program/program_print.h"
+#include "partition/emit/emit_programs.h"
+#include "partition/families/make_schedule.h"
+#include "partition/families/plan_schedule.h"
+#include "partition/schedules/schedule.h"
+#include "partition/stages/partition_training.h"
 #include "tests/partition/emit/symbolic_execution.h"
 #include "tests/partition/training_builder.h"
 

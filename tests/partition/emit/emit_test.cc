@@ -9,8 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "partition/schedules/schedule.h"
-#include "partition/stages/partition.h"
+#include "ir/program/program_json.h"
+#include "ir/program/program_print.h"
+#include "partition/emit/emit_programs.h"
+#include "partition/stages/partition_training.h"
 #include "tests/partition/emit/symbolic_execution.h"
 #include "tests/partition/training_builder.h"
 
@@ -287,8 +289,8 @@ TEST(EmitPrograms, ActivationsAreHeldForAsManyMicrobatchesAsTheScheduleSays) {
   EXPECT_EQ(mostHeld(gpipe[3].program, "h6"), 8);
   const auto sequential = emit(training, {"h1", "h3", "h5"}, "sequential");
   EXPECT_EQ(mostHeld(sequential[0].program, "h0"), 1);
-  EXPECT_LE(mostHeld(sequential[3].program, "d_h5_by_h6"),
-            2);  // until the next microbatch proves that it has arrived
+  // until the next microbatch proves that it has arrived
+  EXPECT_LE(mostHeld(sequential[3].program, "d_h5_by_h6"), 2);
 }
 
 TEST(EmitPrograms, RefusesPlansThatItCannotRun) {

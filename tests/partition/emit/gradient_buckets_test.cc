@@ -7,8 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/plan/plan.h"
 #include "ir/program/background.h"
+#include "ir/program/program_print.h"
+#include "ir/program/program_verify.h"
 #include "partition/emit/graph_segments.h"
+#include "partition/emit/rank_program.h"
 #include "tests/ir/program/program_writer.h"
 
 namespace pipeshard {
@@ -118,8 +122,8 @@ TEST(GradientBuckets, ArePostedBeforeTheLastSegmentRuns) {
           "update update \"w\", \"v\", \"dw\", \"dv\" -> \"w\", \"v\""}));
   const BackgroundWaits waits = backgroundWaits(rank.program);
   EXPECT_THAT(waits.lane, ElementsAre(9));
-  EXPECT_EQ(std::count(waits.before.begin(), waits.before.end() - 2, 0u),
-            13);  // only the update waits for it
+  // only the update waits for it
+  EXPECT_EQ(std::count(waits.before.begin(), waits.before.end() - 2, 0u), 13);
   EXPECT_EQ(waits.before[13], 1u);
   ASSERT_EQ(rank.subgraphs.size(), 4u);  // the first microbatch runs the pass whole
   EXPECT_EQ(rank.subgraphs[2].nodes.size(), 3u);
@@ -127,8 +131,8 @@ TEST(GradientBuckets, ArePostedBeforeTheLastSegmentRuns) {
 }
 
 TEST(GradientBuckets, AreLeftOutWhereNothingCouldOverlap) {
-  for (const int64_t bytes :
-       {int64_t{0}, int64_t{65}, kDefaultBucketBytes}) {  // both gradients fit in one of 65 bytes
+  // both gradients fit in one of 65 bytes
+  for (const int64_t bytes : {int64_t{0}, int64_t{65}, kDefaultBucketBytes}) {
     RankProgram rank = rankProgram();
     const std::string before = printProgram(rank.program);
     postGradientBuckets(rank, bytes, "@");

@@ -142,6 +142,12 @@ struct RankState {
   PostedMessages posted;
 };
 
+// All ranks in one thread. A rank goes on until its next instruction needs a message that has not been sent,
+// or a collective that others have not come to; who comes last runs it for all. When no rank moves, all must
+// be at their ends.
+//
+// A buffer that does not last holds nothing when a step begins, and reading nothing is an error: so what is
+// freed too early, or made too late, is found.
 class ProgramExecutor {
  public:
   explicit ProgramExecutor(const std::vector<RankProgram>& ranks) : ranks_(ranks), states_(ranks.size()) {
@@ -315,8 +321,8 @@ class ProgramExecutor {
       require(buffer.shape == graph.shape(graph.inputs[i]),
               "'" + buffer.name + "' has another shape in the subgraph");
       Content content = read(r, instruction.inputs[i]);
-      if (buffer.kind == BufferKind::kAccumulator)
-        content.kind = Kind::kInvariant;  // a total, which is complete
+      // a total, which is complete
+      if (buffer.kind == BufferKind::kAccumulator) content.kind = Kind::kInvariant;
       contents[graph.value(graph.inputs[i]).name] = std::move(content);
     }
     for (const Node& node : graph.nodes) modular::evaluate(graph, node, update, contents);
@@ -329,8 +335,8 @@ class ProgramExecutor {
 
   Symbols results() const {
     Symbols results;
-    std::map<std::string, uint64_t>
-        copies;  // of parameters and states, which all devices of a stage end with
+    // of parameters and states, which all devices of a stage end with
+    std::map<std::string, uint64_t> copies;
     for (size_t r = 0; r < ranks_.size(); ++r) {
       for (const Result& result : ranks_[r].program.results) addResult(r, result, results);
       for (size_t b = 0; b < states_[r].contents.size(); ++b) {

@@ -307,9 +307,11 @@ class DefinitionExecutor {
 
   const TrainingGraph& training_;
   const Graph& graph_;
-  std::map<std::string, uint64_t> lasting_;  // parameters, weights, constants, states of both kinds
+  // parameters, weights, constants, states of both kinds
+  std::map<std::string, uint64_t> lasting_;
   const std::map<std::string, std::vector<int>>* versions_ = nullptr;  // of a window
-  std::map<std::string, std::vector<uint64_t>> history_;  // of a window: by parameter and version
+  // of a window: by parameter and version
+  std::map<std::string, std::vector<uint64_t>> history_;
 };
 
 }  // namespace

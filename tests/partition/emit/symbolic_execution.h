@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ir/graph/training_graph.h"
-#include "partition/stages/partition.h"
+#include "partition/emit/rank_program.h"
 
 namespace pipeshard {
 

@@ -9,7 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
+#include "partition/schedules/schedule_verify.h"
 #include "tests/expect_error.h"
 
 namespace pipeshard {
@@ -68,8 +70,7 @@ TEST(PipeDream, HasTheOrderOf1f1bWithUpdates) {
   const Schedule schedule = makeSchedule("pipedream", 4, 8);
   EXPECT_EQ(text(schedule.orders[2]),
             "2F0 2F1 2B0 2UPDATE0 2F2 2B1 2UPDATE1 2F3 2B2 2UPDATE2 2F4 2B3 2UPDATE3 2F5 2B4 2UPDATE4 2F6 "
-            "2B5 2UPDATE5 2F7 2B6 2UPDATE6 "
-            "2B7 2UPDATE7");
+            "2B5 2UPDATE5 2F7 2B6 2UPDATE6 2B7 2UPDATE7");
   EXPECT_EQ(text(makeSchedule("pipedream-2bw:m=2", 2, 4).orders[0]),
             "0F0 0F1 0B0 0F2 0B1 0UPDATE1 0F3 0B2 0B3 0UPDATE3");
   for (const char* name : {"pipedream", "pipedream-vertical", "pipedream-2bw"}) {

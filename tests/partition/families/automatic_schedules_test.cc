@@ -7,7 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "partition/families/zero_bubble_automatic.h"
+#include "partition/families/automatic_trial.h"
+#include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
 #include "tests/expect_error.h"
 #include "tests/partition/simulation/second_simulator.h"

@@ -7,7 +7,14 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "partition/stages/partition.h"
+#include "ir/plan/plan_json.h"
+#include "partition/emit/emit_programs.h"
+#include "partition/families/make_schedule.h"
+#include "partition/families/plan_schedule.h"
+#include "partition/schedules/schedule.h"
+#include "partition/schedules/schedule_csv.h"
+#include "partition/stages/asked_stages.h"
+#include "partition/stages/partition_training.h"
 #include "tests/partition/training_builder.h"
 
 namespace pipeshard {
@@ -111,8 +118,7 @@ TEST(PlanSchedule, StageFilesPlaceChunks) {
   options.schedule = "dual-pipe-v";
   expectError(options, ErrorCode::kConfiguration,
               "the schedule dual-pipe-v has stages 0 and 2 on different pipeline ranks, but their devices "
-              "are [1] and [1]; expected "
-              "different devices");
+              "are [1] and [1]; expected different devices");
   options.schedule = "1f1b";
   expectError(options, ErrorCode::kConfiguration,
               "the schedule 1f1b runs 2 stages on 2 pipeline ranks; the plan has 4 stages on 2 groups of "
@@ -179,8 +185,8 @@ int64_t chosenMicrobatches(int64_t batch, const std::string& schedule) {
 TEST(PlanSchedule, ChoosesMicrobatchesWithWhichTheScheduleExists) {
   EXPECT_EQ(chosenMicrobatches(8, "1f1b"), 8);
   EXPECT_EQ(chosenMicrobatches(12, "1f1b"), 6);
-  EXPECT_EQ(chosenMicrobatches(12, "dual-pipe-v"),
-            12);  // two per rank at least, and 8 does not divide the batch
+  // two per rank at least, and 8 does not divide the batch
+  EXPECT_EQ(chosenMicrobatches(12, "dual-pipe-v"), 12);
   EXPECT_EQ(chosenMicrobatches(36, "dual-pipe-v"), 9);
   EXPECT_EQ(chosenMicrobatches(7, "dual-pipe-v"), 7);  // there is no such number
   EXPECT_EQ(chosenMicrobatches(24, "pipedream-2bw:m=12"), 12);

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "partition/families/make_schedule.h"
 #include "partition/simulation/simulator.h"
 #include "tests/partition/simulation/second_simulator.h"
 

@@ -11,9 +11,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/graph/training_graph.h"
+#include "onnx_import/autodiff/optimizer.h"
 #include "onnx_import/autodiff/training.h"
+#include "partition/cut/node_stages.h"
 #include "partition/layers/layers.h"
-#include "partition/stages/partition.h"
 #include "sharding/stage/repeats.h"
 #include "tests/expect_error.h"
 #include "tests/sharding/example_model.h"

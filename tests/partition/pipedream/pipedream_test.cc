@@ -111,8 +111,8 @@ TEST(PlanAsPipeDream, OnOneLevelIsTheSameAmongLevelsOfOneComponent) {
   }
 }
 
-PipeDreamProfile profileOf(
-    const std::vector<std::array<int64_t, 3>>& layers) {  // nanoseconds, activation, parameters
+// nanoseconds, activation, parameters
+PipeDreamProfile profileOf(const std::vector<std::array<int64_t, 3>>& layers) {
   PipeDreamProfile profile;
   for (const auto& [compute, activation, parameters] : layers)
     profile.layers.push_back({"", "", compute, activation, parameters, activation});

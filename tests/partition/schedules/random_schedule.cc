@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "partition/schedules/schedule_verify.h"
+
 namespace pipeshard {
 namespace {
 

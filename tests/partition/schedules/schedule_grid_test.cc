@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
 #include "tests/partition/schedules/schedule_oracle.h"
 

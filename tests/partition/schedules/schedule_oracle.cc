@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "partition/families/make_schedule.h"
 
 namespace pipeshard {
 namespace {
@@ -20,7 +21,10 @@ bool accepts(const std::string& text) {
   }
 }
 
-// Union of actions into nodes, and edges between them.
+// Union of actions into nodes, and edges between them. Actions are numbered as they stand in the orders, rank
+// by rank; node_ has the action that stands for each: itself, the first one of an overlapped pair, or the
+// send of a receive. Edges to actions that are not there are left out, so one list of rules serves schedules
+// with whole and with halved backward passes, with transfers and without.
 class ActionGraph {
  public:
   explicit ActionGraph(const Schedule& schedule) : schedule_(schedule) {

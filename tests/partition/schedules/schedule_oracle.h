@@ -24,7 +24,8 @@ struct PassDurations {
 struct ScheduleRun {
   bool complete = false;  // every pass once, on its rank; every message sent and received once
   bool acyclic = false;   // nobody waits for itself; only then:
-  int64_t makespan = 0;   // passes as early as possible, messages take no time, overlapped pairs are one pass
+  // passes as early as possible, messages take no time, overlapped pairs are one pass
+  int64_t makespan = 0;
   std::vector<int64_t> busy;         // by rank
   std::vector<int64_t> first_start;  // by rank
   bool legal() const { return complete && acyclic; }

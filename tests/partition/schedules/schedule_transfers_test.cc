@@ -7,7 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
+#include "partition/schedules/schedule_transfers.h"
+#include "partition/schedules/schedule_verify.h"
 #include "tests/partition/schedules/schedule_oracle.h"
 
 namespace pipeshard {

@@ -66,8 +66,8 @@ TEST(PlanPrediction, OfEqualStagesIsWhatTheFormulasSay) {
   EXPECT_EQ(step("1f1b", {0, 1}, 2), (2 + 1) * 30 + 7);
   EXPECT_EQ(step("gpipe", {0, 1, 2, 3}, 8), (8 + 3) * 30 + 7);
   EXPECT_EQ(step("zb-h1", {0, 1, 2}, 8), 8 * 30 + 2 * 10 + 7);  // families.h: idle (p-1)(tF+tI-tW)
-  EXPECT_EQ(step("interleaved:v=2", {0, 1, 0, 1}, 4),
-            4 * 60 + 30 + 14);  // (m + (p-1)/v)(tF+tB) of a rank's whole share
+  // (m + (p-1)/v)(tF+tB) of a rank's whole share
+  EXPECT_EQ(step("interleaved:v=2", {0, 1, 0, 1}, 4), 4 * 60 + 30 + 14);
 }
 
 TEST(PlanPrediction, TransfersTravelBetweenStagesOnDifferentDevices) {
@@ -104,10 +104,10 @@ TEST(PlanPrediction, AStepOfAnAsynchronousScheduleIsItsShareOfTheWindow) {
 TEST(PlanPrediction, ThereIsNoneWhereTheScheduleDoesNotExist) {
   EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 0, 1}), 4, "zbv", {}));  // placed forth and back
   EXPECT_TRUE(predictPlan(counted(), stagesOn({0, 1, 1, 0}), 4, "zbv", {}));
-  EXPECT_FALSE(
-      predictPlan(counted(), stagesOn({0, 1, 1, 0}), 2, "dual-pipe-v", {}));  // needs 2p microbatches
-  EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 2}), 4, "interleaved:v=2",
-                           {}));  // needs an even number of stages
+  // needs 2p microbatches
+  EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 1, 0}), 2, "dual-pipe-v", {}));
+  // needs an even number of stages
+  EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 2}), 4, "interleaved:v=2", {}));
   EXPECT_ERROR(predictPlan(counted(), stagesOn({0, 1}), 4, "magic", {}), ErrorCode::kUsage, "magic");
 }
 

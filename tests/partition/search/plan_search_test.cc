@@ -9,7 +9,11 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "partition/search/assignment_request.h"
 #include "partition/search/equal_stages.h"
+#include "partition/search/plan_prediction.h"
+#include "partition/search/search_memory.h"
+#include "partition/search/stage_assignment.h"
 #include "tests/expect_error.h"
 #include "tests/partition/search/stage_cost_tables.h"
 

@@ -1,5 +1,7 @@
 #include "tests/partition/search/random_stage_costs.h"
 
+#include "partition/search/stage_assignment.h"
+
 namespace pipeshard {
 namespace {
 
@@ -69,8 +71,8 @@ int64_t RandomStageCosts::transfer(int layer, const Submesh& from, int from_boun
 
 int64_t RandomStageCosts::memoryBytes(const Submesh& submesh) const {
   if (shape_.memory == 0) return INT64_MAX;
-  return shape_.memory +
-         cluster_.nodes[static_cast<size_t>(cluster_.nodeOf(submesh.first_device))].kind;  // nodes may differ
+  // nodes may differ
+  return shape_.memory + cluster_.nodes[static_cast<size_t>(cluster_.nodeOf(submesh.first_device))].kind;
 }
 
 }  // namespace pipeshard

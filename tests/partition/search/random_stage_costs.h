@@ -6,7 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "partition/search/stage_assignment.h"
+#include "ir/cluster/cluster.h"
+#include "partition/costs/stage_costs.h"
 
 namespace pipeshard {
 

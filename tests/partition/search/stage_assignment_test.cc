@@ -87,8 +87,8 @@ class BruteForce {
       if (cluster_.nodes[static_cast<size_t>(last)].devices != node_end - node_begin) break;
       place(layer, {device, last - node + 1, node_end - node_begin}, cluster_.firstDeviceOf(last + 1));
     }
-    if (device > node_begin && !request_.all_devices)
-      extend(layer, node_end);  // the rest of the node stays unused
+    // the rest of the node stays unused
+    if (device > node_begin && !request_.all_devices) extend(layer, node_end);
   }
 
   void place(int layer, const Submesh& submesh, int end) {
@@ -234,8 +234,8 @@ TEST(AssignStagesToMeshes, IsAsGoodAsBruteForceOnRandomInstances) {
     ASSERT_FALSE(bounded.assignments.empty()) << "round " << round;
     EXPECT_EQ(bounded.assignments.front().objective_ns, *best) << "round " << round;
     request.any = true;
-    EXPECT_EQ(assignStagesToMeshes(request).assignments.front().objective_ns, *best)
-        << "round " << round;  // none other is below the bound
+    // none other is below the bound
+    EXPECT_EQ(assignStagesToMeshes(request).assignments.front().objective_ns, *best) << "round " << round;
     request.bound_ns = *best;
     EXPECT_TRUE(assignStagesToMeshes(request).assignments.empty()) << "round " << round;
     request.bound_ns = *best + *best / 4;
@@ -287,8 +287,8 @@ TEST(AssignStagesToMeshes, GivesUpAStageWhenTransfersHoldUpTheDevices) {
   const Cluster cluster = uniformCluster(1, 2);
   const EqualLayers costs(2, 3);
   AssignmentRequest request{.costs = costs, .cluster = cluster, .microbatches = 4};
-  EXPECT_EQ(assignStagesToMeshes(request).assignments.front().objective_ns,
-            56);  // two stages: 10 + 3 + 10 + 3 * (10 + 3) = 62
+  // two stages: 10 + 3 + 10 + 3 * (10 + 3) = 62
+  EXPECT_EQ(assignStagesToMeshes(request).assignments.front().objective_ns, 56);
   request.exposed_transfers = false;
   EXPECT_EQ(assignStagesToMeshes(request).assignments.front().objective_ns, 53);
 }

@@ -6,8 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "partition/emit/emit_programs.h"
+#include "partition/families/make_schedule.h"
 #include "partition/simulation/simulator.h"
-#include "partition/stages/partition.h"
+#include "partition/stages/partition_training.h"
 #include "tests/ir/program/program_writer.h"
 #include "tests/partition/training_builder.h"
 
@@ -209,8 +211,8 @@ TEST(ProgramSimulation, OfEmittedProgramsIsThatOfTheirSchedule) {
         EXPECT_NO_THROW(verifyTrace(simulation.trace));
         const Schedule schedule = halved(makeSchedule(name, p, m));
         std::vector<PassTimes> stages(static_cast<size_t>(p), PassTimes{10, 11, 7});
-        stages[0].backward_input =
-            p > 1 ? 0 : 11;  // nobody needs the gradient of the batch; a single stage has the loss's
+        // nobody needs the gradient of the batch; a single stage has the loss's
+        stages[0].backward_input = p > 1 ? 0 : 11;
         const Simulation expected = simulate({.schedule = schedule, .stages = stages});
         EXPECT_EQ(simulation.busy, expected.busy) << name << " p=" << p << " m=" << m;
         EXPECT_EQ(simulation.makespan, expected.makespan) << name << " p=" << p << " m=" << m;

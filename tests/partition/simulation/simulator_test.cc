@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "partition/families/make_schedule.h"
 #include "tests/partition/schedules/random_schedule.h"
 
 namespace pipeshard {
@@ -126,8 +127,8 @@ TEST(Simulator, PairsOfPassesStartAndEndTogether) {
                         {1, ActionKind::kBackward, 0, true},
                         {1, ActionKind::kForward, 1},
                         {1, ActionKind::kBackward, 1}};
-  EXPECT_EQ(timesOf(simulate(request).ranks[0]),
-            "0F0@0-1 0F1@1-2 0B0@5-7 0B1@7-9");  // its gradient leaves with the end of 1F1
+  // its gradient leaves with the end of 1F1
+  EXPECT_EQ(timesOf(simulate(request).ranks[0]), "0F0@0-1 0F1@1-2 0B0@5-7 0B1@7-9");
   request.pairs_together = false;
   EXPECT_EQ(timesOf(simulate(request).ranks[0]), "0F0@0-1 0F1@1-2 0B0@4-6 0B1@7-9");
 }

@@ -286,8 +286,8 @@ TEST(BalanceStages, BySizeCountsParametersWithTheirStatesAndWhatTheBackwardPassR
     const int64_t parameter = chain.parameter_bytes[i] * 4;
     EXPECT_EQ(sizes[i], parameter + (read_again ? training.graph.bytes(output) : 0)) << i;
   }
-  EXPECT_GT(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}),
-            4 * 96);  // some activations are read again
+  // some activations are read again
+  EXPECT_GT(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), 4 * 96);
   const Cuts cuts = balance(training, "size", {1, 1}, 7);
   EXPECT_GE(cuts.stage_ends[0], 2);
 }

@@ -7,7 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "partition/stages/partition.h"
+#include "ir/plan/plan_json.h"
+#include "partition/stages/partition_training.h"
 #include "tests/partition/training_builder.h"
 
 namespace pipeshard {

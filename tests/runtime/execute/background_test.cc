@@ -9,10 +9,12 @@
 #include <random>
 #include <thread>
 
+#include "ir/program/program_verify.h"
 #include "runtime/execute/executor.h"
 #include "tests/expect_error.h"
 #include "tests/ir/program/program_writer.h"
 #include "transport/shared/shared_memory.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
 namespace {

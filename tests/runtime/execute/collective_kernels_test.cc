@@ -8,10 +8,13 @@
 #include <random>
 
 #include "ir/base/error.h"
+#include "ir/program/program_verify.h"
 #include "runtime/execute/aligned_memory.h"
 #include "runtime/execute/collective_call.h"
 #include "runtime/execute/executor.h"
+#include "runtime/execute/rank_image.h"
 #include "runtime/files/data.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 #include "runtime/kernels/base/kernel.h"
 #include "tests/expect_error.h"
 #include "tests/ir/program/program_writer.h"
@@ -64,8 +67,8 @@ std::vector<T> runKernel(Collectives& collectives, const char* op, const Shape& 
   EXPECT_EQ(kernel->collectiveGroup(), 5);
   const auto count = static_cast<size_t>(elementCount(to));
   std::vector<T> y(count + 16, T{77});
-  std::vector<std::byte> memory(kernel->workspaceBytes() + 192,
-                                std::byte{0xff});  // NaNs, if anybody read them
+  // NaNs, if anybody read them
+  std::vector<std::byte> memory(kernel->workspaceBytes() + 192, std::byte{0xff});
   const size_t aligned = 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
   const void* const inputs[] = {x.data()};
   void* const outputs[] = {y.data()};

@@ -8,12 +8,16 @@
 #include <random>
 #include <thread>
 
+#include "ir/program/program_verify.h"
 #include "runtime/execute/executor.h"
+#include "runtime/execute/local_program.h"
+#include "runtime/execute/rank_image.h"
 #include "tests/expect_error.h"
 #include "tests/ir/program/program_writer.h"
 #include "tests/runtime/pipeline_program.h"
 #include "tests/temporary_folder.h"
 #include "transport/shared/shared_memory.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
 namespace {
@@ -225,8 +229,8 @@ void expectCollectives(int ranks, DataType type) {
         SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(20));
     executor.attach(communicator->createArena(static_cast<size_t>(executor.memory().total_bytes)),
                     communicator.get(), data.get());
-    if (rank == ranks - 1)
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others wait inside their subgraph
+    // the others wait inside their subgraph
+    if (rank == ranks - 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     reports[static_cast<size_t>(rank)] = executor.runStep(1);
     std::memcpy(y[static_cast<size_t>(rank)].data(),
                 executor.content(executor.program().results[0].buffer).data(), 3 * sizeof(T));

@@ -8,10 +8,14 @@
 #include <thread>
 
 #include "runtime/execute/dump.h"
+#include "runtime/execute/local_program.h"
+#include "runtime/execute/rank_image.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 #include "tests/expect_error.h"
 #include "tests/runtime/pipeline_program.h"
 #include "tests/temporary_folder.h"
 #include "transport/shared/shared_memory.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
 namespace {

@@ -1,4 +1,5 @@
 #include "runtime/execute/fold_transposes.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 
 #include <gtest/gtest.h>
 

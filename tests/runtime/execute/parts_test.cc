@@ -5,8 +5,9 @@
 #include <random>
 
 #include "ir/base/tensor_box.h"
+#include "ir/program/program_verify.h"
 #include "runtime/execute/dump.h"
-#include "runtime/execute/executor.h"
+#include "runtime/execute/local_program.h"
 #include "tests/expect_error.h"
 #include "tests/ir/program/program_writer.h"
 #include "tests/temporary_folder.h"

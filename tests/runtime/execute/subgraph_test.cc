@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "ir/graph/graph_print.h"
 #include "tests/expect_error.h"
 
 namespace pipeshard {

@@ -92,8 +92,8 @@ TEST(BatchCheck, TellsWhetherAllLabelsAreIgnored) {
   writeNpz(folder.file("d.npz"),
            {{"ids.npy", npyArray("<i8", "(4,)", bytesOf(std::vector<int64_t>{3, -100, -100, -100}))}});
   const auto data = openNpzData(folder.file("d.npz"), program.inputs);
-  EXPECT_THAT(explainNotFiniteLoss(program, *data, 2),
-              ::testing::HasSubstr("learning rate"));  // another rank loads the labels
+  // another rank loads the labels
+  EXPECT_THAT(explainNotFiniteLoss(program, *data, 2), ::testing::HasSubstr("learning rate"));
   program.buffers.emplace_back().value = "ids";
   Instruction& load = program.instructions.emplace_back();
   load.kind = InstructionKind::kLoadInput;

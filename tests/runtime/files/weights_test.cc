@@ -15,8 +15,8 @@ namespace {
 
 std::vector<std::byte> randomBytes(std::mt19937_64& generator, size_t count) {
   std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes)
-    byte = static_cast<std::byte>(generator() & 0x3f);  // of any type: finite and not huge
+  // of any type: finite and not huge
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(generator() & 0x3f);
   return bytes;
 }
 
@@ -95,14 +95,16 @@ TEST(InitialContent, OfBigPartsIsTheirBox) {
   std::mt19937_64 generator(6);
   const DataType f32 = DataType::kFloat32, f64 = DataType::kFloat64;
   for (const DataType source : {f32, f64}) {
-    expectPart(partBuffer({700, 1001}, {{100, 0}, {500, 1001}}, f32, source), folder,
-               generator);  // one long run
-    expectPart(partBuffer({900, 1001}, {{0, 250}, {900, 251}}, f32, source), folder,
-               generator);  // short runs, short gaps
-    expectPart(partBuffer({60, 10007}, {{3, 5000}, {50, 7}}, f32, source), folder, generator);   // wide gaps
-    expectPart(partBuffer({10, 60000}, {{0, 1}, {10, 40000}}, f32, source), folder, generator);  // long runs
-    expectPart(partBuffer({3, 400000}, {{0, 1}, {3, 300000}}, f32, source), folder,
-               generator);  // runs longer than a chunk
+    // one long run
+    expectPart(partBuffer({700, 1001}, {{100, 0}, {500, 1001}}, f32, source), folder, generator);
+    // short runs, short gaps
+    expectPart(partBuffer({900, 1001}, {{0, 250}, {900, 251}}, f32, source), folder, generator);
+    // wide gaps
+    expectPart(partBuffer({60, 10007}, {{3, 5000}, {50, 7}}, f32, source), folder, generator);
+    // long runs
+    expectPart(partBuffer({10, 60000}, {{0, 1}, {10, 40000}}, f32, source), folder, generator);
+    // runs longer than a chunk
+    expectPart(partBuffer({3, 400000}, {{0, 1}, {3, 300000}}, f32, source), folder, generator);
   }
 }
 

@@ -17,8 +17,12 @@
 #include <set>
 #include <thread>
 
+#include "ir/program/program_verify.h"
 #include "ir/trace/trace_event.h"
 #include "runtime/execute/dump.h"
+#include "runtime/execute/local_program.h"
+#include "runtime/job/coordinator.h"
+#include "runtime/job/host_name.h"
 #include "runtime/job/validate.h"
 #include "runtime/job/worker.h"
 #include "tests/expect_error.h"
@@ -141,8 +145,8 @@ TEST(Validate, ComparesPartsWithWholeTensors) {
     setPromisedBounds(DataType::kFloat64, spec);
     const ValidationReport report = validate(spec, [](const std::string&) {});
     EXPECT_TRUE(report.passed()) << report.tensors[0].name << " " << report.tensors[0].error;
-    EXPECT_EQ(report.tensors.size(),
-              3u * (1 + 2 + 2 + 2));  // loss, gradients, parameters, updated parameters
+    // loss, gradients, parameters, updated parameters
+    EXPECT_EQ(report.tensors.size(), 3u * (1 + 2 + 2 + 2));
     EXPECT_EQ(report.ranks, 3);
   }
 }
@@ -306,7 +310,8 @@ TEST(RunJob, NamesAWorkerThatIsKilledBetweenLoadingAndRunning) {
                if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
                if (progress.kind != JobProgress::Kind::kLoaded || ++loaded < 2) return;
                ::kill(pids[0], SIGKILL);
-               ::usleep(200'000);  // its connection is closed when the coordinator sends it the word to run
+               // its connection is closed when the coordinator sends it the word to run
+               ::usleep(200'000);
              }),
       ErrorCode::kPeerUnavailable,
       "rank 0 (host " + hostName() + ", pid " + std::to_string(pids.at(0)) + ") was killed by signal 9");

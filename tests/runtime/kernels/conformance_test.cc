@@ -12,6 +12,7 @@
 #include <onnx/onnx_pb.h>
 
 #include "ir/base/error.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 #include "tests/runtime/kernels/kernel_call.h"
 
 namespace pipeshard::testing {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 
 namespace pipeshard::testing {
 namespace {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/kernels/base/cpu_kernels.h"
 #include "tests/runtime/kernels/kernel_call.h"
 
 namespace pipeshard::testing {

@@ -1,4 +1,3 @@
-#include "runtime/profiling/profiling.h"
 
 #include <gtest/gtest.h>
 
@@ -6,6 +5,9 @@
 #include <set>
 
 #include "ir/base/error.h"
+#include "runtime/profiling/profiling_links.h"
+#include "runtime/profiling/profiling_memory.h"
+#include "runtime/profiling/profiling_passes.h"
 #include "runtime/profiling/profiling_rank.h"
 #include "tests/runtime/pipeline_program.h"
 

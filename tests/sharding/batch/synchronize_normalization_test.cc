@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "ir/base/error.h"
+#include "ir/graph/graph_print.h"
 #include "tests/sharding/graph_runner.h"
 
 namespace pipeshard {
@@ -187,8 +188,8 @@ TEST(SynchronizeBatchNormalization, KeepsTheInterfaceAndComputesMomentsOfOneTens
   Piece piece({2, 3, 4});
   const Graph before = piece.graph;
   const std::vector<int> groups = synchronizeBatchNormalization(piece.graph, 2, 5, kGroup);
-  EXPECT_EQ(groups,
-            (std::vector<int>{kGroup, kGroup, kGroup, kGroup}));  // mean, variance; sum of dY and of dY x_hat
+  // mean, variance; sum of dY and of dY x_hat
+  EXPECT_EQ(groups, (std::vector<int>{kGroup, kGroup, kGroup, kGroup}));
   EXPECT_EQ(names(piece.graph, piece.graph.inputs), names(before, before.inputs));
   EXPECT_EQ(names(piece.graph, piece.graph.outputs), names(before, before.outputs));
   ASSERT_EQ(piece.graph.functions.size(), 1u);
@@ -242,8 +243,8 @@ TEST(SynchronizeBatchNormalization, RefusesRowsThatDoNotFit) {
   Piece piece({2, 3});
   EXPECT_THROW(synchronizeBatchNormalization(piece.graph, 0, 5, kGroup), Error);
   EXPECT_THROW(synchronizeBatchNormalization(piece.graph, 6, 5, kGroup), Error);
-  EXPECT_THROW(synchronizeBatchNormalization(piece.graph, 3, 5, kGroup),
-               Error);  // 2 elements per channel are not 3 rows
+  // 2 elements per channel are not 3 rows
+  EXPECT_THROW(synchronizeBatchNormalization(piece.graph, 3, 5, kGroup), Error);
 }
 
 }  // namespace

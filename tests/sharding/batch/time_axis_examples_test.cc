@@ -6,8 +6,9 @@
 #include <fstream>
 
 #include "ir/base/error.h"
-#include "onnx_import/autodiff/training.h"
+#include "onnx_import/autodiff/precision.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/prepare/input_range.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/sharding/batch/time_model.h"
 
@@ -72,8 +73,8 @@ Tensors makeBatch(const Graph& graph) {
     auto* elements = reinterpret_cast<int64_t*>(numbers.bytes.data());
     const int64_t count = elementCount(*value.shape);
     for (int64_t i = 0; value.name == "labels" && i < count; ++i) {
-      if (i < count / 3 ? i % 5 != 0 : i % 7 == 0)
-        elements[i] = -100;  // most at the start: microbatches get different counts
+      // most at the start: microbatches get different counts
+      if (i < count / 3 ? i % 5 != 0 : i % 7 == 0) elements[i] = -100;
     }
     data[value.name] = numbers;
   }

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "ir/graph/graph_print.h"
 #include "tests/sharding/batch/time_model.h"
 
 namespace pipeshard::testing {

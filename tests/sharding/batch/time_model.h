@@ -21,8 +21,8 @@ class Model {
   Model(const Model&) = delete;
 
   ValueId input(const std::string& name, Shape shape, int axis = 0);  // float64, cut along `axis`
-  ValueId labels(const std::string& name, Shape shape,
-                 int64_t classes);                                 // int64, cut along axis 0; some are -100
+  // int64, cut along axis 0; some are -100
+  ValueId labels(const std::string& name, Shape shape, int64_t classes);
   ValueId parameter(const std::string& name, const Shape& shape);  // float64, marked as a PARAMETER
   ValueId number(double value);                                    // float64 scalar constant
   ValueId integers(const std::vector<int64_t>& elements);          // int64 list constant

@@ -34,9 +34,9 @@ TEST(FactorRule, GemmWithBiasKeepsItsContractionWhole) {
 TEST(FactorRule, ReshapeMergesAndSplitsFactors) {
   EXPECT_EQ(reshapeRule({8, 16, 64}, {-1, 64}, {128, 64}),
             "r0(8) r1(16) r2(64): [r0][r1][r2],[] -> [r0,r1][r2]");
-  EXPECT_EQ(reshapeRule({6, 4, 5}, {4, 6, 5}, {4, 6, 5}),
-            "r0(2) w1(3,whole) w2(2,whole) w3(6,whole) w4(4,whole) r5(5): "
-            "[r0,w1][w4][r5],[] -> [r0,w2][w3][r5]");
+  EXPECT_EQ(
+      reshapeRule({6, 4, 5}, {4, 6, 5}, {4, 6, 5}),
+      "r0(2) w1(3,whole) w2(2,whole) w3(6,whole) w4(4,whole) r5(5): [r0,w1][w4][r5],[] -> [r0,w2][w3][r5]");
 }
 
 TEST(FactorRule, ReshapeFollowsABatchOfOne) {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "onnx_import/autodiff/functions.h"
+#include "onnx_import/autodiff/optimizer.h"
 #include "onnx_import/autodiff/training.h"
 #include "sharding/batch/time_axis.h"
 #include "sharding/rules/factor_rule.h"

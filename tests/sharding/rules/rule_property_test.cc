@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "runtime/kernels/base/cpu_kernels.h"
 #include "sharding/rules/factor_rule.h"
 #include "tests/sharding/graph_runner.h"
 #include "tests/sharding/rules/rule_cases.h"

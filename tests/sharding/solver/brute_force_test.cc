@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "sharding/solver/evaluate.h"
 #include "tests/sharding/solver/random_problem.h"
 
 namespace pipeshard {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sharding/solver/evaluate.h"
+
 namespace pipeshard {
 
 namespace {

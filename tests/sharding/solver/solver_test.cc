@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "sharding/solver/evaluate.h"
 #include "tests/expect_error.h"
 #include "tests/sharding/solver/random_problem.h"
 

@@ -38,15 +38,16 @@ std::vector<double> rates(const Cluster& cluster, const std::vector<int>& device
 TEST(CostModelOn, SharesNicsAmongTheGroupsOfAnAxis) {
   const Cluster cluster = twoNodes(4);
   const std::vector<int> all = devicesFrom(0, 8);
-  EXPECT_EQ(rates(cluster, all, {8}), (std::vector<double>{3}));  // one ring, out of each node once
-  EXPECT_EQ(rates(cluster, all, {2, 4}),
-            (std::vector<double>{0.75, 100}));  // axis 0: four rings share the NIC
+  // one ring, out of each node once
+  EXPECT_EQ(rates(cluster, all, {8}), (std::vector<double>{3}));
+  // axis 0: four rings share the NIC
+  EXPECT_EQ(rates(cluster, all, {2, 4}), (std::vector<double>{0.75, 100}));
   EXPECT_EQ(rates(cluster, all, {4, 2}), (std::vector<double>{1.5, 100}));  // axis 0: two rings of four
   EXPECT_EQ(rates(cluster, all, {2, 2, 2}), (std::vector<double>{0.75, 100, 100}));
   EXPECT_EQ(rates(cluster, devicesFrom(4, 4), {2, 2}), (std::vector<double>{100, 100}));
   EXPECT_EQ(rates(cluster, {0, 4}, {2}), (std::vector<double>{3}));
-  EXPECT_EQ(rates(cluster, {0, 4, 1, 5}, {2, 2}),
-            (std::vector<double>{100, 1.5}));  // in the mesh's order, not the cluster's
+  // in the mesh's order, not the cluster's
+  EXPECT_EQ(rates(cluster, {0, 4, 1, 5}, {2, 2}), (std::vector<double>{100, 1.5}));
   EXPECT_EQ(rates(cluster, all, {1, 8})[1], 3);
 }
 
@@ -76,8 +77,8 @@ TEST(CostModelOn, CountsWhatAllToAllsSendToOtherNodes) {
   EXPECT_EQ(collectiveCost(model, mesh, CollectiveKind::kAllGather, 0, 8'000'000), 7'000 + 2'333'333);
   EXPECT_EQ(collectiveCost(model, mesh, CollectiveKind::kAllReduce, 0, 8'000'000), 7'000 + 4'666'667);
   EXPECT_EQ(collectiveCost(model, mesh, CollectiveKind::kAllToAll, 0, 8'000'000), 7'000 + 4 * 4'000'000 / 3);
-  const CostModel many =
-      costModelOn(twoNodes(4, 4), devicesFrom(0, 8), mesh);  // each has its NIC: 4 MB at 3 GB/s
+  // each has its NIC: 4 MB at 3 GB/s
+  const CostModel many = costModelOn(twoNodes(4, 4), devicesFrom(0, 8), mesh);
   EXPECT_EQ(collectiveCost(many, mesh, CollectiveKind::kAllToAll, 0, 8'000'000), 7'000 + 4'000'000 / 3);
 }
 

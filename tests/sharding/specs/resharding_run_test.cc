@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sharding/specs/resharding.h"
+#include "sharding/specs/resharding_emit.h"
 #include "tests/sharding/device_threads.h"
 #include "tests/sharding/graph_runner.h"
 #include "tests/sharding/specs/spec_lists.h"

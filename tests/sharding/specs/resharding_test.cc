@@ -59,8 +59,8 @@ TEST(Resharding, CostsWhatTheCostModelSays) {
   EXPECT_EQ(cost({8, 16}, "S0,R", "R,S0", "4"), 5000 + 19);  // a quarter of it
   EXPECT_EQ(cost({8, 16}, "R,R", "S0,R", "4"), 0);
   EXPECT_EQ(cost({8, 16}, "S0,R", "R,R", "1x4"), 0);  // an axis of one device
-  EXPECT_EQ(cost({5, 16}, "S01,R", "S0,R", "2x2"),
-            5000 + 19);  // 3 of 5 rows are the larger half: 192 bytes, 96 of them travel
+  // 3 of 5 rows are the larger half: 192 bytes, 96 of them travel
+  EXPECT_EQ(cost({5, 16}, "S01,R", "S0,R", "2x2"), 5000 + 19);
 }
 
 TEST(Resharding, ReducesBeforeItGathers) {

@@ -153,8 +153,8 @@ TEST(ExchangeLoss, TheVocabularyOfGpt2OverFourDevices) {
   expectAsWhole(gradProblem(c), {{4}}, {"a1"}, 1e-5);
   const FormResult result = runForm(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{4}},
                                     strategyOf(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{4}}, {"a1"}));
-  EXPECT_EQ(countNodes(result.graphs[0], "AllReduce"),
-            2);  // maxima and sums; the label's own score stays a partial sum
+  // maxima and sums; the label's own score stays a partial sum
+  EXPECT_EQ(countNodes(result.graphs[0], "AllReduce"), 2);
 }
 
 TEST(ExchangeLoss, RefusesALabelThatIsNoClass) {

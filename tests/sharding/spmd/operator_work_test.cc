@@ -5,8 +5,9 @@
 #include <map>
 #include <string>
 
-#include "sharding/spmd/spmd_rewrite.h"
 #include "sharding/spmd/strategy.h"
+#include "sharding/spmd/strategy_cost.h"
+#include "sharding/spmd/work_count.h"
 
 namespace pipeshard {
 namespace {

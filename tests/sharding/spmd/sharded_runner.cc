@@ -7,8 +7,12 @@
 #include <map>
 #include <numeric>
 
+#include "ir/graph/graph_print.h"
+#include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/prepare.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 #include "sharding/specs/cost_model.h"
+#include "sharding/spmd/spmd_verify.h"
 
 namespace pipeshard::testing {
 

@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "onnx_import/autodiff/optimizer.h"
+#include "onnx_import/autodiff/precision.h"
 #include "onnx_import/autodiff/training.h"
-#include "onnx_import/prepare/prepare.h"
 #include "sharding/batch/time_axis.h"
 #include "tests/sharding/example_model.h"
 #include "tests/sharding/spmd/sharded_runner.h"

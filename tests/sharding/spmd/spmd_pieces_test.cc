@@ -6,7 +6,12 @@
 #include <set>
 
 #include "ir/base/error.h"
+#include "ir/graph/graph_print.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 #include "sharding/spmd/local_nodes.h"
+#include "sharding/spmd/spmd_verify.h"
+#include "sharding/spmd/strategy_cost.h"
+#include "sharding/spmd/work_count.h"
 #include "tests/expect_error.h"
 #include "tests/sharding/device_threads.h"
 #include "tests/sharding/rules/rule_cases.h"

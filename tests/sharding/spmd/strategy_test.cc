@@ -4,6 +4,7 @@
 #include <set>
 
 #include "sharding/spmd/strategy.h"
+#include "sharding/spmd/strategy_cost.h"
 #include "tests/expect_error.h"
 #include "tests/sharding/rules/rule_cases.h"
 
@@ -142,8 +143,8 @@ TEST(Strategy, MeansAreCutWhereTheShareIsKnown) {
   EXPECT_EQ(ignoring.specs("2", "0:a0"), "S0,R S0 -> -;P0 S0,R");
   OneNode largest =
       (OneNode("ReduceMax").input({6, 4}).constant(makeConstant<int64_t>({1}, {1})).output({6, 1}));
-  EXPECT_EQ(largest.specs("2x2", "0:a0 1:a1"),
-            "S0,S1 R -> S0,R");  // maxima are exchanged: there are no partial ones
+  // maxima are exchanged: there are no partial ones
+  EXPECT_EQ(largest.specs("2x2", "0:a0 1:a1"), "S0,S1 R -> S0,R");
   OneNode integers = (OneNode("ReduceSum").input({6}, DataType::kInt64).output({1}, DataType::kInt64));
   EXPECT_EQ(integers.all("2"), "replicate");
 }

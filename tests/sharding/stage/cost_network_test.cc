@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "sharding/solver/solver.h"
-
 namespace pipeshard {
 namespace {
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "sharding/stage/exhaustive.h"
 #include "sharding/stage/shard_stage.h"
 #include "tests/expect_error.h"
 #include "tests/sharding/stage_models.h"

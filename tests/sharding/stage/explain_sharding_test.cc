@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sharding/specs/resharding.h"
+#include "sharding/stage/explain.h"
 #include "sharding/stage/shard_stage.h"
 #include "tests/sharding/stage_models.h"
 

@@ -8,7 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "sharding/stage/shard_stage_parts.h"
+#include "sharding/stage/blocks.h"
+#include "sharding/stage/stage_context.h"
 #include "tests/expect_error.h"
 #include "tests/sharding/stage_models.h"
 
@@ -58,7 +59,7 @@ std::map<Collective, int> collectivesOf(const TrainingGraph& training, const Sha
 }
 
 // ---- brute force
-// ------------------------------------------------------------------------------------------------------------------
+// ----------------------------------------------------------------------------------------------------
 
 // The least cost over all strategies of all nodes, by dynamic trial: every node's strategy is tried, and for
 // the strategies chosen every kept spec that the tensor can have.
@@ -284,7 +285,7 @@ TEST(ShardStage, TheSameStageGivesTheSameSharding) {
 }
 
 // ---- what is chosen
-// -----------------------------------------------------------------------------------------------------------------
+// ----------------------------------------------------------------------------------------------------
 
 TEST(ShardStage, ASmallModelWithALargeBatchIsDataParallel) {
   const TrainingGraph training = testing::perceptron(65536, 256, 256, 256);

@@ -109,9 +109,10 @@ TEST_P(ReportOverlay, LaysThePredictionOverTheMeasurement) {
   EXPECT_THAT(page, HasSubstr("this plan, measured"));
   EXPECT_THAT(page, HasSubstr("equal stages, by formula"));
   EXPECT_TRUE(std::regex_search(
-      page, std::regex("A step takes [0-9.]+ [^ ]+ as predicted and [0-9.]+ [^ ]+ as measured "
-                       "\\([+-][0-9.]+%\\); ranks are idle for [0-9.]+% of it as predicted, [0-9.]+% as "
-                       "measured, [0-9.]+% by the formula")));
+      page,
+      std::regex(
+          "A step takes [0-9.]+ [^ ]+ as predicted and [0-9.]+ [^ ]+ as measured \\([+-][0-9.]+%\\); ranks "
+          "are idle for [0-9.]+% of it as predicted, [0-9.]+% as measured, [0-9.]+% by the formula")));
   const bool halves = GetParam() == "zb-h1";
   for (int stage = 0; stage < 2; ++stage) {
     for (int k = 0; k < kMicrobatches; ++k) {
@@ -121,8 +122,8 @@ TEST_P(ReportOverlay, LaysThePredictionOverTheMeasurement) {
         size_t count = 0;
         for (size_t at = page.find(title); at != std::string::npos; at = page.find(title, at + 1)) ++count;
         EXPECT_GE(count, 2u) << title;  // predicted and measured
-        const bool parted =
-            pass == std::string("backward");  // measured in halves, joined where nothing lies between
+        // measured in halves, joined where nothing lies between
+        const bool parted = pass == std::string("backward");
         EXPECT_LE(count, parted ? 3u : 2u) << title;
       }
     }
@@ -131,8 +132,8 @@ TEST_P(ReportOverlay, LaysThePredictionOverTheMeasurement) {
   const CommandResult simulated =
       runPipeshard({"simulate", plan, "--measured", trace, "--trace", folder.file("simulated.json")});
   ASSERT_EQ(simulated.exit_code, 0) << simulated.errors;
-  std::map<std::string, std::vector<double>>
-      measured;  // by rank and pass without its microbatch; of all steps but the first
+  // by rank and pass without its microbatch; of all steps but the first
+  std::map<std::string, std::vector<double>> measured;
   for (const auto& [pass, step, duration] : passesOf(trace)) {
     if (step > 1) measured[pass].push_back(duration);
   }
@@ -142,8 +143,8 @@ TEST_P(ReportOverlay, LaysThePredictionOverTheMeasurement) {
     std::vector<double>& durations = measured[pass];
     ASSERT_EQ(durations.size(), 3u * kMicrobatches) << pass;
     std::sort(durations.begin(), durations.end());
-    EXPECT_NEAR(duration, durations[durations.size() / 2], 2e-3)
-        << pass;  // microseconds, with three decimals
+    // microseconds, with three decimals
+    EXPECT_NEAR(duration, durations[durations.size() / 2], 2e-3) << pass;
   }
 }
 

@@ -88,9 +88,10 @@ TEST(ReportPage, IsWellFormed) {
 
 TEST(ReportPage, StaysLightForManyRanksAndMicrobatches) {
   for (const auto& [name, html] : pages()) EXPECT_LT(html.size(), 1'500'000u) << name;
-  EXPECT_EQ(pages().back().second.find("<g><title>"), std::string::npos);  // no boxes of their own
-  EXPECT_NE(pages().back().second.find("15: 15F0 15I0 15F1 15I1"),
-            std::string::npos);  // but the orders as text
+  // no boxes of their own
+  EXPECT_EQ(pages().back().second.find("<g><title>"), std::string::npos);
+  // but the orders as text
+  EXPECT_NE(pages().back().second.find("15: 15F0 15I0 15F1 15I1"), std::string::npos);
 }
 
 TEST(ReportPage, IsTheSameForTheSameInput) { EXPECT_EQ(samplePages(), pages()); }
@@ -118,13 +119,12 @@ void writeHost(const Pages& pages, const fs::path& folder, const std::string& si
     std::ofstream(folder / (name + ".html"), std::ios::binary) << page;
     frames += fmt::format("<iframe src=\"{}.html\"></iframe>", name);
   }
-  std::ofstream(folder / "host.html")
-      << "<!DOCTYPE html><style>iframe{display:block;border:0;width:" << width << "px;height:" << height
-      << "px}"
-      << "</style><pre id=\"found\"></pre><script>const all=[];"
-         "addEventListener('message',e=>{all.push(e.data);"
-         "document.getElementById('found').textContent=JSON.stringify(all)});</script>"
-      << frames;
+  std::ofstream(folder / "host.html") << "<!DOCTYPE html><style>iframe{display:block;border:0;width:" << width
+                                      << "px;height:" << height << "px}"
+                                      << "</style><pre id=\"found\"></pre><script>const "
+                                         "all=[];addEventListener('message',e=>{all.push(e.data);document."
+                                         "getElementById('found').textContent=JSON.stringify(all)});</script>"
+                                      << frames;
 }
 
 std::string unescaped(std::string text) {
@@ -147,10 +147,9 @@ Seen look(const Pages& pages, const std::string& size, bool dark) {
   const std::string place = folder.path().string();
   const std::string command = fmt::format(
       "timeout 60 {} --headless --no-sandbox --disable-gpu --hide-scrollbars --force-device-scale-factor=1 "
-      "--user-data-dir='{}/profile' "
-      "--enable-logging=stderr --allow-file-access-from-files --blink-settings=preferredColorScheme={} "
-      "--window-size=1500,1000 "
-      "--virtual-time-budget=20000 --dump-dom 'file://{}/host.html' >'{}/dom.html' 2>'{}/log'",
+      "--user-data-dir='{}/profile' --enable-logging=stderr --allow-file-access-from-files "
+      "--blink-settings=preferredColorScheme={} --window-size=1500,1000 --virtual-time-budget=20000 "
+      "--dump-dom 'file://{}/host.html' >'{}/dom.html' 2>'{}/log'",
       browser(), place, dark ? 0 : 1, place, place, place);
   Seen seen;
   const int status = std::system(command.c_str());
@@ -186,13 +185,12 @@ TEST(ReportPageCheck, FindsFaults) {
   const Pages broken = {
       {"broken",
        "<!DOCTYPE html><html><head><meta name=\"style-src "
-       "'unsafe-inline'\"><title>broken</title></head><body>"
-       "<main><section><div style=\"width:3000px\">wide</div><p style=\"color:#999;background:#fff\">pale</p>"
-       "<div style=\"overflow-x:auto;width:50px\"><div style=\"width:90px\">x</div></div>"
-       "<svg width=\"90\" height=\"30\"><text x=\"5\" y=\"15\">first</text><text x=\"9\" "
-       "y=\"15\">second</text></svg>"
-       "</section><section style=\"margin-top:-30px\"><p>over it</p></section></main>"
-       "<script>console.error('something')</script></body></html>"}};
+       "'unsafe-inline'\"><title>broken</title></head><body><main><section><div "
+       "style=\"width:3000px\">wide</div><p style=\"color:#999;background:#fff\">pale</p><div "
+       "style=\"overflow-x:auto;width:50px\"><div style=\"width:90px\">x</div></div><svg width=\"90\" "
+       "height=\"30\"><text x=\"5\" y=\"15\">first</text><text x=\"9\" "
+       "y=\"15\">second</text></svg></section><section style=\"margin-top:-30px\"><p>over "
+       "it</p></section></main><script>console.error('something')</script></body></html>"}};
   const Seen seen = look(broken, "390x844", false);
   const std::string found = seen.reports.dump();
   for (const char* fault :

@@ -5,8 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "partition/families/plan_schedule.h"
+#include "partition/schedules/schedule.h"
 #include "partition/simulation/simulator.h"
-#include "partition/stages/partition.h"
 #include "tools/report/report_timeline.h"
 
 namespace pipeshard {

@@ -1,4 +1,5 @@
 #include "tools/report/report.h"
+#include "tools/report/report_sharding.h"
 
 #include <cmath>
 #include <limits>
@@ -9,7 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "partition/stages/partition.h"
+#include "partition/families/make_schedule.h"
+#include "partition/families/plan_schedule.h"
 #include "runtime/job/validate.h"
 #include "tests/tools/report/report_samples.h"
 #include "tools/report/report_html.h"
@@ -224,8 +226,8 @@ TEST(ReportPictures, StandAloneAsFiles) {
     EXPECT_LT(svg.size(), 300'000u) << name;
   }
   EXPECT_EQ(countOf(pictures[0].second, "class=\"seat\""), 4u);
-  EXPECT_EQ(countOf(pictures[1].second, "<g><title>stage "),
-            2u * 4 * 2 * 8 * 2);  // predicted and measured, forward and backward
+  // predicted and measured, forward and backward
+  EXPECT_EQ(countOf(pictures[1].second, "<g><title>stage "), 2u * 4 * 2 * 8 * 2);
 }
 
 TEST(EscapeHtml, ReplacesMarkupAndControlCharacters) {

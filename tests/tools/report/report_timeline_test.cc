@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "partition/stages/partition.h"
+#include "partition/families/make_schedule.h"
+#include "partition/families/plan_schedule.h"
+#include "partition/schedules/schedule.h"
 #include "tests/expect_error.h"
 #include "tests/tools/report/report_samples.h"
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "partition/families/make_schedule.h"
 #include "tests/expect_error.h"
 
 namespace pipeshard {

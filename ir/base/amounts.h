@@ -1,0 +1,15 @@
+// Amounts for people.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace pipeshard {
+
+// "1.5 MiB", "2.3 GFLOP": three digits, powers of 1024 and of 1000.
+std::string formatBytes(int64_t bytes);
+std::string formatFlops(int64_t flops);
+// "12.3 us", "4.56 ms".
+std::string formatNanoseconds(int64_t ns);
+
+}  // namespace pipeshard

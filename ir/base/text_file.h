@@ -1,0 +1,28 @@
+// Small files of text, read and written whole. What cannot be written is explained here, once.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace pipeshard {
+
+// The whole file; nothing where it cannot be read: callers know what the file was to be, and say so.
+// Error(kConfiguration) for one of more bytes than a file of its kind can have: "PATH is too large for WHAT".
+std::optional<std::string> readTextFile(const std::string& path);
+std::optional<std::string> readTextFile(const std::string& path, uint64_t most_bytes, std::string_view what);
+// Error(kMissingInput) where it cannot be read.
+std::string requireTextFile(const std::string& path);
+
+// Why a file of the user's choice cannot be written: Error(kMissingInput) where its folder is missing,
+// Error(kConfiguration) where it is a folder or not for this user to write, else Error(kDiskFull).
+[[noreturn]] void failToWrite(const std::string& path, int error_number);
+
+// Throws as failToWrite does if the file cannot be opened for writing: asked before long work.
+void requireWritable(const std::string& path);
+
+// Writes text to a file, which is made or replaced. Errors as failToWrite.
+void writeTextFile(const std::string& path, const std::string& text);
+
+}  // namespace pipeshard

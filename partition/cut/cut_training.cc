@@ -1,0 +1,429 @@
+#include "partition/cut/cut_training.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "ir/base/error.h"
+#include "partition/cut/node_stages.h"
+#include "partition/families/plan_schedule.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr Phase kPassPhases[] = {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight};
+
+// Fills the Cut in steps, each of which needs those before it:
+//
+//   hasten          node phases: what another stage waits for moves from the weight half to the input half
+//   findRoles       what every value is to the step; of what nodes make, the stage and the phase
+//   placePasses     nodes that something needs go into the piece of their stage and phase, in graph order
+//   placePrologues, placeUpdates     these pieces, found backwards from what they have to give
+//   findInputs      of a piece: what its nodes read and none of them has made
+//   findOutputs     of passes: what any piece reads, and the loss, new states and parts of gradients
+//   recomputationOf for stages that recompute: their passes once more, in parts
+//
+// All of it relies on the topological order of graph.nodes: hasten goes through it from the end, so a weight
+// node that only a hastened one reads is hastened, too. findOutputs needs the inputs of all pieces. Layer by
+// layer, the parts of a recomputation are made from the last layer to the first, and what a part reads to
+// make its layer again is from then on kept by the forward pass (`kept`).
+class Cutter {
+ public:
+  Cutter(const TrainingGraph& training, const Plan& plan)
+      : training_(training),
+        plan_(plan),
+        graph_(training.graph),
+        uses_(computeUseDef(graph_)),
+        stages_(nodeStages(training, plan)),
+        layers_(nodeLayers(training, plan, stages_)),
+        phases_(training.node_phase) {
+    cut_.stages.resize(plan.stages.size());
+    cut_.owners = parameterOwners(training, stages_);
+    cut_.groups = deviceGroups(plan);
+  }
+
+  Cut run() {
+    hasten();
+    findRoles();
+    placePasses();
+    placePrologues();
+    placeUpdates();
+    for (StagePieces& pieces : cut_.stages) {
+      for (Piece& piece : pieces) findInputs(piece);
+    }
+    findOutputs();
+    cut_.recomputations.resize(plan_.stages.size());
+    for (size_t s = 0; s < plan_.stages.size(); ++s) {
+      if (plan_.stages[s].recomputation != "never")
+        cut_.recomputations[s] = recomputationOf(static_cast<int>(s));
+    }
+    return std::move(cut_);
+  }
+
+ private:
+  // A schedule orders the input parts of a microbatch's backward passes from stage to stage, but not their
+  // weight parts: what another stage waits for is made in the input part.
+  void hasten() {
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      if (phases_[n] != Phase::kBackwardWeight) continue;
+      for (ValueId output : graph_.nodes[n].outputs) {
+        if (!output.valid()) continue;
+        for (NodeId reader : uses_.consumers[output.index()]) {
+          const bool backward = isPass(training_.node_phase[reader.index()]);
+          if (backward &&
+              (stages_[reader.index()] != stages_[n] || phases_[reader.index()] == Phase::kBackwardInput))
+            phases_[n] = Phase::kBackwardInput;
+        }
+      }
+    }
+  }
+
+  void setRole(ValueId id, ValueRole role, size_t index = 0) {
+    if (!id.valid()) return;
+    cut_.values[id.index()].role = role;
+    cut_.values[id.index()].index = index;
+  }
+
+  void findRoles() {
+    cut_.values.resize(graph_.values.size());
+    for (const auto& [id, initializer] : graph_.initializers) {
+      setRole(id, std::holds_alternative<Constant>(initializer) ? ValueRole::kConstant : ValueRole::kWeight);
+    }
+    for (size_t i = 0; i < training_.inputs.size(); ++i)
+      setRole(training_.inputs[i].value, ValueRole::kBatchInput, i);
+    for (size_t i = 0; i < training_.totals.size(); ++i)
+      setRole(training_.totals[i].total, ValueRole::kTotal, i);
+    for (size_t p = 0; p < training_.parameters.size(); ++p) {
+      const Parameter& parameter = training_.parameters[p];
+      setRole(parameter.value, ValueRole::kParameter, p);
+      setRole(parameter.gradient, ValueRole::kGradient, p);
+      for (const OptimizerState& state : parameter.states) setRole(state.value, ValueRole::kState, p);
+    }
+    for (size_t i = 0; i < training_.forward_states.size(); ++i) {
+      checkStage(training_.forward_states[i]);
+      setRole(training_.forward_states[i].value, ValueRole::kForwardState, i);
+    }
+    setRole(training_.step, ValueRole::kStep);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      for (ValueId output : graph_.nodes[n].outputs) {
+        setRole(output, ValueRole::kProduced);
+        if (output.valid()) {
+          cut_.values[output.index()].stage = stages_[n];
+          cut_.values[output.index()].phase = phases_[n];
+        }
+      }
+    }
+  }
+
+  // A microbatch must read what the one before gave: a stage that updates a state for another one would hold
+  // that up.
+  void checkStage(const ForwardState& state) const {
+    const int updated = stages_[uses_.producer[state.updated.index()].index()];
+    const int read = stages_[uses_.consumers[state.value.index()].at(0).index()];
+    if (read == updated) return;
+    fail(ErrorCode::kConfiguration,
+         "'{}' is read in stage {} and updated in stage {}: every microbatch would wait for the one before; "
+         "choose stages that keep all uses of this normalisation together (--boundary)",
+         graph_.value(state.value).name, read, updated);
+  }
+
+  std::vector<bool> liveNodes() const {
+    std::vector<ValueId> open = {training_.loss};
+    for (const ForwardState& state : training_.forward_states) open.push_back(state.updated);
+    for (const Parameter& parameter : training_.parameters) {
+      if (isTrained(parameter))
+        open.insert(open.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
+    }
+    std::vector<bool> live(graph_.nodes.size());
+    while (!open.empty()) {
+      const ValueId value = open.back();
+      open.pop_back();
+      const NodeId node = value.valid() ? uses_.producer[value.index()] : NodeId();
+      if (!node.valid() || live[node.index()]) continue;
+      live[node.index()] = true;
+      const std::vector<ValueId>& inputs = graph_.node(node).inputs;
+      open.insert(open.end(), inputs.begin(), inputs.end());
+    }
+    return live;
+  }
+
+  Piece& piece(int stage, Phase phase) {
+    return cut_.stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)];
+  }
+
+  void placePasses() {
+    live_ = liveNodes();
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (live_[n] && isPass(phases_[n])) piece(stages_[n], phases_[n]).nodes.emplace_back(n);
+    }
+  }
+
+  bool readsInPass(const StagePieces& pieces, ValueId value) const {
+    const auto reads = [&](NodeId node) {
+      const std::vector<ValueId>& inputs = graph_.node(node).inputs;
+      return std::find(inputs.begin(), inputs.end(), value) != inputs.end();
+    };
+    return std::any_of(std::begin(kPassPhases), std::end(kPassPhases), [&](Phase phase) {
+      const std::vector<NodeId>& nodes = pieces[static_cast<size_t>(phase)].nodes;
+      return std::any_of(nodes.begin(), nodes.end(), reads);
+    });
+  }
+
+  // Prologues are cheap: each group of devices that reads a total computes it for itself.
+  void placePrologues() {
+    for (size_t s = 0; s < cut_.stages.size(); ++s) {
+      const auto first = std::find(cut_.groups.begin(), cut_.groups.end(), cut_.groups[s]);
+      Piece& prologue = piece(static_cast<int>(first - cut_.groups.begin()), Phase::kPrologue);
+      for (const PrologueTotal& total : training_.totals) {
+        const bool listed =
+            std::find(prologue.outputs.begin(), prologue.outputs.end(), total.part) != prologue.outputs.end();
+        if (!listed && readsInPass(cut_.stages[s], total.total)) prologue.outputs.push_back(total.part);
+      }
+      prologue.nodes = nodesBehind(training_, uses_.producer, prologue.outputs, Phase::kPrologue);
+    }
+  }
+
+  void placeUpdates() {
+    for (size_t s = 0; s < cut_.stages.size(); ++s) {
+      std::vector<ValueId> updated;
+      for (size_t p = 0; p < training_.parameters.size(); ++p) {
+        if (cut_.owners[p] != static_cast<int>(s) || !isTrained(training_.parameters[p])) continue;
+        const std::vector<ValueId> values = updatedValues(training_.parameters[p]);
+        updated.insert(updated.end(), values.begin(), values.end());
+      }
+      Piece& update = cut_.stages[s][static_cast<size_t>(Phase::kUpdate)];
+      update.nodes = nodesBehind(training_, uses_.producer, updated, Phase::kUpdate);
+      update.outputs = updated;
+    }
+  }
+
+  void findInputs(Piece& piece) const {
+    std::vector<bool> known(graph_.values.size());
+    for (NodeId node : piece.nodes) {
+      for (ValueId input : graph_.node(node).inputs) {
+        if (!input.valid() || known[input.index()]) continue;
+        known[input.index()] = true;
+        const ValueRole role = cut_.place(input).role;
+        PIPESHARD_CHECK(role != ValueRole::kNone, "{} reads '{}', which has no role in the training step",
+                        describeNode(graph_.node(node)), graph_.value(input).name);
+        if (role != ValueRole::kConstant) piece.inputs.push_back(input);
+      }
+      for (ValueId output : graph_.node(node).outputs) {
+        if (output.valid()) known[output.index()] = true;
+      }
+    }
+  }
+
+  void findOutputs() {
+    std::vector<bool> needed(graph_.values.size());
+    needed[training_.loss.index()] = true;
+    for (const ForwardState& state : training_.forward_states) needed[state.updated.index()] = true;
+    for (const Parameter& parameter : training_.parameters) {
+      if (!isTrained(parameter)) continue;
+      for (ValueId part : parameter.gradient_parts) needed[part.index()] = true;
+    }
+    for (const StagePieces& pieces : cut_.stages) {
+      for (const Piece& piece : pieces) {
+        for (ValueId input : piece.inputs) needed[input.index()] = true;
+      }
+    }
+    for (StagePieces& pieces : cut_.stages) {
+      for (Phase phase : kPassPhases) {
+        Piece& piece = pieces[static_cast<size_t>(phase)];
+        for (NodeId node : piece.nodes) {
+          for (ValueId output : graph_.node(node).outputs) {
+            if (output.valid() && needed[output.index()]) piece.outputs.push_back(output);
+          }
+        }
+      }
+    }
+  }
+
+  // Of the stage's nodes in these layers. Values that are `kept` are there.
+  RecomputedPart partOf(int stage, int first_layer, int last_layer, const std::vector<bool>& kept) const {
+    RecomputedPart part;
+    part.layer = last_layer;
+    const auto inPhase = [&](Phase phase) {
+      std::vector<NodeId> nodes = cut_.piece(stage, phase).nodes;
+      std::erase_if(nodes, [&](NodeId node) {
+        return layers_[node.index()] < first_layer || layers_[node.index()] > last_layer;
+      });
+      return nodes;
+    };
+    part.backward_input.nodes = inPhase(Phase::kBackwardInput);
+    part.backward_weight.nodes = inPhase(Phase::kBackwardWeight);
+    std::vector<bool> read(graph_.values.size());
+    for (Piece* piece : {&part.backward_input, &part.backward_weight}) {
+      findInputs(*piece);
+      for (ValueId input : piece->inputs) read[input.index()] = true;
+    }
+    const std::vector<NodeId> forward = inPhase(Phase::kForward);
+    for (ValueId output : outputsOf(forward)) {
+      if (read[output.index()] && !kept[output.index()]) part.again.outputs.push_back(output);
+    }
+    part.again.nodes = nodesFor(part.again.outputs, forward, kept);
+    findInputs(part.again);
+    for (NodeId node : part.again.nodes) requireRepeatable(graph_.node(node), stage);
+    return part;
+  }
+
+  // What backward nodes of one layer of the stage read of another layer's forward pass.
+  std::vector<bool> readByOtherLayers(int stage) const {
+    std::vector<bool> read(graph_.values.size());
+    for (ValueId value : outputsOf(cut_.piece(stage, Phase::kForward).nodes)) {
+      const int layer = layers_[uses_.producer[value.index()].index()];
+      const std::vector<NodeId>& readers = uses_.consumers[value.index()];
+      read[value.index()] = std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
+        return stages_[reader.index()] == stage && live_[reader.index()] &&
+               isBackward(phases_[reader.index()]) && layers_[reader.index()] != layer;
+      });
+    }
+    return read;
+  }
+
+  Recomputation recomputationOf(int stage) const {
+    const StagePlan& plan = plan_.stages[static_cast<size_t>(stage)];
+    Recomputation result;
+    std::vector<bool> kept(graph_.values.size());
+    if (plan.recomputation == "layers") {
+      kept = readByOtherLayers(stage);
+      for (int layer = plan.last_layer; layer >= plan.first_layer; --layer) {
+        RecomputedPart part = partOf(stage, layer, layer, kept);
+        for (ValueId input : part.again.inputs) kept[input.index()] = true;
+        if (!part.backward_input.empty() || !part.backward_weight.empty())
+          result.parts.push_back(std::move(part));
+      }
+    } else {
+      result.parts.push_back(partOf(stage, plan.first_layer, plan.last_layer, kept));
+    }
+    findOutputs(stage, result.parts);
+    const std::vector<NodeId>& forward = cut_.piece(stage, Phase::kForward).nodes;
+    for (ValueId output : outputsOf(forward)) {
+      if (kept[output.index()] || isNeededByOthers(output, stage)) result.forward.outputs.push_back(output);
+    }
+    result.forward.nodes = nodesFor(result.forward.outputs, forward, std::vector<bool>(graph_.values.size()));
+    findInputs(result.forward);
+    return result;
+  }
+
+  // Of backward pieces of parts: what the stage's whole passes give, and what other pieces read.
+  void findOutputs(int stage, std::vector<RecomputedPart>& parts) const {
+    std::vector<bool> needed(graph_.values.size());
+    for (Phase phase : {Phase::kBackwardInput, Phase::kBackwardWeight}) {
+      for (ValueId output : cut_.piece(stage, phase).outputs) needed[output.index()] = true;
+    }
+    for (const RecomputedPart& part : parts) {
+      for (const Piece* piece : {&part.backward_input, &part.backward_weight}) {
+        for (ValueId input : piece->inputs) needed[input.index()] = true;
+      }
+    }
+    for (RecomputedPart& part : parts) {
+      for (Piece* piece : {&part.backward_input, &part.backward_weight}) {
+        for (ValueId output : outputsOf(piece->nodes)) {
+          if (needed[output.index()]) piece->outputs.push_back(output);
+        }
+      }
+    }
+  }
+
+  std::vector<ValueId> outputsOf(const std::vector<NodeId>& nodes) const {
+    std::vector<ValueId> outputs;
+    for (NodeId node : nodes) {
+      const std::vector<ValueId>& of_node = graph_.node(node).outputs;
+      std::copy_if(of_node.begin(), of_node.end(), std::back_inserter(outputs),
+                   [](ValueId output) { return output.valid(); });
+    }
+    return outputs;
+  }
+
+  // Those of the nodes that the values depend on, where some values are there.
+  std::vector<NodeId> nodesFor(const std::vector<ValueId>& values, const std::vector<NodeId>& nodes,
+                               const std::vector<bool>& there) const {
+    std::vector<bool> needed(graph_.values.size());
+    for (ValueId value : values) needed[value.index()] = true;
+    std::vector<NodeId> result;
+    for (size_t i = nodes.size(); i-- > 0;) {
+      const Node& node = graph_.node(nodes[i]);
+      const auto is_needed = [&](ValueId output) { return output.valid() && needed[output.index()]; };
+      if (std::none_of(node.outputs.begin(), node.outputs.end(), is_needed)) continue;
+      result.push_back(nodes[i]);
+      for (ValueId input : node.inputs) {
+        if (input.valid() && !there[input.index()]) needed[input.index()] = true;
+      }
+    }
+    std::reverse(result.begin(), result.end());
+    return result;
+  }
+
+  // Of a forward output, by anything but the stage's own backward pass.
+  bool isNeededByOthers(ValueId output, int stage) const {
+    const auto updates = [&](const ForwardState& state) { return state.updated == output; };
+    const std::vector<ForwardState>& states = training_.forward_states;
+    if (output == training_.loss || std::any_of(states.begin(), states.end(), updates)) return true;
+    for (const Parameter& parameter : training_.parameters) {
+      const std::vector<ValueId>& parts = parameter.gradient_parts;
+      if (std::find(parts.begin(), parts.end(), output) != parts.end()) return true;
+    }
+    const std::vector<NodeId>& readers = uses_.consumers[output.index()];
+    return std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
+      return stages_[reader.index()] != stage && live_[reader.index()] && isPass(phases_[reader.index()]);
+    });
+  }
+
+  void requireRepeatable(const Node& node, int stage) const {
+    for (const char* op_type : {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+                                "Bernoulli", "Multinomial"}) {
+      if (!node.is(op_type)) continue;
+      fail(ErrorCode::kConfiguration,
+           "stage {} recomputes its forward pass, but {} would give other random numbers the second time; "
+           "leave the stage out of --recompute",
+           stage, describeNode(node));
+    }
+  }
+
+  const TrainingGraph& training_;
+  const Plan& plan_;
+  const Graph& graph_;
+  const UseDef uses_;
+  const std::vector<int> stages_;  // by node
+  const std::vector<int> layers_;  // by node
+  std::vector<Phase> phases_;      // by node
+  std::vector<bool> live_;         // by node: its piece has it
+  Cut cut_;
+};
+
+}  // namespace
+
+const Piece& Cut::piece(int stage, Phase phase, PassForm form, size_t part) const {
+  switch (form) {
+    case PassForm::kWhole: break;
+    case PassForm::kDiscarding: return recomputation(stage).forward;
+    case PassForm::kAgain: return recomputation(stage).parts.at(part).again;
+    case PassForm::kRemade: {
+      const RecomputedPart& of = recomputation(stage).parts.at(part);
+      return phase == Phase::kBackwardInput ? of.backward_input : of.backward_weight;
+    }
+  }
+  return piece(stage, phase);
+}
+
+bool RecomputedPart::remakes(ValueId id) const {
+  return std::find(again.outputs.begin(), again.outputs.end(), id) != again.outputs.end();
+}
+
+bool Cut::reads(int stage, ValueId id) const {
+  const StagePieces& pieces = stages[static_cast<size_t>(stage)];
+  return std::any_of(pieces.begin(), pieces.end() - 1, [&](const Piece& piece) {
+    return std::find(piece.inputs.begin(), piece.inputs.end(), id) != piece.inputs.end();
+  });
+}
+
+bool Cut::groupReads(int group, ValueId id) const {
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    if (groups[stage] == group && reads(static_cast<int>(stage), id)) return true;
+  }
+  return false;
+}
+
+Cut cutTraining(const TrainingGraph& training, const Plan& plan) { return Cutter(training, plan).run(); }
+
+}  // namespace pipeshard

@@ -1,0 +1,102 @@
+// The training graph cut into pieces: what each stage runs in each phase, what goes in and what comes out.
+// The first half of emitPrograms; internal to partition/.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "ir/graph/training_graph.h"
+#include "ir/plan/plan.h"
+
+namespace pipeshard {
+
+// One subgraph of one stage. Inputs are in the order in which the nodes read them first, outputs in the order
+// of the nodes. In-memory constants that are no parameters are neither: they travel inside the subgraph.
+struct Piece {
+  std::vector<NodeId> nodes;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+  bool empty() const { return nodes.empty(); }
+};
+
+enum class ValueRole : uint8_t {
+  kProduced,
+  kConstant,
+  kWeight,
+  kParameter,
+  kBatchInput,
+  kTotal,
+  kForwardState,
+  kGradient,
+  kState,
+  kStep,
+  kNone
+};
+
+struct ValuePlace {
+  ValueRole role = ValueRole::kNone;
+  size_t index = 0;  // kBatchInput: in TrainingGraph::inputs
+  int stage = -1;    // kProduced by a forward or backward node
+  Phase phase = Phase::kForward;
+};
+
+inline constexpr size_t kPhaseCount = 5;
+using StagePieces = std::array<Piece, kPhaseCount>;  // by Phase
+
+// Some layers of a stage, whose forward pass is made again, and their backward pass.
+struct RecomputedPart {
+  int layer = 0;  // the last one
+  // makes what the part's own backward pieces read of its forward pass, but for what the forward pass has
+  // kept
+  Piece again;
+  Piece backward_input;
+  Piece backward_weight;
+  bool remakes(ValueId id) const;
+};
+
+// How a stage that recomputes runs its passes. Layer by layer ("layers"):
+//
+//   forward      layer 0 → layer 1 → layer 2        keeps what one layer hands to another: h0, h1
+//   backward     again 2 (h1), backward 2; again 1 (h0), backward 1; again 0, backward 0
+struct Recomputation {
+  // makes only what others need: other stages, the loss, forward states; and what it keeps for `parts`
+  Piece forward;
+  // in the order of the backward pass; one part, the whole stage, where it is not cut into layers
+  std::vector<RecomputedPart> parts;
+};
+
+// In which form a pass runs.
+enum class PassForm : uint8_t {
+  kWhole,       // its piece, with all outputs
+  kDiscarding,  // Recomputation::forward
+  kAgain,       // RecomputedPart::again
+  kRemade,      // a backward piece of a RecomputedPart, which reads what has been made again
+};
+
+struct Cut {
+  std::vector<ValuePlace> values;  // by value index
+  // Update nodes that several stages need are in each of them; so are prologue nodes, but of the stages that
+  // share devices (deviceGroups) the first runs the prologue of all.
+  std::vector<StagePieces> stages;
+  std::vector<Recomputation> recomputations;  // by stage; empty where it does not recompute
+  std::vector<int> owners;                    // by parameter, as parameterOwners
+  std::vector<int> groups;                    // by stage, as deviceGroups
+
+  const ValuePlace& place(ValueId id) const { return values[id.index()]; }
+  const Piece& piece(int stage, Phase phase) const {
+    return stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)];
+  }
+  const Recomputation& recomputation(int stage) const { return recomputations[static_cast<size_t>(stage)]; }
+  // The piece that runs; `part`: of Recomputation::parts, for the forms kAgain and kRemade.
+  const Piece& piece(int stage, Phase phase, PassForm form, size_t part = 0) const;
+  // A forward, backward or prologue piece of the stage reads the value.
+  bool reads(int stage, ValueId id) const;
+  // Of some stage of the group.
+  bool groupReads(int group, ValueId id) const;
+};
+
+// Nodes that neither the loss nor a gradient needs are left out. Error(kConfiguration) when a stage would run
+// a node again that gives random numbers.
+Cut cutTraining(const TrainingGraph& training, const Plan& plan);
+
+}  // namespace pipeshard

@@ -1,0 +1,53 @@
+// Which sharding each stage of several devices gets: every mesh tried, what crosses stages weighed; and why
+// it is the best.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ir/graph/training_graph.h"
+#include "ir/plan/plan.h"
+#include "sharding/stage/blocks.h"
+#include "sharding/stage/exhaustive.h"
+#include "sharding/stage/explain.h"
+
+namespace pipeshard {
+
+// How the operators of stages with several devices are sharded (sharding/stage/shard_stage.h).
+struct ShardingRequest {
+  // "auto", "data-parallel", "megatron:2,2", ...; "": the devices share the rows of every microbatch
+  std::string method;
+  // "2x2"; "": the best of the logical meshes that have as many devices
+  std::string mesh;
+  std::vector<std::string> constraints;  // "NAME=S0,R"
+  int64_t memory_bytes = 0;              // of each device; 0: no limit
+  bool memory_by_cluster = false;        // it is what the cluster's devices have, and nobody asked for it
+};
+
+// Fills in the shardings that partitionTraining has asked for (StagePlan::sharding with a method): for each
+// stage the best logical mesh and, on it, the best sharding. `progress` is called per stage and mesh. Errors:
+// kUsage, kConfiguration (a method, mesh or constraint that cannot be), kOutOfMemory (nothing fits). With the
+// method "exhaustive" (on one mesh, by default that of one axis) a stage takes the best of all combinations
+// of its inputs' shardings; they are returned, by stage.
+struct StageCombinations {
+  int stage = 0;
+  std::vector<Combination> combinations;  // dearest first, best last
+};
+std::vector<StageCombinations> shardStages(const TrainingGraph& training, const ShardingRequest& request,
+                                           Plan& plan,
+                                           const std::function<void(const std::string&)>& progress = {});
+
+// Why a sharded stage is sharded as it is.
+struct StageExplanation {
+  int stage = 0;
+  int64_t total_ns = 0;             // predicted, of a step
+  BlockSummary blocks;              // what its repeated blocks do
+  std::vector<Decision> decisions;  // dearest first
+};
+// Of every sharded stage; the second best of the `alternatives` dearest decisions of each.
+std::vector<StageExplanation> explainStages(const TrainingGraph& training, const Plan& plan, int alternatives,
+                                            const std::function<void(const std::string&)>& progress = {});
+
+}  // namespace pipeshard

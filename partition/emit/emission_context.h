@@ -1,0 +1,34 @@
+// What all ranks' emissions share. Internal to partition/emit/.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/plan/plan.h"
+#include "partition/cut/cut_training.h"
+#include "partition/cut/layout.h"
+#include "partition/cut/stage_shardings.h"
+#include "partition/emit/emit_messages.h"
+#include "partition/emit/emit_versions.h"
+#include "partition/schedules/schedule.h"
+#include "sharding/batch/time_axis.h"
+#include "sharding/batch/training_family.h"
+
+namespace pipeshard {
+
+struct EmissionContext {
+  const TrainingFamily& family;
+  const Layout& layout;
+  const std::vector<StagePlan>& stages;
+  const Cut& cut;
+  const Schedule& schedule;
+  const WeightVersions& versions;
+  const Messages& messages;
+  const std::vector<TimeKind>& kinds;  // by value index; all invariant where no stage is data-parallel
+  const StageShardings& shardings;
+  // Between a value's name and a microbatch number: "@", or more of them if a name of the model holds one, so
+  // that buffer names are unique and equal on all ranks.
+  std::string separator;
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,125 @@
+#include "partition/emit/emit_programs.h"
+
+#include <algorithm>
+
+#include "ir/base/error.h"
+#include "ir/program/program_verify.h"
+#include "partition/cut/cut_training.h"
+#include "partition/cut/layout.h"
+#include "partition/cut/shipments.h"
+#include "partition/cut/stage_shardings.h"
+#include "partition/emit/early_receives.h"
+#include "partition/emit/emit_free.h"
+#include "partition/emit/emit_messages.h"
+#include "partition/emit/emit_rank.h"
+#include "partition/emit/gradient_buckets.h"
+#include "partition/families/plan_schedule.h"
+#include "partition/stages/partition_training.h"
+
+namespace pipeshard {
+namespace {
+
+std::string separatorFor(const Graph& graph) {
+  std::string separator = "@";
+  const auto is_used = [&](const Value& value) { return value.name.find(separator) != std::string::npos; };
+  while (std::any_of(graph.values.begin(), graph.values.end(), is_used)) separator += '@';
+  return separator;
+}
+
+int64_t smallestCell(const Layout& layout, const TrainingFamily& family) {
+  int64_t rows = family.largestMicrobatch();
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    for (int64_t k = 0; k < family.microbatches(); ++k) rows = std::min(rows, layout.cell(rank, k).count);
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan) {
+  return emitPrograms(family, plan, scheduleOf(plan));
+}
+
+namespace {
+
+// `stage_of_parameter`: as WeightVersions.
+std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
+                              const Cut& cut, std::vector<int> stage_of_parameter) {
+  const TrainingGraph& training = family.base();
+  const Layout layout(plan, family, !schedule.replicas.empty());
+  for (int stage = 0; layout.inTurn() && stage < layout.stages(); ++stage) {
+    PIPESHARD_CHECK(schedule.replicasOf(stage) == layout.dataWidth(stage),
+                    "the schedule {} is of other replicas", schedule.name);
+  }
+  PIPESHARD_CHECK(schedule.stages == layout.stages() &&
+                      schedule.microbatches == family.microbatches() * plan.updates_per_step,
+                  "the schedule {} is of another plan", schedule.name);
+  const WeightVersions versions(schedule, std::move(stage_of_parameter));
+  const Messages messages(cut, schedule);
+  std::vector<TimeKind> kinds(training.graph.values.size());
+  if (layout.hasDataParallelism()) kinds = batchKinds(family, smallestCell(layout, family));
+  const StageShardings shardings(family, plan, cut);
+  const EmissionContext context{family,   layout,   plan.stages, cut,       schedule,
+                                versions, messages, kinds,       shardings, separatorFor(training.graph)};
+  std::vector<RankProgram> ranks;
+  std::vector<Program> programs;
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    ranks.push_back(emitRank(context, rank));
+    if (!schedule.asynchronous()) postGradientBuckets(ranks.back(), plan.bucket_bytes, context.separator);
+    if (plan.overlap_receives != OverlapReceives::kOff) {
+      postReceivesEarly(ranks.back().program, [&](int peer) {
+        return plan.overlap_receives == OverlapReceives::kOn ||
+               plan.cluster.nodeOf(peer) != plan.cluster.nodeOf(rank);
+      });
+    }
+    programs.push_back(ranks.back().program);
+  }
+  insertFrees(programs);
+  verifyPrograms(programs);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].program = std::move(programs[rank]);
+  return ranks;
+}
+
+}  // namespace
+
+std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
+                                      const Schedule& schedule) {
+  const std::vector<Parameter>& parameters = family.base().parameters;
+  const bool trains = std::any_of(parameters.begin(), parameters.end(),
+                                  [](const Parameter& parameter) { return isTrained(parameter); });
+  if (schedule.forward_only && trains) {
+    fail(ErrorCode::kConfiguration,
+         "the schedule {} has no backward passes, and does not train; for evaluation take --schedule "
+         "forward-only",
+         schedule.name);
+  }
+  const Cut cut = cutTraining(family.base(), plan);
+  refuseUndefinedVersions(family.base(), cut, plan, schedule);
+  return emit(family, plan, schedule, cut, cut.owners);
+}
+
+RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
+  const Schedule order = onOneDevice(schedule);
+  Plan alone = plan;
+  if (order.stages > 1) {
+    for (StagePlan& stage : alone.stages) {
+      stage.devices = {0};
+      stage.mesh_shape = {1, 1};
+      stage.recomputation = "never";
+    }
+  } else {
+    PartitionOptions options;
+    options.stages = "uniform:1";
+    options.schedule = "sequential";
+    partitionTraining(family.base(), options, alone);  // forgets the orders, too
+    alone.updates_per_step = plan.updates_per_step;
+  }
+  const std::vector<int> stage_of_parameter = cutTraining(family.base(), plan).owners;
+  return std::move(emit(family, alone, order, cutTraining(family.base(), alone), stage_of_parameter).front());
+}
+
+std::vector<RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan) {
+  return emitPrograms(TrainingFamily(training), plan);
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,33 @@
+// Programs of a plan: one per rank, and one for a single device.
+#pragma once
+
+#include <vector>
+
+#include "ir/graph/training_graph.h"
+#include "ir/plan/plan.h"
+#include "partition/emit/rank_program.h"
+#include "partition/schedules/schedule.h"
+#include "sharding/batch/training_family.h"
+
+namespace pipeshard {
+
+// Cuts the training step into per-rank programs and orders them by the schedule. Values that a later stage
+// needs go there directly, whatever lies between. A parameter read on several stages has one owner; the
+// others receive it at the start of the step and send their summed gradient back at its end. The devices of a
+// stage share the rows of every microbatch over the data axis of their logical mesh (partition/cut/layout.h)
+// and hold equal copies of the stage's parameters; gradients are summed over them once, after the last
+// microbatch. Replicas that take microbatches in turn average their gradients at every update instead. The
+// result passes verifyPrograms. Errors: kConfiguration when devices, meshes or microbatches do not fit
+// together.
+std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan);
+// The same step on one device, cut nowhere: what `validate` compares with. Under an asynchronous schedule
+// every microbatch reads the versions of the parameters that it reads on the plan's stages; where these
+// update their weights at different times, the device runs the plan's stages one after the other.
+RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule);
+// The same in the order of a schedule that fits the plan's stages, whatever the plan's own is.
+std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
+                                      const Schedule& schedule);
+// The same for a step that is known at one size only: equal microbatches, no data-parallel devices.
+std::vector<RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan);
+
+}  // namespace pipeshard

@@ -1,0 +1,118 @@
+#include "partition/emit/rank_subgraphs.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "ir/base/error.h"
+#include "sharding/batch/synchronize_normalization.h"
+#include "sharding/spmd/spmd_verify.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue", "forward", "backward_input",
+                                                          "backward_weight", "update"};
+
+}  // namespace
+
+RankSubgraphs::RankSubgraphs(const EmissionContext& context, int rank, RankGroups groups)
+    : context_(context),
+      training_(context.family.base()),
+      rank_(rank),
+      place_(context.layout.place(rank)),
+      groups_(std::move(groups)) {}
+
+// "forward", or "stage4_forward" on a rank of several stages; "recomputation_layer3" of a part of a stage;
+// where the rank has cells of several sizes "forward_rows2", or "forward_rows1of3" for a part of a
+// microbatch.
+std::string RankSubgraphs::nameOf(int stage, Phase phase, PassForm form, size_t part,
+                                  const Size& size) const {
+  std::string name(form == PassForm::kAgain ? "recomputation" : kSubgraphNames[static_cast<size_t>(phase)]);
+  if (form == PassForm::kDiscarding) name += "_discarding";
+  if (form == PassForm::kAgain || form == PassForm::kRemade) {
+    const std::vector<RecomputedPart>& parts = context_.cut.recomputation(stage).parts;
+    if (parts.size() > 1) name += fmt::format("_layer{}", parts[part].layer);
+  }
+  if (phase != Phase::kPrologue && context_.layout.stagesOf(place_.group).size() > 1)
+    name = fmt::format("stage{}_{}", stage, name);
+  std::set<Size> sizes;
+  for (int64_t k = 0; k < context_.schedule.microbatches; ++k) {
+    if (!context_.layout.takes(rank_, k)) continue;
+    const Rows together = context_.layout.microbatch(k);
+    const Rows here = phase == Phase::kPrologue ? together : context_.layout.cell(stage, place_.data, k);
+    sizes.emplace(here.count, together.count);
+  }
+  if (phase == Phase::kUpdate || sizes.size() == 1) return name;
+  name += fmt::format("_rows{}", size.first);
+  return size.first == size.second ? name : name + fmt::format("of{}", size.second);
+}
+
+SubgraphId RankSubgraphs::of(int stage, Phase phase, PassForm form, size_t part, const Size& size) {
+  // Where the stage is one part, its backward pieces are those of any microbatch.
+  if (form == PassForm::kRemade && context_.cut.recomputation(stage).parts.size() == 1)
+    form = PassForm::kWhole;
+  const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, form, part, size});
+  if (!is_new) return found->second;
+  const TrainingFamily& family = context_.family;
+  const Piece& piece = context_.cut.piece(stage, phase, form, part);
+  const auto counterparts = [&](const std::vector<ValueId>& values) {
+    std::vector<ValueId> result;
+    for (ValueId value : values) result.push_back(family.valueAt(size.first, value));
+    return result;
+  };
+  Subgraph made;
+  made.name = nameOf(stage, phase, form, part, size);
+  made.file = made.name + ".onnx";
+  made.phase = phase;
+  made.recomputation = form == PassForm::kAgain;
+  for (ValueId input : piece.inputs) made.inputs.push_back(training_.graph.value(input).name);
+  for (ValueId output : piece.outputs) made.outputs.push_back(training_.graph.value(output).name);
+  Graph graph = extractSubgraph(family.at(size.first).graph, made.name, piece.nodes,
+                                counterparts(piece.inputs), counterparts(piece.outputs));
+  if (size.first != size.second)
+    made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, groups_.data);
+  if (isSharded() && phase != Phase::kPrologue) {
+    const PieceSharding sharding = context_.shardings.pieceSharding(stage, piece.nodes, size.first, graph);
+    if (place_.position == 0) verifyPieces(graph, sharding);
+    LocalPiece local = rewriteForDevice(graph, sharding, place_.position, groups_.mesh);
+    graph = std::move(local.graph);
+    made.collectives = std::move(local.collectives);
+  }
+  if (phase == Phase::kUpdate) countUpdates(stage, graph);
+  found->second = add(std::move(made), std::move(graph));
+  return found->second;
+}
+
+void RankSubgraphs::countUpdates(int stage, Graph& update) const {
+  const int averaged = context_.versions.averaged(stage);
+  const std::string& name =
+      training_.step.valid() ? training_.graph.value(training_.step).name : std::string();
+  const auto step = std::find_if(update.inputs.begin(), update.inputs.end(),
+                                 [&](ValueId id) { return update.value(id).name == name; });
+  if (averaged == 1 || step == update.inputs.end()) return;
+  GraphBuilder nodes(update);
+  const ValueId minibatches = *step;
+  const ValueId updates = nodes.addValue(name + "_updates", DataType::kInt64, {});
+  const ValueId count = nodes.addConstant("minibatches", makeScalar(DataType::kInt64, averaged));
+  for (Node& node : update.nodes) std::replace(node.inputs.begin(), node.inputs.end(), minibatches, updates);
+  nodes.addNode("", "Div", {minibatches, count}, {updates});
+  std::rotate(update.nodes.begin(), update.nodes.end() - 1, update.nodes.end());
+}
+
+void RankSubgraphs::verifyPieces(const Graph& piece, const PieceSharding& sharding) const {
+  std::vector<LocalPiece> devices;
+  for (int device = 0; device < sharding.mesh.deviceCount(); ++device) {
+    devices.push_back(rewriteForDevice(piece, sharding, device, groups_.mesh));
+  }
+  verifyLocalPieces(piece, sharding, devices);
+}
+
+SubgraphId RankSubgraphs::add(Subgraph description, Graph graph) {
+  descriptions_.push_back(std::move(description));
+  graphs_.push_back(std::move(graph));
+  return SubgraphId(descriptions_.size() - 1);
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,58 @@
+// The subgraphs of one rank: one for each piece that it runs and each size that its cells have, made when it
+// is first run. Internal to partition/emit/.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "ir/program/program.h"
+#include "partition/cut/cut_training.h"
+#include "partition/emit/emission_context.h"
+#include "sharding/specs/resharding_emit.h"
+#include "sharding/spmd/spmd_rewrite.h"
+
+namespace pipeshard {
+
+// Indices into Program::groups.
+struct RankGroups {
+  int data = -1;    // -1: no data parallelism
+  MeshGroups mesh;  // of a sharded stage
+};
+
+class RankSubgraphs {
+ public:
+  using Size = std::pair<int64_t, int64_t>;  // rows of the cell, rows of its microbatch
+
+  RankSubgraphs(const EmissionContext& context, int rank, RankGroups groups);
+
+  // That of a stage's phase; `part` as Cut::piece. It comes from the family's member of the cell's size.
+  SubgraphId of(int stage, Phase phase, PassForm form, size_t part, const Size& size);
+  // Any other.
+  SubgraphId add(Subgraph description, Graph graph);
+
+  std::vector<Subgraph> takeDescriptions() && { return std::move(descriptions_); }
+  std::vector<Graph> takeGraphs() && { return std::move(graphs_); }
+
+ private:
+  bool isSharded() const { return context_.shardings.isSharded(context_.layout.firstStage(place_.group)); }
+  std::string nameOf(int stage, Phase phase, PassForm form, size_t part, const Size& size) const;
+  // In a stage whose updates take several minibatches: its steps count updates, not minibatches.
+  void countUpdates(int stage, Graph& update) const;
+  // Of all devices of the stage together. The first one's emission asks for it.
+  void verifyPieces(const Graph& piece, const PieceSharding& sharding) const;
+
+  const EmissionContext& context_;
+  const TrainingGraph& training_;  // the family's base
+  const int rank_;
+  const Place& place_;
+  const RankGroups groups_;
+  std::vector<Subgraph> descriptions_;
+  std::vector<Graph> graphs_;
+  std::map<std::tuple<int, Phase, PassForm, size_t, Size>, SubgraphId> subgraph_of_;
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,51 @@
+// What one rank sends to other groups of devices and receives from them: values of passes, channel by
+// channel, and tensors that are there once a step. Internal to partition/emit/.
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "partition/cut/shipments.h"
+#include "partition/emit/emission_context.h"
+#include "partition/emit/rank_builder.h"
+
+namespace pipeshard {
+
+class RankTransfers {
+ public:
+  // The builder is the rank's; all are kept by reference.
+  RankTransfers(const EmissionContext& context, int rank, RankBuilder& builder);
+
+  // How a tensor that is there once a step gets from one group to another where one of them is sharded; else
+  // nullptr: whole.
+  const CrossMeshPlan* planBetween(int from_group, int to_group, ValueId value) const;
+  void sendTo(int group, BufferId buffer, ValueId value);
+  void receiveFrom(int group, BufferId buffer, ValueId value);
+  // Of equal copies on the devices of another group, the one that this rank works with.
+  int counterpart(int group) const { return counterpart(group, place_.position); }
+
+  // What leaves after a pass.
+  void sendTo(const Departure& departure, const Cell& cell);
+  // What other groups have sent, in the order of the channel, up to what is wanted; nothing twice.
+  void receiveUntil(int sender, const Message& wanted);
+
+ private:
+  const std::vector<int>& devicesOf(int group) const { return layout_.devices(layout_.firstStage(group)); }
+  int ownStage() const { return layout_.firstStage(place_.group); }
+  int counterpart(int group, int position) const;
+  void sendToGroup(int group, BufferId buffer);
+  std::vector<Shipment> shipmentsOf(ValueId value, int microbatch, int from_stage, int to_stage) const;
+  const CrossMeshPlan* transferOf(ValueId value, int microbatch, int from_stage, int to_stage) const;
+  void receiveMessage(int sender_stage, const Message& message);
+
+  const EmissionContext& context_;
+  const Layout& layout_;
+  const int rank_;
+  const Place& place_;
+  RankBuilder& builder_;
+  // by sending group and replica: how far its channel has been received
+  std::map<std::pair<int, int>, size_t> taken_;
+};
+
+}  // namespace pipeshard

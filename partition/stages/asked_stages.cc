@@ -1,0 +1,125 @@
+#include "partition/stages/asked_stages.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <set>
+
+#include "ir/base/error.h"
+#include "ir/base/text_file.h"
+#include "partition/families/make_schedule.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr int64_t kMostTried = 32;  // microbatches per pipeline rank, where nobody says how many
+
+// K of "uniform:K", or 0.
+int uniformStages(const std::string& text) {
+  constexpr std::string_view kUniform = "uniform:";
+  if (!text.starts_with(kUniform)) return 0;
+  int stages = 0;
+  const char* end = text.data() + text.size();
+  const auto [parsed, error] = std::from_chars(text.data() + kUniform.size(), end, stages);
+  return error == std::errc() && parsed == end && stages > 0 ? stages : 0;
+}
+
+std::string readStageFileText(const std::string& path) {
+  constexpr uint64_t kMostBytes = 16 << 20;
+  if (std::optional<std::string> text = readTextFile(path, kMostBytes, "a stage file"))
+    return *std::move(text);
+  const bool means_file = path.find('/') != std::string::npos || path.ends_with(".json");
+  fail(means_file ? ErrorCode::kMissingInput : ErrorCode::kUsage,
+       "--stages \"{}\" is not understood; write auto (searched), per-device (one stage per device), "
+       "uniform:K (K stages of equal work) or the path of a stage file (docs/stages.md); there is no file of "
+       "this name that can be read",
+       path);
+}
+
+bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches) {
+  try {
+    makeSchedule(schedule, ranks, static_cast<int>(microbatches), 1);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfiguration) throw;
+    return false;
+  }
+}
+
+}  // namespace
+
+bool isStageFile(const std::string& stages) {
+  return stages != kPerDevice && stages != kSearched && uniformStages(stages) == 0;
+}
+
+StageFile readStageFile(const PartitionOptions& options) {
+  return parseStageFile(readStageFileText(options.stages), options.stages, options.cluster, options.layers);
+}
+
+StageCount givenCount(const PartitionOptions& options, const Balance& balance,
+                      const AskedSchedule& schedule) {
+  if (!options.boundaries.empty()) return {static_cast<int>(options.boundaries.size()) + 1, "--boundary"};
+  if (options.stages != kPerDevice) return {uniformStages(options.stages), "--stages " + options.stages};
+  if (schedule.given) return {schedule.given->stages, "--schedule " + schedule.text};
+  if (!options.stage_devices.empty())
+    return {static_cast<int>(options.stage_devices.size()) * schedule.chunks, "--stage-devices"};
+  if (balance.kind == Balance::Kind::kCounts)
+    return {static_cast<int>(balance.counts.size()), "--balance " + options.balance};
+  return {};
+}
+
+AskedStages askedStages(const PartitionOptions& options) {
+  const AskedSchedule schedule = askSchedule(options.schedule);
+  AskedStages asked;
+  if (options.stages == kSearched) {
+    asked.ranks = options.cluster.deviceCount();
+    return asked;
+  }
+  if (schedule.given) asked.microbatches = schedule.given->microbatches;
+  if (isStageFile(options.stages)) {
+    const StageFile file = readStageFile(options);
+    std::set<std::vector<int>> groups;
+    for (const StageSpec& stage : file.stages) {
+      groups.insert(stage.devices);
+      asked.widest = std::max(asked.widest, stage.mesh_shape[0]);
+    }
+    asked.ranks = static_cast<int>(groups.size());
+    return asked;
+  }
+  const int devices = options.cluster.deviceCount();
+  const StageCount given = givenCount(options, parseBalance(options.balance), schedule);
+  asked.ranks = given.stages > 0 ? schedule.ranksFor(given.stages, given.subject) : devices;
+  if (!options.sharding.method.empty()) return asked;
+  if (schedule.turns()) {  // then a microbatch is under way on every device
+    if (!options.stage_devices.empty())
+      asked.ranks = std::accumulate(options.stage_devices.begin(), options.stage_devices.end(), 0);
+    return asked;
+  }
+  asked.widest = std::max(1, devices / asked.ranks);
+  for (int width : options.stage_devices) asked.widest = std::max(asked.widest, width);
+  return asked;
+}
+
+int64_t chooseMicrobatches(int64_t batch, const PartitionOptions& options, const AskedStages& stages) {
+  if (stages.microbatches > 0) return stages.microbatches;
+  const auto fits = [&](int64_t count) {
+    return count == 1 || (batch % count == 0 && batch / count >= stages.widest);
+  };
+  const auto exists = [&](int64_t count) {
+    return fits(count) && scheduleExists(options.schedule, stages.ranks, count);
+  };
+  const int64_t usual = std::min<int64_t>(batch, 2 * stages.ranks);
+  for (int64_t count = usual; count >= 1; --count) {
+    if (exists(count)) return count;
+  }
+  const int64_t most = std::min<int64_t>(batch, kMostTried * stages.ranks);
+  for (int64_t count = usual + 1; count <= most; ++count) {
+    if (exists(count)) return count;
+  }
+  for (int64_t count = usual; count > 1; --count) {
+    if (fits(count)) return count;
+  }
+  return 1;
+}
+
+}  // namespace pipeshard

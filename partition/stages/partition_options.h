@@ -1,0 +1,55 @@
+// What people, or a search, ask of stages: plain data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/cluster/cluster.h"
+#include "partition/cut/shard_stages.h"
+#include "partition/schedules/schedule.h"
+
+namespace pipeshard {
+
+inline constexpr int kDefaultWindow = 8;
+
+// What a search (partition/search/plan_search.h) has chosen.
+struct ChosenStage {
+  int last_layer = 0;
+  std::vector<int> devices;
+  std::string method;                   // of several devices
+  std::vector<int> mesh;                // the logical mesh
+  std::string recomputation = "never";  // StagePlan::recomputation
+};
+struct ChosenStages {
+  std::vector<int64_t> layer_ends;  // last position of each layer, in the forward nodes of the training graph
+  std::vector<ChosenStage> stages;
+  ScheduleCosts schedule_costs;
+  bool cut_batch = false;  // the training graph is of a batch that is cut into parts
+};
+
+inline constexpr const char* kPerDevice = "per-device";
+inline constexpr const char* kSearched = "auto";
+
+struct PartitionOptions {
+  Cluster cluster;
+  // "per-device" (one per device and chunk), "uniform:K" (in all), the path of a stage file
+  // (ir/plan/stage_file.h), or "auto": as `chosen` says.
+  std::string stages = kPerDevice;
+  std::optional<ChosenStages> chosen;
+  // --boundary: a value name; a stage ends with the node that makes it. Overrides `stages`
+  std::vector<std::string> boundaries;
+  // what stages have in equal shares: "flops" (or ""), "parameters", "type:REGEX", "3,5,5,1"
+  std::string balance;
+  std::vector<int> stage_devices;  // devices of each pipeline rank, in order; empty: equal shares
+  // "gpipe", "interleaved:v=2" (families/make_schedule.h); or the path of a file of orders ("x.csv", "./x")
+  std::string schedule = "1f1b";
+  // "never", "layers", "always", "except-last" (StagePlan), or by stage: "0:always,2:layers"
+  std::string recomputation = "never";
+  int layers = 0;  // how many layers to form; 0: automatic
+  int window = 0;  // updates of a step under an asynchronous schedule; 0: kDefaultWindow
+  ShardingRequest sharding;
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,208 @@
+#include "planning/directory/plan_directory.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "ir/base/error.h"
+#include "ir/base/text_file.h"
+#include "ir/plan/plan_json.h"
+#include "ir/program/program_json.h"
+#include "onnx_import/format/device_configuration.h"
+#include "onnx_import/format/device_sharding.h"
+#include "onnx_import/format/writer.h"
+#include "partition/cut/node_stages.h"
+#include "partition/cut/stage_shardings.h"
+#include "planning/directory/refresh_programs.h"
+#include "runtime/execute/step_runner.h"
+#include "runtime/files/weight_check.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+void makeFolder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail(ErrorCode::kDiskFull, "folder {} cannot be made: {}", path.string(), error.message());
+}
+
+void writeRank(const RankProgram& rank, const fs::path& directory) {
+  makeFolder(directory);
+  writeTextFile((directory / "program.json").string(), programToJson(rank.program));
+  for (size_t i = 0; i < rank.subgraphs.size(); ++i)
+    writeModel(rank.subgraphs[i], (directory / rank.program.subgraphs[i].file).string());
+}
+
+// `inside`: the folder in each rank's.
+void writeStep(const StepPrograms& step, const fs::path& directory, const char* inside) {
+  for (size_t rank = 0; rank < step.ranks.size(); ++rank) {
+    writeRank(step.ranks[rank], directory / "ranks" / rankDirectoryName(static_cast<int>(rank)) / inside);
+  }
+  writeRank(step.reference, directory / "reference" / "ranks" / rankDirectoryName(0) / inside);
+}
+
+void writeWeightFiles(const std::vector<const Program*>& programs, const fs::path& directory) {
+  writeTextFile((directory / kWeightFilesName).string(), weightFilesToJson(recordWeightFiles(programs)));
+}
+
+// Of a node: its inputs as its strategy needs them, its outputs as they are kept.
+NodeSharding nodeSharding(const Graph& graph, NodeId id, const StageSharding& sharding) {
+  NodeSharding annotated;
+  const Node& node = graph.node(id);
+  const Strategy& strategy = sharding.strategies[id.index()];
+  const auto fits = [&](ValueId value, const ShardingSpec& spec) {
+    return value.valid() && spec.axes.size() == graph.shape(value).size();
+  };
+  for (size_t i = 0; i < node.inputs.size() && i < strategy.inputs.size(); ++i) {
+    annotated.inputs.emplace_back();
+    if (fits(node.inputs[i], strategy.inputs[i])) annotated.inputs.back() = strategy.inputs[i];
+  }
+  for (ValueId output : node.outputs) {
+    annotated.outputs.emplace_back();
+    if (output.valid() && fits(output, sharding.kept[output.index()]))
+      annotated.outputs.back() = sharding.kept[output.index()];
+  }
+  return annotated;
+}
+
+// Partial sums, and weights that are kept in another sharding than they are read in, stay unsaid: plan.json
+// has them.
+void annotateSharded(const PlannedTraining& planned, const std::string& configuration,
+                     const std::vector<int>& stage_of, Graph& graph) {
+  if (!hasShardedStage(planned.plan)) return;
+  const std::vector<std::optional<StageSharding>> shardings = shardingsOf(planned.training, planned.plan);
+  std::vector<StageDevices> stages;
+  for (size_t s = 0; s < shardings.size(); ++s)
+    stages.push_back(shardings[s] ? StageDevices{shardings[s]->mesh, planned.plan.stages[s].devices}
+                                  : StageDevices{});
+  std::vector<NodeSharding> nodes(graph.nodes.size());
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    const std::optional<StageSharding>& sharding = shardings.at(static_cast<size_t>(stage_of[n]));
+    // Of prologues and of what nothing needs, a sharding says nothing.
+    if (sharding && !sharding->strategies[n].outputs.empty())
+      nodes[n] = nodeSharding(planned.training.graph, NodeId(n), *sharding);
+  }
+  annotateShardings(graph, configuration, stages, nodes);
+}
+
+int rankCount(const Plan& plan) {
+  int count = 0;
+  for (const StagePlan& stage : plan.stages) {
+    for (int device : stage.devices) count = std::max(count, device + 1);
+  }
+  return count;
+}
+
+// The training graph as a model of its own: every phase, with phase and stage of each node in its metadata,
+// and the stage in ONNX's device configuration "pipeshard" too, with the shardings of the stages that have
+// one.
+Graph annotatedModel(const PlannedTraining& planned) {
+  Graph graph = planned.training.graph;
+  const std::vector<int> stages = nodeStages(planned.training, planned.plan);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    graph.nodes[n].metadata.emplace_back("pipeshard.phase", phaseName(planned.training.node_phase[n]));
+    graph.nodes[n].metadata.emplace_back("pipeshard.stage", std::to_string(stages[n]));
+  }
+  // Weights stay where the model has them, so here they are inputs.
+  for (auto it = graph.initializers.begin(); it != graph.initializers.end();) {
+    if (const auto* reference = std::get_if<WeightReference>(&it->second)) {
+      Value& value = graph.value(it->first);
+      value.metadata.emplace_back("pipeshard.weight",
+                                  fmt::format("{}@{}", reference->location, reference->offset));
+      graph.inputs.push_back(it->first);
+      it = graph.initializers.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  DeviceConfiguration configuration{"pipeshard", {}};
+  for (int rank = 0; rank < rankCount(planned.plan); ++rank)
+    configuration.devices.push_back(fmt::format("rank{}", rank));
+  annotatePipelineStages(graph, configuration, stages);
+  annotateSharded(planned, configuration.name, stages, graph);
+  return graph;
+}
+
+void writePrograms(const PlannedTraining& planned, const fs::path& directory) {
+  writeStep(planned.whole, directory, "");
+  if (planned.last) writeStep(*planned.last, directory, kLastBatchFolder);
+  std::vector<const Program*> programs;
+  for (const RankProgram& rank : planned.whole.ranks) programs.push_back(&rank.program);
+  writeWeightFiles(programs, directory);
+  writeWeightFiles({&planned.whole.reference.program}, directory / "reference");
+  if (!planned.imported) return;
+  writeRank(*planned.imported, directory / kImportedFolder / "ranks" / rankDirectoryName(0));
+  writeWeightFiles({&planned.imported->program}, directory / kImportedFolder);
+}
+
+void replaceDirectory(const fs::path& built, const fs::path& target) {
+  std::error_code error;
+  fs::remove_all(target, error);
+  fs::rename(built, target, error);
+  if (error) fail(ErrorCode::kDiskFull, "{} cannot be put in place: {}", target.string(), error.message());
+}
+
+}  // namespace
+
+void writePlanDirectory(const PlannedTraining& planned, const std::string& directory) {
+  const fs::path target = fs::absolute(directory).lexically_normal();
+  if (fs::exists(target) && !fs::exists(target / "plan.json") &&
+      !(fs::is_directory(target) && fs::is_empty(target))) {
+    fail(ErrorCode::kConfiguration, "{} exists and is no plan directory; choose another -o", target.string());
+  }
+  fs::path built = target;
+  built += fmt::format(".partial-{}", getpid());
+  fs::remove_all(built);
+  try {
+    makeFolder(built);
+    if (!planned.whole.ranks.empty()) writePrograms(planned, built);
+    writeModel(annotatedModel(planned), (built / "model.onnx").string());
+    writeTextFile((built / "plan.json").string(), planToJson(planned.plan));
+    writeTextFile((built / kMadeFromName).string(), madeFrom(planned.plan));
+    replaceDirectory(built, target);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(built, ignored);
+    throw;
+  }
+}
+
+bool hasPrograms(const std::string& directory) {
+  std::error_code ignored;
+  return fs::exists(fs::path(directory) / "ranks", ignored);
+}
+
+void requirePlanDirectory(const std::string& directory) {
+  std::error_code ignored;
+  if (fs::exists(fs::path(directory) / "plan.json", ignored)) return;
+  fail(ErrorCode::kMissingInput,
+       "{} cannot be read; is {} a plan directory, as `pipeshard plan MODEL -o DIR` writes it?",
+       (fs::path(directory) / "plan.json").string(), directory);
+}
+
+std::string readPlanText(const std::string& path) {
+  std::error_code ignored;
+  const bool is_file = fs::is_regular_file(path, ignored);
+  if (!is_file) requirePlanDirectory(path);
+  return requireTextFile(is_file ? path : (fs::path(path) / "plan.json").string());
+}
+
+Plan readPlanFile(const std::string& path) {
+  const std::string text = readPlanText(path);
+  try {
+    return planFromJson(text);
+  } catch (Error& error) {
+    throw error.addContext(fs::is_directory(path) ? (fs::path(path) / "plan.json").string() : path);
+  }
+}
+
+Plan readPlanDirectory(const std::string& directory) {
+  requirePlanDirectory(directory);
+  return readPlanFile(directory);
+}
+
+}  // namespace pipeshard

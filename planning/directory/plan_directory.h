@@ -1,0 +1,31 @@
+// The plan directory of the design (section 5): written as a whole, read in parts.
+#pragma once
+
+#include <string>
+
+#include "ir/plan/plan.h"
+#include "planning/programs/planned_training.h"
+
+namespace pipeshard {
+
+// In a plan directory, of a model that was exported with its backward pass: the program of its own gradients.
+inline constexpr const char* kImportedFolder = "imported";
+
+// The plan directory of the design (section 5), plus reference/: the single-device program that `validate`
+// compares with, and weights.json (runtime/files/weight_check.h) for both. An existing plan directory is
+// replaced; any other existing folder is refused (Error(kConfiguration)). Without programs: plan.json and
+// model.onnx alone.
+void writePlanDirectory(const PlannedTraining& planned, const std::string& directory);
+
+// Whether a plan directory has programs (planning/directory/replay.h makes them where it has none).
+bool hasPrograms(const std::string& directory);
+
+// Error(kMissingInput) if there is no plan.json in it.
+void requirePlanDirectory(const std::string& directory);
+// plan.json of a plan directory. Errors: kMissingInput, kConfiguration.
+Plan readPlanDirectory(const std::string& directory);
+// The same of a plan directory or the path of a plan.json, and the text itself.
+std::string readPlanText(const std::string& path);
+Plan readPlanFile(const std::string& path);
+
+}  // namespace pipeshard

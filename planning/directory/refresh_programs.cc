@@ -1,0 +1,74 @@
+#include "planning/directory/refresh_programs.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "ir/base/error.h"
+#include "ir/base/hash.h"
+#include "ir/base/text_file.h"
+#include "ir/plan/plan_json.h"
+#include "planning/directory/plan_directory.h"
+#include "planning/directory/replay.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kEditedNote =
+    "plan.json was edited: predicted times and memory of shardings are those from before";
+
+// "" where there is none.
+std::string storedHash(const std::string& directory) {
+  const std::optional<std::string> text = readTextFile((fs::path(directory) / kMadeFromName).string());
+  if (!text) return "";
+  const nlohmann::json document = nlohmann::json::parse(*text, nullptr, false);
+  return document.is_object() && document.contains("plan") && document.at("plan").is_string()
+             ? document.at("plan").get<std::string>()
+             : std::string("unreadable");
+}
+
+std::string hashOf(const Plan& plan) { return fmt::format("{:016x}", hashBytes(planToJson(plan))); }
+
+}  // namespace
+
+std::string madeFrom(const Plan& plan) {
+  nlohmann::ordered_json document;
+  document["version"] = 1;
+  document["plan"] = hashOf(plan);
+  return document.dump() + "\n";
+}
+
+bool wasEdited(const std::string& directory, const Plan& plan) {
+  const std::string stored = storedHash(directory);
+  return !stored.empty() && stored != hashOf(plan);
+}
+
+ProgramsMade refreshPrograms(const std::string& directory, const ProgressCallback& progress) {
+  const bool complete = hasPrograms(directory);
+  if (complete && storedHash(directory).empty()) return ProgramsMade::kNone;
+  Plan plan = readPlanDirectory(directory);
+  const bool edited = wasEdited(directory, plan);
+  if (complete && !edited) return ProgramsMade::kNone;
+  const bool is_new = hasShardedStage(plan) &&
+                      std::find(plan.notes.begin(), plan.notes.end(), kEditedNote) == plan.notes.end();
+  if (edited && is_new) plan.notes.emplace_back(kEditedNote);
+  try {
+    PlannedTraining planned = replayPlan(plan, progress);
+    if (!edited) planned.plan = plan;
+    writePlanDirectory(planned, directory);
+  } catch (Error& error) {
+    if (!edited) throw;
+    throw error.addContext(
+        fmt::format("{} was edited since its programs were made, and they cannot be made again (`pipeshard "
+                    "plan --check {}` says more)",
+                    (fs::path(directory) / "plan.json").string(), directory));
+  }
+  return edited ? ProgramsMade::kAgain : ProgramsMade::kFirst;
+}
+
+}  // namespace pipeshard

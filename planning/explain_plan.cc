@@ -1,0 +1,23 @@
+#include "planning/explain_plan.h"
+
+#include "ir/base/error.h"
+#include "planning/model/forward_model.h"
+#include "planning/model/plan_description.h"
+#include "planning/model/training_step.h"
+
+namespace pipeshard {
+
+std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives,
+                                          const ProgressCallback& progress) {
+  const PlanRequest request = requestOf(plan);
+  const OptimizerSpec& optimizer = request.optimizer;
+  const ForwardModel model = loadForward(request, {}, progress);
+  try {
+    const TrainingFamily family = trainingFamily(model, optimizer, batchCutOf(plan, model, optimizer));
+    return explainStages(family.base(), plan, alternatives, progress);
+  } catch (Error& error) {
+    throw error.addContext(plan.model_path);
+  }
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,206 @@
+#include "planning/model/forward_model.h"
+
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+#include "onnx_import/autodiff/loss.h"
+#include "onnx_import/autodiff/parameters.h"
+#include "onnx_import/autodiff/precision.h"
+#include "onnx_import/format/reader.h"
+#include "onnx_import/prepare/dimensions.h"
+#include "onnx_import/prepare/prepare.h"
+#include "partition/layers/node_order.h"
+#include "planning/model/operator_support.h"
+#include "sharding/batch/training_family.h"
+
+namespace pipeshard {
+namespace {
+
+// Larger weights stay in the .onnx file and are read by the workers that need them.
+constexpr uint64_t kInlineWeightBytes = 4096;
+
+// The symbolic dimension that is the batch: as told, else "batch" or "batch_size" or "N", else the only
+// symbol on axis 0.
+std::string findBatchDimension(const Graph& graph, const std::string& asked, int64_t microbatches) {
+  std::set<std::string> all;
+  std::set<std::string> leading;
+  for (ValueId input : graph.inputs) {
+    const std::vector<std::string>& symbols = graph.value(input).symbols;
+    for (const std::string& symbol : symbols) {
+      if (!symbol.empty()) all.insert(symbol);
+    }
+    if (!symbols.empty() && !symbols[0].empty()) leading.insert(symbols[0]);
+  }
+  if (!asked.empty()) {
+    if (!all.contains(asked))
+      fail(ErrorCode::kUsage, "--batch-dim {}: the model's symbolic dimensions are: {}", asked,
+           all.empty() ? "none" : fmt::format("{}", fmt::join(all, ", ")));
+    return asked;
+  }
+  for (const char* usual : {"batch", "batch_size", "N"}) {
+    if (all.contains(usual)) return usual;
+  }
+  if (leading.size() > 1 && microbatches > 1) {
+    fail(ErrorCode::kUsage,
+         "which dimension is the batch that --microbatches cuts? Choose one: --batch-dim {}",
+         fmt::join(leading, ", or --batch-dim "));
+  }
+  return leading.size() == 1 ? *leading.begin() : "";
+}
+
+void decideMicrobatches(const PlanRequest& request, const Graph& graph, const AskedStages& stages,
+                        ForwardModel& model) {
+  model.batch_dimension = findBatchDimension(graph, request.batch_dimension, request.microbatches);
+  const auto bound = model.dimensions.find(model.batch_dimension);
+  if (bound == model.dimensions.end()) {
+    if (request.microbatches > 1 && model.batch_dimension.empty()) {
+      fail(
+          ErrorCode::kConfiguration,
+          "--microbatches {} needs a batch that can be cut, but no input has a symbolic batch dimension; "
+          "export the model with a dynamic batch axis (torch.export.Dim(\"batch\")), or use --microbatches 1",
+          request.microbatches);
+    }
+    model.microbatches = 1;  // unbound: prepareModel says which dimensions exist
+    return;
+  }
+  model.batch = bound->second;
+  model.microbatches = request.microbatches > 0 ? request.microbatches
+                                                : chooseMicrobatches(model.batch, request.partition, stages);
+  if (model.microbatches > model.batch) {
+    fail(ErrorCode::kConfiguration,
+         "a batch of {} ({}) cannot be cut into {} microbatches; choose at most {}", model.batch,
+         model.batch_dimension, model.microbatches, model.batch);
+  }
+  if (request.microbatches == 0 && request.partition.stages != kSearched)
+    model.notes.push_back(
+        fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
+}
+
+std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_dimension) {
+  std::map<std::string, int> axes;
+  for (ValueId input : raw.inputs) {
+    const std::vector<std::string>& symbols = raw.value(input).symbols;
+    for (size_t axis = 0; axis < symbols.size(); ++axis) {
+      if (!symbols[axis].empty() && symbols[axis] == batch_dimension)
+        axes[raw.value(input).name] = static_cast<int>(axis);
+    }
+  }
+  return axes;
+}
+
+// The model, prepared for some rows of the batch, with its operators in an order that lets stages be cut
+// cheaply. The order is that of the whole batch's graph, so that it depends on nothing that is still to be
+// chosen.
+class Preparer {
+ public:
+  Preparer(Graph raw, const ForwardModel& model)
+      : raw_(std::move(raw)), batch_dimension_(model.batch_dimension), batch_(model.batch) {
+    options_.dimensions = model.dimensions;
+    options_.supported = canTrain;
+    Graph whole = prepare(batch_);
+    order_ = nodeOrderForCuts(whole);
+    reorderNodes(whole, order_);
+    made_.emplace(batch_, std::move(whole));
+  }
+
+  const Graph& of(int64_t rows) {
+    const auto found = made_.find(rows);
+    if (found != made_.end()) return found->second;
+    Graph graph = prepare(rows);
+    if (graph.nodes.size() == order_.size()) reorderNodes(graph, order_);
+    return made_.emplace(rows, std::move(graph)).first->second;
+  }
+
+ private:
+  Graph prepare(int64_t rows) {
+    if (options_.dimensions.contains(batch_dimension_)) options_.dimensions[batch_dimension_] = rows;
+    return prepareModel(raw_, options_);
+  }
+
+  Graph raw_;
+  PrepareOptions options_;
+  std::string batch_dimension_;
+  int64_t batch_;
+  std::vector<size_t> order_;
+  std::map<int64_t, Graph> made_;
+};
+
+// Which weights are trained, the loss, and a backward pass that the model may have been exported with.
+// Returns the loss's name.
+std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
+  Graph whole;
+  if (raw.outputs.size() > 1) whole = raw;
+  ImportedBackward backward = takeBackward(raw);
+  overrideParameters(raw, request.train, request.freeze);
+  const std::string name = raw.value(attachLoss(raw, request.loss)).name;
+  const ValueId in_file = findValue(whole, name);
+  if (backward.gradients.empty() || request.loss.kind != LossSpec::Kind::kModelOutput || !in_file.valid())
+    return name;
+  whole.outputs = {in_file};
+  for (const ImportedGradient& gradient : backward.gradients)
+    whole.outputs.push_back(findValue(whole, gradient.output));
+  setPrecision(whole, request.precision);
+  model.imported =
+      std::make_shared<ImportedModel>(ImportedModel{std::move(whole), std::move(backward), name});
+  return name;
+}
+
+}  // namespace
+
+ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
+                         const ProgressCallback& progress) {
+  progress("reading " + request.model_path);
+  ReadOptions read;
+  read.external_data_root = request.external_data_root;
+  read.require_external_data = !request.allow_missing_weights;
+  read.inline_weight_bytes = kInlineWeightBytes;
+  Graph raw = readModel(request.model_path, read);
+  try {
+    std::optional<FileShardings> file_shardings;
+    const ShardingRequest& sharding = request.partition.sharding;
+    if (sharding.method == "manual" && sharding.constraints.empty())
+      file_shardings = readFileShardings(raw, sharding.mesh);
+    ForwardModel model;
+    const std::string loss_name = readRoles(request, raw, model);
+    model.file_shardings = std::move(file_shardings);
+    model.source_types = setPrecision(raw, request.precision).source_types;
+    model.dimensions = defaultDimensions(raw);
+    for (const auto& [name, size] : request.dimensions) model.dimensions[name] = size;
+    decideMicrobatches(request, raw, stages, model);
+    model.batch_axes = batchAxes(raw, model.batch_dimension);
+
+    progress("preparing the graph of one microbatch");
+    const auto preparer = std::make_shared<Preparer>(std::move(raw), model);
+    model.prepared = [preparer](int64_t rows) -> const Graph& { return preparer->of(rows); };
+    model.graph =
+        model.prepared(TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch());
+    model.loss = findValue(model.graph, loss_name);
+    PIPESHARD_CHECK(model.loss.valid(), "the loss '{}' was lost in preparation", loss_name);
+    return model;
+  } catch (Error& error) {
+    throw error.addContext(request.model_path);
+  }
+}
+
+void useFileShardings(ForwardModel& model, ShardingRequest& request) {
+  if (!model.file_shardings) return;
+  request.mesh = printMesh(model.file_shardings->mesh);
+  for (const auto& [name, spec] : model.file_shardings->specs) {
+    if (findValue(model.graph, name).valid()) request.constraints.push_back(name + "=" + printSpec(spec));
+  }
+  const std::vector<std::string>& notes = model.file_shardings->notes;
+  model.notes.insert(model.notes.end(), notes.begin(), notes.end());
+}
+
+void setMicrobatches(int64_t microbatches, ForwardModel& model) {
+  const std::string loss = model.graph.value(model.loss).name;
+  model.microbatches = microbatches;
+  model.graph = model.prepared(TrainingFamily(model.batch, microbatches, nullptr).largestMicrobatch());
+  model.loss = findValue(model.graph, loss);
+}
+
+}  // namespace pipeshard

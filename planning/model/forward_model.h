@@ -1,0 +1,56 @@
+// The model as planning reads it: its forward graph, prepared for any number of rows of the batch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/graph/graph.h"
+#include "onnx_import/autodiff/imported_backward.h"
+#include "partition/stages/asked_stages.h"
+#include "planning/model/file_shardings.h"
+#include "planning/request/plan_request.h"
+#include "planning/request/progress.h"
+
+namespace pipeshard {
+
+// A model that was exported with its backward pass, as read, in the working precision.
+struct ImportedModel {
+  Graph graph;  // its outputs: the loss and the gradients
+  ImportedBackward backward;
+  std::string loss;
+};
+
+// The forward graph of the largest microbatch, as planning reads it.
+struct ForwardModel {
+  Graph graph;                                // prepared, in the working precision
+  ValueId loss;                               // as the model means it, of one microbatch
+  std::map<std::string, int> batch_axes;      // of the inputs that the batch dimension is in
+  std::map<std::string, int64_t> dimensions;  // at the full batch
+  std::string batch_dimension;                // "" if nothing can be cut
+  int64_t batch = 1;                          // rows of the whole batch; 1 if nothing can be cut
+  int64_t microbatches = 1;
+  // The same model prepared for so many rows of the batch. Made at first use, kept; the pointer stays valid.
+  std::function<const Graph&(int64_t rows)> prepared;
+  std::map<std::string, DataType> source_types;   // of weights whose precision was changed
+  std::shared_ptr<const ImportedModel> imported;  // null: a forward model
+  std::optional<FileShardings> file_shardings;    // with the method manual and no --shard
+  std::vector<std::string> notes;
+};
+
+// Reads, checks and prepares the model. `stages` serves the automatic choice of microbatches.
+ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
+                         const ProgressCallback& progress);
+
+// What the model's file says of shardings becomes constraints of the request. Values that are lost in
+// preparation (folded constants) cannot be kept in any sharding.
+void useFileShardings(ForwardModel& model, ShardingRequest& request);
+
+// Another number of microbatches: the graph is that of its largest one.
+void setMicrobatches(int64_t microbatches, ForwardModel& model);
+
+}  // namespace pipeshard

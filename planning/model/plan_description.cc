@@ -1,0 +1,48 @@
+#include "planning/model/plan_description.h"
+
+#include <filesystem>
+
+namespace pipeshard {
+
+Plan describePlan(const PlanRequest& request, const ForwardModel& model) {
+  Plan plan;
+  plan.model_path = std::filesystem::absolute(request.model_path).lexically_normal().string();
+  plan.dimensions = model.dimensions;
+  plan.batch_dimension = model.batch_dimension;
+  plan.loss = lossToString(request.loss);
+  if (plan.loss.empty()) plan.loss = model.graph.value(model.loss).name;
+  plan.optimizer = optimizerToString(request.optimizer);
+  plan.precision = request.precision;
+  plan.microbatches = model.microbatches;
+  plan.bucket_bytes = request.bucket_bytes;
+  plan.overlap_receives = request.overlap_receives;
+  const bool one_node = request.partition.cluster.nodeCount() == 1;
+  if (one_node && plan.overlap_receives == OverlapReceives::kBetweenNodes)
+    plan.overlap_receives = OverlapReceives::kOff;
+  plan.schedule = request.partition.schedule;
+  plan.train = request.train;
+  plan.freeze = request.freeze;
+  plan.boundaries = request.partition.boundaries;
+  plan.notes = model.notes;
+  plan.cluster = request.partition.cluster;
+  return plan;
+}
+
+PlanRequest requestOf(const Plan& plan) {
+  PlanRequest request;
+  request.model_path = plan.model_path;
+  request.allow_missing_weights = true;
+  request.dimensions = plan.dimensions;
+  request.loss = parseLoss(plan.loss);
+  request.train = plan.train;
+  request.freeze = plan.freeze;
+  request.optimizer = parseOptimizer(plan.optimizer);
+  request.precision = plan.precision;
+  request.batch_dimension = plan.batch_dimension;
+  request.microbatches = plan.microbatches;
+  request.bucket_bytes = plan.bucket_bytes;
+  request.overlap_receives = plan.overlap_receives;
+  return request;
+}
+
+}  // namespace pipeshard

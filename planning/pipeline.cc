@@ -1,0 +1,91 @@
+#include "planning/pipeline.h"
+
+#include <utility>
+
+#include "ir/base/error.h"
+#include "onnx_import/autodiff/parameters.h"
+#include "onnx_import/autodiff/training.h"
+#include "partition/stages/megatron_grid.h"
+#include "planning/model/file_shardings.h"
+#include "planning/model/forward_model.h"
+#include "planning/model/plan_description.h"
+#include "planning/programs/imported_gradients.h"
+#include "planning/programs/plan_within_memory.h"
+#include "planning/programs/step_programs.h"
+#include "planning/search/searched_plan.h"
+
+namespace pipeshard {
+namespace {
+
+// What options imply for each other, before the model is read: so that mistakes are told at once.
+PlanRequest completed(PlanRequest request) {
+  PartitionOptions& options = request.partition;
+  useMegatronGrid(options);
+  if (options.stages != kSearched && (!request.submeshes.empty() || !request.logical_meshes.empty()))
+    fail(ErrorCode::kUsage,
+         "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
+  const bool evaluates = options.schedule == "forward-only" || options.schedule.starts_with("forward-only:");
+  if (evaluates) request.optimizer.kind = OptimizerSpec::Kind::kNone;
+  if (!evaluates && request.optimizer.kind == OptimizerSpec::Kind::kNone)
+    fail(ErrorCode::kUsage, "--optimizer none: nothing is trained; that goes with --schedule forward-only");
+  if (options.sharding.memory_bytes == 0) {
+    options.sharding.memory_bytes = options.cluster.leastDeviceMemory();
+    options.sharding.memory_by_cluster = true;
+  }
+  return request;
+}
+
+void requireParameters(const Graph& graph) {
+  if (!trainableParameters(graph).empty()) return;
+  fail(ErrorCode::kBadModel,
+       "there is no weight to train; --train NAME_REGEX says which weights are, --freeze which are not");
+}
+
+}  // namespace
+
+PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& progress,
+                             Interruption* interruption) {
+  PlanRequest request = completed(asked);
+  PartitionOptions& options = request.partition;
+
+  // Measured rates first: every later cost reads them from the cluster.
+  const bool measured = request.profile && applyProfile(options.cluster, *request.profile);
+
+  // The model, its loss, its batch. The number of microbatches depends on how many stages are asked for.
+  ForwardModel model = loadForward(request, askedStages(options), progress);
+  useFileShardings(model, options.sharding);
+
+  PlannedTraining planned;
+  try {
+    for (std::string& note : parameterNotes(model.graph)) model.notes.push_back(std::move(note));
+    if (!request.profile_note.empty()) model.notes.push_back(request.profile_note);
+    planned.plan = describePlan(request, model);
+    if (measured) planned.plan.profile = request.profile->digest;
+
+    // What cannot be trained is refused before anything is searched: a search may take a minute.
+    requireParameters(model.graph);
+    requireTrainableTypes(model.graph);
+
+    // Layers, stages, devices, schedule, shardings, and the programs of a whole batch. A search decides first
+    // what the request leaves open; then both ways are one.
+    Interruption none;
+    const BatchCut batch = options.stages == kSearched
+                               ? planSearched(request, options, model, progress,
+                                              interruption != nullptr ? *interruption : none, planned)
+                               : planWithinMemory(request, model, options, progress, planned);
+
+    // The shorter batch that ends an epoch keeps the plan; its programs have other shapes.
+    if (planned.plan.last_batch > 0 && request.programs && !planned.last)
+      planned.last = emitLastBatch(model, request.optimizer, batch, planned.plan);
+
+    // Last, since it reads the batch that the single-device program reads: the file's own backward pass.
+    if (request.programs)
+      planned.imported =
+          importedGradients(model, planned.training, planned.whole.reference.program, planned.plan.notes);
+  } catch (Error& error) {
+    throw error.addContext(request.model_path);
+  }
+  return planned;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,146 @@
+#include "planning/programs/plan_within_memory.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "ir/base/error.h"
+#include "partition/cut/shard_stages.h"
+#include "partition/families/plan_schedule.h"
+#include "partition/stages/partition_training.h"
+#include "planning/programs/memory_shortage.h"
+#include "planning/programs/step_programs.h"
+#include "runtime/files/data.h"
+
+namespace pipeshard {
+namespace {
+
+void refuseDataParallelism(const ForwardModel& model) {
+  if (model.batch > 1) return;
+  fail(ErrorCode::kConfiguration,
+       "the plan has stages of several data-parallel devices, but {}; export the model with a dynamic batch "
+       "axis (torch.export.Dim(\"batch\")) and a batch that can be shared, or use one device per stage",
+       model.batch_dimension.empty() ? "no input of the model has a symbolic batch dimension"
+                                     : "the batch has one example");
+}
+
+void noteUnreachedParameters(const TrainingGraph& training, Plan& plan) {
+  if (plan.optimizer == "none") return;
+  for (const Parameter& parameter : training.parameters) {
+    if (!parameter.gradient_parts.empty()) continue;
+    plan.notes.push_back(fmt::format("parameter '{}' does not influence the loss: it is not updated",
+                                     training.graph.value(parameter.value).name));
+  }
+}
+
+// Decides the plan. A batch that is cut nowhere is left as it is, so that models that cannot be cut still
+// run.
+BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimizer,
+                        const PartitionOptions& options, const ProgressCallback& progress,
+                        PlannedTraining& planned) {
+  Plan& plan = planned.plan;
+  TrainingGraph& training = planned.training;
+  const Plan undecided = plan;
+  const bool first = options.chosen ? options.chosen->cut_batch : model.microbatches > 1;
+  for (const bool cut : {first, true}) {
+    plan = undecided;
+    const BatchCut batch{model.batch, model.microbatches, cut};
+    training = trainingFamily(model, optimizer, batch).base();
+    noteUnreachedParameters(training, plan);
+    partitionTraining(training, options, plan);
+    if (hasDataParallelStage(plan)) refuseDataParallelism(model);
+    if (!cut && !options.chosen &&
+        (hasDataParallelStage(plan) || (hasShardedStage(plan) && canSumOverBatch(model, optimizer, plan))))
+      continue;
+    planned.combinations = shardStages(training, options.sharding, plan, progress);
+    return batch;
+  }
+  PIPESHARD_CHECK(false, "nothing was decided");
+  return {};
+}
+
+// Rows of the shorter batch that ends an epoch, as told or as the data file says.
+int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, const Plan& plan) {
+  int64_t rows = request.last_batch;
+  if (scheduleOf(plan).asynchronous()) {
+    if (rows == 0) return 0;
+    fail(ErrorCode::kConfiguration,
+         "--last-batch {}: under the schedule {} a step takes whole windows; leave it out (`run` and "
+         "`validate` leave out the rest of a file with --drop-last)",
+         rows, plan.schedule);
+  }
+  if (rows == 0 && !request.data_path.empty() && !model.batch_axes.empty()) {
+    const auto& [name, axis] = *model.batch_axes.begin();
+    ProgramInput input{name, DataType::kUndefined,
+                       model.prepared(model.batch).shape(findValue(model.prepared(model.batch), name)), axis};
+    rows = lastBatchOf(request.data_path, input);
+  }
+  if (rows == 0 || rows < model.batch) return rows;
+  fail(ErrorCode::kUsage, "--last-batch {}: found a last batch that is not shorter than the batch of {}{}",
+       rows, model.batch,
+       model.batch_axes.empty() ? "; no input of the model has a symbolic batch dimension" : "");
+}
+
+// As many microbatches as the whole batch has, if every device gets a row of each.
+void decideLastBatch(int64_t rows, Plan& plan) {
+  if (rows == 0) return;
+  int widest = 1;
+  for (const StagePlan& stage : plan.stages) widest = std::max(widest, stage.mesh_shape.at(0));
+  if (rows < widest) {
+    fail(ErrorCode::kConfiguration,
+         "the last batch of {} example(s) cannot be shared by {} data-parallel devices; {}, or use narrower "
+         "stages",
+         rows, widest, kWithoutLastBatch);
+  }
+  plan.last_batch = rows;
+  plan.last_microbatches = std::min(plan.microbatches, rows / widest);
+}
+
+}  // namespace
+
+BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
+                          const PartitionOptions& asked, const ProgressCallback& progress,
+                          PlannedTraining& planned) {
+  constexpr int kAttempts = 8;
+  constexpr int kAttemptsBeyond = 3;
+  const Plan undecided = planned.plan;
+  PartitionOptions options = asked;
+  int64_t& limit = options.sharding.memory_bytes;
+  Shortage least;
+  // what is foreseen may be more than what is needed: then a little more is tried
+  std::optional<Error> refused;
+  for (int attempt = 0; attempt < (refused ? kAttemptsBeyond : kAttempts); ++attempt) {
+    progress("building the training graph and partitioning");
+    planned.plan = undecided;
+    BatchCut batch;
+    try {
+      batch = partitionModel(model, request.optimizer, options, progress, planned);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kOutOfMemory) throw;
+      if (attempt > 0) break;
+      refused = error;
+      limit += limit / 4;
+      continue;
+    }
+    decideLastBatch(lastBatchRows(request, model, planned.plan), planned.plan);
+    for (StagePlan& stage : planned.plan.stages) {
+      if (stage.sharding) stage.sharding->memory_limit = asked.sharding.memory_bytes;
+    }
+    if (!request.programs) return batch;
+    progress("writing the programs of the ranks");
+    planned.whole = emitStep(model, request.optimizer, batch, planned.plan);
+    const Shortage shortage = largestShortage(asked, planned.whole);
+    if (shortage.rank < 0) return batch;
+    if (least.rank < 0 || shortage.excess() < least.excess()) least = shortage;
+    limit -= std::max(shortage.excess(), limit / 100);
+    if (limit <= 0 || !hasShardedStage(planned.plan)) break;
+  }
+  if (refused) throw *refused;
+  fail(ErrorCode::kOutOfMemory, "{}: device {} needs {} bytes at least, and has {}",
+       request.partition.sharding.memory_by_cluster ? "--cluster " + request.partition.cluster.name
+                                                    : fmt::format("--memory {}", asked.sharding.memory_bytes),
+       least.rank, least.needed, least.room);
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,30 @@
+// What planning makes: the plan, the training step, and every rank's program.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "ir/graph/training_graph.h"
+#include "ir/plan/plan.h"
+#include "partition/cut/shard_stages.h"
+#include "partition/emit/rank_program.h"
+
+namespace pipeshard {
+
+// A training step, cut up.
+struct StepPrograms {
+  std::vector<RankProgram> ranks;
+  RankProgram reference;  // the same step on one device
+};
+
+struct PlannedTraining {
+  Plan plan;
+  TrainingGraph training;            // of the largest microbatch
+  StepPrograms whole;                // no ranks: only a plan was asked for (PlanRequest::programs)
+  std::optional<StepPrograms> last;  // of the shorter batch that ends an epoch
+  // the gradients as the model was exported with (planning/programs/imported_gradients.h)
+  std::optional<RankProgram> imported;
+  std::vector<StageCombinations> combinations;  // with --method exhaustive
+};
+
+}  // namespace pipeshard

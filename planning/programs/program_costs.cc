@@ -1,0 +1,141 @@
+#include "planning/programs/program_costs.h"
+
+#include <algorithm>
+
+#include "ir/base/error.h"
+#include "runtime/execute/accumulation.h"
+#include "runtime/execute/subgraph.h"
+#include "runtime/kernels/base/cpu_kernels.h"
+
+namespace pipeshard {
+namespace {
+
+int64_t bytesOf(const Program& program, BufferId id) {
+  return byteCount(program.buffer(id).data_type, program.buffer(id).shape);
+}
+
+class RankCosts {
+ public:
+  RankCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation)
+      : program_(rank.program), model_(model), accumulation_(std::move(accumulation)) {
+    for (const std::vector<int>& group : program_.groups)
+      group_sizes_.push_back(static_cast<int>(group.size()));
+    PIPESHARD_CHECK(rank.subgraphs.size() == program_.subgraphs.size(), "{} subgraphs, {} graphs",
+                    program_.subgraphs.size(), rank.subgraphs.size());
+    for (const Graph& graph : rank.subgraphs)
+      subgraphs_.push_back(workParts(runnableGraph(graph, cpuKernels()), group_sizes_, model));
+  }
+
+  ProgramCosts costs() const {
+    ProgramCosts result;
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      result.instructions.push_back(accumulation_.done[i] ? std::vector<WorkPart>()
+                                                          : partsOf(program_.instructions[i]));
+    }
+    for (size_t b = 0; b < program_.buffers.size(); ++b) {
+      result.buffer_bytes.push_back(accumulation_.place[b].valid() ? 0 : bytesOf(program_, BufferId(b)));
+    }
+    return result;
+  }
+
+ private:
+  std::vector<WorkPart> moving(int64_t bytes) const {
+    const std::optional<int64_t> measured = model_.times ? model_.times->copyTime(bytes) : std::nullopt;
+    return {{.compute = measured.value_or(computeCost(model_, 0, bytes))}};
+  }
+
+  std::vector<WorkPart> partsOf(const Instruction& instruction) const {
+    const int64_t written = instruction.outputs.empty() ? 0 : bytesOf(program_, instruction.outputs[0]);
+    switch (instruction.kind) {
+      case InstructionKind::kRun:
+      case InstructionKind::kUpdate: return subgraphs_[instruction.subgraph.index()];
+      case InstructionKind::kAccumulate: return moving(instruction.overwrite ? 2 * written : 3 * written);
+      case InstructionKind::kSlice:
+      case InstructionKind::kConcatenate:
+      case InstructionKind::kLoadInput: return moving(2 * written);
+      case InstructionKind::kZero: return moving(written);
+      case InstructionKind::kAllReduce: {
+        const int size = group_sizes_.at(static_cast<size_t>(instruction.group));
+        return {{.group = instruction.group,
+                 .exchange = collectiveCost(groupModel(model_, instruction.group), {{size}},
+                                            CollectiveKind::kAllReduce, 0, written),
+                 .bytes = written}};
+      }
+      case InstructionKind::kSend:
+      case InstructionKind::kReceive:
+      case InstructionKind::kFree: return {};
+    }
+    return {};
+  }
+
+  const Program& program_;
+  const CostModel& model_;
+  std::vector<int> group_sizes_;
+  std::vector<std::vector<WorkPart>> subgraphs_;
+  Accumulation accumulation_;
+};
+
+}  // namespace
+
+ProgramCosts programCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation) {
+  return RankCosts(rank, model, std::move(accumulation)).costs();
+}
+
+ProgramCosts programCosts(const RankImage& rank, const CostModel& model) {
+  return programCosts(rank, model,
+                      findAccumulation(rank.program, [](const Instruction&, size_t) { return true; }));
+}
+
+namespace {
+
+// The devices of the first stage that has the rank; of none, itself.
+std::vector<int> stageDevices(const Plan& plan, int rank) {
+  for (const StagePlan& stage : plan.stages) {
+    if (std::find(stage.devices.begin(), stage.devices.end(), rank) != stage.devices.end())
+      return stage.devices;
+  }
+  return {rank};
+}
+
+// A group is a line of its stage's mesh, beside others; else it is alone.
+LinkCost groupLink(const Plan& plan, int rank, std::vector<int> group) {
+  std::sort(group.begin(), group.end());
+  for (const StagePlan& stage : plan.stages) {
+    const auto place = std::find(stage.devices.begin(), stage.devices.end(), rank);
+    if (place == stage.devices.end()) continue;
+    const LogicalMesh mesh{stage.sharding ? stage.sharding->mesh : stage.mesh_shape};
+    for (int axis = 0; axis < mesh.rank(); ++axis) {
+      std::vector<int> line;
+      for (int member : mesh.lineOf(static_cast<int>(place - stage.devices.begin()), axis)) {
+        line.push_back(stage.devices[static_cast<size_t>(member)]);
+      }
+      std::sort(line.begin(), line.end());
+      if (line == group)
+        return costModelOn(plan.cluster, stage.devices, mesh).links[static_cast<size_t>(axis)];
+    }
+  }
+  return costModelOn(plan.cluster, group, {{static_cast<int>(group.size())}}).links[0];
+}
+
+}  // namespace
+
+CostModel rankModel(const Plan& plan, const Program& program) {
+  CostModel model = costModelOn(plan.cluster, {program.rank}, {{1}});
+  for (const std::vector<int>& group : program.groups) {
+    for (const int rank : group)
+      model.one_node = model.one_node && plan.cluster.nodeOf(rank) == plan.cluster.nodeOf(program.rank);
+  }
+  model.links.clear();
+  for (const std::vector<int>& group : program.groups)
+    model.links.push_back(groupLink(plan, program.rank, group));
+  if (model.links.empty()) model.links.emplace_back();
+  return model;
+}
+
+LinkCost rankLink(const Plan& plan, int from, int to) {
+  const LinkCost link = linkBetween(plan.cluster, stageDevices(plan, from), stageDevices(plan, to));
+  return link.receive_bytes_per_ns > 0 && link.receive_bytes_per_ns < link.bytes_per_ns ? receivingSide(link)
+                                                                                        : link;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,84 @@
+#include "planning/programs/step_programs.h"
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "ir/base/error.h"
+#include "onnx_import/prepare/input_range.h"
+#include "partition/emit/emit_programs.h"
+#include "partition/families/plan_schedule.h"
+
+namespace pipeshard {
+namespace {
+
+struct InputLimits {
+  IntegerRange range;
+  std::optional<AllowedIntegers> allowed;
+};
+
+std::map<std::string, InputLimits> inputLimits(const Graph& graph) {
+  std::map<std::string, InputLimits> limits;
+  for (ValueId input : graph.inputs)
+    limits[graph.value(input).name] = {inputRange(graph, input), allowedIntegers(graph, input)};
+  return limits;
+}
+
+// What emitPrograms cannot know: the whole batch's shapes, ranges of integer inputs, types in the weight
+// files.
+void completeProgram(const ForwardModel& model, const std::map<std::string, InputLimits>& limits,
+                     Program& program) {
+  for (ProgramInput& input : program.inputs) {
+    const auto found = limits.find(input.name);
+    if (found == limits.end()) continue;
+    input.low = found->second.range.low;
+    input.high = found->second.range.high;
+    input.allowed = found->second.allowed;
+  }
+  for (Buffer& buffer : program.buffers) {
+    const auto original = model.source_types.find(buffer.value);
+    if (buffer.source && original != model.source_types.end()) buffer.source_type = original->second;
+  }
+}
+
+}  // namespace
+
+StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch,
+                      Plan plan) {
+  const TrainingFamily family = trainingFamily(model, optimizer, batch);
+  const Schedule schedule =
+      firstMicrobatches(scheduleOf(plan), static_cast<int>(batch.microbatches * plan.updates_per_step));
+  plan.microbatches = batch.microbatches;
+  StepPrograms step;
+  step.ranks = emitPrograms(family, plan, schedule);
+  step.reference = emitOnOneDevice(family, plan, schedule);
+  const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
+  for (RankProgram& rank : step.ranks) completeProgram(model, limits, rank.program);
+  completeProgram(model, limits, step.reference.program);
+  return step;
+}
+
+StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& whole,
+                           Plan& plan) {
+  const int64_t most_rows = (whole.rows + whole.microbatches - 1) / whole.microbatches;
+  const int64_t least_count = (plan.last_batch + most_rows - 1) / most_rows;
+  for (std::optional<Error> failure;;) {
+    try {
+      return emitStep(model, optimizer, {plan.last_batch, plan.last_microbatches, whole.cut}, plan);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kConfiguration || !hasShardedStage(plan)) throw;
+      if (!failure) failure = error;
+    }
+    if (plan.last_microbatches <= least_count) {
+      throw failure->addContext(
+          fmt::format("the last batch of {} example(s) does not fit how the stages are sharded; {}, or "
+                      "choose another batch or method",
+                      plan.last_batch, kWithoutLastBatch));
+    }
+    --plan.last_microbatches;
+  }
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,23 @@
+// The programs of a training step, from its plan.
+#pragma once
+
+#include "onnx_import/autodiff/optimizer.h"
+#include "planning/model/training_step.h"
+#include "planning/programs/planned_training.h"
+
+namespace pipeshard {
+
+inline constexpr const char* kWithoutLastBatch =
+    "leave it out (plan without --last-batch and --data; `run` and `validate` leave out the rest of a file "
+    "with --drop-last)";
+
+// The programs of all ranks, and of one device alone.
+StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch,
+                      Plan plan);
+
+// Those of the shorter batch that ends an epoch: with fewer microbatches (the plan says then how many) where
+// shardings do not fit so few rows, as long as these are no larger than those of a whole batch.
+StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& whole,
+                           Plan& plan);
+
+}  // namespace pipeshard

@@ -1,0 +1,49 @@
+// What somebody wants planned, as values: the command parses its options into this
+// (tools/options/plan_options.h), and other callers fill it directly.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/base/data_type.h"
+#include "ir/plan/plan.h"
+#include "onnx_import/autodiff/loss.h"
+#include "onnx_import/autodiff/optimizer.h"
+#include "partition/stages/partition_options.h"
+#include "planning/request/profile_store.h"
+
+namespace pipeshard {
+
+struct PlanRequest {
+  std::string model_path;
+  std::map<std::string, int64_t> dimensions;  // symbolic dimensions by name, at the full batch
+  std::string external_data_root;             // a second folder that external data may lie in
+  bool allow_missing_weights = false;
+  LossSpec loss;
+  std::vector<std::string> train;   // regular expressions: weights that are trained, whatever the model says
+  std::vector<std::string> freeze;  // weights that are not
+  OptimizerSpec optimizer;
+  DataType precision = DataType::kFloat32;
+  std::string batch_dimension;                 // "": found by name and place
+  int64_t microbatches = 0;                    // 0: automatic
+  int64_t bucket_bytes = kDefaultBucketBytes;  // of gradients; 0: no buckets
+  OverlapReceives overlap_receives = OverlapReceives::kBetweenNodes;
+  int64_t last_batch = 0;  // rows of the shorter batch that ends an epoch; 0: as `data_path` says
+  std::string data_path;   // an .npz file whose length decides it; "": there is none
+  bool programs = true;    // false: the plan alone, without what ranks run
+  // What operators and links were measured to take (chooseProfile), and what people should know about that.
+  std::optional<StoredProfile> profile;
+  std::string profile_note;
+  PartitionOptions partition;
+  // That a search (PartitionOptions::stages) may use (partition/search/search_limits.h).
+  std::string submeshes;       // "": as many as the cluster's size allows
+  std::string logical_meshes;  // "": those of the method
+  // Else a search decides about them.
+  bool schedule_given = false;
+  bool recomputation_given = false;
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,351 @@
+#include "planning/search/stage_search.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/base/amounts.h"
+#include "ir/base/error.h"
+#include "partition/costs/stage_costs.h"
+#include "partition/families/make_schedule.h"
+#include "partition/layers/layer_clustering.h"
+#include "partition/search/assignment_request.h"
+#include "partition/search/plan_prediction.h"
+#include "partition/search/plan_search.h"
+#include "partition/search/search_limits.h"
+#include "partition/search/search_memory.h"
+#include "partition/search/stage_assignment.h"
+#include "planning/model/training_step.h"
+#include "runtime/job/job.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr int64_t kMostMicrobatches = 4096;  // that are tried where nobody says
+constexpr size_t kMostStageCosts = 200;      // rows of the table of stages' costs
+// devices: where memory binds, methods that need less of it are tried, too
+constexpr int kMostWithMethods = 64;
+
+void refuseOptions(const PartitionOptions& options) {
+  const auto refuse = [](bool given, const char* option) {
+    if (given)
+      fail(ErrorCode::kUsage,
+           "{} and --stages auto exclude each other: the search decides about stages and devices", option);
+  };
+  refuse(!options.boundaries.empty(), "--boundary");
+  refuse(!options.balance.empty(), "--balance");
+  refuse(!options.stage_devices.empty(), "--stage-devices");
+  refuse(!options.sharding.constraints.empty() || options.sharding.method == "manual", "--shard");
+  refuse(options.sharding.method == "exhaustive", "--method exhaustive");
+  refuse(options.recomputation != "never" && options.recomputation != "always" &&
+             options.recomputation != "layers",
+         "--recompute by stage, or but for the last microbatch,");
+  refuse(options.schedule.find('/') != std::string::npos || options.schedule.ends_with(".csv"),
+         "a file of orders");
+}
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> found;
+  for (int64_t d = 1; d <= number && d <= kMostMicrobatches; ++d) {
+    if (number % d == 0) found.push_back(d);
+  }
+  return found;
+}
+
+// Everything that the costs of one number of microbatches keep by reference.
+struct CountState {
+  TrainingFamily family;
+  Clustering clustering;
+  std::unique_ptr<ShardedStageCosts> costs;
+};
+
+// Asks the search of plans (partition/search/plan_search.h) and puts its answer into words that plan files
+// have. What costs refer to (the training step, its layers) is kept in states_ by methods and number of
+// microbatches, and lives as long as this object, since the search's result refers to it, too.
+//
+// `methods_` are those that costs are made with at the moment: the search asks first with the usual ones, and
+// again with more where memory is short (costsWith sets them). Before anything is described they are set back
+// to those of the plan that was found, because stateOf looks its state up under them.
+class Search {
+ public:
+  Search(const PlanRequest& request, const ForwardModel& model, const PartitionOptions& options,
+         const ProgressCallback& progress, const std::atomic<bool>* interrupted)
+      : request_(request),
+        model_(model),
+        options_(options),
+        progress_(progress),
+        interrupted_(interrupted),
+        methods_{options.sharding.method.empty() ? "auto" : options.sharding.method} {}
+
+  StageSearchResult run() {
+    refuseOptions(options_);
+    Plan noted;
+    cut_ = canSumOverBatch(model_, request_.optimizer, noted);
+    StageSearchResult result;
+    result.notes = noted.notes;
+    const PlanSearchRequest search = searchRequest();
+    const PlanSearchResult found = searchPlans(search);
+    for (const auto& [key, state] : states_) {
+      if (state->costs.get() == found.costs.costs.get()) methods_ = key.first;
+    }
+    if (found.plans.empty()) {
+      if (!found.complete) return {};
+      failInfeasible(search, found);
+    }
+    describe(search, found, result);
+    return result;
+  }
+
+ private:
+  PlanSearchRequest searchRequest() {
+    PlanSearchRequest search{.cluster = options_.cluster, .microbatches = {}, .costs = {}};
+    const auto costsWith = [this](const std::vector<std::string>& methods) {
+      return [this, methods](int64_t count) {
+        methods_ = methods;
+        return costsOf(count);
+      };
+    };
+    search.costs = costsWith(methods_);
+    if (options_.sharding.method.empty()) {
+      search.costs_in_need = costsWith({"auto", "zero2", "zero3", "megatron-zero2"});
+      if (options_.cluster.deviceCount() <= kMostWithMethods)
+        search.costs_where_memory_binds = costsWith({"auto", "megatron-zero2"});
+    }
+    if (request_.schedule_given) search.schedule = options_.schedule;
+    const bool asynchronous = !search.schedule.empty() && isAsynchronous(search.schedule);
+    if (asynchronous) search.updates = options_.window > 0 ? options_.window : kDefaultWindow;
+    search.microbatches = request_.microbatches > 0 ? std::vector<int64_t>{request_.microbatches}
+                          : cut_                    ? divisors(model_.batch)
+                                                    : std::vector<int64_t>{1};
+    search.first = firstOf(search.microbatches, asynchronous ? 1 : 2 * options_.cluster.deviceCount());
+    if (!asynchronous)
+      search.first = firstOf(search.microbatches, 2 * mostStages(search.microbatches[search.first]));
+    // Stages of several devices train with synchronous schedules only.
+    search.allowed =
+        allowedSubmeshes(request_.submeshes.empty() ? usualSubmeshes(options_.cluster) : request_.submeshes);
+    if (asynchronous) {
+      search.allowed = [given = search.allowed](const Submesh& submesh) {
+        return submesh.deviceCount() == 1 && (!given || given(submesh));
+      };
+    }
+    search.threads = threads();
+    search.interrupted = interrupted_;
+    search.progress = progress_;
+    return search;
+  }
+
+  // The largest number that is at most `usual`.
+  static size_t firstOf(const std::vector<int64_t>& numbers, int64_t usual) {
+    const auto behind = std::upper_bound(numbers.begin(), numbers.end(), usual);
+    return behind == numbers.begin() ? 0 : static_cast<size_t>(behind - numbers.begin()) - 1;
+  }
+
+  // There are no more stages than layers, of which there are about equally many whatever the number of
+  // microbatches.
+  int64_t mostStages(int64_t count) {
+    const int64_t devices = options_.cluster.deviceCount();
+    try {
+      return std::min(devices, std::ssize(stateOf(count).clustering.ends));
+    } catch (const Error&) {
+      return devices;  // the search says why this number cannot be
+    }
+  }
+
+  static int threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+  CountState& stateOf(int64_t count) {
+    std::unique_ptr<CountState>& state = states_[{methods_, count}];
+    if (state) return *state;
+    const BatchCut batch{model_.batch, count, cut_ || count > 1};
+    auto made = std::make_unique<CountState>(
+        CountState{trainingFamily(model_, request_.optimizer, batch), {}, nullptr});
+    const TrainingGraph& training = made->family.base();
+    ClusteringOptions clustering;
+    clustering.layers = options_.layers;
+    made->clustering = clusterTraining(training, clustering);
+    made->costs =
+        std::make_unique<ShardedStageCosts>(training, made->clustering, options_.cluster, costOptions());
+    state = std::move(made);
+    return *state;
+  }
+
+  StageCostOptions costOptions() const {
+    StageCostOptions costs;
+    costs.methods = methods_;
+    // so memory is short
+    costs.cut_shared = std::find(methods_.begin(), methods_.end(), "zero3") != methods_.end();
+    if (!options_.sharding.mesh.empty()) {
+      const std::vector<int> mesh = parseMesh(options_.sharding.mesh).shape;
+      costs.meshes = [mesh](const Submesh& submesh) {
+        const int devices = std::accumulate(mesh.begin(), mesh.end(), 1, std::multiplies<>());
+        return submesh.deviceCount() == devices ? std::vector<std::vector<int>>{mesh}
+                                                : std::vector<std::vector<int>>{};
+      };
+    }
+    if (!request_.logical_meshes.empty()) limitLogicalMeshes(request_.logical_meshes, costs);
+    costs.recomputations = {"never", "layers"};
+    if (request_.recomputation_given) costs.recomputations = {options_.recomputation};
+    costs.memory_bytes = options_.sharding.memory_bytes;
+    costs.bucket_bytes = request_.bucket_bytes;
+    costs.overlap_receives = request_.overlap_receives;
+    costs.threads = threads();
+    // Of several threads: a signal waits for the next phase.
+    costs.progress = [this](const std::string& phase) {
+      try {
+        progress_(phase);
+      } catch (const JobInterrupted&) {
+      }
+    };
+    costs.interrupted = interrupted_;
+    return costs;
+  }
+
+  // Kept by this object.
+  CountedCosts costsOf(int64_t count) {
+    return countedCosts(
+        std::shared_ptr<const ShardedStageCosts>(std::shared_ptr<void>(), stateOf(count).costs.get()));
+  }
+
+  [[noreturn]] void failInfeasible(const PlanSearchRequest& search, const PlanSearchResult& found) {
+    const LeastMemory least = leastMemory(search);
+    std::string tried;
+    for (const CountTried& count : found.tried)
+      tried += fmt::format("{}{}", tried.empty() ? "" : ", ", count.microbatches);
+    if (least.stages.empty())
+      fail(ErrorCode::kConfiguration,
+           "--stages auto: no plan was found with {} microbatches, whatever the memory; the options exclude "
+           "each other",
+           tried);
+    fail(ErrorCode::kOutOfMemory,
+         "--stages auto: no plan fits into the devices' memory (tried: {} microbatches); the least that a "
+         "plan was found to need is {} of each device ({} bytes), with {} stages and {} microbatches; allow "
+         "more memory (--memory), more devices (--cluster) or more microbatches",
+         tried, formatBytes(least.bytes), least.bytes, least.stages.size(), least.microbatches);
+  }
+
+  StageChoice choiceOf(const PredictedPlan& plan) {
+    StageChoice choice{options_, plan.microbatches};
+    ChosenStages& chosen = choice.options.chosen.emplace();
+    chosen.layer_ends = stateOf(plan.microbatches).clustering.ends;
+    chosen.schedule_costs = plan.schedule_costs;
+    chosen.cut_batch = cut_ || plan.microbatches > 1;
+    bool sharded = false;
+    for (const AssignedStage& stage : plan.stages) {
+      const StageConfig& config = stateOf(plan.microbatches).costs->config(stage.option.config);
+      ChosenStage& one = chosen.stages.emplace_back();
+      one.last_layer = stage.last_layer;
+      one.devices.resize(static_cast<size_t>(stage.submesh.deviceCount()));
+      std::iota(one.devices.begin(), one.devices.end(), stage.submesh.first_device);
+      one.method = config.method;
+      one.mesh = config.mesh;
+      one.recomputation = config.recomputation;
+      sharded = sharded || one.devices.size() > 1;
+    }
+    choice.options.schedule = plan.schedule;
+    choice.options.recomputation = "never";
+    choice.options.sharding = {};
+    if (sharded) choice.options.sharding.memory_bytes = options_.sharding.memory_bytes;
+    return choice;
+  }
+
+  SearchedStage describeStage(int64_t count, int first, int last, const Submesh& submesh,
+                              const StageOption& option, int64_t memory) {
+    const StageConfig& config = stateOf(count).costs->config(option.config);
+    return {first,       last,          submesh.first_device, submesh.nodes,  submesh.devices_per_node,
+            config.mesh, config.method, config.recomputation, option.pass_ns, option.step_ns,
+            memory};
+  }
+
+  void describe(const PlanSearchRequest& search, const PlanSearchResult& found, StageSearchResult& result) {
+    result.record.complete = found.complete;
+    result.record.objective = objectiveText(search);
+    for (const PredictedPlan& plan : found.plans) {
+      result.choices.push_back(choiceOf(plan));
+      SearchedPlan& row = result.record.alternatives.emplace_back();
+      row.step_ns = plan.step_ns;
+      row.memory_bytes = plan.peakMemory();
+      row.microbatches = plan.microbatches;
+      row.schedule = plan.schedule;
+      for (size_t s = 0; s < plan.stages.size(); ++s) {
+        const AssignedStage& stage = plan.stages[s];
+        row.stages.push_back(describeStage(plan.microbatches, stage.first_layer, stage.last_layer,
+                                           stage.submesh, stage.option, plan.memory_bytes[s]));
+      }
+    }
+    for (const Neighbour& neighbour : found.neighbours)
+      result.record.reasons.push_back(
+          {neighbour.about, neighbour.chosen, neighbour.instead, neighbour.step_ns, neighbour.why});
+    describeCosts(found.plans.front().microbatches, result.record);
+    const std::vector<std::string>& notes = stateOf(found.plans.front().microbatches).clustering.notes;
+    result.notes.insert(result.notes.end(), notes.begin(), notes.end());
+  }
+
+  // Submeshes that differ in their transfers alone have one row.
+  static void addCost(std::vector<SearchedStage>& costs, SearchedStage stage) {
+    const auto shape = [](const SearchedStage& other) {
+      return std::tuple(other.first_layer, other.last_layer, other.nodes, other.devices_per_node,
+                        other.pass_ns, other.step_ns, other.memory_bytes);
+    };
+    if (costs.empty() || shape(costs.back()) != shape(stage)) costs.push_back(std::move(stage));
+  }
+
+  // The best way of every run of layers on one submesh of every class.
+  void describeCosts(int64_t count, SearchRecord& record) {
+    const ShardedStageCosts& costs = *stateOf(count).costs;
+    std::map<int, Submesh> classes;
+    for (int device = 0; device < options_.cluster.deviceCount(); ++device) {
+      for (const Submesh& submesh : submeshesAt(options_.cluster, device))
+        classes.try_emplace(costs.submeshClass(submesh), submesh);
+    }
+    std::vector<Submesh> submeshes;
+    for (const auto& [number, submesh] : classes) submeshes.push_back(submesh);
+    std::sort(submeshes.begin(), submeshes.end(), [](const Submesh& a, const Submesh& b) {
+      return std::tuple(a.deviceCount(), a.nodes, a.first_device) <
+             std::tuple(b.deviceCount(), b.nodes, b.first_device);
+    });
+    const auto layers = static_cast<size_t>(costs.layers());
+    if (layers * (layers + 1) / 2 * submeshes.size() > kMostStageCosts) return;
+    for (int first = 0; first < costs.layers(); ++first) {
+      for (int last = first; last < costs.layers(); ++last) {
+        for (const Submesh& submesh : submeshes) {
+          const std::vector<StageOption>& options = costs.options(first, last, submesh);
+          const auto cost = [&](const StageOption& option) {
+            return count * option.pass_ns + option.step_ns;
+          };
+          const auto best =
+              std::min_element(options.begin(), options.end(),
+                               [&](const StageOption& a, const StageOption& b) { return cost(a) < cost(b); });
+          if (best == options.end()) continue;
+          addCost(record.stage_costs,
+                  describeStage(count, first, last, submesh, *best,
+                                best->fixed_bytes + best->activation_bytes + best->transient_bytes));
+        }
+      }
+    }
+  }
+
+  const PlanRequest& request_;
+  const ForwardModel& model_;
+  const PartitionOptions& options_;
+  const ProgressCallback& progress_;
+  const std::atomic<bool>* interrupted_;
+  bool cut_ = false;
+  std::vector<std::string> methods_;  // that are tried now
+  std::map<std::pair<std::vector<std::string>, int64_t>, std::unique_ptr<CountState>> states_;
+};
+
+}  // namespace
+
+StageSearchResult searchStages(const PlanRequest& request, const ForwardModel& model,
+                               const PartitionOptions& options, const ProgressCallback& progress,
+                               const std::atomic<bool>* interrupted) {
+  return Search(request, model, options, progress, interrupted).run();
+}
+
+}  // namespace pipeshard

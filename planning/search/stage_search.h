@@ -1,0 +1,34 @@
+// `--stages auto`: what the options leave open is searched (partition/search/plan_search.h), over the model's
+// training step.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "onnx_import/autodiff/optimizer.h"
+#include "planning/model/forward_model.h"
+
+namespace pipeshard {
+
+// One plan of the search, as partitionTraining takes it.
+struct StageChoice {
+  PartitionOptions options;
+  int64_t microbatches = 1;
+};
+
+struct StageSearchResult {
+  std::vector<StageChoice> choices;  // best first
+  SearchRecord record;
+  std::vector<std::string> notes;
+};
+
+// Errors: kUsage (options that exclude --stages auto), kConfiguration and kBadModel (the batch cannot be cut
+// as asked), kOutOfMemory (nothing fits: the message says the least memory that would do), and where the
+// search was interrupted before it had found anything, an empty result.
+StageSearchResult searchStages(const PlanRequest& request, const ForwardModel& model,
+                               const PartitionOptions& options, const ProgressCallback& progress,
+                               const std::atomic<bool>* interrupted);
+
+}  // namespace pipeshard

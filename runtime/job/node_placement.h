@@ -1,0 +1,36 @@
+// Workers on nodes that have joined: what the coordinator says to node daemons, and what it makes of their
+// answers.
+//
+//   node                                 coordinator
+//   REGISTER {host, pid, index?}        ──►  (waits until all have come)
+//                                       ◄──  start {ranks, threads, directory, arguments}
+//   started {pids}                      ──►
+//   alive {} twice a second             ──►
+//                                       ◄──  alive {} twice a second
+//   ended {rank, description}           ──►
+//   error {code, message}               ──►  (it cannot start its workers)
+//                                       ◄──  clock {asked}  (when its trace is wanted: some times before
+//                                                            and some times after the job)
+//   clock {asked, now}                  ──►
+//                                       ◄──  trace {}       (when all workers have ended)
+//   trace {rank, offset, total, bytes}  ──►  (pieces of what each rank has recorded)
+//                                       ◄──  kill {}, then stop {code, message}
+//   bye {}                              ──►  (a socket that was closed before would lose what it had not
+//                                             delivered yet)
+//
+// Internal to the coordinator.
+#pragma once
+
+#include <memory>
+
+#include "runtime/job/job.h"
+#include "runtime/job/worker_group.h"
+#include "runtime/job/worker_placement.h"
+
+namespace pipeshard {
+
+// On the nodes of spec.nodes, as spec.node_of_rank says. `workers.ranks` is filled in per node.
+std::unique_ptr<WorkerPlacement> placeOnNodes(const JobSpec& spec, WorkerGroupSpec workers,
+                                              const JobProgressCallback& progress);
+
+}  // namespace pipeshard

@@ -1,0 +1,89 @@
+// The design's table of rooms and neighbourhoods, as data.
+#include "tests/house/house.h"
+
+namespace pipeshard::house {
+
+const Arrows& roomArrows() {
+  static const Arrows arrows = {
+      {"ir", {}},
+      {"onnx_import", {"ir"}},
+      {"onnx_import/autodiff", {"ir"}},  // a room of its own: no protobuf comes in there
+      {"sharding", {"ir"}},
+      {"partition", {"ir", "sharding"}},
+      {"transport", {"ir"}},
+      {"runtime", {"ir", "onnx_import", "transport"}},
+      {"planning", {"ir", "onnx_import", "onnx_import/autodiff", "sharding", "partition", "runtime"}},
+      {"tools",
+       {"ir", "onnx_import", "onnx_import/autodiff", "sharding", "partition", "transport", "runtime",
+        "planning"}},
+  };
+  return arrows;
+}
+
+const Arrows& neighbourhoodArrows() {
+  static const Arrows arrows = {
+      {"ir/base", {}},
+      {"ir/graph", {"ir/base"}},
+      {"ir/cluster", {"ir/base"}},
+      {"ir/plan", {"ir/base", "ir/cluster"}},
+      {"ir/program", {"ir/base", "ir/graph"}},
+      {"ir/trace", {"ir/base", "ir/program"}},
+
+      {"onnx_import/format", {}},
+      {"onnx_import/prepare", {"onnx_import/format"}},
+      {"onnx_import/autodiff", {}},
+
+      {"sharding/solver", {}},
+      {"sharding/rules", {}},
+      {"sharding/specs", {}},
+      {"sharding/spmd", {"sharding/rules", "sharding/specs"}},
+      {"sharding/batch", {"sharding/rules", "sharding/specs", "sharding/spmd"}},
+      {"sharding/stage",
+       {"sharding/rules", "sharding/specs", "sharding/spmd", "sharding/batch", "sharding/solver"}},
+      {"sharding/pricing", {"sharding/spmd", "sharding/stage"}},
+
+      {"partition/schedules", {}},
+      {"partition/simulation", {"partition/schedules"}},
+      {"partition/families", {"partition/schedules", "partition/simulation"}},
+      {"partition/layers", {}},
+      {"partition/cut", {"partition/families"}},
+      {"partition/stages",
+       {"partition/cut", "partition/families", "partition/layers", "partition/schedules"}},
+      {"partition/costs", {"partition/cut", "partition/layers"}},
+      {"partition/search",
+       {"partition/costs", "partition/families", "partition/schedules", "partition/simulation"}},
+      {"partition/emit", {"partition/cut", "partition/families", "partition/schedules", "partition/stages"}},
+      {"partition/pipedream", {"partition/costs", "partition/search"}},
+
+      {"transport/control", {}},
+      {"transport/collectives", {}},
+      {"transport/shared", {"transport/collectives"}},
+      {"transport/gloo", {"transport/collectives"}},
+
+      {"runtime/kernels/base", {}},
+      {"runtime/kernels/elementwise", {"runtime/kernels/base"}},
+      {"runtime/kernels/movement", {"runtime/kernels/base"}},
+      {"runtime/kernels/reductions", {"runtime/kernels/base"}},
+      {"runtime/kernels/products", {"runtime/kernels/base", "runtime/kernels/elementwise"}},
+      {"runtime/files", {}},
+      {"runtime/trace", {"runtime/files"}},
+      {"runtime/execute", {"runtime/files", "runtime/kernels/base", "runtime/trace"}},
+      {"runtime/job", {"runtime/execute", "runtime/files", "runtime/trace"}},
+      {"runtime/profiling", {"runtime/execute", "runtime/files"}},
+
+      {"planning/request", {}},
+      {"planning/model", {"planning/request"}},
+      {"planning/programs", {"planning/model", "planning/request"}},
+      {"planning/search", {"planning/model", "planning/programs", "planning/request"}},
+      {"planning/directory", {"planning/model", "planning/programs", "planning/request"}},
+      {"planning", {"planning/model", "planning/programs", "planning/request", "planning/search"}},
+
+      {"tools", {"tools/options", "tools/report", "tools/simulation"}},
+      {"tools/options", {"tools/simulation"}},
+      {"tools/report", {"tools/simulation"}},
+      {"tools/simulation", {}},
+  };
+  return arrows;
+}
+
+}  // namespace pipeshard::house

@@ -1,0 +1,125 @@
+// The house keeps its rules, and the checks find what breaks them: each rule is broken once in a small tree.
+#include "tests/house/house.h"
+
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/temporary_folder.h"
+
+namespace pipeshard::house {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const std::filesystem::path kRoot = PIPESHARD_SOURCE_DIR;
+
+TEST(House, IncludesFollowTheArrows) {
+  EXPECT_THAT(forbiddenIncludes(kRoot, roomArrows(), neighbourhoodArrows()), IsEmpty());
+}
+TEST(House, NeighbourhoodsHaveNoCircle) {
+  // A folder may include only folders that are finished when it is: an order exists.
+  std::set<std::string> finished;
+  for (bool grown = true; grown;) {
+    grown = false;
+    for (const auto& [folder, others] : neighbourhoodArrows()) {
+      if (finished.contains(folder)) continue;
+      if (std::includes(finished.begin(), finished.end(), others.begin(), others.end()))
+        grown = finished.insert(folder).second;
+    }
+  }
+  for (const auto& [folder, others] : neighbourhoodArrows()) EXPECT_TRUE(finished.contains(folder)) << folder;
+}
+TEST(House, FoldersHaveAtMost40Files) { EXPECT_THAT(crowdedFolders(kRoot), IsEmpty()); }
+TEST(House, SourcesHaveAHeaderOfTheirName) { EXPECT_THAT(sourcesWithoutHeader(kRoot), IsEmpty()); }
+TEST(House, FunctionsAreDeclaredInTheHeaderOfTheirSource) {
+  EXPECT_THAT(strayDeclarations(kRoot), IsEmpty());
+}
+TEST(House, FoldersHaveAReadmeOfOneScreen) { EXPECT_THAT(missingReadmes(kRoot), IsEmpty()); }
+TEST(House, FilesAreReadInOneSitting) { EXPECT_THAT(longFiles(kRoot), IsEmpty()); }
+TEST(House, LinesHaveAtMost110Columns) { EXPECT_THAT(longLines(kRoot), IsEmpty()); }
+TEST(House, RoomsKnowWhatIsTheirsAlone) { EXPECT_THAT(foreignKnowledge(kRoot), IsEmpty()); }
+
+class PlantedViolation : public ::testing::Test {
+ protected:
+  void plant(const std::string& path, const std::string& text) { folder_.write(path, text); }
+  std::filesystem::path root() const { return folder_.path(); }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST_F(PlantedViolation, OfTheArrowsBetweenRoomsIsFound) {
+  plant("ir/base/a.h", "#include \"sharding/specs/b.h\"\n");
+  plant("sharding/specs/b.h", "");
+  EXPECT_THAT(forbiddenIncludes(root(), roomArrows(), {{"ir/base", {}}, {"sharding/specs", {}}}),
+              ::testing::ElementsAre("ir/base/a.h (room ir) may not include sharding/specs/b.h"));
+}
+
+TEST_F(PlantedViolation, OfTheArrowsInsideARoomIsFound) {
+  plant("partition/layers/a.h", "#include \"partition/emit/b.h\"\n");
+  plant("partition/emit/b.h", "#include \"partition/layers/a.h\"\n");
+  const Arrows arrows = {{"partition/layers", {}}, {"partition/emit", {"partition/layers"}}};
+  EXPECT_THAT(
+      forbiddenIncludes(root(), roomArrows(), arrows),
+      ::testing::ElementsAre(
+          "partition/layers/a.h (neighbourhood partition/layers) may not include partition/emit/b.h"));
+}
+
+TEST_F(PlantedViolation, OfAFolderWithoutAnEntryIsFound) {
+  plant("sharding/attic/a.h", "");
+  EXPECT_THAT(forbiddenIncludes(root(), roomArrows(), {{"sharding/specs", {}}}),
+              Contains(HasSubstr("sharding/attic/a.h lies in no room")));
+}
+
+TEST_F(PlantedViolation, OfFortyFilesIsFound) {
+  for (int i = 0; i < 41; ++i) plant("tests/ir/base/f" + std::to_string(i) + ".cc", "");
+  EXPECT_THAT(crowdedFolders(root()), Contains(HasSubstr("tests/ir/base has 41 files")));
+}
+
+TEST_F(PlantedViolation, OfASourceWithoutItsHeaderIsFound) {
+  plant("ir/base/alone.cc", "int answer() {\n  return 42;\n}\n");
+  plant("ir/base/late.h", "");
+  plant("ir/base/late.cc", "#include \"ir/base/other.h\"\n#include \"ir/base/late.h\"\n");
+  const std::vector<std::string> found = sourcesWithoutHeader(root());
+  EXPECT_THAT(found, Contains(HasSubstr("ir/base/alone.cc has no header")));
+  EXPECT_THAT(found, Contains(HasSubstr("ir/base/late.cc must include ir/base/late.h first")));
+}
+
+TEST_F(PlantedViolation, OfAStrayDeclarationIsFound) {
+  plant("ir/base/a.h", "int answer();\n");
+  plant("ir/base/b.h", "");
+  plant("ir/base/b.cc", "#include \"ir/base/b.h\"\nint answer() { return 42; }\n");
+  EXPECT_THAT(strayDeclarations(root()),
+              ::testing::ElementsAre(HasSubstr("defines answer, which ir/base/b.h")));
+}
+
+TEST_F(PlantedViolation, OfAMissingReadmeIsFound) {
+  plant("ir/base/a.h", "");
+  EXPECT_THAT(missingReadmes(root()), Contains("ir/base has no README.md"));
+  std::string pages;
+  for (int i = 0; i < 36; ++i) pages += "line\n";
+  plant("ir/base/README.md", pages);
+  EXPECT_THAT(missingReadmes(root()), Contains(HasSubstr("ir/base/README.md has 36 lines")));
+}
+
+TEST_F(PlantedViolation, OfLengthIsFound) {
+  std::string lines;
+  for (int i = 0; i < 501; ++i) lines += "\n";
+  plant("ir/base/a.cc", lines);
+  plant("ir/base/b.cc", std::string(111, 'x'));
+  EXPECT_THAT(longFiles(root()), ::testing::ElementsAre(HasSubstr("ir/base/a.cc has 501 lines")));
+  EXPECT_THAT(longLines(root()), ::testing::ElementsAre(HasSubstr("ir/base/b.cc:1 has 111 columns")));
+}
+
+TEST_F(PlantedViolation, OfForeignKnowledgeIsFound) {
+  plant("planning/a.cc", "#include <CLI/CLI.hpp>\nvoid f() { fmt::print(\"hello\"); }\n");
+  plant("sharding/specs/a.cc", "#include <onnx/onnx_pb.h>\n");
+  EXPECT_EQ(foreignKnowledge(root()).size(), 3u);
+}
+
+}  // namespace
+}  // namespace pipeshard::house

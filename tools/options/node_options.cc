@@ -1,0 +1,77 @@
+#include "tools/options/node_options.h"
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "ir/base/error.h"
+#include "tools/options/option_checks.h"
+
+namespace pipeshard {
+
+void addListenOptions(CLI::App& command, ListenOptions& options) {
+  const char* group = "Nodes (without --listen, all workers run on this machine)";
+  command
+      .add_option("--listen", options.listen,
+                  "Run on the nodes of the plan's cluster: wait here until they have joined with\n`pipeshard "
+                  "node --join`; port * takes a free one")
+      ->type_name("tcp://ADDRESS:PORT")
+      ->group(group);
+  command
+      .add_option("--key-file", options.pool.key_file,
+                  "Write this job's keys here, for the nodes; only who can read it can join")
+      ->type_name("FILE")
+      ->group(group);
+  command
+      .add_option("--advertise", options.pool.advertise,
+                  "The name or address under which nodes reach this machine")
+      ->type_name("HOST")
+      ->group(group);
+  command
+      .add_flag("--insecure", options.pool.insecure,
+                "Listen without keys: whoever reaches the port can take part in the job")
+      ->group(group);
+  command
+      .add_option_function<int>(
+          "--node-timeout", [&options](int seconds) { options.pool.wait = std::chrono::seconds(seconds); },
+          "How long to wait for all nodes (default: 5 minutes)")
+      ->type_name("SECONDS")
+      ->check(positiveWhole())
+      ->group(group);
+  // Given by `pipeshard node COMMAND`.
+  command.add_option("--generation", options.pool.generation, "")->group("");
+  command.add_option("--launched-nodes", options.launched_nodes, "")->group("");
+}
+
+std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job) {
+  if (options.listen.empty()) {
+    if (!options.pool.key_file.empty())
+      fail(ErrorCode::kUsage, "--key-file goes with --listen tcp://ADDRESS:PORT");
+    return nullptr;
+  }
+  if (options.launched_nodes > 0 && options.launched_nodes != cluster.nodeCount()) {
+    fail(ErrorCode::kConfiguration,
+         "{} node daemons were launched, but the plan is for a cluster of {} nodes; plan with --cluster {}",
+         options.launched_nodes, cluster.nodeCount(),
+         cluster.isUniform() ? fmt::format("{}x{}", options.launched_nodes, cluster.devicesPerNode())
+                             : "FILE of so many nodes");
+  }
+  NodePoolOptions pool_options = options.pool;
+  pool_options.listen = options.listen;
+  pool_options.count = cluster.nodeCount();
+  auto pool = std::make_unique<NodePool>(pool_options);
+  const int ranks = countRanks(job.plan_directory);
+  for (int rank = 0; rank < ranks; ++rank) job.node_of_rank.push_back(cluster.nodeOf(rank));
+  job.nodes = pool.get();
+  fmt::print(stderr, "waiting for {} node{}; start on each host: {}\n", cluster.nodeCount(),
+             cluster.nodeCount() == 1 ? "" : "s", pool->joinCommand());
+  return pool;
+}
+
+void showNodes(const JobProgress& event) {
+  if (event.kind == JobProgress::Kind::kNotice) fmt::print(stderr, "{}\n", event.text);
+  if (event.kind != JobProgress::Kind::kNodeJoined) return;
+  fmt::print(stderr, "node {} joined: host {}, pid {}\n", event.node, event.host, event.pid);
+}
+
+}  // namespace pipeshard

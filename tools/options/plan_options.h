@@ -1,0 +1,39 @@
+// The options of planning, as texts, and the request that they mean.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "planning/request/plan_request.h"
+
+namespace pipeshard {
+
+// What is a text on the command line and a value in the request. Everything else the options write into
+// `request` at once.
+struct PlanOptions {
+  PlanRequest request;
+  std::vector<std::string> dimensions;  // "batch=8"
+  std::string loss;
+  std::string optimizer = "sgd:lr=0.01";
+  std::string precision = "float32";
+  std::string cluster = "1x1";
+  std::string profile;  // as chooseProfile takes it
+};
+
+// Declares the options on a subcommand; they must outlive parsing.
+void addModelOptions(CLI::App& command, PlanOptions& options);
+void addPlanOptions(CLI::App& command, PlanOptions& options);
+// What a stage file looks like, for the end of --help.
+const char* stageFileHelp();
+
+// The request, complete. Errors: kUsage, kMissingInput, kConfiguration, naming the option.
+PlanRequest planRequest(const PlanOptions& options);
+
+// "16GB", "1.5GiB", "800000" -> bytes; units B, kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB.
+// Error(kUsage) otherwise.
+int64_t parseBytes(const std::string& option, const std::string& text);
+
+}  // namespace pipeshard
